@@ -1,0 +1,30 @@
+//! What the appliance needs of the machine that it runs on. The image implements it on Hermit;
+//! host tests implement it on plain memory.
+
+use drivers::hal::Instant;
+
+/// The machine, as one loop sees it.
+pub trait Machine {
+    /// Monotonic time.
+    fn now(&self) -> Instant;
+
+    /// Sleeps until the next interrupt (of a device, of the serial port) or `deadline`, whichever
+    /// comes first. `idle` is asked once more with interrupts held back: if it answers false there
+    /// is work, and the call returns at once. No wake-up between the question and the sleep is lost.
+    fn halt_until(&mut self, deadline: Option<Instant>, idle: &mut dyn FnMut() -> bool);
+
+    /// Takes what has arrived on the console; never blocks. Returns how many bytes.
+    fn console_read(&mut self, into: &mut [u8]) -> usize;
+
+    /// Gives bytes to the console; never blocks. Returns how many it took (at most its FIFO).
+    fn console_write(&mut self, bytes: &[u8]) -> usize;
+
+    /// Seconds since 1970-01-01 UTC by the machine's real-time clock, for log stamps.
+    fn unix_seconds(&self) -> u64;
+
+    /// Ends everything; tests see `code`.
+    fn power_off(&mut self, code: u8) -> !;
+
+    /// Starts the machine anew.
+    fn reboot(&mut self) -> !;
+}

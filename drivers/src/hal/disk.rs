@@ -1,0 +1,124 @@
+//! A disk as its users see it: many requests in flight, completions polled.
+
+use super::Window;
+
+/// Shape of a disk. Sizes in bytes unless said otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Capacity in sectors of 512 bytes (whatever the block size is).
+    pub sectors: u64,
+    /// Smallest unit of transfer.
+    pub logical_block: u32,
+    /// Smallest unit that is written without read-modify-write.
+    pub physical_block: u32,
+    /// Largest read or write.
+    pub max_transfer: u32,
+    /// Largest discard, in sectors; 0 if the disk cannot discard.
+    pub max_discard_sectors: u32,
+    /// Granularity of discards.
+    pub discard_granularity: u32,
+    /// Largest write-zeroes, in sectors; 0 if the disk cannot.
+    pub max_write_zeroes_sectors: u32,
+    /// What it can do.
+    pub features: Features,
+}
+
+bitflags::bitflags! {
+    /// What a disk can do, and how it behaves.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Features: u8 {
+        /// Writes are refused.
+        const READ_ONLY = 1;
+        /// A completed write may be lost on power failure until a flush completes.
+        const VOLATILE_CACHE = 2;
+        /// Takes discards.
+        const DISCARD = 4;
+        /// Takes write-zeroes.
+        const WRITE_ZEROES = 8;
+    }
+}
+
+/// What a request does. Sectors are of 512 bytes, aligned to the logical block.
+#[derive(Clone, Copy, Debug)]
+pub enum Operation {
+    /// Reads into `Request::data`.
+    Read,
+    /// Writes from `Request::data`.
+    Write,
+    /// Makes all completed writes durable.
+    Flush,
+    /// Forgets `sectors` sectors.
+    Discard {
+        /// How many.
+        sectors: u32,
+    },
+    /// Zeroes `sectors` sectors.
+    WriteZeroes {
+        /// How many.
+        sectors: u32,
+        /// The disk may forget them, as long as they read as zeroes.
+        unmap: bool,
+    },
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// The caller's name for it, given back with its completion.
+    pub tag: u64,
+    /// What to do.
+    pub operation: Operation,
+    /// First sector (unused by flush).
+    pub sector: u64,
+    /// Memory to read into or write from (empty for the others); a multiple of the block size.
+    pub data: Window,
+}
+
+/// Why a request was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubmitError {
+    /// As many in flight as the disk holds: poll, then try again.
+    Full,
+    /// Past the end, misaligned, or too large.
+    Range,
+    /// The disk cannot do this.
+    Unsupported,
+}
+
+/// Why a request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskError {
+    /// The device reported an I/O error.
+    Io,
+    /// The device does not support the request after all.
+    Unsupported,
+    /// The device answered with something that makes no sense; it is not used any more.
+    Broken,
+}
+
+/// The end of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Tag of the request.
+    pub tag: u64,
+    /// How it went.
+    pub result: Result<(), DiskError>,
+}
+
+/// A disk, owned by one loop. Nothing here blocks or allocates.
+pub trait Disk {
+    /// Shape of the disk.
+    fn geometry(&self) -> Geometry;
+    /// Most requests that can be in flight.
+    fn depth(&self) -> usize;
+    /// Queues a request; the device is told with the next [`Disk::flush_queue`].
+    fn submit(&mut self, request: &Request) -> Result<(), SubmitError>;
+    /// Tells the device of what was queued.
+    fn flush_queue(&mut self);
+    /// The next completion, if any.
+    fn poll(&mut self) -> Option<Completion>;
+    /// Asks for an interrupt at the next completion (before halting), or for none (while polling).
+    fn set_interrupts(&mut self, wanted: bool);
+    /// Interrupts that the device raised.
+    fn interrupts(&self) -> u64;
+}

@@ -1,0 +1,16 @@
+//! What drivers need of the machine (configuration space, registers, DMA memory, time), and what
+//! the other rooms need of drivers (ports, disks).
+
+mod arena;
+mod disk;
+mod port;
+mod registers;
+mod time;
+mod window;
+
+pub use arena::Arena;
+pub use disk::{Completion, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError};
+pub use port::{Frame, Packet, Port, PortCounters, TransmitError};
+pub use registers::Registers;
+pub use time::{Clock, Instant};
+pub use window::{OutOfWindow, Window};

@@ -1,0 +1,95 @@
+//! An Ethernet port as its users see it: whole frames in batches, transmit by reference.
+
+use super::Window;
+
+/// A received frame, still in the port's buffer. Give it back with [`Port::recycle`].
+#[derive(Debug)]
+pub struct Frame {
+    /// The driver's name for the buffer.
+    pub buffer: u32,
+    /// Length of the frame in bytes, from the destination MAC, without FCS.
+    pub len: u32,
+}
+
+/// One frame to transmit: `header`, then the payload windows in order, then `trailer`.
+/// Header and trailer are copied; the payload is read by the device where it lies.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// From the destination MAC on. Up to 192 bytes cost least; the whole frame may stand here.
+    pub header: &'a [u8],
+    /// Payload in DMA memory, at most [`Packet::MAX_PAYLOAD_WINDOWS`] windows.
+    pub payload: &'a [Window],
+    /// What follows the payload (pad and ICRC for RoCE), at most 16 bytes.
+    pub trailer: &'a [u8],
+}
+
+impl Packet<'_> {
+    /// Most windows a packet's payload may be made of.
+    pub const MAX_PAYLOAD_WINDOWS: usize = 4;
+    /// Longest trailer in bytes.
+    pub const MAX_TRAILER: usize = 16;
+
+    /// Length of the frame in bytes.
+    pub fn len(&self) -> usize {
+        let payload: usize = self.payload.iter().map(Window::len).sum();
+        self.header.len() + payload + self.trailer.len()
+    }
+
+    /// Whether the frame is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Why a frame was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransmitError {
+    /// No room now: poll, then try again.
+    Full,
+    /// Larger than the port can ever send, or made of too many parts: our mistake.
+    TooLarge,
+}
+
+/// What a port counted since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Frames received.
+    pub rx_frames: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Frames that the device reported with an impossible length or buffer.
+    pub rx_errors: u64,
+    /// Frames handed to the device.
+    pub tx_frames: u64,
+    /// Bytes handed to the device.
+    pub tx_bytes: u64,
+    /// Times a frame found no room.
+    pub tx_full: u64,
+    /// Interrupts that the device raised.
+    pub interrupts: u64,
+}
+
+/// An Ethernet port, owned by one loop. Nothing here blocks or allocates.
+pub trait Port {
+    /// The port's MAC address.
+    fn mac(&self) -> [u8; 6];
+    /// Largest layer 3 packet in bytes (1500 for plain Ethernet).
+    fn mtu(&self) -> usize;
+    /// Whether the link is up.
+    fn link_up(&mut self) -> bool;
+    /// The next received frame, if any.
+    fn receive(&mut self) -> Option<Frame>;
+    /// The bytes of a received frame.
+    fn bytes(&self, frame: &Frame) -> &[u8];
+    /// Gives the buffer of a frame back to the device (told with the next [`Port::flush`]).
+    fn recycle(&mut self, frame: Frame);
+    /// Queues a frame; the device is told with the next [`Port::flush`].
+    fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError>;
+    /// Takes back what the device has sent, and tells it of what was queued and recycled.
+    fn flush(&mut self);
+    /// Asks for an interrupt at the next received frame, before the loop halts (true), or for
+    /// none, while it polls (false). After `true`, poll once more before halting.
+    fn set_interrupts(&mut self, wanted: bool);
+    /// What was counted so far.
+    fn counters(&self) -> PortCounters;
+}

@@ -1,0 +1,28 @@
+//! Device registers behind a memory BAR (or a model of them in tests).
+
+/// A block of device registers. Offsets are in bytes from its start, values in the CPU's byte
+/// order. An access past the end reads as all ones and writes nowhere, as on PCI.
+pub trait Registers {
+    /// Size in bytes.
+    fn len(&self) -> usize;
+    /// Whether there are no registers at all.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Reads 8 bits.
+    fn read8(&self, offset: usize) -> u8;
+    /// Reads 16 bits.
+    fn read16(&self, offset: usize) -> u16;
+    /// Reads 32 bits.
+    fn read32(&self, offset: usize) -> u32;
+    /// Reads 64 bits.
+    fn read64(&self, offset: usize) -> u64;
+    /// Writes 8 bits.
+    fn write8(&self, offset: usize, value: u8);
+    /// Writes 16 bits.
+    fn write16(&self, offset: usize, value: u16);
+    /// Writes 32 bits.
+    fn write32(&self, offset: usize, value: u32);
+    /// Writes 64 bits.
+    fn write64(&self, offset: usize, value: u64);
+}

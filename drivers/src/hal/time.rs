@@ -1,0 +1,49 @@
+//! Monotonic time. Engines get it as an argument; only the poll loop reads a clock.
+
+use core::ops::{Add, Sub};
+use core::time::Duration;
+
+/// A point of monotonic time: nanoseconds since an arbitrary start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The arbitrary start.
+    pub const ZERO: Instant = Instant(0);
+
+    /// From nanoseconds since the start.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Instant(nanos)
+    }
+
+    /// Nanoseconds since the start.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Time since `earlier`; zero if `earlier` is later.
+    pub const fn since(self, earlier: Instant) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Instant;
+    /// Saturates: 584 years are never reached by a timer that matters.
+    fn add(self, d: Duration) -> Instant {
+        Instant(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+impl Sub<Instant> for Instant {
+    type Output = Duration;
+    fn sub(self, earlier: Instant) -> Duration {
+        self.since(earlier)
+    }
+}
+
+/// The machine's monotonic clock.
+pub trait Clock {
+    /// The present moment; never goes back.
+    fn now(&self) -> Instant;
+}

@@ -1,0 +1,137 @@
+//! A window into DMA memory: memory that a device or a peer may write while we look at it.
+//!
+//! Such memory is never a `&[u8]`. A window copies in and out through raw pointers, so that no
+//! reference to it ever exists; what was read once is a private copy that can be trusted not to
+//! change. Windows are `Copy` and live for ever, because the memory behind them (an arena that is
+//! handed out once at bring-up) is never unmapped: a stale window can at worst see other data.
+
+use core::fmt;
+use core::ptr::NonNull;
+
+/// `len` bytes of DMA memory, with the address by which devices know it.
+#[derive(Clone, Copy)]
+pub struct Window {
+    start: NonNull<u8>,
+    bus: u64,
+    len: usize,
+}
+
+/// An access that does not fit into its window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfWindow;
+
+// SAFETY: a window gives no references, only copies through raw pointers to memory that is mapped
+// for ever (the promise made to `from_raw`); every core may do that.
+unsafe impl Send for Window {}
+// SAFETY: as above.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// A window over `len` bytes at `start`, which devices address as `bus`.
+    ///
+    /// # Safety
+    /// The memory is mapped, readable and writable for the rest of the program, no Rust reference
+    /// to it exists or will exist, and it is contiguous for devices.
+    pub const unsafe fn from_raw(start: NonNull<u8>, bus: u64, len: usize) -> Self {
+        Window { start, bus, len }
+    }
+
+    /// A window of no bytes.
+    pub const fn empty() -> Self {
+        Window { start: NonNull::dangling(), bus: 0, len: 0 }
+    }
+
+    /// Length in bytes.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it holds no bytes.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of the first byte as devices see it.
+    pub const fn bus_address(&self) -> u64 {
+        self.bus
+    }
+
+    /// The first byte, for drivers that hand the memory to a virtqueue.
+    pub const fn as_ptr(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// The part of `len` bytes from `offset`, if it lies inside.
+    #[inline]
+    pub fn slice(&self, offset: usize, len: usize) -> Option<Window> {
+        if offset > self.len || len > self.len - offset {
+            return None;
+        }
+        // SAFETY: offset is at most the window's length, so the sum stays in (or one past) it.
+        let start = unsafe { self.start.add(offset) };
+        Some(Window { start, bus: self.bus + offset as u64, len })
+    }
+
+    /// Copies `into.len()` bytes out, from `offset`.
+    #[inline]
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), OutOfWindow> {
+        let from = self.slice(offset, into.len()).ok_or(OutOfWindow)?;
+        // SAFETY: `from` is mapped for its length (promise of `from_raw`); `into` is a private
+        // slice of the same length, and no slice can overlap a window.
+        unsafe { from.start.as_ptr().copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Copies `from` in, at `offset`.
+    #[inline]
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), OutOfWindow> {
+        let into = self.slice(offset, from.len()).ok_or(OutOfWindow)?;
+        // SAFETY: as in `read`, the other way round.
+        unsafe { into.start.as_ptr().copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    /// Copies the whole of `from` to `offset`; the two may overlap.
+    #[inline]
+    pub fn write_window(&self, offset: usize, from: &Window) -> Result<(), OutOfWindow> {
+        let into = self.slice(offset, from.len).ok_or(OutOfWindow)?;
+        // SAFETY: both are mapped for `from.len` bytes; `copy_from` allows overlap.
+        unsafe { into.start.as_ptr().copy_from(from.start.as_ptr(), from.len) };
+        Ok(())
+    }
+
+    /// Sets every byte to `value`.
+    #[inline]
+    pub fn fill(&self, value: u8) {
+        // SAFETY: mapped and writable for its length (promise of `from_raw`).
+        unsafe { self.start.as_ptr().write_bytes(value, self.len) };
+    }
+
+    /// Hands the bytes to `f` in order, in private copies of up to 64 bytes (the block size of
+    /// checksums); only the last may be shorter.
+    #[inline]
+    pub fn for_each_block(&self, mut f: impl FnMut(&[u8])) {
+        let mut block = [0u8; 64];
+        let mut at = 0;
+        while self.len - at >= 64 {
+            // SAFETY: 64 bytes from `at` lie inside the window; `block` is private.
+            unsafe { self.start.as_ptr().add(at).copy_to_nonoverlapping(block.as_mut_ptr(), 64) };
+            f(&block);
+            at += 64;
+        }
+        let rest = &mut block[..self.len - at];
+        if !rest.is_empty() {
+            // SAFETY: as above, for the rest.
+            unsafe {
+                self.start.as_ptr().add(at).copy_to_nonoverlapping(rest.as_mut_ptr(), rest.len())
+            };
+            f(rest);
+        }
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Window({:#x}+{:#x})", self.bus, self.len)
+    }
+}

@@ -1,0 +1,7 @@
+//! Hardware only: what the other rooms see of it (`hal`), then one folder per device family.
+#![no_std]
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod hal;

@@ -1,0 +1,3 @@
+//! The Ethernet side: ports, and the control plane (smoltcp) with its services.
+#![no_std]
+#![forbid(unsafe_code)]

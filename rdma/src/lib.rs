@@ -1,0 +1,8 @@
+//! The verbs vocabulary, the verbs providers, and the upper-layer protocols that stand on them.
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod verbs;

@@ -1,0 +1,136 @@
+//! The narrow waist: protection domains, memory regions, queue pairs, completion queues, work
+//! requests and completions, in the words of the InfiniBand specification (vol. 1, ch. 10 and 11).
+//!
+//! Above it the upper-layer protocols are written once; below it stand the providers: RoCE in
+//! software, NTRDMA over an NTB, hardware NICs. Posting is asynchronous, completion is polled,
+//! a provider is driven by its owner's loop. Local memory is named by [`Window`]s alone (all DMA
+//! memory is registered with a hardware provider once, at set-up); remote memory is named by a
+//! [`RemoteAddress`], which is an allegation until the side that owns the memory has checked it.
+
+mod cm;
+mod memory;
+mod queue;
+
+pub use cm::*;
+pub use memory::*;
+pub use queue::*;
+
+use drivers::hal::{Instant, Window};
+use rand_core::RngCore;
+
+/// What a provider can do. Limits are per object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceAttributes {
+    /// EUI-64 of the node or port, as the connection manager sends it.
+    pub guid: u64,
+    /// Largest number of work requests in a send or receive queue.
+    pub max_wr: u32,
+    /// Largest number of windows in one work request.
+    pub max_sge: usize,
+    /// Largest inline payload in bytes.
+    pub max_inline: usize,
+    /// RDMA READs and atomics that one queue pair may have outstanding, as target and as initiator.
+    pub max_rd_atomic: u8,
+    /// Largest message in bytes.
+    pub max_message: u32,
+    /// Largest path MTU (payload bytes in a packet).
+    pub max_path_mtu: PathMtu,
+    /// Whether atomics are offered.
+    pub atomics: bool,
+    /// Whether SEND with invalidate is offered.
+    pub send_with_invalidate: bool,
+}
+
+/// Something that happened to a port or a queue pair, not to a work request (vol. 1, 11.6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsyncEvent {
+    /// The port came up.
+    PortActive,
+    /// The port went down.
+    PortError,
+    /// The queue pair went to the error state.
+    QpError(QpId),
+    /// The first packet arrived on a queue pair that was ready to receive, before the RTU.
+    CommunicationEstablished(QpId),
+}
+
+/// Why a verb was refused. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VerbsError {
+    /// The object does not exist (any more).
+    NoSuchObject,
+    /// The limit given at construction is reached.
+    NoRoom,
+    /// The queue is full: poll its completion queue.
+    QueueFull,
+    /// The queue pair is not in a state that allows this.
+    WrongState,
+    /// A parameter is beyond the device attributes or makes no sense.
+    Invalid,
+    /// The object is still used by another.
+    Busy,
+}
+
+/// A verbs provider. It is owned by one loop; nothing blocks. Objects are made and destroyed at
+/// set-up and connection time (this may allocate); posting and polling never allocate.
+pub trait Provider {
+    /// What it can do.
+    fn attributes(&self) -> DeviceAttributes;
+
+    /// Makes a protection domain.
+    fn alloc_pd(&mut self) -> Result<PdId, VerbsError>;
+    /// Destroys a protection domain; `Busy` while regions or queue pairs use it.
+    fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError>;
+
+    /// Registers `memory` for remote access under a fresh unpredictable key; remote addresses of
+    /// its bytes start at the region's `address`.
+    fn register(
+        &mut self,
+        pd: PdId,
+        memory: Window,
+        access: Access,
+        rng: &mut dyn RngCore,
+    ) -> Result<Region, VerbsError>;
+    /// Revokes the region's present key at once and gives it a fresh unpredictable one. Cheap: it
+    /// is meant to be done for each I/O.
+    fn rotate_key(&mut self, region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError>;
+    /// Revokes the region's key at once; until `rotate_key` no peer reaches it.
+    fn revoke_key(&mut self, region: MrId) -> Result<(), VerbsError>;
+    /// Ends a registration.
+    fn deregister(&mut self, region: MrId) -> Result<(), VerbsError>;
+
+    /// Makes a completion queue for up to `depth` completions.
+    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError>;
+    /// Destroys a completion queue; `Busy` while queue pairs use it.
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError>;
+    /// The next completion, if any.
+    fn poll_cq(&mut self, cq: CqId) -> Option<Completion>;
+
+    /// Makes a queue pair in the state Init.
+    fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError>;
+    /// Its number on the wire, 24 bits.
+    fn qp_number(&self, qp: QpId) -> Result<u32, VerbsError>;
+    /// Its state.
+    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError>;
+    /// Init to ready-to-receive: the peer is known. (The connection manager does this for
+    /// connections that it makes.)
+    fn ready_to_receive(&mut self, qp: QpId, peer: &ReadyToReceive) -> Result<(), VerbsError>;
+    /// Ready-to-receive to ready-to-send.
+    fn ready_to_send(&mut self, qp: QpId, to: &ReadyToSend) -> Result<(), VerbsError>;
+    /// Any state to error: everything posted is flushed to the completion queues.
+    fn fail_qp(&mut self, qp: QpId) -> Result<(), VerbsError>;
+    /// Destroys a queue pair; completions not yet polled are dropped.
+    fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError>;
+
+    /// Posts a send work request.
+    fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError>;
+    /// Posts a receive work request.
+    fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError>;
+
+    /// The next asynchronous event, if any.
+    fn poll_event(&mut self) -> Option<AsyncEvent>;
+    /// When `handle_timeout` wants to be called, if ever.
+    fn poll_timeout(&self) -> Option<Instant>;
+    /// Runs the timers that have expired.
+    fn handle_timeout(&mut self, now: Instant);
+}
