@@ -1,4 +1,5 @@
 //! The appliance without its platform: configuration, console, services and the poll loop.
 //! Runs in the image (`appliance/image`) and, for its tests, on the host.
 
+pub mod loops;
 pub mod machine;
