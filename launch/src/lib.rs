@@ -1,0 +1,10 @@
+//! The host side of Isthmus: builds the image, boots it in QEMU, tests and measures it.
+//!
+//! `main.rs` is the command behind `./isthmus`; the modules are a library so that `tests/` uses the same
+//! QEMU runner. Only this crate and `tests/` know Linux.
+
+pub mod build;
+pub mod command;
+pub mod progress;
+pub mod setup;
+pub mod workspace;

@@ -1,0 +1,97 @@
+//! What has to be installed on the host, by what it is needed for, and its installation with apt.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, bail};
+
+use crate::command;
+
+/// What packages are needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Compiling and linking the image.
+    Build,
+    /// Booting it in QEMU.
+    Run,
+    /// Packing it into disk and ISO images.
+    Images,
+    /// The boot tests: firmware for the matrix, network namespaces.
+    Test,
+}
+
+const PACKAGES: &[(Purpose, &[&str])] = &[
+    (Purpose::Build, &["gcc", "libc6-dev", "lld", "llvm"]),
+    (Purpose::Run, &["qemu-system-x86"]),
+    (
+        Purpose::Images,
+        &[
+            "grub-common",
+            "grub-efi-amd64-bin",
+            "grub-pc-bin",
+            "grub2-common",
+            "mtools",
+            "qemu-utils",
+            "xorriso",
+        ],
+    ),
+    (Purpose::Test, &["iproute2", "ovmf"]),
+];
+
+/// Every purpose, for `./isthmus setup`.
+pub const ALL: &[Purpose] = &[Purpose::Build, Purpose::Run, Purpose::Images, Purpose::Test];
+
+/// Installs the packages for `purposes` that are missing. Asks nothing. Fails with the command to run
+/// when it may not install, and with the names when there is no apt.
+pub fn install(purposes: &[Purpose]) -> Result<()> {
+    let wanted = PACKAGES.iter().filter(|(purpose, _)| purposes.contains(purpose));
+    let missing: Vec<&str> =
+        wanted.flat_map(|(_, names)| *names).copied().filter(|name| !is_installed(name)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list = missing.join(" ");
+    if !succeeds("apt-get", &["--version"]) {
+        bail!(
+            "this system has no apt-get, so nothing was installed; needed are what Debian calls: {list}"
+        );
+    }
+    let sudo: &[&str] = if rustix::process::geteuid().is_root() {
+        &[]
+    } else if succeeds("sudo", &["-n", "true"]) {
+        &["sudo", "-n"]
+    } else {
+        bail!(
+            "packages are missing and this is not root. As root, run: apt-get install --no-install-recommends {list}"
+        );
+    };
+    if let Err(error) = command::run(&mut as_root(sudo, &["apt-get", "update", "-q"])) {
+        eprintln!("{error}: the package lists could not be renewed; going on with the old ones");
+    }
+    let install = [
+        "env",
+        "DEBIAN_FRONTEND=noninteractive",
+        "apt-get",
+        "install",
+        "-y",
+        "-q",
+        "--no-install-recommends",
+    ];
+    command::run(as_root(sudo, &install).args(missing))
+}
+
+fn as_root(sudo: &[&str], words: &[&str]) -> Command {
+    let mut words = sudo.iter().chain(words);
+    let mut command = Command::new(words.next().expect("a command has a name"));
+    command.args(words).stdin(Stdio::null());
+    command
+}
+
+fn is_installed(package: &str) -> bool {
+    let mut query = Command::new("dpkg-query");
+    query.args(["-W", "-f", "${db:Status-Status}", package]);
+    command::output(&mut query).is_ok_and(|status| status == "installed")
+}
+
+fn succeeds(program: &str, arguments: &[&str]) -> bool {
+    command::output(Command::new(program).args(arguments)).is_ok()
+}
