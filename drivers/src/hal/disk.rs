@@ -119,6 +119,15 @@ pub trait Disk {
     fn poll(&mut self) -> Option<Completion>;
     /// Asks for an interrupt at the next completion (before halting), or for none (while polling).
     fn set_interrupts(&mut self, wanted: bool);
+    /// Whether it can raise interrupts at all. If not, a loop that halts must look again by timer.
+    fn wakes(&self) -> bool {
+        true
+    }
+    /// Looks whether the disk was resized since the last look; if so, [`Disk::geometry`] answers
+    /// anew. Reads device registers: for a timer, not for every turn of the loop.
+    fn capacity_changed(&mut self) -> bool {
+        false
+    }
     /// Interrupts that the device raised.
     fn interrupts(&self) -> u64;
 }

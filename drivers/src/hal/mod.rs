@@ -3,6 +3,8 @@
 
 mod arena;
 mod disk;
+mod mmio;
+mod platform;
 mod port;
 mod registers;
 mod time;
@@ -10,6 +12,9 @@ mod window;
 
 pub use arena::Arena;
 pub use disk::{Completion, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError};
+pub use mmio::Mmio;
+pub use pci_types::{ConfigRegionAccess, PciAddress};
+pub use platform::{Interrupt, Platform};
 pub use port::{Frame, Packet, Port, PortCounters, TransmitError};
 pub use registers::Registers;
 pub use time::{Clock, Instant};

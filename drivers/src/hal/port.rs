@@ -57,7 +57,7 @@ pub struct PortCounters {
     pub rx_frames: u64,
     /// Bytes received.
     pub rx_bytes: u64,
-    /// Frames that the device reported with an impossible length or buffer.
+    /// Buffers that the device gave back with an impossible name or length.
     pub rx_errors: u64,
     /// Frames handed to the device.
     pub tx_frames: u64,
@@ -90,6 +90,10 @@ pub trait Port {
     /// Asks for an interrupt at the next received frame, before the loop halts (true), or for
     /// none, while it polls (false). After `true`, poll once more before halting.
     fn set_interrupts(&mut self, wanted: bool);
+    /// Whether it can raise interrupts at all. If not, a loop that halts must look again by timer.
+    fn wakes(&self) -> bool {
+        true
+    }
     /// What was counted so far.
     fn counters(&self) -> PortCounters;
 }

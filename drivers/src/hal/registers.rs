@@ -1,8 +1,8 @@
 //! Device registers behind a memory BAR (or a model of them in tests).
 
 /// A block of device registers. Offsets are in bytes from its start, values in the CPU's byte
-/// order. An access past the end reads as all ones and writes nowhere, as on PCI.
-pub trait Registers {
+/// order. An access past the end or misaligned reads as all ones and writes nowhere, as on PCI.
+pub trait Registers: Send {
     /// Size in bytes.
     fn len(&self) -> usize;
     /// Whether there are no registers at all.

@@ -7,6 +7,7 @@
 
 use core::fmt;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// `len` bytes of DMA memory, with the address by which devices know it.
 #[derive(Clone, Copy)]
@@ -89,6 +90,59 @@ impl Window {
         // SAFETY: as in `read`, the other way round.
         unsafe { into.start.as_ptr().copy_from_nonoverlapping(from.as_ptr(), from.len()) };
         Ok(())
+    }
+
+    /// Where a cell of `size` bytes at `offset` lies. Panics when it is not inside the window and
+    /// aligned: cells belong to rings that we laid out ourselves, a wrong offset is our mistake.
+    #[inline]
+    fn cell(&self, offset: usize, size: usize) -> *mut u8 {
+        assert!(offset <= self.len && size <= self.len - offset, "cell outside of its window");
+        let at = self.start.as_ptr().wrapping_add(offset);
+        assert!(at.addr().is_multiple_of(size), "cell not aligned");
+        at
+    }
+
+    /// Loads a little-endian 16-bit cell of a ring; nothing after it is read before it (acquire).
+    /// Panics outside the window or misaligned.
+    #[inline]
+    pub fn load16(&self, offset: usize) -> u16 {
+        // SAFETY: `cell` checked bounds and alignment; mapped for ever (promise of `from_raw`), and
+        // no reference but atomic ones is made to cells.
+        let cell = unsafe { AtomicU16::from_ptr(self.cell(offset, 2).cast()) };
+        u16::from_le(cell.load(Ordering::Acquire))
+    }
+
+    /// Loads a little-endian 64-bit cell, as [`Window::load16`].
+    #[inline]
+    pub fn load64(&self, offset: usize) -> u64 {
+        // SAFETY: as in `load16`.
+        let cell = unsafe { AtomicU64::from_ptr(self.cell(offset, 8).cast()) };
+        u64::from_le(cell.load(Ordering::Acquire))
+    }
+
+    /// Loads a little-endian 32-bit cell, as [`Window::load16`].
+    #[inline]
+    pub fn load32(&self, offset: usize) -> u32 {
+        // SAFETY: as in `load16`.
+        let cell = unsafe { AtomicU32::from_ptr(self.cell(offset, 4).cast()) };
+        u32::from_le(cell.load(Ordering::Acquire))
+    }
+
+    /// Stores a little-endian 16-bit cell; everything before it is written before it (release).
+    /// Panics outside the window or misaligned.
+    #[inline]
+    pub fn store16(&self, offset: usize, value: u16) {
+        // SAFETY: as in `load16`.
+        let cell = unsafe { AtomicU16::from_ptr(self.cell(offset, 2).cast()) };
+        cell.store(value.to_le(), Ordering::Release);
+    }
+
+    /// Stores a little-endian 64-bit cell, as [`Window::store16`].
+    #[inline]
+    pub fn store64(&self, offset: usize, value: u64) {
+        // SAFETY: as in `load16`.
+        let cell = unsafe { AtomicU64::from_ptr(self.cell(offset, 8).cast()) };
+        cell.store(value.to_le(), Ordering::Release);
     }
 
     /// Copies the whole of `from` to `offset`; the two may overlap.

@@ -1,0 +1,82 @@
+//! Device registers that are mapped into our address space.
+
+use super::Registers;
+use core::ptr::NonNull;
+
+/// `len` bytes of mapped device registers.
+#[derive(Debug)]
+pub struct Mmio {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: registers are reached by volatile accesses alone, which any core may do; the mapping
+// holds for ever (promise of `new`).
+unsafe impl Send for Mmio {}
+
+impl Mmio {
+    /// Registers at `start`.
+    ///
+    /// # Safety
+    /// `len` bytes from `start` are mapped, uncached, for the rest of the program, and are device
+    /// registers: no Rust object lies there.
+    pub const unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
+        Mmio { start, len }
+    }
+
+    /// Where the `T` at `offset` lies, if it is inside and aligned.
+    #[inline]
+    fn at<T>(&self, offset: usize) -> Option<*mut T> {
+        let end = offset.checked_add(size_of::<T>())?;
+        let at = self.start.as_ptr().wrapping_add(offset).cast::<T>();
+        (end <= self.len && at.is_aligned()).then_some(at)
+    }
+}
+
+macro_rules! access {
+    ($read:ident, $write:ident, $t:ty) => {
+        fn $read(&self, offset: usize) -> $t {
+            // SAFETY: `at` checked bounds and alignment; mapped for ever (promise of `new`).
+            self.at::<$t>(offset).map_or(<$t>::MAX, |at| unsafe { at.read_volatile() })
+        }
+
+        fn $write(&self, offset: usize, value: $t) {
+            if let Some(at) = self.at::<$t>(offset) {
+                // SAFETY: as for reading.
+                unsafe { at.write_volatile(value) };
+            }
+        }
+    };
+}
+
+impl Registers for Mmio {
+    fn len(&self) -> usize {
+        self.len
+    }
+    access!(read8, write8, u8);
+    access!(read16, write16, u16);
+    access!(read32, write32, u32);
+    access!(read64, write64, u64);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accesses_outside_or_misaligned_do_nothing() {
+        let memory = NonNull::from(alloc::vec![0u64; 2].leak()).cast::<u8>();
+        // SAFETY: leaked, so mapped for ever, and the only reference was just given up.
+        let registers = unsafe { Mmio::new(memory, 16) };
+        registers.write32(4, 0x1122_3344);
+        assert_eq!(registers.read64(0), 0x1122_3344 << 32);
+        assert_eq!(registers.read8(7), 0x11);
+        registers.write16(5, 9);
+        registers.write32(14, 9);
+        registers.write64(16, 9);
+        registers.write8(usize::MAX, 9);
+        assert_eq!(registers.read32(14), u32::MAX);
+        assert_eq!(registers.read64(usize::MAX - 3), u64::MAX);
+        assert_eq!(registers.read64(8), 0);
+    }
+}

@@ -1,0 +1,166 @@
+//! PCI functions: finding them, their base address registers, capabilities and MSI-X.
+//!
+//! PCI Local Bus Specification 3.0, chapter 6. Configuration space is reached through
+//! [`ConfigRegionAccess`]; addresses are assigned by the firmware and never changed here. The
+//! walks of the `pci_types` crate are not used: they trust the device (a capability list that
+//! points at itself never ends, a base address register of no size overflows).
+
+mod bar;
+mod capability;
+#[cfg(test)]
+pub(crate) mod model;
+mod msix;
+
+pub use bar::Bar;
+pub use capability::{Capabilities, Capability};
+pub use msix::Msix;
+
+use crate::hal::{ConfigRegionAccess, PciAddress};
+use alloc::vec::Vec;
+
+const COMMAND: u16 = 0x04;
+const CLASS: u16 = 0x08;
+const HEADER_TYPE: u16 = 0x0c;
+const BUSES: u16 = 0x18;
+
+const COMMAND_MEMORY: u32 = 1 << 1;
+const COMMAND_MASTER: u32 = 1 << 2;
+const COMMAND_NO_INTX: u32 = 1 << 10;
+
+/// One function of a device, through its configuration space.
+#[derive(Clone, Copy)]
+pub struct Function<'a> {
+    address: PciAddress,
+    access: &'a dyn ConfigRegionAccess,
+}
+
+impl<'a> Function<'a> {
+    /// The function at `address`, or None if nothing answers there.
+    pub fn new(address: PciAddress, access: &'a dyn ConfigRegionAccess) -> Option<Self> {
+        let function = Function { address, access };
+        (function.vendor() != 0xffff).then_some(function)
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> PciAddress {
+        self.address
+    }
+
+    /// Reads 32 bits of configuration space at `offset` (rounded down to a multiple of 4).
+    pub fn read32(&self, offset: u16) -> u32 {
+        // SAFETY: any function and any aligned offset below 4096 may be read; what is not there
+        // answers all ones.
+        unsafe { self.access.read(self.address, offset & 0xffc) }
+    }
+
+    /// Writes 32 bits of configuration space at `offset` (rounded down to a multiple of 4).
+    pub fn write32(&self, offset: u16, value: u32) {
+        // SAFETY: an aligned offset below 4096 of a function that answered; the registers written
+        // in this module (command, base addresses, MSI-X control) move no memory of ours.
+        unsafe { self.access.write(self.address, offset & 0xffc, value) }
+    }
+
+    /// Vendor ID.
+    pub fn vendor(&self) -> u16 {
+        self.read32(0) as u16
+    }
+
+    /// Device ID.
+    pub fn device(&self) -> u16 {
+        (self.read32(0) >> 16) as u16
+    }
+
+    /// Base class, subclass and programming interface, as 0xCCSSPP.
+    pub fn class(&self) -> u32 {
+        self.read32(CLASS) >> 8
+    }
+
+    fn header_type(&self) -> u8 {
+        (self.read32(HEADER_TYPE) >> 16) as u8
+    }
+
+    /// The bus behind it, if it is a bridge.
+    fn secondary_bus(&self) -> Option<u8> {
+        (self.header_type() & 0x7f == 1).then(|| (self.read32(BUSES) >> 8) as u8)
+    }
+
+    /// Lets it answer on its memory addresses and reach memory; no legacy interrupts (INTx).
+    pub fn enable(&self) {
+        let command = self.read32(COMMAND) & 0xffff;
+        self.write32(COMMAND, command | COMMAND_MEMORY | COMMAND_MASTER | COMMAND_NO_INTX);
+    }
+
+    /// Forbids it to reach memory: what it was told before can do no harm any more.
+    pub fn disable(&self) {
+        let command = self.read32(COMMAND) & 0xffff;
+        self.write32(COMMAND, command & !COMMAND_MASTER);
+    }
+}
+
+/// All functions on bus 0 of `segment` and behind its bridges, in the order of their addresses on
+/// each bus.
+pub fn scan(segment: u16, access: &dyn ConfigRegionAccess) -> Vec<Function<'_>> {
+    let mut found = Vec::new();
+    let mut buses = alloc::vec![0u8];
+    let mut next = 0;
+    while let Some(&bus) = buses.get(next) {
+        next += 1;
+        for device in 0..32 {
+            for number in 0..8 {
+                let address = PciAddress::new(segment, bus, device, number);
+                let Some(function) = Function::new(address, access) else {
+                    if number == 0 {
+                        break;
+                    }
+                    continue;
+                };
+                if let Some(behind) = function.secondary_bus().filter(|b| !buses.contains(b)) {
+                    buses.push(behind);
+                }
+                found.push(function);
+                if number == 0 && function.header_type() & 0x80 == 0 {
+                    break;
+                }
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::model::ConfigSpaces;
+    use super::*;
+
+    #[test]
+    fn scan_follows_bridges_once_and_skips_what_is_not_there() {
+        let mut spaces = ConfigSpaces::default();
+        spaces.function(PciAddress::new(0, 0, 0, 0), 0x8086, 0x29c0);
+        let bridge = spaces.function(PciAddress::new(0, 0, 3, 0), 0x1b36, 0x000c);
+        bridge.set8(0x0e, 0x81);
+        bridge.set8(0x19, 1);
+        let second = spaces.function(PciAddress::new(0, 0, 3, 5), 0x1b36, 0x000c);
+        second.set8(0x0e, 0x81);
+        second.set8(0x19, 0); // points back at bus 0
+        spaces.function(PciAddress::new(0, 1, 0, 0), 0x1af4, 0x1041);
+        spaces.function(PciAddress::new(0, 1, 0, 1), 0x1af4, 0x1042); // function 0 is alone: hidden
+        let found: Vec<_> = scan(0, &spaces).iter().map(|f| (f.address(), f.device())).collect();
+        let at = |bus, device, function| PciAddress::new(0, bus, device, function);
+        assert_eq!(
+            found,
+            [(at(0, 0, 0), 0x29c0), (at(0, 3, 0), 0xc), (at(0, 3, 5), 0xc), (at(1, 0, 0), 0x1041)]
+        );
+    }
+
+    #[test]
+    fn enable_and_disable_touch_only_their_bits() {
+        let mut spaces = ConfigSpaces::default();
+        let address = PciAddress::new(0, 0, 1, 0);
+        spaces.function(address, 0x1af4, 0x1041).set8(4, 0x01);
+        let function = Function::new(address, &spaces).unwrap();
+        function.enable();
+        assert_eq!(function.read32(4) & 0xffff, 0x407);
+        function.disable();
+        assert_eq!(function.read32(4) & 0xffff, 0x403);
+    }
+}

@@ -1,0 +1,60 @@
+//! Configuration spaces of pretended functions, for tests.
+
+use crate::hal::{ConfigRegionAccess, PciAddress};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+/// The 256 bytes of one function, and which bits of its BARs can be set.
+pub struct ConfigSpace {
+    bytes: [u8; 256],
+    bars: [u32; 6],
+}
+
+impl ConfigSpace {
+    pub fn set8(&mut self, offset: usize, value: u8) {
+        self.bytes[offset] = value;
+    }
+
+    pub fn set32(&mut self, offset: u16, value: u32) {
+        self.bytes[usize::from(offset)..][..4].copy_from_slice(&value.to_le_bytes());
+    }
+
+    /// What BAR `index` reads after all ones were written to it.
+    pub fn bar(&mut self, index: usize, mask: u32) {
+        self.bars[index] = mask;
+    }
+
+    fn get32(&self, offset: u16) -> u32 {
+        u32::from_le_bytes(self.bytes[usize::from(offset)..][..4].try_into().unwrap())
+    }
+}
+
+/// The configuration spaces of a machine.
+#[derive(Default)]
+pub struct ConfigSpaces(BTreeMap<PciAddress, Mutex<ConfigSpace>>);
+
+impl ConfigSpaces {
+    /// Adds a function.
+    pub fn function(&mut self, address: PciAddress, vendor: u16, device: u16) -> &mut ConfigSpace {
+        let mut space = ConfigSpace { bytes: [0; 256], bars: [0; 6] };
+        space.set32(0, u32::from(device) << 16 | u32::from(vendor));
+        self.0.insert(address, Mutex::new(space));
+        self.0.get_mut(&address).unwrap().get_mut().unwrap()
+    }
+}
+
+impl ConfigRegionAccess for ConfigSpaces {
+    unsafe fn read(&self, address: PciAddress, offset: u16) -> u32 {
+        self.0.get(&address).map_or(u32::MAX, |space| space.lock().unwrap().get32(offset))
+    }
+
+    unsafe fn write(&self, address: PciAddress, offset: u16, value: u32) {
+        let Some(space) = self.0.get(&address) else { return };
+        let mut space = space.lock().unwrap();
+        let bar = usize::from(offset.wrapping_sub(0x10) / 4);
+        match space.bars.get(bar) {
+            Some(&mask) if value == u32::MAX => space.set32(offset, mask),
+            _ => space.set32(offset, value),
+        }
+    }
+}

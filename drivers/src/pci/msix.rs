@@ -1,0 +1,48 @@
+//! MSI-X (PCI 3.0, 6.8.2): interrupts as messages, from a table in one of the function's BARs.
+
+use super::Function;
+use crate::hal::{Interrupt, Platform, Registers};
+use alloc::boxed::Box;
+
+const ID: u8 = 0x11;
+const ENABLE: u32 = 1 << 31;
+const MASK_ALL: u32 = 1 << 30;
+const ENTRY: usize = 16;
+
+/// The MSI-X table of a function.
+pub struct Msix {
+    table: Box<dyn Registers>,
+}
+
+impl Msix {
+    /// Maps the table and switches MSI-X on, with every entry masked. None if the function has no
+    /// MSI-X, or a table that does not lie in a BAR.
+    pub fn open(function: &Function<'_>, platform: &mut dyn Platform) -> Option<Msix> {
+        let capability = function.capabilities().find(|c| c.id == ID)?;
+        let entries = usize::from(capability.extra & 0x7ff) + 1;
+        let place = function.read32(capability.offset + 4);
+        let bar = function.bar((place & 7) as u8)?;
+        let len = entries * ENTRY;
+        let address = bar.range(u64::from(place & !7), len as u64)?;
+        let table = platform.map_registers(address, len)?;
+        for entry in 0..entries {
+            table.write32(entry * ENTRY + 12, 1);
+        }
+        let control = function.read32(capability.offset);
+        function.write32(capability.offset, (control | ENABLE) & !MASK_ALL);
+        Some(Msix { table })
+    }
+
+    /// Sends entry `index` to `interrupt`. False if there is no such entry.
+    pub fn route(&mut self, index: u16, interrupt: &Interrupt) -> bool {
+        let at = usize::from(index) * ENTRY;
+        if at + ENTRY > self.table.len() {
+            return false;
+        }
+        self.table.write32(at, interrupt.address as u32);
+        self.table.write32(at + 4, (interrupt.address >> 32) as u32);
+        self.table.write32(at + 8, interrupt.data);
+        self.table.write32(at + 12, 0);
+        true
+    }
+}
