@@ -6,5 +6,6 @@
 pub mod build;
 pub mod command;
 pub mod progress;
+pub mod qemu;
 pub mod setup;
 pub mod workspace;

@@ -1,0 +1,114 @@
+//! The QEMU command line of a [`Spec`].
+//!
+//! Devices are given as JSON where QEMU takes it (since 6.0), so that no path needs escaping.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+
+use super::spec::{Accelerator, Boot, Firmware, Machine, Spec};
+use super::{Disk, serial};
+
+/// QEMU's exit status after the guest wrote `code` to isa-debug-exit is `code * 2 + 1`.
+const DEBUG_EXIT: &str = "isa-debug-exit,iobase=0xf4,iosize=0x04";
+
+/// Where Debian (and most others) put OVMF: code and variables, newest layout first.
+const OVMF: &[(&str, &str)] = &[
+    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
+    ("/usr/share/OVMF/OVMF_CODE.fd", "/usr/share/OVMF/OVMF_VARS.fd"),
+];
+
+pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args(["-nodefaults", "-no-user-config", "-display", "none"]);
+    qemu.args(["-machine", machine(spec), "-cpu", &spec.cpu]);
+    qemu.args(["-smp", &spec.cpus.to_string(), "-m", &format!("{}M", spec.memory_mib)]);
+    qemu.args(["-accel", if spec.accelerator == Accelerator::Kvm { "kvm" } else { "tcg" }]);
+    if !spec.reboots {
+        qemu.arg("-no-reboot");
+    }
+    if !matches!(spec.machine, Machine::Pc | Machine::Q35) {
+        // virtio-mmio is the legacy layout unless told otherwise.
+        qemu.args(["-global", "virtio-mmio.force-legacy=false"]);
+    }
+    qemu.args(["-device", DEBUG_EXIT]);
+
+    let socket = directory.join("qmp");
+    qemu.arg("-chardev").arg(format!("socket,id=qmp,path={}", socket.display()));
+    qemu.args(["-mon", "chardev=qmp,mode=control"]);
+    for port in 0..spec.serial_ports {
+        let socket = serial::socket_path(directory, port);
+        qemu.arg("-chardev").arg(format!("socket,id=serial{port},path={}", socket.display()));
+        qemu.args(["-serial", &format!("chardev:serial{port}")]);
+    }
+
+    if spec.firmware == Firmware::Ovmf {
+        qemu.args(ovmf(directory)?);
+    }
+    let mut disks: Vec<Disk> = Vec::new();
+    match &spec.boot {
+        Boot::Kernel { elf, append, initrd } => {
+            qemu.arg("-kernel").arg(elf).arg("-append").arg(append);
+            if let Some(initrd) = initrd {
+                qemu.arg("-initrd").arg(initrd);
+            }
+        }
+        Boot::Disk(path) => disks.push(Disk::new(path)),
+        Boot::Iso(path) => {
+            qemu.arg("-cdrom").arg(path);
+        }
+    }
+    if let Some(toml) = &spec.config {
+        let file = directory.join("config.toml");
+        fs::write(&file, toml).with_context(|| format!("could not write {}", file.display()))?;
+        qemu.arg("-fw_cfg").arg(format!("name=opt/isthmus/config,file={}", file.display()));
+    }
+
+    let bus = if matches!(spec.machine, Machine::Pc | Machine::Q35) { "pci" } else { "device" };
+    for (index, nic) in spec.nics.iter().enumerate() {
+        qemu.args(["-netdev", &nic.netdev(index).to_string()]);
+        let mac = format!("52:54:00:12:34:{:02x}", 0x56 + index);
+        let mut device = json!({
+            "driver": format!("virtio-net-{bus}"), "netdev": format!("net{index}"), "mac": mac,
+        });
+        if bus == "pci" {
+            device["romfile"] = json!(""); // nobody boots from the network: no boot ROM
+        }
+        qemu.args(["-device", &device.to_string()]);
+    }
+    disks.extend(spec.disks.iter().cloned());
+    for (index, disk) in disks.iter().enumerate() {
+        qemu.args(["-blockdev", &disk.blockdev(index).to_string()]);
+        let device = disk.device(&format!("virtio-blk-{bus}"), index);
+        qemu.args(["-device", &device.to_string()]);
+    }
+    qemu.args(&spec.extra);
+    Ok(qemu)
+}
+
+fn machine(spec: &Spec) -> &'static str {
+    match spec.machine {
+        Machine::Pc => "pc",
+        Machine::Q35 => "q35",
+        Machine::Microvm => "microvm",
+        Machine::MicrovmNoAcpi => "microvm,acpi=off",
+    }
+}
+
+/// The flash chips with OVMF's code and a fresh copy of its variables.
+fn ovmf(directory: &Path) -> Result<Vec<String>> {
+    let Some((code, template)) = OVMF.iter().find(|(code, _)| Path::new(code).exists()) else {
+        bail!("no OVMF firmware at {}: install package ovmf (./isthmus setup)", OVMF[0].0);
+    };
+    let variables: PathBuf = directory.join("ovmf-variables");
+    fs::copy(template, &variables).with_context(|| format!("could not copy {template}"))?;
+    Ok(vec![
+        "-drive".into(),
+        format!("if=pflash,format=raw,readonly=on,file={code}"),
+        "-drive".into(),
+        format!("if=pflash,format=raw,file={}", variables.display()),
+    ])
+}

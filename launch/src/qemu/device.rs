@@ -1,0 +1,143 @@
+//! Network interfaces and disks of a machine.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+/// A virtio network interface, by what its cable leads to.
+#[derive(Clone, Debug)]
+pub enum Nic {
+    /// QEMU's user networking: 10.0.2.0/24 with DHCP, gateway 10.0.2.2, and forwarded ports on
+    /// 127.0.0.1.
+    User {
+        /// `(protocol, host port, guest port)`, protocol `tcp` or `udp`.
+        forwards: Vec<(&'static str, u16, u16)>,
+    },
+    /// Raw Ethernet frames as datagrams between two Unix sockets: `ours` is bound by QEMU, `peer` by
+    /// whoever is at the other end.
+    Dgram {
+        /// The socket that QEMU binds.
+        ours: PathBuf,
+        /// The socket that QEMU sends to.
+        peer: PathBuf,
+    },
+    /// Frames over a Unix stream socket to another QEMU: one listens, one connects.
+    Stream {
+        /// The socket's path.
+        path: PathBuf,
+        /// Whether this end listens.
+        listens: bool,
+    },
+}
+
+impl Nic {
+    /// User networking without forwarded ports.
+    pub fn user() -> Nic {
+        Nic::User { forwards: Vec::new() }
+    }
+
+    /// The value of `-netdev` for the interface numbered `index`.
+    pub(super) fn netdev(&self, index: usize) -> Value {
+        let id = format!("net{index}");
+        match self {
+            Nic::User { forwards } => {
+                let forwards: Vec<Value> = forwards
+                    .iter()
+                    .map(|(protocol, host, guest)| {
+                        json!({"str": format!("{protocol}:127.0.0.1:{host}-:{guest}")})
+                    })
+                    .collect();
+                json!({"type": "user", "id": id, "hostfwd": forwards})
+            }
+            Nic::Dgram { ours, peer } => json!({
+                "type": "dgram", "id": id,
+                "local": {"type": "unix", "path": ours},
+                "remote": {"type": "unix", "path": peer},
+            }),
+            Nic::Stream { path, listens } => json!({
+                "type": "stream", "id": id, "server": listens,
+                "addr": {"type": "unix", "path": path},
+            }),
+        }
+    }
+}
+
+/// An error that QEMU's `blkdebug` driver injects into a disk's requests.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// `read_aio`, `write_aio`, `flush_to_disk` … (QEMU: qapi/block-core.json, BlkdebugEvent).
+    pub event: &'static str,
+    /// The sector (512 bytes) that a request must touch to fail; none means any.
+    pub sector: Option<u64>,
+    /// Whether only the first such request fails.
+    pub once: bool,
+}
+
+/// A virtio disk.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    path: PathBuf,
+    format: &'static str,
+    read_only: bool,
+    block_size: u32,
+    faults: Vec<Fault>,
+}
+
+impl Disk {
+    /// A disk whose image is the raw file (or, by its name, the qcow2 file) at `path`.
+    pub fn new(path: impl Into<PathBuf>) -> Disk {
+        let path = path.into();
+        let format = if path.extension().is_some_and(|e| e == "qcow2") { "qcow2" } else { "raw" };
+        Disk { path, format, read_only: false, block_size: 512, faults: Vec::new() }
+    }
+
+    /// Makes the disk read-only.
+    pub fn read_only(self) -> Disk {
+        Disk { read_only: true, ..self }
+    }
+
+    /// Sets the logical and physical block size in bytes.
+    pub fn block_size(self, bytes: u32) -> Disk {
+        Disk { block_size: bytes, ..self }
+    }
+
+    /// Makes requests fail with EIO.
+    pub fn fault(mut self, fault: Fault) -> Disk {
+        self.faults.push(fault);
+        self
+    }
+
+    /// The image's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The value of `-blockdev` for the disk numbered `index`.
+    pub(super) fn blockdev(&self, index: usize) -> Value {
+        let mut file = json!({"driver": "file", "filename": self.path});
+        if !self.faults.is_empty() {
+            let faults: Vec<Value> = self.faults.iter().map(fault).collect();
+            file = json!({"driver": "blkdebug", "image": file, "inject-error": faults});
+        }
+        json!({
+            "node-name": format!("disk{index}"), "driver": self.format, "file": file,
+            "read-only": self.read_only, "discard": "unmap",
+        })
+    }
+
+    /// The properties of `-device virtio-blk-*` for the disk numbered `index`.
+    pub(super) fn device(&self, driver: &str, index: usize) -> Value {
+        json!({
+            "driver": driver, "drive": format!("disk{index}"),
+            "logical_block_size": self.block_size, "physical_block_size": self.block_size,
+        })
+    }
+}
+
+fn fault(fault: &Fault) -> Value {
+    let mut rule = json!({"event": fault.event, "errno": 5, "once": fault.once});
+    if let Some(sector) = fault.sector {
+        rule["sector"] = json!(sector);
+    }
+    rule
+}

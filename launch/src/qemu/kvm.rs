@@ -1,0 +1,63 @@
+//! Whether KVM works here: found out by booting under it.
+//!
+//! A `/dev/kvm` that can be opened says little: nested and emulated ones start a guest that then hangs or
+//! crawls. So the image is booted under it, and has to get ready within three seconds. The answer is kept
+//! until the host reboots.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use super::{Accelerator, Spec};
+use crate::{progress, workspace};
+
+/// How long the appliance may take under KVM. It takes a tenth of a second where KVM works.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// The accelerator to use for `image`: KVM if the image boots under it, else TCG. Prints which and why.
+pub fn accelerator(image: &Path) -> Accelerator {
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let cache = workspace::target().join("kvm-probe");
+    if let Ok(known) = fs::read_to_string(&cache)
+        && let Some(answer) = known.strip_prefix(&boot_id)
+    {
+        return report(answer);
+    }
+    let answer = probe(image);
+    // Without the cache the next run asks again, which is only slower.
+    let _ = fs::write(&cache, format!("{boot_id}{answer}"));
+    report(&answer)
+}
+
+fn report(answer: &str) -> Accelerator {
+    if answer == "works" {
+        eprintln!("accelerator: KVM (the image boots under it)");
+        Accelerator::Kvm
+    } else {
+        eprintln!("accelerator: TCG (KVM: {answer})");
+        Accelerator::Tcg
+    }
+}
+
+/// `works`, or why not.
+fn probe(image: &Path) -> String {
+    if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
+        return format!("/dev/kvm: {error}");
+    }
+    let step = progress::step("probing KVM");
+    let spec = Spec::kernel(image).accelerator(Accelerator::Kvm).cpu("host");
+    let answer = match spec.start() {
+        Err(error) => first_line(&format!("{error:#}")),
+        Ok(mut vm) => match vm.serial.wait_for(" ready", LIMIT) {
+            Some(_) => "works".into(),
+            None if vm.is_running() => format!("the image hangs under it for {LIMIT:?}"),
+            None => "QEMU ends under it".into(),
+        },
+    };
+    step.done(&answer);
+    answer
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().to_string()
+}

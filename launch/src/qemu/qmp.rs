@@ -1,0 +1,46 @@
+//! QEMU's machine protocol: one JSON object per line (QEMU: docs/interop/qmp-spec).
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+/// A connection to the monitor of a running QEMU. Events are passed over.
+pub struct Qmp {
+    stream: BufReader<UnixStream>,
+}
+
+impl Qmp {
+    pub(super) fn new(stream: UnixStream) -> Result<Qmp> {
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        let mut qmp = Qmp { stream: BufReader::new(stream) };
+        qmp.read()?; // the greeting
+        qmp.execute("qmp_capabilities", json!({}))?;
+        Ok(qmp)
+    }
+
+    /// Executes a command and returns what it returns.
+    pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
+        let request = json!({"execute": command, "arguments": arguments});
+        writeln!(self.stream.get_mut(), "{request}").context("QEMU's monitor is closed")?;
+        loop {
+            let mut answer = self.read()?;
+            if let Some(error) = answer.get("error") {
+                bail!("QEMU refused {command}: {}", error["desc"].as_str().unwrap_or("no reason"));
+            }
+            if let Some(value) = answer.get_mut("return") {
+                return Ok(value.take());
+            }
+        }
+    }
+
+    fn read(&mut self) -> Result<Value> {
+        let mut line = String::new();
+        if self.stream.read_line(&mut line).context("QEMU's monitor does not answer")? == 0 {
+            bail!("QEMU's monitor is closed");
+        }
+        serde_json::from_str(&line).with_context(|| format!("QEMU's monitor said {line:?}"))
+    }
+}

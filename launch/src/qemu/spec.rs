@@ -1,0 +1,190 @@
+//! What machine to start, in the words of QEMU.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::{Disk, Nic, Vm, arguments};
+
+/// QEMU's machine models that the appliance boots on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// `pc`: i440FX, PCI by ports CF8/CFC.
+    Pc,
+    /// `q35`: PCI Express with ECAM.
+    Q35,
+    /// `microvm`: no PCI, devices on virtio-mmio.
+    Microvm,
+    /// `microvm` without ACPI tables.
+    MicrovmNoAcpi,
+}
+
+/// What the machine starts with. `Boot::Kernel` does not run it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Firmware {
+    /// SeaBIOS (qboot on microvm): what QEMU brings.
+    Bios,
+    /// OVMF (UEFI) from package `ovmf`.
+    Ovmf,
+}
+
+/// Where the program comes from.
+#[derive(Clone, Debug)]
+pub enum Boot {
+    /// `-kernel`: an ELF with a PVH note (or a Linux kernel), with its command line.
+    Kernel {
+        /// The ELF.
+        elf: PathBuf,
+        /// The kernel command line.
+        append: String,
+        /// A module or initial RAM disk.
+        initrd: Option<PathBuf>,
+    },
+    /// A disk image (raw, or qcow2 by its name), attached as the first virtio disk.
+    Disk(PathBuf),
+    /// A CD-ROM image.
+    Iso(PathBuf),
+}
+
+/// What executes the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accelerator {
+    /// Translation: slow, everywhere the same.
+    Tcg,
+    /// The host's virtualisation.
+    Kvm,
+}
+
+/// A machine to start. [`Spec::new`] is a q35 with 128 MiB, one CPU, no devices, under TCG.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub(super) boot: Boot,
+    pub(super) machine: Machine,
+    pub(super) firmware: Firmware,
+    pub(super) accelerator: Accelerator,
+    pub(super) cpu: String,
+    pub(super) cpus: u32,
+    pub(super) memory_mib: u32,
+    pub(super) nics: Vec<Nic>,
+    pub(super) disks: Vec<Disk>,
+    pub(super) config: Option<String>,
+    pub(super) reboots: bool,
+    pub(super) serial_ports: usize,
+    pub(super) extra: Vec<OsString>,
+}
+
+impl Spec {
+    /// A machine that boots `boot`.
+    pub fn new(boot: Boot) -> Spec {
+        Spec {
+            boot,
+            machine: Machine::Q35,
+            firmware: Firmware::Bios,
+            accelerator: Accelerator::Tcg,
+            cpu: "max".into(),
+            cpus: 1,
+            memory_mib: 128,
+            nics: Vec::new(),
+            disks: Vec::new(),
+            config: None,
+            reboots: false,
+            serial_ports: 1,
+            extra: Vec::new(),
+        }
+    }
+
+    /// A machine that boots the ELF at `elf` directly, with an empty command line.
+    pub fn kernel(elf: impl Into<PathBuf>) -> Spec {
+        Spec::new(Boot::Kernel { elf: elf.into(), append: String::new(), initrd: None })
+    }
+
+    /// Adds words to the kernel command line.
+    ///
+    /// # Panics
+    /// When the machine does not boot by `-kernel`: other ways take the command line from the image.
+    pub fn append(mut self, words: &str) -> Spec {
+        let Boot::Kernel { append, .. } = &mut self.boot else {
+            panic!("a command line can only be given with Boot::Kernel")
+        };
+        if !append.is_empty() {
+            append.push(' ');
+        }
+        append.push_str(words);
+        self
+    }
+
+    /// Sets the machine model.
+    pub fn machine(self, machine: Machine) -> Spec {
+        Spec { machine, ..self }
+    }
+
+    /// Sets the firmware.
+    pub fn firmware(self, firmware: Firmware) -> Spec {
+        Spec { firmware, ..self }
+    }
+
+    /// Sets what executes the guest.
+    pub fn accelerator(self, accelerator: Accelerator) -> Spec {
+        Spec { accelerator, ..self }
+    }
+
+    /// Sets QEMU's CPU model (`max`, `qemu64,-rdrand`).
+    pub fn cpu(self, model: &str) -> Spec {
+        Spec { cpu: model.into(), ..self }
+    }
+
+    /// Sets the number of CPUs.
+    pub fn cpus(self, cpus: u32) -> Spec {
+        Spec { cpus, ..self }
+    }
+
+    /// Sets the size of RAM in MiB.
+    pub fn memory(self, mib: u32) -> Spec {
+        Spec { memory_mib: mib, ..self }
+    }
+
+    /// Adds a network interface. MAC addresses are 52:54:00:12:34:56 and up, as QEMU's own.
+    pub fn nic(mut self, nic: Nic) -> Spec {
+        self.nics.push(nic);
+        self
+    }
+
+    /// Adds a disk.
+    pub fn disk(mut self, disk: Disk) -> Spec {
+        self.disks.push(disk);
+        self
+    }
+
+    /// Passes a configuration document by fw_cfg, as `opt/isthmus/config`.
+    pub fn config(self, toml: &str) -> Spec {
+        Spec { config: Some(toml.into()), ..self }
+    }
+
+    /// Lets the machine start again when the guest resets it, instead of ending QEMU.
+    pub fn reboots(self) -> Spec {
+        Spec { reboots: true, ..self }
+    }
+
+    /// Sets the number of serial ports; COM1 is the console.
+    pub fn serial_ports(self, count: usize) -> Spec {
+        Spec { serial_ports: count, ..self }
+    }
+
+    /// Adds arguments of QEMU as they are.
+    pub fn extra<S: Into<OsString>>(mut self, words: impl IntoIterator<Item = S>) -> Spec {
+        self.extra.extend(words.into_iter().map(Into::into));
+        self
+    }
+
+    /// Starts QEMU and connects to it. Does not wait for the guest.
+    pub fn start(self) -> Result<Vm> {
+        Vm::start(&self)
+    }
+
+    /// The QEMU command, with its sockets and small files in `directory`.
+    pub(super) fn command(&self, directory: &std::path::Path) -> Result<Command> {
+        arguments::command(self, directory)
+    }
+}

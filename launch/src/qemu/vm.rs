@@ -1,0 +1,241 @@
+//! A running machine.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use tempfile::TempDir;
+
+use super::serial::{self, Serial, plain_text};
+use super::{Qmp, Spec};
+use crate::command;
+
+/// How long a guest may take for anything that normally takes moments. Generous: CI machines are slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The line that the appliance prints when it serves.
+const READY: &str = " ready";
+
+/// What the console shows before a command.
+const PROMPT: &str = "isthmus> ";
+
+/// A machine that QEMU runs. Dropping it kills QEMU.
+pub struct Vm {
+    process: Child,
+    command_line: String,
+    started: Instant,
+    /// COM1.
+    pub serial: Serial,
+    /// COM2 and up, where the [`Spec`] asks for them.
+    pub serials: Vec<Serial>,
+    /// QEMU's monitor.
+    pub qmp: Qmp,
+    directory: TempDir,
+}
+
+impl Vm {
+    pub(super) fn start(spec: &Spec) -> Result<Vm> {
+        // In /tmp and not in target/: the path of a Unix socket has at most 107 bytes.
+        let directory = tempfile::Builder::new().prefix("isthmus-").tempdir()?;
+        let monitor = UnixListener::bind(directory.path().join("qmp"))?;
+        let ports = (0..spec.serial_ports)
+            .map(|port| Ok(UnixListener::bind(serial::socket_path(directory.path(), port))?))
+            .collect::<Result<Vec<_>>>()?;
+
+        let mut qemu = spec.command(directory.path())?;
+        let command_line = command::shell_line(&qemu);
+        let output = File::create(directory.path().join("output"))?;
+        qemu.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        // An own process group: Ctrl-C in the terminal is for us (or for the guest), not for QEMU.
+        qemu.process_group(0);
+        command::end_with_us(&mut qemu);
+        let started = Instant::now();
+        let process =
+            qemu.spawn().context("could not start qemu-system-x86_64 (./isthmus setup)")?;
+        let mut process = Unconnected(Some(process));
+
+        let mut accept = |listener: &UnixListener| {
+            accept(listener, process.child(), directory.path())
+                .with_context(|| format!("this did not start: {command_line}"))
+        };
+        // In the order in which QEMU opens them.
+        let monitor = accept(&monitor)?;
+        let mut serials = Vec::new();
+        for listener in &ports {
+            serials.push(Serial::new(accept(listener)?)?);
+        }
+        let qmp = Qmp::new(monitor)?;
+        let process = process.0.take().expect("taken once");
+        let serial = serials.remove(0);
+        Ok(Vm { process, command_line, started, serial, serials, qmp, directory })
+    }
+
+    /// The command that was started, as one would type it.
+    pub fn command_line(&self) -> &str {
+        &self.command_line
+    }
+
+    /// A directory for sockets and files of this machine; deleted with it.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Time since QEMU was started.
+    pub fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Waits for text on the console; returns what was printed up to its end, without control sequences.
+    pub fn wait_for(&mut self, text: &str) -> Result<String> {
+        self.wait_for_within(text, PATIENCE)
+    }
+
+    /// [`Vm::wait_for`] with a time limit.
+    pub fn wait_for_within(&mut self, text: &str, limit: Duration) -> Result<String> {
+        match self.serial.wait_for(text, limit) {
+            Some(printed) => Ok(plain_text(&printed)),
+            None => Err(self.error(&format!("{text:?} did not appear on the console"))),
+        }
+    }
+
+    /// Waits until the appliance says that it is ready and shows its prompt. Returns what it printed.
+    pub fn wait_ready(&mut self) -> Result<String> {
+        let mut printed = self.wait_for(READY)?;
+        printed += &self.wait_for(PROMPT)?;
+        Ok(printed)
+    }
+
+    /// Types a command at the appliance's prompt and returns what it prints before the next prompt.
+    pub fn run(&mut self, line: &str) -> Result<Reply> {
+        self.serial.send(format!("{line}\r").as_bytes())?;
+        let text = self.wait_for(PROMPT).with_context(|| format!("running {line:?}"))?;
+        // What was typed comes back first.
+        let text = text.split_once('\n').map_or("", |(_, printed)| printed);
+        Ok(Reply { line: line.into(), text: text.trim_end_matches(PROMPT).to_string() })
+    }
+
+    /// Waits for QEMU to end by itself and returns its exit status: 0 after a power-off, `code * 2 + 1`
+    /// after the guest wrote `code` to isa-debug-exit.
+    pub fn wait_exit(&mut self) -> Result<i32> {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if let Some(status) = self.process.try_wait()? {
+                return status.code().ok_or_else(|| self.error(&format!("QEMU ended: {status}")));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Err(self.error("QEMU did not end"))
+    }
+
+    /// Whether QEMU still runs.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.process.try_wait(), Ok(None))
+    }
+
+    /// Pulls the power plug: SIGKILL.
+    pub fn kill(&mut self) {
+        // Both fail only when QEMU is gone already, which is what is wanted.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// An error with what one needs to find its reason: command line, console, QEMU's messages.
+    pub fn error(&mut self, what: &str) -> anyhow::Error {
+        let state = match self.process.try_wait() {
+            Ok(Some(status)) => format!("QEMU ended ({status})"),
+            _ => format!("QEMU runs since {:.1} s", self.age().as_secs_f64()),
+        };
+        anyhow!(
+            "{what}; {state}\n$ {}\n{}--- console:\n{}\n---",
+            self.command_line,
+            output(self.directory.path()),
+            self.serial.tail()
+        )
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// What a console command printed.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    line: String,
+    /// The text, without the echo, the prompt and control sequences.
+    pub text: String,
+}
+
+impl Reply {
+    /// Fails unless `wanted` is in the text.
+    pub fn contains(&self, wanted: &str) -> Result<&Reply> {
+        if !self.text.contains(wanted) {
+            bail!("`{}` did not print {wanted:?} but:\n{}", self.line, self.text);
+        }
+        Ok(self)
+    }
+
+    /// Fails if `unwanted` is in the text.
+    pub fn lacks(&self, unwanted: &str) -> Result<&Reply> {
+        if self.text.contains(unwanted) {
+            bail!("`{}` printed {unwanted:?}:\n{}", self.line, self.text);
+        }
+        Ok(self)
+    }
+
+    /// The text as JSON (for commands with `--json`).
+    pub fn json(&self) -> Result<serde_json::Value> {
+        let value = serde_json::from_str(self.text.trim());
+        value.with_context(|| format!("`{}` did not print JSON but:\n{}", self.line, self.text))
+    }
+}
+
+/// A TCP or UDP port of 127.0.0.1 that was free a moment ago.
+pub fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// QEMU before we are connected to it; killed if that fails.
+struct Unconnected(Option<Child>);
+
+impl Unconnected {
+    fn child(&mut self) -> &mut Child {
+        self.0.as_mut().expect("taken when connected")
+    }
+}
+
+impl Drop for Unconnected {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn accept(listener: &UnixListener, qemu: &mut Child, directory: &Path) -> Result<UnixStream> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        let wait = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+        if poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&wait))? > 0 {
+            return Ok(listener.accept()?.0);
+        }
+        if let Some(status) = qemu.try_wait()? {
+            bail!("QEMU ended ({status}):\n{}", output(directory));
+        }
+    }
+    bail!("QEMU does not connect to its sockets");
+}
+
+/// What QEMU itself had to say.
+fn output(directory: &Path) -> String {
+    std::fs::read_to_string(directory.join("output")).unwrap_or_default()
+}
