@@ -5,4 +5,5 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod roce;
 pub mod verbs;

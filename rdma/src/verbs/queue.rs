@@ -134,6 +134,15 @@ pub struct ReadyToSend {
     pub rnr_retry: u8,
 }
 
+/// Encapsulation that a GID stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GidType {
+    /// RoCEv1: a global route header directly over Ethernet.
+    RoceV1,
+    /// RoCEv2: UDP over IP.
+    RoceV2,
+}
+
 /// The way to a peer: addresses of both ends, and the link-layer address of the next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressVector {
@@ -141,6 +150,8 @@ pub struct AddressVector {
     pub local: IpAddr,
     /// The peer's address (the destination GID).
     pub remote: IpAddr,
+    /// Encapsulation.
+    pub gid_type: GidType,
     /// MAC address of the next hop.
     pub remote_mac: [u8; 6],
     /// UDP source port of what we send (RoCEv2).

@@ -1,0 +1,208 @@
+//! Opcodes of the base transport header (vol. 1, table 38) that are offered: reliable connection
+//! without FLUSH and ATOMIC WRITE, and unreliable datagram. UC, RD and XRC are not offered.
+
+use super::Error;
+use core::fmt;
+
+/// Transport service, the upper three bits of an opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Reliable connected.
+    Rc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+/// What a packet is part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Request: SEND.
+    Send,
+    /// Request: RDMA WRITE.
+    Write,
+    /// Request: RDMA READ.
+    Read,
+    /// Request: compare-and-swap or fetch-and-add.
+    Atomic,
+    /// Answer to RDMA READ.
+    ReadResponse,
+    /// ACK or NAK.
+    Acknowledge,
+    /// Answer to an atomic.
+    AtomicAcknowledge,
+}
+
+macro_rules! opcodes {
+    ($($(#[$doc:meta])* $name:ident = $value:literal, $text:literal;)*) => {
+        /// An opcode.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Opcode { $($(#[$doc])* $name = $value,)* }
+
+        impl Opcode {
+            /// All that are offered.
+            pub const ALL: &[Opcode] = &[$(Opcode::$name,)*];
+
+            /// From the byte on the wire.
+            pub const fn from_byte(byte: u8) -> Result<Self, Error> {
+                Ok(match byte { $($value => Opcode::$name,)* _ => return Err(Error::Opcode) })
+            }
+        }
+
+        impl fmt::Display for Opcode {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Opcode::$name => $text,)* })
+            }
+        }
+    };
+}
+
+opcodes! {
+    /// SEND, first of several packets.
+    SendFirst = 0x00, "SEND first";
+    /// SEND, neither first nor last.
+    SendMiddle = 0x01, "SEND middle";
+    /// SEND, last.
+    SendLast = 0x02, "SEND last";
+    /// SEND, last, with immediate.
+    SendLastImmediate = 0x03, "SEND last imm";
+    /// SEND of one packet.
+    SendOnly = 0x04, "SEND only";
+    /// SEND of one packet, with immediate.
+    SendOnlyImmediate = 0x05, "SEND only imm";
+    /// RDMA WRITE, first.
+    WriteFirst = 0x06, "WRITE first";
+    /// RDMA WRITE, neither first nor last.
+    WriteMiddle = 0x07, "WRITE middle";
+    /// RDMA WRITE, last.
+    WriteLast = 0x08, "WRITE last";
+    /// RDMA WRITE, last, with immediate.
+    WriteLastImmediate = 0x09, "WRITE last imm";
+    /// RDMA WRITE of one packet.
+    WriteOnly = 0x0a, "WRITE only";
+    /// RDMA WRITE of one packet, with immediate.
+    WriteOnlyImmediate = 0x0b, "WRITE only imm";
+    /// RDMA READ request.
+    ReadRequest = 0x0c, "READ request";
+    /// RDMA READ response, first.
+    ReadResponseFirst = 0x0d, "READ response first";
+    /// RDMA READ response, neither first nor last.
+    ReadResponseMiddle = 0x0e, "READ response middle";
+    /// RDMA READ response, last.
+    ReadResponseLast = 0x0f, "READ response last";
+    /// RDMA READ response of one packet.
+    ReadResponseOnly = 0x10, "READ response only";
+    /// ACK or NAK.
+    Acknowledge = 0x11, "ACK";
+    /// Answer to an atomic.
+    AtomicAcknowledge = 0x12, "ATOMIC ACK";
+    /// Compare-and-swap.
+    CompareSwap = 0x13, "CMP_SWAP";
+    /// Fetch-and-add.
+    FetchAdd = 0x14, "FETCH_ADD";
+    /// SEND, last, with invalidate.
+    SendLastInvalidate = 0x16, "SEND last inv";
+    /// SEND of one packet, with invalidate.
+    SendOnlyInvalidate = 0x17, "SEND only inv";
+    /// Datagram.
+    UdSendOnly = 0x64, "UD SEND only";
+    /// Datagram with immediate.
+    UdSendOnlyImmediate = 0x65, "UD SEND only imm";
+}
+
+impl Opcode {
+    /// Transport service.
+    pub const fn service(self) -> Service {
+        if self as u8 >> 5 == 3 { Service::Ud } else { Service::Rc }
+    }
+
+    /// What the packet is part of.
+    pub const fn class(self) -> Class {
+        use Opcode::*;
+        match self {
+            SendFirst | SendMiddle | SendLast | SendLastImmediate | SendOnly
+            | SendOnlyImmediate | SendLastInvalidate | SendOnlyInvalidate | UdSendOnly
+            | UdSendOnlyImmediate => Class::Send,
+            WriteFirst | WriteMiddle | WriteLast | WriteLastImmediate | WriteOnly
+            | WriteOnlyImmediate => Class::Write,
+            ReadRequest => Class::Read,
+            CompareSwap | FetchAdd => Class::Atomic,
+            ReadResponseFirst | ReadResponseMiddle | ReadResponseLast | ReadResponseOnly => {
+                Class::ReadResponse
+            }
+            Acknowledge => Class::Acknowledge,
+            AtomicAcknowledge => Class::AtomicAcknowledge,
+        }
+    }
+
+    /// Whether it is sent by a requester (otherwise by a responder).
+    pub const fn is_request(self) -> bool {
+        matches!(self.class(), Class::Send | Class::Write | Class::Read | Class::Atomic)
+    }
+
+    /// Whether the packet begins a message.
+    pub const fn begins(self) -> bool {
+        use Opcode::*;
+        !matches!(
+            self,
+            SendMiddle
+                | SendLast
+                | SendLastImmediate
+                | SendLastInvalidate
+                | WriteMiddle
+                | WriteLast
+                | WriteLastImmediate
+                | ReadResponseMiddle
+                | ReadResponseLast
+        )
+    }
+
+    /// Whether the packet ends a message.
+    pub const fn ends(self) -> bool {
+        use Opcode::*;
+        !matches!(
+            self,
+            SendFirst
+                | SendMiddle
+                | WriteFirst
+                | WriteMiddle
+                | ReadResponseFirst
+                | ReadResponseMiddle
+        )
+    }
+
+    /// Whether it carries immediate data.
+    pub const fn has_immediate(self) -> bool {
+        use Opcode::*;
+        matches!(
+            self,
+            SendLastImmediate
+                | SendOnlyImmediate
+                | WriteLastImmediate
+                | WriteOnlyImmediate
+                | UdSendOnlyImmediate
+        )
+    }
+
+    /// Whether it carries a key to invalidate.
+    pub const fn has_invalidate(self) -> bool {
+        matches!(self, Opcode::SendLastInvalidate | Opcode::SendOnlyInvalidate)
+    }
+
+    /// Length of the extended headers that follow the BTH, in bytes.
+    pub const fn extended_len(self) -> usize {
+        use Opcode::*;
+        match self {
+            SendFirst | SendMiddle | SendLast | SendOnly | WriteMiddle | WriteLast
+            | ReadResponseMiddle => 0,
+            SendLastImmediate | SendOnlyImmediate | SendLastInvalidate | SendOnlyInvalidate
+            | WriteLastImmediate | ReadResponseFirst | ReadResponseLast | ReadResponseOnly
+            | Acknowledge => 4,
+            UdSendOnly => 8,
+            AtomicAcknowledge | UdSendOnlyImmediate => 12,
+            WriteFirst | WriteOnly | ReadRequest => 16,
+            WriteOnlyImmediate => 20,
+            CompareSwap | FetchAdd => 28,
+        }
+    }
+}
