@@ -5,7 +5,10 @@
 
 pub mod build;
 pub mod command;
+pub mod http;
 pub mod progress;
 pub mod qemu;
+pub mod run;
 pub mod setup;
+pub mod terminal;
 pub mod workspace;

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use launch::{build, setup};
+use launch::setup::Purpose;
+use launch::{build, run, setup};
 
 /// Builds, boots, tests and measures the Isthmus appliance.
 #[derive(Parser)]
@@ -24,10 +25,12 @@ enum Verb {
         #[arg(long)]
         uhyve: bool,
     },
+    /// Build, boot in QEMU, and open the console
+    Run(run::Options),
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse().command) {
+    match carry_out(Arguments::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("isthmus: {error:#}");
@@ -36,14 +39,19 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Verb) -> Result<()> {
+fn carry_out(command: Verb) -> Result<()> {
     match command {
         Verb::Setup => setup::install(setup::ALL),
         Verb::Build { uhyve } => {
-            setup::install(&[setup::Purpose::Build])?;
-            let image = build::build(&build::Options { uhyve })?;
-            println!("{}", image.elf.display());
+            println!("{}", image(&[], uhyve)?.elf.display());
             Ok(())
         }
+        Verb::Run(options) => run::run(&image(&[Purpose::Run], false)?, &options),
     }
+}
+
+/// Installs what building and `purposes` need, and builds the image.
+fn image(purposes: &[Purpose], uhyve: bool) -> Result<build::Image> {
+    setup::install(&[&[Purpose::Build], purposes].concat())?;
+    build::build(&build::Options { uhyve })
 }

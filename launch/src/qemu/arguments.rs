@@ -70,7 +70,7 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
     let bus = if matches!(spec.machine, Machine::Pc | Machine::Q35) { "pci" } else { "device" };
     for (index, nic) in spec.nics.iter().enumerate() {
         qemu.args(["-netdev", &nic.netdev(index).to_string()]);
-        let mac = format!("52:54:00:12:34:{:02x}", 0x56 + index);
+        let mac = format!("52:54:00:12:34:{:02x}", usize::from(spec.first_mac) + index);
         let mut device = json!({
             "driver": format!("virtio-net-{bus}"), "netdev": format!("net{index}"), "mac": mac,
         });

@@ -68,6 +68,7 @@ pub struct Spec {
     pub(super) cpus: u32,
     pub(super) memory_mib: u32,
     pub(super) nics: Vec<Nic>,
+    pub(super) first_mac: u8,
     pub(super) disks: Vec<Disk>,
     pub(super) config: Option<String>,
     pub(super) reboots: bool,
@@ -87,6 +88,7 @@ impl Spec {
             cpus: 1,
             memory_mib: 128,
             nics: Vec::new(),
+            first_mac: 0x56,
             disks: Vec::new(),
             config: None,
             reboots: false,
@@ -145,10 +147,16 @@ impl Spec {
         Spec { memory_mib: mib, ..self }
     }
 
-    /// Adds a network interface. MAC addresses are 52:54:00:12:34:56 and up, as QEMU's own.
+    /// Adds a network interface. MAC addresses are 52:54:00:12:34:56 and up, as QEMU's own, unless
+    /// [`Spec::first_mac`] says otherwise.
     pub fn nic(mut self, nic: Nic) -> Spec {
         self.nics.push(nic);
         self
+    }
+
+    /// Sets the last byte of the first interface's MAC address, so that machines on one wire differ.
+    pub fn first_mac(self, last_byte: u8) -> Spec {
+        Spec { first_mac: last_byte, ..self }
     }
 
     /// Adds a disk.

@@ -69,7 +69,9 @@ impl Vm {
         for listener in &ports {
             serials.push(Serial::new(accept(listener)?)?);
         }
-        let qmp = Qmp::new(monitor)?;
+        let qmp = Qmp::new(monitor).with_context(|| {
+            format!("this did not start: {command_line}\n{}", messages(directory.path()))
+        })?;
         let process = process.0.take().expect("taken once");
         let serial = serials.remove(0);
         Ok(Vm { process, command_line, started, serial, serials, qmp, directory })
@@ -153,7 +155,7 @@ impl Vm {
         anyhow!(
             "{what}; {state}\n$ {}\n{}--- console:\n{}\n---",
             self.command_line,
-            output(self.directory.path()),
+            messages(self.directory.path()),
             self.serial.tail()
         )
     }
@@ -229,13 +231,13 @@ fn accept(listener: &UnixListener, qemu: &mut Child, directory: &Path) -> Result
             return Ok(listener.accept()?.0);
         }
         if let Some(status) = qemu.try_wait()? {
-            bail!("QEMU ended ({status}):\n{}", output(directory));
+            bail!("QEMU ended ({status}):\n{}", messages(directory));
         }
     }
     bail!("QEMU does not connect to its sockets");
 }
 
 /// What QEMU itself had to say.
-fn output(directory: &Path) -> String {
+fn messages(directory: &Path) -> String {
     std::fs::read_to_string(directory.join("output")).unwrap_or_default()
 }

@@ -1,0 +1,150 @@
+//! `./isthmus run`: boots the image in QEMU, proves that it is up, and gives its console to the terminal.
+
+use std::fs::{self, File};
+use std::io::{BufRead, IsTerminal};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::build::Image;
+use crate::qemu::{Disk, Machine, Nic, Spec, Vm, accelerator, free_port};
+use crate::{http, progress, terminal, workspace};
+
+/// The gateway of QEMU's user networking, which answers pings.
+const GATEWAY: &str = "10.0.2.2";
+
+/// Size of the scratch disk in bytes.
+const SCRATCH: u64 = 64 << 20;
+
+/// Options of `./isthmus run`.
+#[derive(Args)]
+pub struct Options {
+    /// QEMU's machine: pc, q35 or microvm
+    #[arg(long, default_value = "q35", value_parser = machine)]
+    machine: Machine,
+    /// RAM in MiB
+    #[arg(long, default_value_t = 128)]
+    memory: u32,
+    /// Number of CPUs
+    #[arg(long, default_value_t = 1)]
+    cpus: u32,
+    /// A raw or qcow2 disk to attach instead of the scratch disk in target/run/
+    #[arg(long)]
+    disk: Option<PathBuf>,
+    /// A configuration document to pass by fw_cfg
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// Words for the kernel command line, such as isthmus.net.0.mtu=1400
+    #[arg(long, default_value = "")]
+    append: String,
+    /// Do not try KVM
+    #[arg(long)]
+    tcg: bool,
+}
+
+fn machine(name: &str) -> Result<Machine, String> {
+    match name {
+        "pc" => Ok(Machine::Pc),
+        "q35" => Ok(Machine::Q35),
+        "microvm" => Ok(Machine::Microvm),
+        _ => Err("the machines are pc, q35 and microvm".into()),
+    }
+}
+
+/// Boots `image` and stays until the guest powers off or the user leaves.
+pub fn run(image: &Image, options: &Options) -> Result<()> {
+    let port = free_port()?;
+    let disk = match &options.disk {
+        Some(path) => path.clone(),
+        None => scratch_disk()?,
+    };
+    let mut spec = Spec::kernel(&image.elf)
+        .append(&options.append)
+        .machine(options.machine)
+        .memory(options.memory)
+        .cpus(options.cpus)
+        .nic(Nic::User { forwards: vec![("tcp", port, 80)] })
+        .disk(Disk::new(disk));
+    if !options.tcg {
+        spec = spec.accelerator(accelerator(&image.elf));
+    }
+    if let Some(path) = &options.config {
+        let text = fs::read_to_string(path);
+        spec = spec.config(&text.with_context(|| format!("could not read {}", path.display()))?);
+    }
+
+    let mut vm = spec.reboots().start()?;
+    eprintln!("$ {}", vm.command_line());
+    let booting = progress::step("booting");
+    let banner = vm.wait_ready()?;
+    booting.done(&format!("ready after {:.2} s", vm.age().as_secs_f64()));
+    for line in banner.lines().filter(|line| !line.is_empty() && !line.starts_with("isthmus> ")) {
+        println!("{line}");
+    }
+    prove(&mut vm, port)?;
+
+    if std::io::stdin().is_terminal() {
+        eprintln!("console: Ctrl-A x leaves (and ends QEMU), Ctrl-A Ctrl-A sends Ctrl-A");
+        vm.serial.send(b"\r")?; // a fresh prompt
+        terminal::attach(&mut vm.serial)?;
+    } else {
+        script(&mut vm)?;
+    }
+    if !vm.is_running() {
+        eprintln!("QEMU ended with status {}", vm.wait_exit()?);
+    }
+    Ok(())
+}
+
+/// Shows that the appliance answers: a ping out of it, a request into it.
+fn prove(vm: &mut Vm, port: u16) -> Result<()> {
+    let step = progress::step("proving that it is up");
+    let ping = vm.run(&format!("ping {GATEWAY}"))?;
+    step.print(ping.text.trim_end());
+    let server = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let metrics = http::get(server, "/metrics")?;
+    if metrics.status != 200 {
+        bail!("/metrics answered with status {}:\n{}", metrics.status, metrics.head);
+    }
+    let samples = metrics.body.lines().filter(|line| !line.starts_with('#')).count();
+    step.done(&format!("GET /metrics: {samples} samples"));
+    for path in ["metrics", "healthz", "status"] {
+        println!("http://{server}/{path}");
+    }
+    Ok(())
+}
+
+/// Runs the lines of standard input as console commands.
+fn script(vm: &mut Vm) -> Result<()> {
+    for line in std::io::stdin().lock().lines() {
+        let line = line.context("could not read a command from standard input")?;
+        println!("isthmus> {line}");
+        match vm.run(&line) {
+            Ok(reply) => print!("{}", reply.text),
+            // `poweroff` has no next prompt.
+            Err(_) if !vm.is_running() => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The scratch disk, which keeps its contents from run to run.
+fn scratch_disk() -> Result<PathBuf> {
+    let directory = workspace::target().join("run");
+    fs::create_dir_all(&directory)?;
+    let path = directory.join("disk.raw");
+    create_sparse(&path, SCRATCH)?;
+    Ok(path)
+}
+
+/// Creates a file of `size` bytes that takes no space, unless it is there.
+pub fn create_sparse(path: &Path, size: u64) -> Result<()> {
+    if path.exists() {
+        return Ok(());
+    }
+    let file = File::create(path).and_then(|file| file.set_len(size));
+    file.with_context(|| format!("could not create {}", path.display()))
+}
