@@ -6,4 +6,6 @@ extern crate alloc;
 extern crate std;
 
 pub mod roce;
+pub mod rnbd;
+pub mod rtrs;
 pub mod verbs;
