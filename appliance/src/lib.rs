@@ -1,5 +1,6 @@
 //! The appliance without its platform: configuration, console, services and the poll loop.
 //! Runs in the image (`appliance/image`) and, for its tests, on the host.
 
+pub mod config;
 pub mod loops;
 pub mod machine;

@@ -1,0 +1,135 @@
+//! What must hold between keys. Types and limits of single keys are checked where they are read.
+
+use super::item::problem;
+use super::origin::Problem;
+use super::schema::{Config, Net};
+use super::tree::Node;
+use super::values::{Size, same_subnet};
+use core::net::IpAddr;
+
+/// Most bits of an RTRS immediate that name a byte in a session's chunks (rtrs-pri.h,
+/// `MAX_IMM_PAYL_BITS`).
+const IMMEDIATE_BITS: u32 = 28;
+
+/// Checks a whole configuration; `root` is what it was read from.
+pub fn check(config: &Config, root: &Node) -> Vec<Problem> {
+    let mut report = Report { root, problems: Vec::new() };
+    for (i, net) in config.net.iter().enumerate() {
+        check_net(i, net, &config.net[..i], &mut report);
+    }
+    check_volumes(config, &mut report);
+    check_exports(config, &mut report);
+    check_rnbd(config, &mut report);
+    report.problems
+}
+
+struct Report<'a> {
+    root: &'a Node,
+    problems: Vec<Problem>,
+}
+
+impl Report<'_> {
+    fn add(&mut self, path: String, reason: String, accepted: &str) {
+        self.problems.push(problem(self.root.nearest(&path), &path, reason, accepted.into()));
+    }
+}
+
+fn check_net(i: usize, net: &Net, earlier: &[Net], report: &mut Report<'_>) {
+    if net.mac.is_some() && net.index.is_some() {
+        let reason = "both mac and index are given".into();
+        report.add(format!("net.{i}.index"), reason, "one of them");
+    }
+    let place = |i: usize, n: &Net| n.index.map_or(i, usize::from);
+    for (j, other) in earlier.iter().enumerate() {
+        let same = match (net.mac, other.mac) {
+            (Some(a), Some(b)) => a == b,
+            (None, None) => place(i, net) == place(j, other),
+            _ => false,
+        };
+        if same {
+            report.add(format!("net.{i}"), format!("the same interface as net.{j}"), "");
+        }
+        for (address, _) in net.fixed().filter(|(a, _)| other.fixed().any(|(b, _)| *a == b)) {
+            report.add(format!("net.{i}.address"), format!("{address} is net.{j}'s, too"), "");
+        }
+    }
+    if net.address.iter().enumerate().any(|(k, a)| net.address[..k].contains(a)) {
+        report.add(format!("net.{i}.address"), "an address is listed twice".into(), "");
+    }
+    let has_v6 = net.fixed().any(|(a, _)| a.is_ipv6());
+    if has_v6 && net.mtu.is_some_and(|mtu| mtu < 1280) {
+        let reason = "too small for IPv6".into();
+        report.add(format!("net.{i}.mtu"), reason, "1280 to 9216 with an IPv6 address");
+    }
+    check_gateways(i, net, report);
+}
+
+fn check_gateways(i: usize, net: &Net, report: &mut Report<'_>) {
+    for (k, &gateway) in net.gateway.iter().enumerate() {
+        let path = format!("net.{i}.gateway");
+        if net.gateway[..k].iter().any(|g| g.is_ipv4() == gateway.is_ipv4()) {
+            report.add(path, "two gateways of one address family".into(), "one of each");
+            continue;
+        }
+        let link_local = matches!(gateway, IpAddr::V6(a) if a.is_unicast_link_local());
+        let near = net.fixed().any(|(a, prefix)| a != gateway && same_subnet(a, prefix, gateway));
+        if !near && !link_local {
+            let reason = format!("{gateway} is in no subnet of this interface");
+            report.add(path, reason, "a neighbour of one of its fixed addresses");
+        }
+    }
+}
+
+fn check_volumes(config: &Config, report: &mut Report<'_>) {
+    for (i, volume) in config.volume.iter().enumerate() {
+        let earlier = &config.volume[..i];
+        if earlier.iter().any(|other| other.name == volume.name) {
+            let reason = format!("another volume is called {:?}", volume.name.as_str());
+            report.add(format!("volume.{i}.name"), reason, "");
+        }
+        if let Some(disk) = volume.disk {
+            if earlier.iter().any(|other| other.disk == Some(disk)) {
+                let reason = format!("another volume is on disk {disk}");
+                report.add(format!("volume.{i}.disk"), reason, "");
+            }
+            if volume.size.is_some() {
+                let reason = "a volume on a disk is the whole disk".into();
+                report.add(format!("volume.{i}.size"), reason, "size or disk, not both");
+            }
+        }
+        if !volume.memory().is_multiple_of(512) {
+            let reason = "not a whole number of sectors".into();
+            report.add(format!("volume.{i}.size"), reason, "multiples of 512");
+        }
+    }
+    let wanted = config.volume.iter().fold(0u64, |sum, v| sum.saturating_add(v.memory()));
+    if let Some(arena) = config.memory.arena.filter(|arena| arena.0 < wanted) {
+        let reason = format!("the volumes alone take {}", Size(wanted));
+        report.add("memory.arena".into(), format!("{arena} is too small: {reason}"), "");
+    }
+}
+
+fn check_exports(config: &Config, report: &mut Report<'_>) {
+    for (i, export) in config.export.iter().enumerate() {
+        if config.export[..i].iter().any(|other| other.name == export.name) {
+            let reason = format!("another export is called {:?}", export.name.as_str());
+            report.add(format!("export.{i}.name"), reason, "");
+        }
+        if config.volume.iter().all(|v| v.name != export.volume) {
+            let reason = format!("there is no volume {:?}", export.volume.as_str());
+            let names: Vec<&str> = config.volume.iter().map(|v| v.name.as_str()).collect();
+            report.add(format!("export.{i}.volume"), reason, &names.join(", "));
+        }
+    }
+}
+
+fn check_rnbd(config: &Config, report: &mut Report<'_>) {
+    let (depth, chunk) = (u64::from(config.rnbd.queue_depth), config.rnbd.chunk_size.0);
+    if !chunk.is_power_of_two() {
+        let reason = format!("{} is not a power of two", config.rnbd.chunk_size);
+        report.add("rnbd.chunk_size".into(), reason, "8KiB, 16KiB, 32KiB and so on");
+    } else if depth.next_power_of_two() * chunk > 1 << IMMEDIATE_BITS {
+        let reason = "queue_depth × chunk_size is more than RTRS can address".into();
+        report.add("rnbd.chunk_size".into(), reason, "a product of at most 256MiB");
+    }
+}

@@ -1,0 +1,365 @@
+//! From a tree to types: what each type of key accepts, and how it is read and written.
+//!
+//! A section of the document is declared once, by [`section!`]: its struct, its keys, their
+//! defaults and limits. Reading reports every mistake, not only the first.
+
+use super::origin::{Problem, did_you_mean};
+use super::tree::{MAX_ENTRIES, Node, Value};
+
+/// Smallest and largest number that a key takes.
+pub type Range = (u64, u64);
+
+/// A key of a section, for completion and messages.
+#[derive(Debug)]
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
+    /// The keys below it, if it is a section or a list of sections.
+    pub fields: fn() -> &'static [Field],
+    /// Whether it is a list.
+    pub list: bool,
+}
+
+/// A type that a key can have.
+pub trait Item: Sized {
+    /// Whether the type is a list.
+    const LIST: bool = false;
+    /// The keys below, if this is a section.
+    fn fields() -> &'static [Field] {
+        &[]
+    }
+    /// What is accepted, in words.
+    fn accepts(range: Option<Range>) -> String;
+    /// The value of a key that is not there, if it can be left out.
+    fn absent() -> Option<Self> {
+        None
+    }
+    /// Reads a node; on a mistake adds to `problems` and returns None.
+    fn decode(
+        node: &Node,
+        path: &str,
+        range: Option<Range>,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Self>;
+    /// The value as the document writes it; None if it is left out.
+    fn encode(&self) -> Option<Value>;
+}
+
+/// A problem of the node at `path`.
+pub fn problem(node: &Node, path: &str, reason: String, accepted: String) -> Problem {
+    Problem { origin: node.origin, path: path.into(), reason, accepted }
+}
+
+/// The problem that `node` is of the wrong kind.
+fn wrong_kind(node: &Node, path: &str, accepted: String) -> Problem {
+    problem(node, path, format!("{} does not belong here", node.value.kind()), accepted)
+}
+
+impl Item for bool {
+    fn accepts(_: Option<Range>) -> String {
+        "true or false".into()
+    }
+    fn decode(n: &Node, path: &str, _: Option<Range>, out: &mut Vec<Problem>) -> Option<bool> {
+        match &n.value {
+            Value::Bool(b) => return Some(*b),
+            Value::Bare(text) => match text.as_str() {
+                "true" | "on" | "yes" | "1" => return Some(true),
+                "false" | "off" | "no" | "0" => return Some(false),
+                _ => {
+                    let reason = format!("{text:?} is neither true nor false");
+                    out.push(problem(n, path, reason, Self::accepts(None)));
+                }
+            },
+            _ => out.push(wrong_kind(n, path, Self::accepts(None))),
+        }
+        None
+    }
+    fn encode(&self) -> Option<Value> {
+        Some(Value::Bool(*self))
+    }
+}
+
+/// The whole number that a node holds, if it holds one.
+pub fn integer(node: &Node) -> Option<i64> {
+    match &node.value {
+        Value::Integer(i) => Some(*i),
+        Value::Bare(text) => text.parse().ok(),
+        _ => None,
+    }
+}
+
+macro_rules! integer_items {
+    ($($ty:ident)*) => {$(
+        impl Item for $ty {
+            fn accepts(range: Option<Range>) -> String {
+                let (least, most) = range.unwrap_or((0, u64::from($ty::MAX)));
+                format!("a whole number from {least} to {most}")
+            }
+            fn decode(
+                node: &Node,
+                path: &str,
+                range: Option<Range>,
+                problems: &mut Vec<Problem>,
+            ) -> Option<$ty> {
+                let Some(number) = integer(node) else {
+                    problems.push(wrong_kind(node, path, Self::accepts(range)));
+                    return None;
+                };
+                let (least, most) = range.unwrap_or((0, u64::from($ty::MAX)));
+                match u64::try_from(number).ok().filter(|n| (least..=most).contains(n)) {
+                    Some(n) => $ty::try_from(n).ok(),
+                    None => {
+                        let reason = format!("{number} is out of range");
+                        problems.push(problem(node, path, reason, Self::accepts(range)));
+                        None
+                    }
+                }
+            }
+            fn encode(&self) -> Option<Value> {
+                Some(Value::Integer(i64::from(*self)))
+            }
+        }
+    )*};
+}
+integer_items!(u8 u16 u32);
+
+/// Makes items of types that are written as strings (`FromStr` with a sentence as error, and
+/// `Display` that it reads back).
+macro_rules! text_items {
+    ($($ty:ty: $accepts:expr;)*) => {$(
+        impl $crate::config::item::Item for $ty {
+            fn accepts(_: Option<$crate::config::item::Range>) -> String {
+                $accepts.into()
+            }
+            fn decode(
+                node: &$crate::config::tree::Node,
+                path: &str,
+                _: Option<$crate::config::item::Range>,
+                problems: &mut Vec<$crate::config::origin::Problem>,
+            ) -> Option<$ty> {
+                let accepted = <Self as $crate::config::item::Item>::accepts(None);
+                $crate::config::item::decode_text(node, path, accepted, problems)
+            }
+            fn encode(&self) -> Option<$crate::config::tree::Value> {
+                Some($crate::config::tree::Value::Text(self.to_string()))
+            }
+        }
+    )*};
+}
+pub(crate) use text_items;
+
+/// What `text_items!` does for each type.
+pub fn decode_text<T: core::str::FromStr>(
+    node: &Node,
+    path: &str,
+    accepted: String,
+    problems: &mut Vec<Problem>,
+) -> Option<T>
+where
+    T::Err: ToString,
+{
+    let (Value::Text(text) | Value::Bare(text)) = &node.value else {
+        problems.push(wrong_kind(node, path, accepted));
+        return None;
+    };
+    let error = |e: T::Err| {
+        let shown: String = text.chars().take(64).collect();
+        problem(node, path, format!("{shown:?}: {}", e.to_string()), accepted)
+    };
+    text.parse().map_err(|e| problems.push(error(e))).ok()
+}
+
+impl<T: Item> Item for Option<T> {
+    fn accepts(range: Option<Range>) -> String {
+        T::accepts(range)
+    }
+    fn absent() -> Option<Self> {
+        Some(None)
+    }
+    /// A path setting without a value takes the key away.
+    fn decode(n: &Node, path: &str, r: Option<Range>, out: &mut Vec<Problem>) -> Option<Self> {
+        match &n.value {
+            Value::Bare(text) if text.is_empty() => Some(None),
+            _ => T::decode(n, path, r, out).map(Some),
+        }
+    }
+    fn encode(&self) -> Option<Value> {
+        self.as_ref().and_then(T::encode)
+    }
+}
+
+impl<T: Item> Item for Vec<T> {
+    const LIST: bool = true;
+    fn fields() -> &'static [Field] {
+        T::fields()
+    }
+    fn accepts(range: Option<Range>) -> String {
+        format!("a list of: {}", T::accepts(range))
+    }
+    fn absent() -> Option<Self> {
+        Some(Vec::new())
+    }
+    /// One value stands for a list of one; bare text is a list with commas.
+    fn decode(n: &Node, path: &str, r: Option<Range>, out: &mut Vec<Problem>) -> Option<Self> {
+        let one = |node: &Node, out: &mut Vec<Problem>| T::decode(node, path, r, out);
+        match &n.value {
+            Value::List(items) if items.len() > MAX_ENTRIES => {
+                let reason = format!("{} entries are too many", items.len());
+                out.push(problem(n, path, reason, format!("at most {MAX_ENTRIES}")));
+                None
+            }
+            Value::List(items) => {
+                let decode = |(i, item)| T::decode(item, &format!("{path}.{i}"), r, out);
+                let all: Vec<Option<T>> = items.iter().enumerate().map(decode).collect();
+                all.into_iter().collect()
+            }
+            Value::Bare(text) if T::fields().is_empty() => {
+                let words = text.split(',').map(str::trim).filter(|w| !w.is_empty());
+                let node = |word: &str| Node { value: Value::Bare(word.into()), origin: n.origin };
+                let all: Vec<Option<T>> =
+                    words.take(MAX_ENTRIES).map(|word| one(&node(word), out)).collect();
+                all.into_iter().collect()
+            }
+            _ if T::fields().is_empty() => Some(vec![one(n, out)?]),
+            _ => {
+                out.push(wrong_kind(n, path, format!("[[{path}]] sections")));
+                None
+            }
+        }
+    }
+    fn encode(&self) -> Option<Value> {
+        Some(Value::List(self.iter().filter_map(T::encode).map(Node::built_in).collect()))
+    }
+}
+
+/// The keys of a section's table while they are read.
+pub struct Keys<'a> {
+    node: &'a Node,
+    path: &'a str,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl<'a> Keys<'a> {
+    /// Starts reading the section at `node`; reports keys that are not among `fields`.
+    pub fn new(
+        node: &'a Node,
+        path: &'a str,
+        fields: &[Field],
+        problems: &'a mut Vec<Problem>,
+    ) -> Option<Self> {
+        let names = || fields.iter().map(|f| f.name);
+        let accepted = || names().collect::<Vec<_>>().join(", ");
+        let Value::Table(entries) = &node.value else {
+            problems.push(wrong_kind(
+                node,
+                path,
+                format!("a section with the keys {}", accepted()),
+            ));
+            return None;
+        };
+        for (key, value) in entries.iter().filter(|(k, _)| names().all(|n| n != k)) {
+            let shown: String = key.chars().take(64).collect();
+            let reason = format!("unknown key{}", did_you_mean(key, names()));
+            problems.push(problem(value, &join(path, &shown), reason, accepted()));
+        }
+        Some(Keys { node, path, problems })
+    }
+
+    /// Reads one key.
+    pub fn take<T: Item>(
+        &mut self,
+        name: &str,
+        range: Option<Range>,
+        default: Option<fn() -> T>,
+    ) -> Option<T> {
+        let path = join(self.path, name);
+        match self.node.get(name) {
+            Some(node) => T::decode(node, &path, range, self.problems),
+            None => default.map(|make| make()).or_else(T::absent).or_else(|| {
+                let reason = "missing".to_string();
+                self.problems.push(problem(self.node, &path, reason, T::accepts(range)));
+                None
+            }),
+        }
+    }
+}
+
+/// `path.name`, or `name` at the top.
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.into() } else { format!("{path}.{name}") }
+}
+
+/// Declares a section of the document: `name: Type [least, most] = default;` per key, where limits
+/// and default can be left out. A key without a default must be given, unless its type is an
+/// `Option`, a list or a section.
+macro_rules! section {
+    (
+        $(#[$about:meta])*
+        $name:ident {$(
+            $(#[$doc:meta])*
+            $field:ident: $ty:ty $([$least:expr, $most:expr])? $(= $default:expr)?;
+        )*}
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name {$(
+            $(#[$doc])*
+            pub $field: $ty,
+        )*}
+
+        impl $crate::config::item::Item for $name {
+            fn fields() -> &'static [$crate::config::item::Field] {
+                use $crate::config::item::{Field, Item};
+                &[$(Field {
+                    name: stringify!($field),
+                    fields: <$ty as Item>::fields,
+                    list: <$ty as Item>::LIST,
+                }),*]
+            }
+            fn accepts(_: Option<$crate::config::item::Range>) -> String {
+                "a section".into()
+            }
+            fn absent() -> Option<Self> {
+                let nothing = $crate::config::tree::Node::built_in(
+                    $crate::config::tree::Value::Table(Vec::new()),
+                );
+                Self::decode(&nothing, "", None, &mut Vec::new())
+            }
+            fn decode(
+                node: &$crate::config::tree::Node,
+                path: &str,
+                _: Option<$crate::config::item::Range>,
+                problems: &mut Vec<$crate::config::origin::Problem>,
+            ) -> Option<Self> {
+                let fields = <Self as $crate::config::item::Item>::fields();
+                let mut keys = $crate::config::item::Keys::new(node, path, fields, problems)?;
+                $(let $field = keys.take::<$ty>(
+                    stringify!($field),
+                    $crate::config::item::optional!($(($least, $most))?),
+                    $crate::config::item::optional!($(|| $default)?),
+                );)*
+                Some($name { $($field: $field?),* })
+            }
+            fn encode(&self) -> Option<$crate::config::tree::Value> {
+                let mut entries = Vec::new();
+                $(if let Some(value) = self.$field.encode() {
+                    let node = $crate::config::tree::Node::built_in(value);
+                    entries.push((stringify!($field).to_string(), node));
+                })*
+                Some($crate::config::tree::Value::Table(entries))
+            }
+        }
+    };
+}
+pub(crate) use section;
+
+/// `Some` of what was written, or `None`.
+macro_rules! optional {
+    () => {
+        None
+    };
+    ($given:expr) => {
+        Some($given)
+    };
+}
+pub(crate) use optional;

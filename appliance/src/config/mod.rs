@@ -1,0 +1,30 @@
+//! Configuration: one typed TOML document for everything.
+//!
+//! Sources, later ones win: the built-in default, the document embedded in the image, the fw_cfg
+//! file `opt/isthmus/config`, the config disk, `isthmus.PATH=VALUE` on the kernel command line,
+//! `set PATH VALUE` on the console. Documents are laid over each other table by table; a list
+//! (`[[net]]`, `[[volume]]`, an array) replaces an earlier one as a whole, while a path with an
+//! index changes or adds one entry. A source with a mistake never stops the appliance: it is left
+//! out, and the mistake is told with its line.
+//!
+//! Reading the sources is the platform's; here are their formats and what they mean.
+
+mod checks;
+mod command_line;
+mod document;
+mod item;
+mod origin;
+mod schema;
+pub mod slot;
+mod toml_text;
+mod tree;
+mod values;
+
+pub use document::{Document, Sources, check};
+pub use origin::{Origin, Problem, Source, did_you_mean};
+pub use schema::{Config, Export, Http, Memory, Net, Rnbd, Roce, Services, System, Volume};
+pub use toml_text::MAX_DOCUMENT;
+pub use values::{Address, ExportName, Hostname, Mac, Name, SessionName, Size};
+
+#[cfg(test)]
+mod tests;

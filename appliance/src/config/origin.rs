@@ -1,0 +1,87 @@
+//! Where a value of the configuration comes from, and what is wrong with it.
+
+use core::fmt;
+
+/// What a piece of configuration was read from. Later ones win.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// The built-in default.
+    BuiltIn,
+    /// The document embedded in the image.
+    Image,
+    /// The fw_cfg file `opt/isthmus/config`.
+    FwCfg,
+    /// The config disk.
+    Disk,
+    /// The kernel command line.
+    CommandLine,
+    /// `set` on the console.
+    Console,
+    /// A file on the host that is being checked.
+    File,
+}
+
+/// A place in a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Which source.
+    pub source: Source,
+    /// Line of a document from 1, ordinal of a setting on the command line from 1, else 0.
+    pub position: u32,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let document = match self.source {
+            Source::BuiltIn => return f.write_str("built-in default"),
+            Source::CommandLine => return f.write_str("command line"),
+            Source::Console => return f.write_str("console"),
+            Source::Image => "image ",
+            Source::FwCfg => "fw_cfg ",
+            Source::Disk => "config disk ",
+            Source::File => "",
+        };
+        match self.position {
+            0 => write!(f, "{document}document"),
+            line => write!(f, "{document}line {line}"),
+        }
+    }
+}
+
+/// Something wrong in a configuration: the operator's mistake, said so that it can be mended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Where it stands.
+    pub origin: Origin,
+    /// Path of the key (`net.0.mtu`); empty if the document cannot be read at all.
+    pub path: String,
+    /// What is wrong.
+    pub reason: String,
+    /// What would be accepted; empty where the reason says it all.
+    pub accepted: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.origin)?;
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.reason)?;
+        if !self.accepted.is_empty() {
+            write!(f, "; accepted: {}", self.accepted)?;
+        }
+        Ok(())
+    }
+}
+
+/// ` (did you mean "…"?)` if one of `known` is close to `word`, else nothing.
+pub fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+    let word: String = word.chars().take(64).collect();
+    known
+        .map(|k| (strsim::levenshtein(&word, k), k))
+        .filter(|&(distance, k)| distance <= 1 + k.len() / 4)
+        .min()
+        .map(|(_, k)| format!(" (did you mean {k:?}?)"))
+        .unwrap_or_default()
+}

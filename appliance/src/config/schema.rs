@@ -1,0 +1,217 @@
+//! The document: every key that there is, with its default and limits.
+
+use super::item::{Item as _, section};
+use super::values::{Address, ExportName, Hostname, Mac, Name, SessionName, Size};
+use core::net::{IpAddr, SocketAddr};
+use log::LevelFilter;
+
+section! {
+    /// Everything that an operator can configure.
+    Config {
+        /// `[system]`.
+        system: System;
+        /// `[memory]`.
+        memory: Memory;
+        /// `[http]`.
+        http: Http;
+        /// `[services]`.
+        services: Services;
+        /// `[roce]`.
+        roce: Roce;
+        /// `[rnbd]`.
+        rnbd: Rnbd;
+        /// `[[net]]`, per interface; see [`Config::net`].
+        net: Vec<Net>;
+        /// `[[volume]]`.
+        volume: Vec<Volume> = vec![Volume::ram0()];
+        /// `[[export]]`; see [`Config::exports`].
+        export: Vec<Export>;
+    }
+}
+
+section! {
+    /// The appliance as a whole.
+    System {
+        /// Its name in logs and towards DHCP servers.
+        hostname: Hostname = "isthmus".parse().expect("a host name");
+        /// Microseconds without work after which a loop halts until the next interrupt or
+        /// deadline; 0 halts at once, 4294967295 practically never.
+        idle_after_us: u32 = 100;
+        /// Least severe messages that are logged.
+        log_level: LevelFilter = LevelFilter::Info;
+        /// Where to send log messages (RFC 5424 over UDP).
+        syslog: Option<SocketAddr>;
+    }
+}
+
+section! {
+    /// Memory.
+    Memory {
+        /// Memory for DMA, volumes and sessions; without it, what the machine can spare.
+        arena: Option<Size> [1 << 20, 1 << 44];
+    }
+}
+
+section! {
+    /// The HTTP server with `/metrics`, `/healthz`, `/status` and `/api`.
+    Http {
+        /// Whether it runs.
+        enabled: bool = true;
+        /// Its TCP port.
+        port: u16 [1, 65535] = 80;
+    }
+}
+
+section! {
+    /// Small services for measurement.
+    Services {
+        /// UDP echo on port 7 (RFC 862).
+        udp_echo: bool = false;
+    }
+}
+
+section! {
+    /// RDMA over Converged Ethernet.
+    Roce {
+        /// Whether interfaces speak it.
+        enabled: bool = true;
+        /// Whether peers may measure against the appliance (rping, perftest, qperf).
+        services: bool = false;
+    }
+}
+
+section! {
+    /// The storage gateway.
+    Rnbd {
+        /// Whether it serves.
+        enabled: bool = true;
+        /// The port of the RDMA connection manager that clients connect to.
+        port: u16 [1, 65535] = 1234;
+        /// Whether each I/O gets a fresh memory key that dies with it.
+        always_invalidate: bool = true;
+        /// Requests in flight per session.
+        queue_depth: u16 [2, 4096] = 512;
+        /// Bytes per request in flight, a power of two.
+        chunk_size: Size [8 << 10, 8 << 20] = Size(128 << 10);
+        /// How many times over the memory for requests may be promised to sessions.
+        oversubscribe: u8 [1, 255] = 1;
+    }
+}
+
+section! {
+    /// One network interface. Found by `mac` or `index`; with neither, by its place in the list.
+    Net {
+        /// Number of the interface in the order of discovery.
+        index: Option<u8> [0, 63];
+        /// Hardware address of the interface.
+        mac: Option<Mac>;
+        /// Its addresses.
+        address: Vec<Address> = vec![Address::Dhcp];
+        /// Default gateways, at most one per address family.
+        gateway: Vec<IpAddr>;
+        /// Largest packet in bytes; without it, what the device offers.
+        mtu: Option<u16> [68, 9216];
+    }
+}
+
+section! {
+    /// Storage: in memory, or with `disk` a whole disk.
+    Volume {
+        /// Its name.
+        name: Name;
+        /// Size in memory; 64MiB without it.
+        size: Option<Size> [512, 1 << 44];
+        /// Number of the disk in the order of discovery.
+        disk: Option<u8> [0, 63];
+        /// Whether writes are refused.
+        read_only: bool = false;
+    }
+}
+
+section! {
+    /// A volume as clients see it. Without any `[[export]]`, each volume is exported by its name.
+    Export {
+        /// What clients open.
+        name: ExportName;
+        /// Name of the volume.
+        volume: Name;
+        /// Whether writes are refused.
+        read_only: bool = false;
+        /// Names of the sessions that may open it; none given: all.
+        sessions: Vec<SessionName>;
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config::absent().expect("every key of the document has a default")
+    }
+}
+
+impl Default for Net {
+    fn default() -> Self {
+        Net::absent().expect("every key of [[net]] has a default")
+    }
+}
+
+impl Config {
+    /// The settings of the interface with this place and hardware address; those of an interface
+    /// that the document does not mention are DHCP.
+    pub fn net(&self, index: usize, mac: [u8; 6]) -> Net {
+        let matches = |(place, net): &(usize, &Net)| match (net.mac, net.index) {
+            (Some(wanted), _) => wanted.0 == mac,
+            (None, Some(wanted)) => usize::from(wanted) == index,
+            (None, None) => *place == index,
+        };
+        let found = self.net.iter().enumerate().find(matches);
+        found.map(|(_, net)| net.clone()).unwrap_or_default()
+    }
+
+    /// What is exported: `[[export]]`, or without any, each volume under its name to everybody.
+    pub fn exports(&self) -> Vec<Export> {
+        if !self.export.is_empty() {
+            return self.export.clone();
+        }
+        let export = |volume: &Volume| Export {
+            name: volume.name.as_str().parse().expect("a volume's name is an export name"),
+            volume: volume.name.clone(),
+            read_only: volume.read_only,
+            sessions: Vec::new(),
+        };
+        self.volume.iter().map(export).collect()
+    }
+}
+
+impl Net {
+    /// Whether it asks a DHCPv4 server.
+    pub fn dhcp(&self) -> bool {
+        self.address.contains(&Address::Dhcp)
+    }
+
+    /// Its fixed addresses with their prefix lengths.
+    pub fn fixed(&self) -> impl Iterator<Item = (IpAddr, u8)> + '_ {
+        self.address.iter().filter_map(|a| match *a {
+            Address::Static(address, prefix) => Some((address, prefix)),
+            Address::Dhcp => None,
+        })
+    }
+}
+
+impl Volume {
+    /// Size of a volume in memory that does not say.
+    pub const DEFAULT_SIZE: u64 = 64 << 20;
+
+    /// The volume of the built-in default.
+    fn ram0() -> Volume {
+        let name = "ram0".parse().expect("a name");
+        Volume { name, size: None, disk: None, read_only: false }
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn memory(&self) -> u64 {
+        match self.disk {
+            Some(_) => 0,
+            None => self.size.map_or(Self::DEFAULT_SIZE, |size| size.0),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! A slot: 16 KiB that hold one document, in the image and twice on the config disk.
+//!
+//! | bytes | what, little-endian |
+//! |---|---|
+//! | 0..8 | `ISTHMCFG` |
+//! | 8..12 | CRC-32C (RFC 3720, appendix B.4) of everything from byte 12 to the end of the text |
+//! | 12..16 | length of the text |
+//! | 16..24 | sequence number: of two valid slots, the higher one counts |
+//! | 24.. | the text, then zeroes |
+
+use crc::{CRC_32_ISCSI, Crc};
+
+/// Bytes of a slot.
+pub const SLOT_LEN: usize = 16 << 10;
+/// Longest text in a slot, in bytes.
+pub const MAX_TEXT: usize = SLOT_LEN - TEXT;
+
+const MAGIC: &[u8; 8] = b"ISTHMCFG";
+const TEXT: usize = 24;
+const CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
+
+/// What an image carries until somebody fills it: the magic, so that a tool finds the place, and
+/// no document. Lies in a section of its own, `.isthmus.config`.
+#[used]
+#[unsafe(link_section = ".isthmus.config")]
+pub static EMBEDDED: [u8; SLOT_LEN] = {
+    let mut slot = [0; SLOT_LEN];
+    let mut i = 0;
+    while i < MAGIC.len() {
+        slot[i] = MAGIC[i];
+        i += 1;
+    }
+    slot
+};
+
+/// The document that was put into this image, if any.
+pub fn embedded() -> Option<&'static [u8]> {
+    // The tool that fills the slot works after the compiler, which must not assume what it holds.
+    read(core::hint::black_box(&EMBEDDED[..])).map(|(_, text)| text)
+}
+
+/// The sequence number and the text in a slot, if it is whole.
+pub fn read(slot: &[u8]) -> Option<(u64, &[u8])> {
+    let (header, rest) = slot.split_at_checked(TEXT)?;
+    let field = |at: usize| Some(u32::from_le_bytes(header.get(at..at + 4)?.try_into().ok()?));
+    let text = rest.get(..field(12)? as usize)?;
+    let mut digest = CRC32C.digest();
+    digest.update(&header[12..]);
+    digest.update(text);
+    let whole = header.starts_with(MAGIC) && field(8)? == digest.finalize();
+    let sequence = u64::from_le_bytes(header.get(16..24)?.try_into().ok()?);
+    whole.then_some((sequence, text))
+}
+
+/// Fills a slot of [`SLOT_LEN`] bytes. The error is a sentence.
+pub fn write(slot: &mut [u8], sequence: u64, text: &str) -> Result<(), String> {
+    assert_eq!(slot.len(), SLOT_LEN, "a slot has one size");
+    if text.len() > MAX_TEXT {
+        return Err(format!("the document has {} bytes; at most {MAX_TEXT} fit", text.len()));
+    }
+    slot.fill(0);
+    slot[..8].copy_from_slice(MAGIC);
+    slot[12..16].copy_from_slice(&(text.len() as u32).to_le_bytes());
+    slot[16..24].copy_from_slice(&sequence.to_le_bytes());
+    let end = TEXT + text.len();
+    slot[TEXT..end].copy_from_slice(text.as_bytes());
+    let crc = CRC32C.checksum(&slot[12..end]);
+    slot[8..12].copy_from_slice(&crc.to_le_bytes());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_image_that_nobody_filled_has_no_document() {
+        assert_eq!(embedded(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn one_wrong_bit_and_the_slot_is_not_whole(
+            text in "[a-z]{0,300}", sequence: u64, bit in 0usize..2592,
+        ) {
+            let mut slot = vec![0xff; SLOT_LEN];
+            write(&mut slot, sequence, &text).unwrap();
+            prop_assert_eq!(read(&slot), Some((sequence, text.as_bytes())));
+            let bit = bit % ((TEXT + text.len()) * 8);
+            slot[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(read(&slot), None);
+        }
+
+        #[test]
+        fn noise_is_no_document(slot in prop::collection::vec(any::<u8>(), 0..100)) {
+            prop_assert_eq!(read(&slot), None);
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! TOML 1.1 text to [`Node`]s and back. The parser is the `toml` crate's; here each value gets its
+//! line, and each mistake becomes a [`Problem`].
+
+use super::origin::{Origin, Problem, Source};
+use super::tree::{Node, Value};
+use core::fmt::Write as _;
+use toml::de::{DeTable, DeValue};
+use toml_writer::TomlWrite as _;
+
+/// Longest document in bytes: what fits into the image's slot and the config disk's.
+pub const MAX_DOCUMENT: usize = super::slot::MAX_TEXT;
+
+/// Reads a document.
+pub fn parse(bytes: &[u8], source: Source) -> Result<Node, Vec<Problem>> {
+    let lines = Lines::of(bytes, source);
+    let problem = |at: usize, reason: String| Problem {
+        origin: lines.origin(at),
+        path: String::new(),
+        reason,
+        accepted: String::new(),
+    };
+    if bytes.len() > MAX_DOCUMENT {
+        let reason = format!("{} bytes are too many; accepted: {MAX_DOCUMENT}", bytes.len());
+        return Err(vec![problem(0, reason)]);
+    }
+    let text = core::str::from_utf8(bytes)
+        .map_err(|e| vec![problem(e.valid_up_to(), "not UTF-8 text".into())])?;
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        let at = |e: &toml::de::Error| e.span().map_or(0, |s| s.start);
+        let mut all: Vec<_> = errors.iter().map(|e| problem(at(e), e.message().into())).collect();
+        // What follows the first mistake of a line is mostly its consequence.
+        all.dedup_by_key(|p| p.origin);
+        return Err(all);
+    }
+    let origin = Origin { source, position: 0 };
+    Ok(Node { value: table_of(table.get_ref(), &lines), origin })
+}
+
+/// Reads the value of a path setting: TOML if it starts like a TOML string or list, else bare text.
+pub fn parse_value(text: &str, origin: Origin) -> Result<Node, String> {
+    let text = text.trim();
+    let mut value = Value::Bare(text.into());
+    if text.starts_with(['"', '\'', '[']) {
+        let parsed = DeValue::parse(text).map_err(|e| e.message().to_string())?;
+        value = value_of(parsed.get_ref(), &Lines { starts: vec![], origin });
+    }
+    Ok(Node { value, origin })
+}
+
+/// Starts of lines, to tell a line from an offset. With none, everything has one origin.
+struct Lines {
+    starts: Vec<usize>,
+    origin: Origin,
+}
+
+impl Lines {
+    fn of(bytes: &[u8], source: Source) -> Lines {
+        let ends = bytes.iter().enumerate().filter(|&(_, &b)| b == b'\n').map(|(i, _)| i + 1);
+        let starts = core::iter::once(0).chain(ends).collect();
+        Lines { starts, origin: Origin { source, position: 0 } }
+    }
+
+    fn origin(&self, at: usize) -> Origin {
+        match self.starts.partition_point(|&start| start <= at) {
+            0 => self.origin,
+            line => Origin { position: line as u32, ..self.origin },
+        }
+    }
+}
+
+fn table_of(table: &DeTable<'_>, lines: &Lines) -> Value {
+    let mut entries: Vec<_> = table.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    let node = |(key, value): (&toml::Spanned<_>, &toml::Spanned<DeValue<'_>>)| {
+        let key: &toml::de::DeString<'_> = key.get_ref();
+        let origin = lines.origin(value.span().start);
+        (key.to_string(), Node { value: value_of(value.get_ref(), lines), origin })
+    };
+    Value::Table(entries.into_iter().map(node).collect())
+}
+
+fn value_of(value: &DeValue<'_>, lines: &Lines) -> Value {
+    match value {
+        DeValue::String(text) => Value::Text(text.to_string()),
+        DeValue::Integer(i) => match i64::from_str_radix(i.as_str(), i.radix()) {
+            Ok(i) => Value::Integer(i),
+            Err(_) => Value::Foreign("an integer of more than 64 bits"),
+        },
+        DeValue::Boolean(b) => Value::Bool(*b),
+        DeValue::Float(_) => Value::Foreign("a floating-point number"),
+        DeValue::Datetime(_) => Value::Foreign("a date"),
+        DeValue::Array(items) => Value::List(
+            items
+                .iter()
+                .map(|item| Node {
+                    value: value_of(item.get_ref(), lines),
+                    origin: lines.origin(item.span().start),
+                })
+                .collect(),
+        ),
+        DeValue::Table(table) => table_of(table, lines),
+    }
+}
+
+/// Writes a table as a document.
+pub fn write(root: &Value) -> String {
+    let mut text = String::new();
+    if let Value::Table(entries) = root {
+        write_table(&mut text, "", entries);
+    }
+    text
+}
+
+fn write_table(text: &mut String, path: &str, entries: &[(String, Node)]) {
+    for (key, node) in entries.iter().filter(|(_, n)| !stands_apart(&n.value)) {
+        let _ = write!(text, "{key} = ");
+        write_value(text, &node.value);
+        text.push('\n');
+    }
+    for (key, node) in entries {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        match &node.value {
+            Value::Table(inner) => {
+                let _ = write!(text, "\n[{path}]\n");
+                write_table(text, &path, inner);
+            }
+            Value::List(items) if stands_apart(&node.value) => {
+                for item in items {
+                    let _ = write!(text, "\n[[{path}]]\n");
+                    if let Value::Table(inner) = &item.value {
+                        write_table(text, &path, inner);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a value is written under its own header: a table, or a list of tables.
+fn stands_apart(value: &Value) -> bool {
+    match value {
+        Value::Table(_) => true,
+        Value::List(items) => items.first().is_some_and(|i| matches!(i.value, Value::Table(_))),
+        _ => false,
+    }
+}
+
+fn write_value(text: &mut String, value: &Value) {
+    let _ = match value {
+        Value::Bool(b) => text.value(*b),
+        Value::Integer(i) => text.value(*i),
+        Value::Text(t) | Value::Bare(t) => text.value(t.as_str()),
+        Value::List(items) => {
+            text.push('[');
+            for (i, item) in items.iter().enumerate() {
+                text.push_str(if i > 0 { ", " } else { "" });
+                write_value(text, &item.value);
+            }
+            text.write_char(']')
+        }
+        Value::Foreign(_) | Value::Table(_) => unreachable!("no typed value encodes to these"),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines_of(text: &str) -> Vec<u32> {
+        let problems = parse(text.as_bytes(), Source::File).unwrap_err();
+        problems.iter().map(|p| p.origin.position).collect()
+    }
+
+    #[test]
+    fn every_value_knows_its_line() {
+        let text =
+            "[system]\nhostname = \"a\"\n\n[[net]]\nmtu = 1\n[[net]]\naddress = [\n \"x\"]\n";
+        let root = parse(text.as_bytes(), Source::FwCfg).unwrap();
+        assert_eq!(root.nearest("system.hostname").origin.to_string(), "fw_cfg line 2");
+        assert_eq!(root.nearest("net.0.mtu").origin.position, 5);
+        assert_eq!(root.nearest("net.1").origin.position, 6);
+        assert_eq!(root.nearest("net.1.address.0").origin.position, 8);
+    }
+
+    #[test]
+    fn mistakes_name_their_lines() {
+        assert_eq!(lines_of("a = 1\nb = = 2\nc = 3\nd\n"), [2, 4]);
+        assert_eq!(lines_of("a = 1\na = 2\n"), [2]);
+        assert_eq!(
+            parse(b"a = 1\nb = \"\xff\"\n", Source::File).unwrap_err()[0].origin.position,
+            2
+        );
+        assert!(parse(&vec![b'#'; MAX_DOCUMENT + 1], Source::File).is_err());
+    }
+}

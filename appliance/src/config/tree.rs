@@ -1,0 +1,177 @@
+//! A configuration before it has types: a tree of values, each with its origin. Sources are merged
+//! here; [`super::item`] then makes the typed [`super::Config`] of it.
+
+use super::origin::{Origin, Source};
+
+/// Most entries of a list, whatever it holds.
+pub const MAX_ENTRIES: usize = 64;
+
+/// A value and where it comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// The value.
+    pub value: Value,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+/// A value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// `true`, `false`.
+    Bool(bool),
+    /// A whole number.
+    Integer(i64),
+    /// A quoted string.
+    Text(String),
+    /// Text of a path setting, not quoted: what it means depends on the key's type.
+    Bare(String),
+    /// Something that no key takes (float, date), by its name.
+    Foreign(&'static str),
+    /// A list.
+    List(Vec<Node>),
+    /// A table, in the order of the document.
+    Table(Vec<(String, Node)>),
+}
+
+impl Value {
+    /// What kind of value it is, for error messages.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Value::Bool(_) => "a boolean",
+            Value::Integer(_) => "an integer",
+            Value::Text(_) | Value::Bare(_) => "a string",
+            Value::Foreign(kind) => kind,
+            Value::List(_) => "a list",
+            Value::Table(_) => "a table",
+        }
+    }
+}
+
+impl Node {
+    /// An empty table.
+    pub fn empty(origin: Origin) -> Node {
+        Node { value: Value::Table(Vec::new()), origin }
+    }
+
+    /// The built-in default's node for a value.
+    pub fn built_in(value: Value) -> Node {
+        Node { value, origin: Origin { source: Source::BuiltIn, position: 0 } }
+    }
+
+    /// The node under `key`, if this is a table that has it.
+    pub fn get(&self, key: &str) -> Option<&Node> {
+        match &self.value {
+            Value::Table(entries) => entries.iter().find(|(k, _)| k == key).map(|(_, n)| n),
+            _ => None,
+        }
+    }
+
+    /// The node at `path` (`net.0.mtu`), or the nearest one above that exists.
+    pub fn nearest(&self, path: &str) -> &Node {
+        let mut node = self;
+        for segment in path.split('.') {
+            let next = match &node.value {
+                Value::List(items) => segment.parse().ok().and_then(|i: usize| items.get(i)),
+                _ => node.get(segment),
+            };
+            match next {
+                Some(next) => node = next,
+                None => break,
+            }
+        }
+        node
+    }
+
+    /// Lays `later` over this: tables are merged, everything else (lists too) is replaced.
+    pub fn merge(&mut self, later: Node) {
+        match (&mut self.value, later.value) {
+            (Value::Table(mine), Value::Table(theirs)) => {
+                self.origin = later.origin;
+                for (key, node) in theirs {
+                    match mine.iter_mut().find(|(k, _)| *k == key) {
+                        Some((_, old)) => old.merge(node),
+                        None => mine.push((key, node)),
+                    }
+                }
+            }
+            (_, value) => *self = Node { value, origin: later.origin },
+        }
+    }
+
+    /// Puts `value` at `path`; a number in the path is an index. What is missing on the way is
+    /// made; a list is extended with empty tables up to the index. The error is a sentence.
+    pub fn set(&mut self, path: &str, value: Node) -> Result<(), String> {
+        let segments: Vec<&str> = path.split('.').collect();
+        if segments.len() > 8 || segments.iter().any(|s| s.is_empty()) {
+            return Err("not a path; paths look like net.0.mtu".into());
+        }
+        let mut node = self;
+        for segment in segments {
+            node = match segment.parse::<usize>() {
+                Ok(index) if index < MAX_ENTRIES => node.entry_at(index, value.origin),
+                Ok(_) => return Err(format!("a list holds at most {MAX_ENTRIES} entries")),
+                Err(_) => node.entry_of(segment, value.origin),
+            };
+        }
+        *node = value;
+        Ok(())
+    }
+
+    fn entry_at(&mut self, index: usize, origin: Origin) -> &mut Node {
+        if !matches!(self.value, Value::List(_)) {
+            *self = Node { value: Value::List(Vec::new()), origin };
+        }
+        let Value::List(items) = &mut self.value else { unreachable!("made a list above") };
+        while items.len() <= index {
+            items.push(Node::empty(origin));
+        }
+        &mut items[index]
+    }
+
+    fn entry_of(&mut self, key: &str, origin: Origin) -> &mut Node {
+        if !matches!(self.value, Value::Table(_)) {
+            *self = Node::empty(origin);
+        }
+        let Value::Table(entries) = &mut self.value else { unreachable!("made a table above") };
+        let at = entries.iter().position(|(k, _)| k == key).unwrap_or_else(|| {
+            entries.push((key.into(), Node::empty(origin)));
+            entries.len() - 1
+        });
+        &mut entries[at].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bare(text: &str) -> Node {
+        let origin = Origin { source: Source::Console, position: 0 };
+        Node { value: Value::Bare(text.into()), origin }
+    }
+
+    #[test]
+    fn a_path_extends_lists_and_makes_tables() {
+        let mut root = Node::built_in(Value::Table(Vec::new()));
+        root.set("net.1.mtu", bare("9000")).unwrap();
+        assert_eq!(root.nearest("net.1.mtu").value, Value::Bare("9000".into()));
+        assert_eq!(root.nearest("net.0.mtu").value, Value::Table(vec![]));
+        for wrong in ["", "net..mtu", "net.64.mtu", "a.b.c.d.e.f.g.h.i", "net.99999999999"] {
+            assert!(root.clone().set(wrong, bare("1")).is_err() || wrong == "net.99999999999");
+        }
+    }
+
+    #[test]
+    fn tables_merge_and_lists_are_replaced() {
+        let mut root = Node::built_in(Value::Table(Vec::new()));
+        root.set("a.x", bare("1")).unwrap();
+        root.set("a.l.0", bare("1")).unwrap();
+        root.set("a.l.1", bare("2")).unwrap();
+        let mut later = Node::built_in(Value::Table(Vec::new()));
+        later.set("a.l.0", bare("3")).unwrap();
+        root.merge(later);
+        assert_eq!(root.nearest("a.x").value, Value::Bare("1".into()));
+        assert_eq!(root.nearest("a.l").value, Value::List(vec![bare("3")]));
+    }
+}
