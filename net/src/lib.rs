@@ -1,4 +1,9 @@
-//! The Ethernet side: ports, and the control plane (smoltcp) with its services.
+//! The control plane of a port: addresses, neighbours, ping, and the services that operators use.
+//!
+//! Everything here is an engine: frames and the time come in as arguments, frames go out of a
+//! bounded queue ([`Interface::transmit`]); nothing reads a clock or waits. RDMA traffic never
+//! passes through: the poll loop looks at each frame once ([`classify`]) and gives the interface
+//! only what is neither RoCE nor answered on the spot.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -6,3 +11,20 @@ extern crate alloc;
 extern crate std;
 
 pub mod capture;
+mod classify;
+pub mod echo;
+mod filter;
+mod interface;
+mod link;
+mod local;
+mod neighbour;
+pub mod ping;
+mod slaac;
+#[cfg(test)]
+mod testing;
+
+pub use classify::{Class, ECHO_PORT, ROCE_PORT, classify};
+pub use interface::{Addressing, AddressingError, Counters, Interface};
+pub use local::Local;
+pub use neighbour::Resolution;
+pub use smoltcp::wire::IpCidr as Cidr;

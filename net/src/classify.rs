@@ -1,0 +1,90 @@
+//! One look at a received frame, to know whose it is. RoCE comes first.
+//!
+//! Looks at ethertype, IP protocol and destination port only; whoever gets the frame checks it.
+//! IPv4 options and IPv6 extension headers are nobody's fast path.
+
+/// UDP port of RoCEv2 (IANA).
+pub const ROCE_PORT: u16 = 4791;
+/// UDP port of the echo service (RFC 862).
+pub const ECHO_PORT: u16 = 7;
+
+const ROCEV1: [u8; 2] = [0x89, 0x15];
+const IPV4: [u8; 2] = [0x08, 0x00];
+const IPV6: [u8; 2] = [0x86, 0xdd];
+const UDP: u8 = 17;
+
+/// Whose a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// RoCE, version 1 or 2.
+    Roce,
+    /// A datagram for the UDP echo service.
+    UdpEcho,
+    /// The control plane's ([`crate::Interface::handle_frame`]).
+    Other,
+}
+
+/// Whose `frame` is.
+#[inline]
+pub fn classify(frame: &[u8]) -> Class {
+    let Some(head) = frame.first_chunk::<38>() else { return Class::Other };
+    let port = match [head[12], head[13]] {
+        IPV4 if head[14] == 0x45 && head[23] == UDP => {
+            // A fragment's first bytes are a UDP header only if it is the first of them; neither
+            // RoCE nor the echo takes fragments.
+            if u16::from_be_bytes([head[20], head[21]]) & 0x3fff != 0 {
+                return Class::Other;
+            }
+            u16::from_be_bytes([head[36], head[37]])
+        }
+        IPV6 if head[20] == UDP => match frame.get(56..58) {
+            Some(&[high, low]) => u16::from_be_bytes([high, low]),
+            _ => return Class::Other,
+        },
+        ROCEV1 => return Class::Roce,
+        _ => return Class::Other,
+    };
+    match port {
+        ROCE_PORT => Class::Roce,
+        ECHO_PORT => Class::UdpEcho,
+        _ => Class::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::udp;
+    use std::net::IpAddr;
+
+    #[test]
+    fn tells_frames_apart() {
+        for (from, to) in [("10.0.0.2", "10.0.0.1"), ("fe80::2", "fe80::1")] {
+            let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
+            let class = |port| classify(&udp(from, to, 9999, port, b"data"));
+            assert_eq!(class(4791), Class::Roce);
+            assert_eq!(class(7), Class::UdpEcho);
+            assert_eq!(class(53), Class::Other);
+            let mut frame = udp(from, to, 9999, 4791, b"data");
+            assert_eq!(
+                classify(&frame[..40]),
+                if from.is_ipv4() { Class::Roce } else { Class::Other }
+            );
+            frame[12..14].copy_from_slice(&ROCEV1);
+            assert_eq!(classify(&frame), Class::Roce);
+            frame[12..14].copy_from_slice(&[8, 6]);
+            assert_eq!(classify(&frame), Class::Other);
+        }
+        assert_eq!(classify(&[]), Class::Other);
+    }
+
+    #[test]
+    fn fragments_and_other_protocols_are_others() {
+        let (from, to) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
+        for (at, value) in [(20, 0x20), (21, 1), (23, 6), (14, 0x46)] {
+            let mut frame = udp(from, to, 9999, 4791, b"data");
+            frame[at] = value;
+            assert_eq!(classify(&frame), Class::Other, "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What the control plane does not take in: frames that no honest host sends to us, and features
+//! that we do without. smoltcp sees only what passed here.
+//!
+//! Sources: RFC 1122 section 3.2.1.3 (addresses that must not appear on the wire), RFC 4861
+//! section 6.1 and 7.1 (hop limit of neighbour discovery). Not taken: IPv4 fragments, IPv6
+//! extension headers (hence no MLD), anything but ICMP to multicast or broadcast (but DHCP).
+
+use crate::local::Local;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use smoltcp::wire::{
+    EthernetFrame, EthernetProtocol, Icmpv6Message, IpProtocol, Ipv4Packet, Ipv6Packet,
+};
+
+const DHCP_CLIENT_PORT: [u8; 2] = 68u16.to_be_bytes();
+
+/// What an accepted frame is about, as far as our own books are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An ARP packet.
+    Arp,
+    /// Neighbour discovery that came from this link, and is not an advertisement of a router.
+    NeighbourDiscovery,
+    /// The advertisement of a router on this link.
+    RouterAdvertisement,
+    /// Anything else.
+    Other,
+}
+
+/// What the frame is about, or None if it is not taken in.
+pub fn accept(frame: &[u8], local: &Local) -> Option<Kind> {
+    let ethernet = EthernetFrame::new_checked(frame).ok()?;
+    let destination = ethernet.dst_addr();
+    if destination.0 != local.mac && !destination.is_multicast() {
+        return None;
+    }
+    crate::local::unicast_mac(ethernet.src_addr().0)?;
+    match ethernet.ethertype() {
+        EthernetProtocol::Arp => Some(Kind::Arp),
+        EthernetProtocol::Ipv4 => accept_v4(ethernet.payload(), local),
+        EthernetProtocol::Ipv6 => accept_v6(ethernet.payload(), local),
+        EthernetProtocol::Unknown(_) => None,
+    }
+}
+
+fn accept_v4(packet: &[u8], local: &Local) -> Option<Kind> {
+    let packet = Ipv4Packet::new_checked(packet).ok()?;
+    let (source, destination) = (packet.src_addr(), packet.dst_addr());
+    let udp = packet.next_header() == IpProtocol::Udp;
+    let dhcp = udp && packet.payload().get(2..4) == Some(&DHCP_CLIENT_PORT);
+    let fragment = packet.more_frags() || packet.frag_offset() != 0;
+    if fragment || source.is_loopback() || destination.is_loopback() {
+        return None;
+    }
+    if source == Ipv4Addr::UNSPECIFIED && !dhcp || local.has_v4(source) {
+        return None;
+    }
+    let icmp = packet.next_header() == IpProtocol::Icmp;
+    (local.has(IpAddr::V4(destination)) || dhcp || icmp).then_some(Kind::Other)
+}
+
+fn accept_v6(packet: &[u8], local: &Local) -> Option<Kind> {
+    let packet = Ipv6Packet::new_checked(packet).ok()?;
+    let (source, destination) = (packet.src_addr(), packet.dst_addr());
+    if source.is_loopback() || destination.is_loopback() || local.has_v6(source) {
+        return None;
+    }
+    if source == Ipv6Addr::UNSPECIFIED || source.is_multicast() {
+        return None;
+    }
+    match packet.next_header() {
+        IpProtocol::Icmpv6 => {
+            let message = Icmpv6Message::from(*packet.payload().first()?);
+            let from_link = packet.hop_limit() == 255;
+            match message {
+                Icmpv6Message::RouterAdvert => from_link.then_some(Kind::RouterAdvertisement),
+                _ if message.is_ndisc() => from_link.then_some(Kind::NeighbourDiscovery),
+                _ => Some(Kind::Other),
+            }
+        }
+        IpProtocol::Udp | IpProtocol::Tcp => local.has_v6(destination).then_some(Kind::Other),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    fn local() -> Local {
+        Local { mac: [2, 0, 0, 0, 0, 1], v4: [Ipv4Addr::new(10, 0, 0, 1)].into(), v6: Vec::new() }
+    }
+
+    /// An IPv4 UDP packet of 8 bytes of header.
+    fn udp(source: [u8; 4], destination: [u8; 4], flags: u16, port: u16) -> Vec<u8> {
+        let mut frame = Vec::from([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
+        frame.extend([0x45, 0, 0, 28, 0, 0]);
+        frame.extend(flags.to_be_bytes());
+        frame.extend([64, 17, 0, 0]);
+        frame.extend(source);
+        frame.extend(destination);
+        frame.extend([0, 67]);
+        frame.extend(port.to_be_bytes());
+        frame.extend([0, 8, 0, 0]);
+        frame
+    }
+
+    #[test]
+    fn what_is_taken() {
+        let (peer, us) = ([10, 0, 0, 2], [10, 0, 0, 1]);
+        let taken = |f: &[u8]| accept(f, &local()).is_some();
+        assert!(taken(&udp(peer, us, 0x4000, 9)));
+        assert!(taken(&udp([0; 4], [255; 4], 0, 68)), "an offer before there is an address");
+        assert!(!taken(&udp([0; 4], us, 0, 9)), "no source");
+        assert!(!taken(&udp(us, us, 0, 9)), "from ourselves");
+        assert!(!taken(&udp([127, 0, 0, 1], us, 0, 9)), "loopback on the wire");
+        assert!(!taken(&udp(peer, us, 0x2000, 9)), "first fragment");
+        assert!(!taken(&udp(peer, us, 0x0001, 9)), "later fragment");
+        assert!(!taken(&udp(peer, [10, 0, 0, 255], 0, 9)), "broadcast");
+        let mut other = udp(peer, us, 0, 9);
+        other[5] = 9;
+        assert!(!taken(&other), "another station's");
+        assert!(!taken(&udp(peer, us, 0, 9)[..30]), "cut short");
+    }
+}

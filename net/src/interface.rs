@@ -1,0 +1,427 @@
+//! A port's IP interface: addresses, ARP and neighbour discovery, answers to pings, and the
+//! sockets of the services. IPv4 and IPv6; the stack itself is smoltcp.
+//!
+//! Driven by the poll loop: [`Interface::handle_frame`] for what arrived, [`Interface::poll`] in
+//! every round (it returns at once when nothing is due), [`Interface::transmit`] to let frames
+//! out, [`Interface::poll_timeout`] before halting. Does not fragment, forward or send to itself.
+
+use crate::filter::{self, Kind};
+use crate::link::{ETHERNET_HEADER, Link, Queue, from_smoltcp, to_smoltcp};
+use crate::local::{self, Local};
+use crate::neighbour::{Resolution, Table};
+use crate::slaac::{self, Slaac};
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::time::Duration;
+use drivers::hal::{Instant, Packet, Port, TransmitError};
+use smoltcp::iface::{PollResult, SocketHandle, SocketSet};
+use smoltcp::socket::dhcpv4;
+use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Cidr, Ipv6Cidr};
+
+/// Frames that can wait for room in the port.
+const QUEUE_DEPTH: usize = 16;
+/// Neighbours that are remembered for the RDMA side.
+const NEIGHBOURS: usize = 256;
+/// When to try again what smoltcp wanted to do at once and could not.
+const STALLED: Duration = Duration::from_millis(10);
+/// smoltcp's table (`iface-max-addr-count-8`) less link-local, DHCP and announced prefixes.
+const MAX_STATIC: usize = 8 - 2 - slaac::MAX_PREFIXES;
+
+/// Where an interface gets its addresses from. The link-local IPv6 address is always there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addressing {
+    /// Addresses with their networks, at most four.
+    pub addresses: Vec<IpCidr>,
+    /// Default routers, at most one of each family; they win over what is learnt.
+    pub gateways: Vec<IpAddr>,
+    /// Ask for an IPv4 address by DHCP (RFC 2131).
+    pub dhcp: bool,
+    /// Take IPv6 addresses and the default router from router advertisements.
+    pub slaac: bool,
+}
+
+/// Why an [`Addressing`] is not possible. The operator's mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressingError {
+    /// No host can have this address.
+    NotAHost(IpAddr),
+    /// More addresses than an interface holds.
+    TooManyAddresses,
+    /// More than one gateway of a family.
+    TooManyGateways,
+    /// The gateway is in none of the interface's networks.
+    GatewayOffLink(IpAddr),
+}
+
+impl fmt::Display for AddressingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAHost(ip) => write!(f, "{ip} cannot be the address of a host"),
+            Self::TooManyAddresses => write!(f, "more than {MAX_STATIC} addresses"),
+            Self::TooManyGateways => write!(f, "more than one gateway of a family"),
+            Self::GatewayOffLink(ip) => {
+                write!(f, "gateway {ip} is in none of the interface's networks")
+            }
+        }
+    }
+}
+
+impl core::error::Error for AddressingError {}
+
+/// What an interface counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames that the loop handed in.
+    pub rx_frames: u64,
+    /// Of these: not for us, malformed, or of a kind that is not taken.
+    pub rx_filtered: u64,
+    /// Of these: lost because no answer could be queued.
+    pub rx_no_room: u64,
+    /// Frames that the port took.
+    pub tx_frames: u64,
+    /// Frames that the port can never send.
+    pub tx_too_large: u64,
+}
+
+/// The interface of one port.
+pub struct Interface {
+    stack: smoltcp::iface::Interface,
+    sockets: SocketSet<'static>,
+    queue: Queue,
+    mtu: usize,
+    local: Local,
+    addressing: Addressing,
+    lease: Option<(Ipv4Cidr, Option<Ipv4Addr>)>,
+    dhcp: Option<SocketHandle>,
+    slaac: Option<Slaac>,
+    neighbours: Table,
+    /// Something happened since the last poll.
+    attention: bool,
+    deadline: Option<Instant>,
+    activity: u64,
+    generation: u64,
+    counters: Counters,
+}
+
+impl Interface {
+    /// The interface of a port with this MAC address and MTU (layer 3, in bytes). `seed` must
+    /// not be predictable: TCP's initial sequence numbers come from it.
+    ///
+    /// # Panics
+    /// If `mac` is not a station's address: the driver's mistake.
+    pub fn new(mac: [u8; 6], mtu: usize, seed: u64, now: Instant) -> Self {
+        let mac = local::unicast_mac(mac).expect("a port has a unicast MAC address");
+        // Smaller packets than this every host must take (RFC 791); nobody's port is below it.
+        let mtu = mtu.max(576);
+        let mut queue = Queue::new(QUEUE_DEPTH, mtu + ETHERNET_HEADER);
+        let mut config = smoltcp::iface::Config::new(EthernetAddress(mac).into());
+        config.random_seed = seed;
+        let mut link = Link { received: None, queue: &mut queue, mtu };
+        let stack = smoltcp::iface::Interface::new(config, &mut link, to_smoltcp(now));
+        let mut interface = Interface {
+            stack,
+            sockets: SocketSet::new(Vec::new()),
+            queue,
+            mtu,
+            local: Local { mac, ..Local::default() },
+            addressing: Addressing::default(),
+            lease: None,
+            dhcp: None,
+            slaac: None,
+            neighbours: Table::new(NEIGHBOURS),
+            attention: true,
+            deadline: None,
+            activity: 0,
+            generation: 0,
+            counters: Counters::default(),
+        };
+        interface.apply();
+        interface
+    }
+
+    /// Sets where addresses come from, at the start or later. A DHCP lease and announced prefixes
+    /// stay if they are wanted still. On error nothing changes.
+    pub fn set_addressing(
+        &mut self,
+        addressing: Addressing,
+        now: Instant,
+    ) -> Result<(), AddressingError> {
+        check(&addressing)?;
+        match (addressing.dhcp, self.dhcp) {
+            (true, None) => self.dhcp = Some(self.sockets.add(dhcpv4::Socket::new())),
+            (false, Some(handle)) => {
+                self.sockets.remove(handle);
+                self.dhcp = None;
+                self.lease = None;
+            }
+            _ => (),
+        }
+        if !addressing.slaac {
+            self.slaac = None;
+        } else if self.slaac.is_none() {
+            self.slaac = Some(Slaac::new(self.local.mac, now));
+        }
+        self.addressing = addressing;
+        self.apply();
+        Ok(())
+    }
+
+    /// The link came up (again): looks for routers and for a DHCP server at once. A lease that is
+    /// held is kept, so that connections survive a pulled cable.
+    pub fn link_came_up(&mut self, now: Instant) {
+        self.neighbours.clear();
+        if let Some(handle) = self.dhcp.filter(|_| self.lease.is_none()) {
+            self.sockets.get_mut::<dhcpv4::Socket>(handle).reset();
+        }
+        if let Some(slaac) = self.slaac.as_mut().filter(|slaac| slaac.router().is_none()) {
+            *slaac = Slaac::new(self.local.mac, now);
+        }
+        self.attention = true;
+    }
+
+    /// Takes in a received frame.
+    pub fn handle_frame(&mut self, frame: &[u8], now: Instant) {
+        self.counters.rx_frames += 1;
+        let Some(kind) = filter::accept(frame, &self.local) else {
+            self.counters.rx_filtered += 1;
+            return;
+        };
+        self.attention = true;
+        match kind {
+            Kind::Arp => self.neighbours.handle_arp(frame, &self.local, now),
+            Kind::NeighbourDiscovery => {
+                self.neighbours.handle_discovery(frame, &self.local, now);
+            }
+            Kind::RouterAdvertisement => {
+                if self.slaac.as_mut().is_some_and(|s| s.handle_advertisement(frame, now)) {
+                    self.apply();
+                }
+                return;
+            }
+            Kind::Other => (),
+        }
+        if self.queue.is_full() {
+            self.counters.rx_no_room += 1;
+            return;
+        }
+        let mut link = Link { received: Some(frame), queue: &mut self.queue, mtu: self.mtu };
+        self.stack.poll_ingress_single(to_smoltcp(now), &mut link, &mut self.sockets);
+    }
+
+    /// Does what is due: timers, and what the services want sent.
+    pub fn poll(&mut self, now: Instant) {
+        if !self.attention && self.deadline.is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        self.attention = false;
+        self.activity += 1;
+        let at = to_smoltcp(now);
+        for _ in 0..QUEUE_DEPTH {
+            let mut link = Link { received: None, queue: &mut self.queue, mtu: self.mtu };
+            if self.stack.poll_egress(at, &mut link, &mut self.sockets) == PollResult::None {
+                break;
+            }
+        }
+        self.poll_dhcp();
+        if self.slaac.as_mut().is_some_and(|slaac| slaac.poll(now, &mut self.queue)) {
+            self.apply();
+        }
+        self.neighbours.poll(now, &self.local, &mut self.queue);
+        let stack = self.stack.poll_at(at, &self.sockets);
+        let stack = stack.map(|t| if t <= at { now + STALLED } else { from_smoltcp(t) });
+        let slaac = self.slaac.as_ref().and_then(Slaac::poll_timeout);
+        let neighbours = self.neighbours.poll_timeout();
+        self.deadline = [stack, slaac, neighbours].into_iter().flatten().min();
+    }
+
+    fn poll_dhcp(&mut self) {
+        let Some(handle) = self.dhcp else { return };
+        let lease = match self.sockets.get_mut::<dhcpv4::Socket>(handle).poll() {
+            None => return,
+            Some(dhcpv4::Event::Deconfigured) => None,
+            // The server's word is checked like anybody's.
+            Some(dhcpv4::Event::Configured(config)) => {
+                let router = config.router.filter(|&ip| local::is_host(ip.into()));
+                let good = local::is_host(config.address.address().into());
+                good.then_some((config.address, router))
+            }
+        };
+        if lease != self.lease {
+            self.lease = lease;
+            self.apply();
+        }
+    }
+
+    /// Brings smoltcp's and our own lists up to date with where addresses come from.
+    fn apply(&mut self) {
+        let link_local = IpCidr::Ipv6(Ipv6Cidr::new(local::link_local(self.local.mac), 64));
+        let mut wanted = Vec::from([link_local]);
+        let announced = self.slaac.iter().flat_map(Slaac::addresses);
+        let others = self
+            .addressing
+            .addresses
+            .iter()
+            .copied()
+            .chain(self.lease.map(|(address, _)| address.into()))
+            .chain(announced.map(|ip| Ipv6Cidr::new(ip, 64).into()));
+        for cidr in others {
+            if !wanted.iter().any(|w| w.address() == cidr.address()) {
+                wanted.push(cidr);
+            }
+        }
+        self.attention = true;
+        let (v4, v6) = self.gateways();
+        let routes = self.stack.routes_mut();
+        match v4 {
+            Some(ip) => drop(routes.add_default_ipv4_route(ip)),
+            None => drop(routes.remove_default_ipv4_route()),
+        }
+        match v6 {
+            Some(ip) => drop(routes.add_default_ipv6_route(ip)),
+            None => drop(routes.remove_default_ipv6_route()),
+        }
+        self.generation += 1;
+        if self.stack.ip_addrs() == wanted {
+            return;
+        }
+        self.stack.update_ip_addrs(|list| {
+            list.clear();
+            list.extend_from_slice(&wanted).expect("MAX_STATIC leaves room for every source");
+        });
+        self.local.v4.clear();
+        self.local.v6.clear();
+        for cidr in &wanted {
+            match cidr.address().into() {
+                IpAddr::V4(ip) => self.local.v4.push(ip),
+                IpAddr::V6(ip) => self.local.v6.push(ip),
+            }
+        }
+        self.neighbours.clear();
+    }
+
+    /// Lets queued frames out, as many as the port takes.
+    pub fn transmit(&mut self, port: &mut (impl Port + ?Sized)) {
+        let was_full = self.queue.is_full();
+        while let Some(frame) = self.queue.front() {
+            match port.transmit(&Packet { header: frame, payload: &[], trailer: &[] }) {
+                Ok(()) => self.counters.tx_frames += 1,
+                Err(TransmitError::TooLarge) => self.counters.tx_too_large += 1,
+                Err(TransmitError::Full) => return,
+            }
+            self.queue.pop();
+            self.attention |= was_full;
+        }
+    }
+
+    /// When [`Interface::poll`] has something to do, if nothing arrives before; a time in the
+    /// past means at once.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.attention || !self.queue.is_empty() { Some(Instant::ZERO) } else { self.deadline }
+    }
+
+    /// What is ours: for the fast paths, to be read anew when [`Interface::generation`] changes.
+    pub fn local(&self) -> &Local {
+        &self.local
+    }
+
+    /// Changes with every change of addresses or routers.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Largest layer 3 packet in bytes.
+    pub fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    /// The addresses in use, with their networks.
+    pub fn addresses(&self) -> &[IpCidr] {
+        self.stack.ip_addrs()
+    }
+
+    /// Whether DHCP has given us an address.
+    pub fn has_lease(&self) -> bool {
+        self.lease.is_some()
+    }
+
+    /// The default routers in use.
+    pub fn gateways(&self) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+        let (mut v4, mut v6) = (None, None);
+        for gateway in &self.addressing.gateways {
+            match gateway {
+                IpAddr::V4(ip) => v4 = Some(*ip),
+                IpAddr::V6(ip) => v6 = Some(*ip),
+            }
+        }
+        let leased = self.lease.and_then(|(_, router)| router);
+        (v4.or(leased), v6.or(self.slaac.as_ref().and_then(Slaac::router)))
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The station on the link to which a packet for `ip` goes: itself, or a gateway.
+    pub fn next_hop(&self, ip: IpAddr) -> Option<IpAddr> {
+        if !local::is_host(ip) || self.local.has(ip) {
+            return None;
+        }
+        if self.addresses().iter().any(|cidr| cidr.contains_addr(&ip.into())) {
+            return Some(ip);
+        }
+        match (ip, self.gateways()) {
+            (IpAddr::V4(_), (Some(gateway), _)) => Some(gateway.into()),
+            (IpAddr::V6(_), (_, Some(gateway))) => Some(gateway.into()),
+            _ => None,
+        }
+    }
+
+    /// MAC address to which frames for `ip` go, if it is known at `now`. Asks nobody.
+    pub fn neighbour(&self, ip: IpAddr, now: Instant) -> Option<[u8; 6]> {
+        self.neighbours.get(self.next_hop(ip)?, now)
+    }
+
+    /// As [`Interface::neighbour`], but has it asked for where it is not known: by ARP or
+    /// neighbour solicitation with the next [`Interface::poll`].
+    pub fn resolve(&mut self, ip: IpAddr, now: Instant) -> Resolution {
+        let Some(hop) = self.next_hop(ip) else { return Resolution::NoRoute };
+        let resolution = self.neighbours.resolve(hop, now);
+        self.attention |= resolution == Resolution::Pending;
+        resolution
+    }
+
+    /// The sockets, for the services; what they want is seen to with the next poll.
+    pub(crate) fn sockets(&mut self) -> &mut SocketSet<'static> {
+        self.attention = true;
+        &mut self.sockets
+    }
+}
+
+fn check(addressing: &Addressing) -> Result<(), AddressingError> {
+    if addressing.addresses.len() > MAX_STATIC {
+        return Err(AddressingError::TooManyAddresses);
+    }
+    let hosts = addressing.addresses.iter().map(|cidr| cidr.address().into());
+    for ip in hosts.chain(addressing.gateways.iter().copied()) {
+        if !local::is_host(ip) {
+            return Err(AddressingError::NotAHost(ip));
+        }
+    }
+    for v4 in [true, false] {
+        if addressing.gateways.iter().filter(|ip| ip.is_ipv4() == v4).count() > 1 {
+            return Err(AddressingError::TooManyGateways);
+        }
+    }
+    for &ip in &addressing.gateways {
+        let learnt = match ip {
+            IpAddr::V4(_) => addressing.dhcp,
+            IpAddr::V6(v6) => addressing.slaac || v6.is_unicast_link_local(),
+        };
+        if !learnt && !addressing.addresses.iter().any(|c| c.contains_addr(&ip.into())) {
+            return Err(AddressingError::GatewayOffLink(ip));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! Two interfaces on a wire: ping, neighbours, and what must not harm them.
+
+use crate::common::{Collector, Wire, fixed, mac};
+use drivers::hal::Instant;
+use net::ping::{Event, Options, Ping, StartError};
+use net::{Addressing, AddressingError, Interface, Resolution};
+use proptest::prelude::*;
+use std::net::IpAddr;
+use std::time::Duration;
+
+fn pair() -> Wire {
+    Wire::new([fixed("10.0.0.1/24"), fixed("10.0.0.2/24")])
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Pings from node 0 until the end; the events.
+fn ping(wire: &mut Wire, target: &str, options: Options) -> Vec<Event> {
+    let mut ping = Ping::start(&mut wire.nodes[0], ip(target), 7, options, wire.now).unwrap();
+    let mut events = Vec::new();
+    while !matches!(events.last(), Some(Event::Finished(_))) {
+        match ping.poll(&mut wire.nodes[0], wire.now) {
+            Some(event) => events.push(event),
+            None => {
+                wire.settle();
+                wire.now = wire.now + Duration::from_millis(10);
+            }
+        }
+    }
+    assert_eq!(ping.poll_timeout(), None);
+    ping.stop(&mut wire.nodes[0]);
+    events
+}
+
+#[test]
+fn answers_pings_of_both_families() {
+    for target in ["10.0.0.2", "fe80::ff:fe00:2"] {
+        let events = ping(&mut pair(), target, Options::default());
+        let Some(Event::Finished(summary)) = events.last() else { panic!("{events:?}") };
+        assert_eq!((summary.sent, summary.received), (4, 4), "{target}: {events:?}");
+        assert!(summary.mean().is_some_and(|t| t <= Duration::from_millis(10)));
+        assert!(matches!(events[0], Event::Reply { sequence: 0, .. }));
+    }
+}
+
+#[test]
+fn pings_that_nobody_answers_time_out() {
+    let options = Options { count: 12, interval: Duration::from_millis(50), ..Options::default() };
+    let events = ping(&mut pair(), "10.0.0.3", options);
+    assert_eq!(events.len(), 13);
+    assert!(events[..12].iter().all(|e| matches!(e, Event::Timeout { .. })));
+    let wire = &mut pair();
+    let start =
+        |wire: &mut Wire, to, o| Ping::start(&mut wire.nodes[0], ip(to), 1, o, wire.now).err();
+    assert_eq!(start(wire, "192.0.2.1", options), Some(StartError::NoRoute));
+    let large = Options { size: 1473, ..options };
+    assert_eq!(start(wire, "10.0.0.2", large), Some(StartError::TooLarge));
+}
+
+#[test]
+fn largest_ping_is_answered() {
+    let options = Options { size: 1472, count: 1, ..Options::default() };
+    let events = ping(&mut pair(), "10.0.0.2", options);
+    assert!(matches!(events[0], Event::Reply { .. }));
+}
+
+#[test]
+fn resolves_neighbours_and_gateways() {
+    let mut first = fixed("10.0.0.1/24");
+    first.gateways.push(ip("10.0.0.2"));
+    let mut wire = Wire::new([first, fixed("10.0.0.2/24")]);
+    let v6 = wire.nodes[1].local().v6[0].into();
+    for target in [ip("10.0.0.2"), ip("192.0.2.9"), v6] {
+        let now = wire.now;
+        assert_ne!(wire.nodes[0].resolve(target, now), Resolution::NoRoute);
+        wire.settle();
+        assert_eq!(wire.nodes[0].resolve(target, now), Resolution::Known(mac(2)), "{target}");
+        assert_eq!(wire.nodes[0].neighbour(target, now), Some(mac(2)));
+    }
+    // Whoever is asked learns who asks.
+    assert_eq!(wire.nodes[1].neighbour(ip("10.0.0.1"), wire.now), Some(mac(1)));
+    let now = wire.now;
+    assert_eq!(wire.nodes[0].resolve(ip("2001:db8::1"), now), Resolution::NoRoute);
+    assert_eq!(wire.nodes[0].resolve(ip("10.0.0.1"), now), Resolution::NoRoute);
+    wire.nodes[0].resolve(ip("10.0.0.77"), now);
+    wire.pass(Duration::from_millis(3500), Duration::from_millis(500));
+    let resolution = wire.nodes[0].resolve(ip("10.0.0.77"), wire.now);
+    assert_eq!(resolution, Resolution::Unreachable);
+}
+
+#[test]
+fn impossible_addressing_is_refused_and_changes_nothing() {
+    let mut interface = Interface::new(mac(1), 1500, 1, Instant::ZERO);
+    interface.set_addressing(fixed("10.0.0.1/24"), Instant::ZERO).unwrap();
+    let before = (interface.local().clone(), interface.generation());
+    let mut set = |addresses: &[&str], gateways: &[&str]| {
+        let addressing = Addressing {
+            addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
+            gateways: gateways.iter().map(|g| ip(g)).collect(),
+            ..Addressing::default()
+        };
+        interface.set_addressing(addressing, Instant::ZERO).unwrap_err()
+    };
+    assert_eq!(set(&["224.0.0.1/24"], &[]), AddressingError::NotAHost(ip("224.0.0.1")));
+    assert_eq!(set(&["::/64"], &[]), AddressingError::NotAHost(ip("::")));
+    assert_eq!(set(&["10.0.0.1/8"; 5], &[]), AddressingError::TooManyAddresses);
+    let two = ["10.0.0.2", "10.0.0.3"];
+    assert_eq!(set(&["10.0.0.1/24"], &two), AddressingError::TooManyGateways);
+    let far = AddressingError::GatewayOffLink(ip("10.0.1.1"));
+    assert_eq!(set(&["10.0.0.1/24"], &["10.0.1.1"]), far);
+    assert_eq!((interface.local().clone(), interface.generation()), before);
+}
+
+#[test]
+fn waits_for_room_in_the_port() {
+    let mut wire = pair();
+    wire.settle();
+    wire.nodes[0].resolve(ip("10.0.0.2"), wire.now);
+    wire.nodes[0].poll(wire.now);
+    wire.nodes[0].transmit(&mut Collector { frames: Vec::new(), room: 0 });
+    assert_eq!(wire.nodes[0].poll_timeout(), Some(Instant::ZERO));
+    wire.settle();
+    assert_eq!(wire.nodes[0].neighbour(ip("10.0.0.2"), wire.now), Some(mac(2)));
+}
+
+#[test]
+fn an_idle_interface_has_no_timers() {
+    let everything = Addressing { slaac: true, ..fixed("10.0.0.1/24") };
+    let mut wire = Wire::new([everything, fixed("10.0.0.2/24")]);
+    ping(&mut wire, "10.0.0.2", Options { count: 1, ..Options::default() });
+    wire.pass(Duration::from_secs(20), Duration::from_secs(1));
+    assert_eq!(wire.nodes[0].poll_timeout(), None);
+    assert_eq!(wire.nodes[1].poll_timeout(), None);
+}
+
+/// A frame that gets past the first checks: right MAC address and ethertype, the rest is noise
+/// around plausible headers.
+fn noise() -> impl Strategy<Value = Vec<u8>> {
+    let header = prop_oneof![
+        Just(vec![8, 6, 0, 1, 8, 0, 6, 4, 0]),
+        Just(vec![8, 0, 0x45, 0]),
+        Just(vec![0x86, 0xdd, 0x60, 0, 0, 0, 0]),
+        any::<[u8; 2]>().prop_map(Vec::from),
+    ];
+    let to = prop_oneof![Just(mac(1)), Just([0xff; 6]), Just([0x33, 0x33, 0, 0, 0, 1])];
+    (to, header, proptest::collection::vec(any::<u8>(), 0..200)).prop_map(|(to, header, noise)| {
+        let mut frame = Vec::from(to);
+        frame.extend(mac(9));
+        frame.extend(header);
+        frame.extend(noise);
+        frame
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    #[test]
+    fn arbitrary_frames_do_no_harm(frame in prop_oneof![
+        noise(),
+        proptest::collection::vec(any::<u8>(), 0..100),
+    ]) {
+        let addressing = Addressing { slaac: true, dhcp: true, ..fixed("10.0.0.1/24") };
+        let mut wire = Wire::new([addressing]);
+        wire.nodes[0].handle_frame(&frame, wire.now);
+        wire.settle();
+    }
+}
+
+/// Real frames of two interfaces that talk, with a few bytes changed and IPv4 and transport
+/// checksums left as they are or not.
+#[test]
+fn damaged_frames_do_no_harm() {
+    let mut wire = pair();
+    ping(&mut wire, "10.0.0.2", Options { count: 1, ..Options::default() });
+    ping(&mut wire, "fe80::ff:fe00:2", Options { count: 1, ..Options::default() });
+    let log = std::mem::take(&mut wire.log);
+    let mut random = 1u64;
+    let mut next = |n: usize| {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (random >> 33) as usize % n
+    };
+    for _ in 0..20_000 {
+        let (from, frame) = &log[next(log.len())];
+        let mut frame = frame.clone();
+        for _ in 0..1 + next(3) {
+            let at = next(frame.len());
+            frame[at] = next(256) as u8;
+        }
+        frame.truncate(frame.len() - next(3) * next(frame.len()) / 2);
+        wire.nodes[1 - from].handle_frame(&frame, wire.now);
+        wire.settle();
+        wire.log.clear();
+    }
+    let events = ping(&mut wire, "10.0.0.2", Options { count: 1, ..Options::default() });
+    assert!(matches!(events[0], Event::Reply { .. }));
+}
