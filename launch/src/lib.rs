@@ -4,6 +4,7 @@
 //! QEMU runner. Only this crate and `tests/` know Linux.
 
 pub mod build;
+pub mod check;
 pub mod command;
 pub mod http;
 pub mod progress;
@@ -11,4 +12,5 @@ pub mod qemu;
 pub mod run;
 pub mod setup;
 pub mod terminal;
+pub mod test;
 pub mod workspace;

@@ -1,11 +1,12 @@
 //! The command behind `./isthmus`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use launch::setup::Purpose;
-use launch::{build, run, setup};
+use launch::{build, check, run, setup, test};
 
 /// Builds, boots, tests and measures the Isthmus appliance.
 #[derive(Parser)]
@@ -27,6 +28,13 @@ enum Verb {
     },
     /// Build, boot in QEMU, and open the console
     Run(run::Options),
+    /// Run the tests
+    Test(test::Options),
+    /// Check a configuration document
+    Check {
+        /// The document
+        config: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -46,6 +54,8 @@ fn carry_out(command: Verb) -> Result<()> {
             println!("{}", image(&[], uhyve)?.elf.display());
             Ok(())
         }
+        Verb::Test(options) => test::test(&options),
+        Verb::Check { config } => check::check(&config),
         Verb::Run(options) => run::run(&image(&[Purpose::Run], false)?, &options),
     }
 }

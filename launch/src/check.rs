@@ -1,0 +1,24 @@
+//! `./isthmus check`: what the appliance would say about a configuration document.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use appliance::config;
+
+/// Checks the document at `path` with the code that runs in the appliance.
+pub fn check(path: &Path) -> Result<()> {
+    let text = fs::read(path).with_context(|| format!("could not read {}", path.display()))?;
+    match config::check(&text) {
+        Ok(_) => {
+            println!("{}: good", path.display());
+            Ok(())
+        }
+        Err(problems) => {
+            for problem in &problems {
+                println!("{}: {problem}", path.display());
+            }
+            bail!("{} mistakes in {}", problems.len(), path.display());
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! `./isthmus test`: runs the test suites and closes with one line that sums them up.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::build;
+use crate::setup::{self, Purpose};
+use crate::{command, workspace};
+
+/// Options of `./isthmus test`.
+#[derive(Args)]
+pub struct Options {
+    /// The suites to run (all when none is named)
+    #[arg(value_parser = SUITES.iter().map(|suite| suite.name).collect::<Vec<_>>())]
+    suites: Vec<String>,
+    /// The whole matrix of machines, not a covering choice
+    #[arg(long)]
+    full: bool,
+    /// Run only the cases whose name contains this
+    #[arg(long, default_value = "")]
+    case: String,
+}
+
+/// A set of cases that cargo runs.
+struct Suite {
+    name: &'static str,
+    /// The package and its test target; none for the unit tests of every crate.
+    target: Option<(&'static str, &'static str)>,
+    needs: Needs,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Needs {
+    Nothing,
+    Image,
+}
+
+const SUITES: &[Suite] = &[
+    Suite { name: "unit", target: None, needs: Needs::Nothing },
+    boot_suite("boot", Needs::Image),
+    boot_suite("net", Needs::Image),
+];
+
+const fn boot_suite(name: &'static str, needs: Needs) -> Suite {
+    Suite { name, target: Some(("boot-tests", name)), needs }
+}
+
+/// What came out of a suite.
+#[derive(Default)]
+struct Outcome {
+    passed: usize,
+    failed: usize,
+}
+
+/// Runs the suites asked for. An error when a case failed or a suite could not run.
+pub fn test(options: &Options) -> Result<()> {
+    let asked = |suite: &&Suite| {
+        options.suites.is_empty() || options.suites.iter().any(|name| name == suite.name)
+    };
+    let suites: Vec<&Suite> = SUITES.iter().filter(asked).collect();
+    let directory = workspace::target().join("test");
+    fs::create_dir_all(&directory)?;
+    let skipped = directory.join("skipped");
+    fs::write(&skipped, "")?;
+
+    let mut environment: Vec<(&str, PathBuf)> = vec![("ISTHMUS_SKIPPED", skipped.clone())];
+    if suites.iter().any(|suite| suite.needs != Needs::Nothing) {
+        setup::install(&[Purpose::Build, Purpose::Run, Purpose::Test])?;
+        let image = build::build(&build::Options::default())?;
+        environment.push(("ISTHMUS_IMAGE", image.elf));
+    }
+    if options.full {
+        environment.push(("ISTHMUS_FULL", "1".into()));
+    }
+
+    let mut table = Vec::new();
+    for suite in suites {
+        let started = Instant::now();
+        let outcome = run(suite, &options.case, &environment)?;
+        table.push((suite.name, outcome, started.elapsed()));
+    }
+    let skipped = fs::read_to_string(&skipped)?;
+    summary(&table, &skipped)
+}
+
+/// Runs one suite with its output on this terminal.
+fn run(suite: &Suite, case: &str, environment: &[(&str, PathBuf)]) -> Result<Outcome> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(workspace::root()).arg("test");
+    match suite.target {
+        None => cargo.arg("--no-fail-fast"),
+        Some((package, target)) => {
+            cargo.args(["--profile", "host", "-p", package, "--test", target])
+        }
+    };
+    cargo.arg("--");
+    if suite.target.is_some() {
+        // Two machines at a time: more of them only wait for each other on a small host.
+        cargo.args(["--test-threads", "2"]);
+    }
+    if !case.is_empty() {
+        cargo.arg(case);
+    }
+    eprintln!("$ {}", command::shell_line(&cargo));
+    cargo.envs(environment.iter().map(|(name, value)| (name, value)));
+    // The place of a failure is in its message; a backtrace of the harness says nothing.
+    cargo.env("RUST_BACKTRACE", "0");
+    cargo.stdin(Stdio::null()).stdout(Stdio::piped());
+    command::end_with_us(&mut cargo);
+    let mut child = cargo.spawn().context("could not start cargo")?;
+    let output = child.stdout.take().context("cargo has no output")?;
+    let mut outcome = Outcome::default();
+    for line in BufReader::new(output).lines() {
+        let line = line.context("could not read what cargo prints")?;
+        println!("{line}");
+        if let Some((passed, failed)) = counts(&line) {
+            outcome.passed += passed;
+            outcome.failed += failed;
+        }
+    }
+    let status = child.wait()?;
+    if !status.success() && outcome.failed == 0 {
+        bail!("the suite {} could not be run: {status}", suite.name);
+    }
+    Ok(outcome)
+}
+
+/// `(passed, failed)` of libtest's closing line.
+fn counts(line: &str) -> Option<(usize, usize)> {
+    let counts = line.trim().strip_prefix("test result: ")?;
+    let number_before = |word: &str| {
+        let before = counts.split(word).next()?;
+        before.rsplit(' ').next()?.parse().ok()
+    };
+    Some((number_before(" passed")?, number_before(" failed")?))
+}
+
+fn summary(table: &[(&str, Outcome, std::time::Duration)], skipped: &str) -> Result<()> {
+    println!("\n{:<10} {:>7} {:>7} {:>9}", "suite", "passed", "failed", "seconds");
+    let (mut passed, mut failed) = (0, 0);
+    for (name, outcome, time) in table {
+        let seconds = time.as_secs_f64();
+        println!("{name:<10} {:>7} {:>7} {seconds:>9.1}", outcome.passed, outcome.failed);
+        passed += outcome.passed;
+        failed += outcome.failed;
+    }
+    for line in skipped.lines() {
+        println!("skipped: {line}");
+    }
+    // A skipped case ends without an error, so that libtest counts it as passed.
+    let skips = skipped.lines().count();
+    println!("\n{} passed, {failed} failed, {skips} skipped", passed.saturating_sub(skips));
+    if failed > 0 {
+        bail!("{failed} cases failed");
+    }
+    Ok(())
+}

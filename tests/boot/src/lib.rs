@@ -1,0 +1,49 @@
+//! What the boot tests share: the image under test, a machine to put it in, and a peer on its wire.
+//!
+//! The tests are run by `./isthmus test SUITE`, which builds the image and tells where it is. Each suite
+//! is a file in `tests/`; each case is a story told over the serial console.
+
+pub mod peer;
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use launch::qemu::{Spec, Vm};
+
+/// The environment variable with the path of the image under test.
+pub const IMAGE: &str = "ISTHMUS_IMAGE";
+
+/// The environment variable with the path of the file that skipped cases are written to.
+pub const SKIPPED: &str = "ISTHMUS_SKIPPED";
+
+/// The image under test.
+pub fn image() -> Result<PathBuf> {
+    named_file(IMAGE)
+}
+
+/// A file that `./isthmus test` made and names in an environment variable.
+pub fn named_file(variable: &str) -> Result<PathBuf> {
+    let path = std::env::var_os(variable);
+    Ok(path.with_context(|| format!("{variable} is not set: run ./isthmus test"))?.into())
+}
+
+/// A q35 with 128 MiB that boots the image, without devices.
+pub fn spec() -> Result<Spec> {
+    Ok(Spec::kernel(image()?))
+}
+
+/// Starts a machine and waits for the prompt.
+pub fn boot(spec: Spec) -> Result<Vm> {
+    let mut vm = spec.start()?;
+    vm.wait_ready()?;
+    Ok(vm)
+}
+
+/// Says that a case could not run here. Only for what needs hardware that few machines have: the
+/// summary of `./isthmus test` lists it.
+pub fn skip(case: &str, reason: &str) -> Result<()> {
+    let file = std::fs::File::options().append(true).create(true).open(named_file(SKIPPED)?);
+    writeln!(file.context("could not note a skipped case")?, "{case}: {reason}")?;
+    Ok(())
+}
