@@ -22,18 +22,7 @@ pub enum Purpose {
 const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Build, &["gcc", "libc6-dev", "lld", "llvm"]),
     (Purpose::Run, &["qemu-system-x86"]),
-    (
-        Purpose::Images,
-        &[
-            "grub-common",
-            "grub-efi-amd64-bin",
-            "grub-pc-bin",
-            "grub2-common",
-            "mtools",
-            "qemu-utils",
-            "xorriso",
-        ],
-    ),
+    (Purpose::Images, &["grub-common", "grub-pc-bin", "qemu-utils", "xorriso"]),
     (Purpose::Test, &["iproute2", "ovmf"]),
 ];
 

@@ -1,0 +1,106 @@
+//! The ISO 9660 image, in the manner of grub-mkrescue but with one loader each: BIOS starts GRUB, which
+//! loads the appliance by Multiboot2; UEFI starts the EFI program from an appended FAT volume. GRUB's boot
+//! sector in front and a GPT make the same file boot from a USB stick.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use fatfs::FatType;
+
+use crate::{Run, esp};
+
+/// Where Debian's grub-pc-bin puts GRUB's modules for BIOS.
+const GRUB: &str = "/usr/lib/grub/i386-pc";
+const MODULES: [&str; 9] = [
+    "biosdisk",
+    "iso9660",
+    "part_gpt",
+    "part_msdos",
+    "search",
+    "normal",
+    "serial",
+    "multiboot2",
+    "minicmd",
+];
+
+/// Writes the image.
+pub fn write(
+    out: &Path,
+    elf: &Path,
+    efi: &[u8],
+    command_line: &str,
+    work: &Path,
+    run: Run,
+) -> Result<()> {
+    if !Path::new(GRUB).exists() {
+        bail!("{GRUB} is missing: install the package grub-pc-bin");
+    }
+    let tree = work.join("tree");
+    let grub = tree.join("boot/grub");
+    fs::create_dir_all(&grub)?;
+    fs::copy(elf, tree.join("boot/isthmus.elf"))
+        .with_context(|| format!("could not copy {}", elf.display()))?;
+    fs::write(grub.join("grub.cfg"), menu(command_line)?)?;
+    let early = work.join("early.cfg");
+    fs::write(
+        &early,
+        "search --file --set=root /boot/isthmus.elf\nset prefix=($root)/boot/grub\n",
+    )?;
+    let mut core = Command::new("grub-mkimage");
+    core.args(["-O", "i386-pc-eltorito", "-d", GRUB, "-p", "/boot/grub", "-c"]).arg(&early);
+    run(core.arg("-o").arg(grub.join("core.img")).args(MODULES))?;
+
+    let system = work.join("esp");
+    let volume = File::options().read(true).write(true).create_new(true).open(&system)?;
+    volume.set_len(esp::size(efi, FatType::Fat16))?;
+    esp::write(volume, FatType::Fat16, efi)?;
+
+    let mut make = Command::new("xorriso");
+    make.args(["-report_about", "SORRY", "-as", "mkisofs", "-quiet", "-r", "-V", "ISTHMUS"]);
+    // BIOS, from CD (El Torito) and from disk (boot sector).
+    make.args(["-b", "boot/grub/core.img", "-no-emul-boot", "-boot-load-size", "4"]);
+    make.args(["-boot-info-table", "--grub2-boot-info", "--grub2-mbr"]);
+    make.arg(format!("{GRUB}/boot_hybrid.img"));
+    // UEFI, likewise.
+    make.args(["-append_partition", "2", "0xef"]).arg(&system).arg("-appended_part_as_gpt");
+    make.args([
+        "-eltorito-alt-boot",
+        "-e",
+        "--interval:appended_partition_2:all::",
+        "-no-emul-boot",
+    ]);
+    run(make.arg("-o").arg(out).arg(&tree))
+}
+
+/// GRUB's menu: one entry, started at once, on the screen and on the serial port.
+fn menu(command_line: &str) -> Result<String> {
+    if let Some(bad) =
+        command_line.chars().find(|c| c.is_control() || "'\"\\$;{}&|<>#".contains(*c))
+    {
+        bail!("the command line may not hold {bad:?} in an ISO image");
+    }
+    Ok(format!(
+        "set timeout=0\n\
+         serial --unit=0 --speed=115200\n\
+         terminal_input console serial\n\
+         terminal_output console serial\n\
+         menuentry Isthmus {{\n  multiboot2 /boot/isthmus.elf {command_line}\n}}\n"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_menu_holds_the_command_line() {
+        assert!(
+            menu("isthmus.net.0.mtu=9000")
+                .unwrap()
+                .contains("isthmus.elf isthmus.net.0.mtu=9000\n")
+        );
+        assert!(menu("a; reboot").unwrap_err().to_string().contains("';'"));
+    }
+}

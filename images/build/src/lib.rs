@@ -1,0 +1,140 @@
+//! Bootable images made of the built appliance: an ELF file, a UEFI program, a disk, an ISO.
+//!
+//! | format | boots by | what is in it |
+//! |---|---|---|
+//! | `elf` | PVH (`qemu -kernel`), Multiboot2 | the appliance alone |
+//! | `efi` | UEFI, from a file or the network | the UEFI front end with the appliance inside |
+//! | `raw`, `qcow2` | UEFI | a GPT disk with the EFI program on its system partition |
+//! | `iso` | BIOS (GRUB, Multiboot2) and UEFI, from CD or USB stick | both |
+//!
+//! It builds nothing of the appliance itself. Secure Boot is not supported: nothing is signed.
+
+mod disk;
+mod esp;
+mod iso;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail};
+
+/// A format of image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// The self-booting ELF file.
+    Elf,
+    /// The UEFI program.
+    Efi,
+    /// A disk, byte for byte.
+    Raw,
+    /// The same disk for QEMU, without its empty space.
+    Qcow2,
+    /// A CD, which is also a disk for USB sticks.
+    Iso,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Format; 5] =
+        [Format::Elf, Format::Efi, Format::Raw, Format::Qcow2, Format::Iso];
+
+    /// Its name, which is also the ending of its files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Elf => "elf",
+            Format::Efi => "efi",
+            Format::Raw => "raw",
+            Format::Qcow2 => "qcow2",
+            Format::Iso => "iso",
+        }
+    }
+
+    /// Whether the UEFI program goes into it.
+    pub fn needs_efi(self) -> bool {
+        self != Format::Elf
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let names = Format::ALL.map(Format::name).join(", ");
+        let found = Format::ALL.into_iter().find(|format| format.name() == name);
+        found.ok_or_else(|| format!("there is no image format `{name}`; the formats are {names}"))
+    }
+}
+
+/// What goes into an image.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts<'a> {
+    /// The stripped appliance.
+    pub elf: &'a Path,
+    /// The UEFI program that holds the same appliance; needed where [`Format::needs_efi`].
+    pub efi: Option<&'a Path>,
+    /// Words for the appliance's command line, where the format has a place for them (`iso` on BIOS).
+    pub command_line: &'a str,
+}
+
+/// Runs an external tool, showing it to the person who waits.
+pub type Run<'a> = &'a mut dyn FnMut(&mut Command) -> Result<()>;
+
+/// Makes the image `out`; an older one is replaced when the new one is complete.
+pub fn write(format: Format, parts: &Parts, out: &Path, run: Run) -> Result<()> {
+    let directory = out.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    fs::create_dir_all(directory)
+        .with_context(|| format!("could not make {}", directory.display()))?;
+    let work = tempfile::tempdir_in(directory)
+        .with_context(|| format!("could not write to {}", directory.display()))?;
+    let new = work.path().join("image");
+    match format {
+        Format::Elf => drop(fs::copy(parts.elf, &new)?),
+        Format::Efi => drop(fs::copy(efi(parts)?, &new)?),
+        Format::Raw => disk::raw(&new, &read(efi(parts)?)?)?,
+        Format::Qcow2 => disk::qcow2(&new, &read(efi(parts)?)?, work.path(), run)?,
+        Format::Iso => {
+            iso::write(&new, parts.elf, &read(efi(parts)?)?, parts.command_line, work.path(), run)?
+        }
+    }
+    fs::rename(&new, out).with_context(|| format!("could not write {}", out.display()))
+}
+
+fn efi<'a>(parts: &Parts<'a>) -> Result<&'a Path> {
+    let Some(efi) = parts.efi else {
+        bail!("this format needs the UEFI program, which was not built")
+    };
+    Ok(efi)
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    fs::read(file).with_context(|| format!("could not read {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_found_by_name() {
+        assert_eq!("iso".parse(), Ok(Format::Iso));
+        let error = "vmdk".parse::<Format>().unwrap_err();
+        assert_eq!(
+            error,
+            "there is no image format `vmdk`; the formats are elf, efi, raw, qcow2, iso"
+        );
+    }
+
+    #[test]
+    fn a_missing_part_is_an_error_and_leaves_the_old_image() {
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("old.raw");
+        fs::write(&out, "old").unwrap();
+        let parts = Parts { elf: Path::new("none"), efi: None, command_line: "" };
+        assert!(write(Format::Raw, &parts, &out, &mut |_| Ok(())).is_err());
+        assert_eq!(fs::read(&out).unwrap(), b"old");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left behind");
+    }
+}

@@ -1,0 +1,74 @@
+//! The command line from the load options of UEFI (UEFI 2.10 section 9.1): usually UCS-2 text, but any
+//! bytes are allowed, and some firmware passes its own.
+
+/// Writes the options as NUL-terminated ASCII into `line` and returns its length without the NUL.
+///
+/// A UEFI shell puts the program's own name first: a first word that ends in `.efi` is left out.
+/// Options that are no text, not ASCII, or too long for `line` are an error, and leave it empty.
+pub fn from_load_options(options: &[u8], line: &mut [u8]) -> Result<usize, &'static str> {
+    line.fill(0);
+    let mut length = 0;
+    for &unit in options.as_chunks::<2>().0 {
+        let character = match u16::from_le_bytes(unit) {
+            0 => break,
+            unit @ (0x20..=0x7e | 0x09) => unit as u8,
+            _ => {
+                line.fill(0);
+                return Err("the load options are not plain text and are ignored");
+            }
+        };
+        // One byte stays for the NUL.
+        if length + 1 >= line.len() {
+            line.fill(0);
+            return Err("the load options are too long and are ignored");
+        }
+        line[length] = character;
+        length += 1;
+    }
+    let first = line[..length].split(u8::is_ascii_whitespace).next().unwrap_or_default();
+    if first.last_chunk::<4>().is_some_and(|end| end.eq_ignore_ascii_case(b".efi")) {
+        let skip = (first.len() + 1).min(length);
+        line.copy_within(skip..length, 0);
+        line[length - skip..length].fill(0);
+        length -= skip;
+    }
+    Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    fn line(options: &[u8]) -> Result<Vec<u8>, &'static str> {
+        let mut line = [0xaa; 32];
+        let result = from_load_options(options, &mut line);
+        let length = result.unwrap_or(0);
+        assert!(line[length..].iter().all(|&byte| byte == 0));
+        result.map(|length| line[..length].to_vec())
+    }
+
+    fn ucs2(text: &str) -> Vec<u8> {
+        text.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect()
+    }
+
+    #[test]
+    fn text_becomes_the_command_line() {
+        assert_eq!(line(&ucs2("isthmus.net.0.mtu=9000")).unwrap(), b"isthmus.net.0.mtu=9000");
+        assert_eq!(line(&[]).unwrap(), b"");
+        assert_eq!(line(b"a\0b").unwrap(), b"a", "without a NUL, and of odd length");
+    }
+
+    #[test]
+    fn the_shell_s_first_word_goes() {
+        assert_eq!(line(&ucs2("isthmus.efi a=b c")).unwrap(), b"a=b c");
+        assert_eq!(line(&ucs2("FS0:\\ISTHMUS.EFI")).unwrap(), b"");
+    }
+
+    #[test]
+    fn what_is_no_text_is_refused() {
+        assert!(line(&[0x4e, 0xac, 0x08, 0x81]).is_err());
+        assert!(line(&ucs2(&"x".repeat(32))).is_err());
+        assert_eq!(line(&ucs2(&"x".repeat(31))).unwrap().len(), 31);
+    }
+}

@@ -1,0 +1,10 @@
+//! The parts of the UEFI front end that need no firmware: the image's ELF file, the memory map in PVH's
+//! form, and the command line. Pure functions, tested on the host (`cargo test --lib`).
+#![no_std]
+#![forbid(unsafe_code)]
+#[cfg(test)]
+extern crate std;
+
+pub mod command_line;
+pub mod elf;
+pub mod memory;

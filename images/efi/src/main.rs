@@ -1,0 +1,206 @@
+//! The UEFI front end: puts the appliance that it carries into memory, leaves the firmware's boot services
+//! and enters the appliance through its PVH entry, as any hypervisor would.
+//!
+//! Protocol of the entry: Xen docs/misc/pvh.pandoc, `hvm_start_info` version 1. UEFI 2.10 sections 4.1, 7.
+//! It does not read files: the appliance is part of this program, so one file boots from a disk, from a
+//! network, or by hand.
+#![no_std]
+#![no_main]
+
+use core::arch::global_asm;
+use core::ops::Range;
+use core::{mem, ptr};
+
+use efi::command_line;
+use efi::elf::Image;
+use efi::memory::{self, Entry, Kind};
+use uefi::boot::{self, AllocateType, MemoryDescriptor, MemoryType, PAGE_SIZE};
+use uefi::mem::memory_map::MemoryMap;
+use uefi::prelude::*;
+use uefi::println;
+use uefi::proto::loaded_image::LoadedImage;
+use uefi::table::cfg::ConfigTableEntry;
+
+/// The appliance's ELF file.
+static APPLIANCE: &[u8] = include_bytes!(env!("ISTHMUS_ELF"));
+
+global_asm!(include_str!("entry.s"));
+
+unsafe extern "C" {
+    static efi_enter_pvh: u8;
+    static efi_enter_pvh_end: u8;
+}
+
+const START_MAGIC: u32 = 0x336e_c578;
+
+/// `struct hvm_start_info`, version 1.
+#[repr(C)]
+struct StartInfo {
+    magic: u32,
+    version: u32,
+    flags: u32,
+    modules: u32,
+    module_list: u64,
+    command_line: u64,
+    rsdp: u64,
+    memory_map: u64,
+    memory_map_entries: u32,
+    reserved: u32,
+}
+
+/// Everything that outlives the firmware and this program, in pages below 4 GiB.
+#[repr(C, align(4096))]
+struct Handover {
+    code: [u8; 512],
+    stack: [u64; 64],
+    start: StartInfo,
+    command_line: [u8; 2048],
+    memory: [Entry; 1024],
+}
+
+#[entry]
+fn main() -> Status {
+    match prepare() {
+        Ok((handover, entry)) => enter(handover, entry),
+        Err(error) => {
+            println!("isthmus: cannot start: {error}");
+            Status::LOAD_ERROR
+        }
+    }
+}
+
+/// Everything that may fail, while the firmware is still there to show an error.
+fn prepare() -> Result<(&'static mut Handover, u32), &'static str> {
+    let image = Image::parse(APPLIANCE).map_err(|error| {
+        println!("isthmus: the appliance in this file is damaged:");
+        error
+    })?;
+    load(&image)?;
+    let below_4_gib = AllocateType::MaxAddress(u64::from(u32::MAX));
+    let pages = size_of::<Handover>().div_ceil(PAGE_SIZE);
+    let memory = boot::allocate_pages(below_4_gib, MemoryType::LOADER_DATA, pages)
+        .map_err(|_| "the firmware has no free memory below 4 GiB")?;
+    // SAFETY: the pages are fresh, ours, page aligned, large enough, and never freed. All zeros is a valid
+    // Handover: it is made of integers only.
+    let handover = unsafe {
+        memory.write_bytes(0, pages * PAGE_SIZE);
+        memory.cast::<Handover>().as_mut()
+    };
+    let (code, code_end) = (&raw const efi_enter_pvh, &raw const efi_enter_pvh_end);
+    // SAFETY: both symbols delimit one run of code in this program.
+    let code = unsafe { core::slice::from_raw_parts(code, code_end.offset_from_unsigned(code)) };
+    let place = handover.code.get_mut(..code.len()).ok_or("its entry code outgrew its place")?;
+    place.copy_from_slice(code);
+    read_load_options(&mut handover.command_line);
+    handover.start = StartInfo {
+        magic: START_MAGIC,
+        version: 1,
+        flags: 0,
+        modules: 0,
+        module_list: 0,
+        command_line: handover.command_line.as_ptr() as u64,
+        rsdp: rsdp().ok_or("the firmware names no ACPI tables")?,
+        memory_map: handover.memory.as_ptr() as u64,
+        memory_map_entries: 0,
+        reserved: 0,
+    };
+    Ok((handover, image.entry))
+}
+
+/// Copies the segments to where the image is linked to.
+fn load(image: &Image) -> Result<(), &'static str> {
+    let page = PAGE_SIZE as u64;
+    let memory = image.memory.start / page * page..image.memory.end.next_multiple_of(page);
+    let pages = ((memory.end - memory.start) / page) as usize;
+    if boot::allocate_pages(AllocateType::Address(memory.start), MemoryType::LOADER_DATA, pages)
+        .is_err()
+    {
+        explain(&memory);
+        return Err("the firmware uses memory that the appliance is linked to");
+    }
+    for segment in image.segments() {
+        let place = segment.address as *mut u8;
+        let size = segment.size as usize;
+        // SAFETY: the segment lies in the pages just allocated (`memory` spans all segments), which hold
+        // nothing yet and are mapped to themselves, as all memory is under UEFI; `bytes` is not longer
+        // than `size`, and lies in this program, not in those pages.
+        unsafe {
+            ptr::copy_nonoverlapping(segment.bytes.as_ptr(), place, segment.bytes.len());
+            ptr::write_bytes(place.add(segment.bytes.len()), 0, size - segment.bytes.len());
+        }
+    }
+    Ok(())
+}
+
+/// Prints who is in the way.
+fn explain(wanted: &Range<u64>) {
+    println!("isthmus: wanted {:#x} to {:#x}, where the firmware says:", wanted.start, wanted.end);
+    let Ok(map) = boot::memory_map(MemoryType::LOADER_DATA) else { return };
+    for descriptor in map.entries() {
+        let range = range(descriptor);
+        if range.start < wanted.end && wanted.start < range.end {
+            println!("  {:#x} to {:#x} {:?}", range.start, range.end, descriptor.ty);
+        }
+    }
+}
+
+fn read_load_options(line: &mut [u8]) {
+    let Ok(image) = boot::open_protocol_exclusive::<LoadedImage>(boot::image_handle()) else {
+        return;
+    };
+    let options = image.load_options_as_bytes().unwrap_or_default();
+    if let Err(error) = command_line::from_load_options(options, line) {
+        println!("isthmus: {error}");
+    }
+}
+
+/// The physical address of the ACPI root pointer, the newest version there is.
+fn rsdp() -> Option<u64> {
+    uefi::system::with_config_table(|tables| {
+        let find = |guid| tables.iter().find(|table| table.guid == guid);
+        let table =
+            find(ConfigTableEntry::ACPI2_GUID).or_else(|| find(ConfigTableEntry::ACPI_GUID))?;
+        Some(table.address as u64)
+    })
+}
+
+fn range(descriptor: &MemoryDescriptor) -> Range<u64> {
+    let size = descriptor.page_count.saturating_mul(PAGE_SIZE as u64);
+    descriptor.phys_start..descriptor.phys_start.saturating_add(size)
+}
+
+fn kind(ty: MemoryType) -> Kind {
+    match ty {
+        MemoryType::CONVENTIONAL
+        | MemoryType::BOOT_SERVICES_CODE
+        | MemoryType::BOOT_SERVICES_DATA
+        | MemoryType::LOADER_CODE
+        | MemoryType::LOADER_DATA => Kind::Ram,
+        MemoryType::ACPI_RECLAIM => Kind::AcpiTables,
+        MemoryType::ACPI_NON_VOLATILE => Kind::AcpiNonVolatile,
+        _ => Kind::Reserved,
+    }
+}
+
+/// Leaves the firmware. From here on nothing can fail, and nothing could be shown.
+fn enter(handover: &'static mut Handover, entry: u32) -> ! {
+    // SAFETY: no reference into the firmware's memory is left: what is needed of it was copied, and the
+    // ACPI tables stay.
+    let map = unsafe { boot::exit_boot_services(Some(MemoryType::LOADER_DATA)) };
+    let ranges = map.entries().map(|descriptor| (range(descriptor), kind(descriptor.ty)));
+    handover.start.memory_map_entries = memory::fill(&mut handover.memory, ranges) as u32;
+    mem::forget(map);
+    // SAFETY: the code was copied from entry.s and is made for this: it takes its stack, the start info and
+    // the entry from these registers, all of them below 4 GiB and mapped to themselves.
+    unsafe {
+        core::arch::asm!(
+            "mov rsp, {stack}",
+            "jmp {code}",
+            stack = in(reg) handover.stack.as_ptr_range().end,
+            code = in(reg) handover.code.as_ptr(),
+            in("esi") &raw const handover.start as u32,
+            in("edx") entry,
+            options(noreturn)
+        )
+    }
+}
