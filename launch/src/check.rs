@@ -18,7 +18,7 @@ pub fn check(path: &Path) -> Result<()> {
             for problem in &problems {
                 println!("{}: {problem}", path.display());
             }
-            bail!("{} mistakes in {}", problems.len(), path.display());
+            bail!("{} is not usable; mistakes: {}", path.display(), problems.len());
         }
     }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use launch::setup::Purpose;
-use launch::{build, check, run, setup, test};
+use launch::{bench, build, check, run, setup, test};
 
 /// Builds, boots, tests and measures the Isthmus appliance.
 #[derive(Parser)]
@@ -30,6 +30,12 @@ enum Verb {
     Run(run::Options),
     /// Run the tests
     Test(test::Options),
+    /// Measure the appliance: target/bench/SUITE.json
+    Bench {
+        /// The suites to run (all when none is named)
+        #[arg(value_parser = clap::builder::PossibleValuesParser::new(bench::SUITES))]
+        suites: Vec<String>,
+    },
     /// Check a configuration document
     Check {
         /// The document
@@ -55,6 +61,7 @@ fn carry_out(command: Verb) -> Result<()> {
             Ok(())
         }
         Verb::Test(options) => test::test(&options),
+        Verb::Bench { suites } => bench::bench(&image(&[Purpose::Run], false)?, &suites),
         Verb::Check { config } => check::check(&config),
         Verb::Run(options) => run::run(&image(&[Purpose::Run], false)?, &options),
     }

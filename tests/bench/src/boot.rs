@@ -1,0 +1,142 @@
+//! `./isthmus bench boot`: how big, how quick, how quiet the appliance is.
+//!
+//! Everything is counted under TCG, where instruction counts hardly differ from run to run. Times are
+//! those of this machine.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use boot_tests::peer::Peer;
+use boot_tests::{boot, image};
+use launch::progress;
+use launch::qemu::{Disk, Nic, Spec};
+use tempfile::NamedTempFile;
+
+use crate::instructions::{Counters, Plugin};
+use crate::report::Report;
+
+const APPLIANCE: &str = "10.9.0.1";
+const DISK_BYTES: u64 = 16 << 20;
+
+/// Echoes that are counted, and how many are on their way at a time.
+const ECHOES: u64 = 2000;
+const ECHO_BYTES: usize = 64;
+
+/// Measures, writes `target/bench/boot.json`, and fails if a bar is missed.
+pub fn bench() -> Result<()> {
+    let plugin = Plugin::compile()?;
+    let mut report = Report::new("boot");
+    let image_bytes = std::fs::metadata(image()?)?.len();
+    report.add("image_bytes", image_bytes as f64, 2_097_152.0);
+    report.add("memory_floor_mib", f64::from(memory_floor()?), 32.0);
+    report.add("boot_instructions", boot_instructions(&plugin)?, 20_000_000.0);
+    report.add("boot_seconds", boot_seconds()?, 0.5);
+    report.add("udp_echo_instructions", udp_echo_instructions(&plugin)?, 3_000.0);
+    report.add("idle_instructions_per_second", idle_instructions(&plugin)?, 60_000.0);
+    report.close()
+}
+
+/// The machine that all figures are for: q35, PVH, one NIC and one disk.
+fn machine(nic: Nic, disk: &NamedTempFile) -> Result<Spec> {
+    disk.as_file().set_len(DISK_BYTES)?;
+    Ok(Spec::kernel(image()?).nic(nic).disk(Disk::new(disk.path())))
+}
+
+/// The smallest memory, in MiB, with which the prompt is reached.
+fn memory_floor() -> Result<u32> {
+    let step = progress::step("looking for the memory floor");
+    let (mut too_small, mut enough) = (8, 64);
+    while enough - too_small > 1 {
+        let middle = (too_small + enough) / 2;
+        step.at(&format!("{middle} MiB"));
+        let disk = NamedTempFile::new()?;
+        let mut vm = machine(Nic::user(), &disk)?.memory(middle).start()?;
+        // Where there is room it takes a fraction of a second.
+        let reached = vm.wait_for_within("isthmus> ", Duration::from_secs(5)).is_ok();
+        if reached { enough = middle } else { too_small = middle }
+    }
+    if enough == 64 {
+        bail!("64 MiB are not enough");
+    }
+    step.done("found");
+    Ok(enough)
+}
+
+/// Instructions from reset to the line that says ready.
+fn boot_instructions(plugin: &Plugin) -> Result<f64> {
+    median(3, "counting the boot", || {
+        let disk = NamedTempFile::new()?;
+        let counters = plugin.counters()?;
+        let mut vm = machine(Nic::user(), &disk)?.extra(counters.arguments()).start()?;
+        vm.wait_for(" ready")?;
+        Ok(counters.read()? as f64)
+    })
+}
+
+/// Seconds from the start of QEMU to the line that says ready.
+fn boot_seconds() -> Result<f64> {
+    median(5, "timing the boot", || {
+        let disk = NamedTempFile::new()?;
+        let mut vm = machine(Nic::user(), &disk)?.start()?;
+        vm.wait_for(" ready")?;
+        Ok(vm.age().as_secs_f64())
+    })
+}
+
+/// Instructions for one UDP echo, the whole way from the halted loop and back to it.
+fn udp_echo_instructions(plugin: &Plugin) -> Result<f64> {
+    let step = progress::step("counting UDP echoes");
+    let disk = NamedTempFile::new()?;
+    let counters = plugin.counters()?;
+    let mut peer = Peer::new(&["10.9.0.2/24"])?;
+    // Halting at once: otherwise the wait for more traffic would be counted as part of every echo.
+    let settings = format!(
+        "isthmus.net.0.address={APPLIANCE}/24 isthmus.services.udp_echo=true isthmus.system.idle_after_us=0"
+    );
+    let spec = machine(peer.nic(), &disk)?.append(&settings).extra(counters.arguments());
+    let _vm = boot(spec)?;
+    let payload = [0x5a; ECHO_BYTES];
+    for _ in 0..100 {
+        peer.echo(APPLIANCE, &payload)?;
+    }
+    let idle = rate(&counters, Duration::from_secs(2))?;
+    let (before, started) = (counters.read()?, Instant::now());
+    for _ in 0..ECHOES {
+        peer.echo(APPLIANCE, &payload)?;
+    }
+    let counted = (counters.read()? - before) as f64;
+    let others = idle * started.elapsed().as_secs_f64();
+    step.done(&format!("{ECHOES} echoes"));
+    Ok(((counted - others) / ECHOES as f64).round())
+}
+
+/// Instructions per second when nothing is asked of it.
+fn idle_instructions(plugin: &Plugin) -> Result<f64> {
+    let step = progress::step("counting while idle");
+    let disk = NamedTempFile::new()?;
+    let counters = plugin.counters()?;
+    let settings = format!("isthmus.net.0.address={APPLIANCE}/24");
+    let peer = Peer::new(&["10.9.0.2/24"])?;
+    let spec = machine(peer.nic(), &disk)?.append(&settings).extra(counters.arguments());
+    let _vm = boot(spec)?;
+    std::thread::sleep(Duration::from_secs(2)); // whatever follows the boot is over by then
+    let idle = rate(&counters, Duration::from_secs(5))?;
+    step.done("5 s");
+    Ok(idle.round())
+}
+
+/// Instructions per second over `time`.
+fn rate(counters: &Counters, time: Duration) -> Result<f64> {
+    let (before, started) = (counters.read()?, Instant::now());
+    std::thread::sleep(time);
+    Ok((counters.read()? - before) as f64 / started.elapsed().as_secs_f64())
+}
+
+/// The median of an odd number of runs.
+fn median(runs: usize, what: &str, mut measure: impl FnMut() -> Result<f64>) -> Result<f64> {
+    let step = progress::step(what);
+    let mut values = (0..runs).map(|_| measure()).collect::<Result<Vec<f64>>>()?;
+    values.sort_by(f64::total_cmp);
+    step.done(&format!("{runs} runs"));
+    values.get(runs / 2).copied().context("a median needs a run")
+}

@@ -1,0 +1,60 @@
+/* QEMU TCG plugin: counts the guest instructions that each virtual CPU executes, in a shared file of
+ * 16 64-bit numbers, so that the counts can be read while the guest runs.
+ * Format: QEMU, docs/devel/tcg-plugins and include/qemu/qemu-plugin.h. That header is in no Debian
+ * package, so the few declarations it takes are repeated here; they are the same in every version of the
+ * interface from 1 (QEMU 7.2) on. API_VERSION is what the QEMU at hand accepts.
+ * Use: -plugin icount.so,counters=FILE */
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define COUNTERS 16
+
+typedef uint64_t qemu_plugin_id_t;
+struct qemu_plugin_tb;
+enum qemu_plugin_cb_flags { QEMU_PLUGIN_CB_NO_REGS };
+
+typedef void (*translated_cb)(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
+typedef void (*executed_cb)(unsigned int vcpu, void *userdata);
+void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id, translated_cb cb);
+void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *tb, executed_cb cb,
+                                          enum qemu_plugin_cb_flags flags, void *userdata);
+size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
+
+EXPORT int qemu_plugin_version = API_VERSION;
+
+static volatile uint64_t *counters;
+
+static void executed(unsigned int vcpu, void *instructions)
+{
+    counters[vcpu % COUNTERS] += (uintptr_t)instructions;
+}
+
+static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+{
+    (void)id;
+    void *instructions = (void *)(uintptr_t)qemu_plugin_tb_n_insns(tb);
+    qemu_plugin_register_vcpu_tb_exec_cb(tb, executed, QEMU_PLUGIN_CB_NO_REGS, instructions);
+}
+
+EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **argv)
+{
+    (void)info;
+    if (argc != 1 || strncmp(argv[0], "counters=", 9) != 0)
+        return -1;
+    int file = open(argv[0] + 9, O_RDWR | O_CREAT, 0600);
+    if (file < 0 || ftruncate(file, COUNTERS * sizeof *counters) != 0)
+        return -1;
+    void *mapped = mmap(NULL, COUNTERS * sizeof *counters, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    if (mapped == MAP_FAILED)
+        return -1;
+    counters = mapped;
+    qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
+    return 0;
+}

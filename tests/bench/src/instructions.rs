@@ -1,0 +1,79 @@
+//! Counting a guest's instructions with a QEMU plugin.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use launch::{command, workspace};
+
+const SOURCE: &str = include_str!("icount.c");
+const COUNTERS: usize = 16;
+
+/// The compiled plugin.
+pub struct Plugin {
+    library: PathBuf,
+}
+
+/// The counters of one run of QEMU.
+pub struct Counters {
+    file: tempfile::NamedTempFile,
+    argument: String,
+}
+
+impl Plugin {
+    /// Compiles the plugin for the installed QEMU.
+    pub fn compile() -> Result<Plugin> {
+        let api =
+            api_version(&command::output(Command::new("qemu-system-x86_64").arg("--version"))?);
+        let directory = workspace::target().join("bench");
+        fs::create_dir_all(&directory)?;
+        let source = directory.join("icount.c");
+        fs::write(&source, SOURCE)?;
+        let library = directory.join("icount.so");
+        let mut cc = Command::new("cc");
+        cc.args(["-O2", "-Wall", "-shared", "-fPIC"]).arg(format!("-DAPI_VERSION={api}"));
+        command::run(cc.arg("-o").arg(&library).arg(&source))?;
+        Ok(Plugin { library })
+    }
+
+    /// Fresh counters, all 0.
+    pub fn counters(&self) -> Result<Counters> {
+        let file = tempfile::NamedTempFile::new()?;
+        let argument = format!("{},counters={}", self.library.display(), file.path().display());
+        Ok(Counters { file, argument })
+    }
+}
+
+impl Counters {
+    /// What QEMU needs to be told to count here.
+    pub fn arguments(&self) -> [String; 2] {
+        ["-plugin".into(), self.argument.clone()]
+    }
+
+    /// Instructions executed so far by all CPUs together.
+    pub fn read(&self) -> Result<u64> {
+        let mut bytes = [0; COUNTERS * 8];
+        self.file.as_file().read_exact_at(&mut bytes, 0).context("the plugin made no counters")?;
+        let counts = bytes.as_chunks::<8>().0.iter();
+        Ok(counts.map(|count| u64::from_ne_bytes(*count)).sum())
+    }
+}
+
+/// The plugin interface that this QEMU accepts: 1 before 9.0, from then on at least 2.
+fn api_version(version: &str) -> u32 {
+    let major = version.split("version ").nth(1).and_then(|v| v.split('.').next()?.parse().ok());
+    if major.unwrap_or(10) < 9 { 1 } else { 2 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interface_follows_the_version() {
+        assert_eq!(api_version("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)"), 1);
+        assert_eq!(api_version("QEMU emulator version 10.0.2 (Debian 1:10)"), 2);
+    }
+}

@@ -1,0 +1,33 @@
+//! Benchmarks of the appliance, run by `./isthmus bench SUITE`, which builds the image first.
+
+mod boot;
+mod instructions;
+mod report;
+
+use std::process::ExitCode;
+
+use clap::{Parser, ValueEnum};
+
+#[derive(Parser)]
+struct Arguments {
+    suite: Suite,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Suite {
+    /// Size, memory, boot, UDP echo, idling
+    Boot,
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().suite {
+        Suite::Boot => boot::bench(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

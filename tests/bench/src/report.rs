@@ -1,0 +1,111 @@
+//! What a benchmark found: a flat JSON document and a table beside its bars.
+
+use std::fs;
+
+use anyhow::{Result, bail};
+use launch::workspace;
+use serde_json::{Map, Number, Value};
+
+/// The figures of one suite.
+pub struct Report {
+    suite: &'static str,
+    figures: Vec<Figure>,
+}
+
+struct Figure {
+    key: &'static str,
+    value: f64,
+    /// The value that must not be exceeded.
+    bar: f64,
+}
+
+impl Report {
+    /// An empty report for `suite`.
+    pub fn new(suite: &'static str) -> Report {
+        Report { suite, figures: Vec::new() }
+    }
+
+    /// Adds a figure and prints it.
+    pub fn add(&mut self, key: &'static str, value: f64, bar: f64) {
+        eprintln!("{key}: {}", number(value));
+        self.figures.push(Figure { key, value, bar });
+    }
+
+    /// Writes `target/bench/SUITE.json`, prints the table, and fails if a bar is missed.
+    pub fn close(self) -> Result<()> {
+        let directory = workspace::target().join("bench");
+        fs::create_dir_all(&directory)?;
+        let file = directory.join(format!("{}.json", self.suite));
+        fs::write(&file, format!("{:#}\n", self.json()))?;
+        println!("\n| key | measured | bar | |\n|---|--:|--:|---|");
+        for figure in &self.figures {
+            let verdict = if figure.holds() { "holds" } else { "MISSED" };
+            let (value, bar) = (number(figure.value), number(figure.bar));
+            println!("| `{}` | {value} | ≤ {bar} | {verdict} |", figure.key);
+        }
+        println!("\n{}", file.display());
+        let missed = self.figures.iter().filter(|figure| !figure.holds());
+        let missed: Vec<&str> = missed.map(|figure| figure.key).collect();
+        if !missed.is_empty() {
+            bail!("bars missed: {}", missed.join(", "));
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Value {
+        let mut document = Map::new();
+        for figure in &self.figures {
+            let whole = figure.value.fract() == 0.0;
+            let value = if whole {
+                Some(Number::from(figure.value as u64))
+            } else {
+                Number::from_f64(figure.value)
+            };
+            document.insert(figure.key.into(), value.map_or(Value::Null, Value::Number));
+        }
+        Value::Object(document)
+    }
+}
+
+impl Figure {
+    fn holds(&self) -> bool {
+        self.value <= self.bar
+    }
+}
+
+/// With thousands separated, or with three decimals when small and not whole.
+fn number(value: f64) -> String {
+    if value.fract() != 0.0 && value < 100.0 {
+        return format!("{value:.3}");
+    }
+    let digits = format!("{value:.0}");
+    let mut grouped = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_grouped() {
+        assert_eq!(number(2_097_152.0), "2,097,152");
+        assert_eq!(number(999.0), "999");
+        assert_eq!(number(0.25), "0.250");
+    }
+
+    #[test]
+    fn the_document_is_flat() {
+        let mut report = Report::new("x");
+        report.add("a", 3.0, 4.0);
+        report.add("b", 0.5, 0.4);
+        assert_eq!(report.json().to_string(), r#"{"a":3,"b":0.5}"#);
+        assert!(report.figures[0].holds() && !report.figures[1].holds());
+    }
+}
