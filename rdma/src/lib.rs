@@ -5,7 +5,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-pub mod roce;
 pub mod rnbd;
+pub mod roce;
 pub mod rtrs;
 pub mod verbs;
+pub mod volume;

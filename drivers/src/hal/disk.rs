@@ -35,6 +35,8 @@ bitflags::bitflags! {
         const DISCARD = 4;
         /// Takes write-zeroes.
         const WRITE_ZEROES = 8;
+        /// Forgets sectors beyond recovery.
+        const SECURE_ERASE = 16;
     }
 }
 

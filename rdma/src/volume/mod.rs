@@ -1,0 +1,166 @@
+//! Volumes: what the storage gateway exports. A volume answers requests at once (RAM) or later
+//! (disks); data moves between the volume and windows that the caller names, and a volume whose
+//! data already lies in DMA memory lends it out instead of copying it.
+
+mod disk;
+mod ram;
+mod set;
+#[cfg(test)]
+mod tests;
+
+pub use disk::DiskVolume;
+pub use ram::RamVolume;
+pub use set::{VolumeId, Volumes};
+
+use core::fmt;
+use drivers::hal::{Features, Geometry, Window};
+
+/// What a request does. Sectors are of 512 bytes, aligned to the logical block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write {
+        /// On stable storage when it completes, with everything that completed before.
+        durable: bool,
+    },
+    /// Makes all completed writes durable.
+    Flush,
+    /// Forgets sectors; what they read as afterwards is open.
+    Discard {
+        /// How many.
+        sectors: u32,
+    },
+    /// Zeroes sectors.
+    WriteZeroes {
+        /// How many.
+        sectors: u32,
+    },
+    /// Forgets sectors beyond recovery.
+    SecureErase {
+        /// How many.
+        sectors: u32,
+    },
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// The caller's name for it.
+    pub tag: u64,
+    /// What to do.
+    pub operation: Operation,
+    /// First sector (unused by flush).
+    pub sector: u64,
+    /// Memory to read into or write from (unused by the others), a multiple of the logical block.
+    pub data: Window,
+}
+
+/// How a request was taken.
+#[derive(Clone, Copy, Debug)]
+pub enum Submitted {
+    /// It is done already.
+    Done,
+    /// It was a read, and its data lies here; valid until the next request on this volume that
+    /// changes these sectors.
+    Lent(Window),
+    /// Its completion follows.
+    Pending,
+}
+
+/// Why a request was refused, or failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeError {
+    /// As many in flight as the volume holds: try again after a completion.
+    Busy,
+    /// Not a whole number of logical blocks, or larger than the volume takes at once.
+    Invalid,
+    /// Past the end.
+    PastEnd,
+    /// The volume is read-only.
+    ReadOnly,
+    /// The volume cannot do this.
+    Unsupported,
+    /// The medium failed.
+    Io,
+}
+
+impl fmt::Display for VolumeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            VolumeError::Busy => "too many requests in flight",
+            VolumeError::Invalid => "misaligned or too large",
+            VolumeError::PastEnd => "past the end of the volume",
+            VolumeError::ReadOnly => "the volume is read-only",
+            VolumeError::Unsupported => "the volume cannot do this",
+            VolumeError::Io => "the medium failed",
+        })
+    }
+}
+
+/// The end of a request that was pending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Tag of the request.
+    pub tag: u64,
+    /// How it went. An error concerns this request alone.
+    pub result: Result<(), VolumeError>,
+}
+
+/// A volume, owned by one loop. Nothing here blocks or allocates.
+pub trait Volume {
+    /// Shape of the volume; its size may change.
+    fn geometry(&self) -> Geometry;
+    /// Takes a request.
+    fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError>;
+    /// Tells the device, if there is one, of what was submitted.
+    fn flush_queue(&mut self);
+    /// The next completion, if any.
+    fn poll(&mut self) -> Option<Completion>;
+}
+
+/// Whether a request makes sense for a volume of that shape: what every volume checks first.
+fn check(geometry: &Geometry, request: &Request) -> Result<(), VolumeError> {
+    let feature = |wanted| match geometry.features.contains(wanted) {
+        true => Ok(()),
+        false => Err(VolumeError::Unsupported),
+    };
+    let at_most = |sectors: u32, limit: u32| match sectors <= limit {
+        true => Ok(u64::from(sectors)),
+        false => Err(VolumeError::Invalid),
+    };
+    let data = || match request.data.len() % 512 {
+        0 => Ok(request.data.len() as u64 / 512),
+        _ => Err(VolumeError::Invalid),
+    };
+    if !matches!(request.operation, Operation::Read | Operation::Flush)
+        && geometry.features.contains(Features::READ_ONLY)
+    {
+        return Err(VolumeError::ReadOnly);
+    }
+    let sectors = match request.operation {
+        Operation::Flush => return Ok(()),
+        Operation::Read | Operation::Write { .. } => data()?,
+        Operation::Discard { sectors } => {
+            feature(Features::DISCARD)?;
+            at_most(sectors, geometry.max_discard_sectors)?
+        }
+        Operation::WriteZeroes { sectors } => {
+            feature(Features::WRITE_ZEROES)?;
+            at_most(sectors, geometry.max_write_zeroes_sectors)?
+        }
+        Operation::SecureErase { sectors } => {
+            feature(Features::SECURE_ERASE)?;
+            at_most(sectors, geometry.max_discard_sectors)?
+        }
+    };
+    let block = u64::from(geometry.logical_block / 512).max(1);
+    if request.sector % block != 0 || sectors % block != 0 {
+        return Err(VolumeError::Invalid);
+    }
+    match request.sector.checked_add(sectors) {
+        Some(end) if end <= geometry.sectors => Ok(()),
+        _ => Err(VolumeError::PastEnd),
+    }
+}

@@ -1,0 +1,70 @@
+//! A volume in DMA memory. Reads lend its memory out, so that it is sent from where it lies.
+
+use super::{Completion, Operation, Request, Submitted, Volume, VolumeError, check};
+use drivers::hal::{Features, Geometry, Window};
+
+/// Largest discard or write-zeroes in sectors (1 MiB), so that none holds the loop up for long.
+const MAX_ZEROES: u32 = 2048;
+
+/// A RAM volume. What is written to it is gone with the power, flushed or not.
+#[derive(Debug)]
+pub struct RamVolume {
+    memory: Window,
+    geometry: Geometry,
+}
+
+impl RamVolume {
+    /// A volume over `memory`; a rest that fills no block of 4 KiB is left unused.
+    pub fn new(memory: Window, read_only: bool) -> Self {
+        let mut features = Features::DISCARD | Features::WRITE_ZEROES | Features::SECURE_ERASE;
+        features.set(Features::READ_ONLY, read_only);
+        let geometry = Geometry {
+            sectors: (memory.len() / 4096 * 8) as u64,
+            logical_block: 512,
+            physical_block: 4096,
+            max_transfer: u32::MAX,
+            max_discard_sectors: MAX_ZEROES,
+            discard_granularity: 4096,
+            max_write_zeroes_sectors: MAX_ZEROES,
+            features,
+        };
+        RamVolume { memory, geometry }
+    }
+
+    /// Its memory, to be given back to the arena once nothing uses the volume.
+    pub fn into_memory(self) -> Window {
+        self.memory
+    }
+}
+
+impl Volume for RamVolume {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
+        check(&self.geometry, request)?;
+        // Sectors were checked against the size of the memory: the products do not overflow.
+        let part = |bytes: usize| {
+            self.memory.slice(request.sector as usize * 512, bytes).ok_or(VolumeError::PastEnd)
+        };
+        match request.operation {
+            Operation::Read => return Ok(Submitted::Lent(part(request.data.len())?)),
+            Operation::Write { .. } => {
+                let part = part(request.data.len())?;
+                part.write_window(0, &request.data).map_err(|_| VolumeError::PastEnd)?;
+            }
+            Operation::Flush => {}
+            Operation::Discard { sectors }
+            | Operation::WriteZeroes { sectors }
+            | Operation::SecureErase { sectors } => part(sectors as usize * 512)?.fill(0),
+        }
+        Ok(Submitted::Done)
+    }
+
+    fn flush_queue(&mut self) {}
+
+    fn poll(&mut self) -> Option<Completion> {
+        None
+    }
+}

@@ -1,0 +1,184 @@
+use super::*;
+use alloc::collections::VecDeque;
+use drivers::hal::{self, Arena, Disk, DiskError, SubmitError};
+use std::vec::Vec;
+
+/// A disk in memory with a cache that only a flush makes durable; completes in reverse order.
+struct ModelDisk {
+    geometry: Geometry,
+    cache: Window,
+    durable: Vec<u8>,
+    depth: usize,
+    queue: VecDeque<hal::Request>,
+    bad_sector: Option<u64>,
+}
+
+impl ModelDisk {
+    fn new(arena: &mut Arena, depth: usize) -> Self {
+        let geometry = Geometry {
+            sectors: 64,
+            logical_block: 512,
+            physical_block: 4096,
+            max_transfer: 2048,
+            max_discard_sectors: 16,
+            discard_granularity: 512,
+            max_write_zeroes_sectors: 0,
+            features: Features::VOLATILE_CACHE | Features::DISCARD,
+        };
+        let cache = arena.alloc(64 * 512, 512).unwrap();
+        let durable = alloc::vec![0; 64 * 512];
+        ModelDisk { geometry, cache, durable, depth, queue: VecDeque::new(), bad_sector: None }
+    }
+}
+
+impl Disk for ModelDisk {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+    fn depth(&self) -> usize {
+        self.depth
+    }
+    fn submit(&mut self, request: &hal::Request) -> Result<(), SubmitError> {
+        assert!(request.data.len() <= 2048, "parts fit the disk");
+        if self.queue.len() == self.depth {
+            return Err(SubmitError::Full);
+        }
+        self.queue.push_back(*request);
+        Ok(())
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<hal::Completion> {
+        let request = self.queue.pop_back()?;
+        let at = request.sector as usize * 512;
+        let bad = self.bad_sector == Some(request.sector);
+        match request.operation {
+            _ if bad => {}
+            hal::Operation::Read => {
+                let part = self.cache.slice(at, request.data.len()).unwrap();
+                request.data.write_window(0, &part).unwrap();
+            }
+            hal::Operation::Write => self.cache.write_window(at, &request.data).unwrap(),
+            hal::Operation::Flush => self.cache.read(0, &mut self.durable).unwrap(),
+            hal::Operation::Discard { sectors } => {
+                self.cache.slice(at, sectors as usize * 512).unwrap().fill(0)
+            }
+            hal::Operation::WriteZeroes { .. } => unreachable!("not offered"),
+        }
+        let result = if bad { Err(DiskError::Io) } else { Ok(()) };
+        Some(hal::Completion { tag: request.tag, result })
+    }
+    fn set_interrupts(&mut self, _: bool) {}
+    fn interrupts(&self) -> u64 {
+        0
+    }
+}
+
+fn request(tag: u64, operation: Operation, sector: u64, data: Window) -> Request {
+    Request { tag, operation, sector, data }
+}
+
+fn filled(arena: &mut Arena, len: usize, value: u8) -> Window {
+    let window = arena.alloc(len, 64).unwrap();
+    window.fill(value);
+    window
+}
+
+fn bytes(window: &Window) -> Vec<u8> {
+    let mut all = alloc::vec![0; window.len()];
+    window.read(0, &mut all).unwrap();
+    all
+}
+
+#[test]
+fn ram_reads_what_was_written_and_lends_it() {
+    let mut arena = Arena::on_heap(1 << 18);
+    let memory = arena.alloc(1 << 16, 4096).unwrap();
+    let mut ram = RamVolume::new(memory, false);
+    let data = filled(&mut arena, 1024, 7);
+    let write = Operation::Write { durable: false };
+    assert!(matches!(ram.submit(&request(1, write, 3, data)), Ok(Submitted::Done)));
+    let Ok(Submitted::Lent(lent)) = ram.submit(&request(2, Operation::Read, 2, data)) else {
+        panic!("a RAM volume lends")
+    };
+    assert_eq!(lent.bus_address(), memory.bus_address() + 1024);
+    assert_eq!(bytes(&lent), [[0; 512], [7; 512]].concat());
+    let zero = Operation::WriteZeroes { sectors: 1 };
+    assert!(ram.submit(&request(3, zero, 3, Window::empty())).is_ok());
+    assert_eq!(bytes(&lent), [0; 1024]);
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused() {
+    let mut arena = Arena::on_heap(1 << 18);
+    let memory = arena.alloc(1 << 16, 4096).unwrap();
+    let data = filled(&mut arena, 1024, 7);
+    let mut ram = RamVolume::new(memory, false);
+    let write = Operation::Write { durable: true };
+    let mut refused =
+        |operation, sector, data| ram.submit(&request(0, operation, sector, data)).err();
+    assert_eq!(refused(write, 127, data), Some(VolumeError::PastEnd));
+    assert_eq!(refused(write, u64::MAX, data), Some(VolumeError::PastEnd));
+    assert_eq!(refused(write, 0, data.slice(0, 100).unwrap()), Some(VolumeError::Invalid));
+    let discard = Operation::Discard { sectors: 4096 };
+    assert_eq!(refused(discard, 0, Window::empty()), Some(VolumeError::Invalid));
+    assert_eq!(refused(Operation::Flush, u64::MAX, Window::empty()), None);
+    let mut read_only = RamVolume::new(memory, true);
+    for operation in [write, discard, Operation::WriteZeroes { sectors: 1 }] {
+        let refused = read_only.submit(&request(0, operation, 0, data)).err();
+        assert_eq!(refused, Some(VolumeError::ReadOnly));
+    }
+    assert!(read_only.submit(&request(0, Operation::Read, 0, data)).is_ok());
+}
+
+#[test]
+fn a_disk_takes_large_requests_in_parts_and_durable_writes_reach_the_medium() {
+    let mut arena = Arena::on_heap(1 << 18);
+    let mut disk = DiskVolume::new(ModelDisk::new(&mut arena, 4), false);
+    let data = filled(&mut arena, 5120, 9);
+    let mut run = |operation, data| {
+        let pending = disk.submit(&request(5, operation, 8, data));
+        assert!(matches!(pending, Ok(Submitted::Pending)));
+        assert_eq!(disk.poll(), Some(Completion { tag: 5, result: Ok(()) }));
+        assert_eq!(disk.poll(), None);
+        disk.disk().durable[8 * 512..18 * 512].to_vec()
+    };
+    assert_eq!(run(Operation::Write { durable: false }, data), [0; 5120], "only in the cache");
+    assert_eq!(run(Operation::Flush, Window::empty()), [9; 5120]);
+    data.fill(4);
+    assert_eq!(run(Operation::Write { durable: true }, data), [4; 5120]);
+    data.fill(0);
+    run(Operation::Read, data);
+    assert_eq!(bytes(&data), [4; 5120]);
+    let unsupported = disk.submit(&request(6, Operation::SecureErase { sectors: 1 }, 0, data));
+    assert_eq!(unsupported.err(), Some(VolumeError::Unsupported));
+}
+
+#[test]
+fn a_full_disk_says_busy_and_an_error_stays_with_its_request() {
+    let mut arena = Arena::on_heap(1 << 18);
+    let mut model = ModelDisk::new(&mut arena, 2);
+    model.bad_sector = Some(4);
+    let mut disk = DiskVolume::new(model, false);
+    let data = filled(&mut arena, 512, 1);
+    let write = Operation::Write { durable: true };
+    assert!(disk.submit(&request(1, write, 4, data)).is_ok());
+    assert!(disk.submit(&request(2, write, 5, data)).is_ok());
+    assert_eq!(disk.submit(&request(3, write, 6, data)).err(), Some(VolumeError::Busy));
+    let mut ends = [disk.poll().unwrap(), disk.poll().unwrap()];
+    ends.sort_by_key(|end| end.tag);
+    assert_eq!(ends[0], Completion { tag: 1, result: Err(VolumeError::Io) });
+    assert_eq!(ends[1], Completion { tag: 2, result: Ok(()) });
+    assert!(disk.submit(&request(3, write, 6, data)).is_ok());
+}
+
+#[test]
+fn volumes_have_one_name_each() {
+    let mut arena = Arena::on_heap(1 << 16);
+    let memory = arena.alloc(1 << 15, 4096).unwrap();
+    let mut volumes = Volumes::new();
+    let name = crate::rtrs::Name::new("ram0").unwrap();
+    let id = volumes.add(name, alloc::boxed::Box::new(RamVolume::new(memory, false))).unwrap();
+    assert!(volumes.add(name, alloc::boxed::Box::new(RamVolume::new(memory, false))).is_none());
+    assert_eq!(volumes.find("ram0"), Some(id));
+    assert_eq!(volumes.get(id).unwrap().geometry().sectors, 64);
+}
