@@ -1,8 +1,20 @@
-//! Building the image: the kernel bundle, the program, the link.
+//! Building the image: the kernel's source, the kernel bundle, the program, the link.
 
-use std::path::PathBuf;
+mod bundle;
+mod hermit;
+mod kernel_source;
+mod program;
+mod smp;
+mod toolchain;
 
-use anyhow::{Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::{command, workspace};
+use toolchain::Toolchain;
 
 /// What to build.
 #[derive(Clone, Debug, Default)]
@@ -22,7 +34,51 @@ pub struct Image {
     pub uhyve: Option<PathBuf>,
 }
 
+/// How an image is started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// By itself: the boot stub is linked in.
+    SelfBooting,
+    /// By a loader that knows Hermit (uhyve).
+    Hermit,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::SelfBooting => "boot",
+            Kind::Hermit => "hermit",
+        }
+    }
+}
+
 /// Builds the image, or finds it up to date.
-pub fn build(_options: &Options) -> Result<Image> {
-    bail!("the image cannot be built yet")
+pub fn build(options: &Options) -> Result<Image> {
+    let toolchain = Toolchain::find()?;
+    eprintln!("image compiler: {}", toolchain.version);
+    let kernel = kernel_source::prepare(&toolchain)?;
+    smp::assemble(&toolchain, &kernel)?;
+
+    let directory = workspace::target().join("isthmus");
+    fs::create_dir_all(&directory)?;
+    let bundle = bundle::build(&toolchain, &kernel, Kind::SelfBooting)?;
+    let program = program::build(&toolchain, &bundle, Kind::SelfBooting)?;
+    let (symbols, elf) = (directory.join("isthmus.symbols"), directory.join("isthmus.elf"));
+    fs::copy(&program, &symbols).context("could not keep the image's symbols")?;
+    strip(&symbols, &elf)?;
+
+    let mut image = Image { elf, symbols, uhyve: None };
+    if options.uhyve {
+        let bundle = bundle::build(&toolchain, &kernel, Kind::Hermit)?;
+        let program = program::build(&toolchain, &bundle, Kind::Hermit)?;
+        let uhyve = directory.join("isthmus-uhyve.elf");
+        strip(&program, &uhyve)?;
+        hermit::check(&uhyve)?;
+        image.uhyve = Some(uhyve);
+    }
+    Ok(image)
+}
+
+fn strip(from: &Path, to: &Path) -> Result<()> {
+    command::run(Command::new("strip").arg("--strip-all").arg("-o").args([to, from]))
 }

@@ -1,0 +1,23 @@
+//! Links the kernel bundle into the image. `./isthmus build` says where it is and what kind of image
+//! is wanted; without that (a check on the host) nothing is linked.
+
+use std::env;
+
+fn main() {
+    println!("cargo:rerun-if-env-changed=ISTHMUS_KERNEL");
+    println!("cargo:rerun-if-env-changed=ISTHMUS_IMAGE");
+    let Some(kernel) = env::var_os("ISTHMUS_KERNEL") else { return };
+    let kernel = kernel.to_string_lossy();
+    println!("cargo:rerun-if-changed={kernel}");
+    println!("cargo:rustc-link-arg-bins={kernel}");
+    // The kernel calls it, so it must survive; the kernel's own objects come too late to say so.
+    println!("cargo:rustc-link-arg-bins=--undefined=runtime_entry");
+    if env::var_os("ISTHMUS_IMAGE").is_some_and(|kind| kind == "hermit") {
+        println!("cargo:rustc-link-arg-bins=--entry=_start");
+    } else {
+        // 2 MiB is free under SeaBIOS, GRUB and OVMF; what lies below the image is lost to the kernel.
+        for argument in ["--no-pie", "--image-base=0x200000", "--entry=isthmus_pvh"] {
+            println!("cargo:rustc-link-arg-bins={argument}");
+        }
+    }
+}

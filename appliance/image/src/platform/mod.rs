@@ -1,0 +1,3 @@
+//! The machine under the appliance: Hermit, and PC hardware.
+
+pub mod uart;

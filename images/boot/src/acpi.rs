@@ -1,0 +1,114 @@
+//! Looking up ACPI tables (ACPI 6.5, chapter 5.2). Nothing of AML.
+
+/// The tables that a root pointer leads to.
+#[derive(Clone, Copy, Debug)]
+pub struct Tables {
+    root: &'static [u8],
+    /// Bytes of an entry of the root table: 4 (RSDT) or 8 (XSDT).
+    width: usize,
+}
+
+/// Larger tables are taken for nonsense.
+const MAX_TABLE: usize = 1 << 20;
+const HEADER: usize = 36;
+/// What the stub maps one to one.
+const MAPPED: u64 = 4 << 30;
+
+impl Tables {
+    /// The tables of the root pointer at `rsdp`; `None` if it is 0 or leads nowhere.
+    ///
+    /// # Safety
+    /// Memory below 4 GiB is mapped one to one, and firmware tables in it are not written any more.
+    pub unsafe fn new(rsdp: u64) -> Option<Self> {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { memory(rsdp, 36) }?;
+        if !bytes.starts_with(b"RSD PTR ") {
+            return None;
+        }
+        let (address, width) = match bytes[15] {
+            0 | 1 => (u64::from(u32_at(bytes, 16)?), 4),
+            _ => (u64_at(bytes, 24)?, 8),
+        };
+        // SAFETY: the caller's promise.
+        let root = unsafe { table(address) }?;
+        Some(Tables { root, width })
+    }
+
+    /// The table with this signature, header included.
+    pub fn find(&self, signature: &[u8; 4]) -> Option<&'static [u8]> {
+        self.root.get(HEADER..)?.chunks_exact(self.width).find_map(|entry| {
+            let mut address = [0; 8];
+            address[..self.width].copy_from_slice(entry);
+            // SAFETY: `new` was promised that memory below 4 GiB is mapped and tables stay as they are.
+            unsafe { table(u64::from_le_bytes(address)) }.filter(|t| t.starts_with(signature))
+        })
+    }
+
+    /// The first segment's configuration space from the MCFG table: (address, first bus, last bus).
+    pub fn ecam(&self) -> Option<(u64, u8, u8)> {
+        let mcfg = self.find(b"MCFG")?;
+        Some((u64_at(mcfg, 44)?, *mcfg.get(54)?, *mcfg.get(55)?))
+    }
+
+    /// I/O port of the power-management timer (3.579545 MHz) from the FADT.
+    pub fn pm_timer(&self) -> Option<u16> {
+        let port = u32_at(self.find(b"FACP")?, 76)?;
+        u16::try_from(port).ok().filter(|&p| p != 0)
+    }
+
+    /// I/O port and value that reset the machine, if the FADT names such a port.
+    pub fn reset_port(&self) -> Option<(u16, u8)> {
+        const RESET_REG_SUP: u32 = 1 << 10;
+        const SYSTEM_IO: u8 = 1;
+        let fadt = self.find(b"FACP")?;
+        if u32_at(fadt, 112)? & RESET_REG_SUP == 0 || *fadt.get(116)? != SYSTEM_IO {
+            return None;
+        }
+        Some((u16::try_from(u64_at(fadt, 120)?).ok()?, *fadt.get(128)?))
+    }
+
+    /// Addresses of the I/O APICs from the MADT.
+    pub fn io_apics(&self) -> impl Iterator<Item = u32> {
+        const IO_APIC: u8 = 1;
+        let mut rest = self.find(b"APIC").and_then(|t| t.get(44..)).unwrap_or_default();
+        core::iter::from_fn(move || {
+            while let [kind, len, ..] = *rest {
+                let entry = rest.get(..usize::from(len).max(2))?;
+                rest = &rest[entry.len()..];
+                if kind == IO_APIC {
+                    return u32_at(entry, 4);
+                }
+            }
+            None
+        })
+    }
+}
+
+fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(offset..offset + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(offset..offset + 8)?.try_into().ok()?))
+}
+
+/// # Safety
+/// As for [`Tables::new`].
+unsafe fn table(address: u64) -> Option<&'static [u8]> {
+    // SAFETY: the caller's promise.
+    let header = unsafe { memory(address, HEADER) }?;
+    let len = usize::try_from(u32_at(header, 4)?).ok()?;
+    // SAFETY: the caller's promise.
+    if (HEADER..=MAX_TABLE).contains(&len) { unsafe { memory(address, len) } } else { None }
+}
+
+/// # Safety
+/// As for [`Tables::new`].
+unsafe fn memory(address: u64, len: usize) -> Option<&'static [u8]> {
+    let end = address.checked_add(len as u64)?;
+    if address < 4096 || end > MAPPED {
+        return None;
+    }
+    // SAFETY: below 4 GiB, so mapped, and not written any more (the caller's promise); not in page 0.
+    Some(unsafe { core::slice::from_raw_parts(address as usize as *const u8, len) })
+}

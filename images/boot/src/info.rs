@@ -1,0 +1,97 @@
+//! What the stub found, as the image reads it. The two are compiled separately, hence `repr(C)`.
+
+use crate::{MemoryMap, Region};
+
+/// How the image was entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Protocol {
+    /// PVH: QEMU's `-kernel`, or the UEFI front end.
+    Pvh,
+    /// Multiboot2: GRUB.
+    Multiboot2,
+}
+
+/// How the clock was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ClockSource {
+    /// The hypervisor or the CPU says how fast its TSC is.
+    Cpuid,
+    /// Against the ACPI power-management timer.
+    PmTimer,
+    /// Against the 8254 interval timer.
+    Pit,
+}
+
+/// What the stub found and did.
+#[repr(C)]
+#[derive(Debug)]
+pub struct BootInfo {
+    /// How the image was entered.
+    pub protocol: Protocol,
+    /// How the clock was measured.
+    pub clock_source: ClockSource,
+    /// Frequency of the time-stamp counter in kHz.
+    pub tsc_khz: u64,
+    /// Frequency of the local APIC's timer, undivided, in kHz; 0 if it could not be measured.
+    pub apic_timer_khz: u64,
+    /// Physical address of the ACPI root pointer, 0 if there is none.
+    pub rsdp: u64,
+    /// All memory; the kernel got what is marked [`Kind::RAM`](crate::Kind::RAM).
+    pub memory: MemoryMap,
+    /// The DMA arena: identity mapped, unknown to the kernel.
+    pub arena: Region,
+    /// Address of the unmapped page (once bring-up is done) below the kernel's first stack.
+    pub stack_guard: u64,
+    /// The command line did not fit and lost its end.
+    pub command_line_truncated: bool,
+    command_line_len: usize,
+    command_line: [u8; Self::MAX_COMMAND_LINE],
+}
+
+impl BootInfo {
+    /// Longest command line that is kept, in bytes.
+    pub const MAX_COMMAND_LINE: usize = 4096;
+
+    /// Nothing found yet.
+    #[cfg(feature = "stub")]
+    pub(crate) const fn new() -> Self {
+        BootInfo {
+            protocol: Protocol::Pvh,
+            clock_source: ClockSource::Cpuid,
+            tsc_khz: 0,
+            apic_timer_khz: 0,
+            rsdp: 0,
+            memory: MemoryMap::new(),
+            arena: Region::NOWHERE,
+            stack_guard: 0,
+            command_line_truncated: false,
+            command_line_len: 0,
+            command_line: [0; Self::MAX_COMMAND_LINE],
+        }
+    }
+
+    #[cfg(feature = "stub")]
+    pub(crate) fn set_command_line(&mut self, bytes: &[u8]) {
+        let kept = &bytes[..bytes.len().min(Self::MAX_COMMAND_LINE)];
+        self.command_line[..kept.len()].copy_from_slice(kept);
+        self.command_line_len = kept.len();
+        self.command_line_truncated = kept.len() < bytes.len();
+    }
+
+    /// The command line; empty if it is not UTF-8.
+    pub fn command_line(&self) -> &str {
+        let bytes = self.command_line.get(..self.command_line_len).unwrap_or_default();
+        core::str::from_utf8(bytes).unwrap_or_default()
+    }
+}
+
+/// What the stub found, or `None` if the image was not booted by it (the standard Hermit image).
+/// Only for code that is linked with a kernel bundle, which defines `isthmus_boot_info`.
+pub fn boot_info() -> Option<&'static BootInfo> {
+    unsafe extern "C" {
+        safe fn isthmus_boot_info() -> Option<&'static BootInfo>;
+    }
+    isthmus_boot_info()
+}

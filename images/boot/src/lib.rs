@@ -1,0 +1,20 @@
+//! The boot stub: what runs before the kernel.
+//!
+//! It makes the image boot itself, without a separate loader: entered by PVH (QEMU's `-kernel`, the UEFI
+//! front end) or by Multiboot2 (GRUB) it makes the first page tables, collects the memory map, keeps the
+//! DMA arena out of the kernel's hands, measures the clock and enters Hermit's `_start`.
+//!
+//! The stub (feature `stub`) is linked into the kernel bundle. Without the feature this crate is what
+//! the image sees of it: [`BootInfo`] and how to get it.
+#![no_std]
+#[cfg(test)]
+extern crate std;
+
+pub mod acpi;
+mod info;
+mod memory_map;
+#[cfg(feature = "stub")]
+mod stub;
+
+pub use info::{BootInfo, ClockSource, Protocol, boot_info};
+pub use memory_map::{ArenaRequest, Kind, MemoryMap, Region, parse_size};

@@ -1,0 +1,144 @@
+# The entry points, in 32-bit mode: PVH (ebx = hvm_start_info) and Multiboot2 (eax = magic, ebx =
+# information). They map the first 4 GiB one to one (4 KiB pages for the first 2 MiB, because the kernel
+# remaps the page its other processors start in; 2 MiB pages above) and call
+# isthmus_stub(magic, information) in long mode. AT&T syntax.
+
+# Xen ELF note XEN_ELFNOTE_PHYS32_ENTRY: the PVH entry point (8 bytes, since the file is ELF64).
+.section .note.Xen, "a", @note
+.balign 4
+    .long 4, 8, 18
+    .asciz "Xen"
+    .quad isthmus_pvh
+
+# The Multiboot2 header, wrapped into a note so that the linker puts it within the file's first 32 KiB.
+.section .note.isthmus.multiboot2, "a", @note
+.balign 8
+    .long 8, (header_end - header_start), 2
+    .asciz "isthmus"
+    .balign 8
+header_start:
+    .long 0xe85250d6, 0, (header_end - header_start), -(0xe85250d6 + (header_end - header_start))
+    # wanted: memory map (6), command line (1), ACPI root pointer old (14) and new (15); optional
+    .balign 8
+1:  .short 1, 1
+    .long 2f - 1b
+    .long 6, 1, 14, 15
+2:  .balign 8
+    # entry address
+3:  .short 3, 0
+    .long 4f - 3b
+    .long isthmus_multiboot2
+4:  .balign 8
+    .short 0, 0
+    .long 8
+header_end:
+    .balign 8
+
+.section .text.isthmus_entry, "ax", @progbits
+.code32
+.global isthmus_pvh
+isthmus_pvh:
+    movl $0x336ec578, %eax     # the magic of hvm_start_info, to tell the two apart
+.global isthmus_multiboot2
+isthmus_multiboot2:
+    cli
+    cld
+    movl %eax, %edi
+    movl %ebx, %esi
+    movl $boot_stack_end, %esp
+
+    # first 2 MiB
+    movl $boot_first_table, %ebx
+    movl $0x3, %eax            # present, writable
+    xorl %ecx, %ecx
+1:  movl %eax, (%ebx,%ecx,8)
+    addl $0x1000, %eax
+    incl %ecx
+    cmpl $512, %ecx
+    jb 1b
+
+    # 0 to 4 GiB
+    movl $isthmus_page_directories, %ebx
+    movl $0x83, %eax           # present, writable, large
+    xorl %ecx, %ecx
+2:  movl %eax, (%ebx,%ecx,8)
+    addl $0x200000, %eax
+    incl %ecx
+    cmpl $2048, %ecx
+    jb 2b
+    movl $boot_first_table, %eax
+    orl $3, %eax
+    movl %eax, (%ebx)
+
+    movl $isthmus_directory_pointers, %ebx
+    movl $isthmus_page_directories, %eax
+    orl $3, %eax
+    xorl %ecx, %ecx
+3:  movl %eax, (%ebx,%ecx,8)
+    addl $0x1000, %eax
+    incl %ecx
+    cmpl $4, %ecx
+    jb 3b
+    movl $isthmus_directory_pointers, %eax
+    orl $3, %eax
+    movl %eax, boot_top_table
+
+    movl %cr4, %eax
+    orl $0x20, %eax            # PAE
+    movl %eax, %cr4
+    movl $boot_top_table, %eax
+    movl %eax, %cr3
+    movl $0xc0000080, %ecx     # EFER
+    rdmsr
+    orl $0x900, %eax           # LME, NXE
+    wrmsr
+    movl %cr0, %eax
+    andl $0x9fffffff, %eax     # caches on
+    orl $0x80010001, %eax      # PG, WP, PE
+    movl %eax, %cr0
+    lgdt boot_gdt_pointer
+    ljmp $8, $boot_long_mode
+
+.code64
+boot_long_mode:
+    movl $16, %eax
+    movl %eax, %ds
+    movl %eax, %es
+    movl %eax, %ss
+    xorl %eax, %eax
+    movl %eax, %fs
+    movl %eax, %gs
+    movl %edi, %edi
+    movl %esi, %esi
+    leaq boot_stack_end(%rip), %rsp
+    xorl %ebp, %ebp
+    call isthmus_stub
+5:  cli
+    hlt
+    jmp 5b
+
+.section .rodata.isthmus_entry, "a", @progbits
+.balign 8
+boot_gdt:
+    .quad 0
+    .quad 0x00af9a000000ffff   # 64-bit code
+    .quad 0x00cf92000000ffff   # data
+boot_gdt_pointer:
+    .short 23
+    .long boot_gdt
+    .long 0
+
+.section .bss.isthmus_entry, "aw", @nobits
+.balign 4096
+boot_top_table: .skip 4096
+.global isthmus_directory_pointers
+isthmus_directory_pointers: .skip 4096
+.global isthmus_page_directories
+isthmus_page_directories: .skip 4096 * 4
+boot_first_table: .skip 4096
+# The stub's stack becomes the kernel's first stack, which is 32 KiB. The page below is unmapped later.
+.global isthmus_stack_guard
+isthmus_stack_guard: .skip 4096
+.global isthmus_stack
+isthmus_stack: .skip 0x8000
+boot_stack_end:

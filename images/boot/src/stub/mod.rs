@@ -1,0 +1,90 @@
+//! From the entry point to the kernel, in order. The stub is alone on the machine and has no heap.
+//!
+//! What the kernel wants (hermit-kernel 0.11): long mode, memory mapped one to one and writable, a
+//! memory map in ascending order as a device tree, and no interrupt before its own set-up.
+
+mod clock;
+mod fdt;
+mod handover;
+mod interrupts;
+mod multiboot2;
+mod paging;
+mod physical;
+mod pvh;
+mod uart;
+
+use crate::acpi::Tables;
+use crate::{ArenaRequest, BootInfo, Protocol};
+use core::ptr::addr_of_mut;
+
+core::arch::global_asm!(include_str!("entry.s"), options(att_syntax));
+
+/// The kernel's lists of free memory hold 16 ranges before they want a heap; each region can be split.
+const MAX_REGIONS: usize = 8;
+
+static mut BOOT_INFO: BootInfo = BootInfo::new();
+
+/// What the image asks for by [`crate::boot_info`].
+#[unsafe(no_mangle)]
+extern "C" fn isthmus_boot_info() -> Option<&'static BootInfo> {
+    // SAFETY: written only by the stub, which ended before anybody could call this.
+    Some(unsafe { &*addr_of_mut!(BOOT_INFO) })
+}
+
+/// Called by the entry point in long mode, with the magic number of the boot protocol and the address
+/// of its information.
+#[unsafe(no_mangle)]
+extern "C" fn isthmus_stub(magic: u32, information: u32) -> ! {
+    // SAFETY: the only processor, and this function is entered once.
+    let boot = unsafe { &mut *addr_of_mut!(BOOT_INFO) };
+    match magic {
+        pvh::MAGIC => {
+            boot.protocol = Protocol::Pvh;
+            pvh::read(boot, information.into());
+        }
+        multiboot2::MAGIC => {
+            boot.protocol = Protocol::Multiboot2;
+            multiboot2::read(boot, information.into());
+        }
+        _ => fatal("entered by something that is neither PVH nor Multiboot2"),
+    }
+    if boot.memory.regions().is_empty() {
+        fatal("the boot loader gave no memory map");
+    }
+    if boot.rsdp == 0 {
+        boot.rsdp = physical::find_rsdp();
+    }
+    paging::uncache_devices(&boot.memory);
+    // SAFETY: the entry point mapped the first 4 GiB one to one; firmware is done with its tables.
+    let acpi = unsafe { Tables::new(boot.rsdp) };
+
+    let (image_start, image_end) = handover::image();
+    boot.memory.keep(image_start, image_end);
+    let asked = boot.command_line().split_ascii_whitespace();
+    let bytes = asked.filter_map(|w| w.strip_prefix("isthmus.memory.arena=")).last();
+    let bytes = bytes.map(|b| b.trim_matches('"')).and_then(crate::parse_size);
+    match boot.memory.keep_arena(&ArenaRequest { bytes, image_end }) {
+        Some(arena) => boot.arena = arena,
+        None => fatal("not enough memory: give the machine at least 24 MiB"),
+    }
+    paging::map_arena(boot);
+    boot.memory.hand_over(MAX_REGIONS);
+    boot.stack_guard = handover::stack_guard();
+
+    interrupts::mask_all(acpi.as_ref());
+    clock::measure(boot, acpi.as_ref());
+    handover::enter_kernel(boot)
+}
+
+/// Says why the machine cannot boot, and ends. Tests see exit code 37 (as `power_off(2)` of the image).
+fn fatal(reason: &str) -> ! {
+    uart::print("isthmus: cannot boot: ");
+    uart::print(reason);
+    uart::print("\r\n");
+    // SAFETY: QEMU's isa-debug-exit, if it is there; the port is unused elsewhere.
+    unsafe { x86_64::instructions::port::Port::<u32>::new(0xf4).write(0x12) };
+    loop {
+        x86_64::instructions::interrupts::disable();
+        x86_64::instructions::hlt();
+    }
+}

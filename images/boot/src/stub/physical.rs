@@ -1,0 +1,45 @@
+//! Reading what the boot loader and the firmware left in memory below 4 GiB.
+
+/// What the entry point mapped one to one.
+const MAPPED: u64 = 4 << 30;
+
+/// A copy of what lies at `address` (any alignment).
+///
+/// # Safety
+/// Any bit pattern is a valid `T`.
+pub unsafe fn read<T: Copy>(address: u64) -> T {
+    check(address, size_of::<T>() as u64);
+    // SAFETY: mapped (checked), and any bit pattern is a valid T (promised).
+    unsafe { (address as usize as *const T).read_unaligned() }
+}
+
+/// The bytes of a NUL-terminated string; empty if there is none.
+pub fn string(address: u64) -> &'static [u8] {
+    if address == 0 {
+        return &[];
+    }
+    let mut len = 0;
+    // SAFETY: any byte is a u8.
+    while unsafe { read::<u8>(address + len) } != 0 {
+        len += 1;
+    }
+    // SAFETY: each byte was just read; the boot loader is gone and does not write any more.
+    unsafe { core::slice::from_raw_parts(address as usize as *const u8, len as usize) }
+}
+
+/// Looks for the ACPI root pointer where a BIOS puts it (ACPI 6.5, 5.2.5.1); 0 if it is not there.
+pub fn find_rsdp() -> u64 {
+    // SAFETY: any two bytes are a u16.
+    let extended_bios_data = u64::from(unsafe { read::<u16>(0x40e) }) << 4;
+    let places = [(extended_bios_data, extended_bios_data + 1024), (0xe_0000, 0x10_0000)];
+    let candidates =
+        places.into_iter().filter(|p| p.0 >= 0x1000).flat_map(|(s, e)| (s..e).step_by(16));
+    // SAFETY: any eight bytes are an array of bytes.
+    candidates.into_iter().find(|&a| unsafe { read::<[u8; 8]>(a) } == *b"RSD PTR ").unwrap_or(0)
+}
+
+fn check(address: u64, len: u64) {
+    if address.checked_add(len).is_none_or(|end| end > MAPPED) {
+        super::fatal("the boot loader left its information above 4 GiB");
+    }
+}

@@ -1,0 +1,66 @@
+//! The kernel bundle: Hermit and the boot stub as one relocatable object, with only those symbols
+//! visible that the program may use. It is compiled for another target (soft float, no `std`) with its
+//! own copy of `core`, which must not meet the program's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::Kind;
+use super::toolchain::Toolchain;
+use crate::{command, workspace};
+
+const TARGET: &str = "x86_64-unknown-none";
+
+/// What stays visible: Hermit's system calls, the entry points, and the C functions that compilers
+/// call (`x86_64-unknown-hermit` expects them of the kernel).
+const VISIBLE: &[&str] = &[
+    "sys_*",
+    "_start",
+    "isthmus_pvh",
+    "isthmus_multiboot2",
+    "isthmus_boot_info",
+    "runtime_entry",
+    "memcpy",
+    "memmove",
+    "memset",
+    "memcmp",
+    "bcmp",
+    "strlen",
+];
+
+/// Builds the bundle from the kernel's source and returns the object.
+pub fn build(toolchain: &Toolchain, kernel: &Path, kind: Kind) -> Result<PathBuf> {
+    let target = workspace::target().join("kernel");
+    let mut cargo = toolchain.cargo();
+    cargo.args(["build", "--release", "--target", TARGET, "--manifest-path"]);
+    cargo.arg(workspace::root().join("appliance/kernel/Cargo.toml"));
+    cargo.arg("--target-dir").arg(&target).arg("--locked");
+    cargo.arg(format!("--config=patch.crates-io.hermit-kernel.path={:?}", kernel.display()));
+    cargo.arg("--config=unstable.build-std=[\"core\",\"alloc\"]");
+    cargo.env("HERMIT_LOG_LEVEL_FILTER", "off");
+    if kind == Kind::SelfBooting {
+        cargo.args(["--features", "stub"]);
+    }
+    command::run_quietly("building the kernel", &mut cargo)?;
+
+    let archive = target.join(TARGET).join("release/libkernel.a");
+    let (whole, object) =
+        (target.join("whole.o"), target.join(format!("kernel-{}.o", kind.name())));
+    let mut join = Command::new(&toolchain.linker);
+    join.args(["-r", "--whole-archive", "-o"]).args([&whole, &archive]);
+    command::run(&mut join)?;
+    let hidden = target.join("hidden.o");
+    let mut hide = Command::new("objcopy");
+    hide.args(["--wildcard", "--remove-section=.llvmbc", "--remove-section=.llvmcmd"]);
+    hide.args(VISIBLE.iter().map(|symbol| format!("--keep-global-symbol={symbol}")));
+    command::run(hide.args([&whole, &hidden]))?;
+    // The program is linked anew when the object is newer, so it is only touched when it changed.
+    let new = fs::read(&hidden)?;
+    if fs::read(&object).ok().as_deref() != Some(&new) {
+        fs::write(&object, new)?;
+    }
+    Ok(object)
+}

@@ -1,0 +1,160 @@
+//! The kernel's source: hermit-kernel as published, copied out of cargo's own cache, with a few edits.
+//! Every edit says why, and has to hit exactly as often as stated.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::toolchain::Toolchain;
+use crate::{command, workspace};
+
+const VERSION: &str = "0.11.0";
+
+struct Edit {
+    file: &'static str,
+    from: &'static str,
+    to: &'static str,
+    times: usize,
+}
+
+const fn edit(file: &'static str, from: &'static str, to: &'static str) -> Edit {
+    Edit { file, from, to, times: 1 }
+}
+
+const EDITS: &[Edit] = &[
+    // Rust 1.88 renamed the attribute and made it stable.
+    edit("src/arch/x86_64/kernel/start.rs", "#[naked]", "#[unsafe(naked)]"),
+    edit("src/arch/x86_64/kernel/scheduler.rs", "#[naked]", "#[unsafe(naked)]"),
+    Edit {
+        file: "src/arch/x86_64/kernel/switch.rs",
+        from: "#[naked]",
+        to: "#[unsafe(naked)]",
+        times: 2,
+    },
+    edit("src/arch/x86_64/kernel/syscall.rs", "#[naked]", "#[unsafe(naked)]"),
+    edit("src/syscalls/table.rs", "#[naked]", "#[unsafe(naked)]"),
+    edit("src/lib.rs", "#![feature(naked_functions)]\n", ""),
+    // x86_64 0.15.5 does not build with this kernel.
+    edit(
+        "Cargo.toml",
+        "[target.'cfg(target_arch = \"x86_64\")'.dependencies.x86_64]\nversion = \"0.15\"",
+        "[target.'cfg(target_arch = \"x86_64\")'.dependencies.x86_64]\nversion = \"=0.15.4\"",
+    ),
+    // The build script wants rustup's llvm-tools to assemble the code in which other processors start.
+    // That is done by `smp.rs` here, with the compiler alone.
+    edit("Cargo.toml", "build = \"build.rs\"", "build = false"),
+    edit(
+        "src/arch/x86_64/kernel/apic.rs",
+        "include_bytes!(concat!(core::env!(\"OUT_DIR\"), \"/boot.bin\"))",
+        "include_bytes!(\"boot.bin\")",
+    ),
+    // QEMU's microvm has two I/O APICs; the second made the kernel panic.
+    edit(
+        "src/arch/x86_64/kernel/apic.rs",
+        "IOAPIC_ADDRESS.set(ioapic_address).unwrap();",
+        "if IOAPIC_ADDRESS.set(ioapic_address).is_err() { return; }",
+    ),
+    // Without tables the I/O APIC was looked for at the local APIC's address.
+    edit(
+        "src/arch/x86_64/kernel/apic.rs",
+        "init_ioapic_address(default_address);\n\t}\n\n\tdefault_address",
+        "init_ioapic_address(PhysAddr::new(0xfec0_0000));\n\t}\n\n\tdefault_address",
+    ),
+    // Calibrating the timer took 30 ms of every boot.
+    edit(
+        "src/arch/x86_64/kernel/apic.rs",
+        "let microseconds = 30_000;",
+        "let microseconds = 2_000;",
+    ),
+    // Without tables the kernel waited for zero processors to come up, although there is one.
+    edit(
+        "src/arch/x86_64/kernel/mod.rs",
+        "_ => apic::local_apic_id_count(),",
+        "_ => apic::local_apic_id_count().max(1),",
+    ),
+    // A machine without ACPI is no reason to panic.
+    edit(
+        "src/arch/x86_64/kernel/acpi.rs",
+        "let rsdp = detect_acpi().expect(\"Hermit requires an ACPI-compliant system\");",
+        "let Ok(rsdp) = env::rsdp().map_or(Err(()), |_| detect_acpi()) else { return };",
+    ),
+    // mwait is emulated by busy waiting in QEMU; hlt is not.
+    edit(
+        "src/arch/x86_64/kernel/processor.rs",
+        "supports_mwait: feature_info.has_monitor_mwait(),",
+        "supports_mwait: false,",
+    ),
+    // A machine without a real-time clock reads as all ones, for ever "update in progress".
+    edit(
+        "src/arch/x86_64/kernel/systemtime.rs",
+        "\t\tloop {\n\t\t\t// If a clock update is currently in progress",
+        "\t\tif Self::read_cmos_register(CMOS_STATUS_REGISTER_A) == 0xff { return 1 << 40; }\n\
+         \t\tloop {\n\t\t\t// If a clock update is currently in progress",
+    ),
+];
+
+/// Copies and edits the source unless that was done before; returns its directory.
+pub fn prepare(toolchain: &Toolchain) -> Result<PathBuf> {
+    let directory = workspace::target().join("hermit-kernel");
+    let stamp = directory.join("edited");
+    let recipe: String =
+        EDITS.iter().map(|e| format!("{}\n{}\n{}\n{}\n", e.file, e.from, e.to, e.times)).collect();
+    if fs::read_to_string(&stamp).is_ok_and(|done| done == recipe) {
+        return Ok(directory);
+    }
+    let published = published_source(toolchain)?;
+    match fs::remove_dir_all(&directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    copy(&published, &directory)?;
+    for edit in EDITS {
+        apply(edit, &directory)?;
+    }
+    fs::write(stamp, recipe)?;
+    Ok(directory)
+}
+
+/// Where cargo keeps the published source, downloaded if need be.
+fn published_source(toolchain: &Toolchain) -> Result<PathBuf> {
+    let manifest = workspace::root().join("appliance/kernel/source/Cargo.toml");
+    let mut fetch = toolchain.cargo();
+    fetch.args(["fetch", "--locked", "--manifest-path"]).arg(&manifest);
+    command::run_quietly("fetching the kernel's source", &mut fetch)?;
+    let mut ask = toolchain.cargo();
+    ask.args(["metadata", "--format-version=1", "--locked", "--offline"]);
+    ask.args(["--filter-platform=x86_64-unknown-none", "--manifest-path"]).arg(&manifest);
+    let metadata: serde_json::Value = serde_json::from_str(&command::output(&mut ask)?)?;
+    let packages = metadata["packages"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let kernel = packages.iter().find(|p| p["name"] == "hermit-kernel" && p["version"] == VERSION);
+    let path = kernel.and_then(|p| p["manifest_path"].as_str()).map(Path::new);
+    let directory = path.and_then(Path::parent).context("cargo does not know hermit-kernel")?;
+    Ok(directory.to_path_buf())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else if entry.file_name() != "rust-toolchain.toml" {
+            // By content: a copy of a read-only file must be writable.
+            fs::write(target, fs::read(entry.path())?)?;
+        }
+    }
+    Ok(())
+}
+
+fn apply(edit: &Edit, directory: &Path) -> Result<()> {
+    let path = directory.join(edit.file);
+    let text = fs::read_to_string(&path).with_context(|| format!("no {}", path.display()))?;
+    let found = text.matches(edit.from).count();
+    if found != edit.times {
+        bail!("{}: {:?} was found {found} times, not {}", path.display(), edit.from, edit.times);
+    }
+    fs::write(&path, text.replace(edit.from, edit.to))?;
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! The compiler and linker for the image: Debian's, or a rustup toolchain that has `rust-src`.
+//! `./isthmus` has chosen already and says so in `RUSTC` and `CARGO`; without it the same order holds.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::command;
+
+/// Compiler and linker.
+#[derive(Debug)]
+pub struct Toolchain {
+    pub rustc: PathBuf,
+    pub cargo: PathBuf,
+    /// LLVM's linker for ELF.
+    pub linker: PathBuf,
+    /// What `rustc --version` says.
+    pub version: String,
+}
+
+impl Toolchain {
+    /// Finds a toolchain, or says what to install.
+    pub fn find() -> Result<Self> {
+        if let (Some(rustc), Some(cargo)) = (env::var_os("RUSTC"), env::var_os("CARGO")) {
+            return Self::with(rustc.into(), cargo.into());
+        }
+        if let Ok(debian) = Self::with("/usr/bin/rustc".into(), "/usr/bin/cargo".into()) {
+            return Ok(debian);
+        }
+        let Ok(sysroot) = sysroot(Path::new("rustc")) else {
+            bail!("there is no Rust compiler: run ./isthmus, which installs one")
+        };
+        Self::with(sysroot.join("bin/rustc"), sysroot.join("bin/cargo"))
+    }
+
+    fn with(rustc: PathBuf, cargo: PathBuf) -> Result<Self> {
+        let sysroot = sysroot(&rustc)?;
+        if !sysroot.join("lib/rustlib/src/rust/library/std").is_dir() {
+            bail!(
+                "{} has no source of the standard library: install rust-web-src (Debian) \
+                 or the component rust-src (rustup)",
+                rustc.display()
+            );
+        }
+        let version = command::output(Command::new(&rustc).arg("--version"))?.trim().to_string();
+        Ok(Toolchain { linker: linker(&sysroot)?, rustc, cargo, version })
+    }
+
+    /// A cargo command that may use what build-std needs.
+    pub fn cargo(&self) -> Command {
+        let mut cargo = Command::new(&self.cargo);
+        cargo.env("RUSTC", &self.rustc).env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTFLAGS");
+        cargo
+    }
+}
+
+fn sysroot(rustc: &Path) -> Result<PathBuf> {
+    Ok(command::output(Command::new(rustc).args(["--print", "sysroot"]))?.trim().into())
+}
+
+/// rustup ships LLVM's linker with the compiler, Debian in the package lld.
+fn linker(sysroot: &Path) -> Result<PathBuf> {
+    let shipped = sysroot.join("lib/rustlib/x86_64-unknown-linux-gnu/bin/gcc-ld/ld.lld");
+    let debian = PathBuf::from("/usr/bin/ld.lld");
+    match [shipped, debian].into_iter().find(|path| path.exists()) {
+        Some(linker) => Ok(linker),
+        None => bail!("there is no LLVM linker: install the package lld"),
+    }
+}
