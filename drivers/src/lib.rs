@@ -6,3 +6,4 @@ extern crate std;
 
 pub mod hal;
 pub mod pci;
+pub mod virtio;

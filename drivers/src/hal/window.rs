@@ -112,14 +112,6 @@ impl Window {
         u16::from_le(cell.load(Ordering::Acquire))
     }
 
-    /// Loads a little-endian 64-bit cell, as [`Window::load16`].
-    #[inline]
-    pub fn load64(&self, offset: usize) -> u64 {
-        // SAFETY: as in `load16`.
-        let cell = unsafe { AtomicU64::from_ptr(self.cell(offset, 8).cast()) };
-        u64::from_le(cell.load(Ordering::Acquire))
-    }
-
     /// Loads a little-endian 32-bit cell, as [`Window::load16`].
     #[inline]
     pub fn load32(&self, offset: usize) -> u32 {
@@ -134,6 +126,14 @@ impl Window {
     pub fn store16(&self, offset: usize, value: u16) {
         // SAFETY: as in `load16`.
         let cell = unsafe { AtomicU16::from_ptr(self.cell(offset, 2).cast()) };
+        cell.store(value.to_le(), Ordering::Release);
+    }
+
+    /// Stores a little-endian 32-bit cell, as [`Window::store16`].
+    #[inline]
+    pub fn store32(&self, offset: usize, value: u32) {
+        // SAFETY: as in `load16`.
+        let cell = unsafe { AtomicU32::from_ptr(self.cell(offset, 4).cast()) };
         cell.store(value.to_le(), Ordering::Release);
     }
 

@@ -51,6 +51,11 @@ impl ConfigRegionAccess for ConfigSpaces {
     unsafe fn write(&self, address: PciAddress, offset: u16, value: u32) {
         let Some(space) = self.0.get(&address) else { return };
         let mut space = space.lock().unwrap();
+        if offset == 4 {
+            // The status half clears bits where ones are written, and none is.
+            let value = space.get32(4) & 0xffff_0000 | value & 0xffff;
+            return space.set32(4, value);
+        }
         let bar = usize::from(offset.wrapping_sub(0x10) / 4);
         match space.bars.get(bar) {
             Some(&mask) if value == u32::MAX => space.set32(offset, mask),

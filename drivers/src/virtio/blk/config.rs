@@ -1,0 +1,101 @@
+//! The block device's configuration (virtio 1.2, 5.2.4) and what it means for its users.
+
+use super::super::Error;
+use super::super::transport::{Agreed, Transport, read_config};
+use crate::hal::{Features, Geometry, Registers};
+
+const SIZE_MAX: u64 = 1 << 1;
+const READ_ONLY: u64 = 1 << 5;
+const BLOCK_SIZE: u64 = 1 << 6;
+const FLUSH: u64 = 1 << 9;
+const TOPOLOGY: u64 = 1 << 10;
+const CONFIG_WCE: u64 = 1 << 11;
+const DISCARD: u64 = 1 << 13;
+const WRITE_ZEROES: u64 = 1 << 14;
+
+/// Features that are used if offered.
+pub const WANTED: u64 =
+    SIZE_MAX | READ_ONLY | BLOCK_SIZE | FLUSH | TOPOLOGY | CONFIG_WCE | DISCARD | WRITE_ZEROES;
+
+// struct virtio_blk_config.
+const AT_CAPACITY: usize = 0;
+const AT_SIZE_MAX: usize = 8;
+const AT_BLOCK_SIZE: usize = 20;
+const AT_PHYSICAL_EXPONENT: usize = 24;
+const AT_WRITEBACK: usize = 32;
+const AT_DISCARD_SECTORS: usize = 36;
+const AT_DISCARD_ALIGNMENT: usize = 44;
+const AT_ZEROES_SECTORS: usize = 48;
+
+/// Bytes of a sector, whatever the block size.
+pub const SECTOR: u32 = 512;
+/// Largest transfer in one descriptor if the device names no limit.
+const MOST_TRANSFER: u32 = 16 << 20;
+const MOST_BLOCK: u32 = 1 << 16;
+
+/// Reads the shape of the disk. Values that no disk can have are errors.
+pub fn geometry(transport: &dyn Transport, agreed: Agreed) -> Result<Geometry, Error> {
+    read_config(transport, |config| parse(config, agreed)).ok_or(Error::Config("generation"))?
+}
+
+/// Capacity alone, in sectors.
+pub fn capacity(transport: &dyn Transport) -> Option<u64> {
+    read_config(transport, read_capacity)
+}
+
+fn read_capacity(config: &dyn Registers) -> u64 {
+    let low = config.read32(AT_CAPACITY);
+    u64::from(config.read32(AT_CAPACITY + 4)) << 32 | u64::from(low)
+}
+
+fn parse(config: &dyn Registers, agreed: Agreed) -> Result<Geometry, Error> {
+    let read_if = |feature, at| if agreed.has(feature) { config.read32(at) } else { 0 };
+    let sectors = read_capacity(config);
+    if sectors.checked_mul(SECTOR.into()).is_none() {
+        return Err(Error::Config("capacity"));
+    }
+    let logical_block = match agreed.has(BLOCK_SIZE) {
+        true => config.read32(AT_BLOCK_SIZE),
+        false => SECTOR,
+    };
+    if !logical_block.is_power_of_two() || !(SECTOR..=MOST_BLOCK).contains(&logical_block) {
+        return Err(Error::Config("block size"));
+    }
+    let exponent = if agreed.has(TOPOLOGY) { config.read8(AT_PHYSICAL_EXPONENT) } else { 0 };
+    // A hint that makes no sense is no reason to refuse a disk.
+    let physical_block = match logical_block.checked_shl(exponent.into()) {
+        Some(block) if exponent < 16 && block <= MOST_TRANSFER => block,
+        _ => logical_block,
+    };
+    let size_max = read_if(SIZE_MAX, AT_SIZE_MAX);
+    let limit = if size_max == 0 { MOST_TRANSFER } else { size_max.min(MOST_TRANSFER) };
+    let max_transfer = limit & !(logical_block - 1);
+    if max_transfer == 0 {
+        return Err(Error::Config("segment size"));
+    }
+    let max_discard_sectors = read_if(DISCARD, AT_DISCARD_SECTORS);
+    let max_write_zeroes_sectors = read_if(WRITE_ZEROES, AT_ZEROES_SECTORS);
+    let granularity = read_if(DISCARD, AT_DISCARD_ALIGNMENT).max(1);
+    let volatile =
+        agreed.has(FLUSH) && (!agreed.has(CONFIG_WCE) || config.read8(AT_WRITEBACK) != 0);
+    let mut features = Features::empty();
+    features.set(Features::READ_ONLY, agreed.has(READ_ONLY));
+    features.set(Features::VOLATILE_CACHE, volatile);
+    features.set(Features::DISCARD, max_discard_sectors > 0);
+    features.set(Features::WRITE_ZEROES, max_write_zeroes_sectors > 0);
+    Ok(Geometry {
+        sectors,
+        logical_block,
+        physical_block,
+        max_transfer,
+        max_discard_sectors,
+        discard_granularity: granularity.saturating_mul(SECTOR).max(logical_block),
+        max_write_zeroes_sectors,
+        features,
+    })
+}
+
+/// Whether the device takes flushes; if not, what it completed is durable.
+pub fn takes_flush(agreed: Agreed) -> bool {
+    agreed.has(FLUSH)
+}

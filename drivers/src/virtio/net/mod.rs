@@ -1,0 +1,179 @@
+//! Virtio network device (virtio 1.2, 5.1) as a [`Port`]: one receive and one transmit queue,
+//! whole frames. No checksum or segmentation offload, no mergeable buffers, no control queue.
+
+mod receive;
+#[cfg(test)]
+mod tests;
+mod transmit;
+
+use super::Error;
+use super::transport::{Live, Setup, Transport, read_config};
+use crate::hal::{Arena, Frame, Packet, Port, PortCounters, TransmitError};
+use alloc::boxed::Box;
+use receive::Receiver;
+use transmit::Transmitter;
+
+const FEATURE_MTU: u64 = 1 << 3;
+const FEATURE_MAC: u64 = 1 << 5;
+const FEATURE_STATUS: u64 = 1 << 16;
+
+const RECEIVE: u16 = 0;
+const TRANSMIT: u16 = 1;
+/// Most entries of either queue.
+const MOST_ENTRIES: u16 = 1024;
+
+// struct virtio_net_config (5.1.4).
+const CONFIG_MAC: usize = 0;
+const CONFIG_STATUS: usize = 6;
+const CONFIG_MTU: usize = 10;
+const LINK_UP: u16 = 1;
+
+/// Ethernet header.
+const ETHERNET: usize = 14;
+/// Ethernet header and one VLAN tag.
+const OVERHEAD: usize = ETHERNET + 4;
+const PLAIN_MTU: u16 = 1500;
+/// Least MTU that IPv6 works with.
+const LEAST_MTU: u16 = 1280;
+/// 9000 and room for headers below IP; frames stay below 9.25 KiB.
+const MOST_MTU: u16 = 9216;
+
+/// What an operator may ask of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortSettings {
+    /// Largest layer 3 packet in bytes, 1280 to 9216. None: what the device says, else 1500.
+    /// A device that says less keeps its own.
+    pub mtu: Option<u16>,
+}
+
+/// A virtio network device.
+pub struct Net {
+    transport: Live,
+    receiver: Receiver,
+    transmitter: Transmitter,
+    mac: [u8; 6],
+    mtu: u16,
+    has_status: bool,
+}
+
+impl Net {
+    /// Sets the device up with memory of `arena`: receive buffers for an eighth of what is free
+    /// there, as far as the queue holds so many.
+    pub fn open(
+        mut transport: Box<dyn Transport>,
+        arena: &mut Arena,
+        settings: &PortSettings,
+    ) -> Result<Self, Error> {
+        let wanted = FEATURE_MTU | FEATURE_MAC | FEATURE_STATUS;
+        let mut setup = Setup::begin(&mut *transport, arena, wanted)?;
+        let agreed = setup.agreed();
+        if !agreed.has(FEATURE_MAC) {
+            return Err(Error::MissingFeature(FEATURE_MAC.trailing_zeros()));
+        }
+        let (mac, device_mtu) = read_config(setup.transport(), |config| {
+            let mac = core::array::from_fn(|i| config.read8(CONFIG_MAC + i));
+            (mac, agreed.has(FEATURE_MTU).then(|| config.read16(CONFIG_MTU)))
+        })
+        .ok_or(Error::Config("generation"))?;
+        if mac == [0; 6] || mac[0] & 1 != 0 {
+            return Err(Error::Config("MAC address"));
+        }
+        let mtu = agree_mtu(settings.mtu, device_mtu)?;
+        let header = if agreed.legacy { 10 } else { 12 };
+        let longest = OVERHEAD + usize::from(mtu);
+        let receiver = Receiver::new(&mut setup, header, longest)?;
+        let transmitter = Transmitter::new(&mut setup, header, longest)?;
+        setup.finish();
+        let has_status = agreed.has(FEATURE_STATUS);
+        let transport = Live::new(transport);
+        let mut net = Net { transport, receiver, transmitter, mac, mtu, has_status };
+        net.flush();
+        Ok(net)
+    }
+
+    /// Buffers that frames are received into, and their length in bytes.
+    pub fn receive_buffers(&self) -> (usize, usize) {
+        self.receiver.buffers()
+    }
+}
+
+/// The MTU to use: what is asked for, within what the device says.
+fn agree_mtu(asked: Option<u16>, device: Option<u16>) -> Result<u16, Error> {
+    if device.is_some_and(|m| m < LEAST_MTU) {
+        return Err(Error::Config("MTU"));
+    }
+    let device = device.map(|m| m.min(MOST_MTU));
+    let asked = asked.map(|m| m.clamp(LEAST_MTU, MOST_MTU));
+    Ok(match (asked, device) {
+        (Some(asked), Some(device)) => asked.min(device),
+        (one, other) => one.or(other).unwrap_or(PLAIN_MTU),
+    })
+}
+
+impl Port for Net {
+    fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    fn mtu(&self) -> usize {
+        self.mtu.into()
+    }
+
+    fn link_up(&mut self) -> bool {
+        let broken = self.receiver.is_dead() || self.transmitter.is_dead();
+        let config = self.transport.config();
+        !broken && (!self.has_status || config.read16(CONFIG_STATUS) & LINK_UP != 0)
+    }
+
+    #[inline]
+    fn receive(&mut self) -> Option<Frame> {
+        self.receiver.receive()
+    }
+
+    #[inline]
+    fn bytes(&self, frame: &Frame) -> &[u8] {
+        self.receiver.bytes(frame)
+    }
+
+    #[inline]
+    fn recycle(&mut self, frame: Frame) {
+        self.receiver.recycle(frame);
+    }
+
+    #[inline]
+    fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
+        self.transmitter.transmit(packet)
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        self.transmitter.reclaim();
+        if self.transmitter.publish() {
+            self.transport.notify(TRANSMIT);
+        }
+        if self.receiver.publish() {
+            self.transport.notify(RECEIVE);
+        }
+    }
+
+    fn set_interrupts(&mut self, wanted: bool) {
+        self.transport.acknowledge();
+        self.receiver.set_interrupts(wanted);
+    }
+
+    fn wakes(&self) -> bool {
+        self.transport.wakes()
+    }
+
+    fn counters(&self) -> PortCounters {
+        PortCounters {
+            rx_frames: self.receiver.frames,
+            rx_bytes: self.receiver.bytes,
+            rx_errors: self.receiver.errors + self.transmitter.errors,
+            tx_frames: self.transmitter.frames,
+            tx_bytes: self.transmitter.bytes,
+            tx_full: self.transmitter.full,
+            interrupts: self.transport.interrupts(),
+        }
+    }
+}

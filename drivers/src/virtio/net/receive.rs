@@ -1,0 +1,110 @@
+//! The receive queue: buffer `i` is for ever described by descriptor `i`, so that giving a buffer
+//! to the device is one entry of the available ring.
+
+use super::super::Error;
+use super::super::ring::{Descriptor, Ring, Taken};
+use super::super::transport::Setup;
+use super::{ETHERNET, MOST_ENTRIES, RECEIVE};
+use crate::hal::{Frame, Window};
+use alloc::boxed::Box;
+
+/// Fewer buffers than this cannot hold what arrives in one turn of the loop.
+const LEAST_BUFFERS: usize = 32;
+/// Receive buffers take at most this share of the memory that is free.
+const SHARE: usize = 8;
+
+pub struct Receiver {
+    ring: Ring,
+    memory: Window,
+    /// Length of a buffer in bytes.
+    stride: usize,
+    /// Length of what stands before each frame.
+    header: usize,
+    /// Which buffers were handed to the user of the port.
+    held: Box<[bool]>,
+    pub frames: u64,
+    pub bytes: u64,
+    pub errors: u64,
+}
+
+impl Receiver {
+    /// Buffers for frames of up to `longest` bytes, all of them offered.
+    pub fn new(setup: &mut Setup<'_>, header: usize, longest: usize) -> Result<Self, Error> {
+        let mut ring = setup.queue(RECEIVE, MOST_ENTRIES, true)?;
+        let stride = (header + longest).next_multiple_of(64);
+        let affordable = (setup.available() / SHARE / stride).max(LEAST_BUFFERS);
+        let count = affordable.min(ring.size().into());
+        let memory = setup.alloc(count * stride, 64)?;
+        for i in 0..count as u16 {
+            let address = memory.bus_address() + u64::from(i) * stride as u64;
+            let len = stride as u32;
+            ring.describe(i, Descriptor { address, len, device_writes: true, next: None });
+            ring.offer(i);
+        }
+        let held = alloc::vec![false; count].into();
+        Ok(Receiver { ring, memory, stride, header, held, frames: 0, bytes: 0, errors: 0 })
+    }
+
+    pub fn buffers(&self) -> (usize, usize) {
+        (self.held.len(), self.stride)
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.ring.is_dead()
+    }
+
+    #[inline]
+    pub fn receive(&mut self) -> Option<Frame> {
+        loop {
+            match self.ring.take() {
+                Taken::Nothing => return None,
+                Taken::Nonsense => self.errors += 1,
+                Taken::Chain { head, written } => {
+                    let len = (written as usize).wrapping_sub(self.header);
+                    if len < ETHERNET || len > self.stride - self.header {
+                        self.errors += 1;
+                        self.ring.offer(head);
+                        continue;
+                    }
+                    self.held[usize::from(head)] = true;
+                    self.frames += 1;
+                    self.bytes += len as u64;
+                    return Some(Frame { buffer: head.into(), len: len as u32 });
+                }
+            }
+        }
+    }
+
+    #[inline]
+    pub fn bytes(&self, frame: &Frame) -> &[u8] {
+        let buffer = frame.buffer as usize;
+        let held = self.held.get(buffer).is_some_and(|&held| held);
+        assert!(held, "frame is not of this port");
+        let at = buffer * self.stride + self.header;
+        let len = (frame.len as usize).min(self.stride - self.header);
+        let Some(window) = self.memory.slice(at, len) else { return &[] };
+        // SAFETY: the window is mapped for its length, for ever. The device gave the buffer back
+        // and gets it again only through `recycle`, which needs `&mut self` and so ends this
+        // borrow; nobody else has a window to it. A device that writes to memory it does not own
+        // could write anywhere, not just here: that is for an IOMMU to stop.
+        unsafe { core::slice::from_raw_parts(window.as_ptr().as_ptr(), len) }
+    }
+
+    #[inline]
+    pub fn recycle(&mut self, frame: Frame) {
+        let held = self.held.get_mut(frame.buffer as usize);
+        let held = held.filter(|held| **held).expect("frame is not of this port");
+        *held = false;
+        self.ring.offer(frame.buffer as u16);
+    }
+
+    /// True if the device has to be notified.
+    #[inline]
+    pub fn publish(&mut self) -> bool {
+        self.ring.publish()
+    }
+
+    pub fn set_interrupts(&mut self, wanted: bool) {
+        self.ring.set_interrupts(wanted);
+    }
+}

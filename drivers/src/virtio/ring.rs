@@ -1,0 +1,376 @@
+//! One split virtqueue (virtio 1.2, 2.7): descriptor table, available ring, used ring.
+//!
+//! What the driver knows it keeps in its own memory; from shared memory it reads the used ring
+//! alone, each entry once, and checks it against its own books. Descriptors are written by the
+//! users of the ring (which keep books on them); a chain is named by its first descriptor.
+//! No indirect tables, no packed layout.
+//!
+//! The queue of the `virtio-drivers` crate is not used: it compares ring indices without regard
+//! to their wrap when it asks whether to notify, reads the device's event index without a barrier,
+//! and needs a reference to each buffer.
+
+use crate::hal::Window;
+use alloc::boxed::Box;
+use core::sync::atomic::{Ordering, fence};
+
+const DESCRIPTOR: usize = 16;
+/// Offset of the index in either ring, and of the entries.
+const INDEX: usize = 2;
+const ENTRIES: usize = 4;
+const USED_ENTRY: usize = 8;
+
+const FLAG_NEXT: u64 = 1 << 32;
+const FLAG_WRITE: u64 = 2 << 32;
+
+/// Set in the available ring: no interrupts wanted. Set in the used ring: no notifications wanted.
+const FLAG_QUIET: u16 = 1;
+
+/// After so many entries the event index is moved, long before the ring index catches up with it.
+const QUIET_SPAN: u16 = 0x4000;
+
+/// What the device did to the used ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Nothing new.
+    Nothing,
+    /// A chain that was offered came back.
+    Chain {
+        /// Its first descriptor.
+        head: u16,
+        /// Bytes that the device says it wrote; not checked.
+        written: u32,
+    },
+    /// An entry that makes no sense. If even the index made none, the ring is dead: it never
+    /// gives anything back any more.
+    Nonsense,
+}
+
+/// A descriptor's content.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptor {
+    /// Bus address of the memory.
+    pub address: u64,
+    /// Its length in bytes.
+    pub len: u32,
+    /// The device writes it (else it reads it).
+    pub device_writes: bool,
+    /// Descriptor with the rest of the chain.
+    pub next: Option<u16>,
+}
+
+/// A split virtqueue, driver side.
+#[derive(Debug)]
+pub struct Ring {
+    size: u16,
+    table: Window,
+    available: Window,
+    used: Window,
+    event_index: bool,
+    /// Index after the last chain offered.
+    offered: u16,
+    /// The same, when the device was last told.
+    told: u16,
+    /// Index of the next used entry to take.
+    taken: u16,
+    /// Used index when it was last read.
+    reported: u16,
+    /// Whether an interrupt is asked for.
+    armed: bool,
+    /// `taken` when the event index was last moved out of the way.
+    quiet_since: u16,
+    /// Which chains the device has, by their first descriptor.
+    lent: Box<[bool]>,
+    /// How many those are.
+    outstanding: u16,
+    dead: bool,
+}
+
+impl Ring {
+    /// Alignment of a ring's memory: a page of the legacy interface.
+    pub const ALIGN: usize = 4096;
+
+    /// Bytes that a ring of `size` entries takes.
+    pub fn bytes(size: u16, legacy: bool) -> usize {
+        Self::used_at(size, legacy) + ENTRIES + usize::from(size) * USED_ENTRY + 2
+    }
+
+    fn used_at(size: u16, legacy: bool) -> usize {
+        let available_end = usize::from(size) * (DESCRIPTOR + 2) + ENTRIES + 2;
+        available_end.next_multiple_of(if legacy { Self::ALIGN } else { 64 })
+    }
+
+    /// A ring of `size` entries (a power of two) in zeroed `memory` of [`Ring::bytes`] bytes or
+    /// more. No interrupts are asked for. None if the memory is too small.
+    pub fn new(memory: Window, size: u16, legacy: bool, event_index: bool) -> Option<Self> {
+        assert!(size.is_power_of_two(), "a ring's size is a power of two");
+        let entries = usize::from(size);
+        let used_at = Self::used_at(size, legacy);
+        let mut ring = Ring {
+            size,
+            table: memory.slice(0, entries * DESCRIPTOR)?,
+            available: memory.slice(entries * DESCRIPTOR, ENTRIES + entries * 2 + 2)?,
+            used: memory.slice(used_at, ENTRIES + entries * USED_ENTRY + 2)?,
+            event_index,
+            offered: 0,
+            told: 0,
+            taken: 0,
+            reported: 0,
+            armed: false,
+            quiet_since: 0,
+            lent: alloc::vec![false; entries].into(),
+            outstanding: 0,
+            dead: false,
+        };
+        ring.set_interrupts(false);
+        Some(ring)
+    }
+
+    /// Number of descriptors, and of entries in each ring.
+    pub fn size(&self) -> u16 {
+        self.size
+    }
+
+    /// Chains that the device has.
+    pub fn outstanding(&self) -> u16 {
+        self.outstanding
+    }
+
+    /// Whether the device broke the ring for good.
+    pub fn is_dead(&self) -> bool {
+        self.dead
+    }
+
+    /// Bus address of the descriptor table.
+    pub fn table_address(&self) -> u64 {
+        self.table.bus_address()
+    }
+
+    /// Bus address of the available ring.
+    pub fn available_address(&self) -> u64 {
+        self.available.bus_address()
+    }
+
+    /// Bus address of the used ring.
+    pub fn used_address(&self) -> u64 {
+        self.used.bus_address()
+    }
+
+    /// Writes descriptor `index`, which belongs to no chain that the device has.
+    #[inline]
+    pub fn describe(&mut self, index: u16, descriptor: Descriptor) {
+        let at = usize::from(index) * DESCRIPTOR;
+        let next = descriptor.next.map_or(0, |next| FLAG_NEXT | u64::from(next) << 48);
+        let write = if descriptor.device_writes { FLAG_WRITE } else { 0 };
+        self.table.store64(at, descriptor.address);
+        self.table.store64(at + 8, u64::from(descriptor.len) | next | write);
+    }
+
+    /// Offers the chain that starts with descriptor `head` to the device, which sees it after the
+    /// next [`Ring::publish`].
+    #[inline]
+    pub fn offer(&mut self, head: u16) {
+        let lent = &mut self.lent[usize::from(head)];
+        assert!(!*lent, "the device has this chain already");
+        *lent = true;
+        self.outstanding += 1;
+        let slot = usize::from(self.offered & (self.size - 1));
+        self.available.store16(ENTRIES + slot * 2, head);
+        self.offered = self.offered.wrapping_add(1);
+    }
+
+    /// Shows the device what was offered. True if it has to be notified.
+    #[inline]
+    #[must_use]
+    pub fn publish(&mut self) -> bool {
+        if self.offered == self.told {
+            return false;
+        }
+        self.available.store16(INDEX, self.offered);
+        // The device stores its wish, then looks at our index; we store our index, then look at
+        // its wish. The fence keeps both from missing each other.
+        fence(Ordering::SeqCst);
+        let news = self.offered.wrapping_sub(self.told);
+        self.told = self.offered;
+        if self.event_index {
+            let event = self.used.load16(ENTRIES + usize::from(self.size) * USED_ENTRY);
+            self.offered.wrapping_sub(event).wrapping_sub(1) < news
+        } else {
+            self.used.load16(0) & FLAG_QUIET == 0
+        }
+    }
+
+    /// The next chain that the device has used.
+    #[inline]
+    pub fn take(&mut self) -> Taken {
+        if self.taken == self.reported {
+            if self.dead {
+                return Taken::Nothing;
+            }
+            let index = self.used.load16(INDEX);
+            let news = index.wrapping_sub(self.taken);
+            if news == 0 {
+                return Taken::Nothing;
+            }
+            if news > self.outstanding {
+                self.dead = true;
+                return Taken::Nonsense;
+            }
+            self.reported = index;
+            if !self.armed && self.taken.wrapping_sub(self.quiet_since) >= QUIET_SPAN {
+                self.set_interrupts(false);
+            }
+        }
+        let slot = usize::from(self.taken & (self.size - 1));
+        let entry = ENTRIES + slot * USED_ENTRY;
+        let head = self.used.load32(entry);
+        let written = self.used.load32(entry + 4);
+        self.taken = self.taken.wrapping_add(1);
+        match self.lent.get_mut(head as usize) {
+            Some(lent) if *lent => {
+                *lent = false;
+                self.outstanding -= 1;
+                Taken::Chain { head: head as u16, written }
+            }
+            _ => Taken::Nonsense,
+        }
+    }
+
+    /// Asks for an interrupt at the next used chain, or for none.
+    pub fn set_interrupts(&mut self, wanted: bool) {
+        self.armed = wanted;
+        if self.event_index {
+            let event = if wanted { self.taken } else { self.taken.wrapping_sub(1) };
+            self.quiet_since = self.taken;
+            self.available.store16(ENTRIES + usize::from(self.size) * 2, event);
+        } else {
+            self.available.store16(0, if wanted { 0 } else { FLAG_QUIET });
+        }
+        // Whatever the device used before it saw the wish is seen by who looks after this.
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hal::Arena;
+    use std::collections::VecDeque;
+
+    const SIZE: u16 = 4;
+
+    /// A ring whose indices both start at `start`, and the memory it lies in.
+    fn ring(start: u16, event_index: bool) -> (Ring, Window) {
+        let memory = Arena::on_heap(8192).alloc(Ring::bytes(SIZE, false), 64).unwrap();
+        let mut ring = Ring::new(memory, SIZE, false, event_index).unwrap();
+        (ring.offered, ring.told, ring.taken, ring.reported) = (start, start, start, start);
+        ring.available.store16(INDEX, start);
+        ring.used.store16(INDEX, start);
+        ring.set_interrupts(false);
+        (ring, memory)
+    }
+
+    fn give_back(ring: &Ring, index: &mut u16, head: u16, written: u32) {
+        let at = ENTRIES + usize::from(*index & (SIZE - 1)) * USED_ENTRY;
+        ring.used.store32(at, head.into());
+        ring.used.store32(at + 4, written);
+        *index = index.wrapping_add(1);
+        ring.used.store16(INDEX, *index);
+    }
+
+    /// All 65,536 starting points, with every number of chains offered and given back.
+    #[test]
+    fn every_index_wraps_at_every_fill() {
+        for start in 0..=u16::MAX {
+            let (mut ring, _) = ring(start, true);
+            let mut used = start;
+            let mut free: VecDeque<u16> = (0..SIZE).collect();
+            for batch in 1..=SIZE {
+                let heads: std::vec::Vec<u16> = free.drain(..usize::from(batch)).collect();
+                for &head in &heads {
+                    ring.offer(head);
+                }
+                ring.used.store16(ENTRIES + usize::from(SIZE) * USED_ENTRY, used);
+                assert!(ring.publish());
+                assert!(!ring.publish(), "nothing new");
+                assert_eq!(ring.available.load16(INDEX), used.wrapping_add(batch));
+                for &head in heads.iter().rev() {
+                    give_back(&ring, &mut used, head, u32::from(head) + 1);
+                }
+                for &head in heads.iter().rev() {
+                    assert_eq!(ring.take(), Taken::Chain { head, written: u32::from(head) + 1 });
+                    free.push_back(head);
+                }
+                assert_eq!(ring.take(), Taken::Nothing);
+                assert_eq!(ring.outstanding(), 0);
+            }
+        }
+    }
+
+    /// The device wants to hear of index `event`; the driver goes from `old` to `new`. Every
+    /// distance, around the wrap and far from it.
+    #[test]
+    fn notified_exactly_when_the_event_is_passed() {
+        for old in [0u16, 1, 100, 0x7fff, 0x8000, 0xfffd, 0xffff] {
+            for batch in 1..=SIZE {
+                for distance in -6i16..=6 {
+                    let (mut ring, _) = ring(old, true);
+                    let event = old.wrapping_add_signed(distance);
+                    ring.used.store16(ENTRIES + usize::from(SIZE) * USED_ENTRY, event);
+                    (0..batch).for_each(|head| ring.offer(head));
+                    let passed = (0..batch).any(|i| old.wrapping_add(i) == event);
+                    assert_eq!(ring.publish(), passed, "{old} {batch} {distance}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_event_index_the_flags_speak() {
+        let (mut ring, _) = ring(0, false);
+        assert_eq!(ring.available.load16(0), FLAG_QUIET);
+        ring.set_interrupts(true);
+        assert_eq!(ring.available.load16(0), 0);
+        ring.offer(0);
+        assert!(ring.publish());
+        ring.used.store16(0, FLAG_QUIET);
+        ring.offer(1);
+        assert!(!ring.publish());
+    }
+
+    #[test]
+    fn lies_are_told_apart_from_chains() {
+        let (mut ring, _) = ring(0xfffe, true);
+        let mut used = 0xfffe;
+        ring.offer(2);
+        ring.offer(3);
+        give_back(&ring, &mut used, 1, 0); // never offered
+        assert_eq!(ring.take(), Taken::Nonsense);
+        give_back(&ring, &mut used, 2, 9);
+        assert_eq!(ring.take(), Taken::Chain { head: 2, written: 9 });
+        give_back(&ring, &mut used, 2, 9); // twice
+        assert_eq!(ring.take(), Taken::Nonsense);
+        assert!(!ring.is_dead());
+        ring.used.store16(INDEX, used.wrapping_add(2)); // more than it has
+        assert_eq!(ring.take(), Taken::Nonsense);
+        assert!(ring.is_dead());
+        assert_eq!(ring.take(), Taken::Nothing);
+    }
+
+    #[test]
+    fn parts_do_not_overlap_and_are_aligned() {
+        for legacy in [false, true] {
+            for size in (0..11).map(|n| 1u16 << n) {
+                let memory = Arena::on_heap(64 << 10).alloc(Ring::bytes(size, legacy), Ring::ALIGN);
+                let ring = Ring::new(memory.unwrap(), size, legacy, true).unwrap();
+                let n = u64::from(size);
+                assert!(ring.table_address() + 16 * n <= ring.available_address());
+                assert!(ring.available_address() + 6 + 2 * n <= ring.used_address());
+                let align = if legacy { 4096 } else { 4 };
+                assert_eq!(ring.used_address() % align, 0);
+                assert_eq!(ring.table_address() % 16, 0);
+            }
+        }
+        let small = Arena::on_heap(8192).alloc(64, 64).unwrap();
+        assert!(Ring::new(small, 64, false, true).is_none());
+    }
+}

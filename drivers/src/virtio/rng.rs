@@ -1,0 +1,152 @@
+//! Virtio entropy device (virtio 1.2, 5.4): for seeding, at bring-up.
+
+use super::Error;
+use super::ring::{Descriptor, Ring, Taken};
+use super::transport::{Live, Setup, Transport};
+use crate::hal::{Arena, Clock, Window};
+use alloc::boxed::Box;
+use core::fmt;
+use core::time::Duration;
+
+const QUEUE: u16 = 0;
+const MOST_ENTRIES: u16 = 8;
+/// Bytes asked for at once.
+const BUFFER: usize = 64;
+/// A device that gives nothing for so long is out of order.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why there is no entropy. The device, or the host behind it, is to blame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntropyError {
+    /// The device gave nothing in time.
+    Timeout,
+    /// The device answered with something that makes no sense.
+    Broken,
+}
+
+impl fmt::Display for EntropyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            EntropyError::Timeout => "entropy device gave nothing in 5 s: see the host's source",
+            EntropyError::Broken => "entropy device answers nonsense",
+        })
+    }
+}
+
+impl core::error::Error for EntropyError {}
+
+/// A virtio entropy device.
+pub struct Entropy {
+    transport: Live,
+    ring: Ring,
+    buffer: Window,
+}
+
+impl Entropy {
+    /// Sets the device up with memory of `arena`.
+    pub fn open(mut transport: Box<dyn Transport>, arena: &mut Arena) -> Result<Self, Error> {
+        let mut setup = Setup::begin(&mut *transport, arena, 0)?;
+        let ring = setup.queue(QUEUE, MOST_ENTRIES, false)?;
+        let buffer = setup.alloc(BUFFER, BUFFER)?;
+        setup.finish();
+        Ok(Entropy { transport: Live::new(transport), ring, buffer })
+    }
+
+    /// Fills `into` with random bytes. Waits for the device.
+    pub fn read(&mut self, into: &mut [u8], clock: &dyn Clock) -> Result<(), EntropyError> {
+        let mut rest = into;
+        while !rest.is_empty() {
+            let wanted = rest.len().min(BUFFER);
+            let given = self.ask(wanted, clock)?;
+            let (now, later) = rest.split_at_mut(given);
+            self.buffer.read(0, now).map_err(|_| EntropyError::Broken)?;
+            rest = later;
+        }
+        // What was handed out must not be found in memory again.
+        self.buffer.fill(0);
+        Ok(())
+    }
+
+    /// Has the device write up to `wanted` bytes to the buffer; returns how many it wrote, 1 or
+    /// more.
+    fn ask(&mut self, wanted: usize, clock: &dyn Clock) -> Result<usize, EntropyError> {
+        if self.ring.outstanding() > 0 {
+            // An earlier request timed out: the buffer is still the device's.
+            return Err(EntropyError::Timeout);
+        }
+        let (address, len) = (self.buffer.bus_address(), wanted as u32);
+        self.ring.describe(0, Descriptor { address, len, device_writes: true, next: None });
+        self.ring.offer(0);
+        if self.ring.publish() {
+            self.transport.notify(QUEUE);
+        }
+        let deadline = clock.now() + TIMEOUT;
+        loop {
+            match self.ring.take() {
+                Taken::Chain { written, .. } if (1..=len).contains(&written) => {
+                    return Ok(written as usize);
+                }
+                Taken::Chain { .. } | Taken::Nonsense => return Err(EntropyError::Broken),
+                Taken::Nothing if clock.now() >= deadline => return Err(EntropyError::Timeout),
+                Taken::Nothing => core::hint::spin_loop(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::model::{Machine, Model, WallClock};
+    use super::super::{Entropy, EntropyError, Kind};
+
+    const MODERN: u64 = 1 << 32;
+
+    fn open() -> (Machine, Model, Entropy) {
+        let mut machine = Machine::new(1 << 20);
+        let model = Model::new(&machine, 4, MODERN, &[], &[64]);
+        machine.plug_pci(5, &model);
+        let device = machine.find().take(Kind::Entropy).remove(0);
+        let entropy = device.into_entropy(&mut machine).unwrap();
+        (machine, model, entropy)
+    }
+
+    #[test]
+    fn bytes_are_gathered_from_short_answers() {
+        let (_machine, model, mut entropy) = open();
+        let player = std::thread::spawn(move || {
+            let mut next = 0u8;
+            while next < 100 {
+                let mut device = model.state();
+                let Some(chain) = device.pop(0) else { continue };
+                let bytes: std::vec::Vec<u8> = (next..(next + 7).min(100)).collect();
+                let written = device.scatter(&chain, &bytes);
+                device.push(0, chain.head, written);
+                next += written as u8;
+            }
+        });
+        let mut bytes = [0; 100];
+        entropy.read(&mut bytes, &WallClock).unwrap();
+        assert!(bytes.iter().copied().eq(0..100));
+        player.join().unwrap();
+    }
+
+    #[test]
+    fn silence_and_nonsense_are_errors() {
+        let (machine, _model, mut entropy) = open();
+        assert_eq!(entropy.read(&mut [0; 8], &machine), Err(EntropyError::Timeout));
+        assert_eq!(entropy.read(&mut [0; 8], &machine), Err(EntropyError::Timeout));
+        for written in [0, 9, u32::MAX] {
+            let (machine, model, mut entropy) = open();
+            let player = std::thread::spawn(move || {
+                loop {
+                    let mut device = model.state();
+                    let Some(chain) = device.pop(0) else { continue };
+                    return device.push(0, chain.head, written);
+                }
+            });
+            assert_eq!(entropy.read(&mut [0; 8], &WallClock), Err(EntropyError::Broken));
+            player.join().unwrap();
+            drop(machine);
+        }
+    }
+}

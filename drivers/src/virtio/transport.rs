@@ -1,0 +1,250 @@
+//! How a driver reaches a virtio device, whichever bus it is on; and the steps of setting one up
+//! (virtio 1.2, 2.1 and 3.1).
+
+use super::{Error, Ring};
+use crate::hal::{Arena, Registers, Window};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+const ACKNOWLEDGE: u8 = 1;
+const DRIVER: u8 = 2;
+const DRIVER_OK: u8 = 4;
+const FEATURES_OK: u8 = 8;
+const FAILED: u8 = 128;
+
+/// The device takes descriptors of any layout (what devices before 1.0 may not do).
+const ANY_LAYOUT: u64 = 1 << 27;
+/// Interrupts and notifications are asked for by ring index.
+const EVENT_INDEX: u64 = 1 << 29;
+/// The device speaks virtio 1.0 or later.
+pub const VERSION_1: u64 = 1 << 32;
+/// The device sees memory as the platform's buses do, which is how windows are addressed anyway.
+const ACCESS_PLATFORM: u64 = 1 << 33;
+
+/// A device answers a reset at once or not at all; a read of its status takes 0.1 us or more.
+const RESET_READS: u32 = 1_000_000;
+/// Reads of the configuration that were each overtaken by a change.
+const CONFIG_READS: u32 = 16;
+
+/// A virtio device on some bus.
+pub trait Transport: Send {
+    /// The device's type (virtio 1.2, chapter 5).
+    fn device_type(&self) -> u32;
+    /// Whether it only speaks the interface from before virtio 1.0.
+    fn legacy(&self) -> bool;
+    /// Device status.
+    fn status(&self) -> u8;
+    /// Sets the device status; 0 resets.
+    fn set_status(&mut self, status: u8);
+    /// Features that the device offers.
+    fn offered_features(&mut self) -> u64;
+    /// Tells the device which of them are used.
+    fn accept_features(&mut self, features: u64);
+    /// Most entries that queue `index` can have; 0 if there is no such queue.
+    fn queue_capacity(&mut self, index: u16) -> u16;
+    /// Switches queue `index` on, whose parts are those of `ring`. Its interrupts are raised if
+    /// `interrupts`, as far as the ring asks for them.
+    fn enable_queue(&mut self, index: u16, ring: &Ring, interrupts: bool) -> Result<(), Error>;
+    /// Tells the device that queue `index` has new entries.
+    fn notify(&self, index: u16);
+    /// Changes whenever the configuration does.
+    fn config_generation(&self) -> u32;
+    /// The device's configuration, if it has one.
+    fn config(&self) -> &dyn Registers;
+    /// Whether the device can wake a halted core.
+    fn wakes(&self) -> bool;
+    /// Takes back an interrupt that is still raised, so that the next one is seen.
+    fn acknowledge(&mut self);
+    /// Interrupts that the device raised so far.
+    fn interrupts(&self) -> u64;
+}
+
+/// Features that were agreed on.
+#[derive(Clone, Copy, Debug)]
+pub struct Agreed {
+    bits: u64,
+    /// Length in bytes of what stands before each network frame, and other things, depend on it.
+    pub legacy: bool,
+}
+
+impl Agreed {
+    /// Whether `feature` was agreed on.
+    pub fn has(&self, feature: u64) -> bool {
+        self.bits & feature != 0
+    }
+}
+
+/// A device that is being set up, and the memory it was given. Whatever goes wrong before
+/// [`Setup::finish`], the device is reset before its memory is used for anything else.
+pub struct Setup<'a> {
+    transport: &'a mut dyn Transport,
+    arena: &'a mut Arena,
+    agreed: Agreed,
+    taken: Vec<Window>,
+    finished: bool,
+}
+
+impl<'a> Setup<'a> {
+    /// Resets the device and agrees on those of the `wanted` features that it offers.
+    pub fn begin(
+        transport: &'a mut dyn Transport,
+        arena: &'a mut Arena,
+        wanted: u64,
+    ) -> Result<Self, Error> {
+        reset(transport)?;
+        transport.set_status(ACKNOWLEDGE);
+        transport.set_status(ACKNOWLEDGE | DRIVER);
+        let legacy = transport.legacy();
+        let needed = if legacy { ANY_LAYOUT } else { VERSION_1 };
+        let offered = transport.offered_features();
+        let bits = offered & (wanted | needed | EVENT_INDEX | ACCESS_PLATFORM);
+        let setup = Setup {
+            transport,
+            arena,
+            agreed: Agreed { bits, legacy },
+            taken: Vec::new(),
+            finished: false,
+        };
+        if bits & needed == 0 {
+            return Err(Error::MissingFeature(needed.trailing_zeros()));
+        }
+        setup.transport.accept_features(bits);
+        if !legacy {
+            setup.transport.set_status(ACKNOWLEDGE | DRIVER | FEATURES_OK);
+            if setup.transport.status() & FEATURES_OK == 0 {
+                return Err(Error::FeaturesRefused(bits));
+            }
+        }
+        Ok(setup)
+    }
+
+    /// The features agreed on.
+    pub fn agreed(&self) -> Agreed {
+        self.agreed
+    }
+
+    /// The device.
+    pub fn transport(&mut self) -> &mut dyn Transport {
+        self.transport
+    }
+
+    /// Bytes of DMA memory that are left.
+    pub fn available(&self) -> usize {
+        self.arena.available()
+    }
+
+    /// DMA memory for the device.
+    pub fn alloc(&mut self, len: usize, align: usize) -> Result<Window, Error> {
+        let window = self.arena.alloc(len, align).ok_or(Error::NoMemory { bytes: len })?;
+        self.taken.push(window);
+        Ok(window)
+    }
+
+    /// Queue `index` with as many entries as the device has, `most` at most (a power of two).
+    pub fn queue(&mut self, index: u16, most: u16, interrupts: bool) -> Result<Ring, Error> {
+        let capacity = self.transport.queue_capacity(index);
+        // The size of a legacy queue is the device's; others may be made smaller.
+        let size = match capacity {
+            0 => return Err(Error::NoQueue(index)),
+            n if self.agreed.legacy && n.is_power_of_two() => n,
+            n if self.agreed.legacy => return Err(Error::QueueRefused { index, entries: n }),
+            n => 1 << n.min(most).ilog2(),
+        };
+        let memory = self.alloc(Ring::bytes(size, self.agreed.legacy), Ring::ALIGN)?;
+        let ring = Ring::new(memory, size, self.agreed.legacy, self.agreed.has(EVENT_INDEX))
+            .ok_or(Error::NoMemory { bytes: memory.len() })?;
+        self.transport.enable_queue(index, &ring, interrupts)?;
+        Ok(ring)
+    }
+
+    /// The device goes live, with the memory it was given.
+    pub fn finish(mut self) {
+        let features_ok = if self.agreed.legacy { 0 } else { FEATURES_OK };
+        self.transport.set_status(ACKNOWLEDGE | DRIVER | features_ok | DRIVER_OK);
+        self.finished = true;
+    }
+}
+
+impl Drop for Setup<'_> {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        // A device that does not come out of reset may still write: its memory stays its own.
+        if reset(self.transport).is_ok() {
+            for window in self.taken.drain(..) {
+                self.arena.free(window);
+            }
+        }
+        self.transport.set_status(FAILED);
+    }
+}
+
+/// Resets the device; it touches no memory of ours from then on.
+pub fn reset(transport: &mut dyn Transport) -> Result<(), Error> {
+    transport.set_status(0);
+    (0..RESET_READS).any(|_| transport.status() == 0).then_some(()).ok_or(Error::NoReset)
+}
+
+/// What `read` makes of the configuration, all of it from one state of the device.
+pub fn read_config<T>(transport: &dyn Transport, read: impl Fn(&dyn Registers) -> T) -> Option<T> {
+    (0..CONFIG_READS).find_map(|_| {
+        let before = transport.config_generation();
+        let value = read(transport.config());
+        (transport.config_generation() == before).then_some(value)
+    })
+}
+
+/// A configuration of no bytes.
+pub struct NoConfig;
+
+impl Registers for NoConfig {
+    fn len(&self) -> usize {
+        0
+    }
+    fn read8(&self, _: usize) -> u8 {
+        u8::MAX
+    }
+    fn read16(&self, _: usize) -> u16 {
+        u16::MAX
+    }
+    fn read32(&self, _: usize) -> u32 {
+        u32::MAX
+    }
+    fn read64(&self, _: usize) -> u64 {
+        u64::MAX
+    }
+    fn write8(&self, _: usize, _: u8) {}
+    fn write16(&self, _: usize, _: u16) {}
+    fn write32(&self, _: usize, _: u32) {}
+    fn write64(&self, _: usize, _: u64) {}
+}
+
+/// A transport that resets its device when dropped, so that the device stops using its memory.
+pub struct Live(Box<dyn Transport>);
+
+impl Live {
+    /// Takes care of a device that went live.
+    pub fn new(transport: Box<dyn Transport>) -> Self {
+        Live(transport)
+    }
+}
+
+impl core::ops::Deref for Live {
+    type Target = dyn Transport;
+    fn deref(&self) -> &(dyn Transport + 'static) {
+        &*self.0
+    }
+}
+
+impl core::ops::DerefMut for Live {
+    fn deref_mut(&mut self) -> &mut (dyn Transport + 'static) {
+        &mut *self.0
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.0.set_status(0);
+    }
+}
