@@ -2,5 +2,8 @@
 //! Runs in the image (`appliance/image`) and, for its tests, on the host.
 
 pub mod config;
+pub mod console;
+pub mod log_ring;
 pub mod loops;
 pub mod machine;
+pub mod report;

@@ -7,6 +7,7 @@ use super::origin::{Origin, Problem, Source};
 use super::schema::Config;
 use super::toml_text;
 use super::tree::{MAX_ENTRIES, Node, Value};
+use crate::report;
 
 /// What is read at boot. Bytes are TOML in UTF-8, or else a problem.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,6 +74,11 @@ impl Document {
     /// The whole configuration as a document that reads back to the same.
     pub fn to_toml(&self) -> String {
         toml_text::write(&self.config.encode().expect("a section has a value"))
+    }
+
+    /// The whole configuration as a report, for JSON.
+    pub fn to_report(&self) -> report::Value {
+        self.config.encode().map_or(report::Value::None, report_of)
     }
 
     /// Paths that could stand where `partial` does, for completion: a section's with a dot at the
@@ -168,6 +174,19 @@ fn put(root: &mut Node, path: &str, value: &str, origin: Origin) -> Result<(), P
     match toml_text::parse_value(value, origin) {
         Ok(node) => root.set(path, node).map_err(problem),
         Err(reason) => Err(problem(reason)),
+    }
+}
+
+fn report_of(value: Value) -> report::Value {
+    match value {
+        Value::Bool(b) => b.into(),
+        Value::Integer(i) => u64::try_from(i).ok().into(),
+        Value::Text(text) | Value::Bare(text) => text.into(),
+        Value::Foreign(_) => report::Value::None,
+        Value::List(items) => report::Value::list(items.into_iter().map(|n| report_of(n.value))),
+        Value::Table(entries) => report::Value::Object(
+            entries.into_iter().map(|(key, n)| (key.into(), report_of(n.value))).collect(),
+        ),
     }
 }
 

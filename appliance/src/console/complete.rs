@@ -1,0 +1,50 @@
+//! What Tab offers.
+
+use super::commands::{Argument, COMMANDS, Command};
+use super::system::System;
+
+/// Everything that could stand where the last word of `before` (the text before the cursor) does,
+/// sorted, each as the whole word. A word that ends in `.` or `/` goes on.
+pub fn candidates(before: &str, system: &mut dyn System) -> Vec<String> {
+    let mut words: Vec<&str> = before.split_whitespace().collect();
+    let last = if before.ends_with(char::is_whitespace) { "" } else { words.pop().unwrap_or("") };
+    let mut found: Vec<String> = COMMANDS
+        .iter()
+        .filter_map(|c| c.words.get(words.len()).filter(|_| c.words.starts_with(&words)))
+        .map(|word| (*word).to_string())
+        .collect();
+    let complete = |c: &&Command| !c.words.is_empty() && words.starts_with(c.words);
+    if let Some(command) = COMMANDS.iter().find(complete) {
+        match command.arguments.get(words.len() - command.words.len()) {
+            Some(Argument::Path) => found.extend(system.document().complete(last)),
+            Some(Argument::Object | Argument::Directory) => found.extend(objects(last, system)),
+            Some(Argument::Level) => {
+                found.extend(log::LevelFilter::iter().map(|l| l.as_str().to_ascii_lowercase()));
+            }
+            Some(Argument::Value | Argument::Address | Argument::Count) | None => {}
+        }
+        if command.reports() && last.starts_with('-') {
+            found.push("--json".into());
+        }
+    }
+    found.retain(|word| word.starts_with(last));
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn objects(partial: &str, system: &mut dyn System) -> Vec<String> {
+    let above = partial.rfind('/').map_or("", |slash| &partial[..=slash]);
+    let names = system.list(if above.is_empty() { "/" } else { above }).unwrap_or_default();
+    let root = if above.is_empty() { "/" } else { above };
+    names.into_iter().map(|name| format!("{root}{name}")).collect()
+}
+
+/// What all candidates have in common beyond `len` bytes.
+pub fn common(candidates: &[String], len: usize) -> &str {
+    let Some(first) = candidates.first() else { return "" };
+    let shared =
+        |other: &String| first.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count();
+    let end = candidates.iter().map(shared).min().unwrap_or(0);
+    first.get(len..end).unwrap_or_default()
+}

@@ -1,0 +1,178 @@
+//! The line editor. It draws with nothing but characters, spaces and backspaces (and one escape
+//! sequence for Ctrl-L), so that it works on any terminal and in the log of a script.
+
+use super::keys::{Decoder, Key};
+use super::output::Output;
+use std::collections::VecDeque;
+
+/// What stands before the line.
+pub const PROMPT: &str = "isthmus> ";
+/// Longest line in bytes.
+pub const MAX_LINE: usize = 1024;
+/// Lines that are remembered.
+const HISTORY: usize = 32;
+
+/// What a byte led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A line was entered.
+    Line(String),
+    /// A line was entered that must not be acted on, and why.
+    Refused(&'static str),
+    /// The text before the cursor is to be completed.
+    Complete,
+}
+
+/// The line that is being edited, and the ones before it.
+#[derive(Debug, Default)]
+pub struct Editor {
+    decoder: Decoder,
+    /// Visible ASCII only, so that a byte is a column.
+    line: Vec<u8>,
+    cursor: usize,
+    /// Why the line will be refused.
+    refused: Option<&'static str>,
+    history: VecDeque<Vec<u8>>,
+    /// Place in the history that is shown, and the line that was being typed before.
+    browsing: Option<(usize, Vec<u8>)>,
+}
+
+impl Editor {
+    /// Takes one byte.
+    pub fn push(&mut self, byte: u8, out: &mut Output) -> Option<Event> {
+        match self.decoder.push(byte)? {
+            Key::Char(c) => self.insert(&[c], out),
+            Key::Enter => return self.enter(out),
+            Key::Tab => return Some(Event::Complete),
+            Key::Interrupt => {
+                out.text("^C\n");
+                self.clear();
+                self.draw(out);
+            }
+            Key::Left => self.move_to(self.cursor.saturating_sub(1), out),
+            Key::Right => self.move_to(self.cursor + 1, out),
+            Key::Home => self.move_to(0, out),
+            Key::End => self.move_to(self.line.len(), out),
+            Key::Up => self.browse(true, out),
+            Key::Down => self.browse(false, out),
+            Key::Backspace => self.remove(self.cursor.saturating_sub(1), self.cursor, out),
+            Key::Delete => self.remove(self.cursor, self.cursor + 1, out),
+            Key::KillBefore => self.remove(0, self.cursor, out),
+            Key::KillAfter => self.remove(self.cursor, self.line.len(), out),
+            Key::KillWord => self.remove(self.word_start(), self.cursor, out),
+            Key::Clear => {
+                out.raw(b"\x1b[H\x1b[2J");
+                self.draw(out);
+            }
+            Key::Noise => self.refused = Some("it contains bytes that are not ASCII text"),
+        }
+        None
+    }
+
+    /// The text before the cursor.
+    pub fn before_cursor(&self) -> &str {
+        core::str::from_utf8(&self.line[..self.cursor]).unwrap_or_default()
+    }
+
+    /// Inserts text at the cursor as if it had been typed.
+    pub fn insert_text(&mut self, text: &str, out: &mut Output) {
+        self.insert(text.as_bytes(), out);
+    }
+
+    /// Draws prompt and line.
+    pub fn draw(&self, out: &mut Output) {
+        out.text(PROMPT);
+        out.raw(&self.line);
+        out.repeat(8, self.line.len() - self.cursor);
+    }
+
+    /// Wipes prompt and line off the terminal, to show something else in their place.
+    pub fn wipe(&self, out: &mut Output) {
+        out.raw(b"\r");
+        out.repeat(b' ', PROMPT.len() + self.line.len());
+        out.raw(b"\r");
+    }
+
+    fn clear(&mut self) {
+        self.line.clear();
+        (self.cursor, self.refused, self.browsing) = (0, None, None);
+    }
+
+    fn insert(&mut self, bytes: &[u8], out: &mut Output) {
+        if self.line.len() + bytes.len() > MAX_LINE {
+            self.refused = Some("it is longer than 1024 bytes");
+        }
+        if self.refused.is_some() {
+            return;
+        }
+        self.line.splice(self.cursor..self.cursor, bytes.iter().copied());
+        out.raw(&self.line[self.cursor..]);
+        self.cursor += bytes.len();
+        out.repeat(8, self.line.len() - self.cursor);
+    }
+
+    fn enter(&mut self, out: &mut Output) -> Option<Event> {
+        out.text("\n");
+        let line = core::mem::take(&mut self.line);
+        let refused = self.refused.take();
+        self.clear();
+        if let Some(why) = refused {
+            return Some(Event::Refused(why));
+        }
+        let text = String::from_utf8(line.clone()).unwrap_or_default();
+        if !text.trim().is_empty() && self.history.back() != Some(&line) {
+            if self.history.len() == HISTORY {
+                self.history.pop_front();
+            }
+            self.history.push_back(line);
+        }
+        Some(Event::Line(text))
+    }
+
+    fn move_to(&mut self, place: usize, out: &mut Output) {
+        let place = place.min(self.line.len());
+        if place < self.cursor {
+            out.repeat(8, self.cursor - place);
+        } else {
+            out.raw(&self.line[self.cursor..place]);
+        }
+        self.cursor = place;
+    }
+
+    fn remove(&mut self, from: usize, to: usize, out: &mut Output) {
+        let to = to.min(self.line.len());
+        if from >= to {
+            return;
+        }
+        self.move_to(from, out);
+        self.line.drain(from..to);
+        out.raw(&self.line[from..]);
+        out.repeat(b' ', to - from);
+        out.repeat(8, self.line.len() - from + (to - from));
+    }
+
+    fn word_start(&self) -> usize {
+        let before = &self.line[..self.cursor];
+        let end = before.iter().rposition(|&c| c != b' ').map_or(0, |i| i + 1);
+        before[..end].iter().rposition(|&c| c == b' ').map_or(0, |i| i + 1)
+    }
+
+    fn browse(&mut self, back: bool, out: &mut Output) {
+        let newest = self.history.len();
+        let place = self.browsing.as_ref().map_or(newest, |(place, _)| *place);
+        let wanted = if back { place.checked_sub(1) } else { Some(place + 1) };
+        let Some(wanted) = wanted.filter(|&w| w <= newest && w != place) else { return };
+        let typed = match self.browsing.take() {
+            Some((_, typed)) => typed,
+            None => self.line.clone(),
+        };
+        let shown = self.history.get(wanted).unwrap_or(&typed).clone();
+        self.remove(0, self.line.len(), out);
+        self.insert(&shown, out);
+        self.browsing = (wanted < newest).then_some((wanted, typed));
+    }
+}
+
+#[cfg(test)]
+#[path = "editor_tests.rs"]
+mod tests;

@@ -1,0 +1,134 @@
+//! Keystrokes in, a screen out.
+
+use super::*;
+use proptest::prelude::*;
+
+/// A terminal of endless width: CR, LF, BS and characters.
+#[derive(Default)]
+struct Screen {
+    rows: Vec<Vec<u8>>,
+    column: usize,
+}
+
+impl Screen {
+    fn show(bytes: &[u8]) -> Screen {
+        let mut screen = Screen { rows: vec![vec![]], column: 0 };
+        for &byte in bytes {
+            let row = screen.rows.last_mut().unwrap();
+            match byte {
+                b'\r' => screen.column = 0,
+                b'\n' => screen.rows.push(vec![]),
+                8 => screen.column = screen.column.checked_sub(1).expect("left of the screen"),
+                c => {
+                    row.resize(row.len().max(screen.column + 1), b' ');
+                    row[screen.column] = c;
+                    screen.column += 1;
+                }
+            }
+        }
+        screen
+    }
+
+    fn last_row(&self) -> String {
+        String::from_utf8(self.rows.last().unwrap().clone()).unwrap().trim_end().to_string()
+    }
+}
+
+/// Types `bytes`; returns the lines entered, the last row of the screen, and the cursor's column
+/// after the prompt.
+fn typed(bytes: &[u8]) -> (Vec<Event>, String, usize) {
+    let (mut editor, mut out) = (Editor::default(), Output::default());
+    editor.draw(&mut out);
+    let mut events = Vec::new();
+    for &byte in bytes {
+        if let Some(event) = editor.push(byte, &mut out) {
+            events.push(event);
+            editor.draw(&mut out);
+        }
+    }
+    out.bytes_for_test(|sent| {
+        let screen = Screen::show(sent);
+        let row = screen.last_row();
+        let line = row.strip_prefix(PROMPT.trim_end()).expect("the prompt stands first");
+        (events, line.trim_start().to_string(), screen.column - PROMPT.len())
+    })
+}
+
+#[test]
+fn keystrokes_to_screen() {
+    let cases: [(&[u8], &str, usize); 14] = [
+        (b"abc", "abc", 3),
+        (b"abc\x1b[D\x1b[DX", "aXbc", 2),
+        (b"abc\x01X\x05Y", "XabcY", 5),
+        (b"abc\x7f\x7fX", "aX", 2),
+        (b"abc\x1b[H\x1b[3~", "bc", 0),
+        (b"show log\x17x", "show x", 6),
+        (b"show  \x17", "", 0),
+        (b"abcdef\x1b[D\x1b[D\x15", "ef", 0),
+        (b"abcdef\x1b[D\x1b[D\x0b", "abcd", 4),
+        (b"abc\x03de", "de", 2),
+        (b"one\rtwo\r\x1b[A\x1b[A", "one", 3),
+        (b"one\rtwo\rdraft\x1b[A\x1b[A\x1b[B\x1b[B", "draft", 5),
+        (b"one\rone\r\x1b[A\x1b[A", "one", 3),
+        (b"\x1b[D\x1b[C\x7f\x1b[3~\x15\x0b\x17\x1b[A\x1b[B", "", 0),
+    ];
+    for (keys, line, cursor) in cases {
+        let (_, shown, column) = typed(keys);
+        assert_eq!(
+            (shown.as_str(), column),
+            (line, cursor),
+            "{:?}",
+            keys.escape_ascii().to_string()
+        );
+    }
+}
+
+#[test]
+fn lines_end_in_cr_lf_or_both() {
+    let (events, _, _) = typed(b"a\rb\nc\r\nd\n");
+    assert_eq!(events, ["a", "b", "c", "d"].map(|l| Event::Line(l.into())));
+}
+
+#[test]
+fn a_line_that_cannot_be_trusted_is_refused_once() {
+    let mut long = vec![b'x'; 64 << 10];
+    long.extend(b"\rshow log\r");
+    let (events, ..) = typed(&long);
+    assert!(matches!(events[0], Event::Refused(why) if why.contains("1024")));
+    assert_eq!(events[1..], [Event::Line("show log".into())]);
+    let (events, ..) = typed(b"power\xffoff\rhelp\r");
+    assert!(matches!(events[0], Event::Refused(_)) && events[1] == Event::Line("help".into()));
+}
+
+proptest! {
+    #[test]
+    fn the_screen_shows_the_line_whatever_was_typed(
+        keys in prop::collection::vec(prop_oneof![
+            5 => "[a-d ]".prop_map(String::into_bytes),
+            3 => prop::sample::select(vec![
+                "\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[H", "\x1b[F", "\x1b[3~", "\x7f",
+                "\x15", "\x17", "\x0b", "\r", "\x03",
+            ]).prop_map(|k| k.as_bytes().to_vec()),
+        ], 0..60),
+    ) {
+        let keys = keys.concat();
+        let (mut editor, mut out) = (Editor::default(), Output::default());
+        for &byte in &keys {
+            editor.push(byte, &mut out);
+        }
+        // A line end draws no prompt here, which is the caller's; so compare after one is typed.
+        let (_, line, column) = typed(&keys);
+        let held = String::from_utf8(editor.line.clone()).unwrap();
+        prop_assert_eq!((line.trim(), column), (held.trim(), editor.cursor));
+    }
+
+    #[test]
+    fn noise_neither_panics_nor_piles_up(bytes in prop::collection::vec(any::<u8>(), 0..3000)) {
+        let (mut editor, mut out) = (Editor::default(), Output::default());
+        for byte in bytes {
+            editor.push(byte, &mut out);
+            prop_assert!(editor.line.len() <= MAX_LINE && editor.history.len() <= HISTORY);
+            out.sent(usize::MAX);
+        }
+    }
+}

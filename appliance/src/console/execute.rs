@@ -1,0 +1,113 @@
+//! What a command does.
+
+use super::State;
+use super::commands::{COMMANDS, Invocation, Verb, parse};
+use super::output::Output;
+use super::system::System;
+use crate::config::Problem;
+use crate::log_ring::Entry;
+use crate::report::Value;
+use core::net::IpAddr;
+
+/// Echo requests of a ping that does not say how many.
+const PINGS: u32 = 4;
+
+/// Acts on a line; the answer goes to `out`. Returns what the console does next.
+pub fn execute(line: &str, system: &mut dyn System, out: &mut Output) -> State {
+    let result = match parse(line) {
+        Ok(None) => return State::Prompt,
+        Ok(Some(invocation)) => act(&invocation, system, out),
+        Err(why) => Err(why),
+    };
+    result.unwrap_or_else(|why| {
+        out.text(&format!("error: {why}\n"));
+        State::Prompt
+    })
+}
+
+fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<State, String> {
+    let argument = |i: usize| what.arguments.get(i).map_or("", String::as_str);
+    let mut report = |value: &Value| match what.json {
+        true => out.text(&format!("{}\n", value.to_json())),
+        false => out.text(&value.to_text()),
+    };
+    match what.verb {
+        Verb::Help => help(out),
+        Verb::Show(topic) => report(&system.show(topic)),
+        Verb::ShowLog if what.json => report(&log_report(&system.log().entries())),
+        Verb::ShowLog => {
+            system.log().entries().iter().for_each(|entry| out.text(&format!("{entry}\n")));
+        }
+        Verb::ShowConfig if what.json => report(&system.document().to_report()),
+        Verb::ShowConfig => out.text(&system.document().to_toml()),
+        Verb::Set => set(argument(0), argument(1), system, out)?,
+        Verb::LogLevel => set("system.log_level", argument(0), system, out)?,
+        Verb::Save => return system.start_save().map(|()| State::Task),
+        Verb::Ping => {
+            let (address, count) = ping_arguments(argument(0), what.arguments.get(1))?;
+            return system.start_ping(address, count).map(|()| State::Task);
+        }
+        Verb::List => {
+            let names = system.list(&absolute(argument(0)))?;
+            report(&Value::list(names.into_iter().map(Value::from)));
+        }
+        Verb::Cat => report(&system.read(&absolute(argument(0)))?),
+        Verb::Write => system.write(&absolute(argument(0)), argument(1))?,
+        Verb::Reboot => {
+            out.text("rebooting\n");
+            return Ok(State::Rebooting);
+        }
+        Verb::PowerOff => {
+            out.text("powering off\n");
+            return Ok(State::PoweringOff);
+        }
+    }
+    Ok(State::Prompt)
+}
+
+fn help(out: &mut Output) {
+    let width = COMMANDS.iter().map(|c| c.usage().len()).max().unwrap_or(0);
+    for command in COMMANDS {
+        out.text(&format!("{:width$}  {}\n", command.usage(), command.about));
+    }
+    out.text("Tab completes, the arrows recall earlier lines.\n");
+}
+
+fn log_report(entries: &[Entry]) -> Value {
+    let row = |entry: &Entry| {
+        Value::object([
+            ("seconds", (entry.at.as_nanos() as f64 / 1e9).into()),
+            ("level", Value::display(entry.level.as_str().to_ascii_lowercase())),
+            ("message", Value::display(entry.text())),
+        ])
+    };
+    Value::list(entries.iter().map(row))
+}
+
+fn set(path: &str, value: &str, system: &mut dyn System, out: &mut Output) -> Result<(), String> {
+    let lines = |problems: Vec<Problem>| {
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nerror: ")
+    };
+    let from_when = system.set(path, value).map_err(lines)?;
+    out.text(&format!("{from_when}\n"));
+    Ok(())
+}
+
+fn ping_arguments(address: &str, count: Option<&String>) -> Result<(IpAddr, u32), String> {
+    let address = address.parse().map_err(|_| {
+        format!("{address:?} is no address; accepted: one such as 10.0.0.1 or fd00::1")
+    })?;
+    let count = match count {
+        None => PINGS,
+        Some(text) => match text.parse() {
+            Ok(count @ 1..=1000) => count,
+            _ => return Err(format!("{text:?} is no count; accepted: 1 to 1000")),
+        },
+    };
+    Ok((address, count))
+}
+
+/// The path of an object from the top.
+fn absolute(path: &str) -> String {
+    format!("/{}", path.trim_start_matches('/'))
+}

@@ -1,0 +1,75 @@
+//! What the console asks of the appliance.
+
+use crate::config::{Document, Problem};
+use crate::log_ring::LogRing;
+use crate::report::Value;
+use core::net::IpAddr;
+
+/// What `show` can show of the appliance itself (log and configuration come from elsewhere).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topic {
+    /// Network interfaces: addresses, link, counters.
+    Interfaces,
+    /// Disks: size, features, counters.
+    Disks,
+    /// Volumes and how they are exported.
+    Volumes,
+    /// Memory: arena, heap.
+    Memory,
+    /// Poll loops: stages, shares of busy, idle and halted time.
+    Loops,
+    /// Version and build.
+    Version,
+}
+
+/// News of a task that takes a while (`save`, `ping`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// A line to show; there is more to come.
+    Line(String),
+    /// It is over; a line to show, or what went wrong and what to do.
+    Done(Result<String, String>),
+}
+
+/// The appliance, as the console sees it. Nothing here blocks: what takes a while is started, then
+/// asked for its progress at each poll. At most one task runs at a time.
+pub trait System {
+    /// What `topic` is about, as it is now.
+    fn show(&mut self, topic: Topic) -> Value;
+
+    /// The running configuration.
+    fn document(&self) -> &Document;
+
+    /// Changes a value of the configuration; says from when on it counts.
+    fn set(&mut self, path: &str, value: &str) -> Result<&'static str, Vec<Problem>>;
+
+    /// The log.
+    fn log(&self) -> &LogRing;
+
+    /// Starts writing the running configuration to the config disk.
+    fn start_save(&mut self) -> Result<(), String>;
+
+    /// Starts sending `count` echo requests, one a second.
+    fn start_ping(&mut self, address: IpAddr, count: u32) -> Result<(), String>;
+
+    /// News of the task that was started.
+    fn poll_task(&mut self) -> Option<Progress>;
+
+    /// Ends the task, if it can be ended.
+    fn cancel_task(&mut self);
+
+    /// Names of the objects below `path` (`/` is the top); those with objects below end in `/`.
+    fn list(&mut self, path: &str) -> Result<Vec<String>, String>;
+
+    /// What an object holds.
+    fn read(&mut self, path: &str) -> Result<Value, String>;
+
+    /// Writes to an object, as `echo` does to a file of sysfs.
+    fn write(&mut self, path: &str, value: &str) -> Result<(), String>;
+
+    /// Starts the machine anew. The last output was sent.
+    fn reboot(&mut self);
+
+    /// Switches the machine off. The last output was sent.
+    fn power_off(&mut self);
+}

@@ -1,0 +1,253 @@
+//! The console as an operator or a script meets it.
+
+use super::*;
+use crate::config::{Document, Problem};
+use crate::log_ring::LogRing;
+use crate::report::Value;
+use core::net::IpAddr;
+use drivers::hal::Instant;
+use log::{Level, Log, Record};
+use proptest::prelude::*;
+
+struct Appliance {
+    document: Document,
+    log: LogRing,
+    task: VecDeque<Progress>,
+    ended: Option<&'static str>,
+    objects: Vec<(String, String)>,
+}
+
+impl Default for Appliance {
+    fn default() -> Self {
+        Appliance {
+            document: Document::default(),
+            log: LogRing::new(16, || Instant::ZERO),
+            task: VecDeque::new(),
+            ended: None,
+            objects: vec![("/rtrs-server/s1/stats".into(), "7".into())],
+        }
+    }
+}
+
+impl System for Appliance {
+    fn show(&mut self, topic: Topic) -> Value {
+        Value::list([Value::object([("topic", Value::display(format!("{topic:?}")))])])
+    }
+    fn document(&self) -> &Document {
+        &self.document
+    }
+    fn set(&mut self, path: &str, value: &str) -> Result<&'static str, Vec<Problem>> {
+        self.document.set(path, value).map(|()| "in force now")
+    }
+    fn log(&self) -> &LogRing {
+        &self.log
+    }
+    fn start_save(&mut self) -> Result<(), String> {
+        Err("there is no config disk; attach one made by `isthmus image config-disk`".into())
+    }
+    fn start_ping(&mut self, address: IpAddr, count: u32) -> Result<(), String> {
+        let line = |i| Progress::Line(format!("{address}: {i}"));
+        self.task = (0..count).map(line).collect();
+        self.task.push_back(Progress::Done(Ok(format!("{count} answers"))));
+        Ok(())
+    }
+    fn poll_task(&mut self) -> Option<Progress> {
+        self.task.pop_front()
+    }
+    fn cancel_task(&mut self) {
+        self.task = [Progress::Done(Ok("interrupted".into()))].into();
+    }
+    fn list(&mut self, path: &str) -> Result<Vec<String>, String> {
+        let below = |(object, _): &(String, String)| {
+            let rest = object.strip_prefix(path)?.trim_start_matches('/');
+            Some(rest.split_inclusive('/').next()?.to_string())
+        };
+        Ok(self.objects.iter().filter_map(below).collect())
+    }
+    fn read(&mut self, path: &str) -> Result<Value, String> {
+        let found = self.objects.iter().find(|(object, _)| object == path);
+        found.map(|(_, v)| Value::display(v)).ok_or_else(|| format!("no object {path}"))
+    }
+    fn write(&mut self, path: &str, value: &str) -> Result<(), String> {
+        self.objects.push((path.into(), value.into()));
+        Ok(())
+    }
+    fn reboot(&mut self) {
+        self.ended = Some("reboot");
+    }
+    fn power_off(&mut self) {
+        self.ended = Some("power off");
+    }
+}
+
+/// Sends `input` as fast as it is taken; returns all that came back.
+fn session(appliance: &mut Appliance, console: &mut Console, mut input: &[u8]) -> String {
+    let mut sent = Vec::new();
+    for _ in 0..1_000_000 {
+        input = &input[console.handle_input(input)..];
+        let worked = console.poll(appliance);
+        sent.extend(console.output());
+        console.sent(console.output().len());
+        if !worked && input.is_empty() && console.output().is_empty() {
+            break;
+        }
+    }
+    String::from_utf8(sent).unwrap().replace("\r\n", "\n")
+}
+
+fn run(input: &str) -> String {
+    session(&mut Appliance::default(), &mut Console::default(), input.as_bytes())
+}
+
+#[test]
+fn a_script_that_sends_plain_lines() {
+    let expected = "
+isthmus> show disks
+topic
+Disks
+isthmus> show disks --json
+[{\"topic\":\"Disks\"}]
+isthmus> set http.port 8080
+in force now
+isthmus> set http.port 0
+error: console: http.port: 0 is out of range; accepted: a whole number from 1 to 65535
+isthmus> \nisthmus> shw
+error: unknown command \"shw\" (did you mean \"show\"?); help lists the commands
+isthmus> ";
+    let script = "show disks\nshow disks --json\r\nset http.port 8080\rset http.port 0\n\nshw\n";
+    assert_eq!(run(script), expected);
+}
+
+#[test]
+fn the_configuration_is_shown_as_it_would_be_saved() {
+    let text = run("set net.0.address 10.0.0.1/24\rshow config\r");
+    let shown = text.split("show config\n").nth(1).unwrap().strip_suffix("isthmus> ").unwrap();
+    assert_eq!(crate::config::check(shown.as_bytes()).unwrap().net[0].fixed().count(), 1);
+    let json = run("show config --json\r");
+    let json: serde_json::Value = serde_json::from_str(json.lines().nth(2).unwrap()).unwrap();
+    assert_eq!(json["volume"][0]["name"], "ram0");
+}
+
+#[test]
+fn a_task_shows_its_progress_and_can_be_interrupted() {
+    assert!(
+        run("ping 10.0.0.9 2\rhelp\r")
+            .contains("ping 10.0.0.9 2\n10.0.0.9: 0\n10.0.0.9: 1\n2 answers\nisthmus> help\nhelp ")
+    );
+    let (mut appliance, mut console) = (Appliance::default(), Console::default());
+    console.handle_input(b"ping fd00::1 1000\r");
+    for _ in 0..20 {
+        console.poll(&mut appliance);
+    }
+    let rest = session(&mut appliance, &mut console, b"typed too early\r\x03");
+    assert!(rest.ends_with("fd00::1: 17\n^C\ninterrupted\nisthmus> "), "{rest}");
+    assert!(run("ping somewhere\r").contains("is no address; accepted: one such as 10.0.0.1"));
+    assert!(run("ping ::1 0\r").contains("accepted: 1 to 1000"));
+    assert!(run("save\r").contains("error: there is no config disk; attach one"));
+}
+
+#[test]
+fn the_machine_ends_only_after_the_last_output_was_sent() {
+    let (mut appliance, mut console) = (Appliance::default(), Console::default());
+    console.handle_input(b"poweroff\r");
+    for _ in 0..9 {
+        console.poll(&mut appliance);
+    }
+    assert!(console.is_busy() && appliance.ended.is_none());
+    console.sent(usize::MAX);
+    console.poll(&mut appliance);
+    assert_eq!(appliance.ended, Some("power off"));
+}
+
+#[test]
+fn tab_completes_words_paths_and_objects() {
+    let cases = [
+        ("sh\tdi\t", "show disks "),
+        ("show l\t\t", "log  loops\nisthmus> show lo"),
+        ("show l\to\t", "show loops "),
+        ("set ht\tp\t", "set http.port "),
+        ("set volume.\t\t", "volume.0.  volume.1.\nisthmus> set volume."),
+        ("log level de\t", "log level debug "),
+        ("cat /r\ts\tst\t", "cat /rtrs-server/s1/stats "),
+        ("show disks --\t", "show disks --json "),
+        ("xyz\t", "xyz"),
+    ];
+    for (keys, expected) in cases {
+        let shown = run(keys);
+        assert!(shown.ends_with(expected), "{keys:?}: {shown}");
+    }
+}
+
+#[test]
+fn objects_are_read_and_written_by_path() {
+    let text = run("ls\rcat /rtrs-server/s1/stats\rwrite a/b 1 2\rcat a/b\rcat c\r");
+    for part in ["ls\nrtrs-server/\n", "stats\n7\n", "cat a/b\n1 2\n", "error: no object /c\n"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn log_messages_do_not_tear_the_line_that_is_being_typed() {
+    let (mut appliance, mut console) = (Appliance::default(), Console::default());
+    session(&mut appliance, &mut console, b"show ver");
+    log::set_max_level(log::LevelFilter::Trace);
+    let args = format_args!("link up");
+    appliance.log.log(&Record::builder().level(Level::Info).args(args).build());
+    let shown = session(&mut appliance, &mut console, b"sion\r");
+    let blank = " ".repeat("isthmus> show ver".len());
+    let expected =
+        format!("\r{blank}\r[    0.000000] INFO  link up\nisthmus> show version\ntopic\n");
+    assert!(shown.starts_with(&expected), "{shown:?}");
+    assert!(session(&mut appliance, &mut console, b"show log\r").contains("INFO  link up\n"));
+    let json = session(&mut appliance, &mut console, b"show log --json\r");
+    assert!(json.contains("{\"seconds\":0,\"level\":\"info\",\"message\":\"link up\"}"), "{json}");
+}
+
+#[test]
+fn a_flood_of_log_messages_does_not_keep_input_out() {
+    let (mut appliance, mut console) = (Appliance::default(), Console::default());
+    log::set_max_level(log::LevelFilter::Trace);
+    console.handle_input(b"poweroff\r");
+    let long = "x".repeat(200);
+    for _ in 0..200 {
+        for _ in 0..16 {
+            let args = format_args!("{long}");
+            appliance.log.log(&Record::builder().level(Level::Info).args(args).build());
+        }
+        console.poll(&mut appliance);
+        console.sent(300);
+    }
+    assert_eq!(console.state, State::PoweringOff);
+}
+
+#[test]
+fn a_paste_costs_bounded_memory_and_work() {
+    let (mut appliance, mut console) = (Appliance::default(), Console::default());
+    let paste = "help\r".repeat(2 << 20);
+    let mut rest = paste.as_bytes();
+    for _ in 0..20_000 {
+        rest = &rest[console.handle_input(rest)..];
+        console.poll(&mut appliance);
+        assert!(console.output.len_for_test() <= Output::ENOUGH + 4096);
+        let fifo = console.output().len().min(16);
+        console.sent(fifo);
+    }
+    assert!(rest.len() > 9 << 20, "input waits for output");
+}
+
+proptest! {
+    #[test]
+    fn noise_never_panics_and_ctrl_c_gets_the_prompt_back(
+        noise in prop::collection::vec(any::<u8>(), 0..2000),
+    ) {
+        let (mut appliance, mut console) = (Appliance::default(), Console::default());
+        let mut rest = &noise[..];
+        while !rest.is_empty() {
+            rest = &rest[console.handle_input(rest)..];
+            console.poll(&mut appliance);
+            console.sent(usize::MAX);
+        }
+        let text = session(&mut appliance, &mut console, b"\x03show version\r");
+        prop_assert!(text.ends_with("show version\ntopic\nVersion\nisthmus> "), "{}", text);
+    }
+}

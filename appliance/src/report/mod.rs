@@ -1,0 +1,100 @@
+//! What the appliance tells about itself: one tree of values, shown as aligned text on the
+//! console and as JSON to programs.
+
+mod json;
+mod text;
+
+use std::borrow::Cow;
+
+/// A value of a report.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Nothing to tell.
+    None,
+    /// Yes or no.
+    Bool(bool),
+    /// A count.
+    Number(u64),
+    /// A measure.
+    Float(f64),
+    /// A number of bytes: with a unit in text, a plain number in JSON.
+    Bytes(u64),
+    /// Text, perhaps a peer's.
+    Text(Cow<'static, str>),
+    /// Things of a kind; objects make a table.
+    List(Vec<Value>),
+    /// Named values in order.
+    Object(Vec<(Cow<'static, str>, Value)>),
+}
+
+impl Value {
+    /// An object with fixed names (lower case, words joined by `_`, units at the end).
+    pub fn object<const N: usize>(entries: [(&'static str, Value); N]) -> Value {
+        Value::Object(entries.into_iter().map(|(k, v)| (Cow::Borrowed(k), v)).collect())
+    }
+
+    /// A list of what an iterator gives.
+    pub fn list(items: impl IntoIterator<Item = Value>) -> Value {
+        Value::List(items.into_iter().collect())
+    }
+
+    /// Text of anything that can be displayed.
+    pub fn display(what: impl ToString) -> Value {
+        Value::Text(what.to_string().into())
+    }
+
+    /// JSON on one line (RFC 8259), without a line end.
+    pub fn to_json(&self) -> String {
+        let mut out = String::new();
+        json::write(&mut out, self);
+        out
+    }
+
+    /// Lines for a terminal, each with a line end. Control characters are shown, not sent.
+    pub fn to_text(&self) -> String {
+        let mut out = String::new();
+        text::write(&mut out, self, 0);
+        out
+    }
+}
+
+impl From<bool> for Value {
+    fn from(b: bool) -> Value {
+        Value::Bool(b)
+    }
+}
+
+macro_rules! numbers {
+    ($($ty:ty)*) => {$(
+        impl From<$ty> for Value {
+            fn from(n: $ty) -> Value {
+                Value::Number(n as u64)
+            }
+        }
+    )*};
+}
+numbers!(u8 u16 u32 u64 usize);
+
+impl From<f64> for Value {
+    fn from(f: f64) -> Value {
+        Value::Float(f)
+    }
+}
+
+impl From<&'static str> for Value {
+    fn from(text: &'static str) -> Value {
+        Value::Text(text.into())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Value {
+        Value::Text(text.into())
+    }
+}
+
+impl<T: Into<Value>> From<Option<T>> for Value {
+    fn from(maybe: Option<T>) -> Value {
+        maybe.map_or(Value::None, Into::into)
+    }
+}
