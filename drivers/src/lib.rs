@@ -4,6 +4,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod fw_cfg;
 pub mod hal;
 pub mod pci;
 pub mod virtio;

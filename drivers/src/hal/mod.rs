@@ -3,6 +3,7 @@
 
 mod arena;
 mod disk;
+mod io_ports;
 mod mmio;
 mod platform;
 mod port;
@@ -12,6 +13,7 @@ mod window;
 
 pub use arena::Arena;
 pub use disk::{Completion, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError};
+pub use io_ports::IoPorts;
 pub use mmio::Mmio;
 pub use pci_types::{ConfigRegionAccess, PciAddress};
 pub use platform::{Interrupt, Platform};
