@@ -1,11 +1,11 @@
 //! RTRS, the RDMA transport of Linux's block storage (drivers/infiniband/ulp/rtrs): sessions made
 //! of paths, paths made of reliable connections, requests written straight into chunks of the
-//! server's memory. `wire` is what travels, `server` the side that owns the chunks, `client` the
-//! side that writes into them.
+//! server's memory. `wire` is what travels, `server` the side that owns the chunks.
 
 mod errno;
 mod heartbeat;
 mod name;
+pub mod server;
 
 pub mod wire;
 

@@ -45,6 +45,13 @@ impl Name {
     }
 }
 
+impl Default for Name {
+    /// The empty name.
+    fn default() -> Self {
+        Name { bytes: [0; Name::FIELD], len: 0 }
+    }
+}
+
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

@@ -134,3 +134,8 @@ pub trait Provider {
     /// Runs the timers that have expired.
     fn handle_timeout(&mut self, now: Instant);
 }
+
+/// A provider with its connection manager: what upper-layer protocols are written for.
+pub trait Fabric: Provider + ConnectionManager {}
+
+impl<T: Provider + ConnectionManager + ?Sized> Fabric for T {}

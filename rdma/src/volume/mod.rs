@@ -156,7 +156,7 @@ fn check(geometry: &Geometry, request: &Request) -> Result<(), VolumeError> {
         }
     };
     let block = u64::from(geometry.logical_block / 512).max(1);
-    if request.sector % block != 0 || sectors % block != 0 {
+    if !request.sector.is_multiple_of(block) || !sectors.is_multiple_of(block) {
         return Err(VolumeError::Invalid);
     }
     match request.sector.checked_add(sectors) {

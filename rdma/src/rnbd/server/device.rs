@@ -1,0 +1,127 @@
+//! OPEN and CLOSE: the rules of the kernel's server (rnbd-srv.c, `process_msg_open`).
+
+use super::session::{Device, Session};
+use super::{Export, Server};
+use crate::rnbd::wire::{AccessMode, CachePolicy, Open, OpenResponse};
+use crate::rtrs::server::SessionId;
+use crate::rtrs::{Errno, Name};
+use crate::volume::{VolumeId, Volumes};
+use drivers::hal::{Features, Geometry};
+
+/// Segments of 4 KiB that clients may use at most; they use fewer if chunks are smaller.
+const MAX_SEGMENTS: u16 = 128;
+
+/// A device, for the console.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceStatus {
+    /// The session that opened it.
+    pub session: SessionId,
+    /// Its id on the wire.
+    pub id: u32,
+    /// The name that the client gave.
+    pub name: Name,
+    /// The volume.
+    pub volume: VolumeId,
+    /// How it was opened.
+    pub mode: AccessMode,
+}
+
+impl Server {
+    /// All open devices.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceStatus> + '_ {
+        self.sessions.iter().enumerate().flat_map(|(index, session)| {
+            session.devices().map(move |&Device { id, volume, mode, name }| DeviceStatus {
+                session: SessionId(index as u32),
+                id,
+                name,
+                volume,
+                mode,
+            })
+        })
+    }
+
+    /// Closes a device as the operator wishes: I/O on it gets ENOTCONN from now on. False if there
+    /// is none of that id.
+    pub fn force_close(&mut self, session: SessionId, device: u32) -> bool {
+        self.close(session, device)
+    }
+
+    /// Opens a device, or finds it open.
+    pub(super) fn open(
+        &mut self,
+        id: SessionId,
+        open: &Open,
+        volumes: &Volumes,
+    ) -> Result<OpenResponse, Errno> {
+        let mode = open.mode.map_err(|_| Errno::EINVAL)?;
+        let status = self.transport.session(id).ok_or(Errno::ENOTCONN)?;
+        let session = self.sessions.get(id.index()).ok_or(Errno::ENOTCONN)?;
+        if let Some(device) = session.named(&open.name) {
+            let volume = volumes.get(device.volume).ok_or(Errno::ENXIO)?;
+            return Ok(response(device.id, &volume.geometry()));
+        }
+        let export = self.find_export(&status.name, &open.name)?;
+        let &Export { volume, read_only, .. } = export;
+        let geometry = volumes.get(volume).ok_or(Errno::ENXIO)?.geometry();
+        let read_only = read_only || geometry.features.contains(Features::READ_ONLY);
+        let max_devices = self.max_devices;
+        let writers = self.books_of(volume).writers;
+        match mode {
+            AccessMode::ReadOnly => {}
+            _ if read_only => return Err(Errno::EACCES),
+            AccessMode::ReadWrite if writers > 0 => return Err(Errno::EPERM),
+            AccessMode::Migration if writers > 1 => return Err(Errno::EPERM),
+            AccessMode::ReadWrite | AccessMode::Migration => {}
+        }
+        let session = self.sessions.get_mut(id.index()).ok_or(Errno::ENOTCONN)?;
+        let device = session.add(open.name, volume, mode, max_devices).ok_or(Errno::EMFILE)?;
+        let books = self.books_of(volume);
+        books.writers += u32::from(mode != AccessMode::ReadOnly);
+        books.waiting.reserve(usize::from(status.queue_depth));
+        Ok(response(device, &geometry))
+    }
+
+    /// Closes a device; false if there is none of that id.
+    pub(super) fn close(&mut self, session: SessionId, device: u32) -> bool {
+        let Some(device) =
+            self.sessions.get_mut(session.index()).and_then(|session| session.remove(device))
+        else {
+            return false;
+        };
+        self.books_of(device.volume).writers -= u32::from(device.mode != AccessMode::ReadOnly);
+        true
+    }
+
+    /// Closes all devices of a session whose last path is down.
+    pub(super) fn close_devices(&mut self, id: SessionId) {
+        while let Some(device) = self.sessions.get(id.index()).and_then(Session::first) {
+            self.close(id, device);
+        }
+    }
+}
+
+fn response(device: u32, geometry: &Geometry) -> OpenResponse {
+    let write_back = geometry.features.contains(Features::VOLATILE_CACHE);
+    let if_can = |feature, sectors| match geometry.features.contains(feature) {
+        true => sectors,
+        false => 0,
+    };
+    OpenResponse {
+        device,
+        sectors: geometry.sectors,
+        max_hw_sectors: geometry.max_transfer / 512,
+        max_write_zeroes_sectors: if_can(Features::WRITE_ZEROES, geometry.max_write_zeroes_sectors),
+        max_discard_sectors: if_can(Features::DISCARD, geometry.max_discard_sectors),
+        discard_granularity: geometry.discard_granularity,
+        discard_alignment: 0,
+        // Exports with blocks that do not fit were refused; physical blocks are advice.
+        physical_block: u16::try_from(geometry.physical_block).unwrap_or(1 << 15),
+        logical_block: u16::try_from(geometry.logical_block).unwrap_or(1 << 15),
+        max_segments: MAX_SEGMENTS,
+        secure_discard: geometry.features.contains(Features::SECURE_ERASE),
+        cache_policy: match write_back {
+            true => CachePolicy::WRITEBACK | CachePolicy::FUA,
+            false => CachePolicy::empty(),
+        },
+    }
+}

@@ -1,0 +1,183 @@
+//! Requests of clients, and completions of volumes.
+
+use super::Server;
+use crate::rnbd::wire::{self, AccessMode, Io, IoFlags, Operation, SessionInfo};
+use crate::rtrs::Errno;
+use crate::rtrs::server::{Context, Request, RequestId, RequestKind};
+use crate::verbs::Fabric;
+use crate::volume::{self, Completion, Submitted, VolumeError, VolumeId, Volumes};
+use drivers::hal::Window;
+
+/// What came of a request.
+enum Outcome {
+    /// It is answered; what came of it is counted for the volume, if it is an I/O.
+    Answer(Result<Window, Errno>, Option<VolumeId>),
+    /// The volume works on it.
+    Pending,
+    /// The volume has no room for it.
+    Busy(VolumeId),
+}
+
+impl Server {
+    /// Does what a request asks for. If its volume has no room, that volume is returned.
+    pub(super) fn execute<P: Fabric + ?Sized>(
+        &mut self,
+        request: &Request,
+        volumes: &mut Volumes,
+        ctx: &mut Context<'_, P>,
+    ) -> Option<VolumeId> {
+        match self.interpret(request, volumes) {
+            Outcome::Answer(result, volume) => {
+                self.answer(request.id, volume, result, ctx);
+                None
+            }
+            Outcome::Pending => None,
+            Outcome::Busy(volume) => Some(volume),
+        }
+    }
+
+    fn answer<P: Fabric + ?Sized>(
+        &mut self,
+        id: RequestId,
+        volume: Option<VolumeId>,
+        result: Result<Window, Errno>,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let served = self.transport.respond(id, result, ctx);
+        if let (Some(served), Some(volume)) = (served, volume) {
+            self.books_of(volume).stats.count(&served, result.is_ok());
+        }
+    }
+
+    fn interpret(&mut self, request: &Request, volumes: &mut Volumes) -> Outcome {
+        let mut bytes = [0; Io::SIZE];
+        if request.user.len() > bytes.len() {
+            return Outcome::Answer(self.manage(request, volumes), None);
+        }
+        let bytes = bytes.get_mut(..request.user.len()).unwrap_or_default();
+        let parsed = request.user.read(0, bytes).map(|()| wire::Request::parse(bytes));
+        match parsed {
+            Ok(Ok(wire::Request::Io(io))) => self.submit(request, &io, volumes),
+            Ok(Ok(wire::Request::Close(close))) => {
+                // As in Linux, a device that is not open is closed.
+                self.close(request.session, close.device);
+                Outcome::Answer(Ok(Window::empty()), None)
+            }
+            _ => Outcome::Answer(Err(Errno::EINVAL), None),
+        }
+    }
+
+    /// SESS_INFO and OPEN, whose answers are staged in the chunk.
+    fn manage(&mut self, request: &Request, volumes: &mut Volumes) -> Result<Window, Errno> {
+        let mut bytes = [0; wire::MAX_HEADER];
+        let bytes = bytes.get_mut(..request.user.len()).ok_or(Errno::EINVAL)?;
+        request.user.read(0, bytes).map_err(|_| Errno::EINVAL)?;
+        let stage = |answer: &[u8]| {
+            let data = request.data.slice(0, answer.len()).ok_or(Errno::EINVAL)?;
+            data.write(0, answer).map_err(|_| Errno::EINVAL)?;
+            Ok(data)
+        };
+        match wire::Request::parse(bytes).map_err(|_| Errno::EINVAL)? {
+            wire::Request::SessionInfo(info) => {
+                let version = info.version.min(wire::VERSION);
+                stage(&SessionInfo { version }.emit_response())
+            }
+            wire::Request::Open(open) => {
+                if request.data.len() < wire::OpenResponse::SIZE {
+                    return Err(Errno::EINVAL);
+                }
+                stage(&self.open(request.session, &open, volumes)?.emit())
+            }
+            wire::Request::Io(_) | wire::Request::Close(_) => Err(Errno::EINVAL),
+        }
+    }
+
+    /// Gives an I/O to its volume.
+    fn submit(&mut self, request: &Request, io: &Io, volumes: &mut Volumes) -> Outcome {
+        let device = self.sessions.get(request.session.index()).and_then(|s| s.device(io.device));
+        let Some(device) = device else { return Outcome::Answer(Err(Errno::ENOTCONN), None) };
+        let volume = device.volume;
+        let refuse = |errno| Outcome::Answer(Err(errno), Some(volume));
+        let writes = !matches!(io.operation, Operation::Read | Operation::Flush);
+        if writes && device.mode == AccessMode::ReadOnly {
+            return refuse(Errno::EROFS);
+        }
+        let all_data = request.data.len() == io.size as usize;
+        let sectors = io.size / 512;
+        let operation = match io.operation {
+            Operation::Read if all_data && request.kind == RequestKind::Read => {
+                volume::Operation::Read
+            }
+            Operation::Write if all_data && request.kind == RequestKind::Write => {
+                volume::Operation::Write { durable: io.flags.contains(IoFlags::FUA) }
+            }
+            Operation::Flush => volume::Operation::Flush,
+            _ if !io.size.is_multiple_of(512) => return refuse(Errno::EINVAL),
+            Operation::Discard => volume::Operation::Discard { sectors },
+            Operation::SecureErase => volume::Operation::SecureErase { sectors },
+            Operation::WriteZeroes => volume::Operation::WriteZeroes { sectors },
+            Operation::Read | Operation::Write => return refuse(Errno::EINVAL),
+        };
+        let Some(target) = volumes.get_mut(volume) else { return refuse(Errno::ENXIO) };
+        let submitted = target.submit(&volume::Request {
+            tag: request.id.to_bits(),
+            operation,
+            sector: io.sector,
+            data: request.data,
+        });
+        match submitted {
+            Ok(Submitted::Done) => Outcome::Answer(Ok(request.data), Some(volume)),
+            Ok(Submitted::Lent(data)) => Outcome::Answer(Ok(data), Some(volume)),
+            Ok(Submitted::Pending) => Outcome::Pending,
+            Err(VolumeError::Busy) => {
+                self.books_of(volume).stats.waits += 1;
+                Outcome::Busy(volume)
+            }
+            Err(error) => refuse(errno(error)),
+        }
+    }
+
+    /// A volume has done what was pending.
+    pub(super) fn complete<P: Fabric + ?Sized>(
+        &mut self,
+        volume: VolumeId,
+        completion: &Completion,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let id = RequestId::from_bits(completion.tag);
+        let result = match (completion.result, self.transport.request(id)) {
+            (Ok(()), Some(request)) => Ok(request.data),
+            (Ok(()), None) => Err(Errno::ECONNABORTED),
+            (Err(error), _) => Err(errno(error)),
+        };
+        self.answer(id, Some(volume), result, ctx);
+    }
+
+    /// A volume has room again.
+    pub(super) fn retry<P: Fabric + ?Sized>(
+        &mut self,
+        volume: VolumeId,
+        volumes: &mut Volumes,
+        ctx: &mut Context<'_, P>,
+    ) {
+        while let Some(id) = self.books_of(volume).waiting.pop_front() {
+            let Some(request) = self.transport.request(id) else {
+                self.answer(id, None, Err(Errno::ECONNABORTED), ctx);
+                continue;
+            };
+            if let Some(busy) = self.execute(&request, volumes, ctx) {
+                self.books_of(busy).waiting.push_front(id);
+                return;
+            }
+        }
+    }
+}
+
+fn errno(error: VolumeError) -> Errno {
+    match error {
+        VolumeError::Busy | VolumeError::Io | VolumeError::PastEnd => Errno::EIO,
+        VolumeError::Invalid => Errno::EINVAL,
+        VolumeError::ReadOnly => Errno::EROFS,
+        VolumeError::Unsupported => Errno::EOPNOTSUPP,
+    }
+}

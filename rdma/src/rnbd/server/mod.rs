@@ -1,0 +1,141 @@
+//! The RNBD server (Linux: rnbd-srv.c): opens exports for sessions and turns their I/O into
+//! requests on volumes. Drives the RTRS server below it.
+//!
+//! Differs from Linux on purpose: writes to a device that was opened read-only get EROFS, and
+//! discards larger than what was offered get EINVAL.
+
+mod device;
+mod export;
+mod io;
+mod session;
+mod stats;
+
+pub use device::DeviceStatus;
+pub use export::{Export, ExportError};
+pub use stats::VolumeStats;
+
+use crate::rtrs::server::{self as rtrs, Context, Event, RequestId, SessionId, StartError};
+use crate::verbs::{ConnectionEvent, Fabric};
+use crate::volume::{VolumeId, Volumes};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use drivers::hal::Instant;
+use session::Session;
+
+/// Requests taken in one poll, so that others get their turn.
+const BUDGET: usize = 128;
+
+/// What the server keeps of a volume.
+#[derive(Debug, Default)]
+struct Books {
+    /// Devices that are open for writing.
+    writers: u32,
+    /// Requests that the volume had no room for.
+    waiting: VecDeque<RequestId>,
+    stats: VolumeStats,
+}
+
+/// The server.
+#[derive(Debug)]
+pub struct Server {
+    transport: rtrs::Server,
+    max_devices: usize,
+    exports: Vec<Export>,
+    sessions: Vec<Session>,
+    books: Vec<Books>,
+}
+
+impl Server {
+    /// Listens. A session opens up to `max_devices` (at most 256) devices.
+    pub fn new<P: Fabric + ?Sized>(
+        config: rtrs::Config,
+        max_devices: usize,
+        provider: &mut P,
+    ) -> Result<Self, StartError> {
+        let transport = rtrs::Server::new(config, provider)?;
+        let sessions = Vec::with_capacity(config.max_sessions);
+        let max_devices = max_devices.clamp(1, Session::MAX_DEVICES);
+        Ok(Server { transport, max_devices, exports: Vec::new(), sessions, books: Vec::new() })
+    }
+
+    /// The RTRS server, to look at.
+    pub fn transport(&self) -> &rtrs::Server {
+        &self.transport
+    }
+
+    /// The RTRS server, for its notices and counts. Events and requests belong to this server.
+    pub fn transport_mut(&mut self) -> &mut rtrs::Server {
+        &mut self.transport
+    }
+
+    /// Takes an event of the connection manager; false if it is none of this server's.
+    pub fn handle_connection_event<P: Fabric + ?Sized>(
+        &mut self,
+        event: &ConnectionEvent,
+        ctx: &mut Context<'_, P>,
+    ) -> bool {
+        self.transport.handle_connection_event(event, ctx)
+    }
+
+    /// Takes what has arrived, and what the volumes have done. True if there was anything.
+    pub fn poll<P: Fabric + ?Sized>(
+        &mut self,
+        volumes: &mut Volumes,
+        ctx: &mut Context<'_, P>,
+    ) -> bool {
+        let mut taken = 0;
+        while taken < BUDGET {
+            match self.transport.poll(ctx) {
+                None => break,
+                Some(Event::Request(request)) => {
+                    if let Some(busy) = self.execute(&request, volumes, ctx) {
+                        self.books_of(busy).waiting.push_back(request.id);
+                    }
+                }
+                Some(Event::LinkUp(id)) => self.link_up(id),
+                Some(Event::LinkDown(id)) => self.close_devices(id),
+            }
+            taken += 1;
+        }
+        if taken > 0 {
+            volumes.flush_queues();
+        }
+        let mut completed = false;
+        let mut volume = VolumeId(0);
+        while let Some((from, completion)) = volumes.poll(volume) {
+            volume = from;
+            completed = true;
+            self.complete(from, &completion, ctx);
+            self.retry(from, volumes, ctx);
+        }
+        if completed {
+            volumes.flush_queues();
+        }
+        self.transport.handle_timeout(ctx);
+        taken > 0 || completed
+    }
+
+    /// When `poll` has to be called at the latest.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.transport.poll_timeout()
+    }
+
+    /// What was counted for a volume.
+    pub fn volume_stats(&self, volume: VolumeId) -> Option<&VolumeStats> {
+        self.books.get(volume.index()).map(|books| &books.stats)
+    }
+
+    fn books_of(&mut self, volume: VolumeId) -> &mut Books {
+        let index = volume.index();
+        if index >= self.books.len() {
+            self.books.resize_with(index + 1, Books::default);
+        }
+        &mut self.books[index]
+    }
+
+    fn link_up(&mut self, id: SessionId) {
+        if id.index() >= self.sessions.len() {
+            self.sessions.resize_with(id.index() + 1, Session::default);
+        }
+    }
+}

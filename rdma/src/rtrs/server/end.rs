@@ -1,0 +1,146 @@
+//! Ends: of connections, paths and sessions.
+
+use super::table::SlotState;
+use super::{CloseReason, Context, Event, Input, Notice, PathId, PathState, Server, SessionId};
+use crate::verbs::Fabric;
+use core::time::Duration;
+
+/// How long connections have to end in order (Linux: RTRS_CONNECT_TIMEOUT_MS).
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl Server {
+    /// Ends a path, as the operator wishes; false if there is none of that name.
+    pub fn disconnect<P: Fabric + ?Sized>(
+        &mut self,
+        path: PathId,
+        ctx: &mut Context<'_, P>,
+    ) -> bool {
+        let known = self.paths.contains(path.0 as usize);
+        if known {
+            self.close_path(path.0 as usize, CloseReason::Operator, ctx);
+        }
+        known
+    }
+
+    /// A connection is gone; so is its path.
+    pub(super) fn handle_disconnected<P: Fabric + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let path = self.connections[key].path;
+        self.remove_connection(key, ctx);
+        self.close_path(path, CloseReason::Peer, ctx);
+        self.reap_path(path, ctx);
+    }
+
+    fn remove_connection<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+        let connection = self.connections.remove(key);
+        // Fails only if the provider has dropped the queue pair already.
+        let _ = ctx.provider.destroy_qp(connection.qp);
+        let place = self.paths[connection.path].connections.get_mut(usize::from(connection.cid));
+        if let Some(place) = place {
+            *place = None;
+        }
+    }
+
+    /// Ends a path: peers reach its memory no more, its connections are disconnected, answers
+    /// that wait are dropped. What is being worked on finishes.
+    pub(super) fn close_path<P: Fabric + ?Sized>(
+        &mut self,
+        key: usize,
+        reason: CloseReason,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let path = &mut self.paths[key];
+        let Some(next) = path.state.next(Input::End) else { return };
+        path.state = next;
+        path.reason = Some(reason);
+        path.deadline = ctx.now + CLOSE_TIMEOUT;
+        for region in path.regions.drain(..) {
+            // Ours alone, so that it exists.
+            let _ = ctx.provider.deregister(region);
+        }
+        for slot in &mut path.requests {
+            if slot.state != SlotState::Executing {
+                slot.state = SlotState::Idle;
+            }
+        }
+        self.ready.retain(|id| id.path as usize != key);
+        let (session, deadline) = (path.session, path.deadline);
+        let depth = path.requests.len() as u16;
+        for connection in path.connections.iter().flatten() {
+            let Some(connection) = self.connections.get_mut(*connection) else { continue };
+            connection.parked = None;
+            // Either may have happened already.
+            let _ = ctx.provider.disconnect(connection.id, ctx.now);
+            let _ = ctx.provider.fail_qp(connection.qp);
+        }
+        self.counters.paths_closed += 1;
+        let notice = Notice::PathDown {
+            session: self.sessions[session].name,
+            from: path.from,
+            to: path.to,
+            reason,
+        };
+        self.notice(notice);
+        self.wake_at(deadline);
+        // It may have been the path whose turn it was to use a chunk.
+        for chunk in 0..depth {
+            self.wake_chunk(session, chunk);
+        }
+        self.link_down(session);
+    }
+
+    /// Tells the user if no path of the session is left.
+    fn link_down(&mut self, key: usize) {
+        let session = &mut self.sessions[key];
+        let connected =
+            session.paths.iter().any(|&path| self.paths[path].state == PathState::Connected);
+        if session.up && !connected {
+            session.up = false;
+            self.links.push_back(Event::LinkDown(SessionId(key as u32)));
+        }
+    }
+
+    /// Connections that did not end in order end now.
+    pub(super) fn force_close<P: Fabric + ?Sized>(
+        &mut self,
+        path: usize,
+        ctx: &mut Context<'_, P>,
+    ) {
+        loop {
+            let first = self.paths[path].live_connections().next();
+            let Some(key) = first else { break };
+            self.remove_connection(key, ctx);
+        }
+        self.reap_path(path, ctx);
+    }
+
+    /// Removes a path that has ended, if nothing is left to wait for.
+    pub(super) fn reap_path<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+        let path = &self.paths[key];
+        let drained = path.in_flight == 0 && path.live_connections().next().is_none();
+        if !drained || path.state.next(Input::Drained).is_none() {
+            return;
+        }
+        let path = self.paths.remove(key);
+        ctx.arena.free(path.info);
+        self.sessions[path.session].paths.retain(|&other| other != key);
+        self.reap_session(path.session, ctx);
+    }
+
+    /// Removes a session that has no path.
+    pub(super) fn reap_session<P: Fabric + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut Context<'_, P>,
+    ) {
+        if self.sessions.get(key).is_some_and(|session| session.paths.is_empty()) {
+            let session = self.sessions.remove(key);
+            ctx.arena.free(session.chunks);
+            // No region and no queue pair of the session is left.
+            let _ = ctx.provider.dealloc_pd(session.pd);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What the server tells its user.
+
+use crate::rtrs::{Errno, Name};
+use crate::verbs::Status;
+use core::fmt;
+use core::net::IpAddr;
+use core::time::Duration;
+use drivers::hal::Window;
+
+/// Name of a session. It is used again once the session is down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(pub u32);
+
+impl SessionId {
+    /// Place in tables that are kept by session.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Name of a request that is being worked on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId {
+    pub(super) path: u32,
+    pub(super) chunk: u16,
+}
+
+impl RequestId {
+    /// As a tag for volumes.
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.path) << 16 | u64::from(self.chunk)
+    }
+
+    /// From such a tag.
+    pub fn from_bits(bits: u64) -> Self {
+        RequestId { path: (bits >> 16) as u32, chunk: bits as u16 }
+    }
+}
+
+/// Which way the data of a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// To the client: the answer may carry as much as `Request::data` holds.
+    Read,
+    /// From the client, or there is none.
+    Write,
+}
+
+/// A request. Answer it with [`super::Server::respond`].
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Its name.
+    pub id: RequestId,
+    /// The session that it belongs to.
+    pub session: SessionId,
+    /// Which way its data goes.
+    pub kind: RequestKind,
+    /// Data of a write; room to stage the answer of a read. Of a size of the client's choice.
+    pub data: Window,
+    /// The user's header. Copy it out once: the client could change it.
+    pub user: Window,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug)]
+pub enum Event {
+    /// The first path of a session came up.
+    LinkUp(SessionId),
+    /// The last path of a session went down. Requests that are being worked on may be finished;
+    /// their answers go nowhere.
+    LinkDown(SessionId),
+    /// A request arrived.
+    Request(Request),
+}
+
+/// A request that was answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Served {
+    /// Which way its data went.
+    pub kind: RequestKind,
+    /// How much there was.
+    pub bytes: u32,
+    /// From its arrival to now.
+    pub latency: Duration,
+}
+
+/// Why a path ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// The peer disconnected, or vanished during connection establishment.
+    Peer,
+    /// The operator asked for it.
+    Operator,
+    /// The peer was silent for too long.
+    Silence,
+    /// The path was not complete in time.
+    Handshake,
+    /// The client came back under the same name.
+    Replaced,
+    /// A work request failed.
+    Transport(Status),
+    /// The peer broke the protocol, as said here.
+    Protocol(&'static str),
+    /// This side had no memory or keys left.
+    Resources,
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CloseReason::Peer => f.write_str("disconnected by the client"),
+            CloseReason::Operator => f.write_str("disconnected by the operator"),
+            CloseReason::Silence => f.write_str("no heartbeat from the client"),
+            CloseReason::Handshake => f.write_str("the client did not complete the path in time"),
+            CloseReason::Replaced => f.write_str("the client reconnected"),
+            CloseReason::Transport(status) => write!(f, "transport: {status:?}"),
+            CloseReason::Protocol(what) => write!(f, "the client broke the protocol: {what}"),
+            CloseReason::Resources => f.write_str("no memory or keys left here"),
+        }
+    }
+}
+
+/// Something for the log.
+#[derive(Clone, Copy, Debug)]
+pub enum Notice {
+    /// A connection was refused.
+    Refused {
+        /// By whom it was wanted.
+        from: IpAddr,
+        /// What the peer was told.
+        errno: Errno,
+        /// Why.
+        why: &'static str,
+    },
+    /// A path came up.
+    PathUp {
+        /// Session that it belongs to.
+        session: Name,
+        /// The client's address.
+        from: IpAddr,
+        /// Our address.
+        to: IpAddr,
+    },
+    /// A path went down.
+    PathDown {
+        /// Session that it belongs to; empty if the client had not said.
+        session: Name,
+        /// The client's address.
+        from: IpAddr,
+        /// Our address.
+        to: IpAddr,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// Memory is short: a session got fewer chunks than configured.
+    Reduced {
+        /// The client's address.
+        from: IpAddr,
+        /// Chunks that it got.
+        queue_depth: u16,
+    },
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Notice::Refused { from, errno, why } => {
+                write!(f, "rtrs: refused a connection from {from} ({errno}): {why}")
+            }
+            Notice::PathUp { session, from, to } => {
+                write!(f, "rtrs: session {session}: path {from}@{to} is up")
+            }
+            Notice::PathDown { session, from, to, reason } => {
+                write!(f, "rtrs: session {session}: path {from}@{to} is down: {reason}")
+            }
+            Notice::Reduced { from, queue_depth } => write!(
+                f,
+                "rtrs: memory is short: offered {from} a queue depth of {queue_depth} only"
+            ),
+        }
+    }
+}

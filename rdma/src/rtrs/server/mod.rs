@@ -1,0 +1,174 @@
+//! The RTRS server (Linux: rtrs-srv.c): owns the chunks that clients write their requests into,
+//! hands the requests to its user, and sends the answers.
+//!
+//! Over any verbs provider. It differs from Linux on purpose in these points: a chunk's next key
+//! is drawn anew for every I/O (all 32 bits); an answer is as few messages as the mode allows
+//! (SEND with invalidation is left out, clients then invalidate themselves); requests that Linux
+//! drops in silence get EINVAL; a client that comes back replaces its stale path at once; a
+//! request whose chunk is still worked on for another path of the session waits, so that a
+//! failover can neither mix up nor reorder writes.
+//!
+//! It does not interpret the user's headers (see `rnbd::server`), and does not choose chunks anew
+//! for reads: data of reads may be staged in the chunk that the request came in.
+
+mod config;
+mod connect;
+mod end;
+mod event;
+mod info;
+mod io;
+mod state;
+mod stats;
+mod status;
+mod table;
+mod timer;
+
+pub use config::{BadConfig, Config};
+pub use event::{CloseReason, Event, Notice, Request, RequestId, RequestKind, Served, SessionId};
+pub use state::{Input, PathState};
+pub use stats::{Counters, Histogram, PathStats};
+pub use status::{PathId, PathStatus, SessionStatus};
+
+use crate::verbs::{CompletedOperation, CqId, Fabric, Status, VerbsError};
+use alloc::collections::VecDeque;
+use config::MIN_INLINE;
+use drivers::hal::{Arena, Instant};
+use rand_core::RngCore;
+use slab::Slab;
+use table::{Connection, Path, Session, WorkId};
+
+/// What the server works with, lent for one call.
+pub struct Context<'a, P: ?Sized> {
+    /// The verbs provider.
+    pub provider: &'a mut P,
+    /// Where the memory of sessions comes from.
+    pub arena: &'a mut Arena,
+    /// The present.
+    pub now: Instant,
+    /// Where keys come from.
+    pub rng: &'a mut dyn RngCore,
+}
+
+/// Notices kept until the loop fetches them; the oldest go first.
+const MAX_NOTICES: usize = 64;
+
+/// The server.
+#[derive(Debug)]
+pub struct Server {
+    config: Config,
+    cq: CqId,
+    sessions: Slab<Session>,
+    paths: Slab<Path>,
+    connections: Slab<Connection>,
+    /// Sessions that came up or went down, not yet reported.
+    links: VecDeque<Event>,
+    /// Requests whose chunk has become free.
+    ready: VecDeque<RequestId>,
+    notices: VecDeque<Notice>,
+    deadline: Option<Instant>,
+    counters: Counters,
+}
+
+/// Why a server could not start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartError {
+    /// The configuration is impossible.
+    Config(BadConfig),
+    /// The provider cannot carry RTRS, or refused.
+    Provider(VerbsError),
+}
+
+impl Server {
+    /// Listens on the configured port.
+    pub fn new<P: Fabric + ?Sized>(config: Config, provider: &mut P) -> Result<Self, StartError> {
+        config.check().map_err(StartError::Config)?;
+        if provider.attributes().max_inline < MIN_INLINE {
+            return Err(StartError::Provider(VerbsError::Invalid));
+        }
+        let cq = provider.create_cq(config.completions).map_err(StartError::Provider)?;
+        if let Err(error) = provider.listen(config.port) {
+            // Nothing uses the queue yet, so that this cannot fail.
+            let _ = provider.destroy_cq(cq);
+            return Err(StartError::Provider(error));
+        }
+        Ok(Server {
+            config,
+            cq,
+            sessions: Slab::with_capacity(config.max_sessions),
+            paths: Slab::with_capacity(config.max_sessions),
+            connections: Slab::with_capacity(2 * config.max_sessions),
+            links: VecDeque::with_capacity(16),
+            ready: VecDeque::new(),
+            notices: VecDeque::with_capacity(MAX_NOTICES),
+            deadline: None,
+            counters: Counters::default(),
+        })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The next event, if any: takes completions until one means something to the user.
+    pub fn poll<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> Option<Event> {
+        loop {
+            if let Some(link) = self.links.pop_front() {
+                return Some(link);
+            }
+            if let Some(id) = self.ready.pop_front() {
+                if let Some(request) = self.release(id) {
+                    return Some(Event::Request(request));
+                }
+                continue;
+            }
+            let Some(completion) = ctx.provider.poll_cq(self.cq) else { break };
+            let work = WorkId::from_bits(completion.id);
+            let key = work.connection() as usize;
+            let Some(connection) = self.connections.get_mut(key) else { continue };
+            if connection.qp != completion.qp {
+                continue;
+            }
+            let path = connection.path;
+            if completion.status != Status::Success {
+                self.close_path(path, CloseReason::Transport(completion.status), ctx);
+                continue;
+            }
+            let request = match completion.operation {
+                CompletedOperation::Send => {
+                    connection.completed = work.sequence();
+                    self.unpark(key, ctx);
+                    None
+                }
+                CompletedOperation::RecvWriteImmediate { immediate, .. } => {
+                    self.handle_immediate(key, immediate, ctx)
+                }
+                CompletedOperation::Recv { length, .. } => {
+                    self.handle_message(key, work, length, ctx);
+                    None
+                }
+            };
+            if let Some(request) = request {
+                return Some(Event::Request(request));
+            }
+        }
+        None
+    }
+
+    /// When `handle_timeout` wants to be called, if ever.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// What happened that an operator may want to know.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        if self.notices.len() == MAX_NOTICES {
+            self.notices.pop_front();
+        }
+        self.notices.push_back(notice);
+    }
+}

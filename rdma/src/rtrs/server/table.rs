@@ -1,0 +1,197 @@
+//! Sessions, paths, connections and request slots.
+
+use super::{CloseReason, PathState, PathStats, RequestKind};
+use crate::rtrs::wire::{Addressing, Descriptor, Uuid};
+use crate::rtrs::{Errno, Heartbeat, Name};
+use crate::verbs::{ConnectionId, MrId, PdId, QpId};
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use drivers::hal::{Instant, Window};
+
+/// The id of a work request: which connection, receive or send, and the send's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WorkId(u64);
+
+impl WorkId {
+    const INFO: u64 = 1 << 63;
+
+    pub fn receive(connection: usize) -> Self {
+        WorkId((connection as u64) << 32)
+    }
+    /// The receive that INFO_REQ goes into.
+    pub fn info(connection: usize) -> Self {
+        WorkId(Self::INFO | (connection as u64) << 32)
+    }
+    pub fn send(connection: usize, sequence: u32) -> Self {
+        WorkId((connection as u64) << 32 | u64::from(sequence))
+    }
+    pub fn from_bits(bits: u64) -> Self {
+        WorkId(bits)
+    }
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+    pub fn connection(self) -> u32 {
+        (self.0 >> 32) as u32 & 0x7fff_ffff
+    }
+    pub fn sequence(self) -> u32 {
+        self.0 as u32
+    }
+    pub fn is_info(self) -> bool {
+        self.0 & Self::INFO != 0
+    }
+}
+
+/// A session: the chunks, and the paths that share them.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub uuid: Uuid,
+    /// Empty until the first INFO_REQ.
+    pub name: Name,
+    pub pd: PdId,
+    pub chunks: Window,
+    pub chunk_size: u32,
+    pub queue_depth: u16,
+    pub addressing: Addressing,
+    pub paths: Vec<usize>,
+    /// Whether the user knows of it.
+    pub up: bool,
+    /// Whether a chunk is being worked on, for whichever path.
+    pub executing: Vec<bool>,
+}
+
+impl Session {
+    /// A chunk, which must be one of the session's.
+    pub fn chunk(&self, chunk: u16) -> Option<Window> {
+        let size = self.chunk_size as usize;
+        self.chunks.slice(usize::from(chunk) * size, size)
+    }
+}
+
+/// A path: its connections, and what is outstanding on them.
+#[derive(Debug)]
+pub(super) struct Path {
+    pub session: usize,
+    pub uuid: Uuid,
+    pub from: IpAddr,
+    pub to: IpAddr,
+    pub recon_cnt: u16,
+    pub state: PathState,
+    pub connections: Vec<Option<usize>>,
+    /// One per chunk with always_invalidate, else one for all; none before INFO_REQ.
+    pub regions: Vec<MrId>,
+    pub requests: Vec<Slot>,
+    /// Requests that are being worked on.
+    pub in_flight: u32,
+    /// INFO_REQ, then INFO_RSP.
+    pub info: Window,
+    pub heartbeat: Heartbeat,
+    /// While connecting or closing: when patience ends.
+    pub deadline: Instant,
+    /// Time from the last heartbeat to its answer, in nanoseconds.
+    pub latency_nanos: u64,
+    pub stats: PathStats,
+    pub reason: Option<CloseReason>,
+}
+
+impl Path {
+    pub fn live_connections(&self) -> impl Iterator<Item = usize> + '_ {
+        self.connections.iter().flatten().copied()
+    }
+}
+
+/// A connection: a queue pair and its books.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub path: usize,
+    pub cid: u16,
+    pub qp: QpId,
+    pub id: ConnectionId,
+    pub send_room: u32,
+    pub signal_interval: u32,
+    /// Send work requests posted so far, and how many of them are known to be completed.
+    pub posted: u32,
+    pub completed: u32,
+    pub signaled: u32,
+    /// Chunks whose answer waits for room, linked through their slots.
+    pub parked: Option<(u16, u16)>,
+}
+
+impl Connection {
+    /// Whether `n` more send work requests fit.
+    pub fn has_room(&self, n: u32) -> bool {
+        self.posted.wrapping_sub(self.completed) + n <= self.send_room
+    }
+
+    /// Numbers the next send work request; whether it has to be signaled.
+    pub fn number_send(&mut self) -> (u32, bool) {
+        self.posted = self.posted.wrapping_add(1);
+        let signaled = self.posted.wrapping_sub(self.signaled) >= self.signal_interval;
+        if signaled {
+            self.signaled = self.posted;
+        }
+        (self.posted, signaled)
+    }
+}
+
+/// Where the request in a chunk stands, on one path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SlotState {
+    /// There is none.
+    Idle,
+    /// It waits for the chunk, which is worked on for another path.
+    Waiting,
+    /// The user works on it.
+    Executing,
+    /// Its answer waits for room in the send queue.
+    Parked,
+}
+
+/// The request in a chunk, on one path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub state: SlotState,
+    pub kind: RequestKind,
+    pub user_len: u16,
+    /// The parked answer behind this one.
+    pub next: u16,
+    pub connection: u32,
+    /// Bytes of data, which lie before the user's header.
+    pub data_len: u32,
+    /// The chunk's next key.
+    pub rkey: u32,
+    pub arrived: Instant,
+    /// Where the data of a read goes (length 0: nowhere).
+    pub into: Descriptor,
+    /// The answer, once parked.
+    pub answer: Result<Window, Errno>,
+}
+
+impl Slot {
+    pub const IDLE: Slot = Slot {
+        state: SlotState::Idle,
+        kind: RequestKind::Write,
+        user_len: 0,
+        next: 0,
+        connection: 0,
+        data_len: 0,
+        rkey: 0,
+        arrived: Instant::ZERO,
+        into: Descriptor { address: 0, key: 0, length: 0 },
+        answer: Ok(Window::empty()),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_ids_keep_what_they_are_made_of() {
+        let id = WorkId::from_bits(WorkId::send(0x7fff_ffff, u32::MAX).to_bits());
+        assert_eq!((id.connection(), id.sequence(), id.is_info()), (0x7fff_ffff, u32::MAX, false));
+        let id = WorkId::from_bits(WorkId::info(5).to_bits());
+        assert_eq!((id.connection(), id.is_info()), (5, true));
+        assert_eq!(WorkId::receive(9).connection(), 9);
+    }
+}
