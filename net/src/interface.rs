@@ -207,21 +207,24 @@ impl Interface {
         }
         let mut link = Link { received: Some(frame), queue: &mut self.queue, mtu: self.mtu };
         self.stack.poll_ingress_single(to_smoltcp(now), &mut link, &mut self.sockets);
+        self.activity += 1;
     }
 
     /// Does what is due: timers, and what the services want sent.
     pub fn poll(&mut self, now: Instant) {
-        if !self.attention && self.deadline.is_none_or(|deadline| now < deadline) {
+        let due = self.deadline.is_some_and(|deadline| deadline <= now);
+        if !self.attention && !due {
             return;
         }
         self.attention = false;
-        self.activity += 1;
+        self.activity += u64::from(due);
         let at = to_smoltcp(now);
         for _ in 0..QUEUE_DEPTH {
             let mut link = Link { received: None, queue: &mut self.queue, mtu: self.mtu };
             if self.stack.poll_egress(at, &mut link, &mut self.sockets) == PollResult::None {
                 break;
             }
+            self.activity += 1;
         }
         self.poll_dhcp();
         if self.slaac.as_mut().is_some_and(|slaac| slaac.poll(now, &mut self.queue)) {
@@ -390,6 +393,11 @@ impl Interface {
         let resolution = self.neighbours.resolve(hop, now);
         self.attention |= resolution == Resolution::Pending;
         resolution
+    }
+
+    /// Changes whenever the sockets may have changed.
+    pub(crate) fn activity(&self) -> u64 {
+        self.activity
     }
 
     /// The sockets, for the services; what they want is seen to with the next poll.

@@ -1,4 +1,6 @@
 //! The engines of the control plane, run on one wire with virtual time.
 
+mod client;
 mod common;
+mod http;
 mod interface;

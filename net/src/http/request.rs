@@ -1,0 +1,182 @@
+//! A request as the handler sees it, and the rules of framing that it must keep
+//! (RFC 9112 section 6.3: what is ambiguous is refused).
+
+use super::Status;
+
+/// Headers that a request may have.
+const MAX_HEADERS: usize = 48;
+
+/// What the client wants done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Read (also HEAD).
+    Get,
+    /// Do something.
+    Post,
+    /// Replace.
+    Put,
+    /// Remove.
+    Delete,
+}
+
+/// A complete request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// What is wanted done.
+    pub method: Method,
+    /// The path as it was sent: begins with `/`, percent-encoding untouched.
+    pub path: &'a str,
+    /// What follows the first `?`, or nothing.
+    pub query: &'a str,
+    /// The body.
+    pub body: &'a [u8],
+}
+
+/// What the head of a request says.
+#[derive(Debug)]
+pub(super) struct Head<'a> {
+    pub method: Method,
+    /// Answer without body.
+    pub head_only: bool,
+    pub path: &'a str,
+    pub query: &'a str,
+    /// Bytes of the head.
+    pub length: usize,
+    /// Bytes of the body.
+    pub body: usize,
+    /// Not HTTP/1.0.
+    pub modern: bool,
+    /// The client keeps the connection.
+    pub keep: bool,
+    /// The client waits for leave to send the body.
+    pub expects: bool,
+}
+
+/// Parses a head that is there in full; the error is the status to refuse it with.
+pub(super) fn parse(input: &[u8], max_body: usize) -> Result<Head<'_>, Status> {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    let length = match request.parse(input) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Err(httparse::Error::TooManyHeaders) => return Err(Status::HEADERS_TOO_LARGE),
+        Ok(httparse::Status::Partial) | Err(_) => return Err(Status::BAD_REQUEST),
+    };
+    let modern = request.version == Some(1);
+    let (method, head_only) = match request.method.unwrap_or_default() {
+        "GET" => (Method::Get, false),
+        "HEAD" => (Method::Get, true),
+        "POST" => (Method::Post, false),
+        "PUT" => (Method::Put, false),
+        "DELETE" => (Method::Delete, false),
+        _ => return Err(Status::NOT_IMPLEMENTED),
+    };
+    let (path, query) = split_target(request.path.unwrap_or_default())?;
+    let mut head = Head {
+        method,
+        head_only,
+        path,
+        query,
+        length,
+        body: 0,
+        modern,
+        keep: modern,
+        expects: false,
+    };
+    let (mut hosts, mut body) = (0, None);
+    for header in request.headers.iter() {
+        let value = header.value;
+        if header.name.eq_ignore_ascii_case("host") {
+            hosts += 1;
+        } else if header.name.eq_ignore_ascii_case("content-length") {
+            let bytes = content_length(value)?;
+            if body.is_some_and(|before| before != bytes) {
+                return Err(Status::BAD_REQUEST);
+            }
+            body = Some(bytes);
+        } else if header.name.eq_ignore_ascii_case("transfer-encoding") {
+            return Err(Status::LENGTH_REQUIRED);
+        } else if header.name.eq_ignore_ascii_case("connection") {
+            if has_token(value, "close") {
+                head.keep = false;
+            } else if has_token(value, "keep-alive") {
+                head.keep = true;
+            }
+        } else if header.name.eq_ignore_ascii_case("expect") {
+            head.expects = modern && has_token(value, "100-continue");
+        }
+    }
+    if hosts > 1 || (modern && hosts == 0) {
+        return Err(Status::BAD_REQUEST);
+    }
+    let body = body.unwrap_or(0);
+    head.body = usize::try_from(body).ok().filter(|&b| b <= max_body).ok_or(Status::TOO_LARGE)?;
+    Ok(head)
+}
+
+/// Path and query of a target in origin form or absolute form.
+fn split_target(target: &str) -> Result<(&str, &str), Status> {
+    let origin = match target.strip_prefix("http://") {
+        Some(absolute) => absolute.find('/').map_or("/", |at| &absolute[at..]),
+        None => target,
+    };
+    if !origin.starts_with('/') {
+        return Err(Status::BAD_REQUEST);
+    }
+    Ok(origin.split_once('?').unwrap_or((origin, "")))
+}
+
+/// A length is digits only; one that does not fit is too large.
+fn content_length(value: &[u8]) -> Result<u64, Status> {
+    if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+        return Err(Status::BAD_REQUEST);
+    }
+    let text = core::str::from_utf8(value).map_err(|_| Status::BAD_REQUEST)?;
+    text.parse().map_err(|_| Status::TOO_LARGE)
+}
+
+/// Whether the comma-separated list `value` holds `token`.
+fn has_token(value: &[u8], token: &str) -> bool {
+    value.split(|&b| b == b',').any(|t| t.trim_ascii().eq_ignore_ascii_case(token.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+
+    fn status(request: &str) -> Option<Status> {
+        parse(request.as_bytes(), 100).err()
+    }
+
+    #[test]
+    fn what_is_said_is_understood() {
+        let head = parse(b"HEAD http://a:1/x/y?q=1?2 HTTP/1.1\r\nhOST: a\r\n\r\n", 0).unwrap();
+        assert_eq!((head.path, head.query, head.head_only), ("/x/y", "q=1?2", true));
+        assert!(head.keep && head.modern);
+        let text = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 7\r\nExpect: 100-Continue\r\n\
+            Connection: TE, Close\r\n\r\nrest";
+        let head = parse(text, 7).unwrap();
+        assert_eq!((head.body, head.length), (7, text.len() - 4));
+        assert!(head.expects && !head.keep);
+        assert!(!parse(b"GET / HTTP/1.0\r\n\r\n", 0).unwrap().keep);
+    }
+
+    #[test]
+    fn what_is_ambiguous_or_too_much_is_refused() {
+        let with =
+            |header: &str| status(&format!("POST / HTTP/1.1\r\nHost: a\r\n{header}\r\n\r\n"));
+        assert_eq!(with("X: y"), None);
+        assert_eq!(with("Host: b"), Some(Status::BAD_REQUEST));
+        assert_eq!(with("Content-Length: -1"), Some(Status::BAD_REQUEST));
+        assert_eq!(with("Content-Length: 5\r\nContent-Length: 6"), Some(Status::BAD_REQUEST));
+        assert_eq!(with("Content-Length: 5\r\nContent-Length: 5"), None);
+        assert_eq!(with("Content-Length: 101"), Some(Status::TOO_LARGE));
+        assert_eq!(with("Content-Length: 99999999999999999999"), Some(Status::TOO_LARGE));
+        assert_eq!(with("Transfer-Encoding: chunked"), Some(Status::LENGTH_REQUIRED));
+        assert_eq!(with(&"A: b\r\n".repeat(60)), Some(Status::HEADERS_TOO_LARGE));
+        assert_eq!(status("GET / HTTP/1.1\r\n\r\n"), Some(Status::BAD_REQUEST));
+        assert_eq!(status("GET * HTTP/1.0\r\n\r\n"), Some(Status::BAD_REQUEST));
+        assert_eq!(status("BREW / HTTP/1.0\r\n\r\n"), Some(Status::NOT_IMPLEMENTED));
+        assert_eq!(status("\x16\x03\x01 / HTTP/1.0\r\n\r\n"), Some(Status::BAD_REQUEST));
+    }
+}

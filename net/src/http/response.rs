@@ -1,0 +1,109 @@
+//! What a handler answers.
+
+use alloc::borrow::Cow;
+use alloc::string::String;
+use core::fmt::{self, Write};
+
+/// A status code with its phrase (RFC 9110 section 15).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status(pub u16, pub &'static str);
+
+impl Status {
+    /// 200.
+    pub const OK: Status = Status(200, "OK");
+    /// 400: malformed request.
+    pub const BAD_REQUEST: Status = Status(400, "Bad Request");
+    /// 404: no such path.
+    pub const NOT_FOUND: Status = Status(404, "Not Found");
+    /// 405: not with this method.
+    pub const METHOD_NOT_ALLOWED: Status = Status(405, "Method Not Allowed");
+    /// 408: the request did not come in time.
+    pub const REQUEST_TIMEOUT: Status = Status(408, "Request Timeout");
+    /// 411: a body needs a length.
+    pub const LENGTH_REQUIRED: Status = Status(411, "Length Required");
+    /// 413: the body is too large.
+    pub const TOO_LARGE: Status = Status(413, "Content Too Large");
+    /// 431: line and headers are too large.
+    pub const HEADERS_TOO_LARGE: Status = Status(431, "Request Header Fields Too Large");
+    /// 500: our mistake.
+    pub const INTERNAL_ERROR: Status = Status(500, "Internal Server Error");
+    /// 501: no such method at all.
+    pub const NOT_IMPLEMENTED: Status = Status(501, "Not Implemented");
+    /// 503: not now.
+    pub const UNAVAILABLE: Status = Status(503, "Service Unavailable");
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.0, self.1)
+    }
+}
+
+/// The body of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// All of it.
+    Bytes(Cow<'static, [u8]>),
+    /// Made as it is sent, by [`super::Handler::read`].
+    Stream {
+        /// The handler's name for it.
+        id: u64,
+        /// Bytes in all, if that is known; otherwise it is sent in chunks.
+        length: Option<u64>,
+    },
+}
+
+/// What [`super::Handler::read`] gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// This many bytes, at least one.
+    Bytes(usize),
+    /// None now; ask again.
+    Pending,
+    /// None any more.
+    End,
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// How it went.
+    pub status: Status,
+    /// Media type of the body.
+    pub content_type: &'static str,
+    /// For 405: the methods that are allowed, separated by commas; otherwise empty.
+    pub allow: &'static str,
+    /// The body.
+    pub body: Body,
+}
+
+impl Response {
+    /// Media type of JSON.
+    pub const JSON: &'static str = "application/json";
+    /// Media type of text.
+    pub const TEXT: &'static str = "text/plain; charset=utf-8";
+
+    /// An answer with all its bytes.
+    pub fn new(status: Status, content_type: &'static str, body: impl Into<String>) -> Self {
+        let body = Body::Bytes(body.into().into_bytes().into());
+        Response { status, content_type, allow: "", body }
+    }
+
+    /// An answer whose body is made as it is sent.
+    pub fn stream(content_type: &'static str, id: u64, length: Option<u64>) -> Self {
+        let body = Body::Stream { id, length };
+        Response { status: Status::OK, content_type, allow: "", body }
+    }
+
+    /// An answer that is only its status.
+    pub fn error(status: Status) -> Self {
+        let mut text = String::new();
+        let _ = writeln!(text, "{status}");
+        Response::new(status, Self::TEXT, text)
+    }
+
+    /// 405, with the methods that are allowed.
+    pub fn method_not_allowed(allow: &'static str) -> Self {
+        Response { allow, ..Response::error(Status::METHOD_NOT_ALLOWED) }
+    }
+}

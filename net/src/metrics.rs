@@ -1,0 +1,266 @@
+//! Writes metrics in the Prometheus text exposition format, version 0.0.4.
+//!
+//! A writer, not a registry: whoever counts keeps the numbers, and writes them when asked. The
+//! samples of a family must stand together, so a family borrows the writer until it is done.
+//! Units are base units (seconds, bytes), named at the end of the metric's name, before a
+//! counter's `_total`. Names are ours: a bad one is our mistake, and panics.
+
+use core::fmt::{Display, Error, Write};
+
+/// Media type of the format.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Labels of a sample: names and values.
+pub type Labels<'a> = &'a [(&'static str, &'a dyn Display)];
+
+/// The value of a sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Number {
+    /// A count.
+    Integer(u64),
+    /// Anything else.
+    Float(f64),
+}
+
+impl From<u64> for Number {
+    fn from(n: u64) -> Self {
+        Number::Integer(n)
+    }
+}
+
+impl From<f64> for Number {
+    fn from(n: f64) -> Self {
+        Number::Float(n)
+    }
+}
+
+impl Display for Number {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match *self {
+            Number::Integer(n) => write!(f, "{n}"),
+            Number::Float(f64::INFINITY) => f.write_str("+Inf"),
+            Number::Float(f64::NEG_INFINITY) => f.write_str("-Inf"),
+            Number::Float(n) => write!(f, "{n}"),
+        }
+    }
+}
+
+/// Writes to `out`, whose errors are passed on.
+#[derive(Debug)]
+pub struct Writer<W> {
+    out: W,
+}
+
+impl<W: Write> Writer<W> {
+    /// A writer to `out`.
+    pub fn new(out: W) -> Self {
+        Writer { out }
+    }
+
+    /// Begins a family of counters; its name ends in `_total`.
+    pub fn counter(&mut self, name: &'static str, help: &str) -> Result<Family<'_, W>, Error> {
+        assert!(name.ends_with("_total"), "a counter's name ends in _total: {name}");
+        self.begin(name, help, "counter")
+    }
+
+    /// Begins a family of gauges.
+    pub fn gauge(&mut self, name: &'static str, help: &str) -> Result<Family<'_, W>, Error> {
+        self.begin(name, help, "gauge")
+    }
+
+    /// Begins a family of histograms.
+    pub fn histogram(&mut self, name: &'static str, help: &str) -> Result<Histogram<'_, W>, Error> {
+        Ok(Histogram(self.begin(name, help, "histogram")?))
+    }
+
+    fn begin(
+        &mut self,
+        name: &'static str,
+        help: &str,
+        kind: &str,
+    ) -> Result<Family<'_, W>, Error> {
+        assert!(is_name(name, ":"), "not a metric's name: {name}");
+        write!(self.out, "# HELP {name} ")?;
+        Escaped { out: &mut self.out, quotes: false }.write_str(help)?;
+        writeln!(self.out, "\n# TYPE {name} {kind}")?;
+        Ok(Family { out: &mut self.out, name })
+    }
+}
+
+/// A family of counters or gauges.
+#[derive(Debug)]
+pub struct Family<'a, W> {
+    out: &'a mut W,
+    name: &'static str,
+}
+
+impl<W: Write> Family<'_, W> {
+    /// Writes one sample; no two of a family have the same labels.
+    pub fn sample(
+        &mut self,
+        labels: Labels<'_>,
+        value: impl Into<Number>,
+    ) -> Result<&mut Self, Error> {
+        self.line("", labels, None, value.into())?;
+        Ok(self)
+    }
+
+    fn line(
+        &mut self,
+        suffix: &str,
+        labels: Labels<'_>,
+        bound: Option<Number>,
+        value: Number,
+    ) -> Result<(), Error> {
+        write!(self.out, "{}{suffix}", self.name)?;
+        let mut before = '{';
+        for (name, label) in labels {
+            assert!(is_name(name, ""), "not a label's name: {name}");
+            write!(self.out, "{before}{name}=\"")?;
+            write!(Escaped { out: self.out, quotes: true }, "{label}")?;
+            self.out.write_char('"')?;
+            before = ',';
+        }
+        if let Some(bound) = bound {
+            write!(self.out, "{before}le=\"{bound}\"")?;
+            before = ',';
+        }
+        if before == ',' {
+            self.out.write_char('}')?;
+        }
+        writeln!(self.out, " {value}")
+    }
+}
+
+/// A family of histograms.
+#[derive(Debug)]
+pub struct Histogram<'a, W>(Family<'a, W>);
+
+impl<W: Write> Histogram<'_, W> {
+    /// Writes one histogram. `buckets`: the upper bound of each, ascending, and how many
+    /// observations fell into it and into no lower one; `above`: how many are larger than the
+    /// last bound; `sum`: of all observations.
+    pub fn sample(
+        &mut self,
+        labels: Labels<'_>,
+        buckets: impl IntoIterator<Item = (f64, u64)>,
+        above: u64,
+        sum: f64,
+    ) -> Result<&mut Self, Error> {
+        let mut count = 0u64;
+        for (bound, observations) in buckets.into_iter().chain([(f64::INFINITY, above)]) {
+            count = count.wrapping_add(observations);
+            self.0.line("_bucket", labels, Some(bound.into()), count.into())?;
+        }
+        self.0.line("_sum", labels, None, sum.into())?;
+        self.0.line("_count", labels, None, count.into())?;
+        Ok(self)
+    }
+}
+
+/// Whether `name` is made of letters, digits, `_` and `more`, and begins with no digit.
+fn is_name(name: &str, more: &str) -> bool {
+    let good = |c: char| c.is_ascii_alphanumeric() || c == '_' || more.contains(c);
+    !name.is_empty() && !name.starts_with(|c: char| c.is_ascii_digit()) && name.chars().all(good)
+}
+
+/// Escapes what the format gives a meaning to: in help texts backslash and line feed, in the
+/// values of labels quotes as well.
+struct Escaped<'a, W> {
+    out: &'a mut W,
+    quotes: bool,
+}
+
+impl<W: Write> Write for Escaped<'_, W> {
+    fn write_str(&mut self, text: &str) -> Result<(), Error> {
+        for c in text.chars() {
+            match c {
+                '\\' => self.out.write_str("\\\\")?,
+                '\n' => self.out.write_str("\\n")?,
+                '"' if self.quotes => self.out.write_str("\\\"")?,
+                c => self.out.write_char(c)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::string::String;
+    use std::vec::Vec;
+
+    #[test]
+    fn writes_what_prometheus_reads() {
+        let mut text = String::new();
+        let mut writer = Writer::new(&mut text);
+        let mut family =
+            writer.counter("isthmus_port_receive_bytes_total", "Bytes received.").unwrap();
+        family.sample(&[("port", &0)], 12u64).unwrap().sample(&[("port", &1)], u64::MAX).unwrap();
+        let mut family = writer.gauge("isthmus_up", "Back\\slash, \"quote\",\nline.").unwrap();
+        family.sample(&[], 1.5).unwrap();
+        family.sample(&[("a", &"x\\\"\n"), ("b", &"")], f64::NEG_INFINITY).unwrap();
+        let mut family = writer.histogram("isthmus_io_seconds", "Time.").unwrap();
+        family.sample(&[("disk", &"d")], [(0.001, 2), (0.5, 3)], 1, 2.25).unwrap();
+        assert_eq!(
+            text,
+            r#"# HELP isthmus_port_receive_bytes_total Bytes received.
+# TYPE isthmus_port_receive_bytes_total counter
+isthmus_port_receive_bytes_total{port="0"} 12
+isthmus_port_receive_bytes_total{port="1"} 18446744073709551615
+# HELP isthmus_up Back\\slash, "quote",\nline.
+# TYPE isthmus_up gauge
+isthmus_up 1.5
+isthmus_up{a="x\\\"\n",b=""} -Inf
+# HELP isthmus_io_seconds Time.
+# TYPE isthmus_io_seconds histogram
+isthmus_io_seconds_bucket{disk="d",le="0.001"} 2
+isthmus_io_seconds_bucket{disk="d",le="0.5"} 5
+isthmus_io_seconds_bucket{disk="d",le="+Inf"} 6
+isthmus_io_seconds_sum{disk="d"} 2.25
+isthmus_io_seconds_count{disk="d"} 6
+"#
+        );
+    }
+
+    /// The value of the only label in `line`, and what stands behind it.
+    fn read_label(line: &str) -> (String, &str) {
+        let mut value = String::new();
+        let start = line.find("=\"").unwrap() + 2;
+        let mut chars = line[start..].char_indices();
+        while let Some((at, c)) = chars.next() {
+            match c {
+                '"' => return (value, &line[start + at + 1..]),
+                '\\' => match chars.next().unwrap().1 {
+                    'n' => value.push('\n'),
+                    c => value.push(c),
+                },
+                c => value.push(c),
+            }
+        }
+        panic!("no end of the label in {line}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_label_and_value_can_be_read_back(label: String, value: f64) {
+            let mut text = String::new();
+            let mut writer = Writer::new(&mut text);
+            writer.gauge("x", "").unwrap().sample(&[("l", &label)], value).unwrap();
+            let lines: Vec<&str> = text.split('\n').collect();
+            prop_assert_eq!(lines.len(), 4);
+            let (read, rest) = read_label(lines[2]);
+            prop_assert_eq!(read, label);
+            let number: f64 = rest.strip_prefix("} ").unwrap().parse().unwrap();
+            prop_assert!(number == value || number.is_nan() && value.is_nan());
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "_total")]
+    fn a_counter_without_total_is_a_mistake() {
+        let _ = Writer::new(String::new()).counter("isthmus_frames", "");
+    }
+}

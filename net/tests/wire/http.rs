@@ -1,0 +1,221 @@
+//! The HTTP server over TCP.
+
+use crate::client::Hosts;
+use drivers::hal::Instant;
+use net::http::{Handler, Limits, Read, Request, Response, Server, Status};
+use smoltcp::iface::SocketHandle;
+use smoltcp::socket::tcp::State;
+use std::time::Duration;
+
+const CURL: &[u8] =
+    b"GET /healthz HTTP/1.1\r\nHost: 10.0.0.1\r\nUser-Agent: curl/7.88.1\r\nAccept: */*\r\n\r\n";
+
+#[derive(Default)]
+struct Routes {
+    left: usize,
+    closed: usize,
+}
+
+impl Handler for Routes {
+    fn handle(&mut self, request: &Request<'_>) -> Response {
+        match request.path {
+            "/healthz" => Response::new(Status::OK, Response::TEXT, "ok\n"),
+            "/large" => {
+                self.left = 300_000;
+                Response::stream("application/octet-stream", 1, None)
+            }
+            _ => Response::error(Status::NOT_FOUND),
+        }
+    }
+
+    fn read(&mut self, _: u64, into: &mut [u8]) -> Read {
+        let count = into.len().min(self.left);
+        into[..count].fill(b'#');
+        self.left -= count;
+        if count == 0 { Read::End } else { Read::Bytes(count) }
+    }
+
+    fn close(&mut self, _: u64) {
+        self.closed += 1;
+    }
+}
+
+struct World {
+    hosts: Hosts,
+    server: Server,
+    routes: Routes,
+}
+
+impl World {
+    fn new(limits: Limits) -> Self {
+        let mut hosts = Hosts::new();
+        let server = Server::new(&mut hosts.interface, 80, limits);
+        World { hosts, server, routes: Routes::default() }
+    }
+
+    fn run(&mut self, time: Duration) {
+        let end = self.hosts.now + time;
+        while self.hosts.now < end {
+            self.hosts.now = self.hosts.now + Duration::from_millis(1);
+            self.hosts.step();
+            self.server.poll(&mut self.hosts.interface, &mut self.routes, self.hosts.now);
+        }
+    }
+
+    fn open(&mut self) -> SocketHandle {
+        let handle = self.hosts.connect(80);
+        self.run(Duration::from_millis(20));
+        handle
+    }
+
+    /// Sends `bytes` and returns what came back in `time`.
+    fn ask(&mut self, handle: SocketHandle, bytes: &[u8], time: Duration) -> String {
+        self.hosts.socket(handle).send_slice(bytes).unwrap();
+        let mut answer = Vec::new();
+        for _ in 0..time.as_millis() {
+            self.run(Duration::from_millis(1));
+            let socket = self.hosts.socket(handle);
+            let _ = socket.recv(|b| (b.len(), answer.extend_from_slice(b)));
+        }
+        String::from_utf8(answer).unwrap()
+    }
+}
+
+#[test]
+fn answers_curl_again_and_again() {
+    let mut world = World::new(Limits::default());
+    world.run(Duration::from_millis(20));
+    for _ in 0..30 {
+        let client = world.open();
+        for _ in 0..2 {
+            let answer = world.ask(client, CURL, Duration::from_millis(20));
+            assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nok\n"));
+        }
+        world.hosts.socket(client).close();
+        world.run(Duration::from_millis(50));
+        assert_eq!(world.server.connections(), 0);
+    }
+    // Also if it is the server who closes: the wait after that holds no socket up.
+    for _ in 0..30 {
+        let client = world.open();
+        let request = b"GET /x HTTP/1.0\r\n\r\n";
+        let answer = world.ask(client, request, Duration::from_millis(20));
+        assert!(answer.starts_with("HTTP/1.1 404 Not Found\r\n"));
+        assert!(answer.contains("Connection: close\r\n"));
+        assert_eq!(world.hosts.socket(client).state(), State::CloseWait);
+        world.hosts.socket(client).close();
+        world.run(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn streams_large_bodies_through_small_buffers() {
+    let mut world = World::new(Limits::default());
+    world.run(Duration::from_millis(20));
+    let client = world.open();
+    let request = b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let answer = world.ask(client, request, Duration::from_millis(1000));
+    assert_eq!(answer.matches('#').count(), 300_000);
+    assert!(answer.ends_with("\r\n0\r\n\r\n"));
+    assert_eq!(world.routes.closed, 1);
+}
+
+#[test]
+fn a_client_that_takes_nothing_is_reset_and_its_stream_closed() {
+    let limits = Limits { stall: Duration::from_secs(2), ..Limits::default() };
+    let mut world = World::new(limits);
+    world.run(Duration::from_millis(20));
+    let client = world.open();
+    let request = b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n";
+    world.hosts.socket(client).send_slice(request).unwrap();
+    world.run(Duration::from_secs(3));
+    assert_eq!(world.hosts.socket(client).state(), State::Closed, "it was reset");
+    assert_eq!((world.routes.closed, world.server.connections()), (1, 0));
+    let client = world.open();
+    assert!(world.ask(client, CURL, Duration::from_millis(20)).ends_with("ok\n"));
+}
+
+#[test]
+fn quiet_connections_make_room_for_new_ones() {
+    let limits = Limits { connections: 3, ..Limits::default() };
+    let mut world = World::new(limits);
+    world.run(Duration::from_millis(20));
+    for _ in 0..10 {
+        let client = world.open();
+        let answer = world.ask(client, CURL, Duration::from_millis(50));
+        assert!(answer.ends_with("ok\n"), "{answer:?}");
+    }
+}
+
+#[test]
+fn rests_when_there_is_nothing_to_do() {
+    let mut world = World::new(Limits::default());
+    world.run(Duration::from_millis(20));
+    let client = world.open();
+    world.ask(client, CURL, Duration::from_millis(100));
+    let (server, interface) = (world.server.poll_timeout(), world.hosts.interface.poll_timeout());
+    let soon = world.hosts.now + Duration::from_secs(5);
+    assert!(server.is_some_and(|at| at > soon), "only the idle timeout");
+    assert!(interface.is_none_or(|at| at > soon), "{interface:?}");
+    world.run(Duration::from_secs(60));
+    assert_eq!(world.hosts.interface.poll_timeout(), None);
+    assert_eq!(world.server.poll_timeout(), None);
+}
+
+/// Frames of a TCP connection with bytes changed, at every stage of it.
+#[test]
+fn damaged_segments_do_no_harm() {
+    let mut world = World::new(Limits::default());
+    world.run(Duration::from_millis(20));
+    let client = world.open();
+    world.ask(client, CURL, Duration::from_millis(20));
+    world.hosts.socket(client).close();
+    world.run(Duration::from_millis(20));
+    let log = std::mem::take(&mut world.hosts.log);
+    let mut random = 1u64;
+    let mut next = |n: usize| {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (random >> 33) as usize % n
+    };
+    for _ in 0..20_000 {
+        let mut frame = log[next(log.len())].clone();
+        for _ in 0..next(3) {
+            // Past the addresses, so that the frame gets far.
+            let at = 34 + next(20);
+            if at < frame.len() {
+                frame[at] = next(256) as u8;
+            }
+        }
+        fix_tcp_checksum(&mut frame);
+        let now = world.hosts.now;
+        world.hosts.interface.handle_frame(&frame, now);
+        world.run(Duration::from_millis(1));
+        world.hosts.log.clear();
+    }
+    world.run(Duration::from_secs(60));
+    let client = world.open();
+    assert!(world.ask(client, CURL, Duration::from_millis(50)).ends_with("ok\n"));
+}
+
+fn fix_tcp_checksum(frame: &mut [u8]) {
+    use smoltcp::wire::{IpAddress, Ipv4Packet, TcpPacket};
+    let Ok(mut ip) = Ipv4Packet::new_checked(&mut frame[14..]) else { return };
+    let (source, destination) = (IpAddress::from(ip.src_addr()), ip.dst_addr().into());
+    if let Ok(mut tcp) = TcpPacket::new_checked(ip.payload_mut()) {
+        tcp.fill_checksum(&source, &destination);
+    }
+}
+
+#[test]
+fn stopping_gives_everything_back() {
+    let mut world = World::new(Limits::default());
+    world.run(Duration::from_millis(20));
+    let client = world.open();
+    world.hosts.socket(client).send_slice(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    world.run(Duration::from_millis(20));
+    let World { mut hosts, server, mut routes } = world;
+    server.stop(&mut hosts.interface, &mut routes);
+    assert_eq!(routes.closed, 1);
+    hosts.interface.poll(hosts.now);
+    assert_eq!(hosts.interface.poll_timeout().filter(|&at| at > Instant::ZERO), None);
+}
