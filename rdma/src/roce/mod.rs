@@ -1,9 +1,248 @@
 //! RoCEv2 (and RoCEv1) in software, over any Ethernet port: the first verbs provider
 //! (InfiniBand Architecture vol. 1, ch. 9 to 12, annexes A16, A17; stock peer: Linux rdma_rxe).
+//!
+//! [`Roce`] is a state machine. Its loop gives it received frames (`handle_frame`), takes packets
+//! to transmit (`poll_transmit`), runs its timers (`poll_timeout`, `handle_timeout`), and uses it
+//! through the traits of [`crate::verbs`]. It does not resolve link-layer addresses, does not
+//! fragment, and offers neither UC, RD, XRC nor shared receive queues.
 
+mod cm;
+mod completion;
+mod config;
+mod counters;
+mod datagram;
+mod memory;
+mod provider;
+mod psn;
+mod qp;
+mod receive;
+mod receive_queue;
+mod requester;
+mod responder;
+mod sges;
+mod slots;
+mod transmit;
 pub mod wire;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+
+pub use config::{Limits, PortConfig};
+pub use counters::{Counters, Drops, Naks, Packets};
+pub use memory::Refusal;
+pub use receive::Verdict;
+pub use transmit::TxBuffer;
+
+use crate::verbs::{AsyncEvent, QpState};
+use alloc::collections::VecDeque;
+use cm::Cm;
+use completion::CompletionQueues;
+use drivers::hal::Instant;
+use memory::Memory;
+use qp::{Env, Qp};
+use rand_core::RngCore;
+use requester::Outcome;
+use slots::Slots;
+use transmit::Emitter;
+use wire::icrc::Icrc;
+use wire::opcode::Opcode;
+
+/// The provider, for one port.
+#[derive(Debug)]
+pub struct Roce {
+    port: PortConfig,
+    limits: Limits,
+    icrc: Icrc,
+    emitter: Emitter,
+    memory: Memory,
+    cqs: CompletionQueues,
+    qps: Slots<Qp>,
+    /// Numbers of queue pairs are their place in the table, scrambled with this at each boot, …
+    qpn_mask: u32,
+    /// … and random bits above it. These are the bits of the place.
+    qpn_slots: u32,
+    /// Places of queue pairs that have an ACK or NAK to send.
+    replies: VecDeque<u32>,
+    /// Places of queue pairs that have anything else to send; each sends one packet in its turn.
+    sends: VecDeque<u32>,
+    cm: Cm,
+    events: VecDeque<AsyncEvent>,
+    /// No timer expires before this.
+    wake: Option<Instant>,
+    counters: Counters,
+}
+
+impl Roce {
+    /// A provider on `port`. Numbers that peers see begin at random.
+    pub fn new(port: PortConfig, limits: Limits, rng: &mut dyn RngCore) -> Self {
+        let icrc = Icrc::new();
+        let limits = Limits { qps: limits.qps.clamp(1, slots::MAX), ..limits };
+        let qpn_slots = limits.qps.next_power_of_two() as u32 - 1;
+        Roce {
+            emitter: Emitter::new(icrc.clone()),
+            icrc,
+            memory: Memory::new(limits.pds, limits.regions),
+            cqs: CompletionQueues::new(limits.cqs),
+            qps: Slots::new(limits.qps),
+            qpn_mask: rng.next_u32() & 0xff_ffff,
+            qpn_slots,
+            replies: VecDeque::with_capacity(limits.qps),
+            sends: VecDeque::with_capacity(limits.qps),
+            cm: Cm::new(&port, &limits, rng),
+            // Each queue pair has at most two events, the port one of each kind.
+            events: VecDeque::with_capacity(2 * limits.qps + 2),
+            wake: None,
+            counters: Counters::default(),
+            port,
+            limits,
+        }
+    }
+
+    /// The port.
+    pub fn port(&self) -> &PortConfig {
+        &self.port
+    }
+
+    /// Changes the port's addresses (as DHCP does). Connections of addresses that are gone die of
+    /// their timers.
+    pub fn set_addresses(&mut self, addresses: alloc::vec::Vec<core::net::IpAddr>) {
+        self.port.addresses = addresses;
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Number of queue pairs.
+    pub fn queue_pairs(&self) -> usize {
+        self.qps.len()
+    }
+
+    /// Puts the next packet to be sent into `tx`; false if there is none. ACKs go first, then
+    /// the connection manager, then queue pairs in turn.
+    pub fn poll_transmit(&mut self, now: Instant, tx: &mut TxBuffer) -> bool {
+        while let Some(place) = self.replies.pop_front() {
+            let place = place as usize;
+            let Some(qp) = self.qps.at_mut(place) else { continue };
+            qp.listed_reply = false;
+            let sent = match (&qp.peer, qp.has_reply()) {
+                (Some(peer), true) => qp.responder.poll_reply(peer, &mut self.emitter, tx),
+                _ => None,
+            };
+            if let Some(opcode) = sent {
+                return self.sent(opcode);
+            }
+        }
+        if self.poll_mad(now, tx) {
+            self.counters.sent.connection_manager += 1;
+            return true;
+        }
+        while let Some(place) = self.sends.pop_front() {
+            let place = place as usize;
+            let sent = self.poll_qp(place, now, tx);
+            self.settle(place);
+            if let Some(opcode) = sent {
+                return self.sent(opcode);
+            }
+        }
+        false
+    }
+
+    fn sent(&mut self, opcode: Opcode) -> bool {
+        self.counters.sent.count(opcode.class());
+        true
+    }
+
+    /// One packet of a queue pair: answers before requests.
+    fn poll_qp(&mut self, place: usize, now: Instant, tx: &mut TxBuffer) -> Option<Opcode> {
+        let qp = self.qps.at_mut(place)?;
+        qp.listed_send = false;
+        let mut env =
+            Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters, now };
+        if qp.responder.has_answer()
+            && let Some(peer) = &qp.peer
+        {
+            let emitter = &mut self.emitter;
+            match qp.responder.poll_answer(peer, &qp.identity, emitter, tx, &mut env) {
+                Ok(Some(opcode)) => return Some(opcode),
+                Ok(None) => (),
+                Err(()) => qp.fail(None, &mut env),
+            }
+        }
+        if qp.state != QpState::Rts {
+            return None;
+        }
+        match &qp.peer {
+            Some(peer) => {
+                let window = self.limits.unacknowledged;
+                qp.requester.poll_transmit(peer, window, now, &mut self.emitter, tx)
+            }
+            None => {
+                let emitter = &mut self.emitter;
+                qp.datagrams.poll_transmit(self.port.mac, &qp.identity, emitter, tx, &mut env)
+            }
+        }
+    }
+
+    /// After a queue pair was touched: lists it where it belongs, notes when it wants to be woken,
+    /// and tells of its failure.
+    #[inline]
+    fn settle(&mut self, place: usize) {
+        let Some(qp) = self.qps.at_mut(place) else { return };
+        if !qp.listed_reply && qp.has_reply() {
+            qp.listed_reply = true;
+            self.replies.push_back(place as u32);
+        }
+        if !qp.listed_send && qp.has_send(self.limits.unacknowledged) {
+            qp.listed_send = true;
+            self.sends.push_back(place as u32);
+        }
+        if let Some(at) = qp.deadline()
+            && self.wake.is_none_or(|wake| at < wake)
+        {
+            self.wake = Some(at);
+        }
+        if qp.state == QpState::Error && !qp.error_told {
+            qp.error_told = true;
+            self.events.push_back(AsyncEvent::QpError(qp.identity.id));
+            if let Some(connection) = qp.connection {
+                self.cm.qp_failed(connection);
+            }
+        }
+    }
+
+    /// When `handle_timeout` wants to be called, if ever (perhaps a little early).
+    fn next_timeout(&self) -> Option<Instant> {
+        match (self.wake, self.cm.deadline()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Runs the timers that have expired. Timers are moved far more often than they expire, so
+    /// they are kept where they are used, and looked for when the earliest may have come.
+    fn run_timers(&mut self, now: Instant) {
+        if self.wake.is_some_and(|wake| wake <= now) {
+            self.wake = None;
+            for place in 0..self.qps.places() {
+                let Some(qp) = self.qps.at_mut(place) else { continue };
+                if qp.deadline().is_some_and(|at| at <= now) {
+                    let mut env = Env {
+                        memory: &mut self.memory,
+                        cqs: &mut self.cqs,
+                        counters: &mut self.counters,
+                        now,
+                    };
+                    if let Outcome::Failed(status) = qp.requester.handle_timeout(&mut env) {
+                        qp.fail(Some(status), &mut env);
+                    }
+                }
+                self.settle(place);
+            }
+        }
+        self.run_connection_timers(now);
+    }
+}

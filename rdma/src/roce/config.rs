@@ -1,0 +1,51 @@
+//! What a provider is made with.
+
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+/// The port that the provider sends and receives on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// Its MAC address.
+    pub mac: [u8; 6],
+    /// Its IP addresses; each is a GID.
+    pub addresses: Vec<IpAddr>,
+    /// Largest layer 3 packet in bytes.
+    pub mtu: usize,
+}
+
+/// Limits. Memory of the tables is taken as objects are made, never beyond these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Queue pairs (at most 2^20).
+    pub qps: usize,
+    /// Completion queues.
+    pub cqs: usize,
+    /// Protection domains.
+    pub pds: usize,
+    /// Memory regions.
+    pub regions: usize,
+    /// Work requests in a send or receive queue.
+    pub wr: u32,
+    /// Connections, made and being made.
+    pub connections: usize,
+    /// Of these, requests of peers that nobody has answered; the oldest gives way.
+    pub half_open: usize,
+    /// Packets that a queue pair may have sent and not acknowledged.
+    pub unacknowledged: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            qps: 1024,
+            cqs: 1024,
+            pds: 256,
+            regions: 1 << 16,
+            wr: 4096,
+            connections: 1024,
+            half_open: 128,
+            unacknowledged: 128,
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The verbs of the provider.
+
+use super::psn::Psn;
+use super::qp::{Env, Identity, Qp};
+use super::requester::MAX_MESSAGE;
+use super::sges::MAX_SGE;
+use super::transmit::MAX_INLINE;
+use super::{Roce, slots};
+use crate::verbs::{
+    Access, AsyncEvent, Completion, CqId, DeviceAttributes, MrId, PathMtu, PdId, Provider, QpId,
+    QpInit, QpState, QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region, RemoteAddress,
+    SendRequest, VerbsError,
+};
+use drivers::hal::{Instant, Window};
+use rand_core::RngCore;
+
+/// RDMA READs and atomics that a queue pair may have outstanding, either way.
+const MAX_RD_ATOMIC: u8 = 16;
+
+impl Roce {
+    /// The window of what a peer alleges to be granted to it in domain `pd`, or a refusal.
+    pub fn check(
+        &self,
+        pd: PdId,
+        access: Access,
+        alleged: RemoteAddress,
+        length: u32,
+    ) -> Result<Window, super::Refusal> {
+        self.memory.check(pd, access, alleged, length)
+    }
+
+    /// Largest path MTU of the port.
+    pub(super) fn path_mtu(&self) -> PathMtu {
+        PathMtu::for_ethernet(self.port.mtu).unwrap_or(PathMtu::Mtu256)
+    }
+
+    /// Takes a queue pair to error and tells of it.
+    pub(super) fn fail(&mut self, qp: QpId, now: Instant) -> Result<(), VerbsError> {
+        let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        let mut env =
+            Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters, now };
+        // Whoever asks for it need not be told.
+        found.error_told = true;
+        found.fail(None, &mut env);
+        if let Some(connection) = found.connection {
+            self.cm.qp_failed(connection);
+        }
+        Ok(())
+    }
+}
+
+impl Provider for Roce {
+    fn attributes(&self) -> DeviceAttributes {
+        DeviceAttributes {
+            guid: guid(self.port.mac),
+            max_wr: self.limits.wr,
+            max_sge: MAX_SGE,
+            max_inline: MAX_INLINE,
+            max_rd_atomic: MAX_RD_ATOMIC,
+            max_message: MAX_MESSAGE as u32,
+            max_path_mtu: self.path_mtu(),
+            atomics: true,
+            send_with_invalidate: true,
+        }
+    }
+
+    fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
+        self.memory.alloc_pd()
+    }
+
+    fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        self.memory.dealloc_pd(pd)
+    }
+
+    fn register(
+        &mut self,
+        pd: PdId,
+        memory: Window,
+        access: Access,
+        rng: &mut dyn RngCore,
+    ) -> Result<Region, VerbsError> {
+        self.memory.register(pd, memory, access, rng)
+    }
+
+    fn rotate_key(&mut self, region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
+        self.memory.rotate_key(region, rng)
+    }
+
+    fn revoke_key(&mut self, region: MrId) -> Result<(), VerbsError> {
+        self.memory.revoke_key(region)
+    }
+
+    fn deregister(&mut self, region: MrId) -> Result<(), VerbsError> {
+        self.memory.deregister(region)
+    }
+
+    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
+        self.cqs.create(depth)
+    }
+
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        self.cqs.destroy(cq)
+    }
+
+    fn poll_cq(&mut self, cq: CqId) -> Option<Completion> {
+        self.cqs.poll(cq)
+    }
+
+    fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
+        if init.max_send_wr > self.limits.wr || init.max_recv_wr > self.limits.wr {
+            return Err(VerbsError::Invalid);
+        }
+        if !self.cqs.exists(init.send_cq) || !self.cqs.exists(init.recv_cq) {
+            return Err(VerbsError::NoSuchObject);
+        }
+        self.memory.hold_pd(init.pd)?;
+        let (mask, bits) = (self.qpn_mask, self.qpn_slots);
+        let made = self.qps.insert(|name| {
+            let place = slots::Slots::<Qp>::index(name) as u32;
+            let number = loop {
+                let above = rng.next_u32() & 0xff_ffff & !bits;
+                let number = (above | place) ^ mask;
+                // 0 and 1 are reserved, 0xffffff is the multicast number.
+                if (2..0xff_ffff).contains(&number) {
+                    break number;
+                }
+            };
+            let identity = Identity {
+                id: QpId(name),
+                number,
+                kind: init.kind,
+                pd: init.pd,
+                send_cq: init.send_cq,
+                recv_cq: init.recv_cq,
+                initial_psn: Psn::new(rng.next_u32()),
+            };
+            Qp::new(identity, init)
+        });
+        let Some(name) = made else {
+            self.memory.release_pd(init.pd);
+            return Err(VerbsError::NoRoom);
+        };
+        self.cqs.hold(init.send_cq);
+        self.cqs.hold(init.recv_cq);
+        Ok(QpId(name))
+    }
+
+    fn qp_number(&self, qp: QpId) -> Result<u32, VerbsError> {
+        self.qps.get(qp.0).map(|qp| qp.identity.number).ok_or(VerbsError::NoSuchObject)
+    }
+
+    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
+        self.qps.get(qp.0).map(|qp| qp.state).ok_or(VerbsError::NoSuchObject)
+    }
+
+    fn ready_to_receive(&mut self, qp: QpId, peer: &ReadyToReceive) -> Result<(), VerbsError> {
+        if peer.path_mtu > self.path_mtu() || peer.max_dest_rd_atomic > MAX_RD_ATOMIC {
+            return Err(VerbsError::Invalid);
+        }
+        let mac = self.port.mac;
+        let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        match found.identity.kind {
+            QpType::Rc => found.ready_to_receive(peer, mac),
+            QpType::Ud { .. } if found.state == QpState::Init => {
+                found.state = QpState::Rtr;
+                Ok(())
+            }
+            QpType::Ud { .. } => Err(VerbsError::WrongState),
+        }
+    }
+
+    fn ready_to_send(&mut self, qp: QpId, to: &ReadyToSend) -> Result<(), VerbsError> {
+        if to.max_rd_atomic > MAX_RD_ATOMIC {
+            return Err(VerbsError::Invalid);
+        }
+        self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?.ready_to_send(to)
+    }
+
+    fn fail_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        self.fail(qp, Instant::ZERO)
+    }
+
+    fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        let gone = self.qps.remove(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        if let Some(connection) = gone.connection {
+            self.cm.qp_destroyed(connection);
+        }
+        self.events.retain(|event| {
+            !matches!(event, AsyncEvent::QpError(id) | AsyncEvent::CommunicationEstablished(id)
+                if *id == qp)
+        });
+        let place = slots::Slots::<Qp>::index(qp.0) as u32;
+        self.replies.retain(|&p| p != place);
+        self.sends.retain(|&p| p != place);
+        self.cqs.release(gone.identity.send_cq, qp);
+        self.cqs.release(gone.identity.recv_cq, qp);
+        self.memory.release_pd(gone.identity.pd);
+        Ok(())
+    }
+
+    fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
+        let mtu = self.path_mtu().bytes();
+        let window = self.limits.unacknowledged;
+        let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        if found.state != QpState::Rts {
+            return Err(VerbsError::WrongState);
+        }
+        match &found.peer {
+            Some(peer) => found.requester.post(request, peer.path_mtu.bytes())?,
+            None => found.datagrams.post(request, mtu)?,
+        }
+        if !found.listed_send && found.has_send(window) {
+            found.listed_send = true;
+            self.sends.push_back(slots::Slots::<Qp>::index(qp.0) as u32);
+        }
+        Ok(())
+    }
+
+    fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError> {
+        let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        if found.state == QpState::Error {
+            return Err(VerbsError::WrongState);
+        }
+        found.receives.post(request)
+    }
+
+    fn poll_event(&mut self) -> Option<AsyncEvent> {
+        self.events.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.next_timeout()
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.run_timers(now);
+    }
+}
+
+/// EUI-64 of a MAC address.
+pub(super) fn guid(mac: [u8; 6]) -> u64 {
+    let [a, b, c, d, e, f] = mac;
+    u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}

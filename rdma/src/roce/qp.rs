@@ -1,0 +1,185 @@
+//! A queue pair: what its requester and its responder share.
+
+use super::completion::CompletionQueues;
+use super::counters::Counters;
+use super::datagram::Datagrams;
+use super::memory::Memory;
+use super::psn::Psn;
+use super::receive_queue::ReceiveQueue;
+use super::requester::Requester;
+use super::responder::Responder;
+use super::wire::frame::Template;
+use crate::verbs::{
+    AddressVector, CompletedOperation, Completion, ConnectionId, CqId, PathMtu, PdId, QpId, QpInit,
+    QpState, QpType, ReadyToReceive, ReadyToSend, Status, VerbsError,
+};
+use drivers::hal::Instant;
+
+/// What a queue pair touches outside of itself.
+#[derive(Debug)]
+pub struct Env<'a> {
+    pub memory: &'a mut Memory,
+    pub cqs: &'a mut CompletionQueues,
+    pub counters: &'a mut Counters,
+    pub now: Instant,
+}
+
+/// The other end of a connected queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    pub qpn: u32,
+    pub address: AddressVector,
+    pub template: Template,
+    pub path_mtu: PathMtu,
+}
+
+/// What a queue pair is and never changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity {
+    pub id: QpId,
+    /// Number on the wire.
+    pub number: u32,
+    pub kind: QpType,
+    pub pd: PdId,
+    pub send_cq: CqId,
+    pub recv_cq: CqId,
+    /// PSN of our first packet, if the connection manager connects it.
+    pub initial_psn: Psn,
+}
+
+impl Identity {
+    /// Puts a completion into the queue for sends; counts it if it is lost.
+    #[inline]
+    pub fn complete_send(&self, env: &mut Env<'_>, id: u64, status: Status) {
+        let operation = CompletedOperation::Send;
+        let completion = Completion { id, qp: self.id, status, operation, datagram_from: None };
+        if !env.cqs.push(self.send_cq, completion) {
+            env.counters.completions_lost += 1;
+        }
+    }
+
+    /// Puts a completion into the queue for receives; counts it if it is lost.
+    #[inline]
+    pub fn complete_receive(&self, env: &mut Env<'_>, completion: Completion) {
+        if !env.cqs.push(self.recv_cq, completion) {
+            env.counters.completions_lost += 1;
+        }
+    }
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    pub identity: Identity,
+    pub state: QpState,
+    pub peer: Option<Peer>,
+    pub requester: Requester,
+    pub responder: Responder,
+    pub receives: ReceiveQueue,
+    /// Of an unreliable datagram queue pair.
+    pub datagrams: Datagrams,
+    /// The connection that it belongs to.
+    pub connection: Option<ConnectionId>,
+    /// Whether a valid packet of the peer has arrived.
+    pub heard: bool,
+    /// Whether it stands in the engine's list of those that have an ACK or NAK to send.
+    pub listed_reply: bool,
+    /// Whether it stands in the engine's list of those that have anything else to send.
+    pub listed_send: bool,
+    /// Whether its user was told that it went to error.
+    pub error_told: bool,
+}
+
+impl Qp {
+    /// In the state Init. All memory that it will ever need, but for RDMA READ, is taken here.
+    pub fn new(identity: Identity, init: &QpInit) -> Self {
+        let (sends, datagrams) = match init.kind {
+            QpType::Rc => (init.max_send_wr, 0),
+            QpType::Ud { .. } => (0, init.max_send_wr),
+        };
+        Qp {
+            identity,
+            state: QpState::Init,
+            peer: None,
+            requester: Requester::new(sends as usize),
+            responder: Responder::new(),
+            receives: ReceiveQueue::new(init.max_recv_wr as usize),
+            datagrams: Datagrams::new(datagrams as usize),
+            connection: None,
+            heard: false,
+            listed_reply: false,
+            listed_send: false,
+            error_told: false,
+        }
+    }
+
+    /// Init to ready-to-receive.
+    pub fn ready_to_receive(
+        &mut self,
+        to: &ReadyToReceive,
+        mac: [u8; 6],
+    ) -> Result<(), VerbsError> {
+        if self.state != QpState::Init {
+            return Err(VerbsError::WrongState);
+        }
+        if to.min_rnr_timer > 31 {
+            return Err(VerbsError::Invalid);
+        }
+        self.peer = Some(Peer {
+            qpn: to.remote_qpn & 0xff_ffff,
+            address: to.address,
+            template: Template::new(mac, &to.address),
+            path_mtu: to.path_mtu,
+        });
+        self.responder.start(Psn::new(to.rq_psn), to.max_dest_rd_atomic, to.min_rnr_timer);
+        self.state = QpState::Rtr;
+        Ok(())
+    }
+
+    /// Ready-to-receive to ready-to-send.
+    pub fn ready_to_send(&mut self, to: &ReadyToSend) -> Result<(), VerbsError> {
+        if self.state != QpState::Rtr {
+            return Err(VerbsError::WrongState);
+        }
+        if to.retry_count > 7 || to.rnr_retry > 7 || to.ack_timeout > 31 {
+            return Err(VerbsError::Invalid);
+        }
+        self.requester.start(to);
+        self.state = QpState::Rts;
+        Ok(())
+    }
+
+    /// To the error state: everything posted is flushed. `first` is how the oldest send request
+    /// ended, if that is what failed.
+    pub fn fail(&mut self, first: Option<Status>, env: &mut Env<'_>) {
+        if self.state == QpState::Error {
+            return;
+        }
+        self.state = QpState::Error;
+        env.counters.qp_errors += 1;
+        self.requester.flush(first, &self.identity, env);
+        self.datagrams.flush(&self.identity, env);
+        self.receives.flush(&self.identity, env);
+        self.responder.stop();
+    }
+
+    /// Whether there is an ACK or NAK to send before anything else.
+    #[inline]
+    pub fn has_reply(&self) -> bool {
+        self.responder.has_reply()
+    }
+
+    /// Whether there is anything else to send.
+    #[inline]
+    pub fn has_send(&self, window: u32) -> bool {
+        self.responder.has_answer()
+            || self.state == QpState::Rts
+                && (self.requester.can_send(window) || self.datagrams.has_send())
+    }
+
+    /// When it wants to be woken.
+    #[inline]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.requester.deadline()
+    }
+}

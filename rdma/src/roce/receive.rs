@@ -1,0 +1,243 @@
+//! A packet on its way in: the checks of vol. 1, 9.6 in the order of Linux (`rxe_recv.c`), then to
+//! the queue pair. What fails a check is dropped and counted.
+
+use super::Roce;
+use super::datagram;
+use super::psn::Psn;
+use super::qp::{Env, Qp};
+use super::requester::Outcome;
+use super::responder::Request;
+use super::slots::Slots;
+use super::wire::bth::{self, Bth};
+use super::wire::extended::{Aeth, Deth};
+use super::wire::frame::Frame;
+use super::wire::icrc::{self, Masked};
+use super::wire::opcode::{Class, Service};
+use super::wire::{Error, get64, mad};
+use crate::verbs::{AsyncEvent, QpState, QpType};
+use drivers::hal::Instant;
+
+/// Whether a frame was for the provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It was RoCE: taken, or dropped and counted.
+    Consumed,
+    /// It is for somebody else.
+    NotRoce,
+}
+
+/// Why a packet is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drop {
+    Malformed,
+    NotOurs,
+    UnknownQp,
+    WrongState,
+    WrongPeer,
+    WrongKey,
+    Icrc,
+    UnexpectedAnswer,
+}
+
+impl From<Error> for Drop {
+    fn from(_: Error) -> Self {
+        Drop::Malformed
+    }
+}
+
+impl Roce {
+    /// Takes a received frame, from its destination MAC on. The payload is copied once, to where
+    /// it belongs.
+    pub fn handle_frame(&mut self, frame: &[u8], now: Instant) -> Verdict {
+        let parsed = match Frame::parse(frame) {
+            Ok(parsed) => parsed,
+            Err(Error::NotRoce | Error::Truncated) if !is_roce_v1(frame) => {
+                return Verdict::NotRoce;
+            }
+            Err(_) => {
+                self.counters.dropped.malformed += 1;
+                return Verdict::Consumed;
+            }
+        };
+        if let Err(reason) = self.handle_packet(&parsed, now) {
+            let dropped = &mut self.counters.dropped;
+            *match reason {
+                Drop::Malformed => &mut dropped.malformed,
+                Drop::NotOurs => &mut dropped.not_ours,
+                Drop::UnknownQp => &mut dropped.unknown_qp,
+                Drop::WrongState => &mut dropped.wrong_state,
+                Drop::WrongPeer => &mut dropped.wrong_peer,
+                Drop::WrongKey => &mut dropped.wrong_key,
+                Drop::Icrc => &mut dropped.icrc,
+                Drop::UnexpectedAnswer => &mut dropped.unexpected_answer,
+            } += 1;
+        }
+        Verdict::Consumed
+    }
+
+    fn handle_packet(&mut self, frame: &Frame<'_>, now: Instant) -> Result<(), Drop> {
+        if frame.destination_mac != self.port.mac
+            || !self.port.addresses.contains(&frame.destination)
+        {
+            return Err(Drop::NotOurs);
+        }
+        let transport = frame.transport();
+        let bth = Bth::parse(transport)?;
+        let extended_end = bth::LEN + bth.opcode.extended_len();
+        let payload_end = transport
+            .len()
+            .checked_sub(icrc::LEN + bth.pad as usize)
+            .filter(|&end| end >= extended_end)
+            .ok_or(Drop::Malformed)?;
+        let request = Request {
+            bth,
+            extended: transport.get(bth::LEN..extended_end).ok_or(Drop::Malformed)?,
+            payload: transport.get(extended_end..payload_end).ok_or(Drop::Malformed)?,
+        };
+        if bth.destination_qp == mad::GSI_QPN {
+            return self.handle_gsi(frame, &request, now);
+        }
+        let slot = self.slot_of(bth.destination_qp);
+        let qp = self.qps.at_mut(slot).filter(|qp| qp.identity.number == bth.destination_qp);
+        let qp = qp.ok_or(Drop::UnknownQp)?;
+        check_state(qp, &request)?;
+        check_peer(qp, frame, &request)?;
+        check_icrc(&self.icrc, frame)?;
+
+        let mut env =
+            Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters, now };
+        let taken = match qp.identity.kind {
+            QpType::Ud { .. } => {
+                let deth = Deth::parse(request.extended)?;
+                let from = deth.source_qp;
+                datagram::receive(&request, frame, from, &mut qp.receives, &qp.identity, &mut env);
+                Ok(())
+            }
+            QpType::Rc => handle_connected(qp, &request, &mut env),
+        };
+        if !qp.heard {
+            qp.heard = true;
+            if qp.state == QpState::Rtr {
+                let event = AsyncEvent::CommunicationEstablished(qp.identity.id);
+                self.events.push_back(event);
+            }
+            if let Some(connection) = qp.connection {
+                self.cm.communication_established(connection);
+            }
+        }
+        self.settle(slot);
+        taken
+    }
+
+    /// A packet for queue pair 1, the general services interface.
+    fn handle_gsi(
+        &mut self,
+        frame: &Frame<'_>,
+        request: &Request<'_>,
+        now: Instant,
+    ) -> Result<(), Drop> {
+        if request.bth.opcode.service() != Service::Ud {
+            return Err(Drop::WrongState);
+        }
+        let deth = Deth::parse(request.extended)?;
+        if !pkey_matches(request.bth.pkey) || deth.qkey != mad::GSI_QKEY {
+            return Err(Drop::WrongKey);
+        }
+        check_icrc(&self.icrc, frame)?;
+        self.counters.received.connection_manager += 1;
+        self.handle_mad(frame, request.payload, now);
+        Ok(())
+    }
+
+    /// Place in the table of the queue pair with a number.
+    pub(super) fn slot_of(&self, number: u32) -> usize {
+        Slots::<Qp>::index((number ^ self.qpn_mask) & self.qpn_slots)
+    }
+}
+
+fn is_roce_v1(frame: &[u8]) -> bool {
+    frame.get(12..14) == Some(&[0x89, 0x15])
+}
+
+/// Partition keys match if their lower 15 bits do; ours is a full member of the default one.
+fn pkey_matches(pkey: u16) -> bool {
+    pkey & 0x7fff == bth::DEFAULT_PKEY & 0x7fff
+}
+
+fn check_state(qp: &Qp, request: &Request<'_>) -> Result<(), Drop> {
+    let service = match qp.identity.kind {
+        QpType::Rc => Service::Rc,
+        QpType::Ud { .. } => Service::Ud,
+    };
+    let opcode = request.bth.opcode;
+    let ready = match qp.state {
+        QpState::Rts => true,
+        QpState::Rtr => opcode.is_request(),
+        QpState::Init | QpState::Error => false,
+    };
+    if opcode.service() == service && ready { Ok(()) } else { Err(Drop::WrongState) }
+}
+
+fn check_peer(qp: &Qp, frame: &Frame<'_>, request: &Request<'_>) -> Result<(), Drop> {
+    if !pkey_matches(request.bth.pkey) {
+        return Err(Drop::WrongKey);
+    }
+    match (&qp.identity.kind, &qp.peer) {
+        (QpType::Ud { qkey }, _) => {
+            let deth = Deth::parse(request.extended)?;
+            if deth.qkey == *qkey { Ok(()) } else { Err(Drop::WrongKey) }
+        }
+        (QpType::Rc, Some(peer)) => {
+            let address = &peer.address;
+            let same = (frame.source, frame.destination) == (address.remote, address.local)
+                && frame.gid_type() == address.gid_type;
+            if same { Ok(()) } else { Err(Drop::WrongPeer) }
+        }
+        (QpType::Rc, None) => Err(Drop::WrongState),
+    }
+}
+
+fn check_icrc(icrc: &icrc::Icrc, frame: &Frame<'_>) -> Result<(), Drop> {
+    let masked = Masked::new(frame.network, frame.headers);
+    let covered = masked.as_slice().len()..frame.headers.len().saturating_sub(icrc::LEN);
+    let rest = frame.headers.get(covered).ok_or(Drop::Malformed)?;
+    if icrc.compute(&[masked.as_slice(), rest]) == frame.icrc()? { Ok(()) } else { Err(Drop::Icrc) }
+}
+
+/// A packet for a connected queue pair.
+fn handle_connected(qp: &mut Qp, request: &Request<'_>, env: &mut Env<'_>) -> Result<(), Drop> {
+    let Some(peer) = &qp.peer else { return Err(Drop::WrongState) };
+    let mtu = peer.path_mtu.bytes();
+    let bth = &request.bth;
+    let psn = Psn::new(bth.psn);
+    let class = bth.opcode.class();
+    let outcome = match class {
+        Class::Send | Class::Write | Class::Read | Class::Atomic => {
+            let responder = &mut qp.responder;
+            if responder.handle(request, mtu, &mut qp.receives, &qp.identity, env).is_err() {
+                qp.fail(None, env);
+            }
+            return Ok(());
+        }
+        Class::Acknowledge => {
+            let aeth = Aeth::parse(request.extended)?;
+            qp.requester.handle_acknowledge(psn, aeth.syndrome, &qp.identity, env)
+        }
+        Class::ReadResponse => {
+            qp.requester.handle_read_response(psn, request.payload, mtu, &qp.identity, env)
+        }
+        Class::AtomicAcknowledge => {
+            let original = get64(request.extended, Aeth::LEN)?;
+            qp.requester.handle_atomic_acknowledge(psn, original, &qp.identity, env)
+        }
+    };
+    match outcome {
+        Outcome::Taken => env.counters.received.count(class),
+        Outcome::Unexpected => return Err(Drop::UnexpectedAnswer),
+        Outcome::Failed(status) => {
+            env.counters.received.count(class);
+            qp.fail(Some(status), env);
+        }
+    }
+    Ok(())
+}

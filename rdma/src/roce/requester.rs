@@ -1,0 +1,651 @@
+//! The requester of a reliable connection (vol. 1, 9.7): sends what is posted, and sees to it that
+//! all of it arrives. Retries go back to the oldest packet that is not acknowledged (go-back-N),
+//! because that is all that responders keep state for. Flow-control credits are not honoured, as
+//! in Linux.
+
+use super::psn::Psn;
+use super::qp::{Env, Identity, Peer};
+use super::sges::Sges;
+use super::transmit::{Body, Emitter, MAX_INLINE, TxBuffer};
+use super::wire::bth::{Bth, DEFAULT_PKEY};
+use super::wire::extended::{AtomicEth, Nak, Reth, Syndrome};
+use super::wire::opcode::Opcode;
+use crate::verbs::{
+    Payload, ReadyToSend, RemoteAddress, SendOperation, SendRequest, SendWith, Status, VerbsError,
+};
+use alloc::collections::VecDeque;
+use core::time::Duration;
+use drivers::hal::Instant;
+
+/// Longest message in bytes; its PSNs stay far from half of their space at any path MTU.
+pub const MAX_MESSAGE: usize = 1 << 30;
+
+/// PSNs that may be outstanding at most, whatever is asked for by RDMA READ.
+const MAX_SPAN: u32 = 1 << 22;
+
+/// Pauses of RNR NAKs in units of 10 microseconds, by code (vol. 1, table 45).
+const RNR_PAUSE: [u32; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+];
+
+/// Payload of a work request.
+#[derive(Clone, Copy, Debug)]
+pub enum Stored {
+    /// By reference.
+    Windows(Sges),
+    /// Copied at posting.
+    Inline([u8; MAX_INLINE], u8),
+}
+
+impl Stored {
+    /// Takes over a payload; `Invalid` if it is too large.
+    #[inline]
+    pub fn new(payload: &Payload<'_>) -> Result<Self, VerbsError> {
+        match payload {
+            Payload::Windows(windows) => Ok(Stored::Windows(Sges::new(windows)?)),
+            Payload::Inline(from) => {
+                let mut bytes = [0; MAX_INLINE];
+                bytes.get_mut(..from.len()).ok_or(VerbsError::Invalid)?.copy_from_slice(from);
+                Ok(Stored::Inline(bytes, from.len() as u8))
+            }
+        }
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Stored::Windows(sges) => sges.len(),
+            Stored::Inline(_, len) => *len as usize,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Operation {
+    Send(SendWith),
+    Write(RemoteAddress, Option<u32>),
+    Read(RemoteAddress),
+    CompareSwap { at: RemoteAddress, compare: u64, swap: u64 },
+    FetchAdd { at: RemoteAddress, add: u64 },
+}
+
+impl Operation {
+    /// Whether it is done only when an answer other than an ACK has come.
+    const fn wants_answer(&self) -> bool {
+        !matches!(self, Operation::Send(_) | Operation::Write(..))
+    }
+}
+
+/// A posted send request.
+#[derive(Debug)]
+struct Work {
+    id: u64,
+    operation: Operation,
+    payload: Stored,
+    length: u32,
+    /// PSN of its first packet.
+    first: Psn,
+    /// PSNs that it takes.
+    packets: u32,
+    signaled: bool,
+    solicited: bool,
+}
+
+/// What became of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It fits.
+    Taken,
+    /// It answers nothing that is outstanding.
+    Unexpected,
+    /// The queue pair has failed: how the oldest request ended.
+    Failed(Status),
+}
+
+/// The requester.
+#[derive(Debug)]
+pub struct Requester {
+    queue: VecDeque<Work>,
+    limit: usize,
+    /// PSN of the next packet to be posted.
+    posted: Psn,
+    /// Oldest PSN that is not acknowledged.
+    unacknowledged: Psn,
+    /// PSN of the next packet to be sent, and the place of its request in the queue.
+    next: Psn,
+    cursor: usize,
+    /// One after the highest PSN ever sent.
+    sent: Psn,
+    /// Requests sent that wait for an answer other than an ACK, and how many there may be.
+    answers_due: u8,
+    max_rd_atomic: u8,
+    /// Packets since the last that asked for an ACK.
+    since_ack_request: u32,
+    timeout: Duration,
+    retry_count: u8,
+    retries_left: u8,
+    rnr_retry: u8,
+    rnr_left: u8,
+    /// Whether it went back and nothing was acknowledged since.
+    recovering: bool,
+    retransmit_at: Option<Instant>,
+    pause_until: Option<Instant>,
+}
+
+impl Requester {
+    /// For up to `limit` requests.
+    pub fn new(limit: usize) -> Self {
+        Requester {
+            queue: VecDeque::with_capacity(limit),
+            limit,
+            posted: Psn::default(),
+            unacknowledged: Psn::default(),
+            next: Psn::default(),
+            cursor: 0,
+            sent: Psn::default(),
+            answers_due: 0,
+            max_rd_atomic: 0,
+            since_ack_request: 0,
+            timeout: Duration::ZERO,
+            retry_count: 0,
+            retries_left: 0,
+            rnr_retry: 0,
+            rnr_left: 0,
+            recovering: false,
+            retransmit_at: None,
+            pause_until: None,
+        }
+    }
+
+    /// Ready to send.
+    pub fn start(&mut self, to: &ReadyToSend) {
+        let first = Psn::new(to.sq_psn);
+        self.posted = first;
+        self.unacknowledged = first;
+        self.next = first;
+        self.sent = first;
+        self.max_rd_atomic = to.max_rd_atomic;
+        self.timeout = match to.ack_timeout {
+            0 => Duration::ZERO,
+            code => Duration::from_nanos(4096 << code.min(31)),
+        };
+        self.retry_count = to.retry_count;
+        self.retries_left = to.retry_count;
+        self.rnr_retry = to.rnr_retry;
+        self.rnr_left = to.rnr_retry;
+    }
+
+    /// Posts a request, to be sent in packets of up to `mtu` bytes.
+    #[inline]
+    pub fn post(&mut self, request: &SendRequest<'_>, mtu: usize) -> Result<(), VerbsError> {
+        if self.queue.len() >= self.limit {
+            return Err(VerbsError::QueueFull);
+        }
+        let (operation, payload) = match &request.operation {
+            SendOperation::Send { payload, with } => {
+                (Operation::Send(*with), Stored::new(payload)?)
+            }
+            SendOperation::Write { payload, to, immediate } => {
+                (Operation::Write(*to, *immediate), Stored::new(payload)?)
+            }
+            SendOperation::Read { into, from } => {
+                (Operation::Read(*from), Stored::Windows(Sges::new(into)?))
+            }
+            SendOperation::CompareSwap { into, at, compare, swap } => (
+                Operation::CompareSwap { at: *at, compare: *compare, swap: *swap },
+                Stored::Windows(Sges::new(&[*into])?),
+            ),
+            SendOperation::FetchAdd { into, at, add } => {
+                (Operation::FetchAdd { at: *at, add: *add }, Stored::Windows(Sges::new(&[*into])?))
+            }
+        };
+        let length = payload.len();
+        if length > MAX_MESSAGE
+            || operation.wants_answer() && self.max_rd_atomic == 0
+            || matches!(operation, Operation::CompareSwap { .. } | Operation::FetchAdd { .. })
+                && length != 8
+        {
+            return Err(VerbsError::Invalid);
+        }
+        let packets = length.div_ceil(mtu).max(1) as u32;
+        self.queue.push_back(Work {
+            id: request.id,
+            operation,
+            payload,
+            length: length as u32,
+            first: self.posted,
+            packets,
+            signaled: request.signaled,
+            solicited: request.solicited,
+        });
+        self.posted = self.posted.plus(packets);
+        Ok(())
+    }
+
+    /// Whether a packet may be sent now, with `window` packets unacknowledged at most.
+    #[inline]
+    pub fn can_send(&self, window: u32) -> bool {
+        let Some(work) = self.queue.get(self.cursor) else { return false };
+        let outstanding = self.next.since(self.unacknowledged);
+        if outstanding >= window || self.pause_until.is_some() {
+            return false;
+        }
+        !work.operation.wants_answer()
+            || self.answers_due < self.max_rd_atomic
+                && (outstanding == 0 || outstanding + work.packets < MAX_SPAN)
+    }
+
+    /// Puts the next packet into `tx`; false if there is none to be sent now.
+    pub fn poll_transmit(
+        &mut self,
+        peer: &Peer,
+        window: u32,
+        now: Instant,
+        emitter: &mut Emitter,
+        tx: &mut TxBuffer,
+    ) -> Option<Opcode> {
+        if !self.can_send(window) {
+            return None;
+        }
+        let work = self.queue.get(self.cursor)?;
+        let mtu = peer.path_mtu.bytes();
+        let index = self.next.since(work.first);
+        let offset = index as usize * mtu;
+        let left = (work.length as usize).saturating_sub(offset);
+        let mut extended = [0; AtomicEth::LEN];
+        let mut extended_len = 0;
+        let mut packets = 1;
+        let mut ends = true;
+        let mut windows = Sges::empty();
+        let mut inline: &[u8] = &[];
+
+        let opcode = match work.operation {
+            Operation::Send(_) | Operation::Write(..) => {
+                let begins = index == 0;
+                ends = index + 1 == work.packets;
+                match &work.payload {
+                    Stored::Windows(sges) => windows = sges.part(offset, left.min(mtu)),
+                    // An inline payload is shorter than any path MTU: it is one packet.
+                    Stored::Inline(bytes, len) => {
+                        inline = bytes.get(..*len as usize).unwrap_or_default();
+                    }
+                }
+                let mut append = |bytes: &[u8]| {
+                    if let Some(place) = extended.get_mut(extended_len..extended_len + bytes.len())
+                    {
+                        place.copy_from_slice(bytes);
+                        extended_len += bytes.len();
+                    }
+                };
+                match work.operation {
+                    Operation::Write(to, immediate) => {
+                        if begins {
+                            let mut reth = [0; Reth::LEN];
+                            Reth { address: to.address, rkey: to.rkey, length: work.length }
+                                .emit(&mut reth);
+                            append(&reth);
+                        }
+                        if let (true, Some(immediate)) = (ends, immediate) {
+                            append(&immediate.to_be_bytes());
+                        }
+                        write_opcode(begins, ends, immediate.is_some())
+                    }
+                    Operation::Send(with) => {
+                        if let (true, SendWith::Immediate(value) | SendWith::Invalidate(value)) =
+                            (ends, with)
+                        {
+                            append(&value.to_be_bytes());
+                        }
+                        send_opcode(begins, ends, with)
+                    }
+                    _ => return None,
+                }
+            }
+            Operation::Read(from) => {
+                packets = work.packets - index;
+                let mut reth = [0; Reth::LEN];
+                let address = from.address.wrapping_add(offset as u64);
+                Reth { address, rkey: from.rkey, length: left as u32 }.emit(&mut reth);
+                extended_len = Reth::LEN;
+                if let Some(place) = extended.first_chunk_mut() {
+                    *place = reth;
+                }
+                Opcode::ReadRequest
+            }
+            Operation::CompareSwap { at, compare, swap } => {
+                extended_len = AtomicEth::LEN;
+                AtomicEth { address: at.address, rkey: at.rkey, swap_or_add: swap, compare }
+                    .emit(&mut extended);
+                Opcode::CompareSwap
+            }
+            Operation::FetchAdd { at, add } => {
+                extended_len = AtomicEth::LEN;
+                AtomicEth { address: at.address, rkey: at.rkey, swap_or_add: add, compare: 0 }
+                    .emit(&mut extended);
+                Opcode::FetchAdd
+            }
+        };
+
+        // An ACK is asked for at the end of messages, and often enough in between that the
+        // window does not close before it comes.
+        let after = self.next.plus(packets);
+        self.since_ack_request += 1;
+        let ack_request = ends
+            || self.since_ack_request >= window.div_ceil(4)
+            || after.since(self.unacknowledged) >= window;
+        let bth = Bth {
+            opcode,
+            solicited: work.solicited && ends,
+            pad: 0,
+            pkey: DEFAULT_PKEY,
+            destination_qp: peer.qpn,
+            ack_request,
+            psn: self.next.get(),
+        };
+        let body = if inline.is_empty() { Body::Windows(&windows) } else { Body::Bytes(inline) };
+        let extended = extended.get(..extended_len).unwrap_or_default();
+        emitter.emit(tx, &peer.template, bth, extended, body);
+
+        if work.operation.wants_answer() {
+            self.answers_due = self.answers_due.saturating_add(1);
+        }
+        if ack_request {
+            self.since_ack_request = 0;
+        }
+        if ends {
+            self.cursor += 1;
+        }
+        self.next = after;
+        if self.sent.is_before(after) {
+            self.sent = after;
+        }
+        if self.retransmit_at.is_none() {
+            self.arm(now);
+        }
+        Some(opcode)
+    }
+
+    fn arm(&mut self, now: Instant) {
+        self.retransmit_at = (self.timeout > Duration::ZERO && self.sent != self.unacknowledged)
+            .then(|| now + self.timeout);
+    }
+
+    /// Takes everything before `psn` as acknowledged, but for requests that wait for another
+    /// answer: those stop it. Returns whether it got that far.
+    #[inline]
+    fn acknowledge(&mut self, psn: Psn, identity: &Identity, env: &mut Env<'_>) -> bool {
+        let before = self.unacknowledged;
+        let mut complete = true;
+        let mut left = psn.since(before);
+        while left > 0
+            && let Some(work) = self.queue.front()
+        {
+            if work.operation.wants_answer() {
+                complete = false;
+                break;
+            }
+            let of_front = work.first.plus(work.packets).since(self.unacknowledged);
+            if left < of_front {
+                self.unacknowledged = psn;
+                break;
+            }
+            left -= of_front;
+            self.unacknowledged = self.unacknowledged.plus(of_front);
+            self.complete_front(Status::Success, identity, env);
+        }
+        if self.unacknowledged != before {
+            self.progress(env.now);
+        }
+        complete
+    }
+
+    /// The oldest request is done.
+    fn complete_front(&mut self, status: Status, identity: &Identity, env: &mut Env<'_>) {
+        if let Some(work) = self.queue.pop_front() {
+            self.cursor = self.cursor.saturating_sub(1);
+            if work.signaled || status != Status::Success {
+                identity.complete_send(env, work.id, status);
+            }
+        }
+    }
+
+    /// Something was acknowledged.
+    fn progress(&mut self, now: Instant) {
+        self.recovering = false;
+        self.retries_left = self.retry_count;
+        self.rnr_left = self.rnr_retry;
+        if self.next.is_before(self.unacknowledged) {
+            // It was about to be sent again, but had arrived the first time.
+            self.next = self.unacknowledged;
+            self.cursor = 0;
+        }
+        self.arm(now);
+    }
+
+    /// Goes back to the oldest packet that is not acknowledged.
+    fn go_back(&mut self, env: &mut Env<'_>) {
+        env.counters.retries += 1;
+        self.next = self.unacknowledged;
+        self.cursor = 0;
+        self.answers_due = 0;
+        self.since_ack_request = 0;
+    }
+
+    /// A packet or an answer was lost. Only the first sign of it counts: what was under way behind
+    /// the gap gives more of them, and if the repetition is lost too, the timer sees to it.
+    fn lost(&mut self, env: &mut Env<'_>) -> Outcome {
+        if self.recovering {
+            return Outcome::Taken;
+        }
+        self.recovering = true;
+        self.retry(env)
+    }
+
+    /// Goes back, unless that was done too often.
+    fn retry(&mut self, env: &mut Env<'_>) -> Outcome {
+        if self.retries_left == 0 {
+            return Outcome::Failed(Status::RetryExceeded);
+        }
+        self.retries_left -= 1;
+        self.go_back(env);
+        self.retransmit_at = None;
+        self.arm(env.now);
+        Outcome::Taken
+    }
+
+    /// Whether `psn` was sent and is not acknowledged.
+    fn is_outstanding(&self, psn: Psn) -> bool {
+        psn.since(self.unacknowledged) < self.sent.since(self.unacknowledged)
+    }
+
+    /// An ACK or NAK has come.
+    #[inline]
+    pub fn handle_acknowledge(
+        &mut self,
+        psn: Psn,
+        syndrome: Syndrome,
+        identity: &Identity,
+        env: &mut Env<'_>,
+    ) -> Outcome {
+        if !self.is_outstanding(psn) {
+            return Outcome::Unexpected;
+        }
+        match syndrome {
+            Syndrome::Ack { .. } => {
+                if self.acknowledge(psn.plus(1), identity, env) {
+                    Outcome::Taken
+                } else {
+                    // Its answer was lost on the way.
+                    self.lost(env)
+                }
+            }
+            Syndrome::ReceiverNotReady { timer } => {
+                env.counters.naks_received.receiver_not_ready += 1;
+                if !self.acknowledge(psn, identity, env) {
+                    return self.lost(env);
+                }
+                if self.rnr_left == 0 {
+                    return Outcome::Failed(Status::RnrRetryExceeded);
+                }
+                if self.rnr_retry < 7 {
+                    self.rnr_left -= 1;
+                }
+                self.go_back(env);
+                let pause = RNR_PAUSE.get(timer as usize).copied().unwrap_or(RNR_PAUSE[0]);
+                self.pause_until = Some(env.now + Duration::from_micros(10 * pause as u64));
+                self.retransmit_at = None;
+                Outcome::Taken
+            }
+            Syndrome::Nak(reason) => {
+                env.counters.naks_received.count(reason);
+                if !self.acknowledge(psn, identity, env) {
+                    return self.lost(env);
+                }
+                match reason {
+                    Nak::SequenceError => self.lost(env),
+                    Nak::InvalidRequest => Outcome::Failed(Status::RemoteInvalidRequest),
+                    Nak::RemoteAccess => Outcome::Failed(Status::RemoteAccess),
+                    Nak::RemoteOperation => Outcome::Failed(Status::RemoteOperation),
+                }
+            }
+        }
+    }
+
+    /// A packet of an RDMA READ response has come.
+    pub fn handle_read_response(
+        &mut self,
+        psn: Psn,
+        payload: &[u8],
+        mtu: usize,
+        identity: &Identity,
+        env: &mut Env<'_>,
+    ) -> Outcome {
+        match self.answered(psn, identity, env) {
+            Ok(()) => (),
+            Err(outcome) => return outcome,
+        }
+        let Some(work) = self.queue.front() else { return Outcome::Unexpected };
+        let (Operation::Read(_), Stored::Windows(into)) = (&work.operation, &work.payload) else {
+            return Outcome::Unexpected;
+        };
+        let index = psn.since(work.first);
+        let offset = index as usize * mtu;
+        let expected = (work.length as usize).saturating_sub(offset).min(mtu);
+        if payload.len() != expected {
+            return Outcome::Unexpected;
+        }
+        if into.write(offset, payload).is_err() {
+            return Outcome::Failed(Status::LocalProtection);
+        }
+        let ends = index + 1 == work.packets;
+        self.unacknowledged = psn.plus(1);
+        if ends {
+            self.answers_due = self.answers_due.saturating_sub(1);
+            self.complete_front(Status::Success, identity, env);
+        }
+        self.progress(env.now);
+        Outcome::Taken
+    }
+
+    /// The answer to an atomic has come.
+    pub fn handle_atomic_acknowledge(
+        &mut self,
+        psn: Psn,
+        original: u64,
+        identity: &Identity,
+        env: &mut Env<'_>,
+    ) -> Outcome {
+        match self.answered(psn, identity, env) {
+            Ok(()) => (),
+            Err(outcome) => return outcome,
+        }
+        let Some(work) = self.queue.front() else { return Outcome::Unexpected };
+        let (Operation::CompareSwap { .. } | Operation::FetchAdd { .. }, Stored::Windows(into)) =
+            (&work.operation, &work.payload)
+        else {
+            return Outcome::Unexpected;
+        };
+        if into.write(0, &original.to_ne_bytes()).is_err() {
+            return Outcome::Failed(Status::LocalProtection);
+        }
+        self.unacknowledged = psn.plus(1);
+        self.answers_due = self.answers_due.saturating_sub(1);
+        self.complete_front(Status::Success, identity, env);
+        self.progress(env.now);
+        Outcome::Taken
+    }
+
+    /// An answer acknowledges everything before it; it has to be the next that is due.
+    fn answered(
+        &mut self,
+        psn: Psn,
+        identity: &Identity,
+        env: &mut Env<'_>,
+    ) -> Result<(), Outcome> {
+        if !self.is_outstanding(psn) {
+            return Err(Outcome::Unexpected);
+        }
+        if self.acknowledge(psn, identity, env) {
+            Ok(())
+        } else {
+            // The answer before this one was lost.
+            Err(self.lost(env))
+        }
+    }
+
+    /// When it wants to be woken.
+    #[inline]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.pause_until.or(self.retransmit_at)
+    }
+
+    /// Runs what has expired.
+    pub fn handle_timeout(&mut self, env: &mut Env<'_>) -> Outcome {
+        if self.pause_until.is_some_and(|until| until <= env.now) {
+            self.pause_until = None;
+        }
+        if self.retransmit_at.is_some_and(|at| at <= env.now) {
+            env.counters.timeouts += 1;
+            return self.retry(env);
+        }
+        Outcome::Taken
+    }
+
+    /// Takes all requests out: the oldest as `first` says, the others as flushed.
+    pub fn flush(&mut self, first: Option<Status>, identity: &Identity, env: &mut Env<'_>) {
+        let mut status = first.unwrap_or(Status::Flushed);
+        while let Some(work) = self.queue.pop_front() {
+            identity.complete_send(env, work.id, status);
+            status = Status::Flushed;
+        }
+        self.cursor = 0;
+        self.retransmit_at = None;
+        self.pause_until = None;
+    }
+}
+
+const fn send_opcode(begins: bool, ends: bool, with: SendWith) -> Opcode {
+    match (begins, ends, with) {
+        (true, false, _) => Opcode::SendFirst,
+        (false, false, _) => Opcode::SendMiddle,
+        (false, true, SendWith::Nothing) => Opcode::SendLast,
+        (false, true, SendWith::Immediate(_)) => Opcode::SendLastImmediate,
+        (false, true, SendWith::Invalidate(_)) => Opcode::SendLastInvalidate,
+        (true, true, SendWith::Nothing) => Opcode::SendOnly,
+        (true, true, SendWith::Immediate(_)) => Opcode::SendOnlyImmediate,
+        (true, true, SendWith::Invalidate(_)) => Opcode::SendOnlyInvalidate,
+    }
+}
+
+const fn write_opcode(begins: bool, ends: bool, immediate: bool) -> Opcode {
+    match (begins, ends, immediate) {
+        (true, false, _) => Opcode::WriteFirst,
+        (false, false, _) => Opcode::WriteMiddle,
+        (false, true, false) => Opcode::WriteLast,
+        (false, true, true) => Opcode::WriteLastImmediate,
+        (true, true, false) => Opcode::WriteOnly,
+        (true, true, true) => Opcode::WriteOnlyImmediate,
+    }
+}

@@ -1,0 +1,164 @@
+//! A packet on its way out: headers in a buffer, payload by reference, pad and ICRC behind.
+
+use super::sges::Sges;
+use super::wire::bth::{self, Bth};
+use super::wire::extended::Deth;
+use super::wire::frame::{self, ETHERNET_LEN, Template};
+use super::wire::icrc::{self, Icrc, Masked};
+use super::wire::mad;
+use alloc::boxed::Box;
+use drivers::hal::Packet;
+
+/// Most bytes that a work request can carry inline: with all headers they stay within what a port
+/// sends cheapest.
+pub const MAX_INLINE: usize = 96;
+
+/// Longest extended headers (of an atomic).
+const MAX_EXTENDED: usize = 28;
+
+/// Longest head: a MAD is sent as part of it.
+const MAX_HEAD: usize = frame::MAX_LEN + bth::LEN + Deth::LEN + mad::LEN;
+
+/// Everything that the ICRC covers, at its longest.
+const MAX_COVERED: usize = frame::MAX_LEN + bth::LEN + MAX_EXTENDED + 4096 + 4;
+
+/// One packet to transmit, made by `poll_transmit`. The loop keeps it and hands it to the port;
+/// if the port has no room, it hands the same packet over later.
+#[derive(Debug)]
+pub struct TxBuffer {
+    head: [u8; MAX_HEAD],
+    head_len: usize,
+    payload: Sges,
+    trailer: [u8; 8],
+    trailer_len: usize,
+}
+
+impl Default for TxBuffer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl TxBuffer {
+    /// An empty one.
+    pub const fn new() -> Self {
+        TxBuffer {
+            head: [0; MAX_HEAD],
+            head_len: 0,
+            payload: Sges::empty(),
+            trailer: [0; 8],
+            trailer_len: 0,
+        }
+    }
+
+    /// The frame, for a port. Its payload lies in the memory of the work request.
+    #[inline]
+    pub fn packet(&self) -> Packet<'_> {
+        Packet {
+            header: self.head.get(..self.head_len).unwrap_or_default(),
+            payload: self.payload.as_slice(),
+            trailer: self.trailer.get(..self.trailer_len).unwrap_or_default(),
+        }
+    }
+}
+
+/// Payload of a packet.
+#[derive(Clone, Copy, Debug)]
+pub enum Body<'a> {
+    /// Copied into the head: at most a MAD.
+    Bytes(&'a [u8]),
+    /// By reference.
+    Windows(&'a Sges),
+}
+
+impl Body<'_> {
+    /// No payload.
+    pub const EMPTY: Body<'static> = Body::Bytes(&[]);
+
+    fn len(&self) -> usize {
+        match self {
+            Body::Bytes(bytes) => bytes.len(),
+            Body::Windows(sges) => sges.len(),
+        }
+    }
+}
+
+/// Puts packets together.
+#[derive(Debug)]
+pub struct Emitter {
+    icrc: Icrc,
+    /// What the ICRC is computed over, in one stretch, because that is fastest.
+    covered: Box<[u8; MAX_COVERED]>,
+}
+
+impl Emitter {
+    /// An emitter that computes with `icrc`.
+    pub fn new(icrc: Icrc) -> Self {
+        Emitter { icrc, covered: Box::new([0; MAX_COVERED]) }
+    }
+
+    /// Puts a packet together in `tx`: `bth` (its pad count is filled in here), `extended` headers
+    /// (at most those of an atomic), `body` (at most the largest path MTU).
+    #[inline]
+    pub fn emit(
+        &mut self,
+        tx: &mut TxBuffer,
+        template: &Template,
+        bth: Bth,
+        extended: &[u8],
+        body: Body<'_>,
+    ) {
+        let length = body.len();
+        let pad = length.wrapping_neg() & 3;
+        let transport = bth::LEN + extended.len() + length + pad + icrc::LEN;
+        let front = template.len() + bth::LEN;
+        let mut head_len = front + extended.len();
+
+        if let Some(place) = tx.head.first_chunk_mut() {
+            template.emit(place, transport);
+        }
+        if let Some(place) = tx.head.get_mut(template.len()..).and_then(|h| h.first_chunk_mut()) {
+            Bth { pad: pad as u8, ..bth }.emit(place);
+        }
+        if let Some(place) = tx.head.get_mut(front..head_len) {
+            place.copy_from_slice(extended);
+        }
+
+        let masked =
+            Masked::new(template.network(), tx.head.get(ETHERNET_LEN..).unwrap_or_default());
+        let covered = &mut self.covered[..];
+        let mut at = 0;
+        let mut cover = |bytes: &[u8]| {
+            if let Some(place) = covered.get_mut(at..at + bytes.len()) {
+                place.copy_from_slice(bytes);
+                at += bytes.len();
+            }
+        };
+        cover(masked.as_slice());
+        cover(extended);
+        match body {
+            Body::Bytes(bytes) => {
+                cover(bytes);
+                if let Some(place) = tx.head.get_mut(head_len..head_len + bytes.len()) {
+                    place.copy_from_slice(bytes);
+                    head_len += bytes.len();
+                }
+                tx.payload = Sges::empty();
+            }
+            Body::Windows(sges) => {
+                at += sges.read(covered.get_mut(at..).unwrap_or_default());
+                tx.payload = *sges;
+            }
+        }
+        if let Some(place) = covered.get_mut(at..at + pad) {
+            place.fill(0);
+        }
+        let icrc = self.icrc.compute(&[covered.get(..at + pad).unwrap_or_default()]);
+        tx.head_len = head_len;
+        tx.trailer = [0; 8];
+        tx.trailer_len = pad + icrc::LEN;
+        if let Some(place) = tx.trailer.get_mut(pad..pad + icrc::LEN) {
+            place.copy_from_slice(&icrc);
+        }
+    }
+}
