@@ -11,6 +11,7 @@
 
 mod checks;
 mod command_line;
+pub mod disk;
 mod document;
 mod item;
 mod origin;

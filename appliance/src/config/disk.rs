@@ -1,0 +1,239 @@
+//! The config disk: a small disk that keeps one document across power cuts.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0..16 | `ISTHMUS CONFIG 1`, by which the disk is known |
+//! | 16384.. | first slot, see [`super::slot`] |
+//! | 32768.. | second slot |
+//!
+//! A document is written to the slot that does not hold the current one, between two flushes: the
+//! first so that the current document is durable before the other slot is touched, the second
+//! before success is told. Whenever the power fails, one slot is whole: the old or the new document.
+
+use super::slot::{self, SLOT_LEN};
+use drivers::hal::{
+    Arena, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError, Window,
+};
+
+/// Bytes of a config disk that [`format`] makes; a larger disk does as well.
+pub const DISK_LEN: usize = 64 << 10;
+
+const MAGIC: &[u8; 16] = b"ISTHMUS CONFIG 1";
+/// Where each slot starts, in bytes.
+const SLOTS: [usize; 2] = [SLOT_LEN, 2 * SLOT_LEN];
+/// The part of the disk that is read to recognise it: a block of any size in use.
+const HEADER_LEN: usize = 4096;
+const SECTOR: usize = 512;
+
+/// The contents of a new config disk, with a document or empty. The error is a sentence.
+pub fn format(text: Option<&str>) -> Result<Vec<u8>, String> {
+    let mut disk = vec![0; DISK_LEN];
+    disk[..MAGIC.len()].copy_from_slice(MAGIC);
+    if let Some(text) = text {
+        slot::write(&mut disk[SLOTS[0]..SLOTS[0] + SLOT_LEN], 1, text)?;
+    }
+    Ok(disk)
+}
+
+/// What came of a `load` or a `save`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The disk is none of ours, and was not touched.
+    NotAConfigDisk,
+    /// It is a config disk, with this document, or with none yet.
+    Loaded(Option<Vec<u8>>),
+    /// The document is on the disk, whatever happens from now on.
+    Saved,
+    /// It did not work; what went wrong, and what to do.
+    Failed(String),
+}
+
+/// The engine of one config disk, which has the disk's queue to itself. It starts with a load.
+#[derive(Debug)]
+pub struct ConfigDisk {
+    geometry: Geometry,
+    /// One slot.
+    buffer: Window,
+    /// What is still to do, the present step first; empty when nothing is under way.
+    steps: &'static [Step],
+    /// Bytes of the present step that are done.
+    done: usize,
+    in_flight: bool,
+    /// The slot with the current document.
+    current: Option<usize>,
+    /// Highest sequence number that is or may be on the disk.
+    sequence: u64,
+    /// The document of the current slot, until the load has ended.
+    text: Option<Vec<u8>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    ReadHeader,
+    ReadSlot(usize),
+    Flush,
+    WriteSpareSlot,
+}
+
+const LOAD: &[Step] = &[Step::ReadHeader, Step::ReadSlot(0), Step::ReadSlot(1)];
+const SAVE: &[Step] = &[Step::Flush, Step::WriteSpareSlot, Step::Flush];
+
+impl ConfigDisk {
+    /// Starts looking at a disk of this shape. None if it cannot be a config disk, or if the arena
+    /// has not the 16 KiB that a slot takes.
+    pub fn new(geometry: Geometry, arena: &mut Arena) -> Option<ConfigDisk> {
+        let block = geometry.logical_block as usize;
+        let fits = geometry.sectors >= ((SLOTS[1] + SLOT_LEN) / SECTOR) as u64
+            && block.is_power_of_two()
+            && (SECTOR..=HEADER_LEN).contains(&block)
+            && geometry.max_transfer as usize >= HEADER_LEN;
+        let buffer = if fits { arena.alloc(SLOT_LEN, HEADER_LEN)? } else { return None };
+        Some(ConfigDisk {
+            geometry,
+            buffer,
+            steps: LOAD,
+            done: 0,
+            in_flight: false,
+            current: None,
+            sequence: 0,
+            text: None,
+        })
+    }
+
+    /// The memory, to be given back to the arena. Only after an event: the device may still write
+    /// to it before.
+    pub fn into_buffer(self) -> Window {
+        self.buffer
+    }
+
+    /// Starts writing `text`; not before the load has ended. The error is a sentence.
+    pub fn save(&mut self, text: &str) -> Result<(), String> {
+        if !self.steps.is_empty() {
+            return Err("the config disk is busy; try again later".into());
+        }
+        if self.geometry.features.contains(Features::READ_ONLY) {
+            return Err("the config disk is read-only; attach it writable".into());
+        }
+        let used_up = "the config disk's sequence numbers are used up; make a new one";
+        let sequence = self.sequence.checked_add(1).ok_or(used_up)?;
+        let mut bytes = vec![0; SLOT_LEN];
+        slot::write(&mut bytes, sequence, text)?;
+        self.buffer.write(0, &bytes).expect("the buffer holds a slot");
+        self.sequence = sequence;
+        self.steps = SAVE;
+        Ok(())
+    }
+
+    /// Does what can be done now, without blocking; tells when load or save have ended.
+    pub fn poll(&mut self, disk: &mut dyn Disk) -> Option<Event> {
+        loop {
+            let step = *self.steps.first()?;
+            if self.in_flight {
+                let completion = disk.poll()?;
+                self.in_flight = false;
+                if let Err(error) = completion.result {
+                    return Some(self.fail(error));
+                }
+                self.done += self.request(step).data.len();
+                if self.done < self.extent(step).1 {
+                    continue;
+                }
+            } else if step != Step::Flush || self.has_volatile_cache() {
+                match disk.submit(&self.request(step)) {
+                    Ok(()) => disk.flush_queue(),
+                    Err(SubmitError::Full) => return None,
+                    Err(_) => return Some(self.fail(DiskError::Unsupported)),
+                }
+                self.in_flight = true;
+                continue;
+            }
+            self.done = 0;
+            self.steps = &self.steps[1..];
+            if let Some(event) = self.finish(step) {
+                return Some(event);
+            }
+        }
+    }
+
+    fn has_volatile_cache(&self) -> bool {
+        self.geometry.features.contains(Features::VOLATILE_CACHE)
+    }
+
+    /// The slot that the next save writes to.
+    fn spare(&self) -> usize {
+        self.current.map_or(0, |current| 1 - current)
+    }
+
+    /// Place and length in bytes of what a step moves.
+    fn extent(&self, step: Step) -> (usize, usize) {
+        match step {
+            Step::ReadHeader => (0, HEADER_LEN),
+            Step::ReadSlot(slot) => (SLOTS[slot], SLOT_LEN),
+            Step::WriteSpareSlot => (SLOTS[self.spare()], SLOT_LEN),
+            Step::Flush => (0, 0),
+        }
+    }
+
+    /// The next request of a step: as much of the rest as the disk takes at once.
+    fn request(&self, step: Step) -> Request {
+        let (start, len) = self.extent(step);
+        let most = self.geometry.max_transfer as usize / HEADER_LEN * HEADER_LEN;
+        let len = (len - self.done).min(most);
+        Request {
+            tag: 0,
+            operation: match step {
+                Step::ReadHeader | Step::ReadSlot(_) => Operation::Read,
+                Step::WriteSpareSlot => Operation::Write,
+                Step::Flush => Operation::Flush,
+            },
+            sector: ((start + self.done) / SECTOR) as u64,
+            data: self.buffer.slice(self.done, len).expect("the buffer holds a slot"),
+        }
+    }
+
+    fn finish(&mut self, step: Step) -> Option<Event> {
+        match step {
+            Step::ReadHeader => {
+                let mut magic = [0; MAGIC.len()];
+                self.buffer.read(0, &mut magic).expect("the buffer holds a slot");
+                if magic != *MAGIC {
+                    self.steps = &[];
+                    return Some(Event::NotAConfigDisk);
+                }
+            }
+            Step::ReadSlot(slot) => {
+                let mut bytes = vec![0; SLOT_LEN];
+                self.buffer.read(0, &mut bytes).expect("the buffer holds a slot");
+                if let Some((sequence, text)) = slot::read(&bytes)
+                    && (self.current.is_none() || sequence > self.sequence)
+                {
+                    (self.current, self.sequence) = (Some(slot), sequence);
+                    self.text = Some(text.to_vec());
+                }
+                if self.steps.is_empty() {
+                    return Some(Event::Loaded(self.text.take()));
+                }
+            }
+            Step::Flush if self.steps.is_empty() => {
+                self.current = Some(self.spare());
+                return Some(Event::Saved);
+            }
+            Step::Flush | Step::WriteSpareSlot => {}
+        }
+        None
+    }
+
+    fn fail(&mut self, error: DiskError) -> Event {
+        (self.steps, self.done) = (&[], 0);
+        let why = match error {
+            DiskError::Io => "reported an I/O error",
+            DiskError::Unsupported => "does not take a request that it should take",
+            DiskError::Broken => "does not work any more",
+        };
+        Event::Failed(format!("the config disk {why}; what was saved before is not changed"))
+    }
+}
+
+#[cfg(test)]
+#[path = "disk_tests.rs"]
+mod tests;

@@ -1,0 +1,283 @@
+//! Power cuts: a model of a disk with a volatile cache, cut at any moment, with any part of what
+//! was not flushed lost, and a sector torn in the middle.
+
+use super::*;
+use drivers::hal::Completion;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+
+struct Model {
+    geometry: Geometry,
+    durable: Vec<u8>,
+    /// Sectors written since the last flush, oldest first.
+    cache: Vec<(usize, Vec<u8>)>,
+    queue: VecDeque<(Operation, usize, Window)>,
+    /// Requests completed so far; some fail.
+    completed: usize,
+    failing: Vec<usize>,
+}
+
+impl Model {
+    fn new(contents: Vec<u8>, max_transfer: u32, features: Features) -> Model {
+        let geometry = Geometry {
+            sectors: (contents.len() / SECTOR) as u64,
+            logical_block: 512,
+            physical_block: 512,
+            max_transfer,
+            max_discard_sectors: 0,
+            discard_granularity: 512,
+            max_write_zeroes_sectors: 0,
+            features,
+        };
+        let (cache, queue, failing) = Default::default();
+        Model { geometry, durable: contents, cache, queue, completed: 0, failing }
+    }
+
+    fn contents(&self) -> Vec<u8> {
+        let mut bytes = self.durable.clone();
+        for (sector, data) in &self.cache {
+            bytes[sector * SECTOR..][..SECTOR].copy_from_slice(data);
+        }
+        bytes
+    }
+
+    /// Cuts the power: of the unflushed sectors (and of those of writes in flight) those survive
+    /// whose bit is set, and one is torn after `torn` bytes.
+    fn cut(&mut self, mut survive: u64, torn: usize) {
+        while let Some((operation, sector, data)) = self.queue.pop_front() {
+            if let Operation::Write = operation {
+                self.cache_write(sector, data);
+            }
+        }
+        let cache = core::mem::take(&mut self.cache);
+        for (i, (sector, data)) in cache.into_iter().enumerate() {
+            let len = match survive & 1 {
+                1 => SECTOR,
+                _ if i % 7 == 3 => torn,
+                _ => 0,
+            };
+            self.durable[sector * SECTOR..][..len].copy_from_slice(&data[..len]);
+            survive = survive.rotate_right(1);
+        }
+    }
+
+    fn cache_write(&mut self, sector: usize, data: Window) {
+        let mut bytes = vec![0; data.len()];
+        data.read(0, &mut bytes).unwrap();
+        for (i, part) in bytes.chunks(SECTOR).enumerate() {
+            self.cache.push((sector + i, part.to_vec()));
+        }
+    }
+}
+
+impl Disk for Model {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+    fn depth(&self) -> usize {
+        1
+    }
+    fn submit(&mut self, request: &Request) -> Result<(), SubmitError> {
+        let end = request.sector as usize * SECTOR + request.data.len();
+        let fits = end <= self.durable.len()
+            && request.data.len() <= self.geometry.max_transfer as usize
+            && request.data.len().is_multiple_of(SECTOR);
+        if !fits {
+            return Err(SubmitError::Range);
+        }
+        self.queue.push_back((request.operation, request.sector as usize, request.data));
+        Ok(())
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<Completion> {
+        let (operation, sector, data) = self.queue.pop_front()?;
+        self.completed += 1;
+        if self.failing.contains(&self.completed) {
+            return Some(Completion { tag: 0, result: Err(DiskError::Io) });
+        }
+        match operation {
+            Operation::Read => {
+                let bytes = self.contents();
+                data.write(0, &bytes[sector * SECTOR..][..data.len()]).unwrap();
+            }
+            Operation::Write => self.cache_write(sector, data),
+            Operation::Flush => {
+                self.durable = self.contents();
+                self.cache.clear();
+            }
+            _ => unreachable!("the config disk asks for nothing else"),
+        }
+        if !self.geometry.features.contains(Features::VOLATILE_CACHE) {
+            self.durable = self.contents();
+            self.cache.clear();
+        }
+        Some(Completion { tag: 0, result: Ok(()) })
+    }
+    fn set_interrupts(&mut self, _: bool) {}
+    fn interrupts(&self) -> u64 {
+        0
+    }
+}
+
+fn finish(engine: &mut ConfigDisk, disk: &mut Model) -> Event {
+    (0..100).find_map(|_| engine.poll(disk)).expect("it ends")
+}
+
+fn boot(disk: &mut Model) -> (ConfigDisk, Event) {
+    let mut engine = ConfigDisk::new(disk.geometry(), &mut Arena::on_heap(1 << 16)).unwrap();
+    let event = finish(&mut engine, disk);
+    (engine, event)
+}
+
+fn loaded(text: &str) -> Event {
+    Event::Loaded(Some(text.into()))
+}
+
+#[test]
+fn what_is_saved_is_found_again() {
+    for (max_transfer, features) in [(4096, Features::VOLATILE_CACHE), (1 << 20, Features::empty())]
+    {
+        let mut disk = Model::new(format(None).unwrap(), max_transfer, features);
+        assert_eq!(boot(&mut disk).1, Event::Loaded(None));
+        for i in 0..5 {
+            let (mut engine, _) = boot(&mut disk);
+            for j in 0..3 {
+                engine.save(&format!("a = {i}{j}\n")).unwrap();
+                assert!(engine.save("b = 1").unwrap_err().contains("busy"));
+                assert_eq!(finish(&mut engine, &mut disk), Event::Saved);
+            }
+            assert_eq!(boot(&mut disk).1, loaded(&format!("a = {i}2\n")));
+        }
+    }
+}
+
+#[test]
+fn other_disks_are_left_alone() {
+    let mut disk = Model::new(vec![0x55; 1 << 16], 1 << 20, Features::empty());
+    let (_, event) = boot(&mut disk);
+    assert_eq!((event, disk.completed), (Event::NotAConfigDisk, 1));
+    let small = Geometry { sectors: 95, ..disk.geometry };
+    let coarse = Geometry { logical_block: 8192, ..disk.geometry };
+    for geometry in [small, coarse] {
+        assert!(ConfigDisk::new(geometry, &mut Arena::on_heap(1 << 16)).is_none());
+    }
+}
+
+#[test]
+fn what_cannot_be_saved_is_refused_with_a_reason() {
+    let mut disk = Model::new(format(Some("x = 1")).unwrap(), 4096, Features::READ_ONLY);
+    let (mut engine, event) = boot(&mut disk);
+    assert_eq!(event, loaded("x = 1"));
+    assert!(engine.save("").unwrap_err().contains("read-only"));
+    disk.geometry.features = Features::VOLATILE_CACHE;
+    let (mut engine, _) = boot(&mut disk);
+    assert!(engine.save(&"x".repeat(20_000)).unwrap_err().contains("at most 16360 fit"));
+    disk.failing = vec![disk.completed + 2];
+    engine.save("y = 1").unwrap();
+    assert!(matches!(finish(&mut engine, &mut disk), Event::Failed(why) if why.contains("I/O")));
+    assert_eq!(boot(&mut disk).1, loaded("x = 1"));
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    /// Saves and lets it end.
+    Save,
+    /// Starts to save, and cuts the power after so many requests.
+    CutWhileSaving { requests: usize, survive: u64, torn: usize },
+    /// Starts to save, and the appliance crashes after so many requests; the disk stays powered.
+    CrashWhileSaving { requests: usize },
+    /// Saves; the n-th request fails.
+    SaveWithError { request: usize },
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        Just(Act::Save),
+        (0usize..12, any::<u64>(), 0..SECTOR)
+            .prop_map(|(requests, survive, torn)| Act::CutWhileSaving { requests, survive, torn }),
+        (0usize..12).prop_map(|requests| Act::CrashWhileSaving { requests }),
+        (1usize..8).prop_map(|request| Act::SaveWithError { request }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_power_cut_leaves_the_old_or_the_new_document(
+        acts in prop::collection::vec(act(), 1..12),
+        max_transfer in prop::sample::select(vec![4096u32, 8192, 65536]),
+        long in 0usize..16_000,
+    ) {
+        let document = |i: usize| format!("# {i}\n{}", "#".repeat(long));
+        let mut disk =
+            Model::new(format(Some(&document(0))).unwrap(), max_transfer, Features::VOLATILE_CACHE);
+        let (mut engine, _) = boot(&mut disk);
+        // Documents from the last acknowledged one on may be found.
+        let mut acknowledged = 0;
+        for (i, act) in (1..).zip(acts) {
+            engine.save(&document(i)).unwrap();
+            match act {
+                Act::Save => {
+                    prop_assert_eq!(finish(&mut engine, &mut disk), Event::Saved);
+                    acknowledged = i;
+                }
+                Act::SaveWithError { request } => {
+                    disk.failing = vec![disk.completed + request];
+                    if finish(&mut engine, &mut disk) == Event::Saved {
+                        acknowledged = i;
+                    }
+                    disk.failing.clear();
+                }
+                Act::CutWhileSaving { requests, survive, torn } => {
+                    if step(&mut engine, &mut disk, requests) {
+                        acknowledged = i;
+                    }
+                    disk.cut(survive, torn);
+                    engine = boot(&mut disk).0;
+                }
+                Act::CrashWhileSaving { requests } => {
+                    if step(&mut engine, &mut disk, requests) {
+                        acknowledged = i;
+                    }
+                    disk.queue.clear();
+                    engine = boot(&mut disk).0;
+                }
+            }
+            let (_, event) = boot(&mut disk);
+            let found = (acknowledged..=i).any(|k| event == loaded(&document(k)));
+            prop_assert!(found, "after {i}, {acknowledged} acknowledged: {event:?}");
+        }
+    }
+}
+
+/// Lets a save go on for `requests` requests of the disk; returns whether it was acknowledged.
+fn step(engine: &mut ConfigDisk, disk: &mut Model, requests: usize) -> bool {
+    let mut slow = Slow { disk, left: requests };
+    (0..100).any(|_| engine.poll(&mut slow) == Some(Event::Saved))
+}
+
+/// A disk that completes only so many requests.
+struct Slow<'a> {
+    disk: &'a mut Model,
+    left: usize,
+}
+
+impl Disk for Slow<'_> {
+    fn geometry(&self) -> Geometry {
+        self.disk.geometry()
+    }
+    fn depth(&self) -> usize {
+        1
+    }
+    fn submit(&mut self, request: &Request) -> Result<(), SubmitError> {
+        self.disk.submit(request)
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<Completion> {
+        self.left = self.left.checked_sub(1)?;
+        self.disk.poll()
+    }
+    fn set_interrupts(&mut self, _: bool) {}
+    fn interrupts(&self) -> u64 {
+        0
+    }
+}
