@@ -22,6 +22,7 @@ pub mod metrics;
 mod neighbour;
 pub mod ping;
 mod slaac;
+pub mod syslog;
 #[cfg(test)]
 mod testing;
 

@@ -2,5 +2,7 @@
 
 mod client;
 mod common;
+mod dhcp;
 mod http;
 mod interface;
+mod syslog;

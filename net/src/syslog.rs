@@ -1,0 +1,197 @@
+//! Sends log records to a syslog server: RFC 5424 messages over UDP (RFC 5426).
+//!
+//! Keeps a few messages until they can leave; when there is no more room the caller keeps the
+//! record in its own log and comes again. Sends no structured data and no byte order mark.
+
+use crate::Interface;
+use alloc::string::String;
+use alloc::{format, vec};
+use core::fmt::{self, Write};
+use core::net::SocketAddr;
+use core::time::Duration;
+use smoltcp::iface::SocketHandle;
+use smoltcp::socket::udp;
+
+/// UDP port of syslog (IANA).
+pub const PORT: u16 = 514;
+/// Longest message; RFC 5426 section 3.2: every receiver takes 480, most take 2048.
+const MAX_MESSAGE: usize = 1024;
+/// Messages that wait for the network.
+const QUEUED: usize = 8;
+
+/// How bad it is (RFC 5424 table 2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Failed, and needs somebody.
+    Error = 3,
+    /// May need somebody.
+    Warning = 4,
+    /// Normal, but worth a note.
+    Notice = 5,
+    /// Normal.
+    Informational = 6,
+    /// Of interest to developers.
+    Debug = 7,
+}
+
+/// What to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// How bad it is.
+    pub severity: Severity,
+    /// When it was, since 1970-01-01 UTC.
+    pub time: Duration,
+    /// The part of the appliance that says it; sent as MSGID, at most 32 characters.
+    pub source: &'a str,
+    /// What it says; control characters are sent as spaces, and what is too long is cut.
+    pub text: &'a str,
+}
+
+/// Not sent: no route to the server yet, or no room. Try again later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotNow;
+
+/// The sender to one server, on one interface.
+#[derive(Debug)]
+pub struct Sender {
+    server: SocketAddr,
+    /// HOSTNAME and APP-NAME, as they stand in every message.
+    origin: String,
+    socket: SocketHandle,
+    sent: u64,
+}
+
+impl Sender {
+    /// A sender to `server` that calls this host `hostname` and the program `program`.
+    pub fn new(
+        interface: &mut Interface,
+        server: SocketAddr,
+        hostname: &str,
+        program: &str,
+    ) -> Self {
+        let nothing = udp::PacketBuffer::new(vec![], vec![]);
+        let size = QUEUED * MAX_MESSAGE;
+        let waiting =
+            udp::PacketBuffer::new(vec![udp::PacketMetadata::EMPTY; QUEUED], vec![0; size]);
+        let mut socket = udp::Socket::new(nothing, waiting);
+        socket.bind(PORT).expect("the socket is new and the port is not 0");
+        let origin = format!("{} {}", Word(hostname, 255), Word(program, 48));
+        Sender { server, origin, socket: interface.sockets().add(socket), sent: 0 }
+    }
+
+    /// Queues a record; it leaves with the interface's next poll.
+    pub fn send(&mut self, interface: &mut Interface, record: &Record<'_>) -> Result<(), NotNow> {
+        interface.next_hop(self.server.ip()).ok_or(NotNow)?;
+        let mut message = String::with_capacity(MAX_MESSAGE);
+        // Writing to a string does not fail.
+        let _ = self.write(&mut message, record);
+        let end = message.floor_char_boundary(MAX_MESSAGE.min(interface.mtu() - 48));
+        let message = message.get(..end).unwrap_or_default();
+        let socket = interface.sockets().get_mut::<udp::Socket>(self.socket);
+        socket.send_slice(message.as_bytes(), self.server).map_err(|_| NotNow)?;
+        self.sent += 1;
+        Ok(())
+    }
+
+    fn write(&self, out: &mut String, record: &Record<'_>) -> fmt::Result {
+        /// Facility 1: user-level messages.
+        const FACILITY: u8 = 1;
+        let priority = FACILITY * 8 + record.severity as u8;
+        let (time, source) = (Timestamp(record.time), Word(record.source, 32));
+        write!(out, "<{priority}>1 {time} {} - {source} - ", self.origin)?;
+        out.extend(record.text.chars().map(|c| if c.is_control() { ' ' } else { c }));
+        Ok(())
+    }
+
+    /// Messages sent so far.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Ends it; what still waits is lost.
+    pub fn stop(self, interface: &mut Interface) {
+        interface.sockets().remove(self.socket);
+    }
+}
+
+/// A field of the header: printable ASCII without spaces, of bounded length, `-` if empty.
+struct Word<'a>(&'a str, usize);
+
+impl fmt::Display for Word<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("-");
+        }
+        for c in self.0.chars().take(self.1) {
+            f.write_char(if c.is_ascii_graphic() { c } else { '?' })?;
+        }
+        Ok(())
+    }
+}
+
+/// A point of time in the profile of RFC 3339 that RFC 5424 section 6.2.3 takes.
+struct Timestamp(Duration);
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, micros) = (self.0.as_secs(), self.0.subsec_micros());
+        let (days, second) = (seconds / 86_400, seconds % 86_400);
+        let (year, month, day) = civil(days);
+        let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+    }
+}
+
+/// Year, month and day of the `days`th day after 1970-01-01 (Gregorian). Counts in eras of 400
+/// years and in years that begin on 1 March, so that the leap day is a year's last.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, january) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    (400 * era + year + january, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn timestamps() {
+        // Checked with date(1).
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00.000005Z"),
+            (951_782_400, "2000-02-29T00:00:00.000005Z"),
+            (951_868_799, "2000-02-29T23:59:59.000005Z"),
+            (1_763_636_868, "2025-11-20T11:07:48.000005Z"),
+            (4_107_542_400, "2100-03-01T00:00:00.000005Z"),
+        ] {
+            let time = Duration::from_secs(seconds) + Duration::from_micros(5);
+            assert_eq!(Timestamp(time).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn every_day_of_a_thousand_years_follows_the_one_before() {
+        let mut before = civil(0);
+        for days in 1..365_250 {
+            let (year, month, day) = civil(days);
+            let next_day = (year, month) == (before.0, before.1) && day == before.2 + 1;
+            let next_month =
+                day == 1 && (month == before.1 + 1 || (month, year) == (1, before.0 + 1));
+            assert!(next_day || next_month, "{before:?} {year} {month} {day}");
+            before = (year, month, day);
+        }
+        assert_eq!(before, (2970, 1, 7));
+    }
+
+    #[test]
+    fn header_words_are_printable() {
+        assert_eq!(Word("", 5).to_string(), "-");
+        assert_eq!(Word("a b\u{e4}\ncdef", 6).to_string(), "a?b??c");
+    }
+}
