@@ -8,5 +8,6 @@ extern crate std;
 pub mod rnbd;
 pub mod roce;
 pub mod rtrs;
+pub mod services;
 pub mod verbs;
 pub mod volume;

@@ -1,0 +1,3 @@
+//! Peers that the appliance offers for measurement: the tools with which operators prove a fabric.
+
+pub mod rping;
