@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod console;
+pub mod gateway;
 pub mod log_ring;
 pub mod loops;
 pub mod machine;

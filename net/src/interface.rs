@@ -303,12 +303,16 @@ impl Interface {
         self.neighbours.clear();
     }
 
-    /// Lets queued frames out, as many as the port takes.
-    pub fn transmit(&mut self, port: &mut (impl Port + ?Sized)) {
+    /// Lets queued frames out, as many as the port takes, and shows each to `sent`.
+    pub fn transmit(&mut self, port: &mut (impl Port + ?Sized), mut sent: impl FnMut(&Packet<'_>)) {
         let was_full = self.queue.is_full();
         while let Some(frame) = self.queue.front() {
-            match port.transmit(&Packet { header: frame, payload: &[], trailer: &[] }) {
-                Ok(()) => self.counters.tx_frames += 1,
+            let packet = Packet { header: frame, payload: &[], trailer: &[] };
+            match port.transmit(&packet) {
+                Ok(()) => {
+                    sent(&packet);
+                    self.counters.tx_frames += 1;
+                }
                 Err(TransmitError::TooLarge) => self.counters.tx_too_large += 1,
                 Err(TransmitError::Full) => return,
             }
@@ -396,7 +400,7 @@ impl Interface {
     }
 
     /// Changes whenever the sockets may have changed.
-    pub(crate) fn activity(&self) -> u64 {
+    pub fn activity(&self) -> u64 {
         self.activity
     }
 

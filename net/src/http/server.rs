@@ -71,6 +71,11 @@ impl Server {
         self.deadline
     }
 
+    /// The port that it serves.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Connections that are open at present.
     pub fn connections(&self) -> usize {
         self.slots.iter().filter(|slot| slot.connection.is_some()).count()

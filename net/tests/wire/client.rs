@@ -103,7 +103,7 @@ impl Hosts {
         }
         self.interface.poll(self.now);
         let mut port = Collector { frames: Vec::new(), room: 64 };
-        self.interface.transmit(&mut port);
+        self.interface.transmit(&mut port, |_| ());
         self.cable.to_host.extend(port.frames);
     }
 }

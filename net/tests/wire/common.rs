@@ -68,7 +68,7 @@ impl Wire {
             for (n, node) in self.nodes.iter_mut().enumerate() {
                 node.poll(self.now);
                 let mut port = Collector { frames: Vec::new(), room: 64 };
-                node.transmit(&mut port);
+                node.transmit(&mut port, |_| ());
                 sent.extend(port.frames.into_iter().map(|frame| (n, frame)));
             }
             if sent.is_empty() {

@@ -119,7 +119,7 @@ fn waits_for_room_in_the_port() {
     wire.settle();
     wire.nodes[0].resolve(ip("10.0.0.2"), wire.now);
     wire.nodes[0].poll(wire.now);
-    wire.nodes[0].transmit(&mut Collector { frames: Vec::new(), room: 0 });
+    wire.nodes[0].transmit(&mut Collector { frames: Vec::new(), room: 0 }, |_| ());
     assert_eq!(wire.nodes[0].poll_timeout(), Some(Instant::ZERO));
     wire.settle();
     assert_eq!(wire.nodes[0].neighbour(ip("10.0.0.2"), wire.now), Some(mac(2)));

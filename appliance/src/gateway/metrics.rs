@@ -1,0 +1,91 @@
+//! `/metrics`: everything that is counted, for Prometheus.
+
+use super::state::State;
+use crate::loops::Stage;
+use core::fmt::Error;
+use drivers::hal::PortCounters;
+use net::metrics::Writer;
+
+/// The page.
+pub(super) fn write(state: &mut State) -> String {
+    let mut page = String::new();
+    // A string takes everything.
+    let _ = families(state, &mut Writer::new(&mut page));
+    page
+}
+
+/// A counter of a port: its name, its help, and where it lies.
+type PortFamily = (&'static str, &'static str, fn(&PortCounters) -> u64);
+
+const PORT_FAMILIES: [PortFamily; 7] = [
+    ("isthmus_port_receive_frames_total", "Frames received.", |c| c.rx_frames),
+    ("isthmus_port_receive_bytes_total", "Bytes received.", |c| c.rx_bytes),
+    (
+        "isthmus_port_receive_errors_total",
+        "Frames that the device reported with an impossible length or buffer.",
+        |c| c.rx_errors,
+    ),
+    ("isthmus_port_transmit_frames_total", "Frames handed to the device.", |c| c.tx_frames),
+    ("isthmus_port_transmit_bytes_total", "Bytes handed to the device.", |c| c.tx_bytes),
+    ("isthmus_port_transmit_full_total", "Times a frame found no room.", |c| c.tx_full),
+    ("isthmus_port_interrupts_total", "Interrupts that the device raised.", |c| c.interrupts),
+];
+
+fn families(state: &mut State, w: &mut Writer<&mut String>) -> Result<(), Error> {
+    w.gauge("isthmus_build_info", "Version of the appliance; always 1.")?
+        .sample(&[("version", &env!("CARGO_PKG_VERSION"))], 1)?;
+    w.gauge("isthmus_uptime_seconds", "Time since the appliance came up.")?
+        .sample(&[], state.uptime())?;
+    let mut up = w.gauge("isthmus_port_up", "Whether the port's link is up.")?;
+    for slot in &state.ports {
+        up.sample(&[("port", &slot.name)], u64::from(slot.link))?;
+    }
+    for (name, help, value) in PORT_FAMILIES {
+        let mut family = w.counter(name, help)?;
+        for slot in &state.ports {
+            family.sample(&[("port", &slot.name)], value(&slot.port.counters()))?;
+        }
+    }
+    let mut echoes = w.counter("isthmus_udp_echoes_total", "Datagrams echoed.")?;
+    for slot in &state.ports {
+        echoes.sample(&[("port", &slot.name)], slot.echoes)?;
+    }
+    let mut size = w.gauge("isthmus_disk_size_bytes", "Capacity of the disk.")?;
+    for slot in &state.disks {
+        size.sample(&[("disk", &slot.name)], slot.geometry.sectors.saturating_mul(512))?;
+    }
+    let mut interrupts =
+        w.counter("isthmus_disk_interrupts_total", "Interrupts that the disk raised.")?;
+    for slot in &state.disks {
+        interrupts.sample(&[("disk", &slot.name)], slot.disk.interrupts())?;
+    }
+    let arena = state.platform.arena();
+    w.gauge("isthmus_arena_size_bytes", "Memory for DMA, volumes and sessions.")?
+        .sample(&[], arena.capacity() as u64)?;
+    w.gauge("isthmus_arena_free_bytes", "What of it is free.")?
+        .sample(&[], arena.available() as u64)?;
+    loops(state, w)
+}
+
+fn loops(state: &State, w: &mut Writer<&mut String>) -> Result<(), Error> {
+    let counters = &state.pace.counters;
+    w.counter("isthmus_loop_rounds_total", "Rounds of the poll loop.")?
+        .sample(&[("loop", &0)], counters.rounds)?;
+    w.counter("isthmus_loop_halts_total", "Times the loop halted.")?
+        .sample(&[("loop", &0)], counters.halts)?;
+    let mut time =
+        w.counter("isthmus_loop_seconds_total", "Time of the loop: busy, idle, halted.")?;
+    let parts = [("busy", counters.busy), ("idle", counters.idle), ("halted", counters.halted)];
+    for (state, spent) in parts {
+        time.sample(&[("loop", &0), ("state", &state)], spent.as_secs_f64())?;
+    }
+    let mut items = w.counter(
+        "isthmus_loop_stage_items_total",
+        "Items (frames, operations, rounds with console traffic) that a stage handled.",
+    )?;
+    for stage in Stage::ALL {
+        let handled = counters.stages[stage as usize].items;
+        items.sample(&[("loop", &0), ("stage", &stage.name())], handled)?;
+    }
+    Ok(())
+}

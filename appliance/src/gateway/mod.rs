@@ -1,0 +1,112 @@
+//! The appliance at work: everything it owns, and the loop that polls it.
+//!
+//! [`Gateway::start`] turns what the platform found into ports, disks and a configuration;
+//! [`Gateway::run`] polls them for ever. One round is a fixed sequence of stages
+//! ([`crate::loops::Stage`]); nothing in it blocks. What reports are made of lies in [`State`],
+//! apart from what acts on the network, so that a request that arrives over an interface can see
+//! all of it.
+
+mod disks;
+mod metrics;
+mod network;
+mod objects;
+mod ports;
+mod show;
+mod start;
+mod state;
+mod system;
+mod web;
+
+pub use start::{Bringup, Facts};
+
+use crate::console::{Console, pump};
+use crate::loops::Stage;
+use crate::machine::Machine;
+use core::time::Duration;
+use drivers::hal::Instant;
+use network::Network;
+use state::{End, State};
+
+/// How often the serial port is looked at while there is other work.
+const CONSOLE_INTERVAL: Duration = Duration::from_millis(1);
+/// How long a loop halts at most when a device cannot wake it.
+const NAP: Duration = Duration::from_millis(1);
+
+/// The appliance: one loop, and all that it owns.
+pub struct Gateway {
+    machine: Box<dyn Machine>,
+    console: Console,
+    console_due: Instant,
+    networks: Vec<Network>,
+    state: State,
+}
+
+impl Gateway {
+    /// Polls for ever.
+    pub fn run(mut self) -> ! {
+        let mut worked = false;
+        loop {
+            let now = self.machine.now();
+            if self.state.pace.round(worked, now) {
+                self.halt();
+                worked = false;
+                continue;
+            }
+            worked = self.round(now);
+        }
+    }
+
+    /// One round of all stages; whether there was any work.
+    fn round(&mut self, now: Instant) -> bool {
+        let state = &mut self.state;
+        let received = state.receive(&mut self.networks, now);
+        let completed = state.poll_disks();
+        let controlled = network::poll(&mut self.networks, state, now);
+        let sent = state.transmit(&mut self.networks, now);
+        let counters = &mut state.pace.counters;
+        counters.work(Stage::Receive, received);
+        counters.work(Stage::Disks, completed);
+        counters.work(Stage::Control, controlled);
+        counters.work(Stage::Transmit, sent);
+        let worked = received + completed + controlled + sent > 0;
+        if worked && now < self.console_due {
+            return true;
+        }
+        self.console_due = now + CONSOLE_INTERVAL;
+        let typed = pump(&mut self.console, &mut *self.machine, &mut self.state);
+        self.state.pace.counters.work(Stage::Console, usize::from(typed));
+        match self.state.end {
+            Some(End::Reboot) => self.machine.reboot(),
+            Some(End::PowerOff) => self.machine.power_off(0),
+            None => worked || typed,
+        }
+    }
+
+    /// Sleeps until an interrupt or the next deadline, unless something arrives on the way there.
+    fn halt(&mut self) {
+        self.state.set_interrupts(true);
+        let seen = self.state.interrupts();
+        // What came before interrupts were on raises none.
+        if !self.round(self.machine.now()) {
+            let mut deadline = self.deadline();
+            if !self.state.devices_wake() || self.console.is_busy() {
+                let nap = self.machine.now() + NAP;
+                deadline = Some(deadline.map_or(nap, |d| d.min(nap)));
+            }
+            let before = self.machine.now();
+            if deadline.is_none_or(|d| d > before) {
+                let state = &self.state;
+                self.machine.halt_until(deadline, &mut || state.interrupts() == seen);
+            }
+        }
+        self.state.set_interrupts(false);
+        let now = self.machine.now();
+        self.state.pace.halted(now);
+    }
+
+    /// When there is something to do though nothing arrives.
+    fn deadline(&self) -> Option<Instant> {
+        let networks = self.networks.iter().filter_map(Network::poll_timeout).min();
+        [networks, self.state.poll_timeout()].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,189 @@
+//! The IP interface of each port, and the services that stand on it.
+
+use super::ports::PortSlot;
+use super::state::{PingOrder, State};
+use super::web::Web;
+use crate::config::Config;
+use crate::console::Progress;
+use core::net::IpAddr;
+use drivers::hal::Instant;
+use net::http::{Limits, Server};
+use net::ping::{Event, Options, Ping};
+use net::{Addressing, Cidr, Interface};
+
+/// One interface with its services.
+pub(super) struct Network {
+    pub interface: Interface,
+    http: Option<Server>,
+    ping: Option<(IpAddr, Ping)>,
+    generation: Option<u64>,
+    /// The interface's activity that was seen last.
+    seen: Option<u64>,
+}
+
+impl Network {
+    /// The interface of port number `index`, configured.
+    pub fn new(slot: &PortSlot, index: usize, config: &Config, seed: u64, now: Instant) -> Self {
+        let interface = Interface::new(slot.port.mac(), slot.port.mtu(), seed, now);
+        let mut network =
+            Network { interface, http: None, ping: None, generation: None, seen: None };
+        network.configure(slot, index, config, now);
+        network
+    }
+
+    /// Brings addresses and services in line with the configuration.
+    fn configure(&mut self, slot: &PortSlot, index: usize, config: &Config, now: Instant) {
+        let wanted = config.net(index, slot.port.mac());
+        let addressing = Addressing {
+            addresses: wanted.fixed().map(|(ip, prefix)| Cidr::new(ip.into(), prefix)).collect(),
+            gateways: wanted.gateway.clone(),
+            dhcp: wanted.dhcp(),
+            slaac: wanted.dhcp(),
+        };
+        if let Err(error) = self.interface.set_addressing(addressing, now) {
+            log::error!("{}: net.{index}: {error}; the former addresses stay", slot.name);
+        }
+        let port = config.http.enabled.then_some(config.http.port);
+        if self.http.as_ref().map(Server::port) != port {
+            if let Some(server) = self.http.take() {
+                server.stop(&mut self.interface, &mut Nobody);
+            }
+            let limits = Limits::default();
+            self.http = port.map(|port| Server::new(&mut self.interface, port, limits));
+        }
+    }
+
+    /// When there is something to do, if nothing arrives.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let http = self.http.as_ref().and_then(Server::poll_timeout);
+        let ping = self.ping.as_ref().and_then(|(_, ping)| ping.poll_timeout());
+        [self.interface.poll_timeout(), http, ping].into_iter().flatten().min()
+    }
+
+    fn poll_ping(&mut self, now: Instant, say: &mut dyn FnMut(Progress)) {
+        let Some((target, mut ping)) = self.ping.take() else { return };
+        while let Some(event) = ping.poll(&mut self.interface, now) {
+            match event {
+                Event::Reply { sequence, time } => {
+                    let millis = time.as_secs_f64() * 1000.0;
+                    say(Progress::Line(format!(
+                        "answer from {target}: seq={sequence} time={millis:.3} ms"
+                    )));
+                }
+                Event::Timeout { sequence } => {
+                    say(Progress::Line(format!("no answer from {target}: seq={sequence}")));
+                }
+                Event::Finished(summary) => {
+                    let _ = ping.stop(&mut self.interface);
+                    return say(Progress::Done(verdict(target, &summary)));
+                }
+            }
+        }
+        self.ping = Some((target, ping));
+    }
+}
+
+fn verdict(target: IpAddr, summary: &net::ping::Summary) -> Result<String, String> {
+    let net::ping::Summary { sent, received, .. } = *summary;
+    match received {
+        0 => Err(format!("{target} did not answer any of {sent} requests")),
+        _ => {
+            let mean = summary.mean().unwrap_or_default().as_secs_f64() * 1000.0;
+            Ok(format!("{received} of {sent} answered, mean {mean:.3} ms"))
+        }
+    }
+}
+
+/// Ends streams of a server that is stopped.
+struct Nobody;
+impl net::http::Handler for Nobody {
+    fn handle(&mut self, _: &net::http::Request<'_>) -> net::http::Response {
+        unreachable!("a server that is stopped asks nothing")
+    }
+}
+
+/// The control plane's stage: interfaces, services, orders of the console. How much was done.
+pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) -> usize {
+    let mut worked = 0;
+    if core::mem::take(&mut state.network_changed) {
+        for (i, network) in networks.iter_mut().enumerate() {
+            network.configure(&state.ports[i], i, state.document.config(), now);
+        }
+    }
+    if let Some(order) = state.ping_order.take() {
+        carry_out(order, networks, state, now);
+        worked += 1;
+    }
+    for (i, network) in networks.iter_mut().enumerate() {
+        if state.ports[i].poll_link(now) {
+            network.interface.link_came_up(now);
+        }
+        let due = network.poll_timeout().is_some_and(|at| at <= now);
+        if !due && network.seen == Some(network.interface.activity()) {
+            continue;
+        }
+        worked += 1;
+        network.interface.poll(now);
+        if let Some(server) = &mut network.http {
+            server.poll(&mut network.interface, &mut Web { state }, now);
+        }
+        let news = &mut state.news;
+        let pinging = network.ping.is_some();
+        network.poll_ping(now, &mut |progress| news.push_back(progress));
+        state.pinging &= !(pinging && network.ping.is_none());
+        network.interface.poll(now);
+        network.seen = Some(network.interface.activity());
+        let addresses = &mut state.ports[i].addresses;
+        addresses.counters = network.interface.counters();
+        let generation = Some(network.interface.generation());
+        if network.generation != generation {
+            network.generation = generation;
+            tell_addresses(network, &mut state.ports[i]);
+        }
+    }
+    worked
+}
+
+/// Notes and logs the addresses of an interface after a change.
+fn tell_addresses(network: &Network, slot: &mut PortSlot) {
+    let interface = &network.interface;
+    let (v4, v6) = interface.gateways();
+    let list: Vec<String> = interface.addresses().iter().map(ToString::to_string).collect();
+    if list != slot.addresses.list {
+        log::info!("{}: {}", slot.name, list.join(" "));
+    }
+    slot.addresses.list = list;
+    slot.addresses.gateways =
+        v4.map(|ip| ip.to_string()).into_iter().chain(v6.map(|ip| ip.to_string())).collect();
+    slot.addresses.lease = interface.has_lease();
+}
+
+fn carry_out(order: PingOrder, networks: &mut [Network], state: &mut State, now: Instant) {
+    match order {
+        PingOrder::Start(target, count) => {
+            let options = Options { count, ..Options::default() };
+            let way = networks.iter_mut().find(|n| n.interface.next_hop(target).is_some());
+            let started = way.map(|network| {
+                let ident = now.as_nanos() as u16;
+                let ping = Ping::start(&mut network.interface, target, ident, options, now);
+                ping.map(|ping| network.ping = Some((target, ping)))
+            });
+            let error = match started {
+                Some(Ok(())) => return,
+                Some(Err(error)) => error.to_string(),
+                None => net::ping::StartError::NoRoute.to_string(),
+            };
+            state.pinging = false;
+            state.news.push_back(Progress::Done(Err(error)));
+        }
+        PingOrder::Stop => {
+            for network in networks {
+                if let Some((target, ping)) = network.ping.take() {
+                    let summary = ping.stop(&mut network.interface);
+                    state.news.push_back(Progress::Done(verdict(target, &summary)));
+                }
+            }
+            state.pinging = false;
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What `show` and `/status` tell.
+
+use super::disks::DiskSlot;
+use super::ports::PortSlot;
+use super::state::State;
+use crate::console::Topic;
+use crate::loops::Stage;
+use crate::report::Value;
+use drivers::hal::Features;
+
+/// The report on one topic.
+pub(super) fn topic(state: &mut State, topic: Topic) -> Value {
+    match topic {
+        Topic::Interfaces => Value::list(state.ports.iter().map(interface)),
+        Topic::Disks => Value::list(state.disks.iter().map(disk)),
+        Topic::Volumes => volumes(state),
+        Topic::Memory => memory(state),
+        Topic::Loops => loops(state),
+        Topic::Version => version(state),
+    }
+}
+
+/// Everything at once, as `/status` tells it.
+pub(super) fn status(state: &mut State) -> Value {
+    let unclaimed = state.unclaimed.iter().cloned().map(Value::from);
+    let unclaimed = Value::list(unclaimed);
+    let problems = Value::list(state.problems.iter().cloned().map(Value::from));
+    Value::object([
+        ("version", version(state)),
+        ("interfaces", topic(state, Topic::Interfaces)),
+        ("disks", topic(state, Topic::Disks)),
+        ("volumes", topic(state, Topic::Volumes)),
+        ("memory", memory(state)),
+        ("loops", loops(state)),
+        ("unclaimed_devices", unclaimed),
+        ("configuration_problems", problems),
+    ])
+}
+
+fn version(state: &State) -> Value {
+    Value::object([
+        ("version", env!("CARGO_PKG_VERSION").into()),
+        ("hostname", Value::display(&state.document.config().system.hostname)),
+        ("uptime_seconds", state.uptime().into()),
+        ("boot", state.facts.boot.into()),
+        ("cpus", state.facts.cpus.into()),
+        ("entropy", state.facts.entropy.into()),
+    ])
+}
+
+fn interface(slot: &PortSlot) -> Value {
+    let counters = slot.port.counters();
+    let [a, b, c, d, e, f] = slot.port.mac();
+    let texts = |list: &[String]| Value::list(list.iter().cloned().map(Value::from));
+    Value::object([
+        ("name", slot.name.clone().into()),
+        ("link", if slot.link { "up" } else { "down" }.into()),
+        ("mac", format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}").into()),
+        ("mtu", slot.port.mtu().into()),
+        ("addresses", texts(&slot.addresses.list)),
+        ("gateways", texts(&slot.addresses.gateways)),
+        ("dhcp_lease", slot.addresses.lease.into()),
+        ("rx_frames", counters.rx_frames.into()),
+        ("rx_bytes", counters.rx_bytes.into()),
+        ("rx_errors", counters.rx_errors.into()),
+        ("tx_frames", counters.tx_frames.into()),
+        ("tx_bytes", counters.tx_bytes.into()),
+        ("tx_full", counters.tx_full.into()),
+        ("interrupts", counters.interrupts.into()),
+        ("echoes", slot.echoes.into()),
+        ("location", slot.location.clone().into()),
+    ])
+}
+
+fn disk(slot: &DiskSlot) -> Value {
+    let g = &slot.geometry;
+    Value::object([
+        ("name", slot.name.clone().into()),
+        ("size", Value::Bytes(g.sectors.saturating_mul(512))),
+        ("use", slot.role.name().into()),
+        ("read_only", g.features.contains(Features::READ_ONLY).into()),
+        ("logical_block", g.logical_block.into()),
+        ("physical_block", g.physical_block.into()),
+        ("volatile_cache", g.features.contains(Features::VOLATILE_CACHE).into()),
+        ("discard", g.features.contains(Features::DISCARD).into()),
+        ("write_zeroes", g.features.contains(Features::WRITE_ZEROES).into()),
+        ("depth", slot.disk.depth().into()),
+        ("interrupts", slot.disk.interrupts().into()),
+        ("location", slot.location.clone().into()),
+    ])
+}
+
+fn volumes(state: &State) -> Value {
+    let config = state.document.config();
+    Value::list(config.volume.iter().map(|volume| {
+        Value::object([
+            ("name", Value::display(&volume.name)),
+            ("memory", Value::Bytes(volume.memory())),
+            ("disk", volume.disk.into()),
+            ("read_only", volume.read_only.into()),
+        ])
+    }))
+}
+
+fn memory(state: &mut State) -> Value {
+    let total = state.facts.memory;
+    let arena = state.platform.arena();
+    Value::object([
+        ("total", Value::Bytes(total)),
+        ("arena", Value::Bytes(arena.capacity() as u64)),
+        ("arena_free", Value::Bytes(arena.available() as u64)),
+    ])
+}
+
+fn loops(state: &State) -> Value {
+    let counters = &state.pace.counters;
+    let [busy, idle, halted] = counters.shares();
+    let stages = Stage::ALL.map(|stage| {
+        let c = counters.stages[stage as usize];
+        Value::object([
+            ("stage", stage.name().into()),
+            ("rounds", c.rounds.into()),
+            ("items", c.items.into()),
+        ])
+    });
+    Value::list([Value::object([
+        ("loop", 0u8.into()),
+        ("rounds", counters.rounds.into()),
+        ("halts", counters.halts.into()),
+        ("busy", busy.into()),
+        ("idle", idle.into()),
+        ("halted", halted.into()),
+        ("stages", Value::list(stages)),
+    ])])
+}

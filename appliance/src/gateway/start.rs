@@ -1,0 +1,205 @@
+//! From what the platform found to an appliance: disks, configuration, ports, in this order,
+//! because the configuration may lie on a disk and says how ports are set up.
+
+use super::Gateway;
+use super::disks::{DiskSlot, Role};
+use super::network::Network;
+use super::ports::PortSlot;
+use super::state::State;
+use crate::config::disk::{ConfigDisk, Event};
+use crate::config::{Document, Sources, slot};
+use crate::console::Console;
+use crate::log_ring::LogRing;
+use crate::loops::Pace;
+use crate::machine::Machine;
+use core::time::Duration;
+use drivers::hal::{Disk, Instant, Platform};
+use drivers::virtio::{Found, Kind, PortSettings};
+use net::capture::Capture;
+use rand_core::RngCore;
+use std::collections::VecDeque;
+
+/// How long a disk may take to show whether it holds the configuration.
+const DISK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is known of the machine, for show.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// How it was booted (`pvh`, `multiboot2`, …).
+    pub boot: &'static str,
+    /// Processors that run.
+    pub cpus: usize,
+    /// Bytes of RAM in all.
+    pub memory: u64,
+    /// Where randomness comes from.
+    pub entropy: &'static str,
+}
+
+/// What the platform brings.
+pub struct Bringup {
+    /// The machine.
+    pub machine: Box<dyn Machine>,
+    /// The machine as drivers see it.
+    pub platform: Box<dyn Platform>,
+    /// The devices that were found.
+    pub found: Found,
+    /// The file `opt/isthmus/config` of fw_cfg.
+    pub fw_cfg: Option<Vec<u8>>,
+    /// The kernel command line.
+    pub command_line: String,
+    /// The CSPRNG.
+    pub rng: Box<dyn RngCore>,
+    /// What is known of the machine.
+    pub facts: Facts,
+    /// The log.
+    pub log: &'static LogRing,
+}
+
+impl Gateway {
+    /// Sets everything up. Nothing that a device or a document does stops it.
+    pub fn start(bringup: Bringup) -> Gateway {
+        let Bringup { machine, mut platform, mut found, fw_cfg, command_line, mut rng, facts, log } =
+            bringup;
+        let mut unclaimed: Vec<String> = found.unclaimed.iter().map(tell_unclaimed).collect();
+        let mut disks = Vec::new();
+        for device in found.take(Kind::Block) {
+            let location = device.location().to_string();
+            match device.into_disk(&mut *platform) {
+                Ok(disk) => disks.push(DiskSlot {
+                    name: format!("disk{}", disks.len()),
+                    location,
+                    geometry: disk.geometry(),
+                    disk: Box::new(disk),
+                    role: Role::Free,
+                }),
+                Err(error) => unclaimed.push(format!("{location}: {error}")),
+            }
+        }
+        let stored = find_config(&mut disks, &mut *platform, &*machine);
+        let (document, problems) = Document::load(&Sources {
+            image: slot::embedded(),
+            fw_cfg: fw_cfg.as_deref(),
+            disk: stored.text.as_deref(),
+            command_line: &command_line,
+        });
+        let config = document.config();
+        log::set_max_level(config.system.log_level);
+        let problems: Vec<String> =
+            stored.trouble.into_iter().chain(problems.iter().map(ToString::to_string)).collect();
+        for problem in &problems {
+            log::error!("configuration: {problem}");
+        }
+        let now = machine.now();
+        let mut ports = Vec::new();
+        let mut networks = Vec::new();
+        for device in found.take(Kind::Network) {
+            let location = device.location().to_string();
+            // The MAC address is known only when the port is open: settings by MAC find their MTU
+            // by place or not at all.
+            let mtu = config.net(ports.len(), [0; 6]).mtu;
+            match device.into_port(&mut *platform, &PortSettings { mtu }) {
+                Ok(port) => {
+                    let index = ports.len();
+                    let echo = config.services.udp_echo;
+                    let name = format!("net{index}");
+                    let slot = PortSlot::new(name, location, Box::new(port), echo);
+                    networks.push(Network::new(&slot, index, config, rng.next_u64(), now));
+                    ports.push(slot);
+                }
+                Err(error) => unclaimed.push(format!("{location}: {error}")),
+            }
+        }
+        for device in &unclaimed {
+            log::warn!("not used: {device}");
+        }
+        let quiet = Duration::from_micros(config.system.idle_after_us.into());
+        let epoch = machine.unix_seconds().saturating_mul(1_000_000_000);
+        let state = State {
+            platform,
+            log,
+            facts,
+            started: now,
+            now,
+            epoch: epoch.saturating_sub(now.as_nanos()),
+            document,
+            problems,
+            ports,
+            disks,
+            unclaimed,
+            pace: Pace::new(quiet, now),
+            capture: Capture::new(),
+            downloads: Vec::new(),
+            next_download: 0,
+            config_disk: stored.place,
+            ping_order: None,
+            pinging: false,
+            news: VecDeque::new(),
+            network_changed: false,
+            end: None,
+        };
+        let console = Console::default();
+        Gateway { machine, console, console_due: Instant::ZERO, networks, state }
+    }
+}
+
+fn tell_unclaimed(device: &drivers::virtio::Unclaimed) -> String {
+    let (vendor, id) = device.id;
+    let why = device.error.map_or("no driver".to_string(), |error| error.to_string());
+    format!("{}: {vendor:04x}:{id:04x} class {:06x}: {why}", device.location, device.class)
+}
+
+/// The configuration as it lies on a disk.
+#[derive(Debug, Default)]
+struct Stored {
+    /// Which disk, and its engine.
+    place: Option<(usize, ConfigDisk)>,
+    /// The document.
+    text: Option<Vec<u8>>,
+    /// What went wrong on the way.
+    trouble: Vec<String>,
+}
+
+/// Asks each disk whether it holds the configuration; the first that does is taken.
+fn find_config(
+    disks: &mut [DiskSlot],
+    platform: &mut dyn Platform,
+    machine: &dyn Machine,
+) -> Stored {
+    let mut stored = Stored::default();
+    let trouble = &mut stored.trouble;
+    for (index, slot) in disks.iter_mut().enumerate() {
+        let Some(mut engine) = ConfigDisk::new(slot.geometry, platform.arena()) else {
+            trouble.push(format!("{}: no memory to look for a configuration", slot.name));
+            break;
+        };
+        match wait(&mut engine, &mut *slot.disk, machine) {
+            Some(Event::Loaded(text)) => {
+                slot.role = Role::Configuration;
+                stored.text = text;
+                stored.place = Some((index, engine));
+                break;
+            }
+            // The device may still write into the buffer, so that it is not given back.
+            None => trouble.push(format!("{}: does not answer", slot.name)),
+            Some(Event::Failed(why)) => {
+                trouble.push(format!("{}: {why}", slot.name));
+                platform.arena().free(engine.into_buffer());
+            }
+            Some(_) => platform.arena().free(engine.into_buffer()),
+        }
+    }
+    stored
+}
+
+fn wait(engine: &mut ConfigDisk, disk: &mut dyn Disk, machine: &dyn Machine) -> Option<Event> {
+    let deadline = machine.now() + DISK_PATIENCE;
+    loop {
+        if let Some(event) = engine.poll(disk) {
+            return Some(event);
+        }
+        if machine.now() > deadline {
+            return None;
+        }
+        core::hint::spin_loop();
+    }
+}

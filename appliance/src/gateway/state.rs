@@ -1,0 +1,104 @@
+//! What reports are made of: everything the appliance owns but the IP interfaces.
+
+use super::disks::DiskSlot;
+use super::ports::PortSlot;
+use super::start::Facts;
+use crate::config::Document;
+use crate::config::disk::ConfigDisk;
+use crate::log_ring::LogRing;
+use crate::loops::Pace;
+use core::net::IpAddr;
+use drivers::hal::{Instant, Platform};
+use net::capture::{Capture, Reader};
+use std::collections::VecDeque;
+
+use crate::console::Progress;
+
+/// How the appliance ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Reboot,
+    PowerOff,
+}
+
+/// What the console asked of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PingOrder {
+    Start(IpAddr, u16),
+    Stop,
+}
+
+/// A download of the capture that is under way.
+#[derive(Debug)]
+pub(super) struct Download {
+    pub id: u64,
+    pub reader: Reader,
+    pub piece: Vec<u8>,
+    pub at: usize,
+    pub more: bool,
+}
+
+/// Everything that reports are made of.
+pub(super) struct State {
+    pub platform: Box<dyn Platform>,
+    pub log: &'static LogRing,
+    pub facts: Facts,
+    pub started: Instant,
+    /// The present of this round.
+    pub now: Instant,
+    /// Wall clock at `Instant::ZERO`, nanoseconds since 1970.
+    pub epoch: u64,
+    pub document: Document,
+    /// What was wrong with the configuration at boot.
+    pub problems: Vec<String>,
+    pub ports: Vec<PortSlot>,
+    pub disks: Vec<DiskSlot>,
+    /// Devices that were found and not used, and why.
+    pub unclaimed: Vec<String>,
+    pub pace: Pace,
+    pub capture: Capture,
+    pub downloads: Vec<Download>,
+    pub next_download: u64,
+    /// The config disk, if there is one: which disk, and its engine.
+    pub config_disk: Option<(usize, ConfigDisk)>,
+    /// For the network: start or stop a ping.
+    pub ping_order: Option<PingOrder>,
+    /// A ping runs.
+    pub pinging: bool,
+    /// News of the task, for the console.
+    pub news: VecDeque<Progress>,
+    /// The configuration has changed, and the network has not heard yet.
+    pub network_changed: bool,
+    pub end: Option<End>,
+}
+
+impl State {
+    /// Interrupts that devices have raised so far.
+    pub fn interrupts(&self) -> u64 {
+        let ports = self.ports.iter().map(|slot| slot.port.counters().interrupts);
+        let disks = self.disks.iter().map(|slot| slot.disk.interrupts());
+        ports.chain(disks).sum()
+    }
+
+    /// Whether every device can end a halt.
+    pub fn devices_wake(&self) -> bool {
+        self.ports.iter().all(|slot| slot.port.wakes())
+            && self.disks.iter().all(|slot| slot.disk.wakes())
+    }
+
+    /// Has devices raise interrupts, or not.
+    pub fn set_interrupts(&mut self, wanted: bool) {
+        self.ports.iter_mut().for_each(|slot| slot.port.set_interrupts(wanted));
+        self.disks.iter_mut().for_each(|slot| slot.disk.set_interrupts(wanted));
+    }
+
+    /// When something here is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.ports.iter().map(|slot| slot.link_due).min()
+    }
+
+    /// Seconds since the appliance came up.
+    pub fn uptime(&self) -> f64 {
+        self.now.since(self.started).as_secs_f64()
+    }
+}

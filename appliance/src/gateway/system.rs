@@ -1,0 +1,95 @@
+//! What the console can do to the appliance.
+
+use super::disks::Role;
+use super::objects;
+use super::show;
+use super::state::{End, PingOrder, State};
+use crate::config::{Document, Problem};
+use crate::console::{Progress, System, Topic};
+use crate::log_ring::LogRing;
+use crate::report::Value;
+use core::net::IpAddr;
+use core::time::Duration;
+
+const AT_ONCE: &str = "in force now; `save` keeps it";
+const AT_BOOT: &str = "in force after `save` and `reboot`";
+
+impl System for State {
+    fn show(&mut self, topic: Topic) -> Value {
+        show::topic(self, topic)
+    }
+
+    fn document(&self) -> &Document {
+        &self.document
+    }
+
+    fn set(&mut self, path: &str, value: &str) -> Result<&'static str, Vec<Problem>> {
+        self.document.set(path, value)?;
+        let config = self.document.config();
+        log::set_max_level(config.system.log_level);
+        self.pace.set_quiet_time(Duration::from_micros(config.system.idle_after_us.into()));
+        for slot in &mut self.ports {
+            slot.echo = config.services.udp_echo;
+        }
+        self.network_changed = true;
+        let section = path.split('.').next().unwrap_or_default();
+        let at_once = matches!(section, "system" | "http" | "services" | "net");
+        Ok(if at_once && !path.ends_with(".mtu") { AT_ONCE } else { AT_BOOT })
+    }
+
+    fn log(&self) -> &LogRing {
+        self.log
+    }
+
+    fn start_save(&mut self) -> Result<(), String> {
+        let text = self.document.to_toml();
+        let Some((index, engine)) = &mut self.config_disk else {
+            return Err("there is no config disk: make one with `./isthmus image config-disk` \
+                 and attach it"
+                .into());
+        };
+        debug_assert_eq!(self.disks[*index].role, Role::Configuration);
+        engine.save(&text)
+    }
+
+    fn start_ping(&mut self, address: IpAddr, count: u32) -> Result<(), String> {
+        if self.pinging {
+            return Err("a ping is running".into());
+        }
+        self.pinging = true;
+        let count = u16::try_from(count).unwrap_or(u16::MAX);
+        self.ping_order = Some(PingOrder::Start(address, count));
+        Ok(())
+    }
+
+    fn poll_task(&mut self) -> Option<Progress> {
+        self.news.pop_front()
+    }
+
+    fn cancel_task(&mut self) {
+        // A save cannot be ended half way: it is safe, and soon over.
+        if self.pinging {
+            self.ping_order = Some(PingOrder::Stop);
+        }
+    }
+
+    fn list(&mut self, path: &str) -> Result<Vec<String>, String> {
+        objects::list(self, path)
+    }
+
+    fn read(&mut self, path: &str) -> Result<Value, String> {
+        objects::read(self, path)
+    }
+
+    fn write(&mut self, path: &str, value: &str) -> Result<(), String> {
+        objects::write(self, path, value)
+    }
+
+    fn reboot(&mut self) {
+        self.end = Some(End::Reboot);
+    }
+
+    fn power_off(&mut self) {
+        self.end = Some(End::PowerOff);
+    }
+}

@@ -1,0 +1,117 @@
+//! The pages of the HTTP server: metrics, health, status, the object tree, captures.
+
+use super::state::{Download, State};
+use super::{metrics, objects, show};
+use net::http::{Body, Handler, Method, Read, Request, Response, Status};
+
+/// Bytes of a capture that are made ready at a time.
+const PIECE: usize = 16 << 10;
+/// Downloads of the capture at a time.
+const MAX_DOWNLOADS: usize = 4;
+
+const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// The routes, over all that reports are made of.
+pub(super) struct Web<'a> {
+    pub state: &'a mut State,
+}
+
+fn answer(status: Status, content_type: &'static str, body: String) -> Response {
+    let body = Body::Bytes(body.into_bytes().into());
+    Response { status, content_type, allow: "", body }
+}
+
+impl Web<'_> {
+    fn object(&mut self, path: &str, request: &Request<'_>) -> Response {
+        let result = match request.method {
+            Method::Get => objects::read(self.state, path).map(|value| value.to_json() + "\n"),
+            Method::Put | Method::Post => match core::str::from_utf8(request.body) {
+                Ok(value) => {
+                    objects::write(self.state, path, value.trim()).map(|()| "{}\n".to_string())
+                }
+                Err(_) => Err("the body is not UTF-8".into()),
+            },
+            _ => return not_with_this_method("GET, HEAD, PUT, POST"),
+        };
+        let mut exists = || objects::read(self.state, path).is_ok();
+        match result {
+            Ok(body) => answer(Status::OK, JSON, body),
+            Err(why) => {
+                let status = if exists() { Status::BAD_REQUEST } else { Status::NOT_FOUND };
+                let why = crate::report::Value::object([("error", why.into())]);
+                answer(status, JSON, why.to_json() + "\n")
+            }
+        }
+    }
+
+    fn capture(&mut self) -> Response {
+        let state = &mut *self.state;
+        if state.downloads.len() >= MAX_DOWNLOADS {
+            return answer(Status::UNAVAILABLE, TEXT, "too many downloads at a time\n".into());
+        }
+        let names = state.ports.iter().map(|slot| slot.name.clone()).collect();
+        let reader = state.capture.reader(names, state.epoch);
+        let id = state.next_download;
+        state.next_download += 1;
+        state.downloads.push(Download { id, reader, piece: Vec::new(), at: 0, more: true });
+        let body = Body::Stream { id, length: None };
+        Response { status: Status::OK, content_type: "application/x-pcapng", allow: "", body }
+    }
+}
+
+fn not_with_this_method(allow: &'static str) -> Response {
+    let mut response = answer(Status::METHOD_NOT_ALLOWED, TEXT, "not with this method\n".into());
+    response.allow = allow;
+    response
+}
+
+impl Handler for Web<'_> {
+    fn handle(&mut self, request: &Request<'_>) -> Response {
+        if let Some(path) = request.path.strip_prefix("/api") {
+            return self.object(path, request);
+        }
+        let page: fn(&mut Self) -> Response = match request.path {
+            "/metrics" => {
+                |web| answer(Status::OK, net::metrics::CONTENT_TYPE, metrics::write(web.state))
+            }
+            "/healthz" => |_| answer(Status::OK, TEXT, "ok\n".into()),
+            "/status" => |web| answer(Status::OK, JSON, show::status(web.state).to_json() + "\n"),
+            "/capture.pcapng" => Web::capture,
+            _ => {
+                let pages = "no such page; there are /metrics, /healthz, /status, \
+                     /capture.pcapng and /api/…\n";
+                return answer(Status::NOT_FOUND, TEXT, pages.into());
+            }
+        };
+        match request.method {
+            Method::Get => page(self),
+            _ => not_with_this_method("GET, HEAD"),
+        }
+    }
+
+    fn read(&mut self, stream: u64, into: &mut [u8]) -> Read {
+        let Some(d) = self.state.downloads.iter_mut().find(|d| d.id == stream) else {
+            return Read::End;
+        };
+        if d.at == d.piece.len() {
+            if !d.more {
+                return Read::End;
+            }
+            d.piece.clear();
+            d.at = 0;
+            d.more = self.state.capture.read(&mut d.reader, &mut d.piece, PIECE);
+        }
+        let count = into.len().min(d.piece.len() - d.at);
+        if count == 0 {
+            return Read::End;
+        }
+        into[..count].copy_from_slice(&d.piece[d.at..d.at + count]);
+        d.at += count;
+        Read::Bytes(count)
+    }
+
+    fn close(&mut self, stream: u64) {
+        self.state.downloads.retain(|d| d.id != stream);
+    }
+}
