@@ -47,7 +47,8 @@ fn probe(image: &Path) -> String {
     let step = progress::step("probing KVM");
     let spec = Spec::kernel(image).accelerator(Accelerator::Kvm).cpu("host");
     let answer = match spec.start() {
-        Err(error) => first_line(&format!("{error:#}")),
+        // QEMU's last words are at the end.
+        Err(error) => last_line(&format!("{error:#}")),
         Ok(mut vm) => match vm.serial.wait_for(" ready", LIMIT) {
             Some(_) => "works".into(),
             None if vm.is_running() => format!("the image hangs under it for {LIMIT:?}"),
@@ -58,6 +59,6 @@ fn probe(image: &Path) -> String {
     answer
 }
 
-fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().to_string()
+fn last_line(text: &str) -> String {
+    text.lines().rfind(|line| !line.is_empty()).unwrap_or_default().to_string()
 }

@@ -59,19 +59,9 @@ impl Vm {
             qemu.spawn().context("could not start qemu-system-x86_64 (./isthmus setup)")?;
         let mut process = Unconnected(Some(process));
 
-        let mut accept = |listener: &UnixListener| {
-            accept(listener, process.child(), directory.path())
-                .with_context(|| format!("this did not start: {command_line}"))
-        };
-        // In the order in which QEMU opens them.
-        let monitor = accept(&monitor)?;
-        let mut serials = Vec::new();
-        for listener in &ports {
-            serials.push(Serial::new(accept(listener)?)?);
-        }
-        let qmp = Qmp::new(monitor).with_context(|| {
-            format!("this did not start: {command_line}\n{}", messages(directory.path()))
-        })?;
+        let connected = connect(&monitor, &ports, process.child());
+        let (qmp, mut serials) =
+            connected.map_err(|error| process.did_not_start(&error, &command_line, &directory))?;
         let process = process.0.take().expect("taken once");
         let serial = serials.remove(0);
         Ok(Vm { process, command_line, started, serial, serials, qmp, directory })
@@ -211,6 +201,20 @@ impl Unconnected {
     fn child(&mut self) -> &mut Child {
         self.0.as_mut().expect("taken when connected")
     }
+
+    /// QEMU's own message says best why; it comes when QEMU has ended.
+    fn did_not_start(
+        &mut self,
+        error: &anyhow::Error,
+        command_line: &str,
+        directory: &TempDir,
+    ) -> anyhow::Error {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while matches!(self.child().try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        anyhow!("QEMU did not start: {error:#}\n$ {command_line}\n{}", messages(directory.path()))
+    }
 }
 
 impl Drop for Unconnected {
@@ -222,7 +226,21 @@ impl Drop for Unconnected {
     }
 }
 
-fn accept(listener: &UnixListener, qemu: &mut Child, directory: &Path) -> Result<UnixStream> {
+/// Takes QEMU's connections, in the order in which it makes them.
+fn connect(
+    monitor: &UnixListener,
+    ports: &[UnixListener],
+    qemu: &mut Child,
+) -> Result<(Qmp, Vec<Serial>)> {
+    let monitor = accept(monitor, qemu)?;
+    let mut serials = Vec::new();
+    for port in ports {
+        serials.push(Serial::new(accept(port, qemu)?)?);
+    }
+    Ok((Qmp::new(monitor)?, serials))
+}
+
+fn accept(listener: &UnixListener, qemu: &mut Child) -> Result<UnixStream> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
@@ -231,10 +249,10 @@ fn accept(listener: &UnixListener, qemu: &mut Child, directory: &Path) -> Result
             return Ok(listener.accept()?.0);
         }
         if let Some(status) = qemu.try_wait()? {
-            bail!("QEMU ended ({status}):\n{}", messages(directory));
+            bail!("it ended ({status})");
         }
     }
-    bail!("QEMU does not connect to its sockets");
+    bail!("it does not connect to its sockets");
 }
 
 /// What QEMU itself had to say.
