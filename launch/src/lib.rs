@@ -8,6 +8,7 @@ pub mod build;
 pub mod check;
 pub mod command;
 pub mod http;
+pub mod image;
 pub mod progress;
 pub mod qemu;
 pub mod run;

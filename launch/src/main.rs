@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use launch::setup::Purpose;
-use launch::{bench, build, check, run, setup, test};
+use launch::{bench, build, check, image, run, setup, test};
 
 /// Builds, boots, tests and measures the Isthmus appliance.
 #[derive(Parser)]
@@ -36,6 +36,8 @@ enum Verb {
         #[arg(value_parser = clap::builder::PossibleValuesParser::new(bench::SUITES))]
         suites: Vec<String>,
     },
+    /// Pack the image: elf, efi, raw, qcow2 (UEFI disks) or iso (BIOS and UEFI)
+    Image(image::Options),
     /// Check a configuration document
     Check {
         /// The document
@@ -57,18 +59,23 @@ fn carry_out(command: Verb) -> Result<()> {
     match command {
         Verb::Setup => setup::install(setup::ALL),
         Verb::Build { uhyve } => {
-            println!("{}", image(&[], uhyve)?.elf.display());
+            println!("{}", built(&[], uhyve)?.elf.display());
             Ok(())
         }
         Verb::Test(options) => test::test(&options),
-        Verb::Bench { suites } => bench::bench(&image(&[Purpose::Run], false)?, &suites),
+        Verb::Bench { suites } => bench::bench(&built(&[Purpose::Run], false)?, &suites),
+        Verb::Image(options) => {
+            let path = image::image(&built(&[Purpose::Images], false)?, &options)?;
+            println!("{}", path.display());
+            Ok(())
+        }
         Verb::Check { config } => check::check(&config),
-        Verb::Run(options) => run::run(&image(&[Purpose::Run], false)?, &options),
+        Verb::Run(options) => run::run(&built(&[Purpose::Run], false)?, &options),
     }
 }
 
 /// Installs what building and `purposes` need, and builds the image.
-fn image(purposes: &[Purpose], uhyve: bool) -> Result<build::Image> {
+fn built(purposes: &[Purpose], uhyve: bool) -> Result<build::Image> {
     setup::install(&[&[Purpose::Build], purposes].concat())?;
     build::build(&build::Options { uhyve })
 }

@@ -9,9 +9,11 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use images::Format;
+
 use crate::build;
 use crate::setup::{self, Purpose};
-use crate::{command, workspace};
+use crate::{command, image, workspace};
 
 /// Options of `./isthmus test`.
 #[derive(Args)]
@@ -39,13 +41,20 @@ struct Suite {
 enum Needs {
     Nothing,
     Image,
+    /// The image and its disk and ISO formats.
+    Formats,
 }
 
 const SUITES: &[Suite] = &[
     Suite { name: "unit", target: None, needs: Needs::Nothing },
     boot_suite("boot", Needs::Image),
     boot_suite("net", Needs::Image),
+    boot_suite("matrix", Needs::Formats),
 ];
+
+/// The image's formats, and the environment variables that tell the tests where they are.
+const FORMATS: &[(&str, Format)] =
+    &[("ISTHMUS_ISO", Format::Iso), ("ISTHMUS_RAW", Format::Raw), ("ISTHMUS_QCOW2", Format::Qcow2)];
 
 const fn boot_suite(name: &'static str, needs: Needs) -> Suite {
     Suite { name, target: Some(("boot-tests", name)), needs }
@@ -73,6 +82,14 @@ pub fn test(options: &Options) -> Result<()> {
     if suites.iter().any(|suite| suite.needs != Needs::Nothing) {
         setup::install(&[Purpose::Build, Purpose::Run, Purpose::Test])?;
         let image = build::build(&build::Options::default())?;
+        if suites.iter().any(|suite| suite.needs == Needs::Formats) {
+            setup::install(&[Purpose::Images])?;
+            for (variable, format) in FORMATS {
+                let path = directory.join(format!("isthmus.{}", format.name()));
+                image::make(&image.elf, *format, "", &path)?;
+                environment.push((variable, path));
+            }
+        }
         environment.push(("ISTHMUS_IMAGE", image.elf));
     }
     if options.full {

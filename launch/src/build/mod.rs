@@ -5,7 +5,7 @@ mod hermit;
 mod kernel_source;
 mod program;
 mod smp;
-mod toolchain;
+pub(crate) mod toolchain;
 
 use std::fs;
 use std::path::{Path, PathBuf};
