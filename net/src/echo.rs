@@ -130,15 +130,16 @@ fn answer_udp(udp: &[u8], reply: &mut [u8]) -> Option<()> {
 #[inline]
 fn sum(bytes: &[u8]) -> u64 {
     // Words of 32 bits do as well, for 2^16 = 1 modulo 2^16 - 1.
-    let mut chunks = bytes.chunks_exact(4);
-    let mut sum = 0u64;
-    for chunk in &mut chunks {
-        sum += u64::from(u32::from_be_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]));
+    let halves = |word: &[u8; 8]| {
+        let word = u64::from_be_bytes(*word);
+        (word >> 32) + (word & 0xffff_ffff)
+    };
+    let (words, rest) = bytes.as_chunks::<8>();
+    let mut last = [0u8; 8];
+    for (to, from) in last.iter_mut().zip(rest) {
+        *to = *from;
     }
-    let mut last = [0u8; 4];
-    let rest = chunks.remainder();
-    last[..rest.len()].copy_from_slice(rest);
-    sum + u64::from(u32::from_be_bytes(last))
+    words.iter().map(halves).sum::<u64>() + halves(&last)
 }
 
 /// The sum in 16 bits, carries added back.

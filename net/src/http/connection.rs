@@ -6,12 +6,16 @@ use super::{Handler, Limits, Request};
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
+use core::time::Duration;
 use drivers::hal::Instant;
 
 /// Bytes of a stream that are asked for at a time.
 const CHUNK: usize = 4096;
 /// Room for the size of a chunk: four hexadecimal digits and a line end.
 const CHUNK_HEADER: usize = 6;
+
+/// How long a new connection's first request is waited for before it counts as quiet.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// The body of the answer that is being sent.
 #[derive(Debug)]
@@ -42,6 +46,8 @@ pub struct Connection {
     output: Vec<u8>,
     sent: usize,
     sending: Sending,
+    /// A request was answered.
+    used: bool,
     /// No further request is taken.
     last: bool,
     broken: bool,
@@ -62,6 +68,7 @@ impl Connection {
             output: Vec::new(),
             sent: 0,
             sending: Sending::Nothing,
+            used: false,
             last: false,
             broken: false,
             pending: false,
@@ -148,6 +155,7 @@ impl Connection {
             query: head.query,
             body,
         });
+        self.used = true;
         self.last = !head.keep;
         let chunked = write_head(&mut self.output, &response, head.modern, head.keep);
         self.sending = match response.body {
@@ -270,9 +278,10 @@ impl Connection {
         !matches!(self.sending, Sending::Nothing)
     }
 
-    /// Whether it is quiet: between two requests.
-    pub fn is_quiet(&self) -> bool {
-        !self.is_answering() && self.input.is_empty()
+    /// Whether it is quiet: between two requests, or without any for a while.
+    pub fn is_quiet(&self, now: Instant) -> bool {
+        let fresh = !self.used && now < self.since + FRESH;
+        !self.is_answering() && self.input.is_empty() && !fresh
     }
 
     /// Whether everything is said and sent: close it.
@@ -436,7 +445,7 @@ mod tests {
             let expected = "HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\n\
                 Content-Length: 5\r\n\r\nhello";
             assert_eq!(answer, expected);
-            assert!(connection.is_quiet() && !connection.is_finished());
+            assert!(connection.is_quiet(T0) && !connection.is_finished());
         }
     }
 
@@ -469,12 +478,12 @@ mod tests {
             assert!(answer.contains("Transfer-Encoding: chunked\r\n\r\n03e8\r\n###"));
             assert!(answer.ends_with("#\r\n0\r\n\r\n"));
             assert_eq!(answer.matches('#').count(), 2500);
-            assert!(connection.is_quiet());
+            assert!(connection.is_quiet(T0));
             assert_eq!(routes.closed, [5]);
             let (answer, connection, _) = get("/count/2500?known", "HTTP/1.1", part);
             assert!(answer.contains("Content-Length: 2500\r\n\r\n###"));
             assert_eq!(answer.matches('#').count(), 2500);
-            assert!(connection.is_quiet());
+            assert!(connection.is_quiet(T0));
             let (answer, connection, _) = get("/count/2500", "HTTP/1.0", part);
             assert!(answer.contains("Connection: close\r\n\r\n###") && answer.ends_with('#'));
             assert!(connection.is_finished());
@@ -518,6 +527,7 @@ mod tests {
         assert!(answer.starts_with(b"HTTP/1.1 408 "));
 
         let (_, mut connection, mut routes) = talk(b"", 100);
+        assert!(!connection.is_quiet(T0) && connection.is_quiet(T0 + FRESH));
         connection.poll(&mut routes, T0 + limits.idle);
         assert!(connection.is_finished(), "idle");
 

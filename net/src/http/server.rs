@@ -14,6 +14,8 @@ const RECEIVE: usize = 4 << 10;
 const TRANSMIT: usize = 16 << 10;
 /// How long an opening or closing handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How long a client that does not complete the opening handshake keeps others out.
+const HALF_OPEN: Duration = Duration::from_secs(1);
 /// When to ask again for bytes that the handler did not have.
 const PENDING: Duration = Duration::from_millis(20);
 
@@ -62,7 +64,7 @@ impl Server {
             let socket = interface.sockets().get_mut::<tcp::Socket>(slot.socket);
             slot.serve(socket, self.port, self.limits, handler, now);
         }
-        self.make_room(interface);
+        self.make_room(interface, now);
         self.deadline = self.slots.iter().filter_map(|slot| slot.timeout(now)).min();
     }
 
@@ -93,13 +95,18 @@ impl Server {
 
     /// If no socket listens any more, frees one: of a connection that is over but for the wait,
     /// or else of the client that has been quiet for longest.
-    fn make_room(&mut self, interface: &mut Interface) {
+    fn make_room(&mut self, interface: &mut Interface, now: Instant) {
         let sockets = interface.sockets();
         let mut quiet: Option<&mut Slot> = None;
         for slot in &mut self.slots {
             let socket = sockets.get_mut::<tcp::Socket>(slot.socket);
             match socket.state() {
                 State::Listen => return,
+                State::SynReceived if slot.shaking.is_some_and(|at| at + HALF_OPEN <= now) => {
+                    socket.abort();
+                    listen(socket, self.port);
+                    return;
+                }
                 // Everything we said was taken; what is missing is only the client's farewell.
                 State::TimeWait | State::FinWait2 => {
                     socket.abort();
@@ -111,7 +118,7 @@ impl Server {
                 _ => (),
             }
             let since = |slot: &Slot| slot.connection.as_ref().map(Connection::since);
-            let is_quiet = slot.connection.as_ref().is_some_and(Connection::is_quiet);
+            let is_quiet = slot.connection.as_ref().is_some_and(|c| c.is_quiet(now));
             if is_quiet && quiet.as_ref().is_none_or(|other| since(slot) < since(other)) {
                 quiet = Some(slot);
             }

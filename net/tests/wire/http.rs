@@ -148,6 +148,29 @@ fn quiet_connections_make_room_for_new_ones() {
 }
 
 #[test]
+fn half_open_connections_keep_nobody_out_for_long() {
+    let mut world = World::new(Limits { connections: 3, ..Limits::default() });
+    world.run(Duration::from_millis(20));
+    let client = world.open();
+    world.ask(client, CURL, Duration::from_millis(20));
+    let syn = world.hosts.log.iter().find(|f| f[12..14] == [8, 0]).unwrap().clone();
+    for port in 0..3 {
+        let mut syn = syn.clone();
+        syn[29] = 99;
+        syn[34..36].copy_from_slice(&[0x99, port]);
+        fix_checksums(&mut syn);
+        let now = world.hosts.now;
+        world.hosts.interface.handle_frame(&syn, now);
+        world.run(Duration::from_millis(10));
+    }
+    world.run(Duration::from_secs(1));
+    // smoltcp lets a socket rest for a second after a station that it could not find.
+    let client = world.open();
+    world.run(Duration::from_millis(1500));
+    assert!(world.ask(client, CURL, Duration::from_millis(50)).ends_with("ok\n"));
+}
+
+#[test]
 fn rests_when_there_is_nothing_to_do() {
     let mut world = World::new(Limits::default());
     world.run(Duration::from_millis(20));
@@ -186,7 +209,7 @@ fn damaged_segments_do_no_harm() {
                 frame[at] = next(256) as u8;
             }
         }
-        fix_tcp_checksum(&mut frame);
+        fix_checksums(&mut frame);
         let now = world.hosts.now;
         world.hosts.interface.handle_frame(&frame, now);
         world.run(Duration::from_millis(1));
@@ -197,10 +220,11 @@ fn damaged_segments_do_no_harm() {
     assert!(world.ask(client, CURL, Duration::from_millis(50)).ends_with("ok\n"));
 }
 
-fn fix_tcp_checksum(frame: &mut [u8]) {
+fn fix_checksums(frame: &mut [u8]) {
     use smoltcp::wire::{IpAddress, Ipv4Packet, TcpPacket};
     let Ok(mut ip) = Ipv4Packet::new_checked(&mut frame[14..]) else { return };
     let (source, destination) = (IpAddress::from(ip.src_addr()), ip.dst_addr().into());
+    ip.fill_checksum();
     if let Ok(mut tcp) = TcpPacket::new_checked(ip.payload_mut()) {
         tcp.fill_checksum(&source, &destination);
     }
