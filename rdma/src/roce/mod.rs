@@ -136,7 +136,7 @@ impl Roce {
                 return self.sent(opcode);
             }
         }
-        if self.poll_mad(now, tx) {
+        if self.poll_mad(tx) {
             self.counters.sent.connection_manager += 1;
             return true;
         }

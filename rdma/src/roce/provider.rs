@@ -15,7 +15,7 @@ use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
 
 /// RDMA READs and atomics that a queue pair may have outstanding, either way.
-const MAX_RD_ATOMIC: u8 = 16;
+pub(super) const MAX_RD_ATOMIC: u8 = 16;
 
 impl Roce {
     /// The window of what a peer alleges to be granted to it in domain `pd`, or a refusal.
@@ -32,20 +32,6 @@ impl Roce {
     /// Largest path MTU of the port.
     pub(super) fn path_mtu(&self) -> PathMtu {
         PathMtu::for_ethernet(self.port.mtu).unwrap_or(PathMtu::Mtu256)
-    }
-
-    /// Takes a queue pair to error and tells of it.
-    pub(super) fn fail(&mut self, qp: QpId, now: Instant) -> Result<(), VerbsError> {
-        let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
-        let mut env =
-            Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters, now };
-        // Whoever asks for it need not be told.
-        found.error_told = true;
-        found.fail(None, &mut env);
-        if let Some(connection) = found.connection {
-            self.cm.qp_failed(connection);
-        }
-        Ok(())
     }
 }
 
@@ -177,7 +163,21 @@ impl Provider for Roce {
     }
 
     fn fail_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
-        self.fail(qp, Instant::ZERO)
+        let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        let mut env = Env {
+            memory: &mut self.memory,
+            cqs: &mut self.cqs,
+            counters: &mut self.counters,
+            // Failing looks at no clock.
+            now: Instant::ZERO,
+        };
+        // Whoever asks for it need not be told.
+        found.error_told = true;
+        found.fail(None, &mut env);
+        if let Some(connection) = found.connection {
+            self.cm.qp_failed(connection);
+        }
+        Ok(())
     }
 
     fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {

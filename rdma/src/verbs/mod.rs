@@ -69,6 +69,8 @@ pub enum VerbsError {
     Invalid,
     /// The object is still used by another.
     Busy,
+    /// No way to the peer is known.
+    Unreachable,
 }
 
 /// A verbs provider. It is owned by one loop; nothing blocks. Objects are made and destroyed at

@@ -1,26 +1,280 @@
-//! stub
-use super::wire::frame::Frame;
-use super::{Limits, PortConfig, Roce, TxBuffer};
-use crate::verbs::ConnectionId;
+//! The connection manager (vol. 1, ch. 12; Linux `drivers/infiniband/core/cm.c` and `cma.c`): makes
+//! and ends reliable connections by messages on queue pair 1, with the RDMA IP CM service in the
+//! TCP port space. Alternate paths, path migration and service id resolution are not offered.
+//!
+//! It keeps a bounded number of connections and of requests that nobody has answered; a request
+//! more than that makes the oldest of those give way.
+
+mod connection;
+mod receive;
+mod timers;
+mod user;
+
+use super::slots::Slots;
+use super::transmit::{Body, TxBuffer};
+use super::wire::bth::{Bth, DEFAULT_PKEY};
+use super::wire::cm::{About, Brief, BriefKind, Message, REJ_PRIVATE_DATA, Rej};
+use super::wire::extended::Deth;
+use super::wire::frame::Template;
+use super::wire::mad::{self, Mad};
+use super::wire::opcode::Opcode;
+use super::{Limits, PortConfig, Roce};
+use crate::verbs::{AddressVector, ConnectionId, RejectReason};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use connection::{Connection, State};
+use core::net::IpAddr;
 use drivers::hal::Instant;
 use rand_core::RngCore;
+
+/// Messages that wait to be sent; answers that need no connection get at most half of it.
+const OUTBOX: usize = 256;
+
+/// Neighbours that are remembered.
+const NEIGHBOURS: usize = 256;
+
+/// Time that a REQ, REP or DREQ has to be answered in (code), and how often it is repeated.
+const RESPONSE_TIMEOUT: u8 = 20;
+const MAX_RETRIES: u8 = 15;
+/// Time that a packet lives (code), as Linux assumes on Ethernet.
+const PACKET_LIFE_TIME: u8 = 16;
+/// ACK timeout that we ask for: 537 ms, as rxe.
+const ACK_TIMEOUT: u8 = 17;
+/// Longest ACK delay that we own up to, as rxe.
+const ACK_DELAY: u8 = 15;
+/// How much longer our user may take, once the peer has asked twice: 65 s.
+const MRA_TIMEOUT: u8 = 24;
+
+/// A message on its way out.
 #[derive(Debug)]
-pub struct Cm;
+struct Outgoing {
+    address: AddressVector,
+    transaction: u64,
+    message: Message,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Request,
+    Established,
+    Rejected(RejectReason),
+    Disconnected,
+}
+
+/// The connection manager's state.
+#[derive(Debug)]
+pub struct Cm {
+    connections: Slots<Connection>,
+    limit: usize,
+    max_half_open: usize,
+    /// Requests that our user has not answered, oldest first.
+    half_open: VecDeque<ConnectionId>,
+    listening: Vec<u16>,
+    /// Names of connections on the wire are our names, scrambled with this at each boot.
+    id_mask: u32,
+    transaction: u64,
+    events: VecDeque<(ConnectionId, Event)>,
+    outbox: VecDeque<Outgoing>,
+    psn: u32,
+    /// Link-layer addresses of peers, the oldest first.
+    neighbours: VecDeque<(IpAddr, [u8; 6])>,
+    /// No timer expires before this.
+    wake: Option<Instant>,
+    mac: [u8; 6],
+}
+
 impl Cm {
-    pub fn new(_: &PortConfig, _: &Limits, _: &mut dyn RngCore) -> Self {
-        Cm
+    /// With nothing in it.
+    pub fn new(port: &PortConfig, limits: &Limits, rng: &mut dyn RngCore) -> Self {
+        Cm {
+            connections: Slots::new(limits.connections),
+            limit: limits.connections,
+            max_half_open: limits.half_open.max(1),
+            half_open: VecDeque::new(),
+            listening: Vec::new(),
+            id_mask: rng.next_u32(),
+            transaction: rng.next_u64(),
+            events: VecDeque::new(),
+            outbox: VecDeque::with_capacity(OUTBOX),
+            psn: rng.next_u32() & 0xff_ffff,
+            neighbours: VecDeque::new(),
+            wake: None,
+            mac: port.mac,
+        }
     }
-    pub fn communication_established(&mut self, _: ConnectionId) {}
-    pub fn qp_failed(&mut self, _: ConnectionId) {}
-    pub fn qp_destroyed(&mut self, _: ConnectionId) {}
+
+    /// A valid packet arrived on a queue pair of this connection: as good as an RTU.
+    pub fn communication_established(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(id.0)
+            && connection.state == State::RepSent
+        {
+            connection.state = State::Established;
+            connection.message = None;
+            connection.deadline = None;
+            self.events.push_back((id, Event::Established));
+        }
+    }
+
+    /// The queue pair of this connection went to error: the peer is told.
+    pub fn qp_failed(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(id.0) else { return };
+        if matches!(connection.state, State::Established | State::RepSent) {
+            self.events.push_back((id, Event::Disconnected));
+            self.start_disconnect(id);
+        }
+    }
+
+    /// The queue pair of this connection is gone, and with it our user's interest.
+    pub fn qp_destroyed(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(id.0) else { return };
+        connection.qp = None;
+        match connection.state {
+            State::Established | State::RepSent => self.start_disconnect(id),
+            State::ReqSent => {
+                let reason = RejectReason::TIMEOUT;
+                self.refuse(id, About::Req, reason);
+                self.connections.remove(id.0);
+            }
+            _ => (),
+        }
+    }
+
+    /// No timer expires before this.
     pub fn deadline(&self) -> Option<Instant> {
-        None
+        self.wake
+    }
+
+    /// Name of a connection on the wire.
+    fn wire_id(&self, id: ConnectionId) -> u32 {
+        id.0 ^ self.id_mask
+    }
+
+    /// Connection with that name on the wire.
+    fn of_wire_id(&self, wire_id: u32) -> ConnectionId {
+        ConnectionId(wire_id ^ self.id_mask)
+    }
+
+    fn next_transaction(&mut self) -> u64 {
+        self.transaction = self.transaction.wrapping_add(1);
+        self.transaction
+    }
+
+    /// Sets a timer.
+    fn arm(&mut self, id: ConnectionId, at: Instant) {
+        if let Some(connection) = self.connections.get_mut(id.0) {
+            connection.deadline = Some(at);
+            if self.wake.is_none_or(|wake| at < wake) {
+                self.wake = Some(at);
+            }
+        }
+    }
+
+    /// Sends DREQs from the next run of the timers on.
+    fn start_disconnect(&mut self, id: ConnectionId) {
+        let local_id = self.wire_id(id);
+        let transaction = self.next_transaction();
+        if let Some(connection) = self.connections.get_mut(id.0) {
+            let dreq = Message::Brief(Brief {
+                local_id,
+                remote_id: connection.remote_id,
+                kind: BriefKind::Dreq { remote_qpn: connection.remote_qpn },
+            });
+            connection.state = State::DreqSent;
+            connection.message = Some((transaction, dreq));
+            connection.retries_left = MAX_RETRIES + 1;
+        }
+        self.arm(id, Instant::ZERO);
+    }
+
+    /// Queues a message about a connection; if there is no room, its timer sees to it.
+    fn send(&mut self, address: AddressVector, transaction: u64, message: Message) {
+        if self.outbox.len() < OUTBOX {
+            self.outbox.push_back(Outgoing { address, transaction, message });
+        }
+    }
+
+    /// Queues the answer to a message that belongs to no connection; the peer asks again if there
+    /// is no room.
+    fn answer(&mut self, address: AddressVector, transaction: u64, message: Message) {
+        if self.outbox.len() < OUTBOX / 2 {
+            self.send(address, transaction, message);
+        }
+    }
+
+    /// Queues one of the brief messages about a connection.
+    fn send_brief(&mut self, id: ConnectionId, transaction: u64, kind: BriefKind) {
+        let local_id = self.wire_id(id);
+        if let Some(connection) = self.connections.get(id.0) {
+            let brief = Brief { local_id, remote_id: connection.remote_id, kind };
+            self.send(connection.address, transaction, Message::Brief(brief));
+        }
+    }
+
+    /// Queues a REJ about a connection.
+    fn refuse(&mut self, id: ConnectionId, about: About, reason: RejectReason) {
+        self.refuse_with(id, about, reason, [0; REJ_PRIVATE_DATA]);
+    }
+
+    fn refuse_with(
+        &mut self,
+        id: ConnectionId,
+        about: About,
+        reason: RejectReason,
+        private_data: [u8; REJ_PRIVATE_DATA],
+    ) {
+        let local_id = self.wire_id(id);
+        if let Some(connection) = self.connections.get(id.0) {
+            let remote_id = connection.remote_id;
+            let rej = Rej { local_id, remote_id, about, reason: reason.0, private_data };
+            self.send(connection.address, connection.transaction, Message::Rej(rej));
+        }
+    }
+
+    fn learn_neighbour(&mut self, ip: IpAddr, mac: [u8; 6]) {
+        if let Some(known) = self.neighbours.iter_mut().find(|(other, _)| *other == ip) {
+            known.1 = mac;
+            return;
+        }
+        if self.neighbours.len() == NEIGHBOURS {
+            self.neighbours.pop_front();
+        }
+        self.neighbours.push_back((ip, mac));
     }
 }
+
 impl Roce {
-    pub(super) fn poll_mad(&mut self, _: Instant, _: &mut TxBuffer) -> bool {
-        false
+    /// Tells which link-layer address the next hop to `ip` has; `connect` needs to know. Peers
+    /// that connect to us are learned from what they send.
+    pub fn learn_neighbour(&mut self, ip: IpAddr, mac: [u8; 6]) {
+        self.cm.learn_neighbour(ip, mac);
     }
-    pub(super) fn handle_mad(&mut self, _: &Frame<'_>, _: &[u8], _: Instant) {}
-    pub(super) fn run_connection_timers(&mut self, _: Instant) {}
+
+    /// Number of connections, made, being made and ending.
+    pub fn connections(&self) -> usize {
+        self.cm.connections.len()
+    }
+
+    /// Puts the connection manager's next message into `tx`; false if there is none.
+    pub(super) fn poll_mad(&mut self, tx: &mut TxBuffer) -> bool {
+        let Some(outgoing) = self.cm.outbox.pop_front() else { return false };
+        let mut data = [0; mad::DATA_LEN];
+        let attribute = outgoing.message.emit(&mut data);
+        let mut bytes = [0; mad::LEN];
+        Mad { transaction: outgoing.transaction, attribute }.emit(&data, &mut bytes);
+        let mut deth = [0; Deth::LEN];
+        Deth { qkey: mad::GSI_QKEY, source_qp: mad::GSI_QPN }.emit(&mut deth);
+        let bth = Bth {
+            opcode: Opcode::UdSendOnly,
+            solicited: false,
+            pad: 0,
+            pkey: DEFAULT_PKEY,
+            destination_qp: mad::GSI_QPN,
+            ack_request: false,
+            psn: self.cm.psn,
+        };
+        self.cm.psn = (self.cm.psn + 1) & 0xff_ffff;
+        let template = Template::new(self.cm.mac, &outgoing.address);
+        self.emitter.emit(tx, &template, bth, &deth, Body::Bytes(&bytes));
+        true
+    }
 }

@@ -20,7 +20,7 @@ pub fn session() -> Vec<Vec<u8>> {
     frames(include_bytes!("../testdata/rnbd-session.pcap"))
 }
 
-/// The end of that session: DREQ and DREP of both queue pairs.
+/// The end of that session: DREQ and DREP of both queue pairs, and an ACK before them.
 pub fn disconnect() -> Vec<Vec<u8>> {
     frames(include_bytes!("../testdata/rnbd-disconnect.pcap"))
 }

@@ -2,6 +2,7 @@
 
 mod arbitrary;
 mod capture;
+mod connections;
 mod faults;
 mod refusals;
 mod transport;

@@ -1,0 +1,52 @@
+//! What happens when no answer comes.
+
+use super::connection::State;
+use crate::roce::Roce;
+use crate::roce::wire::cm::About;
+use crate::verbs::{ConnectionId, RejectReason};
+use drivers::hal::Instant;
+
+impl Roce {
+    /// Runs the timers of connections that have expired.
+    pub(in crate::roce) fn run_connection_timers(&mut self, now: Instant) {
+        if self.cm.wake.is_none_or(|wake| wake > now) {
+            return;
+        }
+        self.cm.wake = None;
+        for place in 0..self.cm.connections.places() {
+            let Some(connection) = self.cm.connections.at(place) else { continue };
+            let id = connection.id;
+            match connection.deadline {
+                Some(at) if at <= now => self.expire(id, now),
+                Some(at) => self.cm.arm(id, at),
+                None => (),
+            }
+        }
+    }
+
+    fn expire(&mut self, id: ConnectionId, now: Instant) {
+        let Some(connection) = self.cm.connections.get_mut(id.0) else { return };
+        connection.deadline = None;
+        if let (Some((transaction, message)), 1..) = (connection.message, connection.retries_left) {
+            connection.retries_left -= 1;
+            let (address, interval) = (connection.address, connection.interval);
+            self.cm.send(address, transaction, message);
+            return self.cm.arm(id, now + interval);
+        }
+        match connection.state {
+            State::TimeWait => {
+                self.cm.connections.remove(id.0);
+            }
+            State::ReqSent => {
+                self.cm.refuse(id, About::Req, RejectReason::TIMEOUT);
+                self.finish(id, RejectReason::TIMEOUT);
+            }
+            State::RepSent => {
+                self.cm.refuse(id, About::Rep, RejectReason::TIMEOUT);
+                self.over(id, now);
+            }
+            State::DreqSent => self.time_wait(id, now),
+            State::ReqReceived | State::Established | State::Refused => (),
+        }
+    }
+}
