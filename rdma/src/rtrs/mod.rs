@@ -1,14 +1,22 @@
 //! RTRS, the RDMA transport of Linux's block storage (drivers/infiniband/ulp/rtrs): sessions made
 //! of paths, paths made of reliable connections, requests written straight into chunks of the
-//! server's memory. `wire` is what travels, `server` the side that owns the chunks.
+//! server's memory. `wire` is what travels, `server` the side that owns the chunks, `client` the
+//! side that writes into them.
 
+pub mod client;
+mod context;
 mod errno;
 mod heartbeat;
 mod name;
 pub mod server;
 
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
 pub mod wire;
 
+pub use context::Context;
 pub use errno::Errno;
 pub use heartbeat::{Heartbeat, Tick};
 pub use name::{BadName, Name};

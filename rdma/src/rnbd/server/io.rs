@@ -2,8 +2,8 @@
 
 use super::Server;
 use crate::rnbd::wire::{self, AccessMode, Io, IoFlags, Operation, SessionInfo};
-use crate::rtrs::Errno;
-use crate::rtrs::server::{Context, Request, RequestId, RequestKind};
+use crate::rtrs::server::{Request, RequestId, RequestKind};
+use crate::rtrs::{Context, Errno};
 use crate::verbs::Fabric;
 use crate::volume::{self, Completion, Submitted, VolumeError, VolumeId, Volumes};
 use drivers::hal::Window;

@@ -14,7 +14,8 @@ pub use device::DeviceStatus;
 pub use export::{Export, ExportError};
 pub use stats::VolumeStats;
 
-use crate::rtrs::server::{self as rtrs, Context, Event, RequestId, SessionId, StartError};
+use crate::rtrs::Context;
+use crate::rtrs::server::{self as rtrs, Event, RequestId, SessionId, StartError};
 use crate::verbs::{ConnectionEvent, Fabric};
 use crate::volume::{VolumeId, Volumes};
 use alloc::collections::VecDeque;
@@ -83,9 +84,12 @@ impl Server {
         volumes: &mut Volumes,
         ctx: &mut Context<'_, P>,
     ) -> bool {
-        let mut taken = 0;
-        while taken < BUDGET {
-            match self.transport.poll(ctx) {
+        let before = self.transport.counters().completions;
+        let mut moved = false;
+        for _ in 0..BUDGET {
+            let event = self.transport.poll(ctx);
+            moved |= event.is_some();
+            match event {
                 None => break,
                 Some(Event::Request(request)) => {
                     if let Some(busy) = self.execute(&request, volumes, ctx) {
@@ -95,9 +99,8 @@ impl Server {
                 Some(Event::LinkUp(id)) => self.link_up(id),
                 Some(Event::LinkDown(id)) => self.close_devices(id),
             }
-            taken += 1;
         }
-        if taken > 0 {
+        if moved {
             volumes.flush_queues();
         }
         let mut completed = false;
@@ -111,8 +114,8 @@ impl Server {
         if completed {
             volumes.flush_queues();
         }
-        self.transport.handle_timeout(ctx);
-        taken > 0 || completed
+        moved |= self.transport.handle_timeout(ctx);
+        moved || completed || self.transport.counters().completions > before
     }
 
     /// When `poll` has to be called at the latest.

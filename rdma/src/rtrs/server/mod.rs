@@ -29,25 +29,13 @@ pub use state::{Input, PathState};
 pub use stats::{Counters, Histogram, PathStats};
 pub use status::{PathId, PathStatus, SessionStatus};
 
+use crate::rtrs::Context;
 use crate::verbs::{CompletedOperation, CqId, Fabric, Status, VerbsError};
 use alloc::collections::VecDeque;
 use config::MIN_INLINE;
-use drivers::hal::{Arena, Instant};
-use rand_core::RngCore;
+use drivers::hal::Instant;
 use slab::Slab;
 use table::{Connection, Path, Session, WorkId};
-
-/// What the server works with, lent for one call.
-pub struct Context<'a, P: ?Sized> {
-    /// The verbs provider.
-    pub provider: &'a mut P,
-    /// Where the memory of sessions comes from.
-    pub arena: &'a mut Arena,
-    /// The present.
-    pub now: Instant,
-    /// Where keys come from.
-    pub rng: &'a mut dyn RngCore,
-}
 
 /// Notices kept until the loop fetches them; the oldest go first.
 const MAX_NOTICES: usize = 64;
@@ -123,6 +111,7 @@ impl Server {
                 continue;
             }
             let Some(completion) = ctx.provider.poll_cq(self.cq) else { break };
+            self.counters.completions += 1;
             let work = WorkId::from_bits(completion.id);
             let key = work.connection() as usize;
             let Some(connection) = self.connections.get_mut(key) else { continue };

@@ -65,6 +65,8 @@ pub struct PathStats {
 /// What the server counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
+    /// Completions taken from the provider.
+    pub completions: u64,
     /// Connections accepted.
     pub accepted: u64,
     /// Connections refused.

@@ -11,10 +11,10 @@ impl Server {
         self.deadline = Some(self.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
     }
 
-    /// Runs the timers that have expired.
-    pub fn handle_timeout<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+    /// Runs the timers that have expired; false if there are none.
+    pub fn handle_timeout<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> bool {
         if self.deadline.is_none_or(|deadline| ctx.now < deadline) {
-            return;
+            return false;
         }
         for key in 0..self.paths.capacity() {
             let Some(path) = self.paths.get_mut(key) else { continue };
@@ -48,5 +48,6 @@ impl Server {
                 _ => path.deadline,
             })
             .min();
+        true
     }
 }

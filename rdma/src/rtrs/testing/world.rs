@@ -1,0 +1,235 @@
+//! A gateway and its clients on one fabric, and a clock that the test moves.
+
+use super::Loopback;
+use crate::rnbd::server::{Export, Server};
+use crate::rnbd::wire::{
+    self, AccessMode, Io, IoFlags, Open, OpenResponse, Operation, SessionInfo,
+};
+use crate::rtrs::client::{self, Client, Event, Outcome, Permit};
+use crate::rtrs::server::Config;
+use crate::rtrs::{Errno, Name};
+use crate::verbs::ConnectionManager;
+use crate::volume::{RamVolume, Volume, Volumes};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::time::Duration;
+use drivers::hal::{Arena, Instant, Window};
+use rand_core::RngCore;
+use std::boxed::Box;
+use std::vec::Vec;
+
+/// A small generator (xorshift64*), enough for tests.
+pub struct Rng(u64);
+
+impl RngCore for Rng {
+    fn next_u32(&mut self) -> u32 {
+        (self.next_u64() >> 32) as u32
+    }
+    fn next_u64(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+    fn fill_bytes(&mut self, into: &mut [u8]) {
+        into.fill_with(|| self.next_u64() as u8);
+    }
+}
+
+/// All there is.
+pub struct World {
+    pub fabric: Loopback,
+    pub server: Server,
+    pub volumes: Volumes,
+    pub clients: Vec<Client>,
+    /// What the clients reported and nobody has looked at.
+    pub events: Vec<(usize, Event)>,
+    pub arena: Arena,
+    pub client_arena: Arena,
+    pub now: Instant,
+    pub rng: Rng,
+}
+
+/// User header of an I/O on device 0 of its session.
+pub fn user_io(operation: Operation, sector: u64, size: u32) -> [u8; Io::SIZE] {
+    Io { device: 0, sector, operation, flags: IoFlags::SYNC, size, priority: 0 }.emit()
+}
+
+impl World {
+    /// A gateway with `memory` bytes for sessions, which exports 1 MiB of RAM as `ram0`.
+    pub fn new(config: Config, memory: usize) -> Self {
+        let ram = Arena::on_heap((1 << 20) + 4096).alloc(1 << 20, 4096).unwrap();
+        Self::with_volume(config, memory, Box::new(RamVolume::new(ram, false)))
+    }
+
+    /// The same with another volume.
+    pub fn with_volume(config: Config, memory: usize, volume: Box<dyn Volume>) -> Self {
+        let mut fabric = Loopback::default();
+        let mut server = Server::new(config, 4, &mut fabric).unwrap();
+        let mut volumes = Volumes::new();
+        let name = Name::new("ram0").unwrap();
+        let volume = volumes.add(name, volume).unwrap();
+        let export = Export { name, volume, read_only: false, allow: Vec::new() };
+        server.add_export(export, &volumes).unwrap();
+        World {
+            fabric,
+            server,
+            volumes,
+            clients: Vec::new(),
+            events: Vec::new(),
+            arena: Arena::on_heap(memory),
+            client_arena: Arena::on_heap(16 << 20),
+            now: Instant::from_nanos(1),
+            rng: Rng(0x1234_5678_9abc_def1),
+        }
+    }
+
+    /// A small configuration: 8 chunks of 16 KiB.
+    pub fn small(always_invalidate: bool) -> Config {
+        Config { queue_depth: 8, chunk_size: 16 << 10, always_invalidate, ..Config::default() }
+    }
+
+    /// Adds a client with one path, from 10.0.0.(2 + its number).
+    pub fn connect(&mut self, name: &str) -> usize {
+        let name = Name::new(name).unwrap();
+        let client =
+            Client::new(client::Config::default(), name, context!(self, client_arena)).unwrap();
+        self.clients.push(client);
+        let number = self.clients.len() - 1;
+        self.add_path(number, Self::address(number));
+        number
+    }
+
+    /// Address of a client's first path.
+    pub fn address(client: usize) -> IpAddr {
+        Ipv4Addr::new(10, 0, 0, 2 + client as u8).into()
+    }
+
+    /// Adds a path from `from` and runs until the connection stands or is refused.
+    pub fn add_path(&mut self, client: usize, from: IpAddr) -> usize {
+        let to = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), wire::PORT);
+        let path = self.clients[client].add_path(from, to, context!(self, client_arena));
+        self.run();
+        path
+    }
+
+    /// Runs until nothing moves any more.
+    pub fn run(&mut self) {
+        loop {
+            let mut moved = false;
+            while let Some(event) = self.fabric.poll_connection_event() {
+                moved = true;
+                let mut taken = self.server.handle_connection_event(&event, context!(self, arena));
+                for client in &mut self.clients {
+                    taken |= client.handle_connection_event(&event, context!(self, client_arena));
+                }
+                let _ = taken;
+            }
+            moved |= self.server.poll(&mut self.volumes, context!(self, arena));
+            for number in 0..self.clients.len() {
+                while let Some(event) = self.clients[number].poll(context!(self, client_arena)) {
+                    self.events.push((number, event));
+                    moved = true;
+                }
+            }
+            while self.fabric.step() {
+                moved = true;
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    /// Lets time pass in steps of a second.
+    pub fn pass(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.now = self.now + Duration::from_secs(1);
+            self.run();
+        }
+    }
+
+    /// Submits a read without waiting for its answer.
+    pub fn start_read(&mut self, client: usize, path: usize, user: &[u8], length: u32) -> Permit {
+        let permit = self.clients[client].get_permit().unwrap();
+        let cid = usize::from(user.first() == Some(&4));
+        self.clients[client]
+            .read(permit, user, length, path, cid, context!(self, client_arena))
+            .unwrap();
+        permit
+    }
+
+    /// Submits a write without waiting for its answer.
+    pub fn start_write(&mut self, client: usize, path: usize, user: &[u8], data: &[u8]) -> Permit {
+        let permit = self.clients[client].get_permit().unwrap();
+        self.clients[client].data(permit).unwrap().write(0, data).unwrap();
+        self.resubmit_write(client, path, permit, user, data.len() as u32);
+        permit
+    }
+
+    /// Submits the request of a permit that is held.
+    pub fn resubmit_write(
+        &mut self,
+        client: usize,
+        path: usize,
+        permit: Permit,
+        user: &[u8],
+        length: u32,
+    ) {
+        let cid = usize::from(user.first() == Some(&4));
+        self.clients[client]
+            .write(permit, user, length, path, cid, context!(self, client_arena))
+            .unwrap();
+    }
+
+    /// The end of a request, if it has ended.
+    pub fn outcome(&mut self, client: usize, permit: Permit) -> Option<Outcome> {
+        let at = self.events.iter().position(
+            |event| matches!(event, (c, Event::Done(p, _)) if *c == client && *p == permit),
+        )?;
+        match self.events.remove(at).1 {
+            Event::Done(_, outcome) => Some(outcome),
+            _ => None,
+        }
+    }
+
+    fn finish(&mut self, client: usize, permit: Permit) -> Result<(), Errno> {
+        self.run();
+        let outcome = self.outcome(client, permit);
+        self.clients[client].put_permit(permit);
+        match outcome {
+            Some(Outcome::Answered(result)) => result,
+            other => panic!("no answer: {other:?}"),
+        }
+    }
+
+    /// A read (or any request with an answer) from start to end.
+    pub fn read(&mut self, client: usize, user: &[u8], length: u32) -> Result<Vec<u8>, Errno> {
+        let permit = self.start_read(client, 0, user, length);
+        let data: Window = self.clients[client].data(permit).unwrap();
+        self.finish(client, permit)?;
+        let mut bytes = alloc::vec![0; length as usize];
+        data.read(0, &mut bytes).unwrap();
+        Ok(bytes)
+    }
+
+    /// A write (or any request without an answer) from start to end.
+    pub fn write(&mut self, client: usize, user: &[u8], data: &[u8]) -> Result<(), Errno> {
+        let permit = self.start_write(client, 0, user, data);
+        self.finish(client, permit)
+    }
+
+    /// SESS_INFO and OPEN.
+    pub fn open(
+        &mut self,
+        client: usize,
+        name: &str,
+        mode: AccessMode,
+    ) -> Result<OpenResponse, Errno> {
+        let info = SessionInfo { version: 9 }.emit();
+        let answer = self.read(client, &info, SessionInfo::SIZE as u32)?;
+        assert_eq!(SessionInfo::parse_response(&answer), Ok(SessionInfo { version: 2 }));
+        let open = Open { mode: Ok(mode), name: Name::new(name).unwrap() }.emit();
+        let answer = self.read(client, &open, OpenResponse::SIZE as u32)?;
+        Ok(OpenResponse::parse(&answer).unwrap())
+    }
+}

@@ -1,0 +1,5 @@
+//! The servers and the client against each other, over a fabric in memory.
+
+mod bad;
+mod basic;
+mod ends;
