@@ -1,0 +1,56 @@
+//! The local APIC of the running core (Intel SDM vol. 3A, chapter 11), as the kernel left it: in either
+//! mode, enabled.
+
+use x86_64::registers::model_specific::Msr;
+
+const BASE_MSR: u32 = 0x1b;
+const X2APIC_ENABLED: u64 = 1 << 10;
+/// The page that the boot stub maps uncached and one to one.
+const PAGE: usize = 0xfee0_0000;
+
+/// End of interrupt.
+pub const EOI: u32 = 0x0b;
+/// Timer entry of the local vector table.
+pub const LVT_TIMER: u32 = 0x32;
+/// Start of the timer's countdown.
+pub const INITIAL_COUNT: u32 = 0x38;
+/// Divider of the timer's clock.
+pub const DIVIDE: u32 = 0x3e;
+
+/// How the registers are reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Apic {
+    /// In memory (xAPIC).
+    Memory,
+    /// As MSRs (x2APIC).
+    Msr,
+}
+
+impl Apic {
+    /// The mode that the kernel chose; the same on every core.
+    pub fn detect() -> Self {
+        // SAFETY: every x86-64 CPU has the register.
+        match unsafe { Msr::new(BASE_MSR).read() } & X2APIC_ENABLED {
+            0 => Apic::Memory,
+            _ => Apic::Msr,
+        }
+    }
+
+    /// Writes a register, named by its x2APIC number less 0x800.
+    pub fn write(self, register: u32, value: u32) {
+        match self {
+            // SAFETY: only called with registers of this module, which reach no memory of ours; an
+            // interrupt that they cause has a handler.
+            Apic::Msr => unsafe { Msr::new(0x800 + register).write(value.into()) },
+            // SAFETY: as above; the page is mapped for ever.
+            Apic::Memory => unsafe {
+                ((PAGE + ((register as usize) << 4)) as *mut u32).write_volatile(value)
+            },
+        }
+    }
+}
+
+/// Number of the running core's APIC, to address interrupts to it.
+pub fn id() -> u32 {
+    core::arch::x86_64::__cpuid(1).ebx >> 24
+}

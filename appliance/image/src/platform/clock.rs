@@ -1,0 +1,40 @@
+//! Monotonic time from the time-stamp counter, at the frequency that the stub measured.
+
+use core::arch::x86_64::_rdtsc;
+use drivers::hal::Instant;
+
+/// The clock. Copies agree: all count from the same moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// TSC at time zero.
+    start: u64,
+    /// Nanoseconds per tick, as a 32.32 fixed-point number.
+    scale: u64,
+    khz: u64,
+}
+
+impl Clock {
+    /// A clock that starts now. `khz` is the TSC's frequency, not 0.
+    pub fn start(khz: u64) -> Self {
+        Clock { start: tsc(), scale: (1_000_000 << 32) / khz, khz }
+    }
+
+    /// The present moment.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        let ticks = tsc().wrapping_sub(self.start);
+        Instant::from_nanos((u128::from(ticks) * u128::from(self.scale) >> 32) as u64)
+    }
+
+    /// The TSC at a moment.
+    pub fn tsc_at(&self, moment: Instant) -> u64 {
+        let ticks = u128::from(moment.as_nanos()) * u128::from(self.khz) / 1_000_000;
+        self.start.saturating_add(ticks as u64)
+    }
+}
+
+#[inline]
+fn tsc() -> u64 {
+    // SAFETY: every x86-64 CPU has the instruction.
+    unsafe { _rdtsc() }
+}

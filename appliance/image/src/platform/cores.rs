@@ -1,0 +1,46 @@
+//! The other cores. The kernel brought them up; each runs its idle loop until it is given something.
+
+use x86_64::registers::control::Cr3;
+
+/// A stack for a loop; the kernel adds unmapped pages at both ends.
+const STACK: usize = 256 << 10;
+/// The kernel's normal priority.
+const PRIORITY: u8 = 2;
+
+unsafe extern "C" {
+    safe fn sys_available_parallelism() -> usize;
+    fn sys_spawn2(
+        function: unsafe extern "C" fn(usize),
+        argument: usize,
+        priority: u8,
+        stack: usize,
+        core: isize,
+    ) -> i32;
+}
+
+/// How many cores there are, this one included.
+pub fn count() -> usize {
+    sys_available_parallelism().max(1)
+}
+
+/// Runs `work` on core `core` (below [`count`]), with interrupts off. It may halt, but never blocks:
+/// a core belongs to its loop. False if there is no such core.
+pub fn spawn_on(core: usize, work: Box<dyn FnOnce() + Send>) -> bool {
+    if core >= count() {
+        return false;
+    }
+    let argument = Box::into_raw(Box::new(work));
+    // SAFETY: `start` takes exactly what `argument` is, once.
+    unsafe { sys_spawn2(start, argument as usize, PRIORITY, STACK, core as isize) >= 0 }
+}
+
+unsafe extern "C" fn start(argument: usize) {
+    // SAFETY: made by `spawn_on` for this one call.
+    let work = unsafe { Box::from_raw(argument as *mut Box<dyn FnOnce() + Send>) };
+    x86_64::instructions::interrupts::disable();
+    // This core may still remember page tables from before they were tightened.
+    let (table, flags) = Cr3::read();
+    // SAFETY: the same tables again.
+    unsafe { Cr3::write(table, flags) };
+    work();
+}

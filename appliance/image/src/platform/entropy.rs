@@ -1,0 +1,44 @@
+//! Entropy from the CPU: RDSEED, else RDRAND (Intel SDM vol. 1, 7.3.17). A machine with neither has to
+//! offer a virtio source.
+
+use core::arch::x86_64::{__cpuid, __cpuid_count, _rdrand64_step, _rdseed64_step};
+
+/// A CPU that has nothing after so many tries is broken.
+const TRIES: u32 = 10_000;
+
+/// 256 bits, or `None` if the CPU cannot say.
+pub fn from_cpu() -> Option<[u8; 32]> {
+    // Not `is_x86_feature_detected!`: Hermit's target takes both for granted.
+    let has_rdseed = __cpuid(0).eax >= 7 && __cpuid_count(7, 0).ebx & 1 << 18 != 0;
+    let has_rdrand = __cpuid(1).ecx & 1 << 30 != 0;
+    let step: unsafe fn(&mut u64) -> i32 = match (has_rdseed, has_rdrand) {
+        (true, _) => |value| {
+            // SAFETY: the CPU has the instruction (checked).
+            unsafe { _rdseed64_step(value) }
+        },
+        (_, true) => |value| {
+            // SAFETY: the CPU has the instruction (checked).
+            unsafe { _rdrand64_step(value) }
+        },
+        _ => return None,
+    };
+    let mut seed = [0; 32];
+    for word in seed.chunks_exact_mut(8) {
+        word.copy_from_slice(&random_word(step)?.to_le_bytes());
+    }
+    Some(seed)
+}
+
+fn random_word(step: unsafe fn(&mut u64) -> i32) -> Option<u64> {
+    for _ in 0..TRIES {
+        let mut value = 0;
+        // SAFETY: the caller gives one of the two steps that the CPU has.
+        let ready = unsafe { step(&mut value) } == 1;
+        // Some AMD CPUs said "ready" for ever and meant all ones or zero.
+        if ready && value != 0 && value != u64::MAX {
+            return Some(value);
+        }
+        core::hint::spin_loop();
+    }
+    None
+}

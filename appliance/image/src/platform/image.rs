@@ -1,0 +1,65 @@
+//! Where the parts of the image lie in memory, from its own program headers (ELF-64, Elf64_Phdr).
+
+use core::ops::Range;
+
+const PT_LOAD: u32 = 1;
+const PT_GNU_RELRO: u32 = 0x6474_e552;
+const PF_X: u32 = 1;
+const PF_W: u32 = 2;
+const PAGE: u64 = 4096;
+
+/// What may be done with a page of the image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Read and execute.
+    Code,
+    /// Read.
+    ReadOnly,
+    /// Read and write.
+    Data,
+}
+
+/// A stretch of whole pages.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    /// Addresses.
+    pub pages: Range<u64>,
+    /// What may be done with them.
+    pub access: Access,
+}
+
+/// The segments of the image, in the order of their addresses; later ones override earlier ones (what
+/// is read-only after relocation is part of a data segment).
+pub fn segments() -> Vec<Segment> {
+    unsafe extern "C" {
+        /// The ELF header, defined by the linker; it is loaded with the first segment.
+        static __ehdr_start: [u8; 64];
+    }
+    // SAFETY: the linker puts a header of 64 bytes there, and nobody writes it.
+    let header = unsafe { &*(&raw const __ehdr_start) };
+    let count = usize::from(u16::from_le_bytes([header[56], header[57]]));
+    let first = (&raw const __ehdr_start).cast::<u8>().wrapping_add(u64_at(header, 32) as usize);
+    // SAFETY: the program headers are loaded with the first segment as well; nobody writes them.
+    let headers = unsafe { core::slice::from_raw_parts(first, count * 56) };
+    let all = headers.chunks_exact(56).filter_map(|header| {
+        let kind = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+        let flags = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
+        let (start, len) = (u64_at(header, 16), u64_at(header, 40));
+        // The linker keeps segments in pages of their own; the last page of a relro segment is whole.
+        let pages = start & !(PAGE - 1)..(start + len).next_multiple_of(PAGE);
+        let access = match (kind, flags & PF_X != 0, flags & PF_W != 0) {
+            (PT_LOAD, true, _) => Access::Code,
+            (PT_LOAD, _, true) => Access::Data,
+            (PT_LOAD, ..) | (PT_GNU_RELRO, ..) => Access::ReadOnly,
+            _ => return None,
+        };
+        Some(Segment { pages, access })
+    });
+    all.collect()
+}
+
+fn u64_at(bytes: &[u8], offset: usize) -> u64 {
+    let mut value = [0; 8];
+    value.copy_from_slice(&bytes[offset..offset + 8]);
+    u64::from_le_bytes(value)
+}

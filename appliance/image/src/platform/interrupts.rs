@@ -1,0 +1,95 @@
+//! Interrupts. They end a halt and are counted; nothing else is done in a handler. Loops poll, with
+//! interrupts off except while they halt.
+
+use super::apic::{self, Apic};
+use super::idt;
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use drivers::hal::Interrupt;
+
+/// Vector of the timer that ends a halt.
+pub const TIMER_VECTOR: u32 = 0xf0;
+
+/// Vectors of the kernel that stay: TLB flush, wake-up of an idle core, its timer.
+const KERNEL_VECTORS: [u8; 3] = [112, 121, 123];
+/// The local APIC's spurious interrupt (as the kernel configured it), which wants no end of interrupt.
+const SPURIOUS_VECTOR: u8 = 127;
+/// Vectors for devices.
+const FIRST_FOR_DEVICES: u8 = 0x40;
+const END_FOR_DEVICES: u8 = 0x70;
+
+/// How often each vector was raised.
+static RAISED: [AtomicU64; 256] = [const { AtomicU64::new(0) }; 256];
+static NEXT: AtomicU8 = AtomicU8::new(FIRST_FOR_DEVICES);
+/// Whether the end of an interrupt is told by MSR.
+static BY_MSR: AtomicU8 = AtomicU8::new(0);
+
+core::arch::global_asm!(
+    // One entry of 16 bytes for each vector from 32 on.
+    ".balign 16",
+    "isthmus_interrupts:",
+    ".set vector, 32",
+    ".rept 224",
+    ".balign 16",
+    "push vector",
+    "jmp 2f",
+    ".set vector, vector + 1",
+    ".endr",
+    ".balign 16",
+    "2:",
+    "push rax",
+    "push rcx",
+    "push rdx",
+    "mov rax, [rsp + 24]",
+    "movzx eax, al", // the push above extended the sign
+    "lea rcx, [rip + {raised}]",
+    "lock inc qword ptr [rcx + rax * 8]",
+    "cmp byte ptr [rip + {by_msr}], 0",
+    "je 3f",
+    "mov ecx, 0x80b",
+    "xor eax, eax",
+    "xor edx, edx",
+    "wrmsr",
+    "jmp 4f",
+    "3:",
+    "mov eax, 0xfee000b0",
+    "mov dword ptr [rax], 0",
+    "4:",
+    "pop rdx",
+    "pop rcx",
+    "pop rax",
+    "add rsp, 8",
+    "isthmus_ignore_interrupt:",
+    "iretq",
+    raised = sym RAISED,
+    by_msr = sym BY_MSR,
+);
+
+unsafe extern "C" {
+    safe fn isthmus_interrupts();
+    safe fn isthmus_ignore_interrupt();
+}
+
+/// Takes the interrupts over from the kernel, except those that it needs. Interrupts must be off.
+pub fn take(apic: Apic) {
+    BY_MSR.store(u8::from(apic == Apic::Msr), Ordering::Relaxed);
+    let first = isthmus_interrupts as *const () as u64;
+    for vector in (32..=255).filter(|vector| !KERNEL_VECTORS.contains(vector)) {
+        let handler = match vector {
+            SPURIOUS_VECTOR => isthmus_ignore_interrupt as *const () as u64,
+            _ => first + (u64::from(vector) - 32) * 16,
+        };
+        // SAFETY: these handlers save what they use, end the interrupt and return.
+        unsafe { idt::set_handler(vector, handler) };
+    }
+}
+
+/// An interrupt for a device, delivered to the core that asks. `None` when all are given away.
+pub fn allocate() -> Option<Interrupt> {
+    let take = |next: u8| (next < END_FOR_DEVICES).then_some(next + 1);
+    let vector = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
+    Some(Interrupt {
+        address: 0xfee0_0000 | u64::from(apic::id()) << 12,
+        data: vector.into(),
+        raised: &RAISED[usize::from(vector)],
+    })
+}

@@ -1,0 +1,62 @@
+//! The machine as a loop sees it.
+
+use super::clock::Clock;
+use super::power;
+use super::timer::Timer;
+use super::uart::Uart;
+use appliance::machine::Machine;
+use boot::acpi::Tables;
+use drivers::hal::Instant;
+use x86_64::instructions::interrupts;
+
+/// A PC, for the loop on its first core.
+#[derive(Debug)]
+pub struct Pc {
+    pub(super) clock: Clock,
+    pub(super) timer: Timer,
+    pub(super) uart: Uart,
+    pub(super) acpi: Option<Tables>,
+    /// Seconds since 1970 when the clock started.
+    pub(super) started: u64,
+}
+
+impl Machine for Pc {
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    fn halt_until(&mut self, deadline: Option<Instant>, idle: &mut dyn FnMut() -> bool) {
+        // Interrupts are off here, as always outside of the halt: what is raised from now on is kept by
+        // the APIC and ends the halt.
+        if !idle() {
+            return;
+        }
+        self.uart.receive_interrupt(true);
+        if deadline.is_none_or(|deadline| self.timer.arm(deadline)) {
+            interrupts::enable_and_hlt();
+            interrupts::disable();
+            self.timer.disarm();
+        }
+        self.uart.receive_interrupt(false);
+    }
+
+    fn console_read(&mut self, into: &mut [u8]) -> usize {
+        self.uart.read(into)
+    }
+
+    fn console_write(&mut self, bytes: &[u8]) -> usize {
+        self.uart.write(bytes)
+    }
+
+    fn unix_seconds(&self) -> u64 {
+        self.started + self.clock.now().as_nanos() / 1_000_000_000
+    }
+
+    fn power_off(&mut self, code: u8) -> ! {
+        power::off(code)
+    }
+
+    fn reboot(&mut self) -> ! {
+        power::reset(self.acpi.as_ref())
+    }
+}

@@ -1,0 +1,229 @@
+//! The page tables (Intel SDM vol. 3A, 4.5), which the stub and the kernel made with everything
+//! writable and executable: mapping device registers, and giving each page only the rights it needs.
+//!
+//! All tables lie in memory that is mapped one to one. Only the first core changes them.
+
+use super::image::{Access, Segment};
+use core::ops::Range;
+use core::ptr::NonNull;
+use drivers::hal::{Arena, Mmio};
+use x86_64::registers::control::{Cr0, Cr0Flags, Cr3, Efer, EferFlags};
+
+const PRESENT: u64 = 1;
+const WRITABLE: u64 = 1 << 1;
+const UNCACHED: u64 = 3 << 3;
+const LARGE: u64 = 1 << 7;
+const NO_EXECUTE: u64 = 1 << 63;
+const FRAME: u64 = 0x000f_ffff_ffff_f000;
+
+const PAGE: u64 = 4096;
+const LARGE_PAGE: u64 = 2 << 20;
+/// The kernel's own addresses begin here; device registers above cannot be mapped one to one.
+const KERNEL_ADDRESSES: u64 = 0x4000_0000_0000;
+/// What the stub mapped one to one.
+const MAPPED: u64 = 4 << 30;
+
+type Table = [u64; 512];
+
+fn top() -> *mut Table {
+    Cr3::read().0.start_address().as_u64() as *mut Table
+}
+
+/// Index of `address` in a table of `level` (4 is the top).
+fn index(address: u64, level: u32) -> usize {
+    (address >> (3 + 9 * level) & 511) as usize
+}
+
+/// The entry for `address` in the table of `level`, with tables in between made where they are missing
+/// (`None` if there is no memory for one, or a larger page is in the way).
+fn entry(address: u64, level: u32, arena: &mut Arena) -> Option<*mut u64> {
+    let mut table = top();
+    for above in (level + 1..=4).rev() {
+        // SAFETY: tables are mapped one to one, and only this core changes them.
+        let entry = unsafe { &mut (*table)[index(address, above)] };
+        if *entry & PRESENT == 0 {
+            *entry = arena.alloc(PAGE as usize, PAGE as usize)?.bus_address() | PRESENT | WRITABLE;
+        } else if above < 4 && *entry & LARGE != 0 {
+            return None;
+        }
+        table = (*entry & FRAME) as *mut Table;
+    }
+    // SAFETY: as above.
+    Some(unsafe { &raw mut (*table)[index(address, level)] })
+}
+
+/// Maps device registers for ever, uncached. `None` if the address is out of reach or memory is short.
+pub fn map_registers(address: u64, len: usize, arena: &mut Arena) -> Option<Mmio> {
+    let end = address.checked_add(len as u64)?;
+    if address == 0 || end > KERNEL_ADDRESSES {
+        return None;
+    }
+    let mut at = address.max(MAPPED) & !(PAGE - 1);
+    while at < end {
+        let whole = at.is_multiple_of(LARGE_PAGE) && end - at >= LARGE_PAGE;
+        let (level, size, large) = if whole { (2, LARGE_PAGE, LARGE) } else { (1, PAGE, 0) };
+        match entry(at, level, arena) {
+            // SAFETY: an entry of a table of ours; what was not mapped is in no TLB.
+            Some(entry) => unsafe {
+                if *entry & PRESENT == 0 {
+                    *entry = at | PRESENT | WRITABLE | UNCACHED | NO_EXECUTE | large;
+                }
+            },
+            // A large page is there already, from another stretch of the same device.
+            None if is_mapped(at) => {}
+            None => return None,
+        }
+        at += size;
+    }
+    let start = NonNull::new(address as *mut u8)?;
+    // SAFETY: mapped uncached for ever: above 4 GiB just now, below by the stub (frames without memory).
+    Some(unsafe { Mmio::new(start, len) })
+}
+
+/// Whether an address is mapped.
+pub fn is_mapped(address: u64) -> bool {
+    let mut table = top();
+    for level in (1..=4).rev() {
+        // SAFETY: tables are mapped one to one, and only this core changes them.
+        let entry = unsafe { (*table)[index(address, level)] };
+        if entry & PRESENT == 0 {
+            return false;
+        }
+        if level == 1 || (level < 4 && entry & LARGE != 0) {
+            return true;
+        }
+        table = (entry & FRAME) as *mut Table;
+    }
+    unreachable!("level 1 returns")
+}
+
+/// Calls `visit` with the addresses and the entry of every page that is mapped.
+pub fn for_each_page(mut visit: impl FnMut(Range<u64>, &mut u64)) {
+    walk(top(), 4, 0, &mut visit);
+}
+
+fn walk(table: *mut Table, level: u32, base: u64, visit: &mut impl FnMut(Range<u64>, &mut u64)) {
+    let size = 1u64 << (3 + 9 * level);
+    for i in 0..512 {
+        // SAFETY: tables are mapped one to one, and only this core changes them.
+        let entry = unsafe { &mut (*table)[i] };
+        if *entry & PRESENT == 0 {
+            continue;
+        }
+        let mut start = base + i as u64 * size;
+        if level == 4 && i >= 256 {
+            start |= 0xffff_0000_0000_0000;
+        }
+        if level == 1 || (level < 4 && *entry & LARGE != 0) {
+            visit(start..start.wrapping_add(size), entry);
+        } else {
+            walk((*entry & FRAME) as *mut Table, level - 1, start, visit);
+        }
+    }
+}
+
+/// Takes from every page what it does not need: only the image's code stays executable, its code and
+/// constants become read-only, page 0 and `unmapped` go. `None` if the arena is too small.
+pub fn tighten(image: &[Segment], unmapped: &[u64], arena: &mut Arena) -> Option<()> {
+    let end = image.iter().map(|s| s.pages.end).max().unwrap_or(0);
+    let start = image.iter().map(|s| s.pages.start).min().unwrap_or(0);
+    let mut large = start & !(LARGE_PAGE - 1);
+    while large < end {
+        split(large, arena)?;
+        large += LARGE_PAGE;
+    }
+    for_each_page(|pages, entry| {
+        *entry |= NO_EXECUTE;
+        if let Some(segment) = image.iter().rfind(|s| s.pages.contains(&pages.start)) {
+            match segment.access {
+                Access::Code => *entry &= !(NO_EXECUTE | WRITABLE),
+                Access::ReadOnly => *entry &= !WRITABLE,
+                Access::Data => {}
+            }
+        }
+        if pages.start == 0 || unmapped.contains(&pages.start) {
+            *entry = 0;
+        }
+    });
+    x86_64::instructions::tlb::flush_all();
+    Some(())
+}
+
+/// Maps a large page by small ones, which mean the same.
+fn split(address: u64, arena: &mut Arena) -> Option<()> {
+    let entry = entry(address, 2, arena)?;
+    // SAFETY: an entry of a table of ours; the new table says the same as the large page did, and is
+    // complete before it is entered.
+    unsafe {
+        if *entry & (PRESENT | LARGE) != PRESENT | LARGE {
+            return Some(());
+        }
+        let table = arena.alloc(PAGE as usize, PAGE as usize)?.as_ptr().cast::<Table>().as_ptr();
+        let flags = *entry & !FRAME & !LARGE;
+        for i in 0..512 {
+            (*table)[i] = (*entry & FRAME) + i as u64 * PAGE | flags;
+        }
+        *entry = table as u64 | PRESENT | WRITABLE;
+    }
+    Some(())
+}
+
+/// What a look at all pages found.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Protection {
+    /// Pages (of any size) that are mapped.
+    pub pages: usize,
+    /// Of them executable.
+    pub executable: usize,
+    /// Of them read-only.
+    pub read_only: usize,
+}
+
+/// Looks at every page and at what makes the CPU heed it; the error names what is wrong.
+pub fn check(image: &[Segment], unmapped: &[u64]) -> Result<Protection, String> {
+    if !Cr0::read().contains(Cr0Flags::WRITE_PROTECT) {
+        return Err("the CPU ignores write protection (CR0.WP)".into());
+    }
+    if !Efer::read().contains(EferFlags::NO_EXECUTE_ENABLE) {
+        return Err("the CPU ignores execute protection (EFER.NXE)".into());
+    }
+    let mut found = Protection::default();
+    let mut wrong = None;
+    for_each_page(|pages, entry| {
+        let (writable, executable) = (*entry & WRITABLE != 0, *entry & NO_EXECUTE == 0);
+        found.pages += 1;
+        found.executable += usize::from(executable);
+        found.read_only += usize::from(!writable);
+        let overlaps = |s: &&Segment| s.pages.start < pages.end && s.pages.end > pages.start;
+        let access = image.iter().rfind(overlaps).map(|s| s.access);
+        let why = match access {
+            _ if writable && executable => "is both writable and executable",
+            Some(Access::Code | Access::ReadOnly) if writable => "is the image's and writable",
+            Some(Access::ReadOnly | Access::Data) | None if executable => "is executable data",
+            _ if pages.start == 0 => "is page 0",
+            _ if unmapped.contains(&pages.start) => "should guard a stack",
+            _ => return,
+        };
+        wrong = Some(format!("the page at {:#x} {why}", pages.start));
+    });
+    match wrong {
+        Some(wrong) => Err(wrong),
+        None => Ok(found),
+    }
+}
+
+/// Whether the stack that this runs on ends with an unmapped page.
+pub fn stack_is_guarded() -> bool {
+    /// Larger than any stack.
+    const LARGEST: u64 = 4 << 20;
+    let local = 0u8;
+    let mut page = (&raw const local) as u64 & !(PAGE - 1);
+    let bottom = page.saturating_sub(LARGEST);
+    while is_mapped(page) {
+        page -= PAGE;
+        if page < bottom {
+            return false;
+        }
+    }
+    true
+}

@@ -1,0 +1,57 @@
+//! Faults on purpose, for the boot tests: `isthmus.test.fault=KIND` on the command line.
+
+use core::arch::asm;
+use core::hint::black_box;
+
+/// An address that is not canonical: using it is a general protection fault.
+const NOT_CANONICAL: usize = 0x8000_0000_0000_0000;
+/// An address that nothing is mapped at.
+const NOT_MAPPED: usize = 0x2000_0000_0000;
+
+/// Does what `kind` says, which ends the machine; returns if there is no such kind.
+pub fn fault(kind: &str) {
+    match kind {
+        "panic" => panic!("asked for on the command line"),
+        "stack" => {
+            black_box(deep(0));
+        }
+        "pf" => read(NOT_MAPPED),
+        "gp" => read(NOT_CANONICAL),
+        "null" => read(8),
+        // SAFETY: none: it does what must not be done, so that a test sees it caught. The same below.
+        "ud" => unsafe { asm!("ud2") },
+        "text" => {
+            let code = fault as *const () as *mut u8;
+            // SAFETY: see above.
+            unsafe { code.write_volatile(0) };
+        }
+        "rodata" => {
+            // SAFETY: see above.
+            unsafe { kind_table().write_volatile(0) };
+        }
+        "exec" => {
+            let data = black_box(Box::new([0xc3u8; 16]));
+            // SAFETY: see above.
+            unsafe { asm!("call {}", in(reg) data.as_ptr(), clobber_abi("C")) };
+        }
+        _ => {}
+    }
+}
+
+fn read(address: usize) {
+    // SAFETY: none: see above.
+    black_box(unsafe { (address as *const u8).read_volatile() });
+}
+
+/// A constant of the image.
+fn kind_table() -> *mut u8 {
+    static CONSTANT: [u8; 64] = [7; 64];
+    black_box(&CONSTANT).as_ptr().cast_mut()
+}
+
+/// Recursion that the compiler cannot turn into a loop.
+#[expect(unconditional_recursion, reason = "it is meant to use the stack up")]
+fn deep(depth: u64) -> u64 {
+    let room = black_box([depth; 64]);
+    deep(depth + 1) + room[0]
+}
