@@ -15,7 +15,7 @@ const OPERATIONS: u64 = 60;
 
 /// A run with one seed. Both sides send, write, read and add at the same time.
 fn run(seed: u64, faults: Faults, mtu: PathMtu) {
-    let mut pair = Pair::new(seed, mtu.bytes() + 96, seed % 2 == 0);
+    let mut pair = Pair::new(seed, mtu.bytes() + 96, seed.is_multiple_of(2));
     pair.faults = faults;
     pair.connect(mtu, ReadyToSend { ack_timeout: 8, retry_count: 7, ..Pair::LINUX });
     let mut rng = Rng::new(seed);

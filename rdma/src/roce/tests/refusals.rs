@@ -78,7 +78,7 @@ fn memory_that_is_not_granted() {
 fn requests_that_make_no_sense() {
     let misaligned = |_: &mut Pair, r| RemoteAddress { address: start(r).address + 4, ..start(r) };
     let add = |at| {
-        let into = drivers::hal::Arena::on_heap(64).alloc(8, 8).unwrap().slice(0, 8).unwrap();
+        let into = drivers::hal::Arena::on_heap(256).alloc(8, 8).unwrap().slice(0, 8).unwrap();
         SendOperation::FetchAdd { into, at, add: 1 }
     };
     assert_eq!(attempt(Access::all(), misaligned, add), Status::RemoteInvalidRequest);
