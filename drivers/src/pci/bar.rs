@@ -27,32 +27,51 @@ impl Bar {
     }
 }
 
-impl Function<'_> {
+/// The memory regions of a function, by their index.
+#[derive(Clone, Copy, Debug)]
+pub struct Bars([Option<Bar>; COUNT as usize]);
+
+impl Bars {
     /// Memory BAR `index`; None if it does not exist, is I/O space, or was given no address.
-    /// The function does not answer while its size is asked for.
-    pub fn bar(&self, index: u8) -> Option<Bar> {
-        if index >= COUNT {
-            return None;
+    pub fn get(&self, index: u8) -> Option<Bar> {
+        self.0.get(usize::from(index)).copied().flatten()
+    }
+}
+
+impl Function<'_> {
+    /// Its memory regions. The function does not answer while it is asked for their sizes.
+    pub fn bars(&self) -> Bars {
+        let command = self.read32(COMMAND) & 0xffff;
+        self.write32(COMMAND, command & !COMMAND_MEMORY);
+        let mut bars = [None; COUNT as usize];
+        let mut index = 0;
+        while index < COUNT {
+            let (bar, registers) = self.size(index);
+            bars[usize::from(index)] = bar;
+            index += registers;
         }
+        self.write32(COMMAND, command);
+        Bars(bars)
+    }
+
+    /// Memory BAR `index`, and how many registers it takes.
+    fn size(&self, index: u8) -> (Option<Bar>, u8) {
         let at = FIRST + 4 * u16::from(index);
         let low = self.read32(at);
         if low & IO_SPACE != 0 {
-            return None;
+            return (None, 1);
         }
         let wide = low & TYPE_MASK == TYPE_64_BIT;
         if wide && index + 1 >= COUNT {
-            return None;
+            return (None, 1);
         }
-        let command = self.read32(COMMAND) & 0xffff;
-        self.write32(COMMAND, command & !COMMAND_MEMORY);
         let (low, low_mask) = self.probe(at);
         let (high, high_mask) = if wide { self.probe(at + 4) } else { (0, u32::MAX) };
-        self.write32(COMMAND, command);
         let address = u64::from(high) << 32 | u64::from(low & !FLAGS);
         let mask = u64::from(high_mask) << 32 | u64::from(low_mask & !FLAGS);
         let size = mask.wrapping_neg();
         let sane = address != 0 && size.is_power_of_two() && address.is_multiple_of(size);
-        sane.then_some(Bar { address, size })
+        (sane.then_some(Bar { address, size }), if wide { 2 } else { 1 })
     }
 
     /// A register's value, and which of its bits can be set.
@@ -89,13 +108,14 @@ mod tests {
         space.set32(0x24, 0xffff_fff0); // the high half of BAR 4: 64 GiB large
         space.bar(5, 0xffff_fff0);
         let function = Function::new(address, &spaces).unwrap();
-        assert_eq!(function.bar(0), None, "I/O space");
-        assert_eq!(function.bar(1), Some(Bar { address: 0xfebd_1000, size: 0x1000 }));
-        assert_eq!(function.bar(2), Some(Bar { address: 0xfe_0000_0000, size: 0x4000 }));
+        let bars = function.bars();
+        assert_eq!(bars.get(0), None, "I/O space");
+        assert_eq!(bars.get(1), Some(Bar { address: 0xfebd_1000, size: 0x1000 }));
+        assert_eq!(bars.get(2), Some(Bar { address: 0xfe_0000_0000, size: 0x4000 }));
         assert_eq!(function.read32(0x18), 0xc, "put back");
         assert_eq!(function.read32(0x1c), 0xfe, "put back");
-        assert_eq!(function.bar(4), None, "address is not a multiple of the size");
-        assert_eq!(function.bar(6), None);
+        assert_eq!(bars.get(4), None, "address is not a multiple of the size");
+        assert_eq!(bars.get(6), None);
     }
 
     #[test]
@@ -117,7 +137,8 @@ mod tests {
                 space.bar(i, mask);
             }
             let function = Function::new(address, &spaces).unwrap();
-            for bar in (0..8).filter_map(|i| function.bar(i)) {
+            let bars = function.bars();
+            for bar in (0..8).filter_map(|i| bars.get(i)) {
                 prop_assert!(bar.address.checked_add(bar.size - 1).is_some());
             }
         }

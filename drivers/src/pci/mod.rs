@@ -11,7 +11,7 @@ mod capability;
 pub(crate) mod model;
 mod msix;
 
-pub use bar::Bar;
+pub use bar::{Bar, Bars};
 pub use capability::{Capabilities, Capability};
 pub use msix::Msix;
 

@@ -1,6 +1,6 @@
 //! MSI-X (PCI 3.0, 6.8.2): interrupts as messages, from a table in one of the function's BARs.
 
-use super::Function;
+use super::{Bars, Function};
 use crate::hal::{Interrupt, Platform, Registers};
 use alloc::boxed::Box;
 
@@ -15,13 +15,13 @@ pub struct Msix {
 }
 
 impl Msix {
-    /// Maps the table and switches MSI-X on, with every entry masked. None if the function has no
+    /// Maps the table, which lies in one of `bars`, and switches MSI-X on, with every entry masked. None if the function has no
     /// MSI-X, or a table that does not lie in a BAR.
-    pub fn open(function: &Function<'_>, platform: &mut dyn Platform) -> Option<Msix> {
+    pub fn open(function: &Function<'_>, bars: &Bars, platform: &mut dyn Platform) -> Option<Msix> {
         let capability = function.capabilities().find(|c| c.id == ID)?;
         let entries = usize::from(capability.extra & 0x7ff) + 1;
         let place = function.read32(capability.offset + 4);
-        let bar = function.bar((place & 7) as u8)?;
+        let bar = bars.get((place & 7) as u8)?;
         let len = entries * ENTRY;
         let address = bar.range(u64::from(place & !7), len as u64)?;
         let table = platform.map_registers(address, len)?;

@@ -4,7 +4,7 @@
 use super::transport::{NoConfig, Transport};
 use super::{Error, Ring};
 use crate::hal::{Interrupt, Platform, Registers};
-use crate::pci::{Function, Msix};
+use crate::pci::{Bars, Function, Msix};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -69,14 +69,13 @@ impl PciTransport {
     /// platform's, if there is one left and the function has MSI-X.
     pub fn open(function: &Function<'_>, platform: &mut dyn Platform) -> Result<Self, Error> {
         let device_type = device_type(function).ok_or(Error::Registers("virtio device ID"))?;
+        let bars = function.bars();
         function.enable();
-        let common = map(function, platform, COMMON, COMMON_LEN)
-            .ok_or(Error::Registers("common configuration"))?
-            .0;
-        let (notify, at) =
-            map(function, platform, NOTIFY, 2).ok_or(Error::Registers("notification area"))?;
+        let mut map = |kind, least| map(function, &bars, platform, kind, least);
+        let common = map(COMMON, COMMON_LEN).ok_or(Error::Registers("common configuration"))?.0;
+        let (notify, at) = map(NOTIFY, 2).ok_or(Error::Registers("notification area"))?;
         let notify_multiplier = function.read32(at + 16);
-        let config = map(function, platform, DEVICE, 1).map(|(registers, _)| registers);
+        let config = map(DEVICE, 1).map(|(registers, _)| registers);
         let mut transport = PciTransport {
             device_type,
             common,
@@ -87,7 +86,7 @@ impl PciTransport {
             msix: None,
             interrupt: None,
         };
-        if let Some(mut msix) = Msix::open(function, platform) {
+        if let Some(mut msix) = Msix::open(function, &bars, platform) {
             let interrupt = platform.allocate_interrupt();
             transport.interrupt = interrupt.filter(|i| msix.route(VECTOR, i));
             transport.msix = Some(msix);
@@ -110,6 +109,7 @@ impl PciTransport {
 /// where its capability is.
 fn map(
     function: &Function<'_>,
+    bars: &Bars,
     platform: &mut dyn Platform,
     kind: u8,
     least: usize,
@@ -117,7 +117,7 @@ fn map(
     // After the link: the capability's length (8 bits), then the kind of structure.
     let mine = |c: &crate::pci::Capability| c.id == CAPABILITY && (c.extra >> 8) as u8 == kind;
     function.capabilities().filter(mine).find_map(|c| {
-        let bar = function.bar(function.read32(c.offset + 4) as u8)?;
+        let bar = bars.get(function.read32(c.offset + 4) as u8)?;
         let offset = function.read32(c.offset + 8);
         let len = function.read32(c.offset + 12);
         let address = bar.range(u64::from(offset), u64::from(len))?;

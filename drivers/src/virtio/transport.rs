@@ -12,12 +12,10 @@ const DRIVER_OK: u8 = 4;
 const FEATURES_OK: u8 = 8;
 const FAILED: u8 = 128;
 
-/// The device takes descriptors of any layout (what devices before 1.0 may not do).
-const ANY_LAYOUT: u64 = 1 << 27;
 /// Interrupts and notifications are asked for by ring index.
 const EVENT_INDEX: u64 = 1 << 29;
 /// The device speaks virtio 1.0 or later.
-pub const VERSION_1: u64 = 1 << 32;
+const VERSION_1: u64 = 1 << 32;
 /// The device sees memory as the platform's buses do, which is how windows are addressed anyway.
 const ACCESS_PLATFORM: u64 = 1 << 33;
 
@@ -95,9 +93,8 @@ impl<'a> Setup<'a> {
         transport.set_status(ACKNOWLEDGE);
         transport.set_status(ACKNOWLEDGE | DRIVER);
         let legacy = transport.legacy();
-        let needed = if legacy { ANY_LAYOUT } else { VERSION_1 };
         let offered = transport.offered_features();
-        let bits = offered & (wanted | needed | EVENT_INDEX | ACCESS_PLATFORM);
+        let bits = offered & (wanted | VERSION_1 | EVENT_INDEX | ACCESS_PLATFORM);
         let setup = Setup {
             transport,
             arena,
@@ -105,8 +102,8 @@ impl<'a> Setup<'a> {
             taken: Vec::new(),
             finished: false,
         };
-        if bits & needed == 0 {
-            return Err(Error::MissingFeature(needed.trailing_zeros()));
+        if !legacy {
+            setup.need(VERSION_1)?;
         }
         setup.transport.accept_features(bits);
         if !legacy {
@@ -116,6 +113,12 @@ impl<'a> Setup<'a> {
             }
         }
         Ok(setup)
+    }
+
+    /// An error unless `feature` was agreed on.
+    pub fn need(&self, feature: u64) -> Result<(), Error> {
+        let missing = Error::MissingFeature(feature.trailing_zeros());
+        if self.agreed.has(feature) { Ok(()) } else { Err(missing) }
     }
 
     /// The features agreed on.
@@ -143,13 +146,10 @@ impl<'a> Setup<'a> {
     /// Queue `index` with as many entries as the device has, `most` at most (a power of two).
     pub fn queue(&mut self, index: u16, most: u16, interrupts: bool) -> Result<Ring, Error> {
         let capacity = self.transport.queue_capacity(index);
-        // The size of a legacy queue is the device's; others may be made smaller.
-        let size = match capacity {
-            0 => return Err(Error::NoQueue(index)),
-            n if self.agreed.legacy && n.is_power_of_two() => n,
-            n if self.agreed.legacy => return Err(Error::QueueRefused { index, entries: n }),
-            n => 1 << n.min(most).ilog2(),
-        };
+        if capacity == 0 {
+            return Err(Error::NoQueue(index));
+        }
+        let size = 1 << capacity.min(most).ilog2();
         let memory = self.alloc(Ring::bytes(size, self.agreed.legacy), Ring::ALIGN)?;
         let ring = Ring::new(memory, size, self.agreed.legacy, self.agreed.has(EVENT_INDEX))
             .ok_or(Error::NoMemory { bytes: memory.len() })?;

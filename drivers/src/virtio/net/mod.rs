@@ -16,11 +16,16 @@ use transmit::Transmitter;
 const FEATURE_MTU: u64 = 1 << 3;
 const FEATURE_MAC: u64 = 1 << 5;
 const FEATURE_STATUS: u64 = 1 << 16;
+/// The device takes frames in the descriptor of what stands before them: a matter of course since
+/// virtio 1.0.
+const FEATURE_ANY_LAYOUT: u64 = 1 << 27;
 
 const RECEIVE: u16 = 0;
 const TRANSMIT: u16 = 1;
-/// Most entries of either queue.
+/// Most entries of either queue, and what is enough if the arena is small.
 const MOST_ENTRIES: u16 = 1024;
+const MODEST_ENTRIES: u16 = 256;
+const SMALL_ARENA: usize = 16 << 20;
 
 // struct virtio_net_config (5.1.4).
 const CONFIG_MAC: usize = 0;
@@ -64,11 +69,12 @@ impl Net {
         arena: &mut Arena,
         settings: &PortSettings,
     ) -> Result<Self, Error> {
-        let wanted = FEATURE_MTU | FEATURE_MAC | FEATURE_STATUS;
+        let wanted = FEATURE_MTU | FEATURE_MAC | FEATURE_STATUS | FEATURE_ANY_LAYOUT;
         let mut setup = Setup::begin(&mut *transport, arena, wanted)?;
         let agreed = setup.agreed();
-        if !agreed.has(FEATURE_MAC) {
-            return Err(Error::MissingFeature(FEATURE_MAC.trailing_zeros()));
+        setup.need(FEATURE_MAC)?;
+        if agreed.legacy {
+            setup.need(FEATURE_ANY_LAYOUT)?;
         }
         let (mac, device_mtu) = read_config(setup.transport(), |config| {
             let mac = core::array::from_fn(|i| config.read8(CONFIG_MAC + i));
@@ -95,6 +101,11 @@ impl Net {
     pub fn receive_buffers(&self) -> (usize, usize) {
         self.receiver.buffers()
     }
+}
+
+/// Most entries of a queue, as far as memory allows.
+fn entries(setup: &Setup<'_>) -> u16 {
+    if setup.available() < SMALL_ARENA { MODEST_ENTRIES } else { MOST_ENTRIES }
 }
 
 /// The MTU to use: what is asked for, within what the device says.

@@ -4,7 +4,7 @@
 use super::super::Error;
 use super::super::ring::{Descriptor, Ring, Taken};
 use super::super::transport::Setup;
-use super::{ETHERNET, MOST_ENTRIES, RECEIVE};
+use super::{ETHERNET, RECEIVE, entries};
 use crate::hal::{Frame, Window};
 use alloc::boxed::Box;
 
@@ -30,7 +30,7 @@ pub struct Receiver {
 impl Receiver {
     /// Buffers for frames of up to `longest` bytes, all of them offered.
     pub fn new(setup: &mut Setup<'_>, header: usize, longest: usize) -> Result<Self, Error> {
-        let mut ring = setup.queue(RECEIVE, MOST_ENTRIES, true)?;
+        let mut ring = setup.queue(RECEIVE, entries(setup), true)?;
         let stride = (header + longest).next_multiple_of(64);
         let affordable = (setup.available() / SHARE / stride).max(LEAST_BUFFERS);
         let count = affordable.min(ring.size().into());

@@ -299,6 +299,10 @@ fn a_device_that_does_not_keep_to_the_rules_is_refused() {
     assert_eq!(stuck, Err(Error::NoReset));
     let no_queue = open_with(good, &|m| m.state().queues.truncate(1));
     assert_eq!(no_queue, Err(Error::NoQueue(1)));
+    let mut machine = Machine::new(4 << 20);
+    machine.plug_mmio(&model(&machine, MAC_STATUS, 64), 1);
+    let old = open(&mut machine, &PortSettings::default());
+    assert_eq!(old.err(), Some(Error::MissingFeature(27)));
     let multicast = open_with(good, &|m| m.state().config[0] = 1);
     assert_eq!(multicast, Err(Error::Config("MAC address")));
     let tiny = open_with(good | MTU, &|m| m.state().config[11] = 0);

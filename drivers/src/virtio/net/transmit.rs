@@ -6,7 +6,7 @@
 use super::super::Error;
 use super::super::ring::{Descriptor, Ring, Taken};
 use super::super::transport::Setup;
-use super::{ETHERNET, MOST_ENTRIES, TRANSMIT};
+use super::{ETHERNET, TRANSMIT, entries};
 use crate::hal::{Packet, TransmitError, Window};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -54,7 +54,7 @@ pub struct Transmitter {
 impl Transmitter {
     /// For frames of up to `longest` bytes.
     pub fn new(setup: &mut Setup<'_>, header: usize, longest: usize) -> Result<Self, Error> {
-        let ring = setup.queue(TRANSMIT, MOST_ENTRIES, false)?;
+        let ring = setup.queue(TRANSMIT, entries(setup), false)?;
         let size = ring.size();
         let slots = setup.alloc(usize::from(size) * SLOT, SLOT)?;
         let bounce_stride = (header + longest).next_multiple_of(64);
