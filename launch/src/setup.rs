@@ -17,6 +17,8 @@ pub enum Purpose {
     Images,
     /// The boot tests: firmware for the matrix, network namespaces.
     Test,
+    /// Making Linux guests: building kernel modules, unpacking others.
+    Guest,
 }
 
 const PACKAGES: &[(Purpose, &[&str])] = &[
@@ -24,10 +26,12 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Run, &["qemu-system-x86"]),
     (Purpose::Images, &["grub-common", "grub-pc-bin", "qemu-utils", "xorriso"]),
     (Purpose::Test, &["iproute2", "ovmf"]),
+    (Purpose::Guest, &["gcc-12", "kmod", "libelf1", "make", "xz-utils"]),
 ];
 
 /// Every purpose, for `./isthmus setup`.
-pub const ALL: &[Purpose] = &[Purpose::Build, Purpose::Run, Purpose::Images, Purpose::Test];
+pub const ALL: &[Purpose] =
+    &[Purpose::Build, Purpose::Run, Purpose::Images, Purpose::Test, Purpose::Guest];
 
 /// Installs the packages for `purposes` that are missing. Asks nothing. Fails with the command to run
 /// when it may not install, and with the names when there is no apt.
@@ -44,18 +48,12 @@ pub fn install(purposes: &[Purpose]) -> Result<()> {
             "this system has no apt-get, so nothing was installed; needed are what Debian calls: {list}"
         );
     }
-    let sudo: &[&str] = if rustix::process::geteuid().is_root() {
-        &[]
-    } else if succeeds("sudo", &["-n", "true"]) {
-        &["sudo", "-n"]
-    } else {
+    let Some(sudo) = sudo() else {
         bail!(
             "packages are missing and this is not root. As root, run: apt-get install --no-install-recommends {list}"
         );
     };
-    if let Err(error) = command::run(&mut as_root(sudo, &["apt-get", "update", "-q"])) {
-        eprintln!("{error}: the package lists could not be renewed; going on with the old ones");
-    }
+    renew_lists();
     let install = [
         "env",
         "DEBIAN_FRONTEND=noninteractive",
@@ -66,6 +64,28 @@ pub fn install(purposes: &[Purpose]) -> Result<()> {
         "--no-install-recommends",
     ];
     command::run(as_root(sudo, &install).args(missing))
+}
+
+/// Renews apt's package lists. Where that fails the old ones have to do.
+pub fn renew_lists() {
+    let Some(sudo) = sudo() else {
+        eprintln!("this is not root: apt's package lists are left as they are");
+        return;
+    };
+    if let Err(error) = command::run(&mut as_root(sudo, &["apt-get", "update", "-q"])) {
+        eprintln!("{error}: the package lists could not be renewed; going on with the old ones");
+    }
+}
+
+/// What to put in front of a command for it to run as root; none where that cannot be.
+fn sudo() -> Option<&'static [&'static str]> {
+    if rustix::process::geteuid().is_root() {
+        Some(&[])
+    } else if succeeds("sudo", &["-n", "true"]) {
+        Some(&["sudo", "-n"])
+    } else {
+        None
+    }
 }
 
 fn as_root(sudo: &[&str], words: &[&str]) -> Command {

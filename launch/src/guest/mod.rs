@@ -1,0 +1,86 @@
+//! Stock Linux guests: the peers that the appliance has to please.
+//!
+//! A guest is Debian's own kernel, the RTRS and RNBD modules built from Debian's own kernel source (Debian
+//! ships them only as source), and Debian's tools in an initial RAM disk. Nothing of it is installed on the
+//! host: the packages are downloaded with apt and unpacked below `target/guest/`. Versions are asked of apt,
+//! so that a guest is what a Debian host is today.
+
+mod initramfs;
+mod machine;
+mod modules;
+mod packages;
+mod root;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::setup::{self, Purpose};
+use crate::{command, progress, workspace};
+pub use machine::{Guest, Wire};
+use packages::Kernel;
+
+/// A Linux system that guests boot.
+#[derive(Clone, Debug)]
+pub struct System {
+    kernel: PathBuf,
+    initramfs: PathBuf,
+    /// The kernel's release, as `uname -r` says it.
+    pub release: String,
+}
+
+/// Makes the system, or finds that it is there and current. Minutes the first time, mostly downloads.
+pub fn prepare() -> Result<System> {
+    setup::install(&[Purpose::Run, Purpose::Guest])?;
+    let kernel = packages::newest_kernel()?;
+    let directory = workspace::target().join("guest");
+    let system = System {
+        kernel: directory.join("vmlinuz"),
+        initramfs: directory.join("initramfs.cpio"),
+        release: kernel.release.clone(),
+    };
+    // What it is made of and how: when any of that changes it is made anew.
+    let recipe = format!("{kernel:?}\n{}\n{}", packages::recipe(), root::recipe());
+    let stamp = directory.join("recipe");
+    if fs::read_to_string(&stamp).is_ok_and(|made| made == recipe) {
+        return Ok(system);
+    }
+    make(&kernel, &directory, &system)?;
+    fs::write(stamp, recipe)?;
+    Ok(system)
+}
+
+fn make(kernel: &Kernel, directory: &Path, system: &System) -> Result<()> {
+    eprintln!("making a Linux guest with Debian's kernel {}", kernel.release);
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let sysroot = directory.join("sysroot");
+    let downloads = directory.join("packages");
+    fs::create_dir_all(&sysroot)?;
+    fs::create_dir_all(&downloads)?;
+    packages::download(kernel, &downloads)?;
+    let unpack = "for package in ../packages/*.deb; do echo $package; dpkg-deb -x $package . || exit 1; done";
+    command::run_quietly(
+        "unpacking the guest's packages",
+        Command::new("sh").current_dir(&sysroot).args(["-c", unpack]),
+    )?;
+    fs::remove_dir_all(&downloads)?;
+
+    let built = modules::build(kernel, &sysroot, &directory.join("modules"))?;
+    let root = directory.join("root");
+    root::lay_out(kernel, &sysroot, &built, &root)?;
+    let image = sysroot.join(format!("boot/vmlinuz-{}", kernel.release));
+    fs::copy(&image, &system.kernel)
+        .with_context(|| format!("no kernel at {}", image.display()))?;
+    let step = progress::step("packing the guest's initial RAM disk");
+    let size = initramfs::pack(&root, &system.initramfs)?;
+    step.done(&format!("{} MiB", size >> 20));
+    // Half a gigabyte that nobody needs any more.
+    fs::remove_dir_all(&sysroot)?;
+    fs::remove_dir_all(&root)?;
+    Ok(())
+}

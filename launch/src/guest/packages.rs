@@ -1,0 +1,129 @@
+//! Which Debian packages a guest is made of, and their download.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{command, setup};
+
+/// The kernel series of the guests; the release within it is the newest that apt knows. Bookworm's own 6.1
+/// is no peer: its SMC-R hangs.
+const SERIES: &str = "6.12";
+
+/// The tools, whose dependencies come along.
+const TOOLS: &[&str] = &[
+    "busybox-static",
+    "dash",
+    "e2fsprogs",
+    "ethtool",
+    "fio",
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "iproute2",
+    "perftest",
+    "qperf",
+    "rdmacm-utils",
+    "util-linux",
+];
+
+/// A kernel of Debian.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// `6.12.117+deb12-amd64`
+    pub release: String,
+    /// `6.12.117-1~deb12u1`
+    pub version: String,
+}
+
+/// What the choice of packages depends on, for the cache.
+pub fn recipe() -> String {
+    TOOLS.join(" ")
+}
+
+/// The newest kernel of the series that apt knows. Renews the package lists if it knows none.
+pub fn newest_kernel() -> Result<Kernel> {
+    if let Ok(kernel) = ask_kernel() {
+        return Ok(kernel);
+    }
+    setup::renew_lists();
+    ask_kernel()
+}
+
+fn ask_kernel() -> Result<Kernel> {
+    let metapackage = format!("linux-image-{SERIES}-amd64");
+    let depends = field(&metapackage, "Depends").with_context(|| {
+        format!("apt knows no {metapackage}: the guests need Debian 12 with its security archive")
+    })?;
+    kernel_of(&depends).with_context(|| format!("{metapackage} depends on {depends:?}"))
+}
+
+/// Reads `linux-image-6.12.117+deb12-amd64 (= 6.12.117-1~deb12u1)`.
+fn kernel_of(depends: &str) -> Option<Kernel> {
+    let (package, version) = depends.split(", ").find_map(|one| one.split_once(" (= "))?;
+    let release = package.strip_prefix("linux-image-")?;
+    Some(Kernel { release: release.into(), version: version.strip_suffix(')')?.into() })
+}
+
+/// A field of the newest version of a package.
+fn field(package: &str, name: &str) -> Result<String> {
+    let record =
+        command::output(Command::new("apt-cache").args(["show", "--no-all-versions", package]))?;
+    let value = record.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    Ok(value.with_context(|| format!("{package} has no field {name}"))?.to_string())
+}
+
+/// Downloads the kernel, what its modules are built with, its source, and the tools with all they need.
+pub fn download(kernel: &Kernel, directory: &Path) -> Result<()> {
+    let mut wanted = kernel_packages(kernel)?;
+    wanted.extend(closure(TOOLS)?);
+    let mut apt = Command::new("apt-get");
+    apt.current_dir(directory).args(["download", "-q"]).args(wanted);
+    command::run_quietly("downloading the guest's packages", &mut apt)
+}
+
+/// The packages of one kernel version: modules only load into the very kernel they were built for.
+fn kernel_packages(kernel: &Kernel) -> Result<Vec<String>> {
+    let Kernel { release, version } = kernel;
+    let headers = format!("linux-headers-{release}");
+    let depends = field(&headers, "Depends")?;
+    let names = depends.split([',', '|']).filter_map(|one| one.split_whitespace().next());
+    let parts = names
+        .filter(|name| name.starts_with("linux-headers-") || name.starts_with("linux-kbuild-"));
+    let mut packages: Vec<String> = parts.map(|name| format!("{name}={version}")).collect();
+    if packages.len() < 2 {
+        bail!("{headers} depends on {depends:?}: neither its common part nor linux-kbuild");
+    }
+    packages.push(format!("{headers}={version}"));
+    packages.push(format!("linux-image-{release}={version}"));
+    packages.push(format!("linux-source-{SERIES}={version}"));
+    Ok(packages)
+}
+
+/// The packages and everything that they depend on.
+fn closure(packages: &[&str]) -> Result<Vec<String>> {
+    let mut ask = Command::new("apt-cache");
+    ask.args(["depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts"]);
+    ask.args(["--no-breaks", "--no-replaces", "--no-enhances"]).args(packages);
+    let answer = command::output(&mut ask)?;
+    // Real packages stand at the beginning of a line; <virtual> ones and the relations do not count.
+    let real = answer.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_alphanumeric()));
+    let mut names: Vec<String> =
+        real.filter(|name| !name.contains(':')).map(String::from).collect();
+    names.sort_unstable();
+    names.dedup();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_is_read_from_the_metapackage() {
+        let kernel = kernel_of("linux-image-6.12.117+deb12-amd64 (= 6.12.117-1~deb12u1)").unwrap();
+        assert_eq!(kernel.release, "6.12.117+deb12-amd64");
+        assert_eq!(kernel.version, "6.12.117-1~deb12u1");
+        assert_eq!(kernel_of("linux-image-amd64"), None);
+    }
+}

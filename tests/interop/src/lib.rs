@@ -1,0 +1,65 @@
+//! What the interoperability tests share: Linux guests on a wire, and the words in which Linux maps a
+//! volume.
+//!
+//! Run by `./isthmus test SUITE`, which makes the guest's system and builds the image.
+
+use std::sync::OnceLock;
+
+use anyhow::{Context, Result, anyhow};
+use launch::guest::{self, Guest, System, Wire};
+
+/// The system that guests boot; made by the first test that wants it.
+pub fn system() -> Result<&'static System> {
+    static SYSTEM: OnceLock<Result<System, String>> = OnceLock::new();
+    let system = SYSTEM.get_or_init(|| guest::prepare().map_err(|error| format!("{error:#}")));
+    system.as_ref().map_err(|error| anyhow!("{error}"))
+}
+
+/// Two guests with soft-RoCE, 10.0.0.1 (fd00::1) and 10.0.0.2 (fd00::2), on one wire.
+pub struct Pair {
+    /// 10.0.0.1
+    pub server: Guest,
+    /// 10.0.0.2
+    pub client: Guest,
+    // Must outlive the machines.
+    _wire: Wire,
+}
+
+impl Pair {
+    /// Boots both.
+    pub fn boot(mtu: u16) -> Result<Pair> {
+        let wire = Wire::new()?;
+        let (first, second) = wire.stream();
+        let spec =
+            |name, addresses| Ok::<_, anyhow::Error>(system()?.spec(name, &[addresses], mtu));
+        let server = spec("server", "10.0.0.1/24,fd00::1/64")?.nic(first).first_mac(1);
+        let client = spec("client", "10.0.0.2/24,fd00::2/64")?.nic(second).first_mac(2);
+        let mut server = Guest::start("server", server)?;
+        let mut client = Guest::start("client", client)?;
+        for guest in [&mut server, &mut client] {
+            guest.wait_up()?;
+            guest.soft_roce()?;
+        }
+        client.sh("ping -c 1 -W 5 10.0.0.1").context("the two guests do not reach each other")?;
+        Ok(Pair { server, client, _wire: wire })
+    }
+}
+
+/// Maps a volume with Linux's rnbd-client; the block device is /dev/rnbdN, N counting from 0.
+pub fn map(
+    guest: &mut Guest,
+    session: &str,
+    path: &str,
+    volume: &str,
+    options: &str,
+) -> Result<()> {
+    let words = format!("sessname={session} path={path} device_path={volume} {options}");
+    guest.sh(&format!("echo '{words}' > /sys/class/rnbd-client/ctl/map_device"))?;
+    Ok(())
+}
+
+/// Unmaps /dev/rnbdN.
+pub fn unmap(guest: &mut Guest, number: u32) -> Result<()> {
+    guest.sh(&format!("echo normal > /sys/block/rnbd{number}/rnbd/unmap_device"))?;
+    Ok(())
+}
