@@ -4,7 +4,7 @@
 //! IPv4 options and IPv6 extension headers are nobody's fast path.
 
 /// UDP port of RoCEv2 (IANA).
-pub const ROCE_PORT: u16 = 4791;
+const ROCE_PORT: u16 = 4791;
 /// UDP port of the echo service (RFC 862).
 pub const ECHO_PORT: u16 = 7;
 

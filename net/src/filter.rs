@@ -3,7 +3,7 @@
 //!
 //! Sources: RFC 1122 section 3.2.1.3 (addresses that must not appear on the wire), RFC 4861
 //! section 6.1 and 7.1 (hop limit of neighbour discovery). Not taken: IPv4 fragments, IPv6
-//! extension headers (hence no MLD), anything but ICMP to multicast or broadcast (but DHCP).
+//! extension headers (but for queries of MLD), anything but ICMP to multicast or broadcast (but DHCP).
 
 use crate::local::Local;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,6 +22,8 @@ pub enum Kind {
     NeighbourDiscovery,
     /// The advertisement of a router on this link.
     RouterAdvertisement,
+    /// Perhaps a query for multicast listeners; nothing else with IPv6 options is taken.
+    ListenerQuery,
     /// Anything else.
     Other,
 }
@@ -64,8 +66,14 @@ fn accept_v6(packet: &[u8], local: &Local) -> Option<Kind> {
     if source.is_loopback() || destination.is_loopback() || local.has_v6(source) {
         return None;
     }
-    if source == Ipv6Addr::UNSPECIFIED || source.is_multicast() {
+    if source.is_multicast() {
         return None;
+    }
+    if source == Ipv6Addr::UNSPECIFIED {
+        // Whoever has no address yet may ask whether ours is free.
+        let icmp = packet.next_header() == IpProtocol::Icmpv6 && packet.hop_limit() == 255;
+        let asks = packet.payload().first() == Some(&Icmpv6Message::NeighborSolicit.into());
+        return (icmp && asks).then_some(Kind::NeighbourDiscovery);
     }
     match packet.next_header() {
         IpProtocol::Icmpv6 => {
@@ -78,6 +86,7 @@ fn accept_v6(packet: &[u8], local: &Local) -> Option<Kind> {
             }
         }
         IpProtocol::Udp | IpProtocol::Tcp => local.has_v6(destination).then_some(Kind::Other),
+        IpProtocol::HopByHop => Some(Kind::ListenerQuery),
         _ => None,
     }
 }

@@ -5,13 +5,15 @@
 //! every round (it returns at once when nothing is due), [`Interface::transmit`] to let frames
 //! out, [`Interface::poll_timeout`] before halting. Does not fragment, forward or send to itself.
 
+use crate::addressing::{Addressing, AddressingError};
+use crate::announce;
 use crate::filter::{self, Kind};
 use crate::link::{ETHERNET_HEADER, Link, Queue, from_smoltcp, to_smoltcp};
 use crate::local::{self, Local};
+use crate::mld::{self, Record};
 use crate::neighbour::{Resolution, Table};
-use crate::slaac::{self, Slaac};
+use crate::slaac::Slaac;
 use alloc::vec::Vec;
-use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use drivers::hal::{Instant, Packet, Port, TransmitError};
@@ -25,49 +27,6 @@ const QUEUE_DEPTH: usize = 16;
 const NEIGHBOURS: usize = 256;
 /// When to try again what smoltcp wanted to do at once and could not.
 const STALLED: Duration = Duration::from_millis(10);
-/// smoltcp's table (`iface-max-addr-count-8`) less link-local, DHCP and announced prefixes.
-const MAX_STATIC: usize = 8 - 2 - slaac::MAX_PREFIXES;
-
-/// Where an interface gets its addresses from. The link-local IPv6 address is always there.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Addressing {
-    /// Addresses with their networks, at most four.
-    pub addresses: Vec<IpCidr>,
-    /// Default routers, at most one of each family; they win over what is learnt.
-    pub gateways: Vec<IpAddr>,
-    /// Ask for an IPv4 address by DHCP (RFC 2131).
-    pub dhcp: bool,
-    /// Take IPv6 addresses and the default router from router advertisements.
-    pub slaac: bool,
-}
-
-/// Why an [`Addressing`] is not possible. The operator's mistake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddressingError {
-    /// No host can have this address.
-    NotAHost(IpAddr),
-    /// More addresses than an interface holds.
-    TooManyAddresses,
-    /// More than one gateway of a family.
-    TooManyGateways,
-    /// The gateway is in none of the interface's networks.
-    GatewayOffLink(IpAddr),
-}
-
-impl fmt::Display for AddressingError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAHost(ip) => write!(f, "{ip} cannot be the address of a host"),
-            Self::TooManyAddresses => write!(f, "more than {MAX_STATIC} addresses"),
-            Self::TooManyGateways => write!(f, "more than one gateway of a family"),
-            Self::GatewayOffLink(ip) => {
-                write!(f, "gateway {ip} is in none of the interface's networks")
-            }
-        }
-    }
-}
-
-impl core::error::Error for AddressingError {}
 
 /// What an interface counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +37,8 @@ pub struct Counters {
     pub rx_filtered: u64,
     /// Of these: lost because no answer could be queued.
     pub rx_no_room: u64,
+    /// Frames in which another station claims an address of ours.
+    pub conflicts: u64,
     /// Frames that the port took.
     pub tx_frames: u64,
     /// Frames that the port can never send.
@@ -147,7 +108,7 @@ impl Interface {
         addressing: Addressing,
         now: Instant,
     ) -> Result<(), AddressingError> {
-        check(&addressing)?;
+        addressing.check()?;
         match (addressing.dhcp, self.dhcp) {
             (true, None) => self.dhcp = Some(self.sockets.add(dhcpv4::Socket::new())),
             (false, Some(handle)) => {
@@ -177,6 +138,7 @@ impl Interface {
         if let Some(slaac) = self.slaac.as_mut().filter(|slaac| slaac.router().is_none()) {
             *slaac = Slaac::new(self.local.mac, now);
         }
+        self.tell_link();
         self.attention = true;
     }
 
@@ -188,7 +150,15 @@ impl Interface {
             return;
         };
         self.attention = true;
+        let conflict = announce::defend(frame, kind, &self.local, &mut self.queue);
+        self.counters.conflicts += u64::from(conflict);
         match kind {
+            Kind::ListenerQuery => {
+                if mld::is_query(frame) {
+                    mld::report(&self.local, Record::ModeIsExclude, &mut self.queue);
+                }
+                return;
+            }
             Kind::Arp => self.neighbours.handle_arp(frame, &self.local, now),
             Kind::NeighbourDiscovery => {
                 self.neighbours.handle_discovery(frame, &self.local, now);
@@ -301,6 +271,13 @@ impl Interface {
             }
         }
         self.neighbours.clear();
+        self.tell_link();
+    }
+
+    /// Tells the others on the link which addresses are ours.
+    fn tell_link(&mut self) {
+        announce::announce(&self.local, &mut self.queue);
+        mld::report(&self.local, Record::ChangeToExclude, &mut self.queue);
     }
 
     /// Lets queued frames out, as many as the port takes, and shows each to `sent`.
@@ -409,31 +386,4 @@ impl Interface {
         self.attention = true;
         &mut self.sockets
     }
-}
-
-fn check(addressing: &Addressing) -> Result<(), AddressingError> {
-    if addressing.addresses.len() > MAX_STATIC {
-        return Err(AddressingError::TooManyAddresses);
-    }
-    let hosts = addressing.addresses.iter().map(|cidr| cidr.address().into());
-    for ip in hosts.chain(addressing.gateways.iter().copied()) {
-        if !local::is_host(ip) {
-            return Err(AddressingError::NotAHost(ip));
-        }
-    }
-    for v4 in [true, false] {
-        if addressing.gateways.iter().filter(|ip| ip.is_ipv4() == v4).count() > 1 {
-            return Err(AddressingError::TooManyGateways);
-        }
-    }
-    for &ip in &addressing.gateways {
-        let learnt = match ip {
-            IpAddr::V4(_) => addressing.dhcp,
-            IpAddr::V6(v6) => addressing.slaac || v6.is_unicast_link_local(),
-        };
-        if !learnt && !addressing.addresses.iter().any(|c| c.contains_addr(&ip.into())) {
-            return Err(AddressingError::GatewayOffLink(ip));
-        }
-    }
-    Ok(())
 }

@@ -10,6 +10,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod addressing;
+mod announce;
 pub mod capture;
 mod classify;
 pub mod echo;
@@ -18,7 +20,9 @@ pub mod http;
 mod interface;
 mod link;
 mod local;
+mod messages;
 pub mod metrics;
+mod mld;
 mod neighbour;
 pub mod ping;
 mod slaac;
@@ -26,8 +30,9 @@ pub mod syslog;
 #[cfg(test)]
 mod testing;
 
-pub use classify::{Class, ECHO_PORT, ROCE_PORT, classify};
-pub use interface::{Addressing, AddressingError, Counters, Interface};
+pub use addressing::{Addressing, AddressingError};
+pub use classify::{Class, classify};
+pub use interface::{Counters, Interface};
 pub use local::Local;
 pub use neighbour::Resolution;
 pub use smoltcp::wire::IpCidr as Cidr;

@@ -5,16 +5,17 @@
 //! Only whoever we asked, or who asks us, gets an entry. No entry is confirmed by traffic: a
 //! queue pair keeps the address that it was connected with.
 
-use crate::link::{ETHERNET_HEADER, Queue};
+use crate::link::Queue;
 use crate::local::{self, Local};
+use crate::messages::{self, solicited_node};
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use drivers::hal::Instant;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
-    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,
-    Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv6Packet, Ipv6Repr, NdiscRepr,
+    ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, Icmpv6Packet, Icmpv6Repr, Ipv6Packet,
+    NdiscRepr,
 };
 
 /// How long an answer is good for.
@@ -210,60 +211,17 @@ fn ask_v4(ip: Ipv4Addr, local: &Local, queue: &mut Queue) {
     // The address of ours that shares most leading bits is the one on the neighbour's network.
     let near = |ours: &&Ipv4Addr| (ours.to_bits() ^ ip.to_bits()).leading_zeros();
     let Some(&source) = local.v4.iter().max_by_key(near) else { return };
-    let question = ArpRepr::EthernetIpv4 {
-        operation: ArpOperation::Request,
-        source_hardware_addr: EthernetAddress(local.mac),
-        source_protocol_addr: source,
-        target_hardware_addr: EthernetAddress([0; 6]),
-        target_protocol_addr: ip,
-    };
-    queue.push(ETHERNET_HEADER + question.buffer_len(), |frame| {
-        let mut frame = EthernetFrame::new_unchecked(frame);
-        frame.set_src_addr(EthernetAddress(local.mac));
-        frame.set_dst_addr(EthernetAddress::BROADCAST);
-        frame.set_ethertype(EthernetProtocol::Arp);
-        question.emit(&mut ArpPacket::new_unchecked(frame.payload_mut()));
-    });
+    messages::push_arp_request(queue, local.mac, source, ip);
 }
 
 fn ask_v6(ip: Ipv6Addr, local: &Local, queue: &mut Queue) {
     let near = |ours: &&Ipv6Addr| (ours.to_bits() ^ ip.to_bits()).leading_zeros();
     let Some(&source) = local.v6.iter().max_by_key(near) else { return };
-    let [.., x, y, z] = ip.octets();
-    let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | x as u16, u16::from_be_bytes([y, z]));
-    let question = NdiscRepr::NeighborSolicit {
+    let question = Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit {
         target_addr: ip,
         lladdr: Some(EthernetAddress(local.mac).into()),
-    };
-    push_icmpv6(queue, local.mac, source, group, Icmpv6Repr::Ndisc(question));
-}
-
-/// Queues an ICMPv6 message to a multicast group of this link.
-pub fn push_icmpv6(
-    queue: &mut Queue,
-    mac: [u8; 6],
-    source: Ipv6Addr,
-    group: Ipv6Addr,
-    message: Icmpv6Repr<'_>,
-) {
-    let ip = Ipv6Repr {
-        src_addr: source,
-        dst_addr: group,
-        next_header: IpProtocol::Icmpv6,
-        payload_len: message.buffer_len(),
-        hop_limit: 255,
-    };
-    queue.push(ETHERNET_HEADER + ip.buffer_len() + message.buffer_len(), |frame| {
-        let [.., a, b, c, d] = group.octets();
-        let mut frame = EthernetFrame::new_unchecked(frame);
-        frame.set_src_addr(EthernetAddress(mac));
-        frame.set_dst_addr(EthernetAddress([0x33, 0x33, a, b, c, d]));
-        frame.set_ethertype(EthernetProtocol::Ipv6);
-        let mut packet = Ipv6Packet::new_unchecked(frame.payload_mut());
-        ip.emit(&mut packet);
-        let mut icmp = Icmpv6Packet::new_unchecked(packet.payload_mut());
-        message.emit(&source, &group, &mut icmp, &ChecksumCapabilities::default());
     });
+    messages::push_icmpv6(queue, local.mac, source, solicited_node(ip), &question);
 }
 
 #[cfg(test)]

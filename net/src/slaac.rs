@@ -7,7 +7,7 @@
 
 use crate::link::Queue;
 use crate::local;
-use crate::neighbour::push_icmpv6;
+use crate::messages::push_icmpv6;
 use core::net::Ipv6Addr;
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -154,7 +154,7 @@ impl Slaac {
         if self.soliciting().is_some_and(|at| at <= now) && !queue.is_full() {
             let lladdr = Some(EthernetAddress(self.mac).into());
             let message = Icmpv6Repr::Ndisc(NdiscRepr::RouterSolicit { lladdr });
-            push_icmpv6(queue, self.mac, local::link_local(self.mac), ALL_ROUTERS, message);
+            push_icmpv6(queue, self.mac, local::link_local(self.mac), ALL_ROUTERS, &message);
             self.solicitations += 1;
             self.next_solicitation = now + RTR_SOLICITATION_INTERVAL;
         }
@@ -175,6 +175,7 @@ impl Slaac {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::messages::ALL_NODES;
     use smoltcp::wire::{IpProtocol, Ipv6Repr, NdiscPrefixInformation, NdiscRouterFlags};
     use std::vec::Vec;
 
@@ -204,9 +205,8 @@ mod tests {
             mtu: None,
             prefix_info,
         });
-        let all_nodes = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
         let mut queue = Queue::new(1, 256);
-        push_icmpv6(&mut queue, [2, 0, 0, 0, 0, 9], ROUTER, all_nodes, message);
+        push_icmpv6(&mut queue, [2, 0, 0, 0, 0, 9], ROUTER, ALL_NODES, &message);
         queue.front().unwrap().into()
     }
 

@@ -100,7 +100,7 @@ impl World {
         while self.now < end {
             self.interface.poll(self.now);
             let mut port = Collector { frames: Vec::new(), room: 64 };
-            self.interface.transmit(&mut port);
+            self.interface.transmit(&mut port, |_| ());
             self.frames += port.frames.len();
             for frame in port.frames {
                 if let Some(answer) = self.offer.and_then(|offer| serve(&frame, offer)) {

@@ -114,6 +114,27 @@ fn impossible_addressing_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn new_addresses_are_announced_and_conflicts_counted() {
+    let mut wire = pair();
+    wire.settle();
+    assert_eq!(wire.nodes[0].counters().conflicts, 0);
+    let now = wire.now;
+    wire.nodes[0].resolve(ip("10.0.0.2"), now);
+    wire.settle();
+    // A third station takes node 1's place: its announcement tells who knew that one.
+    wire.nodes.remove(1);
+    let mut successor = Interface::new(mac(3), 1500, 3, now);
+    successor.set_addressing(fixed("10.0.0.2/24"), now).unwrap();
+    wire.nodes.push(successor);
+    wire.settle();
+    assert_eq!(wire.nodes[0].neighbour(ip("10.0.0.2"), now), Some(mac(3)));
+    // And one that takes an address in use is noticed.
+    wire.nodes[1].set_addressing(fixed("10.0.0.1/24"), now).unwrap();
+    wire.settle();
+    assert_eq!(wire.nodes[0].counters().conflicts, 1);
+}
+
+#[test]
 fn waits_for_room_in_the_port() {
     let mut wire = pair();
     wire.settle();
@@ -142,6 +163,7 @@ fn noise() -> impl Strategy<Value = Vec<u8>> {
         Just(vec![8, 6, 0, 1, 8, 0, 6, 4, 0]),
         Just(vec![8, 0, 0x45, 0]),
         Just(vec![0x86, 0xdd, 0x60, 0, 0, 0, 0]),
+        Just(vec![0x86, 0xdd, 0x60, 0, 0, 0, 0, 36, 0, 1, 0xfe, 0x80]),
         any::<[u8; 2]>().prop_map(Vec::from),
     ];
     let to = prop_oneof![Just(mac(1)), Just([0xff; 6]), Just([0x33, 0x33, 0, 0, 0, 1])];

@@ -1,0 +1,107 @@
+//! The messages that we send to a link ourselves: ARP (RFC 826) and ICMPv6 to multicast groups.
+
+use crate::link::{ETHERNET_HEADER, Queue};
+use core::net::{Ipv4Addr, Ipv6Addr};
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{
+    ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,
+    Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv6Packet, Ipv6Repr,
+};
+
+/// All hosts of a link.
+pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+/// The group in which the owner of `ip` is asked for (RFC 4291 section 2.7.1).
+pub fn solicited_node(ip: Ipv6Addr) -> Ipv6Addr {
+    let [.., a, b, c] = ip.octets();
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]))
+}
+
+/// Queues an ARP request about `target`, in the name of `source`, to everybody.
+pub fn push_arp_request(queue: &mut Queue, mac: [u8; 6], source: Ipv4Addr, target: Ipv4Addr) {
+    let nobody = EthernetAddress([0; 6]);
+    push_arp(
+        queue,
+        mac,
+        ArpOperation::Request,
+        source,
+        (nobody, target),
+        EthernetAddress::BROADCAST,
+    );
+}
+
+/// Queues the answer to an ARP request about `ours`.
+pub fn push_arp_reply(
+    queue: &mut Queue,
+    mac: [u8; 6],
+    ours: Ipv4Addr,
+    target_mac: EthernetAddress,
+    target: Ipv4Addr,
+) {
+    push_arp(queue, mac, ArpOperation::Reply, ours, (target_mac, target), target_mac);
+}
+
+fn push_arp(
+    queue: &mut Queue,
+    mac: [u8; 6],
+    operation: ArpOperation,
+    source: Ipv4Addr,
+    target: (EthernetAddress, Ipv4Addr),
+    to: EthernetAddress,
+) {
+    let arp = ArpRepr::EthernetIpv4 {
+        operation,
+        source_hardware_addr: EthernetAddress(mac),
+        source_protocol_addr: source,
+        target_hardware_addr: target.0,
+        target_protocol_addr: target.1,
+    };
+    queue.push(ETHERNET_HEADER + arp.buffer_len(), |frame| {
+        let mut frame = EthernetFrame::new_unchecked(frame);
+        frame.set_src_addr(EthernetAddress(mac));
+        frame.set_dst_addr(to);
+        frame.set_ethertype(EthernetProtocol::Arp);
+        arp.emit(&mut ArpPacket::new_unchecked(frame.payload_mut()));
+    });
+}
+
+/// Queues an ICMPv6 message to a multicast group of the link.
+pub fn push_icmpv6(
+    queue: &mut Queue,
+    mac: [u8; 6],
+    source: Ipv6Addr,
+    group: Ipv6Addr,
+    message: &Icmpv6Repr<'_>,
+) {
+    let ip = Ipv6Repr {
+        src_addr: source,
+        dst_addr: group,
+        next_header: IpProtocol::Icmpv6,
+        payload_len: message.buffer_len(),
+        hop_limit: 255,
+    };
+    push_to_group(queue, mac, group, ip.buffer_len() + message.buffer_len(), |packet| {
+        let mut packet = Ipv6Packet::new_unchecked(packet);
+        ip.emit(&mut packet);
+        let mut icmp = Icmpv6Packet::new_unchecked(packet.payload_mut());
+        message.emit(&source, &group, &mut icmp, &ChecksumCapabilities::default());
+    });
+}
+
+/// Queues an IPv6 packet of `length` bytes, written by `fill`, to a multicast group.
+pub fn push_to_group(
+    queue: &mut Queue,
+    mac: [u8; 6],
+    group: Ipv6Addr,
+    length: usize,
+    fill: impl FnOnce(&mut [u8]),
+) {
+    queue.push(ETHERNET_HEADER + length, |frame| {
+        let [.., a, b, c, d] = group.octets();
+        let mut frame = EthernetFrame::new_unchecked(frame);
+        frame.set_src_addr(EthernetAddress(mac));
+        frame.set_dst_addr(EthernetAddress([0x33, 0x33, a, b, c, d]));
+        frame.set_ethertype(EthernetProtocol::Ipv6);
+        fill(frame.payload_mut());
+    });
+}
