@@ -56,7 +56,7 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
                 qemu.arg("-initrd").arg(initrd);
             }
         }
-        Boot::Disk(path) => disks.push(Disk::new(path)),
+        Boot::Disk(path) => disks.push(Disk::new(path).read_only()),
         Boot::Iso(path) => {
             qemu.arg("-cdrom").arg(path);
         }

@@ -42,7 +42,7 @@ pub enum Boot {
         /// A module or initial RAM disk.
         initrd: Option<PathBuf>,
     },
-    /// A disk image (raw, or qcow2 by its name), attached as the first virtio disk.
+    /// A disk image (raw, or qcow2 by its name), attached read-only as the first virtio disk.
     Disk(PathBuf),
     /// A CD-ROM image.
     Iso(PathBuf),

@@ -16,7 +16,7 @@ use super::{Qmp, Spec};
 use crate::command;
 
 /// How long a guest may take for anything that normally takes moments. Generous: CI machines are slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The line that the appliance prints when it serves.
 const READY: &str = " ready";
