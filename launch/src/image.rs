@@ -1,11 +1,12 @@
 //! `./isthmus image FORMAT`: packs the built appliance into an image file, with a configuration document
-//! inside if one is given. The formats are written by `images/build`.
+//! inside if one is given; and makes config disks. The formats are written by `images/build`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow, bail};
-use appliance::config::{self, slot};
+use appliance::config::{self, disk, slot};
 use clap::Args;
 use images::{Format, Parts};
 use object::{Object, ObjectSection};
@@ -19,12 +20,12 @@ const SECTION: &str = ".isthmus.config";
 /// Options of `./isthmus image`.
 #[derive(Args)]
 pub struct Options {
-    /// elf, efi, raw, qcow2 or iso
-    format: Format,
-    /// Where to write it [default: target/isthmus/isthmus.FORMAT]
+    /// elf, efi, raw (UEFI disk), qcow2 (the same), iso (BIOS and UEFI), or config-disk
+    format: Kind,
+    /// Where to write it [default: target/isthmus/isthmus.FORMAT, or config-disk.raw]
     #[arg(long)]
     output: Option<PathBuf>,
-    /// A configuration document to put into the image
+    /// A configuration document to put into it
     #[arg(long)]
     config: Option<PathBuf>,
     /// Words for the kernel command line (iso, when started by a BIOS)
@@ -32,31 +33,61 @@ pub struct Options {
     append: String,
 }
 
-/// Makes the image that was asked for; returns its path.
-pub fn image(built: &Image, options: &Options) -> Result<PathBuf> {
-    let output = match &options.output {
-        Some(path) => path.clone(),
-        None => {
-            workspace::target().join("isthmus").join(format!("isthmus.{}", options.format.name()))
-        }
-    };
-    let elf = match &options.config {
-        None => built.elf.clone(),
-        Some(document) => {
-            let directory = workspace::target().join("image");
-            fs::create_dir_all(&directory)?;
-            let elf = directory.join("configured.elf");
-            let text = fs::read_to_string(document)
-                .with_context(|| format!("could not read {}", document.display()))?;
-            fs::write(&elf, configured(&fs::read(&built.elf)?, &text)?)?;
-            elf
-        }
-    };
-    if options.format == Format::Elf && output == built.elf && elf == built.elf {
-        return Ok(output);
+/// What can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// An image of the appliance.
+    Appliance(Format),
+    /// A disk that `save` writes to. Needs no appliance.
+    ConfigDisk,
+}
+
+impl FromStr for Kind {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Kind, String> {
+        if name == "config-disk" { Ok(Kind::ConfigDisk) } else { name.parse().map(Kind::Appliance) }
     }
-    make(&elf, options.format, &options.append, &output)?;
+}
+
+/// Makes what was asked for, of the appliance that `build` builds; returns its path.
+pub fn image(options: &Options, build: impl FnOnce() -> Result<Image>) -> Result<PathBuf> {
+    let directory = workspace::target().join("isthmus");
+    fs::create_dir_all(&directory)?;
+    let document = match &options.config {
+        None => None,
+        Some(path) => {
+            let text = fs::read_to_string(path);
+            Some(text.with_context(|| format!("could not read {}", path.display()))?)
+        }
+    };
+    let output = |name: String| options.output.clone().unwrap_or(directory.join(name));
+    let Kind::Appliance(format) = options.format else {
+        let output = output("config-disk.raw".into());
+        fs::write(&output, config_disk(document.as_deref())?)
+            .with_context(|| format!("could not write {}", output.display()))?;
+        return Ok(output);
+    };
+    let output = output(format!("isthmus.{}", format.name()));
+    let elf = build()?.elf;
+    let elf = match &document {
+        None => elf,
+        Some(text) => {
+            let configured_elf = directory.join("configured.elf");
+            fs::write(&configured_elf, configured(&fs::read(&elf)?, text)?)?;
+            configured_elf
+        }
+    };
+    if output != elf {
+        make(&elf, format, &options.append, &output)?;
+    }
     Ok(output)
+}
+
+/// The contents of a config disk, with a document or empty. Refuses a document with mistakes.
+pub fn config_disk(text: Option<&str>) -> Result<Vec<u8>> {
+    text.map_or(Ok(()), refuse_mistakes)?;
+    disk::format(text).map_err(|reason| anyhow!(reason))
 }
 
 /// Packs the ELF file `elf` into an image of `format` at `output`.
@@ -68,10 +99,7 @@ pub fn make(elf: &Path, format: Format, append: &str, output: &Path) -> Result<(
 
 /// The image file `elf` with the document `text` in it. Refuses a document with mistakes.
 pub fn configured(elf: &[u8], text: &str) -> Result<Vec<u8>> {
-    if let Err(problems) = config::check(text.as_bytes()) {
-        let list: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        bail!("the document has mistakes:\n{}", list.join("\n"));
-    }
+    refuse_mistakes(text)?;
     let section = object::File::parse(elf)
         .ok()
         .and_then(|file| file.section_by_name(SECTION)?.file_range())
@@ -82,6 +110,14 @@ pub fn configured(elf: &[u8], text: &str) -> Result<Vec<u8>> {
     let room = room.with_context(|| format!("the section {SECTION} is too short"))?;
     slot::write(room, 1, text).map_err(|reason| anyhow!(reason))?;
     Ok(configured)
+}
+
+fn refuse_mistakes(text: &str) -> Result<()> {
+    if let Err(problems) = config::check(text.as_bytes()) {
+        let list: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        bail!("the document has mistakes:\n{}", list.join("\n"));
+    }
+    Ok(())
 }
 
 /// Builds the UEFI program that carries `elf`.

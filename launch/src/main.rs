@@ -36,7 +36,7 @@ enum Verb {
         #[arg(value_parser = clap::builder::PossibleValuesParser::new(bench::SUITES))]
         suites: Vec<String>,
     },
-    /// Pack the image: elf, efi, raw, qcow2 (UEFI disks) or iso (BIOS and UEFI)
+    /// Pack the image into a file that boots, or make a config disk
     Image(image::Options),
     /// Check a configuration document
     Check {
@@ -65,7 +65,7 @@ fn carry_out(command: Verb) -> Result<()> {
         Verb::Test(options) => test::test(&options),
         Verb::Bench { suites } => bench::bench(&built(&[Purpose::Run], false)?, &suites),
         Verb::Image(options) => {
-            let path = image::image(&built(&[Purpose::Images], false)?, &options)?;
+            let path = image::image(&options, || built(&[Purpose::Images], false))?;
             println!("{}", path.display());
             Ok(())
         }

@@ -3,14 +3,14 @@
 use std::fs::{self, File};
 use std::io::{BufRead, IsTerminal};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::build::Image;
 use crate::qemu::{Disk, Machine, Nic, Spec, Vm, accelerator, free_port};
-use crate::{http, progress, terminal, workspace};
+use crate::{http, image, progress, terminal, workspace};
 
 /// The gateway of QEMU's user networking, which answers pings.
 const GATEWAY: &str = "10.0.2.2";
@@ -66,7 +66,8 @@ pub fn run(image: &Image, options: &Options) -> Result<()> {
         .memory(options.memory)
         .cpus(options.cpus)
         .nic(Nic::User { forwards: vec![("tcp", port, 80)] })
-        .disk(Disk::new(disk));
+        .disk(Disk::new(disk))
+        .disk(Disk::new(config_disk()?));
     if !options.tcg {
         spec = spec.accelerator(accelerator(&image.elf));
     }
@@ -131,20 +132,29 @@ fn script(vm: &mut Vm) -> Result<()> {
     Ok(())
 }
 
-/// The scratch disk, which keeps its contents from run to run.
+/// The scratch disk, a sparse file that keeps its contents from run to run.
 fn scratch_disk() -> Result<PathBuf> {
-    let directory = workspace::target().join("run");
-    fs::create_dir_all(&directory)?;
-    let path = directory.join("disk.raw");
-    create_sparse(&path, SCRATCH)?;
+    let path = kept("disk.raw")?;
+    if !path.exists() {
+        let file = File::create(&path).and_then(|file| file.set_len(SCRATCH));
+        file.with_context(|| format!("could not create {}", path.display()))?;
+    }
     Ok(path)
 }
 
-/// Creates a file of `size` bytes that takes no space, unless it is there.
-pub fn create_sparse(path: &Path, size: u64) -> Result<()> {
-    if path.exists() {
-        return Ok(());
+/// The disk that `save` writes to, kept from run to run as well.
+fn config_disk() -> Result<PathBuf> {
+    let path = kept("config-disk.raw")?;
+    if !path.exists() {
+        fs::write(&path, image::config_disk(None)?)
+            .with_context(|| format!("could not create {}", path.display()))?;
     }
-    let file = File::create(path).and_then(|file| file.set_len(size));
-    file.with_context(|| format!("could not create {}", path.display()))
+    Ok(path)
+}
+
+/// The path of a file that belongs to `./isthmus run`.
+fn kept(name: &str) -> Result<PathBuf> {
+    let directory = workspace::target().join("run");
+    fs::create_dir_all(&directory)?;
+    Ok(directory.join(name))
 }

@@ -48,7 +48,11 @@ enum Needs {
 const SUITES: &[Suite] = &[
     Suite { name: "unit", target: None, needs: Needs::Nothing },
     boot_suite("boot", Needs::Image),
+    boot_suite("console", Needs::Image),
     boot_suite("net", Needs::Image),
+    boot_suite("config", Needs::Image),
+    boot_suite("disk", Needs::Image),
+    boot_suite("save", Needs::Image),
     boot_suite("matrix", Needs::Formats),
 ];
 

@@ -59,8 +59,7 @@ fn story(way: Way, machine: Machine, memory: u32, cpus: u32) -> Result<()> {
         Way::Qcow2 => Spec::new(Boot::Disk(named_file("ISTHMUS_QCOW2")?)).firmware(Firmware::Ovmf),
     };
     let mut vm = boot(spec.machine(machine).memory(memory).cpus(cpus))?;
-    let loops = vm.run("show loops --json")?.json()?;
-    let running = loops.as_array().map_or(0, Vec::len);
-    ensure!(running == cpus as usize, "{running} loops on {cpus} CPUs: {loops}");
+    let version = vm.run("show version --json")?.json()?;
+    ensure!(version["cpus"] == cpus, "not {cpus} CPUs: {version}");
     Ok(())
 }

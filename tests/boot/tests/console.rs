@@ -1,0 +1,117 @@
+//! The console as a person, a script and a mad sender use it.
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use boot_tests::peer::Peer;
+use boot_tests::{boot, spec};
+use launch::qemu::{Nic, Vm};
+
+const APPLIANCE: &str = "10.9.0.1";
+
+#[test]
+fn a_script_of_plain_lines_is_answered_line_by_line() -> Result<()> {
+    let mut vm = boot(spec()?)?;
+    vm.serial.send(b"show version\nshow memory\r\nshow log\r")?;
+    for wanted in ["hostname", "arena", "isthmus> "] {
+        vm.wait_for(wanted)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn every_show_has_a_json_form() -> Result<()> {
+    let mut vm = boot(spec()?.nic(Nic::user()))?;
+    for topic in ["interfaces", "disks", "volumes", "memory", "loops", "log", "config", "version"] {
+        vm.run(&format!("show {topic} --json"))?.json()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_unknown_command_is_answered_with_the_nearest() -> Result<()> {
+    let mut vm = boot(spec()?)?;
+    vm.run("shwo version")?.contains("error")?.contains("show")?;
+    Ok(())
+}
+
+#[test]
+fn tab_completes_and_the_arrow_recalls() -> Result<()> {
+    let mut vm = boot(spec()?)?;
+    vm.run("sho\tver\t")?.contains("hostname")?;
+    vm.run("\x1b[A")?.contains("hostname")?;
+    Ok(())
+}
+
+#[test]
+fn control_keys_edit_the_line() -> Result<()> {
+    let mut vm = boot(spec()?)?;
+    vm.run("rubbish\x15show version")?.contains("hostname")?;
+    vm.run("show rubbish\x17version")?.contains("hostname")?;
+    vm.serial.send(b"poweroff\x03")?; // Ctrl-C: not carried out
+    vm.wait_for("isthmus> ")?;
+    vm.run("show version")?.contains("hostname")?;
+    Ok(())
+}
+
+#[test]
+fn a_line_of_64_kib_is_refused_with_one_message() -> Result<()> {
+    let mut vm = boot(spec()?)?;
+    let reply = vm.run(&"x".repeat(64 << 10))?;
+    let refusals = reply.text.matches("ignored").count();
+    ensure!(refusals == 1, "{refusals} refusals:\n{}", reply.text);
+    vm.run("show version")?.contains("hostname")?;
+    Ok(())
+}
+
+#[test]
+fn noise_leaves_the_console_usable() -> Result<()> {
+    let mut vm = boot(spec()?)?;
+    let noise: Vec<u8> = noise(100_000).collect();
+    vm.serial.send(&noise)?;
+    usable(&mut vm)
+}
+
+#[test]
+fn ten_megabytes_of_paste_do_not_disturb_the_data_path() -> Result<()> {
+    let mut peer = Peer::new(&["10.9.0.2/24"])?;
+    let settings = format!("isthmus.net.0.address={APPLIANCE}/24 isthmus.services.udp_echo=true");
+    let mut vm = boot(spec()?.nic(peer.nic()).append(&settings))?;
+    peer.echo(APPLIANCE, b"warm up")?;
+
+    let mut sender = vm.serial.sender()?;
+    sender.set_write_timeout(None)?;
+    let paste = std::thread::spawn(move || {
+        let line = [&[b'y'; 79][..], b"\r"].concat();
+        (0..10 << 20).step_by(line.len()).try_for_each(|_| sender.write_all(&line))
+    });
+    let (mut echoes, mut slowest) = (0, Duration::ZERO);
+    while !paste.is_finished() {
+        slowest = slowest.max(peer.echo(APPLIANCE, &[7; 64])?);
+        echoes += 1;
+        // What the console answers must be taken, or it would wait for us.
+        vm.serial.take(Duration::ZERO);
+    }
+    paste.join().ok().context("the paste ended early")??;
+    ensure!(echoes > 100, "only {echoes} echoes while 10 MB were pasted");
+    ensure!(slowest < Duration::from_secs(1), "an echo took {slowest:?} during the paste");
+    usable(&mut vm)
+}
+
+/// Ends whatever line there is, then asks something.
+fn usable(vm: &mut Vm) -> Result<()> {
+    vm.serial.send(b"\x03\r")?;
+    while vm.serial.take(Duration::from_millis(500)).is_some_and(|text| !text.is_empty()) {}
+    vm.run("show version")?.contains("hostname")?;
+    Ok(())
+}
+
+/// The same bytes every time, without those that a line of noise could turn into `reboot`.
+fn noise(length: usize) -> impl Iterator<Item = u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    std::iter::repeat_with(move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    })
+    .take(length)
+}
