@@ -81,7 +81,9 @@ mod tests {
             (Value::Bool(a), serde_json::Value::Bool(b)) => a == b,
             (Value::Number(a) | Value::Bytes(a), b) => b.as_u64() == Some(*a),
             (Value::Float(a), serde_json::Value::Null) => !a.is_finite(),
-            (Value::Float(a), b) => b.as_f64().is_some_and(|b| (b - a).abs() <= a.abs() * 1e-15),
+            (Value::Float(a), b) => {
+                b.as_f64().is_some_and(|b| (b - a).abs() <= a.abs() * 1e-15 + 1e-300)
+            }
             (Value::Text(a), serde_json::Value::String(b)) => a == b,
             (Value::List(a), serde_json::Value::Array(b)) => {
                 a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
