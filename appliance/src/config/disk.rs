@@ -69,6 +69,8 @@ pub struct ConfigDisk {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
+    /// Nothing to ask of a disk of this shape: it is no config disk.
+    GiveUp,
     ReadHeader,
     ReadSlot(usize),
     Flush,
@@ -79,19 +81,18 @@ const LOAD: &[Step] = &[Step::ReadHeader, Step::ReadSlot(0), Step::ReadSlot(1)];
 const SAVE: &[Step] = &[Step::Flush, Step::WriteSpareSlot, Step::Flush];
 
 impl ConfigDisk {
-    /// Starts looking at a disk of this shape. None if it cannot be a config disk, or if the arena
-    /// has not the 16 KiB that a slot takes.
+    /// Starts looking at a disk of this shape. None if the arena has not the 16 KiB that a slot
+    /// takes.
     pub fn new(geometry: Geometry, arena: &mut Arena) -> Option<ConfigDisk> {
         let block = geometry.logical_block as usize;
         let fits = geometry.sectors >= ((SLOTS[1] + SLOT_LEN) / SECTOR) as u64
             && block.is_power_of_two()
             && (SECTOR..=HEADER_LEN).contains(&block)
             && geometry.max_transfer as usize >= HEADER_LEN;
-        let buffer = if fits { arena.alloc(SLOT_LEN, HEADER_LEN)? } else { return None };
         Some(ConfigDisk {
             geometry,
-            buffer,
-            steps: LOAD,
+            buffer: arena.alloc(SLOT_LEN, HEADER_LEN)?,
+            steps: if fits { LOAD } else { &[Step::GiveUp] },
             done: 0,
             in_flight: false,
             current: None,
@@ -138,7 +139,7 @@ impl ConfigDisk {
                 if self.done < self.extent(step).1 {
                     continue;
                 }
-            } else if step != Step::Flush || self.has_volatile_cache() {
+            } else if self.is_asked_of_disk(step) {
                 match disk.submit(&self.request(step)) {
                     Ok(()) => disk.flush_queue(),
                     Err(SubmitError::Full) => return None,
@@ -155,8 +156,12 @@ impl ConfigDisk {
         }
     }
 
-    fn has_volatile_cache(&self) -> bool {
-        self.geometry.features.contains(Features::VOLATILE_CACHE)
+    fn is_asked_of_disk(&self, step: Step) -> bool {
+        match step {
+            Step::GiveUp => false,
+            Step::Flush => self.geometry.features.contains(Features::VOLATILE_CACHE),
+            Step::ReadHeader | Step::ReadSlot(_) | Step::WriteSpareSlot => true,
+        }
     }
 
     /// The slot that the next save writes to.
@@ -170,7 +175,7 @@ impl ConfigDisk {
             Step::ReadHeader => (0, HEADER_LEN),
             Step::ReadSlot(slot) => (SLOTS[slot], SLOT_LEN),
             Step::WriteSpareSlot => (SLOTS[self.spare()], SLOT_LEN),
-            Step::Flush => (0, 0),
+            Step::GiveUp | Step::Flush => (0, 0),
         }
     }
 
@@ -184,7 +189,7 @@ impl ConfigDisk {
             operation: match step {
                 Step::ReadHeader | Step::ReadSlot(_) => Operation::Read,
                 Step::WriteSpareSlot => Operation::Write,
-                Step::Flush => Operation::Flush,
+                Step::GiveUp | Step::Flush => Operation::Flush,
             },
             sector: ((start + self.done) / SECTOR) as u64,
             data: self.buffer.slice(self.done, len).expect("the buffer holds a slot"),
@@ -193,6 +198,7 @@ impl ConfigDisk {
 
     fn finish(&mut self, step: Step) -> Option<Event> {
         match step {
+            Step::GiveUp => return Some(Event::NotAConfigDisk),
             Step::ReadHeader => {
                 let mut magic = [0; MAGIC.len()];
                 self.buffer.read(0, &mut magic).expect("the buffer holds a slot");

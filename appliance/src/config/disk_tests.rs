@@ -159,7 +159,9 @@ fn other_disks_are_left_alone() {
     let small = Geometry { sectors: 95, ..disk.geometry };
     let coarse = Geometry { logical_block: 8192, ..disk.geometry };
     for geometry in [small, coarse] {
-        assert!(ConfigDisk::new(geometry, &mut Arena::on_heap(1 << 16)).is_none());
+        let mut engine = ConfigDisk::new(geometry, &mut Arena::on_heap(1 << 16)).unwrap();
+        assert_eq!(finish(&mut engine, &mut disk), Event::NotAConfigDisk);
+        assert_eq!(disk.completed, 1);
     }
 }
 

@@ -1,5 +1,7 @@
 //! The line editor. It draws with nothing but characters, spaces and backspaces (and one escape
-//! sequence for Ctrl-L), so that it works on any terminal and in the log of a script.
+//! sequence for Ctrl-L), so that it works on any terminal and in the log of a script. It does not
+//! know how wide the terminal is: where a line wraps, editing its first row may look wrong, though
+//! what is entered is right.
 
 use super::keys::{Decoder, Key};
 use super::output::Output;

@@ -235,6 +235,50 @@ fn a_paste_costs_bounded_memory_and_work() {
     assert!(rest.len() > 9 << 20, "input waits for output");
 }
 
+/// A serial port with a FIFO of 16 bytes each way.
+#[derive(Default)]
+struct Serial {
+    typed: VecDeque<u8>,
+    shown: Vec<u8>,
+}
+
+impl Machine for Serial {
+    fn now(&self) -> Instant {
+        Instant::ZERO
+    }
+    fn halt_until(&mut self, _: Option<Instant>, _: &mut dyn FnMut() -> bool) {}
+    fn console_read(&mut self, into: &mut [u8]) -> usize {
+        let count = into.len().min(16).min(self.typed.len());
+        into.iter_mut().zip(self.typed.drain(..count)).for_each(|(place, byte)| *place = byte);
+        count
+    }
+    fn console_write(&mut self, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(16);
+        self.shown.extend(&bytes[..count]);
+        count
+    }
+    fn unix_seconds(&self) -> u64 {
+        0
+    }
+    fn power_off(&mut self, _: u8) -> ! {
+        unreachable!("the console asks the system")
+    }
+    fn reboot(&mut self) -> ! {
+        unreachable!("the console asks the system")
+    }
+}
+
+#[test]
+fn a_serial_port_is_served_until_nothing_is_left_to_do() {
+    let (mut appliance, mut console) = (Appliance::default(), Console::default());
+    let typed = b"help\r".repeat(100).into();
+    let mut serial = Serial { typed, ..Serial::default() };
+    while pump(&mut console, &mut serial, &mut appliance) {}
+    assert!(!console.is_busy() && serial.typed.is_empty());
+    let shown = String::from_utf8(serial.shown).unwrap();
+    assert_eq!(shown.matches("isthmus> help\r\nhelp ").count(), 100);
+}
+
 proptest! {
     #[test]
     fn noise_never_panics_and_ctrl_c_gets_the_prompt_back(
