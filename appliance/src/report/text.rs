@@ -1,8 +1,12 @@
-//! Reports as text: a list of objects is a table, an object is a block of `name  value` lines.
+//! Reports as text: a list of objects is a table, an object is a block of `name  value` lines. A
+//! table that is too wide, or has more in a cell than fits on a line, is shown as blocks.
 
 use super::Value;
 use core::fmt::Write as _;
 use std::borrow::Cow;
+
+/// Widest table in columns.
+const WIDEST: usize = 100;
 
 /// Appends `value` with every line indented by `indent` columns.
 pub fn write(out: &mut String, value: &Value, indent: usize) {
@@ -33,50 +37,66 @@ fn write_block(out: &mut String, entries: &[(Cow<'static, str>, Value)], indent:
     }
 }
 
+type Entries = [(Cow<'static, str>, Value)];
+
+fn entries(value: &Value) -> Option<&Entries> {
+    match value {
+        Value::Object(entries) => Some(entries),
+        _ => None,
+    }
+}
+
 fn write_table(out: &mut String, items: &[Value], indent: usize) {
-    let rows: Vec<&[(Cow<'static, str>, Value)]> = items
-        .iter()
-        .map(|item| match item {
-            Value::Object(entries) => entries.as_slice(),
-            _ => &[],
-        })
-        .collect();
-    let mut columns: Vec<&str> = Vec::new();
-    for (key, _) in rows.iter().copied().flatten() {
-        if !columns.contains(&key.as_ref()) {
-            columns.push(key);
+    let rows: Vec<&Entries> = items.iter().filter_map(entries).collect();
+    let mut names: Vec<&str> = Vec::new();
+    for (name, _) in rows.iter().copied().flatten() {
+        if !names.contains(&name.as_ref()) {
+            names.push(name);
         }
     }
-    let at = |row: &[(Cow<'static, str>, Value)], column: &str| {
-        row.iter().find(|(k, _)| k == column).map_or(Value::None, |(_, v)| v.clone())
-    };
-    let table: Vec<Vec<Value>> =
-        rows.iter().map(|row| columns.iter().map(|c| at(row, c)).collect()).collect();
-    let cells: Vec<Vec<String>> = table.iter().map(|row| row.iter().map(cell).collect()).collect();
-    let width = |i: usize, name: &str| {
-        let longest = cells.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
-        longest.max(name.chars().count())
-    };
-    let widths: Vec<usize> = columns.iter().enumerate().map(|(i, c)| width(i, c)).collect();
-    let numeric = |i: usize| {
-        let number = |v: &Value| {
-            matches!(v, Value::None | Value::Number(_) | Value::Float(_) | Value::Bytes(_))
-        };
-        table.iter().all(|row| number(&row[i]))
-    };
-    let write_row = |out: &mut String, row: &[String]| {
-        let mut text = String::new();
-        for (i, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-            let gap = if i > 0 { "  " } else { "" };
-            let _ = match numeric(i) {
-                true => write!(text, "{gap}{cell:>width$}"),
-                false => write!(text, "{gap}{cell:width$}"),
-            };
+    let columns: Vec<Column<'_>> = names.iter().map(|name| Column::new(name, &rows)).collect();
+    let width = columns.iter().map(|c| c.width + 2).sum::<usize>();
+    if width > WIDEST + 2 || rows.iter().copied().flatten().any(|(_, value)| !is_cell(value)) {
+        for (i, row) in rows.iter().enumerate() {
+            out.push_str(if i > 0 { "\n" } else { "" });
+            write_block(out, row, indent);
         }
-        line(out, text.trim_end(), indent);
-    };
-    write_row(out, &columns.iter().map(|c| (*c).to_string()).collect::<Vec<_>>());
-    cells.iter().for_each(|row| write_row(out, row));
+        return;
+    }
+    let header = columns.iter().map(|c| c.pad(c.name)).collect::<Vec<_>>().join("  ");
+    line(out, header.trim_end(), indent);
+    for i in 0..rows.len() {
+        let row = columns.iter().map(|c| c.pad(&c.cells[i])).collect::<Vec<_>>().join("  ");
+        line(out, row.trim_end(), indent);
+    }
+}
+
+struct Column<'a> {
+    name: &'a str,
+    /// One per row.
+    cells: Vec<String>,
+    /// Characters of the longest cell or the name.
+    width: usize,
+    /// Whether it holds numbers only, which stand to the right.
+    numeric: bool,
+}
+
+impl<'a> Column<'a> {
+    fn new(name: &'a str, rows: &[&Entries]) -> Column<'a> {
+        let find = |row: &Entries| row.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone());
+        let values: Vec<Value> = rows.iter().map(|row| find(row).unwrap_or(Value::None)).collect();
+        let cells: Vec<String> = values.iter().map(cell).collect();
+        let width = cells.iter().map(|c| c.chars().count()).chain([name.len()]).max();
+        let numeric = values.iter().all(|v| {
+            matches!(v, Value::None | Value::Number(_) | Value::Float(_) | Value::Bytes(_))
+        });
+        Column { name, cells, width: width.unwrap_or(0), numeric }
+    }
+
+    fn pad(&self, text: &str) -> String {
+        let width = self.width;
+        if self.numeric { format!("{text:>width$}") } else { format!("{text:width$}") }
+    }
 }
 
 /// Whether a value is shown on the line of its name.
@@ -129,6 +149,15 @@ net0  1500  10.0.0.1/24, fe80::1/64
 n     9000  -
 ";
         assert_eq!(table.to_text(), expected);
+    }
+
+    #[test]
+    fn what_does_not_fit_into_a_table_is_shown_as_blocks() {
+        let row = |n: u8| Value::list([Value::object([("n", n.into())])]);
+        let nested = Value::list([1, 2].map(|n| Value::object([("id", n.into()), ("in", row(n))])));
+        assert_eq!(nested.to_text(), "id  1\nin:\n  n\n  1\n\nid  2\nin:\n  n\n  2\n");
+        let wide = Value::list([Value::object([("text", "x".repeat(120).into())])]);
+        assert_eq!(wide.to_text(), format!("text  {}\n", "x".repeat(120)));
     }
 
     #[test]
