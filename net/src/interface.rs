@@ -10,7 +10,7 @@ use crate::announce;
 use crate::filter::{self, Kind};
 use crate::link::{ETHERNET_HEADER, Link, Queue, from_smoltcp, to_smoltcp};
 use crate::local::{self, Local};
-use crate::mld::{self, Record};
+use crate::mld::{self, Occasion};
 use crate::neighbour::{Resolution, Table};
 use crate::slaac::Slaac;
 use alloc::vec::Vec;
@@ -154,8 +154,8 @@ impl Interface {
         self.counters.conflicts += u64::from(conflict);
         match kind {
             Kind::ListenerQuery => {
-                if mld::is_query(frame) {
-                    mld::report(&self.local, Record::ModeIsExclude, &mut self.queue);
+                if let Some(occasion) = mld::query(frame) {
+                    mld::report(&self.local, occasion, &mut self.queue);
                 }
                 return;
             }
@@ -277,7 +277,7 @@ impl Interface {
     /// Tells the others on the link which addresses are ours.
     fn tell_link(&mut self) {
         announce::announce(&self.local, &mut self.queue);
-        mld::report(&self.local, Record::ChangeToExclude, &mut self.queue);
+        mld::report(&self.local, Occasion::Joined, &mut self.queue);
     }
 
     /// Lets queued frames out, as many as the port takes, and shows each to `sent`.

@@ -1,8 +1,9 @@
 //! Tells switches that listen in on multicast (MLD snooping) which groups we want: those in which
 //! our IPv6 addresses are asked for. Without this, behind such a switch nobody finds us.
 //!
-//! Multicast Listener Discovery version 2, the host's part (RFC 3810 sections 5 and 6), with
-//! one simplification: a query is answered at once and about all groups. Does not speak version 1.
+//! Multicast Listener Discovery, the host's part: version 2 (RFC 3810 sections 5 and 6), and
+//! version 1 (RFC 2710 section 3) towards those who ask in it, as Linux's bridge does unless told
+//! otherwise. One simplification: a query is answered at once and about all groups.
 
 use crate::link::Queue;
 use crate::local::{self, Local};
@@ -11,60 +12,90 @@ use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 use smoltcp::wire::{EthernetFrame, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv6Packet, Ipv6Repr};
 
-/// Where reports go: all routers that speak version 2.
+/// Where reports of version 2 go: all routers that speak it.
 const ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
 /// Hop-by-hop options: ICMPv6 follows, 8 bytes in all; Router Alert of MLD (RFC 2711), padding.
 const HOP_BY_HOP: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
-/// Type, code, checksum, reserved, number of records.
+/// A message of version 1: type, code, checksum, delay, reserved, group.
+const VERSION1: usize = 24;
+const VERSION1_REPORT: u8 = 131;
+/// The shortest query of version 2 (RFC 3810 section 8.1).
+const VERSION2_QUERY: usize = 28;
+/// A report of version 2: type, code, checksum, reserved, number of records; then these.
 const HEADER: usize = 8;
 /// Type, auxiliary length, number of sources, group.
 const RECORD: usize = 20;
 
-/// What a record says.
+/// Why there is something to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record {
-    /// We listen (all sources): the answer to a query.
-    ModeIsExclude = 2,
+pub enum Occasion {
     /// We listen from now on.
-    ChangeToExclude = 4,
+    Joined,
+    /// We were asked in version 1.
+    Query1,
+    /// We were asked in version 2.
+    Query2,
 }
 
 /// Queues a report about the groups of all our addresses.
-pub fn report(local: &Local, record: Record, queue: &mut Queue) {
+pub fn report(local: &Local, occasion: Occasion, queue: &mut Queue) {
+    /// Record types: we listen to all sources, and we begin to.
+    const MODE_IS_EXCLUDE: u8 = 2;
+    const CHANGE_TO_EXCLUDE: u8 = 4;
     let mut groups: Vec<Ipv6Addr> = local.v6.iter().map(|&ip| solicited_node(ip)).collect();
     groups.sort_unstable();
     groups.dedup();
+    let record = match occasion {
+        Occasion::Query1 => {
+            for group in groups {
+                push(local, group, VERSION1, queue, |icmp| {
+                    icmp[0] = VERSION1_REPORT;
+                    icmp[8..].copy_from_slice(&group.octets());
+                });
+            }
+            return;
+        }
+        Occasion::Query2 => MODE_IS_EXCLUDE,
+        Occasion::Joined => CHANGE_TO_EXCLUDE,
+    };
+    push(local, ROUTERS, HEADER + groups.len() * RECORD, queue, |icmp| {
+        icmp[0] = Icmpv6Message::MldReport.into();
+        icmp[7] = groups.len() as u8;
+        for (to, group) in icmp[HEADER..].chunks_exact_mut(RECORD).zip(&groups) {
+            to[0] = record;
+            to[4..].copy_from_slice(&group.octets());
+        }
+    });
+}
+
+/// Queues a message of `length` bytes to `group`; `fill` writes it, less the checksum.
+fn push(
+    local: &Local,
+    group: Ipv6Addr,
+    length: usize,
+    queue: &mut Queue,
+    fill: impl FnOnce(&mut [u8]),
+) {
     let source = local::link_local(local.mac);
-    let icmp_length = HEADER + groups.len() * RECORD;
     let ip = Ipv6Repr {
         src_addr: source,
-        dst_addr: ROUTERS,
+        dst_addr: group,
         next_header: IpProtocol::HopByHop,
-        payload_len: HOP_BY_HOP.len() + icmp_length,
+        payload_len: HOP_BY_HOP.len() + length,
         hop_limit: 1,
     };
-    let length = ip.buffer_len() + ip.payload_len;
-    messages::push_to_group(queue, local.mac, ROUTERS, length, |packet| {
+    messages::push_to_group(queue, local.mac, group, ip.buffer_len() + ip.payload_len, |packet| {
         let mut packet = Ipv6Packet::new_unchecked(packet);
         ip.emit(&mut packet);
         let (options, icmp) = packet.payload_mut().split_at_mut(HOP_BY_HOP.len());
         options.copy_from_slice(&HOP_BY_HOP);
-        icmp[0] = Icmpv6Message::MldReport.into();
-        icmp[7] = groups.len() as u8;
-        for (to, group) in icmp[HEADER..].chunks_exact_mut(RECORD).zip(&groups) {
-            to[0] = record as u8;
-            to[4..].copy_from_slice(&group.octets());
-        }
-        Icmpv6Packet::new_unchecked(icmp).fill_checksum(&source, &ROUTERS);
+        fill(icmp);
+        Icmpv6Packet::new_unchecked(icmp).fill_checksum(&source, &group);
     });
 }
 
-/// Whether the frame is a query of this link, with a checksum that is right.
-pub fn is_query(frame: &[u8]) -> bool {
-    query(frame).is_some()
-}
-
-fn query(frame: &[u8]) -> Option<()> {
+/// What the frame asks, if it is a query of this link with a checksum that is right.
+pub fn query(frame: &[u8]) -> Option<Occasion> {
     let ethernet = EthernetFrame::new_checked(frame).ok()?;
     let ip = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
     let (source, destination) = (ip.src_addr(), ip.dst_addr());
@@ -74,11 +105,18 @@ fn query(frame: &[u8]) -> Option<()> {
     }
     let options = ip.payload().first_chunk::<2>()?;
     let length = (usize::from(options[1]) + 1) * 8;
-    let icmp = Icmpv6Packet::new_checked(ip.payload().get(length..)?).ok()?;
-    let query = options[0] == u8::from(IpProtocol::Icmpv6)
+    let icmp = ip.payload().get(length..)?;
+    let occasion = match icmp.len() {
+        VERSION1 => Occasion::Query1,
+        VERSION2_QUERY.. => Occasion::Query2,
+        _ => return None,
+    };
+    // Long enough for what is read here; smoltcp's own check knows version 2 only.
+    let icmp = Icmpv6Packet::new_unchecked(icmp);
+    let good = options[0] == u8::from(IpProtocol::Icmpv6)
         && icmp.msg_type() == Icmpv6Message::MldQuery
         && icmp.verify_checksum(&source, &destination);
-    query.then_some(())
+    good.then_some(occasion)
 }
 
 #[cfg(test)]
@@ -91,7 +129,7 @@ mod tests {
         let (one, two) = ("fe80::1:2:3".parse().unwrap(), "2001:db8::2:3".parse().unwrap());
         let local = Local { mac: OUR_MAC, v4: [].into(), v6: [one, two].into() };
         let mut queue = Queue::new(1, 200);
-        report(&local, Record::ChangeToExclude, &mut queue);
+        report(&local, Occasion::Joined, &mut queue);
         let frame = queue.front().unwrap();
         assert_eq!(frame[..6], [0x33, 0x33, 0, 0, 0, 0x16]);
         let ip = Ipv6Packet::new_checked(&frame[14..]).unwrap();
@@ -103,42 +141,60 @@ mod tests {
         assert_eq!(ip.payload()[12..], expected, "one record");
     }
 
-    /// A general query as Linux's bridge sends it.
-    fn general_query(hop_limit: u8) -> Vec<u8> {
-        let source = local::link_local(PEER_MAC);
-        let ip = Ipv6Repr {
-            src_addr: source,
-            dst_addr: messages::ALL_NODES,
-            next_header: IpProtocol::HopByHop,
-            payload_len: 8 + 28,
-            hop_limit,
-        };
+    #[test]
+    fn whoever_asks_in_version_1_is_answered_in_it() {
+        let local = Local { mac: OUR_MAC, v4: [].into(), v6: [local::link_local(OUR_MAC)].into() };
+        let mut queue = Queue::new(2, 200);
+        report(&local, Occasion::Query1, &mut queue);
+        let group = solicited_node(local.v6[0]);
+        let frame = queue.front().unwrap();
+        let ip = Ipv6Packet::new_checked(&frame[14..]).unwrap();
+        assert_eq!(ip.dst_addr(), group);
+        assert_eq!((ip.payload()[8], &ip.payload()[16..]), (131, &group.octets()[..]));
+    }
+
+    /// A general query to all nodes, of `length` bytes.
+    fn general_query(hop_limit: u8, length: usize) -> Vec<u8> {
         let mut queue = Queue::new(1, 200);
-        messages::push_to_group(&mut queue, PEER_MAC, ip.dst_addr, 40 + 36, |packet| {
-            let mut packet = Ipv6Packet::new_unchecked(packet);
-            ip.emit(&mut packet);
-            let (options, icmp) = packet.payload_mut().split_at_mut(8);
-            options.copy_from_slice(&HOP_BY_HOP);
+        let querier = Local { mac: PEER_MAC, ..Local::default() };
+        push(&querier, messages::ALL_NODES, length, &mut queue, |icmp| {
             icmp[0] = 130;
             icmp[4..6].copy_from_slice(&10_000u16.to_be_bytes());
-            Icmpv6Packet::new_unchecked(icmp).fill_checksum(&source, &messages::ALL_NODES);
         });
-        queue.front().unwrap().into()
+        let mut frame: Vec<u8> = queue.front().unwrap().into();
+        frame[21] = hop_limit;
+        frame
     }
 
     #[test]
     fn queries_are_told_from_what_only_looks_like_one() {
-        let good = general_query(1);
-        assert!(is_query(&good));
-        assert!(!is_query(&general_query(64)), "from another link");
+        assert_eq!(query(&general_query(1, 24)), Some(Occasion::Query1));
+        let good = general_query(1, 28);
+        assert_eq!(query(&good), Some(Occasion::Query2));
+        assert_eq!(query(&general_query(64, 28)), None, "from another link");
+        assert_eq!(query(&general_query(1, 26)), None, "of no version");
         for at in [20, 54, 55, 62, 64, 70] {
             let mut bad = good.clone();
             bad[at] ^= 0x40;
-            assert!(!is_query(&bad), "byte {at}");
+            assert_eq!(query(&bad), None, "byte {at}");
         }
         for length in 0..good.len() {
-            assert!(!is_query(&good[..length]));
+            assert_eq!(query(&good[..length]), None);
         }
-        assert!(!is_query(&[0; 100]));
+    }
+
+    /// What a Linux 6 bridge with `mcast_querier 1` sends.
+    #[test]
+    fn the_query_of_a_linux_bridge_is_one() {
+        let mut frame = std::vec![0; 86];
+        let head = [0x33, 0x33, 0, 0, 0, 1, 0x0e, 0xcc, 0x45, 0x46, 0x8a, 0x2e, 0x86, 0xdd];
+        frame[..14].copy_from_slice(&head);
+        frame[14..22].copy_from_slice(&[0x60, 0, 0, 0, 0, 0x20, 0, 1]);
+        let source: Ipv6Addr = "fe80::4802:c3ff:fe98:44e3".parse().unwrap();
+        frame[22..38].copy_from_slice(&source.octets());
+        frame[38..54].copy_from_slice(&messages::ALL_NODES.octets());
+        frame[54..62].copy_from_slice(&[0x3a, 0, 5, 2, 0, 0, 0, 0]);
+        frame[62..68].copy_from_slice(&[0x82, 0, 0x09, 0x9a, 0x27, 0x10]);
+        assert_eq!(query(&frame), Some(Occasion::Query1));
     }
 }
