@@ -3,10 +3,14 @@
 //!
 //! Run by `./isthmus test SUITE`, which makes the guest's system and builds the image.
 
+pub mod engines;
+mod port;
+
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, anyhow};
 use launch::guest::{self, Guest, System, Wire};
+use launch::qemu::Nic;
 
 /// The system that guests boot; made by the first test that wants it.
 pub fn system() -> Result<&'static System> {
@@ -43,6 +47,15 @@ impl Pair {
         client.sh("ping -c 1 -W 5 10.0.0.1").context("the two guests do not reach each other")?;
         Ok(Pair { server, client, _wire: wire })
     }
+}
+
+/// Boots a guest with soft-RoCE, 10.0.0.2 (fd00::2), on `nic`.
+pub fn client(nic: Nic, mtu: u16) -> Result<Guest> {
+    let spec = system()?.spec("client", &["10.0.0.2/24,fd00::2/64"], mtu);
+    let mut guest = Guest::start("client", spec.nic(nic).first_mac(2))?;
+    guest.wait_up()?;
+    guest.soft_roce()?;
+    Ok(guest)
 }
 
 /// Maps a volume with Linux's rnbd-client; the block device is /dev/rnbdN, N counting from 0.

@@ -1,0 +1,211 @@
+//! The appliance's own engines in this process, on a wire to a Linux guest: the same code as in the image
+//! (RoCE, RTRS, RNBD, the control plane), without its kernel and its drivers. What fails here is a matter
+//! of protocol, and can be looked at with a debugger.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use drivers::hal::{Arena, Instant, Packet, Port};
+use launch::qemu::Nic;
+use net::{Addressing, Class, Interface};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rdma::rnbd::server::{Export, Server};
+use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use rdma::rtrs::server::Config;
+use rdma::rtrs::{Context, Name};
+use rdma::services::rping;
+use rdma::verbs::{ConnectionManager, Provider};
+use rdma::volume::{RamVolume, Volumes};
+use tempfile::TempDir;
+
+use crate::port::DgramPort;
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+/// The engines, running on a thread of their own; they stop when this is dropped.
+pub struct Engines {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<Vec<String>>>>,
+    ours: PathBuf,
+    theirs: PathBuf,
+    _directory: TempDir,
+}
+
+/// What the engines are set up with.
+pub struct Setup {
+    /// Ethernet MTU.
+    pub mtu: usize,
+    /// The storage server's settings.
+    pub storage: Config,
+    /// Size of the volume `ram0` in bytes.
+    pub volume: usize,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Setup { mtu: 1500, storage: Config::default(), volume: 64 << 20 }
+    }
+}
+
+impl Engines {
+    /// Starts them at 10.0.0.1 and fd00::1, with a RAM volume that is exported as `ram0`.
+    pub fn start(setup: Setup) -> Result<Engines> {
+        let directory = tempfile::Builder::new().prefix("isthmus-engines-").tempdir()?;
+        let (ours, theirs) = (directory.path().join("ours"), directory.path().join("theirs"));
+        let port = DgramPort::new(&ours, &theirs, MAC, setup.mtu)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopping = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut world = World::new(port, &setup)?;
+            while !stopping.load(Ordering::Relaxed) {
+                world.round();
+            }
+            Ok(world.report)
+        });
+        Ok(Engines { stop, thread: Some(thread), ours, theirs, _directory: directory })
+    }
+
+    /// The interface of the guest at the other end.
+    pub fn nic(&self) -> Nic {
+        Nic::Dgram { ours: self.theirs.clone(), peer: self.ours.clone() }
+    }
+
+    /// Stops the engines and returns what they had to say.
+    pub fn stop(mut self) -> Result<Vec<String>> {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().context("stopped twice")?;
+        thread.join().map_err(|_| anyhow!("the engines panicked"))?
+    }
+}
+
+impl Drop for Engines {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// All of the engines, and one round of their loop.
+struct World {
+    port: DgramPort,
+    start: std::time::Instant,
+    interface: Interface,
+    roce: Roce,
+    storage: Server,
+    rping: rping::Server,
+    volumes: Volumes,
+    arena: Arena,
+    rng: StdRng,
+    tx: TxBuffer,
+    tx_waits: bool,
+    report: Vec<String>,
+}
+
+impl World {
+    fn new(port: DgramPort, setup: &Setup) -> Result<World> {
+        let mut rng = StdRng::from_os_rng();
+        let mut interface = Interface::new(MAC, setup.mtu, 1, Instant::ZERO);
+        let addresses = ["10.0.0.1/24".parse(), "fd00::1/64".parse()];
+        let addresses = addresses.into_iter().collect::<Result<Vec<net::Cidr>, _>>();
+        let addresses = addresses.map_err(|()| anyhow!("an address of ours is none"))?;
+        let addressing = Addressing { addresses, ..Addressing::default() };
+        interface.set_addressing(addressing, Instant::ZERO).map_err(|error| anyhow!("{error}"))?;
+        let addresses: Vec<IpAddr> = vec!["10.0.0.1".parse()?, "fd00::1".parse()?];
+        let config = PortConfig { mac: MAC, addresses, mtu: setup.mtu };
+        let mut roce = Roce::new(config, Limits::default(), &mut rng);
+        let mut arena = Arena::on_heap(setup.volume + (384 << 20));
+        let mut volumes = Volumes::new();
+        let name = || Name::new("ram0").map_err(|_| anyhow!("ram0 is no name"));
+        let memory = arena.alloc(setup.volume, 4096).context("no memory for the volume")?;
+        let volume = volumes.add(name()?, Box::new(RamVolume::new(memory, false)));
+        let volume = volume.context("the volume's name is taken")?;
+        let mut storage =
+            Server::new(setup.storage, 64, &mut roce).map_err(|error| anyhow!("{error:?}"))?;
+        let export = Export { name: name()?, volume, read_only: false, allow: Vec::new() };
+        storage.add_export(export, &volumes).map_err(|error| anyhow!("{error:?}"))?;
+        let rping = rping::Server::new(&mut roce).map_err(|error| anyhow!("{error:?}"))?;
+        Ok(World {
+            port,
+            start: std::time::Instant::now(),
+            interface,
+            roce,
+            storage,
+            rping,
+            volumes,
+            arena,
+            rng,
+            tx: TxBuffer::new(),
+            tx_waits: false,
+            report: Vec::new(),
+        })
+    }
+
+    fn round(&mut self) {
+        let now = Instant::from_nanos(self.start.elapsed().as_nanos() as u64);
+        let mut worked = false;
+        for _ in 0..64 {
+            let Some(frame) = self.port.receive() else { break };
+            worked = true;
+            let bytes = self.port.bytes(&frame);
+            match net::classify(bytes) {
+                Class::Roce => drop(self.roce.handle_frame(bytes, now)),
+                _ => self.interface.handle_frame(bytes, now),
+            }
+            self.port.recycle(frame);
+        }
+        self.interface.poll(now);
+        self.interface.transmit(&mut self.port, |_| ());
+        let (roce, rng) = (&mut self.roce, &mut self.rng);
+        let mut context = Context { provider: roce, arena: &mut self.arena, now, rng };
+        while let Some(event) = context.provider.poll_connection_event() {
+            if !self.storage.handle_connection_event(&event, &mut context) {
+                let Context { provider, arena, rng, .. } = &mut context;
+                self.rping.handle_connection_event(&event, *provider, arena, now, *rng);
+            }
+        }
+        worked |= self.storage.poll(&mut self.volumes, &mut context);
+        worked |= self.rping.poll(context.provider, now) > 0;
+        while let Some(notice) = self.storage.transport_mut().poll_notice() {
+            self.report.push(notice.to_string());
+        }
+        if self.roce.poll_timeout().is_some_and(|deadline| deadline <= now) {
+            self.roce.handle_timeout(now);
+        }
+        worked |= self.transmit(now);
+        if !worked {
+            self.port.wait(Duration::from_millis(1));
+        }
+    }
+
+    fn transmit(&mut self, now: Instant) -> bool {
+        let mut worked = false;
+        for _ in 0..64 {
+            if !self.tx_waits && !self.roce.poll_transmit(now, &mut self.tx) {
+                break;
+            }
+            self.tx_waits = self.port.transmit(&self.tx.packet()).is_err();
+            if self.tx_waits {
+                break;
+            }
+            worked = true;
+        }
+        worked
+    }
+}
+
+/// For [`DgramPort`]: a frame's bytes, gathered.
+pub(crate) fn gather(packet: &Packet<'_>, into: &mut Vec<u8>) {
+    into.clear();
+    into.extend_from_slice(packet.header);
+    for window in packet.payload {
+        let start = into.len();
+        into.resize(start + window.len(), 0);
+        window.read(0, &mut into[start..]).expect("a window holds its own length");
+    }
+    into.extend_from_slice(packet.trailer);
+}
