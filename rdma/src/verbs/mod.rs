@@ -121,7 +121,8 @@ pub trait Provider {
     fn ready_to_send(&mut self, qp: QpId, to: &ReadyToSend) -> Result<(), VerbsError>;
     /// Any state to error: everything posted is flushed to the completion queues.
     fn fail_qp(&mut self, qp: QpId) -> Result<(), VerbsError>;
-    /// Destroys a queue pair; completions not yet polled are dropped.
+    /// Destroys a queue pair; completions not yet polled are dropped. A connection that it carries
+    /// is disconnected in order, without an event.
     fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError>;
 
     /// Posts a send work request.

@@ -95,8 +95,8 @@ impl Client {
             }
             ConnectionEvent::Disconnected { connection } => (connection, Err(DownReason::Peer)),
         };
-        let found = self.connections.iter_mut().find(|connection| connection.id == Some(*id));
-        let Some(connection) = found else { return false };
+        let found = self.connections.iter_mut().find(|(_, connection)| connection.id == Some(*id));
+        let Some((_, connection)) = found else { return false };
         let path = connection.path;
         if outcome.is_err() {
             connection.id = None;
@@ -175,8 +175,7 @@ impl Client {
             .alloc(receives as usize * RkeyResponse::SIZE, 64)
             .ok_or(DownReason::Resources)?;
         let qp = ctx.provider.create_qp(&init, ctx.rng).map_err(no_resources)?;
-        let number = self.connections.len();
-        self.connections.push(Connection {
+        let number = self.connections.insert(Connection {
             path: key,
             qp,
             id: None,
@@ -185,6 +184,7 @@ impl Client {
             completed: 0,
             receives: memory,
         });
+        self.paths[key].connections.push(number);
         if cid == 0 {
             let size = MAX_INFO + InfoRequest::SIZE;
             let path = &mut self.paths[key];
@@ -196,8 +196,7 @@ impl Client {
         for n in 0..receives {
             self.post_receive(number, n, ctx)?;
         }
-        let path = &mut self.paths[key];
-        path.connections.push(number);
+        let path = &self.paths[key];
         let request = ConnectRequest {
             cid,
             cid_num: self.config.connections + 1,
@@ -314,13 +313,10 @@ impl Client {
         path.state = PathState::Down;
         release(ctx.arena, core::mem::replace(&mut path.info, Window::empty()));
         for number in path.connections.drain(..) {
-            let connection = &mut self.connections[number];
-            if let Some(id) = connection.id.take() {
-                // It may have ended already.
-                let _ = ctx.provider.disconnect(id, ctx.now);
-            }
+            let connection = self.connections.remove(number);
+            // Disconnects, too. Fails only if the provider has dropped the queue pair already.
             let _ = ctx.provider.destroy_qp(connection.qp);
-            release(ctx.arena, core::mem::replace(&mut connection.receives, Window::empty()));
+            release(ctx.arena, connection.receives);
         }
         if let Some(pool) = &mut self.pool {
             for (n, call) in pool.calls.iter_mut().enumerate() {

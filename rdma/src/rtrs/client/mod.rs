@@ -19,6 +19,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
+use slab::Slab;
 use table::{Connection, Path, PathState, WorkId};
 
 /// Settings of the client.
@@ -90,7 +91,7 @@ pub struct Client {
     cq: CqId,
     pool: Option<Pool>,
     paths: Vec<Path>,
-    connections: Vec<Connection>,
+    connections: Slab<Connection>,
     events: VecDeque<Event>,
 }
 
@@ -111,7 +112,7 @@ impl Client {
             cq,
             pool: None,
             paths: Vec::new(),
-            connections: Vec::new(),
+            connections: Slab::new(),
             events: VecDeque::new(),
         })
     }
@@ -128,6 +129,9 @@ impl Client {
             let completion = ctx.provider.poll_cq(self.cq)?;
             let work = WorkId::from_bits(completion.id);
             let Some(connection) = self.connections.get_mut(work.connection()) else { continue };
+            if connection.qp != completion.qp {
+                continue;
+            }
             let path = connection.path;
             if completion.status != Status::Success {
                 self.end_path(path, DownReason::Transport(completion.status), ctx);

@@ -166,10 +166,8 @@ impl Server {
                 return Err((Errno::EEXIST, "the session has a path between these addresses"));
             }
         }
-        if let Some(stale) = stale {
-            self.close_path(stale, CloseReason::Replaced, ctx);
-        }
-        if self.sessions[session].paths.len() >= self.config.max_paths {
+        let others = self.sessions[session].paths.len() - usize::from(stale.is_some());
+        if others >= self.config.max_paths {
             return Err((Errno::ECONNRESET, "as many paths as max_paths"));
         }
         let info = ctx
@@ -197,10 +195,13 @@ impl Server {
             deadline,
             latency_nanos: 0,
             stats: PathStats::default(),
-            reason: None,
         });
         self.sessions[session].paths.push(path);
         self.wake_at(deadline);
+        // Only now, so that the session always has a path.
+        if let Some(stale) = stale {
+            self.close_path(stale, CloseReason::Replaced, ctx);
+        }
         Ok(path)
     }
 
@@ -215,7 +216,6 @@ impl Server {
         let refused = self.try_make_connection(path, cid, id, ctx);
         if refused.is_err() {
             self.close_path(path, CloseReason::Resources, ctx);
-            self.reap_path(path, ctx);
         }
         refused
     }
@@ -278,7 +278,6 @@ impl Server {
         }
         entry.insert(Connection {
             path: path_key,
-            cid,
             qp,
             id,
             send_room: sends,

@@ -3,10 +3,6 @@
 use super::table::SlotState;
 use super::{CloseReason, Context, Event, Input, Notice, PathId, PathState, Server, SessionId};
 use crate::verbs::Fabric;
-use core::time::Duration;
-
-/// How long connections have to end in order (Linux: RTRS_CONNECT_TIMEOUT_MS).
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Server {
     /// Ends a path, as the operator wishes; false if there is none of that name.
@@ -28,19 +24,8 @@ impl Server {
         key: usize,
         ctx: &mut Context<'_, P>,
     ) {
-        let path = self.connections[key].path;
-        self.remove_connection(key, ctx);
-        self.close_path(path, CloseReason::Peer, ctx);
-        self.reap_path(path, ctx);
-    }
-
-    fn remove_connection<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
-        let connection = self.connections.remove(key);
-        // Fails only if the provider has dropped the queue pair already.
-        let _ = ctx.provider.destroy_qp(connection.qp);
-        let place = self.paths[connection.path].connections.get_mut(usize::from(connection.cid));
-        if let Some(place) = place {
-            *place = None;
+        if let Some(connection) = self.connections.get(key) {
+            self.close_path(connection.path, CloseReason::Peer, ctx);
         }
     }
 
@@ -55,8 +40,6 @@ impl Server {
         let path = &mut self.paths[key];
         let Some(next) = path.state.next(Input::End) else { return };
         path.state = next;
-        path.reason = Some(reason);
-        path.deadline = ctx.now + CLOSE_TIMEOUT;
         for region in path.regions.drain(..) {
             // Ours alone, so that it exists.
             let _ = ctx.provider.deregister(region);
@@ -67,14 +50,12 @@ impl Server {
             }
         }
         self.ready.retain(|id| id.path as usize != key);
-        let (session, deadline) = (path.session, path.deadline);
+        let session = path.session;
         let depth = path.requests.len() as u16;
-        for connection in path.connections.iter().flatten() {
-            let Some(connection) = self.connections.get_mut(*connection) else { continue };
-            connection.parked = None;
-            // Either may have happened already.
-            let _ = ctx.provider.disconnect(connection.id, ctx.now);
-            let _ = ctx.provider.fail_qp(connection.qp);
+        for connection in path.connections.drain(..).flatten() {
+            let connection = self.connections.remove(connection);
+            // Disconnects, too. Fails only if the provider has dropped the queue pair already.
+            let _ = ctx.provider.destroy_qp(connection.qp);
         }
         self.counters.paths_closed += 1;
         let notice = Notice::PathDown {
@@ -84,12 +65,12 @@ impl Server {
             reason,
         };
         self.notice(notice);
-        self.wake_at(deadline);
         // It may have been the path whose turn it was to use a chunk.
         for chunk in 0..depth {
             self.wake_chunk(session, chunk);
         }
         self.link_down(session);
+        self.reap_path(key, ctx);
     }
 
     /// Tells the user if no path of the session is left.
@@ -103,25 +84,10 @@ impl Server {
         }
     }
 
-    /// Connections that did not end in order end now.
-    pub(super) fn force_close<P: Fabric + ?Sized>(
-        &mut self,
-        path: usize,
-        ctx: &mut Context<'_, P>,
-    ) {
-        loop {
-            let first = self.paths[path].live_connections().next();
-            let Some(key) = first else { break };
-            self.remove_connection(key, ctx);
-        }
-        self.reap_path(path, ctx);
-    }
-
     /// Removes a path that has ended, if nothing is left to wait for.
     pub(super) fn reap_path<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
         let path = &self.paths[key];
-        let drained = path.in_flight == 0 && path.live_connections().next().is_none();
-        if !drained || path.state.next(Input::Drained).is_none() {
+        if path.in_flight > 0 || path.state.next(Input::Drained).is_none() {
             return;
         }
         let path = self.paths.remove(key);

@@ -7,7 +7,7 @@ pub enum PathState {
     Connecting,
     /// It carries requests.
     Connected,
-    /// Its connections end, and requests that are being worked on finish.
+    /// Its connections are gone, requests that are being worked on finish.
     Closing,
     /// Nothing is left of it.
     Closed,
@@ -20,7 +20,7 @@ pub enum Input {
     InfoAccepted,
     /// Any end: disconnected by either side, a fault of the peer, silence.
     End,
-    /// No connection and no request is left.
+    /// No request is left.
     Drained,
 }
 

@@ -84,7 +84,7 @@ impl Server {
             from: path.from,
             to: path.to,
             state: path.state,
-            connections: path.live_connections().count(),
+            connections: path.connections.iter().flatten().count(),
             in_flight: path.in_flight,
             latency: Duration::from_nanos(path.latency_nanos),
             stats: &path.stats,

@@ -1,6 +1,6 @@
 //! Sessions, paths, connections and request slots.
 
-use super::{CloseReason, PathState, PathStats, RequestKind};
+use super::{PathState, PathStats, RequestKind};
 use crate::rtrs::wire::{Addressing, Descriptor, Uuid};
 use crate::rtrs::{Errno, Heartbeat, Name};
 use crate::verbs::{ConnectionId, MrId, PdId, QpId};
@@ -86,25 +86,17 @@ pub(super) struct Path {
     /// INFO_REQ, then INFO_RSP.
     pub info: Window,
     pub heartbeat: Heartbeat,
-    /// While connecting or closing: when patience ends.
+    /// While connecting: when patience ends.
     pub deadline: Instant,
     /// Time from the last heartbeat to its answer, in nanoseconds.
     pub latency_nanos: u64,
     pub stats: PathStats,
-    pub reason: Option<CloseReason>,
-}
-
-impl Path {
-    pub fn live_connections(&self) -> impl Iterator<Item = usize> + '_ {
-        self.connections.iter().flatten().copied()
-    }
 }
 
 /// A connection: a queue pair and its books.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub path: usize,
-    pub cid: u16,
     pub qp: QpId,
     pub id: ConnectionId,
     pub send_room: u32,

@@ -32,20 +32,16 @@ impl Server {
                 PathState::Connecting if path.deadline <= ctx.now => {
                     self.close_path(key, CloseReason::Handshake, ctx);
                 }
-                PathState::Closing if path.deadline <= ctx.now => {
-                    // Requests that are still worked on are waited for without limit.
-                    path.deadline = ctx.now + self.config.handshake_timeout;
-                    self.force_close(key, ctx);
-                }
                 PathState::Connecting | PathState::Closing | PathState::Closed => {}
             }
         }
         self.deadline = self
             .paths
             .iter()
-            .map(|(_, path)| match path.state {
-                PathState::Connected => path.heartbeat.deadline(),
-                _ => path.deadline,
+            .filter_map(|(_, path)| match path.state {
+                PathState::Connecting => Some(path.deadline),
+                PathState::Connected => Some(path.heartbeat.deadline()),
+                PathState::Closing | PathState::Closed => None,
             })
             .min();
         true

@@ -110,6 +110,16 @@ impl Loopback {
         }
     }
 
+    /// Tells the other end of a link that is gone, if it can be reached.
+    fn disconnect_peer(&mut self, link: &Link) {
+        let Some(other) = self.links.get(&link.peer) else { return };
+        if !self.cut.contains(&link.remote.ip()) && !self.cut.contains(&other.remote.ip()) {
+            self.links.remove(&link.peer);
+            let connection = link.peer;
+            self.events.push_back(ConnectionEvent::Disconnected { connection });
+        }
+    }
+
     /// Carries out the next work request; false if there is none.
     pub fn step(&mut self) -> bool {
         let Some(posted) = self.wire.pop_front() else { return false };
@@ -303,6 +313,11 @@ impl Provider for Loopback {
     }
     fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
         self.qps.remove(&qp).ok_or(VerbsError::NoSuchObject)?;
+        let connection = self.links.iter().find(|(_, link)| link.qp == Some(qp)).map(|(id, _)| *id);
+        if let Some(connection) = connection {
+            let link = self.links.remove(&connection).unwrap();
+            self.disconnect_peer(&link);
+        }
         for cq in self.cqs.values_mut() {
             cq.retain(|completion| completion.qp != qp);
         }
@@ -427,14 +442,7 @@ impl ConnectionManager for Loopback {
     fn disconnect(&mut self, connection: ConnectionId, _: Instant) -> Result<(), VerbsError> {
         let link = self.links.remove(&connection).ok_or(VerbsError::NoSuchObject)?;
         self.events.push_back(ConnectionEvent::Disconnected { connection });
-        if let Some(other) = self.links.get(&link.peer) {
-            // A peer that cannot be reached learns nothing.
-            if !self.cut.contains(&link.remote.ip()) && !self.cut.contains(&other.remote.ip()) {
-                self.links.remove(&link.peer);
-                let connection = link.peer;
-                self.events.push_back(ConnectionEvent::Disconnected { connection });
-            }
-        }
+        self.disconnect_peer(&link);
         Ok(())
     }
     fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {

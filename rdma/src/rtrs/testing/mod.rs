@@ -1,11 +1,19 @@
 //! For tests: a fabric in memory, with a gateway and its clients on it.
 
-/// A context of everything in a world, with the memory of the gateway or of the clients.
+/// A context of the gateway or of the hosts in a world.
 macro_rules! context {
-    ($world:expr, $arena:ident) => {
+    ($world:expr, gateway) => {
         &mut crate::rtrs::Context {
-            provider: &mut $world.fabric,
-            arena: &mut $world.$arena,
+            provider: $world.fabric.gateway(),
+            arena: &mut $world.arena,
+            now: $world.now,
+            rng: &mut $world.rng,
+        }
+    };
+    ($world:expr, host) => {
+        &mut crate::rtrs::Context {
+            provider: $world.fabric.host(),
+            arena: &mut $world.client_arena,
             now: $world.now,
             rng: &mut $world.rng,
         }
@@ -17,4 +25,4 @@ mod loopback;
 mod world;
 
 pub use loopback::Loopback;
-pub use world::{World, user_io};
+pub use world::{Wire, World, user_io};

@@ -8,7 +8,7 @@ use crate::rnbd::wire::{
 use crate::rtrs::client::{self, Client, Event, Outcome, Permit};
 use crate::rtrs::server::Config;
 use crate::rtrs::{Errno, Name};
-use crate::verbs::ConnectionManager;
+use crate::verbs::{ConnectionEvent, Fabric};
 use crate::volume::{RamVolume, Volume, Volumes};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -35,9 +35,31 @@ impl RngCore for Rng {
     }
 }
 
+/// What carries messages between the gateway and the hosts.
+pub trait Wire {
+    /// The gateway's provider.
+    fn gateway(&mut self) -> &mut dyn Fabric;
+    /// The hosts' provider.
+    fn host(&mut self) -> &mut dyn Fabric;
+    /// Carries the next thing; false if there is nothing. May move the clock.
+    fn step(&mut self, now: &mut Instant) -> bool;
+}
+
+impl Wire for Loopback {
+    fn gateway(&mut self) -> &mut dyn Fabric {
+        self
+    }
+    fn host(&mut self) -> &mut dyn Fabric {
+        self
+    }
+    fn step(&mut self, _: &mut Instant) -> bool {
+        Loopback::step(self)
+    }
+}
+
 /// All there is.
-pub struct World {
-    pub fabric: Loopback,
+pub struct World<W = Loopback> {
+    pub fabric: W,
     pub server: Server,
     pub volumes: Volumes,
     pub clients: Vec<Client>,
@@ -55,7 +77,7 @@ pub fn user_io(operation: Operation, sector: u64, size: u32) -> [u8; Io::SIZE] {
 }
 
 impl World {
-    /// A gateway with `memory` bytes for sessions, which exports 1 MiB of RAM as `ram0`.
+    /// A gateway over a fabric in memory, with `memory` bytes for sessions, which exports 1 MiB of RAM as `ram0`.
     pub fn new(config: Config, memory: usize) -> Self {
         let ram = Arena::on_heap((1 << 20) + 4096).alloc(1 << 20, 4096).unwrap();
         Self::with_volume(config, memory, Box::new(RamVolume::new(ram, false)))
@@ -63,8 +85,24 @@ impl World {
 
     /// The same with another volume.
     pub fn with_volume(config: Config, memory: usize, volume: Box<dyn Volume>) -> Self {
-        let mut fabric = Loopback::default();
-        let mut server = Server::new(config, 4, &mut fabric).unwrap();
+        Self::over(Loopback::default(), config, memory, volume)
+    }
+
+    /// A small configuration: 8 chunks of 16 KiB.
+    pub fn small(always_invalidate: bool) -> Config {
+        Config { queue_depth: 8, chunk_size: 16 << 10, always_invalidate, ..Config::default() }
+    }
+
+    /// Address of a client's first path.
+    pub fn address(client: usize) -> IpAddr {
+        Ipv4Addr::new(10, 0, 0, 2 + client as u8).into()
+    }
+}
+
+impl<W: Wire> World<W> {
+    /// A gateway over `fabric`, which exports `volume` as `ram0`.
+    pub fn over(mut fabric: W, config: Config, memory: usize, volume: Box<dyn Volume>) -> Self {
+        let mut server = Server::new(config, 4, fabric.gateway()).unwrap();
         let mut volumes = Volumes::new();
         let name = Name::new("ram0").unwrap();
         let volume = volumes.add(name, volume).unwrap();
@@ -83,31 +121,20 @@ impl World {
         }
     }
 
-    /// A small configuration: 8 chunks of 16 KiB.
-    pub fn small(always_invalidate: bool) -> Config {
-        Config { queue_depth: 8, chunk_size: 16 << 10, always_invalidate, ..Config::default() }
-    }
-
     /// Adds a client with one path, from 10.0.0.(2 + its number).
     pub fn connect(&mut self, name: &str) -> usize {
         let name = Name::new(name).unwrap();
-        let client =
-            Client::new(client::Config::default(), name, context!(self, client_arena)).unwrap();
+        let client = Client::new(client::Config::default(), name, context!(self, host)).unwrap();
         self.clients.push(client);
         let number = self.clients.len() - 1;
-        self.add_path(number, Self::address(number));
+        self.add_path(number, World::address(number));
         number
-    }
-
-    /// Address of a client's first path.
-    pub fn address(client: usize) -> IpAddr {
-        Ipv4Addr::new(10, 0, 0, 2 + client as u8).into()
     }
 
     /// Adds a path from `from` and runs until the connection stands or is refused.
     pub fn add_path(&mut self, client: usize, from: IpAddr) -> usize {
         let to = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), wire::PORT);
-        let path = self.clients[client].add_path(from, to, context!(self, client_arena));
+        let path = self.clients[client].add_path(from, to, context!(self, host));
         self.run();
         path
     }
@@ -116,27 +143,33 @@ impl World {
     pub fn run(&mut self) {
         loop {
             let mut moved = false;
-            while let Some(event) = self.fabric.poll_connection_event() {
-                moved = true;
-                let mut taken = self.server.handle_connection_event(&event, context!(self, arena));
-                for client in &mut self.clients {
-                    taken |= client.handle_connection_event(&event, context!(self, client_arena));
+            while let Some(event) = self.fabric.gateway().poll_connection_event() {
+                if !self.server.handle_connection_event(&event, context!(self, gateway)) {
+                    self.tell_clients(&event);
                 }
-                let _ = taken;
+                moved = true;
             }
-            moved |= self.server.poll(&mut self.volumes, context!(self, arena));
+            while let Some(event) = self.fabric.host().poll_connection_event() {
+                self.tell_clients(&event);
+                moved = true;
+            }
+            moved |= self.server.poll(&mut self.volumes, context!(self, gateway));
             for number in 0..self.clients.len() {
-                while let Some(event) = self.clients[number].poll(context!(self, client_arena)) {
+                while let Some(event) = self.clients[number].poll(context!(self, host)) {
                     self.events.push((number, event));
                     moved = true;
                 }
             }
-            while self.fabric.step() {
-                moved = true;
-            }
+            moved |= self.fabric.step(&mut self.now);
             if !moved {
                 return;
             }
+        }
+    }
+
+    fn tell_clients(&mut self, event: &ConnectionEvent) {
+        for client in &mut self.clients {
+            client.handle_connection_event(event, context!(self, host));
         }
     }
 
@@ -152,9 +185,7 @@ impl World {
     pub fn start_read(&mut self, client: usize, path: usize, user: &[u8], length: u32) -> Permit {
         let permit = self.clients[client].get_permit().unwrap();
         let cid = usize::from(user.first() == Some(&4));
-        self.clients[client]
-            .read(permit, user, length, path, cid, context!(self, client_arena))
-            .unwrap();
+        self.clients[client].read(permit, user, length, path, cid, context!(self, host)).unwrap();
         permit
     }
 
@@ -176,9 +207,7 @@ impl World {
         length: u32,
     ) {
         let cid = usize::from(user.first() == Some(&4));
-        self.clients[client]
-            .write(permit, user, length, path, cid, context!(self, client_arena))
-            .unwrap();
+        self.clients[client].write(permit, user, length, path, cid, context!(self, host)).unwrap();
     }
 
     /// The end of a request, if it has ended.

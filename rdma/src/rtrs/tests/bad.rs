@@ -1,7 +1,7 @@
 use crate::rnbd::wire::{AccessMode, Operation};
 use crate::rtrs::Errno;
 use crate::rtrs::client::{DownReason, Event, Outcome};
-use crate::rtrs::testing::{World, context, user_io};
+use crate::rtrs::testing::{Wire, World, context, user_io};
 use crate::rtrs::wire::{ConnectRequest, Uuid};
 use crate::verbs::{
     ConnectionEvent, ConnectionManager, ConnectionParameters, CqId, Provider, QpInit, QpType,
@@ -55,7 +55,7 @@ fn knock(world: &mut World, private_data: &[u8]) -> Option<Errno> {
         .connect(qp, from, to, &parameters, private_data, world.now, &mut world.rng)
         .unwrap();
     let request = world.fabric.poll_connection_event().unwrap();
-    assert!(world.server.handle_connection_event(&request, context!(world, arena)));
+    assert!(world.server.handle_connection_event(&request, context!(world, gateway)));
     let answer = world.fabric.poll_connection_event().unwrap();
     while world.fabric.poll_connection_event().is_some() {}
     match answer {

@@ -2,7 +2,7 @@ use crate::rnbd::wire::{AccessMode, Operation};
 use crate::rtrs::Errno;
 use crate::rtrs::client::{DownReason, Event, Outcome};
 use crate::rtrs::server::PathState;
-use crate::rtrs::testing::{World, context, user_io};
+use crate::rtrs::testing::{Wire, World, context, user_io};
 use crate::volume::{Completion, Request, Submitted, Volume, VolumeError};
 use core::net::Ipv4Addr;
 use drivers::hal::{Features, Geometry, Window};
@@ -99,7 +99,7 @@ fn a_silent_client_is_noticed_and_an_idle_one_stays() {
     assert_eq!(sessions.len(), 1);
     assert_eq!(sessions[0].name.as_str(), "idle");
     assert!(world.events.iter().any(|e| matches!(e, (1, Event::PathDown(0, _)))));
-    world.clients[idle].disconnect(0, context!(world, client_arena));
+    world.clients[idle].disconnect(0, context!(world, host));
     world.run();
     assert_eq!(world.arena.available(), memory);
 }
@@ -111,24 +111,24 @@ fn a_client_that_comes_back_replaces_its_stale_path_at_once() {
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
     // The client loses the path, the server does not notice.
     world.fabric.cut.push(World::address(client));
-    world.clients[client].disconnect(0, context!(world, client_arena));
+    world.clients[client].disconnect(0, context!(world, host));
     world.run();
     world.fabric.cut.clear();
     assert_eq!(world.server.transport().paths().next().unwrap().state, PathState::Connected);
-    world.clients[client].reconnect(0, context!(world, client_arena));
+    world.clients[client].reconnect(0, context!(world, host));
     world.run();
     let device = world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
     assert_eq!(device.sectors, 2048, "the stale device was closed: there is room for a writer");
     assert_eq!(world.server.transport().paths().count(), 1);
     // The same after the client was started anew: another session of the same name.
     world.fabric.cut.push(World::address(client));
-    world.clients[client].disconnect(0, context!(world, client_arena));
+    world.clients[client].disconnect(0, context!(world, host));
     world.run();
     world.fabric.cut.clear();
     let name = crate::rtrs::Name::new("s1").unwrap();
     let config = crate::rtrs::client::Config::default();
     world.clients[client] =
-        crate::rtrs::client::Client::new(config, name, context!(world, client_arena)).unwrap();
+        crate::rtrs::client::Client::new(config, name, context!(world, host)).unwrap();
     world.add_path(client, World::address(client));
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
     assert_eq!(world.server.transport().sessions().count(), 1);
@@ -155,7 +155,7 @@ fn a_request_that_is_sent_again_on_another_path_waits_for_its_first_life() {
     let permit = world.start_write(client, 0, &user, &[7; 512]);
     world.run();
     assert_eq!(slow.queued(), 1);
-    world.clients[client].disconnect(0, context!(world, client_arena));
+    world.clients[client].disconnect(0, context!(world, host));
     world.run();
     assert_eq!(world.outcome(client, permit), Some(Outcome::Lost));
     world.resubmit_write(client, second, permit, &user, 512);
@@ -184,7 +184,7 @@ fn a_session_that_ends_keeps_its_memory_until_the_volume_is_done_with_it() {
     }
     world.run();
     assert_eq!(slow.queued(), 2, "the volume is busy");
-    world.clients[client].disconnect(0, context!(world, client_arena));
+    world.clients[client].disconnect(0, context!(world, host));
     world.run();
     assert!(world.arena.available() < memory);
     assert_eq!(world.server.devices().count(), 0);
@@ -245,7 +245,7 @@ fn the_operator_disconnects_a_path() {
     let client = world.connect("s1");
     world.events.clear();
     let path = world.server.transport().paths().next().unwrap().id;
-    assert!(world.server.transport_mut().disconnect(path, context!(world, arena)));
+    assert!(world.server.transport_mut().disconnect(path, context!(world, gateway)));
     world.run();
     assert!(matches!(world.events[..], [(c, Event::PathDown(0, _))] if c == client));
     assert_eq!(world.fabric.objects(), (1, 0, 8), "only the client's own are left");

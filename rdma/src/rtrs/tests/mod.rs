@@ -3,3 +3,4 @@
 mod bad;
 mod basic;
 mod ends;
+mod over_roce;
