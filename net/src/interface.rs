@@ -13,13 +13,14 @@ use crate::local::{self, Local};
 use crate::mld::{self, Occasion};
 use crate::neighbour::{Resolution, Table};
 use crate::slaac::Slaac;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use drivers::hal::{Instant, Packet, Port, TransmitError};
 use smoltcp::iface::{PollResult, SocketHandle, SocketSet};
 use smoltcp::socket::dhcpv4;
-use smoltcp::wire::{EthernetAddress, IpCidr, Ipv4Cidr, Ipv6Cidr};
+use smoltcp::wire::{DhcpOption, EthernetAddress, IpCidr, Ipv4Cidr, Ipv6Cidr};
 
 /// Frames that can wait for room in the port.
 const QUEUE_DEPTH: usize = 16;
@@ -55,6 +56,8 @@ pub struct Interface {
     addressing: Addressing,
     lease: Option<(Ipv4Cidr, Option<Ipv4Addr>)>,
     dhcp: Option<SocketHandle>,
+    /// What DHCP requests say besides.
+    dhcp_options: &'static [DhcpOption<'static>],
     slaac: Option<Slaac>,
     neighbours: Table,
     /// Something happened since the last poll.
@@ -89,6 +92,7 @@ impl Interface {
             addressing: Addressing::default(),
             lease: None,
             dhcp: None,
+            dhcp_options: &[],
             slaac: None,
             neighbours: Table::new(NEIGHBOURS),
             attention: true,
@@ -110,7 +114,11 @@ impl Interface {
     ) -> Result<(), AddressingError> {
         addressing.check()?;
         match (addressing.dhcp, self.dhcp) {
-            (true, None) => self.dhcp = Some(self.sockets.add(dhcpv4::Socket::new())),
+            (true, None) => {
+                let mut socket = dhcpv4::Socket::new();
+                socket.set_outgoing_options(self.dhcp_options);
+                self.dhcp = Some(self.sockets.add(socket));
+            }
             (false, Some(handle)) => {
                 self.sockets.remove(handle);
                 self.dhcp = None;
@@ -126,6 +134,14 @@ impl Interface {
         self.addressing = addressing;
         self.apply();
         Ok(())
+    }
+
+    /// Sets the name by which DHCP servers know us (option 12, RFC 2132), before DHCP is wanted.
+    /// Called once: smoltcp wants the memory for ever.
+    pub fn set_hostname(&mut self, name: &'static str) {
+        const HOST_NAME: u8 = 12;
+        let option = DhcpOption { kind: HOST_NAME, data: name.as_bytes() };
+        self.dhcp_options = Box::leak(Box::new([option]));
     }
 
     /// The link came up (again): looks for routers and for a DHCP server at once. A lease that is

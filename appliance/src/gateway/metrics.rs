@@ -31,6 +31,30 @@ const PORT_FAMILIES: [PortFamily; 7] = [
     ("isthmus_port_interrupts_total", "Interrupts that the device raised.", |c| c.interrupts),
 ];
 
+/// A counter of a port's IP interface.
+type IpFamily = (&'static str, &'static str, fn(&net::Counters) -> u64);
+
+const IP_FAMILIES: [IpFamily; 6] = [
+    ("isthmus_ip_receive_frames_total", "Frames given to the IP interface.", |c| c.rx_frames),
+    (
+        "isthmus_ip_filtered_total",
+        "Of these, frames that are not for us, malformed, or of a kind that is not taken.",
+        |c| c.rx_filtered,
+    ),
+    (
+        "isthmus_ip_receive_dropped_total",
+        "Of these, frames that were lost because no answer could be queued.",
+        |c| c.rx_no_room,
+    ),
+    ("isthmus_ip_transmit_frames_total", "Frames that the port took.", |c| c.tx_frames),
+    ("isthmus_ip_transmit_errors_total", "Frames that were too large.", |c| c.tx_too_large),
+    (
+        "isthmus_ip_address_conflicts_total",
+        "Frames in which another station claimed an address of ours.",
+        |c| c.conflicts,
+    ),
+];
+
 fn families(state: &mut State, w: &mut Writer<&mut String>) -> Result<(), Error> {
     w.gauge("isthmus_build_info", "Version of the appliance; always 1.")?
         .sample(&[("version", &env!("CARGO_PKG_VERSION"))], 1)?;
@@ -44,6 +68,12 @@ fn families(state: &mut State, w: &mut Writer<&mut String>) -> Result<(), Error>
         let mut family = w.counter(name, help)?;
         for slot in &state.ports {
             family.sample(&[("port", &slot.name)], value(&slot.port.counters()))?;
+        }
+    }
+    for (name, help, value) in IP_FAMILIES {
+        let mut family = w.counter(name, help)?;
+        for slot in &state.ports {
+            family.sample(&[("port", &slot.name)], value(&slot.addresses.counters))?;
         }
     }
     let mut echoes = w.counter("isthmus_udp_echoes_total", "Datagrams echoed.")?;

@@ -24,7 +24,8 @@ pub(super) struct Network {
 impl Network {
     /// The interface of port number `index`, configured.
     pub fn new(slot: &PortSlot, index: usize, config: &Config, seed: u64, now: Instant) -> Self {
-        let interface = Interface::new(slot.port.mac(), slot.port.mtu(), seed, now);
+        let mut interface = Interface::new(slot.port.mac(), slot.port.mtu(), seed, now);
+        interface.set_hostname(String::leak(config.system.hostname.to_string()));
         let mut network =
             Network { interface, http: None, ping: None, generation: None, seen: None };
         network.configure(slot, index, config, now);
@@ -134,7 +135,12 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
         network.interface.poll(now);
         network.seen = Some(network.interface.activity());
         let addresses = &mut state.ports[i].addresses;
+        let conflicts = addresses.counters.conflicts;
         addresses.counters = network.interface.counters();
+        if conflicts == 0 && addresses.counters.conflicts > 0 {
+            let name = &state.ports[i].name;
+            log::warn!("{name}: another station uses an address of ours: see `show interfaces`");
+        }
         let generation = Some(network.interface.generation());
         if network.generation != generation {
             network.generation = generation;

@@ -30,6 +30,7 @@ fn serve(frame: &[u8], offer: Offer) -> Option<Vec<u8>> {
     let ip = Ipv4Packet::new_checked(frame.payload()).ok()?;
     let udp = UdpPacket::new_checked(ip.payload()).ok()?;
     let request = DhcpPacket::new_checked(udp.payload()).ok()?;
+    assert!(request.options().any(|o| (o.kind, o.data) == (12, b"gate-1")), "it says its name");
     let request = DhcpRepr::parse(&request).ok()?;
     let message_type = match request.message_type {
         DhcpMessageType::Discover => DhcpMessageType::Offer,
@@ -89,6 +90,7 @@ impl World {
     fn new(offer: Option<Offer>) -> Self {
         let now = Instant::from_nanos(1);
         let mut interface = Interface::new(mac(1), 1500, 9, now);
+        interface.set_hostname("gate-1");
         let addressing = Addressing { dhcp: true, ..Addressing::default() };
         interface.set_addressing(addressing, now).unwrap();
         World { now, interface, offer, frames: 0 }
