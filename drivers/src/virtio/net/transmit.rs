@@ -140,9 +140,7 @@ impl Transmitter {
         }
         put(&buffer, at, packet.trailer);
         let address = buffer.bus_address();
-        let whole = (self.header + len) as u32;
-        let descriptor = Descriptor { address, len: whole, device_writes: false, next: None };
-        self.ring.describe(head, descriptor);
+        self.ring.describe(head, to_read(address, self.header + len, None));
         self.offer(head, head, 1, bounce);
     }
 
@@ -152,28 +150,19 @@ impl Transmitter {
         let head = self.free_head;
         let slot = self.slot(head);
         put(&slot, self.header, packet.header);
+        put(&slot, TRAILER, packet.trailer);
+        let trailer = (slot.bus_address() + TRAILER as u64, packet.trailer.len());
+        let payload = packet.payload.iter().map(|w| (w.bus_address(), w.len()));
+        let (mut address, mut len) = (slot.bus_address(), self.header + packet.header.len());
         let (mut index, mut count) = (head, 1);
-        let mut address = slot.bus_address();
-        let mut len = (self.header + packet.header.len()) as u32;
-        let mut add = |links: &[Link], ring: &mut Ring, next_address: u64, next_len: usize| {
-            let next = links[usize::from(index)].next;
-            let next_given = Some(next);
-            ring.describe(
-                index,
-                Descriptor { address, len, device_writes: false, next: next_given },
-            );
-            (index, address, len) = (next, next_address, next_len as u32);
+        for part in payload.chain([trailer]).filter(|&(_, len)| len > 0) {
+            let next = self.links[usize::from(index)].next;
+            self.ring.describe(index, to_read(address, len, Some(next)));
+            (address, len) = part;
+            index = next;
             count += 1;
-        };
-        for window in packet.payload.iter().filter(|w| !w.is_empty()) {
-            add(&self.links, &mut self.ring, window.bus_address(), window.len());
         }
-        if !packet.trailer.is_empty() {
-            put(&slot, TRAILER, packet.trailer);
-            let at = slot.bus_address() + TRAILER as u64;
-            add(&self.links, &mut self.ring, at, packet.trailer.len());
-        }
-        self.ring.describe(index, Descriptor { address, len, device_writes: false, next: None });
+        self.ring.describe(index, to_read(address, len, None));
         self.offer(head, index, count, None);
     }
 
@@ -210,6 +199,12 @@ impl Transmitter {
     pub fn publish(&mut self) -> bool {
         self.ring.publish()
     }
+}
+
+/// A descriptor of `len` bytes for the device to read.
+#[inline]
+fn to_read(address: u64, len: usize, next: Option<u16>) -> Descriptor {
+    Descriptor { address, len: len as u32, device_writes: false, next }
 }
 
 /// Copies into a slot or buffer that was found long enough.
