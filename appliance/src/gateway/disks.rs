@@ -1,9 +1,11 @@
-//! Disks: what each is used for, and the completions of its requests.
+//! Disks: what each is used for, and what works on them.
 
 use super::state::State;
 use crate::config::disk::Event;
 use crate::console::Progress;
-use drivers::hal::{Disk, Geometry};
+use drivers::hal::{Completion, Disk, Geometry, Request, SubmitError};
+use std::cell::RefCell;
+use std::rc::Rc;
 
 /// What a disk is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +14,8 @@ pub(super) enum Role {
     Free,
     /// It holds the configuration.
     Configuration,
+    /// It is a volume.
+    Volume,
 }
 
 impl Role {
@@ -19,7 +23,53 @@ impl Role {
         match self {
             Role::Free => "free",
             Role::Configuration => "configuration",
+            Role::Volume => "volume",
         }
+    }
+}
+
+/// A disk that a volume works on, while the loop sees to its interrupts.
+pub(super) struct SharedDisk(Rc<RefCell<Box<dyn Disk>>>);
+
+impl SharedDisk {
+    pub fn new(disk: Box<dyn Disk>) -> Self {
+        SharedDisk(Rc::new(RefCell::new(disk)))
+    }
+
+    /// The same disk once more. Requests of two users would get each other's completions: only
+    /// one may submit.
+    pub fn share(&self) -> Self {
+        SharedDisk(self.0.clone())
+    }
+}
+
+impl Disk for SharedDisk {
+    fn geometry(&self) -> Geometry {
+        self.0.borrow().geometry()
+    }
+    fn depth(&self) -> usize {
+        self.0.borrow().depth()
+    }
+    fn submit(&mut self, request: &Request) -> Result<(), SubmitError> {
+        self.0.borrow_mut().submit(request)
+    }
+    fn flush_queue(&mut self) {
+        self.0.borrow_mut().flush_queue();
+    }
+    fn poll(&mut self) -> Option<Completion> {
+        self.0.borrow_mut().poll()
+    }
+    fn set_interrupts(&mut self, wanted: bool) {
+        self.0.borrow_mut().set_interrupts(wanted);
+    }
+    fn wakes(&self) -> bool {
+        self.0.borrow().wakes()
+    }
+    fn capacity_changed(&mut self) -> bool {
+        self.0.borrow_mut().capacity_changed()
+    }
+    fn interrupts(&self) -> u64 {
+        self.0.borrow().interrupts()
     }
 }
 
@@ -27,7 +77,7 @@ impl Role {
 pub(super) struct DiskSlot {
     pub name: String,
     pub location: String,
-    pub disk: Box<dyn Disk>,
+    pub disk: SharedDisk,
     pub geometry: Geometry,
     pub role: Role,
 }
@@ -36,7 +86,7 @@ impl State {
     /// Lets what works on disks go on; how many operations ended.
     pub fn poll_disks(&mut self) -> usize {
         let Some((index, config)) = &mut self.config_disk else { return 0 };
-        let outcome = match config.poll(&mut *self.disks[*index].disk) {
+        let outcome = match config.poll(&mut self.disks[*index].disk) {
             None | Some(Event::NotAConfigDisk | Event::Loaded(_)) => return 0,
             Some(Event::Saved) => {
                 Ok(format!("saved on {}; it is read at the next boot", self.disks[*index].name))

@@ -3,7 +3,7 @@
 use super::state::State;
 use crate::loops::Stage;
 use core::fmt::Error;
-use drivers::hal::PortCounters;
+use drivers::hal::{Disk, PortCounters};
 use net::metrics::Writer;
 
 /// The page.

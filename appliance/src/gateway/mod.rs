@@ -7,6 +7,7 @@
 //! all of it.
 
 mod disks;
+mod fabric;
 mod metrics;
 mod network;
 mod objects;
@@ -14,6 +15,8 @@ mod ports;
 mod show;
 mod start;
 mod state;
+mod storage;
+mod syslog;
 mod system;
 mod web;
 
@@ -26,6 +29,7 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use network::Network;
 use state::{End, State};
+use syslog::Syslog;
 
 /// How often the serial port is looked at while there is other work.
 const CONSOLE_INTERVAL: Duration = Duration::from_millis(1);
@@ -38,6 +42,7 @@ pub struct Gateway {
     console: Console,
     console_due: Instant,
     networks: Vec<Network>,
+    syslog: Syslog,
     state: State,
 }
 
@@ -47,12 +52,7 @@ impl Gateway {
         let mut worked = false;
         loop {
             let now = self.machine.now();
-            if self.state.pace.round(worked, now) {
-                self.halt();
-                worked = false;
-                continue;
-            }
-            worked = self.round(now);
+            worked = if self.state.pace.round(worked, now) { self.halt() } else { self.round(now) };
         }
     }
 
@@ -61,14 +61,17 @@ impl Gateway {
         let state = &mut self.state;
         let received = state.receive(&mut self.networks, now);
         let completed = state.poll_disks();
+        let served = state.serve(now);
         let controlled = network::poll(&mut self.networks, state, now);
+        let told = self.syslog.poll(&mut self.networks, state);
         let sent = state.transmit(&mut self.networks, now);
         let counters = &mut state.pace.counters;
         counters.work(Stage::Receive, received);
         counters.work(Stage::Disks, completed);
-        counters.work(Stage::Control, controlled);
+        counters.work(Stage::Serve, served);
+        counters.work(Stage::Control, controlled + told);
         counters.work(Stage::Transmit, sent);
-        let worked = received + completed + controlled + sent > 0;
+        let worked = received + completed + served + controlled + sent > 0;
         if worked && now < self.console_due {
             return true;
         }
@@ -82,12 +85,14 @@ impl Gateway {
         }
     }
 
-    /// Sleeps until an interrupt or the next deadline, unless something arrives on the way there.
-    fn halt(&mut self) {
+    /// Sleeps until an interrupt or the next deadline, unless there is work on the way there;
+    /// whether there was.
+    fn halt(&mut self) -> bool {
         self.state.set_interrupts(true);
         let seen = self.state.interrupts();
         // What came before interrupts were on raises none.
-        if !self.round(self.machine.now()) {
+        let worked = self.round(self.machine.now());
+        if !worked {
             let mut deadline = self.deadline();
             if !self.state.devices_wake() || self.console.is_busy() {
                 let nap = self.machine.now() + NAP;
@@ -97,11 +102,12 @@ impl Gateway {
             if deadline.is_none_or(|d| d > before) {
                 let state = &self.state;
                 self.machine.halt_until(deadline, &mut || state.interrupts() == seen);
+                let now = self.machine.now();
+                self.state.pace.halted(now);
             }
         }
         self.state.set_interrupts(false);
-        let now = self.machine.now();
-        self.state.pace.halted(now);
+        worked
     }
 
     /// When there is something to do though nothing arrives.

@@ -145,6 +145,7 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
         if network.generation != generation {
             network.generation = generation;
             tell_addresses(network, &mut state.ports[i]);
+            state.tell_fabric(i, network);
         }
     }
     worked

@@ -32,6 +32,8 @@ pub(super) struct PortSlot {
     pub echoes: u64,
     /// Echoes are answered.
     pub echo: bool,
+    /// Frames that had been sent after the last round.
+    tx_frames: u64,
     reply: Vec<u8>,
 }
 
@@ -48,6 +50,7 @@ impl PortSlot {
             link_due: Instant::ZERO,
             echoes: 0,
             echo,
+            tx_frames: 0,
             reply,
         }
     }
@@ -83,6 +86,13 @@ impl State {
                         let local = network.interface.local();
                         answer = net::echo::answer(bytes, local, &mut slot.reply);
                     }
+                    Class::Roce => match &mut self.fabric {
+                        Some(fabric) if fabric.port == i => {
+                            // What it is no use of, it counts.
+                            let _ = fabric.roce.handle_frame(bytes, now);
+                        }
+                        _ => {}
+                    },
                     _ => network.interface.handle_frame(bytes, now),
                 }
                 slot.port.recycle(frame);
@@ -101,12 +111,14 @@ impl State {
     /// Hands what is to be sent to the ports, and tells the devices; how many frames.
     pub fn transmit(&mut self, networks: &mut [Network], now: Instant) -> usize {
         let mut sent = 0;
+        self.transmit_fabric(now);
         for (i, (slot, network)) in self.ports.iter_mut().zip(networks).enumerate() {
-            let before = slot.port.counters().tx_frames;
             let capture = &mut self.capture;
             network.interface.transmit(&mut *slot.port, |packet| capture.sent(i, packet, now));
             slot.port.flush();
-            sent += (slot.port.counters().tx_frames - before) as usize;
+            let frames = slot.port.counters().tx_frames;
+            sent += (frames - slot.tx_frames) as usize;
+            slot.tx_frames = frames;
         }
         sent
     }

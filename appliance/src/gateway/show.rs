@@ -6,7 +6,7 @@ use super::state::State;
 use crate::console::Topic;
 use crate::loops::Stage;
 use crate::report::Value;
-use drivers::hal::Features;
+use drivers::hal::{Disk, Features};
 
 /// The report on one topic.
 pub(super) fn topic(state: &mut State, topic: Topic) -> Value {

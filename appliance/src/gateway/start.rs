@@ -2,10 +2,13 @@
 //! because the configuration may lie on a disk and says how ports are set up.
 
 use super::Gateway;
-use super::disks::{DiskSlot, Role};
+use super::disks::{DiskSlot, Role, SharedDisk};
+use super::fabric::Fabric;
 use super::network::Network;
 use super::ports::PortSlot;
 use super::state::State;
+use super::storage::Storage;
+use super::syslog::Syslog;
 use crate::config::disk::{ConfigDisk, Event};
 use crate::config::{Document, Sources, slot};
 use crate::console::Console;
@@ -69,10 +72,13 @@ impl Gateway {
                     name: format!("disk{}", disks.len()),
                     location,
                     geometry: disk.geometry(),
-                    disk: Box::new(disk),
+                    disk: SharedDisk::new(Box::new(disk)),
                     role: Role::Free,
                 }),
-                Err(error) => unclaimed.push(format!("{location}: {error}")),
+                Err(error) => {
+                    log::error!("{location}: {error}");
+                    unclaimed.push(format!("{location}: {error}"));
+                }
             }
         }
         let stored = find_config(&mut disks, &mut *platform, &*machine);
@@ -106,12 +112,20 @@ impl Gateway {
                     networks.push(Network::new(&slot, index, config, rng.next_u64(), now));
                     ports.push(slot);
                 }
-                Err(error) => unclaimed.push(format!("{location}: {error}")),
+                Err(error) => {
+                    log::error!("{location}: {error}");
+                    unclaimed.push(format!("{location}: {error}"));
+                }
             }
         }
-        for device in &unclaimed {
-            log::warn!("not used: {device}");
-        }
+        let mut fabric = match ports.first() {
+            Some(slot) if config.roce.enabled => {
+                Some(Fabric::new(0, slot.port.mac(), slot.port.mtu(), &mut *rng))
+            }
+            _ => None,
+        };
+        let provider = fabric.as_mut().map(|fabric| &mut fabric.roce);
+        let storage = Storage::new(config, &mut disks, platform.arena(), provider);
         let quiet = Duration::from_micros(config.system.idle_after_us.into());
         let epoch = machine.unix_seconds().saturating_mul(1_000_000_000);
         let state = State {
@@ -126,6 +140,9 @@ impl Gateway {
             ports,
             disks,
             unclaimed,
+            rng,
+            fabric,
+            storage,
             pace: Pace::new(quiet, now),
             capture: Capture::new(),
             downloads: Vec::new(),
@@ -138,13 +155,23 @@ impl Gateway {
             end: None,
         };
         let console = Console::default();
-        Gateway { machine, console, console_due: Instant::ZERO, networks, state }
+        Gateway {
+            machine,
+            console,
+            console_due: Instant::ZERO,
+            networks,
+            syslog: Syslog::default(),
+            state,
+        }
     }
 }
 
 fn tell_unclaimed(device: &drivers::virtio::Unclaimed) -> String {
     let (vendor, id) = device.id;
-    let why = device.error.map_or("no driver".to_string(), |error| error.to_string());
+    let why = device.error.map_or("no driver".to_string(), |error| {
+        log::error!("{}: {error}", device.location);
+        error.to_string()
+    });
     format!("{}: {vendor:04x}:{id:04x} class {:06x}: {why}", device.location, device.class)
 }
 
@@ -172,7 +199,7 @@ fn find_config(
             trouble.push(format!("{}: no memory to look for a configuration", slot.name));
             break;
         };
-        match wait(&mut engine, &mut *slot.disk, machine) {
+        match wait(&mut engine, &mut slot.disk, machine) {
             Some(Event::Loaded(text)) => {
                 slot.role = Role::Configuration;
                 stored.text = text;

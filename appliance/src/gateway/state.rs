@@ -1,15 +1,18 @@
 //! What reports are made of: everything the appliance owns but the IP interfaces.
 
 use super::disks::DiskSlot;
+use super::fabric::Fabric;
 use super::ports::PortSlot;
 use super::start::Facts;
+use super::storage::Storage;
 use crate::config::Document;
 use crate::config::disk::ConfigDisk;
 use crate::log_ring::LogRing;
 use crate::loops::Pace;
 use core::net::IpAddr;
-use drivers::hal::{Instant, Platform};
+use drivers::hal::{Disk, Instant, Platform};
 use net::capture::{Capture, Reader};
+use rand_core::RngCore;
 use std::collections::VecDeque;
 
 use crate::console::Progress;
@@ -55,6 +58,9 @@ pub(super) struct State {
     pub disks: Vec<DiskSlot>,
     /// Devices that were found and not used, and why.
     pub unclaimed: Vec<String>,
+    pub rng: Box<dyn RngCore>,
+    pub fabric: Option<Fabric>,
+    pub storage: Storage,
     pub pace: Pace,
     pub capture: Capture,
     pub downloads: Vec<Download>,
@@ -94,7 +100,8 @@ impl State {
 
     /// When something here is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.ports.iter().map(|slot| slot.link_due).min()
+        let link = self.ports.iter().map(|slot| slot.link_due).min();
+        [link, self.fabric_timeout()].into_iter().flatten().min()
     }
 
     /// Seconds since the appliance came up.

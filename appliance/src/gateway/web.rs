@@ -2,24 +2,16 @@
 
 use super::state::{Download, State};
 use super::{metrics, objects, show};
-use net::http::{Body, Handler, Method, Read, Request, Response, Status};
+use net::http::{Handler, Method, Read, Request, Response, Status};
 
 /// Bytes of a capture that are made ready at a time.
 const PIECE: usize = 16 << 10;
 /// Downloads of the capture at a time.
 const MAX_DOWNLOADS: usize = 4;
 
-const JSON: &str = "application/json";
-const TEXT: &str = "text/plain; charset=utf-8";
-
 /// The routes, over all that reports are made of.
 pub(super) struct Web<'a> {
     pub state: &'a mut State,
-}
-
-fn answer(status: Status, content_type: &'static str, body: String) -> Response {
-    let body = Body::Bytes(body.into_bytes().into());
-    Response { status, content_type, allow: "", body }
 }
 
 impl Web<'_> {
@@ -32,15 +24,15 @@ impl Web<'_> {
                 }
                 Err(_) => Err("the body is not UTF-8".into()),
             },
-            _ => return not_with_this_method("GET, HEAD, PUT, POST"),
+            _ => return Response::method_not_allowed("GET, HEAD, PUT, POST"),
         };
         let mut exists = || objects::read(self.state, path).is_ok();
         match result {
-            Ok(body) => answer(Status::OK, JSON, body),
+            Ok(body) => Response::new(Status::OK, Response::JSON, body),
             Err(why) => {
                 let status = if exists() { Status::BAD_REQUEST } else { Status::NOT_FOUND };
                 let why = crate::report::Value::object([("error", why.into())]);
-                answer(status, JSON, why.to_json() + "\n")
+                Response::new(status, Response::JSON, why.to_json() + "\n")
             }
         }
     }
@@ -48,22 +40,15 @@ impl Web<'_> {
     fn capture(&mut self) -> Response {
         let state = &mut *self.state;
         if state.downloads.len() >= MAX_DOWNLOADS {
-            return answer(Status::UNAVAILABLE, TEXT, "too many downloads at a time\n".into());
+            return Response::error(Status::UNAVAILABLE);
         }
         let names = state.ports.iter().map(|slot| slot.name.clone()).collect();
         let reader = state.capture.reader(names, state.epoch);
         let id = state.next_download;
         state.next_download += 1;
         state.downloads.push(Download { id, reader, piece: Vec::new(), at: 0, more: true });
-        let body = Body::Stream { id, length: None };
-        Response { status: Status::OK, content_type: "application/x-pcapng", allow: "", body }
+        Response::stream("application/x-pcapng", id, None)
     }
-}
-
-fn not_with_this_method(allow: &'static str) -> Response {
-    let mut response = answer(Status::METHOD_NOT_ALLOWED, TEXT, "not with this method\n".into());
-    response.allow = allow;
-    response
 }
 
 impl Handler for Web<'_> {
@@ -72,21 +57,23 @@ impl Handler for Web<'_> {
             return self.object(path, request);
         }
         let page: fn(&mut Self) -> Response = match request.path {
-            "/metrics" => {
-                |web| answer(Status::OK, net::metrics::CONTENT_TYPE, metrics::write(web.state))
-            }
-            "/healthz" => |_| answer(Status::OK, TEXT, "ok\n".into()),
-            "/status" => |web| answer(Status::OK, JSON, show::status(web.state).to_json() + "\n"),
+            "/metrics" => |web| {
+                Response::new(Status::OK, net::metrics::CONTENT_TYPE, metrics::write(web.state))
+            },
+            "/healthz" => |_| Response::new(Status::OK, Response::TEXT, "ok\n"),
+            "/status" => |web| {
+                Response::new(Status::OK, Response::JSON, show::status(web.state).to_json() + "\n")
+            },
             "/capture.pcapng" => Web::capture,
             _ => {
                 let pages = "no such page; there are /metrics, /healthz, /status, \
                      /capture.pcapng and /api/…\n";
-                return answer(Status::NOT_FOUND, TEXT, pages.into());
+                return Response::new(Status::NOT_FOUND, Response::TEXT, pages);
             }
         };
         match request.method {
             Method::Get => page(self),
-            _ => not_with_this_method("GET, HEAD"),
+            _ => Response::method_not_allowed("GET, HEAD"),
         }
     }
 

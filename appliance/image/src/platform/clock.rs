@@ -33,6 +33,12 @@ impl Clock {
     }
 }
 
+impl drivers::hal::Clock for Clock {
+    fn now(&self) -> Instant {
+        Clock::now(self)
+    }
+}
+
 #[inline]
 fn tsc() -> u64 {
     // SAFETY: every x86-64 CPU has the instruction.

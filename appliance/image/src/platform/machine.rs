@@ -20,6 +20,13 @@ pub struct Pc {
     pub(super) started: u64,
 }
 
+impl Pc {
+    /// Its clock.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+}
+
 impl Machine for Pc {
     fn now(&self) -> Instant {
         self.clock.now()

@@ -11,21 +11,23 @@ mod interrupts;
 mod machine;
 mod paging;
 mod pci;
+mod ports;
 pub mod power;
 mod provoke;
 mod timer;
 pub mod uart;
 
+pub use clock::Clock;
 pub use entropy::from_cpu as entropy_from_cpu;
 pub use machine::Pc;
 pub use paging::Protection;
 pub use pci::ConfigSpace;
+pub use ports::Ports;
 pub use provoke::fault as provoke_fault;
 
 use apic::Apic;
 use boot::acpi::Tables;
 use boot::{BootInfo, Kind};
-use clock::Clock;
 use core::ptr::NonNull;
 use drivers::hal::{Arena, Interrupt, Platform, Registers, Window};
 use std::time::{SystemTime, UNIX_EPOCH};

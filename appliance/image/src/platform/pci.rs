@@ -37,6 +37,12 @@ impl ConfigSpace {
         memory.unwrap_or(ConfigSpace::Ports(Mutex::new(())))
     }
 
+    /// Whether there is a PCI bus at all: microvm has none.
+    pub fn has_host_bridge(&self) -> bool {
+        // SAFETY: reading an identity has no effect.
+        unsafe { self.read(PciAddress::new(0, 0, 0, 0), 0) != u32::MAX }
+    }
+
     /// Where a register lies from the start of `registers`; out of range if it is not there.
     fn offset(address: PciAddress, offset: u16, first_bus: u8, last_bus: u8) -> usize {
         let bus = address.bus();

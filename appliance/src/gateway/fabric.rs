@@ -1,0 +1,91 @@
+//! RDMA over the ports: the provider, its frames in and out, and the users of its connections.
+
+use super::network::Network;
+use super::state::State;
+use drivers::hal::{Instant, TransmitError};
+use rand_core::RngCore;
+use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use rdma::rtrs::Context;
+use rdma::verbs::{ConnectionEvent, ConnectionManager, Provider, RejectReason};
+
+/// The provider over one port.
+pub(super) struct Fabric {
+    pub roce: Roce,
+    /// Place of the port that it speaks through.
+    pub port: usize,
+    tx: TxBuffer,
+    /// `tx` holds a packet that found no room.
+    waiting: bool,
+}
+
+impl Fabric {
+    /// A provider over port number `port`.
+    pub fn new(port: usize, mac: [u8; 6], mtu: usize, rng: &mut dyn RngCore) -> Self {
+        let config = PortConfig { mac, addresses: Vec::new(), mtu };
+        let roce = Roce::new(config, Limits::default(), rng);
+        Fabric { roce, port, tx: TxBuffer::new(), waiting: false }
+    }
+}
+
+impl State {
+    /// The protocol servers' stage: connections, requests, answers. How much was done.
+    pub fn serve(&mut self, now: Instant) -> usize {
+        let Some(fabric) = &mut self.fabric else { return 0 };
+        let mut done = 0;
+        if fabric.roce.poll_timeout().is_some_and(|at| at <= now) {
+            fabric.roce.handle_timeout(now);
+        }
+        let arena = self.platform.arena();
+        let mut ctx = Context { provider: &mut fabric.roce, arena, now, rng: &mut *self.rng };
+        while let Some(event) = ctx.provider.poll_connection_event() {
+            done += 1;
+            let storage = &mut self.storage;
+            let taken = storage
+                .server
+                .as_mut()
+                .is_some_and(|server| server.handle_connection_event(&event, &mut ctx));
+            if let (false, ConnectionEvent::Request { connection, .. }) = (taken, event) {
+                // Gone already is as good as refused.
+                let _ = ctx.provider.reject(connection, RejectReason::INVALID_SERVICE_ID, &[]);
+            }
+        }
+        if let Some(server) = &mut self.storage.server {
+            done += usize::from(server.poll(&mut self.storage.volumes, &mut ctx));
+            while let Some(notice) = server.transport_mut().poll_notice() {
+                log::info!("rnbd: {notice}");
+            }
+        }
+        done
+    }
+
+    /// When the provider or a server has something to do though nothing arrives.
+    pub fn fabric_timeout(&self) -> Option<Instant> {
+        let provider = self.fabric.as_ref().and_then(|f| f.roce.poll_timeout());
+        let server = self.storage.server.as_ref().and_then(|s| s.poll_timeout());
+        [provider, server].into_iter().flatten().min()
+    }
+
+    /// Hands the provider's packets to its port, as many as there is room for.
+    pub fn transmit_fabric(&mut self, now: Instant) {
+        let Some(fabric) = &mut self.fabric else { return };
+        let Some(slot) = self.ports.get_mut(fabric.port) else { return };
+        while fabric.waiting || fabric.roce.poll_transmit(now, &mut fabric.tx) {
+            let packet = fabric.tx.packet();
+            fabric.waiting = slot.port.transmit(&packet) == Err(TransmitError::Full);
+            if fabric.waiting {
+                break;
+            }
+            self.capture.sent(fabric.port, &packet, now);
+        }
+    }
+
+    /// Tells the provider of the addresses that its port has now.
+    pub fn tell_fabric(&mut self, port: usize, network: &Network) {
+        if let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.port == port) {
+            let local = network.interface.local();
+            let v4 = local.v4.iter().map(|&ip| ip.into());
+            let v6 = local.v6.iter().map(|&ip| ip.into());
+            fabric.roce.set_addresses(v4.chain(v6).collect());
+        }
+    }
+}

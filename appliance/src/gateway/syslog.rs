@@ -1,0 +1,67 @@
+//! The log, sent to a syslog server (RFC 5424 over UDP) if one is configured.
+
+use super::network::Network;
+use super::state::State;
+use crate::log_ring::{Cursor, Entry};
+use core::net::SocketAddr;
+use core::time::Duration;
+use log::Level;
+use net::syslog::{Record, Sender, Severity};
+
+/// The way to the server, and how far it has heard.
+#[derive(Debug, Default)]
+pub(super) struct Syslog {
+    sender: Option<(usize, SocketAddr, Sender)>,
+    cursor: Cursor,
+    /// Taken from the log and not sent yet.
+    next: Option<Entry>,
+}
+
+impl Syslog {
+    /// Sends what is new, as long as there is room and a way; how many messages.
+    pub fn poll(&mut self, networks: &mut [Network], state: &State) -> usize {
+        let system = &state.document.config().system;
+        if self.sender.as_ref().map(|(_, server, _)| *server) != system.syslog {
+            if let Some((index, _, sender)) = self.sender.take() {
+                sender.stop(&mut networks[index].interface);
+            }
+        }
+        let Some(server) = system.syslog else { return 0 };
+        if self.sender.is_none() {
+            let way = |n: &Network| n.interface.next_hop(server.ip()).is_some();
+            let Some(index) = networks.iter().position(way) else { return 0 };
+            let interface = &mut networks[index].interface;
+            let hostname = system.hostname.to_string();
+            self.sender =
+                Some((index, server, Sender::new(interface, server, &hostname, "isthmus")));
+        }
+        let Some((index, _, sender)) = &mut self.sender else { return 0 };
+        let mut sent = 0;
+        loop {
+            if self.next.is_none() {
+                self.next = state.log.next(&mut self.cursor).map(|(entry, _)| entry);
+            }
+            let Some(entry) = &self.next else { return sent };
+            let record = Record {
+                severity: severity(entry.level),
+                time: Duration::from_nanos(state.epoch.saturating_add(entry.at.as_nanos())),
+                source: "appliance",
+                text: entry.text(),
+            };
+            if sender.send(&mut networks[*index].interface, &record).is_err() {
+                return sent;
+            }
+            self.next = None;
+            sent += 1;
+        }
+    }
+}
+
+fn severity(level: Level) -> Severity {
+    match level {
+        Level::Error => Severity::Error,
+        Level::Warn => Severity::Warning,
+        Level::Info => Severity::Informational,
+        Level::Debug | Level::Trace => Severity::Debug,
+    }
+}
