@@ -6,7 +6,7 @@
 //! extension headers (but for queries of MLD), anything but ICMP to multicast or broadcast (but DHCP).
 
 use crate::local::Local;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv6Addr};
 use smoltcp::wire::{
     EthernetFrame, EthernetProtocol, Icmpv6Message, IpProtocol, Ipv4Packet, Ipv6Packet,
 };
@@ -50,10 +50,11 @@ fn accept_v4(packet: &[u8], local: &Local) -> Option<Kind> {
     let udp = packet.next_header() == IpProtocol::Udp;
     let dhcp = udp && packet.payload().get(2..4) == Some(&DHCP_CLIENT_PORT);
     let fragment = packet.more_frags() || packet.frag_offset() != 0;
-    if fragment || source.is_loopback() || destination.is_loopback() {
+    if fragment || destination.is_loopback() {
         return None;
     }
-    if source == Ipv4Addr::UNSPECIFIED && !dhcp || local.has_v4(source) {
+    // smoltcp would renew a lease at the address that the server's answer came from.
+    if !crate::local::is_host(source.into()) || local.has_v4(source) {
         return None;
     }
     let icmp = packet.next_header() == IpProtocol::Icmp;
@@ -94,6 +95,7 @@ fn accept_v6(packet: &[u8], local: &Local) -> Option<Kind> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::net::Ipv4Addr;
     use std::vec::Vec;
 
     fn local() -> Local {
@@ -119,7 +121,8 @@ mod tests {
         let (peer, us) = ([10, 0, 0, 2], [10, 0, 0, 1]);
         let taken = |f: &[u8]| accept(f, &local()).is_some();
         assert!(taken(&udp(peer, us, 0x4000, 9)));
-        assert!(taken(&udp([0; 4], [255; 4], 0, 68)), "an offer before there is an address");
+        assert!(taken(&udp(peer, [255; 4], 0, 68)), "an offer before there is an address");
+        assert!(!taken(&udp([0; 4], [255; 4], 0, 68)), "an offer of nobody");
         assert!(!taken(&udp([0; 4], us, 0, 9)), "no source");
         assert!(!taken(&udp(us, us, 0, 9)), "from ourselves");
         assert!(!taken(&udp([127, 0, 0, 1], us, 0, 9)), "loopback on the wire");

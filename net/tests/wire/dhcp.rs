@@ -16,6 +16,7 @@ const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 /// What the server hands out.
 #[derive(Clone, Copy)]
 struct Offer {
+    server: Ipv4Addr,
     address: Ipv4Addr,
     router: Ipv4Addr,
     lease: Duration,
@@ -40,10 +41,10 @@ fn serve(frame: &[u8], offer: Offer) -> Option<Vec<u8>> {
     let dhcp = DhcpRepr {
         message_type,
         your_ip: offer.address,
-        server_ip: SERVER,
+        server_ip: offer.server,
         router: Some(offer.router),
         subnet_mask: Some(Ipv4Addr::new(255, 255, 255, 0)),
-        server_identifier: Some(SERVER),
+        server_identifier: Some(offer.server),
         lease_duration: Some(offer.lease.as_secs() as u32),
         renew_duration: None,
         rebind_duration: None,
@@ -58,7 +59,7 @@ fn serve(frame: &[u8], offer: Offer) -> Option<Vec<u8>> {
     let checksums = ChecksumCapabilities::default();
     let udp = UdpRepr { src_port: 67, dst_port: 68 };
     let ip = Ipv4Repr {
-        src_addr: SERVER,
+        src_addr: offer.server,
         dst_addr: Ipv4Addr::BROADCAST,
         next_header: IpProtocol::Udp,
         payload_len: 8 + dhcp.buffer_len(),
@@ -72,7 +73,7 @@ fn serve(frame: &[u8], offer: Offer) -> Option<Vec<u8>> {
     let mut packet = Ipv4Packet::new_unchecked(answer.payload_mut());
     ip.emit(&mut packet, &checksums);
     let mut datagram = UdpPacket::new_unchecked(packet.payload_mut());
-    let (from, to) = (SERVER.into(), Ipv4Addr::BROADCAST.into());
+    let (from, to) = (offer.server.into(), Ipv4Addr::BROADCAST.into());
     let fill = |b: &mut [u8]| dhcp.emit(&mut DhcpPacket::new_unchecked(b)).unwrap();
     udp.emit(&mut datagram, &from, &to, dhcp.buffer_len(), fill, &checksums);
     Some(bytes)
@@ -168,6 +169,10 @@ fn impossible_offers_are_not_taken() {
         world.run(Duration::from_secs(60));
         assert!(world.interface.local().v4.is_empty(), "{address}");
     }
+    // A lease of nobody could not be renewed: smoltcp panics on the way.
+    let mut world = World::new(Some(Offer { server: Ipv4Addr::UNSPECIFIED, ..offer() }));
+    world.run(Duration::from_secs(600));
+    assert!(!world.interface.has_lease());
     let router = Ipv4Addr::new(224, 0, 0, 1);
     let mut world = World::new(Some(Offer { router, ..offer() }));
     world.run(Duration::from_secs(60));
