@@ -123,7 +123,12 @@ impl World {
 }
 
 fn offer() -> Offer {
-    Offer { address: Ipv4Addr::new(10, 0, 0, 7), router: SERVER, lease: Duration::from_secs(600) }
+    Offer {
+        server: SERVER,
+        address: Ipv4Addr::new(10, 0, 0, 7),
+        router: SERVER,
+        lease: Duration::from_secs(600),
+    }
 }
 
 #[test]
