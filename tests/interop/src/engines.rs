@@ -66,6 +66,7 @@ impl Engines {
             while !stopping.load(Ordering::Relaxed) {
                 world.round();
             }
+            world.report.push(format!("{:?}", world.roce.counters()));
             Ok(world.report)
         });
         Ok(Engines { stop, thread: Some(thread), ours, theirs, _directory: directory })

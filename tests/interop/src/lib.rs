@@ -5,10 +5,11 @@
 
 pub mod engines;
 mod port;
+pub mod storage;
 
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use launch::guest::{self, Guest, System, Wire};
 use launch::qemu::Nic;
 
@@ -44,18 +45,29 @@ impl Pair {
             guest.wait_up()?;
             guest.soft_roce()?;
         }
-        client.sh("ping -c 1 -W 5 10.0.0.1").context("the two guests do not reach each other")?;
+        meet(&mut client)?;
         Ok(Pair { server, client, _wire: wire })
     }
 }
 
-/// Boots a guest with soft-RoCE, 10.0.0.2 (fd00::2), on `nic`.
+/// Boots a guest with soft-RoCE, 10.0.0.2 (fd00::2), on `nic`, where 10.0.0.1 (fd00::1) answers.
 pub fn client(nic: Nic, mtu: u16) -> Result<Guest> {
     let spec = system()?.spec("client", &["10.0.0.2/24,fd00::2/64"], mtu);
     let mut guest = Guest::start("client", spec.nic(nic).first_mac(2))?;
     guest.wait_up()?;
     guest.soft_roce()?;
+    meet(&mut guest)?;
     Ok(guest)
+}
+
+/// Makes the guest learn the server's MAC addresses.
+///
+/// Without this the first RDMA connection may take its whole time limit (30 s for RTRS): Linux's address
+/// resolution asks for the neighbour first and only then queues the request that the answer wakes
+/// (drivers/infiniband/core/addr.c, rdma_resolve_ip), so an answer that comes at once is missed.
+fn meet(guest: &mut Guest) -> Result<()> {
+    guest.sh("ping -c 1 -W 5 10.0.0.1 && ping -c 1 -W 5 fd00::1")?;
+    Ok(())
 }
 
 /// Maps a volume with Linux's rnbd-client; the block device is /dev/rnbdN, N counting from 0.

@@ -1,0 +1,99 @@
+//! What a Linux host does with a volume: stories that hold whoever serves it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use launch::guest::Guest;
+
+use crate::{map, unmap};
+
+/// A path of the client's at 10.0.0.2 to the server at 10.0.0.1.
+pub const PATH: &str = "ip:10.0.0.2@ip:10.0.0.1";
+
+/// Maps `ram0` as /dev/rnbd0.
+pub fn map_ram0(guest: &mut Guest) -> Result<()> {
+    guest.sh("modprobe -a rnbd-client ext4")?;
+    map(guest, "s1", PATH, "ram0", "").context("mapping ram0")
+}
+
+/// A file system survives everything but losing the data: made, filled, unmounted, forgotten by the
+/// client's cache, mounted, compared.
+pub fn ext4_keeps_its_data(guest: &mut Guest, mib: u32) -> Result<()> {
+    guest.sh(&format!(
+        "set -e
+         mkfs.ext4 -q -E lazy_itable_init=0 /dev/rnbd0
+         mount -t ext4 /dev/rnbd0 /mnt
+         dd if=/dev/urandom of=/mnt/file bs=1M count={mib} 2>/dev/null
+         sync
+         sha256sum </mnt/file >/tmp/sum
+         umount /mnt
+         echo 3 >/proc/sys/vm/drop_caches
+         fsck.ext4 -f -n /dev/rnbd0
+         mount -t ext4 /dev/rnbd0 /mnt
+         sha256sum </mnt/file | cmp - /tmp/sum
+         umount /mnt"
+    ))?;
+    Ok(())
+}
+
+/// fio writes with checksums at random places, several at once, and reads all of it back.
+pub fn fio_verifies(guest: &mut Guest, mib: u32, depth: u32) -> Result<()> {
+    let fio = format!(
+        "fio --name=verify --filename=/dev/rnbd0 --direct=1 --ioengine=libaio --thread --rw=randrw \
+         --bsrange=512-65536 --size={mib}m --iodepth={depth} --verify=crc32c --verify_backlog=64 \
+         --verify_fatal=1 --output-format=terse"
+    );
+    let (status, output) = guest.try_sh(&fio, Duration::from_secs(300))?;
+    ensure!(status == 0, "fio ended with status {status}:\n{output}");
+    // Terse version 3: field 4 is the error.
+    let error = output.lines().find_map(|line| line.strip_prefix("3;")?.split(';').nth(3));
+    ensure!(error == Some("0"), "fio reports an error:\n{output}");
+    Ok(())
+}
+
+/// Maps and unmaps, again and again.
+pub fn maps_and_unmaps(guest: &mut Guest, times: u32) -> Result<()> {
+    guest.sh("modprobe rnbd-client")?;
+    for turn in 1..=times {
+        map(guest, "s1", PATH, "ram0", "")
+            .with_context(|| format!("mapping for the {turn}th time"))?;
+        guest.sh("dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null")?;
+        unmap(guest, 0)?;
+        guest.wait_until(
+            "[ -z \"$(ls /sys/class/rtrs-client | grep s1)\" ]",
+            Duration::from_secs(20),
+        )?;
+    }
+    Ok(())
+}
+
+/// `ro` cannot be written to; the second `rw` is refused, the second `migration` is not, the third is.
+pub fn access_modes_are_linux_s(guest: &mut Guest) -> Result<()> {
+    guest.sh("modprobe rnbd-client")?;
+    map(guest, "s1", PATH, "ram0", "access_mode=ro")?;
+    guest.sh("[ $(cat /sys/block/rnbd0/ro) = 1 ] && ! dd if=/dev/zero of=/dev/rnbd0 bs=4k count=1 2>/dev/null")?;
+    map(guest, "s2", PATH, "ram0", "access_mode=rw")?;
+    ensure!(
+        map(guest, "s3", PATH, "ram0", "access_mode=rw").is_err(),
+        "a second writer was let in"
+    );
+    map(guest, "s3", PATH, "ram0", "access_mode=migration")?;
+    let third = map(guest, "s4", PATH, "ram0", "access_mode=migration");
+    ensure!(third.is_err(), "a third writer was let in");
+    ensure!(map(guest, "s5", PATH, "none", "").is_err(), "a volume that is none was mapped");
+    ensure!(map(guest, "s5", PATH, "../ram0", "").is_err(), "a path with .. was mapped");
+    for number in 0..3 {
+        unmap(guest, number)?;
+    }
+    Ok(())
+}
+
+/// Flush, discard and writing of zeroes arrive, and do what they say.
+pub fn flushes_and_discards(guest: &mut Guest) -> Result<()> {
+    guest.sh("set -e
+         dd if=/dev/urandom of=/dev/rnbd0 bs=1M count=4 oflag=direct conv=fsync 2>/dev/null
+         blkdiscard -z -o 1048576 -l 1048576 /dev/rnbd0
+         dd if=/dev/rnbd0 bs=1M skip=1 count=1 iflag=direct 2>/dev/null | cmp -n 1048576 - /dev/zero
+         blkdiscard -o 2097152 -l 1048576 /dev/rnbd0")?;
+    Ok(())
+}
