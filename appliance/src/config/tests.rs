@@ -183,6 +183,31 @@ fn paths_are_completed() {
     }
 }
 
+/// Every path of the document, with 0 for indices.
+fn all_paths(document: &Document, above: &str) -> Vec<String> {
+    let below = |path: String| match path.strip_suffix('.') {
+        Some(section) if section.ends_with(".1") => Vec::new(),
+        Some(_) => all_paths(document, &path),
+        None => vec![path],
+    };
+    document.complete(above).into_iter().flat_map(below).collect()
+}
+
+#[test]
+fn the_manual_shows_every_key_and_is_right() {
+    let manual = include_str!("../../../docs/configuration.md");
+    let example = manual.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    check(example.as_bytes()).unwrap();
+    for path in all_paths(&Document::default(), "") {
+        let key = path.trim_end_matches(|c: char| c == '.' || c.is_ascii_digit());
+        let key = key.rsplit('.').next().unwrap();
+        assert!(
+            manual.contains(&format!("\n{key} =")) || manual.contains(&format!("`{key}`")),
+            "{path}"
+        );
+    }
+}
+
 /// Settings, most of them valid, that a run of `set` draws from.
 fn setting() -> impl Strategy<Value = (&'static str, String)> {
     let text = |choices: &'static [&'static str]| {

@@ -240,6 +240,15 @@ mod tests {
     }
 
     #[test]
+    fn the_manual_has_every_command() {
+        let manual = include_str!("../../../docs/console.md");
+        for command in COMMANDS {
+            let line = format!("| `{}` | {}", command.usage(), command.about);
+            assert!(manual.contains(&line), "{line}");
+        }
+    }
+
+    #[test]
     fn mistakes_are_explained() {
         let cases = [
             (
