@@ -16,7 +16,9 @@ impl ConfigSpace {
     }
 
     pub fn set32(&mut self, offset: u16, value: u32) {
-        self.bytes[usize::from(offset)..][..4].copy_from_slice(&value.to_le_bytes());
+        if let Some(bytes) = self.bytes.get_mut(usize::from(offset)..usize::from(offset) + 4) {
+            bytes.copy_from_slice(&value.to_le_bytes());
+        }
     }
 
     /// What BAR `index` reads after all ones were written to it.
@@ -25,7 +27,8 @@ impl ConfigSpace {
     }
 
     fn get32(&self, offset: u16) -> u32 {
-        u32::from_le_bytes(self.bytes[usize::from(offset)..][..4].try_into().unwrap())
+        let bytes = self.bytes.get(usize::from(offset)..usize::from(offset) + 4);
+        bytes.map_or(u32::MAX, |bytes| u32::from_le_bytes(bytes.try_into().unwrap()))
     }
 }
 

@@ -15,6 +15,8 @@ mod transport;
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod tests;
 
 pub use blk::Block;
 pub use mmio::Slot;

@@ -1,0 +1,229 @@
+//! What is found, and what is made of devices whose registers say anything.
+
+use super::model::{Machine, Model};
+use super::{Error, Found, Kind, Location, PortSettings, Slot};
+use crate::hal::{Arena, Interrupt, PciAddress, Platform, Port, Registers};
+use crate::pci::model::ConfigSpaces;
+use alloc::boxed::Box;
+use proptest::prelude::*;
+use std::string::ToString;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::vec::Vec;
+
+const MODERN: u64 = 1 << 32;
+const NET: [u8; 12] = [0x52, 0x54, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0];
+
+#[test]
+fn devices_are_found_in_order_and_one_that_fails_fails_alone() {
+    let mut machine = Machine::new(8 << 20);
+    for device in [9, 3, 5] {
+        let mut config = NET;
+        config[5] = device;
+        let model = Model::new(&machine, 1, MODERN | 1 << 5, &config, &[64, 64]);
+        machine.plug_pci(device, &model);
+    }
+    let console = Model::new(&machine, 3, MODERN, &[], &[64]);
+    machine.plug_pci(4, &console);
+    let no_capabilities = Model::new(&machine, 2, MODERN, &[], &[64]);
+    machine.plug_pci(6, &no_capabilities);
+    machine.spaces.function(PciAddress::new(0, 0, 6, 0), 0x1af4, 0x1042);
+    machine.spaces.function(PciAddress::new(0, 0, 31, 0), 0x8086, 0x2918).set32(8, 0x0601_0002);
+    let entropy = Model::new(&machine, 4, MODERN, &[], &[64]);
+    machine.plug_mmio(&entropy, 2);
+    let from_the_future = Model::new(&machine, 4, MODERN, &[], &[64]);
+    machine.plug_mmio(&from_the_future, 3);
+
+    let mut found = machine.find();
+    let show = |u: &super::Unclaimed| (u.location.to_string(), u.id, u.class, u.error);
+    let unclaimed: Vec<_> = found.unclaimed.iter().map(show).collect();
+    let missing = Some(Error::Registers("common configuration"));
+    assert_eq!(
+        unclaimed,
+        [
+            ("pci 0000:00:04.0".to_string(), (0x1af4, 0x1043), 0, None),
+            ("pci 0000:00:06.0".to_string(), (0x1af4, 0x1042), 0, missing),
+            ("pci 0000:00:1f.0".to_string(), (0x8086, 0x2918), 0x060100, None),
+            ("mmio 0xfeb00200".to_string(), (0x1af4, 0x1040), 0, Some(Error::Version(3))),
+        ]
+    );
+    let entropy = found.take(Kind::Entropy);
+    assert_eq!(entropy[0].location(), Location::Mmio(0xfeb0_0000));
+    let wrong = entropy.into_iter().next().unwrap().into_disk(&mut machine);
+    assert_eq!(wrong.err(), Some(Error::WrongKind));
+    let ports: Vec<_> = found
+        .take(Kind::Network)
+        .into_iter()
+        .map(|device| device.into_port(&mut machine, &PortSettings::default()).unwrap())
+        .collect();
+    let last_of_mac: Vec<u8> = ports.iter().map(|port| port.mac()[5]).collect();
+    assert_eq!(last_of_mac, [3, 5, 9]);
+    assert!(found.devices.is_empty());
+}
+
+#[test]
+fn without_interrupts_to_give_devices_are_polled() {
+    let mut machine = Machine::new(8 << 20);
+    machine.interrupts = 1;
+    for device in [1, 2] {
+        let model = Model::new(&machine, 1, MODERN | 1 << 5, &NET, &[64, 64]);
+        machine.plug_pci(device, &model);
+    }
+    let wakes: Vec<bool> = machine
+        .find()
+        .take(Kind::Network)
+        .into_iter()
+        .map(|d| d.into_port(&mut machine, &PortSettings::default()).unwrap().wakes())
+        .collect();
+    assert_eq!(wakes, [true, false]);
+}
+
+/// Registers that hold what is written to them, as memory does, but for some that answer
+/// anything.
+#[derive(Clone)]
+struct Noise {
+    len: usize,
+    /// Where in the cells they start.
+    start: usize,
+    cells: Arc<Mutex<Vec<u8>>>,
+    /// Which of the first 64 bytes answer anything.
+    noisy: u64,
+    answers: Vec<u32>,
+    at: Arc<AtomicUsize>,
+}
+
+impl Noise {
+    fn read(&self, offset: usize, size: usize) -> u64 {
+        let offset = self.start + offset;
+        if offset < 64 && self.noisy >> offset & 1 != 0 {
+            let at = self.at.fetch_add(1, Ordering::Relaxed);
+            return self.answers[at % self.answers.len()].into();
+        }
+        let cells = self.cells.lock().unwrap();
+        (0..size)
+            .fold(0, |value, i| value | u64::from(cells[(offset + i) % cells.len()]) << (8 * i))
+    }
+
+    fn write(&self, offset: usize, size: usize, value: u64) {
+        let offset = self.start + offset;
+        let mut cells = self.cells.lock().unwrap();
+        let len = cells.len();
+        (0..size).for_each(|i| cells[(offset + i) % len] = (value >> (8 * i)) as u8);
+    }
+}
+
+impl Registers for Noise {
+    fn len(&self) -> usize {
+        self.len
+    }
+    fn read8(&self, offset: usize) -> u8 {
+        self.read(offset, 1) as u8
+    }
+    fn read16(&self, offset: usize) -> u16 {
+        self.read(offset, 2) as u16
+    }
+    fn read32(&self, offset: usize) -> u32 {
+        self.read(offset, 4) as u32
+    }
+    fn read64(&self, offset: usize) -> u64 {
+        self.read(offset, 8)
+    }
+    fn write8(&self, offset: usize, value: u8) {
+        self.write(offset, 1, value.into());
+    }
+    fn write16(&self, offset: usize, value: u16) {
+        self.write(offset, 2, value.into());
+    }
+    fn write32(&self, offset: usize, value: u32) {
+        self.write(offset, 4, value.into());
+    }
+    fn write64(&self, offset: usize, value: u64) {
+        self.write(offset, 8, value);
+    }
+}
+
+struct NoisyMachine {
+    arena: Arena,
+    noise: Noise,
+}
+
+impl Platform for NoisyMachine {
+    fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
+        Some(Box::new(Noise { len, start: address as usize & 0x1ff, ..self.noise.clone() }))
+    }
+    fn allocate_interrupt(&mut self) -> Option<Interrupt> {
+        None
+    }
+    fn arena(&mut self) -> &mut Arena {
+        &mut self.arena
+    }
+}
+
+fn word() -> impl Strategy<Value = u32> {
+    prop_oneof![0u32..300, any::<u32>()]
+}
+
+/// Registers that are good enough for all kinds of devices at once: features, queue size, MAC
+/// address, block size.
+fn cells() -> Vec<u8> {
+    let mut cells = std::vec![0; 0x200];
+    cells[0x04] = 0x61; // features, either half: version 1, MAC, block size
+    cells[0x18] = 64;
+    cells[0x100] = 2;
+    cells[0x114..0x118].copy_from_slice(&512u32.to_le_bytes());
+    cells
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    /// Configuration space and registers that say anything, few of them or most: an error or a
+    /// device, no panic, no memory lost to a device that failed.
+    #[test]
+    fn registers_may_say_anything(
+        answers in prop::collection::vec(word(), 1..20),
+        noisy in prop_oneof![Just(0u64), (0u32..64, 0u32..64).prop_map(|(a, b)| 1 << a | 1 << b),
+            any::<u64>()],
+        changed in prop::collection::vec((prop_oneof![0usize..64, 0x100usize..0x140], any::<u8>()), 0..6),
+        words in prop::collection::vec((0u16..48, word()), 0..3),
+        device in prop::sample::select(std::vec![0x1000u16, 0x1041, 0x1042, 0x1044]),
+    ) {
+        let mut spaces = ConfigSpaces::default();
+        let space = spaces.function(PciAddress::new(0, 0, 1, 0), 0x1af4, device);
+        space.set8(6, 0x10);
+        space.set32(0x10, 0xfe00_0000);
+        space.bar(0, 0xffff_0000);
+        space.set8(0x34, 0x40);
+        for (i, kind) in [1u32, 2, 3, 4, 1].into_iter().enumerate() {
+            let at = 0x40 + i as u16 * 0x14;
+            space.set32(at, kind << 24 | 0x14 << 16 | u32::from(at + 0x14) << 8 | 9);
+            space.set32(at + 8, if kind == 4 { 0x100 } else { 0 });
+            space.set32(at + 12, 0x100);
+        }
+        for (i, word) in words {
+            space.set32(0x40 + 4 * i, word);
+        }
+        let mut cells = cells();
+        changed.into_iter().for_each(|(at, byte)| cells[at] = byte);
+        let cells = Arc::new(Mutex::new(cells));
+        let noise = Noise { len: 0, start: 0, cells, noisy, answers, at: Arc::default() };
+        let mut machine = NoisyMachine { arena: Arena::on_heap(2 << 20), noise };
+        let mut found = Found::default();
+        found.scan_pci(&spaces, &mut machine);
+        found.scan_mmio(&[Slot { address: 0, wakes: false }; 3], &mut machine);
+        let before = machine.arena.available();
+        for device in found.devices {
+            let result = match device.kind() {
+                Kind::Network => {
+                    device.into_port(&mut machine, &PortSettings::default()).map(drop)
+                }
+                Kind::Block => device.into_disk(&mut machine).map(drop),
+                Kind::Entropy => device.into_entropy(&mut machine).map(drop),
+            };
+            let kept = machine.arena.available() < before;
+            // What is left of a device that failed is what it might still write to.
+            let silent = noisy >> 0x14 & 1 == 0;
+            let right = if silent { kept == result.is_ok() } else { kept || result.is_err() };
+            prop_assert!(right);
+        }
+    }
+}
