@@ -133,6 +133,7 @@ impl Document {
                 return Ok(());
             }
         }
+        problems.sort_by_key(|p| (p.origin.source, p.origin.position));
         Err(problems)
     }
 

@@ -87,7 +87,7 @@ fn every_mistake_is_told_not_only_the_first() {
     let text = "[http]\nport = 0\nenabled = 3\n[system]\nhostname = \"\"\nx = 1\n";
     let lines: Vec<String> =
         problems(text).iter().map(|p| p.split(':').next().unwrap().to_string()).collect();
-    assert_eq!(lines, ["line 6", "line 5", "line 3", "line 2"]);
+    assert_eq!(lines, ["line 2", "line 3", "line 5", "line 6"]);
 }
 
 #[test]
