@@ -5,4 +5,5 @@ mod common;
 mod dhcp;
 mod http;
 mod interface;
+mod noise;
 mod syslog;
