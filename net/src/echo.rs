@@ -130,16 +130,15 @@ fn answer_udp(udp: &[u8], reply: &mut [u8]) -> Option<()> {
 #[inline]
 fn sum(bytes: &[u8]) -> u64 {
     // Words of 32 bits do as well, for 2^16 = 1 modulo 2^16 - 1.
-    let halves = |word: &[u8; 8]| {
-        let word = u64::from_be_bytes(*word);
-        (word >> 32) + (word & 0xffff_ffff)
+    let (words, rest) = bytes.as_chunks::<4>();
+    let sum: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
+    let rest = match *rest {
+        [] => [0; 4],
+        [a] => [a, 0, 0, 0],
+        [a, b] => [a, b, 0, 0],
+        [a, b, c, ..] => [a, b, c, 0],
     };
-    let (words, rest) = bytes.as_chunks::<8>();
-    let mut last = [0u8; 8];
-    for (to, from) in last.iter_mut().zip(rest) {
-        *to = *from;
-    }
-    words.iter().map(halves).sum::<u64>() + halves(&last)
+    sum + u64::from(u32::from_be_bytes(rest))
 }
 
 /// The sum in 16 bits, carries added back.

@@ -245,7 +245,7 @@ impl Handler for Routes {
     fn handle(&mut self, _: &Request<'_>) -> Response {
         self.requests += 1;
         let length = self.random.below(100_000) as u64;
-        Response::stream(Response::TEXT, 1, (length % 2 == 0).then_some(length))
+        Response::stream(Response::TEXT, 1, length.is_multiple_of(2).then_some(length))
     }
 
     fn read(&mut self, _: u64, into: &mut [u8]) -> Read {
