@@ -46,42 +46,55 @@ impl Tables {
 
     /// The first segment's configuration space from the MCFG table: (address, first bus, last bus).
     pub fn ecam(&self) -> Option<(u64, u8, u8)> {
-        let mcfg = self.find(b"MCFG")?;
-        Some((u64_at(mcfg, 44)?, *mcfg.get(54)?, *mcfg.get(55)?))
+        ecam(self.find(b"MCFG")?)
     }
 
     /// I/O port of the power-management timer (3.579545 MHz) from the FADT.
     pub fn pm_timer(&self) -> Option<u16> {
-        let port = u32_at(self.find(b"FACP")?, 76)?;
-        u16::try_from(port).ok().filter(|&p| p != 0)
+        pm_timer(self.find(b"FACP")?)
     }
 
     /// I/O port and value that reset the machine, if the FADT names such a port.
     pub fn reset_port(&self) -> Option<(u16, u8)> {
-        const RESET_REG_SUP: u32 = 1 << 10;
-        const SYSTEM_IO: u8 = 1;
-        let fadt = self.find(b"FACP")?;
-        if u32_at(fadt, 112)? & RESET_REG_SUP == 0 || *fadt.get(116)? != SYSTEM_IO {
-            return None;
-        }
-        Some((u16::try_from(u64_at(fadt, 120)?).ok()?, *fadt.get(128)?))
+        reset_port(self.find(b"FACP")?)
     }
 
     /// Addresses of the I/O APICs from the MADT.
     pub fn io_apics(&self) -> impl Iterator<Item = u32> {
-        const IO_APIC: u8 = 1;
-        let mut rest = self.find(b"APIC").and_then(|t| t.get(44..)).unwrap_or_default();
-        core::iter::from_fn(move || {
-            while let [kind, len, ..] = *rest {
-                let entry = rest.get(..usize::from(len).max(2))?;
-                rest = &rest[entry.len()..];
-                if kind == IO_APIC {
-                    return u32_at(entry, 4);
-                }
-            }
-            None
-        })
+        io_apics(self.find(b"APIC").unwrap_or_default())
     }
+}
+
+fn ecam(mcfg: &[u8]) -> Option<(u64, u8, u8)> {
+    Some((u64_at(mcfg, 44)?, *mcfg.get(54)?, *mcfg.get(55)?))
+}
+
+fn pm_timer(fadt: &[u8]) -> Option<u16> {
+    u16::try_from(u32_at(fadt, 76)?).ok().filter(|&port| port != 0)
+}
+
+fn reset_port(fadt: &[u8]) -> Option<(u16, u8)> {
+    const RESET_REG_SUP: u32 = 1 << 10;
+    const SYSTEM_IO: u8 = 1;
+    if u32_at(fadt, 112)? & RESET_REG_SUP == 0 || *fadt.get(116)? != SYSTEM_IO {
+        return None;
+    }
+    Some((u16::try_from(u64_at(fadt, 120)?).ok()?, *fadt.get(128)?))
+}
+
+fn io_apics(madt: &[u8]) -> impl Iterator<Item = u32> {
+    const IO_APIC: u8 = 1;
+    let mut rest = madt.get(44..).unwrap_or_default();
+    core::iter::from_fn(move || {
+        while let [kind, len, ..] = *rest {
+            let entry = rest.get(..usize::from(len).max(2))?;
+            rest = &rest[entry.len()..];
+            if kind == IO_APIC {
+                return u32_at(entry, 4);
+            }
+        }
+        None
+    })
 }
 
 fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
@@ -111,4 +124,46 @@ unsafe fn memory(address: u64, len: usize) -> Option<&'static [u8]> {
     }
     // SAFETY: below 4 GiB, so mapped, and not written any more (the caller's promise); not in page 0.
     Some(unsafe { core::slice::from_raw_parts(address as usize as *const u8, len) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn io_apics_are_found_among_other_entries() {
+        let mut madt = std::vec![0u8; 44];
+        madt.extend([0, 8, 0, 0, 1, 0, 0, 0]); // a local APIC
+        madt.extend([1, 12, 0, 0, 0, 0, 0xc0, 0xfe, 0, 0, 0, 0]);
+        madt.extend([2, 10, 0, 0, 2, 0, 0, 0, 0, 0]); // an interrupt override
+        madt.extend([1, 12, 0, 0, 0, 0, 0xc1, 0xfe, 24, 0, 0, 0]);
+        assert_eq!(io_apics(&madt).collect::<Vec<_>>(), [0xfec0_0000, 0xfec1_0000]);
+    }
+
+    #[test]
+    fn a_reset_register_counts_only_with_its_flag_and_in_io_space() {
+        let mut fadt = [0u8; 129];
+        fadt[116] = 1;
+        fadt[120] = 0xf9;
+        fadt[121] = 0x0c;
+        fadt[128] = 0x0f;
+        assert_eq!(reset_port(&fadt), None);
+        fadt[113] = 1 << 2;
+        assert_eq!(reset_port(&fadt), Some((0xcf9, 0x0f)));
+        fadt[116] = 0;
+        assert_eq!(reset_port(&fadt), None);
+        assert_eq!(reset_port(&fadt[..128]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            ecam(&bytes);
+            pm_timer(&bytes);
+            reset_port(&bytes);
+            prop_assert!(io_apics(&bytes).count() <= bytes.len());
+        }
+    }
 }

@@ -55,7 +55,7 @@ impl BootInfo {
     pub const MAX_COMMAND_LINE: usize = 4096;
 
     /// Nothing found yet.
-    #[cfg(feature = "stub")]
+    #[cfg(any(feature = "stub", test))]
     pub(crate) const fn new() -> Self {
         BootInfo {
             protocol: Protocol::Pvh,
@@ -72,7 +72,7 @@ impl BootInfo {
         }
     }
 
-    #[cfg(feature = "stub")]
+    #[cfg(any(feature = "stub", test))]
     pub(crate) fn set_command_line(&mut self, bytes: &[u8]) {
         let kept = &bytes[..bytes.len().min(Self::MAX_COMMAND_LINE)];
         self.command_line[..kept.len()].copy_from_slice(kept);

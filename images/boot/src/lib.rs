@@ -11,8 +11,12 @@
 extern crate std;
 
 pub mod acpi;
+#[cfg(any(feature = "stub", test))]
+mod fdt;
 mod info;
 mod memory_map;
+#[cfg(any(feature = "stub", test))]
+mod multiboot2;
 #[cfg(feature = "stub")]
 mod stub;
 

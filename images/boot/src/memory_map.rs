@@ -60,7 +60,7 @@ pub struct ArenaRequest {
 /// The arena starts and ends at a multiple of this: it is mapped with large pages.
 pub(crate) const LARGE_PAGE: u64 = 2 << 20;
 /// What the kernel needs beside the image: page tables, stacks and heap.
-const KERNEL_SHARE: u64 = 14 << 20;
+const KERNEL_SHARE: u64 = 12 << 20;
 /// Up to this much memory the arena has its smallest size; above, half of the memory.
 const SMALL_MACHINE: u64 = 48 << 20;
 const SMALLEST_ARENA: u64 = 6 << 20;

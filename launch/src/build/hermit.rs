@@ -25,3 +25,14 @@ pub fn check(image: &Path) -> Result<()> {
     println!("{}: loads as a Hermit image of {} bytes", image.display(), memory.len());
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_program_is_no_hermit_image() {
+        let error = check(&std::env::current_exe().unwrap()).unwrap_err();
+        assert!(error.to_string().contains("is not a Hermit image"), "{error}");
+    }
+}

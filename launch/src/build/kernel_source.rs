@@ -85,6 +85,12 @@ const EDITS: &[Edit] = &[
         "supports_mwait: feature_info.has_monitor_mwait(),",
         "supports_mwait: false,",
     ),
+    // A core was only woken when it had said that it sleeps, which it may be about to say.
+    edit(
+        "src/arch/x86_64/kernel/apic.rs",
+        "\t\t&& crate::scheduler::take_core_hlt_state(core_id_to_wakeup)\n",
+        "",
+    ),
     // System calls switched interrupts on; the appliance's loops keep them off.
     edit(
         "src/arch/x86_64/kernel/switch.rs",
@@ -179,4 +185,23 @@ fn apply(edit: &Edit, directory: &Path) -> Result<()> {
     }
     fs::write(&path, text.replace(edit.from, edit.to))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edit_must_hit_as_often_as_it_says() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.rs");
+        fs::write(&file, "one two one").unwrap();
+        let twice = Edit { file: "a.rs", from: "one", to: "1", times: 2 };
+        apply(&twice, directory.path()).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "1 two 1");
+        let error = apply(&twice, directory.path()).unwrap_err();
+        assert!(error.to_string().contains("was found 0 times, not 2"), "{error}");
+        let error = apply(&edit("b.rs", "", ""), directory.path()).unwrap_err();
+        assert!(error.to_string().contains("b.rs"), "{error}");
+    }
 }

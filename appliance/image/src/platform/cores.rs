@@ -1,5 +1,9 @@
 //! The other cores. The kernel brought them up; each runs its idle loop until it is given something.
 
+use super::clock::Clock;
+use super::paging;
+use core::time::Duration;
+use std::sync::mpsc;
 use x86_64::registers::control::Cr3;
 
 /// A stack for a loop; the kernel adds unmapped pages at both ends.
@@ -21,6 +25,28 @@ unsafe extern "C" {
 /// How many cores there are, this one included.
 pub fn count() -> usize {
     sys_available_parallelism().max(1)
+}
+
+/// Lets every core say whether it heeds the page tables.
+pub fn check(clock: &Clock) -> Result<(), String> {
+    /// A core answers within microseconds; a host that is busy may keep it waiting.
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let fault = |core: usize, why: &str| format!("core {core} {why}");
+    paging::core_heeds().map_err(|why| fault(0, why))?;
+    for core in 1..count() {
+        let (answer, answers) = mpsc::sync_channel(1);
+        // The receiver waits, so that sending cannot fail; if it gave up, nobody wants to know.
+        spawn_on(core, Box::new(move || drop(answer.try_send(paging::core_heeds()))));
+        let deadline = clock.now() + PATIENCE;
+        loop {
+            match answers.try_recv() {
+                Ok(heeds) => break heeds.map_err(|why| fault(core, why))?,
+                Err(_) if clock.now() > deadline => return Err(fault(core, "does not answer")),
+                Err(_) => core::hint::spin_loop(),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Runs `work` on core `core` (below [`count`]), with interrupts off. It may halt, but never blocks:

@@ -75,6 +75,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, String> {
     if !paging::stack_is_guarded() {
         return Err("the stack has no guard page".into());
     }
+    cores::check(&clock)?;
 
     // SAFETY: memory below 4 GiB is mapped one to one (page 0 apart, where no table lies); firmware
     // does not write its tables any more.

@@ -179,14 +179,19 @@ pub struct Protection {
     pub read_only: usize,
 }
 
-/// Looks at every page and at what makes the CPU heed it; the error names what is wrong.
-pub fn check(image: &[Segment], unmapped: &[u64]) -> Result<Protection, String> {
+/// Whether the core that this runs on heeds what the page tables say.
+pub fn core_heeds() -> Result<(), &'static str> {
     if !Cr0::read().contains(Cr0Flags::WRITE_PROTECT) {
-        return Err("the CPU ignores write protection (CR0.WP)".into());
+        return Err("ignores write protection (CR0.WP)");
     }
     if !Efer::read().contains(EferFlags::NO_EXECUTE_ENABLE) {
-        return Err("the CPU ignores execute protection (EFER.NXE)".into());
+        return Err("ignores execute protection (EFER.NXE)");
     }
+    Ok(())
+}
+
+/// Looks at every page; the error names what is wrong.
+pub fn check(image: &[Segment], unmapped: &[u64]) -> Result<Protection, String> {
     let mut found = Protection::default();
     let mut wrong = None;
     for_each_page(|pages, entry| {

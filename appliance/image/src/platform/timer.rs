@@ -11,7 +11,8 @@ use x86_64::registers::model_specific::Msr;
 
 const TSC_DEADLINE_MODE: u32 = 1 << 18;
 const MASKED: u32 = 1 << 16;
-const DIVIDE_BY_16: u32 = 0b0011;
+/// As the kernel has it, for its own use of the timer.
+const DIVIDE_BY_8: u32 = 0b0010;
 const TSC_DEADLINE: Msr = Msr::new(0x6e0);
 
 /// The timer.
@@ -27,7 +28,7 @@ impl Timer {
     /// The timer, which runs at `khz` undivided.
     pub fn new(apic: Apic, clock: Clock, khz: u64) -> Self {
         let has_deadline = __cpuid(1).ecx & 1 << 24 != 0;
-        Timer { apic, clock, khz: (!has_deadline).then_some(khz / 16) }
+        Timer { apic, clock, khz: (!has_deadline).then_some(khz / 8) }
     }
 
     /// Raises an interrupt on this core at `deadline` (perhaps earlier, when that is far away).
@@ -46,7 +47,7 @@ impl Timer {
             }
             Some(khz) => {
                 let ticks = (wait.as_nanos() * u128::from(khz) / 1_000_000).max(1);
-                self.apic.write(DIVIDE, DIVIDE_BY_16);
+                self.apic.write(DIVIDE, DIVIDE_BY_8);
                 self.apic.write(LVT_TIMER, TIMER_VECTOR);
                 self.apic.write(INITIAL_COUNT, u32::try_from(ticks).unwrap_or(u32::MAX));
             }

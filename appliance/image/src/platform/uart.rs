@@ -23,12 +23,12 @@ pub struct Uart(());
 impl Uart {
     /// Takes the port over from the kernel.
     pub fn take() -> Self {
-        const FIFO_ON_AND_CLEAR_TRANSMITTER: u8 = 0b101;
+        const FIFO_ON: u8 = 1;
         /// DTR and RTS; OUT2 lets the interrupt through.
         const READY_AND_OUT2: u8 = 0b1011;
         let uart = Uart(());
         uart.receive_interrupt(false);
-        output(FIFO_CONTROL, FIFO_ON_AND_CLEAR_TRANSMITTER);
+        output(FIFO_CONTROL, FIFO_ON);
         output(MODEM_CONTROL, READY_AND_OUT2);
         uart
     }

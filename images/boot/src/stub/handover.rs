@@ -1,7 +1,6 @@
 //! Entering the kernel, which is linked into the same image (hermit-entry, entry version 4).
 
-use super::fdt;
-use crate::BootInfo;
+use crate::{BootInfo, fdt};
 use core::mem::MaybeUninit;
 use core::ptr::addr_of_mut;
 use hermit_entry::boot_info::{

@@ -4,21 +4,22 @@
 //! memory map in ascending order as a device tree, and no interrupt before its own set-up.
 
 mod clock;
-mod fdt;
 mod handover;
 mod interrupts;
-mod multiboot2;
 mod paging;
 mod physical;
 mod pvh;
 mod uart;
 
 use crate::acpi::Tables;
+use crate::multiboot2::{self, RootPointer};
 use crate::{ArenaRequest, BootInfo, Protocol};
 use core::ptr::addr_of_mut;
 
 core::arch::global_asm!(include_str!("entry.s"), options(att_syntax));
 
+/// What a Multiboot2 loader leaves in EAX (Multiboot2 specification 2.0, 3.3).
+const MULTIBOOT2: u32 = 0x36d7_6289;
 /// The kernel's lists of free memory hold 16 ranges before they want a heap; each region can be split.
 const MAX_REGIONS: usize = 8;
 
@@ -42,9 +43,13 @@ extern "C" fn isthmus_stub(magic: u32, information: u32) -> ! {
             boot.protocol = Protocol::Pvh;
             pvh::read(boot, information.into());
         }
-        multiboot2::MAGIC => {
+        MULTIBOOT2 => {
             boot.protocol = Protocol::Multiboot2;
-            multiboot2::read(boot, information.into());
+            let size = physical::word(information.into());
+            let information = physical::bytes(information.into(), size.into());
+            if let Some(copy) = multiboot2::read(boot, information) {
+                boot.rsdp = keep_root_pointer(copy);
+            }
         }
         _ => fatal("entered by something that is neither PVH nor Multiboot2"),
     }
@@ -74,6 +79,15 @@ extern "C" fn isthmus_stub(magic: u32, information: u32) -> ! {
     interrupts::mask_all(acpi.as_ref());
     clock::measure(boot, acpi.as_ref());
     handover::enter_kernel(boot)
+}
+
+/// The loader's copy of the root pointer lies in memory that the kernel will use, so it moves here.
+fn keep_root_pointer(copy: RootPointer) -> u64 {
+    static mut ROOT_POINTER: RootPointer = RootPointer([0; 36]);
+    let place = &raw mut ROOT_POINTER;
+    // SAFETY: the only processor, and nobody has read it yet.
+    unsafe { place.write(copy) };
+    place as u64
 }
 
 /// Says why the machine cannot boot, and ends. Tests see exit code 37 (as `power_off(2)` of the image).

@@ -13,6 +13,19 @@ pub unsafe fn read<T: Copy>(address: u64) -> T {
     unsafe { (address as usize as *const T).read_unaligned() }
 }
 
+/// The 32 bits at `address`.
+pub fn word(address: u64) -> u32 {
+    // SAFETY: any four bytes are a u32.
+    unsafe { read(address) }
+}
+
+/// `len` bytes at `address`.
+pub fn bytes(address: u64, len: u64) -> &'static [u8] {
+    check(address, len);
+    // SAFETY: mapped (checked); the boot loader is gone and does not write any more.
+    unsafe { core::slice::from_raw_parts(address as usize as *const u8, len as usize) }
+}
+
 /// The bytes of a NUL-terminated string; empty if there is none.
 pub fn string(address: u64) -> &'static [u8] {
     if address == 0 {
@@ -23,8 +36,7 @@ pub fn string(address: u64) -> &'static [u8] {
     while unsafe { read::<u8>(address + len) } != 0 {
         len += 1;
     }
-    // SAFETY: each byte was just read; the boot loader is gone and does not write any more.
-    unsafe { core::slice::from_raw_parts(address as usize as *const u8, len as usize) }
+    bytes(address, len)
 }
 
 /// Looks for the ACPI root pointer where a BIOS puts it (ACPI 6.5, 5.2.5.1); 0 if it is not there.

@@ -109,3 +109,39 @@ impl Write for Writer<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+    use std::vec::Vec;
+
+    /// Read back with the crate that the kernel reads it with.
+    #[test]
+    fn the_kernel_reads_what_was_written() {
+        let mut boot = BootInfo::new();
+        boot.rsdp = 0xf_5a30;
+        boot.tsc_khz = 2_596_151;
+        for i in 0..8u64 {
+            boot.memory.push(i << 44 | 0x1000, i << 44 | 0xffff_f000_0000, Kind::RAM);
+        }
+        boot.memory.push(0xf_0000, 0x10_0000, Kind::RESERVED);
+        let mut buffer: Buffer = [0; 2048];
+        write(&mut buffer, &boot);
+
+        let tree = ::fdt::Fdt::new(&buffer).unwrap();
+        assert_eq!(tree.root().compatible().first(), "hermit,multiboot");
+        let memory: Vec<_> = tree
+            .find_all_nodes("/memory")
+            .map(|node| node.reg().unwrap().next().unwrap())
+            .map(|reg| (reg.starting_address as u64, reg.size.unwrap() as u64))
+            .collect();
+        let ram: Vec<_> = boot.memory.ram().map(|r| (r.start, r.len())).collect();
+        assert_eq!(memory, ram);
+        let rsdp = tree.find_node("/hermit,rsdp").unwrap().reg().unwrap().next().unwrap();
+        assert_eq!(rsdp.starting_address as u64, boot.rsdp);
+        let khz = tree.find_node("/hermit,tsc").unwrap().property("khz").unwrap();
+        assert_eq!(khz.as_usize(), Some(2_596_151));
+        assert_eq!(tree.chosen().bootargs(), None);
+    }
+}
