@@ -46,6 +46,14 @@ struct Link {
     remote: SocketAddr,
 }
 
+/// Changes to a WRITE: another key, another immediate, other last bytes.
+#[derive(Debug, Clone, Default)]
+pub struct Forgery {
+    pub key: Option<u32>,
+    pub immediate: Option<u32>,
+    pub bytes: Option<Vec<u8>>,
+}
+
 /// The fabric.
 #[derive(Debug, Default)]
 pub struct Loopback {
@@ -64,8 +72,10 @@ pub struct Loopback {
     pub immediates: u32,
     /// Key of the last WRITE of anything with an immediate.
     pub request_key: u32,
-    /// Key that the next such WRITE is made to have.
-    pub replay_key: Option<u32>,
+    /// What the next such WRITE is made to be.
+    pub forgery: Option<Forgery>,
+    /// What the next SEND is made to carry.
+    pub forged_send: Option<Vec<u8>>,
     /// Addresses that nothing comes from or goes to any more.
     pub cut: Vec<IpAddr>,
 }
@@ -141,11 +151,25 @@ impl Loopback {
                 self.sends += 1;
                 let mut bytes: Vec<u8> = gather(&data);
                 bytes.extend(inline);
+                bytes = self.forged_send.take().unwrap_or(bytes);
                 let operation = CompletedOperation::Recv { length: bytes.len() as u32, with };
                 (Some(operation), bytes, None)
             }
-            Wire::Write { data, to, immediate } => {
-                let bytes = gather(&data);
+            Wire::Write { data, mut to, mut immediate } => {
+                let mut bytes = gather(&data);
+                if immediate.is_some()
+                    && !bytes.is_empty()
+                    && let Some(forgery) = self.forgery.take()
+                {
+                    to.rkey = forgery.key.unwrap_or(to.rkey);
+                    immediate = forgery.immediate.or(immediate);
+                    if let Some(forged) = forgery.bytes {
+                        let from = bytes.len().saturating_sub(forged.len());
+                        let tail = &mut bytes[from..];
+                        let len = tail.len();
+                        tail.copy_from_slice(&forged[forged.len() - len..]);
+                    }
+                }
                 let mut into = None;
                 if !bytes.is_empty() {
                     // A region's address is a function of its name here.
@@ -337,9 +361,8 @@ impl Provider for Loopback {
             SendOperation::Send { payload: Payload::Inline(inline), with } => {
                 Wire::Send { data: Vec::new(), inline: inline.to_vec(), with }
             }
-            SendOperation::Write { payload: Payload::Windows(data), mut to, immediate } => {
+            SendOperation::Write { payload: Payload::Windows(data), to, immediate } => {
                 if immediate.is_some() && !data.is_empty() {
-                    to.rkey = self.replay_key.take().unwrap_or(to.rkey);
                     self.request_key = to.rkey;
                 }
                 Wire::Write { data: data.to_vec(), to, immediate }

@@ -24,5 +24,5 @@ pub(crate) use context;
 mod loopback;
 mod world;
 
-pub use loopback::Loopback;
+pub use loopback::{Forgery, Loopback};
 pub use world::{Wire, World, user_io};

@@ -1,12 +1,13 @@
 use crate::rnbd::wire::{AccessMode, Operation};
 use crate::rtrs::Errno;
 use crate::rtrs::client::{DownReason, Event, Outcome};
-use crate::rtrs::testing::{Wire, World, context, user_io};
+use crate::rtrs::testing::{Forgery, Wire, World, context, user_io};
 use crate::rtrs::wire::{ConnectRequest, Uuid};
 use crate::verbs::{
     ConnectionEvent, ConnectionManager, ConnectionParameters, CqId, Provider, QpInit, QpType,
 };
 use core::net::{Ipv4Addr, SocketAddr};
+use proptest::prelude::*;
 use std::vec::Vec;
 
 #[test]
@@ -131,7 +132,7 @@ fn a_key_dies_with_its_use_and_the_next_one_cannot_be_guessed() {
     }
     let steps = keys.windows(2).filter(|pair| pair[1].wrapping_sub(pair[0]) < 256).count();
     assert_eq!(steps, 0, "Linux only counts up the low 8 bits");
-    world.fabric.replay_key = Some(keys[19]);
+    world.fabric.forgery = Some(Forgery { key: Some(keys[19]), ..Forgery::default() });
     world.events.clear();
     let permit = world.start_read(bad, 0, &user, 512);
     world.run();
@@ -140,4 +141,108 @@ fn a_key_dies_with_its_use_and_the_next_one_cannot_be_guessed() {
     assert_eq!(world.read(good, &user, 512).unwrap(), [0; 512], "others are undisturbed");
     let names: Vec<_> = world.server.transport().sessions().map(|s| s.name).collect();
     assert!(names.len() == 1 && names[0].as_str() == "good");
+}
+
+/// A request as a hostile client might make it.
+#[derive(Clone, Debug)]
+struct Hostile {
+    user: Vec<u8>,
+    length: u32,
+    read: bool,
+    forgery: Forgery,
+}
+
+fn hostile() -> impl Strategy<Value = Hostile> {
+    let user = prop_oneof![
+        proptest::collection::vec(any::<u8>(), 0..300),
+        // Almost an I/O.
+        (0u8..7, 0u64..4096, 0u32..20000, any::<[u8; 4]>()).prop_map(|(op, sector, size, rest)| {
+            let mut user = user_io(Operation::Read, sector, size).to_vec();
+            user[16] = op;
+            user[28..].copy_from_slice(&rest);
+            user
+        }),
+    ];
+    let immediate = prop_oneof![
+        3 => Just(None),
+        // Requests in other places of other chunks, and everything else.
+        2 => (0u32..10, 0u32..20000).prop_map(|(chunk, offset)| Some(chunk << 25 | offset)),
+        1 => any::<u32>().prop_map(Some),
+    ];
+    let bytes = prop_oneof![
+        2 => Just(None),
+        1 => proptest::collection::vec(any::<u8>(), 0..40).prop_map(Some),
+        // A header of the right type that lies.
+        2 => (2u8..4, any::<u16>(), 0u8..3, any::<[u8; 16]>()).prop_map(|(kind, user, n, desc)| {
+            let user = user.to_le_bytes();
+            let mut header = std::vec![kind, 0, user[0], user[1], 0, 0, n, 0];
+            header.extend(desc);
+            Some(header)
+        }),
+    ];
+    (user, 0u32..12000, any::<bool>(), immediate, bytes).prop_map(
+        |(user, length, read, immediate, bytes)| {
+            let forgery = Forgery { key: None, immediate, bytes };
+            Hostile { user, length, read, forgery }
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn a_hostile_client_harms_only_itself(
+        requests in proptest::collection::vec(hostile(), 1..20), always_invalidate: bool,
+    ) {
+        let mut world = World::new(World::small(always_invalidate), 1 << 20);
+        let good = world.connect("good");
+        world.open(good, "ram0", AccessMode::ReadWrite).unwrap();
+        world.write(good, &user_io(Operation::Write, 2047, 512), &[5; 512]).unwrap();
+        let memory = world.arena.available();
+        let bad = world.connect("bad");
+        world.open(bad, "ram0", AccessMode::ReadOnly).unwrap();
+        for request in requests {
+            world.clients[bad].reconnect(0, context!(world, host));
+            world.run();
+            let Some(permit) = world.clients[bad].get_permit() else { break };
+            let (user, length) = (&request.user, request.length);
+            let client = &mut world.clients[bad];
+            let context = context!(world, host);
+            let submitted = match request.read {
+                true => client.read(permit, user, length, 0, 1, context),
+                false => client.write(permit, user, length, 0, 1, context),
+            };
+            world.fabric.forgery = submitted.is_ok().then_some(request.forgery);
+            world.run();
+            world.fabric.forgery = None;
+            if world.outcome(bad, permit).is_some() || submitted.is_err() {
+                world.clients[bad].put_permit(permit);
+            }
+        }
+        world.clients[bad].disconnect(0, context!(world, host));
+        world.run();
+        prop_assert_eq!(world.arena.available(), memory);
+        let back = world.read(good, &user_io(Operation::Read, 2047, 512), 512);
+        prop_assert_eq!(back, Ok(std::vec![5; 512]));
+    }
+
+    #[test]
+    fn info_of_any_content_is_taken_or_ends_the_path(
+        bytes in proptest::collection::vec(any::<u8>(), 0..300), name in "[a-z/.]{0,20}",
+        well_formed: bool,
+    ) {
+        let mut world = World::new(World::small(true), 1 << 20);
+        let memory = world.arena.available();
+        let mut message = std::vec![0; 272];
+        message[2..2 + name.len()].copy_from_slice(name.as_bytes());
+        world.fabric.forged_send = Some(if well_formed { message } else { bytes });
+        let client = world.connect("s1");
+        let up = world.server.transport().sessions().count();
+        let good = well_formed && !name.is_empty() && !name.contains(['/', '.']);
+        prop_assert_eq!(up, usize::from(good));
+        world.clients[client].disconnect(0, context!(world, host));
+        world.run();
+        prop_assert_eq!(world.arena.available(), memory);
+    }
 }
