@@ -341,6 +341,7 @@ pub enum Request {
 
 impl Request {
     /// From a user header.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         match u16::from_le_bytes(*fixed::<2>(bytes)?) {
             IO => Io::parse(bytes).map(Request::Io),

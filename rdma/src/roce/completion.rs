@@ -27,7 +27,9 @@ impl CompletionQueues {
     /// Makes a queue for up to `depth` completions.
     pub fn create(&mut self, depth: u32) -> Result<CqId, VerbsError> {
         let depth = depth as usize;
-        let queue = Queue { ring: VecDeque::with_capacity(depth), depth, users: 0 };
+        // Beyond that it only grows when many queue pairs fail at once.
+        let ring = VecDeque::with_capacity(depth.min(4096));
+        let queue = Queue { ring, depth, users: 0 };
         self.queues.insert(|_| queue).map(CqId).ok_or(VerbsError::NoRoom)
     }
 

@@ -85,6 +85,7 @@ impl<D: Disk> DiskVolume<D> {
         if request.then_flush {
             request.then_flush = false;
             request.operation = hal::Operation::Flush;
+            request.sector = 0;
             request.data = Window::empty();
             return true;
         }
@@ -131,7 +132,8 @@ impl<D: Disk> Volume for DiskVolume<D> {
         self.in_flight[slot as usize] = Some(InFlight {
             tag: request.tag,
             operation,
-            sector: request.sector,
+            // Linux says the largest number with a flush; disks are not to be bothered with it.
+            sector: if request.operation == Operation::Flush { 0 } else { request.sector },
             data,
             part: 0,
             then_flush,

@@ -6,6 +6,8 @@ mod disk;
 mod ram;
 mod set;
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 
 pub use disk::DiskVolume;

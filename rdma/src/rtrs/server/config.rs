@@ -26,6 +26,9 @@ pub struct Config {
     pub max_paths: usize,
     /// Most connections of a path.
     pub max_connections: u16,
+    /// Receives posted on an I/O connection, if the queue is that deep. More requests than this
+    /// must never arrive on one connection between two polls: clients may not survive an RNR NAK.
+    pub receives: u16,
     /// Depth of the completion queue that all connections share.
     pub completions: u32,
     /// Time between heartbeats.
@@ -46,7 +49,8 @@ impl Default for Config {
             max_sessions: 64,
             max_paths: 16,
             max_connections: 256,
-            completions: 8192,
+            receives: 128,
+            completions: 1 << 16,
             heartbeat_interval: Duration::from_millis(5000),
             heartbeat_misses: 5,
             handshake_timeout: Duration::from_secs(30),
@@ -80,8 +84,8 @@ impl Config {
             "max_paths: 1 to 128"
         } else if !(2..=MAX_CONNECTIONS).contains(&self.max_connections) {
             "max_connections: 2 to 4096"
-        } else if self.max_sessions == 0 || self.completions == 0 {
-            "max_sessions, completions: at least 1"
+        } else if self.max_sessions == 0 || self.receives == 0 || self.completions == 0 {
+            "max_sessions, receives, completions: at least 1"
         } else if self.heartbeat_interval.is_zero() || self.handshake_timeout.is_zero() {
             "heartbeat_interval, handshake_timeout: longer than nothing"
         } else {

@@ -232,7 +232,7 @@ impl Server {
         let depth = u32::from(session.queue_depth);
         let (receives, sends) = match cid {
             0 => (SERVICE_DEPTH, SERVICE_DEPTH),
-            _ => (depth, (2 * depth + 2).min(MAX_SENDS)),
+            _ => (depth.min(u32::from(self.config.receives)), (2 * depth + 2).min(MAX_SENDS)),
         };
         let most = ctx.provider.attributes().max_wr;
         let (receives, sends) = (receives.min(most), sends.min(most));

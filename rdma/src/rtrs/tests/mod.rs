@@ -2,5 +2,6 @@
 
 mod bad;
 mod basic;
+mod disks;
 mod ends;
 mod over_roce;

@@ -1,0 +1,78 @@
+//! A disk for tests.
+
+use alloc::collections::VecDeque;
+use drivers::hal::{self, Arena, Disk, DiskError, Features, Geometry, SubmitError, Window};
+use std::vec::Vec;
+
+/// A disk in memory with a cache that only a flush makes durable; completes in reverse order.
+pub struct ModelDisk {
+    geometry: Geometry,
+    cache: Window,
+    /// What a power cut leaves.
+    pub durable: Vec<u8>,
+    depth: usize,
+    queue: VecDeque<hal::Request>,
+    /// Requests that start there fail.
+    pub bad_sector: Option<u64>,
+}
+
+impl ModelDisk {
+    /// A disk of 64 sectors.
+    pub fn new(arena: &mut Arena, depth: usize) -> Self {
+        let geometry = Geometry {
+            sectors: 64,
+            logical_block: 512,
+            physical_block: 4096,
+            max_transfer: 2048,
+            max_discard_sectors: 16,
+            discard_granularity: 512,
+            max_write_zeroes_sectors: 0,
+            features: Features::VOLATILE_CACHE | Features::DISCARD,
+        };
+        let cache = arena.alloc(64 * 512, 512).unwrap();
+        let durable = alloc::vec![0; 64 * 512];
+        ModelDisk { geometry, cache, durable, depth, queue: VecDeque::new(), bad_sector: None }
+    }
+}
+
+impl Disk for ModelDisk {
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+    fn depth(&self) -> usize {
+        self.depth
+    }
+    fn submit(&mut self, request: &hal::Request) -> Result<(), SubmitError> {
+        assert!(request.data.len() <= 2048, "parts fit the disk");
+        if self.queue.len() == self.depth {
+            return Err(SubmitError::Full);
+        }
+        self.queue.push_back(*request);
+        Ok(())
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<hal::Completion> {
+        let request = self.queue.pop_back()?;
+        let at = request.sector as usize * 512;
+        let bad = self.bad_sector == Some(request.sector);
+        match request.operation {
+            _ if bad => {}
+            hal::Operation::Read => {
+                let part = self.cache.slice(at, request.data.len()).unwrap();
+                request.data.write_window(0, &part).unwrap();
+            }
+            hal::Operation::Write => self.cache.write_window(at, &request.data).unwrap(),
+            hal::Operation::Flush => self.cache.read(0, &mut self.durable).unwrap(),
+            hal::Operation::Discard { sectors } => {
+                self.cache.slice(at, sectors as usize * 512).unwrap().fill(0)
+            }
+            hal::Operation::WriteZeroes { .. } => unreachable!("not offered"),
+        }
+        let result = if bad { Err(DiskError::Io) } else { Ok(()) };
+        Some(hal::Completion { tag: request.tag, result })
+    }
+    fn set_interrupts(&mut self, _: bool) {}
+    fn interrupts(&self) -> u64 {
+        0
+    }
+}
