@@ -1,23 +1,22 @@
-//! The object tree: reports by path, and what can be written to. The console's `ls`, `cat` and
-//! `write` use it, and `/api/…` over HTTP.
+//! The object tree: everything the appliance tells, by path, and what can be written to. The
+//! console's `ls`, `cat` and `write` use it, and `/api/…` over HTTP. What Linux has in sysfs for
+//! the servers of RTRS and RNBD has the same names here (`rtrs-srv-sysfs.c`, `rnbd-srv-sysfs.c`).
 
 use super::show;
 use super::state::State;
 use crate::console::Topic;
 use crate::report::Value;
 use net::capture::Filter;
+use rdma::rnbd::server::{DeviceStatus, Server};
+use rdma::rnbd::wire::AccessMode;
+use rdma::rtrs::Context;
+use rdma::rtrs::server::{Histogram, PathState, PathStatus, SessionId};
+use std::borrow::Cow;
 
-/// Reports that lie at the top of the tree.
-const TOPICS: [(&str, Topic); 6] = [
-    ("interfaces", Topic::Interfaces),
-    ("disks", Topic::Disks),
-    ("volumes", Topic::Volumes),
-    ("memory", Topic::Memory),
-    ("loops", Topic::Loops),
-    ("version", Topic::Version),
-];
 /// Memory of the capture ring.
 const CAPTURE_BYTES: usize = 4 << 20;
+
+type Entry = (Cow<'static, str>, Value);
 
 fn parts(path: &str) -> Vec<&str> {
     path.split('/').filter(|part| !part.is_empty()).collect()
@@ -29,55 +28,211 @@ fn nothing(path: &str) -> String {
 
 /// Names below `path`; those with more below end in `/`.
 pub(super) fn list(state: &mut State, path: &str) -> Result<Vec<String>, String> {
-    match parts(path).as_slice() {
-        [] => {
-            Ok(TOPICS.iter().map(|(name, _)| name.to_string()).chain(["capture".into()]).collect())
-        }
-        _ => read(state, path).map(|_| Vec::new()),
-    }
+    let Value::Object(entries) = read(state, path)? else { return Ok(Vec::new()) };
+    let end = |value: &Value| if matches!(value, Value::Object(_)) { "/" } else { "" };
+    Ok(entries.iter().map(|(name, value)| format!("{name}{}", end(value))).collect())
 }
 
-/// What the object at `path` holds.
+/// What the object at `path` holds, with all that is below it.
 pub(super) fn read(state: &mut State, path: &str) -> Result<Value, String> {
-    match parts(path).as_slice() {
-        ["capture"] => {
-            let (frames, overwritten) = state.capture.counts();
-            Ok(Value::object([
-                ("running", state.capture.running().into()),
-                ("frames", frames.into()),
-                ("overwritten", overwritten.into()),
-            ]))
-        }
-        [name] => match TOPICS.iter().find(|(topic, _)| topic == name) {
-            Some(&(_, topic)) => Ok(show::topic(state, topic)),
-            None => Err(nothing(path)),
-        },
-        _ => Err(nothing(path)),
+    let mut value = tree(state);
+    for part in parts(path) {
+        let Value::Object(entries) = value else { return Err(nothing(path)) };
+        let found = entries.into_iter().find(|(name, _)| name == part);
+        value = found.ok_or_else(|| nothing(path))?.1;
     }
+    Ok(value)
 }
 
 /// Writes to the object at `path`.
 pub(super) fn write(state: &mut State, path: &str, value: &str) -> Result<(), String> {
     match parts(path).as_slice() {
-        ["capture"] => match value.split_once(' ').unwrap_or((value, "")) {
-            ("start", filter) => {
-                let filter = Filter::parse(filter).map_err(|error| error.to_string())?;
-                state.capture.start(filter, CAPTURE_BYTES);
-                Ok(())
-            }
-            ("stop", "") => {
-                state.capture.stop();
-                Ok(())
-            }
-            ("discard", "") => {
-                state.capture.discard();
-                Ok(())
-            }
-            _ => Err("accepted: start [FILTER], stop, discard".into()),
-        },
+        ["capture"] => capture(state, value),
+        ["rtrs-server", session, "paths", name, what @ "disconnect"]
+        | ["rtrs-server", session, "paths", name, "stats", what @ "reset_all"] => {
+            accept_one(value)?;
+            path_command(state, session, name, what).ok_or_else(|| nothing(path))
+        }
+        ["rnbd-server", "ctl", "devices", device, "sessions", session, "force_close"] => {
+            accept_one(value)?;
+            force_close(state, device, session).ok_or_else(|| nothing(path))
+        }
         _ => match read(state, path) {
             Ok(_) => Err(format!("{path} can only be read")),
             Err(why) => Err(why),
         },
     }
+}
+
+fn accept_one(value: &str) -> Result<(), String> {
+    match value {
+        "1" => Ok(()),
+        _ => Err("accepted: 1".into()),
+    }
+}
+
+fn capture(state: &mut State, order: &str) -> Result<(), String> {
+    match order.split_once(' ').unwrap_or((order, "")) {
+        ("start", filter) => {
+            let filter = Filter::parse(filter).map_err(|error| error.to_string())?;
+            state.capture.start(filter, CAPTURE_BYTES);
+        }
+        ("stop", "") => state.capture.stop(),
+        ("discard", "") => state.capture.discard(),
+        _ => return Err("accepted: start [FILTER], stop, discard".into()),
+    }
+    Ok(())
+}
+
+fn tree(state: &mut State) -> Value {
+    let (frames, overwritten) = state.capture.counts();
+    let capture = Value::object([
+        ("running", state.capture.running().into()),
+        ("frames", frames.into()),
+        ("overwritten", overwritten.into()),
+    ]);
+    let (rtrs, rnbd) = match &state.storage.server {
+        Some(server) => (rtrs_server(server), rnbd_server(state, server)),
+        None => (Value::Object(Vec::new()), Value::Object(Vec::new())),
+    };
+    Value::object([
+        ("interfaces", show::topic(state, Topic::Interfaces)),
+        ("disks", show::topic(state, Topic::Disks)),
+        ("volumes", show::topic(state, Topic::Volumes)),
+        ("memory", show::topic(state, Topic::Memory)),
+        ("loops", show::topic(state, Topic::Loops)),
+        ("version", show::topic(state, Topic::Version)),
+        ("capture", capture),
+        ("rtrs-server", rtrs),
+        ("rnbd-server", rnbd),
+    ])
+}
+
+/// A path as Linux names it: `ip:CLIENT@ip:SERVER`.
+fn path_name(path: &PathStatus<'_>) -> String {
+    format!("ip:{}@ip:{}", path.from, path.to)
+}
+
+fn session_name(server: &Server, id: SessionId) -> String {
+    server.transport().session(id).map_or(String::new(), |s| s.name.as_str().to_string())
+}
+
+fn rtrs_server(server: &Server) -> Value {
+    let sessions = server.transport().sessions().filter(|s| !s.name.as_str().is_empty());
+    let entries = sessions.map(|session| -> Entry {
+        let paths = server.transport().paths().filter(|path| path.session == session.id);
+        let paths = paths.map(|path| -> Entry { (path_name(&path).into(), path_tree(&path)) });
+        let value = Value::object([
+            ("queue_depth", session.queue_depth.into()),
+            ("chunk_size", Value::Bytes(session.chunk_size.into())),
+            ("up", session.up.into()),
+            ("paths", Value::Object(paths.collect())),
+        ]);
+        (session.name.as_str().to_string().into(), value)
+    });
+    Value::Object(entries.collect())
+}
+
+fn path_tree(path: &PathStatus<'_>) -> Value {
+    let stats = path.stats;
+    let rdma = Value::object([
+        ("rd_cnt", stats.reads.into()),
+        ("rd_bytes", stats.read_bytes.into()),
+        ("wr_cnt", stats.writes.into()),
+        ("wr_bytes", stats.write_bytes.into()),
+        ("inflight", path.in_flight.into()),
+        ("errors", stats.errors.into()),
+    ]);
+    let state = match path.state {
+        PathState::Connecting => "connecting",
+        PathState::Connected => "connected",
+        PathState::Closing => "closing",
+        PathState::Closed => "closed",
+    };
+    Value::object([
+        ("state", state.into()),
+        ("disconnect", "usage: write 1".into()),
+        ("hca_name", "roce0".into()),
+        ("hca_port", 1u8.into()),
+        ("src_addr", format!("ip:{}", path.from).into()),
+        ("dst_addr", format!("ip:{}", path.to).into()),
+        ("connections", path.connections.into()),
+        ("cur_latency_seconds", path.latency.as_secs_f64().into()),
+        (
+            "stats",
+            Value::object([
+                ("rdma", rdma),
+                ("read_latency", histogram(&stats.read_latency)),
+                ("write_latency", histogram(&stats.write_latency)),
+                ("reset_all", "usage: write 1".into()),
+            ]),
+        ),
+    ])
+}
+
+/// Buckets that hold anything: upper bound in microseconds, and count.
+fn histogram(histogram: &Histogram) -> Value {
+    let buckets = histogram.buckets().filter(|&(_, count)| count > 0);
+    Value::list(buckets.map(|(bound, count)| {
+        Value::object([
+            ("below_microseconds", (bound.as_nanos() as f64 / 1000.0).into()),
+            ("count", count.into()),
+        ])
+    }))
+}
+
+fn rnbd_server(state: &State, server: &Server) -> Value {
+    let devices = server.exports().iter().map(|export| -> Entry {
+        let open = server.devices().filter(|device| device.volume == export.volume);
+        let sessions = open.map(|device| -> Entry {
+            let mode = match device.mode {
+                AccessMode::ReadOnly => "ro",
+                AccessMode::ReadWrite => "rw",
+                AccessMode::Migration => "migration",
+            };
+            let value = Value::object([
+                ("read_only", (device.mode == AccessMode::ReadOnly).into()),
+                ("access_mode", mode.into()),
+                ("mapping_path", device.name.as_str().to_string().into()),
+                ("force_close", "usage: write 1".into()),
+            ]);
+            (session_name(server, device.session).into(), value)
+        });
+        let volume = state.storage.volumes.name(export.volume).unwrap_or_default();
+        let value = Value::object([
+            ("block_dev", volume.to_string().into()),
+            ("sessions", Value::Object(sessions.collect())),
+        ]);
+        (device_name(export.name.as_str()).into(), value)
+    });
+    Value::object([("ctl", Value::object([("devices", Value::Object(devices.collect()))]))])
+}
+
+/// As in sysfs, `/` of a name is `!`.
+fn device_name(name: &str) -> String {
+    name.replace('/', "!")
+}
+
+fn path_command(state: &mut State, session: &str, name: &str, what: &str) -> Option<()> {
+    let server = state.storage.server.as_mut()?;
+    let transport = server.transport();
+    let id = transport.sessions().find(|s| s.name.as_str() == session)?.id;
+    let path = transport.paths().find(|p| p.session == id && path_name(p) == name)?.id;
+    if what == "reset_all" {
+        return server.transport_mut().reset_stats(path).then_some(());
+    }
+    let provider = &mut state.fabric.as_mut()?.roce;
+    let arena = state.platform.arena();
+    let mut ctx = Context { provider, arena, now: state.now, rng: &mut *state.rng };
+    server.transport_mut().disconnect(path, &mut ctx).then_some(())
+}
+
+fn force_close(state: &mut State, device: &str, session: &str) -> Option<()> {
+    let server = state.storage.server.as_mut()?;
+    let exports = server.exports();
+    let volume = exports.iter().find(|e| device_name(e.name.as_str()) == device)?.volume;
+    let wanted =
+        |d: &DeviceStatus| d.volume == volume && session_name(server, d.session) == session;
+    let DeviceStatus { session, id, .. } = server.devices().find(wanted)?;
+    server.force_close(session, id).then_some(())
 }
