@@ -109,11 +109,12 @@ fn tree(state: &mut State) -> Value {
 }
 
 /// A path as Linux names it: `ip:CLIENT@ip:SERVER`.
-fn path_name(path: &PathStatus<'_>) -> String {
+pub(super) fn path_name(path: &PathStatus<'_>) -> String {
     format!("ip:{}@ip:{}", path.from, path.to)
 }
 
-fn session_name(server: &Server, id: SessionId) -> String {
+/// The name of a session; empty if it is gone.
+pub(super) fn session_name(server: &Server, id: SessionId) -> String {
     server.transport().session(id).map_or(String::new(), |s| s.name.as_str().to_string())
 }
 

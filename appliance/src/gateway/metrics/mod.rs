@@ -1,10 +1,16 @@
 //! `/metrics`: everything that is counted, for Prometheus.
 
+mod fabric;
+mod storage;
+
 use super::state::State;
 use crate::loops::Stage;
 use core::fmt::Error;
 use drivers::hal::{Disk, PortCounters};
 use net::metrics::Writer;
+
+/// The page, being written.
+type Page<'a> = Writer<&'a mut String>;
 
 /// The page.
 pub(super) fn write(state: &mut State) -> String {
@@ -55,7 +61,7 @@ const IP_FAMILIES: [IpFamily; 6] = [
     ),
 ];
 
-fn families(state: &mut State, w: &mut Writer<&mut String>) -> Result<(), Error> {
+fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
     w.gauge("isthmus_build_info", "Version of the appliance; always 1.")?
         .sample(&[("version", &env!("CARGO_PKG_VERSION"))], 1)?;
     w.gauge("isthmus_uptime_seconds", "Time since the appliance came up.")?
@@ -94,10 +100,12 @@ fn families(state: &mut State, w: &mut Writer<&mut String>) -> Result<(), Error>
         .sample(&[], arena.capacity() as u64)?;
     w.gauge("isthmus_arena_free_bytes", "What of it is free.")?
         .sample(&[], arena.available() as u64)?;
+    fabric::write(state, w)?;
+    storage::write(state, w)?;
     loops(state, w)
 }
 
-fn loops(state: &State, w: &mut Writer<&mut String>) -> Result<(), Error> {
+fn loops(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     let counters = &state.pace.counters;
     w.counter("isthmus_loop_rounds_total", "Rounds of the poll loop.")?
         .sample(&[("loop", &0)], counters.rounds)?;

@@ -1,0 +1,117 @@
+//! Metrics of the storage gateway: sessions, paths, volumes.
+
+use super::Page;
+use crate::gateway::objects::{path_name, session_name};
+use crate::gateway::state::State;
+use core::fmt::Error;
+use rdma::rnbd::server::VolumeStats;
+use rdma::rtrs::server::{Counters, Histogram, PathState, PathStats};
+
+/// A counter of something: its name, its help, and where it lies.
+type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
+
+const SERVER: [Family<Counters>; 6] = [
+    ("isthmus_rtrs_connections_accepted_total", "Connections accepted.", |c| c.accepted),
+    ("isthmus_rtrs_connections_refused_total", "Connections refused.", |c| c.refused),
+    (
+        "isthmus_rtrs_sessions_reduced_total",
+        "Sessions that got fewer chunks than configured, because memory was short.",
+        |c| c.reduced,
+    ),
+    ("isthmus_rtrs_paths_up_total", "Paths that came up.", |c| c.paths_up),
+    ("isthmus_rtrs_paths_closed_total", "Paths that ended.", |c| c.paths_closed),
+    (
+        "isthmus_rtrs_malformed_total",
+        "Requests refused because the client broke the protocol.",
+        |c| c.malformed,
+    ),
+];
+
+const PATH: [Family<PathStats>; 6] = [
+    ("isthmus_rtrs_path_reads_total", "Reads answered.", |s| s.reads),
+    ("isthmus_rtrs_path_read_bytes_total", "Bytes read.", |s| s.read_bytes),
+    ("isthmus_rtrs_path_writes_total", "Writes and commands answered.", |s| s.writes),
+    ("isthmus_rtrs_path_written_bytes_total", "Bytes written.", |s| s.write_bytes),
+    ("isthmus_rtrs_path_errors_total", "Requests answered with an error.", |s| s.errors),
+    ("isthmus_rtrs_path_parked_total", "Answers that waited for room in the send queue.", |s| {
+        s.parked
+    }),
+];
+
+const VOLUME: [Family<VolumeStats>; 7] = [
+    ("isthmus_volume_reads_total", "Reads.", |s| s.reads),
+    ("isthmus_volume_read_bytes_total", "Bytes read.", |s| s.read_bytes),
+    ("isthmus_volume_writes_total", "Writes.", |s| s.writes),
+    ("isthmus_volume_written_bytes_total", "Bytes written.", |s| s.write_bytes),
+    ("isthmus_volume_commands_total", "Flushes, discards, write-zeroes.", |s| s.others),
+    ("isthmus_volume_errors_total", "Requests that ended in an error.", |s| s.errors),
+    ("isthmus_volume_waits_total", "Requests that waited because the volume was busy.", |s| {
+        s.waits
+    }),
+];
+
+pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
+    let Some(server) = &state.storage.server else { return Ok(()) };
+    let transport = server.transport();
+    w.gauge("isthmus_rtrs_sessions", "Sessions that there are.")?
+        .sample(&[], transport.sessions().count() as u64)?;
+    for (name, help, value) in SERVER {
+        w.counter(name, help)?.sample(&[], value(transport.counters()))?;
+    }
+    let mut up = w.gauge("isthmus_rtrs_path_up", "Whether the path is connected.")?;
+    for path in transport.paths() {
+        let session = session_name(server, path.session);
+        let labels: [(_, &dyn core::fmt::Display); 2] =
+            [("session", &session), ("path", &path_name(&path))];
+        up.sample(&labels, u64::from(path.state == PathState::Connected))?;
+    }
+    for (name, help, value) in PATH {
+        let mut family = w.counter(name, help)?;
+        for path in transport.paths() {
+            let session = session_name(server, path.session);
+            family
+                .sample(&[("session", &session), ("path", &path_name(&path))], value(path.stats))?;
+        }
+    }
+    for (name, help, value) in VOLUME {
+        let mut family = w.counter(name, help)?;
+        for id in state.storage.volumes.ids() {
+            let volume = state.storage.volumes.name(id).unwrap_or_default();
+            if let Some(stats) = server.volume_stats(id) {
+                family.sample(&[("volume", &volume)], value(stats))?;
+            }
+        }
+    }
+    latencies(state, w)
+}
+
+/// A histogram of a volume: its name, its help, and where it lies.
+type Latency = (&'static str, &'static str, fn(&VolumeStats) -> &Histogram);
+
+const LATENCIES: [Latency; 2] = [
+    ("isthmus_volume_read_seconds", "From the arrival of reads to their answer.", |s| {
+        &s.read_latency
+    }),
+    ("isthmus_volume_write_seconds", "From the arrival of writes to their answer.", |s| {
+        &s.write_latency
+    }),
+];
+
+fn latencies(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
+    let Some(server) = &state.storage.server else { return Ok(()) };
+    for (name, help, histogram) in LATENCIES {
+        let mut family = w.histogram(name, help)?;
+        for id in state.storage.volumes.ids() {
+            let volume = state.storage.volumes.name(id).unwrap_or_default();
+            let Some(stats) = server.volume_stats(id) else { continue };
+            let histogram = histogram(stats);
+            // The last bucket also holds everything above its bound.
+            let mut buckets: Vec<(f64, u64)> =
+                histogram.buckets().map(|(bound, n)| (bound.as_secs_f64(), n)).collect();
+            let (_, above) = buckets.pop().unwrap_or_default();
+            let sum = histogram.sum().as_secs_f64();
+            family.sample(&[("volume", &volume)], buckets, above, sum)?;
+        }
+    }
+    Ok(())
+}
