@@ -45,12 +45,18 @@ impl Network {
             log::error!("{}: net.{index}: {error}; the former addresses stay", slot.name);
         }
         let port = config.http.enabled.then_some(config.http.port);
-        if self.http.as_ref().map(Server::port) != port {
-            if let Some(server) = self.http.take() {
-                server.stop(&mut self.interface, &mut Nobody);
-            }
+        if self.http.is_none() {
             let limits = Limits::default();
             self.http = port.map(|port| Server::new(&mut self.interface, port, limits));
+        }
+    }
+
+    /// Ends the HTTP server if the configuration wants another one, or none.
+    fn stop_moved_server(&mut self, state: &mut State) {
+        let http = &state.document.config().http;
+        let port = http.enabled.then_some(http.port);
+        if let Some(server) = self.http.take_if(|server| Some(server.port()) != port) {
+            server.stop(&mut self.interface, &mut Web { state });
         }
     }
 
@@ -95,19 +101,12 @@ fn verdict(target: IpAddr, summary: &net::ping::Summary) -> Result<String, Strin
     }
 }
 
-/// Ends streams of a server that is stopped.
-struct Nobody;
-impl net::http::Handler for Nobody {
-    fn handle(&mut self, _: &net::http::Request<'_>) -> net::http::Response {
-        unreachable!("a server that is stopped asks nothing")
-    }
-}
-
 /// The control plane's stage: interfaces, services, orders of the console. How much was done.
 pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) -> usize {
     let mut worked = 0;
     if core::mem::take(&mut state.network_changed) {
         for (i, network) in networks.iter_mut().enumerate() {
+            network.stop_moved_server(state);
             network.configure(&state.ports[i], i, state.document.config(), now);
         }
     }
