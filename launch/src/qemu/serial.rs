@@ -124,6 +124,13 @@ impl Serial {
         Some(state.take(length))
     }
 
+    /// Waits until all that a QEMU that has ended left in the socket is received.
+    pub(super) fn drain(&mut self) {
+        let state = self.received.lock();
+        let open = |state: &mut State| !state.closed;
+        drop(self.received.changed.wait_timeout_while(state, Duration::from_secs(5), open));
+    }
+
     /// The last of what the guest printed, for error messages.
     pub fn tail(&self) -> String {
         let state = self.received.lock();

@@ -117,6 +117,7 @@ impl Vm {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
             if let Some(status) = self.process.try_wait()? {
+                self.serial.drain();
                 return status.code().ok_or_else(|| self.error(&format!("QEMU ended: {status}")));
             }
             std::thread::sleep(Duration::from_millis(5));

@@ -46,17 +46,17 @@ fn thirty_two_mib_are_enough_with_a_nic_and_a_disk() -> Result<()> {
 
 #[test]
 fn a_page_fault_prints_registers_and_ends_with_its_code() -> Result<()> {
-    fault("pf", &["page fault", "cr2", "rip"])
+    fault("pf", &["page fault", "cr2", "rax"])
 }
 
 #[test]
 fn a_general_protection_fault_prints_registers_and_ends_with_its_code() -> Result<()> {
-    fault("gp", &["general protection", "rip"])
+    fault("gp", &["general protection", "rax"])
 }
 
 #[test]
 fn an_invalid_opcode_prints_registers_and_ends_with_its_code() -> Result<()> {
-    fault("ud", &["invalid opcode", "rip"])
+    fault("ud", &["invalid opcode", "rax"])
 }
 
 #[test]
