@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{Accelerator, Spec};
+use super::{Accelerator, PROMPT, Spec};
 use crate::{progress, workspace};
 
 /// How long the appliance may take under KVM. It takes a tenth of a second where KVM works.
@@ -49,7 +49,7 @@ fn probe(image: &Path) -> String {
     let answer = match spec.start() {
         // QEMU's last words are at the end.
         Err(error) => last_line(&format!("{error:#}")),
-        Ok(mut vm) => match vm.serial.wait_for(" ready", LIMIT) {
+        Ok(mut vm) => match vm.serial.wait_for(PROMPT, LIMIT) {
             Some(_) => "works".into(),
             None if vm.is_running() => format!("the image hangs under it for {LIMIT:?}"),
             None => "QEMU ends under it".into(),

@@ -17,4 +17,4 @@ pub use kvm::accelerator;
 pub use qmp::Qmp;
 pub use serial::{Serial, plain_text};
 pub use spec::{Accelerator, Boot, Firmware, Machine, Spec};
-pub use vm::{Reply, Vm, free_port};
+pub use vm::{PROMPT, Reply, Vm, free_port};

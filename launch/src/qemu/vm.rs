@@ -18,11 +18,8 @@ use crate::command;
 /// How long a guest may take for anything that normally takes moments. Generous: CI machines are slow.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The line that the appliance prints when it serves.
-const READY: &str = " ready";
-
-/// What the console shows before a command.
-const PROMPT: &str = "isthmus> ";
+/// What the console shows when it takes a command: the first one says that the appliance is up.
+pub const PROMPT: &str = "isthmus> ";
 
 /// A machine that QEMU runs. Dropping it kills QEMU.
 pub struct Vm {
@@ -95,19 +92,31 @@ impl Vm {
         }
     }
 
-    /// Waits until the appliance says that it is ready and shows its prompt. Returns what it printed.
+    /// Waits until the appliance is up and shows its prompt. Returns what it printed.
     pub fn wait_ready(&mut self) -> Result<String> {
-        let mut printed = self.wait_for(READY)?;
-        printed += &self.wait_for(PROMPT)?;
-        Ok(printed)
+        self.wait_for(PROMPT)
     }
 
     /// Types a command at the appliance's prompt and returns what it prints before the next prompt.
+    /// The command must be one that the console echoes as it is; else use [`Vm::press`].
     pub fn run(&mut self, line: &str) -> Result<Reply> {
+        // Log messages repaint the prompt: what was painted before the echo is not the answer's end.
+        self.serial.take(Duration::ZERO);
         self.serial.send(format!("{line}\r").as_bytes())?;
+        self.wait_for(line)?;
+        self.reply(line)
+    }
+
+    /// Sends keys that end a line and returns what is printed from then to the next prompt.
+    pub fn press(&mut self, keys: &str) -> Result<Reply> {
+        self.serial.take(Duration::ZERO);
+        self.serial.send(keys.as_bytes())?;
+        self.reply(keys)
+    }
+
+    fn reply(&mut self, line: &str) -> Result<Reply> {
+        self.wait_for("\n").with_context(|| format!("running {line:?}"))?;
         let text = self.wait_for(PROMPT).with_context(|| format!("running {line:?}"))?;
-        // What was typed comes back first.
-        let text = text.split_once('\n').map_or("", |(_, printed)| printed);
         Ok(Reply { line: line.into(), text: text.trim_end_matches(PROMPT).to_string() })
     }
 

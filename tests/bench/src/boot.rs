@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use boot_tests::peer::Peer;
 use boot_tests::{boot, image};
 use launch::progress;
-use launch::qemu::{Disk, Nic, Spec};
+use launch::qemu::{Disk, Nic, PROMPT, Spec};
 use tempfile::NamedTempFile;
 
 use crate::instructions::{Counters, Plugin};
@@ -52,7 +52,7 @@ fn memory_floor() -> Result<u32> {
         let disk = NamedTempFile::new()?;
         let mut vm = machine(Nic::user(), &disk)?.memory(middle).start()?;
         // Where there is room it takes a fraction of a second.
-        let reached = vm.wait_for_within("isthmus> ", Duration::from_secs(5)).is_ok();
+        let reached = vm.wait_for_within(PROMPT, Duration::from_secs(5)).is_ok();
         if reached { enough = middle } else { too_small = middle }
     }
     if enough == 64 {
@@ -62,23 +62,23 @@ fn memory_floor() -> Result<u32> {
     Ok(enough)
 }
 
-/// Instructions from reset to the line that says ready.
+/// Instructions from reset to the prompt.
 fn boot_instructions(plugin: &Plugin) -> Result<f64> {
     median(3, "counting the boot", || {
         let disk = NamedTempFile::new()?;
         let counters = plugin.counters()?;
         let mut vm = machine(Nic::user(), &disk)?.extra(counters.arguments()).start()?;
-        vm.wait_for(" ready")?;
+        vm.wait_ready()?;
         Ok(counters.read()? as f64)
     })
 }
 
-/// Seconds from the start of QEMU to the line that says ready.
+/// Seconds from the start of QEMU to the prompt.
 fn boot_seconds() -> Result<f64> {
     median(5, "timing the boot", || {
         let disk = NamedTempFile::new()?;
         let mut vm = machine(Nic::user(), &disk)?.start()?;
-        vm.wait_for(" ready")?;
+        vm.wait_ready()?;
         Ok(vm.age().as_secs_f64())
     })
 }

@@ -38,16 +38,16 @@ fn an_unknown_command_is_answered_with_the_nearest() -> Result<()> {
 #[test]
 fn tab_completes_and_the_arrow_recalls() -> Result<()> {
     let mut vm = boot(spec()?)?;
-    vm.run("sho\tver\t")?.contains("hostname")?;
-    vm.run("\x1b[A")?.contains("hostname")?;
+    vm.press("sho\tver\t\r")?.contains("hostname")?;
+    vm.press("\x1b[A\r")?.contains("hostname")?;
     Ok(())
 }
 
 #[test]
 fn control_keys_edit_the_line() -> Result<()> {
     let mut vm = boot(spec()?)?;
-    vm.run("rubbish\x15show version")?.contains("hostname")?;
-    vm.run("show rubbish\x17version")?.contains("hostname")?;
+    vm.press("rubbish\x15show version\r")?.contains("hostname")?;
+    vm.press("show rubbish\x17version\r")?.contains("hostname")?;
     vm.serial.send(b"poweroff\x03")?; // Ctrl-C: not carried out
     vm.wait_for("isthmus> ")?;
     vm.run("show version")?.contains("hostname")?;
@@ -57,7 +57,7 @@ fn control_keys_edit_the_line() -> Result<()> {
 #[test]
 fn a_line_of_64_kib_is_refused_with_one_message() -> Result<()> {
     let mut vm = boot(spec()?)?;
-    let reply = vm.run(&"x".repeat(64 << 10))?;
+    let reply = vm.press(&format!("{}\r", "x".repeat(64 << 10)))?;
     let refusals = reply.text.matches("ignored").count();
     ensure!(refusals == 1, "{refusals} refusals:\n{}", reply.text);
     vm.run("show version")?.contains("hostname")?;
