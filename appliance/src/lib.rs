@@ -8,3 +8,4 @@ pub mod log_ring;
 pub mod loops;
 pub mod machine;
 pub mod report;
+mod suggestion;

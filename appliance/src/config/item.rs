@@ -3,8 +3,9 @@
 //! A section of the document is declared once, by [`section!`]: its struct, its keys, their
 //! defaults and limits. Reading reports every mistake, not only the first.
 
-use super::origin::{Problem, did_you_mean};
+use super::origin::Problem;
 use super::tree::{MAX_ENTRIES, Node, Value};
+use crate::suggestion::did_you_mean;
 
 /// Smallest and largest number that a key takes.
 pub type Range = (u64, u64);

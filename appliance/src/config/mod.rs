@@ -22,7 +22,7 @@ mod tree;
 mod values;
 
 pub use document::{Document, Sources, check};
-pub use origin::{Origin, Problem, Source, did_you_mean};
+pub use origin::{Origin, Problem, Source};
 pub use schema::{Config, Export, Http, Memory, Net, Rnbd, Roce, Services, System, Volume};
 pub use toml_text::MAX_DOCUMENT;
 pub use values::{Address, ExportName, Hostname, Mac, Name, SessionName, Size};

@@ -74,14 +74,3 @@ impl fmt::Display for Problem {
         Ok(())
     }
 }
-
-/// ` (did you mean "…"?)` if one of `known` is close to `word`, else nothing.
-pub fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
-    let word: String = word.chars().take(64).collect();
-    known
-        .map(|k| (strsim::levenshtein(&word, k), k))
-        .filter(|&(distance, k)| distance <= 1 + k.len() / 4)
-        .min()
-        .map(|(_, k)| format!(" (did you mean {k:?}?)"))
-        .unwrap_or_default()
-}

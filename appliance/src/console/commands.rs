@@ -1,7 +1,7 @@
 //! The commands: one table that parsing, help and completion read.
 
 use super::system::Topic;
-use crate::config::did_you_mean;
+use crate::suggestion::did_you_mean;
 
 /// What a command does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
