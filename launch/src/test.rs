@@ -13,7 +13,7 @@ use images::Format;
 
 use crate::build;
 use crate::setup::{self, Purpose};
-use crate::{command, image, workspace};
+use crate::{command, guest, image, workspace};
 
 /// Options of `./isthmus test`.
 #[derive(Args)]
@@ -43,6 +43,20 @@ enum Needs {
     Image,
     /// The image and its disk and ISO formats.
     Formats,
+    /// Linux guests.
+    Guests,
+    /// The image and Linux guests.
+    ImageAndGuests,
+}
+
+impl Needs {
+    fn image(self) -> bool {
+        matches!(self, Needs::Image | Needs::Formats | Needs::ImageAndGuests)
+    }
+
+    fn guests(self) -> bool {
+        matches!(self, Needs::Guests | Needs::ImageAndGuests)
+    }
 }
 
 const SUITES: &[Suite] = &[
@@ -54,6 +68,9 @@ const SUITES: &[Suite] = &[
     boot_suite("disk", Needs::Image),
     boot_suite("save", Needs::Image),
     boot_suite("matrix", Needs::Formats),
+    interop_suite("guests", Needs::Guests),
+    interop_suite("engines", Needs::Guests),
+    interop_suite("storage", Needs::ImageAndGuests),
 ];
 
 /// The image's formats, and the environment variables that tell the tests where they are.
@@ -62,6 +79,10 @@ const FORMATS: &[(&str, Format)] =
 
 const fn boot_suite(name: &'static str, needs: Needs) -> Suite {
     Suite { name, target: Some(("boot-tests", name)), needs }
+}
+
+const fn interop_suite(name: &'static str, needs: Needs) -> Suite {
+    Suite { name, target: Some(("interop-tests", name)), needs }
 }
 
 /// What came out of a suite.
@@ -83,7 +104,10 @@ pub fn test(options: &Options) -> Result<()> {
     fs::write(&skipped, "")?;
 
     let mut environment: Vec<(&str, PathBuf)> = vec![("ISTHMUS_SKIPPED", skipped.clone())];
-    if suites.iter().any(|suite| suite.needs != Needs::Nothing) {
+    if suites.iter().any(|suite| suite.needs.guests()) {
+        guest::prepare()?;
+    }
+    if suites.iter().any(|suite| suite.needs.image()) {
         setup::install(&[Purpose::Build, Purpose::Run, Purpose::Test])?;
         let image = build::build(&build::Options::default())?;
         if suites.iter().any(|suite| suite.needs == Needs::Formats) {
@@ -121,7 +145,9 @@ fn run(suite: &Suite, case: &str, environment: &[(&str, PathBuf)]) -> Result<Out
         }
     };
     cargo.arg("--");
-    if suite.target.is_some() {
+    if suite.needs.guests() {
+        cargo.args(["--test-threads", "1"]); // each case has two machines
+    } else if suite.target.is_some() {
         // Two machines at a time: more of them only wait for each other on a small host.
         cargo.args(["--test-threads", "2"]);
     }

@@ -9,9 +9,9 @@ pub mod storage;
 
 use std::sync::OnceLock;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use launch::guest::{self, Guest, System, Wire};
-use launch::qemu::Nic;
+use launch::qemu::{Nic, Spec, Vm};
 
 /// The system that guests boot; made by the first test that wants it.
 pub fn system() -> Result<&'static System> {
@@ -48,6 +48,42 @@ impl Pair {
         meet(&mut client)?;
         Ok(Pair { server, client, _wire: wire })
     }
+}
+
+/// The appliance's image in QEMU at 10.0.0.1 (fd00::1), and a guest as its client.
+pub struct Site {
+    /// The appliance, at its prompt.
+    pub gateway: Vm,
+    /// 10.0.0.2 (fd00::2)
+    pub client: Guest,
+    // Must outlive the machines.
+    _wire: Wire,
+}
+
+impl Site {
+    /// Boots both, the appliance with `words` on its command line.
+    pub fn boot(mtu: u16, words: &str) -> Result<Site> {
+        Site::boot_with(mtu, words, |spec| spec)
+    }
+
+    /// As [`Site::boot`], with more devices for the appliance.
+    pub fn boot_with(mtu: u16, words: &str, more: impl FnOnce(Spec) -> Spec) -> Result<Site> {
+        let wire = Wire::new()?;
+        let (first, second) = wire.datagrams();
+        let spec = gateway_spec(mtu, words)?.nic(first).first_mac(1);
+        let mut gateway = more(spec).start()?;
+        gateway.wait_ready()?;
+        let client = client(second, mtu)?;
+        Ok(Site { gateway, client, _wire: wire })
+    }
+}
+
+/// The machine of the appliance, without its network interface.
+fn gateway_spec(mtu: u16, words: &str) -> Result<Spec> {
+    let image = std::env::var_os("ISTHMUS_IMAGE");
+    let image = image.context("ISTHMUS_IMAGE is not set: run ./isthmus test")?;
+    let net = format!("isthmus.net.0.address=10.0.0.1/24,fd00::1/64 isthmus.net.0.mtu={mtu}");
+    Ok(Spec::kernel(image).memory(512).append(&net).append(words))
 }
 
 /// Boots a guest with soft-RoCE, 10.0.0.2 (fd00::2), on `nic`, where 10.0.0.1 (fd00::1) answers.
