@@ -39,8 +39,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         log::error!("command line: longer than {} bytes; its end is lost", command_line.len());
     }
     log::info!(
-        "isthmus {}: {} pages mapped, {} executable, {} read-only, none writable and executable",
-        env!("CARGO_PKG_VERSION"),
+        "memory: {} pages mapped, {} executable, {} read-only, none writable and executable",
         protection.pages,
         protection.executable,
         protection.read_only

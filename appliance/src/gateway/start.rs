@@ -154,6 +154,7 @@ impl Gateway {
             network_changed: false,
             end: None,
         };
+        log::info!("isthmus {} ready", env!("CARGO_PKG_VERSION"));
         let console = Console::default();
         Gateway {
             machine,

@@ -30,8 +30,8 @@ impl Arena {
         Arena::new(unsafe { Window::from_raw(start, start.as_ptr() as u64, len) })
     }
 
-    /// `len` zeroed bytes, aligned to `align` (a power of two) for devices, or None if there is no
-    /// stretch that large.
+    /// `len` bytes, aligned to `align` (a power of two) for devices, or None if there is no stretch
+    /// that large. They hold whatever was there before: zeroing gigabytes would hold a boot up.
     pub fn alloc(&mut self, len: usize, align: usize) -> Option<Window> {
         assert!(align.is_power_of_two(), "alignment must be a power of two");
         let len = len.max(1).checked_next_multiple_of(GRAIN)?;
@@ -50,9 +50,7 @@ impl Arena {
             if skip > 0 {
                 self.free.insert(i, (start, skip));
             }
-            let window = self.all.slice(start + skip, len)?;
-            window.fill(0);
-            return Some(window);
+            return self.all.slice(start + skip, len);
         }
         None
     }

@@ -139,6 +139,7 @@ impl<'a> Setup<'a> {
     /// DMA memory for the device.
     pub fn alloc(&mut self, len: usize, align: usize) -> Result<Window, Error> {
         let window = self.arena.alloc(len, align).ok_or(Error::NoMemory { bytes: len })?;
+        window.fill(0);
         self.taken.push(window);
         Ok(window)
     }

@@ -61,8 +61,11 @@ pub struct ArenaRequest {
 pub(crate) const LARGE_PAGE: u64 = 2 << 20;
 /// What the kernel needs beside the image: page tables, stacks and heap.
 const KERNEL_SHARE: u64 = 12 << 20;
-/// Up to this much memory the arena has its smallest size; above, half of the memory.
+/// Up to this much memory the arena has its smallest size; above, all but what is left for the heap.
 const SMALL_MACHINE: u64 = 48 << 20;
+/// What is left for the heap: an eighth of the memory, within these bounds.
+const SMALLEST_HEAP: u64 = 24 << 20;
+const LARGEST_HEAP: u64 = 512 << 20;
 const SMALLEST_ARENA: u64 = 6 << 20;
 /// Identity mapping ends where the first entry of the top page table does.
 const HIGHEST: u64 = 512 << 30;
@@ -134,7 +137,7 @@ impl MemoryMap {
     }
 
     /// Takes the arena out of the largest region and returns it. Its size is what was asked for, as far
-    /// as the kernel keeps what it needs, else half of the memory (little on small machines).
+    /// as the kernel keeps what it needs, else all but the heap's share (little on small machines).
     pub fn keep_arena(&mut self, request: &ArenaRequest) -> Option<Region> {
         let usable = |r: &Region| {
             let above = if r.start < request.image_end { request.image_end } else { r.start };
@@ -153,7 +156,7 @@ impl MemoryMap {
             };
         let wanted = request.bytes.unwrap_or_else(|| match self.total() {
             0..SMALL_MACHINE => SMALLEST_ARENA,
-            large => large / 2,
+            large => large - (large / 8).clamp(SMALLEST_HEAP, LARGEST_HEAP),
         });
         let most = room.len().saturating_sub(for_kernel);
         let size = wanted.min(most) & !(LARGE_PAGE - 1);
@@ -238,12 +241,12 @@ mod tests {
     }
 
     #[test]
-    fn half_of_a_large_machine_lies_in_its_largest_region() {
+    fn most_of_a_large_machine_lies_in_its_largest_region() {
         let mut map = machine(2 << 30, 6 << 30);
         let arena = arena(&mut map, None).unwrap();
         assert_eq!(arena.end, 10 << 30);
         assert!(arena.len() >> 20 >= 4090, "{arena:?}");
-        assert!(map.total() >= 4 << 30);
+        assert!(map.total() >= 512 << 20);
     }
 
     #[test]

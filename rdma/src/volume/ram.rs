@@ -1,16 +1,23 @@
 //! A volume in DMA memory. Reads lend its memory out, so that it is sent from where it lies.
 
 use super::{Completion, Operation, Request, Submitted, Volume, VolumeError, check};
+use alloc::vec::Vec;
 use drivers::hal::{Features, Geometry, Window};
 
 /// Largest discard or write-zeroes in sectors (1 MiB), so that none holds the loop up for long.
 const MAX_ZEROES: u32 = 2048;
+
+/// Memory is zeroed in stretches of this many bytes, each when it is first used: a large volume
+/// would otherwise hold the boot up.
+const STRETCH: usize = 64 << 10;
 
 /// A RAM volume. What is written to it is gone with the power, flushed or not.
 #[derive(Debug)]
 pub struct RamVolume {
     memory: Window,
     geometry: Geometry,
+    /// A bit for each stretch: it was zeroed.
+    zeroed: Vec<u64>,
 }
 
 impl RamVolume {
@@ -28,7 +35,24 @@ impl RamVolume {
             max_write_zeroes_sectors: MAX_ZEROES,
             features,
         };
-        RamVolume { memory, geometry }
+        let zeroed = alloc::vec![0; memory.len().div_ceil(STRETCH).div_ceil(64)];
+        RamVolume { memory, geometry, zeroed }
+    }
+
+    /// The part of `bytes` bytes from `start`, in which nothing is left of former uses of the
+    /// memory.
+    fn part(&mut self, start: usize, bytes: usize) -> Result<Window, VolumeError> {
+        let part = self.memory.slice(start, bytes).ok_or(VolumeError::PastEnd)?;
+        for stretch in start / STRETCH..(start + bytes).div_ceil(STRETCH) {
+            let bit = 1 << (stretch % 64);
+            if self.zeroed[stretch / 64] & bit == 0 {
+                self.zeroed[stretch / 64] |= bit;
+                let from = stretch * STRETCH;
+                let length = STRETCH.min(self.memory.len() - from);
+                self.memory.slice(from, length).ok_or(VolumeError::PastEnd)?.fill(0);
+            }
+        }
+        Ok(part)
     }
 
     /// Its memory, to be given back to the arena once nothing uses the volume.
@@ -45,19 +69,20 @@ impl Volume for RamVolume {
     fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
         check(&self.geometry, request)?;
         // Sectors were checked against the size of the memory: the products do not overflow.
-        let part = |bytes: usize| {
-            self.memory.slice(request.sector as usize * 512, bytes).ok_or(VolumeError::PastEnd)
-        };
+        // A flush names no sector.
+        let start = (request.sector as usize).saturating_mul(512);
         match request.operation {
-            Operation::Read => return Ok(Submitted::Lent(part(request.data.len())?)),
+            Operation::Read => return Ok(Submitted::Lent(self.part(start, request.data.len())?)),
             Operation::Write { .. } => {
-                let part = part(request.data.len())?;
+                let part = self.part(start, request.data.len())?;
                 part.write_window(0, &request.data).map_err(|_| VolumeError::PastEnd)?;
             }
             Operation::Flush => {}
             Operation::Discard { sectors }
             | Operation::WriteZeroes { sectors }
-            | Operation::SecureErase { sectors } => part(sectors as usize * 512)?.fill(0),
+            | Operation::SecureErase { sectors } => {
+                self.part(start, sectors as usize * 512)?.fill(0)
+            }
         }
         Ok(Submitted::Done)
     }

@@ -112,3 +112,23 @@ fn volumes_have_one_name_each() {
     assert_eq!(volumes.find("ram0"), Some(id));
     assert_eq!(volumes.get(id).unwrap().geometry().sectors, 64);
 }
+
+#[test]
+fn ram_shows_nothing_of_what_its_memory_held_before() {
+    let mut arena = Arena::on_heap(512 << 10);
+    let memory = arena.alloc(300 << 10, 4096).unwrap();
+    memory.fill(0xee);
+    let data = arena.alloc(4096, 4096).unwrap();
+    data.fill(7);
+    let mut ram = RamVolume::new(memory, false);
+    let write = Operation::Write { durable: false };
+    assert!(ram.submit(&request(1, write, 127, data.slice(0, 1024).unwrap())).is_ok());
+    let whole = Request { data: memory, ..request(2, Operation::Read, 0, data) };
+    let Ok(Submitted::Lent(lent)) = ram.submit(&whole) else { panic!("RAM lends") };
+    let mut bytes = alloc::vec![1; lent.len()];
+    lent.read(0, &mut bytes).unwrap();
+    let written = 127 * 512..129 * 512;
+    for (i, byte) in bytes.into_iter().enumerate() {
+        assert_eq!(byte, if written.contains(&i) { 7 } else { 0 }, "byte {i}");
+    }
+}
