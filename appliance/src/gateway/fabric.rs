@@ -39,11 +39,10 @@ impl State {
         let mut ctx = Context { provider: &mut fabric.roce, arena, now, rng: &mut *self.rng };
         while let Some(event) = ctx.provider.poll_connection_event() {
             done += 1;
-            let storage = &mut self.storage;
-            let taken = storage
-                .server
-                .as_mut()
-                .is_some_and(|server| server.handle_connection_event(&event, &mut ctx));
+            let storage = self.storage.server.as_mut();
+            let services = self.services.as_mut();
+            let taken = storage.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
+                || services.is_some_and(|s| s.handle_connection_event(&event, &mut ctx));
             if let (false, ConnectionEvent::Request { connection, .. }) = (taken, event) {
                 // Gone already is as good as refused.
                 let _ = ctx.provider.reject(connection, RejectReason::INVALID_SERVICE_ID, &[]);
@@ -54,6 +53,9 @@ impl State {
             while let Some(notice) = server.transport_mut().poll_notice() {
                 log::info!("rnbd: {notice}");
             }
+        }
+        if let Some(services) = &mut self.services {
+            done += services.poll(&mut ctx);
         }
         done
     }

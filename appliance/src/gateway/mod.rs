@@ -12,6 +12,7 @@ mod metrics;
 mod network;
 mod objects;
 mod ports;
+mod services;
 mod show;
 mod start;
 mod state;

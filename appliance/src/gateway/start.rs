@@ -6,6 +6,7 @@ use super::disks::{DiskSlot, Role, SharedDisk};
 use super::fabric::Fabric;
 use super::network::Network;
 use super::ports::PortSlot;
+use super::services::Services;
 use super::state::State;
 use super::storage::Storage;
 use super::syslog::Syslog;
@@ -126,6 +127,11 @@ impl Gateway {
         };
         let provider = fabric.as_mut().map(|fabric| &mut fabric.roce);
         let storage = Storage::new(config, &mut disks, platform.arena(), provider);
+        let services = fabric.as_mut().filter(|_| config.roce.services).and_then(|fabric| {
+            Services::new(&mut fabric.roce)
+                .inspect_err(|why| log::error!("roce.services: the fabric refused: {why:?}"))
+                .ok()
+        });
         let quiet = Duration::from_micros(config.system.idle_after_us.into());
         let epoch = machine.unix_seconds().saturating_mul(1_000_000_000);
         let state = State {
@@ -143,6 +149,7 @@ impl Gateway {
             rng,
             fabric,
             storage,
+            services,
             pace: Pace::new(quiet, now),
             capture: Capture::new(),
             downloads: Vec::new(),

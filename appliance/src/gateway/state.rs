@@ -3,6 +3,7 @@
 use super::disks::DiskSlot;
 use super::fabric::Fabric;
 use super::ports::PortSlot;
+use super::services::Services;
 use super::start::Facts;
 use super::storage::Storage;
 use crate::config::Document;
@@ -61,6 +62,8 @@ pub(super) struct State {
     pub rng: Box<dyn RngCore>,
     pub fabric: Option<Fabric>,
     pub storage: Storage,
+    /// The peers of measuring tools, if they are switched on.
+    pub services: Option<Services>,
     pub pace: Pace,
     pub capture: Capture,
     pub downloads: Vec<Download>,
