@@ -3,9 +3,13 @@
 use super::state::State;
 use crate::config::disk::Event;
 use crate::console::Progress;
-use drivers::hal::{Completion, Disk, Geometry, Request, SubmitError};
+use core::time::Duration;
+use drivers::hal::{Completion, Disk, Geometry, Instant, Request, SubmitError};
 use std::cell::RefCell;
 use std::rc::Rc;
+
+/// How often disks are asked for their size, which takes reads of registers.
+const CAPACITY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a disk is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,13 +80,33 @@ impl Disk for SharedDisk {
 /// A disk and what is known of it.
 pub(super) struct DiskSlot {
     pub name: String,
+    /// As whoever made the machine gave it; empty if it has none.
+    pub serial: String,
     pub location: String,
     pub disk: SharedDisk,
     pub geometry: Geometry,
     pub role: Role,
 }
 
+impl DiskSlot {
+    /// Looks whether the disk was resized.
+    fn poll_capacity(&mut self) {
+        if self.disk.capacity_changed() {
+            self.geometry = self.disk.geometry();
+            log::warn!("{}: resized to {} sectors", self.name, self.geometry.sectors);
+        }
+    }
+}
+
 impl State {
+    /// Looks at the disks' sizes once in a while.
+    pub fn poll_capacities(&mut self, now: Instant) {
+        if now >= self.capacity_due {
+            self.capacity_due = now + CAPACITY_INTERVAL;
+            self.disks.iter_mut().for_each(DiskSlot::poll_capacity);
+        }
+    }
+
     /// Lets what works on disks go on; how many operations ended.
     pub fn poll_disks(&mut self) -> usize {
         let Some((index, config)) = &mut self.config_disk else { return 0 };

@@ -62,6 +62,7 @@ impl Gateway {
         let state = &mut self.state;
         let received = state.receive(&mut self.networks, now);
         let completed = state.poll_disks();
+        state.poll_capacities(now);
         let served = state.serve(now);
         let controlled = network::poll(&mut self.networks, state, now);
         let told = self.syslog.poll(&mut self.networks, state);

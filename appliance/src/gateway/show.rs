@@ -76,6 +76,7 @@ fn disk(slot: &DiskSlot) -> Value {
     let g = &slot.geometry;
     Value::object([
         ("name", slot.name.clone().into()),
+        ("serial", slot.serial.clone().into()),
         ("size", Value::Bytes(g.sectors.saturating_mul(512))),
         ("use", slot.role.name().into()),
         ("read_only", g.features.contains(Features::READ_ONLY).into()),

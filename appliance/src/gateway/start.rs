@@ -17,7 +17,7 @@ use crate::log_ring::LogRing;
 use crate::loops::Pace;
 use crate::machine::Machine;
 use core::time::Duration;
-use drivers::hal::{Disk, Instant, Platform};
+use drivers::hal::{Clock, Disk, Instant, Platform};
 use drivers::virtio::{Found, Kind, PortSettings};
 use net::capture::Capture;
 use rand_core::RngCore;
@@ -69,8 +69,9 @@ impl Gateway {
         for device in found.take(Kind::Block) {
             let location = device.location().to_string();
             match device.into_disk(&mut *platform) {
-                Ok(disk) => disks.push(DiskSlot {
+                Ok(mut disk) => disks.push(DiskSlot {
                     name: format!("disk{}", disks.len()),
+                    serial: disk.serial(&MachineClock(&*machine)),
                     location,
                     geometry: disk.geometry(),
                     disk: SharedDisk::new(Box::new(disk)),
@@ -158,6 +159,7 @@ impl Gateway {
             ping_order: None,
             pinging: false,
             news: VecDeque::new(),
+            capacity_due: Instant::ZERO,
             network_changed: false,
             end: None,
         };
@@ -181,6 +183,15 @@ fn tell_unclaimed(device: &drivers::virtio::Unclaimed) -> String {
         error.to_string()
     });
     format!("{}: {vendor:04x}:{id:04x} class {:06x}: {why}", device.location, device.class)
+}
+
+/// The machine's clock, for drivers that wait.
+struct MachineClock<'a>(&'a dyn Machine);
+
+impl Clock for MachineClock<'_> {
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
 }
 
 /// The configuration as it lies on a disk.

@@ -76,6 +76,8 @@ pub(super) struct State {
     pub pinging: bool,
     /// News of the task, for the console.
     pub news: VecDeque<Progress>,
+    /// When the disks are asked for their size again.
+    pub capacity_due: Instant,
     /// The configuration has changed, and the network has not heard yet.
     pub network_changed: bool,
     pub end: Option<End>,
@@ -104,7 +106,8 @@ impl State {
     /// When something here is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let link = self.ports.iter().map(|slot| slot.link_due).min();
-        [link, self.fabric_timeout()].into_iter().flatten().min()
+        let capacity = (!self.disks.is_empty()).then_some(self.capacity_due);
+        [link, capacity, self.fabric_timeout()].into_iter().flatten().min()
     }
 
     /// Seconds since the appliance came up.
