@@ -3,6 +3,8 @@
 
 #[cfg(target_os = "hermit")]
 mod bringup;
+#[cfg(any(target_os = "hermit", test))]
+mod memory;
 #[cfg(target_os = "hermit")]
 mod platform;
 

@@ -15,7 +15,8 @@ use crate::{command, workspace};
 const TARGET: &str = "x86_64-unknown-none";
 
 /// What stays visible: Hermit's system calls, the entry points, and the C functions that compilers
-/// call (`x86_64-unknown-hermit` expects them of the kernel).
+/// call (`x86_64-unknown-hermit` expects them of the kernel; the program brings its own `memcpy`,
+/// `memmove` and `memset`).
 const VISIBLE: &[&str] = &[
     "sys_*",
     "_start",
@@ -23,9 +24,6 @@ const VISIBLE: &[&str] = &[
     "isthmus_multiboot2",
     "isthmus_boot_info",
     "runtime_entry",
-    "memcpy",
-    "memmove",
-    "memset",
     "memcmp",
     "bcmp",
     "strlen",

@@ -6,8 +6,11 @@ use super::timer::Timer;
 use super::uart::Uart;
 use appliance::machine::Machine;
 use boot::acpi::Tables;
+use core::time::Duration;
 use drivers::hal::Instant;
 use x86_64::instructions::interrupts;
+
+const LONGEST_HALT: Duration = Duration::from_millis(250);
 
 /// A PC, for the loop on its first core.
 #[derive(Debug)]
@@ -39,7 +42,9 @@ impl Machine for Pc {
             return;
         }
         self.uart.receive_interrupt(true);
-        if deadline.is_none_or(|deadline| self.timer.arm(deadline)) {
+        // A console whose interrupt does not reach us shall answer nevertheless.
+        let longest = self.clock.now() + LONGEST_HALT;
+        if self.timer.arm(deadline.map_or(longest, |deadline| deadline.min(longest))) {
             interrupts::enable_and_hlt();
             interrupts::disable();
             self.timer.disarm();

@@ -25,6 +25,7 @@ pub use pci::ConfigSpace;
 pub use ports::Ports;
 pub use provoke::fault as provoke_fault;
 
+use crate::memory;
 use apic::Apic;
 use boot::acpi::Tables;
 use boot::{BootInfo, Kind};
@@ -55,6 +56,7 @@ pub struct Bringup {
 /// From here on interrupts are off. The error says what the machine lacks.
 pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, String> {
     x86_64::instructions::interrupts::disable();
+    memory::detect();
     let uart = Uart::take();
     std::panic::set_hook(Box::new(report_panic));
     exceptions::take();
