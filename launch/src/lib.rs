@@ -7,6 +7,7 @@ pub mod bench;
 pub mod build;
 pub mod check;
 pub mod command;
+pub mod demo;
 pub mod guest;
 pub mod http;
 pub mod image;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use launch::setup::Purpose;
-use launch::{bench, build, check, image, run, setup, test};
+use launch::{bench, build, check, demo, image, run, setup, test};
 
 /// Builds, boots, tests and measures the Isthmus appliance.
 #[derive(Parser)]
@@ -28,6 +28,8 @@ enum Verb {
     },
     /// Build, boot in QEMU, and open the console
     Run(run::Options),
+    /// Serve a volume to a stock Linux guest, which makes a file system on it
+    Demo,
     /// Run the tests
     Test(test::Options),
     /// Measure the appliance: target/bench/SUITE.json
@@ -62,6 +64,7 @@ fn carry_out(command: Verb) -> Result<()> {
             println!("{}", built(&[], uhyve)?.elf.display());
             Ok(())
         }
+        Verb::Demo => demo::demo(&built(&[Purpose::Run, Purpose::Guest], false)?),
         Verb::Test(options) => test::test(&options),
         Verb::Bench { suites } => bench::bench(&built(&[Purpose::Run], false)?, &suites),
         Verb::Image(options) => {
