@@ -73,17 +73,19 @@ fn noise_leaves_the_console_usable() -> Result<()> {
 }
 
 #[test]
-fn ten_megabytes_of_paste_do_not_disturb_the_data_path() -> Result<()> {
+fn a_long_paste_does_not_disturb_the_data_path() -> Result<()> {
     let mut peer = Peer::new(&["10.9.0.2/24"])?;
     let settings = format!("isthmus.net.0.address={APPLIANCE}/24 isthmus.services.udp_echo=true");
     let mut vm = boot(spec()?.nic(peer.nic()).append(&settings))?;
     peer.echo(APPLIANCE, b"warm up")?;
 
+    // Ten megabytes take minutes: only in the full run.
+    let length = if std::env::var_os("ISTHMUS_FULL").is_some() { 10 << 20 } else { 1 << 20 };
     let mut sender = vm.serial.sender()?;
     sender.set_write_timeout(None)?;
     let paste = std::thread::spawn(move || {
         let line = [&[b'y'; 79][..], b"\r"].concat();
-        (0..10 << 20).step_by(line.len()).try_for_each(|_| sender.write_all(&line))
+        (0..length).step_by(line.len()).try_for_each(|_| sender.write_all(&line))
     });
     let (mut echoes, mut slowest) = (0, Duration::ZERO);
     while !paste.is_finished() {
@@ -93,7 +95,7 @@ fn ten_megabytes_of_paste_do_not_disturb_the_data_path() -> Result<()> {
         vm.serial.take(Duration::ZERO);
     }
     paste.join().ok().context("the paste ended early")??;
-    ensure!(echoes > 100, "only {echoes} echoes while 10 MB were pasted");
+    ensure!(echoes > 100, "only {echoes} echoes during the paste");
     ensure!(slowest < Duration::from_secs(1), "an echo took {slowest:?} during the paste");
     usable(&mut vm)
 }

@@ -24,11 +24,14 @@ impl Uart {
     /// Takes the port over from the kernel.
     pub fn take() -> Self {
         const FIFO_ON: u8 = 1;
+        /// The interrupt for 14 bytes, or for fewer that have waited four byte times. QEMU takes
+        /// this for the room there is: with 1, a paste would come byte by byte.
+        const TRIGGER_14: u8 = 0b11 << 6;
         /// DTR and RTS; OUT2 lets the interrupt through.
         const READY_AND_OUT2: u8 = 0b1011;
         let uart = Uart(());
         uart.receive_interrupt(false);
-        output(FIFO_CONTROL, FIFO_ON);
+        output(FIFO_CONTROL, FIFO_ON | TRIGGER_14);
         output(MODEM_CONTROL, READY_AND_OUT2);
         uart
     }
