@@ -32,7 +32,7 @@ use network::Network;
 use state::{End, State};
 use syslog::Syslog;
 
-/// How often the serial port is looked at while there is other work.
+/// How often the serial port is looked at while nothing comes from it.
 const CONSOLE_INTERVAL: Duration = Duration::from_millis(1);
 /// How long a loop halts at most when a device cannot wake it.
 const NAP: Duration = Duration::from_millis(1);
@@ -74,11 +74,11 @@ impl Gateway {
         counters.work(Stage::Control, controlled + told);
         counters.work(Stage::Transmit, sent);
         let worked = received + completed + served + controlled + sent > 0;
-        if worked && now < self.console_due {
-            return true;
+        if now < self.console_due {
+            return worked;
         }
-        self.console_due = now + CONSOLE_INTERVAL;
         let typed = pump(&mut self.console, &mut *self.machine, &mut self.state);
+        self.console_due = if typed { now } else { now + CONSOLE_INTERVAL };
         self.state.pace.counters.work(Stage::Console, usize::from(typed));
         match self.state.end {
             Some(End::Reboot) => self.machine.reboot(),
@@ -92,7 +92,8 @@ impl Gateway {
     fn halt(&mut self) -> bool {
         self.state.set_interrupts(true);
         let seen = self.state.interrupts();
-        // What came before interrupts were on raises none.
+        // What came before interrupts were on raises none; nor does the serial port outside of halts.
+        self.console_due = Instant::ZERO;
         let worked = self.round(self.machine.now());
         if !worked {
             let mut deadline = self.deadline();
@@ -106,6 +107,7 @@ impl Gateway {
                 self.machine.halt_until(deadline, &mut || state.interrupts() == seen);
                 let now = self.machine.now();
                 self.state.pace.halted(now);
+                self.console_due = now;
             }
         }
         self.state.set_interrupts(false);

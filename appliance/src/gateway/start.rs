@@ -18,7 +18,7 @@ use crate::loops::Pace;
 use crate::machine::Machine;
 use core::time::Duration;
 use drivers::hal::{Clock, Disk, Instant, Platform};
-use drivers::virtio::{Found, Kind, PortSettings};
+use drivers::virtio::{Found, Kind};
 use net::capture::Capture;
 use rand_core::RngCore;
 use std::collections::VecDeque;
@@ -102,12 +102,9 @@ impl Gateway {
         let mut networks = Vec::new();
         for device in found.take(Kind::Network) {
             let location = device.location().to_string();
-            // The MAC address is known only when the port is open: settings by MAC find their MTU
-            // by place or not at all.
-            let mtu = config.net(ports.len(), [0; 6]).mtu;
-            match device.into_port(&mut *platform, &PortSettings { mtu }) {
+            let index = ports.len();
+            match device.into_port(&mut *platform, &|mac| config.net(index, mac).mtu) {
                 Ok(port) => {
-                    let index = ports.len();
                     let echo = config.services.udp_echo;
                     let name = format!("net{index}");
                     let slot = PortSlot::new(name, location, Box::new(port), echo);

@@ -20,7 +20,7 @@ mod tests;
 
 pub use blk::Block;
 pub use mmio::Slot;
-pub use net::{Net, PortSettings};
+pub use net::{Net, WantedMtu};
 pub use rng::{Entropy, EntropyError};
 pub use transport::Transport;
 
@@ -150,10 +150,10 @@ impl Device {
     pub fn into_port(
         self,
         platform: &mut dyn Platform,
-        settings: &PortSettings,
+        wanted_mtu: WantedMtu<'_>,
     ) -> Result<Net, Error> {
         match self.kind {
-            Kind::Network => Net::open(self.transport, platform.arena(), settings),
+            Kind::Network => Net::open(self.transport, platform.arena(), wanted_mtu),
             _ => Err(Error::WrongKind),
         }
     }

@@ -1,7 +1,7 @@
 //! What is found, and what is made of devices whose registers say anything.
 
 use super::model::{Machine, Model};
-use super::{Error, Found, Kind, Location, PortSettings, Slot};
+use super::{Error, Found, Kind, Location, Slot};
 use crate::hal::{Arena, Interrupt, PciAddress, Platform, Port, Registers};
 use crate::pci::model::ConfigSpaces;
 use alloc::boxed::Box;
@@ -54,7 +54,7 @@ fn devices_are_found_in_order_and_one_that_fails_fails_alone() {
     let ports: Vec<_> = found
         .take(Kind::Network)
         .into_iter()
-        .map(|device| device.into_port(&mut machine, &PortSettings::default()).unwrap())
+        .map(|device| device.into_port(&mut machine, &|_| None).unwrap())
         .collect();
     let last_of_mac: Vec<u8> = ports.iter().map(|port| port.mac()[5]).collect();
     assert_eq!(last_of_mac, [3, 5, 9]);
@@ -73,7 +73,7 @@ fn without_interrupts_to_give_devices_are_polled() {
         .find()
         .take(Kind::Network)
         .into_iter()
-        .map(|d| d.into_port(&mut machine, &PortSettings::default()).unwrap().wakes())
+        .map(|d| d.into_port(&mut machine, &|_| None).unwrap().wakes())
         .collect();
     assert_eq!(wakes, [true, false]);
 }
@@ -214,7 +214,7 @@ proptest! {
         for device in found.devices {
             let result = match device.kind() {
                 Kind::Network => {
-                    device.into_port(&mut machine, &PortSettings::default()).map(drop)
+                    device.into_port(&mut machine, &|_| None).map(drop)
                 }
                 Kind::Block => device.into_disk(&mut machine).map(drop),
                 Kind::Entropy => device.into_entropy(&mut machine).map(drop),

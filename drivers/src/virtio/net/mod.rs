@@ -43,13 +43,9 @@ const LEAST_MTU: u16 = 1280;
 /// 9000 and room for headers below IP; frames stay below 9.25 KiB.
 const MOST_MTU: u16 = 9216;
 
-/// What an operator may ask of a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortSettings {
-    /// Largest layer 3 packet in bytes, 1280 to 9216. None: what the device says, else 1500.
-    /// A device that says less keeps its own.
-    pub mtu: Option<u16>,
-}
+/// What an operator asks of the port with this MAC address: its largest layer 3 packet in bytes, 1280
+/// to 9216. None: what the device says, else 1500. A device that says less keeps its own.
+pub type WantedMtu<'a> = &'a dyn Fn([u8; 6]) -> Option<u16>;
 
 /// A virtio network device.
 pub struct Net {
@@ -67,7 +63,7 @@ impl Net {
     pub fn open(
         mut transport: Box<dyn Transport>,
         arena: &mut Arena,
-        settings: &PortSettings,
+        wanted_mtu: WantedMtu<'_>,
     ) -> Result<Self, Error> {
         let wanted = FEATURE_MTU | FEATURE_MAC | FEATURE_STATUS | FEATURE_ANY_LAYOUT;
         let mut setup = Setup::begin(&mut *transport, arena, wanted)?;
@@ -84,7 +80,7 @@ impl Net {
         if mac == [0; 6] || mac[0] & 1 != 0 {
             return Err(Error::Config("MAC address"));
         }
-        let mtu = agree_mtu(settings.mtu, device_mtu)?;
+        let mtu = agree_mtu(wanted_mtu(mac), device_mtu)?;
         let header = if agreed.legacy { 10 } else { 12 };
         let longest = OVERHEAD + usize::from(mtu);
         let receiver = Receiver::new(&mut setup, header, longest)?;

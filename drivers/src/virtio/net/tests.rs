@@ -1,6 +1,6 @@
 use crate::hal::{Packet, Platform, Port, TransmitError, Window};
 use crate::virtio::model::{Machine, Model};
-use crate::virtio::{Error, Kind, Net, PortSettings};
+use crate::virtio::{Error, Kind, Net, WantedMtu};
 use proptest::prelude::*;
 use std::vec::Vec;
 
@@ -15,10 +15,10 @@ fn model(machine: &Machine, features: u64, entries: u16) -> Model {
     Model::new(machine, 1, features, &CONFIG, &[entries, entries])
 }
 
-fn open(machine: &mut Machine, settings: &PortSettings) -> Result<Net, Error> {
+fn open(machine: &mut Machine, mtu: WantedMtu<'_>) -> Result<Net, Error> {
     let mut found = machine.find();
     assert_eq!(found.unclaimed, []);
-    found.take(Kind::Network).remove(0).into_port(machine, settings)
+    found.take(Kind::Network).remove(0).into_port(machine, mtu)
 }
 
 /// A port on PCI with event index, and its device.
@@ -26,7 +26,7 @@ fn port(entries: u16) -> (Machine, Model, Net) {
     let mut machine = Machine::new(4 << 20);
     let model = model(&machine, MODERN | EVENT_INDEX | MAC_STATUS, entries);
     machine.plug_pci(3, &model);
-    let net = open(&mut machine, &PortSettings::default()).unwrap();
+    let net = open(&mut machine, &|_| None).unwrap();
     (machine, model, net)
 }
 
@@ -85,7 +85,7 @@ fn frames_come_and_go_on_every_transport_and_layout() {
             "mmio 2" => machine.plug_mmio(&model, 2),
             _ => machine.plug_mmio(&model, 1),
         }
-        let mut net = open(&mut machine, &PortSettings::default()).unwrap();
+        let mut net = open(&mut machine, &|_| None).unwrap();
         assert_eq!(net.mac(), CONFIG[..6]);
         assert_eq!(net.mtu(), 1500);
         assert!(net.link_up());
@@ -222,7 +222,7 @@ fn memory_mapped_interrupts_are_taken_back() {
     let mut machine = Machine::new(4 << 20);
     let model = model(&machine, MODERN | EVENT_INDEX | MAC_STATUS, 64);
     machine.plug_mmio(&model, 2);
-    let mut net = open(&mut machine, &PortSettings::default()).unwrap();
+    let mut net = open(&mut machine, &|_| None).unwrap();
     for n in 1..10 {
         net.set_interrupts(true);
         arrive(&model, &[1; 60], 12);
@@ -249,7 +249,7 @@ fn the_mtu_is_what_both_sides_can() {
         let mut machine = Machine::new(4 << 20);
         let model = model(&machine, MODERN | MAC_STATUS | feature, 256);
         machine.plug_pci(3, &model);
-        let mut net = open(&mut machine, &PortSettings { mtu }).unwrap();
+        let mut net = open(&mut machine, &|_| mtu).unwrap();
         assert_eq!(net.mtu(), expected);
         let longest = frame(1, expected + 18);
         assert!(arrive(&model, &longest, 12));
@@ -267,11 +267,11 @@ fn little_memory_means_fewer_buffers_and_none_is_an_error() {
     let model = model(&machine, MODERN | MAC_STATUS, 256);
     machine.plug_pci(3, &model);
     let before = machine.arena().available();
-    let net = open(&mut machine, &PortSettings { mtu: Some(9000) });
+    let net = open(&mut machine, &|_| Some(9000));
     let net = net.unwrap();
     assert_eq!(net.receive_buffers(), (32, 9088));
     drop(net);
-    let second = open(&mut machine, &PortSettings { mtu: Some(9000) });
+    let second = open(&mut machine, &|_| Some(9000));
     assert!(matches!(second, Err(Error::NoMemory { .. })));
     assert!(machine.arena().available() > before / 4, "what the second took was given back");
     assert_eq!(model.state().status & 0x80, 0x80, "and the device was told");
@@ -284,7 +284,7 @@ fn a_device_that_does_not_keep_to_the_rules_is_refused() {
         let model = model(&machine, features, 64);
         change(&model);
         machine.plug_pci(3, &model);
-        open(&mut machine, &PortSettings::default()).map(|_| ())
+        open(&mut machine, &|_| None).map(|_| ())
     };
     let good = MODERN | MAC_STATUS;
     assert_eq!(open_with(good, &|_| ()), Ok(()));
@@ -301,7 +301,7 @@ fn a_device_that_does_not_keep_to_the_rules_is_refused() {
     assert_eq!(no_queue, Err(Error::NoQueue(1)));
     let mut machine = Machine::new(4 << 20);
     machine.plug_mmio(&model(&machine, MAC_STATUS, 64), 1);
-    let old = open(&mut machine, &PortSettings::default());
+    let old = open(&mut machine, &|_| None);
     assert_eq!(old.err(), Some(Error::MissingFeature(27)));
     let multicast = open_with(good, &|m| m.state().config[0] = 1);
     assert_eq!(multicast, Err(Error::Config("MAC address")));
