@@ -85,7 +85,7 @@ pub trait Port {
     fn recycle(&mut self, frame: Frame);
     /// Queues a frame; the device is told with the next [`Port::flush`].
     fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError>;
-    /// Takes back what the device has sent, and tells it of what was queued and recycled.
+    /// Tells the device of what was queued and recycled.
     fn flush(&mut self);
     /// Asks for an interrupt at the next received frame, before the loop halts (true), or for
     /// none, while it polls (false). After `true`, poll once more before halting.

@@ -182,9 +182,10 @@ impl Ring {
     #[inline]
     #[must_use]
     pub fn publish(&mut self) -> bool {
-        if self.offered == self.told {
-            return false;
-        }
+        self.offered != self.told && self.publish_news()
+    }
+
+    fn publish_news(&mut self) -> bool {
         self.available.store16(INDEX, self.offered);
         // The device stores its wish, then looks at our index; we store our index, then look at
         // its wish. The fence keeps both from missing each other.

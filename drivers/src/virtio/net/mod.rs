@@ -154,7 +154,7 @@ impl Port for Net {
 
     #[inline]
     fn flush(&mut self) {
-        self.transmitter.reclaim();
+        self.transmitter.reclaim_some();
         if self.transmitter.publish() {
             self.transport.notify(TRANSMIT);
         }

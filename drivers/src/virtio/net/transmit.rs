@@ -176,9 +176,17 @@ impl Transmitter {
         self.ring.offer(head);
     }
 
-    /// Takes back what the device has sent.
+    /// Takes back what the device has sent if there is little room left; until then there is no
+    /// need to look.
     #[inline]
-    pub fn reclaim(&mut self) {
+    pub fn reclaim_some(&mut self) {
+        if self.free < self.ring.size() / 2 {
+            self.reclaim();
+        }
+    }
+
+    /// Takes back what the device has sent.
+    fn reclaim(&mut self) {
         loop {
             match self.ring.take() {
                 Taken::Nothing => return,
