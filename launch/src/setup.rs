@@ -19,6 +19,8 @@ pub enum Purpose {
     Test,
     /// Making Linux guests: building kernel modules, unpacking others.
     Guest,
+    /// Counting instructions of host programs.
+    Count,
 }
 
 const PACKAGES: &[(Purpose, &[&str])] = &[
@@ -27,11 +29,12 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Images, &["grub-common", "grub-pc-bin", "qemu-utils", "xorriso"]),
     (Purpose::Test, &["iproute2", "ovmf"]),
     (Purpose::Guest, &["gcc-12", "kmod", "libelf1", "make", "xz-utils"]),
+    (Purpose::Count, &["valgrind"]),
 ];
 
 /// Every purpose, for `./isthmus setup`.
 pub const ALL: &[Purpose] =
-    &[Purpose::Build, Purpose::Run, Purpose::Images, Purpose::Test, Purpose::Guest];
+    &[Purpose::Build, Purpose::Run, Purpose::Images, Purpose::Test, Purpose::Guest, Purpose::Count];
 
 /// Installs the packages for `purposes` that are missing. Asks nothing. Fails with the command to run
 /// when it may not install, and with the names when there is no apt.

@@ -2,6 +2,7 @@
 //! the other rooms need of drivers (ports, disks).
 
 mod arena;
+mod crc32;
 mod disk;
 mod io_ports;
 mod mmio;
@@ -12,6 +13,7 @@ mod time;
 mod window;
 
 pub use arena::Arena;
+pub use crc32::{Crc32, Part};
 pub use disk::{Completion, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError};
 pub use io_ports::IoPorts;
 pub use mmio::Mmio;

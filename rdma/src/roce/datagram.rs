@@ -82,7 +82,7 @@ impl Datagrams {
         &mut self,
         mac: [u8; 6],
         identity: &Identity,
-        emitter: &mut Emitter,
+        emitter: &Emitter,
         tx: &mut TxBuffer,
         env: &mut Env<'_>,
     ) -> Option<Opcode> {
@@ -111,7 +111,7 @@ impl Datagrams {
         };
         self.psn = self.psn.plus(1);
         let body = match &work.payload {
-            Stored::Windows(sges) => Body::Windows(sges),
+            Stored::Windows(sges) => Body::Windows(sges, 0, sges.len()),
             Stored::Inline(bytes, len) => {
                 Body::Bytes(bytes.get(..*len as usize).unwrap_or_default())
             }
@@ -165,7 +165,7 @@ pub fn receive(
             length: (GRH_LEN + request.payload.len()) as u32,
             with,
         },
-        datagram_from: Some((frame.source, from_qp)),
+        datagram_from: Some((frame.source.address(), from_qp)),
     };
     identity.complete_receive(env, completion);
 }

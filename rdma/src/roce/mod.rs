@@ -37,8 +37,10 @@ pub use transmit::TxBuffer;
 
 use crate::verbs::{AsyncEvent, QpState};
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use cm::Cm;
 use completion::CompletionQueues;
+use core::net::IpAddr;
 use drivers::hal::Instant;
 use memory::Memory;
 use qp::{Env, Qp};
@@ -46,6 +48,7 @@ use rand_core::RngCore;
 use requester::Outcome;
 use slots::Slots;
 use transmit::Emitter;
+use wire::frame::Gid;
 use wire::icrc::Icrc;
 use wire::opcode::Opcode;
 
@@ -53,6 +56,8 @@ use wire::opcode::Opcode;
 #[derive(Debug)]
 pub struct Roce {
     port: PortConfig,
+    /// The port's addresses, as they stand in packets.
+    gids: Vec<Gid>,
     limits: Limits,
     icrc: Icrc,
     emitter: Emitter,
@@ -81,7 +86,7 @@ impl Roce {
         let limits = Limits { qps: limits.qps.clamp(1, slots::MAX), ..limits };
         let qpn_slots = limits.qps.next_power_of_two() as u32 - 1;
         Roce {
-            emitter: Emitter::new(icrc.clone()),
+            emitter: Emitter::new(icrc),
             icrc,
             memory: Memory::new(limits.pds, limits.regions),
             cqs: CompletionQueues::new(limits.cqs),
@@ -95,6 +100,7 @@ impl Roce {
             events: VecDeque::with_capacity(2 * limits.qps + 2),
             wake: None,
             counters: Counters::default(),
+            gids: gids(&port.addresses),
             port,
             limits,
         }
@@ -107,7 +113,8 @@ impl Roce {
 
     /// Changes the port's addresses (as DHCP does). Connections of addresses that are gone die of
     /// their timers.
-    pub fn set_addresses(&mut self, addresses: alloc::vec::Vec<core::net::IpAddr>) {
+    pub fn set_addresses(&mut self, addresses: Vec<IpAddr>) {
+        self.gids = gids(&addresses);
         self.port.addresses = addresses;
     }
 
@@ -129,7 +136,7 @@ impl Roce {
             let Some(qp) = self.qps.at_mut(place) else { continue };
             qp.listed_reply = false;
             let sent = match (&qp.peer, qp.has_reply()) {
-                (Some(peer), true) => qp.responder.poll_reply(peer, &mut self.emitter, tx),
+                (Some(peer), true) => qp.responder.poll_reply(peer, &self.emitter, tx),
                 _ => None,
             };
             if let Some(opcode) = sent {
@@ -165,7 +172,7 @@ impl Roce {
         if qp.responder.has_answer()
             && let Some(peer) = &qp.peer
         {
-            let emitter = &mut self.emitter;
+            let emitter = &self.emitter;
             match qp.responder.poll_answer(peer, &qp.identity, emitter, tx, &mut env) {
                 Ok(Some(opcode)) => return Some(opcode),
                 Ok(None) => (),
@@ -178,10 +185,10 @@ impl Roce {
         match &qp.peer {
             Some(peer) => {
                 let window = self.limits.unacknowledged;
-                qp.requester.poll_transmit(peer, window, now, &mut self.emitter, tx)
+                qp.requester.poll_transmit(peer, window, now, &self.emitter, tx)
             }
             None => {
-                let emitter = &mut self.emitter;
+                let emitter = &self.emitter;
                 qp.datagrams.poll_transmit(self.port.mac, &qp.identity, emitter, tx, &mut env)
             }
         }
@@ -245,4 +252,8 @@ impl Roce {
         }
         self.run_connection_timers(now);
     }
+}
+
+fn gids(addresses: &[IpAddr]) -> Vec<Gid> {
+    addresses.iter().copied().map(Gid::from).collect()
 }

@@ -8,10 +8,10 @@ use super::psn::Psn;
 use super::receive_queue::ReceiveQueue;
 use super::requester::Requester;
 use super::responder::Responder;
-use super::wire::frame::Template;
+use super::wire::frame::{Gid, Template};
 use crate::verbs::{
-    AddressVector, CompletedOperation, Completion, ConnectionId, CqId, PathMtu, PdId, QpId, QpInit,
-    QpState, QpType, ReadyToReceive, ReadyToSend, Status, VerbsError,
+    CompletedOperation, Completion, ConnectionId, CqId, PathMtu, PdId, QpId, QpInit, QpState,
+    QpType, ReadyToReceive, ReadyToSend, Status, VerbsError,
 };
 use drivers::hal::Instant;
 
@@ -28,7 +28,8 @@ pub struct Env<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     pub qpn: u32,
-    pub address: AddressVector,
+    pub local: Gid,
+    pub remote: Gid,
     pub template: Template,
     pub path_mtu: PathMtu,
 }
@@ -127,7 +128,8 @@ impl Qp {
         }
         self.peer = Some(Peer {
             qpn: to.remote_qpn & 0xff_ffff,
-            address: to.address,
+            local: to.address.local.into(),
+            remote: to.address.remote.into(),
             template: Template::new(mac, &to.address),
             path_mtu: to.path_mtu,
         });

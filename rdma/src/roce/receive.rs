@@ -11,11 +11,11 @@ use super::slots::Slots;
 use super::wire::bth::{self, Bth};
 use super::wire::extended::{Aeth, Deth};
 use super::wire::frame::Frame;
-use super::wire::icrc::{self, Masked};
+use super::wire::icrc;
 use super::wire::opcode::{Class, Service};
 use super::wire::{Error, get64, mad};
 use crate::verbs::{AsyncEvent, QpState, QpType};
-use drivers::hal::Instant;
+use drivers::hal::{Instant, Part};
 
 /// Whether a frame was for the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,9 +76,7 @@ impl Roce {
     }
 
     fn handle_packet(&mut self, frame: &Frame<'_>, now: Instant) -> Result<(), Drop> {
-        if frame.destination_mac != self.port.mac
-            || !self.port.addresses.contains(&frame.destination)
-        {
+        if frame.destination_mac() != self.port.mac || !self.gids.contains(&frame.destination) {
             return Err(Drop::NotOurs);
         }
         let transport = frame.transport();
@@ -188,9 +186,9 @@ fn check_peer(qp: &Qp, frame: &Frame<'_>, request: &Request<'_>) -> Result<(), D
             if deth.qkey == *qkey { Ok(()) } else { Err(Drop::WrongKey) }
         }
         (QpType::Rc, Some(peer)) => {
-            let address = &peer.address;
-            let same = (frame.source, frame.destination) == (address.remote, address.local)
-                && frame.gid_type() == address.gid_type;
+            let same = frame.source == peer.remote
+                && frame.destination == peer.local
+                && frame.network == peer.template.network();
             if same { Ok(()) } else { Err(Drop::WrongPeer) }
         }
         (QpType::Rc, None) => Err(Drop::WrongState),
@@ -198,10 +196,10 @@ fn check_peer(qp: &Qp, frame: &Frame<'_>, request: &Request<'_>) -> Result<(), D
 }
 
 fn check_icrc(icrc: &icrc::Icrc, frame: &Frame<'_>) -> Result<(), Drop> {
-    let masked = Masked::new(frame.network, frame.headers);
-    let covered = masked.as_slice().len()..frame.headers.len().saturating_sub(icrc::LEN);
+    let covered = frame.network.len() + bth::LEN..frame.headers.len().saturating_sub(icrc::LEN);
     let rest = frame.headers.get(covered).ok_or(Drop::Malformed)?;
-    if icrc.compute(&[masked.as_slice(), rest]) == frame.icrc()? { Ok(()) } else { Err(Drop::Icrc) }
+    let computed = icrc.compute(frame.network, frame.headers, &[Part::Bytes(rest)]);
+    if computed == frame.icrc()? { Ok(()) } else { Err(Drop::Icrc) }
 }
 
 /// A packet for a connected queue pair.
@@ -214,7 +212,7 @@ fn handle_connected(qp: &mut Qp, request: &Request<'_>, env: &mut Env<'_>) -> Re
     let outcome = match class {
         Class::Send | Class::Write | Class::Read | Class::Atomic => {
             let responder = &mut qp.responder;
-            if responder.handle(request, mtu, &mut qp.receives, &qp.identity, env).is_err() {
+            if responder.handle(request, class, mtu, &mut qp.receives, &qp.identity, env).is_err() {
                 qp.fail(None, env);
             }
             return Ok(());

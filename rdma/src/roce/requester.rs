@@ -243,7 +243,7 @@ impl Requester {
         peer: &Peer,
         window: u32,
         now: Instant,
-        emitter: &mut Emitter,
+        emitter: &Emitter,
         tx: &mut TxBuffer,
     ) -> Option<Opcode> {
         if !self.can_send(window) {
@@ -258,20 +258,19 @@ impl Requester {
         let mut extended_len = 0;
         let mut packets = 1;
         let mut ends = true;
-        let mut windows = Sges::empty();
-        let mut inline: &[u8] = &[];
+        let mut body = Body::EMPTY;
 
         let opcode = match work.operation {
             Operation::Send(_) | Operation::Write(..) => {
                 let begins = index == 0;
                 ends = index + 1 == work.packets;
-                match &work.payload {
-                    Stored::Windows(sges) => windows = sges.part(offset, left.min(mtu)),
+                body = match &work.payload {
+                    Stored::Windows(sges) => Body::Windows(sges, offset, left.min(mtu)),
                     // An inline payload is shorter than any path MTU: it is one packet.
                     Stored::Inline(bytes, len) => {
-                        inline = bytes.get(..*len as usize).unwrap_or_default();
+                        Body::Bytes(bytes.get(..*len as usize).unwrap_or_default())
                     }
-                }
+                };
                 let mut append = |bytes: &[u8]| {
                     if let Some(place) = extended.get_mut(extended_len..extended_len + bytes.len())
                     {
@@ -344,7 +343,6 @@ impl Requester {
             ack_request,
             psn: self.next.get(),
         };
-        let body = if inline.is_empty() { Body::Windows(&windows) } else { Body::Bytes(inline) };
         let extended = extended.get(..extended_len).unwrap_or_default();
         emitter.emit(tx, &peer.template, bth, extended, body);
 

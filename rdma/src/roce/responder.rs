@@ -172,6 +172,7 @@ impl Responder {
     pub fn handle(
         &mut self,
         request: &Request<'_>,
+        class: Class,
         mtu: usize,
         receives: &mut ReceiveQueue,
         identity: &Identity,
@@ -191,8 +192,8 @@ impl Responder {
             return Ok(());
         }
         self.nak_sent = false;
-        env.counters.received.count(request.bth.opcode.class());
-        let done = match request.bth.opcode.class() {
+        env.counters.received.count(class);
+        let done = match class {
             Class::Send => self.send(request, mtu, receives, identity, env),
             Class::Write => self.write(request, mtu, receives, identity, env),
             Class::Read => self.read(request, mtu, identity, env),
@@ -453,7 +454,7 @@ impl Responder {
     pub fn poll_reply(
         &mut self,
         peer: &Peer,
-        emitter: &mut Emitter,
+        emitter: &Emitter,
         tx: &mut TxBuffer,
     ) -> Option<Opcode> {
         let (psn, syndrome) = match self.reply.take()? {
@@ -473,7 +474,7 @@ impl Responder {
         &mut self,
         peer: &Peer,
         identity: &Identity,
-        emitter: &mut Emitter,
+        emitter: &Emitter,
         tx: &mut TxBuffer,
         env: &mut Env<'_>,
     ) -> Result<Option<Opcode>, ()> {
@@ -508,7 +509,13 @@ impl Responder {
                 };
                 let extended = aeth.get(..opcode.extended_len()).unwrap_or_default();
                 let bth = bth(opcode, peer, psn);
-                emitter.emit(tx, &peer.template, bth, extended, Body::Windows(&payload));
+                emitter.emit(
+                    tx,
+                    &peer.template,
+                    bth,
+                    extended,
+                    Body::Windows(&payload, 0, payload.len()),
+                );
                 opcode
             }
         };

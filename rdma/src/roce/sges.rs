@@ -57,10 +57,16 @@ impl Sges {
         self.as_slice().iter().map(Window::len).sum()
     }
 
-    /// The `len` bytes from `offset` (as many of them as there are).
+    /// Takes the windows out.
     #[inline]
-    pub fn part(&self, mut offset: usize, mut len: usize) -> Sges {
-        let mut part = Sges::empty();
+    pub fn clear(&mut self) {
+        self.count = 0;
+    }
+
+    /// Makes `part` the `len` bytes from `offset` (as many of them as there are).
+    #[inline]
+    pub fn part(&self, mut offset: usize, mut len: usize, part: &mut Sges) {
+        part.clear();
         for window in self.as_slice() {
             if offset >= window.len() {
                 offset -= window.len();
@@ -74,7 +80,6 @@ impl Sges {
             offset = 0;
             len -= here;
         }
-        part
     }
 
     /// Copies `bytes` in, from `offset` on.
@@ -95,25 +100,12 @@ impl Sges {
         }
         if bytes.is_empty() { Ok(()) } else { Err(OutOfWindow) }
     }
-
-    /// Copies the bytes out, in order; returns how many (as many as fit into `into`).
-    #[inline]
-    pub fn read(&self, into: &mut [u8]) -> usize {
-        let mut at = 0;
-        for window in self.as_slice() {
-            if let Some(place) = into.get_mut(at..at + window.len())
-                && window.read(0, place).is_ok()
-            {
-                at += window.len();
-            }
-        }
-        at
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::roce::testing::contents;
     use drivers::hal::Arena;
     use proptest::prelude::*;
     use std::vec::Vec;
@@ -134,10 +126,11 @@ mod tests {
             let bytes: Vec<u8> = (0..total as u8).collect();
             prop_assert_eq!(all.len(), total);
             prop_assert!(all.write(0, &bytes).is_ok());
-            let mut part = [0; 160];
-            let read = all.part(offset, len).read(&mut part);
+            let mut windows = Sges::empty();
+            all.part(offset, len, &mut windows);
             let expected: Vec<u8> = bytes.iter().skip(offset).take(len).copied().collect();
-            prop_assert_eq!(&part[..read], &expected[..]);
+            let found: Vec<u8> = windows.as_slice().iter().flat_map(contents).collect();
+            prop_assert_eq!(found, expected);
             prop_assert_eq!(all.write(offset, &[0; 3]).is_ok(), offset + 3 <= total);
         }
     }

@@ -1,26 +1,19 @@
 //! A packet on its way out: headers in a buffer, payload by reference, pad and ICRC behind.
 
-use super::sges::Sges;
+use super::sges::{MAX_SGE, Sges};
 use super::wire::bth::{self, Bth};
 use super::wire::extended::Deth;
 use super::wire::frame::{self, ETHERNET_LEN, Template};
-use super::wire::icrc::{self, Icrc, Masked};
+use super::wire::icrc::{self, Icrc};
 use super::wire::mad;
-use alloc::boxed::Box;
-use drivers::hal::Packet;
+use drivers::hal::{Packet, Part};
 
 /// Most bytes that a work request can carry inline: with all headers they stay within what a port
 /// sends cheapest.
 pub const MAX_INLINE: usize = 96;
 
-/// Longest extended headers (of an atomic).
-const MAX_EXTENDED: usize = 28;
-
 /// Longest head: a MAD is sent as part of it.
 const MAX_HEAD: usize = frame::MAX_LEN + bth::LEN + Deth::LEN + mad::LEN;
-
-/// Everything that the ICRC covers, at its longest.
-const MAX_COVERED: usize = frame::MAX_LEN + bth::LEN + MAX_EXTENDED + 4096 + 4;
 
 /// One packet to transmit, made by `poll_transmit`. The loop keeps it and hands it to the port;
 /// if the port has no room, it hands the same packet over later.
@@ -67,8 +60,8 @@ impl TxBuffer {
 pub enum Body<'a> {
     /// Copied into the head: at most a MAD.
     Bytes(&'a [u8]),
-    /// By reference.
-    Windows(&'a Sges),
+    /// By reference: so many bytes from an offset.
+    Windows(&'a Sges, usize, usize),
 }
 
 impl Body<'_> {
@@ -78,7 +71,7 @@ impl Body<'_> {
     fn len(&self) -> usize {
         match self {
             Body::Bytes(bytes) => bytes.len(),
-            Body::Windows(sges) => sges.len(),
+            Body::Windows(_, _, len) => *len,
         }
     }
 }
@@ -87,21 +80,19 @@ impl Body<'_> {
 #[derive(Debug)]
 pub struct Emitter {
     icrc: Icrc,
-    /// What the ICRC is computed over, in one stretch, because that is fastest.
-    covered: Box<[u8; MAX_COVERED]>,
 }
 
 impl Emitter {
     /// An emitter that computes with `icrc`.
     pub fn new(icrc: Icrc) -> Self {
-        Emitter { icrc, covered: Box::new([0; MAX_COVERED]) }
+        Emitter { icrc }
     }
 
     /// Puts a packet together in `tx`: `bth` (its pad count is filled in here), `extended` headers
     /// (at most those of an atomic), `body` (at most the largest path MTU).
     #[inline]
     pub fn emit(
-        &mut self,
+        &self,
         tx: &mut TxBuffer,
         template: &Template,
         bth: Bth,
@@ -124,36 +115,39 @@ impl Emitter {
             place.copy_from_slice(extended);
         }
 
-        let masked =
-            Masked::new(template.network(), tx.head.get(ETHERNET_LEN..).unwrap_or_default());
-        let covered = &mut self.covered[..];
-        let mut at = 0;
-        let mut cover = |bytes: &[u8]| {
-            if let Some(place) = covered.get_mut(at..at + bytes.len()) {
-                place.copy_from_slice(bytes);
-                at += bytes.len();
-            }
-        };
-        cover(masked.as_slice());
-        cover(extended);
+        let mut parts = [Part::Bytes(&[]); 2 + MAX_SGE];
+        let mut count = 0;
+        if !extended.is_empty() {
+            parts[0] = Part::Bytes(extended);
+            count = 1;
+        }
         match body {
             Body::Bytes(bytes) => {
-                cover(bytes);
                 if let Some(place) = tx.head.get_mut(head_len..head_len + bytes.len()) {
                     place.copy_from_slice(bytes);
                     head_len += bytes.len();
                 }
-                tx.payload = Sges::empty();
+                tx.payload.clear();
+                if let Some(part) = parts.get_mut(count) {
+                    *part = Part::Bytes(bytes);
+                    count += 1;
+                }
             }
-            Body::Windows(sges) => {
-                at += sges.read(covered.get_mut(at..).unwrap_or_default());
-                tx.payload = *sges;
+            Body::Windows(sges, offset, len) => {
+                sges.part(offset, len, &mut tx.payload);
+                for (part, window) in parts.iter_mut().skip(count).zip(tx.payload.as_slice()) {
+                    *part = Part::Window(window);
+                    count += 1;
+                }
             }
         }
-        if let Some(place) = covered.get_mut(at..at + pad) {
-            place.fill(0);
+        if let (1.., Some(part)) = (pad, parts.get_mut(count)) {
+            *part = Part::Bytes(&[0; 3][..pad]);
+            count += 1;
         }
-        let icrc = self.icrc.compute(&[covered.get(..at + pad).unwrap_or_default()]);
+        let headers = tx.head.get(ETHERNET_LEN..).unwrap_or_default();
+        let parts = parts.get(..count).unwrap_or_default();
+        let icrc = self.icrc.compute(template.network(), headers, parts);
         tx.head_len = head_len;
         tx.trailer = [0; 8];
         tx.trailer_len = pad + icrc::LEN;

@@ -3,6 +3,7 @@
 mod boot;
 mod instructions;
 mod report;
+mod roce;
 
 use std::process::ExitCode;
 
@@ -17,11 +18,14 @@ struct Arguments {
 enum Suite {
     /// Size, memory, boot, UDP echo, idling
     Boot,
+    /// Instructions per packet of the RoCE provider
+    Roce,
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().suite {
         Suite::Boot => boot::bench(),
+        Suite::Roce => roce::bench(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,7 +5,7 @@ use super::{ACK_TIMEOUT, Event, MRA_TIMEOUT};
 use crate::roce::Roce;
 use crate::roce::wire::bth::DEFAULT_PKEY;
 use crate::roce::wire::cm::{About, Brief, BriefKind, Message, REJ_PRIVATE_DATA, Rej, Rep, Req};
-use crate::roce::wire::frame::{Frame, from_gid};
+use crate::roce::wire::frame::{Frame, Gid};
 use crate::roce::wire::ip_cm::{self, IpCm};
 use crate::roce::wire::mad::Mad;
 use crate::verbs::{
@@ -32,12 +32,12 @@ impl Roce {
         };
         // Answers go the way back.
         let back = AddressVector {
-            local: frame.destination,
-            remote: frame.source,
+            local: frame.destination.address(),
+            remote: frame.source.address(),
             gid_type: frame.gid_type(),
-            remote_mac: frame.source_mac,
+            remote_mac: frame.source_mac(),
             source_port: source_port(1, 1),
-            traffic_class: frame.traffic_class,
+            traffic_class: frame.traffic_class(),
             hop_limit: 64,
         };
         match message {
@@ -152,8 +152,8 @@ impl Roce {
         if req.transport != 0 || req.pkey & 0x7fff != DEFAULT_PKEY & 0x7fff {
             return Err(INVALID_TRANSPORT);
         }
-        let to = from_gid(req.remote_gid);
-        if to != back.local || from_gid(req.local_gid) != back.remote {
+        let to = Gid::from_bytes(req.remote_gid).address();
+        if to != back.local || Gid::from_bytes(req.local_gid).address() != back.remote {
             return Err(RejectReason::INVALID_GID);
         }
         let ip = IpCm::parse(&req.private_data).map_err(|_| UNSUPPORTED)?;

@@ -8,7 +8,7 @@ use crate::roce::wire::bth::DEFAULT_PKEY;
 use crate::roce::wire::cm::{
     About, Message, REJ_PRIVATE_DATA, REP_PRIVATE_DATA, REQ_PRIVATE_DATA, Rep, Req,
 };
-use crate::roce::wire::frame::to_gid;
+use crate::roce::wire::frame::Gid;
 use crate::roce::wire::ip_cm::{self, IpCm};
 use crate::verbs::{
     AddressVector, ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, GidType,
@@ -141,8 +141,8 @@ impl ConnectionManager for Roce {
             path_mtu: path_mtu as u8,
             rnr_retry_count: parameters.rnr_retry_count,
             max_cm_retries: MAX_RETRIES,
-            local_gid: to_gid(from),
-            remote_gid: to_gid(to.ip()),
+            local_gid: Gid::from(from).to_bytes(),
+            remote_gid: Gid::from(to.ip()).to_bytes(),
             flow_label: 0,
             traffic_class: 0,
             hop_limit: 64,

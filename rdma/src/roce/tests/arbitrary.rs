@@ -4,10 +4,11 @@ use super::transport::request;
 use crate::roce::testing::{Pair, Rng, contents, frame};
 use crate::roce::wire::bth;
 use crate::roce::wire::frame::{ETHERNET_LEN, Frame, Network};
-use crate::roce::wire::icrc::{Icrc, Masked};
+use crate::roce::wire::icrc::Icrc;
 use crate::roce::{TxBuffer, Verdict};
 use crate::verbs::{Access, PathMtu, Payload, Provider, RecvRequest, RemoteAddress, SendOperation};
 use core::time::Duration;
+use drivers::hal::Part;
 use proptest::prelude::*;
 use std::vec::Vec;
 
@@ -19,8 +20,8 @@ pub fn seal(bytes: &mut [u8]) {
     if end < start + 4 {
         return;
     }
-    let masked = Masked::new(Network::Ipv4, parsed.headers);
-    let icrc = Icrc::new().compute(&[masked.as_slice(), &bytes[start..end - 4]]);
+    let icrc =
+        Icrc::new().compute(Network::Ipv4, parsed.headers, &[Part::Bytes(&bytes[start..end - 4])]);
     bytes[end - 4..end].copy_from_slice(&icrc);
 }
 

@@ -4,7 +4,7 @@
 use super::{Error, bytes, get16, icrc};
 use crate::verbs::{AddressVector, GidType};
 use core::fmt;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv6Addr};
 
 /// UDP destination port of RoCEv2.
 pub const UDP_PORT: u16 = 4791;
@@ -48,25 +48,52 @@ impl Network {
     }
 }
 
+/// A global identifier: an IPv6 address, or an IPv4 address mapped into one (annex A17.4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gid(u128);
+
+impl Gid {
+    /// From its 16 bytes on the wire.
+    #[inline]
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Gid(u128::from_be_bytes(bytes))
+    }
+
+    /// Its 16 bytes on the wire.
+    pub const fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
+    #[inline]
+    const fn from_ipv4(bytes: [u8; 4]) -> Self {
+        Gid(0xffff << 32 | u32::from_be_bytes(bytes) as u128)
+    }
+
+    /// The address that it stands for.
+    pub fn address(self) -> IpAddr {
+        Ipv6Addr::from_bits(self.0).to_canonical()
+    }
+}
+
+impl From<IpAddr> for Gid {
+    fn from(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(v4) => Gid::from_ipv4(v4.octets()),
+            IpAddr::V6(v6) => Gid(v6.to_bits()),
+        }
+    }
+}
+
 /// A received RoCE frame, taken apart down to the BTH.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    /// Where it was sent to.
-    pub destination_mac: [u8; 6],
-    /// Where it came from.
-    pub source_mac: [u8; 6],
+    ethernet: &'a [u8; ETHERNET_LEN],
     /// Kind of the network header.
     pub network: Network,
-    /// Source address (GID).
-    pub source: IpAddr,
-    /// Destination address (GID).
-    pub destination: IpAddr,
-    /// Traffic class / type of service.
-    pub traffic_class: u8,
-    /// Hop limit / time to live.
-    pub hop_limit: u8,
-    /// UDP source port; 0 in RoCEv1.
-    pub source_port: u16,
+    /// Where it came from.
+    pub source: Gid,
+    /// Where it was sent to.
+    pub destination: Gid,
     /// Network header and everything that follows, up to and with the ICRC.
     pub headers: &'a [u8],
 }
@@ -76,92 +103,93 @@ impl<'a> Frame<'a> {
     /// tell (Ethernet padding) are left out.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<Self, Error> {
-        let ethertype = get16(frame, 12)?;
-        let rest = frame.get(ETHERNET_LEN..).ok_or(Error::Truncated)?;
-        let destination_mac = bytes(frame, 0)?;
-        let source_mac = bytes(frame, 6)?;
-        let base = Frame {
-            destination_mac,
-            source_mac,
-            network: Network::Ipv4,
-            source: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            destination: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            traffic_class: 0,
-            hop_limit: 0,
-            source_port: 0,
-            headers: rest,
-        };
-        match ethertype {
-            ETHERTYPE_IPV4 => base.parse_ipv4(rest),
-            ETHERTYPE_IPV6 => base.parse_ipv6(rest),
-            ETHERTYPE_ROCE_V1 => base.parse_grh(rest),
+        let (ethernet, rest) = frame.split_first_chunk().ok_or(Error::Truncated)?;
+        match get16(ethernet, 12)? {
+            ETHERTYPE_IPV4 => Self::parse_ipv4(ethernet, rest),
+            ETHERTYPE_IPV6 => Self::parse_ipv6(ethernet, rest),
+            ETHERTYPE_ROCE_V1 => Self::parse_grh(ethernet, rest),
             _ => Err(Error::NotRoce),
         }
     }
 
     #[inline]
-    fn parse_ipv4(self, packet: &'a [u8]) -> Result<Self, Error> {
-        let header: [u8; 28] = bytes(packet, 0)?;
-        if header[0] != 0x45 || header[9] != PROTOCOL_UDP || get16(&header, 6)? & 0x3fff != 0 {
-            return Err(Error::NotRoce);
-        }
-        if get16(&header, 22)? != UDP_PORT {
+    fn parse_ipv4(ethernet: &'a [u8; ETHERNET_LEN], packet: &'a [u8]) -> Result<Self, Error> {
+        let header = packet.first_chunk::<28>().ok_or(Error::Truncated)?;
+        let fragment = get16(header, 6)? & 0x3fff != 0;
+        if header[0] != 0x45
+            || header[9] != PROTOCOL_UDP
+            || fragment
+            || get16(header, 22)? != UDP_PORT
+        {
             return Err(Error::NotRoce);
         }
         if fold(sum(&header[..20])) != 0xffff {
             return Err(Error::Checksum);
         }
-        let packet = packet.get(..get16(&header, 2)? as usize).ok_or(Error::Truncated)?;
-        let udp = packet.get(20..).ok_or(Error::Truncated)?;
-        check_udp(udp, || sum(&header[12..20]))?;
+        let headers = packet.get(..get16(header, 2)? as usize).ok_or(Error::Truncated)?;
+        let udp = headers.get(20..).ok_or(Error::Truncated)?;
+        check_udp(udp, &header[12..20])?;
         Ok(Frame {
+            ethernet,
             network: Network::Ipv4,
-            source: IpAddr::V4(Ipv4Addr::from(bytes(&header, 12)?)),
-            destination: IpAddr::V4(Ipv4Addr::from(bytes(&header, 16)?)),
-            traffic_class: header[1],
-            hop_limit: header[8],
-            source_port: get16(&header, 20)?,
-            headers: packet,
-            ..self
+            source: Gid::from_ipv4(bytes(header, 12)?),
+            destination: Gid::from_ipv4(bytes(header, 16)?),
+            headers,
         })
     }
 
     #[inline]
-    fn parse_ipv6(self, packet: &'a [u8]) -> Result<Self, Error> {
-        let header: [u8; 48] = bytes(packet, 0)?;
-        if header[0] >> 4 != 6 || header[6] != PROTOCOL_UDP || get16(&header, 42)? != UDP_PORT {
+    fn parse_ipv6(ethernet: &'a [u8; ETHERNET_LEN], packet: &'a [u8]) -> Result<Self, Error> {
+        let header = packet.first_chunk::<48>().ok_or(Error::Truncated)?;
+        if header[0] >> 4 != 6 || header[6] != PROTOCOL_UDP || get16(header, 42)? != UDP_PORT {
             return Err(Error::NotRoce);
         }
-        let packet = packet.get(..40 + get16(&header, 4)? as usize).ok_or(Error::Truncated)?;
-        let udp = packet.get(40..).ok_or(Error::Truncated)?;
-        check_udp(udp, || sum(&header[8..40]))?;
+        let headers = packet.get(..40 + get16(header, 4)? as usize).ok_or(Error::Truncated)?;
+        let udp = headers.get(40..).ok_or(Error::Truncated)?;
+        check_udp(udp, &header[8..40])?;
         Ok(Frame {
+            ethernet,
             network: Network::Ipv6,
-            source: IpAddr::V6(Ipv6Addr::from(bytes::<16>(&header, 8)?)),
-            destination: IpAddr::V6(Ipv6Addr::from(bytes::<16>(&header, 24)?)),
-            traffic_class: header[0] << 4 | header[1] >> 4,
-            hop_limit: header[7],
-            source_port: get16(&header, 40)?,
-            headers: packet,
-            ..self
+            source: Gid::from_bytes(bytes(header, 8)?),
+            destination: Gid::from_bytes(bytes(header, 24)?),
+            headers,
         })
     }
 
-    fn parse_grh(self, packet: &'a [u8]) -> Result<Self, Error> {
-        let header: [u8; 40] = bytes(packet, 0)?;
+    fn parse_grh(ethernet: &'a [u8; ETHERNET_LEN], packet: &'a [u8]) -> Result<Self, Error> {
+        let header = packet.first_chunk::<40>().ok_or(Error::Truncated)?;
         if header[0] >> 4 != 6 || header[6] != NEXT_HEADER_IBA {
             return Err(Error::Malformed);
         }
-        let packet = packet.get(..40 + get16(&header, 4)? as usize).ok_or(Error::Truncated)?;
+        let headers = packet.get(..40 + get16(header, 4)? as usize).ok_or(Error::Truncated)?;
         Ok(Frame {
+            ethernet,
             network: Network::Grh,
-            source: from_gid(bytes(&header, 8)?),
-            destination: from_gid(bytes(&header, 24)?),
-            traffic_class: header[0] << 4 | header[1] >> 4,
-            hop_limit: header[7],
-            headers: packet,
-            ..self
+            source: Gid::from_bytes(bytes(header, 8)?),
+            destination: Gid::from_bytes(bytes(header, 24)?),
+            headers,
         })
+    }
+
+    /// The MAC address that it was sent to.
+    #[inline]
+    pub fn destination_mac(&self) -> &[u8] {
+        &self.ethernet[..6]
+    }
+
+    /// The MAC address that it came from.
+    pub fn source_mac(&self) -> [u8; 6] {
+        let [_, _, _, _, _, _, mac @ .., _, _] = *self.ethernet;
+        mac
+    }
+
+    /// Traffic class / type of service.
+    pub fn traffic_class(&self) -> u8 {
+        match (self.network, self.headers) {
+            (Network::Ipv4, [_, class, ..]) => *class,
+            (_, [high, low, ..]) => high << 4 | low >> 4,
+            _ => 0,
+        }
     }
 
     /// BTH and what follows, with the ICRC.
@@ -171,6 +199,7 @@ impl<'a> Frame<'a> {
     }
 
     /// The ICRC that the frame carries.
+    #[inline]
     pub fn icrc(&self) -> Result<[u8; icrc::LEN], Error> {
         self.headers.last_chunk().copied().ok_or(Error::Truncated)
     }
@@ -186,26 +215,13 @@ impl<'a> Frame<'a> {
 
 impl fmt::Display for Frame<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} > {}", self.source, self.destination)
-    }
-}
-
-/// The address that a GID stands for: IPv4-mapped ones are IPv4 addresses.
-pub fn from_gid(gid: [u8; 16]) -> IpAddr {
-    Ipv6Addr::from(gid).to_canonical()
-}
-
-/// The GID of an address.
-pub fn to_gid(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
+        write!(f, "{} > {}", self.source.address(), self.destination.address())
     }
 }
 
 /// Checks length and checksum of a UDP datagram; 0 stands for no checksum (annex A17.3.2.1).
 #[inline]
-fn check_udp(udp: &[u8], addresses: impl Fn() -> u32) -> Result<(), Error> {
+fn check_udp(udp: &[u8], addresses: &[u8]) -> Result<(), Error> {
     let length = get16(udp, 4)?;
     if length as usize != udp.len() {
         return Err(Error::Malformed);
@@ -213,7 +229,7 @@ fn check_udp(udp: &[u8], addresses: impl Fn() -> u32) -> Result<(), Error> {
     if get16(udp, 6)? == 0 {
         return Ok(());
     }
-    let pseudo = addresses() + PROTOCOL_UDP as u32 + length as u32;
+    let pseudo = sum(addresses) + PROTOCOL_UDP as u32 + length as u32;
     if fold(pseudo + sum(udp)) == 0xffff { Ok(()) } else { Err(Error::Checksum) }
 }
 
@@ -272,8 +288,8 @@ impl Template {
             header[1] = to.traffic_class << 4;
             header[6] = if network == Network::Grh { NEXT_HEADER_IBA } else { PROTOCOL_UDP };
             header[7] = to.hop_limit;
-            header[8..24].copy_from_slice(&to_gid(to.local));
-            header[24..40].copy_from_slice(&to_gid(to.remote));
+            header[8..24].copy_from_slice(&Gid::from(to.local).to_bytes());
+            header[24..40].copy_from_slice(&Gid::from(to.remote).to_bytes());
             40
         };
         let sum = if network == Network::Ipv4 { sum(&header[..20]) } else { 0 };
@@ -329,6 +345,7 @@ impl Template {
 mod tests {
     use super::*;
     use crate::roce::testing::hex;
+    use core::net::Ipv4Addr;
     use proptest::prelude::*;
 
     fn vector(local: IpAddr, remote: IpAddr, gid_type: GidType) -> AddressVector {
@@ -361,11 +378,11 @@ mod tests {
             let parsed = Frame::parse(&frame).unwrap();
             prop_assert_eq!(parsed.transport().len(), len);
             prop_assert_eq!(parsed.network, template.network());
-            prop_assert_eq!(parsed.source.to_canonical(), local.to_canonical());
-            prop_assert_eq!(parsed.destination.to_canonical(), remote.to_canonical());
-            prop_assert_eq!(parsed.traffic_class, 0x68);
-            prop_assert_eq!(parsed.hop_limit, 64);
-            prop_assert_eq!(parsed.destination_mac, [2, 0, 0, 0, 0, 9]);
+            prop_assert_eq!(parsed.source.address(), local.to_canonical());
+            prop_assert_eq!(parsed.destination.address(), remote.to_canonical());
+            prop_assert_eq!(parsed.traffic_class(), 0x68);
+            prop_assert_eq!(parsed.destination_mac(), [2, 0, 0, 0, 0, 9]);
+            prop_assert_eq!(parsed.source_mac(), [2, 0, 0, 0, 0, 8]);
             prop_assert_eq!(parsed.gid_type(), gid_type);
         }
 

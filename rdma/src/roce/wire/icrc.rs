@@ -2,95 +2,78 @@
 //! router changes. What routers may change counts as ones; eight bytes of ones stand in for the
 //! local route header. It is stored least significant byte first.
 
-use super::bth;
 use super::frame::Network;
-use crc32fast::Hasher;
+use drivers::hal::{Crc32, Part};
 
 /// Length in bytes.
 pub const LEN: usize = 4;
 
-/// CRC-32 of eight bytes of ones.
-const ALL_ONES: u32 = 0x2144_df1c;
+/// What stands in for the local route header.
+const STAND_IN: usize = 8;
 
-/// Longest network header: IPv6 and UDP.
-const MAX_NETWORK: usize = 48;
-
-/// A copy of network header and BTH in which everything that routers may change is ones.
-#[derive(Debug)]
-pub struct Masked {
-    bytes: [u8; MAX_NETWORK + bth::LEN],
-    len: usize,
-}
-
-impl Masked {
-    /// From `headers`: the network header (IP and UDP, or GRH) and the BTH, and no more than that.
-    #[inline]
-    pub fn new(network: Network, headers: &[u8]) -> Self {
-        let mut masked = Masked { bytes: [0; MAX_NETWORK + bth::LEN], len: 0 };
-        let len = network.len() + bth::LEN;
-        let (Some(into), Some(from)) = (masked.bytes.get_mut(..len), headers.get(..len)) else {
-            return masked;
-        };
-        into.copy_from_slice(from);
-        match network {
-            Network::Ipv4 => {
-                into[1] = 0xff;
-                into[8] = 0xff;
-                into[10..12].fill(0xff);
-                into[26..28].fill(0xff);
-            }
-            Network::Ipv6 => {
-                mask_ipv6(into);
-                into[46..48].fill(0xff);
-            }
-            Network::Grh => mask_ipv6(into),
-        }
-        into[network.len() + 4] = 0xff;
-        masked.len = len;
-        masked
-    }
-
-    /// The bytes.
-    #[inline]
-    pub fn as_slice(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
-    }
-}
-
-/// Traffic class, flow label and hop limit.
-fn mask_ipv6(header: &mut [u8]) {
-    header[0] |= 0x0f;
-    header[1..4].fill(0xff);
-    header[7] = 0xff;
-}
+/// The byte of the BTH that holds congestion notifications.
+const BTH_RESERVED: usize = 4;
 
 /// Computes ICRCs. The kind of computation (carry-less multiplication or tables) is chosen once.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Icrc {
-    seed: Hasher,
-}
-
-impl Default for Icrc {
-    fn default() -> Self {
-        Self::new()
-    }
+    crc: Crc32,
 }
 
 impl Icrc {
     /// Chooses the kind of computation.
     pub fn new() -> Self {
-        Icrc { seed: Hasher::new_with_initial(ALL_ONES) }
+        Icrc { crc: Crc32::detect() }
     }
 
-    /// The ICRC over masked headers and what follows them up to the ICRC, in order.
+    /// The ICRC of a packet, as it is stored: over network header (IP and UDP, or GRH) and BTH,
+    /// with which `headers` begins, and over what follows them up to the ICRC.
     #[inline]
-    pub fn compute(&self, parts: &[&[u8]]) -> [u8; LEN] {
-        let mut hasher = self.seed.clone();
-        for part in parts {
-            hasher.update(part);
-        }
-        hasher.finalize().to_le_bytes()
+    pub fn compute(&self, network: Network, headers: &[u8], rest: &[Part<'_>]) -> [u8; LEN] {
+        let crc = match network {
+            Network::Ipv4 => {
+                let mut masked = stand_in_and::<40, 48>(headers);
+                masked[STAND_IN + 1] = 0xff;
+                masked[STAND_IN + 8] = 0xff;
+                masked[STAND_IN + 10..STAND_IN + 12].fill(0xff);
+                masked[STAND_IN + 26..STAND_IN + 28].fill(0xff);
+                masked[STAND_IN + 28 + BTH_RESERVED] = 0xff;
+                self.crc.compute(&masked, rest)
+            }
+            Network::Ipv6 => {
+                let mut masked = stand_in_and::<60, 68>(headers);
+                mask_ipv6(&mut masked);
+                masked[STAND_IN + 46..STAND_IN + 48].fill(0xff);
+                masked[STAND_IN + 48 + BTH_RESERVED] = 0xff;
+                self.crc.compute(&masked, rest)
+            }
+            Network::Grh => {
+                let mut masked = stand_in_and::<52, 60>(headers);
+                mask_ipv6(&mut masked);
+                masked[STAND_IN + 40 + BTH_RESERVED] = 0xff;
+                self.crc.compute(&masked, rest)
+            }
+        };
+        crc.to_le_bytes()
     }
+}
+
+/// The stand-in, and the first `N` bytes of the headers (ones, if there are fewer: no such packet
+/// gets here).
+#[inline]
+fn stand_in_and<const N: usize, const ALL: usize>(headers: &[u8]) -> [u8; ALL] {
+    let mut all = [0xff; ALL];
+    if let (Some(from), Some(into)) = (headers.first_chunk::<N>(), all.last_chunk_mut()) {
+        *into = *from;
+    }
+    all
+}
+
+/// Traffic class, flow label and hop limit.
+fn mask_ipv6(masked: &mut [u8]) {
+    masked[STAND_IN] |= 0x0f;
+    masked[STAND_IN + 1..STAND_IN + 4].fill(0xff);
+    masked[STAND_IN + 7] = 0xff;
 }
 
 #[cfg(test)]
@@ -105,8 +88,7 @@ mod tests {
             "c00012b700200000",
             "0400ffff0000001180000001"
         ));
-        let masked = Masked::new(Network::Ipv4, &send);
-        let icrc = Icrc::new().compute(&[masked.as_slice(), b"hello!!!"]);
+        let icrc = Icrc::new().compute(Network::Ipv4, &send, &[Part::Bytes(b"hello!!!")]);
         assert_eq!(icrc, [0x3b, 0xd3, 0xe2, 0x6c]);
 
         let ack = hex(concat!(
@@ -114,13 +96,7 @@ mod tests {
             "c00112b7001c0000",
             "1100ffff0000001200000001"
         ));
-        let masked = Masked::new(Network::Ipv4, &ack);
-        let icrc = Icrc::new().compute(&[masked.as_slice(), &[0x1f, 0, 0, 1]]);
+        let icrc = Icrc::new().compute(Network::Ipv4, &ack, &[Part::Bytes(&[0x1f, 0, 0, 1])]);
         assert_eq!(icrc, [0x39, 0xf0, 0x48, 0x02]);
-    }
-
-    #[test]
-    fn seed_is_the_crc_of_eight_bytes_of_ones() {
-        assert_eq!(crc32fast::hash(&[0xff; 8]), ALL_ONES);
     }
 }

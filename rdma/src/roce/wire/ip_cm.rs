@@ -1,7 +1,7 @@
 //! RDMA IP CM service (annex A11; Linux `drivers/infiniband/core/cma.c`, `struct cma_hdr`): how IP
 //! addresses and TCP ports are mapped to service ids, and the 36 bytes before a REQ's private data.
 
-use super::frame::{from_gid, to_gid};
+use super::frame::Gid;
 use super::{Error, bytes, get16};
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr};
@@ -45,7 +45,10 @@ impl IpCm {
                 IpAddr::V4(Ipv4Addr::from(bytes(&header, 16)?)),
                 IpAddr::V4(Ipv4Addr::from(bytes(&header, 32)?)),
             ),
-            6 => (from_gid(bytes(&header, 4)?), from_gid(bytes(&header, 20)?)),
+            6 => (
+                Gid::from_bytes(bytes(&header, 4)?).address(),
+                Gid::from_bytes(bytes(&header, 20)?).address(),
+            ),
             _ => return Err(Error::Version),
         };
         Ok(IpCm { source_port: get16(&header, 2)?, source, destination })
@@ -61,8 +64,8 @@ impl IpCm {
             into[32..36].copy_from_slice(&destination.octets());
         } else {
             into[1] = 6 << 4;
-            into[4..20].copy_from_slice(&to_gid(self.source));
-            into[20..36].copy_from_slice(&to_gid(self.destination));
+            into[4..20].copy_from_slice(&Gid::from(self.source).to_bytes());
+            into[20..36].copy_from_slice(&Gid::from(self.destination).to_bytes());
         }
     }
 }

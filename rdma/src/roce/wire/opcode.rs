@@ -117,22 +117,9 @@ impl Opcode {
     }
 
     /// What the packet is part of.
+    #[inline]
     pub const fn class(self) -> Class {
-        use Opcode::*;
-        match self {
-            SendFirst | SendMiddle | SendLast | SendLastImmediate | SendOnly
-            | SendOnlyImmediate | SendLastInvalidate | SendOnlyInvalidate | UdSendOnly
-            | UdSendOnlyImmediate => Class::Send,
-            WriteFirst | WriteMiddle | WriteLast | WriteLastImmediate | WriteOnly
-            | WriteOnlyImmediate => Class::Write,
-            ReadRequest => Class::Read,
-            CompareSwap | FetchAdd => Class::Atomic,
-            ReadResponseFirst | ReadResponseMiddle | ReadResponseLast | ReadResponseOnly => {
-                Class::ReadResponse
-            }
-            Acknowledge => Class::Acknowledge,
-            AtomicAcknowledge => Class::AtomicAcknowledge,
-        }
+        CLASSES[self as usize]
     }
 
     /// Whether it is sent by a requester (otherwise by a responder).
@@ -190,7 +177,30 @@ impl Opcode {
     }
 
     /// Length of the extended headers that follow the BTH, in bytes.
+    #[inline]
     pub const fn extended_len(self) -> usize {
+        EXTENDED_LENS[self as usize] as usize
+    }
+
+    const fn find_class(self) -> Class {
+        use Opcode::*;
+        match self {
+            SendFirst | SendMiddle | SendLast | SendLastImmediate | SendOnly
+            | SendOnlyImmediate | SendLastInvalidate | SendOnlyInvalidate | UdSendOnly
+            | UdSendOnlyImmediate => Class::Send,
+            WriteFirst | WriteMiddle | WriteLast | WriteLastImmediate | WriteOnly
+            | WriteOnlyImmediate => Class::Write,
+            ReadRequest => Class::Read,
+            CompareSwap | FetchAdd => Class::Atomic,
+            ReadResponseFirst | ReadResponseMiddle | ReadResponseLast | ReadResponseOnly => {
+                Class::ReadResponse
+            }
+            Acknowledge => Class::Acknowledge,
+            AtomicAcknowledge => Class::AtomicAcknowledge,
+        }
+    }
+
+    const fn find_extended_len(self) -> usize {
         use Opcode::*;
         match self {
             SendFirst | SendMiddle | SendLast | SendOnly | WriteMiddle | WriteLast
@@ -206,3 +216,26 @@ impl Opcode {
         }
     }
 }
+
+/// One more than the highest opcode.
+const END: usize = Opcode::UdSendOnlyImmediate as usize + 1;
+
+// Asked several times for each packet.
+const CLASSES: [Class; END] = {
+    let mut classes = [Class::Send; END];
+    let mut at = 0;
+    while at < Opcode::ALL.len() {
+        classes[Opcode::ALL[at] as usize] = Opcode::ALL[at].find_class();
+        at += 1;
+    }
+    classes
+};
+const EXTENDED_LENS: [u8; END] = {
+    let mut lens = [0; END];
+    let mut at = 0;
+    while at < Opcode::ALL.len() {
+        lens[Opcode::ALL[at] as usize] = Opcode::ALL[at].find_extended_len() as u8;
+        at += 1;
+    }
+    lens
+};

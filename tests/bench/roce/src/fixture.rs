@@ -1,0 +1,158 @@
+//! Two providers, connected, and what carries packets between them.
+
+use drivers::hal::{Arena, Instant, Window};
+use rand_core::RngCore;
+use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use rdma::verbs::{
+    AddressVector, CqId, GidType, PathMtu, PdId, Provider, QpId, QpInit, QpType, ReadyToReceive,
+    ReadyToSend,
+};
+use std::net::{IpAddr, Ipv4Addr};
+
+/// A generator that is the same in every run.
+pub struct Rng(u64);
+
+impl RngCore for Rng {
+    fn next_u32(&mut self) -> u32 {
+        (self.next_u64() >> 32) as u32
+    }
+    fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0
+    }
+    fn fill_bytes(&mut self, into: &mut [u8]) {
+        into.fill_with(|| self.next_u32() as u8);
+    }
+}
+
+/// One end.
+pub struct Node {
+    pub roce: Roce,
+    pub pd: PdId,
+    pub cq: CqId,
+    pub qp: QpId,
+    mac: [u8; 6],
+    ip: IpAddr,
+}
+
+impl Node {
+    /// How a queue pair with room for so many requests each way is made.
+    pub fn init(&self, depth: u32) -> QpInit {
+        QpInit {
+            kind: QpType::Rc,
+            pd: self.pd,
+            send_cq: self.cq,
+            recv_cq: self.cq,
+            max_send_wr: depth,
+            max_recv_wr: depth,
+        }
+    }
+}
+
+/// Two nodes, connected at a path MTU of 1024.
+pub struct Fixture {
+    pub nodes: [Node; 2],
+    pub arena: Arena,
+    pub rng: Rng,
+    tx: TxBuffer,
+}
+
+/// Bench time stands still: no timer is wanted.
+pub const NOW: Instant = Instant::from_nanos(1);
+
+impl Fixture {
+    pub fn new() -> Self {
+        let mut rng = Rng(1);
+        let nodes = [1, 2].map(|n| {
+            let mac = [2, 0, 0, 0, 0, n];
+            let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, n));
+            let port = PortConfig { mac, addresses: vec![ip], mtu: 1500 };
+            // Without a window, so that packets can be made in any number beforehand.
+            let limits = Limits { unacknowledged: 1 << 20, qps: 2048, ..Limits::default() };
+            let mut roce = Roce::new(port, limits, &mut rng);
+            let pd = roce.alloc_pd().expect("room");
+            let cq = roce.create_cq(4096).expect("room");
+            let mut node = Node { roce, pd, cq, qp: QpId(0), mac, ip };
+            let init = node.init(64);
+            node.qp = node.roce.create_qp(&init, &mut rng).expect("room");
+            node
+        });
+        let mut fixture =
+            Fixture { nodes, arena: Arena::on_heap(16 << 20), rng, tx: TxBuffer::new() };
+        for n in 0..2 {
+            let qp = fixture.nodes[n].qp;
+            fixture.connect(n, qp, 1 - n);
+        }
+        fixture
+    }
+
+    /// Makes `qp` of node `n` ready to send to the first queue pair of node `to`.
+    pub fn connect(&mut self, n: usize, qp: QpId, to: usize) {
+        let other = &self.nodes[to];
+        let peer = ReadyToReceive {
+            remote_qpn: other.roce.qp_number(other.qp).expect("made"),
+            rq_psn: 0,
+            path_mtu: PathMtu::Mtu1024,
+            address: AddressVector {
+                local: self.nodes[n].ip,
+                remote: other.ip,
+                gid_type: GidType::RoceV2,
+                remote_mac: other.mac,
+                source_port: 0xc000,
+                traffic_class: 0,
+                hop_limit: 64,
+            },
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 12,
+        };
+        let send = ReadyToSend {
+            sq_psn: 0,
+            max_rd_atomic: 0,
+            ack_timeout: 17,
+            retry_count: 7,
+            rnr_retry: 7,
+        };
+        let roce = &mut self.nodes[n].roce;
+        roce.ready_to_receive(qp, &peer).expect("fresh");
+        roce.ready_to_send(qp, &send).expect("fresh");
+    }
+
+    /// `len` bytes of memory.
+    pub fn memory(&mut self, len: usize) -> Window {
+        self.arena.alloc(len, 4096).expect("arena is large enough")
+    }
+
+    /// The next packet of node `n`, left in the transmit buffer.
+    pub fn poll(&mut self, n: usize) -> bool {
+        self.nodes[n].roce.poll_transmit(NOW, &mut self.tx)
+    }
+
+    /// The frame in the transmit buffer, put together in `into`; its length.
+    pub fn frame(&self, into: &mut [u8]) -> usize {
+        let packet = self.tx.packet();
+        let mut at = 0;
+        let mut put = |bytes: &[u8]| {
+            into[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+            at
+        };
+        put(packet.header);
+        for window in packet.payload {
+            let mut bytes = [0; 4096];
+            window.read(0, &mut bytes[..window.len()]).expect("its own length");
+            put(&bytes[..window.len()]);
+        }
+        put(packet.trailer)
+    }
+
+    /// Carries one packet from node `n` to the other; false if there is none.
+    pub fn carry(&mut self, n: usize) -> bool {
+        let mut frame = [0; 2048];
+        if !self.poll(n) {
+            return false;
+        }
+        let len = self.frame(&mut frame);
+        self.nodes[1 - n].roce.handle_frame(&frame[..len], NOW);
+        true
+    }
+}

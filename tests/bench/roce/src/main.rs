@@ -1,0 +1,170 @@
+//! What `./isthmus bench roce` counts, as a program to be run under callgrind: `bench-roce SCENARIO
+//! COUNT` does a thing COUNT times. Everything else that it does is the same for every COUNT, so
+//! that the difference between two runs is what the thing costs.
+
+mod allocations;
+mod fixture;
+
+use drivers::hal::{Part, Window};
+use fixture::{Fixture, NOW};
+use rdma::roce::wire::frame::Network;
+use rdma::roce::wire::icrc::Icrc;
+use rdma::verbs::{
+    Access, Payload, Provider, RecvRequest, RemoteAddress, SendOperation, SendRequest, SendWith,
+};
+use std::hint::black_box;
+
+#[global_allocator]
+static ALLOCATOR: allocations::Counting = allocations::Counting;
+
+/// Largest COUNT.
+const MAX: usize = 4000;
+const PAYLOAD: usize = 1024;
+/// Ethernet, IPv4, UDP, BTH.
+const HEADERS: usize = 54;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let count = arguments.get(2).and_then(|text| text.parse().ok()).unwrap_or(0).min(MAX);
+    match arguments.get(1).map(String::as_str) {
+        Some("receive") => receive(count),
+        Some("transmit") => transmit(count),
+        Some("round") => {
+            round(count);
+        }
+        Some("carry") => carry(count),
+        Some("icrc-4096") => icrc(count, 4096),
+        Some("icrc-1024") => icrc(count, PAYLOAD),
+        Some("icrc-64") => icrc(count, 64),
+        Some("icrc-ack") => icrc(count, 4),
+        Some("icrc-window") => icrc_window(count),
+        Some("copy") => copy(count),
+        Some("memory") => memory(),
+        _ => eprintln!("bench-roce SCENARIO COUNT; see ./isthmus bench roce"),
+    }
+}
+
+/// A WRITE of so many full packets, posted at node 0.
+fn post_write(fixture: &mut Fixture, packets: usize) {
+    let from = fixture.memory(MAX * PAYLOAD);
+    let memory = fixture.memory(MAX * PAYLOAD);
+    let node = &mut fixture.nodes[1];
+    let access = Access::REMOTE_WRITE;
+    let region = node.roce.register(node.pd, memory, access, &mut fixture.rng).expect("room");
+    let to = RemoteAddress { address: region.address, rkey: region.rkey };
+    let windows = [from.slice(0, packets * PAYLOAD).expect("within")];
+    let payload = Payload::Windows(&windows);
+    let operation = SendOperation::Write { payload, to, immediate: None };
+    let node = &mut fixture.nodes[0];
+    let request =
+        SendRequest { id: 0, operation, signaled: true, solicited: false, datagram: None };
+    node.roce.post_send(node.qp, &request).expect("room");
+}
+
+/// Packets of 1024 bytes are received.
+fn receive(count: usize) {
+    let mut fixture = Fixture::new();
+    post_write(&mut fixture, MAX);
+    let frames: Vec<Vec<u8>> = (0..MAX)
+        .map(|_| {
+            let mut frame = vec![0; 2048];
+            fixture.poll(0);
+            let len = fixture.frame(&mut frame);
+            frame.truncate(len);
+            frame
+        })
+        .collect();
+    for frame in &frames[..count] {
+        black_box(fixture.nodes[1].roce.handle_frame(frame, NOW));
+    }
+}
+
+/// Packets of 1024 bytes are made ready to transmit.
+fn transmit(count: usize) {
+    let mut fixture = Fixture::new();
+    post_write(&mut fixture, MAX);
+    for _ in 0..count {
+        black_box(fixture.poll(0));
+    }
+}
+
+/// SENDs of 64 bytes, there and acknowledged. Returns the allocations that it took.
+fn round(count: usize) -> u64 {
+    let mut fixture = Fixture::new();
+    let from = fixture.memory(64);
+    let into = fixture.memory(64);
+    let before = allocations::calls();
+    for id in 0..count as u64 {
+        let [a, b] = &mut fixture.nodes;
+        b.roce.post_recv(b.qp, &RecvRequest { id, into: &[into] }).expect("room");
+        let windows = [from];
+        let payload = Payload::Windows(&windows);
+        let operation = SendOperation::Send { payload, with: SendWith::Nothing };
+        let request =
+            SendRequest { id, operation, signaled: true, solicited: false, datagram: None };
+        a.roce.post_send(a.qp, &request).expect("room");
+        fixture.carry(0);
+        fixture.carry(1);
+        let [a, b] = &mut fixture.nodes;
+        assert!(a.roce.poll_cq(a.cq).is_some() && b.roce.poll_cq(b.cq).is_some());
+    }
+    allocations::calls() - before
+}
+
+/// What the wire of `round` costs, which is no part of the provider: two frames put together.
+fn carry(count: usize) {
+    let mut fixture = Fixture::new();
+    post_write(&mut fixture, 1);
+    fixture.poll(0);
+    let mut frame = [0; 2048];
+    for _ in 0..2 * count {
+        black_box(fixture.frame(&mut frame));
+    }
+}
+
+/// ICRCs of packets with so many bytes behind the BTH, as they are computed for received ones.
+fn icrc(count: usize, bytes: usize) {
+    let icrc = Icrc::new();
+    let packet = vec![0x5a; HEADERS + 4096];
+    for _ in 0..count {
+        let headers = black_box(&packet[14..]);
+        black_box(icrc.compute(Network::Ipv4, headers, &[Part::Bytes(&headers[40..40 + bytes])]));
+    }
+}
+
+/// ICRCs of packets of 1024 bytes, as they are computed for sent ones.
+fn icrc_window(count: usize) {
+    let mut fixture = Fixture::new();
+    let window = fixture.memory(PAYLOAD);
+    let icrc = Icrc::new();
+    let headers = [0x5a; HEADERS];
+    for _ in 0..count {
+        let headers = black_box(&headers[14..]);
+        black_box(icrc.compute(Network::Ipv4, headers, &[Part::Window(&window)]));
+    }
+}
+
+/// Copies of 1024 bytes into a window.
+fn copy(count: usize) {
+    let mut fixture = Fixture::new();
+    let window: Window = fixture.memory(PAYLOAD);
+    let bytes = [0x5a; PAYLOAD];
+    for _ in 0..count {
+        black_box(window.write(0, black_box(&bytes)).is_ok());
+    }
+}
+
+/// Prints allocations after set-up, and bytes of a connected queue pair with four requests each way.
+fn memory() {
+    let allocations = round(MAX);
+    let mut fixture = Fixture::new();
+    let before = allocations::bytes();
+    const QPS: u64 = 1000;
+    for _ in 0..QPS {
+        let node = &mut fixture.nodes[0];
+        let init = node.init(4);
+        let qp = node.roce.create_qp(&init, &mut fixture.rng).expect("room");
+        fixture.connect(0, qp, 1);
+    }
+    println!("{allocations} {}", (allocations::bytes() - before) / QPS);
+}

@@ -1,0 +1,67 @@
+//! The `roce` suite: instructions per packet of the RoCE provider.
+//!
+//! `bench-roce` does one thing a number of times under callgrind. The difference between two
+//! numbers is what it costs; what ICRC, copy and the bench's own wire cost is counted the same way
+//! and taken off. Payloads are of 1,024 bytes unless a name says otherwise.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use launch::setup::{self, Purpose};
+use launch::{command, workspace};
+
+use crate::report::Report;
+
+/// Bytes that the ICRC of a packet with 4,096 bytes of payload covers.
+const COVERED: f64 = 8.0 + 20.0 + 8.0 + 12.0 + 4096.0;
+
+/// Runs the suite.
+pub fn bench() -> Result<()> {
+    setup::install(&[Purpose::Count])?;
+    let program = build()?;
+    let count = |scenario| instructions(&program, scenario);
+    let memory = command::output(Command::new(&program).args(["memory", "0"]))?;
+    let (allocations, bytes) =
+        memory.trim().split_once(' ').context("bench-roce memory prints two numbers")?;
+
+    let mut report = Report::new("roce");
+    let receive = count("receive")? - count("icrc-1024")? - count("copy")?;
+    report.add("rx_write_packet_instructions", receive, 600.0);
+    // A sent payload is not copied.
+    let transmit = count("transmit")? - count("icrc-window")?;
+    report.add("tx_write_packet_instructions", transmit, 500.0);
+    report.add("icrc_instructions_per_byte", count("icrc-4096")? / COVERED, 0.4);
+    // The SEND and its ACK, each computed at both ends.
+    let icrcs = 2.0 * count("icrc-64")? + 2.0 * count("icrc-ack")?;
+    let round = count("round")? - count("carry")? - icrcs;
+    report.add("send_64b_round_instructions", round, 4000.0);
+    report.add("allocations_after_setup", allocations.parse()?, 0.0);
+    report.add("bytes_per_idle_qp", bytes.parse()?, 2048.0);
+    report.close()
+}
+
+/// Builds `bench-roce` as the image is built: optimised.
+fn build() -> Result<PathBuf> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(workspace::root());
+    cargo.args(["build", "--quiet", "--release", "-p", "bench-roce"]);
+    command::run(&mut cargo)?;
+    Ok(workspace::target().join("release/bench-roce"))
+}
+
+/// Instructions for doing `scenario` once.
+fn instructions(program: &Path, scenario: &str) -> Result<f64> {
+    const FEW: u64 = 1000;
+    const MANY: u64 = 3000;
+    let total = |count: u64| {
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-fd=1"]);
+        valgrind.arg(program).args([scenario, &count.to_string()]);
+        let log = command::output(&mut valgrind)?;
+        let collected = log.lines().find_map(|line| line.split_once("Collected : "));
+        let (_, number) = collected.context("callgrind told no number of instructions")?;
+        number.trim().parse::<u64>().context("callgrind's number of instructions")
+    };
+    Ok((total(MANY)? - total(FEW)?) as f64 / (MANY - FEW) as f64)
+}
