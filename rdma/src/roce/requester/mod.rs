@@ -3,95 +3,29 @@
 //! because that is all that responders keep state for. Flow-control credits are not honoured, as
 //! in Linux.
 
-use super::psn::Psn;
-use super::qp::{Env, Identity, Peer};
-use super::sges::Sges;
-use super::transmit::{Body, Emitter, MAX_INLINE, TxBuffer};
-use super::wire::bth::{Bth, DEFAULT_PKEY};
-use super::wire::extended::{AtomicEth, Nak, Reth, Syndrome};
-use super::wire::opcode::Opcode;
-use crate::verbs::{
-    Payload, ReadyToSend, RemoteAddress, SendOperation, SendRequest, SendWith, Status, VerbsError,
-};
+mod transmit;
+mod work;
+
+pub use work::Stored;
+
+use crate::roce::psn::Psn;
+use crate::roce::qp::{Env, Identity};
+use crate::roce::sges::Sges;
+use crate::roce::wire::extended::{Nak, Syndrome};
+use crate::verbs::{ReadyToSend, SendOperation, SendRequest, Status, VerbsError};
 use alloc::collections::VecDeque;
 use core::time::Duration;
 use drivers::hal::Instant;
+use work::{Operation, Work};
 
 /// Longest message in bytes; its PSNs stay far from half of their space at any path MTU.
 pub const MAX_MESSAGE: usize = 1 << 30;
-
-/// PSNs that may be outstanding at most, whatever is asked for by RDMA READ.
-const MAX_SPAN: u32 = 1 << 22;
 
 /// Pauses of RNR NAKs in units of 10 microseconds, by code (vol. 1, table 45).
 const RNR_PAUSE: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
-
-/// Payload of a work request.
-#[derive(Clone, Copy, Debug)]
-pub enum Stored {
-    /// By reference.
-    Windows(Sges),
-    /// Copied at posting.
-    Inline([u8; MAX_INLINE], u8),
-}
-
-impl Stored {
-    /// Takes over a payload; `Invalid` if it is too large.
-    #[inline]
-    pub fn new(payload: &Payload<'_>) -> Result<Self, VerbsError> {
-        match payload {
-            Payload::Windows(windows) => Ok(Stored::Windows(Sges::new(windows)?)),
-            Payload::Inline(from) => {
-                let mut bytes = [0; MAX_INLINE];
-                bytes.get_mut(..from.len()).ok_or(VerbsError::Invalid)?.copy_from_slice(from);
-                Ok(Stored::Inline(bytes, from.len() as u8))
-            }
-        }
-    }
-
-    /// Length in bytes.
-    #[inline]
-    pub fn len(&self) -> usize {
-        match self {
-            Stored::Windows(sges) => sges.len(),
-            Stored::Inline(_, len) => *len as usize,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Operation {
-    Send(SendWith),
-    Write(RemoteAddress, Option<u32>),
-    Read(RemoteAddress),
-    CompareSwap { at: RemoteAddress, compare: u64, swap: u64 },
-    FetchAdd { at: RemoteAddress, add: u64 },
-}
-
-impl Operation {
-    /// Whether it is done only when an answer other than an ACK has come.
-    const fn wants_answer(&self) -> bool {
-        !matches!(self, Operation::Send(_) | Operation::Write(..))
-    }
-}
-
-/// A posted send request.
-#[derive(Debug)]
-struct Work {
-    id: u64,
-    operation: Operation,
-    payload: Stored,
-    length: u32,
-    /// PSN of its first packet.
-    first: Psn,
-    /// PSNs that it takes.
-    packets: u32,
-    signaled: bool,
-    solicited: bool,
-}
 
 /// What became of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,147 +156,6 @@ impl Requester {
         });
         self.posted = self.posted.plus(packets);
         Ok(())
-    }
-
-    /// Whether a packet may be sent now, with `window` packets unacknowledged at most.
-    #[inline]
-    pub fn can_send(&self, window: u32) -> bool {
-        let Some(work) = self.queue.get(self.cursor) else { return false };
-        let outstanding = self.next.since(self.unacknowledged);
-        if outstanding >= window || self.pause_until.is_some() {
-            return false;
-        }
-        !work.operation.wants_answer()
-            || self.answers_due < self.max_rd_atomic
-                && (outstanding == 0 || outstanding + work.packets < MAX_SPAN)
-    }
-
-    /// Puts the next packet into `tx`; false if there is none to be sent now.
-    pub fn poll_transmit(
-        &mut self,
-        peer: &Peer,
-        window: u32,
-        now: Instant,
-        emitter: &Emitter,
-        tx: &mut TxBuffer,
-    ) -> Option<Opcode> {
-        if !self.can_send(window) {
-            return None;
-        }
-        let work = self.queue.get(self.cursor)?;
-        let mtu = peer.path_mtu.bytes();
-        let index = self.next.since(work.first);
-        let offset = index as usize * mtu;
-        let left = (work.length as usize).saturating_sub(offset);
-        let mut extended = [0; AtomicEth::LEN];
-        let mut extended_len = 0;
-        let mut packets = 1;
-        let mut ends = true;
-        let mut body = Body::EMPTY;
-
-        let opcode = match work.operation {
-            Operation::Send(_) | Operation::Write(..) => {
-                let begins = index == 0;
-                ends = index + 1 == work.packets;
-                body = match &work.payload {
-                    Stored::Windows(sges) => Body::Windows(sges, offset, left.min(mtu)),
-                    // An inline payload is shorter than any path MTU: it is one packet.
-                    Stored::Inline(bytes, len) => {
-                        Body::Bytes(bytes.get(..*len as usize).unwrap_or_default())
-                    }
-                };
-                let mut append = |bytes: &[u8]| {
-                    if let Some(place) = extended.get_mut(extended_len..extended_len + bytes.len())
-                    {
-                        place.copy_from_slice(bytes);
-                        extended_len += bytes.len();
-                    }
-                };
-                match work.operation {
-                    Operation::Write(to, immediate) => {
-                        if begins {
-                            let mut reth = [0; Reth::LEN];
-                            Reth { address: to.address, rkey: to.rkey, length: work.length }
-                                .emit(&mut reth);
-                            append(&reth);
-                        }
-                        if let (true, Some(immediate)) = (ends, immediate) {
-                            append(&immediate.to_be_bytes());
-                        }
-                        write_opcode(begins, ends, immediate.is_some())
-                    }
-                    Operation::Send(with) => {
-                        if let (true, SendWith::Immediate(value) | SendWith::Invalidate(value)) =
-                            (ends, with)
-                        {
-                            append(&value.to_be_bytes());
-                        }
-                        send_opcode(begins, ends, with)
-                    }
-                    _ => return None,
-                }
-            }
-            Operation::Read(from) => {
-                packets = work.packets - index;
-                let mut reth = [0; Reth::LEN];
-                let address = from.address.wrapping_add(offset as u64);
-                Reth { address, rkey: from.rkey, length: left as u32 }.emit(&mut reth);
-                extended_len = Reth::LEN;
-                if let Some(place) = extended.first_chunk_mut() {
-                    *place = reth;
-                }
-                Opcode::ReadRequest
-            }
-            Operation::CompareSwap { at, compare, swap } => {
-                extended_len = AtomicEth::LEN;
-                AtomicEth { address: at.address, rkey: at.rkey, swap_or_add: swap, compare }
-                    .emit(&mut extended);
-                Opcode::CompareSwap
-            }
-            Operation::FetchAdd { at, add } => {
-                extended_len = AtomicEth::LEN;
-                AtomicEth { address: at.address, rkey: at.rkey, swap_or_add: add, compare: 0 }
-                    .emit(&mut extended);
-                Opcode::FetchAdd
-            }
-        };
-
-        // An ACK is asked for at the end of messages, and often enough in between that the
-        // window does not close before it comes.
-        let after = self.next.plus(packets);
-        self.since_ack_request += 1;
-        let ack_request = ends
-            || self.since_ack_request >= window.div_ceil(4)
-            || after.since(self.unacknowledged) >= window;
-        let bth = Bth {
-            opcode,
-            solicited: work.solicited && ends,
-            pad: 0,
-            pkey: DEFAULT_PKEY,
-            destination_qp: peer.qpn,
-            ack_request,
-            psn: self.next.get(),
-        };
-        let extended = extended.get(..extended_len).unwrap_or_default();
-        emitter.emit(tx, &peer.template, bth, extended, body);
-
-        if work.operation.wants_answer() {
-            self.answers_due = self.answers_due.saturating_add(1);
-        }
-        if ack_request {
-            self.since_ack_request = 0;
-        }
-        if ends {
-            self.cursor += 1;
-        }
-        self.next = after;
-        if self.sent.is_before(after) {
-            self.sent = after;
-        }
-        if self.retransmit_at.is_none() {
-            self.arm(now);
-        }
-        Some(opcode)
     }
 
     fn arm(&mut self, now: Instant) {
@@ -621,29 +414,5 @@ impl Requester {
         self.cursor = 0;
         self.retransmit_at = None;
         self.pause_until = None;
-    }
-}
-
-const fn send_opcode(begins: bool, ends: bool, with: SendWith) -> Opcode {
-    match (begins, ends, with) {
-        (true, false, _) => Opcode::SendFirst,
-        (false, false, _) => Opcode::SendMiddle,
-        (false, true, SendWith::Nothing) => Opcode::SendLast,
-        (false, true, SendWith::Immediate(_)) => Opcode::SendLastImmediate,
-        (false, true, SendWith::Invalidate(_)) => Opcode::SendLastInvalidate,
-        (true, true, SendWith::Nothing) => Opcode::SendOnly,
-        (true, true, SendWith::Immediate(_)) => Opcode::SendOnlyImmediate,
-        (true, true, SendWith::Invalidate(_)) => Opcode::SendOnlyInvalidate,
-    }
-}
-
-const fn write_opcode(begins: bool, ends: bool, immediate: bool) -> Opcode {
-    match (begins, ends, immediate) {
-        (true, false, _) => Opcode::WriteFirst,
-        (false, false, _) => Opcode::WriteMiddle,
-        (false, true, false) => Opcode::WriteLast,
-        (false, true, true) => Opcode::WriteLastImmediate,
-        (true, true, false) => Opcode::WriteOnly,
-        (true, true, true) => Opcode::WriteOnlyImmediate,
     }
 }
