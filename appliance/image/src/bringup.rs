@@ -6,7 +6,7 @@ use appliance::log_ring::LogRing;
 use boot::{BootInfo, Protocol};
 use drivers::fw_cfg;
 use drivers::hal::Instant;
-use drivers::virtio::{Found, Kind, Slot};
+use drivers::virtio::{Found, Kind};
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::sync::OnceLock;
@@ -28,7 +28,8 @@ pub struct Refusal {
 pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     let machine =
         platform::bring_up(boot).map_err(|reason| Refusal { reason, code: power::UNPROTECTED })?;
-    let platform::Bringup { machine, mut devices, pci, cores, protection, .. } = machine;
+    let platform::Bringup { machine, mut devices, pci, virtio_slots, cores, protection, .. } =
+        machine;
     let log = start_log(machine.clock());
     let command_line = boot.command_line();
     let provoked = command_line.split_ascii_whitespace();
@@ -48,7 +49,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     if pci.has_host_bridge() {
         found.scan_pci(&pci, &mut devices);
     } else {
-        found.scan_mmio(&microvm_slots(), &mut devices);
+        found.scan_mmio(&virtio_slots, &mut devices);
     }
     let (rng, entropy) = randomness(&mut found, &mut devices, machine.clock())?;
     let fw_cfg = fw_cfg::read_file(&mut platform::Ports, CONFIG_FILE).unwrap_or_else(|error| {
@@ -87,11 +88,6 @@ fn start_log(clock: Clock) -> &'static LogRing {
     let _ = log::set_logger(log);
     log::set_max_level(log::LevelFilter::Info);
     log
-}
-
-/// Places of virtio devices on QEMU's microvm, which has no PCI.
-fn microvm_slots() -> Vec<Slot> {
-    (0..24).map(|i| Slot { address: 0xfeb0_0000 + i * 0x200, wakes: false }).collect()
 }
 
 /// A CSPRNG seeded by the CPU or by a virtio source; without either the appliance does not start,

@@ -8,6 +8,15 @@ pub struct Tables {
     width: usize,
 }
 
+/// An I/O APIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoApic {
+    /// Address of its registers.
+    pub address: u32,
+    /// Global system interrupt of its first input.
+    pub first: u32,
+}
+
 /// Larger tables are taken for nonsense.
 const MAX_TABLE: usize = 1 << 20;
 const HEADER: usize = 36;
@@ -59,9 +68,17 @@ impl Tables {
         reset_port(self.find(b"FACP")?)
     }
 
-    /// Addresses of the I/O APICs from the MADT.
-    pub fn io_apics(&self) -> impl Iterator<Item = u32> {
+    /// The I/O APICs from the MADT.
+    pub fn io_apics(&self) -> impl Iterator<Item = IoApic> {
         io_apics(self.find(b"APIC").unwrap_or_default())
+    }
+
+    /// Virtio devices on memory-mapped registers: (address, global system interrupt). QEMU's microvm
+    /// describes them in the DSDT; only the form that it uses is understood.
+    pub fn virtio_mmio(&self) -> impl Iterator<Item = (u64, u32)> {
+        // SAFETY: `new` was promised that memory below 4 GiB is mapped and tables stay as they are.
+        let dsdt = self.find(b"FACP").and_then(dsdt).and_then(|address| unsafe { table(address) });
+        virtio_mmio(dsdt.unwrap_or_default())
     }
 }
 
@@ -82,7 +99,7 @@ fn reset_port(fadt: &[u8]) -> Option<(u16, u8)> {
     Some((u16::try_from(u64_at(fadt, 120)?).ok()?, *fadt.get(128)?))
 }
 
-fn io_apics(madt: &[u8]) -> impl Iterator<Item = u32> {
+fn io_apics(madt: &[u8]) -> impl Iterator<Item = IoApic> {
     const IO_APIC: u8 = 1;
     let mut rest = madt.get(44..).unwrap_or_default();
     core::iter::from_fn(move || {
@@ -90,10 +107,32 @@ fn io_apics(madt: &[u8]) -> impl Iterator<Item = u32> {
             let entry = rest.get(..usize::from(len).max(2))?;
             rest = &rest[entry.len()..];
             if kind == IO_APIC {
-                return u32_at(entry, 4);
+                return Some(IoApic { address: u32_at(entry, 4)?, first: u32_at(entry, 8)? });
             }
         }
         None
+    })
+}
+
+/// Address of the DSDT.
+fn dsdt(fadt: &[u8]) -> Option<u64> {
+    let wide = u64_at(fadt, 140).filter(|&address| address != 0);
+    wide.or_else(|| u32_at(fadt, 40).map(u64::from))
+}
+
+/// Looks for the resources of devices named LNRO0005 in AML: a Memory32Fixed descriptor (ACPI 6.5,
+/// 6.4.3.4) followed by an extended interrupt descriptor with one interrupt (6.4.3.6).
+fn virtio_mmio(dsdt: &[u8]) -> impl Iterator<Item = (u64, u32)> {
+    /// Name, number and flags of the device take less than this.
+    const BETWEEN: usize = 96;
+    const NAME: &[u8] = b"LNRO0005";
+    let named = |at: &usize| dsdt[*at..].starts_with(NAME);
+    (0..dsdt.len()).filter(named).filter_map(move |at| {
+        let device = &dsdt[at..dsdt.len().min(at + BETWEEN)];
+        let resources = device.windows(21).find(|w| {
+            w.starts_with(&[0x86, 9, 0]) && w[12..].starts_with(&[0x89, 6, 0]) && w[16] == 1
+        })?;
+        Some((u32_at(resources, 4)?.into(), u32_at(resources, 17)?))
     })
 }
 
@@ -139,7 +178,9 @@ mod tests {
         madt.extend([1, 12, 0, 0, 0, 0, 0xc0, 0xfe, 0, 0, 0, 0]);
         madt.extend([2, 10, 0, 0, 2, 0, 0, 0, 0, 0]); // an interrupt override
         madt.extend([1, 12, 0, 0, 0, 0, 0xc1, 0xfe, 24, 0, 0, 0]);
-        assert_eq!(io_apics(&madt).collect::<Vec<_>>(), [0xfec0_0000, 0xfec1_0000]);
+        let found = [(0xfec0_0000, 0), (0xfec1_0000, 24)];
+        let found = found.map(|(address, first)| IoApic { address, first });
+        assert_eq!(io_apics(&madt).collect::<Vec<_>>(), found);
     }
 
     #[test]
@@ -157,12 +198,25 @@ mod tests {
         assert_eq!(reset_port(&fadt[..128]), None);
     }
 
+    #[test]
+    fn virtio_devices_are_found_by_name_with_their_resources() {
+        let mut aml = Vec::from(*b"DSDT....VR00_HID LNRO0005 _UID_CCA_CRS");
+        aml.extend([0x86, 9, 0, 1, 0, 0x0e, 0xb0, 0xfe, 0, 2, 0, 0]);
+        aml.extend([0x89, 6, 0, 3, 1, 0x1f, 0, 0, 0, 0x79, 0]);
+        aml.extend([b'.'; 100]);
+        aml.extend(*b"LNRO0005 without resources");
+        aml.extend([b'.'; 100]);
+        assert_eq!(virtio_mmio(&aml).collect::<Vec<_>>(), [(0xfeb0_0e00, 31)]);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             ecam(&bytes);
             pm_timer(&bytes);
             reset_port(&bytes);
+            dsdt(&bytes);
+            prop_assert!(virtio_mmio(&[b"LNRO0005", &bytes[..]].concat()).count() <= 1);
             prop_assert!(io_apics(&bytes).count() <= bytes.len());
         }
     }

@@ -86,7 +86,7 @@ impl Default for MemoryMap {
 
 impl MemoryMap {
     /// Most regions.
-    pub const CAPACITY: usize = 64;
+    pub const CAPACITY: usize = 128;
 
     /// An empty map.
     pub const fn new() -> Self {

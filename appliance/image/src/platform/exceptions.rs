@@ -3,6 +3,7 @@
 
 use super::{idt, power, uart};
 use core::fmt::Write;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Device not available: the kernel's way to switch the FPU's registers lazily. It stays the kernel's.
 const LAZY_FPU: u8 = 7;
@@ -77,7 +78,12 @@ pub fn take() {
 }
 
 extern "C" fn report(frame: &Frame) -> ! {
+    static REPORTING: AtomicBool = AtomicBool::new(false);
     let address = x86_64::registers::control::Cr2::read_raw();
+    if REPORTING.swap(true, Ordering::Relaxed) {
+        // Another one while reporting the first: enough was said.
+        power::off(power::EXCEPTION + frame.vector as u8);
+    }
     let mut out = uart::Printer;
     let vector = frame.vector as u8;
     // Printing cannot fail.

@@ -8,6 +8,7 @@ mod exceptions;
 mod idt;
 mod image;
 mod interrupts;
+mod io_apic;
 mod machine;
 mod paging;
 mod pci;
@@ -16,6 +17,7 @@ pub mod power;
 mod provoke;
 mod timer;
 pub mod uart;
+mod virtio_slots;
 
 pub use clock::Clock;
 pub use entropy::from_cpu as entropy_from_cpu;
@@ -31,6 +33,7 @@ use boot::acpi::Tables;
 use boot::{BootInfo, Kind};
 use core::ptr::NonNull;
 use drivers::hal::{Arena, Interrupt, Platform, Registers, Window};
+use drivers::virtio::Slot;
 use std::time::{SystemTime, UNIX_EPOCH};
 use timer::Timer;
 use uart::Uart;
@@ -44,6 +47,8 @@ pub struct Bringup {
     pub devices: Devices,
     /// PCI configuration space.
     pub pci: ConfigSpace,
+    /// Where a machine without PCI has its virtio devices.
+    pub virtio_slots: Vec<Slot>,
     /// How the image was entered, and what memory there is.
     pub boot: &'static BootInfo,
     /// Cores, the first included.
@@ -85,8 +90,9 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, String> {
     let pci = ConfigSpace::detect(acpi.as_ref(), |address, len| {
         paging::map_registers(address, len, &mut devices.arena)
     });
+    let virtio_slots = virtio_slots::find(acpi.as_ref(), boot.command_line());
     let machine = Pc { clock, timer, uart, acpi, started };
-    Ok(Bringup { machine, devices, pci, boot, cores: cores::count(), protection })
+    Ok(Bringup { machine, devices, pci, virtio_slots, boot, cores: cores::count(), protection })
 }
 
 /// All DMA memory, which the stub kept from the kernel.

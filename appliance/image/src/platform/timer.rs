@@ -41,6 +41,9 @@ impl Timer {
         match self.khz {
             None => {
                 self.apic.write(LVT_TIMER, TIMER_VECTOR | TSC_DEADLINE_MODE);
+                // In memory mode the line above must arrive first (SDM vol. 3A, 11.5.4.1).
+                // SAFETY: a fence; every x86-64 CPU has it.
+                unsafe { core::arch::x86_64::_mm_mfence() };
                 let mut msr = TSC_DEADLINE;
                 // SAFETY: the CPU has the mode (checked), and the interrupt has a handler.
                 unsafe { msr.write(self.clock.tsc_at(deadline)) };

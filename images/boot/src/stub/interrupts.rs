@@ -16,8 +16,8 @@ pub fn mask_all(acpi: Option<&Tables>) {
         Port::<u8>::new(0x21).write(0xff);
         Port::<u8>::new(0xa1).write(0xff);
     }
-    for address in acpi.into_iter().flat_map(Tables::io_apics) {
-        let registers = address as usize as *mut u32;
+    for io_apic in acpi.into_iter().flat_map(Tables::io_apics) {
+        let registers = io_apic.address as usize as *mut u32;
         // SAFETY: ACPI names this as an I/O APIC; device registers below 4 GiB are mapped uncached.
         unsafe {
             registers.add(SELECT).write_volatile(VERSION);

@@ -1,0 +1,25 @@
+//! Where a machine without PCI (QEMU's microvm) has its virtio devices: ACPI says so, else the kernel
+//! command line, in the words of Linux (`virtio_mmio.device=512@0xfeb00e00:12`, which QEMU appends).
+
+use super::io_apic;
+use boot::acpi::Tables;
+use drivers::virtio::Slot;
+
+/// All slots, their interrupts routed to this core.
+pub fn find(acpi: Option<&Tables>, command_line: &str) -> Vec<Slot> {
+    let mut places: Vec<(u64, u32)> = acpi.into_iter().flat_map(Tables::virtio_mmio).collect();
+    if places.is_empty() {
+        let words = command_line.split_ascii_whitespace();
+        places.extend(words.filter_map(|word| parse(word.strip_prefix("virtio_mmio.device=")?)));
+    }
+    let slot = |(address, line)| Slot { address, wakes: io_apic::route(line, acpi) };
+    places.into_iter().map(slot).collect()
+}
+
+/// Address and interrupt line out of `512@0xfeb00e00:12`.
+fn parse(device: &str) -> Option<(u64, u32)> {
+    let (_size, place) = device.split_once('@')?;
+    let mut parts = place.split(':');
+    let address = u64::from_str_radix(parts.next()?.strip_prefix("0x")?, 16).ok()?;
+    Some((address, parts.next()?.parse().ok()?))
+}
