@@ -119,7 +119,8 @@ impl Pace {
         if worked {
             self.counters.busy += took;
             self.last_work = now;
-            return false;
+            // Without a quiet time the look that precedes every halt is all that is asked for.
+            return self.quiet_time.is_zero();
         }
         self.counters.idle += took;
         now.since(self.last_work) >= self.quiet_time
@@ -139,6 +140,14 @@ mod tests {
 
     fn at(micros: u64) -> Instant {
         Instant::from_nanos(micros * 1000)
+    }
+
+    #[test]
+    fn without_a_quiet_time_it_halts_at_once() {
+        let mut pace = Pace::new(Duration::ZERO, at(0));
+        assert!(pace.round(true, at(10)));
+        assert!(pace.round(false, at(20)));
+        assert_eq!(pace.counters.busy, Duration::from_micros(10));
     }
 
     #[test]

@@ -95,6 +95,7 @@ impl Gateway {
         // What came before interrupts were on raises none; nor does the serial port outside of halts.
         self.console_due = Instant::ZERO;
         let worked = self.round(self.machine.now());
+        let mut woken = false;
         if !worked {
             let mut deadline = self.deadline();
             if !self.state.devices_wake() || self.console.is_busy() {
@@ -107,11 +108,14 @@ impl Gateway {
                 self.machine.halt_until(deadline, &mut || state.interrupts() == seen);
                 let now = self.machine.now();
                 self.state.pace.halted(now);
-                self.console_due = now;
+                woken = self.state.interrupts() != seen;
+                // It is looked at before the next halt in any case.
+                self.console_due = if woken { now + CONSOLE_INTERVAL } else { now };
             }
         }
         self.state.set_interrupts(false);
-        worked
+        // What woke it is dealt with before anything else, above all before the next halt.
+        if woken { self.round(self.machine.now()) } else { worked }
     }
 
     /// When there is something to do though nothing arrives.
