@@ -156,6 +156,11 @@ impl ConfigDisk {
         }
     }
 
+    /// How far what is under way has come; changes whenever a request to the disk has ended.
+    pub fn position(&self) -> (usize, usize) {
+        (self.steps.len(), self.done)
+    }
+
     fn is_asked_of_disk(&self, step: Step) -> bool {
         match step {
             Step::GiveUp => false,

@@ -110,8 +110,12 @@ impl State {
     /// Lets what works on disks go on; how many operations ended.
     pub fn poll_disks(&mut self) -> usize {
         let Some((index, config)) = &mut self.config_disk else { return 0 };
+        let before = config.position();
         let outcome = match config.poll(&mut self.disks[*index].disk) {
-            None | Some(Event::NotAConfigDisk | Event::Loaded(_)) => return 0,
+            // A step that ended is work as well: the loop must not halt on the interrupt that told it.
+            None | Some(Event::NotAConfigDisk | Event::Loaded(_)) => {
+                return usize::from(config.position() != before);
+            }
             Some(Event::Saved) => {
                 Ok(format!("saved on {}; it is read at the next boot", self.disks[*index].name))
             }

@@ -76,36 +76,43 @@ impl Peer {
         Nic::Dgram { ours: directory.join("appliance"), peer: directory.join("peer") }
     }
 
-    /// Pings once with `length` bytes of data; returns the round-trip time.
+    /// Pings with `length` bytes of data, once a second until an answer comes; returns the time since
+    /// the ping that may have been answered.
     pub fn ping(&mut self, address: &str, length: usize) -> Result<Duration> {
         let address: IpAddr = address.parse()?;
         let data: Vec<u8> = (0..length).map(|i| i as u8).collect();
-        let sent = Instant::now();
+        for _ in 0..10 {
+            self.send_ping(address, &data)?;
+            let sent = Instant::now();
+            while sent.elapsed() < Duration::from_secs(1) {
+                self.poll(Duration::from_millis(10));
+                let socket = self.sockets.get_mut::<icmp::Socket>(self.icmp);
+                let Ok((reply, from)) = socket.recv() else { continue };
+                if IpAddr::from(from) == address && reply.len() >= 8 && reply[8..] == data {
+                    return Ok(sent.elapsed());
+                }
+            }
+        }
+        bail!("{address} did not answer a ping with {length} bytes within 10 s");
+    }
+
+    fn send_ping(&mut self, address: IpAddr, data: &[u8]) -> Result<()> {
         let checksums = ChecksumCapabilities::default();
         let socket = self.sockets.get_mut::<icmp::Socket>(self.icmp);
         match address {
             IpAddr::V4(v4) => {
-                let request = Icmpv4Repr::EchoRequest { ident: IDENTIFIER, seq_no: 1, data: &data };
+                let request = Icmpv4Repr::EchoRequest { ident: IDENTIFIER, seq_no: 1, data };
                 let buffer = socket.send(request.buffer_len(), v4.into())?;
                 request.emit(&mut Icmpv4Packet::new_unchecked(buffer), &checksums);
             }
             IpAddr::V6(v6) => {
-                let request = Icmpv6Repr::EchoRequest { ident: IDENTIFIER, seq_no: 1, data: &data };
+                let request = Icmpv6Repr::EchoRequest { ident: IDENTIFIER, seq_no: 1, data };
                 let from = self.interface.get_source_address_ipv6(&v6);
                 let buffer = socket.send(request.buffer_len(), v6.into())?;
                 request.emit(&from, &v6, &mut Icmpv6Packet::new_unchecked(buffer), &checksums);
             }
         }
-        let deadline = sent + Duration::from_secs(10);
-        while Instant::now() < deadline {
-            self.poll(Duration::from_millis(10));
-            let socket = self.sockets.get_mut::<icmp::Socket>(self.icmp);
-            let Ok((reply, from)) = socket.recv() else { continue };
-            if IpAddr::from(from) == address && reply.len() >= 8 && reply[8..] == data {
-                return Ok(sent.elapsed());
-            }
-        }
-        bail!("{address} did not answer a ping with {length} bytes within 10 s");
+        Ok(())
     }
 
     /// Sends `payload` to the appliance's UDP echo and waits for it to come back; returns the

@@ -7,7 +7,14 @@ use launch::qemu::{Disk, Nic, Spec, Vm};
 #[test]
 fn without_a_document_every_nic_asks_dhcp_and_there_is_a_volume() -> Result<()> {
     let mut vm = boot(spec()?.nic(Nic::user()))?;
-    vm.run("show config")?.contains("dhcp")?;
+    // The lease takes a moment.
+    for _ in 0..100 {
+        if vm.run("show interfaces")?.text.contains("10.0.2.15") {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    vm.run("show interfaces")?.contains("10.0.2.15")?;
     vm.run("show volumes")?.contains("ram0")?;
     Ok(())
 }
