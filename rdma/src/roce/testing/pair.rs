@@ -153,8 +153,9 @@ impl Pair {
         }
         let copies = 1 + self.rng.chance(self.faults.duplication) as usize;
         if self.rng.chance(self.faults.corruption) {
-            let bit = self.rng.0 as usize % (bytes.len() * 8);
-            bytes[bit / 8] ^= 1 << (bit % 8);
+            // Behind the Ethernet header, which only the frame check sequence covers.
+            let bit = self.rng.0 as usize % ((bytes.len() - 14) * 8);
+            bytes[14 + bit / 8] ^= 1 << (bit % 8);
         }
         for _ in 0..copies {
             let mut at = self.now + self.latency;
