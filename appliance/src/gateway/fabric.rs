@@ -1,6 +1,7 @@
 //! RDMA over the ports: the provider, its frames in and out, and the users of its connections.
 
 use super::network::Network;
+use super::ports::PortSlot;
 use super::state::State;
 use drivers::hal::{Instant, TransmitError};
 use rand_core::RngCore;
@@ -8,22 +9,33 @@ use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
 use rdma::rtrs::Context;
 use rdma::verbs::{ConnectionEvent, ConnectionManager, Provider, RejectReason};
 
-/// The provider over one port.
+/// The provider over all ports. Its ports have the same places as the appliance's.
 pub(super) struct Fabric {
     pub roce: Roce,
-    /// Place of the port that it speaks through.
-    pub port: usize,
+    outgoing: Vec<Outgoing>,
+}
+
+/// The packet that a port is to take next.
+struct Outgoing {
     tx: TxBuffer,
     /// `tx` holds a packet that found no room.
     waiting: bool,
 }
 
 impl Fabric {
-    /// A provider over port number `port`.
-    pub fn new(port: usize, mac: [u8; 6], mtu: usize, rng: &mut dyn RngCore) -> Self {
-        let config = PortConfig { mac, addresses: Vec::new(), mtu };
-        let roce = Roce::new(config, Limits::default(), rng);
-        Fabric { roce, port, tx: TxBuffer::new(), waiting: false }
+    /// A provider over `ports`; None if there are none.
+    pub fn new(ports: &[PortSlot], rng: &mut dyn RngCore) -> Option<Self> {
+        let mut configs = ports.iter().map(|slot| PortConfig {
+            mac: slot.port.mac(),
+            addresses: Vec::new(),
+            mtu: slot.port.mtu(),
+        });
+        let mut roce = Roce::new(configs.next()?, Limits::default(), rng);
+        for config in configs {
+            roce.add_port(config);
+        }
+        let outgoing = ports.iter().map(|_| Outgoing { tx: TxBuffer::new(), waiting: false });
+        Some(Fabric { roce, outgoing: outgoing.collect() })
     }
 }
 
@@ -67,27 +79,28 @@ impl State {
         [provider, server].into_iter().flatten().min()
     }
 
-    /// Hands the provider's packets to its port, as many as there is room for.
+    /// Hands the provider's packets to their ports, as many as there is room for.
     pub fn transmit_fabric(&mut self, now: Instant) {
         let Some(fabric) = &mut self.fabric else { return };
-        let Some(slot) = self.ports.get_mut(fabric.port) else { return };
-        while fabric.waiting || fabric.roce.poll_transmit(now, &mut fabric.tx) {
-            let packet = fabric.tx.packet();
-            fabric.waiting = slot.port.transmit(&packet) == Err(TransmitError::Full);
-            if fabric.waiting {
-                break;
+        for (i, (slot, next)) in self.ports.iter_mut().zip(&mut fabric.outgoing).enumerate() {
+            while next.waiting || fabric.roce.poll_transmit(i, now, &mut next.tx) {
+                let packet = next.tx.packet();
+                next.waiting = slot.port.transmit(&packet) == Err(TransmitError::Full);
+                if next.waiting {
+                    break;
+                }
+                self.capture.sent(i, &packet, now);
             }
-            self.capture.sent(fabric.port, &packet, now);
         }
     }
 
-    /// Tells the provider of the addresses that its port has now.
+    /// Tells the provider of the addresses that a port has now.
     pub fn tell_fabric(&mut self, port: usize, network: &Network) {
-        if let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.port == port) {
+        if let Some(fabric) = &mut self.fabric {
             let local = network.interface.local();
             let v4 = local.v4.iter().map(|&ip| ip.into());
             let v6 = local.v6.iter().map(|&ip| ip.into());
-            fabric.roce.set_addresses(v4.chain(v6).collect());
+            fabric.roce.set_addresses(port, v4.chain(v6).collect());
         }
     }
 }

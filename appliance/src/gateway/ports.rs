@@ -86,13 +86,12 @@ impl State {
                         let local = network.interface.local();
                         answer = net::echo::answer(bytes, local, &mut slot.reply);
                     }
-                    Class::Roce => match &mut self.fabric {
-                        Some(fabric) if fabric.port == i => {
-                            // What it is no use of, it counts.
-                            let _ = fabric.roce.handle_frame(bytes, now);
+                    Class::Roce => {
+                        if let Some(fabric) = &mut self.fabric {
+                            // What it has no use for, it counts.
+                            let _ = fabric.roce.handle_frame(i, bytes, now);
                         }
-                        _ => {}
-                    },
+                    }
                     _ => network.interface.handle_frame(bytes, now),
                 }
                 slot.port.recycle(frame);

@@ -117,12 +117,7 @@ impl Gateway {
                 }
             }
         }
-        let mut fabric = match ports.first() {
-            Some(slot) if config.roce.enabled => {
-                Some(Fabric::new(0, slot.port.mac(), slot.port.mtu(), &mut *rng))
-            }
-            _ => None,
-        };
+        let mut fabric = if config.roce.enabled { Fabric::new(&ports, &mut *rng) } else { None };
         let provider = fabric.as_mut().map(|fabric| &mut fabric.roce);
         let storage = Storage::new(config, &mut disks, platform.arena(), provider);
         let services = fabric.as_mut().filter(|_| config.roce.services).and_then(|fabric| {

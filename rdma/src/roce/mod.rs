@@ -12,6 +12,7 @@ mod config;
 mod counters;
 mod datagram;
 mod memory;
+mod port;
 mod provider;
 mod psn;
 mod qp;
@@ -43,21 +44,21 @@ use completion::CompletionQueues;
 use core::net::IpAddr;
 use drivers::hal::Instant;
 use memory::Memory;
+use port::Port;
 use qp::{Env, Qp};
 use rand_core::RngCore;
 use requester::Outcome;
 use slots::Slots;
 use transmit::Emitter;
-use wire::frame::Gid;
 use wire::icrc::Icrc;
 use wire::opcode::Opcode;
 
-/// The provider, for one port.
+/// The provider, over one or more ports. A port is named by its place, counted from 0. Queue
+/// pairs and regions belong to none: a queue pair sends through the port that has its local
+/// address.
 #[derive(Debug)]
 pub struct Roce {
-    port: PortConfig,
-    /// The port's addresses, as they stand in packets.
-    gids: Vec<Gid>,
+    ports: Vec<Port>,
     limits: Limits,
     icrc: Icrc,
     emitter: Emitter,
@@ -68,10 +69,6 @@ pub struct Roce {
     qpn_mask: u32,
     /// … and random bits above it. These are the bits of the place.
     qpn_slots: u32,
-    /// Places of queue pairs that have an ACK or NAK to send.
-    replies: VecDeque<u32>,
-    /// Places of queue pairs that have anything else to send; each sends one packet in its turn.
-    sends: VecDeque<u32>,
     cm: Cm,
     events: VecDeque<AsyncEvent>,
     /// No timer expires before this.
@@ -80,7 +77,7 @@ pub struct Roce {
 }
 
 impl Roce {
-    /// A provider on `port`. Numbers that peers see begin at random.
+    /// A provider on `port`, which is number 0. Numbers that peers see begin at random.
     pub fn new(port: PortConfig, limits: Limits, rng: &mut dyn RngCore) -> Self {
         let icrc = Icrc::new();
         let limits = Limits { qps: limits.qps.clamp(1, slots::MAX), ..limits };
@@ -93,29 +90,38 @@ impl Roce {
             qps: Slots::new(limits.qps),
             qpn_mask: rng.next_u32() & 0xff_ffff,
             qpn_slots,
-            replies: VecDeque::with_capacity(limits.qps),
-            sends: VecDeque::with_capacity(limits.qps),
-            cm: Cm::new(&port, &limits, rng),
+            cm: Cm::new(&limits, rng),
             // Each queue pair has at most two events, the port one of each kind.
             events: VecDeque::with_capacity(2 * limits.qps + 2),
             wake: None,
             counters: Counters::default(),
-            gids: gids(&port.addresses),
-            port,
+            ports: alloc::vec![Port::new(port, limits.qps)],
             limits,
         }
     }
 
-    /// The port.
-    pub fn port(&self) -> &PortConfig {
-        &self.port
+    /// Adds a port; returns its place.
+    pub fn add_port(&mut self, port: PortConfig) -> usize {
+        self.ports.push(Port::new(port, self.limits.qps));
+        self.ports.len() - 1
     }
 
-    /// Changes the port's addresses (as DHCP does). Connections of addresses that are gone die of
+    /// The port at a place.
+    pub fn port(&self, port: usize) -> Option<&PortConfig> {
+        self.ports.get(port).map(|port| &port.config)
+    }
+
+    /// Changes a port's addresses (as DHCP does). Connections of addresses that are gone die of
     /// their timers.
-    pub fn set_addresses(&mut self, addresses: Vec<IpAddr>) {
-        self.gids = gids(&addresses);
-        self.port.addresses = addresses;
+    pub fn set_addresses(&mut self, port: usize, addresses: Vec<IpAddr>) {
+        if let Some(port) = self.ports.get_mut(port) {
+            port.set_addresses(addresses);
+        }
+    }
+
+    /// The port that has an address.
+    fn port_of(&self, address: IpAddr) -> Option<usize> {
+        self.ports.iter().position(|port| port.config.addresses.contains(&address))
     }
 
     /// What was counted so far.
@@ -128,10 +134,10 @@ impl Roce {
         self.qps.len()
     }
 
-    /// Puts the next packet to be sent into `tx`; false if there is none. ACKs go first, then
-    /// the connection manager, then queue pairs in turn.
-    pub fn poll_transmit(&mut self, now: Instant, tx: &mut TxBuffer) -> bool {
-        while let Some(place) = self.replies.pop_front() {
+    /// Puts the next packet to be sent through a port into `tx`; false if there is none. ACKs go
+    /// first, then the connection manager, then queue pairs in turn.
+    pub fn poll_transmit(&mut self, port: usize, now: Instant, tx: &mut TxBuffer) -> bool {
+        while let Some(place) = self.ports.get_mut(port).and_then(|p| p.replies.pop_front()) {
             let place = place as usize;
             let Some(qp) = self.qps.at_mut(place) else { continue };
             qp.listed_reply = false;
@@ -143,11 +149,11 @@ impl Roce {
                 return self.sent(opcode);
             }
         }
-        if self.poll_mad(tx) {
+        if self.poll_mad(port, tx) {
             self.counters.sent.connection_manager += 1;
             return true;
         }
-        while let Some(place) = self.sends.pop_front() {
+        while let Some(place) = self.ports.get_mut(port).and_then(|p| p.sends.pop_front()) {
             let place = place as usize;
             let sent = self.poll_qp(place, now, tx);
             self.settle(place);
@@ -188,8 +194,8 @@ impl Roce {
                 qp.requester.poll_transmit(peer, window, now, &self.emitter, tx)
             }
             None => {
-                let emitter = &self.emitter;
-                qp.datagrams.poll_transmit(self.port.mac, &qp.identity, emitter, tx, &mut env)
+                let mac = self.ports.get(qp.port)?.config.mac;
+                qp.datagrams.poll_transmit(mac, &qp.identity, &self.emitter, tx, &mut env)
             }
         }
     }
@@ -199,13 +205,14 @@ impl Roce {
     #[inline]
     fn settle(&mut self, place: usize) {
         let Some(qp) = self.qps.at_mut(place) else { return };
+        let Some(port) = self.ports.get_mut(qp.port) else { return };
         if !qp.listed_reply && qp.has_reply() {
             qp.listed_reply = true;
-            self.replies.push_back(place as u32);
+            port.replies.push_back(place as u32);
         }
         if !qp.listed_send && qp.has_send(self.limits.unacknowledged) {
             qp.listed_send = true;
-            self.sends.push_back(place as u32);
+            port.sends.push_back(place as u32);
         }
         if let Some(at) = qp.deadline()
             && self.wake.is_none_or(|wake| at < wake)
@@ -252,8 +259,4 @@ impl Roce {
         }
         self.run_connection_timers(now);
     }
-}
-
-fn gids(addresses: &[IpAddr]) -> Vec<Gid> {
-    addresses.iter().copied().map(Gid::from).collect()
 }

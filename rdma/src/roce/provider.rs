@@ -29,22 +29,27 @@ impl Roce {
         self.memory.check(pd, access, alleged, length)
     }
 
-    /// Largest path MTU of the port.
-    pub(super) fn path_mtu(&self) -> PathMtu {
-        PathMtu::for_ethernet(self.port.mtu).unwrap_or(PathMtu::Mtu256)
+    /// GUID of the node: that of its first port.
+    pub(super) fn guid(&self) -> u64 {
+        self.ports.first().map_or(0, |port| guid(port.config.mac))
     }
 }
 
 impl Provider for Roce {
     fn attributes(&self) -> DeviceAttributes {
         DeviceAttributes {
-            guid: guid(self.port.mac),
+            guid: self.guid(),
             max_wr: self.limits.wr,
             max_sge: MAX_SGE,
             max_inline: MAX_INLINE,
             max_rd_atomic: MAX_RD_ATOMIC,
             max_message: MAX_MESSAGE as u32,
-            max_path_mtu: self.path_mtu(),
+            max_path_mtu: self
+                .ports
+                .iter()
+                .map(super::port::Port::path_mtu)
+                .max()
+                .unwrap_or(PathMtu::Mtu256),
             atomics: true,
             send_with_invalidate: true,
         }
@@ -140,14 +145,21 @@ impl Provider for Roce {
     }
 
     fn ready_to_receive(&mut self, qp: QpId, peer: &ReadyToReceive) -> Result<(), VerbsError> {
-        if peer.path_mtu > self.path_mtu() || peer.max_dest_rd_atomic > MAX_RD_ATOMIC {
+        let place = self.port_of(peer.address.local).ok_or(VerbsError::Invalid)?;
+        let port = &self.ports[place];
+        if peer.path_mtu > port.path_mtu() || peer.max_dest_rd_atomic > MAX_RD_ATOMIC {
             return Err(VerbsError::Invalid);
         }
-        let mac = self.port.mac;
+        let mac = port.config.mac;
         let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
         match found.identity.kind {
-            QpType::Rc => found.ready_to_receive(peer, mac),
+            QpType::Rc => {
+                found.ready_to_receive(peer, mac)?;
+                found.port = place;
+                Ok(())
+            }
             QpType::Ud { .. } if found.state == QpState::Init => {
+                found.port = place;
                 found.state = QpState::Rtr;
                 Ok(())
             }
@@ -190,8 +202,9 @@ impl Provider for Roce {
                 if *id == qp)
         });
         let place = slots::Slots::<Qp>::index(qp.0) as u32;
-        self.replies.retain(|&p| p != place);
-        self.sends.retain(|&p| p != place);
+        for port in &mut self.ports {
+            port.forget(place);
+        }
         self.cqs.release(gone.identity.send_cq, qp);
         self.cqs.release(gone.identity.recv_cq, qp);
         self.memory.release_pd(gone.identity.pd);
@@ -199,19 +212,19 @@ impl Provider for Roce {
     }
 
     fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
-        let mtu = self.path_mtu().bytes();
         let window = self.limits.unacknowledged;
         let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        let port = self.ports.get_mut(found.port).ok_or(VerbsError::NoSuchObject)?;
         if found.state != QpState::Rts {
             return Err(VerbsError::WrongState);
         }
         match &found.peer {
             Some(peer) => found.requester.post(request, peer.path_mtu.bytes())?,
-            None => found.datagrams.post(request, mtu)?,
+            None => found.datagrams.post(request, port.path_mtu().bytes())?,
         }
         if !found.listed_send && found.has_send(window) {
             found.listed_send = true;
-            self.sends.push_back(slots::Slots::<Qp>::index(qp.0) as u32);
+            port.sends.push_back(slots::Slots::<Qp>::index(qp.0) as u32);
         }
         Ok(())
     }

@@ -74,6 +74,8 @@ pub struct Qp {
     pub identity: Identity,
     pub state: QpState,
     pub peer: Option<Peer>,
+    /// Place of the port that it sends through.
+    pub port: usize,
     pub requester: Requester,
     pub responder: Responder,
     pub receives: ReceiveQueue,
@@ -102,6 +104,7 @@ impl Qp {
             identity,
             state: QpState::Init,
             peer: None,
+            port: 0,
             requester: Requester::new(sends as usize),
             responder: Responder::new(),
             receives: ReceiveQueue::new(init.max_recv_wr as usize),

@@ -46,9 +46,9 @@ impl From<Error> for Drop {
 }
 
 impl Roce {
-    /// Takes a received frame, from its destination MAC on. The payload is copied once, to where
-    /// it belongs.
-    pub fn handle_frame(&mut self, frame: &[u8], now: Instant) -> Verdict {
+    /// Takes a frame that a port received, from its destination MAC on. The payload is copied
+    /// once, to where it belongs.
+    pub fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) -> Verdict {
         let parsed = match Frame::parse(frame) {
             Ok(parsed) => parsed,
             Err(Error::NotRoce | Error::Truncated) if !is_roce_v1(frame) => {
@@ -59,7 +59,7 @@ impl Roce {
                 return Verdict::Consumed;
             }
         };
-        if let Err(reason) = self.handle_packet(&parsed, now) {
+        if let Err(reason) = self.handle_packet(port, &parsed, now) {
             let dropped = &mut self.counters.dropped;
             *match reason {
                 Drop::Malformed => &mut dropped.malformed,
@@ -75,8 +75,9 @@ impl Roce {
         Verdict::Consumed
     }
 
-    fn handle_packet(&mut self, frame: &Frame<'_>, now: Instant) -> Result<(), Drop> {
-        if frame.destination_mac() != self.port.mac || !self.gids.contains(&frame.destination) {
+    fn handle_packet(&mut self, port: usize, frame: &Frame<'_>, now: Instant) -> Result<(), Drop> {
+        let port = self.ports.get(port).ok_or(Drop::NotOurs)?;
+        if frame.destination_mac() != port.config.mac || !port.gids.contains(&frame.destination) {
             return Err(Drop::NotOurs);
         }
         let transport = frame.transport();

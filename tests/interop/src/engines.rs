@@ -154,7 +154,7 @@ impl World {
             worked = true;
             let bytes = self.port.bytes(&frame);
             match net::classify(bytes) {
-                Class::Roce => drop(self.roce.handle_frame(bytes, now)),
+                Class::Roce => drop(self.roce.handle_frame(0, bytes, now)),
                 _ => self.interface.handle_frame(bytes, now),
             }
             self.port.recycle(frame);
@@ -186,7 +186,7 @@ impl World {
     fn transmit(&mut self, now: Instant) -> bool {
         let mut worked = false;
         for _ in 0..64 {
-            if !self.tx_waits && !self.roce.poll_transmit(now, &mut self.tx) {
+            if !self.tx_waits && !self.roce.poll_transmit(0, now, &mut self.tx) {
                 break;
             }
             self.tx_waits = self.port.transmit(&self.tx.packet()).is_err();

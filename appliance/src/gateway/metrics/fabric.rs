@@ -45,17 +45,16 @@ fn naks(naks: &Naks) -> [(&'static str, u64); 5] {
 pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     let Some(fabric) = &state.fabric else { return Ok(()) };
     let counters = fabric.roce.counters();
-    let port = &state.ports[fabric.port].name;
     w.gauge("isthmus_roce_queue_pairs", "Queue pairs that there are.")?
-        .sample(&[("port", port)], fabric.roce.queue_pairs() as u64)?;
+        .sample(&[], fabric.roce.queue_pairs() as u64)?;
     for (name, help, value) in FAMILIES {
-        w.counter(name, help)?.sample(&[("port", port)], value(counters))?;
+        w.counter(name, help)?.sample(&[], value(counters))?;
     }
     let ways = [("receive", packets(&counters.received)), ("transmit", packets(&counters.sent))];
     let mut family = w.counter("isthmus_roce_packets_total", "Packets that were taken or sent.")?;
     for (way, list) in ways {
         for (kind, count) in list {
-            family.sample(&[("port", port), ("direction", &way), ("kind", &kind)], count)?;
+            family.sample(&[("direction", &way), ("kind", &kind)], count)?;
         }
     }
     let dropped = &counters.dropped;
@@ -74,14 +73,14 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     ];
     let mut family = w.counter("isthmus_roce_dropped_total", "Packets that were dropped.")?;
     for (reason, count) in dropped {
-        family.sample(&[("port", port), ("reason", &reason)], count)?;
+        family.sample(&[("reason", &reason)], count)?;
     }
     let ways =
         [("receive", naks(&counters.naks_received)), ("transmit", naks(&counters.naks_sent))];
     let mut family = w.counter("isthmus_roce_naks_total", "Negative acknowledgements.")?;
     for (way, list) in ways {
         for (reason, count) in list {
-            family.sample(&[("port", port), ("direction", &way), ("reason", &reason)], count)?;
+            family.sample(&[("direction", &way), ("reason", &reason)], count)?;
         }
     }
     Ok(())

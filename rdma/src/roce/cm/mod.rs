@@ -18,7 +18,7 @@ use super::wire::extended::Deth;
 use super::wire::frame::Template;
 use super::wire::mad::{self, Mad};
 use super::wire::opcode::Opcode;
-use super::{Limits, PortConfig, Roce};
+use super::{Limits, Roce};
 use crate::verbs::{AddressVector, ConnectionId, RejectReason};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -80,12 +80,11 @@ pub struct Cm {
     neighbours: VecDeque<(IpAddr, [u8; 6])>,
     /// No timer expires before this.
     wake: Option<Instant>,
-    mac: [u8; 6],
 }
 
 impl Cm {
     /// With nothing in it.
-    pub fn new(port: &PortConfig, limits: &Limits, rng: &mut dyn RngCore) -> Self {
+    pub fn new(limits: &Limits, rng: &mut dyn RngCore) -> Self {
         Cm {
             connections: Slots::new(limits.connections),
             limit: limits.connections,
@@ -99,7 +98,6 @@ impl Cm {
             psn: rng.next_u32() & 0xff_ffff,
             neighbours: VecDeque::new(),
             wake: None,
-            mac: port.mac,
         }
     }
 
@@ -254,9 +252,24 @@ impl Roce {
         self.cm.connections.len()
     }
 
-    /// Puts the connection manager's next message into `tx`; false if there is none.
-    pub(super) fn poll_mad(&mut self, tx: &mut TxBuffer) -> bool {
-        let Some(outgoing) = self.cm.outbox.pop_front() else { return false };
+    /// The next message that leaves through a port, and the port's MAC address. Messages whose
+    /// address has gone leave through none, and are dropped.
+    fn next_message(&mut self, port: usize) -> Option<(Outgoing, [u8; 6])> {
+        let mut at = 0;
+        loop {
+            match self.port_of(self.cm.outbox.get(at)?.address.local) {
+                Some(place) if place == port => {
+                    return Some((self.cm.outbox.remove(at)?, self.ports.get(port)?.config.mac));
+                }
+                Some(_) => at += 1,
+                None => drop(self.cm.outbox.remove(at)),
+            }
+        }
+    }
+
+    /// Puts the connection manager's next message through a port into `tx`; false if there is none.
+    pub(super) fn poll_mad(&mut self, port: usize, tx: &mut TxBuffer) -> bool {
+        let Some((outgoing, mac)) = self.next_message(port) else { return false };
         let mut data = [0; mad::DATA_LEN];
         let attribute = outgoing.message.emit(&mut data);
         let mut bytes = [0; mad::LEN];
@@ -273,7 +286,7 @@ impl Roce {
             psn: self.cm.psn,
         };
         self.cm.psn = (self.cm.psn + 1) & 0xff_ffff;
-        let template = Template::new(self.cm.mac, &outgoing.address);
+        let template = Template::new(mac, &outgoing.address);
         self.emitter.emit(tx, &template, bth, &deth, Body::Bytes(&bytes));
         true
     }

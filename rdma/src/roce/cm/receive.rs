@@ -160,8 +160,10 @@ impl Roce {
         if !is_unicast(ip.source) || ip.destination != to {
             return Err(RejectReason::INVALID_GID);
         }
+        let own = self.port_of(to).and_then(|place| self.ports.get(place));
+        let own = own.ok_or(RejectReason::INVALID_GID)?;
         match PathMtu::from_code(req.path_mtu) {
-            Some(mtu) if mtu <= self.path_mtu() => Ok((ip, port, mtu)),
+            Some(mtu) if mtu <= own.path_mtu() => Ok((ip, port, mtu)),
             _ => Err(INVALID_MTU),
         }
     }

@@ -3,7 +3,7 @@
 use super::connection::{Connection, State, source_port, time};
 use super::{ACK_DELAY, ACK_TIMEOUT, Event, MAX_RETRIES, PACKET_LIFE_TIME, RESPONSE_TIMEOUT};
 use crate::roce::Roce;
-use crate::roce::provider::{MAX_RD_ATOMIC, guid};
+use crate::roce::provider::MAX_RD_ATOMIC;
 use crate::roce::wire::bth::DEFAULT_PKEY;
 use crate::roce::wire::cm::{
     About, Message, REJ_PRIVATE_DATA, REP_PRIVATE_DATA, REQ_PRIVATE_DATA, Rep, Req,
@@ -74,7 +74,8 @@ impl ConnectionManager for Roce {
             .find(|(ip, _)| *ip == to.ip())
             .copied()
             .ok_or(VerbsError::Unreachable)?;
-        if !self.port.addresses.contains(&from) || from.is_ipv4() != to.is_ipv4() {
+        let port = self.port_of(from).ok_or(VerbsError::Invalid)?;
+        if from.is_ipv4() != to.is_ipv4() {
             return Err(VerbsError::Invalid);
         }
         if self.cm.events.len() >= 4 * self.cm.limit {
@@ -94,7 +95,7 @@ impl ConnectionManager for Roce {
             traffic_class: 0,
             hop_limit: 64,
         };
-        let path_mtu = self.path_mtu();
+        let path_mtu = self.ports[port].path_mtu();
         let transaction = self.cm.next_transaction();
         let interval = time(RESPONSE_TIMEOUT) + 2 * time(PACKET_LIFE_TIME);
         let name = self
@@ -128,7 +129,7 @@ impl ConnectionManager for Roce {
         let req = Message::Req(Req {
             local_id: self.cm.wire_id(id),
             service_id: ip_cm::service_id(to.port()),
-            ca_guid: guid(self.port.mac),
+            ca_guid: self.guid(),
             qpn,
             responder_resources: parameters.responder_resources,
             initiator_depth: parameters.initiator_depth,
@@ -174,7 +175,7 @@ impl ConnectionManager for Roce {
             .get_mut(..private_data.len())
             .ok_or(VerbsError::Invalid)?
             .copy_from_slice(private_data);
-        let local_id = self.cm.wire_id(id);
+        let (local_id, ca_guid) = (self.cm.wire_id(id), self.guid());
         let connection = self.cm.connections.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
         if connection.state != State::ReqReceived {
             return Err(VerbsError::WrongState);
@@ -213,7 +214,7 @@ impl ConnectionManager for Roce {
             initiator_depth: connection.parameters.initiator_depth,
             target_ack_delay: ACK_DELAY,
             rnr_retry_count: parameters.rnr_retry_count,
-            ca_guid: guid(self.port.mac),
+            ca_guid,
             private_data: private,
         });
         connection.state = State::RepSent;

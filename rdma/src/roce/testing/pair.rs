@@ -171,7 +171,7 @@ impl Pair {
     fn collect(&mut self) {
         let mut tx = TxBuffer::new();
         for n in 0..2 {
-            while self.nodes[n].roce.poll_transmit(self.now, &mut tx) {
+            while self.nodes[n].roce.poll_transmit(0, self.now, &mut tx) {
                 self.transmit(n, frame(&tx));
             }
         }
@@ -179,7 +179,7 @@ impl Pair {
 
     /// Gives node `n` a frame, now.
     pub fn deliver(&mut self, n: usize, bytes: &[u8]) -> Verdict {
-        self.nodes[n].roce.handle_frame(bytes, self.now)
+        self.nodes[n].roce.handle_frame(0, bytes, self.now)
     }
 
     /// One step: to the next moment at which anything happens. False if nothing ever will.

@@ -20,7 +20,7 @@ fn acknowledges_like_linux() {
     let mut pair = Pair::new(1, 1500, false);
     let node = &mut pair.nodes[0];
     assert_eq!(
-        node.roce.port(),
+        node.roce.port(0).unwrap(),
         &PortConfig { mac: server_mac, addresses: std::vec![ip(1)], mtu: 1500 }
     );
     let client = ReadyToReceive {
@@ -61,7 +61,7 @@ fn acknowledges_like_linux() {
         seal(&mut request);
         pair.deliver(0, &request);
         let mut tx = TxBuffer::new();
-        assert!(pair.nodes[0].roce.poll_transmit(pair.now, &mut tx));
+        assert!(pair.nodes[0].roce.poll_transmit(0, pair.now, &mut tx));
         let ours = frame(&tx);
         let linux = &frames[answered];
         assert_eq!(ours.len(), linux.len());

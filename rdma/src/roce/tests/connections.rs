@@ -205,7 +205,7 @@ fn linux_is_served() {
     node.roce.accept(connection, node.qp, &parameters, &linux.private_data, now).unwrap();
     assert_eq!(node.roce.qp_state(node.qp), Ok(QpState::Rts));
     let mut tx = TxBuffer::new();
-    assert!(node.roce.poll_transmit(now, &mut tx));
+    assert!(node.roce.poll_transmit(0, now, &mut tx));
     let reply = frame(&tx);
     let Message::Rep(ours) = message(&reply) else { panic!("not a REP") };
     assert_eq!(reply.len(), frames[1].len());
@@ -222,7 +222,7 @@ fn linux_is_served() {
     // Once more the same REQ: once more the same REP.
     pair.deliver(0, &frames[0]);
     let node = &mut pair.nodes[0];
-    assert!(node.roce.poll_transmit(now, &mut tx));
+    assert!(node.roce.poll_transmit(0, now, &mut tx));
     assert_eq!(message(&frame(&tx)), Message::Rep(ours));
 
     let with_our_id = |original: &[u8], qpn: Option<u32>| {
@@ -257,7 +257,7 @@ fn linux_is_served() {
     seal(&mut dreq);
     pair.deliver(0, &dreq);
     let node = &mut pair.nodes[0];
-    assert!(node.roce.poll_transmit(now, &mut tx));
+    assert!(node.roce.poll_transmit(0, now, &mut tx));
     let drep = Brief { local_id, remote_id: linux.remote_id, kind: BriefKind::Drep };
     assert_eq!(message(&frame(&tx)), Message::Brief(drep));
     let over = node.roce.poll_connection_event();
@@ -265,7 +265,7 @@ fn linux_is_served() {
     assert_eq!(node.roce.qp_state(node.qp), Ok(QpState::Error));
     // A DREQ for a connection that nobody knows is answered, too.
     pair.deliver(0, &end[0]);
-    assert!(pair.nodes[0].roce.poll_transmit(now, &mut tx));
+    assert!(pair.nodes[0].roce.poll_transmit(0, now, &mut tx));
     let unknown = message(&frame(&tx));
     assert!(matches!(unknown, Message::Brief(Brief { kind: BriefKind::Drep, .. })));
 }
@@ -292,7 +292,7 @@ fn data_before_the_rtu() {
     assert!(matches!(event(&mut pair, 1), Some(ConnectionEvent::Established { .. })));
     let mut tx = TxBuffer::new();
     let node = &mut pair.nodes[1];
-    assert!(node.roce.poll_transmit(now, &mut tx), "the RTU, which is lost");
+    assert!(node.roce.poll_transmit(0, now, &mut tx), "the RTU, which is lost");
     let payload = Payload::Inline(b"early");
     let send = SendOperation::Send { payload, with: SendWith::Nothing };
     node.roce.post_send(node.qp, &request(2, send)).unwrap();
@@ -319,16 +319,16 @@ fn stale_connections_are_ended() {
     again[86] ^= 1;
     seal(&mut again);
     let mut tx = TxBuffer::new();
-    assert!(node.roce.poll_transmit(now, &mut tx));
+    assert!(node.roce.poll_transmit(0, now, &mut tx));
     pair.deliver(0, &again);
     let node = &mut pair.nodes[0];
-    assert!(node.roce.poll_transmit(now, &mut tx));
+    assert!(node.roce.poll_transmit(0, now, &mut tx));
     let Message::Rej(rej) = message(&frame(&tx)) else { panic!("not refused") };
     assert_eq!(RejectReason(rej.reason), RejectReason::STALE_CONNECTION);
     let over = node.roce.poll_connection_event();
     assert!(matches!(over, Some(ConnectionEvent::Disconnected { .. })));
     node.roce.handle_timeout(now);
-    assert!(node.roce.poll_transmit(now, &mut tx));
+    assert!(node.roce.poll_transmit(0, now, &mut tx));
     let dreq = message(&frame(&tx));
     assert!(matches!(
         dreq,
@@ -351,7 +351,7 @@ fn half_open_connections_are_bounded() {
         req[118..121].copy_from_slice(&(n + 2).to_be_bytes()[1..]);
         seal(&mut req);
         pair.deliver(0, &req);
-        while pair.nodes[0].roce.poll_transmit(pair.now, &mut tx) {
+        while pair.nodes[0].roce.poll_transmit(0, pair.now, &mut tx) {
             let Message::Rej(rej) = message(&frame(&tx)) else { panic!("not refused") };
             assert_eq!(RejectReason(rej.reason), RejectReason::NO_RESOURCES);
             refused += 1;

@@ -124,7 +124,7 @@ impl Fixture {
 
     /// The next packet of node `n`, left in the transmit buffer.
     pub fn poll(&mut self, n: usize) -> bool {
-        self.nodes[n].roce.poll_transmit(NOW, &mut self.tx)
+        self.nodes[n].roce.poll_transmit(0, NOW, &mut self.tx)
     }
 
     /// The frame in the transmit buffer, put together in `into`; its length.
@@ -152,7 +152,7 @@ impl Fixture {
             return false;
         }
         let len = self.frame(&mut frame);
-        self.nodes[1 - n].roce.handle_frame(&frame[..len], NOW);
+        self.nodes[1 - n].roce.handle_frame(0, &frame[..len], NOW);
         true
     }
 }

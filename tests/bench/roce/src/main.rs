@@ -75,7 +75,7 @@ fn receive(count: usize) {
         })
         .collect();
     for frame in &frames[..count] {
-        black_box(fixture.nodes[1].roce.handle_frame(frame, NOW));
+        black_box(fixture.nodes[1].roce.handle_frame(0, frame, NOW));
     }
 }
 

@@ -1,0 +1,48 @@
+//! A port of the provider: its addresses, and the queue pairs that want to send through it.
+
+use super::PortConfig;
+use super::wire::frame::Gid;
+use crate::verbs::PathMtu;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+/// A port.
+#[derive(Debug)]
+pub struct Port {
+    pub config: PortConfig,
+    /// Its addresses, as they stand in packets.
+    pub gids: Vec<Gid>,
+    /// Places of queue pairs that have an ACK or NAK to send.
+    pub replies: VecDeque<u32>,
+    /// Places of queue pairs that have anything else to send; each sends one packet in its turn.
+    pub sends: VecDeque<u32>,
+}
+
+impl Port {
+    /// With room for `qps` queue pairs.
+    pub fn new(config: PortConfig, qps: usize) -> Self {
+        let (replies, sends) = (VecDeque::with_capacity(qps), VecDeque::with_capacity(qps));
+        Port { gids: gids(&config.addresses), replies, sends, config }
+    }
+
+    pub fn set_addresses(&mut self, addresses: Vec<IpAddr>) {
+        self.gids = gids(&addresses);
+        self.config.addresses = addresses;
+    }
+
+    /// Largest path MTU.
+    pub fn path_mtu(&self) -> PathMtu {
+        PathMtu::for_ethernet(self.config.mtu).unwrap_or(PathMtu::Mtu256)
+    }
+
+    /// Forgets a queue pair.
+    pub fn forget(&mut self, place: u32) {
+        self.replies.retain(|&p| p != place);
+        self.sends.retain(|&p| p != place);
+    }
+}
+
+fn gids(addresses: &[IpAddr]) -> Vec<Gid> {
+    addresses.iter().copied().map(Gid::from).collect()
+}
