@@ -4,6 +4,7 @@ mod arbitrary;
 mod capture;
 mod connections;
 mod faults;
+mod ports;
 mod refusals;
 mod transport;
 mod wire;

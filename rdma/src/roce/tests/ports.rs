@@ -1,0 +1,62 @@
+//! A provider with two ports: each queue pair uses the port that has its address.
+
+use crate::roce::testing::Pair;
+use crate::roce::{PortConfig, TxBuffer, Verdict};
+use crate::verbs::{
+    PathMtu, Payload, Provider, QpState, ReadyToReceive, SendOperation, SendRequest, SendWith,
+    VerbsError,
+};
+use std::net::IpAddr;
+use std::vec::Vec;
+
+const SECOND_MAC: [u8; 6] = [0x52, 0x54, 0, 0, 1, 1];
+
+fn bytes(tx: &TxBuffer) -> Vec<u8> {
+    let packet = tx.packet();
+    assert!(packet.payload.is_empty(), "an inline payload stands in the header");
+    [packet.header, packet.trailer].concat()
+}
+
+#[test]
+fn a_queue_pair_uses_the_port_that_has_its_address() {
+    let mut pair = Pair::new(7, 1500, false);
+    let (peer_mac, peer_qp) = (pair.nodes[1].mac, pair.nodes[1].qp);
+    let remote_qpn = pair.nodes[1].roce.qp_number(peer_qp).unwrap();
+    let second: IpAddr = "10.0.0.9".parse().unwrap();
+    let address = crate::verbs::AddressVector { local: second, ..pair.address(0) };
+    let peer = ReadyToReceive {
+        remote_qpn,
+        rq_psn: 5,
+        path_mtu: PathMtu::Mtu1024,
+        address,
+        max_dest_rd_atomic: 1,
+        min_rnr_timer: 12,
+    };
+    let (now, node) = (pair.now, &mut pair.nodes[0]);
+    let unknown = node.roce.ready_to_receive(node.qp, &peer);
+    assert_eq!(unknown, Err(VerbsError::Invalid), "no port has that address");
+    let config = PortConfig { mac: SECOND_MAC, addresses: std::vec![second], mtu: 1500 };
+    assert_eq!(node.roce.add_port(config), 1);
+    node.roce.ready_to_receive(node.qp, &peer).unwrap();
+    node.roce.ready_to_send(node.qp, &Pair::LINUX).unwrap();
+    assert_eq!(node.roce.qp_state(node.qp), Ok(QpState::Rts));
+    let payload = Payload::Inline(b"hello!!!");
+    let operation = SendOperation::Send { payload, with: SendWith::Nothing };
+    let send = SendRequest { id: 1, operation, signaled: true, solicited: false, datagram: None };
+    node.roce.post_send(node.qp, &send).unwrap();
+    let mut tx = TxBuffer::new();
+    assert!(!node.roce.poll_transmit(0, now, &mut tx), "nothing for the first port");
+    assert!(!node.roce.poll_transmit(2, now, &mut tx), "there is no third");
+    assert!(node.roce.poll_transmit(1, now, &mut tx));
+    let frame = bytes(&tx);
+    assert_eq!(frame[..6], peer_mac);
+    assert_eq!(frame[6..12], SECOND_MAC);
+
+    // The peer takes it for what it is, and only on its own port.
+    let other = &mut pair.nodes[1].roce;
+    assert_eq!(other.handle_frame(1, &frame, now), Verdict::Consumed);
+    assert_eq!(other.counters().dropped.not_ours, 1, "it has no second port");
+    assert_eq!(other.handle_frame(0, &frame, now), Verdict::Consumed);
+    assert_eq!(other.counters().dropped.not_ours, 1);
+    assert_eq!(other.counters().dropped.wrong_state, 1, "its queue pair is not connected");
+}
