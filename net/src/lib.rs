@@ -27,6 +27,7 @@ mod neighbour;
 pub mod ping;
 mod slaac;
 pub mod syslog;
+pub mod tcp;
 #[cfg(test)]
 mod testing;
 

@@ -76,7 +76,8 @@ impl State {
     pub fn fabric_timeout(&self) -> Option<Instant> {
         let provider = self.fabric.as_ref().and_then(|f| f.roce.poll_timeout());
         let server = self.storage.server.as_ref().and_then(|s| s.poll_timeout());
-        [provider, server].into_iter().flatten().min()
+        let services = self.services.as_ref().and_then(|s| s.poll_timeout());
+        [provider, server, services].into_iter().flatten().min()
     }
 
     /// Hands the provider's packets to their ports, as many as there is room for.

@@ -1,6 +1,7 @@
 //! The IP interface of each port, and the services that stand on it.
 
 use super::ports::PortSlot;
+use super::services::Services;
 use super::state::{PingOrder, State};
 use super::web::Web;
 use crate::config::Config;
@@ -10,12 +11,15 @@ use drivers::hal::Instant;
 use net::http::{Limits, Server};
 use net::ping::{Event, Options, Ping};
 use net::{Addressing, Cidr, Interface};
+use rdma::services::front::Front;
 
 /// One interface with its services.
 pub(super) struct Network {
     pub interface: Interface,
     http: Option<Server>,
     ping: Option<(IpAddr, Ping)>,
+    /// The listeners of the measuring tools, on the interface that RDMA is on.
+    pub front: Option<Front>,
     generation: Option<u64>,
     /// The interface's activity that was seen last.
     seen: Option<u64>,
@@ -26,8 +30,14 @@ impl Network {
     pub fn new(slot: &PortSlot, index: usize, config: &Config, seed: u64, now: Instant) -> Self {
         let mut interface = Interface::new(slot.port.mac(), slot.port.mtu(), seed, now);
         interface.set_hostname(String::leak(config.system.hostname.to_string()));
-        let mut network =
-            Network { interface, http: None, ping: None, generation: None, seen: None };
+        let mut network = Network {
+            interface,
+            http: None,
+            ping: None,
+            front: None,
+            generation: None,
+            seen: None,
+        };
         network.configure(slot, index, config, now);
         network
     }
@@ -64,7 +74,8 @@ impl Network {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let http = self.http.as_ref().and_then(Server::poll_timeout);
         let ping = self.ping.as_ref().and_then(|(_, ping)| ping.poll_timeout());
-        [self.interface.poll_timeout(), http, ping].into_iter().flatten().min()
+        let front = self.front.as_ref().and_then(Front::poll_timeout);
+        [self.interface.poll_timeout(), http, ping, front].into_iter().flatten().min()
     }
 
     fn poll_ping(&mut self, now: Instant, say: &mut dyn FnMut(Progress)) {
@@ -118,7 +129,9 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
         if state.ports[i].poll_link(now) {
             network.interface.link_came_up(now);
         }
-        let due = network.poll_timeout().is_some_and(|at| at <= now);
+        let services = network.front.as_ref().and(state.services.as_ref());
+        let services = services.and_then(Services::poll_timeout);
+        let due = [network.poll_timeout(), services].into_iter().flatten().any(|at| at <= now);
         if !due && network.seen == Some(network.interface.activity()) {
             continue;
         }
@@ -126,6 +139,9 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
         network.interface.poll(now);
         if let Some(server) = &mut network.http {
             server.poll(&mut network.interface, &mut Web { state }, now);
+        }
+        if let Some(front) = &mut network.front {
+            state.poll_front(front, &mut network.interface, now);
         }
         let news = &mut state.news;
         let pinging = network.ping.is_some();

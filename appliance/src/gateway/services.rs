@@ -1,19 +1,25 @@
 //! The peers that operators measure the fabric against: switched on by `roce.services`.
 
+use super::state::State;
+use drivers::hal::Instant;
+use net::Interface;
 use rdma::roce::Roce;
 use rdma::rtrs::Context;
-use rdma::services::rping;
+use rdma::services::front::Front;
+use rdma::services::{rping, tools};
 use rdma::verbs::{ConnectionEvent, VerbsError};
 
 /// The servers of the measuring tools.
 pub(super) struct Services {
     rping: rping::Server,
+    tools: tools::Server,
 }
 
 impl Services {
     /// Listens for all of them.
     pub fn new(provider: &mut Roce) -> Result<Self, VerbsError> {
-        Ok(Services { rping: rping::Server::new(provider)? })
+        let rping = rping::Server::new(provider)?;
+        Ok(Services { rping, tools: tools::Server::new(provider)? })
     }
 
     /// Takes an event of the connection manager; false if it is about none of them.
@@ -22,12 +28,30 @@ impl Services {
         event: &ConnectionEvent,
         ctx: &mut Context<'_, Roce>,
     ) -> bool {
+        if self.tools.handle_connection_event(event, ctx) {
+            return true;
+        }
         let Context { provider, arena, now, rng } = ctx;
         self.rping.handle_connection_event(event, *provider, arena, *now, *rng)
     }
 
     /// Does what is to be done; how much.
     pub fn poll(&mut self, ctx: &mut Context<'_, Roce>) -> usize {
-        self.rping.poll(ctx.provider, ctx.now)
+        self.rping.poll(ctx.provider, ctx.now) + self.tools.poll(ctx)
+    }
+
+    /// When there is something to do though nothing arrives.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.tools.poll_timeout()
+    }
+}
+
+impl State {
+    /// Moves the bytes that clients of the tools exchange over TCP.
+    pub fn poll_front(&mut self, front: &mut Front, interface: &mut Interface, now: Instant) {
+        let (Some(services), Some(fabric)) = (&mut self.services, &mut self.fabric) else { return };
+        let (arena, rng) = (self.platform.arena(), &mut *self.rng);
+        let mut ctx = Context { provider: &mut fabric.roce, arena, now, rng };
+        front.poll(interface, &mut services.tools, &mut ctx);
     }
 }

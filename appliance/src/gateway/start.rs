@@ -21,6 +21,7 @@ use drivers::hal::{Clock, Disk, Instant, Platform};
 use drivers::virtio::{Found, Kind};
 use net::capture::Capture;
 use rand_core::RngCore;
+use rdma::services::front::Front;
 use std::collections::VecDeque;
 
 /// How long a disk may take to show whether it holds the configuration.
@@ -125,6 +126,11 @@ impl Gateway {
                 .inspect_err(|why| log::error!("roce.services: the fabric refused: {why:?}"))
                 .ok()
         });
+        if let (Some(fabric), Some(_)) = (&fabric, &services)
+            && let Some(network) = networks.get_mut(fabric.port)
+        {
+            network.front = Some(Front::new(&mut network.interface));
+        }
         let quiet = Duration::from_micros(config.system.idle_after_us.into());
         let epoch = machine.unix_seconds().saturating_mul(1_000_000_000);
         let state = State {

@@ -7,3 +7,4 @@ mod http;
 mod interface;
 mod noise;
 mod syslog;
+mod tcp;

@@ -9,7 +9,7 @@ use super::{Roce, slots};
 use crate::verbs::{
     Access, AsyncEvent, Completion, CqId, DeviceAttributes, MrId, PathMtu, PdId, Provider, QpId,
     QpInit, QpState, QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region, RemoteAddress,
-    SendRequest, VerbsError,
+    SendRequest, VerbsError, WritesTaken,
 };
 use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
@@ -235,6 +235,10 @@ impl Provider for Roce {
             return Err(VerbsError::WrongState);
         }
         found.receives.post(request)
+    }
+
+    fn writes_taken(&self, qp: QpId) -> Option<WritesTaken> {
+        self.qps.get(qp.0).map(|qp| qp.responder.writes())
     }
 
     fn poll_event(&mut self) -> Option<AsyncEvent> {

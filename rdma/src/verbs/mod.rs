@@ -130,6 +130,12 @@ pub trait Provider {
     /// Posts a receive work request.
     fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError>;
 
+    /// The WRITEs that the peer has completed here; None where only the peer knows, as with
+    /// hardware, whose users have to look at the memory.
+    fn writes_taken(&self, _qp: QpId) -> Option<WritesTaken> {
+        None
+    }
+
     /// The next asynchronous event, if any.
     fn poll_event(&mut self) -> Option<AsyncEvent>;
     /// When `handle_timeout` wants to be called, if ever.

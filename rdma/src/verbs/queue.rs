@@ -288,6 +288,17 @@ pub enum Status {
     RnrRetryExceeded,
 }
 
+/// The WRITEs without immediate that a queue pair has taken from its peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WritesTaken {
+    /// How many messages, modulo 2^32.
+    pub count: u32,
+    /// Where the last began, in the numbering of its region.
+    pub address: u64,
+    /// Its bytes.
+    pub length: u32,
+}
+
 /// What a completed work request was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletedOperation {

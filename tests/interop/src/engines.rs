@@ -19,7 +19,8 @@ use rdma::rnbd::server::{Export, Server};
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
 use rdma::rtrs::server::Config;
 use rdma::rtrs::{Context, Name};
-use rdma::services::rping;
+use rdma::services::front::Front;
+use rdma::services::{rping, tools};
 use rdma::verbs::{ConnectionManager, Provider};
 use rdma::volume::{RamVolume, Volumes};
 use tempfile::TempDir;
@@ -67,6 +68,7 @@ impl Engines {
                 world.round();
             }
             world.report.push(format!("{:?}", world.roce.counters()));
+            world.report.push(format!("{} sessions of tools", world.tools.sessions()));
             Ok(world.report)
         });
         Ok(Engines { stop, thread: Some(thread), ours, theirs, _directory: directory })
@@ -99,6 +101,9 @@ struct World {
     roce: Roce,
     storage: Server,
     rping: rping::Server,
+    tools: tools::Server,
+    front: Front,
+    seen: u64,
     volumes: Volumes,
     arena: Arena,
     rng: StdRng,
@@ -130,6 +135,8 @@ impl World {
         let export = Export { name: name()?, volume, read_only: false, allow: Vec::new() };
         storage.add_export(export, &volumes).map_err(|error| anyhow!("{error:?}"))?;
         let rping = rping::Server::new(&mut roce).map_err(|error| anyhow!("{error:?}"))?;
+        let tools = tools::Server::new(&mut roce).map_err(|error| anyhow!("{error:?}"))?;
+        let front = Front::new(&mut interface);
         Ok(World {
             port,
             start: std::time::Instant::now(),
@@ -137,6 +144,9 @@ impl World {
             roce,
             storage,
             rping,
+            tools,
+            front,
+            seen: 0,
             volumes,
             arena,
             rng,
@@ -164,13 +174,23 @@ impl World {
         let (roce, rng) = (&mut self.roce, &mut self.rng);
         let mut context = Context { provider: roce, arena: &mut self.arena, now, rng };
         while let Some(event) = context.provider.poll_connection_event() {
-            if !self.storage.handle_connection_event(&event, &mut context) {
+            if !self.storage.handle_connection_event(&event, &mut context)
+                && !self.tools.handle_connection_event(&event, &mut context)
+            {
                 let Context { provider, arena, rng, .. } = &mut context;
                 self.rping.handle_connection_event(&event, *provider, arena, now, *rng);
             }
         }
         worked |= self.storage.poll(&mut self.volumes, &mut context);
         worked |= self.rping.poll(context.provider, now) > 0;
+        worked |= self.tools.poll(&mut context) > 0;
+        let due = [self.front.poll_timeout(), self.tools.poll_timeout()];
+        let due = due.into_iter().flatten().any(|at| at <= now);
+        if due || self.interface.activity() != self.seen {
+            self.front.poll(&mut self.interface, &mut self.tools, &mut context);
+            self.interface.poll(now);
+            self.seen = self.interface.activity();
+        }
         while let Some(notice) = self.storage.transport_mut().poll_notice() {
             self.report.push(notice.to_string());
         }

@@ -15,7 +15,9 @@ use crate::roce::wire::bth::Bth;
 use crate::roce::wire::extended::{AtomicEth, Nak, Reth, Syndrome};
 use crate::roce::wire::get32;
 use crate::roce::wire::opcode::{Class, Opcode};
-use crate::verbs::{Access, CompletedOperation, Completion, RemoteAddress, SendWith, Status};
+use crate::verbs::{
+    Access, CompletedOperation, Completion, RemoteAddress, SendWith, Status, WritesTaken,
+};
 use alloc::collections::VecDeque;
 use answers::{Answer, Resource};
 
@@ -93,6 +95,7 @@ pub struct Responder {
     max_resources: usize,
     /// How many of them have packets due.
     resources_due: usize,
+    writes: WritesTaken,
 }
 
 impl Responder {
@@ -108,7 +111,13 @@ impl Responder {
             resources: VecDeque::new(),
             max_resources: 0,
             resources_due: 0,
+            writes: WritesTaken::default(),
         }
+    }
+
+    /// The WRITEs without immediate that have completed.
+    pub fn writes(&self) -> WritesTaken {
+        self.writes
     }
 
     /// Ready to receive.
@@ -308,6 +317,10 @@ impl Responder {
         {
             let operation = CompletedOperation::RecvWriteImmediate { length: total, immediate };
             complete(receive.id, operation, identity, env);
+        } else {
+            let address = to.address.wrapping_sub((total - left) as u64);
+            self.writes =
+                WritesTaken { count: self.writes.count.wrapping_add(1), address, length: total };
         }
         Ok(1)
     }

@@ -1,0 +1,241 @@
+//! A TCP listener for protocols that are engines of their own: a fixed number of connections on
+//! one port of an interface, each with buffers of fixed size; bytes in, bytes out.
+//!
+//! TCP itself (RFC 9293) is smoltcp's. A connection is named by a [`Stream`] from
+//! [`Listener::accept`] until its user ends it by [`Listener::close`] or [`Listener::abort`],
+//! whatever its peer does meanwhile. A peer that vanishes is noticed by keep-alives. Does not
+//! connect to others.
+
+use crate::Interface;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use drivers::hal::Instant;
+use smoltcp::iface::SocketHandle;
+use smoltcp::socket::tcp::{self, RecvError, State};
+
+/// How long a client that does not complete the opening handshake keeps a place.
+const HALF_OPEN: Duration = Duration::from_secs(2);
+/// How long a closing handshake may take.
+const FAREWELL: Duration = Duration::from_secs(5);
+/// How often a silent peer is asked whether it is there.
+const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
+/// How long a peer may leave us without an answer.
+const PATIENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(30);
+
+/// What a listener may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections at a time, those being opened and closed among them.
+    pub connections: usize,
+    /// Bytes of each that have arrived and were not read.
+    pub receive: usize,
+    /// Bytes of each that were written and not acknowledged.
+    pub transmit: usize,
+}
+
+/// Name of a connection of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stream {
+    slot: usize,
+    turn: u32,
+}
+
+/// The end of a connection, or of one direction of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// The peer has said everything, and all of it was read; or we have ended our side.
+    Finished,
+    /// The connection is gone: reset, timed out, or ended by its user.
+    Gone,
+}
+
+/// Whose a place is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// It waits for a peer; since when one is on the way.
+    Nobody(Option<Instant>),
+    /// The listener's user.
+    User,
+    /// It is being closed, since then.
+    Leaving(Instant),
+}
+
+#[derive(Debug)]
+struct Slot {
+    socket: SocketHandle,
+    owner: Owner,
+    turn: u32,
+}
+
+/// A port that is listened on.
+#[derive(Debug)]
+pub struct Listener {
+    port: u16,
+    slots: Vec<Slot>,
+}
+
+impl Listener {
+    /// Listens on `port` (not 0) of all addresses of the interface.
+    pub fn new(interface: &mut Interface, port: u16, limits: Limits) -> Self {
+        assert!(port != 0, "a port to listen on is not 0");
+        let slots = (0..limits.connections).map(|_| {
+            let buffer = |size| tcp::SocketBuffer::new(vec![0; size]);
+            let mut socket = tcp::Socket::new(buffer(limits.receive), buffer(limits.transmit));
+            socket.set_nagle_enabled(false);
+            listen(&mut socket, port);
+            let socket = interface.sockets().add(socket);
+            Slot { socket, owner: Owner::Nobody(None), turn: 0 }
+        });
+        Listener { port, slots: slots.collect() }
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The next connection that has been opened, if any. To be called after each poll of the
+    /// interface, until there is none: it also gives places that became free to new peers.
+    pub fn accept(&mut self, interface: &mut Interface, now: Instant) -> Option<Stream> {
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let socket = interface.sockets().get_mut::<tcp::Socket>(slot.socket);
+            match (slot.owner, socket.state()) {
+                (Owner::User, _) | (Owner::Nobody(_), State::Listen) => {}
+                (Owner::Nobody(_), State::Established | State::CloseWait) => {
+                    slot.owner = Owner::User;
+                    socket.set_keep_alive(Some(KEEP_ALIVE));
+                    socket.set_timeout(Some(PATIENCE));
+                    return Some(Stream { slot: index, turn: slot.turn });
+                }
+                (Owner::Nobody(since), State::SynReceived) => {
+                    let since = since.unwrap_or(now);
+                    slot.owner = Owner::Nobody(Some(since));
+                    if since + HALF_OPEN <= now {
+                        socket.abort();
+                    }
+                }
+                // The reset of one that is not wanted any more has gone out, or the peer gave up.
+                (_, State::Closed) => slot.listen(socket, self.port),
+                // All is said; to wait for stray packets of the past is not worth a place.
+                (_, State::TimeWait) => socket.abort(),
+                (Owner::Leaving(since), _) => {
+                    // What still arrives is of no interest.
+                    let _ = socket.recv(|bytes| (bytes.len(), ()));
+                    if since + FAREWELL <= now {
+                        socket.abort();
+                    }
+                }
+                (Owner::Nobody(_), _) => socket.abort(),
+            }
+        }
+        None
+    }
+
+    /// Both ends of a connection: the peer's, and our address.
+    pub fn ends(&self, interface: &mut Interface, stream: Stream) -> Option<(SocketAddr, IpAddr)> {
+        let socket = self.socket(interface, stream)?;
+        let (peer, ours) = (socket.remote_endpoint()?, socket.local_endpoint()?);
+        Some((SocketAddr::new(peer.addr.into(), peer.port), ours.addr.into()))
+    }
+
+    /// Reads what has arrived; 0 if there is nothing at present.
+    pub fn read(
+        &self,
+        interface: &mut Interface,
+        stream: Stream,
+        into: &mut [u8],
+    ) -> Result<usize, Closed> {
+        let socket = self.socket(interface, stream).ok_or(Closed::Gone)?;
+        match socket.recv_slice(into) {
+            Ok(count) => Ok(count),
+            Err(RecvError::Finished) => Err(Closed::Finished),
+            // Before the end, or without any: a reset.
+            Err(RecvError::InvalidState) => Err(Closed::Gone),
+        }
+    }
+
+    /// Writes as much as there is room for, and returns how much that was.
+    pub fn write(
+        &self,
+        interface: &mut Interface,
+        stream: Stream,
+        bytes: &[u8],
+    ) -> Result<usize, Closed> {
+        let socket = self.socket(interface, stream).ok_or(Closed::Gone)?;
+        let gone = if socket.is_open() { Closed::Finished } else { Closed::Gone };
+        socket.send_slice(bytes).map_err(|_| gone)
+    }
+
+    /// Ends our side after what was written; reading goes on.
+    pub fn finish(&self, interface: &mut Interface, stream: Stream) {
+        if let Some(socket) = self.socket(interface, stream) {
+            socket.close();
+        }
+    }
+
+    /// Gives a connection up in order: what was written still arrives.
+    pub fn close(&mut self, interface: &mut Interface, stream: Stream, now: Instant) {
+        self.finish(interface, stream);
+        self.leave(stream, now);
+    }
+
+    /// Gives a connection up by a reset.
+    pub fn abort(&mut self, interface: &mut Interface, stream: Stream, now: Instant) {
+        if let Some(socket) = self.socket(interface, stream) {
+            socket.abort();
+        }
+        self.leave(stream, now);
+    }
+
+    fn leave(&mut self, stream: Stream, now: Instant) {
+        if let Some(slot) = self.slots.get_mut(stream.slot).filter(|slot| slot.is(stream)) {
+            slot.owner = Owner::Leaving(now);
+            slot.turn = slot.turn.wrapping_add(1);
+        }
+    }
+
+    /// When [`Listener::accept`] has something to do, if nothing arrives.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let due = |slot: &Slot| match slot.owner {
+            Owner::Nobody(since) => since.map(|since| since + HALF_OPEN),
+            Owner::Leaving(since) => Some(since + FAREWELL),
+            Owner::User => None,
+        };
+        self.slots.iter().filter_map(due).min()
+    }
+
+    /// Ends everything: connections are reset, sockets given back.
+    pub fn stop(self, interface: &mut Interface) {
+        for slot in self.slots {
+            interface.sockets().remove(slot.socket);
+        }
+    }
+
+    fn socket<'a>(
+        &self,
+        interface: &'a mut Interface,
+        stream: Stream,
+    ) -> Option<&'a mut tcp::Socket<'static>> {
+        let slot = self.slots.get(stream.slot).filter(|slot| slot.is(stream))?;
+        Some(interface.sockets().get_mut(slot.socket))
+    }
+}
+
+impl Slot {
+    fn is(&self, stream: Stream) -> bool {
+        self.owner == Owner::User && self.turn == stream.turn
+    }
+
+    fn listen(&mut self, socket: &mut tcp::Socket<'_>, port: u16) {
+        socket.set_keep_alive(None);
+        socket.set_timeout(None);
+        listen(socket, port);
+        self.owner = Owner::Nobody(None);
+    }
+}
+
+fn listen(socket: &mut tcp::Socket<'_>, port: u16) {
+    socket.listen(port).expect("the socket is closed and the port is not 0");
+}

@@ -1,0 +1,124 @@
+//! The TCP listener: connections as their user sees them.
+
+use crate::client::Hosts;
+use net::tcp::{Closed, Limits, Listener, Stream};
+use smoltcp::socket::tcp::State;
+use std::time::Duration;
+
+const LIMITS: Limits = Limits { connections: 2, receive: 512, transmit: 512 };
+
+/// Lets frames go to and fro until a connection is accepted.
+fn accept(hosts: &mut Hosts, listener: &mut Listener) -> Option<Stream> {
+    for _ in 0..20 {
+        hosts.step();
+        if let Some(stream) = listener.accept(&mut hosts.interface, hosts.now) {
+            return Some(stream);
+        }
+        hosts.now = hosts.now + Duration::from_millis(10);
+    }
+    None
+}
+
+fn settle(hosts: &mut Hosts, listener: &mut Listener) {
+    for _ in 0..20 {
+        hosts.step();
+        assert_eq!(listener.accept(&mut hosts.interface, hosts.now), None);
+        hosts.now = hosts.now + Duration::from_millis(10);
+    }
+}
+
+#[test]
+fn bytes_go_both_ways_and_each_side_ends_its_own() {
+    let mut hosts = Hosts::new();
+    let mut listener = Listener::new(&mut hosts.interface, 18515, LIMITS);
+    let client = hosts.connect(18515);
+    let stream = accept(&mut hosts, &mut listener).unwrap();
+    let (peer, ours) = listener.ends(&mut hosts.interface, stream).unwrap();
+    assert_eq!((peer.ip().to_string(), ours.to_string()), ("10.0.0.2".into(), "10.0.0.1".into()));
+
+    let mut bytes = [0; 16];
+    assert_eq!(listener.read(&mut hosts.interface, stream, &mut bytes), Ok(0));
+    hosts.socket(client).send_slice(b"question").unwrap();
+    hosts.socket(client).close();
+    settle(&mut hosts, &mut listener);
+    assert_eq!(listener.read(&mut hosts.interface, stream, &mut bytes), Ok(8));
+    assert_eq!(&bytes[..8], b"question");
+    let end = listener.read(&mut hosts.interface, stream, &mut bytes);
+    assert_eq!(end, Err(Closed::Finished));
+
+    assert_eq!(listener.write(&mut hosts.interface, stream, b"answer"), Ok(6));
+    listener.finish(&mut hosts.interface, stream);
+    let late = listener.write(&mut hosts.interface, stream, b"more");
+    assert_eq!(late, Err(Closed::Finished));
+    listener.close(&mut hosts.interface, stream, hosts.now);
+    let gone = listener.write(&mut hosts.interface, stream, b"more");
+    assert_eq!(gone, Err(Closed::Gone));
+    settle(&mut hosts, &mut listener);
+    assert_eq!(hosts.socket(client).recv_slice(&mut bytes), Ok(6));
+    assert_eq!(&bytes[..6], b"answer");
+}
+
+#[test]
+fn no_more_is_taken_than_there_is_room_for() {
+    let mut hosts = Hosts::new();
+    let mut listener = Listener::new(&mut hosts.interface, 18515, LIMITS);
+    let client = hosts.connect(18515);
+    let stream = accept(&mut hosts, &mut listener).unwrap();
+    assert_eq!(listener.write(&mut hosts.interface, stream, &[7; 1000]), Ok(512));
+    hosts.socket(client).send_slice(&[8; 1000]).unwrap();
+    settle(&mut hosts, &mut listener);
+    let mut bytes = [0; 2000];
+    assert_eq!(listener.read(&mut hosts.interface, stream, &mut bytes), Ok(512));
+    settle(&mut hosts, &mut listener);
+    assert_eq!(listener.read(&mut hosts.interface, stream, &mut bytes), Ok(488));
+}
+
+#[test]
+fn places_are_given_again_and_old_names_mean_nothing() {
+    let mut hosts = Hosts::new();
+    let mut listener = Listener::new(&mut hosts.interface, 18515, LIMITS);
+    let mut before: Option<Stream> = None;
+    for round in 0..10 {
+        let client = hosts.connect(18515);
+        let stream = accept(&mut hosts, &mut listener).unwrap();
+        assert_ne!(Some(stream), before);
+        if let Some(old) = before {
+            let read = listener.read(&mut hosts.interface, old, &mut [0; 8]);
+            assert_eq!(read, Err(Closed::Gone));
+        }
+        before = Some(stream);
+        match round % 3 {
+            0 => listener.abort(&mut hosts.interface, stream, hosts.now),
+            1 => {
+                hosts.socket(client).abort();
+                settle(&mut hosts, &mut listener);
+                let read = listener.read(&mut hosts.interface, stream, &mut [0; 8]);
+                assert_eq!(read, Err(Closed::Gone));
+                listener.close(&mut hosts.interface, stream, hosts.now);
+            }
+            _ => listener.close(&mut hosts.interface, stream, hosts.now),
+        }
+        hosts.socket(client).close();
+        settle(&mut hosts, &mut listener);
+        assert!(!matches!(hosts.socket(client).state(), State::Established));
+    }
+}
+
+#[test]
+fn a_peer_that_never_says_farewell_does_not_keep_its_place() {
+    let mut hosts = Hosts::new();
+    let mut listener = Listener::new(&mut hosts.interface, 18515, LIMITS);
+    for _ in 0..2 {
+        hosts.connect(18515);
+        let stream = accept(&mut hosts, &mut listener).unwrap();
+        listener.close(&mut hosts.interface, stream, hosts.now);
+        settle(&mut hosts, &mut listener);
+    }
+    let client = hosts.connect(18515);
+    settle(&mut hosts, &mut listener);
+    assert_ne!(hosts.socket(client).state(), State::Established);
+    hosts.now = hosts.now.max(listener.poll_timeout().unwrap());
+    settle(&mut hosts, &mut listener);
+    hosts.connect(18515);
+    assert!(accept(&mut hosts, &mut listener).is_some());
+}

@@ -1,0 +1,302 @@
+//! The server's end of one measured queue pair: keeps receives posted, and sends back what a test
+//! of latency wants back.
+//!
+//! All messages of a session go to and come from the same memory, as in the tools themselves.
+
+use crate::rtrs::Context;
+use crate::verbs::{
+    AddressVector, CompletedOperation, ConnectionId, CqId, GidType, PathMtu, Payload, PdId,
+    Provider, QpId, QpInit, QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region,
+    RemoteAddress, SendOperation, SendRequest, SendWith, Status, VerbsError, WritesTaken,
+};
+use core::net::IpAddr;
+use core::time::Duration;
+use drivers::hal::{Instant, Window};
+use rand_core::RngCore;
+
+/// READs and atomics that a peer may have outstanding.
+pub const MAX_RD_ATOMIC: u8 = 16;
+/// Receives that are kept posted.
+const RECEIVES: u32 = 512;
+/// Messages of ours that are not acknowledged.
+const SENDS: u32 = 16;
+/// Completions handled at a time.
+const BATCH: usize = 128;
+/// How long a first message has to stay alone to be the first of a test of latency.
+const ALONE: Duration = Duration::from_millis(4);
+/// A test of latency has one message under way, and perhaps one whose acknowledgement was lost.
+const UNANSWERED: u32 = 3;
+
+/// What the peer's messages are answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Echo {
+    /// Nothing.
+    Nothing,
+    /// Each SEND with a SEND of the same bytes.
+    Sends,
+    /// SENDs with SENDs if they come one by one; a burst is a test of bandwidth.
+    Guess,
+    /// Each WRITE with immediate with such a WRITE of the same bytes.
+    WritesWithImmediate,
+}
+
+/// The peer's end, as it says it.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteEnd {
+    /// Number of its queue pair.
+    pub qpn: u32,
+    /// PSN of its first packet.
+    pub psn: u32,
+    /// Its address.
+    pub ip: IpAddr,
+    /// Our address that it is to know us by.
+    pub local: IpAddr,
+    /// MAC address of the next hop.
+    pub mac: [u8; 6],
+    /// Path MTU.
+    pub path_mtu: PathMtu,
+}
+
+/// What has gone through an endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Messages that took a receive, and their bytes.
+    pub received: u64,
+    pub received_bytes: u64,
+    /// Messages sent back, and their bytes.
+    pub sent: u64,
+    pub sent_bytes: u64,
+}
+
+/// One queue pair with its completion queue.
+#[derive(Debug)]
+pub struct Endpoint {
+    pub qp: QpId,
+    cq: CqId,
+    /// The connection that it belongs to, if the connection manager made it.
+    pub connection: Option<ConnectionId>,
+    /// Number of the peer's queue pair, as far as it was told.
+    pub remote_qpn: u32,
+    /// PSN of our first packet.
+    pub psn: u32,
+    /// Where the peer wants WRITEs.
+    pub remote: RemoteAddress,
+    pub echo: Echo,
+    /// Each WRITE is answered with a WRITE of the same bytes.
+    pub echo_writes: bool,
+    pub traffic: Traffic,
+    /// A message that waits for [`ALONE`] to pass: since when, and its length.
+    alone: Option<(Instant, u32)>,
+    outstanding: u32,
+    writes: WritesTaken,
+}
+
+impl Endpoint {
+    /// A queue pair in state Init, its receives posted into `memory`.
+    pub fn new<P: Provider + ?Sized>(
+        provider: &mut P,
+        pd: PdId,
+        memory: Window,
+        rng: &mut dyn RngCore,
+    ) -> Result<Self, VerbsError> {
+        let cq = provider.create_cq(RECEIVES + SENDS)?;
+        let init = QpInit {
+            kind: QpType::Rc,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            max_send_wr: SENDS,
+            max_recv_wr: RECEIVES,
+        };
+        let made = provider.create_qp(&init, rng);
+        let qp = made.inspect_err(|_| {
+            let _ = provider.destroy_cq(cq);
+        })?;
+        let endpoint = Endpoint {
+            qp,
+            cq,
+            connection: None,
+            remote_qpn: 0,
+            psn: rng.next_u32() & 0xff_ffff,
+            remote: RemoteAddress { address: 0, rkey: 0 },
+            echo: Echo::Nothing,
+            echo_writes: false,
+            traffic: Traffic::default(),
+            alone: None,
+            outstanding: 0,
+            writes: WritesTaken::default(),
+        };
+        for _ in 0..RECEIVES {
+            if let Err(error) = provider.post_recv(qp, &RecvRequest { id: 0, into: &[memory] }) {
+                endpoint.destroy(provider);
+                return Err(error);
+            }
+        }
+        Ok(endpoint)
+    }
+
+    /// Gives queue pair and completion queue back.
+    pub fn destroy<P: Provider + ?Sized>(&self, provider: &mut P) {
+        // They are ours, and nobody else uses the completion queue.
+        let _ = provider.destroy_qp(self.qp);
+        let _ = provider.destroy_cq(self.cq);
+    }
+
+    /// Connects it as the tools do without the connection manager: ACK timeout 14 (67 ms), 7
+    /// retries, for ever where the peer is not ready.
+    pub fn connect<P: Provider + ?Sized>(
+        &mut self,
+        provider: &mut P,
+        peer: &RemoteEnd,
+    ) -> Result<(), VerbsError> {
+        let address = AddressVector {
+            local: peer.local,
+            remote: peer.ip,
+            gid_type: GidType::RoceV2,
+            remote_mac: peer.mac,
+            source_port: 0xc000 | peer.qpn as u16 & 0x3fff,
+            traffic_class: 0,
+            hop_limit: 64,
+        };
+        let receive = ReadyToReceive {
+            remote_qpn: peer.qpn,
+            rq_psn: peer.psn,
+            path_mtu: peer.path_mtu,
+            address,
+            max_dest_rd_atomic: MAX_RD_ATOMIC,
+            min_rnr_timer: 12,
+        };
+        let send = ReadyToSend {
+            sq_psn: self.psn,
+            max_rd_atomic: MAX_RD_ATOMIC,
+            ack_timeout: 14,
+            retry_count: 7,
+            rnr_retry: 7,
+        };
+        self.remote_qpn = peer.qpn;
+        provider.ready_to_receive(self.qp, &receive)?;
+        provider.ready_to_send(self.qp, &send)
+    }
+
+    /// Handles what has completed; how much. An error is the end of the queue pair.
+    pub fn poll<P: Provider + ?Sized>(
+        &mut self,
+        region: &Region,
+        ctx: &mut Context<'_, P>,
+    ) -> Result<usize, VerbsError> {
+        let mut handled = 0;
+        while handled < BATCH
+            && let Some(completion) = ctx.provider.poll_cq(self.cq)
+        {
+            handled += 1;
+            if completion.status != Status::Success {
+                return Err(VerbsError::WrongState);
+            }
+            let length = match completion.operation {
+                CompletedOperation::Send => {
+                    self.outstanding = self.outstanding.saturating_sub(1);
+                    continue;
+                }
+                CompletedOperation::Recv { length, .. }
+                | CompletedOperation::RecvWriteImmediate { length, .. } => length,
+            };
+            let into = &[region.memory];
+            ctx.provider.post_recv(self.qp, &RecvRequest { id: 0, into })?;
+            self.traffic.received += 1;
+            self.traffic.received_bytes += u64::from(length);
+            match (self.echo, completion.operation) {
+                (Echo::Sends, CompletedOperation::Recv { .. }) => {
+                    self.send_back(length, region, ctx.provider)?;
+                }
+                (Echo::Guess, CompletedOperation::Recv { .. }) => {
+                    let burst = self.alone.is_some() || self.outstanding >= UNANSWERED;
+                    if burst {
+                        self.echo = Echo::Nothing;
+                        self.alone = None;
+                    } else if self.traffic.sent > 0 {
+                        self.send_back(length, region, ctx.provider)?;
+                    } else {
+                        self.alone = Some((ctx.now, length));
+                    }
+                }
+                (
+                    Echo::WritesWithImmediate,
+                    CompletedOperation::RecvWriteImmediate { immediate, .. },
+                ) => {
+                    let from = region.memory.slice(0, length as usize);
+                    self.write_back(from, Some(immediate), ctx.provider)?;
+                }
+                _ => {}
+            }
+        }
+        if let Some((since, length)) = self.alone
+            && ctx.now >= since + ALONE
+        {
+            self.alone = None;
+            self.send_back(length, region, ctx.provider)?;
+        }
+        Ok(handled + self.poll_writes(region, ctx.provider)?)
+    }
+
+    /// Looks for WRITEs that want to be answered.
+    fn poll_writes<P: Provider + ?Sized>(
+        &mut self,
+        region: &Region,
+        provider: &mut P,
+    ) -> Result<usize, VerbsError> {
+        let Some(writes) = provider.writes_taken(self.qp).filter(|w| *w != self.writes) else {
+            return Ok(0);
+        };
+        self.writes = writes;
+        if self.echo_writes {
+            let offset = usize::try_from(writes.address.wrapping_sub(region.address));
+            let offset = offset.map_err(|_| VerbsError::Invalid)?;
+            let from = region.memory.slice(offset, writes.length as usize);
+            self.write_back(from, None, provider)?;
+        }
+        Ok(1)
+    }
+
+    /// When [`Endpoint::poll`] has something to do though nothing arrives.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.alone.map(|(since, _)| since + ALONE)
+    }
+
+    fn send_back<P: Provider + ?Sized>(
+        &mut self,
+        length: u32,
+        region: &Region,
+        provider: &mut P,
+    ) -> Result<(), VerbsError> {
+        let from = region.memory.slice(0, length as usize).ok_or(VerbsError::Invalid)?;
+        let payload = Payload::Windows(core::slice::from_ref(&from));
+        self.post(SendOperation::Send { payload, with: SendWith::Nothing }, length, provider)
+    }
+
+    fn write_back<P: Provider + ?Sized>(
+        &mut self,
+        from: Option<Window>,
+        immediate: Option<u32>,
+        provider: &mut P,
+    ) -> Result<(), VerbsError> {
+        let from = from.ok_or(VerbsError::Invalid)?;
+        let payload = Payload::Windows(core::slice::from_ref(&from));
+        let write = SendOperation::Write { payload, to: self.remote, immediate };
+        self.post(write, from.len() as u32, provider)
+    }
+
+    fn post<P: Provider + ?Sized>(
+        &mut self,
+        operation: SendOperation<'_>,
+        length: u32,
+        provider: &mut P,
+    ) -> Result<(), VerbsError> {
+        let request =
+            SendRequest { id: 0, operation, signaled: true, solicited: false, datagram: None };
+        provider.post_send(self.qp, &request)?;
+        self.outstanding += 1;
+        self.traffic.sent += 1;
+        self.traffic.sent_bytes += u64::from(length);
+        Ok(())
+    }
+}
