@@ -8,8 +8,6 @@ const X2APIC_ENABLED: u64 = 1 << 10;
 /// The page that the boot stub maps uncached and one to one.
 const PAGE: usize = 0xfee0_0000;
 
-/// End of interrupt.
-pub const EOI: u32 = 0x0b;
 /// Timer entry of the local vector table.
 pub const LVT_TIMER: u32 = 0x32;
 /// Start of the timer's countdown.

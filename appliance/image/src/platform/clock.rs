@@ -23,7 +23,7 @@ impl Clock {
     #[inline]
     pub fn now(&self) -> Instant {
         let ticks = tsc().wrapping_sub(self.start);
-        Instant::from_nanos((u128::from(ticks) * u128::from(self.scale) >> 32) as u64)
+        Instant::from_nanos(((u128::from(ticks) * u128::from(self.scale)) >> 32) as u64)
     }
 
     /// The TSC at a moment.

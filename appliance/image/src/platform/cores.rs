@@ -35,8 +35,11 @@ pub fn check(clock: &Clock) -> Result<(), String> {
     paging::core_heeds().map_err(|why| fault(0, why))?;
     for core in 1..count() {
         let (answer, answers) = mpsc::sync_channel(1);
-        // The receiver waits, so that sending cannot fail; if it gave up, nobody wants to know.
-        spawn_on(core, Box::new(move || drop(answer.try_send(paging::core_heeds()))));
+        let work = move || {
+            // The receiver waits, so that sending cannot fail; if it gave up, nobody wants to know.
+            let _ = answer.try_send(paging::core_heeds());
+        };
+        spawn_on(core, Box::new(work));
         let deadline = clock.now() + PATIENCE;
         loop {
             match answers.try_recv() {

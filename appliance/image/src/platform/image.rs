@@ -32,11 +32,11 @@ pub struct Segment {
 /// is read-only after relocation is part of a data segment).
 pub fn segments() -> Vec<Segment> {
     unsafe extern "C" {
-        /// The ELF header, defined by the linker; it is loaded with the first segment.
-        static __ehdr_start: [u8; 64];
+        /// The ELF header, defined by the linker; it is loaded with the first segment, and nobody
+        /// writes it.
+        safe static __ehdr_start: [u8; 64];
     }
-    // SAFETY: the linker puts a header of 64 bytes there, and nobody writes it.
-    let header = unsafe { &*(&raw const __ehdr_start) };
+    let header = &__ehdr_start;
     let count = usize::from(u16::from_le_bytes([header[56], header[57]]));
     let first = (&raw const __ehdr_start).cast::<u8>().wrapping_add(u64_at(header, 32) as usize);
     // SAFETY: the program headers are loaded with the first segment as well; nobody writes them.

@@ -49,8 +49,6 @@ pub struct Bringup {
     pub pci: ConfigSpace,
     /// Where a machine without PCI has its virtio devices.
     pub virtio_slots: Vec<Slot>,
-    /// How the image was entered, and what memory there is.
-    pub boot: &'static BootInfo,
     /// Cores, the first included.
     pub cores: usize,
     /// How memory is protected.
@@ -92,7 +90,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, String> {
     });
     let virtio_slots = virtio_slots::find(acpi.as_ref(), boot.command_line());
     let machine = Pc { clock, timer, uart, acpi, started };
-    Ok(Bringup { machine, devices, pci, virtio_slots, boot, cores: cores::count(), protection })
+    Ok(Bringup { machine, devices, pci, virtio_slots, cores: cores::count(), protection })
 }
 
 /// All DMA memory, which the stub kept from the kernel.

@@ -161,7 +161,7 @@ fn split(address: u64, arena: &mut Arena) -> Option<()> {
         let table = arena.alloc(PAGE as usize, PAGE as usize)?.as_ptr().cast::<Table>().as_ptr();
         let flags = *entry & !FRAME & !LARGE;
         for i in 0..512 {
-            (*table)[i] = (*entry & FRAME) + i as u64 * PAGE | flags;
+            (*table)[i] = ((*entry & FRAME) + i as u64 * PAGE) | flags;
         }
         *entry = table as u64 | PRESENT | WRITABLE;
     }

@@ -1,15 +1,13 @@
 //! Ending the machine, and starting it anew.
 //!
 //! A test sees how it ended: with `-device isa-debug-exit,iobase=0xf4,iosize=4` QEMU exits with
-//! `(code + 16) * 2 + 1`, where code is one of those below: 33 is a regular power-off, 35 a panic,
+//! `(code + 16) * 2 + 1`, where code is 0 or one of those below: 33 is a regular power-off, 35 a panic,
 //! 37 a refusal to start, 39 memory that is not protected, 97 + 2 * vector a CPU exception (125 is a page
 //! fault). Exit code 1 is a panic of the kernel.
 
 use boot::acpi::Tables;
 use x86_64::instructions::port::Port;
 
-/// Everything went well.
-pub const GOOD: u8 = 0;
 /// The appliance panicked.
 pub const PANIC: u8 = 1;
 /// The machine lacks something that the appliance needs. (The boot stub uses it as well.)

@@ -66,7 +66,7 @@ extern "C" fn isthmus_stub(magic: u32, information: u32) -> ! {
     let (image_start, image_end) = handover::image();
     boot.memory.keep(image_start, image_end);
     let asked = boot.command_line().split_ascii_whitespace();
-    let bytes = asked.filter_map(|w| w.strip_prefix("isthmus.memory.arena=")).last();
+    let bytes = asked.filter_map(|w| w.strip_prefix("isthmus.memory.arena=")).next_back();
     let bytes = bytes.map(|b| b.trim_matches('"')).and_then(crate::parse_size);
     match boot.memory.keep_arena(&ArenaRequest { bytes, image_end }) {
         Some(arena) => boot.arena = arena,
