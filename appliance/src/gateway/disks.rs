@@ -72,6 +72,9 @@ impl Disk for SharedDisk {
     fn capacity_changed(&mut self) -> bool {
         self.0.borrow_mut().capacity_changed()
     }
+    fn pending(&self) -> bool {
+        self.0.borrow().pending()
+    }
     fn interrupts(&self) -> u64 {
         self.0.borrow().interrupts()
     }

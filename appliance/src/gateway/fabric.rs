@@ -80,9 +80,10 @@ impl State {
         [provider, server, services].into_iter().flatten().min()
     }
 
-    /// Hands the provider's packets to their ports, as many as there is room for.
-    pub fn transmit_fabric(&mut self, now: Instant) {
-        let Some(fabric) = &mut self.fabric else { return };
+    /// Hands the provider's packets to their ports, as many as there is room for; how many.
+    pub fn transmit_fabric(&mut self, now: Instant) -> usize {
+        let Some(fabric) = &mut self.fabric else { return 0 };
+        let mut sent = 0;
         for (i, (slot, next)) in self.ports.iter_mut().zip(&mut fabric.outgoing).enumerate() {
             while next.waiting || fabric.roce.poll_transmit(i, now, &mut next.tx) {
                 let packet = next.tx.packet();
@@ -90,9 +91,11 @@ impl State {
                 if next.waiting {
                     break;
                 }
+                sent += 1;
                 self.capture.sent(i, &packet, now);
             }
         }
+        sent
     }
 
     /// Tells the provider of the addresses that a port has now.

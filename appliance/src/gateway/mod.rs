@@ -42,6 +42,8 @@ pub struct Gateway {
     machine: Box<dyn Machine>,
     console: Console,
     console_due: Instant,
+    /// The console had nothing to do, and nothing has happened since that it might tell of.
+    console_quiet: bool,
     networks: Vec<Network>,
     syslog: Syslog,
     state: State,
@@ -74,10 +76,12 @@ impl Gateway {
         counters.work(Stage::Control, controlled + told);
         counters.work(Stage::Transmit, sent);
         let worked = received + completed + served + controlled + sent > 0;
+        self.console_quiet &= !worked;
         if now < self.console_due {
             return worked;
         }
         let typed = pump(&mut self.console, &mut *self.machine, &mut self.state);
+        self.console_quiet = !typed;
         self.console_due = if typed { now } else { now + CONSOLE_INTERVAL };
         self.state.pace.counters.work(Stage::Console, usize::from(typed));
         match self.state.end {
@@ -87,40 +91,34 @@ impl Gateway {
         }
     }
 
-    /// Sleeps until an interrupt or the next deadline, unless there is work on the way there;
-    /// whether there was.
+    /// Sleeps until an interrupt or the next deadline, unless there is something to do; then deals
+    /// with what there is. Whether there was work.
     fn halt(&mut self) -> bool {
         self.state.set_interrupts(true);
+        // What came before interrupts were on raises none, but is pending.
         let seen = self.state.interrupts();
-        // What came before interrupts were on raises none; nor does the serial port outside of halts.
-        self.console_due = Instant::ZERO;
-        let worked = self.round(self.machine.now());
-        let mut woken = false;
-        if !worked {
-            let mut deadline = self.deadline();
-            if !self.state.devices_wake() || self.console.is_busy() {
-                let nap = self.machine.now() + NAP;
-                deadline = Some(deadline.map_or(nap, |d| d.min(nap)));
-            }
-            let before = self.machine.now();
-            if deadline.is_none_or(|d| d > before) {
-                let state = &self.state;
-                self.machine.halt_until(deadline, &mut || state.interrupts() == seen);
-                let now = self.machine.now();
-                self.state.pace.halted(now);
-                woken = self.state.interrupts() != seen;
-                // It is looked at before the next halt in any case.
-                self.console_due = if woken { now + CONSOLE_INTERVAL } else { now };
+        let now = self.machine.now();
+        let deadline = self.deadline(now);
+        if !self.state.devices_pending() && deadline.is_none_or(|d| d > now) {
+            let state = &self.state;
+            self.machine.halt_until(deadline, &mut || state.interrupts() == seen);
+            let now = self.machine.now();
+            self.state.pace.halted(now);
+            // Without a device's interrupt or a deadline it was the serial port.
+            if self.state.interrupts() == seen && deadline.is_none_or(|d| now < d) {
+                self.console_due = now;
             }
         }
         self.state.set_interrupts(false);
-        // What woke it is dealt with before anything else, above all before the next halt.
-        if woken { self.round(self.machine.now()) } else { worked }
+        self.round(self.machine.now())
     }
 
     /// When there is something to do though nothing arrives.
-    fn deadline(&self) -> Option<Instant> {
+    fn deadline(&self, now: Instant) -> Option<Instant> {
         let networks = self.networks.iter().filter_map(Network::poll_timeout).min();
-        [networks, self.state.poll_timeout()].into_iter().flatten().min()
+        let nap = !self.state.devices_wake() || self.console.is_busy();
+        let nap = nap.then_some(now + NAP);
+        let console = (!self.console_quiet).then_some(self.console_due);
+        [networks, self.state.poll_timeout(), nap, console].into_iter().flatten().min()
     }
 }

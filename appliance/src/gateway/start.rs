@@ -126,10 +126,10 @@ impl Gateway {
                 .inspect_err(|why| log::error!("roce.services: the fabric refused: {why:?}"))
                 .ok()
         });
-        if let (Some(fabric), Some(_)) = (&fabric, &services)
-            && let Some(network) = networks.get_mut(fabric.port)
-        {
-            network.front = Some(Front::new(&mut network.interface));
+        if services.is_some() {
+            for network in &mut networks {
+                network.front = Some(Front::new(&mut network.interface));
+            }
         }
         let quiet = Duration::from_micros(config.system.idle_after_us.into());
         let epoch = machine.unix_seconds().saturating_mul(1_000_000_000);
@@ -167,6 +167,7 @@ impl Gateway {
             machine,
             console,
             console_due: Instant::ZERO,
+            console_quiet: false,
             networks,
             syslog: Syslog::default(),
             state,

@@ -86,9 +86,15 @@ pub(super) struct State {
 impl State {
     /// Interrupts that devices have raised so far.
     pub fn interrupts(&self) -> u64 {
-        let ports = self.ports.iter().map(|slot| slot.port.counters().interrupts);
+        let ports = self.ports.iter().map(|slot| slot.port.interrupts());
         let disks = self.disks.iter().map(|slot| slot.disk.interrupts());
         ports.chain(disks).sum()
+    }
+
+    /// Whether a device has something that was not taken yet.
+    pub fn devices_pending(&self) -> bool {
+        self.ports.iter().any(|slot| slot.port.pending())
+            || self.disks.iter().any(|slot| slot.disk.pending())
     }
 
     /// Whether every device can end a halt.

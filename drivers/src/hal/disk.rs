@@ -130,6 +130,10 @@ pub trait Disk {
     fn capacity_changed(&mut self) -> bool {
         false
     }
+    /// Whether something may have completed that was not polled yet.
+    fn pending(&self) -> bool {
+        true
+    }
     /// Interrupts that the device raised.
     fn interrupts(&self) -> u64;
 }

@@ -88,11 +88,17 @@ pub trait Port {
     /// Tells the device of what was queued and recycled.
     fn flush(&mut self);
     /// Asks for an interrupt at the next received frame, before the loop halts (true), or for
-    /// none, while it polls (false). After `true`, poll once more before halting.
+    /// none, while it polls (false). After `true`, look at [`Port::pending`] before halting.
     fn set_interrupts(&mut self, wanted: bool);
+    /// Whether something has arrived that was not received yet.
+    fn pending(&self) -> bool;
     /// Whether it can raise interrupts at all. If not, a loop that halts must look again by timer.
     fn wakes(&self) -> bool {
         true
+    }
+    /// Interrupts that the device raised so far.
+    fn interrupts(&self) -> u64 {
+        self.counters().interrupts
     }
     /// What was counted so far.
     fn counters(&self) -> PortCounters;

@@ -130,6 +130,11 @@ impl Ring {
         self.size
     }
 
+    /// Whether the device has given something back that was not taken yet.
+    pub fn pending(&self) -> bool {
+        !self.dead && self.used.load16(INDEX) != self.taken
+    }
+
     /// Chains that the device has.
     pub fn outstanding(&self) -> u16 {
         self.outstanding

@@ -36,6 +36,9 @@ impl Port for Collector {
     }
     fn flush(&mut self) {}
     fn set_interrupts(&mut self, _: bool) {}
+    fn pending(&self) -> bool {
+        false
+    }
     fn counters(&self) -> PortCounters {
         PortCounters::default()
     }

@@ -102,6 +102,9 @@ impl Port for DgramPort {
 
     fn set_interrupts(&mut self, _wanted: bool) {}
 
+    fn pending(&self) -> bool {
+        true
+    }
     fn counters(&self) -> PortCounters {
         self.counters
     }

@@ -321,6 +321,10 @@ impl Disk for Block {
         }
     }
 
+    fn pending(&self) -> bool {
+        self.ring.pending()
+    }
+
     fn interrupts(&self) -> u64 {
         self.transport.interrupts()
     }

@@ -168,6 +168,14 @@ impl Port for Net {
         self.receiver.set_interrupts(wanted);
     }
 
+    fn pending(&self) -> bool {
+        self.receiver.pending()
+    }
+
+    fn interrupts(&self) -> u64 {
+        self.transport.interrupts()
+    }
+
     fn wakes(&self) -> bool {
         self.transport.wakes()
     }

@@ -104,6 +104,10 @@ impl Receiver {
         self.ring.publish()
     }
 
+    pub fn pending(&self) -> bool {
+        self.ring.pending()
+    }
+
     pub fn set_interrupts(&mut self, wanted: bool) {
         self.ring.set_interrupts(wanted);
     }
