@@ -13,8 +13,8 @@ use anyhow::{Context as _, Result, anyhow};
 use drivers::hal::{Arena, Instant, Packet, Port};
 use launch::qemu::Nic;
 use net::{Addressing, Class, Interface};
-use rand::SeedableRng;
 use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use rdma::rnbd::server::{Export, Server};
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
 use rdma::rtrs::server::Config;
@@ -46,11 +46,14 @@ pub struct Setup {
     pub storage: Config,
     /// Size of the volume `ram0` in bytes.
     pub volume: usize,
+    /// One of how many frames to the guest is lost; 0 for none. (Frames from the guest are never lost:
+    /// rdma_rxe as a requester does not survive that with several requests in flight.)
+    pub loss: u32,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { mtu: 1500, storage: Config::default(), volume: 64 << 20 }
+        Setup { mtu: 1500, storage: Config::default(), volume: 64 << 20, loss: 0 }
     }
 }
 
@@ -109,6 +112,7 @@ struct World {
     rng: StdRng,
     tx: TxBuffer,
     tx_waits: bool,
+    loss: u32,
     report: Vec<String>,
 }
 
@@ -152,6 +156,7 @@ impl World {
             rng,
             tx: TxBuffer::new(),
             tx_waits: false,
+            loss: setup.loss,
             report: Vec::new(),
         })
     }
@@ -209,7 +214,8 @@ impl World {
             if !self.tx_waits && !self.roce.poll_transmit(0, now, &mut self.tx) {
                 break;
             }
-            self.tx_waits = self.port.transmit(&self.tx.packet()).is_err();
+            let lost = self.loss > 0 && self.rng.random_ratio(1, self.loss);
+            self.tx_waits = !lost && self.port.transmit(&self.tx.packet()).is_err();
             if self.tx_waits {
                 break;
             }

@@ -63,15 +63,9 @@ pub struct Site {
 impl Site {
     /// Boots both, the appliance with `words` on its command line.
     pub fn boot(mtu: u16, words: &str) -> Result<Site> {
-        Site::boot_with(mtu, words, |spec| spec)
-    }
-
-    /// As [`Site::boot`], with more devices for the appliance.
-    pub fn boot_with(mtu: u16, words: &str, more: impl FnOnce(Spec) -> Spec) -> Result<Site> {
         let wire = Wire::new()?;
         let (first, second) = wire.datagrams();
-        let spec = gateway_spec(mtu, words)?.nic(first).first_mac(1);
-        let mut gateway = more(spec).start()?;
+        let mut gateway = gateway_spec(mtu, words)?.nic(first).first_mac(1).start()?;
         gateway.wait_ready()?;
         let client = client(second, mtu)?;
         Ok(Site { gateway, client, _wire: wire })
@@ -79,7 +73,7 @@ impl Site {
 }
 
 /// The machine of the appliance, without its network interface.
-fn gateway_spec(mtu: u16, words: &str) -> Result<Spec> {
+pub fn gateway_spec(mtu: u16, words: &str) -> Result<Spec> {
     let image = std::env::var_os("ISTHMUS_IMAGE");
     let image = image.context("ISTHMUS_IMAGE is not set: run ./isthmus test")?;
     let net = format!("isthmus.net.0.address=10.0.0.1/24,fd00::1/64 isthmus.net.0.mtu={mtu}");
@@ -88,8 +82,13 @@ fn gateway_spec(mtu: u16, words: &str) -> Result<Spec> {
 
 /// Boots a guest with soft-RoCE, 10.0.0.2 (fd00::2), on `nic`, where 10.0.0.1 (fd00::1) answers.
 pub fn client(nic: Nic, mtu: u16) -> Result<Guest> {
-    let spec = system()?.spec("client", &["10.0.0.2/24,fd00::2/64"], mtu);
-    let mut guest = Guest::start("client", spec.nic(nic).first_mac(2))?;
+    client_of(mtu, |spec| spec.nic(nic))
+}
+
+/// As [`client`], on a machine with `more`.
+pub fn client_of(mtu: u16, more: impl FnOnce(Spec) -> Spec) -> Result<Guest> {
+    let spec = system()?.spec("client", &["10.0.0.2/24,fd00::2/64"], mtu).first_mac(2);
+    let mut guest = Guest::start("client", more(spec))?;
     guest.wait_up()?;
     guest.soft_roce()?;
     meet(&mut guest)?;

@@ -1,7 +1,10 @@
 //! Stock Linux's rnbd-client against the image.
+use std::time::Duration;
+
 use anyhow::{Context, Result};
-use interop_tests::{Site, storage, unmap};
-use launch::guest::Guest;
+use interop_tests::{Site, client_of, gateway_spec, map, storage, unmap};
+use launch::guest::{Guest, Wire};
+use launch::qemu::Disk;
 
 /// Tells a story to a guest that has the appliance's default volume before it.
 fn tell(mtu: u16, words: &str, story: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
@@ -56,4 +59,69 @@ fn access_modes_are_linux_s() -> Result<()> {
 #[test]
 fn flushes_and_discards() -> Result<()> {
     tell_mapped(1500, "", storage::flushes_and_discards)
+}
+
+#[test]
+fn a_client_with_two_cpus_uses_both() -> Result<()> {
+    let wire = Wire::new()?;
+    let (first, second) = wire.datagrams();
+    let mut gateway = gateway_spec(1500, "")?.nic(first).first_mac(1).start()?;
+    gateway.wait_ready()?;
+    let mut guest = client_of(1500, |spec| spec.nic(second).cpus(2))?;
+    storage::map_ram0(&mut guest)?;
+    guest.sh("[ $(rdma resource show qp | grep -c 'type RC') = 3 ]")?;
+    guest.sh("for cpu in 0 1; do taskset $((1 << cpu)) dd if=/dev/rnbd0 of=/dev/null bs=4k count=100 iflag=direct; done")?;
+    storage::fio_verifies(&mut guest, 8, 16)?;
+    unmap(&mut guest, 0)
+}
+
+#[test]
+fn an_idle_session_lives_on_heartbeats() -> Result<()> {
+    tell_mapped(1500, "", |guest| {
+        std::thread::sleep(Duration::from_secs(45));
+        guest.sh("[ \"$(cat /sys/class/rtrs-client/s1/paths/*/state)\" = connected ]")?;
+        guest.sh("[ $(cut -d' ' -f1 /sys/class/rtrs-client/s1/paths/*/stats/reconnects) = 0 ]")?;
+        guest.sh("dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct")?;
+        Ok(())
+    })
+}
+
+/// The power goes while the client writes; when it is back, so is the client, and what was synced is there.
+#[test]
+fn flushed_data_survives_a_power_cut() -> Result<()> {
+    let disk = tempfile::NamedTempFile::new()?;
+    disk.as_file().set_len(128 << 20)?;
+    let wire = Wire::new()?;
+    let (first, second) = wire.datagrams();
+    let words = "isthmus.volume.0.name=disk0 isthmus.volume.0.disk=0";
+    let spec = gateway_spec(1500, words)?.nic(first).first_mac(1).disk(Disk::new(disk.path()));
+    let mut gateway = spec.clone().start()?;
+    gateway.wait_ready()?;
+    let mut guest = client_of(1500, |spec| spec.nic(second))?;
+    guest.sh("modprobe -a rnbd-client ext4")?;
+    map(&mut guest, "s1", storage::PATH, "disk0", "")?;
+    guest.sh("mkfs.ext4 -q -E lazy_itable_init=0 /dev/rnbd0 && mount -t ext4 /dev/rnbd0 /mnt")?;
+    guest.sh("dd if=/dev/urandom of=/mnt/kept bs=1M count=8 && sync")?;
+    guest.sh("sha256sum </mnt/kept >/tmp/sum")?;
+    guest.sh(
+        "while :; do dd if=/dev/urandom of=/mnt/other bs=64k count=64 conv=fsync; done >/dev/null 2>&1 &
+         echo $! >/tmp/writer",
+    )?;
+    std::thread::sleep(Duration::from_secs(2));
+    drop(gateway);
+    let mut gateway = spec.start()?;
+    gateway.wait_ready()?;
+    // Linux notices after its heartbeats, and tries again every 30 s.
+    let back = "cat /sys/block/rnbd0/rnbd/state /sys/class/rtrs-client/s1/paths/*/state | tr '\\n' ' ' \
+                | grep -q 'open connected'";
+    guest.wait_until(back, Duration::from_secs(150))?;
+    guest.sh("kill $(cat /tmp/writer); sleep 1; umount -f /mnt 2>/dev/null; umount -l /mnt 2>/dev/null; sleep 1")?;
+    guest.sh("set -e
+         echo 3 >/proc/sys/vm/drop_caches
+         fsck.ext4 -p /dev/rnbd0 || [ $? = 1 ]
+         fsck.ext4 -f -n /dev/rnbd0
+         mount -t ext4 /dev/rnbd0 /mnt
+         sha256sum </mnt/kept | cmp - /tmp/sum
+         umount /mnt")?;
+    unmap(&mut guest, 0)
 }
