@@ -152,11 +152,25 @@ impl<D: Disk> Volume for DiskVolume<D> {
     }
 
     fn poll(&mut self) -> Option<Completion> {
+        let mut stepped = false;
+        let end = self.go_on(&mut stepped);
+        // The caller tells the disk of what it submits itself; of further steps it knows nothing.
+        if stepped {
+            self.disk.flush_queue();
+        }
+        end
+    }
+}
+
+impl<D: Disk> DiskVolume<D> {
+    /// Lets requests take their next steps until one ends; notes whether any did.
+    fn go_on(&mut self, stepped: &mut bool) -> Option<Completion> {
         while let Some(&slot) = self.stalled.front() {
             match self.step(slot) {
                 Err(SubmitError::Full) => break,
                 Ok(()) => {
                     self.stalled.pop_front();
+                    *stepped = true;
                 }
                 Err(error) => {
                     self.stalled.pop_front();
@@ -169,7 +183,10 @@ impl<D: Disk> Volume for DiskVolume<D> {
             let Some(Some(request)) = self.in_flight.get_mut(slot as usize) else { continue };
             let ended = match done.result {
                 Ok(()) if Self::advance(request) => match self.step(slot) {
-                    Ok(()) => continue,
+                    Ok(()) => {
+                        *stepped = true;
+                        continue;
+                    }
                     Err(SubmitError::Full) => {
                         self.stalled.push_back(slot);
                         continue;

@@ -12,6 +12,8 @@ pub struct ModelDisk {
     pub durable: Vec<u8>,
     depth: usize,
     queue: VecDeque<hal::Request>,
+    /// How many of the queue it was told of; it does not work on the others.
+    told: usize,
     /// Requests that start there fail.
     pub bad_sector: Option<u64>,
 }
@@ -31,7 +33,15 @@ impl ModelDisk {
         };
         let cache = arena.alloc(64 * 512, 512).unwrap();
         let durable = alloc::vec![0; 64 * 512];
-        ModelDisk { geometry, cache, durable, depth, queue: VecDeque::new(), bad_sector: None }
+        ModelDisk {
+            geometry,
+            cache,
+            durable,
+            depth,
+            queue: VecDeque::new(),
+            told: 0,
+            bad_sector: None,
+        }
     }
 }
 
@@ -50,9 +60,12 @@ impl Disk for ModelDisk {
         self.queue.push_back(*request);
         Ok(())
     }
-    fn flush_queue(&mut self) {}
+    fn flush_queue(&mut self) {
+        self.told = self.queue.len();
+    }
     fn poll(&mut self) -> Option<hal::Completion> {
-        let request = self.queue.pop_back()?;
+        self.told = self.told.checked_sub(1)?;
+        let request = self.queue.remove(self.told)?;
         let at = request.sector as usize * 512;
         let bad = self.bad_sector == Some(request.sector);
         match request.operation {

@@ -24,7 +24,9 @@ impl Disk for Shared {
     fn submit(&mut self, request: &hal::Request) -> Result<(), SubmitError> {
         self.0.borrow_mut().submit(request)
     }
-    fn flush_queue(&mut self) {}
+    fn flush_queue(&mut self) {
+        self.0.borrow_mut().flush_queue();
+    }
     fn poll(&mut self) -> Option<hal::Completion> {
         self.0.borrow_mut().poll()
     }
