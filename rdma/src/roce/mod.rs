@@ -80,7 +80,12 @@ impl Roce {
     /// A provider on `port`, which is number 0. Numbers that peers see begin at random.
     pub fn new(port: PortConfig, limits: Limits, rng: &mut dyn RngCore) -> Self {
         let icrc = Icrc::new();
-        let limits = Limits { qps: limits.qps.clamp(1, slots::MAX), ..limits };
+        let limits = Limits {
+            qps: limits.qps.clamp(1, slots::MAX),
+            // Half of all PSNs is what the specification allows; a quarter is plenty.
+            unacknowledged: limits.unacknowledged.clamp(1, 1 << 22),
+            ..limits
+        };
         let qpn_slots = limits.qps.next_power_of_two() as u32 - 1;
         Roce {
             emitter: Emitter::new(icrc),

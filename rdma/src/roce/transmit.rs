@@ -111,13 +111,13 @@ impl Emitter {
         if let Some(place) = tx.head.get_mut(template.len()..).and_then(|h| h.first_chunk_mut()) {
             Bth { pad: pad as u8, ..bth }.emit(place);
         }
-        if let Some(place) = tx.head.get_mut(front..head_len) {
-            place.copy_from_slice(extended);
-        }
 
         let mut parts = [Part::Bytes(&[]); 2 + MAX_SGE];
         let mut count = 0;
         if !extended.is_empty() {
+            if let Some(place) = tx.head.get_mut(front..head_len) {
+                place.copy_from_slice(extended);
+            }
             parts[0] = Part::Bytes(extended);
             count = 1;
         }
@@ -149,10 +149,8 @@ impl Emitter {
         let parts = parts.get(..count).unwrap_or_default();
         let icrc = self.icrc.compute(template.network(), headers, parts);
         tx.head_len = head_len;
-        tx.trailer = [0; 8];
+        // The pad is zero; the ICRC is stored with its least significant byte first.
+        tx.trailer = (u64::from(u32::from_le_bytes(icrc)) << (8 * pad)).to_le_bytes();
         tx.trailer_len = pad + icrc::LEN;
-        if let Some(place) = tx.trailer.get_mut(pad..pad + icrc::LEN) {
-            place.copy_from_slice(&icrc);
-        }
     }
 }

@@ -122,7 +122,7 @@ impl Requester {
         let after = self.next.plus(packets);
         self.since_ack_request += 1;
         let ack_request = ends
-            || self.since_ack_request >= window.div_ceil(4)
+            || 4 * self.since_ack_request >= window
             || after.since(self.unacknowledged) >= window;
         let bth = Bth {
             opcode,
