@@ -79,6 +79,12 @@ fn without_entropy_it_refuses_and_says_why() -> Result<()> {
 }
 
 #[test]
+fn virtio_rng_is_a_source_of_entropy() -> Result<()> {
+    boot(spec()?.cpu("qemu64,-rdrand,-rdseed").extra(["-device", "virtio-rng-pci"]))?;
+    Ok(())
+}
+
+#[test]
 fn it_boots_under_kvm_where_that_works() -> Result<()> {
     if accelerator(&image()?) == Accelerator::Tcg {
         return skip("boot under KVM", "KVM does not work on this machine");
