@@ -152,13 +152,17 @@ impl<D: Disk> Volume for DiskVolume<D> {
     }
 
     fn poll(&mut self) -> Option<Completion> {
-        let mut stepped = false;
-        let end = self.go_on(&mut stepped);
-        // The caller tells the disk of what it submits itself; of further steps it knows nothing.
-        if stepped {
-            self.disk.flush_queue();
+        loop {
+            let mut stepped = false;
+            let end = self.go_on(&mut stepped);
+            // The caller tells the disk of what it submits itself; of further steps it knows nothing.
+            if stepped {
+                self.disk.flush_queue();
+            }
+            if end.is_some() || !stepped {
+                return end;
+            }
         }
-        end
     }
 }
 
