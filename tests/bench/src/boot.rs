@@ -73,14 +73,19 @@ fn boot_instructions(plugin: &Plugin) -> Result<f64> {
     })
 }
 
-/// Seconds from the start of QEMU to the prompt.
+/// Seconds from the start of QEMU to the prompt: the fastest of five, since other work on this machine
+/// only makes it slower.
 fn boot_seconds() -> Result<f64> {
-    median(5, "timing the boot", || {
+    let step = progress::step("timing the boot");
+    let mut fastest = f64::INFINITY;
+    for _ in 0..5 {
         let disk = NamedTempFile::new()?;
         let mut vm = machine(Nic::user(), &disk)?.start()?;
         vm.wait_ready()?;
-        Ok(vm.age().as_secs_f64())
-    })
+        fastest = fastest.min(vm.age().as_secs_f64());
+    }
+    step.done("5 runs");
+    Ok((fastest * 1000.0).round() / 1000.0)
 }
 
 /// Instructions for one UDP echo, the whole way from the halted loop and back to it.
