@@ -70,6 +70,7 @@ const SUITES: &[Suite] = &[
     boot_suite("matrix", Needs::Formats),
     interop_suite("guests", Needs::Guests),
     interop_suite("engines", Needs::Guests),
+    interop_suite("adversity", Needs::Guests),
     interop_suite("storage", Needs::ImageAndGuests),
 ];
 

@@ -1,4 +1,6 @@
-//! A volume in DMA memory. Reads lend its memory out, so that it is sent from where it lies.
+//! A volume in DMA memory. Reads lend its memory out, so that it is sent from where it lies. A write
+//! that overtakes such a read shows in it, sector by sector, as it may on any disk; if it comes just
+//! between a packet's checksum and its way out, the peer drops the packet and gets it again.
 
 use super::{Completion, Operation, Request, Submitted, Volume, VolumeError, check};
 use alloc::vec::Vec;

@@ -31,7 +31,9 @@ const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 /// The engines, running on a thread of their own; they stop when this is dropped.
 pub struct Engines {
+    setup: Setup,
     stop: Arc<AtomicBool>,
+    mute: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<Vec<String>>>>,
     ours: PathBuf,
     theirs: PathBuf,
@@ -39,6 +41,7 @@ pub struct Engines {
 }
 
 /// What the engines are set up with.
+#[derive(Clone, Copy)]
 pub struct Setup {
     /// Ethernet MTU.
     pub mtu: usize,
@@ -62,19 +65,49 @@ impl Engines {
     pub fn start(setup: Setup) -> Result<Engines> {
         let directory = tempfile::Builder::new().prefix("isthmus-engines-").tempdir()?;
         let (ours, theirs) = (directory.path().join("ours"), directory.path().join("theirs"));
-        let port = DgramPort::new(&ours, &theirs, MAC, setup.mtu)?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopping = Arc::clone(&stop);
+        let mut engines = Engines {
+            setup,
+            stop: Arc::default(),
+            mute: Arc::default(),
+            thread: None,
+            ours,
+            theirs,
+            _directory: directory,
+        };
+        engines.run()?;
+        Ok(engines)
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let port = DgramPort::new(&self.ours, &self.theirs, MAC, self.setup.mtu)?;
+        let setup = self.setup;
+        let (stop, mute) = (Arc::clone(&self.stop), Arc::clone(&self.mute));
         let thread = std::thread::spawn(move || {
             let mut world = World::new(port, &setup)?;
-            while !stopping.load(Ordering::Relaxed) {
-                world.round();
+            while !stop.load(Ordering::Relaxed) {
+                world.round(mute.load(Ordering::Relaxed));
             }
             world.report.push(format!("{:?}", world.roce.counters()));
             world.report.push(format!("{} sessions of tools", world.tools.sessions()));
             Ok(world.report)
         });
-        Ok(Engines { stop, thread: Some(thread), ours, theirs, _directory: directory })
+        self.thread = Some(thread);
+        Ok(())
+    }
+
+    /// Whether every frame is lost from now on, both ways.
+    pub fn mute(&self, mute: bool) {
+        self.mute.store(mute, Ordering::Relaxed);
+    }
+
+    /// Ends the engines without a word to the guest, and starts them anew with nothing remembered.
+    pub fn restart(&mut self) -> Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().context("not running")?;
+        thread.join().map_err(|_| anyhow!("the engines panicked"))??;
+        std::fs::remove_file(&self.ours)?;
+        self.stop.store(false, Ordering::Relaxed);
+        self.run()
     }
 
     /// The interface of the guest at the other end.
@@ -161,12 +194,16 @@ impl World {
         })
     }
 
-    fn round(&mut self) {
+    fn round(&mut self, mute: bool) {
         let now = Instant::from_nanos(self.start.elapsed().as_nanos() as u64);
         let mut worked = false;
         for _ in 0..64 {
             let Some(frame) = self.port.receive() else { break };
             worked = true;
+            if mute {
+                self.port.recycle(frame);
+                continue;
+            }
             let bytes = self.port.bytes(&frame);
             match net::classify(bytes) {
                 Class::Roce => drop(self.roce.handle_frame(0, bytes, now)),
@@ -202,19 +239,19 @@ impl World {
         if self.roce.poll_timeout().is_some_and(|deadline| deadline <= now) {
             self.roce.handle_timeout(now);
         }
-        worked |= self.transmit(now);
+        worked |= self.transmit(now, mute);
         if !worked {
             self.port.wait(Duration::from_millis(1));
         }
     }
 
-    fn transmit(&mut self, now: Instant) -> bool {
+    fn transmit(&mut self, now: Instant, mute: bool) -> bool {
         let mut worked = false;
         for _ in 0..64 {
             if !self.tx_waits && !self.roce.poll_transmit(0, now, &mut self.tx) {
                 break;
             }
-            let lost = self.loss > 0 && self.rng.random_ratio(1, self.loss);
+            let lost = mute || self.loss > 0 && self.rng.random_ratio(1, self.loss);
             self.tx_waits = !lost && self.port.transmit(&self.tx.packet()).is_err();
             if self.tx_waits {
                 break;

@@ -21,6 +21,11 @@ use work::{Operation, Work};
 /// Longest message in bytes; its PSNs stay far from half of their space at any path MTU.
 pub const MAX_MESSAGE: usize = 1 << 30;
 
+/// Repetitions after 1/16, 1/8, 1/4 and 1/2 of the ACK timeout, before those that count as retries.
+/// A peer that misses our last packet need not be still for half a second (Linux's timeout): what it
+/// sent itself would time out meanwhile, and Linux's soft-RoCE does not survive that.
+const PROBES: u8 = 4;
+
 /// Pauses of RNR NAKs in units of 10 microseconds, by code (vol. 1, table 45).
 const RNR_PAUSE: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
@@ -60,6 +65,8 @@ pub struct Requester {
     timeout: Duration,
     retry_count: u8,
     retries_left: u8,
+    /// Early repetitions since something was acknowledged.
+    probes: u8,
     rnr_retry: u8,
     rnr_left: u8,
     /// Whether it went back and nothing was acknowledged since.
@@ -85,6 +92,7 @@ impl Requester {
             timeout: Duration::ZERO,
             retry_count: 0,
             retries_left: 0,
+            probes: 0,
             rnr_retry: 0,
             rnr_left: 0,
             recovering: false,
@@ -159,8 +167,9 @@ impl Requester {
     }
 
     fn arm(&mut self, now: Instant) {
-        self.retransmit_at = (self.timeout > Duration::ZERO && self.sent != self.unacknowledged)
-            .then(|| now + self.timeout);
+        let wait = self.timeout / (1 << (PROBES - self.probes));
+        self.retransmit_at =
+            (self.timeout > Duration::ZERO && self.sent != self.unacknowledged).then(|| now + wait);
     }
 
     /// Takes everything before `psn` as acknowledged, but for requests that wait for another
@@ -205,6 +214,7 @@ impl Requester {
     /// Something was acknowledged.
     fn progress(&mut self, now: Instant) {
         self.recovering = false;
+        self.probes = 0;
         self.retries_left = self.retry_count;
         self.rnr_left = self.rnr_retry;
         if self.next.is_before(self.unacknowledged) {
@@ -399,7 +409,13 @@ impl Requester {
         }
         if self.retransmit_at.is_some_and(|at| at <= env.now) {
             env.counters.timeouts += 1;
-            return self.retry(env);
+            if self.probes == PROBES {
+                return self.retry(env);
+            }
+            self.probes += 1;
+            self.go_back(env);
+            self.retransmit_at = None;
+            self.arm(env.now);
         }
         Outcome::Taken
     }

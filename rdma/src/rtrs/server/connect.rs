@@ -21,6 +21,10 @@ const SERVICE_DEPTH: u32 = 64;
 /// Most sends outstanding on an I/O connection; answers beyond them are parked.
 const MAX_SENDS: u32 = 256;
 
+/// Largest I/O that is offered, however large the chunks are. Linux clients cut larger ones to the
+/// 128 pages that they can register, and then fail to register just 128.
+const MAX_IO: u32 = 127 * 4096;
+
 /// Why a connection is refused, for the client and for the log.
 type Refusal = (Errno, &'static str);
 
@@ -248,10 +252,12 @@ impl Server {
         let qp = ctx.provider.create_qp(&init, ctx.rng).map_err(no_resources)?;
         let entry = self.connections.vacant_entry();
         let key = entry.key();
+        // The client takes the sum of both for the size of a chunk.
+        let max_io_size = (session.chunk_size - MAX_HEADER).min(MAX_IO);
         let response = ConnectResponse::Accepted {
             queue_depth: session.queue_depth,
-            max_io_size: session.chunk_size - MAX_HEADER,
-            max_header: MAX_HEADER,
+            max_io_size,
+            max_header: session.chunk_size - max_io_size,
             new_rkey: self.config.always_invalidate,
         };
         let parameters = ConnectionParameters {

@@ -1,7 +1,7 @@
 //! What the server tells its user.
 
 use crate::rtrs::{Errno, Name};
-use crate::verbs::Status;
+use crate::verbs::{Status, VerbsError};
 use core::fmt;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -103,6 +103,17 @@ pub enum CloseReason {
     Protocol(&'static str),
     /// This side had no memory or keys left.
     Resources,
+}
+
+impl From<VerbsError> for CloseReason {
+    /// Why a verb was refused that this side always may call.
+    fn from(error: VerbsError) -> Self {
+        match error {
+            // The queue pair failed, and its flushed work requests have not been polled yet.
+            VerbsError::WrongState => CloseReason::Transport(Status::Flushed),
+            _ => CloseReason::Resources,
+        }
+    }
 }
 
 impl fmt::Display for CloseReason {

@@ -160,6 +160,6 @@ impl Server {
             solicited: false,
             datagram: None,
         };
-        ctx.provider.post_send(connection.qp, &request).map_err(|_| CloseReason::Resources)
+        ctx.provider.post_send(connection.qp, &request).map_err(CloseReason::from)
     }
 }

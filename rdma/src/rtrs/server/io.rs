@@ -38,8 +38,8 @@ impl Server {
         }
         path.heartbeat.heard();
         let id = WorkId::receive(key).to_bits();
-        if ctx.provider.post_recv(connection.qp, &RecvRequest { id, into: &[] }).is_err() {
-            self.close_path(path_key, CloseReason::Resources, ctx);
+        if let Err(error) = ctx.provider.post_recv(connection.qp, &RecvRequest { id, into: &[] }) {
+            self.close_path(path_key, error.into(), ctx);
             return None;
         }
         let done = match Immediate::parse(immediate) {
@@ -238,7 +238,7 @@ impl Server {
                 connection.parked = Some((id.chunk, id.chunk));
                 path.stats.parked += 1;
             }
-            Err(_) => self.close_path(id.path as usize, CloseReason::Resources, ctx),
+            Err(error) => self.close_path(id.path as usize, error.into(), ctx),
         }
     }
 
@@ -252,8 +252,8 @@ impl Server {
             match post_answer(key, connection, first, slot, self.config.always_invalidate, ctx) {
                 Ok(true) => slot.state = SlotState::Idle,
                 Ok(false) => return,
-                Err(_) => {
-                    self.close_path(path_key, CloseReason::Resources, ctx);
+                Err(error) => {
+                    self.close_path(path_key, error.into(), ctx);
                     return;
                 }
             }
