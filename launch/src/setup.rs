@@ -15,7 +15,7 @@ pub enum Purpose {
     Run,
     /// Packing it into disk and ISO images.
     Images,
-    /// The boot tests: firmware for the matrix, network namespaces.
+    /// The boot tests: firmware for the matrix.
     Test,
     /// Making Linux guests: building kernel modules, unpacking others.
     Guest,
@@ -27,7 +27,7 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Build, &["gcc", "libc6-dev", "lld", "llvm"]),
     (Purpose::Run, &["qemu-system-x86"]),
     (Purpose::Images, &["grub-common", "grub-pc-bin", "qemu-utils", "xorriso"]),
-    (Purpose::Test, &["iproute2", "ovmf"]),
+    (Purpose::Test, &["ovmf"]),
     (Purpose::Guest, &["gcc-12", "kmod", "libelf1", "make", "xz-utils"]),
     (Purpose::Count, &["valgrind"]),
 ];
