@@ -7,9 +7,9 @@ use super::sges::MAX_SGE;
 use super::transmit::MAX_INLINE;
 use super::{Roce, slots};
 use crate::verbs::{
-    Access, AsyncEvent, Completion, CqId, DeviceAttributes, MrId, PathMtu, PdId, Provider, QpId,
-    QpInit, QpState, QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region, RemoteAddress,
-    SendRequest, VerbsError, WritesTaken,
+    Access, AsyncEvent, Completion, CqId, DeviceAttributes, MrId, OneSided, PathMtu, PdId,
+    Provider, QpId, QpInit, QpState, QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region,
+    RemoteAddress, SendRequest, VerbsError,
 };
 use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
@@ -237,8 +237,8 @@ impl Provider for Roce {
         found.receives.post(request)
     }
 
-    fn writes_taken(&self, qp: QpId) -> Option<WritesTaken> {
-        self.qps.get(qp.0).map(|qp| qp.responder.writes())
+    fn one_sided(&self, qp: QpId) -> Option<OneSided> {
+        self.qps.get(qp.0).map(|qp| qp.responder.one_sided())
     }
 
     fn poll_event(&mut self) -> Option<AsyncEvent> {

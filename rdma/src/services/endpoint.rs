@@ -3,11 +3,12 @@
 //!
 //! All messages of a session go to and come from the same memory, as in the tools themselves.
 
+use super::write_latency::{PAGE, Write, WriteLatency};
 use crate::rtrs::Context;
 use crate::verbs::{
-    AddressVector, CompletedOperation, ConnectionId, CqId, GidType, PathMtu, Payload, PdId,
-    Provider, QpId, QpInit, QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region,
-    RemoteAddress, SendOperation, SendRequest, SendWith, Status, VerbsError, WritesTaken,
+    AddressVector, CompletedOperation, ConnectionId, CqId, GidType, OneSided, PathMtu, Payload,
+    PdId, Provider, QpId, QpInit, QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region,
+    RemoteAddress, SendOperation, SendRequest, SendWith, Status, VerbsError,
 };
 use core::net::IpAddr;
 use core::time::Duration;
@@ -24,6 +25,8 @@ const SENDS: u32 = 16;
 const BATCH: usize = 128;
 /// How long a first message has to stay alone to be the first of a test of latency.
 const ALONE: Duration = Duration::from_millis(4);
+/// And so much longer for each KiB of it, which the next takes to arrive.
+const ALONE_PER_KIB: Duration = Duration::from_micros(200);
 /// A test of latency has one message under way, and perhaps one whose acknowledgement was lost.
 const UNANSWERED: u32 = 3;
 
@@ -68,6 +71,11 @@ pub struct Traffic {
     pub sent_bytes: u64,
 }
 
+/// How long a first message of so many bytes has to stay alone.
+fn alone(length: u32) -> Duration {
+    ALONE + ALONE_PER_KIB * (length >> 10)
+}
+
 /// One queue pair with its completion queue.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -82,13 +90,14 @@ pub struct Endpoint {
     /// Where the peer wants WRITEs.
     pub remote: RemoteAddress,
     pub echo: Echo,
-    /// Each WRITE is answered with a WRITE of the same bytes.
-    pub echo_writes: bool,
+    /// It takes part in a test of the latency of WRITE.
+    write_latency: Option<WriteLatency>,
     pub traffic: Traffic,
     /// A message that waits for [`ALONE`] to pass: since when, and its length.
     alone: Option<(Instant, u32)>,
     outstanding: u32,
-    writes: WritesTaken,
+    /// WRITEs that were seen.
+    writes: u32,
 }
 
 impl Endpoint {
@@ -120,11 +129,11 @@ impl Endpoint {
             psn: rng.next_u32() & 0xff_ffff,
             remote: RemoteAddress { address: 0, rkey: 0 },
             echo: Echo::Nothing,
-            echo_writes: false,
+            write_latency: None,
             traffic: Traffic::default(),
             alone: None,
             outstanding: 0,
-            writes: WritesTaken::default(),
+            writes: 0,
         };
         for _ in 0..RECEIVES {
             if let Err(error) = provider.post_recv(qp, &RecvRequest { id: 0, into: &[memory] }) {
@@ -230,36 +239,80 @@ impl Endpoint {
             }
         }
         if let Some((since, length)) = self.alone
-            && ctx.now >= since + ALONE
+            && ctx.now >= since + alone(length)
         {
             self.alone = None;
             self.send_back(length, region, ctx.provider)?;
         }
-        Ok(handled + self.poll_writes(region, ctx.provider)?)
+        Ok(handled + self.poll_writes(region, ctx)?)
     }
 
-    /// Looks for WRITEs that want to be answered.
+    /// The peer may be waiting for us to begin a test of the latency of WRITE.
+    pub fn expect_write_latency<P: Provider + ?Sized>(&mut self, ctx: &Context<'_, P>) {
+        let untouched = ctx.provider.one_sided(self.qp) == Some(OneSided::default());
+        if untouched {
+            self.write_latency = Some(WriteLatency::new(ctx.now));
+        }
+    }
+
+    /// Goes on with a test of the latency of WRITE.
     fn poll_writes<P: Provider + ?Sized>(
         &mut self,
         region: &Region,
-        provider: &mut P,
+        ctx: &mut Context<'_, P>,
     ) -> Result<usize, VerbsError> {
-        let Some(writes) = provider.writes_taken(self.qp).filter(|w| *w != self.writes) else {
+        let Some(mut test) = self.write_latency.take() else { return Ok(0) };
+        let Some(one_sided) = ctx.provider.one_sided(self.qp) else { return Ok(0) };
+        if one_sided.packets > 0 && !test.has_begun() {
             return Ok(0);
-        };
-        self.writes = writes;
-        if self.echo_writes {
-            let offset = usize::try_from(writes.address.wrapping_sub(region.address));
-            let offset = offset.map_err(|_| VerbsError::Invalid)?;
-            let from = region.memory.slice(offset, writes.length as usize);
-            self.write_back(from, None, provider)?;
         }
-        Ok(1)
+        let mut handled = 0;
+        while self.outstanding < SENDS
+            && let Some(write) = test.poll(ctx.now)
+        {
+            handled += 1;
+            match write {
+                Write::Page => {
+                    // Only the largest messages reach the end of the region.
+                    let end = region.memory.len().checked_sub(PAGE);
+                    let page = end.and_then(|end| region.memory.slice(end, PAGE));
+                    page.ok_or(VerbsError::Invalid)?.fill(1);
+                    self.write_back(page, None, ctx.provider)?;
+                }
+                Write::One(offset) => {
+                    let address = self.remote.address.wrapping_add(offset);
+                    let to = RemoteAddress { address, ..self.remote };
+                    let payload = Payload::Inline(&[1]);
+                    let one = SendOperation::Write { payload, to, immediate: None };
+                    self.post(one, 1, ctx.provider)?;
+                }
+            }
+        }
+        if one_sided.writes != self.writes {
+            self.writes = one_sided.writes;
+            test.answered(one_sided.length);
+            let offset = usize::try_from(one_sided.address.wrapping_sub(region.address));
+            let offset = offset.map_err(|_| VerbsError::Invalid)?;
+            let from = region.memory.slice(offset, one_sided.length as usize);
+            // The number of the next round is in the last byte.
+            let last = (one_sided.length as usize).checked_sub(1);
+            let (Some(window), Some(last)) = (from, last) else { return Err(VerbsError::Invalid) };
+            let mut round = [0];
+            let read = window.read(last, &mut round);
+            let round = round.map(|round| round.wrapping_add(1));
+            let noted = read.and_then(|()| window.write(last, &round));
+            noted.map_err(|_| VerbsError::Invalid)?;
+            self.write_back(from, None, ctx.provider)?;
+            handled += 1;
+        }
+        self.write_latency = Some(test);
+        Ok(handled)
     }
 
     /// When [`Endpoint::poll`] has something to do though nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.alone.map(|(since, _)| since + ALONE)
+        let search = self.write_latency.as_ref().and_then(WriteLatency::poll_timeout);
+        self.alone.map(|(since, length)| since + alone(length)).into_iter().chain(search).min()
     }
 
     fn send_back<P: Provider + ?Sized>(

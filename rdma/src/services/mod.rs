@@ -16,6 +16,7 @@ pub mod rping;
 mod session;
 
 pub mod tools;
+mod write_latency;
 
 use core::net::IpAddr;
 use drivers::hal::Instant;

@@ -7,9 +7,10 @@
 //! are text of 108 bytes, over a queue pair (`-R`) a struct of 56, numbers big-endian.
 //!
 //! Nobody says which test it is. READ and WRITE need no help of ours, but for `ib_write_lat`, which
-//! wants its WRITEs back; it shakes hands once more than `ib_write_bw`. `ib_send_lat` wants its
-//! SENDs back, and is told from `ib_send_bw` by what arrives ([`Echo::Guess`]). Reliable
-//! connections only; both directions at once (`-b`) are not served.
+//! shakes hands once more than `ib_write_bw` and then waits for us to begin (`write_latency`; sizes
+//! above 4096 must be powers of two). `ib_send_lat` wants its SENDs back, and is told from
+//! `ib_send_bw` by what arrives ([`Echo::Guess`]). Reliable connections only, messages to 8 MiB;
+//! both directions at once (`-b`) are not served.
 
 use super::endpoint::{Echo, MAX_RD_ATOMIC};
 use super::session::{Bench, Peer, Progress, Refused};
@@ -255,10 +256,8 @@ impl Talk {
         // Tests of latency have one queue pair. What was found out by its traffic stays.
         match (pairs, self.keys) {
             (1, 1) => endpoint.echo = Echo::Guess,
-            (1, LATENCY_KEYS) => {
-                let writes = ctx.provider.writes_taken(endpoint.qp);
-                endpoint.echo_writes = writes.is_some_and(|writes| writes.count == 0);
-            }
+            // Tests of READ are told by what they have outstanding, others by their traffic.
+            (1, LATENCY_KEYS) if key.out_reads <= 1 => endpoint.expect_write_latency(ctx),
             _ => {}
         }
         if pairs > 1 {

@@ -1,6 +1,7 @@
 //! The server of `ibv_rc_pingpong`, perftest and qperf: sessions, and what belongs to which.
 
 use super::channel::Channel;
+use super::endpoint::MAX_RD_ATOMIC;
 use super::perftest::{self, Framing};
 use super::session::{INPUT, Session};
 use super::{Neighbours, qperf};
@@ -216,7 +217,7 @@ impl Server {
     ) -> Result<(), VerbsError> {
         let id = self.open(perftest::PORT, peer, local, ctx).ok_or(VerbsError::NoRoom)?;
         let Some(place) = self.find(id) else { return Err(VerbsError::NoRoom) };
-        match Channel::accept(connection, parameters, place.session.bench.pd, ctx) {
+        match Channel::accept(connection, &agreed(parameters), place.session.bench.pd, ctx) {
             Ok(channel) => {
                 place.channel = Some(channel);
                 Ok(())
@@ -258,6 +259,15 @@ impl Server {
     }
 }
 
+/// What we agree to of what a peer offers: tests of READ offer all that their device has.
+fn agreed(offered: &ConnectionParameters) -> ConnectionParameters {
+    ConnectionParameters {
+        responder_resources: offered.responder_resources.min(MAX_RD_ATOMIC),
+        initiator_depth: offered.initiator_depth.min(MAX_RD_ATOMIC),
+        ..*offered
+    }
+}
+
 impl Place {
     fn has(&self, connection: ConnectionId) -> bool {
         let channel = self.channel.as_ref().is_some_and(|c| c.connection == connection);
@@ -277,6 +287,7 @@ impl Place {
         let qp = endpoint.qp;
         // qperf has one queue pair; perftest says when it has them all.
         bench.expects_connections &= self.port == perftest::PORT;
+        let parameters = &agreed(parameters);
         ctx.provider.accept(connection, qp, parameters, &[], ctx.now).inspect_err(|_| {
             if let Some(endpoint) = bench.endpoints.pop() {
                 endpoint.destroy(ctx.provider);

@@ -130,9 +130,9 @@ pub trait Provider {
     /// Posts a receive work request.
     fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError>;
 
-    /// The WRITEs that the peer has completed here; None where only the peer knows, as with
+    /// The requests that the peer has done here; None where only the peer knows, as with
     /// hardware, whose users have to look at the memory.
-    fn writes_taken(&self, _qp: QpId) -> Option<WritesTaken> {
+    fn one_sided(&self, _qp: QpId) -> Option<OneSided> {
         None
     }
 

@@ -288,12 +288,14 @@ pub enum Status {
     RnrRetryExceeded,
 }
 
-/// The WRITEs without immediate that a queue pair has taken from its peer.
+/// What a queue pair's peer has done of which the queue pair's user gets no completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WritesTaken {
-    /// How many messages, modulo 2^32.
-    pub count: u32,
-    /// Where the last began, in the numbering of its region.
+pub struct OneSided {
+    /// PSNs of requests of any kind, modulo 2^32.
+    pub packets: u32,
+    /// WRITEs without immediate, modulo 2^32.
+    pub writes: u32,
+    /// Where the last WRITE began, in the numbering of its region.
     pub address: u64,
     /// Its bytes.
     pub length: u32,

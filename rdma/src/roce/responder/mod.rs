@@ -16,7 +16,7 @@ use crate::roce::wire::extended::{AtomicEth, Nak, Reth, Syndrome};
 use crate::roce::wire::get32;
 use crate::roce::wire::opcode::{Class, Opcode};
 use crate::verbs::{
-    Access, CompletedOperation, Completion, RemoteAddress, SendWith, Status, WritesTaken,
+    Access, CompletedOperation, Completion, OneSided, RemoteAddress, SendWith, Status,
 };
 use alloc::collections::VecDeque;
 use answers::{Answer, Resource};
@@ -95,7 +95,7 @@ pub struct Responder {
     max_resources: usize,
     /// How many of them have packets due.
     resources_due: usize,
-    writes: WritesTaken,
+    one_sided: OneSided,
 }
 
 impl Responder {
@@ -111,13 +111,13 @@ impl Responder {
             resources: VecDeque::new(),
             max_resources: 0,
             resources_due: 0,
-            writes: WritesTaken::default(),
+            one_sided: OneSided::default(),
         }
     }
 
-    /// The WRITEs without immediate that have completed.
-    pub fn writes(&self) -> WritesTaken {
-        self.writes
+    /// What was taken, and of the WRITEs without immediate the last.
+    pub fn one_sided(&self) -> OneSided {
+        self.one_sided
     }
 
     /// Ready to receive.
@@ -184,6 +184,7 @@ impl Responder {
         match done {
             Ok(packets) => {
                 self.expected = self.expected.plus(packets);
+                self.one_sided.packets = self.one_sided.packets.wrapping_add(packets);
                 if request.bth.opcode.ends() {
                     self.messages = self.messages.plus(1);
                 }
@@ -319,8 +320,8 @@ impl Responder {
             complete(receive.id, operation, identity, env);
         } else {
             let address = to.address.wrapping_sub((total - left) as u64);
-            self.writes =
-                WritesTaken { count: self.writes.count.wrapping_add(1), address, length: total };
+            let writes = self.one_sided.writes.wrapping_add(1);
+            self.one_sided = OneSided { writes, address, length: total, ..self.one_sided };
         }
         Ok(1)
     }

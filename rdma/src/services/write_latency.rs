@@ -1,0 +1,140 @@
+//! The server's part in `ib_write_lat` (perftest, `run_iter_lat_write`): each side waits for the
+//! last byte of its memory to become the number of the round, and answers by a WRITE of the same
+//! size. The server begins, and has to find out the size, which nobody has told it.
+//!
+//! The peer's memory holds at least its cycle buffer, a page: a page full of ones begins every
+//! test up to that size. A larger message is looked for at powers of two, upwards and with time to
+//! react between, because what lies beyond its end is not ours to touch. With `--all` sizes go from
+//! 2 to 8 MiB in memory for all of them, so that the ones can be laid out in advance.
+
+use core::time::Duration;
+use drivers::hal::Instant;
+
+/// The page of ones.
+pub const PAGE: usize = 4096;
+/// How long a peer is silent that waits for us to begin; those of other tests are not.
+const SILENCE: Duration = Duration::from_millis(500);
+/// How long the peer may take to see that it is its turn.
+const REACTION: Duration = Duration::from_millis(250);
+/// The largest size is 2 to the power of this.
+const LARGEST: u32 = 23;
+
+/// What is to be written into the peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// A page of ones, at the beginning of the memory.
+    Page,
+    /// A one, so many bytes from the beginning.
+    One(u64),
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteLatency {
+    /// When the test begins.
+    begin: Option<Instant>,
+    /// Power of two of the size that is looked for next, and when; before the first answer.
+    search: Option<(u32, Instant)>,
+    /// Ones that are still to be laid out: power of two of the next size.
+    layout: Option<u32>,
+    /// Size of the last message.
+    size: u32,
+}
+
+impl WriteLatency {
+    /// All is said, and the peer is silent since `now`.
+    pub fn new(now: Instant) -> Self {
+        WriteLatency { begin: Some(now), search: None, layout: None, size: 0 }
+    }
+
+    /// Whether anything was written.
+    pub const fn has_begun(&self) -> bool {
+        self.begin.is_none()
+    }
+
+    /// A message of so many bytes has arrived.
+    pub fn answered(&mut self, size: u32) {
+        self.search = None;
+        // Only `--all` changes the size.
+        if (self.size, size) == (2, 4) {
+            self.layout = Some(PAGE.ilog2() + 1);
+        }
+        self.size = size;
+    }
+
+    /// The next write that is due.
+    pub fn poll(&mut self, now: Instant) -> Option<Write> {
+        if self.begin.is_some_and(|since| since + SILENCE <= now) {
+            self.begin = None;
+            self.search = Some((PAGE.ilog2() + 1, now + REACTION));
+            return Some(Write::Page);
+        }
+        let power = match (self.search, self.layout) {
+            (Some((power, due)), _) if due <= now => {
+                self.search = (power < LARGEST).then_some((power + 1, now + REACTION));
+                power
+            }
+            (None, Some(power)) => {
+                self.layout = (power < LARGEST).then_some(power + 1);
+                power
+            }
+            _ => return None,
+        };
+        Some(Write::One((1 << power) - 1))
+    }
+
+    /// When a write is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.begin.map(|since| since + SILENCE).or(self.search.map(|(_, due)| due))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn a_large_size_is_looked_for_upwards_until_it_answers() {
+        let mut now = Instant::from_nanos(1);
+        let mut test = WriteLatency::new(now);
+        assert_eq!(test.poll(now), None);
+        now = test.poll_timeout().unwrap();
+        assert_eq!(test.poll(now), Some(Write::Page));
+        for power in 13..=16 {
+            now = test.poll_timeout().unwrap();
+            assert_eq!(test.poll(now), Some(Write::One((1 << power) - 1)));
+            assert_eq!(test.poll(now), None);
+        }
+        test.answered(65536);
+        assert_eq!((test.poll_timeout(), test.poll(now + REACTION * 2)), (None, None));
+    }
+
+    #[test]
+    fn the_search_ends_at_8_mib() {
+        let mut now = Instant::from_nanos(1);
+        let mut test = WriteLatency::new(now);
+        let mut found = Vec::new();
+        while let Some(due) = test.poll_timeout() {
+            now = due;
+            found.extend(test.poll(now));
+        }
+        assert_eq!(found.last(), Some(&Write::One((8 << 20) - 1)));
+        assert_eq!(found.len(), 12);
+    }
+
+    #[test]
+    fn all_sizes_are_laid_out_when_the_size_changes() {
+        let mut test = WriteLatency::new(Instant::from_nanos(1));
+        let now = test.poll_timeout().unwrap();
+        assert_eq!(test.poll(now), Some(Write::Page));
+        for _ in 0..3 {
+            test.answered(2);
+            assert_eq!(test.poll(now), None);
+        }
+        test.answered(4);
+        let all: Vec<Write> = core::iter::from_fn(|| test.poll(now)).collect();
+        assert_eq!(all.len(), 11);
+        assert_eq!(all[0], Write::One(8191));
+    }
+}
