@@ -71,6 +71,7 @@ const SUITES: &[Suite] = &[
     interop_suite("guests", Needs::Guests),
     interop_suite("engines", Needs::Guests),
     interop_suite("adversity", Needs::Guests),
+    interop_suite("services", Needs::Guests),
     interop_suite("storage", Needs::ImageAndGuests),
 ];
 
