@@ -93,8 +93,6 @@ section! {
         queue_depth: u16 [2, 4096] = 512;
         /// Bytes per request in flight, a power of two.
         chunk_size: Size [8 << 10, 8 << 20] = Size(128 << 10);
-        /// How many times over the memory for requests may be promised to sessions.
-        oversubscribe: u8 [1, 255] = 1;
     }
 }
 
