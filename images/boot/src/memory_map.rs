@@ -148,15 +148,19 @@ impl MemoryMap {
         let best = self.ram().max_by_key(|r| usable(r).len()).copied()?;
         let room = usable(&best);
         let rest = self.total() - best.len();
-        let for_kernel =
-            if best.start < request.image_end || rest < KERNEL_SHARE + request.image_end {
-                KERNEL_SHARE
-            } else {
-                0
-            };
+        let beside_image = best.start < request.image_end;
+        let heap = match self.total() {
+            0..SMALL_MACHINE => KERNEL_SHARE,
+            large => (large / 8).clamp(SMALLEST_HEAP, LARGEST_HEAP),
+        };
+        let for_kernel = if beside_image || rest < KERNEL_SHARE + request.image_end {
+            if request.bytes.is_some() { KERNEL_SHARE } else { heap }
+        } else {
+            0
+        };
         let wanted = request.bytes.unwrap_or_else(|| match self.total() {
             0..SMALL_MACHINE => SMALLEST_ARENA,
-            large => large - (large / 8).clamp(SMALLEST_HEAP, LARGEST_HEAP),
+            large => large - heap,
         });
         let most = room.len().saturating_sub(for_kernel);
         let size = wanted.min(most) & !(LARGE_PAGE - 1);
@@ -165,7 +169,20 @@ impl MemoryMap {
         }
         let arena = Region { start: room.end - size, ..room };
         self.keep(arena.start, arena.end);
+        if beside_image {
+            self.withhold_above_4g();
+        }
         Some(arena)
+    }
+
+    /// Where the arena leaves little below 4 GiB, the kernel would use that up for its heap, and then
+    /// take frames for page tables from above, which it has not mapped yet.
+    fn withhold_above_4g(&mut self) {
+        for region in &mut self.regions[..self.len] {
+            if region.kind == Kind::RAM && region.start >= 4 << 30 {
+                region.kind = Kind::UNUSED;
+            }
+        }
     }
 
     /// Takes `pages` pages out of the highest RAM below 4 GiB, for page tables.
@@ -247,6 +264,15 @@ mod tests {
         assert_eq!(arena.end, 10 << 30);
         assert!(arena.len() >> 20 >= 4090, "{arena:?}");
         assert!(map.total() >= 512 << 20);
+    }
+
+    #[test]
+    fn an_arena_below_4_gib_leaves_the_kernel_no_memory_above() {
+        let mut map = machine(3 << 30, 1 << 30);
+        let arena = arena(&mut map, None).unwrap();
+        assert_eq!(arena.end, 3 << 30);
+        assert!(map.ram().all(|r| r.end <= 4 << 30), "{map:?}");
+        assert!(map.total() >= 500 << 20);
     }
 
     #[test]
