@@ -148,12 +148,12 @@ impl MemoryMap {
         let best = self.ram().max_by_key(|r| usable(r).len()).copied()?;
         let room = usable(&best);
         let rest = self.total() - best.len();
-        let beside_image = best.start < request.image_end;
+        let low = best.start < 4 << 30;
         let heap = match self.total() {
             0..SMALL_MACHINE => KERNEL_SHARE,
             large => (large / 8).clamp(SMALLEST_HEAP, LARGEST_HEAP),
         };
-        let for_kernel = if beside_image || rest < KERNEL_SHARE + request.image_end {
+        let for_kernel = if low || rest < KERNEL_SHARE + request.image_end {
             if request.bytes.is_some() { KERNEL_SHARE } else { heap }
         } else {
             0
@@ -169,7 +169,7 @@ impl MemoryMap {
         }
         let arena = Region { start: room.end - size, ..room };
         self.keep(arena.start, arena.end);
-        if beside_image {
+        if low {
             self.withhold_above_4g();
         }
         Some(arena)
@@ -269,6 +269,7 @@ mod tests {
     #[test]
     fn an_arena_below_4_gib_leaves_the_kernel_no_memory_above() {
         let mut map = machine(3 << 30, 1 << 30);
+        map.keep(2 << 20, IMAGE_END);
         let arena = arena(&mut map, None).unwrap();
         assert_eq!(arena.end, 3 << 30);
         assert!(map.ram().all(|r| r.end <= 4 << 30), "{map:?}");
