@@ -141,7 +141,8 @@ fn run(suite: &Suite, case: &str, environment: &[(&str, PathBuf)]) -> Result<Out
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(workspace::root()).arg("test");
     match suite.target {
-        None => cargo.arg("--no-fail-fast"),
+        // There are no examples in documentation; rustdoc may be another toolchain's.
+        None => cargo.args(["--no-fail-fast", "--lib", "--bins", "--tests"]),
         Some((package, target)) => {
             cargo.args(["--profile", "host", "-p", package, "--test", target])
         }
