@@ -18,10 +18,10 @@ use crate::{command, guest, image, workspace};
 /// Options of `./isthmus test`.
 #[derive(Args)]
 pub struct Options {
-    /// The suites to run (all when none is named)
+    /// The suites to run (when none is named, all but the long ones)
     #[arg(value_parser = SUITES.iter().map(|suite| suite.name).collect::<Vec<_>>())]
     suites: Vec<String>,
-    /// The whole matrix of machines, not a covering choice
+    /// The whole matrix of machines, not a covering choice; the longest paste; the long suites
     #[arg(long)]
     full: bool,
     /// Run only the cases whose name contains this
@@ -35,6 +35,8 @@ struct Suite {
     /// The package and its test target; none for the unit tests of every crate.
     target: Option<(&'static str, &'static str)>,
     needs: Needs,
+    /// Minutes of waiting for Linux's timers, or of measuring tools: run when named, or with `--full`.
+    long: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -60,7 +62,7 @@ impl Needs {
 }
 
 const SUITES: &[Suite] = &[
-    Suite { name: "unit", target: None, needs: Needs::Nothing },
+    Suite { name: "unit", target: None, needs: Needs::Nothing, long: false },
     boot_suite("boot", Needs::Image),
     boot_suite("console", Needs::Image),
     boot_suite("net", Needs::Image),
@@ -70,8 +72,8 @@ const SUITES: &[Suite] = &[
     boot_suite("matrix", Needs::Formats),
     interop_suite("guests", Needs::Guests),
     interop_suite("engines", Needs::Guests),
-    interop_suite("adversity", Needs::Guests),
-    interop_suite("services", Needs::Guests),
+    Suite { long: true, ..interop_suite("adversity", Needs::Guests) },
+    Suite { long: true, ..interop_suite("services", Needs::Guests) },
     interop_suite("storage", Needs::ImageAndGuests),
 ];
 
@@ -80,11 +82,11 @@ const FORMATS: &[(&str, Format)] =
     &[("ISTHMUS_ISO", Format::Iso), ("ISTHMUS_RAW", Format::Raw), ("ISTHMUS_QCOW2", Format::Qcow2)];
 
 const fn boot_suite(name: &'static str, needs: Needs) -> Suite {
-    Suite { name, target: Some(("boot-tests", name)), needs }
+    Suite { name, target: Some(("boot-tests", name)), needs, long: false }
 }
 
 const fn interop_suite(name: &'static str, needs: Needs) -> Suite {
-    Suite { name, target: Some(("interop-tests", name)), needs }
+    Suite { name, target: Some(("interop-tests", name)), needs, long: false }
 }
 
 /// What came out of a suite.
@@ -97,7 +99,8 @@ struct Outcome {
 /// Runs the suites asked for. An error when a case failed or a suite could not run.
 pub fn test(options: &Options) -> Result<()> {
     let asked = |suite: &&Suite| {
-        options.suites.is_empty() || options.suites.iter().any(|name| name == suite.name)
+        let by_default = options.suites.is_empty() && (options.full || !suite.long);
+        by_default || options.suites.iter().any(|name| name == suite.name)
     };
     let suites: Vec<&Suite> = SUITES.iter().filter(asked).collect();
     let directory = workspace::target().join("test");
@@ -111,7 +114,9 @@ pub fn test(options: &Options) -> Result<()> {
     }
     if suites.iter().any(|suite| suite.needs.image()) {
         setup::install(&[Purpose::Build, Purpose::Run, Purpose::Test])?;
-        let image = build::build(&build::Options::default())?;
+        // The image for uhyve is loaded as uhyve does it when it is built.
+        let uhyve = suites.iter().any(|suite| suite.name == "boot");
+        let image = build::build(&build::Options { uhyve })?;
         if suites.iter().any(|suite| suite.needs == Needs::Formats) {
             setup::install(&[Purpose::Images])?;
             for (variable, format) in FORMATS {

@@ -1,5 +1,6 @@
 //! The network as its neighbours see it.
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use boot_tests::peer::Peer;
@@ -105,6 +106,20 @@ fn noise_on_the_wire_does_no_harm() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn the_log_reaches_a_syslog_server() -> Result<()> {
+    let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    server.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let syslog = format!("isthmus.system.syslog=10.0.2.2:{}", server.local_addr()?.port());
+    let _vm = boot(spec()?.nic(Nic::user()).append(&syslog))?;
+    let mut message = [0; 1024];
+    let length = server.recv(&mut message)?;
+    let message = String::from_utf8_lossy(&message[..length]);
+    let rest = message.strip_prefix("<14>1 20").unwrap_or_default();
+    ensure!(rest.contains("Z isthmus isthmus - appliance - "), "not RFC 5424: {message}");
+    Ok(())
+}
+
 /// The appliance at 10.9.0.1 and fd09::1, and a peer that knows it.
 fn pair(append: &str) -> Result<(Vm, Peer)> {
     let mut peer = Peer::new(&["10.9.0.2/24", "fd09::2/64"])?;
@@ -132,7 +147,7 @@ fn wait_for_lease(vm: &mut Vm) -> Result<()> {
         if vm.run("show interfaces")?.text.contains("10.0.2.15") {
             return Ok(());
         }
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
     }
     Err(vm.error("no address by DHCP within 5 s"))
 }
