@@ -111,10 +111,11 @@ fn flushed_data_survives_a_power_cut() -> Result<()> {
     drop(gateway);
     let mut gateway = spec.start()?;
     gateway.wait_ready()?;
-    // Linux notices after its heartbeats, and tries again every 30 s.
-    let back = "cat /sys/block/rnbd0/rnbd/state /sys/class/rtrs-client/s1/paths/*/state | tr '\\n' ' ' \
-                | grep -q 'open connected'";
-    guest.wait_until(back, Duration::from_secs(150))?;
+    // Linux notices at its next request or heartbeat, and tries again 30 s later.
+    let up = "cat /sys/block/rnbd0/rnbd/state /sys/class/rtrs-client/s1/paths/*/state | tr '\\n' ' ' \
+              | grep -q 'open connected'";
+    guest.wait_until(&format!("! ({up})"), Duration::from_secs(60))?;
+    guest.wait_until(up, Duration::from_secs(150))?;
     guest.sh("kill $(cat /tmp/writer); sleep 1; umount -f /mnt 2>/dev/null; umount -l /mnt 2>/dev/null; sleep 1")?;
     guest.sh("set -e
          echo 3 >/proc/sys/vm/drop_caches
