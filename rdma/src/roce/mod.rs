@@ -255,6 +255,7 @@ impl Roce {
                         counters: &mut self.counters,
                         now,
                     };
+                    qp.responder.handle_timeout(&mut env);
                     if let Outcome::Failed(status) = qp.requester.handle_timeout(&mut env) {
                         qp.fail(Some(status), &mut env);
                     }

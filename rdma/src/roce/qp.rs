@@ -185,6 +185,9 @@ impl Qp {
     /// When it wants to be woken.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
-        self.requester.deadline()
+        match (self.requester.deadline(), self.responder.deadline()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
     }
 }

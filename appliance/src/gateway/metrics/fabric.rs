@@ -8,9 +8,14 @@ use rdma::roce::{Counters, Naks, Packets};
 /// A counter of the provider: its name, its help, and where it lies.
 type Family = (&'static str, &'static str, fn(&Counters) -> u64);
 
-const FAMILIES: [Family; 5] = [
+const FAMILIES: [Family; 6] = [
     ("isthmus_roce_retries_total", "Times that packets were sent again.", |c| c.retries),
     ("isthmus_roce_timeouts_total", "Of these, because no ACK came in time.", |c| c.timeouts),
+    (
+        "isthmus_roce_acks_repeated_total",
+        "ACKs that were said again after a while of quiet, in case the first was lost.",
+        |c| c.acks_repeated,
+    ),
     ("isthmus_roce_queue_pair_errors_total", "Queue pairs that failed.", |c| c.qp_errors),
     ("isthmus_roce_icrc_errors_total", "Packets with a wrong checksum.", |c| c.dropped.icrc),
     (

@@ -5,6 +5,7 @@
 //! Every packet's piece of memory goes through `Memory::check` when it is touched, so that a key
 //! that is revoked in the middle of a message stops the rest of it.
 
+mod again;
 mod answers;
 
 use crate::roce::psn::Psn;
@@ -18,8 +19,10 @@ use crate::roce::wire::opcode::{Class, Opcode};
 use crate::verbs::{
     Access, CompletedOperation, Completion, OneSided, RemoteAddress, SendWith, Status,
 };
+use again::Again;
 use alloc::collections::VecDeque;
 use answers::{Answer, Resource};
+use drivers::hal::Instant;
 
 /// Message that is arriving.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +92,7 @@ pub struct Responder {
     /// Whether a NAK is out for the expected PSN: what is ahead of it is dropped in silence.
     nak_sent: bool,
     reply: Option<Reply>,
+    again: Again,
     min_rnr_timer: u8,
     /// The last READs and atomics, oldest first; as many as the peer may have outstanding.
     resources: VecDeque<Resource>,
@@ -107,6 +111,7 @@ impl Responder {
             incoming: Incoming::None,
             nak_sent: false,
             reply: None,
+            again: Again::new(),
             min_rnr_timer: 0,
             resources: VecDeque::new(),
             max_resources: 0,
@@ -133,8 +138,24 @@ impl Responder {
         self.resources.clear();
         self.resources_due = 0;
         self.incoming = Incoming::None;
+        self.again = Again::new();
         if self.reply == Some(Reply::Ack) {
             self.reply = None;
+        }
+    }
+
+    /// When it wants to be woken.
+    #[inline]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.again.deadline()
+    }
+
+    /// Runs what has expired.
+    pub fn handle_timeout(&mut self, env: &mut Env<'_>) {
+        // A NAK says more than an ACK, and while one is out the peer has to move.
+        if self.again.is_due(env.now) && self.reply.is_none() && !self.nak_sent {
+            env.counters.acks_repeated += 1;
+            self.reply = Some(Reply::Ack);
         }
     }
 
@@ -190,6 +211,7 @@ impl Responder {
                 }
                 if request.bth.ack_request {
                     self.reply = Some(Reply::Ack);
+                    self.again.acknowledged(env.now);
                 }
                 Ok(())
             }

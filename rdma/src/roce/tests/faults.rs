@@ -181,3 +181,31 @@ fn a_dead_peer_is_noticed() {
     let waited = pair.now.since(start).as_millis();
     assert!((8 * 536 + 502..8 * 538 + 505).contains(&waited), "{waited} ms");
 }
+
+/// A requester that never repeats, as Linux's soft-RoCE had better not: when the ACK of its last request
+/// is lost it is told again, twice, so that one of them may be lost too.
+#[test]
+fn a_lost_last_ack_is_said_again() {
+    let mut pair = Pair::new(6, 1500, false);
+    pair.connect(PathMtu::Mtu1024, ReadyToSend { ack_timeout: 0, ..Pair::LINUX });
+    let into = pair.nodes[1].arena.alloc(64, 64).unwrap();
+    for id in 0..3 {
+        let b = &mut pair.nodes[1];
+        b.roce.post_recv(b.qp, &RecvRequest { id, into: &[into] }).unwrap();
+        let a = &mut pair.nodes[0];
+        let payload = Payload::Inline(b"heard?");
+        let operation = SendOperation::Send { payload, with: SendWith::Nothing };
+        a.roce.post_send(a.qp, &request(id, operation)).unwrap();
+    }
+    pair.mute[1] = true;
+    let start = pair.now;
+    let ms = Duration::from_millis;
+    assert!(!pair.run(ms(120), |_| false));
+    pair.mute[1] = false;
+    assert!(pair.run(ms(100), |pair| pair.nodes[0].completions().len() == 3));
+    assert!((ms(200)..ms(201)).contains(&pair.now.since(start)), "{:?}", pair.now.since(start));
+    assert_eq!(pair.nodes[1].roce.counters().acks_repeated, 2);
+    assert!(!pair.run(ms(1000), |_| false), "and then there is rest");
+    assert_eq!(pair.nodes[1].roce.counters().sent.acknowledges, 3);
+    assert_eq!(pair.nodes[0].roce.counters().dropped.unexpected_answer, 0);
+}

@@ -1,0 +1,72 @@
+//! The last ACK, said again after a while of quiet. The specification leaves a lost ACK to the
+//! requester, which repeats its last packet and is answered then (vol. 1, 9.7.5.1.3). Linux's soft-RoCE
+//! does not survive repeating with several requests in flight (`rxe_req.c`, req_retry: it runs local
+//! registrations a second time, which fail): with an ACK that is lost, and nothing sent behind it, the
+//! connection is lost too. A requester that got the first one drops the others.
+
+use core::time::Duration;
+use drivers::hal::Instant;
+
+/// Well within the ACK timeouts that hosts use (Linux: 537 ms), and long after anything that is busy.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// How often: the repetition may be lost too.
+const TIMES: u8 = 2;
+
+/// When the last ACK is said again.
+#[derive(Debug)]
+pub struct Again {
+    at: Option<Instant>,
+    left: u8,
+}
+
+impl Again {
+    /// There was no ACK yet.
+    pub const fn new() -> Self {
+        Again { at: None, left: 0 }
+    }
+
+    /// An ACK of something new is sent at `now`.
+    #[inline]
+    pub fn acknowledged(&mut self, now: Instant) {
+        self.at = Some(now + QUIET);
+        self.left = TIMES;
+    }
+
+    /// Whether it is time to repeat it.
+    pub fn is_due(&mut self, now: Instant) -> bool {
+        let due = self.at.is_some_and(|at| at <= now);
+        if due {
+            self.left = self.left.saturating_sub(1);
+            self.at = (self.left > 0).then(|| now + QUIET);
+        }
+        due
+    }
+
+    /// When it wants to be asked.
+    #[inline]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn twice_after_quiet_and_anew_after_more() {
+        let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+        let mut again = Again::new();
+        assert_eq!((again.deadline(), again.is_due(at(1000))), (None, false));
+        again.acknowledged(at(0));
+        again.acknowledged(at(50));
+        assert!(!again.is_due(at(149)));
+        assert!(again.is_due(at(150)));
+        assert!(!again.is_due(at(249)));
+        assert!(again.is_due(at(250)));
+        assert_eq!(again.deadline(), None);
+        again.acknowledged(at(300));
+        assert_eq!(again.deadline(), Some(at(400)));
+    }
+}
