@@ -8,6 +8,7 @@
 use crate::addressing::{Addressing, AddressingError};
 use crate::announce;
 use crate::filter::{self, Kind};
+use crate::hold::{self, Hold};
 use crate::link::{ETHERNET_HEADER, Link, Queue, from_smoltcp, to_smoltcp};
 use crate::local::{self, Local};
 use crate::mld::{self, Occasion};
@@ -51,6 +52,7 @@ pub struct Interface {
     stack: smoltcp::iface::Interface,
     sockets: SocketSet<'static>,
     queue: Queue,
+    hold: Hold,
     mtu: usize,
     local: Local,
     addressing: Addressing,
@@ -87,6 +89,7 @@ impl Interface {
             stack,
             sockets: SocketSet::new(Vec::new()),
             queue,
+            hold: Hold::new(),
             mtu,
             local: Local { mac, ..Local::default() },
             addressing: Addressing::default(),
@@ -187,12 +190,19 @@ impl Interface {
             }
             Kind::Other => (),
         }
-        if self.queue.is_full() {
+        let held = Hold::concerns(frame, kind);
+        let (queue, mtu) = if held {
+            (self.hold.answers(), hold::LONGEST - ETHERNET_HEADER)
+        } else {
+            (&mut self.queue, self.mtu)
+        };
+        if queue.is_full() {
             self.counters.rx_no_room += 1;
             return;
         }
-        let mut link = Link { received: Some(frame), queue: &mut self.queue, mtu: self.mtu };
+        let mut link = Link { received: Some(frame), queue, mtu };
         self.stack.poll_ingress_single(to_smoltcp(now), &mut link, &mut self.sockets);
+        self.hold.hold(now);
         self.activity += 1;
     }
 
@@ -204,6 +214,7 @@ impl Interface {
         }
         self.attention = false;
         self.activity += u64::from(due);
+        self.hold.release(now, &mut self.queue);
         let at = to_smoltcp(now);
         for _ in 0..QUEUE_DEPTH {
             let mut link = Link { received: None, queue: &mut self.queue, mtu: self.mtu };
@@ -221,7 +232,8 @@ impl Interface {
         let stack = stack.map(|t| if t <= at { now + STALLED } else { from_smoltcp(t) });
         let slaac = self.slaac.as_ref().and_then(Slaac::poll_timeout);
         let neighbours = self.neighbours.poll_timeout();
-        self.deadline = [stack, slaac, neighbours].into_iter().flatten().min();
+        let hold = self.hold.poll_timeout();
+        self.deadline = [stack, slaac, neighbours, hold].into_iter().flatten().min();
     }
 
     fn poll_dhcp(&mut self) {

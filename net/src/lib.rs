@@ -16,6 +16,7 @@ pub mod capture;
 mod classify;
 pub mod echo;
 mod filter;
+mod hold;
 pub mod http;
 mod interface;
 mod link;

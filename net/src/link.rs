@@ -51,6 +51,11 @@ impl Queue {
         self.count == 0
     }
 
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
     /// The oldest frame.
     pub fn front(&self) -> Option<&[u8]> {
         let start = self.first * self.slot;
