@@ -27,6 +27,9 @@ pub struct Options {
     /// Run only the cases whose name contains this
     #[arg(long, default_value = "")]
     case: String,
+    /// Replay this seed of the simulator, and tell what happens
+    #[arg(long)]
+    seed: Option<u64>,
 }
 
 /// A set of cases that cargo runs.
@@ -131,10 +134,14 @@ pub fn test(options: &Options) -> Result<()> {
         environment.push(("ISTHMUS_FULL", "1".into()));
     }
 
+    if let Some(seed) = options.seed {
+        environment.push(("ISTHMUS_SEED", seed.to_string().into()));
+    }
+
     let mut table = Vec::new();
     for suite in suites {
         let started = Instant::now();
-        let outcome = run(suite, &options.case, &environment)?;
+        let outcome = run(suite, options, &environment)?;
         table.push((suite.name, outcome, started.elapsed()));
     }
     let skipped = fs::read_to_string(&skipped)?;
@@ -142,7 +149,7 @@ pub fn test(options: &Options) -> Result<()> {
 }
 
 /// Runs one suite with its output on this terminal.
-fn run(suite: &Suite, case: &str, environment: &[(&str, PathBuf)]) -> Result<Outcome> {
+fn run(suite: &Suite, options: &Options, environment: &[(&str, PathBuf)]) -> Result<Outcome> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(workspace::root()).arg("test");
     match suite.target {
@@ -159,8 +166,11 @@ fn run(suite: &Suite, case: &str, environment: &[(&str, PathBuf)]) -> Result<Out
         // Two machines at a time: more of them only wait for each other on a small host.
         cargo.args(["--test-threads", "2"]);
     }
-    if !case.is_empty() {
-        cargo.arg(case);
+    if options.seed.is_some() {
+        cargo.arg("--nocapture");
+    }
+    if !options.case.is_empty() {
+        cargo.arg(&options.case);
     }
     eprintln!("$ {}", command::shell_line(&cargo));
     cargo.envs(environment.iter().map(|(name, value)| (name, value)));

@@ -2,10 +2,10 @@
 
 mod pair;
 
-pub use pair::{Faults, Pair, frame};
+pub use fabric::{Faults, Rng};
+pub use pair::{Pair, frame};
 
 use drivers::hal::Window;
-use rand_core::RngCore;
 use std::vec::Vec;
 
 /// The bytes of hexadecimal text.
@@ -35,42 +35,6 @@ fn frames(file: &[u8]) -> Vec<Vec<u8>> {
         rest = &rest[16 + len..];
     }
     all
-}
-
-/// A seeded generator (SplitMix64): good enough to test with, and the same everywhere.
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    /// From a seed.
-    pub fn new(seed: u64) -> Self {
-        Rng(seed)
-    }
-
-    /// Whether something with that probability (in thousandths) happens.
-    pub fn chance(&mut self, per_mille: u32) -> bool {
-        self.next_u64() % 1000 < per_mille as u64
-    }
-}
-
-impl RngCore for Rng {
-    fn next_u32(&mut self) -> u32 {
-        self.next_u64() as u32
-    }
-
-    fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn fill_bytes(&mut self, into: &mut [u8]) {
-        for byte in into {
-            *byte = self.next_u64() as u8;
-        }
-    }
 }
 
 /// The bytes of a window.

@@ -1,7 +1,5 @@
-//! Two providers with a wire between them, in virtual time: latency, loss, duplication, reordering
-//! and corruption from one seed.
+//! Two providers on a simulated network.
 
-use super::Rng;
 use crate::roce::{Limits, PortConfig, Roce, TxBuffer, Verdict};
 use crate::verbs::{
     AddressVector, Completion, CqId, GidType, PathMtu, PdId, Provider, QpId, QpInit, QpType,
@@ -10,17 +8,8 @@ use crate::verbs::{
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant};
-use std::collections::BTreeMap;
+use fabric::{Network, Rng};
 use std::vec::Vec;
-
-/// What the wire does to frames, in thousandths of them.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
-    pub loss: u32,
-    pub duplication: u32,
-    pub reordering: u32,
-    pub corruption: u32,
-}
 
 /// One end.
 #[derive(Debug)]
@@ -45,17 +34,23 @@ impl Node {
 #[derive(Debug)]
 pub struct Pair {
     pub nodes: [Node; 2],
-    pub rng: Rng,
-    pub now: Instant,
-    pub faults: Faults,
-    pub latency: Duration,
-    /// Frames that are under way, by time of arrival: to whom, and the bytes.
-    wire: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
-    frames: u64,
-    /// Every frame that was sent, if wanted: by whom, and the bytes.
-    pub record: Option<Vec<(usize, Vec<u8>)>>,
-    /// Frames from this node vanish.
-    pub mute: [bool; 2],
+    pub network: Network,
+}
+
+impl fabric::Node for Node {
+    fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
+        self.roce.handle_frame(port, frame, now);
+    }
+    fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {
+        let mut tx = TxBuffer::new();
+        self.roce.poll_transmit(port, now, &mut tx).then(|| frame(&tx))
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.roce.poll_timeout()
+    }
+    fn work(&mut self, now: Instant) {
+        self.roce.handle_timeout(now);
+    }
 }
 
 impl Pair {
@@ -82,17 +77,11 @@ impl Pair {
             let qp = roce.create_qp(&init, &mut rng).unwrap();
             Node { roce, arena: Arena::on_heap(16 << 20), pd, cq, qp, mac, ip }
         });
-        Pair {
-            nodes,
-            rng,
-            now: Instant::from_nanos(1),
-            faults: Faults::default(),
-            latency: Duration::from_micros(10),
-            wire: BTreeMap::new(),
-            frames: 0,
-            record: None,
-            mute: [false; 2],
+        let mut network = Network::new(seed);
+        for node in &nodes {
+            network.add_node(&[node.mac]);
         }
+        Pair { nodes, network }
     }
 
     /// How the queue pairs of a pair are made.
@@ -143,72 +132,24 @@ impl Pair {
     pub const LINUX: ReadyToSend =
         ReadyToSend { sq_psn: 0, max_rd_atomic: 4, ack_timeout: 17, retry_count: 7, rnr_retry: 7 };
 
-    /// Puts a frame of node `from` on the wire.
-    fn transmit(&mut self, from: usize, mut bytes: Vec<u8>) {
-        if let Some(record) = &mut self.record {
-            record.push((from, bytes.clone()));
-        }
-        if self.mute[from] || self.rng.chance(self.faults.loss) {
-            return;
-        }
-        let copies = 1 + self.rng.chance(self.faults.duplication) as usize;
-        if self.rng.chance(self.faults.corruption) {
-            // Behind the Ethernet header, which only the frame check sequence covers.
-            let bit = self.rng.0 as usize % ((bytes.len() - 14) * 8);
-            bytes[14 + bit / 8] ^= 1 << (bit % 8);
-        }
-        for _ in 0..copies {
-            let mut at = self.now + self.latency;
-            if self.rng.chance(self.faults.reordering) {
-                at = at + self.latency * 3;
-            }
-            self.frames += 1;
-            self.wire.insert((at, self.frames), (1 - from, bytes.clone()));
-        }
-    }
-
-    /// Takes everything that the nodes have to send now.
-    fn collect(&mut self) {
-        let mut tx = TxBuffer::new();
-        for n in 0..2 {
-            while self.nodes[n].roce.poll_transmit(0, self.now, &mut tx) {
-                self.transmit(n, frame(&tx));
-            }
-        }
-    }
-
     /// Gives node `n` a frame, now.
     pub fn deliver(&mut self, n: usize, bytes: &[u8]) -> Verdict {
-        self.nodes[n].roce.handle_frame(0, bytes, self.now)
+        self.nodes[n].roce.handle_frame(0, bytes, self.network.now)
     }
 
     /// One step: to the next moment at which anything happens. False if nothing ever will.
     pub fn step(&mut self) -> bool {
-        self.collect();
-        let arrival = self.wire.keys().next().map(|&(at, _)| at);
-        let timers = self.nodes.iter().filter_map(|n| n.roce.poll_timeout()).min();
-        let Some(next) = [arrival, timers].into_iter().flatten().min() else { return false };
-        self.now = self.now.max(next);
-        while let Some(entry) = self.wire.first_entry()
-            && entry.key().0 <= self.now
-        {
-            let (to, bytes) = entry.remove();
-            self.deliver(to, &bytes);
-        }
-        for node in &mut self.nodes {
-            node.roce.handle_timeout(self.now);
-        }
-        true
+        self.network.step(&mut self.nodes)
     }
 
     /// Steps until `done` or until `limit` has passed; returns whether it was done.
     pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&mut Pair) -> bool) -> bool {
-        let end = self.now + limit;
+        let end = self.network.now + limit;
         loop {
             if done(self) {
                 return true;
             }
-            if !self.step() || self.now > end {
+            if !self.step() || self.network.now > end {
                 return done(self);
             }
         }
@@ -217,11 +158,5 @@ impl Pair {
 
 /// The bytes of a packet.
 pub fn frame(tx: &TxBuffer) -> Vec<u8> {
-    let packet = tx.packet();
-    let mut bytes = packet.header.to_vec();
-    for window in packet.payload {
-        bytes.extend(super::contents(window));
-    }
-    bytes.extend(packet.trailer);
-    bytes
+    fabric::bytes(&tx.packet())
 }

@@ -55,7 +55,7 @@ proptest! {
         a.roce.post_send(a.qp, &request(1, write)).unwrap();
         let mut tx = TxBuffer::new();
         let mut frames = Vec::new();
-        while a.roce.poll_transmit(0, pair.now, &mut tx) {
+        while a.roce.poll_transmit(0, pair.network.now, &mut tx) {
             frames.push(frame(&tx));
         }
         for (n, original) in frames.iter().enumerate() {

@@ -61,7 +61,7 @@ fn acknowledges_like_linux() {
         seal(&mut request);
         pair.deliver(0, &request);
         let mut tx = TxBuffer::new();
-        assert!(pair.nodes[0].roce.poll_transmit(0, pair.now, &mut tx));
+        assert!(pair.nodes[0].roce.poll_transmit(0, pair.network.now, &mut tx));
         let ours = frame(&tx);
         let linux = &frames[answered];
         assert_eq!(ours.len(), linux.len());

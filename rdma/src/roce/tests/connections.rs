@@ -35,7 +35,7 @@ fn pair(seed: u64) -> Pair {
 /// Node 1 asks node 0.
 fn ask(pair: &mut Pair, port: u16, data: &[u8]) -> ConnectionId {
     let to = SocketAddr::new(pair.nodes[0].ip, port);
-    let now = pair.now;
+    let now = pair.network.now;
     let node = &mut pair.nodes[1];
     node.roce.connect(node.qp, node.ip, to, &PARAMETERS, data, now, &mut Rng::new(4)).unwrap()
 }
@@ -61,7 +61,7 @@ fn connect(pair: &mut Pair) -> [ConnectionId; 2] {
     assert_eq!(from.ip(), pair.nodes[1].ip);
     assert_eq!(&private_data.as_slice()[..7], b"please\0");
     assert_eq!((parameters.responder_resources, parameters.initiator_depth), (3, 2));
-    let now = pair.now;
+    let now = pair.network.now;
     let node = &mut pair.nodes[0];
     node.roce.accept(connection, node.qp, &parameters, b"with pleasure", now).unwrap();
     let Some(ConnectionEvent::Established { connection: id, private_data }) = event(pair, 1) else {
@@ -89,7 +89,7 @@ fn connect_use_disconnect() {
     let mut pair = pair(0);
     let [_, asked] = connect(&mut pair);
     use_it(&mut pair);
-    let now = pair.now;
+    let now = pair.network.now;
     pair.nodes[1].roce.disconnect(asked, now).unwrap();
     for n in 0..2 {
         assert!(matches!(event(&mut pair, n), Some(ConnectionEvent::Disconnected { .. })));
@@ -104,10 +104,15 @@ fn connect_use_disconnect() {
 fn a_bad_wire_only_takes_longer() {
     for seed in 0..30 {
         let mut pair = pair(seed);
-        pair.faults = Faults { loss: 250, duplication: 100, reordering: 100, corruption: 50 };
+        pair.network.set_faults(Faults {
+            loss: 250,
+            duplication: 100,
+            reordering: 100,
+            corruption: 50,
+        });
         let [accepted, _] = connect(&mut pair);
         use_it(&mut pair);
-        let now = pair.now;
+        let now = pair.network.now;
         pair.nodes[0].roce.disconnect(accepted, now).unwrap();
         for n in 0..2 {
             let over = event(&mut pair, n);
@@ -143,16 +148,16 @@ fn refusals_say_why() {
 #[test]
 fn nobody_answers() {
     let mut pair = pair(0);
-    pair.mute[0] = true;
-    let start = pair.now;
+    pair.network.mute(0, true);
+    let start = pair.network.now;
     ask(&mut pair, 1234, b"");
     let gone = event(&mut pair, 1);
     assert!(matches!(gone, Some(ConnectionEvent::Rejected { reason: RejectReason::TIMEOUT, .. })));
     // Sixteen REQs, 4.608 s apart.
-    assert_eq!(pair.now.since(start).as_millis(), 16 * 4608);
+    assert_eq!(pair.network.now.since(start).as_millis(), 16 * 4608);
     let nobody = pair.nodes[0].ip;
     let far = SocketAddr::new("10.9.9.9".parse().unwrap(), 1);
-    let now = pair.now;
+    let now = pair.network.now;
     let node = &mut pair.nodes[1];
     assert_ne!(nobody, far.ip());
     let refused = node.roce.connect(node.qp, node.ip, far, &PARAMETERS, b"", now, &mut Rng::new(1));
@@ -163,7 +168,7 @@ fn nobody_answers() {
 fn a_peer_that_dies_is_disconnected() {
     let mut pair = pair(0);
     connect(&mut pair);
-    pair.mute[0] = true;
+    pair.network.mute(0, true);
     let node = &mut pair.nodes[1];
     let payload = Payload::Inline(b"hello?");
     let send = SendOperation::Send { payload, with: SendWith::Nothing };
@@ -201,7 +206,7 @@ fn linux_is_served() {
     assert_eq!(private_data.as_slice().len(), 56);
     assert_eq!(private_data.as_slice()[..6], [0, 0, 0xbd, 0x1b, 0, 2]);
     let Message::Rep(linux) = message(&frames[1]) else { panic!("not a REP") };
-    let now = pair.now;
+    let now = pair.network.now;
     node.roce.accept(connection, node.qp, &parameters, &linux.private_data, now).unwrap();
     assert_eq!(node.roce.qp_state(node.qp), Ok(QpState::Rts));
     let mut tx = TxBuffer::new();
@@ -284,7 +289,7 @@ fn data_before_the_rtu() {
     let Some(ConnectionEvent::Request { connection, parameters, .. }) = event(&mut pair, 0) else {
         panic!("no request");
     };
-    let now = pair.now;
+    let now = pair.network.now;
     let node = &mut pair.nodes[0];
     let into = node.arena.alloc(64, 64).unwrap();
     node.roce.post_recv(node.qp, &RecvRequest { id: 1, into: &[into] }).unwrap();
@@ -307,7 +312,7 @@ fn stale_connections_are_ended() {
     let mut pair = Pair::new(1, 1500, false);
     pair.nodes[0].roce.listen(1234).unwrap();
     pair.deliver(0, &frames[0]);
-    let now = pair.now;
+    let now = pair.network.now;
     let node = &mut pair.nodes[0];
     let Some(ConnectionEvent::Request { connection, parameters, .. }) =
         node.roce.poll_connection_event()
@@ -351,7 +356,7 @@ fn half_open_connections_are_bounded() {
         req[118..121].copy_from_slice(&(n + 2).to_be_bytes()[1..]);
         seal(&mut req);
         pair.deliver(0, &req);
-        while pair.nodes[0].roce.poll_transmit(0, pair.now, &mut tx) {
+        while pair.nodes[0].roce.poll_transmit(0, pair.network.now, &mut tx) {
             let Message::Rej(rej) = message(&frame(&tx)) else { panic!("not refused") };
             assert_eq!(RejectReason(rej.reason), RejectReason::NO_RESOURCES);
             refused += 1;
@@ -371,7 +376,7 @@ fn a_thousand_connections_leave_nothing() {
     let mut rng = Rng::new(5);
     for n in 0..1000 {
         let [_, asked] = connect(&mut pair);
-        let now = pair.now;
+        let now = pair.network.now;
         pair.nodes[1].roce.disconnect(asked, now).unwrap();
         for node in 0..2 {
             let over = event(&mut pair, node);
@@ -418,7 +423,7 @@ proptest! {
                 if let ConnectionEvent::Request { connection, parameters, .. } = event
                     && accept
                 {
-                    let now = pair.now;
+                    let now = pair.network.now;
                     let node = &mut pair.nodes[0];
                     let _ = node.roce.accept(connection, node.qp, &parameters, b"yes", now);
                 }

@@ -16,7 +16,7 @@ const OPERATIONS: u64 = 60;
 /// A run with one seed. Both sides send, write, read and add at the same time.
 fn run(seed: u64, faults: Faults, mtu: PathMtu) {
     let mut pair = Pair::new(seed, mtu.bytes() + 96, seed.is_multiple_of(2));
-    pair.faults = faults;
+    pair.network.set_faults(faults);
     pair.connect(mtu, ReadyToSend { ack_timeout: 8, retry_count: 7, ..Pair::LINUX });
     let mut rng = Rng::new(seed);
     let mut granted = Vec::new();
@@ -160,8 +160,8 @@ fn everything_at_once() {
 fn a_dead_peer_is_noticed() {
     let mut pair = Pair::new(5, 1500, false);
     pair.connect(PathMtu::Mtu1024, Pair::LINUX);
-    pair.mute[1] = true;
-    let start = pair.now;
+    pair.network.mute(1, true);
+    let start = pair.network.now;
     let a = &mut pair.nodes[0];
     let into = a.arena.alloc(64, 64).unwrap();
     a.roce.post_recv(a.qp, &RecvRequest { id: 100, into: &[into] }).unwrap();
@@ -178,7 +178,7 @@ fn a_dead_peer_is_noticed() {
     assert_eq!(a.roce.qp_state(a.qp), Ok(QpState::Error));
     assert_eq!(a.roce.poll_event(), Some(crate::verbs::AsyncEvent::QpError(a.qp)));
     // Four early repetitions within 15/16 of a timeout, then eight timeouts of 537 ms.
-    let waited = pair.now.since(start).as_millis();
+    let waited = pair.network.now.since(start).as_millis();
     assert!((8 * 536 + 502..8 * 538 + 505).contains(&waited), "{waited} ms");
 }
 
@@ -197,13 +197,17 @@ fn a_lost_last_ack_is_said_again() {
         let operation = SendOperation::Send { payload, with: SendWith::Nothing };
         a.roce.post_send(a.qp, &request(id, operation)).unwrap();
     }
-    pair.mute[1] = true;
-    let start = pair.now;
+    pair.network.mute(1, true);
+    let start = pair.network.now;
     let ms = Duration::from_millis;
     assert!(!pair.run(ms(120), |_| false));
-    pair.mute[1] = false;
+    pair.network.mute(1, false);
     assert!(pair.run(ms(100), |pair| pair.nodes[0].completions().len() == 3));
-    assert!((ms(200)..ms(201)).contains(&pair.now.since(start)), "{:?}", pair.now.since(start));
+    assert!(
+        (ms(200)..ms(201)).contains(&pair.network.now.since(start)),
+        "{:?}",
+        pair.network.now.since(start)
+    );
     assert_eq!(pair.nodes[1].roce.counters().acks_repeated, 2);
     assert!(!pair.run(ms(1000), |_| false), "and then there is rest");
     assert_eq!(pair.nodes[1].roce.counters().sent.acknowledges, 3);

@@ -32,7 +32,7 @@ fn a_queue_pair_uses_the_port_that_has_its_address() {
         max_dest_rd_atomic: 1,
         min_rnr_timer: 12,
     };
-    let (now, node) = (pair.now, &mut pair.nodes[0]);
+    let (now, node) = (pair.network.now, &mut pair.nodes[0]);
     let unknown = node.roce.ready_to_receive(node.qp, &peer);
     assert_eq!(unknown, Err(VerbsError::Invalid), "no port has that address");
     let config = PortConfig { mac: SECOND_MAC, addresses: std::vec![second], mtu: 1500 };

@@ -98,8 +98,8 @@ fn requests_that_make_no_sense() {
 fn a_key_revoked_in_the_middle_stops_the_rest() {
     let mut pair = Pair::new(3, 1500, false);
     pair.connect(PathMtu::Mtu1024, Pair::LINUX);
-    pair.record = Some(std::vec::Vec::new());
-    pair.mute[0] = true;
+    pair.network.record = Some(std::vec::Vec::new());
+    pair.network.mute(0, true);
     let mut rng = Rng::new(1);
     let [a, b] = &mut pair.nodes;
     let memory = b.arena.alloc(4096, 4096).unwrap();
@@ -110,7 +110,7 @@ fn a_key_revoked_in_the_middle_stops_the_rest() {
     let write = SendOperation::Write { payload, to: start(region), immediate: None };
     a.roce.post_send(a.qp, &request(1, write)).unwrap();
     pair.step();
-    let frames = pair.record.take().unwrap();
+    let frames = pair.network.record.take().unwrap();
     pair.deliver(1, &frames[0].1);
     pair.deliver(1, &frames[1].1);
     pair.nodes[1].roce.revoke_key(region.id).unwrap();

@@ -13,27 +13,9 @@ use crate::volume::{RamVolume, Volume, Volumes};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant, Window};
-use rand_core::RngCore;
+use fabric::Rng;
 use std::boxed::Box;
 use std::vec::Vec;
-
-/// A small generator (xorshift64*), enough for tests.
-pub struct Rng(u64);
-
-impl RngCore for Rng {
-    fn next_u32(&mut self) -> u32 {
-        (self.next_u64() >> 32) as u32
-    }
-    fn next_u64(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-    fn fill_bytes(&mut self, into: &mut [u8]) {
-        into.fill_with(|| self.next_u64() as u8);
-    }
-}
 
 /// What carries messages between the gateway and the hosts.
 pub trait Wire {
@@ -117,7 +99,7 @@ impl<W: Wire> World<W> {
             arena: Arena::on_heap(memory),
             client_arena: Arena::on_heap(16 << 20),
             now: Instant::from_nanos(1),
-            rng: Rng(0x1234_5678_9abc_def1),
+            rng: Rng::new(0x1234_5678_9abc_def1),
         }
     }
 

@@ -41,9 +41,9 @@ impl Wire for RocePair {
         roce
     }
     fn step(&mut self, now: &mut Instant) -> bool {
-        self.0.now = self.0.now.max(*now);
+        self.0.network.now = self.0.network.now.max(*now);
         let moved = self.0.step();
-        *now = self.0.now;
+        *now = self.0.network.now;
         moved
     }
 }
@@ -113,7 +113,12 @@ fn data_survives_with_every_mode_and_mtu() {
 fn data_survives_loss_duplication_reordering_and_corruption() {
     for seed in 10..14 {
         let mut world = world(seed, 1500, World::small(seed % 2 == 0));
-        world.fabric.0.faults = Faults { loss: 20, duplication: 10, reordering: 10, corruption: 5 };
+        world.fabric.0.network.set_faults(Faults {
+            loss: 20,
+            duplication: 10,
+            reordering: 10,
+            corruption: 5,
+        });
         exercise(&mut world, 40);
         assert!(world.fabric.counters()[0].retries > 0, "the wire was bad");
     }
@@ -126,9 +131,9 @@ fn a_read_of_4_kib_costs_the_fewest_packets() {
         let client = world.connect("s1");
         world.open(client, "ram0", AccessMode::ReadOnly).unwrap();
         let before = world.fabric.counters()[0].acks_repeated as usize;
-        world.fabric.0.record = Some(Vec::new());
+        world.fabric.0.network.record = Some(Vec::new());
         world.read(client, &user_io(Operation::Read, 0, 4096), 4096).unwrap();
-        let frames = world.fabric.0.record.take().unwrap();
+        let frames = world.fabric.0.network.record.take().unwrap();
         // What is said again when all is quiet comes later.
         let again = world.fabric.counters()[0].acks_repeated as usize - before;
         let opcodes: Vec<u8> = frames.iter().filter(|f| f.0 == 0).map(|f| f.1[42]).collect();
@@ -147,12 +152,14 @@ fn a_host_that_vanishes_is_noticed_and_its_memory_comes_back() {
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
     world.pass(20);
     assert_eq!(world.server.transport().sessions().count(), 1);
-    world.fabric.0.mute = [true, true];
+    for node in 0..2 {
+        world.fabric.0.network.mute(node, true);
+    }
     world.pass(60);
     assert_eq!(world.server.transport().sessions().count(), 0);
     assert_eq!(world.arena.available(), memory);
     assert!(world.events.iter().any(|event| matches!(event, (_, Event::PathDown(0, _)))));
-    world.fabric.0.mute = [false, false];
+    world.fabric.0.network.heal();
     world.now = world.now + Duration::from_secs(60);
     world.clients[client].reconnect(0, context!(world, host));
     world.run();

@@ -1,0 +1,25 @@
+//! Memory for simulated nodes: taken from the host once per thread, used again for every seed.
+
+use drivers::hal::{Arena, Window};
+use std::cell::RefCell;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Window>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `f` with `len` bytes of zeroed memory, aligned to a page, for arenas
+/// (`Arena::new(window.slice(..))`) that are forgotten when `f` returns.
+pub fn with_memory<T>(len: usize, f: impl FnOnce(Window) -> T) -> T {
+    let spare = SPARE.with_borrow_mut(|spare| {
+        let fits = spare.iter().position(|window| window.len() >= len)?;
+        Some(spare.swap_remove(fits))
+    });
+    let whole = spare.unwrap_or_else(|| {
+        Arena::on_heap(len + 4096).alloc(len, 4096).expect("the arena is large enough")
+    });
+    let memory = whole.slice(0, len).expect("it was chosen for that");
+    memory.fill(0);
+    let result = f(memory);
+    SPARE.with_borrow_mut(|spare| spare.push(whole));
+    result
+}
