@@ -147,10 +147,11 @@ pub fn receive(
     } else {
         SendWith::Nothing
     };
-    let Some(receive) = receives.pop() else {
+    let Some(receive) = receives.front() else {
         env.counters.dropped.no_receive += 1;
         return;
     };
+    receives.pop();
     if write(&receive.into, frame, request.payload).is_none() {
         env.counters.dropped.no_receive += 1;
         receive_queue::fail(receive.id, Status::LocalLength, identity, env);

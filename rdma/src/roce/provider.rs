@@ -98,7 +98,12 @@ impl Provider for Roce {
     }
 
     fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
-        if init.max_send_wr > self.limits.wr || init.max_recv_wr > self.limits.wr {
+        if init.max_send_wr > self.limits.wr
+            || init.max_recv_wr > self.limits.wr
+            || init.max_send_sge > MAX_SGE
+            || init.max_recv_sge > MAX_SGE
+            || init.max_inline > MAX_INLINE
+        {
             return Err(VerbsError::Invalid);
         }
         if !self.cqs.exists(init.send_cq) || !self.cqs.exists(init.recv_cq) {

@@ -2,8 +2,11 @@
 
 use super::qp::{Env, Identity};
 use super::sges::Sges;
-use crate::verbs::{CompletedOperation, Completion, RecvRequest, SendWith, Status, VerbsError};
+use crate::verbs::{
+    CompletedOperation, Completion, QpInit, RecvRequest, SendWith, Status, VerbsError,
+};
 use alloc::collections::VecDeque;
+use drivers::hal::Window;
 
 /// A posted receive.
 #[derive(Clone, Copy, Debug)]
@@ -12,17 +15,31 @@ pub struct Receive {
     pub into: Sges,
 }
 
-/// A receive queue.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    id: u64,
+    windows: usize,
+}
+
+/// A receive queue. Windows lie apart from it: receives for WRITEs with immediate have none.
 #[derive(Debug)]
 pub struct ReceiveQueue {
-    queue: VecDeque<Receive>,
+    queue: VecDeque<Posted>,
+    windows: VecDeque<Window>,
     limit: usize,
+    max_sge: usize,
 }
 
 impl ReceiveQueue {
-    /// For up to `limit` receives.
-    pub fn new(limit: usize) -> Self {
-        ReceiveQueue { queue: VecDeque::with_capacity(limit), limit }
+    /// For as many receives, of as many windows, as `init` says.
+    pub fn new(init: &QpInit) -> Self {
+        let limit = init.max_recv_wr as usize;
+        ReceiveQueue {
+            queue: VecDeque::with_capacity(limit),
+            windows: VecDeque::with_capacity(limit * init.max_recv_sge),
+            limit,
+            max_sge: init.max_recv_sge,
+        }
     }
 
     /// Posts a receive.
@@ -30,26 +47,43 @@ impl ReceiveQueue {
         if self.queue.len() >= self.limit {
             return Err(VerbsError::QueueFull);
         }
-        self.queue.push_back(Receive { id: request.id, into: Sges::new(request.into)? });
+        if request.into.len() > self.max_sge {
+            return Err(VerbsError::Invalid);
+        }
+        self.windows.extend(request.into);
+        self.queue.push_back(Posted { id: request.id, windows: request.into.len() });
         Ok(())
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
     }
 
     /// The oldest one.
     #[inline]
-    pub fn front(&self) -> Option<&Receive> {
-        self.queue.front()
+    pub fn front(&self) -> Option<Receive> {
+        let posted = self.queue.front()?;
+        let mut into = Sges::empty();
+        for window in self.windows.iter().take(posted.windows) {
+            into.push(*window);
+        }
+        Some(Receive { id: posted.id, into })
     }
 
-    /// Takes the oldest one out.
+    /// Takes the oldest one out; its id.
     #[inline]
-    pub fn pop(&mut self) -> Option<Receive> {
-        self.queue.pop_front()
+    pub fn pop(&mut self) -> Option<u64> {
+        let posted = self.queue.pop_front()?;
+        self.windows.drain(..posted.windows);
+        Some(posted.id)
     }
 
     /// Takes all out, as flushed.
     pub fn flush(&mut self, identity: &Identity, env: &mut Env<'_>) {
-        while let Some(receive) = self.pop() {
-            fail(receive.id, Status::Flushed, identity, env);
+        while let Some(id) = self.pop() {
+            fail(id, Status::Flushed, identity, env);
         }
     }
 }

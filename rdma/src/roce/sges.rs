@@ -34,7 +34,7 @@ impl Sges {
 
     /// Adds a window, unless there is no room (false).
     #[inline]
-    fn push(&mut self, window: Window) -> bool {
+    pub fn push(&mut self, window: Window) -> bool {
         match self.windows.get_mut(self.count) {
             Some(place) => {
                 *place = window;

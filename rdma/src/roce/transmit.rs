@@ -6,7 +6,7 @@ use super::wire::extended::Deth;
 use super::wire::frame::{self, ETHERNET_LEN, Template};
 use super::wire::icrc::{self, Icrc};
 use super::wire::mad;
-use drivers::hal::{Packet, Part};
+use drivers::hal::{Packet, Part, Window};
 
 /// Most bytes that a work request can carry inline: with all headers they stay within what a port
 /// sends cheapest.
@@ -60,6 +60,8 @@ impl TxBuffer {
 pub enum Body<'a> {
     /// Copied into the head: at most a MAD.
     Bytes(&'a [u8]),
+    /// By reference.
+    Window(Window),
     /// By reference: so many bytes from an offset.
     Windows(&'a Sges, usize, usize),
 }
@@ -71,6 +73,7 @@ impl Body<'_> {
     fn len(&self) -> usize {
         match self {
             Body::Bytes(bytes) => bytes.len(),
+            Body::Window(window) => window.len(),
             Body::Windows(_, _, len) => *len,
         }
     }
@@ -130,6 +133,16 @@ impl Emitter {
                 tx.payload.clear();
                 if let Some(part) = parts.get_mut(count) {
                     *part = Part::Bytes(bytes);
+                    count += 1;
+                }
+            }
+            Body::Window(window) => {
+                tx.payload.clear();
+                if !window.is_empty() {
+                    tx.payload.push(window);
+                }
+                for (part, window) in parts.iter_mut().skip(count).zip(tx.payload.as_slice()) {
+                    *part = Part::Window(window);
                     count += 1;
                 }
             }

@@ -34,7 +34,17 @@ impl Channel {
         let cq = ctx.provider.create_cq(2 * RECEIVES)?;
         let (max_send_wr, max_recv_wr) = (RECEIVES, RECEIVES);
         let kind = QpType::Rc;
-        let init = QpInit { kind, pd, send_cq: cq, recv_cq: cq, max_send_wr, max_recv_wr };
+        let init = QpInit {
+            kind,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            max_send_wr,
+            max_recv_wr,
+            max_send_sge: 0,
+            max_recv_sge: 1,
+            max_inline: MESSAGE,
+        };
         let memory = ctx.arena.alloc(RECEIVES as usize * MESSAGE, 64).ok_or(VerbsError::NoRoom);
         let made = memory.and_then(|memory| {
             let qp = ctx.provider.create_qp(&init, ctx.rng);

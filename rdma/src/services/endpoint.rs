@@ -116,6 +116,9 @@ impl Endpoint {
             recv_cq: cq,
             max_send_wr: SENDS,
             max_recv_wr: RECEIVES,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 1,
         };
         let made = provider.create_qp(&init, rng);
         let qp = made.inspect_err(|_| {

@@ -146,6 +146,9 @@ impl Server {
             recv_cq: self.cq,
             max_send_wr: 4,
             max_recv_wr: RECEIVES,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: ADVERTISEMENT,
         };
         let qp = match provider.create_qp(&init, rng) {
             Ok(qp) => qp,

@@ -100,6 +100,12 @@ pub struct QpInit {
     pub max_send_wr: u32,
     /// Receive work requests that can be outstanding.
     pub max_recv_wr: u32,
+    /// Windows in a send work request, at most the device's `max_sge`.
+    pub max_send_sge: usize,
+    /// Windows in a receive work request, at most the device's `max_sge`.
+    pub max_recv_sge: usize,
+    /// Bytes of an inline payload, at most the device's `max_inline`.
+    pub max_inline: usize,
 }
 
 /// What a queue pair has to know of its peer to receive.
@@ -169,6 +175,22 @@ pub enum Payload<'a> {
     Windows(&'a [Window]),
     /// Bytes copied at posting, at most the device's `max_inline`.
     Inline(&'a [u8]),
+}
+
+impl Payload<'_> {
+    /// Bytes in all.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Payload::Windows(windows) => windows.iter().map(Window::len).sum(),
+            Payload::Inline(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether it holds no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// What a send work request does.

@@ -10,13 +10,12 @@ pub use work::Stored;
 
 use crate::roce::psn::Psn;
 use crate::roce::qp::{Env, Identity};
-use crate::roce::sges::Sges;
 use crate::roce::wire::extended::{Nak, Syndrome};
-use crate::verbs::{ReadyToSend, SendOperation, SendRequest, Status, VerbsError};
+use crate::verbs::{Payload, QpInit, ReadyToSend, SendOperation, SendRequest, Status, VerbsError};
 use alloc::collections::VecDeque;
 use core::time::Duration;
 use drivers::hal::Instant;
-use work::{Operation, Work};
+use work::{LargePayloads, Operation, Work};
 
 /// Longest message in bytes; its PSNs stay far from half of their space at any path MTU.
 pub const MAX_MESSAGE: usize = 1 << 30;
@@ -48,6 +47,7 @@ pub enum Outcome {
 pub struct Requester {
     queue: VecDeque<Work>,
     limit: usize,
+    large: LargePayloads,
     /// PSN of the next packet to be posted.
     posted: Psn,
     /// Oldest PSN that is not acknowledged.
@@ -76,11 +76,12 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// For up to `limit` requests.
-    pub fn new(limit: usize) -> Self {
+    /// For up to `limit` requests of the size that `init` says.
+    pub fn new(limit: usize, init: &QpInit) -> Self {
         Requester {
             queue: VecDeque::with_capacity(limit),
             limit,
+            large: LargePayloads::new(limit, init.max_send_sge, init.max_inline),
             posted: Psn::default(),
             unacknowledged: Psn::default(),
             next: Psn::default(),
@@ -125,22 +126,21 @@ impl Requester {
         if self.queue.len() >= self.limit {
             return Err(VerbsError::QueueFull);
         }
+        let one;
         let (operation, payload) = match &request.operation {
-            SendOperation::Send { payload, with } => {
-                (Operation::Send(*with), Stored::new(payload)?)
-            }
+            SendOperation::Send { payload, with } => (Operation::Send(*with), *payload),
             SendOperation::Write { payload, to, immediate } => {
-                (Operation::Write(*to, *immediate), Stored::new(payload)?)
+                (Operation::Write(*to, *immediate), *payload)
             }
-            SendOperation::Read { into, from } => {
-                (Operation::Read(*from), Stored::Windows(Sges::new(into)?))
+            SendOperation::Read { into, from } => (Operation::Read(*from), Payload::Windows(into)),
+            SendOperation::CompareSwap { into, at, compare, swap } => {
+                one = [*into];
+                let operation = Operation::CompareSwap { at: *at, compare: *compare, swap: *swap };
+                (operation, Payload::Windows(&one))
             }
-            SendOperation::CompareSwap { into, at, compare, swap } => (
-                Operation::CompareSwap { at: *at, compare: *compare, swap: *swap },
-                Stored::Windows(Sges::new(&[*into])?),
-            ),
             SendOperation::FetchAdd { into, at, add } => {
-                (Operation::FetchAdd { at: *at, add: *add }, Stored::Windows(Sges::new(&[*into])?))
+                one = [*into];
+                (Operation::FetchAdd { at: *at, add: *add }, Payload::Windows(&one))
             }
         };
         let length = payload.len();
@@ -152,6 +152,7 @@ impl Requester {
             return Err(VerbsError::Invalid);
         }
         let packets = length.div_ceil(mtu).max(1) as u32;
+        let payload = self.large.store(&payload)?;
         self.queue.push_back(Work {
             id: request.id,
             operation,
@@ -205,6 +206,7 @@ impl Requester {
     fn complete_front(&mut self, status: Status, identity: &Identity, env: &mut Env<'_>) {
         if let Some(work) = self.queue.pop_front() {
             self.cursor = self.cursor.saturating_sub(1);
+            self.large.release(&work.payload);
             if work.signaled || status != Status::Success {
                 identity.complete_send(env, work.id, status);
             }
@@ -328,16 +330,14 @@ impl Requester {
             Err(outcome) => return outcome,
         }
         let Some(work) = self.queue.front() else { return Outcome::Unexpected };
-        let (Operation::Read(_), Stored::Windows(into)) = (&work.operation, &work.payload) else {
-            return Outcome::Unexpected;
-        };
+        let Operation::Read(_) = work.operation else { return Outcome::Unexpected };
         let index = psn.since(work.first);
         let offset = index as usize * mtu;
         let expected = (work.length as usize).saturating_sub(offset).min(mtu);
         if payload.len() != expected {
             return Outcome::Unexpected;
         }
-        if into.write(offset, payload).is_err() {
+        if !self.large.write(&work.payload, offset, payload) {
             return Outcome::Failed(Status::LocalProtection);
         }
         let ends = index + 1 == work.packets;
@@ -363,12 +363,10 @@ impl Requester {
             Err(outcome) => return outcome,
         }
         let Some(work) = self.queue.front() else { return Outcome::Unexpected };
-        let (Operation::CompareSwap { .. } | Operation::FetchAdd { .. }, Stored::Windows(into)) =
-            (&work.operation, &work.payload)
-        else {
+        let (Operation::CompareSwap { .. } | Operation::FetchAdd { .. }) = work.operation else {
             return Outcome::Unexpected;
         };
-        if into.write(0, &original.to_ne_bytes()).is_err() {
+        if !self.large.write(&work.payload, 0, &original.to_ne_bytes()) {
             return Outcome::Failed(Status::LocalProtection);
         }
         self.unacknowledged = psn.plus(1);
@@ -424,6 +422,7 @@ impl Requester {
     pub fn flush(&mut self, first: Option<Status>, identity: &Identity, env: &mut Env<'_>) {
         let mut status = first.unwrap_or(Status::Flushed);
         while let Some(work) = self.queue.pop_front() {
+            self.large.release(&work.payload);
             identity.complete_send(env, work.id, status);
             status = Status::Flushed;
         }

@@ -1,7 +1,7 @@
 //! The requester's packets.
 
 use super::Requester;
-use super::work::{Operation, Stored};
+use super::work::Operation;
 use crate::roce::qp::Peer;
 use crate::roce::transmit::{Body, Emitter, TxBuffer};
 use crate::roce::wire::bth::{Bth, DEFAULT_PKEY};
@@ -54,13 +54,7 @@ impl Requester {
             Operation::Send(_) | Operation::Write(..) => {
                 let begins = index == 0;
                 ends = index + 1 == work.packets;
-                body = match &work.payload {
-                    Stored::Windows(sges) => Body::Windows(sges, offset, left.min(mtu)),
-                    // An inline payload is shorter than any path MTU: it is one packet.
-                    Stored::Inline(bytes, len) => {
-                        Body::Bytes(bytes.get(..*len as usize).unwrap_or_default())
-                    }
-                };
+                body = self.large.body(&work.payload, offset, left.min(mtu));
                 let mut append = |bytes: &[u8]| {
                     if let Some(place) = extended.get_mut(extended_len..extended_len + bytes.len())
                     {

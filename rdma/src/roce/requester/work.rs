@@ -2,10 +2,15 @@
 
 use crate::roce::psn::Psn;
 use crate::roce::sges::Sges;
-use crate::roce::transmit::MAX_INLINE;
+use crate::roce::transmit::{Body, MAX_INLINE};
 use crate::verbs::{Payload, RemoteAddress, SendWith, VerbsError};
+use alloc::collections::VecDeque;
+use drivers::hal::Window;
 
-/// Payload of a work request.
+/// Longest inline payload that a work request keeps within itself.
+const SHORT: usize = 16;
+
+/// Any payload.
 #[derive(Clone, Copy, Debug)]
 pub enum Stored {
     /// By reference.
@@ -38,6 +43,101 @@ impl Stored {
     }
 }
 
+/// Payload of a work request in a queue. Most are small; queues would be several times as long
+/// with room for the others in each.
+#[derive(Clone, Copy, Debug)]
+pub enum Load {
+    /// One window.
+    Window(Window),
+    /// A few bytes.
+    Short([u8; SHORT], u8),
+    /// So many payloads were large before this one.
+    Large(u32),
+}
+
+/// The large payloads of a queue, in the order of posting, which is that of completion.
+#[derive(Debug)]
+pub struct LargePayloads {
+    queue: VecDeque<Stored>,
+    limit: usize,
+    /// How many have been taken out.
+    gone: u32,
+}
+
+impl LargePayloads {
+    /// For a queue of `requests` whose payloads are of up to `windows` windows or `inline` bytes.
+    pub fn new(requests: usize, windows: usize, inline: usize) -> Self {
+        let limit = if windows > 1 || inline > SHORT { requests } else { 0 };
+        LargePayloads { queue: VecDeque::with_capacity(limit), limit, gone: 0 }
+    }
+
+    /// Takes over a payload; `Invalid` if it is larger than was said.
+    #[inline]
+    pub fn store(&mut self, payload: &Payload<'_>) -> Result<Load, VerbsError> {
+        match payload {
+            Payload::Windows([]) => Ok(Load::Window(Window::empty())),
+            Payload::Windows([window]) => Ok(Load::Window(*window)),
+            Payload::Inline(from) if from.len() <= SHORT => {
+                let mut bytes = [0; SHORT];
+                bytes.get_mut(..from.len()).ok_or(VerbsError::Invalid)?.copy_from_slice(from);
+                Ok(Load::Short(bytes, from.len() as u8))
+            }
+            _ if self.queue.len() >= self.limit => Err(VerbsError::Invalid),
+            _ => {
+                self.queue.push_back(Stored::new(payload)?);
+                Ok(Load::Large(self.gone.wrapping_add(self.queue.len() as u32 - 1)))
+            }
+        }
+    }
+
+    fn get(&self, number: u32) -> Option<&Stored> {
+        self.queue.get(number.wrapping_sub(self.gone) as usize)
+    }
+
+    /// `length` bytes of a payload from `offset`, for a packet.
+    #[inline]
+    pub fn body<'a>(&'a self, load: &'a Load, offset: usize, length: usize) -> Body<'a> {
+        match load {
+            Load::Window(window) => {
+                Body::Window(window.slice(offset, length).unwrap_or(Window::empty()))
+            }
+            // An inline payload is shorter than any path MTU: it is one packet.
+            Load::Short(bytes, len) => {
+                Body::Bytes(bytes.get(..usize::from(*len)).unwrap_or_default())
+            }
+            Load::Large(number) => match self.get(*number) {
+                Some(Stored::Windows(sges)) => Body::Windows(sges, offset, length),
+                Some(Stored::Inline(bytes, len)) => {
+                    Body::Bytes(bytes.get(..usize::from(*len)).unwrap_or_default())
+                }
+                None => Body::EMPTY,
+            },
+        }
+    }
+
+    /// Copies `bytes` into the windows of a payload, from `offset` on; false if they do not fit.
+    #[inline]
+    pub fn write(&self, load: &Load, offset: usize, bytes: &[u8]) -> bool {
+        match load {
+            Load::Window(window) => window.write(offset, bytes).is_ok(),
+            Load::Short(..) => false,
+            Load::Large(number) => match self.get(*number) {
+                Some(Stored::Windows(sges)) => sges.write(offset, bytes).is_ok(),
+                _ => false,
+            },
+        }
+    }
+
+    /// The oldest request is done.
+    #[inline]
+    pub fn release(&mut self, load: &Load) {
+        if let Load::Large(_) = load {
+            self.queue.pop_front();
+            self.gone = self.gone.wrapping_add(1);
+        }
+    }
+}
+
 /// What a send request does.
 #[derive(Clone, Copy, Debug)]
 pub enum Operation {
@@ -60,7 +160,7 @@ impl Operation {
 pub struct Work {
     pub id: u64,
     pub operation: Operation,
-    pub payload: Stored,
+    pub payload: Load,
     pub length: u32,
     /// PSN of its first packet.
     pub first: Psn,

@@ -322,7 +322,7 @@ impl Responder {
         } else {
             None
         };
-        if immediate.is_some() && receives.front().is_none() {
+        if immediate.is_some() && receives.is_empty() {
             return Err(Fault::NotReady);
         }
         if length > 0 {
@@ -336,10 +336,10 @@ impl Responder {
         }
         self.incoming = Incoming::None;
         if let Some(immediate) = immediate
-            && let Some(receive) = receives.pop()
+            && let Some(id) = receives.pop()
         {
             let operation = CompletedOperation::RecvWriteImmediate { length: total, immediate };
-            complete(receive.id, operation, identity, env);
+            complete(id, operation, identity, env);
         } else {
             let address = to.address.wrapping_sub((total - left) as u64);
             let writes = self.one_sided.writes.wrapping_add(1);

@@ -93,6 +93,9 @@ impl Pair {
             recv_cq: cq,
             max_send_wr: 128,
             max_recv_wr: 512,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline: 96,
         }
     }
 

@@ -169,6 +169,9 @@ impl Client {
             recv_cq: self.cq,
             max_send_wr: sends,
             max_recv_wr: receives + 1,
+            max_send_sge: 2,
+            max_recv_sge: 1,
+            max_inline: 0,
         };
         let memory = ctx
             .arena

@@ -1,7 +1,7 @@
 //! Connection requests (rtrs-srv.c, `rtrs_rdma_connect`): which session and path they belong to,
 //! or why they are refused.
 
-use super::config::MIN_OFFERED_DEPTH;
+use super::config::{MIN_INLINE, MIN_OFFERED_DEPTH};
 use super::table::{Connection, Path, Session, WorkId};
 use super::{CloseReason, Context, Notice, PathState, PathStats, Server};
 use crate::rtrs::wire::{
@@ -247,6 +247,9 @@ impl Server {
             recv_cq: self.cq,
             max_send_wr: sends,
             max_recv_wr: receives,
+            max_send_sge: 1,
+            max_recv_sge: usize::from(cid == 0),
+            max_inline: MIN_INLINE,
         };
         let no_resources = |_| (Errno::ENOMEM, "the provider has no resources left");
         let qp = ctx.provider.create_qp(&init, ctx.rng).map_err(no_resources)?;

@@ -39,8 +39,17 @@ fn lies_about_lengths_get_einval_and_the_session_goes_on() {
 fn knock(world: &mut World, private_data: &[u8]) -> Option<Errno> {
     let pd = world.fabric.alloc_pd().unwrap();
     let cq: CqId = world.fabric.create_cq(16).unwrap();
-    let init =
-        QpInit { kind: QpType::Rc, pd, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 1 };
+    let init = QpInit {
+        kind: QpType::Rc,
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        max_send_wr: 1,
+        max_recv_wr: 1,
+        max_send_sge: 1,
+        max_recv_sge: 0,
+        max_inline: 0,
+    };
     let qp = world.fabric.create_qp(&init, &mut world.rng).unwrap();
     let parameters = ConnectionParameters {
         responder_resources: 0,

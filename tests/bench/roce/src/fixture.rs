@@ -45,6 +45,9 @@ impl Node {
             recv_cq: self.cq,
             max_send_wr: depth,
             max_recv_wr: depth,
+            max_send_sge: 4,
+            max_recv_sge: 1,
+            max_inline: 0,
         }
     }
 }
