@@ -9,5 +9,6 @@ pub mod rnbd;
 pub mod roce;
 pub mod rtrs;
 pub mod services;
+pub mod smcr;
 pub mod verbs;
 pub mod volume;
