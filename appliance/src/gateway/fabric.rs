@@ -1,15 +1,14 @@
 //! RDMA over the ports: the provider, its frames in and out, and the users of its connections.
 
-use super::network::Network;
-use super::ports::PortSlot;
-use super::state::State;
+use super::plane::Plane;
+use super::ports::PlanePort;
 use drivers::hal::{Instant, TransmitError};
 use rand_core::RngCore;
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
 use rdma::rtrs::Context;
 use rdma::verbs::{ConnectionEvent, ConnectionManager, Provider, RejectReason};
 
-/// The provider over all ports. Its ports have the same places as the appliance's.
+/// The provider over the ports of a plane. Its ports have the same places as the plane's.
 pub(super) struct Fabric {
     pub roce: Roce,
     outgoing: Vec<Outgoing>,
@@ -24,7 +23,7 @@ struct Outgoing {
 
 impl Fabric {
     /// A provider over `ports`; None if there are none.
-    pub fn new(ports: &[PortSlot], rng: &mut dyn RngCore) -> Option<Self> {
+    pub fn new(ports: &[PlanePort], rng: &mut dyn RngCore) -> Option<Self> {
         let mut configs = ports.iter().map(|slot| PortConfig {
             mac: slot.port.mac(),
             addresses: Vec::new(),
@@ -39,7 +38,7 @@ impl Fabric {
     }
 }
 
-impl State {
+impl Plane {
     /// The protocol servers' stage: connections, requests, answers. How much was done.
     pub fn serve(&mut self, now: Instant) -> usize {
         let Some(fabric) = &mut self.fabric else { return 0 };
@@ -47,7 +46,7 @@ impl State {
         if fabric.roce.poll_timeout().is_some_and(|at| at <= now) {
             fabric.roce.handle_timeout(now);
         }
-        let arena = self.platform.arena();
+        let arena = &mut self.arena;
         let mut ctx = Context { provider: &mut fabric.roce, arena, now, rng: &mut *self.rng };
         while let Some(event) = ctx.provider.poll_connection_event() {
             done += 1;
@@ -96,15 +95,5 @@ impl State {
             }
         }
         sent
-    }
-
-    /// Tells the provider of the addresses that a port has now.
-    pub fn tell_fabric(&mut self, port: usize, network: &Network) {
-        if let Some(fabric) = &mut self.fabric {
-            let local = network.interface.local();
-            let v4 = local.v4.iter().map(|&ip| ip.into());
-            let v6 = local.v6.iter().map(|&ip| ip.into());
-            fabric.roce.set_addresses(port, v4.chain(v6).collect());
-        }
     }
 }

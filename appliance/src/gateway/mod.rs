@@ -4,13 +4,14 @@
 //! [`Gateway::run`] polls them for ever. One round is a fixed sequence of stages
 //! ([`crate::loops::Stage`]); nothing in it blocks. What reports are made of lies in [`State`],
 //! apart from what acts on the network, so that a request that arrives over an interface can see
-//! all of it.
+//! all of it. What works on frames and requests is the data plane ([`plane::Plane`]) in it.
 
 mod disks;
 mod fabric;
 mod metrics;
 mod network;
 mod objects;
+mod plane;
 mod ports;
 mod services;
 mod show;
@@ -55,21 +56,28 @@ impl Gateway {
         let mut worked = false;
         loop {
             let now = self.machine.now();
-            worked = if self.state.pace.round(worked, now) { self.halt() } else { self.round(now) };
+            worked = if self.state.plane.pace.round(worked, now) {
+                self.halt()
+            } else {
+                self.round(now)
+            };
         }
     }
 
     /// One round of all stages; whether there was any work.
     fn round(&mut self, now: Instant) -> bool {
         let state = &mut self.state;
-        let received = state.receive(&mut self.networks, now);
+        state.now = now;
+        let networks = &mut self.networks;
+        let received =
+            state.plane.receive(now, |i, frame| networks[i].interface.handle_frame(frame, now));
         let completed = state.poll_disks();
         state.poll_capacities(now);
-        let served = state.serve(now);
+        let served = state.plane.serve(now);
         let controlled = network::poll(&mut self.networks, state, now);
         let told = self.syslog.poll(&mut self.networks, state);
-        let sent = state.transmit(&mut self.networks, now);
-        let counters = &mut state.pace.counters;
+        let sent = network::transmit(&mut self.networks, state, now);
+        let counters = &mut state.plane.pace.counters;
         counters.work(Stage::Receive, received);
         counters.work(Stage::Disks, completed);
         counters.work(Stage::Serve, served);
@@ -83,7 +91,7 @@ impl Gateway {
         let typed = pump(&mut self.console, &mut *self.machine, &mut self.state);
         self.console_quiet = !typed;
         self.console_due = if typed { now } else { now + CONSOLE_INTERVAL };
-        self.state.pace.counters.work(Stage::Console, usize::from(typed));
+        self.state.plane.pace.counters.work(Stage::Console, usize::from(typed));
         match self.state.end {
             Some(End::Reboot) => self.machine.reboot(),
             Some(End::PowerOff) => self.machine.power_off(0),
@@ -103,7 +111,7 @@ impl Gateway {
             let state = &self.state;
             self.machine.halt_until(deadline, &mut || state.interrupts() == seen);
             let now = self.machine.now();
-            self.state.pace.halted(now);
+            self.state.plane.pace.halted(now);
             // Without a device's interrupt or a deadline it was the serial port.
             if self.state.interrupts() == seen && deadline.is_none_or(|d| now < d) {
                 self.console_due = now;

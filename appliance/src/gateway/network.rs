@@ -28,7 +28,7 @@ pub(super) struct Network {
 impl Network {
     /// The interface of port number `index`, configured.
     pub fn new(slot: &PortSlot, index: usize, config: &Config, seed: u64, now: Instant) -> Self {
-        let mut interface = Interface::new(slot.port.mac(), slot.port.mtu(), seed, now);
+        let mut interface = Interface::new(slot.mac, slot.mtu, seed, now);
         interface.set_hostname(String::leak(config.system.hostname.to_string()));
         let mut network = Network {
             interface,
@@ -44,7 +44,7 @@ impl Network {
 
     /// Brings addresses and services in line with the configuration.
     fn configure(&mut self, slot: &PortSlot, index: usize, config: &Config, now: Instant) {
-        let wanted = config.net(index, slot.port.mac());
+        let wanted = config.net(index, slot.mac);
         let addressing = Addressing {
             addresses: wanted.fixed().map(|(ip, prefix)| Cidr::new(ip.into(), prefix)).collect(),
             gateways: wanted.gateway.clone(),
@@ -126,10 +126,10 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
         worked += 1;
     }
     for (i, network) in networks.iter_mut().enumerate() {
-        if state.ports[i].poll_link(now) {
+        if state.ports[i].note_link(state.plane.ports[i].link) {
             network.interface.link_came_up(now);
         }
-        let services = network.front.as_ref().and(state.services.as_ref());
+        let services = network.front.as_ref().and(state.plane.services.as_ref());
         let services = services.and_then(Services::poll_timeout);
         let due = [network.poll_timeout(), services].into_iter().flatten().any(|at| at <= now);
         if !due && network.seen == Some(network.interface.activity()) {
@@ -141,7 +141,7 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
             server.poll(&mut network.interface, &mut Web { state }, now);
         }
         if let Some(front) = &mut network.front {
-            state.poll_front(front, &mut network.interface, now);
+            state.plane.poll_front(front, &mut network.interface, now);
         }
         let news = &mut state.news;
         let pinging = network.ping.is_some();
@@ -160,10 +160,26 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
         if network.generation != generation {
             network.generation = generation;
             tell_addresses(network, &mut state.ports[i]);
-            state.tell_fabric(i, network);
+            state.plane.set_addresses(i, network.interface.local());
         }
     }
     worked
+}
+
+/// Hands what is to be sent to the ports, the data plane's first, and tells the devices; how many
+/// frames.
+pub(super) fn transmit(networks: &mut [Network], state: &mut State, now: Instant) -> usize {
+    let plane = &mut state.plane;
+    let mut sent = plane.transmit_fabric(now);
+    for (i, (slot, network)) in plane.ports.iter_mut().zip(networks).enumerate() {
+        let capture = &mut plane.capture;
+        network.interface.transmit(&mut *slot.port, |packet| {
+            sent += 1;
+            capture.sent(i, packet, now);
+        });
+    }
+    plane.flush();
+    sent
 }
 
 /// Notes and logs the addresses of an interface after a change.

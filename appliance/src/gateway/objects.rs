@@ -75,23 +75,23 @@ fn capture(state: &mut State, order: &str) -> Result<(), String> {
     match order.split_once(' ').unwrap_or((order, "")) {
         ("start", filter) => {
             let filter = Filter::parse(filter).map_err(|error| error.to_string())?;
-            state.capture.start(filter, CAPTURE_BYTES);
+            state.plane.capture.start(filter, CAPTURE_BYTES);
         }
-        ("stop", "") => state.capture.stop(),
-        ("discard", "") => state.capture.discard(),
+        ("stop", "") => state.plane.capture.stop(),
+        ("discard", "") => state.plane.capture.discard(),
         _ => return Err("accepted: start [FILTER], stop, discard".into()),
     }
     Ok(())
 }
 
 fn tree(state: &mut State) -> Value {
-    let (frames, overwritten) = state.capture.counts();
+    let (frames, overwritten) = state.plane.capture.counts();
     let capture = Value::object([
-        ("running", state.capture.running().into()),
+        ("running", state.plane.capture.running().into()),
         ("frames", frames.into()),
         ("overwritten", overwritten.into()),
     ]);
-    let (rtrs, rnbd) = match &state.storage.server {
+    let (rtrs, rnbd) = match &state.plane.storage.server {
         Some(server) => (rtrs_server(server), rnbd_server(state, server)),
         None => (Value::Object(Vec::new()), Value::Object(Vec::new())),
     };
@@ -199,7 +199,7 @@ fn rnbd_server(state: &State, server: &Server) -> Value {
             ]);
             (session_name(server, device.session).into(), value)
         });
-        let volume = state.storage.volumes.name(export.volume).unwrap_or_default();
+        let volume = state.plane.storage.volumes.name(export.volume).unwrap_or_default();
         let value = Value::object([
             ("block_dev", volume.to_string().into()),
             ("sessions", Value::Object(sessions.collect())),
@@ -215,21 +215,22 @@ fn device_name(name: &str) -> String {
 }
 
 fn path_command(state: &mut State, session: &str, name: &str, what: &str) -> Option<()> {
-    let server = state.storage.server.as_mut()?;
+    let plane = &mut state.plane;
+    let server = plane.storage.server.as_mut()?;
     let transport = server.transport();
     let id = transport.sessions().find(|s| s.name.as_str() == session)?.id;
     let path = transport.paths().find(|p| p.session == id && path_name(p) == name)?.id;
     if what == "reset_all" {
         return server.transport_mut().reset_stats(path).then_some(());
     }
-    let provider = &mut state.fabric.as_mut()?.roce;
-    let arena = state.platform.arena();
-    let mut ctx = Context { provider, arena, now: state.now, rng: &mut *state.rng };
+    let provider = &mut plane.fabric.as_mut()?.roce;
+    let arena = &mut plane.arena;
+    let mut ctx = Context { provider, arena, now: plane.now, rng: &mut *plane.rng };
     server.transport_mut().disconnect(path, &mut ctx).then_some(())
 }
 
 fn force_close(state: &mut State, device: &str, session: &str) -> Option<()> {
-    let server = state.storage.server.as_mut()?;
+    let server = state.plane.storage.server.as_mut()?;
     let exports = server.exports();
     let volume = exports.iter().find(|e| device_name(e.name.as_str()) == device)?.volume;
     let wanted =

@@ -1,10 +1,9 @@
 //! Ports: taking frames in, and giving each to whom it is for.
 
-use super::network::Network;
-use super::state::State;
+use super::plane::Plane;
 use core::time::Duration;
 use drivers::hal::{Instant, Packet, Port};
-use net::{Class, classify};
+use net::{Class, Local, classify};
 
 /// Frames taken from a port in one round.
 const BATCH: usize = 64;
@@ -20,12 +19,45 @@ pub(super) struct Addresses {
     pub counters: net::Counters,
 }
 
-/// A port and what is known of it.
+/// What the control plane knows of a port.
 pub(super) struct PortSlot {
     pub name: String,
     pub location: String,
-    pub port: Box<dyn Port>,
+    pub mac: [u8; 6],
+    /// Largest layer 3 packet in bytes.
+    pub mtu: usize,
     pub addresses: Addresses,
+    /// Whether the link was up when it was last looked at.
+    pub link: bool,
+}
+
+impl PortSlot {
+    pub fn new(name: String, location: String, port: &dyn Port) -> Self {
+        PortSlot {
+            name,
+            location,
+            mac: port.mac(),
+            mtu: port.mtu(),
+            addresses: Addresses::default(),
+            link: true,
+        }
+    }
+
+    /// Takes note of the state of the link; true if it came up.
+    pub fn note_link(&mut self, up: bool) -> bool {
+        let was = core::mem::replace(&mut self.link, up);
+        if was != up {
+            log::warn!("{}: link {}", self.name, if up { "up" } else { "down" });
+        }
+        up && !was
+    }
+}
+
+/// A port, and what its plane keeps of it.
+pub(super) struct PlanePort {
+    pub port: Box<dyn Port>,
+    /// What is ours on it.
+    pub local: Local,
     pub link: bool,
     pub link_due: Instant,
     /// Datagrams echoed.
@@ -35,43 +67,31 @@ pub(super) struct PortSlot {
     reply: Vec<u8>,
 }
 
-impl PortSlot {
-    pub fn new(name: String, location: String, port: Box<dyn Port>, echo: bool) -> Self {
+impl PlanePort {
+    pub fn new(port: Box<dyn Port>, echo: bool) -> Self {
         // An Ethernet header and a tag stand before the largest packet.
         let reply = vec![0; port.mtu() + 18];
-        PortSlot {
-            name,
-            location,
-            port,
-            addresses: Addresses::default(),
-            link: true,
-            link_due: Instant::ZERO,
-            echoes: 0,
-            echo,
-            reply,
-        }
+        let local = Local { mac: port.mac(), ..Local::default() };
+        PlanePort { port, local, link: true, link_due: Instant::ZERO, echoes: 0, echo, reply }
     }
 
-    /// Looks at the link once in a while; true if it came up.
-    pub fn poll_link(&mut self, now: Instant) -> bool {
-        if now < self.link_due {
-            return false;
+    /// Looks at the link once in a while.
+    fn poll_link(&mut self, now: Instant) {
+        if now >= self.link_due {
+            self.link_due = now + LINK_INTERVAL;
+            self.link = self.port.link_up();
         }
-        self.link_due = now + LINK_INTERVAL;
-        let was = core::mem::replace(&mut self.link, self.port.link_up());
-        if was != self.link {
-            log::warn!("{}: link {}", self.name, if self.link { "up" } else { "down" });
-        }
-        self.link && !was
     }
 }
 
-impl State {
-    /// Takes a batch of frames from each port; how many.
-    pub fn receive(&mut self, networks: &mut [Network], now: Instant) -> usize {
+impl Plane {
+    /// Takes a batch of frames from each port; how many. What is the control plane's goes to
+    /// `control`, with the place of its port.
+    pub fn receive(&mut self, now: Instant, mut control: impl FnMut(usize, &[u8])) -> usize {
         self.now = now;
         let mut received = 0;
-        for (i, (slot, network)) in self.ports.iter_mut().zip(networks).enumerate() {
+        for (i, slot) in self.ports.iter_mut().enumerate() {
+            slot.poll_link(now);
             for _ in 0..BATCH {
                 let Some(frame) = slot.port.receive() else { break };
                 received += 1;
@@ -80,8 +100,7 @@ impl State {
                 let mut answer = None;
                 match classify(bytes) {
                     Class::UdpEcho if slot.echo => {
-                        let local = network.interface.local();
-                        answer = net::echo::answer(bytes, local, &mut slot.reply);
+                        answer = net::echo::answer(bytes, &slot.local, &mut slot.reply);
                     }
                     Class::Roce => {
                         if let Some(fabric) = &mut self.fabric {
@@ -89,7 +108,7 @@ impl State {
                             let _ = fabric.roce.handle_frame(i, bytes, now);
                         }
                     }
-                    _ => network.interface.handle_frame(bytes, now),
+                    _ => control(i, bytes),
                 }
                 slot.port.recycle(frame);
                 if let Some(length) = answer {
@@ -104,17 +123,8 @@ impl State {
         received
     }
 
-    /// Hands what is to be sent to the ports, and tells the devices; how many frames.
-    pub fn transmit(&mut self, networks: &mut [Network], now: Instant) -> usize {
-        let mut sent = self.transmit_fabric(now);
-        for (i, (slot, network)) in self.ports.iter_mut().zip(networks).enumerate() {
-            let capture = &mut self.capture;
-            network.interface.transmit(&mut *slot.port, |packet| {
-                sent += 1;
-                capture.sent(i, packet, now);
-            });
-            slot.port.flush();
-        }
-        sent
+    /// Tells the devices of what was queued.
+    pub fn flush(&mut self) {
+        self.ports.iter_mut().for_each(|slot| slot.port.flush());
     }
 }

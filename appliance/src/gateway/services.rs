@@ -1,6 +1,6 @@
 //! The peers that operators measure the fabric against: switched on by `roce.services`.
 
-use super::state::State;
+use super::plane::Plane;
 use drivers::hal::Instant;
 use net::Interface;
 use rdma::roce::Roce;
@@ -46,11 +46,11 @@ impl Services {
     }
 }
 
-impl State {
+impl Plane {
     /// Moves the bytes that clients of the tools exchange over TCP.
     pub fn poll_front(&mut self, front: &mut Front, interface: &mut Interface, now: Instant) {
         let (Some(services), Some(fabric)) = (&mut self.services, &mut self.fabric) else { return };
-        let (arena, rng) = (self.platform.arena(), &mut *self.rng);
+        let (arena, rng) = (&mut self.arena, &mut *self.rng);
         let mut ctx = Context { provider: &mut fabric.roce, arena, now, rng };
         front.poll(interface, &mut services.tools, &mut ctx);
     }

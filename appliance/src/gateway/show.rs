@@ -1,7 +1,7 @@
 //! What `show` and `/status` tell.
 
 use super::disks::DiskSlot;
-use super::ports::PortSlot;
+use super::ports::{PlanePort, PortSlot};
 use super::state::State;
 use crate::console::Topic;
 use crate::loops::Stage;
@@ -11,7 +11,7 @@ use drivers::hal::{Disk, Features};
 /// The report on one topic.
 pub(super) fn topic(state: &mut State, topic: Topic) -> Value {
     match topic {
-        Topic::Interfaces => Value::list(state.ports.iter().map(interface)),
+        Topic::Interfaces => interfaces(state),
         Topic::Disks => Value::list(state.disks.iter().map(disk)),
         Topic::Volumes => volumes(state),
         Topic::Memory => memory(state),
@@ -48,15 +48,20 @@ fn version(state: &State) -> Value {
     ])
 }
 
-fn interface(slot: &PortSlot) -> Value {
-    let counters = slot.port.counters();
-    let [a, b, c, d, e, f] = slot.port.mac();
+fn interfaces(state: &State) -> Value {
+    let ports = state.ports.iter().zip(&state.plane.ports);
+    Value::list(ports.map(|(slot, port)| interface(slot, port)))
+}
+
+fn interface(slot: &PortSlot, port: &PlanePort) -> Value {
+    let counters = port.port.counters();
+    let [a, b, c, d, e, f] = slot.mac;
     let texts = |list: &[String]| Value::list(list.iter().cloned().map(Value::from));
     Value::object([
         ("name", slot.name.clone().into()),
         ("link", if slot.link { "up" } else { "down" }.into()),
         ("mac", format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}").into()),
-        ("mtu", slot.port.mtu().into()),
+        ("mtu", slot.mtu.into()),
         ("addresses", texts(&slot.addresses.list)),
         ("gateways", texts(&slot.addresses.gateways)),
         ("dhcp_lease", slot.addresses.lease.into()),
@@ -67,7 +72,7 @@ fn interface(slot: &PortSlot) -> Value {
         ("tx_bytes", counters.tx_bytes.into()),
         ("tx_full", counters.tx_full.into()),
         ("interrupts", counters.interrupts.into()),
-        ("echoes", slot.echoes.into()),
+        ("echoes", port.echoes.into()),
         ("location", slot.location.clone().into()),
     ])
 }
@@ -114,7 +119,7 @@ fn memory(state: &mut State) -> Value {
 }
 
 fn loops(state: &State) -> Value {
-    let counters = &state.pace.counters;
+    let counters = &state.plane.pace.counters;
     let [busy, idle, halted] = counters.shares();
     let stages = Stage::ALL.map(|stage| {
         let c = counters.stages[stage as usize];

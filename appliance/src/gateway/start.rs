@@ -5,7 +5,8 @@ use super::Gateway;
 use super::disks::{DiskSlot, Role, SharedDisk};
 use super::fabric::Fabric;
 use super::network::Network;
-use super::ports::PortSlot;
+use super::plane::Plane;
+use super::ports::{PlanePort, PortSlot};
 use super::services::Services;
 use super::state::State;
 use super::storage::Storage;
@@ -100,6 +101,7 @@ impl Gateway {
         }
         let now = machine.now();
         let mut ports = Vec::new();
+        let mut devices = Vec::new();
         let mut networks = Vec::new();
         for device in found.take(Kind::Network) {
             let location = device.location().to_string();
@@ -108,9 +110,10 @@ impl Gateway {
                 Ok(port) => {
                     let echo = config.services.udp_echo;
                     let name = format!("net{index}");
-                    let slot = PortSlot::new(name, location, Box::new(port), echo);
+                    let slot = PortSlot::new(name, location, &port);
                     networks.push(Network::new(&slot, index, config, rng.next_u64(), now));
                     ports.push(slot);
+                    devices.push(PlanePort::new(Box::new(port), echo));
                 }
                 Err(error) => {
                     log::error!("{location}: {error}");
@@ -118,7 +121,7 @@ impl Gateway {
                 }
             }
         }
-        let mut fabric = if config.roce.enabled { Fabric::new(&ports, &mut *rng) } else { None };
+        let mut fabric = if config.roce.enabled { Fabric::new(&devices, &mut *rng) } else { None };
         let provider = fabric.as_mut().map(|fabric| &mut fabric.roce);
         let storage = Storage::new(config, &mut disks, platform.arena(), provider);
         let services = fabric.as_mut().filter(|_| config.roce.services).and_then(|fabric| {
@@ -133,6 +136,17 @@ impl Gateway {
         }
         let quiet = Duration::from_micros(config.system.idle_after_us.into());
         let epoch = machine.unix_seconds().saturating_mul(1_000_000_000);
+        let plane = Plane {
+            now,
+            ports: devices,
+            arena: platform.arena().share(),
+            rng,
+            fabric,
+            storage,
+            services,
+            capture: Capture::new(),
+            pace: Pace::new(quiet, now),
+        };
         let state = State {
             platform,
             log,
@@ -145,12 +159,7 @@ impl Gateway {
             ports,
             disks,
             unclaimed,
-            rng,
-            fabric,
-            storage,
-            services,
-            pace: Pace::new(quiet, now),
-            capture: Capture::new(),
+            plane,
             downloads: Vec::new(),
             next_download: 0,
             config_disk: stored.place,

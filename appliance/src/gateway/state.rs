@@ -1,19 +1,16 @@
-//! What reports are made of: everything the appliance owns but the IP interfaces.
+//! What reports are made of: everything the appliance owns but the IP interfaces. The control
+//! plane's own, and the data plane of the same loop.
 
 use super::disks::DiskSlot;
-use super::fabric::Fabric;
+use super::plane::Plane;
 use super::ports::PortSlot;
-use super::services::Services;
 use super::start::Facts;
-use super::storage::Storage;
 use crate::config::Document;
 use crate::config::disk::ConfigDisk;
 use crate::log_ring::LogRing;
-use crate::loops::Pace;
 use core::net::IpAddr;
 use drivers::hal::{Disk, Instant, Platform};
-use net::capture::{Capture, Reader};
-use rand_core::RngCore;
+use net::capture::Reader;
 use std::collections::VecDeque;
 
 use crate::console::Progress;
@@ -55,17 +52,12 @@ pub(super) struct State {
     pub document: Document,
     /// What was wrong with the configuration at boot.
     pub problems: Vec<String>,
+    /// What the control plane knows of the ports.
     pub ports: Vec<PortSlot>,
+    pub plane: Plane,
     pub disks: Vec<DiskSlot>,
     /// Devices that were found and not used, and why.
     pub unclaimed: Vec<String>,
-    pub rng: Box<dyn RngCore>,
-    pub fabric: Option<Fabric>,
-    pub storage: Storage,
-    /// The peers of measuring tools, if they are switched on.
-    pub services: Option<Services>,
-    pub pace: Pace,
-    pub capture: Capture,
     pub downloads: Vec<Download>,
     pub next_download: u64,
     /// The config disk, if there is one: which disk, and its engine.
@@ -86,34 +78,30 @@ pub(super) struct State {
 impl State {
     /// Interrupts that devices have raised so far.
     pub fn interrupts(&self) -> u64 {
-        let ports = self.ports.iter().map(|slot| slot.port.interrupts());
-        let disks = self.disks.iter().map(|slot| slot.disk.interrupts());
-        ports.chain(disks).sum()
+        let disks: u64 = self.disks.iter().map(|slot| slot.disk.interrupts()).sum();
+        self.plane.interrupts() + disks
     }
 
     /// Whether a device has something that was not taken yet.
     pub fn devices_pending(&self) -> bool {
-        self.ports.iter().any(|slot| slot.port.pending())
-            || self.disks.iter().any(|slot| slot.disk.pending())
+        self.plane.pending() || self.disks.iter().any(|slot| slot.disk.pending())
     }
 
     /// Whether every device can end a halt.
     pub fn devices_wake(&self) -> bool {
-        self.ports.iter().all(|slot| slot.port.wakes())
-            && self.disks.iter().all(|slot| slot.disk.wakes())
+        self.plane.wakes() && self.disks.iter().all(|slot| slot.disk.wakes())
     }
 
     /// Has devices raise interrupts, or not.
     pub fn set_interrupts(&mut self, wanted: bool) {
-        self.ports.iter_mut().for_each(|slot| slot.port.set_interrupts(wanted));
+        self.plane.set_interrupts(wanted);
         self.disks.iter_mut().for_each(|slot| slot.disk.set_interrupts(wanted));
     }
 
     /// When something here is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let link = self.ports.iter().map(|slot| slot.link_due).min();
         let capacity = (!self.disks.is_empty()).then_some(self.capacity_due);
-        [link, capacity, self.fabric_timeout()].into_iter().flatten().min()
+        [capacity, self.plane.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Seconds since the appliance came up.

@@ -27,8 +27,8 @@ impl System for State {
         self.document.set(path, value)?;
         let config = self.document.config();
         log::set_max_level(config.system.log_level);
-        self.pace.set_quiet_time(Duration::from_micros(config.system.idle_after_us.into()));
-        for slot in &mut self.ports {
+        self.plane.pace.set_quiet_time(Duration::from_micros(config.system.idle_after_us.into()));
+        for slot in &mut self.plane.ports {
             slot.echo = config.services.udp_echo;
         }
         self.network_changed = true;

@@ -43,7 +43,7 @@ impl Web<'_> {
             return Response::error(Status::UNAVAILABLE);
         }
         let names = state.ports.iter().map(|slot| slot.name.clone()).collect();
-        let reader = state.capture.reader(names, state.epoch);
+        let reader = state.plane.capture.reader(names, state.epoch);
         let id = state.next_download;
         state.next_download += 1;
         state.downloads.push(Download { id, reader, piece: Vec::new(), at: 0, more: true });
@@ -87,7 +87,7 @@ impl Handler for Web<'_> {
             }
             d.piece.clear();
             d.at = 0;
-            d.more = self.state.capture.read(&mut d.reader, &mut d.piece, PIECE);
+            d.more = self.state.plane.capture.read(&mut d.reader, &mut d.piece, PIECE);
         }
         let count = into.len().min(d.piece.len() - d.at);
         if count == 0 {

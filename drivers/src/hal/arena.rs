@@ -1,8 +1,11 @@
 //! The arena: all DMA memory of the machine, handed out in windows. Its books are kept outside
-//! of it, so that nothing a device writes can confuse them.
+//! of it, so that nothing a device writes can confuse them. Every loop has a handle of its own; they
+//! share the books, behind a lock that is held for the time of one allocation.
 
 use super::Window;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use spin::Mutex;
 
 /// Every allocation is a multiple of this, so that neighbours share no cache line.
 const GRAIN: usize = 64;
@@ -12,14 +15,18 @@ const GRAIN: usize = 64;
 #[derive(Debug)]
 pub struct Arena {
     all: Window,
-    /// (offset, length), sorted by offset, no two adjacent.
-    free: Vec<(usize, usize)>,
+    books: Arc<Mutex<Books>>,
 }
+
+/// What is free: (offset, length), sorted by offset, no two adjacent.
+#[derive(Debug)]
+struct Books(Vec<(usize, usize)>);
 
 impl Arena {
     /// An arena over all of `memory`.
     pub fn new(memory: Window) -> Self {
-        Arena { all: memory, free: alloc::vec![(0, memory.len())] }
+        let books = Books(alloc::vec![(0, memory.len())]);
+        Arena { all: memory, books: Arc::new(Mutex::new(books)) }
     }
 
     /// An arena on the host's heap, never given back; devices of a model use its own addresses.
@@ -30,29 +37,19 @@ impl Arena {
         Arena::new(unsafe { Window::from_raw(start, start.as_ptr() as u64, len) })
     }
 
+    /// The same arena once more, for another loop.
+    pub fn share(&self) -> Self {
+        Arena { all: self.all, books: self.books.clone() }
+    }
+
     /// `len` bytes, aligned to `align` (a power of two) for devices, or None if there is no stretch
     /// that large. They hold whatever was there before: zeroing gigabytes would hold a boot up.
     pub fn alloc(&mut self, len: usize, align: usize) -> Option<Window> {
         assert!(align.is_power_of_two(), "alignment must be a power of two");
         let len = len.max(1).checked_next_multiple_of(GRAIN)?;
         let align = align.max(GRAIN) as u64;
-        for i in 0..self.free.len() {
-            let (start, size) = self.free[i];
-            let bus = self.all.bus_address() + start as u64;
-            let skip = (bus.next_multiple_of(align) - bus) as usize;
-            let Some(rest) = size.checked_sub(skip).and_then(|s| s.checked_sub(len)) else {
-                continue;
-            };
-            self.free.remove(i);
-            if rest > 0 {
-                self.free.insert(i, (start + skip + len, rest));
-            }
-            if skip > 0 {
-                self.free.insert(i, (start, skip));
-            }
-            return self.all.slice(start + skip, len);
-        }
-        None
+        let start = self.books.lock().take(self.all.bus_address(), len, align)?;
+        self.all.slice(start, len)
     }
 
     /// Gives back what `alloc` handed out (the whole window, once).
@@ -60,26 +57,7 @@ impl Arena {
         let start = (window.bus_address() - self.all.bus_address()) as usize;
         let end = start + window.len();
         assert!(end <= self.all.len(), "window is not of this arena");
-        let at = self.free.partition_point(|&(s, _)| s < start);
-        let joins_next = self.free.get(at).is_some_and(|&(s, _)| s == end);
-        assert!(self.free.get(at).is_none_or(|&(s, _)| s >= end), "window was free already");
-        let joins_last = at > 0 && {
-            let (s, l) = self.free[at - 1];
-            assert!(s + l <= start, "window was free already");
-            s + l == start
-        };
-        match (joins_last, joins_next) {
-            (true, true) => {
-                self.free[at - 1].1 += window.len() + self.free[at].1;
-                self.free.remove(at);
-            }
-            (true, false) => self.free[at - 1].1 += window.len(),
-            (false, true) => {
-                self.free[at].0 = start;
-                self.free[at].1 += window.len();
-            }
-            (false, false) => self.free.insert(at, (start, window.len())),
-        }
+        self.books.lock().give_back(start, window.len());
     }
 
     /// Bytes in all.
@@ -89,7 +67,55 @@ impl Arena {
 
     /// Bytes that are free (perhaps in several stretches).
     pub fn available(&self) -> usize {
-        self.free.iter().map(|&(_, l)| l).sum()
+        self.books.lock().0.iter().map(|&(_, l)| l).sum()
+    }
+}
+
+impl Books {
+    /// Takes `len` bytes; `base` is the bus address of offset 0. The offset.
+    fn take(&mut self, base: u64, len: usize, align: u64) -> Option<usize> {
+        let free = &mut self.0;
+        for i in 0..free.len() {
+            let (start, size) = free[i];
+            let bus = base + start as u64;
+            let skip = (bus.next_multiple_of(align) - bus) as usize;
+            let Some(rest) = size.checked_sub(skip).and_then(|s| s.checked_sub(len)) else {
+                continue;
+            };
+            free.remove(i);
+            if rest > 0 {
+                free.insert(i, (start + skip + len, rest));
+            }
+            if skip > 0 {
+                free.insert(i, (start, skip));
+            }
+            return Some(start + skip);
+        }
+        None
+    }
+
+    fn give_back(&mut self, start: usize, len: usize) {
+        let (free, end) = (&mut self.0, start + len);
+        let at = free.partition_point(|&(s, _)| s < start);
+        let joins_next = free.get(at).is_some_and(|&(s, _)| s == end);
+        assert!(free.get(at).is_none_or(|&(s, _)| s >= end), "window was free already");
+        let joins_last = at > 0 && {
+            let (s, l) = free[at - 1];
+            assert!(s + l <= start, "window was free already");
+            s + l == start
+        };
+        match (joins_last, joins_next) {
+            (true, true) => {
+                free[at - 1].1 += len + free[at].1;
+                free.remove(at);
+            }
+            (true, false) => free[at - 1].1 += len,
+            (false, true) => {
+                free[at].0 = start;
+                free[at].1 += len;
+            }
+            (false, false) => free.insert(at, (start, len)),
+        }
     }
 }
 
@@ -100,7 +126,7 @@ mod tests {
     #[test]
     fn everything_given_back_is_one_stretch_again() {
         let mut arena = Arena::on_heap(1 << 16);
-        let before = arena.free.clone();
+        let before = arena.books.lock().0.clone();
         let mut taken: Vec<Window> =
             (1..40).filter_map(|n| arena.alloc(n * 37, 64 << (n % 4))).collect();
         assert!(taken.len() > 20);
@@ -109,7 +135,7 @@ mod tests {
             order = order.wrapping_mul(31) + 11;
             arena.free(taken.swap_remove(order % taken.len()));
         }
-        assert_eq!(arena.free, before);
+        assert_eq!(arena.books.lock().0, before);
     }
 
     #[test]

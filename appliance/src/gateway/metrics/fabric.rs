@@ -48,7 +48,7 @@ fn naks(naks: &Naks) -> [(&'static str, u64); 5] {
 }
 
 pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
-    let Some(fabric) = &state.fabric else { return Ok(()) };
+    let Some(fabric) = &state.plane.fabric else { return Ok(()) };
     let counters = fabric.roce.counters();
     w.gauge("isthmus_roce_queue_pairs", "Queue pairs that there are.")?
         .sample(&[], fabric.roce.queue_pairs() as u64)?;

@@ -72,8 +72,8 @@ fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
     }
     for (name, help, value) in PORT_FAMILIES {
         let mut family = w.counter(name, help)?;
-        for slot in &state.ports {
-            family.sample(&[("port", &slot.name)], value(&slot.port.counters()))?;
+        for (slot, port) in state.ports.iter().zip(&state.plane.ports) {
+            family.sample(&[("port", &slot.name)], value(&port.port.counters()))?;
         }
     }
     for (name, help, value) in IP_FAMILIES {
@@ -83,8 +83,8 @@ fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
         }
     }
     let mut echoes = w.counter("isthmus_udp_echoes_total", "Datagrams echoed.")?;
-    for slot in &state.ports {
-        echoes.sample(&[("port", &slot.name)], slot.echoes)?;
+    for (slot, port) in state.ports.iter().zip(&state.plane.ports) {
+        echoes.sample(&[("port", &slot.name)], port.echoes)?;
     }
     let mut size = w.gauge("isthmus_disk_size_bytes", "Capacity of the disk.")?;
     for slot in &state.disks {
@@ -106,7 +106,7 @@ fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
 }
 
 fn loops(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
-    let counters = &state.pace.counters;
+    let counters = &state.plane.pace.counters;
     w.counter("isthmus_loop_rounds_total", "Rounds of the poll loop.")?
         .sample(&[("loop", &0)], counters.rounds)?;
     w.counter("isthmus_loop_halts_total", "Times the loop halted.")?

@@ -51,7 +51,7 @@ const VOLUME: [Family<VolumeStats>; 7] = [
 ];
 
 pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
-    let Some(server) = &state.storage.server else { return Ok(()) };
+    let Some(server) = &state.plane.storage.server else { return Ok(()) };
     let transport = server.transport();
     w.gauge("isthmus_rtrs_sessions", "Sessions that there are.")?
         .sample(&[], transport.sessions().count() as u64)?;
@@ -75,8 +75,8 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     }
     for (name, help, value) in VOLUME {
         let mut family = w.counter(name, help)?;
-        for id in state.storage.volumes.ids() {
-            let volume = state.storage.volumes.name(id).unwrap_or_default();
+        for id in state.plane.storage.volumes.ids() {
+            let volume = state.plane.storage.volumes.name(id).unwrap_or_default();
             if let Some(stats) = server.volume_stats(id) {
                 family.sample(&[("volume", &volume)], value(stats))?;
             }
@@ -98,11 +98,11 @@ const LATENCIES: [Latency; 2] = [
 ];
 
 fn latencies(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
-    let Some(server) = &state.storage.server else { return Ok(()) };
+    let Some(server) = &state.plane.storage.server else { return Ok(()) };
     for (name, help, histogram) in LATENCIES {
         let mut family = w.histogram(name, help)?;
-        for id in state.storage.volumes.ids() {
-            let volume = state.storage.volumes.name(id).unwrap_or_default();
+        for id in state.plane.storage.volumes.ids() {
+            let volume = state.plane.storage.volumes.name(id).unwrap_or_default();
             let Some(stats) = server.volume_stats(id) else { continue };
             let histogram = histogram(stats);
             // The last bucket also holds everything above its bound.
