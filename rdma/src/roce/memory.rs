@@ -88,8 +88,7 @@ impl Memory {
         access: Access,
         rng: &mut dyn RngCore,
     ) -> Result<Region, VerbsError> {
-        let page = rng.next_u64() & 0x0000_7fff_ffff_f000;
-        let address = page | memory.bus_address() & 0xfff;
+        let address = address_of(memory, rng);
         self.hold_pd(pd)?;
         let registration = Registration { pd, memory, access, address, key: None };
         let Some(name) = self.regions.insert(|_| registration) else {
@@ -110,6 +109,21 @@ impl Memory {
         let key = self.keys.draw(id, rng);
         region.key = Some(key);
         Ok(key)
+    }
+
+    /// Points a region at other memory, under a fresh key.
+    pub fn remap(
+        &mut self,
+        id: MrId,
+        memory: Window,
+        rng: &mut dyn RngCore,
+    ) -> Result<Region, VerbsError> {
+        let address = address_of(memory, rng);
+        let region = self.regions.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        region.memory = memory;
+        region.address = address;
+        let rkey = self.rotate_key(id, rng)?;
+        Ok(Region { id, rkey, address, memory })
     }
 
     /// Revokes the region's key.
@@ -166,6 +180,11 @@ impl Memory {
             _ => Err(Refusal::OtherDomain),
         }
     }
+}
+
+/// Where peers address `memory`: from a random page on.
+fn address_of(memory: Window, rng: &mut dyn RngCore) -> u64 {
+    rng.next_u64() & 0x0000_7fff_ffff_f000 | memory.bus_address() & 0xfff
 }
 
 /// Which region each key belongs to: open addressing with linear probing, at most half full. Keys

@@ -77,6 +77,15 @@ impl Provider for Roce {
         self.memory.rotate_key(region, rng)
     }
 
+    fn remap(
+        &mut self,
+        region: MrId,
+        memory: Window,
+        rng: &mut dyn RngCore,
+    ) -> Result<Region, VerbsError> {
+        self.memory.remap(region, memory, rng)
+    }
+
     fn revoke_key(&mut self, region: MrId) -> Result<(), VerbsError> {
         self.memory.revoke_key(region)
     }

@@ -37,6 +37,11 @@ impl Heartbeat {
         self.missed = 0;
     }
 
+    /// A question was asked between two ticks.
+    pub fn ask(&mut self, now: Instant) {
+        self.asked = now;
+    }
+
     /// When the next tick is due.
     pub fn deadline(&self) -> Instant {
         self.next

@@ -96,7 +96,15 @@ pub trait Provider {
     /// Revokes the region's present key at once and gives it a fresh unpredictable one. Cheap: it
     /// is meant to be done for each I/O.
     fn rotate_key(&mut self, region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError>;
-    /// Revokes the region's key at once; until `rotate_key` no peer reaches it.
+    /// Points the region at other memory, under a fresh unpredictable key; the key that it had is
+    /// revoked (fast registration). Cheap: it is meant to be done for each I/O.
+    fn remap(
+        &mut self,
+        region: MrId,
+        memory: Window,
+        rng: &mut dyn RngCore,
+    ) -> Result<Region, VerbsError>;
+    /// Revokes the region's key at once; until `rotate_key` or `remap` no peer reaches it.
     fn revoke_key(&mut self, region: MrId) -> Result<(), VerbsError>;
     /// Ends a registration.
     fn deregister(&mut self, region: MrId) -> Result<(), VerbsError>;

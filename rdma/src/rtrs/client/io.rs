@@ -1,123 +1,197 @@
-//! Requests and answers.
+//! Requests and answers: the data path.
 
-use super::table::{Call, PathState, WorkId};
-use super::{Client, Context, DownReason, Event, Outcome, Permit};
+use super::path::WorkId;
+use super::policy::Candidate;
+use super::pool::CallState;
+use super::{Channel, Client, Context, DownReason, Event, Outcome, PathState, Permit};
 use crate::rtrs::Errno;
+use crate::rtrs::server::RequestKind;
 use crate::rtrs::wire::{Descriptor, Immediate, IoHeader, RkeyResponse};
 use crate::verbs::{
-    Fabric, Payload, RecvRequest, RemoteAddress, SendOperation, SendRequest, SendWith,
+    Fabric, Payload, RemoteAddress, SendOperation, SendRequest, SendWith, VerbsError,
 };
 use drivers::hal::Window;
 
-/// A request: which way its data goes, and how much there is.
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Which way its data goes.
+    pub kind: RequestKind,
+    /// The user's header; copied.
+    pub user: &'a [u8],
+    /// What is written, or where the answer goes; the client's until the request has ended.
+    pub data: Window,
+    /// On which connection it goes.
+    pub channel: Channel,
+}
+
+/// What came of the attempt to send a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Read,
-    Write,
+enum Sent {
+    Yes,
+    /// No path that is up has room now.
+    NoRoom,
+    /// No path is up.
+    NoPath,
+}
+
+impl DownReason {
+    /// Why a verb was refused that this side always may call.
+    pub(super) fn from_verbs(error: VerbsError) -> Self {
+        match error {
+            // The queue pair failed, and its flushed work requests have not been polled yet.
+            VerbsError::WrongState => DownReason::Transport(crate::verbs::Status::Flushed),
+            _ => DownReason::Resources,
+        }
+    }
 }
 
 impl Client {
     /// A permit, if one is free. Give it back with [`Client::put_permit`].
+    #[inline]
     pub fn get_permit(&mut self) -> Option<Permit> {
-        self.pool.as_mut()?.free.pop().map(Permit)
+        self.pool.as_mut()?.take()
     }
 
-    /// Gives a permit back, once its request has ended.
-    pub fn put_permit(&mut self, permit: Permit) {
-        if let Some(pool) = &mut self.pool {
-            assert!(pool.calls[usize::from(permit.0)] == Call::Idle, "the request is outstanding");
-            pool.free.push(permit.0);
-        }
+    /// Gives a permit back, once its request has ended. False if it is void, or the request has
+    /// not ended.
+    #[inline]
+    pub fn put_permit(&mut self, permit: Permit) -> bool {
+        self.pool.as_mut().is_some_and(|pool| pool.put(permit))
     }
 
-    /// Where the data of a permit's request lies: what is written, or where reads go.
-    pub fn data(&self, permit: Permit) -> Option<Window> {
-        let pool = self.pool.as_ref()?;
-        let at = usize::from(permit.0) * pool.shape.chunk_size() as usize;
-        pool.memory.slice(at, pool.shape.max_io_size as usize)
+    /// Permits that are free.
+    pub fn available_permits(&self) -> usize {
+        self.pool.as_ref().map_or(0, super::Pool::available)
     }
 
-    /// Asks for `length` bytes (none: there is no answer but its error) into [`Client::data`].
-    /// `connection` is 0 for the service connection.
-    #[allow(clippy::too_many_arguments)]
-    pub fn read<P: Fabric + ?Sized>(
+    /// Sends a request. ENOTCONN if no path is up, or the permit is void; EINVAL if the request
+    /// does not fit a chunk. [`Event::Done`] follows otherwise.
+    pub fn submit<P: Fabric + ?Sized>(
         &mut self,
         permit: Permit,
-        user: &[u8],
-        length: u32,
-        path: usize,
-        connection: usize,
+        request: &Request<'_>,
         ctx: &mut Context<'_, P>,
     ) -> Result<(), Errno> {
-        self.submit(Way::Read, permit, user, length, path, connection, ctx)
-    }
-
-    /// Sends `length` bytes of [`Client::data`].
-    #[allow(clippy::too_many_arguments)]
-    pub fn write<P: Fabric + ?Sized>(
-        &mut self,
-        permit: Permit,
-        user: &[u8],
-        length: u32,
-        path: usize,
-        connection: usize,
-        ctx: &mut Context<'_, P>,
-    ) -> Result<(), Errno> {
-        self.submit(Way::Write, permit, user, length, path, connection, ctx)
-    }
-
-    #[allow(clippy::too_many_arguments)]
-    fn submit<P: Fabric + ?Sized>(
-        &mut self,
-        way: Way,
-        permit: Permit,
-        user: &[u8],
-        length: u32,
-        path_key: usize,
-        connection: usize,
-        ctx: &mut Context<'_, P>,
-    ) -> Result<(), Errno> {
-        let data = self.data(permit).ok_or(Errno::ENOTCONN)?;
         let pool = self.pool.as_mut().ok_or(Errno::ENOTCONN)?;
-        let path = self.paths.get(path_key).ok_or(Errno::ENOTCONN)?;
-        if path.state != PathState::Connected {
-            return Err(Errno::ENOTCONN);
+        pool.check(request.kind, request.user.len(), request.data.len())?;
+        let call = pool.call(permit).ok_or(Errno::ENOTCONN)?;
+        if call.state != CallState::Held {
+            return Err(Errno::EINVAL);
         }
-        let n = usize::from(permit.0);
-        let chunk = *path.chunks.get(n).ok_or(Errno::ENOTCONN)?;
-        let user_len = u16::try_from(user.len()).map_err(|_| Errno::EINVAL)?;
-        let data = data.slice(0, length as usize).ok_or(Errno::EINVAL)?;
-        let header = match way {
-            Way::Write => IoHeader::Write { user_len },
-            Way::Read if length == 0 => {
+        call.headers.write(0, request.user).map_err(|_| Errno::EINVAL)?;
+        call.user_len = request.user.len() as u16;
+        call.kind = request.kind;
+        call.channel = request.channel;
+        call.data = request.data;
+        call.sent = ctx.now;
+        let queued = !self.queued.is_empty();
+        let sent = if queued { Sent::NoRoom } else { self.send(permit.index, false, ctx) };
+        match sent {
+            Sent::Yes => Ok(()),
+            Sent::NoRoom => {
+                self.queue(permit.index);
+                Ok(())
+            }
+            Sent::NoPath => Err(Errno::ENOTCONN),
+        }
+    }
+
+    fn queue(&mut self, index: u16) {
+        let call = self.pool.as_mut().and_then(|pool| pool.calls.get_mut(usize::from(index)));
+        if let Some(call) = call {
+            call.state = CallState::Queued { failover: false };
+            self.queued.push_back(index);
+        }
+    }
+
+    /// Sends what waited for a path, or for room on one.
+    #[inline]
+    pub(super) fn send_queued<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+        while let Some(&index) = self.queued.front() {
+            let call = self.pool.as_ref().and_then(|pool| pool.calls.get(usize::from(index)));
+            let failover =
+                call.is_some_and(|call| call.state == CallState::Queued { failover: true });
+            match self.send(index, failover, ctx) {
+                // Without a path, the queue was emptied when the last one went down.
+                Sent::NoRoom | Sent::NoPath => return,
+                Sent::Yes => drop(self.queued.pop_front()),
+            }
+        }
+    }
+
+    /// Sends the request of a permit on the path that the policy chooses.
+    fn send<P: Fabric + ?Sized>(
+        &mut self,
+        index: u16,
+        failover: bool,
+        ctx: &mut Context<'_, P>,
+    ) -> Sent {
+        loop {
+            let Some(pool) = &mut self.pool else { return Sent::NoPath };
+            let Some(call) = pool.calls.get_mut(usize::from(index)) else { return Sent::NoPath };
+            let cid = match call.channel {
+                Channel::Service => 0,
+                Channel::Io(n) => 1 + usize::from(n) % usize::from(self.config.connections).max(1),
+            };
+            let connections = &self.connections;
+            let candidates = self.paths.iter().filter_map(|(key, path)| {
+                let number = *path.connections.get(cid)?;
+                let takes = connections.get(number)?.takes_requests();
+                (path.state == PathState::Connected && takes).then_some(Candidate {
+                    path: key,
+                    in_flight: path.in_flight,
+                    latency: path.latency,
+                })
+            });
+            let Some(key) = self.config.policy.choose(candidates, self.last_path) else {
+                return if self.is_up() { Sent::NoRoom } else { Sent::NoPath };
+            };
+            self.last_path = key;
+            match self.send_on(key, cid, index, failover, ctx) {
+                Ok(()) => return Sent::Yes,
+                // The path is down now: another one is chosen.
+                Err(reason) => self.fail_path(key, reason, ctx),
+            }
+        }
+    }
+
+    /// Sends the request of a permit on a connection of a path.
+    fn send_on<P: Fabric + ?Sized>(
+        &mut self,
+        key: usize,
+        cid: usize,
+        index: u16,
+        failover: bool,
+        ctx: &mut Context<'_, P>,
+    ) -> Result<(), DownReason> {
+        const OURS: DownReason = DownReason::Resources;
+        let pool = self.pool.as_mut().ok_or(OURS)?;
+        let call = pool.calls.get_mut(usize::from(index)).ok_or(OURS)?;
+        let path = &mut self.paths[key];
+        let number = *path.connections.get(cid).ok_or(OURS)?;
+        let chunk = *path.chunks.get(usize::from(index)).ok_or(OURS)?;
+        let (user_len, length) = (call.user_len, call.data.len() as u32);
+        let header = match call.kind {
+            RequestKind::Write => IoHeader::Write { user_len },
+            RequestKind::Read if length == 0 => {
                 IoHeader::Read { user_len, need_invalidate: false, into: None }
             }
-            Way::Read => {
-                let (region, address) = pool.regions[n];
-                let key = ctx.provider.rotate_key(region, ctx.rng).map_err(|_| Errno::ENOMEM)?;
-                let into = Some(Descriptor { address, key, length });
-                IoHeader::Read { user_len, need_invalidate: true, into }
+            RequestKind::Read => {
+                let region =
+                    ctx.provider.remap(call.region, call.data, ctx.rng).map_err(|_| OURS)?;
+                let into = Descriptor { address: region.address, key: region.rkey, length };
+                IoHeader::Read { user_len, need_invalidate: true, into: Some(into) }
             }
         };
         let (header, header_len) = header.emit();
-        let chunk_size = pool.shape.chunk_size() as usize;
-        let staging = pool
-            .memory
-            .slice(n * chunk_size + pool.shape.max_io_size as usize, user.len() + header_len)
-            .filter(|staging| staging.len() <= pool.shape.max_header as usize)
-            .ok_or(Errno::EINVAL)?;
-        let staged = staging.write(0, user).is_ok()
-            && staging.write(user.len(), &header[..header_len]).is_ok();
-        if !staged {
-            return Err(Errno::EINVAL);
-        }
-        let windows = [data, staging];
-        let (payload, skipped) = match way {
-            Way::Write if length > 0 => (&windows[..], 0),
-            _ => (&windows[1..], length),
-        };
-        let place = pool.addressing.join(permit.0, length + u32::from(user_len));
-        pool.calls[n] = Call::Outstanding { path: path_key, read: way == Way::Read };
+        let header = header.get(..header_len).unwrap_or_default();
+        call.headers.write(usize::from(user_len), header).map_err(|_| OURS)?;
+        let headers = call.headers.slice(0, usize::from(user_len) + header_len).ok_or(OURS)?;
+        let windows = [call.data, headers];
+        let writes = call.kind == RequestKind::Write && length > 0;
+        let (payload, skipped) = if writes { (&windows[..], 0) } else { (&windows[1..], length) };
+        let place = pool.addressing.join(index, length + u32::from(user_len));
         let operation = SendOperation::Write {
             payload: Payload::Windows(payload),
             to: RemoteAddress {
@@ -126,25 +200,35 @@ impl Client {
             },
             immediate: Some(Immediate::Request { place }.emit()),
         };
-        if let Err(reason) = self.post(path_key, connection, operation, ctx) {
-            self.end_path(path_key, reason, ctx);
+        call.state = CallState::Sent { path: key, connection: number };
+        if path.in_flight == 0 {
+            path.heard = ctx.now;
         }
-        Ok(())
+        path.in_flight += 1;
+        path.stats.failovers += u64::from(failover);
+        match call.kind {
+            RequestKind::Read => {
+                path.stats.reads += 1;
+                path.stats.read_bytes += u64::from(length);
+            }
+            RequestKind::Write => {
+                path.stats.writes += 1;
+                path.stats.write_bytes += u64::from(length);
+            }
+        }
+        self.connections[number].in_flight += 1;
+        self.wake_at(ctx.now + self.config.probe_after);
+        self.post(number, operation, ctx)
     }
 
-    /// Posts a send on a connection of a path.
+    /// Posts a send on a connection, which has room.
     pub(super) fn post<P: Fabric + ?Sized>(
         &mut self,
-        path: usize,
-        cid: usize,
+        number: usize,
         operation: SendOperation<'_>,
         ctx: &mut Context<'_, P>,
     ) -> Result<(), DownReason> {
-        let number = *self.paths[path].connections.get(cid).ok_or(DownReason::Resources)?;
         let connection = &mut self.connections[number];
-        if connection.posted.wrapping_sub(connection.completed) >= connection.send_room {
-            return Err(DownReason::Resources);
-        }
         connection.posted = connection.posted.wrapping_add(1);
         let every = (connection.send_room / 4).max(1);
         let request = SendRequest {
@@ -154,44 +238,36 @@ impl Client {
             solicited: false,
             datagram: None,
         };
-        ctx.provider.post_send(connection.qp, &request).map_err(|_| DownReason::Resources)
+        ctx.provider.post_send(connection.qp, &request).map_err(DownReason::from_verbs)
     }
 
-    pub(super) fn post_receive<P: Fabric + ?Sized>(
-        &mut self,
-        number: usize,
-        n: u32,
-        ctx: &mut Context<'_, P>,
-    ) -> Result<(), DownReason> {
-        let connection = &self.connections[number];
-        let at = n as usize * RkeyResponse::SIZE;
-        let into = connection.receives.slice(at, RkeyResponse::SIZE).unwrap_or(Window::empty());
-        let id = WorkId::new(number, n).to_bits();
-        ctx.provider
-            .post_recv(connection.qp, &RecvRequest { id, into: &[into] })
-            .map_err(|_| DownReason::Resources)
-    }
-
+    /// Sends a heartbeat.
     pub(super) fn send_heartbeat<P: Fabric + ?Sized>(
         &mut self,
-        path: usize,
+        key: usize,
         ctx: &mut Context<'_, P>,
     ) -> Result<(), DownReason> {
-        self.post_bare(path, Immediate::Heartbeat, ctx)
+        self.post_bare(key, Immediate::Heartbeat, ctx)
     }
 
+    /// Posts an immediate on the service connection, if there is room; else it is left out (a
+    /// heartbeat is asked for again).
     fn post_bare<P: Fabric + ?Sized>(
         &mut self,
-        path: usize,
+        key: usize,
         immediate: Immediate,
         ctx: &mut Context<'_, P>,
     ) -> Result<(), DownReason> {
+        let Some(&number) = self.paths[key].connections.first() else { return Ok(()) };
+        if !self.connections[number].has_room() {
+            return Ok(());
+        }
         let operation = SendOperation::Write {
             payload: Payload::Windows(&[]),
             to: RemoteAddress { address: 0, rkey: 0 },
             immediate: Some(immediate.emit()),
         };
-        self.post(path, 0, operation, ctx)
+        self.post(number, operation, ctx)
     }
 
     /// A SEND arrived: INFO_RSP, an invalidation, or an answer with a new key.
@@ -203,13 +279,13 @@ impl Client {
         ctx: &mut Context<'_, P>,
     ) -> Result<(), DownReason> {
         let connection = &self.connections[work.connection()];
-        let path = connection.path;
-        if work.number() == u32::MAX {
-            return self.handle_info(path, length, ctx);
+        let key = connection.path;
+        if work.number() == WorkId::INFO {
+            return self.handle_info(key, length, ctx);
         }
         match with {
             SendWith::Invalidate(_) => {
-                self.paths[path].heartbeat.heard();
+                self.heard(key, ctx);
                 self.post_receive(work.connection(), work.number(), ctx)
             }
             SendWith::Nothing => Err(DownReason::Protocol("a message without meaning")),
@@ -225,6 +301,13 @@ impl Client {
         }
     }
 
+    fn heard<P: ?Sized>(&mut self, key: usize, ctx: &Context<'_, P>) {
+        let path = &mut self.paths[key];
+        path.heartbeat.heard();
+        path.heard = ctx.now;
+        path.probed = None;
+    }
+
     /// An immediate arrived, perhaps with a new key.
     pub(super) fn handle_immediate<P: Fabric + ?Sized>(
         &mut self,
@@ -234,20 +317,29 @@ impl Client {
         ctx: &mut Context<'_, P>,
     ) -> Result<(), DownReason> {
         let key = self.connections[work.connection()].path;
-        self.paths[key].heartbeat.heard();
+        if self.paths[key].state != PathState::Connected {
+            return Err(DownReason::Protocol("an answer before INFO_RSP"));
+        }
+        self.heard(key, ctx);
         self.post_receive(work.connection(), work.number(), ctx)?;
         match Immediate::parse(immediate) {
             Immediate::Response { message, result, .. } => {
-                self.handle_response(key, message, result, rkey, ctx)
+                self.handle_response(work.connection(), message, result, rkey, ctx)
             }
             Immediate::Heartbeat => self.post_bare(key, Immediate::HeartbeatAck, ctx),
-            _ => Ok(()),
+            Immediate::HeartbeatAck => {
+                let path = &mut self.paths[key];
+                path.latency = path.heartbeat.answered(ctx.now);
+                Ok(())
+            }
+            // Linux ignores what it does not know, too.
+            Immediate::Request { .. } | Immediate::Unknown(_) => Ok(()),
         }
     }
 
     fn handle_response<P: Fabric + ?Sized>(
         &mut self,
-        key: usize,
+        number: usize,
         message: u32,
         result: Result<(), Errno>,
         rkey: Option<RkeyResponse>,
@@ -255,6 +347,7 @@ impl Client {
     ) -> Result<(), DownReason> {
         const BAD: DownReason = DownReason::Protocol("an answer to no request");
         let pool = self.pool.as_mut().ok_or(BAD)?;
+        let key = self.connections[number].path;
         let path = &mut self.paths[key];
         let n = message as usize;
         let (Some(call), Some(chunk)) = (pool.calls.get_mut(n), path.chunks.get_mut(n)) else {
@@ -265,16 +358,23 @@ impl Client {
             (None, false) => {}
             _ => return Err(DownReason::Protocol("an answer without its key, or with one")),
         }
-        let Call::Outstanding { path, read } = *call else { return Err(BAD) };
-        if path != key {
+        if call.state != (CallState::Sent { path: key, connection: number }) {
             return Err(BAD);
         }
-        *call = Call::Idle;
-        if read {
-            let (region, _) = pool.regions[n];
-            ctx.provider.revoke_key(region).map_err(|_| DownReason::Resources)?;
+        call.state = CallState::Held;
+        let latency = ctx.now.since(call.sent);
+        match call.kind {
+            RequestKind::Read => {
+                path.stats.read_latency.record(latency);
+                // Whether the server has invalidated the key, as it may have said, or not.
+                ctx.provider.revoke_key(call.region).map_err(|_| DownReason::Resources)?;
+            }
+            RequestKind::Write => path.stats.write_latency.record(latency),
         }
-        self.events.push_back(Event::Done(Permit(n as u16), Outcome::Answered(result)));
+        path.stats.errors += u64::from(result.is_err());
+        path.in_flight -= 1;
+        self.connections[number].in_flight -= 1;
+        self.events.push_back(Event::Done(pool.permit(message as u16), Outcome::Answered(result)));
         Ok(())
     }
 }

@@ -1,85 +1,48 @@
-//! The RTRS client (Linux: rtrs-clt.c): connects paths to a server, and carries the requests of
-//! its user to it and the answers back.
+//! The RTRS client (Linux: rtrs-clt.c): a session with one server, over one or more paths. It
+//! carries the requests of its user to the server's chunks and the answers back, keeps the paths
+//! alive, connects them again when they failed, and moves the requests of a failed path to
+//! another one.
 //!
-//! The user chooses the path and the connection of each request; a request whose path went down
-//! may be submitted again on another one. It does not reconnect by itself.
+//! Over any verbs provider. It differs from Linux in these points: a silent path with requests
+//! outstanding is asked for a sign of life, and left for another path within a second; paths are
+//! tried again after a second, not half a minute; a server that was started anew under a living
+//! session is noticed, if it tells (ours do).
+//!
+//! A request's data lies where its user has it, and is neither copied on its way out nor on its
+//! way in. The client does not interpret the user's headers (see `rnbd::client`).
 
+mod config;
 mod connect;
 mod event;
+mod info;
 mod io;
-mod table;
+mod manage;
+mod path;
+mod policy;
+mod pool;
+mod recovery;
+mod state;
+mod stats;
+mod timer;
 
-pub use event::{DownReason, Event, Outcome, Permit};
+pub use config::Config;
+pub use event::{DownReason, Event, Outcome, PathId, Permit};
+pub use io::Request;
+pub use manage::{AddPathError, PathStatus};
+pub use policy::Policy;
+pub use pool::{Channel, Shape};
+pub use state::{Input, PathState};
+pub use stats::PathStats;
 
-use crate::rtrs::wire::{Addressing, Uuid};
-use crate::rtrs::{Context, Name, Tick};
-use crate::verbs::{CompletedOperation, CqId, Fabric, MrId, PdId, Status, VerbsError};
+use crate::rtrs::wire::Uuid;
+use crate::rtrs::{Context, Name};
+use crate::verbs::{CompletedOperation, CqId, Fabric, PdId, Status, VerbsError};
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
-use core::time::Duration;
-use drivers::hal::{Instant, Window};
+use drivers::hal::Instant;
+use path::{Connection, Path, WorkId};
+use pool::Pool;
 use rand_core::RngCore;
 use slab::Slab;
-use table::{Connection, Path, PathState, WorkId};
-
-/// Settings of the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Connections of a path beside the service connection (Linux: one per CPU).
-    pub connections: u16,
-    /// Depth of the completion queue that all connections share.
-    pub completions: u32,
-    /// Time between heartbeats.
-    pub heartbeat_interval: Duration,
-    /// Heartbeats in a row that may stay without answer.
-    pub heartbeat_misses: u8,
-    /// Time that a path has to come up.
-    pub connect_timeout: Duration,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            connections: 1,
-            completions: 4096,
-            heartbeat_interval: Duration::from_millis(5000),
-            heartbeat_misses: 5,
-            connect_timeout: Duration::from_secs(30),
-        }
-    }
-}
-
-/// What the server offered for the session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Requests that can be outstanding.
-    pub queue_depth: u16,
-    /// Most bytes of data in a request.
-    pub max_io_size: u32,
-    /// Bytes of a chunk beside its data.
-    pub max_header: u32,
-    /// Every answer carries the chunk's next key.
-    pub new_rkey: bool,
-}
-
-impl Shape {
-    fn chunk_size(&self) -> u32 {
-        self.max_io_size + self.max_header
-    }
-}
-
-/// Memory and books of the session's requests, made when the first path connects.
-#[derive(Debug)]
-struct Pool {
-    shape: Shape,
-    addressing: Addressing,
-    /// A buffer of a chunk's size for each request: data, then headers.
-    memory: Window,
-    /// The data part of each buffer, registered for answers of reads.
-    regions: Vec<(MrId, u64)>,
-    free: Vec<u16>,
-    calls: Vec<table::Call>,
-}
 
 /// A client: one session with one server.
 #[derive(Debug)]
@@ -89,21 +52,43 @@ pub struct Client {
     session: Uuid,
     pd: PdId,
     cq: CqId,
+    /// None before a path has connected.
     pool: Option<Pool>,
-    paths: Vec<Path>,
+    pools_made: u16,
+    /// What the server said of its own life when a path last connected; 0 for nothing.
+    incarnation: u64,
+    /// The same, when the link last came up.
+    known_incarnation: u64,
+    paths: Slab<Path>,
     connections: Slab<Connection>,
+    /// Requests that wait for a path, or for room on one.
+    queued: VecDeque<u16>,
     events: VecDeque<Event>,
+    /// Whether a path is up, as far as the user knows; and whether the pool was made anew since.
+    link_up: bool,
+    fresh: bool,
+    /// The path that the last request took.
+    last_path: usize,
+    /// No timer expires before this.
+    wake: Option<Instant>,
 }
 
 impl Client {
-    /// A client without a path.
+    /// A client without a path. `name` is the session's, without `/` and `.`.
     pub fn new<P: Fabric + ?Sized>(
         config: Config,
         name: Name,
         ctx: &mut Context<'_, P>,
     ) -> Result<Self, VerbsError> {
         let pd = ctx.provider.alloc_pd()?;
-        let cq = ctx.provider.create_cq(config.completions)?;
+        let cq = match ctx.provider.create_cq(config.completions) {
+            Ok(cq) => cq,
+            Err(error) => {
+                // Nothing uses it yet, so that this cannot fail.
+                let _ = ctx.provider.dealloc_pd(pd);
+                return Err(error);
+            }
+        };
         Ok(Client {
             config,
             name,
@@ -111,9 +96,17 @@ impl Client {
             pd,
             cq,
             pool: None,
-            paths: Vec::new(),
+            pools_made: 0,
+            incarnation: 0,
+            known_incarnation: 0,
+            paths: Slab::new(),
             connections: Slab::new(),
-            events: VecDeque::new(),
+            queued: VecDeque::with_capacity(usize::from(config.max_queue_depth)),
+            events: VecDeque::with_capacity(usize::from(config.max_queue_depth)),
+            link_up: false,
+            fresh: true,
+            last_path: usize::MAX,
+            wake: None,
         })
     }
 
@@ -122,10 +115,19 @@ impl Client {
         self.pool.as_ref().map(|pool| pool.shape)
     }
 
-    /// The next event, if any.
+    /// Whether a path is up.
+    pub fn is_up(&self) -> bool {
+        self.paths.iter().any(|(_, path)| path.state == PathState::Connected)
+    }
+
+    /// The next event, if any: runs timers, takes completions.
     pub fn poll<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> Option<Event> {
         self.run_timers(ctx);
-        while self.events.is_empty() {
+        loop {
+            self.send_queued(ctx);
+            if let Some(event) = self.events.pop_front() {
+                return Some(event);
+            }
             let completion = ctx.provider.poll_cq(self.cq)?;
             let work = WorkId::from_bits(completion.id);
             let Some(connection) = self.connections.get_mut(work.connection()) else { continue };
@@ -134,7 +136,7 @@ impl Client {
             }
             let path = connection.path;
             if completion.status != Status::Success {
-                self.end_path(path, DownReason::Transport(completion.status), ctx);
+                self.fail_path(path, DownReason::Transport(completion.status), ctx);
                 continue;
             }
             let done = match completion.operation {
@@ -150,42 +152,29 @@ impl Client {
                 }
             };
             if let Err(reason) = done {
-                self.end_path(path, reason, ctx);
+                self.fail_path(path, reason, ctx);
             }
         }
-        self.events.pop_front()
     }
 
-    /// When `poll` has to be called at the latest.
+    /// When `poll` has to be called at the latest, if ever.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.paths
-            .iter()
-            .filter_map(|path| match path.state {
-                PathState::Connecting { .. } => Some(path.deadline),
-                PathState::Connected => Some(path.heartbeat.deadline()),
-                PathState::Down => None,
-            })
-            .min()
+        self.wake
     }
 
-    fn run_timers<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
-        for key in 0..self.paths.len() {
-            let path = &mut self.paths[key];
-            let done = match path.state {
-                PathState::Connecting { .. } if path.deadline <= ctx.now => {
-                    Err(DownReason::Timeout)
-                }
-                PathState::Connected => match path.heartbeat.tick(ctx.now) {
-                    Tick::Nothing => Ok(()),
-                    Tick::Send => self.send_heartbeat(key, ctx),
-                    Tick::Dead => Err(DownReason::Timeout),
-                },
-                PathState::Connecting { .. } | PathState::Down => Ok(()),
-            };
-            if let Err(reason) = done {
-                self.end_path(key, reason, ctx);
+    /// Ends the session and gives back all that it took. Requests are given up.
+    pub fn end<P: Fabric + ?Sized>(mut self, ctx: &mut Context<'_, P>) {
+        for key in 0..self.paths.capacity() {
+            if self.paths.contains(key) {
+                self.close_path(key, ctx);
             }
         }
+        if let Some(pool) = self.pool.take() {
+            pool.end(ctx);
+        }
+        // No queue pair and no region is left.
+        let _ = ctx.provider.destroy_cq(self.cq);
+        let _ = ctx.provider.dealloc_pd(self.pd);
     }
 }
 

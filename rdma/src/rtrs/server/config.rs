@@ -35,6 +35,9 @@ pub struct Config {
     pub heartbeat_interval: Duration,
     /// Heartbeats in a row that may stay without answer.
     pub heartbeat_misses: u8,
+    /// A number drawn anew each time that the gateway starts, which clients of ours learn: they
+    /// then know that it was started anew, and what was not flushed is lost. 0 for not telling.
+    pub incarnation: u64,
     /// Time that a path has to establish its connections and to send INFO_REQ.
     pub handshake_timeout: Duration,
 }
@@ -53,6 +56,7 @@ impl Default for Config {
             completions: 1 << 16,
             heartbeat_interval: Duration::from_millis(5000),
             heartbeat_misses: 5,
+            incarnation: 0,
             handshake_timeout: Duration::from_secs(30),
         }
     }

@@ -262,6 +262,7 @@ impl Server {
             max_io_size,
             max_header: session.chunk_size - max_io_size,
             new_rkey: self.config.always_invalidate,
+            incarnation: self.config.incarnation,
         };
         let parameters = ConnectionParameters {
             responder_resources: 0,

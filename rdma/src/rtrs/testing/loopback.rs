@@ -74,6 +74,12 @@ pub struct Loopback {
     pub request_key: u32,
     /// What the next such WRITE is made to be.
     pub forgery: Option<Forgery>,
+    /// Answers to reads invalidate the client's key with a SEND of their own, as Linux's do.
+    pub linux_answers: bool,
+    /// The key that the last WRITE without immediate of a queue pair named.
+    data_keys: HashMap<QpId, u32>,
+    /// The next such WRITE is carried out twice.
+    pub repeat: bool,
     /// What the next SEND is made to carry.
     pub forged_send: Option<Vec<u8>>,
     /// Addresses that nothing comes from or goes to any more.
@@ -130,6 +136,38 @@ impl Loopback {
         }
     }
 
+    /// The answer to a read in as many messages as Linux makes of it; None if it is something else.
+    fn as_linux(&mut self, posted: &Posted) -> Option<Vec<Wire>> {
+        const ANSWER: u32 = 1 << 28;
+        let with_invalidation = |immediate: u32| (immediate >> 28 == 1).then(|| immediate + ANSWER);
+        match &posted.wire {
+            Wire::Write { to, immediate: None, .. } => {
+                self.data_keys.insert(posted.qp, to.rkey);
+                None
+            }
+            Wire::Write { data, to, immediate: Some(immediate) } if !data.is_empty() => {
+                let immediate = Some(with_invalidation(*immediate)?);
+                let with = SendWith::Invalidate(to.rkey);
+                Some(std::vec![
+                    Wire::Write { data: data.clone(), to: *to, immediate: None },
+                    Wire::Send { data: Vec::new(), inline: Vec::new(), with },
+                    Wire::Write { data: Vec::new(), to: *to, immediate },
+                ])
+            }
+            Wire::Send { data, inline, with: SendWith::Immediate(immediate) } => {
+                let with = SendWith::Immediate(with_invalidation(*immediate)?);
+                let key = self.data_keys.remove(&posted.qp)?;
+                let (data, inline) = (data.clone(), inline.clone());
+                let invalidate = SendWith::Invalidate(key);
+                Some(std::vec![
+                    Wire::Send { data: Vec::new(), inline: Vec::new(), with: invalidate },
+                    Wire::Send { data, inline, with },
+                ])
+            }
+            _ => None,
+        }
+    }
+
     /// Carries out the next work request; false if there is none.
     pub fn step(&mut self) -> bool {
         let Some(posted) = self.wire.pop_front() else { return false };
@@ -146,9 +184,29 @@ impl Loopback {
             return true;
         }
         let pd = self.qps[&peer].init.pd;
+        if self.linux_answers
+            && let Some(parts) = self.as_linux(&posted)
+        {
+            self.qps.get_mut(&posted.qp).unwrap().outstanding += parts.len() as u32 - 1;
+            for wire in parts.into_iter().rev() {
+                let Posted { qp, id, signaled, .. } = posted;
+                self.wire.push_front(Posted { qp, id, signaled, wire });
+            }
+            return true;
+        }
+        let request = matches!(&posted.wire, Wire::Write { data, immediate: Some(_), .. } if !data.is_empty());
+        if request && core::mem::take(&mut self.repeat) {
+            let Posted { qp, id, ref wire, .. } = posted;
+            self.qps.get_mut(&qp).unwrap().outstanding += 1;
+            self.wire.push_front(Posted { qp, id, signaled: false, wire: wire.clone() });
+        }
         let (completed, data, into) = match posted.wire.clone() {
             Wire::Send { data, inline, with } => {
                 self.sends += 1;
+                if let SendWith::Invalidate(key) = with {
+                    let mr = self.key_matches(key).expect("the client's key is alive");
+                    self.mrs.get_mut(&mr).unwrap().key = None;
+                }
                 let mut bytes: Vec<u8> = gather(&data);
                 bytes.extend(inline);
                 bytes = self.forged_send.take().unwrap_or(bytes);
@@ -272,6 +330,16 @@ impl Provider for Loopback {
         let key = rng.next_u32();
         self.mrs.get_mut(&region).ok_or(VerbsError::NoSuchObject)?.key = Some(key);
         Ok(key)
+    }
+    fn remap(
+        &mut self,
+        region: MrId,
+        memory: Window,
+        rng: &mut dyn RngCore,
+    ) -> Result<Region, VerbsError> {
+        self.mrs.get_mut(&region).ok_or(VerbsError::NoSuchObject)?.memory = memory;
+        let rkey = self.rotate_key(region, rng)?;
+        Ok(Region { id: region, rkey, address: address(region), memory })
     }
     fn revoke_key(&mut self, region: MrId) -> Result<(), VerbsError> {
         self.mrs.get_mut(&region).ok_or(VerbsError::NoSuchObject)?.key = None;

@@ -5,8 +5,8 @@ use crate::rnbd::server::{Export, Server};
 use crate::rnbd::wire::{
     self, AccessMode, Io, IoFlags, Open, OpenResponse, Operation, SessionInfo,
 };
-use crate::rtrs::client::{self, Client, Event, Outcome, Permit};
-use crate::rtrs::server::Config;
+use crate::rtrs::client::{self, Channel, Client, Event, Outcome, PathId, Permit, Request};
+use crate::rtrs::server::{Config, RequestKind};
 use crate::rtrs::{Errno, Name};
 use crate::verbs::{ConnectionEvent, Fabric};
 use crate::volume::{RamVolume, Volume, Volumes};
@@ -15,6 +15,7 @@ use core::time::Duration;
 use drivers::hal::{Arena, Instant, Window};
 use fabric::Rng;
 use std::boxed::Box;
+use std::collections::HashMap;
 use std::vec::Vec;
 
 /// What carries messages between the gateway and the hosts.
@@ -49,6 +50,8 @@ pub struct World<W = Loopback> {
     pub events: Vec<(usize, Event)>,
     pub arena: Arena,
     pub client_arena: Arena,
+    /// Where the data of requests lies, by client and permit.
+    data: HashMap<(usize, usize), Window>,
     pub now: Instant,
     pub rng: Rng,
 }
@@ -98,6 +101,7 @@ impl<W: Wire> World<W> {
             events: Vec::new(),
             arena: Arena::on_heap(memory),
             client_arena: Arena::on_heap(16 << 20),
+            data: HashMap::new(),
             now: Instant::from_nanos(1),
             rng: Rng::new(0x1234_5678_9abc_def1),
         }
@@ -106,7 +110,10 @@ impl<W: Wire> World<W> {
     /// Adds a client with one path, from 10.0.0.(2 + its number).
     pub fn connect(&mut self, name: &str) -> usize {
         let name = Name::new(name).unwrap();
-        let client = Client::new(client::Config::default(), name, context!(self, host)).unwrap();
+        // Tests say themselves when a path is to be connected again.
+        let config =
+            client::Config { max_reconnect_attempts: Some(0), ..client::Config::default() };
+        let client = Client::new(config, name, context!(self, host)).unwrap();
         self.clients.push(client);
         let number = self.clients.len() - 1;
         self.add_path(number, World::address(number));
@@ -114,16 +121,18 @@ impl<W: Wire> World<W> {
     }
 
     /// Adds a path from `from` and runs until the connection stands or is refused.
-    pub fn add_path(&mut self, client: usize, from: IpAddr) -> usize {
+    pub fn add_path(&mut self, client: usize, from: IpAddr) -> PathId {
         let to = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), wire::PORT);
-        let path = self.clients[client].add_path(from, to, context!(self, host));
+        let path = self.clients[client].add_path(from, to, context!(self, host)).unwrap();
         self.run();
         path
     }
 
     /// Runs until nothing moves any more.
     pub fn run(&mut self) {
-        loop {
+        // What a timer begins shows only in the next round.
+        let mut idle = 0;
+        while idle < 2 {
             let mut moved = false;
             while let Some(event) = self.fabric.gateway().poll_connection_event() {
                 if !self.server.handle_connection_event(&event, context!(self, gateway)) {
@@ -143,9 +152,7 @@ impl<W: Wire> World<W> {
                 }
             }
             moved |= self.fabric.step(&mut self.now);
-            if !moved {
-                return;
-            }
+            idle = if moved { 0 } else { idle + 1 };
         }
     }
 
@@ -153,6 +160,21 @@ impl<W: Wire> World<W> {
         for client in &mut self.clients {
             client.handle_connection_event(event, context!(self, host));
         }
+    }
+
+    /// The gateway loses all its paths and is started anew, with other settings.
+    pub fn restart(&mut self, config: Config) {
+        let paths: Vec<_> = self.server.transport().paths().map(|path| path.id).collect();
+        for path in paths {
+            self.server.transport_mut().disconnect(path, context!(self, gateway));
+        }
+        let exports = self.server.exports().to_vec();
+        self.fabric.gateway().unlisten(config.port);
+        self.server = Server::new(config, 4, self.fabric.gateway()).unwrap();
+        for export in exports {
+            self.server.add_export(export, &self.volumes).unwrap();
+        }
+        self.run();
     }
 
     /// Lets time pass in steps of a second.
@@ -163,33 +185,42 @@ impl<W: Wire> World<W> {
         }
     }
 
+    /// Where the data of a permit's request lies.
+    pub fn data(&mut self, client: usize, permit: Permit) -> Window {
+        let size = self.clients[client].shape().unwrap().max_io_size as usize;
+        let arena = &mut self.client_arena;
+        *self.data.entry((client, permit.index())).or_insert_with(|| arena.alloc(size, 64).unwrap())
+    }
+
+    /// Submits a request with `length` bytes of [`World::data`].
+    pub fn submit(
+        &mut self,
+        client: usize,
+        permit: Permit,
+        kind: RequestKind,
+        user: &[u8],
+        length: u32,
+    ) -> Result<(), Errno> {
+        let io = user.first() == Some(&4);
+        let channel = if io { Channel::Io(0) } else { Channel::Service };
+        let data = self.data(client, permit).slice(0, length as usize).ok_or(Errno::EINVAL)?;
+        let request = Request { kind, user, data, channel };
+        self.clients[client].submit(permit, &request, context!(self, host))
+    }
+
     /// Submits a read without waiting for its answer.
-    pub fn start_read(&mut self, client: usize, path: usize, user: &[u8], length: u32) -> Permit {
+    pub fn start_read(&mut self, client: usize, user: &[u8], length: u32) -> Permit {
         let permit = self.clients[client].get_permit().unwrap();
-        let cid = usize::from(user.first() == Some(&4));
-        self.clients[client].read(permit, user, length, path, cid, context!(self, host)).unwrap();
+        self.submit(client, permit, RequestKind::Read, user, length).unwrap();
         permit
     }
 
     /// Submits a write without waiting for its answer.
-    pub fn start_write(&mut self, client: usize, path: usize, user: &[u8], data: &[u8]) -> Permit {
+    pub fn start_write(&mut self, client: usize, user: &[u8], data: &[u8]) -> Permit {
         let permit = self.clients[client].get_permit().unwrap();
-        self.clients[client].data(permit).unwrap().write(0, data).unwrap();
-        self.resubmit_write(client, path, permit, user, data.len() as u32);
+        self.data(client, permit).write(0, data).unwrap();
+        self.submit(client, permit, RequestKind::Write, user, data.len() as u32).unwrap();
         permit
-    }
-
-    /// Submits the request of a permit that is held.
-    pub fn resubmit_write(
-        &mut self,
-        client: usize,
-        path: usize,
-        permit: Permit,
-        user: &[u8],
-        length: u32,
-    ) {
-        let cid = usize::from(user.first() == Some(&4));
-        self.clients[client].write(permit, user, length, path, cid, context!(self, host)).unwrap();
     }
 
     /// The end of a request, if it has ended.
@@ -215,8 +246,8 @@ impl<W: Wire> World<W> {
 
     /// A read (or any request with an answer) from start to end.
     pub fn read(&mut self, client: usize, user: &[u8], length: u32) -> Result<Vec<u8>, Errno> {
-        let permit = self.start_read(client, 0, user, length);
-        let data: Window = self.clients[client].data(permit).unwrap();
+        let permit = self.start_read(client, user, length);
+        let data = self.data(client, permit);
         self.finish(client, permit)?;
         let mut bytes = alloc::vec![0; length as usize];
         data.read(0, &mut bytes).unwrap();
@@ -225,7 +256,7 @@ impl<W: Wire> World<W> {
 
     /// A write (or any request without an answer) from start to end.
     pub fn write(&mut self, client: usize, user: &[u8], data: &[u8]) -> Result<(), Errno> {
-        let permit = self.start_write(client, 0, user, data);
+        let permit = self.start_write(client, user, data);
         self.finish(client, permit)
     }
 

@@ -1,10 +1,12 @@
 use crate::rnbd::wire::{AccessMode, Operation};
 use crate::rtrs::Errno;
-use crate::rtrs::client::{DownReason, Event, Outcome};
+use crate::rtrs::client::{DownReason, Event, Outcome, PathId};
+use crate::rtrs::server::RequestKind;
 use crate::rtrs::testing::{Forgery, Wire, World, context, user_io};
 use crate::rtrs::wire::{ConnectRequest, Uuid};
 use crate::verbs::{
     ConnectionEvent, ConnectionManager, ConnectionParameters, CqId, Provider, QpInit, QpType,
+    Status,
 };
 use core::net::{Ipv4Addr, SocketAddr};
 use proptest::prelude::*;
@@ -122,7 +124,7 @@ fn sessions_that_memory_does_not_suffice_for_are_refused() {
     assert!(world.clients[first].shape().is_some());
     world.events.clear();
     let second = world.connect("b");
-    let refused = Event::PathDown(0, DownReason::Refused(Errno::ENOMEM));
+    let refused = Event::PathDown(PathId(0), DownReason::Refused(Errno::ENOMEM));
     assert_eq!(world.events, [(second, refused)]);
     world.open(first, "ram0", AccessMode::ReadWrite).unwrap();
 }
@@ -143,10 +145,11 @@ fn a_key_dies_with_its_use_and_the_next_one_cannot_be_guessed() {
     assert_eq!(steps, 0, "Linux only counts up the low 8 bits");
     world.fabric.forgery = Some(Forgery { key: Some(keys[19]), ..Forgery::default() });
     world.events.clear();
-    let permit = world.start_read(bad, 0, &user, 512);
+    let permit = world.start_read(bad, &user, 512);
     world.run();
     assert_eq!(world.outcome(bad, permit), Some(Outcome::Lost));
-    assert!(matches!(world.events[..], [(c, Event::PathDown(0, _))] if c == bad));
+    let down = (bad, Event::PathDown(PathId(0), DownReason::Transport(Status::RemoteAccess)));
+    assert_eq!(world.events, [down, (bad, Event::LinkDown)]);
     assert_eq!(world.read(good, &user, 512).unwrap(), [0; 512], "others are undisturbed");
     let names: Vec<_> = world.server.transport().sessions().map(|s| s.name).collect();
     assert!(names.len() == 1 && names[0].as_str() == "good");
@@ -212,16 +215,12 @@ proptest! {
         let bad = world.connect("bad");
         world.open(bad, "ram0", AccessMode::ReadOnly).unwrap();
         for request in requests {
-            world.clients[bad].reconnect(0, context!(world, host));
+            world.clients[bad].reconnect(PathId(0), context!(world, host));
             world.run();
             let Some(permit) = world.clients[bad].get_permit() else { break };
             let (user, length) = (&request.user, request.length);
-            let client = &mut world.clients[bad];
-            let context = context!(world, host);
-            let submitted = match request.read {
-                true => client.read(permit, user, length, 0, 1, context),
-                false => client.write(permit, user, length, 0, 1, context),
-            };
+            let kind = if request.read { RequestKind::Read } else { RequestKind::Write };
+            let submitted = world.submit(bad, permit, kind, user, length);
             world.fabric.forgery = submitted.is_ok().then_some(request.forgery);
             world.run();
             world.fabric.forgery = None;
@@ -229,7 +228,7 @@ proptest! {
                 world.clients[bad].put_permit(permit);
             }
         }
-        world.clients[bad].disconnect(0, context!(world, host));
+        world.clients[bad].disconnect(PathId(0), context!(world, host));
         world.run();
         prop_assert_eq!(world.arena.available(), memory);
         let back = world.read(good, &user_io(Operation::Read, 2047, 512), 512);
@@ -250,7 +249,7 @@ proptest! {
         let up = world.server.transport().sessions().count();
         let good = well_formed && !name.is_empty() && !name.contains(['/', '.']);
         prop_assert_eq!(up, usize::from(good));
-        world.clients[client].disconnect(0, context!(world, host));
+        world.clients[client].disconnect(PathId(0), context!(world, host));
         world.run();
         prop_assert_eq!(world.arena.available(), memory);
     }

@@ -1,5 +1,5 @@
 use crate::rnbd::wire::{AccessMode, Close, Open, Operation};
-use crate::rtrs::client::Outcome;
+use crate::rtrs::client::{Outcome, PathId};
 use crate::rtrs::testing::{Wire, World, context, user_io};
 use crate::rtrs::{Errno, Name};
 use std::vec::Vec;
@@ -32,7 +32,7 @@ fn map_write_read_unmap_in_both_modes() {
         assert_eq!(world.read(client, &again, 512), Err(Errno::ENOTCONN));
         let stats = world.server.transport().paths().next().unwrap().stats;
         assert_eq!((stats.errors, stats.write_bytes), (1, 12 << 10));
-        world.clients[client].disconnect(0, context!(world, host));
+        world.clients[client].disconnect(PathId(0), context!(world, host));
         world.run();
         assert_eq!(world.server.transport().sessions().count(), 0);
         assert_eq!(world.arena.available(), memory, "all memory is back");
@@ -68,7 +68,7 @@ fn many_requests_at_once_on_every_chunk() {
                 .map(|n| {
                     let data = pattern((round * 8 + n) as u8, 4096);
                     let user = user_io(Operation::Write, n * 8, 4096);
-                    world.start_write(client, 0, &user, &data)
+                    world.start_write(client, &user, &data)
                 })
                 .collect();
             world.run();
@@ -95,7 +95,7 @@ fn answers_wait_for_room_in_the_send_queue() {
     let client = world.connect("s1");
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
     let reads: Vec<_> = (0..512)
-        .map(|n| world.start_read(client, 0, &user_io(Operation::Read, n % 64, 512), 512))
+        .map(|n| world.start_read(client, &user_io(Operation::Read, n % 64, 512), 512))
         .collect();
     world.run();
     for permit in reads {
@@ -128,7 +128,7 @@ fn access_modes_follow_the_rules_of_the_kernel() {
     assert_eq!(world.read(clients[1], &bad, 56), Err(Errno::EINVAL));
     // The first writer goes: there is room for another.
     world.write(clients[0], &Close { device: 0 }.emit(), &[]).unwrap();
-    world.clients[clients[1]].disconnect(0, context!(world, host));
+    world.clients[clients[1]].disconnect(PathId(0), context!(world, host));
     world.run();
     world.write(clients[2], &Close { device: 0 }.emit(), &[]).unwrap();
     assert!(open(&mut world, 2, ReadWrite).is_ok());

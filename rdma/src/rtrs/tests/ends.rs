@@ -1,11 +1,11 @@
 use crate::rnbd::wire::{AccessMode, Operation};
 use crate::rtrs::Errno;
-use crate::rtrs::client::{DownReason, Event, Outcome};
+use crate::rtrs::client::{DownReason, Event, Outcome, PathId};
 use crate::rtrs::server::PathState;
 use crate::rtrs::testing::{Wire, World, context, user_io};
 use crate::volume::{Completion, Request, Submitted, Volume, VolumeError};
 use core::net::Ipv4Addr;
-use drivers::hal::{Features, Geometry, Window};
+use drivers::hal::{Features, Geometry};
 use std::boxed::Box;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -98,8 +98,8 @@ fn a_silent_client_is_noticed_and_an_idle_one_stays() {
     let sessions: Vec<_> = world.server.transport().sessions().collect();
     assert_eq!(sessions.len(), 1);
     assert_eq!(sessions[0].name.as_str(), "idle");
-    assert!(world.events.iter().any(|e| matches!(e, (1, Event::PathDown(0, _)))));
-    world.clients[idle].disconnect(0, context!(world, host));
+    assert!(world.events.iter().any(|e| matches!(e, (1, Event::PathDown(PathId(0), _)))));
+    world.clients[idle].disconnect(PathId(0), context!(world, host));
     world.run();
     assert_eq!(world.arena.available(), memory);
 }
@@ -111,18 +111,18 @@ fn a_client_that_comes_back_replaces_its_stale_path_at_once() {
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
     // The client loses the path, the server does not notice.
     world.fabric.cut.push(World::address(client));
-    world.clients[client].disconnect(0, context!(world, host));
+    world.clients[client].disconnect(PathId(0), context!(world, host));
     world.run();
     world.fabric.cut.clear();
     assert_eq!(world.server.transport().paths().next().unwrap().state, PathState::Connected);
-    world.clients[client].reconnect(0, context!(world, host));
+    world.clients[client].reconnect(PathId(0), context!(world, host));
     world.run();
     let device = world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
     assert_eq!(device.sectors, 2048, "the stale device was closed: there is room for a writer");
     assert_eq!(world.server.transport().paths().count(), 1);
     // The same after the client was started anew: another session of the same name.
     world.fabric.cut.push(World::address(client));
-    world.clients[client].disconnect(0, context!(world, host));
+    world.clients[client].disconnect(PathId(0), context!(world, host));
     world.run();
     world.fabric.cut.clear();
     let name = crate::rtrs::Name::new("s1").unwrap();
@@ -140,7 +140,7 @@ fn a_session_name_belongs_to_one_host() {
     let first = world.connect("same");
     world.events.clear();
     let second = world.connect("same");
-    let down = (second, Event::PathDown(0, DownReason::Peer));
+    let down = (second, Event::PathDown(PathId(0), DownReason::Peer));
     assert_eq!(world.events, [down]);
     world.open(first, "ram0", AccessMode::ReadWrite).unwrap();
 }
@@ -149,17 +149,15 @@ fn a_session_name_belongs_to_one_host() {
 fn a_request_that_is_sent_again_on_another_path_waits_for_its_first_life() {
     let (mut world, slow) = slow_world(8);
     let client = world.connect("s1");
-    let second = world.add_path(client, Ipv4Addr::new(10, 0, 1, 2).into());
+    world.add_path(client, Ipv4Addr::new(10, 0, 1, 2).into());
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
     let user = user_io(Operation::Write, 0, 512);
-    let permit = world.start_write(client, 0, &user, &[7; 512]);
+    let permit = world.start_write(client, &user, &[7; 512]);
     world.run();
     assert_eq!(slow.queued(), 1);
-    world.clients[client].disconnect(0, context!(world, host));
+    world.clients[client].disconnect(PathId(0), context!(world, host));
     world.run();
-    assert_eq!(world.outcome(client, permit), Some(Outcome::Lost));
-    world.resubmit_write(client, second, permit, &user, 512);
-    world.run();
+    assert_eq!(world.outcome(client, permit), None, "it went to the other path");
     assert_eq!(slow.queued(), 1, "the second life waits");
     slow.work();
     world.run();
@@ -180,11 +178,11 @@ fn a_session_that_ends_keeps_its_memory_until_the_volume_is_done_with_it() {
     let client = world.connect("s1");
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
     for n in 0..4 {
-        world.start_write(client, 0, &user_io(Operation::Write, n, 512), &[n as u8; 512]);
+        world.start_write(client, &user_io(Operation::Write, n, 512), &[n as u8; 512]);
     }
     world.run();
     assert_eq!(slow.queued(), 2, "the volume is busy");
-    world.clients[client].disconnect(0, context!(world, host));
+    world.clients[client].disconnect(PathId(0), context!(world, host));
     world.run();
     assert!(world.arena.available() < memory);
     assert_eq!(world.server.devices().count(), 0);
@@ -204,9 +202,7 @@ fn a_busy_volume_slows_clients_down_and_errors_stay_with_their_request() {
     let client = world.connect("s1");
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
     let permits: Vec<_> = (0..6u64)
-        .map(|n| {
-            world.start_write(client, 0, &user_io(Operation::Write, n, 512), &[n as u8 + 1; 512])
-        })
+        .map(|n| world.start_write(client, &user_io(Operation::Write, n, 512), &[n as u8 + 1; 512]))
         .collect();
     world.run();
     for n in 0..6 {
@@ -223,14 +219,14 @@ fn a_busy_volume_slows_clients_down_and_errors_stay_with_their_request() {
     let state = slow.0.borrow();
     assert_eq!((state.bytes[0], state.bytes[3 * 512], state.bytes[5 * 512]), (1, 0, 6));
     drop(state);
-    let permit = world.start_read(client, 0, &user_io(Operation::Read, 5, 512), 512);
+    let permit = world.start_read(client, &user_io(Operation::Read, 5, 512), 512);
     world.run();
     slow.0.borrow_mut().fail = false;
     slow.work();
     world.run();
     assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
     let mut bytes = [0; 512];
-    let data: Window = world.clients[client].data(permit).unwrap();
+    let data = world.data(client, permit);
     data.read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [6; 512]);
     let volume = world.volumes.find("ram0").unwrap();
@@ -247,7 +243,8 @@ fn the_operator_disconnects_a_path() {
     let path = world.server.transport().paths().next().unwrap().id;
     assert!(world.server.transport_mut().disconnect(path, context!(world, gateway)));
     world.run();
-    assert!(matches!(world.events[..], [(c, Event::PathDown(0, _))] if c == client));
+    let down = (client, Event::PathDown(PathId(0), DownReason::Peer));
+    assert_eq!(world.events, [down, (client, Event::LinkDown)]);
     assert_eq!(world.fabric.objects(), (1, 0, 8), "only the client's own are left");
 }
 
@@ -260,9 +257,8 @@ fn a_chunk_that_is_used_again_before_its_answer_ends_the_path() {
         let client = world.connect("s1");
         world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
         let user = user_io(Operation::Write, 0, 512);
-        let permit = world.start_write(client, 0, &user, &[7; 512]);
-        world.run();
-        world.resubmit_write(client, 0, permit, &user, 512);
+        world.fabric.repeat = true;
+        let permit = world.start_write(client, &user, &[7; 512]);
         world.run();
         assert_eq!(world.outcome(client, permit), Some(Outcome::Lost));
         assert_eq!(slow.queued(), 1);

@@ -5,3 +5,4 @@ mod basic;
 mod disks;
 mod ends;
 mod over_roce;
+mod paths;

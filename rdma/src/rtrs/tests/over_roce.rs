@@ -3,7 +3,7 @@
 use crate::rnbd::wire::{AccessMode, Operation};
 use crate::roce::testing::{Faults, Pair};
 use crate::roce::{Limits, Roce};
-use crate::rtrs::client::{Event, Outcome, Permit};
+use crate::rtrs::client::{Event, Outcome, PathId, Permit};
 use crate::rtrs::server::Config;
 use crate::rtrs::testing::{Wire, World, context, user_io};
 use crate::verbs::Fabric;
@@ -71,10 +71,10 @@ fn exercise(world: &mut World<RocePair>, rounds: usize) {
                 world.rng.fill_bytes(&mut data);
                 copy[at..at + len].copy_from_slice(&data);
                 let user = user_io(Operation::Write, sector, len as u32);
-                calls.push((world.start_write(client, 0, &user, &data), None));
+                calls.push((world.start_write(client, &user, &data), None));
             } else {
                 let user = user_io(Operation::Read, sector, len as u32);
-                let permit = world.start_read(client, 0, &user, len as u32);
+                let permit = world.start_read(client, &user, len as u32);
                 calls.push((permit, Some((at, len))));
             }
         }
@@ -83,13 +83,13 @@ fn exercise(world: &mut World<RocePair>, rounds: usize) {
             assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
             if let Some((at, len)) = read {
                 let mut bytes = std::vec![0; len];
-                world.clients[client].data(permit).unwrap().read(0, &mut bytes).unwrap();
+                world.data(client, permit).read(0, &mut bytes).unwrap();
                 assert!(bytes == copy[at..at + len], "{len} bytes at {at}");
             }
             world.clients[client].put_permit(permit);
         }
     }
-    world.clients[client].disconnect(0, context!(world, host));
+    world.clients[client].disconnect(PathId(0), context!(world, host));
     world.run();
     assert_eq!(world.server.transport().sessions().count(), 0);
 }
@@ -158,10 +158,11 @@ fn a_host_that_vanishes_is_noticed_and_its_memory_comes_back() {
     world.pass(60);
     assert_eq!(world.server.transport().sessions().count(), 0);
     assert_eq!(world.arena.available(), memory);
-    assert!(world.events.iter().any(|event| matches!(event, (_, Event::PathDown(0, _)))));
+    let down = |event: &(usize, Event)| matches!(event.1, Event::PathDown(PathId(0), _));
+    assert!(world.events.iter().any(down));
     world.fabric.0.network.heal();
     world.now = world.now + Duration::from_secs(60);
-    world.clients[client].reconnect(0, context!(world, host));
+    world.clients[client].reconnect(PathId(0), context!(world, host));
     world.run();
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
 }

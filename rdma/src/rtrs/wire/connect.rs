@@ -20,6 +20,8 @@ const RSP_DEPTH: Range<usize> = 6..8;
 const RSP_MAX_IO: Range<usize> = 8..12;
 const RSP_MAX_HDR: Range<usize> = 12..16;
 const RSP_FLAGS: Range<usize> = 16..20;
+/// Reserved in Linux, which writes zeroes and ignores it.
+const RSP_INCARNATION: Range<usize> = 20..28;
 
 const FIRST_CONN: u8 = 1;
 const NEW_RKEY: u32 = 2;
@@ -130,6 +132,8 @@ pub enum ConnectResponse {
         max_header: u32,
         /// Every answer carries the chunk's next key (always_invalidate).
         new_rkey: bool,
+        /// Drawn anew each time that the server is started; 0 if it does not tell, as Linux's.
+        incarnation: u64,
     },
     /// In a REJ with reason 28.
     Refused(Errno),
@@ -149,6 +153,7 @@ impl ConnectResponse {
                 max_io_size: u32::from_le_bytes(array(b, RSP_MAX_IO)),
                 max_header: u32::from_le_bytes(array(b, RSP_MAX_HDR)),
                 new_rkey: u32::from_le_bytes(array(b, RSP_FLAGS)) & NEW_RKEY != 0,
+                incarnation: u64::from_le_bytes(array(b, RSP_INCARNATION)),
             }),
             errno => Errno::new(errno.unsigned_abs())
                 .map(ConnectResponse::Refused)
@@ -162,7 +167,14 @@ impl ConnectResponse {
         put(&mut b, RSP_MAGIC, &MAGIC.to_le_bytes());
         put(&mut b, RSP_VERSION, &VERSION.to_le_bytes());
         match *self {
-            ConnectResponse::Accepted { queue_depth, max_io_size, max_header, new_rkey } => {
+            ConnectResponse::Accepted {
+                queue_depth,
+                max_io_size,
+                max_header,
+                new_rkey,
+                incarnation,
+            } => {
+                put(&mut b, RSP_INCARNATION, &incarnation.to_le_bytes());
                 put(&mut b, RSP_DEPTH, &queue_depth.to_le_bytes());
                 put(&mut b, RSP_MAX_IO, &max_io_size.to_le_bytes());
                 put(&mut b, RSP_MAX_HDR, &max_header.to_le_bytes());
@@ -179,7 +191,9 @@ impl ConnectResponse {
 impl fmt::Display for ConnectResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ConnectResponse::Accepted { queue_depth, max_io_size, max_header, new_rkey } => write!(
+            ConnectResponse::Accepted {
+                queue_depth, max_io_size, max_header, new_rkey, ..
+            } => write!(
                 f,
                 "CON_RSP depth {queue_depth} max_io {max_io_size} max_hdr {max_header}{}",
                 if *new_rkey { " new-rkey" } else { "" }
@@ -222,6 +236,7 @@ mod tests {
             max_io_size: 126_976,
             max_header: 4096,
             new_rkey: true,
+            incarnation: 0,
         };
         let bytes = vector("con_rsp");
         assert_eq!(ConnectResponse::parse(&bytes), Ok(accepted));
@@ -256,6 +271,7 @@ mod tests {
         fn round_trip(
             cid in 0u16..4096, more in 1u16..4096, recon_cnt: u16, path: [u8; 16],
             session: [u8; 16], first: bool, errno in 1u16..512, depth: u16, size: u32, key: bool,
+            incarnation: u64,
         ) {
             let cid_num = cid.saturating_add(more).min(MAX_CONNECTIONS);
             let request = ConnectRequest {
@@ -266,6 +282,7 @@ mod tests {
                 ConnectResponse::Refused(Errno::new(errno).unwrap()),
                 ConnectResponse::Accepted {
                     queue_depth: depth, max_io_size: size, max_header: !size, new_rkey: key,
+                    incarnation,
                 },
             ] {
                 prop_assert_eq!(ConnectResponse::parse(&response.emit()), Ok(response));
