@@ -45,7 +45,6 @@ impl Pair {
             guest.wait_up()?;
             guest.soft_roce()?;
         }
-        meet(&mut client)?;
         Ok(Pair { server, client, _wire: wire })
     }
 }
@@ -91,18 +90,7 @@ pub fn client_of(mtu: u16, more: impl FnOnce(Spec) -> Spec) -> Result<Guest> {
     let mut guest = Guest::start("client", more(spec))?;
     guest.wait_up()?;
     guest.soft_roce()?;
-    meet(&mut guest)?;
     Ok(guest)
-}
-
-/// Makes the guest learn the server's MAC addresses.
-///
-/// Without this the first RDMA connection may take its whole time limit (30 s for RTRS): Linux's address
-/// resolution asks for the neighbour first and only then queues the request that the answer wakes
-/// (drivers/infiniband/core/addr.c, rdma_resolve_ip), so an answer that comes at once is missed.
-fn meet(guest: &mut Guest) -> Result<()> {
-    guest.sh("ping -c 1 -W 5 10.0.0.1 && ping -c 1 -W 5 fd00::1")?;
-    Ok(())
 }
 
 /// Maps a volume with Linux's rnbd-client; the block device is /dev/rnbdN, N counting from 0.

@@ -75,10 +75,13 @@ fn fio_verifies_with_a_short_queue_and_small_chunks() -> Result<()> {
 
 #[test]
 fn fio_verifies_when_one_frame_in_fifty_is_lost() -> Result<()> {
-    // One request at a time: a lost acknowledgement makes rdma_rxe repeat itself, and with more requests
-    // in flight it then breaks its own queue pair (6.12, req_retry: memory registrations are repeated too).
     let setup = Setup { loss: 50, ..Setup::default() };
-    tell_mapped(setup, |guest| storage::fio_verifies(guest, 2, 1))
+    tell_mapped(setup, |guest| storage::fio_verifies(guest, 4, 32))
+}
+
+#[test]
+fn connects_without_delay() -> Result<()> {
+    tell(Setup::default(), |guest| storage::connects_without_delay(guest, 50))
 }
 
 #[test]
