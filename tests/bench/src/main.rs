@@ -3,6 +3,7 @@
 mod boot;
 mod instructions;
 mod report;
+mod rnbd;
 mod roce;
 
 use std::process::ExitCode;
@@ -20,12 +21,15 @@ enum Suite {
     Boot,
     /// Instructions per packet of the RoCE provider
     Roce,
+    /// Instructions per I/O of the storage server, beside Linux
+    Rnbd,
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().suite {
         Suite::Boot => boot::bench(),
         Suite::Roce => roce::bench(),
+        Suite::Rnbd => rnbd::bench(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -15,8 +15,18 @@ pub struct Report {
 struct Figure {
     key: &'static str,
     value: f64,
-    /// The value that must not be exceeded.
-    bar: f64,
+    bar: Bar,
+}
+
+/// What a figure is held against.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bar {
+    /// It must not be exceeded.
+    AtMost(f64),
+    /// It must be reached.
+    AtLeast(f64),
+    /// The figure is only told.
+    None,
 }
 
 impl Report {
@@ -25,8 +35,13 @@ impl Report {
         Report { suite, figures: Vec::new() }
     }
 
-    /// Adds a figure and prints it.
+    /// Adds a figure that must not exceed `bar`, and prints it.
     pub fn add(&mut self, key: &'static str, value: f64, bar: f64) {
+        self.check(key, value, Bar::AtMost(bar));
+    }
+
+    /// Adds a figure and prints it.
+    pub fn check(&mut self, key: &'static str, value: f64, bar: Bar) {
         eprintln!("{key}: {}", number(value));
         self.figures.push(Figure { key, value, bar });
     }
@@ -39,9 +54,17 @@ impl Report {
         fs::write(&file, format!("{:#}\n", self.json()))?;
         println!("\n| key | measured | bar | |\n|---|--:|--:|---|");
         for figure in &self.figures {
+            let (key, value) = (figure.key, number(figure.value));
             let verdict = if figure.holds() { "holds" } else { "MISSED" };
-            let (value, bar) = (number(figure.value), number(figure.bar));
-            println!("| `{}` | {value} | ≤ {bar} | {verdict} |", figure.key);
+            match figure.bar {
+                Bar::AtMost(bar) => {
+                    println!("| `{key}` | {value} | ≤ {} | {verdict} |", number(bar))
+                }
+                Bar::AtLeast(bar) => {
+                    println!("| `{key}` | {value} | ≥ {} | {verdict} |", number(bar))
+                }
+                Bar::None => println!("| `{key}` | {value} | | |"),
+            }
         }
         println!("\n{}", file.display());
         let missed = self.figures.iter().filter(|figure| !figure.holds());
@@ -57,7 +80,7 @@ impl Report {
         for figure in &self.figures {
             let whole = figure.value.fract() == 0.0;
             let value = if whole {
-                Some(Number::from(figure.value as u64))
+                Some(Number::from(figure.value as i64))
             } else {
                 Number::from_f64(figure.value)
             };
@@ -69,7 +92,11 @@ impl Report {
 
 impl Figure {
     fn holds(&self) -> bool {
-        self.value <= self.bar
+        match self.bar {
+            Bar::AtMost(bar) => self.value <= bar,
+            Bar::AtLeast(bar) => self.value >= bar,
+            Bar::None => true,
+        }
     }
 }
 
@@ -107,5 +134,8 @@ mod tests {
         report.add("b", 0.5, 0.4);
         assert_eq!(report.json().to_string(), r#"{"a":3,"b":0.5}"#);
         assert!(report.figures[0].holds() && !report.figures[1].holds());
+        report.check("c", 0.5, Bar::AtLeast(0.6));
+        report.check("d", 0.5, Bar::None);
+        assert!(!report.figures[2].holds() && report.figures[3].holds());
     }
 }

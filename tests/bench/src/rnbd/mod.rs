@@ -1,0 +1,137 @@
+//! `./isthmus bench rnbd`: what an I/O costs the server, beside what it costs a stock Linux server.
+//!
+//! One stock Linux client has three servers on three wires: a Linux guest (rnbd-server on a brd RAM
+//! disk), the appliance, and the appliance with `always_invalidate` off. The same fio job runs on
+//! each in turn, several times over, while a QEMU plugin counts the instructions that each server
+//! executes. What the server executes per second while nothing is asked of it is taken off.
+//!
+//! Nothing is counted of the client, and no time matters but that of `iops_ratio`.
+
+mod fio;
+mod site;
+
+use anyhow::{Context, Result};
+use launch::progress;
+use launch::setup::{self, Purpose};
+
+use crate::instructions::Plugin;
+use crate::report::{Bar, Report};
+use fio::{Job, Run};
+use site::{Site, Target};
+
+/// Times that every job runs on every server.
+const ROUNDS: usize = 3;
+
+const READ_4K_QD32: Job =
+    Job { name: "4 KiB read, depth 32", rw: "randread", kib: 4, depth: 32, ios: 6000 };
+const WRITE_4K_QD32: Job =
+    Job { name: "4 KiB write, depth 32", rw: "randwrite", kib: 4, depth: 32, ios: 6000 };
+const READ_4K_QD1: Job =
+    Job { name: "4 KiB read, depth 1", rw: "randread", kib: 4, depth: 1, ios: 2000 };
+const WRITE_4K_QD1: Job =
+    Job { name: "4 KiB write, depth 1", rw: "randwrite", kib: 4, depth: 1, ios: 2000 };
+const READ_64K: Job = Job { name: "64 KiB read, depth 8", rw: "read", kib: 64, depth: 8, ios: 800 };
+
+/// The fewest packets that a 4 KiB read takes over path MTU 1024, when nothing else is under way to
+/// share an ACK with: the request and its ACK, four packets of data, the answer with the chunk's next
+/// key, and one ACK of both.
+const MINIMUM_PACKETS: f64 = 8.0;
+
+/// Measures, writes `target/bench/rnbd.json`, and fails if a bar is missed.
+pub fn bench() -> Result<()> {
+    setup::install(&[Purpose::Run, Purpose::Guest])?;
+    let plugin = Plugin::compile()?;
+    let mut site = Site::boot(&plugin)?;
+    let mut table = Vec::new();
+    let mut figures = |job: &Job| {
+        let figures = measure(&mut site, job)?;
+        table.push((job.name, figures.clone()));
+        Ok::<_, anyhow::Error>(figures)
+    };
+    let reads = figures(&READ_4K_QD32)?;
+    let writes = figures(&WRITE_4K_QD32)?;
+    let single_reads = figures(&READ_4K_QD1)?;
+    let single_writes = figures(&WRITE_4K_QD1)?;
+    let large_reads = figures(&READ_64K)?;
+    drop(site);
+    print(&table);
+
+    let mut report = Report::new("rnbd");
+    report.add("read4k_qd32_ratio", reads.ratio(), 0.10);
+    report.add("write4k_qd32_ratio", writes.ratio(), 0.10);
+    report.add("read4k_qd1_ratio", single_reads.ratio(), 0.15);
+    report.add("write4k_qd1_ratio", single_writes.ratio(), 0.15);
+    report.add("read64k_ratio", large_reads.ratio(), 0.15);
+    report.add("safe_mode_cost", reads.safe_mode_cost(), 0.02);
+    report.check("iops_ratio", reads.iops_ratio, Bar::AtLeast(1.0));
+    report.check("packets_per_read4k", single_reads.ours.packets, Bar::None);
+    report.check("packets_per_read4k_minimum", MINIMUM_PACKETS, Bar::None);
+    report.close()
+}
+
+/// What a job took on each server.
+#[derive(Clone, Debug)]
+struct Figures {
+    linux: Run,
+    ours: Run,
+    fixed_keys: Run,
+    /// Our I/O per second by Linux's: the median over the rounds.
+    iops_ratio: f64,
+}
+
+impl Figures {
+    fn ratio(&self) -> f64 {
+        self.ours.instructions / self.linux.instructions
+    }
+
+    fn safe_mode_cost(&self) -> f64 {
+        self.ours.instructions / self.fixed_keys.instructions - 1.0
+    }
+}
+
+/// Runs a job on the servers in turn.
+fn measure(site: &mut Site, job: &Job) -> Result<Figures> {
+    let step = progress::step(job.name);
+    let mut runs: [Vec<Run>; 3] = Default::default();
+    for round in 1..=ROUNDS {
+        step.at(&format!("round {round} of {ROUNDS}"));
+        for (target, runs) in Target::ALL.into_iter().zip(&mut runs) {
+            runs.push(site.run(target, job)?);
+        }
+    }
+    let [linux, ours, fixed_keys] = runs;
+    let ratios = ours.iter().zip(&linux).map(|(ours, linux)| ours.iops / linux.iops).collect();
+    let figures = Figures {
+        iops_ratio: median(ratios)?,
+        linux: fio::median(&linux)?,
+        ours: fio::median(&ours)?,
+        fixed_keys: fio::median(&fixed_keys)?,
+    };
+    step.done(&format!(
+        "{:.0} instructions, Linux {:.0}",
+        figures.ours.instructions, figures.linux.instructions
+    ));
+    Ok(figures)
+}
+
+/// The middle one, of an odd number.
+fn median(mut values: Vec<f64>) -> Result<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().context("a median needs a run")
+}
+
+fn print(table: &[(&str, Figures)]) {
+    println!("\nper I/O, medians of {ROUNDS} rounds; RAM disk (Linux: brd), Ethernet MTU 1500");
+    println!("\n| job | | Linux | Isthmus | fixed keys |\n|---|---|--:|--:|--:|");
+    for (job, figures) in table {
+        let of = |value: fn(&Run) -> f64| {
+            [&figures.linux, &figures.ours, &figures.fixed_keys].map(value)
+        };
+        let [linux, ours, fixed] = of(|run| run.instructions);
+        println!("| {job} | instructions | {linux:.0} | {ours:.0} | {fixed:.0} |");
+        let [linux, ours, fixed] = of(|run| run.packets);
+        println!("| | packets | {linux:.2} | {ours:.2} | {fixed:.2} |");
+        let [linux, ours, fixed] = of(|run| run.iops);
+        println!("| | I/O per second | {linux:.0} | {ours:.0} | {fixed:.0} |");
+    }
+}
