@@ -11,7 +11,7 @@ mod name;
 pub mod server;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 pub mod wire;

@@ -123,7 +123,7 @@ pub trait Volume {
 }
 
 /// Whether a request makes sense for a volume of that shape: what every volume checks first.
-fn check(geometry: &Geometry, request: &Request) -> Result<(), VolumeError> {
+pub(crate) fn check(geometry: &Geometry, request: &Request) -> Result<(), VolumeError> {
     let feature = |wanted| match geometry.features.contains(wanted) {
         true => Ok(()),
         false => Err(VolumeError::Unsupported),

@@ -63,6 +63,10 @@ impl Server {
         let export = self.find_export(&status.name, &open.name)?;
         let &Export { volume, read_only, .. } = export;
         let geometry = volumes.get(volume).ok_or(Errno::ENXIO)?.geometry();
+        if geometry.sectors == 0 {
+            // A volume of another server that has not been reached yet.
+            return Err(Errno::ENXIO);
+        }
         let read_only = read_only || geometry.features.contains(Features::READ_ONLY);
         let max_devices = self.max_devices;
         let writers = self.books_of(volume).writers;

@@ -106,7 +106,7 @@ impl Pool {
         if !shape.is_sane() {
             return Err(DownReason::Protocol("impossible queue depth or sizes in CON_RSP"));
         }
-        let permits = shape.queue_depth.min(config.max_queue_depth.max(1));
+        let permits = shape.queue_depth.min(config.max_queue_depth.max(2));
         let headers =
             ctx.arena.alloc(usize::from(permits) * HEADERS, 64).ok_or(DownReason::Resources)?;
         let mut pool = Pool {

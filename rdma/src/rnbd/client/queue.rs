@@ -1,0 +1,43 @@
+//! What a remote volume and its client share: requests one way, completions the other. Both belong
+//! to one loop.
+
+use crate::volume::{Completion, Request};
+use alloc::collections::VecDeque;
+use drivers::hal::{Features, Geometry};
+
+/// The queue pair of a device, so to speak.
+#[derive(Debug)]
+pub(super) struct Queue {
+    /// Shape of the device; without sectors before it was first opened.
+    pub geometry: Geometry,
+    pub submitted: VecDeque<Request>,
+    pub done: VecDeque<Completion>,
+    /// Requests taken from the volume's user and not given back.
+    pub in_use: usize,
+    pub depth: usize,
+    /// The device was unmapped.
+    pub ended: bool,
+}
+
+impl Queue {
+    pub fn new(depth: usize) -> Self {
+        let geometry = Geometry {
+            sectors: 0,
+            logical_block: 512,
+            physical_block: 512,
+            max_transfer: 512,
+            max_discard_sectors: 0,
+            discard_granularity: 0,
+            max_write_zeroes_sectors: 0,
+            features: Features::empty(),
+        };
+        Queue {
+            geometry,
+            submitted: VecDeque::with_capacity(depth),
+            done: VecDeque::with_capacity(depth),
+            in_use: 0,
+            depth,
+            ended: false,
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! A device of a server as a volume.
+
+use super::queue::Queue;
+use crate::volume::{Completion, Request, Submitted, Volume, VolumeError, check};
+use alloc::rc::Rc;
+use core::cell::RefCell;
+use drivers::hal::Geometry;
+
+/// A mapped device. Requests are done when its [`super::Client`] is polled.
+#[derive(Debug)]
+pub struct RemoteVolume(pub(super) Rc<RefCell<Queue>>);
+
+impl Volume for RemoteVolume {
+    fn geometry(&self) -> Geometry {
+        self.0.borrow().geometry
+    }
+
+    fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
+        let mut queue = self.0.borrow_mut();
+        if queue.ended {
+            return Err(VolumeError::Io);
+        }
+        check(&queue.geometry, request)?;
+        if queue.in_use == queue.depth {
+            return Err(VolumeError::Busy);
+        }
+        queue.in_use += 1;
+        queue.submitted.push_back(*request);
+        Ok(Submitted::Pending)
+    }
+
+    fn flush_queue(&mut self) {}
+
+    fn poll(&mut self) -> Option<Completion> {
+        let mut queue = self.0.borrow_mut();
+        let done = queue.done.pop_front()?;
+        queue.in_use -= 1;
+        Some(done)
+    }
+}
