@@ -142,17 +142,8 @@ impl Roce {
     /// Puts the next packet to be sent through a port into `tx`; false if there is none. ACKs go
     /// first, then the connection manager, then queue pairs in turn.
     pub fn poll_transmit(&mut self, port: usize, now: Instant, tx: &mut TxBuffer) -> bool {
-        while let Some(place) = self.ports.get_mut(port).and_then(|p| p.replies.pop_front()) {
-            let place = place as usize;
-            let Some(qp) = self.qps.at_mut(place) else { continue };
-            qp.listed_reply = false;
-            let sent = match (&qp.peer, qp.has_reply()) {
-                (Some(peer), true) => qp.responder.poll_reply(peer, &self.emitter, tx),
-                _ => None,
-            };
-            if let Some(opcode) = sent {
-                return self.sent(opcode);
-            }
+        if self.poll_reply(port, tx) {
+            return true;
         }
         if self.poll_mad(port, tx) {
             self.counters.sent.connection_manager += 1;
@@ -166,7 +157,31 @@ impl Roce {
                 return self.sent(opcode);
             }
         }
-        false
+        // A queue pair may have failed just now.
+        self.poll_reply(port, tx)
+    }
+
+    /// Puts the next ACK or NAK into `tx`; false if there is none.
+    #[inline]
+    fn poll_reply(&mut self, port: usize, tx: &mut TxBuffer) -> bool {
+        while let Some(place) = self.ports.get_mut(port).and_then(|p| p.replies.pop_front()) {
+            let Some(qp) = self.qps.at_mut(place as usize) else { continue };
+            qp.listed_reply = false;
+            let sent = match (&qp.peer, qp.has_reply()) {
+                (Some(peer), true) => qp.responder.poll_reply(peer, &self.emitter, tx),
+                _ => None,
+            };
+            if let Some(opcode) = sent {
+                return self.sent(opcode);
+            }
+        }
+        match self.ports.get_mut(port).and_then(|p| p.last_words.pop_front()) {
+            Some((peer, word)) => {
+                let opcode = word.emit(&peer, &self.emitter, tx);
+                self.sent(opcode)
+            }
+            None => false,
+        }
     }
 
     fn sent(&mut self, opcode: Opcode) -> bool {

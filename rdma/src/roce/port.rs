@@ -1,11 +1,16 @@
 //! A port of the provider: its addresses, and the queue pairs that want to send through it.
 
 use super::PortConfig;
+use super::qp::Peer;
+use super::responder::LastWord;
 use super::wire::frame::Gid;
 use crate::verbs::PathMtu;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
+
+/// NAKs of queue pairs that are gone, which wait to be sent.
+const LAST_WORDS: usize = 16;
 
 /// A port.
 #[derive(Debug)]
@@ -15,6 +20,8 @@ pub struct Port {
     pub gids: Vec<Gid>,
     /// Places of queue pairs that have an ACK or NAK to send.
     pub replies: VecDeque<u32>,
+    /// NAKs of queue pairs that are gone.
+    pub last_words: VecDeque<(Peer, LastWord)>,
     /// Places of queue pairs that have anything else to send; each sends one packet in its turn.
     pub sends: VecDeque<u32>,
 }
@@ -23,7 +30,8 @@ impl Port {
     /// With room for `qps` queue pairs.
     pub fn new(config: PortConfig, qps: usize) -> Self {
         let (replies, sends) = (VecDeque::with_capacity(qps), VecDeque::with_capacity(qps));
-        Port { gids: gids(&config.addresses), replies, sends, config }
+        let last_words = VecDeque::with_capacity(LAST_WORDS);
+        Port { gids: gids(&config.addresses), replies, last_words, sends, config }
     }
 
     pub fn set_addresses(&mut self, addresses: Vec<IpAddr>) {
@@ -34,6 +42,13 @@ impl Port {
     /// Largest path MTU.
     pub fn path_mtu(&self) -> PathMtu {
         PathMtu::for_ethernet(self.config.mtu).unwrap_or(PathMtu::Mtu256)
+    }
+
+    /// Keeps the NAK of a queue pair that goes; if there are too many, its peer runs into a timer.
+    pub fn keep_last_word(&mut self, peer: Peer, word: LastWord) {
+        if self.last_words.len() < LAST_WORDS {
+            self.last_words.push_back((peer, word));
+        }
     }
 
     /// Forgets a queue pair.

@@ -215,6 +215,11 @@ impl Provider for Roce {
             !matches!(event, AsyncEvent::QpError(id) | AsyncEvent::CommunicationEstablished(id)
                 if *id == qp)
         });
+        if let (Some(peer), Some(word)) = (gone.peer, gone.responder.last_word())
+            && let Some(port) = self.ports.get_mut(gone.port)
+        {
+            port.keep_last_word(peer, word);
+        }
         let place = slots::Slots::<Qp>::index(qp.0) as u32;
         for port in &mut self.ports {
             port.forget(place);

@@ -114,11 +114,19 @@ impl Responder {
             Reply::Ack => (self.expected.previous(), Syndrome::ACK),
             Reply::Nak { psn, syndrome } => (psn, syndrome),
         };
-        let mut aeth = [0; Aeth::LEN];
-        Aeth { syndrome, msn: self.messages.get() }.emit(&mut aeth);
-        let bth = bth(Opcode::Acknowledge, peer, psn);
-        emitter.emit(tx, &peer.template, bth, &aeth, Body::EMPTY);
-        Some(Opcode::Acknowledge)
+        Some(emit_reply(psn, syndrome, self.messages, peer, emitter, tx))
+    }
+
+    /// The NAK that the queue pair has failed with, if it was not sent yet.
+    pub fn last_word(&self) -> Option<LastWord> {
+        match self.reply {
+            Some(Reply::Nak { psn, syndrome: Syndrome::Nak(reason) })
+                if reason != Nak::SequenceError =>
+            {
+                Some(LastWord { psn, reason, messages: self.messages })
+            }
+            _ => None,
+        }
     }
 
     /// Puts the next packet that answers a READ or atomic into `tx`. `Err` if the queue pair fails
@@ -179,6 +187,38 @@ impl Responder {
         }
         Ok(Some(opcode))
     }
+}
+
+/// A NAK that outlives its queue pair: the peer has to learn why it failed, also if the user of the
+/// queue pair destroys it as soon as it has.
+#[derive(Clone, Copy, Debug)]
+pub struct LastWord {
+    psn: Psn,
+    reason: Nak,
+    messages: Psn,
+}
+
+impl LastWord {
+    /// Puts it into `tx`.
+    pub fn emit(&self, peer: &Peer, emitter: &Emitter, tx: &mut TxBuffer) -> Opcode {
+        emit_reply(self.psn, Syndrome::Nak(self.reason), self.messages, peer, emitter, tx)
+    }
+}
+
+/// Puts an ACK or NAK into `tx`.
+fn emit_reply(
+    psn: Psn,
+    syndrome: Syndrome,
+    messages: Psn,
+    peer: &Peer,
+    emitter: &Emitter,
+    tx: &mut TxBuffer,
+) -> Opcode {
+    let mut aeth = [0; Aeth::LEN];
+    Aeth { syndrome, msn: messages.get() }.emit(&mut aeth);
+    let bth = bth(Opcode::Acknowledge, peer, psn);
+    emitter.emit(tx, &peer.template, bth, &aeth, Body::EMPTY);
+    Opcode::Acknowledge
 }
 
 /// Header of what a responder sends.

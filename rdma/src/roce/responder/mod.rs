@@ -21,6 +21,7 @@ use crate::verbs::{
 };
 use again::Again;
 use alloc::collections::VecDeque;
+pub use answers::LastWord;
 use answers::{Answer, Resource};
 use drivers::hal::Instant;
 

@@ -122,3 +122,21 @@ fn a_key_revoked_in_the_middle_stops_the_rest() {
     assert_eq!(b.roce.counters().naks_sent.remote_access, 1);
     assert_eq!(b.roce.qp_state(b.qp), Ok(QpState::Error));
 }
+
+/// Users destroy a queue pair as soon as it has failed; its peer learns the reason all the same.
+#[test]
+fn a_refusal_outlives_its_queue_pair() {
+    let mut pair = Pair::new(3, 1500, false);
+    pair.connect(PathMtu::Mtu1024, Pair::LINUX);
+    let a = &mut pair.nodes[0];
+    let nowhere = RemoteAddress { address: 0, rkey: 1 };
+    a.roce.post_send(a.qp, &request(1, write(nowhere))).unwrap();
+    let destroyed = pair.run(Duration::from_secs(1), |pair| {
+        let b = &mut pair.nodes[1];
+        b.roce.qp_state(b.qp) == Ok(QpState::Error) && b.roce.destroy_qp(b.qp).is_ok()
+    });
+    assert!(destroyed);
+    let refused = |pair: &mut Pair| pair.nodes[0].completions().first().map(|c| c.status);
+    pair.step();
+    assert_eq!(refused(&mut pair), Some(Status::RemoteAccess));
+}
