@@ -66,10 +66,10 @@ impl Needs {
 
 const SUITES: &[Suite] = &[
     Suite { name: "unit", target: None, needs: Needs::Nothing, long: false },
+    Suite { name: "sim", target: Some(("sim", "sim")), needs: Needs::Nothing, long: false },
     boot_suite("boot", Needs::Image),
     boot_suite("console", Needs::Image),
     boot_suite("net", Needs::Image),
-    boot_suite("cores", Needs::Image),
     boot_suite("config", Needs::Image),
     boot_suite("disk", Needs::Image),
     boot_suite("save", Needs::Image),

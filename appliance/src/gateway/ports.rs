@@ -1,13 +1,12 @@
 //! Ports: taking frames in, and giving each to whom it is for.
 
 use super::plane::Plane;
-use super::uplink::Uplink;
 use core::time::Duration;
 use drivers::hal::{Instant, Packet, Port};
 use net::{Class, Local, classify};
 
 /// Frames taken from a port in one round.
-pub(super) const BATCH: usize = 64;
+const BATCH: usize = 64;
 /// How often the link is looked at.
 const LINK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -30,17 +29,10 @@ pub(super) struct PortSlot {
     pub addresses: Addresses,
     /// Whether the link was up when it was last looked at.
     pub link: bool,
-    /// Number of the core whose loop takes its frames.
-    pub core: usize,
-    /// Its place among the ports of that loop.
-    pub place: usize,
-    /// The way to it, if the loop is not this one.
-    pub uplink: Option<Uplink>,
 }
 
 impl PortSlot {
-    /// A port of the first loop.
-    pub fn new(name: String, location: String, port: &dyn Port, place: usize) -> Self {
+    pub fn new(name: String, location: String, port: &dyn Port) -> Self {
         PortSlot {
             name,
             location,
@@ -48,9 +40,6 @@ impl PortSlot {
             mtu: port.mtu(),
             addresses: Addresses::default(),
             link: true,
-            core: 0,
-            place,
-            uplink: None,
         }
     }
 
@@ -66,7 +55,7 @@ impl PortSlot {
 
 /// A port, and what its plane keeps of it.
 pub(super) struct PlanePort {
-    pub port: Box<dyn Port + Send>,
+    pub port: Box<dyn Port>,
     /// What is ours on it.
     pub local: Local,
     pub link: bool,
@@ -79,7 +68,7 @@ pub(super) struct PlanePort {
 }
 
 impl PlanePort {
-    pub fn new(port: Box<dyn Port + Send>, echo: bool) -> Self {
+    pub fn new(port: Box<dyn Port>, echo: bool) -> Self {
         // An Ethernet header and a tag stand before the largest packet.
         let reply = vec![0; port.mtu() + 18];
         let local = Local { mac: port.mac(), ..Local::default() };

@@ -245,12 +245,24 @@ impl Network {
     /// One step: takes what the nodes have to send, goes to the next moment at which anything
     /// happens, and lets it happen. False if nothing ever will.
     pub fn step<N: Node>(&mut self, nodes: &mut [N]) -> bool {
+        self.step_until(nodes, None)
+    }
+
+    /// Likewise, but not beyond a moment: if nothing happens before it, goes to it (false).
+    pub fn step_until<N: Node>(&mut self, nodes: &mut [N], until: Option<Instant>) -> bool {
         self.collect(nodes);
         let arrival = self.wire.keys().next().map(|&(at, _)| at);
         let timer = nodes.iter().filter_map(Node::poll_timeout).min();
-        let Some(next) = [arrival, timer].into_iter().flatten().min() else { return false };
-        self.go(next, nodes);
-        true
+        match [arrival, timer].into_iter().flatten().min() {
+            Some(next) if until.is_none_or(|until| next <= until) => {
+                self.go(next, nodes);
+                true
+            }
+            _ => {
+                self.now = self.now.max(until.unwrap_or(self.now));
+                false
+            }
+        }
     }
 
     /// Takes everything that the nodes have to send now.
@@ -294,20 +306,6 @@ impl Network {
                 return done(self, nodes);
             }
         }
-    }
-
-    /// Steps to a moment and not beyond it.
-    pub fn run_until<N: Node>(&mut self, nodes: &mut [N], until: Instant) {
-        loop {
-            self.collect(nodes);
-            let arrival = self.wire.keys().next().map(|&(at, _)| at);
-            let timer = nodes.iter().filter_map(Node::poll_timeout).min();
-            match [arrival, timer].into_iter().flatten().min() {
-                Some(next) if next <= until => self.go(next, nodes),
-                _ => break,
-            }
-        }
-        self.now = self.now.max(until);
     }
 }
 

@@ -1,0 +1,148 @@
+//! A host: a RoCE engine and its memory, as a node of the network.
+
+use super::memory::Memory;
+use drivers::hal::{Arena, Instant, Window};
+use fabric::Rng;
+use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use rdma::verbs::{
+    Access, ConnectionManager, CqId, PdId, Provider, RecvRequest, Region, RemoteAddress,
+};
+use std::net::IpAddr;
+use std::rc::Rc;
+
+/// Bytes of memory that a host has.
+pub const MEMORY: usize = 512 << 10;
+
+/// Bytes of the library, which peers may read and nobody writes.
+pub const LIBRARY: usize = 8192;
+
+/// Port that hosts listen on.
+pub const PORT: u16 = 7000;
+
+/// What a host is and stays.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    pub mac: [u8; 6],
+    pub ip: IpAddr,
+    pub mtu: usize,
+    pub limits: Limits,
+}
+
+/// What is there while the host is up.
+#[derive(Debug)]
+pub struct Machine {
+    pub roce: Roce,
+    pub arena: Arena,
+    pub memory: Memory,
+    pub pd: PdId,
+    pub cq: CqId,
+    pub library: Region,
+    /// What the library holds.
+    pub books: Rc<[u8]>,
+    /// A number that all peers add to.
+    pub counter: Region,
+    free: usize,
+}
+
+/// A host.
+#[derive(Debug)]
+pub struct Host {
+    pub config: Config,
+    /// How often it was started.
+    pub boots: u32,
+    pub machine: Option<Machine>,
+    memory: Window,
+}
+
+impl Host {
+    /// A host that is down.
+    pub fn new(config: Config, memory: Window) -> Self {
+        Host { config, boots: 0, machine: None, memory }
+    }
+
+    /// Starts it; nothing is remembered of an earlier life.
+    pub fn boot(&mut self, peers: &[Config], rng: &mut Rng) {
+        let Config { mac, ip, mtu, limits } = self.config;
+        let port = PortConfig { mac, addresses: vec![ip], mtu };
+        let mut roce = Roce::new(port, limits, rng);
+        for peer in peers {
+            roce.learn_neighbour(peer.ip, peer.mac);
+        }
+        roce.listen(PORT).expect("nobody listens there");
+        let mut arena = Arena::new(self.memory);
+        let free = arena.available();
+        let mut memory = Memory::new(self.memory, rng);
+        let pd = roce.alloc_pd().expect("room");
+        let cq = roce.create_cq(4096).expect("room");
+        let library = arena.alloc(LIBRARY, 64).expect("room");
+        let books = memory.expected(&library).into();
+        let library = roce.register(pd, library, Access::REMOTE_READ, rng).expect("room");
+        let counter = arena.alloc(64, 64).expect("room");
+        memory.put(&counter, &[0; 64]);
+        let counter = roce.register(pd, counter, Access::REMOTE_ATOMIC, rng).expect("room");
+        memory.open(&counter.memory);
+        self.boots += 1;
+        self.machine = Some(Machine { roce, arena, memory, pd, cq, library, books, counter, free });
+    }
+
+    /// The machine, of a host that is up.
+    pub fn up(&mut self) -> &mut Machine {
+        self.machine.as_mut().expect("it is up")
+    }
+}
+
+impl Machine {
+    /// The value of the counter.
+    pub fn count(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.counter.memory.read(0, &mut bytes).expect("8 bytes");
+        u64::from_ne_bytes(bytes)
+    }
+
+    /// Posts a receive into `into`, which peers may write to from now on.
+    pub fn post_receive(&mut self, qp: rdma::verbs::QpId, id: u64, into: Window) {
+        self.memory.open(&into);
+        self.roce.post_recv(qp, &RecvRequest { id, into: &[into] }).expect("room for receives");
+    }
+
+    /// Gives back everything but the sides', which must be gone; panics if anything is still held.
+    pub fn tear_down(&mut self) {
+        assert_eq!(self.roce.queue_pairs(), 0, "queue pairs are left");
+        assert_eq!(self.roce.connections(), 0, "connections are left");
+        assert_eq!(self.roce.counters().completions_lost, 0);
+        self.memory.close(&self.counter.memory);
+        for region in [self.library, self.counter] {
+            self.roce.deregister(region.id).expect("it is registered");
+            self.arena.free(region.memory);
+        }
+        self.roce.dealloc_pd(self.pd).expect("no region and no queue pair uses it");
+        self.roce.destroy_cq(self.cq).expect("no queue pair uses it");
+        assert_eq!(self.arena.available(), self.free, "memory is not given back");
+    }
+}
+
+/// How a peer names the start of a region.
+pub fn name(region: &Region) -> RemoteAddress {
+    RemoteAddress { address: region.address, rkey: region.rkey }
+}
+
+impl fabric::Node for Host {
+    fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
+        if let Some(machine) = &mut self.machine {
+            machine.roce.handle_frame(port, frame, now);
+        }
+    }
+    fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {
+        let mut tx = TxBuffer::new();
+        let roce = &mut self.machine.as_mut()?.roce;
+        roce.poll_transmit(port, now, &mut tx).then(|| fabric::bytes(&tx.packet()))
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.machine.as_ref()?.roce.poll_timeout()
+    }
+    fn work(&mut self, now: Instant) {
+        if let Some(machine) = &mut self.machine {
+            machine.roce.handle_timeout(now);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What befalls the network and the hosts.
+
+use super::side::State;
+use super::world::{Action, World};
+use fabric::{Faults, Place};
+use rdma::verbs::{ConnectionManager, Provider};
+use std::time::Duration;
+
+/// What is undone later.
+#[derive(Clone, Copy, Debug)]
+pub enum Undo {
+    Cut { from: usize, to: usize },
+    Mute(usize),
+    Down(usize),
+    Faults,
+    Latency { from: usize, to: usize },
+}
+
+fn place(node: usize) -> Place {
+    Place { node, port: 0 }
+}
+
+impl World {
+    /// Something happens.
+    pub fn strike(&mut self) {
+        let hosts = self.hosts.len() as u64;
+        let a = self.rng.within(0..hosts) as usize;
+        let b = (a + self.rng.within(1..hosts) as usize) % self.hosts.len();
+        // Some last longer than all retries.
+        let longest = self.rng.pick(&[1_000, 30_000, 600_000, 6_000_000]);
+        let lasts = Duration::from_micros(self.rng.within(100..longest));
+        let what = self.rng.within(0..10);
+        self.tell(&format!("strike {what} at {a}, {b} for {lasts:?}"));
+        let undo = match what {
+            0 => {
+                self.network.link_mut(place(a), place(b)).cut = true;
+                Undo::Cut { from: a, to: b }
+            }
+            1 => {
+                self.network.link_mut(place(a), place(b)).cut = true;
+                self.network.link_mut(place(b), place(a)).cut = true;
+                self.later(lasts, Action::Undo(Undo::Cut { from: b, to: a }));
+                Undo::Cut { from: a, to: b }
+            }
+            2 => {
+                self.network.mute(a, true);
+                Undo::Mute(a)
+            }
+            3 => {
+                self.network.set_faults(Faults {
+                    loss: 300,
+                    duplication: 100,
+                    reordering: 300,
+                    corruption: 100,
+                });
+                Undo::Faults
+            }
+            4 => {
+                self.network.set_up(place(a), false);
+                Undo::Down(a)
+            }
+            5 => {
+                self.network.link_mut(place(a), place(b)).latency *= 50;
+                Undo::Latency { from: a, to: b }
+            }
+            6 => {
+                self.power_off(a);
+                let off = Duration::from_micros(self.rng.within(0..30_000));
+                return self.later(off, Action::Boot(a));
+            }
+            _ => return self.strike_connection(what),
+        };
+        self.later(lasts, Action::Undo(undo));
+    }
+
+    /// Something happens to a connection that stands.
+    fn strike_connection(&mut self, what: u64) {
+        let up: Vec<usize> =
+            (0..self.sides.len()).filter(|&n| self.sides[n].state == State::Up).collect();
+        if up.is_empty() {
+            return;
+        }
+        let number = self.rng.pick(&up);
+        let side = &self.sides[number];
+        let now = self.network.now;
+        let machine = self.hosts[side.host].up();
+        match what {
+            7 => machine.roce.disconnect(side.connection, now).expect("it stands"),
+            8 => self.tear_down(number),
+            _ => {
+                machine.roce.revoke_key(side.window.id).expect("it is registered");
+                if let Some(peer) = side.peer {
+                    self.sides[peer].refusable = true;
+                }
+            }
+        }
+    }
+
+    /// Something is over.
+    pub fn undo(&mut self, undo: Undo) {
+        match undo {
+            Undo::Cut { from, to } => self.network.link_mut(place(from), place(to)).cut = false,
+            Undo::Mute(node) => self.network.mute(node, false),
+            Undo::Down(node) => self.network.set_up(place(node), true),
+            Undo::Faults => self.network.set_faults(self.faults),
+            Undo::Latency { from, to } => {
+                self.network.link_mut(place(from), place(to)).latency = self.latency;
+            }
+        }
+    }
+
+    /// A host loses power.
+    pub fn power_off(&mut self, host: usize) {
+        if self.hosts[host].machine.is_none() {
+            return;
+        }
+        self.check_host(host);
+        self.check_count(host);
+        self.hosts[host].machine = None;
+        for side in &mut self.sides {
+            if side.host == host {
+                side.state = State::Gone;
+            }
+        }
+    }
+}

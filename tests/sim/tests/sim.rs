@@ -1,0 +1,7 @@
+//! `./isthmus test sim`: scenarios with many seeds. `--seed N` replays one, and tells what happens.
+
+/// Nodes that connect, send, write, read and add, on a bad network, with outages and reboots.
+#[test]
+fn roce() {
+    fabric::explore("roce", 2000, sim::roce::run);
+}
