@@ -73,6 +73,14 @@ impl Window {
         Some(Window { start, bus: self.bus + offset as u64, len })
     }
 
+    /// Whether all of `part` lies in here, and is not empty.
+    pub const fn contains(&self, part: &Window) -> bool {
+        !part.is_empty()
+            && part.bus >= self.bus
+            && part.len <= self.len
+            && part.bus - self.bus <= (self.len - part.len) as u64
+    }
+
     /// Copies `into.len()` bytes out, from `offset`.
     #[inline]
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), OutOfWindow> {

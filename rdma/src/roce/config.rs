@@ -23,8 +23,10 @@ pub struct Limits {
     pub cqs: usize,
     /// Protection domains.
     pub pds: usize,
-    /// Memory regions.
+    /// Memory regions (at most 65536).
     pub regions: usize,
+    /// Keys of memory regions; their table is taken at once, 16 bytes each.
+    pub keys: usize,
     /// Work requests in a send or receive queue.
     pub wr: u32,
     /// Connections, made and being made.
@@ -42,6 +44,7 @@ impl Default for Limits {
             cqs: 1024,
             pds: 256,
             regions: 1 << 16,
+            keys: 1 << 16,
             wr: 4096,
             connections: 1024,
             half_open: 128,

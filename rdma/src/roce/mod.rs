@@ -12,6 +12,7 @@ mod config;
 mod counters;
 mod datagram;
 mod memory;
+mod pool;
 mod port;
 mod provider;
 mod psn;
@@ -90,7 +91,7 @@ impl Roce {
         Roce {
             emitter: Emitter::new(icrc),
             icrc,
-            memory: Memory::new(limits.pds, limits.regions),
+            memory: Memory::new(limits.pds, limits.regions, limits.keys),
             cqs: CompletionQueues::new(limits.cqs),
             qps: Slots::new(limits.qps),
             qpn_mask: rng.next_u32() & 0xff_ffff,

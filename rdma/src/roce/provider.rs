@@ -1,5 +1,6 @@
 //! The verbs of the provider.
 
+use super::pool::Pool;
 use super::psn::Psn;
 use super::qp::{Env, Identity, Qp};
 use super::requester::MAX_MESSAGE;
@@ -7,9 +8,9 @@ use super::sges::MAX_SGE;
 use super::transmit::MAX_INLINE;
 use super::{Roce, slots};
 use crate::verbs::{
-    Access, AsyncEvent, Completion, CqId, DeviceAttributes, MrId, OneSided, PathMtu, PdId,
-    Provider, QpId, QpInit, QpState, QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region,
-    RemoteAddress, SendRequest, VerbsError,
+    Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, MrId, OnDemandStatus,
+    OneSided, PathMtu, PdId, Provider, QpId, QpInit, QpState, QpType, ReadyToReceive, ReadyToSend,
+    RecvRequest, Region, RemoteAddress, SendRequest, VerbsError,
 };
 use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
@@ -74,7 +75,7 @@ impl Provider for Roce {
     }
 
     fn rotate_key(&mut self, region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
-        self.memory.rotate_key(region, rng)
+        self.memory.rotate_key(region, 0, rng)
     }
 
     fn remap(
@@ -92,6 +93,62 @@ impl Provider for Roce {
 
     fn deregister(&mut self, region: MrId) -> Result<(), VerbsError> {
         self.memory.deregister(region)
+    }
+
+    fn register_chunks(
+        &mut self,
+        pd: PdId,
+        count: u16,
+        size: u32,
+        memory: Option<Window>,
+        rng: &mut dyn RngCore,
+    ) -> Result<ChunkedRegion, VerbsError> {
+        self.memory.register_chunks(pd, count, size, memory, rng)
+    }
+
+    fn chunk_key(&mut self, region: MrId, chunk: u16) -> Result<u32, VerbsError> {
+        self.memory.key(region, chunk)
+    }
+
+    fn rotate_chunk_key(
+        &mut self,
+        region: MrId,
+        chunk: u16,
+        rng: &mut dyn RngCore,
+    ) -> Result<u32, VerbsError> {
+        self.memory.rotate_key(region, chunk, rng)
+    }
+
+    fn give_memory(&mut self, memory: Window, largest: usize) -> Result<(), VerbsError> {
+        if self.memory.pool.capacity() > 0 {
+            return Err(VerbsError::Invalid);
+        }
+        self.memory.pool = Pool::new(memory, largest);
+        Ok(())
+    }
+
+    fn on_demand(&self) -> Option<OnDemandStatus> {
+        let pool = &self.memory.pool;
+        (pool.capacity() > 0).then(|| OnDemandStatus {
+            capacity: pool.capacity(),
+            available: pool.available(),
+            lowest: pool.counters.lowest,
+            short: pool.counters.short,
+        })
+    }
+
+    fn take_chunk(&mut self, region: MrId, chunk: u16) -> Option<(usize, Window)> {
+        self.memory.take_chunk(region, chunk)
+    }
+
+    fn back_chunk(&mut self, region: MrId, chunk: u16) -> Option<Window> {
+        self.memory.back_chunk(region, chunk)
+    }
+
+    fn release_chunk(&mut self, region: MrId, chunk: u16) {
+        if let Some(block) = self.memory.detach_chunk(region, chunk) {
+            self.memory.pool.free(block);
+        }
     }
 
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
@@ -207,7 +264,8 @@ impl Provider for Roce {
     }
 
     fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
-        let gone = self.qps.remove(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        let mut gone = self.qps.remove(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        gone.requester.give_back(&mut self.memory);
         if let Some(connection) = gone.connection {
             self.cm.qp_destroyed(connection);
         }
@@ -238,7 +296,9 @@ impl Provider for Roce {
             return Err(VerbsError::WrongState);
         }
         match &found.peer {
-            Some(peer) => found.requester.post(request, peer.path_mtu.bytes())?,
+            Some(peer) => {
+                found.requester.post(request, peer.path_mtu.bytes(), &mut self.memory)?;
+            }
             None => found.datagrams.post(request, port.path_mtu().bytes())?,
         }
         if !found.listed_send && found.has_send(window) {

@@ -108,8 +108,14 @@ impl Channel {
     ) -> Result<(), VerbsError> {
         let payload = Payload::Inline(message);
         let operation = SendOperation::Send { payload, with: SendWith::Nothing };
-        let request =
-            SendRequest { id: 0, operation, signaled: true, solicited: false, datagram: None };
+        let request = SendRequest {
+            id: 0,
+            operation,
+            signaled: true,
+            solicited: false,
+            datagram: None,
+            carries: None,
+        };
         provider.post_send(self.qp, &request)
     }
 

@@ -347,8 +347,14 @@ impl Endpoint {
         length: u32,
         provider: &mut P,
     ) -> Result<(), VerbsError> {
-        let request =
-            SendRequest { id: 0, operation, signaled: true, solicited: false, datagram: None };
+        let request = SendRequest {
+            id: 0,
+            operation,
+            signaled: true,
+            solicited: false,
+            datagram: None,
+            carries: None,
+        };
         provider.post_send(self.qp, &request)?;
         self.outstanding += 1;
         self.traffic.sent += 1;

@@ -270,8 +270,14 @@ fn post_receive<P: Provider>(
 fn go_ahead<P: Provider>(provider: &mut P, connection: &Connection) -> Result<(), VerbsError> {
     let payload = Payload::Inline(&[0; ADVERTISEMENT]);
     let operation = SendOperation::Send { payload, with: SendWith::Nothing };
-    let request =
-        SendRequest { id: 0, operation, signaled: false, solicited: false, datagram: None };
+    let request = SendRequest {
+        id: 0,
+        operation,
+        signaled: false,
+        solicited: false,
+        datagram: None,
+        carries: None,
+    };
     provider.post_send(connection.qp, &request)
 }
 
@@ -280,7 +286,13 @@ fn send<P: Provider>(
     connection: &Connection,
     operation: SendOperation<'_>,
 ) -> Result<(), VerbsError> {
-    let request =
-        SendRequest { id: 0, operation, signaled: true, solicited: false, datagram: None };
+    let request = SendRequest {
+        id: 0,
+        operation,
+        signaled: true,
+        solicited: false,
+        datagram: None,
+        carries: None,
+    };
     provider.post_send(connection.qp, &request)
 }

@@ -36,6 +36,29 @@ pub struct Region {
     pub memory: Window,
 }
 
+/// A region of many chunks of one size, each under a key of its own. Peers address chunk `n` from
+/// `address` + `n` × size on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkedRegion {
+    /// Its name here.
+    pub id: MrId,
+    /// The address that a peer has to name for the first byte of chunk 0.
+    pub address: u64,
+}
+
+/// How the memory for chunks on demand stands, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OnDemandStatus {
+    /// In all.
+    pub capacity: usize,
+    /// Free now.
+    pub available: usize,
+    /// The least that was ever free.
+    pub lowest: usize,
+    /// Times that a peer's WRITE found none and was put off by an RNR NAK.
+    pub short: u64,
+}
+
 /// What a peer alleges: that `length` bytes at `address` are granted under `rkey`. It becomes a
 /// window, or a refusal, only by the provider's check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -109,6 +109,51 @@ pub trait Provider {
     /// Ends a registration.
     fn deregister(&mut self, region: MrId) -> Result<(), VerbsError>;
 
+    /// Registers `count` chunks of `size` bytes for RDMA WRITE, each under a fresh key: of `memory`
+    /// (as many bytes), or without it on demand. `rotate_chunk_key` and `chunk_key` are for them;
+    /// `revoke_key` revokes all their keys.
+    fn register_chunks(
+        &mut self,
+        pd: PdId,
+        count: u16,
+        size: u32,
+        memory: Option<Window>,
+        rng: &mut dyn RngCore,
+    ) -> Result<ChunkedRegion, VerbsError>;
+    /// The key of a chunk.
+    fn chunk_key(&mut self, region: MrId, chunk: u16) -> Result<u32, VerbsError>;
+    /// Revokes the key of a chunk at once and gives it a fresh one, as `rotate_key`.
+    fn rotate_chunk_key(
+        &mut self,
+        region: MrId,
+        chunk: u16,
+        rng: &mut dyn RngCore,
+    ) -> Result<u32, VerbsError>;
+
+    /// Gives the provider memory for chunks on demand, for good: such a chunk has memory only from
+    /// the WRITE that a peer begins in it until its owner gives it back. While there is none, peers'
+    /// WRITEs get RNR NAKs; room for one block of `largest` bytes is kept for `back_chunk`.
+    /// `Invalid` if the provider cannot do this, or has memory already.
+    fn give_memory(&mut self, _memory: Window, _largest: usize) -> Result<(), VerbsError> {
+        Err(VerbsError::Invalid)
+    }
+    /// How that memory stands; None if there is none.
+    fn on_demand(&self) -> Option<OnDemandStatus> {
+        None
+    }
+    /// Takes what a peer wrote into a chunk on demand: at which offset it begins, and where it
+    /// lies. Peers do not write to the chunk until it is given back. None if there is nothing.
+    fn take_chunk(&mut self, _region: MrId, _chunk: u16) -> Option<(usize, Window)> {
+        None
+    }
+    /// Gives a chunk that was taken memory from offset 0 on, what is in it stays; all of it. None
+    /// if there is no memory now.
+    fn back_chunk(&mut self, _region: MrId, _chunk: u16) -> Option<Window> {
+        None
+    }
+    /// Gives the memory of a chunk that was taken back.
+    fn release_chunk(&mut self, _region: MrId, _chunk: u16) {}
+
     /// Makes a completion queue for up to `depth` completions.
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError>;
     /// Destroys a completion queue; `Busy` while queue pairs use it.

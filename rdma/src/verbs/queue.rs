@@ -1,6 +1,6 @@
 //! Queue pairs, completion queues, work requests and completions.
 
-use super::{PdId, RemoteAddress};
+use super::{MrId, PdId, RemoteAddress};
 use core::net::IpAddr;
 use drivers::hal::Window;
 
@@ -265,6 +265,8 @@ pub struct SendRequest<'a> {
     pub solicited: bool,
     /// For UD only: where to.
     pub datagram: Option<DatagramTo>,
+    /// A chunk on demand whose memory is given back when this request ends: its payload lies there.
+    pub carries: Option<(MrId, u16)>,
 }
 
 /// Where a datagram goes.

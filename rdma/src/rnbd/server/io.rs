@@ -145,7 +145,7 @@ impl Server {
         ctx: &mut Context<'_, P>,
     ) {
         let id = RequestId::from_bits(completion.tag);
-        let result = match (completion.result, self.transport.request(id)) {
+        let result = match (completion.result, self.transport.request(id, ctx)) {
             (Ok(()), Some(request)) => Ok(request.data),
             (Ok(()), None) => Err(Errno::ECONNABORTED),
             (Err(error), _) => Err(errno(error)),
@@ -161,7 +161,7 @@ impl Server {
         ctx: &mut Context<'_, P>,
     ) {
         while let Some(id) = self.books_of(volume).waiting.pop_front() {
-            let Some(request) = self.transport.request(id) else {
+            let Some(request) = self.transport.request(id, ctx) else {
                 self.answer(id, None, Err(Errno::ECONNABORTED), ctx);
                 continue;
             };

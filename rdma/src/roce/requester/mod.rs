@@ -8,6 +8,7 @@ mod work;
 
 pub use work::Stored;
 
+use crate::roce::memory::Memory;
 use crate::roce::psn::Psn;
 use crate::roce::qp::{Env, Identity};
 use crate::roce::wire::extended::{Nak, Syndrome};
@@ -122,7 +123,12 @@ impl Requester {
 
     /// Posts a request, to be sent in packets of up to `mtu` bytes.
     #[inline]
-    pub fn post(&mut self, request: &SendRequest<'_>, mtu: usize) -> Result<(), VerbsError> {
+    pub fn post(
+        &mut self,
+        request: &SendRequest<'_>,
+        mtu: usize,
+        memory: &mut Memory,
+    ) -> Result<(), VerbsError> {
         if self.queue.len() >= self.limit {
             return Err(VerbsError::QueueFull);
         }
@@ -153,6 +159,7 @@ impl Requester {
         }
         let packets = length.div_ceil(mtu).max(1) as u32;
         let payload = self.large.store(&payload)?;
+        let block = request.carries.and_then(|(region, chunk)| memory.detach_chunk(region, chunk));
         self.queue.push_back(Work {
             id: request.id,
             operation,
@@ -162,6 +169,7 @@ impl Requester {
             packets,
             signaled: request.signaled,
             solicited: request.solicited,
+            block,
         });
         self.posted = self.posted.plus(packets);
         Ok(())
@@ -207,6 +215,9 @@ impl Requester {
         if let Some(work) = self.queue.pop_front() {
             self.cursor = self.cursor.saturating_sub(1);
             self.large.release(&work.payload);
+            if let Some(block) = work.block {
+                env.memory.pool.free(block);
+            }
             if work.signaled || status != Status::Success {
                 identity.complete_send(env, work.id, status);
             }
@@ -418,11 +429,21 @@ impl Requester {
         Outcome::Taken
     }
 
+    /// The queue pair is no more: what its requests hold of the memory on demand goes back.
+    pub fn give_back(&mut self, memory: &mut Memory) {
+        for block in self.queue.drain(..).filter_map(|work| work.block) {
+            memory.pool.free(block);
+        }
+    }
+
     /// Takes all requests out: the oldest as `first` says, the others as flushed.
     pub fn flush(&mut self, first: Option<Status>, identity: &Identity, env: &mut Env<'_>) {
         let mut status = first.unwrap_or(Status::Flushed);
         while let Some(work) = self.queue.pop_front() {
             self.large.release(&work.payload);
+            if let Some(block) = work.block {
+                env.memory.pool.free(block);
+            }
             identity.complete_send(env, work.id, status);
             status = Status::Flushed;
         }

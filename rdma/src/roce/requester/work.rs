@@ -1,5 +1,6 @@
 //! Posted send requests.
 
+use crate::roce::pool::Block;
 use crate::roce::psn::Psn;
 use crate::roce::sges::Sges;
 use crate::roce::transmit::{Body, MAX_INLINE};
@@ -168,4 +169,6 @@ pub struct Work {
     pub packets: u32,
     pub signaled: bool,
     pub solicited: bool,
+    /// Memory on demand that goes back to the pool with it.
+    pub block: Option<Block>,
 }

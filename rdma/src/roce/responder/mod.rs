@@ -8,6 +8,7 @@
 mod again;
 mod answers;
 
+use crate::roce::memory::Refusal;
 use crate::roce::psn::Psn;
 use crate::roce::qp::{Env, Identity};
 use crate::roce::receive_queue::{self, ReceiveQueue};
@@ -57,7 +58,7 @@ enum Fault {
     Nak(Nak),
     /// The queue pair fails without a word (a key to invalidate that is not there).
     Silent,
-    /// No receive is posted.
+    /// No receive is posted, or there is no memory on demand.
     NotReady,
 }
 
@@ -67,9 +68,12 @@ impl From<crate::roce::wire::Error> for Fault {
     }
 }
 
-impl From<crate::roce::memory::Refusal> for Fault {
-    fn from(_: crate::roce::memory::Refusal) -> Self {
-        Fault::Nak(Nak::RemoteAccess)
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NoMemory => Fault::NotReady,
+            _ => Fault::Nak(Nak::RemoteAccess),
+        }
     }
 }
 
@@ -305,9 +309,6 @@ impl Responder {
                     return Err(INVALID);
                 }
                 let to = RemoteAddress { address: reth.address, rkey: reth.rkey };
-                if !opcode.ends() {
-                    env.memory.check(identity.pd, Access::REMOTE_WRITE, to, reth.length)?;
-                }
                 (to, reth.length, reth.length)
             }
             (false, Incoming::Write { to, total, left }) => (to, total, left),
@@ -326,8 +327,13 @@ impl Responder {
         if immediate.is_some() && receives.is_empty() {
             return Err(Fault::NotReady);
         }
+        // Whether all of a message is granted is known with its first packet; the only packet of
+        // one is checked when it is written, unless that takes memory first.
+        if opcode.begins() && total > 0 && (!opcode.ends() || env.memory.pool.capacity() > 0) {
+            env.memory.begin_write(identity.pd, to, total)?;
+        }
         if length > 0 {
-            let window = env.memory.check(identity.pd, Access::REMOTE_WRITE, to, length)?;
+            let window = env.memory.write(identity.pd, to, length)?;
             window.write(0, payload).map_err(|_| Fault::Nak(Nak::RemoteOperation))?;
         }
         if !opcode.ends() {

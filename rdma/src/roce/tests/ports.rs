@@ -42,7 +42,14 @@ fn a_queue_pair_uses_the_port_that_has_its_address() {
     assert_eq!(node.roce.qp_state(node.qp), Ok(QpState::Rts));
     let payload = Payload::Inline(b"hello!!!");
     let operation = SendOperation::Send { payload, with: SendWith::Nothing };
-    let send = SendRequest { id: 1, operation, signaled: true, solicited: false, datagram: None };
+    let send = SendRequest {
+        id: 1,
+        operation,
+        signaled: true,
+        solicited: false,
+        datagram: None,
+        carries: None,
+    };
     node.roce.post_send(node.qp, &send).unwrap();
     let mut tx = TxBuffer::new();
     assert!(!node.roce.poll_transmit(0, now, &mut tx), "nothing for the first port");

@@ -237,6 +237,7 @@ impl Client {
             signaled: connection.posted.is_multiple_of(every),
             solicited: false,
             datagram: None,
+            carries: None,
         };
         ctx.provider.post_send(connection.qp, &request).map_err(DownReason::from_verbs)
     }

@@ -1,6 +1,6 @@
 //! Settings of the server.
 
-use crate::rtrs::wire::{Addressing, InfoResponse, MAX_CONNECTIONS, MAX_HEADER, MAX_PATHS};
+use crate::rtrs::wire::{Addressing, MAX_CONNECTIONS, MAX_HEADER, MAX_PATHS};
 use core::fmt;
 use core::time::Duration;
 
@@ -18,6 +18,9 @@ pub struct Config {
     pub queue_depth: u16,
     /// Size of a chunk in bytes: a power of two, 8192 or more.
     pub chunk_size: u32,
+    /// How many times over the provider's memory for chunks on demand is promised. With 1 each
+    /// session has memory of its own, and nothing is taken from the provider.
+    pub oversubscribe: u16,
     /// Whether a chunk's key dies with every use.
     pub always_invalidate: bool,
     /// Most sessions.
@@ -48,6 +51,7 @@ impl Default for Config {
             port: crate::rnbd::wire::PORT,
             queue_depth: 512,
             chunk_size: 128 << 10,
+            oversubscribe: 1,
             always_invalidate: true,
             max_sessions: 64,
             max_paths: 16,
@@ -88,6 +92,8 @@ impl Config {
             "max_paths: 1 to 128"
         } else if !(2..=MAX_CONNECTIONS).contains(&self.max_connections) {
             "max_connections: 2 to 4096"
+        } else if self.oversubscribe == 0 {
+            "oversubscribe: at least 1"
         } else if self.max_sessions == 0 || self.receives == 0 || self.completions == 0 {
             "max_sessions, receives, completions: at least 1"
         } else if self.heartbeat_interval.is_zero() || self.handshake_timeout.is_zero() {
@@ -96,12 +102,6 @@ impl Config {
             return Ok(());
         };
         Err(BadConfig(complaint))
-    }
-
-    /// Bytes of the memory for INFO_REQ and INFO_RSP of a path.
-    pub(super) fn info_size(&self, queue_depth: u16) -> usize {
-        let descriptors = if self.always_invalidate { queue_depth } else { 1 };
-        InfoResponse::message_size(descriptors).max(crate::rtrs::wire::InfoRequest::SIZE)
     }
 }
 

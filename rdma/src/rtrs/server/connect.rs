@@ -14,12 +14,14 @@ use crate::verbs::{
 };
 use alloc::vec::Vec;
 use core::net::IpAddr;
-use drivers::hal::{Arena, Window};
+use drivers::hal::Window;
 
-/// Receives and sends of the service connection.
-const SERVICE_DEPTH: u32 = 64;
-/// Most sends outstanding on an I/O connection; answers beyond them are parked.
-const MAX_SENDS: u32 = 256;
+/// Receives of the service connection.
+const SERVICE_RECEIVES: u32 = 64;
+/// Its sends.
+const SERVICE_SENDS: u32 = 32;
+/// Most sends outstanding on an I/O connection; requests whose answers would be more wait.
+pub(super) const MAX_SENDS: u32 = 128;
 
 /// Largest I/O that is offered, however large the chunks are. Linux clients cut larger ones to the
 /// 128 pages that they can register, and then fail to register just 128.
@@ -110,12 +112,19 @@ impl Server {
         if self.sessions.len() >= self.config.max_sessions {
             return Err((Errno::ENOMEM, "as many sessions as max_sessions"));
         }
-        let chunk_size = self.config.chunk_size;
-        let (queue_depth, chunks) =
-            reserve(ctx.arena, self.config.queue_depth, chunk_size as usize)
-                .ok_or((Errno::ENOMEM, "not enough memory for the smallest queue depth"))?;
+        let (chunk_size, wanted) = (self.config.chunk_size, self.config.queue_depth);
+        let (queue_depth, chunks) = match self.shared {
+            None => reserve(wanted, |depth| {
+                ctx.arena.alloc(usize::from(depth) * chunk_size as usize, 4096).map(Some)
+            }),
+            Some(shared) => reserve(wanted, |depth| {
+                let promise = u64::from(depth) * u64::from(chunk_size);
+                (self.promised() + promise <= shared).then_some(None)
+            }),
+        }
+        .ok_or((Errno::ENOMEM, "not enough memory for the smallest queue depth"))?;
         let Ok(pd) = ctx.provider.alloc_pd() else {
-            ctx.arena.free(chunks);
+            chunks.into_iter().for_each(|chunks| ctx.arena.free(chunks));
             return Err((Errno::ENOMEM, "no protection domain left"));
         };
         if queue_depth < self.config.queue_depth {
@@ -176,7 +185,7 @@ impl Server {
         }
         let info = ctx
             .arena
-            .alloc(self.config.info_size(self.sessions[session].queue_depth), 64)
+            .alloc(InfoRequest::SIZE, 64)
             .ok_or((Errno::ENOMEM, "no memory for the path"))?;
         let deadline = ctx.now + self.config.handshake_timeout;
         let path = self.paths.insert(Path {
@@ -187,10 +196,11 @@ impl Server {
             recon_cnt: request.recon_cnt,
             state: PathState::Connecting,
             connections: alloc::vec![None; usize::from(request.cid_num)],
-            regions: Vec::new(),
+            region: None,
             requests: Vec::new(),
             in_flight: 0,
-            info,
+            info: Some(info),
+            info_sent: 0,
             heartbeat: Heartbeat::new(
                 self.config.heartbeat_interval,
                 self.config.heartbeat_misses,
@@ -235,7 +245,7 @@ impl Server {
         let session = &self.sessions[path.session];
         let depth = u32::from(session.queue_depth);
         let (receives, sends) = match cid {
-            0 => (SERVICE_DEPTH, SERVICE_DEPTH),
+            0 => (SERVICE_RECEIVES, SERVICE_SENDS),
             _ => (depth.min(u32::from(self.config.receives)), (2 * depth + 2).min(MAX_SENDS)),
         };
         let most = ctx.provider.attributes().max_wr;
@@ -271,7 +281,7 @@ impl Server {
             rnr_retry_count: 7,
             min_rnr_timer: 12,
         };
-        let info = path.info.slice(0, InfoRequest::SIZE).unwrap_or(Window::empty());
+        let info = path.info.unwrap_or(Window::empty());
         let prepared = (0..receives).try_for_each(|n| {
             let (id, into): (_, &[Window]) = match (cid, n) {
                 (0, 0) => (WorkId::info(key), &[info]),
@@ -288,6 +298,7 @@ impl Server {
         }
         entry.insert(Connection {
             path: path_key,
+            cid,
             qp,
             id,
             send_room: sends,
@@ -295,7 +306,8 @@ impl Server {
             posted: 0,
             completed: 0,
             signaled: 0,
-            parked: None,
+            reserved: 0,
+            queued: None,
         });
         if let Some(place) = path.connections.get_mut(usize::from(cid)) {
             *place = Some(key);
@@ -305,12 +317,12 @@ impl Server {
     }
 }
 
-/// Memory for a session: for as many chunks as wanted, or for fewer where it is short.
-fn reserve(arena: &mut Arena, wanted: u16, chunk_size: usize) -> Option<(u16, Window)> {
+/// A queue depth for a session: as wanted, or less where memory is short; `take` takes the memory.
+fn reserve<T>(wanted: u16, mut take: impl FnMut(u16) -> Option<T>) -> Option<(u16, T)> {
     let mut depth = wanted;
     loop {
-        if let Some(chunks) = arena.alloc(usize::from(depth) * chunk_size, 4096) {
-            return Some((depth, chunks));
+        if let Some(taken) = take(depth) {
+            return Some((depth, taken));
         }
         if depth <= MIN_OFFERED_DEPTH {
             return None;
@@ -325,12 +337,16 @@ mod tests {
 
     #[test]
     fn where_memory_is_short_fewer_chunks_are_offered_but_not_below_eight() {
-        let mut arena = Arena::on_heap((100 << 13) + 4096);
-        let (depth, first) = reserve(&mut arena, 128, 8192).unwrap();
-        assert_eq!((depth, first.len()), (64, 64 << 13));
-        let (depth, second) = reserve(&mut arena, 128, 8192).unwrap();
-        assert_eq!((depth, second.len()), (32, 32 << 13));
-        assert!(reserve(&mut arena, 128, 8192).is_none(), "only three chunks are left");
-        assert!(reserve(&mut arena, 3, 8192).is_some(), "but they were asked for");
+        let mut left = 100;
+        let mut take = |wanted| {
+            reserve(wanted, |depth| {
+                left = u16::checked_sub(left, depth)?;
+                Some(())
+            })
+        };
+        assert_eq!(take(128), Some((64, ())));
+        assert_eq!(take(128), Some((32, ())));
+        assert_eq!(take(128), None, "only four chunks are left");
+        assert_eq!(take(3), Some((3, ())), "but so few were asked for");
     }
 }

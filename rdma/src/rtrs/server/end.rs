@@ -40,17 +40,22 @@ impl Server {
         let path = &mut self.paths[key];
         let Some(next) = path.state.next(Input::End) else { return };
         path.state = next;
-        for region in path.regions.drain(..) {
-            // Ours alone, so that it exists.
-            let _ = ctx.provider.deregister(region);
+        if let Some(region) = path.region {
+            // Ours alone, so that it exists. Its memory stays until what is worked on is finished.
+            let _ = ctx.provider.revoke_key(region);
         }
-        for slot in &mut path.requests {
+        let session = path.session;
+        let executing = &mut self.sessions[session].executing;
+        for (slot, executing) in path.requests.iter_mut().zip(executing) {
+            if slot.state == SlotState::Hungry {
+                *executing = false;
+            }
             if slot.state != SlotState::Executing {
                 slot.state = SlotState::Idle;
             }
         }
         self.ready.retain(|id| id.path as usize != key);
-        let session = path.session;
+        self.hungry.retain(|id| id.path as usize != key);
         let depth = path.requests.len() as u16;
         for connection in path.connections.drain(..).flatten() {
             let connection = self.connections.remove(connection);
@@ -91,7 +96,11 @@ impl Server {
             return;
         }
         let path = self.paths.remove(key);
-        ctx.arena.free(path.info);
+        path.info.into_iter().for_each(|info| ctx.arena.free(info));
+        if let Some(region) = path.region {
+            // As above.
+            let _ = ctx.provider.deregister(region);
+        }
         self.sessions[path.session].paths.retain(|&other| other != key);
         self.reap_session(path.session, ctx);
     }
@@ -104,7 +113,7 @@ impl Server {
     ) {
         if self.sessions.get(key).is_some_and(|session| session.paths.is_empty()) {
             let session = self.sessions.remove(key);
-            ctx.arena.free(session.chunks);
+            session.chunks.into_iter().for_each(|chunks| ctx.arena.free(chunks));
             // No region and no queue pair of the session is left.
             let _ = ctx.provider.dealloc_pd(session.pd);
         }

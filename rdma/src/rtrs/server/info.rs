@@ -1,10 +1,12 @@
 //! The INFO exchange (rtrs-srv.c, `process_info_req`), which completes a path.
 
+use super::connect::MAX_SENDS;
 use super::table::{Slot, WorkId};
 use super::{CloseReason, Context, Event, Input, Notice, PathState, Server, SessionId};
 use crate::rtrs::wire::{Descriptor, InfoRequest, InfoResponse};
 use crate::rtrs::{Heartbeat, Name};
-use crate::verbs::{Access, Fabric, Payload, SendOperation, SendRequest, SendWith};
+use crate::verbs::{Fabric, Payload, SendOperation, SendRequest, SendWith};
+use drivers::hal::Window;
 
 impl Server {
     /// Takes a SEND of the client's. There is only one that means anything.
@@ -38,13 +40,14 @@ impl Server {
             return Err(CloseReason::Protocol("INFO_REQ before all connections stand"));
         }
         let mut bytes = [0; InfoRequest::SIZE];
-        if length as usize != bytes.len() || path.info.read(0, &mut bytes).is_err() {
+        let read = path.info.is_some_and(|info| info.read(0, &mut bytes).is_ok());
+        if length as usize != bytes.len() || !read {
             return Err(CloseReason::Protocol("INFO_REQ of another size"));
         }
         let request = InfoRequest::parse(&bytes)
             .map_err(|_| CloseReason::Protocol("INFO_REQ with an impossible name or type"))?;
         self.claim_name(path_key, request.name, ctx)?;
-        let message = self.register_chunks(path_key, ctx)?;
+        let response = self.register_chunks(path_key, ctx)?;
         let path = &mut self.paths[path_key];
         let session = &mut self.sessions[path.session];
         session.name = request.name;
@@ -58,16 +61,34 @@ impl Server {
         }
         let notice = Notice::PathUp { session: request.name, from: path.from, to: path.to };
         let deadline = path.heartbeat.deadline();
-        let response = path.info.slice(0, message).ok_or(CloseReason::Resources)?;
+        let connections = path.connections.len();
         self.ready.reserve(usize::from(session.queue_depth));
+        self.hungry.reserve(connections * MAX_SENDS as usize);
         self.counters.paths_up += 1;
         self.notice(notice);
         self.wake_at(deadline);
-        self.send_service(
-            path_key,
-            SendOperation::Send { payload: Payload::Windows(&[response]), with: SendWith::Nothing },
-            ctx,
-        )
+        let Some(&Some(key)) = self.paths[path_key].connections.first() else { return Ok(()) };
+        let payload = Payload::Windows(&[response]);
+        self.connections[key].signal_next();
+        self.send_on(key, SendOperation::Send { payload, with: SendWith::Nothing }, ctx)?;
+        self.paths[path_key].info_sent = self.connections[key].posted;
+        Ok(())
+    }
+
+    /// The memory of INFO_RSP is given back once the client has it.
+    pub(super) fn free_info<P: Fabric + ?Sized>(
+        &mut self,
+        path_key: usize,
+        completed: u32,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let path = &mut self.paths[path_key];
+        if path.state == PathState::Connected
+            && completed.wrapping_sub(path.info_sent) < 1 << 31
+            && let Some(info) = path.info.take()
+        {
+            ctx.arena.free(info);
+        }
     }
 
     /// A name belongs to one session. A client that was started anew comes with a new session
@@ -101,32 +122,36 @@ impl Server {
         }
     }
 
-    /// Registers the chunks for a path, and writes INFO_RSP. Its length.
+    /// Registers the chunks for a path, and writes INFO_RSP, which takes the place of INFO_REQ.
     fn register_chunks<P: Fabric + ?Sized>(
         &mut self,
         path_key: usize,
         ctx: &mut Context<'_, P>,
-    ) -> Result<usize, CloseReason> {
+    ) -> Result<Window, CloseReason> {
         let path = &mut self.paths[path_key];
         let session = &self.sessions[path.session];
-        let count = if self.config.always_invalidate { session.queue_depth } else { 1 };
-        let size = session.chunks.len() / usize::from(count);
-        path.regions.reserve_exact(usize::from(count));
-        let head = InfoResponse { count }.emit();
-        path.info.write(0, &head).map_err(|_| CloseReason::Resources)?;
-        for n in 0..usize::from(count) {
-            let memory = session.chunks.slice(n * size, size).ok_or(CloseReason::Resources)?;
-            let region = ctx
-                .provider
-                .register(session.pd, memory, Access::REMOTE_WRITE, ctx.rng)
-                .map_err(|_| CloseReason::Resources)?;
-            path.regions.push(region.id);
-            let descriptor =
-                Descriptor { address: region.address, key: region.rkey, length: size as u32 };
-            let at = InfoResponse::SIZE + n * Descriptor::SIZE;
-            path.info.write(at, &descriptor.emit()).map_err(|_| CloseReason::Resources)?;
+        let (count, size) = (session.queue_depth, session.chunk_size);
+        let length = InfoResponse::message_size(count);
+        let memory = ctx.arena.alloc(length, 64).ok_or(CloseReason::Resources)?;
+        if let Some(request) = path.info.replace(memory) {
+            ctx.arena.free(request);
         }
-        Ok(InfoResponse::message_size(count))
+        let region = ctx
+            .provider
+            .register_chunks(session.pd, count, size, session.chunks, ctx.rng)
+            .map_err(|_| CloseReason::Resources)?;
+        path.region = Some(region.id);
+        let head = InfoResponse { count }.emit();
+        memory.write(0, &head).map_err(|_| CloseReason::Resources)?;
+        for chunk in 0..count {
+            let key = ctx.provider.chunk_key(region.id, chunk);
+            let key = key.map_err(|_| CloseReason::Resources)?;
+            let address = region.address.wrapping_add(u64::from(chunk) * u64::from(size));
+            let descriptor = Descriptor { address, key, length: size };
+            let at = InfoResponse::SIZE + usize::from(chunk) * Descriptor::SIZE;
+            memory.write(at, &descriptor.emit()).map_err(|_| CloseReason::Resources)?;
+        }
+        memory.slice(0, length).ok_or(CloseReason::Resources)
     }
 
     /// Posts a send on the service connection of a path.
@@ -159,6 +184,7 @@ impl Server {
             signaled,
             solicited: false,
             datagram: None,
+            carries: None,
         };
         ctx.provider.post_send(connection.qp, &request).map_err(CloseReason::from)
     }

@@ -1,15 +1,19 @@
 //! Requests and answers: the data path.
 
-use super::table::{Connection, Slot, SlotState, WorkId};
+use super::table::{Connection, Contents, Session, Slot, SlotState, WorkId};
 use super::{
     CloseReason, Context, PathState, Request, RequestId, RequestKind, Served, Server, SessionId,
 };
 use crate::rtrs::Errno;
-use crate::rtrs::wire::{Descriptor, Immediate, IoHeader, RkeyResponse, WireError};
+use crate::rtrs::wire::{Immediate, IoHeader, RkeyResponse, WireError};
 use crate::verbs::{
-    Fabric, Payload, RecvRequest, RemoteAddress, SendOperation, SendRequest, SendWith, VerbsError,
+    Fabric, MrId, Payload, RecvRequest, RemoteAddress, SendOperation, SendRequest, SendWith,
+    VerbsError,
 };
 use drivers::hal::Window;
+
+/// Sends that an answer takes at most.
+const ANSWER: u32 = 2;
 
 /// A WRITE of nothing, for its immediate.
 fn bare(immediate: Immediate) -> SendOperation<'static> {
@@ -77,9 +81,10 @@ impl Server {
         place: u32,
         ctx: &mut Context<'_, P>,
     ) -> Result<Option<Request>, CloseReason> {
-        let path_key = self.connections[key].path;
+        let connection = &mut self.connections[key];
+        let path_key = connection.path;
         let path = &mut self.paths[path_key];
-        let session = &mut self.sessions[path.session];
+        let session = &self.sessions[path.session];
         let (chunk, offset) = session.addressing.split(place);
         let Some(slot) = path.requests.get_mut(usize::from(chunk)) else {
             return Err(CloseReason::Protocol("a chunk beyond the queue depth"));
@@ -87,76 +92,134 @@ impl Server {
         if slot.state != SlotState::Idle {
             return Err(CloseReason::Protocol("a chunk used again before its answer"));
         }
-        let memory = session.chunk(chunk).ok_or(CloseReason::Resources)?;
+        let region = path.region.ok_or(CloseReason::Resources)?;
         let mut rkey = 0;
         if self.config.always_invalidate {
             // From here on the client cannot change the chunk: nobody knows its new key yet.
-            let region = path.regions.get(usize::from(chunk)).ok_or(CloseReason::Resources)?;
-            rkey = ctx.provider.rotate_key(*region, ctx.rng).map_err(|_| CloseReason::Resources)?;
+            rkey = ctx
+                .provider
+                .rotate_chunk_key(region, chunk, ctx.rng)
+                .map_err(|_| CloseReason::Resources)?;
         }
+        let contents = contents(session, region, chunk, ctx)
+            .ok_or(CloseReason::Protocol("a request in a chunk without contents"))?;
         let mut bytes = [0; IoHeader::MAX_SIZE];
-        let have = memory.len().saturating_sub(offset as usize).min(bytes.len());
-        let bytes = bytes.get_mut(..have).unwrap_or_default();
-        let header = match memory.read(offset as usize, bytes).map(|()| IoHeader::parse(bytes)) {
+        let Some(rest) = contents.from(offset as usize) else {
+            return Err(CloseReason::Protocol("an offset beyond the chunk"));
+        };
+        let bytes = bytes.get_mut(..rest.len().min(IoHeader::MAX_SIZE)).unwrap_or_default();
+        let header = match rest.read(0, bytes).map(|()| IoHeader::parse(bytes)) {
             Err(_) => return Err(CloseReason::Protocol("an offset beyond the chunk")),
             Ok(Err(WireError::Type(_))) => {
                 return Err(CloseReason::Protocol("a request of an unknown type"));
             }
             Ok(header) => header,
         };
-        *slot = Slot { rkey, connection: key as u32, arrived: ctx.now, ..Slot::IDLE };
-        let sound = header.is_ok_and(|header| fill(slot, &header, offset, session.chunk_size));
-        let id = RequestId { path: path_key as u32, chunk };
-        if !sound {
-            self.counters.malformed += 1;
-            slot.state = SlotState::Parked;
-            slot.answer = Err(Errno::EINVAL);
-            self.answer(id, ctx);
+        let arrived = Slot::tick(ctx.now);
+        *slot = Slot { rkey, cid: connection.cid, arrived, ..Slot::IDLE };
+        let sound = header.is_ok_and(|header| fill(slot, &header, offset, session.chunk_size))
+            && (slot.kind == RequestKind::Read || slot.data_len == 0 || contents.start == 0);
+        self.counters.malformed += u64::from(!sound);
+        slot.state = if sound { SlotState::Queued } else { SlotState::Malformed };
+        if connection.queued.is_some() || !connection.has_room(ANSWER) {
+            path.stats.parked += 1;
+            if let Some((_, last)) = &mut connection.queued {
+                let before = core::mem::replace(last, chunk);
+                path.requests[usize::from(before)].next = chunk;
+            } else {
+                connection.queued = Some((chunk, chunk));
+            }
             return Ok(None);
         }
-        if session.executing.get(usize::from(chunk)) == Some(&true) {
-            slot.state = SlotState::Waiting;
-            path.stats.chunk_waits += 1;
-            return Ok(None);
-        }
-        Ok(self.start(id))
+        connection.reserved += ANSWER;
+        Ok(self.admit(RequestId { path: path_key as u32, chunk }, ctx))
     }
 
-    /// Hands a request to the user.
-    fn start(&mut self, id: RequestId) -> Option<Request> {
+    /// A request for whose answer there is room. None if it waits for something else, or was
+    /// answered with an error.
+    fn admit<P: Fabric + ?Sized>(
+        &mut self,
+        id: RequestId,
+        ctx: &mut Context<'_, P>,
+    ) -> Option<Request> {
+        let path = self.paths.get_mut(id.path as usize)?;
+        let slot = path.requests.get_mut(usize::from(id.chunk))?;
+        if slot.state == SlotState::Malformed {
+            self.answer(id, Err(Errno::EINVAL), ctx);
+            return None;
+        }
+        if self.sessions[path.session].executing.get(usize::from(id.chunk)) == Some(&true) {
+            slot.state = SlotState::Waiting;
+            path.stats.chunk_waits += 1;
+            return None;
+        }
+        self.start(id, ctx)
+    }
+
+    /// Hands a request to the user, unless it has to wait for memory.
+    fn start<P: Fabric + ?Sized>(
+        &mut self,
+        id: RequestId,
+        ctx: &mut Context<'_, P>,
+    ) -> Option<Request> {
         let path = self.paths.get_mut(id.path as usize)?;
         let session = self.sessions.get_mut(path.session)?;
         let slot = path.requests.get_mut(usize::from(id.chunk))?;
-        let memory = session.chunk(id.chunk)?;
-        let data = memory.slice(0, slot.data_len as usize)?;
-        let user = memory.slice(slot.data_len as usize, usize::from(slot.user_len))?;
         *session.executing.get_mut(usize::from(id.chunk))? = true;
+        // With memory of its own the data is staged in the chunk.
+        if session.chunks.is_none()
+            && slot.kind == RequestKind::Read
+            && ctx.provider.back_chunk(path.region?, id.chunk).is_none()
+        {
+            if slot.state != SlotState::Hungry {
+                slot.state = SlotState::Hungry;
+                path.stats.memory_waits += 1;
+                self.hungry.push_back(id);
+            }
+            return None;
+        }
         slot.state = SlotState::Executing;
         path.in_flight += 1;
-        let session = SessionId(path.session as u32);
-        Some(Request { id, session, kind: slot.kind, data, user })
+        self.request(id, ctx)
     }
 
-    /// A request that waited for its chunk, if it still does.
-    pub(super) fn release(&mut self, id: RequestId) -> Option<Request> {
+    /// The first request that waits for memory, if it gets it now.
+    pub(super) fn feed<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> Option<Request> {
+        let request = self.start(*self.hungry.front()?, ctx)?;
+        self.hungry.pop_front();
+        Some(request)
+    }
+
+    /// A request that waited for room or for its chunk, if it can go on.
+    pub(super) fn release<P: Fabric + ?Sized>(
+        &mut self,
+        id: RequestId,
+        ctx: &mut Context<'_, P>,
+    ) -> Option<Request> {
         let path = self.paths.get(id.path as usize)?;
-        let slot = path.requests.get(usize::from(id.chunk))?;
-        let session = self.sessions.get(path.session)?;
-        let free = session.executing.get(usize::from(id.chunk)) == Some(&false);
-        (slot.state == SlotState::Waiting && free).then(|| self.start(id)).flatten()
+        match path.requests.get(usize::from(id.chunk))?.state {
+            SlotState::Queued | SlotState::Malformed | SlotState::Waiting => self.admit(id, ctx),
+            SlotState::Idle | SlotState::Hungry | SlotState::Executing => None,
+        }
     }
 
     /// A request that is being worked on once more, for users that could not do it at once. None
     /// if its path is ending: then it has to be given back with an error.
-    pub fn request(&self, id: RequestId) -> Option<Request> {
+    pub fn request<P: Fabric + ?Sized>(
+        &self,
+        id: RequestId,
+        ctx: &mut Context<'_, P>,
+    ) -> Option<Request> {
         let path = self.paths.get(id.path as usize)?;
         let slot = path.requests.get(usize::from(id.chunk))?;
         if path.state != PathState::Connected || slot.state != SlotState::Executing {
             return None;
         }
-        let memory = self.sessions.get(path.session)?.chunk(id.chunk)?;
-        let data = memory.slice(0, slot.data_len as usize)?;
-        let user = memory.slice(slot.data_len as usize, usize::from(slot.user_len))?;
+        let session = self.sessions.get(path.session)?;
+        let contents = contents(session, path.region?, id.chunk, ctx)?;
+        let length = slot.data_len as usize;
+        let data = contents.part(0, length)?;
+        let user = contents.part(length, usize::from(slot.user_len))?;
         let session = SessionId(path.session as u32);
         Some(Request { id, session, kind: slot.kind, data, user })
     }
@@ -175,7 +238,7 @@ impl Server {
         if slot.state != SlotState::Executing {
             return None;
         }
-        let latency = ctx.now.since(slot.arrived);
+        let latency = slot.age(ctx.now);
         let served = Served { kind: slot.kind, bytes: slot.data_len, latency };
         match (result, slot.kind) {
             (Err(_), _) => path.stats.errors += 1,
@@ -190,8 +253,7 @@ impl Server {
                 path.stats.write_latency.record(latency);
             }
         }
-        slot.answer = result;
-        slot.state = SlotState::Parked;
+        slot.state = SlotState::Idle;
         path.in_flight -= 1;
         let (session_key, closing) = (path.session, path.state != PathState::Connected);
         let session = &mut self.sessions[session_key];
@@ -204,7 +266,7 @@ impl Server {
         if closing {
             self.reap_path(id.path as usize, ctx);
         } else {
-            self.answer(id, ctx);
+            self.answer(id, result, ctx);
         }
         Some(served)
     }
@@ -220,115 +282,148 @@ impl Server {
         }
     }
 
-    /// Posts the answer in a slot, or parks it behind others.
-    fn answer<P: Fabric + ?Sized>(&mut self, id: RequestId, ctx: &mut Context<'_, P>) {
+    /// Posts the answer to a request, for which there is room.
+    fn answer<P: Fabric + ?Sized>(
+        &mut self,
+        id: RequestId,
+        result: Result<Window, Errno>,
+        ctx: &mut Context<'_, P>,
+    ) {
         let path = &mut self.paths[id.path as usize];
         let slot = &mut path.requests[usize::from(id.chunk)];
-        let key = slot.connection as usize;
-        let Some(connection) = self.connections.get_mut(key) else { return };
-        if let Some((_, last)) = &mut connection.parked {
-            let before = core::mem::replace(last, id.chunk);
-            path.requests[usize::from(before)].next = id.chunk;
-            path.stats.parked += 1;
+        // Of one that was malformed; the others are since they were responded to.
+        slot.state = SlotState::Idle;
+        let connection = path.connections.get(usize::from(slot.cid)).copied().flatten();
+        let Some((key, connection)) =
+            connection.and_then(|key| Some((key, self.connections.get_mut(key)?)))
+        else {
             return;
-        }
-        match post_answer(key, connection, id.chunk, slot, self.config.always_invalidate, ctx) {
-            Ok(true) => slot.state = SlotState::Idle,
-            Ok(false) => {
-                connection.parked = Some((id.chunk, id.chunk));
-                path.stats.parked += 1;
+        };
+        connection.reserved -= ANSWER;
+        let data = match result {
+            Ok(data) if slot.kind == RequestKind::Read => data,
+            _ => Window::empty(),
+        };
+        let mut carries = None;
+        if let (None, Some(region)) = (self.sessions[path.session].chunks, path.region) {
+            let own = ctx.provider.take_chunk(region, id.chunk);
+            carries = own.filter(|(_, own)| own.contains(&data)).map(|_| (region, id.chunk));
+            if carries.is_none() {
+                ctx.provider.release_chunk(region, id.chunk);
             }
-            Err(error) => self.close_path(id.path as usize, error.into(), ctx),
+        }
+        let answer = Answer { chunk: id.chunk, slot, result: result.map(|_| data), carries };
+        if let Err(error) = answer.post(key, connection, self.config.always_invalidate, ctx) {
+            self.close_path(id.path as usize, error.into(), ctx);
         }
     }
 
-    /// Posts parked answers, as far as there is room.
-    pub(super) fn unpark<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    /// Sends of a connection are done: requests that waited for room go on.
+    pub(super) fn make_room<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
         let connection = &mut self.connections[key];
         let path_key = connection.path;
-        let requests = &mut self.paths[path_key].requests;
-        while let Some((first, last)) = connection.parked {
-            let slot = &mut requests[usize::from(first)];
-            match post_answer(key, connection, first, slot, self.config.always_invalidate, ctx) {
-                Ok(true) => slot.state = SlotState::Idle,
-                Ok(false) => return,
-                Err(error) => {
-                    self.close_path(path_key, error.into(), ctx);
-                    return;
-                }
-            }
-            connection.parked = (first != last).then_some((slot.next, last));
+        if connection.cid == 0 {
+            let completed = connection.completed;
+            self.free_info(path_key, completed, ctx);
+        }
+        let connection = &mut self.connections[key];
+        while let Some((first, last)) = connection.queued
+            && connection.has_room(ANSWER)
+        {
+            connection.reserved += ANSWER;
+            let next = self.paths[path_key].requests[usize::from(first)].next;
+            connection.queued = (first != last).then_some((next, last));
+            self.ready.push_back(RequestId { path: path_key as u32, chunk: first });
+        }
+    }
+}
+
+/// What is known of the bytes of a chunk that a path's client has written to.
+fn contents<P: Fabric + ?Sized>(
+    session: &Session,
+    region: MrId,
+    chunk: u16,
+    ctx: &mut Context<'_, P>,
+) -> Option<Contents> {
+    let size = session.chunk_size as usize;
+    match session.chunks {
+        Some(chunks) => {
+            let window = chunks.slice(usize::from(chunk) * size, size)?;
+            Some(Contents { start: 0, window })
+        }
+        None => {
+            let (start, window) = ctx.provider.take_chunk(region, chunk)?;
+            Some(Contents { start, window })
         }
     }
 }
 
 /// Checks what the client says about its request against the size of the chunk.
 fn fill(slot: &mut Slot, header: &IoHeader, offset: u32, chunk_size: u32) -> bool {
-    let user_len = match *header {
-        IoHeader::Write { user_len } => user_len,
-        IoHeader::Read { user_len, into: None, .. } => user_len,
+    let (user_len, most) = match *header {
+        IoHeader::Write { user_len } => (user_len, chunk_size),
+        IoHeader::Read { user_len, into: None, .. } => (user_len, chunk_size),
         IoHeader::Read { user_len, into: Some(into), .. } => {
             if into.length == 0 || into.length > chunk_size {
                 return false;
             }
-            slot.into = into;
+            slot.address = into.address;
+            slot.key = into.key;
             slot.kind = RequestKind::Read;
-            user_len
+            (user_len, into.length)
         }
     };
     let Some(data_len) = offset.checked_sub(u32::from(user_len)) else { return false };
-    if slot.kind == RequestKind::Read && data_len > slot.into.length {
-        slot.into.length = 0;
-        return false;
-    }
     slot.user_len = user_len;
     slot.data_len = data_len;
-    true
+    data_len <= most
 }
 
-/// Posts an answer in as few messages as the mode allows; false if the send queue has no room.
-fn post_answer<P: Fabric + ?Sized>(
-    key: usize,
-    connection: &mut Connection,
+/// An answer.
+struct Answer<'a> {
     chunk: u16,
-    slot: &Slot,
-    new_rkey: bool,
-    ctx: &mut Context<'_, P>,
-) -> Result<bool, VerbsError> {
-    let immediate = Immediate::Response {
-        message: u32::from(chunk),
-        result: slot.answer.map(|_| ()),
-        invalidated: false,
-    };
-    let data = match slot.answer {
-        Ok(data) if slot.kind == RequestKind::Read => data,
-        _ => Window::empty(),
-    };
-    let Descriptor { address, key: rkey, .. } = slot.into;
-    let to = RemoteAddress { address, rkey };
-    let windows = [data];
-    let payload = Payload::Windows(if data.is_empty() { &[] } else { &windows });
-    if !connection.has_room(2) {
-        return Ok(false);
+    slot: &'a Slot,
+    /// The data of a read.
+    result: Result<Window, Errno>,
+    /// The chunk on demand that the data lies in.
+    carries: Option<(MrId, u16)>,
+}
+
+impl Answer<'_> {
+    /// Posts it in as few messages as the mode allows.
+    fn post<P: Fabric + ?Sized>(
+        &self,
+        key: usize,
+        connection: &mut Connection,
+        new_rkey: bool,
+        ctx: &mut Context<'_, P>,
+    ) -> Result<(), VerbsError> {
+        let immediate = Immediate::Response {
+            message: u32::from(self.chunk),
+            result: self.result.map(|_| ()),
+            invalidated: false,
+        };
+        let data = self.result.unwrap_or(Window::empty());
+        let to = RemoteAddress { address: self.slot.address, rkey: self.slot.key };
+        let windows = [data];
+        let payload = Payload::Windows(if data.is_empty() { &[] } else { &windows });
+        let mut post = |operation, carries| {
+            let (sequence, signaled) = connection.number_send();
+            let id = WorkId::send(key, sequence).to_bits();
+            let request =
+                SendRequest { id, operation, signaled, solicited: false, datagram: None, carries };
+            ctx.provider.post_send(connection.qp, &request)
+        };
+        if !new_rkey {
+            let immediate = Some(immediate.emit());
+            return post(SendOperation::Write { payload, to, immediate }, self.carries);
+        }
+        if !data.is_empty() {
+            post(SendOperation::Write { payload, to, immediate: None }, self.carries)?;
+        }
+        let message = RkeyResponse { buffer: self.chunk, rkey: self.slot.rkey }.emit();
+        let payload = Payload::Inline(&message);
+        let with = SendWith::Immediate(immediate.emit());
+        post(SendOperation::Send { payload, with }, None)
     }
-    let mut post = |operation| {
-        let (sequence, signaled) = connection.number_send();
-        let id = WorkId::send(key, sequence).to_bits();
-        let request = SendRequest { id, operation, signaled, solicited: false, datagram: None };
-        ctx.provider.post_send(connection.qp, &request)
-    };
-    if !new_rkey {
-        let immediate = Some(immediate.emit());
-        post(SendOperation::Write { payload, to, immediate })?;
-        return Ok(true);
-    }
-    if !data.is_empty() {
-        post(SendOperation::Write { payload, to, immediate: None })?;
-    }
-    let message = RkeyResponse { buffer: chunk, rkey: slot.rkey }.emit();
-    post(SendOperation::Send {
-        payload: Payload::Inline(&message),
-        with: SendWith::Immediate(immediate.emit()),
-    })?;
-    Ok(true)
 }

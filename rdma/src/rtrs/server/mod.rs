@@ -8,8 +8,12 @@
 //! request whose chunk is still worked on for another path of the session waits, so that a
 //! failover can neither mix up nor reorder writes.
 //!
-//! It does not interpret the user's headers (see `rnbd::server`), and does not choose chunks anew
-//! for reads: data of reads may be staged in the chunk that the request came in.
+//! A request starts only once there is room for its answer in the send queue, so that answers
+//! never wait. With `oversubscribe` sessions share the provider's memory on demand: a chunk has
+//! memory from the client's WRITE until the request in it is answered, and what a read returns
+//! keeps it until the client has acknowledged it.
+//!
+//! It does not interpret the user's headers (see `rnbd::server`).
 
 mod config;
 mod connect;
@@ -53,7 +57,11 @@ pub struct Server {
     /// Requests whose chunk has become free.
     ready: VecDeque<RequestId>,
     notices: VecDeque<Notice>,
+    /// Requests that wait for memory for what they read.
+    hungry: VecDeque<RequestId>,
     deadline: Option<Instant>,
+    /// Bytes that may be promised, if sessions share the provider's memory.
+    shared: Option<u64>,
     counters: Counters,
 }
 
@@ -73,6 +81,12 @@ impl Server {
         if provider.attributes().max_inline < MIN_INLINE {
             return Err(StartError::Provider(VerbsError::Invalid));
         }
+        let shared = match (config.oversubscribe, provider.on_demand()) {
+            (1, _) => None,
+            (times, Some(memory)) => Some(memory.capacity as u64 * u64::from(times)),
+            // The owner has to give the provider memory before.
+            (_, None) => return Err(StartError::Provider(VerbsError::Invalid)),
+        };
         let cq = provider.create_cq(config.completions).map_err(StartError::Provider)?;
         if let Err(error) = provider.listen(config.port) {
             // Nothing uses the queue yet, so that this cannot fail.
@@ -88,7 +102,9 @@ impl Server {
             links: VecDeque::with_capacity(16),
             ready: VecDeque::new(),
             notices: VecDeque::with_capacity(MAX_NOTICES),
+            hungry: VecDeque::new(),
             deadline: None,
+            shared,
             counters: Counters::default(),
         })
     }
@@ -105,10 +121,15 @@ impl Server {
                 return Some(link);
             }
             if let Some(id) = self.ready.pop_front() {
-                if let Some(request) = self.release(id) {
+                if let Some(request) = self.release(id, ctx) {
                     return Some(Event::Request(request));
                 }
                 continue;
+            }
+            if !self.hungry.is_empty()
+                && let Some(request) = self.feed(ctx)
+            {
+                return Some(Event::Request(request));
             }
             let Some(completion) = ctx.provider.poll_cq(self.cq) else { break };
             self.counters.completions += 1;
@@ -126,7 +147,7 @@ impl Server {
             let request = match completion.operation {
                 CompletedOperation::Send => {
                     connection.completed = work.sequence();
-                    self.unpark(key, ctx);
+                    self.make_room(key, ctx);
                     None
                 }
                 CompletedOperation::RecvWriteImmediate { immediate, .. } => {

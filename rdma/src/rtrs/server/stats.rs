@@ -52,10 +52,12 @@ pub struct PathStats {
     pub write_bytes: u64,
     /// Requests answered with an error.
     pub errors: u64,
-    /// Answers that had to wait for room in the send queue.
+    /// Requests that had to wait for room for their answer in the send queue.
     pub parked: u64,
     /// Requests that had to wait for the same chunk's request of another path.
     pub chunk_waits: u64,
+    /// Reads that had to wait for memory for their data.
+    pub memory_waits: u64,
     /// From the arrival of reads to their answer.
     pub read_latency: Histogram,
     /// From the arrival of writes to their answer.

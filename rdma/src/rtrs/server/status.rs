@@ -97,6 +97,16 @@ impl Server {
         path.map(|path| path.stats = PathStats::default()).is_some()
     }
 
+    /// Bytes that the sessions were promised: queue depth times chunk size.
+    pub fn promised(&self) -> u64 {
+        self.sessions.iter().map(|(_, session)| session.promise()).sum()
+    }
+
+    /// Bytes that may be promised, if sessions share memory; else each has its own.
+    pub fn shared(&self) -> Option<u64> {
+        self.shared
+    }
+
     /// What the server counted.
     pub fn counters(&self) -> &Counters {
         &self.counters

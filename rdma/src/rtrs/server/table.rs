@@ -1,11 +1,12 @@
 //! Sessions, paths, connections and request slots.
 
 use super::{PathState, PathStats, RequestKind};
-use crate::rtrs::wire::{Addressing, Descriptor, Uuid};
-use crate::rtrs::{Errno, Heartbeat, Name};
+use crate::rtrs::wire::{Addressing, Uuid};
+use crate::rtrs::{Heartbeat, Name};
 use crate::verbs::{ConnectionId, MrId, PdId, QpId};
 use alloc::vec::Vec;
 use core::net::IpAddr;
+use core::time::Duration;
 use drivers::hal::{Instant, Window};
 
 /// The id of a work request: which connection, receive or send, and the send's number.
@@ -49,7 +50,8 @@ pub(super) struct Session {
     /// Empty until the first INFO_REQ.
     pub name: Name,
     pub pd: PdId,
-    pub chunks: Window,
+    /// Without them, chunks have memory on demand.
+    pub chunks: Option<Window>,
     pub chunk_size: u32,
     pub queue_depth: u16,
     pub addressing: Addressing,
@@ -61,10 +63,34 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// A chunk, which must be one of the session's.
-    pub fn chunk(&self, chunk: u16) -> Option<Window> {
-        let size = self.chunk_size as usize;
-        self.chunks.slice(usize::from(chunk) * size, size)
+    /// Bytes that it was promised.
+    pub fn promise(&self) -> u64 {
+        u64::from(self.queue_depth) * u64::from(self.chunk_size)
+    }
+}
+
+/// What is known of a chunk's bytes: they lie in a window, from an offset in the chunk on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Contents {
+    pub start: usize,
+    pub window: Window,
+}
+
+impl Contents {
+    /// `length` bytes at `offset` in the chunk.
+    #[inline]
+    pub fn part(&self, offset: usize, length: usize) -> Option<Window> {
+        if length == 0 {
+            return Some(Window::empty());
+        }
+        self.window.slice(offset.checked_sub(self.start)?, length)
+    }
+
+    /// From `offset` to the end.
+    #[inline]
+    pub fn from(&self, offset: usize) -> Option<Window> {
+        let skip = offset.checked_sub(self.start)?;
+        self.window.slice(skip, self.window.len().checked_sub(skip)?)
     }
 }
 
@@ -78,13 +104,15 @@ pub(super) struct Path {
     pub recon_cnt: u16,
     pub state: PathState,
     pub connections: Vec<Option<usize>>,
-    /// One per chunk with always_invalidate, else one for all; none before INFO_REQ.
-    pub regions: Vec<MrId>,
+    /// The chunks as this path reaches them; none before INFO_REQ.
+    pub region: Option<MrId>,
     pub requests: Vec<Slot>,
     /// Requests that are being worked on.
     pub in_flight: u32,
-    /// INFO_REQ, then INFO_RSP.
-    pub info: Window,
+    /// INFO_REQ, then INFO_RSP until the client has it.
+    pub info: Option<Window>,
+    /// Number of the send that carries INFO_RSP.
+    pub info_sent: u32,
     pub heartbeat: Heartbeat,
     /// While connecting: when patience ends.
     pub deadline: Instant,
@@ -97,6 +125,7 @@ pub(super) struct Path {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub path: usize,
+    pub cid: u16,
     pub qp: QpId,
     pub id: ConnectionId,
     pub send_room: u32,
@@ -105,14 +134,21 @@ pub(super) struct Connection {
     pub posted: u32,
     pub completed: u32,
     pub signaled: u32,
-    /// Chunks whose answer waits for room, linked through their slots.
-    pub parked: Option<(u16, u16)>,
+    /// Sends that are kept for the answers of requests that were started.
+    pub reserved: u32,
+    /// Chunks whose request waits for room, linked through their slots.
+    pub queued: Option<(u16, u16)>,
 }
 
 impl Connection {
     /// Whether `n` more send work requests fit.
     pub fn has_room(&self, n: u32) -> bool {
-        self.posted.wrapping_sub(self.completed) + n <= self.send_room
+        self.posted.wrapping_sub(self.completed) + self.reserved + n <= self.send_room
+    }
+
+    /// The next send work request is to be signaled.
+    pub fn signal_next(&mut self) {
+        self.signaled = self.posted.wrapping_sub(self.signal_interval);
     }
 
     /// Numbers the next send work request; whether it has to be signaled.
@@ -131,52 +167,74 @@ impl Connection {
 pub(super) enum SlotState {
     /// There is none.
     Idle,
+    /// It waits for room for its answer in the send queue.
+    Queued,
+    /// So does its answer, that it makes no sense.
+    Malformed,
     /// It waits for the chunk, which is worked on for another path.
     Waiting,
+    /// It waits for memory for what it reads.
+    Hungry,
     /// The user works on it.
     Executing,
-    /// Its answer waits for room in the send queue.
-    Parked,
 }
 
-/// The request in a chunk, on one path.
+/// The request in a chunk, on one path. There is one for every chunk, so that they are small.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
-    pub state: SlotState,
-    pub kind: RequestKind,
-    pub user_len: u16,
-    /// The parked answer behind this one.
-    pub next: u16,
-    pub connection: u32,
-    /// Bytes of data, which lie before the user's header.
-    pub data_len: u32,
+    /// Where the data of a read goes.
+    pub address: u64,
+    pub key: u32,
     /// The chunk's next key.
     pub rkey: u32,
-    pub arrived: Instant,
-    /// Where the data of a read goes (length 0: nowhere).
-    pub into: Descriptor,
-    /// The answer, once parked.
-    pub answer: Result<Window, Errno>,
+    /// When it arrived, in ticks of 1024 ns, modulo 2^32.
+    pub arrived: u32,
+    /// Bytes of data, which lie before the user's header.
+    pub data_len: u32,
+    pub user_len: u16,
+    /// The queued request behind this one.
+    pub next: u16,
+    /// The connection that it came by.
+    pub cid: u16,
+    pub state: SlotState,
+    pub kind: RequestKind,
 }
 
 impl Slot {
     pub const IDLE: Slot = Slot {
-        state: SlotState::Idle,
-        kind: RequestKind::Write,
+        address: 0,
+        key: 0,
+        rkey: 0,
+        arrived: 0,
+        data_len: 0,
         user_len: 0,
         next: 0,
-        connection: 0,
-        data_len: 0,
-        rkey: 0,
-        arrived: Instant::ZERO,
-        into: Descriptor { address: 0, key: 0, length: 0 },
-        answer: Ok(Window::empty()),
+        cid: 0,
+        state: SlotState::Idle,
+        kind: RequestKind::Write,
     };
+
+    /// The present, as slots keep it.
+    #[inline]
+    pub fn tick(now: Instant) -> u32 {
+        (now.as_nanos() >> 10) as u32
+    }
+
+    /// Time since the request arrived.
+    #[inline]
+    pub fn age(&self, now: Instant) -> Duration {
+        Duration::from_nanos(u64::from(Self::tick(now).wrapping_sub(self.arrived)) << 10)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slots_stay_small() {
+        assert_eq!(size_of::<Slot>(), 32);
+    }
 
     #[test]
     fn work_ids_keep_what_they_are_made_of() {

@@ -22,7 +22,9 @@ struct Qp {
 struct Mr {
     pd: PdId,
     memory: Window,
-    key: Option<u32>,
+    /// Bytes of a chunk, and the key of each; 0 for none.
+    chunk: usize,
+    keys: Vec<u32>,
 }
 
 #[derive(Debug, Clone)]
@@ -97,8 +99,11 @@ impl Loopback {
         (self.pds.len(), self.qps.len(), self.mrs.len())
     }
 
-    fn key_matches(&self, key: u32) -> Option<MrId> {
-        self.mrs.iter().find(|(_, mr)| mr.key == Some(key)).map(|(id, _)| *id)
+    fn key_matches(&self, key: u32) -> Option<(MrId, usize)> {
+        self.mrs.iter().find_map(|(id, mr)| {
+            let chunk = mr.keys.iter().position(|&other| other == key && key != 0)?;
+            Some((*id, chunk))
+        })
     }
 
     fn complete(&mut self, cq: CqId, completion: Completion) {
@@ -204,8 +209,8 @@ impl Loopback {
             Wire::Send { data, inline, with } => {
                 self.sends += 1;
                 if let SendWith::Invalidate(key) = with {
-                    let mr = self.key_matches(key).expect("the client's key is alive");
-                    self.mrs.get_mut(&mr).unwrap().key = None;
+                    let (mr, chunk) = self.key_matches(key).expect("the client's key is alive");
+                    self.mrs.get_mut(&mr).unwrap().keys[chunk] = 0;
                 }
                 let mut bytes: Vec<u8> = gather(&data);
                 bytes.extend(inline);
@@ -231,10 +236,11 @@ impl Loopback {
                 let mut into = None;
                 if !bytes.is_empty() {
                     // A region's address is a function of its name here.
-                    let mr = self.key_matches(to.rkey).map(|id| (id, &self.mrs[&id]));
-                    into = mr.filter(|(_, mr)| mr.pd == pd).and_then(|(id, mr)| {
-                        let at = to.address.checked_sub(address(id))?;
-                        mr.memory.slice(at as usize, bytes.len())
+                    let mr = self.key_matches(to.rkey).map(|(id, n)| (id, n, &self.mrs[&id]));
+                    into = mr.filter(|(_, _, mr)| mr.pd == pd).and_then(|(id, chunk, mr)| {
+                        let start = chunk * mr.chunk;
+                        let at = to.address.checked_sub(address(id) + start as u64)?;
+                        mr.memory.slice(start, mr.chunk)?.slice(at as usize, bytes.len())
                     });
                     if into.is_none() {
                         self.end(&posted, Status::RemoteAccess);
@@ -323,12 +329,13 @@ impl Provider for Loopback {
     ) -> Result<Region, VerbsError> {
         let id = MrId(self.fresh());
         let rkey = rng.next_u32();
-        self.mrs.insert(id, Mr { pd, memory, key: Some(rkey) });
+        let chunk = memory.len();
+        self.mrs.insert(id, Mr { pd, memory, chunk, keys: std::vec![rkey] });
         Ok(Region { id, rkey, address: address(id), memory })
     }
     fn rotate_key(&mut self, region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
         let key = rng.next_u32();
-        self.mrs.get_mut(&region).ok_or(VerbsError::NoSuchObject)?.key = Some(key);
+        self.mrs.get_mut(&region).ok_or(VerbsError::NoSuchObject)?.keys[0] = key;
         Ok(key)
     }
     fn remap(
@@ -337,16 +344,44 @@ impl Provider for Loopback {
         memory: Window,
         rng: &mut dyn RngCore,
     ) -> Result<Region, VerbsError> {
-        self.mrs.get_mut(&region).ok_or(VerbsError::NoSuchObject)?.memory = memory;
+        let mr = self.mrs.get_mut(&region).ok_or(VerbsError::NoSuchObject)?;
+        (mr.memory, mr.chunk) = (memory, memory.len());
         let rkey = self.rotate_key(region, rng)?;
         Ok(Region { id: region, rkey, address: address(region), memory })
     }
     fn revoke_key(&mut self, region: MrId) -> Result<(), VerbsError> {
-        self.mrs.get_mut(&region).ok_or(VerbsError::NoSuchObject)?.key = None;
+        self.mrs.get_mut(&region).ok_or(VerbsError::NoSuchObject)?.keys.fill(0);
         Ok(())
     }
     fn deregister(&mut self, region: MrId) -> Result<(), VerbsError> {
         self.mrs.remove(&region).map(|_| ()).ok_or(VerbsError::NoSuchObject)
+    }
+    fn register_chunks(
+        &mut self,
+        pd: PdId,
+        count: u16,
+        size: u32,
+        memory: Option<Window>,
+        rng: &mut dyn RngCore,
+    ) -> Result<ChunkedRegion, VerbsError> {
+        let memory = memory.ok_or(VerbsError::Invalid)?;
+        let id = MrId(self.fresh());
+        let keys = (0..count).map(|_| rng.next_u32()).collect();
+        self.mrs.insert(id, Mr { pd, memory, chunk: size as usize, keys });
+        Ok(ChunkedRegion { id, address: address(id) })
+    }
+    fn chunk_key(&mut self, region: MrId, chunk: u16) -> Result<u32, VerbsError> {
+        Ok(self.mrs[&region].keys[usize::from(chunk)])
+    }
+    fn rotate_chunk_key(
+        &mut self,
+        region: MrId,
+        chunk: u16,
+        rng: &mut dyn RngCore,
+    ) -> Result<u32, VerbsError> {
+        let key = rng.next_u32();
+        self.mrs.get_mut(&region).ok_or(VerbsError::NoSuchObject)?.keys[usize::from(chunk)] = key;
+        Ok(key)
     }
     fn create_cq(&mut self, _: u32) -> Result<CqId, VerbsError> {
         let cq = CqId(self.fresh());

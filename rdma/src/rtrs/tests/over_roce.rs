@@ -3,15 +3,20 @@
 use crate::rnbd::wire::{AccessMode, Operation};
 use crate::roce::testing::{Faults, Pair};
 use crate::roce::{Limits, Roce};
-use crate::rtrs::client::{Event, Outcome, PathId, Permit};
+use crate::rtrs::Name;
+use crate::rtrs::client::{self, Client, Event, Outcome, PathId, Permit};
 use crate::rtrs::server::Config;
 use crate::rtrs::testing::{Wire, World, context, user_io};
 use crate::verbs::Fabric;
-use crate::volume::RamVolume;
+use crate::verbs::Provider;
+use crate::volume::{
+    Completion, Operation as Op, RamVolume, Request, Submitted, Volume, VolumeError,
+};
 use core::time::Duration;
-use drivers::hal::{Arena, Instant};
+use drivers::hal::{Arena, Geometry, Instant};
 use rand_core::RngCore;
 use std::boxed::Box;
+use std::collections::VecDeque;
 use std::vec::Vec;
 
 /// Node 0 is the gateway, node 1 the host.
@@ -165,4 +170,79 @@ fn a_host_that_vanishes_is_noticed_and_its_memory_comes_back() {
     world.clients[client].reconnect(PathId(0), context!(world, host));
     world.run();
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+}
+
+/// A volume that answers later and into the caller's memory, as disks do.
+struct Late(RamVolume, VecDeque<Completion>);
+
+impl Volume for Late {
+    fn geometry(&self) -> Geometry {
+        self.0.geometry()
+    }
+    fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
+        if self.1.len() >= 3 {
+            return Err(VolumeError::Busy);
+        }
+        if let (Op::Read, Ok(Submitted::Lent(data))) = (request.operation, self.0.submit(request)) {
+            request.data.write_window(0, &data).unwrap();
+        }
+        self.1.push_back(Completion { tag: request.tag, result: Ok(()) });
+        Ok(Submitted::Pending)
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<Completion> {
+        self.1.pop_front()
+    }
+}
+
+#[test]
+fn sessions_share_memory_and_short_memory_only_slows_them_down() {
+    for (seed, pool, late, faults) in [
+        (20, 512 << 10, false, 0),
+        (21, 512 << 10, true, 0),
+        (22, 48 << 10, true, 0),
+        (23, 48 << 10, false, 0),
+        (24, 64 << 10, true, 20),
+    ] {
+        let config = Config { oversubscribe: 8, ..World::small(seed % 2 == 0) };
+        let ram = Arena::on_heap((1 << 20) + 4096).alloc(1 << 20, 4096).unwrap();
+        let ram = RamVolume::new(ram, false);
+        let volume: Box<dyn Volume> =
+            if late { Box::new(Late(ram, VecDeque::new())) } else { Box::new(ram) };
+        let mut pair = RocePair::new(seed, 1500);
+        let memory = Arena::on_heap(pool + 4096).alloc(pool, 4096).unwrap();
+        pair.0.nodes[0].roce.give_memory(memory, 16 << 10).unwrap();
+        let mut world = World::over(pair, config, 64 << 10, volume);
+        let faults = Faults { loss: faults, ..Faults::default() };
+        world.fabric.0.network.set_faults(faults);
+        let free = world.arena.available();
+        exercise(&mut world, 60);
+        let status = world.fabric.0.nodes[0].roce.on_demand().unwrap();
+        assert_eq!(status.available, pool, "all of it came back");
+        assert!(status.lowest < pool);
+        assert_eq!(status.short > 0, pool <= 64 << 10, "{status:?}");
+        assert_eq!(world.arena.available(), free);
+    }
+}
+
+#[test]
+fn what_is_promised_beyond_the_pool_is_limited_and_refused_at_connect() {
+    let config = Config { oversubscribe: 2, ..World::small(true) };
+    let ram = Arena::on_heap((1 << 20) + 4096).alloc(1 << 20, 4096).unwrap();
+    let mut pair = RocePair::new(30, 1500);
+    // Promises of 320 KiB: a session of 128 KiB, and another, and no third.
+    let memory = Arena::on_heap(200 << 10).alloc(160 << 10, 4096).unwrap();
+    pair.0.nodes[0].roce.give_memory(memory, 16 << 10).unwrap();
+    let volume = Box::new(RamVolume::new(ram, false));
+    let mut world = World::over(pair, config, 64 << 10, volume);
+    for (number, name) in ["a", "b", "c"].into_iter().enumerate() {
+        let name = Name::new(name).unwrap();
+        let once = client::Config { max_reconnect_attempts: Some(0), ..Default::default() };
+        let client = Client::new(once, name, context!(world, host)).unwrap();
+        world.clients.push(client);
+        world.add_path(number, World::address(0));
+    }
+    assert_eq!(world.server.transport().sessions().count(), 2);
+    assert_eq!(world.server.transport().counters().refused, 1);
+    assert_eq!(world.server.transport().promised(), 256 << 10);
 }

@@ -56,8 +56,14 @@ fn post_write(fixture: &mut Fixture, packets: usize) {
     let payload = Payload::Windows(&windows);
     let operation = SendOperation::Write { payload, to, immediate: None };
     let node = &mut fixture.nodes[0];
-    let request =
-        SendRequest { id: 0, operation, signaled: true, solicited: false, datagram: None };
+    let request = SendRequest {
+        id: 0,
+        operation,
+        signaled: true,
+        solicited: false,
+        datagram: None,
+        carries: None,
+    };
     node.roce.post_send(node.qp, &request).expect("room");
 }
 
@@ -100,8 +106,14 @@ fn round(count: usize) -> u64 {
         let windows = [from];
         let payload = Payload::Windows(&windows);
         let operation = SendOperation::Send { payload, with: SendWith::Nothing };
-        let request =
-            SendRequest { id, operation, signaled: true, solicited: false, datagram: None };
+        let request = SendRequest {
+            id,
+            operation,
+            signaled: true,
+            solicited: false,
+            datagram: None,
+            carries: None,
+        };
         a.roce.post_send(a.qp, &request).expect("room");
         fixture.carry(0);
         fixture.carry(1);
