@@ -1,11 +1,11 @@
 //! The log: a ring of the last messages in memory taken once, filled through the `log` crate.
 //! Console and syslog each follow it with a cursor; whoever is too slow learns how much it missed.
-//! Logging allocates nothing. A message longer than a record is cut.
+//! Logging allocates nothing and never sleeps: any loop may log. A message longer than a record is cut.
 
 use core::fmt::{self, Write as _};
 use drivers::hal::Instant;
 use log::{Level, Metadata, Record};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use spin::{Mutex, MutexGuard};
 
 /// Bytes of text that an entry holds.
 const TEXT: usize = 224;
@@ -81,6 +81,11 @@ impl LogRing {
         LogRing { clock, state: Mutex::new(state) }
     }
 
+    /// The present, by the clock that stamps messages.
+    pub fn now(&self) -> Instant {
+        (self.clock)()
+    }
+
     /// The next message after `cursor`, which moves past it, and how many were lost before it.
     pub fn next(&self, cursor: &mut Cursor) -> Option<(Entry, u64)> {
         let state = self.lock();
@@ -106,8 +111,7 @@ impl LogRing {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic while an entry was written leaves at worst a cut message.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -1,17 +1,24 @@
 //! What the appliance needs of the machine that it runs on. The image implements it on Hermit;
 //! host tests implement it on plain memory.
 
-use drivers::hal::Instant;
+use drivers::hal::{Instant, Interrupt};
 
-/// The machine, as one loop sees it.
-pub trait Machine {
-    /// Monotonic time.
+/// A core of the machine, as the loop on it sees it.
+pub trait Core {
+    /// Monotonic time, the same on every core.
     fn now(&self) -> Instant;
 
-    /// Sleeps until the next interrupt (of a device, of the serial port) or `deadline`, whichever
-    /// comes first. `idle` is asked once more with interrupts held back: if it answers false there
-    /// is work, and the call returns at once. No wake-up between the question and the sleep is lost.
+    /// Sleeps until the next interrupt (of a device, of a [`Bell`], of the serial port) or
+    /// `deadline`, whichever comes first. `idle` is asked once more with interrupts held back: if
+    /// it answers false there is work, and the call returns at once. No wake-up between the
+    /// question and the sleep is lost.
     fn halt_until(&mut self, deadline: Option<Instant>, idle: &mut dyn FnMut() -> bool);
+}
+
+/// The machine, as the loop on its first core sees it.
+pub trait Machine: Core {
+    /// What ends a halt of this core.
+    fn bell(&self) -> Box<dyn Bell>;
 
     /// Takes what has arrived on the console; never blocks. Returns how many bytes.
     fn console_read(&mut self, into: &mut [u8]) -> usize;
@@ -27,4 +34,25 @@ pub trait Machine {
 
     /// Starts the machine anew.
     fn reboot(&mut self) -> !;
+}
+
+/// Interrupts a core, from another one.
+pub trait Bell: Send + Sync {
+    /// Ends the halt that the core is in, or the next one if it is about to halt.
+    fn ring(&self);
+}
+
+/// What runs on a core.
+pub type Work = Box<dyn FnOnce(Box<dyn Core>) + Send>;
+
+/// A core on which nothing runs yet.
+pub trait SpareCore {
+    /// An interrupt for a device that this core will own; None when there is none left.
+    fn interrupt(&mut self) -> Option<Interrupt>;
+
+    /// What ends a halt of this core.
+    fn bell(&self) -> Box<dyn Bell>;
+
+    /// Runs `work` there, which never returns.
+    fn start(self: Box<Self>, work: Work);
 }

@@ -70,6 +70,7 @@ const SUITES: &[Suite] = &[
     boot_suite("boot", Needs::Image),
     boot_suite("console", Needs::Image),
     boot_suite("net", Needs::Image),
+    boot_suite("cores", Needs::Image),
     boot_suite("config", Needs::Image),
     boot_suite("disk", Needs::Image),
     boot_suite("save", Needs::Image),

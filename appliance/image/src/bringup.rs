@@ -3,6 +3,7 @@
 use crate::platform::{self, Clock, Devices, power};
 use appliance::gateway::{Bringup, Facts};
 use appliance::log_ring::LogRing;
+use appliance::machine::SpareCore;
 use boot::{BootInfo, Protocol};
 use drivers::fw_cfg;
 use drivers::hal::Instant;
@@ -28,8 +29,7 @@ pub struct Refusal {
 pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     let machine =
         platform::bring_up(boot).map_err(|reason| Refusal { reason, code: power::UNPROTECTED })?;
-    let platform::Bringup { machine, mut devices, pci, virtio_slots, cores, protection, .. } =
-        machine;
+    let platform::Bringup { machine, mut devices, pci, virtio_slots, spare, protection } = machine;
     let log = start_log(machine.clock());
     let command_line = boot.command_line();
     let provoked = command_line.split_ascii_whitespace();
@@ -60,19 +60,16 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         Protocol::Pvh => "pvh",
         Protocol::Multiboot2 => "multiboot2",
     };
+    let cpus = spare.len() + 1;
     Ok(Bringup {
         machine: Box::new(machine),
+        spare: spare.into_iter().map(|core| Box::new(core) as Box<dyn SpareCore>).collect(),
         platform: Box::new(devices),
         found,
         fw_cfg,
         command_line: command_line.into(),
         rng,
-        facts: Facts {
-            boot: boot_protocol,
-            cpus: cores,
-            memory: platform::total_memory(boot),
-            entropy,
-        },
+        facts: Facts { boot: boot_protocol, cpus, memory: platform::total_memory(boot), entropy },
         log,
     })
 }

@@ -109,6 +109,8 @@ section! {
         gateway: Vec<IpAddr>;
         /// Largest packet in bytes; without it, what the device offers.
         mtu: Option<u16> [68, 9216];
+        /// Number of the core whose loop takes its frames; 0, the first, without it.
+        core: Option<u8> [0, 63];
     }
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::{Document, Problem};
 use crate::log_ring::LogRing;
+use crate::machine::{Bell, Core};
 use crate::report::Value;
 use core::net::IpAddr;
 use drivers::hal::Instant;
@@ -242,11 +243,17 @@ struct Serial {
     shown: Vec<u8>,
 }
 
-impl Machine for Serial {
+impl Core for Serial {
     fn now(&self) -> Instant {
         Instant::ZERO
     }
     fn halt_until(&mut self, _: Option<Instant>, _: &mut dyn FnMut() -> bool) {}
+}
+
+impl Machine for Serial {
+    fn bell(&self) -> Box<dyn Bell> {
+        unreachable!("the console wakes nobody")
+    }
     fn console_read(&mut self, into: &mut [u8]) -> usize {
         let count = into.len().min(16).min(self.typed.len());
         into.iter_mut().zip(self.typed.drain(..count)).for_each(|(place, byte)| *place = byte);

@@ -6,8 +6,11 @@
 //! apart from what acts on the network, so that a request that arrives over an interface can see
 //! all of it. What works on frames and requests is the data plane ([`plane::Plane`]) in it.
 
+mod alarm;
+mod dealing;
 mod disks;
 mod fabric;
+mod frame_ring;
 mod metrics;
 mod network;
 mod objects;
@@ -20,13 +23,16 @@ mod state;
 mod storage;
 mod syslog;
 mod system;
+mod uplink;
 mod web;
+mod worker;
 
 pub use start::{Bringup, Facts};
 
 use crate::console::{Console, pump};
 use crate::loops::Stage;
 use crate::machine::Machine;
+use alarm::Alarm;
 use core::time::Duration;
 use drivers::hal::Instant;
 use network::Network;
@@ -48,6 +54,8 @@ pub struct Gateway {
     networks: Vec<Network>,
     syslog: Syslog,
     state: State,
+    /// By which other loops end the halt of this one.
+    alarm: Alarm,
 }
 
 impl Gateway {
@@ -69,8 +77,7 @@ impl Gateway {
         let state = &mut self.state;
         state.now = now;
         let networks = &mut self.networks;
-        let received =
-            state.plane.receive(now, |i, frame| networks[i].interface.handle_frame(frame, now));
+        let received = network::receive(networks, state, now);
         let completed = state.poll_disks();
         state.poll_capacities(now);
         let served = state.plane.serve(now);
@@ -107,16 +114,20 @@ impl Gateway {
         let seen = self.state.interrupts();
         let now = self.machine.now();
         let deadline = self.deadline(now);
-        if !self.state.devices_pending() && deadline.is_none_or(|d| d > now) {
+        self.alarm.set();
+        let pending = self.state.devices_pending() || self.state.uplinks_pending();
+        if !pending && deadline.is_none_or(|d| d > now) {
             let state = &self.state;
             self.machine.halt_until(deadline, &mut || state.interrupts() == seen);
             let now = self.machine.now();
             self.state.plane.pace.halted(now);
-            // Without a device's interrupt or a deadline it was the serial port.
-            if self.state.interrupts() == seen && deadline.is_none_or(|d| now < d) {
+            // Without an interrupt of a device or a loop, or a deadline, it was the serial port.
+            let others = self.state.interrupts() != seen || self.state.uplinks_pending();
+            if !others && deadline.is_none_or(|d| now < d) {
                 self.console_due = now;
             }
         }
+        self.alarm.clear();
         self.state.set_interrupts(false);
         self.round(self.machine.now())
     }

@@ -1,13 +1,13 @@
 //! The IP interface of each port, and the services that stand on it.
 
-use super::ports::PortSlot;
+use super::ports::{BATCH, PortSlot};
 use super::services::Services;
 use super::state::{PingOrder, State};
 use super::web::Web;
 use crate::config::Config;
 use crate::console::Progress;
 use core::net::IpAddr;
-use drivers::hal::Instant;
+use drivers::hal::{Instant, Port};
 use net::http::{Limits, Server};
 use net::ping::{Event, Options, Ping};
 use net::{Addressing, Cidr, Interface};
@@ -126,7 +126,7 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
         worked += 1;
     }
     for (i, network) in networks.iter_mut().enumerate() {
-        if state.ports[i].note_link(state.plane.ports[i].link) {
+        if state.poll_link(i) {
             network.interface.link_came_up(now);
         }
         let services = network.front.as_ref().and(state.plane.services.as_ref());
@@ -158,24 +158,49 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
         }
         let generation = Some(network.interface.generation());
         if network.generation != generation {
-            network.generation = generation;
             tell_addresses(network, &mut state.ports[i]);
-            state.plane.set_addresses(i, network.interface.local());
+            if state.set_addresses(i, network.interface.local()) {
+                network.generation = generation;
+            }
         }
     }
     worked
 }
 
-/// Hands what is to be sent to the ports, the data plane's first, and tells the devices; how many
-/// frames.
+/// Takes frames in: from the ports of this loop, and what other loops have for the control plane.
+/// How many.
+pub(super) fn receive(networks: &mut [Network], state: &mut State, now: Instant) -> usize {
+    let own = &state.own_ports;
+    let mut received = state.plane.receive(now, |place, frame| {
+        networks[own[place]].interface.handle_frame(frame, now);
+    });
+    for (slot, network) in state.ports.iter_mut().zip(networks) {
+        let Some(uplink) = &mut slot.uplink else { continue };
+        for _ in 0..BATCH {
+            let Some(frame) = uplink.receive() else { break };
+            received += 1;
+            network.interface.handle_frame(uplink.bytes(&frame), now);
+            uplink.recycle(frame);
+        }
+    }
+    received
+}
+
+/// Hands what is to be sent to the ports, the data plane's first, and tells the devices and the
+/// other loops; how many frames.
 pub(super) fn transmit(networks: &mut [Network], state: &mut State, now: Instant) -> usize {
     let plane = &mut state.plane;
     let mut sent = plane.transmit_fabric(now);
-    for (i, (slot, network)) in plane.ports.iter_mut().zip(networks).enumerate() {
+    for (slot, network) in state.ports.iter_mut().zip(networks) {
+        if let Some(uplink) = &mut slot.uplink {
+            network.interface.transmit(uplink, |_| sent += 1);
+            uplink.flush();
+            continue;
+        }
         let capture = &mut plane.capture;
-        network.interface.transmit(&mut *slot.port, |packet| {
+        network.interface.transmit(&mut *plane.ports[slot.place].port, |packet| {
             sent += 1;
-            capture.sent(i, packet, now);
+            capture.sent(slot.place, packet, now);
         });
     }
     plane.flush();

@@ -5,11 +5,15 @@ use super::fabric::Fabric;
 use super::ports::PlanePort;
 use super::services::Services;
 use super::storage::Storage;
-use crate::loops::Pace;
-use drivers::hal::{Arena, Instant};
+use super::uplink::Downlink;
+use crate::config::Config;
+use crate::loops::{LoopCounters, Pace};
+use core::time::Duration;
+use drivers::hal::{Arena, Instant, Port, PortCounters};
 use net::Local;
 use net::capture::Capture;
-use rand_core::RngCore;
+use rand_chacha::ChaCha12Rng;
+use rand_core::{RngCore, SeedableRng};
 
 /// One loop's data plane.
 pub(super) struct Plane {
@@ -28,7 +32,74 @@ pub(super) struct Plane {
     pub pace: Pace,
 }
 
+/// What the plane of another core is made from, on that core.
+pub(super) struct Settings {
+    pub config: Config,
+    pub arena: Arena,
+    /// Of its random numbers.
+    pub seed: [u8; 32],
+}
+
+/// What is told of a port.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PortReport {
+    pub counters: PortCounters,
+    pub echoes: u64,
+}
+
 impl Plane {
+    /// A plane without storage, over `ports`.
+    pub fn new(settings: Settings, ports: Vec<Box<dyn Port + Send>>, now: Instant) -> Self {
+        let Settings { config, arena, seed } = settings;
+        let mut rng = ChaCha12Rng::from_seed(seed);
+        let echo = config.services.udp_echo;
+        let ports: Vec<_> = ports.into_iter().map(|port| PlanePort::new(port, echo)).collect();
+        let mut fabric = config.roce.enabled.then(|| Fabric::new(&ports, &mut rng)).flatten();
+        let services = Services::of(&config, fabric.as_mut());
+        Plane {
+            now,
+            ports,
+            arena,
+            rng: Box::new(rng),
+            fabric,
+            storage: Storage::default(),
+            services,
+            capture: Capture::new(),
+            pace: Pace::new(Duration::from_micros(config.system.idle_after_us.into()), now),
+        }
+    }
+
+    /// Heeds what can be changed while it runs.
+    pub fn configure(&mut self, quiet_time: Duration, echo: bool) {
+        self.pace.set_quiet_time(quiet_time);
+        self.ports.iter_mut().for_each(|slot| slot.echo = echo);
+    }
+
+    /// What is told of the ports.
+    pub fn port_reports(&mut self) -> Vec<PortReport> {
+        let report =
+            |slot: &PlanePort| PortReport { counters: slot.port.counters(), echoes: slot.echoes };
+        self.ports.iter().map(report).collect()
+    }
+
+    /// What the loop did with its time.
+    pub fn counters(&mut self) -> LoopCounters {
+        self.pace.counters
+    }
+
+    /// Queues the control plane's frames for a port; how many.
+    pub fn transmit_for_control(
+        &mut self,
+        place: usize,
+        downlink: &mut Downlink,
+        now: Instant,
+    ) -> usize {
+        let slot = &mut self.ports[place];
+        downlink.set_link(slot.link);
+        let capture = &mut self.capture;
+        downlink.transmit(&mut *slot.port, |packet| capture.sent(place, packet, now))
+    }
+
     /// Interrupts that ports have raised so far.
     pub fn interrupts(&self) -> u64 {
         self.ports.iter().map(|slot| slot.port.interrupts()).sum()

@@ -1,12 +1,13 @@
 //! Ports: taking frames in, and giving each to whom it is for.
 
 use super::plane::Plane;
+use super::uplink::Uplink;
 use core::time::Duration;
 use drivers::hal::{Instant, Packet, Port};
 use net::{Class, Local, classify};
 
 /// Frames taken from a port in one round.
-const BATCH: usize = 64;
+pub(super) const BATCH: usize = 64;
 /// How often the link is looked at.
 const LINK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -29,10 +30,17 @@ pub(super) struct PortSlot {
     pub addresses: Addresses,
     /// Whether the link was up when it was last looked at.
     pub link: bool,
+    /// Number of the core whose loop takes its frames.
+    pub core: usize,
+    /// Its place among the ports of that loop.
+    pub place: usize,
+    /// The way to it, if the loop is not this one.
+    pub uplink: Option<Uplink>,
 }
 
 impl PortSlot {
-    pub fn new(name: String, location: String, port: &dyn Port) -> Self {
+    /// A port of the first loop.
+    pub fn new(name: String, location: String, port: &dyn Port, place: usize) -> Self {
         PortSlot {
             name,
             location,
@@ -40,6 +48,9 @@ impl PortSlot {
             mtu: port.mtu(),
             addresses: Addresses::default(),
             link: true,
+            core: 0,
+            place,
+            uplink: None,
         }
     }
 
@@ -55,7 +66,7 @@ impl PortSlot {
 
 /// A port, and what its plane keeps of it.
 pub(super) struct PlanePort {
-    pub port: Box<dyn Port>,
+    pub port: Box<dyn Port + Send>,
     /// What is ours on it.
     pub local: Local,
     pub link: bool,
@@ -68,7 +79,7 @@ pub(super) struct PlanePort {
 }
 
 impl PlanePort {
-    pub fn new(port: Box<dyn Port>, echo: bool) -> Self {
+    pub fn new(port: Box<dyn Port + Send>, echo: bool) -> Self {
         // An Ethernet header and a tag stand before the largest packet.
         let reply = vec![0; port.mtu() + 18];
         let local = Local { mac: port.mac(), ..Local::default() };

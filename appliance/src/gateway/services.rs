@@ -1,6 +1,8 @@
 //! The peers that operators measure the fabric against: switched on by `roce.services`.
 
+use super::fabric::Fabric;
 use super::plane::Plane;
+use crate::config::Config;
 use drivers::hal::Instant;
 use net::Interface;
 use rdma::roce::Roce;
@@ -16,8 +18,15 @@ pub(super) struct Services {
 }
 
 impl Services {
+    /// The servers that the configuration wants, over a provider; what goes wrong is logged.
+    pub fn of(config: &Config, fabric: Option<&mut Fabric>) -> Option<Self> {
+        let fabric = fabric.filter(|_| config.roce.services)?;
+        let made = Services::new(&mut fabric.roce);
+        made.inspect_err(|why| log::error!("roce.services: the fabric refused: {why:?}")).ok()
+    }
+
     /// Listens for all of them.
-    pub fn new(provider: &mut Roce) -> Result<Self, VerbsError> {
+    fn new(provider: &mut Roce) -> Result<Self, VerbsError> {
         let rping = rping::Server::new(provider)?;
         Ok(Services { rping, tools: tools::Server::new(provider)? })
     }

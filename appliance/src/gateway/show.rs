@@ -1,10 +1,11 @@
 //! What `show` and `/status` tell.
 
 use super::disks::DiskSlot;
-use super::ports::{PlanePort, PortSlot};
+use super::plane::{Plane, PortReport};
+use super::ports::PortSlot;
 use super::state::State;
 use crate::console::Topic;
-use crate::loops::Stage;
+use crate::loops::{LoopCounters, Stage};
 use crate::report::Value;
 use drivers::hal::{Disk, Features};
 
@@ -48,13 +49,14 @@ fn version(state: &State) -> Value {
     ])
 }
 
-fn interfaces(state: &State) -> Value {
-    let ports = state.ports.iter().zip(&state.plane.ports);
-    Value::list(ports.map(|(slot, port)| interface(slot, port)))
+fn interfaces(state: &mut State) -> Value {
+    let reports = state.port_reports();
+    let ports = state.ports.iter().zip(reports);
+    Value::list(ports.map(|(slot, report)| interface(slot, &report)))
 }
 
-fn interface(slot: &PortSlot, port: &PlanePort) -> Value {
-    let counters = port.port.counters();
+fn interface(slot: &PortSlot, report: &PortReport) -> Value {
+    let counters = &report.counters;
     let [a, b, c, d, e, f] = slot.mac;
     let texts = |list: &[String]| Value::list(list.iter().cloned().map(Value::from));
     Value::object([
@@ -72,7 +74,8 @@ fn interface(slot: &PortSlot, port: &PlanePort) -> Value {
         ("tx_bytes", counters.tx_bytes.into()),
         ("tx_full", counters.tx_full.into()),
         ("interrupts", counters.interrupts.into()),
-        ("echoes", port.echoes.into()),
+        ("echoes", report.echoes.into()),
+        ("loop", slot.core.into()),
         ("location", slot.location.clone().into()),
     ])
 }
@@ -118,8 +121,25 @@ fn memory(state: &mut State) -> Value {
     ])
 }
 
-fn loops(state: &State) -> Value {
-    let counters = &state.plane.pace.counters;
+/// One entry for each core, also for those that have no loop.
+fn loops(state: &mut State) -> Value {
+    let loops = state.each_plane(Plane::counters);
+    let ports = |core: usize| {
+        let names = state.ports.iter().filter(|slot| slot.core == core);
+        Value::list(names.map(|slot| slot.name.clone().into()))
+    };
+    Value::list((0..state.facts.cpus).map(|core| {
+        let found = loops.iter().find(|(number, _)| *number == core);
+        let (shown, counters) = match found {
+            Some((_, Some(counters))) => ("running", *counters),
+            Some((_, None)) => ("does not answer", LoopCounters::default()),
+            None => ("no loop: it has no port", LoopCounters::default()),
+        };
+        one_loop(core, shown, ports(core), &counters)
+    }))
+}
+
+fn one_loop(core: usize, shown: &'static str, ports: Value, counters: &LoopCounters) -> Value {
     let [busy, idle, halted] = counters.shares();
     let stages = Stage::ALL.map(|stage| {
         let c = counters.stages[stage as usize];
@@ -129,13 +149,15 @@ fn loops(state: &State) -> Value {
             ("items", c.items.into()),
         ])
     });
-    Value::list([Value::object([
-        ("loop", 0u8.into()),
+    Value::object([
+        ("loop", core.into()),
+        ("state", shown.into()),
+        ("ports", ports),
         ("rounds", counters.rounds.into()),
         ("halts", counters.halts.into()),
         ("busy", busy.into()),
         ("idle", idle.into()),
         ("halted", halted.into()),
         ("stages", Value::list(stages)),
-    ])])
+    ])
 }

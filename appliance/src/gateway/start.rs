@@ -2,11 +2,13 @@
 //! because the configuration may lie on a disk and says how ports are set up.
 
 use super::Gateway;
+use super::alarm::Alarm;
+use super::dealing::Loops;
 use super::disks::{DiskSlot, Role, SharedDisk};
 use super::fabric::Fabric;
 use super::network::Network;
-use super::plane::Plane;
-use super::ports::{PlanePort, PortSlot};
+use super::plane::{Plane, Settings};
+use super::ports::PlanePort;
 use super::services::Services;
 use super::state::State;
 use super::storage::Storage;
@@ -16,7 +18,7 @@ use crate::config::{Document, Sources, slot};
 use crate::console::Console;
 use crate::log_ring::LogRing;
 use crate::loops::Pace;
-use crate::machine::Machine;
+use crate::machine::{Machine, SpareCore};
 use core::time::Duration;
 use drivers::hal::{Clock, Disk, Instant, Platform};
 use drivers::virtio::{Found, Kind};
@@ -45,6 +47,8 @@ pub struct Facts {
 pub struct Bringup {
     /// The machine.
     pub machine: Box<dyn Machine>,
+    /// The cores that nothing runs on yet: all but the first, in order.
+    pub spare: Vec<Box<dyn SpareCore>>,
     /// The machine as drivers see it.
     pub platform: Box<dyn Platform>,
     /// The devices that were found.
@@ -64,8 +68,17 @@ pub struct Bringup {
 impl Gateway {
     /// Sets everything up. Nothing that a device or a document does stops it.
     pub fn start(bringup: Bringup) -> Gateway {
-        let Bringup { machine, mut platform, mut found, fw_cfg, command_line, mut rng, facts, log } =
-            bringup;
+        let Bringup {
+            machine,
+            spare,
+            mut platform,
+            mut found,
+            fw_cfg,
+            command_line,
+            mut rng,
+            facts,
+            log,
+        } = bringup;
         let mut unclaimed: Vec<String> = found.unclaimed.iter().map(tell_unclaimed).collect();
         let mut disks = Vec::new();
         for device in found.take(Kind::Block) {
@@ -101,19 +114,17 @@ impl Gateway {
         }
         let now = machine.now();
         let mut ports = Vec::new();
-        let mut devices = Vec::new();
         let mut networks = Vec::new();
+        let alarm = Alarm::new(machine.bell());
+        let mut loops = Loops::new(spare, alarm.clone());
         for device in found.take(Kind::Network) {
             let location = device.location().to_string();
             let index = ports.len();
             match device.into_port(&mut *platform, &|mac| config.net(index, mac).mtu) {
                 Ok(port) => {
-                    let echo = config.services.udp_echo;
-                    let name = format!("net{index}");
-                    let slot = PortSlot::new(name, location, &port);
+                    let slot = loops.deal(port, index, location, config);
                     networks.push(Network::new(&slot, index, config, rng.next_u64(), now));
                     ports.push(slot);
-                    devices.push(PlanePort::new(Box::new(port), echo));
                 }
                 Err(error) => {
                     log::error!("{location}: {error}");
@@ -121,21 +132,28 @@ impl Gateway {
                 }
             }
         }
-        let mut fabric = if config.roce.enabled { Fabric::new(&devices, &mut *rng) } else { None };
+        let own_ports = loops.own.iter().map(|(index, _)| *index).collect();
+        let devices: Vec<PlanePort> = loops.own.drain(..).map(|(_, port)| port).collect();
+        let mut fabric = config.roce.enabled.then(|| Fabric::new(&devices, &mut *rng)).flatten();
         let provider = fabric.as_mut().map(|fabric| &mut fabric.roce);
         let storage = Storage::new(config, &mut disks, platform.arena(), provider);
-        let services = fabric.as_mut().filter(|_| config.roce.services).and_then(|fabric| {
-            Services::new(&mut fabric.roce)
-                .inspect_err(|why| log::error!("roce.services: the fabric refused: {why:?}"))
-                .ok()
-        });
+        let services = Services::of(config, fabric.as_mut());
         if services.is_some() {
-            for network in &mut networks {
+            for (network, slot) in networks.iter_mut().zip(&ports) {
+                if slot.uplink.is_some() {
+                    log::info!("{}: measuring tools only with RDMA CM", slot.name);
+                    continue;
+                }
                 network.front = Some(Front::new(&mut network.interface));
             }
         }
         let quiet = Duration::from_micros(config.system.idle_after_us.into());
         let epoch = machine.unix_seconds().saturating_mul(1_000_000_000);
+        let workers = loops.start(|| {
+            let mut seed = [0; 32];
+            rng.fill_bytes(&mut seed);
+            Settings { config: config.clone(), arena: platform.arena().share(), seed }
+        });
         let plane = Plane {
             now,
             ports: devices,
@@ -160,6 +178,8 @@ impl Gateway {
             disks,
             unclaimed,
             plane,
+            own_ports,
+            workers,
             downloads: Vec::new(),
             next_download: 0,
             config_disk: stored.place,
@@ -180,6 +200,7 @@ impl Gateway {
             networks,
             syslog: Syslog::default(),
             state,
+            alarm,
         }
     }
 }

@@ -2,14 +2,16 @@
 //! plane's own, and the data plane of the same loop.
 
 use super::disks::DiskSlot;
-use super::plane::Plane;
+use super::plane::{Plane, PortReport};
 use super::ports::PortSlot;
 use super::start::Facts;
+use super::worker::Worker;
 use crate::config::Document;
 use crate::config::disk::ConfigDisk;
 use crate::log_ring::LogRing;
 use core::net::IpAddr;
-use drivers::hal::{Disk, Instant, Platform};
+use drivers::hal::{Disk, Instant, Platform, Port};
+use net::Local;
 use net::capture::Reader;
 use std::collections::VecDeque;
 
@@ -54,7 +56,12 @@ pub(super) struct State {
     pub problems: Vec<String>,
     /// What the control plane knows of the ports.
     pub ports: Vec<PortSlot>,
+    /// The data plane of this loop.
     pub plane: Plane,
+    /// Numbers of this loop's ports, by their places in its plane.
+    pub own_ports: Vec<usize>,
+    /// The other loops.
+    pub workers: Vec<Worker>,
     pub disks: Vec<DiskSlot>,
     /// Devices that were found and not used, and why.
     pub unclaimed: Vec<String>,
@@ -90,6 +97,57 @@ impl State {
     /// Whether every device can end a halt.
     pub fn devices_wake(&self) -> bool {
         self.plane.wakes() && self.disks.iter().all(|slot| slot.disk.wakes())
+    }
+
+    /// Whether another loop has sent something.
+    pub fn uplinks_pending(&self) -> bool {
+        self.ports.iter().filter_map(|slot| slot.uplink.as_ref()).any(Port::pending)
+    }
+
+    /// Has something done by every data plane, this loop's first, and gives what came of it by the
+    /// number of its core; None where a loop did not answer.
+    pub fn each_plane<T: Send + 'static>(
+        &mut self,
+        order: impl Fn(&mut Plane) -> T + Clone + Send + 'static,
+    ) -> Vec<(usize, Option<T>)> {
+        let mut all = vec![(0, Some(order(&mut self.plane)))];
+        for worker in &mut self.workers {
+            all.push((worker.core, worker.ask(self.log, order.clone())));
+        }
+        all
+    }
+
+    /// Looks at the link of a port; true if it came up.
+    pub fn poll_link(&mut self, port: usize) -> bool {
+        let slot = &mut self.ports[port];
+        let up = match &mut slot.uplink {
+            Some(uplink) => uplink.link_up(),
+            None => self.plane.ports[slot.place].link,
+        };
+        slot.note_link(up)
+    }
+
+    /// Tells the loop of a port which addresses are ours there; false if it could not be told.
+    pub fn set_addresses(&mut self, port: usize, local: &Local) -> bool {
+        let PortSlot { core, place, .. } = self.ports[port];
+        match self.workers.iter_mut().find(|worker| worker.core == core) {
+            None => self.plane.set_addresses(place, local),
+            Some(worker) => {
+                let local = local.clone();
+                return worker.tell(move |plane| plane.set_addresses(place, &local));
+            }
+        }
+        true
+    }
+
+    /// What is told of each port.
+    pub fn port_reports(&mut self) -> Vec<PortReport> {
+        let planes = self.each_plane(Plane::port_reports);
+        let report = |core: usize, place: usize| {
+            let (_, reports) = planes.iter().find(|(number, _)| *number == core)?;
+            reports.as_ref()?.get(place).copied()
+        };
+        self.ports.iter().map(|slot| report(slot.core, slot.place).unwrap_or_default()).collect()
     }
 
     /// Has devices raise interrupts, or not.

@@ -27,10 +27,9 @@ impl System for State {
         self.document.set(path, value)?;
         let config = self.document.config();
         log::set_max_level(config.system.log_level);
-        self.plane.pace.set_quiet_time(Duration::from_micros(config.system.idle_after_us.into()));
-        for slot in &mut self.plane.ports {
-            slot.echo = config.services.udp_echo;
-        }
+        let quiet_time = Duration::from_micros(config.system.idle_after_us.into());
+        let echo = config.services.udp_echo;
+        self.each_plane(move |plane| plane.configure(quiet_time, echo));
         self.network_changed = true;
         let section = path.split('.').next().unwrap_or_default();
         let at_once = matches!(section, "system" | "http" | "services" | "net");

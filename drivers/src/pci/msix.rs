@@ -39,6 +39,8 @@ impl Msix {
         if at + ENTRY > self.table.len() {
             return false;
         }
+        // A message in parts must not be sent while the entry is changed.
+        self.table.write32(at + 12, 1);
         self.table.write32(at, interrupt.address as u32);
         self.table.write32(at + 4, (interrupt.address >> 32) as u32);
         self.table.write32(at + 8, interrupt.data);

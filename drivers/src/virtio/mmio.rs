@@ -3,7 +3,7 @@
 
 use super::transport::Transport;
 use super::{Error, Ring};
-use crate::hal::{Platform, Registers};
+use crate::hal::{Interrupt, Platform, Registers};
 use alloc::boxed::Box;
 
 /// A place where there may be a device.
@@ -149,6 +149,11 @@ impl Transport for MmioTransport {
 
     fn config(&self) -> &dyn Registers {
         &*self.config
+    }
+
+    fn route(&mut self, _: &Interrupt) -> bool {
+        // It has a line, not messages.
+        false
     }
 
     fn wakes(&self) -> bool {

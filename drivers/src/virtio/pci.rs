@@ -212,6 +212,16 @@ impl Transport for PciTransport {
         self.config.as_deref().unwrap_or(&NoConfig)
     }
 
+    fn route(&mut self, interrupt: &Interrupt) -> bool {
+        // Without one so far the queues were told to send none.
+        let routed = self.interrupt.is_some()
+            && self.msix.as_mut().is_some_and(|msix| msix.route(VECTOR, interrupt));
+        if routed {
+            self.interrupt = Some(*interrupt);
+        }
+        routed
+    }
+
     fn wakes(&self) -> bool {
         self.interrupt.is_some()
     }

@@ -2,7 +2,7 @@
 //! (virtio 1.2, 2.1 and 3.1).
 
 use super::{Error, Ring};
-use crate::hal::{Arena, Registers, Window};
+use crate::hal::{Arena, Interrupt, Registers, Window};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -49,6 +49,9 @@ pub trait Transport: Send {
     fn config_generation(&self) -> u32;
     /// The device's configuration, if it has one.
     fn config(&self) -> &dyn Registers;
+    /// Sends the device's interrupts to another core than the one that set it up, as messages
+    /// of `interrupt`. False if it cannot.
+    fn route(&mut self, interrupt: &Interrupt) -> bool;
     /// Whether the device can wake a halted core.
     fn wakes(&self) -> bool;
     /// Takes back an interrupt that is still raised, so that the next one is seen.

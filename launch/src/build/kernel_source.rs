@@ -67,6 +67,8 @@ const EDITS: &[Edit] = &[
         "let microseconds = 30_000;",
         "let microseconds = 2_000;",
     ),
+    // Processors since the Pentium 4 need no 10 ms between INIT and STARTUP (Linux waits for none).
+    edit("src/arch/x86_64/kernel/apic.rs", "processor::udelay(10000);", "processor::udelay(100);"),
     // Without tables the kernel waited for zero processors to come up, although there is one.
     edit(
         "src/arch/x86_64/kernel/mod.rs",

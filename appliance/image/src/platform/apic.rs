@@ -8,6 +8,11 @@ const X2APIC_ENABLED: u64 = 1 << 10;
 /// The page that the boot stub maps uncached and one to one.
 const PAGE: usize = 0xfee0_0000;
 
+/// Interrupt command: what is sent, and in memory mode, above it, to whom.
+const COMMAND: u32 = 0x30;
+const COMMAND_TARGET: u32 = 0x31;
+const LEVEL_ASSERT: u32 = 1 << 14;
+
 /// Timer entry of the local vector table.
 pub const LVT_TIMER: u32 = 0x32;
 /// Start of the timer's countdown.
@@ -44,6 +49,27 @@ impl Apic {
             Apic::Memory => unsafe {
                 ((PAGE + ((register as usize) << 4)) as *mut u32).write_volatile(value)
             },
+        }
+    }
+
+    /// Raises the interrupt `vector` on the core whose APIC has the number `target`. Whatever was
+    /// stored before is seen there.
+    pub fn send(self, target: u32, vector: u32) {
+        let command = vector | LEVEL_ASSERT;
+        // As an MSR the register is not ordered after stores (SDM vol. 3A, 11.12.3).
+        // SAFETY: a fence; every x86-64 CPU has it.
+        unsafe { core::arch::x86_64::_mm_mfence() };
+        match self {
+            // SAFETY: the vector has a handler on every core.
+            Apic::Msr => unsafe {
+                let mut msr = Msr::new(0x800 + COMMAND);
+                msr.write(u64::from(target) << 32 | u64::from(command));
+            },
+            // Interrupts are off here, so that nobody comes between the two.
+            Apic::Memory => {
+                self.write(COMMAND_TARGET, target << 24);
+                self.write(COMMAND, command);
+            }
         }
     }
 }

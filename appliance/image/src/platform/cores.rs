@@ -1,8 +1,13 @@
 //! The other cores. The kernel brought them up; each runs its idle loop until it is given something.
 
+use super::apic::{self, Apic};
 use super::clock::Clock;
+use super::interrupts::{self, BELL_VECTOR};
 use super::paging;
+use super::timer::Timer;
+use appliance::machine::{Bell, Core, SpareCore, Work};
 use core::time::Duration;
+use drivers::hal::{Instant, Interrupt};
 use std::sync::mpsc;
 use x86_64::registers::control::Cr3;
 
@@ -27,29 +32,93 @@ pub fn count() -> usize {
     sys_available_parallelism().max(1)
 }
 
-/// Lets every core say whether it heeds the page tables.
-pub fn check(clock: &Clock) -> Result<(), String> {
+/// Lets every core say whether it heeds the page tables; the numbers of the other cores' APICs.
+pub fn check(clock: &Clock) -> Result<Vec<u32>, String> {
     /// A core answers within microseconds; a host that is busy may keep it waiting.
     const PATIENCE: Duration = Duration::from_secs(10);
     let fault = |core: usize, why: &str| format!("core {core} {why}");
     paging::core_heeds().map_err(|why| fault(0, why))?;
+    let mut ids = Vec::new();
     for core in 1..count() {
         let (answer, answers) = mpsc::sync_channel(1);
         let work = move || {
             // The receiver waits, so that sending cannot fail; if it gave up, nobody wants to know.
-            let _ = answer.try_send(paging::core_heeds());
+            let _ = answer.try_send(paging::core_heeds().map(|()| apic::id()));
         };
         spawn_on(core, Box::new(work));
         let deadline = clock.now() + PATIENCE;
         loop {
             match answers.try_recv() {
-                Ok(heeds) => break heeds.map_err(|why| fault(core, why))?,
+                Ok(heeds) => break ids.push(heeds.map_err(|why| fault(core, why))?),
                 Err(_) if clock.now() > deadline => return Err(fault(core, "does not answer")),
                 Err(_) => core::hint::spin_loop(),
             }
         }
     }
-    Ok(())
+    Ok(ids)
+}
+
+/// A core on which nothing runs yet.
+#[derive(Debug)]
+pub struct Spare {
+    pub(super) core: usize,
+    /// Number of its APIC.
+    pub(super) id: u32,
+    pub(super) apic: Apic,
+    pub(super) clock: Clock,
+    pub(super) timer: Timer,
+}
+
+impl SpareCore for Spare {
+    fn interrupt(&mut self) -> Option<Interrupt> {
+        interrupts::allocate(self.id)
+    }
+
+    fn bell(&self) -> Box<dyn Bell> {
+        Box::new(Ring { apic: self.apic, target: self.id })
+    }
+
+    fn start(self: Box<Self>, work: Work) {
+        let Spare { core, clock, timer, .. } = *self;
+        // It answered before, so that it is there.
+        spawn_on(core, Box::new(move || work(Box::new(Running { clock, timer }))));
+    }
+}
+
+/// A core, as the loop that runs on it sees it.
+struct Running {
+    clock: Clock,
+    timer: Timer,
+}
+
+impl Core for Running {
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    fn halt_until(&mut self, deadline: Option<Instant>, idle: &mut dyn FnMut() -> bool) {
+        // Interrupts are off, as always outside of the halt: what is raised from now on is kept by the
+        // APIC and ends the halt.
+        if !idle() || deadline.is_some_and(|deadline| !self.timer.arm(deadline)) {
+            return;
+        }
+        x86_64::instructions::interrupts::enable_and_hlt();
+        x86_64::instructions::interrupts::disable();
+        self.timer.disarm();
+    }
+}
+
+/// Interrupts a core.
+pub(super) struct Ring {
+    pub(super) apic: Apic,
+    /// Number of the core's APIC.
+    pub(super) target: u32,
+}
+
+impl Bell for Ring {
+    fn ring(&self) {
+        self.apic.send(self.target, BELL_VECTOR);
+    }
 }
 
 /// Runs `work` on core `core` (below [`count`]), with interrupts off. It may halt, but never blocks:

@@ -1,13 +1,16 @@
 //! Interrupts. They end a halt and are counted; nothing else is done in a handler. Loops poll, with
 //! interrupts off except while they halt.
 
-use super::apic::{self, Apic};
+use super::apic::Apic;
 use super::idt;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use drivers::hal::Interrupt;
 
 /// Vector of the timer that ends a halt.
 pub const TIMER_VECTOR: u32 = 0xf0;
+
+/// Vector by which one loop ends the halt of another.
+pub const BELL_VECTOR: u32 = 0xf1;
 
 /// Vectors of the kernel that stay: TLB flush, wake-up of an idle core, its timer.
 const KERNEL_VECTORS: [u8; 3] = [112, 121, 123];
@@ -83,12 +86,13 @@ pub fn take(apic: Apic) {
     }
 }
 
-/// An interrupt for a device, delivered to the core that asks. `None` when all are given away.
-pub fn allocate() -> Option<Interrupt> {
+/// An interrupt for a device, delivered to the core whose APIC has the number `target`. `None` when
+/// all are given away.
+pub fn allocate(target: u32) -> Option<Interrupt> {
     let take = |next: u8| (next < END_FOR_DEVICES).then_some(next + 1);
     let vector = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
     Some(Interrupt {
-        address: 0xfee0_0000 | u64::from(apic::id()) << 12,
+        address: 0xfee0_0000 | u64::from(target) << 12,
         data: vector.into(),
         raised: &RAISED[usize::from(vector)],
     })

@@ -31,7 +31,7 @@ pub fn route(line: u32, acpi: Option<&Tables>) -> bool {
         if input > last {
             return false;
         }
-        let Some(interrupt) = interrupts::allocate() else { return false };
+        let Some(interrupt) = interrupts::allocate(apic::id()) else { return false };
         write(REDIRECTIONS + 2 * input + 1, apic::id() << 24);
         write(REDIRECTIONS + 2 * input, interrupt.data);
     }

@@ -1,10 +1,12 @@
-//! The machine as a loop sees it.
+//! The machine as the loop on the first core sees it.
 
+use super::apic::{self, Apic};
 use super::clock::Clock;
+use super::cores::Ring;
 use super::power;
 use super::timer::Timer;
 use super::uart::Uart;
-use appliance::machine::Machine;
+use appliance::machine::{Bell, Core, Machine};
 use boot::acpi::Tables;
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -17,6 +19,7 @@ const LONGEST_HALT: Duration = Duration::from_millis(250);
 pub struct Pc {
     pub(super) clock: Clock,
     pub(super) timer: Timer,
+    pub(super) apic: Apic,
     pub(super) uart: Uart,
     pub(super) acpi: Option<Tables>,
     /// Seconds since 1970 when the clock started.
@@ -30,7 +33,7 @@ impl Pc {
     }
 }
 
-impl Machine for Pc {
+impl Core for Pc {
     fn now(&self) -> Instant {
         self.clock.now()
     }
@@ -50,6 +53,12 @@ impl Machine for Pc {
             self.timer.disarm();
         }
         self.uart.receive_interrupt(false);
+    }
+}
+
+impl Machine for Pc {
+    fn bell(&self) -> Box<dyn Bell> {
+        Box::new(Ring { apic: self.apic, target: apic::id() })
     }
 
     fn console_read(&mut self, into: &mut [u8]) -> usize {

@@ -49,8 +49,8 @@ pub struct Bringup {
     pub pci: ConfigSpace,
     /// Where a machine without PCI has its virtio devices.
     pub virtio_slots: Vec<Slot>,
-    /// Cores, the first included.
-    pub cores: usize,
+    /// The other cores, in order.
+    pub spare: Vec<cores::Spare>,
     /// How memory is protected.
     pub protection: Protection,
 }
@@ -80,7 +80,10 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, String> {
     if !paging::stack_is_guarded() {
         return Err("the stack has no guard page".into());
     }
-    cores::check(&clock)?;
+    let ids = cores::check(&clock)?;
+    let spare =
+        ids.into_iter().zip(1..).map(|(id, core)| cores::Spare { core, id, apic, clock, timer });
+    let spare = spare.collect();
 
     // SAFETY: memory below 4 GiB is mapped one to one (page 0 apart, where no table lies); firmware
     // does not write its tables any more.
@@ -89,8 +92,8 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, String> {
         paging::map_registers(address, len, &mut devices.arena)
     });
     let virtio_slots = virtio_slots::find(acpi.as_ref(), boot.command_line());
-    let machine = Pc { clock, timer, uart, acpi, started };
-    Ok(Bringup { machine, devices, pci, virtio_slots, cores: cores::count(), protection })
+    let machine = Pc { clock, timer, apic, uart, acpi, started };
+    Ok(Bringup { machine, devices, pci, virtio_slots, spare, protection })
 }
 
 /// All DMA memory, which the stub kept from the kernel.
@@ -119,7 +122,7 @@ impl Platform for Devices {
     }
 
     fn allocate_interrupt(&mut self) -> Option<Interrupt> {
-        interrupts::allocate()
+        interrupts::allocate(apic::id())
     }
 
     fn arena(&mut self) -> &mut Arena {

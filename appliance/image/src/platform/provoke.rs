@@ -16,6 +16,12 @@ pub fn fault(kind: &str) {
             black_box(deep(0));
         }
         "pf" => read(NOT_MAPPED),
+        "core1" => {
+            super::cores::spawn_on(1, Box::new(|| read(NOT_MAPPED)));
+            loop {
+                core::hint::spin_loop();
+            }
+        }
         "gp" => read(NOT_CANONICAL),
         "null" => read(8),
         // SAFETY: none: it does what must not be done, so that a test sees it caught. The same below.

@@ -4,7 +4,9 @@ mod fabric;
 mod storage;
 
 use super::state::State;
-use crate::loops::Stage;
+use crate::gateway::plane::Plane;
+use crate::gateway::uplink::Uplink;
+use crate::loops::{LoopCounters, Stage};
 use core::fmt::Error;
 use drivers::hal::{Disk, PortCounters};
 use net::metrics::Writer;
@@ -66,14 +68,15 @@ fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
         .sample(&[("version", &env!("CARGO_PKG_VERSION"))], 1)?;
     w.gauge("isthmus_uptime_seconds", "Time since the appliance came up.")?
         .sample(&[], state.uptime())?;
+    let reports = state.port_reports();
     let mut up = w.gauge("isthmus_port_up", "Whether the port's link is up.")?;
     for slot in &state.ports {
         up.sample(&[("port", &slot.name)], u64::from(slot.link))?;
     }
     for (name, help, value) in PORT_FAMILIES {
         let mut family = w.counter(name, help)?;
-        for (slot, port) in state.ports.iter().zip(&state.plane.ports) {
-            family.sample(&[("port", &slot.name)], value(&port.port.counters()))?;
+        for (slot, report) in state.ports.iter().zip(&reports) {
+            family.sample(&[("port", &slot.name)], value(&report.counters))?;
         }
     }
     for (name, help, value) in IP_FAMILIES {
@@ -83,8 +86,16 @@ fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
         }
     }
     let mut echoes = w.counter("isthmus_udp_echoes_total", "Datagrams echoed.")?;
-    for (slot, port) in state.ports.iter().zip(&state.plane.ports) {
-        echoes.sample(&[("port", &slot.name)], port.echoes)?;
+    for (slot, report) in state.ports.iter().zip(&reports) {
+        echoes.sample(&[("port", &slot.name)], report.echoes)?;
+    }
+    let mut dropped = w.counter(
+        "isthmus_port_control_dropped_total",
+        "Frames for the control plane that found no room on their way from the port's loop.",
+    )?;
+    for slot in &state.ports {
+        let count = slot.uplink.as_ref().map_or(0, Uplink::dropped);
+        dropped.sample(&[("port", &slot.name)], count)?;
     }
     let mut size = w.gauge("isthmus_disk_size_bytes", "Capacity of the disk.")?;
     for slot in &state.disks {
@@ -105,25 +116,37 @@ fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
     loops(state, w)
 }
 
-fn loops(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
-    let counters = &state.plane.pace.counters;
-    w.counter("isthmus_loop_rounds_total", "Rounds of the poll loop.")?
-        .sample(&[("loop", &0)], counters.rounds)?;
-    w.counter("isthmus_loop_halts_total", "Times the loop halted.")?
-        .sample(&[("loop", &0)], counters.halts)?;
+fn loops(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
+    let loops: Vec<(usize, LoopCounters)> = state
+        .each_plane(Plane::counters)
+        .into_iter()
+        .filter_map(|(core, counters)| Some((core, counters?)))
+        .collect();
+    let mut rounds = w.counter("isthmus_loop_rounds_total", "Rounds of the poll loop.")?;
+    for (core, counters) in &loops {
+        rounds.sample(&[("loop", core)], counters.rounds)?;
+    }
+    let mut halts = w.counter("isthmus_loop_halts_total", "Times the loop halted.")?;
+    for (core, counters) in &loops {
+        halts.sample(&[("loop", core)], counters.halts)?;
+    }
     let mut time =
         w.counter("isthmus_loop_seconds_total", "Time of the loop: busy, idle, halted.")?;
-    let parts = [("busy", counters.busy), ("idle", counters.idle), ("halted", counters.halted)];
-    for (state, spent) in parts {
-        time.sample(&[("loop", &0), ("state", &state)], spent.as_secs_f64())?;
+    for (core, counters) in &loops {
+        let parts = [("busy", counters.busy), ("idle", counters.idle), ("halted", counters.halted)];
+        for (state, spent) in parts {
+            time.sample(&[("loop", core), ("state", &state)], spent.as_secs_f64())?;
+        }
     }
     let mut items = w.counter(
         "isthmus_loop_stage_items_total",
         "Items (frames, operations, rounds with console traffic) that a stage handled.",
     )?;
-    for stage in Stage::ALL {
-        let handled = counters.stages[stage as usize].items;
-        items.sample(&[("loop", &0), ("stage", &stage.name())], handled)?;
+    for (core, counters) in &loops {
+        for stage in Stage::ALL {
+            let handled = counters.stages[stage as usize].items;
+            items.sample(&[("loop", core), ("stage", &stage.name())], handled)?;
+        }
     }
     Ok(())
 }

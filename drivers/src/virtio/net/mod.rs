@@ -8,7 +8,7 @@ mod transmit;
 
 use super::Error;
 use super::transport::{Live, Setup, Transport, read_config};
-use crate::hal::{Arena, Frame, Packet, Port, PortCounters, TransmitError};
+use crate::hal::{Arena, Frame, Interrupt, Packet, Port, PortCounters, TransmitError};
 use alloc::boxed::Box;
 use receive::Receiver;
 use transmit::Transmitter;
@@ -91,6 +91,12 @@ impl Net {
         let mut net = Net { transport, receiver, transmitter, mac, mtu, has_status };
         net.flush();
         Ok(net)
+    }
+
+    /// Sends its interrupts to another core, as messages of `interrupt`, before it is used. False
+    /// if it cannot: then they go where they went.
+    pub fn route(&mut self, interrupt: &Interrupt) -> bool {
+        self.transport.route(interrupt)
     }
 
     /// Buffers that frames are received into, and their length in bytes.

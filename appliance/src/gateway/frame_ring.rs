@@ -1,0 +1,109 @@
+//! Frames from one loop to another: a ring of bytes, each frame after its length. Full, it takes
+//! no more; nothing waits.
+
+use rtrb::chunks::ChunkError;
+use rtrb::{Consumer, Producer, RingBuffer};
+
+/// Bytes of a length.
+const HEAD: usize = 2;
+
+/// The end that frames are put into.
+pub(super) struct Sender(Producer<u8>);
+
+/// The end that they are taken from.
+pub(super) struct Receiver(Consumer<u8>);
+
+/// A ring of `bytes` bytes.
+pub(super) fn frame_ring(bytes: usize) -> (Sender, Receiver) {
+    let (producer, consumer) = RingBuffer::new(bytes);
+    (Sender(producer), Receiver(consumer))
+}
+
+impl Sender {
+    /// Puts a frame in; false if there is no room for it now.
+    pub fn push(&mut self, frame: &[u8]) -> bool {
+        let Ok(length) = u16::try_from(frame.len()) else { return false };
+        let Ok(mut chunk) = self.0.write_chunk(HEAD + frame.len()) else { return false };
+        let (first, second) = chunk.as_mut_slices();
+        let bytes = length.to_le_bytes().into_iter().chain(frame.iter().copied());
+        for (place, byte) in first.iter_mut().chain(second).zip(bytes) {
+            *place = byte;
+        }
+        chunk.commit_all();
+        true
+    }
+}
+
+impl Receiver {
+    /// Whether there is no frame.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes the next frame out, into `frame`; false if there is none.
+    pub fn pop(&mut self, frame: &mut Vec<u8>) -> bool {
+        let Some(head) = self.take(HEAD, frame) else { return false };
+        let length = usize::from(u16::from_le_bytes([head[0], head[1]]));
+        self.take(length, frame).is_some()
+    }
+
+    /// Takes `count` bytes out. The sender puts a frame in as a whole, so that they are there.
+    fn take<'a>(&mut self, count: usize, into: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+        let chunk = match self.0.read_chunk(count) {
+            Ok(chunk) => chunk,
+            Err(ChunkError::TooFewSlots(_)) => return None,
+        };
+        into.clear();
+        let (first, second) = chunk.as_slices();
+        into.extend_from_slice(first);
+        into.extend_from_slice(second);
+        chunk.commit_all();
+        Some(into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    proptest! {
+        #[test]
+        fn frames_come_out_as_they_went_in_and_none_without_room(
+            steps in proptest::collection::vec((any::<bool>(), 0usize..300), 0..200),
+        ) {
+            const BYTES: usize = 512;
+            let (mut sender, mut receiver) = frame_ring(BYTES);
+            let mut model = VecDeque::new();
+            let mut used = 0;
+            let mut frame = Vec::new();
+            for (number, (push, length)) in steps.into_iter().enumerate() {
+                if push {
+                    let sent: Vec<u8> = (0..length).map(|i| (number + i) as u8).collect();
+                    let fits = used + HEAD + length <= BYTES;
+                    prop_assert_eq!(sender.push(&sent), fits);
+                    if fits {
+                        used += HEAD + length;
+                        model.push_back(sent);
+                    }
+                } else {
+                    prop_assert_eq!(receiver.is_empty(), model.is_empty());
+                    let there = receiver.pop(&mut frame);
+                    prop_assert_eq!(there, !model.is_empty());
+                    if let Some(expected) = model.pop_front() {
+                        used -= HEAD + expected.len();
+                        prop_assert_eq!(&frame, &expected);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_longer_than_any_frame_is_refused() {
+        let (mut sender, receiver) = frame_ring(1 << 18);
+        assert!(!sender.push(&[0; 1 << 16]));
+        assert!(receiver.is_empty());
+    }
+}
