@@ -1,4 +1,10 @@
 //! SMC-R: TCP sockets whose bytes travel by RDMA (RFC 7609; versions 2 and 2.1 as Linux 6.12 speaks
 //! them in net/smc).
 
+pub mod engine;
 pub mod wire;
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

@@ -556,7 +556,7 @@ mod tests {
 
     fn bodies() -> impl Strategy<Value = Body> {
         prop_oneof![
-            prop::collection::vec(any::<[u8; 16]>(), 0..255).prop_map(|gids| {
+            prop::collection::vec(any::<[u8; 16]>(), 0..30).prop_map(|gids| {
                 Body::RequestAddLink { gids: gids.into_iter().map(Ipv6Addr::from).collect() }
             }),
             (tokens(), prop::collection::vec((any::<u8>(), tokens()), 0..=2), any::<bool>())
@@ -566,7 +566,7 @@ mod tests {
                     negative: flag,
                     retry: flag
                 }),
-            (prop::collection::vec(any::<u32>(), 0..=255), any::<u8>(), any::<bool>())
+            (prop::collection::vec(any::<u32>(), 0..=100), any::<u8>(), any::<bool>())
                 .prop_map(|(keys, unknown, negative)| Body::DeleteKey { keys, unknown, negative }),
             (any::<u8>(), any::<bool>(), any::<bool>(), any::<u32>()).prop_map(
                 |(link, all, orderly, reason)| Body::DeleteLink {

@@ -1,0 +1,125 @@
+//! Settings of the engine, and what it knows of the host.
+
+use crate::smcr::wire::{Eid, MAX_EIDS};
+use crate::verbs::PathMtu;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::Ipv4Addr;
+use core::time::Duration;
+
+/// Fewest connections of a link group that may be negotiated.
+pub(super) const LEAST_CONNECTIONS: u8 = 16;
+/// Most sockets: their place and generation make up a token.
+const MAX_SOCKETS: usize = 0xfffe;
+
+/// A port that links may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its IPv4 address, which is its GID.
+    pub ip: Ipv4Addr,
+    /// Its MAC address.
+    pub mac: [u8; 6],
+    /// Its path MTU.
+    pub path_mtu: PathMtu,
+}
+
+/// Settings of the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Enterprises that we belong to; peers must share one. At most eight.
+    pub eids: Vec<Eid>,
+    /// Name that peers are told, blank padded.
+    pub hostname: [u8; 32],
+    /// Code of the size of receive buffers (16 KiB << code), 0 to 15.
+    pub rmb_size: u8,
+    /// Bytes of a send buffer, a power of two.
+    pub send_buffer: u32,
+    /// Send buffers that are kept for the next who needs one.
+    pub spare_buffers: usize,
+    /// Most sockets.
+    pub max_sockets: usize,
+    /// Most link groups.
+    pub max_groups: usize,
+    /// Most connections of a link group, 16 to 255.
+    pub max_conns: u8,
+    /// Most links of a link group, 1 or 2.
+    pub max_links: u8,
+    /// How long a peer may take for its next CLC message.
+    pub clc_wait: Duration,
+    /// How long a server waits for CONFIRM_LINK, and how long a client does. The server has to give
+    /// up first: what it then sends must not meet the Decline of the client.
+    pub confirm_wait: (Duration, Duration),
+    /// How long any other LLC response may take.
+    pub llc_wait: Duration,
+    /// How long a link may be silent before it is tested.
+    pub test_link: Duration,
+    /// How long a link group without connections is kept, as server and as client.
+    pub keep: (Duration, Duration),
+    /// How long the sending of the rest may take when a socket is closed; then it is aborted.
+    pub linger: Duration,
+    /// ACK timeout of queue pairs: 4.096 us << code.
+    pub ack_timeout: u8,
+    /// Retries of queue pairs.
+    pub retry_count: u8,
+    /// Depth of the completion queue that all links share.
+    pub completions: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            eids: Vec::new(),
+            hostname: *b"isthmus                         ",
+            rmb_size: 2,
+            send_buffer: 64 << 10,
+            spare_buffers: 64,
+            max_sockets: 4096,
+            max_groups: 128,
+            max_conns: 255,
+            max_links: 1,
+            clc_wait: Duration::from_secs(6),
+            confirm_wait: (Duration::from_secs(3), Duration::from_secs(5)),
+            llc_wait: Duration::from_secs(2),
+            test_link: Duration::from_secs(30),
+            keep: (Duration::from_secs(600), Duration::from_secs(610)),
+            linger: Duration::from_secs(2),
+            ack_timeout: 16,
+            retry_count: 7,
+            completions: 1 << 14,
+        }
+    }
+}
+
+/// A setting that cannot be, and what is accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadConfig(&'static str);
+
+impl fmt::Display for BadConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl Config {
+    /// Whether the settings are possible.
+    pub fn check(&self) -> Result<(), BadConfig> {
+        let complaint = if self.eids.is_empty() || self.eids.len() > MAX_EIDS {
+            "eids: one to eight"
+        } else if self.rmb_size > 15 {
+            "rmb_size: 0 to 15"
+        } else if !self.send_buffer.is_power_of_two() || self.send_buffer < 4096 {
+            "send_buffer: a power of two, at least 4096"
+        } else if self.max_sockets == 0 || self.max_sockets > MAX_SOCKETS {
+            "max_sockets: 1 to 65534"
+        } else if self.max_groups == 0 || self.completions == 0 {
+            "max_groups, completions: at least 1"
+        } else if self.max_conns < LEAST_CONNECTIONS {
+            "max_conns: 16 to 255"
+        } else if !(1..=2).contains(&self.max_links) {
+            "max_links: 1 or 2"
+        } else {
+            return Ok(());
+        };
+        Err(BadConfig(complaint))
+    }
+}

@@ -1,0 +1,382 @@
+//! Link groups: how they are made, joined by sockets, left, and ended.
+
+use super::config::Device;
+use super::handshake::Refusal;
+use super::table::{Flow, Group, GroupState, LINKS, Phase, RECEIVES};
+use super::{Context, Engine, Input, Notice, Ready, Role};
+use crate::services::Neighbours;
+use crate::smcr::wire::llc::{Body, DeleteReason, Order, Token};
+use crate::smcr::wire::{AcceptConfirm, Eid, PeerId, Reason, rmbe_bytes};
+use crate::verbs::{Access, Provider};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
+use drivers::hal::Instant;
+use net::Resolution;
+
+/// How long the queue pairs of a group stay after its end was said.
+const FAREWELL: Duration = Duration::from_millis(250);
+
+/// What a group is made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NewGroup {
+    pub role: Role,
+    pub socket: usize,
+    pub peer_id: PeerId,
+    pub peer_ip: Ipv4Addr,
+    pub device: Device,
+    pub eid: Eid,
+    pub release: u8,
+    pub max_conns: u8,
+    pub max_links: u8,
+}
+
+impl Engine {
+    /// The MAC address of the peer of a new group. None while it is asked for.
+    pub(super) fn find_way<P: Provider + ?Sized>(
+        &self,
+        new: &NewGroup,
+        ctx: &mut Context<'_, P>,
+        neighbours: &mut dyn Neighbours,
+    ) -> Result<Option<[u8; 6]>, Refusal> {
+        match neighbours.resolve(IpAddr::V4(new.peer_ip), ctx.now) {
+            Resolution::Known(mac) => Ok(Some(mac)),
+            Resolution::Pending => Ok(None),
+            Resolution::Unreachable | Resolution::NoRoute => {
+                Err(Refusal::Decline(Reason::NO_ROUTE))
+            }
+        }
+    }
+
+    /// Makes a group with one link, which is not connected yet.
+    pub(super) fn make_group<P: Provider + ?Sized>(
+        &mut self,
+        new: &NewGroup,
+        mac: [u8; 6],
+        ctx: &mut Context<'_, P>,
+    ) -> Result<usize, Refusal> {
+        let no_memory = Refusal::Decline(Reason::MEMORY);
+        if self.groups.len() >= self.config.max_groups && !self.make_room(ctx) {
+            return Err(no_memory);
+        }
+        let pd = ctx.provider.alloc_pd().map_err(|_| no_memory)?;
+        let id = self.next_group;
+        self.next_group = self.next_group.wrapping_add(1).max(1);
+        let key = self.groups.insert(Group {
+            id,
+            role: new.role,
+            state: GroupState::Making(new.socket),
+            peer_id: new.peer_id,
+            peer_name: new.peer_id,
+            peer_ip: new.peer_ip,
+            eid: new.eid,
+            release: new.release,
+            direct: true,
+            max_conns: new.max_conns,
+            max_links: new.max_links,
+            order: Order::default(),
+            pd,
+            links: [const { None }; LINKS],
+            next_link: 1,
+            sockets: 0,
+            idle: None,
+            tokens: Vec::new(),
+            flow: None,
+            dead_keys: Vec::new(),
+            new_keys: VecDeque::new(),
+        });
+        if self.make_link(key, 0, new.device, mac, ctx).is_err() {
+            self.drop_group(key, ctx);
+            return Err(no_memory);
+        }
+        if let Some(handshake) = &mut self.sockets[new.socket].handshake {
+            handshake.first_contact = true;
+        }
+        Ok(key)
+    }
+
+    /// Ends the group that has been idle for longest, at once; whether there was one.
+    fn make_room<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> bool {
+        let ending = |group: &Group| matches!(group.state, GroupState::Ending(_));
+        let idle = |(key, group): (usize, &Group)| {
+            let since = if ending(group) { Some(Instant::ZERO) } else { group.idle };
+            since.map(|since| (since, key))
+        };
+        let Some((_, key)) = self.groups.iter().filter_map(idle).min() else { return false };
+        self.drop_group(key, ctx);
+        true
+    }
+
+    /// Gives a socket its place in a group, and its receive buffer.
+    pub(super) fn join<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        group_key: usize,
+        link: usize,
+        first_contact: bool,
+        ctx: &mut Context<'_, P>,
+    ) -> Result<(), Refusal> {
+        let size = rmbe_bytes(self.config.rmb_size);
+        let group = &mut self.groups[group_key];
+        let pd = group.pd;
+        let region = ctx.arena.alloc(size as usize, 4096).and_then(|memory| {
+            // A peer that claims to have written what it has not must not be shown what others wrote.
+            memory.fill(0);
+            let region = ctx.provider.register(pd, memory, Access::REMOTE_WRITE, ctx.rng);
+            region.inspect_err(|_| ctx.arena.free(memory)).ok()
+        });
+        let Some(region) = region else {
+            if first_contact {
+                self.drop_group(group_key, ctx);
+            }
+            return Err(Refusal::Decline(Reason::MEMORY));
+        };
+        group.sockets += 1;
+        group.idle = None;
+        let socket = &mut self.sockets[key];
+        socket.group = Some(group_key);
+        socket.link = link;
+        socket.rmb = Some(region);
+        socket.rmb_size = size;
+        Ok(())
+    }
+
+    /// Takes the peer's side of a connection from its Accept or Confirm.
+    pub(super) fn learn_peer(&mut self, key: usize, of: &AcceptConfirm) -> Result<(), Refusal> {
+        let size = rmbe_bytes(of.rmbe_size);
+        let offset = u64::from(of.rmbe_index - 1) * u64::from(size);
+        let Some(address) = of.address.checked_add(offset) else { return Err(Refusal::Broken) };
+        if address.checked_add(u64::from(size)).is_none() {
+            return Err(Refusal::Broken);
+        }
+        let socket = &mut self.sockets[key];
+        socket.peer.size = size;
+        socket.peer.rkey = of.rkey;
+        socket.peer.address = address;
+        socket.peer.offset = offset;
+        socket.peer.token = of.token;
+        let link = socket.link;
+        if let Some(group) = socket.group.and_then(|group| self.groups.get_mut(group)) {
+            group.remember(link, Token { rkey: of.rkey, address: of.address });
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_phase(&mut self, key: usize, phase: Phase, deadline: Instant) {
+        if let Some(handshake) = &mut self.sockets[key].handshake {
+            handshake.phase = phase;
+            handshake.deadline = deadline;
+        }
+        self.wake_at(deadline);
+    }
+
+    /// Says an Accept or Confirm: at once, or if there are several links when the peer has been
+    /// told the buffer's keys on all of them.
+    pub(super) fn say_when_told<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        message: AcceptConfirm,
+        next: Phase,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let socket = &mut self.sockets[key];
+        let (id, group_key) = (socket.id, socket.group);
+        let Some(handshake) = &mut socket.handshake else { return };
+        let message = message.emit();
+        let several = group_key.and_then(|group| self.groups.get(group)).is_some_and(|group| {
+            group.links.iter().flatten().count() > 1 && !handshake.first_contact
+        });
+        if let (true, Some(group)) = (several, group_key) {
+            handshake.held_back = message;
+            self.groups[group].new_keys.push_back(id);
+            let deadline = ctx.now + self.config.llc_wait;
+            self.set_phase(key, Phase::Key, deadline);
+            self.next_flow(group, ctx);
+            return;
+        }
+        handshake.output.extend(message);
+        self.said(key, next, ctx);
+    }
+
+    /// An Accept or Confirm has been said.
+    pub(super) fn said<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        next: Phase,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let deadline = match next {
+            Phase::Link => ctx.now + self.config.confirm_wait.1,
+            _ => ctx.now + self.config.clc_wait,
+        };
+        self.set_phase(key, next, deadline);
+        if next == Phase::Done {
+            self.establish(key, ctx.now);
+        }
+    }
+
+    /// Takes a socket's memory and its place in its group.
+    pub(super) fn give_back<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+        let Engine { sockets, groups, spare, config, .. } = self;
+        let socket = &mut sockets[key];
+        if let Some(buffer) = socket.buffer.take() {
+            recycle(spare, config.spare_buffers, buffer, ctx);
+        }
+        let region = socket.rmb.take();
+        if let Some(region) = region {
+            // It is registered as long as the socket has it.
+            let _ = ctx.provider.deregister(region.id);
+            ctx.arena.free(region.memory);
+        }
+        let Some(group_key) = socket.group.take() else { return };
+        let told = socket.peer.size > 0;
+        let Some(group) = groups.get_mut(group_key) else { return };
+        group.sockets = group.sockets.saturating_sub(1);
+        if let Some(region) = region.filter(|_| told && group.state == GroupState::Active) {
+            group.dead_keys.push(region.rkey);
+        }
+        if group.sockets == 0 {
+            group.idle = Some(ctx.now);
+            let keep = if group.role == Role::Server { config.keep.0 } else { config.keep.1 };
+            self.wake_at(ctx.now + keep);
+        }
+        self.next_flow(group_key, ctx);
+    }
+
+    /// The first link of a group is confirmed.
+    pub(super) fn group_up(&mut self, key: usize, now: Instant) {
+        let group = &mut self.groups[key];
+        group.state = GroupState::Active;
+        let (role, peer, peer_id) = (group.role, group.peer_ip, group.peer_name);
+        self.notice(Notice::GroupUp { role, peer, peer_id });
+        self.wake_at(now + self.config.test_link);
+        // Those who wait for the group need not wait for their next look.
+        for (_, socket) in &mut self.sockets {
+            if let Some(handshake) = &mut socket.handshake
+                && handshake.retry.is_some()
+            {
+                handshake.retry = Some(now);
+            }
+        }
+        self.wake_at(now);
+    }
+
+    /// A peer has lied: its group ends.
+    pub(super) fn violation<P: Provider + ?Sized>(
+        &mut self,
+        group: usize,
+        ctx: &mut Context<'_, P>,
+    ) {
+        self.counters.violations += 1;
+        self.end_group(group, DeleteReason::VIOLATION, false, ctx);
+    }
+
+    /// Ends a group and all its connections, and says so. `by_peer` is for the log.
+    pub(super) fn end_group<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        reason: DeleteReason,
+        by_peer: bool,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let Some(group) = self.groups.get_mut(key) else { return };
+        if matches!(group.state, GroupState::Ending(_)) {
+            return;
+        }
+        let was_up = group.state == GroupState::Active;
+        let orderly = group.sockets == 0 && reason == DeleteReason::PROGRAM;
+        let until = ctx.now + FAREWELL;
+        group.state = GroupState::Ending(until);
+        group.flow = None;
+        let (role, peer) = (group.role, group.peer_ip);
+        let link = group.active_link();
+        if was_up {
+            self.notice(Notice::GroupDown { role, peer, reason, by_peer });
+        }
+        self.leave_all(key, ctx);
+        if let Some(link) = link {
+            let body = Body::DeleteLink { link: 0, all: true, orderly, reason };
+            self.send_llc(key, link, false, body, ctx);
+        }
+        self.wake_at(until);
+    }
+
+    /// Every socket of a group loses it.
+    fn leave_all<P: Provider + ?Sized>(&mut self, group: usize, ctx: &mut Context<'_, P>) {
+        for key in 0..self.sockets.capacity() {
+            let Some(socket) = self.sockets.get_mut(key) else { continue };
+            if socket.group != Some(group) {
+                continue;
+            }
+            if socket.established {
+                self.lose(key, ctx);
+            } else {
+                let role = socket.role;
+                // The group goes anyway.
+                if let Some(handshake) = &mut socket.handshake {
+                    handshake.first_contact = false;
+                }
+                match role {
+                    Role::Server => self.decline(key, Reason::NO_ACTIVE_LINK, false, ctx),
+                    Role::Client => self.decline(key, Reason::READY_LINK, false, ctx),
+                }
+            }
+        }
+    }
+
+    /// A socket has lost its last link.
+    fn lose<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+        self.counters.aborted += 1;
+        self.apply(key, Input::LinksLost);
+        self.sockets[key].in_flight = 0;
+        self.give_back(key, ctx);
+        self.announce(key, Ready::ABORTED | Ready::CLOSED);
+        self.reap(key, ctx);
+    }
+
+    /// Takes a group away, with all that belongs to it.
+    pub(super) fn drop_group<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut Context<'_, P>,
+    ) {
+        if !self.groups.contains(key) {
+            return;
+        }
+        self.leave_all(key, ctx);
+        let mut group = self.groups.remove(key);
+        for link in group.links.iter_mut().filter_map(Option::take) {
+            // It exists until here, and no connection manager knows it.
+            let _ = ctx.provider.destroy_qp(link.qp);
+            ctx.arena.free(link.memory);
+        }
+        // Neither a region nor a queue pair of it is left.
+        let _ = ctx.provider.dealloc_pd(group.pd);
+    }
+
+    /// Whether a flow waits for an answer of the kind that `is` tells; it is over then.
+    pub(super) fn take_flow(&mut self, group: usize, is: impl Fn(&Flow) -> bool) -> Option<Flow> {
+        let group = self.groups.get_mut(group)?;
+        match &group.flow {
+            Some((flow, _)) if is(flow) => group.flow.take().map(|(flow, _)| flow),
+            _ => None,
+        }
+    }
+}
+
+/// Keeps a send buffer for the next who needs one, or gives it back.
+pub(super) fn recycle<P: ?Sized>(
+    spare: &mut Vec<drivers::hal::Window>,
+    most: usize,
+    buffer: drivers::hal::Window,
+    ctx: &mut Context<'_, P>,
+) {
+    if spare.len() < most {
+        spare.push(buffer);
+    } else {
+        ctx.arena.free(buffer);
+    }
+}
+
+const _: () = assert!(RECEIVES >= 3 * super::table::CDC_SLOTS);

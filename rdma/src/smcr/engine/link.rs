@@ -1,0 +1,170 @@
+//! Links: a queue pair with a peer, from Init to its failure (Linux 6.12, smc_ib.c for attributes).
+
+use super::config::Device;
+use super::handshake::Refusal;
+use super::table::{
+    CDC_SLOTS, GroupState, LINK_MEMORY, LLC_SLOTS, Link, LinkState, PeerEnd, RECEIVES, WorkId,
+};
+use super::{Context, Engine, Notice};
+use crate::smcr::wire::llc::{DeleteReason, LEN};
+use crate::smcr::wire::{AcceptConfirm, Reason};
+use crate::verbs::{
+    AddressVector, GidType, PathMtu, Provider, QpInit, QpType, ReadyToReceive, ReadyToSend,
+    RecvRequest, VerbsError,
+};
+use alloc::collections::VecDeque;
+use core::net::{IpAddr, Ipv4Addr};
+
+/// Work requests of a message: two WRITEs at most, and the SEND.
+const PER_MESSAGE: u32 = 3;
+/// Code of the pause that RNR NAKs ask for.
+const MIN_RNR_TIMER: u8 = 5;
+
+impl Engine {
+    /// Makes a link at a free place of a group: a queue pair that waits for its peer.
+    pub(super) fn make_link<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        device: Device,
+        mac: [u8; 6],
+        ctx: &mut Context<'_, P>,
+    ) -> Result<(), VerbsError> {
+        let group = &mut self.groups[group_key];
+        let memory = ctx.arena.alloc(LINK_MEMORY, 64).ok_or(VerbsError::NoRoom)?;
+        let init = QpInit {
+            kind: QpType::Rc,
+            pd: group.pd,
+            send_cq: self.cq,
+            recv_cq: self.cq,
+            max_send_wr: PER_MESSAGE * CDC_SLOTS as u32 + LLC_SLOTS as u32,
+            max_recv_wr: RECEIVES as u32,
+            max_send_sge: 2,
+            max_recv_sge: 2,
+            max_inline: LEN,
+        };
+        let made = ctx
+            .provider
+            .create_qp(&init, ctx.rng)
+            .and_then(|qp| ctx.provider.qp_number(qp).map(|qpn| (qp, qpn)));
+        let (qp, qpn) = made.inspect_err(|_| ctx.arena.free(memory))?;
+        let number = group.next_link;
+        group.next_link = group.next_link.wrapping_add(1).max(1);
+        let link = Link {
+            state: LinkState::Making,
+            number,
+            device,
+            mac,
+            qp,
+            qpn,
+            psn: ctx.rng.next_u32() & 0xff_ffff,
+            peer: PeerEnd { ip: Ipv4Addr::UNSPECIFIED, qpn: 0 },
+            path_mtu: device.path_mtu,
+            memory,
+            pending: VecDeque::with_capacity(CDC_SLOTS + LLC_SLOTS),
+            cdc_under_way: 0,
+            long_under_way: false,
+            waiting: VecDeque::new(),
+            heard: ctx.now,
+            test: None,
+        };
+        for n in 0..RECEIVES {
+            let id = WorkId::new(group_key, at, n).to_bits();
+            let into = link.receive(n);
+            // The queue is that deep.
+            let _ = ctx.provider.post_recv(qp, &RecvRequest { id, into: &into });
+        }
+        group.links[at] = Some(link);
+        Ok(())
+    }
+
+    /// The peer of a first link is known by its Accept or Confirm.
+    pub(super) fn ready_to_receive<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        peer: &AcceptConfirm,
+        ctx: &mut Context<'_, P>,
+    ) -> Result<(), Refusal> {
+        // Linux, too, goes by the GID of the Proposal.
+        let ip = self.groups[group_key].peer_ip;
+        let end = PeerEnd { ip, qpn: peer.qpn };
+        let connected = self.connect_link(group_key, at, end, peer.psn, peer.path_mtu, ctx);
+        connected.map_err(|()| Refusal::Decline(Reason::READY_LINK))
+    }
+
+    /// Init to ready-to-receive.
+    pub(super) fn connect_link<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        peer: PeerEnd,
+        psn: u32,
+        path_mtu: u8,
+        ctx: &mut Context<'_, P>,
+    ) -> Result<(), ()> {
+        let link = self.groups[group_key].links[at].as_mut().ok_or(())?;
+        let path_mtu = PathMtu::from_code(path_mtu).ok_or(())?.min(link.device.path_mtu);
+        let to = ReadyToReceive {
+            remote_qpn: peer.qpn,
+            rq_psn: psn,
+            path_mtu,
+            address: AddressVector {
+                local: IpAddr::V4(link.device.ip),
+                remote: IpAddr::V4(peer.ip),
+                gid_type: GidType::RoceV2,
+                remote_mac: link.mac,
+                source_port: 0xc000 | (link.qpn as u16 & 0x3fff),
+                traffic_class: 0,
+                hop_limit: 64,
+            },
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: MIN_RNR_TIMER,
+        };
+        ctx.provider.ready_to_receive(link.qp, &to).map_err(|_| ())?;
+        link.peer = peer;
+        link.path_mtu = path_mtu;
+        Ok(())
+    }
+
+    /// Ready-to-receive to ready-to-send.
+    pub(super) fn ready_to_send<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        ctx: &mut Context<'_, P>,
+    ) -> Result<(), Reason> {
+        let link = self.groups[group_key].links[at].as_mut().ok_or(Reason::READY_LINK)?;
+        let to = ReadyToSend {
+            sq_psn: link.psn,
+            max_rd_atomic: 1,
+            ack_timeout: self.config.ack_timeout,
+            retry_count: self.config.retry_count,
+            rnr_retry: 7,
+        };
+        ctx.provider.ready_to_send(link.qp, &to).map_err(|_| Reason::READY_LINK)?;
+        link.heard = ctx.now;
+        Ok(())
+    }
+
+    /// A link is lost: its queue pair failed, or the peer is silent.
+    pub(super) fn link_failed<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let Some(group) = self.groups.get_mut(group_key) else { return };
+        let Some(link) = group.links.get_mut(at).and_then(Option::take) else { return };
+        // It exists until here; what it had under way is not heard of again.
+        let _ = ctx.provider.destroy_qp(link.qp);
+        ctx.arena.free(link.memory);
+        self.counters.links_failed += 1;
+        if matches!(group.state, GroupState::Ending(_)) {
+            return;
+        }
+        let peer = group.peer_ip;
+        self.notice(Notice::LinkDown { peer, link: link.number });
+        self.end_group(group_key, DeleteReason::LOST_PATH, false, ctx);
+    }
+}

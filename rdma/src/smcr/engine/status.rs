@@ -1,0 +1,139 @@
+//! What the engine shows of itself: the columns of `smcss` and `smcr`.
+
+use super::table::LinkState;
+use super::{Engine, Role, SocketId, State};
+use crate::smcr::wire::{Eid, PeerId};
+use core::net::{IpAddr, Ipv4Addr};
+
+/// A socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketStatus {
+    /// Its name.
+    pub id: SocketId,
+    /// Our side.
+    pub role: Role,
+    /// State.
+    pub state: State,
+    /// Our address.
+    pub local: IpAddr,
+    /// The peer's address.
+    pub remote: IpAddr,
+    /// Whether it may send and receive.
+    pub established: bool,
+    /// Number of its link group.
+    pub group: Option<u32>,
+    /// Bytes of its receive buffer, and of the peer's.
+    pub buffers: (u32, u32),
+    /// Bytes received and sent.
+    pub bytes: (u64, u64),
+    /// Bytes received that were not read, and taken that were not sent.
+    pub queued: (u64, u64),
+}
+
+/// A link group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupStatus {
+    /// Its number.
+    pub id: u32,
+    /// Our side.
+    pub role: Role,
+    /// The peer.
+    pub peer: Ipv4Addr,
+    /// What it calls itself.
+    pub peer_id: PeerId,
+    /// The enterprise that both belong to.
+    pub eid: Eid,
+    /// Release of version 2.
+    pub release: u8,
+    /// Connections.
+    pub connections: u32,
+    /// Most connections.
+    pub max_conns: u8,
+    /// Most links.
+    pub max_links: u8,
+    /// Links.
+    pub links: usize,
+    /// Connections may be added.
+    pub active: bool,
+}
+
+/// A link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkStatus {
+    /// Number of its group.
+    pub group: u32,
+    /// Its number.
+    pub number: u8,
+    /// Our address and the peer's.
+    pub ends: (Ipv4Addr, Ipv4Addr),
+    /// Our queue pair and the peer's.
+    pub qpns: (u32, u32),
+    /// Path MTU in bytes.
+    pub path_mtu: usize,
+    /// Whether it carries connections.
+    pub active: bool,
+}
+
+impl Engine {
+    /// What we call ourselves.
+    pub fn peer_id(&self) -> PeerId {
+        self.peer_id
+    }
+
+    /// The sockets.
+    pub fn sockets(&self) -> impl Iterator<Item = SocketStatus> {
+        self.sockets.iter().map(|(_, s)| SocketStatus {
+            id: s.id,
+            role: s.role,
+            state: s.state,
+            local: s.local,
+            remote: s.remote,
+            established: s.established,
+            group: s.group.and_then(|group| self.groups.get(group)).map(|group| group.id),
+            buffers: (s.rmb_size, s.peer.size),
+            bytes: (s.produced, s.sent),
+            queued: (s.produced - s.consumed, s.accepted - s.sent),
+        })
+    }
+
+    /// The link groups.
+    pub fn groups(&self) -> impl Iterator<Item = GroupStatus> {
+        self.groups.iter().map(|(_, g)| GroupStatus {
+            id: g.id,
+            role: g.role,
+            peer: g.peer_ip,
+            peer_id: g.peer_name,
+            eid: g.eid,
+            release: g.release,
+            connections: g.sockets,
+            max_conns: g.max_conns,
+            max_links: g.max_links,
+            links: g.links.iter().flatten().count(),
+            active: g.state == super::table::GroupState::Active,
+        })
+    }
+
+    /// The links.
+    pub fn links(&self) -> impl Iterator<Item = LinkStatus> {
+        self.groups.iter().flat_map(|(_, group)| {
+            group.links.iter().flatten().map(|link| LinkStatus {
+                group: group.id,
+                number: link.number,
+                ends: (link.device.ip, link.peer.ip),
+                qpns: (link.qpn, link.peer.qpn),
+                path_mtu: link.path_mtu.bytes(),
+                active: link.state == LinkState::Active,
+            })
+        })
+    }
+
+    /// The ports that links may use.
+    pub fn devices(&self) -> &[super::Device] {
+        &self.devices
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &super::Counters {
+        &self.counters
+    }
+}

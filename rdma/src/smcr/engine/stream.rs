@@ -1,0 +1,302 @@
+//! The stream of a socket: what users read and write, and the WRITEs and CDC messages that carry
+//! it (Linux 6.12, smc_tx.c, smc_rx.c).
+
+use super::table::{CDC_SLOTS, LinkState, Pending, Socket, WorkId};
+use super::{Context, Engine, SocketId, State};
+use crate::smcr::wire::cdc::{Cdc, Cursor, End, Producer};
+use crate::verbs::{Payload, Provider, RemoteAddress, SendOperation, SendRequest, SendWith};
+use drivers::hal::Window;
+
+/// Consumed bytes that are not worth a message of their own, however small the buffer.
+const LEAST_UPDATE: u64 = 2304;
+/// Data behind which a CDC message goes at the latest, so that the peer can begin to read.
+const MAX_WRITE: u64 = 32 << 10;
+
+/// Why nothing can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// The socket is not established, or its user has ended this side.
+    Closed,
+    /// The connection is lost, or the peer does not read any more.
+    Aborted,
+    /// There is no memory for a send buffer.
+    NoMemory,
+}
+
+/// Why nothing can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecvError {
+    /// The peer has said everything, and all of it was read.
+    Finished,
+    /// The connection is lost.
+    Aborted,
+}
+
+impl Engine {
+    /// Takes as much of `bytes` as there is room for; how much that was. If not all, a `WRITABLE`
+    /// follows. It is sent by the next [`Engine::flush`].
+    pub fn send<P: Provider + ?Sized>(
+        &mut self,
+        id: SocketId,
+        bytes: &[u8],
+        ctx: &mut Context<'_, P>,
+    ) -> Result<usize, SendError> {
+        self.take(id, bytes, false, ctx)
+    }
+
+    /// As [`Engine::send`]; if all is taken, its last byte is urgent.
+    pub fn send_urgent<P: Provider + ?Sized>(
+        &mut self,
+        id: SocketId,
+        bytes: &[u8],
+        ctx: &mut Context<'_, P>,
+    ) -> Result<usize, SendError> {
+        self.take(id, bytes, true, ctx)
+    }
+
+    fn take<P: Provider + ?Sized>(
+        &mut self,
+        id: SocketId,
+        bytes: &[u8],
+        urgent: bool,
+        ctx: &mut Context<'_, P>,
+    ) -> Result<usize, SendError> {
+        let Engine { spare, config, sockets, counters, .. } = self;
+        let socket = sockets.get_mut(id.key()).filter(|socket| socket.id == id);
+        let socket = socket.ok_or(SendError::Closed)?;
+        if socket.rx_end.is_closed() || socket.state == State::Closed {
+            return Err(SendError::Aborted);
+        }
+        let ended = socket.wants_shutdown || socket.wants_close;
+        if !socket.established || ended || !socket.tx_end.is_empty() {
+            return Err(SendError::Closed);
+        }
+        let buffer = match socket.buffer {
+            Some(buffer) => buffer,
+            None => {
+                let size = config.send_buffer as usize;
+                let fresh = spare.pop().or_else(|| ctx.arena.alloc(size, 64));
+                *socket.buffer.insert(fresh.ok_or(SendError::NoMemory)?)
+            }
+        };
+        let size = buffer.len() as u64;
+        // Up to the oldest byte that may have to be sent again.
+        let room = size - (socket.accepted - socket.completed);
+        let count = (room.min(bytes.len() as u64)) as usize;
+        let at = (socket.accepted % size) as usize;
+        let first = count.min(buffer.len() - at);
+        let written =
+            buffer.write(at, &bytes[..first]).and_then(|()| buffer.write(0, &bytes[first..count]));
+        debug_assert!(written.is_ok(), "both parts lie inside");
+        socket.accepted += count as u64;
+        socket.wants_room |= count < bytes.len();
+        counters.bytes_sent += count as u64;
+        if urgent && count == bytes.len() {
+            socket.tx_urgent = Some(socket.accepted);
+        }
+        if count > 0 {
+            self.touch(id.key());
+        }
+        Ok(count)
+    }
+
+    /// Reads what has arrived into `into`; 0 if there is nothing at present.
+    pub fn recv(&mut self, id: SocketId, into: &mut [u8]) -> Result<usize, RecvError> {
+        let socket = self.socket_mut(id).ok_or(RecvError::Aborted)?;
+        if socket.rx_end.contains(End::ABORT) {
+            return Err(RecvError::Aborted);
+        }
+        let there = socket.produced - socket.consumed;
+        let Some(rmb) = socket.rmb.as_ref().map(|rmb| rmb.memory).filter(|_| there > 0) else {
+            return match socket.state {
+                _ if !socket.rx_end.is_empty() => Err(RecvError::Finished),
+                State::Closed => Err(RecvError::Aborted),
+                _ => Ok(0),
+            };
+        };
+        if !socket.established {
+            return Ok(0);
+        }
+        let count = there.min(into.len() as u64) as usize;
+        let at = (socket.consumed % u64::from(socket.rmb_size)) as usize;
+        let first = count.min(rmb.len() - at);
+        let read =
+            rmb.read(at, &mut into[..first]).and_then(|()| rmb.read(0, &mut into[first..count]));
+        debug_assert!(read.is_ok(), "both parts lie inside");
+        self.consume(id.key(), count as u64);
+        Ok(count)
+    }
+
+    /// Bytes before the end of the peer's urgent byte, which is the last of them; None if there is
+    /// none to be read.
+    pub fn urgent_mark(&self, id: SocketId) -> Option<u64> {
+        let socket = self.socket(id)?;
+        socket.rx_urgent.map(|at| at - socket.consumed)
+    }
+
+    /// Bytes that can be read.
+    pub fn readable(&self, id: SocketId) -> u64 {
+        self.socket(id).map_or(0, |socket| socket.produced - socket.consumed)
+    }
+
+    /// Bytes that can be written.
+    pub fn writable(&self, id: SocketId) -> u64 {
+        let size = u64::from(self.config.send_buffer);
+        self.socket(id).map_or(0, |socket| size - (socket.accepted - socket.completed))
+    }
+
+    /// Counts bytes as read, and has the peer told if that is worth a message.
+    fn consume(&mut self, key: usize, count: u64) {
+        let socket = &mut self.sockets[key];
+        socket.consumed += count;
+        let mut wanted = false;
+        if socket.rx_urgent.is_some_and(|at| at <= socket.consumed) {
+            socket.rx_urgent = None;
+            wanted = true;
+        }
+        if count == 0 || socket.rx_end.is_closed() {
+            return;
+        }
+        let size = u64::from(socket.rmb_size);
+        let unconfirmed = socket.consumed - socket.confirmed;
+        if unconfirmed > (size / 10).max(LEAST_UPDATE) {
+            let senders = size - (socket.produced - socket.confirmed);
+            let blocked = socket.rx_producer.contains(Producer::WRITE_BLOCKED);
+            wanted |= senders <= size / 2 || blocked;
+        }
+        if wanted {
+            socket.speak = true;
+            self.touch(key);
+        }
+    }
+
+    /// Sends what a socket has to send: data, cursors, its end.
+    pub(super) fn push<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+        loop {
+            let socket = &mut self.sockets[key];
+            let Some(group_key) = socket.group.filter(|_| socket.established) else { return };
+            let Some(group) = self.groups.get_mut(group_key) else { return };
+            let at = socket.link;
+            let Some(link) = group.links[at].as_mut() else { return };
+            if link.state != LinkState::Active {
+                return;
+            }
+            let unsent = socket.accepted - socket.sent;
+            let window = socket.window();
+            let mut length = unsent.min(window).min(MAX_WRITE);
+            if let Some(urgent) = socket.tx_urgent {
+                // The cursor has to stop behind the urgent byte once.
+                length = length.min(urgent - socket.sent);
+            }
+            if length == unsent && (socket.wants_close || socket.wants_shutdown) {
+                self.settle(key);
+            }
+            let socket = &mut self.sockets[key];
+            if length == 0 && !socket.speak {
+                break;
+            }
+            let group = &mut self.groups[group_key];
+            let Some(link) = group.links[at].as_mut() else { return };
+            if link.cdc_under_way >= CDC_SLOTS {
+                if !socket.waiting {
+                    socket.waiting = true;
+                    link.waiting.push_back(key);
+                }
+                return;
+            }
+            let id = WorkId::new(group_key, at, 0).to_bits();
+            if write(socket, link.qp, id, length, ctx).is_err() {
+                // The queue pair has failed; its completions say so.
+                return;
+            }
+            let cdc = compose(socket, length, unsent >= window && unsent > 0);
+            let request = SendRequest {
+                id,
+                operation: SendOperation::Send {
+                    payload: Payload::Inline(&cdc.emit()),
+                    with: SendWith::Nothing,
+                },
+                signaled: true,
+                solicited: true,
+                datagram: None,
+                carries: None,
+            };
+            if ctx.provider.post_send(link.qp, &request).is_err() {
+                return;
+            }
+            let sent = socket.sent;
+            link.pending.push_back(Pending::Cdc { socket: socket.id, sent, seqno: cdc.seqno });
+            link.cdc_under_way += 1;
+            socket.in_flight += 1;
+            self.counters.cdc_sent += 1;
+            self.counters.updates_sent += u64::from(length == 0);
+        }
+        self.reap(key, ctx);
+    }
+}
+
+/// Posts the WRITEs for the next `length` bytes: one, or two where the peer's buffer wraps.
+fn write<P: Provider + ?Sized>(
+    socket: &Socket,
+    qp: crate::verbs::QpId,
+    id: u64,
+    length: u64,
+    ctx: &mut Context<'_, P>,
+) -> Result<(), ()> {
+    let Some(buffer) = socket.buffer.filter(|_| length > 0) else { return Ok(()) };
+    let size = u64::from(socket.peer.size);
+    let (mut position, end) = (socket.sent, socket.sent + length);
+    while position < end {
+        let there = position % size;
+        let count = (end - position).min(size - there);
+        let parts = ring(&buffer, position, count);
+        let parts = if parts[1].is_empty() { &parts[..1] } else { &parts[..] };
+        let to = RemoteAddress { address: socket.peer.address + there, rkey: socket.peer.rkey };
+        let operation =
+            SendOperation::Write { payload: Payload::Windows(parts), to, immediate: None };
+        let request = SendRequest {
+            id,
+            operation,
+            signaled: false,
+            solicited: false,
+            datagram: None,
+            carries: None,
+        };
+        ctx.provider.post_send(qp, &request).map_err(|_| ())?;
+        position += count;
+    }
+    Ok(())
+}
+
+/// The bytes from `position` of a ring, in two parts at most.
+fn ring(buffer: &Window, position: u64, count: u64) -> [Window; 2] {
+    let at = (position % buffer.len() as u64) as usize;
+    let first = (count as usize).min(buffer.len() - at);
+    let part = |from, len| buffer.slice(from, len).unwrap_or(Window::empty());
+    [part(at, first), part(0, count as usize - first)]
+}
+
+/// The CDC message behind `length` bytes, which count as sent from here on.
+fn compose(socket: &mut Socket, length: u64, blocked: bool) -> Cdc {
+    socket.sent += length;
+    socket.confirmed = socket.consumed;
+    socket.tx_seqno = socket.tx_seqno.wrapping_add(1);
+    socket.speak = false;
+    let mut producer = Producer::empty();
+    producer.set(Producer::WRITE_BLOCKED, blocked);
+    if let Some(urgent) = socket.tx_urgent {
+        producer |= Producer::URGENT_PENDING;
+        if socket.sent == urgent {
+            producer |= Producer::URGENT_PRESENT;
+            socket.tx_urgent = None;
+        }
+    }
+    Cdc {
+        seqno: socket.tx_seqno,
+        token: socket.peer.token,
+        produced: Cursor::at(socket.sent, socket.peer.size),
+        consumed: Cursor::at(socket.consumed, socket.rmb_size),
+        producer,
+        end: socket.tx_end,
+    }
+}

@@ -1,0 +1,448 @@
+//! Sockets, link groups and links.
+
+use super::State;
+use super::config::Device;
+use crate::smcr::wire::cdc::{End, Producer};
+use crate::smcr::wire::llc::{Order, Token};
+use crate::smcr::wire::{Eid, PeerId, Reason};
+use crate::verbs::{PathMtu, PdId, QpId, Region};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr};
+use drivers::hal::{Instant, Window};
+
+/// Links of a group: two, and a third while one replaces another.
+pub(super) const LINKS: usize = 3;
+/// CDC messages that a link may have under way: a third of the receives that Linux posts.
+pub(super) const CDC_SLOTS: usize = 16;
+/// LLC messages likewise.
+pub(super) const LLC_SLOTS: usize = 16;
+/// Receives that a link has posted.
+pub(super) const RECEIVES: usize = 64;
+/// Bytes between receives, of which a message fills 44.
+pub(super) const RECEIVE_STRIDE: usize = 64;
+/// Peers' buffers that a group remembers; Linux has as many.
+pub(super) const TOKENS: usize = 255;
+
+/// Name of a socket: its token in CDC messages of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SocketId(pub(super) u32);
+
+impl SocketId {
+    pub(super) fn new(key: usize, generation: u16) -> Self {
+        SocketId(u32::from(generation) << 16 | (key as u32 + 1))
+    }
+
+    pub(super) fn key(self) -> usize {
+        (self.0 & 0xffff).wrapping_sub(1) as usize
+    }
+}
+
+/// Who listened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// We proposed.
+    Client,
+    /// The peer proposed.
+    Server,
+}
+
+bitflags::bitflags! {
+    /// What has happened to a socket.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Ready: u8 {
+        /// It may send and receive.
+        const ESTABLISHED = 1;
+        /// There is something to read, or the end.
+        const READABLE = 2;
+        /// There is room to write again.
+        const WRITABLE = 4;
+        /// TCP carries the bytes from here on, see [`super::Engine::fallback`]: what CLC still has to
+        /// say goes first, then the socket is closed.
+        const FALLBACK = 8;
+        /// The handshake broke off: the TCP connection is useless.
+        const FAILED = 16;
+        /// The connection is lost: aborted by the peer, or with its last link.
+        const ABORTED = 32;
+        /// Both sides have closed.
+        const CLOSED = 64;
+    }
+}
+
+/// Where a handshake stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Server: waits for a Proposal, or holds one.
+    Proposal,
+    /// Server: waits for a Confirm.
+    Confirm,
+    /// Client: waits for an Accept, or holds one.
+    Accept,
+    /// Waits for CONFIRM_LINK.
+    Link,
+    /// Waits for the answer to CONFIRM_RKEY; then comes the Accept or Confirm, which is ready.
+    Key,
+    /// Nothing is left to wait for.
+    Done,
+    /// Back to TCP.
+    Fallback(Reason),
+    /// Broken off.
+    Failed,
+}
+
+/// A handshake: the CLC side of a socket.
+#[derive(Debug)]
+pub(super) struct Handshake {
+    pub phase: Phase,
+    /// A message that is not complete, or held.
+    pub input: Vec<u8>,
+    /// What TCP has not taken yet.
+    pub output: Vec<u8>,
+    /// When patience ends.
+    pub deadline: Instant,
+    /// When a held message is looked at again.
+    pub retry: Option<Instant>,
+    /// We make the link group.
+    pub first_contact: bool,
+    /// What the answer to CONFIRM_RKEY lets out.
+    pub held_back: Vec<u8>,
+}
+
+/// Where a peer's buffer is, and how large.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct PeerBuffer {
+    /// 0 while it is not known.
+    pub size: u32,
+    pub rkey: u32,
+    /// Of the connection's element.
+    pub address: u64,
+    /// Where the element lies in the buffer.
+    pub offset: u64,
+    /// The peer's name of the connection.
+    pub token: u32,
+}
+
+/// A socket. Positions are counts of bytes of the stream, from its beginning.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub id: SocketId,
+    pub role: Role,
+    pub local: IpAddr,
+    pub remote: IpAddr,
+    pub handshake: Option<Box<Handshake>>,
+    pub group: Option<usize>,
+    /// The link that it uses.
+    pub link: usize,
+    pub state: State,
+    pub established: bool,
+    /// Our user has closed: it hears nothing more.
+    pub released: bool,
+
+    pub rmb: Option<Region>,
+    pub rmb_size: u32,
+    /// Written by the peer, read by our user, and told so to the peer.
+    pub produced: u64,
+    pub consumed: u64,
+    pub confirmed: u64,
+    pub rx_seqno: u16,
+    pub rx_producer: Producer,
+    pub rx_end: End,
+    /// Position behind the peer's urgent byte that was not read yet.
+    pub rx_urgent: Option<u64>,
+
+    pub buffer: Option<Window>,
+    pub peer: PeerBuffer,
+    /// Taken from our user, sent, known to have arrived, and consumed by the peer's user.
+    pub accepted: u64,
+    pub sent: u64,
+    pub completed: u64,
+    pub peer_consumed: u64,
+    pub tx_seqno: u16,
+    /// The last message that is known to have arrived.
+    pub completed_seqno: u16,
+    pub tx_end: End,
+    /// Position behind our urgent byte that is not sent yet.
+    pub tx_urgent: Option<u64>,
+    /// CDC messages under way.
+    pub in_flight: u16,
+
+    /// A CDC message is to be sent even without data.
+    pub speak: bool,
+    /// It stands in the list of those that may have something to send.
+    pub dirty: bool,
+    /// It waits for room on its link.
+    pub waiting: bool,
+    /// Our user was told that there is no room.
+    pub wants_room: bool,
+    pub wants_shutdown: bool,
+    pub wants_close: bool,
+    /// It ends by an abort.
+    pub aborts: bool,
+    /// Our user was told that both sides have closed.
+    pub told_closed: bool,
+    /// When the sending of the rest ends in an abort.
+    pub linger: Option<Instant>,
+    pub ready: Ready,
+    /// It stands in the list of those whose user has something to hear.
+    pub announced: bool,
+}
+
+impl Socket {
+    pub fn new(id: SocketId, role: Role, local: IpAddr, remote: IpAddr, hs: Handshake) -> Self {
+        Socket {
+            id,
+            role,
+            local,
+            remote,
+            handshake: Some(Box::new(hs)),
+            group: None,
+            link: 0,
+            state: State::Init,
+            established: false,
+            released: false,
+            rmb: None,
+            rmb_size: 0,
+            produced: 0,
+            consumed: 0,
+            confirmed: 0,
+            rx_seqno: 0,
+            rx_producer: Producer::empty(),
+            rx_end: End::empty(),
+            rx_urgent: None,
+            buffer: None,
+            peer: PeerBuffer::default(),
+            accepted: 0,
+            sent: 0,
+            completed: 0,
+            peer_consumed: 0,
+            tx_seqno: 0,
+            completed_seqno: 0,
+            tx_end: End::empty(),
+            tx_urgent: None,
+            in_flight: 0,
+            speak: false,
+            dirty: false,
+            waiting: false,
+            wants_room: false,
+            wants_shutdown: false,
+            wants_close: false,
+            aborts: false,
+            told_closed: false,
+            linger: None,
+            ready: Ready::empty(),
+            announced: false,
+        }
+    }
+
+    pub fn phase(&self) -> Option<Phase> {
+        self.handshake.as_ref().map(|hs| hs.phase)
+    }
+
+    /// Bytes that may be written to the peer's buffer now.
+    pub fn window(&self) -> u64 {
+        (u64::from(self.peer.size) + self.peer_consumed).saturating_sub(self.sent)
+    }
+}
+
+/// Where a link group stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GroupState {
+    /// At its first contact, by this socket.
+    Making(usize),
+    /// It takes connections.
+    Active,
+    /// Its end was said; its queue pairs stay until then, to acknowledge that.
+    Ending(Instant),
+}
+
+/// An LLC exchange that we began and whose answer we wait for.
+#[derive(Clone, Debug)]
+pub(super) enum Flow {
+    /// CONFIRM_LINK, as server.
+    ConfirmLink { link: usize },
+    /// DELETE_RKEY.
+    DeleteKey,
+    /// CONFIRM_RKEY for a socket's buffer.
+    ConfirmKey { socket: SocketId },
+}
+
+/// A link group: the links with a peer, and what is known of the peer's buffers.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub id: u32,
+    pub role: Role,
+    pub state: GroupState,
+    /// What the peer's Proposals call it (Linux: nothing), by which a server knows it again.
+    pub peer_id: PeerId,
+    /// What its Accept or Confirm called it.
+    pub peer_name: PeerId,
+    /// The peer's GID at first contact.
+    pub peer_ip: Ipv4Addr,
+    pub eid: Eid,
+    pub release: u8,
+    pub direct: bool,
+    pub max_conns: u8,
+    pub max_links: u8,
+    pub order: Order,
+    pub pd: PdId,
+    pub links: [Option<Link>; LINKS],
+    pub next_link: u8,
+    /// Sockets that use it.
+    pub sockets: u32,
+    /// Since when there are none.
+    pub idle: Option<Instant>,
+    /// The peer's buffers: where each is, on each link.
+    pub tokens: Vec<[Option<Token>; LINKS]>,
+    pub flow: Option<(Flow, Instant)>,
+    /// Keys whose end the peer is to be told.
+    pub dead_keys: Vec<u32>,
+    /// Sockets whose key the peer is to be told.
+    pub new_keys: VecDeque<SocketId>,
+}
+
+/// Where a link stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LinkState {
+    /// Its queue pair is not confirmed yet.
+    Making,
+    /// It carries connections.
+    Active,
+}
+
+/// What a SEND under way was.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pending {
+    Cdc {
+        socket: SocketId,
+        sent: u64,
+        seqno: u16,
+    },
+    Llc,
+    /// One that lies in the buffer for long messages.
+    LongLlc,
+}
+
+/// The peer's end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PeerEnd {
+    pub ip: Ipv4Addr,
+    pub qpn: u32,
+}
+
+/// A link: a queue pair, and what is under way on it.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub state: LinkState,
+    /// Its number in LLC messages.
+    pub number: u8,
+    pub device: Device,
+    /// MAC address of the next hop to the peer.
+    pub mac: [u8; 6],
+    pub qp: QpId,
+    pub qpn: u32,
+    pub psn: u32,
+    pub peer: PeerEnd,
+    pub path_mtu: PathMtu,
+    /// Receives, a tail for long messages that they share, and one long message to be sent.
+    pub memory: Window,
+    pub pending: VecDeque<Pending>,
+    pub cdc_under_way: usize,
+    pub long_under_way: bool,
+    /// Sockets that wait for room.
+    pub waiting: VecDeque<usize>,
+    pub heard: Instant,
+    /// A test is under way; when patience with it ends.
+    pub test: Option<Instant>,
+}
+
+/// Bytes of a long message behind the first 44.
+pub(super) const TAIL: usize = crate::smcr::wire::llc::MAX_LEN - crate::smcr::wire::llc::LEN;
+/// Where the tail and the long message to be sent lie in a link's memory.
+const TAIL_AT: usize = RECEIVES * RECEIVE_STRIDE;
+const LONG_AT: usize = TAIL_AT + crate::smcr::wire::llc::MAX_LEN;
+/// Bytes of a link's memory.
+pub(super) const LINK_MEMORY: usize = LONG_AT + crate::smcr::wire::llc::MAX_LEN;
+
+impl Link {
+    /// Where receive `n` puts a message.
+    pub fn receive(&self, n: usize) -> [Window; 2] {
+        let head = self.memory.slice(n * RECEIVE_STRIDE, crate::smcr::wire::llc::LEN);
+        [head.unwrap_or(Window::empty()), self.tail()]
+    }
+
+    pub fn tail(&self) -> Window {
+        self.memory.slice(TAIL_AT, TAIL).unwrap_or(Window::empty())
+    }
+
+    /// Where a long message of `len` bytes is sent from.
+    pub fn long(&self, len: usize) -> Option<Window> {
+        self.memory.slice(LONG_AT, len)
+    }
+}
+
+impl Group {
+    /// The first link that carries connections.
+    pub fn active_link(&self) -> Option<usize> {
+        let active =
+            |link: &Option<Link>| link.as_ref().is_some_and(|link| link.state == LinkState::Active);
+        self.links.iter().position(active)
+    }
+
+    /// Remembers where a buffer of the peer is, on a link; the oldest gives way.
+    pub fn remember(&mut self, link: usize, token: Token) {
+        if self.tokens.iter().any(|on| on.get(link) == Some(&Some(token))) {
+            return;
+        }
+        if self.tokens.len() >= TOKENS {
+            self.tokens.remove(0);
+        }
+        let mut on = [None; LINKS];
+        on[link] = Some(token);
+        self.tokens.push(on);
+    }
+
+    /// Forgets a buffer by its key on a link; whether it was known.
+    pub fn forget(&mut self, link: usize, rkey: u32) -> bool {
+        let found = self.tokens.iter().position(|on| on[link].is_some_and(|t| t.rkey == rkey));
+        found.map(|at| self.tokens.swap_remove(at)).is_some()
+    }
+}
+
+/// The id of a work request: whose it is, and which receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WorkId(u64);
+
+impl WorkId {
+    pub fn new(group: usize, link: usize, receive: usize) -> Self {
+        WorkId((group as u64) << 32 | (link as u64) << 16 | receive as u64)
+    }
+    pub fn from_bits(bits: u64) -> Self {
+        WorkId(bits)
+    }
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+    pub fn group(self) -> usize {
+        (self.0 >> 32) as usize
+    }
+    pub fn link(self) -> usize {
+        (self.0 >> 16) as usize & 0xffff
+    }
+    pub fn receive(self) -> usize {
+        self.0 as usize & 0xffff
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_keep_what_they_are_made_of() {
+        let id = WorkId::from_bits(WorkId::new(70_000, 2, 63).to_bits());
+        assert_eq!((id.group(), id.link(), id.receive()), (70_000, 2, 63));
+        assert_eq!(SocketId::new(0, 0).0, 1, "a token is not 0");
+        assert_eq!(SocketId::new(0xfffd, 0xffff).key(), 0xfffd);
+    }
+}

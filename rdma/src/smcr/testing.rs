@@ -1,0 +1,328 @@
+//! Two engines over two soft-RoCE providers with a wire between them, and TCP connections that
+//! lose nothing, in virtual time.
+
+use crate::roce::testing::frame;
+use crate::roce::{Limits, PortConfig, Roce, TxBuffer};
+use crate::rtrs::Context;
+use crate::services::Neighbours;
+use crate::smcr::engine::{Config, Device, Engine, Ready, Role, SocketId};
+use crate::smcr::wire::Eid;
+use crate::verbs::{PathMtu, Provider};
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
+use drivers::hal::{Arena, Instant};
+use fabric::{Network, Node, Rng};
+use net::Resolution;
+use std::collections::HashMap;
+use std::vec;
+use std::vec::Vec;
+
+/// Whoever is asked for is known once somebody has asked twice.
+#[derive(Debug, Default)]
+pub struct Way {
+    pub asked: u32,
+    pub none: bool,
+}
+
+impl Neighbours for Way {
+    fn address_towards(&self, _: IpAddr, preferred: IpAddr) -> Option<IpAddr> {
+        Some(preferred)
+    }
+    fn resolve(&mut self, remote: IpAddr, _: Instant) -> Resolution {
+        self.asked += 1;
+        let (n, port) =
+            (0..2).flat_map(|n| [(n, 0), (n, 1)]).find(|&(n, p)| ip(n, p) == remote).unwrap();
+        match self.asked {
+            _ if self.none => Resolution::NoRoute,
+            1 => Resolution::Pending,
+            _ => Resolution::Known(mac(n, port)),
+        }
+    }
+}
+
+/// A TCP connection: which sockets it has, and the bytes under way to each.
+#[derive(Debug, Default)]
+pub struct Tcp {
+    pub ends: [Option<SocketId>; 2],
+    pub bytes: [Vec<u8>; 2],
+}
+
+/// A host: the provider and the engine on it.
+#[derive(Debug)]
+pub struct Host {
+    pub roce: Roce,
+    pub arena: Arena,
+    pub engine: Engine,
+    pub way: Way,
+    rng: Rng,
+    now: Instant,
+    /// What was told of each socket.
+    pub told: HashMap<SocketId, Ready>,
+}
+
+impl Host {
+    /// Host `n`, with as many ports as `config` has links.
+    fn new(n: usize, seed: u64, config: Config, now: Instant) -> Self {
+        let mut rng = Rng::new(seed);
+        let limits = Limits { qps: 64, regions: 1024, ..Limits::default() };
+        let port = |at| PortConfig { mac: mac(n, at), addresses: vec![ip(n, at)], mtu: 1500 };
+        let mut roce = Roce::new(port(0), limits, &mut rng);
+        for at in 1..PORTS {
+            roce.add_port(port(at));
+        }
+        let mut arena = Arena::on_heap(24 << 20);
+        let ports = if config.max_links > 1 { PORTS } else { 1 };
+        let devices = (0..ports).map(|at| device(n, at)).collect();
+        let mut ctx = Context { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let engine = Engine::new(config, devices, &mut ctx).unwrap();
+        let way = Way::default();
+        Host { roce, arena, engine, way, rng, now, told: HashMap::new() }
+    }
+
+    fn ctx(&mut self) -> (&mut Engine, Context<'_, Roce>, &mut Way) {
+        let Host { roce, arena, engine, way, rng, now, .. } = self;
+        (engine, Context { provider: roce, arena, now: *now, rng }, way)
+    }
+}
+
+impl fabric::Node for Host {
+    fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
+        self.roce.handle_frame(port, frame, now);
+    }
+    fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {
+        let mut tx = TxBuffer::new();
+        self.roce.poll_transmit(port, now, &mut tx).then(|| frame(&tx))
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        [self.roce.poll_timeout(), self.engine.poll_timeout()].into_iter().flatten().min()
+    }
+    fn work(&mut self, now: Instant) {
+        self.now = now;
+        self.roce.handle_timeout(now);
+        let (engine, mut ctx, way) = self.ctx();
+        engine.handle_timeout(&mut ctx, way);
+        while engine.poll(&mut ctx) > 0 {}
+        while let Some((id, ready)) = self.engine.poll_event() {
+            *self.told.entry(id).or_default() |= ready;
+        }
+        let (engine, mut ctx, _) = self.ctx();
+        engine.flush(&mut ctx);
+    }
+}
+
+/// Ports of a host.
+pub const PORTS: usize = 2;
+
+pub fn mac(n: usize, port: usize) -> [u8; 6] {
+    [0x52, 0x54, 0, 0, port as u8, 1 + n as u8]
+}
+
+pub fn ip(n: usize, port: usize) -> IpAddr {
+    Ipv4Addr::new(10, 0, port as u8, 1 + n as u8).into()
+}
+
+fn device(n: usize, port: usize) -> Device {
+    let ip = Ipv4Addr::new(10, 0, port as u8, 1 + n as u8);
+    Device { ip, mac: mac(n, port), path_mtu: PathMtu::Mtu1024 }
+}
+
+/// The world. Host 0 is the server of all connections, unless they are opened the other way.
+#[derive(Debug)]
+pub struct World {
+    pub network: Network,
+    pub hosts: [Host; 2],
+    pub tcp: Vec<Tcp>,
+    boots: u64,
+}
+
+/// The settings that tests begin with.
+pub fn config() -> Config {
+    let eids = std::vec![Eid::new("LAB.SMC.EID").unwrap()];
+    Config { eids, rmb_size: 0, send_buffer: 16 << 10, ..Config::default() }
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        Self::with(seed, [config(), config()])
+    }
+
+    pub fn with(seed: u64, configs: [Config; 2]) -> Self {
+        let mut network = Network::new(seed);
+        for n in 0..2 {
+            network.add_node(&[mac(n, 0), mac(n, 1)]);
+        }
+        let now = network.now;
+        let [first, second] = configs;
+        let hosts = [Host::new(0, seed, first, now), Host::new(1, seed + 1000, second, now)];
+        World { network, hosts, tcp: Vec::new(), boots: 0 }
+    }
+
+    /// Host `n` loses everything that it knew, as after a power cut.
+    pub fn reboot(&mut self, n: usize) {
+        self.boots += 1;
+        let config = self.hosts[n].engine.config().clone();
+        self.hosts[n] = Host::new(n, 7777 + self.boots, config, self.network.now);
+        for tcp in &mut self.tcp {
+            tcp.ends[n] = None;
+        }
+    }
+
+    /// Something with engine `n`.
+    pub fn with_engine<R>(
+        &mut self,
+        n: usize,
+        f: impl FnOnce(&mut Engine, &mut Context<'_, Roce>, &mut Way) -> R,
+    ) -> R {
+        self.hosts[n].now = self.network.now;
+        let (engine, mut ctx, way) = self.hosts[n].ctx();
+        f(engine, &mut ctx, way)
+    }
+
+    /// Opens a TCP connection from `client` to the other node, and both sockets.
+    pub fn connect_from(&mut self, client: usize) -> usize {
+        let mut tcp = Tcp::default();
+        for n in 0..2 {
+            let role = if n == client { Role::Client } else { Role::Server };
+            let (local, remote) = (ip(n, 0), ip(1 - n, 0));
+            tcp.ends[n] =
+                self.with_engine(n, |engine, ctx, _| engine.open(role, local, remote, ctx));
+        }
+        self.tcp.push(tcp);
+        self.tcp.len() - 1
+    }
+
+    /// An established connection from host 1 to host 0; the sockets, by host.
+    pub fn established(&mut self) -> [SocketId; 2] {
+        let at = self.connect_from(1);
+        let ids = self.tcp[at].ends.map(Option::unwrap);
+        self.run(Duration::from_secs(10), |w| {
+            (0..2).all(|n| w.was_told(n, ids[n], Ready::ESTABLISHED))
+        });
+        for (n, &id) in ids.iter().enumerate() {
+            let engine = &mut self.hosts[n].engine;
+            let why = (n, engine.fallback(id), engine.poll_notice());
+            assert!(self.was_told(n, id, Ready::ESTABLISHED), "{why:?}");
+        }
+        ids
+    }
+
+    pub fn was_told(&self, n: usize, id: SocketId, what: Ready) -> bool {
+        self.hosts[n].told.get(&id).is_some_and(|told| told.contains(what))
+    }
+
+    /// Forgets what was told.
+    pub fn hear_nothing(&mut self) {
+        self.hosts.iter_mut().for_each(|host| host.told.clear());
+    }
+
+    /// Nothing arrives any more, or does again.
+    pub fn mute(&mut self, mute: bool) {
+        self.network.mute(0, mute);
+        self.network.mute(1, mute);
+    }
+
+    /// Both hosts do what there is to do, and TCP carries its bytes, without time passing.
+    pub fn round(&mut self) {
+        let now = self.network.now;
+        loop {
+            let moved = self.carry_tcp();
+            for host in &mut self.hosts {
+                host.work(now);
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    fn carry_tcp(&mut self) -> bool {
+        let mut moved = false;
+        for at in 0..self.tcp.len() {
+            for n in 0..2 {
+                let Some(id) = self.tcp[at].ends[n] else { continue };
+                let mut buffer = [0; 100];
+                loop {
+                    let count = self.hosts[n].engine.poll_clc_bytes(id, &mut buffer);
+                    if count == 0 {
+                        break;
+                    }
+                    self.tcp[at].bytes[1 - n].extend_from_slice(&buffer[..count]);
+                    moved = true;
+                }
+                let bytes = core::mem::take(&mut self.tcp[at].bytes[n]);
+                let taken = self.with_engine(n, |engine, ctx, way| {
+                    engine.handle_clc_bytes(id, &bytes, ctx, way)
+                });
+                self.tcp[at].bytes[n] = bytes[taken..].to_vec();
+                moved |= taken > 0;
+            }
+        }
+        moved
+    }
+
+    /// A round, then time passes to the next thing that happens, at most to `limit`.
+    pub fn step(&mut self, limit: Instant) {
+        self.round();
+        self.network.step_until(&mut self.hosts, Some(limit));
+    }
+
+    /// Runs until `done`, or until `limit` has passed; whether it was done.
+    pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&mut World) -> bool) -> bool {
+        let end = self.network.now + limit;
+        loop {
+            self.round();
+            if done(self) {
+                return true;
+            }
+            if self.network.now >= end {
+                return false;
+            }
+            self.step(end);
+        }
+    }
+
+    /// Lets time pass.
+    pub fn wait(&mut self, time: Duration) {
+        self.run(time, |_| false);
+    }
+
+    pub fn send(&mut self, n: usize, id: SocketId, bytes: &[u8]) -> usize {
+        self.with_engine(n, |engine, ctx, _| engine.send(id, bytes, ctx)).unwrap()
+    }
+
+    /// Reads what is there.
+    pub fn recv(&mut self, n: usize, id: SocketId) -> Vec<u8> {
+        let mut buffer = std::vec![0; 1 << 17];
+        let count = self.hosts[n].engine.recv(id, &mut buffer).unwrap_or(0);
+        buffer.truncate(count);
+        buffer
+    }
+
+    pub fn close(&mut self, n: usize, id: SocketId) {
+        self.with_engine(n, |engine, ctx, _| engine.close(id, ctx));
+    }
+
+    /// All of `bytes` from host `from` to the other, which reads in pieces of up to `piece`.
+    pub fn transfer(&mut self, from: usize, ids: [SocketId; 2], bytes: &[u8], piece: usize) {
+        let (mut sent, mut got) = (0, Vec::new());
+        let end = self.network.now + Duration::from_secs(60);
+        while got.len() < bytes.len() {
+            if sent < bytes.len() {
+                sent += self.send(from, ids[from], &bytes[sent..]);
+            }
+            let mut buffer = std::vec![0; piece];
+            let count = self.hosts[1 - from].engine.recv(ids[1 - from], &mut buffer).unwrap();
+            got.extend_from_slice(&buffer[..count]);
+            if count == 0 {
+                assert!(self.network.now < end, "{} of {} arrived", got.len(), bytes.len());
+                self.step(end);
+            }
+        }
+        assert!(got == bytes, "what was read is what was written");
+    }
+}
+
+/// `len` bytes that tell their place.
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|n| (n as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed).collect()
+}
