@@ -46,6 +46,9 @@ impl Plane {
         if fabric.roce.poll_timeout().is_some_and(|at| at <= now) {
             fabric.roce.handle_timeout(now);
         }
+        // The servers learn of the end of a queue pair from its connection, and wait for a link that is
+        // down; the operator is told of links by the control plane.
+        while fabric.roce.poll_event().is_some() {}
         let arena = &mut self.arena;
         let mut ctx = Context { provider: &mut fabric.roce, arena, now, rng: &mut *self.rng };
         while let Some(event) = ctx.provider.poll_connection_event() {

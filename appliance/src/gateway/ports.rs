@@ -86,12 +86,14 @@ impl PlanePort {
         PlanePort { port, local, link: true, link_due: Instant::ZERO, echoes: 0, echo, reply }
     }
 
-    /// Looks at the link once in a while.
-    fn poll_link(&mut self, now: Instant) {
-        if now >= self.link_due {
+    /// Looks at the link once in a while; whether it did.
+    fn poll_link(&mut self, now: Instant) -> bool {
+        let due = now >= self.link_due;
+        if due {
             self.link_due = now + LINK_INTERVAL;
             self.link = self.port.link_up();
         }
+        due
     }
 }
 
@@ -102,7 +104,11 @@ impl Plane {
         self.now = now;
         let mut received = 0;
         for (i, slot) in self.ports.iter_mut().enumerate() {
-            slot.poll_link(now);
+            if slot.poll_link(now)
+                && let Some(fabric) = &mut self.fabric
+            {
+                fabric.roce.set_link(i, slot.link);
+            }
             for _ in 0..BATCH {
                 let Some(frame) = slot.port.receive() else { break };
                 received += 1;

@@ -125,6 +125,17 @@ impl Roce {
         }
     }
 
+    /// Takes note of a port's link, which is taken to be up at first. If it changed, an event tells
+    /// the users; of several changes that nobody has heard of yet, the last.
+    pub fn set_link(&mut self, port: usize, up: bool) {
+        let Some(found) = self.ports.get_mut(port).filter(|found| found.link != up) else { return };
+        found.link = up;
+        let of_port = |event: &AsyncEvent| matches!(event, AsyncEvent::PortActive(p) | AsyncEvent::PortError(p) if *p == port);
+        self.events.retain(|event| !of_port(event));
+        let event = if up { AsyncEvent::PortActive(port) } else { AsyncEvent::PortError(port) };
+        self.events.push_back(event);
+    }
+
     /// The port that has an address.
     fn port_of(&self, address: IpAddr) -> Option<usize> {
         self.ports.iter().position(|port| port.config.addresses.contains(&address))

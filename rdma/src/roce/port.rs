@@ -16,6 +16,8 @@ const LAST_WORDS: usize = 16;
 #[derive(Debug)]
 pub struct Port {
     pub config: PortConfig,
+    /// Whether its link is up.
+    pub link: bool,
     /// Its addresses, as they stand in packets.
     pub gids: Vec<Gid>,
     /// Places of queue pairs that have an ACK or NAK to send.
@@ -31,7 +33,7 @@ impl Port {
     pub fn new(config: PortConfig, qps: usize) -> Self {
         let (replies, sends) = (VecDeque::with_capacity(qps), VecDeque::with_capacity(qps));
         let last_words = VecDeque::with_capacity(LAST_WORDS);
-        Port { gids: gids(&config.addresses), replies, last_words, sends, config }
+        Port { gids: gids(&config.addresses), link: true, replies, last_words, sends, config }
     }
 
     pub fn set_addresses(&mut self, addresses: Vec<IpAddr>) {

@@ -44,10 +44,11 @@ pub struct DeviceAttributes {
 /// Something that happened to a port or a queue pair, not to a work request (vol. 1, 11.6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsyncEvent {
-    /// The port came up.
-    PortActive,
-    /// The port went down.
-    PortError,
+    /// The port at that place came up.
+    PortActive(usize),
+    /// The port at that place went down. Its queue pairs go on and try until their timers run out:
+    /// a link may come back sooner.
+    PortError(usize),
     /// The queue pair went to the error state.
     QpError(QpId),
     /// The first packet arrived on a queue pair that was ready to receive, before the RTU.

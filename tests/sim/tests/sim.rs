@@ -3,5 +3,5 @@
 /// Nodes that connect, send, write, read and add, on a bad network, with outages and reboots.
 #[test]
 fn roce() {
-    fabric::explore("roce", 2000, sim::roce::run);
+    fabric::explore("roce", 1500, sim::roce::run);
 }

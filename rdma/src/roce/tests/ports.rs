@@ -3,9 +3,11 @@
 use crate::roce::testing::Pair;
 use crate::roce::{PortConfig, TxBuffer, Verdict};
 use crate::verbs::{
-    PathMtu, Payload, Provider, QpState, ReadyToReceive, SendOperation, SendRequest, SendWith,
-    VerbsError,
+    AsyncEvent, PathMtu, Payload, Provider, QpState, ReadyToReceive, RecvRequest, SendOperation,
+    SendRequest, SendWith, Status, VerbsError,
 };
+use core::time::Duration;
+use fabric::Place;
 use std::net::IpAddr;
 use std::vec::Vec;
 
@@ -66,4 +68,41 @@ fn a_queue_pair_uses_the_port_that_has_its_address() {
     assert_eq!(other.handle_frame(0, &frame, now), Verdict::Consumed);
     assert_eq!(other.counters().dropped.not_ours, 1);
     assert_eq!(other.counters().dropped.wrong_state, 1, "its queue pair is not connected");
+}
+
+/// A link that goes down and comes back within the timers is told of, and costs nothing else.
+#[test]
+fn a_link_that_flaps() {
+    let mut pair = Pair::new(8, 1500, false);
+    pair.connect(PathMtu::Mtu1024, Pair::LINUX);
+    let into = pair.nodes[1].arena.alloc(64, 64).unwrap();
+    let b = &mut pair.nodes[1];
+    b.roce.post_recv(b.qp, &RecvRequest { id: 9, into: &[into] }).unwrap();
+    let place = Place { node: 0, port: 0 };
+    pair.network.set_up(place, false);
+    let a = &mut pair.nodes[0];
+    a.roce.set_link(0, true);
+    assert_eq!(a.roce.poll_event(), None, "it was up");
+    a.roce.set_link(0, false);
+    assert_eq!(a.roce.poll_event(), Some(AsyncEvent::PortError(0)));
+    let payload = Payload::Inline(b"later");
+    let operation = SendOperation::Send { payload, with: SendWith::Nothing };
+    let send = SendRequest { id: 1, operation, signaled: true, solicited: false, datagram: None };
+    a.roce.post_send(a.qp, &send).unwrap();
+    assert!(!pair.run(Duration::from_secs(3), |pair| !pair.nodes[0].completions().is_empty()));
+    pair.network.set_up(place, true);
+    let a = &mut pair.nodes[0];
+    // Of what nobody has heard, the last counts.
+    a.roce.set_link(0, true);
+    a.roce.set_link(0, false);
+    a.roce.set_link(0, true);
+    a.roce.set_link(7, true);
+    assert_eq!(a.roce.poll_event(), Some(AsyncEvent::PortActive(0)));
+    assert_eq!(a.roce.poll_event(), None);
+    let mut ended = Vec::new();
+    pair.run(Duration::from_secs(1), |pair| {
+        ended.extend(pair.nodes[0].completions());
+        !ended.is_empty()
+    });
+    assert_eq!(ended.iter().map(|c| c.status).collect::<Vec<_>>(), [Status::Success]);
 }

@@ -4,7 +4,8 @@ use super::side::{self, Kind, Side, State};
 use super::target::Target;
 use super::world::{Action, PARAMETERS, World};
 use rdma::verbs::{
-    ConnectionEvent, ConnectionId, ConnectionManager, PrivateData, Provider, RejectReason,
+    AsyncEvent, ConnectionEvent, ConnectionId, ConnectionManager, PrivateData, Provider,
+    RejectReason,
 };
 use std::time::Duration;
 
@@ -17,7 +18,14 @@ impl World {
                     self.complete(host, &completion);
                 } else if let Some(event) = machine.roce.poll_connection_event() {
                     self.hear(host, event);
-                } else if machine.roce.poll_event().is_none() {
+                } else if let Some(event) = machine.roce.poll_event() {
+                    let link = match event {
+                        AsyncEvent::PortActive(_) => true,
+                        AsyncEvent::PortError(_) => false,
+                        _ => self.hosts[host].link,
+                    };
+                    assert_eq!(link, self.hosts[host].link, "{event:?} of host {host}");
+                } else {
                     break;
                 }
             }

@@ -50,6 +50,8 @@ pub struct Host {
     pub config: Config,
     /// How often it was started.
     pub boots: u32,
+    /// Whether its link is up.
+    pub link: bool,
     pub machine: Option<Machine>,
     memory: Window,
 }
@@ -57,7 +59,7 @@ pub struct Host {
 impl Host {
     /// A host that is down.
     pub fn new(config: Config, memory: Window) -> Self {
-        Host { config, boots: 0, machine: None, memory }
+        Host { config, boots: 0, link: true, machine: None, memory }
     }
 
     /// Starts it; nothing is remembered of an earlier life.
@@ -68,6 +70,7 @@ impl Host {
         for peer in peers {
             roce.learn_neighbour(peer.ip, peer.mac);
         }
+        roce.set_link(0, self.link);
         roce.listen(PORT).expect("nobody listens there");
         let mut arena = Arena::new(self.memory);
         let free = arena.available();

@@ -56,7 +56,7 @@ impl World {
                 Undo::Faults
             }
             4 => {
-                self.network.set_up(place(a), false);
+                self.set_link(a, false);
                 Undo::Down(a)
             }
             5 => {
@@ -101,11 +101,20 @@ impl World {
         match undo {
             Undo::Cut { from, to } => self.network.link_mut(place(from), place(to)).cut = false,
             Undo::Mute(node) => self.network.mute(node, false),
-            Undo::Down(node) => self.network.set_up(place(node), true),
+            Undo::Down(node) => self.set_link(node, true),
             Undo::Faults => self.network.set_faults(self.faults),
             Undo::Latency { from, to } => {
                 self.network.link_mut(place(from), place(to)).latency = self.latency;
             }
+        }
+    }
+
+    /// The link of a host comes up or goes down, and the host sees it.
+    pub fn set_link(&mut self, host: usize, up: bool) {
+        self.network.set_up(place(host), up);
+        self.hosts[host].link = up;
+        if let Some(machine) = &mut self.hosts[host].machine {
+            machine.roce.set_link(0, up);
         }
     }
 

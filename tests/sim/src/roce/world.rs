@@ -236,6 +236,9 @@ impl World {
     fn heal(&mut self) {
         self.tell("all is well again");
         self.network.heal();
+        for host in 0..self.hosts.len() {
+            self.set_link(host, true);
+        }
         let latency = self.latency;
         self.network.set_links(|link| link.latency = latency);
         for host in 0..self.hosts.len() {
