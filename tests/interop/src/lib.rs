@@ -56,27 +56,51 @@ pub struct Site {
     /// 10.0.0.2 (fd00::2)
     pub client: Guest,
     // Must outlive the machines.
-    _wire: Wire,
+    _wires: Vec<Wire>,
 }
 
 impl Site {
     /// Boots both, the appliance with `words` on its command line.
     pub fn boot(mtu: u16, words: &str) -> Result<Site> {
-        let wire = Wire::new()?;
-        let (first, second) = wire.datagrams();
-        let mut gateway = gateway_spec(mtu, words)?.nic(first).first_mac(1).start()?;
-        gateway.wait_ready()?;
-        let client = client(second, mtu)?;
-        Ok(Site { gateway, client, _wire: wire })
+        Site::with_networks(1, mtu, words)
     }
+
+    /// As `boot`, with interfaces of both on several networks: 10.0.N.0/24 and fd00:0:0:N::/64, N
+    /// counting from 0.
+    pub fn with_networks(networks: usize, mtu: u16, words: &str) -> Result<Site> {
+        let wires = (0..networks).map(|_| Wire::new()).collect::<Result<Vec<_>>>()?;
+        let (ours, theirs): (Vec<Nic>, Vec<Nic>) = wires.iter().map(Wire::datagrams).unzip();
+        let gateway = networked_gateway_spec(networks, mtu, words)?.first_mac(1);
+        let mut gateway = ours.into_iter().fold(gateway, Spec::nic).start()?;
+        gateway.wait_ready()?;
+        let addresses: Vec<String> = (0..networks).map(|n| address(n, 2)).collect();
+        let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        let client = system()?.spec("client", &addresses, mtu).first_mac(0x20);
+        let client = boot_client(theirs.into_iter().fold(client, Spec::nic))?;
+        Ok(Site { gateway, client, _wires: wires })
+    }
+}
+
+/// The addresses of a host on a network, with their prefixes.
+pub fn address(network: usize, host: u8) -> String {
+    format!("10.0.{network}.{host}/24,fd00:0:0:{network}::{host}/64")
 }
 
 /// The machine of the appliance, without its network interface.
 pub fn gateway_spec(mtu: u16, words: &str) -> Result<Spec> {
+    networked_gateway_spec(1, mtu, words)
+}
+
+/// The machine of the appliance, configured for as many network interfaces, without them.
+pub fn networked_gateway_spec(networks: usize, mtu: u16, words: &str) -> Result<Spec> {
     let image = std::env::var_os("ISTHMUS_IMAGE");
     let image = image.context("ISTHMUS_IMAGE is not set: run ./isthmus test")?;
-    let net = format!("isthmus.net.0.address=10.0.0.1/24,fd00::1/64 isthmus.net.0.mtu={mtu}");
-    Ok(Spec::kernel(image).memory(512).append(&net).append(words))
+    let spec = Spec::kernel(image).memory(512);
+    let spec = (0..networks).fold(spec, |spec, n| {
+        let address = address(n, 1);
+        spec.append(&format!("isthmus.net.{n}.address={address} isthmus.net.{n}.mtu={mtu}"))
+    });
+    Ok(spec.append(words))
 }
 
 /// Boots a guest with soft-RoCE, 10.0.0.2 (fd00::2), on `nic`, where 10.0.0.1 (fd00::1) answers.
@@ -86,8 +110,12 @@ pub fn client(nic: Nic, mtu: u16) -> Result<Guest> {
 
 /// As [`client`], on a machine with `more`.
 pub fn client_of(mtu: u16, more: impl FnOnce(Spec) -> Spec) -> Result<Guest> {
-    let spec = system()?.spec("client", &["10.0.0.2/24,fd00::2/64"], mtu).first_mac(2);
-    let mut guest = Guest::start("client", more(spec))?;
+    boot_client(more(system()?.spec("client", &[&address(0, 2)], mtu).first_mac(2)))
+}
+
+/// Boots a guest, and makes soft-RoCE devices of its interfaces.
+pub fn boot_client(spec: Spec) -> Result<Guest> {
+    let mut guest = Guest::start("client", spec)?;
     guest.wait_up()?;
     guest.soft_roce()?;
     Ok(guest)

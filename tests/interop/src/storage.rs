@@ -45,10 +45,36 @@ pub fn fio_verifies(guest: &mut Guest, mib: u32, depth: u32) -> Result<()> {
     );
     let (status, output) = guest.try_sh(&fio, Duration::from_secs(300))?;
     ensure!(status == 0, "fio ended with status {status}:\n{output}");
-    // Terse version 3: field 4 is the error.
-    let error = output.lines().find_map(|line| line.strip_prefix("3;")?.split(';').nth(3));
-    ensure!(error == Some("0"), "fio reports an error:\n{output}");
+    ensure!(fio_error(&output) == Some("0"), "fio reports an error:\n{output}");
     Ok(())
+}
+
+/// Has fio write with checksums at random places for a while, and read it back, at no great speed; it runs
+/// on when this returns.
+pub fn fio_begins(guest: &mut Guest, device: &str, seconds: u32) -> Result<()> {
+    guest.sh(&format!(
+        "rm -f /tmp/fio.*
+         (fio --name=verify --filename={device} --direct=1 --ioengine=libaio --thread --rw=randrw \
+         --bsrange=4096-16384 --size=24m --iodepth=8 --rate_iops=100,100 --time_based \
+         --runtime={seconds} --verify=crc32c --verify_backlog=32 --verify_fatal=1 \
+         --output-format=terse >/tmp/fio.out 2>&1; echo $? >/tmp/fio.status) </dev/null >/dev/null 2>&1 &"
+    ))?;
+    Ok(())
+}
+
+/// Waits until that fio is done: without an error.
+pub fn fio_ends(guest: &mut Guest, limit: Duration) -> Result<()> {
+    guest.wait_until("[ -e /tmp/fio.status ]", limit).context("fio does not end")?;
+    let output = guest.sh("cat /tmp/fio.status /tmp/fio.out")?;
+    let status = output.lines().next();
+    ensure!(status == Some("0"), "fio ended with status {status:?}:\n{output}");
+    ensure!(fio_error(&output) == Some("0"), "fio reports an error:\n{output}");
+    Ok(())
+}
+
+/// The error that fio reports. Terse version 3: field 4.
+fn fio_error(output: &str) -> Option<&str> {
+    output.lines().find_map(|line| line.strip_prefix("3;")?.split(';').nth(3))
 }
 
 /// Maps and unmaps, again and again.
