@@ -81,6 +81,7 @@ const SUITES: &[Suite] = &[
     Suite { long: true, ..interop_suite("services", Needs::Guests) },
     interop_suite("storage", Needs::ImageAndGuests),
     Suite { long: true, ..interop_suite("paths", Needs::ImageAndGuests) },
+    interop_suite("strangers", Needs::ImageAndGuests),
 ];
 
 /// The image's formats, and the environment variables that tell the tests where they are.

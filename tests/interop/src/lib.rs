@@ -6,6 +6,7 @@
 pub mod engines;
 mod port;
 pub mod storage;
+pub mod stranger;
 
 use std::sync::OnceLock;
 
