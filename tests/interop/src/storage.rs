@@ -77,6 +77,21 @@ fn fio_error(output: &str) -> Option<&str> {
     output.lines().find_map(|line| line.strip_prefix("3;")?.split(';').nth(3))
 }
 
+/// fsx, which lies on the guest's first disk, uses a file on the volume in every way.
+pub fn fsx_finds_nothing(guest: &mut Guest, operations: u32) -> Result<()> {
+    guest.sh(
+        "cat /dev/vda >/tmp/fsx && chmod +x /tmp/fsx
+         mkfs.ext4 -q -E lazy_itable_init=0 /dev/rnbd0 && mount -t ext4 -o discard /dev/rnbd0 /mnt",
+    )?;
+    for seed in 1..=2 {
+        let fsx = format!("/tmp/fsx /mnt/file {} {seed}", operations / 2);
+        let (status, output) = guest.try_sh(&fsx, Duration::from_secs(600))?;
+        ensure!(status == 0, "fsx found:\n{output}");
+    }
+    guest.sh("umount /mnt && fsck.ext4 -f -n /dev/rnbd0")?;
+    Ok(())
+}
+
 /// Maps and unmaps, again and again.
 pub fn maps_and_unmaps(guest: &mut Guest, times: u32) -> Result<()> {
     guest.sh("modprobe rnbd-client")?;

@@ -1,0 +1,179 @@
+//! Stock clients against the image, for as long and in as many shapes as the claims are made for.
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use interop_tests::{
+    Site, address, boot_client, client_of, gateway_spec, map, networked_gateway_spec, storage,
+    system, unmap,
+};
+use launch::guest::{Guest, Wire};
+use launch::qemu::Disk;
+
+/// Without safe mode: keys stay for as long as a path.
+const FIXED_KEYS: &str = "isthmus.rnbd.always_invalidate=false";
+
+/// Tells a story to a guest that has the appliance's default volume before it.
+fn tell(mtu: u16, words: &str, story: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
+    let mut site = Site::boot(mtu, words)?;
+    let told = story(&mut site.client);
+    let log = site.gateway.run("show log").map_or_else(|e| format!("{e:#}"), |log| log.text);
+    told.with_context(|| format!("the appliance's log:\n{log}"))
+}
+
+/// As `tell`, with /dev/rnbd0 mapped before and unmapped after.
+fn tell_mapped(mtu: u16, words: &str, story: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
+    tell(mtu, words, |guest| {
+        storage::map_ram0(guest)?;
+        story(guest)?;
+        unmap(guest, 0)
+    })
+}
+
+#[test]
+fn maps_and_unmaps_a_hundred_times() -> Result<()> {
+    for words in ["", FIXED_KEYS] {
+        tell(1500, words, |guest| storage::maps_and_unmaps(guest, 100))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn ext4_keeps_64_mib() -> Result<()> {
+    for (mtu, words) in [(1500, ""), (9000, FIXED_KEYS)] {
+        let words = format!("isthmus.volume.0.name=ram0 isthmus.volume.0.size=128MiB {words}");
+        tell_mapped(mtu, &words, |guest| storage::ext4_keeps_its_data(guest, 64))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn fio_verifies_all_of_the_volume_at_depth_32() -> Result<()> {
+    for (mtu, words) in [(1500, ""), (1500, FIXED_KEYS), (9000, ""), (9000, FIXED_KEYS)] {
+        tell_mapped(mtu, words, |guest| storage::fio_verifies(guest, 48, 32))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn fsx_finds_nothing_in_ten_thousand_operations() -> Result<()> {
+    // It comes into the guest as a disk, whose size is a whole number of sectors.
+    let mut program = std::fs::read(env!("CARGO_BIN_EXE_fsx"))?;
+    program.resize(program.len().next_multiple_of(512), 0);
+    let disk = tempfile::NamedTempFile::new()?;
+    std::fs::write(disk.path(), program)?;
+    for words in ["", FIXED_KEYS] {
+        let wire = Wire::new()?;
+        let (first, second) = wire.datagrams();
+        let mut gateway = gateway_spec(1500, words)?.nic(first).first_mac(1).start()?;
+        gateway.wait_ready()?;
+        let program = Disk::new(disk.path()).read_only();
+        let mut guest = client_of(1500, |spec| spec.nic(second).disk(program))?;
+        storage::map_ram0(&mut guest)?;
+        storage::fsx_finds_nothing(&mut guest, 10_000)?;
+        unmap(&mut guest, 0)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn every_depth_and_chunk_size() -> Result<()> {
+    let shapes = [
+        (2, 8),
+        (2, 1024),
+        (3, 16),
+        (8, 8),
+        (16, 128),
+        (64, 1024),
+        (100, 32),
+        (512, 8),
+        (512, 256),
+    ];
+    for (turn, (depth, kib)) in shapes.into_iter().enumerate() {
+        let keys = if turn % 2 == 0 { "" } else { FIXED_KEYS };
+        let words =
+            format!("isthmus.rnbd.queue_depth={depth} isthmus.rnbd.chunk_size={kib}KiB {keys}");
+        tell_mapped(1500, &words, |guest| {
+            storage::fio_verifies(guest, 4, 32)?;
+            storage::ext4_keeps_its_data(guest, 4)
+        })
+        .with_context(|| words.clone())?;
+    }
+    Ok(())
+}
+
+/// Four hosts, each with a volume of its own, all at once.
+#[test]
+fn four_clients_at_once() -> Result<()> {
+    const CLIENTS: usize = 4;
+    let wires = (0..CLIENTS).map(|_| Wire::new()).collect::<Result<Vec<_>>>()?;
+    let volumes: Vec<String> = (0..CLIENTS)
+        .map(|n| format!("isthmus.volume.{n}.name=v{n} isthmus.volume.{n}.size=64MiB"))
+        .collect();
+    let mut gateway = networked_gateway_spec(CLIENTS, 1500, &volumes.join(" "))?.memory(1024);
+    for wire in &wires {
+        gateway = gateway.nic(wire.datagrams().0);
+    }
+    let mut gateway = gateway.first_mac(1).start()?;
+    gateway.wait_ready()?;
+    let mut guests = Vec::new();
+    for (n, wire) in wires.iter().enumerate() {
+        // The first has two CPUs.
+        let cpus = if n == 0 { 2 } else { 1 };
+        let spec = system()?.spec("client", &[&address(n, 2)], 1500).cpus(cpus).memory(768);
+        let mut guest = boot_client(spec.nic(wire.datagrams().1).first_mac(0x20 + n as u8))?;
+        guest.sh("modprobe rnbd-client")?;
+        let path = format!("ip:10.0.{n}.2@ip:10.0.{n}.1");
+        map(&mut guest, &format!("s{n}"), &path, &format!("v{n}"), "")?;
+        guests.push(guest);
+    }
+    for guest in &mut guests {
+        storage::fio_begins(guest, "/dev/rnbd0", 60)?;
+    }
+    for (n, guest) in guests.iter_mut().enumerate() {
+        storage::fio_ends(guest, Duration::from_secs(180))?;
+        let reconnects = guest.sh("cat /sys/class/rtrs-client/*/paths/*/stats/reconnects")?;
+        ensure!(reconnects.trim() == "0 0", "client {n} reconnected: {reconnects}");
+        unmap(guest, 0)?;
+    }
+    Ok(())
+}
+
+/// The operator takes a device away from a session: its I/O fails, and mapping it again helps.
+#[test]
+fn a_device_that_was_force_closed_is_mapped_again() -> Result<()> {
+    let mut site = Site::boot(1500, "")?;
+    storage::map_ram0(&mut site.client)?;
+    site.client.sh("dd if=/dev/urandom of=/tmp/a bs=64k count=8 2>/dev/null
+         dd if=/tmp/a of=/dev/rnbd0 bs=64k oflag=direct 2>/dev/null")?;
+    let close = "write /rnbd-server/ctl/devices/ram0/sessions/s1/force_close 1";
+    site.gateway.run(close)?.lacks("error")?;
+    site.client.sh("! dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null")?;
+    site.client
+        .sh("dmesg | grep -q 'rnbd_client.*-107' || dmesg | grep -q 'I/O error, dev rnbd0'")?;
+    site.client.sh("echo force >/sys/block/rnbd0/rnbd/unmap_device")?;
+    site.client.wait_until("! ls /sys/class/rtrs-client | grep s1", Duration::from_secs(40))?;
+    map(&mut site.client, "s1", storage::PATH, "ram0", "")?;
+    site.client.sh("dd if=/dev/rnbd0 of=/tmp/b bs=64k count=8 iflag=direct 2>/dev/null
+         cmp /tmp/a /tmp/b")?;
+    unmap(&mut site.client, 0)
+}
+
+/// 40 s in which nothing gets through: requests fail when the heartbeats have, and when the appliance is
+/// heard again, so is the client.
+#[test]
+fn a_silent_outage_of_40_seconds_is_survived() -> Result<()> {
+    let mut site = Site::boot(1500, "")?;
+    storage::map_ram0(&mut site.client)?;
+    site.client.sh("dd if=/dev/urandom of=/tmp/a bs=64k count=8 2>/dev/null
+         dd if=/tmp/a of=/dev/rnbd0 bs=64k oflag=direct 2>/dev/null")?;
+    let link = |up| serde_json::json!({"name": "net0", "up": up});
+    site.gateway.qmp.execute("set_link", link(false))?;
+    std::thread::sleep(Duration::from_secs(40));
+    site.gateway.qmp.execute("set_link", link(true))?;
+    let back = "[ $(cat /sys/class/rtrs-client/s1/paths/*/state) = connected ] && \
+                dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null";
+    site.client.wait_until(back, Duration::from_secs(120)).context("the path did not come back")?;
+    site.client.sh("dd if=/dev/rnbd0 of=/tmp/b bs=64k count=8 iflag=direct 2>/dev/null
+         cmp /tmp/a /tmp/b")?;
+    unmap(&mut site.client, 0)
+}
