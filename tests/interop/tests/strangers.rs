@@ -73,6 +73,10 @@ fn io(device: u32, operation: Operation, sector: u64, size: u32) -> [u8; Io::SIZ
     Io { device, sector, operation, flags: IoFlags::empty(), size, priority: 0 }.emit()
 }
 
+/// Makes a request of a session's; makes another of it.
+type Make<'a> = &'a dyn Fn(&Session) -> Request;
+type Forge<'a> = &'a dyn Fn(&mut Request);
+
 const GOOD: Fate = Fate::Answered(Ok(()));
 
 const fn error(errno: Errno) -> Fate {
@@ -177,7 +181,7 @@ fn requests_that_lie(words: &str) -> Result<()> {
         s.request(2, 0, &[&io(device, Operation::Read, 0, 512)], header, 0)
     };
     // Each is answered, and the session goes on.
-    let cases: [(&str, Fate, &dyn Fn(&Session) -> Request); 13] = [
+    let cases: [(&str, Fate, Make<'_>); 13] = [
         ("an honest read", GOOD, &fresh),
         ("a device that is none", error(Errno::ENOTCONN), &|s| {
             s.read(2, &io(device + 1, Operation::Read, 0, 512), 512)
@@ -249,7 +253,7 @@ fn requests_without_sense_end_their_path() -> Result<()> {
     // Another session's key is a foreign one.
     let foreign = bystander.chunks[5];
     let access = Fate::Nak(Status::RemoteAccess);
-    let cases: [(&str, Fate, &dyn Fn(&mut Request)); 9] = [
+    let cases: [(&str, Fate, Forge<'_>); 9] = [
         ("an offset beyond the chunk", Fate::Closed, &|r| r.offset = 70_000),
         ("an offset at the chunk's end", Fate::Closed, &|r| r.offset = 65_536),
         ("a chunk beyond the queue depth", Fate::Closed, &|r| r.chunk = 100),
