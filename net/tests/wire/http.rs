@@ -64,7 +64,8 @@ impl World {
 
     fn open(&mut self) -> SocketHandle {
         let handle = self.hosts.connect(80);
-        self.run(Duration::from_millis(20));
+        // The first time we are looked for, which is answered after 50 ms.
+        self.run(Duration::from_millis(70));
         handle
     }
 

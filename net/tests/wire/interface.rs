@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 /// How long the answer to a question to everybody is held.
-const HELD: Duration = Duration::from_millis(2);
+const HELD: Duration = Duration::from_millis(50);
 
 fn pair() -> Wire {
     Wire::new([fixed("10.0.0.1/24"), fixed("10.0.0.2/24")])
@@ -43,7 +43,8 @@ fn answers_pings_of_both_families() {
         let events = ping(&mut pair(), target, Options::default());
         let Some(Event::Finished(summary)) = events.last() else { panic!("{events:?}") };
         assert_eq!((summary.sent, summary.received), (4, 4), "{target}: {events:?}");
-        assert!(summary.mean().is_some_and(|t| t <= Duration::from_millis(10)));
+        // One of four waits until its host is found.
+        assert!(summary.mean().is_some_and(|t| t <= Duration::from_millis(20)));
         assert!(matches!(events[0], Event::Reply { sequence: 0, .. }));
     }
 }
@@ -235,7 +236,7 @@ fn damaged_frames_do_no_harm() {
             frame[at] = next(256) as u8;
         }
         frame.truncate(frame.len() - next(3) * next(frame.len()) / 2);
-        wire.now = wire.now + Duration::from_micros(200);
+        wire.now = wire.now + Duration::from_millis(5);
         wire.nodes[1 - from].handle_frame(&frame, wire.now);
         wire.settle();
         wire.log.clear();

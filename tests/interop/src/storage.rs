@@ -50,12 +50,13 @@ pub fn fio_verifies(guest: &mut Guest, mib: u32, depth: u32) -> Result<()> {
 }
 
 /// Has fio write with checksums at random places for a while, and read it back, at no great speed; it runs
-/// on when this returns.
-pub fn fio_begins(guest: &mut Guest, device: &str, seconds: u32) -> Result<()> {
+/// on when this returns. With a depth of 1 the client survives that its packets are answered late: on a
+/// busy host that may happen to any (rdma_rxe breaks its own queue pair with more).
+pub fn fio_begins(guest: &mut Guest, device: &str, seconds: u32, depth: u32) -> Result<()> {
     guest.sh(&format!(
         "rm -f /tmp/fio.*
          (fio --name=verify --filename={device} --direct=1 --ioengine=libaio --thread --rw=randrw \
-         --bsrange=4096-16384 --size=24m --iodepth=8 --rate_iops=100,100 --time_based \
+         --bsrange=4096-16384 --size=24m --iodepth={depth} --rate_iops=100,100 --time_based \
          --runtime={seconds} --verify=crc32c --verify_backlog=32 --verify_fatal=1 \
          --output-format=terse >/tmp/fio.out 2>&1; echo $? >/tmp/fio.status) </dev/null >/dev/null 2>&1 &"
     ))?;

@@ -127,7 +127,7 @@ fn four_clients_at_once() -> Result<()> {
         guests.push(guest);
     }
     for guest in &mut guests {
-        storage::fio_begins(guest, "/dev/rnbd0", 60)?;
+        storage::fio_begins(guest, "/dev/rnbd0", 60, 4)?;
     }
     for (n, guest) in guests.iter_mut().enumerate() {
         storage::fio_ends(guest, Duration::from_secs(180))?;

@@ -70,7 +70,7 @@ fn each_policy_spreads_requests_as_it_says() -> Result<()> {
 fn a_cut_is_survived(words: &str, policy: &str, cut: usize) -> Result<()> {
     let mut site = mapped(words)?;
     site.client.sh(&format!("echo {policy} >{SESSION}/mpath_policy"))?;
-    storage::fio_begins(&mut site.client, "/dev/rnbd0", 90)?;
+    storage::fio_begins(&mut site.client, "/dev/rnbd0", 90, 4)?;
     std::thread::sleep(Duration::from_secs(4));
     // Silence: the client's carrier stays, nothing comes through.
     let states = ["disconnected connected", "connected disconnected"];
@@ -110,7 +110,7 @@ fn a_cut_path_is_survived_by_min_latency() -> Result<()> {
 #[test]
 fn paths_are_ended_from_both_sides() -> Result<()> {
     let mut site = mapped("")?;
-    storage::fio_begins(&mut site.client, "/dev/rnbd0", 20)?;
+    storage::fio_begins(&mut site.client, "/dev/rnbd0", 20, 4)?;
     let path = "/rtrs-server/s1/paths/ip:10.0.1.2@ip:10.0.1.1";
     site.gateway.run(&format!("write {path}/disconnect 1"))?.lacks("error")?;
     wait_for_states(&mut site.client, "connected disconnected", 20)?;

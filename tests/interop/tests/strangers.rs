@@ -37,7 +37,7 @@ impl Site {
         let mut client = client_of(1500, |spec| spec.nic(second).first_mac(0x20))?;
         storage::map_ram0(&mut client)?;
         let free = free(&mut gateway)?;
-        storage::fio_begins(&mut client, "/dev/rnbd0", seconds)?;
+        storage::fio_begins(&mut client, "/dev/rnbd0", seconds, 1)?;
         Ok(Site { gateway, client, stranger, free, _wire: wire })
     }
 

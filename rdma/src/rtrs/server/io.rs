@@ -89,6 +89,9 @@ impl Server {
         let Some(slot) = path.requests.get_mut(usize::from(chunk)) else {
             return Err(CloseReason::Protocol("a chunk beyond the queue depth"));
         };
+        if offset >= session.chunk_size {
+            return Err(CloseReason::Protocol("an offset beyond the chunk"));
+        }
         if slot.state != SlotState::Idle {
             return Err(CloseReason::Protocol("a chunk used again before its answer"));
         }
