@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use launch::guest::Guest;
 
 use crate::{map, unmap};
@@ -68,7 +68,10 @@ pub fn fio_ends(guest: &mut Guest, limit: Duration) -> Result<()> {
     guest.wait_until("[ -e /tmp/fio.status ]", limit).context("fio does not end")?;
     let output = guest.sh("cat /tmp/fio.status /tmp/fio.out")?;
     let status = output.lines().next();
-    ensure!(status == Some("0"), "fio ended with status {status:?}:\n{output}");
+    if status != Some("0") {
+        let messages = guest.sh("dmesg | grep -E 'rnbd|rtrs|rxe|I/O' | tail -n 20")?;
+        bail!("fio ended with status {status:?}:\n{output}\n{messages}");
+    }
     ensure!(fio_error(&output) == Some("0"), "fio reports an error:\n{output}");
     Ok(())
 }

@@ -52,6 +52,11 @@ fn maps_and_unmaps_twenty_times() -> Result<()> {
 }
 
 #[test]
+fn connects_without_delay() -> Result<()> {
+    tell(1500, "", |guest| storage::connects_without_delay(guest, 20))
+}
+
+#[test]
 fn access_modes_are_linux_s() -> Result<()> {
     tell(1500, "", storage::access_modes_are_linux_s)
 }

@@ -3,7 +3,7 @@ use crate::rtrs::Errno;
 use crate::rtrs::client::{DownReason, Event, Outcome, PathId};
 use crate::rtrs::server::RequestKind;
 use crate::rtrs::testing::{Forgery, Wire, World, context, user_io};
-use crate::rtrs::wire::{ConnectRequest, Uuid};
+use crate::rtrs::wire::{Addressing, ConnectRequest, Immediate, Uuid};
 use crate::verbs::{
     ConnectionEvent, ConnectionManager, ConnectionParameters, CqId, Provider, QpInit, QpType,
     Status,
@@ -153,6 +153,25 @@ fn a_key_dies_with_its_use_and_the_next_one_cannot_be_guessed() {
     assert_eq!(world.read(good, &user, 512).unwrap(), [0; 512], "others are undisturbed");
     let names: Vec<_> = world.server.transport().sessions().map(|s| s.name).collect();
     assert!(names.len() == 1 && names[0].as_str() == "good");
+}
+
+/// As in Linux: a header cannot begin where the chunk ends.
+#[test]
+fn an_offset_at_the_end_of_its_chunk_ends_the_path() {
+    let config = World::small(true);
+    let places = Addressing::new(config.queue_depth);
+    for (offset, lost) in [(config.chunk_size - 1, false), (config.chunk_size, true)] {
+        let mut world = World::new(config, 1 << 20);
+        let client = world.connect("s1");
+        let place = places.join(0, offset);
+        let immediate = Some(Immediate::Request { place }.emit());
+        world.fabric.forgery = Some(Forgery { immediate, ..Forgery::default() });
+        let permit = world.start_read(client, &user_io(Operation::Read, 0, 512), 512);
+        world.run();
+        let answered = Outcome::Answered(Err(Errno::EINVAL));
+        let expected = if lost { Outcome::Lost } else { answered };
+        assert_eq!(world.outcome(client, permit), Some(expected));
+    }
 }
 
 /// A request as a hostile client might make it.
