@@ -2,3 +2,4 @@
 //! from one seed, and checkers that know what must come out.
 
 pub mod roce;
+pub mod storage;

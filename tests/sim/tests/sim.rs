@@ -5,3 +5,9 @@
 fn roce() {
     fabric::explore("roce", 1500, sim::roce::run);
 }
+
+/// Hosts that use the volumes of a gateway, with outages, power cuts and bad disks.
+#[test]
+fn storage() {
+    fabric::explore("storage", 1500, sim::storage::run);
+}

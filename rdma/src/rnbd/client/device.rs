@@ -43,8 +43,9 @@ pub(super) struct Device {
     /// Steps done that a flush has to make durable, and how many of them one has.
     pub written: u64,
     pub stable: u64,
-    /// Some of them may be lost, and nobody was told.
-    pub lost: bool,
+    /// How often some of them may have been lost, and how often that was told.
+    pub losses: u64,
+    pub told: u64,
     /// It is to be closed and forgotten once what is on its way has ended.
     pub ending: bool,
 }
@@ -68,7 +69,8 @@ impl Device {
             waiting: VecDeque::with_capacity(depth),
             written: 0,
             stable: 0,
-            lost: false,
+            losses: 0,
+            told: 0,
             ending: false,
         }
     }
@@ -150,13 +152,16 @@ impl Device {
 
     /// What was not flushed may be gone.
     pub fn may_have_lost(&mut self) {
-        self.lost |= self.stable < self.written;
+        self.losses += u64::from(self.stable < self.written);
         self.stable = self.written;
     }
 
-    /// Whether a request that promises durability has to tell that something was lost before.
-    pub fn tell_lost(&mut self) -> bool {
-        core::mem::take(&mut self.lost)
+    /// Whether a request that promises durability has to tell that something was lost: all do that
+    /// arrived before one of them had told it.
+    pub fn tell_loss(&mut self, known: u64) -> bool {
+        let tell = known < self.losses;
+        self.told = self.losses;
+        tell
     }
 
     /// Takes no requests any more; those that were not taken yet fail.

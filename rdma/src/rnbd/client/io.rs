@@ -15,7 +15,7 @@ impl Client {
         while let Some(&slot) = device.free.last() {
             let Some(request) = device.queue.borrow_mut().submitted.pop_front() else { break };
             device.free.pop();
-            let mut active = Active::new(request, device.written);
+            let mut active = Active::new(request, device);
             if device.state != DeviceState::Open {
                 active.waiting_since = Some(ctx.now);
                 let deadline = ctx.now + self.config.wait;
@@ -121,7 +121,7 @@ impl Client {
                 if active.flushing || active.is_flush() {
                     device.stable = device.stable.max(active.mark);
                 }
-                let result = match active.is_durable() && device.tell_lost() {
+                let result = match active.is_durable() && device.tell_loss(active.known_losses) {
                     true => Err(VolumeError::Io),
                     false => Ok(()),
                 };

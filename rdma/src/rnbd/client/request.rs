@@ -18,6 +18,8 @@ pub(super) struct Active {
     pub flushing: bool,
     /// Writes that were not durable when it arrived, by [`Device::written`].
     pub mark: u64,
+    /// Losses that had been told when it arrived, by [`Device::told`].
+    pub known_losses: u64,
     /// The permit of a step that was sent; also of one that was lost, since the server may still
     /// be at it: with the same permit it is not done twice at a time.
     pub permit: Option<Permit>,
@@ -27,13 +29,14 @@ pub(super) struct Active {
 }
 
 impl Active {
-    pub fn new(request: volume::Request, mark: u64) -> Self {
+    pub fn new(request: volume::Request, device: &Device) -> Self {
         Active {
             request,
             done: 0,
             part: 0,
             flushing: false,
-            mark,
+            mark: device.written,
+            known_losses: device.told,
             permit: None,
             sent: false,
             waiting_since: None,

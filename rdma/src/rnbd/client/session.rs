@@ -114,9 +114,9 @@ impl Client {
                 device.active.iter_mut().flatten().for_each(|active| active.permit = None);
             }
             if !kept {
-                let known = device.lost;
+                let known = device.losses;
                 device.may_have_lost();
-                if device.lost && !known {
+                if device.losses > known {
                     let device = device.name;
                     self.notice(Notice::WritesLost { device });
                 }

@@ -138,7 +138,8 @@ impl Server {
 
     fn link_up(&mut self, id: SessionId) {
         if id.index() >= self.sessions.len() {
-            self.sessions.resize_with(id.index() + 1, Session::default);
+            let first = self.transport.config().incarnation as u32;
+            self.sessions.resize_with(id.index() + 1, || Session::new(first));
         }
     }
 }

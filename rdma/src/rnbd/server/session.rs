@@ -16,16 +16,22 @@ pub(super) struct Device {
 }
 
 /// What the server keeps of a session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Session {
     devices: Vec<Option<Device>>,
-    /// Devices opened so far: part of their ids, so that an id is not soon used again.
+    /// Counts the devices that are opened: part of their ids, so that an id is not soon used again.
     opened: u32,
 }
 
 impl Session {
     /// Most devices: the low 8 bits of an id are the place in the table.
     pub const MAX_DEVICES: usize = 256;
+
+    /// Of a session whose ids begin at some number, which another life of the gateway does not
+    /// begin at: an id of that life must not name a device of this one.
+    pub fn new(first: u32) -> Self {
+        Session { devices: Vec::new(), opened: first }
+    }
 
     /// The device of that id.
     #[inline]
@@ -83,7 +89,7 @@ mod tests {
 
     #[test]
     fn ids_of_closed_devices_are_not_used_again() {
-        let mut session = Session::default();
+        let mut session = Session::new(0);
         let name = Name::new("a").unwrap();
         let add = |session: &mut Session| session.add(name, VolumeId(0), AccessMode::ReadOnly, 2);
         let first = add(&mut session).unwrap();

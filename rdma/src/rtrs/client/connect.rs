@@ -3,6 +3,7 @@
 use super::path::{Connection, WorkId};
 use super::pool::Pool;
 use super::{Client, Context, DownReason, Input, PathState, Shape};
+use crate::rtrs::Errno;
 use crate::rtrs::wire::{ConnectRequest, ConnectResponse, RkeyResponse};
 use crate::verbs::{
     ConnectionEvent, ConnectionParameters, Fabric, QpInit, QpType, RejectReason, VerbsError,
@@ -14,6 +15,8 @@ const SERVICE_RECEIVES: u32 = 64;
 /// Most sends outstanding on a connection; requests beyond them wait.
 const MAX_SENDS: u32 = 256;
 
+const ANEW: DownReason = DownReason::Protocol("the server was started anew");
+
 impl Client {
     /// Starts to connect a path that is down.
     pub(super) fn start_path<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
@@ -23,11 +26,25 @@ impl Client {
         path.state = next;
         path.recon_cnt = path.recon_cnt.wrapping_add(1);
         path.deadline = ctx.now + self.config.connect_timeout;
-        path.may_make_session = path.succeeded || !up;
+        // If the server does not know the session although another path seems to be up, it was
+        // started anew. Linux says after a success that the session may be made, and then takes
+        // the new server for the old one.
+        path.may_make_session = !up;
         let deadline = path.deadline;
         self.wake_at(deadline);
         if let Err(reason) = self.connect_next(key, ctx) {
             self.fail_path(key, reason, ctx);
+        }
+    }
+
+    /// The first path is up. Others that are on their way to make the session, too, begin again: it
+    /// must not be made by a server that was started anew meanwhile.
+    pub(super) fn restart_makers<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+        for key in 0..self.paths.capacity() {
+            let Some(path) = self.paths.get(key) else { continue };
+            if path.state == PathState::Connecting && path.may_make_session {
+                self.restart_path(key, ctx);
+            }
         }
     }
 
@@ -57,8 +74,12 @@ impl Client {
         let found = self.connections.iter_mut().find(|(_, connection)| connection.id == Some(*id));
         let Some((_, connection)) = found else { return false };
         let path = connection.path;
-        if outcome.is_err() {
+        if let Err(reason) = &outcome {
             connection.id = None;
+            let unknown = *reason == DownReason::Refused(Errno::ENXIO);
+            if unknown && !self.paths[path].may_make_session {
+                self.fail_others(path, ANEW, ctx);
+            }
         }
         let done = outcome.and_then(|response| self.handle_accepted(path, response, ctx));
         if let Err(reason) = done {
@@ -110,7 +131,6 @@ impl Client {
         incarnation: u64,
         ctx: &mut Context<'_, P>,
     ) -> Result<(), DownReason> {
-        const ANEW: DownReason = DownReason::Protocol("the server was started anew");
         let same_shape = self.pool.as_ref().is_some_and(|pool| pool.shape == shape);
         if same_shape && self.incarnation == incarnation {
             return Ok(());

@@ -93,6 +93,7 @@ impl Client {
             self.known_incarnation = self.incarnation;
             let fresh = core::mem::replace(&mut self.fresh, false);
             self.events.push_back(Event::LinkUp { fresh, kept });
+            self.restart_makers(ctx);
         }
         Ok(())
     }

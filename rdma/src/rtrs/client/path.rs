@@ -43,7 +43,7 @@ pub(super) struct Path {
     pub recon_cnt: u16,
     /// It was up once.
     pub succeeded: bool,
-    /// What the server is told in this attempt: it may make the session.
+    /// What the server is told in this attempt: it may make the session, which it does not know.
     pub may_make_session: bool,
     /// Attempts since it was last up.
     pub attempts: u16,

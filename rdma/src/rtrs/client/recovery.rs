@@ -28,6 +28,20 @@ impl Client {
         self.end_path(key, input, reason, ctx);
     }
 
+    /// Begins to connect a path that is connecting once more.
+    pub(super) fn restart_path<P: Fabric + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut Context<'_, P>,
+    ) {
+        self.drop_connections(key, ctx);
+        let path = &mut self.paths[key];
+        if let Some(next) = path.state.next(Input::Fail) {
+            path.state = next;
+            self.start_path(key, ctx);
+        }
+    }
+
     /// Takes a path down for good.
     pub(super) fn close_path<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
         self.end_path(key, Input::Close, DownReason::Operator, ctx);
@@ -44,19 +58,9 @@ impl Client {
         let Some(next) = path.state.next(input) else { return };
         path.state = next;
         path.last_failure = Some(reason);
-        path.established = 0;
-        path.in_flight = 0;
-        path.probed = None;
-        path.chunks.clear();
-        release(ctx.arena, core::mem::replace(&mut path.info, Window::empty()));
-        for number in path.connections.drain(..) {
-            let connection = self.connections.remove(number);
-            // Disconnects, too. Fails only if the provider has dropped the queue pair already.
-            let _ = ctx.provider.destroy_qp(connection.qp);
-            release(ctx.arena, connection.receives);
-        }
+        let deadline = path.deadline;
+        self.drop_connections(key, ctx);
         if next == PathState::Reconnecting {
-            let deadline = path.deadline;
             self.wake_at(deadline);
         }
         if let Some(pool) = &mut self.pool {
@@ -74,6 +78,21 @@ impl Client {
             self.link_up = false;
             self.events.push_back(Event::LinkDown);
             self.lose_queued();
+        }
+    }
+
+    fn drop_connections<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+        let path = &mut self.paths[key];
+        path.established = 0;
+        path.in_flight = 0;
+        path.probed = None;
+        path.chunks.clear();
+        release(ctx.arena, core::mem::replace(&mut path.info, Window::empty()));
+        for number in path.connections.drain(..) {
+            let connection = self.connections.remove(number);
+            // Disconnects, too. Fails only if the provider has dropped the queue pair already.
+            let _ = ctx.provider.destroy_qp(connection.qp);
+            release(ctx.arena, connection.receives);
         }
     }
 

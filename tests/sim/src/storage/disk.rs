@@ -1,0 +1,201 @@
+//! A disk with a cache: slow, failing, and forgetful when its power is cut.
+
+use drivers::hal::{
+    Completion, Disk, DiskError, Features, Geometry, Instant, Operation, Request, SubmitError,
+};
+use fabric::Rng;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+pub const SECTOR: usize = 512;
+
+/// How a disk behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Manners {
+    /// Whether completed writes may be lost until they are flushed.
+    pub cache: bool,
+    /// Most that a request takes, but for stalls.
+    pub latency: Duration,
+    /// Requests in a thousand that fail.
+    pub errors: u32,
+    /// Requests in a thousand that take seconds.
+    pub stalls: u32,
+    /// Sectors in a thousand that are written although nobody had made sure of it, at a power cut.
+    pub kept: u32,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    due: Instant,
+    request: Request,
+    fails: bool,
+    /// Writes that a flush makes durable.
+    mark: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    manners: Manners,
+    now: Instant,
+    rng: Rng,
+    /// What reads get.
+    latest: Vec<u8>,
+    /// What a power cut leaves for sure.
+    durable: Vec<u8>,
+    /// Sectors in the cache, in the order of writing, with the number of their request.
+    cached: VecDeque<(u64, usize, [u8; SECTOR])>,
+    written: u64,
+    in_flight: Vec<InFlight>,
+}
+
+/// The disk; its clones are the same disk, which outlives the machine that uses it.
+#[derive(Clone, Debug)]
+pub struct SimDisk(Rc<RefCell<State>>);
+
+impl SimDisk {
+    /// A disk of zeroes.
+    pub fn new(sectors: usize, manners: Manners, rng: Rng) -> Self {
+        SimDisk(Rc::new(RefCell::new(State {
+            manners,
+            now: Instant::ZERO,
+            rng,
+            latest: vec![0; sectors * SECTOR],
+            durable: vec![0; sectors * SECTOR],
+            cached: VecDeque::new(),
+            written: 0,
+            in_flight: Vec::new(),
+        })))
+    }
+
+    /// Moves its clock.
+    pub fn set_now(&self, now: Instant) {
+        self.0.borrow_mut().now = now;
+    }
+
+    /// When something completes next.
+    pub fn next(&self) -> Option<Instant> {
+        self.0.borrow().in_flight.iter().map(|request| request.due).min()
+    }
+
+    /// Nothing fails and nothing stalls from now on.
+    pub fn heal(&self) {
+        let manners = &mut self.0.borrow_mut().manners;
+        (manners.errors, manners.stalls) = (0, 0);
+    }
+
+    /// The power is cut: of what was not made durable, any sector is kept or not.
+    pub fn cut_power(&self) {
+        let state = &mut *self.0.borrow_mut();
+        for (_, sector, bytes) in core::mem::take(&mut state.cached) {
+            if state.rng.chance(state.manners.kept) {
+                state.durable[sector * SECTOR..][..SECTOR].copy_from_slice(&bytes);
+            }
+        }
+        for InFlight { request, .. } in core::mem::take(&mut state.in_flight) {
+            if let Operation::Write = request.operation {
+                for n in 0..request.data.len() / SECTOR {
+                    if state.rng.chance(state.manners.kept) {
+                        let at = (request.sector as usize + n) * SECTOR;
+                        let sector = &mut state.durable[at..at + SECTOR];
+                        request.data.read(n * SECTOR, sector).expect("in the window");
+                    }
+                }
+            }
+        }
+        state.latest.clone_from(&state.durable);
+    }
+}
+
+impl State {
+    fn write(&mut self, sector: usize, bytes: [u8; SECTOR]) {
+        self.latest[sector * SECTOR..][..SECTOR].copy_from_slice(&bytes);
+        if self.manners.cache {
+            self.cached.push_back((self.written, sector, bytes));
+        } else {
+            self.durable[sector * SECTOR..][..SECTOR].copy_from_slice(&bytes);
+        }
+    }
+
+    fn execute(&mut self, done: &InFlight) {
+        let request = &done.request;
+        let first = request.sector as usize;
+        match request.operation {
+            Operation::Read if !done.fails => {
+                let bytes = &self.latest[first * SECTOR..][..request.data.len()];
+                request.data.write(0, bytes).expect("in the window");
+            }
+            Operation::Write => {
+                self.written += 1;
+                for n in 0..request.data.len() / SECTOR {
+                    // Of a write that fails, any sector may have been written.
+                    if !done.fails || self.rng.chance(500) {
+                        let mut bytes = [0; SECTOR];
+                        request.data.read(n * SECTOR, &mut bytes).expect("in the window");
+                        self.write(first + n, bytes);
+                    }
+                }
+            }
+            Operation::Flush if !done.fails => {
+                while self.cached.front().is_some_and(|(number, ..)| *number <= done.mark) {
+                    let (_, sector, bytes) = self.cached.pop_front().expect("just seen");
+                    self.durable[sector * SECTOR..][..SECTOR].copy_from_slice(&bytes);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Disk for SimDisk {
+    fn geometry(&self) -> Geometry {
+        let state = self.0.borrow();
+        let mut features = Features::empty();
+        features.set(Features::VOLATILE_CACHE, state.manners.cache);
+        Geometry {
+            sectors: (state.latest.len() / SECTOR) as u64,
+            logical_block: 512,
+            physical_block: 512,
+            max_transfer: 4096,
+            max_discard_sectors: 0,
+            discard_granularity: 0,
+            max_write_zeroes_sectors: 0,
+            features,
+        }
+    }
+    fn depth(&self) -> usize {
+        8
+    }
+    fn submit(&mut self, request: &Request) -> Result<(), SubmitError> {
+        let state = &mut *self.0.borrow_mut();
+        if state.in_flight.len() == 8 {
+            return Err(SubmitError::Full);
+        }
+        let most = state.manners.latency.as_nanos() as u64;
+        let mut latency = Duration::from_nanos(state.rng.within(1000..most));
+        if state.rng.chance(state.manners.stalls) {
+            latency += Duration::from_millis(state.rng.within(100..4000));
+        }
+        state.in_flight.push(InFlight {
+            due: state.now + latency,
+            request: *request,
+            fails: state.rng.chance(state.manners.errors),
+            mark: state.written,
+        });
+        Ok(())
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<Completion> {
+        let state = &mut *self.0.borrow_mut();
+        let due = state.in_flight.iter().position(|request| request.due <= state.now)?;
+        let done = state.in_flight.swap_remove(due);
+        state.execute(&done);
+        let result = if done.fails { Err(DiskError::Io) } else { Ok(()) };
+        Some(Completion { tag: done.request.tag, result })
+    }
+    fn set_interrupts(&mut self, _: bool) {}
+    fn interrupts(&self) -> u64 {
+        0
+    }
+}

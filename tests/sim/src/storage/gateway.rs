@@ -1,0 +1,170 @@
+//! A gateway: RNBD server, volumes, disks.
+
+use super::disk::SimDisk;
+use drivers::hal::{Arena, Instant, Window};
+use fabric::Rng;
+use rand_core::RngCore;
+use rdma::rnbd::server::{Export, Server};
+use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use rdma::rtrs::server::Config;
+use rdma::rtrs::{Context, Name};
+use rdma::verbs::ConnectionManager;
+use rdma::volume::{DiskVolume, RamVolume, Volume, Volumes};
+use std::net::IpAddr;
+
+/// What there is to know of a node's port.
+#[derive(Clone, Copy, Debug)]
+pub struct Port {
+    pub mac: [u8; 6],
+    pub ip: IpAddr,
+}
+
+/// Limits of the engines of a node.
+pub const LIMITS: Limits = Limits {
+    qps: 64,
+    cqs: 16,
+    pds: 16,
+    regions: 512,
+    wr: 512,
+    connections: 64,
+    half_open: 16,
+    unacknowledged: 64,
+};
+
+/// A RoCE engine over some ports that knows its neighbours.
+pub fn roce(ports: &[Port], mtu: usize, neighbours: &[Port], rng: &mut Rng) -> Roce {
+    let config = |port: &Port| PortConfig { mac: port.mac, addresses: vec![port.ip], mtu };
+    let mut roce = Roce::new(config(&ports[0]), LIMITS, rng);
+    for port in &ports[1..] {
+        roce.add_port(config(port));
+    }
+    for port in neighbours {
+        roce.learn_neighbour(port.ip, port.mac);
+    }
+    roce
+}
+
+/// Takes the next frame of a port.
+pub fn transmit(roce: &mut Roce, port: usize, now: Instant) -> Option<Vec<u8>> {
+    let mut tx = TxBuffer::new();
+    roce.poll_transmit(port, now, &mut tx).then(|| fabric::bytes(&tx.packet()))
+}
+
+/// What is there while the power is on.
+struct Machine {
+    roce: Roce,
+    server: Server,
+    volumes: Volumes,
+    arena: Arena,
+    rng: Rng,
+}
+
+/// A gateway.
+pub struct Gateway {
+    pub ports: Vec<Port>,
+    pub mtu: usize,
+    pub config: Config,
+    /// Exported as `disk`.
+    pub disk: SimDisk,
+    /// Exported as `ram`, with so many sectors.
+    pub ram_sectors: usize,
+    pub memory: Window,
+    machine: Option<Machine>,
+    pub boots: u32,
+}
+
+impl Gateway {
+    /// A gateway whose power is off.
+    pub fn new(
+        ports: Vec<Port>,
+        mtu: usize,
+        config: Config,
+        disk: SimDisk,
+        ram_sectors: usize,
+        memory: Window,
+    ) -> Self {
+        Gateway { ports, mtu, config, disk, ram_sectors, memory, machine: None, boots: 0 }
+    }
+
+    /// Starts it.
+    pub fn boot(&mut self, rng: &mut Rng) {
+        let mut rng = rng.fork();
+        let mut roce = roce(&self.ports, self.mtu, &[], &mut rng);
+        let mut arena = Arena::new(self.memory);
+        // Engines that are simulated do not tell when the seed says so, as Linux's do not.
+        let tells = self.config.incarnation != 0;
+        let incarnation = if tells { rng.next_u64() | 1 } else { 0 };
+        let config = Config { incarnation, ..self.config };
+        let mut server = Server::new(config, 4, &mut roce).expect("a sound configuration");
+        let mut volumes = Volumes::new();
+        let ram = arena.alloc(self.ram_sectors * 512, 4096).expect("room");
+        let disk: Box<dyn Volume> = Box::new(DiskVolume::new(self.disk.clone(), false));
+        let ram: Box<dyn Volume> = Box::new(RamVolume::new(ram, false));
+        for (name, volume) in [("disk", disk), ("ram", ram)] {
+            let name = Name::new(name).expect("a name");
+            let volume = volumes.add(name, volume).expect("another name");
+            let export = Export { name, volume, read_only: false, allow: Vec::new() };
+            server.add_export(export, &volumes).expect("a sound export");
+        }
+        self.boots += 1;
+        self.machine = Some(Machine { roce, server, volumes, arena, rng });
+    }
+
+    /// Cuts its power.
+    pub fn cut_power(&mut self) {
+        self.machine = None;
+        self.disk.cut_power();
+    }
+
+    /// Whether the power is on.
+    pub fn is_up(&self) -> bool {
+        self.machine.is_some()
+    }
+
+    /// Sessions, connections, and bytes of memory that are taken.
+    pub fn in_use(&self) -> (usize, usize, usize) {
+        let Some(machine) = &self.machine else { return (0, 0, 0) };
+        let sessions = machine.server.transport().sessions().count();
+        let memory = machine.arena.capacity() - machine.arena.available();
+        (sessions, machine.roce.connections(), memory)
+    }
+}
+
+impl fabric::Node for Gateway {
+    fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
+        if let Some(machine) = &mut self.machine {
+            machine.roce.handle_frame(port, frame, now);
+        }
+    }
+    fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {
+        transmit(&mut self.machine.as_mut()?.roce, port, now)
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        use rdma::verbs::Provider;
+        let machine = self.machine.as_ref()?;
+        let timers = [machine.roce.poll_timeout(), machine.server.poll_timeout(), self.disk.next()];
+        timers.into_iter().flatten().min()
+    }
+    fn work(&mut self, now: Instant) {
+        use rdma::verbs::Provider;
+        let Some(machine) = &mut self.machine else { return };
+        self.disk.set_now(now);
+        machine.roce.handle_timeout(now);
+        loop {
+            let mut moved = false;
+            while let Some(event) = machine.roce.poll_connection_event() {
+                let Machine { roce, server, arena, rng, .. } = machine;
+                let mut ctx = Context { provider: roce, arena, now, rng };
+                server.handle_connection_event(&event, &mut ctx);
+                moved = true;
+            }
+            let Machine { roce, server, volumes, arena, rng } = machine;
+            let mut ctx = Context { provider: roce, arena, now, rng };
+            moved |= server.poll(volumes, &mut ctx);
+            while server.transport_mut().poll_notice().is_some() {}
+            if !moved {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! A host: RNBD client, and the users of its volumes.
+
+use super::gateway::{Port, roce, transmit};
+use super::user::{User, WRITER};
+use drivers::hal::{Arena, Instant, Window};
+use fabric::Rng;
+use rdma::rnbd::client::{self, Client, RemoteVolume};
+use rdma::rnbd::wire::{AccessMode, PORT};
+use rdma::roce::Roce;
+use rdma::rtrs::client as transport;
+use rdma::rtrs::{Context, Name};
+use rdma::verbs::{ConnectionManager, Provider};
+use std::net::SocketAddr;
+
+/// A host.
+pub struct Host {
+    pub roce: Roce,
+    pub client: Client,
+    pub users: Vec<(User, RemoteVolume)>,
+    pub arena: Arena,
+    pub rng: Rng,
+    /// Told when one seed is replayed.
+    name: usize,
+}
+
+impl Host {
+    /// A host that maps `disk` and `ram` of a gateway, over one path for each of its ports.
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        name: usize,
+        ports: &[Port],
+        gateway: &[Port],
+        mtu: usize,
+        settings: (client::Config, transport::Config),
+        memory: Window,
+        mut rng: Rng,
+        now: Instant,
+    ) -> Self {
+        let mut roce = roce(ports, mtu, gateway, &mut rng);
+        let mut arena = Arena::new(memory);
+        let mut ctx = Context { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let session = Name::new(&format!("host{name}")).expect("a name");
+        let client = Client::new(settings.0, settings.1, session, &mut ctx).expect("room");
+        let mut host = Host { roce, client, users: Vec::new(), arena, rng, name };
+        for (port, to) in ports.iter().zip(gateway) {
+            let Host { roce, client, arena, rng, .. } = &mut host;
+            let mut ctx = Context { provider: roce, arena, now, rng };
+            let to = SocketAddr::new(to.ip, PORT);
+            client.transport_mut().add_path(port.ip, to, &mut ctx).expect("another path");
+        }
+        host
+    }
+
+    /// Maps a device for a user.
+    pub fn map(&mut self, device: &str, now: Instant, user: impl FnOnce(&mut Arena, Rng) -> User) {
+        let user = user(&mut self.arena, self.rng.fork());
+        let Host { roce, client, arena, rng, .. } = self;
+        let mut ctx = Context { provider: roce, arena, now, rng };
+        let device = Name::new(device).expect("a name");
+        let mode = if self.name == WRITER { AccessMode::ReadWrite } else { AccessMode::ReadOnly };
+        let (_, volume) = client.map(device, mode, &mut ctx).expect("room");
+        self.users.push((user, volume));
+    }
+
+    /// Does something with the paths.
+    pub fn with_transport<T>(
+        &mut self,
+        now: Instant,
+        act: impl FnOnce(&mut transport::Client, &mut Context<'_, Roce>) -> T,
+    ) -> T {
+        let Host { roce, client, arena, rng, .. } = self;
+        act(client.transport_mut(), &mut Context { provider: roce, arena, now, rng })
+    }
+
+    /// Whether all its users are done.
+    pub fn is_done(&self) -> bool {
+        self.users.iter().all(|(user, _)| user.is_done())
+    }
+}
+
+impl fabric::Node for Host {
+    fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
+        self.roce.handle_frame(port, frame, now);
+    }
+    fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {
+        transmit(&mut self.roce, port, now)
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        let engines = [self.roce.poll_timeout(), self.client.poll_timeout()];
+        let users = self.users.iter().map(|(user, _)| user.next());
+        engines.into_iter().chain(users).flatten().min()
+    }
+    fn work(&mut self, now: Instant) {
+        self.roce.handle_timeout(now);
+        while let Some(event) = self.roce.poll_connection_event() {
+            let Host { roce, client, arena, rng, .. } = self;
+            let mut ctx = Context { provider: roce, arena, now, rng };
+            client.handle_connection_event(&event, &mut ctx);
+        }
+        // What completes lets users ask for more.
+        for _ in 0..2 {
+            let Host { roce, client, arena, rng, .. } = self;
+            let mut ctx = Context { provider: roce, arena, now, rng };
+            while let Some(notice) = client.poll(&mut ctx) {
+                if fabric::tracing() {
+                    println!("{:>12} host {}: {notice}", now.as_nanos() / 1000, self.name);
+                }
+            }
+            for (user, volume) in &mut self.users {
+                user.work(volume, now);
+            }
+        }
+        let Host { roce, client, arena, rng, .. } = self;
+        let mut ctx = Context { provider: roce, arena, now, rng };
+        while client.poll(&mut ctx).is_some() {}
+    }
+}

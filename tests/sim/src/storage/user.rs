@@ -1,0 +1,202 @@
+//! Who uses a volume: a few requests at a time, at random, all of them noted. As any sane user, it
+//! does not write to what it is writing to, for a request that was lost on its way may be done twice
+//! before it is answered.
+
+use super::disk::SECTOR;
+use super::history::History;
+use drivers::hal::{Arena, Instant, Window};
+use fabric::Rng;
+use rdma::volume::{Operation, Request, Submitted, Volume, VolumeError};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The user that may write.
+pub const WRITER: usize = 1;
+
+/// Most sectors of a request: more than a chunk holds.
+const MOST: u64 = 32;
+
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    operation: Operation,
+    first: u64,
+    count: u64,
+    /// Of a write.
+    value: u32,
+    start: Instant,
+}
+
+/// A user of a volume.
+#[derive(Debug)]
+pub struct User {
+    /// Its name in the history.
+    name: usize,
+    pub history: Rc<RefCell<History>>,
+    buffers: Vec<Window>,
+    pending: Vec<Option<Pending>>,
+    rng: Rng,
+    /// When it asks for something next.
+    next: Instant,
+    pause: Duration,
+    /// Whether it may write.
+    writes: bool,
+    /// Requests that it still makes.
+    pub left: u32,
+    /// Requests that ended, and of them with an error: plain ones, and those that promise
+    /// durability.
+    pub ended: u32,
+    pub errors: u32,
+    pub broken_promises: u32,
+}
+
+impl User {
+    /// A user that makes `left` requests, up to `depth` at a time.
+    pub fn new(
+        name: usize,
+        history: Rc<RefCell<History>>,
+        depth: usize,
+        left: u32,
+        arena: &mut Arena,
+        mut rng: Rng,
+    ) -> Self {
+        let bytes = MOST as usize * SECTOR;
+        let buffers = (0..depth).map(|_| arena.alloc(bytes, 4096).expect("room")).collect();
+        User {
+            name,
+            history,
+            buffers,
+            pending: vec![None; depth],
+            next: Instant::ZERO,
+            pause: Duration::from_micros(rng.pick(&[10, 300, 3000, 40_000])),
+            rng,
+            writes: name == WRITER,
+            left,
+            ended: 0,
+            errors: 0,
+            broken_promises: 0,
+        }
+    }
+
+    /// Whether nothing is left to be done.
+    pub fn is_done(&self) -> bool {
+        self.left == 0 && self.pending.iter().all(Option::is_none)
+    }
+
+    /// When it wants to be called.
+    pub fn next(&self) -> Option<Instant> {
+        let free = self.pending.iter().any(Option::is_none);
+        (free && self.left > 0).then_some(self.next)
+    }
+
+    /// Takes what has completed, and asks for more.
+    pub fn work(&mut self, volume: &mut dyn Volume, now: Instant) {
+        while let Some(done) = volume.poll() {
+            self.end(done.tag as usize, done.result, now);
+        }
+        if volume.geometry().sectors == 0 {
+            self.next = now + Duration::from_millis(50);
+            return;
+        }
+        while self.left > 0
+            && self.next <= now
+            && let Some(slot) = self.pending.iter().position(Option::is_none)
+        {
+            self.next =
+                now + Duration::from_nanos(self.rng.within(1..self.pause.as_nanos() as u64));
+            self.left -= 1;
+            self.start(slot, volume, now);
+        }
+        volume.flush_queue();
+    }
+
+    fn start(&mut self, slot: usize, volume: &mut dyn Volume, now: Instant) {
+        let mut history = self.history.borrow_mut();
+        let sectors = history.sectors();
+        let first = self.rng.within(0..sectors);
+        let longest = if self.rng.chance(100) { MOST } else { 4 };
+        let count = self.rng.within(1..longest + 1).min(sectors - first);
+        let data = self.buffers[slot].slice(0, count as usize * SECTOR).expect("it fits");
+        let met = |other: &Pending| {
+            matches!(other.operation, Operation::Write { .. })
+                && first < other.first + other.count
+                && other.first < first + count
+        };
+        let may_write = self.writes && !self.pending.iter().flatten().any(met);
+        let (operation, data) = match self.rng.within(0..100) {
+            0..48 if !may_write => (Operation::Read, data),
+            0..40 => (Operation::Write { durable: false }, data),
+            40..48 => (Operation::Write { durable: true }, data),
+            48..60 => (Operation::Flush, Window::empty()),
+            _ => (Operation::Read, data),
+        };
+        let mut value = 0;
+        match operation {
+            Operation::Write { .. } => {
+                value = history.start_write(self.name, first, count, now);
+                for n in 0..count {
+                    let stamp = history.stamp(first + n, value);
+                    data.write(n as usize * SECTOR, &stamp).expect("it fits");
+                }
+            }
+            _ => data.fill(0xee),
+        }
+        drop(history);
+        self.pending[slot] = Some(Pending { operation, first, count, value, start: now });
+        let request = Request { tag: slot as u64, operation, sector: first, data };
+        match volume.submit(&request) {
+            Ok(Submitted::Pending) => {}
+            Ok(Submitted::Done) => self.end(slot, Ok(()), now),
+            Ok(Submitted::Lent(lent)) => {
+                data.write_window(0, &lent).expect("as long");
+                self.end(slot, Ok(()), now);
+            }
+            Err(error) => self.end(slot, Err(error), now),
+        }
+    }
+
+    fn end(&mut self, slot: usize, result: Result<(), VolumeError>, now: Instant) {
+        let Some(Pending { operation, first, count, value, start }) = self.pending[slot].take()
+        else {
+            panic!("a completion of nothing");
+        };
+        self.ended += 1;
+        if fabric::tracing() {
+            let (at, from) = (now.as_nanos() / 1000, start.as_nanos() / 1000);
+            let name = self.name;
+            println!(
+                "{at:>12} user {name}: {operation:?} {first}+{count} value {value} since {from}: {result:?}"
+            );
+        }
+        let durable = matches!(operation, Operation::Flush | Operation::Write { durable: true });
+        if result.is_err() {
+            // A write that failed may have been done, or be done later, in any part.
+            if durable {
+                self.broken_promises += 1;
+                self.history.borrow_mut().flush_failed(self.name);
+            } else {
+                self.errors += 1;
+            }
+            return;
+        }
+        let mut history = self.history.borrow_mut();
+        match operation {
+            Operation::Write { .. } => history.end_write(first, count, value, now),
+            Operation::Read => {
+                let mut bytes = vec![0; count as usize * SECTOR];
+                self.buffers[slot].read(0, &mut bytes).expect("it fits");
+                history.end_read(first, &bytes, start, now);
+            }
+            _ => {}
+        }
+        if durable {
+            let own = (operation != Operation::Flush).then_some(value);
+            history.flushed(self.name, start, own, now);
+        }
+    }
+
+    /// Bytes of memory that it has taken.
+    pub fn memory(&self) -> usize {
+        self.buffers.iter().map(Window::len).sum()
+    }
+}
