@@ -182,7 +182,14 @@ impl World {
             machine.memory.open(into);
         }
         let id = (number as u64) << 32 | slot as u64;
-        let request = SendRequest { id, operation, signaled, solicited: false, datagram: None };
+        let request = SendRequest {
+            id,
+            operation,
+            signaled,
+            solicited: false,
+            datagram: None,
+            carries: None,
+        };
         machine.roce.post_send(side.qp, &request).expect("a side that is up may post");
         side.ops.push_back(Op { slot, kind, signaled, at: now });
         self.later(think, Action::Post(number));

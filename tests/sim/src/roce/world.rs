@@ -63,6 +63,7 @@ impl World {
             cqs: 4,
             pds: 4,
             regions: 64,
+            keys: 64,
             wr: 64,
             connections: 64,
             half_open: 16,

@@ -8,7 +8,7 @@ use rdma::rnbd::server::{Export, Server};
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
 use rdma::rtrs::server::Config;
 use rdma::rtrs::{Context, Name};
-use rdma::verbs::ConnectionManager;
+use rdma::verbs::{ConnectionManager, Provider};
 use rdma::volume::{DiskVolume, RamVolume, Volume, Volumes};
 use std::net::IpAddr;
 
@@ -19,12 +19,16 @@ pub struct Port {
     pub ip: IpAddr,
 }
 
+/// Bytes of memory that sessions share where they share it: 6 chunks.
+const SHARED: usize = 96 << 10;
+
 /// Limits of the engines of a node.
 pub const LIMITS: Limits = Limits {
     qps: 64,
     cqs: 16,
     pds: 16,
     regions: 512,
+    keys: 512,
     wr: 512,
     connections: 64,
     half_open: 16,
@@ -91,6 +95,10 @@ impl Gateway {
         let mut rng = rng.fork();
         let mut roce = roce(&self.ports, self.mtu, &[], &mut rng);
         let mut arena = Arena::new(self.memory);
+        if self.config.oversubscribe > 1 {
+            let shared = arena.alloc(SHARED, 4096).expect("room");
+            roce.give_memory(shared, self.config.chunk_size as usize).expect("it has none yet");
+        }
         // Engines that are simulated do not tell when the seed says so, as Linux's do not.
         let tells = self.config.incarnation != 0;
         let incarnation = if tells { rng.next_u64() | 1 } else { 0 };
@@ -140,13 +148,11 @@ impl fabric::Node for Gateway {
         transmit(&mut self.machine.as_mut()?.roce, port, now)
     }
     fn poll_timeout(&self) -> Option<Instant> {
-        use rdma::verbs::Provider;
         let machine = self.machine.as_ref()?;
         let timers = [machine.roce.poll_timeout(), machine.server.poll_timeout(), self.disk.next()];
         timers.into_iter().flatten().min()
     }
     fn work(&mut self, now: Instant) {
-        use rdma::verbs::Provider;
         let Some(machine) = &mut self.machine else { return };
         self.disk.set_now(now);
         machine.roce.handle_timeout(now);

@@ -242,6 +242,7 @@ pub fn run(seed: u64) {
         let config = server::Config {
             queue_depth: rng.pick(&[2, 8, 16]),
             chunk_size: 16 << 10,
+            oversubscribe: rng.pick(&[1, 1, 6, 12]),
             always_invalidate: rng.chance(500),
             max_sessions: 4,
             max_connections: 8,
