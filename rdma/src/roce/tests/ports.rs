@@ -87,7 +87,14 @@ fn a_link_that_flaps() {
     assert_eq!(a.roce.poll_event(), Some(AsyncEvent::PortError(0)));
     let payload = Payload::Inline(b"later");
     let operation = SendOperation::Send { payload, with: SendWith::Nothing };
-    let send = SendRequest { id: 1, operation, signaled: true, solicited: false, datagram: None };
+    let send = SendRequest {
+        id: 1,
+        operation,
+        signaled: true,
+        solicited: false,
+        datagram: None,
+        carries: None,
+    };
     a.roce.post_send(a.qp, &send).unwrap();
     assert!(!pair.run(Duration::from_secs(3), |pair| !pair.nodes[0].completions().is_empty()));
     pair.network.set_up(place, true);
