@@ -77,6 +77,24 @@ fn the_client_comes_back_to_a_gateway_that_was_started_anew() -> Result<()> {
     })
 }
 
+/// Minutes of it, with every block size at once: an ACK that is lost is said again before the client's
+/// soft-RoCE repeats itself, which it would not survive.
+#[test]
+fn two_percent_of_loss_are_survived_at_depth_32() -> Result<()> {
+    for always_invalidate in [true, false] {
+        let storage = Config { always_invalidate, ..Config::default() };
+        tell(Setup { storage, loss: 50, ..Setup::default() }, 1, |_, guest| {
+            for _ in 0..3 {
+                storage::fio_verifies(guest, 16, 32)?;
+            }
+            guest
+                .sh("[ \"$(cat /sys/class/rtrs-client/s1/paths/*/stats/reconnects)\" = '0 0' ]")?;
+            unmap(guest, 0)
+        })?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_client_with_two_cpus_uses_three_connections() -> Result<()> {
     tell(Setup::default(), 2, |_, guest| {
