@@ -366,8 +366,14 @@ impl Stranger {
     }
 
     fn post(&mut self, line: &Line, operation: SendOperation<'_>) -> Result<()> {
-        let request =
-            SendRequest { id: SEND, operation, signaled: true, solicited: false, datagram: None };
+        let request = SendRequest {
+            id: SEND,
+            operation,
+            signaled: true,
+            solicited: false,
+            datagram: None,
+            carries: None,
+        };
         self.roce.post_send(line.qp, &request).map_err(|error| anyhow!("no send: {error:?}"))
     }
 
