@@ -1,9 +1,13 @@
-//! A whole disk as a volume. Requests larger than the disk takes are done in parts, one after the
-//! other; a durable write is followed by a flush if the disk has a volatile cache.
+//! A disk as a volume, all of it or extents. Requests larger than the disk takes, or across extents,
+//! are done in parts, one after the other; a durable write is followed by a flush if the disk has a
+//! volatile cache.
 
+use super::extents::Extent;
 use super::{Completion, Operation, Request, Submitted, Volume, VolumeError, check};
 use alloc::collections::VecDeque;
+use alloc::rc::Rc;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 use drivers::hal::{self, Disk, DiskError, Features, Geometry, SubmitError, Window};
 
 /// A request in flight. `step` is what the disk does now, or is to do once it has room.
@@ -14,14 +18,22 @@ struct InFlight {
     sector: u64,
     /// What is left of the data, from the part that is under way.
     data: Window,
-    part: usize,
+    /// What is left of a discard or write-zeroes, in sectors, likewise.
+    sectors: u32,
+    /// The part that is under way, in sectors.
+    part: u32,
     then_flush: bool,
 }
+
+/// The extents of a volume, shared with whoever may let it grow.
+pub type Extents = Rc<RefCell<Vec<Extent>>>;
 
 /// A disk as a volume. As many requests are in flight as the disk holds.
 #[derive(Debug)]
 pub struct DiskVolume<D> {
     disk: D,
+    /// Without them it is all of the disk.
+    extents: Option<Extents>,
     read_only: bool,
     in_flight: Vec<Option<InFlight>>,
     free: Vec<u32>,
@@ -32,9 +44,19 @@ pub struct DiskVolume<D> {
 impl<D: Disk> DiskVolume<D> {
     /// A volume of the whole of `disk`.
     pub fn new(disk: D, read_only: bool) -> Self {
+        Self::over(disk, None, read_only)
+    }
+
+    /// A volume of extents of `disk`.
+    pub fn of_extents(disk: D, extents: Extents, read_only: bool) -> Self {
+        Self::over(disk, Some(extents), read_only)
+    }
+
+    fn over(disk: D, extents: Option<Extents>, read_only: bool) -> Self {
         let depth = disk.depth().max(1);
         DiskVolume {
             disk,
+            extents,
             read_only,
             in_flight: alloc::vec![None; depth],
             free: (0..depth as u32).rev().collect(),
@@ -52,19 +74,51 @@ impl<D: Disk> DiskVolume<D> {
         &mut self.disk
     }
 
+    /// Where a sector of the volume lies on the disk, and how many follow it there.
+    fn locate(&self, sector: u64) -> Option<(u64, u64)> {
+        let Some(extents) = &self.extents else { return Some((sector, u64::MAX)) };
+        let mut skip = sector;
+        for extent in extents.borrow().iter() {
+            if skip < extent.sectors {
+                return Some((extent.start + skip, extent.sectors - skip));
+            }
+            skip -= extent.sectors;
+        }
+        None
+    }
+
     /// Gives the next step of a request to the disk.
     fn step(&mut self, slot: u32) -> Result<(), SubmitError> {
-        let Some(Some(request)) = self.in_flight.get_mut(slot as usize) else { return Ok(()) };
-        let block = self.disk.geometry().logical_block.max(512) as usize;
-        let most = (self.disk.geometry().max_transfer as usize / block * block).max(block);
-        request.part = request.data.len().min(most);
-        let data = request.data.slice(0, request.part).unwrap_or(Window::empty());
-        self.disk.submit(&hal::Request {
-            tag: u64::from(slot),
-            operation: request.operation,
-            sector: request.sector,
-            data,
-        })
+        let Some(&Some(request)) = self.in_flight.get(slot as usize) else { return Ok(()) };
+        let geometry = self.disk.geometry();
+        let (sector, run) = match request.operation {
+            hal::Operation::Flush => (0, 0),
+            _ => self.locate(request.sector).ok_or(SubmitError::Range)?,
+        };
+        let run = u32::try_from(run).unwrap_or(u32::MAX);
+        let block = geometry.logical_block.max(512);
+        let most = (geometry.max_transfer / block * block).max(block) / 512;
+        let left = (request.data.len() / 512) as u32;
+        let (part, operation) = match request.operation {
+            hal::Operation::Discard { .. } => {
+                let sectors = request.sectors.min(run);
+                (sectors, hal::Operation::Discard { sectors })
+            }
+            hal::Operation::WriteZeroes { unmap, .. } => {
+                let sectors = request.sectors.min(run);
+                (sectors, hal::Operation::WriteZeroes { sectors, unmap })
+            }
+            other => (left.min(most).min(run), other),
+        };
+        let length = part as usize * 512;
+        let data = match request.data.is_empty() {
+            true => Window::empty(),
+            false => request.data.slice(0, length).ok_or(SubmitError::Range)?,
+        };
+        if let Some(Some(request)) = self.in_flight.get_mut(slot as usize) {
+            request.part = part;
+        }
+        self.disk.submit(&hal::Request { tag: u64::from(slot), operation, sector, data })
     }
 
     /// Takes a request that has ended out of the table.
@@ -76,10 +130,16 @@ impl<D: Disk> DiskVolume<D> {
 
     /// What follows a step that succeeded: true if the request goes on.
     fn advance(request: &mut InFlight) -> bool {
-        if request.data.len() > request.part {
-            let rest = request.data.len() - request.part;
-            request.sector += request.part as u64 / 512;
-            request.data = request.data.slice(request.part, rest).unwrap_or(Window::empty());
+        let done = request.part as usize * 512;
+        if request.data.len() > done {
+            let rest = request.data.len() - done;
+            request.sector += u64::from(request.part);
+            request.data = request.data.slice(done, rest).unwrap_or(Window::empty());
+            return true;
+        }
+        if request.sectors > request.part {
+            request.sectors -= request.part;
+            request.sector += u64::from(request.part);
             return true;
         }
         if request.then_flush {
@@ -101,6 +161,9 @@ impl<D: Disk> Volume for DiskVolume<D> {
             self.read_only || geometry.features.contains(Features::READ_ONLY),
         );
         geometry.features.remove(Features::SECURE_ERASE);
+        if let Some(extents) = &self.extents {
+            geometry.sectors = extents.borrow().iter().map(|extent| extent.sectors).sum();
+        }
         geometry
     }
 
@@ -109,6 +172,7 @@ impl<D: Disk> Volume for DiskVolume<D> {
         check(&geometry, request)?;
         let cached = geometry.features.contains(Features::VOLATILE_CACHE);
         let mut data = Window::empty();
+        let mut left = 0;
         let mut then_flush = false;
         let operation = match request.operation {
             Operation::Flush if !cached => return Ok(Submitted::Done),
@@ -122,8 +186,12 @@ impl<D: Disk> Volume for DiskVolume<D> {
                 then_flush = durable && cached;
                 hal::Operation::Write
             }
-            Operation::Discard { sectors } => hal::Operation::Discard { sectors },
+            Operation::Discard { sectors } => {
+                left = sectors;
+                hal::Operation::Discard { sectors }
+            }
             Operation::WriteZeroes { sectors } => {
+                left = sectors;
                 hal::Operation::WriteZeroes { sectors, unmap: true }
             }
             Operation::SecureErase { .. } => return Err(VolumeError::Unsupported),
@@ -135,11 +203,17 @@ impl<D: Disk> Volume for DiskVolume<D> {
             // Linux says the largest number with a flush; disks are not to be bothered with it.
             sector: if request.operation == Operation::Flush { 0 } else { request.sector },
             data,
+            sectors: left,
             part: 0,
             then_flush,
         });
         match self.step(slot) {
             Ok(()) => Ok(Submitted::Pending),
+            Err(SubmitError::Full) => {
+                // Others may fill the disk's queue: it goes on when they are done.
+                self.stalled.push_back(slot);
+                Ok(Submitted::Pending)
+            }
             Err(error) => {
                 self.end(slot, Ok(()));
                 Err(refused(error))

@@ -3,6 +3,8 @@
 //! data already lies in DMA memory lends it out instead of copying it.
 
 mod disk;
+pub mod extents;
+mod queue;
 mod ram;
 mod set;
 #[cfg(test)]
@@ -10,10 +12,12 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use disk::DiskVolume;
+pub use disk::{DiskVolume, Extents};
+pub use queue::DiskUser;
 pub use ram::RamVolume;
 pub use set::{VolumeId, Volumes};
 
+use alloc::boxed::Box;
 use core::fmt;
 use drivers::hal::{Features, Geometry, Window};
 
@@ -120,6 +124,10 @@ pub trait Volume {
     fn flush_queue(&mut self);
     /// The next completion, if any.
     fn poll(&mut self) -> Option<Completion>;
+    /// The memory that it lies in, to be given back to the arena.
+    fn into_memory(self: Box<Self>) -> Option<Window> {
+        None
+    }
 }
 
 /// Whether a request makes sense for a volume of that shape: what every volume checks first.

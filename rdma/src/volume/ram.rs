@@ -3,6 +3,7 @@
 //! between a packet's checksum and its way out, the peer drops the packet and gets it again.
 
 use super::{Completion, Operation, Request, Submitted, Volume, VolumeError, check};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use drivers::hal::{Features, Geometry, Window};
 
@@ -56,11 +57,6 @@ impl RamVolume {
         }
         Ok(part)
     }
-
-    /// Its memory, to be given back to the arena once nothing uses the volume.
-    pub fn into_memory(self) -> Window {
-        self.memory
-    }
 }
 
 impl Volume for RamVolume {
@@ -93,5 +89,9 @@ impl Volume for RamVolume {
 
     fn poll(&mut self) -> Option<Completion> {
         None
+    }
+
+    fn into_memory(self: Box<Self>) -> Option<Window> {
+        Some(self.memory)
     }
 }

@@ -19,7 +19,8 @@ impl VolumeId {
 /// Volumes, added at set-up or from the console.
 #[derive(Default)]
 pub struct Volumes {
-    all: Vec<(Name, Box<dyn Volume>)>,
+    /// None where one was removed.
+    all: Vec<Option<(Name, Box<dyn Volume>)>>,
 }
 
 impl Volumes {
@@ -33,53 +34,59 @@ impl Volumes {
         if self.find(name.as_str()).is_some() {
             return None;
         }
-        self.all.push((name, volume));
+        self.all.push(Some((name, volume)));
         Some(VolumeId(self.all.len() as u32 - 1))
+    }
+
+    /// Takes a volume out, which nothing uses any more.
+    pub fn remove(&mut self, id: VolumeId) -> Option<Box<dyn Volume>> {
+        self.all.get_mut(id.index())?.take().map(|(_, volume)| volume)
     }
 
     /// The volume of that name.
     pub fn find(&self, name: &str) -> Option<VolumeId> {
-        let index = self.all.iter().position(|(n, _)| n.as_str() == name)?;
+        let named = |one: &Option<(Name, _)>| one.as_ref().is_some_and(|(n, _)| n.as_str() == name);
+        let index = self.all.iter().position(named)?;
         Some(VolumeId(index as u32))
     }
 
     /// The name of a volume.
     pub fn name(&self, id: VolumeId) -> Option<&str> {
-        self.all.get(id.index()).map(|(name, _)| name.as_str())
+        self.all.get(id.index())?.as_ref().map(|(name, _)| name.as_str())
     }
 
     /// A volume.
     #[inline]
     pub fn get_mut(&mut self, id: VolumeId) -> Option<&mut dyn Volume> {
         match self.all.get_mut(id.index()) {
-            Some((_, volume)) => Some(volume.as_mut()),
-            None => None,
+            Some(Some((_, volume))) => Some(volume.as_mut()),
+            _ => None,
         }
     }
 
     /// A volume, to look at.
     pub fn get(&self, id: VolumeId) -> Option<&dyn Volume> {
-        self.all.get(id.index()).map(|(_, volume)| volume.as_ref())
+        self.all.get(id.index())?.as_ref().map(|(_, volume)| volume.as_ref())
     }
 
     /// All names.
     pub fn ids(&self) -> impl Iterator<Item = VolumeId> + use<> {
-        (0..self.all.len() as u32).map(VolumeId)
+        let there = self.all.iter().enumerate().filter(|(_, volume)| volume.is_some());
+        there.map(|(index, _)| VolumeId(index as u32)).collect::<Vec<_>>().into_iter()
     }
 
     /// Tells the devices of what was submitted.
     pub fn flush_queues(&mut self) {
-        for (_, volume) in &mut self.all {
+        for (_, volume) in self.all.iter_mut().flatten() {
             volume.flush_queue();
         }
     }
 
     /// The next completion of any volume, looking from volume `from` on.
     pub fn poll(&mut self, from: VolumeId) -> Option<(VolumeId, Completion)> {
-        self.all
-            .iter_mut()
-            .enumerate()
-            .skip(from.index())
-            .find_map(|(index, (_, volume))| Some((VolumeId(index as u32), volume.poll()?)))
+        self.all.iter_mut().enumerate().skip(from.index()).find_map(|(index, volume)| {
+            let (_, volume) = volume.as_mut()?;
+            Some((VolumeId(index as u32), volume.poll()?))
+        })
     }
 }

@@ -1,0 +1,412 @@
+//! The engine that keeps the table of a disk: reads it, claims disks, and makes changes so that a
+//! power cut leaves the old table or the new one.
+
+use super::table::COPY_LEN;
+use super::{Change, Extent, Table, TableError};
+use alloc::vec::Vec;
+use core::fmt;
+use drivers::hal::{
+    Arena, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError, Window,
+};
+
+const MAGIC: &[u8; 16] = b"ISTHMUS VOLUMES1";
+/// The part of the disk that says whose it is: a block of any size in use.
+const HEAD_LEN: usize = 4096;
+/// Where each copy starts, in bytes.
+const COPIES: [u64; 2] = [32 << 10, 64 << 10];
+const SECTOR: u64 = 512;
+/// Sectors zeroed by one request of a disk that does so itself.
+const MAX_ZEROES: u64 = 1 << 16;
+
+/// What is known of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreState {
+    /// It is being looked at.
+    Loading,
+    /// It holds nothing: it can be claimed.
+    Blank,
+    /// It holds something else: it is claimed only by force.
+    Foreign,
+    /// It has a table.
+    Ready,
+    /// It is ours, but neither copy of the table can be read. Nothing is written to it.
+    Damaged,
+    /// It cannot be used: too small, or it does not work.
+    Unusable,
+}
+
+impl fmt::Display for StoreState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            StoreState::Loading => "is being looked at; try again",
+            StoreState::Blank => "is blank",
+            StoreState::Foreign => "holds something else",
+            StoreState::Ready => "has a table of volumes",
+            StoreState::Damaged => "has a damaged table of volumes; it is not touched",
+            StoreState::Unusable => "is too small for volumes, or does not work",
+        })
+    }
+}
+
+/// What came of a load, a claim or a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreEvent {
+    /// The disk was looked at; `one_copy` if only one copy of its table is whole, as after a power
+    /// cut, or if the disk lost one.
+    Loaded {
+        /// Whether there is only one.
+        one_copy: bool,
+    },
+    /// The change, or the claim, is on the disk, whatever happens from now on.
+    Done,
+    /// The disk failed. A change that was under way may be found made at the next start.
+    Failed(DiskError),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    ReadHead,
+    ReadCopy(usize),
+    ReadEnd,
+    /// Zeroes the extents that are to be zeroed.
+    Zero,
+    Flush,
+    ClearCopy(usize),
+    WriteCopy(usize),
+    WriteHead,
+    /// Nothing to ask of the disk.
+    Finish,
+}
+
+/// The engine of one disk.
+#[derive(Debug)]
+pub struct Store {
+    geometry: Geometry,
+    /// A copy of the table.
+    buffer: Window,
+    state: StoreState,
+    /// What is still to do, the present step first.
+    steps: &'static [Step],
+    /// Bytes, or sectors of zeroes, of the present step that are done.
+    done: u64,
+    /// Of the request that is in flight, likewise.
+    in_flight: Option<u64>,
+    table: Table,
+    generation: u64,
+    /// The copy that holds the table.
+    current: usize,
+    whole_copies: usize,
+    /// Whether what was read so far is all zeroes.
+    blank: bool,
+    next: Table,
+    /// What the next copy holds.
+    image: Vec<u8>,
+    zero: Vec<Extent>,
+    zero_by_writing: bool,
+}
+
+const LOAD: &[Step] =
+    &[Step::ReadHead, Step::ReadCopy(0), Step::ReadCopy(1), Step::ReadEnd, Step::Finish];
+const CLAIM: &[Step] = &[
+    Step::ClearCopy(1),
+    Step::WriteCopy(0),
+    Step::Flush,
+    Step::WriteHead,
+    Step::Flush,
+    Step::Finish,
+];
+const CHANGE: [&[Step]; 2] = [
+    &[Step::Zero, Step::Flush, Step::WriteCopy(0), Step::Flush, Step::Finish],
+    &[Step::Zero, Step::Flush, Step::WriteCopy(1), Step::Flush, Step::Finish],
+];
+
+impl Store {
+    /// Starts looking at a disk of this shape. None if the arena has not the 32 KiB that a copy
+    /// takes.
+    pub fn new(geometry: Geometry, arena: &mut Arena) -> Option<Store> {
+        let block = geometry.logical_block as usize;
+        let fits = geometry.sectors >= 2 * super::UNIT_SECTORS
+            && block.is_power_of_two()
+            && (512..=HEAD_LEN).contains(&block)
+            && geometry.max_transfer as usize >= HEAD_LEN;
+        Some(Store {
+            geometry,
+            buffer: arena.alloc(COPY_LEN, HEAD_LEN)?,
+            state: if fits { StoreState::Loading } else { StoreState::Unusable },
+            steps: if fits { LOAD } else { &[Step::Finish] },
+            done: 0,
+            in_flight: None,
+            table: Table::default(),
+            generation: 0,
+            current: 0,
+            whole_copies: 0,
+            blank: true,
+            next: Table::default(),
+            image: Vec::new(),
+            zero: Vec::new(),
+            zero_by_writing: false,
+        })
+    }
+
+    /// The memory, to be given back to the arena once nothing is under way.
+    pub fn into_buffer(self) -> Window {
+        self.buffer
+    }
+
+    /// What is known of the disk.
+    pub fn state(&self) -> StoreState {
+        self.state
+    }
+
+    /// The table that is on the disk.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Whether something is under way.
+    pub fn is_busy(&self) -> bool {
+        !self.steps.is_empty()
+    }
+
+    /// How far what is under way has come; changes whenever a request to the disk has ended.
+    pub fn position(&self) -> (usize, u64) {
+        (self.steps.len(), self.done)
+    }
+
+    /// Takes note of the disk's size.
+    pub fn set_geometry(&mut self, geometry: Geometry) {
+        self.geometry = geometry;
+    }
+
+    /// Starts making the disk one for volumes. With `force` whatever is on it is lost; without,
+    /// it has to be blank. A disk that is in use or damaged is not claimed without it either.
+    /// False if it is not, or something is under way.
+    pub fn claim(&mut self, force: bool) -> bool {
+        let may = match self.state {
+            StoreState::Blank => true,
+            StoreState::Foreign | StoreState::Damaged => force,
+            StoreState::Loading | StoreState::Ready | StoreState::Unusable => false,
+        };
+        if !may || self.is_busy() || self.is_read_only() {
+            return false;
+        }
+        (self.next, self.generation) = (Table::default(), 1);
+        self.image = self.next.encode(1);
+        self.steps = CLAIM;
+        true
+    }
+
+    /// Starts a change.
+    pub fn change(&mut self, change: Change<'_>) -> Result<(), TableError> {
+        debug_assert!(self.state == StoreState::Ready && !self.is_busy(), "asked before");
+        let (next, zero) = self.table.changed(change, self.geometry.sectors)?;
+        // No disk lives to see 2^64 changes.
+        self.generation = self.generation.saturating_add(1);
+        self.image = next.encode(self.generation);
+        (self.next, self.zero) = (next, zero);
+        self.zero_by_writing = !self.geometry.features.contains(Features::WRITE_ZEROES);
+        self.steps = CHANGE[1 - self.current];
+        Ok(())
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.geometry.features.contains(Features::READ_ONLY)
+    }
+
+    /// Does what can be done now, without blocking; tells when something has ended.
+    pub fn poll(&mut self, disk: &mut dyn Disk) -> Option<StoreEvent> {
+        loop {
+            let step = *self.steps.first()?;
+            if let Some(amount) = self.in_flight {
+                let completion = disk.poll()?;
+                self.in_flight = None;
+                match completion.result {
+                    Ok(()) => self.done += amount,
+                    Err(DiskError::Unsupported) if step == Step::Zero && !self.zero_by_writing => {
+                        self.zero_by_writing = true;
+                    }
+                    Err(error) => return Some(self.fail(error)),
+                }
+                if step == Step::Flush {
+                    self.finish(step);
+                    self.done = 0;
+                    self.steps = self.steps.get(1..).unwrap_or_default();
+                }
+                continue;
+            }
+            if let Some((request, amount)) = self.request(step) {
+                match disk.submit(&request) {
+                    Ok(()) => disk.flush_queue(),
+                    Err(SubmitError::Full) => return None,
+                    Err(SubmitError::Unsupported)
+                        if step == Step::Zero && !self.zero_by_writing =>
+                    {
+                        self.zero_by_writing = true;
+                        continue;
+                    }
+                    Err(_) => return Some(self.fail(DiskError::Unsupported)),
+                }
+                self.in_flight = Some(amount);
+                continue;
+            }
+            let event = self.finish(step);
+            self.done = 0;
+            self.steps = self.steps.get(1..).unwrap_or_default();
+            if event.is_some() {
+                return event;
+            }
+        }
+    }
+
+    /// The next request of a step, and how much of the step it does; None if it is done.
+    fn request(&mut self, step: Step) -> Option<(Request, u64)> {
+        let (operation, at, length) = match step {
+            Step::Finish => return None,
+            Step::Flush => {
+                let volatile = self.geometry.features.contains(Features::VOLATILE_CACHE);
+                let data = Window::empty();
+                let flush = Request { tag: 0, operation: Operation::Flush, sector: 0, data };
+                return volatile.then_some((flush, 0));
+            }
+            Step::Zero => return self.zero_request(),
+            Step::ReadHead => (Operation::Read, 0, HEAD_LEN),
+            Step::ReadCopy(copy) => (Operation::Read, COPIES[copy], COPY_LEN),
+            Step::ReadEnd => {
+                let end = self.geometry.sectors * SECTOR / HEAD_LEN as u64 * HEAD_LEN as u64;
+                (Operation::Read, end - COPY_LEN as u64, COPY_LEN)
+            }
+            Step::WriteHead => (Operation::Write, 0, HEAD_LEN),
+            Step::ClearCopy(copy) | Step::WriteCopy(copy) => {
+                (Operation::Write, COPIES[copy], COPY_LEN)
+            }
+        };
+        let done = self.done as usize;
+        if done >= length {
+            return None;
+        }
+        if done == 0 {
+            self.fill_buffer(step);
+        }
+        let most = self.geometry.max_transfer as usize / HEAD_LEN * HEAD_LEN;
+        let part = (length - done).min(most);
+        let data = self.buffer.slice(done, part)?;
+        let sector = (at + self.done) / SECTOR;
+        Some((Request { tag: 0, operation, sector, data }, part as u64))
+    }
+
+    /// Makes ready what a step writes.
+    fn fill_buffer(&self, step: Step) {
+        let write = |bytes: &[u8]| {
+            self.buffer.fill(0);
+            // Never longer than the buffer.
+            let _ = self.buffer.write(0, bytes);
+        };
+        match step {
+            Step::WriteCopy(_) => write(&self.image),
+            Step::WriteHead => write(MAGIC),
+            Step::ClearCopy(_) | Step::Zero => write(&[]),
+            _ => {}
+        }
+    }
+
+    fn zero_request(&mut self) -> Option<(Request, u64)> {
+        let mut skip = self.done;
+        let extent = self.zero.iter().find(|extent| {
+            let here = skip < extent.sectors;
+            if !here {
+                skip -= extent.sectors;
+            }
+            here
+        });
+        let extent = *extent?;
+        let (sector, left) = (extent.start + skip, extent.sectors - skip);
+        if self.zero_by_writing {
+            self.fill_buffer(Step::Zero);
+            let most = (self.geometry.max_transfer as usize / HEAD_LEN * HEAD_LEN).min(COPY_LEN);
+            let sectors = left.min(most as u64 / SECTOR);
+            let data = self.buffer.slice(0, (sectors * SECTOR) as usize)?;
+            return Some((Request { tag: 0, operation: Operation::Write, sector, data }, sectors));
+        }
+        let most = u64::from(self.geometry.max_write_zeroes_sectors).clamp(1, MAX_ZEROES);
+        let block = u64::from(self.geometry.logical_block) / SECTOR;
+        let sectors = left.min((most / block.max(1) * block.max(1)).max(block));
+        let operation = Operation::WriteZeroes { sectors: sectors as u32, unmap: true };
+        Some((Request { tag: 0, operation, sector, data: Window::empty() }, sectors))
+    }
+
+    /// After a step.
+    fn finish(&mut self, step: Step) -> Option<StoreEvent> {
+        match step {
+            Step::ReadHead => {
+                let bytes = self.contents(HEAD_LEN);
+                if bytes.starts_with(MAGIC) {
+                    self.state = StoreState::Damaged;
+                }
+                self.blank = bytes.iter().all(|&byte| byte == 0);
+            }
+            Step::ReadCopy(copy) => {
+                let bytes = self.contents(COPY_LEN);
+                let found = Table::decode(&bytes);
+                // A claim that a power cut ended leaves an empty table without a head.
+                let unfinished = found == Some((1, Table::default()));
+                self.blank &= unfinished || bytes.iter().all(|&byte| byte == 0);
+                if let (StoreState::Damaged | StoreState::Ready, Some((generation, table))) =
+                    (self.state, found)
+                {
+                    self.whole_copies += 1;
+                    if self.state == StoreState::Damaged || generation > self.generation {
+                        (self.generation, self.table, self.current) = (generation, table, copy);
+                    }
+                    self.state = StoreState::Ready;
+                }
+            }
+            Step::ReadEnd => {
+                self.blank &= self.contents(COPY_LEN).iter().all(|&byte| byte == 0);
+                if self.state == StoreState::Loading {
+                    self.state = if self.blank { StoreState::Blank } else { StoreState::Foreign };
+                }
+            }
+            Step::Finish if self.image.is_empty() => {
+                // After the first table there is only one copy, and nothing is amiss.
+                let one_copy = self.state == StoreState::Ready
+                    && self.whole_copies == 1
+                    && self.generation > 1;
+                return Some(StoreEvent::Loaded { one_copy });
+            }
+            Step::Finish => {
+                self.table = core::mem::take(&mut self.next);
+                self.current = match self.state {
+                    StoreState::Ready => 1 - self.current,
+                    _ => 0,
+                };
+                self.state = StoreState::Ready;
+                self.image = Vec::new();
+                self.zero = Vec::new();
+                return Some(StoreEvent::Done);
+            }
+            Step::Zero
+            | Step::Flush
+            | Step::ClearCopy(_)
+            | Step::WriteCopy(_)
+            | Step::WriteHead => {}
+        }
+        None
+    }
+
+    fn contents(&self, length: usize) -> Vec<u8> {
+        let mut bytes = alloc::vec![0; length];
+        // Never longer than the buffer.
+        let _ = self.buffer.read(0, &mut bytes);
+        bytes
+    }
+
+    fn fail(&mut self, error: DiskError) -> StoreEvent {
+        (self.steps, self.done) = (&[], 0);
+        self.image = Vec::new();
+        self.zero = Vec::new();
+        if self.state == StoreState::Loading {
+            self.state = StoreState::Unusable;
+        }
+        StoreEvent::Failed(error)
+    }
+}

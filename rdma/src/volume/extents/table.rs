@@ -1,0 +1,296 @@
+//! The table of the volumes of a disk: which extents each has.
+//!
+//! | bytes of a copy | what, little-endian |
+//! |---|---|
+//! | 0..8 | `ISTHMVOL` |
+//! | 8..12 | CRC-32C (RFC 3720, appendix B.4) of everything from byte 12 to the end of the last entry |
+//! | 12..16 | bytes of entries |
+//! | 16..24 | generation: of two whole copies, the higher one counts |
+//! | 24.. | entries, then zeroes |
+//!
+//! An entry is: length of the name (1 byte), the name, number of extents (2), and for each its
+//! first unit and how many (4 each).
+
+use super::{Extent, UNIT_SECTORS};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use crc::{CRC_32_ISCSI, Crc};
+
+/// Bytes of a copy.
+pub const COPY_LEN: usize = 32 << 10;
+/// Longest name.
+const MAX_NAME: usize = 63;
+/// Most extents of a volume.
+const MAX_EXTENTS: usize = 256;
+const MAGIC: &[u8; 8] = b"ISTHMVOL";
+const ENTRIES: usize = 24;
+const CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
+
+/// A volume of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeEntry {
+    /// Its name.
+    pub name: String,
+    /// Its extents, in their order in the volume.
+    pub extents: Vec<Extent>,
+}
+
+impl VolumeEntry {
+    /// Its size in sectors.
+    pub fn sectors(&self) -> u64 {
+        self.extents.iter().map(|extent| extent.sectors).sum()
+    }
+}
+
+/// A table. Extents do not overlap and are of whole units.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    volumes: Vec<VolumeEntry>,
+}
+
+/// What is wanted of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// A new volume of at least so many sectors.
+    Create(&'a str, u64),
+    /// A volume is to have at least so many sectors in all.
+    Grow(&'a str, u64),
+    /// A volume is no more; its space is free.
+    Delete(&'a str),
+}
+
+/// Why a change cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableError {
+    /// There is a volume of that name.
+    Exists,
+    /// There is none.
+    Unknown,
+    /// Empty, or longer than 63 bytes.
+    BadName,
+    /// The size is nothing, or less than the volume has.
+    BadSize,
+    /// So many sectors are free, which is not enough.
+    NoSpace(u64),
+    /// The free space lies in too many pieces, or the table is full.
+    TooScattered,
+}
+
+impl fmt::Display for TableError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TableError::Exists => f.write_str("the disk has a volume of that name"),
+            TableError::Unknown => f.write_str("the disk has no volume of that name"),
+            TableError::BadName => f.write_str("a name has 1 to 63 bytes"),
+            TableError::BadSize => f.write_str("a volume is not empty and does not shrink"),
+            TableError::NoSpace(sectors) => {
+                write!(f, "the disk has {} MiB free", sectors / UNIT_SECTORS)
+            }
+            TableError::TooScattered => {
+                f.write_str("the table of the disk has no room for more volumes or extents")
+            }
+        }
+    }
+}
+
+impl Table {
+    /// All volumes.
+    pub fn volumes(&self) -> &[VolumeEntry] {
+        &self.volumes
+    }
+
+    /// The volume of that name.
+    pub fn find(&self, name: &str) -> Option<&VolumeEntry> {
+        self.volumes.iter().find(|volume| volume.name == name)
+    }
+
+    /// The table after a change, on a disk of `disk` sectors, and the space that is new in it.
+    pub fn changed(
+        &self,
+        change: Change<'_>,
+        disk: u64,
+    ) -> Result<(Table, Vec<Extent>), TableError> {
+        let mut table = self.clone();
+        let mut added = Vec::new();
+        match change {
+            Change::Create(name, sectors) => {
+                if name.is_empty() || name.len() > MAX_NAME {
+                    return Err(TableError::BadName);
+                }
+                if self.find(name).is_some() {
+                    return Err(TableError::Exists);
+                }
+                if sectors == 0 {
+                    return Err(TableError::BadSize);
+                }
+                added = self.take(sectors, 0, disk)?;
+                table.volumes.push(VolumeEntry { name: name.into(), extents: added.clone() });
+            }
+            Change::Grow(name, sectors) => {
+                let volumes = &mut table.volumes;
+                let volume = volumes.iter_mut().find(|volume| volume.name == name);
+                let volume = volume.ok_or(TableError::Unknown)?;
+                let more = sectors.checked_sub(volume.sectors()).ok_or(TableError::BadSize)?;
+                let end = volume.extents.last().map_or(0, |last| last.start + last.sectors);
+                if more > 0 {
+                    added = self.take(more, end, disk)?;
+                }
+                volume.extents.extend(&added);
+                join(&mut volume.extents);
+            }
+            Change::Delete(name) => {
+                let before = table.volumes.len();
+                table.volumes.retain(|volume| volume.name != name);
+                if table.volumes.len() == before {
+                    return Err(TableError::Unknown);
+                }
+            }
+        }
+        let scattered = table.volumes.iter().any(|volume| volume.extents.len() > MAX_EXTENTS);
+        if scattered || table.entries().len() > COPY_LEN - ENTRIES {
+            return Err(TableError::TooScattered);
+        }
+        Ok((table, added))
+    }
+
+    /// Free space of a disk of `disk` sectors, in whole units.
+    pub fn free(&self, disk: u64) -> Vec<Extent> {
+        let mut used: Vec<Extent> =
+            self.volumes.iter().flat_map(|volume| &volume.extents).copied().collect();
+        used.sort_unstable_by_key(|extent| extent.start);
+        let end = disk / UNIT_SECTORS * UNIT_SECTORS;
+        let mut free = Vec::new();
+        let mut at = UNIT_SECTORS;
+        for extent in used.iter().chain([&Extent { start: end, sectors: 0 }]) {
+            if extent.start > at && at < end {
+                free.push(Extent { start: at, sectors: extent.start.min(end) - at });
+            }
+            at = at.max(extent.start + extent.sectors);
+        }
+        free
+    }
+
+    /// Free space for at least `sectors` sectors: behind `near` if it is free, in one piece if one
+    /// is large enough, else the largest pieces.
+    fn take(&self, sectors: u64, near: u64, disk: u64) -> Result<Vec<Extent>, TableError> {
+        let free = self.free(disk);
+        let available = free.iter().map(|extent| extent.sectors).sum();
+        let mut left = sectors
+            .checked_next_multiple_of(UNIT_SECTORS)
+            .filter(|&wanted| wanted <= available)
+            .ok_or(TableError::NoSpace(available))?;
+        let mut pieces = free;
+        // Largest first; before them the neighbour, and before it what is just large enough.
+        pieces.sort_by_key(|piece| {
+            let fits = piece.sectors >= left;
+            let rank = match (piece.start == near, fits) {
+                (true, _) => 0,
+                (false, true) => 1,
+                (false, false) => 2,
+            };
+            (rank, if fits { piece.sectors } else { u64::MAX - piece.sectors })
+        });
+        let mut taken = Vec::new();
+        for piece in pieces {
+            if left == 0 {
+                break;
+            }
+            let extent = Extent { sectors: piece.sectors.min(left), ..piece };
+            left -= extent.sectors;
+            taken.push(extent);
+        }
+        Ok(taken)
+    }
+
+    fn entries(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for volume in &self.volumes {
+            bytes.push(volume.name.len() as u8);
+            bytes.extend(volume.name.as_bytes());
+            bytes.extend((volume.extents.len() as u16).to_le_bytes());
+            for extent in &volume.extents {
+                bytes.extend(((extent.start / UNIT_SECTORS) as u32).to_le_bytes());
+                bytes.extend(((extent.sectors / UNIT_SECTORS) as u32).to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// A copy of the table.
+    pub fn encode(&self, generation: u64) -> Vec<u8> {
+        let entries = self.entries();
+        let mut body = Vec::with_capacity(COPY_LEN);
+        body.extend((entries.len() as u32).to_le_bytes());
+        body.extend(generation.to_le_bytes());
+        body.extend(entries);
+        let mut copy = Vec::with_capacity(COPY_LEN);
+        copy.extend(MAGIC);
+        copy.extend(CRC32C.checksum(&body).to_le_bytes());
+        copy.extend(body);
+        copy.resize(COPY_LEN, 0);
+        copy
+    }
+
+    /// Generation and table of a copy, if it is whole and makes sense.
+    pub fn decode(copy: &[u8]) -> Option<(u64, Table)> {
+        let field = |at: usize| Some(u32::from_le_bytes(copy.get(at..at + 4)?.try_into().ok()?));
+        let length = field(12)? as usize;
+        let body = copy.get(12..ENTRIES.checked_add(length)?)?;
+        if !copy.starts_with(MAGIC) || field(8)? != CRC32C.checksum(body) {
+            return None;
+        }
+        let generation = u64::from_le_bytes(copy.get(16..24)?.try_into().ok()?);
+        let mut rest = copy.get(ENTRIES..ENTRIES + length)?;
+        let mut table = Table::default();
+        while !rest.is_empty() {
+            let name_len = usize::from(take(&mut rest, 1)?[0]);
+            let name = core::str::from_utf8(take(&mut rest, name_len)?).ok()?;
+            let count = u16::from_le_bytes(take(&mut rest, 2)?.try_into().ok()?);
+            let mut extents = Vec::new();
+            for _ in 0..count {
+                let start = u32::from_le_bytes(take(&mut rest, 4)?.try_into().ok()?);
+                let units = u32::from_le_bytes(take(&mut rest, 4)?.try_into().ok()?);
+                extents.push(Extent {
+                    start: u64::from(start) * UNIT_SECTORS,
+                    sectors: u64::from(units) * UNIT_SECTORS,
+                });
+            }
+            if name.is_empty() || name.len() > MAX_NAME || table.find(name).is_some() {
+                return None;
+            }
+            table.volumes.push(VolumeEntry { name: name.into(), extents });
+        }
+        table.is_sound().then_some((generation, table))
+    }
+
+    /// Whether no extent is empty, lies before the first unit, or on another.
+    fn is_sound(&self) -> bool {
+        let mut all: Vec<&Extent> =
+            self.volumes.iter().flat_map(|volume| &volume.extents).collect();
+        all.sort_unstable_by_key(|extent| extent.start);
+        let mut at = UNIT_SECTORS;
+        all.iter().all(|extent| {
+            let sound = extent.sectors > 0 && extent.start >= at;
+            at = extent.start + extent.sectors;
+            sound
+        })
+    }
+}
+
+fn take<'a>(rest: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+    let (taken, after) = rest.split_at_checked(count)?;
+    *rest = after;
+    Some(taken)
+}
+
+/// Makes neighbours one.
+fn join(extents: &mut Vec<Extent>) {
+    extents.dedup_by(|next, before| {
+        let joins = before.start + before.sectors == next.start;
+        if joins {
+            before.sectors += next.sectors;
+        }
+        joins
+    });
+}

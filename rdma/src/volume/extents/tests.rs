@@ -1,0 +1,292 @@
+//! Power cuts at every moment, torn sectors, damage, and disks that are not ours.
+
+use super::store::{Store, StoreEvent, StoreState};
+use super::*;
+use drivers::hal::{
+    Arena, Completion, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError,
+};
+use proptest::prelude::*;
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+const SECTORS: u64 = 16 * UNIT / 512;
+
+/// A disk whose cache reaches the medium only by a flush, and that dies after so many writes and
+/// flushes.
+struct Model {
+    cache: Vec<u8>,
+    durable: Vec<u8>,
+    zeroes: bool,
+    life: usize,
+    done: Option<Completion>,
+    broken: bool,
+}
+
+impl Model {
+    fn new(fill: u8, zeroes: bool) -> Self {
+        let bytes = std::vec![fill; SECTORS as usize * 512];
+        let (cache, durable) = (bytes.clone(), bytes);
+        Model { cache, durable, zeroes, life: usize::MAX, done: None, broken: false }
+    }
+
+    /// The power goes: of what was not flushed, a part of the sectors is on the medium, and one
+    /// sector is torn.
+    fn cut(&mut self, seed: u64) {
+        let mut random = seed | 1;
+        let mut torn = false;
+        for sector in 0..SECTORS as usize {
+            let at = sector * 512..sector * 512 + 512;
+            if self.cache[at.clone()] == self.durable[at.clone()] {
+                continue;
+            }
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            match random >> 62 {
+                0 if !torn => {
+                    torn = true;
+                    let half = sector * 512..sector * 512 + 100;
+                    self.durable[half.clone()].copy_from_slice(&self.cache[half]);
+                }
+                0 | 1 => {}
+                _ => self.durable[at.clone()].copy_from_slice(&self.cache[at]),
+            }
+        }
+        self.cache = self.durable.clone();
+        (self.life, self.done, self.broken) = (usize::MAX, None, false);
+    }
+}
+
+impl Disk for Model {
+    fn geometry(&self) -> Geometry {
+        let mut features = Features::VOLATILE_CACHE;
+        features.set(Features::WRITE_ZEROES, self.zeroes);
+        Geometry {
+            sectors: SECTORS,
+            logical_block: 512,
+            physical_block: 4096,
+            max_transfer: 16 << 10,
+            max_discard_sectors: 0,
+            discard_granularity: 512,
+            max_write_zeroes_sectors: 1024,
+            features,
+        }
+    }
+    fn depth(&self) -> usize {
+        1
+    }
+    fn submit(&mut self, request: &Request) -> Result<(), SubmitError> {
+        assert!(self.done.is_none() && request.sector < SECTORS);
+        let at = request.sector as usize * 512;
+        let mut result = Ok(());
+        if !matches!(request.operation, Operation::Read) {
+            match self.life.checked_sub(1) {
+                Some(life) => self.life = life,
+                None => (self.broken, result) = (true, Err(DiskError::Broken)),
+            }
+        }
+        match request.operation {
+            _ if self.broken => {}
+            Operation::Read => {
+                request.data.write(0, &self.cache[at..at + request.data.len()]).unwrap();
+            }
+            Operation::Write => {
+                request.data.read(0, &mut self.cache[at..at + request.data.len()]).unwrap();
+            }
+            Operation::Flush => self.durable.copy_from_slice(&self.cache),
+            Operation::WriteZeroes { sectors, .. } => {
+                self.cache[at..at + sectors as usize * 512].fill(0);
+            }
+            Operation::Discard { .. } => unreachable!("not offered"),
+        }
+        self.done = Some(Completion { tag: request.tag, result });
+        Ok(())
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<Completion> {
+        self.done.take()
+    }
+    fn set_interrupts(&mut self, _: bool) {}
+    fn interrupts(&self) -> u64 {
+        0
+    }
+}
+
+fn run(store: &mut Store, disk: &mut Model) -> StoreEvent {
+    core::iter::from_fn(|| Some(store.poll(disk))).take(100_000).flatten().next().expect("an end")
+}
+
+fn load(disk: &mut Model) -> Store {
+    let mut arena = Arena::on_heap(64 << 10);
+    let mut store = Store::new(disk.geometry(), &mut arena).unwrap();
+    assert!(matches!(run(&mut store, disk), StoreEvent::Loaded { .. }));
+    store
+}
+
+fn claimed(fill: u8, zeroes: bool) -> (Model, Store) {
+    let mut disk = Model::new(fill, zeroes);
+    let mut store = load(&mut disk);
+    assert!(store.claim(fill != 0));
+    assert_eq!(run(&mut store, &mut disk), StoreEvent::Done);
+    (disk, store)
+}
+
+fn make(store: &mut Store, disk: &mut Model, change: Change<'_>) -> StoreEvent {
+    store.change(change).unwrap();
+    run(store, disk)
+}
+
+fn bytes<'a>(disk: &'a Model, entry: &VolumeEntry) -> Vec<&'a [u8]> {
+    let part =
+        |e: &Extent| &disk.durable[e.start as usize * 512..(e.start + e.sectors) as usize * 512];
+    entry.extents.iter().map(part).collect()
+}
+
+#[test]
+fn foreign_data_is_not_touched_without_force_and_damage_never() {
+    let mut disk = Model::new(0, true);
+    disk.cache[1080] = 0x53;
+    assert!(!load(&mut disk).claim(false));
+    disk.cache[1080] = 0;
+    let last = disk.cache.len() - 1;
+    disk.cache[last] = 1;
+    let mut store = load(&mut disk);
+    assert_eq!(store.state(), StoreState::Foreign);
+    assert!(!store.claim(false) && !store.is_busy());
+
+    let (mut disk, mut store) = claimed(0, true);
+    assert_eq!(make(&mut store, &mut disk, Change::Create("a", 1)), StoreEvent::Done);
+    disk.cache[(32 << 10) + 16] ^= 1;
+    assert_eq!(load(&mut disk).table().volumes().len(), 1, "the other copy is whole");
+    disk.cache[(64 << 10) + 26] ^= 1;
+    let before = disk.cache.clone();
+    let mut store = load(&mut disk);
+    assert_eq!(store.state(), StoreState::Damaged);
+    assert!(!store.claim(false));
+    assert!(disk.cache == before);
+}
+
+#[test]
+fn one_copy_lost_is_told() {
+    let (mut disk, mut store) = claimed(0, true);
+    make(&mut store, &mut disk, Change::Create("a", 1));
+    make(&mut store, &mut disk, Change::Create("b", 1));
+    disk.cache[(64 << 10) + 26] ^= 1;
+    let mut arena = Arena::on_heap(64 << 10);
+    let mut store = Store::new(disk.geometry(), &mut arena).unwrap();
+    assert_eq!(run(&mut store, &mut disk), StoreEvent::Loaded { one_copy: true });
+}
+
+#[test]
+fn space_is_zeroed_joined_and_used_again() {
+    for zeroes in [true, false] {
+        let (mut disk, mut store) = claimed(0xaa, zeroes);
+        let unit = UNIT / 512;
+        for (change, expected) in [
+            (Change::Create("a", 2 * unit), "a 1+2"),
+            (Change::Create("b", 1), "a 1+2 b 3+1"),
+            (Change::Grow("a", 3 * unit), "a 1+2 4+1 b 3+1"),
+            (Change::Grow("a", 4 * unit), "a 1+2 4+2 b 3+1"),
+            (Change::Delete("b"), "a 1+2 4+2"),
+            (Change::Create("c", unit), "a 1+2 4+2 c 3+1"),
+            (Change::Create("d", 10 * unit), "a 1+2 4+2 c 3+1 d 6+10"),
+            (Change::Delete("c"), "a 1+2 4+2 d 6+10"),
+            (Change::Grow("d", 11 * unit), "a 1+2 4+2 d 6+10 3+1"),
+        ] {
+            assert_eq!(make(&mut store, &mut disk, change), StoreEvent::Done);
+            let mut shown = String::new();
+            for volume in store.table().volumes() {
+                shown += &volume.name;
+                for e in &volume.extents {
+                    shown += &std::format!(" {}+{}", e.start / unit, e.sectors / unit);
+                }
+                shown.push(' ');
+            }
+            assert_eq!(shown.trim_end(), expected, "{change:?}");
+            for volume in store.table().volumes() {
+                assert!(bytes(&disk, volume).concat().iter().all(|&byte| byte == 0));
+            }
+            assert_eq!(load(&mut disk).table(), store.table());
+        }
+        let refused = |change| store.table().changed(change, SECTORS).unwrap_err().to_string();
+        assert_eq!(refused(Change::Create("e", 1)), "the disk has 0 MiB free");
+        assert_eq!(refused(Change::Create("a", 1)), "the disk has a volume of that name");
+        assert_eq!(refused(Change::Grow("a", 1)), "a volume is not empty and does not shrink");
+        assert_eq!(refused(Change::Delete("x")), "the disk has no volume of that name");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whenever the power is cut, each change was made completely or not at all, new space is
+    /// zeroes, and what a volume held is there.
+    #[test]
+    fn a_power_cut_at_any_write_leaves_the_old_table_or_the_new_one(
+        changes in proptest::collection::vec((0..3u8, 0..4usize, 1..5u64, 0..20usize, any::<u64>()), 1..8),
+        zeroes in any::<bool>(),
+    ) {
+        let (mut disk, mut store) = claimed(0xaa, zeroes);
+        for (kind, name, units, life, seed) in changes {
+            let name = ["a", "b", "c", "d"][name];
+            let change = match kind {
+                0 => Change::Create(name, units * UNIT_SECTORS),
+                1 => Change::Grow(name, units * UNIT_SECTORS),
+                _ => Change::Delete(name),
+            };
+            let before = store.table().clone();
+            let Ok((after, _)) = before.changed(change, SECTORS) else { continue };
+            disk.life = life;
+            store.change(change).unwrap();
+            let told = run(&mut store, &mut disk);
+            disk.cut(seed);
+            store = load(&mut disk);
+            prop_assert_eq!(store.state(), StoreState::Ready);
+            let now = store.table().clone();
+            prop_assert!(now == before || now == after);
+            prop_assert!(told != StoreEvent::Done || now == after);
+            for volume in now.volumes() {
+                // What each volume was marked with, then zeroes.
+                let mark = volume.name.as_bytes()[0];
+                let all = bytes(&disk, volume).concat();
+                let marked = before.find(&volume.name).map_or(0, |old| old.sectors() as usize * 512);
+                prop_assert!(all[..marked].iter().all(|&byte| byte == mark), "{}", volume.name);
+                prop_assert!(all[marked..].iter().all(|&byte| byte == 0), "{}", volume.name);
+                for e in &volume.extents {
+                    let at = e.start as usize * 512..(e.start + e.sectors) as usize * 512;
+                    disk.cache[at.clone()].fill(mark);
+                    disk.durable[at].fill(mark);
+                }
+            }
+        }
+    }
+
+    /// A claim that is cut short leaves a disk that can be claimed, or says that it is foreign.
+    #[test]
+    fn a_power_cut_during_a_claim_is_no_trap(life in 0..10usize, seed in any::<u64>()) {
+        let mut disk = Model::new(0, true);
+        let mut store = load(&mut disk);
+        disk.life = life;
+        prop_assert!(store.claim(false));
+        run(&mut store, &mut disk);
+        disk.cut(seed);
+        let mut store = load(&mut disk);
+        prop_assert!(store.state() != StoreState::Damaged);
+        if store.state() != StoreState::Ready {
+            let force = store.state() == StoreState::Foreign;
+            prop_assert!(store.claim(force));
+            prop_assert_eq!(run(&mut store, &mut disk), StoreEvent::Done);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_no_table_or_a_sound_one(at in 0..200usize, value in any::<u8>()) {
+        let table = Table::default();
+        let (table, _) = table.changed(Change::Create("abc", 3), SECTORS).unwrap();
+        let (table, _) = table.changed(Change::Create("x", 5 * UNIT_SECTORS), SECTORS).unwrap();
+        let mut copy = table.encode(7);
+        prop_assert_eq!(Table::decode(&copy), Some((7, table)));
+        let same = copy[at] == value;
+        copy[at] = value;
+        // Behind the last entry there is nothing that counts.
+        prop_assert_eq!(Table::decode(&copy).is_some(), same || at >= 24 + 1 + 3 + 2 + 8 + 1 + 1 + 2 + 8);
+    }
+}
