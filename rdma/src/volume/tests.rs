@@ -137,3 +137,63 @@ fn ram_shows_nothing_of_what_its_memory_held_before() {
         assert_eq!(byte, if written.contains(&i) { 7 } else { 0 }, "byte {i}");
     }
 }
+
+#[test]
+fn volumes_of_extents_share_a_disk_and_keep_apart() {
+    use super::extents::Extent;
+    use alloc::rc::Rc;
+    use core::cell::RefCell;
+    let mut arena = Arena::on_heap(1 << 20);
+    let user = DiskUser::new(ModelDisk::new(&mut arena, 2));
+    let extents = |list: &[(u64, u64)]| -> Extents {
+        let list = list.iter().map(|&(start, sectors)| Extent { start, sectors });
+        Rc::new(RefCell::new(list.collect()))
+    };
+    let of_a = extents(&[(8, 8), (40, 4)]);
+    let mut a = DiskVolume::of_extents(user.another(), of_a.clone(), false);
+    let mut b = DiskVolume::of_extents(user.another(), extents(&[(16, 8), (0, 8)]), false);
+    assert_eq!((a.geometry().sectors, b.geometry().sectors), (12, 16));
+    let write = Operation::Write { durable: false };
+    let late = [10u64, 11].map(|tag| {
+        let data = filled(&mut arena, 512 * 10, tag as u8);
+        assert!(matches!(a.submit(&request(tag, write, 1, data)), Ok(Submitted::Pending)));
+        data
+    });
+    // The disk's queue is full of the others' requests: it waits, and is not forgotten.
+    let ones = filled(&mut arena, 512 * 16, 1);
+    assert!(matches!(b.submit(&request(20, write, 0, ones)), Ok(Submitted::Pending)));
+    a.flush_queue();
+    let mut done = Vec::new();
+    for _ in 0..200 {
+        done.extend(b.poll().map(|c| (c.tag, c.result)));
+        done.extend(a.poll().map(|c| (c.tag, c.result)));
+    }
+    done.sort_by_key(|(tag, _)| *tag);
+    assert_eq!(done, [(10, Ok(())), (11, Ok(())), (20, Ok(()))]);
+    assert_eq!(late.map(|window| window.len()), [5120; 2]);
+
+    let mut all = |volume: &mut DiskVolume<_>, sectors: usize| {
+        let into = filled(&mut arena, 512 * sectors, 99);
+        assert!(volume.submit(&request(1, Operation::Read, 0, into)).is_ok());
+        volume.flush_queue();
+        while volume.poll().is_none() {}
+        bytes(&into)
+    };
+    let read = all(&mut a, 12);
+    assert!(read[..512].iter().chain(&read[512 * 11..]).all(|&byte| byte == 0));
+    assert!(read[512..512 * 11].iter().all(|&byte| byte == 10 || byte == 11));
+    assert!(all(&mut b, 16).iter().all(|&byte| byte == 1));
+    of_a.borrow_mut().push(Extent { start: 60, sectors: 4 });
+    assert_eq!(all(&mut a, 16)[512 * 12..], [0; 4 * 512]);
+
+    let discard = request(2, Operation::Discard { sectors: 6 }, 4, Window::empty());
+    assert!(a.submit(&discard).is_ok());
+    a.flush_queue();
+    while a.poll().is_none() {}
+    let read = all(&mut a, 16);
+    assert!(read[512 * 4..512 * 10].iter().all(|&byte| byte == 0));
+    assert!(read[512 * 3] > 0 && read[512 * 10] > 0, "across the extents, and no further");
+    assert!(all(&mut b, 16).iter().all(|&byte| byte == 1));
+    let past = request(3, write, 16, ones.slice(0, 512).unwrap());
+    assert_eq!(a.submit(&past).err(), Some(VolumeError::PastEnd));
+}
