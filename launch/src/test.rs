@@ -27,7 +27,7 @@ pub struct Options {
     /// Run only the cases whose name contains this
     #[arg(long, default_value = "")]
     case: String,
-    /// Replay this seed of the simulator, and tell what happens
+    /// Replay this seed of the simulator or of the fuzzer, and tell what happens
     #[arg(long)]
     seed: Option<u64>,
 }
@@ -67,6 +67,7 @@ impl Needs {
 const SUITES: &[Suite] = &[
     Suite { name: "unit", target: None, needs: Needs::Nothing, long: false },
     Suite { name: "sim", target: Some(("sim", "sim")), needs: Needs::Nothing, long: false },
+    Suite { name: "fuzz", target: Some(("fuzz", "fuzz")), needs: Needs::Nothing, long: false },
     boot_suite("boot", Needs::Image),
     boot_suite("console", Needs::Image),
     boot_suite("net", Needs::Image),

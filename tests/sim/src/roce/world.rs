@@ -60,14 +60,13 @@ impl World {
         let mtu = rng.pick(&[576, 1500, 1500, 4200, 9000]);
         let limits = Limits {
             qps: rng.pick(&[16, 64]),
-            cqs: 4,
-            pds: 4,
             regions: 64,
-            keys: 64,
+            keys: 256,
             wr: 64,
             connections: 64,
             half_open: 16,
             unacknowledged: rng.pick(&[2, 8, 128]),
+            ..Limits::default()
         };
         let configs: Vec<Config> = (0..count as u8)
             .map(|n| Config {

@@ -1,0 +1,543 @@
+//! Two RoCE engines under a list of events: verbs with any arguments, frames that are carried,
+//! dropped, repeated, changed, forged, and time that passes. What was not granted is not touched,
+//! and when everything is over nothing is held.
+
+use crate::capture;
+use crate::input::Input;
+use drivers::hal::{Arena, Instant, Part, Window};
+use fabric::Rng;
+use rdma::roce::wire::bth;
+use rdma::roce::wire::frame::{ETHERNET_LEN, Frame, Network};
+use rdma::roce::wire::icrc::Icrc;
+use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use rdma::verbs::{
+    Access, AddressVector, ConnectionEvent, ConnectionManager, ConnectionParameters, CqId, GidType,
+    PathMtu, Payload, PdId, Provider, QpId, QpInit, QpType, ReadyToReceive, ReadyToSend,
+    RecvRequest, Region, RejectReason, RemoteAddress, SendOperation, SendRequest, SendWith,
+};
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+const MEMORY: usize = 64 << 10;
+const GUARD: u8 = 0xee;
+/// Events of an input at most.
+const EVENTS: usize = 500;
+
+struct Node {
+    roce: Roce,
+    pd: PdId,
+    cq: CqId,
+    qps: Vec<QpId>,
+    regions: Vec<Region>,
+    /// What may be granted, and lies between guards.
+    ground: Window,
+    /// Where receives and answers go, and requests come from.
+    local: Window,
+    guards: [Window; 3],
+}
+
+struct World {
+    nodes: [Node; 2],
+    wire: VecDeque<(usize, Vec<u8>)>,
+    now: Instant,
+    rng: Rng,
+}
+
+fn mac(node: usize) -> [u8; 6] {
+    [2, 0, 0, 0, 0, 1 + node as u8]
+}
+
+fn ip(node: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1 + node as u8))
+}
+
+fn address(node: usize) -> AddressVector {
+    AddressVector {
+        local: ip(node),
+        remote: ip(1 - node),
+        gid_type: GidType::RoceV2,
+        remote_mac: mac(1 - node),
+        source_port: 0xc000,
+        traffic_class: 0,
+        hop_limit: 64,
+    }
+}
+
+/// Takes a list of events.
+pub fn run(data: &[u8]) {
+    fabric::with_memory(2 * MEMORY, |memory| {
+        let mut world = World::new(memory);
+        let mut input = Input(data);
+        for _ in 0..EVENTS {
+            if input.is_empty() {
+                break;
+            }
+            world.event(&mut input);
+        }
+        world.end();
+    });
+}
+
+/// Lists of events that get far: a connection that works, one that is made, and captured frames.
+pub fn corpus() -> Vec<Vec<u8>> {
+    let mut rng = Rng::new(1);
+    let random = (0..8).map(|_| {
+        let mut bytes = vec![0; 600];
+        rand_core::RngCore::fill_bytes(&mut rng, &mut bytes);
+        bytes
+    });
+    // Post receives and requests, carry frames to and fro.
+    let work: Vec<u8> =
+        (0..40u8).flat_map(|n| [1, 1, 0, 0, n, n, 9, 1, 2, 0, 2, 1, 2, 0]).collect();
+    let connect = [9, 0, 2, 0, 10, 1, 1, 2, 1, 10, 0, 1, 2, 0].repeat(4);
+    let mut captured = Vec::new();
+    for frame in capture::frames().iter().take(40).filter(|frame| frame.len() < 400) {
+        captured.extend([7, 1]);
+        captured.extend((frame.len() as u16).to_be_bytes());
+        captured.extend(frame);
+    }
+    random.chain([work.clone(), connect.clone(), captured, [connect, work].concat()]).collect()
+}
+
+impl World {
+    fn new(memory: Window) -> Self {
+        let mut rng = Rng::new(7);
+        let nodes = [0, 1].map(|n| {
+            let mut arena = Arena::new(memory.slice(n * MEMORY, MEMORY).expect("inside"));
+            let port = PortConfig { mac: mac(n), addresses: vec![ip(n)], mtu: 576 };
+            let limits = Limits {
+                qps: 8,
+                cqs: 4,
+                pds: 4,
+                regions: 8,
+                keys: 16,
+                wr: 16,
+                connections: 8,
+                half_open: 4,
+                unacknowledged: 8,
+            };
+            let mut roce = Roce::new(port, limits, &mut rng);
+            roce.learn_neighbour(ip(1 - n), mac(1 - n));
+            roce.listen(7000).expect("nobody listens");
+            let pd = roce.alloc_pd().expect("room");
+            let cq = roce.create_cq(64).expect("room");
+            let mut take = |len| arena.alloc(len, 64).expect("room");
+            let (low, ground, middle, local, high) =
+                (take(4096), take(8192), take(4096), take(8192), take(4096));
+            let guards = [low, middle, high];
+            guards.iter().for_each(|guard| guard.fill(GUARD));
+            let region = roce.register(pd, ground, Access::all(), &mut rng).expect("room");
+            let qps = vec![roce.create_qp(&init(pd, cq, 8), &mut rng).expect("room")];
+            Node { roce, pd, cq, qps, regions: vec![region], ground, local, guards }
+        });
+        let mut world = World { nodes, wire: VecDeque::new(), now: Instant::from_nanos(1), rng };
+        let numbers = [0, 1].map(|n| {
+            let node = &world.nodes[n];
+            node.roce.qp_number(node.qps[0]).expect("it is there")
+        });
+        for n in 0..2 {
+            let peer = ReadyToReceive {
+                remote_qpn: numbers[1 - n],
+                rq_psn: 0xff_fffa,
+                path_mtu: PathMtu::Mtu256,
+                address: address(n),
+                max_dest_rd_atomic: 2,
+                min_rnr_timer: 1,
+            };
+            let to = ReadyToSend {
+                sq_psn: 0xff_fffa,
+                max_rd_atomic: 2,
+                ack_timeout: 8,
+                retry_count: 7,
+                rnr_retry: 7,
+            };
+            let node = &mut world.nodes[n];
+            node.roce.ready_to_receive(node.qps[0], &peer).expect("fresh");
+            node.roce.ready_to_send(node.qps[0], &to).expect("fresh");
+        }
+        world
+    }
+
+    fn event(&mut self, input: &mut Input<'_>) {
+        let what = input.byte() % 16;
+        let n = input.byte() as usize % 2;
+        match what {
+            0 => self.post_send(n, input),
+            1 => {
+                let node = &mut self.nodes[n];
+                let len = input.word() as usize % 3000;
+                let into = [node.local.slice(0, len).expect("inside")];
+                let into = if len == 0 { &[][..] } else { &into };
+                if let Some(&qp) = node.qps.get(input.below(node.qps.len())) {
+                    let _ = node.roce.post_recv(qp, &RecvRequest { id: 1 << 40, into });
+                }
+            }
+            2 => {
+                self.collect();
+                for _ in 0..1 + n {
+                    if let Some((to, frame)) = self.wire.pop_front() {
+                        self.deliver(to, &frame);
+                    }
+                }
+            }
+            3 => drop(self.wire.pop_front()),
+            4 => {
+                if let Some(frame) = self.wire.front().cloned() {
+                    self.wire.push_back(frame);
+                }
+            }
+            5 => {
+                let (a, b) = (input.below(self.wire.len()), input.below(self.wire.len()));
+                if !self.wire.is_empty() {
+                    self.wire.swap(a, b);
+                }
+            }
+            6 => {
+                self.collect();
+                let Some((to, mut frame)) = self.wire.pop_front() else { return };
+                for _ in 0..1 + n {
+                    let at = input.below(frame.len());
+                    frame[at] = input.byte();
+                }
+                seal(&mut frame);
+                self.deliver(to, &frame);
+            }
+            7 => {
+                let len = input.word() as usize % 2048;
+                let mut frame = input.take(len).to_vec();
+                self.deliver(n, &frame);
+                // Once more, as if it were for this node.
+                if frame.len() > 42 {
+                    frame[..12].copy_from_slice(&[mac(n), mac(1 - n)].concat());
+                    seal(&mut frame);
+                    self.deliver(n, &frame);
+                }
+            }
+            8 => {
+                self.now = self.now + Duration::from_nanos(1 << (input.byte() % 36));
+                self.nodes.iter_mut().for_each(|node| node.roce.handle_timeout(self.now));
+            }
+            9 => self.connect(n, input),
+            10 => self.hear(n, input),
+            11 => {
+                let node = &mut self.nodes[n];
+                if node.qps.len() > 1 || input.byte() > 200 {
+                    let at = input.below(node.qps.len());
+                    if at < node.qps.len() {
+                        node.roce.destroy_qp(node.qps.remove(at)).expect("it was there");
+                    }
+                }
+            }
+            12 => self.change_region(n, input),
+            13 => self.odd_queue_pair(n, input),
+            14 => self.forge(n, input),
+            _ => self.change_node(n, input),
+        }
+    }
+
+    fn post_send(&mut self, n: usize, input: &mut Input<'_>) {
+        let theirs: Vec<RemoteAddress> = self.nodes[1 - n]
+            .regions
+            .iter()
+            .map(|region| RemoteAddress { address: region.address, rkey: region.rkey })
+            .collect();
+        let node = &mut self.nodes[n];
+        let Some(&qp) = node.qps.get(input.below(node.qps.len())) else { return };
+        let kind = input.byte();
+        let len = input.word() as usize % 2048;
+        let offset = input.word() as usize % 9000;
+        let mut to = theirs
+            .get(input.below(theirs.len()))
+            .copied()
+            .unwrap_or(RemoteAddress { address: 0, rkey: 0 });
+        to.address = to.address.wrapping_add(offset as u64 & !7);
+        if kind & 0x80 != 0 {
+            to.rkey ^= 1 << (offset % 32);
+        }
+        let window = [node.local.slice(4096, len).expect("inside")];
+        let into = node.local.slice(4096 + 2048, 8).expect("inside");
+        let inline = [kind; 64];
+        let payload = if kind & 0x40 != 0 {
+            Payload::Inline(&inline[..len % 65])
+        } else {
+            Payload::Windows(&window)
+        };
+        let value = u64::from(input.word());
+        let operation = match kind % 8 {
+            0 => SendOperation::Send { payload, with: SendWith::Nothing },
+            1 => SendOperation::Send { payload, with: SendWith::Immediate(7) },
+            2 => SendOperation::Send { payload, with: SendWith::Invalidate(to.rkey) },
+            3 => SendOperation::Write { payload, to, immediate: None },
+            4 => SendOperation::Write { payload, to, immediate: Some(9) },
+            5 => SendOperation::Read { into: &window, from: to },
+            6 => SendOperation::FetchAdd { into, at: to, add: value },
+            _ => SendOperation::CompareSwap { into, at: to, compare: 0, swap: value },
+        };
+        let signaled = kind & 0x20 == 0;
+        let request = SendRequest {
+            id: value,
+            operation,
+            signaled,
+            solicited: true,
+            datagram: None,
+            carries: None,
+        };
+        let _ = node.roce.post_send(qp, &request);
+        while let Some(completion) = node.roce.poll_cq(node.cq) {
+            assert!(node.qps.contains(&completion.qp), "a completion of what is gone");
+        }
+    }
+
+    fn connect(&mut self, n: usize, input: &mut Input<'_>) {
+        let node = &mut self.nodes[n];
+        let init = init(node.pd, node.cq, 8);
+        let Ok(qp) = node.roce.create_qp(&init, &mut self.rng) else { return };
+        node.qps.push(qp);
+        let port = if input.byte() > 250 { 1 } else { 7000 };
+        let parameters = parameters(input);
+        let private = input.take(8);
+        let (now, rng) = (self.now, &mut self.rng);
+        let to = SocketAddr::new(ip(1 - n), port);
+        let _ = node.roce.connect(qp, ip(n), to, &parameters, private, now, rng);
+    }
+
+    fn hear(&mut self, n: usize, input: &mut Input<'_>) {
+        let node = &mut self.nodes[n];
+        while node.roce.poll_event().is_some() {}
+        let Some(event) = node.roce.poll_connection_event() else { return };
+        match event {
+            ConnectionEvent::Request { connection, .. } => {
+                let parameters = parameters(input);
+                let init = init(node.pd, node.cq, 8);
+                match input.below(4) {
+                    0 => {
+                        let reason = RejectReason::CONSUMER;
+                        let _ = node.roce.reject(connection, reason, input.take(9));
+                    }
+                    1 => drop(node.roce.disconnect(connection, self.now)),
+                    _ => {
+                        let private = input.take(5);
+                        let accepted = node.roce.create_qp(&init, &mut self.rng).and_then(|qp| {
+                            node.qps.push(qp);
+                            node.roce.accept(connection, qp, &parameters, private, self.now)
+                        });
+                        if accepted.is_err() {
+                            let reason = RejectReason::NO_RESOURCES;
+                            let _ = node.roce.reject(connection, reason, b"");
+                        }
+                    }
+                }
+            }
+            ConnectionEvent::Established { connection, .. } if input.byte() > 200 => {
+                let _ = node.roce.disconnect(connection, self.now);
+            }
+            _ => (),
+        }
+    }
+
+    fn change_region(&mut self, n: usize, input: &mut Input<'_>) {
+        let node = &mut self.nodes[n];
+        let at = input.below(node.regions.len());
+        match (input.below(4), node.regions.get_mut(at)) {
+            (0, Some(region)) => node.roce.revoke_key(region.id).expect("it is there"),
+            (1, Some(region)) => {
+                region.rkey = node.roce.rotate_key(region.id, &mut self.rng).expect("it is there");
+            }
+            (2, Some(region)) => {
+                node.roce.deregister(region.id).expect("it is there");
+                node.regions.remove(at);
+            }
+            _ => {
+                let (from, len) = (input.word() as usize % 8192, input.word() as usize);
+                let part = node.ground.slice(from, len.min(8192 - from)).expect("inside");
+                let access = Access::from_bits_truncate(input.byte());
+                if let Ok(region) = node.roce.register(node.pd, part, access, &mut self.rng) {
+                    node.regions.push(region);
+                }
+            }
+        }
+    }
+
+    /// A queue pair with any parameters, reliable or not.
+    fn odd_queue_pair(&mut self, n: usize, input: &mut Input<'_>) {
+        let theirs = &self.nodes[1 - n];
+        let remote_qpn = theirs.qps.first().and_then(|&qp| theirs.roce.qp_number(qp).ok());
+        let node = &mut self.nodes[n];
+        let mut init = init(node.pd, node.cq, u32::from(input.byte()) % 40);
+        if input.byte() & 1 == 0 {
+            init.kind = QpType::Ud { qkey: 5 };
+        }
+        let Ok(qp) = node.roce.create_qp(&init, &mut self.rng) else { return };
+        node.qps.push(qp);
+        let peer = ReadyToReceive {
+            remote_qpn: remote_qpn.unwrap_or(2),
+            rq_psn: u32::from(input.word()) << 8,
+            path_mtu: PathMtu::from_code(input.byte() % 6).unwrap_or(PathMtu::Mtu256),
+            address: address(n),
+            max_dest_rd_atomic: input.byte() % 20,
+            min_rnr_timer: input.byte() % 40,
+        };
+        let _ = node.roce.ready_to_receive(qp, &peer);
+        let to = ReadyToSend {
+            sq_psn: u32::from(input.word()) << 8,
+            max_rd_atomic: input.byte() % 20,
+            ack_timeout: input.byte() % 40,
+            retry_count: input.byte() % 10,
+            rnr_retry: input.byte() % 10,
+        };
+        let _ = node.roce.ready_to_send(qp, &to);
+    }
+
+    /// A packet for a queue pair, from its peer and with a right ICRC, but otherwise as the input
+    /// says: opcode, PSN near the one expected, and all that follows.
+    fn forge(&mut self, n: usize, input: &mut Input<'_>) {
+        let node = &self.nodes[n];
+        let Some(&qp) = node.qps.get(input.below(node.qps.len())) else { return };
+        let number = node.roce.qp_number(qp).expect("it is there");
+        let packets = node.roce.one_sided(qp).map_or(0, |done| done.packets);
+        let psn = 0xff_fffau32.wrapping_add(packets).wrapping_add(u32::from(input.byte() % 8));
+        let mut transport = vec![input.byte(), input.byte() & 0x70, 0xff, 0xff, 0];
+        transport.extend(&number.to_be_bytes()[1..]);
+        transport.push(input.byte() & 0x80);
+        transport.extend(&psn.wrapping_sub(2).to_be_bytes()[1..]);
+        if let (true, Some(region)) = (input.byte() & 1 == 0, node.regions.first()) {
+            let offset = u64::from(input.word()) % 8300;
+            transport.extend((region.address + offset).to_be_bytes());
+            transport.extend(region.rkey.to_be_bytes());
+        }
+        let len = input.word() as usize % 600;
+        transport.extend(input.take(len));
+        transport.resize(transport.len().next_multiple_of(4) + 4, 0);
+        let mut frame = crate::ip::v4(
+            17,
+            [10, 0, 0, 2 - n as u8],
+            [10, 0, 0, 1 + n as u8],
+            &[
+                &[0xc0, 0, 0x12, 0xb7][..],
+                &(8 + transport.len() as u16).to_be_bytes(),
+                &[0, 0],
+                &transport,
+            ]
+            .concat(),
+        );
+        frame[..12].copy_from_slice(&[mac(n), mac(1 - n)].concat());
+        frame[40..42].fill(0);
+        seal(&mut frame);
+        self.deliver(n, &frame);
+    }
+
+    fn change_node(&mut self, n: usize, input: &mut Input<'_>) {
+        let node = &mut self.nodes[n];
+        match input.below(5) {
+            0 => node.roce.set_link(0, input.byte() & 1 == 0),
+            1 => {
+                let addresses = if input.byte() & 3 == 0 { vec![] } else { vec![ip(n)] };
+                node.roce.set_addresses(0, addresses);
+            }
+            2 => {
+                if let Some(&qp) = node.qps.get(input.below(node.qps.len())) {
+                    node.roce.fail_qp(qp).expect("it is there");
+                }
+            }
+            3 => node.roce.unlisten(7000),
+            _ => drop(node.roce.listen(7000)),
+        }
+    }
+
+    fn collect(&mut self) {
+        let mut tx = TxBuffer::new();
+        for n in 0..2 {
+            while self.wire.len() < 64 && self.nodes[n].roce.poll_transmit(0, self.now, &mut tx) {
+                self.wire.push_back((1 - n, fabric::bytes(&tx.packet())));
+            }
+        }
+    }
+
+    fn deliver(&mut self, n: usize, frame: &[u8]) {
+        let _ = self.nodes[n].roce.handle_frame(0, frame, self.now);
+    }
+
+    /// Everything is given back, and comes back.
+    fn end(&mut self) {
+        for node in &mut self.nodes {
+            for qp in node.qps.drain(..) {
+                node.roce.destroy_qp(qp).expect("it is there");
+            }
+            assert!(node.roce.poll_cq(node.cq).is_none(), "a completion of what is gone");
+        }
+        // Nobody hears anybody any more: all timers run out.
+        let mut rounds = 0;
+        loop {
+            self.wire.clear();
+            self.collect();
+            for node in &mut self.nodes {
+                while let Some(event) = node.roce.poll_connection_event() {
+                    if let ConnectionEvent::Request { connection, .. } = event {
+                        // Gone already is as good.
+                        let _ = node.roce.reject(connection, RejectReason::CONSUMER, b"");
+                    }
+                }
+            }
+            let next = self.nodes.iter().filter_map(|node| node.roce.poll_timeout()).min();
+            let Some(next) = next else { break };
+            self.now = self.now.max(next);
+            self.nodes.iter_mut().for_each(|node| node.roce.handle_timeout(self.now));
+            rounds += 1;
+            assert!(rounds < 2000, "timers never rest");
+        }
+        for node in &mut self.nodes {
+            for region in node.regions.drain(..) {
+                node.roce.deregister(region.id).expect("it is there");
+            }
+            assert_eq!(node.roce.connections(), 0, "connections are left");
+            assert_eq!(node.roce.queue_pairs(), 0);
+            node.roce.dealloc_pd(node.pd).expect("nothing uses it");
+            node.roce.destroy_cq(node.cq).expect("nothing uses it");
+            for guard in &node.guards {
+                let mut bytes = vec![0; guard.len()];
+                guard.read(0, &mut bytes).expect("its own length");
+                assert!(bytes.iter().all(|&byte| byte == GUARD), "a guard was touched");
+            }
+        }
+    }
+}
+
+fn init(pd: PdId, cq: CqId, depth: u32) -> QpInit {
+    QpInit {
+        kind: QpType::Rc,
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        max_send_wr: depth,
+        max_recv_wr: depth,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline: 64,
+    }
+}
+
+fn parameters(input: &mut Input<'_>) -> ConnectionParameters {
+    let mut small = |most: u8| if input.byte() > 250 { 255 } else { input.byte() % most };
+    ConnectionParameters {
+        responder_resources: small(4),
+        initiator_depth: small(4),
+        retry_count: small(8),
+        rnr_retry_count: small(8),
+        min_rnr_timer: small(32),
+    }
+}
+
+/// Sets the ICRC right, so that what was changed is looked at.
+fn seal(frame: &mut [u8]) {
+    let Ok(parsed) = Frame::parse(frame) else { return };
+    let network = parsed.network;
+    let start = ETHERNET_LEN + network.len() + bth::LEN;
+    let end = ETHERNET_LEN + parsed.headers.len();
+    if end < start + 4 {
+        return;
+    }
+    let network: Network = network;
+    let icrc = Icrc::new().compute(network, parsed.headers, &[Part::Bytes(&frame[start..end - 4])]);
+    frame[end - 4..end].copy_from_slice(&icrc);
+}

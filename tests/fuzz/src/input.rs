@@ -1,0 +1,34 @@
+//! Input as a list of choices. When it is used up, everything is 0.
+
+/// The rest of the input.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a>(pub &'a [u8]);
+
+impl<'a> Input<'a> {
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next `len` bytes, or what there is.
+    pub fn take(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+
+    /// The next byte.
+    pub fn byte(&mut self) -> u8 {
+        self.take(1).first().copied().unwrap_or(0)
+    }
+
+    /// The next two bytes.
+    pub fn word(&mut self) -> u16 {
+        u16::from_be_bytes([self.byte(), self.byte()])
+    }
+
+    /// One of `count`.
+    pub fn below(&mut self, count: usize) -> usize {
+        self.byte() as usize % count.max(1)
+    }
+}

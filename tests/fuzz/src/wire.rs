@@ -1,0 +1,80 @@
+//! Parsers of wire formats. What was parsed can be shown, and where it can be written again it is
+//! parsed as the same.
+
+use crate::capture;
+use rdma::rnbd::wire as rnbd;
+use rdma::roce::wire::bth::{self, Bth};
+use rdma::roce::wire::cm::Message;
+use rdma::roce::wire::extended::{Aeth, AtomicEth, Deth, Reth};
+use rdma::roce::wire::frame::Frame;
+use rdma::roce::wire::ip_cm::IpCm;
+use rdma::roce::wire::mad::{self, Mad};
+use rdma::rtrs::wire as rtrs;
+use rdma::smcr::wire as smcr;
+
+/// A frame, down to the messages of the connection manager.
+pub fn run(data: &[u8]) {
+    let _ = net::classify(data);
+    let Ok(frame) = Frame::parse(data) else { return };
+    let _ = frame.to_string();
+    let _ = (frame.icrc(), frame.gid_type(), frame.traffic_class());
+    let transport = frame.transport();
+    let Ok(header) = Bth::parse(transport) else { return };
+    let _ = header.to_string();
+    let mut again = [0; bth::LEN];
+    header.emit(&mut again);
+    assert_eq!(Bth::parse(&again), Ok(header));
+    let rest = &transport[bth::LEN..];
+    let _ = Reth::parse(rest).map(|it| it.to_string());
+    let _ = AtomicEth::parse(rest).map(|it| it.to_string());
+    let _ = Aeth::parse(rest).map(|it| it.to_string());
+    let _ = Deth::parse(rest).map(|it| it.to_string());
+    let Some(Ok((mad, data))) = rest.get(8..).map(Mad::parse) else { return };
+    let _ = mad.to_string();
+    let Ok(message) = Message::parse(mad.attribute, &data) else { return };
+    let _ = message.to_string();
+    let mut again = [0; mad::DATA_LEN];
+    let attribute = message.emit(&mut again);
+    assert_eq!(Message::parse(attribute, &again), Ok(message));
+    if let Message::Req(req) = message {
+        let _ = IpCm::parse(&req.private_data).map(|it| it.to_string());
+    }
+}
+
+/// Frames as captured.
+pub fn corpus() -> Vec<Vec<u8>> {
+    capture::frames()
+}
+
+/// Messages of RTRS, RNBD and SMC-R, from whatever carries them.
+pub fn messages(data: &[u8]) {
+    let _ = rtrs::ConnectRequest::parse(data).map(|it| it.to_string());
+    let _ = rtrs::ConnectResponse::parse(data).map(|it| it.to_string());
+    let _ = rtrs::InfoRequest::parse(data).map(|it| it.to_string());
+    let _ = rtrs::InfoResponse::parse(data).map(|it| it.to_string());
+    let _ = rtrs::IoHeader::parse(data).map(|it| it.to_string());
+    let _ = rtrs::RkeyResponse::parse(data).map(|it| it.to_string());
+    if let Some(four) = data.first_chunk() {
+        let _ = rtrs::Immediate::parse(u32::from_be_bytes(*four)).to_string();
+    }
+    let _ = rnbd::Request::parse(data).map(|it| it.to_string());
+    let _ = rnbd::OpenResponse::parse(data);
+    let _ = rnbd::SessionInfo::parse_response(data);
+    let _ = smcr::Header::parse(data);
+    let _ = smcr::Proposal::parse(data);
+    let _ = smcr::AcceptConfirm::parse(data);
+    let _ = smcr::Decline::parse(data);
+    let _ = smcr::llc::Llc::parse(data);
+    if let Some(message) = data.first_chunk() {
+        let _ = smcr::cdc::Cdc::parse(message).map(|it| it.to_string());
+    }
+}
+
+/// What captured frames carry: payloads behind each set of headers.
+pub fn message_corpus() -> Vec<Vec<u8>> {
+    let payload = |frame: Vec<u8>| {
+        [42 + 12, 42 + 16, 42 + 28, 42 + 20 + 24 + 140 + 36, 66]
+            .map(|at| frame.get(at..).unwrap_or_default().to_vec())
+    };
+    capture::frames().into_iter().flat_map(payload).filter(|it| !it.is_empty()).collect()
+}
