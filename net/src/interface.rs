@@ -14,6 +14,7 @@ use crate::local::{self, Local};
 use crate::mld::{self, Occasion};
 use crate::neighbour::{Resolution, Table};
 use crate::slaac::Slaac;
+use crate::smc_option::SmcOption;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -54,6 +55,7 @@ pub struct Interface {
     queue: Queue,
     hold: Hold,
     mtu: usize,
+    smc: SmcOption,
     local: Local,
     addressing: Addressing,
     lease: Option<(Ipv4Cidr, Option<Ipv4Addr>)>,
@@ -83,7 +85,8 @@ impl Interface {
         let mut queue = Queue::new(QUEUE_DEPTH, mtu + ETHERNET_HEADER);
         let mut config = smoltcp::iface::Config::new(EthernetAddress(mac).into());
         config.random_seed = seed;
-        let mut link = Link { received: None, queue: &mut queue, mtu };
+        let smc = SmcOption::default();
+        let mut link = Link { received: None, queue: &mut queue, mtu, smc: &smc };
         let stack = smoltcp::iface::Interface::new(config, &mut link, to_smoltcp(now));
         let mut interface = Interface {
             stack,
@@ -91,6 +94,7 @@ impl Interface {
             queue,
             hold: Hold::new(),
             mtu,
+            smc,
             local: Local { mac, ..Local::default() },
             addressing: Addressing::default(),
             lease: None,
@@ -188,7 +192,7 @@ impl Interface {
                 }
                 return;
             }
-            Kind::Other => (),
+            Kind::Other => self.smc.inspect(frame),
         }
         let held = Hold::concerns(frame, kind);
         let (queue, mtu) = if held {
@@ -200,7 +204,7 @@ impl Interface {
             self.counters.rx_no_room += 1;
             return;
         }
-        let mut link = Link { received: Some(frame), queue, mtu };
+        let mut link = Link { received: Some(frame), queue, mtu, smc: &self.smc };
         self.stack.poll_ingress_single(to_smoltcp(now), &mut link, &mut self.sockets);
         self.hold.hold(now);
         self.activity += 1;
@@ -217,7 +221,8 @@ impl Interface {
         self.hold.release(now, &mut self.queue);
         let at = to_smoltcp(now);
         for _ in 0..QUEUE_DEPTH {
-            let mut link = Link { received: None, queue: &mut self.queue, mtu: self.mtu };
+            let mut link =
+                Link { received: None, queue: &mut self.queue, mtu: self.mtu, smc: &self.smc };
             if self.stack.poll_egress(at, &mut link, &mut self.sockets) == PollResult::None {
                 break;
             }
@@ -402,6 +407,11 @@ impl Interface {
         let resolution = self.neighbours.resolve(hop, now);
         self.attention |= resolution == Resolution::Pending;
         resolution
+    }
+
+    /// The SMC option of TCP connections.
+    pub fn smc_option(&mut self) -> &mut SmcOption {
+        &mut self.smc
     }
 
     /// Changes whenever the sockets may have changed.

@@ -27,6 +27,7 @@ mod mld;
 mod neighbour;
 pub mod ping;
 mod slaac;
+pub mod smc_option;
 pub mod syslog;
 pub mod tcp;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The port as smoltcp sees it: one received frame at a time, and a bounded queue of frames that
 //! wait to be transmitted.
 
+use crate::smc_option::SmcOption;
 use alloc::boxed::Box;
 use alloc::vec;
 use drivers::hal::Instant;
@@ -84,6 +85,15 @@ impl Queue {
         self.count += 1;
         Some(result)
     }
+
+    /// Shows `change` the last frame, with all the room that it may fill, and its length, which it
+    /// gives back anew.
+    pub fn extend_last(&mut self, change: impl FnOnce(&mut [u8], usize) -> usize) {
+        let Some(last) = self.count.checked_sub(1) else { return };
+        let at = (self.first + last) % self.lengths.len();
+        let room = &mut self.frames[at * self.slot..][..self.slot];
+        self.lengths[at] = change(room, self.lengths[at]).min(self.slot);
+    }
 }
 
 /// The port during one call into smoltcp.
@@ -94,6 +104,8 @@ pub struct Link<'a> {
     pub queue: &'a mut Queue,
     /// Largest layer 3 packet in bytes.
     pub mtu: usize,
+    /// What is added to frames.
+    pub smc: &'a SmcOption,
 }
 
 impl Device for Link<'_> {
@@ -111,11 +123,11 @@ impl Device for Link<'_> {
             return None;
         }
         let frame = self.received.take()?;
-        Some((Received(frame), Slot(self.queue)))
+        Some((Received(frame), Slot(self.queue, self.smc)))
     }
 
     fn transmit(&mut self, _: smoltcp::time::Instant) -> Option<Slot<'_>> {
-        (!self.queue.is_full()).then_some(Slot(self.queue))
+        (!self.queue.is_full()).then_some(Slot(self.queue, self.smc))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -136,12 +148,13 @@ impl RxToken for Received<'_> {
 }
 
 /// Room for one frame in the queue, for smoltcp.
-pub struct Slot<'a>(&'a mut Queue);
+pub struct Slot<'a>(&'a mut Queue, &'a SmcOption);
 
 impl TxToken for Slot<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         assert!(len <= self.0.slot, "smoltcp keeps to the MTU that it was told");
         let result = self.0.push(len, f);
+        self.0.extend_last(|room, len| self.1.add(room, len));
         result.expect("a slot is handed out only while there is room")
     }
 }
