@@ -80,6 +80,7 @@ const SUITES: &[Suite] = &[
     interop_suite("engines", Needs::Guests),
     Suite { long: true, ..interop_suite("adversity", Needs::Guests) },
     Suite { long: true, ..interop_suite("services", Needs::Guests) },
+    interop_suite("smc", Needs::Guests),
     interop_suite("storage", Needs::ImageAndGuests),
     Suite { long: true, ..interop_suite("paths", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("endurance", Needs::ImageAndGuests) },

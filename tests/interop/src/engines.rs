@@ -21,7 +21,10 @@ use rdma::rtrs::server::Config;
 use rdma::rtrs::{Context, Name};
 use rdma::services::front::Front;
 use rdma::services::{rping, tools};
-use rdma::verbs::{ConnectionManager, Provider};
+use rdma::smcr::echo::Echo;
+use rdma::smcr::engine::{Config as SmcConfig, Device, Engine};
+use rdma::smcr::wire::Eid;
+use rdma::verbs::{ConnectionManager, PathMtu, Provider};
 use rdma::volume::{RamVolume, Volumes};
 use tempfile::TempDir;
 
@@ -52,11 +55,13 @@ pub struct Setup {
     /// One of how many frames to the guest is lost; 0 for none. (Frames from the guest are never lost:
     /// rdma_rxe as a requester does not survive that with several requests in flight.)
     pub loss: u32,
+    /// Code of the size of SMC-R receive buffers, see `SmcConfig`.
+    pub rmb_size: u8,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { mtu: 1500, storage: Config::default(), volume: 64 << 20, loss: 0 }
+        Setup { mtu: 1500, storage: Config::default(), volume: 64 << 20, loss: 0, rmb_size: 2 }
     }
 }
 
@@ -89,6 +94,9 @@ impl Engines {
             }
             world.report.push(format!("{:?}", world.roce.counters()));
             world.report.push(format!("{} sessions of tools", world.tools.sessions()));
+            world.report.push(format!("{:?}", world.smc.counters()));
+            let served = world.echo.each_ref().map(|echo| echo.served);
+            world.report.push(format!("SMC and TCP connections of echo, discard: {served:?}"));
             Ok(world.report)
         });
         self.thread = Some(thread);
@@ -139,6 +147,8 @@ struct World {
     rping: rping::Server,
     tools: tools::Server,
     front: Front,
+    smc: Engine,
+    echo: [Echo; 2],
     seen: u64,
     volumes: Volumes,
     arena: Arena,
@@ -174,6 +184,15 @@ impl World {
         let rping = rping::Server::new(&mut roce).map_err(|error| anyhow!("{error:?}"))?;
         let tools = tools::Server::new(&mut roce).map_err(|error| anyhow!("{error:?}"))?;
         let front = Front::new(&mut interface);
+        let eid = Eid::new("LAB.SMC.EID").context("the EID is none")?;
+        let smc = SmcConfig { eids: vec![eid], rmb_size: setup.rmb_size, ..SmcConfig::default() };
+        let path_mtu = PathMtu::for_ethernet(setup.mtu).context("no MTU for RoCE")?;
+        let device = Device { ip: "10.0.0.1".parse()?, mac: MAC, path_mtu };
+        let now = Instant::ZERO;
+        let mut context = Context { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let smc = Engine::new(smc, vec![device], &mut context).map_err(|e| anyhow!("{e:?}"))?;
+        let limits = net::tcp::Limits { connections: 64, receive: 4096, transmit: 4096 };
+        let echo = [false, true].map(|discard| Echo::new(&mut interface, discard, limits));
         Ok(World {
             port,
             start: std::time::Instant::now(),
@@ -183,6 +202,8 @@ impl World {
             rping,
             tools,
             front,
+            smc,
+            echo,
             seen: 0,
             volumes,
             arena,
@@ -226,12 +247,30 @@ impl World {
         worked |= self.storage.poll(&mut self.volumes, &mut context);
         worked |= self.rping.poll(context.provider, now) > 0;
         worked |= self.tools.poll(&mut context) > 0;
+        worked |= self.smc.poll(&mut context) > 0;
+        let timers = self.smc.handle_timeout(&mut context, &mut self.interface);
+        if timers || self.interface.activity() != self.seen {
+            for echo in &mut self.echo {
+                echo.poll(&mut self.interface, &mut self.smc, &mut context);
+            }
+        }
+        while let Some((id, ready)) = self.smc.poll_event() {
+            let (interface, smc) = (&mut self.interface, &mut self.smc);
+            let [echo, discard] = &mut self.echo;
+            if !echo.handle_event(id, ready, interface, smc, &mut context) {
+                discard.handle_event(id, ready, interface, smc, &mut context);
+            }
+        }
+        self.smc.flush(&mut context);
         let due = [self.front.poll_timeout(), self.tools.poll_timeout()];
         let due = due.into_iter().flatten().any(|at| at <= now);
         if due || self.interface.activity() != self.seen {
             self.front.poll(&mut self.interface, &mut self.tools, &mut context);
             self.interface.poll(now);
             self.seen = self.interface.activity();
+        }
+        while let Some(notice) = self.smc.poll_notice() {
+            self.report.push(notice.to_string());
         }
         while let Some(notice) = self.storage.transport_mut().poll_notice() {
             self.report.push(notice.to_string());

@@ -5,6 +5,7 @@
 
 pub mod engines;
 mod port;
+pub mod programs;
 pub mod storage;
 pub mod stranger;
 

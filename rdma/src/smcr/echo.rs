@@ -1,0 +1,148 @@
+//! The services echo (RFC 862) and discard (RFC 863) over SMC-R and TCP, for measurement.
+
+use super::engine::{Engine, Ready, SocketId};
+use super::front::{Carrier, ConnectionId, Event, Front};
+use crate::rtrs::Context;
+use crate::verbs::Provider;
+use alloc::vec::Vec;
+use drivers::hal::Instant;
+use net::Interface;
+use net::tcp::{Closed, Limits};
+
+/// Port of the echo service.
+pub const ECHO_PORT: u16 = 7;
+/// Port of the discard service.
+pub const DISCARD_PORT: u16 = 9;
+/// Most that is moved at a time.
+const PIECE: usize = 16 << 10;
+
+/// A connection that is served.
+#[derive(Debug)]
+struct Client {
+    id: ConnectionId,
+    /// Read and not written yet, for want of room.
+    held: Vec<u8>,
+    /// The client has said everything.
+    finished: bool,
+}
+
+/// One of the services.
+#[derive(Debug)]
+pub struct Echo {
+    front: Front,
+    discard: bool,
+    clients: Vec<Client>,
+    piece: Vec<u8>,
+    /// Connections that were served, over SMC-R and over TCP.
+    pub served: (u64, u64),
+}
+
+impl Echo {
+    /// Listens on [`ECHO_PORT`], or on [`DISCARD_PORT`].
+    pub fn new(interface: &mut Interface, discard: bool, limits: Limits) -> Self {
+        let port = if discard { DISCARD_PORT } else { ECHO_PORT };
+        Echo {
+            front: Front::new(interface, port, limits),
+            discard,
+            clients: Vec::with_capacity(limits.connections),
+            piece: alloc::vec![0; PIECE],
+            served: (0, 0),
+        }
+    }
+
+    /// Takes an event of the engine; false if it is none of this service's.
+    pub fn handle_event<P: Provider + ?Sized>(
+        &mut self,
+        socket: SocketId,
+        ready: Ready,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) -> bool {
+        let ours = self.front.handle_event(socket, ready, interface, engine, ctx);
+        if ours {
+            self.serve_all(interface, engine, ctx);
+        }
+        ours
+    }
+
+    /// As [`Front::poll`].
+    pub fn poll<P: Provider + ?Sized>(
+        &mut self,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) {
+        self.front.poll(interface, engine, ctx);
+        self.serve_all(interface, engine, ctx);
+    }
+
+    fn serve_all<P: Provider + ?Sized>(
+        &mut self,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) {
+        while let Some(event) = self.front.poll_event() {
+            let id = match event {
+                Event::Opened(id, carrier) => {
+                    match carrier {
+                        Carrier::Smc => self.served.0 += 1,
+                        Carrier::Tcp => self.served.1 += 1,
+                    }
+                    self.clients.push(Client { id, held: Vec::new(), finished: false });
+                    id
+                }
+                Event::Ready(id) => id,
+            };
+            let Some(at) = self.clients.iter().position(|client| client.id == id) else { continue };
+            if let Err(closed) = self.serve(at, interface, engine, ctx) {
+                let client = self.clients.swap_remove(at);
+                self.front.close(client.id, closed == Closed::Gone, interface, engine, ctx);
+            }
+        }
+    }
+
+    /// Moves what can be moved; an error when there is nothing more to do for the client.
+    fn serve<P: Provider + ?Sized>(
+        &mut self,
+        at: usize,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) -> Result<(), Closed> {
+        let Echo { front, clients, piece, discard, .. } = self;
+        let client = &mut clients[at];
+        loop {
+            if !client.held.is_empty() {
+                let written = front.write(client.id, &client.held, interface, engine, ctx)?;
+                client.held.drain(..written);
+                if !client.held.is_empty() {
+                    return Ok(());
+                }
+            }
+            if client.finished {
+                return Err(Closed::Finished);
+            }
+            let count = match front.read(client.id, piece, interface, engine) {
+                Ok(0) => return Ok(()),
+                Ok(count) => count,
+                Err(Closed::Finished) => {
+                    client.finished = true;
+                    continue;
+                }
+                Err(Closed::Gone) => return Err(Closed::Gone),
+            };
+            if *discard {
+                continue;
+            }
+            let written = front.write(client.id, &piece[..count], interface, engine, ctx)?;
+            client.held.extend_from_slice(&piece[written..count]);
+        }
+    }
+
+    /// When there is something to do though nothing arrives.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.front.poll_timeout()
+    }
+}

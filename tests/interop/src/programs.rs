@@ -1,0 +1,32 @@
+//! Programs of our own that guests run: built here (Debian 12 is what both run), and typed in.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+use launch::guest::Guest;
+use launch::{command, workspace};
+
+/// Bytes in a command line.
+const PIECE: usize = 3000;
+
+/// Builds `programs/NAME.c` and puts it into the guest's /bin.
+pub fn install(guest: &mut Guest, name: &str) -> Result<()> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(format!("{name}.c"));
+    let directory = workspace::target().join("interop");
+    fs::create_dir_all(&directory)?;
+    // Tests run at once, and each builds its own.
+    let program = tempfile::NamedTempFile::new_in(&directory)?.into_temp_path();
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-Wall", "-Werror", "-s", "-o"]).arg(&program).arg(&source);
+    command::run_quietly("building a guest's program", &mut cc)?;
+    let bytes = fs::read(&program)?;
+    guest.sh(&format!("rm -f /bin/{name}"))?;
+    for piece in bytes.chunks(PIECE) {
+        let text: String = piece.iter().map(|byte| format!("\\\\x{byte:02x}")).collect();
+        guest.sh(&format!("busybox printf {text} >> /bin/{name}"))?;
+    }
+    guest.sh(&format!("chmod 755 /bin/{name}"))?;
+    Ok(())
+}
