@@ -6,6 +6,7 @@
 pub mod engines;
 mod port;
 pub mod programs;
+pub mod relay;
 pub mod storage;
 pub mod stranger;
 

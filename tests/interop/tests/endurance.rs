@@ -2,6 +2,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use interop_tests::relay::Relay;
 use interop_tests::{
     Site, address, boot_client, client_of, gateway_spec, map, networked_gateway_spec, storage,
     system, unmap,
@@ -97,6 +98,26 @@ fn every_depth_and_chunk_size() -> Result<()> {
             storage::ext4_keeps_its_data(guest, 4)
         })
         .with_context(|| words.clone())?;
+    }
+    Ok(())
+}
+
+/// Towards the client one frame in fifty is lost, with as many requests in flight as it likes.
+#[test]
+fn two_percent_of_loss_are_survived() -> Result<()> {
+    for words in ["", FIXED_KEYS] {
+        let relay = Relay::new(50)?;
+        let (first, second) = relay.ends();
+        let mut gateway = gateway_spec(1500, words)?.nic(first).first_mac(1).start()?;
+        gateway.wait_ready()?;
+        let mut guest = client_of(1500, |spec| spec.nic(second))?;
+        storage::map_ram0(&mut guest)?;
+        storage::fio_verifies(&mut guest, 24, 32)?;
+        let paths = "/sys/class/rtrs-client/s1/paths";
+        guest.sh(&format!("[ \"$(cat {paths}/*/stats/reconnects)\" = '0 0' ]"))?;
+        unmap(&mut guest, 0)?;
+        let lost = relay.stop()?;
+        ensure!(lost > 100, "only {lost} frames were lost");
     }
     Ok(())
 }

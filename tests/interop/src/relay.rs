@@ -1,0 +1,108 @@
+//! A cable that loses frames on their way to the client: a thread between the sockets of two machines.
+//! Frames from the client are never lost, because rdma_rxe as a requester does not survive that with several
+//! requests in flight.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, anyhow};
+use launch::qemu::Nic;
+use rand::Rng;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tempfile::TempDir;
+
+const LONGEST_FRAME: usize = 9216 + 14;
+
+/// The cable. Cut when it is dropped.
+pub struct Relay {
+    directory: TempDir,
+    stop: Arc<AtomicBool>,
+    lost: Arc<AtomicU64>,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl Relay {
+    /// A cable that loses one of `loss` frames from the first end to the second.
+    pub fn new(loss: u32) -> Result<Relay> {
+        let directory = tempfile::Builder::new().prefix("isthmus-relay-").tempdir()?;
+        let bind = |name| UnixDatagram::bind(directory.path().join(name));
+        let ends = [Side::First, Side::Second].map(|side| side.of(&directory));
+        let (first, second) = (bind("relay-first")?, bind("relay-second")?);
+        let (stop, lost) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&lost));
+        let thread = std::thread::spawn(move || {
+            let mut frame = vec![0; LONGEST_FRAME];
+            while !stopped.load(Ordering::Relaxed) {
+                for (from, to, address, lossy) in
+                    [(&first, &second, &ends[1], true), (&second, &first, &ends[0], false)]
+                {
+                    if !waits(from)? {
+                        continue;
+                    }
+                    let length = from.recv(&mut frame)?;
+                    if lossy && rand::rng().random_ratio(1, loss) {
+                        counted.fetch_add(1, Ordering::Relaxed);
+                        continue;
+                    }
+                    // Waits while the machine takes no frames; where there is none, frames are lost.
+                    let _ = to.send_to(&frame[..length], address);
+                }
+                let fds = &mut [&first, &second].map(|s| PollFd::new(s, PollFlags::IN));
+                let wait = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+                // An error (a signal) only shortens the wait.
+                let _ = poll(fds, Some(&wait));
+            }
+            Ok(())
+        });
+        Ok(Relay { directory, stop, lost, thread: Some(thread) })
+    }
+
+    /// The two ends.
+    pub fn ends(&self) -> (Nic, Nic) {
+        let end = |side: Side, relay| Nic::Dgram {
+            ours: side.of(&self.directory),
+            peer: self.directory.path().join(relay),
+        };
+        (end(Side::First, "relay-first"), end(Side::Second, "relay-second"))
+    }
+
+    /// Cuts the cable; how many frames it has lost.
+    pub fn stop(mut self) -> Result<u64> {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().context("stopped twice")?;
+        thread.join().map_err(|_| anyhow!("the relay panicked"))??;
+        Ok(self.lost.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    First,
+    Second,
+}
+
+impl Side {
+    /// The socket of the machine at that end.
+    fn of(self, directory: &TempDir) -> PathBuf {
+        directory.path().join(match self {
+            Side::First => "first",
+            Side::Second => "second",
+        })
+    }
+}
+
+/// Whether a frame is there.
+fn waits(socket: &impl AsFd) -> Result<bool> {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    Ok(poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&at_once))? > 0)
+}
