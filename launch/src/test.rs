@@ -84,7 +84,7 @@ const SUITES: &[Suite] = &[
     interop_suite("storage", Needs::ImageAndGuests),
     Suite { long: true, ..interop_suite("paths", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("endurance", Needs::ImageAndGuests) },
-    interop_suite("strangers", Needs::ImageAndGuests),
+    Suite { long: true, ..interop_suite("strangers", Needs::ImageAndGuests) },
 ];
 
 /// The image's formats, and the environment variables that tell the tests where they are.

@@ -39,6 +39,11 @@ fn maps_and_unmaps_a_hundred_times() -> Result<()> {
 }
 
 #[test]
+fn connects_fifty_times_without_delay() -> Result<()> {
+    tell(1500, "", |guest| storage::connects_without_delay(guest, 50))
+}
+
+#[test]
 fn ext4_keeps_64_mib() -> Result<()> {
     for (mtu, words) in [(1500, ""), (9000, FIXED_KEYS)] {
         let words = format!("isthmus.volume.0.name=ram0 isthmus.volume.0.size=128MiB {words}");

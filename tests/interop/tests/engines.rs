@@ -81,7 +81,7 @@ fn fio_verifies_when_one_frame_in_fifty_is_lost() -> Result<()> {
 
 #[test]
 fn connects_without_delay() -> Result<()> {
-    tell(Setup::default(), |guest| storage::connects_without_delay(guest, 50))
+    tell(Setup::default(), |guest| storage::connects_without_delay(guest, 10))
 }
 
 #[test]

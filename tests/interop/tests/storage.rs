@@ -53,7 +53,7 @@ fn maps_and_unmaps_twenty_times() -> Result<()> {
 
 #[test]
 fn connects_without_delay() -> Result<()> {
-    tell(1500, "", |guest| storage::connects_without_delay(guest, 20))
+    tell(1500, "", |guest| storage::connects_without_delay(guest, 10))
 }
 
 #[test]
