@@ -30,12 +30,13 @@ impl Neighbours for Way {
     }
     fn resolve(&mut self, remote: IpAddr, _: Instant) -> Resolution {
         self.asked += 1;
-        let (n, port) =
-            (0..2).flat_map(|n| [(n, 0), (n, 1)]).find(|&(n, p)| ip(n, p) == remote).unwrap();
-        match self.asked {
+        let places = (0..2).flat_map(|n| [(n, 0), (n, 1)]);
+        let known = places.into_iter().find(|&(n, port)| ip(n, port) == remote);
+        match (self.asked, known) {
             _ if self.none => Resolution::NoRoute,
-            1 => Resolution::Pending,
-            _ => Resolution::Known(mac(n, port)),
+            (_, None) => Resolution::NoRoute,
+            (1, _) => Resolution::Pending,
+            (_, Some((n, port))) => Resolution::Known(mac(n, port)),
         }
     }
 }

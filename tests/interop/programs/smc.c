@@ -3,6 +3,7 @@
  *   smc eid NAME                        makes NAME an enterprise ID of this host
  *   smc sockets                         lists SMC sockets: state, mode, local and remote port, reason
  *   smc serve PORT                      echoes
+ *   smc flood ADDRESS PORT              sends for ever and reads nothing
  *   smc echo ADDRESS PORT BYTES ROUNDS CONNECTIONS [word...]
  *                                       sends and reads back BYTES in each round; words:
  *       tcp     plain TCP           early   close without a half-close      hold    wait 2 s before the end
@@ -294,6 +295,24 @@ static void serve(int port)
 	}
 }
 
+static void aim(char **words)
+{
+	target.sin_family = AF_INET;
+	target.sin_port = htons(atoi(words[3]));
+	inet_pton(AF_INET, words[2], &target.sin_addr);
+}
+
+static void flood(void)
+{
+	static char piece[PIECE];
+	int fd = new_socket();
+	if (connect(fd, (void *)&target, sizeof target))
+		die("connect");
+	while (send(fd, piece, sizeof piece, MSG_NOSIGNAL) > 0)
+		;
+	die("send");
+}
+
 int main(int count, char **words)
 {
 	pthread_t threads[512];
@@ -304,13 +323,15 @@ int main(int count, char **words)
 		return list_sockets();
 	if (count == 3 && !strcmp(words[1], "serve"))
 		serve(atoi(words[2]));
+	if (count == 4 && !strcmp(words[1], "flood")) {
+		aim(words);
+		flood();
+	}
 	if (count < 7 || strcmp(words[1], "echo")) {
 		fprintf(stderr, "smc: eid NAME | sockets | serve PORT | echo ADDRESS PORT BYTES ROUNDS CONNECTIONS [word...]\n");
 		return 2;
 	}
-	target.sin_family = AF_INET;
-	target.sin_port = htons(atoi(words[3]));
-	inet_pton(AF_INET, words[2], &target.sin_addr);
+	aim(words);
 	bytes = strtoul(words[4], NULL, 0);
 	rounds = atoi(words[5]);
 	long connections = atoi(words[6]);

@@ -214,3 +214,18 @@ impl Engine {
         }
     }
 }
+
+#[cfg(test)]
+impl Engine {
+    /// The queue pair of a group's link, for tests that lie in its name.
+    pub(crate) fn queue_pair(&self, group: usize, link: usize) -> Option<crate::verbs::QpId> {
+        Some(self.groups.get(group)?.links.get(link)?.as_ref()?.qp)
+    }
+
+    /// The peer's name of a socket, and where its buffer is.
+    pub(crate) fn peer_of(&self, id: SocketId) -> (u32, crate::verbs::RemoteAddress) {
+        let peer = self.socket(id).expect("the socket is there").peer;
+        let address = crate::verbs::RemoteAddress { address: peer.address, rkey: peer.rkey };
+        (peer.token, address)
+    }
+}

@@ -1,1 +1,3 @@
 mod basic;
+mod hostile;
+mod streams;
