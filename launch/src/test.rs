@@ -81,6 +81,7 @@ const SUITES: &[Suite] = &[
     Suite { long: true, ..interop_suite("adversity", Needs::Guests) },
     Suite { long: true, ..interop_suite("services", Needs::Guests) },
     interop_suite("smc", Needs::Guests),
+    Suite { long: true, ..interop_suite("smc_adversity", Needs::Guests) },
     interop_suite("storage", Needs::ImageAndGuests),
     Suite { long: true, ..interop_suite("paths", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("endurance", Needs::ImageAndGuests) },

@@ -7,6 +7,7 @@ pub mod engines;
 mod port;
 pub mod programs;
 pub mod relay;
+pub mod smc;
 pub mod storage;
 pub mod stranger;
 

@@ -1,0 +1,48 @@
+//! Stock AF_SMC clients at the other end of the engines' wire.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use launch::guest::Guest;
+use launch::workspace;
+
+use crate::engines::{Engines, Setup};
+use crate::{client, programs};
+
+/// Runs `story` on a guest that speaks SMC-R, at the other end of the engines' wire.
+pub fn tell(setup: Setup, story: impl FnOnce(&mut Guest) -> Result<()>) -> Result<String> {
+    let directory = workspace::target().join("interop");
+    fs::create_dir_all(&directory)?;
+    let test = std::thread::current().name().unwrap_or("test").to_string();
+    let capture = directory.join(format!("{test}.pcap"));
+    let engines = Engines::start(setup)?;
+    let told = client(engines.nic(), setup.mtu as u16).and_then(|mut guest| {
+        guest.capture(0, &capture)?;
+        programs::install(&mut guest, "smc")?;
+        guest.sh("modprobe -a smc smc_diag && smc eid LAB.SMC.EID")?;
+        story(&mut guest)
+    });
+    let report = engines.stop()?;
+    told.with_context(|| format!("see {}; the engines said {report:#?}", capture.display()))?;
+    fs::remove_file(capture)?;
+    Ok(report.join("\n"))
+}
+
+/// Echoes over SMC-R, and looks while it does that no socket has fallen back.
+pub fn echo(guest: &mut Guest, words: &str) -> Result<()> {
+    let command = format!("timeout 100 smc echo 10.0.0.1 7 {words}");
+    let said = guest.sh(&command)?;
+    ensure!(said.trim() == "fine", "`{command}` said {said}");
+    Ok(())
+}
+
+/// Whether all sockets of the guest that are in use speak SMC-R.
+pub fn speaks_smc(guest: &mut Guest, connections: usize) -> Result<()> {
+    guest.sh(&format!("smc echo 10.0.0.1 7 64 1 {connections} hold > /tmp/held 2>&1 &"))?;
+    guest.sh("sleep 1")?;
+    let sockets = guest.sh("smc sockets")?;
+    let active = sockets.lines().filter(|line| line.starts_with("ACTIVE SMCR ")).count();
+    ensure!(active == connections, "sockets:\n{sockets}");
+    guest.sh("sleep 2; grep fine /tmp/held")?;
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! Stock AF_SMC clients of all sizes, with loss, and with bad ends, against the appliance's engines in this
+//! process.
+
+use anyhow::{Result, ensure};
+use interop_tests::engines::Setup;
+use interop_tests::smc::{echo, tell};
+
+#[test]
+fn mtus_and_buffers_of_all_sizes() -> Result<()> {
+    for (mtu, rmb_size) in [(1500, 0), (9000, 5), (5000, 2)] {
+        let report = tell(Setup { mtu, rmb_size, ..Setup::default() }, |guest| {
+            echo(guest, "5000000 1 1")?;
+            // The guest's own buffers at the other end of what is possible.
+            guest.sh("sysctl -w net.smc.rmem=16384 net.smc.wmem=16384")?;
+            echo(guest, "300000 2 2")
+        })?;
+        ensure!(report.contains("fallbacks: {}"), "{report}");
+        ensure!(report.contains("violations: 0, links_failed: 0"), "{report}");
+    }
+    Ok(())
+}
+
+#[test]
+fn loss_and_bad_ends() -> Result<()> {
+    let report = tell(Setup { loss: 100, ..Setup::default() }, |guest| {
+        echo(guest, "1000000 1 2")?;
+        echo(guest, "64 1 1 urgent")?;
+        // Killed while idle, and with data that it never reads.
+        guest.sh("smc echo 10.0.0.1 7 64 1 1 hold & sleep 1; kill -9 $!; wait; true")?;
+        guest.sh("smc flood 10.0.0.1 7 & sleep 1; kill -9 $!; wait; true")?;
+        echo(guest, "4096 10 4")
+    })?;
+    ensure!(report.contains("fallbacks: {}"), "{report}");
+    ensure!(report.contains("violations: 0, links_failed: 0"), "{report}");
+    Ok(())
+}
+
+#[test]
+fn a_peer_that_is_gone_is_let_go() -> Result<()> {
+    let report = tell(Setup::default(), |guest| {
+        echo(guest, "64 1 1")?;
+        guest.sh("smc echo 10.0.0.1 7 64 1 1 hold > /tmp/held 2>&1 & sleep 1")?;
+        guest.sh("rdma link del rxe0; sleep 3; rdma link add rxe0 type rxe netdev eth0")?;
+        // Its link group is another one now.
+        echo(guest, "4096 2 2")?;
+        guest.sh("rmmod smc_diag; sleep 1; rmmod smc")?;
+        guest.sh("modprobe -a smc smc_diag && smc eid LAB.SMC.EID")?;
+        echo(guest, "4096 2 2")
+    })?;
+    ensure!(report.contains("fallbacks: {}"), "{report}");
+    Ok(())
+}
