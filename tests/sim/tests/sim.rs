@@ -11,3 +11,16 @@ fn roce() {
 fn storage() {
     fabric::explore("storage", 1500, sim::storage::run);
 }
+
+/// Loss and window against goodput and repetitions, as it was reviewed. When a change is meant:
+/// `ISTHMUS_UPDATE=1 ./isthmus test sim --case grid`, and look at the difference.
+#[test]
+fn grid() {
+    let table = sim::roce::grid::table();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/grid.txt");
+    if std::env::var_os("ISTHMUS_UPDATE").is_some() {
+        std::fs::write(path, &table).expect("the table can be written");
+    }
+    let reviewed = std::fs::read_to_string(path).expect("the table is there");
+    assert!(table == reviewed, "it was\n{reviewed}and is\n{table}");
+}

@@ -10,6 +10,7 @@
 
 mod check;
 mod completions;
+pub mod grid;
 mod hear;
 mod host;
 mod memory;
