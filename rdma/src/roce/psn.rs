@@ -1,15 +1,18 @@
 //! Packet sequence numbers: 24 bits that wrap around (vol. 1, 9.7.1).
 
-const MASK: u32 = 0xff_ffff;
+/// A sequence number of `BITS` bits (1 to 31).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Serial<const BITS: u32>(u32);
 
 /// A packet sequence number (also used for message sequence numbers).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Psn(u32);
+pub type Psn = Serial<24>;
 
-impl Psn {
-    /// The lower 24 bits of `value`.
+impl<const BITS: u32> Serial<BITS> {
+    const MASK: u32 = (1 << BITS) - 1;
+
+    /// The lower bits of `value`.
     pub const fn new(value: u32) -> Self {
-        Psn(value & MASK)
+        Serial(value & Self::MASK)
     }
 
     /// As a number.
@@ -19,22 +22,22 @@ impl Psn {
 
     /// The number `packets` later.
     pub const fn plus(self, packets: u32) -> Self {
-        Psn(self.0.wrapping_add(packets) & MASK)
+        Self::new(self.0.wrapping_add(packets))
     }
 
     /// The number before.
     pub const fn previous(self) -> Self {
-        self.plus(MASK)
+        self.plus(Self::MASK)
     }
 
-    /// How far this is after `earlier`, 0 to 2^24 - 1.
-    pub const fn since(self, earlier: Psn) -> u32 {
-        self.0.wrapping_sub(earlier.0) & MASK
+    /// How far this is after `earlier`: 0 to 2^24 - 1 for a PSN.
+    pub const fn since(self, earlier: Self) -> u32 {
+        self.0.wrapping_sub(earlier.0) & Self::MASK
     }
 
     /// Whether this is in the half of all numbers that lies before `other`.
-    pub const fn is_before(self, other: Psn) -> bool {
-        self.since(other) > MASK / 2
+    pub const fn is_before(self, other: Self) -> bool {
+        self.since(other) > Self::MASK / 2
     }
 }
 
@@ -42,6 +45,25 @@ impl Psn {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Everything about every pair of numbers of 6 bits, against plain integers.
+    #[test]
+    fn all_of_a_small_one() {
+        type Small = Serial<6>;
+        for start in 0..64 {
+            let a = Small::new(start + 64 * 1000);
+            assert_eq!(a.get(), start);
+            assert_eq!(a.previous().get(), (start + 63) % 64);
+            for ahead in 0..200 {
+                let b = a.plus(ahead);
+                let distance = ahead % 64;
+                assert_eq!(b.get(), (start + ahead) % 64);
+                assert_eq!(b.since(a), distance);
+                assert_eq!(a.is_before(b), (1..=32).contains(&distance), "{a:?} {b:?}");
+                assert_eq!(b.is_before(a), distance >= 32, "{a:?} {b:?}");
+            }
+        }
+    }
 
     proptest! {
         #[test]

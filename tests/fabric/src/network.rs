@@ -68,7 +68,10 @@ pub struct Network {
     pub trace: Option<fn(&Event<'_>)>,
     /// Every frame that was sent, if wanted: by which node, and the bytes.
     pub record: Option<Vec<(usize, Vec<u8>)>>,
+    /// The frame that is lost, counted from the first that is sent from now on, if set.
+    pub lose: Option<u64>,
     rng: Rng,
+    sent: u64,
     ports: Vec<Port>,
     /// From each port (row) to each port (column).
     links: Vec<Vec<Link>>,
@@ -87,7 +90,9 @@ impl Network {
             now: Instant::from_nanos(1),
             trace: None,
             record: None,
+            lose: None,
             rng: Rng::new(seed),
+            sent: 0,
             ports: Vec::new(),
             links: Vec::new(),
             last: Vec::new(),
@@ -161,6 +166,11 @@ impl Network {
         self.ports[port].rate = rate;
     }
 
+    /// Frames that were sent so far.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
     /// Frames under way.
     pub fn under_way(&self) -> usize {
         self.wire.len()
@@ -172,7 +182,17 @@ impl Network {
             record.push((from.node, bytes.clone()));
         }
         let from = self.index(from);
+        self.sent += 1;
         let sent = self.serialise(from, bytes.len());
+        if let Some(left) = &mut self.lose {
+            match left.checked_sub(1) {
+                Some(fewer) => *left = fewer,
+                None => {
+                    self.lose = None;
+                    return;
+                }
+            }
+        }
         let group = bytes.first().is_some_and(|first| first & 1 == 1);
         for to in 0..self.ports.len() {
             if to != from && (group || bytes.get(..6) == Some(&self.ports[to].mac)) {

@@ -8,3 +8,4 @@ mod ports;
 mod refusals;
 mod transport;
 mod wire;
+mod wrap;
