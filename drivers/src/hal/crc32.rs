@@ -9,19 +9,13 @@
 use super::Window;
 use crc32fast::Hasher;
 
+/// Bytes that are folded at a time.
+pub const BLOCK: usize = 16;
+
 /// How CRCs are computed on this machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Crc32 {
     folds: bool,
-}
-
-/// A stretch of what a CRC is over.
-#[derive(Clone, Copy, Debug)]
-pub enum Part<'a> {
-    /// Private bytes.
-    Bytes(&'a [u8]),
-    /// What a window holds.
-    Window(&'a Window),
 }
 
 impl Default for Crc32 {
@@ -40,41 +34,42 @@ impl Crc32 {
         Crc32 { folds }
     }
 
-    /// The CRC over `head` and then `parts`.
+    /// The CRC over `head`, then `body`, then what `windows` hold, then up to three bytes of 0.
+    ///
+    /// The register starts as 0 and not, as Ethernet's does, as ones: whoever wants those inverts
+    /// the first four bytes. Bytes of 0 before them then count for nothing, so that they can be put
+    /// there until all blocks are whole, which makes it cheapest.
     #[inline]
-    pub fn compute(&self, head: &[u8], parts: &[Part<'_>]) -> u32 {
+    pub fn compute(
+        &self,
+        head: &[[u8; BLOCK]],
+        body: &[u8],
+        windows: &[Window],
+        zeros: usize,
+    ) -> u32 {
+        let zeros = &[0; 3][..zeros.min(3)];
         #[cfg(target_arch = "x86_64")]
         if self.folds {
             // SAFETY: `folds` says that the CPU can do it.
-            return unsafe { fold::compute(head, parts) };
+            return unsafe { fold::compute(head, body, windows, zeros) };
         }
-        let mut hasher = Hasher::new();
-        hasher.update(head);
-        for part in parts {
-            match part {
-                Part::Bytes(bytes) => hasher.update(bytes),
-                Part::Window(window) => window.for_each_block(|block| hasher.update(block)),
-            }
+        // What it is told is a CRC so far: the register, inverted.
+        let mut hasher = Hasher::new_with_initial(!0);
+        hasher.update(head.as_flattened());
+        hasher.update(body);
+        for window in windows {
+            window.for_each_block(|block| hasher.update(block));
         }
+        hasher.update(zeros);
         hasher.finalize()
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod fold {
-    use super::Part;
+    use super::{BLOCK, Window};
     use core::arch::x86_64::*;
 
-    /// What the bytes so far come to.
-    #[derive(Clone, Copy)]
-    enum State {
-        /// The CRC register.
-        Register(u32),
-        /// 16 bytes that leave the same remainder as all whole blocks so far.
-        Block(__m128i),
-    }
-
-    const BLOCK: usize = 16;
     /// Blocks that are folded side by side, so that multiplications overlap.
     const LANES: usize = 8;
 
@@ -119,24 +114,43 @@ mod fold {
         unsafe { _xgetbv(0) & SSE_AND_AVX_STATE == SSE_AND_AVX_STATE }
     }
 
-    /// The CRC over `head` and then `parts`.
+    /// See `Crc32::compute`.
     ///
     /// # Safety
     /// The CPU has PCLMULQDQ and AVX (see `available`).
     #[target_feature(enable = "avx,pclmulqdq")]
-    pub unsafe fn compute(head: &[u8], parts: &[Part<'_>]) -> u32 {
-        // SAFETY: a slice can be read for its length.
-        let mut state = unsafe { update(State::Register(!0), head.as_ptr(), head.len()) };
-        for part in parts {
-            let (from, len) = match part {
-                Part::Bytes(bytes) => (bytes.as_ptr(), bytes.len()),
-                Part::Window(window) => (window.as_ptr().as_ptr().cast_const(), window.len()),
-            };
-            // SAFETY: a slice can be read for its length; a window is mapped for its length for
-            // ever, and each byte of it is read once, through the pointer, as by `Window::read`.
-            state = unsafe { update(state, from, len) };
+    pub unsafe fn compute(
+        head: &[[u8; BLOCK]],
+        body: &[u8],
+        windows: &[Window],
+        zeros: &[u8],
+    ) -> u32 {
+        let over_1 = _mm_set_epi64x(OVER_1[1], OVER_1[0]);
+        // What the bytes so far come to: 16 bytes that leave the same remainder as all blocks, or a
+        // CRC register. The other one is 0.
+        let mut x = _mm_setzero_si128();
+        let mut register = 0;
+        if let Some((first, rest)) = head.split_first() {
+            // SAFETY: here and below, loads stay within their blocks.
+            x = unsafe { _mm_loadu_si128(first.as_ptr().cast()) };
+            for block in rest {
+                x = fold(x, over_1, unsafe { _mm_loadu_si128(block.as_ptr().cast()) });
+            }
         }
-        !register(state)
+        let (mut from, mut len) = (body.as_ptr(), body.len());
+        let mut windows = windows.iter();
+        loop {
+            // SAFETY: a slice can be read for its length. A window is mapped for its length for
+            // ever, and each byte of it is read once, through the pointer, as by `Window::read`.
+            (x, register) = unsafe { update(x, register, from, len) };
+            let Some(window) = windows.next() else { break };
+            (from, len) = (window.as_ptr().as_ptr().cast_const(), window.len());
+        }
+        if !zeros.is_empty() {
+            // SAFETY: a slice can be read for its length.
+            return !unsafe { bytes(reduce(x) ^ register, zeros.as_ptr(), zeros.len()) };
+        }
+        !(reduce(x) ^ register)
     }
 
     /// Goes on over `len` bytes at `from`.
@@ -145,28 +159,28 @@ mod fold {
     /// The bytes are mapped.
     #[inline]
     #[target_feature(enable = "avx,pclmulqdq")]
-    unsafe fn update(mut state: State, from: *const u8, len: usize) -> State {
+    unsafe fn update(
+        mut x: __m128i,
+        mut register: u32,
+        from: *const u8,
+        len: usize,
+    ) -> (__m128i, u32) {
         // SAFETY: only called for blocks that end within `len`.
         let load =
             |block: usize| unsafe { _mm_loadu_si128(from.add(block * BLOCK).cast::<__m128i>()) };
         let blocks = len / BLOCK;
         if blocks > 0 {
-            let mut at = 0;
-            let mut x = match state {
-                State::Block(x) => x,
-                State::Register(register) => {
-                    at = 1;
-                    _mm_xor_si128(load(0), _mm_cvtsi32_si128(register as i32))
-                }
-            };
             let over_1 = _mm_set_epi64x(OVER_1[1], OVER_1[0]);
-            if blocks - at >= 2 * LANES - 1 {
+            x = fold(x, over_1, _mm_xor_si128(load(0), _mm_cvtsi32_si128(register as i32)));
+            register = 0;
+            let mut at = 1;
+            if blocks >= 2 * LANES {
                 let over_8 = _mm_set_epi64x(OVER_8[1], OVER_8[0]);
                 let mut lanes = [x; LANES];
-                for lane in &mut lanes[1..] {
-                    *lane = load(at);
-                    at += 1;
+                for (n, lane) in lanes.iter_mut().enumerate().skip(1) {
+                    *lane = load(n);
                 }
+                at = LANES;
                 while blocks - at >= LANES {
                     for (n, lane) in lanes.iter_mut().enumerate() {
                         *lane = fold(*lane, over_8, load(at + n));
@@ -182,18 +196,28 @@ mod fold {
                 x = fold(x, over_1, load(at));
                 at += 1;
             }
-            state = State::Block(x);
         }
-        if !len.is_multiple_of(BLOCK) {
-            let mut register = register(state);
-            for at in blocks * BLOCK..len {
-                // SAFETY: within `len` bytes.
-                let byte = unsafe { from.add(at).read() };
-                register = register >> 8 ^ TABLE[(register as u8 ^ byte) as usize];
-            }
-            state = State::Register(register);
+        let odd = len % BLOCK;
+        if odd > 0 {
+            // SAFETY: the last of the `len` bytes.
+            register = unsafe { bytes(reduce(x) ^ register, from.add(len - odd), odd) };
+            x = _mm_setzero_si128();
         }
-        state
+        (x, register)
+    }
+
+    /// The CRC register after `len` more bytes at `from`.
+    ///
+    /// # Safety
+    /// The bytes are mapped.
+    #[cold]
+    unsafe fn bytes(mut register: u32, from: *const u8, len: usize) -> u32 {
+        for at in 0..len {
+            // SAFETY: within `len` bytes.
+            let byte = unsafe { from.add(at).read() };
+            register = register >> 8 ^ TABLE[(register as u8 ^ byte) as usize];
+        }
+        register
     }
 
     /// Carries `x` over to the place of `next`, and adds that.
@@ -205,14 +229,10 @@ mod fold {
         _mm_xor_si128(_mm_xor_si128(next, first), second)
     }
 
-    /// The CRC register after the bytes so far.
+    /// The CRC register after blocks that come to `x`.
     #[inline]
     #[target_feature(enable = "avx,pclmulqdq")]
-    fn register(state: State) -> u32 {
-        let x = match state {
-            State::Register(register) => return register,
-            State::Block(x) => x,
-        };
+    fn reduce(x: __m128i) -> u32 {
         let low = _mm_set_epi32(0, 0, 0, !0);
         let over_1 = _mm_set_epi64x(OVER_1[1], OVER_1[0]);
         // 128 bits to 96, to 64, and then to 32.
@@ -234,46 +254,48 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
+    /// As Ethernet computes it.
+    fn preset(crc: Crc32, head: &[u8], body: &[u8], windows: &[Window], zeros: usize) -> u32 {
+        let mut head = head.to_vec();
+        head.iter_mut().take(4).for_each(|byte| *byte = !*byte);
+        let mut blocks = std::vec![0; head.len().next_multiple_of(BLOCK) - head.len()];
+        blocks.extend(head);
+        crc.compute(blocks.as_chunks().0, body, windows, zeros)
+    }
+
     #[test]
     fn the_known_check_value() {
         for crc in [Crc32::detect(), Crc32 { folds: false }] {
-            assert_eq!(crc.compute(b"123456789", &[]), 0xcbf4_3926);
-            assert_eq!(
-                crc.compute(b"", &[Part::Bytes(b"1234"), Part::Bytes(b"56789")]),
-                0xcbf4_3926
-            );
+            assert_eq!(preset(crc, b"123456789", b"", &[], 0), 0xcbf4_3926);
+            assert_eq!(preset(crc, b"1234", b"56789", &[], 0), 0xcbf4_3926);
         }
     }
 
     proptest! {
-        /// Parts of any length, as slices or windows, give what crc32fast gives for the whole.
+        /// Pieces of any length give what crc32fast gives for the whole.
         #[test]
-        fn parts_are_as_good_as_the_whole(
-            head in proptest::collection::vec(any::<u8>(), 0..100),
-            parts in proptest::collection::vec(
-                (proptest::collection::vec(any::<u8>(), 0..600), any::<bool>()), 0..6),
+        fn pieces_are_as_good_as_the_whole(
+            head in proptest::collection::vec(any::<u8>(), 4..100),
+            body in proptest::collection::vec(any::<u8>(), 0..400),
+            pieces in proptest::collection::vec(
+                proptest::collection::vec(any::<u8>(), 0..600), 0..6),
             offset in 0..16usize,
+            zeros in 0..4usize,
         ) {
             let mut arena = Arena::on_heap(8192);
-            let mut whole = head.clone();
-            let windows: Vec<Window> = parts
+            let mut whole = [head.as_slice(), &body].concat();
+            let windows: Vec<Window> = pieces
                 .iter()
-                .map(|(part, _)| {
-                    whole.extend(part);
-                    let window = arena.alloc(700, 64).unwrap().slice(offset, part.len()).unwrap();
-                    window.write(0, part).unwrap();
+                .map(|piece| {
+                    whole.extend(piece);
+                    let window = arena.alloc(700, 64).unwrap().slice(offset, piece.len()).unwrap();
+                    window.write(0, piece).unwrap();
                     window
                 })
                 .collect();
-            let mixed: Vec<Part> = parts
-                .iter()
-                .zip(&windows)
-                .map(|((part, private), window)| {
-                    if *private { Part::Bytes(part) } else { Part::Window(window) }
-                })
-                .collect();
+            whole.resize(whole.len() + zeros, 0);
             for crc in [Crc32::detect(), Crc32 { folds: false }] {
-                prop_assert_eq!(crc.compute(&head, &mixed), crc32fast::hash(&whole));
+                prop_assert_eq!(preset(crc, &head, &body, &windows, zeros), crc32fast::hash(&whole));
             }
         }
     }

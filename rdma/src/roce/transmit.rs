@@ -1,12 +1,12 @@
 //! A packet on its way out: headers in a buffer, payload by reference, pad and ICRC behind.
 
-use super::sges::{MAX_SGE, Sges};
+use super::sges::Sges;
 use super::wire::bth::{self, Bth};
 use super::wire::extended::Deth;
 use super::wire::frame::{self, ETHERNET_LEN, Template};
 use super::wire::icrc::{self, Icrc};
 use super::wire::mad;
-use drivers::hal::{Packet, Part, Window};
+use drivers::hal::{Packet, Window};
 
 /// Most bytes that a work request can carry inline: with all headers they stay within what a port
 /// sends cheapest.
@@ -115,52 +115,26 @@ impl Emitter {
             Bth { pad: pad as u8, ..bth }.emit(place);
         }
 
-        let mut parts = [Part::Bytes(&[]); 2 + MAX_SGE];
-        let mut count = 0;
-        if !extended.is_empty() {
-            if let Some(place) = tx.head.get_mut(front..head_len) {
-                place.copy_from_slice(extended);
-            }
-            parts[0] = Part::Bytes(extended);
-            count = 1;
+        if let Some(place) = tx.head.get_mut(front..head_len) {
+            place.copy_from_slice(extended);
         }
+        tx.payload.clear();
         match body {
             Body::Bytes(bytes) => {
                 if let Some(place) = tx.head.get_mut(head_len..head_len + bytes.len()) {
                     place.copy_from_slice(bytes);
                     head_len += bytes.len();
                 }
-                tx.payload.clear();
-                if let Some(part) = parts.get_mut(count) {
-                    *part = Part::Bytes(bytes);
-                    count += 1;
-                }
             }
             Body::Window(window) => {
-                tx.payload.clear();
                 if !window.is_empty() {
                     tx.payload.push(window);
                 }
-                for (part, window) in parts.iter_mut().skip(count).zip(tx.payload.as_slice()) {
-                    *part = Part::Window(window);
-                    count += 1;
-                }
             }
-            Body::Windows(sges, offset, len) => {
-                sges.part(offset, len, &mut tx.payload);
-                for (part, window) in parts.iter_mut().skip(count).zip(tx.payload.as_slice()) {
-                    *part = Part::Window(window);
-                    count += 1;
-                }
-            }
+            Body::Windows(sges, offset, len) => sges.part(offset, len, &mut tx.payload),
         }
-        if let (1.., Some(part)) = (pad, parts.get_mut(count)) {
-            *part = Part::Bytes(&[0; 3][..pad]);
-            count += 1;
-        }
-        let headers = tx.head.get(ETHERNET_LEN..).unwrap_or_default();
-        let parts = parts.get(..count).unwrap_or_default();
-        let icrc = self.icrc.compute(template.network(), headers, parts);
+        let headers = tx.head.get(ETHERNET_LEN..head_len).unwrap_or_default();
+        let icrc = self.icrc.compute(template.network(), headers, tx.payload.as_slice(), pad);
         tx.head_len = head_len;
         // The pad is zero; the ICRC is stored with its least significant byte first.
         tx.trailer = (u64::from(u32::from_le_bytes(icrc)) << (8 * pad)).to_le_bytes();

@@ -111,11 +111,11 @@ impl Requester {
             }
         };
 
-        // An ACK is asked for at the end of messages, and often enough in between that the
-        // window does not close before it comes.
+        // An ACK is asked for at the end of the last message, which acknowledges the others too, and
+        // often enough in between that the window does not close before it comes.
         let after = self.next.plus(packets);
         self.since_ack_request += 1;
-        let ack_request = ends
+        let ack_request = ends && self.cursor + 1 == self.queue.len()
             || 4 * self.since_ack_request >= window
             || after.since(self.unacknowledged) >= window;
         let bth = Bth {

@@ -8,7 +8,6 @@ use crate::roce::wire::icrc::Icrc;
 use crate::roce::{TxBuffer, Verdict};
 use crate::verbs::{Access, PathMtu, Payload, Provider, RecvRequest, RemoteAddress, SendOperation};
 use core::time::Duration;
-use drivers::hal::Part;
 use proptest::prelude::*;
 use std::vec::Vec;
 
@@ -20,8 +19,8 @@ pub fn seal(bytes: &mut [u8]) {
     if end < start + 4 {
         return;
     }
-    let icrc =
-        Icrc::new().compute(Network::Ipv4, parsed.headers, &[Part::Bytes(&bytes[start..end - 4])]);
+    let covered = &bytes[ETHERNET_LEN..end - 4];
+    let icrc = Icrc::new().compute(Network::Ipv4, covered, &[], 0);
     bytes[end - 4..end].copy_from_slice(&icrc);
 }
 
