@@ -109,6 +109,10 @@ impl Gateway {
     /// Sleeps until an interrupt or the next deadline, unless there is something to do; then deals
     /// with what there is. Whether there was work.
     fn halt(&mut self) -> bool {
+        if self.state.devices_pending() {
+            // Nothing to be told of by an interrupt.
+            return self.round(self.machine.now());
+        }
         self.state.set_interrupts(true);
         // What came before interrupts were on raises none, but is pending.
         let seen = self.state.interrupts();

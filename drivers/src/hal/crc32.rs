@@ -47,22 +47,27 @@ impl Crc32 {
         windows: &[Window],
         zeros: usize,
     ) -> u32 {
-        let zeros = &[0; 3][..zeros.min(3)];
         #[cfg(target_arch = "x86_64")]
         if self.folds {
             // SAFETY: `folds` says that the CPU can do it.
             return unsafe { fold::compute(head, body, windows, zeros) };
         }
-        // What it is told is a CRC so far: the register, inverted.
-        let mut hasher = Hasher::new_with_initial(!0);
-        hasher.update(head.as_flattened());
-        hasher.update(body);
-        for window in windows {
-            window.for_each_block(|block| hasher.update(block));
-        }
-        hasher.update(zeros);
-        hasher.finalize()
+        by_table(head, body, windows, zeros)
     }
+}
+
+/// See `Crc32::compute`.
+#[cold]
+fn by_table(head: &[[u8; BLOCK]], body: &[u8], windows: &[Window], zeros: usize) -> u32 {
+    // What it is told is a CRC so far: the register, inverted.
+    let mut hasher = Hasher::new_with_initial(!0);
+    hasher.update(head.as_flattened());
+    hasher.update(body);
+    for window in windows {
+        window.for_each_block(|block| hasher.update(block));
+    }
+    hasher.update(&[0; 3][..zeros.min(3)]);
+    hasher.finalize()
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -123,7 +128,7 @@ mod fold {
         head: &[[u8; BLOCK]],
         body: &[u8],
         windows: &[Window],
-        zeros: &[u8],
+        zeros: usize,
     ) -> u32 {
         let over_1 = _mm_set_epi64x(OVER_1[1], OVER_1[0]);
         // What the bytes so far come to: 16 bytes that leave the same remainder as all blocks, or a
@@ -131,10 +136,11 @@ mod fold {
         let mut x = _mm_setzero_si128();
         let mut register = 0;
         if let Some((first, rest)) = head.split_first() {
-            // SAFETY: here and below, loads stay within their blocks.
-            x = unsafe { _mm_loadu_si128(first.as_ptr().cast()) };
+            // SAFETY: a block can be read for its length.
+            let load = |block: &[u8; BLOCK]| unsafe { _mm_loadu_si128(block.as_ptr().cast()) };
+            x = load(first);
             for block in rest {
-                x = fold(x, over_1, unsafe { _mm_loadu_si128(block.as_ptr().cast()) });
+                x = fold(x, over_1, load(block));
             }
         }
         let (mut from, mut len) = (body.as_ptr(), body.len());
@@ -146,11 +152,12 @@ mod fold {
             let Some(window) = windows.next() else { break };
             (from, len) = (window.as_ptr().as_ptr().cast_const(), window.len());
         }
-        if !zeros.is_empty() {
-            // SAFETY: a slice can be read for its length.
-            return !unsafe { bytes(reduce(x) ^ register, zeros.as_ptr(), zeros.len()) };
+        let register = reduce(x) ^ register;
+        if zeros == 0 {
+            return !register;
         }
-        !(reduce(x) ^ register)
+        // SAFETY: an array can be read for its length.
+        !unsafe { bytes(register, [0; 3].as_ptr(), zeros.min(3)) }
     }
 
     /// Goes on over `len` bytes at `from`.

@@ -153,6 +153,17 @@ impl Window {
         cell.store(value.to_le(), Ordering::Release);
     }
 
+    /// Stores two little-endian 64-bit cells that lie side by side, as [`Window::store16`].
+    #[inline]
+    pub fn store_pair64(&self, offset: usize, values: [u64; 2]) {
+        let first = self.cell(offset, 16);
+        // SAFETY: as in `load16`; `cell` checked both.
+        let [first, second] =
+            unsafe { [first, first.add(8)].map(|cell| AtomicU64::from_ptr(cell.cast())) };
+        first.store(values[0].to_le(), Ordering::Release);
+        second.store(values[1].to_le(), Ordering::Release);
+    }
+
     /// Copies the whole of `from` to `offset`; the two may overlap.
     #[inline]
     pub fn write_window(&self, offset: usize, from: &Window) -> Result<(), OutOfWindow> {

@@ -166,8 +166,8 @@ impl Ring {
         let at = usize::from(index) * DESCRIPTOR;
         let next = descriptor.next.map_or(0, |next| FLAG_NEXT | u64::from(next) << 48);
         let write = if descriptor.device_writes { FLAG_WRITE } else { 0 };
-        self.table.store64(at, descriptor.address);
-        self.table.store64(at + 8, u64::from(descriptor.len) | next | write);
+        let rest = u64::from(descriptor.len) | next | write;
+        self.table.store_pair64(at, [descriptor.address, rest]);
     }
 
     /// Offers the chain that starts with descriptor `head` to the device, which sees it after the

@@ -115,7 +115,7 @@ impl Emitter {
             Bth { pad: pad as u8, ..bth }.emit(place);
         }
 
-        if let Some(place) = tx.head.get_mut(front..head_len) {
+        if let (Some(place), false) = (tx.head.get_mut(front..head_len), extended.is_empty()) {
             place.copy_from_slice(extended);
         }
         tx.payload.clear();

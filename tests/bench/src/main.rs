@@ -5,6 +5,7 @@ mod instructions;
 mod report;
 mod rnbd;
 mod roce;
+mod site;
 
 use std::process::ExitCode;
 

@@ -1,7 +1,7 @@
 //! The requester's packets.
 
 use super::Requester;
-use super::work::Operation;
+use super::work::{Operation, Work};
 use crate::roce::qp::Peer;
 use crate::roce::transmit::{Body, Emitter, TxBuffer};
 use crate::roce::wire::bth::{Bth, DEFAULT_PKEY};
@@ -17,7 +17,12 @@ impl Requester {
     /// Whether a packet may be sent now, with `window` packets unacknowledged at most.
     #[inline]
     pub fn can_send(&self, window: u32) -> bool {
-        let Some(work) = self.queue.get(self.cursor) else { return false };
+        self.queue.get(self.cursor).is_some_and(|work| self.is_due(work, window))
+    }
+
+    /// Whether a packet of `work`, which is the next request, may be sent now.
+    #[inline]
+    fn is_due(&self, work: &Work, window: u32) -> bool {
         let outstanding = self.next.since(self.unacknowledged);
         if outstanding >= window || self.pause_until.is_some() {
             return false;
@@ -36,10 +41,10 @@ impl Requester {
         emitter: &Emitter,
         tx: &mut TxBuffer,
     ) -> Option<Opcode> {
-        if !self.can_send(window) {
+        let work = self.queue.get(self.cursor)?;
+        if !self.is_due(work, window) {
             return None;
         }
-        let work = self.queue.get(self.cursor)?;
         let mtu = peer.path_mtu.bytes();
         let index = self.next.since(work.first);
         let offset = index as usize * mtu;

@@ -74,7 +74,7 @@ impl Icrc {
         if let Some((masked, place)) = place.split_first_chunk_mut::<N>() {
             *masked = *fixed;
             mask(masked);
-            if let Some(place) = place.get_mut(..odd.len()) {
+            if let (Some(place), false) = (place.get_mut(..odd.len()), odd.is_empty()) {
                 place.copy_from_slice(odd);
             }
         }

@@ -8,7 +8,7 @@
 //! Nothing is counted of the client, and no time matters but that of `iops_ratio`.
 
 mod fio;
-mod site;
+mod volumes;
 
 use anyhow::{Context, Result};
 use launch::progress;
@@ -16,8 +16,13 @@ use launch::setup::{self, Purpose};
 
 use crate::instructions::Plugin;
 use crate::report::{Bar, Report};
+use crate::site::{LINUX, Site};
 use fio::{Job, Run};
-use site::{Site, Target};
+
+/// The appliance as it comes, and one with `always_invalidate` off.
+const ISTHMUS: usize = 1;
+const FIXED_KEYS: usize = 2;
+const WORDS: [&str; 2] = ["", "isthmus.rnbd.always_invalidate=false"];
 
 /// Times that every job runs on every server.
 const ROUNDS: usize = 3;
@@ -41,7 +46,12 @@ const MINIMUM_PACKETS: f64 = 8.0;
 pub fn bench() -> Result<()> {
     setup::install(&[Purpose::Run, Purpose::Guest])?;
     let plugin = Plugin::compile()?;
-    let mut site = Site::boot(&plugin)?;
+    let mut site = Site::boot(&plugin, &WORDS)?;
+    volumes::serve(&mut site)?;
+    for server in [LINUX, ISTHMUS, FIXED_KEYS] {
+        volumes::map_and_fill(&mut site, server)?;
+    }
+    site.count_idle()?;
     let mut table = Vec::new();
     let mut figures = |job: &Job| {
         let figures = measure(&mut site, job)?;
@@ -95,8 +105,8 @@ fn measure(site: &mut Site, job: &Job) -> Result<Figures> {
     let mut runs: [Vec<Run>; 3] = Default::default();
     for round in 1..=ROUNDS {
         step.at(&format!("round {round} of {ROUNDS}"));
-        for (target, runs) in Target::ALL.into_iter().zip(&mut runs) {
-            runs.push(site.run(target, job)?);
+        for (server, runs) in [LINUX, ISTHMUS, FIXED_KEYS].into_iter().zip(&mut runs) {
+            runs.push(volumes::run(site, server, job)?);
         }
     }
     let [linux, ours, fixed_keys] = runs;

@@ -1,8 +1,10 @@
-//! The `roce` suite: instructions per packet of the RoCE provider.
+//! The `roce` suite: instructions per packet of the RoCE provider, and per round of a stock tool.
 //!
 //! `bench-roce` does one thing a number of times under callgrind. The difference between two
 //! numbers is what it costs; what ICRC, copy and the bench's own wire cost is counted the same way
 //! and taken off. Payloads are of 1,024 bytes unless a name says otherwise.
+
+mod write_latency;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,6 +13,7 @@ use anyhow::{Context, Result};
 use launch::setup::{self, Purpose};
 use launch::{command, workspace};
 
+use crate::instructions::Plugin;
 use crate::report::Report;
 
 /// Bytes that the ICRC of a packet covers beside the payload.
@@ -18,7 +21,7 @@ const COVERED: f64 = 8.0 + 20.0 + 8.0 + 12.0;
 
 /// Runs the suite.
 pub fn bench() -> Result<()> {
-    setup::install(&[Purpose::Count])?;
+    setup::install(&[Purpose::Run, Purpose::Guest, Purpose::Count])?;
     let program = build()?;
     let count = |scenario| instructions(&program, scenario);
     let memory = command::output(Command::new(&program).args(["memory", "0"]))?;
@@ -40,6 +43,8 @@ pub fn bench() -> Result<()> {
     report.add("send_64b_round_instructions", round, 4000.0);
     report.add("allocations_after_setup", allocations.parse()?, 0.0);
     report.add("bytes_per_idle_qp", bytes.parse()?, 2048.0);
+    let [ours, linux] = write_latency::measure(&Plugin::compile()?)?;
+    report.add("guest_write_lat_ratio", ours / linux, 0.1);
     report.close()
 }
 

@@ -1,0 +1,37 @@
+//! The client's block devices: /dev/rnbdN is a RAM disk of server N.
+
+use anyhow::Result;
+use interop_tests::map;
+
+use super::fio::{self, Job, Run};
+use crate::site::{LINUX, Site, network};
+
+/// Serves a RAM disk from the Linux server.
+pub fn serve(site: &mut Site) -> Result<()> {
+    site.linux.sh("modprobe brd rd_nr=1 rd_size=65536 && modprobe -a rtrs-server rnbd-server")?;
+    site.client.sh("modprobe rnbd-client")?;
+    Ok(())
+}
+
+/// Maps the RAM disk of server `number`, and writes to all of it, so that all of it is there.
+pub fn map_and_fill(site: &mut Site, number: usize) -> Result<()> {
+    let network = network(number);
+    let path = format!("ip:{network}.2@ip:{network}.1");
+    let volume = if number == LINUX { "/dev/ram0" } else { "ram0" };
+    map(&mut site.client, &format!("s{number}"), &path, volume, "")?;
+    site.client.sh(&format!(
+        "dd if=/dev/zero of=/dev/rnbd{number} bs=64k count=1024 oflag=direct 2>/dev/null"
+    ))?;
+    Ok(())
+}
+
+/// Runs a job on the RAM disk of server `number`.
+pub fn run(site: &mut Site, number: usize, job: &Job) -> Result<Run> {
+    let before = site.frames(number)?;
+    let device = format!("/dev/rnbd{number}");
+    let (iops, instructions) =
+        site.count(number, |site| fio::run(&mut site.client, &device, job))?;
+    let frames = site.frames(number)? - before;
+    let ios = f64::from(job.ios);
+    Ok(Run { instructions: instructions / ios, packets: frames / ios, iops })
+}
