@@ -62,8 +62,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Host `n`, with as many ports as `config` has links.
-    fn new(n: usize, seed: u64, config: Config, now: Instant) -> Self {
+    /// Host `n`; its engine uses so many of its ports.
+    fn new(n: usize, seed: u64, config: Config, ports: usize, now: Instant) -> Self {
         let mut rng = Rng::new(seed);
         let limits = Limits { qps: 64, regions: 1024, ..Limits::default() };
         let port = |at| PortConfig { mac: mac(n, at), addresses: vec![ip(n, at)], mtu: 1500 };
@@ -72,7 +72,6 @@ impl Host {
             roce.add_port(port(at));
         }
         let mut arena = Arena::on_heap(24 << 20);
-        let ports = if config.max_links > 1 { PORTS } else { 1 };
         let devices = (0..ports).map(|at| device(n, at)).collect();
         let mut ctx = Context { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let engine = Engine::new(config, devices, &mut ctx).unwrap();
@@ -148,13 +147,21 @@ impl World {
     }
 
     pub fn with(seed: u64, configs: [Config; 2]) -> Self {
+        Self::with_ports(seed, configs, [1, 1])
+    }
+
+    /// Hosts whose engines use so many ports.
+    pub fn with_ports(seed: u64, configs: [Config; 2], ports: [usize; 2]) -> Self {
         let mut network = Network::new(seed);
         for n in 0..2 {
             network.add_node(&[mac(n, 0), mac(n, 1)]);
         }
         let now = network.now;
         let [first, second] = configs;
-        let hosts = [Host::new(0, seed, first, now), Host::new(1, seed + 1000, second, now)];
+        let hosts = [
+            Host::new(0, seed, first, ports[0], now),
+            Host::new(1, seed + 1000, second, ports[1], now),
+        ];
         World { network, hosts, tcp: Vec::new(), boots: 0 }
     }
 
@@ -162,7 +169,8 @@ impl World {
     pub fn reboot(&mut self, n: usize) {
         self.boots += 1;
         let config = self.hosts[n].engine.config().clone();
-        self.hosts[n] = Host::new(n, 7777 + self.boots, config, self.network.now);
+        let ports = self.hosts[n].engine.devices().len();
+        self.hosts[n] = Host::new(n, 7777 + self.boots, config, ports, self.network.now);
         for tcp in &mut self.tcp {
             tcp.ends[n] = None;
         }

@@ -9,7 +9,6 @@ impl Engine {
     pub(super) fn handle_cdc<P: Provider + ?Sized>(
         &mut self,
         group: usize,
-        at: usize,
         cdc: &Cdc,
         ctx: &mut Context<'_, P>,
     ) {
@@ -21,7 +20,7 @@ impl Engine {
         };
         let key = id.key();
         if cdc.producer.contains(Producer::FAILOVER) {
-            self.handle_failover(key, at, cdc.seqno, ctx);
+            self.handle_failover(key, cdc.seqno, ctx);
             return;
         }
         if (cdc.seqno.wrapping_sub(socket.rx_seqno) as i16) < 0 {
@@ -121,21 +120,18 @@ impl Engine {
         }
     }
 
-    /// The peer goes on over this link, and tells how far we must have heard it.
+    /// The peer goes on over another link, and tells how far we must have heard it. Which link we
+    /// send on is our own matter.
     fn handle_failover<P: Provider + ?Sized>(
         &mut self,
         key: usize,
-        at: usize,
         seqno: u16,
         ctx: &mut Context<'_, P>,
     ) {
-        let socket = &mut self.sockets[key];
-        if (socket.rx_seqno.wrapping_sub(seqno) as i16) < 0 {
+        if (self.sockets[key].rx_seqno.wrapping_sub(seqno) as i16) < 0 {
             // Something that the peer believes to have arrived has not.
             self.abort_socket(key, ctx);
             self.announce(key, Ready::ABORTED);
-            return;
         }
-        socket.link = at;
     }
 }

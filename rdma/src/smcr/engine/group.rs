@@ -83,6 +83,7 @@ impl Engine {
             idle: None,
             tokens: Vec::new(),
             flow: None,
+            wants_link: false,
             dead_keys: Vec::new(),
             new_keys: VecDeque::new(),
         });
@@ -248,6 +249,8 @@ impl Engine {
     pub(super) fn group_up(&mut self, key: usize, now: Instant) {
         let group = &mut self.groups[key];
         group.state = GroupState::Active;
+        group.wants_link =
+            group.role == Role::Server && group.max_links > 1 && self.devices.len() > 1;
         let (role, peer, peer_id) = (group.role, group.peer_ip, group.peer_name);
         self.notice(Notice::GroupUp { role, peer, peer_id });
         self.wake_at(now + self.config.test_link);
@@ -326,7 +329,7 @@ impl Engine {
     }
 
     /// A socket has lost its last link.
-    fn lose<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    pub(super) fn lose<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
         self.counters.aborted += 1;
         self.apply(key, Input::LinksLost);
         self.sockets[key].in_flight = 0;

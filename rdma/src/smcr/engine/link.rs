@@ -6,7 +6,7 @@ use super::table::{
     CDC_SLOTS, GroupState, LINK_MEMORY, LLC_SLOTS, Link, LinkState, PeerEnd, RECEIVES, WorkId,
 };
 use super::{Context, Engine, Notice};
-use crate::smcr::wire::llc::{DeleteReason, LEN};
+use crate::smcr::wire::llc::LEN;
 use crate::smcr::wire::{AcceptConfirm, Reason};
 use crate::verbs::{
     AddressVector, GidType, PathMtu, Provider, QpInit, QpType, ReadyToReceive, ReadyToSend,
@@ -147,6 +147,20 @@ impl Engine {
         Ok(())
     }
 
+    /// Takes a link away; its number.
+    pub(super) fn remove_link<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        ctx: &mut Context<'_, P>,
+    ) -> Option<u8> {
+        let link = self.groups.get_mut(group_key)?.links.get_mut(at)?.take()?;
+        // It exists until here; what it had under way is not heard of again.
+        let _ = ctx.provider.destroy_qp(link.qp);
+        ctx.arena.free(link.memory);
+        Some(link.number)
+    }
+
     /// A link is lost: its queue pair failed, or the peer is silent.
     pub(super) fn link_failed<P: Provider + ?Sized>(
         &mut self,
@@ -154,17 +168,14 @@ impl Engine {
         at: usize,
         ctx: &mut Context<'_, P>,
     ) {
-        let Some(group) = self.groups.get_mut(group_key) else { return };
-        let Some(link) = group.links.get_mut(at).and_then(Option::take) else { return };
-        // It exists until here; what it had under way is not heard of again.
-        let _ = ctx.provider.destroy_qp(link.qp);
-        ctx.arena.free(link.memory);
+        let Some(number) = self.remove_link(group_key, at, ctx) else { return };
         self.counters.links_failed += 1;
+        let group = &mut self.groups[group_key];
         if matches!(group.state, GroupState::Ending(_)) {
             return;
         }
         let peer = group.peer_ip;
-        self.notice(Notice::LinkDown { peer, link: link.number });
-        self.end_group(group_key, DeleteReason::LOST_PATH, false, ctx);
+        self.notice(Notice::LinkDown { peer, link: number });
+        self.fail_over(group_key, at, Some(number), ctx);
     }
 }

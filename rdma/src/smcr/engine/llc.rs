@@ -6,9 +6,8 @@ use super::table::{Flow, GroupState, LLC_SLOTS, LinkState, Pending, Phase, Socke
 use super::{Context, Engine, Role};
 use crate::smcr::wire::Reason;
 use crate::smcr::wire::cdc::{self, Cdc};
-use crate::smcr::wire::llc::{AddLink, Body, DeleteReason, LEN, LinkEnd, Llc, Token, V1_KEYS};
+use crate::smcr::wire::llc::{Body, LEN, LinkEnd, Llc, Token, V1_KEYS};
 use crate::verbs::{Payload, Provider, RecvRequest, SendOperation, SendRequest, SendWith};
-use alloc::vec::Vec;
 
 impl Engine {
     /// A SEND has arrived in a receive of a link.
@@ -34,7 +33,7 @@ impl Engine {
             self.repost(group, at, receive, ctx);
             self.counters.cdc_received += 1;
             match Cdc::parse(&head) {
-                Some(cdc) => self.handle_cdc(group, at, &cdc, ctx),
+                Some(cdc) => self.handle_cdc(group, &cdc, ctx),
                 None => self.counters.malformed += 1,
             }
             return;
@@ -162,9 +161,7 @@ impl Engine {
                 self.handle_confirm_link(group_key, at, link, no_eyecatcher, ctx);
             }
             Body::AddLink(add) => self.handle_add_link(group_key, at, add, ctx),
-            Body::DeleteLink { all, link, reason, .. } => {
-                self.handle_delete_link(group_key, at, all, link, reason, ctx);
-            }
+            body @ Body::DeleteLink { .. } => self.handle_delete_link(group_key, at, &body, ctx),
             Body::ConfirmKey { token, others, .. } => {
                 self.learn_keys(group_key, at, token, &others);
                 let body = Body::ConfirmKey { token, others, negative: false, retry: false };
@@ -199,6 +196,10 @@ impl Engine {
         ctx: &mut Context<'_, P>,
     ) {
         let group = &mut self.groups[group_key];
+        if group.state == GroupState::Active {
+            self.further_link_confirmed(group_key, at, ctx);
+            return;
+        }
         let (GroupState::Making(key), Role::Client) = (group.state, group.role) else { return };
         if self.sockets[key].phase() != Some(Phase::Link) {
             return;
@@ -218,7 +219,7 @@ impl Engine {
         self.establish(key, ctx.now);
     }
 
-    fn link_up(&mut self, group: usize, at: usize) {
+    pub(super) fn link_up(&mut self, group: usize, at: usize) {
         if let Some(link) = self.groups[group].links[at].as_mut() {
             link.state = LinkState::Active;
         }
@@ -236,7 +237,7 @@ impl Engine {
         self.send_confirm_link(group_key, at, false, ctx);
     }
 
-    fn send_confirm_link<P: Provider + ?Sized>(
+    pub(super) fn send_confirm_link<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
         at: usize,
@@ -270,7 +271,10 @@ impl Engine {
                 if self.take_flow(group_key, ours).is_none() {
                     return;
                 }
-                let GroupState::Making(key) = self.groups[group_key].state else { return };
+                let GroupState::Making(key) = self.groups[group_key].state else {
+                    self.link_up(group_key, at);
+                    return self.next_flow(group_key, ctx);
+                };
                 if !no_eyecatcher {
                     self.decline(key, Reason::RMBE_EYECATCHER, false, ctx);
                     return;
@@ -286,6 +290,12 @@ impl Engine {
             }
             Body::DeleteKey { .. } => {
                 self.take_flow(group_key, |flow| matches!(flow, Flow::DeleteKey));
+            }
+            Body::AddLink(add) => {
+                let ours = |flow: &Flow| matches!(flow, Flow::AddLink { .. });
+                if let Some(Flow::AddLink { link }) = self.take_flow(group_key, ours) {
+                    self.link_answered(group_key, at, link, &add, ctx);
+                }
             }
             // That something was heard is all there is to an answered test.
             _ => {}
@@ -331,40 +341,6 @@ impl Engine {
         }
     }
 
-    /// A further link is refused: we have one path.
-    fn handle_add_link<P: Provider + ?Sized>(
-        &mut self,
-        group_key: usize,
-        at: usize,
-        add: AddLink,
-        ctx: &mut Context<'_, P>,
-    ) {
-        const NO_ALTERNATE_PATH: u8 = 1;
-        let body = Body::AddLink(AddLink { rejected: Some(NO_ALTERNATE_PATH), v2: None, ..add });
-        self.send_llc(group_key, at, true, body, ctx);
-    }
-
-    fn handle_delete_link<P: Provider + ?Sized>(
-        &mut self,
-        group_key: usize,
-        at: usize,
-        all: bool,
-        number: u8,
-        reason: DeleteReason,
-        ctx: &mut Context<'_, P>,
-    ) {
-        let group = &self.groups[group_key];
-        let known = group.links.iter().flatten().any(|link| link.number == number);
-        if !all && !known {
-            let reason = DeleteReason::NO_SUCH_LINK;
-            let body = Body::DeleteLink { link: number, all, orderly: false, reason };
-            self.send_llc(group_key, at, true, body, ctx);
-            return;
-        }
-        // The answer to "all" is the same, as a request; a single link is all that we have.
-        self.end_group(group_key, reason, true, ctx);
-    }
-
     /// Asks whether a link is alive, unless that was asked already.
     pub(super) fn test_link<P: Provider + ?Sized>(
         &mut self,
@@ -394,17 +370,17 @@ impl Engine {
         }
         let deadline = ctx.now + self.config.llc_wait;
         let Some(at) = group.active_link() else { return };
+        if core::mem::take(&mut group.wants_link) {
+            return self.offer_link(group_key, at, ctx);
+        }
         if let Some(socket) = group.new_keys.pop_front() {
-            let group = &self.groups[group_key];
             let Some((link, rmb)) =
                 self.socket(socket).and_then(|socket| Some((socket.link, socket.rmb?)))
             else {
                 return self.next_flow(group_key, ctx);
             };
             let token = Token { rkey: rmb.rkey, address: rmb.address };
-            let others = group.links.iter().enumerate().filter(|&(n, _)| n != link);
-            let others = others.filter_map(|(_, other)| Some((other.as_ref()?.number, token)));
-            let others: Vec<_> = others.collect();
+            let others = self.others_of(group_key, link, token);
             let body = Body::ConfirmKey { token, others, negative: false, retry: false };
             self.groups[group_key].flow = Some((Flow::ConfirmKey { socket }, deadline));
             self.send_llc(group_key, link, false, body, ctx);

@@ -10,12 +10,17 @@
 //! connection manager), reused by later connections, and kept for a while without any. A peer that
 //! lies about cursors loses its link group.
 //!
+//! Where both hosts have two ports, or only the server has, a group has two links, and connections
+//! go on over the other when one is lost. A link that was lost is not made anew.
+//!
 //! Not done: version 1 (its RoCEv1 GIDs cannot be had with soft-RoCE peers), SMC-D, routed peers.
 
 mod cdc;
 mod client;
 mod close;
 mod config;
+mod failover;
+mod further;
 mod group;
 mod handshake;
 mod link;

@@ -95,7 +95,8 @@ impl Engine {
                 return Err(Reason::MAX_LINKS);
             }
             max_conns = max_conns.min(v2.max_conns);
-            max_links = self.config.max_links.min(v2.max_links);
+            // Who is promised a second link waits for it.
+            max_links = self.config.max_links.min(v2.max_links).min(self.devices.len() as u8);
         }
         let eid = self.common_eid(&v2.eids).ok_or(Reason::NO_DEVICE)?;
         let peer_ip = v2.gid.to_ipv4_mapped().filter(is_host).ok_or(Reason::NO_SMCR_DEVICE)?;

@@ -1,7 +1,7 @@
 //! The stream of a socket: what users read and write, and the WRITEs and CDC messages that carry
 //! it (Linux 6.12, smc_tx.c, smc_rx.c).
 
-use super::table::{CDC_SLOTS, LinkState, Pending, Socket, WorkId};
+use super::table::{CDC_SLOTS, Link, LinkState, Pending, Socket, WorkId};
 use super::{Context, Engine, SocketId, State};
 use crate::smcr::wire::cdc::{Cdc, Cursor, End, Producer};
 use crate::verbs::{Payload, Provider, RemoteAddress, SendOperation, SendRequest, SendWith};
@@ -181,6 +181,14 @@ impl Engine {
             if link.state != LinkState::Active {
                 return;
             }
+            if socket.validate && link.cdc_under_way < CDC_SLOTS {
+                socket.validate = false;
+                let cdc = validation(socket);
+                let id = WorkId::new(group_key, at, 0).to_bits();
+                if post_cdc(socket, link, id, &cdc, ctx).is_err() {
+                    return;
+                }
+            }
             let unsent = socket.accepted - socket.sent;
             let window = socket.window();
             let mut length = unsent.min(window).min(MAX_WRITE);
@@ -192,7 +200,7 @@ impl Engine {
                 self.settle(key);
             }
             let socket = &mut self.sockets[key];
-            if length == 0 && !socket.speak {
+            if length == 0 && !socket.speak && !socket.validate {
                 break;
             }
             let group = &mut self.groups[group_key];
@@ -210,24 +218,9 @@ impl Engine {
                 return;
             }
             let cdc = compose(socket, length, unsent >= window && unsent > 0);
-            let request = SendRequest {
-                id,
-                operation: SendOperation::Send {
-                    payload: Payload::Inline(&cdc.emit()),
-                    with: SendWith::Nothing,
-                },
-                signaled: true,
-                solicited: true,
-                datagram: None,
-                carries: None,
-            };
-            if ctx.provider.post_send(link.qp, &request).is_err() {
+            if post_cdc(socket, link, id, &cdc, ctx).is_err() {
                 return;
             }
-            let sent = socket.sent;
-            link.pending.push_back(Pending::Cdc { socket: socket.id, sent, seqno: cdc.seqno });
-            link.cdc_under_way += 1;
-            socket.in_flight += 1;
             self.counters.cdc_sent += 1;
             self.counters.updates_sent += u64::from(length == 0);
         }
@@ -266,6 +259,43 @@ fn write<P: Provider + ?Sized>(
         position += count;
     }
     Ok(())
+}
+
+/// Sends a CDC message.
+fn post_cdc<P: Provider + ?Sized>(
+    socket: &mut Socket,
+    link: &mut Link,
+    id: u64,
+    cdc: &Cdc,
+    ctx: &mut Context<'_, P>,
+) -> Result<(), ()> {
+    let payload = Payload::Inline(&cdc.emit());
+    let request = SendRequest {
+        id,
+        operation: SendOperation::Send { payload, with: SendWith::Nothing },
+        signaled: true,
+        solicited: true,
+        datagram: None,
+        carries: None,
+    };
+    ctx.provider.post_send(link.qp, &request).map_err(|_| ())?;
+    let (sent, seqno) = (socket.sent, cdc.seqno);
+    link.pending.push_back(Pending::Cdc { socket: socket.id, sent, seqno });
+    link.cdc_under_way += 1;
+    socket.in_flight += 1;
+    Ok(())
+}
+
+/// The message that goes first after a failover.
+fn validation(socket: &Socket) -> Cdc {
+    Cdc {
+        seqno: socket.completed_seqno,
+        token: socket.peer.token,
+        produced: Cursor::default(),
+        consumed: Cursor::default(),
+        producer: Producer::FAILOVER,
+        end: End::empty(),
+    }
 }
 
 /// The bytes from `position` of a ring, in two parts at most.

@@ -167,6 +167,8 @@ pub(super) struct Socket {
     /// CDC messages under way.
     pub in_flight: u16,
 
+    /// After a failover: the peer is to be told how far it must have heard us.
+    pub validate: bool,
     /// A CDC message is to be sent even without data.
     pub speak: bool,
     /// It stands in the list of those that may have something to send.
@@ -221,6 +223,7 @@ impl Socket {
             tx_end: End::empty(),
             tx_urgent: None,
             in_flight: 0,
+            validate: false,
             speak: false,
             dirty: false,
             waiting: false,
@@ -259,6 +262,8 @@ pub(super) enum GroupState {
 /// An LLC exchange that we began and whose answer we wait for.
 #[derive(Clone, Debug)]
 pub(super) enum Flow {
+    /// ADD_LINK, as server, for this place.
+    AddLink { link: usize },
     /// CONFIRM_LINK, as server.
     ConfirmLink { link: usize },
     /// DELETE_RKEY.
@@ -295,6 +300,8 @@ pub(super) struct Group {
     /// The peer's buffers: where each is, on each link.
     pub tokens: Vec<[Option<Token>; LINKS]>,
     pub flow: Option<(Flow, Instant)>,
+    /// A second link is to be offered.
+    pub wants_link: bool,
     /// Keys whose end the peer is to be told.
     pub dead_keys: Vec<u32>,
     /// Sockets whose key the peer is to be told.

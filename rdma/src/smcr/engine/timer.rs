@@ -99,8 +99,13 @@ impl Engine {
             if deadline <= ctx.now {
                 let flow = flow.clone();
                 group.flow = None;
-                if let Flow::ConfirmKey { socket } = flow {
-                    self.key_told(socket, false, ctx);
+                match flow {
+                    Flow::ConfirmKey { socket } => self.key_told(socket, false, ctx),
+                    // The further link came to nothing.
+                    Flow::AddLink { link } | Flow::ConfirmLink { link } => {
+                        self.remove_link(key, link, ctx);
+                    }
+                    Flow::DeleteKey => {}
                 }
                 self.next_flow(key, ctx);
             } else {

@@ -1,3 +1,4 @@
 mod basic;
+mod failover;
 mod hostile;
 mod streams;

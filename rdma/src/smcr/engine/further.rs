@@ -1,0 +1,192 @@
+//! Further links of a group: ADD_LINK, and what follows it (Linux 6.12, smc_llc.c). The server
+//! offers one where it has a second port; the client takes it where that makes another path.
+
+use super::config::Device;
+use super::table::{Flow, LINKS, Link, LinkState, PeerEnd};
+use super::{Context, Engine, Role};
+use crate::smcr::wire::llc::{AddLink, AddLinkV2, Body, KeyMove, LinkEnd, Token};
+use crate::verbs::Provider;
+use alloc::vec::Vec;
+use core::net::Ipv6Addr;
+
+/// Why a link is refused: there is no other path.
+const NO_ALTERNATE_PATH: u8 = 1;
+
+impl Engine {
+    /// Offers the client a link over another port than that of link `at`.
+    pub(super) fn offer_link<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let Some((free, device)) = self.place_for_link(group_key, at) else { return };
+        // The way to the peer's other port is told by its answer.
+        if self.make_link(group_key, free, device, [0; 6], ctx).is_err() {
+            return;
+        }
+        let deadline = ctx.now + self.config.llc_wait;
+        self.groups[group_key].flow = Some((Flow::AddLink { link: free }, deadline));
+        self.wake_at(deadline);
+        let Some(body) = self.describe_link(group_key, free) else { return };
+        self.send_llc(group_key, at, false, body, ctx);
+    }
+
+    /// A free place in a group, and a port that its link `at` does not use.
+    fn place_for_link(&self, group: usize, at: usize) -> Option<(usize, Device)> {
+        let group = self.groups.get(group)?;
+        let used = group.links.get(at)?.as_ref()?.device;
+        let free = group.links.iter().position(Option::is_none)?;
+        let other = self.devices.iter().find(|device| device.ip != used.ip)?;
+        Some((free, *other))
+    }
+
+    /// A new link, as ADD_LINK tells it.
+    fn describe_link(&self, group_key: usize, at: usize) -> Option<Body> {
+        let group = self.groups.get(group_key)?;
+        let link = group.links.get(at)?.as_ref()?;
+        let others = group.links.iter().flatten();
+        let target = others.map(|link| link.peer.ip.to_ipv6_mapped()).next();
+        // The same key is good on all links.
+        let keys = self.sockets.iter().filter(|(_, socket)| socket.group == Some(group_key));
+        let keys = keys.filter_map(|(_, socket)| socket.rmb).map(|rmb| KeyMove {
+            known: rmb.rkey,
+            token: Token { rkey: rmb.rkey, address: rmb.address },
+        });
+        let v2 = AddLinkV2 {
+            direct: group.direct,
+            target: target.unwrap_or(Ipv6Addr::UNSPECIFIED),
+            keys: keys.collect(),
+        };
+        Some(Body::AddLink(AddLink {
+            end: end_of(link),
+            link: link.number,
+            path_mtu: link.path_mtu as u8,
+            psn: link.psn,
+            rejected: None,
+            v2: Some(v2),
+        }))
+    }
+
+    /// The client has answered our offer of the link at `new`.
+    pub(super) fn link_answered<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        new: usize,
+        answer: &AddLink,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let connected = answer.rejected.is_none()
+            && self.connect_further(group_key, at, new, answer, ctx).is_some()
+            && self.ready_to_send(group_key, new, ctx).is_ok();
+        if connected {
+            self.confirm_link(group_key, new, ctx);
+        } else {
+            self.remove_link(group_key, new, ctx);
+        }
+    }
+
+    /// Connects a new link with the end that the peer tells, and learns its keys there.
+    fn connect_further<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        new: usize,
+        add: &AddLink,
+        ctx: &mut Context<'_, P>,
+    ) -> Option<()> {
+        let ip = add.end.gid.to_ipv4_mapped().filter(super::server::is_host)?;
+        self.groups[group_key].links[new].as_mut()?.mac = add.end.mac;
+        let end = PeerEnd { ip, qpn: add.end.qpn };
+        self.connect_link(group_key, new, end, add.psn, add.path_mtu, ctx).ok()?;
+        let group = &mut self.groups[group_key];
+        for key in add.v2.iter().flat_map(|v2| &v2.keys) {
+            let known = |on: &&mut [Option<Token>; LINKS]| {
+                on[at].is_some_and(|token| token.rkey == key.known)
+            };
+            if let Some(on) = group.tokens.iter_mut().find(known) {
+                on[new] = Some(key.token);
+            }
+        }
+        Some(())
+    }
+
+    /// The server offers a link.
+    pub(super) fn handle_add_link<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        add: AddLink,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let body = match self.take_link(group_key, at, &add, ctx) {
+            Some(body) => body,
+            None => Body::AddLink(AddLink { rejected: Some(NO_ALTERNATE_PATH), v2: None, ..add }),
+        };
+        self.send_llc(group_key, at, true, body, ctx);
+    }
+
+    /// Makes our end of a link that the server offers; None if that is no other path.
+    fn take_link<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        add: &AddLink,
+        ctx: &mut Context<'_, P>,
+    ) -> Option<Body> {
+        let group = self.groups.get(group_key)?;
+        let present = group.links.get(at)?.as_ref()?;
+        let links = group.links.iter().flatten();
+        if group.role != Role::Client || links.count() >= usize::from(self.config.max_links) {
+            return None;
+        }
+        let elsewhere = add.end.gid != present.peer.ip.to_ipv6_mapped();
+        let (device, free) = (present.device, group.links.iter().position(Option::is_none)?);
+        let (new, device) = match self.place_for_link(group_key, at) {
+            Some(place) => place,
+            // The same port here, but another there.
+            None if elsewhere => (free, device),
+            None => return None,
+        };
+        self.make_link(group_key, new, device, add.end.mac, ctx).ok()?;
+        if let Some(link) = self.groups[group_key].links[new].as_mut() {
+            link.number = add.link;
+        }
+        if self.connect_further(group_key, at, new, add, ctx).is_none() {
+            self.remove_link(group_key, new, ctx);
+            return None;
+        }
+        self.describe_link(group_key, new)
+    }
+
+    /// The server says CONFIRM_LINK on a further link.
+    pub(super) fn further_link_confirmed<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let group = &self.groups[group_key];
+        let making = group.links[at].as_ref().is_some_and(|l| l.state == LinkState::Making);
+        if group.role != Role::Client || !making {
+            return;
+        }
+        if self.ready_to_send(group_key, at, ctx).is_ok() {
+            self.send_confirm_link(group_key, at, true, ctx);
+            self.link_up(group_key, at);
+        }
+    }
+
+    /// Keys of sockets on other links than `at`, by the numbers of those links.
+    pub(super) fn others_of(&self, group: usize, at: usize, token: Token) -> Vec<(u8, Token)> {
+        let Some(group) = self.groups.get(group) else { return Vec::new() };
+        let others = group.links.iter().enumerate().filter(|&(n, _)| n != at);
+        others.filter_map(|(_, link)| Some((link.as_ref()?.number, token))).collect()
+    }
+}
+
+/// Our end of a link.
+fn end_of(link: &Link) -> LinkEnd {
+    LinkEnd { mac: link.device.mac, gid: link.device.ip.to_ipv6_mapped(), qpn: link.qpn }
+}

@@ -1,0 +1,179 @@
+//! Two links in a group, and what happens when one is lost.
+
+use crate::smcr::engine::{Config, LinkStatus, Ready, SocketId};
+use crate::smcr::testing::{World, config, ip, pattern};
+use core::time::Duration;
+use fabric::{Faults, Place};
+use proptest::prelude::*;
+use std::vec::Vec;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Hosts with so many ports each, and a connection.
+fn world(seed: u64, ports: [usize; 2]) -> (World, [SocketId; 2]) {
+    let two = || Config { max_links: 2, ..config() };
+    let mut w = World::with_ports(seed, [two(), two()], ports);
+    let ids = w.established();
+    w.wait(SECOND / 10);
+    (w, ids)
+}
+
+fn links(w: &World, n: usize) -> Vec<LinkStatus> {
+    let links: Vec<_> = w.hosts[n].engine.links().collect();
+    assert!(links.iter().all(|link| link.active), "{links:?}");
+    links
+}
+
+fn cut(w: &mut World, node: usize, port: usize) {
+    w.network.set_up(Place { node, port }, false);
+}
+
+#[test]
+fn two_ports_make_two_links() {
+    let (w, _) = world(1, [2, 2]);
+    for n in 0..2 {
+        let links = links(&w, n);
+        assert_eq!(links.len(), 2);
+        for (port, link) in links.iter().enumerate() {
+            assert_eq!(core::net::IpAddr::V4(link.ends.0), ip(n, port), "symmetric");
+            assert_eq!(core::net::IpAddr::V4(link.ends.1), ip(1 - n, port), "symmetric");
+        }
+        assert_eq!(links[0].number, 1);
+        assert_eq!(links[1].number, 2);
+    }
+}
+
+#[test]
+fn one_port_at_the_client_makes_two_links_as_well() {
+    let (mut w, ids) = world(2, [2, 1]);
+    for n in 0..2 {
+        assert_eq!(links(&w, n).len(), 2);
+    }
+    w.transfer(1, ids, &pattern(100_000, 1), 5000);
+    cut(&mut w, 0, 0);
+    w.transfer(1, ids, &pattern(100_000, 2), 5000);
+    w.transfer(0, ids, &pattern(100_000, 3), 5000);
+}
+
+#[test]
+fn one_port_at_the_server_makes_one_link() {
+    let (w, _) = world(3, [1, 2]);
+    for n in 0..2 {
+        assert_eq!(links(&w, n).len(), 1);
+    }
+}
+
+#[test]
+fn streams_go_on_over_the_other_link() {
+    for (node, port) in [(0, 0), (1, 0)] {
+        let (mut w, ids) = world(4, [2, 2]);
+        // One that is made when both links stand, so that its key is told on both.
+        let later = w.established();
+        w.transfer(1, ids, &pattern(50_000, 1), 5000);
+        cut(&mut w, node, port);
+        for (n, ids) in [ids, later].into_iter().enumerate() {
+            w.transfer(1, ids, &pattern(50_000, n as u8), 5000);
+            w.transfer(0, ids, &pattern(50_000, n as u8 + 7), 5000);
+        }
+        w.wait(40 * SECOND);
+        for host in &w.hosts {
+            assert_eq!(host.engine.counters().failovers, 2);
+            assert_eq!(host.engine.counters().aborted, 0);
+            assert_eq!(host.engine.links().count(), 1);
+        }
+        // The group takes connections as before.
+        let ids = w.established();
+        w.transfer(1, ids, &pattern(5000, 9), 5000);
+        assert_eq!(w.hosts[0].engine.groups().count(), 1);
+    }
+}
+
+#[test]
+fn the_unused_link_may_go() {
+    let (mut w, ids) = world(5, [2, 2]);
+    cut(&mut w, 0, 1);
+    w.transfer(1, ids, &pattern(50_000, 1), 5000);
+    w.wait(40 * SECOND);
+    for n in 0..2 {
+        assert_eq!(links(&w, n).len(), 1);
+        assert_eq!(w.hosts[n].engine.counters().failovers, 0);
+    }
+    w.transfer(0, ids, &pattern(50_000, 1), 5000);
+}
+
+#[test]
+fn with_the_last_link_everything_ends() {
+    let (mut w, ids) = world(6, [2, 2]);
+    cut(&mut w, 0, 0);
+    cut(&mut w, 1, 1);
+    w.wait(80 * SECOND);
+    for (n, &id) in ids.iter().enumerate() {
+        assert!(w.was_told(n, id, Ready::ABORTED));
+        assert_eq!(w.hosts[n].engine.groups().count(), 0);
+        w.close(n, id);
+        assert_eq!(w.hosts[n].engine.sockets().count(), 0);
+    }
+}
+
+#[test]
+fn a_close_while_the_link_is_lost_still_ends() {
+    let (mut w, ids) = world(7, [2, 2]);
+    w.send(1, ids[1], b"the last words");
+    cut(&mut w, 0, 0);
+    w.close(1, ids[1]);
+    let heard = w.run(40 * SECOND, |w| w.was_told(0, ids[0], Ready::READABLE));
+    assert!(heard);
+    assert_eq!(w.recv(0, ids[0]), b"the last words");
+    w.close(0, ids[0]);
+    w.wait(40 * SECOND);
+    for host in &w.hosts {
+        assert_eq!(host.engine.sockets().count(), 0);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A link is cut at any moment of a conversation, on a network that loses frames.
+    #[test]
+    fn no_byte_is_lost_or_doubled(
+        seed in 0u64..1000, loss in 0u32..10, micros in 0u64..3000, node in 0usize..2,
+        one_way: bool, piece in 100usize..20_000,
+    ) {
+        let (mut w, ids) = world(seed, [2, 2]);
+        w.network.set_faults(Faults { loss, ..Faults::default() });
+        let bytes = [pattern(200_000, 1), pattern(200_000, 2)];
+        let (mut sent, mut got) = ([0; 2], [Vec::new(), Vec::new()]);
+        let at = w.network.now + Duration::from_micros(micros);
+        let end = w.network.now + 120 * SECOND;
+        let mut cut = false;
+        while (0..2).any(|n| got[n].len() < bytes[1 - n].len()) {
+            prop_assert!(w.network.now < end, "it gets stuck: {sent:?}, {} {}", got[0].len(), got[1].len());
+            let mut moved = false;
+            for n in 0..2 {
+                if sent[n] < bytes[n].len() {
+                    sent[n] += w.send(n, ids[n], &bytes[n][sent[n]..]);
+                }
+                let mut buffer = std::vec![0; piece];
+                let count = w.hosts[n].engine.recv(ids[n], &mut buffer).unwrap();
+                got[n].extend_from_slice(&buffer[..count]);
+                moved |= count > 0;
+            }
+            if !cut && w.network.now >= at {
+                cut = true;
+                if one_way {
+                    let (from, to) = (Place { node, port: 0 }, Place { node: 1 - node, port: 0 });
+                    w.network.link_mut(from, to).cut = true;
+                } else {
+                    w.network.set_up(Place { node, port: 0 }, false);
+                }
+            }
+            if !moved {
+                w.step(if cut { end } else { at });
+            }
+        }
+        for n in 0..2 {
+            prop_assert!(got[n] == bytes[1 - n]);
+        }
+    }
+}
