@@ -69,7 +69,13 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         fw_cfg,
         command_line: command_line.into(),
         rng,
-        facts: Facts { boot: boot_protocol, cpus, memory: platform::total_memory(boot), entropy },
+        facts: Facts {
+            boot: boot_protocol,
+            cpus,
+            memory: platform::total_memory(boot),
+            entropy,
+            heap_used: crate::heap::used,
+        },
         log,
     })
 }

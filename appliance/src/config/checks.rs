@@ -88,13 +88,10 @@ fn check_volumes(config: &Config, report: &mut Report<'_>) {
             report.add(format!("volume.{i}.name"), reason, "");
         }
         if let Some(disk) = volume.disk {
-            if earlier.iter().any(|other| other.disk == Some(disk)) {
+            let there = earlier.iter().filter(|other| other.disk == Some(disk));
+            if there.clone().any(|other| other.size.is_none() || volume.size.is_none()) {
                 let reason = format!("another volume is on disk {disk}");
-                report.add(format!("volume.{i}.disk"), reason, "");
-            }
-            if volume.size.is_some() {
-                let reason = "a volume on a disk is the whole disk".into();
-                report.add(format!("volume.{i}.size"), reason, "size or disk, not both");
+                report.add(format!("volume.{i}.disk"), reason, "a size for each of them");
             }
         }
         if !volume.memory().is_multiple_of(512) {

@@ -71,6 +71,14 @@ impl Document {
         self.adopt(root)
     }
 
+    /// Changes the configuration as a whole, if it is valid afterwards; if not, nothing is changed.
+    pub fn edit(&mut self, change: impl FnOnce(&mut Config)) -> Result<(), Vec<Problem>> {
+        let mut config = self.config.clone();
+        change(&mut config);
+        let root = config.encode().map(Node::built_in).expect("a section has a value");
+        self.adopt(root)
+    }
+
     /// The whole configuration as a document that reads back to the same.
     pub fn to_toml(&self) -> String {
         toml_text::write(&self.config.encode().expect("a section has a value"))

@@ -93,6 +93,9 @@ section! {
         queue_depth: u16 [2, 4096] = 512;
         /// Bytes per request in flight, a power of two.
         chunk_size: Size [8 << 10, 8 << 20] = Size(128 << 10);
+        /// How many times over memory is promised to sessions. Beyond 1 they share it: a short
+        /// moment slows clients down, whose NICs must survive retransmission.
+        oversubscribe: u16 [1, 4096] = 1;
     }
 }
 
@@ -115,11 +118,11 @@ section! {
 }
 
 section! {
-    /// Storage: in memory, or with `disk` a whole disk.
+    /// Storage: in memory, with `disk` a whole disk, with `disk` and `size` a part of one.
     Volume {
         /// Its name.
         name: Name;
-        /// Size in memory; 64MiB without it.
+        /// Its size; in memory 64MiB without it. A part of a disk is made or grows to have it.
         size: Option<Size> [512, 1 << 44];
         /// Number of the disk in the order of discovery.
         disk: Option<u8> [0, 63];

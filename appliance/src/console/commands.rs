@@ -28,6 +28,8 @@ pub enum Verb {
     Cat,
     /// Writes to an object.
     Write,
+    /// Sees to volumes, exports, sessions, devices and paths: what, and what to do.
+    Manage(&'static str, &'static str),
     /// Starts anew.
     Reboot,
     /// Switches off.
@@ -51,6 +53,8 @@ pub enum Argument {
     Object,
     /// A path of the object tree; left out, the top.
     Directory,
+    /// The rest of the line, as the help shows it; in brackets if it can be left out.
+    Rest(&'static str),
 }
 
 impl Argument {
@@ -64,11 +68,16 @@ impl Argument {
             Argument::Level => "LEVEL",
             Argument::Object => "OBJECT",
             Argument::Directory => "[OBJECT]",
+            Argument::Rest(shown) => shown,
         }
     }
 
     fn optional(self) -> bool {
-        matches!(self, Argument::Count | Argument::Directory)
+        match self {
+            Argument::Count | Argument::Directory => true,
+            Argument::Rest(shown) => shown.starts_with('['),
+            _ => false,
+        }
     }
 }
 
@@ -108,6 +117,10 @@ impl Command {
     }
 }
 
+/// Options of lists: a format, and a unit of sizes.
+const FORMAT: &str = "[FORMAT] [UNIT]";
+const SHOW: &str = "NAME [FORMAT] [UNIT]";
+
 /// All commands.
 pub static COMMANDS: &[Command] = &[
     Command::new(&["help"], &[], "this list", Verb::Help),
@@ -146,6 +159,114 @@ pub static COMMANDS: &[Command] = &[
         "write to an object",
         Verb::Write,
     ),
+    Command::new(
+        &["volume", "list"],
+        &[Argument::Rest(FORMAT)],
+        "volumes and where they lie",
+        Verb::Manage("volume", "list"),
+    ),
+    Command::new(
+        &["volume", "create"],
+        &[Argument::Rest("NAME size=SIZE [disk=N [force]]")],
+        "make a volume",
+        Verb::Manage("volume", "create"),
+    ),
+    Command::new(
+        &["volume", "grow"],
+        &[Argument::Rest("NAME size=SIZE")],
+        "give a volume on a disk more space",
+        Verb::Manage("volume", "grow"),
+    ),
+    Command::new(
+        &["volume", "delete"],
+        &[Argument::Rest("NAME")],
+        "remove a volume and what is on it",
+        Verb::Manage("volume", "delete"),
+    ),
+    Command::new(
+        &["export", "list"],
+        &[Argument::Rest(FORMAT)],
+        "what clients can open",
+        Verb::Manage("export", "list"),
+    ),
+    Command::new(
+        &["export", "add"],
+        &[Argument::Rest("NAME [volume=NAME] [ro] [sessions=A,B]")],
+        "let clients open a volume",
+        Verb::Manage("export", "add"),
+    ),
+    Command::new(
+        &["export", "set"],
+        &[Argument::Rest("NAME [volume=NAME] [ro] [rw] [sessions=A,B]")],
+        "change an export",
+        Verb::Manage("export", "set"),
+    ),
+    Command::new(
+        &["export", "remove"],
+        &[Argument::Rest("NAME")],
+        "let nobody open it any more",
+        Verb::Manage("export", "remove"),
+    ),
+    Command::new(
+        &["session", "list"],
+        &[Argument::Rest(FORMAT)],
+        "sessions of clients",
+        Verb::Manage("session", "list"),
+    ),
+    Command::new(
+        &["session", "show"],
+        &[Argument::Rest(SHOW)],
+        "a session",
+        Verb::Manage("session", "show"),
+    ),
+    Command::new(
+        &["session", "disconnect"],
+        &[Argument::Rest("NAME")],
+        "end all paths of a session",
+        Verb::Manage("session", "disconnect"),
+    ),
+    Command::new(
+        &["device", "list"],
+        &[Argument::Rest(FORMAT)],
+        "devices that clients have open",
+        Verb::Manage("device", "list"),
+    ),
+    Command::new(
+        &["device", "show"],
+        &[Argument::Rest(SHOW)],
+        "a device and who has it open",
+        Verb::Manage("device", "show"),
+    ),
+    Command::new(
+        &["device", "close"],
+        &[Argument::Rest("NAME [SESSION]")],
+        "close a device by force",
+        Verb::Manage("device", "close"),
+    ),
+    Command::new(
+        &["path", "list"],
+        &[Argument::Rest(FORMAT)],
+        "paths of sessions",
+        Verb::Manage("path", "list"),
+    ),
+    Command::new(
+        &["path", "show"],
+        &[Argument::Rest(SHOW)],
+        "a path",
+        Verb::Manage("path", "show"),
+    ),
+    Command::new(
+        &["path", "disconnect"],
+        &[Argument::Rest("NAME")],
+        "end a path",
+        Verb::Manage("path", "disconnect"),
+    ),
+    Command::new(
+        &["path", "reset"],
+        &[Argument::Rest("NAME")],
+        "set the counts of a path back",
+        Verb::Manage("path", "reset"),
+    ),
     Command::new(&["reboot"], &[], "start anew", Verb::Reboot),
     Command::new(&["poweroff"], &[], "switch off", Verb::PowerOff),
 ];
@@ -175,7 +296,7 @@ pub fn parse(line: &str) -> Result<Option<Invocation>, String> {
         json = words.len() < before;
     }
     let mut given = words.split_off(command.words.len());
-    if command.arguments.last() == Some(&Argument::Value) {
+    if matches!(command.arguments.last(), Some(Argument::Value | Argument::Rest(_))) {
         given = split_rest(line, command);
     }
     let least = command.arguments.iter().filter(|a| !a.optional()).count();

@@ -21,7 +21,8 @@ pub fn candidates(before: &str, system: &mut dyn System) -> Vec<String> {
             Some(Argument::Level) => {
                 found.extend(log::LevelFilter::iter().map(|l| l.as_str().to_ascii_lowercase()));
             }
-            Some(Argument::Value | Argument::Address | Argument::Count) | None => {}
+            Some(Argument::Value | Argument::Address | Argument::Count | Argument::Rest(_))
+            | None => {}
         }
         if command.reports() && last.starts_with('-') {
             found.push("--json".into());

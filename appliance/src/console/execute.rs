@@ -3,7 +3,7 @@
 use super::State;
 use super::commands::{COMMANDS, Invocation, Verb, parse};
 use super::output::Output;
-use super::system::System;
+use super::system::{Managed, System};
 use crate::config::Problem;
 use crate::log_ring::Entry;
 use crate::report::Value;
@@ -53,6 +53,10 @@ fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<S
         }
         Verb::Cat => report(&system.read(&absolute(argument(0)))?),
         Verb::Write => system.write(&absolute(argument(0)), argument(1))?,
+        Verb::Manage(what, order) => match system.manage(what, order, argument(0))? {
+            Managed::Told(text) => out.text(&text),
+            Managed::Started => return Ok(State::Task),
+        },
         Verb::Reboot => {
             out.text("rebooting\n");
             return Ok(State::Rebooting);

@@ -31,6 +31,15 @@ pub enum Progress {
     Done(Result<String, String>),
 }
 
+/// What came of an order to [`System::manage`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Managed {
+    /// It is done; what to show, with line ends.
+    Told(String),
+    /// It takes a while: a task runs.
+    Started,
+}
+
 /// The appliance, as the console sees it. Nothing here blocks: what takes a while is started, then
 /// asked for its progress at each poll. At most one task runs at a time.
 pub trait System {
@@ -66,6 +75,10 @@ pub trait System {
 
     /// Writes to an object, as `echo` does to a file of sysfs.
     fn write(&mut self, path: &str, value: &str) -> Result<(), String>;
+
+    /// Sees to volumes, exports, sessions, devices or paths: `what`, the order, and the words behind
+    /// it.
+    fn manage(&mut self, what: &str, order: &str, rest: &str) -> Result<Managed, String>;
 
     /// Starts the machine anew. The last output was sent.
     fn reboot(&mut self);

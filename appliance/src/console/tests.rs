@@ -73,6 +73,9 @@ impl System for Appliance {
         self.objects.push((path.into(), value.into()));
         Ok(())
     }
+    fn manage(&mut self, what: &str, order: &str, rest: &str) -> Result<Managed, String> {
+        Ok(Managed::Told(format!("{what} {order}: {rest}\n")))
+    }
     fn reboot(&mut self) {
         self.ended = Some("reboot");
     }

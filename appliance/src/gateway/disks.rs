@@ -20,6 +20,8 @@ pub(super) enum Role {
     Configuration,
     /// It is a volume.
     Volume,
+    /// It holds volumes, or is being looked at for them.
+    Volumes,
 }
 
 impl Role {
@@ -28,6 +30,7 @@ impl Role {
             Role::Free => "free",
             Role::Configuration => "configuration",
             Role::Volume => "volume",
+            Role::Volumes => "volumes",
         }
     }
 }
@@ -112,6 +115,20 @@ impl State {
 
     /// Lets what works on disks go on; how many operations ended.
     pub fn poll_disks(&mut self) -> usize {
+        let arena = self.platform.arena();
+        let storage = &mut self.plane.storage;
+        let (steps, outcomes) = storage.poll_pools(self.document.config(), &mut self.disks, arena);
+        for outcome in outcomes {
+            match (outcome.told, outcome.result) {
+                (true, result) => self.news.push_back(Progress::Done(result)),
+                (false, Ok(what)) => log::info!("{what}"),
+                (false, Err(why)) => log::error!("{why}"),
+            }
+        }
+        steps + self.poll_config_disk()
+    }
+
+    fn poll_config_disk(&mut self) -> usize {
         let Some((index, config)) = &mut self.config_disk else { return 0 };
         let before = config.position();
         let outcome = match config.poll(&mut self.disks[*index].disk) {

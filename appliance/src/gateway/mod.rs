@@ -11,6 +11,7 @@ mod dealing;
 mod disks;
 mod fabric;
 mod frame_ring;
+mod manage;
 mod metrics;
 mod network;
 mod objects;
@@ -24,6 +25,7 @@ mod storage;
 mod syslog;
 mod system;
 mod uplink;
+mod volumes;
 mod web;
 mod worker;
 

@@ -163,6 +163,7 @@ fn path_tree(path: &PathStatus<'_>) -> Value {
             "stats",
             Value::object([
                 ("rdma", rdma),
+                ("wc_completion", stats.completions.into()),
                 ("read_latency", histogram(&stats.read_latency)),
                 ("write_latency", histogram(&stats.write_latency)),
                 ("reset_all", "usage: write 1".into()),
@@ -182,15 +183,20 @@ fn histogram(histogram: &Histogram) -> Value {
     }))
 }
 
+/// An access mode as Linux names it.
+pub(super) fn mode_name(mode: AccessMode) -> &'static str {
+    match mode {
+        AccessMode::ReadOnly => "ro",
+        AccessMode::ReadWrite => "rw",
+        AccessMode::Migration => "migration",
+    }
+}
+
 fn rnbd_server(state: &State, server: &Server) -> Value {
     let devices = server.exports().iter().map(|export| -> Entry {
         let open = server.devices().filter(|device| device.volume == export.volume);
         let sessions = open.map(|device| -> Entry {
-            let mode = match device.mode {
-                AccessMode::ReadOnly => "ro",
-                AccessMode::ReadWrite => "rw",
-                AccessMode::Migration => "migration",
-            };
+            let mode = mode_name(device.mode);
             let value = Value::object([
                 ("read_only", (device.mode == AccessMode::ReadOnly).into()),
                 ("access_mode", mode.into()),
@@ -214,7 +220,7 @@ fn device_name(name: &str) -> String {
     name.replace('/', "!")
 }
 
-fn path_command(state: &mut State, session: &str, name: &str, what: &str) -> Option<()> {
+pub(super) fn path_command(state: &mut State, session: &str, name: &str, what: &str) -> Option<()> {
     let plane = &mut state.plane;
     let server = plane.storage.server.as_mut()?;
     let transport = server.transport();

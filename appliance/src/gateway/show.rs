@@ -1,20 +1,23 @@
 //! What `show` and `/status` tell.
 
 use super::disks::DiskSlot;
+use super::manage;
 use super::plane::{Plane, PortReport};
 use super::ports::PortSlot;
 use super::state::State;
+use super::volumes::DiskPool;
 use crate::console::Topic;
 use crate::loops::{LoopCounters, Stage};
 use crate::report::Value;
 use drivers::hal::{Disk, Features};
+use rdma::verbs::{OnDemandStatus, Provider};
 
 /// The report on one topic.
 pub(super) fn topic(state: &mut State, topic: Topic) -> Value {
     match topic {
         Topic::Interfaces => interfaces(state),
-        Topic::Disks => Value::list(state.disks.iter().map(disk)),
-        Topic::Volumes => volumes(state),
+        Topic::Disks => disks(state),
+        Topic::Volumes => manage::volumes(state),
         Topic::Memory => memory(state),
         Topic::Loops => loops(state),
         Topic::Version => version(state),
@@ -80,13 +83,26 @@ fn interface(slot: &PortSlot, report: &PortReport) -> Value {
     ])
 }
 
-fn disk(slot: &DiskSlot) -> Value {
+fn disks(state: &State) -> Value {
+    let pools = &state.plane.storage.pools;
+    Value::list(
+        state
+            .disks
+            .iter()
+            .enumerate()
+            .map(|(number, slot)| disk(slot, pools.iter().find(|pool| pool.number == number))),
+    )
+}
+
+fn disk(slot: &DiskSlot, pool: Option<&DiskPool>) -> Value {
     let g = &slot.geometry;
     Value::object([
         ("name", slot.name.clone().into()),
         ("serial", slot.serial.clone().into()),
         ("size", Value::Bytes(g.sectors.saturating_mul(512))),
         ("use", slot.role.name().into()),
+        ("volumes", pool.map(|pool| pool.state().to_string()).into()),
+        ("free", pool.map_or(Value::None, |pool| Value::Bytes(pool.free()))),
         ("read_only", g.features.contains(Features::READ_ONLY).into()),
         ("logical_block", g.logical_block.into()),
         ("physical_block", g.physical_block.into()),
@@ -99,25 +115,28 @@ fn disk(slot: &DiskSlot) -> Value {
     ])
 }
 
-fn volumes(state: &State) -> Value {
-    let config = state.document.config();
-    Value::list(config.volume.iter().map(|volume| {
-        Value::object([
-            ("name", Value::display(&volume.name)),
-            ("memory", Value::Bytes(volume.memory())),
-            ("disk", volume.disk.into()),
-            ("read_only", volume.read_only.into()),
-        ])
-    }))
-}
-
 fn memory(state: &mut State) -> Value {
     let total = state.facts.memory;
+    let heap = (state.facts.heap_used)();
+    let promised = state.plane.storage.server.as_ref().map(|s| s.transport().promised());
+    let pool = state.plane.fabric.as_ref().and_then(|fabric| fabric.roce.on_demand());
+    let bytes = |value: fn(&OnDemandStatus) -> usize| {
+        pool.map_or(Value::None, |pool| Value::Bytes(value(&pool) as u64))
+    };
+    let shared = Value::object([
+        ("size", bytes(|pool| pool.capacity)),
+        ("free", bytes(|pool| pool.available)),
+        ("lowest", bytes(|pool| pool.lowest)),
+        ("short", pool.map(|pool| pool.short).into()),
+    ]);
     let arena = state.platform.arena();
     Value::object([
         ("total", Value::Bytes(total)),
+        ("heap_used", Value::Bytes(heap as u64)),
         ("arena", Value::Bytes(arena.capacity() as u64)),
         ("arena_free", Value::Bytes(arena.available() as u64)),
+        ("promised", promised.map_or(Value::None, Value::Bytes)),
+        ("shared", if pool.is_some() { shared } else { Value::None }),
     ])
 }
 

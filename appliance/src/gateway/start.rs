@@ -41,6 +41,8 @@ pub struct Facts {
     pub memory: u64,
     /// Where randomness comes from.
     pub entropy: &'static str,
+    /// Bytes of the heap that are in use.
+    pub heap_used: fn() -> usize,
 }
 
 /// What the platform brings.
@@ -136,7 +138,10 @@ impl Gateway {
         let devices: Vec<PlanePort> = loops.own.drain(..).map(|(_, port)| port).collect();
         let mut fabric = config.roce.enabled.then(|| Fabric::new(&devices, &mut *rng)).flatten();
         let provider = fabric.as_mut().map(|fabric| &mut fabric.roce);
-        let storage = Storage::new(config, &mut disks, platform.arena(), provider);
+        let patience = machine.now() + DISK_PATIENCE;
+        let storage = Storage::new(config, &mut disks, platform.arena(), provider, || {
+            machine.now() < patience
+        });
         let services = Services::of(config, fabric.as_mut());
         if services.is_some() {
             for (network, slot) in networks.iter_mut().zip(&ports) {

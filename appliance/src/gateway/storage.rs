@@ -1,12 +1,14 @@
 //! The storage gateway: volumes, exports and the RNBD server, made from the configuration.
 
 use super::disks::{DiskSlot, Role};
-use crate::config::{Config, Volume};
+use super::volumes::DiskPool;
+use crate::config::{self, Config, Volume};
 use drivers::hal::{Arena, Features};
 use rdma::rnbd::server::{Export, Server};
 use rdma::roce::Roce;
 use rdma::rtrs::Name;
 use rdma::rtrs::server::{self, StartError};
+use rdma::verbs::Provider;
 use rdma::volume::{DiskVolume, RamVolume, Volumes};
 
 /// Devices that a session may have open.
@@ -16,6 +18,8 @@ const MAX_DEVICES: usize = 64;
 #[derive(Default)]
 pub(super) struct Storage {
     pub volumes: Volumes,
+    /// Disks that hold volumes.
+    pub pools: Vec<DiskPool>,
     /// None if it is switched off, or there is no fabric.
     pub server: Option<Server>,
 }
@@ -27,19 +31,26 @@ impl Storage {
         disks: &mut [DiskSlot],
         arena: &mut Arena,
         provider: Option<&mut Roce>,
+        wait: impl FnMut() -> bool,
     ) -> Self {
         let mut storage = Storage::default();
+        storage.find_pools(config, disks, arena, wait);
         for volume in &config.volume {
             if let Err(why) = storage.add_volume(volume, disks, arena) {
                 log::error!("volume {}: {why}", volume.name);
             }
         }
+        storage.drop_pools(disks, arena);
         let Some(provider) = provider.filter(|_| config.rnbd.enabled) else { return storage };
+        if config.rnbd.oversubscribe > 1 {
+            give_memory(provider, config, arena);
+        }
         let settings = server::Config {
             port: config.rnbd.port,
             queue_depth: config.rnbd.queue_depth,
             chunk_size: config.rnbd.chunk_size.0 as u32,
             always_invalidate: config.rnbd.always_invalidate,
+            oversubscribe: config.rnbd.oversubscribe,
             ..server::Config::default()
         };
         match Server::new(settings, MAX_DEVICES, provider) {
@@ -47,15 +58,59 @@ impl Storage {
             Err(StartError::Config(bad)) => log::error!("rnbd: {bad}"),
             Err(StartError::Provider(why)) => log::error!("rnbd: the fabric refused: {why:?}"),
         }
-        for export in config.exports() {
-            if let Err(why) = storage.add_export(&export) {
-                log::error!("export {}: {why}", export.name);
-            }
-        }
+        storage.apply_exports(config);
         storage
     }
 
-    fn add_volume(
+    /// What is to be exported: as the configuration says, or without a word of it every volume.
+    pub fn wanted_exports(&self, config: &Config) -> Vec<config::Export> {
+        let mut wanted = config.exports();
+        if config.export.is_empty() {
+            let names = self.volumes.ids().filter_map(|id| self.volumes.name(id));
+            for name in names.filter_map(|name| name.parse().ok()) {
+                if wanted.iter().all(|export| export.volume != name)
+                    && let Ok(shown) = name.as_str().parse()
+                {
+                    let sessions = Vec::new();
+                    let export =
+                        config::Export { name: shown, volume: name, read_only: false, sessions };
+                    wanted.push(export);
+                }
+            }
+        }
+        wanted
+    }
+
+    /// Makes the exports what is wanted. Devices that are open stay open.
+    pub fn apply_exports(&mut self, config: &Config) {
+        let Some(server) = &self.server else { return };
+        let mut wanted = Vec::new();
+        for export in self.wanted_exports(config) {
+            match self.export(&export) {
+                Ok(export) => wanted.push(export),
+                // One that is being made is exported once it is there.
+                Err(_) if self.is_coming(export.volume.as_str()) => {}
+                Err(why) => log::error!("export {}: {why}", export.name),
+            }
+        }
+        let stale: Vec<Name> =
+            server.exports().iter().filter(|e| !wanted.contains(e)).map(|e| e.name).collect();
+        let Some(server) = &mut self.server else { return };
+        for name in stale {
+            server.remove_export(name.as_str());
+        }
+        for export in wanted {
+            if !server.exports().contains(&export) {
+                let name = export.name;
+                if let Err(why) = server.add_export(export, &self.volumes) {
+                    log::error!("export {}: {why}", name.as_str());
+                }
+            }
+        }
+    }
+
+    /// Makes a volume in memory, or of a disk.
+    pub fn add_volume(
         &mut self,
         volume: &Volume,
         disks: &mut [DiskSlot],
@@ -69,6 +124,10 @@ impl Storage {
                 let short = || format!("{bytes} bytes of memory wanted, {free} free");
                 let memory = arena.alloc(bytes, 4096).ok_or_else(short)?;
                 Box::new(RamVolume::new(memory, volume.read_only))
+            }
+            Some(number) if volume.size.is_some() => {
+                let bytes = volume.size.map_or(0, |size| size.0);
+                return self.declare(volume.name.as_str(), usize::from(number), bytes);
             }
             Some(number) => {
                 let slot = disks.get_mut(usize::from(number));
@@ -84,18 +143,35 @@ impl Storage {
         self.volumes.add(name, volume).map(|_| ()).ok_or_else(|| "the name is taken".into())
     }
 
-    fn add_export(&mut self, export: &crate::config::Export) -> Result<(), String> {
+    fn export(&self, export: &config::Export) -> Result<Export, String> {
         let wanted = &export.volume;
         let volume = self.volumes.find(wanted.as_str());
         let volume = volume.ok_or_else(|| format!("there is no volume {wanted}"))?;
         let allow = export.sessions.iter().map(name).collect::<Result<_, _>>()?;
-        let export =
-            Export { name: name(&export.name)?, volume, read_only: export.read_only, allow };
-        let Some(server) = &mut self.server else { return Ok(()) };
-        server.add_export(export, &self.volumes).map_err(|error| error.to_string())
+        Ok(Export { name: name(&export.name)?, volume, read_only: export.read_only, allow })
     }
 }
 
-fn name(text: &impl ToString) -> Result<Name, String> {
+/// Gives most of what is free of the arena to the provider, for chunks on demand; the rest is for
+/// volumes that are made later, and for what paths need while they come up.
+fn give_memory(provider: &mut Roce, config: &Config, arena: &mut Arena) {
+    let chunk = config.rnbd.chunk_size.0 as usize;
+    let mut bytes = arena.available() / 4 * 3 / 4096 * 4096;
+    // Perhaps it is not in one piece.
+    let memory = core::iter::from_fn(|| {
+        let tried = bytes;
+        bytes = bytes / 2 / 4096 * 4096;
+        (tried >= 4 * chunk).then_some(tried)
+    })
+    .find_map(|bytes| arena.alloc(bytes, 4096));
+    match memory.map(|memory| provider.give_memory(memory, chunk)) {
+        Some(Ok(())) => {}
+        Some(Err(why)) => log::error!("rnbd.oversubscribe: the fabric refused: {why:?}"),
+        None => log::error!("rnbd.oversubscribe: less than four chunks of memory are free"),
+    }
+}
+
+/// A name as the protocol has it.
+pub(super) fn name(text: &impl ToString) -> Result<Name, String> {
     Name::new(&text.to_string()).map_err(|_| "the name is too long for the protocol".into())
 }

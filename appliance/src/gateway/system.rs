@@ -1,11 +1,12 @@
 //! What the console can do to the appliance.
 
 use super::disks::Role;
+use super::manage;
 use super::objects;
 use super::show;
 use super::state::{End, PingOrder, State};
 use crate::config::{Document, Problem};
-use crate::console::{Progress, System, Topic};
+use crate::console::{Managed, Progress, System, Topic};
 use crate::log_ring::LogRing;
 use crate::report::Value;
 use core::net::IpAddr;
@@ -31,8 +32,9 @@ impl System for State {
         let echo = config.services.udp_echo;
         self.each_plane(move |plane| plane.configure(quiet_time, echo));
         self.network_changed = true;
+        self.plane.storage.apply_exports(self.document.config());
         let section = path.split('.').next().unwrap_or_default();
-        let at_once = matches!(section, "system" | "http" | "services" | "net");
+        let at_once = matches!(section, "system" | "http" | "services" | "net" | "export");
         Ok(if at_once && !path.ends_with(".mtu") { AT_ONCE } else { AT_BOOT })
     }
 
@@ -82,6 +84,10 @@ impl System for State {
 
     fn write(&mut self, path: &str, value: &str) -> Result<(), String> {
         objects::write(self, path, value)
+    }
+
+    fn manage(&mut self, what: &str, order: &str, rest: &str) -> Result<Managed, String> {
+        manage::act(self, what, order, rest)
     }
 
     fn reboot(&mut self) {

@@ -225,6 +225,10 @@ impl<D: Disk> Volume for DiskVolume<D> {
         self.disk.flush_queue();
     }
 
+    fn is_idle(&self) -> bool {
+        self.free.len() == self.in_flight.len()
+    }
+
     fn poll(&mut self) -> Option<Completion> {
         loop {
             let mut stepped = false;

@@ -124,6 +124,10 @@ pub trait Volume {
     fn flush_queue(&mut self);
     /// The next completion, if any.
     fn poll(&mut self) -> Option<Completion>;
+    /// Whether nothing is in flight.
+    fn is_idle(&self) -> bool {
+        true
+    }
     /// The memory that it lies in, to be given back to the arena.
     fn into_memory(self: Box<Self>) -> Option<Window> {
         None

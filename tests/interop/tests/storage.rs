@@ -1,7 +1,7 @@
 //! Stock Linux's rnbd-client against the image.
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use interop_tests::{Site, client_of, gateway_spec, map, storage, unmap};
 use launch::guest::{Guest, Wire};
 use launch::qemu::Disk;
@@ -130,4 +130,66 @@ fn flushed_data_survives_a_power_cut() -> Result<()> {
          sha256sum </mnt/kept | cmp - /tmp/sum
          umount /mnt")?;
     unmap(&mut guest, 0)
+}
+
+/// A volume of extents is made, mapped, filled, grows while it is mapped, and is there after a power cut.
+#[test]
+fn a_volume_of_a_disk_grows_while_it_is_mapped() -> Result<()> {
+    let disk = tempfile::NamedTempFile::new()?;
+    disk.as_file().set_len(96 << 20)?;
+    let wire = Wire::new()?;
+    let (first, second) = wire.datagrams();
+    let words = "isthmus.volume.0.size=1MiB";
+    let spec = gateway_spec(1500, words)?.nic(first).first_mac(1).disk(Disk::new(disk.path()));
+    let mut gateway = spec.start()?;
+    gateway.wait_ready()?;
+    gateway.run("volume create first size=8MiB disk=0")?.lacks("error")?;
+    gateway.run("volume create data size=16MiB disk=0")?.lacks("error")?;
+    gateway.run("volume create last size=8MiB disk=0")?.lacks("error")?;
+    let mut guest = client_of(1500, |spec| spec.nic(second))?;
+    guest.sh("modprobe rnbd-client")?;
+    map(&mut guest, "s1", storage::PATH, "data", "")?;
+    storage::fio_verifies(&mut guest, 8, 8)?;
+    guest.sh("dd if=/dev/urandom of=/tmp/kept bs=1M count=16 && dd if=/tmp/kept of=/dev/rnbd0 bs=64k oflag=direct")?;
+    // The last extent is in the way: the volume gets another one.
+    gateway.run("volume grow data size=40MiB")?.contains("volume data has 40MiB")?;
+    gateway.run("volume list csv")?.contains("data,41943040,0,0,2,false,1,there")?;
+    guest.sh("echo $((40 << 11)) >/sys/block/rnbd0/rnbd/resize")?;
+    guest.sh("set -e
+         [ $(cat /sys/block/rnbd0/size) = $((40 << 11)) ]
+         echo 3 >/proc/sys/vm/drop_caches
+         dd if=/dev/rnbd0 bs=1M count=16 iflag=direct 2>/dev/null | cmp - /tmp/kept
+         dd if=/dev/rnbd0 bs=1M skip=16 iflag=direct 2>/dev/null | cmp -n $((24 << 20)) - /dev/zero
+         dd if=/tmp/kept of=/dev/rnbd0 bs=96k seek=120 oflag=direct
+         dd if=/dev/rnbd0 bs=96k skip=120 count=170 iflag=direct 2>/dev/null | cmp -n $((16 << 20)) - /tmp/kept")?;
+    gateway.run("volume delete data")?.contains("error")?.contains("has it open")?;
+    gateway.run("device list csv")?.contains("data,s1,data,rw,")?;
+    gateway.run("device close data s1")?.lacks("error")?;
+    guest.sh("! dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null")?;
+    guest.sh("echo force >/sys/block/rnbd0/rnbd/unmap_device")?;
+    gateway.run("volume delete data")?.contains("volume data is gone")?;
+    Ok(())
+}
+
+/// Sessions that share memory are promised more than there is, and all of their data is right.
+#[test]
+fn sessions_share_memory() -> Result<()> {
+    let words =
+        "isthmus.volume.0.size=32MiB isthmus.rnbd.oversubscribe=64 isthmus.memory.arena=96MiB";
+    let mut site = Site::boot(1500, words)?;
+    let guest = &mut site.client;
+    guest.sh("modprobe -a rnbd-client ext4")?;
+    map(guest, "s1", storage::PATH, "ram0", "")?;
+    for session in 2..=6 {
+        map(guest, &format!("s{session}"), storage::PATH, "ram0", "access_mode=ro")?;
+    }
+    storage::fio_verifies(guest, 16, 32)?;
+    let memory = site.gateway.run("show memory --json")?.json()?;
+    ensure!(memory["promised"].as_u64() > memory["arena"].as_u64(), "{memory}");
+    ensure!(memory["shared"]["size"] == memory["shared"]["free"], "all came back: {memory}");
+    ensure!(memory["shared"]["lowest"].as_u64() < memory["shared"]["size"].as_u64(), "{memory}");
+    for number in 0..6 {
+        unmap(&mut site.client, number)?;
+    }
+    Ok(())
 }

@@ -111,6 +111,8 @@ fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
         .sample(&[], arena.capacity() as u64)?;
     w.gauge("isthmus_arena_free_bytes", "What of it is free.")?
         .sample(&[], arena.available() as u64)?;
+    w.gauge("isthmus_memory_heap_bytes", "What of the heap is in use.")?
+        .sample(&[], (state.facts.heap_used)() as u64)?;
     fabric::write(state, w)?;
     storage::write(state, w)?;
     loops(state, w)

@@ -6,6 +6,7 @@ use crate::gateway::state::State;
 use core::fmt::Error;
 use rdma::rnbd::server::VolumeStats;
 use rdma::rtrs::server::{Counters, Histogram, PathState, PathStats};
+use rdma::verbs::Provider;
 
 /// A counter of something: its name, its help, and where it lies.
 type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
@@ -27,14 +28,24 @@ const SERVER: [Family<Counters>; 6] = [
     ),
 ];
 
-const PATH: [Family<PathStats>; 6] = [
+const PATH: [Family<PathStats>; 8] = [
     ("isthmus_rtrs_path_reads_total", "Reads answered.", |s| s.reads),
     ("isthmus_rtrs_path_read_bytes_total", "Bytes read.", |s| s.read_bytes),
     ("isthmus_rtrs_path_writes_total", "Writes and commands answered.", |s| s.writes),
     ("isthmus_rtrs_path_written_bytes_total", "Bytes written.", |s| s.write_bytes),
     ("isthmus_rtrs_path_errors_total", "Requests answered with an error.", |s| s.errors),
-    ("isthmus_rtrs_path_parked_total", "Answers that waited for room in the send queue.", |s| {
-        s.parked
+    (
+        "isthmus_rtrs_path_parked_total",
+        "Requests that waited for room for their answer in the send queue.",
+        |s| s.parked,
+    ),
+    (
+        "isthmus_rtrs_path_chunk_waits_total",
+        "Requests that waited for the same chunk's request of another path.",
+        |s| s.chunk_waits,
+    ),
+    ("isthmus_rtrs_path_memory_waits_total", "Reads that waited for memory for their data.", |s| {
+        s.memory_waits
     }),
 ];
 
@@ -55,6 +66,7 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     let transport = server.transport();
     w.gauge("isthmus_rtrs_sessions", "Sessions that there are.")?
         .sample(&[], transport.sessions().count() as u64)?;
+    memory(state, w)?;
     for (name, help, value) in SERVER {
         w.counter(name, help)?.sample(&[], value(transport.counters()))?;
     }
@@ -85,6 +97,46 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     latencies(state, w)
 }
 
+/// What sessions were promised, and the memory that they share.
+fn memory(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
+    if let Some(server) = &state.plane.storage.server {
+        w.gauge("isthmus_memory_promised_bytes", "Queue depth times chunk size of all sessions.")?
+            .sample(&[], server.transport().promised())?;
+    }
+    let pool = state.plane.fabric.as_ref().and_then(|fabric| fabric.roce.on_demand());
+    let Some(pool) = pool else { return Ok(()) };
+    w.gauge("isthmus_memory_shared_size_bytes", "Memory that sessions share.")?
+        .sample(&[], pool.capacity as u64)?;
+    w.gauge("isthmus_memory_shared_free_bytes", "What of it is free.")?
+        .sample(&[], pool.available as u64)?;
+    w.gauge("isthmus_memory_shared_lowest_bytes", "The least that was ever free.")?
+        .sample(&[], pool.lowest as u64)?;
+    w.counter("isthmus_memory_short_total", "Times a client was put off for want of memory.")?
+        .sample(&[], pool.short)?;
+    Ok(())
+}
+
+/// A histogram of a path: its name, its help, and where it lies.
+type PathLatency = (&'static str, &'static str, fn(&PathStats) -> &Histogram);
+
+const PATH_LATENCIES: [PathLatency; 2] = [
+    ("isthmus_rtrs_path_read_seconds", "From the arrival of reads to their answer.", |s| {
+        &s.read_latency
+    }),
+    ("isthmus_rtrs_path_write_seconds", "From the arrival of writes to their answer.", |s| {
+        &s.write_latency
+    }),
+];
+
+/// Buckets with their bounds in seconds; what is above the last; the sum.
+fn buckets(histogram: &Histogram) -> (Vec<(f64, u64)>, u64, f64) {
+    let mut buckets: Vec<(f64, u64)> =
+        histogram.buckets().map(|(bound, n)| (bound.as_secs_f64(), n)).collect();
+    // The last bucket also holds everything above its bound.
+    let (_, above) = buckets.pop().unwrap_or_default();
+    (buckets, above, histogram.sum().as_secs_f64())
+}
+
 /// A histogram of a volume: its name, its help, and where it lies.
 type Latency = (&'static str, &'static str, fn(&VolumeStats) -> &Histogram);
 
@@ -99,17 +151,22 @@ const LATENCIES: [Latency; 2] = [
 
 fn latencies(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     let Some(server) = &state.plane.storage.server else { return Ok(()) };
+    for (name, help, histogram) in PATH_LATENCIES {
+        let mut family = w.histogram(name, help)?;
+        for path in server.transport().paths() {
+            let (buckets, above, sum) = buckets(histogram(path.stats));
+            let session = session_name(server, path.session);
+            let labels: [(_, &dyn core::fmt::Display); 2] =
+                [("session", &session), ("path", &path_name(&path))];
+            family.sample(&labels, buckets, above, sum)?;
+        }
+    }
     for (name, help, histogram) in LATENCIES {
         let mut family = w.histogram(name, help)?;
         for id in state.plane.storage.volumes.ids() {
             let volume = state.plane.storage.volumes.name(id).unwrap_or_default();
             let Some(stats) = server.volume_stats(id) else { continue };
-            let histogram = histogram(stats);
-            // The last bucket also holds everything above its bound.
-            let mut buckets: Vec<(f64, u64)> =
-                histogram.buckets().map(|(bound, n)| (bound.as_secs_f64(), n)).collect();
-            let (_, above) = buckets.pop().unwrap_or_default();
-            let sum = histogram.sum().as_secs_f64();
+            let (buckets, above, sum) = buckets(histogram(stats));
             family.sample(&[("volume", &volume)], buckets, above, sum)?;
         }
     }

@@ -172,3 +172,13 @@ pub struct Work {
     /// Memory on demand that goes back to the pool with it.
     pub block: Option<Block>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_stay_small() {
+        assert!(size_of::<Work>() <= 112, "{} bytes", size_of::<Work>());
+    }
+}

@@ -140,6 +140,7 @@ impl Server {
                 continue;
             }
             let path = connection.path;
+            self.paths[path].stats.completions += 1;
             if completion.status != Status::Success {
                 self.close_path(path, CloseReason::Transport(completion.status), ctx);
                 continue;

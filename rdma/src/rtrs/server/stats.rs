@@ -52,6 +52,8 @@ pub struct PathStats {
     pub write_bytes: u64,
     /// Requests answered with an error.
     pub errors: u64,
+    /// Completions taken from the provider.
+    pub completions: u64,
     /// Requests that had to wait for room for their answer in the send queue.
     pub parked: u64,
     /// Requests that had to wait for the same chunk's request of another path.

@@ -1,0 +1,362 @@
+//! Disks that hold volumes as extents: looked at when the appliance starts, changed from the
+//! console and as the configuration says, while the volumes are in use.
+
+use super::disks::{DiskSlot, Role, SharedDisk};
+use super::storage::Storage;
+use crate::config::{Config, Size};
+use drivers::hal::{Arena, Disk};
+use rdma::volume::extents::{Change, Store, StoreEvent, StoreState};
+use rdma::volume::{DiskUser, DiskVolume, Extents};
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// Something to do on a disk.
+#[derive(Clone, Debug)]
+pub(super) enum Order {
+    Create { name: String, bytes: u64, force: bool },
+    Grow { name: String, bytes: u64 },
+    Delete { name: String },
+}
+
+impl Order {
+    fn name(&self) -> &str {
+        match self {
+            Order::Create { name, .. } | Order::Grow { name, .. } | Order::Delete { name } => name,
+        }
+    }
+}
+
+/// A disk that holds volumes, or is looked at.
+pub(super) struct DiskPool {
+    /// Number of the disk.
+    pub number: usize,
+    store: Store,
+    user: DiskUser<SharedDisk>,
+    open: Vec<(String, Extents)>,
+    /// What is to be done, the first is under way; and whether the console waits for it.
+    orders: VecDeque<(Order, bool)>,
+}
+
+/// What came of an order.
+pub(super) struct Outcome {
+    pub result: Result<String, String>,
+    /// Whether the console waits for it.
+    pub told: bool,
+}
+
+impl DiskPool {
+    /// Starts looking at a disk; None if there is no memory for it.
+    pub fn new(number: usize, slot: &DiskSlot, arena: &mut Arena) -> Option<Self> {
+        let store = Store::new(slot.geometry, arena)?;
+        let user = DiskUser::new(slot.disk.share());
+        Some(DiskPool { number, store, user, open: Vec::new(), orders: VecDeque::new() })
+    }
+
+    /// What is known of the disk.
+    pub fn state(&self) -> StoreState {
+        self.store.state()
+    }
+
+    /// Bytes that are free.
+    pub fn free(&self) -> u64 {
+        let free = self.store.table().free(self.user.geometry().sectors);
+        free.iter().map(|extent| extent.sectors * 512).sum()
+    }
+
+    /// How many extents a volume has, and its bytes.
+    pub fn volume(&self, name: &str) -> Option<(usize, u64)> {
+        let entry = self.store.table().find(name)?;
+        Some((entry.extents.len(), entry.sectors() * 512))
+    }
+
+    /// Whether it can be given up: nothing of ours is on it, and nothing is to be done.
+    fn is_idle(&self) -> bool {
+        !self.store.is_busy() && self.orders.is_empty() && self.open.is_empty()
+    }
+
+    /// Goes on; true if the disk has done something.
+    pub fn step(&mut self) -> (bool, Option<StoreEvent>) {
+        let before = self.store.position();
+        let event = self.store.poll(&mut self.user);
+        (event.is_some() || self.store.position() != before, event)
+    }
+
+    /// Starts the first order; an error ends it.
+    fn start(&mut self) -> Result<(), String> {
+        self.store.set_geometry(self.user.geometry());
+        let Some((order, _)) = self.orders.front() else { return Ok(()) };
+        let force = matches!(order, Order::Create { force: true, .. });
+        let number = self.number;
+        if self.store.state() != StoreState::Ready {
+            let create = matches!(order, Order::Create { .. });
+            if create && self.store.claim(force) {
+                return Ok(());
+            }
+            let how = match self.store.state() {
+                StoreState::Foreign if create => {
+                    ": `force` makes it one for volumes, and what is on it is lost"
+                }
+                StoreState::Damaged if create => {
+                    ": `force` makes it anew, and all volumes are lost"
+                }
+                _ => "",
+            };
+            return Err(format!("disk {number} {}{how}", self.store.state()));
+        }
+        let sectors = |bytes: u64| bytes.div_ceil(512);
+        let change = match order {
+            Order::Create { name, bytes, .. } => Change::Create(name, sectors(*bytes)),
+            Order::Grow { name, bytes } => Change::Grow(name, sectors(*bytes)),
+            Order::Delete { name } => Change::Delete(name),
+        };
+        self.store.change(change).map_err(|error| format!("disk {number}: {error}"))
+    }
+}
+
+impl Storage {
+    /// Looks at the disks that nothing uses; `wait` is false when patience ends.
+    pub fn find_pools(
+        &mut self,
+        config: &Config,
+        disks: &mut [DiskSlot],
+        arena: &mut Arena,
+        mut wait: impl FnMut() -> bool,
+    ) {
+        for (number, slot) in disks.iter_mut().enumerate() {
+            if slot.role != Role::Free {
+                continue;
+            }
+            let Some(mut pool) = DiskPool::new(number, slot, arena) else {
+                log::error!("{}: no memory to look for volumes", slot.name);
+                continue;
+            };
+            let event = loop {
+                match pool.step() {
+                    (_, Some(event)) => break Some(event),
+                    _ if !wait() => break None,
+                    _ => core::hint::spin_loop(),
+                }
+            };
+            if event.is_none() {
+                // The device may still write into the buffer, so that it is not given back.
+                log::error!("{}: does not answer", slot.name);
+                continue;
+            }
+            note(&pool, event);
+            if matches!(pool.state(), StoreState::Ready | StoreState::Damaged) {
+                slot.role = Role::Volumes;
+            }
+            self.pools.push(pool);
+        }
+        for index in 0..self.pools.len() {
+            self.open_volumes(index, config);
+        }
+    }
+
+    /// Gives up the disks that hold no volumes, once those that are volumes as a whole are known.
+    pub fn drop_pools(&mut self, disks: &mut [DiskSlot], arena: &mut Arena) {
+        let (kept, dropped): (Vec<_>, Vec<_>) = self
+            .pools
+            .drain(..)
+            .partition(|pool| !pool.is_idle() || disks[pool.number].role == Role::Volumes);
+        for pool in &kept {
+            disks[pool.number].role = Role::Volumes;
+        }
+        for pool in dropped {
+            arena.free(pool.store.into_buffer());
+        }
+        self.pools = kept;
+    }
+
+    /// Sees to it that a volume of the configuration is there and has its size.
+    pub fn declare(&mut self, name: &str, disk: usize, bytes: u64) -> Result<(), String> {
+        let pool = self.pools.iter_mut().find(|pool| pool.number == disk);
+        let pool = pool.ok_or_else(|| format!("there is no disk {disk}, or it is in use"))?;
+        let name = name.to_string();
+        let order = match pool.volume(&name) {
+            Some((_, has)) if has >= bytes => return Ok(()),
+            Some(_) => Order::Grow { name, bytes },
+            None => Order::Create { name, bytes, force: false },
+        };
+        pool.orders.push_back((order, false));
+        if pool.orders.len() == 1 && !pool.store.is_busy() {
+            pool.start().inspect_err(|_| {
+                pool.orders.pop_front();
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Has something done on a disk on behalf of the console.
+    pub fn order(
+        &mut self,
+        number: usize,
+        order: Order,
+        disks: &mut [DiskSlot],
+        arena: &mut Arena,
+    ) -> Result<(), String> {
+        let place = match self.pools.iter().position(|pool| pool.number == number) {
+            Some(place) => place,
+            None => {
+                let slot = disks.get_mut(number);
+                let slot = slot.ok_or_else(|| format!("there is no disk {number}"))?;
+                if slot.role != Role::Free {
+                    return Err(format!("disk {number} is in use: {}", slot.role.name()));
+                }
+                let pool = DiskPool::new(number, slot, arena);
+                let pool = pool.ok_or("there is no memory to look at the disk")?;
+                slot.role = Role::Volumes;
+                self.pools.push(pool);
+                self.pools.len() - 1
+            }
+        };
+        let pool = &mut self.pools[place];
+        pool.orders.push_back((order, true));
+        if pool.orders.len() == 1 && !pool.store.is_busy() {
+            pool.start().inspect_err(|_| {
+                pool.orders.pop_front();
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Takes a volume of a disk out of use, before its space is given up.
+    pub fn close_volume(&mut self, name: &str) {
+        for pool in &mut self.pools {
+            pool.open.retain(|(open, _)| open != name);
+        }
+    }
+
+    /// Whether a volume is being made.
+    pub fn is_coming(&self, name: &str) -> bool {
+        self.pools.iter().any(|pool| pool.orders.iter().any(|(order, _)| order.name() == name))
+    }
+
+    /// Opens what the table of a disk has and is not open, and lets grow what grew.
+    fn open_volumes(&mut self, index: usize, config: &Config) {
+        let pool = &mut self.pools[index];
+        let going = |name: &str| {
+            let deletes = |(order, _): &(Order, bool)| match order {
+                Order::Delete { name: going } => going == name,
+                _ => false,
+            };
+            pool.orders.iter().any(deletes)
+        };
+        for entry in pool.store.table().volumes().iter().filter(|entry| !going(&entry.name)) {
+            if let Some((_, extents)) = pool.open.iter().find(|(name, _)| *name == entry.name) {
+                *extents.borrow_mut() = entry.extents.clone();
+                continue;
+            }
+            let end = entry.extents.iter().map(|extent| extent.start + extent.sectors).max();
+            if end > Some(pool.user.geometry().sectors) {
+                log::error!("volume {}: the disk is smaller than it was", entry.name);
+                continue;
+            }
+            let declared = config.volume.iter().find(|volume| volume.name.as_str() == entry.name);
+            let read_only = declared.is_some_and(|volume| volume.read_only);
+            let extents: Extents = Rc::new(RefCell::new(entry.extents.clone()));
+            let volume = DiskVolume::of_extents(pool.user.another(), extents.clone(), read_only);
+            let added = super::storage::name(&entry.name).and_then(|name| {
+                let taken = || "another volume has the name".to_string();
+                self.volumes.add(name, Box::new(volume)).ok_or_else(taken)
+            });
+            match added {
+                Ok(_) => pool.open.push((entry.name.clone(), extents)),
+                Err(why) => log::error!("volume {} of disk {}: {why}", entry.name, pool.number),
+            }
+        }
+    }
+
+    /// Lets what is done on disks go on: how many steps ended, and what came of orders.
+    pub fn poll_pools(
+        &mut self,
+        config: &Config,
+        disks: &mut [DiskSlot],
+        arena: &mut Arena,
+    ) -> (usize, Vec<Outcome>) {
+        let (mut steps, mut outcomes) = (0, Vec::new());
+        let mut index = 0;
+        while index < self.pools.len() {
+            let (moved, event) = self.pools[index].step();
+            steps += usize::from(moved);
+            if let Some(event) = event {
+                note(&self.pools[index], Some(event));
+                outcomes.extend(self.advance(index, event, config));
+                let pool = &self.pools[index];
+                let ours = matches!(pool.state(), StoreState::Ready | StoreState::Damaged);
+                if !ours && pool.is_idle() {
+                    disks[pool.number].role = Role::Free;
+                    arena.free(self.pools.remove(index).store.into_buffer());
+                    continue;
+                }
+            }
+            index += 1;
+        }
+        (steps, outcomes)
+    }
+
+    /// After a load, a claim or a change: ends the order if it is done, starts what is next.
+    fn advance(&mut self, index: usize, event: StoreEvent, config: &Config) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        let pool = &mut self.pools[index];
+        let done = match (event, pool.orders.front().map(|(order, _)| order)) {
+            (StoreEvent::Failed(error), Some(_)) => {
+                Some(Err(format!("disk {} failed: {error:?}", pool.number)))
+            }
+            (StoreEvent::Done, Some(Order::Create { name, .. } | Order::Grow { name, .. })) => {
+                pool.volume(name).and_then(|(_, bytes)| {
+                    let wanted = match pool.orders.front() {
+                        Some((Order::Grow { bytes, .. } | Order::Create { bytes, .. }, _)) => {
+                            *bytes
+                        }
+                        _ => 0,
+                    };
+                    // After a claim it is still to be made.
+                    (bytes >= wanted).then(|| {
+                        let (disk, size) = (pool.number, Size(bytes));
+                        Ok(format!("volume {name} has {size} on disk {disk}"))
+                    })
+                })
+            }
+            (StoreEvent::Done, Some(Order::Delete { name })) => {
+                Some(Ok(format!("volume {name} is gone")))
+            }
+            _ => None,
+        };
+        if let Some(result) = done
+            && let Some((_, told)) = pool.orders.pop_front()
+        {
+            outcomes.push(Outcome { result, told });
+        }
+        while !self.pools[index].store.is_busy() && !self.pools[index].orders.is_empty() {
+            let pool = &mut self.pools[index];
+            let Err(why) = pool.start() else { break };
+            if let Some((order, told)) = pool.orders.pop_front() {
+                let result = Err(format!("volume {}: {why}", order.name()));
+                outcomes.push(Outcome { result, told });
+            }
+        }
+        self.open_volumes(index, config);
+        self.apply_exports(config);
+        outcomes
+    }
+}
+
+/// Tells in the log what was found on a disk.
+fn note(pool: &DiskPool, event: Option<StoreEvent>) {
+    let number = pool.number;
+    match (event, pool.state()) {
+        (Some(StoreEvent::Failed(error)), _) => log::error!("disk {number}: {error:?}"),
+        (_, StoreState::Damaged) => log::error!("disk {number} {}", StoreState::Damaged),
+        (Some(StoreEvent::Loaded { one_copy: true }), _) => log::warn!(
+            "disk {number}: one copy of the table of volumes is damaged, as after a power cut; \
+             the other is used"
+        ),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+#[path = "volumes_tests.rs"]
+mod tests;

@@ -1,0 +1,170 @@
+//! Volumes on disks as the appliance handles them, on a disk in memory.
+
+use super::*;
+use crate::config::Document;
+use drivers::hal::{Completion, Features, Geometry, Operation, Request, SubmitError, Window};
+
+/// A disk in memory, without a cache.
+struct Ram {
+    memory: Window,
+    done: VecDeque<Completion>,
+}
+
+impl Disk for Ram {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            sectors: (self.memory.len() / 512) as u64,
+            logical_block: 512,
+            physical_block: 512,
+            max_transfer: 64 << 10,
+            max_discard_sectors: 0,
+            discard_granularity: 512,
+            max_write_zeroes_sectors: 0,
+            features: Features::empty(),
+        }
+    }
+    fn depth(&self) -> usize {
+        4
+    }
+    fn submit(&mut self, request: &Request) -> Result<(), SubmitError> {
+        let at = request.sector as usize * 512;
+        let part = self.memory.slice(at, request.data.len()).ok_or(SubmitError::Range)?;
+        match request.operation {
+            Operation::Read => request.data.write_window(0, &part).unwrap(),
+            Operation::Write => part.write_window(0, &request.data).unwrap(),
+            _ => return Err(SubmitError::Unsupported),
+        }
+        self.done.push_back(Completion { tag: request.tag, result: Ok(()) });
+        Ok(())
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<Completion> {
+        self.done.pop_front()
+    }
+    fn set_interrupts(&mut self, _: bool) {}
+    fn interrupts(&self) -> u64 {
+        0
+    }
+}
+
+struct Bench {
+    arena: Arena,
+    memory: Window,
+    disks: Vec<DiskSlot>,
+    storage: Storage,
+    config: Config,
+}
+
+impl Bench {
+    /// A boot with a disk of 16 MiB of `memory`, configured by `set`.
+    fn boot(memory: Window, settings: &[(&str, &str)]) -> Self {
+        let mut document = Document::default();
+        for (path, value) in settings {
+            document.set(path, value).unwrap();
+        }
+        let mut arena = Arena::on_heap(2 << 20);
+        let disk = Ram { memory, done: VecDeque::new() };
+        let slot = DiskSlot {
+            name: "disk0".into(),
+            serial: String::new(),
+            location: String::new(),
+            geometry: disk.geometry(),
+            disk: SharedDisk::new(Box::new(disk)),
+            role: Role::Free,
+        };
+        let mut disks = vec![slot];
+        let config = document.config().clone();
+        let storage = Storage::new(&config, &mut disks, &mut arena, None, || true);
+        Bench { arena, memory, disks, storage, config }
+    }
+
+    /// Lets everything that is under way end.
+    fn run(&mut self) -> Vec<Result<String, String>> {
+        let mut told = Vec::new();
+        for _ in 0..100_000 {
+            let (_, outcomes) =
+                self.storage.poll_pools(&self.config, &mut self.disks, &mut self.arena);
+            told.extend(outcomes.into_iter().map(|outcome| outcome.result));
+        }
+        told
+    }
+
+    fn order(&mut self, order: Order) -> Result<String, String> {
+        self.storage.order(0, order, &mut self.disks, &mut self.arena)?;
+        self.run().pop().expect("an outcome")
+    }
+
+    fn create(&mut self, name: &str, mib: u64, force: bool) -> Result<String, String> {
+        self.order(Order::Create { name: name.into(), bytes: mib << 20, force })
+    }
+
+    fn mib(&self, name: &str) -> Option<u64> {
+        let volume = self.storage.volumes.get(self.storage.volumes.find(name)?)?;
+        Some(volume.geometry().sectors / 2048)
+    }
+
+    fn reboot(self, settings: &[(&str, &str)]) -> Self {
+        Bench::boot(self.memory, settings)
+    }
+}
+
+/// A disk of 16 MiB, zeroed as all of the heap that a test gets.
+fn disk() -> Window {
+    Arena::on_heap((16 << 20) + 4096).alloc(16 << 20, 4096).unwrap()
+}
+
+const SMALL: (&str, &str) = ("volume.0.size", "64KiB");
+
+#[test]
+fn volumes_are_made_grow_and_go() {
+    let mut bench = Bench::boot(disk(), &[SMALL]);
+    assert_eq!(bench.disks[0].role, Role::Free, "a blank disk is left alone");
+    let made = bench.create("a", 2, false);
+    assert_eq!(made.as_deref(), Ok("volume a has 2MiB on disk 0"));
+    assert_eq!((bench.mib("a"), bench.disks[0].role), (Some(2), Role::Volumes));
+    bench.create("b", 3, false).unwrap();
+    let grown = bench.order(Order::Grow { name: "a".into(), bytes: 5 << 20 });
+    assert_eq!(grown.as_deref(), Ok("volume a has 5MiB on disk 0"));
+    assert_eq!(bench.mib("a"), Some(5), "while it is in use");
+    assert!(bench.create("c", 100, false).unwrap_err().contains("MiB free"));
+    assert!(bench.create("b", 1, false).unwrap_err().contains("has a volume of that name"));
+    let mut bench = bench.reboot(&[SMALL]);
+    assert_eq!((bench.mib("a"), bench.mib("b")), (Some(5), Some(3)));
+    let id = bench.storage.volumes.find("b").unwrap();
+    bench.storage.volumes.remove(id);
+    bench.storage.close_volume("b");
+    let gone = bench.order(Order::Delete { name: "b".into() });
+    assert_eq!((gone.as_deref(), bench.mib("b")), (Ok("volume b is gone"), None));
+    assert_eq!(bench.reboot(&[SMALL]).mib("b"), None);
+}
+
+#[test]
+fn a_disk_with_something_on_it_is_taken_by_force_only() {
+    let memory = disk();
+    memory.write(1080, &[0x53, 0xef]).unwrap();
+    let mut bench = Bench::boot(memory, &[SMALL]);
+    let refused = bench.create("a", 1, false).unwrap_err();
+    assert!(refused.contains("holds something else") && refused.contains("force"), "{refused}");
+    assert_eq!(bench.disks[0].role, Role::Free, "it is nobody's");
+    let mut magic = [0; 2];
+    memory.read(1080, &mut magic).unwrap();
+    assert_eq!(magic, [0x53, 0xef]);
+    assert!(bench.create("a", 1, true).is_ok());
+    assert_eq!(bench.reboot(&[SMALL]).mib("a"), Some(1));
+}
+
+#[test]
+fn what_the_configuration_declares_is_made_and_grows() {
+    let declared =
+        |size| [("volume.0.name", "data"), ("volume.0.size", size), ("volume.0.disk", "0")];
+    let mut bench = Bench::boot(disk(), &declared("3MiB"));
+    assert_eq!(bench.run(), [Ok("volume data has 3MiB on disk 0".to_string())]);
+    let exports = bench.storage.wanted_exports(&bench.config);
+    assert_eq!(exports.len(), 1);
+    let mut bench = bench.reboot(&declared("4MiB"));
+    assert_eq!(bench.run(), [Ok("volume data has 4MiB on disk 0".to_string())]);
+    let mut bench = bench.reboot(&declared("1MiB"));
+    assert_eq!((bench.run(), bench.mib("data")), (Vec::new(), Some(4)), "it never shrinks");
+    let whole = [("volume.0.name", "all"), ("volume.0.disk", "0")];
+    assert_eq!(bench.reboot(&whole).mib("all"), None, "the disk holds volumes");
+}

@@ -1,0 +1,141 @@
+//! Volumes and exports from the console: on disks and in memory, kept across reboots and power cuts.
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use boot_tests::{boot, spec};
+use launch::qemu::{Disk, Vm};
+use tempfile::NamedTempFile;
+
+const CUTS: u32 = 8;
+
+fn disk(mib: u64, first: &[u8]) -> Result<NamedTempFile> {
+    let file = NamedTempFile::new()?;
+    std::fs::write(file.path(), first)?;
+    file.as_file().set_len(mib << 20)?;
+    Ok(file)
+}
+
+fn with(disk: &NamedTempFile) -> Result<Vm> {
+    boot(spec()?.append("isthmus.volume.0.size=1MiB").disk(Disk::new(disk.path())))
+}
+
+/// Names and MiB of the volumes on disks.
+fn volumes(vm: &mut Vm) -> Result<Vec<(String, u64)>> {
+    let list = vm.run("volume list json")?.json()?;
+    let list = list.as_array().context("a list")?;
+    let on_disk = list.iter().filter(|volume| volume["disk"] == 0);
+    let row = |volume: &serde_json::Value| {
+        let name = volume["name"].as_str().unwrap_or_default().to_string();
+        (name, volume["size"].as_u64().unwrap_or(0) >> 20)
+    };
+    Ok(on_disk.map(row).collect())
+}
+
+#[test]
+fn volumes_are_made_grow_and_go_and_are_there_after_a_reboot() -> Result<()> {
+    let disk = disk(64, &[])?;
+    let mut vm = with(&disk)?;
+    vm.run("volume create a size=8MiB disk=0")?.contains("volume a has 8MiB on disk 0")?;
+    vm.run("volume create b size=4MiB disk=0")?.lacks("error")?;
+    vm.run("volume create b size=4MiB disk=0")?.contains("error")?;
+    vm.run("volume grow a size=20MiB")?.contains("volume a has 20MiB on disk 0")?;
+    vm.run("volume grow a size=1MiB")?.contains("error")?.contains("does not shrink")?;
+    vm.run("volume create c size=1GiB disk=0")?.contains("MiB free")?;
+    vm.run("export list csv")?.contains("a,a,false,")?;
+    drop(vm);
+    let mut vm = with(&disk)?;
+    ensure!(volumes(&mut vm)? == [("a".into(), 20), ("b".into(), 4)], "after a reboot");
+    vm.run("volume delete b")?.contains("volume b is gone")?;
+    vm.run("show disks --json")?.contains("has a table of volumes")?;
+    drop(vm);
+    ensure!(volumes(&mut with(&disk)?)? == [("a".into(), 20)], "after another");
+    Ok(())
+}
+
+#[test]
+fn what_is_on_a_disk_is_not_touched_without_force() -> Result<()> {
+    let disk = disk(16, &[7; 4096])?;
+    let mut vm = with(&disk)?;
+    vm.run("volume create a size=1MiB disk=0")?.contains("error")?.contains("force")?;
+    drop(vm);
+    let bytes = std::fs::read(disk.path())?;
+    ensure!(bytes[..4096] == [7; 4096] && bytes[4096..].iter().all(|&byte| byte == 0), "touched");
+    let mut vm = with(&disk)?;
+    vm.run("volume create a size=1MiB disk=0 force")?.contains("volume a has 1MiB")?;
+    drop(vm);
+    let mut bytes = std::fs::read(disk.path())?;
+    for copy in [32 << 10, 64 << 10] {
+        bytes[copy + 20] ^= 1;
+    }
+    std::fs::write(disk.path(), &bytes)?;
+    let mut vm = with(&disk)?;
+    vm.run("show log")?.contains("damaged table of volumes")?;
+    vm.run("volume create b size=1MiB disk=0")?.contains("error")?.contains("damaged")?;
+    drop(vm);
+    ensure!(std::fs::read(disk.path())? == bytes, "a damaged table was touched");
+    Ok(())
+}
+
+#[test]
+fn volumes_of_the_configuration_are_made_and_exported() -> Result<()> {
+    let disk = disk(16, &[])?;
+    let words = "isthmus.volume.0.name=data isthmus.volume.0.size=6MiB isthmus.volume.0.disk=0";
+    let mut vm = boot(spec()?.append(words).disk(Disk::new(disk.path())))?;
+    for _ in 0..50 {
+        if vm.run("show log")?.text.contains("volume data has 6MiB on disk 0") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    ensure!(volumes(&mut vm)? == [("data".into(), 6)], "made");
+    vm.run("export list json")?.contains("\"volume\":\"data\"")?;
+    Ok(())
+}
+
+#[test]
+fn exports_change_while_it_runs_and_save_keeps_them() -> Result<()> {
+    let mut vm = boot(spec()?.append("isthmus.volume.0.size=1MiB"))?;
+    vm.run("volume create scratch size=2MiB")?.contains("in force now")?;
+    vm.run("export add own/%SESSNAME% volume=scratch ro sessions=h1,h2")?.contains("in force")?;
+    let list = vm.run("export list json")?.json()?;
+    ensure!(list[2]["read_only"] == true && list[2]["sessions"][1] == "h2", "{list}");
+    vm.run("export set own/%SESSNAME% rw sessions=all")?.lacks("error")?;
+    let list = vm.run("export list json")?.json()?;
+    ensure!(list.to_string().contains("\"read_only\":false,\"sessions\":[]"), "{list}");
+    vm.run("volume delete scratch")?.contains("error")?.contains("export remove")?;
+    vm.run("export remove own/%SESSNAME%")?.lacks("error")?;
+    vm.run("export remove scratch")?.lacks("error")?;
+    vm.run("export remove ram0")?.contains("error")?.contains("last")?;
+    vm.run("volume delete scratch")?.lacks("error")?;
+    vm.run("show config")?.lacks("scratch")?.contains("name = \"ram0\"")?;
+    vm.run("session list")?.lacks("error")?;
+    vm.run("session show nobody")?.contains("there is no session")?;
+    vm.run("device close ram0")?.contains("no session has")?;
+    Ok(())
+}
+
+/// SIGKILL ends QEMU at a random moment around each change. What QEMU has handed to the host stays, so
+/// that this cuts between requests; cuts within one are tried by the engine's own tests.
+#[test]
+fn a_power_cut_leaves_a_change_done_or_not_done() -> Result<()> {
+    let disk = disk(64, &[])?;
+    with(&disk)?.run("volume create a size=1MiB disk=0")?.lacks("error")?;
+    let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_nanos() as u64;
+    let mut random = seed;
+    let mut size = 1;
+    for round in 1..=CUTS {
+        let mut vm = with(&disk)?;
+        vm.serial.send(format!("volume grow a size={}MiB\r", size + 1).as_bytes())?;
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        std::thread::sleep(Duration::from_micros(random >> 33 & 0x3fff));
+        vm.kill();
+        let found = volumes(&mut with(&disk)?)?;
+        ensure!(
+            found == [("a".into(), size)] || found == [("a".into(), size + 1)],
+            "round {round}, seed {seed}: {found:?}"
+        );
+        size = found[0].1;
+    }
+    println!("seed {seed}: {} of {CUTS} changes were done", size - 1);
+    Ok(())
+}
