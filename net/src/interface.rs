@@ -17,7 +17,7 @@ use crate::slaac::Slaac;
 use crate::smc_option::SmcOption;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::{Instant, Packet, Port, TransmitError};
 use smoltcp::iface::{PollResult, SocketHandle, SocketSet};
@@ -407,6 +407,13 @@ impl Interface {
         let resolution = self.neighbours.resolve(hop, now);
         self.attention |= resolution == Resolution::Pending;
         resolution
+    }
+
+    /// Has a TCP socket connect to `peer` from the local port; false if there is no way.
+    pub(crate) fn open(&mut self, socket: SocketHandle, peer: SocketAddr, port: u16) -> bool {
+        self.attention = true;
+        let socket = self.sockets.get_mut::<smoltcp::socket::tcp::Socket>(socket);
+        socket.connect(self.stack.context(), peer, port).is_ok()
     }
 
     /// The SMC option of TCP connections.

@@ -14,6 +14,7 @@ mod addressing;
 mod announce;
 pub mod capture;
 mod classify;
+pub mod connector;
 pub mod echo;
 mod filter;
 mod hold;

@@ -28,6 +28,7 @@ use rdma::verbs::{ConnectionManager, PathMtu, Provider};
 use rdma::volume::{RamVolume, Volumes};
 use tempfile::TempDir;
 
+use crate::dialer::Dialer;
 use crate::port::DgramPort;
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -57,11 +58,20 @@ pub struct Setup {
     pub loss: u32,
     /// Code of the size of SMC-R receive buffers, see `SmcConfig`.
     pub rmb_size: u8,
+    /// Where the engines connect to as an SMC-R client.
+    pub dial: Option<std::net::SocketAddr>,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { mtu: 1500, storage: Config::default(), volume: 64 << 20, loss: 0, rmb_size: 2 }
+        Setup {
+            mtu: 1500,
+            storage: Config::default(),
+            volume: 64 << 20,
+            loss: 0,
+            rmb_size: 2,
+            dial: None,
+        }
     }
 }
 
@@ -95,6 +105,7 @@ impl Engines {
             world.report.push(format!("{:?}", world.roce.counters()));
             world.report.push(format!("{} sessions of tools", world.tools.sessions()));
             world.report.push(format!("{:?}", world.smc.counters()));
+            world.report.extend(world.dialer.map(|dialer| dialer.outcome));
             let served = world.echo.each_ref().map(|echo| echo.served);
             world.report.push(format!("SMC and TCP connections of echo, discard: {served:?}"));
             Ok(world.report)
@@ -149,6 +160,7 @@ struct World {
     front: Front,
     smc: Engine,
     echo: [Echo; 2],
+    dialer: Option<Dialer>,
     seen: u64,
     volumes: Volumes,
     arena: Arena,
@@ -204,6 +216,7 @@ impl World {
             front,
             smc,
             echo,
+            dialer: setup.dial.map(Dialer::new),
             seen: 0,
             volumes,
             arena,
@@ -254,9 +267,17 @@ impl World {
                 echo.poll(&mut self.interface, &mut self.smc, &mut context);
             }
         }
+        if let Some(dialer) = &mut self.dialer {
+            dialer.poll(&mut self.interface, &mut self.smc, &mut context);
+        }
         while let Some((id, ready)) = self.smc.poll_event() {
             let (interface, smc) = (&mut self.interface, &mut self.smc);
             let [echo, discard] = &mut self.echo;
+            if let Some(dialer) = &mut self.dialer
+                && dialer.handle_event(id, ready, interface, smc, &mut context)
+            {
+                continue;
+            }
             if !echo.handle_event(id, ready, interface, smc, &mut context) {
                 discard.handle_event(id, ready, interface, smc, &mut context);
             }

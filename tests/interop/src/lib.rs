@@ -3,6 +3,7 @@
 //!
 //! Run by `./isthmus test SUITE`, which makes the guest's system and builds the image.
 
+mod dialer;
 pub mod engines;
 mod port;
 pub mod programs;

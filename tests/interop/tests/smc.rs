@@ -32,3 +32,15 @@ fn tcp_where_smc_cannot_be() -> Result<()> {
     ensure!(report.contains("fallbacks: {Reason(50528256): 1}"), "{report}");
     Ok(())
 }
+
+#[test]
+fn the_engines_are_clients_of_a_stock_server() -> Result<()> {
+    let dial = Some("10.0.0.2:7777".parse()?);
+    let report = tell(Setup { dial, ..Setup::default() }, |guest| {
+        guest.sh("smc serve 7777 >/dev/null 2>&1 & sleep 4; smc sockets")?;
+        Ok(())
+    })?;
+    ensure!(report.contains("dialer: fine"), "{report}");
+    ensure!(report.contains("client: 1, server: 0, first_contacts: 1, fallbacks: {}"), "{report}");
+    Ok(())
+}
