@@ -2,6 +2,7 @@
 
 mod client;
 mod common;
+mod connector;
 mod dhcp;
 mod http;
 mod interface;
