@@ -1,6 +1,6 @@
 //! The client against the server, over a fabric in memory.
 
-use super::client::{self, Client, DeviceId, DeviceState, Notice, RemoteVolume};
+use super::client::{self, Client, DeviceId, DeviceState, Losses, Notice, RemoteVolume};
 use super::server::{Export, Server};
 use super::wire::{self, AccessMode};
 use crate::rtrs::client::{self as transport, PathId};
@@ -70,7 +70,8 @@ impl Pair {
         };
         let session = Name::new("s1").unwrap();
         let mut client = Client::new(config, transport::Config::default(), session, ctx).unwrap();
-        let (device, volume) = client.map(name, AccessMode::ReadWrite, ctx).unwrap();
+        let (device, volume) =
+            client.map(name, AccessMode::ReadWrite, Losses::ToFlush, ctx).unwrap();
         let to = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), wire::PORT);
         client.transport_mut().add_path(HOST, to, ctx).unwrap();
         let mut pair = Pair {
@@ -303,7 +304,8 @@ fn a_device_that_is_closed_at_the_server_stays_closed_until_it_is_mapped_again()
 fn a_device_that_the_server_refuses_is_asked_for_again() {
     let mut pair = Pair::new(ram(), client::Config::default());
     let name = Name::new("v1").unwrap();
-    let (_, mut other) = pair.client.map(name, AccessMode::ReadOnly, context!(pair, host)).unwrap();
+    let (_, mut other) =
+        pair.client.map(name, AccessMode::ReadOnly, Losses::ToFlush, context!(pair, host)).unwrap();
     pair.run();
     let refused = Notice::DeviceRefused { device: name, errno: Errno::ENOENT };
     assert_eq!(pair.notices.last(), Some(&refused));
@@ -320,7 +322,7 @@ fn a_device_that_the_server_refuses_is_asked_for_again() {
     let write = Request { tag: 1, operation: write, sector: 0, data };
     assert_eq!(other.submit(&write).err(), Some(VolumeError::ReadOnly));
     assert_eq!(
-        pair.client.map(name, AccessMode::ReadOnly, context!(pair, host)).err(),
+        pair.client.map(name, AccessMode::ReadOnly, Losses::ToFlush, context!(pair, host)).err(),
         Some(client::MapError::Exists)
     );
 }

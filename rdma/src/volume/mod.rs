@@ -4,6 +4,7 @@
 
 mod disk;
 pub mod extents;
+pub mod mirror;
 mod queue;
 mod ram;
 mod set;
@@ -19,7 +20,7 @@ pub use set::{VolumeId, Volumes};
 
 use alloc::boxed::Box;
 use core::fmt;
-use drivers::hal::{Features, Geometry, Window};
+use drivers::hal::{Features, Geometry, Instant, Window};
 
 /// What a request does. Sectors are of 512 bytes, aligned to the logical block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +91,8 @@ pub enum VolumeError {
     Unsupported,
     /// The medium failed.
     Io,
+    /// The volume may have lost what it had acknowledged and nobody had flushed.
+    Lost,
 }
 
 impl fmt::Display for VolumeError {
@@ -101,6 +104,7 @@ impl fmt::Display for VolumeError {
             VolumeError::ReadOnly => "the volume is read-only",
             VolumeError::Unsupported => "the volume cannot do this",
             VolumeError::Io => "the medium failed",
+            VolumeError::Lost => "the volume may have lost writes",
         })
     }
 }
@@ -128,6 +132,8 @@ pub trait Volume {
     fn is_idle(&self) -> bool {
         true
     }
+    /// Looks after what has no other occasion; to be called about once a second.
+    fn tend(&mut self, _now: Instant) {}
     /// The memory that it lies in, to be given back to the arena.
     fn into_memory(self: Box<Self>) -> Option<Window> {
         None

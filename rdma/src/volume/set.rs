@@ -4,6 +4,7 @@ use super::{Completion, Volume};
 use crate::rtrs::Name;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use drivers::hal::Instant;
 
 /// Name of a volume in a set; never used again for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -79,6 +80,13 @@ impl Volumes {
     pub fn flush_queues(&mut self) {
         for (_, volume) in self.all.iter_mut().flatten() {
             volume.flush_queue();
+        }
+    }
+
+    /// Looks after all volumes; to be called about once a second.
+    pub fn tend(&mut self, now: Instant) {
+        for (_, volume) in self.all.iter_mut().flatten() {
+            volume.tend(now);
         }
     }
 

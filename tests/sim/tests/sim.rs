@@ -6,6 +6,12 @@ fn roce() {
     fabric::explore("roce", 1500, sim::roce::run);
 }
 
+/// A mirror whose members fail, come back and forget, with power cuts.
+#[test]
+fn mirror() {
+    fabric::explore("mirror", 1500, sim::mirror::run);
+}
+
 /// Hosts that use the volumes of a gateway, with outages, power cuts and bad disks.
 #[test]
 fn storage() {

@@ -16,6 +16,15 @@ use drivers::hal::{Features, Geometry, Instant, Window};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceId(pub u32);
 
+/// To whom it is told that a server may have lost what it had acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Losses {
+    /// To the next flush, as file systems expect it: it fails with `Io`.
+    ToFlush,
+    /// To all requests until one was told: they fail with `Lost`. For who has the data elsewhere.
+    ToAll,
+}
+
 /// Sectors of the largest request without data: its bytes are said in 32 bits.
 const MAX_SECTORS: u32 = u32::MAX / 512;
 
@@ -23,6 +32,7 @@ const MAX_SECTORS: u32 = u32::MAX / 512;
 pub(super) struct Device {
     pub name: Name,
     pub mode: AccessMode,
+    pub losses_told: Losses,
     pub state: DeviceState,
     /// As the server calls it.
     pub id: u32,
@@ -51,11 +61,18 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub fn new(name: Name, mode: AccessMode, depth: usize, answer: Window) -> Self {
+    pub fn new(
+        name: Name,
+        mode: AccessMode,
+        losses_told: Losses,
+        depth: usize,
+        answer: Window,
+    ) -> Self {
         let depth = depth.max(1);
         Device {
             name,
             mode,
+            losses_told,
             state: DeviceState::Disconnected,
             id: 0,
             opening: false,
@@ -156,12 +173,15 @@ impl Device {
         self.stable = self.written;
     }
 
-    /// Whether a request that promises durability has to tell that something was lost: all do that
-    /// arrived before one of them had told it.
-    pub fn tell_loss(&mut self, known: u64) -> bool {
-        let tell = known < self.losses;
+    /// What a request has to tell of losses: all do that arrived before one of them had told it.
+    pub fn tell_loss(&mut self, active: &Active) -> Result<(), VolumeError> {
+        let error = match self.losses_told {
+            Losses::ToFlush if !active.is_durable() => return Ok(()),
+            Losses::ToFlush => VolumeError::Io,
+            Losses::ToAll => VolumeError::Lost,
+        };
         self.told = self.losses;
-        tell
+        if active.known_losses < self.losses { Err(error) } else { Ok(()) }
     }
 
     /// Takes no requests any more; those that were not taken yet fail.

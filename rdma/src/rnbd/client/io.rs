@@ -121,11 +121,8 @@ impl Client {
                 if active.flushing || active.is_flush() {
                     device.stable = device.stable.max(active.mark);
                 }
-                let result = match active.is_durable() && device.tell_loss(active.known_losses) {
-                    true => Err(VolumeError::Io),
-                    false => Ok(()),
-                };
-                device.finish(slot, result);
+                let told = device.tell_loss(&active);
+                device.finish(slot, told);
             }
             Err(Errno::ENOTCONN) => self.handle_unknown(key, slot, ctx),
             Err(errno) => device.finish(slot, Err(error(errno))),

@@ -1,6 +1,6 @@
 //! What operators do with devices, and see of them.
 
-use super::device::{Device, DeviceId};
+use super::device::{Device, DeviceId, Losses};
 use super::state::DeviceState;
 use super::volume::RemoteVolume;
 use super::{ANSWER, Client, Owner};
@@ -57,6 +57,7 @@ impl Client {
         &mut self,
         name: Name,
         mode: AccessMode,
+        losses: Losses,
         ctx: &mut Context<'_, P>,
     ) -> Result<(DeviceId, RemoteVolume), MapError> {
         if name.as_str().is_empty() || name.as_str().contains("..") {
@@ -66,7 +67,7 @@ impl Client {
             return Err(MapError::Exists);
         }
         let answer = ctx.arena.alloc(ANSWER, 64).ok_or(MapError::Memory)?;
-        let device = Device::new(name, mode, self.config.depth, answer);
+        let device = Device::new(name, mode, losses, self.config.depth, answer);
         let volume = RemoteVolume(device.queue.clone());
         let key = self.devices.insert(device);
         self.open(key, ctx);

@@ -17,7 +17,7 @@ mod timer;
 mod volume;
 
 pub use config::Config;
-pub use device::DeviceId;
+pub use device::{DeviceId, Losses};
 pub use manage::{DeviceStatus, MapError};
 pub use session::Notice;
 pub use state::{DeviceState, Input};

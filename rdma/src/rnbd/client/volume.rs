@@ -37,4 +37,8 @@ impl Volume for RemoteVolume {
         queue.in_use -= 1;
         Some(done)
     }
+
+    fn is_idle(&self) -> bool {
+        self.0.borrow().in_use == 0
+    }
 }

@@ -175,7 +175,9 @@ impl Server {
 
 fn errno(error: VolumeError) -> Errno {
     match error {
-        VolumeError::Busy | VolumeError::Io | VolumeError::PastEnd => Errno::EIO,
+        VolumeError::Busy | VolumeError::Io | VolumeError::Lost | VolumeError::PastEnd => {
+            Errno::EIO
+        }
         VolumeError::Invalid => Errno::EINVAL,
         VolumeError::ReadOnly => Errno::EROFS,
         VolumeError::Unsupported => Errno::EOPNOTSUPP,

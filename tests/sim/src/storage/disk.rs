@@ -85,14 +85,35 @@ impl SimDisk {
         (manners.errors, manners.stalls) = (0, 0);
     }
 
-    /// The power is cut: of what was not made durable, any sector is kept or not.
-    pub fn cut_power(&self) {
+    /// Everything that is under way fails, having been done in part.
+    pub fn interrupt(&self) {
+        let state = &mut *self.0.borrow_mut();
+        let now = state.now;
+        for request in &mut state.in_flight {
+            (request.fails, request.due) = (true, now);
+        }
+    }
+
+    /// The bytes that reads get.
+    pub fn contents(&self) -> Vec<u8> {
+        self.0.borrow().latest.clone()
+    }
+
+    /// The power of the disk alone is cut: of what was not made durable, any sector is kept or not.
+    pub fn lose_cache(&self) {
         let state = &mut *self.0.borrow_mut();
         for (_, sector, bytes) in core::mem::take(&mut state.cached) {
             if state.rng.chance(state.manners.kept) {
                 state.durable[sector * SECTOR..][..SECTOR].copy_from_slice(&bytes);
             }
         }
+        state.latest.clone_from(&state.durable);
+    }
+
+    /// The power of disk and machine is cut: what is under way is done in any part, or not.
+    pub fn cut_power(&self) {
+        self.lose_cache();
+        let state = &mut *self.0.borrow_mut();
         for InFlight { request, .. } in core::mem::take(&mut state.in_flight) {
             if let Operation::Write = request.operation {
                 for n in 0..request.data.len() / SECTOR {

@@ -23,6 +23,8 @@ struct Write {
     finish: Instant,
     /// Since when its user may rely on it.
     durable: Instant,
+    /// Its user lost its power before it was answered.
+    dead: bool,
     /// Its user was told that it may be lost: no later flush says anything about it.
     doubtful: bool,
 }
@@ -63,6 +65,7 @@ impl History {
             finish: EARLIEST,
             durable: EARLIEST,
             doubtful: false,
+            dead: false,
         };
         let sector = || Sector { writes: BTreeMap::from([(ZERO, zero)]), reads: Vec::new() };
         let sectors = std::iter::repeat_with(sector).take(sectors).collect();
@@ -92,7 +95,14 @@ impl History {
         let value = self.next;
         self.next += 1;
         for sector in &mut self.sectors[first as usize..][..count as usize] {
-            let write = Write { by, start: now, finish: LATEST, durable: LATEST, doubtful: false };
+            let write = Write {
+                by,
+                start: now,
+                finish: LATEST,
+                durable: LATEST,
+                doubtful: false,
+                dead: false,
+            };
             sector.writes.insert(value, write);
         }
         value
@@ -157,6 +167,16 @@ impl History {
         }
     }
 
+    /// The power of the volume's users was cut: what they asked for is not asked for any more.
+    pub fn users_died(&mut self) {
+        let writes = self.sectors.iter_mut().flat_map(|sector| sector.writes.values_mut());
+        for write in writes {
+            write.dead |= write.finish == LATEST;
+            // They know of the power cut, and expect nothing of later flushes.
+            write.doubtful |= write.durable == LATEST;
+        }
+    }
+
     /// The power of what holds the volume was cut: what was not flushed may be lost.
     pub fn cut_power(&mut self, now: Instant) {
         self.check();
@@ -184,14 +204,15 @@ impl Sector {
     fn check(&self, cut: Instant) -> Result<(), String> {
         let mut zones: BTreeMap<u32, (Instant, Instant)> = BTreeMap::new();
         for (&value, write) in &self.writes {
-            // What was begun before the cut may have been done at any time, or be lost; but if it
-            // was answered long after it, it was done again.
             let old = write.start < cut;
-            let known = !old || write.finish > cut + UNDER_WAY;
             let start = if old { EARLIEST } else { write.start };
-            let finish = if known { write.finish } else { LATEST };
-            if cut == EARLIEST || known {
-                zones.insert(value, (finish, start));
+            if !old || write.finish < LATEST && write.finish > cut + UNDER_WAY {
+                // Also what was begun before the cut, and done again after it.
+                zones.insert(value, (write.finish, start));
+            } else if self.reads.iter().any(|read| read.value == value) {
+                // It is there, so that it was at the cut; or it is still being asked for.
+                let over = write.dead || write.finish < LATEST;
+                zones.insert(value, (if over { cut } else { LATEST }, start));
             }
         }
         for read in &self.reads {

@@ -4,7 +4,7 @@ use super::gateway::{Port, roce, transmit};
 use super::user::{User, WRITER};
 use drivers::hal::{Arena, Instant, Window};
 use fabric::Rng;
-use rdma::rnbd::client::{self, Client, RemoteVolume};
+use rdma::rnbd::client::{self, Client, Losses, RemoteVolume};
 use rdma::rnbd::wire::{AccessMode, PORT};
 use rdma::roce::Roce;
 use rdma::rtrs::client as transport;
@@ -58,7 +58,7 @@ impl Host {
         let mut ctx = Context { provider: roce, arena, now, rng };
         let device = Name::new(device).expect("a name");
         let mode = if self.name == WRITER { AccessMode::ReadWrite } else { AccessMode::ReadOnly };
-        let (_, volume) = client.map(device, mode, &mut ctx).expect("room");
+        let (_, volume) = client.map(device, mode, Losses::ToFlush, &mut ctx).expect("room");
         self.users.push((user, volume));
     }
 

@@ -2,11 +2,11 @@
 //! paths, while paths are cut, the gateway loses its power, and disks are slow, fail, and forget
 //! what was not flushed. What every user asked and was answered has to make sense ([`history`]).
 
-mod disk;
+pub(crate) mod disk;
 mod gateway;
-mod history;
+pub(crate) mod history;
 mod host;
-mod user;
+pub(crate) mod user;
 
 use disk::{Manners, SimDisk};
 use drivers::hal::Instant;

@@ -47,6 +47,8 @@ pub struct User {
     /// durability.
     pub ended: u32,
     pub errors: u32,
+    /// Writes that were answered with success.
+    pub wrote: u32,
     pub broken_promises: u32,
 }
 
@@ -74,6 +76,7 @@ impl User {
             left,
             ended: 0,
             errors: 0,
+            wrote: 0,
             broken_promises: 0,
         }
     }
@@ -81,6 +84,12 @@ impl User {
     /// Whether nothing is left to be done.
     pub fn is_done(&self) -> bool {
         self.left == 0 && self.pending.iter().all(Option::is_none)
+    }
+
+    /// The machine that it is part of lost its power: what it asked for is never answered.
+    pub fn forget(&mut self) {
+        self.pending.fill(None);
+        self.history.borrow_mut().users_died();
     }
 
     /// When it wants to be called.
@@ -124,6 +133,7 @@ impl User {
         };
         let may_write = self.writes && !self.pending.iter().flatten().any(met);
         let (operation, data) = match self.rng.within(0..100) {
+            0..60 if !self.writes => (Operation::Read, data),
             0..48 if !may_write => (Operation::Read, data),
             0..40 => (Operation::Write { durable: false }, data),
             40..48 => (Operation::Write { durable: true }, data),
@@ -181,7 +191,10 @@ impl User {
         }
         let mut history = self.history.borrow_mut();
         match operation {
-            Operation::Write { .. } => history.end_write(first, count, value, now),
+            Operation::Write { .. } => {
+                self.wrote += 1;
+                history.end_write(first, count, value, now);
+            }
             Operation::Read => {
                 let mut bytes = vec![0; count as usize * SECTOR];
                 self.buffers[slot].read(0, &mut bytes).expect("it fits");
@@ -193,6 +206,12 @@ impl User {
             let own = (operation != Operation::Flush).then_some(value);
             history.flushed(self.name, start, own, now);
         }
+    }
+
+    /// It only reads from now on, each sector about once.
+    pub fn read_once(&mut self) {
+        self.writes = false;
+        self.left = 2 * self.history.borrow().sectors() as u32;
     }
 
     /// Bytes of memory that it has taken.

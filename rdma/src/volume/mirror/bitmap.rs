@@ -1,0 +1,81 @@
+//! A bit for each region.
+
+use alloc::boxed::Box;
+
+/// Most regions.
+pub(super) const BITS: usize = 1 << 15;
+/// Bytes of a bitmap.
+pub(super) const BYTES: usize = BITS / 8;
+
+/// Regions of a mirror.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Bitmap(Box<[u64]>);
+
+impl Bitmap {
+    /// No region.
+    pub fn new() -> Self {
+        Bitmap(alloc::vec![0; BITS / 64].into_boxed_slice())
+    }
+
+    pub fn set(&mut self, region: usize) {
+        if let Some(word) = self.0.get_mut(region / 64) {
+            *word |= 1 << (region % 64);
+        }
+    }
+
+    pub fn set_all(&mut self, mut regions: core::ops::Range<usize>) {
+        regions.by_ref().for_each(|region| self.set(region));
+    }
+
+    pub fn clear(&mut self, region: usize) {
+        if let Some(word) = self.0.get_mut(region / 64) {
+            *word &= !(1 << (region % 64));
+        }
+    }
+
+    pub fn clear_all(&mut self) {
+        self.0.fill(0);
+    }
+
+    pub fn contains(&self, mut regions: core::ops::Range<usize>) -> bool {
+        regions.all(|region| {
+            self.0.get(region / 64).is_some_and(|word| word & 1 << (region % 64) != 0)
+        })
+    }
+
+    pub fn add(&mut self, other: &Bitmap) {
+        self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a |= b);
+    }
+
+    pub fn keep(&mut self, other: &Bitmap) {
+        self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a &= b);
+    }
+
+    pub fn copy(&mut self, other: &Bitmap) {
+        self.0.copy_from_slice(&other.0);
+    }
+
+    /// The first region, if there is any.
+    pub fn first(&self) -> Option<usize> {
+        let at = self.0.iter().position(|word| *word != 0)?;
+        Some(at * 64 + self.0[at].trailing_zeros() as usize)
+    }
+
+    pub fn count(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    pub fn emit(&self, bytes: &mut [u8; BYTES]) {
+        for (bytes, word) in bytes.chunks_exact_mut(8).zip(&self.0) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    pub fn parse(bytes: &[u8; BYTES]) -> Self {
+        let mut bitmap = Bitmap::new();
+        for (bytes, word) in bytes.as_chunks().0.iter().zip(&mut bitmap.0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        bitmap
+    }
+}

@@ -1,0 +1,141 @@
+//! What members are given to do, and how it ends.
+
+use super::{Mirror, RESERVED};
+use crate::volume::{Operation, Request, Submitted, VolumeError};
+
+/// What a member does something for. In the tag of its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Job {
+    /// A request of the mirror's user.
+    User(usize),
+    /// The record is written.
+    Log,
+    /// A region is copied, or the copy flushed.
+    Resync,
+    /// Its records are read.
+    Records,
+}
+
+impl Job {
+    fn to_tag(self) -> u64 {
+        match self {
+            Job::User(slot) => slot as u64,
+            Job::Log => 1 << 32,
+            Job::Resync => 2 << 32,
+            Job::Records => 3 << 32,
+        }
+    }
+
+    fn from_tag(tag: u64) -> Self {
+        match tag >> 32 {
+            0 => Job::User(tag as usize),
+            1 => Job::Log,
+            2 => Job::Resync,
+            _ => Job::Records,
+        }
+    }
+}
+
+/// A job has ended on a member.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    pub member: usize,
+    pub job: Job,
+    pub result: Result<(), VolumeError>,
+}
+
+impl Mirror {
+    /// Gives a member a job; it waits if the member has no room.
+    pub(super) fn issue(&mut self, member: usize, job: Job) {
+        self.members[member].in_flight += 1;
+        self.todo.push_back((member, job));
+    }
+
+    /// Gives members what they had no room for.
+    pub(super) fn issue_all(&mut self) -> bool {
+        let mut moved = false;
+        for _ in 0..self.todo.len() {
+            let Some((member, job)) = self.todo.pop_front() else { break };
+            match self.try_issue(member, job) {
+                Err(VolumeError::Busy) => self.todo.push_back((member, job)),
+                Ok(false) => moved = true,
+                Ok(true) => {
+                    moved = true;
+                    self.ended.push_back(Ended { member, job, result: Ok(()) });
+                }
+                Err(error) => {
+                    moved = true;
+                    self.ended.push_back(Ended { member, job, result: Err(error) });
+                }
+            }
+        }
+        moved
+    }
+
+    /// True if it is done already.
+    fn try_issue(&mut self, member: usize, job: Job) -> Result<bool, VolumeError> {
+        let request = match job {
+            Job::User(slot) => self.user_request(slot)?,
+            Job::Log => self.log_request(),
+            Job::Resync => self.resync_request(),
+            Job::Records => Request {
+                tag: 0,
+                operation: Operation::Read,
+                sector: 0,
+                data: self.members[member].records,
+            },
+        };
+        let request = Request { tag: job.to_tag(), ..request };
+        match self.members[member].volume.submit(&request)? {
+            Submitted::Pending => Ok(false),
+            Submitted::Done => Ok(true),
+            Submitted::Lent(data) => {
+                request.data.write_window(0, &data).map_err(|_| VolumeError::Invalid)?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Takes what members have done.
+    pub(super) fn take_completions(&mut self) {
+        for member in 0..2 {
+            while let Some(done) = self.members[member].volume.poll() {
+                let job = Job::from_tag(done.tag);
+                self.ended.push_back(Ended { member, job, result: done.result });
+            }
+        }
+    }
+
+    /// Does everything that can be done now.
+    pub(super) fn go_on(&mut self) {
+        loop {
+            let mut moved = false;
+            while let Some(Ended { member, job, result }) = self.ended.pop_front() {
+                moved = true;
+                self.members[member].in_flight -= 1;
+                match job {
+                    Job::User(slot) => self.end_step(slot, member, result),
+                    Job::Log => self.end_log(member, result),
+                    Job::Resync => self.end_resync(member, result),
+                    Job::Records => self.end_records(member, result),
+                }
+            }
+            moved |= self.start_waiting();
+            moved |= self.go_on_resync();
+            moved |= self.go_on_log();
+            moved |= self.answer_logged();
+            moved |= self.issue_all();
+            if !moved {
+                break;
+            }
+            for member in &mut self.members {
+                member.volume.flush_queue();
+            }
+        }
+    }
+
+    /// A sector of the mirror, on a member.
+    pub(super) const fn on_member(sector: u64) -> u64 {
+        RESERVED + sector
+    }
+}

@@ -1,0 +1,176 @@
+//! The record is kept up to date: which regions may differ, and who is left out.
+
+use super::issue::Job;
+use super::record::{Record, SIZE};
+use super::status::MemberState;
+use super::{Bitmap, Mirror};
+use crate::volume::{Operation, Request, VolumeError};
+use drivers::hal::Window;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Idle,
+    /// Members that write it (so many have not ended), and those that have done it.
+    Writing {
+        left: usize,
+        writers: [bool; 2],
+        done: [bool; 2],
+    },
+}
+
+/// The record as it is on the members, and as it is to be.
+pub(super) struct Log {
+    memory: Window,
+    state: State,
+    /// Generations: on the members, being written (or written last), and wanted.
+    pub durable: u64,
+    writing: u64,
+    wanted: u64,
+    /// Regions marked on the members, also by the record that is being written.
+    pub marked: Bitmap,
+    next: Bitmap,
+    /// The next record says that one member is left out.
+    pub alone: bool,
+    /// Generation that says of the last member that was left out that it is.
+    pub dropped: u64,
+    /// The last member could not write it; it is tried again when the mirror is tended.
+    pub failed: bool,
+}
+
+impl Log {
+    pub fn new(memory: Window) -> Self {
+        Log {
+            memory,
+            state: State::Idle,
+            durable: 0,
+            writing: 0,
+            wanted: 0,
+            marked: Bitmap::new(),
+            next: Bitmap::new(),
+            alone: false,
+            dropped: 0,
+            failed: false,
+        }
+    }
+
+    /// Goes on from a generation that is on the members, with these marks.
+    pub fn begin(&mut self, generation: u64, marked: &Bitmap, alone: bool) {
+        (self.durable, self.writing, self.wanted) = (generation, generation, generation);
+        self.marked.copy(marked);
+        self.alone = alone;
+    }
+
+    /// Whether a record that is on its way, or will be, marks these regions.
+    fn will_mark(&self, regions: core::ops::Range<usize>) -> bool {
+        self.wanted > self.writing || self.state != State::Idle && self.next.contains(regions)
+    }
+
+    /// Whether these regions are marked; if not, sees to it.
+    pub fn mark(&mut self, regions: core::ops::Range<usize>) -> bool {
+        let marked = self.marked.contains(regions.clone());
+        if !marked && !self.will_mark(regions) {
+            self.want();
+        }
+        marked
+    }
+
+    /// Wants the record written as things stand now; the generation that says so.
+    pub fn want(&mut self) -> u64 {
+        self.wanted = self.wanted.max(self.writing + 1);
+        self.wanted
+    }
+}
+
+impl Mirror {
+    pub(super) fn log_request(&self) -> Request {
+        let sector = (Record::place(self.log.writing) / 512) as u64;
+        let data = self.log.memory.slice(0, SIZE).unwrap_or(Window::empty());
+        Request { tag: 0, operation: Operation::Write { durable: true }, sector, data }
+    }
+
+    /// Regions in which members may differ, or come to differ by what is about to be done.
+    pub(super) fn differing(&self, into: &mut Bitmap) {
+        into.copy(&self.stale);
+        into.add(&self.unflushed);
+        into.add(&self.flushing);
+        into.add(&self.resync.copied_regions);
+        for slot in self.slots.iter().flatten().filter(|slot| slot.writes()) {
+            into.set_all(self.regions(slot.request.sector, slot.sectors()));
+        }
+    }
+
+    /// Writes the record, if that is wanted.
+    pub(super) fn go_on_log(&mut self) -> bool {
+        let Some(shape) = self.shape else { return false };
+        let idle = self.log.state == State::Idle && !self.log.failed;
+        if !idle || self.log.wanted <= self.log.writing {
+            return false;
+        }
+        let mut next = core::mem::replace(&mut self.log.next, Bitmap::new());
+        self.differing(&mut next);
+        self.log.writing += 1;
+        // Until it is written, only what both records mark is marked for sure.
+        self.log.marked.keep(&next);
+        let (generation, alone) = (self.log.writing, self.log.alone);
+        let record = Record { shape, generation, alone, dirty: next };
+        // A window of ours, of that size.
+        let _ = self.log.memory.write(0, &record.emit());
+        self.log.next = record.dirty;
+        let writers = [0, 1].map(|n| self.members[n].is_in_sync());
+        let left = writers.iter().filter(|writes| **writes).count();
+        self.log.state = State::Writing { left, writers, done: [false; 2] };
+        for (member, writes) in writers.into_iter().enumerate() {
+            if writes {
+                self.issue(member, Job::Log);
+            }
+        }
+        true
+    }
+
+    pub(super) fn end_log(&mut self, member: usize, result: Result<(), VolumeError>) {
+        if result.is_err() {
+            self.drop_member(member);
+        }
+        let State::Writing { left, writers, mut done } = self.log.state else { return };
+        done[member] = result.is_ok();
+        if left > 1 {
+            self.log.state = State::Writing { left: left - 1, writers, done };
+            return;
+        }
+        self.log.state = State::Idle;
+        let in_sync = [0, 1].map(|n| self.members[n].is_in_sync() && writers[n]);
+        if in_sync.contains(&true) && (0..2).all(|n| !in_sync[n] || done[n]) {
+            self.log.durable = self.log.writing;
+            self.log.marked.copy(&self.log.next);
+            return;
+        }
+        // Requests that wait for it fail.
+        self.log.failed = true;
+        self.log.want();
+        self.log.marked.clear_all();
+    }
+
+    /// A member failed: it gets nothing any more, and that is written down before anything else
+    /// is answered that it may have missed. The last member stays.
+    pub(super) fn drop_member(&mut self, member: usize) {
+        let other = 1 - member;
+        let in_sync = self.members[member].is_in_sync();
+        if in_sync && !self.members[other].is_in_sync() || !self.members[member].is_written() {
+            return;
+        }
+        let mut stale = Bitmap::new();
+        self.differing(&mut stale);
+        stale.add(&self.log.marked);
+        self.stale = stale;
+        self.source = other;
+        if in_sync || !self.log.alone {
+            self.log.alone = true;
+            self.log.dropped = self.log.want();
+        }
+        self.set_member(member, MemberState::Out);
+        self.members[member].retry_at = self.resync.not_before;
+        let mut status = self.status.get();
+        status.dropped += 1;
+        self.status.set(status);
+    }
+}

@@ -1,0 +1,50 @@
+//! A member.
+
+use super::record::Record;
+use super::status::MemberState;
+use crate::volume::Volume;
+use alloc::boxed::Box;
+use drivers::hal::{Instant, Window};
+
+pub(super) struct Member {
+    pub volume: Box<dyn Volume>,
+    pub state: MemberState,
+    /// Requests given to it that have not ended.
+    pub in_flight: usize,
+    /// Writes at which it was the first to be done, less those at which it was the last.
+    pub lead: i32,
+    /// Its records are read into here, …
+    pub records: Window,
+    /// … and this is the newest one, once they were read.
+    pub record: Option<Record>,
+    pub was_read: bool,
+    pub reading: bool,
+    /// Not tried again before this, once it is out.
+    pub retry_at: Instant,
+}
+
+impl Member {
+    pub fn new(volume: Box<dyn Volume>, records: Window) -> Self {
+        Member {
+            volume,
+            state: MemberState::Unknown,
+            in_flight: 0,
+            lead: 0,
+            records,
+            record: None,
+            was_read: false,
+            reading: false,
+            retry_at: Instant::ZERO,
+        }
+    }
+
+    /// Whether it may be read.
+    pub fn is_in_sync(&self) -> bool {
+        self.state == MemberState::InSync
+    }
+
+    /// Whether it gets what is written.
+    pub fn is_written(&self) -> bool {
+        matches!(self.state, MemberState::InSync | MemberState::Syncing)
+    }
+}

@@ -1,0 +1,205 @@
+//! Two volumes of any kind that hold the same. Writes go to both, reads to the faster one that is
+//! in sync. A member that fails is left out; when it is back, the regions that were written
+//! meanwhile are copied to it. Which regions those are, and which may differ after a power cut, is
+//! kept on the members themselves ([`record`]): a region is marked there before it is written, and
+//! that a member is left out is written down before any write is answered that it has missed.
+//!
+//! Never stale: requests that overlap a write wait for its end, a member that was left out is not
+//! read before all of it is copied, and after a power cut a member alone is not used unless it
+//! knows that the other one was left out.
+//!
+//! It does not discard (members might then differ), and does not resize. It has no clock: its owner
+//! calls [`Volume::tend`] about once a second.
+
+mod assemble;
+mod bitmap;
+mod issue;
+mod log;
+mod member;
+mod record;
+mod requests;
+mod resync;
+mod status;
+
+pub use status::{MemberState, MirrorState, Status};
+
+use super::{Completion, Request, Submitted, Volume, VolumeError, check};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use assemble::Start;
+use bitmap::Bitmap;
+use core::cell::Cell;
+use drivers::hal::{Features, Geometry, Instant, Window};
+use issue::{Ended, Job};
+use log::Log;
+use member::Member;
+use requests::Slot;
+use resync::Resync;
+
+/// Requests at a time.
+const DEPTH: usize = 64;
+/// Sectors at the start of a member that are the mirror's own.
+pub const RESERVED: u64 = 64;
+
+/// What the members' records say of the mirror.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    uuid: [u8; 16],
+    sectors: u64,
+    region_sectors: u64,
+}
+
+/// A mirror of two volumes.
+pub struct Mirror {
+    members: [Member; 2],
+    /// None before the members' records were read.
+    shape: Option<Shape>,
+    start: Start,
+    /// The member that is in sync, if only one is.
+    source: usize,
+    slots: Vec<Option<Slot>>,
+    /// Requests that have not been issued, in order.
+    waiting: VecDeque<usize>,
+    /// Requests that are done but for the log.
+    unlogged: VecDeque<usize>,
+    /// What a member had no room for.
+    todo: VecDeque<(usize, Job)>,
+    ended: VecDeque<Ended>,
+    done: VecDeque<Completion>,
+    log: Log,
+    /// Regions written since the last flush, and before a flush that is under way.
+    unflushed: Bitmap,
+    flushing: Bitmap,
+    /// Regions in which the member that is not in sync may differ.
+    stale: Bitmap,
+    resync: Resync,
+    status: Rc<Cell<Status>>,
+}
+
+impl Mirror {
+    /// Bytes of memory that a mirror needs.
+    pub const MEMORY: usize = assemble::MEMORY + resync::MEMORY;
+
+    /// A mirror of two members whose records say that they are one. It has no sectors before it
+    /// has read them. `memory` is of [`Mirror::MEMORY`] bytes.
+    pub fn assemble(members: [Box<dyn Volume>; 2], memory: Window) -> Self {
+        Self::new(members, memory, Start::Assemble { force: false })
+    }
+
+    /// A new mirror with that name: what the first member holds is copied to the second one.
+    /// What lies in the first 64 sectors of both is lost.
+    pub fn create(members: [Box<dyn Volume>; 2], memory: Window, uuid: [u8; 16]) -> Self {
+        Self::new(members, memory, Start::Create(uuid))
+    }
+
+    /// Uses the one member that can be read, although the other may be newer.
+    pub fn force(mut self) -> Self {
+        self.start = Start::Assemble { force: true };
+        self
+    }
+
+    fn new(members: [Box<dyn Volume>; 2], memory: Window, start: Start) -> Self {
+        let part = |at, len| memory.slice(at, len).unwrap_or(Window::empty());
+        let [first, second] = members;
+        let records = record::SIZE_ON_DISK;
+        Mirror {
+            members: [
+                Member::new(first, part(0, records)),
+                Member::new(second, part(records, records)),
+            ],
+            shape: None,
+            start,
+            source: 0,
+            slots: (0..DEPTH).map(|_| None).collect(),
+            waiting: VecDeque::with_capacity(DEPTH),
+            unlogged: VecDeque::with_capacity(DEPTH),
+            todo: VecDeque::with_capacity(2 * DEPTH + 4),
+            ended: VecDeque::with_capacity(2 * DEPTH + 4),
+            done: VecDeque::with_capacity(DEPTH),
+            log: Log::new(part(2 * records, records)),
+            unflushed: Bitmap::new(),
+            flushing: Bitmap::new(),
+            stale: Bitmap::new(),
+            resync: Resync::new(part(assemble::MEMORY, resync::MEMORY)),
+            status: Rc::new(Cell::new(Status::default())),
+        }
+    }
+
+    /// How it stands, for the console; changes as the mirror does.
+    pub fn status(&self) -> Rc<Cell<Status>> {
+        self.status.clone()
+    }
+
+    /// Whether any member may lose what was not flushed.
+    fn is_cached(&self) -> bool {
+        self.members
+            .iter()
+            .any(|member| member.volume.geometry().features.contains(Features::VOLATILE_CACHE))
+    }
+
+    /// The regions of a stretch of sectors.
+    fn regions(&self, sector: u64, sectors: u64) -> core::ops::Range<usize> {
+        let size = self.shape.map_or(1, |shape| shape.region_sectors);
+        (sector / size) as usize..(sector + sectors).div_ceil(size) as usize
+    }
+}
+
+impl Volume for Mirror {
+    fn geometry(&self) -> Geometry {
+        let shapes = [0, 1].map(|n| self.members[n].volume.geometry());
+        let in_use = |n: usize| shapes[n].sectors > 0;
+        let known = shapes.iter().filter(|shape| shape.sectors > 0);
+        let mut geometry = shapes[usize::from(!in_use(0))];
+        geometry.sectors = self.shape.map_or(0, |shape| shape.sectors);
+        geometry.logical_block = known.clone().map(|s| s.logical_block).max().unwrap_or(512);
+        geometry.physical_block = known.clone().map(|s| s.physical_block).max().unwrap_or(512);
+        geometry.max_transfer = known.map(|s| s.max_transfer).min().unwrap_or(512);
+        geometry.max_discard_sectors = 0;
+        geometry.max_write_zeroes_sectors = 0;
+        geometry.features = match self.is_cached() {
+            true => Features::VOLATILE_CACHE,
+            false => Features::empty(),
+        };
+        geometry
+    }
+
+    fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
+        check(&self.geometry(), request)?;
+        let slot = self.slots.iter().position(Option::is_none).ok_or(VolumeError::Busy)?;
+        self.slots[slot] = Some(Slot::new(*request));
+        self.waiting.push_back(slot);
+        self.go_on();
+        Ok(Submitted::Pending)
+    }
+
+    fn flush_queue(&mut self) {
+        for member in &mut self.members {
+            member.volume.flush_queue();
+        }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        if self.done.is_empty() {
+            self.take_completions();
+            self.go_on();
+        }
+        self.done.pop_front()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.slots.iter().all(Option::is_none)
+            && self.members.iter().all(|m| m.in_flight == 0 && m.volume.is_idle())
+    }
+
+    fn tend(&mut self, now: Instant) {
+        for member in &mut self.members {
+            member.volume.tend(now);
+        }
+        self.take_completions();
+        self.tend_members(now);
+        self.go_on();
+        self.tell();
+    }
+}

@@ -1,0 +1,272 @@
+//! Requests of the mirror's user.
+
+use super::issue::Job;
+use super::{Mirror, Resync};
+use crate::volume::{Completion, Operation, Request, VolumeError};
+
+/// What a member does for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    None,
+    Sent,
+    Ended(Result<(), VolumeError>),
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub request: Request,
+    steps: [Step; 2],
+    /// It has been given to members.
+    issued: bool,
+    /// A flush that stands for [`Mirror::flushing`].
+    flushes: bool,
+}
+
+impl Slot {
+    pub fn new(request: Request) -> Self {
+        Slot { request, steps: [Step::None; 2], issued: false, flushes: false }
+    }
+
+    pub fn writes(&self) -> bool {
+        matches!(self.request.operation, Operation::Write { .. })
+    }
+
+    pub fn sectors(&self) -> u64 {
+        self.request.data.len() as u64 / 512
+    }
+
+    fn is_flush(&self) -> bool {
+        self.request.operation == Operation::Flush
+    }
+
+    fn meets(&self, sector: u64, sectors: u64) -> bool {
+        !self.is_flush()
+            && self.request.sector < sector + sectors
+            && sector < self.request.sector + self.sectors()
+    }
+}
+
+/// An error that says something of the request, not of the member.
+fn blames_request(error: VolumeError) -> bool {
+    match error {
+        VolumeError::Busy | VolumeError::Io | VolumeError::Lost => false,
+        VolumeError::Invalid
+        | VolumeError::PastEnd
+        | VolumeError::ReadOnly
+        | VolumeError::Unsupported => true,
+    }
+}
+
+impl Mirror {
+    pub(super) fn user_request(&self, slot: usize) -> Result<Request, VolumeError> {
+        let slot = self.slots[slot].as_ref().ok_or(VolumeError::Invalid)?;
+        let sector = if slot.is_flush() { 0 } else { Self::on_member(slot.request.sector) };
+        Ok(Request { sector, ..slot.request })
+    }
+
+    /// Whether a write that was issued overlaps a stretch of sectors.
+    pub(super) fn is_written_to(&self, sector: u64, sectors: u64) -> bool {
+        let mut slots = self.slots.iter().flatten();
+        slots.any(|slot| slot.issued && slot.writes() && slot.meets(sector, sectors))
+    }
+
+    /// Issues requests that waited, as far as they can be.
+    pub(super) fn start_waiting(&mut self) -> bool {
+        let mut moved = false;
+        let mut at = 0;
+        while let Some(&number) = self.waiting.get(at) {
+            let Some(slot) = self.slots[number] else { break };
+            if self.log.failed && slot.writes() {
+                self.waiting.remove(at);
+                self.finish(number, Err(VolumeError::Io));
+                moved = true;
+            } else if self.may_start(&slot, at) {
+                self.waiting.remove(at);
+                self.start(number);
+                moved = true;
+            } else {
+                at += 1;
+            }
+        }
+        moved
+    }
+
+    /// Whether nothing stands in the way of the request at a place of the queue.
+    fn may_start(&mut self, slot: &Slot, place: usize) -> bool {
+        if slot.is_flush() {
+            return true;
+        }
+        let (sector, sectors) = (slot.request.sector, slot.sectors());
+        let mut earlier = self.waiting.iter().take(place);
+        let overtakes = earlier.any(|&other| {
+            self.slots[other].is_some_and(|other| {
+                (other.writes() || slot.writes()) && other.meets(sector, sectors)
+            })
+        });
+        if overtakes || self.is_written_to(sector, sectors) {
+            return false;
+        }
+        if !slot.writes() {
+            return true;
+        }
+        !self.resync.claims(sector, sectors) && self.log.mark(self.regions(sector, sectors))
+    }
+
+    fn start(&mut self, number: usize) {
+        let Some(slot) = self.slots[number] else { return };
+        let mut steps = [Step::None; 2];
+        let mut flushes = false;
+        if slot.writes() || slot.is_flush() {
+            for (member, step) in steps.iter_mut().enumerate() {
+                if self.members[member].is_written() {
+                    *step = Step::Sent;
+                }
+            }
+            if slot.writes() && steps.contains(&Step::None) {
+                let regions = self.regions(slot.request.sector, slot.sectors());
+                self.stale.set_all(regions);
+            }
+            if slot.is_flush() && self.flushing.first().is_none() {
+                core::mem::swap(&mut self.flushing, &mut self.unflushed);
+                flushes = true;
+            }
+        } else {
+            steps[self.fastest()] = Step::Sent;
+        }
+        self.slots[number] = Some(Slot { steps, issued: true, flushes, ..slot });
+        for (member, step) in steps.into_iter().enumerate() {
+            if step == Step::Sent {
+                self.issue(member, Job::User(number));
+            }
+        }
+    }
+
+    /// The member to read from: the one with less to do, or else the one that is first to be done
+    /// with most writes.
+    fn fastest(&self) -> usize {
+        if !self.members.iter().all(super::Member::is_in_sync) {
+            return self.source;
+        }
+        let burden = |n: usize| 8 * self.members[n].in_flight as i32 - self.members[n].lead / 8;
+        usize::from(burden(1) < burden(0))
+    }
+
+    /// A member is done with its part.
+    pub(super) fn end_step(
+        &mut self,
+        number: usize,
+        member: usize,
+        result: Result<(), VolumeError>,
+    ) {
+        if result == Err(VolumeError::Lost) {
+            self.drop_member(member);
+        }
+        let Some(mut slot) = self.slots[number] else { return };
+        let first = slot.steps[1 - member] == Step::Sent;
+        slot.steps[member] = Step::Ended(result);
+        self.slots[number] = Some(slot);
+        if slot.writes() && first {
+            self.members[member].lead = (self.members[member].lead + 1).min(64);
+            self.members[1 - member].lead = (self.members[1 - member].lead - 1).max(-64);
+        }
+        if slot.steps.contains(&Step::Sent) {
+            return;
+        }
+        if slot.writes() || slot.is_flush() {
+            self.end_write(number, &slot);
+        } else {
+            self.end_read(number, member, result);
+        }
+    }
+
+    fn end_read(&mut self, number: usize, member: usize, result: Result<(), VolumeError>) {
+        let sound = self.members[member].is_in_sync();
+        let other = 1 - member;
+        let tried = self.slots[number].is_some_and(|slot| slot.steps[other] != Step::None);
+        match result {
+            Ok(()) if sound => self.finish(number, Ok(())),
+            // From a member that has failed meanwhile it may be stale.
+            _ if self.members[other].is_in_sync() && !tried => {
+                if let Some(slot) = &mut self.slots[number] {
+                    slot.steps[other] = Step::Sent;
+                }
+                self.issue(other, Job::User(number));
+            }
+            Ok(()) => self.finish(number, Err(VolumeError::Io)),
+            Err(error) => self.finish(number, Err(error)),
+        }
+    }
+
+    /// All members are done with a write or a flush.
+    fn end_write(&mut self, number: usize, slot: &Slot) {
+        let ended = |n: usize| match slot.steps[n] {
+            Step::Ended(result) => Some(result),
+            Step::None | Step::Sent => None,
+        };
+        let good = (0..2).any(|n| self.members[n].is_in_sync() && ended(n) == Some(Ok(())));
+        let error = (0..2).find_map(|n| ended(n).and_then(Result::err));
+        let result = match (good, error) {
+            (true, _) => Ok(()),
+            (false, error) => Err(error.unwrap_or(VolumeError::Io)),
+        };
+        if good {
+            (0..2)
+                .filter(|&n| ended(n).is_some_and(|r| r.is_err()))
+                .for_each(|n| self.drop_member(n));
+        } else if !result.is_err_and(blames_request) {
+            // Members may differ now; the user was told that this failed.
+            self.drop_member(1 - self.source);
+            if slot.writes() {
+                self.stale.set_all(self.regions(slot.request.sector, slot.sectors()));
+            }
+        }
+        if slot.writes() && self.is_cached() {
+            self.unflushed.set_all(self.regions(slot.request.sector, slot.sectors()));
+        }
+        if slot.flushes {
+            if result.is_err() {
+                self.unflushed.add(&self.flushing);
+            }
+            self.flushing.clear_all();
+        }
+        if result.is_ok() && self.log.dropped > self.log.durable {
+            self.unlogged.push_back(number);
+        } else {
+            self.finish(number, result);
+        }
+    }
+
+    /// Answers what waited for the log to say that a member is left out.
+    pub(super) fn answer_logged(&mut self) -> bool {
+        let result = match (self.log.dropped <= self.log.durable, self.log.failed) {
+            (true, _) => Ok(()),
+            (false, true) => Err(VolumeError::Io),
+            (false, false) => return false,
+        };
+        let mut moved = false;
+        while let Some(number) = self.unlogged.pop_front() {
+            self.finish(number, result);
+            moved = true;
+        }
+        moved
+    }
+
+    fn finish(&mut self, number: usize, result: Result<(), VolumeError>) {
+        if let Some(slot) = self.slots[number].take() {
+            // What a member lost is nothing that the user could do anything about.
+            let result = result.map_err(|error| match error {
+                VolumeError::Lost | VolumeError::Busy => VolumeError::Io,
+                error => error,
+            });
+            self.done.push_back(Completion { tag: slot.request.tag, result });
+        }
+    }
+}
+
+impl Resync {
+    /// Whether a stretch is being copied, so that nobody may write to it.
+    pub fn claims(&self, sector: u64, sectors: u64) -> bool {
+        self.claimed().is_some_and(|claim| sector < claim.end && claim.start < sector + sectors)
+    }
+}

@@ -1,0 +1,211 @@
+//! A member that is behind is brought up to date, region by region.
+
+use super::Mirror;
+use super::bitmap::Bitmap;
+use super::issue::Job;
+use super::record::{DISTANCE, Record, SIZE_ON_DISK};
+use super::status::MemberState;
+use crate::volume::{Operation, Request, VolumeError};
+use core::ops::Range;
+use drivers::hal::{Instant, Window};
+
+/// Bytes copied at a time.
+pub(super) const MEMORY: usize = 64 << 10;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    /// A member without a record gets one, in both places.
+    Stamping,
+    /// A stretch of a region is to be copied once no write is under way in it.
+    Claimed(usize, Range<u64>),
+    Reading(usize, Range<u64>),
+    Writing(usize, Range<u64>),
+    /// All is copied: the copy is made durable, …
+    Flushing,
+    /// … and the record of that generation says that nobody is left out.
+    Recording(u64),
+}
+
+/// The copying.
+pub(super) struct Resync {
+    buffer: Window,
+    phase: Phase,
+    /// Regions that were copied, but not made durable.
+    pub copied_regions: Bitmap,
+    pub copied: u64,
+    /// The member that is behind has no record of this mirror.
+    pub stamp: bool,
+    /// When a member that fails now is tried again.
+    pub not_before: Instant,
+}
+
+impl Resync {
+    pub fn new(buffer: Window) -> Self {
+        Resync {
+            buffer,
+            phase: Phase::Idle,
+            copied_regions: Bitmap::new(),
+            copied: 0,
+            stamp: false,
+            not_before: Instant::ZERO,
+        }
+    }
+
+    /// The sectors that nobody may write to.
+    pub fn claimed(&self) -> Option<Range<u64>> {
+        match &self.phase {
+            Phase::Claimed(_, part) | Phase::Reading(_, part) | Phase::Writing(_, part) => {
+                Some(part.clone())
+            }
+            Phase::Idle | Phase::Stamping | Phase::Flushing | Phase::Recording(_) => None,
+        }
+    }
+
+    /// Whether a member works on it.
+    fn is_under_way(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Stamping | Phase::Reading(..) | Phase::Writing(..) | Phase::Flushing
+        )
+    }
+
+    fn part_sectors(&self) -> u64 {
+        self.buffer.len() as u64 / 512
+    }
+}
+
+impl Mirror {
+    fn target(&self) -> Option<usize> {
+        self.members.iter().position(|member| member.state == MemberState::Syncing)
+    }
+
+    pub(super) fn resync_request(&self) -> Request {
+        if self.resync.phase == Phase::Stamping {
+            let data = self.resync.buffer.slice(0, SIZE_ON_DISK).unwrap_or(Window::empty());
+            return Request {
+                tag: 0,
+                operation: Operation::Write { durable: true },
+                sector: 0,
+                data,
+            };
+        }
+        let (operation, part) = match &self.resync.phase {
+            Phase::Reading(_, part) => (Operation::Read, part.clone()),
+            Phase::Writing(_, part) => (Operation::Write { durable: false }, part.clone()),
+            _ => (Operation::Flush, 0..0),
+        };
+        let bytes = (part.end - part.start) as usize * 512;
+        let data = self.resync.buffer.slice(0, bytes).unwrap_or(Window::empty());
+        let sector = if bytes > 0 { Self::on_member(part.start) } else { 0 };
+        Request { tag: 0, operation, sector, data }
+    }
+
+    /// Takes the next step, if nothing is under way.
+    pub(super) fn go_on_resync(&mut self) -> bool {
+        let Some(shape) = self.shape else { return false };
+        let Some(target) = self.target() else {
+            if !self.resync.is_under_way() {
+                self.resync.phase = Phase::Idle;
+            }
+            return false;
+        };
+        match self.resync.phase.clone() {
+            // Only once the member in sync has a record that says more.
+            Phase::Idle if self.resync.stamp && self.log.durable < self.log.dropped => false,
+            Phase::Idle if self.resync.stamp => {
+                let (generation, dirty) = (self.log.durable, Bitmap::new());
+                let record = Record { shape, generation, alone: false, dirty }.emit();
+                // A window of ours, large enough.
+                self.resync.buffer.fill(0);
+                let _ = self.resync.buffer.write(0, &record);
+                let _ = self.resync.buffer.write(DISTANCE, &record);
+                self.resync.phase = Phase::Stamping;
+                self.issue(target, Job::Resync);
+                true
+            }
+            Phase::Idle => match self.stale.first() {
+                Some(region) => {
+                    let start = region as u64 * shape.region_sectors;
+                    let end = (start + shape.region_sectors).min(shape.sectors);
+                    let part = start..end.min(start + self.resync.part_sectors());
+                    self.resync.phase = Phase::Claimed(region, part);
+                    true
+                }
+                None => {
+                    self.resync.phase = Phase::Flushing;
+                    self.issue(target, Job::Resync);
+                    true
+                }
+            },
+            Phase::Claimed(region, part) => {
+                if self.is_written_to(part.start, part.end - part.start) {
+                    return false;
+                }
+                self.resync.phase = Phase::Reading(region, part);
+                self.issue(self.source, Job::Resync);
+                true
+            }
+            Phase::Recording(_) if self.stale.first().is_some() => {
+                // The member in sync failed at a write that this one did.
+                self.log.alone = true;
+                self.log.dropped = self.log.want();
+                self.resync.phase = Phase::Idle;
+                true
+            }
+            Phase::Recording(generation) if self.log.durable >= generation => {
+                self.set_member(target, MemberState::InSync);
+                self.resync.copied_regions.clear_all();
+                self.log.want();
+                self.resync.phase = Phase::Idle;
+                true
+            }
+            Phase::Stamping
+            | Phase::Reading(..)
+            | Phase::Writing(..)
+            | Phase::Flushing
+            | Phase::Recording(_) => false,
+        }
+    }
+
+    pub(super) fn end_resync(&mut self, member: usize, result: Result<(), VolumeError>) {
+        let phase = core::mem::replace(&mut self.resync.phase, Phase::Idle);
+        let Some(target) = self.target() else { return };
+        let failed = result.is_err();
+        if failed && member != target {
+            // What cannot be read cannot be copied: another attempt later.
+            if result == Err(VolumeError::Lost) {
+                self.drop_member(member);
+            }
+            return self.drop_member(target);
+        }
+        if failed {
+            return self.drop_member(target);
+        }
+        match phase {
+            Phase::Reading(region, part) => {
+                self.resync.phase = Phase::Writing(region, part);
+                self.issue(target, Job::Resync);
+            }
+            Phase::Writing(region, part) => {
+                let Some(shape) = self.shape else { return };
+                // Before it is forgotten that the region was stale.
+                self.resync.copied_regions.set(region);
+                let end = ((region as u64 + 1) * shape.region_sectors).min(shape.sectors);
+                if part.end < end {
+                    let next = part.end..end.min(part.end + self.resync.part_sectors());
+                    self.resync.phase = Phase::Claimed(region, next);
+                } else {
+                    self.stale.clear(region);
+                    self.resync.copied += 1;
+                }
+            }
+            Phase::Flushing if self.stale.first().is_none() => {
+                self.log.alone = false;
+                self.resync.phase = Phase::Recording(self.log.want());
+            }
+            Phase::Stamping => self.resync.stamp = false,
+            Phase::Flushing | Phase::Idle | Phase::Claimed(..) | Phase::Recording(_) => {}
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! How a mirror stands.
+
+use super::{Mirror, Resync};
+use core::fmt;
+
+/// How a member stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemberState {
+    /// Its record has not been read.
+    #[default]
+    Unknown,
+    /// It holds what the mirror holds.
+    InSync,
+    /// It failed, or is behind; it gets nothing.
+    Out,
+    /// It gets what is written, and is being copied to.
+    Syncing,
+}
+
+impl MemberState {
+    /// The word that the console shows.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            MemberState::Unknown => "unknown",
+            MemberState::InSync => "in sync",
+            MemberState::Out => "out",
+            MemberState::Syncing => "syncing",
+        }
+    }
+}
+
+/// How the mirror stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MirrorState {
+    /// It waits for its members' records.
+    #[default]
+    Waiting,
+    /// One member can be read, and the other may be newer: it waits for that, or for the operator.
+    Alone,
+    /// The members are not of one mirror.
+    Strangers,
+    /// It works.
+    Running,
+}
+
+impl fmt::Display for MirrorState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MirrorState::Waiting => "waiting for its members",
+            MirrorState::Alone => "waiting for the other member, which may be newer",
+            MirrorState::Strangers => "the members are not of one mirror",
+            MirrorState::Running => "running",
+        })
+    }
+}
+
+/// How a mirror and its members stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The mirror.
+    pub state: MirrorState,
+    /// Its members.
+    pub members: [MemberState; 2],
+    /// Regions that have to be copied, of all.
+    pub stale: usize,
+    /// Regions in all.
+    pub regions: usize,
+    /// Regions copied so far.
+    pub copied: u64,
+    /// Times that a member was left out.
+    pub dropped: u64,
+    /// Times that the record was written.
+    pub records: u64,
+}
+
+impl Mirror {
+    /// A member goes to another state.
+    pub(super) fn set_member(&mut self, member: usize, state: MemberState) {
+        self.members[member].state = state;
+        let mut status = self.status.get();
+        status.members[member] = state;
+        self.status.set(status);
+    }
+
+    /// Brings the counts up to date.
+    pub(super) fn tell(&mut self) {
+        let mut status = self.status.get();
+        status.stale = self.stale.count();
+        let regions = |s: super::Shape| s.sectors.div_ceil(s.region_sectors) as usize;
+        status.regions = self.shape.map_or(0, regions);
+        let Resync { copied, .. } = self.resync;
+        status.copied = copied;
+        status.records = self.log.durable;
+        self.status.set(status);
+    }
+}

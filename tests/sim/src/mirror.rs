@@ -1,0 +1,284 @@
+//! A mirror of two disks that fail, come back, and forget, in a machine that loses its power. What
+//! its user was answered has to make sense, and in the end both disks hold the same.
+
+use crate::storage::disk::{Manners, SECTOR, SimDisk};
+use crate::storage::history::History;
+use crate::storage::user::{User, WRITER};
+use drivers::hal::{Arena, Geometry, Instant, Window};
+use fabric::Rng;
+use rand_core::RngCore;
+use rdma::volume::mirror::{MemberState, Mirror, MirrorState, RESERVED, Status};
+use rdma::volume::{Completion, DiskVolume, Request, Submitted, Volume, VolumeError};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+const SECTORS: usize = 40;
+const MEMORY: usize = 1 << 20;
+const TEND: Duration = Duration::from_secs(1);
+
+/// What happens to a disk, from outside.
+#[derive(Debug, Default)]
+struct Fate {
+    unplugged: Cell<bool>,
+    /// It has lost what was in its cache, and has not told it.
+    forgot: Cell<bool>,
+}
+
+/// A disk that can be unplugged.
+struct Flaky {
+    inner: DiskVolume<SimDisk>,
+    fate: Rc<Fate>,
+}
+
+impl Volume for Flaky {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
+        if self.fate.unplugged.get() {
+            return Err(VolumeError::Io);
+        }
+        if self.fate.forgot.take() {
+            return Err(VolumeError::Lost);
+        }
+        self.inner.submit(request)
+    }
+    fn flush_queue(&mut self) {
+        self.inner.flush_queue();
+    }
+    fn poll(&mut self) -> Option<Completion> {
+        self.inner.poll()
+    }
+}
+
+struct World {
+    now: Instant,
+    rng: Rng,
+    disks: [SimDisk; 2],
+    fates: [Rc<Fate>; 2],
+    /// None while the power is off.
+    mirror: Option<(Mirror, Rc<Cell<Status>>)>,
+    memory: Window,
+    user: User,
+    tend_at: Instant,
+    power_at: Option<Instant>,
+    plug_at: [Option<Instant>; 2],
+    power_cuts: bool,
+    /// One disaster at a time: not while the other disk fails by chance.
+    may_forget: bool,
+}
+
+impl World {
+    fn say(&self, what: std::fmt::Arguments<'_>) {
+        if fabric::tracing() {
+            println!("{:>12} {what}", self.now.as_nanos() / 1000);
+        }
+    }
+
+    fn members(&self) -> [Box<dyn Volume>; 2] {
+        [0, 1].map(|n| {
+            let inner = DiskVolume::new(self.disks[n].clone(), false);
+            Box::new(Flaky { inner, fate: self.fates[n].clone() }) as Box<dyn Volume>
+        })
+    }
+
+    fn start(&mut self, mirror: Mirror) {
+        let status = mirror.status();
+        self.mirror = Some((mirror, status));
+        self.tend_at = self.now;
+    }
+
+    fn assemble(&mut self) {
+        // Before anything was answered, its making may have been cut short.
+        let mirror = match self.user.wrote > 0 {
+            true => Mirror::assemble(self.members(), self.memory),
+            false => Mirror::create(self.members(), self.memory, [7; 16]),
+        };
+        self.start(mirror);
+    }
+
+    fn status(&self) -> Status {
+        self.mirror.as_ref().map(|(_, status)| status.get()).unwrap_or_default()
+    }
+
+    /// Runs until `until`.
+    fn pass(&mut self, until: Instant) {
+        while self.now < until {
+            let events = [
+                self.disks[0].next(),
+                self.disks[1].next(),
+                self.user.next(),
+                Some(self.tend_at),
+                Some(until),
+            ];
+            let next = events.into_iter().flatten().min().expect("there is an end");
+            self.now = self.now.max(next);
+            self.disks.iter().for_each(|disk| disk.set_now(self.now));
+            if self.tend_at <= self.now {
+                self.tend_at = self.now + TEND;
+                let before = self.status();
+                if let Some((mirror, _)) = &mut self.mirror {
+                    mirror.tend(self.now);
+                }
+                if self.status() != before {
+                    self.say(format_args!("{:?}", self.status()));
+                }
+            }
+            match &mut self.mirror {
+                Some((mirror, _)) => self.user.work(mirror, self.now),
+                None => self.now = self.now.max(until),
+            }
+        }
+    }
+
+    fn cut_power(&mut self) {
+        self.say(format_args!("power cut; {:?}", self.status()));
+        self.mirror = None;
+        self.disks.iter().for_each(SimDisk::cut_power);
+        self.fates.iter().for_each(|fate| fate.forgot.set(false));
+        self.user.forget();
+        self.user.history.borrow_mut().cut_power(self.now);
+    }
+
+    fn unplug(&mut self, n: usize) {
+        let both = [0, 1].map(|n| {
+            self.status().members[n] == MemberState::InSync
+                && !self.fates[n].unplugged.get()
+                && !self.fates[n].forgot.get()
+        });
+        // A disk that has forgotten something is noticed before the other one goes.
+        if self.fates[1 - n].forgot.get() {
+            return;
+        }
+        self.disks[n].interrupt();
+        self.fates[n].unplugged.set(true);
+        let forgets = both == [true; 2] && self.may_forget && self.rng.chance(500);
+        if forgets {
+            self.disks[n].lose_cache();
+            self.fates[n].forgot.set(true);
+        }
+        self.say(format_args!("disk {n} unplugged; forgets: {forgets}"));
+    }
+
+    fn happen(&mut self) {
+        let after = |rng: &mut Rng, now: Instant| {
+            let most = rng.pick(&[50, 1000, 5000]);
+            Some(now + Duration::from_millis(rng.within(1..most)))
+        };
+        for n in 0..2 {
+            if self.plug_at[n].is_some_and(|at| at <= self.now) {
+                self.plug_at[n] = None;
+                self.fates[n].unplugged.set(false);
+                self.say(format_args!("disk {n} plugged"));
+            }
+            if self.plug_at[n].is_none() && self.rng.chance(100) {
+                self.plug_at[n] = after(&mut self.rng, self.now);
+                self.unplug(n);
+                if self.power_cuts && self.power_at.is_none() && self.rng.chance(300) {
+                    // While it is being written down that the disk is left out.
+                    let soon = Duration::from_micros(self.rng.within(0..10_000));
+                    self.pass(self.now + soon);
+                    self.power_at = after(&mut self.rng, self.now);
+                    self.cut_power();
+                }
+            }
+        }
+        if self.power_at.is_some_and(|at| at <= self.now) {
+            self.power_at = None;
+            self.say(format_args!("power on"));
+            self.assemble();
+        }
+        if self.power_cuts && self.power_at.is_none() && self.rng.chance(60) {
+            self.power_at = after(&mut self.rng, self.now);
+            self.cut_power();
+        }
+    }
+}
+
+/// Runs a seed.
+pub fn run(seed: u64) {
+    let mut rng = Rng::new(seed);
+    fabric::with_memory(MEMORY, |memory| {
+        let mut arena = Arena::new(memory);
+        let cache = rng.chance(700);
+        let errors = rng.pick(&[0, 0, 0, 5]);
+        let may_forget = errors == 0;
+        let manners = |rng: &mut Rng| Manners {
+            cache,
+            latency: Duration::from_micros(rng.pick(&[5, 200, 5000])),
+            errors,
+            stalls: rng.pick(&[0, 0, 3]),
+            kept: rng.pick(&[0, 500, 1000]),
+        };
+        let sectors = SECTORS + RESERVED as usize;
+        let disks = [0, 1].map(|_| {
+            let manners = manners(&mut rng);
+            SimDisk::new(sectors, manners, rng.fork())
+        });
+        let history = Rc::new(RefCell::new(History::new(b'm', SECTORS, true)));
+        let (depth, left) = (rng.pick(&[1, 4, 8]), rng.within(60..250) as u32);
+        let user = User::new(WRITER, history, depth, left, &mut arena, rng.fork());
+        let memory = arena.alloc(Mirror::MEMORY, 4096).expect("room");
+        let power_cuts = rng.chance(600);
+        let mut world = World {
+            now: Instant::from_nanos(1),
+            rng,
+            disks,
+            fates: Default::default(),
+            mirror: None,
+            memory,
+            user,
+            tend_at: Instant::ZERO,
+            power_at: None,
+            plug_at: [None; 2],
+            power_cuts,
+            may_forget,
+        };
+        let mirror = Mirror::create(world.members(), memory, [7; 16]);
+        world.start(mirror);
+        story(&mut world);
+    });
+}
+
+fn story(world: &mut World) {
+    let before = Duration::from_millis(world.rng.next_u64() % 2000);
+    // In some seeds trouble begins before the first copy is done.
+    world.pass(world.now + before);
+    while world.status().state != MirrorState::Running {
+        world.pass(world.now + TEND);
+    }
+    let end = world.now + Duration::from_secs(20);
+    while world.now < end && !world.user.is_done() {
+        let pause = world.rng.within(1..100);
+        world.pass(world.now + Duration::from_millis(pause));
+        world.happen();
+    }
+    world.say(format_args!("healed"));
+    world.disks.iter().for_each(SimDisk::heal);
+    world.fates.iter().for_each(|fate| fate.unplugged.set(false));
+    // Whoever has forgotten something is asked for something.
+    world.user.left += 30;
+    if world.mirror.is_none() {
+        world.assemble();
+    }
+    let limit = world.now + Duration::from_secs(60);
+    let in_sync = [MemberState::InSync; 2];
+    while !world.user.is_done() || world.status().members != in_sync {
+        assert!(world.now < limit, "it does not come to an end: {:?}", world.status());
+        world.pass(world.now + TEND);
+    }
+    world.user.history.borrow().check();
+    let data = [0, 1].map(|n| world.disks[n].contents()[RESERVED as usize * SECTOR..].to_vec());
+    assert!(data[0] == data[1], "the members differ");
+    // What was flushed is there after one more power cut, and the mirror says so.
+    world.cut_power();
+    let mirror = Mirror::assemble(world.members(), world.memory);
+    world.start(mirror);
+    world.user.read_once();
+    while !world.user.is_done() || world.status().members != in_sync {
+        assert!(world.now < limit + 4 * TEND, "{:?}", world.status());
+        world.pass(world.now + TEND);
+    }
+    world.user.history.borrow().check();
+}
