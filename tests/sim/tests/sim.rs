@@ -9,13 +9,13 @@ fn roce() {
 /// A mirror whose members fail, come back and forget, with power cuts.
 #[test]
 fn mirror() {
-    fabric::explore("mirror", 1500, sim::mirror::run);
+    fabric::explore("mirror", 1000, sim::mirror::run);
 }
 
 /// Hosts that use the volumes of a gateway, with outages, power cuts and bad disks.
 #[test]
 fn storage() {
-    fabric::explore("storage", 1500, sim::storage::run);
+    fabric::explore("storage", 800, sim::storage::run);
 }
 
 /// Loss and window against goodput and repetitions, as it was reviewed. When a change is meant:
