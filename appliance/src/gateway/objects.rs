@@ -76,6 +76,9 @@ fn capture(state: &mut State, order: &str) -> Result<(), String> {
         ("start", filter) => {
             let filter = Filter::parse(filter).map_err(|error| error.to_string())?;
             state.plane.capture.start(filter, CAPTURE_BYTES);
+            for slot in state.ports.iter().filter(|slot| slot.uplink.is_some()) {
+                log::warn!("capture: not of {}, which core {} has", slot.name, slot.core);
+            }
         }
         ("stop", "") => state.plane.capture.stop(),
         ("discard", "") => state.plane.capture.discard(),

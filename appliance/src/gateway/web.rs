@@ -42,7 +42,9 @@ impl Web<'_> {
         if state.downloads.len() >= MAX_DOWNLOADS {
             return Response::error(Status::UNAVAILABLE);
         }
-        let names = state.ports.iter().map(|slot| slot.name.clone()).collect();
+        // Only this loop's ports are captured, by their places.
+        let own = state.ports.iter().filter(|slot| slot.uplink.is_none());
+        let names = own.map(|slot| slot.name.clone()).collect();
         let reader = state.plane.capture.reader(names, state.epoch);
         let id = state.next_download;
         state.next_download += 1;
