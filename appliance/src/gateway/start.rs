@@ -167,6 +167,7 @@ impl Gateway {
             fabric,
             storage,
             services,
+            rping: None,
             capture: Capture::new(),
             pace: Pace::new(quiet, now),
         };
