@@ -84,6 +84,7 @@ const SUITES: &[Suite] = &[
     Suite { long: true, ..interop_suite("smc_adversity", Needs::Guests) },
     Suite { long: true, ..interop_suite("services", Needs::ImageAndGuests) },
     interop_suite("fabric", Needs::ImageAndGuests),
+    Suite { long: true, ..interop_suite("captures", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("crafted", Needs::ImageAndGuests) },
     interop_suite("storage", Needs::ImageAndGuests),
     Suite { long: true, ..interop_suite("paths", Needs::ImageAndGuests) },
@@ -126,7 +127,7 @@ pub fn test(options: &Options) -> Result<()> {
     if suites.iter().any(|suite| suite.needs.guests()) {
         guest::prepare()?;
     }
-    if suites.iter().any(|suite| suite.name == "fabric") {
+    if suites.iter().any(|suite| suite.name == "captures") {
         setup::install(&[Purpose::Captures])?;
     }
     if suites.iter().any(|suite| suite.needs.image()) {
