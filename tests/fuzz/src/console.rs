@@ -1,7 +1,7 @@
 //! Keystrokes, of a hand or of a line with noise on it.
 
 use appliance::config::{Document, Problem};
-use appliance::console::{Console, Progress, System, Topic};
+use appliance::console::{Console, Managed, Progress, System, Topic};
 use appliance::log_ring::LogRing;
 use appliance::report::Value;
 use core::net::IpAddr;
@@ -55,6 +55,9 @@ impl System for Appliance {
     }
     fn write(&mut self, path: &str, value: &str) -> Result<(), String> {
         Err(format!("{path}: {value}"))
+    }
+    fn manage(&mut self, what: &str, order: &str, rest: &str) -> Result<Managed, String> {
+        Err(format!("{what} {order} {rest}"))
     }
     fn reboot(&mut self) {
         self.off = true;

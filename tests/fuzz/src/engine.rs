@@ -4,10 +4,10 @@
 
 use crate::capture;
 use crate::input::Input;
-use drivers::hal::{Arena, Instant, Part, Window};
+use drivers::hal::{Arena, Instant, Window};
 use fabric::Rng;
 use rdma::roce::wire::bth;
-use rdma::roce::wire::frame::{ETHERNET_LEN, Frame, Network};
+use rdma::roce::wire::frame::{ETHERNET_LEN, Frame};
 use rdma::roce::wire::icrc::Icrc;
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
 use rdma::verbs::{
@@ -537,7 +537,6 @@ fn seal(frame: &mut [u8]) {
     if end < start + 4 {
         return;
     }
-    let network: Network = network;
-    let icrc = Icrc::new().compute(network, parsed.headers, &[Part::Bytes(&frame[start..end - 4])]);
+    let icrc = Icrc::new().compute(network, &parsed.headers[..parsed.headers.len() - 4], &[], 0);
     frame[end - 4..end].copy_from_slice(&icrc);
 }

@@ -17,7 +17,7 @@ pub fn run(data: &[u8]) {
     let _ = net::classify(data);
     let Ok(frame) = Frame::parse(data) else { return };
     let _ = frame.to_string();
-    let _ = (frame.icrc(), frame.gid_type(), frame.traffic_class());
+    let _ = (frame.gid_type(), frame.traffic_class());
     let transport = frame.transport();
     let Ok(header) = Bth::parse(transport) else { return };
     let _ = header.to_string();

@@ -17,27 +17,27 @@ fn run(name: &str, count: u64) {
 
 #[test]
 fn wire() {
-    run("wire", 400_000);
+    run("wire", 300_000);
 }
 
 #[test]
 fn messages() {
-    run("messages", 400_000);
+    run("messages", 300_000);
 }
 
 #[test]
 fn engine() {
-    run("engine", 40_000);
+    run("engine", 15_000);
 }
 
 #[test]
 fn interface() {
-    run("interface", 100_000);
+    run("interface", 30_000);
 }
 
 #[test]
 fn http() {
-    run("http", 20_000);
+    run("http", 8_000);
 }
 
 #[test]
@@ -47,10 +47,10 @@ fn filter() {
 
 #[test]
 fn config() {
-    run("config", 15_000);
+    run("config", 5_000);
 }
 
 #[test]
 fn console() {
-    run("console", 80_000);
+    run("console", 30_000);
 }
