@@ -35,6 +35,9 @@ impl System for Appliance {
         self.pings = count.min(3);
         Ok(())
     }
+    fn start_rping(&mut self, address: IpAddr, count: u32, size: usize) -> Result<(), String> {
+        Err(format!("{address} {count} {size}"))
+    }
     fn poll_task(&mut self) -> Option<Progress> {
         match self.pings.checked_sub(1) {
             Some(left) => {
