@@ -21,10 +21,10 @@ impl Syslog {
     /// Sends what is new, as long as there is room and a way; how many messages.
     pub fn poll(&mut self, networks: &mut [Network], state: &State) -> usize {
         let system = &state.document.config().system;
-        if self.sender.as_ref().map(|(_, server, _)| *server) != system.syslog {
-            if let Some((index, _, sender)) = self.sender.take() {
-                sender.stop(&mut networks[index].interface);
-            }
+        if self.sender.as_ref().map(|(_, server, _)| *server) != system.syslog
+            && let Some((index, _, sender)) = self.sender.take()
+        {
+            sender.stop(&mut networks[index].interface);
         }
         let Some(server) = system.syslog else { return 0 };
         if self.sender.is_none() {
