@@ -161,7 +161,7 @@ fn a_volume_of_a_disk_grows_while_it_is_mapped() -> Result<()> {
          dd if=/dev/rnbd0 bs=1M count=16 iflag=direct 2>/dev/null | cmp - /tmp/kept
          dd if=/dev/rnbd0 bs=1M skip=16 iflag=direct 2>/dev/null | cmp -n $((24 << 20)) - /dev/zero
          dd if=/tmp/kept of=/dev/rnbd0 bs=96k seek=120 oflag=direct
-         dd if=/dev/rnbd0 bs=96k skip=120 count=170 iflag=direct 2>/dev/null | cmp -n $((16 << 20)) - /tmp/kept")?;
+         dd if=/dev/rnbd0 bs=96k skip=120 count=171 iflag=direct 2>/dev/null | cmp -n $((16 << 20)) - /tmp/kept")?;
     gateway.run("volume delete data")?.contains("error")?.contains("has it open")?;
     gateway.run("device list csv")?.contains("data,s1,data,rw,")?;
     gateway.run("device close data s1")?.lacks("error")?;
