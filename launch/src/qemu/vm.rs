@@ -123,15 +123,21 @@ impl Vm {
     /// Waits for QEMU to end by itself and returns its exit status: 0 after a power-off, `code * 2 + 1`
     /// after the guest wrote `code` to isa-debug-exit.
     pub fn wait_exit(&mut self) -> Result<i32> {
-        let deadline = Instant::now() + PATIENCE;
-        while Instant::now() < deadline {
-            if let Some(status) = self.process.try_wait()? {
-                self.serial.drain();
-                return status.code().ok_or_else(|| self.error(&format!("QEMU ended: {status}")));
-            }
+        if !self.ends_within(PATIENCE) {
+            return Err(self.error("QEMU did not end"));
+        }
+        let status = self.process.wait()?;
+        self.serial.drain();
+        status.code().ok_or_else(|| self.error(&format!("QEMU ended: {status}")))
+    }
+
+    /// Whether QEMU ends by itself, soon enough.
+    pub fn ends_within(&mut self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        while self.is_running() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
-        Err(self.error("QEMU did not end"))
+        !self.is_running()
     }
 
     /// Whether QEMU still runs.
