@@ -14,15 +14,16 @@ use drivers::virtio::Net;
 struct Spare {
     core: Box<dyn SpareCore>,
     alarm: Alarm,
-    ports: Vec<(Box<dyn Port + Send>, Downlink)>,
+    /// With their numbers.
+    ports: Vec<(usize, Box<dyn Port + Send>, Downlink)>,
 }
 
 /// The loops, before they run.
 pub(super) struct Loops {
     /// That of the first loop, which has the control plane.
     alarm: Alarm,
-    /// Ports of the first loop, with their numbers.
-    pub own: Vec<(usize, PlanePort)>,
+    /// Ports of the first loop.
+    pub own: Vec<PlanePort>,
     /// The other cores, from 1 on.
     spare: Vec<Spare>,
 }
@@ -63,21 +64,27 @@ impl Loops {
         });
         let Some(spare) = taken else {
             let echo = config.services.udp_echo;
-            self.own.push((number, PlanePort::new(Box::new(port), echo)));
+            self.own.push(PlanePort::new(number, Box::new(port), echo));
             return slot;
         };
         let (uplink, downlink) = uplink::connect(&port, &self.alarm, &spare.alarm);
         let place = spare.ports.len();
-        spare.ports.push((Box::new(port), downlink));
+        spare.ports.push((number, Box::new(port), downlink));
         PortSlot { core: wanted, place, uplink: Some(uplink), ..slot }
     }
 
+    /// The alarms of the loops that got ports, in the order in which they will be started.
+    pub fn alarms(&self) -> Vec<Alarm> {
+        let with_ports = self.spare.iter().filter(|spare| !spare.ports.is_empty());
+        with_ports.map(|spare| spare.alarm.clone()).collect()
+    }
+
     /// Starts the loops that got ports, each with what `settings` gives.
-    pub fn start(self, mut settings: impl FnMut() -> Settings) -> Vec<Worker> {
+    pub fn start(self, mut settings: impl FnMut(usize) -> Settings) -> Vec<Worker> {
         let with_ports = self.spare.into_iter().zip(1..).filter(|(s, _)| !s.ports.is_empty());
         let start = |(Spare { core, alarm, ports }, number)| {
             let (worker, orders) = worker::orders(number, alarm.clone());
-            worker::Start { settings: settings(), ports, orders, alarm }.on(core);
+            worker::Start { settings: settings(number), ports, orders, alarm }.on(core);
             worker
         };
         with_ports.map(start).collect()

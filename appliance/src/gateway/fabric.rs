@@ -1,5 +1,6 @@
 //! RDMA over the ports: the provider, its frames in and out, and the users of its connections.
 
+use super::alarm::Alarm;
 use super::plane::Plane;
 use super::ports::PlanePort;
 use drivers::hal::{Instant, TransmitError};
@@ -64,6 +65,10 @@ impl Plane {
         }
         if let Some(server) = &mut self.storage.server {
             done += usize::from(server.poll(&mut self.storage.volumes, &mut ctx));
+            let changes = server.transport().directory().changes();
+            if core::mem::replace(&mut self.sessions_seen, changes) != changes {
+                self.others.iter().for_each(Alarm::wake);
+            }
             while let Some(notice) = server.transport_mut().poll_notice() {
                 log::info!("rnbd: {notice}");
             }
@@ -94,7 +99,7 @@ impl Plane {
                     break;
                 }
                 sent += 1;
-                self.capture.sent(i, &packet, now);
+                self.capture.sent(slot.number, &packet, now);
             }
         }
         sent

@@ -11,6 +11,7 @@ mod dealing;
 mod disks;
 mod fabric;
 mod frame_ring;
+mod hub;
 mod metrics;
 mod network;
 mod objects;
@@ -78,7 +79,7 @@ impl Gateway {
         state.now = now;
         let networks = &mut self.networks;
         let received = network::receive(networks, state, now);
-        let completed = state.poll_disks();
+        let completed = state.poll_disks() + state.plane.storage.turn();
         state.poll_capacities(now);
         let served = state.plane.serve(now);
         let controlled = network::poll(&mut self.networks, state, now);
@@ -114,9 +115,9 @@ impl Gateway {
         let seen = self.state.interrupts();
         let now = self.machine.now();
         let deadline = self.deadline(now);
-        self.alarm.set();
-        let pending = self.state.devices_pending() || self.state.uplinks_pending();
-        if !pending && deadline.is_none_or(|d| d > now) {
+        let called = !self.state.workers.is_empty() && !self.alarm.set();
+        let quiet = !called && !self.state.devices_pending();
+        if quiet && deadline.is_none_or(|d| d > now) {
             let state = &self.state;
             self.machine.halt_until(deadline, &mut || state.interrupts() == seen);
             let now = self.machine.now();

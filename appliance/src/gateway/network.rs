@@ -1,6 +1,6 @@
 //! The IP interface of each port, and the services that stand on it.
 
-use super::ports::{BATCH, PortSlot};
+use super::ports::{BATCH, PlanePort, PortSlot};
 use super::services::Services;
 use super::state::{PingOrder, State};
 use super::web::Web;
@@ -170,10 +170,12 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
 /// Takes frames in: from the ports of this loop, and what other loops have for the control plane.
 /// How many.
 pub(super) fn receive(networks: &mut [Network], state: &mut State, now: Instant) -> usize {
-    let own = &state.own_ports;
-    let mut received = state.plane.receive(now, |place, frame| {
-        networks[own[place]].interface.handle_frame(frame, now);
+    let mut received = state.plane.receive(now, |_, number, frame| {
+        networks[number].interface.handle_frame(frame, now);
     });
+    if state.workers.is_empty() {
+        return received;
+    }
     for (slot, network) in state.ports.iter_mut().zip(networks) {
         let Some(uplink) = &mut slot.uplink else { continue };
         for _ in 0..BATCH {
@@ -198,9 +200,11 @@ pub(super) fn transmit(networks: &mut [Network], state: &mut State, now: Instant
             continue;
         }
         let capture = &mut plane.capture;
-        network.interface.transmit(&mut *plane.ports[slot.place].port, |packet| {
+        let PlanePort { port, number, .. } = &mut plane.ports[slot.place];
+        let number = *number;
+        network.interface.transmit(&mut **port, |packet| {
             sent += 1;
-            capture.sent(slot.place, packet, now);
+            capture.sent(number, packet, now);
         });
     }
     plane.flush();

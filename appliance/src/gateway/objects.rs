@@ -2,6 +2,7 @@
 //! console's `ls`, `cat` and `write` use it, and `/api/…` over HTTP. What Linux has in sysfs for
 //! the servers of RTRS and RNBD has the same names here (`rtrs-srv-sysfs.c`, `rnbd-srv-sysfs.c`).
 
+use super::plane::Plane;
 use super::show;
 use super::state::State;
 use crate::console::Topic;
@@ -51,11 +52,16 @@ pub(super) fn write(state: &mut State, path: &str, value: &str) -> Result<(), St
         ["rtrs-server", session, "paths", name, what @ "disconnect"]
         | ["rtrs-server", session, "paths", name, "stats", what @ "reset_all"] => {
             accept_one(value)?;
-            path_command(state, session, name, what).ok_or_else(|| nothing(path))
+            let order = [*session, *name, *what].map(String::from);
+            let order =
+                move |plane: &mut Plane| path_command(plane, &order[0], &order[1], &order[2]);
+            any_plane(state, order).ok_or_else(|| nothing(path))
         }
         ["rnbd-server", "ctl", "devices", device, "sessions", session, "force_close"] => {
             accept_one(value)?;
-            force_close(state, device, session).ok_or_else(|| nothing(path))
+            let order = [*device, *session].map(String::from);
+            let order = move |plane: &mut Plane| force_close(plane, &order[0], &order[1]);
+            any_plane(state, order).ok_or_else(|| nothing(path))
         }
         _ => match read(state, path) {
             Ok(_) => Err(format!("{path} can only be read")),
@@ -75,26 +81,34 @@ fn capture(state: &mut State, order: &str) -> Result<(), String> {
     match order.split_once(' ').unwrap_or((order, "")) {
         ("start", filter) => {
             let filter = Filter::parse(filter).map_err(|error| error.to_string())?;
-            state.plane.capture.start(filter, CAPTURE_BYTES);
+            state.each_plane(move |plane| plane.capture.start(filter, CAPTURE_BYTES));
         }
-        ("stop", "") => state.plane.capture.stop(),
-        ("discard", "") => state.plane.capture.discard(),
+        ("stop", "") => drop(state.each_plane(|plane| plane.capture.stop())),
+        ("discard", "") => drop(state.each_plane(|plane| plane.capture.discard())),
         _ => return Err("accepted: start [FILTER], stop, discard".into()),
     }
     Ok(())
 }
 
 fn tree(state: &mut State) -> Value {
-    let (frames, overwritten) = state.plane.capture.counts();
+    let captures = state.each_plane(|plane| (plane.capture.running(), plane.capture.counts()));
+    let captures = captures.into_iter().filter_map(|(_, told)| told);
+    let (running, frames, overwritten) =
+        captures.fold((false, 0, 0), |(running, frames, overwritten), (on, (some, lost))| {
+            (running || on, frames + some, overwritten + lost)
+        });
     let capture = Value::object([
-        ("running", state.plane.capture.running().into()),
+        ("running", running.into()),
         ("frames", frames.into()),
         ("overwritten", overwritten.into()),
     ]);
-    let (rtrs, rnbd) = match &state.plane.storage.server {
-        Some(server) => (rtrs_server(server), rnbd_server(state, server)),
-        None => (Value::Object(Vec::new()), Value::Object(Vec::new())),
-    };
+    let servers = state.each_plane(|plane| servers(plane));
+    let mut servers = servers.into_iter().filter_map(|(_, told)| told);
+    let (mut rtrs, mut rnbd) = servers.next().unwrap_or((Value::None, Value::None));
+    for (more_rtrs, more_rnbd) in servers {
+        rtrs.merge(more_rtrs);
+        rnbd.merge(more_rnbd);
+    }
     Value::object([
         ("interfaces", show::topic(state, Topic::Interfaces)),
         ("disks", show::topic(state, Topic::Disks)),
@@ -106,6 +120,14 @@ fn tree(state: &mut State) -> Value {
         ("rtrs-server", rtrs),
         ("rnbd-server", rnbd),
     ])
+}
+
+/// What one plane's servers of RTRS and RNBD tell.
+fn servers(plane: &Plane) -> (Value, Value) {
+    match &plane.storage.server {
+        Some(server) => (rtrs_server(server), rnbd_server(plane, server)),
+        None => (Value::Object(Vec::new()), Value::Object(Vec::new())),
+    }
 }
 
 /// A path as Linux names it: `ip:CLIENT@ip:SERVER`.
@@ -182,7 +204,7 @@ fn histogram(histogram: &Histogram) -> Value {
     }))
 }
 
-fn rnbd_server(state: &State, server: &Server) -> Value {
+fn rnbd_server(plane: &Plane, server: &Server) -> Value {
     let devices = server.exports().iter().map(|export| -> Entry {
         let open = server.devices().filter(|device| device.volume == export.volume);
         let sessions = open.map(|device| -> Entry {
@@ -199,7 +221,7 @@ fn rnbd_server(state: &State, server: &Server) -> Value {
             ]);
             (session_name(server, device.session).into(), value)
         });
-        let volume = state.plane.storage.volumes.name(export.volume).unwrap_or_default();
+        let volume = plane.storage.volumes.name(export.volume).unwrap_or_default();
         let value = Value::object([
             ("block_dev", volume.to_string().into()),
             ("sessions", Value::Object(sessions.collect())),
@@ -214,8 +236,15 @@ fn device_name(name: &str) -> String {
     name.replace('/', "!")
 }
 
-fn path_command(state: &mut State, session: &str, name: &str, what: &str) -> Option<()> {
-    let plane = &mut state.plane;
+/// Has every plane try an order; Some if one could carry it out.
+fn any_plane(
+    state: &mut State,
+    order: impl Fn(&mut Plane) -> Option<()> + Clone + Send + 'static,
+) -> Option<()> {
+    state.each_plane(order).into_iter().find_map(|(_, done)| done.flatten())
+}
+
+fn path_command(plane: &mut Plane, session: &str, name: &str, what: &str) -> Option<()> {
     let server = plane.storage.server.as_mut()?;
     let transport = server.transport();
     let id = transport.sessions().find(|s| s.name.as_str() == session)?.id;
@@ -229,8 +258,8 @@ fn path_command(state: &mut State, session: &str, name: &str, what: &str) -> Opt
     server.transport_mut().disconnect(path, &mut ctx).then_some(())
 }
 
-fn force_close(state: &mut State, device: &str, session: &str) -> Option<()> {
-    let server = state.plane.storage.server.as_mut()?;
+fn force_close(plane: &mut Plane, device: &str, session: &str) -> Option<()> {
+    let server = plane.storage.server.as_mut()?;
     let exports = server.exports();
     let volume = exports.iter().find(|e| device_name(e.name.as_str()) == device)?.volume;
     let wanted =

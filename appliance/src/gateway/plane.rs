@@ -1,10 +1,11 @@
 //! The data plane of one loop: its share of the ports, with all that answers on them without the
 //! control plane. Nothing of it is touched by another loop.
 
+use super::alarm::Alarm;
 use super::fabric::Fabric;
 use super::ports::PlanePort;
 use super::services::Services;
-use super::storage::Storage;
+use super::storage::{Shares, Storage};
 use super::uplink::Downlink;
 use crate::config::Config;
 use crate::loops::{LoopCounters, Pace};
@@ -14,11 +15,16 @@ use net::Local;
 use net::capture::Capture;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
+use rdma::rnbd::server::Common;
 
 /// One loop's data plane.
 pub(super) struct Plane {
     /// The present of this round.
     pub now: Instant,
+    /// The other loops, to be called when a session of theirs is replaced by one here.
+    pub others: Vec<Alarm>,
+    /// State of the servers' directory that this plane has heeded.
+    pub sessions_seen: u32,
     pub ports: Vec<PlanePort>,
     /// Where the memory of sessions comes from: all planes share it.
     pub arena: Arena,
@@ -34,10 +40,18 @@ pub(super) struct Plane {
 
 /// What the plane of another core is made from, on that core.
 pub(super) struct Settings {
+    /// Number of the core.
+    pub core: usize,
     pub config: Config,
     pub arena: Arena,
     /// Of its random numbers.
     pub seed: [u8; 32],
+    /// The volumes, as this loop has them.
+    pub volumes: Shares,
+    /// What the storage servers of all loops share.
+    pub common: Common,
+    /// The alarms of all loops.
+    pub others: Vec<Alarm>,
 }
 
 /// What is told of a port.
@@ -48,21 +62,30 @@ pub(super) struct PortReport {
 }
 
 impl Plane {
-    /// A plane without storage, over `ports`.
-    pub fn new(settings: Settings, ports: Vec<Box<dyn Port + Send>>, now: Instant) -> Self {
-        let Settings { config, arena, seed } = settings;
+    /// A plane over `ports`.
+    pub fn new(
+        settings: Settings,
+        ports: Vec<(usize, Box<dyn Port + Send>)>,
+        now: Instant,
+    ) -> Self {
+        let Settings { core, config, arena, seed, volumes, common, others } = settings;
         let mut rng = ChaCha12Rng::from_seed(seed);
         let echo = config.services.udp_echo;
-        let ports: Vec<_> = ports.into_iter().map(|port| PlanePort::new(port, echo)).collect();
+        let ports = ports.into_iter().map(|(number, port)| PlanePort::new(number, port, echo));
+        let ports: Vec<_> = ports.collect();
         let mut fabric = config.roce.enabled.then(|| Fabric::new(&ports, &mut rng)).flatten();
+        let mut storage = Storage::of_shares(volumes);
+        storage.serve(&config, fabric.as_mut().map(|fabric| &mut fabric.roce), &common, core);
         let services = Services::of(&config, fabric.as_mut());
         Plane {
             now,
+            others,
+            sessions_seen: 0,
             ports,
             arena,
             rng: Box::new(rng),
             fabric,
-            storage: Storage::default(),
+            storage,
             services,
             capture: Capture::new(),
             pace: Pace::new(Duration::from_micros(config.system.idle_after_us.into()), now),
@@ -96,8 +119,8 @@ impl Plane {
     ) -> usize {
         let slot = &mut self.ports[place];
         downlink.set_link(slot.link);
-        let capture = &mut self.capture;
-        downlink.transmit(&mut *slot.port, |packet| capture.sent(place, packet, now))
+        let (capture, number) = (&mut self.capture, slot.number);
+        downlink.transmit(&mut *slot.port, |packet| capture.sent(number, packet, now))
     }
 
     /// Interrupts that ports have raised so far.

@@ -66,6 +66,8 @@ impl PortSlot {
 
 /// A port, and what its plane keeps of it.
 pub(super) struct PlanePort {
+    /// Its number in the appliance.
+    pub number: usize,
     pub port: Box<dyn Port + Send>,
     /// What is ours on it.
     pub local: Local,
@@ -79,11 +81,12 @@ pub(super) struct PlanePort {
 }
 
 impl PlanePort {
-    pub fn new(port: Box<dyn Port + Send>, echo: bool) -> Self {
+    pub fn new(number: usize, port: Box<dyn Port + Send>, echo: bool) -> Self {
         // An Ethernet header and a tag stand before the largest packet.
         let reply = vec![0; port.mtu() + 18];
         let local = Local { mac: port.mac(), ..Local::default() };
-        PlanePort { port, local, link: true, link_due: Instant::ZERO, echoes: 0, echo, reply }
+        let link_due = Instant::ZERO;
+        PlanePort { number, port, local, link: true, link_due, echoes: 0, echo, reply }
     }
 
     /// Looks at the link once in a while; whether it did.
@@ -99,8 +102,8 @@ impl PlanePort {
 
 impl Plane {
     /// Takes a batch of frames from each port; how many. What is the control plane's goes to
-    /// `control`, with the place of its port.
-    pub fn receive(&mut self, now: Instant, mut control: impl FnMut(usize, &[u8])) -> usize {
+    /// `control`, with place and number of its port.
+    pub fn receive(&mut self, now: Instant, mut control: impl FnMut(usize, usize, &[u8])) -> usize {
         self.now = now;
         let mut received = 0;
         for (i, slot) in self.ports.iter_mut().enumerate() {
@@ -113,7 +116,7 @@ impl Plane {
                 let Some(frame) = slot.port.receive() else { break };
                 received += 1;
                 let bytes = slot.port.bytes(&frame);
-                self.capture.received(i, bytes, now);
+                self.capture.received(slot.number, bytes, now);
                 let mut answer = None;
                 match classify(bytes) {
                     Class::UdpEcho if slot.echo => {
@@ -125,13 +128,13 @@ impl Plane {
                             let _ = fabric.roce.handle_frame(i, bytes, now);
                         }
                     }
-                    _ => control(i, bytes),
+                    _ => control(i, slot.number, bytes),
                 }
                 slot.port.recycle(frame);
                 if let Some(length) = answer {
                     let header = &slot.reply[..length];
                     let packet = Packet { header, payload: &[], trailer: &[] };
-                    self.capture.sent(i, &packet, now);
+                    self.capture.sent(slot.number, &packet, now);
                     // A full port drops the answer, as UDP may.
                     slot.echoes += u64::from(slot.port.transmit(&packet).is_ok());
                 }

@@ -8,10 +8,9 @@ use super::disks::{DiskSlot, Role, SharedDisk};
 use super::fabric::Fabric;
 use super::network::Network;
 use super::plane::{Plane, Settings};
-use super::ports::PlanePort;
 use super::services::Services;
 use super::state::State;
-use super::storage::Storage;
+use super::storage::{self, Shares, Storage};
 use super::syslog::Syslog;
 use crate::config::disk::{ConfigDisk, Event};
 use crate::config::{Document, Sources, slot};
@@ -24,6 +23,7 @@ use drivers::hal::{Clock, Disk, Instant, Platform};
 use drivers::virtio::{Found, Kind};
 use net::capture::Capture;
 use rand_core::RngCore;
+use rdma::rnbd::server::Common;
 use rdma::services::front::Front;
 use std::collections::VecDeque;
 
@@ -132,11 +132,14 @@ impl Gateway {
                 }
             }
         }
-        let own_ports = loops.own.iter().map(|(index, _)| *index).collect();
-        let devices: Vec<PlanePort> = loops.own.drain(..).map(|(_, port)| port).collect();
+        let devices = core::mem::take(&mut loops.own);
         let mut fabric = config.roce.enabled.then(|| Fabric::new(&devices, &mut *rng)).flatten();
-        let provider = fabric.as_mut().map(|fabric| &mut fabric.roce);
-        let storage = Storage::new(config, &mut disks, platform.arena(), provider);
+        let others = loops.alarms();
+        let mut shares: Vec<Shares> = others.iter().map(|_| Shares::new()).collect();
+        let mut sharing = storage::Loops { own: &alarm, others: &others, shares: &mut shares };
+        let mut storage = Storage::new(config, &mut disks, platform.arena(), &mut sharing);
+        let common = Common::default();
+        storage.serve(config, fabric.as_mut().map(|fabric| &mut fabric.roce), &common, 0);
         let services = Services::of(config, fabric.as_mut());
         if services.is_some() {
             for (network, slot) in networks.iter_mut().zip(&ports) {
@@ -149,13 +152,25 @@ impl Gateway {
         }
         let quiet = Duration::from_micros(config.system.idle_after_us.into());
         let epoch = machine.unix_seconds().saturating_mul(1_000_000_000);
-        let workers = loops.start(|| {
+        let mut shares = shares.into_iter();
+        let workers = loops.start(|core| {
             let mut seed = [0; 32];
             rng.fill_bytes(&mut seed);
-            Settings { config: config.clone(), arena: platform.arena().share(), seed }
+            let others = core::iter::once(&alarm).chain(&others).cloned().collect();
+            Settings {
+                core,
+                config: config.clone(),
+                arena: platform.arena().share(),
+                seed,
+                volumes: shares.next().unwrap_or_default(),
+                common: common.clone(),
+                others,
+            }
         });
         let plane = Plane {
             now,
+            others,
+            sessions_seen: 0,
             ports: devices,
             arena: platform.arena().share(),
             rng,
@@ -178,7 +193,6 @@ impl Gateway {
             disks,
             unclaimed,
             plane,
-            own_ports,
             workers,
             downloads: Vec::new(),
             next_download: 0,

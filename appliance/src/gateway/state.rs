@@ -31,14 +31,16 @@ pub(super) enum PingOrder {
     Stop,
 }
 
-/// A download of the capture that is under way.
+/// A download of the capture that is under way: a section of the file for each loop.
 #[derive(Debug)]
 pub(super) struct Download {
     pub id: u64,
-    pub reader: Reader,
+    /// Cores whose loops are still to be asked, the present one first.
+    pub cores: VecDeque<usize>,
+    /// How far the present one's section was read.
+    pub reader: Option<Reader>,
     pub piece: Vec<u8>,
     pub at: usize,
-    pub more: bool,
 }
 
 /// Everything that reports are made of.
@@ -58,8 +60,6 @@ pub(super) struct State {
     pub ports: Vec<PortSlot>,
     /// The data plane of this loop.
     pub plane: Plane,
-    /// Numbers of this loop's ports, by their places in its plane.
-    pub own_ports: Vec<usize>,
     /// The other loops.
     pub workers: Vec<Worker>,
     pub disks: Vec<DiskSlot>,
@@ -115,6 +115,42 @@ impl State {
             all.push((worker.core, worker.ask(self.log, order.clone())));
         }
         all
+    }
+
+    /// Has something done by the data plane of core number `core`; None if its loop did not answer.
+    pub fn on_plane<T: Send + 'static>(
+        &mut self,
+        core: usize,
+        order: impl FnOnce(&mut Plane) -> T + Send + 'static,
+    ) -> Option<T> {
+        match self.workers.iter_mut().find(|worker| worker.core == core) {
+            None => Some(order(&mut self.plane)),
+            Some(worker) => worker.ask(self.log, order),
+        }
+    }
+
+    /// Makes the next piece of a download ready, of about `room` bytes; false if there is none.
+    pub fn next_piece(&mut self, download: &mut Download, room: usize) -> bool {
+        let Some(&core) = download.cores.front() else { return false };
+        let (epoch, reader) = (self.epoch, download.reader.take());
+        let names = match &reader {
+            None => self.ports.iter().map(|slot| slot.name.clone()).collect(),
+            Some(_) => Vec::new(),
+        };
+        let piece = core::mem::take(&mut download.piece);
+        let read = self.on_plane(core, move |plane| {
+            let mut reader = reader.unwrap_or_else(|| plane.capture.reader(names, epoch));
+            let mut piece = piece;
+            piece.clear();
+            let more = plane.capture.read(&mut reader, &mut piece, room);
+            (piece, more.then_some(reader))
+        });
+        (download.piece, download.reader) = read.unwrap_or_default();
+        download.at = 0;
+        if download.reader.is_none() {
+            download.cores.pop_front();
+        }
+        true
     }
 
     /// Looks at the link of a port; true if it came up.

@@ -1,9 +1,11 @@
 //! The storage gateway: volumes, exports and the RNBD server, made from the configuration.
 
+use super::alarm::Alarm;
 use super::disks::{DiskSlot, Role};
+use super::hub::Hub;
 use crate::config::{Config, Volume};
 use drivers::hal::{Arena, Features};
-use rdma::rnbd::server::{Export, Server};
+use rdma::rnbd::server::{Common, Export, Server};
 use rdma::roce::Roce;
 use rdma::rtrs::Name;
 use rdma::rtrs::server::{self, StartError};
@@ -18,23 +20,63 @@ pub(super) struct Storage {
     pub volumes: Volumes,
     /// None if it is switched off, or there is no fabric.
     pub server: Option<Server>,
+    /// Volumes that other loops use as well.
+    hubs: Vec<Hub>,
+}
+
+/// The volumes as another loop has them, in the order of their ids.
+pub(super) type Shares = Vec<(Name, Box<dyn rdma::volume::Volume + Send>)>;
+
+/// The loops that share the volumes.
+pub(super) struct Loops<'a> {
+    /// That of this one.
+    pub own: &'a Alarm,
+    /// Those of the others, and what each gets.
+    pub others: &'a [Alarm],
+    pub shares: &'a mut [Shares],
 }
 
 impl Storage {
-    /// Makes volumes and exports; what cannot be made is told in the log and left out.
+    /// Makes volumes; what cannot be made is told in the log and left out.
     pub fn new(
         config: &Config,
         disks: &mut [DiskSlot],
         arena: &mut Arena,
-        provider: Option<&mut Roce>,
+        loops: &mut Loops<'_>,
     ) -> Self {
         let mut storage = Storage::default();
         for volume in &config.volume {
-            if let Err(why) = storage.add_volume(volume, disks, arena) {
+            if let Err(why) = storage.add_volume(volume, disks, arena, loops) {
                 log::error!("volume {}: {why}", volume.name);
             }
         }
-        let Some(provider) = provider.filter(|_| config.rnbd.enabled) else { return storage };
+        storage
+    }
+
+    /// The volumes of the first loop, at another one.
+    pub fn of_shares(shares: Shares) -> Self {
+        let mut storage = Storage::default();
+        for (name, volume) in shares {
+            // Their names are different already.
+            let _ = storage.volumes.add(name, volume);
+        }
+        storage
+    }
+
+    /// Lets volumes that are shared with other loops go on; how much was done.
+    pub fn turn(&self) -> usize {
+        self.hubs.iter().map(Hub::turn).sum()
+    }
+
+    /// Serves the volumes over `provider`, as server number `number` of those that share `common`.
+    pub fn serve(
+        &mut self,
+        config: &Config,
+        provider: Option<&mut Roce>,
+        common: &Common,
+        number: usize,
+    ) {
+        let Some(provider) = provider.filter(|_| config.rnbd.enabled) else { return };
         let settings = server::Config {
             port: config.rnbd.port,
             queue_depth: config.rnbd.queue_depth,
@@ -43,16 +85,18 @@ impl Storage {
             ..server::Config::default()
         };
         match Server::new(settings, MAX_DEVICES, provider) {
-            Ok(server) => storage.server = Some(server),
+            Ok(mut server) => {
+                server.share(common, number as u32);
+                self.server = Some(server);
+            }
             Err(StartError::Config(bad)) => log::error!("rnbd: {bad}"),
             Err(StartError::Provider(why)) => log::error!("rnbd: the fabric refused: {why:?}"),
         }
         for export in config.exports() {
-            if let Err(why) = storage.add_export(&export) {
+            if let Err(why) = self.add_export(&export) {
                 log::error!("export {}: {why}", export.name);
             }
         }
-        storage
     }
 
     fn add_volume(
@@ -60,15 +104,23 @@ impl Storage {
         volume: &Volume,
         disks: &mut [DiskSlot],
         arena: &mut Arena,
+        loops: &mut Loops<'_>,
     ) -> Result<(), String> {
         let name = name(&volume.name)?;
+        if self.volumes.find(name.as_str()).is_some() {
+            return Err("the name is taken".into());
+        }
         let volume: Box<dyn rdma::volume::Volume> = match volume.disk {
             None => {
                 let bytes = usize::try_from(volume.memory()).unwrap_or(usize::MAX);
                 let free = arena.available();
                 let short = || format!("{bytes} bytes of memory wanted, {free} free");
                 let memory = arena.alloc(bytes, 4096).ok_or_else(short)?;
-                Box::new(RamVolume::new(memory, volume.read_only))
+                let ram = RamVolume::new(memory, volume.read_only);
+                for shares in &mut *loops.shares {
+                    shares.push((name, Box::new(ram.share())));
+                }
+                Box::new(ram)
             }
             Some(number) => {
                 let slot = disks.get_mut(usize::from(number));
@@ -78,10 +130,29 @@ impl Storage {
                 }
                 slot.role = Role::Volume;
                 let fixed = slot.geometry.features.contains(Features::READ_ONLY);
-                Box::new(DiskVolume::new(slot.disk.share(), volume.read_only || fixed))
+                let disk = DiskVolume::new(slot.disk.share(), volume.read_only || fixed);
+                self.shared(name, Box::new(disk), loops)
             }
         };
         self.volumes.add(name, volume).map(|_| ()).ok_or_else(|| "the name is taken".into())
+    }
+
+    /// A volume that stays with this loop, as all loops use it.
+    fn shared(
+        &mut self,
+        name: Name,
+        volume: Box<dyn rdma::volume::Volume>,
+        loops: &mut Loops<'_>,
+    ) -> Box<dyn rdma::volume::Volume> {
+        if loops.others.is_empty() {
+            return volume;
+        }
+        let (hub, remotes) = Hub::new(volume, loops.own, loops.others);
+        for (shares, remote) in loops.shares.iter_mut().zip(remotes) {
+            shares.push((name, Box::new(remote)));
+        }
+        self.hubs.push(hub.clone());
+        Box::new(hub)
     }
 
     fn add_export(&mut self, export: &crate::config::Export) -> Result<(), String> {

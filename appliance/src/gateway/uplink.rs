@@ -199,8 +199,8 @@ impl Downlink {
         }
     }
 
-    /// Whether the control plane has sent something.
-    pub fn pending(&self) -> bool {
-        self.waiting.is_some() || !self.from_control.is_empty()
+    /// Whether a frame waits for room in the port.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
     }
 }

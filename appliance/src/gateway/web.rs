@@ -42,11 +42,13 @@ impl Web<'_> {
         if state.downloads.len() >= MAX_DOWNLOADS {
             return Response::error(Status::UNAVAILABLE);
         }
-        let names = state.ports.iter().map(|slot| slot.name.clone()).collect();
-        let reader = state.plane.capture.reader(names, state.epoch);
+        // The first loop's section is there also if it is empty: the file has to begin somehow.
+        let frames = state.each_plane(|plane| plane.capture.counts().0).into_iter();
+        let cores = frames.filter(|(core, frames)| *core == 0 || frames.is_some_and(|n| n > 0));
+        let cores = cores.map(|(core, _)| core).collect();
         let id = state.next_download;
         state.next_download += 1;
-        state.downloads.push(Download { id, reader, piece: Vec::new(), at: 0, more: true });
+        state.downloads.push(Download { id, cores, reader: None, piece: Vec::new(), at: 0 });
         Response::stream("application/x-pcapng", id, None)
     }
 }
@@ -78,24 +80,16 @@ impl Handler for Web<'_> {
     }
 
     fn read(&mut self, stream: u64, into: &mut [u8]) -> Read {
-        let Some(d) = self.state.downloads.iter_mut().find(|d| d.id == stream) else {
+        let Some(place) = self.state.downloads.iter().position(|d| d.id == stream) else {
             return Read::End;
         };
-        if d.at == d.piece.len() {
-            if !d.more {
-                return Read::End;
-            }
-            d.piece.clear();
-            d.at = 0;
-            d.more = self.state.plane.capture.read(&mut d.reader, &mut d.piece, PIECE);
-        }
+        let mut d = self.state.downloads.swap_remove(place);
+        while d.at == d.piece.len() && self.state.next_piece(&mut d, PIECE) {}
         let count = into.len().min(d.piece.len() - d.at);
-        if count == 0 {
-            return Read::End;
-        }
         into[..count].copy_from_slice(&d.piece[d.at..d.at + count]);
         d.at += count;
-        Read::Bytes(count)
+        self.state.downloads.push(d);
+        if count == 0 { Read::End } else { Read::Bytes(count) }
     }
 
     fn close(&mut self, stream: u64) {

@@ -34,7 +34,8 @@ pub(super) struct Worker {
 /// What a loop starts with; moved to its core, where the plane is made.
 pub(super) struct Start {
     pub settings: Settings,
-    pub ports: Vec<(Box<dyn Port + Send>, Downlink)>,
+    /// With their numbers in the appliance.
+    pub ports: Vec<(usize, Box<dyn Port + Send>, Downlink)>,
     pub orders: Consumer<Order>,
     pub alarm: Alarm,
 }
@@ -94,7 +95,8 @@ struct Loop {
 
 impl Loop {
     fn new(start: Start, core: Box<dyn Core>) -> Self {
-        let (ports, downlinks): (Vec<_>, _) = start.ports.into_iter().unzip();
+        let ports = start.ports.into_iter().map(|(number, port, link)| ((number, port), link));
+        let (ports, downlinks): (Vec<_>, _) = ports.unzip();
         let plane = Plane::new(start.settings, ports, core.now());
         Loop { core, plane, downlinks, orders: start.orders, alarm: start.alarm }
     }
@@ -116,7 +118,7 @@ impl Loop {
             order(plane);
             ordered += 1;
         }
-        let received = plane.receive(now, |place, frame| downlinks[place].push(frame));
+        let received = plane.receive(now, |place, _, frame| downlinks[place].push(frame));
         let served = plane.serve(now);
         let mut sent = plane.transmit_fabric(now);
         for (place, downlink) in downlinks.iter_mut().enumerate() {
@@ -139,10 +141,11 @@ impl Loop {
         // What came before interrupts were on raises none, but is pending.
         let seen = self.plane.interrupts();
         let now = self.core.now();
-        let nap = (!self.plane.wakes()).then_some(now + NAP);
+        let blind = !self.plane.wakes() || self.downlinks.iter().any(Downlink::is_waiting);
+        let nap = blind.then_some(now + NAP);
         let deadline = [self.plane.poll_timeout(), nap].into_iter().flatten().min();
-        self.alarm.set();
-        if !self.plane.pending() && !self.has_orders() && deadline.is_none_or(|d| d > now) {
+        let quiet = self.alarm.set() && !self.plane.pending();
+        if quiet && deadline.is_none_or(|d| d > now) {
             let plane = &self.plane;
             self.core.halt_until(deadline, &mut || plane.interrupts() == seen);
             self.plane.pace.halted(self.core.now());
@@ -150,10 +153,5 @@ impl Loop {
         self.alarm.clear();
         self.plane.set_interrupts(false);
         self.round(self.core.now())
-    }
-
-    /// Whether the control plane wants something.
-    fn has_orders(&self) -> bool {
-        !self.orders.is_empty() || self.downlinks.iter().any(Downlink::pending)
     }
 }

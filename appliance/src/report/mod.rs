@@ -43,6 +43,23 @@ impl Value {
         Value::Text(what.to_string().into())
     }
 
+    /// Adds what another part of the appliance tells of the same: entries of objects are joined by
+    /// name, lists follow one another, of other values the first stays.
+    pub fn merge(&mut self, other: Value) {
+        match (self, other) {
+            (Value::Object(own), Value::Object(others)) => {
+                for (name, value) in others {
+                    match own.iter_mut().find(|(there, _)| *there == name) {
+                        Some((_, there)) => there.merge(value),
+                        None => own.push((name, value)),
+                    }
+                }
+            }
+            (Value::List(own), Value::List(others)) => own.extend(others),
+            _ => {}
+        }
+    }
+
     /// JSON on one line (RFC 8259), without a line end.
     pub fn to_json(&self) -> String {
         let mut out = String::new();
@@ -96,5 +113,23 @@ impl From<String> for Value {
 impl<T: Into<Value>> From<Option<T>> for Value {
     fn from(maybe: Option<T>) -> Value {
         maybe.map_or(Value::None, Into::into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_tell_of_the_same_is_one_tree() {
+        let paths = |name: &'static str| Value::Object(vec![(name.into(), 1u8.into())]);
+        let mut all =
+            Value::object([("s1", Value::object([("up", true.into()), ("paths", paths("a"))]))]);
+        all.merge(Value::object([
+            ("s1", Value::object([("up", false.into()), ("paths", paths("b"))])),
+            ("s2", Value::list([1u8.into()])),
+        ]));
+        all.merge(Value::object([("s2", Value::list([2u8.into()]))]));
+        assert_eq!(all.to_json(), r#"{"s1":{"up":true,"paths":{"a":1,"b":1}},"s2":[1,2]}"#);
     }
 }

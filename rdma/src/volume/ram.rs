@@ -1,10 +1,14 @@
 //! A volume in DMA memory. Reads lend its memory out, so that it is sent from where it lies. A write
 //! that overtakes such a read shows in it, sector by sector, as it may on any disk; if it comes just
 //! between a packet's checksum and its way out, the peer drops the packet and gets it again.
+//!
+//! Several loops may have the same volume. Of two that use the same sector at the same time, with one
+//! of them writing, neither order nor whole sectors are certain, as with Linux's own RAM disk.
 
 use super::{Completion, Operation, Request, Submitted, Volume, VolumeError, check};
 use alloc::boxed::Box;
-use alloc::vec::Vec;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU8, Ordering};
 use drivers::hal::{Features, Geometry, Window};
 
 /// Largest discard or write-zeroes in sectors (1 MiB), so that none holds the loop up for long.
@@ -14,13 +18,19 @@ const MAX_ZEROES: u32 = 2048;
 /// would otherwise hold the boot up.
 const STRETCH: usize = 64 << 10;
 
+// State of a stretch.
+const UNUSED: u8 = 0;
+/// A loop zeroes it just now.
+const ZEROING: u8 = 1;
+const READY: u8 = 2;
+
 /// A RAM volume. What is written to it is gone with the power, flushed or not.
 #[derive(Debug)]
 pub struct RamVolume {
     memory: Window,
     geometry: Geometry,
-    /// A bit for each stretch: it was zeroed.
-    zeroed: Vec<u64>,
+    /// By stretch.
+    states: Arc<[AtomicU8]>,
 }
 
 impl RamVolume {
@@ -38,24 +48,44 @@ impl RamVolume {
             max_write_zeroes_sectors: MAX_ZEROES,
             features,
         };
-        let zeroed = alloc::vec![0; memory.len().div_ceil(STRETCH).div_ceil(64)];
-        RamVolume { memory, geometry, zeroed }
+        let stretches = 0..memory.len().div_ceil(STRETCH);
+        let states = stretches.map(|_| AtomicU8::new(UNUSED)).collect();
+        RamVolume { memory, geometry, states }
+    }
+
+    /// The same volume once more, for another loop.
+    pub fn share(&self) -> Self {
+        RamVolume { memory: self.memory, geometry: self.geometry, states: self.states.clone() }
     }
 
     /// The part of `bytes` bytes from `start`, in which nothing is left of former uses of the
     /// memory.
-    fn part(&mut self, start: usize, bytes: usize) -> Result<Window, VolumeError> {
+    fn part(&self, start: usize, bytes: usize) -> Result<Window, VolumeError> {
         let part = self.memory.slice(start, bytes).ok_or(VolumeError::PastEnd)?;
         for stretch in start / STRETCH..(start + bytes).div_ceil(STRETCH) {
-            let bit = 1 << (stretch % 64);
-            if self.zeroed[stretch / 64] & bit == 0 {
-                self.zeroed[stretch / 64] |= bit;
-                let from = stretch * STRETCH;
-                let length = STRETCH.min(self.memory.len() - from);
-                self.memory.slice(from, length).ok_or(VolumeError::PastEnd)?.fill(0);
+            if self.states[stretch].load(Ordering::Acquire) != READY {
+                self.zero(stretch);
             }
         }
         Ok(part)
+    }
+
+    /// Zeroes a stretch, or waits the microseconds until another loop has done it.
+    #[cold]
+    fn zero(&self, stretch: usize) {
+        let state = &self.states[stretch];
+        let (take, free) = (Ordering::Acquire, Ordering::Acquire);
+        if state.compare_exchange(UNUSED, ZEROING, take, free).is_ok() {
+            let from = stretch * STRETCH;
+            let length = STRETCH.min(self.memory.len() - from);
+            if let Some(memory) = self.memory.slice(from, length) {
+                memory.fill(0);
+            }
+            state.store(READY, Ordering::Release);
+        }
+        while state.load(Ordering::Acquire) != READY {
+            core::hint::spin_loop();
+        }
     }
 }
 

@@ -1,10 +1,10 @@
 //! Stock Linux's rnbd-client against the image.
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use interop_tests::{Site, client_of, gateway_spec, map, storage, unmap};
+use anyhow::{Context, Result, ensure};
+use interop_tests::{Site, client_of, gateway_spec, map, storage, system, unmap};
 use launch::guest::{Guest, Wire};
-use launch::qemu::Disk;
+use launch::qemu::{Disk, Vm};
 
 /// Tells a story to a guest that has the appliance's default volume before it.
 fn tell(mtu: u16, words: &str, story: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
@@ -130,4 +130,72 @@ fn flushed_data_survives_a_power_cut() -> Result<()> {
          sha256sum </mnt/kept | cmp - /tmp/sum
          umount /mnt")?;
     unmap(&mut guest, 0)
+}
+
+/// Two interfaces on two cores, and a client on both: each core serves the volume in memory and the disk,
+/// which is the first one's.
+#[test]
+fn two_cores_serve_two_interfaces_at_once() -> Result<()> {
+    let disk = tempfile::NamedTempFile::new()?;
+    disk.as_file().set_len(64 << 20)?;
+    let words = "isthmus.net.1.address=10.1.0.1/24 isthmus.net.1.core=1 \
+                 isthmus.volume.0.name=ram0 isthmus.volume.1.name=disk0 isthmus.volume.1.disk=0";
+    let (first, second) = (Wire::new()?, Wire::new()?);
+    let ((ours, theirs), (ours_too, theirs_too)) = (first.datagrams(), second.datagrams());
+    let spec = gateway_spec(1500, words)?.cpus(2).nic(ours).nic(ours_too).first_mac(1);
+    let mut gateway = spec.disk(Disk::new(disk.path())).start()?;
+    gateway.wait_ready()?;
+    let spec = system()?.spec("client", &["10.0.0.2/24", "10.1.0.2/24"], 1500);
+    let spec = spec.nic(theirs).nic(theirs_too).first_mac(11);
+    let mut guest = Guest::start("client", spec)?;
+    guest.wait_up()?;
+    guest.soft_roce()?;
+    let told = on_two_cores(&mut gateway, &mut guest).map_err(|error| {
+        let log = guest.sh("dmesg | tail -20; rdma statistic show link");
+        error.context(log.unwrap_or_default())
+    });
+    let log = gateway.run("show log").map_or_else(|error| format!("{error:#}"), |log| log.text);
+    told.with_context(|| format!("the appliance's log:\n{log}"))
+}
+
+fn on_two_cores(gateway: &mut Vm, guest: &mut Guest) -> Result<()> {
+    let other = "ip:10.1.0.2@ip:10.1.0.1";
+    guest.sh("modprobe rnbd-client")?;
+    map(guest, "s1", storage::PATH, "ram0", "")?;
+    map(guest, "s2", other, "disk0", "")?;
+    ensure!(map(guest, "s2", other, "ram0", "").is_err(), "a second writer, on the other core");
+    let fio = |device: &str| {
+        format!(
+            "fio --name=v --filename=/dev/{device} --direct=1 --ioengine=libaio --thread --rw=randrw \
+             --bsrange=512-16384 --size=4m --iodepth=2 --verify=crc32c --verify_fatal=1"
+        )
+    };
+    let (one, two) = (fio("rnbd0"), fio("rnbd1"));
+    let both =
+        format!("{one} >/tmp/one & other=$!; {two} >/tmp/two; s=$?; wait $other && [ $s = 0 ]");
+    let (status, _) = guest.try_sh(&both, Duration::from_secs(300))?;
+    ensure!(status == 0, "fio: {}", guest.sh("cat /tmp/one /tmp/two")?);
+    // What one core wrote the other reads.
+    guest.sh("dd if=/dev/urandom of=/dev/rnbd0 bs=64k count=32 oflag=direct 2>/dev/null")?;
+    guest.sh("dd if=/dev/rnbd0 bs=64k count=32 iflag=direct 2>/dev/null | sha256sum >/tmp/sum")?;
+    unmap(guest, 0)?;
+    map(guest, "s2", other, "ram0", "")?;
+    guest.sh(
+        "dd if=/dev/rnbd0 bs=64k count=32 iflag=direct 2>/dev/null | sha256sum | cmp - /tmp/sum",
+    )?;
+    gateway.run("ls /rtrs-server/s2/paths")?.contains(other)?;
+    let loops = gateway.run("show loops --json")?.json()?;
+    for core in 0..2 {
+        let served = &loops[core]["stages"][2];
+        ensure!(served["stage"] == "serve" && served["items"].as_u64() > Some(100), "{loops}");
+    }
+    // The paths of a session share the order of its requests, which is one loop's affair.
+    let add = "echo ip:10.0.0.2@ip:10.0.0.1 >/sys/class/rtrs-client/s2/add_path";
+    ensure!(guest.sh(add).is_err(), "a path on another core was let in");
+    gateway.run("show log")?.contains("the session has its paths on another core")?;
+    gateway
+        .run("write /rtrs-server/s2/paths/ip:10.1.0.2@ip:10.1.0.1/stats/reset_all 1")?
+        .lacks("error")?;
+    unmap(guest, 0)?;
+    unmap(guest, 1)
 }

@@ -1,7 +1,7 @@
 //! Metrics of the RoCE provider.
 
 use super::Page;
-use crate::gateway::state::State;
+use crate::gateway::plane::Plane;
 use core::fmt::Error;
 use rdma::roce::{Counters, Naks, Packets};
 
@@ -47,8 +47,8 @@ fn naks(naks: &Naks) -> [(&'static str, u64); 5] {
     ]
 }
 
-pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
-    let Some(fabric) = &state.plane.fabric else { return Ok(()) };
+pub(super) fn write(plane: &Plane, w: &mut Page<'_>) -> Result<(), Error> {
+    let Some(fabric) = &plane.fabric else { return Ok(()) };
     let counters = fabric.roce.counters();
     w.gauge("isthmus_roce_queue_pairs", "Queue pairs that there are.")?
         .sample(&[], fabric.roce.queue_pairs() as u64)?;

@@ -2,6 +2,7 @@
 
 mod fabric;
 mod storage;
+mod sum;
 
 use super::state::State;
 use crate::gateway::plane::Plane;
@@ -19,6 +20,17 @@ pub(super) fn write(state: &mut State) -> String {
     let mut page = String::new();
     // A string takes everything.
     let _ = families(state, &mut Writer::new(&mut page));
+    let planes = state.each_plane(|plane| of_plane(plane)).into_iter().filter_map(|(_, told)| told);
+    page += &sum::sum(planes.collect());
+    let _ = loops(state, &mut Writer::new(&mut page));
+    page
+}
+
+/// What one plane counts.
+fn of_plane(plane: &Plane) -> String {
+    let mut page = String::new();
+    let mut writer = Writer::new(&mut page);
+    let _ = fabric::write(plane, &mut writer).and_then(|()| storage::write(plane, &mut writer));
     page
 }
 
@@ -111,9 +123,7 @@ fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
         .sample(&[], arena.capacity() as u64)?;
     w.gauge("isthmus_arena_free_bytes", "What of it is free.")?
         .sample(&[], arena.available() as u64)?;
-    fabric::write(state, w)?;
-    storage::write(state, w)?;
-    loops(state, w)
+    Ok(())
 }
 
 fn loops(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {

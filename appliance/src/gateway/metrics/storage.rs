@@ -2,7 +2,7 @@
 
 use super::Page;
 use crate::gateway::objects::{path_name, session_name};
-use crate::gateway::state::State;
+use crate::gateway::plane::Plane;
 use core::fmt::Error;
 use rdma::rnbd::server::VolumeStats;
 use rdma::rtrs::server::{Counters, Histogram, PathState, PathStats};
@@ -50,8 +50,8 @@ const VOLUME: [Family<VolumeStats>; 7] = [
     }),
 ];
 
-pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
-    let Some(server) = &state.plane.storage.server else { return Ok(()) };
+pub(super) fn write(plane: &Plane, w: &mut Page<'_>) -> Result<(), Error> {
+    let Some(server) = &plane.storage.server else { return Ok(()) };
     let transport = server.transport();
     w.gauge("isthmus_rtrs_sessions", "Sessions that there are.")?
         .sample(&[], transport.sessions().count() as u64)?;
@@ -75,14 +75,14 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     }
     for (name, help, value) in VOLUME {
         let mut family = w.counter(name, help)?;
-        for id in state.plane.storage.volumes.ids() {
-            let volume = state.plane.storage.volumes.name(id).unwrap_or_default();
+        for id in plane.storage.volumes.ids() {
+            let volume = plane.storage.volumes.name(id).unwrap_or_default();
             if let Some(stats) = server.volume_stats(id) {
                 family.sample(&[("volume", &volume)], value(stats))?;
             }
         }
     }
-    latencies(state, w)
+    latencies(plane, w)
 }
 
 /// A histogram of a volume: its name, its help, and where it lies.
@@ -97,12 +97,12 @@ const LATENCIES: [Latency; 2] = [
     }),
 ];
 
-fn latencies(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
-    let Some(server) = &state.plane.storage.server else { return Ok(()) };
+fn latencies(plane: &Plane, w: &mut Page<'_>) -> Result<(), Error> {
+    let Some(server) = &plane.storage.server else { return Ok(()) };
     for (name, help, histogram) in LATENCIES {
         let mut family = w.histogram(name, help)?;
-        for id in state.plane.storage.volumes.ids() {
-            let volume = state.plane.storage.volumes.name(id).unwrap_or_default();
+        for id in plane.storage.volumes.ids() {
+            let volume = plane.storage.volumes.name(id).unwrap_or_default();
             let Some(stats) = server.volume_stats(id) else { continue };
             let histogram = histogram(stats);
             // The last bucket also holds everything above its bound.

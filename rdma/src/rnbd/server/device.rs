@@ -69,19 +69,21 @@ impl Server {
         }
         let read_only = read_only || geometry.features.contains(Features::READ_ONLY);
         let max_devices = self.max_devices;
-        let writers = self.books_of(volume).writers;
-        match mode {
-            AccessMode::ReadOnly => {}
+        let writes = match mode {
+            AccessMode::ReadOnly => false,
             _ if read_only => return Err(Errno::EACCES),
-            AccessMode::ReadWrite if writers > 0 => return Err(Errno::EPERM),
-            AccessMode::Migration if writers > 1 => return Err(Errno::EPERM),
-            AccessMode::ReadWrite | AccessMode::Migration => {}
-        }
+            AccessMode::ReadWrite if !self.common.open(volume, 1) => return Err(Errno::EPERM),
+            AccessMode::Migration if !self.common.open(volume, 2) => return Err(Errno::EPERM),
+            AccessMode::ReadWrite | AccessMode::Migration => true,
+        };
         let session = self.sessions.get_mut(id.index()).ok_or(Errno::ENOTCONN)?;
-        let device = session.add(open.name, volume, mode, max_devices).ok_or(Errno::EMFILE)?;
-        let books = self.books_of(volume);
-        books.writers += u32::from(mode != AccessMode::ReadOnly);
-        books.waiting.reserve(usize::from(status.queue_depth));
+        let Some(device) = session.add(open.name, volume, mode, max_devices) else {
+            if writes {
+                self.common.close(volume);
+            }
+            return Err(Errno::EMFILE);
+        };
+        self.books_of(volume).waiting.reserve(usize::from(status.queue_depth));
         Ok(response(device, &geometry))
     }
 
@@ -92,7 +94,9 @@ impl Server {
         else {
             return false;
         };
-        self.books_of(device.volume).writers -= u32::from(device.mode != AccessMode::ReadOnly);
+        if device.mode != AccessMode::ReadOnly {
+            self.common.close(device.volume);
+        }
         true
     }
 

@@ -4,12 +4,14 @@
 //! Differs from Linux on purpose: writes to a device that was opened read-only get EROFS, and
 //! discards larger than what was offered get EINVAL.
 
+mod common;
 mod device;
 mod export;
 mod io;
 mod session;
 mod stats;
 
+pub use common::Common;
 pub use device::DeviceStatus;
 pub use export::{Export, ExportError};
 pub use stats::VolumeStats;
@@ -29,8 +31,6 @@ const BUDGET: usize = 128;
 /// What the server keeps of a volume.
 #[derive(Debug, Default)]
 struct Books {
-    /// Devices that are open for writing.
-    writers: u32,
     /// Requests that the volume had no room for.
     waiting: VecDeque<RequestId>,
     stats: VolumeStats,
@@ -44,6 +44,7 @@ pub struct Server {
     exports: Vec<Export>,
     sessions: Vec<Session>,
     books: Vec<Books>,
+    common: Common,
 }
 
 impl Server {
@@ -56,7 +57,21 @@ impl Server {
         let transport = rtrs::Server::new(config, provider)?;
         let sessions = Vec::with_capacity(config.max_sessions);
         let max_devices = max_devices.clamp(1, Session::MAX_DEVICES);
-        Ok(Server { transport, max_devices, exports: Vec::new(), sessions, books: Vec::new() })
+        Ok(Server {
+            transport,
+            max_devices,
+            exports: Vec::new(),
+            sessions,
+            books: Vec::new(),
+            common: Common::default(),
+        })
+    }
+
+    /// Shares `common` with the servers of other loops, as their number `number`; before there is
+    /// any session.
+    pub fn share(&mut self, common: &Common, number: u32) {
+        self.common = common.clone();
+        self.transport.share(common.directory.clone(), number);
     }
 
     /// The RTRS server, to look at.
@@ -114,6 +129,7 @@ impl Server {
         if completed {
             volumes.flush_queues();
         }
+        self.transport.end_replaced(ctx);
         moved |= self.transport.handle_timeout(ctx);
         moved || completed || self.transport.counters().completions > before
     }

@@ -27,6 +27,10 @@ pub(super) const MAX_SENDS: u32 = 128;
 /// 128 pages that they can register, and then fail to register just 128.
 const MAX_IO: u32 = 127 * 4096;
 
+/// A session's paths share their chunks and the order of their requests, which is one loop's affair.
+const ELSEWHERE: &str = "the session has its paths on another core: have the ports of a client's paths \
+                         served by one core (net.N.core)";
+
 /// Why a connection is refused, for the client and for the log.
 type Refusal = (Errno, &'static str);
 
@@ -92,8 +96,18 @@ impl Server {
         }
         let session = match self.sessions.iter().find(|(_, s)| s.uuid == request.session) {
             Some((key, _)) => key,
+            None if self.membership.is_elsewhere(request.session) => {
+                return Err((Errno::EEXIST, ELSEWHERE));
+            }
             None if !request.first => return Err((Errno::ENXIO, "unknown session")),
-            None => self.make_session(request.session, from, ctx)?,
+            None => {
+                // Another loop's server may have taken it in just now.
+                if !self.membership.enter(request.session) {
+                    return Err((Errno::EEXIST, ELSEWHERE));
+                }
+                let made = self.make_session(request.session, from, ctx);
+                made.inspect_err(|_| self.membership.leave(request.session))?
+            }
         };
         let path = self.join_path(session, &request, from, to, ctx);
         let made = path.and_then(|path| self.make_connection(path, request.cid, connection, ctx));

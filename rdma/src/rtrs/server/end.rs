@@ -3,6 +3,7 @@
 use super::table::SlotState;
 use super::{CloseReason, Context, Event, Input, Notice, PathId, PathState, Server, SessionId};
 use crate::verbs::Fabric;
+use alloc::vec::Vec;
 
 impl Server {
     /// Ends a path, as the operator wishes; false if there is none of that name.
@@ -16,6 +17,18 @@ impl Server {
             self.close_path(path.0 as usize, CloseReason::Operator, ctx);
         }
         known
+    }
+
+    /// Ends the sessions that another loop's server has replaced ([`super::Directory`]).
+    pub fn end_replaced<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+        while let Some(uuid) = self.membership.next_replaced() {
+            // Told once: what has not ended yet ends without this.
+            self.membership.leave(uuid);
+            let paths = self.paths.iter().filter(|(_, p)| self.sessions[p.session].uuid == uuid);
+            for key in paths.map(|(key, _)| key).collect::<Vec<_>>() {
+                self.close_path(key, CloseReason::Replaced, ctx);
+            }
+        }
     }
 
     /// A connection is gone; so is its path.
@@ -113,6 +126,7 @@ impl Server {
     ) {
         if self.sessions.get(key).is_some_and(|session| session.paths.is_empty()) {
             let session = self.sessions.remove(key);
+            self.membership.leave(session.uuid);
             session.chunks.into_iter().for_each(|chunks| ctx.arena.free(chunks));
             // No region and no queue pair of the session is left.
             let _ = ctx.provider.dealloc_pd(session.pd);

@@ -8,6 +8,8 @@ use crate::rtrs::{Heartbeat, Name};
 use crate::verbs::{Fabric, Payload, SendOperation, SendRequest, SendWith};
 use drivers::hal::Window;
 
+const OTHER_HOST: &str = "a session name that another host uses";
+
 impl Server {
     /// Takes a SEND of the client's. There is only one that means anything.
     pub(super) fn handle_message<P: Fabric + ?Sized>(
@@ -111,12 +113,18 @@ impl Server {
                     && self.sessions[path.session].name == name
             });
             match other {
-                None => return Ok(()),
+                None => {
+                    let uuid = self.sessions[session].uuid;
+                    return match self.membership.claim(uuid, name, from) {
+                        true => Ok(()),
+                        false => Err(CloseReason::Protocol(OTHER_HOST)),
+                    };
+                }
                 Some((key, path)) if path.from == from => {
                     self.close_path(key, CloseReason::Replaced, ctx);
                 }
                 Some(_) => {
-                    return Err(CloseReason::Protocol("a session name that another host uses"));
+                    return Err(CloseReason::Protocol(OTHER_HOST));
                 }
             }
         }

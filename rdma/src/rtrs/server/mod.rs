@@ -17,6 +17,7 @@
 
 mod config;
 mod connect;
+mod directory;
 mod end;
 mod event;
 mod info;
@@ -28,6 +29,7 @@ mod table;
 mod timer;
 
 pub use config::{BadConfig, Config};
+pub use directory::Directory;
 pub use event::{CloseReason, Event, Notice, Request, RequestId, RequestKind, Served, SessionId};
 pub use state::{Input, PathState};
 pub use stats::{Counters, Histogram, PathStats};
@@ -37,6 +39,7 @@ use crate::rtrs::Context;
 use crate::verbs::{CompletedOperation, CqId, Fabric, Status, VerbsError};
 use alloc::collections::VecDeque;
 use config::MIN_INLINE;
+use directory::Membership;
 use drivers::hal::Instant;
 use slab::Slab;
 use table::{Connection, Path, Session, WorkId};
@@ -63,6 +66,8 @@ pub struct Server {
     /// Bytes that may be promised, if sessions share the provider's memory.
     shared: Option<u64>,
     counters: Counters,
+    /// With the servers of other loops, if there are any.
+    membership: Membership,
 }
 
 /// Why a server could not start.
@@ -106,7 +111,19 @@ impl Server {
             deadline: None,
             shared,
             counters: Counters::default(),
+            membership: Membership::default(),
         })
+    }
+
+    /// Shares `directory` with the servers of other loops, as their number `number`; before there
+    /// is any session.
+    pub fn share(&mut self, directory: Directory, number: u32) {
+        self.membership = Membership::new(directory, number);
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> &Directory {
+        self.membership.directory()
     }
 
     /// The configuration.
