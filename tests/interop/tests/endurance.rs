@@ -16,7 +16,10 @@ const FIXED_KEYS: &str = "isthmus.rnbd.always_invalidate=false";
 /// Tells a story to a guest that has the appliance's default volume before it.
 fn tell(mtu: u16, words: &str, story: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
     let mut site = Site::boot(mtu, words)?;
-    let told = story(&mut site.client);
+    let told = story(&mut site.client).with_context(|| {
+        let metrics = "wget -qO- http://10.0.0.1/metrics | grep '^isthmus_roce' | grep -v ' 0$'";
+        format!("of the appliance's metrics:\n{}", site.client.sh(metrics).unwrap_or_default())
+    });
     let log = site.gateway.run("show log").map_or_else(|e| format!("{e:#}"), |log| log.text);
     told.with_context(|| format!("the appliance's log:\n{log}"))
 }

@@ -21,7 +21,10 @@ use work::{LargePayloads, Operation, Work};
 /// Longest message in bytes; its PSNs stay far from half of their space at any path MTU.
 pub const MAX_MESSAGE: usize = 1 << 30;
 
-/// Repetitions after 1/16, 1/8, 1/4 and 1/2 of the ACK timeout, before those that count as retries.
+/// Repetitions after 1/16, 1/8, 1/4 and 1/2 of the ACK timeout, before those that count as retries: of
+/// the oldest packet and the last only. A peer that lost an ACK repeats it for the first; one that lost
+/// packets takes the first if it was that, and says by the last that more are missing; one that is slow
+/// has two packets more to work on, and not all of them again.
 /// A peer that misses our last packet need not be still for half a second (Linux's timeout): what it
 /// sent itself would time out meanwhile, and Linux's soft-RoCE does not survive that.
 const PROBES: u8 = 4;
@@ -68,6 +71,8 @@ pub struct Requester {
     retries_left: u8,
     /// Early repetitions since something was acknowledged.
     probes: u8,
+    /// Packets of an early repetition that are still to be sent.
+    probing: u8,
     rnr_retry: u8,
     rnr_left: u8,
     /// Whether it went back and nothing was acknowledged since.
@@ -95,6 +100,7 @@ impl Requester {
             retry_count: 0,
             retries_left: 0,
             probes: 0,
+            probing: 0,
             rnr_retry: 0,
             rnr_left: 0,
             recovering: false,
@@ -228,6 +234,7 @@ impl Requester {
     fn progress(&mut self, now: Instant) {
         self.recovering = false;
         self.probes = 0;
+        self.probing = 0;
         self.retries_left = self.retry_count;
         self.rnr_left = self.rnr_retry;
         if self.next.is_before(self.unacknowledged) {
@@ -241,6 +248,7 @@ impl Requester {
     /// Goes back to the oldest packet that is not acknowledged.
     fn go_back(&mut self, env: &mut Env<'_>) {
         env.counters.retries += 1;
+        self.probing = 0;
         self.next = self.unacknowledged;
         self.cursor = 0;
         self.answers_due = 0;
@@ -422,7 +430,12 @@ impl Requester {
                 return self.retry(env);
             }
             self.probes += 1;
-            self.go_back(env);
+            if self.can_probe() {
+                env.counters.retries += 1;
+                self.probing = 1 + u8::from(self.sent.since(self.unacknowledged) > 1);
+            } else {
+                self.go_back(env);
+            }
             self.retransmit_at = None;
             self.arm(env.now);
         }
@@ -434,6 +447,25 @@ impl Requester {
         for block in self.queue.drain(..).filter_map(|work| work.block) {
             memory.pool.free(block);
         }
+    }
+
+    /// Whether the oldest packet and the last can be repeated alone: nothing else is being repeated, and
+    /// neither waits for an answer other than an ACK.
+    fn can_probe(&self) -> bool {
+        let waits = |work: &Work| work.operation.wants_answer();
+        let sent = self.queue.iter().take(self.cursor + 1);
+        self.next == self.sent && self.pause_until.is_none() && !sent.into_iter().any(waits)
+    }
+
+    /// The packet that a repetition sends next: its PSN, and the place of its request.
+    fn probe(&self) -> (Psn, usize) {
+        if self.sent.since(self.unacknowledged) > 1 && self.probing == 1 {
+            // It is of the request that is being sent, or of the one before.
+            let last = self.sent.previous();
+            let begun = self.queue.get(self.cursor).is_some_and(|work| !last.is_before(work.first));
+            return (last, if begun { self.cursor } else { self.cursor.saturating_sub(1) });
+        }
+        (self.unacknowledged, 0)
     }
 
     /// Takes all requests out: the oldest as `first` says, the others as flushed.
@@ -448,6 +480,7 @@ impl Requester {
             status = Status::Flushed;
         }
         self.cursor = 0;
+        self.probing = 0;
         self.retransmit_at = None;
         self.pause_until = None;
     }

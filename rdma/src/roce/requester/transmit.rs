@@ -17,7 +17,8 @@ impl Requester {
     /// Whether a packet may be sent now, with `window` packets unacknowledged at most.
     #[inline]
     pub fn can_send(&self, window: u32) -> bool {
-        self.queue.get(self.cursor).is_some_and(|work| self.is_due(work, window))
+        self.probing > 0
+            || self.queue.get(self.cursor).is_some_and(|work| self.is_due(work, window))
     }
 
     /// Whether a packet of `work`, which is the next request, may be sent now.
@@ -41,12 +42,14 @@ impl Requester {
         emitter: &Emitter,
         tx: &mut TxBuffer,
     ) -> Option<Opcode> {
-        let work = self.queue.get(self.cursor)?;
-        if !self.is_due(work, window) {
+        let probing = self.probing > 0;
+        let (next, place) = if probing { self.probe() } else { (self.next, self.cursor) };
+        let work = self.queue.get(place)?;
+        if !probing && !self.is_due(work, window) {
             return None;
         }
         let mtu = peer.path_mtu.bytes();
-        let index = self.next.since(work.first);
+        let index = next.since(work.first);
         let offset = index as usize * mtu;
         let left = (work.length as usize).saturating_sub(offset);
         let mut extended = [0; AtomicEth::LEN];
@@ -118,9 +121,10 @@ impl Requester {
 
         // An ACK is asked for at the end of the last message, which acknowledges the others too, and
         // often enough in between that the window does not close before it comes.
-        let after = self.next.plus(packets);
+        let after = next.plus(packets);
         self.since_ack_request += 1;
         let ack_request = ends && self.cursor + 1 == self.queue.len()
+            || probing
             || 4 * self.since_ack_request >= window
             || after.since(self.unacknowledged) >= window;
         let bth = Bth {
@@ -130,16 +134,20 @@ impl Requester {
             pkey: DEFAULT_PKEY,
             destination_qp: peer.qpn,
             ack_request,
-            psn: self.next.get(),
+            psn: next.get(),
         };
         let extended = extended.get(..extended_len).unwrap_or_default();
         emitter.emit(tx, &peer.template, bth, extended, body);
 
-        if work.operation.wants_answer() {
-            self.answers_due = self.answers_due.saturating_add(1);
-        }
         if ack_request {
             self.since_ack_request = 0;
+        }
+        if probing {
+            self.probing -= 1;
+            return Some(opcode);
+        }
+        if work.operation.wants_answer() {
+            self.answers_due = self.answers_due.saturating_add(1);
         }
         if ends {
             self.cursor += 1;

@@ -213,3 +213,42 @@ fn a_lost_last_ack_is_said_again() {
     assert_eq!(pair.nodes[1].roce.counters().sent.acknowledges, 3);
     assert_eq!(pair.nodes[0].roce.counters().dropped.unexpected_answer, 0);
 }
+
+/// While a peer says nothing its requests are repeated early, but only the first packet and the last: one
+/// that is merely slow is not buried under all of them, and one that lost any has them soon.
+#[test]
+fn early_repetitions_are_of_two_packets() {
+    let mut pair = Pair::new(8, 1500, false);
+    pair.connect(PathMtu::Mtu1024, Pair::LINUX);
+    let b = &mut pair.nodes[1];
+    let into = b.arena.alloc(20 << 10, 4096).unwrap();
+    let granted = b.roce.register(b.pd, into, Access::REMOTE_WRITE, &mut Rng::new(1)).unwrap();
+    let a = &mut pair.nodes[0];
+    let from = a.arena.alloc(20 << 10, 64).unwrap();
+    from.write(0, &[7; 20 << 10]).unwrap();
+    let to = RemoteAddress { address: granted.address, rkey: granted.rkey };
+    let payload = Payload::Windows(&[from]);
+    let operation = SendOperation::Write { payload, to, immediate: None };
+    a.roce.post_send(a.qp, &request(1, operation)).unwrap();
+    pair.network.record = Some(Vec::new());
+    // Nothing reaches the peer, and nothing comes back.
+    pair.network.mute(0, true);
+    pair.network.mute(1, true);
+    assert!(!pair.run(Duration::from_millis(234), |_| false));
+    let sent: Vec<u32> = pair
+        .network
+        .record
+        .iter()
+        .flatten()
+        .map(|(_, f)| u32::from_be_bytes([0, f[51], f[52], f[53]]))
+        .collect();
+    let all: Vec<u32> = (0xff_fff0..0x100_0004u32).map(|psn| psn & 0xff_ffff).collect();
+    let probe = [0xff_fff0, 0x00_0003];
+    assert_eq!(sent, [&all[..], &probe, &probe].concat());
+    // The next one arrives: the last packet tells the peer what it lacks.
+    pair.network.mute(0, false);
+    pair.network.mute(1, false);
+    assert!(pair.run(Duration::from_millis(2), |pair| pair.nodes[0].completions().len() == 1));
+    assert_eq!(contents(&into), [7; 20 << 10]);
+    assert_eq!(pair.nodes[1].roce.counters().naks_sent.sequence, 1);
+}
