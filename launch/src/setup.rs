@@ -17,6 +17,8 @@ pub enum Purpose {
     Images,
     /// The boot tests: firmware for the matrix.
     Test,
+    /// Looking at what the appliance captures.
+    Captures,
     /// Making Linux guests: building kernel modules, unpacking others.
     Guest,
     /// Counting instructions of host programs.
@@ -28,13 +30,21 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Run, &["qemu-system-x86"]),
     (Purpose::Images, &["grub-common", "grub-pc-bin", "qemu-utils", "xorriso"]),
     (Purpose::Test, &["ovmf"]),
+    (Purpose::Captures, &["tshark"]),
     (Purpose::Guest, &["gcc-12", "kmod", "libelf1", "make", "xz-utils"]),
     (Purpose::Count, &["valgrind"]),
 ];
 
 /// Every purpose, for `./isthmus setup`.
-pub const ALL: &[Purpose] =
-    &[Purpose::Build, Purpose::Run, Purpose::Images, Purpose::Test, Purpose::Guest, Purpose::Count];
+pub const ALL: &[Purpose] = &[
+    Purpose::Build,
+    Purpose::Run,
+    Purpose::Images,
+    Purpose::Test,
+    Purpose::Captures,
+    Purpose::Guest,
+    Purpose::Count,
+];
 
 /// Installs the packages for `purposes` that are missing. Asks nothing. Fails with the command to run
 /// when it may not install, and with the names when there is no apt.

@@ -79,9 +79,12 @@ const SUITES: &[Suite] = &[
     interop_suite("guests", Needs::Guests),
     interop_suite("engines", Needs::Guests),
     Suite { long: true, ..interop_suite("adversity", Needs::Guests) },
-    Suite { long: true, ..interop_suite("services", Needs::Guests) },
     interop_suite("smc", Needs::Guests),
     Suite { long: true, ..interop_suite("smc_adversity", Needs::Guests) },
+    Suite { long: true, ..interop_suite("services", Needs::ImageAndGuests) },
+    interop_suite("fabric", Needs::ImageAndGuests),
+    Suite { long: true, ..interop_suite("rough", Needs::ImageAndGuests) },
+    Suite { long: true, ..interop_suite("crafted", Needs::ImageAndGuests) },
     interop_suite("storage", Needs::ImageAndGuests),
     Suite { long: true, ..interop_suite("paths", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("endurance", Needs::ImageAndGuests) },
@@ -122,6 +125,9 @@ pub fn test(options: &Options) -> Result<()> {
     let mut environment: Vec<(&str, PathBuf)> = vec![("ISTHMUS_SKIPPED", skipped.clone())];
     if suites.iter().any(|suite| suite.needs.guests()) {
         guest::prepare()?;
+    }
+    if suites.iter().any(|suite| suite.name == "fabric") {
+        setup::install(&[Purpose::Captures])?;
     }
     if suites.iter().any(|suite| suite.needs.image()) {
         setup::install(&[Purpose::Build, Purpose::Run, Purpose::Test])?;

@@ -1,5 +1,6 @@
 //! What the appliance starts with: machine, devices, randomness, configuration from the host.
 
+use crate::heap;
 use crate::platform::{self, Clock, Devices, power};
 use appliance::gateway::{Bringup, Facts};
 use appliance::log_ring::LogRing;
@@ -69,7 +70,13 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         fw_cfg,
         command_line: command_line.into(),
         rng,
-        facts: Facts { boot: boot_protocol, cpus, memory: platform::total_memory(boot), entropy },
+        facts: Facts {
+            boot: boot_protocol,
+            cpus,
+            memory: platform::total_memory(boot),
+            heap_used: heap::used,
+            entropy,
+        },
         log,
     })
 }

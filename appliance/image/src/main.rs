@@ -3,6 +3,8 @@
 
 #[cfg(target_os = "hermit")]
 mod bringup;
+#[cfg(target_os = "hermit")]
+mod heap;
 #[cfg(any(target_os = "hermit", test))]
 mod memory;
 #[cfg(target_os = "hermit")]

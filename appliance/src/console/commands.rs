@@ -20,6 +20,12 @@ pub enum Verb {
     Save,
     /// Sends echo requests.
     Ping,
+    /// Measures an rping server.
+    Rping,
+    /// Begins to keep frames.
+    CaptureStart,
+    /// Stops keeping frames.
+    CaptureStop,
     /// Sets which messages are logged.
     LogLevel,
     /// Lists objects.
@@ -45,6 +51,10 @@ pub enum Argument {
     Address,
     /// A number, which can be left out.
     Count,
+    /// Bytes; can be left out.
+    Size,
+    /// The rest of the line: which frames a capture keeps; left out, all.
+    Filter,
     /// A level of the log.
     Level,
     /// A path of the object tree.
@@ -61,6 +71,8 @@ impl Argument {
             Argument::Value => "VALUE",
             Argument::Address => "ADDRESS",
             Argument::Count => "[COUNT]",
+            Argument::Size => "[SIZE]",
+            Argument::Filter => "[FILTER]",
             Argument::Level => "LEVEL",
             Argument::Object => "OBJECT",
             Argument::Directory => "[OBJECT]",
@@ -68,7 +80,7 @@ impl Argument {
     }
 
     fn optional(self) -> bool {
-        matches!(self, Argument::Count | Argument::Directory)
+        matches!(self, Argument::Count | Argument::Size | Argument::Filter | Argument::Directory)
     }
 }
 
@@ -133,6 +145,24 @@ pub static COMMANDS: &[Command] = &[
         Verb::Ping,
     ),
     Command::new(
+        &["rping"],
+        &[Argument::Address, Argument::Count, Argument::Size],
+        "ping over RDMA: READs and WRITEs of a server started with `rping -s -S SIZE`",
+        Verb::Rping,
+    ),
+    Command::new(
+        &["capture", "start"],
+        &[Argument::Filter],
+        "keep the last frames, for `/capture.pcapng`",
+        Verb::CaptureStart,
+    ),
+    Command::new(
+        &["capture", "stop"],
+        &[],
+        "keep no more frames; what was kept stays",
+        Verb::CaptureStop,
+    ),
+    Command::new(
         &["log", "level"],
         &[Argument::Level],
         "log messages of this level and worse",
@@ -175,8 +205,14 @@ pub fn parse(line: &str) -> Result<Option<Invocation>, String> {
         json = words.len() < before;
     }
     let mut given = words.split_off(command.words.len());
-    if command.arguments.last() == Some(&Argument::Value) {
-        given = split_rest(line, command);
+    let filter;
+    match command.arguments.last() {
+        Some(Argument::Value) => given = split_rest(line, command),
+        Some(Argument::Filter) if !given.is_empty() => {
+            filter = given.join(" ");
+            given = vec![&filter];
+        }
+        _ => {}
     }
     let least = command.arguments.iter().filter(|a| !a.optional()).count();
     if !(least..=command.arguments.len()).contains(&given.len()) {
@@ -237,6 +273,9 @@ mod tests {
         assert_eq!(parsed("set a  [\"b\",  \"c\"] "), set("a", "[\"b\",  \"c\"]"));
         assert_eq!(parsed("ping 10.0.0.1"), (Verb::Ping, vec!["10.0.0.1".into()], false));
         assert_eq!(parsed("ls"), (Verb::List, vec![], false));
+        assert_eq!(parsed("capture start"), (Verb::CaptureStart, vec![], false));
+        let start = parsed("capture start  roce  host 10.0.0.2 ");
+        assert_eq!(start, (Verb::CaptureStart, vec!["roce host 10.0.0.2".into()], false));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::commands::{Argument, COMMANDS, Command};
 use super::system::System;
+use net::capture::Filter;
 
 /// Everything that could stand where the last word of `before` (the text before the cursor) does,
 /// sorted, each as the whole word. A word that ends in `.` or `/` goes on.
@@ -15,13 +16,18 @@ pub fn candidates(before: &str, system: &mut dyn System) -> Vec<String> {
         .collect();
     let complete = |c: &&Command| !c.words.is_empty() && words.starts_with(c.words);
     if let Some(command) = COMMANDS.iter().find(complete) {
-        match command.arguments.get(words.len() - command.words.len()) {
+        let given = words.len() - command.words.len();
+        // A filter has any number of words.
+        let filter = command.arguments.last().filter(|a| **a == Argument::Filter);
+        match command.arguments.get(given).or(filter) {
             Some(Argument::Path) => found.extend(system.document().complete(last)),
             Some(Argument::Object | Argument::Directory) => found.extend(objects(last, system)),
             Some(Argument::Level) => {
                 found.extend(log::LevelFilter::iter().map(|l| l.as_str().to_ascii_lowercase()));
             }
-            Some(Argument::Value | Argument::Address | Argument::Count) | None => {}
+            Some(Argument::Filter) => found.extend(filter_words(&words, system)),
+            Some(Argument::Value | Argument::Address | Argument::Count | Argument::Size) | None => {
+            }
         }
         if command.reports() && last.starts_with('-') {
             found.push("--json".into());
@@ -31,6 +37,16 @@ pub fn candidates(before: &str, system: &mut dyn System) -> Vec<String> {
     found.sort();
     found.dedup();
     found
+}
+
+/// What may follow `words` in the filter of a capture.
+fn filter_words(words: &[&str], system: &mut dyn System) -> Vec<String> {
+    if words.last().is_some_and(|word| Filter::takes_argument(word)) {
+        return Vec::new();
+    }
+    let ports = system.list("/interfaces").unwrap_or_default();
+    let ports = ports.iter().map(|name| name.trim_end_matches('/').to_string());
+    Filter::WORDS.iter().map(ToString::to_string).chain(ports).collect()
 }
 
 fn objects(partial: &str, system: &mut dyn System) -> Vec<String> {

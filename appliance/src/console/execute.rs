@@ -8,9 +8,15 @@ use crate::config::Problem;
 use crate::log_ring::Entry;
 use crate::report::Value;
 use core::net::IpAddr;
+use rdma::services::rping::MAX_SIZE;
 
 /// Echo requests of a ping that does not say how many.
 const PINGS: u32 = 4;
+/// Bytes of an rping that does not say how many, as in rping itself.
+const RPING_SIZE: usize = 64;
+
+/// The object that captures are ordered of.
+const CAPTURE: &str = "/capture";
 
 /// Acts on a line; the answer goes to `out`. Returns what the console does next.
 pub fn execute(line: &str, system: &mut dyn System, out: &mut Output) -> State {
@@ -47,6 +53,13 @@ fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<S
             let (address, count) = ping_arguments(argument(0), what.arguments.get(1))?;
             return system.start_ping(address, count).map(|()| State::Task);
         }
+        Verb::Rping => {
+            let (address, count) = ping_arguments(argument(0), what.arguments.get(1))?;
+            let size = rping_size(what.arguments.get(2))?;
+            return system.start_rping(address, count, size).map(|()| State::Task);
+        }
+        Verb::CaptureStart => system.write(CAPTURE, format!("start {}", argument(0)).trim_end())?,
+        Verb::CaptureStop => system.write(CAPTURE, "stop")?,
         Verb::List => {
             let names = system.list(&absolute(argument(0)))?;
             report(&Value::list(names.into_iter().map(Value::from)));
@@ -105,6 +118,14 @@ fn ping_arguments(address: &str, count: Option<&String>) -> Result<(IpAddr, u32)
         },
     };
     Ok((address, count))
+}
+
+fn rping_size(size: Option<&String>) -> Result<usize, String> {
+    let Some(text) = size else { return Ok(RPING_SIZE) };
+    match text.parse() {
+        Ok(size @ 1..=MAX_SIZE) => Ok(size),
+        _ => Err(format!("{text:?} is no size; accepted: 1 to {MAX_SIZE} bytes")),
+    }
 }
 
 /// The path of an object from the top.

@@ -22,7 +22,7 @@ pub enum Topic {
     Version,
 }
 
-/// News of a task that takes a while (`save`, `ping`).
+/// News of a task that takes a while (`save`, `ping`, `rping`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// A line to show; there is more to come.
@@ -51,6 +51,9 @@ pub trait System {
 
     /// Starts sending `count` echo requests, one a second.
     fn start_ping(&mut self, address: IpAddr, count: u32) -> Result<(), String>;
+
+    /// Starts `count` pings of `size` bytes over RDMA, one after the other.
+    fn start_rping(&mut self, address: IpAddr, count: u32, size: usize) -> Result<(), String>;
 
     /// News of the task that was started.
     fn poll_task(&mut self) -> Option<Progress>;

@@ -52,6 +52,10 @@ impl System for Appliance {
         self.task.push_back(Progress::Done(Ok(format!("{count} answers"))));
         Ok(())
     }
+    fn start_rping(&mut self, address: IpAddr, count: u32, size: usize) -> Result<(), String> {
+        self.task.push_back(Progress::Done(Ok(format!("{address} {count} {size}"))));
+        Ok(())
+    }
     fn poll_task(&mut self) -> Option<Progress> {
         self.task.pop_front()
     }
@@ -158,6 +162,29 @@ fn the_machine_ends_only_after_the_last_output_was_sent() {
     console.sent(usize::MAX);
     console.poll(&mut appliance);
     assert_eq!(appliance.ended, Some("power off"));
+}
+
+#[test]
+fn rping_says_what_it_takes() {
+    assert!(run("rping fd00::2 3 4096\r").contains("\nfd00::2 3 4096\nisthmus> "));
+    assert!(run("rping 10.0.0.2\r").contains("\n10.0.0.2 4 64\nisthmus> "));
+    assert!(run("rping 10.0.0.2 1 65537\r").contains("no size; accepted: 1 to 65536 bytes"));
+    assert!(run("rping\r").contains("usage: rping ADDRESS [COUNT] [SIZE]"));
+}
+
+#[test]
+fn captures_are_ordered_by_name() {
+    let orders = |line: &str| {
+        let mut appliance = Appliance::default();
+        session(&mut appliance, &mut Console::default(), line.as_bytes());
+        appliance.objects.pop()
+    };
+    let order = |value: &str| Some(("/capture".to_string(), value.to_string()));
+    assert_eq!(orders("capture start\r"), order("start"));
+    assert_eq!(orders("capture start roce  qp 17\r"), order("start roce qp 17"));
+    assert_eq!(orders("capture stop\r"), order("stop"));
+    assert!(run("capture begin\r").contains("cannot capture \"begin\"; accepted: start, stop"));
+    assert!(run("capture start roce h\t10.0.0.2 t\t\r").contains("start roce host 10.0.0.2 tcp"));
 }
 
 #[test]

@@ -56,7 +56,8 @@ impl Plane {
             let storage = self.storage.server.as_mut();
             let services = self.services.as_mut();
             let taken = storage.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
-                || services.is_some_and(|s| s.handle_connection_event(&event, &mut ctx));
+                || services.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
+                || self.rping.as_mut().is_some_and(|r| r.handle_connection_event(&event));
             if let (false, ConnectionEvent::Request { connection, .. }) = (taken, event) {
                 // Gone already is as good as refused.
                 let _ = ctx.provider.reject(connection, RejectReason::INVALID_SERVICE_ID, &[]);
@@ -71,6 +72,9 @@ impl Plane {
         if let Some(services) = &mut self.services {
             done += services.poll(&mut ctx);
         }
+        if let Some(rping) = &mut self.rping {
+            done += rping.poll(&mut ctx);
+        }
         done
     }
 
@@ -79,7 +83,8 @@ impl Plane {
         let provider = self.fabric.as_ref().and_then(|f| f.roce.poll_timeout());
         let server = self.storage.server.as_ref().and_then(|s| s.poll_timeout());
         let services = self.services.as_ref().and_then(|s| s.poll_timeout());
-        [provider, server, services].into_iter().flatten().min()
+        let rping = self.rping.as_ref().and_then(|r| r.poll_timeout());
+        [provider, server, services, rping].into_iter().flatten().min()
     }
 
     /// Hands the provider's packets to their ports, as many as there is room for; how many.

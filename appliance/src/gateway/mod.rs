@@ -16,6 +16,7 @@ mod network;
 mod objects;
 mod plane;
 mod ports;
+mod rping;
 mod services;
 mod show;
 mod start;

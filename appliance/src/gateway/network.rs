@@ -125,6 +125,7 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
         carry_out(order, networks, state, now);
         worked += 1;
     }
+    state.find_way_of_rping(networks, now);
     for (i, network) in networks.iter_mut().enumerate() {
         if state.poll_link(i) {
             network.interface.link_came_up(now);

@@ -3,6 +3,7 @@
 
 use super::fabric::Fabric;
 use super::ports::PlanePort;
+use super::rping::Rping;
 use super::services::Services;
 use super::storage::Storage;
 use super::uplink::Downlink;
@@ -28,6 +29,8 @@ pub(super) struct Plane {
     pub storage: Storage,
     /// The peers of measuring tools, if they are switched on.
     pub services: Option<Services>,
+    /// The console's rping, if there is one.
+    pub rping: Option<Rping>,
     pub capture: Capture,
     pub pace: Pace,
 }
@@ -64,6 +67,7 @@ impl Plane {
             fabric,
             storage: Storage::default(),
             services,
+            rping: None,
             capture: Capture::new(),
             pace: Pace::new(Duration::from_micros(config.system.idle_after_us.into()), now),
         }

@@ -113,9 +113,11 @@ fn volumes(state: &State) -> Value {
 
 fn memory(state: &mut State) -> Value {
     let total = state.facts.memory;
+    let heap = (state.facts.heap_used)() as u64;
     let arena = state.platform.arena();
     Value::object([
         ("total", Value::Bytes(total)),
+        ("heap_used", Value::Bytes(heap)),
         ("arena", Value::Bytes(arena.capacity() as u64)),
         ("arena_free", Value::Bytes(arena.available() as u64)),
     ])

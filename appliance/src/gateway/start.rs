@@ -39,6 +39,8 @@ pub struct Facts {
     pub cpus: usize,
     /// Bytes of RAM in all.
     pub memory: u64,
+    /// Bytes of the heap that are in use, at any time.
+    pub heap_used: fn() -> usize,
     /// Where randomness comes from.
     pub entropy: &'static str,
 }
@@ -162,6 +164,7 @@ impl Gateway {
             fabric,
             storage,
             services,
+            rping: None,
             capture: Capture::new(),
             pace: Pace::new(quiet, now),
         };

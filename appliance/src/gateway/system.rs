@@ -2,6 +2,7 @@
 
 use super::disks::Role;
 use super::objects;
+use super::rping::Rping;
 use super::show;
 use super::state::{End, PingOrder, State};
 use crate::config::{Document, Problem};
@@ -10,6 +11,7 @@ use crate::log_ring::LogRing;
 use crate::report::Value;
 use core::net::IpAddr;
 use core::time::Duration;
+use rdma::services::rping::Options;
 
 const AT_ONCE: &str = "in force now; `save` keeps it";
 const AT_BOOT: &str = "in force after `save` and `reboot`";
@@ -61,14 +63,29 @@ impl System for State {
         Ok(())
     }
 
+    fn start_rping(&mut self, address: IpAddr, count: u32, size: usize) -> Result<(), String> {
+        if self.plane.fabric.is_none() {
+            return Err(
+                "there is no fabric: no network interface, or `roce.enabled` is false".into()
+            );
+        }
+        self.plane.rping = Some(Rping::new(address, Options { count, size }, self.now));
+        Ok(())
+    }
+
     fn poll_task(&mut self) -> Option<Progress> {
-        self.news.pop_front()
+        let rping = self.plane.rping.as_mut().and_then(Rping::news);
+        self.plane.rping.take_if(|rping| rping.is_over());
+        rping.or_else(|| self.news.pop_front())
     }
 
     fn cancel_task(&mut self) {
         // A save cannot be ended half way: it is safe, and soon over.
         if self.pinging {
             self.ping_order = Some(PingOrder::Stop);
+        }
+        if let Some(rping) = &mut self.plane.rping {
+            rping.cancel();
         }
     }
 

@@ -32,11 +32,13 @@ pub struct Guest {
 }
 
 impl System {
-    /// A machine with this system: `addresses` (with prefix, several separated by commas) go to eth0, eth1
+    /// A machine with this system (`no_timer_check`: on a busy host Linux may find no timer tick in
+    /// its time, and panics): `addresses` (with prefix, several separated by commas) go to eth0, eth1
     /// and so on, which the caller adds with [`Spec::nic`]. 1 GiB of RAM, one CPU.
     pub fn spec(&self, name: &str, addresses: &[&str], mtu: u16) -> Spec {
         let append = format!(
-            "console=ttyS0 loglevel=6 panic=-1 mitigations=off net.ifnames=0 tsc_early_khz={} \
+            "console=ttyS0 loglevel=6 panic=-1 mitigations=off net.ifnames=0 no_timer_check \
+             tsc_early_khz={} \
              guest.name={name} guest.mtu={mtu}",
             tsc_khz()
         );

@@ -42,6 +42,14 @@ impl fmt::Display for FilterError {
 }
 
 impl Filter {
+    /// The words that a filter may have, besides the names of ports.
+    pub const WORDS: &[&str] = &["arp", "host", "icmp", "port", "qp", "roce", "tcp", "udp"];
+
+    /// Whether a word of a filter wants another behind it.
+    pub fn takes_argument(word: &str) -> bool {
+        matches!(word, "host" | "port" | "qp")
+    }
+
     /// Reads words such as `roce host 10.0.0.2 qp 17`.
     pub fn parse(text: &str) -> Result<Filter, FilterError> {
         let mut filter = Filter::default();
@@ -136,6 +144,7 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::format;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
@@ -163,6 +172,15 @@ mod tests {
         assert_eq!(Filter::parse("roce host").unwrap_err().word, "");
         assert_eq!(Filter::parse("rocky").unwrap_err().word, "rocky");
         assert_eq!(Filter::parse("port 70000").unwrap_err().word, "70000");
+    }
+
+    #[test]
+    fn every_word_is_understood() {
+        for word in Filter::WORDS {
+            let argument = if Filter::takes_argument(word) { " 1" } else { "" };
+            let argument = if *word == "host" { " ::1" } else { argument };
+            Filter::parse(&format!("{word}{argument}")).unwrap();
+        }
     }
 
     proptest! {

@@ -3,13 +3,18 @@
 //!
 //! Run by `./isthmus test SUITE`, which makes the guest's system and builds the image.
 
+pub mod captured;
+pub mod crafter;
 pub mod engines;
+pub mod metrics;
+pub mod packet;
 mod port;
 pub mod programs;
 pub mod relay;
 pub mod smc;
 pub mod storage;
 pub mod stranger;
+pub mod tools;
 
 use std::sync::OnceLock;
 

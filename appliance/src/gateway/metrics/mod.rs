@@ -106,6 +106,8 @@ fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
     for slot in &state.disks {
         interrupts.sample(&[("disk", &slot.name)], slot.disk.interrupts())?;
     }
+    w.gauge("isthmus_heap_used_bytes", "Bytes of the heap that are in use.")?
+        .sample(&[], (state.facts.heap_used)() as u64)?;
     let arena = state.platform.arena();
     w.gauge("isthmus_arena_size_bytes", "Memory for DMA, volumes and sessions.")?
         .sample(&[], arena.capacity() as u64)?;

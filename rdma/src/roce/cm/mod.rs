@@ -74,7 +74,9 @@ pub struct Cm {
     id_mask: u32,
     transaction: u64,
     events: VecDeque<(ConnectionId, Event)>,
-    outbox: VecDeque<Outgoing>,
+    /// Messages to be sent, by the address of ours that they leave from: a port that takes none does
+    /// not hold up the others.
+    outboxes: Vec<(IpAddr, VecDeque<Outgoing>)>,
     psn: u32,
     /// Link-layer addresses of peers, the oldest first.
     neighbours: VecDeque<(IpAddr, [u8; 6])>,
@@ -94,7 +96,7 @@ impl Cm {
             id_mask: rng.next_u32(),
             transaction: rng.next_u64(),
             events: VecDeque::new(),
-            outbox: VecDeque::with_capacity(OUTBOX),
+            outboxes: Vec::new(),
             psn: rng.next_u32() & 0xff_ffff,
             neighbours: VecDeque::new(),
             wake: None,
@@ -186,15 +188,25 @@ impl Cm {
 
     /// Queues a message about a connection; if there is no room, its timer sees to it.
     fn send(&mut self, address: AddressVector, transaction: u64, message: Message) {
-        if self.outbox.len() < OUTBOX {
-            self.outbox.push_back(Outgoing { address, transaction, message });
+        let outbox = self.outbox(address.local);
+        if outbox.len() < OUTBOX {
+            outbox.push_back(Outgoing { address, transaction, message });
         }
+    }
+
+    /// What waits to leave from an address.
+    fn outbox(&mut self, local: IpAddr) -> &mut VecDeque<Outgoing> {
+        let at = self.outboxes.iter().position(|(ip, _)| *ip == local).unwrap_or_else(|| {
+            self.outboxes.push((local, VecDeque::new()));
+            self.outboxes.len() - 1
+        });
+        &mut self.outboxes[at].1
     }
 
     /// Queues the answer to a message that belongs to no connection; the peer asks again if there
     /// is no room.
     fn answer(&mut self, address: AddressVector, transaction: u64, message: Message) {
-        if self.outbox.len() < OUTBOX / 2 {
+        if self.outbox(address.local).len() < OUTBOX / 2 {
             self.send(address, transaction, message);
         }
     }
@@ -257,12 +269,15 @@ impl Roce {
     fn next_message(&mut self, port: usize) -> Option<(Outgoing, [u8; 6])> {
         let mut at = 0;
         loop {
-            match self.port_of(self.cm.outbox.get(at)?.address.local) {
-                Some(place) if place == port => {
-                    return Some((self.cm.outbox.remove(at)?, self.ports.get(port)?.config.mac));
+            let (local, outbox) = self.cm.outboxes.get(at)?;
+            let (local, empty) = (*local, outbox.is_empty());
+            match self.port_of(local) {
+                Some(place) if place == port && !empty => {
+                    let outgoing = self.cm.outboxes.get_mut(at)?.1.pop_front()?;
+                    return Some((outgoing, self.ports.get(port)?.config.mac));
                 }
                 Some(_) => at += 1,
-                None => drop(self.cm.outbox.remove(at)),
+                None => drop(self.cm.outboxes.swap_remove(at)),
             }
         }
     }

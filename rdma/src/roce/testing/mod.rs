@@ -3,7 +3,7 @@
 mod pair;
 
 pub use fabric::{Faults, Rng};
-pub use pair::{Pair, frame};
+pub use pair::{Node, Pair, frame};
 
 use drivers::hal::Window;
 use std::vec::Vec;

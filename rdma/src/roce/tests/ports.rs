@@ -1,13 +1,13 @@
 //! A provider with two ports: each queue pair uses the port that has its address.
 
-use crate::roce::testing::Pair;
+use crate::roce::testing::{Node, Pair};
 use crate::roce::{PortConfig, TxBuffer, Verdict};
 use crate::verbs::{
-    AsyncEvent, PathMtu, Payload, Provider, QpState, ReadyToReceive, RecvRequest, SendOperation,
-    SendRequest, SendWith, Status, VerbsError,
+    AsyncEvent, ConnectionManager, ConnectionParameters, PathMtu, Payload, Provider, QpState,
+    ReadyToReceive, RecvRequest, SendOperation, SendRequest, SendWith, Status, VerbsError,
 };
 use core::time::Duration;
-use fabric::Place;
+use fabric::{Place, Rng};
 use std::net::IpAddr;
 use std::vec::Vec;
 
@@ -68,6 +68,44 @@ fn a_queue_pair_uses_the_port_that_has_its_address() {
     assert_eq!(other.handle_frame(0, &frame, now), Verdict::Consumed);
     assert_eq!(other.counters().dropped.not_ours, 1);
     assert_eq!(other.counters().dropped.wrong_state, 1, "its queue pair is not connected");
+}
+
+/// A port that takes no frames (its peer has stopped the wire) keeps its own answers from being sent,
+/// and nobody else's.
+#[test]
+fn a_port_that_is_stuck_holds_up_no_other() {
+    let mut pair = Pair::new(9, 1500, false);
+    let second: IpAddr = "10.0.1.1".parse().unwrap();
+    let config = PortConfig { mac: SECOND_MAC, addresses: std::vec![second], mtu: 1500 };
+    let parameters = ConnectionParameters {
+        responder_resources: 1,
+        initiator_depth: 1,
+        retry_count: 7,
+        rnr_retry_count: 7,
+        min_rnr_timer: 12,
+    };
+    let (now, first, mac) = (pair.network.now, pair.nodes[0].ip, pair.nodes[0].mac);
+    pair.nodes[0].roce.add_port(config);
+    let (mut rng, mut tx) = (Rng::new(1), TxBuffer::new());
+    // A request of node 1's to an address of node 0's, where nobody listens: to be refused.
+    let mut request = |to: IpAddr, mac: [u8; 6]| {
+        let Node { roce, pd, cq, ip, .. } = &mut pair.nodes[1];
+        let qp = roce.create_qp(&Pair::init(*pd, *cq), &mut rng).unwrap();
+        roce.learn_neighbour(to, mac);
+        roce.connect(qp, *ip, (to, 9).into(), &parameters, &[], now, &mut rng).unwrap();
+        assert!(roce.poll_transmit(0, now, &mut tx));
+        bytes(&tx)
+    };
+    let (stuck, good) = (request(second, SECOND_MAC), request(first, mac));
+    for _ in 0..1000 {
+        pair.nodes[0].roce.handle_frame(1, &stuck, now);
+    }
+    let node = &mut pair.nodes[0];
+    node.roce.handle_frame(0, &good, now);
+    assert!(node.roce.poll_transmit(0, now, &mut tx), "the first port has its answer to send");
+    assert!(!node.roce.poll_transmit(0, now, &mut tx), "and only that");
+    let waiting = core::iter::from_fn(|| node.roce.poll_transmit(1, now, &mut tx).then_some(()));
+    assert!((1..=256).contains(&waiting.count()), "the second port's answers are bounded");
 }
 
 /// A link that goes down and comes back within the timers is told of, and costs nothing else.

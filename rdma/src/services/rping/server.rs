@@ -1,27 +1,15 @@
-//! rping, the ping of RDMA: the server's side of librdmacm's `examples/rping.c`.
-//!
-//! The client advertises a source buffer (SEND of address, key, size, 16 bytes big-endian); the
-//! server fetches it by RDMA READ and says so by an empty-handed SEND of 16 bytes; the client
-//! advertises a sink; the server writes what it fetched there by RDMA WRITE, and says so. The port
-//! is 7174. One connection holds 64 KiB and a little.
+//! The server's side. One connection holds 64 KiB and a little.
 
+use super::{Advertisement, MAX_SIZE, MESSAGE, PORT, RECEIVES, post, post_receive};
 use crate::verbs::{
     CompletedOperation, Completion, ConnectionEvent, ConnectionId, ConnectionManager,
-    ConnectionParameters, CqId, Payload, PdId, Provider, QpId, QpInit, QpType, RecvRequest,
-    RejectReason, RemoteAddress, SendOperation, SendRequest, SendWith, Status, VerbsError,
+    ConnectionParameters, CqId, Payload, PdId, Provider, QpId, QpInit, QpType, RejectReason,
+    RemoteAddress, SendOperation, SendWith, Status, VerbsError,
 };
 use alloc::vec::Vec;
 use drivers::hal::{Arena, Instant, Window};
 use rand_core::RngCore;
 
-/// The port that `rping -s` listens on.
-pub const PORT: u16 = 7174;
-/// Largest buffer that `rping -S` takes.
-const MAX_SIZE: usize = 64 * 1024;
-/// Size of an advertisement.
-const ADVERTISEMENT: usize = 16;
-/// Receives that are kept posted: one advertisement at a time is in flight.
-const RECEIVES: u32 = 4;
 /// Connections at a time.
 const MAX_CONNECTIONS: usize = 64;
 
@@ -48,8 +36,13 @@ struct Connection {
 }
 
 impl Connection {
-    fn receive(&self, n: u64) -> Option<Window> {
-        self.memory.slice(MAX_SIZE + n as usize * ADVERTISEMENT, ADVERTISEMENT)
+    /// Where receives go.
+    fn inbox(&self) -> Result<Window, VerbsError> {
+        self.memory.slice(MAX_SIZE, RECEIVES as usize * MESSAGE).ok_or(VerbsError::Invalid)
+    }
+
+    fn post_receive<P: Provider>(&self, provider: &mut P, n: u64) -> Result<(), VerbsError> {
+        post_receive(provider, self.qp, self.inbox()?, n)
     }
 }
 
@@ -137,7 +130,7 @@ impl Server {
         if self.connections.len() >= MAX_CONNECTIONS {
             return Err(VerbsError::NoRoom);
         }
-        let size = MAX_SIZE + RECEIVES as usize * ADVERTISEMENT;
+        let size = MAX_SIZE + RECEIVES as usize * MESSAGE;
         let memory = arena.alloc(size, 4096).ok_or(VerbsError::NoRoom)?;
         let init = QpInit {
             kind: QpType::Rc,
@@ -148,7 +141,7 @@ impl Server {
             max_recv_wr: RECEIVES,
             max_send_sge: 1,
             max_recv_sge: 1,
-            max_inline: ADVERTISEMENT,
+            max_inline: MESSAGE,
         };
         let qp = match provider.create_qp(&init, rng) {
             Ok(qp) => qp,
@@ -159,7 +152,7 @@ impl Server {
         };
         let connection = Connection { id, qp, phase: Phase::Source, memory };
         let begun = (0..u64::from(RECEIVES))
-            .try_for_each(|n| post_receive(provider, &connection, n))
+            .try_for_each(|n| connection.post_receive(provider, n))
             .and_then(|()| provider.accept(id, qp, offered, &[], now));
         match begun {
             Ok(()) => {
@@ -210,19 +203,24 @@ fn step<P: Provider>(
     match (completion.operation, connection.phase) {
         (CompletedOperation::Recv { length, .. }, phase) => {
             let (at, size) = advertisement(connection, completion.id, length)?;
-            post_receive(provider, connection, completion.id)?;
+            connection.post_receive(provider, completion.id)?;
             match phase {
                 Phase::Source => {
                     let into = connection.memory.slice(0, size).ok_or(VerbsError::Invalid)?;
                     connection.phase = Phase::Fetching(size);
-                    send(provider, connection, SendOperation::Read { into: &[into], from: at })
+                    post(
+                        provider,
+                        connection.qp,
+                        SendOperation::Read { into: &[into], from: at },
+                        true,
+                    )
                 }
                 Phase::Sink(fetched) if size >= fetched => {
                     let from = connection.memory.slice(0, fetched).ok_or(VerbsError::Invalid)?;
                     connection.phase = Phase::Storing;
                     let payload = Payload::Windows(&[from]);
                     let write = SendOperation::Write { payload, to: at, immediate: None };
-                    send(provider, connection, write)
+                    post(provider, connection.qp, write, true)
                 }
                 _ => Err(VerbsError::WrongState),
             }
@@ -246,53 +244,18 @@ fn advertisement(
     n: u64,
     length: u32,
 ) -> Result<(RemoteAddress, usize), VerbsError> {
-    let window = connection.receive(n).ok_or(VerbsError::Invalid)?;
-    let mut bytes = [0; ADVERTISEMENT];
-    window.read(0, &mut bytes).map_err(|_| VerbsError::Invalid)?;
-    let [a, b, c, d, e, f, g, h, rkey @ .., w, x, y, z] = bytes;
-    let size = u32::from_be_bytes([w, x, y, z]) as usize;
-    if length as usize != ADVERTISEMENT || size == 0 || size > MAX_SIZE {
+    let mut bytes = [0; MESSAGE];
+    let read = connection.inbox()?.read(n as usize * MESSAGE, &mut bytes);
+    read.map_err(|_| VerbsError::Invalid)?;
+    let Advertisement { at, size } = Advertisement::parse(&bytes);
+    let size = size as usize;
+    if length as usize != MESSAGE || size == 0 || size > MAX_SIZE {
         return Err(VerbsError::Invalid);
     }
-    let address = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
-    Ok((RemoteAddress { address, rkey: u32::from_be_bytes(rkey) }, size))
-}
-
-fn post_receive<P: Provider>(
-    provider: &mut P,
-    connection: &Connection,
-    n: u64,
-) -> Result<(), VerbsError> {
-    let into = connection.receive(n).ok_or(VerbsError::Invalid)?;
-    provider.post_recv(connection.qp, &RecvRequest { id: n, into: &[into] })
+    Ok((at, size))
 }
 
 fn go_ahead<P: Provider>(provider: &mut P, connection: &Connection) -> Result<(), VerbsError> {
-    let payload = Payload::Inline(&[0; ADVERTISEMENT]);
-    let operation = SendOperation::Send { payload, with: SendWith::Nothing };
-    let request = SendRequest {
-        id: 0,
-        operation,
-        signaled: false,
-        solicited: false,
-        datagram: None,
-        carries: None,
-    };
-    provider.post_send(connection.qp, &request)
-}
-
-fn send<P: Provider>(
-    provider: &mut P,
-    connection: &Connection,
-    operation: SendOperation<'_>,
-) -> Result<(), VerbsError> {
-    let request = SendRequest {
-        id: 0,
-        operation,
-        signaled: true,
-        solicited: false,
-        datagram: None,
-        carries: None,
-    };
-    provider.post_send(connection.qp, &request)
+    let payload = Payload::Inline(&[0; MESSAGE]);
+    post(provider, connection.qp, SendOperation::Send { payload, with: SendWith::Nothing }, false)
 }

@@ -1,0 +1,56 @@
+//! What the appliance has captured: downloaded from it, and read with other programs' eyes.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use pcap_file::pcapng::{Block, PcapNgReader};
+
+/// A frame of a capture.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// Number of the appliance's port.
+    pub port: u32,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// Downloads `/capture.pcapng` from the appliance's HTTP server at `server`.
+pub fn download(server: SocketAddr) -> Result<Vec<u8>> {
+    let limit = Duration::from_secs(60);
+    let mut connection = TcpStream::connect_timeout(&server, limit)?;
+    connection.set_read_timeout(Some(limit))?;
+    // HTTP/1.0: the end of the file is the end of the connection.
+    connection.write_all(b"GET /capture.pcapng HTTP/1.0\r\n\r\n")?;
+    let mut answer = Vec::new();
+    connection.read_to_end(&mut answer)?;
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").context("no HTTP answer")?;
+    let head = String::from_utf8_lossy(&answer[..end]).into_owned();
+    ensure!(head.contains(" 200 "), "the appliance answers {head}");
+    Ok(answer.split_off(end + 4))
+}
+
+/// The frames of a pcapng file.
+pub fn frames(file: &[u8]) -> Result<Vec<Frame>> {
+    let mut reader = PcapNgReader::new(file)?;
+    let mut frames = Vec::new();
+    while let Some(block) = reader.next_block() {
+        if let Block::EnhancedPacket(packet) = block? {
+            frames.push(Frame { port: packet.interface_id, bytes: packet.data.into_owned() });
+        }
+    }
+    Ok(frames)
+}
+
+/// How many frames of the file tshark finds that its display filter lets through.
+pub fn tshark(file: &Path, filter: &str) -> Result<usize> {
+    let mut tshark = Command::new("tshark");
+    tshark.args(["-n", "-T", "fields", "-e", "frame.number", "-Y", filter, "-r"]).arg(file);
+    let output = tshark.output().context("tshark (./isthmus setup)")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "tshark, {filter}: {errors}");
+    Ok(output.stdout.iter().filter(|byte| **byte == b'\n').count())
+}

@@ -1,0 +1,344 @@
+//! A station that sends what it likes: packets made byte by byte on a network of its own with the appliance,
+//! 10.0.1.0/24. It speaks as much of the connection manager and of `perftest -R` as it takes to be let in
+//! and to be told of a region, and then does harm. There is no engine behind it that keeps to any rule.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use launch::qemu::Nic;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use rdma::roce::wire::cm::{Brief, BriefKind, Message, REQ_PRIVATE_DATA, Req};
+use rdma::roce::wire::ip_cm::{self, IpCm};
+use rdma::roce::wire::mad::{self, Mad};
+use rdma::services::perftest;
+use tempfile::TempDir;
+
+use crate::packet::{Packet, opcode, reth};
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+/// Of the appliance's second interface, whose first has 01.
+const APPLIANCE_MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 2];
+/// Our address.
+pub const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 2);
+/// The appliance's.
+pub const APPLIANCE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
+/// PSN of the appliance's first packet to us.
+const FIRST_PSN: u32 = 1000;
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Payload of a full packet.
+pub const PATH_MTU: usize = 1024;
+/// Bytes of the messages of `perftest -R`.
+const VERSION: &[u8; 16] = b"6.11\0\0\0\0\0\0\0\0\0\0\0\0";
+const KEY: usize = 56;
+
+/// The station.
+pub struct Crafter {
+    socket: UnixDatagram,
+    appliance: PathBuf,
+    received: VecDeque<Packet>,
+    rng: StdRng,
+    next: u32,
+    directory: TempDir,
+}
+
+/// A queue pair of the appliance that is connected to one of ours.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    /// Number of ours, and of theirs.
+    pub ours: u32,
+    /// See `ours`.
+    pub theirs: u32,
+    /// PSN of our next packet, and of their next.
+    pub psn: u32,
+    heard: u32,
+    ids: [u32; 2],
+}
+
+/// What a victim grants: a queue pair, and a region that it may be reached by.
+#[derive(Clone, Copy, Debug)]
+pub struct Victim {
+    control: Link,
+    /// The queue pair to do harm to.
+    pub link: Link,
+    /// Its region: 8 MiB.
+    pub address: u64,
+    /// The region's key.
+    pub rkey: u32,
+}
+
+/// What came back for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It was done.
+    Ack,
+    /// NAK with this syndrome.
+    Nak(u8),
+    /// Nothing, for a while.
+    Silence,
+}
+
+impl Crafter {
+    /// A station whose choices come from `seed`.
+    pub fn new(seed: u64) -> Result<Crafter> {
+        let directory = tempfile::Builder::new().prefix("isthmus-crafter-").tempdir()?;
+        let socket = UnixDatagram::bind(directory.path().join("ours"))?;
+        let appliance = directory.path().join("appliance");
+        let (received, rng) = (VecDeque::new(), StdRng::seed_from_u64(seed));
+        Ok(Crafter { socket, appliance, received, rng, next: 0x100, directory })
+    }
+
+    /// The appliance's interface on this network.
+    pub fn nic(&self) -> Nic {
+        let (ours, peer) = (self.appliance.clone(), self.directory.path().join("ours"));
+        Nic::Dgram { ours, peer }
+    }
+
+    /// Sends a frame as it is.
+    pub fn send_frame(&self, frame: &[u8]) -> Result<()> {
+        self.socket.send_to(frame, &self.appliance).context("the wire takes no frame")?;
+        Ok(())
+    }
+
+    /// The frame of a packet.
+    pub fn frame(&self, packet: &Packet) -> Vec<u8> {
+        packet.frame(MAC, APPLIANCE_MAC, APPLIANCE)
+    }
+
+    /// Sends a packet.
+    pub fn send(&self, packet: &Packet) -> Result<()> {
+        self.send_frame(&self.frame(packet))
+    }
+
+    /// A good request on a link, which asks for an ACK.
+    pub fn request(&self, link: &Link, opcode: u8, body: Vec<u8>) -> Packet {
+        let (qpn, psn) = (link.theirs, link.psn);
+        Packet { source: OURS, opcode, pkey: 0xffff, qpn, ack_request: true, psn, pad: 0, body }
+    }
+
+    /// An RDMA WRITE of one packet.
+    pub fn write(&self, link: &Link, address: u64, rkey: u32, payload: &[u8]) -> Packet {
+        let reth = reth(address, rkey, payload.len() as u32);
+        self.request(link, opcode::WRITE_ONLY, [&reth[..], payload].concat())
+    }
+
+    /// An RDMA READ.
+    pub fn read(&self, link: &Link, address: u64, rkey: u32, length: u32) -> Packet {
+        self.request(link, opcode::READ_REQUEST, reth(address, rkey, length))
+    }
+
+    /// Sends a packet and waits for what is said to it.
+    pub fn try_packet(&mut self, link: &Link, packet: &Packet) -> Result<Answer> {
+        self.send(packet)?;
+        self.answer(link)
+    }
+
+    /// What is said next on a link.
+    pub fn answer(&mut self, link: &Link) -> Result<Answer> {
+        let ours = link.ours;
+        let heard = self.wait(Duration::from_millis(700), |packet| {
+            let response = packet.opcode == opcode::READ_RESPONSE_ONLY;
+            packet.qpn == ours && (response || packet.opcode == opcode::ACKNOWLEDGE)
+        })?;
+        Ok(match heard.map(|packet| packet.body[0]) {
+            None => Answer::Silence,
+            Some(syndrome) if syndrome & 0xe0 == 0 => Answer::Ack,
+            Some(syndrome) => Answer::Nak(syndrome),
+        })
+    }
+
+    /// A connection from the connection manager.
+    pub fn connect(&mut self, port: u16) -> Result<Link> {
+        let (req, link) = self.req(port);
+        self.send_mad(u64::from(link.ours), &Message::Req(req))?;
+        let rep = self.wait_mad(|message| match message {
+            Message::Rep(rep) if rep.remote_id == link.ids[0] => Some(Ok(rep)),
+            Message::Rej(rej) if rej.remote_id == link.ids[0] => Some(Err(rej.reason)),
+            _ => None,
+        })?;
+        let rep = rep.map_err(|reason| anyhow::anyhow!("REJ with reason {reason}"))?;
+        let ids = [link.ids[0], rep.local_id];
+        let rtu = Brief { local_id: ids[0], remote_id: ids[1], kind: BriefKind::Rtu };
+        self.send_mad(u64::from(link.ours), &Message::Brief(rtu))?;
+        Ok(Link { theirs: rep.qpn, psn: rep.starting_psn, ids, ..link })
+    }
+
+    /// A good request for a connection, and what is known of the link before the answer.
+    pub fn req(&mut self, port: u16) -> (Req, Link) {
+        self.next += 1;
+        let (qpn, id) = (self.next, self.rng.random());
+        let mut private_data = [0; REQ_PRIVATE_DATA];
+        let (source, destination) = (IpAddr::V4(OURS), IpAddr::V4(APPLIANCE));
+        let header = IpCm { source_port: 40_000, source, destination };
+        if let Some(place) = private_data.first_chunk_mut() {
+            header.emit(place);
+        }
+        let req = Req {
+            local_id: id,
+            service_id: ip_cm::service_id(port),
+            ca_guid: 0x0200_00ff_fe00_0009,
+            qpn,
+            responder_resources: 4,
+            initiator_depth: 4,
+            remote_response_timeout: 20,
+            transport: 0,
+            starting_psn: FIRST_PSN,
+            local_response_timeout: 20,
+            retry_count: 7,
+            pkey: 0xffff,
+            path_mtu: 3,
+            rnr_retry_count: 7,
+            max_cm_retries: 15,
+            local_gid: OURS.to_ipv6_mapped().octets(),
+            remote_gid: APPLIANCE.to_ipv6_mapped().octets(),
+            flow_label: 0,
+            traffic_class: 0,
+            hop_limit: 64,
+            ack_timeout: 17,
+            private_data,
+        };
+        (req, Link { ours: qpn, theirs: 0, psn: 0, heard: FIRST_PSN, ids: [id, 0] })
+    }
+
+    /// The datagram that carries a management message.
+    pub fn mad(&self, transaction: u64, message: &Message) -> Packet {
+        let mut data = [0; mad::DATA_LEN];
+        let attribute = message.emit(&mut data);
+        let mut bytes = [0; mad::LEN];
+        Mad { transaction, attribute }.emit(&data, &mut bytes);
+        let deth = [mad::GSI_QKEY, mad::GSI_QPN].map(u32::to_be_bytes).concat();
+        Packet {
+            source: OURS,
+            opcode: opcode::UD_SEND_ONLY,
+            pkey: 0xffff,
+            qpn: mad::GSI_QPN,
+            ack_request: false,
+            psn: 0,
+            pad: 0,
+            body: [&deth[..], &bytes].concat(),
+        }
+    }
+
+    fn send_mad(&self, transaction: u64, message: &Message) -> Result<()> {
+        self.send(&self.mad(transaction, message))
+    }
+
+    /// Connects as `ib_write_bw -R` does, and is told of a region.
+    pub fn victim(&mut self) -> Result<Victim> {
+        let mut control = self.connect(perftest::PORT)?;
+        for message in [&VERSION[..], &[0, 0, 0x10, 0], &[0, 0, 0, 64], b"3\0"] {
+            self.say(&mut control, message)?;
+        }
+        self.say(&mut control, &[0; KEY])?;
+        let link = self.connect(perftest::PORT)?;
+        self.say(&mut control, &[0; KEY])?;
+        let mut key = [0; KEY];
+        key[8..12].copy_from_slice(&link.ours.to_be_bytes());
+        key[32..48].copy_from_slice(&OURS.to_ipv6_mapped().octets());
+        let said = self.say(&mut control, &key)?;
+        let word = |at: usize| Some(u32::from_be_bytes(*said.get(at..)?.first_chunk()?));
+        let address = said.get(24..).and_then(|rest| rest.first_chunk());
+        let (Some(address), Some(rkey)) = (address, word(16)) else { bail!("no key: {said:x?}") };
+        ensure!(word(8) == Some(link.theirs), "a key of another queue pair: {said:x?}");
+        Ok(Victim { control, link, address: u64::from_be_bytes(*address), rkey })
+    }
+
+    /// Ends a victim's session.
+    pub fn leave(&mut self, victim: &Victim) -> Result<()> {
+        for link in [&victim.link, &victim.control] {
+            let kind = BriefKind::Dreq { remote_qpn: link.theirs };
+            let dreq = Brief { local_id: link.ids[0], remote_id: link.ids[1], kind };
+            self.send_mad(u64::from(link.ours), &Message::Brief(dreq))?;
+            self.wait_mad(|message| match message {
+                Message::Brief(b) if b.remote_id == link.ids[0] => Some(()),
+                _ => None,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Sends a message and returns the message that answers it.
+    fn say(&mut self, link: &mut Link, message: &[u8]) -> Result<Vec<u8>> {
+        let pad = message.len().next_multiple_of(4) - message.len();
+        let body = [message, &[0; 4][..pad]].concat();
+        let packet = self.request(link, opcode::SEND_ONLY, body);
+        self.send(&Packet { pad: pad as u8, ..packet })?;
+        link.psn = (link.psn + 1) & 0xff_ffff;
+        let Link { ours, heard, .. } = *link;
+        let send = |p: &Packet| (p.qpn, p.psn, p.opcode) == (ours, heard, opcode::SEND_ONLY);
+        let said = self.wait(PATIENCE, send)?;
+        let said = said.with_context(|| format!("nothing is said to {message:x?}"))?;
+        let ack = self.request(link, opcode::ACKNOWLEDGE, vec![0x1f, 0, 0, 1]);
+        self.send(&Packet { psn: heard, ack_request: false, ..ack })?;
+        link.heard += 1;
+        let length = said.body.len() - said.pad as usize;
+        Ok(said.body[..length].to_vec())
+    }
+
+    /// Waits for a management message that `wanted` takes.
+    fn wait_mad<T>(&mut self, mut wanted: impl FnMut(Message) -> Option<T>) -> Result<T> {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            let Some(packet) = self.wait(PATIENCE, |packet| packet.qpn == mad::GSI_QPN)? else {
+                break;
+            };
+            let Ok((header, data)) = Mad::parse(packet.body.get(8..).unwrap_or_default()) else {
+                bail!("the appliance sends a broken MAD")
+            };
+            let message = Message::parse(header.attribute, &data).context("a broken message")?;
+            if let Message::Brief(Brief { local_id, remote_id, kind: BriefKind::Dreq { .. } }) =
+                message
+            {
+                let (local_id, remote_id) = (remote_id, local_id);
+                let drep = Brief { local_id, remote_id, kind: BriefKind::Drep };
+                self.send_mad(header.transaction, &Message::Brief(drep))?;
+            }
+            if let Some(found) = wanted(message) {
+                return Ok(found);
+            }
+        }
+        bail!("the connection manager does not answer")
+    }
+
+    /// The next packet that is `wanted`, if it comes in time; others are kept.
+    fn wait(
+        &mut self,
+        limit: Duration,
+        wanted: impl Fn(&Packet) -> bool,
+    ) -> Result<Option<Packet>> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(at) = self.received.iter().position(&wanted) {
+                return Ok(self.received.remove(at));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.socket.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+            let mut frame = [0; 16 * 1024];
+            let Ok(length) = self.socket.recv(&mut frame) else { continue };
+            let Some(packet) = Packet::parse(&frame[..length]) else { continue };
+            if self.received.len() >= 256 {
+                self.received.pop_front();
+            }
+            self.received.push_back(packet);
+        }
+    }
+
+    /// Forgets everything that has come.
+    pub fn forget(&mut self) -> Result<()> {
+        while self.wait(Duration::from_millis(20), |_| true)?.is_some() {}
+        Ok(())
+    }
+
+    /// Any number.
+    pub fn any(&mut self) -> &mut StdRng {
+        &mut self.rng
+    }
+}

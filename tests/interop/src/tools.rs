@@ -1,0 +1,108 @@
+//! The tools with which operators measure a fabric, run by a stock Linux guest against 10.0.0.1
+//! (fd00::1). Each story holds whoever serves them.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use launch::guest::Guest;
+
+/// Tests of perftest: bandwidth and latency of each operation.
+pub const BANDWIDTH: [&str; 3] = ["ib_send_bw", "ib_write_bw", "ib_read_bw"];
+/// See [`BANDWIDTH`].
+pub const LATENCY: [&str; 3] = ["ib_send_lat", "ib_write_lat", "ib_read_lat"];
+/// Tests of qperf, likewise.
+pub const QPERF_BANDWIDTH: [&str; 3] = ["rc_bw", "rc_rdma_write_bw", "rc_rdma_read_bw"];
+/// See [`QPERF_BANDWIDTH`].
+pub const QPERF_LATENCY: [&str; 3] = ["rc_lat", "rc_rdma_write_lat", "rc_rdma_read_lat"];
+
+const V4: &str = "0000:0000:0000:0000:0000:ffff:0a00:0002";
+const V6: &str = "fd00:0000:0000:0000:0000:0000:0000:0002";
+
+/// How long one run of a tool may take.
+const LIMIT: Duration = Duration::from_secs(210);
+
+/// Indexes of the guest's RoCEv2 GIDs, as the tools want them.
+#[derive(Clone, Copy, Debug)]
+pub struct Gids {
+    /// Of 10.0.0.2.
+    pub v4: u32,
+    /// Of fd00::2.
+    pub v6: u32,
+}
+
+impl Gids {
+    /// Looks them up.
+    pub fn of(guest: &mut Guest) -> Result<Gids> {
+        Ok(Gids { v4: gid_index(guest, V4)?, v6: gid_index(guest, V6)? })
+    }
+}
+
+fn gid_index(guest: &mut Guest, gid: &str) -> Result<u32> {
+    let gids = "/sys/class/infiniband/rxe0/ports/1/gids";
+    let index = guest.sh(&format!("grep -l {gid} {gids}/* | sed 's,.*/,,' | head -1"))?;
+    index.trim().parse().with_context(|| format!("the guest has no GID {gid}: {index:?}"))
+}
+
+/// Runs a tool in its time; what it printed.
+fn run(guest: &mut Guest, command: &str) -> Result<String> {
+    let (status, said) = guest.try_sh(&format!("timeout 200 {command}"), LIMIT)?;
+    ensure!(status == 0, "`{command}` ended with status {status}:\n{said}");
+    Ok(said)
+}
+
+/// rping with these sizes, over both address families; it looks at every byte that comes back.
+pub fn rping(guest: &mut Guest, sizes: &[u32], count: u32) -> Result<()> {
+    for address in ["10.0.0.1", "fd00::1"] {
+        for size in sizes {
+            run(guest, &format!("rping -c -a {address} -C {count} -S {size} -V"))?;
+        }
+    }
+    Ok(())
+}
+
+/// `ibv_rc_pingpong` with these sizes: addressed by IPv4, by IPv6, and by IPv6 while TCP is IPv4.
+pub fn pingpong(guest: &mut Guest, gids: Gids, sizes: &[u32]) -> Result<()> {
+    let ways = [(gids.v4, "10.0.0.1"), (gids.v6, "fd00::1"), (gids.v6, "10.0.0.1")];
+    for (index, server) in ways {
+        for &size in sizes {
+            let count = if size > 65536 { 2 } else { 100 };
+            run(guest, &format!("ibv_rc_pingpong -g {index} -s {size} -n {count} {server}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs each of perftest's tools with each of these options, and looks that it measured something.
+pub fn perftest(guest: &mut Guest, tools: &[&str], options: &[&str]) -> Result<()> {
+    for tool in tools {
+        for words in options {
+            // -u 18: Linux repeats itself after a second, not after 67 ms, which a busy host takes
+            // to run two guests.
+            let command = format!("{tool} -d rxe0 -F -u 18 {words} 10.0.0.1");
+            let said = run(guest, &command)?;
+            let measured = said.lines().any(|line| {
+                let mut numbers = line.split_whitespace().map(|word| word.parse::<f64>().is_ok());
+                line.split_whitespace().count() >= 4 && numbers.all(|is| is)
+            });
+            ensure!(measured, "`{command}` measured nothing:\n{said}");
+            guest.sh("sleep 0.2")?;
+        }
+    }
+    Ok(())
+}
+
+/// qperf's tests for `seconds` each with messages of each of these sizes.
+pub fn qperf(guest: &mut Guest, tests: &[&str], sizes: &[&str], seconds: u32) -> Result<()> {
+    for test in tests {
+        for size in sizes {
+            let command = format!("qperf -cm 1 -t {seconds} -m {size} 10.0.0.1 {test}");
+            let said = run(guest, &command)?;
+            let result = said.lines().find_map(|line| line.split_once('=')).map(|(_, value)| value);
+            ensure!(
+                result.is_some_and(|value| !value.trim().starts_with('0')),
+                "`{command}` measured nothing:\n{said}"
+            );
+        }
+    }
+    Ok(())
+}

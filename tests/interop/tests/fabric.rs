@@ -1,0 +1,124 @@
+//! What operators of a fabric do with the image: measure it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use interop_tests::captured::{download, frames, tshark};
+use interop_tests::packet::icrc_is_right;
+use interop_tests::tools::{
+    BANDWIDTH, Gids, LATENCY, QPERF_BANDWIDTH, QPERF_LATENCY, perftest, pingpong, qperf, rping,
+};
+use interop_tests::{Site, client, gateway_spec, storage, unmap};
+use launch::guest::Wire;
+use launch::qemu::{Nic, free_port};
+
+/// The image with the peers of the measuring tools, and a guest.
+fn tell(mtu: u16, story: impl FnOnce(&mut Site) -> Result<()>) -> Result<()> {
+    let mut site = Site::boot(mtu, "isthmus.roce.services=true")?;
+    let told = story(&mut site);
+    told.with_context(|| {
+        let log = site.gateway.run("show log");
+        let log = log.map_or_else(|error| format!("{error:#}"), |log| log.text);
+        format!("the appliance's log:\n{log}")
+    })
+}
+
+#[test]
+fn the_appliance_measures_linux() -> Result<()> {
+    tell(1500, |site| {
+        for address in ["10.0.0.2", "fd00::2"] {
+            // Nobody listens yet.
+            site.gateway.run(&format!("rping {address} 1"))?.contains("start `rping -s` there")?;
+            site.client.sh(&format!("rping -s -P -a {address} -S 65536 >/tmp/rping 2>&1 &"))?;
+            let listens = "rdma resource show cm_id | grep -q LISTEN";
+            site.client.wait_until(listens, Duration::from_secs(30))?;
+            for size in [23, 64, 65536] {
+                let said = site.gateway.run(&format!("rping {address} 5 {size}"))?;
+                said.contains(&format!("ping 5, {size} bytes"))?.contains("5 of 5 came back")?;
+            }
+            site.client
+                .sh("killall rping; while killall -0 rping 2>/dev/null; do sleep 0.2; done")?;
+        }
+        site.gateway
+            .run("rping 10.0.0.77 1")?
+            .contains("error: 10.0.0.77: nobody answers there")?;
+        site.gateway.run("rping 10.1.1.1 1")?.contains("error: 10.1.1.1: no route")?;
+        Ok(())
+    })
+}
+
+#[test]
+fn every_measuring_tool_measures() -> Result<()> {
+    tell(1500, |site| {
+        let guest = &mut site.client;
+        let gids = Gids::of(guest)?;
+        rping(guest, &[4000], 5)?;
+        pingpong(guest, gids, &[1, 4096])?;
+        let v6 = format!("-s 65536 -n 10 -x {}", gids.v6);
+        perftest(guest, &LATENCY, &["-s 1 -n 50", "-R -s 4096 -n 20"])?;
+        perftest(guest, &BANDWIDTH, &[&v6, "-R -s 65536 -n 20"])?;
+        qperf(guest, &QPERF_BANDWIDTH, &["64K"], 1)?;
+        qperf(guest, &QPERF_LATENCY, &["1"], 1)
+    })
+}
+
+#[test]
+fn tshark_reads_what_was_captured() -> Result<()> {
+    let http = free_port()?;
+    let wire = Wire::new()?;
+    let (first, second) = wire.datagrams();
+    let forwards = vec![("tcp", http, 80)];
+    let words = "isthmus.roce.services=true isthmus.net.1.address=10.0.2.15/24";
+    let spec = gateway_spec(1500, words)?.nic(first).nic(Nic::User { forwards }).first_mac(1);
+    let mut gateway = spec.start()?;
+    gateway.wait_ready()?;
+    let mut guest = client(second, 1500)?;
+    let server = ([127, 0, 0, 1], http).into();
+    gateway.run("cat /capture")?.contains("running      no")?;
+
+    // Only RDMA: connections, datagrams, every kind of request, storage, both address families.
+    gateway.run("capture start roce")?.lacks("error")?;
+    let gids = Gids::of(&mut guest)?;
+    rping(&mut guest, &[4000], 3)?;
+    // tshark 4.0 takes SENDs of a few bytes, Linux's own as well, for malformed.
+    pingpong(&mut guest, gids, &[64, 4096])?;
+    perftest(&mut guest, &BANDWIDTH, &["-R -s 65536 -n 5"])?;
+    storage::map_ram0(&mut guest)?;
+    guest.sh("dd if=/dev/urandom of=/dev/rnbd0 bs=64k count=4 oflag=direct
+         dd if=/dev/rnbd0 of=/dev/null bs=64k count=4 iflag=direct")?;
+    unmap(&mut guest, 0)?;
+    gateway.run("capture stop")?.lacks("error")?;
+    let count = gateway.run("cat /capture --json")?.json()?["frames"].as_u64().unwrap_or(0);
+    guest.sh("rping -c -a 10.0.0.1 -C 3 -S 64")?;
+    let file = download(server)?;
+    let kept = frames(&file)?;
+    ensure!(kept.len() as u64 == count && count > 500, "{} frames of {count}", kept.len());
+    for (number, frame) in kept.iter().enumerate() {
+        let right = icrc_is_right(&frame.bytes);
+        ensure!(right == Some(true), "frame {}: {right:?} {:02x?}", number + 1, frame.bytes);
+    }
+    let path = tempfile::Builder::new().suffix(".pcapng").tempfile()?;
+    std::fs::write(path.path(), &file)?;
+    let count = kept.len();
+    ensure!(tshark(path.path(), "infiniband")? == count, "tshark does not see RDMA in all frames");
+    ensure!(tshark(path.path(), "_ws.malformed")? == 0, "tshark finds malformed packets");
+    for way in ["ip.src == 10.0.0.1", "ip.src == 10.0.0.2", "ipv6.src == fd00::1"] {
+        ensure!(tshark(path.path(), way)? > 10, "hardly a frame with {way}");
+    }
+
+    // Everything on both ports, more than the ring holds; read while it goes on.
+    gateway.run("capture start")?.lacks("error")?;
+    perftest(&mut guest, &["ib_write_bw"], &["-s 65536 -n 100"])?;
+    let overwritten = gateway.run("cat /capture --json")?.json()?["overwritten"].as_u64();
+    ensure!(overwritten.is_some_and(|count| count > 1000), "overwritten: {overwritten:?}");
+    download(server)?;
+    let file = download(server)?;
+    std::fs::write(path.path(), &file)?;
+    let kept = frames(&file)?;
+    ensure!(kept.iter().any(|frame| frame.port == 1), "no frame of net1 was captured");
+    ensure!(tshark(path.path(), "frame")? == kept.len(), "tshark does not read all frames");
+    ensure!(tshark(path.path(), "_ws.malformed")? == 0, "tshark finds malformed packets");
+    gateway.run("capture begin")?.contains("accepted: start, stop")?;
+    gateway.run("capture start rocky")?.contains("`rocky` is not understood; accepted: arp")?;
+    Ok(())
+}
