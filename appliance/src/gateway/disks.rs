@@ -115,6 +115,9 @@ impl State {
 
     /// Lets what works on disks go on; how many operations ended.
     pub fn poll_disks(&mut self) -> usize {
+        if self.plane.storage.pools.is_empty() {
+            return self.poll_config_disk();
+        }
         let arena = self.platform.arena();
         let storage = &mut self.plane.storage;
         let (steps, outcomes) = storage.poll_pools(self.document.config(), &mut self.disks, arena);

@@ -59,6 +59,8 @@ pub struct Gateway {
     state: State,
     /// By which other loops end the halt of this one.
     alarm: Alarm,
+    /// Every device can end a halt.
+    devices_wake: bool,
 }
 
 impl Gateway {
@@ -112,21 +114,17 @@ impl Gateway {
     /// Sleeps until an interrupt or the next deadline, unless there is something to do; then deals
     /// with what there is. Whether there was work.
     fn halt(&mut self) -> bool {
-        if self.state.devices_pending() {
-            // Nothing to be told of by an interrupt.
-            return self.round(self.machine.now());
-        }
         self.state.set_interrupts(true);
         // What came before interrupts were on raises none, but is pending.
         let seen = self.state.interrupts();
-        let now = self.machine.now();
+        let mut now = self.machine.now();
         let deadline = self.deadline(now);
         self.alarm.set();
         let pending = self.state.devices_pending() || self.state.uplinks_pending();
         if !pending && deadline.is_none_or(|d| d > now) {
             let state = &self.state;
             self.machine.halt_until(deadline, &mut || state.interrupts() == seen);
-            let now = self.machine.now();
+            now = self.machine.now();
             self.state.plane.pace.halted(now);
             // Without an interrupt of a device or a loop, or a deadline, it was the serial port.
             let others = self.state.interrupts() != seen || self.state.uplinks_pending();
@@ -136,13 +134,13 @@ impl Gateway {
         }
         self.alarm.clear();
         self.state.set_interrupts(false);
-        self.round(self.machine.now())
+        self.round(now)
     }
 
     /// When there is something to do though nothing arrives.
     fn deadline(&self, now: Instant) -> Option<Instant> {
         let networks = self.networks.iter().filter_map(Network::poll_timeout).min();
-        let nap = !self.state.devices_wake() || self.console.is_busy();
+        let nap = !self.devices_wake || self.console.is_busy();
         let nap = nap.then_some(now + NAP);
         let console = (!self.console_quiet).then_some(self.console_due);
         [networks, self.state.poll_timeout(), nap, console].into_iter().flatten().min()

@@ -198,6 +198,7 @@ impl Gateway {
         };
         log::info!("isthmus {} ready", env!("CARGO_PKG_VERSION"));
         let console = Console::default();
+        let devices_wake = state.devices_wake();
         Gateway {
             machine,
             console,
@@ -207,6 +208,7 @@ impl Gateway {
             syslog: Syslog::default(),
             state,
             alarm,
+            devices_wake,
         }
     }
 }

@@ -101,7 +101,8 @@ impl State {
 
     /// Whether another loop has sent something.
     pub fn uplinks_pending(&self) -> bool {
-        self.ports.iter().filter_map(|slot| slot.uplink.as_ref()).any(Port::pending)
+        !self.workers.is_empty()
+            && self.ports.iter().filter_map(|slot| slot.uplink.as_ref()).any(Port::pending)
     }
 
     /// Has something done by every data plane, this loop's first, and gives what came of it by the

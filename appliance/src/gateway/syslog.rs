@@ -21,6 +21,9 @@ impl Syslog {
     /// Sends what is new, as long as there is room and a way; how many messages.
     pub fn poll(&mut self, networks: &mut [Network], state: &State) -> usize {
         let system = &state.document.config().system;
+        if self.sender.is_none() && system.syslog.is_none() {
+            return 0;
+        }
         if self.sender.as_ref().map(|(_, server, _)| *server) != system.syslog
             && let Some((index, _, sender)) = self.sender.take()
         {

@@ -161,8 +161,10 @@ impl Roce {
             self.counters.sent.connection_manager += 1;
             return true;
         }
+        let mut polled = false;
         while let Some(place) = self.ports.get_mut(port).and_then(|p| p.sends.pop_front()) {
             let place = place as usize;
+            polled = true;
             let sent = self.poll_qp(place, now, tx);
             self.settle(place);
             if let Some(opcode) = sent {
@@ -170,7 +172,7 @@ impl Roce {
             }
         }
         // A queue pair may have failed just now.
-        self.poll_reply(port, tx)
+        polled && self.poll_reply(port, tx)
     }
 
     /// Puts the next ACK or NAK into `tx`; false if there is none.
