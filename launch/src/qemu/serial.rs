@@ -135,7 +135,7 @@ impl Serial {
     pub fn tail(&self) -> String {
         let state = self.received.lock();
         let all = [&state.history[..], &state.unread[..]].concat();
-        plain_text(&String::from_utf8_lossy(&all[all.len().saturating_sub(3000)..]))
+        plain_text(&String::from_utf8_lossy(&all[all.len().saturating_sub(8000)..]))
     }
 }
 
