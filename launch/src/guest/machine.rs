@@ -14,8 +14,11 @@ use tempfile::TempDir;
 use super::System;
 use crate::qemu::{Boot, Nic, Spec, Vm};
 
-/// What rxe and the kernel's CRCs run well on under emulation, and old enough for any host.
-const CPU: &str = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+x2apic";
+/// What rxe and the kernel's CRCs run well on under emulation, and old enough for any host. Not CMPXCHG16B:
+/// up to QEMU 7.2 the translator calls its helper without having stored which operation set the flags, and
+/// when an interrupt returned just before, operands get into EFLAGS (VM, AC and others): the kernel, which
+/// allocates memory with this instruction, then oopses in `__kmalloc_node_track_caller`.
+const CPU: &str = "qemu64,-cx16,+ssse3,+sse4.1,+sse4.2,+popcnt,+x2apic";
 
 /// How long a guest may take to boot: seconds, but many on a busy host.
 const BOOT: Duration = Duration::from_secs(120);
