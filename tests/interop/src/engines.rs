@@ -2,7 +2,7 @@
 //! (RoCE, RTRS, RNBD, the control plane), without its kernel and its drivers. What fails here is a matter
 //! of protocol, and can be looked at with a debugger.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +15,11 @@ use launch::qemu::Nic;
 use net::{Addressing, Class, Interface};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use rdma::rnbd::client::{self, Client, Losses};
 use rdma::rnbd::server::{Export, Server};
+use rdma::rnbd::wire::{AccessMode, PORT};
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use rdma::rtrs::client as transport;
 use rdma::rtrs::server::Config;
 use rdma::rtrs::{Context, Name};
 use rdma::services::front::Front;
@@ -25,7 +28,7 @@ use rdma::smcr::echo::Echo;
 use rdma::smcr::engine::{Config as SmcConfig, Device, Engine};
 use rdma::smcr::wire::Eid;
 use rdma::verbs::{ConnectionManager, PathMtu, Provider};
-use rdma::volume::{RamVolume, Volumes};
+use rdma::volume::{RamVolume, Volume, Volumes};
 use tempfile::TempDir;
 
 use crate::dialer::Dialer;
@@ -59,7 +62,9 @@ pub struct Setup {
     /// Code of the size of SMC-R receive buffers, see `SmcConfig`.
     pub rmb_size: u8,
     /// Where the engines connect to as an SMC-R client.
-    pub dial: Option<std::net::SocketAddr>,
+    pub dial: Option<SocketAddr>,
+    /// `ram0` is not a RAM volume, but `/dev/ram0` of the guest's own rnbd-server.
+    pub remote: bool,
 }
 
 impl Default for Setup {
@@ -71,6 +76,7 @@ impl Default for Setup {
             loss: 0,
             rmb_size: 2,
             dial: None,
+            remote: false,
         }
     }
 }
@@ -155,6 +161,8 @@ struct World {
     interface: Interface,
     roce: Roce,
     storage: Server,
+    /// Maps the guest's volume.
+    remote: Option<Client>,
     rping: rping::Server,
     tools: tools::Server,
     front: Front,
@@ -187,7 +195,14 @@ impl World {
         let mut volumes = Volumes::new();
         let name = || Name::new("ram0").map_err(|_| anyhow!("ram0 is no name"));
         let memory = arena.alloc(setup.volume, 4096).context("no memory for the volume")?;
-        let volume = volumes.add(name()?, Box::new(RamVolume::new(memory, false)));
+        let mut remote = None;
+        let mut volume: Box<dyn Volume> = Box::new(RamVolume::new(memory, false));
+        if setup.remote {
+            let (client, mapped) = map_remote(&mut roce, &mut arena, &mut rng)?;
+            remote = Some(client);
+            volume = mapped;
+        }
+        let volume = volumes.add(name()?, volume);
         let volume = volume.context("the volume's name is taken")?;
         let mut storage =
             Server::new(setup.storage, 64, &mut roce).map_err(|error| anyhow!("{error:?}"))?;
@@ -211,6 +226,7 @@ impl World {
             interface,
             roce,
             storage,
+            remote,
             rping,
             tools,
             front,
@@ -239,6 +255,10 @@ impl World {
                 continue;
             }
             let bytes = self.port.bytes(&frame);
+            if let (Some(_), Some(mac)) = (&self.remote, bytes.get(6..12)) {
+                // There is nobody else on the wire.
+                self.roce.learn_neighbour(GUEST, mac.try_into().expect("6 bytes"));
+            }
             match net::classify(bytes) {
                 Class::Roce => drop(self.roce.handle_frame(0, bytes, now)),
                 _ => self.interface.handle_frame(bytes, now),
@@ -250,7 +270,11 @@ impl World {
         let (roce, rng) = (&mut self.roce, &mut self.rng);
         let mut context = Context { provider: roce, arena: &mut self.arena, now, rng };
         while let Some(event) = context.provider.poll_connection_event() {
+            let remote = &mut self.remote;
             if !self.storage.handle_connection_event(&event, &mut context)
+                && !remote
+                    .as_mut()
+                    .is_some_and(|client| client.handle_connection_event(&event, &mut context))
                 && !self.tools.handle_connection_event(&event, &mut context)
             {
                 let Context { provider, arena, rng, .. } = &mut context;
@@ -258,6 +282,13 @@ impl World {
             }
         }
         worked |= self.storage.poll(&mut self.volumes, &mut context);
+        if let Some(client) = &mut self.remote {
+            while let Some(notice) = client.poll(&mut context) {
+                self.report.push(format!("remote: {notice}"));
+            }
+            // What has come back from there is answered in the same round.
+            worked |= self.storage.poll(&mut self.volumes, &mut context);
+        }
         worked |= self.rping.poll(context.provider, now) > 0;
         worked |= self.tools.poll(&mut context) > 0;
         worked |= self.smc.poll(&mut context) > 0;
@@ -320,6 +351,32 @@ impl World {
         }
         worked
     }
+}
+
+/// Where the guest is.
+const GUEST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+
+/// A client that maps the guest's volume.
+fn map_remote(
+    roce: &mut Roce,
+    arena: &mut Arena,
+    rng: &mut StdRng,
+) -> Result<(Client, Box<dyn Volume>)> {
+    let mut context = Context { provider: roce, arena, now: Instant::ZERO, rng };
+    let name = |name| Name::new(name).map_err(|_| anyhow!("{name} is no name"));
+    let (devices, session) = (client::Config::default(), transport::Config::default());
+    let mut client = Client::new(devices, session, name("isthmus")?, &mut context)
+        .map_err(|error| anyhow!("{error:?}"))?;
+    let (mode, losses) = (AccessMode::ReadWrite, Losses::ToFlush);
+    let (_, volume) = client
+        .map(name("/dev/ram0")?, mode, losses, &mut context)
+        .map_err(|error| anyhow!("{error}"))?;
+    let from = "10.0.0.1".parse()?;
+    client
+        .transport_mut()
+        .add_path(from, SocketAddr::new(GUEST, PORT), &mut context)
+        .map_err(|error| anyhow!("{error}"))?;
+    Ok((client, Box::new(volume)))
 }
 
 /// For [`DgramPort`]: a frame's bytes, gathered.

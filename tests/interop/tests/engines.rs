@@ -99,6 +99,30 @@ fn flushes_and_discards() -> Result<()> {
     tell_mapped(Setup::default(), storage::flushes_and_discards)
 }
 
+/// The guest's server, with or without keys that die with every use, and its own client behind us.
+fn tell_remote(parameters: &str, story: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
+    tell(Setup { remote: true, ..Setup::default() }, |guest| {
+        guest.sh(&format!("modprobe rtrs-server {parameters}"))?;
+        guest.sh("modprobe rnbd-server && modprobe brd rd_nr=1 rd_size=65536 && sleep 4")?;
+        storage::map_ram0(guest)?;
+        story(guest)?;
+        unmap(guest, 0)
+    })
+}
+
+#[test]
+fn a_volume_of_linux_is_exported_again() -> Result<()> {
+    tell_remote("always_invalidate=Y", |guest| {
+        storage::fio_verifies(guest, 16, 32)?;
+        storage::ext4_keeps_its_data(guest, 16)
+    })
+}
+
+#[test]
+fn a_volume_of_linux_with_fixed_keys_is_exported_again() -> Result<()> {
+    tell_remote("always_invalidate=N", |guest| storage::fio_verifies(guest, 16, 32))
+}
+
 #[test]
 fn rping_is_answered_over_both_address_families() -> Result<()> {
     tell(Setup::default(), |guest| {
