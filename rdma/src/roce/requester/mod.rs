@@ -3,6 +3,7 @@
 //! because that is all that responders keep state for. Flow-control credits are not honoured, as
 //! in Linux.
 
+mod patience;
 mod transmit;
 mod work;
 
@@ -16,15 +17,11 @@ use crate::verbs::{Payload, QpInit, ReadyToSend, SendOperation, SendRequest, Sta
 use alloc::collections::VecDeque;
 use core::time::Duration;
 use drivers::hal::Instant;
+use patience::Patience;
 use work::{LargePayloads, Operation, Work};
 
 /// Longest message in bytes; its PSNs stay far from half of their space at any path MTU.
 pub const MAX_MESSAGE: usize = 1 << 30;
-
-/// Repetitions after 1/16, 1/8, 1/4 and 1/2 of the ACK timeout, before those that count as retries.
-/// A peer that misses our last packet need not be still for half a second (Linux's timeout): what it
-/// sent itself would time out meanwhile, and Linux's soft-RoCE does not survive that.
-const PROBES: u8 = 4;
 
 /// Pauses of RNR NAKs in units of 10 microseconds, by code (vol. 1, table 45).
 const RNR_PAUSE: [u32; 32] = [
@@ -63,11 +60,9 @@ pub struct Requester {
     max_rd_atomic: u8,
     /// Packets since the last that asked for an ACK.
     since_ack_request: u32,
-    timeout: Duration,
+    patience: Patience,
     retry_count: u8,
     retries_left: u8,
-    /// Early repetitions since something was acknowledged.
-    probes: u8,
     rnr_retry: u8,
     rnr_left: u8,
     /// Whether it went back and nothing was acknowledged since.
@@ -91,10 +86,9 @@ impl Requester {
             answers_due: 0,
             max_rd_atomic: 0,
             since_ack_request: 0,
-            timeout: Duration::ZERO,
+            patience: Patience::default(),
             retry_count: 0,
             retries_left: 0,
-            probes: 0,
             rnr_retry: 0,
             rnr_left: 0,
             recovering: false,
@@ -111,10 +105,10 @@ impl Requester {
         self.next = first;
         self.sent = first;
         self.max_rd_atomic = to.max_rd_atomic;
-        self.timeout = match to.ack_timeout {
+        self.patience = Patience::new(match to.ack_timeout {
             0 => Duration::ZERO,
             code => Duration::from_nanos(4096 << code.min(31)),
-        };
+        });
         self.retry_count = to.retry_count;
         self.retries_left = to.retry_count;
         self.rnr_retry = to.rnr_retry;
@@ -176,9 +170,8 @@ impl Requester {
     }
 
     fn arm(&mut self, now: Instant) {
-        let wait = self.timeout / (1 << (PROBES - self.probes));
         self.retransmit_at =
-            (self.timeout > Duration::ZERO && self.sent != self.unacknowledged).then(|| now + wait);
+            self.patience.runs_out(now).filter(|_| self.sent != self.unacknowledged);
     }
 
     /// Takes everything before `psn` as acknowledged, but for requests that wait for another
@@ -227,7 +220,7 @@ impl Requester {
     /// Something was acknowledged.
     fn progress(&mut self, now: Instant) {
         self.recovering = false;
-        self.probes = 0;
+        self.patience.acknowledged(self.unacknowledged, now);
         self.retries_left = self.retry_count;
         self.rnr_left = self.rnr_retry;
         if self.next.is_before(self.unacknowledged) {
@@ -241,6 +234,7 @@ impl Requester {
     /// Goes back to the oldest packet that is not acknowledged.
     fn go_back(&mut self, env: &mut Env<'_>) {
         env.counters.retries += 1;
+        self.patience.repeats(self.sent);
         self.next = self.unacknowledged;
         self.cursor = 0;
         self.answers_due = 0;
@@ -284,6 +278,7 @@ impl Requester {
         env: &mut Env<'_>,
     ) -> Outcome {
         if !self.is_outstanding(psn) {
+            self.patience.acknowledged_again(self.unacknowledged);
             return Outcome::Unexpected;
         }
         match syndrome {
@@ -418,10 +413,9 @@ impl Requester {
         }
         if self.retransmit_at.is_some_and(|at| at <= env.now) {
             env.counters.timeouts += 1;
-            if self.probes == PROBES {
+            if self.patience.ran_out() {
                 return self.retry(env);
             }
-            self.probes += 1;
             self.go_back(env);
             self.retransmit_at = None;
             self.arm(env.now);

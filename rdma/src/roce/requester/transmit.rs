@@ -140,6 +140,9 @@ impl Requester {
         }
         if ack_request {
             self.since_ack_request = 0;
+            if !self.next.is_before(self.sent) {
+                self.patience.asked(self.next, now);
+            }
         }
         if ends {
             self.cursor += 1;
