@@ -46,18 +46,19 @@ impl Arena {
     /// that large. They hold whatever was there before: zeroing gigabytes would hold a boot up.
     pub fn alloc(&mut self, len: usize, align: usize) -> Option<Window> {
         assert!(align.is_power_of_two(), "alignment must be a power of two");
-        let len = len.max(1).checked_next_multiple_of(GRAIN)?;
+        let whole = len.max(1).checked_next_multiple_of(GRAIN)?;
         let align = align.max(GRAIN) as u64;
-        let start = self.books.lock().take(self.all.bus_address(), len, align)?;
+        let start = self.books.lock().take(self.all.bus_address(), whole, align)?;
+        // Not a byte more: what is registered of it is granted to peers.
         self.all.slice(start, len)
     }
 
     /// Gives back what `alloc` handed out (the whole window, once).
     pub fn free(&mut self, window: Window) {
         let start = (window.bus_address() - self.all.bus_address()) as usize;
-        let end = start + window.len();
-        assert!(end <= self.all.len(), "window is not of this arena");
-        self.books.lock().give_back(start, window.len());
+        let whole = window.len().max(1).next_multiple_of(GRAIN);
+        assert!(start + whole <= self.all.len(), "window is not of this arena");
+        self.books.lock().give_back(start, whole);
     }
 
     /// Bytes in all.
