@@ -366,13 +366,17 @@ fn region<P: Provider + ?Sized>(
 }
 
 /// Fills the source for ping number `sequence`: letters, as rping does, beginning with another one
-/// each time.
-fn write_pattern(source: &Window, size: usize, sequence: u32) {
+/// each time, and a zero at the end: Linux's server takes what it fetched for a string, and writes
+/// back so many bytes as that has, whatever size is advertised.
+pub(super) fn write_pattern(source: &Window, size: usize, sequence: u32) {
     let mut letters = (b'A'..=b'z').cycle().skip(sequence as usize % 58);
     let mut block = [0; 256];
     for start in (0..size).step_by(block.len()) {
         block.iter_mut().zip(&mut letters).for_each(|(byte, letter)| *byte = letter);
         let length = block.len().min(size - start);
+        if start + length == size {
+            block[length - 1] = 0;
+        }
         // Inside the window by construction.
         let _ = source.write(start, &block[..length]);
     }

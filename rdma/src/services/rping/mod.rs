@@ -3,7 +3,8 @@
 //! The client advertises a source buffer (SEND of address, key, size, 16 bytes big-endian); the
 //! server fetches it by RDMA READ and says so by a SEND of 16 bytes that mean nothing; the client
 //! advertises a sink; the server writes what it fetched there by RDMA WRITE, and says so. Then the
-//! client compares. The port is 7174.
+//! client compares. The data is a string with its zero: Linux's server writes back `strlen + 1`
+//! bytes. The port is 7174.
 
 mod client;
 mod server;

@@ -88,6 +88,18 @@ fn every_ping_comes_back() {
 }
 
 #[test]
+fn what_is_sent_is_a_string_as_long_as_it_says() {
+    let [mut node, _] = Pair::new(7, 1500, false).nodes;
+    for size in [1, 2, 64, 255, 256, 257, MAX_SIZE] {
+        let source = node.arena.alloc(size, 64).unwrap();
+        super::client::write_pattern(&source, size, 57);
+        let mut bytes = std::vec![0; size];
+        source.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes.iter().position(|byte| *byte == 0), Some(size - 1));
+    }
+}
+
+#[test]
 fn pings_come_back_over_a_bad_wire() {
     let faults = Faults { loss: 30, duplication: 30, reordering: 50, corruption: 10 };
     let mut world = World::new(faults, true, Options { count: 20, size: 9000 });
