@@ -15,6 +15,8 @@ pub mod qperf;
 pub mod rping;
 mod session;
 
+#[cfg(test)]
+mod tests;
 pub mod tools;
 mod write_latency;
 

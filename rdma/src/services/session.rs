@@ -225,7 +225,8 @@ impl Session {
                 Err(_) => self.over = true,
             }
         }
-        if handled > 0 {
+        let mut endpoints = self.bench.endpoints.iter_mut();
+        if handled > 0 || !self.attended && endpoints.any(|end| end.is_moving(ctx.provider)) {
             self.last = ctx.now;
         }
         self.over |= self.quiet_since().is_some_and(|(since, limit)| since + limit <= ctx.now);
