@@ -84,6 +84,7 @@ const SUITES: &[Suite] = &[
     Suite { long: true, ..interop_suite("smc_adversity", Needs::Guests) },
     Suite { long: true, ..interop_suite("services", Needs::ImageAndGuests) },
     interop_suite("fabric", Needs::ImageAndGuests),
+    Suite { long: true, ..interop_suite("rough", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("captures", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("crafted", Needs::ImageAndGuests) },
     interop_suite("storage", Needs::ImageAndGuests),

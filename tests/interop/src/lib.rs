@@ -12,6 +12,7 @@ pub mod packet;
 mod port;
 pub mod programs;
 pub mod relay;
+mod site;
 pub mod smc;
 pub mod storage;
 pub mod stranger;
@@ -21,7 +22,9 @@ use std::sync::OnceLock;
 
 use anyhow::{Context, Result, anyhow};
 use launch::guest::{self, Guest, System, Wire};
-use launch::qemu::{Nic, Spec, Vm};
+use launch::qemu::{Nic, Spec};
+
+pub use site::{SERVICES, Site, evidence};
 
 /// The system that guests boot; made by the first test that wants it.
 pub fn system() -> Result<&'static System> {
@@ -56,38 +59,6 @@ impl Pair {
             guest.soft_roce()?;
         }
         Ok(Pair { server, client, _wire: wire })
-    }
-}
-
-/// The appliance's image in QEMU at 10.0.0.1 (fd00::1), and a guest as its client.
-pub struct Site {
-    /// The appliance, at its prompt.
-    pub gateway: Vm,
-    /// 10.0.0.2 (fd00::2)
-    pub client: Guest,
-    // Must outlive the machines.
-    _wires: Vec<Wire>,
-}
-
-impl Site {
-    /// Boots both, the appliance with `words` on its command line.
-    pub fn boot(mtu: u16, words: &str) -> Result<Site> {
-        Site::with_networks(1, mtu, words)
-    }
-
-    /// As `boot`, with interfaces of both on several networks: 10.0.N.0/24 and fd00:0:0:N::/64, N
-    /// counting from 0.
-    pub fn with_networks(networks: usize, mtu: u16, words: &str) -> Result<Site> {
-        let wires = (0..networks).map(|_| Wire::new()).collect::<Result<Vec<_>>>()?;
-        let (ours, theirs): (Vec<Nic>, Vec<Nic>) = wires.iter().map(Wire::datagrams).unzip();
-        let gateway = networked_gateway_spec(networks, mtu, words)?.first_mac(1);
-        let mut gateway = ours.into_iter().fold(gateway, Spec::nic).start()?;
-        gateway.wait_ready()?;
-        let addresses: Vec<String> = (0..networks).map(|n| address(n, 2)).collect();
-        let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
-        let client = system()?.spec("client", &addresses, mtu).first_mac(0x20);
-        let client = boot_client(theirs.into_iter().fold(client, Spec::nic))?;
-        Ok(Site { gateway, client, _wires: wires })
     }
 }
 

@@ -28,6 +28,11 @@ pub struct Relay {
 impl Relay {
     /// A cable that loses one of `loss` frames from the first end to the second.
     pub fn new(loss: u32) -> Result<Relay> {
+        Relay::rough(loss, u32::MAX)
+    }
+
+    /// As `new`, and one of `late` frames that way comes behind the next.
+    pub fn rough(loss: u32, late: u32) -> Result<Relay> {
         let directory = tempfile::Builder::new().prefix("isthmus-relay-").tempdir()?;
         let bind = |name| UnixDatagram::bind(directory.path().join(name));
         let ends = [Side::First, Side::Second].map(|side| side.of(&directory));
@@ -36,6 +41,7 @@ impl Relay {
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&lost));
         let thread = std::thread::spawn(move || {
             let mut frame = vec![0; LONGEST_FRAME];
+            let mut held: Option<Vec<u8>> = None;
             while !stopped.load(Ordering::Relaxed) {
                 for (from, to, address, lossy) in
                     [(&first, &second, &ends[1], true), (&second, &first, &ends[0], false)]
@@ -48,8 +54,15 @@ impl Relay {
                         counted.fetch_add(1, Ordering::Relaxed);
                         continue;
                     }
+                    if lossy && held.is_none() && rand::rng().random_ratio(1, late) {
+                        held = Some(frame[..length].to_vec());
+                        continue;
+                    }
                     // Waits while the machine takes no frames; where there is none, frames are lost.
                     let _ = to.send_to(&frame[..length], address);
+                    if lossy && let Some(late) = held.take() {
+                        let _ = to.send_to(&late, address);
+                    }
                 }
                 let fds = &mut [&first, &second].map(|s| PollFd::new(s, PollFlags::IN));
                 let wait = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };

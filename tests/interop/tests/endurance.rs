@@ -7,50 +7,30 @@ use interop_tests::{
     Site, address, boot_client, client_of, gateway_spec, map, networked_gateway_spec, storage,
     system, unmap,
 };
-use launch::guest::{Guest, Wire};
+use launch::guest::Wire;
 use launch::qemu::Disk;
 
 /// Without safe mode: keys stay for as long as a path.
 const FIXED_KEYS: &str = "isthmus.rnbd.always_invalidate=false";
 
-/// Tells a story to a guest that has the appliance's default volume before it.
-fn tell(mtu: u16, words: &str, story: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
-    let mut site = Site::boot(mtu, words)?;
-    let told = story(&mut site.client).with_context(|| {
-        let metrics = "wget -qO- http://10.0.0.1/metrics | grep '^isthmus_roce' | grep -v ' 0$'";
-        format!("of the appliance's metrics:\n{}", site.client.sh(metrics).unwrap_or_default())
-    });
-    let log = site.gateway.run("show log").map_or_else(|e| format!("{e:#}"), |log| log.text);
-    told.with_context(|| format!("the appliance's log:\n{log}"))
-}
-
-/// As `tell`, with /dev/rnbd0 mapped before and unmapped after.
-fn tell_mapped(mtu: u16, words: &str, story: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
-    tell(mtu, words, |guest| {
-        storage::map_ram0(guest)?;
-        story(guest)?;
-        unmap(guest, 0)
-    })
-}
-
 #[test]
 fn maps_and_unmaps_a_hundred_times() -> Result<()> {
     for words in ["", FIXED_KEYS] {
-        tell(1500, words, |guest| storage::maps_and_unmaps(guest, 100))?;
+        Site::tell(1500, words, |site| storage::maps_and_unmaps(&mut site.client, 100))?;
     }
     Ok(())
 }
 
 #[test]
 fn connects_fifty_times_without_delay() -> Result<()> {
-    tell(1500, "", |guest| storage::connects_without_delay(guest, 50))
+    Site::tell(1500, "", |site| storage::connects_without_delay(&mut site.client, 50))
 }
 
 #[test]
 fn ext4_keeps_64_mib() -> Result<()> {
     for (mtu, words) in [(1500, ""), (9000, FIXED_KEYS)] {
         let words = format!("isthmus.volume.0.name=ram0 isthmus.volume.0.size=128MiB {words}");
-        tell_mapped(mtu, &words, |guest| storage::ext4_keeps_its_data(guest, 64))?;
+        Site::tell_mapped(mtu, &words, |guest| storage::ext4_keeps_its_data(guest, 64))?;
     }
     Ok(())
 }
@@ -58,7 +38,7 @@ fn ext4_keeps_64_mib() -> Result<()> {
 #[test]
 fn fio_verifies_all_of_the_volume_at_depth_32() -> Result<()> {
     for (mtu, words) in [(1500, ""), (1500, FIXED_KEYS), (9000, ""), (9000, FIXED_KEYS)] {
-        tell_mapped(mtu, words, |guest| storage::fio_verifies(guest, 48, 32))?;
+        Site::tell_mapped(mtu, words, |guest| storage::fio_verifies(guest, 48, 32))?;
     }
     Ok(())
 }
@@ -101,7 +81,7 @@ fn every_depth_and_chunk_size() -> Result<()> {
         let keys = if turn % 2 == 0 { "" } else { FIXED_KEYS };
         let words =
             format!("isthmus.rnbd.queue_depth={depth} isthmus.rnbd.chunk_size={kib}KiB {keys}");
-        tell_mapped(1500, &words, |guest| {
+        Site::tell_mapped(1500, &words, |guest| {
             storage::fio_verifies(guest, 4, 32)?;
             storage::ext4_keeps_its_data(guest, 4)
         })

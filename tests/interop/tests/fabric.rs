@@ -1,26 +1,15 @@
 //! The tools with which operators measure a fabric, on stock Linux, against the image: a choice of suite
 //! `services` that takes half a minute.
 
-use anyhow::{Context, Result};
-use interop_tests::Site;
+use anyhow::Result;
 use interop_tests::tools::{
     BANDWIDTH, Gids, LATENCY, QPERF_BANDWIDTH, QPERF_LATENCY, perftest, pingpong, qperf, rping,
 };
-
-/// The image with the peers of the measuring tools, and a guest.
-fn tell(mtu: u16, story: impl FnOnce(&mut Site) -> Result<()>) -> Result<()> {
-    let mut site = Site::boot(mtu, "isthmus.roce.services=true")?;
-    let told = story(&mut site);
-    told.with_context(|| {
-        let log = site.gateway.run("show log");
-        let log = log.map_or_else(|error| format!("{error:#}"), |log| log.text);
-        format!("the appliance's log:\n{log}")
-    })
-}
+use interop_tests::{SERVICES, Site};
 
 #[test]
 fn every_measuring_tool_measures() -> Result<()> {
-    tell(1500, |site| {
+    Site::tell(1500, SERVICES, |site| {
         let guest = &mut site.client;
         let gids = Gids::of(guest)?;
         rping(guest, &[4000], 5)?;

@@ -2,22 +2,19 @@
 //! both address families, Ethernet MTU 1500 and 9000, messages of 1 byte to 8 MiB. Suite `fabric`
 //! has a choice of this that takes a minute.
 
-use anyhow::{Context, Result};
-use interop_tests::Site;
+use anyhow::Result;
 use interop_tests::tools::{
     BANDWIDTH, Gids, LATENCY, QPERF_BANDWIDTH, QPERF_LATENCY, perftest, pingpong, qperf, rping,
 };
+use interop_tests::{SERVICES, Site};
 use launch::guest::Guest;
 
 /// Runs `story` on a guest beside the image, once with each MTU.
 fn tell(mtus: &[u16], mut story: impl FnMut(&mut Guest, Gids) -> Result<()>) -> Result<()> {
     for &mtu in mtus {
-        let mut site = Site::boot(mtu, "isthmus.roce.services=true")?;
-        let gids = Gids::of(&mut site.client)?;
-        story(&mut site.client, gids).with_context(|| {
-            let log = site.gateway.run("show log");
-            let log = log.map_or_else(|error| format!("{error:#}"), |log| log.text);
-            format!("with an MTU of {mtu}; the appliance's log:\n{log}")
+        Site::tell(mtu, SERVICES, |site| {
+            let gids = Gids::of(&mut site.client)?;
+            story(&mut site.client, gids)
         })?;
     }
     Ok(())

@@ -1,0 +1,74 @@
+//! The appliance's image and a stock Linux client beside it, and stories that are told of the two.
+
+use anyhow::{Context, Result};
+use launch::guest::{Guest, Wire};
+use launch::qemu::{Nic, Spec, Vm};
+
+use crate::{address, boot_client, networked_gateway_spec, storage, system, unmap};
+
+/// Switches the peers of measuring tools on.
+pub const SERVICES: &str = "isthmus.roce.services=true";
+
+/// The appliance's image in QEMU at 10.0.0.1 (fd00::1), and a guest as its client.
+pub struct Site {
+    /// The appliance, at its prompt.
+    pub gateway: Vm,
+    /// 10.0.0.2 (fd00::2)
+    pub client: Guest,
+    // Must outlive the machines.
+    _wires: Vec<Wire>,
+}
+
+impl Site {
+    /// Boots both, the appliance with `words` on its command line.
+    pub fn boot(mtu: u16, words: &str) -> Result<Site> {
+        Site::with_networks(1, mtu, words)
+    }
+
+    /// As `boot`, with interfaces of both on several networks: 10.0.N.0/24 and fd00:0:0:N::/64, N
+    /// counting from 0.
+    pub fn with_networks(networks: usize, mtu: u16, words: &str) -> Result<Site> {
+        let wires = (0..networks).map(|_| Wire::new()).collect::<Result<Vec<_>>>()?;
+        let (ours, theirs): (Vec<Nic>, Vec<Nic>) = wires.iter().map(Wire::datagrams).unzip();
+        let gateway = networked_gateway_spec(networks, mtu, words)?.first_mac(1);
+        let mut gateway = ours.into_iter().fold(gateway, Spec::nic).start()?;
+        gateway.wait_ready()?;
+        let addresses: Vec<String> = (0..networks).map(|n| address(n, 2)).collect();
+        let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        let client = system()?.spec("client", &addresses, mtu).first_mac(0x20);
+        let client = boot_client(theirs.into_iter().fold(client, Spec::nic))?;
+        Ok(Site { gateway, client, _wires: wires })
+    }
+
+    /// Boots both and tells `story`. When it goes wrong, the error has the appliance's log, and what it
+    /// counted on the fabric.
+    pub fn tell(mtu: u16, words: &str, story: impl FnOnce(&mut Site) -> Result<()>) -> Result<()> {
+        let mut site = Site::boot(mtu, words)?;
+        let told = story(&mut site);
+        told.with_context(|| evidence(&mut site.gateway, &mut site.client))
+            .with_context(|| format!("with an MTU of {mtu}"))
+    }
+
+    /// As [`Site::tell`], with /dev/rnbd0 mapped before and unmapped after.
+    pub fn tell_mapped(
+        mtu: u16,
+        words: &str,
+        story: impl FnOnce(&mut Guest) -> Result<()>,
+    ) -> Result<()> {
+        Site::tell(mtu, words, |site| {
+            storage::map_ram0(&mut site.client)?;
+            story(&mut site.client)?;
+            unmap(&mut site.client, 0)
+        })
+    }
+}
+
+/// What an appliance, and its client, tell of themselves when something went wrong.
+pub fn evidence(gateway: &mut Vm, client: &mut Guest) -> String {
+    let counted = "timeout 10 wget -q -O - http://10.0.0.1/metrics | \
+                   grep -E '^isthmus_(roce|port)' | grep -v ' 0$'
+                   rdma statistic show; dmesg | grep -E 'rnbd|rtrs|rxe' | tail -n 10";
+    let counted = client.sh(counted).unwrap_or_else(|error| format!("{error:#}"));
+    let log = gateway.run("show log").map_or_else(|error| format!("{error:#}"), |log| log.text);
+    format!("the appliance's metrics, and the client's:\n{counted}\nthe appliance's log:\n{log}")
+}
