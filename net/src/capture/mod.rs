@@ -24,6 +24,8 @@ pub struct Capture {
     running: bool,
     filter: Filter,
     ring: Option<Ring>,
+    /// Where the last ring ended.
+    begin: u64,
     scratch: Vec<u8>,
 }
 
@@ -35,8 +37,9 @@ impl Capture {
 
     /// Starts anew with a ring of `bytes` bytes, taken now.
     pub fn start(&mut self, filter: Filter, bytes: usize) {
+        self.discard();
         self.filter = filter;
-        self.ring = Some(Ring::new(bytes.max(2 * SNAP_LENGTH)));
+        self.ring = Some(Ring::new(bytes.max(2 * SNAP_LENGTH), self.begin));
         self.scratch = alloc::vec![0; SNAP_LENGTH];
         self.running = true;
     }
@@ -48,7 +51,8 @@ impl Capture {
 
     /// Stops and gives the memory back.
     pub fn discard(&mut self) {
-        *self = Self::default();
+        let begin = self.ring.as_ref().map_or(self.begin, Ring::newest);
+        *self = Capture { begin, ..Self::default() };
     }
 
     /// Whether frames are wanted.
@@ -93,7 +97,7 @@ impl Capture {
     /// A reader of what the ring holds now, as a pcapng file. `names` are the ports' names,
     /// `epoch` is the wall clock (since 1970) at `Instant::ZERO`, in nanoseconds.
     pub fn reader(&self, names: Vec<alloc::string::String>, epoch: u64) -> Reader {
-        Reader::new(names, epoch, self.ring.as_ref().map_or(0, Ring::oldest))
+        Reader::new(names, epoch, self.ring.as_ref())
     }
 
     /// Appends the next piece of the file to `into` (not more than fits in its capacity hint of
@@ -185,5 +189,38 @@ mod tests {
         }
         while capture.read(&mut reader, &mut all, 10) {}
         assert!(all.len() < 40 * 1100, "overwritten frames are skipped, not repeated");
+    }
+    #[test]
+    fn a_file_ends_though_its_own_download_is_captured() {
+        let mut capture = Capture::new();
+        capture.start(Filter::default(), 1 << 16);
+        let pass = |capture: &mut Capture| capture.received(0, &frame(1, 1000), Instant::ZERO);
+        (0..20).for_each(|_| pass(&mut capture));
+        let mut reader = capture.reader(alloc::vec!["net0".to_string()], 0);
+        let mut all = Vec::new();
+        let pieces = (0..100).take_while(|_| {
+            pass(&mut capture);
+            capture.read(&mut reader, &mut all, 1000)
+        });
+        assert!(pieces.count() < 30);
+        assert!((20_000..25_000).contains(&all.len()));
+    }
+
+    #[test]
+    fn a_reader_of_an_older_capture_ends() {
+        let mut capture = Capture::new();
+        for discard in [false, true] {
+            capture.start(Filter::default(), 1 << 16);
+            (0..20).for_each(|_| capture.received(0, &frame(1, 1000), Instant::ZERO));
+            let mut reader = capture.reader(alloc::vec!["net0".to_string()], 0);
+            let mut all = Vec::new();
+            assert!(capture.read(&mut reader, &mut all, 5000));
+            if discard {
+                capture.discard();
+            }
+            capture.start(Filter::default(), 1 << 16);
+            (0..200).for_each(|n| capture.received(0, &frame(2, 100 + n), Instant::ZERO));
+            assert!(!capture.read(&mut reader, &mut all, 5000));
+        }
     }
 }

@@ -12,11 +12,14 @@ pub struct Reader {
     names: Option<Vec<String>>,
     epoch: u64,
     position: u64,
+    /// Where it ends: a download is captured itself, and would go on for ever.
+    end: u64,
 }
 
 impl Reader {
-    pub(super) fn new(names: Vec<String>, epoch: u64, position: u64) -> Self {
-        Reader { names: Some(names), epoch, position }
+    pub(super) fn new(names: Vec<String>, epoch: u64, ring: Option<&Ring>) -> Self {
+        let (position, end) = ring.map_or((0, 0), |ring| (ring.oldest(), ring.newest()));
+        Reader { names: Some(names), epoch, position, end }
     }
 
     pub(super) fn read(&mut self, ring: Option<&Ring>, into: &mut Vec<u8>, room: usize) -> bool {
@@ -29,7 +32,7 @@ impl Reader {
         }
         let Some(ring) = ring else { return false };
         self.position = self.position.max(ring.oldest());
-        while self.position < ring.newest() {
+        while self.position < self.end {
             if into.len() - start >= room {
                 return true;
             }

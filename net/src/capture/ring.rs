@@ -28,7 +28,8 @@ pub struct Frame {
 /// Record header in the ring: time 8, kept bytes 4, length 4, port 2, way 1, pad 5.
 const HEADER: usize = 24;
 
-/// The ring. Positions count bytes since the start and never wrap.
+/// The ring. Positions count bytes and never wrap; those of a ring go on where those of the one before it
+/// ended, so that who reads an older one finds nothing here.
 #[derive(Debug)]
 pub(super) struct Ring {
     bytes: Vec<u8>,
@@ -39,9 +40,9 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    pub(super) fn new(bytes: usize) -> Self {
+    pub(super) fn new(bytes: usize, begin: u64) -> Self {
         let size = bytes.next_multiple_of(8);
-        Ring { bytes: alloc::vec![0; size], head: 0, tail: 0, frames: 0, overwritten: 0 }
+        Ring { bytes: alloc::vec![0; size], head: begin, tail: begin, frames: 0, overwritten: 0 }
     }
 
     pub(super) fn counts(&self) -> (u64, u64) {
