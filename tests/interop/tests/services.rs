@@ -63,7 +63,8 @@ fn perftest_over_the_connection_manager() -> Result<()> {
 fn qperf_over_the_connection_manager() -> Result<()> {
     tell(BOTH, |guest, _| {
         qperf(guest, &QPERF_BANDWIDTH, &["1", "64K"], 2)?;
-        qperf(guest, &QPERF_BANDWIDTH, &["8M"], 15)?;
+        // At least one message has to come through in the time, which a busy host makes long.
+        qperf(guest, &QPERF_BANDWIDTH, &["8M"], 40)?;
         qperf(guest, &QPERF_LATENCY, &["1", "64K"], 2)
     })
 }
