@@ -4,9 +4,9 @@
 //! its user gives it up. It may offer SMC in its SYN (see [`crate::smc_option`]).
 
 use crate::Interface;
-use crate::tcp::Closed;
+use crate::tcp::{Closed, room as tcp_room};
 use alloc::vec;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use slab::Slab;
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::{self, RecvError, State};
@@ -132,11 +132,18 @@ impl Connector {
         }
     }
 
-    /// Our address of a connection.
-    pub fn local(&self, interface: &mut Interface, link: Link) -> Option<IpAddr> {
+    /// Our end of a connection.
+    pub fn local(&self, interface: &mut Interface, link: Link) -> Option<SocketAddr> {
         let place = self.place(link)?;
         let socket = interface.sockets().get_mut::<tcp::Socket>(place.socket);
-        Some(socket.local_endpoint()?.addr.into())
+        let end = socket.local_endpoint()?;
+        Some(SocketAddr::new(end.addr.into(), end.port))
+    }
+
+    /// Bytes that a write would take now.
+    pub fn room(&self, interface: &mut Interface, link: Link) -> usize {
+        let Some(place) = self.place(link) else { return 0 };
+        tcp_room(interface.sockets().get_mut(place.socket))
     }
 
     /// Reads what has arrived; 0 if there is nothing at present.

@@ -156,6 +156,11 @@ impl Listener {
         }
     }
 
+    /// Bytes that a write would take now.
+    pub fn room(&self, interface: &mut Interface, stream: Stream) -> usize {
+        self.socket(interface, stream).map_or(0, |socket| room(socket))
+    }
+
     /// Writes as much as there is room for, and returns how much that was.
     pub fn write(
         &self,
@@ -234,6 +239,11 @@ impl Slot {
         listen(socket, port);
         self.owner = Owner::Nobody(None);
     }
+}
+
+/// Bytes that a socket would take now.
+pub(crate) fn room(socket: &tcp::Socket<'_>) -> usize {
+    if socket.may_send() { socket.send_capacity() - socket.send_queue() } else { 0 }
 }
 
 fn listen(socket: &mut tcp::Socket<'_>, port: u16) {

@@ -1,6 +1,7 @@
 //! What must hold between keys. Types and limits of single keys are checked where they are read.
 
 use super::item::problem;
+use super::messaging;
 use super::origin::Problem;
 use super::schema::{Config, Net};
 use super::tree::Node;
@@ -20,16 +21,18 @@ pub fn check(config: &Config, root: &Node) -> Vec<Problem> {
     check_volumes(config, &mut report);
     check_exports(config, &mut report);
     check_rnbd(config, &mut report);
+    messaging::check(config, &mut report);
     report.problems
 }
 
-struct Report<'a> {
+/// Problems as they are found.
+pub(super) struct Report<'a> {
     root: &'a Node,
     problems: Vec<Problem>,
 }
 
 impl Report<'_> {
-    fn add(&mut self, path: String, reason: String, accepted: &str) {
+    pub(super) fn add(&mut self, path: String, reason: String, accepted: &str) {
         self.problems.push(problem(self.root.nearest(&path), &path, reason, accepted.into()));
     }
 }

@@ -14,6 +14,7 @@ mod command_line;
 pub mod disk;
 mod document;
 mod item;
+mod messaging;
 mod origin;
 mod schema;
 pub mod slot;
@@ -22,6 +23,7 @@ mod tree;
 mod values;
 
 pub use document::{Document, Sources, check};
+pub use messaging::{Rule, Smc, Ueid};
 pub use origin::{Origin, Problem, Source};
 pub use schema::{Config, Export, Http, Memory, Net, Rnbd, Roce, Services, System, Volume};
 pub use toml_text::MAX_DOCUMENT;

@@ -1,6 +1,7 @@
 //! The document: every key that there is, with its default and limits.
 
 use super::item::{Item as _, section};
+use super::messaging::{Rule, Smc};
 use super::values::{Address, ExportName, Hostname, Mac, Name, SessionName, Size};
 use core::net::{IpAddr, SocketAddr};
 use log::LevelFilter;
@@ -20,12 +21,16 @@ section! {
         roce: Roce;
         /// `[rnbd]`.
         rnbd: Rnbd;
+        /// `[smc]`.
+        smc: Smc;
         /// `[[net]]`, per interface; see [`Config::net`].
         net: Vec<Net>;
         /// `[[volume]]`.
         volume: Vec<Volume> = vec![Volume::ram0()];
         /// `[[export]]`; see [`Config::exports`].
         export: Vec<Export>;
+        /// `[[rule]]`.
+        rule: Vec<Rule>;
     }
 }
 

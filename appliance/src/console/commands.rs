@@ -1,6 +1,6 @@
 //! The commands: one table that parsing, help and completion read.
 
-use super::system::Topic;
+use super::system::{SmcTopic, Topic};
 use crate::suggestion::did_you_mean;
 
 /// What a command does.
@@ -144,6 +144,48 @@ pub static COMMANDS: &[Command] = &[
     Command::new(&["show", "log"], &[], "the last log messages", Verb::ShowLog),
     Command::new(&["show", "config"], &[], "the running configuration", Verb::ShowConfig),
     Command::new(&["show", "version"], &[], "version", Verb::Show(Topic::Version)),
+    Command::new(
+        &["show", "smc", "sockets"],
+        &[],
+        "connections over SMC-R and TCP",
+        Verb::Show(Topic::Smc(SmcTopic::Sockets)),
+    ),
+    Command::new(
+        &["show", "smc", "linkgroups"],
+        &[],
+        "link groups of SMC-R",
+        Verb::Show(Topic::Smc(SmcTopic::Linkgroups)),
+    ),
+    Command::new(
+        &["show", "smc", "links"],
+        &[],
+        "links of SMC-R",
+        Verb::Show(Topic::Smc(SmcTopic::Links)),
+    ),
+    Command::new(
+        &["show", "smc", "devices"],
+        &[],
+        "interfaces that links may use",
+        Verb::Show(Topic::Smc(SmcTopic::Devices)),
+    ),
+    Command::new(
+        &["show", "smc", "stats"],
+        &[],
+        "what SMC-R counted",
+        Verb::Show(Topic::Smc(SmcTopic::Stats)),
+    ),
+    Command::new(
+        &["show", "smc", "ueid"],
+        &[],
+        "enterprises that the appliance belongs to",
+        Verb::Show(Topic::Smc(SmcTopic::Ueid)),
+    ),
+    Command::new(
+        &["show", "smc", "rules"],
+        &[],
+        "rules of the messaging gateway, and their servers",
+        Verb::Show(Topic::Smc(SmcTopic::Rules)),
+    ),
     Command::new(
         &["set"],
         &[Argument::Path, Argument::Value],
@@ -360,18 +402,21 @@ fn find(words: &[&str]) -> Result<&'static Command, String> {
     if let Some(found) = COMMANDS.iter().find(|c| words.starts_with(c.words)) {
         return Ok(found);
     }
-    let family: Vec<_> = COMMANDS.iter().filter(|c| c.words[0] == words[0]).collect();
-    if family.is_empty() {
+    // Those that begin as the line does, for as many words as any of them.
+    let alike =
+        |count: usize| COMMANDS.iter().filter(move |c| c.words.get(..count) == words.get(..count));
+    let Some(known) = (1..=words.len()).rev().find(|&count| alike(count).next().is_some()) else {
         let hint = did_you_mean(words[0], COMMANDS.iter().map(|c| c.words[0]));
         return Err(format!("unknown command {:?}{hint}; help lists the commands", words[0]));
-    }
-    let seconds = || family.iter().filter_map(|c| c.words.get(1).copied());
-    let accepted = seconds().collect::<Vec<_>>().join(", ");
-    match words.get(1) {
-        None => Err(format!("{} what? accepted: {accepted}", words[0])),
+    };
+    let mut next: Vec<&str> = alike(known).filter_map(|c| c.words.get(known).copied()).collect();
+    next.dedup();
+    let (begun, accepted) = (words[..known].join(" "), next.join(", "));
+    match words.get(known) {
+        None => Err(format!("{begun} what? accepted: {accepted}")),
         Some(word) => {
-            let hint = did_you_mean(word, seconds());
-            Err(format!("cannot {} {word:?}{hint}; accepted: {accepted}", words[0]))
+            let hint = did_you_mean(word, next.into_iter());
+            Err(format!("cannot {begun} {word:?}{hint}; accepted: {accepted}"))
         }
     }
 }
@@ -420,7 +465,16 @@ mod tests {
             (
                 "show disk",
                 "cannot show \"disk\" (did you mean \"disks\"?); accepted: interfaces, \
-                           disks, volumes, memory, loops, log, config, version",
+                           disks, volumes, memory, loops, log, config, version, smc",
+            ),
+            (
+                "show smc link",
+                "cannot show smc \"link\" (did you mean \"links\"?); accepted: sockets, \
+                 linkgroups, links, devices, stats, ueid, rules",
+            ),
+            (
+                "show smc",
+                "show smc what? accepted: sockets, linkgroups, links, devices, stats, ueid, rules",
             ),
             ("set net.0.mtu", "usage: set PATH VALUE"),
             ("set", "usage: set PATH VALUE"),

@@ -13,7 +13,7 @@ mod keys;
 mod output;
 mod system;
 
-pub use system::{Managed, Progress, System, Topic};
+pub use system::{Managed, Progress, SmcTopic, System, Topic};
 
 use crate::log_ring::Cursor;
 use crate::machine::Machine;

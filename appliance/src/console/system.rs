@@ -20,6 +20,53 @@ pub enum Topic {
     Loops,
     /// Version and build.
     Version,
+    /// SMC-R, and the rules of the messaging gateway.
+    Smc(SmcTopic),
+}
+
+/// What `show smc` can show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SmcTopic {
+    /// Connections, as `smcss` shows them.
+    Sockets,
+    /// Link groups, as `smcr linkgroup` does.
+    Linkgroups,
+    /// Links, as `smcr linkgroup link-show` does.
+    Links,
+    /// The interfaces that links may use, as `smcr device` does.
+    Devices,
+    /// What was counted, as `smcr stats` shows it.
+    Stats,
+    /// The enterprises that the appliance belongs to.
+    Ueid,
+    /// Rules and their servers.
+    Rules,
+}
+
+impl SmcTopic {
+    /// All of them.
+    pub const ALL: [SmcTopic; 7] = [
+        SmcTopic::Sockets,
+        SmcTopic::Linkgroups,
+        SmcTopic::Links,
+        SmcTopic::Devices,
+        SmcTopic::Stats,
+        SmcTopic::Ueid,
+        SmcTopic::Rules,
+    ];
+
+    /// Its word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            SmcTopic::Sockets => "sockets",
+            SmcTopic::Linkgroups => "linkgroups",
+            SmcTopic::Links => "links",
+            SmcTopic::Devices => "devices",
+            SmcTopic::Stats => "stats",
+            SmcTopic::Ueid => "ueid",
+            SmcTopic::Rules => "rules",
+        }
+    }
 }
 
 /// News of a task that takes a while (`save`, `ping`, `rping`).

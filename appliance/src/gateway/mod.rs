@@ -20,6 +20,7 @@ mod ports;
 mod rping;
 mod services;
 mod show;
+mod smc;
 mod start;
 mod state;
 mod storage;
@@ -85,7 +86,11 @@ impl Gateway {
         let received = network::receive(networks, state, now);
         let completed = state.poll_disks();
         state.poll_capacities(now);
-        let served = state.plane.serve(now);
+        let mut served = state.plane.serve(now);
+        if let Some(mut smc) = state.smc.take() {
+            served += smc.poll(networks, state, now);
+            state.smc = Some(smc);
+        }
         let controlled = network::poll(&mut self.networks, state, now);
         let told = self.syslog.poll(&mut self.networks, state);
         let sent = network::transmit(&mut self.networks, state, now);

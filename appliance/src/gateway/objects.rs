@@ -3,6 +3,7 @@
 //! the servers of RTRS and RNBD has the same names here (`rtrs-srv-sysfs.c`, `rnbd-srv-sysfs.c`).
 
 use super::show;
+use super::smc::report;
 use super::state::State;
 use crate::console::Topic;
 use crate::report::Value;
@@ -106,6 +107,7 @@ fn tree(state: &mut State) -> Value {
         ("loops", show::topic(state, Topic::Loops)),
         ("version", show::topic(state, Topic::Version)),
         ("capture", capture),
+        ("smc", report::tree(state)),
         ("rtrs-server", rtrs),
         ("rnbd-server", rnbd),
     ])

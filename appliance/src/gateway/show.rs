@@ -4,6 +4,7 @@ use super::disks::DiskSlot;
 use super::manage;
 use super::plane::{Plane, PortReport};
 use super::ports::PortSlot;
+use super::smc::report;
 use super::state::State;
 use super::volumes::DiskPool;
 use crate::console::Topic;
@@ -21,6 +22,7 @@ pub(super) fn topic(state: &mut State, topic: Topic) -> Value {
         Topic::Memory => memory(state),
         Topic::Loops => loops(state),
         Topic::Version => version(state),
+        Topic::Smc(one) => report::topic(state, one),
     }
 }
 

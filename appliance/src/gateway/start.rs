@@ -10,6 +10,7 @@ use super::network::Network;
 use super::plane::{Plane, Settings};
 use super::ports::PlanePort;
 use super::services::Services;
+use super::smc::Smc;
 use super::state::State;
 use super::storage::Storage;
 use super::syslog::Syslog;
@@ -159,7 +160,7 @@ impl Gateway {
             rng.fill_bytes(&mut seed);
             Settings { config: config.clone(), arena: platform.arena().share(), seed }
         });
-        let plane = Plane {
+        let mut plane = Plane {
             now,
             ports: devices,
             arena: platform.arena().share(),
@@ -171,6 +172,7 @@ impl Gateway {
             capture: Capture::new(),
             pace: Pace::new(quiet, now),
         };
+        let smc = Smc::of(config, facts.memory, &mut plane, &mut networks);
         let state = State {
             platform,
             log,
@@ -184,6 +186,7 @@ impl Gateway {
             disks,
             unclaimed,
             plane,
+            smc,
             own_ports,
             workers,
             downloads: Vec::new(),

@@ -4,6 +4,7 @@
 use super::disks::DiskSlot;
 use super::plane::{Plane, PortReport};
 use super::ports::PortSlot;
+use super::smc::Smc;
 use super::start::Facts;
 use super::worker::Worker;
 use crate::config::Document;
@@ -58,6 +59,8 @@ pub(super) struct State {
     pub ports: Vec<PortSlot>,
     /// The data plane of this loop.
     pub plane: Plane,
+    /// SMC-R and its users; None if the configuration wants nothing of it.
+    pub smc: Option<Box<Smc>>,
     /// Numbers of this loop's ports, by their places in its plane.
     pub own_ports: Vec<usize>,
     /// The other loops.
@@ -160,7 +163,8 @@ impl State {
     /// When something here is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let capacity = (!self.disks.is_empty()).then_some(self.capacity_due);
-        [capacity, self.plane.poll_timeout()].into_iter().flatten().min()
+        let smc = self.smc.as_ref().and_then(|smc| smc.poll_timeout());
+        [capacity, smc, self.plane.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Seconds since the appliance came up.

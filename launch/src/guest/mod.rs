@@ -5,6 +5,7 @@
 //! host: the packages are downloaded with apt and unpacked below `target/guest/`. Versions are asked of apt,
 //! so that a guest is what a Debian host is today.
 
+mod applications;
 mod initramfs;
 mod machine;
 mod modules;
@@ -13,12 +14,12 @@ mod root;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use crate::setup::{self, Purpose};
-use crate::{command, progress, workspace};
+use crate::{progress, workspace};
+pub use applications::{ENVIRONMENT, UNPACK, applications};
 pub use machine::{Guest, Wire};
 use packages::Kernel;
 
@@ -63,11 +64,7 @@ fn make(kernel: &Kernel, directory: &Path, system: &System) -> Result<()> {
     fs::create_dir_all(&sysroot)?;
     fs::create_dir_all(&downloads)?;
     packages::download(kernel, &downloads)?;
-    let unpack = "for package in ../packages/*.deb; do echo $package; dpkg-deb -x $package . || exit 1; done";
-    command::run_quietly(
-        "unpacking the guest's packages",
-        Command::new("sh").current_dir(&sysroot).args(["-c", unpack]),
-    )?;
+    packages::unpack(&downloads, &sysroot)?;
     fs::remove_dir_all(&downloads)?;
 
     let built = modules::build(kernel, &sysroot, &directory.join("modules"))?;

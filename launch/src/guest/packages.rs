@@ -77,9 +77,26 @@ fn field(package: &str, name: &str) -> Result<String> {
 pub fn download(kernel: &Kernel, directory: &Path) -> Result<()> {
     let mut wanted = kernel_packages(kernel)?;
     wanted.extend(closure(TOOLS)?);
+    apt_download(&wanted, directory)
+}
+
+/// Downloads packages with all they need.
+pub fn fetch(names: &[&str], directory: &Path) -> Result<()> {
+    apt_download(&closure(names)?, directory)
+}
+
+fn apt_download(wanted: &[String], directory: &Path) -> Result<()> {
     let mut apt = Command::new("apt-get");
     apt.current_dir(directory).args(["download", "-q"]).args(wanted);
     command::run_quietly("downloading the guest's packages", &mut apt)
+}
+
+/// Unpacks the packages in a directory.
+pub fn unpack(downloads: &Path, sysroot: &Path) -> Result<()> {
+    let script = r#"for package in "$0"/*.deb; do echo $package; dpkg-deb -x $package . || exit 1; done"#;
+    let mut sh = Command::new("sh");
+    sh.current_dir(sysroot).args(["-c", script]).arg(downloads);
+    command::run_quietly("unpacking the guest's packages", &mut sh)
 }
 
 /// The packages of one kernel version: modules only load into the very kernel they were built for.

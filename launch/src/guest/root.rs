@@ -113,7 +113,7 @@ pub fn lay_out(kernel: &Kernel, sysroot: &Path, built: &[PathBuf], root: &Path) 
 }
 
 /// Copies a file of the packages; links are followed.
-fn install(sysroot: &Path, path: &str, to: &Path) -> Result<()> {
+pub fn install(sysroot: &Path, path: &str, to: &Path) -> Result<()> {
     if let Some(directory) = to.parent() {
         fs::create_dir_all(directory)?;
     }
@@ -123,7 +123,7 @@ fn install(sysroot: &Path, path: &str, to: &Path) -> Result<()> {
 }
 
 /// Adds what the dynamic linker will want for the ELF file `file`.
-fn collect_libraries(sysroot: &Path, file: &Path, found: &mut BTreeSet<String>) -> Result<()> {
+pub fn collect_libraries(sysroot: &Path, file: &Path, found: &mut BTreeSet<String>) -> Result<()> {
     let data = fs::read(file).with_context(|| format!("could not read {}", file.display()))?;
     for needed in needed(&data).with_context(|| format!("reading {}", file.display()))? {
         if LINKER.ends_with(&needed) {

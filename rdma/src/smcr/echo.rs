@@ -1,9 +1,10 @@
 //! The services echo (RFC 862) and discard (RFC 863) over SMC-R and TCP, for measurement.
 
 use super::engine::{Engine, Ready, SocketId};
-use super::front::{Carrier, ConnectionId, Event, Front};
+use super::front::{Carrier, Connected, ConnectionId, Event, Front};
 use crate::rtrs::Context;
 use crate::verbs::Provider;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use drivers::hal::Instant;
 use net::Interface;
@@ -17,9 +18,8 @@ pub const DISCARD_PORT: u16 = 9;
 const PIECE: usize = 16 << 10;
 
 /// A connection that is served.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Client {
-    id: ConnectionId,
     /// Read and not written yet, for want of room.
     held: Vec<u8>,
     /// The client has said everything.
@@ -31,20 +31,20 @@ struct Client {
 pub struct Echo {
     front: Front,
     discard: bool,
-    clients: Vec<Client>,
+    clients: BTreeMap<ConnectionId, Client>,
     piece: Vec<u8>,
     /// Connections that were served, over SMC-R and over TCP.
     pub served: (u64, u64),
 }
 
 impl Echo {
-    /// Listens on [`ECHO_PORT`], or on [`DISCARD_PORT`].
-    pub fn new(interface: &mut Interface, discard: bool, limits: Limits) -> Self {
+    /// Listens on [`ECHO_PORT`], or on [`DISCARD_PORT`]; `offers` as in [`Front::new`].
+    pub fn new(interface: &mut Interface, discard: bool, offers: bool, limits: Limits) -> Self {
         let port = if discard { DISCARD_PORT } else { ECHO_PORT };
         Echo {
-            front: Front::new(interface, port, limits),
+            front: Front::new(interface, port, offers, limits),
             discard,
-            clients: Vec::with_capacity(limits.connections),
+            clients: BTreeMap::new(),
             piece: alloc::vec![0; PIECE],
             served: (0, 0),
         }
@@ -90,15 +90,14 @@ impl Echo {
                         Carrier::Smc => self.served.0 += 1,
                         Carrier::Tcp => self.served.1 += 1,
                     }
-                    self.clients.push(Client { id, held: Vec::new(), finished: false });
+                    self.clients.insert(id, Client::default());
                     id
                 }
-                Event::Ready(id) => id,
+                Event::Ready(id) | Event::Failed(id) => id,
             };
-            let Some(at) = self.clients.iter().position(|client| client.id == id) else { continue };
-            if let Err(closed) = self.serve(at, interface, engine, ctx) {
-                let client = self.clients.swap_remove(at);
-                self.front.close(client.id, closed == Closed::Gone, interface, engine, ctx);
+            if let Err(closed) = self.serve(id, interface, engine, ctx) {
+                self.clients.remove(&id);
+                self.front.close(id, closed == Closed::Gone, interface, engine, ctx);
             }
         }
     }
@@ -106,16 +105,16 @@ impl Echo {
     /// Moves what can be moved; an error when there is nothing more to do for the client.
     fn serve<P: Provider + ?Sized>(
         &mut self,
-        at: usize,
+        id: ConnectionId,
         interface: &mut Interface,
         engine: &mut Engine,
         ctx: &mut Context<'_, P>,
     ) -> Result<(), Closed> {
         let Echo { front, clients, piece, discard, .. } = self;
-        let client = &mut clients[at];
+        let Some(client) = clients.get_mut(&id) else { return Ok(()) };
         loop {
             if !client.held.is_empty() {
-                let written = front.write(client.id, &client.held, interface, engine, ctx)?;
+                let written = front.write(id, &client.held, interface, engine, ctx)?;
                 client.held.drain(..written);
                 if !client.held.is_empty() {
                     return Ok(());
@@ -124,7 +123,7 @@ impl Echo {
             if client.finished {
                 return Err(Closed::Finished);
             }
-            let count = match front.read(client.id, piece, interface, engine) {
+            let count = match front.read(id, piece, interface, engine) {
                 Ok(0) => return Ok(()),
                 Ok(count) => count,
                 Err(Closed::Finished) => {
@@ -136,9 +135,14 @@ impl Echo {
             if *discard {
                 continue;
             }
-            let written = front.write(client.id, &piece[..count], interface, engine, ctx)?;
+            let written = front.write(id, &piece[..count], interface, engine, ctx)?;
             client.held.extend_from_slice(&piece[written..count]);
         }
+    }
+
+    /// Its connections, as they are shown.
+    pub fn connected(&self) -> impl Iterator<Item = Connected> + '_ {
+        self.front.connected()
     }
 
     /// When there is something to do though nothing arrives.

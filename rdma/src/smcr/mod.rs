@@ -1,9 +1,11 @@
 //! SMC-R: TCP sockets whose bytes travel by RDMA (RFC 7609; versions 2 and 2.1 as Linux 6.12 speaks
 //! them in net/smc).
 
+pub mod back;
 pub mod echo;
 pub mod engine;
 pub mod front;
+mod joint;
 pub mod wire;
 
 #[cfg(test)]

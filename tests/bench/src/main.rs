@@ -6,6 +6,7 @@ mod report;
 mod rnbd;
 mod roce;
 mod site;
+mod smcr;
 
 use std::process::ExitCode;
 
@@ -24,6 +25,8 @@ enum Suite {
     Roce,
     /// Instructions per I/O of the storage server, beside Linux
     Rnbd,
+    /// Instructions per round, byte and connection of SMC-R, beside Linux
+    Smcr,
 }
 
 fn main() -> ExitCode {
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
         Suite::Boot => boot::bench(),
         Suite::Roce => roce::bench(),
         Suite::Rnbd => rnbd::bench(),
+        Suite::Smcr => smcr::bench(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,7 +6,7 @@
  *   smc flood ADDRESS PORT              sends for ever and reads nothing
  *   smc echo ADDRESS PORT BYTES ROUNDS CONNECTIONS [word...]
  *                                       sends and reads back BYTES in each round; words:
- *       tcp     plain TCP           early   close without a half-close      hold    wait 2 s before the end
+ *       tcp     plain TCP           early   close without a half-close      hold[=N] wait N (2) s before the end
  *       linger0 close with SO_LINGER 0                                      urgent  end by an urgent byte
  */
 #include <arpa/inet.h>
@@ -247,7 +247,7 @@ static void *client(void *argument)
 			return fail(number, what);
 	}
 	if (hold)
-		sleep(2);
+		sleep(hold);
 	if (urgent && (send(fd, "U", 1, MSG_OOB) != 1 || recv(fd, rest, 1, 0) != 1 || rest[0] != 'U'))
 		return fail(number, "urgent");
 	if (linger0) {
@@ -338,7 +338,8 @@ int main(int count, char **words)
 	for (int n = 7; n < count; n++) {
 		tcp |= !strcmp(words[n], "tcp");
 		early |= !strcmp(words[n], "early");
-		hold |= !strcmp(words[n], "hold");
+		if (!strncmp(words[n], "hold", 4))
+			hold = words[n][4] ? atoi(words[n] + 5) : 2;
 		linger0 |= !strcmp(words[n], "linger0");
 		urgent |= !strcmp(words[n], "urgent");
 	}

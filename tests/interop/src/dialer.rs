@@ -60,7 +60,7 @@ impl Dialer {
                 Progress::Opening => {}
                 Progress::Open { smc: true } => {
                     let local = self.connector.local(interface, link);
-                    let local = local.unwrap_or(IpAddr::from([0; 4]));
+                    let local = local.map_or(IpAddr::from([0; 4]), |end| end.ip());
                     self.socket = engine.open(Role::Client, local, self.peer.ip(), context);
                 }
                 Progress::Open { smc: false } | Progress::Gone => {

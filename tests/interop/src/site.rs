@@ -28,6 +28,16 @@ impl Site {
     /// As `boot`, with interfaces of both on several networks: 10.0.N.0/24 and fd00:0:0:N::/64, N
     /// counting from 0.
     pub fn with_networks(networks: usize, mtu: u16, words: &str) -> Result<Site> {
+        Site::with_client(networks, mtu, words, |spec| spec)
+    }
+
+    /// As `with_networks`, with a client that has `more`.
+    pub fn with_client(
+        networks: usize,
+        mtu: u16,
+        words: &str,
+        more: impl FnOnce(Spec) -> Spec,
+    ) -> Result<Site> {
         let wires = (0..networks).map(|_| Wire::new()).collect::<Result<Vec<_>>>()?;
         let (ours, theirs): (Vec<Nic>, Vec<Nic>) = wires.iter().map(Wire::datagrams).unzip();
         let gateway = networked_gateway_spec(networks, mtu, words)?.first_mac(1);
@@ -36,7 +46,7 @@ impl Site {
         let addresses: Vec<String> = (0..networks).map(|n| address(n, 2)).collect();
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
         let client = system()?.spec("client", &addresses, mtu).first_mac(0x20);
-        let client = boot_client(theirs.into_iter().fold(client, Spec::nic))?;
+        let client = boot_client(more(theirs.into_iter().fold(client, Spec::nic)))?;
         Ok(Site { gateway, client, _wires: wires })
     }
 

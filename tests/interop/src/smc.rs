@@ -18,14 +18,20 @@ pub fn tell(setup: Setup, story: impl FnOnce(&mut Guest) -> Result<()>) -> Resul
     let engines = Engines::start(setup)?;
     let told = client(engines.nic(), setup.mtu as u16).and_then(|mut guest| {
         guest.capture(0, &capture)?;
-        programs::install(&mut guest, "smc")?;
-        guest.sh("modprobe -a smc smc_diag && smc eid LAB.SMC.EID")?;
+        prepare(&mut guest)?;
         story(&mut guest)
     });
     let report = engines.stop()?;
     told.with_context(|| format!("see {}; the engines said {report:#?}", capture.display()))?;
     fs::remove_file(capture)?;
     Ok(report.join("\n"))
+}
+
+/// Has a guest speak SMC-R, as one of the enterprise LAB.SMC.EID.
+pub fn prepare(guest: &mut Guest) -> Result<()> {
+    programs::install(guest, "smc")?;
+    guest.sh("modprobe -a smc smc_diag && smc eid LAB.SMC.EID")?;
+    Ok(())
 }
 
 /// Echoes over SMC-R, and looks while it does that no socket has fallen back.

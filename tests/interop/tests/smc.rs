@@ -1,8 +1,32 @@
-//! Stock AF_SMC clients against the appliance's engines in this process.
+//! Stock AF_SMC clients against the image, and against the appliance's engines in this process.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use interop_tests::Site;
 use interop_tests::engines::Setup;
-use interop_tests::smc::{echo, speaks_smc, tell};
+use interop_tests::smc::{echo, prepare, speaks_smc, tell};
+
+#[test]
+fn a_stock_client_gets_its_echo_from_the_image() -> Result<()> {
+    let words = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID";
+    let mut site = Site::boot(1500, words)?;
+    let guest = &mut site.client;
+    prepare(guest)?;
+    let mut story = || {
+        echo(guest, "64 10 1")?;
+        speaks_smc(guest, 1)?;
+        echo(guest, "4096 4 8")?;
+        echo(guest, "200000 2 1")?;
+        echo(guest, "64 1 4 early")?;
+        echo(guest, "64 1 1 linger0")?;
+        echo(guest, "3000 2 2 tcp")?;
+        speaks_smc(guest, 8)
+    };
+    let told = story();
+    let log = site.gateway.run("show log")?.text;
+    told.with_context(|| format!("the appliance's log:\n{log}"))?;
+    ensure!(log.contains("link group with 10.0.0.2") && !log.contains("declined"), "{log}");
+    Ok(())
+}
 
 #[test]
 fn a_stock_client_gets_its_echo_over_smc_r() -> Result<()> {

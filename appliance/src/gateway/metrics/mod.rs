@@ -1,6 +1,7 @@
 //! `/metrics`: everything that is counted, for Prometheus.
 
 mod fabric;
+mod smc;
 mod storage;
 
 use super::state::State;
@@ -115,6 +116,7 @@ fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
         .sample(&[], (state.facts.heap_used)() as u64)?;
     fabric::write(state, w)?;
     storage::write(state, w)?;
+    smc::write(state, w)?;
     loops(state, w)
 }
 

@@ -26,7 +26,8 @@ pub struct Device {
 /// Settings of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Enterprises that we belong to; peers must share one. At most eight.
+    /// Enterprises that we belong to; peers must share one, so that without any all go back to
+    /// TCP. At most eight.
     pub eids: Vec<Eid>,
     /// Name that peers are told, blank padded.
     pub hostname: [u8; 32],
@@ -103,8 +104,8 @@ impl fmt::Display for BadConfig {
 impl Config {
     /// Whether the settings are possible.
     pub fn check(&self) -> Result<(), BadConfig> {
-        let complaint = if self.eids.is_empty() || self.eids.len() > MAX_EIDS {
-            "eids: one to eight"
+        let complaint = if self.eids.len() > MAX_EIDS {
+            "eids: at most eight"
         } else if self.rmb_size > 15 {
             "rmb_size: 0 to 15"
         } else if !self.send_buffer.is_power_of_two() || self.send_buffer < 4096 {

@@ -3,6 +3,7 @@
 use super::table::LinkState;
 use super::{Engine, Role, SocketId, State};
 use crate::smcr::wire::{Eid, PeerId};
+use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
 
 /// A socket.
@@ -72,6 +73,8 @@ pub struct LinkStatus {
     pub path_mtu: usize,
     /// Whether it carries connections.
     pub active: bool,
+    /// How many.
+    pub connections: usize,
 }
 
 impl Engine {
@@ -115,21 +118,39 @@ impl Engine {
 
     /// The links.
     pub fn links(&self) -> impl Iterator<Item = LinkStatus> {
-        self.groups.iter().flat_map(|(_, group)| {
-            group.links.iter().flatten().map(|link| LinkStatus {
+        self.groups.iter().flat_map(move |(key, group)| {
+            let links = group.links.iter().enumerate();
+            let links = links.filter_map(|(at, link)| Some((at, link.as_ref()?)));
+            links.map(move |(at, link)| LinkStatus {
                 group: group.id,
                 number: link.number,
                 ends: (link.device.ip, link.peer.ip),
                 qpns: (link.qpn, link.peer.qpn),
                 path_mtu: link.path_mtu.bytes(),
                 active: link.state == LinkState::Active,
+                connections: self.on_link(key, at),
             })
         })
+    }
+
+    /// Connections that use a link.
+    fn on_link(&self, group: usize, at: usize) -> usize {
+        let uses = |s: &&super::Socket| s.group == Some(group) && s.link == at;
+        self.sockets.iter().map(|(_, socket)| socket).filter(uses).count()
     }
 
     /// The ports that links may use.
     pub fn devices(&self) -> &[super::Device] {
         &self.devices
+    }
+
+    /// Takes other ports from here on; links that there are stay. Without any before, we are named
+    /// by the first of them.
+    pub fn set_devices(&mut self, devices: Vec<super::Device>) {
+        if let ([], Some(first)) = (&self.devices[..], devices.first()) {
+            self.peer_id = self.peer_id.with_mac(first.mac);
+        }
+        self.devices = devices;
     }
 
     /// What was counted so far.

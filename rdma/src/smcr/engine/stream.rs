@@ -139,6 +139,15 @@ impl Engine {
         self.socket(id).map_or(0, |socket| socket.produced - socket.consumed)
     }
 
+    /// Bytes that can be written now; if there is no room, a `WRITABLE` follows.
+    pub fn room(&mut self, id: SocketId) -> usize {
+        let size = u64::from(self.config.send_buffer);
+        let Some(socket) = self.socket_mut(id) else { return 0 };
+        let room = size - (socket.accepted - socket.completed);
+        socket.wants_room |= room == 0;
+        room as usize
+    }
+
     /// Bytes that can be written.
     pub fn writable(&self, id: SocketId) -> u64 {
         let size = u64::from(self.config.send_buffer);

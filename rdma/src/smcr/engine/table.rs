@@ -34,6 +34,11 @@ impl SocketId {
         SocketId(u32::from(generation) << 16 | (key as u32 + 1))
     }
 
+    /// As it is in CDC messages.
+    pub fn token(self) -> u32 {
+        self.0
+    }
+
     pub(super) fn key(self) -> usize {
         (self.0 & 0xffff).wrapping_sub(1) as usize
     }

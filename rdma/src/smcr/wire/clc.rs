@@ -151,6 +151,12 @@ impl PeerId {
         let [i, j] = instance.to_be_bytes();
         PeerId([i, j, a, b, c, d, e, f])
     }
+
+    /// The same instance with another MAC address.
+    pub const fn with_mac(self, mac: [u8; 6]) -> Self {
+        let [i, j, ..] = self.0;
+        PeerId::new(u16::from_be_bytes([i, j]), mac)
+    }
 }
 
 impl fmt::Display for PeerId {

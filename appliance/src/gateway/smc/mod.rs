@@ -1,0 +1,246 @@
+//! SMC-R on the ports of the first loop: the engine, and who uses it. It stands between the data
+//! plane, whose provider carries its bytes, and the IP interfaces, whose TCP connections carry its
+//! handshakes; so it has a stage of its own in a round. Nothing of it is there unless the
+//! configuration wants something of it.
+//!
+//! Ports of other loops are served over TCP alone.
+
+pub(super) mod report;
+mod rules;
+
+use super::network::Network;
+use super::plane::Plane;
+use super::state::State;
+use crate::config::Config;
+use core::net::IpAddr;
+use drivers::hal::Instant;
+use net::tcp::Limits;
+use net::{Interface, Resolution};
+use rdma::relay::{Interfaces, Notice, Relay, World};
+use rdma::roce::Roce;
+use rdma::rtrs::Context;
+use rdma::services::Neighbours;
+use rdma::smcr::back::Connected;
+use rdma::smcr::echo::Echo;
+use rdma::smcr::engine::{self, Device, Engine, Ready, SocketId};
+use rdma::verbs::PathMtu;
+
+/// Bytes of each TCP connection of echo and discard, either way: handshakes fit, and a client
+/// without SMC is served, if slowly.
+const SERVICE_BUFFER: usize = 1024;
+
+/// SMC-R and its users.
+pub(super) struct Smc {
+    pub engine: Engine,
+    /// Echo and discard, by interface, if they are wanted.
+    services: Vec<[Echo; 2]>,
+    /// The rules, with their names.
+    pub relays: Vec<(String, Relay)>,
+    /// The interfaces' activity that was seen last.
+    seen: Vec<u64>,
+    /// The interfaces' generation by which the engine knows its ports.
+    generations: Vec<u64>,
+}
+
+impl Smc {
+    /// What the configuration wants, on a machine with so much memory; what goes wrong is logged.
+    pub fn of(
+        config: &Config,
+        memory: u64,
+        plane: &mut Plane,
+        networks: &mut [Network],
+    ) -> Option<Box<Self>> {
+        if !config.smc.services && config.rule.is_empty() {
+            return None;
+        }
+        let mut ctx = context(plane).or_else(|| {
+            log::error!("smc: RoCE is switched off, or there is no port");
+            None
+        })?;
+        let made = Engine::new(settings(config), Vec::new(), &mut ctx);
+        let engine = made.inspect_err(|why| log::error!("smc: no engine: {why:?}")).ok()?;
+        let offers = !config.smc.ueid.is_empty();
+        if !offers {
+            log::warn!("smc: no smc.ueid is set: everybody is served over TCP");
+        }
+        let connections = config.smc.connections.into();
+        let limits = Limits { connections, receive: SERVICE_BUFFER, transmit: SERVICE_BUFFER };
+        let served = if config.smc.services { networks.len() } else { 0 };
+        let services = networks.iter_mut().take(served).map(|network| {
+            [false, true].map(|discard| Echo::new(&mut network.interface, discard, offers, limits))
+        });
+        let services = services.collect();
+        let relays = rules::relays(config, memory, &mut Ways(networks), ctx.rng, ctx.now);
+        Some(Box::new(Smc {
+            engine,
+            services,
+            relays,
+            seen: vec![u64::MAX; networks.len()],
+            generations: Vec::new(),
+        }))
+    }
+
+    /// The stage: what has arrived, what is due, what is to be said. How much was done.
+    pub fn poll(&mut self, networks: &mut [Network], state: &mut State, now: Instant) -> usize {
+        self.learn_ports(networks, state);
+        let Some(mut ctx) = context(&mut state.plane) else { return 0 };
+        ctx.now = now;
+        let mut done = self.engine.poll(&mut ctx);
+        let timers = self.engine.handle_timeout(&mut ctx, &mut Ways(networks));
+        let due = timers || self.users_timeout().is_some_and(|at| at <= now);
+        for at in 0..networks.len() {
+            let activity = networks[at].interface.activity();
+            if !due && self.seen[at] == activity {
+                continue;
+            }
+            self.seen[at] = activity;
+            done += 1;
+            self.poll_users(at, networks, &mut ctx);
+        }
+        if due {
+            let (interfaces, engine, ctx) = (&mut Ways(networks), &mut self.engine, &mut ctx);
+            let mut world = World { interfaces, engine, ctx };
+            self.relays.iter_mut().for_each(|(_, relay)| relay.handle_timeout(&mut world));
+        }
+        while let Some((socket, ready)) = self.engine.poll_event() {
+            done += 1;
+            self.handle_event(socket, ready, networks, &mut ctx);
+        }
+        self.engine.flush(&mut ctx);
+        while let Some(notice) = self.engine.poll_notice() {
+            log::info!("{notice}");
+        }
+        for (name, relay) in &mut self.relays {
+            while let Some(Notice { backend, up }) = relay.poll_notice() {
+                let what = if up { "answers" } else { "does not answer" };
+                log::warn!("rule {name}: {backend} {what}");
+            }
+        }
+        done
+    }
+
+    /// Something has happened on an interface, or is due.
+    fn poll_users(&mut self, at: usize, networks: &mut [Network], ctx: &mut Context<'_, Roce>) {
+        let Smc { engine, services, relays, .. } = self;
+        for service in services.get_mut(at).into_iter().flatten() {
+            service.poll(&mut networks[at].interface, engine, ctx);
+        }
+        let mut world = World { interfaces: &mut Ways(networks), engine, ctx };
+        relays.iter_mut().for_each(|(_, relay)| relay.poll(at, &mut world));
+    }
+
+    fn handle_event(
+        &mut self,
+        socket: SocketId,
+        ready: Ready,
+        networks: &mut [Network],
+        ctx: &mut Context<'_, Roce>,
+    ) {
+        let Smc { engine, services, relays, .. } = self;
+        for (services, network) in services.iter_mut().zip(&mut *networks) {
+            for service in services {
+                if service.handle_event(socket, ready, &mut network.interface, engine, ctx) {
+                    return;
+                }
+            }
+        }
+        let mut world = World { interfaces: &mut Ways(networks), engine, ctx };
+        relays.iter_mut().any(|(_, relay)| relay.handle_event(socket, ready, &mut world));
+    }
+
+    /// All connections, with the numbers of their interfaces.
+    pub fn connections(&self) -> impl Iterator<Item = (usize, Connected)> + '_ {
+        let services = self.services.iter().enumerate();
+        let services = services.flat_map(|(at, services)| {
+            services.iter().flat_map(Echo::connected).map(move |connected| (at, connected))
+        });
+        services.chain(self.relays.iter().flat_map(|(_, relay)| relay.connected()))
+    }
+
+    /// Connections that were served, over SMC-R and over TCP.
+    pub fn served(&self) -> (u64, u64) {
+        let services = self.services.iter().flatten().map(|service| service.served);
+        let relays = self.relays.iter().map(|(_, relay)| relay.counters());
+        let relays = relays.map(|counters| (counters.smc, counters.tcp));
+        services.chain(relays).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    }
+
+    /// When there is something to do though nothing arrives.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        [self.users_timeout(), self.engine.poll_timeout()].into_iter().flatten().min()
+    }
+
+    fn users_timeout(&self) -> Option<Instant> {
+        let services = self.services.iter().flatten().filter_map(Echo::poll_timeout);
+        let relays = self.relays.iter().filter_map(|(_, relay)| relay.poll_timeout());
+        services.chain(relays).min()
+    }
+
+    /// Tells the engine which ports there are, when addresses have changed.
+    fn learn_ports(&mut self, networks: &[Network], state: &State) {
+        let generations = networks.iter().map(|network| network.interface.generation());
+        if generations.clone().eq(self.generations.iter().copied()) {
+            return;
+        }
+        self.generations = generations.collect();
+        let device = |&port: &usize| {
+            let slot = &state.ports[port];
+            let ip = *networks[port].interface.local().v4.first()?;
+            Some(Device { ip, mac: slot.mac, path_mtu: PathMtu::for_ethernet(slot.mtu)? })
+        };
+        self.engine.set_devices(state.own_ports.iter().filter_map(device).collect());
+    }
+}
+
+/// The engine's settings.
+fn settings(config: &Config) -> engine::Config {
+    let defaults = engine::Config::default();
+    let mut hostname = [b' '; 32];
+    for (to, from) in hostname.iter_mut().zip(config.system.hostname.as_str().bytes()) {
+        *to = from;
+    }
+    engine::Config {
+        eids: config.smc.ueid.iter().map(|ueid| ueid.0).collect(),
+        hostname,
+        rmb_size: (config.smc.buffer_size.0 >> 14).trailing_zeros() as u8,
+        ..defaults
+    }
+}
+
+/// What the engine works with; None without RoCE.
+fn context(plane: &mut Plane) -> Option<Context<'_, Roce>> {
+    let provider = &mut plane.fabric.as_mut()?.roce;
+    Some(Context { provider, arena: &mut plane.arena, now: plane.now, rng: &mut *plane.rng })
+}
+
+/// All interfaces, as the way to a neighbour on any of them.
+struct Ways<'a>(&'a mut [Network]);
+
+impl Ways<'_> {
+    fn towards(&mut self, remote: IpAddr) -> Option<&mut Interface> {
+        let mut interfaces = self.0.iter_mut().map(|network| &mut network.interface);
+        interfaces.find(|interface| interface.next_hop(remote).is_some())
+    }
+}
+
+impl Interfaces for Ways<'_> {
+    fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    fn get(&mut self, at: usize) -> &mut Interface {
+        &mut self.0[at].interface
+    }
+}
+
+impl Neighbours for Ways<'_> {
+    fn address_towards(&self, remote: IpAddr, preferred: IpAddr) -> Option<IpAddr> {
+        let mut interfaces = self.0.iter().map(|network| &network.interface);
+        let interface = interfaces.find(|interface| interface.next_hop(remote).is_some())?;
+        interface.address_towards(remote, preferred)
+    }
+
+    fn resolve(&mut self, remote: IpAddr, now: Instant) -> Resolution {
+        self.towards(remote).map_or(Resolution::NoRoute, |interface| interface.resolve(remote, now))
+    }
+}

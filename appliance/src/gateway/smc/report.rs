@@ -1,0 +1,222 @@
+//! What is told of SMC-R and the rules: the columns of `smcss` and `smcr` (smc-tools: smcss.c,
+//! linkgroup.c, dev.c, stats.c, ueid.c), for the console and `/api/smc`. There is no user, inode or
+//! VLAN here.
+
+use super::Smc;
+use crate::console::SmcTopic;
+use crate::gateway::state::State;
+use crate::report::Value;
+use rdma::smcr::back::Connected;
+use rdma::smcr::engine::{Device, GroupStatus, Role, SocketStatus};
+use std::collections::HashMap;
+
+/// The report on one topic; empty where SMC-R is not in use.
+pub(in super::super) fn topic(state: &State, topic: SmcTopic) -> Value {
+    if topic == SmcTopic::Ueid {
+        let ueids = &state.document.config().smc.ueid;
+        return Value::list(ueids.iter().map(Value::display));
+    }
+    let Some(smc) = &state.smc else { return Value::List(Vec::new()) };
+    match topic {
+        SmcTopic::Sockets => sockets(smc, state),
+        SmcTopic::Linkgroups => Value::list(smc.engine.groups().map(|group| one_group(&group))),
+        SmcTopic::Links => links(smc, state),
+        SmcTopic::Devices => devices(smc, state),
+        SmcTopic::Stats => stats(smc),
+        SmcTopic::Rules => rules(smc),
+        SmcTopic::Ueid => Value::None,
+    }
+}
+
+/// All topics by their names.
+pub(in super::super) fn tree(state: &State) -> Value {
+    let entries = SmcTopic::ALL.iter().map(|&one| (one.name().into(), topic(state, one)));
+    Value::Object(entries.collect())
+}
+
+fn sockets(smc: &Smc, state: &State) -> Value {
+    let sockets: HashMap<_, SocketStatus> =
+        smc.engine.sockets().map(|status| (status.id, status)).collect();
+    Value::list(smc.connections().map(|(at, connected)| {
+        let status = connected.socket.and_then(|id| sockets.get(&id));
+        let intf = state.ports.get(at).map(|port| port.name.clone());
+        one_socket(&connected, intf, status)
+    }))
+}
+
+fn one_socket(connected: &Connected, intf: Option<String>, status: Option<&SocketStatus>) -> Value {
+    let opening = if connected.open { "ACTIVE" } else { "INIT" };
+    Value::object([
+        ("state", status.map_or(opening, |status| status.state.as_str()).into()),
+        ("local_address", Value::display(connected.local)),
+        ("foreign_address", Value::display(connected.remote)),
+        ("intf", intf.into()),
+        ("mode", if status.is_some() { "SMCR" } else { "TCP" }.into()),
+        ("role", status.map(|status| role(status.role)).into()),
+        ("lg_id", status.and_then(|status| status.group).map(number).into()),
+        ("token", status.map(|status| format!("{:08x}", status.id.token())).into()),
+        ("rcvbuf", bytes(status.map(|status| status.buffers.0.into()))),
+        ("peerbuf", bytes(status.map(|status| status.buffers.1.into()))),
+        ("rx_bytes", bytes(status.map(|status| status.bytes.0))),
+        ("tx_bytes", bytes(status.map(|status| status.bytes.1))),
+        ("rx_queued", bytes(status.map(|status| status.queued.0))),
+        ("tx_queued", bytes(status.map(|status| status.queued.1))),
+    ])
+}
+
+fn bytes(value: Option<u64>) -> Value {
+    value.map_or(Value::None, Value::Bytes)
+}
+
+fn number(id: u32) -> String {
+    // As Linux numbers them: the low byte is a link's.
+    format!("{:08x}", id << 8)
+}
+
+fn role(role: Role) -> &'static str {
+    match role {
+        Role::Client => "CLNT",
+        Role::Server => "SERV",
+    }
+}
+
+/// Whether a group has one way or two.
+fn kind(group: &GroupStatus) -> &'static str {
+    match group.links {
+        0 => "NONE",
+        1 => "SINGLE",
+        _ => "SYM",
+    }
+}
+
+fn one_group(group: &GroupStatus) -> Value {
+    Value::object([
+        ("lg_id", number(group.id).into()),
+        ("lg_role", role(group.role).into()),
+        ("lg_type", kind(group).into()),
+        ("conns", group.connections.into()),
+        ("peer", Value::display(group.peer)),
+        ("peer_id", Value::display(group.peer_id)),
+        ("eid", group.eid.as_str().to_string().into()),
+        ("version", "2".into()),
+        ("release", group.release.into()),
+        ("max_conns", group.max_conns.into()),
+        ("max_links", group.max_links.into()),
+        ("state", if group.active { "ACTIVE" } else { "ENDING" }.into()),
+    ])
+}
+
+fn links(smc: &Smc, state: &State) -> Value {
+    let groups: HashMap<u32, GroupStatus> =
+        smc.engine.groups().map(|group| (group.id, group)).collect();
+    Value::list(smc.engine.links().map(|link| {
+        let group = groups.get(&link.group);
+        let device = smc.engine.devices().iter().find(|device| device.ip == link.ends.0);
+        let (rx, tx) = link.qpns;
+        Value::object([
+            ("lg_id", number(link.group).into()),
+            ("lg_role", group.map(|group| role(group.role)).into()),
+            ("lg_type", group.map(kind).into()),
+            ("net_dev", device.and_then(|device| net_dev(device, state)).into()),
+            ("link_state", if link.active { "LINK_ACTIVE" } else { "LINK_ACTIVATING" }.into()),
+            ("conns", link.connections.into()),
+            ("link_id", link.number.into()),
+            ("local_gid", format!("::ffff:{}", link.ends.0).into()),
+            ("peer_gid", format!("::ffff:{}", link.ends.1).into()),
+            ("qpn", rx.into()),
+            ("peer_qpn", tx.into()),
+            ("path_mtu", link.path_mtu.into()),
+        ])
+    }))
+}
+
+/// The name of the interface that a device is.
+fn net_dev(device: &Device, state: &State) -> Option<String> {
+    state.ports.iter().find(|port| port.mac == device.mac).map(|port| port.name.clone())
+}
+
+fn devices(smc: &Smc, state: &State) -> Value {
+    Value::list(smc.engine.devices().iter().map(|device| {
+        let port = state.ports.iter().find(|port| port.mac == device.mac);
+        let links = smc.engine.links().filter(|link| link.ends.0 == device.ip).count();
+        let up = port.is_some_and(|port| port.link);
+        Value::object([
+            ("net_dev", net_dev(device, state).into()),
+            ("ib_dev", "roce0".into()),
+            ("ib_p", 1u8.into()),
+            ("ib_state", if up { "ACTIVE" } else { "DOWN" }.into()),
+            ("type", "RoCEv2 in software".into()),
+            ("links", links.into()),
+            ("gid", format!("::ffff:{}", device.ip).into()),
+            ("path_mtu", device.path_mtu.bytes().into()),
+        ])
+    }))
+}
+
+fn stats(smc: &Smc) -> Value {
+    let c = smc.engine.counters();
+    let fallbacks = c.fallbacks.iter().map(|(reason, &count)| {
+        let code = format!("{:08x}", reason.0);
+        Value::object([
+            ("code", code.into()),
+            ("reason", Value::display(reason)),
+            ("count", count.into()),
+        ])
+    });
+    let fallen: u64 = c.fallbacks.values().sum();
+    let (over_smc, over_tcp) = smc.served();
+    Value::object([
+        ("total_connections", (c.client + c.server + c.failed + fallen).into()),
+        ("smc_connections", (c.client + c.server).into()),
+        ("smc_connections_client", c.client.into()),
+        ("smc_connections_server", c.server.into()),
+        ("first_contacts", c.first_contacts.into()),
+        ("handshake_errors", c.failed.into()),
+        ("tcp_fallback", fallen.into()),
+        ("tcp_fallback_reasons", Value::list(fallbacks)),
+        ("served_over_smc", over_smc.into()),
+        ("served_over_tcp", over_tcp.into()),
+        ("rx_bytes", Value::Bytes(c.bytes_received)),
+        ("tx_bytes", Value::Bytes(c.bytes_sent)),
+        ("cdc_received", c.cdc_received.into()),
+        ("cdc_sent", c.cdc_sent.into()),
+        ("cdc_strays", c.cdc_strays.into()),
+        ("window_updates", c.updates_sent.into()),
+        ("llc_received", c.llc_received.into()),
+        ("llc_sent", c.llc_sent.into()),
+        ("malformed", c.malformed.into()),
+        ("aborted", c.aborted.into()),
+        ("violations", c.violations.into()),
+        ("links_failed", c.links_failed.into()),
+        ("failovers", c.failovers.into()),
+    ])
+}
+
+fn rules(smc: &Smc) -> Value {
+    Value::list(smc.relays.iter().map(|(name, relay)| {
+        let c = relay.counters();
+        let backends = relay.backends().iter().map(|backend| {
+            Value::object([
+                ("address", Value::display(backend.address)),
+                ("state", if backend.up { "up" } else { "down" }.into()),
+                ("connections", backend.connections.into()),
+                ("total", backend.total.into()),
+                ("failures", backend.failures.into()),
+            ])
+        });
+        Value::object([
+            ("name", name.clone().into()),
+            ("listen", relay.rule().listen.into()),
+            ("connections", relay.connections().into()),
+            ("smc_clients", c.smc.into()),
+            ("tcp_clients", c.tcp.into()),
+            ("smc_servers", c.smc_servers.into()),
+            ("refused", c.refused.into()),
+            ("aborted", c.aborted.into()),
+            ("timed_out", c.timed_out.into()),
+            ("bytes_in", Value::Bytes(c.bytes_in)),
+            ("bytes_out", Value::Bytes(c.bytes_out)),
+            ("backends", Value::list(backends)),
+        ])
+    }))
+}

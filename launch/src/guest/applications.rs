@@ -1,0 +1,74 @@
+//! Applications for guests of a few tests, unmodified, from Debian's packages. They are on a disk of their own
+//! (a tar archive, as it is), so that no other guest carries them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::{packages, root};
+use crate::setup::{self, Purpose};
+use crate::{command, workspace};
+
+const PACKAGES: &[&str] = &["iperf3", "nginx", "redis-server", "redis-tools", "wrk"];
+
+const PROGRAMS: &[&str] = &[
+    "usr/bin/iperf3",
+    "usr/bin/redis-benchmark",
+    "usr/bin/redis-cli",
+    "usr/bin/redis-server",
+    "usr/bin/wrk",
+    "usr/sbin/nginx",
+];
+
+/// Where a guest unpacks the disk, and what its programs need then.
+pub const UNPACK: &str = "mkdir -p /apps && busybox tar -x -C /apps -f /dev/vda";
+
+/// What goes before a command so that it finds programs and libraries.
+pub const ENVIRONMENT: &str = "PATH=/apps/bin:$PATH LD_LIBRARY_PATH=/apps/lib";
+
+/// Makes the disk, or finds that it is there and current.
+pub fn applications() -> Result<PathBuf> {
+    setup::install(&[Purpose::Guest])?;
+    let directory = workspace::target().join("guest-applications");
+    let disk = directory.join("applications.tar");
+    let recipe = [PACKAGES.join(" "), PROGRAMS.join(" ")].join("\n");
+    let stamp = directory.join("recipe");
+    if fs::read_to_string(&stamp).is_ok_and(|made| made == recipe) {
+        return Ok(disk);
+    }
+    match fs::remove_dir_all(&directory) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let (downloads, sysroot) = (directory.join("packages"), directory.join("sysroot"));
+    let (bin, lib) = (directory.join("root/bin"), directory.join("root/lib"));
+    for one in [&downloads, &sysroot, &bin, &lib] {
+        fs::create_dir_all(one)?;
+    }
+    packages::fetch(PACKAGES, &downloads)?;
+    packages::unpack(&downloads, &sysroot)?;
+    let mut libraries = BTreeSet::new();
+    for program in PROGRAMS {
+        install(&sysroot, program, &bin)?;
+        root::collect_libraries(&sysroot, &sysroot.join(program), &mut libraries)?;
+    }
+    for library in &libraries {
+        install(&sysroot, library, &lib)?;
+    }
+    let mut tar = Command::new("tar");
+    tar.arg("-C").arg(directory.join("root")).arg("-cf").arg(&disk).arg(".");
+    command::run_quietly("packing the guest's applications", &mut tar)?;
+    fs::remove_dir_all(&downloads)?;
+    fs::remove_dir_all(&sysroot)?;
+    fs::write(stamp, recipe)?;
+    Ok(disk)
+}
+
+/// Copies a file of the packages into a directory.
+fn install(sysroot: &Path, path: &str, into: &Path) -> Result<()> {
+    let name = Path::new(path).file_name().context("a program has a name")?;
+    root::install(sysroot, path, &into.join(name))
+}

@@ -1,0 +1,154 @@
+//! Which server the next connection goes to: of those that answer, the one with the fewest; and
+//! what is known of each of them.
+
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use core::time::Duration;
+use drivers::hal::Instant;
+
+/// Failures in a row after which a server counts as gone.
+const FAILURES: u32 = 2;
+/// Most servers of a rule: their set is a word.
+pub const MAX_BACKENDS: usize = 64;
+
+/// A server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backend {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// It answered when it was asked last, or was not asked yet.
+    pub up: bool,
+    /// Connections to it, those being opened among them.
+    pub connections: u32,
+    /// Connections to it so far.
+    pub total: u64,
+    /// Times that it could not be reached.
+    pub failures: u64,
+    in_a_row: u32,
+}
+
+/// The servers of a rule.
+#[derive(Debug)]
+pub struct Balance {
+    backends: Vec<Backend>,
+    /// Where the search begins, so that equals take turns.
+    next: usize,
+    interval: Option<Duration>,
+    /// When servers are asked again.
+    due: Option<Instant>,
+}
+
+impl Balance {
+    /// Of these servers, which are asked every `interval`. Of more than [`MAX_BACKENDS`] the rest
+    /// is left out.
+    pub fn new(addresses: &[SocketAddr], interval: Option<Duration>, now: Instant) -> Self {
+        let backend = |&address: &SocketAddr| Backend {
+            address,
+            up: true,
+            connections: 0,
+            total: 0,
+            failures: 0,
+            in_a_row: 0,
+        };
+        let backends = addresses.iter().take(MAX_BACKENDS).map(backend).collect();
+        Balance { backends, next: 0, interval, due: interval.map(|_| now) }
+    }
+
+    /// The servers.
+    pub fn backends(&self) -> &[Backend] {
+        &self.backends
+    }
+
+    /// The server for a connection that has tried those in the set `tried`; it has the connection
+    /// from here on, until [`Balance::left`]. Servers that are gone come last.
+    pub fn choose(&mut self, tried: u64) -> Option<usize> {
+        let count = self.backends.len();
+        let order = (0..count).map(|n| (self.next + n) % count);
+        let fresh = order.filter(|&n| tried >> n & 1 == 0);
+        let best = fresh.min_by_key(|&n| (!self.backends[n].up, self.backends[n].connections))?;
+        self.next = (best + 1) % count;
+        self.backends[best].connections += 1;
+        Some(best)
+    }
+
+    /// A connection to a server is over, or came to nothing.
+    pub fn left(&mut self, backend: usize) {
+        if let Some(backend) = self.backends.get_mut(backend) {
+            backend.connections = backend.connections.saturating_sub(1);
+        }
+    }
+
+    /// A server has answered, to a connection or a question; whether that is news.
+    pub fn answered(&mut self, backend: usize, connection: bool) -> bool {
+        let Some(backend) = self.backends.get_mut(backend) else { return false };
+        backend.total += u64::from(connection);
+        backend.in_a_row = 0;
+        !core::mem::replace(&mut backend.up, true)
+    }
+
+    /// A server could not be reached; whether it counts as gone from now on.
+    pub fn failed(&mut self, backend: usize) -> bool {
+        let Some(backend) = self.backends.get_mut(backend) else { return false };
+        backend.failures += 1;
+        backend.in_a_row = backend.in_a_row.saturating_add(1);
+        backend.in_a_row >= FAILURES && core::mem::replace(&mut backend.up, false)
+    }
+
+    /// Whether servers are to be asked now; the next time is an interval later.
+    pub fn is_due(&mut self, now: Instant) -> bool {
+        let due = self.due.is_some_and(|at| at <= now);
+        if due {
+            self.due = self.interval.map(|interval| now + interval);
+        }
+        due
+    }
+
+    /// When servers are asked again.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three() -> Balance {
+        let addresses = [1, 2, 3].map(|n| SocketAddr::from(([10, 0, 0, n], 80)));
+        Balance::new(&addresses, None, Instant::ZERO)
+    }
+
+    #[test]
+    fn equals_take_turns_and_the_least_loaded_comes_first() {
+        let mut balance = three();
+        assert_eq!([0; 4].map(|_| balance.choose(0).unwrap()), [0, 1, 2, 0]);
+        balance.left(2);
+        assert_eq!(balance.choose(0), Some(2), "it has none");
+        balance.left(1);
+        assert_eq!(balance.choose(0), Some(1));
+    }
+
+    #[test]
+    fn who_does_not_answer_comes_last_until_it_does() {
+        let mut balance = three();
+        assert!(!balance.failed(1), "once may be bad luck");
+        assert!(balance.failed(1));
+        assert!(!balance.failed(1), "that is no news");
+        assert_eq!([0; 4].map(|_| balance.choose(0).unwrap()), [0, 2, 0, 2]);
+        assert_eq!(balance.choose(0b101), Some(1), "better than none");
+        assert_eq!(balance.choose(0b111), None);
+        assert!(balance.answered(1, false));
+        assert_eq!(balance.choose(0), Some(1), "it has the fewest");
+        assert_eq!(balance.backends()[1].failures, 3);
+    }
+
+    #[test]
+    fn servers_are_asked_at_once_and_then_every_interval() {
+        let second = Duration::from_secs(1);
+        let address = SocketAddr::from(([10, 0, 0, 1], 80));
+        let mut balance = Balance::new(&[address], Some(second), Instant::ZERO);
+        assert!(balance.is_due(Instant::ZERO) && !balance.is_due(Instant::ZERO));
+        assert_eq!(balance.poll_timeout(), Some(Instant::ZERO + second));
+        assert!(balance.is_due(Instant::ZERO + second));
+    }
+}

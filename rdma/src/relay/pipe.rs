@@ -1,0 +1,210 @@
+//! Bytes of one direction of a relayed connection, and its end. Nothing is kept here: what is read
+//! from one side is what the other has room for, so that a slow reader slows down the writer.
+
+use net::tcp::Closed;
+
+/// A side of a relayed connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The client's.
+    Front,
+    /// The server's.
+    Back,
+}
+
+impl Side {
+    /// The other one.
+    pub fn other(self) -> Side {
+        match self {
+            Side::Front => Side::Back,
+            Side::Back => Side::Front,
+        }
+    }
+}
+
+/// Both sides of a relayed connection.
+pub trait Sides {
+    /// Reads what has arrived; 0 if there is nothing at present.
+    fn read(&mut self, side: Side, into: &mut [u8]) -> Result<usize, Closed>;
+    /// Bytes that a write would take now.
+    fn room(&mut self, side: Side) -> usize;
+    /// Writes; takes all if there is room for it.
+    fn write(&mut self, side: Side, bytes: &[u8]) -> Result<usize, Closed>;
+    /// Ends our sending after what was written.
+    fn finish(&mut self, side: Side);
+}
+
+/// One direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pipe {
+    /// Bytes moved.
+    pub bytes: u64,
+    /// The end was reached, and said to the other side.
+    pub finished: bool,
+}
+
+impl Pipe {
+    /// Moves what can be moved from `from` to the other side, by way of `piece`; how much. An error
+    /// when the connection is lost on either side.
+    pub fn flow(
+        &mut self,
+        from: Side,
+        sides: &mut impl Sides,
+        piece: &mut [u8],
+    ) -> Result<usize, Closed> {
+        let to = from.other();
+        let mut moved = 0;
+        while !self.finished {
+            let room = sides.room(to).min(piece.len());
+            // Without room nothing is read; but that the connection is lost is heard of.
+            match sides.read(from, &mut piece[..room]) {
+                Ok(0) => break,
+                Ok(count) => {
+                    if sides.write(to, &piece[..count]) != Ok(count) {
+                        return Err(Closed::Gone);
+                    }
+                    moved += count;
+                }
+                Err(Closed::Finished) => {
+                    sides.finish(to);
+                    self.finished = true;
+                }
+                Err(Closed::Gone) => return Err(Closed::Gone),
+            }
+        }
+        self.bytes += moved as u64;
+        Ok(moved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+    use std::vec;
+    use std::vec::Vec;
+
+    /// A side as a test has it.
+    #[derive(Debug, Default)]
+    struct End {
+        arrives: VecDeque<u8>,
+        ended: bool,
+        lost: bool,
+        capacity: usize,
+        written: Vec<u8>,
+        /// Written and not yet taken by the peer.
+        held: usize,
+        finished: bool,
+    }
+
+    #[derive(Debug, Default)]
+    struct Both([End; 2]);
+
+    impl Both {
+        fn at(&mut self, side: Side) -> &mut End {
+            &mut self.0[side as usize]
+        }
+    }
+
+    impl Sides for Both {
+        fn read(&mut self, side: Side, into: &mut [u8]) -> Result<usize, Closed> {
+            let end = self.at(side);
+            if end.lost {
+                return Err(Closed::Gone);
+            }
+            if end.arrives.is_empty() && end.ended {
+                return Err(Closed::Finished);
+            }
+            let count = end.arrives.len().min(into.len());
+            for (to, from) in into.iter_mut().zip(end.arrives.drain(..count)) {
+                *to = from;
+            }
+            Ok(count)
+        }
+        fn room(&mut self, side: Side) -> usize {
+            let end = self.at(side);
+            end.capacity - end.held
+        }
+        fn write(&mut self, side: Side, bytes: &[u8]) -> Result<usize, Closed> {
+            let end = self.at(side);
+            assert!(!end.finished, "nothing follows the end");
+            if end.lost {
+                return Err(Closed::Gone);
+            }
+            let count = bytes.len().min(end.capacity - end.held);
+            end.held += count;
+            end.written.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+        fn finish(&mut self, side: Side) {
+            assert!(!self.at(side).finished, "the end is said once");
+            self.at(side).finished = true;
+        }
+    }
+
+    #[test]
+    fn a_half_close_goes_across_behind_the_last_byte() {
+        let mut both = Both::default();
+        both.at(Side::Back).capacity = 4;
+        both.at(Side::Front).arrives = (0..6).collect();
+        both.at(Side::Front).ended = true;
+        let (mut pipe, mut piece) = (Pipe::default(), [0; 16]);
+        assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece), Ok(4));
+        assert!(!pipe.finished && !both.at(Side::Back).finished);
+        both.at(Side::Back).held = 0;
+        assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece), Ok(2));
+        assert!(pipe.finished && both.at(Side::Back).finished);
+        assert_eq!(both.at(Side::Back).written, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece), Ok(0));
+        assert!(!both.at(Side::Front).finished, "the other direction goes on");
+    }
+
+    #[test]
+    fn a_loss_is_heard_of_even_without_room() {
+        for lost in [Side::Front, Side::Back] {
+            let mut both = Both::default();
+            both.at(Side::Back).capacity = 4;
+            both.at(Side::Front).arrives = (0..4).collect();
+            both.at(lost).lost = true;
+            let (mut pipe, mut piece) = (Pipe::default(), [0; 16]);
+            assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece), Err(Closed::Gone));
+        }
+        let mut both = Both::default();
+        both.at(Side::Front).lost = true;
+        let (mut pipe, mut piece) = (Pipe::default(), [0; 16]);
+        assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece), Err(Closed::Gone));
+    }
+
+    proptest! {
+        /// Whatever arrives and is taken when, what was sent is what arrives, in order.
+        #[test]
+        fn the_stream_is_the_same(
+            steps in prop::collection::vec((0usize..50, 0usize..50), 1..60),
+            capacity in 1usize..40,
+            size in 1usize..20,
+        ) {
+            let mut both = Both::default();
+            both.at(Side::Front).capacity = capacity;
+            let (mut pipe, mut piece) = (Pipe::default(), vec![0; size]);
+            let mut sent = Vec::new();
+            for &(arrive, take) in &steps {
+                for _ in 0..arrive {
+                    sent.push(sent.len() as u8);
+                    both.at(Side::Back).arrives.push_back(*sent.last().unwrap());
+                }
+                pipe.flow(Side::Back, &mut both, &mut piece).unwrap();
+                prop_assert!(both.at(Side::Front).held <= capacity);
+                let front = both.at(Side::Front);
+                front.held = front.held.saturating_sub(take);
+            }
+            both.at(Side::Back).ended = true;
+            while !pipe.finished {
+                both.at(Side::Front).held = 0;
+                pipe.flow(Side::Back, &mut both, &mut piece).unwrap();
+            }
+            prop_assert_eq!(&both.at(Side::Front).written, &sent);
+            prop_assert_eq!(pipe.bytes, sent.len() as u64);
+        }
+    }
+}

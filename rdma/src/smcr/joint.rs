@@ -1,0 +1,446 @@
+//! TCP connections and the sockets of the engine that grow out of them, under one name each:
+//! whatever carries a connection, its user reads and writes the same way. What listens
+//! ([`super::front`]) and what connects ([`super::back`]) share this.
+
+use super::engine::{Engine, Ready, RecvError, SendError, SocketId};
+use crate::rtrs::Context;
+use crate::verbs::Provider;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::fmt::Debug;
+use core::net::SocketAddr;
+use drivers::hal::Instant;
+use net::Interface;
+use net::connector::{Connector, Link};
+use net::tcp::{Closed, Listener, Stream};
+use slab::Slab;
+
+/// Most that is read at a time of a handshake.
+const PIECE: usize = 512;
+
+/// Name of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId {
+    key: usize,
+    turn: u32,
+}
+
+/// What carries a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// SMC-R.
+    Smc,
+    /// TCP, by itself or after a fallback.
+    Tcp,
+}
+
+/// What a connection's user should know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It is open.
+    Opened(ConnectionId, Carrier),
+    /// It is worth to read or write again.
+    Ready(ConnectionId),
+    /// It was never opened, and is gone.
+    Failed(ConnectionId),
+}
+
+/// A connection, as it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connected {
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub remote: SocketAddr,
+    /// The engine's socket, if there is one.
+    pub socket: Option<SocketId>,
+    /// It is open.
+    pub open: bool,
+}
+
+/// TCP connections, by their names.
+pub(super) trait Tcp {
+    type Name: Copy + Debug;
+    fn read(&self, on: &mut Interface, name: Self::Name, into: &mut [u8]) -> Result<usize, Closed>;
+    fn write(&self, on: &mut Interface, name: Self::Name, bytes: &[u8]) -> Result<usize, Closed>;
+    fn room(&self, on: &mut Interface, name: Self::Name) -> usize;
+    fn finish(&self, on: &mut Interface, name: Self::Name);
+    fn leave(&mut self, on: &mut Interface, name: Self::Name, abort: bool, now: Instant);
+}
+
+impl Tcp for Listener {
+    type Name = Stream;
+    fn read(&self, on: &mut Interface, name: Stream, into: &mut [u8]) -> Result<usize, Closed> {
+        Listener::read(self, on, name, into)
+    }
+    fn write(&self, on: &mut Interface, name: Stream, bytes: &[u8]) -> Result<usize, Closed> {
+        Listener::write(self, on, name, bytes)
+    }
+    fn room(&self, on: &mut Interface, name: Stream) -> usize {
+        Listener::room(self, on, name)
+    }
+    fn finish(&self, on: &mut Interface, name: Stream) {
+        Listener::finish(self, on, name);
+    }
+    fn leave(&mut self, on: &mut Interface, name: Stream, abort: bool, now: Instant) {
+        match abort {
+            true => self.abort(on, name, now),
+            false => self.close(on, name, now),
+        }
+    }
+}
+
+impl Tcp for Connector {
+    type Name = Link;
+    fn read(&self, on: &mut Interface, name: Link, into: &mut [u8]) -> Result<usize, Closed> {
+        Connector::read(self, on, name, into)
+    }
+    fn write(&self, on: &mut Interface, name: Link, bytes: &[u8]) -> Result<usize, Closed> {
+        Connector::write(self, on, name, bytes)
+    }
+    fn room(&self, on: &mut Interface, name: Link) -> usize {
+        Connector::room(self, on, name)
+    }
+    fn finish(&self, on: &mut Interface, name: Link) {
+        Connector::finish(self, on, name);
+    }
+    fn leave(&mut self, on: &mut Interface, name: Link, abort: bool, _: Instant) {
+        self.close(on, name, abort);
+    }
+}
+
+/// Where a connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// TCP is not open yet.
+    Opening,
+    Handshake(SocketId),
+    Smc(SocketId),
+    Tcp,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection<N> {
+    pub name: N,
+    pub state: State,
+    /// Our end and the peer's.
+    pub ends: (SocketAddr, SocketAddr),
+    turn: u32,
+    /// The TCP connection is there.
+    has_tcp: bool,
+    /// Read from TCP and not yet taken by the handshake, or by the user after a fallback.
+    rest: Vec<u8>,
+    /// Its user is to be told.
+    told: bool,
+}
+
+/// The connections of a listener or connector.
+#[derive(Debug)]
+pub(super) struct Joint<T: Tcp> {
+    pub tcp: T,
+    connections: Slab<Connection<T::Name>>,
+    /// By the engine's names.
+    sockets: BTreeMap<SocketId, ConnectionId>,
+    events: VecDeque<Event>,
+    turn: u32,
+}
+
+impl<T: Tcp> Joint<T> {
+    pub fn new(tcp: T, connections: usize) -> Self {
+        Joint {
+            tcp,
+            connections: Slab::with_capacity(connections),
+            sockets: BTreeMap::new(),
+            events: VecDeque::with_capacity(2 * connections),
+            turn: 0,
+        }
+    }
+
+    /// Takes a TCP connection in.
+    pub fn insert(
+        &mut self,
+        name: T::Name,
+        ends: (SocketAddr, SocketAddr),
+        state: State,
+    ) -> ConnectionId {
+        self.turn = self.turn.wrapping_add(1);
+        let (turn, rest) = (self.turn, Vec::new());
+        let connection = Connection { name, state, ends, turn, has_tcp: true, rest, told: false };
+        let id = ConnectionId { key: self.connections.insert(connection), turn };
+        self.set_state(id, state);
+        id
+    }
+
+    /// Moves a connection on.
+    pub fn set_state(&mut self, id: ConnectionId, state: State) {
+        let Some(connection) = self.connections.get_mut(id.key) else { return };
+        connection.state = state;
+        match state {
+            State::Opening => {}
+            State::Handshake(socket) => drop(self.sockets.insert(socket, id)),
+            State::Smc(_) => self.events.push_back(Event::Opened(id, Carrier::Smc)),
+            State::Tcp => self.events.push_back(Event::Opened(id, Carrier::Tcp)),
+        }
+    }
+
+    /// The connection with a name.
+    pub fn get(&self, id: ConnectionId) -> Option<&Connection<T::Name>> {
+        self.connections.get(id.key).filter(|connection| connection.turn == id.turn)
+    }
+
+    /// Those that are not open yet.
+    pub fn opening(&self) -> impl Iterator<Item = (ConnectionId, T::Name)> + '_ {
+        let opening = |c: &&Connection<T::Name>| c.state == State::Opening;
+        let all = self.connections.iter().map(|(key, c)| (key, c));
+        let some = all.filter(move |(_, c)| opening(c));
+        some.map(|(key, c)| (ConnectionId { key, turn: c.turn }, c.name))
+    }
+
+    /// One that could not be opened.
+    pub fn fail(&mut self, id: ConnectionId, interface: &mut Interface, now: Instant) {
+        if self.get(id).is_none() {
+            return;
+        }
+        let connection = self.connections.remove(id.key);
+        self.tcp.leave(interface, connection.name, true, now);
+        self.events.push_back(Event::Failed(id));
+    }
+
+    /// Moves the bytes of handshakes, and wakes the users of TCP connections.
+    pub fn poll<P: Provider + ?Sized>(
+        &mut self,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) {
+        for key in 0..self.connections.capacity() {
+            let Some(connection) = self.connections.get_mut(key) else { continue };
+            let id = ConnectionId { key, turn: connection.turn };
+            match connection.state {
+                State::Opening => {}
+                State::Handshake(socket) => self.shake(id, socket, interface, engine, ctx),
+                State::Smc(socket) if connection.has_tcp => {
+                    // It carries nothing any more, but tells of a peer that is gone.
+                    let gone = self.tcp.read(interface, connection.name, &mut [0; 64]);
+                    if gone == Err(Closed::Gone) {
+                        connection.has_tcp = false;
+                        self.tcp.leave(interface, connection.name, true, ctx.now);
+                        engine.handle_tcp_gone(socket, ctx);
+                    }
+                }
+                State::Smc(_) => {}
+                State::Tcp => self.wake(id),
+            }
+        }
+    }
+
+    fn wake(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(id.key) else { return };
+        if !core::mem::replace(&mut connection.told, true) {
+            self.events.push_back(Event::Ready(id));
+        }
+    }
+
+    /// Moves the bytes of a handshake, both ways.
+    pub fn shake<P: Provider + ?Sized>(
+        &mut self,
+        id: ConnectionId,
+        socket: SocketId,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let Joint { tcp, connections, .. } = self;
+        let Some(connection) = connections.get_mut(id.key) else { return };
+        let mut piece = [0; PIECE];
+        loop {
+            let mut moved = false;
+            if connection.rest.is_empty() {
+                match tcp.read(interface, connection.name, &mut piece) {
+                    Ok(count) => connection.rest.extend_from_slice(&piece[..count]),
+                    // What the peer sent before its end is still looked at.
+                    Err(Closed::Finished) => {}
+                    Err(Closed::Gone) => engine.handle_tcp_gone(socket, ctx),
+                }
+            }
+            let taken = engine.handle_clc_bytes(socket, &connection.rest, ctx, interface);
+            connection.rest.drain(..taken);
+            moved |= taken > 0;
+            loop {
+                let count = engine.poll_clc_bytes(socket, &mut piece);
+                if count == 0 {
+                    break;
+                }
+                moved = true;
+                // A handshake's messages are shorter than the buffer, which was empty.
+                if tcp.write(interface, connection.name, &piece[..count]) != Ok(count) {
+                    engine.handle_tcp_gone(socket, ctx);
+                    break;
+                }
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    /// Takes an event of the engine; false if it is of no socket of these.
+    pub fn handle_event<P: Provider + ?Sized>(
+        &mut self,
+        socket: SocketId,
+        ready: Ready,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) -> bool {
+        let Some(&id) = self.sockets.get(&socket) else { return false };
+        if ready.contains(Ready::FALLBACK) {
+            // The Decline goes first.
+            self.shake(id, socket, interface, engine, ctx);
+            engine.close(socket, ctx);
+            self.sockets.remove(&socket);
+            self.set_state(id, State::Tcp);
+        } else if ready.contains(Ready::FAILED) {
+            engine.close(socket, ctx);
+            self.sockets.remove(&socket);
+            self.fail(id, interface, ctx.now);
+        } else if ready.contains(Ready::ESTABLISHED) {
+            self.shake(id, socket, interface, engine, ctx);
+            self.set_state(id, State::Smc(socket));
+        } else {
+            self.wake(id);
+        }
+        true
+    }
+
+    /// The next event, if any.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        loop {
+            let event = self.events.pop_front()?;
+            let (Event::Opened(id, _) | Event::Ready(id)) = event else { return Some(event) };
+            let connection = self.connections.get_mut(id.key);
+            if let Some(connection) = connection.filter(|c| c.turn == id.turn) {
+                connection.told = false;
+                return Some(event);
+            }
+        }
+    }
+
+    /// Reads what has arrived; 0 if there is nothing at present.
+    pub fn read(
+        &mut self,
+        id: ConnectionId,
+        into: &mut [u8],
+        interface: &mut Interface,
+        engine: &mut Engine,
+    ) -> Result<usize, Closed> {
+        let connection = self.connections.get_mut(id.key).filter(|c| c.turn == id.turn);
+        let connection = connection.ok_or(Closed::Gone)?;
+        match connection.state {
+            State::Opening | State::Handshake(_) => Ok(0),
+            State::Smc(socket) => engine.recv(socket, into).map_err(|error| match error {
+                RecvError::Finished => Closed::Finished,
+                RecvError::Aborted => Closed::Gone,
+            }),
+            State::Tcp if !connection.rest.is_empty() => {
+                let count = connection.rest.len().min(into.len());
+                into[..count].copy_from_slice(&connection.rest[..count]);
+                connection.rest.drain(..count);
+                Ok(count)
+            }
+            State::Tcp => self.tcp.read(interface, connection.name, into),
+        }
+    }
+
+    /// Bytes that a write would take now. If there are none, an [`Event::Ready`] follows.
+    pub fn room(&self, id: ConnectionId, interface: &mut Interface, engine: &mut Engine) -> usize {
+        let Some(connection) = self.get(id) else { return 0 };
+        match connection.state {
+            State::Opening | State::Handshake(_) => 0,
+            State::Smc(socket) => engine.room(socket),
+            State::Tcp => self.tcp.room(interface, connection.name),
+        }
+    }
+
+    /// Writes as much as there is room for, and returns how much that was.
+    pub fn write<P: Provider + ?Sized>(
+        &mut self,
+        id: ConnectionId,
+        bytes: &[u8],
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) -> Result<usize, Closed> {
+        let connection = self.get(id).ok_or(Closed::Gone)?;
+        match connection.state {
+            State::Opening | State::Handshake(_) => Ok(0),
+            State::Smc(socket) => engine.send(socket, bytes, ctx).map_err(|error| match error {
+                SendError::Closed => Closed::Finished,
+                SendError::Aborted | SendError::NoMemory => Closed::Gone,
+            }),
+            State::Tcp => self.tcp.write(interface, connection.name, bytes),
+        }
+    }
+
+    /// Ends our side after what was written; reading goes on.
+    pub fn finish<P: Provider + ?Sized>(
+        &mut self,
+        id: ConnectionId,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let Some(connection) = self.get(id) else { return };
+        match connection.state {
+            State::Opening => {}
+            State::Handshake(socket) | State::Smc(socket) => engine.shutdown(socket, ctx),
+            State::Tcp => self.tcp.finish(interface, connection.name),
+        }
+    }
+
+    /// Gives a connection up: in order, or with an abort.
+    pub fn close<P: Provider + ?Sized>(
+        &mut self,
+        id: ConnectionId,
+        abort: bool,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) {
+        if self.get(id).is_none() {
+            return;
+        }
+        let connection = self.connections.remove(id.key);
+        let mut abort_tcp = abort;
+        if let State::Handshake(socket) | State::Smc(socket) = connection.state {
+            self.sockets.remove(&socket);
+            abort_tcp &= matches!(connection.state, State::Handshake(_));
+            if abort {
+                engine.abort(socket, ctx);
+            } else {
+                engine.close(socket, ctx);
+            }
+        }
+        if connection.has_tcp {
+            self.tcp.leave(interface, connection.name, abort_tcp, ctx.now);
+        }
+    }
+
+    /// The connections, as they are shown.
+    pub fn connected(&self) -> impl Iterator<Item = Connected> + '_ {
+        self.connections.iter().map(|(_, c)| Connected {
+            local: c.ends.0,
+            remote: c.ends.1,
+            socket: match c.state {
+                State::Handshake(socket) | State::Smc(socket) => Some(socket),
+                State::Opening | State::Tcp => None,
+            },
+            open: matches!(c.state, State::Smc(_) | State::Tcp),
+        })
+    }
+
+    /// How many connections there are.
+    pub fn len(&self) -> usize {
+        self.connections.len()
+    }
+}

@@ -1,0 +1,155 @@
+//! `./isthmus bench smcr`: what SMC-R costs the server, beside what it costs a stock Linux server.
+//!
+//! One stock Linux client has two servers on two wires: a Linux guest with an AF_SMC echo server, and the
+//! appliance with its echo service. The same connections are made to each in turn, while a QEMU plugin
+//! counts the instructions that each server executes; what it executes per second while nothing is asked
+//! of it is taken off. What a round costs is the difference between many rounds and few.
+//!
+//! Nothing is counted of the client, and no time matters.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use interop_tests::smc::prepare;
+use launch::progress;
+use launch::setup::{self, Purpose};
+
+use crate::instructions::Plugin;
+use crate::report::Report;
+use crate::site::{LINUX, Site, network};
+
+const ISTHMUS: usize = 1;
+const WORDS: [&str; 1] = ["isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
+    isthmus.smc.connections=512"];
+
+/// Times that everything is done on each server.
+const TIMES: usize = 3;
+/// Rounds of an echo, beside a run with a tenth of them.
+const ROUNDS: u32 = 1000;
+/// Bytes of the stream.
+const STREAM: u32 = 5_000_000;
+/// Connections, one after the other.
+const CONNECTIONS: u32 = 30;
+/// Connections that are open at once and do nothing. A link group has 255 at most.
+const IDLE: u32 = 200;
+/// How long anything may take that the client does.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Measures, writes `target/bench/smcr.json`, and fails if a bar is missed.
+pub fn bench() -> Result<()> {
+    setup::install(&[Purpose::Run, Purpose::Guest])?;
+    let plugin = Plugin::compile()?;
+    let mut site = Site::boot(&plugin, &WORDS)?;
+    prepare(&mut site.client)?;
+    prepare(&mut site.linux)?;
+    site.linux.sh("smc serve 7 > /dev/null 2>&1 &")?;
+    for server in [LINUX, ISTHMUS] {
+        echo(&mut site, server, "64 10 1")?;
+        speaks_smc(&mut site, server)?;
+    }
+    site.count_idle()?;
+    let mut report = Report::new("smcr");
+    let ratio = |site: &mut Site, name: &str, cost: Cost| {
+        let step = progress::step(name);
+        let mut costs = [Vec::new(), Vec::new()];
+        for _ in 0..TIMES {
+            for (server, costs) in [LINUX, ISTHMUS].into_iter().zip(&mut costs) {
+                costs.push(cost(site, server)?);
+            }
+        }
+        let [linux, ours] = costs.map(median);
+        let (linux, ours) = (linux?, ours?);
+        step.done(&format!("{ours:.1} instructions, Linux {linux:.1}"));
+        Ok::<_, anyhow::Error>(ours / linux)
+    };
+    report.add("echo64_ratio", ratio(&mut site, "a round of 64 bytes", |s, n| round(s, n, 64))?, 0.10);
+    report.add("echo4k_ratio", ratio(&mut site, "a round of 4 KiB", |s, n| round(s, n, 4096))?, 0.10);
+    report.add("stream_ratio", ratio(&mut site, "a byte of a stream", stream)?, 0.15);
+    report.add("connect_ratio", ratio(&mut site, "a connection", connection)?, 0.25);
+    report.add("bytes_per_idle_connection", idle_connection(&mut site)?, 4096.0);
+    report.close()
+}
+
+/// What something costs a server.
+type Cost = fn(&mut Site, usize) -> Result<f64>;
+
+/// An echo of the client's, over SMC-R.
+fn echo(site: &mut Site, server: usize, words: &str) -> Result<()> {
+    let command = format!("smc echo {}.1 7 {words}", network(server));
+    let (status, said) = site.client.try_sh(&command, PATIENCE)?;
+    ensure!(status == 0 && said.trim() == "fine", "`{command}` said {said}");
+    Ok(())
+}
+
+/// Whether the server is really spoken to over SMC-R.
+fn speaks_smc(site: &mut Site, server: usize) -> Result<()> {
+    let command = format!("smc echo {}.1 7 64 1 1 hold > /tmp/held 2>&1 &", network(server));
+    site.client.sh(&command)?;
+    site.client.sh("sleep 1")?;
+    let sockets = site.client.sh("smc sockets")?;
+    ensure!(sockets.contains("ACTIVE SMCR "), "sockets:\n{sockets}");
+    site.client.sh("sleep 3; grep fine /tmp/held")?;
+    Ok(())
+}
+
+fn round(site: &mut Site, server: usize, bytes: u32) -> Result<f64> {
+    let few = ROUNDS / 10;
+    let mut count = |rounds: u32| {
+        let words = format!("{bytes} {rounds} 1");
+        Ok::<_, anyhow::Error>(site.count(server, |site| echo(site, server, &words))?.1)
+    };
+    Ok((count(ROUNDS)? - count(few)?) / f64::from(ROUNDS - few))
+}
+
+fn stream(site: &mut Site, server: usize) -> Result<f64> {
+    let mut count = |bytes: u32| {
+        let words = format!("{bytes} 1 1");
+        Ok::<_, anyhow::Error>(site.count(server, |site| echo(site, server, &words))?.1)
+    };
+    Ok((count(STREAM)? - count(64)?) / f64::from(STREAM - 64))
+}
+
+/// Connect, 64 bytes there and back, close.
+fn connection(site: &mut Site, server: usize) -> Result<f64> {
+    let one = format!("smc echo {}.1 7 64 1 1 > /tmp/said", network(server));
+    let all = format!("for n in $(seq {CONNECTIONS}); do {one} || exit 1; done");
+    let (done, count) = site.count(server, |site| site.client.try_sh(&all, PATIENCE))?;
+    ensure!(done.0 == 0, "a connection failed: {}", done.1);
+    Ok(count / f64::from(CONNECTIONS))
+}
+
+/// Memory that the appliance has for a connection which was used and is open, heap and arena.
+fn idle_connection(site: &mut Site) -> Result<f64> {
+    let step = progress::step("memory of idle connections");
+    // What is kept for later is there from here on.
+    echo(site, ISTHMUS, &format!("64 1 {IDLE}"))?;
+    site.client.sh("sleep 3")?;
+    let before = memory(site)?;
+    let held = format!("smc echo {}.1 7 64 1 {IDLE} hold=60", network(ISTHMUS));
+    site.client.sh(&format!("{held} > /tmp/held 2>&1 &"))?;
+    let open = format!("[ $(smc sockets | grep -c 'ACTIVE SMCR') = {IDLE} ]");
+    site.client.wait_until(&open, PATIENCE)?;
+    site.client.sh("sleep 10")?;
+    let with = memory(site)?;
+    let each = (with - before) / f64::from(IDLE);
+    step.done(&format!("{each:.0} bytes each"));
+    Ok(each)
+}
+
+/// Memory that the appliance uses: heap, and what is not free of the arena.
+fn memory(site: &mut Site) -> Result<f64> {
+    let url = format!("http://{}.1/metrics", network(ISTHMUS));
+    let page = site.client.sh(&format!("busybox wget -q -O - {url}"))?;
+    let value = |name: &str| {
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|text| text.trim().parse::<f64>().ok()).with_context(|| format!("no {name}"))
+    };
+    let arena = value("isthmus_arena_size_bytes")? - value("isthmus_arena_free_bytes")?;
+    Ok(arena + value("isthmus_memory_heap_bytes")?)
+}
+
+/// The middle one, of an odd number.
+fn median(mut values: Vec<f64>) -> Result<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().context("a median needs a run")
+}

@@ -1,0 +1,125 @@
+//! Real applications, unmodified, through the messaging gateway: SMC-R in front (their sockets are made
+//! AF_SMC by a preloaded library), TCP behind. What they get is what they get over TCP directly.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use interop_tests::smc::prepare;
+use interop_tests::{Site, programs};
+use launch::guest::{ENVIRONMENT, Guest, UNPACK, applications};
+use launch::qemu::Disk;
+
+const RULES: &str = "isthmus.smc.ueid.0=LAB.SMC.EID \
+    isthmus.rule.0.name=redis isthmus.rule.0.listen=6379 isthmus.rule.0.backend=10.0.0.2:6380 \
+    isthmus.rule.1.name=nginx isthmus.rule.1.listen=80 isthmus.rule.1.backend=10.0.0.2:8080 \
+    isthmus.rule.2.name=iperf3 isthmus.rule.2.listen=5201 isthmus.rule.2.backend=10.0.0.2:5202 \
+    isthmus.http.port=8000";
+
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A site with the rules, and a guest with the applications.
+fn tell(story: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
+    let disk = Disk::new(applications()?).read_only();
+    let mut site = Site::with_client(1, 1500, RULES, |spec| spec.disk(disk))?;
+    let guest = &mut site.client;
+    prepare(guest)?;
+    programs::install_library(guest, "smc_preload")?;
+    guest.sh(UNPACK)?;
+    let told = story(guest);
+    let said = ["show smc rules", "show smc stats", "show log"].map(|line| {
+        let said = site.gateway.run(line);
+        said.map_or_else(|error| format!("{error:#}"), |said| said.text)
+    });
+    let said = said.join("\n");
+    told.with_context(|| format!("the appliance says:\n{said}"))?;
+    let rules = site.gateway.run("show smc rules --json")?.text;
+    let clients = |mode: &str| {
+        let key = format!("\"{mode}\":");
+        let counts = rules.split(&key).skip(1);
+        counts.filter_map(|rest| rest.split(',').next()?.parse::<u64>().ok()).sum::<u64>()
+    };
+    ensure!(clients("smc_clients") > 0 && clients("tcp_clients") == 0, "{said}");
+    ensure!(rules.contains("\"connections\":0"), "{said}");
+    Ok(())
+}
+
+/// Runs an application's command, over SMC-R or as it is.
+fn run(guest: &mut Guest, smc: bool, command: &str) -> Result<String> {
+    let preload = if smc { "LD_PRELOAD=/bin/smc_preload.so" } else { "" };
+    let script = format!("export {ENVIRONMENT}; {preload} {command}");
+    let (status, said) = guest.try_sh(&script, PATIENCE)?;
+    ensure!(status == 0, "`{command}` ended with {status}:\n{said}");
+    Ok(said)
+}
+
+#[test]
+fn redis() -> Result<()> {
+    tell(|guest| {
+        let serve = "redis-server --port 6380 --save '' --protected-mode no --daemonize yes";
+        run(guest, false, serve)?;
+        guest.wait_until("busybox nc -z 10.0.0.2 6380", Duration::from_secs(30))?;
+        let said = run(
+            guest,
+            true,
+            "redis-benchmark -h 10.0.0.1 -p 6379 -t ping,set,get,lrange_100 -n 2000 -c 20 -d 1000 \
+             --csv",
+        )?;
+        ensure!(said.contains("\"GET\",") && !said.contains("Error"), "{said}");
+        // What is written through the gateway is there directly, and the other way round.
+        let there = "redis-cli -h 10.0.0.1 -p 6379";
+        let here = "redis-cli -h 10.0.0.2 -p 6380";
+        guest.sh("head -c 300000 /dev/urandom | busybox base64 > /tmp/value")?;
+        run(guest, true, &format!("{there} -x set one < /tmp/value"))?;
+        run(guest, false, &format!("{here} --raw get one > /tmp/direct"))?;
+        run(guest, true, &format!("{there} --raw get one > /tmp/relayed"))?;
+        guest.sh("cmp /tmp/direct /tmp/relayed && head -c 300000 /tmp/direct > /tmp/a && \
+                  head -c 300000 /tmp/value | cmp - /tmp/a")?;
+        Ok(())
+    })
+}
+
+#[test]
+fn nginx_and_wrk() -> Result<()> {
+    tell(|guest| {
+        guest.sh(
+            "mkdir -p /www /tmp/nginx/logs && head -c 1000000 /dev/urandom > /www/file
+             cat > /tmp/nginx/conf <<'END'
+user root;
+worker_processes 1;
+pid /tmp/nginx/pid;
+error_log /tmp/nginx/error;
+events { worker_connections 256; }
+http { access_log off; server { listen 8080; root /www; } }
+END
+             cat > /tmp/check.lua <<'END'
+local file = io.open('/www/file', 'rb')
+local right = file:read('*a')
+function response(status, headers, body)
+    if status ~= 200 or body ~= right then
+        io.stderr:write('wrong answer\\n')
+        os.exit(1)
+    end
+end
+END",
+        )?;
+        run(guest, false, "nginx -p /tmp/nginx -c /tmp/nginx/conf")?;
+        let wrk = "wrk -t 1 -c 8 -d 5 --timeout 60 -s /tmp/check.lua http://10.0.0.1/file";
+        let said = run(guest, true, wrk)?;
+        ensure!(said.contains("requests in") && !said.contains("Socket errors"), "{said}");
+        ensure!(!said.contains(" 0 requests in") && !said.contains("Non-2xx"), "{said}");
+        Ok(())
+    })
+}
+
+#[test]
+fn iperf3() -> Result<()> {
+    tell(|guest| {
+        run(guest, false, "iperf3 -s -p 5202 -D")?;
+        guest.wait_until("busybox nc -z 10.0.0.2 5202", Duration::from_secs(30))?;
+        for way in ["", "-R"] {
+            let said = run(guest, true, &format!("iperf3 -c 10.0.0.1 -n 5M {way}"))?;
+            ensure!(said.contains("iperf Done."), "{said}");
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,96 @@
+//! The messaging gateway: rules of the image between stock Linux clients and servers, over SMC-R and TCP on
+//! either side.
+
+use anyhow::{Context, Result, ensure};
+use interop_tests::Site;
+use interop_tests::smc::prepare;
+
+/// Rules to the guest's own servers: over TCP, over SMC-R, with a server that is not there, and with none.
+const RULES: &str = "isthmus.smc.ueid.0=LAB.SMC.EID \
+    isthmus.rule.0.name=tcp isthmus.rule.0.listen=7000 isthmus.rule.0.backend=10.0.0.2:7777 \
+    isthmus.rule.1.name=smc isthmus.rule.1.listen=7001 isthmus.rule.1.backend=10.0.0.2:7777 \
+    isthmus.rule.1.backend_smc=true \
+    isthmus.rule.2.name=two isthmus.rule.2.listen=7002 \
+    isthmus.rule.2.backend=10.0.0.2:7778,10.0.0.2:7777 isthmus.rule.2.health_interval_s=1 \
+    isthmus.rule.3.name=none isthmus.rule.3.listen=7003 isthmus.rule.3.backend=10.0.0.2:7778 \
+    isthmus.rule.4.name=proxy isthmus.rule.4.listen=7004 isthmus.rule.4.backend=10.0.0.2:7779 \
+    isthmus.rule.4.proxy_protocol=true isthmus.rule.4.idle_timeout_s=2";
+
+/// A site with the rules, and a guest whose echo server (7777) takes SMC-R and TCP.
+fn tell(story: impl FnOnce(&mut Site) -> Result<()>) -> Result<()> {
+    let mut site = Site::boot(1500, RULES)?;
+    prepare(&mut site.client)?;
+    site.client.sh("smc serve 7777 >/dev/null 2>&1 &")?;
+    let told = story(&mut site);
+    told.with_context(|| {
+        let said = ["show smc rules", "show smc sockets", "show smc stats", "show log"].map(|line| {
+            let said = site.gateway.run(line);
+            said.map_or_else(|error| format!("{error:#}"), |said| said.text)
+        });
+        format!("the appliance says:\n{}", said.join("\n"))
+    })
+}
+
+fn echo(site: &mut Site, port: u16, words: &str) -> Result<()> {
+    let command = format!("timeout 100 smc echo 10.0.0.1 {port} {words}");
+    let said = site.client.sh(&command)?;
+    ensure!(said.trim() == "fine", "`{command}` said {said}");
+    Ok(())
+}
+
+#[test]
+fn smc_and_tcp_on_either_side() -> Result<()> {
+    tell(|site| {
+        for port in [7000, 7001, 7002] {
+            echo(site, port, "64 10 1")?;
+            echo(site, port, "64 10 1 tcp")?;
+            // Several windows, in parallel; half-closes go across both ways.
+            echo(site, port, "300000 2 4")?;
+            echo(site, port, "300000 1 4 tcp")?;
+            echo(site, port, "64 1 4 early")?;
+        }
+        let rules = site.gateway.run("show smc rules --json")?.text;
+        ensure!(rules.contains("\"connections\":0"), "{rules}");
+        let sockets = site.client.sh("smc sockets")?;
+        ensure!(!sockets.contains("ACTIVE"), "{sockets}");
+        let log = site.gateway.run("show log")?.text;
+        ensure!(log.contains("rule two: 10.0.0.2:7778 does not answer"), "{log}");
+        Ok(())
+    })
+}
+
+#[test]
+fn aborts_and_refusals_go_across() -> Result<()> {
+    tell(|site| {
+        // Nobody is there: the client is not left alone with an open connection.
+        let said = site.client.sh("timeout 20 smc echo 10.0.0.1 7003 64 1 1 2>&1; true")?;
+        ensure!(!said.contains("fine"), "{said}");
+        // Clients that vanish, with data under way: their server's connections end, too.
+        for port in [7000, 7001] {
+            let flood = format!("smc flood 10.0.0.1 {port} & sleep 2; kill -9 $!; wait; true");
+            site.client.sh(&flood)?;
+            echo(site, port, "4096 10 4")?;
+        }
+        site.client.sh("sleep 3")?;
+        let sockets = site.client.sh("smc sockets")?;
+        ensure!(!sockets.contains("ACTIVE"), "{sockets}");
+        Ok(())
+    })
+}
+
+#[test]
+fn servers_learn_the_address_and_silence_ends() -> Result<()> {
+    tell(|site| {
+        site.client.sh("busybox nc -l -p 7779 > /tmp/got & sleep 1")?;
+        let started = std::time::Instant::now();
+        site.client.sh("(printf hello; sleep 30) | busybox nc 10.0.0.1 7004; true")?;
+        ensure!(started.elapsed().as_secs() < 25, "a silent connection was not ended");
+        let got = site.client.sh("busybox hexdump -C /tmp/got")?;
+        ensure!(got.contains("0d 0a 0d 0a 00 0d 0a 51  55 49 54 0a 21 11 00 0c"), "{got}");
+        ensure!(got.contains("0a 00 00 02 0a 00 00 01"), "{got}");
+        ensure!(got.contains("68 65 6c 6c") && got.contains("|o|"), "{got}");
+        let rules = site.gateway.run("show smc rules --json")?.text;
+        ensure!(rules.contains("\"timed_out\":1"), "{rules}");
+        Ok(())
+    })
+}
