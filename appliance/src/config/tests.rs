@@ -171,7 +171,7 @@ fn interfaces_are_found_by_mac_index_or_place() {
 #[test]
 fn paths_are_completed() {
     let mut document = Document::default();
-    assert_eq!(document.complete("s"), ["system.", "services."]);
+    assert_eq!(document.complete("s"), ["system.", "services.", "smc."]);
     assert_eq!(document.complete("http."), ["http.enabled", "http.port"]);
     assert_eq!(document.complete("volume."), ["volume.0.", "volume.1."]);
     assert_eq!(document.complete("volume.0.n"), ["volume.0.name"]);
