@@ -93,7 +93,8 @@ fn apt_download(wanted: &[String], directory: &Path) -> Result<()> {
 
 /// Unpacks the packages in a directory.
 pub fn unpack(downloads: &Path, sysroot: &Path) -> Result<()> {
-    let script = r#"for package in "$0"/*.deb; do echo $package; dpkg-deb -x $package . || exit 1; done"#;
+    let script =
+        r#"for package in "$0"/*.deb; do echo $package; dpkg-deb -x $package . || exit 1; done"#;
     let mut sh = Command::new("sh");
     sh.current_dir(sysroot).args(["-c", script]).arg(downloads);
     command::run_quietly("unpacking the guest's packages", &mut sh)

@@ -62,8 +62,16 @@ pub fn bench() -> Result<()> {
         step.done(&format!("{ours:.1} instructions, Linux {linux:.1}"));
         Ok::<_, anyhow::Error>(ours / linux)
     };
-    report.add("echo64_ratio", ratio(&mut site, "a round of 64 bytes", |s, n| round(s, n, 64))?, 0.10);
-    report.add("echo4k_ratio", ratio(&mut site, "a round of 4 KiB", |s, n| round(s, n, 4096))?, 0.10);
+    report.add(
+        "echo64_ratio",
+        ratio(&mut site, "a round of 64 bytes", |s, n| round(s, n, 64))?,
+        0.10,
+    );
+    report.add(
+        "echo4k_ratio",
+        ratio(&mut site, "a round of 4 KiB", |s, n| round(s, n, 4096))?,
+        0.10,
+    );
     report.add("stream_ratio", ratio(&mut site, "a byte of a stream", stream)?, 0.15);
     report.add("connect_ratio", ratio(&mut site, "a connection", connection)?, 0.25);
     report.add("bytes_per_idle_connection", idle_connection(&mut site)?, 4096.0);

@@ -52,12 +52,20 @@ fn run(guest: &mut Guest, smc: bool, command: &str) -> Result<String> {
     Ok(said)
 }
 
+/// Waits until a server listens.
+fn listens(guest: &mut Guest, port: u16) -> Result<()> {
+    // State 0A is LISTEN.
+    let line = format!(":{port:04X} 0*:0000 0A");
+    let look = format!("cat /proc/net/tcp /proc/net/tcp6 | grep -q '{line}'");
+    guest.wait_until(&look, Duration::from_secs(30))
+}
+
 #[test]
 fn redis() -> Result<()> {
     tell(|guest| {
         let serve = "redis-server --port 6380 --save '' --protected-mode no --daemonize yes";
         run(guest, false, serve)?;
-        guest.wait_until("busybox nc -z 10.0.0.2 6380", Duration::from_secs(30))?;
+        listens(guest, 6380)?;
         let said = run(
             guest,
             true,
@@ -81,8 +89,7 @@ fn redis() -> Result<()> {
 #[test]
 fn nginx_and_wrk() -> Result<()> {
     tell(|guest| {
-        guest.sh(
-            "mkdir -p /www /tmp/nginx/logs && head -c 1000000 /dev/urandom > /www/file
+        guest.sh("mkdir -p /www /tmp/nginx/logs && head -c 1000000 /dev/urandom > /www/file
              cat > /tmp/nginx/conf <<'END'
 user root;
 worker_processes 1;
@@ -100,9 +107,9 @@ function response(status, headers, body)
         os.exit(1)
     end
 end
-END",
-        )?;
+END")?;
         run(guest, false, "nginx -p /tmp/nginx -c /tmp/nginx/conf")?;
+        listens(guest, 8080)?;
         let wrk = "wrk -t 1 -c 8 -d 5 --timeout 60 -s /tmp/check.lua http://10.0.0.1/file";
         let said = run(guest, true, wrk)?;
         ensure!(said.contains("requests in") && !said.contains("Socket errors"), "{said}");
@@ -115,7 +122,7 @@ END",
 fn iperf3() -> Result<()> {
     tell(|guest| {
         run(guest, false, "iperf3 -s -p 5202 -D")?;
-        guest.wait_until("busybox nc -z 10.0.0.2 5202", Duration::from_secs(30))?;
+        listens(guest, 5202)?;
         for way in ["", "-R"] {
             let said = run(guest, true, &format!("iperf3 -c 10.0.0.1 -n 5M {way}"))?;
             ensure!(said.contains("iperf Done."), "{said}");
