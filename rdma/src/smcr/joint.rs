@@ -190,10 +190,8 @@ impl<T: Tcp> Joint<T> {
 
     /// Those that are not open yet.
     pub fn opening(&self) -> impl Iterator<Item = (ConnectionId, T::Name)> + '_ {
-        let opening = |c: &&Connection<T::Name>| c.state == State::Opening;
-        let all = self.connections.iter().map(|(key, c)| (key, c));
-        let some = all.filter(move |(_, c)| opening(c));
-        some.map(|(key, c)| (ConnectionId { key, turn: c.turn }, c.name))
+        let opening = self.connections.iter().filter(|(_, c)| c.state == State::Opening);
+        opening.map(|(key, c)| (ConnectionId { key, turn: c.turn }, c.name))
     }
 
     /// One that could not be opened.
