@@ -13,8 +13,12 @@ use smoltcp::socket::tcp::{self, RecvError, State};
 
 /// Local ports that are used in turn (RFC 6335: the dynamic ones).
 const PORTS: core::ops::RangeInclusive<u16> = 49152..=65535;
-/// How long a peer may leave us without an answer.
+/// How long a peer may leave our SYN without an answer.
 const PATIENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
+/// How often a silent peer is asked whether it is there, and how long it may leave that without an
+/// answer.
+const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
+const SILENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(30);
 
 /// What a connector may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,10 +117,13 @@ impl Connector {
     /// Where a connection stands.
     pub fn progress(&self, interface: &mut Interface, link: Link) -> Progress {
         let Some(place) = self.place(link) else { return Progress::Gone };
-        match interface.sockets().get_mut::<tcp::Socket>(place.socket).state() {
+        let socket = interface.sockets().get_mut::<tcp::Socket>(place.socket);
+        match socket.state() {
             State::SynSent | State::SynReceived => Progress::Opening,
             State::Closed => Progress::Gone,
             _ => {
+                socket.set_keep_alive(Some(KEEP_ALIVE));
+                socket.set_timeout(Some(SILENCE));
                 let smc = match place.peer {
                     SocketAddr::V4(peer) if place.smc => {
                         let option = interface.smc_option();
