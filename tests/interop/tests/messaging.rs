@@ -110,7 +110,7 @@ end
 END")?;
         run(guest, false, "nginx -p /tmp/nginx -c /tmp/nginx/conf")?;
         listens(guest, 8080)?;
-        let wrk = "wrk -t 1 -c 8 -d 5 --timeout 60 -s /tmp/check.lua http://10.0.0.1/file";
+        let wrk = "wrk -t 1 -c 8 -d 5 --timeout 60 -s /tmp/check.lua http://10.0.0.1:80/file";
         let said = run(guest, true, wrk)?;
         ensure!(said.contains("requests in") && !said.contains("Socket errors"), "{said}");
         ensure!(!said.contains(" 0 requests in") && !said.contains("Non-2xx"), "{said}");
