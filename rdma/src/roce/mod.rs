@@ -11,8 +11,6 @@ mod completion;
 mod config;
 mod counters;
 mod datagram;
-mod memory;
-mod pool;
 mod port;
 mod provider;
 mod psn;
@@ -21,8 +19,6 @@ mod receive;
 mod receive_queue;
 mod requester;
 mod responder;
-mod sges;
-mod slots;
 mod transmit;
 pub mod wire;
 
@@ -37,6 +33,7 @@ pub use memory::Refusal;
 pub use receive::Verdict;
 pub use transmit::TxBuffer;
 
+use crate::parts::{memory, pool, sges, slots};
 use crate::verbs::{AsyncEvent, QpState};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

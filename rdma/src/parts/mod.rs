@@ -1,0 +1,7 @@
+//! What verbs providers have in common: protection domains and keys with their one check, memory on
+//! demand, tables of objects, and scatter/gather lists.
+
+pub mod memory;
+pub mod pool;
+pub mod sges;
+pub mod slots;
