@@ -4,7 +4,9 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod dma;
 pub mod fw_cfg;
 pub mod hal;
+pub mod ntb;
 pub mod pci;
 pub mod virtio;

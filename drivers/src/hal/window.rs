@@ -164,6 +164,29 @@ impl Window {
         second.store(values[1].to_le(), Ordering::Release);
     }
 
+    /// Loads little-endian 64-bit words of a ring that a peer may write at any time: each exactly
+    /// once, whole. Nothing is said of their order: load the index that announces them first
+    /// (`load32`). Panics outside the window or misaligned.
+    #[inline]
+    pub fn load_words(&self, offset: usize, into: &mut [u64]) {
+        for (n, word) in into.iter_mut().enumerate() {
+            // SAFETY: as in `load16`.
+            let cell = unsafe { AtomicU64::from_ptr(self.cell(offset + 8 * n, 8).cast()) };
+            *word = u64::from_le(cell.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Stores little-endian 64-bit words, each whole, in any order: store the index that announces
+    /// them afterwards (`store32`). Panics outside the window or misaligned.
+    #[inline]
+    pub fn store_words(&self, offset: usize, words: &[u64]) {
+        for (n, word) in words.iter().enumerate() {
+            // SAFETY: as in `load16`.
+            let cell = unsafe { AtomicU64::from_ptr(self.cell(offset + 8 * n, 8).cast()) };
+            cell.store(word.to_le(), Ordering::Relaxed);
+        }
+    }
+
     /// Copies the whole of `from` to `offset`; the two may overlap.
     #[inline]
     pub fn write_window(&self, offset: usize, from: &Window) -> Result<(), OutOfWindow> {

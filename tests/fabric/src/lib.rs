@@ -38,11 +38,15 @@
 //! network.run(&mut nodes, Duration::from_millis(1), |_, _| false);
 //! ```
 //!
+//! Machines can also be joined by a non-transparent bridge, whose writes arrive in any order that
+//! PCIe allows: [`BridgeEnd`].
+//!
 //! A scenario is a function of a seed that panics when something is wrong; [`explore`] runs it with
 //! many seeds and says how to replay the one that failed. Memory for the nodes' arenas comes from
 //! [`with_memory`], which hands out the same bytes again for each seed. A node that loses power is
 //! replaced in the vector by a new one; frames that are under way to it stay under way.
 
+mod bridge;
 mod link;
 mod memory;
 mod network;
@@ -50,6 +54,7 @@ mod node;
 mod rng;
 mod seeds;
 
+pub use bridge::BridgeEnd;
 pub use link::{Faults, Link};
 pub use memory::with_memory;
 pub use network::{Event, Fate, Network, Place};

@@ -1,0 +1,48 @@
+//! Non-transparent bridges: two machines that see a part of each other's memory (words as in Linux
+//! `include/linux/ntb.h`). A driver knows nothing of what is said through the memory.
+
+mod shared;
+
+pub use shared::{SharedMemory, Side};
+
+use crate::dma::Dma;
+use crate::hal::Window;
+
+/// Scratchpads that every bridge has.
+pub const SCRATCHPADS: usize = 4;
+
+/// A bridge to one peer.
+pub trait Ntb {
+    /// Whether the other machine's side of the bridge is there. It says nothing of its software.
+    fn link(&self) -> bool;
+
+    /// The memory window to the peer: its exposed memory, from its first byte on. Empty while the
+    /// bridge does not know it. Loads through it may cost a round trip each, see [`Ntb::loads`].
+    fn window(&self) -> Window;
+
+    /// Our memory that the peer can write, and read, at any time (what the bridge translates its
+    /// window to).
+    fn exposed(&self) -> Window;
+
+    /// Whether loads through the window cost no more than those of own memory, as when both
+    /// machines share it.
+    fn loads(&self) -> bool;
+
+    /// Scratchpad `n` (below [`SCRATCHPADS`]) of ours, which the peer writes.
+    fn scratchpad(&self, n: usize) -> u32;
+
+    /// Writes the peer's scratchpad. It is seen after all that was fenced before, and in the order
+    /// of the calls.
+    fn set_peer_scratchpad(&mut self, n: usize, value: u32);
+
+    /// Rings the peer's doorbell, which may interrupt it; after all that was fenced before.
+    fn ring(&mut self);
+
+    /// Whether our doorbell was rung since the last call.
+    fn rung(&mut self) -> bool;
+}
+
+/// A bridge, and the engine that writes through it.
+pub trait Bridge: Ntb + Dma {}
+
+impl<T: Ntb + Dma + ?Sized> Bridge for T {}

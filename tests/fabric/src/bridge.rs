@@ -1,0 +1,236 @@
+//! A non-transparent bridge in memory, whose writes are posted: they arrive later, in pieces, and
+//! in any order that PCIe allows.
+//!
+//! What is written between two fences arrives in any order. A write of more than 4 bytes arrives in
+//! pieces, each a multiple of 4 bytes; an aligned cell of 4 bytes arrives whole. Scratchpads and
+//! doorbells arrive behind all that was fenced before them, in the order they were written in.
+
+use crate::Rng;
+use drivers::dma::Dma;
+use drivers::hal::Window;
+use drivers::ntb::{Ntb, SharedMemory, Side};
+use std::collections::VecDeque;
+
+/// Pieces that a write arrives in at most.
+const PIECES: u64 = 4;
+
+#[derive(Debug)]
+enum Posted {
+    Bytes(Window, Vec<u8>),
+    Cell(Window, u32),
+    Scratchpad(usize, u32),
+    Bell,
+    Fence,
+}
+
+/// One end of a bridge, with what it has posted and has not arrived.
+#[derive(Debug)]
+pub struct BridgeEnd {
+    memory: SharedMemory,
+    posted: VecDeque<Posted>,
+    rng: Rng,
+    loads: bool,
+    up: bool,
+    /// Writes that were posted so far.
+    pub writes: u64,
+}
+
+impl BridgeEnd {
+    /// The two ends of a bridge through `memory`. `loads` says whether loads through the window are
+    /// to be used (see [`Ntb::loads`]).
+    pub fn pair(memory: Window, loads: bool, rng: &mut Rng) -> [BridgeEnd; 2] {
+        [Side::A, Side::B].map(|side| BridgeEnd {
+            memory: SharedMemory::new(memory, side).expect("memory can be halved"),
+            posted: VecDeque::new(),
+            rng: rng.fork(),
+            loads,
+            up: true,
+            writes: 0,
+        })
+    }
+
+    /// Sets the link, which has to be done at both ends. What is under way is lost with it.
+    pub fn set_link(&mut self, up: bool) {
+        self.up = up;
+        if !up {
+            self.posted.clear();
+        }
+    }
+
+    /// Writes that have not arrived.
+    pub fn under_way(&self) -> usize {
+        self.posted.len()
+    }
+
+    /// Lets up to `count` writes arrive.
+    pub fn deliver(&mut self, count: usize) {
+        for _ in 0..count {
+            let fence = self.posted.iter().position(|posted| matches!(posted, Posted::Fence));
+            let free = fence.unwrap_or(self.posted.len());
+            if free == 0 {
+                if self.posted.pop_front().is_none() {
+                    return;
+                }
+                continue;
+            }
+            let chosen = self.rng.within(0..free as u64) as usize;
+            match self.posted.remove(chosen) {
+                Some(Posted::Bytes(to, bytes)) => {
+                    to.write(0, &bytes).expect("it was cut to fit");
+                }
+                Some(Posted::Cell(to, value)) => to.store32(0, value),
+                Some(Posted::Scratchpad(n, value)) => self.memory.set_peer_scratchpad(n, value),
+                Some(Posted::Bell) => self.memory.ring(),
+                Some(Posted::Fence) | None => (),
+            }
+        }
+    }
+
+    /// Lets everything arrive.
+    pub fn deliver_all(&mut self) {
+        self.deliver(usize::MAX);
+    }
+
+    /// The machine loses power: some of what it posted still arrives, the rest does not.
+    pub fn power_off(&mut self) {
+        let some = self.rng.within(0..self.posted.len() as u64 + 1) as usize;
+        self.deliver(some);
+        self.posted.clear();
+    }
+
+    fn post(&mut self, posted: Posted) {
+        if self.up {
+            self.writes += 1;
+            self.posted.push_back(posted);
+        }
+    }
+
+    fn post_bytes(&mut self, to: &Window, bytes: &[u8]) {
+        let mut at = 0;
+        let most = (bytes.len() as u64 / PIECES).next_multiple_of(4).max(8);
+        while at < bytes.len() {
+            let len = self.rng.within(1..most / 4 + 1) as usize * 4;
+            let len = len.min(bytes.len() - at);
+            let piece = to.slice(at, len).expect("within the window");
+            self.post(Posted::Bytes(piece, bytes[at..at + len].to_vec()));
+            at += len;
+        }
+    }
+
+    /// A fence before and after, for what keeps its order.
+    fn post_in_order(&mut self, posted: Posted) {
+        self.fence();
+        self.post(posted);
+        self.fence();
+    }
+}
+
+impl Ntb for BridgeEnd {
+    fn link(&self) -> bool {
+        self.up
+    }
+
+    fn window(&self) -> Window {
+        self.memory.window()
+    }
+
+    fn exposed(&self) -> Window {
+        self.memory.exposed()
+    }
+
+    fn loads(&self) -> bool {
+        self.loads
+    }
+
+    fn scratchpad(&self, n: usize) -> u32 {
+        self.memory.scratchpad(n)
+    }
+
+    fn set_peer_scratchpad(&mut self, n: usize, value: u32) {
+        self.post_in_order(Posted::Scratchpad(n, value));
+    }
+
+    fn ring(&mut self) {
+        self.post_in_order(Posted::Bell);
+    }
+
+    fn rung(&mut self) -> bool {
+        self.memory.rung()
+    }
+}
+
+impl Dma for BridgeEnd {
+    fn copy(&mut self, to: &Window, from: &Window) {
+        let mut bytes = vec![0; from.len().min(to.len())];
+        from.read(0, &mut bytes).expect("its own length");
+        self.post_bytes(to, &bytes);
+    }
+
+    fn put(&mut self, to: &Window, words: &[u64]) {
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.truncate(to.len());
+        self.post_bytes(to, &bytes);
+    }
+
+    fn put32(&mut self, to: &Window, value: u32) {
+        self.post(Posted::Cell(*to, value));
+    }
+
+    fn fence(&mut self) {
+        if self.up && !matches!(self.posted.back(), None | Some(Posted::Fence)) {
+            self.posted.push_back(Posted::Fence);
+        }
+    }
+
+    fn settled(&mut self) -> bool {
+        self.posted.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use drivers::hal::Arena;
+
+    fn ends(seed: u64) -> [BridgeEnd; 2] {
+        let memory = Arena::on_heap(1 << 16).alloc(1 << 15, 4096).unwrap();
+        BridgeEnd::pair(memory, false, &mut Rng::new(seed))
+    }
+
+    #[test]
+    fn only_fences_keep_order() {
+        let (mut early, mut torn) = (0, 0);
+        for seed in 0..200 {
+            let [mut a, b] = ends(seed);
+            let at = |offset, len| a.window().slice(offset, len).unwrap();
+            let (data, index, other) = (at(0, 64), at(64, 4), at(128, 4));
+            a.put(&data, &[u64::MAX; 8]);
+            a.put32(&other, 1);
+            a.fence();
+            a.put32(&index, 1);
+            while a.under_way() > 0 {
+                a.deliver(1);
+                let mut bytes = [0; 64];
+                b.exposed().read(0, &mut bytes).unwrap();
+                let arrived = bytes.iter().filter(|&&byte| byte == 0xff).count();
+                torn += u32::from((1..64).contains(&arrived));
+                early += u32::from(b.exposed().load32(128) == 1 && arrived < 64);
+                assert!(b.exposed().load32(64) == 0 || arrived == 64);
+            }
+            assert_eq!(b.exposed().load32(64), 1);
+        }
+        assert!(early > 20 && torn > 20, "{early} {torn}");
+    }
+
+    #[test]
+    fn what_is_lost_is_lost_for_ever() {
+        let [mut a, b] = ends(1);
+        a.put32(&a.window().slice(0, 4).unwrap(), 1);
+        a.set_link(false);
+        a.put32(&a.window().slice(4, 4).unwrap(), 1);
+        a.set_link(true);
+        a.set_peer_scratchpad(0, 7);
+        a.deliver_all();
+        assert_eq!((b.exposed().load32(0), b.exposed().load32(4), b.scratchpad(0)), (0, 0, 7));
+    }
+}
