@@ -100,6 +100,38 @@ impl Sges {
         }
         if bytes.is_empty() { Ok(()) } else { Err(OutOfWindow) }
     }
+
+    /// Copies all of `from` in, from `offset` on.
+    #[inline]
+    pub fn write_window(&self, offset: usize, from: &Window) -> Result<(), OutOfWindow> {
+        if let [only] = self.as_slice() {
+            return only.write_window(offset, from);
+        }
+        let mut part = Sges::empty();
+        self.part(offset, from.len(), &mut part);
+        if part.len() != from.len() {
+            return Err(OutOfWindow);
+        }
+        let mut at = 0;
+        for window in part.as_slice() {
+            window.write_window(0, &from.slice(at, window.len()).ok_or(OutOfWindow)?)?;
+            at += window.len();
+        }
+        Ok(())
+    }
+
+    /// Copies `into.len()` bytes out, from the first on; false if there are fewer.
+    #[inline]
+    pub fn read(&self, mut into: &mut [u8]) -> bool {
+        for window in self.as_slice() {
+            let (here, rest) = into.split_at_mut(window.len().min(into.len()));
+            if window.read(0, here).is_err() {
+                return false;
+            }
+            into = rest;
+        }
+        into.is_empty()
+    }
 }
 
 #[cfg(test)]
@@ -131,6 +163,19 @@ mod tests {
             let expected: Vec<u8> = bytes.iter().skip(offset).take(len).copied().collect();
             let found: Vec<u8> = windows.as_slice().iter().flat_map(contents).collect();
             prop_assert_eq!(found, expected);
+            let mut read = std::vec![0; len];
+            prop_assert_eq!(all.read(&mut read), len <= total);
+            prop_assert!(len > total || read == bytes[..len]);
+            let from = arena.alloc(64, 64).unwrap().slice(0, len.clamp(1, 64)).unwrap();
+            from.fill(0xee);
+            let fits = offset + from.len() <= total;
+            prop_assert_eq!(all.write_window(offset, &from).is_ok(), fits);
+            if fits {
+                let found: Vec<u8> = all.as_slice().iter().flat_map(contents).collect();
+                let new = &found[offset..offset + from.len()];
+                prop_assert!(new.iter().all(|&byte| byte == 0xee));
+                prop_assert_eq!(&found[offset + from.len()..], &bytes[offset + from.len()..]);
+            }
             prop_assert_eq!(all.write(offset, &[0; 3]).is_ok(), offset + 3 <= total);
         }
     }

@@ -75,6 +75,11 @@ impl<T> Slots<T> {
         self.slots.get_mut(index)?.object.as_mut()
     }
 
+    /// Name of the object at a place of the table.
+    pub fn name_at(&self, index: usize) -> Option<u32> {
+        self.slots.get(index).filter(|slot| slot.object.is_some()).map(|slot| slot.name)
+    }
+
     /// Takes the object of that name out.
     pub fn remove(&mut self, name: u32) -> Option<T> {
         let slot = self.slots.get_mut(Self::index(name)).filter(|slot| slot.name == name)?;

@@ -5,7 +5,7 @@ use super::counters::Counters;
 use super::datagram::Datagrams;
 use super::memory::Memory;
 use super::psn::Psn;
-use super::receive_queue::ReceiveQueue;
+use super::receive_queue::{self, ReceiveQueue};
 use super::requester::Requester;
 use super::responder::Responder;
 use super::wire::frame::{Gid, Template};
@@ -164,7 +164,7 @@ impl Qp {
         env.counters.qp_errors += 1;
         self.requester.flush(first, &self.identity, env);
         self.datagrams.flush(&self.identity, env);
-        self.receives.flush(&self.identity, env);
+        receive_queue::flush(&mut self.receives, &self.identity, env);
         self.responder.stop();
     }
 

@@ -15,7 +15,7 @@ pub struct ConnectionId(pub u32);
 pub const MAX_PRIVATE_DATA: usize = 196;
 
 /// Private data of a connection manager message.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct PrivateData {
     bytes: [u8; MAX_PRIVATE_DATA],
     len: u8,

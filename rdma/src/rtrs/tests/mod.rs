@@ -4,5 +4,6 @@ mod bad;
 mod basic;
 mod disks;
 mod ends;
+mod over_ntrdma;
 mod over_roce;
 mod paths;

@@ -60,7 +60,7 @@ fn world(seed: u64, mtu: usize, config: Config) -> World<RocePair> {
 }
 
 /// Random reads and writes, eight at a time, checked against a copy of the volume.
-fn exercise(world: &mut World<RocePair>, rounds: usize) {
+pub fn exercise<W: Wire>(world: &mut World<W>, rounds: usize) {
     let client = world.connect("s1");
     world.open(client, "/dev/ram0", AccessMode::ReadWrite).unwrap();
     let mut copy = std::vec![0u8; 1 << 20];

@@ -1,0 +1,27 @@
+//! What the provider counts. Plain numbers since the start.
+
+/// All counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Send entries written to the peer, and taken from it.
+    pub entries_sent: u64,
+    /// Taken from the peer.
+    pub entries_received: u64,
+    /// Batches announced to the peer.
+    pub batches: u64,
+    /// Bytes of payload that were left for the peer to read where they lie.
+    pub bytes_lent: u64,
+    /// Bytes of payload that were written to the peer's memory for payload.
+    pub bytes_staged: u64,
+    /// Times that an entry waited for a receive, or for memory.
+    pub not_ready: u64,
+    /// What peers wrote that is no honest peer's: indices out of bounds, entries and commands that
+    /// are none.
+    pub violations: u64,
+    /// Times that the link came up.
+    pub link_up: u64,
+    /// Times that it went down.
+    pub link_down: u64,
+    /// Queue pairs that went to error.
+    pub qp_errors: u64,
+}

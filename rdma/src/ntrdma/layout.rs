@@ -1,0 +1,187 @@
+//! How the exposed memory of a machine is divided: what the peer writes, and where.
+//!
+//! | from | what |
+//! |---|---|
+//! | 0 | the peer's introduction ([`super::wire::Info`]), and the cell that announces it |
+//! | `BELLS` | the bells: batch, heartbeat, both of the command ring, two of each queue pair |
+//! | page | commands |
+//! | page | queue pairs: sends of the peer, its completions of ours, payload of its sends, answers to our READs |
+//! | [`Layout::size`] | the rest is not this provider's: what lies there can be lent to the peer |
+
+/// Offset of the cell that announces the introduction.
+pub const READY: usize = 0xc0;
+/// Offset of the first bell. A bell is a 32-bit index that only grows (modulo 2^32): its value is
+/// its sequence number, and says how far a ring has got.
+const BELLS: usize = 0x100;
+/// Bell of batches: changes after all other bells of a batch.
+pub const BATCH: usize = BELLS;
+/// Bell that shows that the peer is alive.
+pub const BEAT: usize = BELLS + 4;
+/// Commands that the peer has written.
+pub const COMMANDS_PRODUCED: usize = BELLS + 8;
+/// Commands of ours that the peer has taken.
+pub const COMMANDS_CONSUMED: usize = BELLS + 12;
+const QP_BELLS: usize = BELLS + 16;
+
+/// Commands in a ring.
+pub const COMMANDS: u32 = 16;
+/// Bytes of a command.
+pub const COMMAND: usize = 256;
+/// Bytes of a send entry, of which [`INLINE`] are payload.
+pub const ENTRY: usize = 128;
+/// Bytes of payload that a send entry holds itself.
+pub const INLINE: usize = 64;
+/// Bytes of a completion entry.
+pub const COMPLETION: usize = 16;
+
+const PAGE: usize = 4096;
+
+/// Sizes, which each side chooses for its own memory and tells the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Queue pairs (1 to 4096).
+    pub qps: u32,
+    /// Entries of a send ring, a power of two (2 to 4096).
+    pub ring: u32,
+    /// Bytes for the payload of what the peer sends on a queue pair: a multiple of 4 KiB, up to
+    /// 16 MiB.
+    pub staging: u32,
+    /// Bytes for answers to READs of a queue pair; likewise.
+    pub landing: u32,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Layout { qps: 64, ring: 64, staging: 256 << 10, landing: 64 << 10 }
+    }
+}
+
+impl Layout {
+    /// Whether all sizes are within their bounds. The rest relies on it: no sum overflows.
+    pub fn is_valid(&self) -> bool {
+        let bytes = |n: u32| (4096..=16 << 20).contains(&n) && n.is_multiple_of(4096);
+        (1..=4096).contains(&self.qps)
+            && (2..=4096).contains(&self.ring)
+            && self.ring.is_power_of_two()
+            && bytes(self.staging)
+            && bytes(self.landing)
+    }
+
+    /// The bells of a queue pair: what the peer has sent, and what it has done of ours.
+    pub fn bells(&self, slot: u32) -> [usize; 2] {
+        let first = QP_BELLS + 8 * slot as usize;
+        [first, first + 4]
+    }
+
+    fn commands(&self) -> usize {
+        (QP_BELLS + 8 * self.qps as usize).next_multiple_of(PAGE)
+    }
+
+    /// Where command number `index` lies.
+    pub fn command(&self, index: u32) -> usize {
+        self.commands() + (index % COMMANDS) as usize * COMMAND
+    }
+
+    fn rings(&self) -> usize {
+        (self.ring as usize * (ENTRY + COMPLETION)).next_multiple_of(PAGE)
+    }
+
+    fn slot_len(&self) -> usize {
+        self.rings() + self.staging as usize + self.landing as usize
+    }
+
+    /// Where the memory of a queue pair begins.
+    pub fn slot(&self, slot: u32) -> usize {
+        let first = (self.commands() + COMMANDS as usize * COMMAND).next_multiple_of(PAGE);
+        first + slot as usize * self.slot_len()
+    }
+
+    /// Where send entry number `index` of a queue pair lies.
+    pub fn entry(&self, slot: u32, index: u32) -> usize {
+        self.slot(slot) + (index % self.ring) as usize * ENTRY
+    }
+
+    /// Where completion entry number `index` lies. There is one for each entry that we send; both
+    /// sides use no more of their rings than the smaller of the two.
+    pub fn completion(&self, slot: u32, index: u32) -> usize {
+        let first = self.slot(slot) + self.ring as usize * ENTRY;
+        first + (index % self.ring) as usize * COMPLETION
+    }
+
+    /// Where the payload of the peer's sends lies.
+    pub fn staging(&self, slot: u32) -> usize {
+        self.slot(slot) + self.rings()
+    }
+
+    /// Where answers to our READs lie.
+    pub fn landing(&self, slot: u32) -> usize {
+        self.staging(slot) + self.staging as usize
+    }
+
+    /// Bytes of exposed memory that it takes.
+    pub fn size(&self) -> usize {
+        self.slot(self.qps)
+    }
+
+    /// Bits of a queue pair's number that say which slot is its own.
+    pub fn slot_mask(&self) -> u32 {
+        self.qps.next_power_of_two() - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_overlaps() {
+        for layout in [
+            Layout::default(),
+            Layout { qps: 1, ring: 2, staging: 4096, landing: 4096 },
+            Layout { qps: 4096, ring: 4096, staging: 16 << 20, landing: 16 << 20 },
+        ] {
+            assert!(layout.is_valid());
+            let last = layout.qps - 1;
+            let mut ends = std::vec![(0, READY), (READY, 4), (BATCH, 4), (BEAT, 4)];
+            ends.extend([(COMMANDS_PRODUCED, 4), (COMMANDS_CONSUMED, 4)]);
+            ends.extend(layout.bells(0).map(|at| (at, 4)));
+            if last > 0 {
+                ends.extend(layout.bells(last).map(|at| (at, 4)));
+            }
+            ends.extend([(layout.command(0), COMMAND), (layout.command(COMMANDS - 1), COMMAND)]);
+            for slot in [0, last] {
+                ends.push((layout.entry(slot, 0), ENTRY));
+                ends.push((layout.entry(slot, layout.ring - 1), ENTRY));
+                ends.push((layout.completion(slot, 0), COMPLETION));
+                ends.push((layout.completion(slot, layout.ring - 1), COMPLETION));
+                ends.push((layout.staging(slot), layout.staging as usize));
+                ends.push((layout.landing(slot), layout.landing as usize));
+                if last == 0 {
+                    break;
+                }
+            }
+            for pair in ends.windows(2) {
+                assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{layout:?} {pair:?}");
+            }
+            let (at, len) = ends[ends.len() - 1];
+            assert_eq!(at + len, layout.size());
+        }
+    }
+
+    #[test]
+    fn sizes_out_of_bounds_are_refused() {
+        let good = Layout::default();
+        for bad in [
+            Layout { qps: 0, ..good },
+            Layout { qps: 4097, ..good },
+            Layout { ring: 1, ..good },
+            Layout { ring: 48, ..good },
+            Layout { ring: 8192, ..good },
+            Layout { staging: 0, ..good },
+            Layout { staging: 4100, ..good },
+            Layout { landing: u32::MAX, ..good },
+        ] {
+            assert!(!bad.is_valid(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The link to the peer: brings it up through the bridge, keeps it alive, and notices its end.
+//! [`super::bringup`] is the table that it follows.
+
+use super::bringup::{self, Seen, State};
+use super::layout::{self, Layout};
+use super::wire::{BadInfo, INFO_WORDS, Info};
+use core::time::Duration;
+use drivers::hal::{Instant, Window};
+use drivers::ntb::Bridge;
+
+/// How often scratchpads are looked at while the link comes up: each look may cost a round trip.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// What became of the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It is as it was.
+    None,
+    /// It came up.
+    Up,
+    /// It went down.
+    Down,
+}
+
+/// The link.
+#[derive(Debug)]
+pub struct Link {
+    layout: Layout,
+    exposed: Window,
+    beat: Duration,
+    lost: Duration,
+    state: State,
+    nonce: u32,
+    peer_nonce: u32,
+    greeted: u32,
+    peer: Option<Info>,
+    /// Why the last introduction of the peer was not taken.
+    refused: Option<BadInfo>,
+    /// The peer has written what no honest one writes.
+    wrong: bool,
+    look_at: Instant,
+    beat_at: Instant,
+    /// Our heartbeat, the last one seen of the peer's, and when it changed.
+    beats: u32,
+    heard: u32,
+    heard_at: Instant,
+}
+
+impl Link {
+    /// Down. `exposed` holds at least the layout.
+    pub fn new(
+        layout: Layout,
+        exposed: Window,
+        beat: Duration,
+        lost: Duration,
+        nonce: u32,
+    ) -> Self {
+        Link {
+            layout,
+            exposed,
+            beat,
+            lost,
+            state: State::Down,
+            nonce,
+            peer_nonce: 0,
+            greeted: 0,
+            peer: None,
+            refused: None,
+            wrong: false,
+            look_at: Instant::ZERO,
+            beat_at: Instant::ZERO,
+            beats: 0,
+            heard: 0,
+            heard_at: Instant::ZERO,
+        }
+    }
+
+    /// Where it stands.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// The peer, if the link is up.
+    #[inline]
+    pub fn peer(&self) -> Option<&Info> {
+        self.peer.as_ref().filter(|_| self.state == State::Up)
+    }
+
+    /// Why the peer's last introduction was refused.
+    pub fn refused(&self) -> Option<BadInfo> {
+        self.refused
+    }
+
+    /// The peer has written what no honest one writes: the link goes down, and comes up again.
+    pub fn fail(&mut self) {
+        self.wrong = true;
+    }
+
+    /// When `run` wants to be called.
+    pub fn deadline(&self) -> Instant {
+        match self.state {
+            State::Up => self.beat_at.min(self.heard_at + self.lost),
+            _ => self.look_at,
+        }
+    }
+
+    /// Looks at the bridge, and does what is due.
+    #[inline]
+    pub fn run(&mut self, bridge: &mut dyn Bridge, now: Instant) -> Change {
+        if self.state == State::Up {
+            if now >= self.beat_at {
+                self.beat_at = now + self.beat;
+                self.beats = self.beats.wrapping_add(1);
+                put32(bridge, layout::BEAT, self.beats);
+            }
+            let heard = self.exposed.load32(layout::BEAT);
+            if heard != self.heard {
+                (self.heard, self.heard_at) = (heard, now);
+            }
+            let alive = bridge.link() && !self.wrong && now.since(self.heard_at) < self.lost;
+            if alive {
+                return Change::None;
+            }
+        } else if now < self.look_at {
+            return Change::None;
+        } else {
+            self.look_at = now + LOOK;
+        }
+        let seen = self.look(bridge, now);
+        let next = self.state.next(seen);
+        let before = core::mem::replace(&mut self.state, next);
+        if before != next {
+            self.enter(bridge, now);
+        }
+        match (before, next) {
+            (State::Up, State::Up) => Change::None,
+            (State::Up, _) => Change::Down,
+            (_, State::Up) => Change::Up,
+            _ => Change::None,
+        }
+    }
+
+    fn look(&mut self, bridge: &mut dyn Bridge, now: Instant) -> Seen {
+        let mut seen = Seen {
+            link: bridge.link() && bridge.window().len() >= layout::BATCH,
+            wrong: self.wrong,
+            ..Seen::default()
+        };
+        if !seen.link {
+            return seen;
+        }
+        match self.state {
+            State::Down => seen.settled = bridge.settled(),
+            State::Greeting => {
+                self.peer_nonce = bridge.scratchpad(0);
+                if self.peer_nonce == 0 {
+                    return seen;
+                }
+                let greeting = bringup::greeting(self.peer_nonce, self.nonce);
+                if core::mem::replace(&mut self.greeted, greeting) != greeting {
+                    bridge.set_peer_scratchpad(1, greeting);
+                }
+                seen.greeted =
+                    bridge.scratchpad(1) == bringup::greeting(self.nonce, self.peer_nonce);
+            }
+            State::Clearing => {
+                seen.stranger = bridge.scratchpad(0) != self.peer_nonce;
+                seen.cleared =
+                    bridge.scratchpad(2) == bringup::cleared(self.nonce, self.peer_nonce);
+            }
+            State::Introducing => {
+                seen.stranger = bridge.scratchpad(0) != self.peer_nonce;
+                let session = bringup::session(self.nonce, self.peer_nonce);
+                if !seen.stranger && self.exposed.load32(layout::READY) == session {
+                    let mut words = [0; INFO_WORDS];
+                    self.exposed.load_words(0, &mut words);
+                    seen.introduced = true;
+                    match Info::parse(&words, session, bridge.window().len()) {
+                        Ok(info) => self.peer = Some(info),
+                        Err(error) => {
+                            self.refused = Some(error);
+                            seen.wrong = true;
+                        }
+                    }
+                }
+            }
+            State::Up => seen.silent = now.since(self.heard_at) >= self.lost,
+        }
+        seen
+    }
+
+    /// What is done on entering the present state.
+    fn enter(&mut self, bridge: &mut dyn Bridge, now: Instant) {
+        match self.state {
+            State::Down => {
+                // A peer that is wrong is not worth more than a few attempts a second.
+                let pause = if self.wrong || self.refused.is_some() { self.lost } else { LOOK };
+                self.look_at = now + pause;
+                self.wrong = false;
+                self.peer = None;
+            }
+            State::Greeting => {
+                self.nonce = bringup::next_nonce(self.nonce);
+                self.greeted = 0;
+                bridge.set_peer_scratchpad(0, self.nonce);
+            }
+            State::Clearing => {
+                if let Some(control) = self.exposed.slice(0, self.layout.slot(0)) {
+                    control.fill(0);
+                }
+                let cleared = bringup::cleared(self.peer_nonce, self.nonce);
+                bridge.set_peer_scratchpad(2, cleared);
+            }
+            State::Introducing => {
+                let info = Info {
+                    session: bringup::session(self.nonce, self.peer_nonce),
+                    layout: self.layout,
+                    exposed: self.exposed.len() as u64,
+                    loads: bridge.loads(),
+                };
+                if let Some(place) = bridge.window().slice(0, 8 * INFO_WORDS) {
+                    bridge.put(&place, &info.emit());
+                }
+                bridge.fence();
+                put32(bridge, layout::READY, info.session);
+                bridge.fence();
+            }
+            State::Up => {
+                self.refused = None;
+                (self.heard, self.heard_at) = (self.exposed.load32(layout::BEAT), now);
+                self.beat_at = now;
+            }
+        }
+    }
+}
+
+/// Writes a cell of the peer's.
+#[inline]
+pub fn put32(bridge: &mut dyn Bridge, offset: usize, value: u32) {
+    if let Some(place) = bridge.window().slice(offset, 4) {
+        bridge.put32(&place, value);
+    }
+}

@@ -1,0 +1,463 @@
+//! NTRDMA: verbs across a non-transparent bridge, the second provider. The ideas (counterparts of
+//! queue pairs at the peer, four indices, completions in the queue pair, virtual doorbells that are
+//! sequence numbers) are those of the Linux driver of that name; what lies in memory is not, see
+//! [`wire`].
+//!
+//! [`Ntrdma`] is a state machine. Its loop calls `poll` with the bridge and uses it through the
+//! traits of [`crate::verbs`]. Nothing is written to the peer but by `poll`, in batches:
+//!
+//! 1. payload, entries and completions, in any order;
+//! 2. behind a fence, the bells of the rings that got longer;
+//! 3. behind a fence, the bell of the batch, and the bridge's doorbell.
+//!
+//! Bells say how far a ring has got. Whoever sees one therefore sees everything that it announces.
+//!
+//! Payload goes to the peer's memory for payload, from where the peer copies it once it has checked
+//! the key; or, where both machines can load from each other's memory as from their own and the
+//! payload lies in memory that is exposed, the peer copies it from where it lies. Only the machine
+//! that owns a region ever writes to it, reads from it or checks its key. There is no UD service.
+
+mod bringup;
+mod cm;
+mod completion;
+mod config;
+mod counters;
+mod layout;
+mod link;
+mod provider;
+mod qp;
+mod requester;
+mod responder;
+mod ring;
+mod wire;
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use bringup::State;
+pub use config::Config;
+pub use counters::Counters;
+pub use layout::Layout;
+pub use wire::BadInfo;
+
+use crate::parts::memory::Memory;
+use crate::parts::slots::Slots;
+use crate::verbs::{AsyncEvent, QpId, QpState, Status, VerbsError};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use cm::Cm;
+use completion::CompletionQueues;
+use drivers::hal::{Instant, Window};
+use drivers::ntb::Bridge;
+use layout::{COMMAND, COMMANDS};
+use link::{Change, Link, put32};
+use qp::{Completer, Env, Qp, RemoteQp, Wire};
+use rand_core::RngCore;
+use requester::Ended;
+use wire::{COMMAND_WORDS, Command};
+
+/// The place of a queue pair in exposed memory.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    qp: Option<QpId>,
+    /// Number of the queue pair that has it, or had it last.
+    number: u32,
+    /// It was destroyed, and the peer has not yet said that it writes there no more.
+    lingers: bool,
+}
+
+/// The provider.
+#[derive(Debug)]
+pub struct Ntrdma {
+    config: Config,
+    exposed: Window,
+    link: Link,
+    memory: Memory,
+    cqs: CompletionQueues,
+    qps: Slots<Qp>,
+    slots: Vec<Slot>,
+    /// Slots below this were used at least once.
+    slots_used: u32,
+    /// Places of queue pairs that have something to do, and of those whose bells have to be rung.
+    work: VecDeque<u32>,
+    dirty: Vec<u32>,
+    outbox: VecDeque<Command>,
+    /// Commands written, and taken by the peer; commands of the peer that were taken here.
+    commands_produced: u32,
+    commands_consumed: u32,
+    commands_taken: u32,
+    /// The commands' bells have to be rung.
+    command_bells: bool,
+    /// Our last batch, and the last one seen of the peer's.
+    batch: u32,
+    seen: u32,
+    cm: Cm,
+    events: VecDeque<AsyncEvent>,
+    counters: Counters,
+}
+
+impl Ntrdma {
+    /// A provider over the memory that a bridge exposes. `Invalid` if the layout makes no sense,
+    /// `NoRoom` if it does not fit.
+    pub fn new(config: Config, exposed: Window, rng: &mut dyn RngCore) -> Result<Self, VerbsError> {
+        let layout = config.layout;
+        let aligned = exposed.as_ptr().addr().get().is_multiple_of(64);
+        if !layout.is_valid() || !aligned {
+            return Err(VerbsError::Invalid);
+        }
+        if layout.size() > exposed.len() {
+            return Err(VerbsError::NoRoom);
+        }
+        Ok(Ntrdma {
+            link: Link::new(layout, exposed, config.beat, config.lost, rng.next_u32()),
+            memory: Memory::new(config.pds, config.regions, config.keys),
+            cqs: CompletionQueues::new(config.cqs),
+            qps: Slots::new(layout.qps as usize),
+            slots: alloc::vec![Slot::default(); layout.qps as usize],
+            slots_used: 0,
+            work: VecDeque::with_capacity(layout.qps as usize),
+            dirty: Vec::with_capacity(layout.qps as usize),
+            outbox: VecDeque::new(),
+            commands_produced: 0,
+            commands_consumed: 0,
+            commands_taken: 0,
+            command_bells: false,
+            batch: 0,
+            seen: 0,
+            cm: Cm::new(config.connections),
+            // Each queue pair has at most one event, the port one of each kind.
+            events: VecDeque::with_capacity(layout.qps as usize + 2),
+            counters: Counters::default(),
+            exposed,
+            config,
+        })
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Where the link stands.
+    pub fn link(&self) -> State {
+        self.link.state()
+    }
+
+    /// Why the peer's last introduction was refused, if it was.
+    pub fn refused(&self) -> Option<BadInfo> {
+        self.link.refused()
+    }
+
+    /// Number of queue pairs, and of places for them that are free.
+    pub fn queue_pairs(&self) -> (usize, usize) {
+        let free = self.slots.iter().filter(|slot| slot.qp.is_none() && !slot.lingers).count();
+        (self.qps.len(), free)
+    }
+
+    /// Takes what the peer has written, and writes to it what is due. Returns whether there is more
+    /// to do at once.
+    pub fn poll(&mut self, bridge: &mut dyn Bridge, now: Instant) -> bool {
+        match self.link.run(bridge, now) {
+            Change::None => (),
+            Change::Up => {
+                self.counters.link_up += 1;
+                self.tell_port(AsyncEvent::PortActive(0));
+            }
+            Change::Down => self.reset(),
+        }
+        let Some(peer) = self.link.peer() else { return false };
+        let (own, peer_layout) = (self.config.layout, peer.layout);
+        let mut wire = Wire {
+            window: bridge.window(),
+            exposed: self.exposed,
+            depth: own.ring.min(peer_layout.ring),
+            peer_loads: peer.loads,
+            we_load: bridge.loads(),
+            own,
+            peer: peer_layout,
+            bridge,
+        };
+        self.write_commands(&mut wire);
+        // The bell of commands before those of queue pairs: a command that ends one is seen after
+        // the last completions of it.
+        let batch = self.exposed.load32(layout::BATCH);
+        if batch != self.seen {
+            self.seen = batch;
+            let commands = self.exposed.load32(layout::COMMANDS_PRODUCED);
+            self.hear_bells(&wire);
+            self.serve(&mut wire);
+            self.take_commands(commands);
+        } else {
+            self.serve(&mut wire);
+        }
+        self.announce(&mut wire);
+        !self.work.is_empty()
+    }
+
+    /// The link went down: nothing of the session is left.
+    fn reset(&mut self) {
+        self.counters.link_down += 1;
+        self.tell_port(AsyncEvent::PortError(0));
+        for place in 0..self.qps.places() {
+            let Some(qp) = self.qps.at_mut(place) else { continue };
+            qp.listed = false;
+            qp.dirty = false;
+            if qp.peer.is_some() {
+                let first = qp.requester.in_flight().then_some(Status::RetryExceeded);
+                self.fail(place, first);
+            }
+            if let Some(qp) = self.qps.at_mut(place) {
+                qp.known_to_peer = false;
+            }
+        }
+        for slot in &mut self.slots {
+            slot.lingers = false;
+        }
+        self.end_connections();
+        self.work.clear();
+        self.dirty.clear();
+        self.outbox.clear();
+        (self.commands_produced, self.commands_consumed, self.commands_taken) = (0, 0, 0);
+        (self.command_bells, self.batch, self.seen) = (false, 0, 0);
+    }
+
+    fn tell_port(&mut self, event: AsyncEvent) {
+        self.events.retain(|e| !matches!(e, AsyncEvent::PortActive(_) | AsyncEvent::PortError(_)));
+        self.events.push_back(event);
+    }
+
+    /// Lists a queue pair that has something to do.
+    #[inline]
+    fn list(&mut self, place: usize) {
+        if let Some(qp) = self.qps.at_mut(place)
+            && !core::mem::replace(&mut qp.listed, true)
+        {
+            self.work.push_back(place as u32);
+        }
+    }
+
+    /// Looks at the bells of all queue pairs.
+    fn hear_bells(&mut self, wire: &Wire<'_>) {
+        self.commands_heard();
+        for slot in 0..self.slots_used {
+            let Some(id) = self.slots.get(slot as usize).and_then(|slot| slot.qp) else { continue };
+            let Some(qp) = self.qps.get_mut(id.0) else { continue };
+            if !matches!(qp.state, QpState::Rtr | QpState::Rts) {
+                continue;
+            }
+            let [produced, consumed] =
+                wire.own.bells(slot).map(|offset| self.exposed.load32(offset));
+            let mut touched = core::mem::replace(&mut qp.responder.produced, produced) != produced;
+            if consumed != qp.requester.consumed {
+                touched |= qp.requester.has_more();
+                let mut completer =
+                    Completer { identity: &qp.identity, done: &mut qp.done, cqs: &mut self.cqs };
+                let ended =
+                    qp.requester.consumed(consumed, &mut completer, wire, &mut self.memory).err();
+                let place = qp.identity.place as usize;
+                match ended {
+                    None => (),
+                    Some(Ended::Refused(status)) => self.fail(place, Some(status)),
+                    Some(Ended::Violation) => {
+                        self.counters.violations += 1;
+                        self.fail(place, Some(Status::RemoteOperation));
+                    }
+                }
+            }
+            if touched {
+                self.list(qp_place(id));
+            }
+        }
+    }
+
+    /// Gives each listed queue pair its turn.
+    fn serve(&mut self, wire: &mut Wire<'_>) {
+        for _ in 0..self.work.len() {
+            let Some(place) = self.work.pop_front() else { break };
+            let Some(qp) = self.qps.at_mut(place as usize) else { continue };
+            qp.listed = false;
+            let before = (qp.requester.produced, qp.responder.consumed);
+            let mut env =
+                Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters };
+            let alive = qp.state != QpState::Error;
+            let more = qp.serve(wire, &mut env);
+            let moved = before != (qp.requester.produced, qp.responder.consumed);
+            let waits = qp.responder.waits_for_memory;
+            if moved && !core::mem::replace(&mut qp.dirty, true) {
+                self.dirty.push(place);
+            }
+            if alive && qp.state == QpState::Error {
+                self.failed(place as usize);
+            } else if more || waits {
+                self.list(place as usize);
+            }
+        }
+    }
+
+    /// Rings the bells of everything that got longer.
+    fn announce(&mut self, wire: &mut Wire<'_>) {
+        if self.dirty.is_empty() && !self.command_bells {
+            return;
+        }
+        wire.bridge.fence();
+        for place in self.dirty.drain(..) {
+            let Some(qp) = self.qps.at_mut(place as usize) else { continue };
+            qp.dirty = false;
+            let Some(peer) = qp.peer else { continue };
+            let [produced, consumed] = wire.peer.bells(peer.slot);
+            put32(wire.bridge, produced, qp.requester.produced);
+            put32(wire.bridge, consumed, qp.responder.consumed);
+        }
+        if core::mem::take(&mut self.command_bells) {
+            put32(wire.bridge, layout::COMMANDS_PRODUCED, self.commands_produced);
+            put32(wire.bridge, layout::COMMANDS_CONSUMED, self.commands_taken);
+        }
+        wire.bridge.fence();
+        self.batch = self.batch.wrapping_add(1);
+        put32(wire.bridge, layout::BATCH, self.batch);
+        wire.bridge.fence();
+        wire.bridge.ring();
+        self.counters.batches += 1;
+    }
+
+    /// Writes commands to the peer's ring, as far as there is room. They are announced behind all
+    /// that was announced before they were thought of.
+    fn write_commands(&mut self, wire: &mut Wire<'_>) {
+        while !self.outbox.is_empty()
+            && self.commands_produced.wrapping_sub(self.commands_consumed) < COMMANDS
+        {
+            let place = wire.window.slice(wire.peer.command(self.commands_produced), COMMAND);
+            let (Some(command), Some(place)) = (self.outbox.pop_front(), place) else { return };
+            wire.bridge.put(&place, &command.emit());
+            self.commands_produced = self.commands_produced.wrapping_add(1);
+            self.command_bells = true;
+        }
+    }
+
+    /// The peer may have taken commands.
+    fn commands_heard(&mut self) {
+        let consumed = self.exposed.load32(layout::COMMANDS_CONSUMED);
+        if consumed.wrapping_sub(self.commands_consumed)
+            > self.commands_produced.wrapping_sub(self.commands_consumed)
+        {
+            self.violation();
+        } else {
+            self.commands_consumed = consumed;
+        }
+    }
+
+    /// Carries out the peer's commands up to number `produced`.
+    fn take_commands(&mut self, produced: u32) {
+        if produced.wrapping_sub(self.commands_taken) > COMMANDS {
+            return self.violation();
+        }
+        while self.commands_taken != produced {
+            let mut words = [0; COMMAND_WORDS];
+            self.exposed.load_words(self.config.layout.command(self.commands_taken), &mut words);
+            let Some(command) = Command::parse(&words) else { return self.violation() };
+            self.commands_taken = self.commands_taken.wrapping_add(1);
+            self.command_bells = true;
+            self.handle_command(&command);
+        }
+    }
+
+    /// The peer has written what no honest one writes, and not about one queue pair.
+    fn violation(&mut self) {
+        self.counters.violations += 1;
+        self.link.fail();
+    }
+
+    /// Fails the queue pair at a place.
+    fn fail(&mut self, place: usize, first: Option<Status>) {
+        let Some(qp) = self.qps.at_mut(place).filter(|qp| qp.state != QpState::Error) else {
+            return;
+        };
+        let mut env =
+            Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters };
+        qp.fail(first, &mut env);
+        self.failed(place);
+    }
+
+    /// After a queue pair went to error: its user and its peer are told.
+    fn failed(&mut self, place: usize) {
+        let Some(qp) = self.qps.at_mut(place) else { return };
+        if !core::mem::replace(&mut qp.error_told, true) {
+            self.events.push_back(AsyncEvent::QpError(qp.identity.id));
+        }
+        let connection = qp.connection.take();
+        self.detach(place);
+        if let Some(connection) = connection {
+            self.connection_lost(connection);
+        }
+    }
+
+    /// Tells the peer, once, that nothing is written to its counterpart of a queue pair any more.
+    fn detach(&mut self, place: usize) {
+        let Some(qp) = self.qps.at_mut(place) else { return };
+        if let Some(peer) = qp.peer
+            && qp.known_to_peer
+            && !core::mem::replace(&mut qp.detached, true)
+        {
+            let from = qp.identity.number;
+            self.outbox.push_back(Command::Detach { to: peer.number, from });
+        }
+    }
+
+    /// The peer writes to a queue pair of ours no more.
+    fn handle_detach(&mut self, number: u32, from: u32) {
+        let slot = (number & self.config.layout.slot_mask()) as usize;
+        let Some(slot) = self.slots.get_mut(slot).filter(|slot| slot.number == number) else {
+            return;
+        };
+        let Some(id) = slot.qp else {
+            slot.lingers = false;
+            return;
+        };
+        let Some(qp) = self.qps.get_mut(id.0) else { return };
+        match qp.peer {
+            Some(peer) if from == 0 || peer.number == from => {
+                let place = qp.identity.place as usize;
+                self.fail(place, None);
+                // Our own word has been given now: whatever is told of it, it is over.
+                if let Some(qp) = self.qps.at_mut(place) {
+                    qp.known_to_peer = false;
+                }
+            }
+            Some(_) => (),
+            None => qp.known_to_peer = false,
+        }
+    }
+
+    /// Connects a queue pair to the one of that number at the peer. Its state is the caller's.
+    fn attach(&mut self, qp: QpId, number: u32) -> Result<(), VerbsError> {
+        let info = self.link.peer().ok_or(VerbsError::Unreachable)?;
+        let slot = number & info.layout.slot_mask();
+        if slot >= info.layout.qps || number == 0 {
+            return Err(VerbsError::Invalid);
+        }
+        let own = self.config.layout;
+        let depth = own.ring.min(info.layout.ring);
+        let staging = info.layout.staging;
+        let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        if found.state != QpState::Init || found.peer.is_some() || found.detached {
+            return Err(VerbsError::WrongState);
+        }
+        found.peer = Some(RemoteQp { number, slot });
+        found.known_to_peer = true;
+        found.requester.start(depth, staging, own.landing);
+        // Its bells may have been rung already.
+        self.seen = self.batch_not_seen();
+        Ok(())
+    }
+
+    /// A number of a batch that makes the next poll look at all bells.
+    fn batch_not_seen(&self) -> u32 {
+        self.exposed.load32(layout::BATCH).wrapping_sub(1)
+    }
+}
+
+fn qp_place(id: QpId) -> usize {
+    Slots::<Qp>::index(id.0)
+}

@@ -1,0 +1,321 @@
+//! The receiving side of a queue pair: does what the peer's entries say, within what their keys
+//! grant here.
+//!
+//! An entry is loaded once, into private words. All that it names is checked: the place of its
+//! payload against the memory that is for that, its key by `Memory`, its length against both. The
+//! payload itself may change while it is copied, which only concerns the peer that wrote it.
+
+use super::counters::Counters;
+use super::layout::{COMPLETION, ENTRY, INLINE};
+use super::qp::{Completer, RemoteQp, Wire};
+use super::requester::MAX_MESSAGE;
+use super::wire::{CompletionEntry, ENTRY_WORDS, Entry, Opcode, Place};
+use crate::parts::memory::{Memory, Refusal};
+use crate::parts::receive_queue::ReceiveQueue;
+use crate::verbs::{Access, CompletedOperation, OneSided, RemoteAddress, SendWith, Status};
+use drivers::hal::Window;
+
+/// Bytes that one queue pair may move before the others have their turn.
+const BUDGET: usize = 512 << 10;
+
+/// Message that is arriving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Incoming {
+    None,
+    Send { received: u32 },
+    Write { to: RemoteAddress, left: u32 },
+}
+
+/// An entry that cannot be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// Not now: no receive is posted, or there is no memory on demand.
+    NotReady,
+    /// Never; the peer is told so.
+    Refused(Status),
+}
+
+const INVALID: Fault = Fault::Refused(Status::RemoteInvalidRequest);
+const BROKEN: Fault = Fault::Refused(Status::RemoteOperation);
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NoMemory => Fault::NotReady,
+            _ => Fault::Refused(Status::RemoteAccess),
+        }
+    }
+}
+
+/// The receiving side.
+#[derive(Debug)]
+pub struct Responder {
+    /// Entries that the peer has written.
+    pub produced: u32,
+    /// Entries that were done.
+    pub consumed: u32,
+    incoming: Incoming,
+    pub one_sided: OneSided,
+    /// Whether it waits for memory on demand, which nobody announces.
+    pub waits_for_memory: bool,
+}
+
+/// What an entry needs beside itself.
+struct Context<'a, 'w, 'c> {
+    peer: &'a RemoteQp,
+    receives: &'a mut ReceiveQueue,
+    completer: &'a mut Completer<'c>,
+    wire: &'a mut Wire<'w>,
+    memory: &'a mut Memory,
+}
+
+impl Responder {
+    /// One that has received nothing.
+    pub fn new() -> Self {
+        Responder {
+            produced: 0,
+            consumed: 0,
+            incoming: Incoming::None,
+            one_sided: OneSided::default(),
+            waits_for_memory: false,
+        }
+    }
+
+    /// Does what has arrived, up to a budget. Whether there is more that can be done; an error if
+    /// the queue pair fails by it (the peer has been told).
+    pub fn serve(
+        &mut self,
+        peer: &RemoteQp,
+        receives: &mut ReceiveQueue,
+        completer: &mut Completer<'_>,
+        wire: &mut Wire<'_>,
+        memory: &mut Memory,
+        counters: &mut Counters,
+    ) -> Result<bool, ()> {
+        self.waits_for_memory = false;
+        let mut budget = BUDGET;
+        if self.produced.wrapping_sub(self.consumed) > wire.depth {
+            counters.violations += 1;
+            return Err(());
+        }
+        while self.produced != self.consumed {
+            if budget == 0 {
+                return Ok(true);
+            }
+            let at = wire.own.entry(completer.identity.slot, self.consumed);
+            let mut words = [0; ENTRY_WORDS];
+            wire.exposed.load_words(at, &mut words);
+            let entry = Entry::parse(&words).filter(|entry| {
+                entry.index == self.consumed && entry.qpn == completer.identity.number
+            });
+            let mut context = Context { peer, receives, completer, wire, memory };
+            let done = match &entry {
+                Some(entry) => self.perform(entry, at, &mut context),
+                None => Err(INVALID),
+            };
+            let (status, value) = match done {
+                Ok(value) => (Status::Success, value),
+                Err(Fault::NotReady) => {
+                    counters.not_ready += 1;
+                    self.waits_for_memory = !receives.is_empty()
+                        || entry.is_some_and(|entry| entry.opcode == Opcode::Write);
+                    return Ok(false);
+                }
+                Err(Fault::Refused(status)) => (status, 0),
+            };
+            let completion = CompletionEntry { index: self.consumed, status, value };
+            let place = wire.peer.completion(peer.slot, self.consumed);
+            if let Some(place) = wire.window.slice(place, COMPLETION) {
+                wire.bridge.put(&place, &completion.emit());
+            }
+            self.consumed = self.consumed.wrapping_add(1);
+            counters.entries_received += 1;
+            self.one_sided.packets = self.one_sided.packets.wrapping_add(1);
+            if status != Status::Success {
+                counters.violations += u64::from(status == Status::RemoteInvalidRequest);
+                return Err(());
+            }
+            budget = budget.saturating_sub(entry.map_or(0, |entry| entry.length as usize));
+        }
+        Ok(false)
+    }
+
+    /// Does what an entry says; the old value, of an atomic.
+    fn perform(
+        &mut self,
+        entry: &Entry,
+        at: usize,
+        context: &mut Context<'_, '_, '_>,
+    ) -> Result<u64, Fault> {
+        if entry.total as usize > MAX_MESSAGE || entry.length > entry.total {
+            return Err(INVALID);
+        }
+        match entry.opcode {
+            Opcode::Send | Opcode::SendImmediate | Opcode::SendInvalidate => {
+                let payload = payload(entry, at, context)?;
+                self.send(entry, &payload, context).map(|()| 0)
+            }
+            Opcode::Write | Opcode::WriteImmediate => {
+                let payload = payload(entry, at, context)?;
+                self.write(entry, &payload, context).map(|()| 0)
+            }
+            Opcode::Read => self.read(entry, context).map(|()| 0),
+            Opcode::CompareSwap | Opcode::FetchAdd => self.atomic(entry, context),
+        }
+    }
+
+    fn send(
+        &mut self,
+        entry: &Entry,
+        payload: &Window,
+        context: &mut Context<'_, '_, '_>,
+    ) -> Result<(), Fault> {
+        let received = match (entry.first, self.incoming) {
+            (true, Incoming::None) => 0,
+            (false, Incoming::Send { received }) => received,
+            _ => return Err(INVALID),
+        };
+        let length = received + entry.length;
+        if entry.last != (length == entry.total) || length > entry.total {
+            return Err(INVALID);
+        }
+        let receive = context.receives.front().ok_or(Fault::NotReady)?;
+        if !payload.is_empty() && receive.into.write_window(received as usize, payload).is_err() {
+            context.receives.pop();
+            context.completer.fail_receive(receive.id, Status::LocalLength);
+            return Err(INVALID);
+        }
+        if !entry.last {
+            self.incoming = Incoming::Send { received: length };
+            return Ok(());
+        }
+        let with = match entry.opcode {
+            Opcode::SendImmediate => SendWith::Immediate(entry.extra),
+            Opcode::SendInvalidate => {
+                if context.memory.invalidate(context.completer.identity.pd, entry.extra).is_err() {
+                    context.receives.pop();
+                    context.completer.fail_receive(receive.id, Status::LocalProtection);
+                    return Err(BROKEN);
+                }
+                SendWith::Invalidate(entry.extra)
+            }
+            _ => SendWith::Nothing,
+        };
+        context.receives.pop();
+        self.incoming = Incoming::None;
+        context.completer.receive(receive.id, CompletedOperation::Recv { length, with });
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        entry: &Entry,
+        payload: &Window,
+        context: &mut Context<'_, '_, '_>,
+    ) -> Result<(), Fault> {
+        let pd = context.completer.identity.pd;
+        let (to, left) = match (entry.first, self.incoming) {
+            (true, Incoming::None) => {
+                (RemoteAddress { address: entry.address, rkey: entry.rkey }, entry.total)
+            }
+            (false, Incoming::Write { to, left }) => (to, left),
+            _ => return Err(INVALID),
+        };
+        if entry.length > left || entry.last != (entry.length == left) {
+            return Err(INVALID);
+        }
+        let immediate = entry.opcode == Opcode::WriteImmediate && entry.last;
+        if immediate && context.receives.is_empty() {
+            return Err(Fault::NotReady);
+        }
+        if entry.first && entry.total > 0 {
+            context.memory.begin_write(pd, to, entry.total)?;
+        }
+        if entry.length > 0 {
+            // Every piece is checked anew: a key that is revoked meanwhile stops the rest.
+            let window = context.memory.write(pd, to, entry.length)?;
+            window.write_window(0, payload).map_err(|_| BROKEN)?;
+        }
+        if !entry.last {
+            let address = to.address.wrapping_add(u64::from(entry.length));
+            self.incoming =
+                Incoming::Write { to: RemoteAddress { address, ..to }, left: left - entry.length };
+            return Ok(());
+        }
+        self.incoming = Incoming::None;
+        if immediate && let Some(id) = context.receives.pop() {
+            let operation = CompletedOperation::RecvWriteImmediate {
+                length: entry.total,
+                immediate: entry.extra,
+            };
+            context.completer.receive(id, operation);
+        } else {
+            let address = to.address.wrapping_sub(u64::from(entry.total - left));
+            let writes = self.one_sided.writes.wrapping_add(1);
+            let length = entry.total;
+            self.one_sided = OneSided { writes, address, length, ..self.one_sided };
+        }
+        Ok(())
+    }
+
+    /// Every piece of a READ is a request of its own.
+    fn read(&self, entry: &Entry, context: &mut Context<'_, '_, '_>) -> Result<(), Fault> {
+        let (Incoming::None, Place::Staged(offset)) = (self.incoming, entry.place) else {
+            return Err(INVALID);
+        };
+        let (wire, peer) = (&mut *context.wire, context.peer);
+        let landing = wire.peer.landing as usize;
+        let (offset, length) = (offset as usize, entry.length as usize);
+        if offset > landing || length > landing - offset {
+            return Err(INVALID);
+        }
+        if length == 0 {
+            return Ok(());
+        }
+        let pd = context.completer.identity.pd;
+        let from = RemoteAddress { address: entry.address, rkey: entry.rkey };
+        let from = context.memory.check(pd, Access::REMOTE_READ, from, entry.length)?;
+        let to = wire.window.slice(wire.peer.landing(peer.slot) + offset, length).ok_or(BROKEN)?;
+        wire.bridge.copy(&to, &from);
+        Ok(())
+    }
+
+    fn atomic(&self, entry: &Entry, context: &mut Context<'_, '_, '_>) -> Result<u64, Fault> {
+        if self.incoming != Incoming::None || !entry.address.is_multiple_of(8) || entry.length != 8
+        {
+            return Err(INVALID);
+        }
+        let pd = context.completer.identity.pd;
+        let at = RemoteAddress { address: entry.address, rkey: entry.rkey };
+        let window = context.memory.check(pd, Access::REMOTE_ATOMIC, at, 8)?;
+        let mut bytes = [0; 8];
+        window.read(0, &mut bytes).map_err(|_| BROKEN)?;
+        let original = u64::from_ne_bytes(bytes);
+        let value = match entry.opcode {
+            Opcode::FetchAdd => original.wrapping_add(entry.compare_add),
+            _ if original == entry.compare_add => entry.swap,
+            _ => original,
+        };
+        window.write(0, &value.to_ne_bytes()).map_err(|_| BROKEN)?;
+        Ok(original)
+    }
+}
+
+/// The payload of an entry, wherever it says it is, if that is where payload may be.
+fn payload(entry: &Entry, at: usize, context: &Context<'_, '_, '_>) -> Result<Window, Fault> {
+    let (wire, length) = (&*context.wire, entry.length as usize);
+    let place = match entry.place {
+        Place::Inline if length <= INLINE => wire.exposed.slice(at + ENTRY - INLINE, length),
+        Place::Inline => None,
+        Place::Staged(offset) => {
+            let all = wire.own.staging as usize;
+            let first = wire.own.staging(context.completer.identity.slot);
+            wire.exposed.slice(first, all).and_then(|all| all.slice(offset as usize, length))
+        }
+        Place::Lent(offset) if wire.we_load => {
+            usize::try_from(offset).ok().and_then(|offset| wire.window.slice(offset, length))
+        }
+        Place::Lent(_) => None,
+    };
+    place.ok_or(INVALID)
+}

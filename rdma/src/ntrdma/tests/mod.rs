@@ -1,0 +1,4 @@
+mod connections;
+mod hostile;
+mod life;
+mod verbs;

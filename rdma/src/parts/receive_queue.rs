@@ -1,0 +1,79 @@
+//! A receive queue: where SENDs go, in the order of posting.
+
+use super::sges::Sges;
+use crate::verbs::{QpInit, RecvRequest, VerbsError};
+use alloc::collections::VecDeque;
+use drivers::hal::Window;
+
+/// A posted receive.
+#[derive(Clone, Copy, Debug)]
+pub struct Receive {
+    pub id: u64,
+    pub into: Sges,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    id: u64,
+    windows: usize,
+}
+
+/// A receive queue. Windows lie apart from it: receives for WRITEs with immediate have none.
+#[derive(Debug)]
+pub struct ReceiveQueue {
+    queue: VecDeque<Posted>,
+    windows: VecDeque<Window>,
+    limit: usize,
+    max_sge: usize,
+}
+
+impl ReceiveQueue {
+    /// For as many receives, of as many windows, as `init` says.
+    pub fn new(init: &QpInit) -> Self {
+        let limit = init.max_recv_wr as usize;
+        ReceiveQueue {
+            queue: VecDeque::with_capacity(limit),
+            windows: VecDeque::with_capacity(limit * init.max_recv_sge),
+            limit,
+            max_sge: init.max_recv_sge,
+        }
+    }
+
+    /// Posts a receive.
+    pub fn post(&mut self, request: &RecvRequest<'_>) -> Result<(), VerbsError> {
+        if self.queue.len() >= self.limit {
+            return Err(VerbsError::QueueFull);
+        }
+        if request.into.len() > self.max_sge {
+            return Err(VerbsError::Invalid);
+        }
+        self.windows.extend(request.into);
+        self.queue.push_back(Posted { id: request.id, windows: request.into.len() });
+        Ok(())
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// The oldest one.
+    #[inline]
+    pub fn front(&self) -> Option<Receive> {
+        let posted = self.queue.front()?;
+        let mut into = Sges::empty();
+        for window in self.windows.iter().take(posted.windows) {
+            into.push(*window);
+        }
+        Some(Receive { id: posted.id, into })
+    }
+
+    /// Takes the oldest one out; its id.
+    #[inline]
+    pub fn pop(&mut self) -> Option<u64> {
+        let posted = self.queue.pop_front()?;
+        self.windows.drain(..posted.windows);
+        Some(posted.id)
+    }
+}
