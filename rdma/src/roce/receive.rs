@@ -77,9 +77,11 @@ impl Roce {
 
     fn handle_packet(&mut self, port: usize, frame: &Frame<'_>, now: Instant) -> Result<(), Drop> {
         let port = self.ports.get(port).ok_or(Drop::NotOurs)?;
-        if frame.destination_mac() != port.config.mac || !port.gids.contains(&frame.destination) {
+        if frame.destination_mac() != port.config.mac {
             return Err(Drop::NotOurs);
         }
+        let addressed =
+            || if port.gids.contains(&frame.destination) { Ok(()) } else { Err(Drop::NotOurs) };
         let transport = frame.transport();
         let bth = Bth::parse(transport)?;
         let extended_end = bth::LEN + bth.opcode.extended_len();
@@ -94,11 +96,19 @@ impl Roce {
             payload: transport.get(extended_end..payload_end).ok_or(Drop::Malformed)?,
         };
         if bth.destination_qp == mad::GSI_QPN {
+            addressed()?;
             return self.handle_gsi(frame, &request, now);
         }
         let slot = self.slot_of(bth.destination_qp);
         let qp = self.qps.at_mut(slot).filter(|qp| qp.identity.number == bth.destination_qp);
-        let qp = qp.ok_or(Drop::UnknownQp)?;
+        let Some(qp) = qp else {
+            addressed()?;
+            return Err(Drop::UnknownQp);
+        };
+        // A connected queue pair knows its own address.
+        if qp.peer.is_none() {
+            addressed()?;
+        }
         check_state(qp, &request)?;
         check_peer(qp, frame, &request)?;
         check_icrc(&self.icrc, frame)?;
@@ -178,7 +188,7 @@ fn check_state(qp: &Qp, request: &Request<'_>) -> Result<(), Drop> {
     if opcode.service() == service && ready { Ok(()) } else { Err(Drop::WrongState) }
 }
 
-#[inline]
+#[inline(always)]
 fn check_peer(qp: &Qp, frame: &Frame<'_>, request: &Request<'_>) -> Result<(), Drop> {
     if !pkey_matches(request.bth.pkey) {
         return Err(Drop::WrongKey);
@@ -198,7 +208,7 @@ fn check_peer(qp: &Qp, frame: &Frame<'_>, request: &Request<'_>) -> Result<(), D
     }
 }
 
-#[inline]
+#[inline(always)]
 fn check_icrc(icrc: &icrc::Icrc, frame: &Frame<'_>) -> Result<(), Drop> {
     let (covered, stored) = frame.headers.split_last_chunk().ok_or(Drop::Malformed)?;
     let computed = icrc.compute(frame.network, covered, &[], 0);

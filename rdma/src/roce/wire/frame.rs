@@ -214,7 +214,7 @@ impl fmt::Display for Frame<'_> {
 }
 
 /// Checks length and checksum of a UDP datagram; 0 stands for no checksum (annex A17.3.2.1).
-#[inline]
+#[inline(always)]
 fn check_udp(udp: &[u8], addresses: &[u8]) -> Result<(), Error> {
     let length = get16(udp, 4)?;
     if length as usize != udp.len() {
@@ -237,7 +237,7 @@ fn sum(data: &[u8]) -> u32 {
 
 /// Sum of the words of an IPv4 header, in this machine's byte order: the order changes that of the
 /// sum's bytes and nothing else (RFC 1071), so that it does not matter to a check.
-#[inline]
+#[inline(always)]
 fn sum_ipv4(header: &[u8; 28]) -> u32 {
     let words = header[..20].as_chunks::<4>().0.iter();
     let sum: u64 = words.map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
