@@ -128,8 +128,10 @@ impl Mirror {
     }
 
     pub(super) fn end_log(&mut self, member: usize, result: Result<(), VolumeError>) {
-        if result.is_err() {
-            self.drop_member(member);
+        match result {
+            Ok(()) => {}
+            Err(VolumeError::Lost) => self.lose(member),
+            Err(_) => self.drop_member(member),
         }
         let State::Writing { left, writers, mut done } = self.log.state else { return };
         done[member] = result.is_ok();
@@ -148,6 +150,14 @@ impl Mirror {
         self.log.failed = true;
         self.log.want();
         self.log.marked.clear_all();
+    }
+
+    /// A member may have lost what was not flushed. It is left out; if it is the last one, nobody
+    /// else has that, and the user hears of it with the next flush.
+    pub(super) fn lose(&mut self, member: usize) {
+        let [one, other] = [member, 1 - member].map(|n| self.members[n].is_in_sync());
+        self.lost |= one && !other;
+        self.drop_member(member);
     }
 
     /// A member failed: it gets nothing any more, and that is written down before anything else

@@ -20,6 +20,8 @@ mod record;
 mod requests;
 mod resync;
 mod status;
+#[cfg(test)]
+mod tests;
 
 pub use status::{MemberState, MirrorState, Status};
 
@@ -75,7 +77,11 @@ pub struct Mirror {
     /// Regions in which the member that is not in sync may differ.
     stale: Bitmap,
     resync: Resync,
+    /// Acknowledged writes may be lost on both members, and the user was not told.
+    lost: bool,
     status: Rc<Cell<Status>>,
+    /// The operator wants the member used that can be read.
+    forced: Rc<Cell<bool>>,
 }
 
 impl Mirror {
@@ -123,13 +129,20 @@ impl Mirror {
             flushing: Bitmap::new(),
             stale: Bitmap::new(),
             resync: Resync::new(part(assemble::MEMORY, resync::MEMORY)),
+            lost: false,
             status: Rc::new(Cell::new(Status::default())),
+            forced: Rc::default(),
         }
     }
 
     /// How it stands, for the console; changes as the mirror does.
     pub fn status(&self) -> Rc<Cell<Status>> {
         self.status.clone()
+    }
+
+    /// Set to true, it has the mirror do what [`Mirror::force`] does, when it is next tended.
+    pub fn forced(&self) -> Rc<Cell<bool>> {
+        self.forced.clone()
     }
 
     /// Whether any member may lose what was not flushed.
@@ -198,6 +211,9 @@ impl Volume for Mirror {
             member.volume.tend(now);
         }
         self.take_completions();
+        if self.forced.take() && matches!(self.start, Start::Assemble { .. }) {
+            self.start = Start::Assemble { force: true };
+        }
         self.tend_members(now);
         self.go_on();
         self.tell();

@@ -40,6 +40,11 @@ impl Slot {
         self.request.operation == Operation::Flush
     }
 
+    /// Whether its end promises that what was written before is kept.
+    fn is_durable(&self) -> bool {
+        self.is_flush() || self.request.operation == Operation::Write { durable: true }
+    }
+
     fn meets(&self, sector: u64, sectors: u64) -> bool {
         !self.is_flush()
             && self.request.sector < sector + sectors
@@ -160,7 +165,7 @@ impl Mirror {
         result: Result<(), VolumeError>,
     ) {
         if result == Err(VolumeError::Lost) {
-            self.drop_member(member);
+            self.lose(member);
         }
         let Some(mut slot) = self.slots[number] else { return };
         let first = slot.steps[1 - member] == Step::Sent;
@@ -206,7 +211,9 @@ impl Mirror {
         };
         let good = (0..2).any(|n| self.members[n].is_in_sync() && ended(n) == Some(Ok(())));
         let error = (0..2).find_map(|n| ended(n).and_then(Result::err));
+        let told = slot.is_durable() && core::mem::take(&mut self.lost);
         let result = match (good, error) {
+            (true, _) if told => Err(VolumeError::Io),
             (true, _) => Ok(()),
             (false, error) => Err(error.unwrap_or(VolumeError::Io)),
         };

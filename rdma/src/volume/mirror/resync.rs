@@ -175,7 +175,7 @@ impl Mirror {
         if failed && member != target {
             // What cannot be read cannot be copied: another attempt later.
             if result == Err(VolumeError::Lost) {
-                self.drop_member(member);
+                self.lose(member);
             }
             return self.drop_member(target);
         }

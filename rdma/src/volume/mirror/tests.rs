@@ -1,0 +1,314 @@
+//! Rules of the mirror, each with the story in which breaking it loses data. The members do what the
+//! test says, when it says so.
+
+use super::*;
+use crate::volume::Operation;
+use drivers::hal::Arena;
+use record::Record;
+use std::vec::Vec;
+
+/// Sectors of a member behind the mirror's own: four regions.
+const SECTORS: usize = 32;
+const BYTES: usize = (RESERVED as usize + SECTORS) * 512;
+
+/// A disk with a cache, whose requests wait until the test has them done.
+struct Plan {
+    cache: Vec<u8>,
+    durable: Vec<u8>,
+    queue: VecDeque<Request>,
+    done: VecDeque<Completion>,
+}
+
+#[derive(Clone)]
+struct Disk(Rc<core::cell::RefCell<Plan>>);
+
+impl Disk {
+    fn new() -> Self {
+        let (cache, durable) = (alloc::vec![0; BYTES], alloc::vec![0; BYTES]);
+        let (queue, done) = Default::default();
+        Disk(Rc::new(core::cell::RefCell::new(Plan { cache, durable, queue, done })))
+    }
+
+    /// Ends the requests that `wanted` names: does them, or fails them.
+    fn end(&self, wanted: impl Fn(&Request) -> bool, error: Option<VolumeError>) -> usize {
+        let plan = &mut *self.0.borrow_mut();
+        let (now, later): (VecDeque<_>, _) = plan.queue.drain(..).partition(|r| wanted(r));
+        plan.queue = later;
+        for request in &now {
+            let at = request.sector as usize * 512;
+            let bytes = &mut plan.cache[at..at + request.data.len()];
+            match request.operation {
+                _ if error.is_some() => {}
+                Operation::Read => request.data.write(0, bytes).unwrap(),
+                Operation::Write { durable } => {
+                    request.data.read(0, bytes).unwrap();
+                    if durable {
+                        plan.durable.copy_from_slice(&plan.cache);
+                    }
+                }
+                _ => plan.durable.copy_from_slice(&plan.cache),
+            }
+            plan.done.push_back(Completion { tag: request.tag, result: error.map_or(Ok(()), Err) });
+        }
+        now.len()
+    }
+
+    fn waits(&self, wanted: impl Fn(&Request) -> bool) -> bool {
+        self.0.borrow().queue.iter().any(wanted)
+    }
+
+    fn cut_power(&self) {
+        let plan = &mut *self.0.borrow_mut();
+        plan.cache.copy_from_slice(&plan.durable);
+        (plan.queue, plan.done) = Default::default();
+    }
+
+    fn record(&self) -> Record {
+        let plan = self.0.borrow();
+        Record::newest(plan.durable.first_chunk().unwrap()).expect("a record")
+    }
+
+    fn data(&self) -> Vec<u8> {
+        self.0.borrow().cache[RESERVED as usize * 512..].to_vec()
+    }
+}
+
+impl Volume for Disk {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            sectors: (BYTES / 512) as u64,
+            logical_block: 512,
+            physical_block: 512,
+            max_transfer: 1 << 20,
+            max_discard_sectors: 0,
+            discard_granularity: 0,
+            max_write_zeroes_sectors: 0,
+            features: Features::VOLATILE_CACHE,
+        }
+    }
+    fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
+        self.0.borrow_mut().queue.push_back(*request);
+        Ok(Submitted::Pending)
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<Completion> {
+        self.0.borrow_mut().done.pop_front()
+    }
+}
+
+/// Of the mirror's own records.
+fn own(request: &Request) -> bool {
+    request.sector < RESERVED && matches!(request.operation, Operation::Write { .. })
+}
+
+fn data(request: &Request) -> bool {
+    request.sector >= RESERVED && matches!(request.operation, Operation::Write { .. })
+}
+
+fn any(_: &Request) -> bool {
+    true
+}
+
+struct World {
+    disks: [Disk; 2],
+    mirror: Mirror,
+    memory: Window,
+    buffer: Window,
+    now: Instant,
+}
+
+impl World {
+    /// A mirror with both members in sync.
+    fn new() -> Self {
+        let mut arena = Arena::on_heap(1 << 20);
+        let memory = arena.alloc(Mirror::MEMORY, 4096).unwrap();
+        let buffer = arena.alloc(512, 512).unwrap();
+        let disks = [Disk::new(), Disk::new()];
+        let mirror = Mirror::create(Self::members(&disks), memory, [7; 16]);
+        let mut world = World { disks, mirror, memory, buffer, now: Instant::from_nanos(1) };
+        world.settle();
+        world
+    }
+
+    fn members(disks: &[Disk; 2]) -> [Box<dyn Volume>; 2] {
+        disks.each_ref().map(|disk| Box::new(disk.clone()) as Box<dyn Volume>)
+    }
+
+    fn tend(&mut self) {
+        self.now = self.now + core::time::Duration::from_secs(2);
+        self.mirror.tend(self.now);
+    }
+
+    /// Does all that waits; what the user is told.
+    fn run(&mut self) -> Vec<Result<(), VolumeError>> {
+        let mut told = Vec::new();
+        loop {
+            told.extend(core::iter::from_fn(|| self.mirror.poll()).map(|done| done.result));
+            if self.disks.iter().map(|disk| disk.end(any, None)).sum::<usize>() == 0 {
+                return told;
+            }
+        }
+    }
+
+    /// Until both members are in sync.
+    fn settle(&mut self) {
+        for _ in 0..10 {
+            self.tend();
+            assert!(self.run().is_empty());
+        }
+        assert_eq!(self.mirror.status().get().members, [MemberState::InSync; 2]);
+    }
+
+    fn submit(&mut self, operation: Operation, sector: u64, byte: u8) {
+        self.buffer.write(0, &[byte; 512]).unwrap();
+        let data = match operation {
+            Operation::Flush => Window::empty(),
+            _ => self.buffer,
+        };
+        self.mirror.submit(&Request { tag: 1, operation, sector, data }).unwrap();
+    }
+
+    fn write(&mut self, sector: u64, byte: u8) {
+        self.submit(Operation::Write { durable: false }, sector, byte);
+    }
+
+    /// What is done by all means, the records among it, is done; what the user wrote is not.
+    fn log(&mut self) {
+        for _ in 0..3 {
+            for disk in &self.disks {
+                disk.end(own, None);
+            }
+            assert_eq!(self.mirror.poll(), None);
+        }
+    }
+
+    /// One member fails a write that the other has done.
+    fn drop_second(&mut self, sector: u64, byte: u8) {
+        self.write(sector, byte);
+        self.log();
+        assert_eq!(self.disks[1].end(data, Some(VolumeError::Io)), 1);
+        assert_eq!(self.disks[0].end(data, None), 1);
+    }
+
+    fn reboot(&mut self) {
+        self.disks.iter().for_each(Disk::cut_power);
+        self.mirror = Mirror::assemble(Self::members(&self.disks), self.memory);
+    }
+}
+
+#[test]
+fn nothing_is_answered_that_a_member_missed_before_that_is_written_down() {
+    let mut world = World::new();
+    world.drop_second(3, 0xaa);
+    assert_eq!(world.mirror.poll(), None, "only the first member has it, and that is not written");
+    assert!(!world.disks[0].record().alone);
+    assert!(world.disks[0].waits(own), "it is being written");
+    assert!(!world.disks[1].waits(any), "the member that is left out gets nothing");
+    world.disks[0].end(own, None);
+    assert_eq!(world.mirror.poll().map(|done| done.result), Some(Ok(())));
+    assert!(world.disks[0].record().alone);
+    // The member that missed it does not come up alone, and does not win.
+    world.submit(Operation::Flush, 0, 0);
+    assert_eq!(world.run(), [Ok(())]);
+    world.reboot();
+    world.settle();
+    assert!(world.disks.iter().all(|disk| disk.data()[3 * 512] == 0xaa));
+}
+
+#[test]
+fn a_region_that_was_copied_and_not_flushed_may_differ() {
+    let mut world = World::new();
+    world.drop_second(0, 0xaa);
+    assert_eq!(world.run(), [Ok(())]);
+    world.submit(Operation::Flush, 0, 0);
+    assert_eq!(world.run(), [Ok(())]);
+    // It is back, and copied to, up to the flush.
+    let flush = |request: &Request| request.operation == Operation::Flush;
+    world.tend();
+    for _ in 0..20 {
+        for disk in &world.disks {
+            disk.end(|request| !flush(request), None);
+        }
+        assert_eq!(world.mirror.poll(), None);
+    }
+    assert!(world.disks[1].waits(flush), "all is copied");
+    assert!(world.disks[1].data() == world.disks[0].data(), "all is copied");
+    // A record is written meanwhile, because a write begins somewhere else.
+    world.write(20, 0xbb);
+    world.log();
+    let region = |sector: usize| sector / 8;
+    assert!(world.disks[0].record().dirty.contains(region(0)..region(0) + 1), "not durable yet");
+    assert!(world.disks[0].record().dirty.contains(region(20)..region(20) + 1));
+    world.reboot();
+    assert!(world.disks[1].data()[0] == 0, "the copy was lost");
+    world.settle();
+    assert_eq!(world.disks[0].data()[0], 0xaa);
+    assert!(world.disks[0].data() == world.disks[1].data(), "the members differ");
+}
+
+/// One member fails, and the other has lost what was not flushed: whoever stays has not all that was
+/// acknowledged, and says so.
+#[test]
+fn what_both_members_may_have_lost_is_told_with_the_next_flush() {
+    for lost_first in [false, true] {
+        let mut world = World::new();
+        world.write(3, 0xaa);
+        assert_eq!(world.run(), [Ok(())]);
+        // A write elsewhere is marked first: there one member fails, and the other tells its loss.
+        world.write(20, 0xbb);
+        let fates = [VolumeError::Io, VolumeError::Lost];
+        let order = if lost_first { [1, 0] } else { [0, 1] };
+        for n in order {
+            assert_eq!(world.disks[n].end(own, Some(fates[n])), 1);
+            assert_eq!(
+                world.mirror.poll().map(|done| done.result),
+                (n == order[1]).then_some(Err(VolumeError::Io))
+            );
+        }
+        world.tend();
+        world.run();
+        let stays = world.mirror.source;
+        assert_eq!(stays, order[1], "the last one stays");
+        world.submit(Operation::Flush, 0, 0);
+        let told = world.run();
+        let expected = if stays == 1 { Err(VolumeError::Io) } else { Ok(()) };
+        assert_eq!(told, [expected]);
+        world.submit(Operation::Flush, 0, 0);
+        assert_eq!(world.run(), [Ok(())], "it is told once");
+        world.settle();
+        assert!(world.disks[0].data() == world.disks[1].data());
+    }
+}
+
+/// A write that no member has done: the user is told, and both hold the same in the end, whichever
+/// member has done a part of it, and whether the power fails then.
+#[test]
+fn a_write_that_both_members_fail_leaves_them_equal() {
+    for power in [false, true] {
+        for reverse in [false, true] {
+            let mut world = World::new();
+            world.write(3, 0xaa);
+            world.log();
+            // One of them has done it all the same.
+            let partly = &world.disks[usize::from(reverse)];
+            let at = (RESERVED as usize + 3) * 512;
+            partly.0.borrow_mut().cache[at..at + 512].fill(0xaa);
+            let order = if reverse { [1, 0] } else { [0, 1] };
+            for n in order {
+                assert_eq!(world.disks[n].end(data, Some(VolumeError::Io)), 1);
+                let _ = world.mirror.poll();
+            }
+            if power {
+                world.disks.iter().for_each(|disk| {
+                    let plan = &mut *disk.0.borrow_mut();
+                    plan.durable.copy_from_slice(&plan.cache);
+                });
+                world.reboot();
+            } else {
+                let _ = world.run();
+            }
+            world.settle();
+            assert!(world.disks[0].data() == world.disks[1].data(), "power {power}");
+        }
+    }
+}
