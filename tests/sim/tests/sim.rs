@@ -18,6 +18,14 @@ fn storage() {
     fabric::explore("storage", 800, sim::storage::run);
 }
 
+/// A path that is cut is left within a second, with the timers as they come.
+#[test]
+fn failover() {
+    let longest = sim::storage::failover::longest(1, 40);
+    assert!(longest <= std::time::Duration::from_secs(1), "{longest:?}");
+    assert!(longest >= std::time::Duration::from_millis(100), "nothing was cut: {longest:?}");
+}
+
 /// Loss and window against goodput and repetitions, as it was reviewed. When a change is meant:
 /// `ISTHMUS_UPDATE=1 ./isthmus test sim --case grid`, and look at the difference.
 #[test]

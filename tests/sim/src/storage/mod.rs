@@ -3,6 +3,7 @@
 //! what was not flushed. What every user asked and was answered has to make sense ([`history`]).
 
 pub(crate) mod disk;
+pub mod failover;
 mod gateway;
 pub(crate) mod history;
 mod host;
