@@ -15,6 +15,7 @@ pub mod disk;
 mod document;
 mod item;
 mod origin;
+mod remote;
 mod schema;
 pub mod slot;
 mod toml_text;
@@ -23,6 +24,7 @@ mod values;
 
 pub use document::{Document, Sources, check};
 pub use origin::{Origin, Problem, Source};
+pub use remote::{Access, Attempts, DevicePath, Mirror, MpPolicy, PathPair, Remote, SessName};
 pub use schema::{Config, Export, Http, Memory, Net, Rnbd, Roce, Services, System, Volume};
 pub use toml_text::MAX_DOCUMENT;
 pub use values::{Address, ExportName, Hostname, Mac, Name, SessionName, Size};

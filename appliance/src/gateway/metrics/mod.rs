@@ -1,7 +1,7 @@
 //! `/metrics`: everything that is counted, for Prometheus.
 
 mod fabric;
-mod storage;
+pub(super) mod storage;
 
 use super::state::State;
 use crate::gateway::plane::Plane;
@@ -12,7 +12,7 @@ use drivers::hal::{Disk, PortCounters};
 use net::metrics::Writer;
 
 /// The page, being written.
-type Page<'a> = Writer<&'a mut String>;
+pub(super) type Page<'a> = Writer<&'a mut String>;
 
 /// The page.
 pub(super) fn write(state: &mut State) -> String {
@@ -115,6 +115,7 @@ fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
         .sample(&[], (state.facts.heap_used)() as u64)?;
     fabric::write(state, w)?;
     storage::write(state, w)?;
+    super::elsewhere::metrics::write(state, w)?;
     loops(state, w)
 }
 
