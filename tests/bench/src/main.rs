@@ -5,6 +5,7 @@ mod instructions;
 mod report;
 mod rnbd;
 mod roce;
+mod rtrs_client;
 mod site;
 
 use std::process::ExitCode;
@@ -24,6 +25,8 @@ enum Suite {
     Roce,
     /// Instructions per I/O of the storage server, beside Linux
     Rnbd,
+    /// Instructions per I/O of the client of another server, beside Linux; failover
+    RtrsClient,
 }
 
 fn main() -> ExitCode {
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
         Suite::Boot => boot::bench(),
         Suite::Roce => roce::bench(),
         Suite::Rnbd => rnbd::bench(),
+        Suite::RtrsClient => rtrs_client::bench(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
