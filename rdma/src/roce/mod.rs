@@ -54,6 +54,9 @@ use transmit::Emitter;
 use wire::icrc::Icrc;
 use wire::opcode::Opcode;
 
+/// Packets of a message that a queue pair sends in its turn, before others get theirs.
+const MAX_BURST: u8 = 8;
+
 /// The provider, over one or more ports. A port is named by its place, counted from 0. Queue
 /// pairs and regions belong to none: a queue pair sends through the port that has its local
 /// address.
@@ -152,20 +155,37 @@ impl Roce {
     }
 
     /// Puts the next packet to be sent through a port into `tx`; false if there is none. ACKs go
-    /// first, then the connection manager, then queue pairs in turn.
+    /// first, then the connection manager, then queue pairs in turn, a few packets each.
     pub fn poll_transmit(&mut self, port: usize, now: Instant, tx: &mut TxBuffer) -> bool {
-        if self.poll_reply(port, tx) {
+        let Some(found) = self.ports.get(port) else { return false };
+        if found.has_replies() && self.poll_reply(port, tx) {
             return true;
         }
-        if self.poll_mad(port, tx) {
+        if self.has_mads() && self.poll_mad(port, tx) {
             self.counters.sent.connection_manager += 1;
             return true;
         }
         let mut polled = false;
-        while let Some(place) = self.ports.get_mut(port).and_then(|p| p.sends.pop_front()) {
+        while let Some(&place) = self.ports.get(port).and_then(|p| p.sends.front()) {
             let place = place as usize;
             polled = true;
             let sent = self.poll_qp(place, now, tx);
+            let Some(found) = self.ports.get_mut(port) else { break };
+            if let Some(opcode) = sent
+                && !opcode.ends()
+                && found.burst < MAX_BURST
+            {
+                // It goes on with its message: but for its timer there is nothing to see to.
+                found.burst += 1;
+                let deadline = self.qps.at(place).and_then(Qp::deadline);
+                self.wake_at(deadline);
+                return self.sent(opcode);
+            }
+            found.burst = 0;
+            found.sends.pop_front();
+            if let Some(qp) = self.qps.at_mut(place) {
+                qp.listed_send = false;
+            }
             self.settle(place);
             if let Some(opcode) = sent {
                 return self.sent(opcode);
@@ -176,7 +196,6 @@ impl Roce {
     }
 
     /// Puts the next ACK or NAK into `tx`; false if there is none.
-    #[inline]
     fn poll_reply(&mut self, port: usize, tx: &mut TxBuffer) -> bool {
         while let Some(place) = self.ports.get_mut(port).and_then(|p| p.replies.pop_front()) {
             let Some(qp) = self.qps.at_mut(place as usize) else { continue };
@@ -206,7 +225,6 @@ impl Roce {
     /// One packet of a queue pair: answers before requests.
     fn poll_qp(&mut self, place: usize, now: Instant, tx: &mut TxBuffer) -> Option<Opcode> {
         let qp = self.qps.at_mut(place)?;
-        qp.listed_send = false;
         let mut env =
             Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters, now };
         if qp.responder.has_answer()
@@ -248,17 +266,24 @@ impl Roce {
             qp.listed_send = true;
             port.sends.push_back(place as u32);
         }
-        if let Some(at) = qp.deadline()
-            && self.wake.is_none_or(|wake| at < wake)
-        {
-            self.wake = Some(at);
-        }
         if qp.state == QpState::Error && !qp.error_told {
             qp.error_told = true;
             self.events.push_back(AsyncEvent::QpError(qp.identity.id));
             if let Some(connection) = qp.connection {
                 self.cm.qp_failed(connection);
             }
+        }
+        let deadline = qp.deadline();
+        self.wake_at(deadline);
+    }
+
+    /// Has the timers run at `deadline`, if not before.
+    #[inline]
+    fn wake_at(&mut self, deadline: Option<Instant>) {
+        if let Some(at) = deadline
+            && self.wake.is_none_or(|wake| at < wake)
+        {
+            self.wake = Some(at);
         }
     }
 

@@ -24,8 +24,10 @@ pub struct Port {
     pub replies: VecDeque<u32>,
     /// NAKs of queue pairs that are gone.
     pub last_words: VecDeque<(Peer, LastWord)>,
-    /// Places of queue pairs that have anything else to send; each sends one packet in its turn.
+    /// Places of queue pairs that have anything else to send, the one whose turn it is first.
     pub sends: VecDeque<u32>,
+    /// Packets that it has sent in this turn.
+    pub burst: u8,
 }
 
 impl Port {
@@ -33,7 +35,8 @@ impl Port {
     pub fn new(config: PortConfig, qps: usize) -> Self {
         let (replies, sends) = (VecDeque::with_capacity(qps), VecDeque::with_capacity(qps));
         let last_words = VecDeque::with_capacity(LAST_WORDS);
-        Port { gids: gids(&config.addresses), link: true, replies, last_words, sends, config }
+        let gids = gids(&config.addresses);
+        Port { gids, link: true, replies, last_words, sends, burst: 0, config }
     }
 
     pub fn set_addresses(&mut self, addresses: Vec<IpAddr>) {
@@ -44,6 +47,12 @@ impl Port {
     /// Largest path MTU.
     pub fn path_mtu(&self) -> PathMtu {
         PathMtu::for_ethernet(self.config.mtu).unwrap_or(PathMtu::Mtu256)
+    }
+
+    /// Whether an ACK or NAK may be due.
+    #[inline]
+    pub fn has_replies(&self) -> bool {
+        !self.replies.is_empty() || !self.last_words.is_empty()
     }
 
     /// Keeps the NAK of a queue pair that goes; if there are too many, its peer runs into a timer.
@@ -57,6 +66,7 @@ impl Port {
     pub fn forget(&mut self, place: u32) {
         self.replies.retain(|&p| p != place);
         self.sends.retain(|&p| p != place);
+        self.burst = 0;
     }
 }
 

@@ -163,6 +163,7 @@ fn pkey_matches(pkey: u16) -> bool {
     pkey & 0x7fff == bth::DEFAULT_PKEY & 0x7fff
 }
 
+#[inline]
 fn check_state(qp: &Qp, request: &Request<'_>) -> Result<(), Drop> {
     let service = match qp.identity.kind {
         QpType::Rc => Service::Rc,
@@ -177,6 +178,7 @@ fn check_state(qp: &Qp, request: &Request<'_>) -> Result<(), Drop> {
     if opcode.service() == service && ready { Ok(()) } else { Err(Drop::WrongState) }
 }
 
+#[inline]
 fn check_peer(qp: &Qp, frame: &Frame<'_>, request: &Request<'_>) -> Result<(), Drop> {
     if !pkey_matches(request.bth.pkey) {
         return Err(Drop::WrongKey);
@@ -196,6 +198,7 @@ fn check_peer(qp: &Qp, frame: &Frame<'_>, request: &Request<'_>) -> Result<(), D
     }
 }
 
+#[inline]
 fn check_icrc(icrc: &icrc::Icrc, frame: &Frame<'_>) -> Result<(), Drop> {
     let (covered, stored) = frame.headers.split_last_chunk().ok_or(Drop::Malformed)?;
     let computed = icrc.compute(frame.network, covered, &[], 0);

@@ -259,7 +259,8 @@ pub struct SendRequest<'a> {
     pub id: u64,
     /// What to do.
     pub operation: SendOperation<'a>,
-    /// Whether success makes a completion (failure always does).
+    /// Whether success makes a completion (failure always does). Without one, a provider may be a
+    /// while in asking whether it arrived.
     pub signaled: bool,
     /// Sets the solicited-event bit.
     pub solicited: bool,

@@ -77,6 +77,8 @@ pub struct Cm {
     /// Messages to be sent, by the address of ours that they leave from: a port that takes none does
     /// not hold up the others.
     outboxes: Vec<(IpAddr, VecDeque<Outgoing>)>,
+    /// How many those are.
+    waiting: usize,
     psn: u32,
     /// Link-layer addresses of peers, the oldest first.
     neighbours: VecDeque<(IpAddr, [u8; 6])>,
@@ -97,6 +99,7 @@ impl Cm {
             transaction: rng.next_u64(),
             events: VecDeque::new(),
             outboxes: Vec::new(),
+            waiting: 0,
             psn: rng.next_u32() & 0xff_ffff,
             neighbours: VecDeque::new(),
             wake: None,
@@ -191,6 +194,7 @@ impl Cm {
         let outbox = self.outbox(address.local);
         if outbox.len() < OUTBOX {
             outbox.push_back(Outgoing { address, transaction, message });
+            self.waiting += 1;
         }
     }
 
@@ -259,6 +263,12 @@ impl Roce {
         self.cm.learn_neighbour(ip, mac);
     }
 
+    /// Whether the connection manager has messages to send.
+    #[inline]
+    pub(super) fn has_mads(&self) -> bool {
+        self.cm.waiting > 0
+    }
+
     /// Number of connections, made, being made and ending.
     pub fn connections(&self) -> usize {
         self.cm.connections.len()
@@ -274,10 +284,14 @@ impl Roce {
             match self.port_of(local) {
                 Some(place) if place == port && !empty => {
                     let outgoing = self.cm.outboxes.get_mut(at)?.1.pop_front()?;
+                    self.cm.waiting -= 1;
                     return Some((outgoing, self.ports.get(port)?.config.mac));
                 }
                 Some(_) => at += 1,
-                None => drop(self.cm.outboxes.swap_remove(at)),
+                None => {
+                    let (_, dropped) = self.cm.outboxes.swap_remove(at);
+                    self.cm.waiting -= dropped.len();
+                }
             }
         }
     }

@@ -26,6 +26,11 @@ pub const MAX_MESSAGE: usize = 1 << 30;
 /// sent itself would time out meanwhile, and Linux's soft-RoCE does not survive that.
 const PROBES: u8 = 4;
 
+/// Requests that nobody waits for do without an ACK of their own for this part of the ACK timeout, …
+const HOLD_SHARE: u32 = 64;
+/// … at most: what they hold of memory is held so much longer.
+const MAX_HOLD: Duration = Duration::from_millis(8);
+
 /// Pauses of RNR NAKs in units of 10 microseconds, by code (vol. 1, table 45).
 const RNR_PAUSE: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
@@ -63,6 +68,13 @@ pub struct Requester {
     max_rd_atomic: u8,
     /// Packets since the last that asked for an ACK.
     since_ack_request: u32,
+    /// Whether one of them ends a request that somebody waits for.
+    waited_for: bool,
+    /// When an ACK was last asked for, how long others may do without, and when one is asked for if
+    /// nothing else is sent.
+    asked: Instant,
+    hold: Duration,
+    ask_at: Option<Instant>,
     timeout: Duration,
     retry_count: u8,
     retries_left: u8,
@@ -91,6 +103,10 @@ impl Requester {
             answers_due: 0,
             max_rd_atomic: 0,
             since_ack_request: 0,
+            waited_for: false,
+            asked: Instant::ZERO,
+            hold: Duration::ZERO,
+            ask_at: None,
             timeout: Duration::ZERO,
             retry_count: 0,
             retries_left: 0,
@@ -115,6 +131,7 @@ impl Requester {
             0 => Duration::ZERO,
             code => Duration::from_nanos(4096 << code.min(31)),
         };
+        self.hold = (self.timeout / HOLD_SHARE).min(MAX_HOLD);
         self.retry_count = to.retry_count;
         self.retries_left = to.retry_count;
         self.rnr_retry = to.rnr_retry;
@@ -408,13 +425,18 @@ impl Requester {
     /// When it wants to be woken.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
-        self.pause_until.or(self.retransmit_at)
+        // An ACK is asked for long before anything is sent again.
+        self.pause_until.or(self.ask_at).or(self.retransmit_at)
     }
 
     /// Runs what has expired.
     pub fn handle_timeout(&mut self, env: &mut Env<'_>) -> Outcome {
         if self.pause_until.is_some_and(|until| until <= env.now) {
             self.pause_until = None;
+        }
+        if self.ask_at.is_some_and(|at| at <= env.now) {
+            self.ask_at = None;
+            self.ask_again();
         }
         if self.retransmit_at.is_some_and(|at| at <= env.now) {
             env.counters.timeouts += 1;
@@ -427,6 +449,19 @@ impl Requester {
             self.arm(env.now);
         }
         Outcome::Taken
+    }
+
+    /// Has the last packet sent once more, now asking for an ACK, unless there is anything else to send:
+    /// that will ask. A responder that has it says again how far it got (vol. 1, 9.7.5.1.3).
+    fn ask_again(&mut self) {
+        let all_sent = self.cursor == self.queue.len() && self.next == self.sent;
+        if all_sent
+            && self.next != self.unacknowledged
+            && self.queue.back().is_some_and(|work| !work.operation.wants_answer())
+        {
+            self.next = self.next.previous();
+            self.cursor -= 1;
+        }
     }
 
     /// The queue pair is no more: what its requests hold of the memory on demand goes back.
@@ -450,5 +485,6 @@ impl Requester {
         self.cursor = 0;
         self.retransmit_at = None;
         self.pause_until = None;
+        self.ask_at = None;
     }
 }

@@ -17,16 +17,23 @@ impl Requester {
     /// Whether a packet may be sent now, with `window` packets unacknowledged at most.
     #[inline]
     pub fn can_send(&self, window: u32) -> bool {
-        self.queue.get(self.cursor).is_some_and(|work| self.is_due(work, window))
+        self.cursor < self.queue.len()
+            && self.may_send(window)
+            // Without any of those there is no need to look at it.
+            && (self.max_rd_atomic == 0
+                || self.queue.get(self.cursor).is_some_and(|work| self.may_ask(work)))
     }
 
-    /// Whether a packet of `work`, which is the next request, may be sent now.
+    /// Whether a packet may be sent now that nobody has to answer.
     #[inline]
-    fn is_due(&self, work: &Work, window: u32) -> bool {
+    fn may_send(&self, window: u32) -> bool {
+        self.next.since(self.unacknowledged) < window && self.pause_until.is_none()
+    }
+
+    /// Whether `work`, which is the next request, may be sent as far as answers that are due go.
+    #[inline]
+    fn may_ask(&self, work: &Work) -> bool {
         let outstanding = self.next.since(self.unacknowledged);
-        if outstanding >= window || self.pause_until.is_some() {
-            return false;
-        }
         !work.operation.wants_answer()
             || self.answers_due < self.max_rd_atomic
                 && (outstanding == 0 || outstanding + work.packets < MAX_SPAN)
@@ -42,7 +49,7 @@ impl Requester {
         tx: &mut TxBuffer,
     ) -> Option<Opcode> {
         let work = self.queue.get(self.cursor)?;
-        if !self.is_due(work, window) {
+        if !self.may_send(window) || !self.may_ask(work) {
             return None;
         }
         let mtu = peer.path_mtu.bytes();
@@ -117,10 +124,14 @@ impl Requester {
         };
 
         // An ACK is asked for at the end of the last message, which acknowledges the others too, and
-        // often enough in between that the window does not close before it comes.
+        // often enough in between that the window does not close before it comes. If nobody waits for
+        // those messages, one ACK does for all that are sent within a while.
         let after = self.next.plus(packets);
         self.since_ack_request += 1;
-        let ack_request = ends && self.cursor + 1 == self.queue.len()
+        let ends_all = ends && self.cursor + 1 == self.queue.len();
+        self.waited_for |= ends
+            && (work.signaled || work.block.is_some() || work.operation.wants_answer());
+        let ack_request = ends_all && (self.waited_for || now.since(self.asked) >= self.hold)
             || 4 * self.since_ack_request >= window
             || after.since(self.unacknowledged) >= window;
         let bth = Bth {
@@ -140,6 +151,11 @@ impl Requester {
         }
         if ack_request {
             self.since_ack_request = 0;
+            self.waited_for = false;
+            self.asked = now;
+            self.ask_at = None;
+        } else if ends_all {
+            self.ask_at = Some(self.asked + 2 * self.hold);
         }
         if ends {
             self.cursor += 1;

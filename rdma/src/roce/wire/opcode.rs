@@ -112,6 +112,7 @@ opcodes! {
 
 impl Opcode {
     /// Transport service.
+    #[inline]
     pub const fn service(self) -> Service {
         if self as u8 >> 5 == 3 { Service::Ud } else { Service::Rc }
     }
@@ -123,12 +124,48 @@ impl Opcode {
     }
 
     /// Whether it is sent by a requester (otherwise by a responder).
+    #[inline]
     pub const fn is_request(self) -> bool {
         matches!(self.class(), Class::Send | Class::Write | Class::Read | Class::Atomic)
     }
 
     /// Whether the packet begins a message.
+    #[inline]
     pub const fn begins(self) -> bool {
+        TRAITS[self as usize] & BEGINS != 0
+    }
+
+    /// Whether the packet ends a message.
+    #[inline]
+    pub const fn ends(self) -> bool {
+        TRAITS[self as usize] & ENDS != 0
+    }
+
+    /// Whether it carries immediate data.
+    #[inline]
+    pub const fn has_immediate(self) -> bool {
+        TRAITS[self as usize] & IMMEDIATE != 0
+    }
+
+    /// Whether it carries a key to invalidate.
+    #[inline]
+    pub const fn has_invalidate(self) -> bool {
+        matches!(self, Opcode::SendLastInvalidate | Opcode::SendOnlyInvalidate)
+    }
+
+    /// Length of the extended headers that follow the BTH, in bytes.
+    #[inline]
+    pub const fn extended_len(self) -> usize {
+        EXTENDED_LENS[self as usize] as usize
+    }
+
+    const fn find_traits(self) -> u8 {
+        let begins = if self.find_begins() { BEGINS } else { 0 };
+        let ends = if self.find_ends() { ENDS } else { 0 };
+        begins | ends | if self.find_immediate() { IMMEDIATE } else { 0 }
+    }
+
+    const fn find_begins(self) -> bool {
         use Opcode::*;
         !matches!(
             self,
@@ -144,8 +181,7 @@ impl Opcode {
         )
     }
 
-    /// Whether the packet ends a message.
-    pub const fn ends(self) -> bool {
+    const fn find_ends(self) -> bool {
         use Opcode::*;
         !matches!(
             self,
@@ -158,8 +194,7 @@ impl Opcode {
         )
     }
 
-    /// Whether it carries immediate data.
-    pub const fn has_immediate(self) -> bool {
+    const fn find_immediate(self) -> bool {
         use Opcode::*;
         matches!(
             self,
@@ -169,17 +204,6 @@ impl Opcode {
                 | WriteOnlyImmediate
                 | UdSendOnlyImmediate
         )
-    }
-
-    /// Whether it carries a key to invalidate.
-    pub const fn has_invalidate(self) -> bool {
-        matches!(self, Opcode::SendLastInvalidate | Opcode::SendOnlyInvalidate)
-    }
-
-    /// Length of the extended headers that follow the BTH, in bytes.
-    #[inline]
-    pub const fn extended_len(self) -> usize {
-        EXTENDED_LENS[self as usize] as usize
     }
 
     const fn find_class(self) -> Class {
@@ -229,6 +253,18 @@ const CLASSES: [Class; END] = {
         at += 1;
     }
     classes
+};
+const BEGINS: u8 = 1;
+const ENDS: u8 = 2;
+const IMMEDIATE: u8 = 4;
+const TRAITS: [u8; END] = {
+    let mut traits = [0; END];
+    let mut at = 0;
+    while at < Opcode::ALL.len() {
+        traits[Opcode::ALL[at] as usize] = Opcode::ALL[at].find_traits();
+        at += 1;
+    }
+    traits
 };
 const EXTENDED_LENS: [u8; END] = {
     let mut lens = [0; END];
