@@ -85,7 +85,7 @@ impl Connector {
         if self.places.len() >= self.limits.connections || peer.port() == 0 {
             return None;
         }
-        let port = self.free_port()?;
+        let port = self.free_port(interface)?;
         let buffer = |size| tcp::SocketBuffer::new(vec![0; size]);
         let mut socket =
             tcp::Socket::new(buffer(self.limits.receive), buffer(self.limits.transmit));
@@ -103,11 +103,12 @@ impl Connector {
         Some(Link(self.places.insert(place), port))
     }
 
-    fn free_port(&mut self) -> Option<u16> {
-        for _ in 0..=self.places.len() {
+    /// A local port that no socket of the interface has, be it another connector's.
+    fn free_port(&mut self, interface: &mut Interface) -> Option<u16> {
+        for _ in PORTS {
             let port = self.next;
             self.next = if port == *PORTS.end() { *PORTS.start() } else { port + 1 };
-            if self.places.iter().all(|(_, place)| place.port != port) {
+            if !interface.uses_port(port) {
                 return Some(port);
             }
         }

@@ -416,6 +416,15 @@ impl Interface {
         socket.connect(self.stack.context(), peer, port).is_ok()
     }
 
+    /// Whether a TCP socket has this local port.
+    pub(crate) fn uses_port(&self, port: u16) -> bool {
+        let ports = self.sockets.iter().filter_map(|(_, socket)| match socket {
+            smoltcp::socket::Socket::Tcp(socket) => socket.local_endpoint(),
+            _ => None,
+        });
+        ports.into_iter().any(|end| end.port == port)
+    }
+
     /// The SMC option of TCP connections.
     pub fn smc_option(&mut self) -> &mut SmcOption {
         &mut self.smc

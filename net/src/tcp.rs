@@ -1,5 +1,6 @@
-//! A TCP listener for protocols that are engines of their own: a fixed number of connections on
-//! one port of an interface, each with buffers of fixed size; bytes in, bytes out.
+//! A TCP listener for protocols that are engines of their own: a limited number of connections on
+//! one port of an interface, each with buffers of fixed size; bytes in, bytes out. Beyond those that
+//! wait for the next peers, connections take memory only while they are there.
 //!
 //! TCP itself (RFC 9293) is smoltcp's. A connection is named by a [`Stream`] from
 //! [`Listener::accept`] until its user ends it by [`Listener::close`] or [`Listener::abort`],
@@ -12,6 +13,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Instant;
+use slab::Slab;
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::{self, RecvError, State};
 
@@ -23,6 +25,10 @@ const FAREWELL: Duration = Duration::from_secs(5);
 const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
 /// How long a peer may leave us without an answer.
 const PATIENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(30);
+
+/// Connections that wait for peers, at most: as many as may come between two calls of
+/// [`Listener::accept`].
+const WAITING: usize = 64;
 
 /// What a listener may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,22 +79,35 @@ struct Slot {
 #[derive(Debug)]
 pub struct Listener {
     port: u16,
-    slots: Vec<Slot>,
+    limits: Limits,
+    slots: Slab<Slot>,
+    /// Of those, how many wait for a peer.
+    waiting: usize,
+    turn: u32,
 }
 
 impl Listener {
     /// Listens on `port` (not 0) of all addresses of the interface.
     pub fn new(interface: &mut Interface, port: u16, limits: Limits) -> Self {
         assert!(port != 0, "a port to listen on is not 0");
-        let slots = (0..limits.connections).map(|_| {
+        let mut listener = Listener { port, limits, slots: Slab::new(), waiting: 0, turn: 0 };
+        listener.wait(interface);
+        listener
+    }
+
+    /// Has as many connections wait for peers as there may be.
+    fn wait(&mut self, interface: &mut Interface) {
+        let Limits { connections, receive, transmit } = self.limits;
+        while self.waiting < WAITING && self.slots.len() < connections {
             let buffer = |size| tcp::SocketBuffer::new(vec![0; size]);
-            let mut socket = tcp::Socket::new(buffer(limits.receive), buffer(limits.transmit));
+            let mut socket = tcp::Socket::new(buffer(receive), buffer(transmit));
             socket.set_nagle_enabled(false);
-            listen(&mut socket, port);
+            socket.listen(self.port).expect("the socket is closed and the port is not 0");
             let socket = interface.sockets().add(socket);
-            Slot { socket, owner: Owner::Nobody(None), turn: 0 }
-        });
-        Listener { port, slots: slots.collect() }
+            self.turn = self.turn.wrapping_add(1);
+            self.slots.insert(Slot { socket, owner: Owner::Nobody(None), turn: self.turn });
+            self.waiting += 1;
+        }
     }
 
     /// The port.
@@ -99,15 +118,20 @@ impl Listener {
     /// The next connection that has been opened, if any. To be called after each poll of the
     /// interface, until there is none: it also gives places that became free to new peers.
     pub fn accept(&mut self, interface: &mut Interface, now: Instant) -> Option<Stream> {
-        for (index, slot) in self.slots.iter_mut().enumerate() {
+        let mut opened = None;
+        self.waiting = 0;
+        let mut over = Vec::new();
+        for (index, slot) in &mut self.slots {
             let socket = interface.sockets().get_mut::<tcp::Socket>(slot.socket);
             match (slot.owner, socket.state()) {
-                (Owner::User, _) | (Owner::Nobody(_), State::Listen) => {}
+                (Owner::User, _) => {}
+                (Owner::Nobody(_), State::Listen) => self.waiting += 1,
                 (Owner::Nobody(_), State::Established | State::CloseWait) => {
                     slot.owner = Owner::User;
                     socket.set_keep_alive(Some(KEEP_ALIVE));
                     socket.set_timeout(Some(PATIENCE));
-                    return Some(Stream { slot: index, turn: slot.turn });
+                    opened = Some(Stream { slot: index, turn: slot.turn });
+                    break;
                 }
                 (Owner::Nobody(since), State::SynReceived) => {
                     let since = since.unwrap_or(now);
@@ -117,7 +141,7 @@ impl Listener {
                     }
                 }
                 // The reset of one that is not wanted any more has gone out, or the peer gave up.
-                (_, State::Closed) => slot.listen(socket, self.port),
+                (_, State::Closed) => over.push(index),
                 // All is said; to wait for stray packets of the past is not worth a place.
                 (_, State::TimeWait) => socket.abort(),
                 (Owner::Leaving(since), _) => {
@@ -130,7 +154,13 @@ impl Listener {
                 (Owner::Nobody(_), _) => socket.abort(),
             }
         }
-        None
+        for slot in over {
+            interface.sockets().remove(self.slots.remove(slot).socket);
+        }
+        if opened.is_none() {
+            self.wait(interface);
+        }
+        opened
     }
 
     /// Both ends of a connection: the peer's, and our address.
@@ -197,7 +227,6 @@ impl Listener {
     fn leave(&mut self, stream: Stream, now: Instant) {
         if let Some(slot) = self.slots.get_mut(stream.slot).filter(|slot| slot.is(stream)) {
             slot.owner = Owner::Leaving(now);
-            slot.turn = slot.turn.wrapping_add(1);
         }
     }
 
@@ -208,12 +237,12 @@ impl Listener {
             Owner::Leaving(since) => Some(since + FAREWELL),
             Owner::User => None,
         };
-        self.slots.iter().filter_map(due).min()
+        self.slots.iter().filter_map(|(_, slot)| due(slot)).min()
     }
 
     /// Ends everything: connections are reset, sockets given back.
     pub fn stop(self, interface: &mut Interface) {
-        for slot in self.slots {
+        for (_, slot) in self.slots {
             interface.sockets().remove(slot.socket);
         }
     }
@@ -232,20 +261,9 @@ impl Slot {
     fn is(&self, stream: Stream) -> bool {
         self.owner == Owner::User && self.turn == stream.turn
     }
-
-    fn listen(&mut self, socket: &mut tcp::Socket<'_>, port: u16) {
-        socket.set_keep_alive(None);
-        socket.set_timeout(None);
-        listen(socket, port);
-        self.owner = Owner::Nobody(None);
-    }
 }
 
 /// Bytes that a socket would take now.
 pub(crate) fn room(socket: &tcp::Socket<'_>) -> usize {
     if socket.may_send() { socket.send_capacity() - socket.send_queue() } else { 0 }
-}
-
-fn listen(socket: &mut tcp::Socket<'_>, port: u16) {
-    socket.listen(port).expect("the socket is closed and the port is not 0");
 }
