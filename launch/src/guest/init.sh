@@ -26,6 +26,8 @@ for word in $(cat /proc/cmdline); do
     case $word in guest.address*) ;; *) continue ;; esac
     interface=${word%%=*}
     interface=eth${interface#guest.address}
+    # Addresses can be used at once: rping asks for 2 s only, and looking for duplicates takes longer.
+    echo 0 >/proc/sys/net/ipv6/conf/"$interface"/accept_dad
     ip link set "$interface" mtu "$mtu" up
     for address in $(echo "${word#*=}" | tr , ' '); do
         case $address in
