@@ -23,9 +23,9 @@ unsafe impl GlobalAlloc for Counted {
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        USED.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: as above.
         unsafe { System.dealloc(memory, layout) }
+        USED.fetch_sub(layout.size(), Ordering::Relaxed);
     }
 }
 
