@@ -4,15 +4,31 @@
 use super::over_roce::exercise;
 use crate::ntrdma::Layout;
 use crate::ntrdma::testing::Pair;
+use crate::rnbd::wire::{AccessMode, Io, IoFlags, Operation};
+use crate::rtrs::client::{Event, Outcome, PathId};
 use crate::rtrs::server::Config;
-use crate::rtrs::testing::{Wire, World};
+use crate::rtrs::testing::{Wire, World, context};
 use crate::verbs::{Fabric, Provider};
 use crate::volume::RamVolume;
+use core::time::Duration;
 use drivers::hal::{Arena, Instant};
 use std::boxed::Box;
 
 /// Node 0 is the gateway, node 1 the host.
 struct NtrdmaPair(Pair);
+
+impl NtrdmaPair {
+    /// The link is down for so long.
+    fn flap(&mut self, long: Duration) {
+        let end = self.0.now + long;
+        for up in [false, true] {
+            self.0.nodes.iter_mut().for_each(|node| node.bridge.set_link(up));
+            while !up && self.0.now < end {
+                self.0.step();
+            }
+        }
+    }
+}
 
 const LAYOUT: Layout = Layout { qps: 8, ring: 32, staging: 64 << 10, landing: 4096 };
 
@@ -77,5 +93,38 @@ fn data_survives_with_every_mode() {
         for node in &world.fabric.0.nodes {
             assert_eq!(node.ntrdma.counters().violations, 0);
         }
+    }
+}
+
+#[test]
+fn a_session_comes_back_after_its_link_did() {
+    for seed in 0..6 {
+        let mut world = world(seed, seed % 2 == 0, World::small(seed % 4 < 2));
+        let memory = world.arena.available();
+        let client = world.connect("s1");
+        world.clients[client].set_max_reconnect_attempts(None);
+        for round in 0..3 {
+            let device = world.open(client, "ram0", AccessMode::ReadWrite).unwrap().device;
+            let io = |operation| {
+                let (sector, flags) = (8 * round, IoFlags::SYNC);
+                Io { device, sector, operation, flags, size: 4096, priority: 0 }.emit()
+            };
+            let data = [round as u8; 4096];
+            world.write(client, &io(Operation::Write), &data).unwrap();
+            assert!(world.read(client, &io(Operation::Read), 4096).unwrap() == data);
+            let under_way = world.start_write(client, &io(Operation::Write), &data);
+            world.events.clear();
+            world.fabric.flap(Duration::from_millis(round * 60 + 1));
+            world.now = world.fabric.0.now;
+            world.pass(3);
+            assert_eq!(world.outcome(client, under_way), Some(Outcome::Lost));
+            world.clients[client].put_permit(under_way);
+            let up = |event: &(usize, Event)| matches!(event.1, Event::LinkUp { .. });
+            assert!(world.events.iter().any(up), "{seed} {round}: {:?}", world.events);
+            assert_eq!(world.server.transport().sessions().count(), 1);
+        }
+        world.clients[client].disconnect(PathId(0), context!(world, host));
+        world.run();
+        assert_eq!(world.arena.available(), memory);
     }
 }
