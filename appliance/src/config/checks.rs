@@ -5,7 +5,7 @@ use super::messaging;
 use super::origin::Problem;
 use super::schema::{Config, Net};
 use super::tree::Node;
-use super::values::{Size, same_subnet};
+use super::values::{Name, Size, same_subnet};
 use core::net::IpAddr;
 
 /// Most bits of an RTRS immediate that name a byte in a session's chunks (rtrs-pri.h,
@@ -19,6 +19,7 @@ pub fn check(config: &Config, root: &Node) -> Vec<Problem> {
         check_net(i, net, &config.net[..i], &mut report);
     }
     check_volumes(config, &mut report);
+    super::remote::check(config, &mut report);
     check_exports(config, &mut report);
     check_rnbd(config, &mut report);
     messaging::check(config, &mut report);
@@ -115,9 +116,9 @@ fn check_exports(config: &Config, report: &mut Report<'_>) {
             let reason = format!("another export is called {:?}", export.name.as_str());
             report.add(format!("export.{i}.name"), reason, "");
         }
-        if config.volume.iter().all(|v| v.name != export.volume) {
+        if config.volume_names().all(|name| *name != export.volume) {
             let reason = format!("there is no volume {:?}", export.volume.as_str());
-            let names: Vec<&str> = config.volume.iter().map(|v| v.name.as_str()).collect();
+            let names: Vec<&str> = config.volume_names().map(Name::as_str).collect();
             report.add(format!("export.{i}.volume"), reason, &names.join(", "));
         }
     }

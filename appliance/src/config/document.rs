@@ -189,7 +189,10 @@ fn put(root: &mut Node, path: &str, value: &str, origin: Origin) -> Result<(), P
 fn report_of(value: Value) -> report::Value {
     match value {
         Value::Bool(b) => b.into(),
-        Value::Integer(i) => u64::try_from(i).ok().into(),
+        Value::Integer(i) => match u64::try_from(i) {
+            Ok(number) => number.into(),
+            Err(_) => i.to_string().into(),
+        },
         Value::Text(text) | Value::Bare(text) => text.into(),
         Value::Foreign(_) => report::Value::None,
         Value::List(items) => report::Value::list(items.into_iter().map(|n| report_of(n.value))),

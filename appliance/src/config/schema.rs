@@ -2,6 +2,7 @@
 
 use super::item::{Item as _, section};
 use super::messaging::{Rule, Smc};
+use super::remote::{Mirror, Remote};
 use super::values::{Address, ExportName, Hostname, Mac, Name, SessionName, Size};
 use core::net::{IpAddr, SocketAddr};
 use log::LevelFilter;
@@ -27,6 +28,10 @@ section! {
         net: Vec<Net>;
         /// `[[volume]]`.
         volume: Vec<Volume> = vec![Volume::ram0()];
+        /// `[[remote]]`.
+        remote: Vec<Remote>;
+        /// `[[mirror]]`.
+        mirror: Vec<Mirror>;
         /// `[[export]]`; see [`Config::exports`].
         export: Vec<Export>;
         /// `[[rule]]`.
@@ -180,13 +185,15 @@ impl Config {
         if !self.export.is_empty() {
             return self.export.clone();
         }
-        let export = |volume: &Volume| Export {
-            name: volume.name.as_str().parse().expect("a volume's name is an export name"),
-            volume: volume.name.clone(),
-            read_only: volume.read_only,
+        let read_only = |name: &Name| self.volume.iter().any(|v| v.read_only && v.name == *name);
+        let export = |volume: &Name| Export {
+            name: volume.as_str().parse().expect("a volume's name is an export name"),
+            volume: volume.clone(),
+            read_only: read_only(volume),
             sessions: Vec::new(),
         };
-        self.volume.iter().map(export).collect()
+        let alone = self.volume_names().filter(|name| self.mirror_of(name.as_str()).is_none());
+        alone.map(export).collect()
     }
 }
 

@@ -229,6 +229,14 @@ fn setting() -> impl Strategy<Value = (&'static str, String)> {
             Just("export"),
             text(&["[{name = \"x\", volume = \"ram0\", sessions = [\"s\"]}]"]).boxed()
         ),
+        (
+            Just("remote.0"),
+            text(&["{name = \"r\", sessname = \"s\", path = \"10.0.0.1@10.0.0.2\", \
+            device_path = \"d\", max_reconnect_attempts = 3}"])
+            .boxed()
+        ),
+        (Just("remote.0.max_reconnect_attempts"), text(&["-1", "9", "-2"]).boxed()),
+        (Just("mirror"), text(&["[]", "[{name = \"m\", members = [\"ram0\", \"r\"]}]"]).boxed()),
         (Just("rnbd.always_invalidate"), text(&["on", "off", "maybe"]).boxed()),
     ]
 }

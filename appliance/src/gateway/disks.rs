@@ -120,7 +120,8 @@ impl State {
         }
         let arena = self.platform.arena();
         let storage = &mut self.plane.storage;
-        let (steps, outcomes) = storage.poll_pools(self.document.config(), &mut self.disks, arena);
+        let (steps, outcomes) =
+            storage.poll_pools(self.document.config(), &mut self.disks, arena, self.now);
         for outcome in outcomes {
             match (outcome.told, outcome.result) {
                 (true, result) => self.news.push_back(Progress::Done(result)),

@@ -54,8 +54,10 @@ impl Plane {
         while let Some(event) = ctx.provider.poll_connection_event() {
             done += 1;
             let storage = self.storage.server.as_mut();
+            let elsewhere = self.storage.elsewhere.as_mut();
             let services = self.services.as_mut();
             let taken = storage.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
+                || elsewhere.is_some_and(|e| e.handle_connection_event(&event, &mut ctx))
                 || services.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
                 || self.rping.as_mut().is_some_and(|r| r.handle_connection_event(&event));
             if let (false, ConnectionEvent::Request { connection, .. }) = (taken, event) {
@@ -68,6 +70,9 @@ impl Plane {
             while let Some(notice) = server.transport_mut().poll_notice() {
                 log::info!("rnbd: {notice}");
             }
+        }
+        if self.storage.elsewhere.is_some() {
+            done += self.storage.poll_elsewhere(&mut ctx);
         }
         if let Some(services) = &mut self.services {
             done += services.poll(&mut ctx);
@@ -82,9 +87,10 @@ impl Plane {
     pub fn fabric_timeout(&self) -> Option<Instant> {
         let provider = self.fabric.as_ref().and_then(|f| f.roce.poll_timeout());
         let server = self.storage.server.as_ref().and_then(|s| s.poll_timeout());
+        let elsewhere = self.storage.elsewhere.as_ref().and_then(|e| e.poll_timeout());
         let services = self.services.as_ref().and_then(|s| s.poll_timeout());
         let rping = self.rping.as_ref().and_then(|r| r.poll_timeout());
-        [provider, server, services, rping].into_iter().flatten().min()
+        [provider, server, elsewhere, services, rping].into_iter().flatten().min()
     }
 
     /// Hands the provider's packets to their ports, as many as there is room for; how many.

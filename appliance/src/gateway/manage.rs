@@ -2,10 +2,11 @@
 //! `rnbd` tool of Linux hosts: an object, an order, a name, options.
 
 use super::disks::Role;
+use super::elsewhere;
 use super::objects::{self, path_name, session_name};
 use super::state::State;
 use super::volumes::Order;
-use crate::config::{Export, Problem, Size, Volume};
+use crate::config::{self, Export, Problem, Size, Volume};
 use crate::console::Managed;
 use crate::report::Value;
 use rdma::rnbd::server::Server;
@@ -31,6 +32,7 @@ pub(super) fn act(state: &mut State, what: &str, order: &str, rest: &str) -> Tol
             let (name, options) = words.split_first().ok_or("say the name of one")?;
             list(state, what, Some(name), options)
         }
+        ("remote" | "mirror", _) => elsewhere::manage::act(state, what, order, &words),
         ("session", _) => disconnect_session(state, one(&words)?).map(done),
         ("device", _) => close_device(state, &words).map(done),
         ("path", order) => {
@@ -41,11 +43,11 @@ pub(super) fn act(state: &mut State, what: &str, order: &str, rest: &str) -> Tol
     }
 }
 
-fn at_once() -> Managed {
+pub(super) fn at_once() -> Managed {
     Managed::Told("in force now; `save` keeps it\n".into())
 }
 
-fn one<'a>(words: &[&'a str]) -> Result<&'a str, String> {
+pub(super) fn one<'a>(words: &[&'a str]) -> Result<&'a str, String> {
     match words {
         [name] => Ok(name),
         _ => Err("accepted: one name".into()),
@@ -56,6 +58,8 @@ fn one<'a>(words: &[&'a str]) -> Result<&'a str, String> {
 fn list(state: &mut State, what: &str, name: Option<&str>, options: &[&str]) -> Told {
     let value = match what {
         "volume" => volumes(state),
+        "remote" => elsewhere::manage::remotes(state),
+        "mirror" => elsewhere::manage::mirrors(state),
         "export" => {
             let storage = &state.plane.storage;
             Value::list(storage.server.iter().flat_map(|s| exports(s, &storage.volumes)))
@@ -156,7 +160,7 @@ fn csv(value: &Value) -> String {
 pub(super) fn volumes(state: &State) -> Value {
     let storage = &state.plane.storage;
     let config = state.document.config();
-    let declared = config.volume.iter().map(|volume| volume.name.as_str());
+    let declared = config.volume_names().map(|name| name.as_str());
     let open = storage.volumes.ids().filter_map(|id| storage.volumes.name(id));
     let mut names: Vec<&str> = declared.chain(open).collect();
     let mut seen = Vec::new();
@@ -174,6 +178,8 @@ pub(super) fn volumes(state: &State) -> Value {
         let disk =
             pool.map(|(number, _)| number).or(declared.and_then(|v| v.disk).map(usize::from));
         let extents = pool.map(|(_, extents)| extents);
+        let ours = config.remote.iter().all(|remote| remote.name.as_str() != name)
+            && config.mirror.iter().all(|mirror| mirror.name.as_str() != name);
         let size = geometry.map_or(0, |geometry| geometry.sectors.saturating_mul(512));
         let read_only =
             geometry.is_some_and(|g| g.features.contains(drivers::hal::Features::READ_ONLY));
@@ -184,12 +190,12 @@ pub(super) fn volumes(state: &State) -> Value {
         Value::object([
             ("name", name.to_string().into()),
             ("size", Value::Bytes(size)),
-            ("memory", Value::Bytes(if disk.is_none() { size } else { 0 })),
+            ("memory", Value::Bytes(if disk.is_none() && ours { size } else { 0 })),
             ("disk", disk.into()),
             ("extents", extents.into()),
             ("read_only", read_only.into()),
             ("open", writers.into()),
-            ("state", if geometry.is_some() { "there" } else { "missing" }.into()),
+            ("state", elsewhere::manage::standing(state, name, geometry).into()),
         ])
     }))
 }
@@ -323,7 +329,7 @@ fn create_volume(state: &mut State, words: &[&str]) -> Told {
     Ok(at_once())
 }
 
-fn lines(problems: &[Problem]) -> String {
+pub(super) fn lines(problems: &[Problem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nerror: ")
 }
 
@@ -393,18 +399,10 @@ fn edit_exports(
     change(&mut exports)?;
     let config = state.document.config().clone();
     // Volumes of disks are not in the configuration by themselves; their exports name them.
-    let storage = &state.plane.storage;
+    let named: Vec<config::Name> = exports.iter().map(|export| export.volume.clone()).collect();
+    let found = state.plane.storage.undeclared(&config, &named);
     let mut volumes = config.volume;
-    for pool in &storage.pools {
-        for export in &exports {
-            let Some((_, bytes)) = pool.volume(export.volume.as_str()) else { continue };
-            if volumes.iter().all(|volume| volume.name != export.volume) {
-                let disk = u8::try_from(pool.number).ok();
-                let (name, size) = (export.volume.clone(), Some(Size(bytes)));
-                volumes.push(Volume { name, size, disk, read_only: false });
-            }
-        }
-    }
+    volumes.extend(found);
     state
         .document
         .edit(|config| (config.export, config.volume) = (exports, volumes))

@@ -9,6 +9,7 @@
 mod alarm;
 mod dealing;
 mod disks;
+mod elsewhere;
 mod fabric;
 mod frame_ring;
 mod manage;

@@ -126,6 +126,9 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
         worked += 1;
     }
     state.find_way_of_rping(networks, now);
+    if state.plane.storage.elsewhere.is_some() {
+        state.find_ways_of_remotes(networks, now);
+    }
     for (i, network) in networks.iter_mut().enumerate() {
         if state.poll_link(i) {
             network.interface.link_came_up(now);

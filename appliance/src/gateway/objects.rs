@@ -2,9 +2,9 @@
 //! console's `ls`, `cat` and `write` use it, and `/api/…` over HTTP. What Linux has in sysfs for
 //! the servers of RTRS and RNBD has the same names here (`rtrs-srv-sysfs.c`, `rnbd-srv-sysfs.c`).
 
-use super::show;
 use super::smc::report;
 use super::state::State;
+use super::{elsewhere, show};
 use crate::console::Topic;
 use crate::report::Value;
 use net::capture::Filter;
@@ -17,13 +17,13 @@ use std::borrow::Cow;
 /// Memory of the capture ring.
 const CAPTURE_BYTES: usize = 4 << 20;
 
-type Entry = (Cow<'static, str>, Value);
+pub(super) type Entry = (Cow<'static, str>, Value);
 
 fn parts(path: &str) -> Vec<&str> {
     path.split('/').filter(|part| !part.is_empty()).collect()
 }
 
-fn nothing(path: &str) -> String {
+pub(super) fn nothing(path: &str) -> String {
     format!("there is no object {path:?}; `ls` shows what there is")
 }
 
@@ -58,6 +58,15 @@ pub(super) fn write(state: &mut State, path: &str, value: &str) -> Result<(), St
             accept_one(value)?;
             force_close(state, device, session).ok_or_else(|| nothing(path))
         }
+        ["rtrs-client", parts @ ..] => elsewhere::objects::write_rtrs(state, path, parts, value),
+        ["rnbd-client", "ctl", "devices", volume, "resize" | "remap_device"] => {
+            accept_one(value)?;
+            elsewhere::objects::remap(state, volume).ok_or_else(|| nothing(path))
+        }
+        ["mirrors", mirror, "force"] => {
+            accept_one(value)?;
+            elsewhere::objects::force(state, mirror).ok_or_else(|| nothing(path))
+        }
         _ => match read(state, path) {
             Ok(_) => Err(format!("{path} can only be read")),
             Err(why) => Err(why),
@@ -65,7 +74,7 @@ pub(super) fn write(state: &mut State, path: &str, value: &str) -> Result<(), St
     }
 }
 
-fn accept_one(value: &str) -> Result<(), String> {
+pub(super) fn accept_one(value: &str) -> Result<(), String> {
     match value {
         "1" => Ok(()),
         _ => Err("accepted: 1".into()),
@@ -99,7 +108,7 @@ fn tree(state: &mut State) -> Value {
         Some(server) => (rtrs_server(server), rnbd_server(state, server)),
         None => (Value::Object(Vec::new()), Value::Object(Vec::new())),
     };
-    Value::object([
+    let mut tree = Value::object([
         ("interfaces", show::topic(state, Topic::Interfaces)),
         ("disks", show::topic(state, Topic::Disks)),
         ("volumes", show::topic(state, Topic::Volumes)),
@@ -110,7 +119,12 @@ fn tree(state: &mut State) -> Value {
         ("smc", report::tree(state)),
         ("rtrs-server", rtrs),
         ("rnbd-server", rnbd),
-    ])
+    ]);
+    if let Value::Object(entries) = &mut tree {
+        let elsewhere = elsewhere::objects::trees(state);
+        entries.extend(elsewhere.map(|(name, value)| (name.into(), value)));
+    }
+    tree
 }
 
 /// A path as Linux names it: `ip:CLIENT@ip:SERVER`.
@@ -178,7 +192,7 @@ fn path_tree(path: &PathStatus<'_>) -> Value {
 }
 
 /// Buckets that hold anything: upper bound in microseconds, and count.
-fn histogram(histogram: &Histogram) -> Value {
+pub(super) fn histogram(histogram: &Histogram) -> Value {
     let buckets = histogram.buckets().filter(|&(_, count)| count > 0);
     Value::list(buckets.map(|(bound, count)| {
         Value::object([

@@ -140,7 +140,8 @@ impl Gateway {
         let mut fabric = config.roce.enabled.then(|| Fabric::new(&devices, &mut *rng)).flatten();
         let provider = fabric.as_mut().map(|fabric| &mut fabric.roce);
         let patience = machine.now() + DISK_PATIENCE;
-        let storage = Storage::new(config, &mut disks, platform.arena(), provider, || {
+        let arena = platform.arena();
+        let storage = Storage::new(config, &mut disks, arena, provider, &mut *rng, now, || {
             machine.now() < patience
         });
         let services = Services::of(config, fabric.as_mut());

@@ -1,13 +1,15 @@
 //! The storage gateway: volumes, exports and the RNBD server, made from the configuration.
 
 use super::disks::{DiskSlot, Role};
+use super::elsewhere::Elsewhere;
 use super::volumes::DiskPool;
 use crate::config::{self, Config, Volume};
-use drivers::hal::{Arena, Features};
+use drivers::hal::{Arena, Features, Instant};
+use rand_core::RngCore;
 use rdma::rnbd::server::{Export, Server};
 use rdma::roce::Roce;
-use rdma::rtrs::Name;
 use rdma::rtrs::server::{self, StartError};
+use rdma::rtrs::{Context, Name};
 use rdma::verbs::Provider;
 use rdma::volume::{DiskVolume, RamVolume, Volumes};
 
@@ -22,6 +24,8 @@ pub(super) struct Storage {
     pub pools: Vec<DiskPool>,
     /// None if it is switched off, or there is no fabric.
     pub server: Option<Server>,
+    /// What comes from other servers, and mirrors; None if there is nothing of it.
+    pub elsewhere: Option<Box<Elsewhere>>,
 }
 
 impl Storage {
@@ -31,6 +35,8 @@ impl Storage {
         disks: &mut [DiskSlot],
         arena: &mut Arena,
         provider: Option<&mut Roce>,
+        rng: &mut dyn RngCore,
+        now: Instant,
         wait: impl FnMut() -> bool,
     ) -> Self {
         let mut storage = Storage::default();
@@ -41,7 +47,25 @@ impl Storage {
             }
         }
         storage.drop_pools(disks, arena);
-        let Some(provider) = provider.filter(|_| config.rnbd.enabled) else { return storage };
+        let Some(provider) = provider else { return storage };
+        if config.rnbd.enabled {
+            storage.serve(config, arena, provider, rng);
+        }
+        let mut ctx = Context { provider, arena, now, rng };
+        storage.add_remotes(config, &mut ctx);
+        storage.add_mirrors(config, arena, now);
+        storage.apply_exports(config);
+        storage
+    }
+
+    /// Starts the server.
+    fn serve(
+        &mut self,
+        config: &Config,
+        arena: &mut Arena,
+        provider: &mut Roce,
+        rng: &mut dyn RngCore,
+    ) {
         if config.rnbd.oversubscribe > 1 {
             give_memory(provider, config, arena);
         }
@@ -51,15 +75,15 @@ impl Storage {
             chunk_size: config.rnbd.chunk_size.0 as u32,
             always_invalidate: config.rnbd.always_invalidate,
             oversubscribe: config.rnbd.oversubscribe,
+            // Other appliances see by it that this one was started anew.
+            incarnation: rng.next_u64() | 1,
             ..server::Config::default()
         };
         match Server::new(settings, MAX_DEVICES, provider) {
-            Ok(server) => storage.server = Some(server),
+            Ok(server) => self.server = Some(server),
             Err(StartError::Config(bad)) => log::error!("rnbd: {bad}"),
             Err(StartError::Provider(why)) => log::error!("rnbd: the fabric refused: {why:?}"),
         }
-        storage.apply_exports(config);
-        storage
     }
 
     /// What is to be exported: as the configuration says, or without a word of it every volume.
@@ -69,6 +93,7 @@ impl Storage {
             let names = self.volumes.ids().filter_map(|id| self.volumes.name(id));
             for name in names.filter_map(|name| name.parse().ok()) {
                 if wanted.iter().all(|export| export.volume != name)
+                    && config.mirror_of(name.as_str()).is_none()
                     && let Ok(shown) = name.as_str().parse()
                 {
                     let sessions = Vec::new();

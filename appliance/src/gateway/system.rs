@@ -1,6 +1,7 @@
 //! What the console can do to the appliance.
 
 use super::disks::Role;
+use super::elsewhere;
 use super::manage;
 use super::objects;
 use super::rping::Rping;
@@ -78,7 +79,8 @@ impl System for State {
     fn poll_task(&mut self) -> Option<Progress> {
         let rping = self.plane.rping.as_mut().and_then(Rping::news);
         self.plane.rping.take_if(|rping| rping.is_over());
-        rping.or_else(|| self.news.pop_front())
+        let reading = || elsewhere::manage::poll_reading(self);
+        rping.or_else(reading).or_else(|| self.news.pop_front())
     }
 
     fn cancel_task(&mut self) {
@@ -88,6 +90,10 @@ impl System for State {
         }
         if let Some(rping) = &mut self.plane.rping {
             rping.cancel();
+        }
+        let elsewhere = self.plane.storage.elsewhere.as_mut();
+        if let Some(reading) = elsewhere.and_then(|elsewhere| elsewhere.reading.as_mut()) {
+            reading.cancel();
         }
     }
 

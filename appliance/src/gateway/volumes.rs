@@ -3,8 +3,8 @@
 
 use super::disks::{DiskSlot, Role, SharedDisk};
 use super::storage::Storage;
-use crate::config::{Config, Size};
-use drivers::hal::{Arena, Disk};
+use crate::config::{Config, Name, Size, Volume};
+use drivers::hal::{Arena, Disk, Instant};
 use rdma::volume::extents::{Change, Store, StoreEvent, StoreState};
 use rdma::volume::{DiskUser, DiskVolume, Extents};
 use std::cell::RefCell;
@@ -221,6 +221,22 @@ impl Storage {
         Ok(())
     }
 
+    /// Volumes of disks among those named that the configuration does not mention, as it would.
+    pub fn undeclared(&self, config: &Config, named: &[Name]) -> Vec<Volume> {
+        let mut found: Vec<Volume> = Vec::new();
+        for pool in &self.pools {
+            for name in named {
+                let Some((_, bytes)) = pool.volume(name.as_str()) else { continue };
+                if config.volume.iter().chain(&found).all(|volume| volume.name != *name) {
+                    let disk = u8::try_from(pool.number).ok();
+                    let (name, size) = (name.clone(), Some(Size(bytes)));
+                    found.push(Volume { name, size, disk, read_only: false });
+                }
+            }
+        }
+        found
+    }
+
     /// Takes a volume of a disk out of use, before its space is given up.
     pub fn close_volume(&mut self, name: &str) {
         for pool in &mut self.pools {
@@ -274,6 +290,7 @@ impl Storage {
         config: &Config,
         disks: &mut [DiskSlot],
         arena: &mut Arena,
+        now: Instant,
     ) -> (usize, Vec<Outcome>) {
         let (mut steps, mut outcomes) = (0, Vec::new());
         let mut index = 0;
@@ -283,6 +300,8 @@ impl Storage {
             if let Some(event) = event {
                 note(&self.pools[index], Some(event));
                 outcomes.extend(self.advance(index, event, config));
+                self.add_mirrors(config, arena, now);
+                self.apply_exports(config);
                 let pool = &self.pools[index];
                 let ours = matches!(pool.state(), StoreState::Ready | StoreState::Damaged);
                 if !ours && pool.is_idle() {
@@ -338,7 +357,6 @@ impl Storage {
             }
         }
         self.open_volumes(index, config);
-        self.apply_exports(config);
         outcomes
     }
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::Document;
 use drivers::hal::{Completion, Features, Geometry, Operation, Request, SubmitError, Window};
+use rand_core::SeedableRng;
 
 /// A disk in memory, without a cache.
 struct Ram {
@@ -74,7 +75,9 @@ impl Bench {
         };
         let mut disks = vec![slot];
         let config = document.config().clone();
-        let storage = Storage::new(&config, &mut disks, &mut arena, None, || true);
+        let mut rng = rand_chacha::ChaCha12Rng::seed_from_u64(1);
+        let storage =
+            Storage::new(&config, &mut disks, &mut arena, None, &mut rng, Instant::ZERO, || true);
         Bench { arena, memory, disks, storage, config }
     }
 
@@ -82,8 +85,12 @@ impl Bench {
     fn run(&mut self) -> Vec<Result<String, String>> {
         let mut told = Vec::new();
         for _ in 0..100_000 {
-            let (_, outcomes) =
-                self.storage.poll_pools(&self.config, &mut self.disks, &mut self.arena);
+            let (_, outcomes) = self.storage.poll_pools(
+                &self.config,
+                &mut self.disks,
+                &mut self.arena,
+                Instant::ZERO,
+            );
             told.extend(outcomes.into_iter().map(|outcome| outcome.result));
         }
         told

@@ -2,7 +2,7 @@
 
 mod fabric;
 mod smc;
-mod storage;
+pub(super) mod storage;
 
 use super::state::State;
 use crate::gateway::plane::Plane;
@@ -13,7 +13,7 @@ use drivers::hal::{Disk, PortCounters};
 use net::metrics::Writer;
 
 /// The page, being written.
-type Page<'a> = Writer<&'a mut String>;
+pub(super) type Page<'a> = Writer<&'a mut String>;
 
 /// The page.
 pub(super) fn write(state: &mut State) -> String {
@@ -117,6 +117,7 @@ fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
     fabric::write(state, w)?;
     storage::write(state, w)?;
     smc::write(state, w)?;
+    super::elsewhere::metrics::write(state, w)?;
     loops(state, w)
 }
 

@@ -129,7 +129,7 @@ const PATH_LATENCIES: [PathLatency; 2] = [
 ];
 
 /// Buckets with their bounds in seconds; what is above the last; the sum.
-fn buckets(histogram: &Histogram) -> (Vec<(f64, u64)>, u64, f64) {
+pub(in crate::gateway) fn buckets(histogram: &Histogram) -> (Vec<(f64, u64)>, u64, f64) {
     let mut buckets: Vec<(f64, u64)> =
         histogram.buckets().map(|(bound, n)| (bound.as_secs_f64(), n)).collect();
     // The last bucket also holds everything above its bound.

@@ -15,6 +15,7 @@ impl Client {
         while let Some(&slot) = device.free.last() {
             let Some(request) = device.queue.borrow_mut().submitted.pop_front() else { break };
             device.free.pop();
+            self.taken += 1;
             let mut active = Active::new(request, device);
             if device.state != DeviceState::Open {
                 active.waiting_since = Some(ctx.now);

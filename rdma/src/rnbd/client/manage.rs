@@ -82,6 +82,12 @@ impl Client {
         known
     }
 
+    /// Changes to whom losses are told from now on. False if there is none of that name.
+    pub fn tell_losses(&mut self, id: DeviceId, losses: Losses) -> bool {
+        let device = self.devices.get_mut(id.0 as usize);
+        device.map(|device| device.losses_told = losses).is_some()
+    }
+
     /// Closes a device and forgets it, once the requests that are on their way have ended; others
     /// fail at once. False if there is none of that name.
     pub fn unmap<P: Fabric + ?Sized>(&mut self, id: DeviceId, ctx: &mut Context<'_, P>) -> bool {

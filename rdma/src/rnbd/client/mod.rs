@@ -64,6 +64,8 @@ pub struct Client {
     /// By permit.
     owners: Vec<Owner>,
     notices: VecDeque<Notice>,
+    /// Events and requests taken so far.
+    taken: u64,
     /// No timer expires before this.
     wake: Option<Instant>,
 }
@@ -94,6 +96,7 @@ impl Client {
             devices: Slab::new(),
             owners,
             notices: VecDeque::with_capacity(MAX_NOTICES),
+            taken: 0,
             wake: None,
         })
     }
@@ -121,6 +124,7 @@ impl Client {
     /// there is no notice left.
     pub fn poll<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> Option<Notice> {
         while let Some(event) = self.transport.poll(ctx) {
+            self.taken += 1;
             self.handle_event(event, ctx);
         }
         self.run_timers(ctx);
@@ -130,6 +134,11 @@ impl Client {
             }
         }
         self.notices.pop_front()
+    }
+
+    /// Events and requests taken so far: tells whether there was anything to do.
+    pub fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// When `poll` has to be called at the latest, if ever.

@@ -222,6 +222,7 @@ impl Client {
             .connect(qp, path.from, path.to, &parameters, &request.emit(), ctx.now, ctx.rng)
             .map_err(|error| match error {
                 VerbsError::Unreachable => DownReason::Unreachable,
+                VerbsError::Invalid => DownReason::NoAddress,
                 error => no_resources(error),
             })?;
         self.connections[number].id = Some(id);

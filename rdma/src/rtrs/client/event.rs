@@ -49,6 +49,8 @@ pub enum DownReason {
     Rejected(RejectReason),
     /// The way to the server's address is not known (yet).
     Unreachable,
+    /// The path's own address is none of ours (yet).
+    NoAddress,
     /// It did not come up in time.
     Timeout,
     /// The server was silent for too long.
@@ -75,6 +77,7 @@ impl fmt::Display for DownReason {
             }
             DownReason::Rejected(reason) => write!(f, "the server rejected: reason {}", reason.0),
             DownReason::Unreachable => f.write_str("the server's address is not known here"),
+            DownReason::NoAddress => f.write_str("the path's source is no address of ours"),
             DownReason::Timeout => f.write_str("it did not come up in time"),
             DownReason::Silence => f.write_str("no sign of life from the server"),
             DownReason::Peer => f.write_str("disconnected by the server"),

@@ -116,6 +116,17 @@ impl Client {
         known
     }
 
+    /// Makes the next attempt to connect a path now, if there was to be one: what was in its way is
+    /// gone. False if it does not wait for one.
+    pub fn retry<P: Fabric + ?Sized>(&mut self, path: PathId, ctx: &mut Context<'_, P>) -> bool {
+        let waits = |path: &Path| path.state == super::PathState::Reconnecting;
+        let waits = self.paths.get(path.index()).is_some_and(waits);
+        if waits {
+            self.start_path(path.index(), ctx);
+        }
+        waits
+    }
+
     /// Takes a path down until the operator wants it again. False if there is none of that name.
     pub fn disconnect<P: Fabric + ?Sized>(
         &mut self,

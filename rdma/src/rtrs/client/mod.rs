@@ -135,6 +135,7 @@ impl Client {
                 continue;
             }
             let path = connection.path;
+            self.paths[path].stats.completions += 1;
             if completion.status != Status::Success {
                 self.fail_path(path, DownReason::Transport(completion.status), ctx);
                 continue;

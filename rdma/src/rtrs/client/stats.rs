@@ -21,6 +21,8 @@ pub struct PathStats {
     pub reconnects: u64,
     /// Attempts to bring it up again that failed (`reconnects`, second number).
     pub reconnects_failed: u64,
+    /// Completions taken (`wc_completion`).
+    pub completions: u64,
     /// From the sending of reads to their answer (`rdma_lat`).
     pub read_latency: Histogram,
     /// From the sending of writes to their answer (`rdma_lat`).

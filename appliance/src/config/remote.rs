@@ -1,0 +1,357 @@
+//! What comes from elsewhere: `[[remote]]`, devices of other servers by the options of rnbd-client's
+//! `map_device`, and `[[mirror]]`, two volumes that hold the same.
+
+use super::checks::Report;
+use super::item::{Item, Range, integer, problem, section, text_items};
+use super::origin::Problem;
+use super::schema::Config;
+use super::tree::{Node, Value};
+use super::values::Name;
+use core::fmt;
+use core::net::IpAddr;
+use core::str::FromStr;
+use rdma::rnbd::wire::AccessMode;
+use rdma::rtrs::client::Policy;
+
+section! {
+    /// A device of another server, as a volume here. Remotes of one session share its paths and
+    /// settings; those of its first remote count.
+    Remote {
+        /// The volume's name here.
+        name: Name;
+        /// Name of the session.
+        sessname: SessName;
+        /// Paths of the session: from an address of ours to one of the server's.
+        path: Vec<PathPair>;
+        /// The server's port.
+        dest_port: u16 [1, 65535] = 1234;
+        /// What the server calls the device.
+        device_path: DevicePath;
+        /// How it is opened.
+        access_mode: Access = Access(AccessMode::ReadWrite);
+        /// Further connections of each path.
+        nr_poll_queues: u16 [0, 64] = 0;
+        /// Attempts to connect a path again before it is given up; -1 for no end.
+        max_reconnect_attempts: Attempts = Attempts(None);
+        /// Which path a request takes.
+        mp_policy: MpPolicy = MpPolicy(Policy::MinInflight);
+        /// Seconds that requests wait while no path is up; 0 fails them at once, as Linux does.
+        wait_seconds: u16 = 60;
+    }
+}
+
+section! {
+    /// Two volumes that hold the same, under one name. They are not exported by themselves.
+    Mirror {
+        /// Its name.
+        name: Name;
+        /// Names of the two.
+        members: Vec<Name>;
+    }
+}
+
+text_items! {
+    SessName: "1 to 254 visible characters without '/' and '.'";
+    DevicePath: "1 to 254 visible characters without '..'";
+    PathPair: "SOURCE@DESTINATION, such as ip:10.0.0.1@ip:10.0.0.2 or fd00::1@fd00::2";
+    Access: "ro, rw or migration";
+    MpPolicy: "round-robin, min-inflight or min-latency";
+}
+
+/// Name of a session with a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessName(String);
+
+/// Name of a device at a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DevicePath(String);
+
+fn visible(text: &str) -> bool {
+    (1..=254).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic())
+}
+
+impl SessName {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl DevicePath {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for SessName {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let valid = visible(text) && !text.contains(['/', '.']);
+        if valid { Ok(SessName(text.into())) } else { Err("not a session name".into()) }
+    }
+}
+
+impl FromStr for DevicePath {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let valid = visible(text) && !text.contains("..");
+        if valid { Ok(DevicePath(text.into())) } else { Err("not the name of a device".into()) }
+    }
+}
+
+impl fmt::Display for SessName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for DevicePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The two ends of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathPair {
+    /// An address of ours.
+    pub from: IpAddr,
+    /// The server's.
+    pub to: IpAddr,
+}
+
+impl FromStr for PathPair {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (from, to) = text.split_once('@').ok_or("no '@' between two addresses")?;
+        let address = |text: &str| {
+            let address = text.strip_prefix("ip:").unwrap_or(text).parse();
+            address.map_err(|_| format!("{text:?} is no address"))
+        };
+        let (from, to): (IpAddr, IpAddr) = (address(from)?, address(to)?);
+        if from.is_ipv4() != to.is_ipv4() {
+            return Err("one address is IPv4, the other IPv6".into());
+        }
+        Ok(PathPair { from, to })
+    }
+}
+
+impl fmt::Display for PathPair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ip:{}@ip:{}", self.from, self.to)
+    }
+}
+
+/// How a device is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access(pub AccessMode);
+
+impl FromStr for Access {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(Access(match text {
+            "ro" => AccessMode::ReadOnly,
+            "rw" => AccessMode::ReadWrite,
+            "migration" => AccessMode::Migration,
+            _ => return Err("not an access mode".into()),
+        }))
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            AccessMode::ReadOnly => "ro",
+            AccessMode::ReadWrite => "rw",
+            AccessMode::Migration => "migration",
+        })
+    }
+}
+
+/// Which path a request takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MpPolicy(pub Policy);
+
+impl FromStr for MpPolicy {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Policy::parse(text).map(MpPolicy).ok_or_else(|| "not a policy".into())
+    }
+}
+
+impl fmt::Display for MpPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.as_str())
+    }
+}
+
+/// Attempts to connect again; None for no end, which is written -1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempts(pub Option<u16>);
+
+impl Attempts {
+    const ACCEPTED: &str = "-1 for no end, or 0 to 9999";
+
+    fn of(number: i64) -> Option<Self> {
+        match number {
+            -1 => Some(Attempts(None)),
+            0..=9999 => Some(Attempts(u16::try_from(number).ok())),
+            _ => None,
+        }
+    }
+}
+
+impl FromStr for Attempts {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.parse().ok().and_then(Attempts::of);
+        number.ok_or_else(|| format!("accepted: {}", Self::ACCEPTED))
+    }
+}
+
+impl fmt::Display for Attempts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.map_or(-1, i32::from))
+    }
+}
+
+impl Item for Attempts {
+    fn accepts(_: Option<Range>) -> String {
+        Self::ACCEPTED.into()
+    }
+    fn decode(n: &Node, path: &str, _: Option<Range>, out: &mut Vec<Problem>) -> Option<Self> {
+        let attempts = integer(n).and_then(Attempts::of);
+        if attempts.is_none() {
+            let reason = "not a number of attempts".into();
+            out.push(problem(n, path, reason, Self::accepts(None)));
+        }
+        attempts
+    }
+    fn encode(&self) -> Option<Value> {
+        Some(Value::Integer(self.0.map_or(-1, i64::from)))
+    }
+}
+
+impl Config {
+    /// Names of all volumes, of any kind.
+    pub fn volume_names(&self) -> impl Iterator<Item = &Name> {
+        let volumes = self.volume.iter().map(|volume| &volume.name);
+        let remotes = self.remote.iter().map(|remote| &remote.name);
+        volumes.chain(remotes).chain(self.mirror.iter().map(|mirror| &mirror.name))
+    }
+
+    /// The mirror that a volume is a member of.
+    pub fn mirror_of(&self, name: &str) -> Option<&Mirror> {
+        self.mirror.iter().find(|mirror| mirror.members.iter().any(|m| m.as_str() == name))
+    }
+}
+
+/// Checks remotes and mirrors.
+pub(super) fn check(config: &Config, report: &mut Report<'_>) {
+    for (i, remote) in config.remote.iter().enumerate() {
+        let (path, name) = (format!("remote.{i}.name"), remote.name.as_str());
+        let earlier = &config.remote[..i];
+        let volumes = config.volume.iter().map(|volume| &volume.name);
+        if volumes.chain(earlier.iter().map(|r| &r.name)).any(|other| other.as_str() == name) {
+            report.add(path, format!("another volume is called {name:?}"), "");
+        }
+        let mut session = earlier.iter().filter(|other| other.sessname == remote.sessname);
+        if remote.path.is_empty() && session.clone().next().is_none() {
+            let reason = format!("the session {} has no path", remote.sessname);
+            report.add(format!("remote.{i}.path"), reason, "a list of SOURCE@DESTINATION");
+        }
+        if session.any(|other| other.device_path == remote.device_path) {
+            let reason = "the session maps this device already".into();
+            report.add(format!("remote.{i}.device_path"), reason, "");
+        }
+    }
+    for (i, mirror) in config.mirror.iter().enumerate() {
+        check_mirror(i, mirror, config, report);
+    }
+}
+
+fn check_mirror(i: usize, mirror: &Mirror, config: &Config, report: &mut Report<'_>) {
+    let name = &mirror.name;
+    if config.volume_names().filter(|other| *other == name).count() > 1 {
+        report.add(format!("mirror.{i}.name"), format!("another volume is called {name}"), "");
+    }
+    let path = || format!("mirror.{i}.members");
+    let [first, second] = mirror.members.as_slice() else {
+        return report.add(path(), "not two members".into(), "the names of two volumes");
+    };
+    if first == second {
+        report.add(path(), "both members are the same volume".into(), "two volumes");
+    }
+    let single = config.volume.iter().map(|v| &v.name).chain(config.remote.iter().map(|r| &r.name));
+    let single: Vec<&Name> = single.collect();
+    for member in [first, second] {
+        if !single.contains(&member) {
+            let names: Vec<&str> = single.iter().map(|name| name.as_str()).collect();
+            report.add(path(), format!("there is no volume {member}"), &names.join(", "));
+        }
+        if config.mirror[..i].iter().any(|other| other.members.contains(member)) {
+            report.add(path(), format!("{member} is a member of another mirror"), "");
+        }
+    }
+    for (k, export) in config.export.iter().enumerate() {
+        if mirror.members.contains(&export.volume) {
+            let reason = format!("{} is a member of mirror {name}", export.volume);
+            report.add(format!("export.{k}.volume"), reason, name.as_str());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check;
+
+    const GOOD: &str = "[[volume]]\nname = \"d\"\ndisk = 0\n[[remote]]\nname = \"r\"\n\
+        sessname = \"s\"\npath = [\"ip:10.0.0.1@ip:10.0.0.2\", \"fd00::1@fd00::2\"]\n\
+        device_path = \"/dev/ram0\"\naccess_mode = \"migration\"\nmax_reconnect_attempts = -1\n\
+        mp_policy = \"rr\"\n[[mirror]]\nname = \"m\"\nmembers = [\"d\", \"r\"]\n";
+
+    fn problems(text: &str) -> Vec<String> {
+        check(text.as_bytes()).unwrap_err().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn remotes_and_mirrors_are_read() {
+        let config = check(GOOD.as_bytes()).unwrap();
+        let remote = &config.remote[0];
+        assert_eq!(remote.path[0].to_string(), "ip:10.0.0.1@ip:10.0.0.2");
+        assert_eq!(remote.mp_policy.to_string(), "round-robin");
+        assert_eq!(remote.max_reconnect_attempts.0, None);
+        assert_eq!(config.mirror_of("r").unwrap().name.as_str(), "m");
+        let exports: Vec<String> = config.exports().iter().map(|e| e.name.to_string()).collect();
+        assert_eq!(exports, ["m"], "members are not exported");
+    }
+
+    #[test]
+    fn mistakes_in_them_are_told() {
+        let cases = [
+            ("ip:10.0.0.1@ip:10.0.0.2", "10.0.0.1", "no '@' between two addresses"),
+            ("ip:10.0.0.2", "fd00::2", "one address is IPv4, the other IPv6"),
+            ("/dev/ram0", "../ram0", "not the name of a device"),
+            ("= -1", "= 10000", "not a number of attempts"),
+            ("\"rr\"", "\"best\"", "not a policy"),
+            ("migration", "rwx", "not an access mode"),
+            ("sessname = \"s\"", "sessname = \"a/b\"", "not a session name"),
+            ("[\"d\", \"r\"]", "[\"d\", \"d\"]", "both members are the same volume"),
+            ("[\"d\", \"r\"]", "[\"d\", \"x\"]", "there is no volume x"),
+            ("[\"d\", \"r\"]", "[\"d\"]", "not two members"),
+            ("name = \"m\"", "name = \"d\"", "another volume is called d"),
+            ("name = \"r\"", "name = \"d\"", "another volume is called \"d\""),
+        ];
+        for (from, to, expected) in cases {
+            assert!(GOOD.contains(from), "{from}");
+            let told = problems(&GOOD.replacen(from, to, 1)).join("\n");
+            assert!(told.contains(expected), "{to}: {told}");
+        }
+        let none =
+            GOOD.replacen("path = [\"ip:10.0.0.1@ip:10.0.0.2\", \"fd00::1@fd00::2\"]\n", "", 1);
+        assert!(problems(&none)[0].contains("the session s has no path"));
+        let exported = format!("{GOOD}[[export]]\nname = \"x\"\nvolume = \"d\"\n");
+        assert!(problems(&exported)[0].contains("d is a member of mirror m"));
+    }
+}

@@ -1,0 +1,132 @@
+//! Mirrors of two volumes: made from the configuration, or new from the console.
+
+use super::TEND_INTERVAL;
+use crate::config::{self, Config};
+use crate::gateway::storage::{Storage, name};
+use core::cell::Cell;
+use drivers::hal::{Arena, Features, Geometry, Instant};
+use rdma::rnbd::client::Losses;
+use rdma::volume::mirror::{MemberState, Mirror, Status};
+use rdma::volume::{Completion, Request, Submitted, Volume, VolumeError};
+use std::rc::Rc;
+
+/// What is kept of a mirror, which itself is a volume.
+pub(in crate::gateway) struct MirrorSlot {
+    pub name: String,
+    /// Names of the members.
+    pub members: [String; 2],
+    pub status: Rc<Cell<Status>>,
+    /// Has it use the one member that can be read.
+    pub forced: Rc<Cell<bool>>,
+    /// How it stood when the log was last told.
+    told: Status,
+}
+
+impl MirrorSlot {
+    /// Tells the log of changes.
+    pub fn tell(&mut self) {
+        let (now, told) = (self.status.get(), self.told);
+        if now.state != told.state {
+            log::info!("mirror {}: {}", self.name, now.state);
+        }
+        for n in 0..2 {
+            if now.members[n] != told.members[n] {
+                let (member, state) = (&self.members[n], now.members[n].as_str());
+                match now.members[n] {
+                    MemberState::Out => log::warn!("mirror {}: {member} is {state}", self.name),
+                    _ => log::info!("mirror {}: {member} is {state}", self.name),
+                }
+            }
+        }
+        self.told = now;
+    }
+}
+
+/// A member that is not there: no disk, or no volume of that name on it.
+struct Missing;
+
+impl Volume for Missing {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            sectors: 0,
+            logical_block: 512,
+            physical_block: 512,
+            max_transfer: 512,
+            max_discard_sectors: 0,
+            discard_granularity: 0,
+            max_write_zeroes_sectors: 0,
+            features: Features::empty(),
+        }
+    }
+    fn submit(&mut self, _: &Request) -> Result<Submitted, VolumeError> {
+        Err(VolumeError::Io)
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<Completion> {
+        None
+    }
+}
+
+impl Storage {
+    /// Makes the mirrors of the configuration that are not there yet; what cannot be made is told
+    /// in the log.
+    pub(in crate::gateway) fn add_mirrors(
+        &mut self,
+        config: &Config,
+        arena: &mut Arena,
+        now: Instant,
+    ) {
+        for mirror in &config.mirror {
+            let there = self.volumes.find(mirror.name.as_str()).is_some();
+            // Members that are being made are waited for.
+            if there || mirror.members.iter().any(|member| self.is_coming(member.as_str())) {
+                continue;
+            }
+            if let Err(why) = self.add_mirror(mirror, None, arena, now) {
+                log::error!("mirror {}: {why}", mirror.name);
+            }
+        }
+    }
+
+    /// Takes two volumes, which nothing else uses, and makes them a mirror: a new one, if it is
+    /// given a name of its own, which makes the second a copy of the first.
+    pub(in crate::gateway) fn add_mirror(
+        &mut self,
+        mirror: &config::Mirror,
+        uuid: Option<[u8; 16]>,
+        arena: &mut Arena,
+        now: Instant,
+    ) -> Result<(), String> {
+        let mirror_name = name(&mirror.name)?;
+        let memory = arena.alloc(Mirror::MEMORY, 4096).ok_or("no memory for it")?;
+        let members: Vec<String> = mirror.members.iter().map(ToString::to_string).collect();
+        let Ok(members) = <[String; 2]>::try_from(members) else {
+            return Err("a mirror has two members".into());
+        };
+        let volumes = [0, 1].map(|n| self.take_member(mirror, &members[n]));
+        let volume = match uuid {
+            Some(uuid) => Mirror::create(volumes, memory, uuid),
+            None => Mirror::assemble(volumes, memory),
+        };
+        let (status, forced) = (volume.status(), volume.forced());
+        self.volumes.add(mirror_name, Box::new(volume)).ok_or("the name is taken")?;
+        let elsewhere = self.elsewhere_mut();
+        let (name, told) = (mirror.name.to_string(), Status::default());
+        elsewhere.mirrors.push(MirrorSlot { name, members, status, forced, told });
+        elsewhere.tend_due.get_or_insert(now + TEND_INTERVAL / 10);
+        Ok(())
+    }
+
+    fn take_member(&mut self, mirror: &config::Mirror, member: &str) -> Box<dyn Volume> {
+        for session in self.elsewhere.iter_mut().flat_map(|elsewhere| &mut elsewhere.sessions) {
+            if let Some(device) = session.device(member) {
+                session.client.tell_losses(device.id, Losses::ToAll);
+            }
+        }
+        let id = self.volumes.find(member);
+        id.and_then(|id| self.volumes.remove(id)).unwrap_or_else(|| {
+            log::error!("mirror {}: there is no volume {member}", mirror.name);
+            Box::new(Missing)
+        })
+    }
+}

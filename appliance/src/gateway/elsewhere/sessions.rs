@@ -1,0 +1,190 @@
+//! Sessions with other servers, and the devices that they map.
+
+use super::Elsewhere;
+use crate::config::{Config, PathPair, Remote};
+use crate::gateway::storage::{Storage, name};
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use rdma::rnbd::client::{self, Client, DeviceId, DeviceStatus, Losses, Notice};
+use rdma::roce::Roce;
+use rdma::rtrs::Context;
+use rdma::rtrs::client::{AddPathError, DownReason, PathId, PathStatus};
+use rdma::volume::VolumeId;
+
+/// A session with a server.
+pub(in crate::gateway) struct Session {
+    pub client: Client,
+    /// The server's port.
+    pub port: u16,
+    /// Its devices, by the names of their volumes here.
+    pub devices: Vec<(String, DeviceId)>,
+    /// Why paths are down, as the log was told.
+    told: Vec<(PathId, DownReason)>,
+}
+
+/// A path as Linux names it: `ip:CLIENT@ip:SERVER`.
+pub(in crate::gateway) fn path_name(path: &PathStatus<'_>) -> String {
+    PathPair { from: path.from, to: path.to.ip() }.to_string()
+}
+
+impl Session {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.client.transport().name().as_str()
+    }
+
+    /// The device behind a volume.
+    pub fn device(&self, volume: &str) -> Option<DeviceStatus> {
+        let (_, id) = self.devices.iter().find(|(name, _)| name == volume)?;
+        self.client.devices().find(|device| device.id == *id)
+    }
+
+    fn path(&self, id: PathId) -> Option<PathStatus<'_>> {
+        self.client.transport().paths().find(|path| path.id == id)
+    }
+
+    /// The path between two addresses.
+    pub fn path_between(&self, from: IpAddr, to: IpAddr) -> Option<PathStatus<'_>> {
+        self.client.transport().paths().find(|path| path.from == from && path.to.ip() == to)
+    }
+
+    pub fn add_path(
+        &mut self,
+        path: PathPair,
+        ctx: &mut Context<'_, Roce>,
+    ) -> Result<PathId, AddPathError> {
+        let to = SocketAddr::new(path.to, self.port);
+        self.client.transport_mut().add_path(path.from, to, ctx)
+    }
+
+    /// Tells the log; of a path that stays down only once why.
+    fn tell(&mut self, notice: &Notice) {
+        match notice {
+            Notice::PathUp(id) => {
+                self.told.retain(|(other, _)| other != id);
+                if let Some(path) = self.path(*id) {
+                    log::info!("session {}: path {} is up", self.name(), path_name(&path));
+                }
+            }
+            Notice::PathDown(id, reason) => {
+                let Some(path) = self.path(*id) else { return };
+                let early = matches!(reason, DownReason::Unreachable | DownReason::NoAddress);
+                if self.told.contains(&(*id, *reason)) || early && path.attempts < 2 {
+                    return;
+                }
+                log::warn!("session {}: path {} is down: {reason}", self.name(), path_name(&path));
+                self.told.retain(|(other, _)| other != id);
+                self.told.push((*id, *reason));
+            }
+            other => log::info!("session {}: {other}", self.name()),
+        }
+    }
+}
+
+impl Elsewhere {
+    /// Lets all sessions go on; how much was done.
+    pub(super) fn poll_sessions(&mut self, ctx: &mut Context<'_, Roce>) -> usize {
+        let mut done = 0;
+        for session in &mut self.sessions {
+            let before = session.client.taken();
+            while let Some(notice) = session.client.poll(ctx) {
+                session.tell(&notice);
+                if matches!(notice, Notice::PathDown(..)) {
+                    self.ways_due = Some(ctx.now);
+                }
+            }
+            done += (session.client.taken() - before) as usize;
+        }
+        done
+    }
+
+    /// The session with a device behind a volume, and the device.
+    pub fn find_device(&self, volume: &str) -> Option<(&Session, DeviceStatus)> {
+        self.sessions.iter().find_map(|session| Some((session, session.device(volume)?)))
+    }
+}
+
+impl Storage {
+    /// Maps the devices of the configuration; what cannot be is told in the log and left out.
+    pub(in crate::gateway) fn add_remotes(&mut self, config: &Config, ctx: &mut Context<'_, Roce>) {
+        for remote in &config.remote {
+            if let Err(why) = self.add_remote(remote, config, ctx) {
+                log::error!("remote {}: {why}", remote.name);
+            }
+        }
+    }
+
+    /// Maps a device, and makes it a volume.
+    pub(in crate::gateway) fn add_remote(
+        &mut self,
+        remote: &Remote,
+        config: &Config,
+        ctx: &mut Context<'_, Roce>,
+    ) -> Result<VolumeId, String> {
+        if self.volumes.find(remote.name.as_str()).is_some() {
+            return Err("the name is taken".into());
+        }
+        let session_name = name(&remote.sessname)?;
+        let device_name = name(&remote.device_path)?;
+        let (volume_name, mode) = (name(&remote.name)?, remote.access_mode.0);
+        // A mirror has the data elsewhere.
+        let losses = match config.mirror_of(remote.name.as_str()) {
+            Some(_) => Losses::ToAll,
+            None => Losses::ToFlush,
+        };
+        let elsewhere = self.elsewhere_mut();
+        let known = elsewhere.sessions.iter().position(|s| s.name() == session_name.as_str());
+        let place = match known {
+            Some(place) => place,
+            None => {
+                let wait = Duration::from_secs(remote.wait_seconds.into());
+                let devices = client::Config { wait, ..client::Config::default() };
+                let transport = rdma::rtrs::client::Config {
+                    connections: 1 + remote.nr_poll_queues,
+                    policy: remote.mp_policy.0,
+                    max_reconnect_attempts: remote.max_reconnect_attempts.0,
+                    ..rdma::rtrs::client::Config::default()
+                };
+                let client = Client::new(devices, transport, session_name, ctx)
+                    .map_err(|why| format!("no memory or other resources left: {why:?}"))?;
+                let (port, devices, told) = (remote.dest_port, Vec::new(), Vec::new());
+                elsewhere.sessions.push(Session { client, port, devices, told });
+                elsewhere.sessions.len() - 1
+            }
+        };
+        let session = &mut elsewhere.sessions[place];
+        for path in &remote.path {
+            match session.add_path(*path, ctx) {
+                Ok(_) | Err(AddPathError::Exists) => {}
+                Err(why) => log::error!("remote {}: path {path}: {why}", remote.name),
+            }
+        }
+        elsewhere.ways_due = Some(ctx.now);
+        let mapped = session.client.map(device_name, mode, losses, ctx);
+        let (id, volume) = mapped.map_err(|why| why.to_string())?;
+        session.devices.push((remote.name.to_string(), id));
+        let added = self.volumes.add(volume_name, Box::new(volume));
+        added.ok_or_else(|| "the name is taken".into())
+    }
+
+    /// Takes a remote volume out of use: nothing may use it any more. The session ends with its
+    /// last device.
+    pub(in crate::gateway) fn remove_remote(&mut self, volume: &str, ctx: &mut Context<'_, Roce>) {
+        if let Some(id) = self.volumes.find(volume) {
+            drop(self.volumes.remove(id));
+        }
+        let Some(elsewhere) = &mut self.elsewhere else { return };
+        for session in &mut elsewhere.sessions {
+            session.devices.retain(|(name, id)| {
+                let kept = name != volume;
+                if !kept {
+                    session.client.unmap(*id, ctx);
+                }
+                kept
+            });
+        }
+        while let Some(place) = elsewhere.sessions.iter().position(|s| s.devices.is_empty()) {
+            elsewhere.sessions.remove(place).client.end(ctx);
+        }
+    }
+}

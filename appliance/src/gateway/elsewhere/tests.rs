@@ -1,0 +1,214 @@
+//! Two storage gateways, one of which has volumes of the other: their engines, with a wire between them
+//! that loses nothing.
+
+use crate::config::{Config, Document};
+use crate::gateway::storage::Storage;
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
+use drivers::hal::{Arena, Instant};
+use rand_chacha::ChaCha12Rng;
+use rand_core::SeedableRng;
+use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use rdma::rtrs::Context;
+use rdma::verbs::{ConnectionManager, Provider};
+use rdma::volume::mirror::MemberState;
+use rdma::volume::{Completion, Operation, Request, Submitted, Volume};
+
+const MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+const IP: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2))];
+
+struct Side {
+    roce: Roce,
+    arena: Arena,
+    rng: ChaCha12Rng,
+    storage: Storage,
+    config: Config,
+}
+
+impl Side {
+    fn new(number: usize, settings: &[(&str, &str)], now: Instant) -> Self {
+        let mut document = Document::default();
+        for (path, value) in settings {
+            document.set(path, value).unwrap();
+        }
+        let config = document.config().clone();
+        let mut rng = ChaCha12Rng::seed_from_u64(number as u64);
+        let port = PortConfig { mac: MAC[number], addresses: vec![IP[number]], mtu: 1500 };
+        let mut roce = Roce::new(port, Limits::default(), &mut rng);
+        roce.learn_neighbour(IP[1 - number], MAC[1 - number]);
+        let mut arena = Arena::on_heap(40 << 20);
+        let provider = Some(&mut roce);
+        let storage = Storage::new(&config, &mut [], &mut arena, provider, &mut rng, now, || true);
+        Side { roce, arena, rng, storage, config }
+    }
+
+    fn serve(&mut self, now: Instant) {
+        if self.roce.poll_timeout().is_some_and(|at| at <= now) {
+            self.roce.handle_timeout(now);
+        }
+        let (provider, arena) = (&mut self.roce, &mut self.arena);
+        let mut ctx = Context { provider, arena, now, rng: &mut self.rng };
+        while let Some(event) = ctx.provider.poll_connection_event() {
+            let Storage { server, elsewhere, .. } = &mut self.storage;
+            let _ = server.as_mut().is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
+                || elsewhere.as_mut().is_some_and(|e| e.handle_connection_event(&event, &mut ctx));
+        }
+        self.storage.poll_elsewhere(&mut ctx);
+    }
+}
+
+struct World {
+    sides: [Side; 2],
+    now: Instant,
+    cut: bool,
+    /// The volume that the test uses, so that nobody else takes its completions.
+    volume: Option<Box<dyn Volume>>,
+    done: Option<Completion>,
+}
+
+impl World {
+    fn new(settings: &[(&str, &str)]) -> Self {
+        let now = Instant::from_nanos(1);
+        let small = [("rnbd.queue_depth", "16"), ("rnbd.chunk_size", "16KiB")];
+        let far = [("volume.0.size", "256KiB")];
+        let near: Vec<_> = [("rnbd.enabled", "off")].iter().chain(settings).copied().collect();
+        let far: Vec<_> = small.iter().chain(&far).copied().collect();
+        let sides = [Side::new(0, &near, now), Side::new(1, &far, now)];
+        World { sides, now, cut: false, volume: None, done: None }
+    }
+
+    /// Has the test use a volume.
+    fn take(&mut self, name: &str) {
+        let volumes = &mut self.sides[0].storage.volumes;
+        let id = volumes.find(name).unwrap();
+        self.volume = volumes.remove(id);
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now = self.now + Duration::from_millis(1);
+            let tends = self.now.as_nanos() / 1_000_000 % 1000 == 0;
+            if let Some(volume) = self.volume.as_mut().filter(|_| tends) {
+                volume.tend(self.now);
+            }
+            for _ in 0..8 {
+                if let Some(volume) = &mut self.volume {
+                    self.done = volume.poll().or(self.done.take());
+                }
+                for n in 0..2 {
+                    if n == 1 {
+                        let Side { roce, arena, rng, storage, .. } = &mut self.sides[1];
+                        let mut ctx = Context { provider: roce, arena, now: self.now, rng };
+                        if let Some(server) = &mut storage.server {
+                            server.poll(&mut storage.volumes, &mut ctx);
+                        }
+                    }
+                    self.sides[n].serve(self.now);
+                    let mut tx = TxBuffer::new();
+                    while self.sides[n].roce.poll_transmit(0, self.now, &mut tx) {
+                        let packet = tx.packet();
+                        let mut frame = packet.header.to_vec();
+                        for part in packet.payload {
+                            let at = frame.len();
+                            frame.resize(at + part.len(), 0);
+                            part.read(0, &mut frame[at..]).unwrap();
+                        }
+                        frame.extend_from_slice(packet.trailer);
+                        if !self.cut {
+                            let _ = self.sides[1 - n].roce.handle_frame(0, &frame, self.now);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does a request, and waits for its end.
+    fn request(&mut self, operation: Operation, byte: u8) -> Vec<u8> {
+        let data = self.sides[0].arena.alloc(4096, 4096).unwrap();
+        data.fill(byte);
+        let request = Request { tag: 9, operation, sector: 8, data };
+        let submitted = self.volume.as_mut().unwrap().submit(&request).unwrap();
+        assert!(matches!(submitted, Submitted::Pending));
+        let end = self.now + Duration::from_secs(200);
+        let done = loop {
+            self.pass(Duration::from_millis(1));
+            match self.done.take() {
+                Some(done) => break done,
+                None => assert!(self.now < end, "it does not end"),
+            }
+        };
+        assert_eq!((done.tag, done.result), (9, Ok(())));
+        let mut bytes = vec![0; 4096];
+        data.read(0, &mut bytes).unwrap();
+        self.sides[0].arena.free(data);
+        bytes
+    }
+
+    fn state(&self, volume: &str) -> &'static str {
+        let elsewhere = self.sides[0].storage.elsewhere.as_ref().unwrap();
+        elsewhere.find_device(volume).map_or("gone", |(_, device)| device.state.as_str())
+    }
+}
+
+const REMOTE: [(&str, &str); 2] = [
+    ("volume.0.size", "256KiB"),
+    (
+        "remote",
+        "[{name = \"far\", sessname = \"gw\", path = \"10.0.0.1@10.0.0.2\", device_path = \"ram0\"}]",
+    ),
+];
+
+#[test]
+fn a_remote_volume_is_a_volume() {
+    let mut world = World::new(&REMOTE);
+    world.pass(Duration::from_millis(100));
+    assert_eq!(world.state("far"), "open");
+    world.take("far");
+    world.request(Operation::Write { durable: true }, 0x5a);
+    assert_eq!(world.request(Operation::Read, 0), [0x5a; 4096]);
+    // Silence: the request waits, and is done when the server is back.
+    world.cut = true;
+    world.pass(Duration::from_secs(40));
+    assert_eq!(world.state("far"), "disconnected");
+    world.cut = false;
+    assert_eq!(world.request(Operation::Read, 0), [0x5a; 4096]);
+    let Side { roce, arena, rng, storage, .. } = &mut world.sides[0];
+    let mut ctx = Context { provider: roce, arena, now: world.now, rng };
+    storage.remove_remote("far", &mut ctx);
+    assert!(storage.elsewhere.as_ref().unwrap().sessions.is_empty());
+    assert!(storage.volumes.find("far").is_none());
+}
+
+#[test]
+fn a_mirror_of_memory_and_a_remote_volume() {
+    let mut world = World::new(&REMOTE);
+    world.pass(Duration::from_millis(100));
+    let members = ["ram0", "far"].map(|name| name.parse().unwrap()).to_vec();
+    let mirror = crate::config::Mirror { name: "safe".parse().unwrap(), members };
+    let now = world.now;
+    let Side { arena, storage, config, .. } = &mut world.sides[0];
+    config.mirror.push(mirror.clone());
+    storage.add_mirror(&mirror, Some([7; 16]), arena, now).unwrap();
+    assert!(storage.volumes.find("far").is_none(), "a member is not a volume of its own");
+    let exports = storage.wanted_exports(config);
+    assert_eq!(exports.len(), 1);
+    let status = |world: &World| {
+        world.sides[0].storage.elsewhere.as_ref().unwrap().mirrors[0].status.get().members
+    };
+    world.take("safe");
+    world.pass(Duration::from_secs(10));
+    assert_eq!(status(&world), [MemberState::InSync; 2]);
+    world.request(Operation::Write { durable: false }, 0x77);
+    world.cut = true;
+    world.pass(Duration::from_secs(5));
+    // The remote member fails only when its patience ends: 60 s.
+    world.request(Operation::Write { durable: false }, 0x78);
+    assert_eq!(status(&world), [MemberState::InSync, MemberState::Out]);
+    world.cut = false;
+    world.pass(Duration::from_secs(60));
+    assert_eq!(status(&world), [MemberState::InSync; 2]);
+    assert_eq!(world.request(Operation::Read, 0), [0x78; 4096]);
+}
