@@ -231,23 +231,21 @@ fn read(state: &mut State, words: &[&str]) -> Told {
     let started = match elsewhere.reading {
         Some(_) => Err("another `remote read` is under way".to_string()),
         None if !ours => Err(format!("{name} is neither a remote volume nor a mirror")),
-        None => {
-            match storage.volumes.remove(id) {
-                None => Err(format!("there is no volume {name:?}")),
-                Some(volume) => {
-                    match Reading::start(volume_name, volume, wanted, &mut plane.arena, plane.now) {
-                        Ok(reading) => {
-                            elsewhere.reading = Some(reading);
-                            Ok(Managed::Started)
-                        }
-                        Err((volume, why)) => {
-                            storage.volumes.add(volume_name, volume);
-                            Err(why)
-                        }
+        None => match storage.volumes.remove(id) {
+            None => Err(format!("there is no volume {name:?}")),
+            Some(volume) => {
+                match Reading::start(volume_name, volume, wanted, &mut plane.arena, plane.now) {
+                    Ok(reading) => {
+                        elsewhere.reading = Some(reading);
+                        Ok(Managed::Started)
+                    }
+                    Err((volume, why)) => {
+                        storage.volumes.add(volume_name, volume);
+                        Err(why)
                     }
                 }
             }
-        }
+        },
     };
     storage.elsewhere = Some(elsewhere);
     storage.apply_exports(state.document.config());

@@ -89,7 +89,7 @@ impl World {
         let end = self.now + time;
         while self.now < end {
             self.now = self.now + Duration::from_millis(1);
-            let tends = self.now.as_nanos() / 1_000_000 % 1000 == 0;
+            let tends = (self.now.as_nanos() / 1_000_000).is_multiple_of(1000);
             if let Some(volume) = self.volume.as_mut().filter(|_| tends) {
                 volume.tend(self.now);
             }
