@@ -91,6 +91,9 @@ const SUITES: &[Suite] = &[
     Suite { long: true, ..interop_suite("crafted", Needs::ImageAndGuests) },
     interop_suite("storage", Needs::ImageAndGuests),
     Suite { long: true, ..interop_suite("paths", Needs::ImageAndGuests) },
+    interop_suite("remote", Needs::ImageAndGuests),
+    Suite { long: true, ..interop_suite("remote_adversity", Needs::ImageAndGuests) },
+    Suite { long: true, ..interop_suite("remote_mirror", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("endurance", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("strangers", Needs::ImageAndGuests) },
 ];

@@ -149,6 +149,13 @@ impl Guest {
         Ok(())
     }
 
+    /// Gives disk number `index` another size.
+    pub fn resize_disk(&mut self, index: usize, bytes: u64) -> Result<()> {
+        let disk = json!({"node-name": format!("disk{index}"), "size": bytes});
+        self.vm.qmp.execute("block_resize", disk)?;
+        Ok(())
+    }
+
     /// The newest kernel messages, for an error's text.
     fn kernel_messages(&mut self) -> String {
         let messages = self.try_sh("dmesg | tail -20", Duration::from_secs(10));

@@ -5,6 +5,7 @@ mod instructions;
 mod report;
 mod rnbd;
 mod roce;
+mod rtrs_client;
 mod site;
 mod smcr;
 
@@ -25,6 +26,8 @@ enum Suite {
     Roce,
     /// Instructions per I/O of the storage server, beside Linux
     Rnbd,
+    /// Instructions per I/O of the client of another server, beside Linux; failover
+    RtrsClient,
     /// Instructions per round, byte and connection of SMC-R, beside Linux
     Smcr,
 }
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
         Suite::Boot => boot::bench(),
         Suite::Roce => roce::bench(),
         Suite::Rnbd => rnbd::bench(),
+        Suite::RtrsClient => rtrs_client::bench(),
         Suite::Smcr => smcr::bench(),
     };
     match result {

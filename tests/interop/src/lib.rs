@@ -12,6 +12,7 @@ pub mod packet;
 mod port;
 pub mod programs;
 pub mod relay;
+pub mod remote;
 mod site;
 pub mod smc;
 pub mod storage;

@@ -1,0 +1,84 @@
+//! The appliance as a client of a stock Linux server. One guest is both: it serves `/dev/ram0` to the
+//! appliance, and maps what the appliance makes of it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use launch::guest::Guest;
+use launch::qemu::Vm;
+
+use crate::Site;
+
+/// The session of the appliance with the guest.
+pub const SESSION: &str = "/rtrs-client/gw";
+
+/// A path of the appliance's to the guest on a network.
+pub fn path(network: usize) -> String {
+    format!("ip:10.0.{network}.1@ip:10.0.{network}.2")
+}
+
+/// The words of the command line that have the appliance map the guest's `/dev/ram0` as `far`, over the
+/// networks from `first` to `last`.
+pub fn words(first: usize, last: usize, more: &str) -> String {
+    let paths: Vec<String> = (first..=last).map(path).collect();
+    let remote = [
+        "volume=[]",
+        "remote.0.name=far",
+        "remote.0.sessname=gw",
+        "remote.0.device_path=/dev/ram0",
+        &format!("remote.0.path={}", paths.join(",")),
+    ];
+    let words: Vec<String> = remote.iter().map(|word| format!("isthmus.{word}")).collect();
+    format!("{} {more}", words.join(" "))
+}
+
+/// Has the guest serve a RAM disk of 64 MiB.
+pub fn serve(guest: &mut Guest, parameters: &str) -> Result<()> {
+    guest.sh(&format!(
+        "modprobe rtrs-server {parameters} && modprobe rnbd-server && \
+         modprobe -a rnbd-client ext4 && modprobe brd rd_nr=1 rd_size=65536"
+    ))?;
+    Ok(())
+}
+
+/// Waits until an answer of the console contains `wanted`.
+pub fn wait_for(gateway: &mut Vm, line: &str, wanted: &str, limit: Duration) -> Result<String> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let reply = gateway.run(line)?;
+        if reply.text.contains(wanted) {
+            return Ok(reply.text);
+        }
+        if Instant::now() > deadline {
+            bail!("`{line}` does not come to say {wanted:?}, but:\n{}", reply.text);
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
+/// Boots both, with so many networks; the guest serves, and the appliance has its disk open.
+pub fn site(networks: usize, parameters: &str, words: &str) -> Result<Site> {
+    let mut site = Site::with_networks(networks, 1500, words)?;
+    serve(&mut site.client, parameters)?;
+    wait_for(&mut site.gateway, "remote list csv", "/dev/ram0,open,", Duration::from_secs(30))?;
+    Ok(site)
+}
+
+/// Tells a story of a site, with the appliance's log if it goes wrong.
+pub fn tell(mut site: Site, story: impl FnOnce(&mut Site) -> Result<()>) -> Result<()> {
+    let told = story(&mut site);
+    let log =
+        site.gateway.run("show log").map_or_else(|error| format!("{error:#}"), |log| log.text);
+    told.with_context(|| format!("the appliance's log:\n{log}"))
+}
+
+/// What an object of the appliance's tree holds.
+pub fn object(gateway: &mut Vm, path: &str) -> Result<serde_json::Value> {
+    gateway.run(&format!("cat {path} --json"))?.json()
+}
+
+/// Waits until a path of the appliance's is in a state.
+pub fn wait_for_state(gateway: &mut Vm, network: usize, state: &str, seconds: u64) -> Result<()> {
+    let line = format!("cat {SESSION}/paths/{}/state", path(network));
+    wait_for(gateway, &line, state, Duration::from_secs(seconds)).map(|_| ())
+}

@@ -1,0 +1,237 @@
+//! The appliance as a client of a stock Linux server that goes, comes back, refuses, grows, and falls
+//! silent; over one path and over two.
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use interop_tests::remote::{self, object, path, tell, wait_for, wait_for_state, words};
+use interop_tests::{Site, client_of, gateway_spec, map, networked_gateway_spec, storage, unmap};
+use launch::guest::Wire;
+use launch::qemu::Disk;
+
+const OPEN: &str = "/dev/ram0,open,";
+
+/// Requests that the appliance has sent over each of two paths since the last call.
+fn requests(site: &mut Site) -> Result<Vec<u64>> {
+    let mut counts = Vec::new();
+    for network in 0..2 {
+        let base = format!("{}/paths/{}/stats", remote::SESSION, path(network));
+        let stats = object(&mut site.gateway, &format!("{base}/rdma"))?;
+        site.gateway.run(&format!("write {base}/reset_all 1"))?.lacks("error")?;
+        let count = |key: &str| stats[key].as_u64().unwrap_or(0);
+        counts.push(count("rd_cnt") + count("wr_cnt"));
+    }
+    Ok(counts)
+}
+
+#[test]
+fn each_policy_spreads_requests_as_it_says() -> Result<()> {
+    tell(remote::site(2, "", &words(0, 1, ""))?, |site| {
+        (0..2).try_for_each(|n| wait_for_state(&mut site.gateway, n, "connected", 20))?;
+        map(&mut site.client, "s1", storage::PATH, "far", "")?;
+        for policy in ["round-robin", "min-inflight", "min-latency"] {
+            let order = format!("write {}/mp_policy {policy}", remote::SESSION);
+            site.gateway.run(&order)?.lacks("error")?;
+            requests(site)?;
+            storage::fio_verifies(&mut site.client, 4, 16)?;
+            let counts = requests(site)?;
+            let (least, all) =
+                (counts.iter().min().copied().unwrap_or(0), counts.iter().sum::<u64>());
+            println!("{policy}: {counts:?} requests");
+            ensure!(all > 100, "{policy}: {counts:?} requests");
+            match policy {
+                "round-robin" => ensure!(least * 100 > all * 45, "{policy}: {counts:?}"),
+                "min-inflight" => ensure!(least * 100 > all * 15, "{policy}: {counts:?}"),
+                // The path that answered its last heartbeat sooner takes all until the next.
+                _ => ensure!(least * 100 < all * 45, "{policy}: {counts:?}"),
+            }
+        }
+        unmap(&mut site.client, 0)
+    })
+}
+
+/// One of two paths falls silent under verified load: nothing fails, and it comes back by itself.
+fn a_cut_is_survived(policy: &str) -> Result<()> {
+    let more = format!("isthmus.remote.0.mp_policy={policy}");
+    tell(remote::site(2, "", &words(0, 1, &more))?, |site| {
+        (0..2).try_for_each(|n| wait_for_state(&mut site.gateway, n, "connected", 20))?;
+        map(&mut site.client, "s1", storage::PATH, "far", "")?;
+        storage::fio_begins(&mut site.client, "/dev/rnbd0", 40, 4)?;
+        std::thread::sleep(Duration::from_secs(4));
+        site.client.set_link(1, false)?;
+        // A loaded path is left within a second; an idle one is noticed by its heartbeats.
+        wait_for_state(&mut site.gateway, 1, "reconnecting", 60).context("not noticed")?;
+        std::thread::sleep(Duration::from_secs(3));
+        site.client.set_link(1, true)?;
+        wait_for_state(&mut site.gateway, 1, "connected", 90).context("it stays away")?;
+        storage::fio_ends(&mut site.client, Duration::from_secs(180))?;
+        unmap(&mut site.client, 0)
+    })
+}
+
+#[test]
+fn a_cut_path_is_survived_by_round_robin() -> Result<()> {
+    a_cut_is_survived("round-robin")
+}
+
+#[test]
+fn a_cut_path_is_survived_by_min_inflight() -> Result<()> {
+    a_cut_is_survived("min-inflight")
+}
+
+#[test]
+fn a_cut_path_is_survived_by_min_latency() -> Result<()> {
+    a_cut_is_survived("min-latency")
+}
+
+/// All paths are silent for a while: requests wait, and go on.
+#[test]
+fn a_silent_outage_is_waited_for() -> Result<()> {
+    tell(remote::site(2, "", &words(1, 1, ""))?, |site| {
+        map(&mut site.client, "s1", storage::PATH, "far", "")?;
+        storage::fio_begins(&mut site.client, "/dev/rnbd0", 60, 1)?;
+        std::thread::sleep(Duration::from_secs(4));
+        site.client.set_link(1, false)?;
+        std::thread::sleep(Duration::from_secs(40));
+        site.client.set_link(1, true)?;
+        wait_for_state(&mut site.gateway, 1, "connected", 90)?;
+        storage::fio_ends(&mut site.client, Duration::from_secs(180))?;
+        unmap(&mut site.client, 0)
+    })
+}
+
+/// The server's module is unloaded and loaded again, under load; then its operator closes the device.
+#[test]
+fn a_server_that_is_reloaded_or_closes_the_device() -> Result<()> {
+    tell(remote::site(1, "", &words(0, 0, ""))?, |site| {
+        map(&mut site.client, "s1", storage::PATH, "far", "")?;
+        storage::fio_begins(&mut site.client, "/dev/rnbd0", 20, 1)?;
+        std::thread::sleep(Duration::from_secs(3));
+        site.client.sh("rmmod rnbd-server && sleep 3 && modprobe rnbd-server")?;
+        storage::fio_ends(&mut site.client, Duration::from_secs(180))?;
+        let patience = Duration::from_secs(60);
+        wait_for(&mut site.gateway, "remote list csv", OPEN, patience)?;
+        // Linux's word for it: I/O fails, and the state says so.
+        let close = "for f in /sys/class/rnbd-server/ctl/devices/*/sessions/gw/force_close; do \
+                     echo 1 >$f; done";
+        site.client.sh(close)?;
+        site.client.sh("! dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null")?;
+        wait_for(&mut site.gateway, "remote list csv", "/dev/ram0,closed,", patience)?;
+        site.gateway.run("remote remap far")?.lacks("error")?;
+        wait_for(&mut site.gateway, "remote list csv", OPEN, patience)?;
+        site.client.sh("dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null")?;
+        unmap(&mut site.client, 0)
+    })
+}
+
+/// Read-only is read-only; who comes second does not write, until the first is gone; migration lets two.
+#[test]
+fn access_modes() -> Result<()> {
+    let more = "isthmus.remote.1.name=fixed isthmus.remote.1.sessname=ro \
+        isthmus.remote.1.path=ip:10.0.0.1@ip:10.0.0.2 isthmus.remote.1.device_path=/dev/ram0 \
+        isthmus.remote.1.access_mode=ro";
+    tell(remote::site(1, "", &words(0, 0, more))?, |site| {
+        let (gateway, guest) = (&mut site.gateway, &mut site.client);
+        let patience = Duration::from_secs(20);
+        wait_for(gateway, "remote list csv", "fixed,ro,/dev/ram0,open,", patience)?;
+        ensure!(map(guest, "s1", storage::PATH, "fixed", "").is_err(), "rw of what is ro");
+        map(guest, "s1", storage::PATH, "fixed", "access_mode=ro")?;
+        guest.sh("dd if=/dev/rnbd0 of=/dev/null bs=4k count=10 iflag=direct 2>/dev/null")?;
+        unmap(guest, 0)?;
+        let add = "sessname=other path=ip:10.0.0.1@ip:10.0.0.2 device_path=/dev/ram0";
+        gateway.run(&format!("remote add second {add}"))?.contains("in force now")?;
+        wait_for(gateway, "remote list csv", "second,other,/dev/ram0,refused,", patience)?;
+        gateway.run("remote remove far")?.contains("in force now")?;
+        wait_for(gateway, "remote list csv", "second,other,/dev/ram0,open,", patience)?;
+        let add = "sessname=third path=ip:10.0.0.1@ip:10.0.0.2 device_path=/dev/ram0";
+        gateway.run(&format!("remote add third {add} access_mode=migration"))?.lacks("error")?;
+        wait_for(gateway, "remote list csv", "third,third,/dev/ram0,open,", patience)?;
+        Ok(())
+    })
+}
+
+/// A server that is not there is tried for ever, or as often as it is wished.
+#[test]
+fn reconnecting_with_a_limit_and_without() -> Result<()> {
+    let limited = words(0, 0, "isthmus.remote.0.max_reconnect_attempts=3");
+    tell(remote::site(1, "", &limited)?, |site| {
+        site.client.sh("rmmod rnbd-server")?;
+        wait_for_state(&mut site.gateway, 0, "closed", 40)?;
+        site.client.sh("modprobe rnbd-server")?;
+        std::thread::sleep(Duration::from_secs(4));
+        wait_for_state(&mut site.gateway, 0, "closed", 1).context("it was given up")?;
+        let base = format!("{}/paths/{}", remote::SESSION, path(0));
+        site.gateway.run(&format!("write {}/max_reconnect_attempts -1", remote::SESSION))?;
+        site.gateway.run(&format!("write {base}/reconnect 1"))?.lacks("error")?;
+        wait_for_state(&mut site.gateway, 0, "connected", 20)?;
+        site.client.sh("rmmod rnbd-server")?;
+        std::thread::sleep(Duration::from_secs(15));
+        wait_for_state(&mut site.gateway, 0, "connecting", 5)?;
+        site.client.sh("modprobe rnbd-server")?;
+        wait_for_state(&mut site.gateway, 0, "connected", 20)?;
+        site.gateway.run(&format!("write {base}/disconnect 1"))?.lacks("error")?;
+        wait_for_state(&mut site.gateway, 0, "closed", 5)?;
+        site.gateway.run(&format!("write {base}/remove_path 1"))?.lacks("error")?;
+        site.gateway.run(&format!("cat {base}/state"))?.contains("error")?;
+        site.gateway.run(&format!("write {}/add_path {}", remote::SESSION, path(0)))?;
+        wait_for(&mut site.gateway, "remote list csv", OPEN, Duration::from_secs(20))?;
+        Ok(())
+    })
+}
+
+/// The server's disk grows; who maps what the appliance makes of it sees that.
+#[test]
+fn a_disk_of_the_server_grows() -> Result<()> {
+    let disk = tempfile::NamedTempFile::new()?;
+    disk.as_file().set_len(16 << 20)?;
+    let wire = Wire::new()?;
+    let (first, second) = wire.datagrams();
+    let words = words(0, 0, "").replace("/dev/ram0", "/dev/vda");
+    let mut gateway = gateway_spec(1500, &words)?.nic(first).first_mac(1).start()?;
+    gateway.wait_ready()?;
+    let mut guest = client_of(1500, |spec| spec.nic(second).disk(Disk::new(disk.path())))?;
+    remote::serve(&mut guest, "")?;
+    let patience = Duration::from_secs(30);
+    wait_for(&mut gateway, "remote list csv", "/dev/vda,open,16777216", patience)?;
+    map(&mut guest, "s1", storage::PATH, "far", "")?;
+    guest.resize_disk(0, 24 << 20)?;
+    gateway.run("write /rnbd-client/ctl/devices/far/resize 1")?.lacks("error")?;
+    wait_for(&mut gateway, "remote list csv", "/dev/vda,open,25165824", patience)?;
+    guest.sh("echo $((24 << 11)) >/sys/block/rnbd0/rnbd/resize")?;
+    guest.sh("[ $(cat /sys/block/rnbd0/size) = $((24 << 11)) ] &&
+         dd if=/dev/urandom of=/tmp/kept bs=1M count=8 2>/dev/null &&
+         dd if=/tmp/kept of=/dev/rnbd0 bs=1M seek=16 oflag=direct 2>/dev/null &&
+         dd if=/dev/vda bs=1M skip=16 iflag=direct 2>/dev/null | cmp - /tmp/kept")?;
+    unmap(&mut guest, 0)
+}
+
+/// A stock client, two appliances behind one another, the second one's memory.
+#[test]
+fn from_appliance_to_appliance() -> Result<()> {
+    let (near, far) = (Wire::new()?, Wire::new()?);
+    let ((one, client), (two, other)) = (near.datagrams(), far.datagrams());
+    let remote = "isthmus.volume=[] isthmus.remote.0.name=far isthmus.remote.0.sessname=gw \
+        isthmus.remote.0.path=ip:10.0.1.1@ip:10.0.1.9 isthmus.remote.0.device_path=ram0";
+    let spec = networked_gateway_spec(2, 1500, remote)?.nic(one).nic(two).first_mac(1);
+    let mut gateway = spec.start()?;
+    let words = "isthmus.net.0.address=10.0.1.9/24";
+    let server_spec = gateway_spec(1500, words)?.nic(other).first_mac(0x40);
+    let mut server = server_spec.clone().start()?;
+    gateway.wait_ready()?;
+    server.wait_ready()?;
+    let patience = Duration::from_secs(30);
+    wait_for(&mut gateway, "remote list csv", "ram0,open,67108864", patience)?;
+    let mut guest = client_of(1500, |spec| spec.nic(client))?;
+    guest.sh("modprobe -a rnbd-client ext4")?;
+    map(&mut guest, "s1", storage::PATH, "far", "")?;
+    storage::fio_verifies(&mut guest, 16, 32)?;
+    storage::ext4_keeps_its_data(&mut guest, 16)?;
+    // It reboots; the session comes back by itself.
+    drop(server);
+    let mut server = server_spec.start()?;
+    server.wait_ready()?;
+    guest.wait_until(
+        "dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null",
+        Duration::from_secs(60),
+    )?;
+    unmap(&mut guest, 0)
+}

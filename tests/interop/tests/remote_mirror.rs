@@ -1,0 +1,166 @@
+//! A mirror of a disk of the appliance's and a disk of a stock Linux server: each goes and comes back, and
+//! the power is cut; in the end both hold the same, byte for byte.
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use interop_tests::remote::{self, object, words};
+use interop_tests::{boot_client, map, networked_gateway_spec, storage, system, unmap};
+use launch::guest::{Guest, Wire};
+use launch::qemu::{Disk, Fault, Spec, Vm};
+
+const MIB: u64 = 24;
+const MADE: &str = "isthmus.mirror.0.name=safe isthmus.mirror.0.members=disk,far";
+
+/// The appliance with a disk, on two networks to a guest that serves the other disk over the second one.
+struct Lab {
+    spec: Spec,
+    gateway: Option<Vm>,
+    guest: Guest,
+    disk: tempfile::NamedTempFile,
+    // Must outlive the machines.
+    _wires: [Wire; 2],
+}
+
+impl Lab {
+    fn boot(shape: impl FnOnce(Disk) -> Disk) -> Result<Lab> {
+        let disk = tempfile::NamedTempFile::new()?;
+        disk.as_file().set_len(MIB << 20)?;
+        let wires = [Wire::new()?, Wire::new()?];
+        let ends = wires.each_ref().map(Wire::datagrams);
+        let own = words(1, 1, "isthmus.remote.0.wait_seconds=5");
+        let own = own.replace("volume=[]", "volume.0.name=disk isthmus.volume.0.disk=0");
+        let spec = networked_gateway_spec(2, 1500, &own)?.first_mac(1);
+        let spec = ends.iter().fold(spec, |spec, (end, _)| spec.nic(end.clone()));
+        let spec = spec.disk(shape(Disk::new(disk.path())));
+        let mut gateway = spec.clone().start()?;
+        gateway.wait_ready()?;
+        let addresses = [0, 1].map(|n| interop_tests::address(n, 2));
+        let addresses = addresses.each_ref().map(String::as_str);
+        let guest = system()?.spec("client", &addresses, 1500).first_mac(0x20);
+        let mut guest = boot_client(ends.into_iter().fold(guest, |spec, (_, end)| spec.nic(end)))?;
+        remote::serve(&mut guest, "")?;
+        let patience = Duration::from_secs(30);
+        remote::wait_for(&mut gateway, "remote list csv", "/dev/ram0,open,", patience)?;
+        gateway.run("mirror create safe disk far")?.contains("`force` has it done")?;
+        gateway.run("mirror create safe disk far force")?.contains("in force now")?;
+        let mut lab = Lab { spec, gateway: Some(gateway), guest, disk, _wires: wires };
+        lab.wait_for_members("in sync", "in sync", 60)?;
+        Ok(lab)
+    }
+
+    fn gateway(&mut self) -> Result<&mut Vm> {
+        self.gateway.as_mut().context("the power is off")
+    }
+
+    /// Until the members are in these states.
+    fn wait_for_members(&mut self, disk: &str, far: &str, seconds: u64) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(seconds);
+        loop {
+            let mirror = object(self.gateway()?, "/mirrors/safe")?;
+            let state = |n: usize| mirror["members"][n]["state"].as_str().unwrap_or("").to_string();
+            if state(0) == disk && state(1) == far {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let log = self.gateway()?.run("show log")?.text;
+                bail!("not {disk}, {far}, but {mirror}\n{log}");
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// The power fails, and comes back.
+    fn cut_power(&mut self) -> Result<()> {
+        self.gateway = None;
+        let mut gateway = self.spec.clone().append(MADE).start()?;
+        gateway.wait_ready()?;
+        self.gateway = Some(gateway);
+        Ok(())
+    }
+
+    /// Both members, behind the mirror's own sectors.
+    fn compare(&mut self) -> Result<()> {
+        let theirs =
+            self.guest.sh(&format!("head -c {}M /dev/ram0 | tail -c +32769 | sha256sum", MIB))?;
+        let ours = sum(self.disk.path())?;
+        ensure!(theirs.trim() == ours.trim(), "the members differ: {ours} {theirs}");
+        Ok(())
+    }
+}
+
+fn sum(path: &Path) -> Result<String> {
+    let script = format!("tail -c +32769 {} | sha256sum", path.display());
+    let output = Command::new("sh").args(["-c", &script]).output()?;
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The remote member is cut off under verified load; the mirror goes on, and copies when it is back.
+#[test]
+fn a_remote_member_goes_and_comes_back() -> Result<()> {
+    let mut lab = Lab::boot(|disk| disk)?;
+    map(&mut lab.guest, "s1", storage::PATH, "safe", "")?;
+    // What it holds is compared in the end: less than fio's file of 24 MiB.
+    lab.guest.sh("dd if=/dev/urandom of=/dev/rnbd0 bs=1M count=20 oflag=direct 2>/dev/null")?;
+    fio(&mut lab.guest, 40)?;
+    std::thread::sleep(Duration::from_secs(4));
+    lab.guest.set_link(1, false)?;
+    lab.wait_for_members("in sync", "out", 60)?;
+    std::thread::sleep(Duration::from_secs(5));
+    lab.guest.set_link(1, true)?;
+    lab.wait_for_members("in sync", "in sync", 120)?;
+    storage::fio_ends(&mut lab.guest, Duration::from_secs(180))?;
+    unmap(&mut lab.guest, 0)?;
+    lab.compare()
+}
+
+/// A write to the local member fails; it is left out, and copied to again.
+#[test]
+fn a_local_member_fails_and_is_copied_to() -> Result<()> {
+    let fault = Fault { event: "write_aio", sector: Some(20_000), once: true };
+    let mut lab = Lab::boot(|disk| disk.fault(fault))?;
+    map(&mut lab.guest, "s1", storage::PATH, "safe", "")?;
+    lab.guest.sh("dd if=/dev/urandom of=/dev/rnbd0 bs=1M count=20 oflag=direct 2>/dev/null")?;
+    lab.wait_for_members("in sync", "in sync", 60)?;
+    let mirror = object(lab.gateway()?, "/mirrors/safe")?;
+    ensure!(mirror["dropped"].as_u64() == Some(1), "it was left out once: {mirror}");
+    unmap(&mut lab.guest, 0)?;
+    lab.compare()
+}
+
+/// The power is cut while a member is being copied to.
+#[test]
+fn a_power_cut_during_the_copy() -> Result<()> {
+    let mut lab = Lab::boot(|disk| disk)?;
+    map(&mut lab.guest, "s1", storage::PATH, "safe", "")?;
+    let pattern = "dd if=/dev/urandom of=/tmp/kept bs=1M count=20 2>/dev/null";
+    lab.guest.sh(pattern)?;
+    lab.guest.sh("dd if=/tmp/kept of=/dev/rnbd0 bs=1M count=10 oflag=direct 2>/dev/null")?;
+    lab.guest.set_link(1, false)?;
+    lab.guest.sh(
+        "dd if=/tmp/kept of=/dev/rnbd0 bs=1M skip=10 seek=10 oflag=direct conv=fsync 2>/dev/null",
+    )?;
+    lab.wait_for_members("in sync", "out", 60)?;
+    lab.guest.sh("echo force >/sys/block/rnbd0/rnbd/unmap_device")?;
+    lab.guest.set_link(1, true)?;
+    lab.wait_for_members("in sync", "syncing", 60)?;
+    lab.cut_power()?;
+    lab.wait_for_members("in sync", "in sync", 60)?;
+    lab.compare()?;
+    map(&mut lab.guest, "s2", storage::PATH, "safe", "")?;
+    lab.guest.sh("dd if=/dev/rnbd0 bs=1M count=20 iflag=direct 2>/dev/null | cmp - /tmp/kept")?;
+    unmap(&mut lab.guest, 0)
+}
+
+/// fio as [`storage::fio_begins`], on less than the mirror has.
+fn fio(guest: &mut Guest, seconds: u32) -> Result<()> {
+    guest.sh(&format!(
+        "rm -f /tmp/fio.*
+         (fio --name=verify --filename=/dev/rnbd0 --direct=1 --ioengine=libaio --thread --rw=randrw \
+         --bsrange=4096-16384 --size=16m --iodepth=1 --rate_iops=100,100 --time_based \
+         --runtime={seconds} --verify=crc32c --verify_backlog=32 --verify_fatal=1 \
+         --output-format=terse >/tmp/fio.out 2>&1; echo $? >/tmp/fio.status) </dev/null >/dev/null 2>&1 &"
+    ))?;
+    Ok(())
+}
