@@ -8,7 +8,7 @@ use crate::build::Image;
 use crate::{command, workspace};
 
 /// The suites, of which `target/bench/SUITE.json` is written.
-pub const SUITES: &[&str] = &["boot", "roce", "rnbd", "rtrs-client", "smcr"];
+pub const SUITES: &[&str] = &["boot", "roce", "ntrdma", "rnbd", "rtrs-client", "smcr"];
 
 /// Runs the named suites, or all; fails if a bar is missed.
 pub fn bench(image: &Image, suites: &[String]) -> Result<()> {

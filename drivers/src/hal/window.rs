@@ -169,9 +169,10 @@ impl Window {
     /// (`load32`). Panics outside the window or misaligned.
     #[inline]
     pub fn load_words(&self, offset: usize, into: &mut [u64]) {
+        let first = self.words(offset, into.len());
         for (n, word) in into.iter_mut().enumerate() {
-            // SAFETY: as in `load16`.
-            let cell = unsafe { AtomicU64::from_ptr(self.cell(offset + 8 * n, 8).cast()) };
+            // SAFETY: as in `load16`; `words` checked all of them.
+            let cell = unsafe { AtomicU64::from_ptr(first.add(n)) };
             *word = u64::from_le(cell.load(Ordering::Relaxed));
         }
     }
@@ -180,11 +181,22 @@ impl Window {
     /// them afterwards (`store32`). Panics outside the window or misaligned.
     #[inline]
     pub fn store_words(&self, offset: usize, words: &[u64]) {
+        let first = self.words(offset, words.len());
         for (n, word) in words.iter().enumerate() {
-            // SAFETY: as in `load16`.
-            let cell = unsafe { AtomicU64::from_ptr(self.cell(offset + 8 * n, 8).cast()) };
+            // SAFETY: as in `load16`; `words` checked all of them.
+            let cell = unsafe { AtomicU64::from_ptr(first.add(n)) };
             cell.store(word.to_le(), Ordering::Relaxed);
         }
+    }
+
+    /// Where `count` words from `offset` lie. Panics as [`Window::cell`].
+    #[inline]
+    fn words(&self, offset: usize, count: usize) -> *mut u64 {
+        let inside = offset <= self.len && count <= (self.len - offset) / 8;
+        assert!(inside, "words outside of their window");
+        let at = self.start.as_ptr().wrapping_add(offset);
+        assert!(at.addr().is_multiple_of(8), "words not aligned");
+        at.cast()
     }
 
     /// Copies the whole of `from` to `offset`; the two may overlap.

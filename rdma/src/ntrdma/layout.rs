@@ -96,26 +96,18 @@ impl Layout {
         first + slot as usize * self.slot_len()
     }
 
-    /// Where send entry number `index` of a queue pair lies.
-    pub fn entry(&self, slot: u32, index: u32) -> usize {
-        self.slot(slot) + (index % self.ring) as usize * ENTRY
-    }
-
-    /// Where completion entry number `index` lies. There is one for each entry that we send; both
-    /// sides use no more of their rings than the smaller of the two.
-    pub fn completion(&self, slot: u32, index: u32) -> usize {
-        let first = self.slot(slot) + self.ring as usize * ENTRY;
-        first + (index % self.ring) as usize * COMPLETION
-    }
-
-    /// Where the payload of the peer's sends lies.
-    pub fn staging(&self, slot: u32) -> usize {
-        self.slot(slot) + self.rings()
-    }
-
-    /// Where answers to our READs lie.
-    pub fn landing(&self, slot: u32) -> usize {
-        self.staging(slot) + self.staging as usize
+    /// Where everything of a queue pair lies.
+    pub fn places(&self, slot: u32) -> Places {
+        let entries = self.slot(slot);
+        let staging = entries + self.rings();
+        Places {
+            mask: self.ring - 1,
+            bells: self.bells(slot),
+            entries,
+            completions: entries + self.ring as usize * ENTRY,
+            staging,
+            landing: staging + self.staging as usize,
+        }
     }
 
     /// Bytes of exposed memory that it takes.
@@ -126,6 +118,35 @@ impl Layout {
     /// Bits of a queue pair's number that say which slot is its own.
     pub fn slot_mask(&self) -> u32 {
         self.qps.next_power_of_two() - 1
+    }
+}
+
+/// Where in exposed memory everything of a queue pair lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    mask: u32,
+    /// What the peer has sent, and what it has done of ours.
+    pub bells: [usize; 2],
+    entries: usize,
+    completions: usize,
+    /// The payload of the peer's sends.
+    pub staging: usize,
+    /// Answers to our READs.
+    pub landing: usize,
+}
+
+impl Places {
+    /// Send entry number `index`.
+    #[inline]
+    pub fn entry(&self, index: u32) -> usize {
+        self.entries + (index & self.mask) as usize * ENTRY
+    }
+
+    /// Completion entry number `index`. There is one for each entry that we send; both sides use no
+    /// more of their rings than the smaller of the two.
+    #[inline]
+    pub fn completion(&self, index: u32) -> usize {
+        self.completions + (index & self.mask) as usize * COMPLETION
     }
 }
 
@@ -150,12 +171,13 @@ mod tests {
             }
             ends.extend([(layout.command(0), COMMAND), (layout.command(COMMANDS - 1), COMMAND)]);
             for slot in [0, last] {
-                ends.push((layout.entry(slot, 0), ENTRY));
-                ends.push((layout.entry(slot, layout.ring - 1), ENTRY));
-                ends.push((layout.completion(slot, 0), COMPLETION));
-                ends.push((layout.completion(slot, layout.ring - 1), COMPLETION));
-                ends.push((layout.staging(slot), layout.staging as usize));
-                ends.push((layout.landing(slot), layout.landing as usize));
+                let places = layout.places(slot);
+                ends.push((places.entry(0), ENTRY));
+                ends.push((places.entry(layout.ring - 1), ENTRY));
+                ends.push((places.completion(0), COMPLETION));
+                ends.push((places.completion(layout.ring - 1), COMPLETION));
+                ends.push((places.staging, layout.staging as usize));
+                ends.push((places.landing, layout.landing as usize));
                 if last == 0 {
                     break;
                 }

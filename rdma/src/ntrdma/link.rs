@@ -236,7 +236,7 @@ impl Link {
 
 /// Writes a cell of the peer's.
 #[inline]
-pub fn put32(bridge: &mut dyn Bridge, offset: usize, value: u32) {
+fn put32(bridge: &mut dyn Bridge, offset: usize, value: u32) {
     if let Some(place) = bridge.window().slice(offset, 4) {
         bridge.put32(&place, value);
     }

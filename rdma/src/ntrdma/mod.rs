@@ -52,7 +52,7 @@ use completion::CompletionQueues;
 use drivers::hal::{Instant, Window};
 use drivers::ntb::Bridge;
 use layout::{COMMAND, COMMANDS};
-use link::{Change, Link, put32};
+use link::{Change, Link};
 use qp::{Completer, Env, Qp, RemoteQp, Wire};
 use rand_core::RngCore;
 use requester::Ended;
@@ -243,12 +243,12 @@ impl Ntrdma {
         self.commands_heard();
         for slot in 0..self.slots_used {
             let Some(id) = self.slots.get(slot as usize).and_then(|slot| slot.qp) else { continue };
-            let Some(qp) = self.qps.get_mut(id.0) else { continue };
+            let Some(qp) = self.qps.at_mut(qp_place(id)) else { continue };
             if !matches!(qp.state, QpState::Rtr | QpState::Rts) {
                 continue;
             }
             let [produced, consumed] =
-                wire.own.bells(slot).map(|offset| self.exposed.load32(offset));
+                qp.identity.places.bells.map(|offset| self.exposed.load32(offset));
             let mut touched = core::mem::replace(&mut qp.responder.produced, produced) != produced;
             if consumed != qp.requester.consumed {
                 touched |= qp.requester.has_more();
@@ -306,17 +306,17 @@ impl Ntrdma {
             let Some(qp) = self.qps.at_mut(place as usize) else { continue };
             qp.dirty = false;
             let Some(peer) = qp.peer else { continue };
-            let [produced, consumed] = wire.peer.bells(peer.slot);
-            put32(wire.bridge, produced, qp.requester.produced);
-            put32(wire.bridge, consumed, qp.responder.consumed);
+            let [produced, consumed] = peer.places.bells;
+            wire.put32(produced, qp.requester.produced);
+            wire.put32(consumed, qp.responder.consumed);
         }
         if core::mem::take(&mut self.command_bells) {
-            put32(wire.bridge, layout::COMMANDS_PRODUCED, self.commands_produced);
-            put32(wire.bridge, layout::COMMANDS_CONSUMED, self.commands_taken);
+            wire.put32(layout::COMMANDS_PRODUCED, self.commands_produced);
+            wire.put32(layout::COMMANDS_CONSUMED, self.commands_taken);
         }
         wire.bridge.fence();
         self.batch = self.batch.wrapping_add(1);
-        put32(wire.bridge, layout::BATCH, self.batch);
+        wire.put32(layout::BATCH, self.batch);
         wire.bridge.fence();
         wire.bridge.ring();
         self.counters.batches += 1;
@@ -444,7 +444,7 @@ impl Ntrdma {
         if found.state != QpState::Init || found.peer.is_some() || found.detached {
             return Err(VerbsError::WrongState);
         }
-        found.peer = Some(RemoteQp { number, slot });
+        found.peer = Some(RemoteQp { number, places: info.layout.places(slot) });
         found.known_to_peer = true;
         found.requester.start(depth, staging, own.landing);
         // Its bells may have been rung already.

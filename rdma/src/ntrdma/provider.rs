@@ -192,6 +192,7 @@ impl Provider for Ntrdma {
                 place: Slots::<Qp>::index(name) as u32,
                 number,
                 slot,
+                places: self.config.layout.places(slot),
                 pd: init.pd,
                 send_cq: init.send_cq,
                 recv_cq: init.recv_cq,

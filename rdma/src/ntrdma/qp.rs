@@ -3,7 +3,7 @@
 
 use super::completion::CompletionQueues;
 use super::counters::Counters;
-use super::layout::Layout;
+use super::layout::{Layout, Places};
 use super::requester::Requester;
 use super::responder::Responder;
 use crate::parts::memory::Memory;
@@ -40,11 +40,22 @@ pub struct Wire<'a> {
     pub we_load: bool,
 }
 
+impl Wire<'_> {
+    /// Writes a cell of the peer's.
+    #[inline]
+    pub fn put32(&mut self, offset: usize, value: u32) {
+        if let Some(place) = self.window.slice(offset, 4) {
+            self.bridge.put32(&place, value);
+        }
+    }
+}
+
 /// The counterpart of a queue pair at the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteQp {
     pub number: u32,
-    pub slot: u32,
+    /// Where it lies in what the peer exposes.
+    pub places: Places,
 }
 
 /// What a queue pair is and never changes.
@@ -57,6 +68,7 @@ pub struct Identity {
     pub number: u32,
     /// Its place in the exposed memory.
     pub slot: u32,
+    pub places: Places,
     pub pd: PdId,
     pub send_cq: CqId,
     pub recv_cq: CqId,

@@ -260,13 +260,13 @@ impl Requester {
             }
             (Operation::CompareSwap { .. } | Operation::FetchAdd { .. }, _) => (),
             (_, Stored::Inline(bytes, length)) => {
-                payload_words = put_inline(&mut words, &bytes[..usize::from(*length)]);
+                payload_words = put_inline(&mut words, bytes, usize::from(*length));
             }
             (_, Stored::Windows(sges)) if work.length <= INLINE => {
                 let mut bytes = [0; INLINE];
                 // As long as they say they are.
                 let _ = sges.read(&mut bytes[..work.length]);
-                payload_words = put_inline(&mut words, &bytes[..work.length]);
+                payload_words = put_inline(&mut words, &bytes, work.length);
             }
             (_, Stored::Windows(sges)) => {
                 let mut part = Sges::empty();
@@ -281,7 +281,7 @@ impl Requester {
                         let offset;
                         (offset, piece.cost) = self.staging.take(piece.length)?;
                         sges.part(at, piece.length, &mut part);
-                        let mut to = wire.peer.staging(peer.slot) + offset;
+                        let mut to = peer.places.staging + offset;
                         for window in part.as_slice() {
                             if let Some(place) = wire.window.slice(to, window.len()) {
                                 wire.bridge.copy(&place, window);
@@ -297,7 +297,7 @@ impl Requester {
         piece.last = piece.length == rest;
         (entry.last, entry.length) = (piece.last, piece.length as u32);
         words[..ENTRY_WORDS].copy_from_slice(&entry.emit());
-        let place = wire.window.slice(wire.peer.entry(peer.slot, self.produced), ENTRY)?;
+        let place = wire.window.slice(peer.places.entry(self.produced), ENTRY)?;
         wire.bridge.put(&place, &words[..ENTRY_WORDS + payload_words]);
         counters.entries_sent += 1;
         self.produced = self.produced.wrapping_add(1);
@@ -322,10 +322,10 @@ impl Requester {
         if upto.wrapping_sub(self.consumed) > self.produced.wrapping_sub(self.consumed) {
             return Err(Ended::Violation);
         }
-        let slot = completer.identity.slot;
+        let places = &completer.identity.places;
         while self.consumed != upto {
             let mut words = [0; COMPLETION_WORDS];
-            wire.exposed.load_words(wire.own.completion(slot, self.consumed), &mut words);
+            wire.exposed.load_words(places.completion(self.consumed), &mut words);
             let entry = CompletionEntry::parse(&words)
                 .filter(|entry| entry.index == self.consumed)
                 .ok_or(Ended::Violation)?;
@@ -337,7 +337,7 @@ impl Requester {
             let Some(work) = self.queue.front() else { return Err(Ended::Violation) };
             match (&work.operation, &work.payload) {
                 (Operation::Read(_), Stored::Windows(into)) => {
-                    let from = wire.own.landing(slot) + piece.landing;
+                    let from = places.landing + piece.landing;
                     if let Some(from) = wire.exposed.slice(from, piece.length) {
                         // It was cut to fit.
                         let _ = into.write_window(piece.at, &from);
@@ -394,13 +394,11 @@ impl Requester {
 }
 
 /// Puts payload into an entry; the words that it takes.
-fn put_inline(words: &mut [u64; ENTRY / 8], bytes: &[u8]) -> usize {
-    for (word, chunk) in words[ENTRY_WORDS..].iter_mut().zip(bytes.chunks(8)) {
-        let mut whole = [0; 8];
-        whole[..chunk.len()].copy_from_slice(chunk);
-        *word = u64::from_le_bytes(whole);
+fn put_inline(words: &mut [u64; ENTRY / 8], bytes: &[u8; INLINE], length: usize) -> usize {
+    for (word, chunk) in words[ENTRY_WORDS..].iter_mut().zip(bytes.as_chunks().0) {
+        *word = u64::from_le_bytes(*chunk);
     }
-    bytes.len().div_ceil(8)
+    length.div_ceil(8)
 }
 
 /// Where in the exposed memory a payload lies, if the peer can read it there.

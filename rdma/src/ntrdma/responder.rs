@@ -102,7 +102,7 @@ impl Responder {
             if budget == 0 {
                 return Ok(true);
             }
-            let at = wire.own.entry(completer.identity.slot, self.consumed);
+            let at = completer.identity.places.entry(self.consumed);
             let mut words = [0; ENTRY_WORDS];
             wire.exposed.load_words(at, &mut words);
             let entry = Entry::parse(&words).filter(|entry| {
@@ -124,7 +124,7 @@ impl Responder {
                 Err(Fault::Refused(status)) => (status, 0),
             };
             let completion = CompletionEntry { index: self.consumed, status, value };
-            let place = wire.peer.completion(peer.slot, self.consumed);
+            let place = peer.places.completion(self.consumed);
             if let Some(place) = wire.window.slice(place, COMPLETION) {
                 wire.bridge.put(&place, &completion.emit());
             }
@@ -275,7 +275,7 @@ impl Responder {
         let pd = context.completer.identity.pd;
         let from = RemoteAddress { address: entry.address, rkey: entry.rkey };
         let from = context.memory.check(pd, Access::REMOTE_READ, from, entry.length)?;
-        let to = wire.window.slice(wire.peer.landing(peer.slot) + offset, length).ok_or(BROKEN)?;
+        let to = wire.window.slice(peer.places.landing + offset, length).ok_or(BROKEN)?;
         wire.bridge.copy(&to, &from);
         Ok(())
     }
@@ -309,7 +309,7 @@ fn payload(entry: &Entry, at: usize, context: &Context<'_, '_, '_>) -> Result<Wi
         Place::Inline => None,
         Place::Staged(offset) => {
             let all = wire.own.staging as usize;
-            let first = wire.own.staging(context.completer.identity.slot);
+            let first = context.completer.identity.places.staging;
             wire.exposed.slice(first, all).and_then(|all| all.slice(offset as usize, length))
         }
         Place::Lent(offset) if wire.we_load => {

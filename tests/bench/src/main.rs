@@ -1,7 +1,9 @@
 //! Benchmarks of the appliance, run by `./isthmus bench SUITE`, which builds the image first.
 
 mod boot;
+mod callgrind;
 mod instructions;
+mod ntrdma;
 mod report;
 mod rnbd;
 mod roce;
@@ -24,6 +26,8 @@ enum Suite {
     Boot,
     /// Instructions per packet of the RoCE provider
     Roce,
+    /// Bandwidth, latency and instructions of NTRDMA over shared memory
+    Ntrdma,
     /// Instructions per I/O of the storage server, beside Linux
     Rnbd,
     /// Instructions per I/O of the client of another server, beside Linux; failover
@@ -36,6 +40,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().suite {
         Suite::Boot => boot::bench(),
         Suite::Roce => roce::bench(),
+        Suite::Ntrdma => ntrdma::bench(),
         Suite::Rnbd => rnbd::bench(),
         Suite::RtrsClient => rtrs_client::bench(),
         Suite::Smcr => smcr::bench(),

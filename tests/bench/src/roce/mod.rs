@@ -6,13 +6,10 @@
 
 mod write_latency;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
 use anyhow::{Context, Result};
 use launch::setup::{self, Purpose};
-use launch::{command, workspace};
 
+use crate::callgrind::Program;
 use crate::instructions::Plugin;
 use crate::report::Report;
 
@@ -22,9 +19,9 @@ const COVERED: f64 = 8.0 + 20.0 + 8.0 + 12.0;
 /// Runs the suite.
 pub fn bench() -> Result<()> {
     setup::install(&[Purpose::Run, Purpose::Guest, Purpose::Count])?;
-    let program = build()?;
-    let count = |scenario| instructions(&program, scenario);
-    let memory = command::output(Command::new(&program).args(["memory", "0"]))?;
+    let program = Program::build("bench-roce")?;
+    let count = |scenario| program.instructions(scenario);
+    let memory = program.output("memory", 0)?;
     let (allocations, bytes) =
         memory.trim().split_once(' ').context("bench-roce memory prints two numbers")?;
 
@@ -46,29 +43,4 @@ pub fn bench() -> Result<()> {
     let [ours, linux] = write_latency::measure(&Plugin::compile()?)?;
     report.add("guest_write_lat_ratio", ours / linux, 0.1);
     report.close()
-}
-
-/// Builds `bench-roce` as the image is built: optimised.
-fn build() -> Result<PathBuf> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.current_dir(workspace::root());
-    cargo.args(["build", "--quiet", "--release", "-p", "bench-roce"]);
-    command::run(&mut cargo)?;
-    Ok(workspace::target().join("release/bench-roce"))
-}
-
-/// Instructions for doing `scenario` once.
-fn instructions(program: &Path, scenario: &str) -> Result<f64> {
-    const FEW: u64 = 1000;
-    const MANY: u64 = 3000;
-    let total = |count: u64| {
-        let mut valgrind = Command::new("valgrind");
-        valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-fd=1"]);
-        valgrind.arg(program).args([scenario, &count.to_string()]);
-        let log = command::output(&mut valgrind)?;
-        let collected = log.lines().find_map(|line| line.split_once("Collected : "));
-        let (_, number) = collected.context("callgrind told no number of instructions")?;
-        number.trim().parse::<u64>().context("callgrind's number of instructions")
-    };
-    Ok((total(MANY)? - total(FEW)?) as f64 / (MANY - FEW) as f64)
 }

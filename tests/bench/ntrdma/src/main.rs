@@ -1,0 +1,45 @@
+//! What `./isthmus bench ntrdma` measures, as a program: `bench-ntrdma SCENARIO COUNT` does a thing
+//! COUNT times. The difference between two runs under callgrind is what a thing costs; `bandwidth`
+//! and `latency` measure time, with two threads, and print two numbers: ours, and what the bare
+//! memory does.
+
+mod fixture;
+mod native;
+mod storage;
+
+use drivers::hal::Window;
+use rdma::verbs::{Payload, Provider, RecvRequest, SendOperation, SendRequest, SendWith};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let count = arguments.get(2).and_then(|text| text.parse().ok()).unwrap_or(0);
+    match arguments.get(1).map(String::as_str) {
+        Some("send") => send(count),
+        Some("read-ntrdma") => storage::over_ntrdma(count),
+        Some("read-roce") => storage::over_roce(count),
+        Some("bandwidth") => native::bandwidth(count),
+        Some("latency") => native::latency(count),
+        _ => eprintln!("bench-ntrdma SCENARIO COUNT; see ./isthmus bench ntrdma"),
+    }
+}
+
+/// A signaled request.
+fn request(id: u64, operation: SendOperation<'_>) -> SendRequest<'_> {
+    SendRequest { id, operation, signaled: true, solicited: false, datagram: None, carries: None }
+}
+
+/// SENDs of 64 bytes, from the post to both completions.
+fn send(count: u64) {
+    let ([mut a, mut b], now) = fixture::connected();
+    let (from, into): (Window, Window) = (a.memory(64), b.memory(64));
+    for id in 0..count {
+        b.ntrdma.post_recv(b.qp, &RecvRequest { id, into: &[into] }).expect("room");
+        let payload = Payload::Windows(&[from]);
+        let operation = SendOperation::Send { payload, with: SendWith::Nothing };
+        a.ntrdma.post_send(a.qp, &request(id, operation)).expect("room");
+        a.poll(now);
+        b.poll(now);
+        a.poll(now);
+        assert!(a.ntrdma.poll_cq(a.cq).is_some() && b.ntrdma.poll_cq(b.cq).is_some());
+    }
+}

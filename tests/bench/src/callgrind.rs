@@ -1,0 +1,54 @@
+//! Counting a program's instructions with callgrind. Programs take `SCENARIO COUNT` and do a thing
+//! COUNT times; the difference between two numbers is what it costs.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use launch::{command, workspace};
+
+const FEW: u64 = 1000;
+const MANY: u64 = 3000;
+
+/// A program of this workspace, built as the image is: optimised.
+pub struct Program(PathBuf);
+
+impl Program {
+    /// Builds the program of a package of the same name.
+    pub fn build(package: &str) -> Result<Program> {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+        cargo.current_dir(workspace::root());
+        cargo.args(["build", "--quiet", "--release", "-p", package]);
+        command::run(&mut cargo)?;
+        Ok(Program(workspace::target().join("release").join(package)))
+    }
+
+    /// What it prints.
+    pub fn output(&self, scenario: &str, count: u64) -> Result<String> {
+        command::output(Command::new(&self.0).args([scenario, &count.to_string()]))
+    }
+
+    /// Instructions for doing `scenario` once.
+    pub fn instructions(&self, scenario: &str) -> Result<f64> {
+        self.count(scenario, &[])
+    }
+
+    /// As [`Program::instructions`], but only those within a function, without those of another.
+    pub fn instructions_within(&self, scenario: &str, within: &str, but: &str) -> Result<f64> {
+        let toggles = [within, but].map(|name| format!("--toggle-collect=*{name}*"));
+        self.count(scenario, &toggles)
+    }
+
+    fn count(&self, scenario: &str, options: &[String]) -> Result<f64> {
+        let total = |count: u64| {
+            let mut valgrind = Command::new("valgrind");
+            valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-fd=1"]);
+            valgrind.args(options).arg(&self.0).args([scenario, &count.to_string()]);
+            let log = command::output(&mut valgrind)?;
+            let collected = log.lines().find_map(|line| line.split_once("Collected : "));
+            let (_, number) = collected.context("callgrind told no number of instructions")?;
+            number.trim().parse::<u64>().context("callgrind's number of instructions")
+        };
+        Ok((total(MANY)? - total(FEW)?) as f64 / (MANY - FEW) as f64)
+    }
+}
