@@ -6,7 +6,9 @@
 use crate::Interface;
 use crate::tcp::{Closed, room as tcp_room};
 use alloc::vec;
+use alloc::vec::Vec;
 use core::net::SocketAddr;
+use drivers::hal::Instant;
 use slab::Slab;
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::{self, RecvError, State};
@@ -65,6 +67,8 @@ pub struct Connector {
     limits: Limits,
     next: u16,
     places: Slab<Place>,
+    /// Those that their users have given up, and since when all is said.
+    leaving: Vec<(usize, Option<Instant>)>,
 }
 
 impl Connector {
@@ -72,7 +76,7 @@ impl Connector {
     /// predictable.
     pub fn new(limits: Limits, seed: u16) -> Self {
         let next = PORTS.start() | seed;
-        Connector { limits, next, places: Slab::new() }
+        Connector { limits, next, places: Slab::new(), leaving: Vec::new() }
     }
 
     /// Begins to connect to `peer`; `smc` offers SMC. None if there is no room or no way.
@@ -85,7 +89,7 @@ impl Connector {
         if self.places.len() >= self.limits.connections || peer.port() == 0 {
             return None;
         }
-        let port = self.free_port()?;
+        let port = self.free_port(interface)?;
         let buffer = |size| tcp::SocketBuffer::new(vec![0; size]);
         let mut socket =
             tcp::Socket::new(buffer(self.limits.receive), buffer(self.limits.transmit));
@@ -103,11 +107,12 @@ impl Connector {
         Some(Link(self.places.insert(place), port))
     }
 
-    fn free_port(&mut self) -> Option<u16> {
-        for _ in 0..=self.places.len() {
+    /// A local port that no socket of the interface has, be it another connector's.
+    fn free_port(&mut self, interface: &Interface) -> Option<u16> {
+        for _ in PORTS {
             let port = self.next;
             self.next = if port == *PORTS.end() { *PORTS.start() } else { port + 1 };
-            if self.places.iter().all(|(_, place)| place.port != port) {
+            if !interface.uses_port(port) {
                 return Some(port);
             }
         }
@@ -190,8 +195,9 @@ impl Connector {
 
     /// Gives a connection up: in order, or by a reset.
     pub fn close(&mut self, interface: &mut Interface, link: Link, abort: bool) {
-        let Some(place) = self.places.get_mut(link.0).filter(|p| p.port == link.1) else { return };
+        let Some(place) = self.places.get_mut(link.0).filter(|p| p.is(link)) else { return };
         place.leaving = true;
+        self.leaving.push((link.0, None));
         interface.smc_option().set_port(place.port, false);
         let socket = interface.sockets().get_mut::<tcp::Socket>(place.socket);
         if abort {
@@ -201,23 +207,32 @@ impl Connector {
         }
     }
 
-    /// Gives back what has ended; to be called now and then after a poll of the interface.
-    pub fn poll(&mut self, interface: &mut Interface) {
-        self.places.retain(|_, place| {
-            let socket = interface.sockets().get_mut::<tcp::Socket>(place.socket);
-            if place.leaving {
-                // What still arrives is of no interest.
-                let _ = socket.recv(|bytes| (bytes.len(), ()));
+    /// Gives back what has ended; to be called after each poll of the interface in which anything
+    /// happened.
+    pub fn poll(&mut self, interface: &mut Interface, now: Instant) {
+        let Connector { places, leaving, .. } = self;
+        leaving.retain_mut(|(key, over)| {
+            let socket = interface.sockets().get_mut::<tcp::Socket>(places[*key].socket);
+            // What still arrives is of no interest.
+            let _ = socket.recv(|bytes| (bytes.len(), ()));
+            if matches!(socket.state(), State::Closed | State::TimeWait) {
+                // What there is left to say goes out first.
+                if *over.get_or_insert(now) < now {
+                    interface.sockets().remove(places.remove(*key).socket);
+                    return false;
+                }
             }
-            let over = matches!(socket.state(), State::Closed | State::TimeWait);
-            if place.leaving && over {
-                interface.sockets().remove(place.socket);
-            }
-            !(place.leaving && over)
+            true
         });
     }
 
     fn place(&self, link: Link) -> Option<&Place> {
-        self.places.get(link.0).filter(|place| place.port == link.1 && !place.leaving)
+        self.places.get(link.0).filter(|place| place.is(link))
+    }
+}
+
+impl Place {
+    fn is(&self, link: Link) -> bool {
+        self.port == link.1 && !self.leaving
     }
 }

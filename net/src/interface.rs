@@ -7,6 +7,7 @@
 
 use crate::addressing::{Addressing, AddressingError};
 use crate::announce;
+use crate::door::Doors;
 use crate::filter::{self, Kind};
 use crate::hold::{self, Hold};
 use crate::link::{ETHERNET_HEADER, Link, Queue, from_smoltcp, to_smoltcp};
@@ -56,6 +57,7 @@ pub struct Interface {
     hold: Hold,
     mtu: usize,
     smc: SmcOption,
+    doors: Doors,
     local: Local,
     addressing: Addressing,
     lease: Option<(Ipv4Cidr, Option<Ipv4Addr>)>,
@@ -95,6 +97,7 @@ impl Interface {
             hold: Hold::new(),
             mtu,
             smc,
+            doors: Doors::default(),
             local: Local { mac, ..Local::default() },
             addressing: Addressing::default(),
             lease: None,
@@ -204,8 +207,15 @@ impl Interface {
             self.counters.rx_no_room += 1;
             return;
         }
+        let caller = match kind {
+            Kind::Other => self.doors.admit(frame, &mut self.sockets),
+            _ => None,
+        };
         let mut link = Link { received: Some(frame), queue, mtu, smc: &self.smc };
         self.stack.poll_ingress_single(to_smoltcp(now), &mut link, &mut self.sockets);
+        if let Some(caller) = caller {
+            self.doors.settle(caller, &mut self.sockets);
+        }
         self.hold.hold(now);
         self.activity += 1;
     }
@@ -414,6 +424,21 @@ impl Interface {
         self.attention = true;
         let socket = self.sockets.get_mut::<smoltcp::socket::tcp::Socket>(socket);
         socket.connect(self.stack.context(), peer, port).is_ok()
+    }
+
+    /// Whether a TCP socket has this local port.
+    pub(crate) fn uses_port(&self, port: u16) -> bool {
+        self.sockets.iter().any(|(_, socket)| match socket {
+            smoltcp::socket::Socket::Tcp(socket) => {
+                socket.local_endpoint().is_some_and(|end| end.port == port)
+            }
+            _ => false,
+        })
+    }
+
+    /// The TCP ports that are listened on.
+    pub(crate) fn doors(&mut self) -> &mut Doors {
+        &mut self.doors
     }
 
     /// The SMC option of TCP connections.

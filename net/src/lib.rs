@@ -15,6 +15,7 @@ mod announce;
 pub mod capture;
 mod classify;
 pub mod connector;
+mod door;
 pub mod echo;
 mod filter;
 mod hold;

@@ -1,5 +1,6 @@
-//! A TCP listener for protocols that are engines of their own: a fixed number of connections on
-//! one port of an interface, each with buffers of fixed size; bytes in, bytes out.
+//! A TCP listener for protocols that are engines of their own: a limited number of connections on
+//! one port of an interface, each with buffers of fixed size; bytes in, bytes out. What is not there
+//! takes neither memory nor time.
 //!
 //! TCP itself (RFC 9293) is smoltcp's. A connection is named by a [`Stream`] from
 //! [`Listener::accept`] until its user ends it by [`Listener::close`] or [`Listener::abort`],
@@ -7,11 +8,11 @@
 //! connect to others.
 
 use crate::Interface;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Instant;
+use slab::Slab;
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::{self, RecvError, State};
 
@@ -19,6 +20,8 @@ use smoltcp::socket::tcp::{self, RecvError, State};
 const HALF_OPEN: Duration = Duration::from_secs(2);
 /// How long a closing handshake may take.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// How long the last segment of a connection has for its way out.
+const LAST_WORDS: Duration = Duration::from_millis(10);
 /// How often a silent peer is asked whether it is there.
 const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
 /// How long a peer may leave us without an answer.
@@ -51,15 +54,17 @@ pub enum Closed {
     Gone,
 }
 
-/// Whose a place is.
+/// Whose a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
-    /// It waits for a peer; since when one is on the way.
-    Nobody(Option<Instant>),
+    /// Nobody's yet: it is being opened, since then.
+    Opening(Instant),
     /// The listener's user.
     User,
     /// It is being closed, since then.
     Leaving(Instant),
+    /// What there is left to say goes out, since then.
+    Over(Instant),
 }
 
 #[derive(Debug)]
@@ -73,22 +78,20 @@ struct Slot {
 #[derive(Debug)]
 pub struct Listener {
     port: u16,
-    slots: Vec<Slot>,
+    limits: Limits,
+    slots: Slab<Slot>,
+    /// Those that are not their user's.
+    shaking: Vec<usize>,
+    turn: u32,
 }
 
 impl Listener {
     /// Listens on `port` (not 0) of all addresses of the interface.
     pub fn new(interface: &mut Interface, port: u16, limits: Limits) -> Self {
         assert!(port != 0, "a port to listen on is not 0");
-        let slots = (0..limits.connections).map(|_| {
-            let buffer = |size| tcp::SocketBuffer::new(vec![0; size]);
-            let mut socket = tcp::Socket::new(buffer(limits.receive), buffer(limits.transmit));
-            socket.set_nagle_enabled(false);
-            listen(&mut socket, port);
-            let socket = interface.sockets().add(socket);
-            Slot { socket, owner: Owner::Nobody(None), turn: 0 }
-        });
-        Listener { port, slots: slots.collect() }
+        let Limits { connections, receive, transmit } = limits;
+        interface.doors().open(port, connections, receive, transmit);
+        Listener { port, limits, slots: Slab::new(), shaking: Vec::new(), turn: 0 }
     }
 
     /// The port.
@@ -97,39 +100,50 @@ impl Listener {
     }
 
     /// The next connection that has been opened, if any. To be called after each poll of the
-    /// interface, until there is none: it also gives places that became free to new peers.
+    /// interface, until there is none: it also makes room for new peers.
     pub fn accept(&mut self, interface: &mut Interface, now: Instant) -> Option<Stream> {
-        for (index, slot) in self.slots.iter_mut().enumerate() {
+        while let Some(socket) = interface.doors().next(self.port) {
+            self.turn = self.turn.wrapping_add(1);
+            let slot = Slot { socket, owner: Owner::Opening(now), turn: self.turn };
+            self.shaking.push(self.slots.insert(slot));
+        }
+        let mut at = 0;
+        while let Some(&key) = self.shaking.get(at) {
+            let slot = &mut self.slots[key];
             let socket = interface.sockets().get_mut::<tcp::Socket>(slot.socket);
             match (slot.owner, socket.state()) {
-                (Owner::User, _) | (Owner::Nobody(_), State::Listen) => {}
-                (Owner::Nobody(_), State::Established | State::CloseWait) => {
+                (Owner::Over(since), _) if since < now => {
+                    interface.sockets().remove(slot.socket);
+                    self.slots.remove(key);
+                    self.shaking.swap_remove(at);
+                    continue;
+                }
+                (Owner::Over(_), _) => {}
+                (Owner::Opening(_), State::Established | State::CloseWait) => {
                     slot.owner = Owner::User;
                     socket.set_keep_alive(Some(KEEP_ALIVE));
                     socket.set_timeout(Some(PATIENCE));
-                    return Some(Stream { slot: index, turn: slot.turn });
+                    self.shaking.swap_remove(at);
+                    return Some(Stream { slot: key, turn: slot.turn });
                 }
-                (Owner::Nobody(since), State::SynReceived) => {
-                    let since = since.unwrap_or(now);
-                    slot.owner = Owner::Nobody(Some(since));
-                    if since + HALF_OPEN <= now {
-                        socket.abort();
-                    }
-                }
-                // The reset of one that is not wanted any more has gone out, or the peer gave up.
-                (_, State::Closed) => slot.listen(socket, self.port),
+                (Owner::Opening(since), State::SynReceived) if now < since + HALF_OPEN => {}
                 // All is said; to wait for stray packets of the past is not worth a place.
-                (_, State::TimeWait) => socket.abort(),
-                (Owner::Leaving(since), _) => {
+                (Owner::Leaving(_), State::TimeWait) => slot.owner = Owner::Over(now),
+                (Owner::Leaving(since), state)
+                    if state != State::Closed && now < since + FAREWELL =>
+                {
                     // What still arrives is of no interest.
                     let _ = socket.recv(|bytes| (bytes.len(), ()));
-                    if since + FAREWELL <= now {
-                        socket.abort();
-                    }
                 }
-                (Owner::Nobody(_), _) => socket.abort(),
+                _ => {
+                    socket.abort();
+                    slot.owner = Owner::Over(now);
+                }
             }
+            at += 1;
         }
+        let room = self.limits.connections - self.slots.len();
+        interface.doors().set_room(self.port, room);
         None
     }
 
@@ -183,7 +197,7 @@ impl Listener {
     /// Gives a connection up in order: what was written still arrives.
     pub fn close(&mut self, interface: &mut Interface, stream: Stream, now: Instant) {
         self.finish(interface, stream);
-        self.leave(stream, now);
+        self.leave(stream, Owner::Leaving(now));
     }
 
     /// Gives a connection up by a reset.
@@ -191,30 +205,32 @@ impl Listener {
         if let Some(socket) = self.socket(interface, stream) {
             socket.abort();
         }
-        self.leave(stream, now);
+        self.leave(stream, Owner::Over(now));
     }
 
-    fn leave(&mut self, stream: Stream, now: Instant) {
+    fn leave(&mut self, stream: Stream, owner: Owner) {
         if let Some(slot) = self.slots.get_mut(stream.slot).filter(|slot| slot.is(stream)) {
-            slot.owner = Owner::Leaving(now);
-            slot.turn = slot.turn.wrapping_add(1);
+            slot.owner = owner;
+            self.shaking.push(stream.slot);
         }
     }
 
     /// When [`Listener::accept`] has something to do, if nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let due = |slot: &Slot| match slot.owner {
-            Owner::Nobody(since) => since.map(|since| since + HALF_OPEN),
+        let due = |&key: &usize| match self.slots[key].owner {
+            Owner::Opening(since) => Some(since + HALF_OPEN),
             Owner::Leaving(since) => Some(since + FAREWELL),
+            Owner::Over(since) => Some(since + LAST_WORDS),
             Owner::User => None,
         };
-        self.slots.iter().filter_map(due).min()
+        self.shaking.iter().filter_map(due).min()
     }
 
     /// Ends everything: connections are reset, sockets given back.
     pub fn stop(self, interface: &mut Interface) {
-        for slot in self.slots {
-            interface.sockets().remove(slot.socket);
+        let unknown = interface.doors().close(self.port);
+        for socket in self.slots.into_iter().map(|(_, slot)| slot.socket).chain(unknown) {
+            interface.sockets().remove(socket);
         }
     }
 
@@ -232,20 +248,9 @@ impl Slot {
     fn is(&self, stream: Stream) -> bool {
         self.owner == Owner::User && self.turn == stream.turn
     }
-
-    fn listen(&mut self, socket: &mut tcp::Socket<'_>, port: u16) {
-        socket.set_keep_alive(None);
-        socket.set_timeout(None);
-        listen(socket, port);
-        self.owner = Owner::Nobody(None);
-    }
 }
 
 /// Bytes that a socket would take now.
 pub(crate) fn room(socket: &tcp::Socket<'_>) -> usize {
     if socket.may_send() { socket.send_capacity() - socket.send_queue() } else { 0 }
-}
-
-fn listen(socket: &mut tcp::Socket<'_>, port: u16) {
-    socket.listen(port).expect("the socket is closed and the port is not 0");
 }

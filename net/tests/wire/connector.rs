@@ -45,7 +45,7 @@ fn bytes_go_both_ways_and_places_come_back() {
         assert_eq!(connector.progress(&mut w.nodes[1], link), Progress::Gone);
         for _ in 0..3 {
             w.settle();
-            connector.poll(&mut w.nodes[1]);
+            connector.poll(&mut w.nodes[1], w.now);
             listener.accept(&mut w.nodes[0], w.now);
         }
     }

@@ -39,12 +39,23 @@ struct Arrival {
     taken: bool,
 }
 
+/// Memory that comes out of the stock with a peer's first byte.
+#[derive(Debug, Default)]
+struct Lazy {
+    memory: Option<Window>,
+    /// Bytes that peers wrote so far.
+    written: u64,
+    /// Behind the last byte that was ever written to this memory.
+    top: usize,
+}
+
 /// Where the bytes of a region are.
 #[derive(Debug)]
 enum Backing {
     Fixed(Window),
     /// By chunk.
     OnDemand(Vec<Arrival>),
+    Lazy(Lazy),
 }
 
 /// The keys of a region, by chunk; 0 where there is none.
@@ -67,6 +78,25 @@ impl ChunkKeys {
             ChunkKeys::One(key) => core::slice::from_mut(key),
             ChunkKeys::Many(keys) => keys,
         }
+    }
+}
+
+impl Lazy {
+    /// Its memory, from the stock if it has none.
+    fn window(&mut self, stock: &mut Vec<Window>) -> Result<Window, Refusal> {
+        if self.memory.is_none() {
+            self.memory = stock.pop();
+        }
+        self.memory.ok_or(Refusal::NoMemory)
+    }
+
+    /// Its memory, zeroed, from which the region is parted.
+    fn take(&mut self) -> Option<Window> {
+        let memory = self.memory.take()?;
+        if let Some(written) = memory.slice(0, core::mem::take(&mut self.top)) {
+            written.fill(0);
+        }
+        Some(memory)
     }
 }
 
@@ -99,13 +129,13 @@ impl Registration {
             Backing::Fixed(memory) => memory
                 .slice(usize::from(chunk) * self.chunk + offset, length as usize)
                 .ok_or(Refusal::Range),
-            Backing::OnDemand(_) => Err(Refusal::Range),
+            Backing::OnDemand(_) | Backing::Lazy(_) => Err(Refusal::Range),
         }
     }
 
     fn arrival(&mut self, chunk: u16) -> Option<&mut Arrival> {
         match &mut self.backing {
-            Backing::Fixed(_) => None,
+            Backing::Fixed(_) | Backing::Lazy(_) => None,
             Backing::OnDemand(arrivals) => arrivals.get_mut(usize::from(chunk)),
         }
     }
@@ -120,6 +150,8 @@ pub struct Memory {
     keys: Keys,
     /// Memory of chunks on demand.
     pub pool: Pool,
+    /// Memory for lazy regions: zeroed, each as long as all of them.
+    stock: Vec<Window>,
 }
 
 impl Memory {
@@ -130,6 +162,7 @@ impl Memory {
             regions: Slots::new(max_regions.min(1 << 16)),
             keys: Keys::new(max_keys.min(super::slots::MAX)),
             pool: Pool::empty(),
+            stock: Vec::new(),
         }
     }
 
@@ -178,6 +211,55 @@ impl Memory {
         let id = self.insert(Registration { pd, backing, access, address, chunk, keys }, 1)?;
         let rkey = self.rotate_key(id, 0, rng)?;
         Ok(Region { id, rkey, address, memory })
+    }
+
+    /// Registers a region of `length` bytes for RDMA WRITE that has no memory yet.
+    pub fn register_lazy(
+        &mut self,
+        pd: PdId,
+        length: usize,
+        rng: &mut dyn RngCore,
+    ) -> Result<Region, VerbsError> {
+        let address = random_page(rng);
+        let id = self.insert(
+            Registration {
+                pd,
+                backing: Backing::Lazy(Lazy::default()),
+                access: Access::REMOTE_WRITE,
+                address,
+                chunk: length,
+                keys: ChunkKeys::One(0),
+            },
+            1,
+        )?;
+        let rkey = self.rotate_key(id, 0, rng)?;
+        Ok(Region { id, rkey, address, memory: Window::empty() })
+    }
+
+    /// Puts memory in stock for lazy regions.
+    pub fn add_to_stock(&mut self, memory: Window) {
+        self.stock.push(memory);
+    }
+
+    /// How many regions the stock is good for.
+    pub fn stock(&self) -> usize {
+        self.stock.len()
+    }
+
+    /// The memory of a lazy region, if it has any, and how many bytes peers have written to it.
+    pub fn lazy_memory(&self, id: MrId) -> Option<(Window, u64)> {
+        match &self.regions.get(id.0)?.backing {
+            Backing::Lazy(Lazy { memory: Some(memory), written, .. }) => Some((*memory, *written)),
+            _ => None,
+        }
+    }
+
+    /// Takes the memory of a lazy region away, zeroed, until a peer writes again.
+    pub fn take_lazy_memory(&mut self, id: MrId) -> Option<Window> {
+        match &mut self.regions.get_mut(id.0)?.backing {
+            Backing::Lazy(lazy) => lazy.take(),
+            _ => None,
+        }
     }
 
     /// Registers `count` chunks of `size` bytes, for RDMA WRITE, each under a key of its own: those
@@ -282,10 +364,14 @@ impl Memory {
     pub fn deregister(&mut self, id: MrId) -> Result<(), VerbsError> {
         self.revoke_key(id)?;
         let region = self.regions.remove(id.0).ok_or(VerbsError::NoSuchObject)?;
-        if let Backing::OnDemand(arrivals) = region.backing {
-            for block in arrivals.into_iter().filter_map(|arrival| arrival.block) {
-                self.pool.free(block);
+        match region.backing {
+            Backing::Fixed(_) => {}
+            Backing::OnDemand(arrivals) => {
+                for block in arrivals.into_iter().filter_map(|arrival| arrival.block) {
+                    self.pool.free(block);
+                }
             }
+            Backing::Lazy(mut lazy) => self.stock.extend(lazy.take()),
         }
         self.release_pd(region.pd);
         Ok(())
@@ -334,6 +420,9 @@ impl Memory {
         }
         let index = self.keys.find(alleged.rkey).map_or(0, |entry| entry.region);
         let region = self.regions.at_mut(usize::from(index)).ok_or(Refusal::UnknownKey)?;
+        if let Backing::Lazy(lazy) = &mut region.backing {
+            return lazy.window(&mut self.stock).map(|_| ());
+        }
         let arrival = region.arrival(chunk).filter(|a| !a.taken).ok_or(Refusal::Range)?;
         if let Some(old) = arrival.block.take() {
             self.pool.free(old);
@@ -361,6 +450,13 @@ impl Memory {
         }
         let index = self.keys.find(alleged.rkey).map_or(0, |entry| entry.region);
         let region = self.regions.at_mut(usize::from(index)).ok_or(Refusal::UnknownKey)?;
+        if let Backing::Lazy(lazy) = &mut region.backing {
+            let memory = lazy.window(&mut self.stock)?;
+            let window = memory.slice(offset, length as usize).ok_or(Refusal::Range)?;
+            lazy.written += u64::from(length);
+            lazy.top = lazy.top.max(offset + length as usize);
+            return Ok(window);
+        }
         let arrival = region.arrival(chunk).filter(|a| !a.taken).ok_or(Refusal::Range)?;
         let block = arrival.block.ok_or(Refusal::Range)?;
         // In order and without gaps, so that all of what counts as written was.
@@ -554,6 +650,43 @@ mod tests {
         memory.deregister(region.id).unwrap();
         assert_eq!(memory.dealloc_pd(pd), Ok(()));
         assert_eq!(memory.deregister(region.id), Err(VerbsError::NoSuchObject));
+    }
+
+    #[test]
+    fn a_lazy_region_has_memory_from_the_first_byte_on() {
+        let mut arena = Arena::on_heap(1 << 16);
+        let mut rng = Rng::new(3);
+        let mut memory = Memory::new(4, 4, 4);
+        let pd = memory.alloc_pd().unwrap();
+        let region = memory.register_lazy(pd, 4096, &mut rng).unwrap();
+        let at = |offset: u64| RemoteAddress {
+            address: region.address.wrapping_add(offset),
+            rkey: region.rkey,
+        };
+        assert_eq!(memory.write(pd, at(0), 10).unwrap_err(), Refusal::NoMemory);
+        assert_eq!(memory.begin_write(pd, at(0), 10), Err(Refusal::NoMemory));
+        assert_eq!(memory.begin_write(pd, at(4000), 97), Err(Refusal::Range));
+        assert!(memory.lazy_memory(region.id).is_none());
+        let window = arena.alloc(4096, 4096).unwrap();
+        memory.add_to_stock(window);
+        assert_eq!(memory.write(pd, at(4000), 97).unwrap_err(), Refusal::Range);
+        assert_eq!(memory.write(pd, at(96), 1000).unwrap().len(), 1000);
+        assert_eq!(memory.write(pd, at(0), 10).unwrap().len(), 10);
+        assert_eq!(memory.stock(), 0);
+        assert_eq!(memory.lazy_memory(region.id).unwrap().1, 1010);
+        assert_eq!(memory.check(pd, WRITE, at(0), 1).unwrap_err(), Refusal::Range);
+        window.write(0, &[7; 1096]).unwrap();
+        let taken = memory.take_lazy_memory(region.id).unwrap();
+        assert_eq!(taken.bus_address(), window.bus_address());
+        let mut bytes = [1; 1096];
+        window.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 1096], "the next peer sees nothing of it");
+        assert_eq!(memory.write(pd, at(0), 10).unwrap_err(), Refusal::NoMemory);
+        memory.add_to_stock(window);
+        memory.write(pd, at(0), 10).unwrap();
+        memory.deregister(region.id).unwrap();
+        assert_eq!(memory.stock(), 1);
+        assert_eq!(memory.dealloc_pd(pd), Ok(()));
     }
 
     #[test]

@@ -74,6 +74,31 @@ impl Provider for Roce {
         self.memory.register(pd, memory, access, rng)
     }
 
+    fn register_lazy(
+        &mut self,
+        pd: PdId,
+        length: usize,
+        rng: &mut dyn RngCore,
+    ) -> Result<Region, VerbsError> {
+        self.memory.register_lazy(pd, length, rng)
+    }
+
+    fn add_to_stock(&mut self, memory: Window) {
+        self.memory.add_to_stock(memory);
+    }
+
+    fn stock(&self) -> usize {
+        self.memory.stock()
+    }
+
+    fn lazy_memory(&self, region: MrId) -> Option<(Window, u64)> {
+        self.memory.lazy_memory(region)
+    }
+
+    fn take_lazy_memory(&mut self, region: MrId) -> Option<Window> {
+        self.memory.take_lazy_memory(region)
+    }
+
     fn rotate_key(&mut self, region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
         self.memory.rotate_key(region, 0, rng)
     }

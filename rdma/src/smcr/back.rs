@@ -46,7 +46,7 @@ impl Back {
         engine: &mut Engine,
         ctx: &mut Context<'_, P>,
     ) {
-        self.joint.tcp.poll(interface);
+        self.joint.tcp.poll(interface, ctx.now);
         while let Some((id, state)) = self.next_opened(interface, engine, ctx) {
             match state {
                 Some(state) => self.joint.set_state(id, state),

@@ -94,6 +94,32 @@ pub trait Provider {
         access: Access,
         rng: &mut dyn RngCore,
     ) -> Result<Region, VerbsError>;
+    /// Registers `length` bytes for RDMA WRITE that have no memory yet: it comes out of the stock
+    /// when a peer begins to write, which gets an RNR NAK while there is none. `Invalid` if the
+    /// provider cannot do this.
+    fn register_lazy(
+        &mut self,
+        _pd: PdId,
+        _length: usize,
+        _rng: &mut dyn RngCore,
+    ) -> Result<Region, VerbsError> {
+        Err(VerbsError::Invalid)
+    }
+    /// Puts memory in stock for lazy regions. It is zeroed, and as long as any of them.
+    fn add_to_stock(&mut self, _memory: Window) {}
+    /// How many regions the stock is good for.
+    fn stock(&self) -> usize {
+        0
+    }
+    /// The memory of a lazy region, if it has any, and how many bytes peers have written to it, in
+    /// all.
+    fn lazy_memory(&self, _region: MrId) -> Option<(Window, u64)> {
+        None
+    }
+    /// Takes the memory of a lazy region away, until a peer writes again. What was written is lost.
+    fn take_lazy_memory(&mut self, _region: MrId) -> Option<Window> {
+        None
+    }
     /// Revokes the region's present key at once and gives it a fresh unpredictable one. Cheap: it
     /// is meant to be done for each I/O.
     fn rotate_key(&mut self, region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError>;

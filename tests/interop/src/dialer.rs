@@ -47,7 +47,7 @@ impl Dialer {
         engine: &mut Engine,
         context: &mut Context<'_, Roce>,
     ) {
-        self.connector.poll(interface);
+        self.connector.poll(interface, context.now);
         if self.outcome == "dialer: fine" {
             return;
         }

@@ -33,6 +33,11 @@ impl Engine {
             Some(ahead) if ahead <= room as i64 => ahead.max(0) as u64,
             _ => return self.violation(group, ctx),
         };
+        // Who has written nothing has nothing to tell of.
+        if produced > 0 && !self.find_buffer(key, ctx) {
+            return self.violation(group, ctx);
+        }
+        let socket = &mut self.sockets[key];
         let unconsumed = socket.sent - socket.peer_consumed;
         let consumed = match cdc.consumed.ahead_of(socket.peer_consumed, socket.peer.size) {
             Some(ahead) if ahead <= unconsumed as i64 => ahead.max(0) as u64,

@@ -1,5 +1,6 @@
 //! Link groups: how they are made, joined by sockets, left, and ended.
 
+use super::buffers::put_back;
 use super::config::Device;
 use super::handshake::Refusal;
 use super::table::{Flow, Group, GroupState, LINKS, Phase, RECEIVES};
@@ -7,7 +8,7 @@ use super::{Context, Engine, Input, Notice, Ready, Role};
 use crate::services::Neighbours;
 use crate::smcr::wire::llc::{Body, DeleteReason, Order, Token};
 use crate::smcr::wire::{AcceptConfirm, Eid, PeerId, Reason, rmbe_bytes};
-use crate::verbs::{Access, Provider};
+use crate::verbs::Provider;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
@@ -119,20 +120,14 @@ impl Engine {
         ctx: &mut Context<'_, P>,
     ) -> Result<(), Refusal> {
         let size = rmbe_bytes(self.config.rmb_size);
-        let group = &mut self.groups[group_key];
-        let pd = group.pd;
-        let region = ctx.arena.alloc(size as usize, 4096).and_then(|memory| {
-            // A peer that claims to have written what it has not must not be shown what others wrote.
-            memory.fill(0);
-            let region = ctx.provider.register(pd, memory, Access::REMOTE_WRITE, ctx.rng);
-            region.inspect_err(|_| ctx.arena.free(memory)).ok()
-        });
-        let Some(region) = region else {
+        let pd = self.groups[group_key].pd;
+        let Some(region) = self.register_buffer(pd, ctx) else {
             if first_contact {
                 self.drop_group(group_key, ctx);
             }
             return Err(Refusal::Decline(Reason::MEMORY));
         };
+        let group = &mut self.groups[group_key];
         group.sockets += 1;
         group.idle = None;
         let socket = &mut self.sockets[key];
@@ -226,9 +221,15 @@ impl Engine {
         }
         let region = socket.rmb.take();
         if let Some(region) = region {
+            // What the peer has written and not told of lies in memory, too.
+            let lazy = ctx.provider.take_lazy_memory(region.id);
             // It is registered as long as the socket has it.
             let _ = ctx.provider.deregister(region.id);
-            ctx.arena.free(region.memory);
+            match lazy {
+                Some(memory) => put_back(memory, ctx),
+                None if !region.memory.is_empty() => ctx.arena.free(region.memory),
+                None => {}
+            }
         }
         let Some(group_key) = socket.group.take() else { return };
         let told = socket.peer.size > 0;

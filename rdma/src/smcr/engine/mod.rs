@@ -15,6 +15,7 @@
 //!
 //! Not done: version 1 (its RoCEv1 GIDs cannot be had with soft-RoCE peers), SMC-D, routed peers.
 
+mod buffers;
 mod cdc;
 mod client;
 mod close;
@@ -71,6 +72,8 @@ pub struct Engine {
     announced: VecDeque<usize>,
     spare: Vec<Window>,
     notices: VecDeque<Notice>,
+    /// When buffers of silent connections are looked for.
+    sweep: Option<Instant>,
     /// No timer expires before this.
     wake: Option<Instant>,
     counters: Counters,
@@ -107,6 +110,7 @@ impl Engine {
             announced: VecDeque::with_capacity(config.max_sockets),
             spare: Vec::with_capacity(config.spare_buffers),
             notices: VecDeque::with_capacity(MAX_NOTICES),
+            sweep: None,
             wake: None,
             counters: Counters::default(),
             config,

@@ -146,6 +146,8 @@ pub(super) struct Socket {
 
     pub rmb: Option<Region>,
     pub rmb_size: u32,
+    /// `produced` when buffers of silent connections were looked for.
+    pub swept: u64,
     /// Written by the peer, read by our user, and told so to the peer.
     pub produced: u64,
     pub consumed: u64,
@@ -210,6 +212,7 @@ impl Socket {
             released: false,
             rmb: None,
             rmb_size: 0,
+            swept: 0,
             produced: 0,
             consumed: 0,
             confirmed: 0,

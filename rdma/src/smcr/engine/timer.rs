@@ -34,6 +34,7 @@ impl Engine {
                 self.socket_timers(key, ctx, neighbours);
             }
         }
+        self.sweep_buffers(ctx);
         for key in 0..self.groups.capacity() {
             if self.groups.contains(key) {
                 self.group_timers(key, ctx);

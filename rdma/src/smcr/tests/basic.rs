@@ -3,6 +3,7 @@
 use crate::smcr::engine::{Config, Ready, RecvError, SendError, State};
 use crate::smcr::testing::{World, config, pattern};
 use crate::smcr::wire::{Eid, Reason};
+use crate::verbs::Provider;
 use core::time::Duration;
 use std::vec::Vec;
 
@@ -273,6 +274,27 @@ fn a_hundred_times_and_memory_is_back() {
     assert_eq!(w.hosts[0].engine.counters().server, 101);
     assert_eq!(w.hosts[0].engine.groups().next().unwrap().connections, 1);
     w.transfer(0, [server, client], b"still there", 100);
+}
+
+#[test]
+fn an_idle_connection_has_no_receive_buffer() {
+    let mut w = World::new(21);
+    let ids = w.established();
+    let free = |w: &World, host: usize| {
+        w.hosts[host].arena.available() + w.hosts[host].roce.stock() * (16 << 10)
+    };
+    // Send buffers are kept from here on.
+    w.transfer(1, ids, b"first", 100);
+    w.wait(10 * SECOND);
+    let before = [free(&w, 0), free(&w, 1)];
+    for n in 0..3 {
+        w.transfer(1, ids, &pattern(20_000, n), 4096);
+        assert_eq!(free(&w, 0), before[0] - (16 << 10), "the receiver has one");
+        assert_eq!(free(&w, 1), before[1]);
+        w.wait(10 * SECOND);
+        assert_eq!([free(&w, 0), free(&w, 1)], before);
+    }
+    w.transfer(0, ids, b"and back", 100);
 }
 
 #[test]

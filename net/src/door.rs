@@ -1,0 +1,129 @@
+//! TCP ports that are listened on. A socket is made when a SYN comes, and not before: smoltcp looks at
+//! every socket for every segment and in every poll, so that sockets which wait for peers would be
+//! paid for by all others.
+//!
+//! Not done here: what becomes of connections, which is [`crate::tcp`]'s.
+
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+use smoltcp::iface::{SocketHandle, SocketSet};
+use smoltcp::socket::{Socket, tcp};
+use smoltcp::wire::{
+    EthernetFrame, EthernetProtocol, IpEndpoint, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket,
+};
+
+/// A port that is listened on.
+#[derive(Debug)]
+struct Door {
+    port: u16,
+    /// Bytes of a connection's buffers.
+    receive: usize,
+    transmit: usize,
+    /// Connections for which there is room.
+    room: usize,
+    /// Connections that are being opened, and whose listener does not know them yet.
+    arrived: VecDeque<SocketHandle>,
+}
+
+/// The ports of an interface that are listened on.
+#[derive(Debug, Default)]
+pub(crate) struct Doors(Vec<Door>);
+
+impl Doors {
+    /// Listens on a port, for so many connections.
+    pub fn open(&mut self, port: u16, room: usize, receive: usize, transmit: usize) {
+        self.0.push(Door { port, receive, transmit, room, arrived: VecDeque::new() });
+    }
+
+    /// Listens no more; the connections that nobody knew of.
+    pub fn close(&mut self, port: u16) -> VecDeque<SocketHandle> {
+        let at = self.0.iter().position(|door| door.port == port);
+        at.map(|at| self.0.swap_remove(at).arrived).unwrap_or_default()
+    }
+
+    /// Sets for how many connections more there is room.
+    pub fn set_room(&mut self, port: u16, room: usize) {
+        if let Some(door) = self.0.iter_mut().find(|door| door.port == port) {
+            door.room = room;
+        }
+    }
+
+    /// A connection to a port that is being opened, once.
+    pub fn next(&mut self, port: u16) -> Option<SocketHandle> {
+        self.0.iter_mut().find(|door| door.port == port)?.arrived.pop_front()
+    }
+
+    /// Makes a socket for who calls by this frame, if it is a SYN to a port that is listened on and
+    /// no connection with these ends is there. [`Doors::settle`] must follow once the stack has seen
+    /// the frame.
+    #[inline]
+    pub fn admit(
+        &self,
+        frame: &[u8],
+        sockets: &mut SocketSet<'static>,
+    ) -> Option<(usize, SocketHandle)> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let (port, caller) = caller(frame)?;
+        let has_room = |door: &Door| door.port == port && door.room > 0;
+        let at = self.0.iter().position(has_room)?;
+        let known = sockets.iter().any(|(_, socket)| match socket {
+            Socket::Tcp(socket) => {
+                socket.remote_endpoint() == Some(caller)
+                    && socket.local_endpoint().is_some_and(|local| local.port == port)
+            }
+            _ => false,
+        });
+        if known {
+            return None;
+        }
+        let buffer = |size| tcp::SocketBuffer::new(vec![0; size]);
+        let mut socket = tcp::Socket::new(buffer(self.0[at].receive), buffer(self.0[at].transmit));
+        socket.set_nagle_enabled(false);
+        socket.listen(port).ok()?;
+        Some((at, sockets.add(socket)))
+    }
+
+    /// The stack has seen the frame for which a socket was made.
+    pub fn settle(
+        &mut self,
+        (at, handle): (usize, SocketHandle),
+        sockets: &mut SocketSet<'static>,
+    ) {
+        if sockets.get::<tcp::Socket>(handle).state() == tcp::State::Listen {
+            // It was not taken: a wrong checksum, say.
+            sockets.remove(handle);
+        } else {
+            self.0[at].arrived.push_back(handle);
+            self.0[at].room -= 1;
+        }
+    }
+}
+
+/// The port that a SYN is for, and who sent it; None for any other frame. The addresses are known to
+/// be ours and a peer's.
+fn caller(frame: &[u8]) -> Option<(u16, IpEndpoint)> {
+    let ethernet = EthernetFrame::new_checked(frame).ok()?;
+    match ethernet.ethertype() {
+        EthernetProtocol::Ipv4 => {
+            let ip = Ipv4Packet::new_checked(ethernet.payload()).ok()?;
+            let (port, source) = syn((ip.next_header() == IpProtocol::Tcp).then(|| ip.payload())?)?;
+            Some((port, IpEndpoint::new(ip.src_addr().into(), source)))
+        }
+        EthernetProtocol::Ipv6 => {
+            let ip = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
+            let (port, source) = syn((ip.next_header() == IpProtocol::Tcp).then(|| ip.payload())?)?;
+            Some((port, IpEndpoint::new(ip.src_addr().into(), source)))
+        }
+        _ => None,
+    }
+}
+
+/// Destination and source port of a segment that opens a connection.
+fn syn(segment: &[u8]) -> Option<(u16, u16)> {
+    let segment = TcpPacket::new_checked(segment).ok()?;
+    (segment.syn() && !segment.ack() && !segment.rst())
+        .then(|| (segment.dst_port(), segment.src_port()))
+}

@@ -1,0 +1,116 @@
+//! Receive buffers: memory that comes with the first byte of the peer, and goes again when nothing
+//! has come for a while. Providers that cannot do this have it from the beginning.
+
+use super::table::Socket;
+use super::{Context, Engine};
+use crate::smcr::wire::rmbe_bytes;
+use crate::verbs::{Access, PdId, Provider, Region};
+use core::time::Duration;
+use drivers::hal::Window;
+
+/// Bytes in stock for peers that begin to write, and the fewest and most buffers that these are.
+const STOCK: usize = 1 << 20;
+const STOCKED: (usize, usize) = (4, 16);
+/// How long a buffer out of which everything was read is kept, at least; at most twice as long.
+const IDLE: Duration = Duration::from_secs(2);
+
+impl Engine {
+    /// Registers a receive buffer.
+    pub(super) fn register_buffer<P: Provider + ?Sized>(
+        &mut self,
+        pd: PdId,
+        ctx: &mut Context<'_, P>,
+    ) -> Option<Region> {
+        let size = rmbe_bytes(self.config.rmb_size) as usize;
+        if let Ok(region) = ctx.provider.register_lazy(pd, size, ctx.rng) {
+            self.fill_stock(ctx);
+            return Some(region);
+        }
+        let memory = ctx.arena.alloc(size, 4096)?;
+        // A peer that claims to have written what it has not must not be shown what others wrote.
+        memory.fill(0);
+        let region = ctx.provider.register(pd, memory, Access::REMOTE_WRITE, ctx.rng);
+        region.inspect_err(|_| ctx.arena.free(memory)).ok()
+    }
+
+    /// Has buffers ready for peers that begin to write.
+    pub(super) fn fill_stock<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+        let size = rmbe_bytes(self.config.rmb_size) as usize;
+        while ctx.provider.stock() < stock(size) {
+            let Some(memory) = ctx.arena.alloc(size, 4096) else { return };
+            memory.fill(0);
+            ctx.provider.add_to_stock(memory);
+        }
+    }
+
+    /// The peer has said that there is data; whether there can be.
+    pub(super) fn find_buffer<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut Context<'_, P>,
+    ) -> bool {
+        let Some(rmb) = self.sockets[key].rmb.as_mut() else { return false };
+        if !rmb.memory.is_empty() {
+            return true;
+        }
+        let Some((memory, _)) = ctx.provider.lazy_memory(rmb.id) else { return false };
+        rmb.memory = memory;
+        self.fill_stock(ctx);
+        if self.sweep.is_none() {
+            self.sweep = Some(ctx.now + IDLE);
+            self.wake_at(ctx.now + IDLE);
+        }
+        true
+    }
+
+    /// Takes the buffers of those away that have been silent since the last time.
+    pub(super) fn sweep_buffers<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+        let Some(due) = self.sweep else { return };
+        if ctx.now < due {
+            return self.wake_at(due);
+        }
+        let mut more = false;
+        for (_, socket) in &mut self.sockets {
+            let produced = socket.produced;
+            let silent = core::mem::replace(&mut socket.swept, produced) == produced;
+            if silent {
+                empty(socket, ctx);
+            }
+            more |= socket.rmb.is_some_and(|rmb| !rmb.memory.is_empty());
+        }
+        self.sweep = more.then_some(ctx.now + IDLE);
+        if let Some(due) = self.sweep {
+            self.wake_at(due);
+        }
+    }
+}
+
+/// How many buffers of that size are in stock.
+fn stock(size: usize) -> usize {
+    (STOCK / size).clamp(STOCKED.0, STOCKED.1)
+}
+
+/// Puts a zeroed buffer in stock, or gives it back.
+pub(super) fn put_back<P: Provider + ?Sized>(memory: Window, ctx: &mut Context<'_, P>) {
+    if ctx.provider.stock() < stock(memory.len()) {
+        ctx.provider.add_to_stock(memory);
+    } else {
+        ctx.arena.free(memory);
+    }
+}
+
+/// Takes the buffer of a socket away if all that ever was written to it was told of and read.
+fn empty<P: Provider + ?Sized>(socket: &mut Socket, ctx: &mut Context<'_, P>) {
+    let Some(rmb) = socket.rmb.as_mut().filter(|_| socket.consumed == socket.produced) else {
+        return;
+    };
+    // What a peer has written and not told of yet is not lost.
+    let known = ctx.provider.lazy_memory(rmb.id);
+    if known.is_none_or(|(_, written)| written != socket.produced) {
+        return;
+    }
+    if let Some(memory) = ctx.provider.take_lazy_memory(rmb.id) {
+        rmb.memory = Window::empty();
+        put_back(memory, ctx);
+    }
+}
