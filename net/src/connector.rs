@@ -4,7 +4,7 @@
 //! its user gives it up. It may offer SMC in its SYN (see [`crate::smc_option`]).
 
 use crate::Interface;
-use crate::tcp::{Closed, room as tcp_room};
+use crate::tcp::{Closed, FAREWELL, LAST_WORDS, room as tcp_room, stop_asking};
 use alloc::vec;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -61,14 +61,25 @@ struct Place {
     leaving: bool,
 }
 
+/// How far the end of a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leaving {
+    /// Its user has given it up.
+    Told,
+    /// It is being closed, since then.
+    Since(Instant),
+    /// What there is left to say goes out, since then.
+    Over(Instant),
+}
+
 /// Connections to others.
 #[derive(Debug)]
 pub struct Connector {
     limits: Limits,
     next: u16,
     places: Slab<Place>,
-    /// Those that their users have given up, and since when all is said.
-    leaving: Vec<(usize, Option<Instant>)>,
+    /// Those that their users have given up.
+    leaving: Vec<(usize, Leaving)>,
 }
 
 impl Connector {
@@ -186,6 +197,13 @@ impl Connector {
         socket.send_slice(bytes).map_err(|_| gone)
     }
 
+    /// As [`crate::tcp::Listener::stop_asking`].
+    pub fn stop_asking(&self, interface: &mut Interface, link: Link) {
+        if let Some(place) = self.place(link) {
+            stop_asking(interface.sockets().get_mut::<tcp::Socket>(place.socket));
+        }
+    }
+
     /// Ends our side after what was written; reading goes on.
     pub fn finish(&self, interface: &mut Interface, link: Link) {
         if let Some(place) = self.place(link) {
@@ -197,9 +215,10 @@ impl Connector {
     pub fn close(&mut self, interface: &mut Interface, link: Link, abort: bool) {
         let Some(place) = self.places.get_mut(link.0).filter(|p| p.is(link)) else { return };
         place.leaving = true;
-        self.leaving.push((link.0, None));
+        self.leaving.push((link.0, Leaving::Told));
         interface.smc_option().set_port(place.port, false);
         let socket = interface.sockets().get_mut::<tcp::Socket>(place.socket);
+        socket.set_timeout(Some(SILENCE));
         if abort {
             socket.abort();
         } else {
@@ -208,22 +227,43 @@ impl Connector {
     }
 
     /// Gives back what has ended; to be called after each poll of the interface in which anything
-    /// happened.
+    /// happened, and when [`Connector::poll_timeout`] has come.
     pub fn poll(&mut self, interface: &mut Interface, now: Instant) {
         let Connector { places, leaving, .. } = self;
-        leaving.retain_mut(|(key, over)| {
+        leaving.retain_mut(|(key, stage)| {
             let socket = interface.sockets().get_mut::<tcp::Socket>(places[*key].socket);
             // What still arrives is of no interest.
             let _ = socket.recv(|bytes| (bytes.len(), ()));
-            if matches!(socket.state(), State::Closed | State::TimeWait) {
-                // What there is left to say goes out first.
-                if *over.get_or_insert(now) < now {
+            let over = matches!(socket.state(), State::Closed | State::TimeWait);
+            match *stage {
+                // What there was left to say has gone out.
+                Leaving::Over(since) if since < now => {
                     interface.sockets().remove(places.remove(*key).socket);
                     return false;
                 }
+                Leaving::Over(_) => {}
+                _ if over => *stage = Leaving::Over(now),
+                // A slow peer may take what it takes; that it is there is asked.
+                Leaving::Since(_) if socket.send_queue() > 0 => *stage = Leaving::Since(now),
+                Leaving::Since(since) if since + FAREWELL <= now => {
+                    socket.abort();
+                    *stage = Leaving::Over(now);
+                }
+                Leaving::Since(_) => {}
+                Leaving::Told => *stage = Leaving::Since(now),
             }
             true
         });
+    }
+
+    /// When [`Connector::poll`] has something to do, if nothing arrives.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let due = |(_, stage): &(usize, Leaving)| match *stage {
+            Leaving::Told => Instant::ZERO,
+            Leaving::Since(since) => since + FAREWELL,
+            Leaving::Over(since) => since + LAST_WORDS,
+        };
+        self.leaving.iter().map(due).min()
     }
 
     fn place(&self, link: Link) -> Option<&Place> {

@@ -127,3 +127,97 @@ fn syn(segment: &[u8]) -> Option<(u16, u16)> {
     (segment.syn() && !segment.ack() && !segment.rst())
         .then(|| (segment.dst_port(), segment.src_port()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Addressing, Cidr, Interface};
+    use core::time::Duration;
+    use drivers::hal::Instant;
+    use smoltcp::phy::ChecksumCapabilities;
+    use smoltcp::wire::{
+        EthernetAddress, EthernetRepr, Ipv4Repr, TcpControl, TcpRepr, TcpSeqNumber,
+    };
+    use std::vec::Vec;
+
+    const US: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const PORT: u16 = 7;
+
+    fn interface() -> Interface {
+        let mut interface = Interface::new(US, 1500, 1, Instant::ZERO);
+        let addresses = Vec::from([Cidr::new("10.0.0.1".parse().unwrap(), 24)]);
+        let addressing = Addressing { addresses, ..Addressing::default() };
+        interface.set_addressing(addressing, Instant::ZERO).unwrap();
+        interface
+    }
+
+    /// A SYN of 10.0.0.2.
+    fn call(from: u16, to: u16) -> Vec<u8> {
+        let ends = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
+        let tcp = TcpRepr {
+            src_port: from,
+            dst_port: to,
+            control: TcpControl::Syn,
+            seq_number: TcpSeqNumber(1),
+            ack_number: None,
+            window_len: 1000,
+            window_scale: None,
+            max_seg_size: Some(1460),
+            sack_permitted: false,
+            sack_ranges: [None; 3],
+            timestamp: None,
+            payload: &[],
+        };
+        let ip = Ipv4Repr {
+            src_addr: ends.0,
+            dst_addr: ends.1,
+            next_header: IpProtocol::Tcp,
+            payload_len: tcp.buffer_len(),
+            hop_limit: 64,
+        };
+        let ethernet = EthernetRepr {
+            src_addr: EthernetAddress([2, 0, 0, 0, 0, 2]),
+            dst_addr: EthernetAddress(US),
+            ethertype: EthernetProtocol::Ipv4,
+        };
+        let mut frame = vec![0; 14 + ip.buffer_len() + tcp.buffer_len()];
+        ethernet.emit(&mut EthernetFrame::new_unchecked(&mut frame));
+        let caps = ChecksumCapabilities::default();
+        ip.emit(&mut Ipv4Packet::new_unchecked(&mut frame[14..]), &caps);
+        let mut segment = TcpPacket::new_unchecked(&mut frame[34..]);
+        tcp.emit(&mut segment, &ends.0.into(), &ends.1.into(), &caps);
+        frame
+    }
+
+    fn arrived(interface: &mut Interface) -> usize {
+        core::iter::from_fn(|| interface.doors().next(PORT)).count()
+    }
+
+    #[test]
+    fn a_socket_comes_with_a_syn_and_only_then() {
+        let mut interface = interface();
+        interface.doors().open(PORT, 3, 512, 512);
+        let sockets = |interface: &mut Interface| interface.sockets().iter().count();
+        assert_eq!(sockets(&mut interface), 0);
+        let syn = call(4000, PORT);
+        let mut broken = call(4001, PORT);
+        *broken.last_mut().unwrap() ^= 1;
+        interface.handle_frame(&broken, Instant::ZERO);
+        interface.handle_frame(&call(4002, PORT + 1), Instant::ZERO);
+        assert_eq!((sockets(&mut interface), arrived(&mut interface)), (0, 0));
+        // The second of these was sent again.
+        interface.handle_frame(&syn, Instant::ZERO);
+        interface.handle_frame(&syn, Instant::ZERO + Duration::from_secs(1));
+        assert_eq!((sockets(&mut interface), arrived(&mut interface)), (1, 1));
+        for from in 4001..4010 {
+            interface.handle_frame(&call(from, PORT), Instant::ZERO);
+        }
+        assert_eq!(sockets(&mut interface), 3, "there is no room for more");
+        interface.doors().set_room(PORT, 1);
+        interface.handle_frame(&call(4010, PORT), Instant::ZERO);
+        assert_eq!((sockets(&mut interface), arrived(&mut interface)), (4, 3));
+        interface.doors().close(PORT);
+        interface.handle_frame(&call(4011, PORT), Instant::ZERO);
+        assert_eq!(sockets(&mut interface), 4);
+    }
+}

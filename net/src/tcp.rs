@@ -19,9 +19,9 @@ use smoltcp::socket::tcp::{self, RecvError, State};
 /// How long a client that does not complete the opening handshake keeps a place.
 const HALF_OPEN: Duration = Duration::from_secs(2);
 /// How long a closing handshake may take.
-const FAREWELL: Duration = Duration::from_secs(5);
+pub(crate) const FAREWELL: Duration = Duration::from_secs(5);
 /// How long the last segment of a connection has for its way out.
-const LAST_WORDS: Duration = Duration::from_millis(10);
+pub(crate) const LAST_WORDS: Duration = Duration::from_millis(10);
 /// How often a silent peer is asked whether it is there.
 const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
 /// How long a peer may leave us without an answer.
@@ -187,6 +187,13 @@ impl Listener {
         socket.send_slice(bytes).map_err(|_| gone)
     }
 
+    /// Asks a silent peer no more whether it is there: the user learns of that otherwise.
+    pub fn stop_asking(&self, interface: &mut Interface, stream: Stream) {
+        if let Some(socket) = self.socket(interface, stream) {
+            stop_asking(socket);
+        }
+    }
+
     /// Ends our side after what was written; reading goes on.
     pub fn finish(&self, interface: &mut Interface, stream: Stream) {
         if let Some(socket) = self.socket(interface, stream) {
@@ -253,4 +260,10 @@ impl Slot {
 /// Bytes that a socket would take now.
 pub(crate) fn room(socket: &tcp::Socket<'_>) -> usize {
     if socket.may_send() { socket.send_capacity() - socket.send_queue() } else { 0 }
+}
+
+/// Has a socket send no keep-alives.
+pub(crate) fn stop_asking(socket: &mut tcp::Socket<'_>) {
+    socket.set_keep_alive(None);
+    socket.set_timeout(None);
 }

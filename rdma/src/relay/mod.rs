@@ -6,8 +6,11 @@
 //! stays in its place in the stream, without its mark: TCP here has none. Names are not looked up.
 
 pub mod balance;
+mod both;
 pub mod pipe;
+mod probe;
 pub mod proxy;
+mod timer;
 
 use crate::rtrs::Context;
 use crate::smcr::back::Back;
@@ -18,12 +21,14 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
 use balance::{Backend, Balance};
+use both::Both;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Instant;
 use net::tcp::{Closed, Limits};
 use net::{Interface, connector};
 use pipe::{Pipe, Side, Sides};
+use probe::Probe;
 use proxy::MAX_HEADER;
 use slab::Slab;
 
@@ -120,14 +125,6 @@ struct Relayed {
     pipes: [Pipe; 2],
     /// When patience with the server, or with silence, began.
     since: Instant,
-}
-
-/// A question to a server whether it is there.
-#[derive(Debug)]
-struct Probe {
-    place: Place,
-    backend: usize,
-    deadline: Instant,
 }
 
 /// A rule at work.
@@ -239,60 +236,6 @@ impl Relay {
             self.work(world);
         }
         ours
-    }
-
-    /// When there is something to do though nothing arrives.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        let fronts = self.fronts.iter().filter_map(Front::poll_timeout);
-        fronts.chain(self.wake).chain(self.balance.poll_timeout()).min()
-    }
-
-    /// Does what is due.
-    pub fn handle_timeout<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
-        let now = world.ctx.now;
-        if self.balance.is_due(now) {
-            self.probe_all(world);
-        }
-        if self.wake.is_none_or(|at| now < at) {
-            return;
-        }
-        self.wake = None;
-        let mut at = 0;
-        while let Some(probe) = self.probes.get(at) {
-            if probe.deadline <= now {
-                let Probe { place, backend, .. } = self.probes.swap_remove(at);
-                self.hang_up(Side::Back, place, true, world);
-                self.backend_failed(backend);
-            } else {
-                let deadline = probe.deadline;
-                self.wake_at(deadline);
-                at += 1;
-            }
-        }
-        for key in 0..self.relayed.capacity() {
-            let Some(relayed) = self.relayed.get(key) else { continue };
-            let Some(deadline) = self.deadline(relayed) else { continue };
-            if now < deadline {
-                self.wake_at(deadline);
-            } else if relayed.open {
-                self.counters.timed_out += 1;
-                self.end(key, true, world);
-            } else {
-                self.dial_another(key, world);
-            }
-        }
-        self.work(world);
-    }
-
-    fn deadline(&self, relayed: &Relayed) -> Option<Instant> {
-        match relayed.open {
-            true => self.rule.idle_timeout.map(|time| relayed.since + time),
-            false => Some(relayed.since + self.rule.connect_timeout),
-        }
-    }
-
-    fn wake_at(&mut self, at: Instant) {
-        self.wake = Some(self.wake.map_or(at, |earlier| earlier.min(at)));
     }
 
     /// Deals with what is to be told of all connections.
@@ -488,43 +431,6 @@ impl Relay {
             Side::Back => self.backs[at].close(id, abort, interface, engine, ctx),
         }
     }
-
-    /// Asks all servers whether they are there: a connection without a word.
-    fn probe_all<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
-        for backend in 0..self.balance.backends().len() {
-            if self.probes.iter().any(|probe| probe.backend == backend) {
-                continue;
-            }
-            let address = self.balance.backends()[backend].address;
-            match connect(&mut self.backs, address, false, world) {
-                Some(place) => {
-                    let deadline = world.ctx.now + self.rule.connect_timeout;
-                    self.probes.push(Probe { place, backend, deadline });
-                    self.wake_at(deadline);
-                }
-                None => self.backend_failed(backend),
-            }
-        }
-    }
-
-    /// A server has answered the question, or has not.
-    fn probed<P: Provider + ?Sized>(
-        &mut self,
-        probe: usize,
-        event: Event,
-        world: &mut World<'_, '_, P>,
-    ) {
-        let Probe { place, backend, .. } = self.probes.swap_remove(probe);
-        match event {
-            Event::Failed(_) => self.backend_failed(backend),
-            Event::Opened(..) | Event::Ready(_) => {
-                self.hang_up(Side::Back, place, false, world);
-                if self.balance.answered(backend, false) {
-                    self.tell(backend, true);
-                }
-            }
-        }
-    }
 }
 
 /// A client whose address is not known any more.
@@ -541,69 +447,4 @@ fn connect<P: Provider + ?Sized>(
     let at = all.find(|&at| world.interfaces.get(at).next_hop(address.ip()).is_some())?;
     let id = backs[at].connect(world.interfaces.get(at), address, smc)?;
     Some((at, id))
-}
-
-/// Both sides of a connection, for its pipes.
-struct Both<'a, 'w, 'i, 'c, P: Provider + ?Sized> {
-    fronts: &'a mut [Front],
-    backs: &'a mut [Back],
-    front: Place,
-    back: Option<Place>,
-    world: &'w mut World<'i, 'c, P>,
-}
-
-impl<P: Provider + ?Sized> Sides for Both<'_, '_, '_, '_, P> {
-    fn read(&mut self, side: Side, into: &mut [u8]) -> Result<usize, Closed> {
-        let World { interfaces, engine, .. } = &mut *self.world;
-        match (side, self.back) {
-            (Side::Front, _) => {
-                let (at, id) = self.front;
-                self.fronts[at].read(id, into, interfaces.get(at), engine)
-            }
-            (Side::Back, Some((at, id))) => {
-                self.backs[at].read(id, into, interfaces.get(at), engine)
-            }
-            (Side::Back, None) => Err(Closed::Gone),
-        }
-    }
-
-    fn room(&mut self, side: Side) -> usize {
-        let World { interfaces, engine, .. } = &mut *self.world;
-        match (side, self.back) {
-            (Side::Front, _) => {
-                let (at, id) = self.front;
-                self.fronts[at].room(id, interfaces.get(at), engine)
-            }
-            (Side::Back, Some((at, id))) => self.backs[at].room(id, interfaces.get(at), engine),
-            (Side::Back, None) => 0,
-        }
-    }
-
-    fn write(&mut self, side: Side, bytes: &[u8]) -> Result<usize, Closed> {
-        let World { interfaces, engine, ctx } = &mut *self.world;
-        match (side, self.back) {
-            (Side::Front, _) => {
-                let (at, id) = self.front;
-                self.fronts[at].write(id, bytes, interfaces.get(at), engine, ctx)
-            }
-            (Side::Back, Some((at, id))) => {
-                self.backs[at].write(id, bytes, interfaces.get(at), engine, ctx)
-            }
-            (Side::Back, None) => Err(Closed::Gone),
-        }
-    }
-
-    fn finish(&mut self, side: Side) {
-        let World { interfaces, engine, ctx } = &mut *self.world;
-        match (side, self.back) {
-            (Side::Front, _) => {
-                let (at, id) = self.front;
-                self.fronts[at].finish(id, interfaces.get(at), engine, ctx);
-            }
-            (Side::Back, Some((at, id))) => {
-                self.backs[at].finish(id, interfaces.get(at), engine, ctx);
-            }
-            (Side::Back, None) => {}
-        }
-    }
 }

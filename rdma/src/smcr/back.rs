@@ -2,15 +2,16 @@
 //! need not know which of the two carries them. A server that does not offer SMC, or declines, is
 //! spoken to over TCP.
 
-use super::engine::{Engine, Ready, Role, SocketId};
-pub use super::joint::{Carrier, Connected, ConnectionId, Event};
-use super::joint::{Joint, State};
+use super::engine::{Engine, Role};
+use super::joint::State;
+pub use super::joint::{Carrier, Connected, ConnectionId, Event, Joint};
 use crate::rtrs::Context;
 use crate::verbs::Provider;
 use core::net::SocketAddr;
+use core::ops::{Deref, DerefMut};
+use drivers::hal::Instant;
 use net::Interface;
 use net::connector::{Connector, Limits, Progress};
-use net::tcp::Closed;
 
 /// Connections over one interface.
 #[derive(Debug)]
@@ -53,7 +54,12 @@ impl Back {
                 None => self.joint.fail(id, interface, ctx.now),
             }
         }
-        self.joint.poll(interface, engine, ctx);
+        self.joint.poll_all(interface, engine, ctx);
+    }
+
+    /// When there is something to do though nothing arrives.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.joint.tcp.poll_timeout()
     }
 
     /// A connection that has left the opening behind: for its handshake, for TCP, or for nothing.
@@ -77,82 +83,18 @@ impl Back {
             Progress::Gone => Some((id, None)),
         })
     }
+}
 
-    /// Takes an event of the engine; false if it is of no socket of these.
-    pub fn handle_event<P: Provider + ?Sized>(
-        &mut self,
-        socket: SocketId,
-        ready: Ready,
-        interface: &mut Interface,
-        engine: &mut Engine,
-        ctx: &mut Context<'_, P>,
-    ) -> bool {
-        self.joint.handle_event(socket, ready, interface, engine, ctx)
+/// What its user does with connections.
+impl Deref for Back {
+    type Target = Joint<Connector>;
+    fn deref(&self) -> &Self::Target {
+        &self.joint
     }
+}
 
-    /// The next event, if any.
-    pub fn poll_event(&mut self) -> Option<Event> {
-        self.joint.poll_event()
-    }
-
-    /// Reads what has arrived; 0 if there is nothing at present.
-    pub fn read(
-        &mut self,
-        id: ConnectionId,
-        into: &mut [u8],
-        interface: &mut Interface,
-        engine: &mut Engine,
-    ) -> Result<usize, Closed> {
-        self.joint.read(id, into, interface, engine)
-    }
-
-    /// Bytes that a write would take now. If there are none, an [`Event::Ready`] follows.
-    pub fn room(&self, id: ConnectionId, interface: &mut Interface, engine: &mut Engine) -> usize {
-        self.joint.room(id, interface, engine)
-    }
-
-    /// Writes as much as there is room for, and returns how much that was.
-    pub fn write<P: Provider + ?Sized>(
-        &mut self,
-        id: ConnectionId,
-        bytes: &[u8],
-        interface: &mut Interface,
-        engine: &mut Engine,
-        ctx: &mut Context<'_, P>,
-    ) -> Result<usize, Closed> {
-        self.joint.write(id, bytes, interface, engine, ctx)
-    }
-
-    /// Ends our side after what was written; reading goes on.
-    pub fn finish<P: Provider + ?Sized>(
-        &mut self,
-        id: ConnectionId,
-        interface: &mut Interface,
-        engine: &mut Engine,
-        ctx: &mut Context<'_, P>,
-    ) {
-        self.joint.finish(id, interface, engine, ctx);
-    }
-
-    /// Gives a connection up: in order, or with an abort.
-    pub fn close<P: Provider + ?Sized>(
-        &mut self,
-        id: ConnectionId,
-        abort: bool,
-        interface: &mut Interface,
-        engine: &mut Engine,
-        ctx: &mut Context<'_, P>,
-    ) {
-        self.joint.close(id, abort, interface, engine, ctx);
-    }
-
-    /// The connections, as they are shown.
-    pub fn connected(&self) -> impl Iterator<Item = Connected> + '_ {
-        self.joint.connected()
-    }
-
-    /// How many connections there are.
-    pub fn connections(&self) -> usize {
-        self.joint.len()
+impl DerefMut for Back {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.joint
     }
 }

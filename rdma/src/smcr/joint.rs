@@ -3,16 +3,15 @@
 //! ([`super::front`]) and what connects ([`super::back`]) share this.
 
 use super::engine::{Engine, Ready, RecvError, SendError, SocketId};
+use super::tcp::Tcp;
 use crate::rtrs::Context;
 use crate::verbs::Provider;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use core::fmt::Debug;
 use core::net::SocketAddr;
 use drivers::hal::Instant;
 use net::Interface;
-use net::connector::{Connector, Link};
-use net::tcp::{Closed, Listener, Stream};
+use net::tcp::Closed;
 use slab::Slab;
 
 /// Most that is read at a time of a handshake.
@@ -58,57 +57,6 @@ pub struct Connected {
     pub open: bool,
 }
 
-/// TCP connections, by their names.
-pub(super) trait Tcp {
-    type Name: Copy + Debug;
-    fn read(&self, on: &mut Interface, name: Self::Name, into: &mut [u8]) -> Result<usize, Closed>;
-    fn write(&self, on: &mut Interface, name: Self::Name, bytes: &[u8]) -> Result<usize, Closed>;
-    fn room(&self, on: &mut Interface, name: Self::Name) -> usize;
-    fn finish(&self, on: &mut Interface, name: Self::Name);
-    fn leave(&mut self, on: &mut Interface, name: Self::Name, abort: bool, now: Instant);
-}
-
-impl Tcp for Listener {
-    type Name = Stream;
-    fn read(&self, on: &mut Interface, name: Stream, into: &mut [u8]) -> Result<usize, Closed> {
-        Listener::read(self, on, name, into)
-    }
-    fn write(&self, on: &mut Interface, name: Stream, bytes: &[u8]) -> Result<usize, Closed> {
-        Listener::write(self, on, name, bytes)
-    }
-    fn room(&self, on: &mut Interface, name: Stream) -> usize {
-        Listener::room(self, on, name)
-    }
-    fn finish(&self, on: &mut Interface, name: Stream) {
-        Listener::finish(self, on, name);
-    }
-    fn leave(&mut self, on: &mut Interface, name: Stream, abort: bool, now: Instant) {
-        match abort {
-            true => self.abort(on, name, now),
-            false => self.close(on, name, now),
-        }
-    }
-}
-
-impl Tcp for Connector {
-    type Name = Link;
-    fn read(&self, on: &mut Interface, name: Link, into: &mut [u8]) -> Result<usize, Closed> {
-        Connector::read(self, on, name, into)
-    }
-    fn write(&self, on: &mut Interface, name: Link, bytes: &[u8]) -> Result<usize, Closed> {
-        Connector::write(self, on, name, bytes)
-    }
-    fn room(&self, on: &mut Interface, name: Link) -> usize {
-        Connector::room(self, on, name)
-    }
-    fn finish(&self, on: &mut Interface, name: Link) {
-        Connector::finish(self, on, name);
-    }
-    fn leave(&mut self, on: &mut Interface, name: Link, abort: bool, _: Instant) {
-        self.close(on, name, abort);
-    }
-}
-
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -136,28 +84,31 @@ pub(super) struct Connection<N> {
 
 /// The connections of a listener or connector.
 #[derive(Debug)]
-pub(super) struct Joint<T: Tcp> {
-    pub tcp: T,
+pub struct Joint<T: Tcp> {
+    pub(super) tcp: T,
     connections: Slab<Connection<T::Name>>,
     /// By the engine's names.
     sockets: BTreeMap<SocketId, ConnectionId>,
     events: VecDeque<Event>,
+    /// Room for the names of all, for a walk over them.
+    keys: Vec<usize>,
     turn: u32,
 }
 
 impl<T: Tcp> Joint<T> {
-    pub fn new(tcp: T, connections: usize) -> Self {
+    pub(super) fn new(tcp: T, connections: usize) -> Self {
         Joint {
             tcp,
             connections: Slab::with_capacity(connections),
             sockets: BTreeMap::new(),
             events: VecDeque::with_capacity(2 * connections),
+            keys: Vec::new(),
             turn: 0,
         }
     }
 
     /// Takes a TCP connection in.
-    pub fn insert(
+    pub(super) fn insert(
         &mut self,
         name: T::Name,
         ends: (SocketAddr, SocketAddr),
@@ -172,7 +123,7 @@ impl<T: Tcp> Joint<T> {
     }
 
     /// Moves a connection on.
-    pub fn set_state(&mut self, id: ConnectionId, state: State) {
+    pub(super) fn set_state(&mut self, id: ConnectionId, state: State) {
         let Some(connection) = self.connections.get_mut(id.key) else { return };
         connection.state = state;
         match state {
@@ -184,18 +135,18 @@ impl<T: Tcp> Joint<T> {
     }
 
     /// The connection with a name.
-    pub fn get(&self, id: ConnectionId) -> Option<&Connection<T::Name>> {
+    pub(super) fn get(&self, id: ConnectionId) -> Option<&Connection<T::Name>> {
         self.connections.get(id.key).filter(|connection| connection.turn == id.turn)
     }
 
     /// Those that are not open yet.
-    pub fn opening(&self) -> impl Iterator<Item = (ConnectionId, T::Name)> + '_ {
+    pub(super) fn opening(&self) -> impl Iterator<Item = (ConnectionId, T::Name)> + '_ {
         let opening = self.connections.iter().filter(|(_, c)| c.state == State::Opening);
         opening.map(|(key, c)| (ConnectionId { key, turn: c.turn }, c.name))
     }
 
     /// One that could not be opened.
-    pub fn fail(&mut self, id: ConnectionId, interface: &mut Interface, now: Instant) {
+    pub(super) fn fail(&mut self, id: ConnectionId, interface: &mut Interface, now: Instant) {
         if self.get(id).is_none() {
             return;
         }
@@ -205,13 +156,15 @@ impl<T: Tcp> Joint<T> {
     }
 
     /// Moves the bytes of handshakes, and wakes the users of TCP connections.
-    pub fn poll<P: Provider + ?Sized>(
+    pub(super) fn poll_all<P: Provider + ?Sized>(
         &mut self,
         interface: &mut Interface,
         engine: &mut Engine,
         ctx: &mut Context<'_, P>,
     ) {
-        for key in 0..self.connections.capacity() {
+        let mut keys = core::mem::take(&mut self.keys);
+        keys.extend(self.connections.iter().map(|(key, _)| key));
+        for key in keys.drain(..) {
             let Some(connection) = self.connections.get_mut(key) else { continue };
             let id = ConnectionId { key, turn: connection.turn };
             match connection.state {
@@ -230,6 +183,7 @@ impl<T: Tcp> Joint<T> {
                 State::Tcp => self.wake(id),
             }
         }
+        self.keys = keys;
     }
 
     fn wake(&mut self, id: ConnectionId) {
@@ -240,7 +194,7 @@ impl<T: Tcp> Joint<T> {
     }
 
     /// Moves the bytes of a handshake, both ways.
-    pub fn shake<P: Provider + ?Sized>(
+    pub(super) fn shake<P: Provider + ?Sized>(
         &mut self,
         id: ConnectionId,
         socket: SocketId,
@@ -305,6 +259,10 @@ impl<T: Tcp> Joint<T> {
         } else if ready.contains(Ready::ESTABLISHED) {
             self.shake(id, socket, interface, engine, ctx);
             self.set_state(id, State::Smc(socket));
+            // The engine asks the peer by link tests, for all its connections at once.
+            if let Some(connection) = self.get(id) {
+                self.tcp.stop_asking(interface, connection.name);
+            }
         } else {
             self.wake(id);
         }
@@ -424,6 +382,11 @@ impl<T: Tcp> Joint<T> {
         }
     }
 
+    /// Both ends of a connection: ours, and the peer's.
+    pub fn ends(&self, id: ConnectionId) -> Option<(SocketAddr, SocketAddr)> {
+        self.get(id).map(|connection| connection.ends)
+    }
+
     /// The connections, as they are shown.
     pub fn connected(&self) -> impl Iterator<Item = Connected> + '_ {
         self.connections.iter().map(|(_, c)| Connected {
@@ -435,10 +398,5 @@ impl<T: Tcp> Joint<T> {
             },
             open: matches!(c.state, State::Smc(_) | State::Tcp),
         })
-    }
-
-    /// How many connections there are.
-    pub fn len(&self) -> usize {
-        self.connections.len()
     }
 }

@@ -6,6 +6,7 @@ pub mod echo;
 pub mod engine;
 pub mod front;
 mod joint;
+mod tcp;
 pub mod wire;
 
 #[cfg(test)]

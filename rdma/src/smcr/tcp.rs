@@ -1,0 +1,72 @@
+//! TCP connections that were accepted and those that were made, as [`super::joint`] sees both.
+
+use core::fmt::Debug;
+use drivers::hal::Instant;
+use net::Interface;
+use net::connector::{Connector, Link};
+use net::tcp::{Closed, Listener, Stream};
+
+/// TCP connections, by their names.
+pub trait Tcp {
+    /// What names a connection.
+    type Name: Copy + Debug;
+    /// As [`Listener::read`].
+    fn read(&self, on: &mut Interface, name: Self::Name, into: &mut [u8]) -> Result<usize, Closed>;
+    /// As [`Listener::write`].
+    fn write(&self, on: &mut Interface, name: Self::Name, bytes: &[u8]) -> Result<usize, Closed>;
+    /// As [`Listener::room`].
+    fn room(&self, on: &mut Interface, name: Self::Name) -> usize;
+    /// As [`Listener::stop_asking`].
+    fn stop_asking(&self, on: &mut Interface, name: Self::Name);
+    /// As [`Listener::finish`].
+    fn finish(&self, on: &mut Interface, name: Self::Name);
+    /// Gives a connection up, in order or by a reset.
+    fn leave(&mut self, on: &mut Interface, name: Self::Name, abort: bool, now: Instant);
+}
+
+impl Tcp for Listener {
+    type Name = Stream;
+    fn read(&self, on: &mut Interface, name: Stream, into: &mut [u8]) -> Result<usize, Closed> {
+        Listener::read(self, on, name, into)
+    }
+    fn write(&self, on: &mut Interface, name: Stream, bytes: &[u8]) -> Result<usize, Closed> {
+        Listener::write(self, on, name, bytes)
+    }
+    fn room(&self, on: &mut Interface, name: Stream) -> usize {
+        Listener::room(self, on, name)
+    }
+    fn stop_asking(&self, on: &mut Interface, name: Stream) {
+        Listener::stop_asking(self, on, name);
+    }
+    fn finish(&self, on: &mut Interface, name: Stream) {
+        Listener::finish(self, on, name);
+    }
+    fn leave(&mut self, on: &mut Interface, name: Stream, abort: bool, now: Instant) {
+        match abort {
+            true => self.abort(on, name, now),
+            false => self.close(on, name, now),
+        }
+    }
+}
+
+impl Tcp for Connector {
+    type Name = Link;
+    fn read(&self, on: &mut Interface, name: Link, into: &mut [u8]) -> Result<usize, Closed> {
+        Connector::read(self, on, name, into)
+    }
+    fn write(&self, on: &mut Interface, name: Link, bytes: &[u8]) -> Result<usize, Closed> {
+        Connector::write(self, on, name, bytes)
+    }
+    fn room(&self, on: &mut Interface, name: Link) -> usize {
+        Connector::room(self, on, name)
+    }
+    fn stop_asking(&self, on: &mut Interface, name: Link) {
+        Connector::stop_asking(self, on, name);
+    }
+    fn finish(&self, on: &mut Interface, name: Link) {
+        Connector::finish(self, on, name);
+    }
+    fn leave(&mut self, on: &mut Interface, name: Link, abort: bool, _: Instant) {
+        self.close(on, name, abort);
+    }
+}
