@@ -84,6 +84,7 @@ const SUITES: &[Suite] = &[
     Suite { long: true, ..interop_suite("smc_adversity", Needs::Guests) },
     Suite { long: true, ..interop_suite("relay", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("messaging", Needs::ImageAndGuests) },
+    Suite { long: true, ..interop_suite("crowd", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("services", Needs::ImageAndGuests) },
     interop_suite("fabric", Needs::ImageAndGuests),
     Suite { long: true, ..interop_suite("rough", Needs::ImageAndGuests) },

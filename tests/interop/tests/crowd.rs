@@ -1,0 +1,73 @@
+//! Very many connections over SMC-R from stock Linux: at once, and one after the other.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use interop_tests::Site;
+use interop_tests::metrics::Metrics;
+use interop_tests::smc::prepare;
+
+const SERVICES: &str =
+    "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID isthmus.smc.connections=1100";
+/// Connections that one run of the client makes.
+const EACH: usize = 200;
+/// Connections at once, and one after the other.
+const AT_ONCE: usize = 1000;
+const IN_ALL: usize = 10_000;
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How long receive buffers and closing handshakes may be there after the last word.
+const SETTLING: &str = "sleep 8";
+/// What differs from time to time: nodes of maps, buffers of the page that tells it.
+const SLACK: f64 = 65_536.0;
+
+/// Bytes that the appliance uses: heap, and what is not free of the arena.
+fn memory(site: &mut Site) -> Result<f64> {
+    let metrics = Metrics::read(&mut site.client)?;
+    let arena = metrics.get("arena_size_bytes")? - metrics.get("arena_free_bytes")?;
+    Ok(arena + metrics.get("memory_heap_bytes")?)
+}
+
+/// A thousand connections that are used, held, and closed.
+fn hold_many(site: &mut Site) -> Result<()> {
+    for n in 1..=AT_ONCE / EACH {
+        let held = format!("smc echo 10.0.0.1 7 64 1 {EACH} hold=180");
+        site.client.sh(&format!("{held} > /tmp/held{n} 2>&1 &"))?;
+        let open = format!("[ $(smc sockets | grep -c 'ACTIVE SMCR') = {} ]", n * EACH);
+        site.client.wait_until(&open, PATIENCE)?;
+    }
+    let sockets = site.gateway.run("show smc sockets --json")?.text;
+    let open = sockets.matches("ACTIVE").count();
+    ensure!(open == AT_ONCE, "the appliance has {open} sockets");
+    // Nobody is in another's way.
+    let said = site.client.sh("timeout 60 smc echo 10.0.0.1 7 4096 100 4")?;
+    ensure!(said.trim() == "fine", "{said}");
+    site.client.wait_until("! pidof smc > /dev/null", PATIENCE)?;
+    let said = site.client.sh("cat /tmp/held*")?;
+    ensure!(said.matches("fine").count() == AT_ONCE / EACH, "{said}");
+    site.client.sh(SETTLING)?;
+    Ok(())
+}
+
+#[test]
+fn a_thousand_at_once_and_ten_thousand_after_each_other() -> Result<()> {
+    Site::tell(1500, SERVICES, |site| {
+        prepare(&mut site.client)?;
+        hold_many(site)?;
+        // Tables are as large as they get.
+        let before = memory(site)?;
+        let one = format!("smc echo 10.0.0.1 7 64 1 {EACH}");
+        let all = format!(
+            "for n in $(seq {}); do {one} > /tmp/said 2>&1 || {{ cat /tmp/said; exit 1; }}; done",
+            IN_ALL / EACH
+        );
+        let (status, said) = site.client.try_sh(&all, PATIENCE)?;
+        ensure!(status == 0, "a connection failed: {said}");
+        site.client.sh(SETTLING)?;
+        let grown = memory(site)? - before;
+        ensure!(grown < SLACK, "{grown} bytes did not come back");
+        let stats = site.gateway.run("show smc stats --json")?.text;
+        let (served, fallbacks) = (AT_ONCE + 4 + IN_ALL, "\"tcp_fallback\":0,");
+        ensure!(stats.contains(&served.to_string()) && stats.contains(fallbacks), "{stats}");
+        Ok(())
+    })
+}
