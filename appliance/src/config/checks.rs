@@ -33,6 +33,7 @@ pub(super) struct Report<'a> {
 }
 
 impl Report<'_> {
+    #[inline(never)]
     pub(super) fn add(&mut self, path: String, reason: String, accepted: &str) {
         self.problems.push(problem(self.root.nearest(&path), &path, reason, accepted.into()));
     }

@@ -47,6 +47,7 @@ pub trait Item: Sized {
 }
 
 /// A problem of the node at `path`.
+#[inline(never)]
 pub fn problem(node: &Node, path: &str, reason: String, accepted: String) -> Problem {
     Problem { origin: node.origin, path: path.into(), reason, accepted }
 }
@@ -266,7 +267,8 @@ impl<'a> Keys<'a> {
         Some(Keys { node, path, problems })
     }
 
-    /// Reads one key.
+    /// Reads one key. Not inlined: there are many keys, and the image is to stay small.
+    #[inline(never)]
     pub fn take<T: Item>(
         &mut self,
         name: &str,

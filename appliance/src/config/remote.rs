@@ -256,6 +256,7 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
         if volumes.chain(earlier.iter().map(|r| &r.name)).any(|other| other.as_str() == name) {
             report.add(path, format!("another volume is called {name:?}"), "");
         }
+        check_cores(i, remote, config, report);
         let mut session = earlier.iter().filter(|other| other.sessname == remote.sessname);
         if remote.path.is_empty() && session.clone().next().is_none() {
             let reason = format!("the session {} has no path", remote.sessname);
@@ -268,6 +269,21 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
     }
     for (i, mirror) in config.mirror.iter().enumerate() {
         check_mirror(i, mirror, config, report);
+    }
+}
+
+/// Storage lives on the first core: a path that starts elsewhere would never come up.
+fn check_cores(i: usize, remote: &Remote, config: &Config, report: &mut Report<'_>) {
+    for (k, path) in remote.path.iter().enumerate() {
+        let foreign = config.net.iter().position(|net| {
+            let ours = net.fixed().any(|(address, _)| address == path.from);
+            ours && net.core.is_some_and(|core| core > 0)
+        });
+        if let Some(n) = foreign {
+            let reason = format!("{} is of net.{n}, which another core serves", path.from);
+            let accepted = "addresses of interfaces of core 0, where storage is";
+            report.add(format!("remote.{i}.path.{k}"), reason, accepted);
+        }
     }
 }
 
@@ -351,6 +367,8 @@ mod tests {
         let none =
             GOOD.replacen("path = [\"ip:10.0.0.1@ip:10.0.0.2\", \"fd00::1@fd00::2\"]\n", "", 1);
         assert!(problems(&none)[0].contains("the session s has no path"));
+        let moved = format!("{GOOD}[[net]]\naddress = \"10.0.0.1/24\"\ncore = 1\n");
+        assert!(problems(&moved)[0].contains("10.0.0.1 is of net.0, which another core serves"));
         let exported = format!("{GOOD}[[export]]\nname = \"x\"\nvolume = \"d\"\n");
         assert!(problems(&exported)[0].contains("d is a member of mirror m"));
     }

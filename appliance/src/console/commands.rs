@@ -330,7 +330,7 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["mirror", "remove"],
         &[Argument::Rest("NAME")],
-        "its members are volumes of their own from the next boot on",
+        "its members are volumes of their own again",
         Verb::Manage("mirror", "remove"),
     ),
     Command::new(

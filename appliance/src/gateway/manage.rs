@@ -369,7 +369,7 @@ fn delete_volume(state: &mut State, name: &str) -> Told {
         .document
         .edit(|config| config.volume.retain(|volume| volume.name.as_str() != name))
         .map_err(|problems| lines(&problems))?;
-    let memory = storage.volumes.remove(id).and_then(|volume| volume.into_memory());
+    let memory = storage.volumes.remove(id).and_then(|volume| volume.into_parts().memory);
     memory.into_iter().for_each(|memory| state.platform.arena().free(memory));
     if let Some(slot) = whole_disk.and_then(|number| state.disks.get_mut(usize::from(number))) {
         slot.role = Role::Free;
@@ -515,7 +515,7 @@ mod tests {
 
     fn rows() -> Vec<Value> {
         let row = |name: &str, size, list: &[&str]| {
-            let list = list.iter().map(|text| Value::display(text));
+            let list = list.iter().map(Value::display);
             Value::object([
                 ("name", Value::display(name)),
                 ("size", Value::Bytes(size)),

@@ -86,6 +86,11 @@ impl Storage {
         }
     }
 
+    /// Whether it is a mirror that is being taken apart.
+    fn is_ending(&self, volume: &str) -> bool {
+        self.elsewhere.as_ref().is_some_and(|one| one.ending.as_deref() == Some(volume))
+    }
+
     /// What is to be exported: as the configuration says, or without a word of it every volume.
     pub fn wanted_exports(&self, config: &Config) -> Vec<config::Export> {
         let mut wanted = config.exports();
@@ -94,6 +99,7 @@ impl Storage {
             for name in names.filter_map(|name| name.parse().ok()) {
                 if wanted.iter().all(|export| export.volume != name)
                     && config.mirror_of(name.as_str()).is_none()
+                    && !self.is_ending(name.as_str())
                     && let Ok(shown) = name.as_str().parse()
                 {
                     let sessions = Vec::new();

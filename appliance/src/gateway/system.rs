@@ -79,8 +79,10 @@ impl System for State {
     fn poll_task(&mut self) -> Option<Progress> {
         let rping = self.plane.rping.as_mut().and_then(Rping::news);
         self.plane.rping.take_if(|rping| rping.is_over());
-        let reading = || elsewhere::manage::poll_reading(self);
-        rping.or_else(reading).or_else(|| self.news.pop_front())
+        rping
+            .or_else(|| elsewhere::manage::poll_reading(self))
+            .or_else(|| elsewhere::manage::poll_ending(self))
+            .or_else(|| self.news.pop_front())
     }
 
     fn cancel_task(&mut self) {

@@ -19,6 +19,7 @@ pub use ram::RamVolume;
 pub use set::{VolumeId, Volumes};
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::fmt;
 use drivers::hal::{Features, Geometry, Instant, Window};
 
@@ -132,12 +133,26 @@ pub trait Volume {
     fn is_idle(&self) -> bool {
         true
     }
+    /// Whether it goes on when it is polled again, though nothing ends meanwhile: a loop that would
+    /// sleep must not.
+    fn wants_turn(&self) -> bool {
+        false
+    }
     /// Looks after what has no other occasion; to be called about once a second.
     fn tend(&mut self, _now: Instant) {}
-    /// The memory that it lies in, to be given back to the arena.
-    fn into_memory(self: Box<Self>) -> Option<Window> {
-        None
+    /// Takes it apart, when nothing uses it any more.
+    fn into_parts(self: Box<Self>) -> Parts {
+        Parts::default()
     }
+}
+
+/// What a volume was made from.
+#[derive(Default)]
+pub struct Parts {
+    /// Memory, to be given back to the arena.
+    pub memory: Option<Window>,
+    /// Other volumes.
+    pub members: Vec<Box<dyn Volume>>,
 }
 
 /// Whether a request makes sense for a volume of that shape: what every volume checks first.

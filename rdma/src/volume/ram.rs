@@ -2,7 +2,7 @@
 //! that overtakes such a read shows in it, sector by sector, as it may on any disk; if it comes just
 //! between a packet's checksum and its way out, the peer drops the packet and gets it again.
 
-use super::{Completion, Operation, Request, Submitted, Volume, VolumeError, check};
+use super::{Completion, Operation, Parts, Request, Submitted, Volume, VolumeError, check};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use drivers::hal::{Features, Geometry, Window};
@@ -91,7 +91,7 @@ impl Volume for RamVolume {
         None
     }
 
-    fn into_memory(self: Box<Self>) -> Option<Window> {
-        Some(self.memory)
+    fn into_parts(self: Box<Self>) -> Parts {
+        Parts { memory: Some(self.memory), ..Parts::default() }
     }
 }

@@ -83,6 +83,11 @@ impl Volumes {
         }
     }
 
+    /// Whether a volume goes on when it is polled again, though nothing ends meanwhile.
+    pub fn want_turn(&self) -> bool {
+        self.all.iter().flatten().any(|(_, volume)| volume.wants_turn())
+    }
+
     /// Looks after all volumes; to be called about once a second.
     pub fn tend(&mut self, now: Instant) {
         for (_, volume) in self.all.iter_mut().flatten() {

@@ -10,6 +10,7 @@ use crate::gateway::state::State;
 use crate::report::Value;
 use drivers::hal::Geometry;
 use rdma::rtrs::Context;
+use rdma::volume::VolumeId;
 
 type Told = Result<Managed, String>;
 
@@ -32,16 +33,7 @@ pub(in crate::gateway) fn act(state: &mut State, what: &str, order: &str, words:
             objects::force(state, name).ok_or_else(nobody)?;
             Ok(Managed::Told(String::new()))
         }
-        ("mirror", "remove") => {
-            let name = one(words)?;
-            let config = state.document.config();
-            if config.mirror.iter().all(|mirror| mirror.name.as_str() != name) {
-                return Err(format!("there is no mirror {name:?}"));
-            }
-            let change = state.document.edit(|c| c.mirror.retain(|m| m.name.as_str() != name));
-            change.map_err(|problems| lines(&problems))?;
-            Ok(Managed::Told("in force after `save` and `reboot`\n".into()))
-        }
+        ("mirror", "remove") => remove_mirror(state, one(words)?),
         _ => Err(format!("nothing is known of {what} {order}")),
     }
 }
@@ -161,8 +153,17 @@ fn add(state: &mut State, words: &[&str]) -> Told {
     Ok(at_once())
 }
 
-/// That nothing uses a volume, or who does.
+/// That nothing uses a volume and nothing is in flight, or what it is.
 fn unused(state: &State, name: &str) -> Result<(), String> {
+    let id = unopened(state, name)?;
+    if state.plane.storage.volumes.get(id).is_some_and(|volume| !volume.is_idle()) {
+        return Err(format!("{name} is busy; try again"));
+    }
+    Ok(())
+}
+
+/// The volume, if nobody has it open and no export is of it.
+fn unopened(state: &State, name: &str) -> Result<VolumeId, String> {
     let storage = &state.plane.storage;
     let id = storage.volumes.find(name).ok_or_else(|| format!("there is no volume {name:?}"))?;
     let mut devices = storage.server.iter().flat_map(|server| server.devices());
@@ -173,10 +174,7 @@ fn unused(state: &State, name: &str) -> Result<(), String> {
     if let Some(export) = config.export.iter().find(|export| export.volume.as_str() == name) {
         return Err(format!("export {0} is of it; `export remove {0}`", export.name));
     }
-    if storage.volumes.get(id).is_some_and(|volume| !volume.is_idle()) {
-        return Err(format!("{name} is busy; try again"));
-    }
-    Ok(())
+    Ok(id)
 }
 
 fn remove(state: &mut State, name: &str) -> Told {
@@ -200,6 +198,44 @@ fn remove(state: &mut State, name: &str) -> Told {
     state.document = document;
     plane.storage.apply_exports(state.document.config());
     Ok(at_once())
+}
+
+/// Begins to take a mirror apart; what its members are doing comes to its end first.
+fn remove_mirror(state: &mut State, name: &str) -> Told {
+    let config = state.document.config();
+    if config.mirror.iter().all(|mirror| mirror.name.as_str() != name) {
+        return Err(format!("there is no mirror {name:?}"));
+    }
+    let made = state.plane.storage.volumes.find(name).is_some();
+    if made {
+        unopened(state, name)?;
+    }
+    let change = state.document.edit(|c| c.mirror.retain(|m| m.name.as_str() != name));
+    change.map_err(|problems| lines(&problems))?;
+    let storage = &mut state.plane.storage;
+    match &mut storage.elsewhere {
+        Some(elsewhere) if made => {
+            let slot = elsewhere.mirrors.iter().find(|mirror| mirror.name == name);
+            slot.inspect(|slot| slot.ending.set(true));
+            elsewhere.ending = Some(name.into());
+        }
+        _ => return Ok(at_once()),
+    }
+    // Nobody is to open it now.
+    storage.apply_exports(state.document.config());
+    Ok(Managed::Started)
+}
+
+/// Ends the console's `mirror remove` once the mirror has come to rest.
+pub(in crate::gateway) fn poll_ending(state: &mut State) -> Option<Progress> {
+    let plane = &mut state.plane;
+    let name = plane.storage.elsewhere.as_mut()?.ending.take()?;
+    if !plane.storage.end_mirror(&name, &mut plane.arena) {
+        plane.storage.elsewhere.as_mut()?.ending = Some(name);
+        return None;
+    }
+    plane.storage.apply_exports(state.document.config());
+    Some(Progress::Done(Ok("in force now; `save` keeps it".into())))
 }
 
 fn read(state: &mut State, words: &[&str]) -> Told {

@@ -7,7 +7,7 @@ use core::cell::Cell;
 use drivers::hal::{Arena, Features, Geometry, Instant};
 use rdma::rnbd::client::Losses;
 use rdma::volume::mirror::{MemberState, Mirror, Status};
-use rdma::volume::{Completion, Request, Submitted, Volume, VolumeError};
+use rdma::volume::{Completion, Parts, Request, Submitted, Volume, VolumeError};
 use std::rc::Rc;
 
 /// What is kept of a mirror, which itself is a volume.
@@ -18,6 +18,8 @@ pub(in crate::gateway) struct MirrorSlot {
     pub status: Rc<Cell<Status>>,
     /// Has it use the one member that can be read.
     pub forced: Rc<Cell<bool>>,
+    /// Has it come to rest: it is taken apart then.
+    pub ending: Rc<Cell<bool>>,
     /// How it stood when the log was last told.
     told: Status,
 }
@@ -108,13 +110,42 @@ impl Storage {
             Some(uuid) => Mirror::create(volumes, memory, uuid),
             None => Mirror::assemble(volumes, memory),
         };
-        let (status, forced) = (volume.status(), volume.forced());
+        let (status, forced, ending) = (volume.status(), volume.forced(), volume.ending());
         self.volumes.add(mirror_name, Box::new(volume)).ok_or("the name is taken")?;
         let elsewhere = self.elsewhere_mut();
         let (name, told) = (mirror.name.to_string(), Status::default());
-        elsewhere.mirrors.push(MirrorSlot { name, members, status, forced, told });
+        elsewhere.mirrors.push(MirrorSlot { name, members, status, forced, ending, told });
         elsewhere.tend_due.get_or_insert(now + TEND_INTERVAL / 10);
         Ok(())
+    }
+
+    /// Takes a mirror apart that has come to rest; its members are volumes of their own again. False
+    /// if it has not.
+    pub(in crate::gateway) fn end_mirror(&mut self, mirror: &str, arena: &mut Arena) -> bool {
+        let Some(id) = self.volumes.find(mirror) else { return true };
+        if self.volumes.get(id).is_some_and(|volume| !volume.is_idle()) {
+            return false;
+        }
+        let Some(volume) = self.volumes.remove(id) else { return true };
+        let Parts { memory, members } = volume.into_parts();
+        memory.into_iter().for_each(|memory| arena.free(memory));
+        let mirrors = &mut self.elsewhere_mut().mirrors;
+        let Some(place) = mirrors.iter().position(|one| one.name == mirror) else { return true };
+        let slot = mirrors.remove(place);
+        for (member, volume) in slot.members.iter().zip(members) {
+            let mut sessions = self.elsewhere.iter_mut().flat_map(|one| &mut one.sessions);
+            let mut device = sessions.find_map(|s| s.device(member).map(|device| (s, device.id)));
+            if let Some((session, device)) = &mut device {
+                session.client.tell_losses(*device, Losses::ToFlush);
+            }
+            // A member that was missing is missing still.
+            if (device.is_some() || volume.geometry().sectors > 0)
+                && let Ok(name) = name(member)
+            {
+                self.volumes.add(name, volume);
+            }
+        }
+        true
     }
 
     fn take_member(&mut self, mirror: &config::Mirror, member: &str) -> Box<dyn Volume> {

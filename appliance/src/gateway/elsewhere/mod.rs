@@ -37,6 +37,8 @@ pub(in crate::gateway) struct Elsewhere {
     tend_due: Option<Instant>,
     /// The console's `remote read`.
     pub reading: Option<Reading>,
+    /// The mirror that the console's `mirror remove` waits for.
+    pub ending: Option<String>,
 }
 
 impl Elsewhere {
@@ -89,6 +91,6 @@ impl Storage {
                 done += usize::from(server.poll(&mut self.volumes, ctx));
             }
         }
-        done
+        done + usize::from(self.volumes.want_turn())
     }
 }

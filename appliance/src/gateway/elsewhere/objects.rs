@@ -37,7 +37,7 @@ fn session(session: &Session) -> Value {
     let shape = transport.shape();
     Value::object([
         ("add_path", "usage: write ip:SOURCE@ip:DESTINATION".into()),
-        ("max_reconnect_attempts", attempts(transport.max_reconnect_attempts())),
+        ("max_reconnect_attempts", attempts(session.max_reconnect_attempts)),
         ("mp_policy", transport.policy().describe().into()),
         ("queue_depth", shape.map(|shape| shape.queue_depth).into()),
         ("max_io_size", shape.map_or(Value::None, |shape| Value::Bytes(shape.max_io_size.into()))),
@@ -164,6 +164,7 @@ pub(in crate::gateway) fn write_rtrs(
         }
         ["max_reconnect_attempts"] => {
             let attempts: Attempts = value.parse()?;
+            session.max_reconnect_attempts = attempts.0;
             session.client.transport_mut().set_max_reconnect_attempts(attempts.0);
             Ok(())
         }

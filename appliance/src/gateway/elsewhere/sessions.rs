@@ -16,6 +16,9 @@ pub(in crate::gateway) struct Session {
     pub client: Client,
     /// The server's port.
     pub port: u16,
+    /// Attempts to connect a path again, heeded once a path was up: before that there is no end to
+    /// them, because the server may boot later than we do.
+    pub max_reconnect_attempts: Option<u16>,
     /// Its devices, by the names of their volumes here.
     pub devices: Vec<(String, DeviceId)>,
     /// Why paths are down, as the log was told.
@@ -62,6 +65,8 @@ impl Session {
         match notice {
             Notice::PathUp(id) => {
                 self.told.retain(|(other, _)| other != id);
+                let most = self.max_reconnect_attempts;
+                self.client.transport_mut().set_max_reconnect_attempts(most);
                 if let Some(path) = self.path(*id) {
                     log::info!("session {}: path {} is up", self.name(), path_name(&path));
                 }
@@ -142,13 +147,17 @@ impl Storage {
                 let transport = rdma::rtrs::client::Config {
                     connections: 1 + remote.nr_poll_queues,
                     policy: remote.mp_policy.0,
-                    max_reconnect_attempts: remote.max_reconnect_attempts.0,
                     ..rdma::rtrs::client::Config::default()
                 };
                 let client = Client::new(devices, transport, session_name, ctx)
                     .map_err(|why| format!("no memory or other resources left: {why:?}"))?;
-                let (port, devices, told) = (remote.dest_port, Vec::new(), Vec::new());
-                elsewhere.sessions.push(Session { client, port, devices, told });
+                elsewhere.sessions.push(Session {
+                    client,
+                    port: remote.dest_port,
+                    max_reconnect_attempts: remote.max_reconnect_attempts.0,
+                    devices: Vec::new(),
+                    told: Vec::new(),
+                });
                 elsewhere.sessions.len() - 1
             }
         };

@@ -11,7 +11,7 @@ use rand_core::SeedableRng;
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
 use rdma::rtrs::Context;
 use rdma::verbs::{ConnectionManager, Provider};
-use rdma::volume::mirror::MemberState;
+use rdma::volume::mirror::{MemberState, RESERVED};
 use rdma::volume::{Completion, Operation, Request, Submitted, Volume};
 
 const MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
@@ -127,9 +127,13 @@ impl World {
 
     /// Does a request, and waits for its end.
     fn request(&mut self, operation: Operation, byte: u8) -> Vec<u8> {
+        self.request_at(operation, 8, byte)
+    }
+
+    fn request_at(&mut self, operation: Operation, sector: u64, byte: u8) -> Vec<u8> {
         let data = self.sides[0].arena.alloc(4096, 4096).unwrap();
         data.fill(byte);
-        let request = Request { tag: 9, operation, sector: 8, data };
+        let request = Request { tag: 9, operation, sector, data };
         let submitted = self.volume.as_mut().unwrap().submit(&request).unwrap();
         assert!(matches!(submitted, Submitted::Pending));
         let end = self.now + Duration::from_secs(200);
@@ -211,4 +215,47 @@ fn a_mirror_of_memory_and_a_remote_volume() {
     world.pass(Duration::from_secs(60));
     assert_eq!(status(&world), [MemberState::InSync; 2]);
     assert_eq!(world.request(Operation::Read, 0), [0x78; 4096]);
+    // Taken apart, the members are volumes that still hold it, behind the mirror's own sectors.
+    let mirror = world.volume.take().unwrap();
+    let Side { arena, storage, .. } = &mut world.sides[0];
+    storage.volumes.add(crate::gateway::storage::name(&"safe").unwrap(), mirror).unwrap();
+    let free = arena.available();
+    assert!(storage.end_mirror("safe", arena));
+    assert!(storage.volumes.find("safe").is_none() && storage.volumes.find("ram0").is_some());
+    assert!(arena.available() > free, "its memory is given back");
+    world.take("far");
+    assert_eq!(world.request_at(Operation::Read, 8 + RESERVED, 0), [0x78; 4096]);
+}
+
+/// What a mirror is doing ends before it is taken apart, and no more is begun.
+#[test]
+fn a_mirror_that_copies_comes_to_rest_first() {
+    let mut world = World::new(&REMOTE);
+    world.pass(Duration::from_millis(100));
+    let members = ["ram0", "far"].map(|name| name.parse().unwrap()).to_vec();
+    let mirror = crate::config::Mirror { name: "safe".parse().unwrap(), members };
+    let now = world.now;
+    let Side { arena, storage, .. } = &mut world.sides[0];
+    storage.add_mirror(&mirror, Some([7; 16]), arena, now).unwrap();
+    let slot = |world: &World| {
+        let mirror = &world.sides[0].storage.elsewhere.as_ref().unwrap().mirrors[0];
+        (mirror.status.get(), mirror.ending.clone())
+    };
+    while slot(&world).0.members[1] != MemberState::Syncing {
+        world.pass(Duration::from_millis(1));
+    }
+    // Now the server is silent: the copy does not go on.
+    world.cut = true;
+    world.pass(Duration::from_millis(5));
+    let ends = |world: &mut World| {
+        let Side { arena, storage, .. } = &mut world.sides[0];
+        storage.end_mirror("safe", arena)
+    };
+    slot(&world).1.set(true);
+    assert!(!ends(&mut world), "a copy is under way");
+    world.cut = false;
+    world.pass(Duration::from_secs(5));
+    assert_eq!(slot(&world).0.members[1], MemberState::Syncing);
+    assert!(slot(&world).0.stale > 0, "it should have copied no more");
+    assert!(ends(&mut world));
 }

@@ -168,12 +168,8 @@ impl Client {
         self.config.policy = policy;
     }
 
-    /// Attempts to connect a path again before it is given up; None for no end.
-    pub fn max_reconnect_attempts(&self) -> Option<u16> {
-        self.config.max_reconnect_attempts
-    }
-
-    /// Changes the number of attempts, from the next failure on.
+    /// Changes the number of attempts to connect a path before it is given up, from the next failure
+    /// on; None for no end.
     pub fn set_max_reconnect_attempts(&mut self, attempts: Option<u16>) {
         self.config.max_reconnect_attempts = attempts;
     }

@@ -96,8 +96,9 @@ impl Mirror {
         }
     }
 
-    /// Takes what members have done.
+    /// Takes what members have done; a turn of the loop begins.
     pub(super) fn take_completions(&mut self) {
+        self.resync.turn = true;
         for member in 0..2 {
             while let Some(done) = self.members[member].volume.poll() {
                 let job = Job::from_tag(done.tag);

@@ -25,7 +25,7 @@ mod tests;
 
 pub use status::{MemberState, MirrorState, Status};
 
-use super::{Completion, Request, Submitted, Volume, VolumeError, check};
+use super::{Completion, Parts, Request, Submitted, Volume, VolumeError, check};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -82,6 +82,10 @@ pub struct Mirror {
     status: Rc<Cell<Status>>,
     /// The operator wants the member used that can be read.
     forced: Rc<Cell<bool>>,
+    /// The operator wants it taken apart: no more is copied.
+    ending: Rc<Cell<bool>>,
+    /// All of its memory.
+    memory: Window,
 }
 
 impl Mirror {
@@ -132,6 +136,8 @@ impl Mirror {
             lost: false,
             status: Rc::new(Cell::new(Status::default())),
             forced: Rc::default(),
+            ending: Rc::default(),
+            memory,
         }
     }
 
@@ -143,6 +149,11 @@ impl Mirror {
     /// Set to true, it has the mirror do what [`Mirror::force`] does, when it is next tended.
     pub fn forced(&self) -> Rc<Cell<bool>> {
         self.forced.clone()
+    }
+
+    /// Set to true, it has the mirror copy no more, so that it comes to be idle.
+    pub fn ending(&self) -> Rc<Cell<bool>> {
+        self.ending.clone()
     }
 
     /// Whether any member may lose what was not flushed.
@@ -201,9 +212,18 @@ impl Volume for Mirror {
         self.done.pop_front()
     }
 
+    fn wants_turn(&self) -> bool {
+        self.resync.wants_turn() || self.members.iter().any(|m| m.volume.wants_turn())
+    }
+
     fn is_idle(&self) -> bool {
         self.slots.iter().all(Option::is_none)
             && self.members.iter().all(|m| m.in_flight == 0 && m.volume.is_idle())
+    }
+
+    fn into_parts(self: Box<Self>) -> Parts {
+        let members = self.members.map(|member| member.volume);
+        Parts { memory: Some(self.memory), members: members.into() }
     }
 
     fn tend(&mut self, now: Instant) {

@@ -9,7 +9,8 @@ use crate::volume::{Operation, Request, VolumeError};
 use core::ops::Range;
 use drivers::hal::{Instant, Window};
 
-/// Bytes copied at a time.
+/// Bytes copied at a time, and at most in one turn of the loop: members in memory are done at once,
+/// and would keep everybody else waiting until all is copied.
 pub(super) const MEMORY: usize = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,8 @@ enum Phase {
 pub(super) struct Resync {
     buffer: Window,
     phase: Phase,
+    /// A part may be copied in this turn.
+    pub turn: bool,
     /// Regions that were copied, but not made durable.
     pub copied_regions: Bitmap,
     pub copied: u64,
@@ -45,6 +48,7 @@ impl Resync {
         Resync {
             buffer,
             phase: Phase::Idle,
+            turn: false,
             copied_regions: Bitmap::new(),
             copied: 0,
             stamp: false,
@@ -68,6 +72,11 @@ impl Resync {
             self.phase,
             Phase::Stamping | Phase::Reading(..) | Phase::Writing(..) | Phase::Flushing
         )
+    }
+
+    /// Whether the next part only waits for the next turn.
+    pub fn wants_turn(&self) -> bool {
+        !self.turn && matches!(self.phase, Phase::Claimed(..))
     }
 
     fn part_sectors(&self) -> u64 {
@@ -111,6 +120,7 @@ impl Mirror {
             return false;
         };
         match self.resync.phase.clone() {
+            Phase::Idle | Phase::Claimed(..) if self.ending.get() => false,
             // Only once the member in sync has a record that says more.
             Phase::Idle if self.resync.stamp && self.log.durable < self.log.dropped => false,
             Phase::Idle if self.resync.stamp => {
@@ -139,7 +149,9 @@ impl Mirror {
                 }
             },
             Phase::Claimed(region, part) => {
-                if self.is_written_to(part.start, part.end - part.start) {
+                if self.is_written_to(part.start, part.end - part.start)
+                    || !core::mem::take(&mut self.resync.turn)
+                {
                     return false;
                 }
                 self.resync.phase = Phase::Reading(region, part);

@@ -312,3 +312,45 @@ fn a_write_that_both_members_fail_leaves_them_equal() {
         }
     }
 }
+
+/// Members in memory are done at once; others are served meanwhile all the same.
+#[test]
+fn a_turn_copies_one_part() {
+    const REGIONS: u64 = 128;
+    let mut arena = Arena::on_heap(4 << 20);
+    let bytes = (RESERVED + REGIONS * 8) as usize * 512;
+    let mut volumes = [0; 2].map(|_| {
+        let memory = arena.alloc(bytes, 4096).unwrap();
+        crate::volume::RamVolume::new(memory, false)
+    });
+    let data = arena.alloc(bytes, 4096).unwrap();
+    data.fill(0xaa);
+    let operation = Operation::Write { durable: false };
+    let request = Request { tag: 0, operation, sector: 0, data };
+    assert!(matches!(volumes[0].submit(&request), Ok(Submitted::Done)));
+    let memory = arena.alloc(Mirror::MEMORY, 4096).unwrap();
+    let volumes = volumes.map(|volume| Box::new(volume) as Box<dyn Volume>);
+    let mut mirror = Mirror::create(volumes, memory, [7; 16]);
+    let status = mirror.status();
+    (0..4).for_each(|_| mirror.tend(Instant::from_nanos(1)));
+    assert_eq!(status.get().members[1], MemberState::Syncing);
+    for _ in 0..2 * REGIONS {
+        let (before, wanted) = (status.get().copied, mirror.wants_turn());
+        assert_eq!(mirror.poll(), None);
+        let copied = status.get().copied - before;
+        assert!(copied <= 1, "{copied} regions at once");
+        assert!(wanted || copied == 0, "the loop would have slept");
+    }
+    mirror.tend(Instant::from_nanos(2));
+    assert_eq!(status.get().members, [MemberState::InSync; 2]);
+    let read = Request { operation: Operation::Read, sector: RESERVED, ..request };
+    let read = Request { data: data.slice(0, REGIONS as usize * 4096).unwrap(), ..read };
+    match mirror.members[1].volume.submit(&read) {
+        Ok(Submitted::Lent(data)) => {
+            let mut bytes = alloc::vec![0; data.len()];
+            data.read(0, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|byte| *byte == 0xaa));
+        }
+        other => panic!("{other:?}"),
+    }
+}
