@@ -2,6 +2,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use interop_tests::metrics::Metrics;
 use interop_tests::remote::{self, path, tell, wait_for, words};
 use interop_tests::{map, storage, unmap};
 
@@ -23,6 +24,15 @@ fn chain(parameters: &str) -> Result<()> {
         let count = |key: &str| stats[key].as_u64().unwrap_or(0);
         ensure!(count("rd_cnt") > 100 && count("wr_cnt") > 100, "{stats}");
         ensure!(count("wr_bytes") > 16 << 20 && count("errors") == 0, "{stats}");
+        // The same over HTTP.
+        let guest = &mut site.client;
+        let policy = guest.sh("wget -q -O - http://10.0.0.1/api/rtrs-client/gw/mp_policy")?;
+        ensure!(policy.contains("min-inflight"), "{policy}");
+        let metrics = Metrics::read(guest)?;
+        let labels = format!("session=\"gw\",path=\"{}\"", path(0));
+        let sample = |name: &str| metrics.get(&format!("rtrs_client_path_{name}{{{labels}}}"));
+        ensure!(sample("up")? == 1.0 && sample("written_bytes_total")? > 1e6);
+        ensure!(metrics.get("remote_open{volume=\"far\"}")? == 1.0);
         Ok(())
     })
 }

@@ -82,8 +82,9 @@ impl Lab {
 
     /// Both members, behind the mirror's own sectors.
     fn compare(&mut self) -> Result<()> {
-        let theirs =
-            self.guest.sh(&format!("head -c {}M /dev/ram0 | tail -c +32769 | sha256sum", MIB))?;
+        let theirs = self
+            .guest
+            .sh(&format!("head -c {} /dev/ram0 | tail -c +32769 | sha256sum", MIB << 20))?;
         let ours = sum(self.disk.path())?;
         ensure!(theirs.trim() == ours.trim(), "the members differ: {ours} {theirs}");
         Ok(())
@@ -125,8 +126,15 @@ fn a_local_member_fails_and_is_copied_to() -> Result<()> {
     lab.wait_for_members("in sync", "in sync", 60)?;
     let mirror = object(lab.gateway()?, "/mirrors/safe")?;
     ensure!(mirror["dropped"].as_u64() == Some(1), "it was left out once: {mirror}");
+    lab.gateway()?.run("mirror remove safe")?.contains("has safe open")?;
     unmap(&mut lab.guest, 0)?;
-    lab.compare()
+    lab.compare()?;
+    // Taken apart, its members are volumes of their own again.
+    lab.gateway()?.run("mirror remove safe")?.contains("in force now")?;
+    lab.gateway()?.run("volume list csv")?.contains("disk,")?.lacks("safe")?;
+    map(&mut lab.guest, "s2", storage::PATH, "far", "")?;
+    lab.guest.sh("cmp /dev/rnbd0 /dev/ram0")?;
+    unmap(&mut lab.guest, 0)
 }
 
 /// The power is cut while a member is being copied to.
