@@ -18,7 +18,7 @@ pub(super) fn topic(state: &mut State, topic: Topic) -> Value {
     match topic {
         Topic::Interfaces => interfaces(state),
         Topic::Disks => disks(state),
-        Topic::Volumes => manage::volumes(state),
+        Topic::Volumes => manage::volumes::rows(state),
         Topic::Memory => memory(state),
         Topic::Loops => loops(state),
         Topic::Version => version(state),

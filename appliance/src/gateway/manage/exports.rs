@@ -1,0 +1,90 @@
+//! The console's verbs for exports.
+
+use super::lines;
+use super::options::Options;
+use crate::config::{self, Export};
+use crate::gateway::state::State;
+use crate::report::Value;
+use rdma::rnbd::server::Server;
+use rdma::volume::Volumes;
+
+pub(super) fn rows(server: &Server, volumes: &Volumes) -> Vec<Value> {
+    let list = server.exports().iter().map(|export| {
+        let allow = export.allow.iter().map(|name| name.as_str().to_string().into());
+        Value::object([
+            ("name", export.name.as_str().to_string().into()),
+            ("volume", volumes.name(export.volume).unwrap_or_default().to_string().into()),
+            ("read_only", export.read_only.into()),
+            ("sessions", Value::list(allow)),
+        ])
+    });
+    list.collect()
+}
+
+/// Changes the exports of the configuration, and makes them what they are. Without any, each
+/// volume is exported: then they are written down first.
+fn edit_exports(
+    state: &mut State,
+    change: impl FnOnce(&mut Vec<Export>) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut exports = state.plane.storage.wanted_exports(state.document.config());
+    change(&mut exports)?;
+    let config = state.document.config().clone();
+    // Volumes of disks are not in the configuration by themselves; their exports name them.
+    let named: Vec<config::Name> = exports.iter().map(|export| export.volume.clone()).collect();
+    let found = state.plane.storage.undeclared(&config, &named);
+    let mut volumes = config.volume;
+    volumes.extend(found);
+    state
+        .document
+        .edit(|config| (config.export, config.volume) = (exports, volumes))
+        .map_err(|problems| lines(&problems))?;
+    state.plane.storage.apply_exports(state.document.config());
+    Ok(())
+}
+
+pub(super) fn change(state: &mut State, words: &[&str], add: bool) -> Result<(), String> {
+    let options = Options::parse(words, &["ro", "rw"])?;
+    let name: crate::config::ExportName = options.name.parse()?;
+    let volume = options.volume.map(str::parse).transpose()?;
+    let sessions = match options.sessions {
+        None => None,
+        Some("all") => Some(Vec::new()),
+        Some(list) => Some(list.split(',').map(str::parse).collect::<Result<_, String>>()?),
+    };
+    let read_only = match (options.has("ro"), options.has("rw")) {
+        (false, false) => None,
+        (ro, _) => Some(ro),
+    };
+    edit_exports(state, |exports| {
+        if add {
+            if exports.iter().any(|export| export.name == name) {
+                return Err(format!("there is an export {name}; `export set` changes it"));
+            }
+            let volume = match volume.clone() {
+                Some(volume) => volume,
+                None => name.as_str().parse()?,
+            };
+            let (read_only, sessions) = (false, Vec::new());
+            exports.push(Export { name: name.clone(), volume, read_only, sessions });
+        }
+        let export = exports.iter_mut().find(|export| export.name == name);
+        let export = export.ok_or_else(|| format!("there is no export {name}"))?;
+        export.volume = volume.unwrap_or_else(|| export.volume.clone());
+        export.read_only = read_only.unwrap_or(export.read_only);
+        export.sessions = sessions.unwrap_or_else(|| export.sessions.clone());
+        Ok(())
+    })
+}
+
+pub(super) fn remove(state: &mut State, name: &str) -> Result<(), String> {
+    edit_exports(state, |exports| {
+        let before = exports.len();
+        exports.retain(|export| export.name.as_str() != name);
+        match exports.len() {
+            after if after == before => Err(format!("there is no export {name:?}")),
+            0 => Err("the last export stays: without any, every volume is exported".into()),
+            _ => Ok(()),
+        }
+    })
+}

@@ -1,0 +1,72 @@
+//! What follows an order: a name, `KEY=VALUE` words, and flags.
+
+use crate::config::Size;
+
+/// `key=value` words behind a name, and what else there is.
+pub(super) struct Options<'a> {
+    pub name: &'a str,
+    pub size: Option<u64>,
+    pub disk: Option<usize>,
+    pub volume: Option<&'a str>,
+    pub sessions: Option<&'a str>,
+    flags: Vec<&'a str>,
+}
+
+impl<'a> Options<'a> {
+    pub fn parse(words: &[&'a str], flags: &[&str]) -> Result<Self, String> {
+        let (&name, words) = words.split_first().ok_or("say the name")?;
+        let mut options = Options {
+            name,
+            size: None,
+            disk: None,
+            volume: None,
+            sessions: None,
+            flags: Vec::new(),
+        };
+        for &word in words {
+            match word.split_once('=') {
+                Some(("size", size)) => {
+                    let parsed: Result<Size, String> = size.parse();
+                    let size = parsed.map_err(|why| format!("{size:?}: {why}; such as 1GiB"))?;
+                    options.size = Some(size.0);
+                }
+                Some(("disk", disk)) => {
+                    let number = disk.trim_start_matches("disk").parse();
+                    options.disk = Some(number.map_err(|_| format!("{disk:?} is no disk"))?);
+                }
+                Some(("volume", volume)) => options.volume = Some(volume),
+                Some(("sessions", sessions)) => options.sessions = Some(sessions),
+                None if flags.contains(&word) => options.flags.push(word),
+                _ => return Err(format!("unknown option {word:?}")),
+            }
+        }
+        Ok(options)
+    }
+
+    pub fn has(&self, flag: &str) -> bool {
+        self.flags.contains(&flag)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_checked() {
+        let parse = |line: &'static str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            Options::parse(&words, &["force"]).map(|o| (o.name, o.size, o.disk, o.has("force")))
+        };
+        assert_eq!(parse("a size=1GiB disk=disk2 force"), Ok(("a", Some(1 << 30), Some(2), true)));
+        assert_eq!(parse("a"), Ok(("a", None, None, false)));
+        for (line, why) in [
+            ("", "say the name"),
+            ("a size=much", "\"much\": not a size; such as 1GiB"),
+            ("a disk=x", "\"x\" is no disk"),
+            ("a forced", "unknown option \"forced\""),
+        ] {
+            assert_eq!(parse(line).unwrap_err(), why);
+        }
+    }
+}

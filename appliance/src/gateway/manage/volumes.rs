@@ -1,0 +1,134 @@
+//! The console's verbs for volumes.
+
+use super::options::Options;
+use super::{Told, at_once, lines};
+use crate::config::{Size, Volume};
+use crate::console::Managed;
+use crate::gateway::disks::Role;
+use crate::gateway::elsewhere;
+use crate::gateway::objects::session_name;
+use crate::gateway::state::State;
+use crate::gateway::volumes::Order;
+use crate::report::Value;
+
+/// All volumes: those that are open, and those of the configuration that are not.
+pub(in crate::gateway) fn rows(state: &State) -> Value {
+    let storage = &state.plane.storage;
+    let config = state.document.config();
+    let declared = config.volume_names().map(|name| name.as_str());
+    let open = storage.volumes.ids().filter_map(|id| storage.volumes.name(id));
+    let mut names: Vec<&str> = declared.chain(open).collect();
+    let mut seen = Vec::new();
+    names.retain(|name| {
+        !seen.contains(name) && {
+            seen.push(*name);
+            true
+        }
+    });
+    Value::list(names.into_iter().map(|name| {
+        let geometry = storage.volumes.find(name).and_then(|id| storage.volumes.get(id));
+        let geometry = geometry.map(|volume| volume.geometry());
+        let declared = config.volume.iter().find(|volume| volume.name.as_str() == name);
+        let pool = storage.pools.iter().find_map(|p| Some((p.number, p.volume(name)?.0)));
+        let disk =
+            pool.map(|(number, _)| number).or(declared.and_then(|v| v.disk).map(usize::from));
+        let extents = pool.map(|(_, extents)| extents);
+        let ours = config.remote.iter().all(|remote| remote.name.as_str() != name)
+            && config.mirror.iter().all(|mirror| mirror.name.as_str() != name);
+        let size = geometry.map_or(0, |geometry| geometry.sectors.saturating_mul(512));
+        let read_only =
+            geometry.is_some_and(|g| g.features.contains(drivers::hal::Features::READ_ONLY));
+        let writers = storage.server.as_ref().map_or(0, |server| {
+            let id = storage.volumes.find(name);
+            server.devices().filter(|device| Some(device.volume) == id).count()
+        });
+        Value::object([
+            ("name", name.to_string().into()),
+            ("size", Value::Bytes(size)),
+            ("memory", Value::Bytes(if disk.is_none() && ours { size } else { 0 })),
+            ("disk", disk.into()),
+            ("extents", extents.into()),
+            ("read_only", read_only.into()),
+            ("open", writers.into()),
+            ("state", elsewhere::manage::standing(state, name, geometry).into()),
+        ])
+    }))
+}
+
+pub(super) fn create(state: &mut State, words: &[&str]) -> Told {
+    let options = Options::parse(words, &["force"])?;
+    let bytes = options.size.filter(|&bytes| bytes > 0).ok_or("say its size: size=64MiB")?;
+    let name: crate::config::Name = options.name.parse()?;
+    let storage = &mut state.plane.storage;
+    if storage.volumes.find(name.as_str()).is_some() || storage.is_coming(name.as_str()) {
+        return Err(format!("there is a volume {name}"));
+    }
+    if let Some(number) = options.disk {
+        let order = Order::Create { name: name.to_string(), bytes, force: options.has("force") };
+        storage.order(number, order, &mut state.disks, state.platform.arena())?;
+        return Ok(Managed::Started);
+    }
+    let volume = Volume { name, size: Some(Size(bytes)), disk: None, read_only: false };
+    let mut document = state.document.clone();
+    document.edit(|config| config.volume.push(volume.clone())).map_err(|p| lines(&p))?;
+    storage.add_volume(&volume, &mut state.disks, state.platform.arena())?;
+    state.document = document;
+    state.plane.storage.apply_exports(state.document.config());
+    Ok(at_once())
+}
+
+pub(super) fn grow(state: &mut State, words: &[&str]) -> Told {
+    let options = Options::parse(words, &[])?;
+    let bytes = options.size.ok_or("say its new size: size=2GiB")?;
+    let storage = &mut state.plane.storage;
+    let name = options.name;
+    let pool = storage.pools.iter().find(|pool| pool.volume(name).is_some());
+    let pool = pool.ok_or_else(|| format!("no disk has a volume {name:?} of extents"))?;
+    let number = pool.number;
+    let order = Order::Grow { name: name.into(), bytes };
+    storage.order(number, order, &mut state.disks, state.platform.arena())?;
+    Ok(Managed::Started)
+}
+
+pub(super) fn delete(state: &mut State, name: &str) -> Told {
+    let storage = &mut state.plane.storage;
+    let id = storage.volumes.find(name).ok_or_else(|| format!("there is no volume {name:?}"))?;
+    if let Some(server) = &storage.server
+        && let Some(device) = server.devices().find(|device| device.volume == id)
+    {
+        let session = session_name(server, device.session);
+        let device = device.name.as_str();
+        return Err(format!("session {session} has it open; `device close {device} {session}`"));
+    }
+    let config = state.document.config();
+    if let Some(export) = config.export.iter().find(|export| export.volume.as_str() == name) {
+        return Err(format!("export {0} is of it; `export remove {0}`", export.name));
+    }
+    if storage.volumes.get(id).is_some_and(|volume| !volume.is_idle()) {
+        return Err("it is busy; try again".into());
+    }
+    let declared = config.volume.iter().find(|volume| volume.name.as_str() == name);
+    let whole_disk = declared.and_then(|volume| volume.disk.filter(|_| volume.size.is_none()));
+    state
+        .document
+        .edit(|config| config.volume.retain(|volume| volume.name.as_str() != name))
+        .map_err(|problems| lines(&problems))?;
+    let memory = storage.volumes.remove(id).and_then(|volume| volume.into_parts().memory);
+    memory.into_iter().for_each(|memory| state.platform.arena().free(memory));
+    if let Some(slot) = whole_disk.and_then(|number| state.disks.get_mut(usize::from(number))) {
+        slot.role = Role::Free;
+    }
+    let pool = storage.pools.iter().find(|pool| pool.volume(name).is_some());
+    let number = pool.map(|pool| pool.number);
+    storage.close_volume(name);
+    let told = match number {
+        None => Ok(at_once()),
+        Some(number) => {
+            let order = Order::Delete { name: name.into() };
+            let arena = state.platform.arena();
+            storage.order(number, order, &mut state.disks, arena).map(|()| Managed::Started)
+        }
+    };
+    storage.apply_exports(state.document.config());
+    told
+}
