@@ -80,7 +80,8 @@ fn tshark_reads_what_was_captured() -> Result<()> {
     ensure!(kept.len() as u64 == count && count > 500, "{} frames of {count}", kept.len());
     for (number, frame) in kept.iter().enumerate() {
         let right = icrc_is_right(&frame.bytes);
-        ensure!(right == Some(true), "frame {}: {right:?} {:02x?}", number + 1, frame.bytes);
+        let head = &frame.bytes[..frame.bytes.len().min(64)];
+        ensure!(right == Some(true), "frame {}: right ICRC {right:?}, {head:02x?}", number + 1);
     }
     let path = tempfile::Builder::new().suffix(".pcapng").tempfile()?;
     std::fs::write(path.path(), &file)?;
