@@ -16,7 +16,7 @@ mod tests;
 pub use disk::{DiskVolume, Extents};
 pub use queue::DiskUser;
 pub use ram::RamVolume;
-pub use set::{VolumeId, Volumes};
+pub use set::{GUEST, VolumeId, Volumes};
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

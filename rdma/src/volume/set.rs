@@ -3,6 +3,7 @@
 use super::{Completion, Volume};
 use crate::rtrs::Name;
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use drivers::hal::Instant;
 
@@ -17,11 +18,17 @@ impl VolumeId {
     }
 }
 
+/// In the tag of a request: it is not of the server that polls the volumes, but of a guest, one
+/// further user, who gets its completions from [`Volumes::poll_guest`].
+pub const GUEST: u64 = 1 << 63;
+
 /// Volumes, added at set-up or from the console.
 #[derive(Default)]
 pub struct Volumes {
     /// None where one was removed.
     all: Vec<Option<(Name, Box<dyn Volume>)>>,
+    /// Ends of requests of the guest.
+    guest: VecDeque<Completion>,
 }
 
 impl Volumes {
@@ -93,6 +100,20 @@ impl Volumes {
         for (_, volume) in self.all.iter_mut().flatten() {
             volume.tend(now);
         }
+    }
+
+    /// Keeps a completion for the guest, if it is of a request of the guest's ([`GUEST`]).
+    pub fn keep(&mut self, completion: &Completion) -> bool {
+        let theirs = completion.tag & GUEST != 0;
+        if theirs {
+            self.guest.push_back(*completion);
+        }
+        theirs
+    }
+
+    /// The next completion that was kept for the guest.
+    pub fn poll_guest(&mut self) -> Option<Completion> {
+        self.guest.pop_front()
     }
 
     /// The next completion of any volume, looking from volume `from` on.

@@ -73,6 +73,10 @@ fn a_remote_is_added_and_removed_while_it_runs() -> Result<()> {
             .contains("has a path")?;
         map(&mut site.client, "s1", storage::PATH, "far", "")?;
         gateway.run("remote remove far")?.contains("has far open")?;
+        // The console reads beside the client.
+        let reads = "remote read far count=2000 size=4KiB depth=32";
+        gateway.run(reads)?.contains("2000 reads of 4096 bytes")?;
+        site.client.sh("cmp /dev/rnbd0 /dev/ram0")?;
         unmap(&mut site.client, 0)?;
         gateway.run("remote remove far")?.contains("in force now")?;
         let gone = "[ -z \"$(ls /sys/class/rtrs-server/ 2>/dev/null | grep gw)\" ]";

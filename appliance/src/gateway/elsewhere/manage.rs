@@ -256,36 +256,20 @@ fn read(state: &mut State, words: &[&str]) -> Told {
             _ => return Err(bad()),
         }
     }
-    unused(state, name)?;
-    let volume_name = crate::gateway::storage::name(&name)?;
     let plane = &mut state.plane;
     let storage = &mut plane.storage;
     let id = storage.volumes.find(name).ok_or_else(|| format!("there is no volume {name:?}"))?;
-    let mut elsewhere = storage.elsewhere.take().ok_or("no volume is from elsewhere")?;
+    let elsewhere = storage.elsewhere.as_mut().ok_or("no volume is from elsewhere")?;
     let ours = elsewhere.find_device(name).is_some()
         || elsewhere.mirrors.iter().any(|mirror| mirror.name == name);
-    let started = match elsewhere.reading {
-        Some(_) => Err("another `remote read` is under way".to_string()),
-        None if !ours => Err(format!("{name} is neither a remote volume nor a mirror")),
-        None => match storage.volumes.remove(id) {
-            None => Err(format!("there is no volume {name:?}")),
-            Some(volume) => {
-                match Reading::start(volume_name, volume, wanted, &mut plane.arena, plane.now) {
-                    Ok(reading) => {
-                        elsewhere.reading = Some(reading);
-                        Ok(Managed::Started)
-                    }
-                    Err((volume, why)) => {
-                        storage.volumes.add(volume_name, volume);
-                        Err(why)
-                    }
-                }
-            }
-        },
-    };
-    storage.elsewhere = Some(elsewhere);
-    storage.apply_exports(state.document.config());
-    started
+    let volume = storage.volumes.get(id).filter(|_| ours);
+    let volume = volume.ok_or_else(|| format!("{name} is neither a remote volume nor a mirror"))?;
+    if elsewhere.reading.is_some() {
+        return Err("another `remote read` is under way".into());
+    }
+    let reading = Reading::start(id, volume, wanted, &mut plane.arena, plane.now)?;
+    elsewhere.reading = Some(reading);
+    Ok(Managed::Started)
 }
 
 /// Ends the console's reading once it is over: what came of it.
@@ -296,8 +280,6 @@ pub(in crate::gateway) fn poll_reading(state: &mut State) -> Option<Progress> {
     let told = slot.as_ref()?.verdict(plane.now)?;
     let reading = slot.take()?;
     plane.arena.free(reading.memory);
-    storage.volumes.add(reading.name, reading.volume);
-    storage.apply_exports(state.document.config());
     Some(told)
 }
 

@@ -75,13 +75,14 @@ impl Storage {
         }
         for _ in 0..TURNS {
             if self.server.is_none() {
-                while self.volumes.poll(VolumeId(0)).is_some() {
+                while let Some((_, completion)) = self.volumes.poll(VolumeId(0)) {
+                    self.volumes.keep(&completion);
                     done += 1;
                 }
             }
             let mut moved = elsewhere.poll_sessions(ctx);
             if let Some(reading) = &mut elsewhere.reading {
-                moved += reading.poll(ctx.rng);
+                moved += reading.poll(&mut self.volumes, ctx.rng);
             }
             if moved == 0 {
                 break;

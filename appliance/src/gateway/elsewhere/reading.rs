@@ -1,11 +1,10 @@
-//! `remote read` of the console: reads at random places of a remote volume or a mirror that nobody
-//! else uses, so many at a time, and what they took. The volume is not to be found meanwhile.
+//! `remote read` of the console: reads at random places of a remote volume or a mirror, so many at a
+//! time, and what they took.
 
 use crate::console::Progress;
 use drivers::hal::{Arena, Instant, Window};
 use rand_core::RngCore;
-use rdma::rtrs::Name;
-use rdma::volume::{Operation, Request, Submitted, Volume, VolumeError};
+use rdma::volume::{GUEST, Operation, Request, Submitted, Volume, VolumeError, VolumeId, Volumes};
 
 /// What is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +17,7 @@ pub(in crate::gateway) struct Wanted {
 
 /// A volume that is being read.
 pub(in crate::gateway) struct Reading {
-    pub name: Name,
-    pub volume: Box<dyn Volume>,
+    pub volume: VolumeId,
     pub memory: Window,
     wanted: Wanted,
     started: Instant,
@@ -29,26 +27,24 @@ pub(in crate::gateway) struct Reading {
 }
 
 impl Reading {
-    /// Begins to read; gives the volume back if there is no memory, or nothing to read.
+    /// Begins to read, if there is memory for it, and something to read.
     pub fn start(
-        name: Name,
-        volume: Box<dyn Volume>,
+        id: VolumeId,
+        volume: &dyn Volume,
         wanted: Wanted,
         arena: &mut Arena,
         now: Instant,
-    ) -> Result<Self, (Box<dyn Volume>, String)> {
+    ) -> Result<Self, String> {
         let geometry = volume.geometry();
         let sectors = (wanted.size / 512) as u64;
         let block = geometry.logical_block.max(512) as usize;
         if wanted.size == 0 || !wanted.size.is_multiple_of(block) || sectors > geometry.sectors {
-            let why = format!("size: a multiple of {block} up to the volume's size");
-            return Err((volume, why));
+            return Err(format!("size: a multiple of {block} up to the volume's size"));
         }
-        let Some(memory) = arena.alloc(wanted.size * wanted.depth as usize, 4096) else {
-            return Err((volume, "no memory for so many reads".into()));
-        };
+        let memory = arena.alloc(wanted.size * wanted.depth as usize, 4096);
+        let memory = memory.ok_or("no memory for so many reads")?;
         let (submitted, ended, failed) = (0, 0, 0);
-        Ok(Reading { name, volume, memory, wanted, started: now, submitted, ended, failed })
+        Ok(Reading { volume: id, memory, wanted, started: now, submitted, ended, failed })
     }
 
     /// The console wants no more of it: what is in flight ends.
@@ -57,13 +53,15 @@ impl Reading {
     }
 
     /// Submits what fits, and takes what has ended; how much.
-    pub fn poll(&mut self, rng: &mut dyn RngCore) -> usize {
+    pub fn poll(&mut self, volumes: &mut Volumes, rng: &mut dyn RngCore) -> usize {
         let before = (self.submitted, self.ended);
-        while let Some(done) = self.volume.poll() {
+        while let Some(done) = volumes.poll_guest() {
             self.end(done.result);
         }
+        // It stays while it is being read.
+        let Some(volume) = volumes.get_mut(self.volume) else { return 0 };
         let sectors = (self.wanted.size / 512) as u64;
-        let places = self.volume.geometry().sectors / sectors.max(1);
+        let places = volume.geometry().sectors / sectors.max(1);
         while self.submitted < self.wanted.count
             && self.submitted - self.ended < self.wanted.depth
             && places > 0
@@ -73,8 +71,8 @@ impl Reading {
             let data = self.memory.slice(slot * self.wanted.size, self.wanted.size);
             let sector = rng.next_u64() % places * sectors;
             let data = data.unwrap_or(Window::empty());
-            let (tag, operation) = (self.submitted.into(), Operation::Read);
-            match self.volume.submit(&Request { tag, operation, sector, data }) {
+            let (tag, operation) = (GUEST | u64::from(self.submitted), Operation::Read);
+            match volume.submit(&Request { tag, operation, sector, data }) {
                 Ok(Submitted::Pending) => self.submitted += 1,
                 Ok(Submitted::Done | Submitted::Lent(_)) => {
                     self.submitted += 1;
@@ -87,7 +85,7 @@ impl Reading {
                 }
             }
         }
-        self.volume.flush_queue();
+        volume.flush_queue();
         (self.submitted - before.0 + self.ended - before.1) as usize
     }
 

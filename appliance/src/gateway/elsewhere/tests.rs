@@ -1,7 +1,9 @@
 //! Two storage gateways, one of which has volumes of the other: their engines, with a wire between them
 //! that loses nothing.
 
+use super::reading::{Reading, Wanted};
 use crate::config::{Config, Document};
+use crate::console::Progress;
 use crate::gateway::storage::Storage;
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
@@ -184,6 +186,26 @@ fn a_remote_volume_is_a_volume() {
     storage.remove_remote("far", &mut ctx);
     assert!(storage.elsewhere.as_ref().unwrap().sessions.is_empty());
     assert!(storage.volumes.find("far").is_none());
+}
+
+/// The console reads a volume that is there for others meanwhile.
+#[test]
+fn the_console_reads_a_volume() {
+    let mut world = World::new(&REMOTE);
+    world.pass(Duration::from_millis(100));
+    let Side { arena, storage, .. } = &mut world.sides[0];
+    let id = storage.volumes.find("far").unwrap();
+    let wanted = Wanted { count: 100, size: 4096, depth: 8 };
+    let volume = storage.volumes.get(id).unwrap();
+    let reading = Reading::start(id, volume, wanted, arena, world.now).unwrap();
+    storage.elsewhere.as_mut().unwrap().reading = Some(reading);
+    assert!(storage.volumes.find("far").is_some());
+    world.pass(Duration::from_secs(1));
+    let reading = world.sides[0].storage.elsewhere.as_ref().unwrap().reading.as_ref().unwrap();
+    let Some(Progress::Done(Ok(told))) = reading.verdict(world.now) else {
+        panic!("it has not ended well");
+    };
+    assert!(told.starts_with("100 reads of 4096 bytes in"), "{told}");
 }
 
 #[test]

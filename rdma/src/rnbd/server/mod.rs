@@ -108,7 +108,9 @@ impl Server {
         while let Some((from, completion)) = volumes.poll(volume) {
             volume = from;
             completed = true;
-            self.complete(from, &completion, ctx);
+            if !volumes.keep(&completion) {
+                self.complete(from, &completion, ctx);
+            }
             self.retry(from, volumes, ctx);
         }
         if completed {
