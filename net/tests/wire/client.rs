@@ -1,7 +1,8 @@
 //! A plain smoltcp host with TCP clients, on a wire with one interface under test.
 
-use crate::common::{Collector, fixed, mac};
+use crate::common::{fixed, mac};
 use drivers::hal::Instant;
+use fabric::Collector;
 use net::Interface;
 use smoltcp::iface::{Config, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
@@ -102,7 +103,7 @@ impl Hosts {
             self.log.push(frame);
         }
         self.interface.poll(self.now);
-        let mut port = Collector { frames: Vec::new(), room: 64 };
+        let mut port = Collector::new(64);
         self.interface.transmit(&mut port, |_| ());
         self.cable.to_host.extend(port.frames);
     }

@@ -1,48 +1,9 @@
 //! Interfaces on one wire, with virtual time.
 
-use drivers::hal::{Frame, Instant, Packet, Port, PortCounters, TransmitError};
+use drivers::hal::Instant;
+use fabric::Collector;
 use net::{Addressing, Interface};
 use std::time::Duration;
-
-/// A port that collects what is transmitted; takes `room` frames.
-pub struct Collector {
-    pub frames: Vec<Vec<u8>>,
-    pub room: usize,
-}
-
-impl Port for Collector {
-    fn mac(&self) -> [u8; 6] {
-        [0; 6]
-    }
-    fn mtu(&self) -> usize {
-        1500
-    }
-    fn link_up(&mut self) -> bool {
-        true
-    }
-    fn receive(&mut self) -> Option<Frame> {
-        None
-    }
-    fn bytes(&self, _: &Frame) -> &[u8] {
-        &[]
-    }
-    fn recycle(&mut self, _: Frame) {}
-    fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
-        if self.frames.len() == self.room {
-            return Err(TransmitError::Full);
-        }
-        self.frames.push(packet.header.to_vec());
-        Ok(())
-    }
-    fn flush(&mut self) {}
-    fn set_interrupts(&mut self, _: bool) {}
-    fn pending(&self) -> bool {
-        false
-    }
-    fn counters(&self) -> PortCounters {
-        PortCounters::default()
-    }
-}
 
 /// A wire that carries every frame to everybody else, at once.
 pub struct Wire {
@@ -70,7 +31,7 @@ impl Wire {
             let mut sent = Vec::new();
             for (n, node) in self.nodes.iter_mut().enumerate() {
                 node.poll(self.now);
-                let mut port = Collector { frames: Vec::new(), room: 64 };
+                let mut port = Collector::new(64);
                 node.transmit(&mut port, |_| ());
                 sent.extend(port.frames.into_iter().map(|frame| (n, frame)));
             }

@@ -1,7 +1,8 @@
 //! DHCP with a small server, and addresses from a router's advertisement.
 
-use crate::common::{Collector, mac};
+use crate::common::mac;
 use drivers::hal::Instant;
+use fabric::Collector;
 use net::{Addressing, Interface};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
@@ -102,7 +103,7 @@ impl World {
         let (end, mut wakeups) = (self.now + time, 0);
         while self.now < end {
             self.interface.poll(self.now);
-            let mut port = Collector { frames: Vec::new(), room: 64 };
+            let mut port = Collector::new(64);
             self.interface.transmit(&mut port, |_| ());
             self.frames += port.frames.len();
             for frame in port.frames {

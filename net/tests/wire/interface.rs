@@ -1,7 +1,8 @@
 //! Two interfaces on a wire: ping, neighbours, and what must not harm them.
 
-use crate::common::{Collector, Wire, fixed, mac};
+use crate::common::{Wire, fixed, mac};
 use drivers::hal::Instant;
+use fabric::Collector;
 use net::ping::{Event, Options, Ping, StartError};
 use net::{Addressing, AddressingError, Interface, Resolution};
 use proptest::prelude::*;
@@ -145,7 +146,7 @@ fn waits_for_room_in_the_port() {
     wire.settle();
     wire.nodes[0].resolve(ip("10.0.0.2"), wire.now);
     wire.nodes[0].poll(wire.now);
-    wire.nodes[0].transmit(&mut Collector { frames: Vec::new(), room: 0 }, |_| ());
+    wire.nodes[0].transmit(&mut Collector::new(0), |_| ());
     assert_eq!(wire.nodes[0].poll_timeout(), Some(Instant::ZERO));
     wire.settle();
     wire.pass(HELD, HELD);

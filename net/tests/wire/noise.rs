@@ -2,8 +2,9 @@
 //! neighbours that the interface really has, with some of it changed. Plain noise is dropped long
 //! before it gets to where it could do harm.
 
-use crate::common::{Collector, mac};
+use crate::common::mac;
 use drivers::hal::Instant;
+use fabric::Collector;
 use net::http::{Handler, Limits, Read, Request, Response, Server};
 use net::{Addressing, Interface};
 use smoltcp::wire::{
@@ -284,7 +285,7 @@ fn expose(seed: u64, count: usize) -> (usize, bool) {
         if noise.random.once_in(50) {
             interface.resolve(IpAddr::from([10, 0, 0, noise.random.byte()]), now);
         }
-        let mut port = Collector { frames: Vec::new(), room: noise.random.below(20) };
+        let mut port = Collector::new(noise.random.below(20));
         interface.transmit(&mut port, |_| ());
         port.frames.iter().for_each(|frame| noise.learn(frame));
         let most = noise.random.pick(&[10, 1000, 100_000, 5_000_000]);
@@ -297,7 +298,7 @@ fn expose(seed: u64, count: usize) -> (usize, bool) {
         interface.poll(now);
         server.poll(&mut interface, &mut routes, now);
         interface.poll(now);
-        interface.transmit(&mut Collector { frames: Vec::new(), room: 99 }, |_| ());
+        interface.transmit(&mut Collector::new(99), |_| ());
         let next = [interface.poll_timeout(), server.poll_timeout()].into_iter().flatten().min();
         now = next.unwrap_or(end).max(now + Duration::from_micros(1));
         wakeups += 1;

@@ -5,13 +5,13 @@
 use super::Ntrdma;
 use super::provider::MAX_RD_ATOMIC;
 use super::wire::{Command, Proposal};
+use crate::parts::listening::Listening;
 use crate::parts::slots::Slots;
 use crate::verbs::{
     ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, PathMtu, PrivateData,
     QpId, QpState, RejectReason, VerbsError,
 };
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -52,7 +52,7 @@ struct Connection {
 pub struct Cm {
     connections: Slots<Connection>,
     limit: usize,
-    listening: Vec<u16>,
+    listening: Listening,
     events: VecDeque<ConnectionEvent>,
     /// No timer expires before this.
     wake: Option<Instant>,
@@ -64,7 +64,7 @@ impl Cm {
         Cm {
             connections: Slots::new(limit),
             limit,
-            listening: Vec::new(),
+            listening: Listening::default(),
             events: VecDeque::new(),
             wake: None,
         }
@@ -204,7 +204,7 @@ impl Ntrdma {
     fn handle_request(&mut self, proposal: &Proposal) {
         let to = proposal.connection;
         let refuse = |reason| Command::Reject { to, reason, private_data: PrivateData::empty() };
-        if !self.cm.listening.contains(&proposal.port) {
+        if !self.cm.listening.has(proposal.port) {
             return self.outbox.push_back(refuse(RejectReason::INVALID_SERVICE_ID));
         }
         let p = &proposal.parameters;
@@ -299,15 +299,11 @@ fn private(bytes: &[u8], most: usize) -> Result<PrivateData, VerbsError> {
 
 impl ConnectionManager for Ntrdma {
     fn listen(&mut self, port: u16) -> Result<(), VerbsError> {
-        if self.cm.listening.contains(&port) {
-            return Err(VerbsError::Busy);
-        }
-        self.cm.listening.push(port);
-        Ok(())
+        self.cm.listening.add(port)
     }
 
     fn unlisten(&mut self, port: u16) {
-        self.cm.listening.retain(|&other| other != port);
+        self.cm.listening.remove(port);
     }
 
     fn connect(

@@ -4,7 +4,6 @@ use super::layout::INLINE;
 use super::qp::{Identity, Qp};
 use super::requester::MAX_MESSAGE;
 use super::{Ntrdma, qp_place};
-use crate::parts::pool::Pool;
 use crate::parts::sges::MAX_SGE;
 use crate::parts::slots::Slots;
 use crate::verbs::{
@@ -117,21 +116,11 @@ impl Provider for Ntrdma {
     }
 
     fn give_memory(&mut self, memory: Window, largest: usize) -> Result<(), VerbsError> {
-        if self.memory.pool.capacity() > 0 {
-            return Err(VerbsError::Invalid);
-        }
-        self.memory.pool = Pool::new(memory, largest);
-        Ok(())
+        self.memory.give(memory, largest)
     }
 
     fn on_demand(&self) -> Option<OnDemandStatus> {
-        let pool = &self.memory.pool;
-        (pool.capacity() > 0).then(|| OnDemandStatus {
-            capacity: pool.capacity(),
-            available: pool.available(),
-            lowest: pool.counters.lowest,
-            short: pool.counters.short,
-        })
+        self.memory.on_demand()
     }
 
     fn take_chunk(&mut self, region: MrId, chunk: u16) -> Option<(usize, Window)> {
@@ -143,9 +132,7 @@ impl Provider for Ntrdma {
     }
 
     fn release_chunk(&mut self, region: MrId, chunk: u16) {
-        if let Some(block) = self.memory.detach_chunk(region, chunk) {
-            self.memory.pool.free(block);
-        }
+        self.memory.release_chunk(region, chunk);
     }
 
     fn create_cq(&mut self, _depth: u32) -> Result<CqId, VerbsError> {

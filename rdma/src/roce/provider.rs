@@ -1,6 +1,5 @@
 //! The verbs of the provider.
 
-use super::pool::Pool;
 use super::psn::Psn;
 use super::qp::{Env, Identity, Qp};
 use super::requester::MAX_MESSAGE;
@@ -145,21 +144,11 @@ impl Provider for Roce {
     }
 
     fn give_memory(&mut self, memory: Window, largest: usize) -> Result<(), VerbsError> {
-        if self.memory.pool.capacity() > 0 {
-            return Err(VerbsError::Invalid);
-        }
-        self.memory.pool = Pool::new(memory, largest);
-        Ok(())
+        self.memory.give(memory, largest)
     }
 
     fn on_demand(&self) -> Option<OnDemandStatus> {
-        let pool = &self.memory.pool;
-        (pool.capacity() > 0).then(|| OnDemandStatus {
-            capacity: pool.capacity(),
-            available: pool.available(),
-            lowest: pool.counters.lowest,
-            short: pool.counters.short,
-        })
+        self.memory.on_demand()
     }
 
     fn take_chunk(&mut self, region: MrId, chunk: u16) -> Option<(usize, Window)> {
@@ -171,9 +160,7 @@ impl Provider for Roce {
     }
 
     fn release_chunk(&mut self, region: MrId, chunk: u16) {
-        if let Some(block) = self.memory.detach_chunk(region, chunk) {
-            self.memory.pool.free(block);
-        }
+        self.memory.release_chunk(region, chunk);
     }
 
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {

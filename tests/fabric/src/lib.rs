@@ -47,6 +47,7 @@
 //! replaced in the vector by a new one; frames that are under way to it stay under way.
 
 mod bridge;
+mod collector;
 mod link;
 mod memory;
 mod network;
@@ -55,6 +56,7 @@ mod rng;
 mod seeds;
 
 pub use bridge::BridgeEnd;
+pub use collector::Collector;
 pub use link::{Faults, Link};
 pub use memory::with_memory;
 pub use network::{Event, Fate, Network, Place};

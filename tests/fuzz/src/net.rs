@@ -4,47 +4,12 @@
 use crate::capture;
 use crate::input::Input;
 use crate::ip;
-use drivers::hal::{Frame, Instant, Packet, Port, PortCounters, TransmitError};
+use drivers::hal::Instant;
+use fabric::Collector;
 use net::capture::{Capture, Filter};
 use net::http::{Handler, Limits, Read, Request, Response, Server};
 use net::{Addressing, Interface};
 use std::time::Duration;
-
-/// A port that keeps what is sent.
-#[derive(Default)]
-struct Collector(Vec<Vec<u8>>);
-
-impl Port for Collector {
-    fn mac(&self) -> [u8; 6] {
-        [0; 6]
-    }
-    fn mtu(&self) -> usize {
-        1500
-    }
-    fn link_up(&mut self) -> bool {
-        true
-    }
-    fn receive(&mut self) -> Option<Frame> {
-        None
-    }
-    fn bytes(&self, _: &Frame) -> &[u8] {
-        &[]
-    }
-    fn recycle(&mut self, _: Frame) {}
-    fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
-        assert!(packet.header.len() <= 1514, "longer than the port's packets");
-        self.0.push(packet.header.to_vec());
-        Ok(())
-    }
-    fn flush(&mut self) {}
-    fn set_interrupts(&mut self, _: bool) {}
-    fn pending(&self) -> bool {
-        false
-    }
-    fn counters(&self) -> PortCounters {
-        PortCounters::default()
-    }
-}
 
 /// Answers with what it was asked.
 struct Routes;
@@ -89,9 +54,9 @@ impl Host {
         self.interface.poll(self.now);
         self.server.poll(&mut self.interface, &mut Routes, self.now);
         self.interface.poll(self.now);
-        let mut port = Collector::default();
+        let mut port = Collector::new(usize::MAX);
         self.interface.transmit(&mut port, |_| ());
-        port.0
+        port.frames
     }
 }
 

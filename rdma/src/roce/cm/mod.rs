@@ -19,6 +19,7 @@ use super::wire::frame::Template;
 use super::wire::mad::{self, Mad};
 use super::wire::opcode::Opcode;
 use super::{Limits, Roce};
+use crate::parts::listening::Listening;
 use crate::verbs::{AddressVector, ConnectionId, RejectReason};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -69,7 +70,7 @@ pub struct Cm {
     max_half_open: usize,
     /// Requests that our user has not answered, oldest first.
     half_open: VecDeque<ConnectionId>,
-    listening: Vec<u16>,
+    listening: Listening,
     /// Names of connections on the wire are our names, scrambled with this at each boot.
     id_mask: u32,
     transaction: u64,
@@ -94,7 +95,7 @@ impl Cm {
             limit: limits.connections,
             max_half_open: limits.half_open.max(1),
             half_open: VecDeque::new(),
-            listening: Vec::new(),
+            listening: Listening::default(),
             id_mask: rng.next_u32(),
             transaction: rng.next_u64(),
             events: VecDeque::new(),

@@ -147,7 +147,7 @@ impl Roce {
         back: &AddressVector,
     ) -> Result<(IpCm, u16, PathMtu), RejectReason> {
         let port = ip_cm::tcp_port(req.service_id)
-            .filter(|port| self.cm.listening.contains(port))
+            .filter(|port| self.cm.listening.has(*port))
             .ok_or(RejectReason::INVALID_SERVICE_ID)?;
         if req.transport != 0 || req.pkey & 0x7fff != DEFAULT_PKEY & 0x7fff {
             return Err(INVALID_TRANSPORT);

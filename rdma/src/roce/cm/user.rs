@@ -32,15 +32,11 @@ impl Roce {
 
 impl ConnectionManager for Roce {
     fn listen(&mut self, port: u16) -> Result<(), VerbsError> {
-        if self.cm.listening.contains(&port) {
-            return Err(VerbsError::Busy);
-        }
-        self.cm.listening.push(port);
-        Ok(())
+        self.cm.listening.add(port)
     }
 
     fn unlisten(&mut self, port: u16) {
-        self.cm.listening.retain(|&other| other != port);
+        self.cm.listening.remove(port);
     }
 
     fn connect(

@@ -1,0 +1,124 @@
+//! The keys of all regions.
+
+use alloc::vec::Vec;
+use rand_core::RngCore;
+
+/// What a key grants: a chunk of the region at a place of the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// 0: none.
+    pub(super) key: u32,
+    pub(super) region: u16,
+    pub(super) chunk: u16,
+}
+
+/// What each key grants: open addressing with linear probing, at most half full. Keys are drawn at
+/// random by us, so they are their own hash and nobody can choose colliding ones.
+#[derive(Debug)]
+pub(super) struct Keys {
+    entries: Vec<Entry>,
+    mask: usize,
+    used: usize,
+}
+
+impl Keys {
+    pub(super) fn new(keys: usize) -> Self {
+        let size = (2 * keys.max(8)).next_power_of_two();
+        Keys { entries: alloc::vec![Entry::default(); size], mask: size - 1, used: 0 }
+    }
+
+    pub(super) fn has_room(&self, keys: usize) -> bool {
+        self.used + keys <= self.entries.len() / 2
+    }
+
+    /// Where `key` is, or else the free entry where it would be.
+    #[inline]
+    fn probe(&self, key: u32) -> usize {
+        let mut at = key as usize & self.mask;
+        while let Some(entry) = self.entries.get(at)
+            && entry.key != key
+            && entry.key != 0
+        {
+            at = (at + 1) & self.mask;
+        }
+        at
+    }
+
+    #[inline]
+    pub(super) fn find(&self, key: u32) -> Option<Entry> {
+        self.entries.get(self.probe(key)).filter(|entry| entry.key != 0).copied()
+    }
+
+    /// Draws a key that is not in use and not zero, and enters it.
+    pub(super) fn draw(&mut self, region: u16, chunk: u16, rng: &mut dyn RngCore) -> u32 {
+        loop {
+            let key = rng.next_u32();
+            let at = self.probe(key);
+            if let Some(entry) = self.entries.get_mut(at)
+                && key != 0
+                && entry.key == 0
+            {
+                *entry = Entry { key, region, chunk };
+                self.used += 1;
+                return key;
+            }
+        }
+    }
+
+    /// Removes a key; those that stood behind it because of it move up.
+    pub(super) fn remove(&mut self, key: u32) {
+        let mut hole = self.probe(key);
+        let Some(entry) = self.entries.get_mut(hole) else { return };
+        if core::mem::take(entry).key == 0 {
+            return;
+        }
+        self.used -= 1;
+        let mut at = hole;
+        loop {
+            at = (at + 1) & self.mask;
+            let Some(other) = self.entries.get(at).filter(|other| other.key != 0) else { return };
+            let home = other.key as usize & self.mask;
+            // It may move if its home is not between the hole and where it is.
+            if at.wrapping_sub(home) & self.mask >= at.wrapping_sub(hole) & self.mask {
+                self.entries.swap(hole, at);
+                hole = at;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    proptest! {
+        /// Against a map, with keys that collide often.
+        #[test]
+        fn keys_are_found_until_removed(steps in proptest::collection::vec((0..40u32, any::<bool>()), 0..200)) {
+            struct Fixed(u32);
+            impl rand_core::RngCore for Fixed {
+                fn next_u32(&mut self) -> u32 { self.0 }
+                fn next_u64(&mut self) -> u64 { self.0 as u64 }
+                fn fill_bytes(&mut self, _: &mut [u8]) {}
+            }
+            let mut keys = Keys::new(16);
+            let mut model = HashMap::new();
+            for (n, (step, add)) in steps.into_iter().enumerate() {
+                let key = 1 + step % 5 + (step / 5) * 32;
+                if add && !model.contains_key(&key) && model.len() < 16 {
+                    let (region, chunk) = (n as u16, step as u16);
+                    prop_assert_eq!(keys.draw(region, chunk, &mut Fixed(key)), key);
+                    model.insert(key, Entry { key, region, chunk });
+                } else {
+                    keys.remove(key);
+                    model.remove(&key);
+                }
+                for key in 1..300 {
+                    prop_assert_eq!(keys.find(key), model.get(&key).copied());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Regions that have memory only from a peer's first byte on, out of a stock.
+
+use super::region::{Backing, ChunkKeys, Registration};
+use super::{Memory, Refusal, random_page};
+use crate::verbs::{Access, MrId, PdId, Region, VerbsError};
+use alloc::vec::Vec;
+use drivers::hal::Window;
+use rand_core::RngCore;
+
+/// Memory that comes out of the stock with a peer's first byte.
+#[derive(Debug, Default)]
+pub(super) struct Lazy {
+    pub(super) memory: Option<Window>,
+    /// Bytes that peers wrote so far.
+    pub(super) written: u64,
+    /// Behind the last byte that was ever written to this memory.
+    pub(super) top: usize,
+}
+
+impl Lazy {
+    /// Its memory, from the stock if it has none.
+    pub(super) fn window(&mut self, stock: &mut Vec<Window>) -> Result<Window, Refusal> {
+        if self.memory.is_none() {
+            self.memory = stock.pop();
+        }
+        self.memory.ok_or(Refusal::NoMemory)
+    }
+
+    /// Its memory, zeroed, from which the region is parted.
+    pub(super) fn take(&mut self) -> Option<Window> {
+        let memory = self.memory.take()?;
+        if let Some(written) = memory.slice(0, core::mem::take(&mut self.top)) {
+            written.fill(0);
+        }
+        Some(memory)
+    }
+}
+
+impl Memory {
+    /// Registers a region of `length` bytes for RDMA WRITE that has no memory yet.
+    pub fn register_lazy(
+        &mut self,
+        pd: PdId,
+        length: usize,
+        rng: &mut dyn RngCore,
+    ) -> Result<Region, VerbsError> {
+        let address = random_page(rng);
+        let id = self.insert(
+            Registration {
+                pd,
+                backing: Backing::Lazy(Lazy::default()),
+                access: Access::REMOTE_WRITE,
+                address,
+                chunk: length,
+                keys: ChunkKeys::One(0),
+            },
+            1,
+        )?;
+        let rkey = self.rotate_key(id, 0, rng)?;
+        Ok(Region { id, rkey, address, memory: Window::empty() })
+    }
+
+    /// Puts memory in stock for lazy regions.
+    pub fn add_to_stock(&mut self, memory: Window) {
+        self.stock.push(memory);
+    }
+
+    /// How many regions the stock is good for.
+    pub fn stock(&self) -> usize {
+        self.stock.len()
+    }
+
+    /// The memory of a lazy region, if it has any, and how many bytes peers have written to it.
+    pub fn lazy_memory(&self, id: MrId) -> Option<(Window, u64)> {
+        match &self.regions.get(id.0)?.backing {
+            Backing::Lazy(Lazy { memory: Some(memory), written, .. }) => Some((*memory, *written)),
+            _ => None,
+        }
+    }
+
+    /// Takes the memory of a lazy region away, zeroed, until a peer writes again.
+    pub fn take_lazy_memory(&mut self, id: MrId) -> Option<Window> {
+        match &mut self.regions.get_mut(id.0)?.backing {
+            Backing::Lazy(lazy) => lazy.take(),
+            _ => None,
+        }
+    }
+}

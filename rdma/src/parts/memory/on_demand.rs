@@ -1,0 +1,132 @@
+//! Chunks on demand: memory from the WRITE that brings a chunk's bytes until its owner has done with them.
+
+use super::region::{Arrival, Backing};
+use super::{Memory, Refusal};
+use crate::parts::pool::{Block, Pool};
+use crate::verbs::{Access, MrId, OnDemandStatus, PdId, RemoteAddress, VerbsError};
+use drivers::hal::Window;
+
+impl Memory {
+    /// Gives chunks on demand their memory, once, for pieces of up to `largest` bytes.
+    pub fn give(&mut self, memory: Window, largest: usize) -> Result<(), VerbsError> {
+        if self.pool.capacity() > 0 {
+            return Err(VerbsError::Invalid);
+        }
+        self.pool = Pool::new(memory, largest);
+        Ok(())
+    }
+
+    /// What there is of it; None if it was given none.
+    pub fn on_demand(&self) -> Option<OnDemandStatus> {
+        let pool = &self.pool;
+        (pool.capacity() > 0).then(|| OnDemandStatus {
+            capacity: pool.capacity(),
+            available: pool.available(),
+            lowest: pool.counters.lowest,
+            short: pool.counters.short,
+        })
+    }
+
+    /// A WRITE of `length` bytes begins: checks all of it. A chunk on demand gets memory for it.
+    #[inline]
+    pub fn begin_write(
+        &mut self,
+        pd: PdId,
+        alleged: RemoteAddress,
+        length: u32,
+    ) -> Result<(), Refusal> {
+        let (region, chunk) = self.find(pd, Access::REMOTE_WRITE, alleged.rkey)?;
+        let offset = region.offset(chunk, alleged.address, length)?;
+        if let Backing::Fixed(_) = region.backing {
+            return region.fixed(chunk, offset, length).map(|_| ());
+        }
+        let index = self.keys.find(alleged.rkey).map_or(0, |entry| entry.region);
+        let region = self.regions.at_mut(usize::from(index)).ok_or(Refusal::UnknownKey)?;
+        if let Backing::Lazy(lazy) = &mut region.backing {
+            return lazy.window(&mut self.stock).map(|_| ());
+        }
+        let arrival = region.arrival(chunk).filter(|a| !a.taken).ok_or(Refusal::Range)?;
+        if let Some(old) = arrival.block.take() {
+            self.pool.free(old);
+        }
+        let Some(block) = self.pool.alloc_for_peer(length as usize) else {
+            self.pool.counters.short += 1;
+            return Err(Refusal::NoMemory);
+        };
+        *arrival = Arrival { block: Some(block), start: offset as u32, written: 0, taken: false };
+        Ok(())
+    }
+
+    /// Where the next `length` bytes of a WRITE go.
+    #[inline]
+    pub fn write(
+        &mut self,
+        pd: PdId,
+        alleged: RemoteAddress,
+        length: u32,
+    ) -> Result<Window, Refusal> {
+        let (region, chunk) = self.find(pd, Access::REMOTE_WRITE, alleged.rkey)?;
+        let offset = region.offset(chunk, alleged.address, length)?;
+        if let Backing::Fixed(_) = region.backing {
+            return region.fixed(chunk, offset, length);
+        }
+        let index = self.keys.find(alleged.rkey).map_or(0, |entry| entry.region);
+        let region = self.regions.at_mut(usize::from(index)).ok_or(Refusal::UnknownKey)?;
+        if let Backing::Lazy(lazy) = &mut region.backing {
+            let memory = lazy.window(&mut self.stock)?;
+            let window = memory.slice(offset, length as usize).ok_or(Refusal::Range)?;
+            lazy.written += u64::from(length);
+            lazy.top = lazy.top.max(offset + length as usize);
+            return Ok(window);
+        }
+        let arrival = region.arrival(chunk).filter(|a| !a.taken).ok_or(Refusal::Range)?;
+        let block = arrival.block.ok_or(Refusal::Range)?;
+        // In order and without gaps, so that all of what counts as written was.
+        if offset != (arrival.start + arrival.written) as usize {
+            return Err(Refusal::Range);
+        }
+        let window = self.pool.window(block).slice(arrival.written as usize, length as usize);
+        arrival.written += length;
+        window.ok_or(Refusal::Range)
+    }
+
+    /// Takes what a peer wrote to a chunk on demand: where in the chunk it begins, and where it
+    /// lies. Until `release_chunk` peers do not write there. None if there is nothing.
+    #[inline]
+    pub fn take_chunk(&mut self, id: MrId, chunk: u16) -> Option<(usize, Window)> {
+        let arrival = self.regions.get_mut(id.0)?.arrival(chunk)?;
+        let window = self.pool.window(arrival.block?);
+        arrival.taken = true;
+        Some((arrival.start as usize, window.slice(0, arrival.written as usize)?))
+    }
+
+    /// Gives a chunk that was taken memory from its first byte on; None if there is none now.
+    pub fn back_chunk(&mut self, id: MrId, chunk: u16) -> Option<Window> {
+        let arrival = self.regions.get_mut(id.0)?.arrival(chunk).filter(|a| a.taken)?;
+        let (old, start) = (arrival.block?, arrival.start as usize);
+        let length = start + arrival.written as usize;
+        if start > 0 {
+            let written = self.pool.window(old).slice(0, arrival.written as usize)?;
+            let block = self.pool.alloc(length)?;
+            // Large enough: it was just asked for.
+            let _ = self.pool.window(block).write_window(start, &written);
+            self.pool.free(old);
+            *arrival =
+                Arrival { block: Some(block), start: 0, written: length as u32, taken: true };
+        }
+        self.pool.window(arrival.block?).slice(0, length)
+    }
+
+    /// Takes the block out of a chunk that was taken.
+    pub fn detach_chunk(&mut self, id: MrId, chunk: u16) -> Option<Block> {
+        let arrival = self.regions.get_mut(id.0)?.arrival(chunk).filter(|a| a.taken)?;
+        core::mem::take(arrival).block
+    }
+
+    /// Gives the memory of a chunk that was taken back to the pool.
+    pub fn release_chunk(&mut self, id: MrId, chunk: u16) {
+        if let Some(block) = self.detach_chunk(id, chunk) {
+            self.pool.free(block);
+        }
+    }
+}
