@@ -1,5 +1,7 @@
 /* QEMU TCG plugin: counts the guest instructions that each virtual CPU executes, in a shared file of
- * 16 64-bit numbers, so that the counts can be read while the guest runs.
+ * 64-bit numbers, so that the counts can be read while the guest runs: 16 of all instructions, 16 of
+ * those in a range of addresses, and then that range (its first address, and the one behind it), which
+ * whoever reads may set at any time.
  * Format: QEMU, docs/devel/tcg-plugins and include/qemu/qemu-plugin.h. That header is in no Debian
  * package, so the few declarations it takes are repeated here; they are the same in every version of the
  * interface from 1 (QEMU 7.2) on. API_VERSION is what the QEMU at hand accepts.
@@ -8,12 +10,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
 #define COUNTERS 16
+#define BEGIN (2 * COUNTERS)
+#define END (BEGIN + 1)
+#define NUMBERS (END + 1)
 
 typedef uint64_t qemu_plugin_id_t;
 struct qemu_plugin_tb;
@@ -25,21 +31,36 @@ void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id, translated_cb cb
 void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *tb, executed_cb cb,
                                           enum qemu_plugin_cb_flags flags, void *userdata);
 size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
+uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *tb);
 
 EXPORT int qemu_plugin_version = API_VERSION;
 
 static volatile uint64_t *counters;
 
-static void executed(unsigned int vcpu, void *instructions)
+/* A stretch of instructions that are executed one after the other. */
+struct block {
+    uint64_t address;
+    uint64_t instructions;
+};
+
+static void executed(unsigned int vcpu, void *data)
 {
-    counters[vcpu % COUNTERS] += (uintptr_t)instructions;
+    const struct block *block = data;
+    counters[vcpu % COUNTERS] += block->instructions;
+    if (block->address >= counters[BEGIN] && block->address < counters[END])
+        counters[COUNTERS + vcpu % COUNTERS] += block->instructions;
 }
 
 static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 {
     (void)id;
-    void *instructions = (void *)(uintptr_t)qemu_plugin_tb_n_insns(tb);
-    qemu_plugin_register_vcpu_tb_exec_cb(tb, executed, QEMU_PLUGIN_CB_NO_REGS, instructions);
+    /* QEMU does not say when it has no more use for one: they stay, 16 bytes each. */
+    struct block *block = malloc(sizeof *block);
+    if (!block)
+        abort();
+    block->address = qemu_plugin_tb_vaddr(tb);
+    block->instructions = qemu_plugin_tb_n_insns(tb);
+    qemu_plugin_register_vcpu_tb_exec_cb(tb, executed, QEMU_PLUGIN_CB_NO_REGS, block);
 }
 
 EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **argv)
@@ -48,9 +69,9 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, 
     if (argc != 1 || strncmp(argv[0], "counters=", 9) != 0)
         return -1;
     int file = open(argv[0] + 9, O_RDWR | O_CREAT, 0600);
-    if (file < 0 || ftruncate(file, COUNTERS * sizeof *counters) != 0)
+    if (file < 0 || ftruncate(file, NUMBERS * sizeof *counters) != 0)
         return -1;
-    void *mapped = mmap(NULL, COUNTERS * sizeof *counters, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void *mapped = mmap(NULL, NUMBERS * sizeof *counters, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
     if (mapped == MAP_FAILED)
         return -1;

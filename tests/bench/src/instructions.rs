@@ -1,6 +1,7 @@
 //! Counting a guest's instructions with a QEMU plugin.
 
 use std::fs;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +10,7 @@ use anyhow::{Context, Result};
 use launch::{command, workspace};
 
 const SOURCE: &str = include_str!("icount.c");
-const COUNTERS: usize = 16;
+const COUNTERS: u64 = 16;
 
 /// The compiled plugin.
 pub struct Plugin {
@@ -54,8 +55,25 @@ impl Counters {
 
     /// Instructions executed so far by all CPUs together.
     pub fn read(&self) -> Result<u64> {
-        let mut bytes = [0; COUNTERS * 8];
-        self.file.as_file().read_exact_at(&mut bytes, 0).context("the plugin made no counters")?;
+        self.sum_at(0)
+    }
+
+    /// Counts those at some addresses too, from now on.
+    pub fn watch(&self, addresses: &Range<u64>) -> Result<()> {
+        let bytes = [addresses.start, addresses.end].map(u64::to_ne_bytes);
+        let file = self.file.as_file();
+        file.write_all_at(bytes.as_flattened(), 2 * COUNTERS * 8).context("could not set a range")
+    }
+
+    /// Of the instructions so far, those that were watched.
+    pub fn watched(&self) -> Result<u64> {
+        self.sum_at(COUNTERS * 8)
+    }
+
+    fn sum_at(&self, offset: u64) -> Result<u64> {
+        let mut bytes = [0; COUNTERS as usize * 8];
+        let file = self.file.as_file();
+        file.read_exact_at(&mut bytes, offset).context("the plugin made no counters")?;
         let counts = bytes.as_chunks::<8>().0.iter();
         Ok(counts.map(|count| u64::from_ne_bytes(*count)).sum())
     }

@@ -1,9 +1,10 @@
 //! A stock Linux client with several servers, each on a wire of its own: a stock Linux guest, and
 //! appliances. A QEMU plugin counts the instructions that each server executes.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 use boot_tests::image;
 use interop_tests::system;
 use launch::guest::{Guest, Wire};
@@ -14,6 +15,28 @@ use crate::instructions::{Counters, Plugin};
 
 /// The server that is Linux; the others are appliances.
 pub const LINUX: usize = 0;
+
+/// From the first of the functions that compute Ethernet's CRC to behind the last, by lines of kallsyms
+/// with the function that follows each.
+fn checksum_code(symbols: &str) -> Result<Range<u64>> {
+    let mut code = u64::MAX..0;
+    let mut open = false;
+    for line in symbols.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let &[address, _, name, ..] = words.as_slice() else { continue };
+        let address = u64::from_str_radix(address, 16).context(line.to_string())?;
+        if open {
+            code.end = code.end.max(address);
+        }
+        open = name.starts_with("crc32_");
+        if open {
+            code.start = code.start.min(address);
+        }
+    }
+    let sensible = code.end > code.start && code.end - code.start < 1 << 16;
+    ensure!(sensible, "no functions for CRC-32 in\n{symbols}");
+    Ok(code)
+}
 
 /// All machines, connected and counted.
 pub struct Site {
@@ -105,6 +128,19 @@ impl Site {
         Ok(())
     }
 
+    /// Watches the Linux server compute checksums. Its soft-RoCE asks the kernel's crypto API for `crc32`,
+    /// which on its CPU is `crc32_le`, by tables.
+    pub fn watch_checksums(&mut self) -> Result<()> {
+        let symbols =
+            self.linux.sh("sort /proc/kallsyms | grep -A1 ' [tTwW] crc32_\\(le\\|body\\)'")?;
+        self.counters[LINUX].watch(&checksum_code(&symbols)?)
+    }
+
+    /// Instructions that the Linux server has spent on checksums so far.
+    pub fn checksums(&self) -> Result<f64> {
+        Ok(self.counters[LINUX].watched()? as f64)
+    }
+
     /// What the client gets from doing something with server `number`, and the instructions that it
     /// took there; without those of an idle server, if they were counted.
     pub fn count<T>(
@@ -125,5 +161,24 @@ impl Site {
         let text = self.client.sh(&format!("cat {files}"))?;
         let counts = text.split_whitespace().map(str::parse::<f64>);
         Ok(counts.collect::<Result<Vec<f64>, _>>()?.iter().sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_of_checksums_is_found() {
+        let symbols = "\
+ffffffff81a00000 t crc32_body
+ffffffff81a00100 T crc32_le_base
+ffffffff81a00300 T other
+--
+ffffffff81a00600 W crc32_le
+ffffffff81a00620 T another
+";
+        assert_eq!(checksum_code(symbols).unwrap(), 0xffff_ffff_81a0_0000..0xffff_ffff_81a0_0620);
+        assert!(checksum_code("").is_err());
     }
 }

@@ -22,6 +22,8 @@ pub struct Job {
 pub struct Run {
     /// Instructions of the server.
     pub instructions: f64,
+    /// Of these, what Linux's server computes checksums with; 0 for other servers.
+    pub checksums: f64,
     /// Packets, both ways.
     pub packets: f64,
     /// I/O per second.
@@ -49,6 +51,7 @@ pub fn median(runs: &[Run]) -> Result<Run> {
     let of = |value: fn(&Run) -> f64| super::median(runs.iter().map(value).collect());
     Ok(Run {
         instructions: of(|run| run.instructions)?,
+        checksums: of(|run| run.checksums)?,
         packets: of(|run| run.packets)?,
         iops: of(|run| run.iops)?,
     })

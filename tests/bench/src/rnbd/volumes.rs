@@ -12,7 +12,7 @@ use crate::site::{LINUX, Site, network};
 pub fn serve(site: &mut Site) -> Result<()> {
     site.linux.sh("modprobe brd rd_nr=1 rd_size=65536 && modprobe -a rtrs-server rnbd-server")?;
     site.client.sh("modprobe rnbd-client")?;
-    Ok(())
+    site.watch_checksums()
 }
 
 /// Maps the RAM disk of server `number`, and writes to all of it, so that all of it is there.
@@ -51,10 +51,12 @@ pub fn run(site: &mut Site, number: usize, job: &Job) -> Result<Run> {
 
 fn run_once(site: &mut Site, number: usize, job: &Job) -> Result<Run> {
     let before = site.frames(number)?;
+    let checksums_before = site.checksums()?;
     let device = format!("/dev/rnbd{number}");
     let (iops, instructions) =
         site.count(number, |site| fio::run(&mut site.client, &device, job))?;
     let frames = site.frames(number)? - before;
     let ios = f64::from(job.ios);
-    Ok(Run { instructions: instructions / ios, packets: frames / ios, iops })
+    let checksums = (site.checksums()? - checksums_before) / ios;
+    Ok(Run { instructions: instructions / ios, checksums, packets: frames / ios, iops })
 }
