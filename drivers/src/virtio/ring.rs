@@ -140,6 +140,13 @@ impl Ring {
         self.outstanding
     }
 
+    /// Whether the device has the chain that starts with descriptor `head`. Panics if there is no such
+    /// descriptor.
+    #[inline]
+    pub fn is_lent(&self, head: u16) -> bool {
+        self.lent[usize::from(head)]
+    }
+
     /// Whether the device broke the ring for good.
     pub fn is_dead(&self) -> bool {
         self.dead

@@ -6,7 +6,6 @@ use super::super::ring::{Descriptor, Ring, Taken};
 use super::super::transport::Setup;
 use super::{ETHERNET, RECEIVE, entries};
 use crate::hal::{Frame, Window};
-use alloc::boxed::Box;
 
 /// Fewer buffers than this cannot hold what arrives in one turn of the loop.
 const LEAST_BUFFERS: usize = 32;
@@ -20,8 +19,8 @@ pub struct Receiver {
     stride: usize,
     /// Length of what stands before each frame.
     header: usize,
-    /// Which buffers were handed to the user of the port.
-    held: Box<[bool]>,
+    /// Number of buffers. Those that the device does not have were handed to the user of the port.
+    count: usize,
     pub frames: u64,
     pub bytes: u64,
     pub errors: u64,
@@ -41,12 +40,11 @@ impl Receiver {
             ring.describe(i, Descriptor { address, len, device_writes: true, next: None });
             ring.offer(i);
         }
-        let held = alloc::vec![false; count].into();
-        Ok(Receiver { ring, memory, stride, header, held, frames: 0, bytes: 0, errors: 0 })
+        Ok(Receiver { ring, memory, stride, header, count, frames: 0, bytes: 0, errors: 0 })
     }
 
     pub fn buffers(&self) -> (usize, usize) {
-        (self.held.len(), self.stride)
+        (self.count, self.stride)
     }
 
     pub fn is_dead(&self) -> bool {
@@ -66,7 +64,6 @@ impl Receiver {
                         self.ring.offer(head);
                         continue;
                     }
-                    self.held[usize::from(head)] = true;
                     self.frames += 1;
                     self.bytes += len as u64;
                     return Some(Frame { buffer: head.into(), len: len as u32 });
@@ -77,14 +74,12 @@ impl Receiver {
 
     #[inline]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
-        let buffer = frame.buffer as usize;
-        let held = self.held.get(buffer).is_some_and(|&held| held);
-        assert!(held, "frame is not of this port");
-        let at = buffer * self.stride + self.header;
+        assert!(!self.ring.is_lent(frame.buffer as u16), "the device has this buffer");
+        let at = frame.buffer as usize * self.stride + self.header;
         let len = (frame.len as usize).min(self.stride - self.header);
         let Some(window) = self.memory.slice(at, len) else { return &[] };
-        // SAFETY: the window is mapped for its length, for ever. The device gave the buffer back
-        // and gets it again only through `recycle`, which needs `&mut self` and so ends this
+        // SAFETY: the window is mapped for its length, for ever. The device does not have the buffer
+        // (as asserted) and gets it again only through `recycle`, which needs `&mut self` and so ends this
         // borrow; nobody else has a window to it. A device that writes to memory it does not own
         // could write anywhere, not just here: that is for an IOMMU to stop.
         unsafe { core::slice::from_raw_parts(window.as_ptr().as_ptr(), len) }
@@ -92,9 +87,7 @@ impl Receiver {
 
     #[inline]
     pub fn recycle(&mut self, frame: Frame) {
-        let held = self.held.get_mut(frame.buffer as usize);
-        let held = held.filter(|held| **held).expect("frame is not of this port");
-        *held = false;
+        assert!((frame.buffer as usize) < self.count, "frame is not of this port");
         self.ring.offer(frame.buffer as u16);
     }
 

@@ -1,7 +1,8 @@
-//! The transmit queue. Every packet has the header slot of its first descriptor: what the device
-//! wants before a frame (all zero for us), the frame's header, and its trailer. Small packets are
-//! copied into the slot whole; payload of larger ones is read by the device where it lies; frames
-//! whose header alone is larger than a slot go through a few buffers of full size.
+//! The transmit queue. Every packet has a slot: three descriptors and a piece of memory, for what the
+//! device wants before a frame (all zero for us), the frame's header, and its trailer. Small packets are
+//! copied into the slot whole; the payload of larger ones is read by the device where it lies; frames
+//! whose header alone is larger than a slot, and those whose payload is in pieces, go through a few
+//! buffers of full size.
 
 use super::super::Error;
 use super::super::ring::{Descriptor, Ring, Taken};
@@ -11,37 +12,27 @@ use crate::hal::{Packet, TransmitError, Window};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Bytes of a header slot.
+/// Bytes of a slot.
 const SLOT: usize = 256;
 /// Where the trailer stands in a slot.
 const TRAILER: usize = SLOT - Packet::MAX_TRAILER;
-/// Buffers for frames with long headers (those of the control plane).
+/// Descriptors of a slot: what stands before the payload, payload, trailer.
+const DESCRIPTORS: u16 = 3;
+/// Full-size buffers.
 const BOUNCE_BUFFERS: u16 = 16;
-
-/// What is remembered of a descriptor while the device has it.
-#[derive(Clone, Copy, Default)]
-struct Link {
-    /// Next free descriptor, or next of the chain.
-    next: u16,
-    /// Of the first of a chain: the last of it.
-    tail: u16,
-    /// Of the first of a chain: how many they are.
-    count: u16,
-    /// Of the first of a chain: its full-size buffer.
-    bounce: Option<u16>,
-}
 
 pub struct Transmitter {
     ring: Ring,
-    slots: Window,
+    memory: Window,
+    /// Slots that the device does not have.
+    free: Vec<u16>,
+    slots: usize,
     bounce: Window,
     /// Length of a full-size buffer in bytes.
     bounce_stride: usize,
     bounce_free: Vec<u16>,
-    links: Box<[Link]>,
-    /// First free descriptor, if `free` is not 0.
-    free_head: u16,
-    free: u16,
+    /// The full-size buffer that the packet of a slot lies in.
+    bounced: Box<[Option<u16>]>,
     /// Length of what stands before each frame.
     header: usize,
     longest: usize,
@@ -55,19 +46,22 @@ impl Transmitter {
     /// For frames of up to `longest` bytes.
     pub fn new(setup: &mut Setup<'_>, header: usize, longest: usize) -> Result<Self, Error> {
         let ring = setup.queue(TRANSMIT, entries(setup), false)?;
-        let size = ring.size();
-        let slots = setup.alloc(usize::from(size) * SLOT, SLOT)?;
+        let slots = ring.size() / DESCRIPTORS;
+        if slots == 0 {
+            return Err(Error::NoQueue(TRANSMIT));
+        }
+        let memory = setup.alloc(usize::from(slots) * SLOT, SLOT)?;
         let bounce_stride = (header + longest).next_multiple_of(64);
         let bounce = setup.alloc(usize::from(BOUNCE_BUFFERS) * bounce_stride, 64)?;
         Ok(Transmitter {
             ring,
-            slots,
+            memory,
+            free: (0..slots).collect(),
+            slots: slots.into(),
             bounce,
             bounce_stride,
             bounce_free: (0..BOUNCE_BUFFERS).collect(),
-            links: (1..=size).map(|next| Link { next, ..Link::default() }).collect(),
-            free_head: 0,
-            free: size,
+            bounced: alloc::vec![None; slots.into()].into(),
             header,
             longest,
             frames: 0,
@@ -90,97 +84,95 @@ impl Transmitter {
         {
             return Err(TransmitError::TooLarge);
         }
-        let small = self.header + len <= SLOT;
-        let long_header = !small && self.header + packet.header.len() > TRAILER;
-        let needed = if small || long_header { 1 } else { packet.payload.len() as u16 + 2 };
-        if !self.has_room(needed, long_header) {
+        if self.free.is_empty() {
             self.reclaim();
-            if !self.has_room(needed, long_header) {
-                self.full += 1;
-                return Err(TransmitError::Full);
+        }
+        let Some(slot) = self.free.pop() else {
+            self.full += 1;
+            return Err(TransmitError::Full);
+        };
+        match packet.payload {
+            _ if self.header + len <= SLOT => {
+                let window = self.slot(slot);
+                self.copy(slot, packet, &window, len);
             }
+            [payload] if self.header + packet.header.len() <= TRAILER => {
+                self.refer(slot, packet, payload);
+            }
+            _ => match self.buffer(slot) {
+                Some(buffer) => self.copy(slot, packet, &buffer, len),
+                None => {
+                    self.free.push(slot);
+                    self.full += 1;
+                    return Err(TransmitError::Full);
+                }
+            },
         }
-        if small || long_header {
-            self.queue_copied(packet, len, long_header);
-        } else {
-            self.queue_by_reference(packet);
-        }
+        self.ring.offer(slot * DESCRIPTORS);
         self.frames += 1;
         self.bytes += len as u64;
         Ok(())
     }
 
+    /// Memory of a slot.
     #[inline]
-    fn has_room(&self, descriptors: u16, bounce: bool) -> bool {
-        self.free >= descriptors && (!bounce || !self.bounce_free.is_empty())
+    fn slot(&self, slot: u16) -> Window {
+        self.memory.slice(usize::from(slot) * SLOT, SLOT).unwrap_or(Window::empty())
     }
 
-    /// Header slot of the chain that starts with `head`.
+    /// One descriptor, with a copy of the whole packet in `buffer`.
     #[inline]
-    fn slot(&self, head: u16) -> Window {
-        self.slots.slice(usize::from(head) * SLOT, SLOT).unwrap_or(Window::empty())
-    }
-
-    /// One descriptor, with a copy of the whole packet.
-    #[inline]
-    fn queue_copied(&mut self, packet: &Packet<'_>, len: usize, long_header: bool) {
-        let head = self.free_head;
-        let bounce = if long_header { self.bounce_free.pop() } else { None };
-        let buffer = match bounce {
-            Some(n) => self.bounce.slice(usize::from(n) * self.bounce_stride, self.bounce_stride),
-            None => None,
-        }
-        .unwrap_or_else(|| self.slot(head));
+    fn copy(&mut self, slot: u16, packet: &Packet<'_>, buffer: &Window, len: usize) {
         let mut at = self.header;
-        put(&buffer, at, packet.header);
+        put(buffer, at, packet.header);
         at += packet.header.len();
         for window in packet.payload {
             buffer.write_window(at, window).expect("checked against the buffer's length");
             at += window.len();
         }
-        put(&buffer, at, packet.trailer);
-        let address = buffer.bus_address();
-        self.ring.describe(head, to_read(address, self.header + len, None));
-        self.offer(head, head, 1, bounce);
+        put(buffer, at, packet.trailer);
+        self.describe(slot * DESCRIPTORS, buffer.bus_address(), self.header + len, false);
     }
 
     /// Header and trailer copied to the slot, the payload described where it lies.
     #[inline]
-    fn queue_by_reference(&mut self, packet: &Packet<'_>) {
-        let head = self.free_head;
-        let slot = self.slot(head);
-        put(&slot, self.header, packet.header);
-        put(&slot, TRAILER, packet.trailer);
-        let trailer = (slot.bus_address() + TRAILER as u64, packet.trailer.len());
-        let payload = packet.payload.iter().map(|w| (w.bus_address(), w.len()));
-        let (mut address, mut len) = (slot.bus_address(), self.header + packet.header.len());
-        let (mut index, mut count) = (head, 1);
-        for part in payload.chain([trailer]).filter(|&(_, len)| len > 0) {
-            let next = self.links[usize::from(index)].next;
-            self.ring.describe(index, to_read(address, len, Some(next)));
-            (address, len) = part;
-            index = next;
-            count += 1;
+    fn refer(&mut self, slot: u16, packet: &Packet<'_>, payload: &Window) {
+        let window = self.slot(slot);
+        put(&window, self.header, packet.header);
+        let first = slot * DESCRIPTORS;
+        let trails = !packet.trailer.is_empty();
+        self.describe(first, window.bus_address(), self.header + packet.header.len(), true);
+        self.describe(first + 1, payload.bus_address(), payload.len(), trails);
+        if trails {
+            put(&window, TRAILER, packet.trailer);
+            let address = window.bus_address() + TRAILER as u64;
+            self.describe(first + 2, address, packet.trailer.len(), false);
         }
-        self.ring.describe(index, to_read(address, len, None));
-        self.offer(head, index, count, None);
     }
 
-    /// Takes `count` descriptors from `head` to `tail` off the free list and offers them.
+    /// A full-size buffer for the packet of a slot, if there is one.
+    fn buffer(&mut self, slot: u16) -> Option<Window> {
+        if self.bounce_free.is_empty() {
+            self.reclaim();
+        }
+        let number = self.bounce_free.pop()?;
+        self.bounced[usize::from(slot)] = Some(number);
+        self.bounce.slice(usize::from(number) * self.bounce_stride, self.bounce_stride)
+    }
+
+    /// Writes a descriptor of `len` bytes for the device to read; the one behind it goes on, or not.
     #[inline]
-    fn offer(&mut self, head: u16, tail: u16, count: u16, bounce: Option<u16>) {
-        self.free_head = self.links[usize::from(tail)].next;
-        self.free -= count;
-        let link = &mut self.links[usize::from(head)];
-        (link.tail, link.count, link.bounce) = (tail, count, bounce);
-        self.ring.offer(head);
+    fn describe(&mut self, index: u16, address: u64, len: usize, goes_on: bool) {
+        let next = goes_on.then_some(index + 1);
+        let len = len as u32;
+        self.ring.describe(index, Descriptor { address, len, device_writes: false, next });
     }
 
     /// Takes back what the device has sent if there is little room left; until then there is no
     /// need to look.
     #[inline]
     pub fn reclaim_some(&mut self) {
-        if self.free < self.ring.size() / 2 {
+        if self.free.len() < self.slots / 2 {
             self.reclaim();
         }
     }
@@ -192,11 +184,9 @@ impl Transmitter {
                 Taken::Nothing => return,
                 Taken::Nonsense => self.errors += 1,
                 Taken::Chain { head, .. } => {
-                    let Link { tail, count, bounce, .. } = self.links[usize::from(head)];
-                    self.links[usize::from(tail)].next = self.free_head;
-                    self.free_head = head;
-                    self.free += count;
-                    self.bounce_free.extend(bounce);
+                    let slot = head / DESCRIPTORS;
+                    self.free.push(slot);
+                    self.bounce_free.extend(self.bounced[usize::from(slot)].take());
                 }
             }
         }
@@ -207,12 +197,6 @@ impl Transmitter {
     pub fn publish(&mut self) -> bool {
         self.ring.publish()
     }
-}
-
-/// A descriptor of `len` bytes for the device to read.
-#[inline]
-fn to_read(address: u64, len: usize, next: Option<u16>) -> Descriptor {
-    Descriptor { address, len: len as u32, device_writes: false, next }
 }
 
 /// Copies into a slot or buffer that was found long enough.
