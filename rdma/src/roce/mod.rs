@@ -51,7 +51,7 @@ use transmit::Emitter;
 use wire::icrc::Icrc;
 use wire::opcode::Opcode;
 
-/// Packets of a message that a queue pair sends in its turn, before others get theirs.
+/// Packets that a queue pair sends in its turn, before others get theirs.
 const MAX_BURST: u8 = 8;
 
 /// The provider, over one or more ports. A port is named by its place, counted from 0. Queue
@@ -167,15 +167,19 @@ impl Roce {
             let place = place as usize;
             polled = true;
             let sent = self.poll_qp(place, now, tx);
+            let window = self.limits.unacknowledged;
+            let more = self.qps.at(place).is_some_and(|qp| qp.has_send(window));
             let Some(found) = self.ports.get_mut(port) else { break };
             if let Some(opcode) = sent
-                && !opcode.ends()
+                && more
                 && found.burst < MAX_BURST
             {
-                // It goes on with its message: but for its timer there is nothing to see to.
+                // Its turn goes on: but for a timer that was set just now there is nothing to see to.
                 found.burst += 1;
-                let deadline = self.qps.at(place).and_then(Qp::deadline);
-                self.wake_at(deadline);
+                if found.burst == 1 {
+                    let deadline = self.qps.at(place).and_then(Qp::deadline);
+                    self.wake_at(deadline);
+                }
                 return self.sent(opcode);
             }
             found.burst = 0;
@@ -222,11 +226,15 @@ impl Roce {
     /// One packet of a queue pair: answers before requests.
     fn poll_qp(&mut self, place: usize, now: Instant, tx: &mut TxBuffer) -> Option<Opcode> {
         let qp = self.qps.at_mut(place)?;
-        let mut env =
-            Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters, now };
         if qp.responder.has_answer()
             && let Some(peer) = &qp.peer
         {
+            let mut env = Env {
+                memory: &mut self.memory,
+                cqs: &mut self.cqs,
+                counters: &mut self.counters,
+                now,
+            };
             let emitter = &self.emitter;
             match qp.responder.poll_answer(peer, &qp.identity, emitter, tx, &mut env) {
                 Ok(Some(opcode)) => return Some(opcode),
@@ -244,6 +252,12 @@ impl Roce {
             }
             None => {
                 let mac = self.ports.get(qp.port)?.config.mac;
+                let mut env = Env {
+                    memory: &mut self.memory,
+                    cqs: &mut self.cqs,
+                    counters: &mut self.counters,
+                    now,
+                };
                 qp.datagrams.poll_transmit(mac, &qp.identity, &self.emitter, tx, &mut env)
             }
         }

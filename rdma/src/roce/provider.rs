@@ -257,6 +257,12 @@ impl Provider for Roce {
         self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?.ready_to_send(to)
     }
 
+    fn share_acks(&mut self, qp: QpId) {
+        if let Some(found) = self.qps.get_mut(qp.0) {
+            found.requester.share_acks();
+        }
+    }
+
     fn fail_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
         let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
         let mut env = Env {

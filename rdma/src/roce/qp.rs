@@ -182,6 +182,12 @@ impl Qp {
                 && (self.requester.can_send(window) || self.datagrams.has_send())
     }
 
+    /// Whether a request packet that asked for no ACK leaves anything to see to.
+    #[inline]
+    pub fn is_settled(&self) -> bool {
+        self.state != QpState::Error && !self.responder.has_reply() && !self.responder.has_answer()
+    }
+
     /// When it wants to be woken.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {

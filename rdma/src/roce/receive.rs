@@ -134,7 +134,11 @@ impl Roce {
                 self.cm.communication_established(connection);
             }
         }
-        self.settle(slot);
+        // Most packets are of a long message, and change nothing that is seen to here.
+        let passing = request.bth.opcode.is_request() && !request.bth.ack_request;
+        if !passing || !qp.is_settled() {
+            self.settle(slot);
+        }
         taken
     }
 

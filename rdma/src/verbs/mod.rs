@@ -210,6 +210,11 @@ pub trait Provider {
     /// Posts a receive work request.
     fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError>;
 
+    /// Lets the provider be a while in asking the peer whether requests have arrived that are not signaled
+    /// and carry no chunk, so that many share an ACK: for users that wait for none of them, nor for room in
+    /// the queue. To be said before the queue pair is ready to send.
+    fn share_acks(&mut self, _qp: QpId) {}
+
     /// The requests that the peer has done here; None where only the peer knows, as with
     /// hardware, whose users have to look at the memory.
     fn one_sided(&self, _qp: QpId) -> Option<OneSided> {

@@ -23,6 +23,11 @@ use work::{LargePayloads, Operation, Work};
 /// Longest message in bytes; its PSNs stay far from half of their space at any path MTU.
 pub const MAX_MESSAGE: usize = 1 << 30;
 
+/// Requests that share ACKs do without one for this part of the ACK timeout, …
+const HOLD_SHARE: u32 = 64;
+/// … at most.
+const MAX_HOLD: Duration = Duration::from_millis(8);
+
 /// Pauses of RNR NAKs in units of 10 microseconds, by code (vol. 1, table 45).
 const RNR_PAUSE: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
@@ -60,6 +65,16 @@ pub struct Requester {
     max_rd_atomic: u8,
     /// Packets since the last that asked for an ACK.
     since_ack_request: u32,
+    /// Whether one of them ends a request that somebody waits for.
+    waited_for: bool,
+    /// One after the last packet that asked for an ACK or another answer, and when an ACK was asked for.
+    asked: Psn,
+    asked_at: Instant,
+    /// Whether requests that nobody waits for share ACKs, and if so how long they do without.
+    shares_acks: bool,
+    hold: Duration,
+    /// When an ACK is asked for if nothing else is sent before.
+    ask_at: Option<Instant>,
     patience: Patience,
     retry_count: u8,
     retries_left: u8,
@@ -86,6 +101,12 @@ impl Requester {
             answers_due: 0,
             max_rd_atomic: 0,
             since_ack_request: 0,
+            waited_for: false,
+            asked: Psn::default(),
+            asked_at: Instant::ZERO,
+            shares_acks: false,
+            hold: Duration::ZERO,
+            ask_at: None,
             patience: Patience::default(),
             retry_count: 0,
             retries_left: 0,
@@ -97,6 +118,11 @@ impl Requester {
         }
     }
 
+    /// Requests that nobody waits for need not be acknowledged at once. To be said before `start`.
+    pub fn share_acks(&mut self) {
+        self.shares_acks = true;
+    }
+
     /// Ready to send.
     pub fn start(&mut self, to: &ReadyToSend) {
         let first = Psn::new(to.sq_psn);
@@ -104,11 +130,16 @@ impl Requester {
         self.unacknowledged = first;
         self.next = first;
         self.sent = first;
+        self.asked = first;
         self.max_rd_atomic = to.max_rd_atomic;
-        self.patience = Patience::new(match to.ack_timeout {
+        let timeout = match to.ack_timeout {
             0 => Duration::ZERO,
             code => Duration::from_nanos(4096 << code.min(31)),
-        });
+        };
+        self.patience = Patience::new(timeout);
+        if self.shares_acks {
+            self.hold = (timeout / HOLD_SHARE).min(MAX_HOLD);
+        }
         self.retry_count = to.retry_count;
         self.retries_left = to.retry_count;
         self.rnr_retry = to.rnr_retry;
@@ -169,9 +200,10 @@ impl Requester {
         Ok(())
     }
 
+    /// Waits for an answer from now on, if one was asked for and has not come.
     fn arm(&mut self, now: Instant) {
         self.retransmit_at =
-            self.patience.runs_out(now).filter(|_| self.sent != self.unacknowledged);
+            self.patience.runs_out(now).filter(|_| self.unacknowledged.is_before(self.asked));
     }
 
     /// Takes everything before `psn` as acknowledged, but for requests that wait for another
@@ -239,6 +271,7 @@ impl Requester {
         self.cursor = 0;
         self.answers_due = 0;
         self.since_ack_request = 0;
+        self.waited_for = true;
     }
 
     /// A packet or an answer was lost. Only the first sign of it counts: what was under way behind
@@ -403,13 +436,23 @@ impl Requester {
     /// When it wants to be woken.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
-        self.pause_until.or(self.retransmit_at)
+        if self.pause_until.is_some() {
+            return self.pause_until;
+        }
+        match (self.ask_at, self.retransmit_at) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
     }
 
     /// Runs what has expired.
     pub fn handle_timeout(&mut self, env: &mut Env<'_>) -> Outcome {
         if self.pause_until.is_some_and(|until| until <= env.now) {
             self.pause_until = None;
+        }
+        if self.ask_at.is_some_and(|at| at <= env.now) {
+            self.ask_at = None;
+            self.ask_again();
         }
         if self.retransmit_at.is_some_and(|at| at <= env.now) {
             env.counters.timeouts += 1;
@@ -421,6 +464,20 @@ impl Requester {
             self.arm(env.now);
         }
         Outcome::Taken
+    }
+
+    /// Has the last packet sent once more, now asking for an ACK, unless there is anything else to send:
+    /// that will ask. A responder that has it says again how far it got (vol. 1, 9.7.5.1.3).
+    fn ask_again(&mut self) {
+        self.waited_for = true;
+        let all_sent = self.cursor == self.queue.len() && self.next == self.sent;
+        if all_sent
+            && self.next != self.unacknowledged
+            && self.queue.back().is_some_and(|work| !work.operation.wants_answer())
+        {
+            self.next = self.next.previous();
+            self.cursor -= 1;
+        }
     }
 
     /// The queue pair is no more: what its requests hold of the memory on demand goes back.
@@ -444,5 +501,6 @@ impl Requester {
         self.cursor = 0;
         self.retransmit_at = None;
         self.pause_until = None;
+        self.ask_at = None;
     }
 }

@@ -124,10 +124,14 @@ impl Requester {
         };
 
         // An ACK is asked for at the end of the last message, which acknowledges the others too, and
-        // often enough in between that the window does not close before it comes.
+        // often enough in between that the window does not close before it comes. Where nobody waits for
+        // those messages, one ACK may do for all that are sent within a while.
         let after = self.next.plus(packets);
         self.since_ack_request += 1;
-        let ack_request = ends && self.cursor + 1 == self.queue.len()
+        let ends_all = ends && self.cursor + 1 == self.queue.len();
+        self.waited_for |=
+            ends && (work.signaled || work.block.is_some() || work.operation.wants_answer());
+        let ack_request = ends_all && (self.waited_for || now.since(self.asked_at) >= self.hold)
             || 4 * self.since_ack_request >= window
             || after.since(self.unacknowledged) >= window;
         let bth = Bth {
@@ -142,11 +146,18 @@ impl Requester {
         let extended = extended.get(..extended_len).unwrap_or_default();
         emitter.emit(tx, &peer.template, bth, extended, body);
 
+        let asks = ack_request || work.operation.wants_answer();
         if work.operation.wants_answer() {
             self.answers_due = self.answers_due.saturating_add(1);
         }
+        if asks {
+            self.asked = after;
+        }
         if ack_request {
             self.since_ack_request = 0;
+            self.waited_for = false;
+            self.asked_at = now;
+            self.ask_at = None;
             if !self.next.is_before(self.sent) {
                 self.patience.asked(self.next, now);
             }
@@ -158,8 +169,11 @@ impl Requester {
         if self.sent.is_before(after) {
             self.sent = after;
         }
-        if self.retransmit_at.is_none() {
+        if asks && self.retransmit_at.is_none() {
             self.arm(now);
+        }
+        if ends_all && !ack_request {
+            self.ask_at = Some(self.asked_at + 2 * self.hold);
         }
         Some(opcode)
     }

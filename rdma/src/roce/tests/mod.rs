@@ -6,6 +6,7 @@ mod connections;
 mod faults;
 mod ports;
 mod refusals;
+mod shared_acks;
 mod transport;
 mod wire;
 mod wrap;

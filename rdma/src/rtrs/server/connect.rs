@@ -263,6 +263,10 @@ impl Server {
         };
         let no_resources = |_| (Errno::ENOMEM, "the provider has no resources left");
         let qp = ctx.provider.create_qp(&init, ctx.rng).map_err(no_resources)?;
+        if cid != 0 {
+            // Answers are waited for by their client alone, and room is made by those that are signaled.
+            ctx.provider.share_acks(qp);
+        }
         let entry = self.connections.vacant_entry();
         let key = entry.key();
         // The client takes the sum of both for the size of a chunk.
