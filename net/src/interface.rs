@@ -248,7 +248,7 @@ impl Interface {
         let slaac = self.slaac.as_ref().and_then(Slaac::poll_timeout);
         let neighbours = self.neighbours.poll_timeout();
         let hold = self.hold.poll_timeout();
-        self.deadline = [stack, slaac, neighbours, hold].into_iter().flatten().min();
+        self.deadline = Instant::first([stack, slaac, neighbours, hold]);
     }
 
     fn poll_dhcp(&mut self) {

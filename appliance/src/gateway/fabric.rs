@@ -90,7 +90,7 @@ impl Plane {
         let elsewhere = self.storage.elsewhere.as_ref().and_then(|e| e.poll_timeout());
         let services = self.services.as_ref().and_then(|s| s.poll_timeout());
         let rping = self.rping.as_ref().and_then(|r| r.poll_timeout());
-        [provider, server, elsewhere, services, rping].into_iter().flatten().min()
+        Instant::first([provider, server, elsewhere, services, rping])
     }
 
     /// Hands the provider's packets to their ports, as many as there is room for; how many.

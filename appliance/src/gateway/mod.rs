@@ -149,6 +149,6 @@ impl Gateway {
         let nap = !self.devices_wake || self.console.is_busy();
         let nap = nap.then_some(now + NAP);
         let console = (!self.console_quiet).then_some(self.console_due);
-        [networks, self.state.poll_timeout(), nap, console].into_iter().flatten().min()
+        Instant::first([networks, self.state.poll_timeout(), nap, console])
     }
 }

@@ -75,7 +75,7 @@ impl Network {
         let http = self.http.as_ref().and_then(Server::poll_timeout);
         let ping = self.ping.as_ref().and_then(|(_, ping)| ping.poll_timeout());
         let front = self.front.as_ref().and_then(Front::poll_timeout);
-        [self.interface.poll_timeout(), http, ping, front].into_iter().flatten().min()
+        Instant::first([self.interface.poll_timeout(), http, ping, front])
     }
 
     fn poll_ping(&mut self, now: Instant, say: &mut dyn FnMut(Progress)) {

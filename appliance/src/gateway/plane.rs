@@ -127,7 +127,7 @@ impl Plane {
     /// When something here is due though nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let link = self.ports.iter().map(|slot| slot.link_due).min();
-        [link, self.fabric_timeout()].into_iter().flatten().min()
+        Instant::first([link, self.fabric_timeout()])
     }
 
     /// Takes note of the addresses that a port has now.

@@ -164,7 +164,7 @@ impl State {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let capacity = (!self.disks.is_empty()).then_some(self.capacity_due);
         let smc = self.smc.as_ref().and_then(|smc| smc.poll_timeout());
-        [capacity, smc, self.plane.poll_timeout()].into_iter().flatten().min()
+        Instant::first([capacity, smc, self.plane.poll_timeout()])
     }
 
     /// Seconds since the appliance came up.

@@ -140,7 +140,7 @@ impl Loop {
         let seen = self.plane.interrupts();
         let now = self.core.now();
         let nap = (!self.plane.wakes()).then_some(now + NAP);
-        let deadline = [self.plane.poll_timeout(), nap].into_iter().flatten().min();
+        let deadline = Instant::first([self.plane.poll_timeout(), nap]);
         self.alarm.set();
         if !self.plane.pending() && !self.has_orders() && deadline.is_none_or(|d| d > now) {
             let plane = &self.plane;

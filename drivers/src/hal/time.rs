@@ -21,6 +21,17 @@ impl Instant {
         self.0
     }
 
+    /// The first of some moments, if there is any.
+    #[inline]
+    pub fn first<const N: usize>(moments: [Option<Instant>; N]) -> Option<Instant> {
+        // The last moment of all never comes.
+        let mut first = u64::MAX;
+        for moment in moments {
+            first = first.min(moment.map_or(u64::MAX, Instant::as_nanos));
+        }
+        (first < u64::MAX).then_some(Instant(first))
+    }
+
     /// Time since `earlier`; zero if `earlier` is later.
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

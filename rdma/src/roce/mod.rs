@@ -300,10 +300,7 @@ impl Roce {
 
     /// When `handle_timeout` wants to be called, if ever (perhaps a little early).
     fn next_timeout(&self) -> Option<Instant> {
-        match (self.wake, self.cm.deadline()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        Instant::first([self.wake, self.cm.deadline()])
     }
 
     /// Runs the timers that have expired. Timers are moved far more often than they expire, so

@@ -191,9 +191,6 @@ impl Qp {
     /// When it wants to be woken.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
-        match (self.requester.deadline(), self.responder.deadline()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        Instant::first([self.requester.deadline(), self.responder.deadline()])
     }
 }

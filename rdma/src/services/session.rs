@@ -259,7 +259,7 @@ impl Session {
         };
         let endpoints = self.bench.endpoints.iter().filter_map(Endpoint::poll_timeout).min();
         let quiet = self.quiet_since().map(|(since, limit)| since + limit);
-        [talk, endpoints, quiet].into_iter().flatten().min()
+        Instant::first([talk, endpoints, quiet])
     }
 
     /// The endpoint that a connection carries.

@@ -54,7 +54,7 @@ impl Elsewhere {
     /// When there is something to do though nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sessions = self.sessions.iter().filter_map(|s| s.client.poll_timeout()).min();
-        [sessions, self.ways_due, self.tend_due].into_iter().flatten().min()
+        Instant::first([sessions, self.ways_due, self.tend_due])
     }
 }
 

@@ -167,7 +167,7 @@ impl Smc {
 
     /// When there is something to do though nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        [self.users_timeout(), self.engine.poll_timeout()].into_iter().flatten().min()
+        Instant::first([self.users_timeout(), self.engine.poll_timeout()])
     }
 
     fn users_timeout(&self) -> Option<Instant> {

@@ -436,13 +436,7 @@ impl Requester {
     /// When it wants to be woken.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
-        if self.pause_until.is_some() {
-            return self.pause_until;
-        }
-        match (self.ask_at, self.retransmit_at) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        self.pause_until.or_else(|| Instant::first([self.ask_at, self.retransmit_at]))
     }
 
     /// Runs what has expired.
