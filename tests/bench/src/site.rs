@@ -19,23 +19,23 @@ pub const LINUX: usize = 0;
 /// From the first of the functions that compute Ethernet's CRC to behind the last, by lines of kallsyms
 /// with the function that follows each.
 fn checksum_code(symbols: &str) -> Result<Range<u64>> {
-    let mut code = u64::MAX..0;
+    let (mut start, mut end) = (u64::MAX, 0);
     let mut open = false;
     for line in symbols.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         let &[address, _, name, ..] = words.as_slice() else { continue };
         let address = u64::from_str_radix(address, 16).context(line.to_string())?;
         if open {
-            code.end = code.end.max(address);
+            end = end.max(address);
         }
         open = name.starts_with("crc32_");
         if open {
-            code.start = code.start.min(address);
+            start = start.min(address);
         }
     }
-    let sensible = code.end > code.start && code.end - code.start < 1 << 16;
+    let sensible = end > start && end - start < 1 << 16;
     ensure!(sensible, "no functions for CRC-32 in\n{symbols}");
-    Ok(code)
+    Ok(start..end)
 }
 
 /// All machines, connected and counted.
