@@ -86,6 +86,8 @@ pub fn bench() -> Result<()> {
         server.sh(&format!("dd if=/dev/zero of=/dev/ram{disk} bs=1M count=64 2>/dev/null"))?;
     }
     client.sh("modprobe rnbd-client")?;
+    // It asks for the server's address once, and waits half a minute for the answer.
+    client.sh("ping -c 1 -W 5 10.0.0.1")?;
     map(&mut client, "s1", "ip:10.0.0.2@ip:10.0.0.1", "/dev/ram0", "")?;
     wait_open(&mut appliance)?;
     theirs.count_idle()?;

@@ -3,11 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use launch::guest::Guest;
 use launch::qemu::Vm;
 
-use crate::Site;
+use crate::metrics::Metrics;
+use crate::{Site, map, storage, unmap};
 
 /// The session of the appliance with the guest.
 pub const SESSION: &str = "/rtrs-client/gw";
@@ -81,4 +82,33 @@ pub fn object(gateway: &mut Vm, path: &str) -> Result<serde_json::Value> {
 pub fn wait_for_state(gateway: &mut Vm, network: usize, state: &str, seconds: u64) -> Result<()> {
     let line = format!("cat {SESSION}/paths/{}/state", path(network));
     wait_for(gateway, &line, state, Duration::from_secs(seconds)).map(|_| ())
+}
+
+/// A stock client, the appliance, a stock server: checksums hold, and the server's disk holds what the
+/// client wrote.
+pub fn chain(parameters: &str) -> Result<()> {
+    tell(site(1, parameters, &words(0, 0, ""))?, |site| {
+        let guest = &mut site.client;
+        map(guest, "s1", storage::PATH, "far", "")?;
+        storage::fio_verifies(guest, 16, 32)?;
+        storage::ext4_keeps_its_data(guest, 16)?;
+        storage::flushes_and_discards(guest)?;
+        guest.sh("cmp /dev/rnbd0 /dev/ram0")?;
+        unmap(guest, 0)?;
+        let stats =
+            object(&mut site.gateway, &format!("{}/paths/{}/stats/rdma", SESSION, path(0)))?;
+        let count = |key: &str| stats[key].as_u64().unwrap_or(0);
+        ensure!(count("rd_cnt") > 100 && count("wr_cnt") > 100, "{stats}");
+        ensure!(count("wr_bytes") > 16 << 20 && count("errors") == 0, "{stats}");
+        // The same over HTTP.
+        let guest = &mut site.client;
+        let policy = guest.sh("wget -q -O - http://10.0.0.1/api/rtrs-client/gw/mp_policy")?;
+        ensure!(policy.contains("min-inflight"), "{policy}");
+        let metrics = Metrics::read(guest)?;
+        let labels = format!("session=\"gw\",path=\"{}\"", path(0));
+        let sample = |name: &str| metrics.get(&format!("rtrs_client_path_{name}{{{labels}}}"));
+        ensure!(sample("up")? == 1.0 && sample("written_bytes_total")? > 1e6);
+        ensure!(metrics.get("remote_open{volume=\"far\"}")? == 1.0);
+        Ok(())
+    })
 }

@@ -1,50 +1,13 @@
 //! The appliance as a client of a stock Linux server: what it maps there, it exports again.
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use interop_tests::metrics::Metrics;
-use interop_tests::remote::{self, path, tell, wait_for, words};
+use anyhow::Result;
+use interop_tests::remote::{self, tell, wait_for};
 use interop_tests::{map, storage, unmap};
-
-/// A stock client, the appliance, a stock server: checksums hold, and the server's disk holds what the
-/// client wrote.
-fn chain(parameters: &str) -> Result<()> {
-    tell(remote::site(1, parameters, &words(0, 0, ""))?, |site| {
-        let guest = &mut site.client;
-        map(guest, "s1", storage::PATH, "far", "")?;
-        storage::fio_verifies(guest, 16, 32)?;
-        storage::ext4_keeps_its_data(guest, 16)?;
-        storage::flushes_and_discards(guest)?;
-        guest.sh("cmp /dev/rnbd0 /dev/ram0")?;
-        unmap(guest, 0)?;
-        let stats = remote::object(
-            &mut site.gateway,
-            &format!("{}/paths/{}/stats/rdma", remote::SESSION, path(0)),
-        )?;
-        let count = |key: &str| stats[key].as_u64().unwrap_or(0);
-        ensure!(count("rd_cnt") > 100 && count("wr_cnt") > 100, "{stats}");
-        ensure!(count("wr_bytes") > 16 << 20 && count("errors") == 0, "{stats}");
-        // The same over HTTP.
-        let guest = &mut site.client;
-        let policy = guest.sh("wget -q -O - http://10.0.0.1/api/rtrs-client/gw/mp_policy")?;
-        ensure!(policy.contains("min-inflight"), "{policy}");
-        let metrics = Metrics::read(guest)?;
-        let labels = format!("session=\"gw\",path=\"{}\"", path(0));
-        let sample = |name: &str| metrics.get(&format!("rtrs_client_path_{name}{{{labels}}}"));
-        ensure!(sample("up")? == 1.0 && sample("written_bytes_total")? > 1e6);
-        ensure!(metrics.get("remote_open{volume=\"far\"}")? == 1.0);
-        Ok(())
-    })
-}
 
 #[test]
 fn a_volume_of_linux_is_exported_again() -> Result<()> {
-    chain("always_invalidate=Y")
-}
-
-#[test]
-fn a_volume_of_linux_with_fixed_keys_is_exported_again() -> Result<()> {
-    chain("always_invalidate=N")
+    remote::chain("always_invalidate=Y")
 }
 
 /// Mapped, read and unmapped from the console.

@@ -23,6 +23,12 @@ fn requests(site: &mut Site) -> Result<Vec<u64>> {
     Ok(counts)
 }
 
+/// The same as in the suite `remote`, of a server whose keys stay as they are.
+#[test]
+fn a_volume_of_linux_with_fixed_keys_is_exported_again() -> Result<()> {
+    remote::chain("always_invalidate=N")
+}
+
 #[test]
 fn each_policy_spreads_requests_as_it_says() -> Result<()> {
     tell(remote::site(2, "", &words(0, 1, ""))?, |site| {
