@@ -24,7 +24,12 @@ struct Door {
     room: usize,
     /// Connections that are being opened, and whose listener does not know them yet.
     arrived: VecDeque<SocketHandle>,
+    /// Sockets of connections that were, for the next.
+    spare: Vec<tcp::Socket<'static>>,
 }
+
+/// Sockets that a port keeps.
+const SPARE: usize = 8;
 
 /// The ports of an interface that are listened on.
 #[derive(Debug, Default)]
@@ -33,7 +38,8 @@ pub(crate) struct Doors(Vec<Door>);
 impl Doors {
     /// Listens on a port, for so many connections.
     pub fn open(&mut self, port: u16, room: usize, receive: usize, transmit: usize) {
-        self.0.push(Door { port, receive, transmit, room, arrived: VecDeque::new() });
+        let (arrived, spare) = (VecDeque::new(), Vec::new());
+        self.0.push(Door { port, receive, transmit, room, arrived, spare });
     }
 
     /// Listens no more; the connections that nobody knew of.
@@ -59,7 +65,7 @@ impl Doors {
     /// the frame.
     #[inline]
     pub fn admit(
-        &self,
+        &mut self,
         frame: &[u8],
         sockets: &mut SocketSet<'static>,
     ) -> Option<(usize, SocketHandle)> {
@@ -79,11 +85,21 @@ impl Doors {
         if known {
             return None;
         }
-        let buffer = |size| tcp::SocketBuffer::new(vec![0; size]);
-        let mut socket = tcp::Socket::new(buffer(self.0[at].receive), buffer(self.0[at].transmit));
+        let door = &mut self.0[at];
+        let mut socket = door.spare.pop().unwrap_or_else(|| {
+            let buffer = |size| tcp::SocketBuffer::new(vec![0; size]);
+            tcp::Socket::new(buffer(door.receive), buffer(door.transmit))
+        });
         socket.set_nagle_enabled(false);
         socket.listen(port).ok()?;
         Some((at, sockets.add(socket)))
+    }
+
+    /// Takes back the socket of a connection that is over.
+    pub fn give_back(&mut self, port: u16, socket: Socket<'static>) {
+        if let Some(door) = self.0.iter_mut().find(|door| door.port == port) {
+            door.keep(socket);
+        }
     }
 
     /// The stack has seen the frame for which a socket was made.
@@ -94,10 +110,23 @@ impl Doors {
     ) {
         if sockets.get::<tcp::Socket>(handle).state() == tcp::State::Listen {
             // It was not taken: a wrong checksum, say.
-            sockets.remove(handle);
+            self.0[at].keep(sockets.remove(handle));
         } else {
             self.0[at].arrived.push_back(handle);
             self.0[at].room -= 1;
+        }
+    }
+}
+
+impl Door {
+    fn keep(&mut self, socket: Socket<'static>) {
+        if let Socket::Tcp(mut socket) = socket
+            && self.spare.len() < SPARE
+        {
+            socket.abort();
+            socket.set_keep_alive(None);
+            socket.set_timeout(None);
+            self.spare.push(socket);
         }
     }
 }

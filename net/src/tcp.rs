@@ -113,7 +113,8 @@ impl Listener {
             let socket = interface.sockets().get_mut::<tcp::Socket>(slot.socket);
             match (slot.owner, socket.state()) {
                 (Owner::Over(since), _) if since < now => {
-                    interface.sockets().remove(slot.socket);
+                    let socket = interface.sockets().remove(slot.socket);
+                    interface.doors().give_back(self.port, socket);
                     self.slots.remove(key);
                     self.shaking.swap_remove(at);
                     continue;

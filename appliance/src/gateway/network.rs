@@ -135,7 +135,7 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
         }
         let services = network.front.as_ref().and(state.plane.services.as_ref());
         let services = services.and_then(Services::poll_timeout);
-        let due = [network.poll_timeout(), services].into_iter().flatten().any(|at| at <= now);
+        let due = Instant::first([network.poll_timeout(), services]).is_some_and(|at| at <= now);
         if !due && network.seen == Some(network.interface.activity()) {
             continue;
         }

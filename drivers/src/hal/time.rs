@@ -58,3 +58,17 @@ pub trait Clock {
     /// The present moment; never goes back.
     fn now(&self) -> Instant;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_first() {
+        let [early, late] = [3, 5].map(Instant::from_nanos);
+        assert_eq!(Instant::first([]), None);
+        assert_eq!(Instant::first([None, None]), None);
+        assert_eq!(Instant::first([Some(late), None, Some(early)]), Some(early));
+        assert_eq!(Instant::first([Some(Instant::ZERO), None]), Some(Instant::ZERO));
+    }
+}

@@ -36,6 +36,8 @@ pub(super) struct Smc {
     services: Vec<[Echo; 2]>,
     /// The rules, with their names.
     pub relays: Vec<(String, Relay)>,
+    /// When users have something to do though nothing arrives.
+    users_due: Option<Instant>,
     /// The interfaces' activity that was seen last.
     seen: Vec<u64>,
     /// The interfaces' generation by which the engine knows its ports.
@@ -75,6 +77,7 @@ impl Smc {
             engine,
             services,
             relays,
+            users_due: Some(Instant::ZERO),
             seen: vec![u64::MAX; networks.len()],
             generations: Vec::new(),
         }))
@@ -87,7 +90,7 @@ impl Smc {
         ctx.now = now;
         let mut done = self.engine.poll(&mut ctx);
         let timers = self.engine.handle_timeout(&mut ctx, &mut Ways(networks));
-        let due = timers || self.users_timeout().is_some_and(|at| at <= now);
+        let due = timers || self.users_due.is_some_and(|at| at <= now);
         for at in 0..networks.len() {
             let activity = networks[at].interface.activity();
             if !due && self.seen[at] == activity {
@@ -101,6 +104,9 @@ impl Smc {
             let (interfaces, engine, ctx) = (&mut Ways(networks), &mut self.engine, &mut ctx);
             let mut world = World { interfaces, engine, ctx };
             self.relays.iter_mut().for_each(|(_, relay)| relay.handle_timeout(&mut world));
+        }
+        if done == 0 {
+            return 0;
         }
         while let Some((socket, ready)) = self.engine.poll_event() {
             done += 1;
@@ -116,6 +122,7 @@ impl Smc {
                 log::warn!("rule {name}: {backend} {what}");
             }
         }
+        self.users_due = self.users_timeout();
         done
     }
 
@@ -167,7 +174,7 @@ impl Smc {
 
     /// When there is something to do though nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        Instant::first([self.users_timeout(), self.engine.poll_timeout()])
+        Instant::first([self.users_due, self.engine.poll_timeout()])
     }
 
     fn users_timeout(&self) -> Option<Instant> {
