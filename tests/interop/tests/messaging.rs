@@ -73,6 +73,10 @@ fn redis() -> Result<()> {
              --csv",
         )?;
         ensure!(said.contains("\"GET\",") && !said.contains("Error"), "{said}");
+        // Answers that are much longer than their questions.
+        let lists = "redis-benchmark -h 10.0.0.1 -p 6379 -t lrange_100 -n 200 -c 8 -d 100 --csv";
+        let said = run(guest, true, lists)?;
+        ensure!(said.contains("LRANGE_100") && !said.contains("Error"), "{said}");
         // What is written through the gateway is there directly, and the other way round.
         let there = "redis-cli -h 10.0.0.1 -p 6379";
         let here = "redis-cli -h 10.0.0.2 -p 6380";

@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use interop_tests::Site;
+use interop_tests::metrics::Metrics;
 use interop_tests::smc::prepare;
 
 /// Rules to the guest's own servers: over TCP, over SMC-R, with a server that is not there, and with none.
@@ -54,6 +55,18 @@ fn smc_and_tcp_on_either_side() -> Result<()> {
         ensure!(rules.contains("\"connections\":0"), "{rules}");
         let sockets = site.client.sh("smc sockets")?;
         ensure!(!sockets.contains("ACTIVE"), "{sockets}");
+        // The same, for programs.
+        let metrics = Metrics::read(&mut site.client)?;
+        for (rule, smc) in ["tcp", "smc", "two"].map(|rule| (rule, 7.0)) {
+            let came =
+                metrics.get(&format!("rule_clients_total{{rule=\"{rule}\",mode=\"smcr\"}}"))?;
+            ensure!(came == smc, "{came} clients of rule {rule} came over SMC-R");
+            let bytes = metrics.get(&format!("rule_transmit_bytes_total{{rule=\"{rule}\"}}"))?;
+            ensure!(bytes > 1_800_000.0, "rule {rule} has sent {bytes} bytes");
+        }
+        ensure!(metrics.get("smc_sockets")? == 0.0 && metrics.get("smc_violations_total")? == 0.0);
+        let page = site.client.sh("wget -q -O - http://10.0.0.1/api/smc/rules")?;
+        ensure!(page.trim() == rules.trim(), "{page}\nis not\n{rules}");
         let log = site.gateway.run("show log")?.text;
         ensure!(log.contains("rule two: 10.0.0.2:7778 does not answer"), "{log}");
         Ok(())
