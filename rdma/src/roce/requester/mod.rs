@@ -200,10 +200,11 @@ impl Requester {
         Ok(())
     }
 
-    /// Waits for an answer from now on, if one was asked for and has not come.
+    /// Waits for an answer from now on, if one is due: of those that share ACKs, only one that was asked for.
     fn arm(&mut self, now: Instant) {
+        let until = if self.shares_acks { self.asked } else { self.sent };
         self.retransmit_at =
-            self.patience.runs_out(now).filter(|_| self.unacknowledged.is_before(self.asked));
+            self.patience.runs_out(now).filter(|_| self.unacknowledged.is_before(until));
     }
 
     /// Takes everything before `psn` as acknowledged, but for requests that wait for another

@@ -169,7 +169,7 @@ impl Requester {
         if self.sent.is_before(after) {
             self.sent = after;
         }
-        if asks && self.retransmit_at.is_none() {
+        if (asks || !self.shares_acks) && self.retransmit_at.is_none() {
             self.arm(now);
         }
         if ends_all && !ack_request {
