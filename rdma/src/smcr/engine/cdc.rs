@@ -38,7 +38,7 @@ impl Engine {
             return self.violation(group, ctx);
         }
         let socket = &mut self.sockets[key];
-        let unconsumed = socket.sent - socket.peer_consumed;
+        let unconsumed = socket.furthest - socket.peer_consumed;
         let consumed = match cdc.consumed.ahead_of(socket.peer_consumed, socket.peer.size) {
             Some(ahead) if ahead <= unconsumed as i64 => ahead.max(0) as u64,
             // The Confirm, which says how large its buffer is, is still on its way.
@@ -48,6 +48,11 @@ impl Engine {
         socket.rx_seqno = cdc.seqno;
         socket.produced += produced;
         socket.peer_consumed += consumed;
+        if socket.sent < socket.peer_consumed {
+            // It had arrived over the link that is gone. Once this was said it counts as completed.
+            socket.sent = socket.peer_consumed.min(socket.accepted);
+            socket.speak = true;
+        }
         socket.rx_producer = cdc.producer;
         if cdc.producer.contains(Producer::URGENT_PRESENT) && produced > 0 {
             socket.rx_urgent = Some(socket.produced);

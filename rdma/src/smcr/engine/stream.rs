@@ -318,6 +318,7 @@ fn ring(buffer: &Window, position: u64, count: u64) -> [Window; 2] {
 /// The CDC message behind `length` bytes, which count as sent from here on.
 fn compose(socket: &mut Socket, length: u64, blocked: bool) -> Cdc {
     socket.sent += length;
+    socket.furthest = socket.furthest.max(socket.sent);
     socket.confirmed = socket.consumed;
     socket.tx_seqno = socket.tx_seqno.wrapping_add(1);
     socket.speak = false;

@@ -165,6 +165,8 @@ pub(super) struct Socket {
     pub sent: u64,
     pub completed: u64,
     pub peer_consumed: u64,
+    /// The most that was ever sent: over a link that is gone, more may have arrived than `sent` says.
+    pub furthest: u64,
     pub tx_seqno: u16,
     /// The last message that is known to have arrived.
     pub completed_seqno: u16,
@@ -224,6 +226,7 @@ impl Socket {
             peer: PeerBuffer::default(),
             accepted: 0,
             sent: 0,
+            furthest: 0,
             completed: 0,
             peer_consumed: 0,
             tx_seqno: 0,
