@@ -2,7 +2,7 @@
 
 use drivers::hal::{Arena, Instant, Window};
 use drivers::ntb::{Ntb, SharedMemory, Side};
-use rand_core::RngCore;
+use fabric::Rng;
 use rdma::ntrdma::{Config, Layout, Ntrdma, State};
 use rdma::verbs::{
     AddressVector, CqId, GidType, PathMtu, PdId, Provider, QpId, QpInit, QpType, ReadyToReceive,
@@ -10,22 +10,6 @@ use rdma::verbs::{
 };
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
-
-/// A generator that is the same in every run.
-pub struct Rng(pub u64);
-
-impl RngCore for Rng {
-    fn next_u32(&mut self) -> u32 {
-        (self.next_u64() >> 32) as u32
-    }
-    fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        self.0
-    }
-    fn fill_bytes(&mut self, into: &mut [u8]) {
-        into.fill_with(|| self.next_u32() as u8);
-    }
-}
 
 /// Memory of each node that its peer can load from.
 const LENT: usize = 16 << 20;
@@ -50,7 +34,7 @@ impl Node {
         let lost = Duration::from_secs(60);
         let config = Config::new(number.into(), address(number), address(3 - number));
         let config = Config { layout, lost, ..config };
-        let mut rng = Rng(number.into());
+        let mut rng = Rng::new(number.into());
         let exposed = bridge.exposed();
         let mut ntrdma = Ntrdma::new(config, exposed, &mut rng).expect("it fits");
         let pd = ntrdma.alloc_pd().expect("room");

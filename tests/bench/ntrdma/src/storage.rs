@@ -1,8 +1,9 @@
 //! A host reads 4 KiB at a time, 32 at once, from a volume in memory: over NTRDMA and over RoCE. All
 //! that the server's machine does is in `server_turn`, which callgrind can count alone.
 
-use crate::fixture::{self, Node, Rng, address};
+use crate::fixture::{self, Node, address};
 use drivers::hal::{Arena, Instant, Window};
+use fabric::Rng;
 use rdma::rnbd::server::{Export, Server};
 use rdma::rnbd::wire::{AccessMode, Io, IoFlags, Open, OpenResponse, Operation, SessionInfo};
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
@@ -54,7 +55,7 @@ impl RoceEnd {
         let mut ends = [1, 2].map(|n| {
             let mac = [2, 0, 0, 0, 0, n];
             let port = PortConfig { mac, addresses: vec![address(n)], mtu: 1500 };
-            let roce = Roce::new(port, Limits::default(), &mut Rng(n.into()));
+            let roce = Roce::new(port, Limits::default(), &mut Rng::new(n.into()));
             RoceEnd { roce, tx: TxBuffer::new(), arrived: VecDeque::new(), sent: VecDeque::new() }
         });
         for (end, other) in ends.iter_mut().zip([2, 1]) {
@@ -121,7 +122,7 @@ fn context<'a, P: Fabric>(
 
 impl<E: End> Site<E> {
     fn new([mut gateway, mut host]: [E; 2], mut arenas: [Arena; 2], now: Instant) -> Self {
-        let mut rng = Rng(1);
+        let mut rng = Rng::new(1);
         let config = Config { queue_depth: 64, ..Config::default() };
         let mut server = Server::new(config, 4, gateway.provider()).expect("good settings");
         let mut volumes = Volumes::new();
