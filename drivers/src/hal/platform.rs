@@ -1,6 +1,6 @@
 //! What drivers ask of the machine while they set a device up.
 
-use super::{Arena, Registers};
+use super::{Arena, Registers, Window};
 use alloc::boxed::Box;
 use core::sync::atomic::AtomicU64;
 
@@ -20,6 +20,10 @@ pub trait Platform {
     /// Maps `len` bytes of device registers at bus address `address`, uncached, for ever. None if
     /// it cannot. Stretches may overlap; neither end need be on a page boundary.
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>>;
+
+    /// Maps `len` bytes of a device's memory (not registers) at bus address `address`, cached, for
+    /// ever. None if it cannot.
+    fn map_memory(&mut self, address: u64, len: usize) -> Option<Window>;
 
     /// An interrupt that wakes the core which will own the device, or None if there is none left.
     fn allocate_interrupt(&mut self) -> Option<Interrupt>;

@@ -1,6 +1,7 @@
 //! Non-transparent bridges: two machines that see a part of each other's memory (words as in Linux
 //! `include/linux/ntb.h`). A driver knows nothing of what is said through the memory.
 
+pub mod ivshmem;
 mod shared;
 
 pub use shared::{SharedMemory, Side};

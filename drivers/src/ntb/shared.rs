@@ -8,7 +8,7 @@ use crate::hal::Window;
 use core::sync::atomic::{Ordering, fence};
 
 /// Bytes at the beginning of a half that are not exposed memory.
-const HEADER: usize = 4096;
+pub(super) const HEADER: usize = 4096;
 /// Offset of the doorbell in the header: a count of rings, written by the peer alone.
 const DOORBELL: usize = 128;
 
@@ -44,6 +44,21 @@ impl SharedMemory {
             Side::B => (second, first),
         };
         Some(SharedMemory { own, peer, seen: own.load32(DOORBELL), copy: CpuCopy })
+    }
+
+    /// Our half, with its header.
+    pub(super) fn own(&self) -> &Window {
+        &self.own
+    }
+
+    /// The peer's half, with its header.
+    pub(super) fn peer(&self) -> &Window {
+        &self.peer
+    }
+
+    /// Whether it was rung since `rung` was asked.
+    pub(super) fn pending(&self) -> bool {
+        self.own.load32(DOORBELL) != self.seen
     }
 
     fn memory_of(half: &Window) -> Window {

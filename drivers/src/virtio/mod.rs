@@ -27,6 +27,7 @@ pub use transport::Transport;
 pub use ring::Ring;
 
 use crate::hal::{ConfigRegionAccess, PciAddress, Platform};
+use crate::ntb::ivshmem;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt;
@@ -95,6 +96,8 @@ pub enum Error {
     },
     /// It is a device of another kind.
     WrongKind,
+    /// It is a bridge, and cannot be used.
+    Bridge(ivshmem::Error),
 }
 
 impl fmt::Display for Error {
@@ -116,6 +119,7 @@ impl fmt::Display for Error {
                 write!(f, "DMA arena has no {bytes} bytes left: give the machine more memory")
             }
             Error::WrongKind => write!(f, "device is of another kind"),
+            Error::Bridge(error) => error.fmt(f),
         }
     }
 }
@@ -193,6 +197,8 @@ pub struct Unclaimed {
 pub struct Found {
     /// Devices that can be set up, in the order of their places.
     pub devices: Vec<Device>,
+    /// Bridges to other machines, likewise. Which side of one this is the operator may have to say.
+    pub bridges: Vec<ivshmem::Device>,
     /// Everything else.
     pub unclaimed: Vec<Unclaimed>,
 }
@@ -225,6 +231,15 @@ impl Found {
             let location = Location::Pci(function.address());
             let id = (function.vendor(), function.device());
             let it = Unclaimed { location, id, class: function.class(), error: None };
+            if ivshmem::Device::is(&function) {
+                match ivshmem::Device::open(&function, platform) {
+                    Ok(bridge) => self.bridges.push(bridge),
+                    Err(error) => {
+                        self.unclaimed.push(Unclaimed { error: Some(Error::Bridge(error)), ..it });
+                    }
+                }
+                continue;
+            }
             if pci::device_type(&function).and_then(kind).is_none() {
                 self.unclaimed.push(it);
                 continue;

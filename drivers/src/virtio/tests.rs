@@ -2,7 +2,7 @@
 
 use super::model::{Machine, Model};
 use super::{Error, Found, Kind, Location, Slot};
-use crate::hal::{Arena, Interrupt, PciAddress, Platform, Port, Registers};
+use crate::hal::{Arena, Interrupt, PciAddress, Platform, Port, Registers, Window};
 use crate::pci::model::ConfigSpaces;
 use alloc::boxed::Box;
 use proptest::prelude::*;
@@ -150,6 +150,9 @@ struct NoisyMachine {
 impl Platform for NoisyMachine {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
         Some(Box::new(Noise { len, start: address as usize & 0x1ff, ..self.noise.clone() }))
+    }
+    fn map_memory(&mut self, _: u64, _: usize) -> Option<Window> {
+        None
     }
     fn allocate_interrupt(&mut self) -> Option<Interrupt> {
         None

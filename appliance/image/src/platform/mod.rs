@@ -121,6 +121,10 @@ impl Platform for Devices {
         Some(Box::new(registers))
     }
 
+    fn map_memory(&mut self, address: u64, len: usize) -> Option<Window> {
+        paging::map_memory(address, len, &mut self.arena)
+    }
+
     fn allocate_interrupt(&mut self) -> Option<Interrupt> {
         interrupts::allocate(apic::id())
     }

@@ -6,7 +6,7 @@
 use super::image::{Access, Segment};
 use core::ops::Range;
 use core::ptr::NonNull;
-use drivers::hal::{Arena, Mmio};
+use drivers::hal::{Arena, Mmio, Window};
 use x86_64::registers::control::{Cr0, Cr0Flags, Cr3, Efer, EferFlags};
 
 const PRESENT: u64 = 1;
@@ -42,7 +42,10 @@ fn entry(address: u64, level: u32, arena: &mut Arena) -> Option<*mut u64> {
         // SAFETY: tables are mapped one to one, and only this core changes them.
         let entry = unsafe { &mut (*table)[index(address, above)] };
         if *entry & PRESENT == 0 {
-            *entry = arena.alloc(PAGE as usize, PAGE as usize)?.bus_address() | PRESENT | WRITABLE;
+            let table = arena.alloc(PAGE as usize, PAGE as usize)?;
+            // A reset leaves memory as it was.
+            table.fill(0);
+            *entry = table.bus_address() | PRESENT | WRITABLE;
         } else if above < 4 && *entry & LARGE != 0 {
             return None;
         }
@@ -54,6 +57,34 @@ fn entry(address: u64, level: u32, arena: &mut Arena) -> Option<*mut u64> {
 
 /// Maps device registers for ever, uncached. `None` if the address is out of reach or memory is short.
 pub fn map_registers(address: u64, len: usize, arena: &mut Arena) -> Option<Mmio> {
+    let start = map(address, len, UNCACHED, arena)?;
+    // SAFETY: mapped uncached for ever: above 4 GiB just now, below by the stub (frames without memory).
+    Some(unsafe { Mmio::new(start, len) })
+}
+
+/// Maps a device's memory for ever, cached (what of it lies below 4 GiB and fills no large page stays as
+/// the stub mapped it, uncached). `None` as with registers.
+pub fn map_memory(address: u64, len: usize, arena: &mut Arena) -> Option<Window> {
+    let start = map(address, len, 0, arena)?;
+    let end = address + len as u64;
+    let mut at = address.next_multiple_of(LARGE_PAGE);
+    while at + LARGE_PAGE <= end.min(MAPPED) {
+        let entry = entry(at, 2, arena)?;
+        // SAFETY: an entry of a table of ours, of the device's memory alone, which nobody uses yet.
+        unsafe {
+            if *entry & (PRESENT | LARGE) == PRESENT | LARGE {
+                *entry &= !UNCACHED;
+            }
+        }
+        at += LARGE_PAGE;
+    }
+    x86_64::instructions::tlb::flush_all();
+    // SAFETY: mapped writable for ever, and memory of a device: no Rust object lies there.
+    Some(unsafe { Window::from_raw(start, address, len) })
+}
+
+/// Maps what is not mapped of a stretch one to one, with these flags; where it begins.
+fn map(address: u64, len: usize, flags: u64, arena: &mut Arena) -> Option<NonNull<u8>> {
     let end = address.checked_add(len as u64)?;
     if address == 0 || end > KERNEL_ADDRESSES {
         return None;
@@ -66,7 +97,7 @@ pub fn map_registers(address: u64, len: usize, arena: &mut Arena) -> Option<Mmio
             // SAFETY: an entry of a table of ours; what was not mapped is in no TLB.
             Some(entry) => unsafe {
                 if *entry & PRESENT == 0 {
-                    *entry = at | PRESENT | WRITABLE | UNCACHED | NO_EXECUTE | large;
+                    *entry = at | PRESENT | WRITABLE | flags | NO_EXECUTE | large;
                 }
             },
             // A large page is there already, from another stretch of the same device.
@@ -75,9 +106,7 @@ pub fn map_registers(address: u64, len: usize, arena: &mut Arena) -> Option<Mmio
         }
         at += size;
     }
-    let start = NonNull::new(address as *mut u8)?;
-    // SAFETY: mapped uncached for ever: above 4 GiB just now, below by the stub (frames without memory).
-    Some(unsafe { Mmio::new(start, len) })
+    NonNull::new(address as *mut u8)
 }
 
 /// Whether an address is mapped.

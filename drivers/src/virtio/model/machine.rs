@@ -104,6 +104,10 @@ impl Platform for Machine {
         Some(Box::new(mapped))
     }
 
+    fn map_memory(&mut self, _: u64, _: usize) -> Option<Window> {
+        None
+    }
+
     fn allocate_interrupt(&mut self) -> Option<Interrupt> {
         self.interrupts = self.interrupts.checked_sub(1)?;
         let raised = Box::leak(Box::new(AtomicU64::new(0)));
