@@ -5,6 +5,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod devices;
 pub mod ntrdma;
 mod parts;
 pub mod relay;

@@ -49,6 +49,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use cm::Cm;
 use completion::CompletionQueues;
+use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
 use drivers::ntb::Bridge;
 use layout::{COMMAND, COMMANDS};
@@ -138,6 +139,16 @@ impl Ntrdma {
     /// What was counted so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// The address by which connections name us.
+    pub fn local(&self) -> IpAddr {
+        self.config.local
+    }
+
+    /// The peer's.
+    pub fn remote(&self) -> IpAddr {
+        self.config.peer
     }
 
     /// Where the link stands.

@@ -5,6 +5,8 @@ use alloc::vec::Vec;
 
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+/// The highest bit of a name is left to who has to tell names of two tables apart.
+const NAME_MASK: u32 = u32::MAX >> 1;
 
 /// Most objects in a table.
 pub const MAX: usize = 1 << INDEX_BITS;
@@ -84,7 +86,7 @@ impl<T> Slots<T> {
     pub fn remove(&mut self, name: u32) -> Option<T> {
         let slot = self.slots.get_mut(Self::index(name)).filter(|slot| slot.name == name)?;
         let object = slot.object.take()?;
-        slot.name = slot.name.wrapping_add(1 << INDEX_BITS);
+        slot.name = slot.name.wrapping_add(1 << INDEX_BITS) & NAME_MASK;
         self.free.push(name & INDEX_MASK);
         Some(object)
     }

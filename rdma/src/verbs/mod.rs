@@ -15,6 +15,7 @@ pub use cm::*;
 pub use memory::*;
 pub use queue::*;
 
+use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
 
@@ -84,6 +85,12 @@ pub trait Provider {
     fn alloc_pd(&mut self) -> Result<PdId, VerbsError>;
     /// Destroys a protection domain; `Busy` while regions or queue pairs use it.
     fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError>;
+
+    /// The domain as the device with the address `local` of ours has it, for a provider of several
+    /// devices: what is made in that domain is that device's.
+    fn pd_on(&self, pd: PdId, _local: IpAddr) -> PdId {
+        pd
+    }
 
     /// Registers `memory` for remote access under a fresh unpredictable key; remote addresses of
     /// its bytes start at the region's `address`.

@@ -131,7 +131,9 @@ impl Client {
         incarnation: u64,
         ctx: &mut Context<'_, P>,
     ) -> Result<(), DownReason> {
-        let same_shape = self.pool.as_ref().is_some_and(|pool| pool.shape == shape);
+        let pd = ctx.provider.pd_on(self.pd, self.paths[key].from);
+        let same = |pool: &Pool| pool.shape == shape && pool.pd == pd;
+        let same_shape = self.pool.as_ref().is_some_and(same);
         if same_shape && self.incarnation == incarnation {
             return Ok(());
         }
@@ -145,7 +147,7 @@ impl Client {
         }
         self.fresh = true;
         self.pools_made = self.pools_made.wrapping_add(1);
-        self.pool = Some(Pool::new(&self.config, shape, self.pools_made, self.pd, ctx)?);
+        self.pool = Some(Pool::new(&self.config, shape, self.pools_made, pd, ctx)?);
         Ok(())
     }
 
@@ -170,7 +172,7 @@ impl Client {
             .ok_or(DownReason::Resources)?;
         let init = QpInit {
             kind: QpType::Rc,
-            pd: self.pd,
+            pd: ctx.provider.pd_on(self.pd, self.paths[key].from),
             send_cq: self.cq,
             recv_cq: self.cq,
             max_send_wr: sends,

@@ -20,6 +20,8 @@ pub enum AddPathError {
     TooMany,
     /// One address is IPv4, the other IPv6.
     Families,
+    /// The other paths go over another device, where the memory of requests is registered.
+    Device,
 }
 
 impl fmt::Display for AddPathError {
@@ -28,6 +30,9 @@ impl fmt::Display for AddPathError {
             AddPathError::Exists => "the session has a path between these addresses",
             AddPathError::TooMany => "a session has at most 128 paths",
             AddPathError::Families => "both addresses of a path are IPv4, or both IPv6",
+            AddPathError::Device => {
+                "the paths of a session go over the network, or over one bridge"
+            }
         })
     }
 }
@@ -70,6 +75,10 @@ impl Client {
         }
         if self.paths.iter().any(|(_, path)| path.from == from && path.to.ip() == to.ip()) {
             return Err(AddPathError::Exists);
+        }
+        let device = |address| ctx.provider.pd_on(self.pd, address);
+        if self.paths.iter().any(|(_, path)| device(path.from) != device(from)) {
+            return Err(AddPathError::Device);
         }
         if self.paths.len() >= MAX_PATHS {
             return Err(AddPathError::TooMany);

@@ -88,6 +88,8 @@ pub(super) struct Call {
 pub(super) struct Pool {
     pub shape: Shape,
     pub addressing: Addressing,
+    /// Of the device that the paths go over.
+    pub pd: PdId,
     pub generation: u16,
     pub calls: Vec<Call>,
     free: Vec<u16>,
@@ -112,6 +114,7 @@ impl Pool {
         let mut pool = Pool {
             shape,
             addressing: Addressing::new(shape.queue_depth),
+            pd,
             generation,
             calls: Vec::with_capacity(usize::from(permits)),
             free: (0..permits).rev().collect(),

@@ -252,7 +252,7 @@ impl Server {
         let (receives, sends) = (receives.min(most), sends.min(most));
         let init = QpInit {
             kind: QpType::Rc,
-            pd: session.pd,
+            pd: ctx.provider.pd_on(session.pd, path.to),
             send_cq: self.cq,
             recv_cq: self.cq,
             max_send_wr: sends,

@@ -136,9 +136,10 @@ impl Server {
         if let Some(request) = path.info.replace(memory) {
             ctx.arena.free(request);
         }
+        let pd = ctx.provider.pd_on(session.pd, path.to);
         let region = ctx
             .provider
-            .register_chunks(session.pd, count, size, session.chunks, ctx.rng)
+            .register_chunks(pd, count, size, session.chunks, ctx.rng)
             .map_err(|_| CloseReason::Resources)?;
         path.region = Some(region.id);
         let head = InfoResponse { count }.emit();
