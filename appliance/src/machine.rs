@@ -1,6 +1,7 @@
 //! What the appliance needs of the machine that it runs on. The image implements it on Hermit;
 //! host tests implement it on plain memory.
 
+use crate::console::Line;
 use drivers::hal::{Instant, Interrupt};
 
 /// A core of the machine, as the loop on it sees it.
@@ -16,15 +17,9 @@ pub trait Core {
 }
 
 /// The machine, as the loop on its first core sees it.
-pub trait Machine: Core {
+pub trait Machine: Core + Line {
     /// What ends a halt of this core.
     fn bell(&self) -> Box<dyn Bell>;
-
-    /// Takes what has arrived on the console; never blocks. Returns how many bytes.
-    fn console_read(&mut self, into: &mut [u8]) -> usize;
-
-    /// Gives bytes to the console; never blocks. Returns how many it took (at most its FIFO).
-    fn console_write(&mut self, bytes: &[u8]) -> usize;
 
     /// Seconds since 1970-01-01 UTC by the machine's real-time clock, for log stamps.
     fn unix_seconds(&self) -> u64;

@@ -76,6 +76,7 @@ const SUITES: &[Suite] = &[
     boot_suite("disk", Needs::Image),
     boot_suite("save", Needs::Image),
     boot_suite("volumes", Needs::Image),
+    boot_suite("ntb", Needs::Image),
     boot_suite("matrix", Needs::Formats),
     interop_suite("guests", Needs::Guests),
     interop_suite("engines", Needs::Guests),

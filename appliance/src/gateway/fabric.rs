@@ -4,13 +4,15 @@ use super::plane::Plane;
 use super::ports::PlanePort;
 use drivers::hal::{Instant, TransmitError};
 use rand_core::RngCore;
+use rdma::devices::Devices;
+use rdma::ntrdma::Ntrdma;
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
 use rdma::rtrs::Context;
 use rdma::verbs::{ConnectionEvent, ConnectionManager, Provider, RejectReason};
 
 /// The provider over the ports of a plane. Its ports have the same places as the plane's.
 pub(super) struct Fabric {
-    pub roce: Roce,
+    pub devices: Devices,
     outgoing: Vec<Outgoing>,
 }
 
@@ -22,19 +24,22 @@ struct Outgoing {
 }
 
 impl Fabric {
-    /// A provider over `ports`; None if there are none.
-    pub fn new(ports: &[PlanePort], rng: &mut dyn RngCore) -> Option<Self> {
+    /// A provider over `ports`, and over a bridge if there is one; None if there are neither.
+    pub fn new(ports: &[PlanePort], ntrdma: Option<Ntrdma>, rng: &mut dyn RngCore) -> Option<Self> {
         let mut configs = ports.iter().map(|slot| PortConfig {
             mac: slot.port.mac(),
             addresses: Vec::new(),
             mtu: slot.port.mtu(),
         });
-        let mut roce = Roce::new(configs.next()?, Limits::default(), rng);
+        // Without an address, a port reaches nobody.
+        let nowhere = PortConfig { mac: [2, 0, 0, 0, 0, 0], addresses: Vec::new(), mtu: 1500 };
+        let first = configs.next().or(ntrdma.is_some().then_some(nowhere))?;
+        let mut roce = Roce::new(first, Limits::default(), rng);
         for config in configs {
             roce.add_port(config);
         }
         let outgoing = ports.iter().map(|_| Outgoing { tx: TxBuffer::new(), waiting: false });
-        Some(Fabric { roce, outgoing: outgoing.collect() })
+        Some(Fabric { devices: Devices::new(roce, ntrdma), outgoing: outgoing.collect() })
     }
 }
 
@@ -43,14 +48,21 @@ impl Plane {
     pub fn serve(&mut self, now: Instant) -> usize {
         let Some(fabric) = &mut self.fabric else { return 0 };
         let mut done = 0;
-        if fabric.roce.poll_timeout().is_some_and(|at| at <= now) {
-            fabric.roce.handle_timeout(now);
+        if let Some(bridge) = &mut self.bridge {
+            let (moved, up) = bridge.poll(&mut fabric.devices, now);
+            done += moved;
+            if up && let Some(elsewhere) = &mut self.storage.elsewhere {
+                elsewhere.ways_due = Some(now);
+            }
+        }
+        if fabric.devices.poll_timeout().is_some_and(|at| at <= now) {
+            fabric.devices.handle_timeout(now);
         }
         // The servers learn of the end of a queue pair from its connection, and wait for a link that is
         // down; the operator is told of links by the control plane.
-        while fabric.roce.poll_event().is_some() {}
+        while fabric.devices.poll_event().is_some() {}
         let arena = &mut self.arena;
-        let mut ctx = Context { provider: &mut fabric.roce, arena, now, rng: &mut *self.rng };
+        let mut ctx = Context { provider: &mut fabric.devices, arena, now, rng: &mut *self.rng };
         while let Some(event) = ctx.provider.poll_connection_event() {
             done += 1;
             let storage = self.storage.server.as_mut();
@@ -80,12 +92,15 @@ impl Plane {
         if let Some(rping) = &mut self.rping {
             done += rping.poll(&mut ctx);
         }
+        if let Some(bridge) = self.bridge.as_mut().filter(|_| done > 0) {
+            done += bridge.poll(&mut fabric.devices, now).0;
+        }
         done
     }
 
     /// When the provider or a server has something to do though nothing arrives.
     pub fn fabric_timeout(&self) -> Option<Instant> {
-        let provider = self.fabric.as_ref().and_then(|f| f.roce.poll_timeout());
+        let provider = self.fabric.as_ref().and_then(|f| f.devices.poll_timeout());
         let server = self.storage.server.as_ref().and_then(|s| s.poll_timeout());
         let elsewhere = self.storage.elsewhere.as_ref().and_then(|e| e.poll_timeout());
         let services = self.services.as_ref().and_then(|s| s.poll_timeout());
@@ -98,7 +113,7 @@ impl Plane {
         let Some(fabric) = &mut self.fabric else { return 0 };
         let mut sent = 0;
         for (i, (slot, next)) in self.ports.iter_mut().zip(&mut fabric.outgoing).enumerate() {
-            while next.waiting || fabric.roce.poll_transmit(i, now, &mut next.tx) {
+            while next.waiting || fabric.devices.roce.poll_transmit(i, now, &mut next.tx) {
                 let packet = next.tx.packet();
                 next.waiting = slot.port.transmit(&packet) == Err(TransmitError::Full);
                 if next.waiting {

@@ -7,6 +7,7 @@
 //! all of it. What works on frames and requests is the data plane ([`plane::Plane`]) in it.
 
 mod alarm;
+mod bridge;
 mod dealing;
 mod disks;
 mod elsewhere;

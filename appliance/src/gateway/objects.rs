@@ -114,6 +114,7 @@ fn tree(state: &mut State) -> Value {
         ("volumes", show::topic(state, Topic::Volumes)),
         ("memory", show::topic(state, Topic::Memory)),
         ("loops", show::topic(state, Topic::Loops)),
+        ("ntb", show::topic(state, Topic::Ntb)),
         ("version", show::topic(state, Topic::Version)),
         ("capture", capture),
         ("smc", report::tree(state)),
@@ -248,7 +249,7 @@ pub(super) fn path_command(state: &mut State, session: &str, name: &str, what: &
     if what == "reset_all" {
         return server.transport_mut().reset_stats(path).then_some(());
     }
-    let provider = &mut plane.fabric.as_mut()?.roce;
+    let provider = &mut plane.fabric.as_mut()?.devices;
     let arena = &mut plane.arena;
     let mut ctx = Context { provider, arena, now: plane.now, rng: &mut *plane.rng };
     server.transport_mut().disconnect(path, &mut ctx).then_some(())

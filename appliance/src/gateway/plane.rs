@@ -1,6 +1,7 @@
 //! The data plane of one loop: its share of the ports, with all that answers on them without the
 //! control plane. Nothing of it is touched by another loop.
 
+use super::bridge::Bridge;
 use super::fabric::Fabric;
 use super::ports::PlanePort;
 use super::rping::Rping;
@@ -26,6 +27,8 @@ pub(super) struct Plane {
     pub rng: Box<dyn RngCore>,
     /// None if there are no ports, or RoCE is switched off.
     pub fabric: Option<Fabric>,
+    /// The way to another appliance; its provider is the fabric's.
+    pub bridge: Option<Bridge>,
     pub storage: Storage,
     /// The peers of measuring tools, if they are switched on.
     pub services: Option<Services>,
@@ -57,7 +60,7 @@ impl Plane {
         let mut rng = ChaCha12Rng::from_seed(seed);
         let echo = config.services.udp_echo;
         let ports: Vec<_> = ports.into_iter().map(|port| PlanePort::new(port, echo)).collect();
-        let mut fabric = config.roce.enabled.then(|| Fabric::new(&ports, &mut rng)).flatten();
+        let mut fabric = config.roce.enabled.then(|| Fabric::new(&ports, None, &mut rng)).flatten();
         let services = Services::of(&config, fabric.as_mut());
         Plane {
             now,
@@ -65,6 +68,7 @@ impl Plane {
             arena,
             rng: Box::new(rng),
             fabric,
+            bridge: None,
             storage: Storage::default(),
             services,
             rping: None,
@@ -104,23 +108,29 @@ impl Plane {
         downlink.transmit(&mut *slot.port, |packet| capture.sent(place, packet, now))
     }
 
-    /// Interrupts that ports have raised so far.
+    /// Interrupts that ports and the bridge have raised so far.
     pub fn interrupts(&self) -> u64 {
-        self.ports.iter().map(|slot| slot.port.interrupts()).sum()
+        let bridge = self.bridge.as_ref().map_or(0, |bridge| bridge.device.interrupts());
+        self.ports.iter().map(|slot| slot.port.interrupts()).sum::<u64>() + bridge
     }
 
-    /// Whether a port has something that was not taken yet.
+    /// Whether a port, or the bridge, has something that was not taken yet.
     pub fn pending(&self) -> bool {
-        self.ports.iter().any(|slot| slot.port.pending())
+        self.bridge.as_ref().is_some_and(|bridge| bridge.device.pending())
+            || self.ports.iter().any(|slot| slot.port.pending())
     }
 
-    /// Whether every port can end a halt.
+    /// Whether every port, and the bridge, can end a halt.
     pub fn wakes(&self) -> bool {
-        self.ports.iter().all(|slot| slot.port.wakes())
+        self.bridge.as_ref().is_none_or(|bridge| bridge.device.wakes())
+            && self.ports.iter().all(|slot| slot.port.wakes())
     }
 
-    /// Has ports raise interrupts, or not.
+    /// Has ports and the bridge raise interrupts, or not.
     pub fn set_interrupts(&mut self, wanted: bool) {
+        if let Some(bridge) = &mut self.bridge {
+            bridge.device.set_interrupts(wanted);
+        }
         self.ports.iter_mut().for_each(|slot| slot.port.set_interrupts(wanted));
     }
 
@@ -136,7 +146,7 @@ impl Plane {
         if let Some(fabric) = &mut self.fabric {
             let v4 = local.v4.iter().map(|&ip| ip.into());
             let v6 = local.v6.iter().map(|&ip| ip.into());
-            fabric.roce.set_addresses(place, v4.chain(v6).collect());
+            fabric.devices.roce.set_addresses(place, v4.chain(v6).collect());
         }
     }
 }

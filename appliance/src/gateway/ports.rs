@@ -107,7 +107,7 @@ impl Plane {
             if slot.poll_link(now)
                 && let Some(fabric) = &mut self.fabric
             {
-                fabric.roce.set_link(i, slot.link);
+                fabric.devices.roce.set_link(i, slot.link);
             }
             for _ in 0..BATCH {
                 let Some(frame) = slot.port.receive() else { break };
@@ -122,7 +122,7 @@ impl Plane {
                     Class::Roce => {
                         if let Some(fabric) = &mut self.fabric {
                             // What it has no use for, it counts.
-                            let _ = fabric.roce.handle_frame(i, bytes, now);
+                            let _ = fabric.devices.roce.handle_frame(i, bytes, now);
                         }
                     }
                     _ => control(i, bytes),

@@ -9,7 +9,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 use net::{Interface, Resolution};
-use rdma::roce::Roce;
+use rdma::devices::Devices;
 use rdma::rtrs::Context;
 use rdma::services::rping::{Client, Event, Options, Summary};
 use rdma::verbs::{ConnectionEvent, VerbsError};
@@ -82,7 +82,7 @@ impl Rping {
     }
 
     /// Goes on with it; how much was done.
-    pub fn poll(&mut self, ctx: &mut Context<'_, Roce>) -> usize {
+    pub fn poll(&mut self, ctx: &mut Context<'_, Devices>) -> usize {
         let Rping { peer, options, stage, news } = self;
         match core::mem::replace(stage, Stage::Over) {
             Stage::Found(local) => match Client::start(local, *peer, *options, ctx) {
@@ -166,7 +166,7 @@ impl State {
             Some(network) => match network.interface.resolve(peer, now) {
                 Resolution::Known(mac) => match local_address(&network.interface, peer) {
                     Some(local) => {
-                        fabric.roce.learn_neighbour(peer, mac);
+                        fabric.devices.roce.learn_neighbour(peer, mac);
                         rping.stage = Stage::Found(local);
                         return;
                     }

@@ -5,7 +5,7 @@ use super::plane::Plane;
 use crate::config::Config;
 use drivers::hal::Instant;
 use net::Interface;
-use rdma::roce::Roce;
+use rdma::devices::Devices;
 use rdma::rtrs::Context;
 use rdma::services::front::Front;
 use rdma::services::{rping, tools};
@@ -21,12 +21,12 @@ impl Services {
     /// The servers that the configuration wants, over a provider; what goes wrong is logged.
     pub fn of(config: &Config, fabric: Option<&mut Fabric>) -> Option<Self> {
         let fabric = fabric.filter(|_| config.roce.services)?;
-        let made = Services::new(&mut fabric.roce);
+        let made = Services::new(&mut fabric.devices);
         made.inspect_err(|why| log::error!("roce.services: the fabric refused: {why:?}")).ok()
     }
 
     /// Listens for all of them.
-    fn new(provider: &mut Roce) -> Result<Self, VerbsError> {
+    fn new(provider: &mut Devices) -> Result<Self, VerbsError> {
         let rping = rping::Server::new(provider)?;
         Ok(Services { rping, tools: tools::Server::new(provider)? })
     }
@@ -35,7 +35,7 @@ impl Services {
     pub fn handle_connection_event(
         &mut self,
         event: &ConnectionEvent,
-        ctx: &mut Context<'_, Roce>,
+        ctx: &mut Context<'_, Devices>,
     ) -> bool {
         if self.tools.handle_connection_event(event, ctx) {
             return true;
@@ -45,7 +45,7 @@ impl Services {
     }
 
     /// Does what is to be done; how much.
-    pub fn poll(&mut self, ctx: &mut Context<'_, Roce>) -> usize {
+    pub fn poll(&mut self, ctx: &mut Context<'_, Devices>) -> usize {
         self.rping.poll(ctx.provider, ctx.now) + self.tools.poll(ctx)
     }
 
@@ -60,7 +60,7 @@ impl Plane {
     pub fn poll_front(&mut self, front: &mut Front, interface: &mut Interface, now: Instant) {
         let (Some(services), Some(fabric)) = (&mut self.services, &mut self.fabric) else { return };
         let (arena, rng) = (&mut self.arena, &mut *self.rng);
-        let mut ctx = Context { provider: &mut fabric.roce, arena, now, rng };
+        let mut ctx = Context { provider: &mut fabric.devices, arena, now, rng };
         front.poll(interface, &mut services.tools, &mut ctx);
     }
 }

@@ -1,5 +1,6 @@
 //! What `show` and `/status` tell.
 
+use super::bridge;
 use super::disks::DiskSlot;
 use super::manage;
 use super::plane::{Plane, PortReport};
@@ -21,6 +22,7 @@ pub(super) fn topic(state: &mut State, topic: Topic) -> Value {
         Topic::Volumes => manage::volumes::rows(state),
         Topic::Memory => memory(state),
         Topic::Loops => loops(state),
+        Topic::Ntb => bridge::report(state),
         Topic::Version => version(state),
         Topic::Smc(one) => report::topic(state, one),
     }
@@ -38,6 +40,7 @@ pub(super) fn status(state: &mut State) -> Value {
         ("volumes", topic(state, Topic::Volumes)),
         ("memory", memory(state)),
         ("loops", loops(state)),
+        ("ntb", bridge::report(state)),
         ("unclaimed_devices", unclaimed),
         ("configuration_problems", problems),
     ])
@@ -121,7 +124,7 @@ fn memory(state: &mut State) -> Value {
     let total = state.facts.memory;
     let heap = (state.facts.heap_used)();
     let promised = state.plane.storage.server.as_ref().map(|s| s.transport().promised());
-    let pool = state.plane.fabric.as_ref().and_then(|fabric| fabric.roce.on_demand());
+    let pool = state.plane.fabric.as_ref().and_then(|fabric| fabric.devices.roce.on_demand());
     let bytes = |value: fn(&OnDemandStatus) -> usize| {
         pool.map_or(Value::None, |pool| Value::Bytes(value(&pool) as u64))
     };

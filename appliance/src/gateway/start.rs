@@ -3,6 +3,7 @@
 
 use super::Gateway;
 use super::alarm::Alarm;
+use super::bridge::Bridge;
 use super::dealing::Loops;
 use super::disks::{DiskSlot, Role, SharedDisk};
 use super::fabric::Fabric;
@@ -137,8 +138,13 @@ impl Gateway {
         }
         let own_ports = loops.own.iter().map(|(index, _)| *index).collect();
         let devices: Vec<PlanePort> = loops.own.drain(..).map(|(_, port)| port).collect();
-        let mut fabric = config.roce.enabled.then(|| Fabric::new(&devices, &mut *rng)).flatten();
-        let provider = fabric.as_mut().map(|fabric| &mut fabric.roce);
+        let bridges = core::mem::take(&mut found.bridges);
+        let bridge = Bridge::open(config, bridges, &mut *rng, &mut unclaimed);
+        let (bridge, ntrdma) = bridge.unzip();
+        let fabric = config.roce.enabled.then(|| Fabric::new(&devices, ntrdma, &mut *rng));
+        let mut fabric = fabric.flatten();
+        let bridge = bridge.filter(|_| fabric.is_some());
+        let provider = fabric.as_mut().map(|fabric| &mut fabric.devices);
         let patience = machine.now() + DISK_PATIENCE;
         let arena = platform.arena();
         let storage = Storage::new(config, &mut disks, arena, provider, &mut *rng, now, || {
@@ -167,6 +173,7 @@ impl Gateway {
             arena: platform.arena().share(),
             rng,
             fabric,
+            bridge,
             storage,
             services,
             rping: None,

@@ -6,8 +6,8 @@ use super::volumes::DiskPool;
 use crate::config::{self, Config, Volume};
 use drivers::hal::{Arena, Features, Instant};
 use rand_core::RngCore;
+use rdma::devices::Devices;
 use rdma::rnbd::server::{Export, Server};
-use rdma::roce::Roce;
 use rdma::rtrs::server::{self, StartError};
 use rdma::rtrs::{Context, Name};
 use rdma::verbs::Provider;
@@ -34,7 +34,7 @@ impl Storage {
         config: &Config,
         disks: &mut [DiskSlot],
         arena: &mut Arena,
-        provider: Option<&mut Roce>,
+        provider: Option<&mut Devices>,
         rng: &mut dyn RngCore,
         now: Instant,
         wait: impl FnMut() -> bool,
@@ -63,7 +63,7 @@ impl Storage {
         &mut self,
         config: &Config,
         arena: &mut Arena,
-        provider: &mut Roce,
+        provider: &mut Devices,
         rng: &mut dyn RngCore,
     ) {
         if config.rnbd.oversubscribe > 1 {
@@ -185,7 +185,7 @@ impl Storage {
 
 /// Gives most of what is free of the arena to the provider, for chunks on demand; the rest is for
 /// volumes that are made later, and for what paths need while they come up.
-fn give_memory(provider: &mut Roce, config: &Config, arena: &mut Arena) {
+fn give_memory(provider: &mut Devices, config: &Config, arena: &mut Arena) {
     let chunk = config.rnbd.chunk_size.0 as usize;
     let mut bytes = arena.available() / 4 * 3 / 4096 * 4096;
     // Perhaps it is not in one piece.

@@ -6,6 +6,7 @@
 
 mod arguments;
 mod device;
+pub mod ivshmem;
 mod kvm;
 mod qmp;
 mod serial;

@@ -57,6 +57,21 @@ impl Default for Layout {
 }
 
 impl Layout {
+    /// The sizes of choice for so many bytes of exposed memory: the default, or where it is too
+    /// large for them, fewer queue pairs first, then less memory for each. None if not even a few
+    /// fit.
+    pub fn within(bytes: usize) -> Option<Layout> {
+        let usual = Layout::default();
+        let less = |qps, by: u32| Layout {
+            qps,
+            staging: usual.staging >> by,
+            landing: usual.landing >> by,
+            ..usual
+        };
+        let choice = [usual, less(32, 0), less(16, 0), less(16, 2), less(8, 2), less(8, 4)];
+        choice.into_iter().find(|layout| layout.size() <= bytes)
+    }
+
     /// Whether all sizes are within their bounds. The rest relies on it: no sum overflows.
     pub fn is_valid(&self) -> bool {
         let bytes = |n: u32| (4096..=16 << 20).contains(&n) && n.is_multiple_of(4096);
@@ -188,6 +203,21 @@ mod tests {
             let (at, len) = ends[ends.len() - 1];
             assert_eq!(at + len, layout.size());
         }
+    }
+
+    #[test]
+    fn whatever_memory_there_is_is_made_use_of() {
+        let mut last = 0;
+        for shift in 12..31 {
+            let bytes = 1 << shift;
+            let Some(layout) = Layout::within(bytes) else {
+                assert!(bytes < 512 << 10, "{bytes}");
+                continue;
+            };
+            assert!(layout.is_valid() && layout.size() <= bytes && layout.size() >= last);
+            last = layout.size();
+        }
+        assert_eq!(Layout::within(32 << 20), Some(Layout::default()));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use super::cores::Ring;
 use super::power;
 use super::timer::Timer;
 use super::uart::Uart;
+use appliance::console::Line;
 use appliance::machine::{Bell, Core, Machine};
 use boot::acpi::Tables;
 use core::time::Duration;
@@ -56,17 +57,19 @@ impl Core for Pc {
     }
 }
 
-impl Machine for Pc {
-    fn bell(&self) -> Box<dyn Bell> {
-        Box::new(Ring { apic: self.apic, target: apic::id() })
-    }
-
+impl Line for Pc {
     fn console_read(&mut self, into: &mut [u8]) -> usize {
         self.uart.read(into)
     }
 
     fn console_write(&mut self, bytes: &[u8]) -> usize {
         self.uart.write(bytes)
+    }
+}
+
+impl Machine for Pc {
+    fn bell(&self) -> Box<dyn Bell> {
+        Box::new(Ring { apic: self.apic, target: apic::id() })
     }
 
     fn unix_seconds(&self) -> u64 {

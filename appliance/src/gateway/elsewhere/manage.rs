@@ -141,7 +141,7 @@ fn add(state: &mut State, words: &[&str]) -> Told {
     document.edit(|config| config.remote.push(remote.clone())).map_err(|p| lines(&p))?;
     let plane = &mut state.plane;
     let no_fabric = "there is no fabric: no network interface, or `roce.enabled` is false";
-    let provider = &mut plane.fabric.as_mut().ok_or(no_fabric)?.roce;
+    let provider = &mut plane.fabric.as_mut().ok_or(no_fabric)?.devices;
     let (arena, now) = (&mut plane.arena, plane.now);
     let mut ctx = Context { provider, arena, now, rng: &mut *plane.rng };
     if let Err(why) = plane.storage.add_remote(&remote, document.config(), &mut ctx) {
@@ -191,7 +191,7 @@ fn remove(state: &mut State, name: &str) -> Told {
     change.map_err(|problems| lines(&problems))?;
     let plane = &mut state.plane;
     if let Some(fabric) = &mut plane.fabric {
-        let (provider, arena, now) = (&mut fabric.roce, &mut plane.arena, plane.now);
+        let (provider, arena, now) = (&mut fabric.devices, &mut plane.arena, plane.now);
         let mut ctx = Context { provider, arena, now, rng: &mut *plane.rng };
         plane.storage.remove_remote(name, &mut ctx);
     }

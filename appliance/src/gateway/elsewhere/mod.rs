@@ -15,7 +15,7 @@ use super::storage::Storage;
 use core::time::Duration;
 use drivers::hal::Instant;
 use mirrors::MirrorSlot;
-use rdma::roce::Roce;
+use rdma::devices::Devices;
 use rdma::rtrs::Context;
 use rdma::verbs::ConnectionEvent;
 use rdma::volume::VolumeId;
@@ -46,7 +46,7 @@ impl Elsewhere {
     pub fn handle_connection_event(
         &mut self,
         event: &ConnectionEvent,
-        ctx: &mut Context<'_, Roce>,
+        ctx: &mut Context<'_, Devices>,
     ) -> bool {
         self.sessions.iter_mut().any(|s| s.client.handle_connection_event(event, ctx))
     }
@@ -65,7 +65,7 @@ impl Storage {
     }
 
     /// Lets remote volumes go on, and what stands on them; how much was done.
-    pub(in crate::gateway) fn poll_elsewhere(&mut self, ctx: &mut Context<'_, Roce>) -> usize {
+    pub(in crate::gateway) fn poll_elsewhere(&mut self, ctx: &mut Context<'_, Devices>) -> usize {
         let mut done = 0;
         let Some(elsewhere) = &mut self.elsewhere else { return done };
         if elsewhere.tend_due.is_some_and(|due| due <= ctx.now) {

@@ -151,7 +151,7 @@ pub(in crate::gateway) fn write_rtrs(
     let plane = &mut state.plane;
     let nobody = || nothing(path);
     let elsewhere = plane.storage.elsewhere.as_mut().ok_or_else(nobody)?;
-    let provider = &mut plane.fabric.as_mut().ok_or_else(nobody)?.roce;
+    let provider = &mut plane.fabric.as_mut().ok_or_else(nobody)?.devices;
     let (arena, now) = (&mut plane.arena, plane.now);
     let mut ctx = Context { provider, arena, now, rng: &mut *plane.rng };
     elsewhere.ways_due = Some(now);
@@ -195,7 +195,7 @@ pub(in crate::gateway) fn write_rtrs(
 /// Has a device opened anew: one that the server closed, or to learn its size.
 pub(in crate::gateway) fn remap(state: &mut State, volume: &str) -> Option<()> {
     let plane = &mut state.plane;
-    let provider = &mut plane.fabric.as_mut()?.roce;
+    let provider = &mut plane.fabric.as_mut()?.devices;
     let (arena, now) = (&mut plane.arena, plane.now);
     let mut ctx = Context { provider, arena, now, rng: &mut *plane.rng };
     let sessions = &mut plane.storage.elsewhere.as_mut()?.sessions;

@@ -5,8 +5,8 @@ use crate::config::{Config, PathPair, Remote};
 use crate::gateway::storage::{Storage, name};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
+use rdma::devices::Devices;
 use rdma::rnbd::client::{self, Client, DeviceId, DeviceStatus, Losses, Notice};
-use rdma::roce::Roce;
 use rdma::rtrs::Context;
 use rdma::rtrs::client::{AddPathError, DownReason, PathId, PathStatus};
 use rdma::volume::VolumeId;
@@ -54,7 +54,7 @@ impl Session {
     pub fn add_path(
         &mut self,
         path: PathPair,
-        ctx: &mut Context<'_, Roce>,
+        ctx: &mut Context<'_, Devices>,
     ) -> Result<PathId, AddPathError> {
         let to = SocketAddr::new(path.to, self.port);
         self.client.transport_mut().add_path(path.from, to, ctx)
@@ -88,7 +88,7 @@ impl Session {
 
 impl Elsewhere {
     /// Lets all sessions go on; how much was done.
-    pub(super) fn poll_sessions(&mut self, ctx: &mut Context<'_, Roce>) -> usize {
+    pub(super) fn poll_sessions(&mut self, ctx: &mut Context<'_, Devices>) -> usize {
         let mut done = 0;
         for session in &mut self.sessions {
             let before = session.client.taken();
@@ -111,7 +111,11 @@ impl Elsewhere {
 
 impl Storage {
     /// Maps the devices of the configuration; what cannot be is told in the log and left out.
-    pub(in crate::gateway) fn add_remotes(&mut self, config: &Config, ctx: &mut Context<'_, Roce>) {
+    pub(in crate::gateway) fn add_remotes(
+        &mut self,
+        config: &Config,
+        ctx: &mut Context<'_, Devices>,
+    ) {
         for remote in &config.remote {
             if let Err(why) = self.add_remote(remote, config, ctx) {
                 log::error!("remote {}: {why}", remote.name);
@@ -124,7 +128,7 @@ impl Storage {
         &mut self,
         remote: &Remote,
         config: &Config,
-        ctx: &mut Context<'_, Roce>,
+        ctx: &mut Context<'_, Devices>,
     ) -> Result<VolumeId, String> {
         if self.volumes.find(remote.name.as_str()).is_some() {
             return Err("the name is taken".into());
@@ -178,7 +182,11 @@ impl Storage {
 
     /// Takes a remote volume out of use: nothing may use it any more. The session ends with its
     /// last device.
-    pub(in crate::gateway) fn remove_remote(&mut self, volume: &str, ctx: &mut Context<'_, Roce>) {
+    pub(in crate::gateway) fn remove_remote(
+        &mut self,
+        volume: &str,
+        ctx: &mut Context<'_, Devices>,
+    ) {
         if let Some(id) = self.volumes.find(volume) {
             drop(self.volumes.remove(id));
         }

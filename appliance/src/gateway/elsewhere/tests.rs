@@ -10,6 +10,7 @@ use core::time::Duration;
 use drivers::hal::{Arena, Instant};
 use rand_chacha::ChaCha12Rng;
 use rand_core::SeedableRng;
+use rdma::devices::Devices;
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
 use rdma::rtrs::Context;
 use rdma::verbs::{ConnectionManager, Provider};
@@ -21,7 +22,7 @@ const IP: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2))];
 
 struct Side {
-    roce: Roce,
+    devices: Devices,
     arena: Arena,
     rng: ChaCha12Rng,
     storage: Storage,
@@ -40,16 +41,17 @@ impl Side {
         let mut roce = Roce::new(port, Limits::default(), &mut rng);
         roce.learn_neighbour(IP[1 - number], MAC[1 - number]);
         let mut arena = Arena::on_heap(40 << 20);
-        let provider = Some(&mut roce);
+        let mut devices = Devices::new(roce, None);
+        let provider = Some(&mut devices);
         let storage = Storage::new(&config, &mut [], &mut arena, provider, &mut rng, now, || true);
-        Side { roce, arena, rng, storage, config }
+        Side { devices, arena, rng, storage, config }
     }
 
     fn serve(&mut self, now: Instant) {
-        if self.roce.poll_timeout().is_some_and(|at| at <= now) {
-            self.roce.handle_timeout(now);
+        if self.devices.poll_timeout().is_some_and(|at| at <= now) {
+            self.devices.handle_timeout(now);
         }
-        let (provider, arena) = (&mut self.roce, &mut self.arena);
+        let (provider, arena) = (&mut self.devices, &mut self.arena);
         let mut ctx = Context { provider, arena, now, rng: &mut self.rng };
         while let Some(event) = ctx.provider.poll_connection_event() {
             let Storage { server, elsewhere, .. } = &mut self.storage;
@@ -101,15 +103,15 @@ impl World {
                 }
                 for n in 0..2 {
                     if n == 1 {
-                        let Side { roce, arena, rng, storage, .. } = &mut self.sides[1];
-                        let mut ctx = Context { provider: roce, arena, now: self.now, rng };
+                        let Side { devices, arena, rng, storage, .. } = &mut self.sides[1];
+                        let mut ctx = Context { provider: devices, arena, now: self.now, rng };
                         if let Some(server) = &mut storage.server {
                             server.poll(&mut storage.volumes, &mut ctx);
                         }
                     }
                     self.sides[n].serve(self.now);
                     let mut tx = TxBuffer::new();
-                    while self.sides[n].roce.poll_transmit(0, self.now, &mut tx) {
+                    while self.sides[n].devices.roce.poll_transmit(0, self.now, &mut tx) {
                         let packet = tx.packet();
                         let mut frame = packet.header.to_vec();
                         for part in packet.payload {
@@ -119,7 +121,8 @@ impl World {
                         }
                         frame.extend_from_slice(packet.trailer);
                         if !self.cut {
-                            let _ = self.sides[1 - n].roce.handle_frame(0, &frame, self.now);
+                            let _ =
+                                self.sides[1 - n].devices.roce.handle_frame(0, &frame, self.now);
                         }
                     }
                 }
@@ -181,8 +184,8 @@ fn a_remote_volume_is_a_volume() {
     assert_eq!(world.state("far"), "disconnected");
     world.cut = false;
     assert_eq!(world.request(Operation::Read, 0), [0x5a; 4096]);
-    let Side { roce, arena, rng, storage, .. } = &mut world.sides[0];
-    let mut ctx = Context { provider: roce, arena, now: world.now, rng };
+    let Side { devices, arena, rng, storage, .. } = &mut world.sides[0];
+    let mut ctx = Context { provider: devices, arena, now: world.now, rng };
     storage.remove_remote("far", &mut ctx);
     assert!(storage.elsewhere.as_ref().unwrap().sessions.is_empty());
     assert!(storage.volumes.find("far").is_none());

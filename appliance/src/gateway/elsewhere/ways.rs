@@ -65,13 +65,24 @@ impl State {
         // A path that connects may fail, and is looked after then.
         elsewhere.ways_due = (!wanted.is_empty()).then_some(now + INTERVAL);
         for Wanted { session, path, from, to, blocked } in wanted {
+            // The way over a bridge is its link.
+            let ntrdma = fabric.devices.ntrdma().filter(|ntrdma| ntrdma.local() == from);
+            if let Some(ntrdma) = ntrdma {
+                if blocked && ntrdma.link() == rdma::ntrdma::State::Up {
+                    let provider = &mut fabric.devices;
+                    let mut ctx = Context { provider, arena, now, rng: &mut **rng };
+                    elsewhere.sessions[session].client.transport_mut().retry(path, &mut ctx);
+                }
+                continue;
+            }
             let has = |n: &Network| {
                 n.interface.addresses().iter().any(|cidr| IpAddr::from(cidr.address()) == from)
             };
             let Some(network) = networks.iter_mut().find(|network| has(network)) else { continue };
             if let Resolution::Known(mac) = network.interface.resolve(to, now) {
-                fabric.roce.learn_neighbour(to, mac);
-                let mut ctx = Context { provider: &mut fabric.roce, arena, now, rng: &mut **rng };
+                fabric.devices.roce.learn_neighbour(to, mac);
+                let mut ctx =
+                    Context { provider: &mut fabric.devices, arena, now, rng: &mut **rng };
                 if blocked {
                     elsewhere.sessions[session].client.transport_mut().retry(path, &mut ctx);
                 }

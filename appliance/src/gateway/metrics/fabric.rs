@@ -49,9 +49,9 @@ fn naks(naks: &Naks) -> [(&'static str, u64); 5] {
 
 pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     let Some(fabric) = &state.plane.fabric else { return Ok(()) };
-    let counters = fabric.roce.counters();
+    let counters = fabric.devices.roce.counters();
     w.gauge("isthmus_roce_queue_pairs", "Queue pairs that there are.")?
-        .sample(&[], fabric.roce.queue_pairs() as u64)?;
+        .sample(&[], fabric.devices.roce.queue_pairs() as u64)?;
     for (name, help, value) in FAMILIES {
         w.counter(name, help)?.sample(&[], value(counters))?;
     }

@@ -1,6 +1,7 @@
 //! `/metrics`: everything that is counted, for Prometheus.
 
 mod fabric;
+mod ntb;
 mod smc;
 pub(super) mod storage;
 
@@ -115,6 +116,7 @@ fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
     w.gauge("isthmus_memory_heap_bytes", "What of the heap is in use.")?
         .sample(&[], (state.facts.heap_used)() as u64)?;
     fabric::write(state, w)?;
+    ntb::write(state, w)?;
     storage::write(state, w)?;
     smc::write(state, w)?;
     super::elsewhere::metrics::write(state, w)?;

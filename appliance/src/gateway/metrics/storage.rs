@@ -103,7 +103,7 @@ fn memory(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
         w.gauge("isthmus_memory_promised_bytes", "Queue depth times chunk size of all sessions.")?
             .sample(&[], server.transport().promised())?;
     }
-    let pool = state.plane.fabric.as_ref().and_then(|fabric| fabric.roce.on_demand());
+    let pool = state.plane.fabric.as_ref().and_then(|fabric| fabric.devices.roce.on_demand());
     let Some(pool) = pool else { return Ok(()) };
     w.gauge("isthmus_memory_shared_size_bytes", "Memory that sessions share.")?
         .sample(&[], pool.capacity as u64)?;

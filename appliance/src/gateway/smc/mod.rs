@@ -16,8 +16,8 @@ use core::net::IpAddr;
 use drivers::hal::Instant;
 use net::tcp::Limits;
 use net::{Interface, Resolution};
+use rdma::devices::Devices;
 use rdma::relay::{Interfaces, Notice, Relay, World};
-use rdma::roce::Roce;
 use rdma::rtrs::Context;
 use rdma::services::Neighbours;
 use rdma::smcr::back::Connected;
@@ -127,7 +127,7 @@ impl Smc {
     }
 
     /// Something has happened on an interface, or is due.
-    fn poll_users(&mut self, at: usize, networks: &mut [Network], ctx: &mut Context<'_, Roce>) {
+    fn poll_users(&mut self, at: usize, networks: &mut [Network], ctx: &mut Context<'_, Devices>) {
         let Smc { engine, services, relays, .. } = self;
         for service in services.get_mut(at).into_iter().flatten() {
             service.poll(&mut networks[at].interface, engine, ctx);
@@ -141,7 +141,7 @@ impl Smc {
         socket: SocketId,
         ready: Ready,
         networks: &mut [Network],
-        ctx: &mut Context<'_, Roce>,
+        ctx: &mut Context<'_, Devices>,
     ) {
         let Smc { engine, services, relays, .. } = self;
         for (services, network) in services.iter_mut().zip(&mut *networks) {
@@ -215,8 +215,8 @@ fn settings(config: &Config) -> engine::Config {
 }
 
 /// What the engine works with; None without RoCE.
-fn context(plane: &mut Plane) -> Option<Context<'_, Roce>> {
-    let provider = &mut plane.fabric.as_mut()?.roce;
+fn context(plane: &mut Plane) -> Option<Context<'_, Devices>> {
+    let provider = &mut plane.fabric.as_mut()?.devices;
     Some(Context { provider, arena: &mut plane.arena, now: plane.now, rng: &mut *plane.rng })
 }
 

@@ -141,6 +141,7 @@ pub static COMMANDS: &[Command] = &[
     Command::new(&["show", "volumes"], &[], "volumes", Verb::Show(Topic::Volumes)),
     Command::new(&["show", "memory"], &[], "memory", Verb::Show(Topic::Memory)),
     Command::new(&["show", "loops"], &[], "what the loops do", Verb::Show(Topic::Loops)),
+    Command::new(&["show", "ntb"], &[], "the bridge to another appliance", Verb::Show(Topic::Ntb)),
     Command::new(&["show", "log"], &[], "the last log messages", Verb::ShowLog),
     Command::new(&["show", "config"], &[], "the running configuration", Verb::ShowConfig),
     Command::new(&["show", "version"], &[], "version", Verb::Show(Topic::Version)),
@@ -500,7 +501,7 @@ mod tests {
 
     #[test]
     fn the_manual_has_every_command() {
-        let manual = include_str!("../../../docs/console.md");
+        let manual = include_str!("../../../../docs/console.md");
         for command in COMMANDS {
             let line = format!("| `{}` | {}", command.usage(), command.about);
             assert!(manual.contains(&line), "{line}");
@@ -519,7 +520,7 @@ mod tests {
             (
                 "show disk",
                 "cannot show \"disk\" (did you mean \"disks\"?); accepted: interfaces, \
-                           disks, volumes, memory, loops, log, config, version, smc",
+                           disks, volumes, memory, loops, ntb, log, config, version, smc",
             ),
             (
                 "show smc link",

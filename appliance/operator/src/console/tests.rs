@@ -3,7 +3,6 @@
 use super::*;
 use crate::config::{Document, Problem};
 use crate::log_ring::LogRing;
-use crate::machine::{Bell, Core};
 use crate::report::Value;
 use core::net::IpAddr;
 use drivers::hal::Instant;
@@ -273,17 +272,7 @@ struct Serial {
     shown: Vec<u8>,
 }
 
-impl Core for Serial {
-    fn now(&self) -> Instant {
-        Instant::ZERO
-    }
-    fn halt_until(&mut self, _: Option<Instant>, _: &mut dyn FnMut() -> bool) {}
-}
-
-impl Machine for Serial {
-    fn bell(&self) -> Box<dyn Bell> {
-        unreachable!("the console wakes nobody")
-    }
+impl Line for Serial {
     fn console_read(&mut self, into: &mut [u8]) -> usize {
         let count = into.len().min(16).min(self.typed.len());
         into.iter_mut().zip(self.typed.drain(..count)).for_each(|(place, byte)| *place = byte);
@@ -293,15 +282,6 @@ impl Machine for Serial {
         let count = bytes.len().min(16);
         self.shown.extend(&bytes[..count]);
         count
-    }
-    fn unix_seconds(&self) -> u64 {
-        0
-    }
-    fn power_off(&mut self, _: u8) -> ! {
-        unreachable!("the console asks the system")
-    }
-    fn reboot(&mut self) -> ! {
-        unreachable!("the console asks the system")
     }
 }
 

@@ -18,6 +18,8 @@ pub enum Topic {
     Memory,
     /// Poll loops: stages, shares of busy, idle and halted time.
     Loops,
+    /// The bridge to another appliance.
+    Ntb,
     /// Version and build.
     Version,
     /// SMC-R, and the rules of the messaging gateway.

@@ -22,6 +22,7 @@ pub fn check(config: &Config, root: &Node) -> Vec<Problem> {
     super::remote::check(config, &mut report);
     check_exports(config, &mut report);
     check_rnbd(config, &mut report);
+    super::ntb::check(config, &mut report);
     messaging::check(config, &mut report);
     report.problems
 }

@@ -2,6 +2,7 @@
 
 use super::item::{Item as _, section};
 use super::messaging::{Rule, Smc};
+use super::ntb::Ntb;
 use super::remote::{Mirror, Remote};
 use super::values::{Address, ExportName, Hostname, Mac, Name, SessionName, Size};
 use core::net::{IpAddr, SocketAddr};
@@ -26,6 +27,8 @@ section! {
         smc: Smc;
         /// `[[net]]`, per interface; see [`Config::net`].
         net: Vec<Net>;
+        /// `[[ntb]]`.
+        ntb: Vec<Ntb>;
         /// `[[volume]]`.
         volume: Vec<Volume> = vec![Volume::ram0()];
         /// `[[remote]]`.

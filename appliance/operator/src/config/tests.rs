@@ -195,7 +195,7 @@ fn all_paths(document: &Document, above: &str) -> Vec<String> {
 
 #[test]
 fn the_manual_shows_every_key_and_is_right() {
-    let manual = include_str!("../../../docs/configuration.md");
+    let manual = include_str!("../../../../docs/configuration.md");
     let example = manual.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     check(example.as_bytes()).unwrap();
     for path in all_paths(&Document::default(), "") {

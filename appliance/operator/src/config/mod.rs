@@ -15,6 +15,7 @@ pub mod disk;
 mod document;
 mod item;
 mod messaging;
+mod ntb;
 mod origin;
 mod remote;
 mod schema;
@@ -25,6 +26,7 @@ mod values;
 
 pub use document::{Document, Sources, check};
 pub use messaging::{Rule, Smc, Ueid};
+pub use ntb::Ntb;
 pub use origin::{Origin, Problem, Source};
 pub use remote::{Access, Attempts, DevicePath, Mirror, MpPolicy, PathPair, Remote, SessName};
 pub use schema::{Config, Export, Http, Memory, Net, Rnbd, Roce, Services, System, Volume};

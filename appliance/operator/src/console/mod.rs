@@ -16,7 +16,6 @@ mod system;
 pub use system::{Managed, Progress, SmcTopic, System, Topic};
 
 use crate::log_ring::Cursor;
-use crate::machine::Machine;
 use editor::{Editor, Event};
 use output::Output;
 use std::collections::VecDeque;
@@ -216,15 +215,24 @@ impl Console {
     }
 }
 
-/// Moves bytes between the machine's serial port and the console, and lets it work. Returns
+/// The serial line.
+pub trait Line {
+    /// Takes what has arrived; never blocks. Returns how many bytes.
+    fn console_read(&mut self, into: &mut [u8]) -> usize;
+
+    /// Gives bytes; never blocks. Returns how many it took (at most its FIFO).
+    fn console_write(&mut self, bytes: &[u8]) -> usize;
+}
+
+/// Moves bytes between the serial line and the console, and lets it work. Returns
 /// whether there was anything to do.
-pub fn pump(console: &mut Console, machine: &mut dyn Machine, system: &mut dyn System) -> bool {
+pub fn pump(console: &mut Console, line: &mut dyn Line, system: &mut dyn System) -> bool {
     let mut bytes = [0; BUDGET];
     let room = console.room().min(BUDGET);
-    let read = machine.console_read(&mut bytes[..room]).min(room);
+    let read = line.console_read(&mut bytes[..room]).min(room);
     console.handle_input(&bytes[..read]);
     let worked = console.poll(system);
-    let sent = machine.console_write(console.output());
+    let sent = line.console_write(console.output());
     console.sent(sent);
     read > 0 || worked || sent > 0
 }

@@ -1,0 +1,237 @@
+//! Memory that two machines share: QEMU's `ivshmem-plain`, and `ivshmem-doorbell` with the server that
+//! it wants (QEMU: docs/specs/ivshmem-spec.rst, "Device to server connection"; Debian ships none).
+//!
+//! The server gives the lower of the numbers 0 and 1 that is free, so that a machine that is started
+//! anew has the number that it had, and turns a third machine away.
+
+use std::fs::File;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use tempfile::{NamedTempFile, TempDir};
+
+/// The protocol's version.
+const VERSION: i64 = 0;
+/// What announces the memory.
+const MEMORY: i64 = -1;
+
+/// Memory for two machines, a file in `/dev/shm` that is deleted with it.
+pub struct SharedMemory {
+    file: NamedTempFile,
+    size: u64,
+}
+
+impl SharedMemory {
+    /// Zeroed memory of so many MiB, a power of two.
+    pub fn new(mib: u32) -> Result<SharedMemory> {
+        let file = tempfile::Builder::new().prefix("isthmus-").tempfile_in("/dev/shm")?;
+        let size = u64::from(mib) << 20;
+        file.as_file().set_len(size).context("no room in /dev/shm")?;
+        Ok(SharedMemory { file, size })
+    }
+
+    /// QEMU's words for `ivshmem-plain`.
+    pub fn plain(&self) -> Vec<String> {
+        let path = self.file.path().display();
+        let object =
+            format!("memory-backend-file,id=ntb,size={},share=on,mem-path={path}", self.size);
+        ["-object", &object, "-device", "ivshmem-plain,memdev=ntb"].map(String::from).into()
+    }
+
+    /// Starts a server that gives the memory to machines with `ivshmem-doorbell`.
+    pub fn serve(&self) -> Result<Server> {
+        // In /tmp: the path of a Unix socket has at most 107 bytes.
+        let directory = tempfile::Builder::new().prefix("isthmus-").tempdir()?;
+        let listener = UnixListener::bind(directory.path().join("ivshmem"))?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let (memory, stopped) = (self.file.reopen()?, stop.try_clone()?);
+        let serving = move || {
+            let mut peers = [None, None];
+            // It ends with its owner; a machine that cannot be talked to is let go.
+            while let Ok(true) = turn(&listener, &stopped, &memory, &mut peers) {}
+        };
+        Ok(Server { directory, stop, thread: Some(std::thread::spawn(serving)) })
+    }
+}
+
+/// A server of shared memory. It ends when it is dropped.
+pub struct Server {
+    directory: TempDir,
+    stop: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Its socket.
+    fn socket(&self) -> std::path::PathBuf {
+        self.directory.path().join("ivshmem")
+    }
+
+    /// QEMU's words for `ivshmem-doorbell`.
+    pub fn doorbell(&self) -> Vec<String> {
+        let chardev = format!("socket,id=ntb,path={}", Path::display(&self.socket()));
+        ["-chardev", &chardev, "-device", "ivshmem-doorbell,vectors=1,chardev=ntb"]
+            .map(String::from)
+            .into()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail only when the thread is gone already.
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// A machine, and the event by which others ring it.
+struct Peer {
+    stream: UnixStream,
+    bell: OwnedFd,
+}
+
+/// Waits for something to happen and deals with it; false when it is time to stop.
+fn turn(
+    listener: &UnixListener,
+    stop: &OwnedFd,
+    memory: &File,
+    peers: &mut [Option<Peer>; 2],
+) -> Result<bool> {
+    let gone = {
+        let mut all = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+        let there: Vec<usize> = (0..2).filter(|&n| peers[n].is_some()).collect();
+        all.extend(peers.iter().flatten().map(|peer| PollFd::new(&peer.stream, PollFlags::IN)));
+        poll(&mut all, None)?;
+        let ready: Vec<bool> = all.iter().map(|one| !one.revents().is_empty()).collect();
+        if ready[0] {
+            return Ok(false);
+        }
+        // Machines say nothing: what can be read is their end.
+        let gone: Vec<usize> = there
+            .into_iter()
+            .zip(&ready[2..])
+            .filter(|(_, ready)| **ready)
+            .map(|(n, _)| n)
+            .collect();
+        if gone.is_empty() && ready[1] {
+            let (stream, _) = listener.accept()?;
+            if let Some(number) = peers.iter().position(Option::is_none) {
+                let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+                // One that hangs up meanwhile is noticed in the next turn.
+                let _ = introduce(number, &stream, &bell, memory, peers);
+                peers[number] = Some(Peer { stream, bell });
+            }
+        }
+        gone
+    };
+    for number in gone {
+        peers[number] = None;
+        for other in peers.iter().flatten() {
+            let _ = send(&other.stream, number as i64, None);
+        }
+    }
+    Ok(true)
+}
+
+/// Tells a machine all that it has to know, and the other one of it.
+fn introduce(
+    number: usize,
+    stream: &UnixStream,
+    bell: &OwnedFd,
+    memory: &File,
+    peers: &[Option<Peer>; 2],
+) -> Result<()> {
+    let own = number as i64;
+    send(stream, VERSION, None)?;
+    send(stream, own, None)?;
+    send(stream, MEMORY, Some(memory.as_fd()))?;
+    for (other, peer) in peers.iter().enumerate() {
+        let Some(peer) = peer else { continue };
+        let _ = send(&peer.stream, own, Some(bell.as_fd()));
+        send(stream, other as i64, Some(peer.bell.as_fd()))?;
+    }
+    send(stream, own, Some(bell.as_fd()))
+}
+
+/// Sends a number, little-endian, and perhaps a file descriptor with it.
+fn send(stream: &UnixStream, value: i64, file: Option<BorrowedFd<'_>>) -> Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let files: Vec<BorrowedFd<'_>> = file.into_iter().collect();
+    if !files.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&files));
+    }
+    let bytes = value.to_le_bytes();
+    sendmsg(stream, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    use std::io::IoSliceMut;
+    use std::os::unix::fs::FileExt;
+
+    /// What QEMU reads: a number, and perhaps a file descriptor.
+    fn receive(stream: &UnixStream) -> Option<(i64, Option<OwnedFd>)> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = [0; 8];
+        let into = &mut [IoSliceMut::new(&mut bytes)];
+        let received = recvmsg(stream, into, &mut control, RecvFlags::WAITALL).unwrap();
+        let file = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+            _ => None,
+        });
+        (received.bytes == 8).then(|| (i64::from_le_bytes(bytes), file))
+    }
+
+    /// A machine's number, its memory, and the bells by their machines' numbers.
+    fn join(server: &Server, others: usize) -> (UnixStream, i64, File, Vec<(i64, OwnedFd)>) {
+        let stream = UnixStream::connect(server.socket()).unwrap();
+        let next = || receive(&stream).unwrap();
+        assert_eq!(next().0, VERSION);
+        let (number, _) = next();
+        let (what, memory) = next();
+        assert_eq!(what, MEMORY);
+        let bells = (0..=others).map(|_| next()).map(|(n, bell)| (n, bell.unwrap())).collect();
+        (stream, number, memory.unwrap().into(), bells)
+    }
+
+    #[test]
+    fn two_machines_share_memory_and_ring_each_other() {
+        let memory = SharedMemory::new(1).unwrap();
+        let server = memory.serve().unwrap();
+        let (first, number, own, bells) = join(&server, 0);
+        assert_eq!((number, bells[0].0), (0, 0));
+        let (second, number, theirs, more) = join(&server, 1);
+        assert_eq!((number, more[0].0, more[1].0), (1, 0, 1));
+        let (told, bell) = receive(&first).unwrap();
+        assert_eq!(told, 1);
+        own.write_all_at(b"hello", 4096).unwrap();
+        let mut read = [0; 5];
+        theirs.read_exact_at(&mut read, 4096).unwrap();
+        assert_eq!(&read, b"hello");
+        rustix::io::write(bell.unwrap(), &1u64.to_ne_bytes()).unwrap();
+        let mut count = [0; 8];
+        rustix::io::read(&more[1].1, &mut count).unwrap();
+        assert_eq!(u64::from_ne_bytes(count), 1);
+        let third = UnixStream::connect(server.socket()).unwrap();
+        assert!(receive(&third).is_none(), "turned away");
+        // The first goes and comes back under its number.
+        drop(first);
+        let (gone, file) = receive(&second).unwrap();
+        assert!(gone == 0 && file.is_none());
+        let (_first, number, _, bells) = join(&server, 1);
+        assert_eq!((number, bells[0].0, bells[1].0), (0, 1, 0));
+        assert_eq!(receive(&second).unwrap().0, 0);
+    }
+}
