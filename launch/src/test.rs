@@ -83,6 +83,7 @@ const SUITES: &[Suite] = &[
     Suite { long: true, ..interop_suite("adversity", Needs::Guests) },
     interop_suite("smc", Needs::ImageAndGuests),
     Suite { long: true, ..interop_suite("smc_adversity", Needs::Guests) },
+    Suite { long: true, ..interop_suite("smc_scenarios", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("relay", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("messaging", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("crowd", Needs::ImageAndGuests) },

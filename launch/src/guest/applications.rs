@@ -12,15 +12,28 @@ use super::{packages, root};
 use crate::setup::{self, Purpose};
 use crate::{command, workspace};
 
-const PACKAGES: &[&str] = &["iperf3", "nginx", "redis-server", "redis-tools", "wrk"];
+const PACKAGES: &[&str] =
+    &["iperf3", "nginx", "openssl", "postgresql-15", "redis-server", "redis-tools", "wrk"];
 
 const PROGRAMS: &[&str] = &[
     "usr/bin/iperf3",
+    "usr/bin/openssl",
     "usr/bin/redis-benchmark",
     "usr/bin/redis-cli",
     "usr/bin/redis-server",
     "usr/bin/wrk",
     "usr/sbin/nginx",
+];
+
+/// What looks for its own files by where it lies itself, and these files: below `usr` there, below `/apps`
+/// in a guest.
+const KEPT: &[&str] = &[
+    "lib/postgresql/15/bin/initdb",
+    "lib/postgresql/15/bin/postgres",
+    "lib/postgresql/15/bin/psql",
+    "lib/postgresql/15/lib/dict_snowball.so",
+    "lib/postgresql/15/lib/plpgsql.so",
+    "share/postgresql/15",
 ];
 
 /// Where a guest unpacks the disk, and what its programs need then.
@@ -29,12 +42,15 @@ pub const UNPACK: &str = "mkdir -p /apps && busybox tar -x -C /apps -f /dev/vda"
 /// What goes before a command so that it finds programs and libraries.
 pub const ENVIRONMENT: &str = "PATH=/apps/bin:$PATH LD_LIBRARY_PATH=/apps/lib";
 
+/// Where PostgreSQL's programs are.
+pub const POSTGRESQL: &str = "/apps/lib/postgresql/15/bin";
+
 /// Makes the disk, or finds that it is there and current.
 pub fn applications() -> Result<PathBuf> {
     setup::install(&[Purpose::Guest])?;
     let directory = workspace::target().join("guest-applications");
     let disk = directory.join("applications.tar");
-    let recipe = [PACKAGES.join(" "), PROGRAMS.join(" ")].join("\n");
+    let recipe = [PACKAGES.join(" "), PROGRAMS.join(" "), KEPT.join(" ")].join("\n");
     let stamp = directory.join("recipe");
     if fs::read_to_string(&stamp).is_ok_and(|made| made == recipe) {
         return Ok(disk);
@@ -54,6 +70,14 @@ pub fn applications() -> Result<PathBuf> {
     for program in PROGRAMS {
         install(&sysroot, program, &bin)?;
         root::collect_libraries(&sysroot, &sysroot.join(program), &mut libraries)?;
+    }
+    for path in KEPT {
+        let (from, to) = (sysroot.join("usr").join(path), directory.join("root").join(path));
+        fs::create_dir_all(to.parent().context("a path has a parent")?)?;
+        command::run(Command::new("cp").arg("-R").arg(&from).arg(to))?;
+        if from.is_file() {
+            root::collect_libraries(&sysroot, &from, &mut libraries)?;
+        }
     }
     for library in &libraries {
         install(&sysroot, library, &lib)?;

@@ -19,7 +19,7 @@ use anyhow::{Context, Result};
 
 use crate::setup::{self, Purpose};
 use crate::{progress, workspace};
-pub use applications::{ENVIRONMENT, UNPACK, applications};
+pub use applications::{ENVIRONMENT, POSTGRESQL, UNPACK, applications};
 pub use machine::{Guest, Wire};
 use packages::Kernel;
 

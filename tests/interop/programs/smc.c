@@ -2,12 +2,13 @@
  *
  *   smc eid NAME                        makes NAME an enterprise ID of this host
  *   smc sockets                         lists SMC sockets: state, mode, local and remote port, reason
- *   smc serve PORT                      echoes
+ *   smc serve PORT [tcp]                echoes
  *   smc flood ADDRESS PORT              sends for ever and reads nothing
  *   smc echo ADDRESS PORT BYTES ROUNDS CONNECTIONS [word...]
  *                                       sends and reads back BYTES in each round; words:
  *       tcp     plain TCP           early   close without a half-close      hold[=N] wait N (2) s before the end
- *       linger0 close with SO_LINGER 0                                      urgent  end by an urgent byte
+ *       linger0 close with SO_LINGER 0                                      urgent  end with an urgent byte among others
+ *       time    say how many milliseconds the slowest connect took
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -24,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PIECE 65536
@@ -175,8 +177,16 @@ static int list_sockets(void)
 
 static struct sockaddr_in target;
 static size_t bytes;
-static int rounds, tcp, early, hold, linger0, urgent;
+static int rounds, tcp, early, hold, linger0, urgent, timed;
 static int failed;
+static long slowest;
+
+static long milliseconds(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
 
 static int new_socket(void)
 {
@@ -234,13 +244,24 @@ static const char *one_round(int fd, long number, size_t from)
 	return NULL;
 }
 
+/* An urgent byte between others comes back where it was. */
+static int urgent_in_its_place(int fd)
+{
+	char back[11];
+	return send(fd, "before", 6, 0) == 6 && send(fd, "U", 1, MSG_OOB) == 1 && send(fd, "then", 4, 0) == 4 &&
+	       recv(fd, back, sizeof back, MSG_WAITALL) == sizeof back && !memcmp(back, "beforeUthen", sizeof back);
+}
+
 static void *client(void *argument)
 {
 	long number = (long)argument;
 	char rest[64];
 	int fd = new_socket();
+	long began = milliseconds();
 	if (connect(fd, (void *)&target, sizeof target))
 		return fail(number, "connect");
+	long took = milliseconds() - began;
+	slowest = took > slowest ? took : slowest;
 	for (int round = 0; round < rounds; round++) {
 		const char *what = one_round(fd, number, round * bytes);
 		if (what)
@@ -248,7 +269,7 @@ static void *client(void *argument)
 	}
 	if (hold)
 		sleep(hold);
-	if (urgent && (send(fd, "U", 1, MSG_OOB) != 1 || recv(fd, rest, 1, 0) != 1 || rest[0] != 'U'))
+	if (urgent && !urgent_in_its_place(fd))
 		return fail(number, "urgent");
 	if (linger0) {
 		struct linger none = {1, 0};
@@ -321,8 +342,10 @@ int main(int count, char **words)
 		return add_eid(words[2]);
 	if (count == 2 && !strcmp(words[1], "sockets"))
 		return list_sockets();
-	if (count == 3 && !strcmp(words[1], "serve"))
+	if (count >= 3 && !strcmp(words[1], "serve")) {
+		tcp = count > 3;
 		serve(atoi(words[2]));
+	}
 	if (count == 4 && !strcmp(words[1], "flood")) {
 		aim(words);
 		flood();
@@ -342,6 +365,7 @@ int main(int count, char **words)
 			hold = words[n][4] ? atoi(words[n] + 5) : 2;
 		linger0 |= !strcmp(words[n], "linger0");
 		urgent |= !strcmp(words[n], "urgent");
+		timed |= !strcmp(words[n], "time");
 	}
 	if (connections > 512)
 		return 2;
@@ -349,6 +373,8 @@ int main(int count, char **words)
 		pthread_create(&threads[n], NULL, client, (void *)n);
 	for (long n = 0; n < connections; n++)
 		pthread_join(threads[n], NULL);
+	if (!failed && timed)
+		printf("%ld ms\n", slowest);
 	if (!failed)
 		printf("fine\n");
 	return failed;

@@ -7,6 +7,7 @@ pub mod captured;
 pub mod crafter;
 mod dialer;
 pub mod engines;
+pub mod lab;
 pub mod metrics;
 pub mod packet;
 mod port;

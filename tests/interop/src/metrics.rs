@@ -24,6 +24,12 @@ impl Metrics {
         value.copied().with_context(|| format!("there is no metric {name}"))
     }
 
+    /// Bytes that the appliance uses: heap, and what is not free of the arena.
+    pub fn memory(&self) -> Result<f64> {
+        let arena = self.get("arena_size_bytes")? - self.get("arena_free_bytes")?;
+        Ok(arena + self.get("memory_heap_bytes")?)
+    }
+
     /// Fails unless a counter is at least `by` more than it was.
     pub fn grew(&self, before: &Metrics, name: &str, by: f64) -> Result<()> {
         let (was, is) = (before.get(name)?, self.get(name)?);

@@ -39,15 +39,30 @@ impl Site {
         more: impl FnOnce(Spec) -> Spec,
     ) -> Result<Site> {
         let wires = (0..networks).map(|_| Wire::new()).collect::<Result<Vec<_>>>()?;
-        let (ours, theirs): (Vec<Nic>, Vec<Nic>) = wires.iter().map(Wire::datagrams).unzip();
-        let gateway = networked_gateway_spec(networks, mtu, words)?.first_mac(1);
-        let mut gateway = ours.into_iter().fold(gateway, Spec::nic).start()?;
+        let nics = wires.iter().map(Wire::datagrams).collect();
+        let mut site = Site::between(nics, (mtu, mtu), words, |spec| spec, more)?;
+        site._wires = wires;
+        Ok(site)
+    }
+
+    /// As `with_client`, at the ends of wires that the caller keeps, with an MTU and `more` for each.
+    pub fn between(
+        nics: Vec<(Nic, Nic)>,
+        mtus: (u16, u16),
+        words: &str,
+        more_gateway: impl FnOnce(Spec) -> Spec,
+        more_client: impl FnOnce(Spec) -> Spec,
+    ) -> Result<Site> {
+        let networks = nics.len();
+        let (ours, theirs): (Vec<Nic>, Vec<Nic>) = nics.into_iter().unzip();
+        let gateway = networked_gateway_spec(networks, mtus.0, words)?.first_mac(1);
+        let mut gateway = more_gateway(ours.into_iter().fold(gateway, Spec::nic)).start()?;
         gateway.wait_ready()?;
         let addresses: Vec<String> = (0..networks).map(|n| address(n, 2)).collect();
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
-        let client = system()?.spec("client", &addresses, mtu).first_mac(0x20);
-        let client = boot_client(more(theirs.into_iter().fold(client, Spec::nic)))?;
-        Ok(Site { gateway, client, _wires: wires })
+        let client = system()?.spec("client", &addresses, mtus.1).first_mac(0x20);
+        let client = boot_client(more_client(theirs.into_iter().fold(client, Spec::nic)))?;
+        Ok(Site { gateway, client, _wires: Vec::new() })
     }
 
     /// Boots both and tells `story`. When it goes wrong, the error has the appliance's log, and what it

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use interop_tests::Site;
-use interop_tests::metrics::Metrics;
+use interop_tests::lab::used;
 use interop_tests::smc::prepare;
 
 const SERVICES: &str =
@@ -19,13 +19,6 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const SETTLING: &str = "sleep 8";
 /// What differs from time to time: nodes of maps, buffers of the page that tells it.
 const SLACK: f64 = 65_536.0;
-
-/// Bytes that the appliance uses: heap, and what is not free of the arena.
-fn memory(site: &mut Site) -> Result<f64> {
-    let metrics = Metrics::read(&mut site.client)?;
-    let arena = metrics.get("arena_size_bytes")? - metrics.get("arena_free_bytes")?;
-    Ok(arena + metrics.get("memory_heap_bytes")?)
-}
 
 /// A thousand connections that are used, held, and closed.
 fn hold_many(site: &mut Site) -> Result<()> {
@@ -54,7 +47,7 @@ fn a_thousand_at_once_and_ten_thousand_after_each_other() -> Result<()> {
         prepare(&mut site.client)?;
         hold_many(site)?;
         // Tables are as large as they get.
-        let before = memory(site)?;
+        let before = used(&mut site.client)?;
         let one = format!("smc echo 10.0.0.1 7 64 1 {EACH}");
         let all = format!(
             "for n in $(seq {}); do {one} > /tmp/said 2>&1 || {{ cat /tmp/said; exit 1; }}; done",
@@ -63,7 +56,7 @@ fn a_thousand_at_once_and_ten_thousand_after_each_other() -> Result<()> {
         let (status, said) = site.client.try_sh(&all, PATIENCE)?;
         ensure!(status == 0, "a connection failed: {said}");
         site.client.sh(SETTLING)?;
-        let grown = memory(site)? - before;
+        let grown = used(&mut site.client)? - before;
         ensure!(grown < SLACK, "{grown} bytes did not come back");
         let stats = site.gateway.run("show smc stats --json")?.text;
         let (served, fallbacks) = (AT_ONCE + 4 + IN_ALL, "\"tcp_fallback\":0,");

@@ -6,13 +6,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use interop_tests::smc::prepare;
 use interop_tests::{Site, programs};
-use launch::guest::{ENVIRONMENT, Guest, UNPACK, applications};
+use launch::guest::{ENVIRONMENT, Guest, POSTGRESQL, UNPACK, applications};
 use launch::qemu::Disk;
 
 const RULES: &str = "isthmus.smc.ueid.0=LAB.SMC.EID \
     isthmus.rule.0.name=redis isthmus.rule.0.listen=6379 isthmus.rule.0.backend=10.0.0.2:6380 \
     isthmus.rule.1.name=nginx isthmus.rule.1.listen=80 isthmus.rule.1.backend=10.0.0.2:8080 \
     isthmus.rule.2.name=iperf3 isthmus.rule.2.listen=5201 isthmus.rule.2.backend=10.0.0.2:5202 \
+    isthmus.rule.3.name=postgres isthmus.rule.3.listen=5432 isthmus.rule.3.backend=10.0.0.2:5433 \
     isthmus.http.port=8000";
 
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -131,6 +132,64 @@ fn iperf3() -> Result<()> {
             let said = run(guest, true, &format!("iperf3 -c 10.0.0.1 -n 5M {way}"))?;
             ensure!(said.contains("iperf Done."), "{said}");
         }
+        Ok(())
+    })
+}
+
+/// A server with a certificate for the gateway's address, at 10.0.0.2:5433.
+fn start_postgres(guest: &mut Guest) -> Result<()> {
+    let make = "cd /tmp && printf '[req]\ndistinguished_name=dn\n[dn]\n' > ssl.conf && \
+        openssl req -x509 -config ssl.conf -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes \
+        -keyout server.key -out server.crt -days 30 -subj /CN=10.0.0.1 \
+        -addext subjectAltName=IP:10.0.0.1,IP:10.0.0.2";
+    run(guest, false, make)?;
+    // It does not run as root.
+    guest.sh(
+        "echo postgres:x:100:100::/tmp:/bin/sh >> /etc/passwd && echo postgres:x:100: >> /etc/group
+         mkdir -p /pg && chown postgres:postgres /pg /tmp/server.key && chmod 600 /tmp/server.key
+         chmod 1777 /tmp",
+    )?;
+    let as_postgres = |program: &str| {
+        format!("busybox start-stop-daemon -S -c postgres -x {POSTGRESQL}/{program} --")
+    };
+    run(
+        guest,
+        false,
+        &format!("{} -D /pg/data --no-locale -E UTF8 -A trust --no-sync", as_postgres("initdb")),
+    )?;
+    guest.sh("echo 'hostssl all all 10.0.0.0/24 trust' > /pg/data/pg_hba.conf")?;
+    let serve = "-D /pg/data -p 5433 -c listen_addresses=10.0.0.2 -c unix_socket_directories= \
+        -c ssl=on -c ssl_cert_file=/tmp/server.crt -c ssl_key_file=/tmp/server.key -c fsync=off";
+    let serve = format!("{} {serve} > /tmp/pg.log 2>&1 &", as_postgres("postgres"));
+    run(guest, false, &serve)?;
+    listens(guest, 5433)
+}
+
+#[test]
+fn psql_with_tls() -> Result<()> {
+    tell(|guest| {
+        start_postgres(guest)?;
+        let psql = |host: &str, port: u16, words: &str| {
+            format!(
+                "{POSTGRESQL}/psql -X -At -P pager=off 'host={host} port={port} user=postgres sslmode=verify-full \
+                 sslrootcert=/tmp/server.crt' -v ON_ERROR_STOP=1 {words}"
+            )
+        };
+        let relayed = |words: &str| psql("10.0.0.1", 5432, words);
+        let direct = |words: &str| psql("10.0.0.2", 5433, words);
+        let ssl = "-c 'select ssl, version from pg_stat_ssl where pid = pg_backend_pid()'";
+        let said = run(guest, true, &relayed(ssl))?;
+        ensure!(said.trim() == "t|TLSv1.3", "{said}");
+        // Rows go in through the gateway, and come out through it as they do directly.
+        let rows = "(select g, md5(g::text) from generate_series(1, 30000) g)";
+        run(guest, false, &direct(&format!("-c 'copy {rows} to stdout' > /tmp/rows")))?;
+        let make = "-c 'create table one (number int primary key, sum text)'";
+        run(guest, true, &relayed(&format!("{make} -c '\\copy one from /tmp/rows'")))?;
+        let ask = "-c 'select * from one order by number'";
+        run(guest, true, &relayed(&format!("{ask} > /tmp/relayed")))?;
+        run(guest, false, &direct(&format!("{ask} > /tmp/direct")))?;
+        let said = guest.sh("cmp /tmp/relayed /tmp/direct && wc -l < /tmp/relayed")?;
+        ensure!(said.trim() == "30000", "{said}");
         Ok(())
     })
 }

@@ -10,6 +10,7 @@ use core::str::FromStr;
 use rdma::relay::balance::MAX_BACKENDS;
 use rdma::services::{perftest, qperf};
 use rdma::smcr::echo::{DISCARD_PORT, ECHO_PORT};
+use rdma::smcr::engine::PnetId;
 use rdma::smcr::wire::{Eid, MAX_EIDS};
 
 section! {
@@ -63,6 +64,7 @@ pub struct Ueid(
 
 text_items! {
     Ueid: "1 to 32 letters A-Z, digits, '-' and single dots, the first a letter or digit";
+    PnetId: "1 to 16 letters A-Z and digits";
 }
 
 impl FromStr for Ueid {

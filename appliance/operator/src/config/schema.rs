@@ -7,6 +7,7 @@ use super::remote::{Mirror, Remote};
 use super::values::{Address, ExportName, Hostname, Mac, Name, SessionName, Size};
 use core::net::{IpAddr, SocketAddr};
 use log::LevelFilter;
+use rdma::smcr::engine::PnetId;
 
 section! {
     /// Everything that an operator can configure.
@@ -127,6 +128,8 @@ section! {
         mtu: Option<u16> [68, 9216];
         /// Number of the core whose loop takes its frames; 0, the first, without it.
         core: Option<u8> [0, 63];
+        /// The physical network that it is on: SMC-R has links over two interfaces of the same.
+        pnetid: Option<PnetId>;
     }
 }
 

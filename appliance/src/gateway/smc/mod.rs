@@ -192,8 +192,10 @@ impl Smc {
         self.generations = generations.collect();
         let device = |&port: &usize| {
             let slot = &state.ports[port];
+            let pnet = state.document.config().net(port, slot.mac).pnetid;
             let ip = *networks[port].interface.local().v4.first()?;
-            Some(Device { ip, mac: slot.mac, path_mtu: PathMtu::for_ethernet(slot.mtu)? })
+            let path_mtu = PathMtu::for_ethernet(slot.mtu)?;
+            Some(Device { ip, mac: slot.mac, path_mtu, pnet })
         };
         self.engine.set_devices(state.own_ports.iter().filter_map(device).collect());
     }
@@ -210,6 +212,7 @@ fn settings(config: &Config) -> engine::Config {
         eids: config.smc.ueid.iter().map(|ueid| ueid.0).collect(),
         hostname,
         rmb_size: (config.smc.buffer_size.0 >> 14).trailing_zeros() as u8,
+        max_links: 2,
         ..defaults
     }
 }

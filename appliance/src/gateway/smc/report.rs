@@ -22,7 +22,7 @@ pub(in super::super) fn topic(state: &State, topic: SmcTopic) -> Value {
         SmcTopic::Linkgroups => Value::list(smc.engine.groups().map(|group| one_group(&group))),
         SmcTopic::Links => links(smc, state),
         SmcTopic::Devices => devices(smc, state),
-        SmcTopic::Stats => stats(smc),
+        SmcTopic::Stats => stats(smc, state),
         SmcTopic::Rules => rules(smc),
         SmcTopic::Ueid => Value::None,
     }
@@ -149,11 +149,12 @@ fn devices(smc: &Smc, state: &State) -> Value {
             ("links", links.into()),
             ("gid", format!("::ffff:{}", device.ip).into()),
             ("path_mtu", device.path_mtu.bytes().into()),
+            ("pnet_id", device.pnet.map(Value::display).into()),
         ])
     }))
 }
 
-fn stats(smc: &Smc) -> Value {
+fn stats(smc: &Smc, state: &State) -> Value {
     let c = smc.engine.counters();
     let fallbacks = c.fallbacks.iter().map(|(reason, &count)| {
         let code = format!("{:08x}", reason.0);
@@ -165,6 +166,7 @@ fn stats(smc: &Smc) -> Value {
     });
     let fallen: u64 = c.fallbacks.values().sum();
     let (over_smc, over_tcp) = smc.served();
+    let kept = state.plane.fabric.as_ref().map(|fabric| smc.engine.kept(&fabric.roce));
     Value::object([
         ("total_connections", (c.client + c.server + c.failed + fallen).into()),
         ("smc_connections", (c.client + c.server).into()),
@@ -181,6 +183,7 @@ fn stats(smc: &Smc) -> Value {
         ("cdc_received", c.cdc_received.into()),
         ("cdc_sent", c.cdc_sent.into()),
         ("cdc_strays", c.cdc_strays.into()),
+        ("buffers_kept", bytes(kept)),
         ("window_updates", c.updates_sent.into()),
         ("llc_received", c.llc_received.into()),
         ("llc_sent", c.llc_sent.into()),

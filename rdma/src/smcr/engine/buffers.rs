@@ -33,6 +33,12 @@ impl Engine {
         region.inspect_err(|_| ctx.arena.free(memory)).ok()
     }
 
+    /// Bytes of memory that are kept for the next who needs a buffer.
+    pub fn kept<P: Provider + ?Sized>(&self, provider: &P) -> u64 {
+        let send = self.spare.len() as u64 * u64::from(self.config.send_buffer);
+        send + provider.stock() as u64 * u64::from(rmbe_bytes(self.config.rmb_size))
+    }
+
     /// Has buffers ready for peers that begin to write.
     pub(super) fn fill_stock<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
         let size = rmbe_bytes(self.config.rmb_size) as usize;

@@ -5,12 +5,51 @@ use crate::verbs::PathMtu;
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::Ipv4Addr;
+use core::str::FromStr;
 use core::time::Duration;
 
 /// Fewest connections of a link group that may be negotiated.
 pub(super) const LEAST_CONNECTIONS: u8 = 16;
 /// Most sockets: their place and generation make up a token.
 const MAX_SOCKETS: usize = 0xfffe;
+
+/// Name of a physical network (PNET ID): ports that have the same reach the same peers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PnetId([u8; PnetId::LEN]);
+
+impl PnetId {
+    const LEN: usize = 16;
+
+    /// The name, without its padding.
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(&self.0).map_or("?", |text| text.trim_end())
+    }
+}
+
+impl FromStr for PnetId {
+    type Err = &'static str;
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let good = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit();
+        if name.is_empty() || name.len() > Self::LEN || !name.bytes().all(good) {
+            return Err("no name of a physical network");
+        }
+        let mut id = [b' '; Self::LEN];
+        id[..name.len()].copy_from_slice(name.as_bytes());
+        Ok(PnetId(id))
+    }
+}
+
+impl fmt::Display for PnetId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for PnetId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
 
 /// A port that links may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +60,15 @@ pub struct Device {
     pub mac: [u8; 6],
     /// Its path MTU.
     pub path_mtu: PathMtu,
+    /// The network that it is on. Without one, no other port takes its place.
+    pub pnet: Option<PnetId>,
+}
+
+impl Device {
+    /// Whether links of a group may be over both: they are two ports on one network.
+    pub(super) fn joins(&self, other: &Device) -> bool {
+        self.ip != other.ip && self.pnet.is_some() && self.pnet == other.pnet
+    }
 }
 
 /// Settings of the engine.
@@ -52,6 +100,8 @@ pub struct Config {
     pub confirm_wait: (Duration, Duration),
     /// How long any other LLC response may take.
     pub llc_wait: Duration,
+    /// How long after its loss a link is made anew, and how long at most between two attempts.
+    pub remake: (Duration, Duration),
     /// How long a link may be silent before it is tested.
     pub test_link: Duration,
     /// How long a link group without connections is kept, as server and as client.
@@ -81,6 +131,7 @@ impl Default for Config {
             clc_wait: Duration::from_secs(6),
             confirm_wait: (Duration::from_secs(3), Duration::from_secs(5)),
             llc_wait: Duration::from_secs(2),
+            remake: (Duration::from_secs(1), Duration::from_secs(64)),
             test_link: Duration::from_secs(30),
             keep: (Duration::from_secs(600), Duration::from_secs(610)),
             linger: Duration::from_secs(2),

@@ -1,6 +1,7 @@
 //! What becomes of connections whose link is lost: they go on over another (Linux 6.12,
 //! smc_core.c, `smc_switch_conns`), or end with the group.
 
+use super::table::Flow;
 use super::{Context, Engine, Role};
 use crate::smcr::wire::Reason;
 use crate::smcr::wire::llc::{Body, DeleteReason, Token};
@@ -31,7 +32,12 @@ impl Engine {
             }
         }
         let group = &mut self.groups[group_key];
-        group.flow = None;
+        // Others end by themselves, or when their time is over.
+        if let Some((Flow::AddLink { link } | Flow::ConfirmLink { link }, _)) = group.flow
+            && link == at
+        {
+            group.flow = None;
+        }
         for on in &mut group.tokens {
             on[at] = None;
         }
@@ -40,6 +46,7 @@ impl Engine {
             let body = Body::DeleteLink { link, all: false, orderly: false, reason };
             self.send_llc(group_key, to, false, body, ctx);
         }
+        self.link_missing(group_key, ctx.now);
         self.next_flow(group_key, ctx);
     }
 

@@ -1,13 +1,15 @@
 //! Further links of a group: ADD_LINK, and what follows it (Linux 6.12, smc_llc.c). The server
-//! offers one where it has a second port; the client takes it where that makes another path.
+//! offers one where it has a second port; the client takes it where that makes another path. When
+//! one is lost, the server offers it anew and the client asks for it, until it is there again.
 
 use super::config::Device;
-use super::table::{Flow, LINKS, Link, LinkState, PeerEnd};
+use super::table::{Flow, GroupState, LINKS, Link, LinkState, PeerEnd};
 use super::{Context, Engine, Role};
 use crate::smcr::wire::llc::{AddLink, AddLinkV2, Body, KeyMove, LinkEnd, Token};
 use crate::verbs::Provider;
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
+use drivers::hal::Instant;
 
 /// Why a link is refused: there is no other path.
 const NO_ALTERNATE_PATH: u8 = 1;
@@ -37,7 +39,7 @@ impl Engine {
         let group = self.groups.get(group)?;
         let used = group.links.get(at)?.as_ref()?.device;
         let free = group.links.iter().position(Option::is_none)?;
-        let other = self.devices.iter().find(|device| device.ip != used.ip)?;
+        let other = self.devices.iter().find(|device| device.joins(&used))?;
         Some((free, *other))
     }
 
@@ -87,6 +89,62 @@ impl Engine {
         }
     }
 
+    /// A group has lost a link, or its second one did not come about: another attempt is due.
+    pub(super) fn link_missing(&mut self, group_key: usize, now: Instant) {
+        let (first, longest) = self.config.remake;
+        let Some(group) = self.groups.get(group_key) else { return };
+        if group.max_links < 2 || group.state != GroupState::Active {
+            return;
+        }
+        let pause = group.remake.map_or(first, |(_, pause)| pause);
+        let next = (now + pause, (2 * pause).min(longest));
+        self.groups[group_key].remake = Some(next);
+        self.wake_at(next.0);
+    }
+
+    /// Tries to make a link that is missing, if that is due.
+    pub(super) fn remake_link<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let Some(group) = self.groups.get_mut(group_key) else { return };
+        let Some((at, _)) = group.remake else { return };
+        if ctx.now < at {
+            return self.wake_at(at);
+        }
+        if group.active_links() > 1 {
+            group.remake = None;
+            return;
+        }
+        self.link_missing(group_key, ctx.now);
+        self.want_link(group_key, ctx);
+    }
+
+    /// Has a second link made: by an offer of the server's, for which a client asks.
+    pub(super) fn want_link<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let Some(group) = self.groups.get_mut(group_key) else { return };
+        if group.max_links < 2 || group.links.iter().flatten().count() > 1 {
+            return;
+        }
+        let Some(at) = group.active_link() else { return };
+        if group.role == Role::Server {
+            group.wants_link = true;
+            return self.next_flow(group_key, ctx);
+        }
+        let used = group.links[at].as_ref().map(|link| link.device);
+        let mut gids: Vec<_> = used.map(|used| used.ip.to_ipv6_mapped()).into_iter().collect();
+        if let Some((_, other)) = self.place_for_link(group_key, at) {
+            // The server looks for a way to the first.
+            gids.insert(0, other.ip.to_ipv6_mapped());
+        }
+        self.send_llc(group_key, at, false, Body::RequestAddLink { gids }, ctx);
+    }
+
     /// Connects a new link with the end that the peer tells, and learns its keys there.
     fn connect_further<P: Provider + ?Sized>(
         &mut self,
@@ -120,6 +178,10 @@ impl Engine {
         add: AddLink,
         ctx: &mut Context<'_, P>,
     ) {
+        if self.groups[group_key].role == Role::Server {
+            // A client whose port is back says so in this way.
+            return self.want_link(group_key, ctx);
+        }
         let body = match self.take_link(group_key, at, &add, ctx) {
             Some(body) => body,
             None => Body::AddLink(AddLink { rejected: Some(NO_ALTERNATE_PATH), v2: None, ..add }),
@@ -153,6 +215,7 @@ impl Engine {
         if let Some(link) = self.groups[group_key].links[new].as_mut() {
             link.number = add.link;
         }
+        self.wake_at(ctx.now + self.config.confirm_wait.1);
         if self.connect_further(group_key, at, new, add, ctx).is_none() {
             self.remove_link(group_key, new, ctx);
             return None;
@@ -174,8 +237,22 @@ impl Engine {
         }
         if self.ready_to_send(group_key, at, ctx).is_ok() {
             self.send_confirm_link(group_key, at, true, ctx);
-            self.link_up(group_key, at);
+            self.further_link_up(group_key, at, ctx);
         }
+    }
+
+    /// A further link stands: keys of those who came meanwhile are told on it.
+    pub(super) fn further_link_up<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        ctx: &mut Context<'_, P>,
+    ) {
+        self.link_up(group_key, at);
+        let group = &mut self.groups[group_key];
+        group.remake = None;
+        group.new_keys.extend(group.late_keys.drain(..));
+        self.next_flow(group_key, ctx);
     }
 
     /// Keys of sockets on other links than `at`, by the numbers of those links.

@@ -85,8 +85,10 @@ impl Engine {
             tokens: Vec::new(),
             flow: None,
             wants_link: false,
+            remake: None,
             dead_keys: Vec::new(),
             new_keys: VecDeque::new(),
+            late_keys: Vec::new(),
         });
         if self.make_link(key, 0, new.device, mac, ctx).is_err() {
             self.drop_group(key, ctx);
@@ -180,16 +182,20 @@ impl Engine {
         let (id, group_key) = (socket.id, socket.group);
         let Some(handshake) = &mut socket.handshake else { return };
         let message = message.emit();
-        let several = group_key.and_then(|group| self.groups.get(group)).is_some_and(|group| {
-            group.links.iter().flatten().count() > 1 && !handshake.first_contact
-        });
-        if let (true, Some(group)) = (several, group_key) {
-            handshake.held_back = message;
-            self.groups[group].new_keys.push_back(id);
-            let deadline = ctx.now + self.config.llc_wait;
-            self.set_phase(key, Phase::Key, deadline);
-            self.next_flow(group, ctx);
-            return;
+        if let Some(group_key) = group_key.filter(|_| !handshake.first_contact)
+            && let Some(group) = self.groups.get_mut(group_key)
+        {
+            if group.active_links() > 1 {
+                handshake.held_back = message;
+                group.new_keys.push_back(id);
+                let deadline = ctx.now + self.config.llc_wait;
+                self.set_phase(key, Phase::Key, deadline);
+                self.next_flow(group_key, ctx);
+                return;
+            }
+            if group.links.iter().flatten().count() > 1 {
+                group.late_keys.push(id);
+            }
         }
         handshake.output.extend(message);
         self.said(key, next, ctx);
@@ -250,8 +256,8 @@ impl Engine {
     pub(super) fn group_up(&mut self, key: usize, now: Instant) {
         let group = &mut self.groups[key];
         group.state = GroupState::Active;
-        group.wants_link =
-            group.role == Role::Server && group.max_links > 1 && self.devices.len() > 1;
+        // Who is promised a second link waits for it.
+        group.wants_link = group.role == Role::Server && group.max_links > 1;
         let (role, peer, peer_id) = (group.role, group.peer_ip, group.peer_name);
         self.notice(Notice::GroupUp { role, peer, peer_id });
         self.wake_at(now + self.config.test_link);

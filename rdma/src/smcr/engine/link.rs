@@ -154,7 +154,9 @@ impl Engine {
         at: usize,
         ctx: &mut Context<'_, P>,
     ) -> Option<u8> {
-        let link = self.groups.get_mut(group_key)?.links.get_mut(at)?.take()?;
+        let group = self.groups.get_mut(group_key)?;
+        let link = group.links.get_mut(at)?.take()?;
+        group.late_keys.clear();
         // It exists until here; what it had under way is not heard of again.
         let _ = ctx.provider.destroy_qp(link.qp);
         ctx.arena.free(link.memory);
@@ -168,14 +170,19 @@ impl Engine {
         at: usize,
         ctx: &mut Context<'_, P>,
     ) {
+        let state = self.groups.get(group_key).and_then(|g| Some(g.links.get(at)?.as_ref()?.state));
         let Some(number) = self.remove_link(group_key, at, ctx) else { return };
-        self.counters.links_failed += 1;
         let group = &mut self.groups[group_key];
+        // A further link that did not come about is no loss.
+        let lost = state == Some(LinkState::Active) || group.state != GroupState::Active;
+        self.counters.links_failed += u64::from(lost);
         if matches!(group.state, GroupState::Ending(_)) {
             return;
         }
         let peer = group.peer_ip;
-        self.notice(Notice::LinkDown { peer, link: number });
+        if lost {
+            self.notice(Notice::LinkDown { peer, link: number });
+        }
         self.fail_over(group_key, at, Some(number), ctx);
     }
 }

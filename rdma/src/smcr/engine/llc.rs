@@ -181,8 +181,14 @@ impl Engine {
             Body::TestLink { data } => {
                 self.send_llc(group_key, at, true, Body::TestLink { data }, ctx);
             }
-            // Of version 1, or an invitation to a second link, which is left unanswered.
-            Body::AddLinkContinue { .. } | Body::RequestAddLink { .. } => {}
+            body @ Body::RequestAddLink { .. } => {
+                self.send_llc(group_key, at, true, body, ctx);
+                if self.groups[group_key].role == Role::Server {
+                    self.want_link(group_key, ctx);
+                }
+            }
+            // Of version 1.
+            Body::AddLinkContinue { .. } => {}
         }
     }
 
@@ -272,8 +278,7 @@ impl Engine {
                     return;
                 }
                 let GroupState::Making(key) = self.groups[group_key].state else {
-                    self.link_up(group_key, at);
-                    return self.next_flow(group_key, ctx);
+                    return self.further_link_up(group_key, at, ctx);
                 };
                 if !no_eyecatcher {
                     self.decline(key, Reason::RMBE_EYECATCHER, false, ctx);

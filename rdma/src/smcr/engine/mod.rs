@@ -10,8 +10,9 @@
 //! connection manager), reused by later connections, and kept for a while without any. A peer that
 //! lies about cursors loses its link group.
 //!
-//! Where both hosts have two ports, or only the server has, a group has two links, and connections
-//! go on over the other when one is lost. A link that was lost is not made anew.
+//! Where both hosts have two ports on a network, or only the server has, a group has two links, and
+//! connections go on over the other when one is lost. A link that was lost is made anew, in ever
+//! longer pauses while that fails.
 //!
 //! Not done: version 1 (its RoCEv1 GIDs cannot be had with soft-RoCE peers), SMC-D, routed peers.
 
@@ -34,7 +35,7 @@ mod stream;
 mod table;
 mod timer;
 
-pub use config::{BadConfig, Config, Device};
+pub use config::{BadConfig, Config, Device, PnetId};
 pub use state::{Input, Said, Say, State};
 pub use stats::{Counters, Notice};
 pub use status::{GroupStatus, LinkStatus, SocketStatus};

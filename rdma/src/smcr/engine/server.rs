@@ -95,12 +95,14 @@ impl Engine {
                 return Err(Reason::MAX_LINKS);
             }
             max_conns = max_conns.min(v2.max_conns);
-            // Who is promised a second link waits for it.
-            max_links = self.config.max_links.min(v2.max_links).min(self.devices.len() as u8);
+            max_links = self.config.max_links.min(v2.max_links);
         }
         let eid = self.common_eid(&v2.eids).ok_or(Reason::NO_DEVICE)?;
         let peer_ip = v2.gid.to_ipv4_mapped().filter(is_host).ok_or(Reason::NO_SMCR_DEVICE)?;
         let device = self.device_for(self.sockets[key].local).ok_or(Reason::NO_SMCR_DEVICE)?;
+        if !self.devices.iter().any(|other| other.joins(&device)) {
+            max_links = 1;
+        }
         if self.devices.iter().any(|device| device.ip == peer_ip) {
             return Err(Reason::NO_SMCR_DEVICE);
         }

@@ -10,6 +10,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
 use drivers::hal::{Instant, Window};
 
 /// Links of a group: two, and a third while one replaces another.
@@ -313,10 +314,14 @@ pub(super) struct Group {
     pub flow: Option<(Flow, Instant)>,
     /// A second link is to be offered.
     pub wants_link: bool,
+    /// A link is missing: when it is tried again to make it, and how long to wait after that.
+    pub remake: Option<(Instant, Duration)>,
     /// Keys whose end the peer is to be told.
     pub dead_keys: Vec<u32>,
     /// Sockets whose key the peer is to be told.
     pub new_keys: VecDeque<SocketId>,
+    /// Likewise, once the link stands that was being made when they came.
+    pub late_keys: Vec<SocketId>,
 }
 
 /// Where a link stands.
@@ -405,6 +410,11 @@ impl Group {
         let active =
             |link: &Option<Link>| link.as_ref().is_some_and(|link| link.state == LinkState::Active);
         self.links.iter().position(active)
+    }
+
+    /// Links that carry connections.
+    pub fn active_links(&self) -> usize {
+        self.links.iter().flatten().filter(|link| link.state == LinkState::Active).count()
     }
 
     /// Remembers where a buffer of the peer is, on a link; the oldest gives way.

@@ -1,6 +1,6 @@
 //! Timers: handshakes, LLC answers, silent links, idle groups, slow closes.
 
-use super::table::{Flow, GroupState, Phase};
+use super::table::{Flow, GroupState, LinkState, Phase};
 use super::{Context, Engine, Role};
 use crate::services::Neighbours;
 use crate::smcr::wire::Reason;
@@ -102,10 +102,9 @@ impl Engine {
                 group.flow = None;
                 match flow {
                     Flow::ConfirmKey { socket } => self.key_told(socket, false, ctx),
-                    // The further link came to nothing.
-                    Flow::AddLink { link } | Flow::ConfirmLink { link } => {
-                        self.remove_link(key, link, ctx);
-                    }
+                    // The further link came to nothing, which the client may not have noticed.
+                    Flow::AddLink { link } => drop(self.remove_link(key, link, ctx)),
+                    Flow::ConfirmLink { link } => self.link_failed(key, link, ctx),
                     Flow::DeleteKey => {}
                 }
                 self.next_flow(key, ctx);
@@ -125,6 +124,7 @@ impl Engine {
         for at in 0..super::table::LINKS {
             self.link_timers(key, at, ctx);
         }
+        self.remake_link(key, ctx);
     }
 
     fn link_timers<P: Provider + ?Sized>(
@@ -133,11 +133,19 @@ impl Engine {
         at: usize,
         ctx: &mut Context<'_, P>,
     ) {
-        let test_link = self.config.test_link;
+        let (test_link, patience) = (self.config.test_link, self.config.confirm_wait.1);
         let Some(link) = self.groups.get_mut(group).and_then(|g| g.links[at].as_mut()) else {
             return;
         };
         match link.test {
+            // A further one: the server has its flow, the client waits for CONFIRM_LINK.
+            _ if link.state == LinkState::Making => {
+                let deadline = link.heard + patience;
+                if deadline <= ctx.now {
+                    return self.link_failed(group, at, ctx);
+                }
+                self.wake_at(deadline);
+            }
             Some(deadline) if deadline > ctx.now => self.wake_at(deadline),
             Some(deadline) => {
                 link.test = None;

@@ -79,7 +79,7 @@ fn streams_go_on_over_the_other_link() {
         for host in &w.hosts {
             assert_eq!(host.engine.counters().failovers, 2);
             assert_eq!(host.engine.counters().aborted, 0);
-            assert_eq!(host.engine.links().count(), 1);
+            assert_eq!(host.engine.links().filter(|link| link.active).count(), 1);
         }
         // The group takes connections as before.
         let ids = w.established();
@@ -95,7 +95,7 @@ fn the_unused_link_may_go() {
     w.transfer(1, ids, &pattern(50_000, 1), 5000);
     w.wait(40 * SECOND);
     for n in 0..2 {
-        assert_eq!(links(&w, n).len(), 1);
+        assert_eq!(w.hosts[n].engine.links().filter(|link| link.active).count(), 1);
         assert_eq!(w.hosts[n].engine.counters().failovers, 0);
     }
     w.transfer(0, ids, &pattern(50_000, 1), 5000);
@@ -129,6 +129,63 @@ fn a_close_while_the_link_is_lost_still_ends() {
     for host in &w.hosts {
         assert_eq!(host.engine.sockets().count(), 0);
     }
+}
+
+fn mend(w: &mut World, node: usize, port: usize) {
+    w.network.set_up(Place { node, port }, true);
+}
+
+#[test]
+fn a_link_that_was_lost_is_made_anew() {
+    for (node, port) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
+        let (mut w, ids) = world(8, [2, 2]);
+        w.transfer(1, ids, &pattern(50_000, 1), 5000);
+        cut(&mut w, node, port);
+        w.transfer(1, ids, &pattern(50_000, 2), 5000);
+        w.wait(40 * SECOND);
+        assert_eq!(w.hosts[0].engine.links().filter(|link| link.active).count(), 1);
+        // Attempts that fail are in nobody's way.
+        for n in 0..20 {
+            let ids = w.established();
+            w.transfer(0, ids, &pattern(500, n), 5000);
+            w.close(0, ids[0]);
+            w.close(1, ids[1]);
+            w.wait(SECOND);
+        }
+        mend(&mut w, node, port);
+        let both = |w: &mut World| {
+            w.hosts.iter().all(|host| host.engine.links().filter(|link| link.active).count() == 2)
+        };
+        assert!(w.run(130 * SECOND, both), "{node} {port}: no second link");
+        // And it carries the connection when the other goes.
+        let later = w.established();
+        cut(&mut w, 1 - node, 1 - port);
+        for ids in [ids, later] {
+            w.transfer(1, ids, &pattern(50_000, 3), 5000);
+            w.transfer(0, ids, &pattern(50_000, 4), 5000);
+        }
+        for host in &w.hosts {
+            assert_eq!(host.engine.counters().aborted, 0);
+            assert_eq!(host.engine.counters().violations, 0);
+            assert_eq!(host.engine.groups().count(), 1);
+            assert!(host.engine.counters().fallbacks.is_empty());
+        }
+    }
+}
+
+#[test]
+fn ports_of_different_networks_make_one_link() {
+    let (mut w, ids) = world(9, [2, 2]);
+    // What ports are there may change while the engine runs.
+    let mut devices = w.hosts[0].engine.devices().to_vec();
+    devices[1].pnet = None;
+    w.hosts[0].engine.set_devices(devices);
+    let one = w.connect_from(0);
+    w.wait(SECOND);
+    assert!(w.tcp[one].ends[0].is_some_and(|id| w.was_told(0, id, Ready::ESTABLISHED)));
+    cut(&mut w, 1, 0);
+    w.wait(40 * SECOND);
+    w.transfer(0, ids, b"over the first group's other link", 100);
 }
 
 /// Both hosts send 200,000 bytes and read in pieces; after a while a link is cut, on a network that

@@ -1,0 +1,257 @@
+//! What two stock Linux hosts do over SMC-R, with the image in the place of either: every scenario that has a
+//! peer in it. Each checks every byte, what carries it, and that nothing is left behind.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use interop_tests::Site;
+use interop_tests::lab::{BOTH, Lab, WORDS, tell};
+use interop_tests::relay::Relay;
+use launch::guest::Wire;
+use launch::qemu::Spec;
+
+#[test]
+fn streams_of_all_shapes() -> Result<()> {
+    tell(Site::boot(1500, WORDS)?, |lab| {
+        for port in BOTH {
+            // A rule has a socket of the guest behind it, too.
+            let each = if port == 7 { 1 } else { 2 };
+            lab.fresh("LAB.SMC.EID", "")?;
+            lab.echo_over_smc(port, "64 1 1", each).context("first contact")?;
+            lab.echo_over_smc(port, "10240 1 1", each).context("reuse")?;
+            lab.echo_over_smc(port, "4096 4 8", 8 * each).context("eight at once")?;
+            lab.echo(port, "200000 1 1").context("wraps")?;
+            lab.echo(port, "64 1 1 early").context("no half-close")?;
+            lab.echo(port, "1000 1 1 linger0").context("linger 0")?;
+            lab.echo(port, "1000 1 1 urgent").context("urgent data")?;
+            lab.echo(port, "5000000 1 1").context("5 MB")?;
+        }
+        lab.echo(7, "5000000 1 8").context("8 times 5 MB")?;
+        lab.echo(7001, "1000000 1 8").context("8 times 1 MB by rule")?;
+        Ok(())
+    })
+}
+
+#[test]
+fn windows_that_are_full_and_ends_without_a_word() -> Result<()> {
+    tell(Site::boot(1500, WORDS)?, |lab| {
+        // The peer stops in the middle; everything waits for it, and goes on.
+        for (port, stopped) in [(7, "echo"), (7001, "echo"), (7001, "serve 7777")] {
+            lab.sh(&format!(
+                "smc echo 10.0.0.1 {port} 4000000 1 1 > /tmp/said 2>&1 & sleep 0.3
+                 pid=$(ps -o pid,args | grep 'smc {stopped}' | grep -v grep | busybox awk '{{print $1}}')
+                 kill -STOP $pid; sleep 3; kill -CONT $pid"
+            ))?;
+            let done = lab.site.client.wait_until("grep fine /tmp/said", Duration::from_secs(60));
+            done.with_context(|| format!("port {port}, `smc {stopped}` stopped"))?;
+        }
+        for port in BOTH {
+            // Killed while idle, and with data that nobody reads.
+            lab.sh(&format!(
+                "smc echo 10.0.0.1 {port} 64 1 1 hold=60 & sleep 1; kill -9 $!; wait $!; true"
+            ))?;
+            lab.sh(&format!("smc flood 10.0.0.1 {port} & sleep 1; kill -9 $!; wait $!; true"))?;
+            lab.echo(port, "4096 4 4").context("after clients were killed")?;
+        }
+        // The same of a server: the client's connection ends, and the next finds the new one.
+        lab.sh("smc echo 10.0.0.1 7001 64 1 1 hold=60 > /tmp/said 2>&1 & sleep 1")?;
+        lab.sh("kill -9 $(ps -o pid,args | grep 'smc serve' | grep -v grep | busybox awk '{print $1}')")?;
+        lab.settle().context("after the server was killed")?;
+        lab.sh("killall smc; true")?;
+        lab.serve()?;
+        lab.echo_over_smc(7001, "4096 1 1", 2)
+    })
+}
+
+#[test]
+fn one_side_without_smc() -> Result<()> {
+    tell(Site::boot(1500, WORDS)?, |lab| {
+        for port in [7, 7001, 7002] {
+            lab.echo(port, "100000 2 2 tcp").context("a client that has only TCP")?;
+        }
+        // A server that has only TCP, behind one that speaks SMC-R.
+        lab.echo_over_smc(7002, "100000 1 1", 1)?;
+        // An enterprise of its own: declined, and served over the same TCP connection.
+        lab.fresh("OTHER.EID", "")?;
+        lab.echo(7, "100000 1 1")?;
+        lab.echo(7001, "100000 1 1")?;
+        // As server 2 times, and once by the guest's server; no device that both have.
+        lab.fallbacks.push(("03030000", 3));
+        lab.fresh("LAB.SMC.EID", "")?;
+        lab.echo_over_smc(7001, "64 1 1", 2)
+    })
+}
+
+#[test]
+fn settings_of_the_peer() -> Result<()> {
+    let words = format!("{WORDS} isthmus.smc.buffer_size=512KiB");
+    tell(Site::boot(1500, &words)?, |lab| {
+        lab.fresh("LAB.SMC.EID", "smcr_testlink_time=1")?;
+        for port in BOTH {
+            let before = lab.api("stats")?["llc_received"].as_u64().context("a count")?;
+            lab.echo(port, "64 1 1 hold=6").context("link tests")?;
+            let after = lab.api("stats")?["llc_received"].as_u64().context("a count")?;
+            ensure!(after >= before + 3, "{before} LLC messages, then {after}: no link tests");
+        }
+        lab.fresh("LAB.SMC.EID", "smcr_max_links_per_lgr=1")?;
+        for port in BOTH {
+            lab.echo(port, "64 1 1").context("one link at most")?;
+        }
+        lab.fresh("LAB.SMC.EID", "rmem=16384 wmem=16384")?;
+        for port in BOTH {
+            lab.echo(port, "100000 1 2").context("16 KiB there, 512 KiB here")?;
+            lab.echo(port, "2000000 1 1").context("16 KiB there, 512 KiB here")?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn small_buffers_here() -> Result<()> {
+    let words = format!("{WORDS} isthmus.smc.buffer_size=16KiB");
+    tell(Site::boot(1500, &words)?, |lab| {
+        lab.fresh("LAB.SMC.EID", "rmem=524288 wmem=524288")?;
+        for port in BOTH {
+            lab.echo(port, "100000 1 2").context("512 KiB there, 16 KiB here")?;
+            lab.echo(port, "2000000 1 1").context("512 KiB there, 16 KiB here")?;
+        }
+        Ok(())
+    })
+}
+
+/// An MTU here and one there, and the path MTU that comes of it.
+fn with_mtus(here: u16, there: u16, path: u64) -> Result<()> {
+    let wire = Wire::new()?;
+    let site = Site::between(vec![wire.datagrams()], (here, there), WORDS, |s| s, |s| s)?;
+    tell(site, |lab| {
+        for port in BOTH {
+            lab.echo(port, "100000 1 2")?;
+            lab.echo(port, "2000000 1 1")?;
+        }
+        let links = lab.api("links")?;
+        let right = |link: &serde_json::Value| link["path_mtu"] == path;
+        ensure!(links.as_array().is_some_and(|links| links.iter().all(right)), "{links:#}");
+        Ok(())
+    })
+}
+
+#[test]
+fn mtu_5000() -> Result<()> {
+    with_mtus(5000, 5000, 4096)
+}
+
+#[test]
+fn mtu_9000() -> Result<()> {
+    with_mtus(9000, 9000, 4096)
+}
+
+#[test]
+fn mtus_that_differ() -> Result<()> {
+    with_mtus(5000, 2500, 2048)
+}
+
+#[test]
+fn loss_on_the_way() -> Result<()> {
+    // 2 % of what goes to the guest, and 2 % of what comes from it.
+    let relay = Relay::new(50)?;
+    let site = Site::between(vec![relay.ends()], (1500, 1500), WORDS, |s| s, |s| s)?;
+    tell(site, |lab| {
+        lab.sh("tc qdisc replace dev eth0 root netem loss 2% limit 10000")?;
+        for port in BOTH {
+            lab.echo(port, "100000 1 1")?;
+            lab.echo_over_smc(port, "4096 4 2", if port == 7 { 2 } else { 4 })?;
+        }
+        lab.sh("tc qdisc replace dev eth0 root pfifo limit 10000")?;
+        Ok(())
+    })?;
+    ensure!(relay.stop()? > 0, "nothing was lost");
+    Ok(())
+}
+
+#[test]
+fn peers_that_take_their_links_away() -> Result<()> {
+    tell(Site::boot(1500, WORDS)?, |lab| {
+        let hold = |lab: &mut Lab| {
+            lab.sh("for port in 7 7001; do smc echo 10.0.0.1 $port 64 1 1 hold=8 > /tmp/said 2>&1 & done
+                    sleep 2")
+        };
+        let device = "rdma link add rxe0 type rxe netdev eth0; sleep 1";
+        // Its device goes, while connections stand: they end at both sides, and the next are as before.
+        hold(lab)?;
+        lab.sh("rdma link del rxe0")?;
+        lab.settle().context("after the device went")?;
+        lab.sh(device)?;
+        for port in BOTH {
+            lab.echo_over_smc(port, "4096 2 2", if port == 7 { 2 } else { 4 })?;
+        }
+        lab.settle()?;
+        // Its module goes: it says so.
+        lab.fresh("LAB.SMC.EID", "")?;
+        let groups = lab.api("linkgroups")?;
+        ensure!(groups.as_array().is_some_and(Vec::is_empty), "{groups:#}");
+        for port in BOTH {
+            lab.echo_over_smc(port, "4096 2 2", if port == 7 { 2 } else { 4 })?;
+        }
+        lab.settle()?;
+        // It forgets without a word, while there are no connections. Who takes the old link group up
+        // again is declined (04000000, out of sync), goes on over TCP, and makes a new one.
+        lab.sh(&format!("rdma link del rxe0; sleep 1; {device}"))?;
+        for port in BOTH {
+            lab.echo(port, "4096 1 1").context("the first after it forgot")?;
+            lab.echo_over_smc(port, "4096 2 2", if port == 7 { 2 } else { 4 })?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_peer_whose_power_goes() -> Result<()> {
+    let mut lab = Lab::new(Site::boot(1500, WORDS)?)?;
+    lab.sh("smc echo 10.0.0.1 7001 64 1 1 hold=100 > /tmp/said 2>&1 & sleep 2")?;
+    let Lab { site, .. } = lab;
+    let mut gateway = site.gateway;
+    drop(site.client);
+    let gone = Instant::now();
+    loop {
+        let left = |gateway: &mut launch::qemu::Vm, topic| {
+            gateway.run(&format!("show smc {topic} --json"))?.json()
+        };
+        let (sockets, groups) = (left(&mut gateway, "sockets")?, left(&mut gateway, "linkgroups")?);
+        let none = |list: &serde_json::Value| list.as_array().is_some_and(Vec::is_empty);
+        if none(&sockets) && none(&groups) {
+            break;
+        }
+        // 30 s of silence, 2 s for the answer to a link test.
+        ensure!(gone.elapsed() < Duration::from_secs(60), "still there: {sockets:#} {groups:#}");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    Ok(())
+}
+
+#[test]
+fn the_appliance_reboots() -> Result<()> {
+    let wire = Wire::new()?;
+    let nics = vec![wire.datagrams()];
+    let site = Site::between(nics, (1500, 1500), WORDS, Spec::reboots, |s| s)?;
+    let mut lab = Lab::new(site)?;
+    let mut fastest = u64::MAX;
+    for _ in 0..3 {
+        // Connections stand, and those of the last boot are of no use.
+        lab.sh("for port in 7 7001; do smc echo 10.0.0.1 $port 64 1 1 hold=60 > /tmp/said 2>&1 & done; sleep 2")?;
+        lab.site.gateway.serial.send(b"reboot\r")?;
+        lab.site.gateway.wait_ready()?;
+        let said = lab.echo(7, "64 1 1 early time")?;
+        let time = said.split(" ms").next().and_then(|time| time.trim().parse().ok());
+        fastest = fastest.min(time.context("a time")?);
+        lab.echo(7001, "64 1 1")?;
+        let groups = lab.api("linkgroups")?;
+        ensure!(groups.as_array().is_some_and(|groups| groups.len() == 2), "{groups:#}");
+        let stats = lab.api("stats")?;
+        ensure!(stats["tcp_fallback"] == 0 && stats["handshake_errors"] == 0, "{stats:#}");
+        lab.sh("killall smc; sleep 1")?;
+        lab.serve()?;
+    }
+    println!("the first connect after a boot: {fastest} ms");
+    ensure!(fastest <= 100, "the first connect after a boot took {fastest} ms");
+    Ok(())
+}
