@@ -138,9 +138,16 @@ impl Lab {
         let groups = groups.as_array().context("a list")?;
         ensure!(groups.len() <= 2, "more than one link group of each role: {groups:#?}");
         ensure!(groups.iter().all(|group| group["conns"] == 0), "{groups:#?}");
-        let grown = used(&mut self.site.client)? - self.memory;
-        ensure!(grown < SLACK, "{grown} bytes did not come back");
-        Ok(())
+        // TCP connections that are over take a while to go.
+        let end = Instant::now() + SETTLING;
+        loop {
+            let grown = used(&mut self.site.client)? - self.memory;
+            if grown < SLACK {
+                return Ok(());
+            }
+            ensure!(Instant::now() < end, "{grown} bytes did not come back");
+            self.sh("sleep 1")?;
+        }
     }
 }
 
