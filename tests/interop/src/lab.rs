@@ -37,17 +37,21 @@ pub struct Lab {
 }
 
 impl Lab {
+    /// Two machines that have not spoken yet.
+    pub fn new(site: Site) -> Lab {
+        Lab { site, memory: 0.0, fallbacks: Vec::new(), broken_links: 0 }
+    }
+
     /// Has the machines speak SMC-R, and everything be as large as it gets.
-    pub fn new(mut site: Site) -> Result<Lab> {
-        smc::prepare(&mut site.client)?;
-        let mut lab = Lab { site, memory: 0.0, fallbacks: Vec::new(), broken_links: 0 };
-        lab.serve()?;
+    pub fn begins(&mut self) -> Result<()> {
+        smc::prepare(&mut self.site.client)?;
+        self.serve()?;
         for port in BOTH {
-            lab.echo(port, "300000 1 16")?;
+            self.echo(port, "300000 1 16")?;
         }
-        lab.settle()?;
-        lab.memory = used(&mut lab.site.client)?;
-        Ok(lab)
+        self.settle()?;
+        self.memory = used(&mut self.site.client)?;
+        Ok(())
     }
 
     /// Starts the guest's servers.
@@ -165,14 +169,16 @@ pub fn used(guest: &mut Guest) -> Result<f64> {
 
 /// Tells a story on a site; what the machines say when it fails.
 pub fn tell(site: Site, story: impl FnOnce(&mut Lab) -> Result<()>) -> Result<()> {
-    let mut lab = Lab::new(site)?;
-    let told = story(&mut lab).and_then(|()| lab.ends());
+    let mut lab = Lab::new(site);
+    let told = lab.begins().and_then(|()| story(&mut lab)).and_then(|()| lab.ends());
     let Err(error) = told else { return Ok(()) };
-    let lines = ["show smc linkgroups", "show smc sockets", "show smc stats", "show log"];
-    let said = lines.map(|line| {
+    let lines =
+        ["linkgroups", "sockets", "stats", "rules"].map(|topic| format!("show smc {topic}"));
+    let said = lines.iter().map(String::as_str).chain(["show log"]).map(|line| {
         let said = lab.site.gateway.run(line);
         said.map_or_else(|error| format!("{error:#}"), |said| said.text)
     });
+    let said: Vec<String> = said.collect();
     let guest = lab.sh("smc sockets; dmesg | tail -n 20").unwrap_or_default();
     bail!("{error:#}\nthe appliance says:\n{}\nthe guest says:\n{guest}", said.join("\n"))
 }

@@ -12,7 +12,7 @@ use crate::smcr::wire::{
     AcceptConfirm, MessageType, PathType, PeerId, Proposal, ProposalV2, Reason,
 };
 use crate::verbs::Provider;
-use core::net::Ipv6Addr;
+use core::net::{IpAddr, Ipv6Addr};
 
 impl Engine {
     /// Makes a Proposal.
@@ -56,6 +56,7 @@ impl Engine {
         let Some(v2) = &accept.v2 else { return Err(Refusal::Decline(Reason::MODE)) };
         let peer_ip = accept.gid.to_ipv4_mapped().filter(is_host);
         let peer_ip = peer_ip.ok_or(Refusal::Decline(Reason::NO_SMCR_DEVICE))?;
+        let remote = self.sockets[key].remote;
         let (group, link) = if accept.first_contact {
             let contact = v2.first_contact.ok_or(Refusal::Decline(Reason::INTERNAL))?;
             if !contact.direct {
@@ -85,9 +86,10 @@ impl Engine {
                 max_links,
             };
             let Some(mac) = self.find_way(&new, ctx, neighbours)? else { return Ok(Taken::Hold) };
+            self.doubt_groups_with(&new, ctx);
             (self.make_group(&new, mac, ctx)?, 0)
         } else {
-            match self.group_of_accept(&accept) {
+            match self.group_of_accept(&accept, remote) {
                 Some(found) => found,
                 // The server is ahead of us: another handshake makes the group.
                 None if self.makes_group_with(accept.peer_id) => return Ok(Taken::Hold),
@@ -107,10 +109,11 @@ impl Engine {
     }
 
     /// The group and link that a server means which wants to use them again.
-    fn group_of_accept(&self, accept: &AcceptConfirm) -> Option<(usize, usize)> {
+    fn group_of_accept(&self, accept: &AcceptConfirm, remote: IpAddr) -> Option<(usize, usize)> {
         self.groups.iter().find_map(|(key, group)| {
             let fits = group.role == Role::Client
                 && group.state == GroupState::Active
+                && group.remote == remote
                 && group.peer_name == accept.peer_id;
             let link = group.links.iter().position(|link| {
                 link.as_ref().is_some_and(|link| {
@@ -121,6 +124,21 @@ impl Engine {
             });
             fits.then_some((key, link?))
         })
+    }
+
+    /// A server that wants a new group though there is one may have forgotten that.
+    fn doubt_groups_with<P: Provider + ?Sized>(
+        &mut self,
+        new: &NewGroup,
+        ctx: &mut Context<'_, P>,
+    ) {
+        for key in 0..self.groups.capacity() {
+            let Some(group) = self.groups.get(key) else { continue };
+            let same = group.role == Role::Client && group.peer_ip == new.peer_ip;
+            if let Some(link) = group.active_link().filter(|_| same) {
+                self.test_link(key, link, ctx);
+            }
+        }
     }
 
     fn makes_group_with(&self, peer: PeerId) -> bool {

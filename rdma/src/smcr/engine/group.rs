@@ -71,6 +71,7 @@ impl Engine {
             peer_id: new.peer_id,
             peer_name: new.peer_id,
             peer_ip: new.peer_ip,
+            remote: self.sockets[new.socket].remote,
             eid: new.eid,
             release: new.release,
             direct: true,

@@ -38,17 +38,16 @@ impl Engine {
     ) -> Result<Taken, Refusal> {
         let proposal = Proposal::parse(message)?;
         let offer = self.weigh(key, &proposal).map_err(Refusal::Decline)?;
-        // A group that is being made with this peer is waited for; Linux does one after another.
-        let of_peer = |group: &super::Group| {
-            group.role == Role::Server
-                && group.peer_id == offer.peer_id
-                && group.peer_ip == offer.peer_ip
-        };
+        // A group that is being made with this host is waited for, whoever it says it is, so that it
+        // cannot have many at once; Linux makes one after another.
+        let remote = self.sockets[key].remote;
+        let of_host = |group: &super::Group| group.role == Role::Server && group.remote == remote;
         let mut reuse = None;
-        for (at, group) in self.groups.iter().filter(|(_, group)| of_peer(group)) {
+        for (at, group) in self.groups.iter().filter(|(_, group)| of_host(group)) {
+            let same = group.peer_id == offer.peer_id && group.peer_ip == offer.peer_ip;
             match group.state {
                 GroupState::Making(_) => return Ok(Taken::Hold),
-                GroupState::Active if group.sockets < u32::from(group.max_conns) => {
+                GroupState::Active if same && group.sockets < u32::from(group.max_conns) => {
                     reuse = reuse.or(group.active_link().map(|link| (at, link)));
                 }
                 GroupState::Active | GroupState::Ending(_) => {}

@@ -296,6 +296,8 @@ pub(super) struct Group {
     pub peer_name: PeerId,
     /// The peer's GID at first contact.
     pub peer_ip: Ipv4Addr,
+    /// The peer's TCP address then: nobody else joins the group in its name.
+    pub remote: IpAddr,
     pub eid: Eid,
     pub release: u8,
     pub direct: bool,

@@ -239,6 +239,29 @@ fn half_handshakes_time_out_and_leave_nothing() {
 }
 
 #[test]
+fn nobody_joins_a_group_in_anothers_name() {
+    let mut w = World::new(11);
+    let [server, client] = w.established();
+    let group = w.hosts[0].engine.groups().next().unwrap();
+    // The same Proposal as that of host 1, from another address.
+    let mut bytes = proposal();
+    bytes[8..16].copy_from_slice(&group.peer_id.0);
+    let id = w.with_engine(0, |engine, ctx, _| {
+        let stranger = core::net::Ipv4Addr::new(10, 0, 0, 99).into();
+        engine.open(Role::Server, ip(0, 0), stranger, ctx).unwrap()
+    });
+    let mut given = 0;
+    for _ in 0..3 {
+        let rest = &bytes[given..];
+        given += w.with_engine(0, |engine, ctx, way| engine.handle_clc_bytes(id, rest, ctx, way));
+        w.wait(SECOND / 100);
+    }
+    assert_eq!(w.hosts[0].engine.groups().count(), 2, "one of its own");
+    w.with_engine(0, |engine, ctx, _| engine.close(id, ctx));
+    w.transfer(1, [server, client], b"undisturbed", 100);
+}
+
+#[test]
 fn what_is_no_clc_breaks_off_at_once() {
     let mut w = World::new(9);
     for bytes in
