@@ -166,7 +166,7 @@ fn stats(smc: &Smc, state: &State) -> Value {
     });
     let fallen: u64 = c.fallbacks.values().sum();
     let (over_smc, over_tcp) = smc.served();
-    let kept = state.plane.fabric.as_ref().map(|fabric| smc.engine.kept(&fabric.roce));
+    let kept = state.plane.fabric.as_ref().map(|fabric| smc.engine.kept(&fabric.devices.roce));
     Value::object([
         ("total_connections", (c.client + c.server + c.failed + fallen).into()),
         ("smc_connections", (c.client + c.server).into()),
