@@ -84,6 +84,8 @@ const SUITES: &[Suite] = &[
     interop_suite("smc", Needs::ImageAndGuests),
     Suite { long: true, ..interop_suite("smc_adversity", Needs::Guests) },
     Suite { long: true, ..interop_suite("smc_scenarios", Needs::ImageAndGuests) },
+    Suite { long: true, ..interop_suite("smc_links", Needs::ImageAndGuests) },
+    Suite { long: true, ..interop_suite("smc_liars", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("relay", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("messaging", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("crowd", Needs::ImageAndGuests) },

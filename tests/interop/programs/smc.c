@@ -8,7 +8,7 @@
  *                                       sends and reads back BYTES in each round; words:
  *       tcp     plain TCP           early   close without a half-close      hold[=N] wait N (2) s before the end
  *       linger0 close with SO_LINGER 0                                      urgent  end with an urgent byte among others
- *       time    say how many milliseconds the slowest connect took
+ *       time    say how many milliseconds the slowest round took   seconds=N no round after so long
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -179,7 +179,7 @@ static struct sockaddr_in target;
 static size_t bytes;
 static int rounds, tcp, early, hold, linger0, urgent, timed;
 static int failed;
-static long slowest;
+static long slowest, seconds;
 
 static long milliseconds(void)
 {
@@ -257,15 +257,16 @@ static void *client(void *argument)
 	long number = (long)argument;
 	char rest[64];
 	int fd = new_socket();
-	long began = milliseconds();
 	if (connect(fd, (void *)&target, sizeof target))
 		return fail(number, "connect");
-	long took = milliseconds() - began;
-	slowest = took > slowest ? took : slowest;
-	for (int round = 0; round < rounds; round++) {
+	long began = milliseconds(), last = began;
+	for (int round = 0; round < rounds && (!seconds || last < began + 1000 * seconds); round++) {
 		const char *what = one_round(fd, number, round * bytes);
 		if (what)
 			return fail(number, what);
+		long now = milliseconds();
+		slowest = now - last > slowest ? now - last : slowest;
+		last = now;
 	}
 	if (hold)
 		sleep(hold);
@@ -366,6 +367,8 @@ int main(int count, char **words)
 		linger0 |= !strcmp(words[n], "linger0");
 		urgent |= !strcmp(words[n], "urgent");
 		timed |= !strcmp(words[n], "time");
+		if (!strncmp(words[n], "seconds=", 8))
+			seconds = atoi(words[n] + 8);
 	}
 	if (connections > 512)
 		return 2;
@@ -374,7 +377,7 @@ int main(int count, char **words)
 	for (long n = 0; n < connections; n++)
 		pthread_join(threads[n], NULL);
 	if (!failed && timed)
-		printf("%ld ms\n", slowest);
+		printf("slowest round %ld ms\n", slowest);
 	if (!failed)
 		printf("fine\n");
 	return failed;

@@ -164,7 +164,13 @@ pub fn api(guest: &mut Guest, topic: &str) -> Result<Value> {
 /// Bytes that the appliance uses, without the buffers that it keeps for the next connection.
 pub fn used(guest: &mut Guest) -> Result<f64> {
     let kept = api(guest, "stats")?["buffers_kept"].as_f64().context("no buffers_kept")?;
-    Ok(Metrics::read(guest)?.memory()? - kept)
+    let metrics = Metrics::read(guest)?;
+    println!(
+        "heap {}, in all {}, of that kept {kept}",
+        metrics.get("memory_heap_bytes")?,
+        metrics.memory()?
+    );
+    Ok(metrics.memory()? - kept)
 }
 
 /// Tells a story on a site; what the machines say when it fails.

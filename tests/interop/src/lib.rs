@@ -8,9 +8,10 @@ pub mod crafter;
 mod dialer;
 pub mod engines;
 pub mod lab;
+pub mod liar;
 pub mod metrics;
 pub mod packet;
-mod port;
+pub mod port;
 pub mod programs;
 pub mod relay;
 pub mod remote;
@@ -76,14 +77,18 @@ pub fn gateway_spec(mtu: u16, words: &str) -> Result<Spec> {
 
 /// The machine of the appliance, configured for as many network interfaces, without them.
 pub fn networked_gateway_spec(networks: usize, mtu: u16, words: &str) -> Result<Spec> {
-    let image = std::env::var_os("ISTHMUS_IMAGE");
-    let image = image.context("ISTHMUS_IMAGE is not set: run ./isthmus test")?;
-    let spec = Spec::kernel(image).memory(512);
-    let spec = (0..networks).fold(spec, |spec, n| {
+    let spec = (0..networks).fold(image_spec()?, |spec, n| {
         let address = address(n, 1);
         spec.append(&format!("isthmus.net.{n}.address={address} isthmus.net.{n}.mtu={mtu}"))
     });
     Ok(spec.append(words))
+}
+
+/// The machine of the appliance, configured for nothing.
+pub fn image_spec() -> Result<Spec> {
+    let image = std::env::var_os("ISTHMUS_IMAGE");
+    let image = image.context("ISTHMUS_IMAGE is not set: run ./isthmus test")?;
+    Ok(Spec::kernel(image).memory(512))
 }
 
 /// Boots a guest with soft-RoCE, 10.0.0.2 (fd00::2), on `nic`, where 10.0.0.1 (fd00::1) answers.

@@ -62,7 +62,25 @@ impl Site {
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
         let client = system()?.spec("client", &addresses, mtus.1).first_mac(0x20);
         let client = boot_client(more_client(theirs.into_iter().fold(client, Spec::nic)))?;
-        Ok(Site { gateway, client, _wires: Vec::new() })
+        Ok(Site::of(gateway, client))
+    }
+
+    /// Both, as they run, on wires that the caller keeps.
+    pub fn of(gateway: Vm, client: Guest) -> Site {
+        Site { gateway, client, _wires: Vec::new() }
+    }
+
+    /// Boots both with a wire between them, the appliance with `others` on networks of their own behind it.
+    pub fn beside(
+        wire: (Nic, Nic),
+        others: impl ExactSizeIterator<Item = Nic>,
+        words: &str,
+    ) -> Result<Site> {
+        let gateway = networked_gateway_spec(1 + others.len(), 1500, words)?.first_mac(1);
+        let mut gateway = others.fold(gateway.nic(wire.0), Spec::nic).start()?;
+        gateway.wait_ready()?;
+        let client = system()?.spec("client", &[&address(0, 2)], 1500).first_mac(0x20);
+        Ok(Site::of(gateway, boot_client(client.nic(wire.1))?))
     }
 
     /// Boots both and tells `story`. When it goes wrong, the error has the appliance's log, and what it

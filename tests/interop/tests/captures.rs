@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use interop_tests::captured::{download, frames, tshark};
 use interop_tests::packet::icrc_is_right;
 use interop_tests::tools::{BANDWIDTH, Gids, perftest, pingpong, rping};
-use interop_tests::{SERVICES, Site, client, gateway_spec, storage, unmap};
+use interop_tests::{SERVICES, Site, client, gateway_spec, lab, smc, storage, unmap};
 use launch::guest::Wire;
 use launch::qemu::{Nic, free_port};
 
@@ -122,5 +122,37 @@ fn tshark_reads_what_was_captured() -> Result<()> {
     well_formed(path.path())?;
     gateway.run("capture begin")?.contains("accepted: start, stop")?;
     gateway.run("capture start rocky")?.contains("`rocky` is not understood; accepted: arp")?;
+    Ok(())
+}
+
+#[test]
+fn tshark_reads_smc_r() -> Result<()> {
+    let http = free_port()?;
+    let wire = Wire::new()?;
+    let (first, second) = wire.datagrams();
+    let forwards = vec![("tcp", http, 80)];
+    let words = format!("{} isthmus.net.1.address=10.0.2.15/24", lab::WORDS);
+    let spec = gateway_spec(1500, &words)?.nic(first).nic(Nic::User { forwards }).first_mac(1);
+    let mut gateway = spec.start()?;
+    gateway.wait_ready()?;
+    let mut guest = client(second, 1500)?;
+    smc::prepare(&mut guest)?;
+    guest.sh("smc serve 7777 >/dev/null 2>&1 &")?;
+    gateway.run("capture start")?.lacks("error")?;
+    guest.sh("smc echo 10.0.0.1 7001 200000 1 2")?;
+    gateway.run("capture stop")?.lacks("error")?;
+    let directory = launch::workspace::target().join("interop");
+    let path = directory.join("smc.pcapng");
+    std::fs::write(&path, download(([127, 0, 0, 1], http).into())?)?;
+    well_formed(&path)?;
+    // (What Linux says in LLC of version 2 it does not know: Linux writes the length in its CPU's order.)
+    let told = tshark(&path, "smc")?.join("\n");
+    for message in ["Proposal", "Accept", "Confirm", "Confirm Link", "CDC Message"] {
+        ensure!(
+            told.contains(message),
+            "tshark finds no {message}, see {}:\n{told}",
+            path.display()
+        );
+    }
     Ok(())
 }

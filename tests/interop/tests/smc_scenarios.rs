@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use interop_tests::Site;
 use interop_tests::lab::{BOTH, Lab, WORDS, tell};
+use interop_tests::metrics::Metrics;
 use interop_tests::relay::Relay;
 use launch::guest::Wire;
 use launch::qemu::Spec;
@@ -292,4 +293,84 @@ fn first_answer(capture: &Path) -> Result<Duration> {
         }
     }
     Ok(answer.context("no answer")? - first.context("no announcement")?)
+}
+
+/// What the console and `/api/smc` tell while connections stand, in all topics, by the columns of the tools.
+#[test]
+fn every_topic_is_told() -> Result<()> {
+    let words = format!("{WORDS} isthmus.net.0.pnetid=LAB");
+    tell(Site::boot(1500, &words)?, |lab| {
+        lab.sh("for port in 7 7001; do smc echo 10.0.0.1 $port 1000 1 1 hold=20 > /tmp/s$port 2>&1 & done
+                smc echo 10.0.0.1 7 1000 1 1 tcp hold=20 > /tmp/tcp 2>&1 & sleep 3")?;
+        let mut topics = std::collections::BTreeMap::new();
+        for topic in ["sockets", "linkgroups", "links", "devices", "stats", "ueid", "rules"] {
+            let page = lab.api(topic)?;
+            let said = lab.site.gateway.run(&format!("show smc {topic} --json"))?.json()?;
+            ensure!(said == page, "show smc {topic}: {said:#}\n/api/smc/{topic}: {page:#}");
+            topics.insert(topic, page);
+        }
+        let all = lab.api("")?;
+        ensure!(all.as_object().is_some_and(|all| all.len() == 7), "{all:#}");
+
+        let sockets = topics["sockets"].as_array().context("a list")?;
+        let of = |mode: &str, role: &str, state: &str| {
+            let found = sockets.iter().filter(|socket| {
+                let has = |key: &str, value: &str| socket[key].as_str().unwrap_or("") == value;
+                has("mode", mode) && has("role", role) && has("state", state)
+            });
+            found.collect::<Vec<_>>()
+        };
+        let (servers, clients) = (of("SMCR", "SERV", "ACTIVE"), of("SMCR", "CLNT", "ACTIVE"));
+        ensure!(servers.len() == 2 && clients.len() == 1 && sockets.len() == 4, "{sockets:#?}");
+        ensure!(of("TCP", "", "ACTIVE").len() == 1, "{sockets:#?}");
+        for socket in servers.iter().chain(&clients) {
+            ensure!(socket["rx_bytes"] == 1000 && socket["tx_bytes"] == 1000, "{socket:#}");
+            ensure!(socket["rcvbuf"] == 65536 && socket["peerbuf"] == 65536, "{socket:#}");
+            ensure!(socket["intf"] == "net0" && socket["rx_queued"] == 0, "{socket:#}");
+        }
+        ensure!(clients[0]["foreign_address"] == "10.0.0.2:7777", "{clients:#?}");
+
+        let groups = topics["linkgroups"].as_array().context("a list")?;
+        ensure!(groups.len() == 2, "{groups:#?}");
+        for group in groups {
+            let conns = if group["lg_role"] == "SERV" { 2 } else { 1 };
+            ensure!(group["conns"] == conns && group["lg_type"] == "SINGLE", "{group:#}");
+            ensure!(group["peer"] == "10.0.0.2" && group["eid"] == "LAB.SMC.EID", "{group:#}");
+            ensure!(group["version"] == "2" && group["release"] == 1, "{group:#}");
+        }
+        let links = topics["links"].as_array().context("a list")?;
+        ensure!(links.len() == 2, "{links:#?}");
+        for link in links {
+            ensure!(link["local_gid"] == "::ffff:10.0.0.1", "{link:#}");
+            ensure!(link["peer_gid"] == "::ffff:10.0.0.2" && link["path_mtu"] == 1024, "{link:#}");
+            ensure!(link["link_state"] == "LINK_ACTIVE" && link["net_dev"] == "net0", "{link:#}");
+        }
+        let devices = topics["devices"].as_array().context("a list")?;
+        ensure!(devices.len() == 1 && devices[0]["links"] == 2, "{devices:#?}");
+        ensure!(
+            devices[0]["pnet_id"] == "LAB" && devices[0]["ib_state"] == "ACTIVE",
+            "{devices:#?}"
+        );
+        ensure!(topics["ueid"] == serde_json::json!(["LAB.SMC.EID"]), "{:#}", topics["ueid"]);
+        let rules = topics["rules"].as_array().context("a list")?;
+        ensure!(rules.len() == 2 && rules[0]["connections"] == 1, "{rules:#?}");
+        ensure!(rules[0]["backends"][0]["state"] == "up", "{rules:#?}");
+
+        // The same for Prometheus.
+        let (stats, metrics) = (lab.api("stats")?, Metrics::read(&mut lab.site.client)?);
+        for (metric, key) in [
+            ("smc_connections_total{role=\"client\"}", "smc_connections_client"),
+            ("smc_connections_total{role=\"server\"}", "smc_connections_server"),
+            ("smc_first_contacts_total", "first_contacts"),
+            ("smc_receive_bytes_total", "rx_bytes"),
+            ("smc_transmit_bytes_total", "tx_bytes"),
+            ("smc_violations_total", "violations"),
+        ] {
+            let (counted, told) = (metrics.get(metric)?, stats[key].as_f64());
+            ensure!(told == Some(counted), "{metric} is {counted}, {key} is {told:?}");
+        }
+        ensure!(metrics.get("smc_sockets")? == 3.0 && metrics.get("smc_link_groups")? == 2.0);
+        lab.sh("killall smc; true")?;
+        lab.serve()
+    })
 }

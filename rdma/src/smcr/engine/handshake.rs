@@ -65,6 +65,7 @@ impl Engine {
             deadline,
             retry: None,
             first_contact: false,
+            version: 2,
             held_back: Vec::new(),
         };
         entry.insert(Socket::new(id, role, local, remote, handshake));
@@ -211,8 +212,9 @@ impl Engine {
         ctx: &mut Context<'_, P>,
     ) {
         let peer_id = self.peer_id;
-        let decline = Decline { version: 2, out_of_sync, peer_id, reason, os: Os::LINUX };
         if let Some(handshake) = &mut self.sockets[key].handshake {
+            let version = handshake.version;
+            let decline = Decline { version, out_of_sync, peer_id, reason, os: Os::LINUX };
             handshake.output.extend(decline.emit());
         }
         self.fall_back(key, reason, false, ctx);

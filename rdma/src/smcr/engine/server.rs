@@ -37,6 +37,9 @@ impl Engine {
         neighbours: &mut dyn Neighbours,
     ) -> Result<Taken, Refusal> {
         let proposal = Proposal::parse(message)?;
+        if let Some(handshake) = &mut self.sockets[key].handshake {
+            handshake.version = proposal.version.min(2);
+        }
         let offer = self.weigh(key, &proposal).map_err(Refusal::Decline)?;
         // A group that is being made with this host is waited for, whoever it says it is, so that it
         // cannot have many at once; Linux makes one after another.

@@ -111,6 +111,8 @@ pub(super) struct Handshake {
     pub retry: Option<Instant>,
     /// We make the link group.
     pub first_contact: bool,
+    /// The version that the peer knows: a Decline of a later one is none to it.
+    pub version: u8,
     /// What the answer to CONFIRM_RKEY lets out.
     pub held_back: Vec<u8>,
 }

@@ -5,6 +5,7 @@ use crate::smcr::testing::{World, ip, pattern};
 use crate::smcr::wire::cdc::{Cdc, Cursor, End, Producer};
 use crate::smcr::wire::llc::{Body, DeleteReason, Llc, Order, Token};
 use crate::smcr::wire::vectors::vector;
+use crate::smcr::wire::{Decline, Reason};
 use crate::verbs::{Payload, Provider, RemoteAddress, SendOperation, SendRequest, SendWith};
 use core::time::Duration;
 use proptest::prelude::*;
@@ -236,6 +237,17 @@ fn half_handshakes_time_out_and_leave_nothing() {
     }
     assert_eq!(w.hosts[0].engine.groups().count(), 0);
     assert_eq!(free(&w), before);
+}
+
+#[test]
+fn a_peer_of_version_1_is_declined_in_its_own_words() {
+    let mut w = World::new(12);
+    let id = server_given(&mut w, &[&vector("proposal_v1")]);
+    assert_eq!(w.hosts[0].engine.fallback(id), Some(Reason::NO_DEVICE));
+    let mut said = [0; 100];
+    let count = w.hosts[0].engine.poll_clc_bytes(id, &mut said);
+    let decline = Decline::parse(&said[..count]).unwrap();
+    assert_eq!((count, decline.version, decline.reason), (28, 1, Reason::NO_DEVICE));
 }
 
 #[test]

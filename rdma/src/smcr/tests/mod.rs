@@ -1,4 +1,5 @@
 mod basic;
 mod failover;
 mod hostile;
+mod moments;
 mod streams;

@@ -1,0 +1,78 @@
+//! Link groups with two links between the image and stock Linux, each with two ports on one network: a link
+//! that is lost, streams that go on over the other, and the link that is there again by itself.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use interop_tests::lab::{Lab, WORDS, tell};
+use interop_tests::{Site, boot_client, image_spec, system};
+use launch::guest::Wire;
+
+/// Both hosts have both addresses in one subnet, as Linux wants it.
+const NETS: &str = "isthmus.net.0.address=10.0.0.1/24 isthmus.net.0.pnetid=LAB \
+    isthmus.net.1.address=10.0.0.11/24 isthmus.net.1.pnetid=LAB";
+
+/// Waits until all link groups have so many links that carry connections.
+fn have_links(lab: &mut Lab, groups: usize, links: usize, limit: Duration) -> Result<()> {
+    let end = Instant::now() + limit;
+    loop {
+        let all = lab.site.gateway.run("show smc links --json")?.json()?;
+        let active = all.as_array().context("a list")?.iter();
+        let active = active.filter(|link| link["link_state"] == "LINK_ACTIVE").count();
+        if active == groups * links {
+            return Ok(());
+        }
+        ensure!(Instant::now() < end, "not {links} links of {groups} groups: {all:#}");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+#[test]
+fn a_link_is_lost_and_made_anew() -> Result<()> {
+    let wires = [Wire::new()?, Wire::new()?];
+    let [(ours0, theirs0), (ours1, theirs1)] = [wires[0].datagrams(), wires[1].datagrams()];
+    let gateway = image_spec()?.append(NETS).append(WORDS).nic(ours0).nic(ours1).first_mac(1);
+    let mut gateway = gateway.start()?;
+    gateway.wait_ready()?;
+    let client = system()?.spec("client", &["10.0.0.2/24", "10.0.0.12/24"], 1500);
+    let client = boot_client(client.nic(theirs0).nic(theirs1).first_mac(0x20))?;
+    tell(Site::of(gateway, client), |lab| {
+        have_links(lab, 2, 2, Duration::from_secs(20)).context("at first")?;
+        for port in [7, 7001] {
+            lab.sh(&format!(
+                "smc echo 10.0.0.1 {port} 20000 1000000 2 time seconds=60 > /tmp/good{port} 2>&1 &"
+            ))?;
+        }
+        lab.sh("sleep 2")?;
+        // Links are over wire 0 and wire 1; each is cut at either end, and mended.
+        for (wire, here) in [(0, false), (1, false), (0, true)] {
+            set_link(lab, wire, here, false)?;
+            have_links(lab, 2, 1, Duration::from_secs(20))
+                .with_context(|| format!("wire {wire} cut, here: {here}"))?;
+            std::thread::sleep(Duration::from_secs(2));
+            set_link(lab, wire, here, true)?;
+            have_links(lab, 2, 2, Duration::from_secs(60))
+                .with_context(|| format!("wire {wire} mended, here: {here}"))?;
+        }
+        for port in [7, 7001] {
+            let good = format!("grep fine /tmp/good{port}");
+            let done = lab.site.client.wait_until(&good, Duration::from_secs(90));
+            let said = lab.sh(&format!("cat /tmp/good{port}"))?;
+            done.with_context(|| format!("port {port}: {said}"))?;
+            println!("port {port}: {said}");
+        }
+        let stats = lab.api("stats")?;
+        ensure!(stats["failovers"].as_u64() >= Some(4), "{stats:#}");
+        lab.broken_links = stats["links_failed"].as_u64().context("a count")?;
+        Ok(())
+    })
+}
+
+fn set_link(lab: &mut Lab, wire: usize, here: bool, up: bool) -> Result<()> {
+    if here {
+        let arguments = serde_json::json!({"name": format!("net{wire}"), "up": up});
+        lab.site.gateway.qmp.execute("set_link", arguments)?;
+        return Ok(());
+    }
+    lab.site.client.set_link(wire, up)
+}
