@@ -46,8 +46,9 @@ impl Lab {
     pub fn begins(&mut self) -> Result<()> {
         smc::prepare(&mut self.site.client)?;
         self.serve()?;
-        for port in BOTH {
+        for port in [7, 7001, 7002] {
             self.echo(port, "300000 1 16")?;
+            self.echo(port, "300000 1 16 tcp")?;
         }
         self.settle()?;
         self.memory = used(&mut self.site.client)?;
@@ -164,13 +165,7 @@ pub fn api(guest: &mut Guest, topic: &str) -> Result<Value> {
 /// Bytes that the appliance uses, without the buffers that it keeps for the next connection.
 pub fn used(guest: &mut Guest) -> Result<f64> {
     let kept = api(guest, "stats")?["buffers_kept"].as_f64().context("no buffers_kept")?;
-    let metrics = Metrics::read(guest)?;
-    println!(
-        "heap {}, in all {}, of that kept {kept}",
-        metrics.get("memory_heap_bytes")?,
-        metrics.memory()?
-    );
-    Ok(metrics.memory()? - kept)
+    Ok(Metrics::read(guest)?.memory()? - kept)
 }
 
 /// Tells a story on a site; what the machines say when it fails.

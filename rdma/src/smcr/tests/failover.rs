@@ -173,6 +173,34 @@ fn a_link_that_was_lost_is_made_anew() {
     }
 }
 
+/// Those who come while a link is being made have their keys told on it afterwards.
+#[test]
+fn many_that_come_at_once_go_on_over_the_other_link() {
+    for (ports, client) in [([2, 2], 1), ([2, 2], 0), ([2, 1], 1), ([1, 1], 1)] {
+        let two = || Config { max_links: 2, ..config() };
+        let mut w = World::with_ports(11, [two(), two()], ports);
+        let all: Vec<usize> = (0..20).map(|_| w.connect_from(client)).collect();
+        let all: Vec<[SocketId; 2]> =
+            all.into_iter().map(|at| w.tcp[at].ends.map(Option::unwrap)).collect();
+        let up = |w: &mut World| {
+            all.iter().all(|ids| (0..2).all(|n| w.was_told(n, ids[n], Ready::ESTABLISHED)))
+        };
+        assert!(w.run(10 * SECOND, up), "{ports:?}");
+        w.wait(SECOND);
+        if ports == [2, 2] {
+            cut(&mut w, 0, 0);
+        }
+        for (n, &ids) in all.iter().enumerate() {
+            w.transfer(0, ids, &pattern(3000, n as u8), 1000);
+            w.transfer(1, ids, &pattern(3000, n as u8), 1000);
+        }
+        for host in &w.hosts {
+            assert!(host.engine.counters().fallbacks.is_empty(), "{ports:?}");
+            assert_eq!(host.engine.counters().aborted, 0, "{ports:?}");
+        }
+    }
+}
+
 #[test]
 fn ports_of_different_networks_make_one_link() {
     let (mut w, ids) = world(9, [2, 2]);
