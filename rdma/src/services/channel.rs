@@ -115,6 +115,7 @@ impl Channel {
             solicited: false,
             datagram: None,
             carries: None,
+            unhurried: false,
         };
         provider.post_send(self.qp, &request)
     }

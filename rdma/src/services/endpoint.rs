@@ -369,6 +369,7 @@ impl Endpoint {
             solicited: false,
             datagram: None,
             carries: None,
+            unhurried: false,
         };
         provider.post_send(self.qp, &request)?;
         self.outstanding += 1;

@@ -96,6 +96,7 @@ fn pingpong(pair: &mut Pair, server: &mut Server, length: usize) -> Window {
         solicited: false,
         datagram: None,
         carries: None,
+        unhurried: false,
     };
     roce.post_send(qp, &request).unwrap();
     message

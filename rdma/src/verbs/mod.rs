@@ -218,8 +218,8 @@ pub trait Provider {
     fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError>;
 
     /// Lets the provider be a while in asking the peer whether requests have arrived that are not signaled
-    /// and carry no chunk, so that many share an ACK: for users that wait for none of them, nor for room in
-    /// the queue. To be said before the queue pair is ready to send.
+    /// and carry no chunk, or unhurried, so that many share an ACK: for users that do not wait for any of
+    /// them, nor for room in the queue. To be said before the queue pair is ready to send.
     fn share_acks(&mut self, _qp: QpId) {}
 
     /// The requests that the peer has done here; None where only the peer knows, as with

@@ -267,6 +267,9 @@ pub struct SendRequest<'a> {
     pub datagram: Option<DatagramTo>,
     /// A chunk on demand whose memory is given back when this request ends: its payload lies there.
     pub carries: Option<(MrId, u16)>,
+    /// Whoever posts it can wait for its completion, which comes with that of others: where ACKs are shared
+    /// ([`Provider::share_acks`](super::Provider::share_acks)), none is asked for on its account.
+    pub unhurried: bool,
 }
 
 /// Where a datagram goes.

@@ -282,6 +282,7 @@ impl World {
             solicited: true,
             datagram: None,
             carries: None,
+            unhurried: false,
         };
         let _ = node.roce.post_send(qp, &request);
         while let Some(completion) = node.roce.poll_cq(node.cq) {

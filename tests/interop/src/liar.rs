@@ -426,6 +426,7 @@ impl Liar {
             solicited: true,
             datagram: None,
             carries: None,
+            unhurried: false,
         };
         self.roce.post_send(pair.qp, &request).is_ok()
     }

@@ -18,7 +18,15 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A signaled request.
 pub fn request(id: u64, operation: SendOperation<'_>) -> SendRequest<'_> {
-    SendRequest { id, operation, signaled: true, solicited: false, datagram: None, carries: None }
+    SendRequest {
+        id,
+        operation,
+        signaled: true,
+        solicited: false,
+        datagram: None,
+        carries: None,
+        unhurried: false,
+    }
 }
 
 fn fill(window: &Window, rng: &mut Rng) -> Vec<u8> {

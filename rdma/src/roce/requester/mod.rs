@@ -193,6 +193,9 @@ impl Requester {
             first: self.posted,
             packets,
             signaled: request.signaled,
+            waited_for: request.signaled && !request.unhurried
+                || block.is_some()
+                || operation.wants_answer(),
             solicited: request.solicited,
             block,
         });

@@ -129,8 +129,7 @@ impl Requester {
         let after = self.next.plus(packets);
         self.since_ack_request += 1;
         let ends_all = ends && self.cursor + 1 == self.queue.len();
-        self.waited_for |=
-            ends && (work.signaled || work.block.is_some() || work.operation.wants_answer());
+        self.waited_for |= ends && work.waited_for;
         let ack_request = ends_all && (self.waited_for || now.since(self.asked_at) >= self.hold)
             || 4 * self.since_ack_request >= window
             || after.since(self.unacknowledged) >= window;

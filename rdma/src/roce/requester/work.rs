@@ -168,6 +168,8 @@ pub struct Work {
     /// PSNs that it takes.
     pub packets: u32,
     pub signaled: bool,
+    /// Somebody waits for its end.
+    pub waited_for: bool,
     pub solicited: bool,
     /// Memory on demand that goes back to the pool with it.
     pub block: Option<Block>,

@@ -51,6 +51,7 @@ fn a_queue_pair_uses_the_port_that_has_its_address() {
         solicited: false,
         datagram: None,
         carries: None,
+        unhurried: false,
     };
     node.roce.post_send(node.qp, &send).unwrap();
     let mut tx = TxBuffer::new();
@@ -132,6 +133,7 @@ fn a_link_that_flaps() {
         solicited: false,
         datagram: None,
         carries: None,
+        unhurried: false,
     };
     a.roce.post_send(a.qp, &send).unwrap();
     assert!(!pair.run(Duration::from_secs(3), |pair| !pair.nodes[0].completions().is_empty()));

@@ -238,6 +238,7 @@ impl Client {
             solicited: false,
             datagram: None,
             carries: None,
+            unhurried: false,
         };
         ctx.provider.post_send(connection.qp, &request).map_err(DownReason::from_verbs)
     }

@@ -186,6 +186,7 @@ impl Server {
             solicited: false,
             datagram: None,
             carries: None,
+            unhurried: false,
         };
         ctx.provider.post_send(connection.qp, &request).map_err(CloseReason::from)
     }

@@ -413,8 +413,15 @@ impl Answer<'_> {
         let mut post = |operation, carries| {
             let (sequence, signaled) = connection.number_send();
             let id = WorkId::send(key, sequence).to_bits();
-            let request =
-                SendRequest { id, operation, signaled, solicited: false, datagram: None, carries };
+            let request = SendRequest {
+                id,
+                operation,
+                signaled,
+                solicited: false,
+                datagram: None,
+                carries,
+                unhurried: false,
+            };
             ctx.provider.post_send(connection.qp, &request)
         };
         if !new_rkey {

@@ -69,7 +69,14 @@ fn post<P: Provider + ?Sized>(
     operation: SendOperation<'_>,
     signaled: bool,
 ) -> Result<(), VerbsError> {
-    let request =
-        SendRequest { id: 0, operation, signaled, solicited: false, datagram: None, carries: None };
+    let request = SendRequest {
+        id: 0,
+        operation,
+        signaled,
+        solicited: false,
+        datagram: None,
+        carries: None,
+        unhurried: false,
+    };
     provider.post_send(qp, &request)
 }

@@ -48,6 +48,7 @@ impl Engine {
             .create_qp(&init, ctx.rng)
             .and_then(|qp| ctx.provider.qp_number(qp).map(|qpn| (qp, qpn)));
         let (qp, qpn) = made.inspect_err(|_| ctx.arena.free(memory))?;
+        ctx.provider.share_acks(qp);
         let number = group.next_link;
         group.next_link = group.next_link.wrapping_add(1).max(1);
         let link = Link {

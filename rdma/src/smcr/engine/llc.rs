@@ -105,6 +105,7 @@ impl Engine {
             solicited: true,
             datagram: None,
             carries: None,
+            unhurried: false,
         };
         if ctx.provider.post_send(link.qp, &request).is_err() {
             return false;

@@ -12,6 +12,9 @@ const LEAST_UPDATE: u64 = 2304;
 /// Data behind which a CDC message goes at the latest, so that the peer can begin to read.
 const MAX_WRITE: u64 = 32 << 10;
 
+/// CDC messages of a link behind which one asks for an ACK, however little their senders wait for it.
+const UNHURRIED: usize = CDC_SLOTS / 2;
+
 /// Why nothing can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
@@ -263,11 +266,23 @@ fn write<P: Provider + ?Sized>(
             solicited: false,
             datagram: None,
             carries: None,
+            unhurried: false,
         };
         ctx.provider.post_send(qp, &request).map_err(|_| ())?;
         position += count;
     }
     Ok(())
+}
+
+/// Whether nobody waits to hear that a CDC message has arrived: its socket goes on with what room there is,
+/// in its own buffer and on the link.
+fn is_unhurried(socket: &Socket, link: &Link, cdc: &Cdc) -> bool {
+    let size = socket.buffer.map_or(0, |buffer| buffer.len() as u64);
+    (link.cdc_under_way + 1) % UNHURRIED != 0
+        && 2 * (socket.accepted - socket.completed) <= size
+        && !socket.wants_room
+        && cdc.end.is_empty()
+        && !cdc.producer.contains(Producer::FAILOVER)
 }
 
 /// Sends a CDC message.
@@ -286,6 +301,7 @@ fn post_cdc<P: Provider + ?Sized>(
         solicited: true,
         datagram: None,
         carries: None,
+        unhurried: is_unhurried(socket, link, cdc),
     };
     ctx.provider.post_send(link.qp, &request).map_err(|_| ())?;
     let (sent, seqno) = (socket.sent, cdc.seqno);

@@ -28,6 +28,7 @@ fn post(w: &mut World, operation: SendOperation<'_>) {
         solicited: true,
         datagram: None,
         carries: None,
+        unhurried: false,
     };
     w.hosts[1].roce.post_send(qp, &request).unwrap();
 }

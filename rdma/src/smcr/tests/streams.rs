@@ -186,3 +186,28 @@ fn many_connections_at_once_are_all_exact() {
     }
     assert!(got == bytes);
 }
+
+#[test]
+fn requests_and_answers_share_acks_and_all_of_them_come() {
+    let mut w = World::new(21);
+    let [server, client] = w.established();
+    let acks = |w: &World| w.hosts[0].roce.counters().received.acknowledges;
+    let before = acks(&w);
+    let millisecond = Duration::from_millis(1);
+    for n in 0..20 {
+        for (from, ids) in [(1, [server, client]), (0, [client, server])] {
+            w.send(from, ids[1], &[n; 64]);
+            w.wait(millisecond / 4);
+            assert_eq!(w.recv(1 - from, ids[0]), [n; 64]);
+        }
+    }
+    let shared = acks(&w) - before;
+    assert!(shared <= 7, "{shared} ACKs for 20 answers");
+    // Nothing follows: the last ones are asked for.
+    w.wait(20 * millisecond);
+    for (n, id) in [server, client].into_iter().enumerate() {
+        let whole = u64::from(w.hosts[n].engine.config().send_buffer);
+        assert_eq!(w.hosts[n].engine.writable(id), whole, "host {n}");
+        assert_eq!(w.hosts[n].roce.counters().retries, 0);
+    }
+}

@@ -25,7 +25,15 @@ fn main() {
 
 /// A signaled request.
 fn request(id: u64, operation: SendOperation<'_>) -> SendRequest<'_> {
-    SendRequest { id, operation, signaled: true, solicited: false, datagram: None, carries: None }
+    SendRequest {
+        id,
+        operation,
+        signaled: true,
+        solicited: false,
+        datagram: None,
+        carries: None,
+        unhurried: false,
+    }
 }
 
 /// SENDs of 64 bytes, from the post to both completions.

@@ -293,6 +293,7 @@ impl Stranger {
             solicited: false,
             datagram: None,
             carries: None,
+            unhurried: false,
         };
         self.roce.post_send(line.qp, &request).map_err(|error| anyhow!("no send: {error:?}"))
     }

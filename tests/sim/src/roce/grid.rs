@@ -94,6 +94,7 @@ fn run(loss: u32, window: u32) -> Figures {
                     solicited: false,
                     datagram: None,
                     carries: None,
+                    unhurried: false,
                 };
                 machine.roce.post_send(qp, &request).expect("room");
                 posted += 1;
