@@ -91,15 +91,14 @@ impl Engine {
 
     /// A group has lost a link, or its second one did not come about: another attempt is due.
     pub(super) fn link_missing(&mut self, group_key: usize, now: Instant) {
-        let (first, longest) = self.config.remake;
-        let Some(group) = self.groups.get(group_key) else { return };
+        let first = self.config.remake.0;
+        let Some(group) = self.groups.get_mut(group_key) else { return };
         if group.max_links < 2 || group.state != GroupState::Active {
             return;
         }
         let pause = group.remake.map_or(first, |(_, pause)| pause);
-        let next = (now + pause, (2 * pause).min(longest));
-        self.groups[group_key].remake = Some(next);
-        self.wake_at(next.0);
+        group.remake = Some((now + pause, pause));
+        self.wake_at(now + pause);
     }
 
     /// Tries to make a link that is missing, if that is due.
@@ -117,8 +116,25 @@ impl Engine {
             group.remake = None;
             return;
         }
+        if let Some((_, pause)) = &mut group.remake {
+            *pause = (2 * *pause).min(self.config.remake.1);
+        }
         self.link_missing(group_key, ctx.now);
         self.want_link(group_key, ctx);
+    }
+
+    /// The peer says that there can be a second link: now, or once an attempt under way has failed.
+    pub(super) fn invited<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let Some(group) = self.groups.get_mut(group_key) else { return };
+        if group.role == Role::Server && group.active_links() < 2 {
+            group.remake = None;
+            self.link_missing(group_key, ctx.now);
+            self.want_link(group_key, ctx);
+        }
     }
 
     /// Has a second link made: by an offer of the server's, for which a client asks.
@@ -180,7 +196,7 @@ impl Engine {
     ) {
         if self.groups[group_key].role == Role::Server {
             // A client whose port is back says so in this way.
-            return self.want_link(group_key, ctx);
+            return self.invited(group_key, ctx);
         }
         let body = match self.take_link(group_key, at, &add, ctx) {
             Some(body) => body,

@@ -184,9 +184,7 @@ impl Engine {
             }
             body @ Body::RequestAddLink { .. } => {
                 self.send_llc(group_key, at, true, body, ctx);
-                if self.groups[group_key].role == Role::Server {
-                    self.want_link(group_key, ctx);
-                }
+                self.invited(group_key, ctx);
             }
             // Of version 1.
             Body::AddLinkContinue { .. } => {}
