@@ -11,12 +11,13 @@ use crate::Site;
 use crate::metrics::Metrics;
 use crate::smc;
 
-/// The image's settings: rule `smc` goes to the guest's SMC-R server, rule `tcp` to one that has only TCP.
+/// The image's settings: rule `smc` goes to the guest's SMC-R server, rule `tcp` to one that has only TCP. Linux
+/// as a server makes one handshake after another, which takes seconds for many at once on a busy host.
 pub const WORDS: &str = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
     isthmus.rule.0.name=smc isthmus.rule.0.listen=7001 isthmus.rule.0.backend=10.0.0.2:7777 \
-    isthmus.rule.0.backend_smc=true \
+    isthmus.rule.0.backend_smc=true isthmus.rule.0.connect_timeout_ms=10000 \
     isthmus.rule.1.name=tcp isthmus.rule.1.listen=7002 isthmus.rule.1.backend=10.0.0.2:7778 \
-    isthmus.rule.1.backend_smc=true";
+    isthmus.rule.1.backend_smc=true isthmus.rule.1.connect_timeout_ms=10000";
 /// The echo service, and the rule with an SMC-R server behind it.
 pub const BOTH: [u16; 2] = [7, 7001];
 /// What differs from time to time: nodes of maps, buffers of the page that tells it.

@@ -46,7 +46,7 @@ fn a_link_is_lost_and_made_anew() -> Result<()> {
         have_links(lab, BOTH, 2, Duration::from_secs(20)).context("at first")?;
         for port in [7, 7001] {
             lab.sh(&format!(
-                "smc echo 10.0.0.1 {port} 20000 1000000 2 time seconds=60 > /tmp/good{port} 2>&1 &"
+                "smc echo 10.0.0.1 {port} 20000 1000000 2 time seconds=90 > /tmp/good{port} 2>&1 &"
             ))?;
         }
         lab.sh("sleep 2")?;
@@ -63,7 +63,7 @@ fn a_link_is_lost_and_made_anew() -> Result<()> {
         // And at this end, which Linux does not see. (As a server it then waits for what it has sent over
         // the link that is gone, for ever: rdma_rxe does not give up.)
         set_link(lab, 0, false)?;
-        have_links(lab, BOTH, 1, Duration::from_secs(20)).context("wire 0 is cut here")?;
+        have_links(lab, BOTH, 1, Duration::from_secs(60)).context("wire 0 is cut here")?;
         set_link(lab, 0, true)?;
         have_links(lab, &["SERV"], 2, Duration::from_secs(60)).context("wire 0 is mended here")?;
         for port in [7, 7001] {
