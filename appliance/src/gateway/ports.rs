@@ -5,6 +5,7 @@ use super::uplink::Uplink;
 use core::time::Duration;
 use drivers::hal::{Instant, Packet, Port};
 use net::{Class, Local, classify};
+use rdma::roce::Verdict;
 
 /// Frames taken from a port in one round.
 pub(super) const BATCH: usize = 64;
@@ -109,33 +110,36 @@ impl Plane {
             {
                 fabric.devices.roce.set_link(i, slot.link);
             }
-            for _ in 0..BATCH {
-                let Some(frame) = slot.port.receive() else { break };
-                received += 1;
-                let bytes = slot.port.bytes(&frame);
-                self.capture.received(i, bytes, now);
+            let (capture, fabric) = (&mut self.capture, &mut self.fabric);
+            let mut left = BATCH;
+            while left > 0 {
                 let mut answer = None;
-                match classify(bytes) {
-                    Class::UdpEcho if slot.echo => {
-                        answer = net::echo::answer(bytes, &slot.local, &mut slot.reply);
+                left -= slot.port.receive_each(left, &mut |bytes| {
+                    capture.received(i, bytes, now);
+                    let roce = fabric.as_mut().map(|fabric| &mut fabric.devices.roce);
+                    // What it has no use for, it counts.
+                    if roce
+                        .is_some_and(|roce| roce.handle_frame(i, bytes, now) == Verdict::Consumed)
+                    {
+                        return true;
                     }
-                    Class::Roce => {
-                        if let Some(fabric) = &mut self.fabric {
-                            // What it has no use for, it counts.
-                            let _ = fabric.devices.roce.handle_frame(i, bytes, now);
+                    match classify(bytes) {
+                        Class::UdpEcho if slot.echo => {
+                            answer = net::echo::answer(bytes, &slot.local, &mut slot.reply);
                         }
+                        Class::Roce => (),
+                        _ => control(i, bytes),
                     }
-                    _ => control(i, bytes),
-                }
-                slot.port.recycle(frame);
-                if let Some(length) = answer {
-                    let header = &slot.reply[..length];
-                    let packet = Packet { header, payload: &[], trailer: &[] };
-                    self.capture.sent(i, &packet, now);
-                    // A full port drops the answer, as UDP may.
-                    slot.echoes += u64::from(slot.port.transmit(&packet).is_ok());
-                }
+                    answer.is_none()
+                });
+                let Some(length) = answer else { break };
+                let header = &slot.reply[..length];
+                let packet = Packet { header, payload: &[], trailer: &[] };
+                capture.sent(i, &packet, now);
+                // A full port drops the answer, as UDP may.
+                slot.echoes += u64::from(slot.port.transmit(&packet).is_ok());
             }
+            received += BATCH - left;
         }
         received
     }

@@ -83,6 +83,22 @@ pub trait Port {
     fn bytes(&self, frame: &Frame) -> &[u8];
     /// Gives the buffer of a frame back to the device (told with the next [`Port::flush`]).
     fn recycle(&mut self, frame: Frame);
+    /// Hands frames that were received to `take`, up to `most` of them and for as long as it returns true;
+    /// how many. The device has their buffers back after that.
+    fn receive_each(&mut self, most: usize, take: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+        let mut taken = 0;
+        while taken < most
+            && let Some(frame) = self.receive()
+        {
+            taken += 1;
+            let go_on = take(self.bytes(&frame));
+            self.recycle(frame);
+            if !go_on {
+                break;
+            }
+        }
+        taken
+    }
     /// Queues a frame; the device is told with the next [`Port::flush`].
     fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError>;
     /// Tells the device of what was queued and recycled.

@@ -177,6 +177,19 @@ impl Ring {
         self.table.store_pair64(at, [descriptor.address, rest]);
     }
 
+    /// Writes the descriptors of a chain, which lie side by side from `first` on and belong to no chain
+    /// that the device has: pieces of memory that it reads, by bus address and length in bytes.
+    #[inline]
+    pub fn describe_chain<const N: usize>(&mut self, first: u16, pieces: [(u64, usize); N]) {
+        let mut words = [[0; 2]; N];
+        for (n, (word, (address, len))) in words.iter_mut().zip(pieces).enumerate() {
+            let behind = u64::from(first) + n as u64 + 1;
+            let next = if n + 1 < N { FLAG_NEXT | behind << 48 } else { 0 };
+            *word = [address, len as u64 & 0xffff_ffff | next];
+        }
+        self.table.store_words(usize::from(first) * DESCRIPTOR, words.as_flattened());
+    }
+
     /// Offers the chain that starts with descriptor `head` to the device, which sees it after the
     /// next [`Ring::publish`].
     #[inline]

@@ -166,7 +166,7 @@ pub fn receive(
             length: (GRH_LEN + request.payload.len()) as u32,
             with,
         },
-        datagram_from: Some((frame.source.address(), from_qp)),
+        datagram_from: Some((frame.source().address(), from_qp)),
     };
     identity.complete_receive(env, completion);
 }

@@ -167,14 +167,12 @@ impl Roce {
             let place = place as usize;
             polled = true;
             let sent = self.poll_qp(place, now, tx);
-            let window = self.limits.unacknowledged;
-            let more = self.qps.at(place).is_some_and(|qp| qp.has_send(window));
             let Some(found) = self.ports.get_mut(port) else { break };
             if let Some(opcode) = sent
-                && more
                 && found.burst < MAX_BURST
             {
-                // Its turn goes on: but for a timer that was set just now there is nothing to see to.
+                // Its turn goes on, for as long as it has more: but for a timer that was set just now there
+                // is nothing to see to.
                 found.burst += 1;
                 if found.burst == 1 {
                     let deadline = self.qps.at(place).and_then(Qp::deadline);

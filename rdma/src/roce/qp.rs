@@ -8,7 +8,7 @@ use super::psn::Psn;
 use super::receive_queue::{self, ReceiveQueue};
 use super::requester::Requester;
 use super::responder::Responder;
-use super::wire::frame::{Gid, Template};
+use super::wire::frame::Template;
 use crate::verbs::{
     CompletedOperation, Completion, ConnectionId, CqId, PathMtu, PdId, QpId, QpInit, QpState,
     QpType, ReadyToReceive, ReadyToSend, Status, VerbsError,
@@ -28,8 +28,6 @@ pub struct Env<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     pub qpn: u32,
-    pub local: Gid,
-    pub remote: Gid,
     pub template: Template,
     pub path_mtu: PathMtu,
 }
@@ -131,8 +129,6 @@ impl Qp {
         }
         self.peer = Some(Peer {
             qpn: to.remote_qpn & 0xff_ffff,
-            local: to.address.local.into(),
-            remote: to.address.remote.into(),
             template: Template::new(mac, &to.address),
             path_mtu: to.path_mtu,
         });
@@ -182,10 +178,12 @@ impl Qp {
                 && (self.requester.can_send(window) || self.datagrams.has_send())
     }
 
-    /// Whether a request packet that asked for no ACK leaves anything to see to.
+    /// Whether a request packet that asked for no ACK leaves anything to see to that is not listed yet.
     #[inline]
     pub fn is_settled(&self) -> bool {
-        self.state != QpState::Error && !self.responder.has_reply() && !self.responder.has_answer()
+        self.state != QpState::Error
+            && (self.listed_reply || !self.responder.has_reply())
+            && (self.listed_send || !self.responder.has_answer())
     }
 
     /// When it wants to be woken.

@@ -81,7 +81,7 @@ impl Roce {
             return Err(Drop::NotOurs);
         }
         let addressed =
-            || if port.gids.contains(&frame.destination) { Ok(()) } else { Err(Drop::NotOurs) };
+            || if port.gids.contains(&frame.destination()) { Ok(()) } else { Err(Drop::NotOurs) };
         let transport = frame.transport();
         let bth = Bth::parse(transport)?;
         let extended_end = bth::LEN + bth.opcode.extended_len();
@@ -203,10 +203,11 @@ fn check_peer(qp: &Qp, frame: &Frame<'_>, request: &Request<'_>) -> Result<(), D
             if deth.qkey == *qkey { Ok(()) } else { Err(Drop::WrongKey) }
         }
         (QpType::Rc, Some(peer)) => {
-            let same = frame.source == peer.remote
-                && frame.destination == peer.local
-                && frame.network == peer.template.network();
-            if same { Ok(()) } else { Err(Drop::WrongPeer) }
+            if peer.template.is_answered_by(frame) {
+                Ok(())
+            } else {
+                Err(Drop::WrongPeer)
+            }
         }
         (QpType::Rc, None) => Err(Drop::WrongState),
     }

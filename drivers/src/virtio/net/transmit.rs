@@ -5,7 +5,7 @@
 //! buffers of full size.
 
 use super::super::Error;
-use super::super::ring::{Descriptor, Ring, Taken};
+use super::super::ring::{Ring, Taken};
 use super::super::transport::Setup;
 use super::{ETHERNET, TRANSMIT, entries};
 use crate::hal::{Packet, TransmitError, Window};
@@ -131,7 +131,7 @@ impl Transmitter {
             at += window.len();
         }
         put(buffer, at, packet.trailer);
-        self.describe(slot * DESCRIPTORS, buffer.bus_address(), self.header + len, false);
+        self.ring.describe_chain(slot * DESCRIPTORS, [(buffer.bus_address(), self.header + len)]);
     }
 
     /// Header and trailer copied to the slot, the payload described where it lies.
@@ -140,14 +140,14 @@ impl Transmitter {
         let window = self.slot(slot);
         put(&window, self.header, packet.header);
         let first = slot * DESCRIPTORS;
-        let trails = !packet.trailer.is_empty();
-        self.describe(first, window.bus_address(), self.header + packet.header.len(), true);
-        self.describe(first + 1, payload.bus_address(), payload.len(), trails);
-        if trails {
-            put(&window, TRAILER, packet.trailer);
-            let address = window.bus_address() + TRAILER as u64;
-            self.describe(first + 2, address, packet.trailer.len(), false);
+        let header = (window.bus_address(), self.header + packet.header.len());
+        let payload = (payload.bus_address(), payload.len());
+        if packet.trailer.is_empty() {
+            return self.ring.describe_chain(first, [header, payload]);
         }
+        put(&window, TRAILER, packet.trailer);
+        let trailer = (window.bus_address() + TRAILER as u64, packet.trailer.len());
+        self.ring.describe_chain(first, [header, payload, trailer]);
     }
 
     /// A full-size buffer for the packet of a slot, if there is one.
@@ -158,14 +158,6 @@ impl Transmitter {
         let number = self.bounce_free.pop()?;
         self.bounced[usize::from(slot)] = Some(number);
         self.bounce.slice(usize::from(number) * self.bounce_stride, self.bounce_stride)
-    }
-
-    /// Writes a descriptor of `len` bytes for the device to read; the one behind it goes on, or not.
-    #[inline]
-    fn describe(&mut self, index: u16, address: u64, len: usize, goes_on: bool) {
-        let next = goes_on.then_some(index + 1);
-        let len = len as u32;
-        self.ring.describe(index, Descriptor { address, len, device_writes: false, next });
     }
 
     /// Takes back what the device has sent if there is little room left; until then there is no

@@ -19,12 +19,20 @@ pub(super) struct Keys {
     entries: Vec<Entry>,
     mask: usize,
     used: usize,
+    /// Keys that were removed so far.
+    removed: u64,
 }
 
 impl Keys {
     pub(super) fn new(keys: usize) -> Self {
         let size = (2 * keys.max(8)).next_power_of_two();
-        Keys { entries: alloc::vec![Entry::default(); size], mask: size - 1, used: 0 }
+        Keys { entries: alloc::vec![Entry::default(); size], mask: size - 1, used: 0, removed: 0 }
+    }
+
+    /// How many keys were removed so far: while it stays the same, what a key granted is granted still.
+    #[inline]
+    pub(super) fn removed(&self) -> u64 {
+        self.removed
     }
 
     pub(super) fn has_room(&self, keys: usize) -> bool {
@@ -73,6 +81,7 @@ impl Keys {
             return;
         }
         self.used -= 1;
+        self.removed += 1;
         let mut at = hole;
         loop {
             at = (at + 1) & self.mask;

@@ -36,6 +36,20 @@ pub enum Refusal {
     NoMemory,
 }
 
+/// Where a WRITE goes, as it was found granted when it began. Holds until any key is removed.
+#[derive(Clone, Copy, Debug)]
+pub struct Grant {
+    /// All of it; empty if it has to be looked for with each piece.
+    window: Window,
+    /// Keys that were removed until then.
+    removed: u64,
+}
+
+impl Grant {
+    /// Of nothing: each piece is looked for.
+    pub const NONE: Grant = Grant { window: Window::empty(), removed: 0 };
+}
+
 /// All regions of a provider.
 #[derive(Debug)]
 pub struct Memory {

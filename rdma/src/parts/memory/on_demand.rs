@@ -1,7 +1,7 @@
 //! Chunks on demand: memory from the WRITE that brings a chunk's bytes until its owner has done with them.
 
 use super::region::{Arrival, Backing};
-use super::{Memory, Refusal};
+use super::{Grant, Memory, Refusal};
 use crate::parts::pool::{Block, Pool};
 use crate::verbs::{Access, MrId, OnDemandStatus, PdId, RemoteAddress, VerbsError};
 use drivers::hal::Window;
@@ -34,16 +34,17 @@ impl Memory {
         pd: PdId,
         alleged: RemoteAddress,
         length: u32,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Grant, Refusal> {
         let (region, chunk) = self.find(pd, Access::REMOTE_WRITE, alleged.rkey)?;
         let offset = region.offset(chunk, alleged.address, length)?;
         if let Backing::Fixed(_) = region.backing {
-            return region.fixed(chunk, offset, length).map(|_| ());
+            let window = region.fixed(chunk, offset, length)?;
+            return Ok(Grant { window, removed: self.keys.removed() });
         }
         let index = self.keys.find(alleged.rkey).map_or(0, |entry| entry.region);
         let region = self.regions.at_mut(usize::from(index)).ok_or(Refusal::UnknownKey)?;
         if let Backing::Lazy(lazy) = &mut region.backing {
-            return lazy.window(&mut self.stock).map(|_| ());
+            return lazy.window(&mut self.stock).map(|_| Grant::NONE);
         }
         let arrival = region.arrival(chunk).filter(|a| !a.taken).ok_or(Refusal::Range)?;
         if let Some(old) = arrival.block.take() {
@@ -54,7 +55,23 @@ impl Memory {
             return Err(Refusal::NoMemory);
         };
         *arrival = Arrival { block: Some(block), start: offset as u32, written: 0, taken: false };
-        Ok(())
+        Ok(Grant::NONE)
+    }
+
+    /// Where the next `length` bytes of a WRITE go, `done` bytes behind where it began with `grant`.
+    #[inline]
+    pub fn go_on(
+        &mut self,
+        grant: &Grant,
+        done: u32,
+        pd: PdId,
+        alleged: RemoteAddress,
+        length: u32,
+    ) -> Result<Window, Refusal> {
+        match grant.window.slice(done as usize, length as usize) {
+            Some(window) if grant.removed == self.keys.removed() => Ok(window),
+            _ => self.write(pd, alleged, length),
+        }
     }
 
     /// Where the next `length` bytes of a WRITE go.

@@ -46,8 +46,8 @@ fn a_lazy_region_has_memory_from_the_first_byte_on() {
         rkey: region.rkey,
     };
     assert_eq!(memory.write(pd, at(0), 10).unwrap_err(), Refusal::NoMemory);
-    assert_eq!(memory.begin_write(pd, at(0), 10), Err(Refusal::NoMemory));
-    assert_eq!(memory.begin_write(pd, at(4000), 97), Err(Refusal::Range));
+    assert_eq!(memory.begin_write(pd, at(0), 10).unwrap_err(), Refusal::NoMemory);
+    assert_eq!(memory.begin_write(pd, at(4000), 97).unwrap_err(), Refusal::Range);
     assert!(memory.lazy_memory(region.id).is_none());
     let window = arena.alloc(4096, 4096).unwrap();
     memory.add_to_stock(window);
@@ -82,7 +82,7 @@ fn of_a_chunk_on_demand_only_what_was_written_is_seen() {
     let key = memory.key(region.id, 1).unwrap();
     let at = |offset: u64| RemoteAddress { address: region.address + 8192 + offset, rkey: key };
     assert!(memory.take_chunk(region.id, 1).is_none());
-    assert_eq!(memory.begin_write(pd, at(8000), 193), Err(Refusal::Range));
+    assert_eq!(memory.begin_write(pd, at(8000), 193).unwrap_err(), Refusal::Range);
     assert_eq!(memory.check(pd, WRITE, at(0), 1).unwrap_err(), Refusal::Range);
 
     memory.begin_write(pd, at(4096), 600).unwrap();
@@ -92,7 +92,7 @@ fn of_a_chunk_on_demand_only_what_was_written_is_seen() {
     let (start, window) = memory.take_chunk(region.id, 1).unwrap();
     assert_eq!((start, window.len()), (4096, 100), "the rest was never written");
     assert_eq!(memory.write(pd, at(4196), 100).unwrap_err(), Refusal::Range, "it is taken");
-    assert_eq!(memory.begin_write(pd, at(0), 1), Err(Refusal::Range));
+    assert_eq!(memory.begin_write(pd, at(0), 1).unwrap_err(), Refusal::Range);
 
     let window = memory.back_chunk(region.id, 1).unwrap();
     assert_eq!(window.len(), 4196);
@@ -113,7 +113,11 @@ fn of_a_chunk_on_demand_only_what_was_written_is_seen() {
     let first = RemoteAddress { address: more.address, rkey: keys[0] };
     let second = RemoteAddress { address: more.address + 8192, rkey: keys[1] };
     memory.begin_write(pd, first, 8192).unwrap();
-    assert_eq!(memory.begin_write(pd, second, 1), Err(Refusal::NoMemory), "one is kept back");
+    assert_eq!(
+        memory.begin_write(pd, second, 1).unwrap_err(),
+        Refusal::NoMemory,
+        "one is kept back"
+    );
     assert_eq!(memory.pool.counters.short, short + 1);
     memory.deregister(region.id).unwrap();
     assert!(memory.begin_write(pd, second, 8192).is_ok());

@@ -32,8 +32,8 @@ impl Roce {
         };
         // Answers go the way back.
         let back = AddressVector {
-            local: frame.destination.address(),
-            remote: frame.source.address(),
+            local: frame.destination().address(),
+            remote: frame.source().address(),
             gid_type: frame.gid_type(),
             remote_mac: frame.source_mac(),
             source_port: source_port(1, 1),

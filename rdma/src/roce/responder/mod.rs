@@ -2,13 +2,13 @@
 //! what they say within what their keys grant, and answers. It keeps nothing of what arrives
 //! ahead of a gap.
 //!
-//! Every packet's piece of memory goes through `Memory::check` when it is touched, so that a key
-//! that is revoked in the middle of a message stops the rest of it.
+//! Every packet's piece of memory is granted by `Memory` when it is touched, so that a key that is
+//! revoked in the middle of a message stops the rest of it.
 
 mod again;
 mod answers;
 
-use crate::roce::memory::Refusal;
+use crate::roce::memory::{Grant, Refusal};
 use crate::roce::psn::Psn;
 use crate::roce::qp::{Env, Identity};
 use crate::roce::receive_queue::{self, ReceiveQueue};
@@ -39,6 +39,7 @@ enum Incoming {
         to: RemoteAddress,
         total: u32,
         left: u32,
+        grant: Grant,
     },
 }
 
@@ -301,7 +302,7 @@ impl Responder {
         let payload = request.payload;
         let length = payload.len() as u32;
         let mut immediate_at = 0;
-        let (to, total, left) = match (opcode.begins(), self.incoming) {
+        let (to, total, left, mut grant) = match (opcode.begins(), self.incoming) {
             (true, Incoming::None) => {
                 let reth = Reth::parse(request.extended)?;
                 immediate_at = Reth::LEN;
@@ -309,9 +310,9 @@ impl Responder {
                     return Err(INVALID);
                 }
                 let to = RemoteAddress { address: reth.address, rkey: reth.rkey };
-                (to, reth.length, reth.length)
+                (to, reth.length, reth.length, Grant::NONE)
             }
-            (false, Incoming::Write { to, total, left }) => (to, total, left),
+            (false, Incoming::Write { to, total, left, grant }) => (to, total, left, grant),
             _ => return Err(INVALID),
         };
         check_length(opcode, payload.len(), mtu)?;
@@ -330,15 +331,15 @@ impl Responder {
         // Whether all of a message is granted is known with its first packet; the only packet of
         // one is checked when it is written, unless that takes memory first.
         if opcode.begins() && total > 0 && (!opcode.ends() || env.memory.pool.capacity() > 0) {
-            env.memory.begin_write(identity.pd, to, total)?;
+            grant = env.memory.begin_write(identity.pd, to, total)?;
         }
         if length > 0 {
-            let window = env.memory.write(identity.pd, to, length)?;
+            let window = env.memory.go_on(&grant, total - left, identity.pd, to, length)?;
             window.write(0, payload).map_err(|_| Fault::Nak(Nak::RemoteOperation))?;
         }
         if !opcode.ends() {
             let to = RemoteAddress { address: to.address.wrapping_add(length as u64), ..to };
-            self.incoming = Incoming::Write { to, total, left: left - length };
+            self.incoming = Incoming::Write { to, total, left: left - length, grant };
             return Ok(1);
         }
         self.incoming = Incoming::None;

@@ -67,7 +67,7 @@ fn acknowledges_like_linux() {
         assert_eq!(ours.len(), linux.len());
         assert_eq!(ours[..18], linux[..18]);
         let (a, b) = (Frame::parse(&ours).unwrap(), Frame::parse(linux).unwrap());
-        assert_eq!((a.source, a.destination), (b.source, b.destination));
+        assert_eq!((a.source(), a.destination()), (b.source(), b.destination()));
         assert_eq!(Bth::parse(a.transport()), Bth::parse(b.transport()));
         assert_eq!(Aeth::parse(&a.transport()[12..]), Aeth::parse(&b.transport()[12..]));
     }

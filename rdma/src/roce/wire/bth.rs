@@ -1,7 +1,7 @@
 //! Base transport header, 12 bytes (vol. 1, 9.2).
 
 use super::opcode::Opcode;
-use super::{Error, be24, get16, get24};
+use super::{Error, get16, get32};
 use core::fmt;
 
 /// Length in bytes.
@@ -12,14 +12,13 @@ pub const DEFAULT_PKEY: u16 = 0xffff;
 
 /// Field positions.
 mod field {
-    use core::ops::Range;
     pub const OPCODE: usize = 0;
     pub const FLAGS: usize = 1;
-    pub const PKEY: Range<usize> = 2..4;
+    pub const PKEY: usize = 2;
+    /// One byte, with the destination queue pair behind it.
     pub const RESERVED: usize = 4;
-    pub const DESTINATION_QP: Range<usize> = 5..8;
+    /// The topmost bit; the PSN is the lower 24.
     pub const ACK_REQUEST: usize = 8;
-    pub const PSN: Range<usize> = 9..12;
 }
 
 /// A base transport header.
@@ -50,27 +49,28 @@ impl Bth {
         if flags & 0x0f != 0 {
             return Err(Error::Version);
         }
+        let last = get32(header, field::ACK_REQUEST)?;
         Ok(Bth {
             opcode: Opcode::from_byte(header[field::OPCODE])?,
             solicited: flags & 0x80 != 0,
             pad: flags >> 4 & 3,
-            pkey: get16(header, field::PKEY.start)?,
-            destination_qp: get24(header, field::DESTINATION_QP.start)?,
-            ack_request: header[field::ACK_REQUEST] & 0x80 != 0,
-            psn: get24(header, field::PSN.start)?,
+            pkey: get16(header, field::PKEY)?,
+            destination_qp: get32(header, field::RESERVED)? & 0xff_ffff,
+            ack_request: last >> 31 != 0,
+            psn: last & 0xff_ffff,
         })
     }
 
     /// Writes the header.
     #[inline]
     pub fn emit(&self, into: &mut [u8; LEN]) {
-        into[field::OPCODE] = self.opcode as u8;
-        into[field::FLAGS] = (self.solicited as u8) << 7 | (self.pad & 3) << 4;
-        into[field::PKEY].copy_from_slice(&self.pkey.to_be_bytes());
-        into[field::RESERVED] = 0;
-        into[field::DESTINATION_QP].copy_from_slice(&be24(self.destination_qp));
-        into[field::ACK_REQUEST] = (self.ack_request as u8) << 7;
-        into[field::PSN].copy_from_slice(&be24(self.psn));
+        let flags = (self.solicited as u32) << 7 | (self.pad as u32 & 3) << 4;
+        let words = [
+            (self.opcode as u32) << 24 | flags << 16 | self.pkey as u32,
+            self.destination_qp & 0xff_ffff,
+            (self.ack_request as u32) << 31 | self.psn & 0xff_ffff,
+        ];
+        into.copy_from_slice(words.map(u32::to_be_bytes).as_flattened());
     }
 }
 

@@ -46,6 +46,16 @@ impl Network {
     pub const fn is_empty(self) -> bool {
         false
     }
+
+    /// Where a packet came from, and where it was sent to, of its whole network header.
+    fn addresses(self, header: &[u8]) -> (Gid, Gid) {
+        let v4 = |at| bytes(header, at).map_or(Gid(0), Gid::from_ipv4);
+        let v6 = |at| bytes(header, at).map_or(Gid(0), Gid::from_bytes);
+        match self {
+            Network::Ipv4 => (v4(12), v4(16)),
+            Network::Ipv6 | Network::Grh => (v6(8), v6(24)),
+        }
+    }
 }
 
 /// A global identifier: an IPv6 address, or an IPv4 address mapped into one (annex A17.4.3).
@@ -90,10 +100,6 @@ pub struct Frame<'a> {
     ethernet: &'a [u8; ETHERNET_LEN],
     /// Kind of the network header.
     pub network: Network,
-    /// Where it came from.
-    pub source: Gid,
-    /// Where it was sent to.
-    pub destination: Gid,
     /// Network header and everything that follows, up to and with the ICRC.
     pub headers: &'a [u8],
 }
@@ -123,19 +129,14 @@ impl<'a> Frame<'a> {
         {
             return Err(Error::NotRoce);
         }
-        if fold(sum_ipv4(header)) != 0xffff {
+        // Its sum is not 0, as its first byte is not: it has to be the other multiple of 0xffff.
+        if !sum_ipv4(header).is_multiple_of(0xffff) {
             return Err(Error::Checksum);
         }
         let headers = packet.get(..get16(header, 2)? as usize).ok_or(Error::Truncated)?;
         let udp = headers.get(20..).ok_or(Error::Truncated)?;
         check_udp(udp, &header[12..20])?;
-        Ok(Frame {
-            ethernet,
-            network: Network::Ipv4,
-            source: Gid::from_ipv4(bytes(header, 12)?),
-            destination: Gid::from_ipv4(bytes(header, 16)?),
-            headers,
-        })
+        Ok(Frame { ethernet, network: Network::Ipv4, headers })
     }
 
     #[inline]
@@ -147,13 +148,7 @@ impl<'a> Frame<'a> {
         let headers = packet.get(..40 + get16(header, 4)? as usize).ok_or(Error::Truncated)?;
         let udp = headers.get(40..).ok_or(Error::Truncated)?;
         check_udp(udp, &header[8..40])?;
-        Ok(Frame {
-            ethernet,
-            network: Network::Ipv6,
-            source: Gid::from_bytes(bytes(header, 8)?),
-            destination: Gid::from_bytes(bytes(header, 24)?),
-            headers,
-        })
+        Ok(Frame { ethernet, network: Network::Ipv6, headers })
     }
 
     fn parse_grh(ethernet: &'a [u8; ETHERNET_LEN], packet: &'a [u8]) -> Result<Self, Error> {
@@ -162,13 +157,17 @@ impl<'a> Frame<'a> {
             return Err(Error::Malformed);
         }
         let headers = packet.get(..40 + get16(header, 4)? as usize).ok_or(Error::Truncated)?;
-        Ok(Frame {
-            ethernet,
-            network: Network::Grh,
-            source: Gid::from_bytes(bytes(header, 8)?),
-            destination: Gid::from_bytes(bytes(header, 24)?),
-            headers,
-        })
+        Ok(Frame { ethernet, network: Network::Grh, headers })
+    }
+
+    /// Where it came from.
+    pub fn source(&self) -> Gid {
+        self.network.addresses(self.headers).0
+    }
+
+    /// Where it was sent to.
+    pub fn destination(&self) -> Gid {
+        self.network.addresses(self.headers).1
     }
 
     /// The MAC address that it was sent to.
@@ -209,7 +208,7 @@ impl<'a> Frame<'a> {
 
 impl fmt::Display for Frame<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} > {}", self.source.address(), self.destination.address())
+        write!(f, "{} > {}", self.source().address(), self.destination().address())
     }
 }
 
@@ -236,14 +235,12 @@ fn sum(data: &[u8]) -> u32 {
 }
 
 /// Sum of the words of an IPv4 header, in this machine's byte order: the order changes that of the
-/// sum's bytes and nothing else (RFC 1071), so that it does not matter to a check.
+/// sum's bytes and nothing else (RFC 1071), so that it does not matter to a check. Folding it to 16 bits
+/// keeps its remainder by 0xffff.
 #[inline(always)]
-fn sum_ipv4(header: &[u8; 28]) -> u32 {
+fn sum_ipv4(header: &[u8; 28]) -> u64 {
     let words = header[..20].as_chunks::<4>().0.iter();
-    let sum: u64 = words.map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
-    // Of five words: at most 2^32 * 5.
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    (sum as u32 & 0xffff) + (sum as u32 >> 16) + ((sum >> 32) as u32)
+    words.map(|word| u64::from(u32::from_ne_bytes(*word))).sum()
 }
 
 /// Folds a sum to 16 bits.
@@ -253,6 +250,13 @@ fn fold(mut sum: u32) -> u16 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     sum as u16
+}
+
+/// Whether of two addresses of `N` bytes from `at` on each is the other's in `b`.
+#[inline(always)]
+fn crossed<const N: usize>(a: &[u8], b: &[u8], at: usize) -> bool {
+    let both = |from: &[u8]| Ok::<_, Error>((bytes::<N>(from, at)?, bytes::<N>(from, at + N)?));
+    matches!((both(a), both(b)), (Ok((source, destination)), Ok(other)) if other == (destination, source))
 }
 
 /// Everything before the BTH of what goes to one peer: made once, only lengths change.
@@ -322,6 +326,19 @@ impl Template {
         false
     }
 
+    /// Whether `frame` goes the other way: from where these headers go to where they come from.
+    #[inline]
+    pub fn is_answered_by(&self, frame: &Frame<'_>) -> bool {
+        if frame.network != self.network {
+            return false;
+        }
+        let own = &self.bytes[ETHERNET_LEN..];
+        match self.network {
+            Network::Ipv4 => crossed::<4>(own, frame.headers, 12),
+            Network::Ipv6 | Network::Grh => crossed::<16>(own, frame.headers, 8),
+        }
+    }
+
     /// Writes the headers of a frame with `transport` bytes from BTH to ICRC (at most a path MTU
     /// and headers) to the beginning of `into`.
     #[inline]
@@ -383,8 +400,8 @@ mod tests {
             let parsed = Frame::parse(&frame).unwrap();
             prop_assert_eq!(parsed.transport().len(), len);
             prop_assert_eq!(parsed.network, template.network());
-            prop_assert_eq!(parsed.source.address(), local.to_canonical());
-            prop_assert_eq!(parsed.destination.address(), remote.to_canonical());
+            prop_assert_eq!(parsed.source().address(), local.to_canonical());
+            prop_assert_eq!(parsed.destination().address(), remote.to_canonical());
             prop_assert_eq!(parsed.traffic_class(), 0x68);
             prop_assert_eq!(parsed.destination_mac(), [2, 0, 0, 0, 0, 9]);
             prop_assert_eq!(parsed.source_mac(), [2, 0, 0, 0, 0, 8]);
