@@ -60,12 +60,12 @@ pub struct StageCounters {
 pub struct LoopCounters {
     /// Rounds in all.
     pub rounds: u64,
-    /// Time in rounds that found work.
-    pub busy: Duration,
-    /// Time in rounds that found none.
-    pub idle: Duration,
-    /// Time halted.
-    pub halted: Duration,
+    /// Nanoseconds in rounds that found work.
+    pub busy: u64,
+    /// Nanoseconds in rounds that found none.
+    pub idle: u64,
+    /// Nanoseconds halted.
+    pub halted: u64,
     /// Times halted.
     pub halts: u64,
     /// By stage.
@@ -76,14 +76,16 @@ impl LoopCounters {
     /// Notes that `stage` handled `items` items in this round.
     #[inline]
     pub fn work(&mut self, stage: Stage, items: usize) {
-        let counters = &mut self.stages[stage as usize];
-        counters.rounds += u64::from(items > 0);
-        counters.items += items as u64;
+        if items > 0 {
+            let counters = &mut self.stages[stage as usize];
+            counters.rounds += 1;
+            counters.items += items as u64;
+        }
     }
 
     /// Busy, idle and halted shares of all time so far, each from 0 to 1.
     pub fn shares(&self) -> [f64; 3] {
-        let parts = [self.busy, self.idle, self.halted].map(|d| d.as_secs_f64());
+        let parts = [self.busy, self.idle, self.halted].map(|nanos| nanos as f64);
         let all: f64 = parts.iter().sum();
         parts.map(|p| if all > 0.0 { p / all } else { 0.0 })
     }
@@ -94,7 +96,8 @@ impl LoopCounters {
 pub struct Pace {
     /// What was counted.
     pub counters: LoopCounters,
-    quiet_time: Duration,
+    /// In nanoseconds.
+    quiet_time: u64,
     last_work: Instant,
     round_start: Instant,
 }
@@ -102,33 +105,40 @@ pub struct Pace {
 impl Pace {
     /// A loop that halts after `quiet_time` without work.
     pub fn new(quiet_time: Duration, now: Instant) -> Self {
-        Pace { counters: LoopCounters::default(), quiet_time, last_work: now, round_start: now }
+        let mut pace = Pace {
+            counters: LoopCounters::default(),
+            quiet_time: 0,
+            last_work: now,
+            round_start: now,
+        };
+        pace.set_quiet_time(quiet_time);
+        pace
     }
 
     /// A setting of the operator's.
     pub fn set_quiet_time(&mut self, quiet_time: Duration) {
-        self.quiet_time = quiet_time;
+        self.quiet_time = u64::try_from(quiet_time.as_nanos()).unwrap_or(u64::MAX);
     }
 
     /// Closes the books on a round that ends `now`; true if the loop may halt.
     #[inline]
     pub fn round(&mut self, worked: bool, now: Instant) -> bool {
-        let took = now.since(self.round_start);
+        let took = now.nanos_since(self.round_start);
         self.round_start = now;
         self.counters.rounds += 1;
         if worked {
             self.counters.busy += took;
             self.last_work = now;
             // Without a quiet time the look that precedes every halt is all that is asked for.
-            return self.quiet_time.is_zero();
+            return self.quiet_time == 0;
         }
         self.counters.idle += took;
-        now.since(self.last_work) >= self.quiet_time
+        now.nanos_since(self.last_work) >= self.quiet_time
     }
 
     /// Notes a halt that ended `now`.
     pub fn halted(&mut self, now: Instant) {
-        self.counters.halted += now.since(self.round_start);
+        self.counters.halted += now.nanos_since(self.round_start);
         self.counters.halts += 1;
         self.round_start = now;
     }
@@ -147,7 +157,7 @@ mod tests {
         let mut pace = Pace::new(Duration::ZERO, at(0));
         assert!(pace.round(true, at(10)));
         assert!(pace.round(false, at(20)));
-        assert_eq!(pace.counters.busy, Duration::from_micros(10));
+        assert_eq!(pace.counters.busy, 10_000);
     }
 
     #[test]
@@ -161,9 +171,9 @@ mod tests {
         assert!(!pace.round(true, at(1062)));
         let c = pace.counters;
         assert_eq!(c.halts, 1);
-        assert_eq!(c.busy, Duration::from_micros(11));
-        assert_eq!(c.idle, Duration::from_micros(51));
-        assert_eq!(c.halted, Duration::from_micros(1000));
+        assert_eq!(c.busy, 11_000);
+        assert_eq!(c.idle, 51_000);
+        assert_eq!(c.halted, 1_000_000);
         let total: f64 = c.shares().iter().sum();
         assert!((total - 1.0).abs() < 1e-9);
     }

@@ -10,10 +10,9 @@ pub trait Core {
     fn now(&self) -> Instant;
 
     /// Sleeps until the next interrupt (of a device, of a [`Bell`], of the serial port) or
-    /// `deadline`, whichever comes first. `idle` is asked once more with interrupts held back: if
-    /// it answers false there is work, and the call returns at once. No wake-up between the
-    /// question and the sleep is lost.
-    fn halt_until(&mut self, deadline: Option<Instant>, idle: &mut dyn FnMut() -> bool);
+    /// `deadline`, whichever comes first. Interrupts are held back at all other times, so that one that
+    /// came since the last sleep ends this one at once.
+    fn halt_until(&mut self, deadline: Option<Instant>);
 }
 
 /// The machine, as the loop on its first core sees it.

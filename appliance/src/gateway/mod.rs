@@ -57,6 +57,10 @@ pub struct Gateway {
     console_due: Instant,
     /// The console had nothing to do, and nothing has happened since that it might tell of.
     console_quiet: bool,
+    /// When the control plane has something to do though no frame comes for it.
+    control_due: Option<Instant>,
+    /// Interrupts of devices until after the last halt.
+    interrupts: u64,
     networks: Vec<Network>,
     syslog: Syslog,
     state: State,
@@ -85,7 +89,7 @@ impl Gateway {
         let state = &mut self.state;
         state.now = now;
         let networks = &mut self.networks;
-        let received = network::receive(networks, state, now);
+        let (received, for_control) = network::receive(networks, state, now);
         let completed = state.poll_disks();
         state.poll_capacities(now);
         let mut served = state.plane.serve(now);
@@ -93,14 +97,23 @@ impl Gateway {
             served += smc.poll(networks, state, now);
             state.smc = Some(smc);
         }
-        let controlled = network::poll(&mut self.networks, state, now);
-        let told = self.syslog.poll(&mut self.networks, state);
-        let sent = network::transmit(&mut self.networks, state, now);
+        let due = self.control_due.is_some_and(|at| at <= now);
+        let control = state.wants_control() || due || for_control > 0;
+        let mut controlled = 0;
+        if control {
+            controlled = network::poll(networks, state, now) + self.syslog.poll(networks, state);
+        }
+        let mut sent = state.plane.transmit_fabric(now);
+        if control {
+            sent += network::transmit(networks, state, now);
+            self.control_due = networks.iter().filter_map(Network::poll_timeout).min();
+        }
+        state.plane.flush();
         let counters = &mut state.plane.pace.counters;
         counters.work(Stage::Receive, received);
         counters.work(Stage::Disks, completed);
         counters.work(Stage::Serve, served);
-        counters.work(Stage::Control, controlled + told);
+        counters.work(Stage::Control, controlled);
         counters.work(Stage::Transmit, sent);
         let worked = received + completed + served + controlled + sent > 0;
         self.console_quiet &= !worked;
@@ -109,6 +122,10 @@ impl Gateway {
         }
         let typed = pump(&mut self.console, &mut *self.machine, &mut self.state);
         self.console_quiet = !typed;
+        if typed {
+            // Whatever was said may concern it.
+            self.control_due = Some(now);
+        }
         self.console_due = if typed { now } else { now + CONSOLE_INTERVAL };
         self.state.plane.pace.counters.work(Stage::Console, usize::from(typed));
         match self.state.end {
@@ -122,19 +139,18 @@ impl Gateway {
     /// with what there is. Whether there was work.
     fn halt(&mut self) -> bool {
         self.state.set_interrupts(true);
-        // What came before interrupts were on raises none, but is pending.
-        let seen = self.state.interrupts();
         let mut now = self.machine.now();
         let deadline = self.deadline(now);
         self.alarm.set();
+        // What came before interrupts were on raises none, but is pending.
         let pending = self.state.devices_pending() || self.state.uplinks_pending();
         if !pending && deadline.is_none_or(|d| d > now) {
-            let state = &self.state;
-            self.machine.halt_until(deadline, &mut || state.interrupts() == seen);
+            self.machine.halt_until(deadline);
             now = self.machine.now();
             self.state.plane.pace.halted(now);
             // Without an interrupt of a device or a loop, or a deadline, it was the serial port.
-            let others = self.state.interrupts() != seen || self.state.uplinks_pending();
+            let before = core::mem::replace(&mut self.interrupts, self.state.interrupts());
+            let others = self.interrupts != before || self.state.uplinks_pending();
             if !others && deadline.is_none_or(|d| now < d) {
                 self.console_due = now;
             }
@@ -146,10 +162,9 @@ impl Gateway {
 
     /// When there is something to do though nothing arrives.
     fn deadline(&self, now: Instant) -> Option<Instant> {
-        let networks = self.networks.iter().filter_map(Network::poll_timeout).min();
         let nap = !self.devices_wake || self.console.is_busy();
         let nap = nap.then_some(now + NAP);
         let console = (!self.console_quiet).then_some(self.console_due);
-        Instant::first([networks, self.state.poll_timeout(), nap, console])
+        Instant::first([self.control_due, self.state.poll_timeout(), nap, console])
     }
 }

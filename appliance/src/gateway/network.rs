@@ -172,10 +172,12 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
 }
 
 /// Takes frames in: from the ports of this loop, and what other loops have for the control plane.
-/// How many.
-pub(super) fn receive(networks: &mut [Network], state: &mut State, now: Instant) -> usize {
+/// How many, and how many of those are the control plane's.
+pub(super) fn receive(networks: &mut [Network], state: &mut State, now: Instant) -> (usize, usize) {
     let own = &state.own_ports;
+    let mut for_control = 0;
     let mut received = state.plane.receive(now, |place, frame| {
+        for_control += 1;
         networks[own[place]].interface.handle_frame(frame, now);
     });
     for (slot, network) in state.ports.iter_mut().zip(networks) {
@@ -183,18 +185,19 @@ pub(super) fn receive(networks: &mut [Network], state: &mut State, now: Instant)
         for _ in 0..BATCH {
             let Some(frame) = uplink.receive() else { break };
             received += 1;
+            for_control += 1;
             network.interface.handle_frame(uplink.bytes(&frame), now);
             uplink.recycle(frame);
         }
     }
-    received
+    (received, for_control)
 }
 
-/// Hands what is to be sent to the ports, the data plane's first, and tells the devices and the
-/// other loops; how many frames.
+/// Hands what the interfaces have to send to the ports, and to other loops, which are told of it; how
+/// many frames.
 pub(super) fn transmit(networks: &mut [Network], state: &mut State, now: Instant) -> usize {
     let plane = &mut state.plane;
-    let mut sent = plane.transmit_fabric(now);
+    let mut sent = 0;
     for (slot, network) in state.ports.iter_mut().zip(networks) {
         if let Some(uplink) = &mut slot.uplink {
             network.interface.transmit(uplink, |_| sent += 1);
@@ -207,7 +210,6 @@ pub(super) fn transmit(networks: &mut [Network], state: &mut State, now: Instant
             capture.sent(slot.place, packet, now);
         });
     }
-    plane.flush();
     sent
 }
 

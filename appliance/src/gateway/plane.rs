@@ -22,6 +22,8 @@ pub(super) struct Plane {
     /// The present of this round.
     pub now: Instant,
     pub ports: Vec<PlanePort>,
+    /// The links of ports were looked at since somebody asked.
+    pub links_looked_at: bool,
     /// Where the memory of sessions comes from: all planes share it.
     pub arena: Arena,
     pub rng: Box<dyn RngCore>,
@@ -65,6 +67,7 @@ impl Plane {
         Plane {
             now,
             ports,
+            links_looked_at: false,
             arena,
             rng: Box::new(rng),
             fabric,

@@ -105,10 +105,11 @@ impl Plane {
         self.now = now;
         let mut received = 0;
         for (i, slot) in self.ports.iter_mut().enumerate() {
-            if slot.poll_link(now)
-                && let Some(fabric) = &mut self.fabric
-            {
-                fabric.devices.roce.set_link(i, slot.link);
+            if slot.poll_link(now) {
+                self.links_looked_at = true;
+                if let Some(fabric) = &mut self.fabric {
+                    fabric.devices.roce.set_link(i, slot.link);
+                }
             }
             let (capture, fabric) = (&mut self.capture, &mut self.fabric);
             let mut left = BATCH;

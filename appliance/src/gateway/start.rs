@@ -168,6 +168,7 @@ impl Gateway {
             Settings { config: config.clone(), arena: platform.arena().share(), seed }
         });
         let mut plane = Plane {
+            links_looked_at: false,
             now,
             ports: devices,
             arena: platform.arena().share(),
@@ -215,6 +216,8 @@ impl Gateway {
             console,
             console_due: Instant::ZERO,
             console_quiet: false,
+            control_due: Some(Instant::ZERO),
+            interrupts: 0,
             networks,
             syslog: Syslog::default(),
             state,

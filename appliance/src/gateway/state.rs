@@ -160,6 +160,18 @@ impl State {
         self.disks.iter_mut().for_each(|slot| slot.disk.set_interrupts(wanted));
     }
 
+    /// Whether the control plane is to look at what it serves in every round: it has users that act
+    /// without frames for it, or the links of ports were just looked at.
+    pub fn wants_control(&mut self) -> bool {
+        core::mem::take(&mut self.plane.links_looked_at)
+            || self.smc.is_some()
+            || self.plane.storage.elsewhere.is_some()
+            || self.plane.services.is_some()
+            || self.plane.rping.is_some()
+            || !self.workers.is_empty()
+            || self.document.config().system.syslog.is_some()
+    }
+
     /// When something here is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let capacity = (!self.disks.is_empty()).then_some(self.capacity_due);

@@ -136,15 +136,13 @@ impl Loop {
     /// with what there is. Whether there was work.
     fn halt(&mut self) -> bool {
         self.plane.set_interrupts(true);
-        // What came before interrupts were on raises none, but is pending.
-        let seen = self.plane.interrupts();
         let now = self.core.now();
         let nap = (!self.plane.wakes()).then_some(now + NAP);
         let deadline = Instant::first([self.plane.poll_timeout(), nap]);
         self.alarm.set();
+        // What came before interrupts were on raises none, but is pending.
         if !self.plane.pending() && !self.has_orders() && deadline.is_none_or(|d| d > now) {
-            let plane = &self.plane;
-            self.core.halt_until(deadline, &mut || plane.interrupts() == seen);
+            self.core.halt_until(deadline);
             self.plane.pace.halted(self.core.now());
         }
         self.alarm.clear();

@@ -32,6 +32,12 @@ impl Instant {
         (first < u64::MAX).then_some(Instant(first))
     }
 
+    /// Nanoseconds since `earlier`; 0 if `earlier` is later.
+    #[inline]
+    pub const fn nanos_since(self, earlier: Instant) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
     /// Time since `earlier`; zero if `earlier` is later.
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

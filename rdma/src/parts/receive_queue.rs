@@ -40,6 +40,7 @@ impl ReceiveQueue {
     }
 
     /// Posts a receive.
+    #[inline]
     pub fn post(&mut self, request: &RecvRequest<'_>) -> Result<(), VerbsError> {
         if self.queue.len() >= self.limit {
             return Err(VerbsError::QueueFull);
@@ -47,7 +48,9 @@ impl ReceiveQueue {
         if request.into.len() > self.max_sge {
             return Err(VerbsError::Invalid);
         }
-        self.windows.extend(request.into);
+        if !request.into.is_empty() {
+            self.windows.extend(request.into);
+        }
         self.queue.push_back(Posted { id: request.id, windows: request.into.len() });
         Ok(())
     }
@@ -73,7 +76,9 @@ impl ReceiveQueue {
     #[inline]
     pub fn pop(&mut self) -> Option<u64> {
         let posted = self.queue.pop_front()?;
-        self.windows.drain(..posted.windows);
+        if posted.windows > 0 {
+            self.windows.drain(..posted.windows);
+        }
         Some(posted.id)
     }
 }

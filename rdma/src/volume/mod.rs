@@ -156,6 +156,7 @@ pub struct Parts {
 }
 
 /// Whether a request makes sense for a volume of that shape: what every volume checks first.
+#[inline]
 pub(crate) fn check(geometry: &Geometry, request: &Request) -> Result<(), VolumeError> {
     let feature = |wanted| match geometry.features.contains(wanted) {
         true => Ok(()),

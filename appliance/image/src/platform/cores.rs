@@ -96,10 +96,10 @@ impl Core for Running {
         self.clock.now()
     }
 
-    fn halt_until(&mut self, deadline: Option<Instant>, idle: &mut dyn FnMut() -> bool) {
-        // Interrupts are off, as always outside of the halt: what is raised from now on is kept by the
-        // APIC and ends the halt.
-        if !idle() || deadline.is_some_and(|deadline| !self.timer.arm(deadline)) {
+    fn halt_until(&mut self, deadline: Option<Instant>) {
+        // Interrupts are off, as always outside of the halt: what is raised meanwhile is kept by the APIC
+        // and ends the halt.
+        if deadline.is_some_and(|deadline| !self.timer.arm(deadline)) {
             return;
         }
         x86_64::instructions::interrupts::enable_and_hlt();

@@ -39,12 +39,9 @@ impl Core for Pc {
         self.clock.now()
     }
 
-    fn halt_until(&mut self, deadline: Option<Instant>, idle: &mut dyn FnMut() -> bool) {
-        // Interrupts are off here, as always outside of the halt: what is raised from now on is kept by
+    fn halt_until(&mut self, deadline: Option<Instant>) {
+        // Interrupts are off here, as always outside of the halt: what is raised meanwhile is kept by
         // the APIC and ends the halt.
-        if !idle() {
-            return;
-        }
         self.uart.receive_interrupt(true);
         // A console whose interrupt does not reach us shall answer nevertheless.
         let longest = self.clock.now() + LONGEST_HALT;

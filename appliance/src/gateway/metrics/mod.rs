@@ -142,7 +142,7 @@ fn loops(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
     for (core, counters) in &loops {
         let parts = [("busy", counters.busy), ("idle", counters.idle), ("halted", counters.halted)];
         for (state, spent) in parts {
-            time.sample(&[("loop", core), ("state", &state)], spent.as_secs_f64())?;
+            time.sample(&[("loop", core), ("state", &state)], spent as f64 / 1e9)?;
         }
     }
     let mut items = w.counter(

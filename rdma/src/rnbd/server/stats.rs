@@ -35,12 +35,12 @@ impl VolumeStats {
             RequestKind::Read => {
                 self.reads += 1;
                 self.read_bytes += u64::from(served.bytes);
-                self.read_latency.record(served.latency);
+                self.read_latency.record(served.nanos);
             }
             RequestKind::Write if served.bytes > 0 => {
                 self.writes += 1;
                 self.write_bytes += u64::from(served.bytes);
-                self.write_latency.record(served.latency);
+                self.write_latency.record(served.nanos);
             }
             RequestKind::Write => self.others += 1,
         }

@@ -364,14 +364,14 @@ impl Client {
             return Err(BAD);
         }
         call.state = CallState::Held;
-        let latency = ctx.now.since(call.sent);
+        let nanos = ctx.now.since(call.sent).as_nanos() as u64;
         match call.kind {
             RequestKind::Read => {
-                path.stats.read_latency.record(latency);
+                path.stats.read_latency.record(nanos);
                 // Whether the server has invalidated the key, as it may have said, or not.
                 ctx.provider.revoke_key(call.region).map_err(|_| DownReason::Resources)?;
             }
-            RequestKind::Write => path.stats.write_latency.record(latency),
+            RequestKind::Write => path.stats.write_latency.record(nanos),
         }
         path.stats.errors += u64::from(result.is_err());
         path.in_flight -= 1;

@@ -4,7 +4,6 @@ use crate::rtrs::{Errno, Name};
 use crate::verbs::{Status, VerbsError};
 use core::fmt;
 use core::net::IpAddr;
-use core::time::Duration;
 use drivers::hal::Window;
 
 /// Name of a session. It is used again once the session is down.
@@ -80,8 +79,8 @@ pub struct Served {
     pub kind: RequestKind,
     /// How much there was.
     pub bytes: u32,
-    /// From its arrival to now.
-    pub latency: Duration,
+    /// Nanoseconds from its arrival to now.
+    pub nanos: u64,
 }
 
 /// Why a path ended.

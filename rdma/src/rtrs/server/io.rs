@@ -1,6 +1,6 @@
 //! Requests and answers: the data path.
 
-use super::table::{Connection, Contents, Session, Slot, SlotState, WorkId};
+use super::table::{Connection, Contents, Path, Session, Slot, SlotState, WorkId};
 use super::{
     CloseReason, Context, PathState, Request, RequestId, RequestKind, Served, Server, SessionId,
 };
@@ -140,6 +140,7 @@ impl Server {
 
     /// A request for whose answer there is room. None if it waits for something else, or was
     /// answered with an error.
+    #[inline]
     fn admit<P: Fabric + ?Sized>(
         &mut self,
         id: RequestId,
@@ -183,7 +184,7 @@ impl Server {
         }
         slot.state = SlotState::Executing;
         path.in_flight += 1;
-        self.request(id, ctx)
+        describe(id, path, session, ctx)
     }
 
     /// The first request that waits for memory, if it gets it now.
@@ -218,13 +219,7 @@ impl Server {
         if path.state != PathState::Connected || slot.state != SlotState::Executing {
             return None;
         }
-        let session = self.sessions.get(path.session)?;
-        let contents = contents(session, path.region?, id.chunk, ctx)?;
-        let length = slot.data_len as usize;
-        let data = contents.part(0, length)?;
-        let user = contents.part(length, usize::from(slot.user_len))?;
-        let session = SessionId(path.session as u32);
-        Some(Request { id, session, kind: slot.kind, data, user })
+        describe(id, path, self.sessions.get(path.session)?, ctx)
     }
 
     /// Answers a request. `result` holds the data of a read, at most as much as was asked for, to
@@ -241,19 +236,19 @@ impl Server {
         if slot.state != SlotState::Executing {
             return None;
         }
-        let latency = slot.age(ctx.now);
-        let served = Served { kind: slot.kind, bytes: slot.data_len, latency };
+        let nanos = slot.age_nanos(ctx.now);
+        let served = Served { kind: slot.kind, bytes: slot.data_len, nanos };
         match (result, slot.kind) {
             (Err(_), _) => path.stats.errors += 1,
             (Ok(_), RequestKind::Read) => {
                 path.stats.reads += 1;
                 path.stats.read_bytes += u64::from(slot.data_len);
-                path.stats.read_latency.record(latency);
+                path.stats.read_latency.record(nanos);
             }
             (Ok(_), RequestKind::Write) => {
                 path.stats.writes += 1;
                 path.stats.write_bytes += u64::from(slot.data_len);
-                path.stats.write_latency.record(latency);
+                path.stats.write_latency.record(nanos);
             }
         }
         slot.state = SlotState::Idle;
@@ -341,7 +336,25 @@ impl Server {
     }
 }
 
+/// A request, as the user gets it.
+#[inline]
+fn describe<P: Fabric + ?Sized>(
+    id: RequestId,
+    path: &Path,
+    session: &Session,
+    ctx: &mut Context<'_, P>,
+) -> Option<Request> {
+    let slot = path.requests.get(usize::from(id.chunk))?;
+    let contents = contents(session, path.region?, id.chunk, ctx)?;
+    let length = slot.data_len as usize;
+    let data = contents.part(0, length)?;
+    let user = contents.part(length, usize::from(slot.user_len))?;
+    let session = SessionId(path.session as u32);
+    Some(Request { id, session, kind: slot.kind, data, user })
+}
+
 /// What is known of the bytes of a chunk that a path's client has written to.
+#[inline]
 fn contents<P: Fabric + ?Sized>(
     session: &Session,
     region: MrId,

@@ -6,7 +6,6 @@ use crate::rtrs::{Heartbeat, Name};
 use crate::verbs::{ConnectionId, MrId, PdId, QpId};
 use alloc::vec::Vec;
 use core::net::IpAddr;
-use core::time::Duration;
 use drivers::hal::{Instant, Window};
 
 /// The id of a work request: which connection, receive or send, and the send's number.
@@ -220,10 +219,10 @@ impl Slot {
         (now.as_nanos() >> 10) as u32
     }
 
-    /// Time since the request arrived.
+    /// Time since the request arrived, in nanoseconds.
     #[inline]
-    pub fn age(&self, now: Instant) -> Duration {
-        Duration::from_nanos(u64::from(Self::tick(now).wrapping_sub(self.arrived)) << 10)
+    pub fn age_nanos(&self, now: Instant) -> u64 {
+        u64::from(Self::tick(now).wrapping_sub(self.arrived)) << 10
     }
 }
 
