@@ -226,7 +226,7 @@ impl Ring {
     }
 
     /// The next chain that the device has used.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self) -> Taken {
         if self.taken == self.reported {
             if self.dead {

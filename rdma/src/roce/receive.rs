@@ -221,6 +221,7 @@ fn check_icrc(icrc: &icrc::Icrc, frame: &Frame<'_>) -> Result<(), Drop> {
 }
 
 /// A packet for a connected queue pair.
+#[inline(never)]
 fn handle_connected(qp: &mut Qp, request: &Request<'_>, env: &mut Env<'_>) -> Result<(), Drop> {
     let Some(peer) = &qp.peer else { return Err(Drop::WrongState) };
     let mtu = peer.path_mtu.bytes();

@@ -93,7 +93,7 @@ impl Emitter {
 
     /// Puts a packet together in `tx`: `bth` (its pad count is filled in here), `extended` headers
     /// (at most those of an atomic), `body` (at most the largest path MTU).
-    #[inline]
+    #[inline(always)]
     pub fn emit(
         &self,
         tx: &mut TxBuffer,

@@ -153,6 +153,10 @@ impl Port for Net {
         self.receiver.recycle(frame);
     }
 
+    fn receive_each(&mut self, most: usize, take: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+        self.receiver.receive_each(most, take)
+    }
+
     #[inline]
     fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
         self.transmitter.transmit(packet)

@@ -51,7 +51,7 @@ impl Receiver {
         self.ring.is_dead()
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn receive(&mut self) -> Option<Frame> {
         loop {
             match self.ring.take() {
@@ -72,7 +72,7 @@ impl Receiver {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         assert!(!self.ring.is_lent(frame.buffer as u16), "the device has this buffer");
         let at = frame.buffer as usize * self.stride + self.header;
@@ -85,10 +85,26 @@ impl Receiver {
         unsafe { core::slice::from_raw_parts(window.as_ptr().as_ptr(), len) }
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn recycle(&mut self, frame: Frame) {
         assert!((frame.buffer as usize) < self.count, "frame is not of this port");
         self.ring.offer(frame.buffer as u16);
+    }
+
+    /// See `Port::receive_each`.
+    pub fn receive_each(&mut self, most: usize, take: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+        let mut taken = 0;
+        while taken < most
+            && let Some(frame) = self.receive()
+        {
+            taken += 1;
+            let go_on = take(self.bytes(&frame));
+            self.recycle(frame);
+            if !go_on {
+                break;
+            }
+        }
+        taken
     }
 
     /// True if the device has to be notified.

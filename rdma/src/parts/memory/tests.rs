@@ -124,3 +124,26 @@ fn of_a_chunk_on_demand_only_what_was_written_is_seen() {
     memory.deregister(more.id).unwrap();
     assert_eq!(memory.pool.available(), 32 << 10);
 }
+
+#[test]
+fn what_was_granted_is_granted_until_a_key_is_gone() {
+    let mut arena = Arena::on_heap(1 << 16);
+    let mut rng = Rng::new(4);
+    let mut memory = Memory::new(4, 4, 16);
+    let pd = memory.alloc_pd().unwrap();
+    let window = arena.alloc(8192, 4096).unwrap();
+    let region = memory.register_chunks(pd, 2, 4096, Some(window), &mut rng).unwrap();
+    let key = memory.key(region.id, 1).unwrap();
+    let at = |offset: u64| RemoteAddress { address: region.address + 4096 + offset, rkey: key };
+    let grant = memory.begin_write(pd, at(96), 4000).unwrap();
+    let bus = window.bus_address() + 4096 + 96;
+    let next = memory.go_on(&grant, 1000, pd, at(1096), 1000).unwrap();
+    assert_eq!((next.bus_address(), next.len()), (bus + 1000, 1000));
+    assert!(memory.go_on(&grant, 3000, pd, at(3096), 1001).is_err(), "beyond what was granted");
+    memory.rotate_key(region.id, 0, &mut rng).unwrap();
+    let next = memory.go_on(&grant, 2000, pd, at(2096), 1000).unwrap();
+    assert_eq!(next.bus_address(), bus + 2000, "another chunk's key does not matter");
+    memory.rotate_key(region.id, 1, &mut rng).unwrap();
+    let refused = memory.go_on(&grant, 3000, pd, at(3096), 1000).unwrap_err();
+    assert_eq!(refused, Refusal::UnknownKey);
+}

@@ -360,6 +360,7 @@ impl Requester {
     }
 
     /// A packet of an RDMA READ response has come.
+    #[inline(never)]
     pub fn handle_read_response(
         &mut self,
         psn: Psn,
@@ -394,6 +395,7 @@ impl Requester {
     }
 
     /// The answer to an atomic has come.
+    #[inline(never)]
     pub fn handle_atomic_acknowledge(
         &mut self,
         psn: Psn,

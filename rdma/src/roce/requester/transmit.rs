@@ -126,6 +126,7 @@ impl Requester {
         // An ACK is asked for at the end of the last message, which acknowledges the others too, and
         // often enough in between that the window does not close before it comes. Where nobody waits for
         // those messages, one ACK may do for all that are sent within a while.
+        let wants_answer = work.operation.wants_answer();
         let after = self.next.plus(packets);
         self.since_ack_request += 1;
         let ends_all = ends && self.cursor + 1 == self.queue.len();
@@ -145,8 +146,8 @@ impl Requester {
         let extended = extended.get(..extended_len).unwrap_or_default();
         emitter.emit(tx, &peer.template, bth, extended, body);
 
-        let asks = ack_request || work.operation.wants_answer();
-        if work.operation.wants_answer() {
+        let asks = ack_request || wants_answer;
+        if wants_answer {
             self.answers_due = self.answers_due.saturating_add(1);
         }
         if asks {

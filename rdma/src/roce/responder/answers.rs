@@ -41,6 +41,7 @@ impl Resource {
 
 impl Responder {
     /// A request that was taken before: it is answered again, and not done again.
+    #[cold]
     pub(super) fn repeat(&mut self, psn: Psn, request: &Request<'_>, mtu: usize) {
         match request.bth.opcode.class() {
             Class::Read => {

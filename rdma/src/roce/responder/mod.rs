@@ -35,12 +35,17 @@ enum Incoming {
         received: u32,
     },
     /// RDMA WRITE.
-    Write {
-        to: RemoteAddress,
-        total: u32,
-        left: u32,
-        grant: Grant,
-    },
+    Write(IncomingWrite),
+}
+
+/// An RDMA WRITE that is arriving.
+#[derive(Clone, Copy, Debug)]
+struct IncomingWrite {
+    /// Where it began.
+    to: RemoteAddress,
+    total: u32,
+    left: u32,
+    grant: Grant,
 }
 
 /// ACK or NAK that is due.
@@ -242,6 +247,7 @@ impl Responder {
         self.nak_sent = true;
     }
 
+    #[inline(never)]
     fn send(
         &mut self,
         request: &Request<'_>,
@@ -302,7 +308,9 @@ impl Responder {
         let payload = request.payload;
         let length = payload.len() as u32;
         let mut immediate_at = 0;
-        let (to, total, left, mut grant) = match (opcode.begins(), self.incoming) {
+        let mut begun;
+        let write = match (opcode.begins(), &mut self.incoming) {
+            (false, Incoming::Write(write)) => write,
             (true, Incoming::None) => {
                 let reth = Reth::parse(request.extended)?;
                 immediate_at = Reth::LEN;
@@ -310,11 +318,13 @@ impl Responder {
                     return Err(INVALID);
                 }
                 let to = RemoteAddress { address: reth.address, rkey: reth.rkey };
-                (to, reth.length, reth.length, Grant::NONE)
+                let (total, grant) = (reth.length, Grant::NONE);
+                begun = IncomingWrite { to, total, left: total, grant };
+                &mut begun
             }
-            (false, Incoming::Write { to, total, left, grant }) => (to, total, left, grant),
             _ => return Err(INVALID),
         };
+        let IncomingWrite { to, total, left, .. } = *write;
         check_length(opcode, payload.len(), mtu)?;
         // The last packet brings exactly what is left, the others leave something.
         if opcode.ends() != (length == left) || length > left {
@@ -331,15 +341,19 @@ impl Responder {
         // Whether all of a message is granted is known with its first packet; the only packet of
         // one is checked when it is written, unless that takes memory first.
         if opcode.begins() && total > 0 && (!opcode.ends() || env.memory.pool.capacity() > 0) {
-            grant = env.memory.begin_write(identity.pd, to, total)?;
+            write.grant = env.memory.begin_write(identity.pd, to, total)?;
         }
         if length > 0 {
-            let window = env.memory.go_on(&grant, total - left, identity.pd, to, length)?;
+            let done = total - left;
+            let at = RemoteAddress { address: to.address.wrapping_add(done as u64), ..to };
+            let window = env.memory.go_on(&write.grant, done, identity.pd, at, length)?;
             window.write(0, payload).map_err(|_| Fault::Nak(Nak::RemoteOperation))?;
         }
         if !opcode.ends() {
-            let to = RemoteAddress { address: to.address.wrapping_add(length as u64), ..to };
-            self.incoming = Incoming::Write { to, total, left: left - length, grant };
+            write.left -= length;
+            if opcode.begins() {
+                self.incoming = Incoming::Write(*write);
+            }
             return Ok(1);
         }
         self.incoming = Incoming::None;
@@ -349,13 +363,14 @@ impl Responder {
             let operation = CompletedOperation::RecvWriteImmediate { length: total, immediate };
             complete(id, operation, identity, env);
         } else {
-            let address = to.address.wrapping_sub((total - left) as u64);
             let writes = self.one_sided.writes.wrapping_add(1);
+            let address = to.address;
             self.one_sided = OneSided { writes, address, length: total, ..self.one_sided };
         }
         Ok(1)
     }
 
+    #[inline(never)]
     fn read(
         &mut self,
         request: &Request<'_>,
@@ -377,6 +392,7 @@ impl Responder {
         Ok(packets)
     }
 
+    #[inline(never)]
     fn atomic(
         &mut self,
         request: &Request<'_>,

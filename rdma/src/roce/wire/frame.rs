@@ -327,7 +327,7 @@ impl Template {
     }
 
     /// Whether `frame` goes the other way: from where these headers go to where they come from.
-    #[inline]
+    #[inline(always)]
     pub fn is_answered_by(&self, frame: &Frame<'_>) -> bool {
         if frame.network != self.network {
             return false;

@@ -63,18 +63,19 @@ impl Icrc {
         let Some(fixed) = headers.first_chunk::<N>() else { return 0 };
         let (front, body) = headers.split_at(N + (headers.len() - N) % BLOCK);
         let mut blocks = [[0; BLOCK]; MAX_HEAD];
-        let count = (STAND_IN + front.len()).div_ceil(BLOCK);
+        let begin = (STAND_IN + front.len()).wrapping_neg() % BLOCK;
+        let count = (begin + STAND_IN + front.len()) / BLOCK;
         // The odd bytes come with what stands before them, and that is written over.
         if let (Some(last), Some(tail)) = (blocks.get_mut(count - 1), front.last_chunk()) {
             *last = *tail;
         }
-        let begin = count * BLOCK - STAND_IN - front.len();
-        let place = blocks.as_flattened_mut().get_mut(begin..).unwrap_or_default();
-        if let Some((stand_in, place)) = place.split_first_chunk_mut::<STAND_IN>()
-            && let Some(masked) = place.first_chunk_mut::<N>()
-        {
-            // Of its ones the first four are inverted, for a register that starts as ones.
-            *stand_in = [0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
+        let bytes = blocks.as_flattened_mut();
+        // Of its ones the first four are inverted, for a register that starts as ones.
+        if let Some(place) = bytes.get_mut(begin..begin + STAND_IN) {
+            place.copy_from_slice(&[0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+        }
+        let place = bytes.get_mut(begin + STAND_IN..).unwrap_or_default();
+        if let Some(masked) = place.first_chunk_mut::<N>() {
             *masked = *fixed;
             mask(masked);
         }
