@@ -160,10 +160,12 @@ impl State {
         self.disks.iter_mut().for_each(|slot| slot.disk.set_interrupts(wanted));
     }
 
-    /// Whether the control plane is to look at what it serves in every round: it has users that act
-    /// without frames for it, or the links of ports were just looked at.
+    /// Whether the control plane has something to look at though it is not due and no frame came for it:
+    /// news for it, or users that act without either.
     pub fn wants_control(&mut self) -> bool {
         core::mem::take(&mut self.plane.links_looked_at)
+            || self.network_changed
+            || self.ping_order.is_some()
             || self.smc.is_some()
             || self.plane.storage.elsewhere.is_some()
             || self.plane.services.is_some()
