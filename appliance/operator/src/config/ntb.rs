@@ -52,3 +52,44 @@ pub fn check(config: &Config, report: &mut Report<'_>) {
         report.add("roce.enabled".into(), reason, "true with an [[ntb]]");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::check;
+
+    const GOOD: &str = "[[ntb]]\nside = 1\naddress = \"10.9.0.2\"\npeer = \"10.9.0.1\"\n\
+        [[net]]\naddress = \"10.0.0.1/24\"\n[[remote]]\nname = \"r\"\nsessname = \"s\"\n\
+        path = \"ip:10.9.0.2@ip:10.9.0.1\"\ndevice_path = \"d\"\n";
+
+    #[test]
+    fn a_bridge_is_read() {
+        let config = check(GOOD.as_bytes()).unwrap();
+        assert_eq!((config.ntb[0].side, config.ntb[0].lost_ms), (Some(1), 500));
+        assert!(check(GOOD.replace("side = 1\n", "").as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn mistakes_in_it_are_told() {
+        let cases = [
+            ("side = 1", "side = 2", "2 is out of range"),
+            ("peer = \"10.9.0.1\"\n", "", "ntb.0.peer: missing"),
+            ("peer = \"10.9.0.1\"", "peer = \"10.9.0.2\"", "cannot be the two ends"),
+            ("peer = \"10.9.0.1\"", "peer = \"fd00::1\"", "cannot be the two ends"),
+            ("10.0.0.1/24", "10.9.0.1/24", "10.9.0.1 is net.0's"),
+            ("@ip:10.9.0.1", "@ip:10.9.0.3", "only 10.9.0.1 is at the other end"),
+            ("[[net]]", "[rnbd]\noversubscribe = 2\n[[net]]", "memory of their own"),
+            ("[[net]]", "[roce]\nenabled = false\n[[net]]", "true with an [[ntb]]"),
+            (
+                "[[net]]",
+                "[[ntb]]\naddress = \"::1\"\npeer = \"::2\"\n[[net]]",
+                "one bridge at most",
+            ),
+        ];
+        for (from, to, expected) in cases {
+            assert!(GOOD.contains(from), "{from}");
+            let problems = check(GOOD.replacen(from, to, 1).as_bytes()).unwrap_err();
+            let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            assert!(told.join("\n").contains(expected), "{to}: {told:?}");
+        }
+    }
+}
