@@ -99,6 +99,7 @@ const SUITES: &[Suite] = &[
     interop_suite("remote", Needs::ImageAndGuests),
     Suite { long: true, ..interop_suite("remote_adversity", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("remote_mirror", Needs::ImageAndGuests) },
+    Suite { long: true, ..interop_suite("ntb_chain", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("endurance", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("strangers", Needs::ImageAndGuests) },
 ];

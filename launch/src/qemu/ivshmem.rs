@@ -1,8 +1,9 @@
 //! Memory that two machines share: QEMU's `ivshmem-plain`, and `ivshmem-doorbell` with the server that
 //! it wants (QEMU: docs/specs/ivshmem-spec.rst, "Device to server connection"; Debian ships none).
 //!
-//! The server gives the lower of the numbers 0 and 1 that is free, so that a machine that is started
-//! anew has the number that it had, and turns a third machine away.
+//! The server has two places, and turns a third machine away. A machine has an even number in the first
+//! place, an odd one in the second; no number is given twice, because QEMU (10.0) frees what belongs to
+//! the number of a machine that has gone, and writes to it when the number comes back.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -53,9 +54,9 @@ impl SharedMemory {
         let stop = eventfd(0, EventfdFlags::CLOEXEC)?;
         let (memory, stopped) = (self.file.reopen()?, stop.try_clone()?);
         let serving = move || {
-            let mut peers = [None, None];
+            let mut places = Places::default();
             // It ends with its owner; a machine that cannot be talked to is let go.
-            while let Ok(true) = turn(&listener, &stopped, &memory, &mut peers) {}
+            while let Ok(true) = turn(&listener, &stopped, &memory, &mut places) {}
         };
         Ok(Server { directory, stop, thread: Some(std::thread::spawn(serving)) })
     }
@@ -93,8 +94,16 @@ impl Drop for Server {
 
 /// A machine, and the event by which others ring it.
 struct Peer {
+    number: u16,
     stream: UnixStream,
     bell: OwnedFd,
+}
+
+/// The two machines, and how many there have been in each place.
+#[derive(Default)]
+struct Places {
+    peers: [Option<Peer>; 2],
+    lives: [u16; 2],
 }
 
 /// Waits for something to happen and deals with it; false when it is time to stop.
@@ -102,62 +111,58 @@ fn turn(
     listener: &UnixListener,
     stop: &OwnedFd,
     memory: &File,
-    peers: &mut [Option<Peer>; 2],
+    places: &mut Places,
 ) -> Result<bool> {
-    let gone = {
-        let mut all = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
-        let there: Vec<usize> = (0..2).filter(|&n| peers[n].is_some()).collect();
-        all.extend(peers.iter().flatten().map(|peer| PollFd::new(&peer.stream, PollFlags::IN)));
-        poll(&mut all, None)?;
-        let ready: Vec<bool> = all.iter().map(|one| !one.revents().is_empty()).collect();
-        if ready[0] {
-            return Ok(false);
-        }
-        // Machines say nothing: what can be read is their end.
-        let gone: Vec<usize> = there
-            .into_iter()
-            .zip(&ready[2..])
-            .filter(|(_, ready)| **ready)
-            .map(|(n, _)| n)
-            .collect();
-        if gone.is_empty() && ready[1] {
-            let (stream, _) = listener.accept()?;
-            if let Some(number) = peers.iter().position(Option::is_none) {
-                let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-                // One that hangs up meanwhile is noticed in the next turn.
-                let _ = introduce(number, &stream, &bell, memory, peers);
-                peers[number] = Some(Peer { stream, bell });
-            }
-        }
-        gone
-    };
-    for number in gone {
-        peers[number] = None;
+    let peers = &mut places.peers;
+    let mut all = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
+    all.extend(peers.iter().flatten().map(|peer| PollFd::new(&peer.stream, PollFlags::IN)));
+    poll(&mut all, None)?;
+    let ready: Vec<bool> = all.iter().map(|one| !one.revents().is_empty()).collect();
+    if ready[0] {
+        return Ok(false);
+    }
+    // Machines say nothing: what can be read is their end. It is dealt with before anybody comes.
+    let gone: Vec<u16> = peers
+        .iter()
+        .flatten()
+        .zip(&ready[2..])
+        .filter(|(_, ready)| **ready)
+        .map(|(peer, _)| peer.number)
+        .collect();
+    for number in &gone {
+        peers.iter_mut().for_each(|place| drop(place.take_if(|peer| peer.number == *number)));
         for other in peers.iter().flatten() {
-            let _ = send(&other.stream, number as i64, None);
+            let _ = send(&other.stream, (*number).into(), None);
         }
+    }
+    if gone.is_empty() && ready[1] {
+        let (stream, _) = listener.accept()?;
+        let Some(place) = peers.iter().position(Option::is_none) else { return Ok(true) };
+        let number = 2 * places.lives[place] + place as u16;
+        places.lives[place] = places.lives[place]
+            .checked_add(1)
+            .filter(|n| *n < 1 << 15)
+            .context("a server is good for 32768 machines in a place")?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let peer = Peer { number, stream, bell };
+        // One that hangs up meanwhile is noticed in the next turn.
+        let _ = introduce(&peer, memory, peers);
+        peers[place] = Some(peer);
     }
     Ok(true)
 }
 
 /// Tells a machine all that it has to know, and the other one of it.
-fn introduce(
-    number: usize,
-    stream: &UnixStream,
-    bell: &OwnedFd,
-    memory: &File,
-    peers: &[Option<Peer>; 2],
-) -> Result<()> {
-    let own = number as i64;
-    send(stream, VERSION, None)?;
-    send(stream, own, None)?;
-    send(stream, MEMORY, Some(memory.as_fd()))?;
-    for (other, peer) in peers.iter().enumerate() {
-        let Some(peer) = peer else { continue };
-        let _ = send(&peer.stream, own, Some(bell.as_fd()));
-        send(stream, other as i64, Some(peer.bell.as_fd()))?;
+fn introduce(new: &Peer, memory: &File, peers: &[Option<Peer>; 2]) -> Result<()> {
+    let own = new.number.into();
+    send(&new.stream, VERSION, None)?;
+    send(&new.stream, own, None)?;
+    send(&new.stream, MEMORY, Some(memory.as_fd()))?;
+    for peer in peers.iter().flatten() {
+        let _ = send(&peer.stream, own, Some(new.bell.as_fd()));
+        send(&new.stream, peer.number.into(), Some(peer.bell.as_fd()))?;
     }
-    send(stream, own, Some(bell.as_fd()))
+    send(&new.stream, own, Some(new.bell.as_fd()))
 }
 
 /// Sends a number, little-endian, and perhaps a file descriptor with it.
@@ -226,12 +231,12 @@ mod tests {
         assert_eq!(u64::from_ne_bytes(count), 1);
         let third = UnixStream::connect(server.socket()).unwrap();
         assert!(receive(&third).is_none(), "turned away");
-        // The first goes and comes back under its number.
+        // The first goes and comes back in its place.
         drop(first);
         let (gone, file) = receive(&second).unwrap();
         assert!(gone == 0 && file.is_none());
         let (_first, number, _, bells) = join(&server, 1);
-        assert_eq!((number, bells[0].0, bells[1].0), (0, 1, 0));
-        assert_eq!(receive(&second).unwrap().0, 0);
+        assert_eq!((number, bells[0].0, bells[1].0), (2, 1, 2));
+        assert_eq!(receive(&second).unwrap().0, 2);
     }
 }

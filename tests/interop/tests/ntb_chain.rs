@@ -1,0 +1,89 @@
+//! A stock client, an appliance, and behind it another one across a bridge, which has the disk.
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use interop_tests::remote::wait_for;
+use interop_tests::{client_of, gateway_spec, map, storage, unmap};
+use launch::guest::Wire;
+use launch::qemu::ivshmem::SharedMemory;
+use launch::qemu::{Disk, Vm};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const OPEN: &str = "far,gw,data,open,";
+
+/// What `show ntb` counts.
+fn count(vm: &mut Vm, key: &str) -> Result<u64> {
+    let shown = vm.run("show ntb --json")?.json()?;
+    shown[0][key].as_u64().with_context(|| format!("no {key} in {shown}"))
+}
+
+#[test]
+fn data_survives_the_way_and_the_end_of_either_appliance() -> Result<()> {
+    let disk = tempfile::NamedTempFile::new()?;
+    disk.as_file().set_len(64 << 20)?;
+    let memory = SharedMemory::new(64)?;
+    let doorbells = memory.serve()?;
+    let near = Wire::new()?;
+    let (ours, theirs) = near.datagrams();
+    let ends =
+        |own, peer| format!("isthmus.ntb.0.address=10.9.0.{own} isthmus.ntb.0.peer=10.9.0.{peer} ");
+    let server = "isthmus.volume.0.name=data isthmus.volume.0.disk=0";
+    let server = gateway_spec(1500, &(ends(1, 2) + server))?
+        .extra(doorbells.doorbell())
+        .disk(Disk::new(disk.path()));
+    let remote = "isthmus.volume=[] isthmus.remote.0.name=far isthmus.remote.0.sessname=gw \
+        isthmus.remote.0.path=ip:10.9.0.2@ip:10.9.0.1 isthmus.remote.0.device_path=data";
+    let gateway = gateway_spec(1500, &(ends(2, 1) + remote))?
+        .extra(doorbells.doorbell())
+        .nic(ours)
+        .first_mac(1);
+    let mut far = server.clone().start()?;
+    far.wait_ready()?;
+    let mut middle = gateway.clone().start()?;
+    middle.wait_ready()?;
+    wait_for(&mut middle, "remote list csv", OPEN, PATIENCE)?;
+    let mut guest = client_of(1500, |spec| spec.nic(theirs))?;
+    guest.sh("modprobe -a rnbd-client ext4")?;
+    map(&mut guest, "s1", storage::PATH, "far", "")?;
+    storage::fio_verifies(&mut guest, 16, 32)?;
+    storage::ext4_keeps_its_data(&mut guest, 16)?;
+    storage::flushes_and_discards(&mut guest)?;
+    let written = count(&mut middle, "bytes_staged")?;
+    ensure!(written > 24 << 20, "{written} bytes went over the bridge");
+
+    let pairs = count(&mut middle, "queue_pairs")?;
+    storage::fio_begins(&mut guest, "/dev/rnbd0", 30, 1)?;
+    for round in 0..4 {
+        std::thread::sleep(Duration::from_millis(3000 + 437 * round));
+        far.kill();
+        far = server.clone().start()?;
+        far.wait_ready()?;
+        wait_for(&mut middle, "remote list csv", OPEN, PATIENCE)?;
+    }
+    storage::fio_ends(&mut guest, Duration::from_secs(180))?;
+    ensure!(count(&mut middle, "link_up")? == 5, "the link came up once for each life");
+    ensure!(count(&mut middle, "queue_pairs")? == pairs, "queue pairs are left over");
+
+    guest.sh("set -e
+         mkfs.ext4 -q -E lazy_itable_init=0 /dev/rnbd0
+         mount -t ext4 /dev/rnbd0 /mnt
+         dd if=/dev/urandom of=/mnt/file bs=1M count=8 2>/dev/null
+         sync
+         sha256sum </mnt/file >/tmp/sum
+         umount /mnt")?;
+    middle.kill();
+    let mut middle = gateway.start()?;
+    middle.wait_ready()?;
+    wait_for(&mut middle, "remote list csv", OPEN, PATIENCE)?;
+    let answers = "dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null";
+    guest.wait_until(answers, Duration::from_secs(120)).context("the client does not come back")?;
+    guest.sh("set -e
+         echo 3 >/proc/sys/vm/drop_caches
+         mount -t ext4 /dev/rnbd0 /mnt
+         sha256sum </mnt/file | cmp - /tmp/sum
+         umount /mnt")?;
+    for vm in [&mut far, &mut middle] {
+        ensure!(count(vm, "violations")? == 0, "violations");
+    }
+    unmap(&mut guest, 0)
+}
