@@ -10,8 +10,8 @@ pub trait Core {
     fn now(&self) -> Instant;
 
     /// Sleeps until the next interrupt (of a device, of a [`Bell`], of the serial port) or
-    /// `deadline`, whichever comes first. Interrupts are held back at all other times, so that one that
-    /// came since the last sleep ends this one at once.
+    /// `deadline`, whichever comes first, and perhaps not even as long. An interrupt since the last
+    /// halt ends this one at once, so that no wake-up is lost to whoever looks for work first.
     fn halt_until(&mut self, deadline: Option<Instant>);
 }
 

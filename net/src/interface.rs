@@ -344,7 +344,12 @@ impl Interface {
     /// When [`Interface::poll`] has something to do, if nothing arrives before; a time in the
     /// past means at once.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.attention || !self.queue.is_empty() { Some(Instant::ZERO) } else { self.deadline }
+        if self.wants_poll() { Some(Instant::ZERO) } else { self.deadline }
+    }
+
+    /// Whether [`Interface::poll`] has something to do at once.
+    pub fn wants_poll(&self) -> bool {
+        self.attention || !self.queue.is_empty()
     }
 
     /// What is ours: for the fast paths, to be read anew when [`Interface::generation`] changes.

@@ -59,8 +59,6 @@ pub struct Gateway {
     console_quiet: bool,
     /// When the control plane has something to do though no frame comes for it.
     control_due: Option<Instant>,
-    /// Interrupts of devices until after the last halt.
-    interrupts: u64,
     networks: Vec<Network>,
     syslog: Syslog,
     state: State,
@@ -93,12 +91,13 @@ impl Gateway {
         let completed = state.poll_disks();
         state.poll_capacities(now);
         let mut served = state.plane.serve(now);
-        if let Some(mut smc) = state.smc.take() {
-            served += smc.poll(networks, state, now);
-            state.smc = Some(smc);
+        if let Some(smc) = &mut state.smc {
+            served +=
+                smc.poll(networks, &state.ports, state.document.config(), &mut state.plane, now);
         }
         let due = self.control_due.is_some_and(|at| at <= now);
-        let control = state.wants_control() || due || for_control > 0;
+        let touched = networks.iter().any(|network| network.interface.wants_poll());
+        let control = state.wants_control() || due || touched || for_control > 0;
         let mut controlled = 0;
         if control {
             controlled = network::poll(networks, state, now) + self.syslog.poll(networks, state);
@@ -139,19 +138,16 @@ impl Gateway {
     /// with what there is. Whether there was work.
     fn halt(&mut self) -> bool {
         self.state.set_interrupts(true);
+        // What came before interrupts were on raises none, but is pending.
         let mut now = self.machine.now();
         let deadline = self.deadline(now);
         self.alarm.set();
-        // What came before interrupts were on raises none, but is pending.
-        let pending = self.state.devices_pending() || self.state.uplinks_pending();
-        if !pending && deadline.is_none_or(|d| d > now) {
+        if !self.state.has_arrivals() && deadline.is_none_or(|d| d > now) {
             self.machine.halt_until(deadline);
             now = self.machine.now();
             self.state.plane.pace.halted(now);
-            // Without an interrupt of a device or a loop, or a deadline, it was the serial port.
-            let before = core::mem::replace(&mut self.interrupts, self.state.interrupts());
-            let others = self.interrupts != before || self.state.uplinks_pending();
-            if !others && deadline.is_none_or(|d| now < d) {
+            // Unless a device or a loop has something, or a deadline has come, it was the serial port.
+            if deadline.is_none_or(|d| now < d) && !self.state.has_arrivals() {
                 self.console_due = now;
             }
         }

@@ -23,6 +23,9 @@ pub(super) struct Network {
     generation: Option<u64>,
     /// The interface's activity that was seen last.
     seen: Option<u64>,
+    /// When a service has something to do though nothing arrives. Services are woken by the interface's
+    /// activity or by this, and nothing else moves it.
+    services_due: Option<Instant>,
 }
 
 impl Network {
@@ -37,6 +40,7 @@ impl Network {
             front: None,
             generation: None,
             seen: None,
+            services_due: None,
         };
         network.configure(slot, index, config, now);
         network
@@ -72,10 +76,14 @@ impl Network {
 
     /// When there is something to do, if nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
+        Instant::first([self.interface.poll_timeout(), self.services_due])
+    }
+
+    fn services_timeout(&self) -> Option<Instant> {
         let http = self.http.as_ref().and_then(Server::poll_timeout);
         let ping = self.ping.as_ref().and_then(|(_, ping)| ping.poll_timeout());
         let front = self.front.as_ref().and_then(Front::poll_timeout);
-        Instant::first([self.interface.poll_timeout(), http, ping, front])
+        Instant::first([http, ping, front])
     }
 
     fn poll_ping(&mut self, now: Instant, say: &mut dyn FnMut(Progress)) {
@@ -153,6 +161,7 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
         state.pinging &= !(pinging && network.ping.is_none());
         network.interface.poll(now);
         network.seen = Some(network.interface.activity());
+        network.services_due = network.services_timeout();
         let addresses = &mut state.ports[i].addresses;
         let conflicts = addresses.counters.conflicts;
         addresses.counters = network.interface.counters();

@@ -111,12 +111,6 @@ impl Plane {
         downlink.transmit(&mut *slot.port, |packet| capture.sent(place, packet, now))
     }
 
-    /// Interrupts that ports and the bridge have raised so far.
-    pub fn interrupts(&self) -> u64 {
-        let bridge = self.bridge.as_ref().map_or(0, |bridge| bridge.device.interrupts());
-        self.ports.iter().map(|slot| slot.port.interrupts()).sum::<u64>() + bridge
-    }
-
     /// Whether a port, or the bridge, has something that was not taken yet.
     pub fn pending(&self) -> bool {
         self.bridge.as_ref().is_some_and(|bridge| bridge.device.pending())

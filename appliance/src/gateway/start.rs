@@ -217,7 +217,6 @@ impl Gateway {
             console_due: Instant::ZERO,
             console_quiet: false,
             control_due: Some(Instant::ZERO),
-            interrupts: 0,
             networks,
             syslog: Syslog::default(),
             state,

@@ -6,6 +6,7 @@ use super::plane::{Plane, PortReport};
 use super::ports::PortSlot;
 use super::smc::Smc;
 use super::start::Facts;
+use super::uplink::Uplink;
 use super::worker::Worker;
 use crate::config::Document;
 use crate::config::disk::ConfigDisk;
@@ -86,15 +87,11 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Interrupts that devices have raised so far.
-    pub fn interrupts(&self) -> u64 {
-        let disks: u64 = self.disks.iter().map(|slot| slot.disk.interrupts()).sum();
-        self.plane.interrupts() + disks
-    }
-
-    /// Whether a device has something that was not taken yet.
-    pub fn devices_pending(&self) -> bool {
-        self.plane.pending() || self.disks.iter().any(|slot| slot.disk.pending())
+    /// Whether a device or another loop has something that was not taken yet.
+    pub fn has_arrivals(&self) -> bool {
+        self.plane.pending()
+            || self.disks.iter().any(|slot| slot.disk.pending())
+            || !self.workers.is_empty() && self.uplinks().any(Port::pending)
     }
 
     /// Whether every device can end a halt.
@@ -102,10 +99,9 @@ impl State {
         self.plane.wakes() && self.disks.iter().all(|slot| slot.disk.wakes())
     }
 
-    /// Whether another loop has sent something.
-    pub fn uplinks_pending(&self) -> bool {
-        !self.workers.is_empty()
-            && self.ports.iter().filter_map(|slot| slot.uplink.as_ref()).any(Port::pending)
+    /// The ways to the ports of other loops.
+    fn uplinks(&self) -> impl Iterator<Item = &Uplink> {
+        self.ports.iter().filter_map(|slot| slot.uplink.as_ref())
     }
 
     /// Has something done by every data plane, this loop's first, and gives what came of it by the
@@ -166,7 +162,6 @@ impl State {
         core::mem::take(&mut self.plane.links_looked_at)
             || self.network_changed
             || self.ping_order.is_some()
-            || self.smc.is_some()
             || self.plane.storage.elsewhere.is_some()
             || self.plane.services.is_some()
             || self.plane.rping.is_some()

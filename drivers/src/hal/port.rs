@@ -112,10 +112,6 @@ pub trait Port {
     fn wakes(&self) -> bool {
         true
     }
-    /// Interrupts that the device raised so far.
-    fn interrupts(&self) -> u64 {
-        self.counters().interrupts
-    }
     /// What was counted so far.
     fn counters(&self) -> PortCounters;
 }

@@ -76,8 +76,8 @@ pub struct Ring {
     reported: u16,
     /// Whether an interrupt is asked for.
     armed: bool,
-    /// `taken` when the event index was last moved out of the way.
-    quiet_since: u16,
+    /// `taken` when the event index was last moved.
+    event_since: u16,
     /// Which chains the device has, by their first descriptor.
     lent: Box<[bool]>,
     /// How many those are.
@@ -116,7 +116,7 @@ impl Ring {
             taken: 0,
             reported: 0,
             armed: false,
-            quiet_since: 0,
+            event_since: 0,
             lent: alloc::vec![false; entries].into(),
             outstanding: 0,
             dead: false,
@@ -242,8 +242,11 @@ impl Ring {
                 return Taken::Nonsense;
             }
             self.reported = index;
-            if !self.armed && self.taken.wrapping_sub(self.quiet_since) >= QUIET_SPAN {
-                self.set_interrupts(false);
+            if self.event_index
+                && !self.armed
+                && self.taken.wrapping_sub(self.event_since) >= QUIET_SPAN
+            {
+                self.keep_quiet();
             }
         }
         let slot = usize::from(self.taken & (self.size - 1));
@@ -264,15 +267,30 @@ impl Ring {
     /// Asks for an interrupt at the next used chain, or for none.
     pub fn set_interrupts(&mut self, wanted: bool) {
         self.armed = wanted;
-        if self.event_index {
-            let event = if wanted { self.taken } else { self.taken.wrapping_sub(1) };
-            self.quiet_since = self.taken;
-            self.available.store16(ENTRIES + usize::from(self.size) * 2, event);
-        } else {
+        if !self.event_index {
             self.available.store16(0, if wanted { 0 } else { FLAG_QUIET });
+        } else if wanted {
+            self.event_since = self.taken;
+            self.set_event(self.taken);
+        } else if self.used.load16(INDEX) == self.event_since {
+            self.keep_quiet();
         }
-        // Whatever the device used before it saw the wish is seen by who looks after this.
-        fence(Ordering::SeqCst);
+        // Else the device is past the event, and comes by there again only when its index has wrapped.
+        if wanted {
+            // Whatever the device used before it saw the wish is seen by who looks after this.
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Has the event index behind the device.
+    fn keep_quiet(&mut self) {
+        self.event_since = self.taken;
+        self.set_event(self.taken.wrapping_sub(1));
+    }
+
+    /// The used index after which the device interrupts.
+    fn set_event(&self, event: u16) {
+        self.available.store16(ENTRIES + usize::from(self.size) * 2, event);
     }
 }
 

@@ -26,10 +26,10 @@ impl Clock {
         Instant::from_nanos(((u128::from(ticks) * u128::from(self.scale)) >> 32) as u64)
     }
 
-    /// The TSC at a moment.
-    pub fn tsc_at(&self, moment: Instant) -> u64 {
-        let ticks = u128::from(moment.as_nanos()) * u128::from(self.khz) / 1_000_000;
-        self.start.saturating_add(ticks as u64)
+    /// The TSC so many nanoseconds from now, at most 2³².
+    #[inline]
+    pub fn tsc_after(&self, nanos: u64) -> u64 {
+        tsc().saturating_add(nanos * self.khz / 1_000_000)
     }
 }
 

@@ -81,7 +81,13 @@ impl SpareCore for Spare {
     fn start(self: Box<Self>, work: Work) {
         let Spare { core, clock, timer, .. } = *self;
         // It answered before, so that it is there.
-        spawn_on(core, Box::new(move || work(Box::new(Running { clock, timer }))));
+        spawn_on(
+            core,
+            Box::new(move || {
+                timer.start();
+                work(Box::new(Running { clock, timer }));
+            }),
+        );
     }
 }
 
@@ -97,14 +103,12 @@ impl Core for Running {
     }
 
     fn halt_until(&mut self, deadline: Option<Instant>) {
-        // Interrupts are off, as always outside of the halt: what is raised meanwhile is kept by the APIC
-        // and ends the halt.
-        if deadline.is_some_and(|deadline| !self.timer.arm(deadline)) {
-            return;
+        // Interrupts are off, as always outside of the halt: what is raised from now on is kept by the
+        // APIC and ends the halt.
+        if deadline.is_none_or(|deadline| self.timer.arm(deadline)) {
+            x86_64::instructions::interrupts::enable_and_hlt();
+            x86_64::instructions::interrupts::disable();
         }
-        x86_64::instructions::interrupts::enable_and_hlt();
-        x86_64::instructions::interrupts::disable();
-        self.timer.disarm();
     }
 }
 

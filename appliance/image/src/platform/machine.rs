@@ -40,17 +40,14 @@ impl Core for Pc {
     }
 
     fn halt_until(&mut self, deadline: Option<Instant>) {
-        // Interrupts are off here, as always outside of the halt: what is raised meanwhile is kept by
-        // the APIC and ends the halt.
-        self.uart.receive_interrupt(true);
         // A console whose interrupt does not reach us shall answer nevertheless.
         let longest = self.clock.now() + LONGEST_HALT;
+        // Interrupts are off here, as always outside of the halt: what is raised from now on is kept by
+        // the APIC and ends the halt.
         if self.timer.arm(deadline.map_or(longest, |deadline| deadline.min(longest))) {
             interrupts::enable_and_hlt();
             interrupts::disable();
-            self.timer.disarm();
         }
-        self.uart.receive_interrupt(false);
     }
 }
 

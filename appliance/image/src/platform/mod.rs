@@ -92,6 +92,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, String> {
         paging::map_registers(address, len, &mut devices.arena)
     });
     let virtio_slots = virtio_slots::find(acpi.as_ref(), boot.command_line());
+    timer.start();
     let machine = Pc { clock, timer, apic, uart, acpi, started };
     Ok(Bringup { machine, devices, pci, virtio_slots, spare, protection })
 }

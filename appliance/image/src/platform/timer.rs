@@ -5,14 +5,14 @@ use super::apic::{Apic, DIVIDE, INITIAL_COUNT, LVT_TIMER};
 use super::clock::Clock;
 use super::interrupts::TIMER_VECTOR;
 use core::arch::x86_64::__cpuid;
-use core::time::Duration;
 use drivers::hal::Instant;
 use x86_64::registers::model_specific::Msr;
 
 const TSC_DEADLINE_MODE: u32 = 1 << 18;
-const MASKED: u32 = 1 << 16;
 /// As the kernel has it, for its own use of the timer.
 const DIVIDE_BY_8: u32 = 0b0010;
+/// Longest wait in nanoseconds: times any frequency in kHz it fits 64 bits.
+const LONGEST: u64 = 1 << 32;
 const TSC_DEADLINE: Msr = Msr::new(0x6e0);
 
 /// The timer.
@@ -31,35 +31,40 @@ impl Timer {
         Timer { apic, clock, khz: (!has_deadline).then_some(khz / 8) }
     }
 
-    /// Raises an interrupt on this core at `deadline` (perhaps earlier, when that is far away).
-    /// Returns false, and does nothing, if it has passed.
+    /// Makes the running core's timer ready. It raises nothing before it is armed.
+    pub fn start(&self) {
+        let mode = match self.khz {
+            None => TSC_DEADLINE_MODE,
+            Some(_) => {
+                self.apic.write(DIVIDE, DIVIDE_BY_8);
+                0
+            }
+        };
+        self.apic.write(LVT_TIMER, TIMER_VECTOR | mode);
+        // In memory mode that must arrive before the first deadline (SDM vol. 3A, 11.5.4.1).
+        // SAFETY: a fence; every x86-64 CPU has it.
+        unsafe { core::arch::x86_64::_mm_mfence() };
+    }
+
+    /// Raises an interrupt on this core at `deadline` (earlier, if that is seconds away), and forgets
+    /// any deadline before. Returns false, and does nothing, if it has passed. Whoever is woken by
+    /// something else leaves it be: the next halt has another deadline.
     pub fn arm(&self, deadline: Instant) -> bool {
-        let wait = deadline - self.clock.now();
-        if wait == Duration::ZERO {
+        let wait = deadline.as_nanos().saturating_sub(self.clock.now().as_nanos()).min(LONGEST);
+        if wait == 0 {
             return false;
         }
         match self.khz {
             None => {
-                self.apic.write(LVT_TIMER, TIMER_VECTOR | TSC_DEADLINE_MODE);
-                // In memory mode the line above must arrive first (SDM vol. 3A, 11.5.4.1).
-                // SAFETY: a fence; every x86-64 CPU has it.
-                unsafe { core::arch::x86_64::_mm_mfence() };
                 let mut msr = TSC_DEADLINE;
                 // SAFETY: the CPU has the mode (checked), and the interrupt has a handler.
-                unsafe { msr.write(self.clock.tsc_at(deadline)) };
+                unsafe { msr.write(self.clock.tsc_after(wait)) };
             }
             Some(khz) => {
-                let ticks = (wait.as_nanos() * u128::from(khz) / 1_000_000).max(1);
-                self.apic.write(DIVIDE, DIVIDE_BY_8);
-                self.apic.write(LVT_TIMER, TIMER_VECTOR);
+                let ticks = (wait * khz / 1_000_000).max(1);
                 self.apic.write(INITIAL_COUNT, u32::try_from(ticks).unwrap_or(u32::MAX));
             }
         }
         true
-    }
-
-    /// Forgets the deadline.
-    pub fn disarm(&self) {
-        self.apic.write(LVT_TIMER, TIMER_VECTOR | MASKED);
     }
 }

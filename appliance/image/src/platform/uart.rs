@@ -1,5 +1,5 @@
 //! COM1, a 16550, polled (National Semiconductor PC16550D). The kernel set it up; it is taken over with
-//! its interrupts off. The receive interrupt is only used to end a halt.
+//! one interrupt on, for what is received: it ends a halt, and says nothing at other times.
 
 use x86_64::instructions::port::Port;
 
@@ -29,11 +29,11 @@ impl Uart {
         const TRIGGER_14: u8 = 0b11 << 6;
         /// DTR and RTS; OUT2 lets the interrupt through.
         const READY_AND_OUT2: u8 = 0b1011;
-        let uart = Uart(());
-        uart.receive_interrupt(false);
+        const RECEIVE_INTERRUPT: u8 = 1;
+        output(INTERRUPT_ENABLE, RECEIVE_INTERRUPT);
         output(FIFO_CONTROL, FIFO_ON | TRIGGER_14);
         output(MODEM_CONTROL, READY_AND_OUT2);
-        uart
+        Uart(())
     }
 
     /// Takes what has arrived; returns how many bytes.
@@ -63,11 +63,6 @@ impl Uart {
         let taken = bytes.len().min(FIFO);
         bytes[..taken].iter().for_each(|&byte| output(DATA, byte));
         taken
-    }
-
-    /// Switches the interrupt for received bytes on or off.
-    pub fn receive_interrupt(&self, wanted: bool) {
-        output(INTERRUPT_ENABLE, u8::from(wanted));
     }
 }
 

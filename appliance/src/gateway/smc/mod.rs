@@ -10,7 +10,7 @@ mod rules;
 
 use super::network::Network;
 use super::plane::Plane;
-use super::state::State;
+use super::ports::PortSlot;
 use crate::config::Config;
 use core::net::IpAddr;
 use drivers::hal::Instant;
@@ -84,9 +84,15 @@ impl Smc {
     }
 
     /// The stage: what has arrived, what is due, what is to be said. How much was done.
-    pub fn poll(&mut self, networks: &mut [Network], state: &mut State, now: Instant) -> usize {
-        self.learn_ports(networks, state);
-        let Some(mut ctx) = context(&mut state.plane) else { return 0 };
+    pub fn poll(
+        &mut self,
+        networks: &mut [Network],
+        ports: &[PortSlot],
+        config: &Config,
+        plane: &mut Plane,
+        now: Instant,
+    ) -> usize {
+        let Some(mut ctx) = context(plane) else { return 0 };
         ctx.now = now;
         let mut done = self.engine.poll(&mut ctx);
         let timers = self.engine.handle_timeout(&mut ctx, &mut Ways(networks));
@@ -98,6 +104,7 @@ impl Smc {
             }
             self.seen[at] = activity;
             done += 1;
+            self.learn_ports(networks, ports, config);
             self.poll_users(at, networks, &mut ctx);
         }
         if due {
@@ -184,20 +191,21 @@ impl Smc {
     }
 
     /// Tells the engine which ports there are, when addresses have changed.
-    fn learn_ports(&mut self, networks: &[Network], state: &State) {
+    fn learn_ports(&mut self, networks: &[Network], ports: &[PortSlot], config: &Config) {
         let generations = networks.iter().map(|network| network.interface.generation());
         if generations.clone().eq(self.generations.iter().copied()) {
             return;
         }
         self.generations = generations.collect();
-        let device = |&port: &usize| {
-            let slot = &state.ports[port];
-            let pnet = state.document.config().net(port, slot.mac).pnetid;
-            let ip = *networks[port].interface.local().v4.first()?;
+        let own = ports.iter().zip(networks).enumerate();
+        let own = own.filter(|(_, (slot, _))| slot.uplink.is_none());
+        let device = |(port, (slot, network)): (usize, (&PortSlot, &Network))| {
+            let pnet = config.net(port, slot.mac).pnetid;
+            let ip = *network.interface.local().v4.first()?;
             let path_mtu = PathMtu::for_ethernet(slot.mtu)?;
             Some(Device { ip, mac: slot.mac, path_mtu, pnet })
         };
-        self.engine.set_devices(state.own_ports.iter().filter_map(device).collect());
+        self.engine.set_devices(own.filter_map(device).collect());
     }
 }
 

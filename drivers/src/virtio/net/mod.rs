@@ -182,10 +182,6 @@ impl Port for Net {
         self.receiver.pending()
     }
 
-    fn interrupts(&self) -> u64 {
-        self.transport.interrupts()
-    }
-
     fn wakes(&self) -> bool {
         self.transport.wakes()
     }
