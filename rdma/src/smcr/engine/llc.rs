@@ -296,7 +296,10 @@ impl Engine {
                 self.take_flow(group_key, |flow| matches!(flow, Flow::DeleteKey));
             }
             Body::AddLink(add) => {
-                let ours = |flow: &Flow| matches!(flow, Flow::AddLink { .. });
+                // Not a late answer to an earlier offer, which was of another queue pair.
+                let links = self.groups[group_key].links.each_ref();
+                let numbers = links.map(|link| link.as_ref().map(|link| link.number));
+                let ours = |flow: &Flow| matches!(flow, &Flow::AddLink { link } if numbers[link] == Some(add.link));
                 if let Some(Flow::AddLink { link }) = self.take_flow(group_key, ours) {
                     self.link_answered(group_key, at, link, &add, ctx);
                 }

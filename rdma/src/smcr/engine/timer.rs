@@ -103,8 +103,9 @@ impl Engine {
                 match flow {
                     Flow::ConfirmKey { socket } => self.key_told(socket, false, ctx),
                     // The further link came to nothing, which the client may not have noticed.
-                    Flow::AddLink { link } => drop(self.remove_link(key, link, ctx)),
-                    Flow::ConfirmLink { link } => self.link_failed(key, link, ctx),
+                    Flow::AddLink { link } | Flow::ConfirmLink { link } => {
+                        self.link_failed(key, link, ctx);
+                    }
                     Flow::DeleteKey => {}
                 }
                 self.next_flow(key, ctx);

@@ -1,12 +1,13 @@
 //! Peers that lie: in CLC, LLC and CDC.
 
-use crate::smcr::engine::{Ready, Role, SocketId};
-use crate::smcr::testing::{World, ip, pattern};
+use crate::smcr::engine::{Config, Ready, Role, SocketId};
+use crate::smcr::testing::{World, config, ip, pattern};
 use crate::smcr::wire::cdc::{Cdc, Cursor, End, Producer};
-use crate::smcr::wire::llc::{Body, DeleteReason, Llc, Order, Token};
+use crate::smcr::wire::llc::{AddLink, Body, DeleteReason, LinkEnd, Llc, Order, Token};
 use crate::smcr::wire::vectors::vector;
 use crate::smcr::wire::{Decline, Reason};
 use crate::verbs::{Payload, Provider, RemoteAddress, SendOperation, SendRequest, SendWith};
+use core::net::Ipv4Addr;
 use core::time::Duration;
 use proptest::prelude::*;
 use std::vec::Vec;
@@ -163,6 +164,24 @@ fn a_flood_of_llc_requests_is_answered_as_far_as_there_is_room() {
     }
     let counters = w.hosts[0].engine.counters();
     assert_eq!((counters.violations, counters.links_failed), (0, 0));
+}
+
+#[test]
+fn a_late_answer_is_not_taken_for_that_to_another_offer() {
+    let two = || Config { max_links: 2, ..config() };
+    let mut w = World::with_ports(13, [two(), two()], [2, 2]);
+    w.connect_from(1);
+    assert!(w.run(SECOND, |w| w.hosts[0].engine.links().count() == 2));
+    let end = LinkEnd { mac: [2; 6], gid: Ipv4Addr::new(10, 0, 1, 2).to_ipv6_mapped(), qpn: 99 };
+    let late = AddLink { end, link: 77, path_mtu: 3, psn: 1, rejected: None, v2: None };
+    let body = Body::AddLink(late);
+    let bytes = Llc { version: 2, response: true, order: Order::Big, body }.emit();
+    let payload = Payload::Inline(&bytes);
+    post(&mut w, SendOperation::Send { payload, with: SendWith::Nothing });
+    let both = |w: &mut World| {
+        w.hosts.iter().all(|host| host.engine.links().filter(|link| link.active).count() == 2)
+    };
+    assert!(w.run(SECOND, both), "{:?}", w.hosts[0].engine.links().collect::<Vec<_>>());
 }
 
 #[test]
