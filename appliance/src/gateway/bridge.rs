@@ -1,7 +1,10 @@
 //! The bridge to another appliance: the device, and how its link stands. The provider over it is
 //! beside the ports' in [`rdma::devices::Devices`].
 
+use super::alarm::Alarm;
+use super::ports::{Addresses, PortSlot};
 use super::state::State;
+use super::uplink::{self, Downlink};
 use crate::config::{Config, Ntb};
 use crate::report::Value;
 use core::time::Duration;
@@ -18,6 +21,14 @@ pub(super) struct Bridge {
     state: ntrdma::State,
     taken: bool,
     refused: Option<ntrdma::BadInfo>,
+    /// The way of Ethernet frames to the control plane and from it, if they are wanted.
+    ethernet: Option<Downlink>,
+    frame: Vec<u8>,
+}
+
+/// Bytes of the ring for frames of so large packets: some of the largest.
+fn ring_of_frames(mtu: u16) -> u32 {
+    (4 * (u32::from(mtu) + 32)).next_power_of_two().max(64 << 10)
 }
 
 impl Bridge {
@@ -56,20 +67,64 @@ impl Bridge {
         let device = device.into_bridge(side).map_err(|error| format!("ntb.0: {error}"))?;
         let exposed = device.exposed();
         let small = || format!("ntb.0: {} bytes of memory are too few", 2 * exposed.len());
-        let layout = Layout::within(exposed.len()).ok_or_else(small)?;
+        let frames = ntb.mtu.map_or(0, ring_of_frames);
+        let rest = exposed.len().saturating_sub(frames as usize);
+        let layout = Layout::within(rest).ok_or_else(small)?;
         let lost = Duration::from_millis(ntb.lost_ms.into());
         let usual = ntrdma::Config::new(rng.next_u64(), ntb.address, ntb.peer);
-        let settings = ntrdma::Config { layout, lost, beat: lost / 10, ..usual };
+        let settings = ntrdma::Config { layout, frames, lost, beat: lost / 10, ..usual };
         let ntrdma = Ntrdma::new(settings, exposed, rng)
             .map_err(|why| format!("ntb.0: the memory does not do: {why:?}"))?;
         let (state, taken, refused) = (ntrdma::State::Down, false, None);
-        Ok((Bridge { device, state, taken, refused }, ntrdma))
+        let (ethernet, frame) = (None, Vec::new());
+        Ok((Bridge { device, state, taken, refused, ethernet, frame }, ntrdma))
+    }
+
+    /// Makes an interface of the control plane's over the bridge, number `index`.
+    pub fn interface(&mut self, mtu: u16, index: usize, alarm: &Alarm) -> PortSlot {
+        // Locally administered, and the same in each life: the peer remembers it.
+        let mac = [2, b'N', b'T', b'B', 0, u8::from(self.device.side() == Side::B)];
+        let (uplink, downlink) = uplink::connect(mac, mtu.into(), alarm, alarm);
+        self.ethernet = Some(downlink);
+        PortSlot {
+            name: format!("net{index}"),
+            location: "ntb0".into(),
+            mac,
+            mtu: mtu.into(),
+            addresses: Addresses::default(),
+            link: false,
+            core: 0,
+            place: usize::MAX,
+            uplink: Some(uplink),
+        }
+    }
+
+    /// Whether the peer, or the control plane, has something that was not taken yet.
+    pub fn pending(&self) -> bool {
+        self.device.pending() || self.ethernet.as_ref().is_some_and(Downlink::pending)
+    }
+
+    /// Carries frames between the peer and the control plane; how many.
+    fn carry(&mut self, devices: &mut Devices) -> usize {
+        let Bridge { device, ethernet: Some(downlink), frame, state, .. } = self else { return 0 };
+        let Some(ntrdma) = devices.ntrdma_mut() else { return 0 };
+        downlink.set_link(*state == ntrdma::State::Up);
+        let mut count = 0;
+        // A control plane that is behind drops no frame: what it does not take stays in the ring.
+        while downlink.has_room() && ntrdma.receive_frame(frame) {
+            downlink.push(frame);
+            count += 1;
+        }
+        count += downlink.transmit(|packet| ntrdma.transmit_frame(device, packet.header));
+        downlink.flush();
+        count
     }
 
     /// Takes what the peer has written, and writes what is due. How much there was, and whether the
     /// link came up.
     pub fn poll(&mut self, devices: &mut Devices, now: Instant) -> (usize, bool) {
         let rung = self.device.rung();
+        let frames = self.carry(devices);
         let more = devices.poll_bridge(&mut self.device, now);
         let before = self.state;
         let up = match devices.ntrdma().map(Ntrdma::link) {
@@ -83,7 +138,7 @@ impl Bridge {
             }
             _ => false,
         };
-        (usize::from(rung) + usize::from(more), up)
+        (usize::from(rung) + frames + usize::from(more), up)
     }
 
     fn tell(&mut self, before: ntrdma::State, devices: &Devices) {
@@ -140,6 +195,9 @@ pub(super) fn report(state: &State) -> Value {
             ("link_down", counters.link_down.into()),
             ("entries_sent", counters.entries_sent.into()),
             ("entries_received", counters.entries_received.into()),
+            ("frames_sent", counters.frames_sent.into()),
+            ("frames_received", counters.frames_received.into()),
+            ("frames_lost", counters.frames_lost.into()),
             ("batches", counters.batches.into()),
             ("bytes_staged", counters.bytes_staged.into()),
             ("not_ready", counters.not_ready.into()),

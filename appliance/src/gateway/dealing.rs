@@ -66,7 +66,7 @@ impl Loops {
             self.own.push((number, PlanePort::new(Box::new(port), echo)));
             return slot;
         };
-        let (uplink, downlink) = uplink::connect(&port, &self.alarm, &spare.alarm);
+        let (uplink, downlink) = uplink::connect(slot.mac, slot.mtu, &self.alarm, &spare.alarm);
         let place = spare.ports.len();
         spare.ports.push((Box::new(port), downlink));
         PortSlot { core: wanted, place, uplink: Some(uplink), ..slot }

@@ -20,6 +20,11 @@ pub(super) fn frame_ring(bytes: usize) -> (Sender, Receiver) {
 }
 
 impl Sender {
+    /// Whether there is room for a frame of that length.
+    pub fn has_room(&self, length: usize) -> bool {
+        self.0.slots() >= HEAD + length
+    }
+
     /// Puts a frame in; false if there is no room for it now.
     pub fn push(&mut self, frame: &[u8]) -> bool {
         let Ok(length) = u16::try_from(frame.len()) else { return false };
@@ -82,6 +87,7 @@ mod tests {
                 if push {
                     let sent: Vec<u8> = (0..length).map(|i| (number + i) as u8).collect();
                     let fits = used + HEAD + length <= BYTES;
+                    prop_assert_eq!(sender.has_room(length), fits);
                     prop_assert_eq!(sender.push(&sent), fits);
                     if fits {
                         used += HEAD + length;

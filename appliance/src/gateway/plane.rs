@@ -108,12 +108,16 @@ impl Plane {
         let slot = &mut self.ports[place];
         downlink.set_link(slot.link);
         let capture = &mut self.capture;
-        downlink.transmit(&mut *slot.port, |packet| capture.sent(place, packet, now))
+        downlink.transmit(|packet| {
+            slot.port.transmit(packet)?;
+            capture.sent(place, packet, now);
+            Ok(())
+        })
     }
 
     /// Whether a port, or the bridge, has something that was not taken yet.
     pub fn pending(&self) -> bool {
-        self.bridge.as_ref().is_some_and(|bridge| bridge.device.pending())
+        self.bridge.as_ref().is_some_and(|bridge| bridge.pending())
             || self.ports.iter().any(|slot| slot.port.pending())
     }
 
@@ -139,7 +143,9 @@ impl Plane {
 
     /// Takes note of the addresses that a port has now.
     pub fn set_addresses(&mut self, place: usize, local: &Local) {
-        self.ports[place].local = local.clone();
+        // The bridge has no use for them.
+        let Some(slot) = self.ports.get_mut(place) else { return };
+        slot.local = local.clone();
         if let Some(fabric) = &mut self.fabric {
             let v4 = local.v4.iter().map(|&ip| ip.into());
             let v6 = local.v6.iter().map(|&ip| ip.into());

@@ -136,11 +136,17 @@ impl Gateway {
                 }
             }
         }
-        let own_ports = loops.own.iter().map(|(index, _)| *index).collect();
-        let devices: Vec<PlanePort> = loops.own.drain(..).map(|(_, port)| port).collect();
         let bridges = core::mem::take(&mut found.bridges);
         let bridge = Bridge::open(config, bridges, &mut *rng, &mut unclaimed);
-        let (bridge, ntrdma) = bridge.unzip();
+        let (mut bridge, ntrdma) = bridge.unzip();
+        if let (Some(bridge), Some(mtu)) = (&mut bridge, config.ntb.first().and_then(|n| n.mtu)) {
+            let index = ports.len();
+            let slot = bridge.interface(mtu, index, &alarm);
+            networks.push(Network::new(&slot, index, config, rng.next_u64(), now));
+            ports.push(slot);
+        }
+        let own_ports = loops.own.iter().map(|(index, _)| *index).collect();
+        let devices: Vec<PlanePort> = loops.own.drain(..).map(|(_, port)| port).collect();
         let fabric = config.roce.enabled.then(|| Fabric::new(&devices, ntrdma, &mut *rng));
         let mut fabric = fabric.flatten();
         let bridge = bridge.filter(|_| fabric.is_some());

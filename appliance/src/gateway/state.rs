@@ -87,11 +87,11 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Whether a device or another loop has something that was not taken yet.
+    /// Whether a device, another loop or the bridge has something that was not taken yet.
     pub fn has_arrivals(&self) -> bool {
         self.plane.pending()
             || self.disks.iter().any(|slot| slot.disk.pending())
-            || !self.workers.is_empty() && self.uplinks().any(Port::pending)
+            || self.uplinks().any(Port::pending)
     }
 
     /// Whether every device can end a halt.
@@ -99,7 +99,7 @@ impl State {
         self.plane.wakes() && self.disks.iter().all(|slot| slot.disk.wakes())
     }
 
-    /// The ways to the ports of other loops.
+    /// The ways to ports that are not of this loop: of other loops, and over the bridge.
     fn uplinks(&self) -> impl Iterator<Item = &Uplink> {
         self.ports.iter().filter_map(|slot| slot.uplink.as_ref())
     }
@@ -147,7 +147,14 @@ impl State {
             let (_, reports) = planes.iter().find(|(number, _)| *number == core)?;
             reports.as_ref()?.get(place).copied()
         };
-        self.ports.iter().map(|slot| report(slot.core, slot.place).unwrap_or_default()).collect()
+        // That of the bridge is told by the control plane's end of it.
+        let seen = |slot: &PortSlot| {
+            let counters = slot.uplink.as_ref()?.counters();
+            Some(PortReport { counters, echoes: 0 })
+        };
+        let all = self.ports.iter();
+        all.map(|slot| report(slot.core, slot.place).or_else(|| seen(slot)).unwrap_or_default())
+            .collect()
     }
 
     /// Has devices raise interrupts, or not.

@@ -1,5 +1,5 @@
-//! A port whose frames another loop takes, as the control plane sees it: two rings of frames
-//! between that loop and the first one.
+//! A port whose frames another loop takes, or the bridge, as the control plane sees it: two rings
+//! of frames.
 
 use super::alarm::Alarm;
 use super::frame_ring::{Receiver, Sender, frame_ring};
@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use drivers::hal::{Frame, Packet, Port, PortCounters, TransmitError};
 use std::sync::Arc;
 
-/// Bytes of the ring each way: some of the largest frames.
+/// Bytes of the ring each way, at least: some of the largest frames.
 const RING: usize = 64 << 10;
 
 /// What both ends see.
@@ -41,21 +41,30 @@ pub(super) struct Downlink {
     /// A frame of the control plane's that the port had no room for.
     waiting: Option<Vec<u8>>,
     frame: Vec<u8>,
+    /// Bytes of the longest frame.
+    longest: usize,
     shared: Arc<Shared>,
     /// That of the first loop.
     alarm: Alarm,
     untold: bool,
 }
 
-/// Both ends for a port on a loop with the alarm `plane`, while the control plane has `control`.
-pub(super) fn connect(port: &dyn Port, control: &Alarm, plane: &Alarm) -> (Uplink, Downlink) {
-    let (to_control, from_plane) = frame_ring(RING);
-    let (to_plane, from_control) = frame_ring(RING);
+/// Both ends for a port with this MAC address and MTU on a loop with the alarm `plane`, while the
+/// control plane has `control`.
+pub(super) fn connect(
+    mac: [u8; 6],
+    mtu: usize,
+    control: &Alarm,
+    plane: &Alarm,
+) -> (Uplink, Downlink) {
+    let longest = mtu + 18;
+    let ring = RING.max(4 * longest);
+    let (to_control, from_plane) = frame_ring(ring);
+    let (to_plane, from_control) = frame_ring(ring);
     let shared = Arc::new(Shared { link: AtomicBool::new(true), dropped: AtomicU64::new(0) });
-    let longest = port.mtu() + 18;
     let uplink = Uplink {
-        mac: port.mac(),
-        mtu: port.mtu(),
+        mac,
+        mtu,
         from_plane,
         to_plane,
         frame: Vec::with_capacity(longest),
@@ -69,6 +78,7 @@ pub(super) fn connect(port: &dyn Port, control: &Alarm, plane: &Alarm) -> (Uplin
         from_control,
         waiting: None,
         frame: Vec::with_capacity(longest),
+        longest,
         shared,
         alarm: control.clone(),
         untold: false,
@@ -153,6 +163,11 @@ impl Downlink {
         }
     }
 
+    /// Whether there is room for any frame.
+    pub fn has_room(&self) -> bool {
+        self.to_control.has_room(self.longest)
+    }
+
     /// Tells the control plane of the link.
     pub fn set_link(&mut self, up: bool) {
         if self.shared.link.load(Ordering::Relaxed) != up {
@@ -161,9 +176,11 @@ impl Downlink {
         }
     }
 
-    /// Queues the control plane's frames at the port, as many as there is room for, and shows each
-    /// to `sent`; how many.
-    pub fn transmit(&mut self, port: &mut dyn Port, mut sent: impl FnMut(&Packet<'_>)) -> usize {
+    /// Gives the control plane's frames to `port`, as many as it has room for; how many.
+    pub fn transmit(
+        &mut self,
+        mut port: impl FnMut(&Packet<'_>) -> Result<(), TransmitError>,
+    ) -> usize {
         let mut count = 0;
         loop {
             let frame = match self.waiting.take() {
@@ -176,11 +193,8 @@ impl Downlink {
                 }
             };
             let packet = Packet { header: &frame, payload: &[], trailer: &[] };
-            match port.transmit(&packet) {
-                Ok(()) => {
-                    sent(&packet);
-                    count += 1;
-                }
+            match port(&packet) {
+                Ok(()) => count += 1,
                 Err(TransmitError::Full) => {
                     self.waiting = Some(frame);
                     return count;

@@ -47,6 +47,11 @@ impl Devices {
         self.bridged.as_ref().map(|bridged| &bridged.ntrdma)
     }
 
+    /// The bridge's device, for its Ethernet frames.
+    pub fn ntrdma_mut(&mut self) -> Option<&mut Ntrdma> {
+        self.bridged.as_mut().map(|bridged| &mut bridged.ntrdma)
+    }
+
     /// Takes what the machine at the other end of the bridge has written, and writes to it what is
     /// due. Returns whether there is more to do at once.
     pub fn poll_bridge(&mut self, bridge: &mut dyn Bridge, now: Instant) -> bool {

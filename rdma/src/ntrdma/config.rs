@@ -16,6 +16,9 @@ pub struct Config {
     pub peer: IpAddr,
     /// How our exposed memory is divided.
     pub layout: Layout,
+    /// Bytes of the ring for Ethernet frames from the peer, a power of two from 4 KiB to 16 MiB; 0
+    /// for none.
+    pub frames: u32,
     /// Protection domains.
     pub pds: usize,
     /// Completion queues.
@@ -42,6 +45,7 @@ impl Config {
             local,
             peer,
             layout: Layout::default(),
+            frames: 0,
             pds: 256,
             cqs: 1024,
             regions: 1 << 16,

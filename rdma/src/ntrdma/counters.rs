@@ -18,6 +18,12 @@ pub struct Counters {
     /// What peers wrote that is no honest peer's: indices out of bounds, entries and commands that
     /// are none.
     pub violations: u64,
+    /// Ethernet frames written to the peer.
+    pub frames_sent: u64,
+    /// Taken from it.
+    pub frames_received: u64,
+    /// Not written, because the link was down or the peer takes none.
+    pub frames_lost: u64,
     /// Times that the link came up.
     pub link_up: u64,
     /// Times that it went down.

@@ -3,10 +3,11 @@
 //! | from | what |
 //! |---|---|
 //! | 0 | the peer's introduction ([`super::wire::Info`]), and the cell that announces it |
-//! | `BELLS` | the bells: batch, heartbeat, both of the command ring, two of each queue pair |
+//! | `BELLS` | the bells: batch, heartbeat, both of the command ring and of frames, two of each queue pair |
 //! | page | commands |
 //! | page | queue pairs: sends of the peer, its completions of ours, payload of its sends, answers to our READs |
-//! | [`Layout::size`] | the rest is not this provider's: what lies there can be lent to the peer |
+//! | [`Layout::size`] | the ring of Ethernet frames, if there is one |
+//! | page | the rest is not this provider's: what lies there can be lent to the peer |
 
 /// Offset of the cell that announces the introduction.
 pub const READY: usize = 0xc0;
@@ -21,7 +22,11 @@ pub const BEAT: usize = BELLS + 4;
 pub const COMMANDS_PRODUCED: usize = BELLS + 8;
 /// Commands of ours that the peer has taken.
 pub const COMMANDS_CONSUMED: usize = BELLS + 12;
-const QP_BELLS: usize = BELLS + 16;
+/// Bytes of frames that the peer has written.
+pub const FRAMES_PRODUCED: usize = BELLS + 16;
+/// Bytes of our frames that the peer has taken.
+pub const FRAMES_CONSUMED: usize = BELLS + 20;
+const QP_BELLS: usize = BELLS + 24;
 
 /// Commands in a ring.
 pub const COMMANDS: u32 = 16;
@@ -180,6 +185,7 @@ mod tests {
             let last = layout.qps - 1;
             let mut ends = std::vec![(0, READY), (READY, 4), (BATCH, 4), (BEAT, 4)];
             ends.extend([(COMMANDS_PRODUCED, 4), (COMMANDS_CONSUMED, 4)]);
+            ends.extend([(FRAMES_PRODUCED, 4), (FRAMES_CONSUMED, 4)]);
             ends.extend(layout.bells(0).map(|at| (at, 4)));
             if last > 0 {
                 ends.extend(layout.bells(last).map(|at| (at, 4)));

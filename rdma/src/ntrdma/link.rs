@@ -2,6 +2,7 @@
 //! [`super::bringup`] is the table that it follows.
 
 use super::bringup::{self, Seen, State};
+use super::config::Config;
 use super::layout::{self, Layout};
 use super::wire::{BadInfo, INFO_WORDS, Info};
 use core::time::Duration;
@@ -26,6 +27,7 @@ pub enum Change {
 #[derive(Debug)]
 pub struct Link {
     layout: Layout,
+    frames: u32,
     exposed: Window,
     beat: Duration,
     lost: Duration,
@@ -47,19 +49,14 @@ pub struct Link {
 }
 
 impl Link {
-    /// Down. `exposed` holds at least the layout.
-    pub fn new(
-        layout: Layout,
-        exposed: Window,
-        beat: Duration,
-        lost: Duration,
-        nonce: u32,
-    ) -> Self {
+    /// Down. `exposed` holds at least the layout and the ring of frames.
+    pub fn new(config: &Config, exposed: Window, nonce: u32) -> Self {
         Link {
-            layout,
+            layout: config.layout,
+            frames: config.frames,
             exposed,
-            beat,
-            lost,
+            beat: config.beat,
+            lost: config.lost,
             state: State::Down,
             nonce,
             peer_nonce: 0,
@@ -217,6 +214,7 @@ impl Link {
                     layout: self.layout,
                     exposed: self.exposed.len() as u64,
                     loads: bridge.loads(),
+                    frames: self.frames,
                 };
                 if let Some(place) = bridge.window().slice(0, 8 * INFO_WORDS) {
                     bridge.put(&place, &info.emit());

@@ -22,6 +22,7 @@ mod cm;
 mod completion;
 mod config;
 mod counters;
+pub mod ethernet;
 mod layout;
 mod link;
 mod provider;
@@ -52,6 +53,7 @@ use completion::CompletionQueues;
 use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
 use drivers::ntb::Bridge;
+use ethernet::Ethernet;
 use layout::{COMMAND, COMMANDS};
 use link::{Change, Link};
 use qp::{Completer, Env, Qp, RemoteQp, Wire};
@@ -75,6 +77,7 @@ pub struct Ntrdma {
     config: Config,
     exposed: Window,
     link: Link,
+    ethernet: Ethernet,
     memory: Memory,
     cqs: CompletionQueues,
     qps: Slots<Qp>,
@@ -105,14 +108,14 @@ impl Ntrdma {
     pub fn new(config: Config, exposed: Window, rng: &mut dyn RngCore) -> Result<Self, VerbsError> {
         let layout = config.layout;
         let aligned = exposed.as_ptr().addr().get().is_multiple_of(64);
-        if !layout.is_valid() || !aligned {
+        if !layout.is_valid() || !ethernet::is_valid(config.frames) || !aligned {
             return Err(VerbsError::Invalid);
         }
-        if layout.size() > exposed.len() {
-            return Err(VerbsError::NoRoom);
-        }
+        let frames = exposed.slice(layout.size(), config.frames as usize);
+        let frames = frames.ok_or(VerbsError::NoRoom)?;
         Ok(Ntrdma {
-            link: Link::new(layout, exposed, config.beat, config.lost, rng.next_u32()),
+            link: Link::new(&config, exposed, rng.next_u32()),
+            ethernet: Ethernet::new(frames),
             memory: Memory::new(config.pds, config.regions, config.keys),
             cqs: CompletionQueues::new(config.cqs),
             qps: Slots::new(layout.qps as usize),
@@ -232,6 +235,7 @@ impl Ntrdma {
         self.outbox.clear();
         (self.commands_produced, self.commands_consumed, self.commands_taken) = (0, 0, 0);
         (self.command_bells, self.batch, self.seen) = (false, 0, 0);
+        self.ethernet.reset();
     }
 
     fn tell_port(&mut self, event: AsyncEvent) {
@@ -309,7 +313,7 @@ impl Ntrdma {
 
     /// Rings the bells of everything that got longer.
     fn announce(&mut self, wire: &mut Wire<'_>) {
-        if self.dirty.is_empty() && !self.command_bells {
+        if self.dirty.is_empty() && !self.command_bells && !self.ethernet.dirty {
             return;
         }
         wire.bridge.fence();
@@ -324,6 +328,11 @@ impl Ntrdma {
         if core::mem::take(&mut self.command_bells) {
             wire.put32(layout::COMMANDS_PRODUCED, self.commands_produced);
             wire.put32(layout::COMMANDS_CONSUMED, self.commands_taken);
+        }
+        if core::mem::take(&mut self.ethernet.dirty) {
+            for (bell, value) in self.ethernet.bells() {
+                wire.put32(bell, value);
+            }
         }
         wire.bridge.fence();
         self.batch = self.batch.wrapping_add(1);

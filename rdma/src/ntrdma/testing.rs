@@ -42,6 +42,9 @@ pub struct Pair {
 /// Small rings, so that they wrap and fill.
 pub const SMALL: Layout = Layout { qps: 16, ring: 8, staging: 16 << 10, landing: 8 << 10 };
 
+/// Bytes of each node's ring for Ethernet frames.
+pub const FRAMES: u32 = 8192;
+
 /// Bytes of each node's arena.
 pub const ARENA: usize = 4 << 20;
 
@@ -49,7 +52,8 @@ impl Pair {
     /// Two nodes whose arenas are exposed and lent to each other, or are not.
     pub fn new(seed: u64, layout: Layout, lent: bool) -> Self {
         let mut rng = Rng::new(seed);
-        let half = layout.size() + ARENA + 8192;
+        let used = layout.size() + FRAMES as usize;
+        let half = used + ARENA + 8192;
         let memory = Arena::on_heap(2 * half + 4096).alloc(2 * half, 4096).unwrap();
         let mut place = 0;
         let nodes = BridgeEnd::pair(memory, lent, &mut rng).map(|bridge| {
@@ -57,7 +61,7 @@ impl Pair {
             let exposed = bridge.exposed();
             let mut ntrdma = Ntrdma::new(Self::config(place, layout), exposed, &mut rng).unwrap();
             let memory = if lent {
-                exposed.slice(layout.size(), ARENA).unwrap()
+                exposed.slice(used, ARENA).unwrap()
             } else {
                 Arena::on_heap(ARENA + 4096).alloc(ARENA, 4096).unwrap()
             };
@@ -80,6 +84,7 @@ impl Pair {
         let (local, peer) = (Self::address(node), Self::address(3 - node));
         Config {
             layout,
+            frames: FRAMES,
             regions: 4096,
             beat: Duration::from_millis(2),
             lost: Duration::from_millis(20),

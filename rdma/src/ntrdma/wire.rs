@@ -1,10 +1,11 @@
 //! What lies in exposed memory: the introduction, commands, send entries and completion entries, as
-//! little-endian 64-bit words. The layouts are this project's own, version 1 (the NTRDMA of Linux
+//! little-endian 64-bit words. The layouts are this project's own, version 2 (the NTRDMA of Linux
 //! lets the writer check keys, and has no place for atomics or generations).
 //!
 //! Words are loaded once, into private memory, and parsed from there. What does not parse is the
 //! peer's mistake.
 
+use super::ethernet;
 use super::layout::{COMMAND, COMPLETION, ENTRY, INLINE, Layout};
 use crate::verbs::{ConnectionParameters, MAX_PRIVATE_DATA, PrivateData, RejectReason, Status};
 
@@ -18,7 +19,7 @@ pub const ENTRY_WORDS: usize = (ENTRY - INLINE) / 8;
 pub const COMPLETION_WORDS: usize = COMPLETION / 8;
 
 /// Versions that we speak, from and to.
-const VERSIONS: (u32, u32) = (1, 1);
+const VERSIONS: (u32, u32) = (2, 2);
 /// "NTRDMAis".
 const MAGIC: u64 = u64::from_le_bytes(*b"NTRDMAis");
 
@@ -45,6 +46,8 @@ pub struct Info {
     pub exposed: u64,
     /// Whether it can load from what we expose as cheaply as from its own memory.
     pub loads: bool,
+    /// Bytes of its ring for Ethernet frames, which lies behind the layout; 0 if it takes none.
+    pub frames: u32,
 }
 
 /// What is wrong with a peer's introduction.
@@ -90,13 +93,13 @@ impl Info {
             pair(layout.qps, layout.ring),
             pair(layout.staging, layout.landing),
             self.exposed,
-            0,
+            self.frames.into(),
         ]
     }
 
     /// From words, for `session`, with a window of `window` bytes to the peer.
     pub fn parse(words: &[u64; INFO_WORDS], session: u32, window: usize) -> Result<Info, BadInfo> {
-        let [magic, versions, about, rings, bytes, exposed, _] = *words;
+        let [magic, versions, about, rings, bytes, exposed, frames] = *words;
         if magic != MAGIC {
             return Err(BadInfo::NotNtrdma);
         }
@@ -113,10 +116,15 @@ impl Info {
             staging: low(bytes),
             landing: high(bytes),
         };
-        if !layout.is_valid() || layout.size() > window || layout.size() as u64 > exposed {
+        let frames = u32::try_from(frames).map_err(|_| BadInfo::Layout)?;
+        if !layout.is_valid() || !ethernet::is_valid(frames) {
             return Err(BadInfo::Layout);
         }
-        Ok(Info { session, layout, exposed, loads: high(about) & 1 == 1 })
+        let needed = layout.size() as u64 + u64::from(frames);
+        if needed > window as u64 || needed > exposed {
+            return Err(BadInfo::Layout);
+        }
+        Ok(Info { session, layout, exposed, loads: high(about) & 1 == 1, frames })
     }
 }
 

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use boot_tests::{boot, spec};
+use launch::http;
 use launch::qemu::ivshmem::{Server, SharedMemory};
-use launch::qemu::{Spec, Vm};
+use launch::qemu::{Nic, Spec, Vm, free_port};
 
 /// MiB of memory that the two share.
 const SHARED: u32 = 32;
@@ -172,6 +173,40 @@ fn either_machine_is_killed_under_load_and_comes_back() -> Result<()> {
         ensure!(wrong == 0, "{wrong} violations");
     }
     Ok(())
+}
+
+/// Ping, and HTTP from outside: through a rule of the first machine, over the bridge, to the second.
+#[test]
+fn an_interface_over_the_bridge_carries_ping_and_http() -> Result<()> {
+    let bridge = Bridge::new(true)?;
+    let port = free_port()?;
+    // Without a default gateway: the first interface that has one is taken for all strangers.
+    let words = "isthmus.net.0.address=10.0.2.15/24 \
+                 isthmus.ntb.0.mtu=65500 isthmus.net.1.address=10.8.0.1/24 \
+                 isthmus.rule.0.name=web isthmus.rule.0.listen=8080 \
+                 isthmus.rule.0.backend=10.8.0.2:80";
+    let forwards = vec![("tcp", port, 8080)];
+    let mut first = boot(bridge.machine(0, words)?.nic(Nic::User { forwards }))?;
+    let words = "isthmus.ntb.0.mtu=65500 isthmus.net.0.address=10.8.0.2/24";
+    let mut second = boot(bridge.machine(1, words)?)?;
+    wait_for(&mut first, "ping 10.8.0.2 3", "3 of 3 answered")?;
+    second.run("ping 10.8.0.1 20")?.contains("20 of 20 answered")?;
+    let server = (std::net::Ipv4Addr::LOCALHOST, port).into();
+    for _ in 0..20 {
+        let answer = http::get(server, "/status")?;
+        ensure!(answer.status == 200 && answer.body.contains("10.8.0.2/24"), "{}", answer.body);
+    }
+    for vm in [&mut first, &mut second] {
+        let frames = ntb(vm, "frames_received")?.as_u64().unwrap_or(0);
+        ensure!(frames > 50, "{frames} frames");
+        let violations = ntb(vm, "violations")?;
+        ensure!(violations == 0, "{violations} violations");
+    }
+    // The other machine goes, and comes back.
+    second.kill();
+    wait_for(&mut first, "show ntb", "waits for the peer")?;
+    let _second = boot(bridge.machine(1, words)?)?;
+    wait_for(&mut first, "ping 10.8.0.2 3", "3 of 3 answered")
 }
 
 #[test]

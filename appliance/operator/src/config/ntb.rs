@@ -15,6 +15,9 @@ section! {
         address: IpAddr;
         /// By which they name the machine at the other end.
         peer: IpAddr;
+        /// Largest packet in bytes of an interface over the bridge, the last of all; without it there
+        /// is none.
+        mtu: Option<u16> [68, 65_500];
         /// Milliseconds without a sign of life after which the peer is gone.
         lost_ms: u32 [50, 60_000] = 500;
     }

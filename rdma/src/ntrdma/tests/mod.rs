@@ -1,4 +1,5 @@
 mod connections;
+mod frames;
 mod hostile;
 mod life;
 mod verbs;

@@ -278,7 +278,7 @@ fn write<P: Provider + ?Sized>(
 /// in its own buffer and on the link.
 fn is_unhurried(socket: &Socket, link: &Link, cdc: &Cdc) -> bool {
     let size = socket.buffer.map_or(0, |buffer| buffer.len() as u64);
-    (link.cdc_under_way + 1) % UNHURRIED != 0
+    !(link.cdc_under_way + 1).is_multiple_of(UNHURRIED)
         && 2 * (socket.accepted - socket.completed) <= size
         && !socket.wants_room
         && cdc.end.is_empty()
