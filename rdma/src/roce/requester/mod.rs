@@ -70,9 +70,9 @@ pub struct Requester {
     /// One after the last packet that asked for an ACK or another answer, and when an ACK was asked for.
     asked: Psn,
     asked_at: Instant,
-    /// Whether requests that nobody waits for share ACKs, and if so how long they do without.
+    /// Whether requests that nobody waits for share ACKs, and if so for how many nanoseconds they do without.
     shares_acks: bool,
-    hold: Duration,
+    hold: u64,
     /// When an ACK is asked for if nothing else is sent before.
     ask_at: Option<Instant>,
     patience: Patience,
@@ -105,7 +105,7 @@ impl Requester {
             asked: Psn::default(),
             asked_at: Instant::ZERO,
             shares_acks: false,
-            hold: Duration::ZERO,
+            hold: 0,
             ask_at: None,
             patience: Patience::default(),
             retry_count: 0,
@@ -138,7 +138,7 @@ impl Requester {
         };
         self.patience = Patience::new(timeout);
         if self.shares_acks {
-            self.hold = (timeout / HOLD_SHARE).min(MAX_HOLD);
+            self.hold = (timeout / HOLD_SHARE).min(MAX_HOLD).as_nanos() as u64;
         }
         self.retry_count = to.retry_count;
         self.retries_left = to.retry_count;

@@ -40,7 +40,7 @@ impl Patience {
     /// When it runs out if nothing is acknowledged from now on.
     #[inline]
     pub fn runs_out(&self, now: Instant) -> Option<Instant> {
-        (self.ceiling > 0).then(|| now + Duration::from_nanos(self.wait))
+        (self.ceiling > 0).then(|| Instant::from_nanos(now.as_nanos() + self.wait))
     }
 
     /// A packet that asks for an ACK has been sent for the first time.

@@ -131,7 +131,8 @@ impl Requester {
         self.since_ack_request += 1;
         let ends_all = ends && self.cursor + 1 == self.queue.len();
         self.waited_for |= ends && work.waited_for;
-        let ack_request = ends_all && (self.waited_for || now.since(self.asked_at) >= self.hold)
+        let ack_request = ends_all
+            && (self.waited_for || now.nanos_since(self.asked_at) >= self.hold)
             || 4 * self.since_ack_request >= window
             || after.since(self.unacknowledged) >= window;
         let bth = Bth {
@@ -173,7 +174,7 @@ impl Requester {
             self.arm(now);
         }
         if ends_all && !ack_request {
-            self.ask_at = Some(self.asked_at + 2 * self.hold);
+            self.ask_at = Some(Instant::from_nanos(self.asked_at.as_nanos() + 2 * self.hold));
         }
         Some(opcode)
     }
