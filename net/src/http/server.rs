@@ -12,7 +12,7 @@ use smoltcp::socket::tcp::{self, State};
 /// Receive and transmit buffer of a socket.
 const RECEIVE: usize = 4 << 10;
 const TRANSMIT: usize = 16 << 10;
-/// How long an opening or closing handshake may take.
+/// How long an opening handshake may take, and a closing one in which the client takes nothing any more.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// How long a client that does not complete the opening handshake keeps others out.
 const HALF_OPEN: Duration = Duration::from_secs(1);
@@ -25,6 +25,8 @@ struct Slot {
     connection: Option<Connection>,
     /// Since when it is being opened, closed or reset.
     shaking: Option<Instant>,
+    /// Bytes that the client had not acknowledged when that was looked at.
+    unacknowledged: usize,
 }
 
 /// An HTTP server on one interface.
@@ -47,7 +49,7 @@ impl Server {
             let mut socket = tcp::Socket::new(buffer(RECEIVE), buffer(TRANSMIT));
             socket.set_nagle_enabled(false);
             let socket = interface.sockets().add(socket);
-            Slot { socket, connection: None, shaking: None }
+            Slot { socket, connection: None, shaking: None, unacknowledged: 0 }
         });
         Server { port, limits, slots: slots.collect(), seen: None, deadline: None }
     }
@@ -155,7 +157,9 @@ impl Slot {
             // SYN received, or closing: what still arrives is of no interest.
             _ => {
                 let _ = socket.recv(|bytes| (bytes.len(), ()));
-                let since = shaking.unwrap_or(now);
+                let left = socket.send_queue();
+                let moved = core::mem::replace(&mut self.unacknowledged, left) > left;
+                let since = shaking.filter(|_| !moved).unwrap_or(now);
                 self.shaking = Some(since);
                 aborted = since + HANDSHAKE <= now;
             }

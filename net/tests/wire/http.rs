@@ -20,8 +20,8 @@ impl Handler for Routes {
     fn handle(&mut self, request: &Request<'_>) -> Response {
         match request.path {
             "/healthz" => Response::new(Status::OK, Response::TEXT, "ok\n"),
-            "/large" => {
-                self.left = 300_000;
+            "/large" | "/page" => {
+                self.left = if request.path == "/large" { 300_000 } else { 75_000 };
                 Response::stream("application/octet-stream", 1, None)
             }
             _ => Response::error(Status::NOT_FOUND),
@@ -119,6 +119,26 @@ fn streams_large_bodies_through_small_buffers() {
     assert_eq!(answer.matches('#').count(), 300_000);
     assert!(answer.ends_with("\r\n0\r\n\r\n"));
     assert_eq!(world.routes.closed, 1);
+}
+
+/// The server has closed long before the client has read its last words.
+#[test]
+fn a_slow_client_has_the_end_as_well() {
+    let mut world = World::new(Limits::default());
+    world.run(Duration::from_millis(20));
+    let client = world.open();
+    world.hosts.socket(client).send_slice(b"GET /page HTTP/1.0\r\n\r\n").unwrap();
+    let mut body = 0;
+    for _ in 0..200 {
+        world.run(Duration::from_millis(500));
+        let taken = world.hosts.socket(client).recv(|bytes| {
+            let taken = bytes.len().min(500);
+            (taken, bytes[..taken].iter().filter(|&&byte| byte == b'#').count())
+        });
+        body += taken.unwrap_or(0);
+    }
+    assert_eq!(body, 75_000);
+    assert_eq!(world.hosts.socket(client).state(), State::CloseWait);
 }
 
 #[test]
