@@ -57,7 +57,7 @@ impl Patience {
         if let Some((timed, sent)) = self.timed {
             if timed.is_before(psn) {
                 self.timed = None;
-                self.learn(now.since(sent).as_nanos() as u64);
+                self.learn(now.nanos_since(sent));
             }
         } else if self.repeated.is_some() && !self.in_vain {
             self.wait = self.estimate();

@@ -364,7 +364,7 @@ impl Client {
             return Err(BAD);
         }
         call.state = CallState::Held;
-        let nanos = ctx.now.since(call.sent).as_nanos() as u64;
+        let nanos = ctx.now.nanos_since(call.sent);
         match call.kind {
             RequestKind::Read => {
                 path.stats.read_latency.record(nanos);
