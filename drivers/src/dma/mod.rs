@@ -21,9 +21,19 @@ pub trait Dma {
     /// Nothing that is written later is seen before all that was written earlier.
     fn fence(&mut self);
 
-    /// Whether all that was written has arrived, so that nothing of it can be seen later.
+    /// Whether all that was written has arrived, so that nothing of it can be seen later than what
+    /// is written from now on.
     fn settled(&mut self) -> bool;
+
+    /// Whether there is room for a turn of writes ([`TURN`]). An engine that has to keep what it is
+    /// given says no while it is full.
+    fn has_room(&self) -> bool {
+        true
+    }
 }
+
+/// Bytes that may be written between two questions for room, each write counted with 16 more.
+pub const TURN: usize = 1 << 20;
 
 /// The CPU as DMA engine.
 #[derive(Clone, Copy, Debug, Default)]

@@ -3,8 +3,10 @@
 
 pub mod ivshmem;
 mod shared;
+pub mod stream;
 
 pub use shared::{SharedMemory, Side};
+pub use stream::Stream;
 
 use crate::dma::Dma;
 use crate::hal::Window;

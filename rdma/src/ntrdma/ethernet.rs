@@ -79,7 +79,7 @@ impl Ntrdma {
             self.violation();
             return Ok(());
         }
-        if needed > size - used {
+        if needed > size - used || !bridge.has_room() {
             return Err(TransmitError::Full);
         }
         let Some(ring) = bridge.window().slice(offset, size as usize) else { return Ok(()) };

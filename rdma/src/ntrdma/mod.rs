@@ -207,7 +207,8 @@ impl Ntrdma {
             self.serve(&mut wire);
         }
         self.announce(&mut wire);
-        !self.work.is_empty()
+        // A bridge without room has to be waited for.
+        !self.work.is_empty() && bridge.has_room()
     }
 
     /// The link went down: nothing of the session is left.
@@ -290,6 +291,9 @@ impl Ntrdma {
     /// Gives each listed queue pair its turn.
     fn serve(&mut self, wire: &mut Wire<'_>) {
         for _ in 0..self.work.len() {
+            if !wire.bridge.has_room() {
+                break;
+            }
             let Some(place) = self.work.pop_front() else { break };
             let Some(qp) = self.qps.at_mut(place as usize) else { continue };
             qp.listed = false;

@@ -1,4 +1,4 @@
-//! For tests: two providers on a bridge whose writes arrive in any order.
+//! For tests: two providers on a bridge whose writes arrive in any order, or that is a stream.
 
 use super::{Config, Layout, Ntrdma, State};
 use crate::verbs::{
@@ -39,6 +39,21 @@ pub struct Pair {
     pub rng: Rng,
 }
 
+/// What joins two nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// A bridge, over which loads cost a lot.
+    Posted,
+    /// A bridge; the nodes' arenas are exposed and lent to each other.
+    Lent,
+    /// A stream of bytes.
+    Stream,
+}
+
+impl Way {
+    pub const ALL: [Way; 3] = [Way::Posted, Way::Lent, Way::Stream];
+}
+
 /// Small rings, so that they wrap and fill.
 pub const SMALL: Layout = Layout { qps: 16, ring: 8, staging: 16 << 10, landing: 8 << 10 };
 
@@ -49,14 +64,22 @@ pub const FRAMES: u32 = 8192;
 pub const ARENA: usize = 4 << 20;
 
 impl Pair {
-    /// Two nodes whose arenas are exposed and lent to each other, or are not.
-    pub fn new(seed: u64, layout: Layout, lent: bool) -> Self {
+    /// Two nodes.
+    pub fn new(seed: u64, layout: Layout, way: Way) -> Self {
         let mut rng = Rng::new(seed);
         let used = layout.size() + FRAMES as usize;
         let half = used + ARENA + 8192;
         let memory = Arena::on_heap(2 * half + 4096).alloc(2 * half, 4096).unwrap();
         let mut place = 0;
-        let nodes = BridgeEnd::pair(memory, lent, &mut rng).map(|bridge| {
+        let lent = way == Way::Lent;
+        let ends = match way {
+            Way::Stream => {
+                let part = |n: usize| memory.slice(n * half / 64 * 64, used).unwrap();
+                BridgeEnd::over_stream([part(0), part(1)], &mut rng)
+            }
+            _ => BridgeEnd::pair(memory, lent, &mut rng),
+        };
+        let nodes = ends.map(|bridge| {
             place += 1;
             let exposed = bridge.exposed();
             let mut ntrdma = Ntrdma::new(Self::config(place, layout), exposed, &mut rng).unwrap();

@@ -4,11 +4,14 @@
 //! What is written between two fences arrives in any order. A write of more than 4 bytes arrives in
 //! pieces, each a multiple of 4 bytes; an aligned cell of 4 bytes arrives whole. Scratchpads and
 //! doorbells arrive behind all that was fenced before them, in the order they were written in.
+//!
+//! It can be a stream of bytes as well ([`BridgeEnd::over_stream`]), for the same tests.
 
 use crate::Rng;
+use crate::stream::StreamEnd;
 use drivers::dma::Dma;
 use drivers::hal::Window;
-use drivers::ntb::{Ntb, SharedMemory, Side};
+use drivers::ntb::{Bridge, Ntb, SharedMemory, Side};
 use std::collections::VecDeque;
 
 /// Pieces that a write arrives in at most.
@@ -23,47 +26,102 @@ enum Posted {
     Fence,
 }
 
-/// One end of a bridge, with what it has posted and has not arrived.
+/// One end of a bridge.
 #[derive(Debug)]
-pub struct BridgeEnd {
+pub struct BridgeEnd(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Posted(PostedEnd),
+    Stream(StreamEnd),
+}
+
+/// One end, with what it has posted and has not arrived.
+#[derive(Debug)]
+struct PostedEnd {
     memory: SharedMemory,
     posted: VecDeque<Posted>,
     rng: Rng,
     loads: bool,
     up: bool,
-    /// Writes that were posted so far.
-    pub writes: u64,
 }
 
 impl BridgeEnd {
     /// The two ends of a bridge through `memory`. `loads` says whether loads through the window are
     /// to be used (see [`Ntb::loads`]).
     pub fn pair(memory: Window, loads: bool, rng: &mut Rng) -> [BridgeEnd; 2] {
-        [Side::A, Side::B].map(|side| BridgeEnd {
-            memory: SharedMemory::new(memory, side).expect("memory can be halved"),
-            posted: VecDeque::new(),
-            rng: rng.fork(),
-            loads,
-            up: true,
-            writes: 0,
+        [Side::A, Side::B].map(|side| {
+            BridgeEnd(Kind::Posted(PostedEnd {
+                memory: SharedMemory::new(memory, side).expect("memory can be halved"),
+                posted: VecDeque::new(),
+                rng: rng.fork(),
+                loads,
+                up: true,
+            }))
         })
+    }
+
+    /// The two ends of a bridge that is a stream, of which each exposes one of the windows.
+    pub fn over_stream(windows: [Window; 2], rng: &mut Rng) -> [BridgeEnd; 2] {
+        StreamEnd::pair(windows, rng).map(|end| BridgeEnd(Kind::Stream(end)))
     }
 
     /// Sets the link, which has to be done at both ends. What is under way is lost with it.
     pub fn set_link(&mut self, up: bool) {
+        match &mut self.0 {
+            Kind::Posted(end) => end.set_link(up),
+            Kind::Stream(end) => end.set_link(up),
+        }
+    }
+
+    /// Writes that have not arrived (of a stream: bytes that were not sent).
+    pub fn under_way(&self) -> usize {
+        match &self.0 {
+            Kind::Posted(end) => end.posted.len(),
+            Kind::Stream(end) => end.stream.outgoing().len(),
+        }
+    }
+
+    /// Lets up to `count` writes arrive; of a stream, up to a thousand bytes for each, both ways.
+    pub fn deliver(&mut self, count: usize) {
+        match &mut self.0 {
+            Kind::Posted(end) => end.deliver(count),
+            Kind::Stream(end) => end.turn(count),
+        }
+    }
+
+    /// The machine loses power: some of what it posted still arrives, the rest does not.
+    pub fn power_off(&mut self) {
+        match &mut self.0 {
+            Kind::Posted(end) => end.power_off(),
+            Kind::Stream(end) => end.power_off(),
+        }
+    }
+
+    fn bridge(&self) -> &dyn Bridge {
+        match &self.0 {
+            Kind::Posted(end) => end,
+            Kind::Stream(end) => &end.stream,
+        }
+    }
+
+    fn bridge_mut(&mut self) -> &mut dyn Bridge {
+        match &mut self.0 {
+            Kind::Posted(end) => end,
+            Kind::Stream(end) => &mut end.stream,
+        }
+    }
+}
+
+impl PostedEnd {
+    fn set_link(&mut self, up: bool) {
         self.up = up;
         if !up {
             self.posted.clear();
         }
     }
 
-    /// Writes that have not arrived.
-    pub fn under_way(&self) -> usize {
-        self.posted.len()
-    }
-
-    /// Lets up to `count` writes arrive.
-    pub fn deliver(&mut self, count: usize) {
+    fn deliver(&mut self, count: usize) {
         for _ in 0..count {
             let fence = self.posted.iter().position(|posted| matches!(posted, Posted::Fence));
             let free = fence.unwrap_or(self.posted.len());
@@ -86,13 +144,7 @@ impl BridgeEnd {
         }
     }
 
-    /// Lets everything arrive.
-    pub fn deliver_all(&mut self) {
-        self.deliver(usize::MAX);
-    }
-
-    /// The machine loses power: some of what it posted still arrives, the rest does not.
-    pub fn power_off(&mut self) {
+    fn power_off(&mut self) {
         let some = self.rng.within(0..self.posted.len() as u64 + 1) as usize;
         self.deliver(some);
         self.posted.clear();
@@ -100,7 +152,6 @@ impl BridgeEnd {
 
     fn post(&mut self, posted: Posted) {
         if self.up {
-            self.writes += 1;
             self.posted.push_back(posted);
         }
     }
@@ -125,7 +176,7 @@ impl BridgeEnd {
     }
 }
 
-impl Ntb for BridgeEnd {
+impl Ntb for PostedEnd {
     fn link(&self) -> bool {
         self.up
     }
@@ -159,7 +210,7 @@ impl Ntb for BridgeEnd {
     }
 }
 
-impl Dma for BridgeEnd {
+impl Dma for PostedEnd {
     fn copy(&mut self, to: &Window, from: &Window) {
         let mut bytes = vec![0; from.len().min(to.len())];
         from.read(0, &mut bytes).expect("its own length");
@@ -184,6 +235,66 @@ impl Dma for BridgeEnd {
 
     fn settled(&mut self) -> bool {
         self.posted.is_empty()
+    }
+}
+
+impl Ntb for BridgeEnd {
+    fn link(&self) -> bool {
+        self.bridge().link()
+    }
+
+    fn window(&self) -> Window {
+        self.bridge().window()
+    }
+
+    fn exposed(&self) -> Window {
+        self.bridge().exposed()
+    }
+
+    fn loads(&self) -> bool {
+        self.bridge().loads()
+    }
+
+    fn scratchpad(&self, n: usize) -> u32 {
+        self.bridge().scratchpad(n)
+    }
+
+    fn set_peer_scratchpad(&mut self, n: usize, value: u32) {
+        self.bridge_mut().set_peer_scratchpad(n, value);
+    }
+
+    fn ring(&mut self) {
+        self.bridge_mut().ring();
+    }
+
+    fn rung(&mut self) -> bool {
+        self.bridge_mut().rung()
+    }
+}
+
+impl Dma for BridgeEnd {
+    fn copy(&mut self, to: &Window, from: &Window) {
+        self.bridge_mut().copy(to, from);
+    }
+
+    fn put(&mut self, to: &Window, words: &[u64]) {
+        self.bridge_mut().put(to, words);
+    }
+
+    fn put32(&mut self, to: &Window, value: u32) {
+        self.bridge_mut().put32(to, value);
+    }
+
+    fn fence(&mut self) {
+        self.bridge_mut().fence();
+    }
+
+    fn settled(&mut self) -> bool {
+        self.bridge_mut().settled()
+    }
+
+    fn has_room(&self) -> bool {
+        self.bridge().has_room()
     }
 }
 
@@ -230,7 +341,7 @@ mod tests {
         a.put32(&a.window().slice(4, 4).unwrap(), 1);
         a.set_link(true);
         a.set_peer_scratchpad(0, 7);
-        a.deliver_all();
+        a.deliver(usize::MAX);
         assert_eq!((b.exposed().load32(0), b.exposed().load32(4), b.scratchpad(0)), (0, 0, 7));
     }
 }

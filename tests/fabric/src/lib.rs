@@ -54,6 +54,7 @@ mod network;
 mod node;
 mod rng;
 mod seeds;
+mod stream;
 
 pub use bridge::BridgeEnd;
 pub use collector::Collector;

@@ -2,7 +2,7 @@
 //! of them is left.
 
 use super::verbs::request;
-use crate::ntrdma::testing::{Pair, SMALL};
+use crate::ntrdma::testing::{Pair, SMALL, Way};
 use crate::verbs::{
     ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, Payload, Provider,
     QpId, QpState, RecvRequest, RejectReason, SendOperation, SendWith, Status, VerbsError,
@@ -48,7 +48,7 @@ fn ask(pair: &mut Pair, port: u16, private_data: &[u8]) -> ConnectionId {
 }
 
 fn new_pair(seed: u64) -> Pair {
-    let mut pair = Pair::new(seed, SMALL, false);
+    let mut pair = Pair::new(seed, SMALL, Way::ALL[seed as usize % 3]);
     pair.bring_up();
     pair.nodes[0].ntrdma.listen(PORT).unwrap();
     pair

@@ -1,7 +1,7 @@
 //! Ethernet frames across the bridge.
 
 use crate::ntrdma::layout::{FRAMES_CONSUMED, FRAMES_PRODUCED};
-use crate::ntrdma::testing::{FRAMES, Pair, SMALL};
+use crate::ntrdma::testing::{FRAMES, Pair, SMALL, Way};
 use crate::ntrdma::{Ntrdma, State};
 use core::time::Duration;
 use drivers::hal::TransmitError;
@@ -15,7 +15,8 @@ use std::vec::Vec;
 #[test]
 fn frames_arrive_as_they_were_sent() {
     for seed in 0..4 {
-        let mut pair = Pair::new(seed, SMALL, false);
+        let way = [Way::Posted, Way::Stream][seed as usize % 2];
+        let mut pair = Pair::new(seed, SMALL, way);
         pair.bring_up();
         let mut sent: [VecDeque<Vec<u8>>; 2] = Default::default();
         let (mut count, mut full) = (0, 0);
@@ -51,7 +52,7 @@ fn frames_arrive_as_they_were_sent() {
 
 #[test]
 fn without_a_link_it_is_a_cable_that_leads_nowhere() {
-    let mut pair = Pair::new(1, SMALL, false);
+    let mut pair = Pair::new(1, SMALL, Way::Posted);
     let mut into = Vec::new();
     for up in [false, true, false, true] {
         if up {
@@ -83,7 +84,7 @@ fn lies_are_found_out_before_anything_is_read() {
     let bells = [1, 7, 12, FRAMES + 8, u32::MAX, 1 << 31];
     let told = |ntrdma: &Ntrdma| ntrdma.counters().violations;
     for (bell, length) in bells.map(|b| (b, 0)).into_iter().chain(lengths.map(|l| (64, l))) {
-        let mut pair = Pair::new(1, SMALL, false);
+        let mut pair = Pair::new(1, SMALL, Way::Posted);
         pair.bring_up();
         let victim = &mut pair.nodes[0];
         let exposed = victim.bridge.exposed();
@@ -95,7 +96,7 @@ fn lies_are_found_out_before_anything_is_read() {
         assert!(pair.run(Duration::from_secs(1), down));
         pair.bring_up();
     }
-    let mut pair = Pair::new(1, SMALL, false);
+    let mut pair = Pair::new(1, SMALL, Way::Posted);
     pair.bring_up();
     let victim = &mut pair.nodes[0];
     victim.bridge.exposed().store32(FRAMES_CONSUMED, 8);

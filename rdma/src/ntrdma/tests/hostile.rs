@@ -3,7 +3,7 @@
 
 use super::connections::PARAMETERS;
 use super::verbs::request;
-use crate::ntrdma::testing::{Pair, SMALL};
+use crate::ntrdma::testing::{Pair, SMALL, Way};
 use crate::ntrdma::{BadInfo, Config, Layout, Ntrdma, State};
 use crate::roce::testing::contents;
 use crate::verbs::{
@@ -39,7 +39,7 @@ fn scribble(pair: &mut Pair, places: u64) {
 fn a_peer_that_scribbles_reaches_nothing_else() {
     let mut violations = 0;
     for seed in 0..16 {
-        let mut pair = Pair::new(seed, SMALL, false);
+        let mut pair = Pair::new(seed, SMALL, Way::Posted);
         pair.nodes[0].memory.fill(0xa5);
         pair.nodes[0].ntrdma.listen(1).unwrap();
         pair.connect();
@@ -100,7 +100,7 @@ fn a_peer_that_scribbles_reaches_nothing_else() {
 
 #[test]
 fn a_peer_that_introduces_itself_wrongly_is_told_about() {
-    let mut pair = Pair::new(1, SMALL, false);
+    let mut pair = Pair::new(1, SMALL, Way::Posted);
     // More than the bridge exposes.
     let huge = Layout { qps: 4096, ..SMALL };
     let exposed = pair.nodes[1].bridge.exposed();

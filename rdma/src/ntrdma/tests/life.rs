@@ -4,7 +4,7 @@
 
 use super::connections::PARAMETERS;
 use super::verbs::request;
-use crate::ntrdma::testing::{Node, Pair, SMALL};
+use crate::ntrdma::testing::{Node, Pair, SMALL, Way};
 use crate::ntrdma::{Ntrdma, State};
 use crate::roce::testing::contents;
 use crate::verbs::{
@@ -185,8 +185,8 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, lent: bool) -> Self {
-        let mut pair = Pair::new(seed, SMALL, lent);
+    fn new(seed: u64, way: Way) -> Self {
+        let mut pair = Pair::new(seed, SMALL, way);
         for node in &mut pair.nodes {
             node.ntrdma.destroy_qp(node.qp).unwrap();
             node.memory.fill(GUARD);
@@ -273,8 +273,8 @@ impl World {
 
 #[test]
 fn a_hundred_reboots_under_load() {
-    for (seed, lent) in [(1, false), (2, true)] {
-        let mut world = World::new(seed, lent);
+    for (seed, way) in (1..).zip(Way::ALL) {
+        let mut world = World::new(seed, way);
         world.expect_traffic(20);
         for _ in 0..50 {
             let rng = &mut world.pair.rng;
@@ -298,8 +298,8 @@ fn a_hundred_reboots_under_load() {
 
 #[test]
 fn a_link_that_flaps_comes_back() {
-    for seed in 0..4 {
-        let mut world = World::new(seed, seed % 2 == 0);
+    for seed in 0..6 {
+        let mut world = World::new(seed, Way::ALL[seed as usize % 3]);
         world.expect_traffic(20);
         for _ in 0..20 {
             let wait = world.pair.rng.within(0..20_000);

@@ -2,4 +2,5 @@ mod connections;
 mod frames;
 mod hostile;
 mod life;
+mod room;
 mod verbs;

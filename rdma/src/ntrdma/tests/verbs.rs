@@ -1,7 +1,7 @@
 //! What the verbs do while the link is up, on any order of writes.
 
 use crate::ntrdma::Layout;
-use crate::ntrdma::testing::{Pair, SMALL};
+use crate::ntrdma::testing::{Pair, SMALL, Way};
 use crate::roce::testing::contents;
 use crate::verbs::{
     Access, CompletedOperation, Payload, Provider, RecvRequest, RemoteAddress, SendOperation,
@@ -36,8 +36,8 @@ fn fill(window: &Window, rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-fn connected(seed: u64, layout: Layout, lent: bool) -> Pair {
-    let mut pair = Pair::new(seed, layout, lent);
+fn connected(seed: u64, layout: Layout, way: Way) -> Pair {
+    let mut pair = Pair::new(seed, layout, way);
     pair.connect();
     pair
 }
@@ -60,9 +60,9 @@ fn send_with_every_suffix_and_size() {
     let mut seed = 0;
     for size in [0, 1, 63, 64, 65, 4096, 8192, 8193, 40_001, 300_000] {
         for suffix in 0..3 {
-            for lent in [false, true] {
+            for way in Way::ALL {
                 seed += 1;
-                let mut pair = connected(seed, SMALL, lent);
+                let mut pair = connected(seed, SMALL, way);
                 let mut rng = Rng::new(size as u64);
                 let from = pair.memory(0, size);
                 let into = pair.memory(1, size + 8);
@@ -101,7 +101,7 @@ fn send_with_every_suffix_and_size() {
                 let found = contents(&into);
                 assert!(found[..size] == sent && found[size..] == [0xee; 8], "{size} bytes");
                 let counters = pair.nodes[0].ntrdma.counters();
-                assert!(lent || counters.bytes_lent == 0);
+                assert!(way == Way::Lent || counters.bytes_lent == 0);
                 assert_eq!(counters.violations, 0);
             }
         }
@@ -111,8 +111,8 @@ fn send_with_every_suffix_and_size() {
 #[test]
 fn write_and_read_hit_exactly_what_they_name() {
     for (seed, size) in [0usize, 1, 64, 65, 4097, 9000, 200_000].into_iter().enumerate() {
-        for lent in [false, true] {
-            let mut pair = connected(seed as u64, SMALL, lent);
+        for way in Way::ALL {
+            let mut pair = connected(seed as u64, SMALL, way);
             let mut rng = Rng::new(3);
             let (from, back) = (pair.memory(0, size), pair.memory(0, size));
             let memory = pair.memory(1, size + 200);
@@ -145,7 +145,7 @@ fn write_and_read_hit_exactly_what_they_name() {
             assert_eq!((got.len(), got[0].operation), (1, operation));
             let counters = pair.nodes[0].ntrdma.counters();
             let large = if size > 64 { size as u64 } else { 0 };
-            let expected = if lent { (large, 0) } else { (0, large) };
+            let expected = if way == Way::Lent { (large, 0) } else { (0, large) };
             assert_eq!((counters.bytes_lent, counters.bytes_staged), expected);
         }
     }
@@ -153,7 +153,7 @@ fn write_and_read_hit_exactly_what_they_name() {
 
 #[test]
 fn atomics_act_on_eight_bytes() {
-    let mut pair = connected(1, SMALL, false);
+    let mut pair = connected(1, SMALL, Way::Posted);
     let mut rng = Rng::new(3);
     let memory = pair.memory(1, 64);
     memory.write(8, &40u64.to_ne_bytes()).unwrap();
@@ -182,7 +182,7 @@ fn atomics_act_on_eight_bytes() {
 
 #[test]
 fn a_receiver_that_is_late_is_waited_for() {
-    let mut pair = connected(1, SMALL, false);
+    let mut pair = connected(1, SMALL, Way::Posted);
     let into = pair.memory(1, 64);
     let a = &mut pair.nodes[0];
     let payload = Payload::Inline(b"hello");
@@ -208,7 +208,7 @@ fn what_is_not_granted_is_refused() {
         (Access::REMOTE_WRITE, |to, _| to.address = u64::MAX, Status::RemoteAccess),
     ];
     for (seed, (access, wrong, status)) in wrongs.into_iter().enumerate() {
-        let mut pair = connected(seed as u64, SMALL, false);
+        let mut pair = connected(seed as u64, SMALL, Way::Posted);
         let (from, memory) = (pair.memory(0, 500), pair.memory(1, 500));
         memory.fill(0xee);
         let mut rng = Rng::new(1);
@@ -237,7 +237,7 @@ fn what_is_not_granted_is_refused() {
 /// Many small requests: each batch has one announcement, and rings wrap.
 #[test]
 fn requests_are_announced_in_batches() {
-    let mut pair = connected(1, Layout { ring: 64, ..SMALL }, false);
+    let mut pair = connected(1, Layout { ring: 64, ..SMALL }, Way::Posted);
     let before = pair.nodes[0].ntrdma.counters().batches;
     let mut rng = Rng::new(1);
     let memory = pair.memory(1, 64);
@@ -258,7 +258,7 @@ fn requests_are_announced_in_batches() {
 /// A queue takes as much as was said, and all of it again once completions are polled.
 #[test]
 fn queues_take_what_was_said() {
-    let mut pair = connected(1, SMALL, false);
+    let mut pair = connected(1, SMALL, Way::Posted);
     let mut rng = Rng::new(1);
     let memory = pair.memory(1, 64);
     let b = &mut pair.nodes[1];
@@ -283,10 +283,10 @@ proptest! {
     /// SENDs of any sizes on any order of writes: each arrives once, whole, and in order.
     #[test]
     fn sends_arrive_whole_and_in_order(
-        seed in any::<u64>(), lent in any::<bool>(),
+        seed in any::<u64>(), way in proptest::sample::select(&Way::ALL),
         sizes in proptest::collection::vec(0..20_000usize, 1..40),
     ) {
-        let mut pair = connected(seed, SMALL, lent);
+        let mut pair = connected(seed, SMALL, way);
         let mut rng = Rng::new(seed);
         let mut all = Vec::new();
         for (n, &size) in sizes.iter().enumerate() {

@@ -3,7 +3,7 @@
 
 use super::over_roce::exercise;
 use crate::ntrdma::Layout;
-use crate::ntrdma::testing::Pair;
+use crate::ntrdma::testing::{Pair, Way};
 use crate::rnbd::wire::{AccessMode, Io, IoFlags, Operation};
 use crate::rtrs::client::{Event, Outcome, PathId};
 use crate::rtrs::server::Config;
@@ -63,8 +63,8 @@ impl Wire for NtrdmaPair {
     }
 }
 
-fn world(seed: u64, lent: bool, config: Config) -> World<NtrdmaPair> {
-    let mut pair = Pair::new(seed, LAYOUT, lent);
+fn world(seed: u64, way: Way, config: Config) -> World<NtrdmaPair> {
+    let mut pair = Pair::new(seed, LAYOUT, way);
     for node in &mut pair.nodes {
         node.ntrdma.destroy_qp(node.qp).unwrap();
     }
@@ -72,7 +72,7 @@ fn world(seed: u64, lent: bool, config: Config) -> World<NtrdmaPair> {
     let ram = Arena::on_heap((1 << 20) + 4096).alloc(1 << 20, 4096).unwrap();
     let volume = Box::new(RamVolume::new(ram, false));
     let mut world = World::over(NtrdmaPair(pair), config, 2 << 20, volume);
-    if lent {
+    if way == Way::Lent {
         // Memory that is exposed: the peer reads payload where it lies.
         world.arena = world.fabric.0.nodes[0].arena.share();
     }
@@ -81,15 +81,14 @@ fn world(seed: u64, lent: bool, config: Config) -> World<NtrdmaPair> {
 
 #[test]
 fn data_survives_with_every_mode() {
-    for (seed, always_invalidate, lent) in
-        [(1, true, false), (2, false, false), (3, true, true), (4, false, true)]
-    {
-        let mut world = world(seed, lent, World::small(always_invalidate));
+    for seed in 0..6 {
+        let (way, always_invalidate) = (Way::ALL[seed as usize / 2], seed % 2 == 0);
+        let mut world = world(seed, way, World::small(always_invalidate));
         let memory = world.arena.available();
         exercise(&mut world, 60);
         assert_eq!(world.arena.available(), memory);
         let counters = *world.fabric.0.nodes[0].ntrdma.counters();
-        assert_eq!(counters.bytes_lent > 0, lent, "{counters:?}");
+        assert_eq!(counters.bytes_lent > 0, way == Way::Lent, "{counters:?}");
         for node in &world.fabric.0.nodes {
             assert_eq!(node.ntrdma.counters().violations, 0);
         }
@@ -99,7 +98,7 @@ fn data_survives_with_every_mode() {
 #[test]
 fn a_session_comes_back_after_its_link_did() {
     for seed in 0..6 {
-        let mut world = world(seed, seed % 2 == 0, World::small(seed % 4 < 2));
+        let mut world = world(seed, Way::ALL[seed as usize / 2], World::small(seed % 2 == 0));
         let memory = world.arena.available();
         let client = world.connect("s1");
         world.clients[client].set_max_reconnect_attempts(None);
