@@ -4,6 +4,7 @@
 //!
 //! Not done here: what becomes of connections, which is [`crate::tcp`]'s.
 
+use crate::tcp::{KEEP_ALIVE, PATIENCE};
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -91,6 +92,9 @@ impl Doors {
             tcp::Socket::new(buffer(door.receive), buffer(door.transmit))
         });
         socket.set_nagle_enabled(false);
+        // Before it is open: set later, the first question would be asked at once.
+        socket.set_keep_alive(Some(KEEP_ALIVE));
+        socket.set_timeout(Some(PATIENCE));
         socket.listen(port).ok()?;
         Some((at, sockets.add(socket)))
     }
@@ -124,8 +128,6 @@ impl Door {
             && self.spare.len() < SPARE
         {
             socket.abort();
-            socket.set_keep_alive(None);
-            socket.set_timeout(None);
             self.spare.push(socket);
         }
     }

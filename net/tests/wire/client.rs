@@ -65,6 +65,8 @@ pub struct Hosts {
     pub sockets: SocketSet<'static>,
     cable: Cable,
     port: u16,
+    /// Says of each frame whether the wire loses it.
+    pub loss: Option<Box<dyn FnMut() -> bool>>,
 }
 
 impl Hosts {
@@ -77,7 +79,8 @@ impl Hosts {
         let mut stack = smoltcp::iface::Interface::new(config, &mut cable, to_smoltcp(now));
         stack.update_ip_addrs(|list| list.push("10.0.0.2/24".parse().unwrap()).unwrap());
         let sockets = SocketSet::new(Vec::new());
-        Hosts { now, interface, log: Vec::new(), stack, sockets, cable, port: 49152 }
+        let (log, port) = (Vec::new(), 49152);
+        Hosts { now, interface, log, stack, sockets, cable, port, loss: None }
     }
 
     /// Begins a connection to `port` of the interface.
@@ -98,14 +101,15 @@ impl Hosts {
     /// One round: frames go both ways once.
     pub fn step(&mut self) {
         self.stack.poll(to_smoltcp(self.now), &mut self.cable, &mut self.sockets);
-        for frame in self.cable.from_host.drain(..) {
+        let mut lost = || self.loss.as_mut().is_some_and(|loss| loss());
+        for frame in self.cable.from_host.drain(..).filter(|_| !lost()) {
             self.interface.handle_frame(&frame, self.now);
             self.log.push(frame);
         }
         self.interface.poll(self.now);
         let mut port = Collector::new(64);
         self.interface.transmit(&mut port, |_| ());
-        self.cable.to_host.extend(port.frames);
+        self.cable.to_host.extend(port.frames.into_iter().filter(|_| !lost()));
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::client::Hosts;
 use drivers::hal::Instant;
 use net::http::{Handler, Limits, Read, Request, Response, Server, Status};
+use proptest::prelude::*;
 use smoltcp::iface::SocketHandle;
 use smoltcp::socket::tcp::State;
 use std::time::Duration;
@@ -141,6 +142,46 @@ fn a_slow_client_has_the_end_as_well() {
     assert_eq!(world.hosts.socket(client).state(), State::CloseWait);
 }
 
+/// Requests one after the other over a wire that loses a frame in `loss`: all are answered in full.
+fn ask_over_loss(seed: u64, loss: u64) {
+    let mut world = World::new(Limits::default());
+    world.run(Duration::from_millis(20));
+    let mut random = seed;
+    world.hosts.loss = Some(Box::new(move || {
+        random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (random >> 33).is_multiple_of(loss)
+    }));
+    for request in 0..30 {
+        let client = world.open();
+        let mut answer = Vec::new();
+        let mut asked = false;
+        let end = world.hosts.now + Duration::from_secs(120);
+        while !answer.ends_with(b"\r\n\r\nok\n") {
+            world.run(Duration::from_millis(10));
+            let socket = world.hosts.socket(client);
+            if socket.may_send() && !asked {
+                let close = b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+                asked = socket.send_slice(close).is_ok();
+            }
+            let _ = socket.recv(|bytes| (bytes.len(), answer.extend_from_slice(bytes)));
+            let state = socket.state();
+            let told = String::from_utf8_lossy(&answer);
+            assert_ne!(state, State::Closed, "request {request} was reset after {told:?}");
+            assert!(world.hosts.now < end, "request {request} is {state}, with {told:?}");
+        }
+        world.hosts.socket(client).close();
+        world.hosts.log.clear();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn a_wire_that_loses_frames_only_takes_longer(seed: u64, loss in 15u64..60) {
+        ask_over_loss(seed, loss);
+    }
+}
+
 #[test]
 fn a_client_that_takes_nothing_is_reset_and_its_stream_closed() {
     let limits = Limits { stall: Duration::from_secs(2), ..Limits::default() };
@@ -184,7 +225,7 @@ fn half_open_connections_keep_nobody_out_for_long() {
         world.hosts.interface.handle_frame(&syn, now);
         world.run(Duration::from_millis(10));
     }
-    world.run(Duration::from_secs(1));
+    world.run(Duration::from_secs(4));
     // smoltcp lets a socket rest for a second after a station that it could not find.
     let client = world.open();
     world.run(Duration::from_millis(1500));

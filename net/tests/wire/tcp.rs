@@ -108,12 +108,37 @@ fn places_are_given_again_and_old_names_mean_nothing() {
 fn a_peer_that_never_says_farewell_does_not_keep_its_place() {
     let mut hosts = Hosts::new();
     let mut listener = Listener::new(&mut hosts.interface, 18515, LIMITS);
+    let mut clients = Vec::new();
     for _ in 0..2 {
-        hosts.connect(18515);
+        clients.push(hosts.connect(18515));
         let stream = accept(&mut hosts, &mut listener).unwrap();
         listener.close(&mut hosts.interface, stream, hosts.now);
         settle(&mut hosts, &mut listener);
     }
+    hosts.connect(18515);
+    assert!(accept(&mut hosts, &mut listener).is_some());
+    // It has nothing to read that a reset could spoil.
+    hosts.now = hosts.now + Duration::from_secs(10);
+    settle(&mut hosts, &mut listener);
+    for client in clients {
+        assert_eq!(hosts.socket(client).state(), State::CloseWait);
+    }
+}
+
+/// Connections whose clients take nothing of what was said keep their places for a while.
+#[test]
+fn what_is_left_to_say_does_not_keep_others_out_for_long() {
+    let mut hosts = Hosts::new();
+    let limits = Limits { transmit: 100_000, ..LIMITS };
+    let mut listener = Listener::new(&mut hosts.interface, 18515, limits);
+    for _ in 0..2 {
+        hosts.connect(18515);
+        let stream = accept(&mut hosts, &mut listener).unwrap();
+        assert_eq!(listener.write(&mut hosts.interface, stream, &[1; 100_000]), Ok(100_000));
+        listener.close(&mut hosts.interface, stream, hosts.now);
+        settle(&mut hosts, &mut listener);
+    }
+    assert!(listener.is_full() && listener.is_closing_one());
     let client = hosts.connect(18515);
     settle(&mut hosts, &mut listener);
     assert_ne!(hosts.socket(client).state(), State::Established);
@@ -121,4 +146,29 @@ fn a_peer_that_never_says_farewell_does_not_keep_its_place() {
     settle(&mut hosts, &mut listener);
     hosts.connect(18515);
     assert!(accept(&mut hosts, &mut listener).is_some());
+}
+
+/// A SYN that comes twice is of one connection, whatever became of the answer to the first.
+#[test]
+fn a_lost_answer_to_a_syn_is_given_again() {
+    for lost in 1..4 {
+        let mut hosts = Hosts::new();
+        let mut listener = Listener::new(&mut hosts.interface, 18515, LIMITS);
+        let client = hosts.connect(18515);
+        let mut frames = 0;
+        // The first frame in either direction is that of ARP, and so is the second.
+        hosts.loss = Some(Box::new(move || {
+            frames += 1;
+            (4..4 + lost).contains(&frames)
+        }));
+        let end = hosts.now + Duration::from_secs(20);
+        let accepted = loop {
+            if let Some(stream) = accept(&mut hosts, &mut listener) {
+                break stream;
+            }
+            assert!(hosts.now < end && hosts.socket(client).is_open(), "{lost} lost");
+        };
+        assert_eq!(hosts.socket(client).state(), State::Established);
+        assert_eq!(listener.write(&mut hosts.interface, accepted, b"there"), Ok(5));
+    }
 }
