@@ -95,6 +95,12 @@ pub struct Config {
     pub max_links: u8,
     /// How long a peer may take for its next CLC message.
     pub clc_wait: Duration,
+    /// How long a client may take for the Confirm where there is a link group: Linux tells of one buffer
+    /// after the other on the links first, and waits 20 s for its turn. Who is given up writes all the same,
+    /// to a buffer that is gone, and loses its links by that.
+    pub late_confirm_wait: Duration,
+    /// How long a peer may take to be told of a buffer, before the Accept or Confirm for which it waits 6 s.
+    pub key_wait: Duration,
     /// How long a server waits for CONFIRM_LINK, and how long a client does. The server has to give
     /// up first: what it then sends must not meet the Decline of the client.
     pub confirm_wait: (Duration, Duration),
@@ -129,6 +135,8 @@ impl Default for Config {
             max_conns: 255,
             max_links: 1,
             clc_wait: Duration::from_secs(6),
+            late_confirm_wait: Duration::from_secs(25),
+            key_wait: Duration::from_secs(4),
             confirm_wait: (Duration::from_secs(3), Duration::from_secs(5)),
             llc_wait: Duration::from_secs(2),
             remake: (Duration::from_secs(1), Duration::from_secs(64)),

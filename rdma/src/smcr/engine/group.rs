@@ -189,7 +189,7 @@ impl Engine {
             if group.active_links() > 1 {
                 handshake.held_back = message;
                 group.new_keys.push_back(id);
-                let deadline = ctx.now + self.config.llc_wait;
+                let deadline = ctx.now + self.config.key_wait;
                 self.set_phase(key, Phase::Key, deadline);
                 self.next_flow(group_key, ctx);
                 return;
@@ -209,11 +209,13 @@ impl Engine {
         next: Phase,
         ctx: &mut Context<'_, P>,
     ) {
-        let deadline = match next {
-            Phase::Link => ctx.now + self.config.confirm_wait.1,
-            _ => ctx.now + self.config.clc_wait,
+        let first = self.sockets[key].handshake.as_ref().is_some_and(|hs| hs.first_contact);
+        let patience = match next {
+            Phase::Link => self.config.confirm_wait.1,
+            Phase::Confirm if !first => self.config.late_confirm_wait,
+            _ => self.config.clc_wait,
         };
-        self.set_phase(key, next, deadline);
+        self.set_phase(key, next, ctx.now + patience);
         if next == Phase::Done {
             self.establish(key, ctx.now);
         }

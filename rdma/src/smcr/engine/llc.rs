@@ -286,9 +286,16 @@ impl Engine {
                 self.link_up(group_key, at);
                 self.establish(key, ctx.now);
             }
-            Body::ConfirmKey { negative, .. } => {
-                let ours = |flow: &Flow| matches!(flow, Flow::ConfirmKey { .. });
-                if let Some(Flow::ConfirmKey { socket }) = self.take_flow(group_key, ours) {
+            Body::ConfirmKey { token, negative, .. } => {
+                let ours =
+                    |flow: &Flow| matches!(flow, Flow::ConfirmKey { rkey } if *rkey == token.rkey);
+                self.take_flow(group_key, ours);
+                // On a link that is busy it may come when the next is being told already.
+                let told = self.sockets.iter().find(|(_, socket)| {
+                    socket.group == Some(group_key)
+                        && socket.rmb.is_some_and(|rmb| rmb.rkey == token.rkey)
+                });
+                if let Some(socket) = told.map(|(_, socket)| socket.id) {
                     self.key_told(socket, !negative, ctx);
                 }
             }
@@ -389,7 +396,7 @@ impl Engine {
             let token = Token { rkey: rmb.rkey, address: rmb.address };
             let others = self.others_of(group_key, link, token);
             let body = Body::ConfirmKey { token, others, negative: false, retry: false };
-            self.groups[group_key].flow = Some((Flow::ConfirmKey { socket }, deadline));
+            self.groups[group_key].flow = Some((Flow::ConfirmKey { rkey: rmb.rkey }, deadline));
             self.send_llc(group_key, link, false, body, ctx);
         } else if !group.dead_keys.is_empty() {
             let count = group.dead_keys.len().min(V1_KEYS);

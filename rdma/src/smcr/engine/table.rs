@@ -283,7 +283,7 @@ pub(super) enum Flow {
     /// DELETE_RKEY.
     DeleteKey,
     /// CONFIRM_RKEY for a socket's buffer.
-    ConfirmKey { socket: SocketId },
+    ConfirmKey { rkey: u32 },
 }
 
 /// A link group: the links with a peer, and what is known of the peer's buffers.

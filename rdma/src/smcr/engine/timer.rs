@@ -101,12 +101,12 @@ impl Engine {
                 let flow = flow.clone();
                 group.flow = None;
                 match flow {
-                    Flow::ConfirmKey { socket } => self.key_told(socket, false, ctx),
                     // The further link came to nothing, which the client may not have noticed.
                     Flow::AddLink { link } | Flow::ConfirmLink { link } => {
                         self.link_failed(key, link, ctx);
                     }
-                    Flow::DeleteKey => {}
+                    // Who waits for its answer has a timer of its own.
+                    Flow::DeleteKey | Flow::ConfirmKey { .. } => {}
                 }
                 self.next_flow(key, ctx);
             } else {

@@ -53,6 +53,42 @@ fn a_megabyte_each_way_wraps_cursors_and_fills_windows() {
     w.transfer(0, ids, &pattern(1 << 20, 2), 1000);
 }
 
+/// A client tells of its buffers on busy links, one after the other, before it says Confirm. It believes in
+/// the connection from then on, and so do we.
+#[test]
+fn a_confirm_may_be_late() {
+    let mut w = World::new(12);
+    let good = w.established();
+    let at = w.connect_from(1);
+    let ids = w.tcp.remove(at).ends.map(Option::unwrap);
+    let say = |w: &mut World, from: usize| {
+        let mut bytes = [0; 512];
+        let count = w.hosts[from].engine.poll_clc_bytes(ids[from], &mut bytes);
+        bytes[..count].to_vec()
+    };
+    let hear = |w: &mut World, n: usize, bytes: &[u8]| {
+        let taken =
+            w.with_engine(n, |engine, ctx, way| engine.handle_clc_bytes(ids[n], bytes, ctx, way));
+        assert_eq!(taken, bytes.len());
+    };
+    let proposal = say(&mut w, 1);
+    hear(&mut w, 0, &proposal);
+    let accept = say(&mut w, 0);
+    hear(&mut w, 1, &accept);
+    let confirm = say(&mut w, 1);
+    w.wait(23 * SECOND);
+    w.send(1, ids[1], b"it is up");
+    w.wait(SECOND);
+    hear(&mut w, 0, &confirm);
+    w.wait(SECOND);
+    assert!(w.was_told(0, ids[0], Ready::ESTABLISHED));
+    assert_eq!(w.recv(0, ids[0]), b"it is up");
+    w.transfer(1, good, &pattern(1000, 1), 1000);
+    for host in &w.hosts {
+        assert_eq!((host.engine.counters().links_failed, host.engine.counters().failed), (0, 0));
+    }
+}
+
 #[test]
 fn a_full_window_blocks_and_opens_again() {
     let mut w = World::new(4);
