@@ -21,6 +21,13 @@ pub trait Dma {
     /// Nothing that is written later is seen before all that was written earlier.
     fn fence(&mut self);
 
+    /// [`Dma::fence`] and [`Dma::put32`]: a cell that announces what was written before.
+    #[inline]
+    fn announce(&mut self, to: &Window, value: u32) {
+        self.fence();
+        self.put32(to, value);
+    }
+
     /// Whether all that was written has arrived, so that nothing of it can be seen later than what
     /// is written from now on.
     fn settled(&mut self) -> bool;
@@ -50,7 +57,8 @@ impl Dma for CpuCopy {
 
     #[inline]
     fn put(&mut self, to: &Window, words: &[u64]) {
-        to.store_words(0, &words[..words.len().min(to.len() / 8)]);
+        // It was made to fit.
+        let _ = to.write_words(0, &words[..words.len().min(to.len() / 8)]);
     }
 
     #[inline]

@@ -128,6 +128,14 @@ impl Window {
         u32::from_le(cell.load(Ordering::Acquire))
     }
 
+    /// Loads a little-endian 64-bit cell, as [`Window::load16`].
+    #[inline]
+    pub fn load64(&self, offset: usize) -> u64 {
+        // SAFETY: as in `load16`.
+        let cell = unsafe { AtomicU64::from_ptr(self.cell(offset, 8).cast()) };
+        u64::from_le(cell.load(Ordering::Acquire))
+    }
+
     /// Stores a little-endian 16-bit cell; everything before it is written before it (release).
     /// Panics outside the window or misaligned.
     #[inline]
@@ -187,6 +195,21 @@ impl Window {
             let cell = unsafe { AtomicU64::from_ptr(first.add(n)) };
             cell.store(word.to_le(), Ordering::Relaxed);
         }
+    }
+
+    /// Copies little-endian 64-bit words in, at `offset`, with the promises of [`Window::write`].
+    #[inline]
+    pub fn write_words(&self, offset: usize, words: &[u64]) -> Result<(), OutOfWindow> {
+        let into = self.slice(offset, size_of_val(words)).ok_or(OutOfWindow)?;
+        if cfg!(target_endian = "big") {
+            for (n, word) in words.iter().enumerate() {
+                into.write(8 * n, &word.to_le_bytes())?;
+            }
+            return Ok(());
+        }
+        // SAFETY: as in `read`, the other way round; the bytes of a `u64` are those of the word.
+        unsafe { into.start.as_ptr().copy_from_nonoverlapping(words.as_ptr().cast(), into.len) };
+        Ok(())
     }
 
     /// Where `count` words from `offset` lie. Panics as [`Window::cell`].

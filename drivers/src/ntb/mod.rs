@@ -20,7 +20,7 @@ pub trait Ntb {
     fn link(&self) -> bool;
 
     /// The memory window to the peer: its exposed memory, from its first byte on. Empty while the
-    /// bridge does not know it. Loads through it may cost a round trip each, see [`Ntb::loads`].
+    /// bridge does not know it; the same as long as there is a link. Loads through it may cost a round trip each, see [`Ntb::loads`].
     fn window(&self) -> Window;
 
     /// Our memory that the peer can write, and read, at any time (what the bridge translates its
@@ -38,7 +38,7 @@ pub trait Ntb {
     /// of the calls.
     fn set_peer_scratchpad(&mut self, n: usize, value: u32);
 
-    /// Rings the peer's doorbell, which may interrupt it; after all that was fenced before.
+    /// Rings the peer's doorbell, which may interrupt it; after all that was written before.
     fn ring(&mut self);
 
     /// Whether our doorbell was rung since the last call.

@@ -197,7 +197,7 @@ impl Ntrdma {
                 }
             }
             Command::Cancel { connection, qpn } => self.handle_cancel(*connection, *qpn),
-            Command::Detach { to, from } => self.handle_detach(*to, *from),
+            Command::Detach { to, from, refused } => self.handle_detach(*to, *from, *refused),
         }
     }
 
@@ -241,7 +241,11 @@ impl Ntrdma {
     fn handle_accept(&mut self, to: u32, proposal: &Proposal) {
         let Some(connection) = self.cm.connections.get_mut(to) else {
             // It was withdrawn, and nothing was ever written to the peer's queue pair.
-            return self.outbox.push_back(Command::Detach { to: proposal.qpn, from: 0 });
+            return self.outbox.push_back(Command::Detach {
+                to: proposal.qpn,
+                from: 0,
+                refused: None,
+            });
         };
         let (State::Asked, Some(qp)) = (connection.state, connection.qp) else { return };
         connection.state = State::Established;
@@ -279,7 +283,7 @@ impl Ntrdma {
             self.cm.connections.remove(name);
             self.cm.tell_end(id);
         }
-        self.outbox.push_back(Command::Detach { to: qpn, from: 0 });
+        self.outbox.push_back(Command::Detach { to: qpn, from: 0, refused: None });
     }
 
     /// The number of a queue pair that can be connected.

@@ -28,6 +28,8 @@ pub struct Counters {
     pub link_up: u64,
     /// Times that it went down.
     pub link_down: u64,
+    /// Completions for which their queue had no room.
+    pub completions_lost: u64,
     /// Queue pairs that went to error.
     pub qp_errors: u64,
 }

@@ -5,7 +5,7 @@
 //! | 0 | the peer's introduction ([`super::wire::Info`]), and the cell that announces it |
 //! | `BELLS` | the bells: batch, heartbeat, both of the command ring and of frames, two of each queue pair |
 //! | page | commands |
-//! | page | queue pairs: sends of the peer, its completions of ours, payload of its sends, answers to our READs |
+//! | page | queue pairs: sends of the peer, its answers to our atomics, payload of its sends, answers to our READs |
 //! | [`Layout::size`] | the ring of Ethernet frames, if there is one |
 //! | page | the rest is not this provider's: what lies there can be lent to the peer |
 
@@ -16,7 +16,7 @@ pub const READY: usize = 0xc0;
 const BELLS: usize = 0x100;
 /// Bell of batches: changes after all other bells of a batch.
 pub const BATCH: usize = BELLS;
-/// Bell that shows that the peer is alive.
+/// Bell that shows that the peer is alive. It is loaded together with that of batches.
 pub const BEAT: usize = BELLS + 4;
 /// Commands that the peer has written.
 pub const COMMANDS_PRODUCED: usize = BELLS + 8;
@@ -36,8 +36,8 @@ pub const COMMAND: usize = 256;
 pub const ENTRY: usize = 128;
 /// Bytes of payload that a send entry holds itself.
 pub const INLINE: usize = 64;
-/// Bytes of a completion entry.
-pub const COMPLETION: usize = 16;
+/// Bytes of an answer to an atomic.
+pub const ANSWER: usize = 16;
 
 const PAGE: usize = 4096;
 
@@ -87,10 +87,9 @@ impl Layout {
             && bytes(self.landing)
     }
 
-    /// The bells of a queue pair: what the peer has sent, and what it has done of ours.
-    pub fn bells(&self, slot: u32) -> [usize; 2] {
-        let first = QP_BELLS + 8 * slot as usize;
-        [first, first + 4]
+    /// The bells of a queue pair, side by side: what the peer has sent, and what it has done of ours.
+    pub const fn bells(slot: u32) -> usize {
+        QP_BELLS + 8 * slot as usize
     }
 
     fn commands(&self) -> usize {
@@ -103,7 +102,7 @@ impl Layout {
     }
 
     fn rings(&self) -> usize {
-        (self.ring as usize * (ENTRY + COMPLETION)).next_multiple_of(PAGE)
+        (self.ring as usize * (ENTRY + ANSWER)).next_multiple_of(PAGE)
     }
 
     fn slot_len(&self) -> usize {
@@ -122,9 +121,9 @@ impl Layout {
         let staging = entries + self.rings();
         Places {
             mask: self.ring - 1,
-            bells: self.bells(slot),
+            bells: Self::bells(slot),
             entries,
-            completions: entries + self.ring as usize * ENTRY,
+            answers: entries + self.ring as usize * ENTRY,
             staging,
             landing: staging + self.staging as usize,
         }
@@ -146,9 +145,9 @@ impl Layout {
 pub struct Places {
     mask: u32,
     /// What the peer has sent, and what it has done of ours.
-    pub bells: [usize; 2],
+    pub bells: usize,
     entries: usize,
-    completions: usize,
+    answers: usize,
     /// The payload of the peer's sends.
     pub staging: usize,
     /// Answers to our READs.
@@ -162,11 +161,10 @@ impl Places {
         self.entries + (index & self.mask) as usize * ENTRY
     }
 
-    /// Completion entry number `index`. There is one for each entry that we send; both sides use no
-    /// more of their rings than the smaller of the two.
-    #[inline]
-    pub fn completion(&self, index: u32) -> usize {
-        self.completions + (index & self.mask) as usize * COMPLETION
+    /// Place of the answer to entry number `index`. There is one for each entry that we send; both
+    /// sides use no more of their rings than the smaller of the two.
+    pub fn answer(&self, index: u32) -> usize {
+        self.answers + (index & self.mask) as usize * ANSWER
     }
 }
 
@@ -186,17 +184,17 @@ mod tests {
             let mut ends = std::vec![(0, READY), (READY, 4), (BATCH, 4), (BEAT, 4)];
             ends.extend([(COMMANDS_PRODUCED, 4), (COMMANDS_CONSUMED, 4)]);
             ends.extend([(FRAMES_PRODUCED, 4), (FRAMES_CONSUMED, 4)]);
-            ends.extend(layout.bells(0).map(|at| (at, 4)));
+            ends.push((Layout::bells(0), 8));
             if last > 0 {
-                ends.extend(layout.bells(last).map(|at| (at, 4)));
+                ends.push((Layout::bells(last), 8));
             }
             ends.extend([(layout.command(0), COMMAND), (layout.command(COMMANDS - 1), COMMAND)]);
             for slot in [0, last] {
                 let places = layout.places(slot);
                 ends.push((places.entry(0), ENTRY));
                 ends.push((places.entry(layout.ring - 1), ENTRY));
-                ends.push((places.completion(0), COMPLETION));
-                ends.push((places.completion(layout.ring - 1), COMPLETION));
+                ends.push((places.answer(0), ANSWER));
+                ends.push((places.answer(layout.ring - 1), ANSWER));
                 ends.push((places.staging, layout.staging as usize));
                 ends.push((places.landing, layout.landing as usize));
                 if last == 0 {

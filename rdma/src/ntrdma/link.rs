@@ -46,6 +46,8 @@ pub struct Link {
     beats: u32,
     heard: u32,
     heard_at: Instant,
+    /// Until then nothing has to be done while the peer's heartbeat is as it was.
+    quiet_until: Instant,
 }
 
 impl Link {
@@ -69,6 +71,7 @@ impl Link {
             beats: 0,
             heard: 0,
             heard_at: Instant::ZERO,
+            quiet_until: Instant::ZERO,
         }
     }
 
@@ -91,6 +94,7 @@ impl Link {
     /// The peer has written what no honest one writes: the link goes down, and comes up again.
     pub fn fail(&mut self) {
         self.wrong = true;
+        self.quiet_until = Instant::ZERO;
     }
 
     /// When `run` wants to be called.
@@ -101,21 +105,31 @@ impl Link {
         }
     }
 
-    /// Looks at the bridge, and does what is due.
+    /// Looks at the bridge, and does what is due; `heard` is what the peer's heartbeat says now.
     #[inline]
-    pub fn run(&mut self, bridge: &mut dyn Bridge, now: Instant) -> Change {
+    pub fn run<B: Bridge + ?Sized>(&mut self, bridge: &mut B, heard: u32, now: Instant) -> Change {
+        // What is wrong, and each change of state, ends the quiet.
+        if now < self.quiet_until && heard == self.heard && bridge.link() {
+            return Change::None;
+        }
+        self.attend(bridge, heard, now)
+    }
+
+    #[inline(never)]
+    fn attend<B: Bridge + ?Sized>(&mut self, bridge: &mut B, heard: u32, now: Instant) -> Change {
+        self.quiet_until = Instant::ZERO;
         if self.state == State::Up {
             if now >= self.beat_at {
                 self.beat_at = now + self.beat;
                 self.beats = self.beats.wrapping_add(1);
                 put32(bridge, layout::BEAT, self.beats);
             }
-            let heard = self.exposed.load32(layout::BEAT);
             if heard != self.heard {
                 (self.heard, self.heard_at) = (heard, now);
             }
             let alive = bridge.link() && !self.wrong && now.since(self.heard_at) < self.lost;
             if alive {
+                self.quiet_until = self.deadline();
                 return Change::None;
             }
         } else if now < self.look_at {
@@ -137,7 +151,7 @@ impl Link {
         }
     }
 
-    fn look(&mut self, bridge: &mut dyn Bridge, now: Instant) -> Seen {
+    fn look<B: Bridge + ?Sized>(&mut self, bridge: &mut B, now: Instant) -> Seen {
         let mut seen = Seen {
             link: bridge.link() && bridge.window().len() >= layout::BATCH,
             wrong: self.wrong,
@@ -187,7 +201,7 @@ impl Link {
     }
 
     /// What is done on entering the present state.
-    fn enter(&mut self, bridge: &mut dyn Bridge, now: Instant) {
+    fn enter<B: Bridge + ?Sized>(&mut self, bridge: &mut B, now: Instant) {
         match self.state {
             State::Down => {
                 // A peer that is wrong is not worth more than a few attempts a second.
@@ -234,7 +248,7 @@ impl Link {
 
 /// Writes a cell of the peer's.
 #[inline]
-fn put32(bridge: &mut dyn Bridge, offset: usize, value: u32) {
+fn put32<B: Bridge + ?Sized>(bridge: &mut B, offset: usize, value: u32) {
     if let Some(place) = bridge.window().slice(offset, 4) {
         bridge.put32(&place, value);
     }

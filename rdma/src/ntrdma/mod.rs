@@ -1,12 +1,12 @@
 //! NTRDMA: verbs across a non-transparent bridge, the second provider. The ideas (counterparts of
-//! queue pairs at the peer, four indices, completions in the queue pair, virtual doorbells that are
+//! queue pairs at the peer, indices that only grow, virtual doorbells that are
 //! sequence numbers) are those of the Linux driver of that name; what lies in memory is not, see
 //! [`wire`].
 //!
 //! [`Ntrdma`] is a state machine. Its loop calls `poll` with the bridge and uses it through the
 //! traits of [`crate::verbs`]. Nothing is written to the peer but by `poll`, in batches:
 //!
-//! 1. payload, entries and completions, in any order;
+//! 1. payload, entries and answers to atomics, in any order;
 //! 2. behind a fence, the bells of the rings that got longer;
 //! 3. behind a fence, the bell of the batch, and the bridge's doorbell.
 //!
@@ -19,7 +19,6 @@
 
 mod bringup;
 mod cm;
-mod completion;
 mod config;
 mod counters;
 pub mod ethernet;
@@ -43,22 +42,21 @@ pub use counters::Counters;
 pub use layout::Layout;
 pub use wire::BadInfo;
 
+use crate::parts::completion::CompletionQueues;
 use crate::parts::memory::Memory;
 use crate::parts::slots::Slots;
 use crate::verbs::{AsyncEvent, QpId, QpState, Status, VerbsError};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use cm::Cm;
-use completion::CompletionQueues;
 use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
 use drivers::ntb::Bridge;
 use ethernet::Ethernet;
 use layout::{COMMAND, COMMANDS};
 use link::{Change, Link};
-use qp::{Completer, Env, Qp, RemoteQp, Wire};
+use qp::{Completer, Env, Qp, RemoteQp, Session, Wire};
 use rand_core::RngCore;
-use requester::Ended;
 use wire::{COMMAND_WORDS, Command};
 
 /// The place of a queue pair in exposed memory.
@@ -69,6 +67,8 @@ struct Slot {
     number: u32,
     /// It was destroyed, and the peer has not yet said that it writes there no more.
     lingers: bool,
+    /// What its bells said when they were last listened to.
+    heard: u64,
 }
 
 /// The provider.
@@ -77,6 +77,7 @@ pub struct Ntrdma {
     config: Config,
     exposed: Window,
     link: Link,
+    session: Option<Session>,
     ethernet: Ethernet,
     memory: Memory,
     cqs: CompletionQueues,
@@ -84,10 +85,11 @@ pub struct Ntrdma {
     slots: Vec<Slot>,
     /// Slots below this were used at least once.
     slots_used: u32,
-    /// Places of queue pairs that have something to do, and of those whose bells have to be rung.
-    work: VecDeque<u32>,
-    dirty: Vec<u32>,
+    /// Places of queue pairs that have something to do.
+    work: Vec<u32>,
     outbox: VecDeque<Command>,
+    /// What the bells of commands said last.
+    commands_heard: u64,
     /// Commands written, and taken by the peer; commands of the peer that were taken here.
     commands_produced: u32,
     commands_consumed: u32,
@@ -115,15 +117,17 @@ impl Ntrdma {
         let frames = frames.ok_or(VerbsError::NoRoom)?;
         Ok(Ntrdma {
             link: Link::new(&config, exposed, rng.next_u32()),
+            session: None,
             ethernet: Ethernet::new(frames),
             memory: Memory::new(config.pds, config.regions, config.keys),
             cqs: CompletionQueues::new(config.cqs),
             qps: Slots::new(layout.qps as usize),
             slots: alloc::vec![Slot::default(); layout.qps as usize],
             slots_used: 0,
-            work: VecDeque::with_capacity(layout.qps as usize),
-            dirty: Vec::with_capacity(layout.qps as usize),
+            // Those that are served, and those among them that have more to do.
+            work: Vec::with_capacity(2 * layout.qps as usize),
             outbox: VecDeque::new(),
+            commands_heard: 0,
             commands_produced: 0,
             commands_consumed: 0,
             commands_taken: 0,
@@ -171,54 +175,70 @@ impl Ntrdma {
     }
 
     /// Takes what the peer has written, and writes to it what is due. Returns whether there is more
-    /// to do at once.
-    pub fn poll(&mut self, bridge: &mut dyn Bridge, now: Instant) -> bool {
-        match self.link.run(bridge, now) {
+    /// to do at once. (Compiled for the bridge at hand, or for any.)
+    pub fn poll<B: Bridge + ?Sized>(&mut self, bridge: &mut B, now: Instant) -> bool {
+        let signs = self.exposed.load64(layout::BATCH);
+        let (batch, beat) = (signs as u32, (signs >> 32) as u32);
+        match self.link.run(bridge, beat, now) {
             Change::None => (),
-            Change::Up => {
-                self.counters.link_up += 1;
-                self.tell_port(AsyncEvent::PortActive(0));
-            }
+            Change::Up => self.start(bridge),
             Change::Down => self.reset(),
         }
-        let Some(peer) = self.link.peer() else { return false };
-        let (own, peer_layout) = (self.config.layout, peer.layout);
-        let mut wire = Wire {
+        let heard = batch != self.seen;
+        let idle = !heard && self.work.is_empty() && !self.command_bells && !self.ethernet.dirty;
+        if self.session.is_none() || idle && self.outbox.is_empty() {
+            return false;
+        }
+        if !self.outbox.is_empty() {
+            self.write_commands(bridge);
+        }
+        // The bell of commands before those of queue pairs: a command that ends one is seen after
+        // all that it has done.
+        let mut commands = self.commands_taken;
+        if heard {
+            self.seen = batch;
+            commands = self.hear_commands();
+            self.hear_bells();
+        }
+        let (turns, told) = self.serve(bridge);
+        if commands != self.commands_taken {
+            self.take_commands(commands);
+        }
+        self.announce(bridge, told);
+        if turns == self.work.len() {
+            self.work.clear();
+            return false;
+        }
+        self.work.drain(..turns);
+        // A bridge without room has to be waited for.
+        bridge.has_room()
+    }
+
+    /// The link came up.
+    fn start<B: Bridge + ?Sized>(&mut self, bridge: &mut B) {
+        let Some(peer) = self.link.peer() else { return };
+        let own = self.config.layout;
+        self.session = Some(Session {
             window: bridge.window(),
             exposed: self.exposed,
-            depth: own.ring.min(peer_layout.ring),
+            depth: own.ring.min(peer.layout.ring),
+            staging: own.staging,
+            landing: peer.layout.landing,
             peer_loads: peer.loads,
             we_load: bridge.loads(),
-            own,
-            peer: peer_layout,
-            bridge,
-        };
-        self.write_commands(&mut wire);
-        // The bell of commands before those of queue pairs: a command that ends one is seen after
-        // the last completions of it.
-        let batch = self.exposed.load32(layout::BATCH);
-        if batch != self.seen {
-            self.seen = batch;
-            let commands = self.exposed.load32(layout::COMMANDS_PRODUCED);
-            self.hear_bells(&wire);
-            self.serve(&mut wire);
-            self.take_commands(commands);
-        } else {
-            self.serve(&mut wire);
-        }
-        self.announce(&mut wire);
-        // A bridge without room has to be waited for.
-        !self.work.is_empty() && bridge.has_room()
+        });
+        self.counters.link_up += 1;
+        self.tell_port(AsyncEvent::PortActive(0));
     }
 
     /// The link went down: nothing of the session is left.
     fn reset(&mut self) {
+        self.session = None;
         self.counters.link_down += 1;
         self.tell_port(AsyncEvent::PortError(0));
         for place in 0..self.qps.places() {
             let Some(qp) = self.qps.at_mut(place) else { continue };
             qp.listed = false;
-            qp.dirty = false;
             if qp.peer.is_some() {
                 let first = qp.requester.in_flight().then_some(Status::RetryExceeded);
                 self.fail(place, first);
@@ -232,10 +252,10 @@ impl Ntrdma {
         }
         self.end_connections();
         self.work.clear();
-        self.dirty.clear();
         self.outbox.clear();
         (self.commands_produced, self.commands_consumed, self.commands_taken) = (0, 0, 0);
         (self.command_bells, self.batch, self.seen) = (false, 0, 0);
+        self.commands_heard = 0;
         self.ethernet.reset();
     }
 
@@ -250,84 +270,107 @@ impl Ntrdma {
         if let Some(qp) = self.qps.at_mut(place)
             && !core::mem::replace(&mut qp.listed, true)
         {
-            self.work.push_back(place as u32);
+            self.work.push(place as u32);
         }
     }
 
-    /// Looks at the bells of all queue pairs.
-    fn hear_bells(&mut self, wire: &Wire<'_>) {
-        self.commands_heard();
+    /// Listens to the bells of all queue pairs.
+    #[inline]
+    fn hear_bells(&mut self) {
         for slot in 0..self.slots_used {
-            let Some(id) = self.slots.get(slot as usize).and_then(|slot| slot.qp) else { continue };
-            let Some(qp) = self.qps.at_mut(qp_place(id)) else { continue };
-            if !matches!(qp.state, QpState::Rtr | QpState::Rts) {
-                continue;
-            }
-            let [produced, consumed] =
-                qp.identity.places.bells.map(|offset| self.exposed.load32(offset));
-            let mut touched = core::mem::replace(&mut qp.responder.produced, produced) != produced;
-            if consumed != qp.requester.consumed {
-                touched |= qp.requester.has_more();
-                let mut completer =
-                    Completer { identity: &qp.identity, done: &mut qp.done, cqs: &mut self.cqs };
-                let ended =
-                    qp.requester.consumed(consumed, &mut completer, wire, &mut self.memory).err();
-                let place = qp.identity.place as usize;
-                match ended {
-                    None => (),
-                    Some(Ended::Refused(status)) => self.fail(place, Some(status)),
-                    Some(Ended::Violation) => {
-                        self.counters.violations += 1;
-                        self.fail(place, Some(Status::RemoteOperation));
-                    }
-                }
-            }
-            if touched {
-                self.list(qp_place(id));
+            let bells = self.exposed.load64(Layout::bells(slot));
+            if let Some(known) = self.slots.get(slot as usize)
+                && known.heard != bells
+                && let Some(id) = known.qp
+            {
+                self.hear(slot as usize, qp_place(id), bells);
             }
         }
     }
 
-    /// Gives each listed queue pair its turn.
-    fn serve(&mut self, wire: &mut Wire<'_>) {
-        for _ in 0..self.work.len() {
-            if !wire.bridge.has_room() {
-                break;
+    /// The bells of a queue pair were rung.
+    #[inline]
+    fn hear(&mut self, slot: usize, place: usize, bells: u64) {
+        let Some(qp) = self.qps.at_mut(place) else { return };
+        if !matches!(qp.state, QpState::Rtr | QpState::Rts) {
+            return;
+        }
+        if let Some(slot) = self.slots.get_mut(slot) {
+            slot.heard = bells;
+        }
+        let (produced, consumed) = (bells as u32, (bells >> 32) as u32);
+        let mut touched = core::mem::replace(&mut qp.responder.produced, produced) != produced;
+        if consumed != qp.requester.consumed {
+            touched |= qp.requester.has_more();
+            let lost = &mut self.counters.completions_lost;
+            let mut completer = Completer { identity: &qp.identity, cqs: &mut self.cqs, lost };
+            if qp
+                .requester
+                .consumed(consumed, &mut completer, &self.exposed, &mut self.memory)
+                .is_err()
+            {
+                self.counters.violations += 1;
+                self.fail(place, Some(Status::RemoteOperation));
             }
-            let Some(place) = self.work.pop_front() else { break };
+        }
+        if touched {
+            self.list(place);
+        }
+    }
+
+    /// Gives each listed queue pair its turn, as far as the bridge has room; how many. Those that the
+    /// peer has to be told of stand first in the list afterwards; how many these are.
+    #[inline]
+    fn serve<B: Bridge + ?Sized>(&mut self, bridge: &mut B) -> (usize, usize) {
+        let (listed, mut told) = (self.work.len(), 0);
+        for turn in 0..listed {
+            let (Some(&place), Some(session)) = (self.work.get(turn), &self.session) else { break };
+            if !bridge.has_room() {
+                return (turn, told);
+            }
             let Some(qp) = self.qps.at_mut(place as usize) else { continue };
             qp.listed = false;
-            let before = (qp.requester.produced, qp.responder.consumed);
             let mut env =
                 Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters };
             let alive = qp.state != QpState::Error;
-            let more = qp.serve(wire, &mut env);
-            let moved = before != (qp.requester.produced, qp.responder.consumed);
-            let waits = qp.responder.waits_for_memory;
-            if moved && !core::mem::replace(&mut qp.dirty, true) {
-                self.dirty.push(place);
+            let mut wire = Wire { bridge, session };
+            let more = qp.serve(&mut wire, &mut env) || qp.responder.waits_for_memory;
+            let failed = alive && qp.state == QpState::Error;
+            if qp.told != qp.reached() {
+                if let Some(to) = self.work.get_mut(told) {
+                    *to = place;
+                }
+                told += 1;
             }
-            if alive && qp.state == QpState::Error {
+            if failed {
                 self.failed(place as usize);
-            } else if more || waits {
+            } else if more {
                 self.list(place as usize);
             }
         }
+        (listed, told)
     }
 
-    /// Rings the bells of everything that got longer.
-    fn announce(&mut self, wire: &mut Wire<'_>) {
-        if self.dirty.is_empty() && !self.command_bells && !self.ethernet.dirty {
+    /// Rings the bells of everything that got longer: of the first so many listed queue pairs, and
+    /// others.
+    #[inline]
+    fn announce<B: Bridge + ?Sized>(&mut self, bridge: &mut B, told: usize) {
+        if told == 0 && !self.command_bells && !self.ethernet.dirty {
             return;
         }
+        let Some(session) = &self.session else { return };
+        let mut wire = Wire { bridge, session };
         wire.bridge.fence();
-        for place in self.dirty.drain(..) {
+        for &place in self.work.iter().take(told) {
             let Some(qp) = self.qps.at_mut(place as usize) else { continue };
-            qp.dirty = false;
-            let Some(peer) = qp.peer else { continue };
-            let [produced, consumed] = peer.places.bells;
-            wire.put32(produced, qp.requester.produced);
-            wire.put32(consumed, qp.responder.consumed);
+            let Some(peer) = &qp.peer else { continue };
+            let reached = qp.reached();
+            for (n, &index) in reached.iter().enumerate() {
+                if index != qp.told[n] {
+                    wire.put32(peer.places.bells + 4 * n, index);
+                }
+            }
+            qp.told = reached;
         }
         if core::mem::take(&mut self.command_bells) {
             wire.put32(layout::COMMANDS_PRODUCED, self.commands_produced);
@@ -338,31 +381,36 @@ impl Ntrdma {
                 wire.put32(bell, value);
             }
         }
-        wire.bridge.fence();
         self.batch = self.batch.wrapping_add(1);
-        wire.put32(layout::BATCH, self.batch);
-        wire.bridge.fence();
+        if let Some(bell) = wire.window.slice(layout::BATCH, 4) {
+            wire.bridge.announce(&bell, self.batch);
+        }
         wire.bridge.ring();
         self.counters.batches += 1;
     }
 
     /// Writes commands to the peer's ring, as far as there is room. They are announced behind all
     /// that was announced before they were thought of.
-    fn write_commands(&mut self, wire: &mut Wire<'_>) {
+    fn write_commands<B: Bridge + ?Sized>(&mut self, bridge: &mut B) {
+        let (Some(session), Some(peer)) = (&self.session, self.link.peer()) else { return };
         while !self.outbox.is_empty()
             && self.commands_produced.wrapping_sub(self.commands_consumed) < COMMANDS
         {
-            let place = wire.window.slice(wire.peer.command(self.commands_produced), COMMAND);
+            let place = session.window.slice(peer.layout.command(self.commands_produced), COMMAND);
             let (Some(command), Some(place)) = (self.outbox.pop_front(), place) else { return };
-            wire.bridge.put(&place, &command.emit());
+            bridge.put(&place, &command.emit());
             self.commands_produced = self.commands_produced.wrapping_add(1);
             self.command_bells = true;
         }
     }
 
-    /// The peer may have taken commands.
-    fn commands_heard(&mut self) {
-        let consumed = self.exposed.load32(layout::COMMANDS_CONSUMED);
+    /// The peer may have taken commands, and written some: up to which number.
+    fn hear_commands(&mut self) -> u32 {
+        let bells = self.exposed.load64(layout::COMMANDS_PRODUCED);
+        if core::mem::replace(&mut self.commands_heard, bells) == bells {
+            return self.commands_taken;
+        }
+        let (produced, consumed) = (bells as u32, (bells >> 32) as u32);
         if consumed.wrapping_sub(self.commands_consumed)
             > self.commands_produced.wrapping_sub(self.commands_consumed)
         {
@@ -370,6 +418,7 @@ impl Ntrdma {
         } else {
             self.commands_consumed = consumed;
         }
+        produced
     }
 
     /// Carries out the peer's commands up to number `produced`.
@@ -424,13 +473,14 @@ impl Ntrdma {
             && qp.known_to_peer
             && !core::mem::replace(&mut qp.detached, true)
         {
-            let from = qp.identity.number;
-            self.outbox.push_back(Command::Detach { to: peer.number, from });
+            let (to, from) = (peer.number, qp.identity.number);
+            self.outbox.push_back(Command::Detach { to, from, refused: qp.refused });
         }
     }
 
-    /// The peer writes to a queue pair of ours no more.
-    fn handle_detach(&mut self, number: u32, from: u32) {
+    /// The peer writes to a queue pair of ours no more, because it refused its oldest entry or for
+    /// reasons of its own.
+    fn handle_detach(&mut self, number: u32, from: u32, refused: Option<Status>) {
         let slot = (number & self.config.layout.slot_mask()) as usize;
         let Some(slot) = self.slots.get_mut(slot).filter(|slot| slot.number == number) else {
             return;
@@ -443,7 +493,8 @@ impl Ntrdma {
         match qp.peer {
             Some(peer) if from == 0 || peer.number == from => {
                 let place = qp.identity.place as usize;
-                self.fail(place, None);
+                let first = refused.filter(|_| qp.requester.in_flight());
+                self.fail(place, first);
                 // Our own word has been given now: whatever is told of it, it is over.
                 if let Some(qp) = self.qps.at_mut(place) {
                     qp.known_to_peer = false;

@@ -1,6 +1,6 @@
 //! The verbs of the provider.
 
-use super::layout::INLINE;
+use super::layout::{INLINE, Layout};
 use super::qp::{Identity, Qp};
 use super::requester::MAX_MESSAGE;
 use super::{Ntrdma, qp_place};
@@ -135,8 +135,8 @@ impl Provider for Ntrdma {
         self.memory.release_chunk(region, chunk);
     }
 
-    fn create_cq(&mut self, _depth: u32) -> Result<CqId, VerbsError> {
-        self.cqs.create()
+    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
+        self.cqs.create(depth)
     }
 
     fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
@@ -145,16 +145,7 @@ impl Provider for Ntrdma {
 
     #[inline]
     fn poll_cq(&mut self, cq: CqId) -> Option<Completion> {
-        loop {
-            let place = self.cqs.turn(cq)?;
-            let Some(qp) = self.qps.at_mut(place as usize) else { continue };
-            if let Some((completion, more)) = qp.done.take(&qp.identity, cq) {
-                if more {
-                    self.cqs.list(cq, place);
-                }
-                return Some(completion);
-            }
-        }
+        self.cqs.poll(cq)
     }
 
     fn create_qp(&mut self, init: &QpInit, _rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
@@ -192,13 +183,11 @@ impl Provider for Ntrdma {
         };
         let id = QpId(name);
         if let Some(place) = self.slots.get_mut(slot as usize) {
-            *place = super::Slot { qp: Some(id), number, lingers: false };
+            *place = super::Slot { qp: Some(id), number, lingers: false, heard: 0 };
         }
         self.slots_used = self.slots_used.max(slot + 1);
         // The peer knows of it only later, and has promised to leave alone what was here before.
-        for bell in self.config.layout.bells(slot) {
-            self.exposed.store32(bell, 0);
-        }
+        self.exposed.store64(Layout::bells(slot), 0);
         self.cqs.hold(init.send_cq);
         self.cqs.hold(init.recv_cq);
         Ok(id)
@@ -252,9 +241,8 @@ impl Provider for Ntrdma {
         }
         self.events.retain(|event| !matches!(event, AsyncEvent::QpError(id) if *id == qp));
         self.work.retain(|&other| other != place);
-        self.dirty.retain(|&other| other != place);
-        self.cqs.release(send_cq, place);
-        self.cqs.release(recv_cq, place);
+        self.cqs.release(send_cq, qp);
+        self.cqs.release(recv_cq, qp);
         self.memory.release_pd(pd);
         Ok(())
     }
@@ -262,10 +250,10 @@ impl Provider for Ntrdma {
     #[inline]
     fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
         let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
-        if found.state != QpState::Rts {
+        let Some(peer) = found.peer.as_ref().filter(|_| found.state == QpState::Rts) else {
             return Err(VerbsError::WrongState);
-        }
-        found.requester.post(request, found.done.sends, &mut self.memory)?;
+        };
+        found.requester.post(request, peer, &mut self.memory)?;
         self.list(qp_place(qp));
         Ok(())
     }

@@ -1,18 +1,17 @@
-//! A queue pair, and its counterpart at the peer. Its completions are kept here until they are
-//! polled.
+//! A queue pair, and its counterpart at the peer.
 
-use super::completion::CompletionQueues;
 use super::counters::Counters;
-use super::layout::{Layout, Places};
+use super::layout::Places;
 use super::requester::Requester;
 use super::responder::Responder;
+use crate::parts::completion::CompletionQueues;
 use crate::parts::memory::Memory;
 use crate::parts::receive_queue::ReceiveQueue;
 use crate::verbs::{
     CompletedOperation, Completion, ConnectionId, CqId, PdId, QpId, QpInit, QpState, SendWith,
     Status,
 };
-use alloc::collections::VecDeque;
+use core::ops::Deref;
 use drivers::hal::Window;
 use drivers::ntb::Bridge;
 
@@ -24,27 +23,42 @@ pub struct Env<'a> {
     pub counters: &'a mut Counters,
 }
 
-/// The way to the peer, while the link is up.
-pub struct Wire<'a> {
-    pub bridge: &'a mut dyn Bridge,
+/// What both sides have agreed on, while the link is up.
+#[derive(Clone, Copy, Debug)]
+pub struct Session {
     /// What the peer exposes, as far as its bridge says.
     pub window: Window,
     /// What we expose.
     pub exposed: Window,
-    pub own: Layout,
-    pub peer: Layout,
     /// Entries that may be outstanding in a ring, either way.
     pub depth: u32,
+    /// Bytes for the payload of what the peer sends on a queue pair, and for our answers to its
+    /// READs there.
+    pub staging: u32,
+    pub landing: u32,
     /// Whether the peer can load from what we expose, and we from what it exposes.
     pub peer_loads: bool,
     pub we_load: bool,
 }
 
-impl Wire<'_> {
+/// The way to the peer.
+pub struct Wire<'a, B: ?Sized> {
+    pub bridge: &'a mut B,
+    pub session: &'a Session,
+}
+
+impl<B: ?Sized> Deref for Wire<'_, B> {
+    type Target = Session;
+    fn deref(&self) -> &Session {
+        self.session
+    }
+}
+
+impl<B: Bridge + ?Sized> Wire<'_, B> {
     /// Writes a cell of the peer's.
     #[inline]
     pub fn put32(&mut self, offset: usize, value: u32) {
-        if let Some(place) = self.window.slice(offset, 4) {
+        if let Some(place) = self.session.window.slice(offset, 4) {
             self.bridge.put32(&place, value);
         }
     }
@@ -74,94 +88,40 @@ pub struct Identity {
     pub recv_cq: CqId,
 }
 
-/// Completions that wait to be polled: those of sends, and those of receives if they go to another
-/// completion queue.
-#[derive(Debug)]
-pub struct Done {
-    queues: [VecDeque<Completion>; 2],
-    listed: [bool; 2],
-    /// How many of sends, and of receives.
-    pub sends: usize,
-    pub receives: usize,
-}
-
-impl Done {
-    fn new(init: &QpInit) -> Self {
-        let (sends, receives) = (init.max_send_wr as usize, init.max_recv_wr as usize);
-        let capacities =
-            if init.send_cq == init.recv_cq { [sends + receives, 0] } else { [sends, receives] };
-        Done {
-            queues: capacities.map(VecDeque::with_capacity),
-            listed: [false; 2],
-            sends: 0,
-            receives: 0,
-        }
-    }
-
-    /// The next for a completion queue, and whether there are more.
-    #[inline]
-    pub fn take(&mut self, identity: &Identity, cq: CqId) -> Option<(Completion, bool)> {
-        let which = usize::from(cq != identity.send_cq);
-        let completion = self.queues[which].pop_front();
-        let more = !self.queues[which].is_empty();
-        self.listed[which] = more;
-        let completion = completion?;
-        *self.count(&completion) -= 1;
-        Some((completion, more))
-    }
-
-    #[inline]
-    fn count(&mut self, completion: &Completion) -> &mut usize {
-        match completion.operation {
-            CompletedOperation::Send => &mut self.sends,
-            _ => &mut self.receives,
-        }
-    }
-
-    #[inline]
-    fn push(&mut self, identity: &Identity, cqs: &mut CompletionQueues, completion: Completion) {
-        let receive = completion.operation != CompletedOperation::Send;
-        let cq = if receive { identity.recv_cq } else { identity.send_cq };
-        let which = usize::from(cq != identity.send_cq);
-        *self.count(&completion) += 1;
-        self.queues[which].push_back(completion);
-        if !core::mem::replace(&mut self.listed[which], true) {
-            cqs.list(cq, identity.place);
-        }
-    }
-}
-
 /// Completes requests of one queue pair.
 pub struct Completer<'a> {
     pub identity: &'a Identity,
-    pub done: &'a mut Done,
     pub cqs: &'a mut CompletionQueues,
+    /// Counts those for which there is no room.
+    pub lost: &'a mut u64,
 }
 
 impl Completer<'_> {
     /// A send ended.
     #[inline]
     pub fn send(&mut self, id: u64, status: Status) {
-        self.complete(id, status, CompletedOperation::Send);
+        self.complete(self.identity.send_cq, id, status, CompletedOperation::Send);
     }
 
     /// A receive succeeded.
     #[inline]
     pub fn receive(&mut self, id: u64, operation: CompletedOperation) {
-        self.complete(id, Status::Success, operation);
+        self.complete(self.identity.recv_cq, id, Status::Success, operation);
     }
 
     /// A receive did not.
     pub fn fail_receive(&mut self, id: u64, status: Status) {
         let operation = CompletedOperation::Recv { length: 0, with: SendWith::Nothing };
-        self.complete(id, status, operation);
+        self.complete(self.identity.recv_cq, id, status, operation);
     }
 
     #[inline]
-    fn complete(&mut self, id: u64, status: Status, operation: CompletedOperation) {
+    fn complete(&mut self, cq: CqId, id: u64, status: Status, operation: CompletedOperation) {
         let qp = self.identity.id;
         let completion = Completion { id, qp, status, operation, datagram_from: None };
-        self.done.push(self.identity, self.cqs, completion);
+        if !self.cqs.push(cq, completion) {
+            *self.lost += 1;
+        }
     }
 }
 
@@ -174,7 +134,6 @@ pub struct Qp {
     pub requester: Requester,
     pub responder: Responder,
     pub receives: ReceiveQueue,
-    pub done: Done,
     /// The connection that it belongs to.
     pub connection: Option<ConnectionId>,
     /// The peer has been told of it, and may write to its slot.
@@ -183,8 +142,10 @@ pub struct Qp {
     pub detached: bool,
     /// It stands in the list of those that have something to do.
     pub listed: bool,
-    /// It stands in the list of those whose bells have to be rung.
-    pub dirty: bool,
+    /// What the bells at the peer say: entries that we have produced, and consumed.
+    pub told: [u32; 2],
+    /// Why an entry of the peer's was refused, of which it has not been told.
+    pub refused: Option<Status>,
     /// Its user was told that it went to error.
     pub error_told: bool,
 }
@@ -199,12 +160,12 @@ impl Qp {
             requester: Requester::new(init),
             responder: Responder::new(),
             receives: ReceiveQueue::new(init),
-            done: Done::new(init),
             connection: None,
             known_to_peer: false,
             detached: false,
             listed: false,
-            dirty: false,
+            told: [0; 2],
+            refused: None,
             error_told: false,
         }
     }
@@ -217,42 +178,42 @@ impl Qp {
         }
         self.state = QpState::Error;
         env.counters.qp_errors += 1;
-        let mut completer =
-            Completer { identity: &self.identity, done: &mut self.done, cqs: env.cqs };
+        let lost = &mut env.counters.completions_lost;
+        let mut completer = Completer { identity: &self.identity, cqs: env.cqs, lost };
         self.requester.flush(first, &mut completer, env.memory);
         while let Some(id) = self.receives.pop() {
             completer.fail_receive(id, Status::Flushed);
         }
     }
 
+    /// What the bells at the peer should say.
+    #[inline]
+    pub fn reached(&self) -> [u32; 2] {
+        [self.requester.produced, self.responder.consumed]
+    }
+
     /// Does what the peer has sent, then sends what is posted. Returns whether there is more to do
     /// at once.
-    pub fn serve(&mut self, wire: &mut Wire<'_>, env: &mut Env<'_>) -> bool {
-        let Some(peer) = self.peer else { return false };
+    #[inline]
+    pub fn serve<B: Bridge + ?Sized>(&mut self, wire: &mut Wire<'_, B>, env: &mut Env<'_>) -> bool {
+        let Some(peer) = &self.peer else { return false };
         if !matches!(self.state, QpState::Rtr | QpState::Rts) {
             return false;
         }
-        let mut completer =
-            Completer { identity: &self.identity, done: &mut self.done, cqs: env.cqs };
-        let served = self.responder.serve(
-            &peer,
-            &mut self.receives,
-            &mut completer,
-            wire,
-            env.memory,
-            env.counters,
-        );
-        match served {
-            Ok(more) => {
-                if self.state == QpState::Rts {
-                    self.requester.push(&peer, wire, env.counters);
+        let mut more = false;
+        if self.responder.produced != self.responder.consumed {
+            match self.responder.serve(peer, &self.identity, &mut self.receives, wire, env) {
+                Ok(rest) => more = rest,
+                Err(status) => {
+                    self.refused = Some(status);
+                    self.fail(None, env);
+                    return false;
                 }
-                more
-            }
-            Err(()) => {
-                self.fail(None, env);
-                false
             }
         }
+        if self.state == QpState::Rts && self.requester.has_more() {
+            self.requester.push(peer, wire, env.counters);
+        }
+        more
     }
 }

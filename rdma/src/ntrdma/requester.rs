@@ -2,12 +2,12 @@
 //! peer finds it, and completes what the peer has done.
 //!
 //! Its indices are those of NTRDMA: posted (`queue`), produced (written to the peer), consumed (done
-//! by it), completed (polled, see [`super::qp::Done`]).
+//! by it), completed (in its queue).
 
 use super::layout::{ENTRY, INLINE};
-use super::qp::{Completer, RemoteQp, Wire};
+use super::qp::{Completer, RemoteQp, Session, Wire};
 use super::ring::ByteRing;
-use super::wire::{COMPLETION_WORDS, CompletionEntry, ENTRY_WORDS, Entry, Opcode, Place};
+use super::wire::{ANSWER_WORDS, Answer, Opcode, Place, Template};
 use crate::ntrdma::counters::Counters;
 use crate::parts::memory::Memory;
 use crate::parts::pool::Block;
@@ -16,6 +16,9 @@ use crate::verbs::{
     Payload, QpInit, RemoteAddress, SendOperation, SendRequest, SendWith, Status, VerbsError,
 };
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use drivers::hal::Window;
+use drivers::ntb::Bridge;
 
 /// Longest message in bytes.
 pub const MAX_MESSAGE: usize = 1 << 30;
@@ -26,51 +29,36 @@ pub const PIECE: usize = 128 << 10;
 #[derive(Clone, Copy, Debug)]
 enum Stored {
     Windows(Sges),
-    Inline([u8; INLINE], u8),
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Operation {
-    Send(SendWith),
-    Write(RemoteAddress, Option<u32>),
-    Read(RemoteAddress),
-    CompareSwap { at: RemoteAddress, compare: u64, swap: u64 },
-    FetchAdd { at: RemoteAddress, add: u64 },
+    /// As it goes into the entry: what was posted so, and what is short.
+    Inline([u64; INLINE / 8]),
 }
 
 /// A posted request.
 #[derive(Debug)]
 struct Work {
     id: u64,
-    operation: Operation,
+    template: Template,
     payload: Stored,
-    length: usize,
     signaled: bool,
-    solicited: bool,
     /// Memory on demand that goes back to the pool with it.
     block: Option<Block>,
 }
 
 /// An entry that is at the peer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Piece {
     /// What its stretch of memory for payload, or for the answer, cost.
-    cost: usize,
+    cost: u32,
     /// Of a READ: where the answer lands, and where in the request's windows it belongs.
-    landing: usize,
-    at: usize,
-    length: usize,
+    landing: u32,
+    at: u32,
+    length: u32,
     last: bool,
 }
 
-/// Why what the peer says of our requests ends the queue pair.
+/// The peer says of our requests what makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// It could not do the oldest of them.
-    Refused(Status),
-    /// It makes no sense.
-    Violation,
-}
+pub struct Violation;
 
 /// The sending side.
 #[derive(Debug)]
@@ -84,7 +72,8 @@ pub struct Requester {
     cut: usize,
     pub produced: u32,
     pub consumed: u32,
-    flight: VecDeque<Piece>,
+    /// Of the entries that are at the peer, each in the place of its number.
+    flight: Vec<Piece>,
     staging: ByteRing,
     landing: ByteRing,
 }
@@ -101,7 +90,7 @@ impl Requester {
             cut: 0,
             produced: 0,
             consumed: 0,
-            flight: VecDeque::new(),
+            flight: Vec::new(),
             staging: ByteRing::default(),
             landing: ByteRing::default(),
         }
@@ -110,7 +99,7 @@ impl Requester {
     /// The peer is known: so many entries may be outstanding, and so much memory is there for
     /// payload (at the peer) and for answers (here).
     pub fn start(&mut self, depth: u32, staging: u32, landing: u32) {
-        self.flight = VecDeque::with_capacity(depth as usize);
+        self.flight = alloc::vec![Piece::default(); depth as usize];
         self.staging = ByteRing::new(staging as usize);
         self.landing = ByteRing::new(landing as usize);
     }
@@ -120,62 +109,84 @@ impl Requester {
         self.produced != self.consumed
     }
 
-    /// Posts a request; `waiting` completions have not been polled yet.
+    /// Posts a request. What is short is read now.
     #[inline]
     pub fn post(
         &mut self,
         request: &SendRequest<'_>,
-        waiting: usize,
+        peer: &RemoteQp,
         memory: &mut Memory,
     ) -> Result<(), VerbsError> {
-        if self.queue.len() + waiting >= self.limit {
+        if self.queue.len() >= self.limit {
             return Err(VerbsError::QueueFull);
         }
-        let one;
-        let (operation, payload) = match &request.operation {
-            SendOperation::Send { payload, with } => (Operation::Send(*with), *payload),
-            SendOperation::Write { payload, to, immediate } => {
-                (Operation::Write(*to, *immediate), *payload)
+        let mut operands = None;
+        let (opcode, payload, to, extra) = match &request.operation {
+            SendOperation::Send { payload, with } => {
+                let (opcode, extra) = match *with {
+                    SendWith::Nothing => (Opcode::Send, 0),
+                    SendWith::Immediate(immediate) => (Opcode::SendImmediate, immediate),
+                    SendWith::Invalidate(key) => (Opcode::SendInvalidate, key),
+                };
+                (opcode, *payload, RemoteAddress { address: 0, rkey: 0 }, extra)
             }
-            SendOperation::Read { into, from } => (Operation::Read(*from), Payload::Windows(into)),
+            SendOperation::Write { payload, to, immediate: None } => {
+                (Opcode::Write, *payload, *to, 0)
+            }
+            SendOperation::Write { payload, to, immediate: Some(immediate) } => {
+                (Opcode::WriteImmediate, *payload, *to, *immediate)
+            }
+            SendOperation::Read { into, from } => (Opcode::Read, Payload::Windows(into), *from, 0),
             SendOperation::CompareSwap { into, at, compare, swap } => {
-                one = [*into];
-                let operation = Operation::CompareSwap { at: *at, compare: *compare, swap: *swap };
-                (operation, Payload::Windows(&one))
+                operands = Some((*compare, *swap));
+                (Opcode::CompareSwap, Payload::Windows(core::slice::from_ref(into)), *at, 0)
             }
             SendOperation::FetchAdd { into, at, add } => {
-                one = [*into];
-                (Operation::FetchAdd { at: *at, add: *add }, Payload::Windows(&one))
+                operands = Some((*add, 0));
+                (Opcode::FetchAdd, Payload::Windows(core::slice::from_ref(into)), *at, 0)
             }
         };
         let length = payload.len();
-        let atomic =
-            matches!(operation, Operation::CompareSwap { .. } | Operation::FetchAdd { .. });
-        if length > MAX_MESSAGE || atomic && length != 8 {
+        if length > MAX_MESSAGE || operands.is_some() && length != 8 {
             return Err(VerbsError::Invalid);
         }
+        let mut template = Template::new(opcode, peer.number, length as u32, to, extra);
+        template.solicited = request.solicited;
+        if let Some((compare_add, swap)) = operands {
+            template.operands(compare_add, swap);
+        }
+        let outgoing = operands.is_none() && opcode != Opcode::Read;
+        let mut bytes = [0; INLINE];
         let payload = match payload {
-            Payload::Windows(windows) if windows.len() <= self.max_sge => {
-                Stored::Windows(Sges::new(windows)?)
+            Payload::Windows(windows) if windows.len() > self.max_sge => {
+                return Err(VerbsError::Invalid);
             }
-            Payload::Inline(from) if from.len() <= self.max_inline => {
-                let mut bytes = [0; INLINE];
-                bytes.get_mut(..from.len()).ok_or(VerbsError::Invalid)?.copy_from_slice(from);
-                Stored::Inline(bytes, from.len() as u8)
+            Payload::Windows(windows) if outgoing && length <= INLINE => {
+                let mut at = 0;
+                for window in windows {
+                    let here = bytes.get_mut(at..at + window.len()).ok_or(VerbsError::Invalid)?;
+                    window.read(0, here).map_err(|_| VerbsError::Invalid)?;
+                    at += window.len();
+                }
+                Stored::Inline(words(&bytes))
             }
-            _ => return Err(VerbsError::Invalid),
+            Payload::Windows(windows) => Stored::Windows(Sges::new(windows)?),
+            Payload::Inline(from) if length <= self.max_inline => {
+                bytes.get_mut(..length).ok_or(VerbsError::Invalid)?.copy_from_slice(from);
+                Stored::Inline(words(&bytes))
+            }
+            Payload::Inline(_) => return Err(VerbsError::Invalid),
         };
         let block = request.carries.and_then(|(region, chunk)| memory.detach_chunk(region, chunk));
-        self.queue.push_back(Work {
-            id: request.id,
-            operation,
-            payload,
-            length,
-            signaled: request.signaled,
-            solicited: request.solicited,
-            block,
-        });
+        let signaled = request.signaled;
+        self.queue.push_back(Work { id: request.id, template, payload, signaled, block });
         Ok(())
+    }
+
+    /// Place of entry number `index` among those at the peer, of which there are a power of two.
+    #[inline]
+    fn flight_of(&self, index: u32) -> usize {
+        index as usize & self.flight.len().wrapping_sub(1)
     }
 
     /// Whether something posted waits to be written to the peer.
@@ -186,7 +197,12 @@ impl Requester {
 
     /// Writes entries for as much of what is posted as there is room for.
     #[inline]
-    pub fn push(&mut self, peer: &RemoteQp, wire: &mut Wire<'_>, counters: &mut Counters) {
+    pub fn push<B: Bridge + ?Sized>(
+        &mut self,
+        peer: &RemoteQp,
+        wire: &mut Wire<'_, B>,
+        counters: &mut Counters,
+    ) {
         while self.produced.wrapping_sub(self.consumed) < wire.depth
             && self.next < self.queue.len()
             && self.push_piece(peer, wire, counters).is_some()
@@ -194,93 +210,43 @@ impl Requester {
     }
 
     /// Writes one entry; None if there is no memory for its payload now.
-    fn push_piece(
+    #[inline(never)]
+    fn push_piece<B: Bridge + ?Sized>(
         &mut self,
         peer: &RemoteQp,
-        wire: &mut Wire<'_>,
+        wire: &mut Wire<'_, B>,
         counters: &mut Counters,
     ) -> Option<()> {
         let work = self.queue.get(self.next)?;
-        let (at, rest) = (self.cut, work.length - self.cut);
-        let mut words = [0; ENTRY / 8];
-        let mut entry = Entry {
-            opcode: Opcode::Send,
-            first: at == 0,
-            last: false,
-            solicited: work.solicited,
-            index: self.produced,
-            qpn: peer.number,
-            length: 0,
-            total: work.length as u32,
-            place: Place::Inline,
-            address: 0,
-            rkey: 0,
-            extra: 0,
-            compare_add: 0,
-            swap: 0,
-        };
-        let mut piece = Piece { cost: 0, landing: 0, at, length: rest.min(PIECE), last: false };
-        let mut to = None;
-        match work.operation {
-            Operation::Send(with) => match with {
-                SendWith::Nothing => (),
-                SendWith::Immediate(immediate) => {
-                    (entry.opcode, entry.extra) = (Opcode::SendImmediate, immediate);
-                }
-                SendWith::Invalidate(key) => {
-                    (entry.opcode, entry.extra) = (Opcode::SendInvalidate, key);
-                }
-            },
-            Operation::Write(address, None) => {
-                (entry.opcode, to) = (Opcode::Write, Some(address));
+        let Template { opcode, total, .. } = work.template;
+        let (at, rest) = (self.cut, total as usize - self.cut);
+        let (mut length, mut cost, mut landing) = (rest.min(PIECE), 0, 0);
+        let to = peer.places.entry(self.produced);
+        let mut place = Place::Inline;
+        match &work.payload {
+            Stored::Inline(payload) => {
+                let to = wire.window.slice(to + ENTRY - INLINE, INLINE)?;
+                wire.bridge.put(&to, payload);
             }
-            Operation::Write(address, Some(immediate)) => {
-                (entry.opcode, to) = (Opcode::WriteImmediate, Some(address));
-                entry.extra = immediate;
+            Stored::Windows(_) if opcode.is_atomic() => (),
+            Stored::Windows(_) if opcode == Opcode::Read => {
+                length = length.min(self.landing.longest());
+                (landing, cost) = self.landing.take(length)?;
+                place = Place::Staged(landing as u32);
             }
-            Operation::Read(address) => (entry.opcode, to) = (Opcode::Read, Some(address)),
-            Operation::CompareSwap { at, compare, swap } => {
-                (entry.opcode, to) = (Opcode::CompareSwap, Some(at));
-                (entry.compare_add, entry.swap) = (compare, swap);
-            }
-            Operation::FetchAdd { at, add } => {
-                (entry.opcode, to) = (Opcode::FetchAdd, Some(at));
-                entry.compare_add = add;
-            }
-        }
-        if let Some(to) = to {
-            (entry.address, entry.rkey) = (to.address.wrapping_add(at as u64), to.rkey);
-        }
-        let mut payload_words = 0;
-        match (&work.operation, &work.payload) {
-            (Operation::Read(_), _) => {
-                piece.length = piece.length.min(self.landing.longest());
-                (piece.landing, piece.cost) = self.landing.take(piece.length)?;
-                entry.place = Place::Staged(piece.landing as u32);
-            }
-            (Operation::CompareSwap { .. } | Operation::FetchAdd { .. }, _) => (),
-            (_, Stored::Inline(bytes, length)) => {
-                payload_words = put_inline(&mut words, bytes, usize::from(*length));
-            }
-            (_, Stored::Windows(sges)) if work.length <= INLINE => {
-                let mut bytes = [0; INLINE];
-                // As long as they say they are.
-                let _ = sges.read(&mut bytes[..work.length]);
-                payload_words = put_inline(&mut words, &bytes, work.length);
-            }
-            (_, Stored::Windows(sges)) => {
+            Stored::Windows(sges) => {
                 let mut part = Sges::empty();
-                sges.part(at, piece.length, &mut part);
-                match lendable(&part, wire) {
+                sges.part(at, length, &mut part);
+                match lendable(&part, wire.session) {
                     Some(offset) => {
-                        entry.place = Place::Lent(offset);
-                        counters.bytes_lent += piece.length as u64;
+                        place = Place::Lent(offset);
+                        counters.bytes_lent += length as u64;
                     }
                     None => {
-                        piece.length = piece.length.min(self.staging.longest());
+                        length = length.min(self.staging.longest());
                         let offset;
-                        (offset, piece.cost) = self.staging.take(piece.length)?;
-                        sges.part(at, piece.length, &mut part);
+                        (offset, cost) = self.staging.take(length)?;
+                        sges.part(at, length, &mut part);
                         let mut to = peer.places.staging + offset;
                         for window in part.as_slice() {
                             if let Some(place) = wire.window.slice(to, window.len()) {
@@ -288,71 +254,62 @@ impl Requester {
                             }
                             to += window.len();
                         }
-                        entry.place = Place::Staged(offset as u32);
-                        counters.bytes_staged += piece.length as u64;
+                        place = Place::Staged(offset as u32);
+                        counters.bytes_staged += length as u64;
                     }
                 }
             }
         }
-        piece.last = piece.length == rest;
-        (entry.last, entry.length) = (piece.last, piece.length as u32);
-        words[..ENTRY_WORDS].copy_from_slice(&entry.emit());
-        let place = wire.window.slice(peer.places.entry(self.produced), ENTRY)?;
-        wire.bridge.put(&place, &words[..ENTRY_WORDS + payload_words]);
+        let (at, length) = (at as u32, length as u32);
+        let entry = work.template.entry(self.produced, at, length, place);
+        wire.bridge.put(&wire.session.window.slice(to, ENTRY - INLINE)?, &entry);
         counters.entries_sent += 1;
+        let last = at + length == total;
+        let (cost, landing) = (cost as u32, landing as u32);
+        let flown = self.flight_of(self.produced);
+        *self.flight.get_mut(flown)? = Piece { cost, landing, at, length, last };
         self.produced = self.produced.wrapping_add(1);
-        self.flight.push_back(piece);
-        if piece.last {
-            (self.next, self.cut) = (self.next + 1, 0);
-        } else {
-            self.cut += piece.length;
-        }
+        (self.next, self.cut) =
+            if last { (self.next + 1, 0) } else { (self.next, (at + length) as usize) };
         Some(())
     }
 
-    /// The peer says that it has consumed all before `upto`.
+    /// The peer says that it has done all before `upto`. An error if that makes no sense.
     #[inline]
     pub fn consumed(
         &mut self,
         upto: u32,
         completer: &mut Completer<'_>,
-        wire: &Wire<'_>,
+        exposed: &Window,
         memory: &mut Memory,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), Violation> {
         if upto.wrapping_sub(self.consumed) > self.produced.wrapping_sub(self.consumed) {
-            return Err(Ended::Violation);
+            return Err(Violation);
         }
-        let places = &completer.identity.places;
         while self.consumed != upto {
-            let mut words = [0; COMPLETION_WORDS];
-            wire.exposed.load_words(places.completion(self.consumed), &mut words);
-            let entry = CompletionEntry::parse(&words)
-                .filter(|entry| entry.index == self.consumed)
-                .ok_or(Ended::Violation)?;
-            if entry.status != Status::Success {
-                return Err(Ended::Refused(entry.status));
-            }
-            let piece = self.flight.pop_front().ok_or(Ended::Violation)?;
-            self.consumed = self.consumed.wrapping_add(1);
-            let Some(work) = self.queue.front() else { return Err(Ended::Violation) };
-            match (&work.operation, &work.payload) {
-                (Operation::Read(_), Stored::Windows(into)) => {
-                    let from = places.landing + piece.landing;
-                    if let Some(from) = wire.exposed.slice(from, piece.length) {
+            let piece = self.flight.get(self.flight_of(self.consumed)).copied();
+            let (piece, work) = piece.zip(self.queue.front()).ok_or(Violation)?;
+            match &work.payload {
+                Stored::Windows(into) if work.template.opcode == Opcode::Read => {
+                    let from = completer.identity.places.landing + piece.landing as usize;
+                    if let Some(from) = exposed.slice(from, piece.length as usize) {
                         // It was cut to fit.
-                        let _ = into.write_window(piece.at, &from);
+                        let _ = into.write_window(piece.at as usize, &from);
                     }
-                    self.landing.give_back(piece.cost);
+                    self.landing.give_back(piece.cost as usize);
                 }
-                (
-                    Operation::CompareSwap { .. } | Operation::FetchAdd { .. },
-                    Stored::Windows(into),
-                ) => {
+                Stored::Windows(into) if work.template.opcode.is_atomic() => {
+                    let mut words = [0; ANSWER_WORDS];
+                    let at = completer.identity.places.answer(self.consumed);
+                    exposed.load_words(at, &mut words);
+                    let answer = Answer::parse(&words).filter(|a| a.index == self.consumed);
                     // 8 bytes: that was checked when it was posted.
-                    let _ = into.write(0, &entry.value.to_ne_bytes());
+                    let _ = into.write(0, &answer.ok_or(Violation)?.value.to_ne_bytes());
                 }
-                _ => self.staging.give_back(piece.cost),
+                Stored::Windows(_) => self.staging.give_back(piece.cost as usize),
+                Stored::Inline(_) => (),
             }
+            self.consumed = self.consumed.wrapping_add(1);
             if piece.last
                 && let Some(work) = self.queue.pop_front()
             {
@@ -381,7 +338,6 @@ impl Requester {
             }
             completer.send(work.id, first.take().unwrap_or(Status::Flushed));
         }
-        self.flight.clear();
         (self.next, self.cut, self.consumed) = (0, 0, self.produced);
     }
 
@@ -393,16 +349,16 @@ impl Requester {
     }
 }
 
-/// Puts payload into an entry; the words that it takes.
-fn put_inline(words: &mut [u64; ENTRY / 8], bytes: &[u8; INLINE], length: usize) -> usize {
-    for (word, chunk) in words[ENTRY_WORDS..].iter_mut().zip(bytes.as_chunks().0) {
+fn words(bytes: &[u8; INLINE]) -> [u64; INLINE / 8] {
+    let mut words = [0; INLINE / 8];
+    for (word, chunk) in words.iter_mut().zip(bytes.as_chunks().0) {
         *word = u64::from_le_bytes(*chunk);
     }
-    length.div_ceil(8)
+    words
 }
 
 /// Where in the exposed memory a payload lies, if the peer can read it there.
-fn lendable(part: &Sges, wire: &Wire<'_>) -> Option<u64> {
+fn lendable(part: &Sges, wire: &Session) -> Option<u64> {
     match part.as_slice() {
         [only] if wire.peer_loads && wire.exposed.contains(only) => {
             Some(only.bus_address() - wire.exposed.bus_address())

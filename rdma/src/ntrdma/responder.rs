@@ -5,15 +5,15 @@
 //! payload against the memory that is for that, its key by `Memory`, its length against both. The
 //! payload itself may change while it is copied, which only concerns the peer that wrote it.
 
-use super::counters::Counters;
-use super::layout::{COMPLETION, ENTRY, INLINE};
-use super::qp::{Completer, RemoteQp, Wire};
+use super::layout::{ANSWER, ENTRY, INLINE};
+use super::qp::{Completer, Env, Identity, RemoteQp, Wire};
 use super::requester::MAX_MESSAGE;
-use super::wire::{CompletionEntry, ENTRY_WORDS, Entry, Opcode, Place};
+use super::wire::{Answer, ENTRY_WORDS, Entry, Opcode, Place};
 use crate::parts::memory::{Memory, Refusal};
 use crate::parts::receive_queue::ReceiveQueue;
 use crate::verbs::{Access, CompletedOperation, OneSided, RemoteAddress, SendWith, Status};
 use drivers::hal::Window;
+use drivers::ntb::Bridge;
 
 /// Bytes that one queue pair may move before the others have their turn.
 const BUDGET: usize = 512 << 10;
@@ -29,8 +29,10 @@ enum Incoming {
 /// An entry that cannot be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// Not now: no receive is posted, or there is no memory on demand.
+    /// Not now: no receive is posted.
     NotReady,
+    /// Not now: there is no memory on demand.
+    NoMemory,
     /// Never; the peer is told so.
     Refused(Status),
 }
@@ -41,7 +43,7 @@ const BROKEN: Fault = Fault::Refused(Status::RemoteOperation);
 impl From<Refusal> for Fault {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::NoMemory => Fault::NotReady,
+            Refusal::NoMemory => Fault::NoMemory,
             _ => Fault::Refused(Status::RemoteAccess),
         }
     }
@@ -61,11 +63,11 @@ pub struct Responder {
 }
 
 /// What an entry needs beside itself.
-struct Context<'a, 'w, 'c> {
+struct Context<'a, 'w, 'c, B: ?Sized> {
     peer: &'a RemoteQp,
     receives: &'a mut ReceiveQueue,
-    completer: &'a mut Completer<'c>,
-    wire: &'a mut Wire<'w>,
+    completer: Completer<'c>,
+    wire: &'a mut Wire<'w, B>,
     memory: &'a mut Memory,
 }
 
@@ -81,94 +83,99 @@ impl Responder {
         }
     }
 
-    /// Does what has arrived, up to a budget. Whether there is more that can be done; an error if
-    /// the queue pair fails by it (the peer has been told).
-    pub fn serve(
+    /// Does what has arrived, up to a budget. Whether there is more that can be done; an error, which
+    /// is for the peer, if the queue pair fails by it.
+    #[inline]
+    pub fn serve<B: Bridge + ?Sized>(
         &mut self,
         peer: &RemoteQp,
+        identity: &Identity,
         receives: &mut ReceiveQueue,
-        completer: &mut Completer<'_>,
-        wire: &mut Wire<'_>,
-        memory: &mut Memory,
-        counters: &mut Counters,
-    ) -> Result<bool, ()> {
+        wire: &mut Wire<'_, B>,
+        env: &mut Env<'_>,
+    ) -> Result<bool, Status> {
+        let Env { memory, cqs, counters } = env;
+        let lost = &mut counters.completions_lost;
+        let completer = Completer { identity, cqs, lost };
         self.waits_for_memory = false;
         let mut budget = BUDGET;
         if self.produced.wrapping_sub(self.consumed) > wire.depth {
             counters.violations += 1;
-            return Err(());
+            return Err(Status::RemoteInvalidRequest);
         }
+        let mut context = Context { peer, receives, completer, wire, memory };
         while self.produced != self.consumed {
             if budget == 0 {
                 return Ok(true);
             }
-            let at = completer.identity.places.entry(self.consumed);
-            let mut words = [0; ENTRY_WORDS];
-            wire.exposed.load_words(at, &mut words);
-            let entry = Entry::parse(&words).filter(|entry| {
-                entry.index == self.consumed && entry.qpn == completer.identity.number
-            });
-            let mut context = Context { peer, receives, completer, wire, memory };
-            let done = match &entry {
-                Some(entry) => self.perform(entry, at, &mut context),
-                None => Err(INVALID),
-            };
-            let (status, value) = match done {
-                Ok(value) => (Status::Success, value),
-                Err(Fault::NotReady) => {
+            match self.take(&mut context) {
+                Ok(length) => budget = budget.saturating_sub(length as usize),
+                Err(Fault::Refused(status)) => {
+                    counters.violations += u64::from(status == Status::RemoteInvalidRequest);
+                    return Err(status);
+                }
+                Err(fault) => {
                     counters.not_ready += 1;
-                    self.waits_for_memory = !receives.is_empty()
-                        || entry.is_some_and(|entry| entry.opcode == Opcode::Write);
+                    self.waits_for_memory = fault == Fault::NoMemory;
                     return Ok(false);
                 }
-                Err(Fault::Refused(status)) => (status, 0),
-            };
-            let completion = CompletionEntry { index: self.consumed, status, value };
-            let place = peer.places.completion(self.consumed);
-            if let Some(place) = wire.window.slice(place, COMPLETION) {
-                wire.bridge.put(&place, &completion.emit());
             }
             self.consumed = self.consumed.wrapping_add(1);
             counters.entries_received += 1;
             self.one_sided.packets = self.one_sided.packets.wrapping_add(1);
-            if status != Status::Success {
-                counters.violations += u64::from(status == Status::RemoteInvalidRequest);
-                return Err(());
-            }
-            budget = budget.saturating_sub(entry.map_or(0, |entry| entry.length as usize));
         }
         Ok(false)
     }
 
-    /// Does what an entry says; the old value, of an atomic.
-    fn perform(
+    /// Takes the next entry, and does what it says; bytes that it moved.
+    #[inline]
+    fn take<B: Bridge + ?Sized>(
+        &mut self,
+        context: &mut Context<'_, '_, '_, B>,
+    ) -> Result<u32, Fault> {
+        let identity = context.completer.identity;
+        let at = identity.places.entry(self.consumed);
+        let mut words = [0; ENTRY_WORDS];
+        context.wire.exposed.load_words(at, &mut words);
+        let entry = Entry::parse(&words).ok_or(INVALID)?;
+        if entry.index != self.consumed || entry.qpn != identity.number {
+            return Err(INVALID);
+        }
+        self.perform(&entry, at, context)?;
+        Ok(entry.length)
+    }
+
+    /// Does what an entry says.
+    #[inline]
+    fn perform<B: Bridge + ?Sized>(
         &mut self,
         entry: &Entry,
         at: usize,
-        context: &mut Context<'_, '_, '_>,
-    ) -> Result<u64, Fault> {
+        context: &mut Context<'_, '_, '_, B>,
+    ) -> Result<(), Fault> {
         if entry.total as usize > MAX_MESSAGE || entry.length > entry.total {
             return Err(INVALID);
         }
         match entry.opcode {
             Opcode::Send | Opcode::SendImmediate | Opcode::SendInvalidate => {
                 let payload = payload(entry, at, context)?;
-                self.send(entry, &payload, context).map(|()| 0)
+                self.send(entry, &payload, context)
             }
             Opcode::Write | Opcode::WriteImmediate => {
                 let payload = payload(entry, at, context)?;
-                self.write(entry, &payload, context).map(|()| 0)
+                self.write(entry, &payload, context)
             }
-            Opcode::Read => self.read(entry, context).map(|()| 0),
+            Opcode::Read => self.read(entry, context),
             Opcode::CompareSwap | Opcode::FetchAdd => self.atomic(entry, context),
         }
     }
 
-    fn send(
+    #[inline]
+    fn send<B: Bridge + ?Sized>(
         &mut self,
         entry: &Entry,
         payload: &Window,
-        context: &mut Context<'_, '_, '_>,
+        context: &mut Context<'_, '_, '_, B>,
     ) -> Result<(), Fault> {
         let received = match (entry.first, self.incoming) {
             (true, Incoming::None) => 0,
@@ -179,10 +186,11 @@ impl Responder {
         if entry.last != (length == entry.total) || length > entry.total {
             return Err(INVALID);
         }
-        let receive = context.receives.front().ok_or(Fault::NotReady)?;
-        if !payload.is_empty() && receive.into.write_window(received as usize, payload).is_err() {
-            context.receives.pop();
-            context.completer.fail_receive(receive.id, Status::LocalLength);
+        if context.receives.is_empty() {
+            return Err(Fault::NotReady);
+        }
+        if !context.receives.write(received as usize, payload) {
+            fail_receive(context, Status::LocalLength);
             return Err(INVALID);
         }
         if !entry.last {
@@ -193,25 +201,25 @@ impl Responder {
             Opcode::SendImmediate => SendWith::Immediate(entry.extra),
             Opcode::SendInvalidate => {
                 if context.memory.invalidate(context.completer.identity.pd, entry.extra).is_err() {
-                    context.receives.pop();
-                    context.completer.fail_receive(receive.id, Status::LocalProtection);
+                    fail_receive(context, Status::LocalProtection);
                     return Err(BROKEN);
                 }
                 SendWith::Invalidate(entry.extra)
             }
             _ => SendWith::Nothing,
         };
-        context.receives.pop();
         self.incoming = Incoming::None;
-        context.completer.receive(receive.id, CompletedOperation::Recv { length, with });
+        if let Some(id) = context.receives.pop() {
+            context.completer.receive(id, CompletedOperation::Recv { length, with });
+        }
         Ok(())
     }
 
-    fn write(
+    fn write<B: Bridge + ?Sized>(
         &mut self,
         entry: &Entry,
         payload: &Window,
-        context: &mut Context<'_, '_, '_>,
+        context: &mut Context<'_, '_, '_, B>,
     ) -> Result<(), Fault> {
         let pd = context.completer.identity.pd;
         let (to, left) = match (entry.first, self.incoming) {
@@ -259,12 +267,16 @@ impl Responder {
     }
 
     /// Every piece of a READ is a request of its own.
-    fn read(&self, entry: &Entry, context: &mut Context<'_, '_, '_>) -> Result<(), Fault> {
+    fn read<B: Bridge + ?Sized>(
+        &self,
+        entry: &Entry,
+        context: &mut Context<'_, '_, '_, B>,
+    ) -> Result<(), Fault> {
         let (Incoming::None, Place::Staged(offset)) = (self.incoming, entry.place) else {
             return Err(INVALID);
         };
         let (wire, peer) = (&mut *context.wire, context.peer);
-        let landing = wire.peer.landing as usize;
+        let landing = wire.landing as usize;
         let (offset, length) = (offset as usize, entry.length as usize);
         if offset > landing || length > landing - offset {
             return Err(INVALID);
@@ -280,7 +292,11 @@ impl Responder {
         Ok(())
     }
 
-    fn atomic(&self, entry: &Entry, context: &mut Context<'_, '_, '_>) -> Result<u64, Fault> {
+    fn atomic<B: Bridge + ?Sized>(
+        &self,
+        entry: &Entry,
+        context: &mut Context<'_, '_, '_, B>,
+    ) -> Result<(), Fault> {
         if self.incoming != Incoming::None || !entry.address.is_multiple_of(8) || entry.length != 8
         {
             return Err(INVALID);
@@ -291,24 +307,39 @@ impl Responder {
         let mut bytes = [0; 8];
         window.read(0, &mut bytes).map_err(|_| BROKEN)?;
         let original = u64::from_ne_bytes(bytes);
+        let to = context.peer.places.answer(entry.index);
+        let to = context.wire.window.slice(to, ANSWER).ok_or(BROKEN)?;
         let value = match entry.opcode {
             Opcode::FetchAdd => original.wrapping_add(entry.compare_add),
             _ if original == entry.compare_add => entry.swap,
             _ => original,
         };
         window.write(0, &value.to_ne_bytes()).map_err(|_| BROKEN)?;
-        Ok(original)
+        let answer = Answer { index: entry.index, value: original };
+        context.wire.bridge.put(&to, &answer.emit());
+        Ok(())
+    }
+}
+
+/// The oldest receive ends so.
+fn fail_receive<B: Bridge + ?Sized>(context: &mut Context<'_, '_, '_, B>, status: Status) {
+    if let Some(id) = context.receives.pop() {
+        context.completer.fail_receive(id, status);
     }
 }
 
 /// The payload of an entry, wherever it says it is, if that is where payload may be.
-fn payload(entry: &Entry, at: usize, context: &Context<'_, '_, '_>) -> Result<Window, Fault> {
+fn payload<B: Bridge + ?Sized>(
+    entry: &Entry,
+    at: usize,
+    context: &Context<'_, '_, '_, B>,
+) -> Result<Window, Fault> {
     let (wire, length) = (&*context.wire, entry.length as usize);
     let place = match entry.place {
         Place::Inline if length <= INLINE => wire.exposed.slice(at + ENTRY - INLINE, length),
         Place::Inline => None,
         Place::Staged(offset) => {
-            let all = wire.own.staging as usize;
+            let all = wire.staging as usize;
             let first = context.completer.identity.places.staging;
             wire.exposed.slice(first, all).and_then(|all| all.slice(offset as usize, length))
         }

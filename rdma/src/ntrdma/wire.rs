@@ -1,13 +1,15 @@
-//! What lies in exposed memory: the introduction, commands, send entries and completion entries, as
-//! little-endian 64-bit words. The layouts are this project's own, version 2 (the NTRDMA of Linux
+//! What lies in exposed memory: the introduction, commands, send entries and answers to atomics, as
+//! little-endian 64-bit words. The layouts are this project's own, version 3 (the NTRDMA of Linux
 //! lets the writer check keys, and has no place for atomics or generations).
 //!
 //! Words are loaded once, into private memory, and parsed from there. What does not parse is the
 //! peer's mistake.
 
 use super::ethernet;
-use super::layout::{COMMAND, COMPLETION, ENTRY, INLINE, Layout};
-use crate::verbs::{ConnectionParameters, MAX_PRIVATE_DATA, PrivateData, RejectReason, Status};
+use super::layout::{ANSWER, COMMAND, ENTRY, INLINE, Layout};
+use crate::verbs::{
+    ConnectionParameters, MAX_PRIVATE_DATA, PrivateData, RejectReason, RemoteAddress, Status,
+};
 
 /// Words of an introduction.
 pub const INFO_WORDS: usize = 7;
@@ -15,11 +17,11 @@ pub const INFO_WORDS: usize = 7;
 pub const COMMAND_WORDS: usize = COMMAND / 8;
 /// Words of a send entry without payload.
 pub const ENTRY_WORDS: usize = (ENTRY - INLINE) / 8;
-/// Words of a completion entry.
-pub const COMPLETION_WORDS: usize = COMPLETION / 8;
+/// Words of an answer to an atomic.
+pub const ANSWER_WORDS: usize = ANSWER / 8;
 
 /// Versions that we speak, from and to.
-const VERSIONS: (u32, u32) = (2, 2);
+const VERSIONS: (u32, u32) = (3, 3);
 /// "NTRDMAis".
 const MAGIC: u64 = u64::from_le_bytes(*b"NTRDMAis");
 
@@ -142,8 +144,9 @@ pub enum Command {
     /// The request of that name, for that queue pair of ours, is withdrawn.
     Cancel { connection: u32, qpn: u32 },
     /// Nothing is written to queue pair `to` of the peer any more. It was connected to `from`; 0 if
-    /// it was not.
-    Detach { to: u32, from: u32 },
+    /// it was not. `refused` says why the oldest entry that is not done was refused, if that is the
+    /// reason.
+    Detach { to: u32, from: u32, refused: Option<Status> },
 }
 
 /// One end of a connection.
@@ -189,8 +192,14 @@ impl Command {
                 words[1] = pair(*connection, 0);
                 words[2] = pair(*qpn, 0);
             }
-            Command::Detach { to, from } => {
+            Command::Detach { to, from, refused } => {
                 words[0] = 6;
+                words[1] = match refused {
+                    None => 0,
+                    Some(Status::RemoteInvalidRequest) => 1,
+                    Some(Status::RemoteAccess) => 2,
+                    Some(_) => 3,
+                };
                 words[2] = pair(*from, *to);
             }
         }
@@ -210,7 +219,16 @@ impl Command {
             },
             4 => Command::Ready { to },
             5 => Command::Cancel { connection: low(words[1]), qpn: low(words[2]) },
-            6 => Command::Detach { to: high(words[2]), from: low(words[2]) },
+            6 => Command::Detach {
+                to: high(words[2]),
+                from: low(words[2]),
+                refused: match words[1] {
+                    0 => None,
+                    1 => Some(Status::RemoteInvalidRequest),
+                    2 => Some(Status::RemoteAccess),
+                    _ => Some(Status::RemoteOperation),
+                },
+            },
             _ => return None,
         })
     }
@@ -286,19 +304,26 @@ pub enum Opcode {
 }
 
 impl Opcode {
+    /// Whether it is answered by what was there before.
+    #[inline]
+    pub fn is_atomic(self) -> bool {
+        matches!(self, Opcode::CompareSwap | Opcode::FetchAdd)
+    }
+
+    #[inline]
     fn parse(byte: u8) -> Option<Self> {
         use Opcode::*;
-        let all = [
-            Send,
-            SendImmediate,
-            SendInvalidate,
-            Write,
-            WriteImmediate,
-            Read,
-            CompareSwap,
-            FetchAdd,
-        ];
-        all.into_iter().find(|opcode| *opcode as u8 == byte)
+        Some(match byte {
+            1 => Send,
+            2 => SendImmediate,
+            3 => SendInvalidate,
+            4 => Write,
+            5 => WriteImmediate,
+            6 => Read,
+            7 => CompareSwap,
+            8 => FetchAdd,
+            _ => return None,
+        })
     }
 }
 
@@ -312,6 +337,48 @@ pub enum Place {
     Staged(u32),
     /// In the memory that the sender exposes, from that offset.
     Lent(u64),
+}
+
+/// The entries of a message as words, but for what differs between its pieces.
+#[derive(Clone, Copy, Debug)]
+pub struct Template {
+    pub opcode: Opcode,
+    pub solicited: bool,
+    /// Bytes of the message.
+    pub total: u32,
+    words: [u64; ENTRY_WORDS],
+}
+
+impl Template {
+    /// Of a message to queue pair `qpn`; the rest as [`Entry`] has it.
+    #[inline]
+    pub fn new(opcode: Opcode, qpn: u32, total: u32, to: RemoteAddress, extra: u32) -> Self {
+        let about = [0, qpn.into(), 0, to.address, pair(to.rkey, extra), total.into(), 0, 0];
+        Template { opcode, solicited: false, total, words: about }
+    }
+
+    /// With what an atomic compares or adds, and swaps.
+    pub fn operands(&mut self, compare_add: u64, swap: u64) {
+        (self.words[6], self.words[7]) = (compare_add, swap);
+    }
+
+    /// Entry number `index`: the `length` bytes from `at`, whose payload is at `place`.
+    #[inline]
+    pub fn entry(&self, index: u32, at: u32, length: u32, place: Place) -> [u64; ENTRY_WORDS] {
+        let (kind, place) = match place {
+            Place::Inline => (0, 0),
+            Place::Staged(offset) => (1, u64::from(offset)),
+            Place::Lent(offset) => (2, offset),
+        };
+        let (first, last) = (u32::from(at == 0), u32::from(at + length == self.total));
+        let flags = first | last << 1 | u32::from(self.solicited) << 2;
+        let mut words = self.words;
+        words[0] = pair(self.opcode as u32 | flags << 8 | kind << 16, index);
+        words[1] |= u64::from(length) << 32;
+        words[2] = place;
+        words[3] = words[3].wrapping_add(at.into());
+        words
+    }
 }
 
 /// A message, or a piece of one.
@@ -342,28 +409,6 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// As words.
-    #[inline]
-    pub fn emit(&self) -> [u64; ENTRY_WORDS] {
-        let flags = u8::from(self.first) | u8::from(self.last) << 1 | u8::from(self.solicited) << 2;
-        let (kind, place) = match self.place {
-            Place::Inline => (0, 0),
-            Place::Staged(offset) => (1, u64::from(offset)),
-            Place::Lent(offset) => (2, offset),
-        };
-        let what = u32::from_le_bytes([self.opcode as u8, flags, kind, 0]);
-        [
-            pair(what, self.index),
-            pair(self.qpn, self.length),
-            place,
-            self.address,
-            pair(self.rkey, self.extra),
-            u64::from(self.total),
-            self.compare_add,
-            self.swap,
-        ]
-    }
-
     /// From words; None if they are no entry. Nothing is said of whether offsets are within bounds.
     #[inline]
     pub fn parse(words: &[u64; ENTRY_WORDS]) -> Option<Entry> {
@@ -392,40 +437,23 @@ impl Entry {
     }
 }
 
-/// How an entry ended.
+/// The answer to an atomic. Other entries have none: that they are done says the bell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CompletionEntry {
+pub struct Answer {
     /// Number of the entry.
     pub index: u32,
-    /// One of those that a peer can find: success, invalid request, access, operation.
-    pub status: Status,
-    /// What was there before an atomic.
+    /// What was there before.
     pub value: u64,
 }
 
-impl CompletionEntry {
+impl Answer {
     /// As words.
-    #[inline]
-    pub fn emit(&self) -> [u64; COMPLETION_WORDS] {
-        let status = match self.status {
-            Status::Success => 0,
-            Status::RemoteInvalidRequest => 1,
-            Status::RemoteAccess => 2,
-            _ => 3,
-        };
-        [pair(self.index, status), self.value]
+    pub fn emit(&self) -> [u64; ANSWER_WORDS] {
+        [self.index.into(), self.value]
     }
 
-    /// From words; None if they are no completion.
-    #[inline]
-    pub fn parse(words: &[u64; COMPLETION_WORDS]) -> Option<CompletionEntry> {
-        let status = match high(words[0]) {
-            0 => Status::Success,
-            1 => Status::RemoteInvalidRequest,
-            2 => Status::RemoteAccess,
-            3 => Status::RemoteOperation,
-            _ => return None,
-        };
-        Some(CompletionEntry { index: low(words[0]), status, value: words[1] })
+    /// From words; None if they are no answer.
+    pub fn parse(words: &[u64; ANSWER_WORDS]) -> Option<Answer> {
+        Some(Answer { index: u32::try_from(words[0]).ok()?, value: words[1] })
     }
 }

@@ -1,6 +1,7 @@
 //! What verbs providers have in common: protection domains and keys with their one check, memory on
-//! demand, receive queues, tables of objects, scatter/gather lists, and ports that are listened on.
+//! demand, receive and completion queues, tables of objects, scatter/gather lists, and ports that are listened on.
 
+pub mod completion;
 pub mod listening;
 pub mod memory;
 pub mod pool;

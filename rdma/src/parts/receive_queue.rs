@@ -48,8 +48,8 @@ impl ReceiveQueue {
         if request.into.len() > self.max_sge {
             return Err(VerbsError::Invalid);
         }
-        if !request.into.is_empty() {
-            self.windows.extend(request.into);
+        for window in request.into {
+            self.windows.push_back(*window);
         }
         self.queue.push_back(Posted { id: request.id, windows: request.into.len() });
         Ok(())
@@ -72,12 +72,26 @@ impl ReceiveQueue {
         Some(Receive { id: posted.id, into })
     }
 
+    /// Copies all of `from` into the oldest one, from `offset` on; false if it does not fit, or if
+    /// there is none.
+    #[inline]
+    pub fn write(&self, offset: usize, from: &Window) -> bool {
+        let Some(posted) = self.queue.front() else { return false };
+        if posted.windows == 1
+            && let Some(only) = self.windows.front()
+        {
+            return only.write_window(offset, from).is_ok();
+        }
+        from.is_empty()
+            || self.front().is_some_and(|all| all.into.write_window(offset, from).is_ok())
+    }
+
     /// Takes the oldest one out; its id.
     #[inline]
     pub fn pop(&mut self) -> Option<u64> {
         let posted = self.queue.pop_front()?;
-        if posted.windows > 0 {
-            self.windows.drain(..posted.windows);
+        for _ in 0..posted.windows {
+            self.windows.pop_front();
         }
         Some(posted.id)
     }

@@ -119,19 +119,6 @@ impl Sges {
         }
         Ok(())
     }
-
-    /// Copies `into.len()` bytes out, from the first on; false if there are fewer.
-    #[inline]
-    pub fn read(&self, mut into: &mut [u8]) -> bool {
-        for window in self.as_slice() {
-            let (here, rest) = into.split_at_mut(window.len().min(into.len()));
-            if window.read(0, here).is_err() {
-                return false;
-            }
-            into = rest;
-        }
-        into.is_empty()
-    }
 }
 
 #[cfg(test)]
@@ -163,9 +150,6 @@ mod tests {
             let expected: Vec<u8> = bytes.iter().skip(offset).take(len).copied().collect();
             let found: Vec<u8> = windows.as_slice().iter().flat_map(contents).collect();
             prop_assert_eq!(found, expected);
-            let mut read = std::vec![0; len];
-            prop_assert_eq!(all.read(&mut read), len <= total);
-            prop_assert!(len > total || read == bytes[..len]);
             let from = arena.alloc(64, 64).unwrap().slice(0, len.clamp(1, 64)).unwrap();
             from.fill(0xee);
             let fits = offset + from.len() <= total;

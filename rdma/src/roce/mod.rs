@@ -7,7 +7,6 @@
 //! fragment, and offers neither UC, RD, XRC nor shared receive queues.
 
 mod cm;
-mod completion;
 mod config;
 mod counters;
 mod datagram;
@@ -33,7 +32,7 @@ pub use memory::Refusal;
 pub use receive::Verdict;
 pub use transmit::TxBuffer;
 
-use crate::parts::{memory, pool, sges, slots};
+use crate::parts::{completion, memory, pool, sges, slots};
 use crate::verbs::{AsyncEvent, QpState};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

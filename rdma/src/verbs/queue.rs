@@ -182,6 +182,7 @@ impl Payload<'_> {
     #[inline]
     pub fn len(&self) -> usize {
         match self {
+            Payload::Windows([only]) => only.len(),
             Payload::Windows(windows) => windows.iter().map(Window::len).sum(),
             Payload::Inline(bytes) => bytes.len(),
         }

@@ -66,7 +66,7 @@ impl CompletionQueues {
     }
 
     /// Adds a completion; false if there is no room for it.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, cq: CqId, completion: Completion) -> bool {
         match self.queues.get_mut(cq.0) {
             Some(queue) if queue.ring.len() < queue.depth => {
