@@ -95,6 +95,8 @@ pub struct Config {
     pub max_links: u8,
     /// How long a peer may take for its next CLC message.
     pub clc_wait: Duration,
+    /// How long a server may take for the Accept: Linux makes one handshake after the other.
+    pub accept_wait: Duration,
     /// How long a client may take for the Confirm where there is a link group: Linux tells of one buffer
     /// after the other on the links first, and waits 20 s for its turn. Who is given up writes all the same,
     /// to a buffer that is gone, and loses its links by that.
@@ -135,6 +137,7 @@ impl Default for Config {
             max_conns: 255,
             max_links: 1,
             clc_wait: Duration::from_secs(6),
+            accept_wait: Duration::from_secs(20),
             late_confirm_wait: Duration::from_secs(25),
             key_wait: Duration::from_secs(4),
             confirm_wait: (Duration::from_secs(3), Duration::from_secs(5)),
@@ -143,7 +146,8 @@ impl Default for Config {
             test_link: Duration::from_secs(30),
             keep: (Duration::from_secs(600), Duration::from_secs(610)),
             linger: Duration::from_secs(2),
-            ack_timeout: 16,
+            // Half a second: a busy soft-RoCE host that is sent everything twice only gets busier.
+            ack_timeout: 17,
             retry_count: 7,
             completions: 1 << 14,
         }
