@@ -89,6 +89,8 @@ pub struct Config {
     pub max_sockets: usize,
     /// Most link groups.
     pub max_groups: usize,
+    /// Most link groups in which one host is the client, by its TCP address, whoever it says it is.
+    pub max_groups_of_client: usize,
     /// Most connections of a link group, 16 to 255.
     pub max_conns: u8,
     /// Most links of a link group, 1 or 2.
@@ -134,6 +136,7 @@ impl Default for Config {
             spare_buffers: 64,
             max_sockets: 4096,
             max_groups: 128,
+            max_groups_of_client: 32,
             max_conns: 255,
             max_links: 1,
             clc_wait: Duration::from_secs(6),
@@ -175,8 +178,8 @@ impl Config {
             "send_buffer: a power of two, at least 4096"
         } else if self.max_sockets == 0 || self.max_sockets > MAX_SOCKETS {
             "max_sockets: 1 to 65534"
-        } else if self.max_groups == 0 || self.completions == 0 {
-            "max_groups, completions: at least 1"
+        } else if self.max_groups == 0 || self.max_groups_of_client == 0 || self.completions == 0 {
+            "max_groups, max_groups_of_client, completions: at least 1"
         } else if self.max_conns < LEAST_CONNECTIONS {
             "max_conns: 16 to 255"
         } else if !(1..=2).contains(&self.max_links) {

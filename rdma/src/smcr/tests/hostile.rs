@@ -355,3 +355,43 @@ proptest! {
         prop_assert_eq!(w.hosts[0].engine.groups().count(), 0);
     }
 }
+
+/// A client that has a new name for each connection, as after a boot.
+#[test]
+fn many_names_of_one_host_share_its_part_of_the_groups() {
+    let few = || Config { max_groups_of_client: 3, ..config() };
+    let mut w = World::with(30, [few(), few()]);
+    let groups = |w: &World| {
+        let of_clients = w.hosts[0].engine.groups().filter(|group| group.role == Role::Server);
+        of_clients.map(|group| group.id).collect::<Vec<_>>()
+    };
+    for _ in 0..3 {
+        w.established();
+        w.reboot(1);
+    }
+    let first = groups(&w);
+    assert_eq!(first.len(), 3);
+    // All of them have a connection still.
+    let at = w.connect_from(1);
+    let client = w.tcp[at].ends[1].unwrap();
+    assert!(w.run(SECOND, |w| w.was_told(1, client, Ready::FALLBACK)));
+    assert_eq!(w.hosts[0].engine.counters().fallbacks[&Reason::MEMORY], 1);
+    assert_eq!(groups(&w), first);
+    // That of another role is none of them.
+    w.reboot(1);
+    let at = w.connect_from(0);
+    let server = w.tcp[at].ends[1].unwrap();
+    assert!(w.run(SECOND, |w| w.was_told(1, server, Ready::ESTABLISHED)));
+    // Their links are tested, and they go; then those go that are idle, the oldest first.
+    w.wait(40 * SECOND);
+    for _ in 0..5 {
+        w.reboot(1);
+        let ids = w.established();
+        w.close(1, ids[1]);
+        w.close(0, ids[0]);
+        w.wait(SECOND);
+    }
+    let mut left = groups(&w);
+    left.sort();
+    assert!(left.len() == 3 && left[2] - left[0] == 2, "the newest of all: {left:?}");
+}
