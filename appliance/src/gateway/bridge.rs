@@ -94,7 +94,7 @@ impl Bridge {
             addresses: Addresses::default(),
             link: false,
             core: 0,
-            place: usize::MAX,
+            place: PortSlot::NO_PORT,
             uplink: Some(uplink),
         }
     }

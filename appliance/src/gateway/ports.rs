@@ -40,6 +40,9 @@ pub(super) struct PortSlot {
 }
 
 impl PortSlot {
+    /// The place of an interface over a bridge, which is no port.
+    pub const NO_PORT: usize = usize::MAX;
+
     /// A port of the first loop.
     pub fn new(name: String, location: String, port: &dyn Port, place: usize) -> Self {
         PortSlot {

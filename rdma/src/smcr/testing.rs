@@ -124,7 +124,7 @@ pub fn ip(n: usize, port: usize) -> IpAddr {
 fn device(n: usize, port: usize) -> Device {
     let ip = Ipv4Addr::new(10, 0, port as u8, 1 + n as u8);
     let pnet = Some("LAB".parse().unwrap());
-    Device { ip, mac: mac(n, port), path_mtu: PathMtu::Mtu1024, pnet }
+    Device { ip, address: ip.into(), mac: mac(n, port), path_mtu: PathMtu::Mtu1024, pnet }
 }
 
 /// The world. Host 0 is the server of all connections, unless they are opened the other way.

@@ -214,7 +214,8 @@ impl World {
         let eid = Eid::new("LAB.SMC.EID").context("the EID is none")?;
         let smc = SmcConfig { eids: vec![eid], rmb_size: setup.rmb_size, ..SmcConfig::default() };
         let path_mtu = PathMtu::for_ethernet(setup.mtu).context("no MTU for RoCE")?;
-        let device = Device { ip: "10.0.0.1".parse()?, mac: MAC, path_mtu, pnet: None };
+        let ip: std::net::Ipv4Addr = "10.0.0.1".parse()?;
+        let device = Device { ip, address: ip.into(), mac: MAC, path_mtu, pnet: None };
         let now = Instant::ZERO;
         let mut context = Context { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let smc = Engine::new(smc, vec![device], &mut context).map_err(|e| anyhow!("{e:?}"))?;

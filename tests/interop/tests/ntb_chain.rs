@@ -1,9 +1,11 @@
-//! A stock client, an appliance, and behind it another one across a bridge, which has the disk.
+//! A stock client, an appliance, and behind it another one across a bridge, which has the disk, or
+//! the server.
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use interop_tests::remote::wait_for;
-use interop_tests::{client_of, gateway_spec, map, storage, unmap};
+use interop_tests::smc::prepare;
+use interop_tests::{client_of, gateway_spec, image_spec, map, storage, unmap};
 use launch::guest::Wire;
 use launch::qemu::ivshmem::SharedMemory;
 use launch::qemu::{Disk, Vm};
@@ -86,4 +88,60 @@ fn data_survives_the_way_and_the_end_of_either_appliance() -> Result<()> {
         ensure!(count(vm, "violations")? == 0, "violations");
     }
     unmap(&mut guest, 0)
+}
+
+/// The stock client speaks SMC-R, or TCP, to a rule; the rule SMC-R to the server behind the bridge,
+/// with TCP over the bridge's Ethernet and data over its queue pairs.
+#[test]
+fn messages_go_over_smc_r_across_the_bridge() -> Result<()> {
+    let memory = SharedMemory::new(32)?;
+    let doorbells = memory.serve()?;
+    let near = Wire::new()?;
+    let (ours, theirs) = near.datagrams();
+    let words = |own, peer, net| {
+        format!(
+            "isthmus.ntb.0.address=10.9.0.{own} isthmus.ntb.0.peer=10.9.0.{peer} \
+             isthmus.ntb.0.mtu=65500 isthmus.net.{net}.address=10.8.0.{own}/24 \
+             isthmus.smc.ueid.0=LAB.SMC.EID "
+        )
+    };
+    let mut far = image_spec()?
+        .append(&(words(1, 2, 0) + "isthmus.smc.services=true"))
+        .extra(doorbells.doorbell())
+        .start()?;
+    far.wait_ready()?;
+    let rule = "isthmus.rule.0.name=echo isthmus.rule.0.listen=7001 \
+        isthmus.rule.0.backend=10.8.0.1:7 isthmus.rule.0.backend_smc=true";
+    let mut middle = gateway_spec(1500, &(words(2, 1, 1) + rule))?
+        .extra(doorbells.doorbell())
+        .nic(ours)
+        .first_mac(1)
+        .start()?;
+    middle.wait_ready()?;
+    wait_for(&mut middle, "ping 10.8.0.1 1", "1 of 1 answered", PATIENCE)?;
+    let mut guest = client_of(1500, |spec| spec.nic(theirs))?;
+    prepare(&mut guest)?;
+    for words in ["64 10 1", "64 10 1 tcp", "300000 4 2", "3000000 2 1 tcp", "64 1 4 early"] {
+        let said = guest.sh(&format!("timeout 100 smc echo 10.0.0.1 7001 {words}"))?;
+        ensure!(said.trim() == "fine", "{words}: {said}");
+    }
+    for (vm, net, lists) in [(&mut far, "net0", 1), (&mut middle, "net1", 2)] {
+        let links = vm.run("show smc links --json")?.json()?;
+        let links = links.as_array().context("no list of links")?;
+        let over: Vec<_> = links.iter().filter(|link| link["ib_dev"] == "ntrdma0").collect();
+        ensure!(links.len() == lists && over.len() == 1, "{links:?}");
+        let link = over[0];
+        ensure!(link["link_state"] == "LINK_ACTIVE" && link["net_dev"] == net, "{link:#}");
+        let stats = vm.run("show smc stats --json")?.json()?;
+        for key in ["handshake_errors", "tcp_fallback", "malformed", "aborted", "violations"] {
+            ensure!(stats[key] == 0, "{key}: {stats:#}");
+        }
+        ensure!(
+            count(vm, "violations")? == 0 && count(vm, "qp_errors")? == 0,
+            "queue pairs failed"
+        );
+    }
+    let entries = count(&mut far, "entries_received")?;
+    ensure!(entries > 200, "{entries} entries");
+    Ok(())
 }

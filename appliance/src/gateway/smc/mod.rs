@@ -17,6 +17,7 @@ use drivers::hal::Instant;
 use net::tcp::Limits;
 use net::{Interface, Resolution};
 use rdma::devices::Devices;
+use rdma::ntrdma::Ntrdma;
 use rdma::relay::{Interfaces, Notice, Relay, World};
 use rdma::rtrs::Context;
 use rdma::services::Neighbours;
@@ -104,7 +105,7 @@ impl Smc {
             }
             self.seen[at] = activity;
             done += 1;
-            self.learn_ports(networks, ports, config);
+            self.learn_ports(networks, ports, config, ctx.provider);
             self.poll_users(at, networks, &mut ctx);
         }
         if due {
@@ -191,21 +192,37 @@ impl Smc {
     }
 
     /// Tells the engine which ports there are, when addresses have changed.
-    fn learn_ports(&mut self, networks: &[Network], ports: &[PortSlot], config: &Config) {
+    fn learn_ports(
+        &mut self,
+        networks: &[Network],
+        ports: &[PortSlot],
+        config: &Config,
+        provider: &Devices,
+    ) {
         let generations = networks.iter().map(|network| network.interface.generation());
         if generations.clone().eq(self.generations.iter().copied()) {
             return;
         }
         self.generations = generations.collect();
-        let own = ports.iter().zip(networks).enumerate();
-        let own = own.filter(|(_, (slot, _))| slot.uplink.is_none());
+        let bridge = provider.ntrdma().map(Ntrdma::local);
         let device = |(port, (slot, network)): (usize, (&PortSlot, &Network))| {
-            let pnet = config.net(port, slot.mac).pnetid;
-            let ip = *network.interface.local().v4.first()?;
-            let path_mtu = PathMtu::for_ethernet(slot.mtu)?;
-            Some(Device { ip, mac: slot.mac, path_mtu, pnet })
+            let (ip, mac) = (*network.interface.local().v4.first()?, slot.mac);
+            if slot.place == PortSlot::NO_PORT {
+                // It reaches nobody else, whatever its network is called.
+                return Some(Device {
+                    ip,
+                    address: bridge?,
+                    mac,
+                    path_mtu: PathMtu::Mtu4096,
+                    pnet: None,
+                });
+            }
+            let pnet = config.net(port, mac).pnetid;
+            let path_mtu = PathMtu::for_ethernet(slot.mtu).filter(|_| slot.uplink.is_none())?;
+            Some(Device { ip, address: ip.into(), mac, path_mtu, pnet })
         };
-        self.engine.set_devices(own.filter_map(device).collect());
+        let devices = ports.iter().zip(networks).enumerate().filter_map(device);
+        self.engine.set_devices(devices.collect());
     }
 }
 

@@ -118,6 +118,7 @@ fn links(smc: &Smc, state: &State) -> Value {
             ("lg_role", group.map(|group| role(group.role)).into()),
             ("lg_type", group.map(kind).into()),
             ("net_dev", device.and_then(|device| net_dev(device, state)).into()),
+            ("ib_dev", device.map(ib_dev).into()),
             ("link_state", if link.active { "LINK_ACTIVE" } else { "LINK_ACTIVATING" }.into()),
             ("conns", link.connections.into()),
             ("link_id", link.number.into()),
@@ -135,6 +136,11 @@ fn net_dev(device: &Device, state: &State) -> Option<String> {
     state.ports.iter().find(|port| port.mac == device.mac).map(|port| port.name.clone())
 }
 
+/// The name of the RDMA device behind a device.
+fn ib_dev(device: &Device) -> &'static str {
+    if device.is_port() { "roce0" } else { "ntrdma0" }
+}
+
 fn devices(smc: &Smc, state: &State) -> Value {
     Value::list(smc.engine.devices().iter().map(|device| {
         let port = state.ports.iter().find(|port| port.mac == device.mac);
@@ -142,10 +148,10 @@ fn devices(smc: &Smc, state: &State) -> Value {
         let up = port.is_some_and(|port| port.link);
         Value::object([
             ("net_dev", net_dev(device, state).into()),
-            ("ib_dev", "roce0".into()),
+            ("ib_dev", ib_dev(device).into()),
             ("ib_p", 1u8.into()),
             ("ib_state", if up { "ACTIVE" } else { "DOWN" }.into()),
-            ("type", "RoCEv2 in software".into()),
+            ("type", if device.is_port() { "RoCEv2 in software" } else { "NTRDMA" }.into()),
             ("links", links.into()),
             ("gid", format!("::ffff:{}", device.ip).into()),
             ("path_mtu", device.path_mtu.bytes().into()),

@@ -4,7 +4,7 @@ use crate::smcr::wire::{Eid, MAX_EIDS};
 use crate::verbs::PathMtu;
 use alloc::vec::Vec;
 use core::fmt;
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr};
 use core::str::FromStr;
 use core::time::Duration;
 
@@ -56,6 +56,8 @@ impl fmt::Debug for PnetId {
 pub struct Device {
     /// Its IPv4 address, which is its GID.
     pub ip: Ipv4Addr,
+    /// The address by which the provider knows its device ([`crate::verbs::Provider::pd_on`]).
+    pub address: IpAddr,
     /// Its MAC address.
     pub mac: [u8; 6],
     /// Its path MTU.
@@ -65,6 +67,12 @@ pub struct Device {
 }
 
 impl Device {
+    /// Whether it is a port of the network, whose provider knows it by its own address; else what it
+    /// reaches is one machine behind a bridge, and only TCP over the same way is sure to be that.
+    pub fn is_port(&self) -> bool {
+        self.address == IpAddr::V4(self.ip)
+    }
+
     /// Whether links of a group may be over both: they are two ports on one network.
     pub(super) fn joins(&self, other: &Device) -> bool {
         self.ip != other.ip && self.pnet.is_some() && self.pnet == other.pnet

@@ -137,7 +137,10 @@ impl Engine {
         ctx: &mut Context<'_, P>,
     ) -> Result<(), Refusal> {
         let size = rmbe_bytes(self.config.rmb_size);
-        let pd = self.groups[group_key].pd;
+        let group = &self.groups[group_key];
+        // The links of a group are all of one device.
+        let device = group.links.get(link).and_then(|link| Some(link.as_ref()?.device.address));
+        let pd = device.map_or(group.pd, |address| ctx.provider.pd_on(group.pd, address));
         let Some(region) = self.register_buffer(pd, ctx) else {
             if first_contact {
                 self.drop_group(group_key, ctx);

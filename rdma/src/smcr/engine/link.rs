@@ -34,7 +34,7 @@ impl Engine {
         let memory = ctx.arena.alloc(LINK_MEMORY, 64).ok_or(VerbsError::NoRoom)?;
         let init = QpInit {
             kind: QpType::Rc,
-            pd: group.pd,
+            pd: ctx.provider.pd_on(group.pd, device.address),
             send_cq: self.cq,
             recv_cq: self.cq,
             max_send_wr: PER_MESSAGE * CDC_SLOTS as u32 + LLC_SLOTS as u32,

@@ -112,10 +112,10 @@ impl Engine {
         Ok(Offer { peer_id, peer_ip, device, eid, release, max_conns, max_links })
     }
 
-    /// The port for a connection: the one that TCP uses, else the first.
+    /// The port for a connection: the one that TCP uses, else the first of the network.
     pub(super) fn device_for(&self, local: IpAddr) -> Option<Device> {
         let same = self.devices.iter().find(|device| IpAddr::V4(device.ip) == local);
-        same.or(self.devices.first()).copied()
+        same.or(self.devices.iter().find(|device| device.is_port())).copied()
     }
 
     pub(super) fn handle_confirm<P: Provider + ?Sized>(
@@ -184,7 +184,9 @@ impl Engine {
         });
         let gids = match kind {
             MessageType::Confirm if first_contact => {
-                self.devices.iter().take(8).map(|device| device.ip.to_ipv6_mapped()).collect()
+                let port = link.device.is_port();
+                let devices = self.devices.iter().filter(|device| device.is_port() == port);
+                devices.take(8).map(|device| device.ip.to_ipv6_mapped()).collect()
             }
             _ => Vec::new(),
         };
