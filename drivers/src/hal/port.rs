@@ -106,6 +106,11 @@ pub trait Port {
     /// Asks for an interrupt at the next received frame, before the loop halts (true), or for
     /// none, while it polls (false). After `true`, look at [`Port::pending`] before halting.
     fn set_interrupts(&mut self, wanted: bool);
+    /// As `set_interrupts(true)`, but frames before the one of this number from now on (the first is 1)
+    /// need no interrupt. A port that cannot tell them apart interrupts at the first.
+    fn interrupt_at(&mut self, _frame: usize) {
+        self.set_interrupts(true);
+    }
     /// Whether something has arrived that was not received yet.
     fn pending(&self) -> bool;
     /// Whether it can raise interrupts at all. If not, a loop that halts must look again by timer.

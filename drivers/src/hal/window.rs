@@ -136,6 +136,19 @@ impl Window {
         u64::from_le(cell.load(Ordering::Acquire))
     }
 
+    /// Loads two little-endian 32-bit cells that lie side by side, as [`Window::load16`].
+    #[inline]
+    pub fn load_pair32(&self, offset: usize) -> [u32; 2] {
+        assert!(offset <= self.len && 8 <= self.len - offset, "cells outside of their window");
+        let first = self.start.as_ptr().wrapping_add(offset);
+        assert!(first.addr().is_multiple_of(4), "cells not aligned");
+        [first, first.wrapping_add(4)].map(|cell| {
+            // SAFETY: as in `load16`; bounds and alignment of both were checked.
+            let cell = unsafe { AtomicU32::from_ptr(cell.cast()) };
+            u32::from_le(cell.load(Ordering::Acquire))
+        })
+    }
+
     /// Stores a little-endian 16-bit cell; everything before it is written before it (release).
     /// Panics outside the window or misaligned.
     #[inline]

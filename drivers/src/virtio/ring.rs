@@ -198,6 +198,12 @@ impl Ring {
         assert!(!*lent, "the device has this chain already");
         *lent = true;
         self.outstanding += 1;
+        self.give(head);
+    }
+
+    /// Offers the chain again that [`Ring::borrow`] has just returned.
+    #[inline]
+    pub fn give(&mut self, head: u16) {
         let slot = usize::from(self.offered & (self.size - 1));
         self.available.store16(ENTRIES + slot * 2, head);
         self.offered = self.offered.wrapping_add(1);
@@ -228,6 +234,18 @@ impl Ring {
     /// The next chain that the device has used.
     #[inline(always)]
     pub fn take(&mut self) -> Taken {
+        let taken = self.borrow();
+        if let Taken::Chain { head, .. } = taken {
+            self.lent[usize::from(head)] = false;
+            self.outstanding -= 1;
+        }
+        taken
+    }
+
+    /// The next chain that the device has used, to be given back by [`Ring::give`] before anything else:
+    /// it counts as the device's all the time.
+    #[inline(always)]
+    pub fn borrow(&mut self) -> Taken {
         if self.taken == self.reported {
             if self.dead {
                 return Taken::Nothing;
@@ -251,28 +269,30 @@ impl Ring {
         }
         let slot = usize::from(self.taken & (self.size - 1));
         let entry = ENTRIES + slot * USED_ENTRY;
-        let head = self.used.load32(entry);
-        let written = self.used.load32(entry + 4);
+        let [head, written] = self.used.load_pair32(entry);
         self.taken = self.taken.wrapping_add(1);
-        match self.lent.get_mut(head as usize) {
-            Some(lent) if *lent => {
-                *lent = false;
-                self.outstanding -= 1;
-                Taken::Chain { head: head as u16, written }
-            }
+        match self.lent.get(head as usize) {
+            Some(true) => Taken::Chain { head: head as u16, written },
             _ => Taken::Nonsense,
         }
     }
 
     /// Asks for an interrupt at the next used chain, or for none.
     pub fn set_interrupts(&mut self, wanted: bool) {
+        self.interrupt_at(wanted.then_some(1));
+    }
+
+    /// Asks for an interrupt at the used chain of this number from now on, the first being 1, or for none.
+    /// A device without event indices interrupts at the first.
+    pub fn interrupt_at(&mut self, chain: Option<u16>) {
+        let wanted = chain.is_some();
         self.armed = wanted;
         if !self.event_index {
             self.available.store16(0, if wanted { 0 } else { FLAG_QUIET });
-        } else if wanted {
-            self.event_since = self.taken;
-            self.set_event(self.taken);
-        } else if self.used.load16(INDEX) == self.event_since {
+        } else if let Some(chain) = chain {
+            self.event_since = self.taken.wrapping_add(chain.clamp(1, self.size) - 1);
+            self.set_event(self.event_since);
+        } else if self.event_since.wrapping_sub(self.used.load16(INDEX)) < QUIET_SPAN {
             self.keep_quiet();
         }
         // Else the device is past the event, and comes by there again only when its index has wrapped.

@@ -178,6 +178,11 @@ impl Port for Net {
         self.receiver.set_interrupts(wanted);
     }
 
+    fn interrupt_at(&mut self, frame: usize) {
+        self.transport.acknowledge();
+        self.receiver.interrupt_at(frame);
+    }
+
     fn pending(&self) -> bool {
         self.receiver.pending()
     }

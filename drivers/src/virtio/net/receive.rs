@@ -51,37 +51,54 @@ impl Receiver {
         self.ring.is_dead()
     }
 
-    #[inline(always)]
+    #[inline]
     pub fn receive(&mut self) -> Option<Frame> {
         loop {
             match self.ring.take() {
                 Taken::Nothing => return None,
                 Taken::Nonsense => self.errors += 1,
-                Taken::Chain { head, written } => {
-                    let len = (written as usize).wrapping_sub(self.header);
-                    if len < ETHERNET || len > self.stride - self.header {
-                        self.errors += 1;
-                        self.ring.offer(head);
-                        continue;
-                    }
-                    self.frames += 1;
-                    self.bytes += len as u64;
-                    return Some(Frame { buffer: head.into(), len: len as u32 });
-                }
+                Taken::Chain { head, written } => match self.length(written) {
+                    Some(len) => return Some(Frame { buffer: head.into(), len: len as u32 }),
+                    None => self.ring.offer(head),
+                },
             }
         }
+    }
+
+    /// Length of a frame, given what the device says it has written, if it can be one.
+    #[inline(always)]
+    fn length(&mut self, written: u32) -> Option<usize> {
+        let len = (written as usize).wrapping_sub(self.header);
+        if len < ETHERNET || len > self.stride - self.header {
+            self.errors += 1;
+            return None;
+        }
+        self.frames += 1;
+        self.bytes += len as u64;
+        Some(len)
     }
 
     #[inline(always)]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         assert!(!self.ring.is_lent(frame.buffer as u16), "the device has this buffer");
-        let at = frame.buffer as usize * self.stride + self.header;
         let len = (frame.len as usize).min(self.stride - self.header);
-        let Some(window) = self.memory.slice(at, len) else { return &[] };
-        // SAFETY: the window is mapped for its length, for ever. The device does not have the buffer
-        // (as asserted) and gets it again only through `recycle`, which needs `&mut self` and so ends this
-        // borrow; nobody else has a window to it. A device that writes to memory it does not own
-        // could write anywhere, not just here: that is for an IOMMU to stop.
+        // SAFETY: the device does not have the buffer (as asserted) and gets it again only through
+        // `recycle`, which needs `&mut self` and so ends this borrow.
+        unsafe { self.frame(frame.buffer as usize, len) }
+    }
+
+    /// The first `len` bytes of the frame in a buffer.
+    ///
+    /// # Safety
+    /// The device does not have the buffer for as long as the bytes are used.
+    #[inline(always)]
+    unsafe fn frame(&self, buffer: usize, len: usize) -> &[u8] {
+        let Some(window) = self.memory.slice(buffer * self.stride + self.header, len) else {
+            return &[];
+        };
+        // SAFETY: the window is mapped for its length, for ever; the caller promises the rest, and
+        // nobody else has a window to it. A device that writes to memory it does not own could write
+        // anywhere, not just here: that is for an IOMMU to stop.
         unsafe { core::slice::from_raw_parts(window.as_ptr().as_ptr(), len) }
     }
 
@@ -94,12 +111,22 @@ impl Receiver {
     /// See `Port::receive_each`.
     pub fn receive_each(&mut self, most: usize, take: &mut dyn FnMut(&[u8]) -> bool) -> usize {
         let mut taken = 0;
-        while taken < most
-            && let Some(frame) = self.receive()
-        {
-            taken += 1;
-            let go_on = take(self.bytes(&frame));
-            self.recycle(frame);
+        while taken < most {
+            let (head, written) = match self.ring.borrow() {
+                Taken::Nothing => break,
+                Taken::Nonsense => {
+                    self.errors += 1;
+                    continue;
+                }
+                Taken::Chain { head, written } => (head, written),
+            };
+            let mut go_on = true;
+            if let Some(len) = self.length(written) {
+                taken += 1;
+                // SAFETY: the device gets the buffer again with `give` below, when `take` is done.
+                go_on = take(unsafe { self.frame(head.into(), len) });
+            }
+            self.ring.give(head);
             if !go_on {
                 break;
             }
@@ -119,5 +146,9 @@ impl Receiver {
 
     pub fn set_interrupts(&mut self, wanted: bool) {
         self.ring.set_interrupts(wanted);
+    }
+
+    pub fn interrupt_at(&mut self, frame: usize) {
+        self.ring.interrupt_at(Some(u16::try_from(frame).unwrap_or(u16::MAX)));
     }
 }

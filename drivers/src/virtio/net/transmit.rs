@@ -93,14 +93,14 @@ impl Transmitter {
         };
         match packet.payload {
             _ if self.header + len <= SLOT => {
-                let window = self.slot(slot);
-                self.copy(slot, packet, &window, len);
+                let memory = self.memory;
+                self.copy(slot, packet, &memory, Self::slot(slot), len);
             }
             [payload] if self.header + packet.header.len() <= TRAILER => {
                 self.refer(slot, packet, payload);
             }
             _ => match self.buffer(slot) {
-                Some(buffer) => self.copy(slot, packet, &buffer, len),
+                Some(buffer) => self.copy(slot, packet, &buffer, 0, len),
                 None => {
                     self.free.push(slot);
                     self.full += 1;
@@ -114,43 +114,43 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Memory of a slot.
+    /// Where the memory of a slot begins.
     #[inline]
-    fn slot(&self, slot: u16) -> Window {
-        self.memory.slice(usize::from(slot) * SLOT, SLOT).unwrap_or(Window::empty())
+    fn slot(slot: u16) -> usize {
+        usize::from(slot) * SLOT
     }
 
-    /// One descriptor, with a copy of the whole packet in `buffer`.
+    /// One descriptor, with a copy of the whole packet in `memory`, from `start` on.
     #[inline]
-    fn copy(&mut self, slot: u16, packet: &Packet<'_>, buffer: &Window, len: usize) {
-        let mut at = self.header;
-        put(buffer, at, packet.header);
+    fn copy(&mut self, slot: u16, packet: &Packet<'_>, memory: &Window, start: usize, len: usize) {
+        let mut at = start + self.header;
+        put(memory, at, packet.header);
         at += packet.header.len();
         for window in packet.payload {
-            buffer.write_window(at, window).expect("checked against the buffer's length");
+            memory.write_window(at, window).expect("checked against the buffer's length");
             at += window.len();
         }
-        put(buffer, at, packet.trailer);
-        self.ring.describe_chain(slot * DESCRIPTORS, [(buffer.bus_address(), self.header + len)]);
+        put(memory, at, packet.trailer);
+        let piece = (memory.bus_address() + start as u64, self.header + len);
+        self.ring.describe_chain(slot * DESCRIPTORS, [piece]);
     }
 
     /// Header and trailer copied to the slot, the payload described where it lies.
     #[inline]
     fn refer(&mut self, slot: u16, packet: &Packet<'_>, payload: &Window) {
-        let window = self.slot(slot);
-        put(&window, self.header, packet.header);
+        let start = Self::slot(slot);
+        let bus = self.memory.bus_address() + start as u64;
+        put(&self.memory, start + self.header, packet.header);
         let first = slot * DESCRIPTORS;
-        let header = (window.bus_address(), self.header + packet.header.len());
+        let header = (bus, self.header + packet.header.len());
         let payload = (payload.bus_address(), payload.len());
-        if packet.trailer.is_empty() {
-            return self.ring.describe_chain(first, [header, payload]);
-        }
         match packet.trailer {
+            [] => return self.ring.describe_chain(first, [header, payload]),
             // A checksum and no pad: nearly always.
-            &[a, b, c, d] => put(&window, TRAILER, &[a, b, c, d]),
-            trailer => put(&window, TRAILER, trailer),
+            &[a, b, c, d] => put(&self.memory, start + TRAILER, &[a, b, c, d]),
+            trailer => put(&self.memory, start + TRAILER, trailer),
         }
-        let trailer = (window.bus_address() + TRAILER as u64, packet.trailer.len());
+        let trailer = (bus + TRAILER as u64, packet.trailer.len());
         self.ring.describe_chain(first, [header, payload, trailer]);
     }
 
@@ -182,7 +182,9 @@ impl Transmitter {
                 Taken::Chain { head, .. } => {
                     let slot = head / DESCRIPTORS;
                     self.free.push(slot);
-                    self.bounce_free.extend(self.bounced[usize::from(slot)].take());
+                    if self.bounce_free.len() < usize::from(BOUNCE_BUFFERS) {
+                        self.bounce_free.extend(self.bounced[usize::from(slot)].take());
+                    }
                 }
             }
         }
