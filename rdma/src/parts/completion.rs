@@ -16,12 +16,14 @@ struct Queue {
 #[derive(Debug)]
 pub struct CompletionQueues {
     queues: Slots<Queue>,
+    /// Completions ever added, modulo 2^64.
+    pub pushed: u64,
 }
 
 impl CompletionQueues {
     /// For up to `limit` queues.
     pub fn new(limit: usize) -> Self {
-        CompletionQueues { queues: Slots::new(limit) }
+        CompletionQueues { queues: Slots::new(limit), pushed: 0 }
     }
 
     /// Makes a queue for up to `depth` completions.
@@ -71,6 +73,7 @@ impl CompletionQueues {
         match self.queues.get_mut(cq.0) {
             Some(queue) if queue.ring.len() < queue.depth => {
                 queue.ring.push_back(completion);
+                self.pushed = self.pushed.wrapping_add(1);
                 true
             }
             _ => false,

@@ -29,6 +29,11 @@ impl Keys {
         Keys { entries: alloc::vec![Entry::default(); size], mask: size - 1, used: 0, removed: 0 }
     }
 
+    /// Nothing that a key granted is granted still.
+    pub(super) fn revoke_grants(&mut self) {
+        self.removed += 1;
+    }
+
     /// How many keys were removed so far: while it stays the same, what a key granted is granted still.
     #[inline]
     pub(super) fn removed(&self) -> u64 {

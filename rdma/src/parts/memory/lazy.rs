@@ -11,19 +11,28 @@ use rand_core::RngCore;
 #[derive(Debug, Default)]
 pub(super) struct Lazy {
     pub(super) memory: Option<Window>,
-    /// Bytes that peers wrote so far.
+    /// Bytes that peers wrote so far, or were granted to write.
     pub(super) written: u64,
     /// Behind the last byte that was ever written to this memory.
     pub(super) top: usize,
 }
 
 impl Lazy {
-    /// Its memory, from the stock if it has none.
-    pub(super) fn window(&mut self, stock: &mut Vec<Window>) -> Result<Window, Refusal> {
+    /// Where a peer writes `length` bytes to, in memory from the stock if it has none.
+    pub(super) fn write(
+        &mut self,
+        offset: usize,
+        length: usize,
+        stock: &mut Vec<Window>,
+    ) -> Result<Window, Refusal> {
         if self.memory.is_none() {
             self.memory = stock.pop();
         }
-        self.memory.ok_or(Refusal::NoMemory)
+        let memory = self.memory.ok_or(Refusal::NoMemory)?;
+        let window = memory.slice(offset, length).ok_or(Refusal::Range)?;
+        self.written += length as u64;
+        self.top = self.top.max(offset + length);
+        Ok(window)
     }
 
     /// Its memory, zeroed, from which the region is parted.
@@ -81,7 +90,11 @@ impl Memory {
     /// Takes the memory of a lazy region away, zeroed, until a peer writes again.
     pub fn take_lazy_memory(&mut self, id: MrId) -> Option<Window> {
         match &mut self.regions.get_mut(id.0)?.backing {
-            Backing::Lazy(lazy) => lazy.take(),
+            Backing::Lazy(lazy) => {
+                // Also that of a message that is under way.
+                self.keys.revoke_grants();
+                lazy.take()
+            }
             _ => None,
         }
     }

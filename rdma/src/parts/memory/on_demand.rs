@@ -44,7 +44,8 @@ impl Memory {
         let index = self.keys.find(alleged.rkey).map_or(0, |entry| entry.region);
         let region = self.regions.at_mut(usize::from(index)).ok_or(Refusal::UnknownKey)?;
         if let Backing::Lazy(lazy) = &mut region.backing {
-            return lazy.window(&mut self.stock).map(|_| Grant::NONE);
+            let window = lazy.write(offset, length as usize, &mut self.stock)?;
+            return Ok(Grant { window, removed: self.keys.removed() });
         }
         let arrival = region.arrival(chunk).filter(|a| !a.taken).ok_or(Refusal::Range)?;
         if let Some(old) = arrival.block.take() {
@@ -90,11 +91,7 @@ impl Memory {
         let index = self.keys.find(alleged.rkey).map_or(0, |entry| entry.region);
         let region = self.regions.at_mut(usize::from(index)).ok_or(Refusal::UnknownKey)?;
         if let Backing::Lazy(lazy) = &mut region.backing {
-            let memory = lazy.window(&mut self.stock)?;
-            let window = memory.slice(offset, length as usize).ok_or(Refusal::Range)?;
-            lazy.written += u64::from(length);
-            lazy.top = lazy.top.max(offset + length as usize);
-            return Ok(window);
+            return lazy.write(offset, length as usize, &mut self.stock);
         }
         let arrival = region.arrival(chunk).filter(|a| !a.taken).ok_or(Refusal::Range)?;
         let block = arrival.block.ok_or(Refusal::Range)?;

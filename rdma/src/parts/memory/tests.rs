@@ -65,6 +65,12 @@ fn a_lazy_region_has_memory_from_the_first_byte_on() {
     assert_eq!(bytes, [0; 1096], "the next peer sees nothing of it");
     assert_eq!(memory.write(pd, at(0), 10).unwrap_err(), Refusal::NoMemory);
     memory.add_to_stock(window);
+    let grant = memory.begin_write(pd, at(0), 2000).unwrap();
+    assert_eq!(memory.go_on(&grant, 1000, pd, at(1000), 1000).unwrap().len(), 1000);
+    memory.take_lazy_memory(region.id).unwrap();
+    let refused = memory.go_on(&grant, 1000, pd, at(1000), 1000).unwrap_err();
+    assert_eq!(refused, Refusal::NoMemory, "its memory may be another's now");
+    memory.add_to_stock(window);
     memory.write(pd, at(0), 10).unwrap();
     memory.deregister(region.id).unwrap();
     assert_eq!(memory.stock(), 1);
