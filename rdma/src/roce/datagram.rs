@@ -8,7 +8,7 @@ use super::receive_queue::{self, ReceiveQueue};
 use super::requester::Stored;
 use super::responder::Request;
 use super::sges::Sges;
-use super::transmit::{Body, Emitter, TxBuffer};
+use super::transmit::{Emitter, TxBuffer};
 use super::wire::bth::{Bth, DEFAULT_PKEY};
 use super::wire::extended::Deth;
 use super::wire::frame::{Frame, Network, Template};
@@ -87,15 +87,8 @@ impl Datagrams {
         env: &mut Env<'_>,
     ) -> Option<Opcode> {
         let work = self.queue.pop_front()?;
-        let mut extended = [0; Deth::LEN + 4];
         let mut deth = [0; Deth::LEN];
         Deth { qkey: work.to.remote_qkey, source_qp: identity.number }.emit(&mut deth);
-        if let Some(place) = extended.first_chunk_mut() {
-            *place = deth;
-        }
-        if let (Some(place), Some(immediate)) = (extended.last_chunk_mut(), work.immediate) {
-            *place = immediate.to_be_bytes();
-        }
         let opcode = match work.immediate {
             None => Opcode::UdSendOnly,
             Some(_) => Opcode::UdSendOnlyImmediate,
@@ -110,15 +103,14 @@ impl Datagrams {
             psn: self.psn.get(),
         };
         self.psn = self.psn.plus(1);
-        let body = match &work.payload {
-            Stored::Windows(sges) => Body::Windows(sges, 0, sges.len()),
-            Stored::Inline(bytes, len) => {
-                Body::Bytes(bytes.get(..*len as usize).unwrap_or_default())
-            }
-        };
         let template = Template::new(mac, &work.to.address);
-        let extended = extended.get(..opcode.extended_len()).unwrap_or_default();
-        emitter.emit(tx, &template, bth, extended, body);
+        tx.begin(&template);
+        tx.extend(deth);
+        if let Some(immediate) = work.immediate {
+            tx.extend(immediate.to_be_bytes());
+        }
+        work.payload.put(0, work.payload.len(), tx);
+        emitter.emit(tx, &template, bth);
         if work.signaled {
             identity.complete_send(env, work.id, Status::Success);
         }

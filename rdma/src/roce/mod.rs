@@ -61,6 +61,8 @@ pub struct Roce {
     ports: Vec<Port>,
     limits: Limits,
     icrc: Icrc,
+    /// Port and queue pair of the message that a packet was received of last, if that did not end it.
+    arriving: Option<(usize, usize)>,
     emitter: Emitter,
     memory: Memory,
     cqs: CompletionQueues,
@@ -88,6 +90,7 @@ impl Roce {
         };
         let qpn_slots = limits.qps.next_power_of_two() as u32 - 1;
         Roce {
+            arriving: None,
             emitter: Emitter::new(icrc),
             icrc,
             memory: Memory::new(limits.pds, limits.regions, limits.keys),
@@ -153,16 +156,31 @@ impl Roce {
     /// Puts the next packet to be sent through a port into `tx`; false if there is none. ACKs go
     /// first, then the connection manager, then queue pairs in turn, a few packets each.
     pub fn poll_transmit(&mut self, port: usize, now: Instant, tx: &mut TxBuffer) -> bool {
-        let Some(found) = self.ports.get(port) else { return false };
-        if found.has_replies() && self.poll_reply(port, tx) {
-            return true;
+        let Some(found) = self.ports.get_mut(port) else { return false };
+        if found.has_replies() {
+            if self.poll_reply(port, tx) {
+                return true;
+            }
+        } else if tx.goes_on.is_some()
+            && (1..MAX_BURST).contains(&found.burst)
+            && let Some(&place) = found.sends.front()
+            && let Some(qp) = self.qps.at_mut(place as usize)
+            && let (QpState::Rts, Some(peer)) = (qp.state, &qp.peer)
+            && let Some(opcode) =
+                qp.requester.poll_middle(peer, self.limits.unacknowledged, now, &self.emitter, tx)
+        {
+            // Answers to READs have their turn when the burst is over.
+            found.burst += 1;
+            return self.sent(opcode);
         }
         if self.has_mads() && self.poll_mad(port, tx) {
             self.counters.sent.connection_manager += 1;
             return true;
         }
         let mut polled = false;
-        while let Some(&place) = self.ports.get(port).and_then(|p| p.sends.front()) {
+        while let Some(found) = self.ports.get(port)
+            && let Some(&place) = found.sends.front()
+        {
             let place = place as usize;
             polled = true;
             let sent = self.poll_qp(place, now, tx);

@@ -9,7 +9,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-/// NAKs of queue pairs that are gone, which wait to be sent.
+/// NAKs and ACKs of queue pairs that are gone, which wait to be sent.
 const LAST_WORDS: usize = 16;
 
 /// A port.
@@ -22,7 +22,7 @@ pub struct Port {
     pub gids: Vec<Gid>,
     /// Places of queue pairs that have an ACK or NAK to send.
     pub replies: VecDeque<u32>,
-    /// NAKs of queue pairs that are gone.
+    /// NAKs and ACKs of queue pairs that are gone.
     pub last_words: VecDeque<(Peer, LastWord)>,
     /// Places of queue pairs that have anything else to send, the one whose turn it is first.
     pub sends: VecDeque<u32>,
@@ -55,7 +55,7 @@ impl Port {
         !self.replies.is_empty() || !self.last_words.is_empty()
     }
 
-    /// Keeps the NAK of a queue pair that goes; if there are too many, its peer runs into a timer.
+    /// Keeps the NAK or ACK of a queue pair that goes; if there are too many, its peer runs into a timer.
     pub fn keep_last_word(&mut self, peer: Peer, word: LastWord) {
         if self.last_words.len() < LAST_WORDS {
             self.last_words.push_back((peer, word));

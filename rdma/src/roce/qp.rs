@@ -146,6 +146,7 @@ impl Qp {
             return Err(VerbsError::Invalid);
         }
         self.requester.start(to);
+        self.responder.hold_acks(self.requester.hold());
         self.state = QpState::Rts;
         Ok(())
     }

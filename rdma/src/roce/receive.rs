@@ -12,7 +12,7 @@ use super::wire::bth::{self, Bth};
 use super::wire::extended::{Aeth, Deth};
 use super::wire::frame::Frame;
 use super::wire::icrc;
-use super::wire::opcode::{Class, Service};
+use super::wire::opcode::{Class, Opcode, Service};
 use super::wire::{Error, get64, mad};
 use crate::verbs::{AsyncEvent, QpState, QpType};
 use drivers::hal::Instant;
@@ -20,10 +20,18 @@ use drivers::hal::Instant;
 /// Whether a frame was for the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
+    /// It was taken, and nobody has anything to do for it: no completion, nothing to be sent.
+    Passive,
     /// It was RoCE: taken, or dropped and counted.
     Consumed,
     /// It is for somebody else.
     NotRoce,
+}
+
+/// Whether there is anything to do for a packet, beyond what was done.
+enum Effect {
+    None,
+    Some,
 }
 
 /// Why a packet is dropped.
@@ -59,24 +67,32 @@ impl Roce {
                 return Verdict::Consumed;
             }
         };
-        if let Err(reason) = self.handle_packet(port, &parsed, now) {
-            let dropped = &mut self.counters.dropped;
-            *match reason {
-                Drop::Malformed => &mut dropped.malformed,
-                Drop::NotOurs => &mut dropped.not_ours,
-                Drop::UnknownQp => &mut dropped.unknown_qp,
-                Drop::WrongState => &mut dropped.wrong_state,
-                Drop::WrongPeer => &mut dropped.wrong_peer,
-                Drop::WrongKey => &mut dropped.wrong_key,
-                Drop::Icrc => &mut dropped.icrc,
-                Drop::UnexpectedAnswer => &mut dropped.unexpected_answer,
-            } += 1;
-        }
+        let reason = match self.handle_packet(port, &parsed, now) {
+            Ok(Effect::None) => return Verdict::Passive,
+            Ok(Effect::Some) => return Verdict::Consumed,
+            Err(reason) => reason,
+        };
+        let dropped = &mut self.counters.dropped;
+        *match reason {
+            Drop::Malformed => &mut dropped.malformed,
+            Drop::NotOurs => &mut dropped.not_ours,
+            Drop::UnknownQp => &mut dropped.unknown_qp,
+            Drop::WrongState => &mut dropped.wrong_state,
+            Drop::WrongPeer => &mut dropped.wrong_peer,
+            Drop::WrongKey => &mut dropped.wrong_key,
+            Drop::Icrc => &mut dropped.icrc,
+            Drop::UnexpectedAnswer => &mut dropped.unexpected_answer,
+        } += 1;
         Verdict::Consumed
     }
 
-    fn handle_packet(&mut self, port: usize, frame: &Frame<'_>, now: Instant) -> Result<(), Drop> {
-        let port = self.ports.get(port).ok_or(Drop::NotOurs)?;
+    fn handle_packet(
+        &mut self,
+        number: usize,
+        frame: &Frame<'_>,
+        now: Instant,
+    ) -> Result<Effect, Drop> {
+        let port = self.ports.get(number).ok_or(Drop::NotOurs)?;
         if frame.destination_mac() != port.config.mac {
             return Err(Drop::NotOurs);
         }
@@ -97,7 +113,8 @@ impl Roce {
         };
         if bth.destination_qp == mad::GSI_QPN {
             addressed()?;
-            return self.handle_gsi(frame, &request, now);
+            self.handle_gsi(frame, &request, now)?;
+            return Ok(Effect::Some);
         }
         let slot = self.slot_of(bth.destination_qp);
         let qp = self.qps.at_mut(slot).filter(|qp| qp.identity.number == bth.destination_qp);
@@ -113,8 +130,19 @@ impl Roce {
         check_peer(qp, frame, &request)?;
         check_icrc(&self.icrc, frame)?;
 
+        self.arriving = (!bth.opcode.ends()).then_some((number, slot));
+        let heard = qp.heard;
+        let completions = self.cqs.pushed;
         let mut env =
             Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters, now };
+        if bth.opcode == Opcode::WriteMiddle
+            && !bth.ack_request
+            && heard
+            && let Some(peer) = &qp.peer
+            && qp.responder.handle_middle(&request, peer.path_mtu.bytes(), &qp.identity, &mut env)
+        {
+            return Ok(Effect::None);
+        }
         let taken = match qp.identity.kind {
             QpType::Ud { .. } => {
                 let deth = Deth::parse(request.extended)?;
@@ -124,7 +152,7 @@ impl Roce {
             }
             QpType::Rc => handle_connected(qp, &request, &mut env),
         };
-        if !qp.heard {
+        if !heard {
             qp.heard = true;
             if qp.state == QpState::Rtr {
                 let event = AsyncEvent::CommunicationEstablished(qp.identity.id);
@@ -139,7 +167,19 @@ impl Roce {
         if !passing || !qp.is_settled() {
             self.settle(slot);
         }
-        taken
+        taken?;
+        let idle = |qp: &Qp| qp.state == QpState::Rts && !qp.listed_reply && !qp.listed_send;
+        let nothing =
+            heard && self.cqs.pushed == completions && self.qps.at(slot).is_some_and(idle);
+        Ok(if nothing { Effect::None } else { Effect::Some })
+    }
+
+    /// Where frames of a message that is under way are about to arrive, by what was received last: at
+    /// which port, and how many. Said once for each such frame.
+    pub fn expected(&mut self) -> Option<(usize, usize)> {
+        let (port, slot) = self.arriving.take()?;
+        let qp = self.qps.at(slot)?;
+        Some((port, qp.responder.under_way(qp.peer.as_ref()?.path_mtu.bytes())))
     }
 
     /// A packet for queue pair 1, the general services interface.

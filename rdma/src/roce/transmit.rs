@@ -1,5 +1,6 @@
 //! A packet on its way out: headers in a buffer, payload by reference, pad and ICRC behind.
 
+use super::psn::Psn;
 use super::sges::Sges;
 use super::wire::bth::{self, Bth};
 use super::wire::extended::Deth;
@@ -17,6 +18,9 @@ const MAX_HEAD: usize = frame::MAX_LEN + bth::LEN + Deth::LEN + mad::LEN;
 
 /// One packet to transmit, made by `poll_transmit`. The loop keeps it and hands it to the port;
 /// if the port has no room, it hands the same packet over later.
+///
+/// It is made in the order of the wire: [`TxBuffer::begin`], extended headers, payload, and then
+/// [`Emitter::emit`], which fills in what stands before them and puts pad and ICRC behind.
 #[derive(Debug)]
 pub struct TxBuffer {
     head: [u8; MAX_HEAD],
@@ -24,6 +28,8 @@ pub struct TxBuffer {
     payload: Sges,
     trailer: [u8; 8],
     trailer_len: usize,
+    /// PSN of the packet that goes on with the message of this one, if it does not end with it.
+    pub goes_on: Option<Psn>,
 }
 
 impl Default for TxBuffer {
@@ -41,6 +47,7 @@ impl TxBuffer {
             payload: Sges::empty(),
             trailer: [0; 8],
             trailer_len: 0,
+            goes_on: None,
         }
     }
 
@@ -53,29 +60,67 @@ impl TxBuffer {
             trailer: self.trailer.get(..self.trailer_len).unwrap_or_default(),
         }
     }
-}
 
-/// Payload of a packet.
-#[derive(Clone, Copy, Debug)]
-pub enum Body<'a> {
-    /// Copied into the head: at most a MAD.
-    Bytes(&'a [u8]),
-    /// By reference.
-    Window(Window),
-    /// By reference: so many bytes from an offset.
-    Windows(&'a Sges, usize, usize),
-}
-
-impl Body<'_> {
-    /// No payload.
-    pub const EMPTY: Body<'static> = Body::Bytes(&[]);
-
-    fn len(&self) -> usize {
-        match self {
-            Body::Bytes(bytes) => bytes.len(),
-            Body::Window(window) => window.len(),
-            Body::Windows(_, _, len) => *len,
+    /// Begins with the headers of `template`, and room for a BTH.
+    #[inline]
+    pub fn begin(&mut self, template: &Template) {
+        if let Some(place) = self.head.first_chunk_mut() {
+            template.begin(place);
         }
+        self.head_len = template.len() + bth::LEN;
+        self.payload.clear();
+        self.goes_on = None;
+    }
+
+    /// Begins a packet without extended headers that goes on with the message of the one in here, with
+    /// `len` bytes of a window, a multiple of 4, as payload.
+    #[inline]
+    pub fn go_on(&mut self, template: &Template, window: &Window, offset: usize, len: usize) {
+        let front = template.len() + bth::LEN;
+        if self.head_len != front
+            && let Some(place) = self.head.first_chunk_mut()
+        {
+            // The first packet of a WRITE says where to.
+            template.begin(place);
+            template.complete(place, bth::LEN + len + icrc::LEN);
+            self.head_len = front;
+        }
+        self.payload.clear();
+        self.refer(window, offset, len);
+    }
+
+    /// Adds an extended header.
+    #[inline]
+    pub fn extend<const N: usize>(&mut self, header: [u8; N]) {
+        let rest = self.head.get_mut(self.head_len..).unwrap_or_default();
+        if let Some(place) = rest.first_chunk_mut() {
+            *place = header;
+            self.head_len += N;
+        }
+    }
+
+    /// Adds payload by copy: at most a MAD in all.
+    #[inline]
+    pub fn copy(&mut self, bytes: &[u8]) {
+        if let Some(place) = self.head.get_mut(self.head_len..self.head_len + bytes.len()) {
+            place.copy_from_slice(bytes);
+            self.head_len += bytes.len();
+        }
+    }
+
+    /// Makes `len` bytes of a window, from `offset` on, the payload: by reference.
+    #[inline]
+    pub fn refer(&mut self, window: &Window, offset: usize, len: usize) {
+        if len > 0
+            && let Some(part) = window.slice(offset, len)
+        {
+            self.payload.push(part);
+        }
+    }
+
+    /// Makes `len` bytes of several windows, from `offset` on, the payload: by reference.
+    pub fn refer_part(&mut self, windows: &Sges, offset: usize, len: usize) {
+        windows.part(offset, len, &mut self.payload);
     }
 }
 
@@ -91,51 +136,36 @@ impl Emitter {
         Emitter { icrc }
     }
 
-    /// Puts a packet together in `tx`: `bth` (its pad count is filled in here), `extended` headers
-    /// (at most those of an atomic), `body` (at most the largest path MTU).
+    /// Completes the packet in `tx`, which was begun with the same template, with `bth`, whose pad
+    /// count is filled in here.
     #[inline(always)]
-    pub fn emit(
-        &self,
-        tx: &mut TxBuffer,
-        template: &Template,
-        bth: Bth,
-        extended: &[u8],
-        body: Body<'_>,
-    ) {
-        let length = body.len();
-        let pad = length.wrapping_neg() & 3;
-        let transport = bth::LEN + extended.len() + length + pad + icrc::LEN;
-        let front = template.len() + bth::LEN;
-        let mut head_len = front + extended.len();
-
-        if let Some(place) = tx.head.first_chunk_mut() {
-            template.emit(place, transport);
-        }
+    pub fn emit(&self, tx: &mut TxBuffer, template: &Template, bth: Bth) {
+        // Extended headers are of whole words, so that they do not change the pad.
+        let behind = tx.head_len - template.len() + tx.payload.len();
+        let pad = behind.wrapping_neg() & 3;
         if let Some(place) = tx.head.get_mut(template.len()..).and_then(|h| h.first_chunk_mut()) {
             Bth { pad: pad as u8, ..bth }.emit(place);
         }
+        if let Some(place) = tx.head.first_chunk_mut() {
+            template.complete(place, behind + pad + icrc::LEN);
+        }
+        self.close(tx, template, pad);
+    }
 
-        if let (Some(place), false) = (tx.head.get_mut(front..head_len), extended.is_empty()) {
-            place.copy_from_slice(extended);
+    /// Completes a packet in `tx` that goes on with a message (see [`TxBuffer::go_on`]).
+    #[inline(always)]
+    pub fn emit_middle(&self, tx: &mut TxBuffer, template: &Template, bth: Bth) {
+        if let Some(place) = tx.head.get_mut(template.len()..).and_then(|h| h.first_chunk_mut()) {
+            bth.emit(place);
         }
-        tx.payload.clear();
-        match body {
-            Body::Bytes(bytes) => {
-                if let Some(place) = tx.head.get_mut(head_len..head_len + bytes.len()) {
-                    place.copy_from_slice(bytes);
-                    head_len += bytes.len();
-                }
-            }
-            Body::Window(window) => {
-                if !window.is_empty() {
-                    tx.payload.push(window);
-                }
-            }
-            Body::Windows(sges, offset, len) => sges.part(offset, len, &mut tx.payload),
-        }
-        let headers = tx.head.get(ETHERNET_LEN..head_len).unwrap_or_default();
+        self.close(tx, template, 0);
+    }
+
+    /// Puts pad and ICRC behind a packet.
+    #[inline(always)]
+    fn close(&self, tx: &mut TxBuffer, template: &Template, pad: usize) {
+        let headers = tx.head.get(ETHERNET_LEN..tx.head_len).unwrap_or_default();
         let icrc = self.icrc.compute(template.network(), headers, tx.payload.as_slice(), pad);
-        tx.head_len = head_len;
         // The pad is zero; the ICRC is stored with its least significant byte first.
         tx.trailer = (u64::from(u32::from_le_bytes(icrc)) << (8 * pad)).to_le_bytes();
         tx.trailer_len = pad + icrc::LEN;

@@ -11,7 +11,7 @@ mod timers;
 mod user;
 
 use super::slots::Slots;
-use super::transmit::{Body, TxBuffer};
+use super::transmit::TxBuffer;
 use super::wire::bth::{Bth, DEFAULT_PKEY};
 use super::wire::cm::{About, Brief, BriefKind, Message, REJ_PRIVATE_DATA, Rej};
 use super::wire::extended::Deth;
@@ -317,7 +317,10 @@ impl Roce {
         };
         self.cm.psn = (self.cm.psn + 1) & 0xff_ffff;
         let template = Template::new(mac, &outgoing.address);
-        self.emitter.emit(tx, &template, bth, &deth, Body::Bytes(&bytes));
+        tx.begin(&template);
+        tx.extend(deth);
+        tx.copy(&bytes);
+        self.emitter.emit(tx, &template, bth);
         true
     }
 }

@@ -1,13 +1,14 @@
 //! The requester's packets.
 
 use super::Requester;
-use super::work::{Operation, Work};
+use super::work::{Load, Operation, Work};
+use crate::roce::psn::Psn;
 use crate::roce::qp::Peer;
-use crate::roce::transmit::{Body, Emitter, TxBuffer};
+use crate::roce::transmit::{Emitter, TxBuffer};
 use crate::roce::wire::bth::{Bth, DEFAULT_PKEY};
 use crate::roce::wire::extended::{AtomicEth, Reth};
 use crate::roce::wire::opcode::Opcode;
-use crate::verbs::SendWith;
+use crate::verbs::{RemoteAddress, SendWith};
 use drivers::hal::Instant;
 
 /// PSNs that may be outstanding at most, whatever is asked for by RDMA READ.
@@ -56,69 +57,46 @@ impl Requester {
         let index = self.next.since(work.first);
         let offset = index as usize * mtu;
         let left = (work.length as usize).saturating_sub(offset);
-        let mut extended = [0; AtomicEth::LEN];
-        let mut extended_len = 0;
         let mut packets = 1;
         let mut ends = true;
-        let mut body = Body::EMPTY;
+        tx.begin(&peer.template);
 
         let opcode = match work.operation {
-            Operation::Send(_) | Operation::Write(..) => {
+            Operation::Send(with) => {
                 let begins = index == 0;
                 ends = index + 1 == work.packets;
-                body = self.large.body(&work.payload, offset, left.min(mtu));
-                let mut append = |bytes: &[u8]| {
-                    if let Some(place) = extended.get_mut(extended_len..extended_len + bytes.len())
-                    {
-                        place.copy_from_slice(bytes);
-                        extended_len += bytes.len();
-                    }
-                };
-                match work.operation {
-                    Operation::Write(to, immediate) => {
-                        if begins {
-                            let mut reth = [0; Reth::LEN];
-                            Reth { address: to.address, rkey: to.rkey, length: work.length }
-                                .emit(&mut reth);
-                            append(&reth);
-                        }
-                        if let (true, Some(immediate)) = (ends, immediate) {
-                            append(&immediate.to_be_bytes());
-                        }
-                        write_opcode(begins, ends, immediate.is_some())
-                    }
-                    Operation::Send(with) => {
-                        if let (true, SendWith::Immediate(value) | SendWith::Invalidate(value)) =
-                            (ends, with)
-                        {
-                            append(&value.to_be_bytes());
-                        }
-                        send_opcode(begins, ends, with)
-                    }
-                    _ => return None,
+                if let (true, SendWith::Immediate(value) | SendWith::Invalidate(value)) =
+                    (ends, with)
+                {
+                    tx.extend(value.to_be_bytes());
                 }
+                self.large.put(&work.payload, offset, left.min(mtu), tx);
+                send_opcode(begins, ends, with)
+            }
+            Operation::Write(to, immediate) => {
+                let begins = index == 0;
+                ends = index + 1 == work.packets;
+                if begins {
+                    tx.extend(reth(to, work.length));
+                }
+                if let (true, Some(immediate)) = (ends, immediate) {
+                    tx.extend(immediate.to_be_bytes());
+                }
+                self.large.put(&work.payload, offset, left.min(mtu), tx);
+                write_opcode(begins, ends, immediate.is_some())
             }
             Operation::Read(from) => {
                 packets = work.packets - index;
-                let mut reth = [0; Reth::LEN];
                 let address = from.address.wrapping_add(offset as u64);
-                Reth { address, rkey: from.rkey, length: left as u32 }.emit(&mut reth);
-                extended_len = Reth::LEN;
-                if let Some(place) = extended.first_chunk_mut() {
-                    *place = reth;
-                }
+                tx.extend(reth(RemoteAddress { address, ..from }, left as u32));
                 Opcode::ReadRequest
             }
             Operation::CompareSwap { at, compare, swap } => {
-                extended_len = AtomicEth::LEN;
-                AtomicEth { address: at.address, rkey: at.rkey, swap_or_add: swap, compare }
-                    .emit(&mut extended);
+                tx.extend(atomic(at, swap, compare));
                 Opcode::CompareSwap
             }
             Operation::FetchAdd { at, add } => {
-                extended_len = AtomicEth::LEN;
-                AtomicEth { address: at.address, rkey: at.rkey, swap_or_add: add, compare: 0 }
-                    .emit(&mut extended);
+                tx.extend(atomic(at, add, 0));
                 Opcode::FetchAdd
             }
         };
@@ -133,8 +111,7 @@ impl Requester {
         self.waited_for |= ends && work.waited_for;
         let ack_request = ends_all
             && (self.waited_for || now.nanos_since(self.asked_at) >= self.hold)
-            || 4 * self.since_ack_request >= window
-            || after.since(self.unacknowledged) >= window;
+            || self.needs_ack(after, window);
         let bth = Bth {
             opcode,
             solicited: work.solicited && ends,
@@ -144,13 +121,78 @@ impl Requester {
             ack_request,
             psn: self.next.get(),
         };
-        let extended = extended.get(..extended_len).unwrap_or_default();
-        emitter.emit(tx, &peer.template, bth, extended, body);
+        emitter.emit(tx, &peer.template, bth);
 
-        let asks = ack_request || wants_answer;
         if wants_answer {
             self.answers_due = self.answers_due.saturating_add(1);
         }
+        if ends {
+            self.cursor += 1;
+        } else {
+            tx.goes_on = Some(after);
+        }
+        self.went(after, ack_request, wants_answer, now);
+        if ends_all && !ack_request {
+            self.ask_at = Some(Instant::from_nanos(self.asked_at.as_nanos() + 2 * self.hold));
+        }
+        Some(opcode)
+    }
+
+    /// Puts the next packet into `tx`, if it is from the middle of the message whose packet before stands
+    /// there already: little of it changes.
+    #[inline(always)]
+    pub fn poll_middle(
+        &mut self,
+        peer: &Peer,
+        window: u32,
+        now: Instant,
+        emitter: &Emitter,
+        tx: &mut TxBuffer,
+    ) -> Option<Opcode> {
+        let work = self.queue.get(self.cursor)?;
+        let mtu = peer.path_mtu.bytes();
+        let offset = self.next.since(work.first) as usize * mtu;
+        let Load::Window(payload) = &work.payload else { return None };
+        let opcode = match work.operation {
+            Operation::Send(_) => Opcode::SendMiddle,
+            Operation::Write(..) => Opcode::WriteMiddle,
+            _ => return None,
+        };
+        if tx.goes_on != Some(self.next)
+            || offset + mtu >= work.length as usize
+            || !self.may_send(window)
+        {
+            return None;
+        }
+        let after = self.next.plus(1);
+        self.since_ack_request += 1;
+        let ack_request = self.needs_ack(after, window);
+        tx.go_on(&peer.template, payload, offset, mtu);
+        let bth = Bth {
+            opcode,
+            solicited: false,
+            pad: 0,
+            pkey: DEFAULT_PKEY,
+            destination_qp: peer.qpn,
+            ack_request,
+            psn: self.next.get(),
+        };
+        emitter.emit_middle(tx, &peer.template, bth);
+        tx.goes_on = Some(after);
+        self.went(after, ack_request, false, now);
+        Some(opcode)
+    }
+
+    /// Whether the packet before `after` has to ask for an ACK wherever in a message it stands.
+    #[inline]
+    fn needs_ack(&self, after: Psn, window: u32) -> bool {
+        4 * self.since_ack_request >= window || after.since(self.unacknowledged) >= window
+    }
+
+    /// The next packets were sent, those before `after`.
+    #[inline(always)]
+    fn went(&mut self, after: Psn, ack_request: bool, wants_answer: bool, now: Instant) {
+        let asks = ack_request || wants_answer;
         if asks {
             self.asked = after;
         }
@@ -163,9 +205,6 @@ impl Requester {
                 self.patience.asked(self.next, now);
             }
         }
-        if ends {
-            self.cursor += 1;
-        }
         self.next = after;
         if self.sent.is_before(after) {
             self.sent = after;
@@ -173,11 +212,19 @@ impl Requester {
         if (asks || !self.shares_acks) && self.retransmit_at.is_none() {
             self.arm(now);
         }
-        if ends_all && !ack_request {
-            self.ask_at = Some(Instant::from_nanos(self.asked_at.as_nanos() + 2 * self.hold));
-        }
-        Some(opcode)
     }
+}
+
+fn reth(of: RemoteAddress, length: u32) -> [u8; Reth::LEN] {
+    let mut bytes = [0; Reth::LEN];
+    Reth { address: of.address, rkey: of.rkey, length }.emit(&mut bytes);
+    bytes
+}
+
+fn atomic(at: RemoteAddress, swap_or_add: u64, compare: u64) -> [u8; AtomicEth::LEN] {
+    let mut bytes = [0; AtomicEth::LEN];
+    AtomicEth { address: at.address, rkey: at.rkey, swap_or_add, compare }.emit(&mut bytes);
+    bytes
 }
 
 const fn send_opcode(begins: bool, ends: bool, with: SendWith) -> Opcode {
@@ -193,13 +240,19 @@ const fn send_opcode(begins: bool, ends: bool, with: SendWith) -> Opcode {
     }
 }
 
+/// A WRITE's opcode: 1 if the packet begins the message, and 2 if it ends it, and 4 if then with an
+/// immediate.
+const WRITES: [Opcode; 8] = [
+    Opcode::WriteMiddle,
+    Opcode::WriteFirst,
+    Opcode::WriteLast,
+    Opcode::WriteOnly,
+    Opcode::WriteMiddle,
+    Opcode::WriteFirst,
+    Opcode::WriteLastImmediate,
+    Opcode::WriteOnlyImmediate,
+];
+
 const fn write_opcode(begins: bool, ends: bool, immediate: bool) -> Opcode {
-    match (begins, ends, immediate) {
-        (true, false, _) => Opcode::WriteFirst,
-        (false, false, _) => Opcode::WriteMiddle,
-        (false, true, false) => Opcode::WriteLast,
-        (false, true, true) => Opcode::WriteLastImmediate,
-        (true, true, false) => Opcode::WriteOnly,
-        (true, true, true) => Opcode::WriteOnlyImmediate,
-    }
+    WRITES[begins as usize + 2 * ends as usize + 4 * immediate as usize]
 }

@@ -3,7 +3,7 @@
 use crate::roce::pool::Block;
 use crate::roce::psn::Psn;
 use crate::roce::sges::Sges;
-use crate::roce::transmit::{Body, MAX_INLINE};
+use crate::roce::transmit::{MAX_INLINE, TxBuffer};
 use crate::verbs::{Payload, RemoteAddress, SendWith, VerbsError};
 use alloc::collections::VecDeque;
 use drivers::hal::Window;
@@ -30,6 +30,17 @@ impl Stored {
                 let mut bytes = [0; MAX_INLINE];
                 bytes.get_mut(..from.len()).ok_or(VerbsError::Invalid)?.copy_from_slice(from);
                 Ok(Stored::Inline(bytes, from.len() as u8))
+            }
+        }
+    }
+
+    /// Makes `length` bytes from `offset` the payload of a packet; all of them if they are inline.
+    #[inline(never)]
+    pub fn put(&self, offset: usize, length: usize, tx: &mut TxBuffer) {
+        match self {
+            Stored::Windows(sges) => tx.refer_part(sges, offset, length),
+            Stored::Inline(bytes, len) => {
+                tx.copy(bytes.get(..usize::from(*len)).unwrap_or_default());
             }
         }
     }
@@ -95,24 +106,20 @@ impl LargePayloads {
         self.queue.get(number.wrapping_sub(self.gone) as usize)
     }
 
-    /// `length` bytes of a payload from `offset`, for a packet.
-    #[inline]
-    pub fn body<'a>(&'a self, load: &'a Load, offset: usize, length: usize) -> Body<'a> {
+    /// Makes `length` bytes of a payload from `offset` that of a packet.
+    #[inline(always)]
+    pub fn put(&self, load: &Load, offset: usize, length: usize, tx: &mut TxBuffer) {
         match load {
-            Load::Window(window) => {
-                Body::Window(window.slice(offset, length).unwrap_or(Window::empty()))
-            }
+            Load::Window(window) => tx.refer(window, offset, length),
             // An inline payload is shorter than any path MTU: it is one packet.
             Load::Short(bytes, len) => {
-                Body::Bytes(bytes.get(..usize::from(*len)).unwrap_or_default())
+                tx.copy(bytes.get(..usize::from(*len)).unwrap_or_default());
             }
-            Load::Large(number) => match self.get(*number) {
-                Some(Stored::Windows(sges)) => Body::Windows(sges, offset, length),
-                Some(Stored::Inline(bytes, len)) => {
-                    Body::Bytes(bytes.get(..usize::from(*len)).unwrap_or_default())
+            Load::Large(number) => {
+                if let Some(stored) = self.get(*number) {
+                    stored.put(offset, length, tx);
                 }
-                None => Body::EMPTY,
-            },
+            }
         }
     }
 

@@ -4,12 +4,12 @@ use super::{Fault, INVALID, Reply, Request, Responder};
 use crate::roce::memory::Memory;
 use crate::roce::psn::Psn;
 use crate::roce::qp::{Env, Identity, Peer};
-use crate::roce::sges::Sges;
-use crate::roce::transmit::{Body, Emitter, TxBuffer};
+use crate::roce::transmit::{Emitter, TxBuffer};
 use crate::roce::wire::bth::{Bth, DEFAULT_PKEY};
 use crate::roce::wire::extended::{Aeth, Nak, Reth, Syndrome};
 use crate::roce::wire::opcode::{Class, Opcode};
 use crate::verbs::{Access, RemoteAddress};
+use drivers::hal::Window;
 
 /// What an RDMA READ or atomic is answered with; kept to be repeated if the answer is lost.
 #[derive(Clone, Copy, Debug)]
@@ -118,16 +118,19 @@ impl Responder {
         Some(emit_reply(psn, syndrome, self.messages, peer, emitter, tx))
     }
 
-    /// The NAK that the queue pair has failed with, if it was not sent yet.
+    /// The NAK that the queue pair has failed with, or the ACK that it owes, if it was not sent yet.
     pub fn last_word(&self) -> Option<LastWord> {
-        match self.reply {
+        let (psn, syndrome) = match self.reply {
             Some(Reply::Nak { psn, syndrome: Syndrome::Nak(reason) })
                 if reason != Nak::SequenceError =>
             {
-                Some(LastWord { psn, reason, messages: self.messages })
+                (psn, Syndrome::Nak(reason))
             }
-            _ => None,
-        }
+            Some(Reply::Nak { .. }) => return None,
+            None if self.owed == 0 => return None,
+            Some(Reply::Ack) | None => (self.expected.previous(), Syndrome::ACK),
+        };
+        Some(LastWord { psn, syndrome, messages: self.messages })
     }
 
     /// Puts the next packet that answers a READ or atomic into `tx`. `Err` if the queue pair fails
@@ -140,9 +143,7 @@ impl Responder {
         tx: &mut TxBuffer,
         env: &mut Env<'_>,
     ) -> Result<Option<Opcode>, ()> {
-        let mut aeth = [0; Aeth::LEN + 8];
-        Aeth { syndrome: Syndrome::ACK, msn: self.messages.get() }
-            .emit(aeth.first_chunk_mut().unwrap_or(&mut [0; Aeth::LEN]));
+        let aeth = aeth(Syndrome::ACK, self.messages);
         let Some(resource) = self.resources.iter_mut().find(|r| r.is_due()) else {
             return Ok(None);
         };
@@ -150,11 +151,9 @@ impl Responder {
         let psn = resource.first.plus(index);
         let opcode = match resource.answer {
             Answer::Atomic { original } => {
-                if let Some(place) = aeth.last_chunk_mut() {
-                    *place = original.to_be_bytes();
-                }
-                let bth = bth(Opcode::AtomicAcknowledge, peer, psn);
-                emitter.emit(tx, &peer.template, bth, &aeth, Body::EMPTY);
+                tx.begin(&peer.template);
+                tx.extend(aeth);
+                tx.extend(original.to_be_bytes());
                 Opcode::AtomicAcknowledge
             }
             Answer::Read { from, length } => {
@@ -169,18 +168,15 @@ impl Responder {
                     (false, false) => Opcode::ReadResponseMiddle,
                     (false, true) => Opcode::ReadResponseLast,
                 };
-                let extended = aeth.get(..opcode.extended_len()).unwrap_or_default();
-                let bth = bth(opcode, peer, psn);
-                emitter.emit(
-                    tx,
-                    &peer.template,
-                    bth,
-                    extended,
-                    Body::Windows(&payload, 0, payload.len()),
-                );
+                tx.begin(&peer.template);
+                if opcode != Opcode::ReadResponseMiddle {
+                    tx.extend(aeth);
+                }
+                tx.refer(&payload, 0, payload.len());
                 opcode
             }
         };
+        emitter.emit(tx, &peer.template, bth(opcode, peer, psn));
         resource.next += 1;
         if !resource.is_due() {
             resource.answered = true;
@@ -190,19 +186,19 @@ impl Responder {
     }
 }
 
-/// A NAK that outlives its queue pair: the peer has to learn why it failed, also if the user of the
-/// queue pair destroys it as soon as it has.
+/// A NAK or ACK that outlives its queue pair: the peer has to learn why it failed, or that all has
+/// arrived, also if the user of the queue pair destroys it as soon as it has.
 #[derive(Clone, Copy, Debug)]
 pub struct LastWord {
     psn: Psn,
-    reason: Nak,
+    syndrome: Syndrome,
     messages: Psn,
 }
 
 impl LastWord {
     /// Puts it into `tx`.
     pub fn emit(&self, peer: &Peer, emitter: &Emitter, tx: &mut TxBuffer) -> Opcode {
-        emit_reply(self.psn, Syndrome::Nak(self.reason), self.messages, peer, emitter, tx)
+        emit_reply(self.psn, self.syndrome, self.messages, peer, emitter, tx)
     }
 }
 
@@ -215,11 +211,16 @@ fn emit_reply(
     emitter: &Emitter,
     tx: &mut TxBuffer,
 ) -> Opcode {
-    let mut aeth = [0; Aeth::LEN];
-    Aeth { syndrome, msn: messages.get() }.emit(&mut aeth);
-    let bth = bth(Opcode::Acknowledge, peer, psn);
-    emitter.emit(tx, &peer.template, bth, &aeth, Body::EMPTY);
+    tx.begin(&peer.template);
+    tx.extend(aeth(syndrome, messages));
+    emitter.emit(tx, &peer.template, bth(Opcode::Acknowledge, peer, psn));
     Opcode::Acknowledge
+}
+
+fn aeth(syndrome: Syndrome, messages: Psn) -> [u8; Aeth::LEN] {
+    let mut bytes = [0; Aeth::LEN];
+    Aeth { syndrome, msn: messages.get() }.emit(&mut bytes);
+    bytes
 }
 
 /// Header of what a responder sends.
@@ -243,14 +244,13 @@ fn piece(
     from: RemoteAddress,
     length: u32,
     index: u32,
-) -> Result<Sges, Fault> {
+) -> Result<Window, Fault> {
     let mtu = peer.path_mtu.bytes() as u32;
     let offset = index.saturating_mul(mtu);
     let here = length.saturating_sub(offset).min(mtu);
     if here == 0 {
-        return Ok(Sges::empty());
+        return Ok(Window::empty());
     }
     let at = RemoteAddress { address: from.address.wrapping_add(offset as u64), ..from };
-    let window = memory.check(identity.pd, Access::REMOTE_READ, at, here)?;
-    Sges::new(&[window]).map_err(|_| INVALID)
+    Ok(memory.check(identity.pd, Access::REMOTE_READ, at, here)?)
 }

@@ -339,11 +339,17 @@ impl Template {
         }
     }
 
-    /// Writes the headers of a frame with `transport` bytes from BTH to ICRC (at most a path MTU
-    /// and headers) to the beginning of `into`.
+    /// Writes the headers of a frame to the beginning of `into`, but for its lengths. What stands
+    /// behind the headers, in the rest of the array, is overwritten.
     #[inline]
-    pub fn emit(&self, into: &mut [u8; MAX_LEN], transport: usize) {
+    pub fn begin(&self, into: &mut [u8; MAX_LEN]) {
         *into = self.bytes;
+    }
+
+    /// Completes headers that were begun, for a frame with `transport` bytes from BTH to ICRC (at most
+    /// a path MTU and headers).
+    #[inline]
+    pub fn complete(&self, into: &mut [u8; MAX_LEN], transport: usize) {
         let transport = transport as u16;
         match self.network {
             Network::Ipv4 => {
@@ -394,7 +400,8 @@ mod tests {
             let to = vector(local, remote, gid_type);
             let template = Template::new([2, 0, 0, 0, 0, 8], &to);
             let mut head = [0; MAX_LEN];
-            template.emit(&mut head, len);
+            template.begin(&mut head);
+            template.complete(&mut head, len);
             let mut frame = head[..template.len()].to_vec();
             frame.resize(template.len() + len + 3, 0x5a);
             let parsed = Frame::parse(&frame).unwrap();

@@ -97,16 +97,12 @@ pub struct Config {
     pub max_sockets: usize,
     /// Most link groups.
     pub max_groups: usize,
-    /// Most link groups in which one host is the client, by its TCP address, whoever it says it is.
-    pub max_groups_of_client: usize,
     /// Most connections of a link group, 16 to 255.
     pub max_conns: u8,
     /// Most links of a link group, 1 or 2.
     pub max_links: u8,
     /// How long a peer may take for its next CLC message.
     pub clc_wait: Duration,
-    /// How long a server may take for the Accept: Linux makes one handshake after the other.
-    pub accept_wait: Duration,
     /// How long a client may take for the Confirm where there is a link group: Linux tells of one buffer
     /// after the other on the links first, and waits 20 s for its turn. Who is given up writes all the same,
     /// to a buffer that is gone, and loses its links by that.
@@ -144,11 +140,9 @@ impl Default for Config {
             spare_buffers: 64,
             max_sockets: 4096,
             max_groups: 128,
-            max_groups_of_client: 32,
             max_conns: 255,
             max_links: 1,
             clc_wait: Duration::from_secs(6),
-            accept_wait: Duration::from_secs(20),
             late_confirm_wait: Duration::from_secs(25),
             key_wait: Duration::from_secs(4),
             confirm_wait: (Duration::from_secs(3), Duration::from_secs(5)),
@@ -157,8 +151,7 @@ impl Default for Config {
             test_link: Duration::from_secs(30),
             keep: (Duration::from_secs(600), Duration::from_secs(610)),
             linger: Duration::from_secs(2),
-            // Half a second: a busy soft-RoCE host that is sent everything twice only gets busier.
-            ack_timeout: 17,
+            ack_timeout: 16,
             retry_count: 7,
             completions: 1 << 14,
         }
@@ -186,8 +179,8 @@ impl Config {
             "send_buffer: a power of two, at least 4096"
         } else if self.max_sockets == 0 || self.max_sockets > MAX_SOCKETS {
             "max_sockets: 1 to 65534"
-        } else if self.max_groups == 0 || self.max_groups_of_client == 0 || self.completions == 0 {
-            "max_groups, max_groups_of_client, completions: at least 1"
+        } else if self.max_groups == 0 || self.completions == 0 {
+            "max_groups, completions: at least 1"
         } else if self.max_conns < LEAST_CONNECTIONS {
             "max_conns: 16 to 255"
         } else if !(1..=2).contains(&self.max_links) {

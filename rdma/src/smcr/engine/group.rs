@@ -58,16 +58,7 @@ impl Engine {
         ctx: &mut Context<'_, P>,
     ) -> Result<usize, Refusal> {
         let no_memory = Refusal::Decline(Reason::MEMORY);
-        let remote = self.sockets[new.socket].remote;
-        let of_client = |group: &Group| group.role == Role::Server && group.remote == remote;
-        if new.role == Role::Server {
-            let groups = self.groups.iter().filter(|(_, group)| of_client(group)).count();
-            let full = groups >= self.config.max_groups_of_client;
-            if full && !self.make_room(of_client, ctx) {
-                return Err(no_memory);
-            }
-        }
-        if self.groups.len() >= self.config.max_groups && !self.make_room(|_| true, ctx) {
+        if self.groups.len() >= self.config.max_groups && !self.make_room(ctx) {
             return Err(no_memory);
         }
         let pd = ctx.provider.alloc_pd().map_err(|_| no_memory)?;
@@ -80,7 +71,7 @@ impl Engine {
             peer_id: new.peer_id,
             peer_name: new.peer_id,
             peer_ip: new.peer_ip,
-            remote,
+            remote: self.sockets[new.socket].remote,
             eid: new.eid,
             release: new.release,
             direct: true,
@@ -110,19 +101,14 @@ impl Engine {
         Ok(key)
     }
 
-    /// Ends that of such groups which has been idle for longest, at once; whether there was one.
-    fn make_room<P: Provider + ?Sized>(
-        &mut self,
-        such: impl Fn(&Group) -> bool,
-        ctx: &mut Context<'_, P>,
-    ) -> bool {
+    /// Ends the group that has been idle for longest, at once; whether there was one.
+    fn make_room<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> bool {
         let ending = |group: &Group| matches!(group.state, GroupState::Ending(_));
         let idle = |(key, group): (usize, &Group)| {
             let since = if ending(group) { Some(Instant::ZERO) } else { group.idle };
             since.map(|since| (since, key))
         };
-        let groups = self.groups.iter().filter(|(_, group)| such(group));
-        let Some((_, key)) = groups.filter_map(idle).min() else { return false };
+        let Some((_, key)) = self.groups.iter().filter_map(idle).min() else { return false };
         self.drop_group(key, ctx);
         true
     }

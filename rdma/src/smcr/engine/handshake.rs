@@ -53,11 +53,8 @@ impl Engine {
             return None;
         }
         self.generation = self.generation.wrapping_add(1);
-        let (phase, patience) = match role {
-            Role::Server => (Phase::Proposal, self.config.clc_wait),
-            Role::Client => (Phase::Accept, self.config.accept_wait),
-        };
-        let deadline = ctx.now + patience;
+        let deadline = ctx.now + self.config.clc_wait;
+        let phase = if role == Role::Server { Phase::Proposal } else { Phase::Accept };
         let entry = self.sockets.vacant_entry();
         let id = SocketId::new(entry.key(), self.generation);
         let key = entry.key();
