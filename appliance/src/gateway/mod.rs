@@ -47,8 +47,14 @@ use syslog::Syslog;
 
 /// How often the serial port is looked at while nothing comes from it.
 const CONSOLE_INTERVAL: Duration = Duration::from_millis(1);
+/// For how long a halted loop, which it wakes, has nothing to say there.
+const CONSOLE_PATIENCE: Duration = Duration::from_millis(10);
 /// How long a loop halts at most when a device cannot wake it.
 const NAP: Duration = Duration::from_millis(1);
+/// Longest wait for the last frame of a message that is under way.
+const MESSAGE_WAIT: Duration = Duration::from_micros(500);
+/// How long after a halt rounds may end with receiving.
+const STILL: Duration = Duration::from_millis(1);
 
 /// The appliance: one loop, and all that it owns.
 pub struct Gateway {
@@ -59,6 +65,8 @@ pub struct Gateway {
     console_quiet: bool,
     /// When the control plane has something to do though no frame comes for it.
     control_due: Option<Instant>,
+    /// Until then rounds end with receiving if what was received leaves nothing to do.
+    still_until: Instant,
     networks: Vec<Network>,
     syslog: Syslog,
     state: State,
@@ -88,6 +96,13 @@ impl Gateway {
         state.now = now;
         let networks = &mut self.networks;
         let (received, for_control) = network::receive(networks, state, now);
+        if received > 0 && for_control == 0 && now < self.still_until && state.plane.is_still() {
+            state.plane.flush();
+            state.plane.pace.counters.work(Stage::Receive, received);
+            self.console_quiet = false;
+            return true;
+        }
+        self.still_until = Instant::ZERO;
         let completed = state.poll_disks();
         state.poll_capacities(now);
         let mut served = state.plane.serve(now);
@@ -137,10 +152,13 @@ impl Gateway {
     /// Sleeps until an interrupt or the next deadline, unless there is something to do; then deals
     /// with what there is. Whether there was work.
     fn halt(&mut self) -> bool {
-        self.state.set_interrupts(true);
+        let waits_for_whole = self.state.ask_for_interrupts();
         // What came before interrupts were on raises none, but is pending.
         let mut now = self.machine.now();
-        let deadline = self.deadline(now);
+        let mut deadline = self.deadline(now);
+        if waits_for_whole {
+            deadline = Instant::first([deadline, Some(now + MESSAGE_WAIT)]);
+        }
         self.alarm.set();
         if !self.state.has_arrivals() && deadline.is_none_or(|d| d > now) {
             self.machine.halt_until(deadline);
@@ -151,8 +169,9 @@ impl Gateway {
                 self.console_due = now;
             }
         }
+        self.still_until = Instant::first([deadline, Some(now + STILL)]).unwrap_or(now);
         self.alarm.clear();
-        self.state.set_interrupts(false);
+        self.state.stop_interrupts();
         self.round(now)
     }
 
@@ -160,7 +179,7 @@ impl Gateway {
     fn deadline(&self, now: Instant) -> Option<Instant> {
         let nap = !self.devices_wake || self.console.is_busy();
         let nap = nap.then_some(now + NAP);
-        let console = (!self.console_quiet).then_some(self.console_due);
+        let console = (!self.console_quiet).then_some(self.console_due + CONSOLE_PATIENCE);
         Instant::first([self.control_due, self.state.poll_timeout(), nap, console])
     }
 }

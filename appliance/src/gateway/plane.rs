@@ -24,6 +24,8 @@ pub(super) struct Plane {
     pub ports: Vec<PlanePort>,
     /// The links of ports were looked at since somebody asked.
     pub links_looked_at: bool,
+    /// A frame of this round leaves somebody something to do.
+    pub stirred: bool,
     /// Where the memory of sessions comes from: all planes share it.
     pub arena: Arena,
     pub rng: Box<dyn RngCore>,
@@ -68,6 +70,7 @@ impl Plane {
             now,
             ports,
             links_looked_at: false,
+            stirred: false,
             arena,
             rng: Box::new(rng),
             fabric,
@@ -133,6 +136,27 @@ impl Plane {
             bridge.device.set_interrupts(wanted);
         }
         self.ports.iter_mut().for_each(|slot| slot.port.set_interrupts(wanted));
+    }
+
+    /// Has devices raise interrupts, before a halt. Where a message is under way, whose next frames leave
+    /// nothing to do until the last, that one is waited for: true then, and the halt must not be long,
+    /// because it may not come, and other frames may.
+    pub fn ask_for_interrupts(&mut self) -> bool {
+        self.set_interrupts(true);
+        let expected = self.fabric.as_mut().and_then(|fabric| fabric.devices.roce.expected());
+        if let Some((port, frames)) = expected.filter(|&(_, frames)| frames > 1)
+            && let Some(slot) = self.ports.get_mut(port)
+        {
+            slot.port.interrupt_at(frames);
+            return true;
+        }
+        false
+    }
+
+    /// Whether the frames of this round leave nothing to do. Measuring tools look for what was written to
+    /// their memory by themselves.
+    pub fn is_still(&self) -> bool {
+        !self.stirred && self.services.is_none() && self.rping.is_none()
     }
 
     /// When something here is due though nothing arrives.

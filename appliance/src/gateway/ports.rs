@@ -106,6 +106,7 @@ impl Plane {
     /// `control`, with the place of its port.
     pub fn receive(&mut self, now: Instant, mut control: impl FnMut(usize, &[u8])) -> usize {
         self.now = now;
+        self.stirred = false;
         let mut received = 0;
         for (i, slot) in self.ports.iter_mut().enumerate() {
             if slot.poll_link(now) {
@@ -114,7 +115,8 @@ impl Plane {
                     fabric.devices.roce.set_link(i, slot.link);
                 }
             }
-            let (capture, fabric) = (&mut self.capture, &mut self.fabric);
+            let (capture, fabric, stirred) =
+                (&mut self.capture, &mut self.fabric, &mut self.stirred);
             let mut left = BATCH;
             while left > 0 {
                 let mut answer = None;
@@ -122,10 +124,13 @@ impl Plane {
                     capture.received(i, bytes, now);
                     let roce = fabric.as_mut().map(|fabric| &mut fabric.devices.roce);
                     // What it has no use for, it counts.
-                    if roce
-                        .is_some_and(|roce| roce.handle_frame(i, bytes, now) == Verdict::Consumed)
-                    {
-                        return true;
+                    match roce.map(|roce| roce.handle_frame(i, bytes, now)) {
+                        Some(Verdict::Passive) => return true,
+                        Some(Verdict::Consumed) => {
+                            *stirred = true;
+                            return true;
+                        }
+                        Some(Verdict::NotRoce) | None => *stirred = true,
                     }
                     match classify(bytes) {
                         Class::UdpEcho if slot.echo => {

@@ -175,6 +175,7 @@ impl Gateway {
         });
         let mut plane = Plane {
             links_looked_at: false,
+            stirred: false,
             now,
             ports: devices,
             arena: platform.arena().share(),
@@ -222,6 +223,7 @@ impl Gateway {
             console,
             console_due: Instant::ZERO,
             console_quiet: false,
+            still_until: now,
             control_due: Some(Instant::ZERO),
             networks,
             syslog: Syslog::default(),

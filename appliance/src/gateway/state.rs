@@ -157,10 +157,17 @@ impl State {
             .collect()
     }
 
-    /// Has devices raise interrupts, or not.
-    pub fn set_interrupts(&mut self, wanted: bool) {
-        self.plane.set_interrupts(wanted);
-        self.disks.iter_mut().for_each(|slot| slot.disk.set_interrupts(wanted));
+    /// Has devices raise interrupts, before a halt; true if the halt must not be long (see
+    /// [`Plane::ask_for_interrupts`]).
+    pub fn ask_for_interrupts(&mut self) -> bool {
+        self.disks.iter_mut().for_each(|slot| slot.disk.set_interrupts(true));
+        self.plane.ask_for_interrupts()
+    }
+
+    /// Has devices raise no interrupts.
+    pub fn stop_interrupts(&mut self) {
+        self.plane.set_interrupts(false);
+        self.disks.iter_mut().for_each(|slot| slot.disk.set_interrupts(false));
     }
 
     /// Whether the control plane has something to look at though it is not due and no frame came for it:

@@ -21,8 +21,6 @@ const LONGEST_FRAME: usize = 9216 + 14;
 pub struct Relay {
     directory: TempDir,
     stop: Arc<AtomicBool>,
-    /// It carries everything for the time being.
-    careful: Arc<AtomicBool>,
     lost: Arc<AtomicU64>,
     thread: Option<JoinHandle<Result<()>>>,
 }
@@ -41,8 +39,6 @@ impl Relay {
         let (first, second) = (bind("relay-first")?, bind("relay-second")?);
         let (stop, lost) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&lost));
-        let careful = Arc::<AtomicBool>::default();
-        let is_careful = Arc::clone(&careful);
         let thread = std::thread::spawn(move || {
             let mut frame = vec![0; LONGEST_FRAME];
             let mut held: Option<Vec<u8>> = None;
@@ -54,7 +50,6 @@ impl Relay {
                         continue;
                     }
                     let length = from.recv(&mut frame)?;
-                    let lossy = lossy && !is_careful.load(Ordering::Relaxed);
                     if lossy && rand::rng().random_ratio(1, loss) {
                         counted.fetch_add(1, Ordering::Relaxed);
                         continue;
@@ -76,12 +71,7 @@ impl Relay {
             }
             Ok(())
         });
-        Ok(Relay { directory, stop, careful, lost, thread: Some(thread) })
-    }
-
-    /// Has it carry everything, or again lose what it is to lose.
-    pub fn set_careful(&self, careful: bool) {
-        self.careful.store(careful, Ordering::Relaxed);
+        Ok(Relay { directory, stop, lost, thread: Some(thread) })
     }
 
     /// The two ends.
