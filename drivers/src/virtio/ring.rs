@@ -437,4 +437,30 @@ mod tests {
         let small = Arena::on_heap(8192).alloc(64, 64).unwrap();
         assert!(Ring::new(small, 64, false, true).is_none());
     }
+
+    #[test]
+    fn the_device_interrupts_at_the_chain_that_was_asked_for() {
+        for start in [0, 0xfffe, 0xffff] {
+            let (mut ring, memory) = ring(start, true);
+            let event = |ring: &Ring| ring.available.load16(ENTRIES + usize::from(SIZE) * 2);
+            let mut index = start;
+            for head in 0..3 {
+                ring.offer(head);
+            }
+            ring.interrupt_at(Some(3));
+            assert_eq!(event(&ring), start.wrapping_add(2));
+            give_back(&ring, &mut index, 0, 1);
+            assert!(ring.pending(), "what came before that is seen by who looks");
+            // None is raised on the way there once none is wanted.
+            ring.interrupt_at(None);
+            assert_eq!(event(&ring), start.wrapping_sub(1));
+            // Past the event, there is nothing to be written.
+            ring.interrupt_at(Some(1));
+            give_back(&ring, &mut index, 1, 1);
+            give_back(&ring, &mut index, 2, 1);
+            ring.interrupt_at(None);
+            assert_eq!(event(&ring), start);
+            let _ = memory;
+        }
+    }
 }

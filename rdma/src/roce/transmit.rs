@@ -17,7 +17,7 @@ pub const MAX_INLINE: usize = 96;
 const MAX_HEAD: usize = frame::MAX_LEN + bth::LEN + Deth::LEN + mad::LEN;
 
 /// One packet to transmit, made by `poll_transmit`. The loop keeps it and hands it to the port;
-/// if the port has no room, it hands the same packet over later.
+/// if the port has no room, it hands the same packet over later. Each port has one of its own.
 ///
 /// It is made in the order of the wire: [`TxBuffer::begin`], extended headers, payload, and then
 /// [`Emitter::emit`], which fills in what stands before them and puts pad and ICRC behind.
@@ -28,8 +28,9 @@ pub struct TxBuffer {
     payload: Sges,
     trailer: [u8; 8],
     trailer_len: usize,
-    /// PSN of the packet that goes on with the message of this one, if it does not end with it.
-    pub goes_on: Option<Psn>,
+    /// Queue pair of the peer, and PSN, of the packet that goes on with the message of this one, if it does
+    /// not end with it.
+    pub goes_on: Option<(u32, Psn)>,
 }
 
 impl Default for TxBuffer {

@@ -52,6 +52,8 @@ pub struct Tcp {
 #[derive(Debug)]
 pub struct Host {
     pub roce: Roce,
+    /// The packets that its ports are sending.
+    tx: Vec<TxBuffer>,
     pub arena: Arena,
     pub engine: Engine,
     pub way: Way,
@@ -76,7 +78,8 @@ impl Host {
         let mut ctx = Context { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let engine = Engine::new(config, devices, &mut ctx).unwrap();
         let way = Way::default();
-        Host { roce, arena, engine, way, rng, now, told: HashMap::new() }
+        let tx = (0..PORTS).map(|_| TxBuffer::new()).collect();
+        Host { roce, tx, arena, engine, way, rng, now, told: HashMap::new() }
     }
 
     fn ctx(&mut self) -> (&mut Engine, Context<'_, Roce>, &mut Way) {
@@ -90,8 +93,8 @@ impl fabric::Node for Host {
         self.roce.handle_frame(port, frame, now);
     }
     fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {
-        let mut tx = TxBuffer::new();
-        self.roce.poll_transmit(port, now, &mut tx).then(|| frame(&tx))
+        let tx = &mut self.tx[port];
+        self.roce.poll_transmit(port, now, tx).then(|| frame(tx))
     }
     fn poll_timeout(&self) -> Option<Instant> {
         [self.roce.poll_timeout(), self.engine.poll_timeout()].into_iter().flatten().min()

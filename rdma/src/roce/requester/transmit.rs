@@ -129,7 +129,7 @@ impl Requester {
         if ends {
             self.cursor += 1;
         } else {
-            tx.goes_on = Some(after);
+            tx.goes_on = Some((peer.qpn, after));
         }
         self.went(after, ack_request, wants_answer, now);
         if ends_all && !ack_request {
@@ -158,7 +158,7 @@ impl Requester {
             Operation::Write(..) => Opcode::WriteMiddle,
             _ => return None,
         };
-        if tx.goes_on != Some(self.next)
+        if tx.goes_on != Some((peer.qpn, self.next))
             || offset + mtu >= work.length as usize
             || !self.may_send(window)
         {
@@ -178,7 +178,7 @@ impl Requester {
             psn: self.next.get(),
         };
         emitter.emit_middle(tx, &peer.template, bth);
-        tx.goes_on = Some(after);
+        tx.goes_on = Some((peer.qpn, after));
         self.went(after, ack_request, false, now);
         Some(opcode)
     }

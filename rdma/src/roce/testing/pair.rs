@@ -21,6 +21,8 @@ pub struct Node {
     pub qp: QpId,
     pub mac: [u8; 6],
     pub ip: IpAddr,
+    /// The packet that it is sending.
+    pub tx: TxBuffer,
 }
 
 impl Node {
@@ -42,8 +44,7 @@ impl fabric::Node for Node {
         self.roce.handle_frame(port, frame, now);
     }
     fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {
-        let mut tx = TxBuffer::new();
-        self.roce.poll_transmit(port, now, &mut tx).then(|| frame(&tx))
+        self.roce.poll_transmit(port, now, &mut self.tx).then(|| frame(&self.tx))
     }
     fn poll_timeout(&self) -> Option<Instant> {
         self.roce.poll_timeout()
@@ -75,7 +76,7 @@ impl Pair {
             let cq = roce.create_cq(4096).unwrap();
             let init = Self::init(pd, cq);
             let qp = roce.create_qp(&init, &mut rng).unwrap();
-            Node { roce, arena: Arena::on_heap(16 << 20), pd, cq, qp, mac, ip }
+            Node { roce, arena: Arena::on_heap(16 << 20), pd, cq, qp, mac, ip, tx: TxBuffer::new() }
         });
         let mut network = Network::new(seed);
         for node in &nodes {

@@ -1,6 +1,8 @@
 //! Wire formats against captures of stock Linux, and round trips.
 
-use crate::roce::testing::{disconnect, session};
+use super::transport::request;
+use crate::roce::TxBuffer;
+use crate::roce::testing::{Pair, disconnect, frame, session};
 use crate::roce::wire::bth::{self, Bth};
 use crate::roce::wire::cm::{About, Brief, BriefKind, Message, Rej, Rep, Req};
 use crate::roce::wire::extended::{Aeth, AtomicEth, Deth, Nak, Reth, Syndrome};
@@ -9,6 +11,7 @@ use crate::roce::wire::icrc::Icrc;
 use crate::roce::wire::ip_cm::{self, IpCm};
 use crate::roce::wire::mad::{self, Mad};
 use crate::roce::wire::opcode::{Class, Opcode, Service};
+use crate::verbs::{PathMtu, Payload, Provider, RemoteAddress, SendOperation, SendWith};
 use proptest::prelude::*;
 use std::format;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -195,5 +198,43 @@ proptest! {
     fn garbage_does_not_panic(data in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _ = (Bth::parse(&data), Reth::parse(&data), Aeth::parse(&data), IpCm::parse(&data));
         let _ = (AtomicEth::parse(&data), Deth::parse(&data), Mad::parse(&data));
+    }
+}
+
+proptest! {
+    /// A packet is the same whether the one before it stands in the buffer or not.
+    #[test]
+    fn packets_do_not_depend_on_what_was_in_the_buffer(
+        lengths in proptest::collection::vec((0..9000usize, any::<bool>(), any::<bool>()), 1..6),
+    ) {
+        let frames = [false, true].map(|fresh| {
+            let mut pair = Pair::new(3, 1500, false);
+            pair.connect(PathMtu::Mtu1024, Pair::LINUX);
+            let node = &mut pair.nodes[0];
+            let memory = node.arena.alloc(9000, 64).unwrap();
+            for &(length, writes, tells) in &lengths {
+                let windows = [memory.slice(0, length).unwrap()];
+                let payload = Payload::Windows(&windows);
+                let operation = if writes {
+                    let to = RemoteAddress { address: 0x1000, rkey: 7 };
+                    SendOperation::Write { payload, to, immediate: tells.then_some(9) }
+                } else {
+                    let with = if tells { SendWith::Immediate(9) } else { SendWith::Nothing };
+                    SendOperation::Send { payload, with }
+                };
+                node.roce.post_send(node.qp, &request(1, operation)).unwrap();
+            }
+            let (mut tx, mut frames) = (TxBuffer::new(), Vec::new());
+            while node.roce.poll_transmit(0, pair.network.now, &mut tx) {
+                frames.push(frame(&tx));
+                if fresh {
+                    tx = TxBuffer::new();
+                }
+            }
+            frames
+        });
+        prop_assert_eq!(&frames[0], &frames[1]);
+        let packets: usize = lengths.iter().map(|(length, ..)| length.div_ceil(1024).max(1)).sum();
+        prop_assert_eq!(frames[0].len(), packets);
     }
 }

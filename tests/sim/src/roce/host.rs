@@ -32,6 +32,7 @@ pub struct Config {
 #[derive(Debug)]
 pub struct Machine {
     pub roce: Roce,
+    tx: TxBuffer,
     pub arena: Arena,
     pub memory: Memory,
     pub pd: PdId,
@@ -85,7 +86,9 @@ impl Host {
         let counter = roce.register(pd, counter, Access::REMOTE_ATOMIC, rng).expect("room");
         memory.open(&counter.memory);
         self.boots += 1;
-        self.machine = Some(Machine { roce, arena, memory, pd, cq, library, books, counter, free });
+        let tx = TxBuffer::new();
+        self.machine =
+            Some(Machine { roce, tx, arena, memory, pd, cq, library, books, counter, free });
     }
 
     /// The machine, of a host that is up.
@@ -136,9 +139,8 @@ impl fabric::Node for Host {
         }
     }
     fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {
-        let mut tx = TxBuffer::new();
-        let roce = &mut self.machine.as_mut()?.roce;
-        roce.poll_transmit(port, now, &mut tx).then(|| fabric::bytes(&tx.packet()))
+        let Machine { roce, tx, .. } = self.machine.as_mut()?;
+        roce.poll_transmit(port, now, tx).then(|| fabric::bytes(&tx.packet()))
     }
     fn poll_timeout(&self) -> Option<Instant> {
         self.machine.as_ref()?.roce.poll_timeout()

@@ -48,15 +48,16 @@ pub fn roce(ports: &[Port], mtu: usize, neighbours: &[Port], rng: &mut Rng) -> R
     roce
 }
 
-/// Takes the next frame of a port.
-pub fn transmit(roce: &mut Roce, port: usize, now: Instant) -> Option<Vec<u8>> {
-    let mut tx = TxBuffer::new();
-    roce.poll_transmit(port, now, &mut tx).then(|| fabric::bytes(&tx.packet()))
+/// Takes the next frame of a port, with the packet that it sent last.
+pub fn transmit(roce: &mut Roce, tx: &mut TxBuffer, port: usize, now: Instant) -> Option<Vec<u8>> {
+    roce.poll_transmit(port, now, tx).then(|| fabric::bytes(&tx.packet()))
 }
 
 /// What is there while the power is on.
 struct Machine {
     roce: Roce,
+    /// The packets that its ports are sending.
+    tx: Vec<TxBuffer>,
     server: Server,
     volumes: Volumes,
     arena: Arena,
@@ -115,7 +116,8 @@ impl Gateway {
             server.add_export(export, &volumes).expect("a sound export");
         }
         self.boots += 1;
-        self.machine = Some(Machine { roce, server, volumes, arena, rng });
+        let tx = self.ports.iter().map(|_| TxBuffer::new()).collect();
+        self.machine = Some(Machine { roce, tx, server, volumes, arena, rng });
     }
 
     /// Cuts its power.
@@ -145,7 +147,8 @@ impl fabric::Node for Gateway {
         }
     }
     fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {
-        transmit(&mut self.machine.as_mut()?.roce, port, now)
+        let Machine { roce, tx, .. } = self.machine.as_mut()?;
+        transmit(roce, &mut tx[port], port, now)
     }
     fn poll_timeout(&self) -> Option<Instant> {
         let machine = self.machine.as_ref()?;
@@ -164,7 +167,7 @@ impl fabric::Node for Gateway {
                 server.handle_connection_event(&event, &mut ctx);
                 moved = true;
             }
-            let Machine { roce, server, volumes, arena, rng } = machine;
+            let Machine { roce, server, volumes, arena, rng, .. } = machine;
             let mut ctx = Context { provider: roce, arena, now, rng };
             moved |= server.poll(volumes, &mut ctx);
             while server.transport_mut().poll_notice().is_some() {}

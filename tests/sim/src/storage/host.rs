@@ -6,7 +6,7 @@ use drivers::hal::{Arena, Instant, Window};
 use fabric::Rng;
 use rdma::rnbd::client::{self, Client, Losses, RemoteVolume};
 use rdma::rnbd::wire::{AccessMode, PORT};
-use rdma::roce::Roce;
+use rdma::roce::{Roce, TxBuffer};
 use rdma::rtrs::client as transport;
 use rdma::rtrs::{Context, Name};
 use rdma::verbs::{ConnectionManager, Provider};
@@ -15,6 +15,8 @@ use std::net::SocketAddr;
 /// A host.
 pub struct Host {
     pub roce: Roce,
+    /// The packets that its ports are sending.
+    tx: Vec<TxBuffer>,
     pub client: Client,
     pub users: Vec<(User, RemoteVolume)>,
     pub arena: Arena,
@@ -41,7 +43,8 @@ impl Host {
         let mut ctx = Context { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let session = Name::new(&format!("host{name}")).expect("a name");
         let client = Client::new(settings.0, settings.1, session, &mut ctx).expect("room");
-        let mut host = Host { roce, client, users: Vec::new(), arena, rng, name };
+        let tx = ports.iter().map(|_| TxBuffer::new()).collect();
+        let mut host = Host { roce, tx, client, users: Vec::new(), arena, rng, name };
         for (port, to) in ports.iter().zip(gateway) {
             let Host { roce, client, arena, rng, .. } = &mut host;
             let mut ctx = Context { provider: roce, arena, now, rng };
@@ -83,7 +86,7 @@ impl fabric::Node for Host {
         self.roce.handle_frame(port, frame, now);
     }
     fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {
-        transmit(&mut self.roce, port, now)
+        transmit(&mut self.roce, &mut self.tx[port], port, now)
     }
     fn poll_timeout(&self) -> Option<Instant> {
         let engines = [self.roce.poll_timeout(), self.client.poll_timeout()];
