@@ -6,7 +6,7 @@ use super::{Context, Engine};
 use crate::smcr::wire::rmbe_bytes;
 use crate::verbs::{Access, PdId, Provider, Region};
 use core::time::Duration;
-use drivers::hal::Window;
+use drivers::hal::{Instant, Window};
 
 /// Bytes in stock for peers that begin to write, and the fewest and most buffers that these are.
 const STOCK: usize = 1 << 20;
@@ -62,11 +62,16 @@ impl Engine {
         let Some((memory, _)) = ctx.provider.lazy_memory(rmb.id) else { return false };
         rmb.memory = memory;
         self.fill_stock(ctx);
-        if self.sweep.is_none() {
-            self.sweep = Some(ctx.now + IDLE);
-            self.wake_at(ctx.now + IDLE);
-        }
+        self.sweep_soon(ctx.now);
         true
+    }
+
+    /// Has buffers looked for that nobody uses.
+    pub(super) fn sweep_soon(&mut self, now: Instant) {
+        if self.sweep.is_none() {
+            self.sweep = Some(now + IDLE);
+            self.wake_at(now + IDLE);
+        }
     }
 
     /// Takes the buffers of those away that have been silent since the last time.
@@ -78,11 +83,17 @@ impl Engine {
         let mut more = false;
         for (_, socket) in &mut self.sockets {
             let produced = socket.produced;
-            let silent = core::mem::replace(&mut socket.swept, produced) == produced;
+            let mut silent = core::mem::replace(&mut socket.swept, produced) == produced;
+            let written = socket.rmb.and_then(|rmb| Some(ctx.provider.lazy_memory(rmb.id)?.1));
+            if let Some(written) = written {
+                let before = core::mem::replace(&mut socket.swept_written, written);
+                // What a peer has written and not told of yet is not lost.
+                silent &= written == produced || socket.rewritten && written == before;
+            }
             if silent {
                 empty(socket, ctx);
             }
-            more |= socket.rmb.is_some_and(|rmb| !rmb.memory.is_empty());
+            more |= socket.rmb.is_some_and(|rmb| ctx.provider.lazy_memory(rmb.id).is_some());
         }
         self.sweep = more.then_some(ctx.now + IDLE);
         if let Some(due) = self.sweep {
@@ -105,16 +116,11 @@ pub(super) fn put_back<P: Provider + ?Sized>(memory: Window, ctx: &mut Context<'
     }
 }
 
-/// Takes the buffer of a socket away if all that ever was written to it was told of and read.
+/// Takes the buffer of a silent socket away if all that was told of was read.
 fn empty<P: Provider + ?Sized>(socket: &mut Socket, ctx: &mut Context<'_, P>) {
     let Some(rmb) = socket.rmb.as_mut().filter(|_| socket.consumed == socket.produced) else {
         return;
     };
-    // What a peer has written and not told of yet is not lost.
-    let known = ctx.provider.lazy_memory(rmb.id);
-    if known.is_none_or(|(_, written)| written != socket.produced) {
-        return;
-    }
     if let Some(memory) = ctx.provider.take_lazy_memory(rmb.id) {
         rmb.memory = Window::empty();
         put_back(memory, ctx);

@@ -33,8 +33,13 @@ impl Engine {
             Some(ahead) if ahead <= room as i64 => ahead.max(0) as u64,
             _ => return self.violation(group, ctx),
         };
-        // Who has written nothing has nothing to tell of.
         if produced > 0 && !self.find_buffer(key, ctx) {
+            if self.sockets[key].rewritten {
+                // It has told of it so late that the buffer was taken for one that nobody uses.
+                self.abort_socket(key, ctx);
+                return self.announce(key, Ready::ABORTED);
+            }
+            // Who has written nothing has nothing to tell of.
             return self.violation(group, ctx);
         }
         let socket = &mut self.sockets[key];
@@ -138,6 +143,8 @@ impl Engine {
         seqno: u16,
         ctx: &mut Context<'_, P>,
     ) {
+        self.sockets[key].rewritten = true;
+        self.sweep_soon(ctx.now);
         if (self.sockets[key].rx_seqno.wrapping_sub(seqno) as i16) < 0 {
             // Something that the peer believes to have arrived has not.
             self.abort_socket(key, ctx);

@@ -149,8 +149,12 @@ pub(super) struct Socket {
 
     pub rmb: Option<Region>,
     pub rmb_size: u32,
-    /// `produced` when buffers of silent connections were looked for.
+    /// `produced`, and what was written, when buffers of silent connections were looked for.
     pub swept: u64,
+    pub swept_written: u64,
+    /// The peer has gone on over another link, and written again what it did not know to have arrived: more
+    /// was written than was told of, and always will be.
+    pub rewritten: bool,
     /// Written by the peer, read by our user, and told so to the peer.
     pub produced: u64,
     pub consumed: u64,
@@ -218,6 +222,8 @@ impl Socket {
             rmb: None,
             rmb_size: 0,
             swept: 0,
+            swept_written: 0,
+            rewritten: false,
             produced: 0,
             consumed: 0,
             confirmed: 0,

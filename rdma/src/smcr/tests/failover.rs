@@ -2,6 +2,7 @@
 
 use crate::smcr::engine::{Config, LinkStatus, Ready, SocketId};
 use crate::smcr::testing::{World, config, ip, pattern};
+use crate::verbs::Provider;
 use core::time::Duration;
 use fabric::{Faults, Place};
 use proptest::prelude::*;
@@ -273,4 +274,23 @@ proptest! {
     ) {
         conversation(seed, loss, micros, node, one_way, piece);
     }
+}
+
+/// What was written twice is counted twice, and is no reason to keep an idle buffer.
+#[test]
+fn an_idle_buffer_goes_after_a_failover_too() {
+    let (mut w, ids) = world(12, [2, 2]);
+    let free = |w: &World| w.hosts[0].arena.available() + w.hosts[0].roce.stock() * (16 << 10);
+    // Everything arrives, and nobody hears of it.
+    let (from, to) = (Place { node: 0, port: 0 }, Place { node: 1, port: 0 });
+    w.network.link_mut(from, to).cut = true;
+    w.transfer(1, ids, &pattern(12_000, 5), 5000);
+    w.wait(40 * SECOND);
+    assert!(w.hosts[1].engine.counters().failovers > 0);
+    w.transfer(0, ids, &pattern(50_000, 6), 5000);
+    w.wait(10 * SECOND);
+    let idle = free(&w);
+    w.transfer(1, ids, &pattern(50_000, 8), 5000);
+    assert_eq!(free(&w), idle - (16 << 10), "there was none");
+    assert_eq!(w.hosts[0].engine.counters().aborted, 0);
 }
