@@ -11,6 +11,16 @@ use crate::report::{Bar, Report};
 /// Turns of which the best counts.
 const TURNS: u64 = 40;
 
+/// What qperf measures, in the order in which the program prints it: bytes per second, nanoseconds.
+const QPERF: [&str; 6] = [
+    "rc_bw",
+    "rc_lat",
+    "rc_rdma_write_bw",
+    "rc_rdma_write_lat",
+    "rc_rdma_read_bw",
+    "rc_rdma_read_lat",
+];
+
 /// Runs the suite.
 pub fn bench() -> Result<()> {
     setup::install(&[Purpose::Count])?;
@@ -28,6 +38,10 @@ pub fn bench() -> Result<()> {
     let server = |scenario| program.instructions_within(scenario, "server_turn", "storage::frame");
     let ratio = server("read-ntrdma")? / server("read-roce")?;
     report.add("rnbd_read4k_qd32_ratio", ratio, 0.5);
+    let printed = program.output("qperf", TURNS)?;
+    for (key, figure) in QPERF.into_iter().zip(printed.split_whitespace()) {
+        report.check(key, figure.parse::<f64>()?.round(), Bar::None);
+    }
     report.close()
 }
 

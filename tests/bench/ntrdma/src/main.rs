@@ -5,6 +5,7 @@
 
 mod fixture;
 mod native;
+mod qperf;
 mod storage;
 
 use drivers::hal::{Instant, Window};
@@ -20,6 +21,7 @@ fn main() {
         Some("read-roce") => storage::over_roce(count),
         Some("bandwidth") => native::bandwidth(count),
         Some("latency") => native::latency(count),
+        Some("qperf") => qperf::measure(count),
         _ => eprintln!("bench-ntrdma SCENARIO COUNT; see ./isthmus bench ntrdma"),
     }
 }

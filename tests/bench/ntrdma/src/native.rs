@@ -19,10 +19,16 @@ const SHORT: usize = 64;
 const ROUNDS: u32 = 2000;
 
 /// Time since the providers were set up.
-struct Clock(time::Instant, Instant);
+pub struct Clock(time::Instant, Instant);
 
 impl Clock {
-    fn now(&self) -> Instant {
+    /// It is `now`.
+    pub fn new(now: Instant) -> Self {
+        Clock(time::Instant::now(), now)
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> Instant {
         self.1 + self.0.elapsed()
     }
 }
@@ -43,7 +49,7 @@ fn write(node: &mut Node, id: u64, from: Window, to: RemoteAddress) {
 /// Prints bytes per second of WRITEs of 1 MiB, and of copies of 1 MiB; best of `turns`.
 pub fn bandwidth(turns: u64) {
     let ([mut a, mut b], now) = fixture::connected();
-    let clock = Clock(time::Instant::now(), now);
+    let clock = Clock::new(now);
     let from = a.memory(LONG * DEPTH as usize);
     let into = Arena::on_heap(LONG * DEPTH as usize + 4096)
         .alloc(LONG * DEPTH as usize, 4096)
@@ -93,7 +99,7 @@ pub fn bandwidth(turns: u64) {
 /// cell in bare memory; best of `turns`.
 pub fn latency(turns: u64) {
     let ([mut a, mut b], now) = fixture::connected();
-    let clock = Clock(time::Instant::now(), now);
+    let clock = Clock::new(now);
     let [from_a, from_b, at_a, at_b] =
         [a.memory(SHORT), b.memory(SHORT), a.memory(SHORT), b.memory(SHORT)];
     [from_a, from_b, at_a, at_b].iter().for_each(|window| window.fill(0));
