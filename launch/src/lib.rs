@@ -11,6 +11,7 @@ pub mod demo;
 pub mod guest;
 pub mod http;
 pub mod image;
+pub mod ntb;
 pub mod progress;
 pub mod qemu;
 pub mod run;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use launch::setup::Purpose;
-use launch::{bench, build, check, demo, image, run, setup, test};
+use launch::{bench, build, check, demo, image, ntb, run, setup, test};
 
 /// Builds, boots, tests and measures the Isthmus appliance.
 #[derive(Parser)]
@@ -38,6 +38,8 @@ enum Verb {
         #[arg(value_parser = clap::builder::PossibleValuesParser::new(bench::SUITES))]
         suites: Vec<String>,
     },
+    /// Be the other machine of an appliance's bridge over TCP, and read one of its volumes
+    Ntb(ntb::Options),
     /// Pack the image into a file that boots, or make a config disk
     Image(image::Options),
     /// Check a configuration document
@@ -72,6 +74,7 @@ fn carry_out(command: Verb) -> Result<()> {
             println!("{}", path.display());
             Ok(())
         }
+        Verb::Ntb(options) => ntb::ntb(&options),
         Verb::Check { config } => check::check(&config),
         Verb::Run(options) => run::run(&built(&[Purpose::Run], false)?, &options),
     }

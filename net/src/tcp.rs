@@ -112,6 +112,7 @@ impl Listener {
 
     /// The next connection that has been opened, if any. To be called after each poll of the
     /// interface, until there is none: it also makes room for new peers.
+    #[inline(never)]
     pub fn accept(&mut self, interface: &mut Interface, now: Instant) -> Option<Stream> {
         while let Some(socket) = interface.doors().next(self.port) {
             self.turn = self.turn.wrapping_add(1);

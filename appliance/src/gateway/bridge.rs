@@ -1,23 +1,27 @@
-//! The bridge to another appliance: the device, and how its link stands. The provider over it is
-//! beside the ports' in [`rdma::devices::Devices`].
+//! The bridge to another appliance: what carries it, and how its link stands. The provider over it
+//! is beside the ports' in [`rdma::devices::Devices`].
+
+mod device;
+mod tcp;
 
 use super::alarm::Alarm;
+use super::network::Network;
 use super::ports::{Addresses, PortSlot};
 use super::state::State;
 use super::uplink::{self, Downlink};
 use crate::config::{Config, Ntb};
 use crate::report::Value;
-use core::time::Duration;
-use drivers::hal::Instant;
-use drivers::ntb::ivshmem::{Device, Ivshmem};
-use drivers::ntb::{Ntb as _, Side};
+use device::Device;
+use drivers::hal::{Instant, Platform, Window};
+use drivers::ntb::{Ntb as _, Side, ivshmem};
 use rand_core::RngCore;
 use rdma::devices::Devices;
 use rdma::ntrdma::{self, Layout, Ntrdma};
+use tcp::Tcp;
 
 /// The bridge, and what the log was told of it.
 pub(super) struct Bridge {
-    pub device: Ivshmem,
+    pub device: Device,
     state: ntrdma::State,
     taken: bool,
     refused: Option<ntrdma::BadInfo>,
@@ -31,17 +35,45 @@ fn ring_of_frames(mtu: u16) -> u32 {
     (4 * (u32::from(mtu) + 32)).next_power_of_two().max(64 << 10)
 }
 
+/// The provider over a bridge that exposes this memory.
+#[cold]
+fn provider(ntb: &Ntb, exposed: Window, rng: &mut dyn RngCore) -> Result<Ntrdma, String> {
+    let small = || format!("ntb.0: {} bytes to expose are too few", exposed.len());
+    let frames = ntb.mtu.map_or(0, ring_of_frames);
+    let rest = exposed.len().saturating_sub(frames as usize);
+    let layout = Layout::within(rest).ok_or_else(small)?;
+    let lost = ntb.lost();
+    let usual = ntrdma::Config::new(rng.next_u64(), ntb.address, ntb.peer);
+    let settings = ntrdma::Config { layout, frames, lost, beat: lost / 10, ..usual };
+    Ntrdma::new(settings, exposed, rng)
+        .map_err(|why| format!("ntb.0: the memory does not do: {why:?}"))
+}
+
 impl Bridge {
-    /// The first of the devices as the configuration has it, and the provider over it; what is not
-    /// used, and why, goes to `unclaimed`.
+    /// The first of the devices, or TCP, as the configuration has it, and the provider over it; what
+    /// is not used, and why, goes to `unclaimed`. Only these interfaces carry TCP.
     pub fn open(
         config: &Config,
-        found: Vec<Device>,
+        found: Vec<ivshmem::Device>,
+        platform: &mut dyn Platform,
+        networks: &mut [Network],
         rng: &mut dyn RngCore,
         unclaimed: &mut Vec<String>,
     ) -> Option<(Self, Ntrdma)> {
         let mut opened = None;
         let mut settings = config.ntb.iter();
+        if let Some((ntb, peer)) = config.ntb.first().and_then(|ntb| Some((ntb, ntb.tcp?))) {
+            settings.next();
+            let exposed = platform.arena().alloc(ntb.memory.0 as usize, 4096);
+            let exposed = exposed.unwrap_or(Window::empty());
+            match provider(ntb, exposed, rng) {
+                Ok(ntrdma) => {
+                    let tcp = Box::new(Tcp::new(ntb, peer, exposed, networks, rng));
+                    opened = Some((Self::new(Device::Tcp(tcp)), ntrdma));
+                }
+                Err(why) => log::error!("{why}"),
+            }
+        }
         for device in found {
             let location = format!("pci {}", device.address());
             let made = match settings.next() {
@@ -62,28 +94,26 @@ impl Bridge {
         opened
     }
 
-    fn set_up(ntb: &Ntb, device: Device, rng: &mut dyn RngCore) -> Result<(Self, Ntrdma), String> {
+    fn set_up(
+        ntb: &Ntb,
+        device: ivshmem::Device,
+        rng: &mut dyn RngCore,
+    ) -> Result<(Self, Ntrdma), String> {
         let side = ntb.side.map(|side| if side == 0 { Side::A } else { Side::B });
         let device = device.into_bridge(side).map_err(|error| format!("ntb.0: {error}"))?;
-        let exposed = device.exposed();
-        let small = || format!("ntb.0: {} bytes of memory are too few", 2 * exposed.len());
-        let frames = ntb.mtu.map_or(0, ring_of_frames);
-        let rest = exposed.len().saturating_sub(frames as usize);
-        let layout = Layout::within(rest).ok_or_else(small)?;
-        let lost = Duration::from_millis(ntb.lost_ms.into());
-        let usual = ntrdma::Config::new(rng.next_u64(), ntb.address, ntb.peer);
-        let settings = ntrdma::Config { layout, frames, lost, beat: lost / 10, ..usual };
-        let ntrdma = Ntrdma::new(settings, exposed, rng)
-            .map_err(|why| format!("ntb.0: the memory does not do: {why:?}"))?;
+        let ntrdma = provider(ntb, device.exposed(), rng)?;
+        Ok((Self::new(Device::Ivshmem(device)), ntrdma))
+    }
+
+    fn new(device: Device) -> Self {
         let (state, taken, refused) = (ntrdma::State::Down, false, None);
-        let (ethernet, frame) = (None, Vec::new());
-        Ok((Bridge { device, state, taken, refused, ethernet, frame }, ntrdma))
+        Bridge { device, state, taken, refused, ethernet: None, frame: Vec::new() }
     }
 
     /// Makes an interface of the control plane's over the bridge, number `index`.
     pub fn interface(&mut self, mtu: u16, index: usize, alarm: &Alarm) -> PortSlot {
         // Locally administered, and the same in each life: the peer remembers it.
-        let mac = [2, b'N', b'T', b'B', 0, u8::from(self.device.side() == Side::B)];
+        let mac = [2, b'N', b'T', b'B', 0, self.device.side()];
         let (uplink, downlink) = uplink::connect(mac, mtu.into(), alarm, alarm);
         self.ethernet = Some(downlink);
         PortSlot {
@@ -115,7 +145,7 @@ impl Bridge {
             downlink.push(frame);
             count += 1;
         }
-        count += downlink.transmit(|packet| ntrdma.transmit_frame(device, packet.header));
+        count += downlink.transmit(|packet| ntrdma.transmit_frame(device.bridge(), packet.header));
         downlink.flush();
         count
     }
@@ -123,9 +153,9 @@ impl Bridge {
     /// Takes what the peer has written, and writes what is due. How much there was, and whether the
     /// link came up.
     pub fn poll(&mut self, devices: &mut Devices, now: Instant) -> (usize, bool) {
-        let rung = self.device.rung();
+        let rung = self.device.bridge().rung();
         let frames = self.carry(devices);
-        let more = devices.poll_bridge(&mut self.device, now);
+        let more = devices.poll_bridge(self.device.bridge(), now);
         let before = self.state;
         let up = match devices.ntrdma().map(Ntrdma::link) {
             Some(state)
@@ -139,6 +169,15 @@ impl Bridge {
             _ => false,
         };
         (usize::from(rung) + frames + usize::from(more), up)
+    }
+
+    /// Carries bytes between a bridge over TCP and its connection; how many, and more if there was
+    /// anything to do.
+    pub fn poll_tcp(&mut self, networks: &mut [Network], now: Instant) -> usize {
+        match &mut self.device {
+            Device::Tcp(tcp) => tcp.poll(networks, self.state, now),
+            Device::Ivshmem(_) => 0,
+        }
     }
 
     fn tell(&mut self, before: ntrdma::State, devices: &Devices) {
@@ -184,10 +223,11 @@ pub(super) fn report(state: &State) -> Value {
             ("link", state_name(ntrdma.link()).into()),
             ("address", Value::display(ntrdma.local())),
             ("peer", Value::display(ntrdma.remote())),
-            ("device", format!("ivshmem, pci {}", device.address()).into()),
-            ("side", if device.side() == Side::A { 0u8 } else { 1 }.into()),
-            ("doorbell", if device.wakes() { "interrupts" } else { "polled" }.into()),
-            ("window", Value::Bytes(device.window().len() as u64)),
+            ("device", device.name().into()),
+            ("connection", device.connection().into()),
+            ("side", device.side().into()),
+            ("doorbell", device.doorbell().into()),
+            ("window", Value::Bytes(device.window() as u64)),
             ("queue_pairs", used.into()),
             ("queue_pairs_free", free.into()),
             ("connections", ntrdma.connections().into()),
@@ -202,7 +242,7 @@ pub(super) fn report(state: &State) -> Value {
             ("bytes_staged", counters.bytes_staged.into()),
             ("not_ready", counters.not_ready.into()),
             ("qp_errors", counters.qp_errors.into()),
-            ("violations", counters.violations.into()),
+            ("violations", (counters.violations + device.violations()).into()),
             ("interrupts", device.interrupts().into()),
         ])
     });

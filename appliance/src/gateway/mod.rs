@@ -95,7 +95,7 @@ impl Gateway {
         let state = &mut self.state;
         state.now = now;
         let networks = &mut self.networks;
-        let (received, for_control) = network::receive(networks, state, now);
+        let (mut received, for_control) = network::receive(networks, state, now);
         if received > 0 && for_control == 0 && now < self.still_until && state.plane.is_still() {
             state.plane.flush();
             state.plane.pace.counters.work(Stage::Receive, received);
@@ -103,6 +103,7 @@ impl Gateway {
             return true;
         }
         self.still_until = Instant::ZERO;
+        received += state.poll_tcp_bridge(networks, now);
         let completed = state.poll_disks();
         state.poll_capacities(now);
         let mut served = state.plane.serve(now);
@@ -110,6 +111,7 @@ impl Gateway {
             served +=
                 smc.poll(networks, &state.ports, state.document.config(), &mut state.plane, now);
         }
+        served += state.poll_tcp_bridge(networks, now);
         let due = self.control_due.is_some_and(|at| at <= now);
         let touched = networks.iter().any(|network| network.interface.wants_poll());
         let control = state.wants_control() || due || touched || for_control > 0;

@@ -137,7 +137,8 @@ impl Gateway {
             }
         }
         let bridges = core::mem::take(&mut found.bridges);
-        let bridge = Bridge::open(config, bridges, &mut *rng, &mut unclaimed);
+        let bridge =
+            Bridge::open(config, bridges, &mut *platform, &mut networks, &mut *rng, &mut unclaimed);
         let (mut bridge, ntrdma) = bridge.unzip();
         if let (Some(bridge), Some(mtu)) = (&mut bridge, config.ntb.first().and_then(|n| n.mtu)) {
             let index = ports.len();

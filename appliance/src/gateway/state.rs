@@ -2,6 +2,7 @@
 //! plane's own, and the data plane of the same loop.
 
 use super::disks::DiskSlot;
+use super::network::Network;
 use super::plane::{Plane, PortReport};
 use super::ports::PortSlot;
 use super::smc::Smc;
@@ -87,6 +88,11 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Carries bytes of a bridge over TCP, in and out.
+    pub fn poll_tcp_bridge(&mut self, networks: &mut [Network], now: Instant) -> usize {
+        self.plane.bridge.as_mut().map_or(0, |bridge| bridge.poll_tcp(networks, now))
+    }
+
     /// Whether a device, another loop or the bridge has something that was not taken yet.
     pub fn has_arrivals(&self) -> bool {
         self.plane.pending()

@@ -1,10 +1,14 @@
-//! Two appliances that share memory, as if a bridge joined them: one exports a volume, the other maps
-//! it, and either is killed and started anew. Neither has a network.
+//! Two appliances that share memory, as if a bridge joined them, or have TCP in its place: one exports
+//! a volume, the other maps it, and either is killed and started anew.
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use boot_tests::{boot, spec};
+use launch::guest::Wire;
 use launch::http;
+use launch::ntb::machine::Machine;
 use launch::qemu::ivshmem::{Server, SharedMemory};
 use launch::qemu::{Nic, Spec, Vm, free_port};
 
@@ -13,17 +17,33 @@ const SHARED: u32 = 32;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What joins the machines.
-struct Bridge {
-    memory: SharedMemory,
-    /// With doorbells.
-    server: Option<Server>,
+enum Bridge {
+    Memory(SharedMemory),
+    Doorbells(Server),
+    /// A cable, and what is to be said of TCP besides.
+    Tcp(Wire, &'static str),
 }
 
 impl Bridge {
-    fn new(doorbells: bool) -> Result<Bridge> {
-        let memory = SharedMemory::new(SHARED)?;
-        let server = doorbells.then(|| memory.serve()).transpose()?;
-        Ok(Bridge { memory, server })
+    fn memory() -> Result<Bridge> {
+        Ok(Bridge::Memory(SharedMemory::new(SHARED)?))
+    }
+
+    fn doorbells() -> Result<Bridge> {
+        Ok(Bridge::Doorbells(SharedMemory::new(SHARED)?.serve()?))
+    }
+
+    fn tcp() -> Result<Bridge> {
+        Ok(Bridge::Tcp(Wire::new()?, "isthmus.ntb.0.memory=8MiB"))
+    }
+
+    /// What `show ntb` says of its doorbell.
+    fn doorbell(&self) -> &'static str {
+        match self {
+            Bridge::Memory(_) => "polled",
+            Bridge::Doorbells(_) => "interrupts",
+            Bridge::Tcp(..) => "tcp",
+        }
     }
 
     /// A machine on side 0 or 1, which is 10.9.0.1 or 10.9.0.2. Doorbells tell the sides by themselves.
@@ -31,9 +51,21 @@ impl Bridge {
         let (own, peer) = (side + 1, 2 - side);
         let ends = format!("isthmus.ntb.0.address=10.9.0.{own} isthmus.ntb.0.peer=10.9.0.{peer}");
         let spec = spec()?.append(&ends).append(words);
-        Ok(match &self.server {
-            None => spec.append(&format!("isthmus.ntb.0.side={side}")).extra(self.memory.plain()),
-            Some(server) => spec.extra(server.doorbell()),
+        Ok(match self {
+            Bridge::Memory(memory) => {
+                spec.append(&format!("isthmus.ntb.0.side={side}")).extra(memory.plain())
+            }
+            Bridge::Doorbells(server) => spec.extra(server.doorbell()),
+            Bridge::Tcp(wire, words) => {
+                let (first, second) = wire.datagrams();
+                let nic = if side == 0 { first } else { second };
+                let ends = format!(
+                    "isthmus.net.0.address=10.0.0.{own}/24 isthmus.ntb.0.tcp=10.0.0.{peer} \
+                     isthmus.ntb.0.listen={}",
+                    side == 0
+                );
+                spec.append(&ends).append(words).nic(nic).first_mac(own)
+            }
         })
     }
 
@@ -79,8 +111,7 @@ fn wait_open(client: &mut Vm) -> Result<()> {
 }
 
 /// Reads, and then writes all of it: a mirror makes it a copy of the volume beside it.
-fn a_volume_is_used(doorbells: bool) -> Result<()> {
-    let bridge = Bridge::new(doorbells)?;
+fn a_volume_is_used(bridge: &Bridge) -> Result<()> {
     let (mut server, mut client) = (bridge.server()?, bridge.client()?);
     wait_open(&mut client)?;
     client.run("remote read far count=2000 size=4KiB depth=32")?.contains("2000 reads of 4096")?;
@@ -89,9 +120,7 @@ fn a_volume_is_used(doorbells: bool) -> Result<()> {
     wait_for(&mut client, "mirror list json", r#""name":"far","state":"in sync""#)?;
     client.run("remote read both count=500 size=4KiB depth=8")?.contains("500 reads of 4096")?;
     for vm in [&mut server, &mut client] {
-        for (key, wanted) in
-            [("link", "up"), ("doorbell", ["polled", "interrupts"][usize::from(doorbells)])]
-        {
+        for (key, wanted) in [("link", "up"), ("doorbell", bridge.doorbell())] {
             let is = ntb(vm, key)?;
             ensure!(is == wanted, "{key} is {is}");
         }
@@ -100,7 +129,8 @@ fn a_volume_is_used(doorbells: bool) -> Result<()> {
             ensure!(count == 0, "{key}: {count}");
         }
         let interrupts = ntb(vm, "interrupts")?.as_u64().unwrap_or(0);
-        ensure!((interrupts > 0) == doorbells, "{interrupts} interrupts");
+        let rings = matches!(bridge, Bridge::Doorbells(_));
+        ensure!((interrupts > 0) == rings, "{interrupts} interrupts");
     }
     let written = ntb(&mut client, "bytes_staged")?.as_u64().unwrap_or(0);
     ensure!(written > 15 << 20, "{written} bytes went over the bridge");
@@ -111,20 +141,23 @@ fn a_volume_is_used(doorbells: bool) -> Result<()> {
 
 #[test]
 fn a_volume_is_used_over_shared_memory_alone() -> Result<()> {
-    a_volume_is_used(false)
+    a_volume_is_used(&Bridge::memory()?)
 }
 
 #[test]
 fn a_volume_is_used_with_doorbells() -> Result<()> {
-    a_volume_is_used(true)
+    a_volume_is_used(&Bridge::doorbells()?)
+}
+
+#[test]
+fn a_volume_is_used_over_tcp() -> Result<()> {
+    a_volume_is_used(&Bridge::tcp()?)
 }
 
 /// Each of them is killed under load, again and again: the link and the session come back, requests go
 /// on, and nothing is left over.
-#[test]
-fn either_machine_is_killed_under_load_and_comes_back() -> Result<()> {
-    let rounds = if std::env::var_os("ISTHMUS_FULL").is_some() { 50 } else { 2 };
-    let bridge = Bridge::new(true)?;
+fn either_machine_is_killed(bridge: &Bridge, rounds: u64) -> Result<()> {
+    let rounds = if std::env::var_os("ISTHMUS_FULL").is_some() { 50 } else { rounds };
     let (mut server, mut client) = (bridge.server()?, bridge.client()?);
     wait_open(&mut client)?;
     let left = |vm: &mut Vm| -> Result<_> {
@@ -175,10 +208,20 @@ fn either_machine_is_killed_under_load_and_comes_back() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn either_machine_is_killed_under_load_and_comes_back() -> Result<()> {
+    either_machine_is_killed(&Bridge::doorbells()?, 2)
+}
+
+#[test]
+fn either_machine_is_killed_under_load_over_tcp() -> Result<()> {
+    either_machine_is_killed(&Bridge::tcp()?, 1)
+}
+
 /// Ping, and HTTP from outside: through a rule of the first machine, over the bridge, to the second.
 #[test]
 fn an_interface_over_the_bridge_carries_ping_and_http() -> Result<()> {
-    let bridge = Bridge::new(true)?;
+    let bridge = Bridge::doorbells()?;
     let port = free_port()?;
     // Without a default gateway: the first interface that has one is taken for all strangers.
     let words = "isthmus.net.0.address=10.0.2.15/24 \
@@ -211,11 +254,108 @@ fn an_interface_over_the_bridge_carries_ping_and_http() -> Result<()> {
 
 #[test]
 fn two_machines_on_one_side_are_told_so() -> Result<()> {
-    let bridge = Bridge::new(false)?;
+    let bridge = Bridge::memory()?;
     let mut first = boot(bridge.machine(0, "")?)?;
     let _second = boot(bridge.machine(0, "")?)?;
     wait_for(&mut first, "show log", "the other machine has the same side")?;
     let mut third = boot(bridge.machine(0, "")?.append("isthmus.ntb.0.side="))?;
     third.run("show log")?.contains("set `side` to 0 on one")?;
+    Ok(())
+}
+
+/// An appliance that waits for `peer` to connect over TCP; the port of the host that leads there. QEMU
+/// makes connections from there 10.0.2.2's.
+fn listener(peer: &str) -> Result<(Vm, u16)> {
+    let port = free_port()?;
+    let words = "isthmus.net.0.address=10.0.2.15/24 isthmus.ntb.0.listen=true \
+                 isthmus.ntb.0.memory=1MiB isthmus.ntb.0.address=10.9.0.1 isthmus.ntb.0.peer=10.9.0.2";
+    let forwards = vec![("tcp", port, 7471)];
+    let spec = spec()?.append(words).append(&format!("isthmus.ntb.0.tcp={peer}"));
+    Ok((boot(spec.nic(Nic::User { forwards }))?, port))
+}
+
+/// Whether the other end of a connection ends it.
+fn ends(mut connection: TcpStream) -> Result<()> {
+    connection.set_read_timeout(Some(PATIENCE))?;
+    let mut bytes = [0; 64];
+    loop {
+        match connection.read(&mut bytes) {
+            Ok(0) => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Ok(()),
+            Err(error) => return Err(error).context("the connection stays"),
+            Ok(_) => (),
+        }
+    }
+}
+
+/// What `./isthmus ntb` does.
+#[test]
+fn a_program_of_the_host_is_the_other_machine() -> Result<()> {
+    let (mut vm, port) = listener("10.0.2.2")?;
+    let ends = ["10.9.0.2", "10.9.0.1"].map(|address| address.parse().expect("an address"));
+    let at = (Ipv4Addr::LOCALHOST, port).into();
+    let mut machine = Machine::connect(at, ends, 1 << 20)?;
+    let deadline = Instant::now() + PATIENCE;
+    while !machine.is_up() {
+        ensure!(Instant::now() < deadline, "the link does not come up");
+        machine.turn()?;
+    }
+    machine.map("ram0")?;
+    while machine.size() == 0 {
+        ensure!(Instant::now() < deadline, "the volume is not opened");
+        machine.turn()?;
+    }
+    machine.read(4096, 32, 2000)?;
+    machine.read(256 << 10, 4, 100)?;
+    for key in ["violations", "qp_errors", "link_down"] {
+        let count = ntb(&mut vm, key)?;
+        ensure!(count == 0, "{key}: {count}");
+    }
+    drop(machine);
+    wait_for(&mut vm, "show ntb", "waits for the peer")
+}
+
+#[test]
+fn nobody_but_the_peer_connects_over_tcp() -> Result<()> {
+    let (mut vm, port) = listener("10.0.2.9")?;
+    ends(TcpStream::connect((Ipv4Addr::LOCALHOST, port))?)?;
+    wait_for(&mut vm, "show log", "10.0.2.2 may not connect, only 10.0.2.9")?;
+    wait_for(&mut vm, "show ntb", "waits for the peer")
+}
+
+#[test]
+fn a_peer_that_lies_over_tcp_is_told_apart() -> Result<()> {
+    let (mut vm, port) = listener("10.0.2.2")?;
+    let greeting = |version: u32, size: u64| {
+        [&b"iNTB"[..], &version.to_le_bytes(), &size.to_le_bytes()].concat()
+    };
+    let record = |words: [u32; 3]| words.map(u32::to_le_bytes).concat();
+    let good = greeting(1, 1 << 20);
+    let cases = [
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "is not the bridge of an appliance"),
+        (greeting(7, 1 << 20), "speaks version 7"),
+        (greeting(1, 8 << 20), "set the same `memory` on both"),
+        ([good.clone(), record([9, 0, 0])].concat(), "unknown kind 9"),
+        ([good.clone(), record([1, 0xffff0, 17])].concat(), "wrote to 0xffff0"),
+        ([good.clone(), record([1, 0, u32::MAX])].concat(), "wrote to 0x0"),
+    ];
+    let count = cases.len();
+    for (bytes, told) in cases {
+        let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        connection.write_all(&bytes)?;
+        ends(connection).context(told)?;
+        wait_for(&mut vm, "show log", told)?;
+    }
+    let violations = ntb(&mut vm, "violations")?;
+    ensure!(violations == count, "{violations} violations");
+    // Half a record, and a connection that takes its place.
+    let mut first = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    first.write_all(&[good.clone(), record([1, 0, 100]), vec![1; 50]].concat())?;
+    wait_for(&mut vm, "show ntb", " connected")?;
+    let mut second = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    ends(first).context("the first connection")?;
+    second.write_all(&good)?;
+    wait_for(&mut vm, "show ntb", " connected")?;
+    vm.run("show memory")?.contains("arena")?;
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! A stock client, an appliance, and behind it another one across a bridge, which has the disk, or
-//! the server.
+//! the server. The bridge is a device, or TCP.
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -8,7 +8,7 @@ use interop_tests::smc::prepare;
 use interop_tests::{client_of, gateway_spec, image_spec, map, storage, unmap};
 use launch::guest::Wire;
 use launch::qemu::ivshmem::SharedMemory;
-use launch::qemu::{Disk, Vm};
+use launch::qemu::{Disk, Spec, Vm};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const OPEN: &str = "far,gw,data,open,";
@@ -21,24 +21,41 @@ fn count(vm: &mut Vm, key: &str) -> Result<u64> {
 
 #[test]
 fn data_survives_the_way_and_the_end_of_either_appliance() -> Result<()> {
-    let disk = tempfile::NamedTempFile::new()?;
-    disk.as_file().set_len(64 << 20)?;
     let memory = SharedMemory::new(64)?;
     let doorbells = memory.serve()?;
+    data_survives(|_, spec| spec.extra(doorbells.doorbell()))
+}
+
+#[test]
+fn data_survives_the_way_over_tcp() -> Result<()> {
+    let between = Wire::new()?;
+    let (here, there) = between.datagrams();
+    data_survives(|far, spec| {
+        let words = if far {
+            "isthmus.net.0.address=10.0.9.1/24 isthmus.ntb.0.tcp=10.0.9.2 isthmus.ntb.0.listen=true"
+        } else {
+            "isthmus.net.1.address=10.0.9.2/24 isthmus.ntb.0.tcp=10.0.9.1"
+        };
+        let nic = if far { &there } else { &here };
+        spec.append(words).nic(nic.clone())
+    })
+}
+
+/// `joined` adds the bridge to a machine: the one behind, or the one before it.
+fn data_survives(joined: impl Fn(bool, Spec) -> Spec) -> Result<()> {
+    let disk = tempfile::NamedTempFile::new()?;
+    disk.as_file().set_len(64 << 20)?;
     let near = Wire::new()?;
     let (ours, theirs) = near.datagrams();
     let ends =
         |own, peer| format!("isthmus.ntb.0.address=10.9.0.{own} isthmus.ntb.0.peer=10.9.0.{peer} ");
     let server = "isthmus.volume.0.name=data isthmus.volume.0.disk=0";
-    let server = gateway_spec(1500, &(ends(1, 2) + server))?
-        .extra(doorbells.doorbell())
-        .disk(Disk::new(disk.path()));
+    let server = image_spec()?.append(&(ends(1, 2) + server)).first_mac(9);
+    let server = joined(true, server).disk(Disk::new(disk.path()));
     let remote = "isthmus.volume=[] isthmus.remote.0.name=far isthmus.remote.0.sessname=gw \
         isthmus.remote.0.path=ip:10.9.0.2@ip:10.9.0.1 isthmus.remote.0.device_path=data";
-    let gateway = gateway_spec(1500, &(ends(2, 1) + remote))?
-        .extra(doorbells.doorbell())
-        .nic(ours)
-        .first_mac(1);
+    let gateway = gateway_spec(1500, &(ends(2, 1) + remote))?.nic(ours).first_mac(1);
+    let gateway = joined(false, gateway);
     let mut far = server.clone().start()?;
     far.wait_ready()?;
     let mut middle = gateway.clone().start()?;

@@ -118,10 +118,12 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
 }
 
 /// Who listens on a TCP port, if it is not a rule.
-fn listener(config: &Config, port: u16) -> Option<String> {
+pub fn listener(config: &Config, port: u16) -> Option<String> {
     let http = config.http.enabled && config.http.port == port;
     let services = config.smc.services && [ECHO_PORT, DISCARD_PORT].contains(&port);
     let tools = config.roce.services && [perftest::PORT, qperf::PORT].contains(&port);
-    let who = [(http, "http"), (services, "smc.services"), (tools, "roce.services")];
+    let bridge = config.ntb.iter().any(|ntb| ntb.listen && ntb.port == port);
+    let who =
+        [(http, "http"), (services, "smc.services"), (tools, "roce.services"), (bridge, "ntb.0")];
     who.into_iter().find(|(listens, _)| *listens).map(|(_, who)| who.to_string())
 }

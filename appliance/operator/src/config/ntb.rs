@@ -2,11 +2,14 @@
 
 use super::checks::Report;
 use super::item::section;
+use super::messaging::listener;
 use super::schema::Config;
+use super::values::Size;
 use core::net::IpAddr;
+use core::time::Duration;
 
 section! {
-    /// A non-transparent bridge to another appliance, in the order of discovery.
+    /// A non-transparent bridge to another appliance: a device, or TCP in its place.
     Ntb {
         /// Which half of the shared memory is ours; without it by the number that the device has
         /// from its server.
@@ -18,8 +21,25 @@ section! {
         /// Largest packet in bytes of an interface over the bridge, the last of all; without it there
         /// is none.
         mtu: Option<u16> [68, 65_500];
-        /// Milliseconds without a sign of life after which the peer is gone.
-        lost_ms: u32 [50, 60_000] = 500;
+        /// Milliseconds without a sign of life after which the peer is gone; without it 500, over TCP
+        /// 5000.
+        lost_ms: Option<u32> [50, 60_000];
+        /// The other machine's address on the network: TCP carries what a device would.
+        tcp: Option<IpAddr>;
+        /// Whether the other machine connects and we listen.
+        listen: bool = false;
+        /// The port that one of the two listens on.
+        port: u16 [1, 65535] = 7471;
+        /// Memory that each exposes to the other over TCP: the same on both.
+        memory: Size [1 << 20, 1 << 30] = Size(16 << 20);
+    }
+}
+
+impl Ntb {
+    /// How long the peer may show no sign of life.
+    pub fn lost(&self) -> Duration {
+        let usual = if self.tcp.is_some() { 5000 } else { 500 };
+        Duration::from_millis(self.lost_ms.unwrap_or(usual).into())
     }
 }
 
@@ -46,6 +66,19 @@ pub fn check(config: &Config, report: &mut Report<'_>) {
             report.add(format!("remote.{i}.path"), reason, "");
         }
     }
+    if ntb.tcp.is_some() && ntb.side.is_some() {
+        let reason = "TCP has no sides".into();
+        report.add("ntb.0.side".into(), reason, "either `side` or `tcp`");
+    }
+    if ntb.tcp.is_none() && ntb.listen {
+        let reason = "nobody may connect".into();
+        report.add("ntb.0.listen".into(), reason, "true only with `tcp`, the peer's address");
+    }
+    let other = listener(config, ntb.port).filter(|other| ntb.listen && other != "ntb.0");
+    if let Some(other) = other {
+        let reason = format!("{other} listens on port {}", ntb.port);
+        report.add("ntb.0.port".into(), reason, "another port");
+    }
     if config.rnbd.oversubscribe > 1 {
         let reason = "sessions over a bridge have memory of their own".into();
         report.add("rnbd.oversubscribe".into(), reason, "1 with an [[ntb]]");
@@ -67,14 +100,22 @@ mod tests {
     #[test]
     fn a_bridge_is_read() {
         let config = check(GOOD.as_bytes()).unwrap();
-        assert_eq!((config.ntb[0].side, config.ntb[0].lost_ms), (Some(1), 500));
+        assert_eq!((config.ntb[0].side, config.ntb[0].lost().as_millis()), (Some(1), 500));
         assert!(check(GOOD.replace("side = 1\n", "").as_bytes()).is_ok());
+        let tcp = GOOD.replace("side = 1", "tcp = \"10.0.0.2\"\nlisten = true");
+        let ntb = &check(tcp.as_bytes()).unwrap().ntb[0];
+        assert_eq!((ntb.listen, ntb.port, ntb.memory.0), (true, 7471, 16 << 20));
+        assert_eq!(ntb.lost().as_millis(), 5000);
     }
 
     #[test]
     fn mistakes_in_it_are_told() {
         let cases = [
             ("side = 1", "side = 2", "2 is out of range"),
+            ("side = 1", "side = 1\ntcp = \"10.0.0.2\"", "TCP has no sides"),
+            ("side = 1", "listen = true", "nobody may connect"),
+            ("side = 1", "tcp = \"::1\"\nlisten = true\nport = 80", "http listens on port 80"),
+            ("side = 1", "tcp = \"10.0.0.2\"\nmemory = \"1KiB\"", "1KiB is out of range"),
             ("peer = \"10.9.0.1\"\n", "", "ntb.0.peer: missing"),
             ("peer = \"10.9.0.1\"", "peer = \"10.9.0.2\"", "cannot be the two ends"),
             ("peer = \"10.9.0.1\"", "peer = \"fd00::1\"", "cannot be the two ends"),

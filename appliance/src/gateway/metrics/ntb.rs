@@ -29,6 +29,10 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     let label = [("bridge", &"ntb0" as &dyn core::fmt::Display)];
     w.gauge("isthmus_ntb_up", "Whether the link to the other machine is up.")?
         .sample(&label, u64::from(ntrdma.link() == ntrdma::State::Up))?;
+    let (device, connected) = bridge.device.connected();
+    let carried = [label[0], ("device", &device as &dyn core::fmt::Display)];
+    w.gauge("isthmus_ntb_connected", "Whether what carries the bridge reaches the other machine.")?
+        .sample(&carried, u64::from(connected))?;
     w.gauge("isthmus_ntb_queue_pairs", "Queue pairs.")?
         .sample(&label, ntrdma.queue_pairs().0 as u64)?;
     for (name, help, value) in FAMILIES {

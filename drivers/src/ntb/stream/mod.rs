@@ -244,6 +244,7 @@ impl Stream {
 
     /// Begins a record that `more` bytes follow; false if there is no connection, or no room on it
     /// any more.
+    #[inline(never)]
     fn begin(&mut self, kind: u32, place: u32, value: u32, more: usize) -> bool {
         if self.state != State::Open {
             return false;

@@ -1,0 +1,114 @@
+//! What carries a bridge: a device, or TCP in its place.
+
+use super::tcp::Tcp;
+use drivers::ntb::ivshmem::Ivshmem;
+use drivers::ntb::{Bridge, Ntb as _, Side};
+
+/// One of the two.
+pub(in crate::gateway) enum Device {
+    Ivshmem(Ivshmem),
+    Tcp(Box<Tcp>),
+}
+
+impl Device {
+    /// As the provider has it.
+    pub fn bridge(&mut self) -> &mut dyn Bridge {
+        match self {
+            Device::Ivshmem(device) => device,
+            Device::Tcp(tcp) => &mut tcp.stream,
+        }
+    }
+
+    /// Whether it has something that was not taken yet.
+    pub fn pending(&self) -> bool {
+        match self {
+            Device::Ivshmem(device) => device.pending(),
+            Device::Tcp(tcp) => tcp.stream.pending(),
+        }
+    }
+
+    /// Whether it can end a halt. TCP does so by the network's ports.
+    pub fn wakes(&self) -> bool {
+        match self {
+            Device::Ivshmem(device) => device.wakes(),
+            Device::Tcp(_) => true,
+        }
+    }
+
+    /// Has it raise interrupts, or not.
+    pub fn set_interrupts(&mut self, wanted: bool) {
+        if let Device::Ivshmem(device) = self {
+            device.set_interrupts(wanted);
+        }
+    }
+
+    /// Interrupts so far.
+    pub fn interrupts(&self) -> u64 {
+        match self {
+            Device::Ivshmem(device) => device.interrupts(),
+            Device::Tcp(_) => 0,
+        }
+    }
+
+    /// Whether another machine has taken our place.
+    pub fn is_taken(&self) -> bool {
+        matches!(self, Device::Ivshmem(device) if device.is_taken())
+    }
+
+    /// Connections that the peer has broken off by a mistake.
+    pub fn violations(&self) -> u64 {
+        match self {
+            Device::Ivshmem(_) => 0,
+            Device::Tcp(tcp) => tcp.violations,
+        }
+    }
+
+    /// Which of the two machines this is, 0 or 1: of TCP, the one that listens is 0.
+    pub fn side(&self) -> u8 {
+        match self {
+            Device::Ivshmem(device) => u8::from(device.side() == Side::B),
+            Device::Tcp(tcp) => u8::from(!tcp.listens()),
+        }
+    }
+
+    /// What it is.
+    pub fn name(&self) -> String {
+        match self {
+            Device::Ivshmem(device) => format!("ivshmem, pci {}", device.address()),
+            Device::Tcp(_) => "tcp".into(),
+        }
+    }
+
+    /// How the connection of a bridge over TCP stands.
+    pub fn connection(&self) -> Option<&'static str> {
+        match self {
+            Device::Ivshmem(_) => None,
+            Device::Tcp(tcp) => Some(tcp.report()),
+        }
+    }
+
+    /// How it is rung.
+    pub fn doorbell(&self) -> &'static str {
+        match self {
+            Device::Ivshmem(device) if device.wakes() => "interrupts",
+            Device::Ivshmem(_) => "polled",
+            Device::Tcp(_) => "tcp",
+        }
+    }
+
+    /// Bytes of the peer's memory that can be written.
+    pub fn window(&self) -> usize {
+        match self {
+            Device::Ivshmem(device) => device.window().len(),
+            Device::Tcp(tcp) => tcp.stream.window().len(),
+        }
+    }
+
+    /// The name of what carries it, and whether it is there, for metrics.
+    pub fn connected(&self) -> (&'static str, bool) {
+        match self {
+            Device::Ivshmem(device) => ("ivshmem", device.link()),
+            Device::Tcp(tcp) => ("tcp", tcp.stream.link()),
+        }
+    }
+}
