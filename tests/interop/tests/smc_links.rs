@@ -49,6 +49,10 @@ fn a_link_is_lost_and_made_anew() -> Result<()> {
                 "smc echo 10.0.0.1 {port} 20000 1000000 2 time seconds=90 > /tmp/good{port} 2>&1 &"
             ))?;
         }
+        // Two clients of each port, and the servers behind the rule: a handshake does not survive the loss of the
+        // link that it has named.
+        let six = "[ $(smc sockets | grep -c 'ACTIVE SMCR') = 6 ]";
+        lab.site.client.wait_until(six, Duration::from_secs(30)).context("six sockets")?;
         lab.sh("sleep 2")?;
         // Links are over wire 0 and wire 1; each is cut at Linux's end, and mended.
         for wire in [0, 1] {
