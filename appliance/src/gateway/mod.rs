@@ -154,21 +154,29 @@ impl Gateway {
     /// Sleeps until an interrupt or the next deadline, unless there is something to do; then deals
     /// with what there is. Whether there was work.
     fn halt(&mut self) -> bool {
-        let waits_for_whole = self.state.ask_for_interrupts();
+        let mut waits_for_whole = self.state.ask_for_interrupts();
         // What came before interrupts were on raises none, but is pending.
         let mut now = self.machine.now();
         let mut deadline = self.deadline(now);
-        if waits_for_whole {
-            deadline = Instant::first([deadline, Some(now + MESSAGE_WAIT)]);
-        }
         self.alarm.set();
-        if !self.state.has_arrivals() && deadline.is_none_or(|d| d > now) {
-            self.machine.halt_until(deadline);
+        while !self.state.has_arrivals() && deadline.is_none_or(|d| d > now) {
+            let wait = waits_for_whole.then_some(now + MESSAGE_WAIT);
+            let until = Instant::first([deadline, wait]);
+            self.machine.halt_until(until);
             now = self.machine.now();
             self.state.plane.pace.halted(now);
-            // Unless a device or a loop has something, or a deadline has come, it was the serial port.
-            if deadline.is_none_or(|d| now < d) && !self.state.has_arrivals() {
-                self.console_due = now;
+            if until.is_none_or(|at| now < at) {
+                // Unless a device or a loop has something, it was the serial port.
+                if !self.state.has_arrivals() {
+                    self.console_due = now;
+                }
+                break;
+            }
+            if deadline.is_none_or(|d| now < d) {
+                // The message is not whole yet. From now on any frame ends the halt.
+                waits_for_whole = self.state.ask_for_interrupts();
+            } else if !self.state.has_arrivals() && self.state.plane.expires_idly(now) {
+                deadline = self.deadline(now);
             }
         }
         self.still_until = Instant::first([deadline, Some(now + STILL)]).unwrap_or(now);

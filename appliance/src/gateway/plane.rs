@@ -16,6 +16,7 @@ use net::Local;
 use net::capture::Capture;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
+use rdma::verbs::Provider;
 
 /// One loop's data plane.
 pub(super) struct Plane {
@@ -151,6 +152,14 @@ impl Plane {
             return true;
         }
         false
+    }
+
+    /// Runs the provider's timers, if one has come; true if there was one and it left nothing to do, as
+    /// most do: they are moved far more often than they expire.
+    pub fn expires_idly(&mut self, now: Instant) -> bool {
+        let Some(fabric) = &mut self.fabric else { return false };
+        let roce = &mut fabric.devices.roce;
+        roce.poll_timeout().is_some_and(|at| at <= now) && !roce.run_due(now)
     }
 
     /// Whether the frames of this round leave nothing to do. Measuring tools look for what was written to

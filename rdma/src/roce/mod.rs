@@ -318,6 +318,17 @@ impl Roce {
         Instant::first([self.wake, self.cm.deadline()])
     }
 
+    /// Runs the timers that have expired; whether that leaves anything to do.
+    pub fn run_due(&mut self, now: Instant) -> bool {
+        let completions = self.cqs.pushed;
+        self.run_timers(now);
+        self.cqs.pushed != completions
+            || !self.events.is_empty()
+            || self.has_mads()
+            || self.cm.has_events()
+            || self.ports.iter().any(|port| port.has_replies() || !port.sends.is_empty())
+    }
+
     /// Runs the timers that have expired. Timers are moved far more often than they expire, so
     /// they are kept where they are used, and looked for when the earliest may have come.
     fn run_timers(&mut self, now: Instant) {

@@ -107,6 +107,11 @@ impl Cm {
         }
     }
 
+    /// Whether there are events that nobody has heard of.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// A valid packet arrived on a queue pair of this connection: as good as an RTU.
     pub fn communication_established(&mut self, id: ConnectionId) {
         if let Some(connection) = self.connections.get_mut(id.0)

@@ -87,6 +87,8 @@ impl From<Refusal> for Fault {
 /// Where ACKs may wait: most requests, and packets, that one ACK is owed for.
 const MOST_OWED: u8 = 4;
 const MOST_PACKETS_OWED: u32 = 16;
+/// So many times as long as other ACKs waits that to a WRITE, because the message is all but certain.
+const UNTOLD: u32 = 4;
 /// Messages come closely one after the other if several of this number come while an ACK may wait.
 const CLOSELY: u32 = 4;
 
@@ -319,15 +321,18 @@ impl Responder {
     fn owe(&mut self, opcode: Opcode, now: Instant) {
         self.owed += 1;
         let mut waits = !self.hold.is_zero() && opcode.ends();
-        if opcode.class() != Class::Write || opcode.has_immediate() {
-            waits &= CLOSELY * now.since(self.told_at) < self.hold;
+        let mut hold = self.hold;
+        if opcode.class() == Class::Write && !opcode.has_immediate() {
+            hold *= UNTOLD;
+        } else {
+            waits &= CLOSELY * now.since(self.told_at) < hold;
             self.told_at = now;
         }
         if waits
             && self.owed < MOST_OWED
             && self.expected.since(self.acknowledged) < MOST_PACKETS_OWED
         {
-            self.owed_until.get_or_insert(now + self.hold);
+            self.owed_until.get_or_insert(now + hold);
         } else {
             self.acknowledge(now);
         }

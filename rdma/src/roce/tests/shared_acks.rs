@@ -141,7 +141,7 @@ fn that_to_a_write_waits_for_the_message_that_tells_of_it() {
     assert_eq!((acks_back(&pair), pair.nodes[1].completions().len()), (1, 2));
     // One that nobody tells of is acknowledged after a while.
     write_back(&mut pair, to);
-    wait(&mut pair, Duration::from_millis(7));
+    wait(&mut pair, Duration::from_millis(31));
     assert_eq!(acks_back(&pair), 1);
     wait(&mut pair, Duration::from_millis(2));
     assert_eq!((acks_back(&pair), pair.nodes[1].completions().len()), (2, 1));
