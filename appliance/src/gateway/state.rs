@@ -89,6 +89,7 @@ pub(super) struct State {
 
 impl State {
     /// Carries bytes of a bridge over TCP, in and out.
+    #[inline(always)]
     pub fn poll_tcp_bridge(&mut self, networks: &mut [Network], now: Instant) -> usize {
         self.plane.bridge.as_mut().map_or(0, |bridge| bridge.poll_tcp(networks, now))
     }
