@@ -146,7 +146,6 @@ impl Qp {
             return Err(VerbsError::Invalid);
         }
         self.requester.start(to);
-        self.responder.hold_acks(self.requester.hold());
         self.state = QpState::Rts;
         Ok(())
     }

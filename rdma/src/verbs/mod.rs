@@ -219,8 +219,7 @@ pub trait Provider {
 
     /// Lets the provider be a while in asking the peer whether requests have arrived that are not signaled
     /// and carry no chunk, or unhurried, so that many share an ACK: for users that do not wait for any of
-    /// them, nor for room in the queue. ACKs to the peer wait as well, for a few requests to share one: as
-    /// the protocol's peers do not wait for them either. To be said before the queue pair is ready to send.
+    /// them, nor for room in the queue. To be said before the queue pair is ready to send.
     fn share_acks(&mut self, _qp: QpId) {}
 
     /// The requests that the peer has done here; None where only the peer knows, as with

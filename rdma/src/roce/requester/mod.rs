@@ -123,11 +123,6 @@ impl Requester {
         self.shares_acks = true;
     }
 
-    /// For how long users of the queue pair can do without ACKs, in both directions.
-    pub fn hold(&self) -> Duration {
-        Duration::from_nanos(self.hold)
-    }
-
     /// Ready to send.
     pub fn start(&mut self, to: &ReadyToSend) {
         let first = Psn::new(to.sq_psn);

@@ -127,8 +127,8 @@ impl Responder {
                 (psn, Syndrome::Nak(reason))
             }
             Some(Reply::Nak { .. }) => return None,
-            None if self.owed == 0 => return None,
-            Some(Reply::Ack) | None => (self.expected.previous(), Syndrome::ACK),
+            Some(Reply::Ack) => (self.expected.previous(), Syndrome::ACK),
+            None => return None,
         };
         Some(LastWord { psn, syndrome, messages: self.messages })
     }

@@ -24,7 +24,6 @@ use again::Again;
 use alloc::collections::VecDeque;
 pub use answers::LastWord;
 use answers::{Answer, Resource};
-use core::time::Duration;
 use drivers::hal::Instant;
 
 /// Message that is arriving.
@@ -84,14 +83,6 @@ impl From<Refusal> for Fault {
     }
 }
 
-/// Where ACKs may wait: most requests, and packets, that one ACK is owed for.
-const MOST_OWED: u8 = 4;
-const MOST_PACKETS_OWED: u32 = 16;
-/// So many times as long as other ACKs waits that to a WRITE, because the message is all but certain.
-const UNTOLD: u32 = 4;
-/// Messages come closely one after the other if several of this number come while an ACK may wait.
-const CLOSELY: u32 = 4;
-
 const INVALID: Fault = Fault::Nak(Nak::InvalidRequest);
 
 /// A request packet, with its payload freed of pad and ICRC.
@@ -120,14 +111,6 @@ pub struct Responder {
     /// How many of them have packets due.
     resources_due: usize,
     one_sided: OneSided,
-    /// For how long ACKs wait for more to acknowledge; zero if they do not.
-    hold: Duration,
-    /// Requests that wait for their ACK, and until when; and one after the last packet acknowledged.
-    owed: u8,
-    /// When the last message was received that completes a receive.
-    told_at: Instant,
-    owed_until: Option<Instant>,
-    acknowledged: Psn,
 }
 
 impl Responder {
@@ -145,22 +128,12 @@ impl Responder {
             max_resources: 0,
             resources_due: 0,
             one_sided: OneSided::default(),
-            hold: Duration::ZERO,
-            owed: 0,
-            told_at: Instant::ZERO,
-            owed_until: None,
-            acknowledged: Psn::default(),
         }
     }
 
     /// What was taken, and of the WRITEs without immediate the last.
     pub fn one_sided(&self) -> OneSided {
         self.one_sided
-    }
-
-    /// ACKs may wait so long for more to acknowledge.
-    pub fn hold_acks(&mut self, hold: Duration) {
-        self.hold = hold;
     }
 
     /// Packets that are still to come of the message that is under way, as far as that is known.
@@ -175,7 +148,6 @@ impl Responder {
     /// Ready to receive.
     pub fn start(&mut self, expected: Psn, max_dest_rd_atomic: u8, min_rnr_timer: u8) {
         self.expected = expected;
-        self.acknowledged = expected;
         self.max_resources = max_dest_rd_atomic as usize;
         self.resources = VecDeque::with_capacity(self.max_resources);
         self.min_rnr_timer = min_rnr_timer;
@@ -187,8 +159,6 @@ impl Responder {
         self.resources_due = 0;
         self.incoming = Incoming::None;
         self.again = Again::new();
-        self.owed = 0;
-        self.owed_until = None;
         if self.reply == Some(Reply::Ack) {
             self.reply = None;
         }
@@ -197,14 +167,11 @@ impl Responder {
     /// When it wants to be woken.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
-        Instant::first([self.again.deadline(), self.owed_until])
+        self.again.deadline()
     }
 
     /// Runs what has expired.
     pub fn handle_timeout(&mut self, env: &mut Env<'_>) {
-        if self.owed_until.is_some_and(|until| until <= env.now) {
-            self.acknowledge(env.now);
-        }
         // A NAK says more than an ACK, and while one is out the peer has to move.
         if self.again.is_due(env.now) && self.reply.is_none() && !self.nak_sent {
             env.counters.acks_repeated += 1;
@@ -224,7 +191,6 @@ impl Responder {
         self.resources_due > 0
     }
 
-    /// Takes a request. `Some` if the queue pair fails by it.
     /// A packet from the middle of a WRITE, which is most of all: whether it was the one that is expected,
     /// and is done with. Whatever is special about it is left to [`Responder::handle`].
     #[inline(always)]
@@ -256,6 +222,7 @@ impl Responder {
         }
     }
 
+    /// Takes a request. `Some` if the queue pair fails by it.
     pub fn handle(
         &mut self,
         request: &Request<'_>,
@@ -294,7 +261,8 @@ impl Responder {
                     self.messages = self.messages.plus(1);
                 }
                 if request.bth.ack_request {
-                    self.owe(request.bth.opcode, env.now);
+                    self.reply = Some(Reply::Ack);
+                    self.again.acknowledged(env.now);
                 }
                 Ok(())
             }
@@ -303,7 +271,6 @@ impl Responder {
                 let syndrome = Syndrome::ReceiverNotReady { timer: self.min_rnr_timer };
                 self.reply = Some(Reply::Nak { psn, syndrome });
                 self.nak_sent = true;
-                self.settled();
                 Ok(())
             }
             Err(Fault::Nak(reason)) => {
@@ -314,49 +281,10 @@ impl Responder {
         }
     }
 
-    /// The peer asks for an ACK, at the end of a message or before. Where ACKs may wait, that of a WRITE
-    /// waits for the message that tells of it, and that of such a message for the next if they come
-    /// closely one after the other.
-    #[inline]
-    fn owe(&mut self, opcode: Opcode, now: Instant) {
-        self.owed += 1;
-        let mut waits = !self.hold.is_zero() && opcode.ends();
-        let mut hold = self.hold;
-        if opcode.class() == Class::Write && !opcode.has_immediate() {
-            hold *= UNTOLD;
-        } else {
-            waits &= CLOSELY * now.since(self.told_at) < hold;
-            self.told_at = now;
-        }
-        if waits
-            && self.owed < MOST_OWED
-            && self.expected.since(self.acknowledged) < MOST_PACKETS_OWED
-        {
-            self.owed_until.get_or_insert(now + hold);
-        } else {
-            self.acknowledge(now);
-        }
-    }
-
-    /// Sends the ACK that is owed.
-    fn acknowledge(&mut self, now: Instant) {
-        self.reply = Some(Reply::Ack);
-        self.again.acknowledged(now);
-        self.settled();
-    }
-
-    /// An ACK or NAK is about to be sent, which acknowledges all before it.
-    fn settled(&mut self) {
-        self.acknowledged = self.expected;
-        self.owed = 0;
-        self.owed_until = None;
-    }
-
     fn nak(&mut self, psn: Psn, reason: Nak, env: &mut Env<'_>) {
         env.counters.naks_sent.count(reason);
         self.reply = Some(Reply::Nak { psn, syndrome: Syndrome::Nak(reason) });
         self.nak_sent = true;
-        self.settled();
     }
 
     #[inline(never)]

@@ -3,10 +3,7 @@
 
 use super::transport::request;
 use crate::roce::testing::Pair;
-use crate::verbs::{
-    Access, PathMtu, Payload, Provider, RecvRequest, RemoteAddress, SendOperation, SendRequest,
-    SendWith,
-};
+use crate::verbs::{PathMtu, Payload, Provider, RecvRequest, SendOperation, SendRequest, SendWith};
 use core::time::Duration;
 
 /// Sends `id` from node 0 without asking for a completion, and waits a moment.
@@ -93,80 +90,4 @@ fn so_may_all_of_them() {
     pair.network.mute(0, false);
     wait(&mut pair, Duration::from_millis(40));
     assert_eq!(pair.nodes[1].completions().len(), 3);
-}
-
-/// Posts a WRITE of 8 bytes from node 1 to memory of node 0.
-fn write_back(pair: &mut Pair, to: RemoteAddress) {
-    let payload = Payload::Inline(&[7; 8]);
-    let operation = SendOperation::Write { payload, to, immediate: None };
-    let node = &mut pair.nodes[1];
-    node.roce.post_send(node.qp, &request(0, operation)).unwrap();
-}
-
-/// Posts a SEND from node 1.
-fn send_back(pair: &mut Pair, id: u64) {
-    let payload = Payload::Inline(&[1]);
-    let operation = SendOperation::Send { payload, with: SendWith::Nothing };
-    let node = &mut pair.nodes[1];
-    node.roce.post_send(node.qp, &request(id, operation)).unwrap();
-}
-
-/// Memory of node 0 that node 1 may write, and receives there.
-fn exposed(pair: &mut Pair) -> RemoteAddress {
-    let node = &mut pair.nodes[0];
-    for id in 0..8 {
-        let into = node.arena.alloc(64, 64).unwrap();
-        node.roce.post_recv(node.qp, &RecvRequest { id, into: &[into] }).unwrap();
-    }
-    let memory = node.arena.alloc(64, 64).unwrap();
-    let mut rng = fabric::Rng::new(5);
-    let region = node.roce.register(node.pd, memory, Access::REMOTE_WRITE, &mut rng).unwrap();
-    RemoteAddress { address: region.address, rkey: region.rkey }
-}
-
-fn acks_back(pair: &Pair) -> u64 {
-    pair.nodes[1].roce.counters().received.acknowledges
-}
-
-#[test]
-fn that_to_a_write_waits_for_the_message_that_tells_of_it() {
-    let mut pair = connected();
-    let to = exposed(&mut pair);
-    wait(&mut pair, Duration::from_secs(1));
-    write_back(&mut pair, to);
-    wait(&mut pair, Duration::from_millis(1));
-    assert_eq!(acks_back(&pair), 0);
-    send_back(&mut pair, 1);
-    wait(&mut pair, Duration::from_millis(1));
-    assert_eq!((acks_back(&pair), pair.nodes[1].completions().len()), (1, 2));
-    // One that nobody tells of is acknowledged after a while.
-    write_back(&mut pair, to);
-    wait(&mut pair, Duration::from_millis(31));
-    assert_eq!(acks_back(&pair), 1);
-    wait(&mut pair, Duration::from_millis(2));
-    assert_eq!((acks_back(&pair), pair.nodes[1].completions().len()), (2, 1));
-}
-
-#[test]
-fn those_to_messages_that_come_closely_wait_for_each_other() {
-    let mut pair = connected();
-    exposed(&mut pair);
-    wait(&mut pair, Duration::from_secs(1));
-    for id in 0..6 {
-        send_back(&mut pair, id);
-        wait(&mut pair, Duration::from_micros(500));
-    }
-    assert_eq!(acks_back(&pair), 2, "for the first, which came after a pause, and for four more");
-    wait(&mut pair, Duration::from_millis(9));
-    assert_eq!((acks_back(&pair), pair.nodes[1].completions().len()), (3, 6));
-    // With a queue pair that goes, it does not wait.
-    send_back(&mut pair, 6);
-    wait(&mut pair, Duration::from_micros(500));
-    send_back(&mut pair, 7);
-    wait(&mut pair, Duration::from_micros(500));
-    assert_eq!(acks_back(&pair), 4);
-    let node = &mut pair.nodes[0];
-    node.roce.destroy_qp(node.qp).unwrap();
-    wait(&mut pair, Duration::from_micros(500));
-    assert_eq!((acks_back(&pair), pair.nodes[1].completions().len()), (5, 2));
 }
