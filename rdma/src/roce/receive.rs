@@ -28,12 +28,6 @@ pub enum Verdict {
     NotRoce,
 }
 
-/// Whether there is anything to do for a packet, beyond what was done.
-enum Effect {
-    None,
-    Some,
-}
-
 /// Why a packet is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drop {
@@ -68,8 +62,7 @@ impl Roce {
             }
         };
         let reason = match self.handle_packet(port, &parsed, now) {
-            Ok(Effect::None) => return Verdict::Passive,
-            Ok(Effect::Some) => return Verdict::Consumed,
+            Ok(verdict) => return verdict,
             Err(reason) => reason,
         };
         let dropped = &mut self.counters.dropped;
@@ -91,7 +84,7 @@ impl Roce {
         number: usize,
         frame: &Frame<'_>,
         now: Instant,
-    ) -> Result<Effect, Drop> {
+    ) -> Result<Verdict, Drop> {
         let port = self.ports.get(number).ok_or(Drop::NotOurs)?;
         if frame.destination_mac() != port.config.mac {
             return Err(Drop::NotOurs);
@@ -114,7 +107,7 @@ impl Roce {
         if bth.destination_qp == mad::GSI_QPN {
             addressed()?;
             self.handle_gsi(frame, &request, now)?;
-            return Ok(Effect::Some);
+            return Ok(Verdict::Consumed);
         }
         let slot = self.slot_of(bth.destination_qp);
         let qp = self.qps.at_mut(slot).filter(|qp| qp.identity.number == bth.destination_qp);
@@ -139,9 +132,9 @@ impl Roce {
             && !bth.ack_request
             && heard
             && let Some(peer) = &qp.peer
-            && qp.responder.handle_middle(&request, peer.path_mtu.bytes(), &qp.identity, &mut env)
+            && qp.responder.handle_middle(&request, peer.path_mtu.bytes(), qp.identity.pd, &mut env)
         {
-            return Ok(Effect::None);
+            return Ok(Verdict::Passive);
         }
         let taken = match qp.identity.kind {
             QpType::Ud { .. } => {
@@ -171,7 +164,7 @@ impl Roce {
         let idle = |qp: &Qp| qp.state == QpState::Rts && !qp.listed_reply && !qp.listed_send;
         let nothing =
             heard && self.cqs.pushed == completions && self.qps.at(slot).is_some_and(idle);
-        Ok(if nothing { Effect::None } else { Effect::Some })
+        Ok(if nothing { Verdict::Passive } else { Verdict::Consumed })
     }
 
     /// Where frames of a message that is under way are about to arrive, by what was received last: at

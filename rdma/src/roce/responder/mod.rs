@@ -18,7 +18,7 @@ use crate::roce::wire::extended::{AtomicEth, Nak, Reth, Syndrome};
 use crate::roce::wire::get32;
 use crate::roce::wire::opcode::{Class, Opcode};
 use crate::verbs::{
-    Access, CompletedOperation, Completion, OneSided, RemoteAddress, SendWith, Status,
+    Access, CompletedOperation, Completion, OneSided, PdId, RemoteAddress, SendWith, Status,
 };
 use again::Again;
 use alloc::collections::VecDeque;
@@ -198,7 +198,7 @@ impl Responder {
         &mut self,
         request: &Request<'_>,
         mtu: usize,
-        identity: &Identity,
+        pd: PdId,
         env: &mut Env<'_>,
     ) -> bool {
         let length = request.payload.len();
@@ -209,7 +209,7 @@ impl Responder {
         }
         let done = write.total - write.left;
         let at = RemoteAddress { address: write.to.address.wrapping_add(done.into()), ..write.to };
-        let window = env.memory.go_on(&write.grant, done, identity.pd, at, length as u32);
+        let window = env.memory.go_on(&write.grant, done, pd, at, length as u32);
         if window.is_ok_and(|window| window.write(0, request.payload).is_ok()) {
             write.left -= length as u32;
             env.counters.received.count(Class::Write);

@@ -140,3 +140,24 @@ fn a_refusal_outlives_its_queue_pair() {
     pair.step();
     assert_eq!(refused(&mut pair), Some(Status::RemoteAccess));
 }
+
+/// Users destroy a queue pair as soon as they have the message that they waited for; its sender learns
+/// that it arrived all the same.
+#[test]
+fn an_ack_outlives_its_queue_pair() {
+    let mut pair = Pair::new(3, 1500, false);
+    pair.connect(PathMtu::Mtu1024, Pair::LINUX);
+    let [a, b] = &mut pair.nodes;
+    let into = b.arena.alloc(64, 64).unwrap();
+    b.roce.post_recv(b.qp, &RecvRequest { id: 5, into: &[into] }).unwrap();
+    let send = SendOperation::Send { payload: Payload::Inline(&[1]), with: SendWith::Nothing };
+    a.roce.post_send(a.qp, &request(1, send)).unwrap();
+    let destroyed = pair.run(Duration::from_secs(1), |pair| {
+        let b = &mut pair.nodes[1];
+        !b.completions().is_empty() && b.roce.destroy_qp(b.qp).is_ok()
+    });
+    assert!(destroyed);
+    pair.step();
+    let done = pair.nodes[0].completions();
+    assert_eq!(done.first().map(|c| (c.id, c.status)), Some((1, Status::Success)));
+}

@@ -5,7 +5,8 @@
 //! each in turn, several times over, while a QEMU plugin counts the instructions that each server
 //! executes. What the server executes per second while nothing is asked of it is taken off.
 //!
-//! Nothing is counted of the client, and no time matters but that of `iops_ratio`.
+//! Nothing is counted of the client, and no time matters but that of `iops_ratio` and `iops_qd1_ratio`: at
+//! depth 1 a server that makes the client wait, for an ACK or its answer, shows at once.
 
 mod fio;
 mod sessions;
@@ -77,6 +78,7 @@ pub fn bench() -> Result<()> {
     report.add("read64k_ratio", large_reads.ratio(), 0.15);
     report.add("safe_mode_cost", reads.safe_mode_cost(), 0.02);
     report.check("iops_ratio", reads.iops_ratio, Bar::AtLeast(1.0));
+    report.check("iops_qd1_ratio", single_reads.iops_ratio, Bar::AtLeast(1.0));
     report.add("memory_mib_64_sessions", idle.mib.into(), 64.0);
     report.add("bytes_per_idle_session", idle.bytes_per_session, 65_536.0);
     // Linux has no use for carry-less multiplication on the CPU that these machines have.
