@@ -1,24 +1,30 @@
 //! Monotonic time. Engines get it as an argument; only the poll loop reads a clock.
 
+use core::num::NonZeroU64;
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
 /// A point of monotonic time: nanoseconds since an arbitrary start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Instant(u64);
+///
+/// Deadlines are compared in every turn of the loop, and most of them are optional: one that is not
+/// there is a 0 and takes no more room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(NonZeroU64);
 
 impl Instant {
     /// The arbitrary start.
-    pub const ZERO: Instant = Instant(0);
+    pub const ZERO: Instant = Instant(NonZeroU64::MIN);
 
-    /// From nanoseconds since the start.
+    /// From nanoseconds since the start; saturates, as 584 years are never reached.
+    #[inline]
     pub const fn from_nanos(nanos: u64) -> Self {
-        Instant(nanos)
+        Instant(NonZeroU64::MIN.saturating_add(nanos))
     }
 
     /// Nanoseconds since the start.
+    #[inline]
     pub const fn as_nanos(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     /// The first of some moments, if there is any.
@@ -29,13 +35,13 @@ impl Instant {
         for moment in moments {
             first = first.min(moment.map_or(u64::MAX, Instant::as_nanos));
         }
-        (first < u64::MAX).then_some(Instant(first))
+        (first < u64::MAX).then_some(Instant::from_nanos(first))
     }
 
     /// Nanoseconds since `earlier`; 0 if `earlier` is later.
     #[inline]
     pub const fn nanos_since(self, earlier: Instant) -> u64 {
-        self.0.saturating_sub(earlier.0)
+        self.0.get().saturating_sub(earlier.0.get())
     }
 
     /// Time since `earlier`; zero if `earlier` is later.
@@ -44,9 +50,16 @@ impl Instant {
     }
 }
 
+impl Default for Instant {
+    fn default() -> Self {
+        Instant::ZERO
+    }
+}
+
 impl Add<Duration> for Instant {
     type Output = Instant;
-    /// Saturates: 584 years are never reached by a timer that matters.
+    /// Saturates, as [`Instant::from_nanos`].
+    #[inline]
     fn add(self, d: Duration) -> Instant {
         Instant(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
     }
