@@ -119,7 +119,7 @@ impl Completer<'_> {
     fn complete(&mut self, cq: CqId, id: u64, status: Status, operation: CompletedOperation) {
         let qp = self.identity.id;
         let completion = Completion { id, qp, status, operation, datagram_from: None };
-        if !self.cqs.push(cq, completion) {
+        if !self.cqs.push(cq, completion, true) {
             *self.lost += 1;
         }
     }

@@ -16,14 +16,14 @@ struct Queue {
 #[derive(Debug)]
 pub struct CompletionQueues {
     queues: Slots<Queue>,
-    /// Completions ever added, modulo 2^64.
-    pub pushed: u64,
+    /// Completions ever added for which somebody waits, modulo 2^64.
+    pub awaited: u64,
 }
 
 impl CompletionQueues {
     /// For up to `limit` queues.
     pub fn new(limit: usize) -> Self {
-        CompletionQueues { queues: Slots::new(limit), pushed: 0 }
+        CompletionQueues { queues: Slots::new(limit), awaited: 0 }
     }
 
     /// Makes a queue for up to `depth` completions.
@@ -67,13 +67,13 @@ impl CompletionQueues {
         }
     }
 
-    /// Adds a completion; false if there is no room for it.
+    /// Adds a completion, for which somebody waits or not; false if there is no room for it.
     #[inline(always)]
-    pub fn push(&mut self, cq: CqId, completion: Completion) -> bool {
+    pub fn push(&mut self, cq: CqId, completion: Completion, awaited: bool) -> bool {
         match self.queues.get_mut(cq.0) {
             Some(queue) if queue.ring.len() < queue.depth => {
                 queue.ring.push_back(completion);
-                self.pushed = self.pushed.wrapping_add(1);
+                self.awaited = self.awaited.wrapping_add(awaited.into());
                 true
             }
             _ => false,

@@ -112,7 +112,7 @@ impl Datagrams {
         work.payload.put(0, work.payload.len(), tx);
         emitter.emit(tx, &template, bth);
         if work.signaled {
-            identity.complete_send(env, work.id, Status::Success);
+            identity.complete_send(env, work.id, Status::Success, true);
         }
         Some(opcode)
     }
@@ -120,7 +120,7 @@ impl Datagrams {
     /// Takes all out, as flushed.
     pub fn flush(&mut self, identity: &Identity, env: &mut Env<'_>) {
         while let Some(work) = self.queue.pop_front() {
-            identity.complete_send(env, work.id, Status::Flushed);
+            identity.complete_send(env, work.id, Status::Flushed, true);
         }
     }
 }

@@ -320,9 +320,9 @@ impl Roce {
 
     /// Runs the timers that have expired; whether that leaves anything to do.
     pub fn run_due(&mut self, now: Instant) -> bool {
-        let completions = self.cqs.pushed;
+        let awaited = self.cqs.awaited;
         self.run_timers(now);
-        self.cqs.pushed != completions
+        self.cqs.awaited != awaited
             || !self.events.is_empty()
             || self.has_mads()
             || self.cm.has_events()

@@ -47,12 +47,13 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Puts a completion into the queue for sends; counts it if it is lost.
+    /// Puts a completion into the queue for sends; counts it if it is lost. Whoever posted it may not wait
+    /// for it ([`SendRequest::unhurried`](crate::verbs::SendRequest::unhurried)).
     #[inline]
-    pub fn complete_send(&self, env: &mut Env<'_>, id: u64, status: Status) {
+    pub fn complete_send(&self, env: &mut Env<'_>, id: u64, status: Status, awaited: bool) {
         let operation = CompletedOperation::Send;
         let completion = Completion { id, qp: self.id, status, operation, datagram_from: None };
-        if !env.cqs.push(self.send_cq, completion) {
+        if !env.cqs.push(self.send_cq, completion, awaited) {
             env.counters.completions_lost += 1;
         }
     }
@@ -60,7 +61,7 @@ impl Identity {
     /// Puts a completion into the queue for receives; counts it if it is lost.
     #[inline]
     pub fn complete_receive(&self, env: &mut Env<'_>, completion: Completion) {
-        if !env.cqs.push(self.recv_cq, completion) {
+        if !env.cqs.push(self.recv_cq, completion, true) {
             env.counters.completions_lost += 1;
         }
     }

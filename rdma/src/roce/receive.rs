@@ -125,7 +125,7 @@ impl Roce {
 
         self.arriving = (!bth.opcode.ends()).then_some((number, slot));
         let heard = qp.heard;
-        let completions = self.cqs.pushed;
+        let awaited = self.cqs.awaited;
         let mut env =
             Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters, now };
         if bth.opcode == Opcode::WriteMiddle
@@ -162,8 +162,7 @@ impl Roce {
         }
         taken?;
         let idle = |qp: &Qp| qp.state == QpState::Rts && !qp.listed_reply && !qp.listed_send;
-        let nothing =
-            heard && self.cqs.pushed == completions && self.qps.at(slot).is_some_and(idle);
+        let nothing = heard && self.cqs.awaited == awaited && self.qps.at(slot).is_some_and(idle);
         Ok(if nothing { Verdict::Passive } else { Verdict::Consumed })
     }
 

@@ -248,7 +248,8 @@ impl Requester {
                 env.memory.pool.free(block);
             }
             if work.signaled || status != Status::Success {
-                identity.complete_send(env, work.id, status);
+                let awaited = work.waited_for || status != Status::Success;
+                identity.complete_send(env, work.id, status, awaited);
             }
         }
     }
@@ -495,7 +496,7 @@ impl Requester {
             if let Some(block) = work.block {
                 env.memory.pool.free(block);
             }
-            identity.complete_send(env, work.id, status);
+            identity.complete_send(env, work.id, status, true);
             status = Status::Flushed;
         }
         self.cursor = 0;
