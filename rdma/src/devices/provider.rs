@@ -300,6 +300,12 @@ impl Provider for Devices {
         }
     }
 
+    fn writes_are_announced(&mut self, qp: QpId) {
+        if bridged(qp.0).is_none() {
+            self.roce.writes_are_announced(qp);
+        }
+    }
+
     fn one_sided(&self, qp: QpId) -> Option<OneSided> {
         match (bridged(qp.0), &self.bridged) {
             (None, _) => self.roce.one_sided(qp),

@@ -263,6 +263,12 @@ impl Provider for Roce {
         }
     }
 
+    fn writes_are_announced(&mut self, qp: QpId) {
+        if let Some(found) = self.qps.get_mut(qp.0) {
+            found.responder.writes_are_announced();
+        }
+    }
+
     fn fail_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
         let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
         let mut env = Env {

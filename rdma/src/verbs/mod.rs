@@ -221,6 +221,10 @@ pub trait Provider {
     /// and carry no chunk, or unhurried, so that many share an ACK: for users that do not wait for any of
     /// them, nor for room in the queue. To be said before the queue pair is ready to send.
     fn share_acks(&mut self, _qp: QpId) {}
+    /// Says that the peer's WRITEs are announced by a message right behind them, before which nobody here
+    /// looks at them: the provider may then acknowledge them with that. To be said before the queue pair
+    /// is ready to receive.
+    fn writes_are_announced(&mut self, _qp: QpId) {}
 
     /// The requests that the peer has done here; None where only the peer knows, as with
     /// hardware, whose users have to look at the memory.

@@ -3,12 +3,17 @@
 //! does not survive repeating with several requests in flight (`rxe_req.c`, req_retry: it runs local
 //! registrations a second time, which fail): with an ACK that is lost, and nothing sent behind it, the
 //! connection is lost too. A requester that got the first one drops the others.
+//!
+//! An ACK that waits for the message behind a WRITE is said by the same clock, if that does not come.
 
 use core::time::Duration;
 use drivers::hal::Instant;
 
 /// Well within the ACK timeouts that hosts use (Linux: 537 ms), and long after anything that is busy.
 const QUIET: Duration = Duration::from_millis(100);
+
+/// How long the message behind a WRITE may take before the WRITE is acknowledged without it.
+const HOLD: Duration = Duration::from_millis(10);
 
 /// How often: the repetition may be lost too.
 const TIMES: u8 = 2;
@@ -33,7 +38,14 @@ impl Again {
         self.left = TIMES;
     }
 
-    /// Whether it is time to repeat it.
+    /// An ACK of something new is to go with that of the next message, which is on its way.
+    #[inline]
+    pub fn held(&mut self, now: Instant) {
+        self.at = Some(now + HOLD);
+        self.left = TIMES + 1;
+    }
+
+    /// Whether it is time to say it, or to repeat it.
     pub fn is_due(&mut self, now: Instant) -> bool {
         let due = self.at.is_some_and(|at| at <= now);
         if due {

@@ -104,6 +104,8 @@ pub struct Responder {
     nak_sent: bool,
     reply: Option<Reply>,
     again: Again,
+    /// A message of the peer's comes behind each of its WRITEs.
+    announced: bool,
     min_rnr_timer: u8,
     /// The last READs and atomics, oldest first; as many as the peer may have outstanding.
     resources: VecDeque<Resource>,
@@ -123,6 +125,7 @@ impl Responder {
             nak_sent: false,
             reply: None,
             again: Again::new(),
+            announced: false,
             min_rnr_timer: 0,
             resources: VecDeque::new(),
             max_resources: 0,
@@ -136,13 +139,21 @@ impl Responder {
         self.one_sided
     }
 
-    /// Packets that are still to come of the message that is under way, as far as that is known.
+    /// Packets that are still to come of the message that is under way, and of the one that announces it,
+    /// as far as that is known.
     pub fn under_way(&self, mtu: usize) -> usize {
         match &self.incoming {
             Incoming::None => 0,
             Incoming::Send { .. } => 1,
-            Incoming::Write(write) => (write.left as usize).div_ceil(mtu),
+            Incoming::Write(write) => {
+                (write.left as usize).div_ceil(mtu) + usize::from(self.announced)
+            }
         }
+    }
+
+    /// See [`Provider::writes_are_announced`](crate::verbs::Provider::writes_are_announced).
+    pub fn writes_are_announced(&mut self) {
+        self.announced = true;
     }
 
     /// Ready to receive.
@@ -261,8 +272,14 @@ impl Responder {
                     self.messages = self.messages.plus(1);
                 }
                 if request.bth.ack_request {
-                    self.reply = Some(Reply::Ack);
-                    self.again.acknowledged(env.now);
+                    let silent =
+                        matches!(request.bth.opcode, Opcode::WriteOnly | Opcode::WriteLast);
+                    if silent && self.announced {
+                        self.again.held(env.now);
+                    } else {
+                        self.reply = Some(Reply::Ack);
+                        self.again.acknowledged(env.now);
+                    }
                 }
                 Ok(())
             }

@@ -1,9 +1,12 @@
 //! Requests that nobody waits for share an ACK where their user wants it, and what is lost of them is found
-//! out nevertheless.
+//! out nevertheless; WRITEs are acknowledged with the message that announces them.
 
 use super::transport::request;
-use crate::roce::testing::Pair;
-use crate::verbs::{PathMtu, Payload, Provider, RecvRequest, SendOperation, SendRequest, SendWith};
+use crate::roce::testing::{Pair, Rng};
+use crate::verbs::{
+    Access, PathMtu, Payload, Provider, RecvRequest, RemoteAddress, SendOperation, SendRequest,
+    SendWith,
+};
 use core::time::Duration;
 
 /// Sends `id` from node 0 without asking for a completion, and waits a moment.
@@ -90,4 +93,56 @@ fn so_may_all_of_them() {
     pair.network.mute(0, false);
     wait(&mut pair, Duration::from_millis(40));
     assert_eq!(pair.nodes[1].completions().len(), 3);
+}
+
+/// Node 1 knows that node 0 announces its WRITEs; a region of node 1's.
+fn announcing() -> (Pair, RemoteAddress) {
+    let mut pair = Pair::new(11, 1500, false);
+    let node = &mut pair.nodes[1];
+    node.roce.writes_are_announced(node.qp);
+    pair.connect(PathMtu::Mtu1024, Pair::LINUX);
+    let node = &mut pair.nodes[1];
+    let (into, granted) = (node.arena.alloc(64, 64).unwrap(), node.arena.alloc(4096, 64).unwrap());
+    node.roce.post_recv(node.qp, &RecvRequest { id: 0, into: &[into] }).unwrap();
+    let mut rng = Rng::new(1);
+    let region = node.roce.register(node.pd, granted, Access::REMOTE_WRITE, &mut rng).unwrap();
+    (pair, RemoteAddress { address: region.address, rkey: region.rkey })
+}
+
+fn write(pair: &mut Pair, to: RemoteAddress, immediate: Option<u32>) {
+    let node = &mut pair.nodes[0];
+    let window = node.arena.alloc(3000, 64).unwrap();
+    let payload = Payload::Windows(&[window]);
+    let operation = SendOperation::Write { payload, to, immediate };
+    node.roce.post_send(node.qp, &request(1, operation)).unwrap();
+    wait(pair, Duration::from_millis(1));
+}
+
+#[test]
+fn a_write_is_acknowledged_with_the_message_behind_it() {
+    let (mut pair, to) = announcing();
+    write(&mut pair, to, None);
+    assert_eq!(acks(&pair), 0);
+    let node = &mut pair.nodes[0];
+    let payload = Payload::Inline(&[1]);
+    let operation = SendOperation::Send { payload, with: SendWith::Nothing };
+    node.roce.post_send(node.qp, &request(2, operation)).unwrap();
+    wait(&mut pair, Duration::from_millis(1));
+    assert_eq!((pair.nodes[0].completions().len(), acks(&pair)), (2, 1));
+}
+
+#[test]
+fn a_write_with_immediate_is_acknowledged_at_once() {
+    let (mut pair, to) = announcing();
+    write(&mut pair, to, Some(7));
+    assert_eq!((pair.nodes[0].completions().len(), acks(&pair)), (1, 1));
+}
+
+#[test]
+fn a_write_that_nothing_follows_is_acknowledged_after_a_while() {
+    let (mut pair, to) = announcing();
+    write(&mut pair, to, None);
+    wait(&mut pair, Duration::from_millis(20));
+    assert_eq!((pair.nodes[0].completions().len(), acks(&pair)), (1, 1));
+    assert_eq!(pair.nodes[0].roce.counters().retries, 0);
 }

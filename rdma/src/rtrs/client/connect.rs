@@ -188,6 +188,8 @@ impl Client {
                 return Err(DownReason::Resources);
             }
         };
+        // The data of a read comes before the answer.
+        ctx.provider.writes_are_announced(qp);
         let number = self.connections.insert(Connection {
             path: key,
             qp,

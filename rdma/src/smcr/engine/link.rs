@@ -49,6 +49,8 @@ impl Engine {
             .and_then(|qp| ctx.provider.qp_number(qp).map(|qpn| (qp, qpn)));
         let (qp, qpn) = made.inspect_err(|_| ctx.arena.free(memory))?;
         ctx.provider.share_acks(qp);
+        // Each WRITE has its CDC message.
+        ctx.provider.writes_are_announced(qp);
         let number = group.next_link;
         group.next_link = group.next_link.wrapping_add(1).max(1);
         let link = Link {
