@@ -123,7 +123,12 @@ impl Echo {
             if client.finished {
                 return Err(Closed::Finished);
             }
-            let count = match front.read(id, piece, interface, engine) {
+            let back = if *discard { None } else { front.turn_back(id, engine, ctx) };
+            let read = match back {
+                Some(moved) => moved.map(|()| 0),
+                None => front.read(id, piece, interface, engine),
+            };
+            let count = match read {
                 Ok(0) => return Ok(()),
                 Ok(count) => count,
                 Err(Closed::Finished) => {

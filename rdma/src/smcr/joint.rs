@@ -294,10 +294,7 @@ impl<T: Tcp> Joint<T> {
         let connection = connection.ok_or(Closed::Gone)?;
         match connection.state {
             State::Opening | State::Handshake(_) => Ok(0),
-            State::Smc(socket) => engine.recv(socket, into).map_err(|error| match error {
-                RecvError::Finished => Closed::Finished,
-                RecvError::Aborted => Closed::Gone,
-            }),
+            State::Smc(socket) => engine.recv(socket, into).map_err(closed),
             State::Tcp if !connection.rest.is_empty() => {
                 let count = connection.rest.len().min(into.len());
                 into[..count].copy_from_slice(&connection.rest[..count]);
@@ -306,6 +303,18 @@ impl<T: Tcp> Joint<T> {
             }
             State::Tcp => self.tcp.read(interface, connection.name, into),
         }
+    }
+
+    /// Moves what has arrived over SMC-R back to where it came from, as far as there is room; an
+    /// [`Event::Ready`] follows where there is too little. None if the connection does not go over SMC-R.
+    pub fn turn_back<P: Provider + ?Sized>(
+        &self,
+        id: ConnectionId,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) -> Option<Result<(), Closed>> {
+        let State::Smc(socket) = self.get(id)?.state else { return None };
+        Some(engine.forward(socket, socket, ctx).map_err(closed))
     }
 
     /// Bytes that a write would take now. If there are none, an [`Event::Ready`] follows.
@@ -398,5 +407,12 @@ impl<T: Tcp> Joint<T> {
             },
             open: matches!(c.state, State::Smc(_) | State::Tcp),
         })
+    }
+}
+
+fn closed(error: RecvError) -> Closed {
+    match error {
+        RecvError::Finished => Closed::Finished,
+        RecvError::Aborted => Closed::Gone,
     }
 }

@@ -64,6 +64,25 @@ impl Engine {
         urgent: bool,
         ctx: &mut Context<'_, P>,
     ) -> Result<usize, SendError> {
+        let [start, wrapped] = self.reserve(id, bytes.len(), ctx)?;
+        let (first, count) = (start.len(), start.len() + wrapped.len());
+        let written =
+            start.write(0, &bytes[..first]).and_then(|()| wrapped.write(0, &bytes[first..count]));
+        debug_assert!(written.is_ok(), "no more is reserved than there are bytes");
+        if urgent && count == bytes.len() {
+            let socket = &mut self.sockets[id.key()];
+            socket.tx_urgent = Some(socket.accepted);
+        }
+        Ok(count)
+    }
+
+    /// Where the next `wanted` bytes to be sent belong, as far as there is room: they count as written.
+    fn reserve<P: Provider + ?Sized>(
+        &mut self,
+        id: SocketId,
+        wanted: usize,
+        ctx: &mut Context<'_, P>,
+    ) -> Result<[Window; 2], SendError> {
         let Engine { spare, config, sockets, counters, .. } = self;
         let socket = sockets.get_mut(id.key()).filter(|socket| socket.id == id);
         let socket = socket.ok_or(SendError::Closed)?;
@@ -82,52 +101,81 @@ impl Engine {
                 *socket.buffer.insert(fresh.ok_or(SendError::NoMemory)?)
             }
         };
-        let size = buffer.len() as u64;
         // Up to the oldest byte that may have to be sent again.
-        let room = size - (socket.accepted - socket.completed);
-        let count = (room.min(bytes.len() as u64)) as usize;
-        let at = (socket.accepted % size) as usize;
-        let first = count.min(buffer.len() - at);
-        let written =
-            buffer.write(at, &bytes[..first]).and_then(|()| buffer.write(0, &bytes[first..count]));
-        debug_assert!(written.is_ok(), "both parts lie inside");
-        socket.accepted += count as u64;
-        socket.wants_room |= count < bytes.len();
-        counters.bytes_sent += count as u64;
-        if urgent && count == bytes.len() {
-            socket.tx_urgent = Some(socket.accepted);
-        }
+        let room = buffer.len() as u64 - (socket.accepted - socket.completed);
+        let count = room.min(wanted as u64);
+        let parts = ring(&buffer, socket.accepted, count);
+        socket.accepted += count;
+        socket.wants_room |= count < wanted as u64;
+        counters.bytes_sent += count;
         if count > 0 {
             self.touch(id.key());
         }
-        Ok(count)
+        Ok(parts)
     }
 
     /// Reads what has arrived into `into`; 0 if there is nothing at present.
     pub fn recv(&mut self, id: SocketId, into: &mut [u8]) -> Result<usize, RecvError> {
-        let socket = self.socket_mut(id).ok_or(RecvError::Aborted)?;
+        let [start, wrapped] = self.arrived(id, into.len())?;
+        let (first, count) = (start.len(), start.len() + wrapped.len());
+        let read = start
+            .read(0, &mut into[..first])
+            .and_then(|()| wrapped.read(0, &mut into[first..count]));
+        debug_assert!(read.is_ok(), "no more has arrived than is asked for");
+        self.consume(id, count as u64);
+        Ok(count)
+    }
+
+    /// Moves what has arrived on to `to`, as far as that has room: a `WRITABLE` of it follows if there is too
+    /// little. Finished too when `to` has ended.
+    pub fn forward<P: Provider + ?Sized>(
+        &mut self,
+        from: SocketId,
+        to: SocketId,
+        ctx: &mut Context<'_, P>,
+    ) -> Result<(), RecvError> {
+        loop {
+            // What wraps is in the second part, which is the first the next time.
+            let [piece, _] = self.arrived(from, usize::MAX)?;
+            if piece.is_empty() {
+                return Ok(());
+            }
+            let [start, wrapped] =
+                self.reserve(to, piece.len(), ctx).map_err(|error| match error {
+                    SendError::Closed => RecvError::Finished,
+                    SendError::Aborted | SendError::NoMemory => RecvError::Aborted,
+                })?;
+            let count = start.len() + wrapped.len();
+            for (into, at) in [(start, 0), (wrapped, start.len())] {
+                let part = piece.slice(at, into.len()).unwrap_or(Window::empty());
+                let copied = into.copy(0, &part);
+                debug_assert!(copied.is_ok(), "no more is reserved than has arrived");
+            }
+            self.consume(from, count as u64);
+            if count < piece.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Where the bytes are that can be read, `limit` of them at most.
+    fn arrived(&self, id: SocketId, limit: usize) -> Result<[Window; 2], RecvError> {
+        let socket = self.socket(id).ok_or(RecvError::Aborted)?;
         if socket.rx_end.contains(End::ABORT) {
             return Err(RecvError::Aborted);
         }
         let there = socket.produced - socket.consumed;
-        let Some(rmb) = socket.rmb.as_ref().map(|rmb| rmb.memory).filter(|_| there > 0) else {
+        let Some(rmb) = socket.rmb.as_ref().filter(|_| there > 0) else {
             return match socket.state {
                 _ if !socket.rx_end.is_empty() => Err(RecvError::Finished),
                 State::Closed => Err(RecvError::Aborted),
-                _ => Ok(0),
+                _ => Ok([Window::empty(); 2]),
             };
         };
         if !socket.established {
-            return Ok(0);
+            return Ok([Window::empty(); 2]);
         }
-        let count = there.min(into.len() as u64) as usize;
-        let at = (socket.consumed % u64::from(socket.rmb_size)) as usize;
-        let first = count.min(rmb.len() - at);
-        let read =
-            rmb.read(at, &mut into[..first]).and_then(|()| rmb.read(0, &mut into[first..count]));
-        debug_assert!(read.is_ok(), "both parts lie inside");
-        self.consume(id.key(), count as u64);
-        Ok(count)
+        Ok(ring(&rmb.memory, socket.consumed, there.min(limit as u64)))
     }
 
     /// Bytes before the end of the peer's urgent byte, which is the last of them; None if there is
@@ -158,15 +206,15 @@ impl Engine {
     }
 
     /// Counts bytes as read, and has the peer told if that is worth a message.
-    fn consume(&mut self, key: usize, count: u64) {
-        let socket = &mut self.sockets[key];
+    fn consume(&mut self, id: SocketId, count: u64) {
+        let Some(socket) = self.socket_mut(id).filter(|_| count > 0) else { return };
         socket.consumed += count;
         let mut wanted = false;
         if socket.rx_urgent.is_some_and(|at| at <= socket.consumed) {
             socket.rx_urgent = None;
             wanted = true;
         }
-        if count == 0 || socket.rx_end.is_closed() {
+        if socket.rx_end.is_closed() {
             return;
         }
         let size = u64::from(socket.rmb_size);
@@ -178,7 +226,7 @@ impl Engine {
         }
         if wanted {
             socket.speak = true;
-            self.touch(key);
+            self.touch(id.key());
         }
     }
 

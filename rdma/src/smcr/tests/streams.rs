@@ -105,6 +105,33 @@ proptest! {
         }
     }
 
+    /// Host 0 sends back what it gets; host 1 is slow to take it.
+    #[test]
+    fn what_is_forwarded_is_what_was_written(
+        seed in 0u64..1000, sizes in [0u8..3, 0u8..3], loss in 0u32..20, steps in steps(false),
+    ) {
+        let mut talk = Talk::new(seed, sizes);
+        talk.w.network.set_faults(Faults { loss, duplication: loss, ..Faults::default() });
+        let forward = |talk: &mut Talk| {
+            let id = talk.ids[0];
+            let moved = talk.w.with_engine(0, |engine, ctx, _| engine.forward(id, id, ctx));
+            assert_eq!(moved, Ok(()));
+        };
+        for (_, step) in steps {
+            talk.does(1, step);
+            forward(&mut talk);
+        }
+        let end = talk.w.network.now + 60 * SECOND;
+        while talk.read[1].len() < talk.written[1].len() {
+            prop_assert!(talk.w.network.now < end, "it gets stuck");
+            forward(&mut talk);
+            if talk.read(1, 1 << 16) == 0 {
+                talk.w.step(end);
+            }
+        }
+        prop_assert!(talk.read[1] == talk.written[1]);
+    }
+
     #[test]
     fn however_it_ends_it_ends(
         seed in 0u64..1000, loss in 0u32..20, steps in steps(true),
