@@ -4,6 +4,7 @@
 
 use super::engine::{Engine, Ready, RecvError, SendError, SocketId};
 use super::tcp::Tcp;
+use super::wire::is_decline;
 use crate::rtrs::Context;
 use crate::verbs::Provider;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -80,6 +81,8 @@ pub(super) struct Connection<N> {
     rest: Vec<u8>,
     /// Its user is to be told.
     told: bool,
+    /// It has fallen back, and nothing was read since.
+    fresh: bool,
 }
 
 /// The connections of a listener or connector.
@@ -116,7 +119,8 @@ impl<T: Tcp> Joint<T> {
     ) -> ConnectionId {
         self.turn = self.turn.wrapping_add(1);
         let (turn, rest) = (self.turn, Vec::new());
-        let connection = Connection { name, state, ends, turn, has_tcp: true, rest, told: false };
+        let connection =
+            Connection { name, state, ends, turn, has_tcp: true, rest, told: false, fresh: false };
         let id = ConnectionId { key: self.connections.insert(connection), turn };
         self.set_state(id, state);
         id
@@ -252,6 +256,9 @@ impl<T: Tcp> Joint<T> {
             engine.close(socket, ctx);
             self.sockets.remove(&socket);
             self.set_state(id, State::Tcp);
+            if let Some(connection) = self.connections.get_mut(id.key) {
+                connection.fresh = true;
+            }
         } else if ready.contains(Ready::FAILED) {
             engine.close(socket, ctx);
             self.sockets.remove(&socket);
@@ -295,13 +302,23 @@ impl<T: Tcp> Joint<T> {
         match connection.state {
             State::Opening | State::Handshake(_) => Ok(0),
             State::Smc(socket) => engine.recv(socket, into).map_err(closed),
-            State::Tcp if !connection.rest.is_empty() => {
-                let count = connection.rest.len().min(into.len());
-                into[..count].copy_from_slice(&connection.rest[..count]);
-                connection.rest.drain(..count);
+            State::Tcp => {
+                let count = if connection.rest.is_empty() {
+                    self.tcp.read(interface, connection.name, into)?
+                } else {
+                    let count = connection.rest.len().min(into.len());
+                    into[..count].copy_from_slice(&connection.rest[..count]);
+                    connection.rest.drain(..count);
+                    count
+                };
+                // Both have declined, and what the peer's user reads begins with our Decline.
+                let first = connection.fresh && count > 0;
+                connection.fresh &= !first;
+                if first && is_decline(&into[..count]) {
+                    return Err(Closed::Gone);
+                }
                 Ok(count)
             }
-            State::Tcp => self.tcp.read(interface, connection.name, into),
         }
     }
 
@@ -414,5 +431,74 @@ fn closed(error: RecvError) -> Closed {
     match error {
         RecvError::Finished => Closed::Finished,
         RecvError::Aborted => Closed::Gone,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::smcr::engine::Role;
+    use crate::smcr::testing::{World, ip};
+    use crate::smcr::wire::{Decline, Os, PeerId, Reason};
+    use core::cell::RefCell;
+
+    /// One TCP connection; what has arrived on it.
+    struct One(RefCell<VecDeque<u8>>);
+
+    impl Tcp for One {
+        type Name = ();
+        fn read(&self, _: &mut Interface, (): (), into: &mut [u8]) -> Result<usize, Closed> {
+            let mut arrived = self.0.borrow_mut();
+            let count = arrived.len().min(into.len());
+            into[..count].fill_with(|| arrived.pop_front().unwrap_or_default());
+            Ok(count)
+        }
+        fn write(&self, _: &mut Interface, (): (), bytes: &[u8]) -> Result<usize, Closed> {
+            Ok(bytes.len())
+        }
+        fn room(&self, _: &mut Interface, (): ()) -> usize {
+            0
+        }
+        fn stop_asking(&self, _: &mut Interface, (): ()) {}
+        fn finish(&self, _: &mut Interface, (): ()) {}
+        fn leave(&mut self, _: &mut Interface, (): (), _: bool, _: Instant) {}
+    }
+
+    /// What a user reads first after a fallback, when this arrives.
+    fn first_read(arrives: &[u8]) -> Result<Vec<u8>, Closed> {
+        let mut interface = Interface::new([2; 6], 1500, 1, Instant::ZERO);
+        let mut w = World::new(1);
+        let mut joint = Joint::new(One(RefCell::default()), 1);
+        let mut read = [0; 100];
+        let id = w.with_engine(0, |engine, ctx, _| {
+            let socket = engine.open(Role::Server, ip(0, 0), ip(1, 0), ctx).unwrap();
+            let end = SocketAddr::from(([10, 0, 0, 1], 7));
+            let id = joint.insert((), (end, end), State::Handshake(socket));
+            joint.handle_event(socket, Ready::FALLBACK, &mut interface, engine, ctx);
+            id
+        });
+        let engine = &mut w.hosts[0].engine;
+        assert_eq!(joint.read(id, &mut read, &mut interface, engine), Ok(0));
+        joint.tcp.0.borrow_mut().extend(arrives);
+        let count = joint.read(id, &mut read, &mut interface, engine)?;
+        // Later it is anybody's data.
+        joint.tcp.0.borrow_mut().extend(arrives);
+        assert!(joint.read(id, &mut read, &mut interface, engine).is_ok());
+        Ok(read[..count].to_vec())
+    }
+
+    #[test]
+    fn declines_that_cross_are_no_data() {
+        let (peer_id, os) = (PeerId([7; 8]), Os::LINUX);
+        for version in [1, 2] {
+            let reason = Reason::TIMEOUT_CONFIRM_LINK;
+            let decline = Decline { version, out_of_sync: false, peer_id, reason, os }.emit();
+            assert_eq!(first_read(&decline), Err(Closed::Gone));
+            let and_more = [&decline[..], b"GET /"].concat();
+            assert_eq!(first_read(&and_more), Err(Closed::Gone));
+            let other = [b"GET /", &decline[..]].concat();
+            assert_eq!(first_read(&other), Ok(other));
+        }
+        assert_eq!(first_read(b"GET / HTTP/1.0"), Ok(b"GET / HTTP/1.0".to_vec()));
     }
 }

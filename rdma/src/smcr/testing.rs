@@ -124,7 +124,7 @@ pub fn ip(n: usize, port: usize) -> IpAddr {
     Ipv4Addr::new(10, 0, port as u8, 1 + n as u8).into()
 }
 
-fn device(n: usize, port: usize) -> Device {
+pub fn device(n: usize, port: usize) -> Device {
     let ip = Ipv4Addr::new(10, 0, port as u8, 1 + n as u8);
     let pnet = Some("LAB".parse().unwrap());
     Device { ip, address: ip.into(), mac: mac(n, port), path_mtu: PathMtu::Mtu1024, pnet }

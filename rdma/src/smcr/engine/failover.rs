@@ -1,11 +1,18 @@
 //! What becomes of connections whose link is lost: they go on over another (Linux 6.12,
 //! smc_core.c, `smc_switch_conns`), or end with the group.
 
-use super::table::Flow;
-use super::{Context, Engine, Role};
+use super::table::{Farewell, Flow, Link, LinkState, Nudge};
+use super::{Context, Engine, Ready, Role};
 use crate::smcr::wire::Reason;
 use crate::smcr::wire::llc::{Body, DeleteReason, Token};
 use crate::verbs::Provider;
+use core::time::Duration;
+use drivers::hal::Instant;
+
+/// How often the peer is told that a link goes.
+const FAREWELLS: u8 = 3;
+/// The shortest and the longest pause before a peer is asked for what it holds back.
+const NUDGES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
 impl Engine {
     /// The link that was at `at` is gone. `tell`: its number, if the peer is to hear of it.
@@ -19,18 +26,7 @@ impl Engine {
         let Some(to) = self.groups.get(group_key).and_then(|group| group.active_link()) else {
             return self.end_group(group_key, DeleteReason::LOST_PATH, tell.is_none(), ctx);
         };
-        for key in 0..self.sockets.capacity() {
-            let Some(socket) = self.sockets.get(key) else { continue };
-            if socket.group != Some(group_key) || socket.link != at {
-                continue;
-            }
-            if !socket.established {
-                // Its handshake has named the link that is gone.
-                self.decline(key, Reason::NO_ACTIVE_LINK, false, ctx);
-            } else if self.switch(key, group_key, at, to).is_none() {
-                self.lose(key, ctx);
-            }
-        }
+        self.move_connections(group_key, at, to, ctx);
         let group = &mut self.groups[group_key];
         // Others end by themselves, or when their time is over.
         if let Some((Flow::AddLink { link } | Flow::ConfirmLink { link }, _)) = group.flow
@@ -42,23 +38,41 @@ impl Engine {
             on[at] = None;
         }
         if let Some(link) = tell {
-            let reason = DeleteReason::LOST_PATH;
-            let body = Body::DeleteLink { link, all: false, orderly: false, reason };
-            self.send_llc(group_key, to, false, body, ctx);
+            self.say_farewell(group_key, link, DeleteReason::LOST_PATH, ctx);
+            self.begin_nudges(group_key, ctx.now);
         }
         self.link_missing(group_key, ctx.now);
         self.next_flow(group_key, ctx);
     }
 
+    /// Connections of one link go on over another.
+    #[inline(never)]
+    pub(super) fn move_connections<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        to: usize,
+        ctx: &mut Context<'_, P>,
+    ) {
+        for key in 0..self.sockets.capacity() {
+            let Some(socket) = self.sockets.get(key) else { continue };
+            if socket.group != Some(group_key) || socket.link != at {
+                continue;
+            }
+            if !socket.established {
+                // Its handshake has named the link that is gone.
+                self.decline(key, Reason::NO_ACTIVE_LINK, false, ctx);
+            } else if self.switch(key, group_key, at, to).is_none() {
+                // There is no way to write to the peer's buffer, but one to say so.
+                self.abort_socket(key, ctx);
+                self.announce(key, Ready::ABORTED);
+            }
+        }
+    }
+
     /// Has a socket go on over another link; None if the peer's buffer is not known there.
     fn switch(&mut self, key: usize, group: usize, at: usize, to: usize) -> Option<()> {
         let socket = &mut self.sockets[key];
-        let known =
-            Token { rkey: socket.peer.rkey, address: socket.peer.address - socket.peer.offset };
-        let tokens = &self.groups[group].tokens;
-        let there = tokens.iter().find(|on| on[at] == Some(known))?[to]?;
-        socket.peer.rkey = there.rkey;
-        socket.peer.address = there.address.checked_add(socket.peer.offset)?;
         socket.link = to;
         // Back to what is known to have arrived; the peer takes no cursor that goes back.
         socket.completed = socket.completed.max(socket.peer_consumed);
@@ -69,7 +83,130 @@ impl Engine {
         socket.speak = true;
         self.counters.failovers += 1;
         self.touch(key);
+        let peer = &mut self.sockets[key].peer;
+        let known = Token { rkey: peer.rkey, address: peer.address - peer.offset };
+        let tokens = &self.groups[group].tokens;
+        let there = tokens.iter().find(|on| on[at] == Some(known))?[to]?;
+        peer.rkey = there.rkey;
+        peer.address = there.address.checked_add(peer.offset)?;
         Some(())
+    }
+
+    /// As client: a Linux server that has not seen the loss goes on once what it sent over the link
+    /// has arrived, with soft-RoCE never; until then it holds small writes back ("autocorking"),
+    /// unless it is asked for something.
+    fn begin_nudges(&mut self, group_key: usize, now: Instant) {
+        for key in 0..self.sockets.capacity() {
+            let Some(socket) = self.sockets.get(key) else { continue };
+            if socket.group == Some(group_key) && socket.role == Role::Client && socket.validate {
+                self.nudge_after(key, NUDGES.0, now);
+            }
+        }
+    }
+
+    #[inline(never)]
+    pub(super) fn end_nudges(&mut self, group_key: usize) {
+        for (_, socket) in &mut self.sockets {
+            if socket.group == Some(group_key) {
+                socket.nudge = None;
+            }
+        }
+    }
+
+    /// Has a peer asked for what it holds back, after a pause.
+    fn nudge_after(&mut self, key: usize, pause: Duration, now: Instant) {
+        let socket = &mut self.sockets[key];
+        let moved = socket.produced.wrapping_add(socket.accepted);
+        socket.nudge = Some(Nudge { at: now + pause, pause, moved });
+        self.wake_at(now + pause);
+    }
+
+    /// Nudges the peer if that is due: soon after something has moved, then in ever longer pauses.
+    pub(super) fn nudge(&mut self, key: usize, now: Instant) {
+        let socket = &mut self.sockets[key];
+        let Some(Nudge { at, pause, moved }) = socket.nudge else { return };
+        if now < at {
+            return self.wake_at(at);
+        }
+        let same = moved == socket.produced.wrapping_add(socket.accepted);
+        socket.speak = true;
+        socket.asks = true;
+        self.touch(key);
+        self.nudge_after(key, if same { NUDGES.1.min(2 * pause) } else { NUDGES.0 }, now);
+    }
+
+    /// Tells the peer that a link goes, until it has answered.
+    #[inline(never)]
+    pub(super) fn say_farewell<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        number: u8,
+        reason: DeleteReason,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let group = &mut self.groups[group_key];
+        let same = |farewell: &Option<Farewell>| farewell.is_some_and(|one| one.number == number);
+        if !group.farewells.iter().any(same)
+            && let Some(free) = group.farewells.iter_mut().find(|farewell| farewell.is_none())
+        {
+            *free = Some(Farewell { number, reason, again: ctx.now, left: FAREWELLS });
+            self.say_farewells(group_key, ctx);
+        }
+    }
+
+    /// Says what farewells are due.
+    #[inline(never)]
+    pub(super) fn say_farewells<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let now = ctx.now;
+        while let Some(group) = self.groups.get_mut(group_key)
+            && let Some(on) = group.active_link()
+            && let Some(due) =
+                group.farewells.iter_mut().flatten().min_by_key(|farewell| farewell.again)
+        {
+            if due.again > now {
+                let again = due.again;
+                return self.wake_at(again);
+            }
+            let Farewell { number: link, reason, left, .. } = *due;
+            if left == 0 && group.role == Role::Server {
+                self.farewell_answered(group_key, link, ctx);
+                continue;
+            }
+            due.left = left.saturating_sub(1);
+            due.again = now + if left > 1 { self.config.llc_wait } else { self.config.remake.1 };
+            let orderly = reason == DeleteReason::ASYMMETRIC;
+            let body = Body::DeleteLink { link, all: false, orderly, reason };
+            self.send_llc(group_key, on, false, body, ctx);
+        }
+    }
+
+    /// The peer knows that a link goes, or does not answer.
+    #[inline(never)]
+    pub(super) fn farewell_answered<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        number: u8,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let group = &mut self.groups[group_key];
+        for farewell in &mut group.farewells {
+            *farewell = farewell.filter(|farewell| farewell.number != number);
+        }
+        if group.farewells.iter().all(Option::is_none) {
+            self.end_nudges(group_key);
+        }
+        let group = &mut self.groups[group_key];
+        let leaving = |link: &Option<Link>| {
+            link.as_ref().is_some_and(|l| l.number == number && l.state == LinkState::Leaving)
+        };
+        if let Some(at) = group.links.iter().position(leaving) {
+            group.tokens.iter_mut().for_each(|on| on[at] = None);
+            self.remove_link(group_key, at, ctx);
+        }
     }
 
     /// The peer ends a link, or all of them.
@@ -86,10 +223,10 @@ impl Engine {
             return self.end_group(group_key, reason, true, ctx);
         }
         let group = &self.groups[group_key];
-        let has = |link: &Option<super::table::Link>| {
-            link.as_ref().is_some_and(|link| link.number == number)
-        };
+        let has = |link: &Option<Link>| link.as_ref().is_some_and(|link| link.number == number);
         let Some(gone) = group.links.iter().position(has) else {
+            // As client: what we asked for.
+            self.farewell_answered(group_key, number, ctx);
             let reason = DeleteReason::NO_SUCH_LINK;
             let body = Body::DeleteLink { link: number, all, orderly: false, reason };
             self.send_llc(group_key, at, true, body, ctx);

@@ -5,7 +5,7 @@
 use super::config::Device;
 use super::table::{Flow, GroupState, LINKS, Link, LinkState, PeerEnd};
 use super::{Context, Engine, Role};
-use crate::smcr::wire::llc::{AddLink, AddLinkV2, Body, KeyMove, LinkEnd, Token};
+use crate::smcr::wire::llc::{AddLink, AddLinkV2, Body, DeleteReason, KeyMove, LinkEnd, Token};
 use crate::verbs::Provider;
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
@@ -31,7 +31,12 @@ impl Engine {
         self.groups[group_key].flow = Some((Flow::AddLink { link: free }, deadline));
         self.wake_at(deadline);
         let Some(body) = self.describe_link(group_key, free) else { return };
-        self.send_llc(group_key, at, false, body, ctx);
+        if !self.send_llc(group_key, at, false, body, ctx) {
+            // Another long message is under way: later.
+            self.groups[group_key].flow = None;
+            self.remove_link(group_key, free, ctx);
+            self.link_missing(group_key, ctx.now);
+        }
     }
 
     /// A free place in a group, and a port that its link `at` does not use.
@@ -114,7 +119,7 @@ impl Engine {
         }
         if group.active_links() > 1 {
             group.remake = None;
-            return;
+            return self.want_link(group_key, ctx);
         }
         if let Some((_, pause)) = &mut group.remake {
             *pause = (2 * *pause).min(self.config.remake.1);
@@ -123,14 +128,14 @@ impl Engine {
         self.want_link(group_key, ctx);
     }
 
-    /// The peer says that there can be a second link: now, or once an attempt under way has failed.
+    /// The peer says that there can be another link: now, or once an attempt under way has failed.
     pub(super) fn invited<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
         ctx: &mut Context<'_, P>,
     ) {
         let Some(group) = self.groups.get_mut(group_key) else { return };
-        if group.role == Role::Server && group.active_links() < 2 {
+        if group.role == Role::Server && (group.active_links() < 2 || group.lacks_link()) {
             group.remake = None;
             self.link_missing(group_key, ctx.now);
             self.want_link(group_key, ctx);
@@ -144,7 +149,7 @@ impl Engine {
         ctx: &mut Context<'_, P>,
     ) {
         let Some(group) = self.groups.get_mut(group_key) else { return };
-        if group.max_links < 2 || group.links.iter().flatten().count() > 1 {
+        if group.max_links < 2 || !group.lacks_link() {
             return;
         }
         let Some(at) = group.active_link() else { return };
@@ -215,8 +220,7 @@ impl Engine {
     ) -> Option<Body> {
         let group = self.groups.get(group_key)?;
         let present = group.links.get(at)?.as_ref()?;
-        let links = group.links.iter().flatten();
-        if group.role != Role::Client || links.count() >= usize::from(self.config.max_links) {
+        if group.role != Role::Client || self.config.max_links < 2 || !group.lacks_link() {
             return None;
         }
         let elsewhere = add.end.gid != present.peer.ip.to_ipv6_mapped();
@@ -227,6 +231,12 @@ impl Engine {
             None if elsewhere => (free, device),
             None => return None,
         };
+        // In the place of a link that shares a port: one that shares none with the other.
+        let there = add.end.gid.to_ipv4_mapped()?;
+        let mut links = group.links.iter().flatten();
+        if links.clone().count() > 1 && !links.any(|link| link.is_apart(device.ip, there)) {
+            return None;
+        }
         self.make_link(group_key, new, device, add.end.mac, ctx).ok()?;
         if let Some(link) = self.groups[group_key].links[new].as_mut() {
             link.number = add.link;
@@ -268,6 +278,21 @@ impl Engine {
         let group = &mut self.groups[group_key];
         group.remake = None;
         group.new_keys.extend(group.late_keys.drain(..));
+        if group.role == Role::Client {
+            // A server makes no link before it is done with those that went.
+            group.farewells = [None; LINKS];
+            self.end_nudges(group_key);
+        }
+        let group = &mut self.groups[group_key];
+        if group.role == Role::Server
+            && let Some(old) = group.superfluous_link()
+            && let Some(link) = &mut group.links[old]
+        {
+            link.state = LinkState::Leaving;
+            let number = link.number;
+            self.move_connections(group_key, old, at, ctx);
+            self.say_farewell(group_key, number, DeleteReason::ASYMMETRIC, ctx);
+        }
         self.next_flow(group_key, ctx);
     }
 

@@ -86,6 +86,7 @@ impl Engine {
             tokens: Vec::new(),
             flow: None,
             wants_link: false,
+            farewells: [None; LINKS],
             remake: None,
             dead_keys: Vec::new(),
             new_keys: VecDeque::new(),

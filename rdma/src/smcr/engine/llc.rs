@@ -153,6 +153,10 @@ impl Engine {
             return;
         }
         group.order = message.order;
+        #[cfg(test)]
+        if self.deaf && matches!(message.body, Body::DeleteLink { .. }) {
+            return;
+        }
         if message.response {
             self.handle_response(group_key, at, message.body, ctx);
             return;
@@ -183,8 +187,11 @@ impl Engine {
                 self.send_llc(group_key, at, true, Body::TestLink { data }, ctx);
             }
             body @ Body::RequestAddLink { .. } => {
-                self.send_llc(group_key, at, true, body, ctx);
                 self.invited(group_key, ctx);
+                // The offer is the answer.
+                if !matches!(self.groups[group_key].flow, Some((Flow::AddLink { .. }, _))) {
+                    self.send_llc(group_key, at, true, body, ctx);
+                }
             }
             // Of version 1.
             Body::AddLinkContinue { .. } => {}
@@ -311,6 +318,7 @@ impl Engine {
                     self.link_answered(group_key, at, link, &add, ctx);
                 }
             }
+            Body::DeleteLink { link, .. } => self.farewell_answered(group_key, link, ctx),
             // That something was heard is all there is to an answered test.
             _ => {}
         }
@@ -384,7 +392,7 @@ impl Engine {
         }
         let deadline = ctx.now + self.config.llc_wait;
         let Some(at) = group.active_link() else { return };
-        if core::mem::take(&mut group.wants_link) {
+        if group.farewells.iter().all(Option::is_none) && core::mem::take(&mut group.wants_link) {
             return self.offer_link(group_key, at, ctx);
         }
         if let Some(socket) = group.new_keys.pop_front() {

@@ -78,6 +78,9 @@ pub struct Engine {
     /// No timer expires before this.
     wake: Option<Instant>,
     counters: Counters,
+    /// It hears no DELETE_LINK, as one whose exchanges are busy.
+    #[cfg(test)]
+    pub(crate) deaf: bool,
 }
 
 /// Why an engine could not start.
@@ -114,6 +117,8 @@ impl Engine {
             sweep: None,
             wake: None,
             counters: Counters::default(),
+            #[cfg(test)]
+            deaf: false,
             config,
         })
     }
@@ -230,6 +235,11 @@ impl Engine {
     /// The queue pair of a group's link, for tests that lie in its name.
     pub(crate) fn queue_pair(&self, group: usize, link: usize) -> Option<crate::verbs::QpId> {
         Some(self.groups.get(group)?.links.get(link)?.as_ref()?.qp)
+    }
+
+    /// Forgets where the buffers of a group's peer are.
+    pub(crate) fn forget_peer(&mut self, group: usize) {
+        self.groups[group].tokens.clear();
     }
 
     /// The peer's name of a socket, and where its buffer is.

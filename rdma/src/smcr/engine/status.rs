@@ -5,6 +5,7 @@ use super::{Engine, Role, SocketId, State};
 use crate::smcr::wire::{Eid, PeerId};
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
+use drivers::hal::Instant;
 
 /// A socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +151,16 @@ impl Engine {
         if let ([], Some(first)) = (&self.devices[..], devices.first()) {
             self.peer_id = self.peer_id.with_mac(first.mac);
         }
+        // One that is back is a port for links that are missing.
+        let more = devices.iter().any(|device| !self.devices.contains(device));
         self.devices = devices;
+        let first = self.config.remake.0;
+        for (_, group) in self.groups.iter_mut().filter(|(_, group)| more && group.max_links > 1) {
+            group.remake = Some((Instant::ZERO, first));
+        }
+        if more {
+            self.wake_at(Instant::ZERO);
+        }
     }
 
     /// What was counted so far.

@@ -388,6 +388,7 @@ fn compose(socket: &mut Socket, length: u64, blocked: bool) -> Cdc {
     socket.speak = false;
     let mut producer = Producer::empty();
     producer.set(Producer::WRITE_BLOCKED, blocked);
+    producer.set(Producer::UPDATE_REQUESTED, core::mem::take(&mut socket.asks));
     if let Some(urgent) = socket.tx_urgent {
         producer |= Producer::URGENT_PENDING;
         if socket.sent == urgent {

@@ -3,7 +3,7 @@
 use super::State;
 use super::config::Device;
 use crate::smcr::wire::cdc::{End, Producer};
-use crate::smcr::wire::llc::{Order, Token};
+use crate::smcr::wire::llc::{DeleteReason, Order, Token};
 use crate::smcr::wire::{Eid, PeerId, Reason};
 use crate::verbs::{PathMtu, PdId, QpId, Region};
 use alloc::boxed::Box;
@@ -187,6 +187,10 @@ pub(super) struct Socket {
     pub validate: bool,
     /// A CDC message is to be sent even without data.
     pub speak: bool,
+    /// It asks the peer to say something.
+    pub asks: bool,
+    /// After a failover: when the peer is asked for what it holds back.
+    pub nudge: Option<Nudge>,
     /// It stands in the list of those that may have something to send.
     pub dirty: bool,
     /// It waits for room on its link.
@@ -245,6 +249,8 @@ impl Socket {
             in_flight: 0,
             validate: false,
             speak: false,
+            asks: false,
+            nudge: None,
             dirty: false,
             waiting: false,
             wants_room: false,
@@ -292,6 +298,27 @@ pub(super) enum Flow {
     ConfirmKey { rkey: u32 },
 }
 
+/// When a peer is asked for what it holds back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nudge {
+    pub at: Instant,
+    /// How long nothing had moved then.
+    pub pause: Duration,
+    /// Bytes in both directions when that was last looked at.
+    pub moved: u64,
+}
+
+/// A DELETE_LINK that waits for its answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Farewell {
+    /// The number of the link that goes.
+    pub number: u8,
+    pub reason: DeleteReason,
+    /// When it is said again, and how often it may be.
+    pub again: Instant,
+    pub left: u8,
+}
+
 /// A link group: the links with a peer, and what is known of the peer's buffers.
 #[derive(Debug)]
 pub(super) struct Group {
@@ -324,6 +351,8 @@ pub(super) struct Group {
     pub flow: Option<(Flow, Instant)>,
     /// A second link is to be offered.
     pub wants_link: bool,
+    /// Links whose end the peer was told, and has not answered.
+    pub farewells: [Option<Farewell>; LINKS],
     /// A link is missing: when it is tried again to make it, and how long to wait after that.
     pub remake: Option<(Instant, Duration)>,
     /// Keys whose end the peer is to be told.
@@ -341,6 +370,8 @@ pub(super) enum LinkState {
     Making,
     /// It carries connections.
     Active,
+    /// It goes: what the peer sends on it is still heard, until it has answered.
+    Leaving,
 }
 
 /// What a SEND under way was.
@@ -408,6 +439,11 @@ impl Link {
         self.memory.slice(TAIL_AT, TAIL).unwrap_or(Window::empty())
     }
 
+    /// Whether it uses neither port: not this one here, and not that one there.
+    pub fn is_apart(&self, here: Ipv4Addr, there: Ipv4Addr) -> bool {
+        self.device.ip != here && self.peer.ip != there
+    }
+
     /// Where a long message of `len` bytes is sent from.
     pub fn long(&self, len: usize) -> Option<Window> {
         self.memory.slice(LONG_AT, len)
@@ -425,6 +461,33 @@ impl Group {
     /// Links that carry connections.
     pub fn active_links(&self) -> usize {
         self.links.iter().flatten().filter(|link| link.state == LinkState::Active).count()
+    }
+
+    /// Whether one more link would make it safer: there is one, or there are two that share a port.
+    #[inline(never)]
+    pub fn lacks_link(&self) -> bool {
+        let mut links = self.links.iter().flatten();
+        let Some(one) = links.next() else { return false };
+        match (links.next(), links.next()) {
+            (None, _) => true,
+            (Some(other), None) => {
+                self.active_links() == 2 && !one.is_apart(other.device.ip, other.peer.ip)
+            }
+            _ => false,
+        }
+    }
+
+    /// The asymmetric link, once two others share no port: it shares one with each of them.
+    pub fn superfluous_link(&self) -> Option<usize> {
+        if self.active_links() < LINKS {
+            return None;
+        }
+        let [Some(a), Some(b), Some(c)] = &self.links else { return None };
+        let shares = |link: &Link, with: &Link, and: &Link| {
+            link.device.ip == with.device.ip && link.peer.ip == and.peer.ip
+        };
+        let turns = [(a, b, c), (b, c, a), (c, a, b)];
+        turns.iter().position(|&(link, one, two)| shares(link, one, two) || shares(link, two, one))
     }
 
     /// Remembers where a buffer of the peer is, on a link; the oldest gives way.

@@ -49,6 +49,7 @@ impl Engine {
         ctx: &mut Context<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) {
+        self.nudge(key, ctx.now);
         let socket = &self.sockets[key];
         if let Some(linger) = socket.linger {
             if linger <= ctx.now {
@@ -113,6 +114,7 @@ impl Engine {
                 self.wake_at(deadline);
             }
         }
+        self.say_farewells(key, ctx);
         let Some(group) = self.groups.get(key) else { return };
         if let Some(idle) = group.idle {
             let keep =
@@ -147,6 +149,7 @@ impl Engine {
                 }
                 self.wake_at(deadline);
             }
+            _ if link.state == LinkState::Leaving => {}
             Some(deadline) if deadline > ctx.now => self.wake_at(deadline),
             Some(deadline) => {
                 link.test = None;

@@ -1,7 +1,7 @@
 //! Two links in a group, and what happens when one is lost.
 
 use crate::smcr::engine::{Config, LinkStatus, Ready, SocketId};
-use crate::smcr::testing::{World, config, ip, pattern};
+use crate::smcr::testing::{World, config, device, ip, pattern};
 use crate::verbs::Provider;
 use core::time::Duration;
 use fabric::{Faults, Place};
@@ -293,4 +293,152 @@ fn an_idle_buffer_goes_after_a_failover_too() {
     w.transfer(1, ids, &pattern(50_000, 8), 5000);
     assert_eq!(free(&w), idle - (16 << 10), "there was none");
     assert_eq!(w.hosts[0].engine.counters().aborted, 0);
+}
+
+/// The pairs of addresses of a host's links.
+fn pairs(w: &World, n: usize) -> Vec<(core::net::IpAddr, core::net::IpAddr)> {
+    let ends = |link: LinkStatus| (link.ends.0.into(), link.ends.1.into());
+    let mut pairs: Vec<_> = w.hosts[n].engine.links().map(ends).collect();
+    pairs.sort();
+    pairs
+}
+
+fn get_port_back(w: &mut World, n: usize) {
+    w.hosts[n].engine.set_devices((0..2).map(|port| device(n, port)).collect());
+}
+
+/// RFC 7609, 4.5.2: the asymmetric link makes room for one of the client's second port.
+#[test]
+fn an_asymmetric_link_gives_way() {
+    let (mut w, ids) = world(13, [2, 1]);
+    let later = w.established();
+    assert_eq!(pairs(&w, 1), [(ip(1, 0), ip(0, 0)), (ip(1, 0), ip(0, 1))]);
+    w.transfer(0, ids, &pattern(50_000, 1), 5000);
+    get_port_back(&mut w, 1);
+    w.transfer(1, ids, &pattern(20_000, 2), 5000);
+    w.wait(SECOND / 2);
+    for n in 0..2 {
+        let symmetric = [0, 1].map(|port| (ip(n, port), ip(1 - n, port)));
+        assert_eq!(pairs(&w, n), symmetric);
+        links(&w, n);
+        assert_eq!(w.hosts[n].engine.counters().links_failed, 0);
+        assert_eq!(w.hosts[n].engine.counters().aborted, 0);
+    }
+    // The new one carries all of them when the other goes.
+    cut(&mut w, 0, 0);
+    for ids in [ids, later] {
+        w.transfer(0, ids, &pattern(50_000, 3), 5000);
+        w.transfer(1, ids, &pattern(50_000, 4), 5000);
+    }
+    // Nothing more is made of a port that comes and goes.
+    let sent = w.hosts[1].engine.counters().llc_sent;
+    get_port_back(&mut w, 1);
+    w.wait(SECOND / 10);
+    assert_eq!(w.hosts[1].engine.counters().llc_sent, sent);
+}
+
+/// Who has its port back does not wait for the next attempt.
+#[test]
+fn a_port_that_is_back_is_used_at_once() {
+    for n in 0..2 {
+        let (mut w, ids) = world(14, [2, 2]);
+        let one = std::vec![device(n, 0)];
+        w.hosts[n].engine.set_devices(one);
+        cut(&mut w, n, 1);
+        w.wait(100 * SECOND);
+        // The server's other port goes with the client's only one.
+        assert_eq!(links(&w, n).len(), 1 + n);
+        mend(&mut w, n, 1);
+        get_port_back(&mut w, n);
+        w.wait(SECOND / 10);
+        assert_eq!(pairs(&w, n), [0, 1].map(|port| (ip(n, port), ip(1 - n, port))));
+        cut(&mut w, 0, 0);
+        w.transfer(0, ids, &pattern(50_000, 3), 5000);
+    }
+}
+
+/// Who does not hear that a link goes is told again, and asked for what it holds back.
+#[test]
+fn a_delete_link_is_repeated_until_it_is_answered() {
+    let hasty = || Config { max_links: 2, llc_wait: SECOND / 4, ..config() };
+    let mut w = World::with_ports(15, [hasty(), hasty()], [2, 2]);
+    let ids = w.established();
+    w.wait(SECOND / 10);
+    w.hosts[0].engine.deaf = true;
+    cut(&mut w, 1, 0);
+    // Nothing of the server's is under way over the link: it sees no loss.
+    w.transfer(1, ids, &pattern(5000, 1), 5000);
+    let said = |w: &World| w.hosts[1].engine.counters().llc_sent;
+    let heard = |w: &World| w.hosts[0].engine.counters().cdc_received;
+    let before = (said(&w), heard(&w));
+    w.wait(9 * SECOND / 10);
+    assert_eq!(said(&w), before.0 + 2, "told three times");
+    assert!(heard(&w) >= before.1 + 6, "asked after 10, 20, 40 ms and so on");
+    // It finds out itself, and says so.
+    w.wait(40 * SECOND);
+    let before = heard(&w);
+    w.wait(10 * SECOND);
+    assert_eq!(heard(&w), before, "nobody is asked any more");
+    w.transfer(0, ids, &pattern(5000, 1), 5000);
+}
+
+/// A server gives up telling.
+#[test]
+fn a_client_that_never_answers_keeps_no_link() {
+    let (mut w, ids) = world(16, [2, 1]);
+    w.hosts[1].engine.deaf = true;
+    get_port_back(&mut w, 1);
+    w.wait(20 * SECOND);
+    assert_eq!(w.hosts[0].engine.links().count(), 3);
+    w.wait(70 * SECOND);
+    assert_eq!(w.hosts[0].engine.links().count(), 2);
+    w.transfer(0, ids, &pattern(5000, 1), 5000);
+    w.transfer(1, ids, &pattern(5000, 1), 5000);
+}
+
+/// Where the peer's buffer is on the other link was never told: the connection ends, on both sides.
+#[test]
+fn who_cannot_go_on_says_so() {
+    let (mut w, ids) = world(17, [2, 2]);
+    w.hosts[0].engine.forget_peer(0);
+    // The other host hears of nothing but the abort.
+    w.hosts[1].engine.deaf = true;
+    cut(&mut w, 0, 0);
+    w.send(0, ids[0], b"not to arrive");
+    w.wait(10 * SECOND);
+    for (n, id) in ids.into_iter().enumerate() {
+        assert!(w.was_told(n, id, Ready::ABORTED), "{n}");
+        assert_eq!(w.hosts[n].engine.groups().count(), 1);
+        w.close(n, id);
+    }
+    w.wait(40 * SECOND);
+    for host in &w.hosts {
+        assert_eq!(host.engine.sockets().count(), 0);
+        assert_eq!(host.engine.counters().violations, 0);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 20, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The second port is there at any moment of a conversation.
+    #[test]
+    fn no_byte_is_lost_when_a_link_gives_way(
+        seed in 0u64..1000, loss in 0u32..10, back in 0usize..100_000, cut_then: bool, piece in 100usize..9000,
+    ) {
+        let (mut w, ids) = world(seed, [2, 1]);
+        w.network.set_faults(Faults { loss, ..Faults::default() });
+        w.transfer(0, ids, &pattern(back, 1), piece);
+        get_port_back(&mut w, 1);
+        w.transfer(1, ids, &pattern(100_000, 2), piece);
+        w.transfer(0, ids, &pattern(100_000, 3), piece);
+        if cut_then {
+            cut(&mut w, 0, 0);
+        }
+        w.transfer(0, ids, &pattern(100_000, 4), piece);
+        for host in &w.hosts {
+            prop_assert_eq!(host.engine.counters().aborted, 0);
+            prop_assert_eq!(host.engine.counters().violations, 0);
+        }
+    }
 }

@@ -54,6 +54,12 @@ impl Decline {
     }
 }
 
+/// Whether bytes begin with a Decline.
+pub fn is_decline(bytes: &[u8]) -> bool {
+    let message = || bytes.get(..crate::smcr::wire::frame_length(bytes).ok()??);
+    message().is_some_and(|message| Decline::parse(message).is_ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::vectors::vector;

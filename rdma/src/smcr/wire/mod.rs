@@ -15,7 +15,7 @@ pub(crate) mod vectors;
 
 pub use accept::{AcceptConfirm, FirstContact, Negotiated, Os};
 pub use clc::{Eid, Header, MAX_MESSAGE, MessageType, PathType, PeerId, frame_length};
-pub use decline::Decline;
+pub use decline::{Decline, is_decline};
 pub use proposal::{MAX_EIDS, MAX_V6_PREFIXES, Prefixes, Proposal, ProposalV2};
 pub use reason::Reason;
 
