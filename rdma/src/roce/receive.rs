@@ -13,6 +13,7 @@ use super::wire::extended::{Aeth, Deth};
 use super::wire::frame::Frame;
 use super::wire::icrc;
 use super::wire::opcode::{Class, Opcode, Service};
+use super::wire::prediction::Prediction;
 use super::wire::{Error, get64, mad};
 use crate::verbs::{AsyncEvent, QpState, QpType};
 use drivers::hal::Instant;
@@ -51,6 +52,9 @@ impl Roce {
     /// Takes a frame that a port received, from its destination MAC on. The payload is copied
     /// once, to where it belongs.
     pub fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) -> Verdict {
+        if let Some(verdict) = self.handle_predicted(port, frame, now) {
+            return verdict;
+        }
         let parsed = match Frame::parse(frame) {
             Ok(parsed) => parsed,
             Err(Error::NotRoce | Error::Truncated) if !is_roce_v1(frame) => {
@@ -128,14 +132,6 @@ impl Roce {
         let awaited = self.cqs.awaited;
         let mut env =
             Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters, now };
-        if bth.opcode == Opcode::WriteMiddle
-            && !bth.ack_request
-            && heard
-            && let Some(peer) = &qp.peer
-            && qp.responder.handle_middle(&request, peer.path_mtu.bytes(), qp.identity.pd, &mut env)
-        {
-            return Ok(Verdict::Passive);
-        }
         let taken = match qp.identity.kind {
             QpType::Ud { .. } => {
                 let deth = Deth::parse(request.extended)?;
@@ -161,9 +157,32 @@ impl Roce {
             self.settle(slot);
         }
         taken?;
+        if bth.opcode == Opcode::WriteFirst {
+            let qp = self.qps.at(slot).map(|qp| qp.identity.id);
+            self.prediction = qp.and_then(|qp| Prediction::after(frame, number, qp));
+        }
         let idle = |qp: &Qp| qp.state == QpState::Rts && !qp.listed_reply && !qp.listed_send;
         let nothing = heard && self.cqs.awaited == awaited && self.qps.at(slot).is_some_and(idle);
         Ok(if nothing { Verdict::Passive } else { Verdict::Consumed })
+    }
+
+    /// Takes a packet from the middle of a WRITE, if it is what was predicted. Whatever is special about it,
+    /// and what is wrong with it, is left to [`Roce::handle_packet`].
+    #[inline]
+    fn handle_predicted(&mut self, port: usize, frame: &[u8], now: Instant) -> Option<Verdict> {
+        let prediction = self.prediction.as_ref()?;
+        let (frame, psn, payload) = prediction.matches(port, frame)?;
+        let slot = Slots::<Qp>::index(prediction.qp.0);
+        let qp = self.qps.get_mut(prediction.qp.0)?;
+        let mtu = qp.peer.as_ref()?.path_mtu.bytes();
+        check_icrc(&self.icrc, &frame).ok()?;
+        let mut env =
+            Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters, now };
+        if !qp.responder.handle_middle(psn, payload, mtu, qp.identity.pd, &mut env) {
+            return None;
+        }
+        self.arriving = Some((port, slot));
+        Some(Verdict::Passive)
     }
 
     /// Where frames of a message that is under way are about to arrive, by what was received last: at

@@ -202,26 +202,26 @@ impl Responder {
         self.resources_due > 0
     }
 
-    /// A packet from the middle of a WRITE, which is most of all: whether it was the one that is expected,
-    /// and is done with. Whatever is special about it is left to [`Responder::handle`].
+    /// A packet from the middle of a WRITE, which is most of all, that asks for no ACK: whether it was the one
+    /// that is expected, and is done with. Whatever is special about it is left to [`Responder::handle`].
     #[inline(always)]
     pub fn handle_middle(
         &mut self,
-        request: &Request<'_>,
+        psn: u32,
+        payload: &[u8],
         mtu: usize,
         pd: PdId,
         env: &mut Env<'_>,
     ) -> bool {
-        let length = request.payload.len();
+        let length = payload.len();
         let Incoming::Write(write) = &mut self.incoming else { return false };
-        if request.bth.psn != self.expected.get() || length != mtu || length >= write.left as usize
-        {
+        if psn != self.expected.get() || length != mtu || length >= write.left as usize {
             return false;
         }
         let done = write.total - write.left;
         let at = RemoteAddress { address: write.to.address.wrapping_add(done.into()), ..write.to };
         let window = env.memory.go_on(&write.grant, done, pd, at, length as u32);
-        if window.is_ok_and(|window| window.write(0, request.payload).is_ok()) {
+        if window.is_ok_and(|window| window.write(0, payload).is_ok()) {
             write.left -= length as u32;
             env.counters.received.count(Class::Write);
             self.nak_sent = false;

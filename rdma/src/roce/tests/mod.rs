@@ -5,6 +5,7 @@ mod capture;
 mod connections;
 mod faults;
 mod ports;
+mod prediction;
 mod refusals;
 mod shared_acks;
 mod transport;

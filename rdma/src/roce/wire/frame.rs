@@ -97,7 +97,7 @@ impl From<IpAddr> for Gid {
 /// A received RoCE frame, taken apart down to the BTH.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    ethernet: &'a [u8; ETHERNET_LEN],
+    pub(super) ethernet: &'a [u8; ETHERNET_LEN],
     /// Kind of the network header.
     pub network: Network,
     /// Network header and everything that follows, up to and with the ICRC.
@@ -238,7 +238,7 @@ fn sum(data: &[u8]) -> u32 {
 /// sum's bytes and nothing else (RFC 1071), so that it does not matter to a check. Folding it to 16 bits
 /// keeps its remainder by 0xffff.
 #[inline(always)]
-fn sum_ipv4(header: &[u8; 28]) -> u64 {
+pub(super) fn sum_ipv4(header: &[u8; 28]) -> u64 {
     let words = header[..20].as_chunks::<4>().0.iter();
     words.map(|word| u64::from(u32::from_ne_bytes(*word))).sum()
 }

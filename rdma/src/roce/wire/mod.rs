@@ -14,6 +14,7 @@ pub mod icrc;
 pub mod ip_cm;
 pub mod mad;
 pub mod opcode;
+pub mod prediction;
 
 use core::fmt;
 
