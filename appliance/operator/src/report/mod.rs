@@ -30,7 +30,13 @@ pub enum Value {
 impl Value {
     /// An object with fixed names (lower case, words joined by `_`, units at the end).
     pub fn object<const N: usize>(entries: [(&'static str, Value); N]) -> Value {
-        Value::Object(entries.into_iter().map(|(k, v)| (Cow::Borrowed(k), v)).collect())
+        Value::named(Box::new(entries))
+    }
+
+    /// The same for any number of entries: the loop is there once, not unrolled for each report.
+    #[inline(never)]
+    fn named(entries: Box<[(&'static str, Value)]>) -> Value {
+        Value::Object(entries.into_iter().map(|(name, value)| (name.into(), value)).collect())
     }
 
     /// A list of what an iterator gives.
