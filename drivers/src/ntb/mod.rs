@@ -38,6 +38,10 @@ pub trait Ntb {
     /// of the calls.
     fn set_peer_scratchpad(&mut self, n: usize, value: u32);
 
+    /// Says again what the bridge says of itself in memory that the peer writes as well, in case it was
+    /// written over. Wants to be called every now and then.
+    fn renew(&mut self) {}
+
     /// Rings the peer's doorbell, which may interrupt it; after all that was written before.
     fn ring(&mut self);
 

@@ -10,6 +10,9 @@
 //!
 //! Both nonces are in each greeting, so that one of an earlier life of either side fits no other.
 //! After `cleared` introductions go through memory, and scratchpads are not looked at any more.
+//!
+//! A peer that was wrong may have written over any of it, also over what we have written. Who greets
+//! says it again, therefore, and who waits for more than a greeting does not do so for ever.
 
 /// Where the link stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +59,7 @@ impl State {
             Down if seen.settled => Greeting,
             Greeting if seen.greeted => Clearing,
             // Greetings of a stranger are taken only from the beginning.
-            Clearing | Introducing if seen.stranger || seen.wrong => Down,
+            Clearing | Introducing if seen.stranger || seen.wrong || seen.silent => Down,
             Clearing if seen.cleared => Introducing,
             Introducing if seen.introduced => Up,
             Up if seen.silent || seen.wrong => Down,
@@ -132,7 +135,7 @@ cleared    .           .           Introducing .           .
 introduced .           .           .           Up          .
 wrong      .           .           Down        Down        Down
 stranger   .           .           Down        Down        .
-silent     .           .           .           .           Down
+silent     .           .           Down        Down        Down
 ";
         assert_eq!(text, reviewed, "{text}");
     }

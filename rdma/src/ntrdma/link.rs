@@ -11,6 +11,10 @@ use drivers::ntb::Bridge;
 
 /// How often scratchpads are looked at while the link comes up: each look may cost a round trip.
 const LOOK: Duration = Duration::from_millis(1);
+/// How often we say again who we are: a peer that was wrong may have written over what we said.
+const AGAIN: Duration = Duration::from_millis(50);
+/// How long the peer has at least for each step; after that all begins anew.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What became of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +45,9 @@ pub struct Link {
     /// The peer has written what no honest one writes.
     wrong: bool,
     look_at: Instant,
+    /// Since when it stands where it does, and when we say again who we are.
+    since: Instant,
+    again_at: Instant,
     beat_at: Instant,
     /// Our heartbeat, the last one seen of the peer's, and when it changed.
     beats: u32,
@@ -67,6 +74,8 @@ impl Link {
             refused: None,
             wrong: false,
             look_at: Instant::ZERO,
+            since: Instant::ZERO,
+            again_at: Instant::ZERO,
             beat_at: Instant::ZERO,
             beats: 0,
             heard: 0,
@@ -123,6 +132,7 @@ impl Link {
                 self.beat_at = now + self.beat;
                 self.beats = self.beats.wrapping_add(1);
                 put32(bridge, layout::BEAT, self.beats);
+                bridge.renew();
             }
             if heard != self.heard {
                 (self.heard, self.heard_at) = (heard, now);
@@ -141,6 +151,7 @@ impl Link {
         let next = self.state.next(seen);
         let before = core::mem::replace(&mut self.state, next);
         if before != next {
+            self.since = now;
             self.enter(bridge, now);
         }
         match (before, next) {
@@ -152,6 +163,11 @@ impl Link {
     }
 
     fn look<B: Bridge + ?Sized>(&mut self, bridge: &mut B, now: Instant) -> Seen {
+        let again = now >= self.again_at;
+        if again {
+            self.again_at = now + AGAIN;
+            bridge.renew();
+        }
         let mut seen = Seen {
             link: bridge.link() && bridge.window().len() >= layout::BATCH,
             wrong: self.wrong,
@@ -163,6 +179,10 @@ impl Link {
         match self.state {
             State::Down => seen.settled = bridge.settled(),
             State::Greeting => {
+                if again {
+                    bridge.set_peer_scratchpad(0, self.nonce);
+                    self.greeted = 0;
+                }
                 self.peer_nonce = bridge.scratchpad(0);
                 if self.peer_nonce == 0 {
                     return seen;
@@ -175,11 +195,13 @@ impl Link {
                     bridge.scratchpad(1) == bringup::greeting(self.nonce, self.peer_nonce);
             }
             State::Clearing => {
+                seen.silent = self.waits_in_vain(now);
                 seen.stranger = bridge.scratchpad(0) != self.peer_nonce;
                 seen.cleared =
                     bridge.scratchpad(2) == bringup::cleared(self.nonce, self.peer_nonce);
             }
             State::Introducing => {
+                seen.silent = self.waits_in_vain(now);
                 seen.stranger = bridge.scratchpad(0) != self.peer_nonce;
                 let session = bringup::session(self.nonce, self.peer_nonce);
                 if !seen.stranger && self.exposed.load32(layout::READY) == session {
@@ -198,6 +220,11 @@ impl Link {
             State::Up => seen.silent = now.since(self.heard_at) >= self.lost,
         }
         seen
+    }
+
+    /// Whether the next step of the peer's does not come.
+    fn waits_in_vain(&self, now: Instant) -> bool {
+        now.since(self.since) >= self.lost.max(PATIENCE)
     }
 
     /// What is done on entering the present state.

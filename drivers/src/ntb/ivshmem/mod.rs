@@ -4,7 +4,7 @@
 //! BAR 2 is memory that both machines have mapped; each exposes a half of it ([`SharedMemory`]).
 //! Behind scratchpads and doorbell, the header of a half has a block in which its owner tells of
 //! itself: that it is there, and how it is rung. Whatever the peer writes there has it rung too
-//! often, or too seldom, and nothing else.
+//! often, or too seldom, and nothing else; or ends the link until it is renewed.
 
 #[cfg(test)]
 mod tests;
@@ -39,6 +39,11 @@ const NUMBER: usize = 260;
 const ARMED: usize = 264;
 /// That there is an owner.
 const PRESENT: usize = 268;
+/// Not 0: whoever had the half before asks whether its owner is there, or the peer has written over
+/// [`LIFE`]. An owner that is there makes it 0.
+const QUESTION: usize = 272;
+/// Times that the question is put before the half is taken back.
+const QUESTIONS: u32 = 20;
 const MAGIC: u32 = 0x4254_4e49;
 
 /// Why a device, or a setting, cannot be used.
@@ -130,18 +135,12 @@ impl Device {
         let (own, peer) = (header(memory.own())?, header(memory.peer())?);
         let life = own.load32(LIFE).wrapping_add(1);
         own.store32(ARMED, 0);
-        own.store32(NUMBER, self.doorbell.as_ref().map_or(0, |bell| u32::from(bell.number) + 1));
         own.store32(LIFE, life);
-        own.store32(PRESENT, MAGIC);
-        Ok(Ivshmem {
-            address: self.address,
-            side,
-            memory,
-            own,
-            peer,
-            life,
-            doorbell: self.doorbell,
-        })
+        let (address, doorbell) = (self.address, self.doorbell);
+        let asked = 0;
+        let mut ours = Ivshmem { address, side, memory, own, peer, life, asked, doorbell };
+        ours.renew();
+        Ok(ours)
     }
 }
 
@@ -155,6 +154,8 @@ pub struct Ivshmem {
     peer: Window,
     /// What we wrote to [`LIFE`].
     life: u32,
+    /// How often we have asked in vain who has taken our half.
+    asked: u32,
     doorbell: Option<Doorbell>,
 }
 
@@ -201,6 +202,23 @@ impl Ntb for Ivshmem {
     #[inline]
     fn link(&self) -> bool {
         self.peer.load32(PRESENT) == MAGIC && !self.is_taken()
+    }
+
+    fn renew(&mut self) {
+        if self.is_taken() {
+            let answered = self.own.load32(QUESTION) == 0;
+            self.asked = if answered { 1 } else { self.asked + 1 };
+            if self.asked <= QUESTIONS {
+                return self.own.store32(QUESTION, 1);
+            }
+            self.life = self.own.load32(LIFE).wrapping_add(1);
+        }
+        self.asked = 0;
+        self.own.store32(QUESTION, 0);
+        self.own
+            .store32(NUMBER, self.doorbell.as_ref().map_or(0, |bell| u32::from(bell.number) + 1));
+        self.own.store32(LIFE, self.life);
+        self.own.store32(PRESENT, MAGIC);
     }
 
     #[inline]

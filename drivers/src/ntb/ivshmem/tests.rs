@@ -213,6 +213,34 @@ fn what_the_peer_says_of_itself_does_no_harm() {
 }
 
 #[test]
+fn what_was_written_over_is_said_again() {
+    let pair = Pair::new();
+    let [mut a, mut b] = [0, 1].map(|n| pair.device(Some(n)).unwrap().into_bridge(None).unwrap());
+    for byte in [0, 0x5a, 0xff] {
+        pair.memory.fill(byte);
+        assert!(!a.link() && !b.link());
+        (0..=QUESTIONS).for_each(|_| a.renew());
+        assert!(!a.is_taken() && !a.link() && b.own.load32(PRESENT) != MAGIC, "b has not");
+        (0..=QUESTIONS).for_each(|_| b.renew());
+        assert!(a.link() && b.link());
+        b.set_interrupts(true);
+        let before = b.interrupts();
+        a.ring();
+        assert_eq!(b.interrupts(), before + 1);
+    }
+    // A half that another machine has taken stays with that, as long as that is there.
+    let mut c = pair.device(Some(0)).unwrap().into_bridge(Some(Side::A)).unwrap();
+    for _ in 0..10 * QUESTIONS {
+        a.renew();
+        a.renew();
+        c.renew();
+    }
+    assert!(a.is_taken() && !a.link() && c.link());
+    (0..=QUESTIONS).for_each(|_| a.renew());
+    assert!(!a.is_taken() && a.link() && c.is_taken());
+}
+
+#[test]
 fn a_device_that_lacks_something_is_refused() {
     let pair = Pair::new();
     let mut spaces = ConfigSpaces::default();

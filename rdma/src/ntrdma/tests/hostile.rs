@@ -121,3 +121,29 @@ fn a_peer_that_introduces_itself_wrongly_is_told_about() {
     pair.bring_up();
     assert_eq!(pair.nodes[0].ntrdma.refused(), None);
 }
+
+/// What both have said is written over in the middle of bring-up, in any state of it: it comes to its
+/// end nevertheless, and nobody has to start anew.
+#[test]
+fn a_bring_up_that_is_written_over_ends_well() {
+    for seed in 0..24 {
+        let mut pair = Pair::new(seed, SMALL, Way::Posted);
+        let state = [State::Greeting, State::Clearing, State::Introducing][seed as usize % 3];
+        let reached = |pair: &mut Pair| pair.nodes[0].ntrdma.link() == state;
+        assert!(pair.run(Duration::from_secs(1), reached));
+        for node in &mut pair.nodes {
+            // All of them, or all but one.
+            for pad in (0..3).filter(|&pad| pad as u64 != seed / 3 % 4) {
+                node.bridge.set_peer_scratchpad(pad, pair.rng.next_u32());
+            }
+            node.bridge.deliver(1000);
+        }
+        for node in &mut pair.nodes {
+            node.bridge.exposed().slice(0, 0x200).unwrap().fill(seed as u8);
+        }
+        let up = pair.run(Duration::from_secs(5), |pair| {
+            pair.nodes.iter().all(|node| node.ntrdma.link() == State::Up)
+        });
+        assert!(up, "seed {seed}: {:?}", pair.nodes.each_ref().map(|node| node.ntrdma.link()));
+    }
+}
