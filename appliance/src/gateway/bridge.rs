@@ -2,6 +2,7 @@
 //! is beside the ports' in [`rdma::devices::Devices`].
 
 mod device;
+pub(super) mod measure;
 mod tcp;
 
 use super::alarm::Alarm;
@@ -17,11 +18,16 @@ use drivers::ntb::{Ntb as _, Side, ivshmem};
 use rand_core::RngCore;
 use rdma::devices::Devices;
 use rdma::ntrdma::{self, Layout, Ntrdma};
+use rdma::services::measure::Measure;
 use tcp::Tcp;
 
 /// The bridge, and what the log was told of it.
 pub(super) struct Bridge {
     pub device: Device,
+    /// Both ends of what is measured.
+    pub measure: Measure,
+    /// The console waits for what is measured.
+    measuring: bool,
     state: ntrdma::State,
     taken: bool,
     refused: Option<ntrdma::BadInfo>,
@@ -69,7 +75,7 @@ impl Bridge {
             match provider(ntb, exposed, rng) {
                 Ok(ntrdma) => {
                     let tcp = Box::new(Tcp::new(ntb, peer, exposed, networks, rng));
-                    opened = Some((Self::new(Device::Tcp(tcp)), ntrdma));
+                    opened = Some((Self::new(Device::Tcp(tcp), ntb), ntrdma));
                 }
                 Err(why) => log::error!("{why}"),
             }
@@ -102,12 +108,14 @@ impl Bridge {
         let side = ntb.side.map(|side| if side == 0 { Side::A } else { Side::B });
         let device = device.into_bridge(side).map_err(|error| format!("ntb.0: {error}"))?;
         let ntrdma = provider(ntb, device.exposed(), rng)?;
-        Ok((Self::new(Device::Ivshmem(device)), ntrdma))
+        Ok((Self::new(Device::Ivshmem(device), ntb), ntrdma))
     }
 
-    fn new(device: Device) -> Self {
-        let (state, taken, refused) = (ntrdma::State::Down, false, None);
-        Bridge { device, state, taken, refused, ethernet: None, frame: Vec::new() }
+    fn new(device: Device, ntb: &Ntb) -> Self {
+        let measure = Measure::new(ntb.address, ntb.peer);
+        let state = ntrdma::State::Down;
+        let (measuring, taken, refused, ethernet) = (false, false, None, None);
+        Bridge { device, measure, measuring, state, taken, refused, ethernet, frame: Vec::new() }
     }
 
     /// Makes an interface of the control plane's over the bridge, number `index`.
@@ -244,6 +252,7 @@ pub(super) fn report(state: &State) -> Value {
             ("qp_errors", counters.qp_errors.into()),
             ("violations", (counters.violations + device.violations()).into()),
             ("interrupts", device.interrupts().into()),
+            ("measured", measure::table(&bridge.measure)),
         ])
     });
     Value::list(rows.collect::<Vec<_>>())

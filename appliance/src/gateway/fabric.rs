@@ -8,6 +8,7 @@ use rdma::devices::Devices;
 use rdma::ntrdma::Ntrdma;
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
 use rdma::rtrs::Context;
+use rdma::services::measure;
 use rdma::verbs::{ConnectionEvent, ConnectionManager, Provider, RejectReason};
 
 /// The provider over the ports of a plane. Its ports have the same places as the plane's.
@@ -39,7 +40,12 @@ impl Fabric {
             roce.add_port(config);
         }
         let outgoing = ports.iter().map(|_| Outgoing { tx: TxBuffer::new(), waiting: false });
-        Some(Fabric { devices: Devices::new(roce, ntrdma), outgoing: outgoing.collect() })
+        let mut devices = Devices::new(roce, ntrdma);
+        if let Some(ntrdma) = devices.ntrdma_mut() {
+            // Nobody listens yet: there is room.
+            let _ = ntrdma.listen(measure::PORT);
+        }
+        Some(Fabric { devices, outgoing: outgoing.collect() })
     }
 }
 
@@ -68,10 +74,12 @@ impl Plane {
             let storage = self.storage.server.as_mut();
             let elsewhere = self.storage.elsewhere.as_mut();
             let services = self.services.as_mut();
+            let measure = self.bridge.as_mut().map(|bridge| &mut bridge.measure);
             let taken = storage.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
                 || elsewhere.is_some_and(|e| e.handle_connection_event(&event, &mut ctx))
                 || services.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
-                || self.rping.as_mut().is_some_and(|r| r.handle_connection_event(&event));
+                || self.rping.as_mut().is_some_and(|r| r.handle_connection_event(&event))
+                || measure.is_some_and(|m| m.handle_connection_event(&event, &mut ctx));
             if let (false, ConnectionEvent::Request { connection, .. }) = (taken, event) {
                 // Gone already is as good as refused.
                 let _ = ctx.provider.reject(connection, RejectReason::INVALID_SERVICE_ID, &[]);
@@ -92,8 +100,11 @@ impl Plane {
         if let Some(rping) = &mut self.rping {
             done += rping.poll(&mut ctx);
         }
-        if let Some(bridge) = self.bridge.as_mut().filter(|_| done > 0) {
-            done += bridge.poll(&mut fabric.devices, now).0;
+        if let Some(bridge) = &mut self.bridge {
+            done += bridge.measure.poll(&mut ctx);
+            if done > 0 {
+                done += bridge.poll(&mut fabric.devices, now).0;
+            }
         }
         done
     }

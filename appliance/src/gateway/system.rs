@@ -1,5 +1,6 @@
 //! What the console can do to the appliance.
 
+use super::bridge::measure;
 use super::disks::Role;
 use super::elsewhere;
 use super::manage;
@@ -82,6 +83,7 @@ impl System for State {
         rping
             .or_else(|| elsewhere::manage::poll_reading(self))
             .or_else(|| elsewhere::manage::poll_ending(self))
+            .or_else(|| measure::poll(self))
             .or_else(|| self.news.pop_front())
     }
 
@@ -97,6 +99,7 @@ impl System for State {
         if let Some(reading) = elsewhere.and_then(|elsewhere| elsewhere.reading.as_mut()) {
             reading.cancel();
         }
+        measure::cancel(self);
     }
 
     fn list(&mut self, path: &str) -> Result<Vec<String>, String> {

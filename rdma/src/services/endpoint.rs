@@ -333,6 +333,16 @@ impl Endpoint {
         self.alone.map(|(since, length)| since + alone(length)).into_iter().chain(search).min()
     }
 
+    /// Whether another message of ours can be sent.
+    pub fn has_room(&self) -> bool {
+        self.outstanding < SENDS
+    }
+
+    /// Messages of ours that have completed.
+    pub fn completed(&self) -> u64 {
+        self.traffic.sent.saturating_sub(self.outstanding.into())
+    }
+
     fn send_back<P: Provider + ?Sized>(
         &mut self,
         length: u32,
@@ -356,7 +366,9 @@ impl Endpoint {
         self.post(write, from.len() as u32, provider)
     }
 
-    fn post<P: Provider + ?Sized>(
+    /// Sends a message of so many bytes.
+    #[inline(never)]
+    pub fn post<P: Provider + ?Sized>(
         &mut self,
         operation: SendOperation<'_>,
         length: u32,

@@ -65,17 +65,22 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Memory and protection domain of a new session.
-    fn new<P: Provider + ?Sized>(
+    /// So much memory, and a protection domain.
+    #[inline(never)]
+    pub fn new<P: Provider + ?Sized>(
+        length: usize,
         peer: IpAddr,
         local: IpAddr,
         ctx: &mut Context<'_, P>,
     ) -> Result<Self, VerbsError> {
-        let memory = ctx.arena.alloc(MAX_MESSAGE, 4096).ok_or(VerbsError::NoRoom)?;
+        let memory = ctx.arena.alloc(length, 4096).ok_or(VerbsError::NoRoom)?;
+        // What others left there is not the peer's to read.
+        memory.fill(0);
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
         let pd = ctx.provider.alloc_pd();
         let made = pd.and_then(|pd| {
-            let region = ctx.provider.register(pd, memory, access, ctx.rng);
+            let on = ctx.provider.pd_on(pd, local);
+            let region = ctx.provider.register(on, memory, access, ctx.rng);
             region.map(|region| (pd, region)).inspect_err(|_| {
                 let _ = ctx.provider.dealloc_pd(pd);
             })
@@ -93,7 +98,8 @@ impl Bench {
         if self.endpoints.len() >= MAX_ENDPOINTS {
             return Err(VerbsError::NoRoom);
         }
-        let endpoint = Endpoint::new(ctx.provider, self.pd, self.region.memory, ctx.rng)?;
+        let pd = ctx.provider.pd_on(self.pd, self.local);
+        let endpoint = Endpoint::new(ctx.provider, pd, self.region.memory, ctx.rng)?;
         Ok(self.endpoints.push_mut(endpoint))
     }
 
@@ -118,7 +124,21 @@ impl Bench {
         Ok(Some((local, endpoint)))
     }
 
-    fn give_back<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+    /// Handles what has completed; how much. An error is the end of a queue pair.
+    pub fn poll<P: Provider + ?Sized>(
+        &mut self,
+        ctx: &mut Context<'_, P>,
+    ) -> Result<usize, VerbsError> {
+        let mut handled = 0;
+        for endpoint in &mut self.endpoints {
+            handled += endpoint.poll(&self.region, ctx)?;
+        }
+        Ok(handled)
+    }
+
+    /// Gives everything back.
+    #[inline(never)]
+    pub fn give_back<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
         for endpoint in self.endpoints.drain(..) {
             endpoint.destroy(ctx.provider);
         }
@@ -169,7 +189,7 @@ impl Session {
             _ => Talk::Unknown,
         };
         Ok(Session {
-            bench: Bench::new(peer, local, ctx)?,
+            bench: Bench::new(MAX_MESSAGE, peer, local, ctx)?,
             talk,
             input: Vec::with_capacity(INPUT),
             output: Vec::with_capacity(INPUT),
@@ -218,13 +238,9 @@ impl Session {
 
     /// Handles what has completed; how much.
     pub fn poll<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> usize {
-        let mut handled = 0;
-        for endpoint in &mut self.bench.endpoints {
-            match endpoint.poll(&self.bench.region, ctx) {
-                Ok(count) => handled += count,
-                Err(_) => self.over = true,
-            }
-        }
+        let polled = self.bench.poll(ctx);
+        self.over |= polled.is_err();
+        let handled = polled.unwrap_or(0);
         let mut endpoints = self.bench.endpoints.iter_mut();
         if handled > 0 || !self.attended && endpoints.any(|end| end.is_moving(ctx.provider)) {
             self.last = ctx.now;

@@ -394,6 +394,12 @@ pub static COMMANDS: &[Command] = &[
         "set the counts of a path back",
         Verb::Manage("path", "reset"),
     ),
+    Command::new(
+        &["ntb", "measure"],
+        &[Argument::Rest("[SECONDS]")],
+        "bandwidth and latency to the other appliance, under qperf's names",
+        Verb::Manage("ntb", "measure"),
+    ),
     Command::new(&["reboot"], &[], "start anew", Verb::Reboot),
     Command::new(&["poweroff"], &[], "switch off", Verb::PowerOff),
 ];

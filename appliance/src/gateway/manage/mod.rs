@@ -1,4 +1,4 @@
-//! The console's verbs for volumes, exports, sessions, devices and paths, in the grammar of the
+//! The console's verbs for volumes, exports, sessions, devices, paths and the bridge, in the grammar of the
 //! `rnbd` tool of Linux hosts: an object, an order, a name, options.
 
 mod exports;
@@ -7,6 +7,7 @@ mod options;
 mod sessions;
 pub(super) mod volumes;
 
+use super::bridge::measure;
 use super::elsewhere;
 use super::state::State;
 use crate::config::Problem;
@@ -31,6 +32,7 @@ pub(super) fn act(state: &mut State, what: &str, order: &str, rest: &str) -> Tol
             let (name, options) = words.split_first().ok_or("say the name of one")?;
             listing::list(state, what, Some(name), options)
         }
+        ("ntb", _) => measure::act(state, &words),
         ("remote" | "mirror", _) => elsewhere::manage::act(state, what, order, &words),
         ("session", _) => sessions::disconnect(state, one(&words)?).map(done),
         ("device", _) => sessions::close_device(state, &words).map(done),

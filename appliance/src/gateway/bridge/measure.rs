@@ -1,0 +1,78 @@
+//! `ntb measure` of the console: what qperf would measure over the bridge, one test after the other.
+
+use crate::console::{Managed, Progress};
+use crate::gateway::plane::Plane;
+use crate::gateway::state::State;
+use crate::report::Value;
+use core::time::Duration;
+use rdma::devices::Devices;
+use rdma::rtrs::Context;
+use rdma::services::measure::{Figure, Measure, Measured};
+
+/// Longest test, in seconds.
+const LONGEST: u64 = 60;
+
+/// What was measured last, a row for each test; None if nothing was.
+#[cold]
+#[inline(never)]
+pub(super) fn table(measure: &Measure) -> Value {
+    if measure.results.is_empty() {
+        return Value::None;
+    }
+    let row = |&Measured { name, figure }: &Measured| {
+        let figure = match figure {
+            Figure::Bandwidth(rate) => ("bytes_per_second", rate.into()),
+            Figure::Latency(nanos) => ("nanoseconds", nanos.into()),
+        };
+        Value::object([("test", name.into()), figure])
+    };
+    Value::list(measure.results.iter().map(row))
+}
+
+/// Carries an order of the console's out: to measure for so many seconds, or for one.
+#[cold]
+#[inline(never)]
+pub(in crate::gateway) fn act(state: &mut State, words: &[&str]) -> Result<Managed, String> {
+    let seconds = match words {
+        [] => Some(1),
+        [word] => word.parse().ok().filter(|seconds| (1..=LONGEST).contains(seconds)),
+        _ => None,
+    };
+    let time = seconds.map(Duration::from_secs);
+    let time = time.ok_or("accepted: for how many seconds each test runs, 1 to 60")?;
+    change(state, &mut |measure, ctx| measure.start(time, ctx)).ok_or("there is no bridge")?;
+    Ok(Managed::Started)
+}
+
+/// Measures no more, if anything is measured.
+pub(in crate::gateway) fn cancel(state: &mut State) {
+    change(state, &mut Measure::cancel);
+}
+
+#[inline(never)]
+fn change(
+    state: &mut State,
+    order: &mut dyn FnMut(&mut Measure, &mut Context<'_, Devices>),
+) -> Option<()> {
+    let Plane { bridge, fabric, arena, now, rng, .. } = &mut state.plane;
+    let (bridge, fabric) = (bridge.as_mut()?, fabric.as_mut()?);
+    let provider = &mut fabric.devices;
+    order(&mut bridge.measure, &mut Context { provider, arena, now: *now, rng: &mut **rng });
+    bridge.measuring = true;
+    Some(())
+}
+
+/// What the console is told once it is over.
+#[cold]
+#[inline(never)]
+pub(in crate::gateway) fn poll(state: &mut State) -> Option<Progress> {
+    let bridge = state.plane.bridge.as_mut()?;
+    if !bridge.measuring || bridge.measure.is_running() {
+        return None;
+    }
+    bridge.measuring = false;
+    Some(Progress::Done(match bridge.measure.failure() {
+        Some((test, why)) => Err(format!("{test}: {why}")),
+        None => Ok(table(&bridge.measure).to_text().trim_end().into()),
+    }))
+}
