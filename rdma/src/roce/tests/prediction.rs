@@ -44,6 +44,10 @@ fn the_middle_is_predicted_and_no_bit_may_differ() {
         let of_psn = bit / 8 >= LEN - 3;
         assert_eq!(fits(&frame).is_some(), of_psn, "bit {bit}");
     }
+    let mut asking = frames[0].clone();
+    asking[LEN - 4] |= 0x80;
+    let prediction = Prediction::after(&Frame::parse(&asking).unwrap(), 1, QpId(7)).unwrap();
+    assert!(prediction.matches(1, &frames[1]).is_some(), "that one asks for none");
     let mut renamed = frames[1].clone();
     // The identification is 0, and its checksum the lower.
     renamed[IP + 5] += 1;

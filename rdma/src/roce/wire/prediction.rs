@@ -21,7 +21,8 @@ const CHECKSUM: usize = IP + 10;
 const ADDRESSES: usize = IP + 12;
 const UDP: usize = IP + 20;
 const BTH: usize = UDP + 8;
-const PSN: usize = LEN - 3;
+const ACK_REQUEST: usize = BTH + 8;
+const PSN: usize = BTH + 9;
 
 /// The words that hold them, with the first bytes of the payload.
 const WORDS: usize = LEN.div_ceil(8);
@@ -70,6 +71,8 @@ impl Prediction {
         header[IP + 2..IDENTIFICATION].copy_from_slice(&(total as u16).to_be_bytes());
         header[UDP + 4..UDP + 6].copy_from_slice(&((total - 20) as u16).to_be_bytes());
         header[BTH] = Opcode::WriteMiddle as u8;
+        // One that asks for an ACK is not predicted, whatever the first one did.
+        header[ACK_REQUEST] &= 0x7f;
         Some(Prediction { words: words(&header), len: IP + total, port, qp })
     }
 
