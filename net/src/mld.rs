@@ -42,9 +42,13 @@ pub fn report(local: &Local, occasion: Occasion, queue: &mut Queue) {
     /// Record types: we listen to all sources, and we begin to.
     const MODE_IS_EXCLUDE: u8 = 2;
     const CHANGE_TO_EXCLUDE: u8 = 4;
-    let mut groups: Vec<Ipv6Addr> = local.v6.iter().map(|&ip| solicited_node(ip)).collect();
-    groups.sort_unstable();
-    groups.dedup();
+    // There are a few. Sorting them would be 11 KB of image.
+    let mut groups: Vec<Ipv6Addr> = Vec::new();
+    for group in local.v6.iter().map(|&ip| solicited_node(ip)) {
+        if !groups.contains(&group) {
+            groups.push(group);
+        }
+    }
     let record = match occasion {
         Occasion::Query1 => {
             for group in groups {
