@@ -41,6 +41,9 @@ pub(in crate::gateway) fn act(state: &mut State, words: &[&str]) -> Result<Manag
     let time = seconds.map(Duration::from_secs);
     let time = time.ok_or("accepted: for how many seconds each test runs, 1 to 60")?;
     change(state, &mut |measure, ctx| measure.start(time, ctx)).ok_or("there is no bridge")?;
+    if let Some(bridge) = &mut state.plane.bridge {
+        bridge.measuring = true;
+    }
     Ok(Managed::Started)
 }
 
@@ -58,7 +61,6 @@ fn change(
     let (bridge, fabric) = (bridge.as_mut()?, fabric.as_mut()?);
     let provider = &mut fabric.devices;
     order(&mut bridge.measure, &mut Context { provider, arena, now: *now, rng: &mut **rng });
-    bridge.measuring = true;
     Some(())
 }
 
