@@ -307,7 +307,7 @@ fn get_port_back(w: &mut World, n: usize) {
     w.hosts[n].engine.set_devices((0..2).map(|port| device(n, port)).collect());
 }
 
-/// RFC 7609, 4.5.2: the asymmetric link makes room for one of the client's second port.
+/// Linux: smc_llc_delete_asym_link. The asymmetric link makes room for one over the client's second port.
 #[test]
 fn an_asymmetric_link_gives_way() {
     let (mut w, ids) = world(13, [2, 1]);
