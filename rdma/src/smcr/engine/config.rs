@@ -122,8 +122,9 @@ pub struct Config {
     pub keep: (Duration, Duration),
     /// How long the sending of the rest may take when a socket is closed; then it is aborted.
     pub linger: Duration,
-    /// ACK timeout of queue pairs: 4.096 us << code.
-    pub ack_timeout: u8,
+    /// ACK timeout of queue pairs (4.096 us << code) where there is another link to go on over, and where there is
+    /// none: a busy Linux may answer nothing for seconds, and itself never gives up.
+    pub ack_timeout: (u8, u8),
     /// Retries of queue pairs.
     pub retry_count: u8,
     /// Depth of the completion queue that all links share.
@@ -151,7 +152,7 @@ impl Default for Config {
             test_link: Duration::from_secs(30),
             keep: (Duration::from_secs(600), Duration::from_secs(610)),
             linger: Duration::from_secs(2),
-            ack_timeout: 16,
+            ack_timeout: (17, 18),
             retry_count: 7,
             completions: 1 << 14,
         }

@@ -137,11 +137,14 @@ impl Engine {
         at: usize,
         ctx: &mut Context<'_, P>,
     ) -> Result<(), Reason> {
-        let link = self.groups[group_key].links[at].as_mut().ok_or(Reason::READY_LINK)?;
+        let group = &mut self.groups[group_key];
+        let (two, one) = self.config.ack_timeout;
+        let ack_timeout = if group.max_links > 1 { two } else { one };
+        let link = group.links[at].as_mut().ok_or(Reason::READY_LINK)?;
         let to = ReadyToSend {
             sq_psn: link.psn,
             max_rd_atomic: 1,
-            ack_timeout: self.config.ack_timeout,
+            ack_timeout,
             retry_count: self.config.retry_count,
             rnr_retry: 7,
         };
