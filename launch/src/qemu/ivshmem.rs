@@ -38,6 +38,11 @@ impl SharedMemory {
         Ok(SharedMemory { file, size })
     }
 
+    /// The file, for somebody else who writes to it.
+    pub fn file(&self) -> Result<File> {
+        self.file.reopen().context("the shared memory is gone")
+    }
+
     /// QEMU's words for `ivshmem-plain`.
     pub fn plain(&self) -> Vec<String> {
         let path = self.file.path().display();

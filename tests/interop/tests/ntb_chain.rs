@@ -29,16 +29,20 @@ fn data_survives_the_way_and_the_end_of_either_appliance() -> Result<()> {
 #[test]
 fn data_survives_the_way_over_tcp() -> Result<()> {
     let between = Wire::new()?;
-    let (here, there) = between.datagrams();
-    data_survives(|far, spec| {
-        let words = if far {
-            "isthmus.net.0.address=10.0.9.1/24 isthmus.ntb.0.tcp=10.0.9.2 isthmus.ntb.0.listen=true"
-        } else {
-            "isthmus.net.1.address=10.0.9.2/24 isthmus.ntb.0.tcp=10.0.9.1"
-        };
-        let nic = if far { &there } else { &here };
-        spec.append(words).nic(nic.clone())
-    })
+    data_survives(|far, spec| over_tcp(&between, far, spec))
+}
+
+/// Adds TCP over a cable to the machine behind, or to the one before it.
+fn over_tcp(cable: &Wire, far: bool, spec: Spec) -> Spec {
+    let (here, there) = cable.datagrams();
+    let (words, nic) = if far {
+        let words = "isthmus.net.0.address=10.0.9.1/24 isthmus.ntb.0.tcp=10.0.9.2 \
+             isthmus.ntb.0.listen=true";
+        (words, there)
+    } else {
+        ("isthmus.net.1.address=10.0.9.2/24 isthmus.ntb.0.tcp=10.0.9.1", here)
+    };
+    spec.append(words).nic(nic)
 }
 
 /// `joined` adds the bridge to a machine: the one behind, or the one before it.
@@ -107,33 +111,40 @@ fn data_survives(joined: impl Fn(bool, Spec) -> Spec) -> Result<()> {
     unmap(&mut guest, 0)
 }
 
-/// The stock client speaks SMC-R, or TCP, to a rule; the rule SMC-R to the server behind the bridge,
-/// with TCP over the bridge's Ethernet and data over its queue pairs.
 #[test]
 fn messages_go_over_smc_r_across_the_bridge() -> Result<()> {
     let memory = SharedMemory::new(32)?;
     let doorbells = memory.serve()?;
+    messages_go_over_smc_r(|_, spec| spec.extra(doorbells.doorbell()), [0, 1])
+}
+
+#[test]
+fn messages_go_over_smc_r_over_tcp() -> Result<()> {
+    let between = Wire::new()?;
+    messages_go_over_smc_r(|far, spec| over_tcp(&between, far, spec), [1, 2])
+}
+
+/// The stock client speaks SMC-R, or TCP, to a rule; the rule SMC-R to the server behind the bridge,
+/// with TCP over the bridge's Ethernet and data over its queue pairs. `joined` adds the bridge to a
+/// machine, whose interface on it has this number: of the one behind, and of the one before it.
+fn messages_go_over_smc_r(joined: impl Fn(bool, Spec) -> Spec, nets: [usize; 2]) -> Result<()> {
     let near = Wire::new()?;
     let (ours, theirs) = near.datagrams();
-    let words = |own, peer, net| {
+    let words = |own: usize, peer| {
+        let net = nets[own - 1];
         format!(
             "isthmus.ntb.0.address=10.9.0.{own} isthmus.ntb.0.peer=10.9.0.{peer} \
              isthmus.ntb.0.mtu=65500 isthmus.net.{net}.address=10.8.0.{own}/24 \
              isthmus.smc.ueid.0=LAB.SMC.EID "
         )
     };
-    let mut far = image_spec()?
-        .append(&(words(1, 2, 0) + "isthmus.smc.services=true"))
-        .extra(doorbells.doorbell())
-        .start()?;
+    let far = image_spec()?.append(&(words(1, 2) + "isthmus.smc.services=true")).first_mac(9);
+    let mut far = joined(true, far).start()?;
     far.wait_ready()?;
     let rule = "isthmus.rule.0.name=echo isthmus.rule.0.listen=7001 \
         isthmus.rule.0.backend=10.8.0.1:7 isthmus.rule.0.backend_smc=true";
-    let mut middle = gateway_spec(1500, &(words(2, 1, 1) + rule))?
-        .extra(doorbells.doorbell())
-        .nic(ours)
-        .first_mac(1)
-        .start()?;
+    let middle = gateway_spec(1500, &(words(2, 1) + rule))?.nic(ours).first_mac(1);
+    let mut middle = joined(false, middle).start()?;
     middle.wait_ready()?;
     wait_for(&mut middle, "ping 10.8.0.1 1", "1 of 1 answered", PATIENCE)?;
     let mut guest = client_of(1500, |spec| spec.nic(theirs))?;
@@ -142,13 +153,16 @@ fn messages_go_over_smc_r_across_the_bridge() -> Result<()> {
         let said = guest.sh(&format!("timeout 100 smc echo 10.0.0.1 7001 {words}"))?;
         ensure!(said.trim() == "fine", "{words}: {said}");
     }
-    for (vm, net, lists) in [(&mut far, "net0", 1), (&mut middle, "net1", 2)] {
+    for (vm, net, lists) in [(&mut far, nets[0], 1), (&mut middle, nets[1], 2)] {
         let links = vm.run("show smc links --json")?.json()?;
         let links = links.as_array().context("no list of links")?;
         let over: Vec<_> = links.iter().filter(|link| link["ib_dev"] == "ntrdma0").collect();
         ensure!(links.len() == lists && over.len() == 1, "{links:?}");
         let link = over[0];
-        ensure!(link["link_state"] == "LINK_ACTIVE" && link["net_dev"] == net, "{link:#}");
+        ensure!(
+            link["link_state"] == "LINK_ACTIVE" && link["net_dev"] == format!("net{net}"),
+            "{link:#}"
+        );
         let stats = vm.run("show smc stats --json")?.json()?;
         for key in ["handshake_errors", "tcp_fallback", "malformed", "aborted", "violations"] {
             ensure!(stats[key] == 0, "{key}: {stats:#}");

@@ -1,5 +1,8 @@
 //! Two appliances that share memory, as if a bridge joined them, or have TCP in its place: one exports
 //! a volume, the other maps it, and either is killed and started anew.
+mod hostile;
+mod life;
+
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::{Duration, Instant};
@@ -70,17 +73,25 @@ impl Bridge {
     }
 
     /// The one that exports 16 MiB.
+    fn serving(&self) -> Result<Spec> {
+        self.machine(0, "isthmus.volume.0.size=16MiB isthmus.rnbd.queue_depth=64")
+    }
+
     fn server(&self) -> Result<Vm> {
-        boot(self.machine(0, "isthmus.volume.0.size=16MiB isthmus.rnbd.queue_depth=64")?)
+        boot(self.serving()?)
+    }
+
+    fn client(&self) -> Result<Vm> {
+        boot(self.mapping()?)
     }
 
     /// The one that maps it as `far`, beside as much of its own.
-    fn client(&self) -> Result<Vm> {
+    fn mapping(&self) -> Result<Spec> {
         let words = "isthmus.volume.0.name=near isthmus.volume.0.size=16MiB \
                      isthmus.remote.0.name=far isthmus.remote.0.sessname=gw \
                      isthmus.remote.0.device_path=ram0 \
                      isthmus.remote.0.path=ip:10.9.0.2@ip:10.9.0.1";
-        boot(self.machine(1, words)?)
+        self.machine(1, words)
     }
 }
 
@@ -104,6 +115,54 @@ fn wait_for(vm: &mut Vm, line: &str, wanted: &str) -> Result<()> {
 fn ntb(vm: &mut Vm, key: &str) -> Result<serde_json::Value> {
     let shown = vm.run("show ntb --json")?.json()?;
     Ok(shown[0][key].clone())
+}
+
+/// Queue pairs, those that are free, connections, and free memory.
+fn left(vm: &mut Vm) -> Result<(u64, u64, u64, u64)> {
+    let count = |value: serde_json::Value| value.as_u64().context("no count");
+    let free = vm.run("show memory --json")?.json()?["arena_free"].clone();
+    let pairs = count(ntb(vm, "queue_pairs")?)?;
+    let free_pairs = count(ntb(vm, "queue_pairs_free")?)?;
+    Ok((pairs, free_pairs, count(ntb(vm, "connections")?)?, count(free)?))
+}
+
+/// Waits until a machine has so much left again.
+fn wait_left(vm: &mut Vm, wanted: (u64, u64, u64, u64)) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let now = left(vm)?;
+        if now == wanted {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "left {now:?}, before {wanted:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// What qperf measures, in that order.
+const MEASURED: [&str; 6] = [
+    "rc_bw",
+    "rc_lat",
+    "rc_rdma_write_bw",
+    "rc_rdma_write_lat",
+    "rc_rdma_read_bw",
+    "rc_rdma_read_lat",
+];
+
+/// Measures: each test has a figure, on the console and in reports, and all memory is given back.
+fn measures(vm: &mut Vm, peer: &mut Vm) -> Result<()> {
+    let before = (left(vm)?, left(peer)?);
+    let told = vm.run("ntb measure")?;
+    MEASURED.iter().try_for_each(|name| told.contains(name).map(drop))?;
+    let shown = ntb(vm, "measured")?;
+    for (n, name) in MEASURED.iter().enumerate() {
+        let key = if name.ends_with("bw") { "bytes_per_second" } else { "nanoseconds" };
+        let figure = shown[n][key].as_u64().unwrap_or(0);
+        ensure!(shown[n]["test"] == *name && figure > 1000, "{shown}");
+    }
+    println!("{}", told.text);
+    wait_left(vm, before.0)?;
+    wait_left(peer, before.1)
 }
 
 fn wait_open(client: &mut Vm) -> Result<()> {
@@ -136,7 +195,7 @@ fn a_volume_is_used(bridge: &Bridge) -> Result<()> {
     ensure!(written > 15 << 20, "{written} bytes went over the bridge");
     server.run("show ntb")?.contains("10.9.0.2")?;
     server.run("cat /ntb")?.contains("10.9.0.2")?;
-    Ok(())
+    measures(&mut client, &mut server)
 }
 
 #[test]
@@ -160,10 +219,6 @@ fn either_machine_is_killed(bridge: &Bridge, rounds: u64) -> Result<()> {
     let rounds = if std::env::var_os("ISTHMUS_FULL").is_some() { 50 } else { rounds };
     let (mut server, mut client) = (bridge.server()?, bridge.client()?);
     wait_open(&mut client)?;
-    let left = |vm: &mut Vm| -> Result<_> {
-        let free = vm.run("show memory --json")?.json()?["arena_free"].clone();
-        Ok((ntb(vm, "queue_pairs")?, ntb(vm, "queue_pairs_free")?, ntb(vm, "connections")?, free))
-    };
     let (mut at_client, mut at_server) = (left(&mut client)?, left(&mut server)?);
     for round in 0..rounds {
         let moment = Duration::from_millis(37 * round % 400);
@@ -187,18 +242,7 @@ fn either_machine_is_killed(bridge: &Bridge, rounds: u64) -> Result<()> {
         client = bridge.client()?;
         wait_open(&mut client).with_context(|| told("after the client's end"))?;
         // The old session goes when its heartbeats are missed, or with the link.
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let now = left(&mut server)?;
-            if now == at_server {
-                break;
-            }
-            ensure!(
-                Instant::now() < deadline,
-                "{}: {now:?}, before {at_server:?}",
-                told("the server")
-            );
-        }
+        wait_left(&mut server, at_server).with_context(|| told("the server"))?;
         at_client = left(&mut client)?;
     }
     for vm in [&mut server, &mut client] {
@@ -245,8 +289,17 @@ fn an_interface_over_the_bridge_carries_ping_and_http() -> Result<()> {
         let violations = ntb(vm, "violations")?;
         ensure!(violations == 0, "{violations} violations");
     }
+    second.run("ntb measure")?.contains("rc_rdma_read_lat")?;
+    let answer = http::get(server, "/api/ntb")?;
+    ensure!(answer.body.contains("rc_rdma_write_lat"), "{}", answer.body);
     // The other machine goes, and comes back.
+    first.run("ntb measure 0")?.contains("error: accepted")?;
+    first.serial.send(b"ntb measure 60\r")?;
+    std::thread::sleep(Duration::from_millis(500));
     second.kill();
+    first.wait_for("error: rc_bw: the connection was lost")?;
+    first.wait_ready()?;
+    first.run("ntb measure")?.contains("error: rc_bw: the link is not up")?;
     wait_for(&mut first, "show ntb", "waits for the peer")?;
     let _second = boot(bridge.machine(1, words)?)?;
     wait_for(&mut first, "ping 10.8.0.2 3", "3 of 3 answered")

@@ -1,0 +1,109 @@
+//! Machines that are reset, that start anew or stand still, and cables that are pulled, all of it under
+//! load: the link and the session come back, requests go on, and nothing is left over.
+
+use super::{Bridge, left, ntb, wait_left, wait_open};
+use anyhow::{Context, Result, ensure};
+use boot_tests::boot;
+use launch::qemu::Vm;
+use serde_json::json;
+use std::time::Duration;
+
+/// How long a machine, or the network, stands still: the link is lost meanwhile.
+const STILL: Duration = Duration::from_millis(1600);
+
+/// Resets a machine, and once more before it is up: within 30 ms, as far as QEMU keeps to it.
+fn reset_twice(vm: &mut Vm) -> Result<()> {
+    vm.serial.take(Duration::ZERO);
+    vm.qmp.execute("system_reset", json!({}))?;
+    std::thread::sleep(Duration::from_millis(15));
+    vm.qmp.execute("system_reset", json!({}))?;
+    is_up(vm)
+}
+
+/// The console's way: what is there ends in order.
+fn restart(vm: &mut Vm) -> Result<()> {
+    vm.serial.take(Duration::ZERO);
+    vm.serial.send(b"reboot\r")?;
+    is_up(vm)
+}
+
+fn is_up(vm: &mut Vm) -> Result<()> {
+    vm.wait_for(" ready")?;
+    vm.wait_ready()?;
+    vm.run("help")?.contains("reboot").map(drop)
+}
+
+/// Has a machine stand still for so long.
+pub fn pause(vm: &mut Vm, time: Duration) -> Result<()> {
+    vm.qmp.execute("stop", json!({}))?;
+    std::thread::sleep(time);
+    vm.qmp.execute("cont", json!({}))?;
+    Ok(())
+}
+
+/// Pulls its cable for a while.
+fn cut(vm: &mut Vm) -> Result<()> {
+    for up in [false, true] {
+        vm.qmp.execute("set_link", json!({"name": "net0", "up": up}))?;
+        std::thread::sleep(STILL);
+    }
+    Ok(())
+}
+
+type Event = fn(&mut Vm) -> Result<()>;
+
+/// What happens to a machine, and how it is called.
+const RESETS: (&str, Event) = ("resets", reset_twice);
+const RESTART: (&str, Event) = ("a restart", restart);
+const PAUSE: (&str, Event) = ("a pause", |vm| pause(vm, STILL));
+const CUT: (&str, Event) = ("a cut", cut);
+
+/// The first so many events concern the server; with `--full` all do, again and again.
+fn the_link_comes_back(
+    bridge: &Bridge,
+    events: &[(&'static str, Event)],
+    usual: usize,
+) -> Result<()> {
+    let full = std::env::var_os("ISTHMUS_FULL").is_some();
+    let count = if full { 5 * events.len() } else { usual };
+    let mut server = boot(bridge.serving()?.reboots())?;
+    let mut client = boot(bridge.mapping()?.reboots())?;
+    wait_open(&mut client)?;
+    let (at_client, at_server) = (left(&mut client)?, left(&mut server)?);
+    for &(name, event) in events.iter().cycle().take(count) {
+        let downs = ntb(&mut client, "link_down")?;
+        client.serial.send(b"remote read far count=20000 size=4KiB depth=16\r")?;
+        std::thread::sleep(Duration::from_millis(200));
+        event(&mut server).with_context(|| format!("{name} of the server"))?;
+        let read = client.wait_for("20000 reads of 4096 bytes in");
+        read.with_context(|| format!("after {name} of the server"))?;
+        client.wait_ready()?;
+        wait_open(&mut client)?;
+        ensure!(ntb(&mut client, "link_down")? != downs, "{name}: the link did not go down");
+        wait_left(&mut client, at_client).context(name)?;
+        wait_left(&mut server, at_server).context(name)?;
+    }
+    client.serial.send(b"remote read far count=1000000 size=4KiB depth=16\r")?;
+    std::thread::sleep(Duration::from_millis(200));
+    reset_twice(&mut client)?;
+    wait_open(&mut client)?;
+    wait_left(&mut server, at_server).context("after resets of the client")?;
+    wait_left(&mut client, at_client).context("after its resets")?;
+    for vm in [&mut server, &mut client] {
+        let wrong = ntb(vm, "violations")?;
+        ensure!(wrong == 0, "{wrong} violations");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_link_comes_back_after_resets_and_pauses() -> Result<()> {
+    the_link_comes_back(&Bridge::doorbells()?, &[RESETS, PAUSE, RESTART], 2)
+}
+
+#[test]
+fn the_link_comes_back_after_resets_and_cuts_over_tcp() -> Result<()> {
+    let Bridge::Tcp(wire, _) = Bridge::tcp()? else { unreachable!("it is") };
+    let words = "isthmus.ntb.0.memory=8MiB isthmus.ntb.0.lost_ms=1000";
+    the_link_comes_back(&Bridge::Tcp(wire, words), &[CUT, RESETS, PAUSE, RESTART], 1)
+}
