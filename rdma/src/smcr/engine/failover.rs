@@ -94,21 +94,13 @@ impl Engine {
 
     /// As client: a Linux server that has not seen the loss goes on once what it sent over the link
     /// has arrived, with soft-RoCE never; until then it holds small writes back ("autocorking"),
-    /// unless it is asked for something.
+    /// unless it is asked for something. It has been seen to do so after it answered that the link is gone,
+    /// too: connections that had to move are asked for once a second for as long as they last.
     fn begin_nudges(&mut self, group_key: usize, now: Instant) {
         for key in 0..self.sockets.capacity() {
             let Some(socket) = self.sockets.get(key) else { continue };
             if socket.group == Some(group_key) && socket.role == Role::Client && socket.validate {
                 self.nudge_after(key, NUDGES.0, now);
-            }
-        }
-    }
-
-    #[inline(never)]
-    pub(super) fn end_nudges(&mut self, group_key: usize) {
-        for (_, socket) in &mut self.sockets {
-            if socket.group == Some(group_key) {
-                socket.nudge = None;
             }
         }
     }
@@ -121,7 +113,8 @@ impl Engine {
         self.wake_at(now + pause);
     }
 
-    /// Nudges the peer if that is due: soon after something has moved, then in ever longer pauses.
+    /// Nudges the peer if that is due: until it has answered that a link is gone, soon after something has
+    /// moved, then in ever longer pauses.
     pub(super) fn nudge(&mut self, key: usize, now: Instant) {
         let socket = &mut self.sockets[key];
         let Some(Nudge { at, pause, moved }) = socket.nudge else { return };
@@ -131,8 +124,15 @@ impl Engine {
         let same = moved == socket.produced.wrapping_add(socket.accepted);
         socket.speak = true;
         socket.asks = true;
+        let group = socket.group.and_then(|group| self.groups.get(group));
+        let heard = group.is_none_or(|group| group.farewells.iter().all(Option::is_none));
+        let pause = match (heard, same) {
+            (false, false) => NUDGES.0,
+            (false, true) => NUDGES.1.min(2 * pause),
+            (true, _) => NUDGES.1,
+        };
         self.touch(key);
-        self.nudge_after(key, if same { NUDGES.1.min(2 * pause) } else { NUDGES.0 }, now);
+        self.nudge_after(key, pause, now);
     }
 
     /// Tells the peer that a link goes, until it has answered.
@@ -196,10 +196,6 @@ impl Engine {
         for farewell in &mut group.farewells {
             *farewell = farewell.filter(|farewell| farewell.number != number);
         }
-        if group.farewells.iter().all(Option::is_none) {
-            self.end_nudges(group_key);
-        }
-        let group = &mut self.groups[group_key];
         let leaving = |link: &Option<Link>| {
             link.as_ref().is_some_and(|l| l.number == number && l.state == LinkState::Leaving)
         };

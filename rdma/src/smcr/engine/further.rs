@@ -281,9 +281,7 @@ impl Engine {
         if group.role == Role::Client {
             // A server makes no link before it is done with those that went.
             group.farewells = [None; LINKS];
-            self.end_nudges(group_key);
         }
-        let group = &mut self.groups[group_key];
         if group.role == Role::Server
             && let Some(old) = group.superfluous_link()
             && let Some(link) = &mut group.links[old]

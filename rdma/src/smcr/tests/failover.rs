@@ -378,7 +378,7 @@ fn a_delete_link_is_repeated_until_it_is_answered() {
     w.wait(40 * SECOND);
     let before = heard(&w);
     w.wait(10 * SECOND);
-    assert_eq!(heard(&w), before, "nobody is asked any more");
+    assert!((9..=11).contains(&(heard(&w) - before)), "asked once a second");
     w.transfer(0, ids, &pattern(5000, 1), 5000);
 }
 
