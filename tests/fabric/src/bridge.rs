@@ -90,6 +90,28 @@ impl BridgeEnd {
         }
     }
 
+    /// Writes of which any may arrive next: no fence keeps them back. Over a stream, none.
+    pub fn free(&mut self) -> usize {
+        match &mut self.0 {
+            Kind::Posted(end) => end.free(),
+            Kind::Stream(_) => 0,
+        }
+    }
+
+    /// Lets one of those arrive, counted from 0 in the order they were posted in.
+    pub fn deliver_one(&mut self, number: usize) {
+        if let Kind::Posted(end) = &mut self.0 {
+            end.arrive(number);
+        }
+    }
+
+    /// Cuts writes into pieces from here on as after any other call with this seed.
+    pub fn reseed(&mut self, seed: u64) {
+        if let Kind::Posted(end) = &mut self.0 {
+            end.rng = Rng::new(seed);
+        }
+    }
+
     /// The machine loses power: some of what it posted still arrives, the rest does not.
     pub fn power_off(&mut self) {
         match &mut self.0 {
@@ -123,24 +145,33 @@ impl PostedEnd {
 
     fn deliver(&mut self, count: usize) {
         for _ in 0..count {
-            let fence = self.posted.iter().position(|posted| matches!(posted, Posted::Fence));
-            let free = fence.unwrap_or(self.posted.len());
-            if free == 0 {
-                if self.posted.pop_front().is_none() {
-                    return;
+            match self.free() {
+                0 => return,
+                free => {
+                    let number = self.rng.within(0..free as u64) as usize;
+                    self.arrive(number);
                 }
-                continue;
             }
-            let chosen = self.rng.within(0..free as u64) as usize;
-            match self.posted.remove(chosen) {
-                Some(Posted::Bytes(to, bytes)) => {
-                    to.write(0, &bytes).expect("it was cut to fit");
-                }
-                Some(Posted::Cell(to, value)) => to.store32(0, value),
-                Some(Posted::Scratchpad(n, value)) => self.memory.set_peer_scratchpad(n, value),
-                Some(Posted::Bell) => self.memory.ring(),
-                Some(Posted::Fence) | None => (),
+        }
+    }
+
+    fn free(&mut self) -> usize {
+        while let Some(Posted::Fence) = self.posted.front() {
+            self.posted.pop_front();
+        }
+        let fence = self.posted.iter().position(|posted| matches!(posted, Posted::Fence));
+        fence.unwrap_or(self.posted.len())
+    }
+
+    fn arrive(&mut self, number: usize) {
+        match self.posted.remove(number) {
+            Some(Posted::Bytes(to, bytes)) => {
+                to.write(0, &bytes).expect("it was cut to fit");
             }
+            Some(Posted::Cell(to, value)) => to.store32(0, value),
+            Some(Posted::Scratchpad(n, value)) => self.memory.set_peer_scratchpad(n, value),
+            Some(Posted::Bell) => self.memory.ring(),
+            Some(Posted::Fence) | None => (),
         }
     }
 

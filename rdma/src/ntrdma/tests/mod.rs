@@ -2,5 +2,6 @@ mod connections;
 mod frames;
 mod hostile;
 mod life;
+mod orders;
 mod room;
 mod verbs;
