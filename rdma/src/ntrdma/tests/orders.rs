@@ -109,10 +109,9 @@ fn all_parts(len: usize, write: bool, cuts: u64) -> Option<usize> {
                 told += 1;
             }
         };
-        let mut gone = 0;
-        for number in (0..writes).filter(|number| part >> number & 1 == 1) {
+        let first = (0..writes).filter(|number| part >> number & 1 == 1);
+        for (gone, number) in first.enumerate() {
             talk.pair.nodes[0].bridge.deliver_one(number - gone);
-            gone += 1;
         }
         look(&mut talk);
         while talk.pair.nodes[0].bridge.free() > 0 {
