@@ -108,7 +108,8 @@ pub struct Counters {
     pub retries: u64,
     /// Of these, because the ACK timer expired.
     pub timeouts: u64,
-    /// ACKs that were said again after a while of quiet, in case the first was lost.
+    /// ACKs that were said again after a while of quiet, in case the first was lost, or at last: nothing came
+    /// behind an announced WRITE.
     pub acks_repeated: u64,
     /// Queue pairs that went to error by themselves.
     pub qp_errors: u64,

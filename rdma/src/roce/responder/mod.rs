@@ -233,7 +233,7 @@ impl Responder {
         }
     }
 
-    /// Takes a request. `Some` if the queue pair fails by it.
+    /// Takes a request. `Err` if the queue pair fails by it.
     pub fn handle(
         &mut self,
         request: &Request<'_>,
