@@ -218,6 +218,15 @@ fn state_name(state: ntrdma::State) -> &'static str {
     }
 }
 
+/// Takes the link down at the operator's word; requests under way wait until it is back.
+#[cold]
+pub(super) fn reset(state: &mut State) -> Result<(), String> {
+    let fabric = state.plane.fabric.as_mut().filter(|_| state.plane.bridge.is_some());
+    let ntrdma =
+        fabric.and_then(|fabric| fabric.devices.ntrdma_mut()).ok_or("there is no bridge")?;
+    ntrdma.reset_link().then_some(()).ok_or_else(|| "the link is not up".into())
+}
+
 /// What `show ntb` tells.
 pub(super) fn report(state: &State) -> Value {
     let plane = &state.plane;

@@ -100,7 +100,8 @@ impl Link {
         self.refused
     }
 
-    /// The peer has written what no honest one writes: the link goes down, and comes up again.
+    /// The peer has written what no honest one writes, or the operator wants it: the link goes down, and
+    /// comes up again.
     pub fn fail(&mut self) {
         self.wrong = true;
         self.quiet_until = Instant::ZERO;

@@ -168,6 +168,15 @@ impl Ntrdma {
         self.link.refused()
     }
 
+    /// Takes the link down, with all that uses it; it comes up again by itself. False if it is not up.
+    pub fn reset_link(&mut self) -> bool {
+        let up = self.link.state() == State::Up;
+        if up {
+            self.link.fail();
+        }
+        up
+    }
+
     /// Number of queue pairs, and of places for them that are free.
     pub fn queue_pairs(&self) -> (usize, usize) {
         let free = self.slots.iter().filter(|slot| slot.qp.is_none() && !slot.lingers).count();

@@ -400,6 +400,12 @@ pub static COMMANDS: &[Command] = &[
         "bandwidth and latency to the other appliance, under qperf's names",
         Verb::Manage("ntb", "measure"),
     ),
+    Command::new(
+        &["ntb", "reset"],
+        &[],
+        "take the link to the other appliance down; it comes back by itself",
+        Verb::Manage("ntb", "reset"),
+    ),
     Command::new(&["reboot"], &[], "start anew", Verb::Reboot),
     Command::new(&["poweroff"], &[], "switch off", Verb::PowerOff),
 ];

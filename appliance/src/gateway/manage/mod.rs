@@ -7,7 +7,7 @@ mod options;
 mod sessions;
 pub(super) mod volumes;
 
-use super::bridge::measure;
+use super::bridge::{self, measure};
 use super::elsewhere;
 use super::state::State;
 use crate::config::Problem;
@@ -32,6 +32,7 @@ pub(super) fn act(state: &mut State, what: &str, order: &str, rest: &str) -> Tol
             let (name, options) = words.split_first().ok_or("say the name of one")?;
             listing::list(state, what, Some(name), options)
         }
+        ("ntb", "reset") => bridge::reset(state).map(done),
         ("ntb", _) => measure::act(state, &words),
         ("remote" | "mirror", _) => elsewhere::manage::act(state, what, order, &words),
         ("session", _) => sessions::disconnect(state, one(&words)?).map(done),

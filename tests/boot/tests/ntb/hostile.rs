@@ -88,13 +88,22 @@ fn answers(vm: &mut Vm, at: SocketAddr) -> Result<()> {
 
 #[test]
 fn whoever_scribbles_over_the_shared_memory_reaches_nothing_else() -> Result<()> {
+    whoever_scribbles(|memory| Ok(Bridge::Memory(memory)))
+}
+
+#[test]
+fn whoever_scribbles_has_no_use_of_doorbells() -> Result<()> {
+    whoever_scribbles(|memory| Ok(Bridge::Doorbells(memory.serve()?)))
+}
+
+fn whoever_scribbles(bridge: fn(SharedMemory) -> Result<Bridge>) -> Result<()> {
     let seed = std::env::var("ISTHMUS_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
     println!("seed {seed}");
     let rounds = if std::env::var_os("ISTHMUS_FULL").is_some() { 10 } else { 1 };
     let memory = SharedMemory::new(SHARED)?;
     let (file, again) = (memory.file()?, memory.file()?);
-    let bridge = Bridge::Memory(memory);
+    let bridge = bridge(memory)?;
     let disk = tempfile::NamedTempFile::new()?;
     let mut contents = vec![0; 8 << 20];
     ChaCha12Rng::seed_from_u64(1).fill_bytes(&mut contents);

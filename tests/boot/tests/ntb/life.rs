@@ -50,12 +50,18 @@ fn cut(vm: &mut Vm) -> Result<()> {
     Ok(())
 }
 
+/// The console's order for the link alone.
+fn reset_link(vm: &mut Vm) -> Result<()> {
+    vm.run("ntb reset").map(drop)
+}
+
 type Event = fn(&mut Vm) -> Result<()>;
 
 /// What happens to a machine, and how it is called.
 const RESETS: (&str, Event) = ("resets", reset_twice);
 const RESTART: (&str, Event) = ("a restart", restart);
 const PAUSE: (&str, Event) = ("a pause", |vm| pause(vm, STILL));
+const LINK: (&str, Event) = ("a reset of the link", reset_link);
 const CUT: (&str, Event) = ("a cut", cut);
 
 /// The first so many events concern the server; with `--full` all do, again and again.
@@ -98,12 +104,12 @@ fn the_link_comes_back(
 
 #[test]
 fn the_link_comes_back_after_resets_and_pauses() -> Result<()> {
-    the_link_comes_back(&Bridge::doorbells()?, &[RESETS, PAUSE, RESTART], 2)
+    the_link_comes_back(&Bridge::doorbells()?, &[LINK, RESETS, PAUSE, RESTART], 3)
 }
 
 #[test]
 fn the_link_comes_back_after_resets_and_cuts_over_tcp() -> Result<()> {
     let Bridge::Tcp(wire, _) = Bridge::tcp()? else { unreachable!("it is") };
     let words = "isthmus.ntb.0.memory=8MiB isthmus.ntb.0.lost_ms=1000";
-    the_link_comes_back(&Bridge::Tcp(wire, words), &[CUT, RESETS, PAUSE, RESTART], 1)
+    the_link_comes_back(&Bridge::Tcp(wire, words), &[CUT, LINK, RESETS, PAUSE, RESTART], 2)
 }

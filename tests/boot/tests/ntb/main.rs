@@ -300,6 +300,7 @@ fn an_interface_over_the_bridge_carries_ping_and_http() -> Result<()> {
     first.wait_for("error: rc_bw: the connection was lost")?;
     first.wait_ready()?;
     first.run("ntb measure")?.contains("error: rc_bw: the link is not up")?;
+    first.run("ntb reset")?.contains("error: the link is not up")?;
     wait_for(&mut first, "show ntb", "waits for the peer")?;
     let _second = boot(bridge.machine(1, words)?)?;
     wait_for(&mut first, "ping 10.8.0.2 3", "3 of 3 answered")
