@@ -100,15 +100,6 @@ impl Window {
         Ok(())
     }
 
-    /// Copies all of `from` in, at `offset`.
-    #[inline]
-    pub fn copy(&self, offset: usize, from: &Window) -> Result<(), OutOfWindow> {
-        let into = self.slice(offset, from.len).ok_or(OutOfWindow)?;
-        // SAFETY: both are mapped for this length (promise of `from_raw`); they may overlap.
-        unsafe { into.start.as_ptr().copy_from(from.start.as_ptr(), from.len) };
-        Ok(())
-    }
-
     /// Where a cell of `size` bytes at `offset` lies. Panics when it is not inside the window and
     /// aligned: cells belong to rings that we laid out ourselves, a wrong offset is our mistake.
     #[inline]

@@ -1,16 +1,13 @@
 //! SMC-R clients that keep to no protocol: the project's own RoCE and IP engines in this process, on a
 //! network of their own with the appliance, and above them CLC, LLC and CDC of any content.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use drivers::hal::{Arena, Port, Window};
-use net::connector::{Connector, Limits as TcpLimits, Link, Progress};
-use net::{Addressing, Class, Interface, Resolution};
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
-use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use drivers::hal::Window;
+use net::connector::{Link, Progress};
+use rand::Rng;
 use rdma::smcr::wire::cdc::{Cdc, Cursor, End, Producer};
 use rdma::smcr::wire::llc::{Body, LinkEnd, Llc, Order, Token};
 use rdma::smcr::wire::{
@@ -18,16 +15,14 @@ use rdma::smcr::wire::{
     ProposalV2, frame_length,
 };
 use rdma::verbs::{
-    Access, AddressVector, CompletedOperation, CqId, GidType, PathMtu, Payload, PdId, Provider,
-    QpId, QpInit, QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region, RemoteAddress,
-    SendOperation, SendRequest, SendWith, Status,
+    Access, AddressVector, CompletedOperation, GidType, PathMtu, Payload, Provider, QpId, QpInit,
+    QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region, RemoteAddress, SendOperation,
+    SendRequest, SendWith, Status,
 };
 
+use crate::host::{Host, Resident};
 use crate::port::DgramPort;
 
-const MTU: usize = 1500;
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Receives of a queue pair, and bytes of each: some messages are longer than 44.
 const RECEIVES: usize = 128;
 const RECEIVE: usize = 128;
@@ -52,21 +47,8 @@ pub enum Habit {
 
 /// The client, 10.0.N.2 on network N.
 pub struct Liar {
-    address: Ipv4Addr,
-    server: Ipv4Addr,
-    mac: [u8; 6],
+    host: Host,
     server_mac: [u8; 6],
-    port: DgramPort,
-    interface: Interface,
-    connector: Connector,
-    roce: Roce,
-    arena: Arena,
-    rng: StdRng,
-    started: Instant,
-    pd: PdId,
-    cq: CqId,
-    tx: TxBuffer,
-    tx_waits: bool,
 }
 
 /// A queue pair with its memory.
@@ -87,45 +69,19 @@ struct Session {
     token: u32,
 }
 
+impl Resident for Liar {
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    fn host(&mut self) -> &mut Host {
+        &mut self.host
+    }
+}
+
 impl Liar {
     /// On network N, at a port whose other end is the appliance's.
     pub fn new(network: usize, port: DgramPort) -> Result<Liar> {
-        let mac = port.mac();
-        let address: Ipv4Addr = format!("10.0.{network}.2").parse()?;
-        let mut rng = StdRng::from_os_rng();
-        let zero = drivers::hal::Instant::ZERO;
-        let mut interface = Interface::new(mac, MTU, rng.random(), zero);
-        let cidr = format!("{address}/24").parse().map_err(|()| anyhow!("no address"))?;
-        let addressing = Addressing { addresses: vec![cidr], ..Addressing::default() };
-        interface.set_addressing(addressing, zero).map_err(|error| anyhow!("{error}"))?;
-        let config = PortConfig { mac, addresses: vec![IpAddr::V4(address)], mtu: MTU };
-        let mut roce = Roce::new(config, Limits::default(), &mut rng);
-        let pd = roce.alloc_pd().map_err(|error| anyhow!("{error:?}"))?;
-        let cq = roce.create_cq(4096).map_err(|error| anyhow!("{error:?}"))?;
-        let limits = TcpLimits { connections: 256, receive: 4096, transmit: 4096 };
-        let mut liar = Liar {
-            address,
-            server: format!("10.0.{network}.1").parse()?,
-            mac,
-            server_mac: [0; 6],
-            port,
-            interface,
-            connector: Connector::new(limits, rng.random()),
-            roce,
-            arena: Arena::on_heap(16 << 20),
-            rng,
-            started: Instant::now(),
-            pd,
-            cq,
-            tx: TxBuffer::new(),
-            tx_waits: false,
-        };
-        liar.server_mac = liar.until("looking for the appliance", |liar| {
-            match liar.interface.resolve(IpAddr::V4(liar.server), liar.now()) {
-                Resolution::Known(mac) => Some(mac),
-                _ => None,
-            }
-        })?;
+        let mut liar = Liar { host: Host::new(network, port)?, server_mac: [0; 6] };
+        liar.server_mac = liar.find_server()?;
         Ok(liar)
     }
 
@@ -149,65 +105,13 @@ impl Liar {
         Ok(times)
     }
 
-    fn now(&self) -> drivers::hal::Instant {
-        drivers::hal::Instant::from_nanos(self.started.elapsed().as_nanos() as u64)
-    }
-
-    /// One round of the loop.
-    fn round(&mut self) {
-        let now = self.now();
-        let mut worked = false;
-        while let Some(frame) = self.port.receive() {
-            worked = true;
-            let bytes = self.port.bytes(&frame);
-            match net::classify(bytes) {
-                Class::Roce => drop(self.roce.handle_frame(0, bytes, now)),
-                _ => self.interface.handle_frame(bytes, now),
-            }
-            self.port.recycle(frame);
-        }
-        self.interface.poll(now);
-        self.connector.poll(&mut self.interface, now);
-        self.interface.transmit(&mut self.port, |_| ());
-        if self.roce.poll_timeout().is_some_and(|at| at <= now) {
-            self.roce.handle_timeout(now);
-        }
-        while self.tx_waits || self.roce.poll_transmit(0, now, &mut self.tx) {
-            self.tx_waits = self.port.transmit(&self.tx.packet()).is_err();
-            if self.tx_waits {
-                break;
-            }
-            worked = true;
-        }
-        if !worked {
-            self.port.wait(Duration::from_millis(1));
-        }
-    }
-
-    fn until<T>(&mut self, what: &str, mut done: impl FnMut(&mut Liar) -> Option<T>) -> Result<T> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            self.round();
-            if let Some(result) = done(self) {
-                return Ok(result);
-            }
-            ensure!(Instant::now() < deadline, "{what}: nothing within {PATIENCE:?}");
-        }
-    }
-
-    fn idle(&mut self, time: Duration) {
-        let end = Instant::now() + time;
-        while Instant::now() < end {
-            self.round();
-        }
-    }
-
     /// A TCP connection to the echo service, on which both offer SMC.
     fn connect(&mut self) -> Result<Link> {
-        let to = SocketAddr::new(IpAddr::V4(self.server), 7);
-        let link = self.connector.connect(&mut self.interface, to, true).context("no room")?;
+        let to = self.host.service(7);
+        let link =
+            self.host.connector.connect(&mut self.host.interface, to, true).context("no room")?;
         let open = self.until("connecting", |liar| {
-            match liar.connector.progress(&mut liar.interface, link) {
+            match liar.host.connector.progress(&mut liar.host.interface, link) {
                 Progress::Opening => None,
                 Progress::Open { smc } => Some(smc),
                 Progress::Gone => Some(false),
@@ -221,12 +125,12 @@ impl Liar {
     }
 
     fn hang_up(&mut self, link: Link) {
-        self.connector.close(&mut self.interface, link, true);
+        self.host.connector.close(&mut self.host.interface, link, true);
     }
 
     fn say(&mut self, link: Link, bytes: &[u8]) {
         // There is room, or the connection is gone, which is heard.
-        let _ = self.connector.write(&mut self.interface, link, bytes);
+        let _ = self.host.connector.write(&mut self.host.interface, link, bytes);
     }
 
     /// The next CLC message.
@@ -234,7 +138,7 @@ impl Liar {
         let mut message = Vec::new();
         self.until("a CLC message", |liar| {
             let mut piece = [0; 512];
-            match liar.connector.read(&mut liar.interface, link, &mut piece) {
+            match liar.host.connector.read(&mut liar.host.interface, link, &mut piece) {
                 Ok(count) => message.extend_from_slice(&piece[..count]),
                 Err(_) => return Some(()),
             }
@@ -250,14 +154,14 @@ impl Liar {
             version: 2,
             v1_type: PathType::None,
             v2_type: PathType::R,
-            peer_id: PeerId(self.rng.random()),
+            peer_id: PeerId(self.host.rng.random()),
             gid: Ipv4Addr::UNSPECIFIED.to_ipv6_compatible(),
             mac: [0; 6],
             prefixes: None,
             v2: Some(ProposalV2 {
                 eids: Eid::new("LAB.SMC.EID").into_iter().collect(),
                 release: 1,
-                gid: self.address.to_ipv6_mapped(),
+                gid: self.host.address.to_ipv6_mapped(),
                 max_conns: 255,
                 max_links: 1,
                 features: 0,
@@ -269,18 +173,18 @@ impl Liar {
     fn make_pair(&mut self) -> Result<Pair> {
         let init = QpInit {
             kind: QpType::Rc,
-            pd: self.pd,
-            send_cq: self.cq,
-            recv_cq: self.cq,
+            pd: self.host.pd,
+            send_cq: self.host.cq,
+            recv_cq: self.host.cq,
             max_send_wr: 64,
             max_recv_wr: RECEIVES as u32,
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline: 64,
         };
-        let receives = self.arena.alloc(RECEIVES * RECEIVE, 64).context("memory")?;
-        let memory = self.arena.alloc(RMB.1, 4096).context("memory")?;
-        let Liar { roce, pd, rng, .. } = self;
+        let receives = self.host.arena.alloc(RECEIVES * RECEIVE, 64).context("memory")?;
+        let memory = self.host.arena.alloc(RMB.1, 4096).context("memory")?;
+        let Host { roce, pd, rng, .. } = &mut self.host;
         let fail = |error| anyhow!("{error:?}");
         let rmb = roce.register(*pd, memory, Access::REMOTE_WRITE, rng).map_err(fail)?;
         let qp = roce.create_qp(&init, rng).map_err(fail)?;
@@ -295,15 +199,15 @@ impl Liar {
     fn receive(&mut self, pair: &Pair, n: usize) -> Result<()> {
         let into = [pair.receives.slice(n * RECEIVE, RECEIVE).context("a receive")?];
         let request = RecvRequest { id: n as u64, into: &into };
-        self.roce.post_recv(pair.qp, &request).map_err(|error| anyhow!("{error:?}"))
+        self.host.roce.post_recv(pair.qp, &request).map_err(|error| anyhow!("{error:?}"))
     }
 
     fn drop_pair(&mut self, pair: Pair) {
-        let _ = self.roce.destroy_qp(pair.qp);
-        let _ = self.roce.deregister(pair.rmb.id);
-        self.arena.free(pair.receives);
-        self.arena.free(pair.rmb.memory);
-        while self.roce.poll_cq(self.cq).is_some() {}
+        let _ = self.host.roce.destroy_qp(pair.qp);
+        let _ = self.host.roce.deregister(pair.rmb.id);
+        self.host.arena.free(pair.receives);
+        self.host.arena.free(pair.rmb.memory);
+        while self.host.roce.poll_cq(self.host.cq).is_some() {}
     }
 
     /// Connects a queue pair with the one of an Accept.
@@ -313,8 +217,8 @@ impl Liar {
             rq_psn: accept.psn,
             path_mtu: PathMtu::Mtu1024,
             address: AddressVector {
-                local: IpAddr::V4(self.address),
-                remote: IpAddr::V4(self.server),
+                local: IpAddr::V4(self.host.address),
+                remote: IpAddr::V4(self.host.server),
                 gid_type: GidType::RoceV2,
                 remote_mac: self.server_mac,
                 source_port: 0xc000,
@@ -325,7 +229,7 @@ impl Liar {
             min_rnr_timer: 5,
         };
         let fail = |error| anyhow!("{error:?}");
-        self.roce.ready_to_receive(pair.qp, &to).map_err(fail)?;
+        self.host.roce.ready_to_receive(pair.qp, &to).map_err(fail)?;
         let to = ReadyToSend {
             sq_psn: pair.psn,
             max_rd_atomic: 1,
@@ -333,7 +237,7 @@ impl Liar {
             retry_count: 3,
             rnr_retry: 7,
         };
-        self.roce.ready_to_send(pair.qp, &to).map_err(fail)
+        self.host.roce.ready_to_send(pair.qp, &to).map_err(fail)
     }
 
     fn confirm(&self, pair: &Pair, accept: &AcceptConfirm) -> Result<Vec<u8>> {
@@ -342,8 +246,8 @@ impl Liar {
         let first_contact = FirstContact { os: Os::LINUX, hostname: [b'x'; 32], ..contact };
         let confirm = AcceptConfirm {
             kind: MessageType::Confirm,
-            gid: self.address.to_ipv6_mapped(),
-            mac: self.mac,
+            gid: self.host.address.to_ipv6_mapped(),
+            mac: self.host.mac(),
             qpn: pair.qpn,
             rkey: pair.rmb.rkey,
             rmbe_index: 1,
@@ -355,7 +259,7 @@ impl Liar {
             v2: Some(Negotiated {
                 eid: v2.eid,
                 first_contact: Some(first_contact),
-                gids: vec![self.address.to_ipv6_mapped()],
+                gids: vec![self.host.address.to_ipv6_mapped()],
             }),
             ..accept.clone()
         };
@@ -392,8 +296,8 @@ impl Liar {
         let Body::ConfirmLink { link, uid, max_links, max_conns, .. } = asked.body else {
             return Err(anyhow!("not CONFIRM_LINK"));
         };
-        let gid = self.address.to_ipv6_mapped();
-        let end = LinkEnd { mac: self.mac, gid, qpn: pair.qpn };
+        let gid = self.host.address.to_ipv6_mapped();
+        let end = LinkEnd { mac: self.host.mac(), gid, qpn: pair.qpn };
         let body = Body::ConfirmLink { end, link, uid, max_links, max_conns, no_eyecatcher: true };
         self.send(pair, &llc(true, body));
         Ok(accept)
@@ -402,7 +306,7 @@ impl Liar {
     /// The next message that has arrived, or that the queue pair has failed.
     fn arrived(&mut self, pair: &Pair) -> Option<Result<Vec<u8>>> {
         loop {
-            let done = self.roce.poll_cq(self.cq)?;
+            let done = self.host.roce.poll_cq(self.host.cq)?;
             if done.qp != pair.qp {
                 continue;
             }
@@ -428,7 +332,7 @@ impl Liar {
             carries: None,
             unhurried: false,
         };
-        self.roce.post_send(pair.qp, &request).is_ok()
+        self.host.roce.post_send(pair.qp, &request).is_ok()
     }
 
     fn send(&mut self, pair: &Pair, bytes: &[u8]) -> bool {
@@ -458,15 +362,19 @@ impl Liar {
     fn talk_garbage(&mut self) -> Result<()> {
         let link = self.connect()?;
         let mut bytes = self.proposal();
-        match self.rng.random_range(0..3) {
-            0 => bytes = (0..self.rng.random_range(1..400)).map(|_| self.rng.random()).collect(),
+        match self.host.rng.random_range(0..3) {
+            0 => {
+                bytes = (0..self.host.rng.random_range(1..400))
+                    .map(|_| self.host.rng.random())
+                    .collect()
+            }
             1 => {
-                for _ in 0..self.rng.random_range(1..8) {
-                    let at = self.rng.random_range(0..bytes.len());
-                    bytes[at] = self.rng.random();
+                for _ in 0..self.host.rng.random_range(1..8) {
+                    let at = self.host.rng.random_range(0..bytes.len());
+                    bytes[at] = self.host.rng.random();
                 }
             }
-            _ => bytes.extend((0..200).map(|_| self.rng.random::<u8>())),
+            _ => bytes.extend((0..200).map(|_| self.host.rng.random::<u8>())),
         }
         self.say(link, &bytes);
         self.idle(Duration::from_millis(20));
@@ -478,7 +386,7 @@ impl Liar {
     fn break_off(&mut self) -> Result<()> {
         let link = self.connect()?;
         let proposal = self.proposal();
-        match self.rng.random_range(0..4) {
+        match self.host.rng.random_range(0..4) {
             0 => {}
             1 => self.say(link, &proposal[..50]),
             2 => self.say(link, &proposal),
@@ -496,7 +404,7 @@ impl Liar {
                 self.drop_pair(pair);
             }
         }
-        if self.rng.random() {
+        if self.host.rng.random() {
             self.hang_up(link);
         }
         Ok(())
@@ -505,7 +413,7 @@ impl Liar {
     fn lie_about_cursors(&mut self) -> Result<()> {
         let session = self.shake_hands()?;
         let cursor = |wrap, count| Cursor { wrap, count };
-        let (produced, consumed) = match self.rng.random_range(0..5) {
+        let (produced, consumed) = match self.host.rng.random_range(0..5) {
             0 => (cursor(0, 0x7fff_ffff), cursor(0, 0)),
             1 => (cursor(1, 1), cursor(0, 0)),
             2 => (cursor(0x7000, 0), cursor(0, 0)),
@@ -525,7 +433,7 @@ impl Liar {
     fn use_stale_keys(&mut self) -> Result<()> {
         let session = self.shake_hands()?;
         let mut to = session.to;
-        if self.rng.random() {
+        if self.host.rng.random() {
             let zero = Cursor::default();
             let (producer, end) = (Producer::empty(), End::CLOSED);
             let token = session.token;
@@ -537,7 +445,7 @@ impl Liar {
         }
         let payload = Payload::Inline(b"12345678");
         self.post(&session.pair, SendOperation::Write { payload, to, immediate: None });
-        let failed = self.fails(&session.pair, PATIENCE);
+        let failed = self.fails(&session.pair, Self::PATIENCE);
         self.leave(session);
         ensure!(failed, "it was let in");
         Ok(())
@@ -546,7 +454,7 @@ impl Liar {
     fn flood(&mut self) -> Result<()> {
         let session = self.shake_hands()?;
         for n in 0..400u32 {
-            let key = self.rng.random();
+            let key = self.host.rng.random();
             let body = match n % 4 {
                 0 | 1 => Body::TestLink { data: [n as u8; 16] },
                 2 => {
@@ -557,7 +465,7 @@ impl Liar {
             };
             let mut bytes = llc(false, body);
             if n % 10 == 9 {
-                bytes[0] = self.rng.random_range(0x30..0xf0);
+                bytes[0] = self.host.rng.random_range(0x30..0xf0);
             }
             while !self.send(&session.pair, &bytes) {
                 self.round();

@@ -7,6 +7,7 @@ pub mod captured;
 pub mod crafter;
 mod dialer;
 pub mod engines;
+pub mod host;
 pub mod lab;
 pub mod liar;
 pub mod metrics;

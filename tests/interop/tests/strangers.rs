@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use interop_tests::host::Resident;
 use interop_tests::stranger::{Fate, Knock, Request, Session, Stranger};
 use interop_tests::{client_of, networked_gateway_spec, storage, unmap};
 use launch::guest::{Guest, Wire};

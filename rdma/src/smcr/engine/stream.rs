@@ -148,7 +148,7 @@ impl Engine {
             let count = start.len() + wrapped.len();
             for (into, at) in [(start, 0), (wrapped, start.len())] {
                 let part = piece.slice(at, into.len()).unwrap_or(Window::empty());
-                let copied = into.copy(0, &part);
+                let copied = into.write_window(0, &part);
                 debug_assert!(copied.is_ok(), "no more is reserved than has arrived");
             }
             self.consume(from, count as u64);

@@ -5,31 +5,25 @@
 mod session;
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
-use drivers::hal::{Arena, Port, Window};
+use anyhow::{Context, Result, anyhow};
+use drivers::hal::Window;
 use launch::qemu::Nic;
-use net::{Addressing, Class, Interface, Resolution};
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
-use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use rand::Rng;
 use rdma::rtrs::Errno;
 use rdma::rtrs::wire::{ConnectRequest, ConnectResponse, InfoResponse, Uuid};
 use rdma::verbs::{
-    ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, CqId, PdId, Provider,
-    QpId, QpInit, QpType, RecvRequest, RejectReason, SendOperation, SendRequest,
+    ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, Provider, QpId, QpInit,
+    QpType, RecvRequest, RejectReason, SendOperation, SendRequest,
 };
 use tempfile::TempDir;
 
+use crate::host::{Host, MTU, Resident};
 use crate::port::DgramPort;
 pub use session::{Fate, Request, Session};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
-const MTU: usize = 1500;
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Receives of a connection, and bytes of the first and of the others.
 const RECEIVES: usize = 32;
 const INFO: usize = InfoResponse::message_size(2048);
@@ -49,19 +43,8 @@ const PARAMETERS: ConnectionParameters = ConnectionParameters {
 
 /// The stranger, 10.0.N.2 on network N.
 pub struct Stranger {
-    address: IpAddr,
-    server: IpAddr,
-    port: DgramPort,
-    interface: Interface,
+    host: Host,
     mac: Option<[u8; 6]>,
-    roce: Roce,
-    arena: Arena,
-    rng: StdRng,
-    started: Instant,
-    pd: PdId,
-    cq: CqId,
-    tx: TxBuffer,
-    tx_waits: bool,
     events: VecDeque<ConnectionEvent>,
     /// What the server said when it last let a connection in.
     offer: Option<ConnectResponse>,
@@ -94,38 +77,29 @@ impl Line {
     }
 }
 
+impl Resident for Stranger {
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn host(&mut self) -> &mut Host {
+        &mut self.host
+    }
+
+    fn round(&mut self) {
+        self.host.round();
+        while let Some(event) = self.host.roce.poll_connection_event() {
+            self.events.push_back(event);
+        }
+    }
+}
+
 impl Stranger {
     /// On network N; its engine has not said a word yet.
     pub fn new(network: usize) -> Result<Stranger> {
         let directory = tempfile::Builder::new().prefix("isthmus-stranger-").tempdir()?;
         let ours = directory.path().join("stranger");
         let port = DgramPort::new(&ours, &directory.path().join("appliance"), MAC, MTU)?;
-        let address: IpAddr = format!("10.0.{network}.2").parse()?;
-        let mut rng = StdRng::from_os_rng();
-        let mut interface = Interface::new(MAC, MTU, rng.random(), drivers::hal::Instant::ZERO);
-        let cidr = format!("{address}/24").parse().map_err(|()| anyhow!("no address"))?;
-        let addressing = Addressing { addresses: vec![cidr], ..Addressing::default() };
-        let set = interface.set_addressing(addressing, drivers::hal::Instant::ZERO);
-        set.map_err(|error| anyhow!("{error}"))?;
-        let (roce, pd, cq) = engine(address, &mut rng)?;
-        Ok(Stranger {
-            address,
-            server: format!("10.0.{network}.1").parse()?,
-            port,
-            interface,
-            mac: None,
-            roce,
-            arena: Arena::on_heap(64 << 20),
-            rng,
-            started: Instant::now(),
-            pd,
-            cq,
-            tx: TxBuffer::new(),
-            tx_waits: false,
-            events: VecDeque::new(),
-            offer: None,
-            directory,
-        })
+        let host = Host::new(network, port)?;
+        Ok(Stranger { host, mac: None, events: VecDeque::new(), offer: None, directory })
     }
 
     /// The interface of the appliance at the other end.
@@ -134,104 +108,37 @@ impl Stranger {
         Nic::Dgram { ours: path("appliance"), peer: path("stranger") }
     }
 
-    fn now(&self) -> drivers::hal::Instant {
-        drivers::hal::Instant::from_nanos(self.started.elapsed().as_nanos() as u64)
-    }
-
-    /// One round of the loop. Frames for the RoCE engine are lost if it is `deaf`.
-    fn round(&mut self, deaf: bool) {
-        let now = self.now();
-        let mut worked = false;
-        while let Some(frame) = self.port.receive() {
-            worked = true;
-            let bytes = self.port.bytes(&frame);
-            match net::classify(bytes) {
-                Class::Roce if deaf => (),
-                Class::Roce => drop(self.roce.handle_frame(0, bytes, now)),
-                _ => self.interface.handle_frame(bytes, now),
-            }
-            self.port.recycle(frame);
-        }
-        self.interface.poll(now);
-        self.interface.transmit(&mut self.port, |_| ());
-        if self.roce.poll_timeout().is_some_and(|at| at <= now) {
-            self.roce.handle_timeout(now);
-        }
-        while self.tx_waits || self.roce.poll_transmit(0, now, &mut self.tx) {
-            self.tx_waits = self.port.transmit(&self.tx.packet()).is_err();
-            if self.tx_waits {
-                break;
-            }
-            worked = true;
-        }
-        while let Some(event) = self.roce.poll_connection_event() {
-            self.events.push_back(event);
-        }
-        if !worked {
-            self.port.wait(Duration::from_millis(1));
-        }
-    }
-
-    /// Runs the loop until `done` says what came of it.
-    fn until<T>(
-        &mut self,
-        what: &str,
-        mut done: impl FnMut(&mut Stranger) -> Option<T>,
-    ) -> Result<T> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            self.round(false);
-            if let Some(result) = done(self) {
-                return Ok(result);
-            }
-            ensure!(Instant::now() < deadline, "{what}: nothing within {PATIENCE:?}");
-        }
-    }
-
-    /// Goes on for a while without wanting anything.
-    pub fn idle(&mut self, time: Duration) {
-        let end = Instant::now() + time;
-        while Instant::now() < end {
-            self.round(false);
-        }
-    }
-
     /// Asks who has the appliance's address.
     fn meet(&mut self) -> Result<()> {
-        if self.mac.is_none() {
-            let server = self.server;
-            let mac = self.until("looking for the appliance", |stranger| {
-                let now = stranger.now();
-                match stranger.interface.resolve(server, now) {
-                    Resolution::Known(mac) => Some(mac),
-                    _ => None,
-                }
-            })?;
-            self.mac = Some(mac);
-        }
-        self.roce.learn_neighbour(self.server, self.mac.context("met")?);
+        let mac = match self.mac {
+            Some(mac) => mac,
+            None => self.find_server()?,
+        };
+        self.mac = Some(mac);
+        self.host.roce.learn_neighbour(self.host.server.into(), mac);
         Ok(())
     }
 
     fn make_qp(&mut self) -> Result<QpId> {
         let init = QpInit {
             kind: QpType::Rc,
-            pd: self.pd,
-            send_cq: self.cq,
-            recv_cq: self.cq,
+            pd: self.host.pd,
+            send_cq: self.host.cq,
+            recv_cq: self.host.cq,
             max_send_wr: 16,
             max_recv_wr: RECEIVES as u32,
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline: 0,
         };
-        let qp = self.roce.create_qp(&init, &mut self.rng);
+        let qp = self.host.roce.create_qp(&init, &mut self.host.rng);
         qp.map_err(|error| anyhow!("no queue pair: {error:?}"))
     }
 
     fn ask(&mut self, qp: QpId, port: u16, private_data: &[u8]) -> Result<ConnectionId> {
-        let (from, to, now) = (self.address, SocketAddr::new(self.server, port), self.now());
-        let asked = self.roce.connect(qp, from, to, &PARAMETERS, private_data, now, &mut self.rng);
+        let (from, to, now) = (self.host.address.into(), self.host.service(port), self.host.now());
+        let Host { roce, rng, .. } = &mut self.host;
+        let asked = roce.connect(qp, from, to, &PARAMETERS, private_data, now, rng);
         asked.map_err(|error| anyhow!("no connection request: {error:?}"))
     }
 
@@ -240,7 +147,7 @@ impl Stranger {
         self.meet()?;
         let qp = self.make_qp()?;
         let receives = INFO + (RECEIVES - 1) * SMALL;
-        let receives = self.arena.alloc(receives, 64).context("memory")?;
+        let receives = self.host.arena.alloc(receives, 64).context("memory")?;
         let id = self.ask(qp, port, private_data)?;
         let line = Line { id, qp, receives };
         for n in 0..RECEIVES as u64 {
@@ -276,13 +183,16 @@ impl Stranger {
     /// Ends a connection in order.
     pub fn hang_up(&mut self, line: Line) {
         // It may be gone already: then it is as it shall be.
-        let _ = self.roce.destroy_qp(line.qp);
-        self.arena.free(line.receives);
+        let _ = self.host.roce.destroy_qp(line.qp);
+        self.host.arena.free(line.receives);
     }
 
     fn post_receive(&mut self, line: &Line, n: u64) -> Result<()> {
         let request = RecvRequest { id: n, into: &[line.receive(n)?] };
-        self.roce.post_recv(line.qp, &request).map_err(|error| anyhow!("no receive: {error:?}"))
+        self.host
+            .roce
+            .post_recv(line.qp, &request)
+            .map_err(|error| anyhow!("no receive: {error:?}"))
     }
 
     fn post(&mut self, line: &Line, operation: SendOperation<'_>) -> Result<()> {
@@ -295,7 +205,7 @@ impl Stranger {
             carries: None,
             unhurried: false,
         };
-        self.roce.post_send(line.qp, &request).map_err(|error| anyhow!("no send: {error:?}"))
+        self.host.roce.post_send(line.qp, &request).map_err(|error| anyhow!("no send: {error:?}"))
     }
 
     /// Asks for so many connections of sessions that do not exist, and never hears the answers; each
@@ -303,32 +213,25 @@ impl Stranger {
     pub fn half_open(&mut self, count: usize) -> Result<()> {
         for n in 0..count {
             if n % REQUESTS == 0 {
-                (self.roce, self.pd, self.cq) = engine(self.address, &mut self.rng)?;
+                self.host.forget()?;
                 self.meet()?;
             }
             let request = ConnectRequest {
                 cid: 0,
                 cid_num: 2,
                 recon_cnt: 1,
-                path: Uuid(self.rng.random()),
-                session: Uuid(self.rng.random()),
+                path: Uuid(self.host.rng.random()),
+                session: Uuid(self.host.rng.random()),
                 first: true,
             };
             let qp = self.make_qp()?;
             self.ask(qp, 1234, &request.emit())?;
-            self.round(true);
+            self.host.deaf = true;
+            self.round();
+            self.host.deaf = false;
         }
-        (self.roce, self.pd, self.cq) = engine(self.address, &mut self.rng)?;
+        self.host.forget()?;
         self.events.clear();
         Ok(())
     }
-}
-
-/// An engine as after a start, with a protection domain and a completion queue.
-fn engine(address: IpAddr, rng: &mut StdRng) -> Result<(Roce, PdId, CqId)> {
-    let config = PortConfig { mac: MAC, addresses: vec![address], mtu: MTU };
-    let mut roce = Roce::new(config, Limits::default(), rng);
-    let pd = roce.alloc_pd().map_err(|error| anyhow!("{error:?}"))?;
-    let cq = roce.create_cq(4096).map_err(|error| anyhow!("{error:?}"))?;
-    Ok((roce, pd, cq))
 }

@@ -14,6 +14,7 @@ use rdma::verbs::{
 };
 
 use super::{Line, Stranger};
+use crate::host::Resident;
 
 /// Bytes that reads can bring.
 const DATA: usize = 64 << 10;
@@ -97,8 +98,8 @@ impl Stranger {
             cid: 0,
             cid_num: 2,
             recon_cnt: 1,
-            path: Uuid(self.rng.random()),
-            session: Uuid(self.rng.random()),
+            path: Uuid(self.host.rng.random()),
+            session: Uuid(self.host.rng.random()),
             first: true,
         };
         let mut lines = Vec::new();
@@ -113,9 +114,10 @@ impl Stranger {
             bail!("the server offers {:?}", self.offer)
         };
         let chunk_size = max_io_size + max_header;
-        let staging = self.arena.alloc(chunk_size as usize + 4096, 64).context("memory")?;
-        let data = self.arena.alloc(DATA, 64).context("memory")?;
-        let region = self.roce.register(self.pd, data, Access::REMOTE_WRITE, &mut self.rng);
+        let staging = self.host.arena.alloc(chunk_size as usize + 4096, 64).context("memory")?;
+        let data = self.host.arena.alloc(DATA, 64).context("memory")?;
+        let region =
+            self.host.roce.register(self.host.pd, data, Access::REMOTE_WRITE, &mut self.host.rng);
         let region = region.map_err(|error| anyhow!("no region: {error:?}"))?;
         let into = Descriptor { address: region.address, key: region.rkey, length: DATA as u32 };
         let mut session = Session {
@@ -158,7 +160,7 @@ impl Stranger {
         for line in session.lines {
             self.hang_up(line);
         }
-        self.arena.free(session.staging);
+        self.host.arena.free(session.staging);
         // The region goes with the engine; its memory stays until then.
     }
 
@@ -192,7 +194,7 @@ impl Stranger {
 
     /// What has happened to a session.
     fn look(&mut self, session: &Session) -> Option<Look> {
-        while let Some(completion) = self.roce.poll_cq(self.cq) {
+        while let Some(completion) = self.host.roce.poll_cq(self.host.cq) {
             let found = session.lines.iter().position(|line| line.qp == completion.qp);
             let Some(line) = found else { continue };
             if let Some(look) = self.look_at(&session.lines[line], line, &completion) {
