@@ -15,7 +15,7 @@ use drivers::hal::Instant;
 /// likely to be taken away just there, for a few time slices; 2 ms were too short for two such hosts of five.
 const HOLD: Duration = Duration::from_millis(50);
 /// Answers that can be held; when there are more, questions are dropped, and asked again.
-const DEPTH: usize = 64;
+pub const DEPTH: usize = 64;
 /// Longest answer: an advertisement with its link-layer address has 86 bytes.
 pub const LONGEST: usize = 128;
 

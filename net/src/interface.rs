@@ -25,8 +25,10 @@ use smoltcp::iface::{PollResult, SocketHandle, SocketSet};
 use smoltcp::socket::dhcpv4;
 use smoltcp::wire::{DhcpOption, EthernetAddress, IpCidr, Ipv4Cidr, Ipv6Cidr};
 
-/// Frames that can wait for room in the port.
+/// Frames that wait for room in the port before nobody is asked for more.
 const QUEUE_DEPTH: usize = 16;
+/// Frames that wait when what arrives is lost, because it may have to be answered.
+const ANSWERS: usize = 256;
 /// Neighbours that are remembered for the RDMA side.
 const NEIGHBOURS: usize = 256;
 /// When to try again what smoltcp wanted to do at once and could not.
@@ -198,12 +200,12 @@ impl Interface {
             Kind::Other => self.smc.inspect(frame),
         }
         let held = Hold::concerns(frame, kind);
-        let (queue, mtu) = if held {
-            (self.hold.answers(), hold::LONGEST - ETHERNET_HEADER)
+        let (queue, mtu, most) = if held {
+            (self.hold.answers(), hold::LONGEST - ETHERNET_HEADER, hold::DEPTH)
         } else {
-            (&mut self.queue, self.mtu)
+            (&mut self.queue, self.mtu, ANSWERS)
         };
-        if queue.is_full() {
+        if queue.len() >= most {
             self.counters.rx_no_room += 1;
             return;
         }
@@ -231,6 +233,9 @@ impl Interface {
         self.hold.release(now, &mut self.queue);
         let at = to_smoltcp(now);
         for _ in 0..QUEUE_DEPTH {
+            if self.queue.is_full() {
+                break;
+            }
             let mut link =
                 Link { received: None, queue: &mut self.queue, mtu: self.mtu, smc: &self.smc };
             if self.stack.poll_egress(at, &mut link, &mut self.sockets) == PollResult::None {

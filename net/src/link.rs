@@ -1,8 +1,13 @@
-//! The port as smoltcp sees it: one received frame at a time, and a bounded queue of frames that
-//! wait to be transmitted.
+//! The port as smoltcp sees it: one received frame at a time, and a queue of frames that wait to be
+//! transmitted.
+//!
+//! The queue has no end for smoltcp: 0.14 forgets a fast retransmission that its device refuses, timer and
+//! all, and the connection then stands still until three keep-alives were answered. Whoever calls smoltcp
+//! looks first whether there is room; one call makes one frame for each socket at most.
 
 use crate::smc_option::SmcOption;
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec;
 use drivers::hal::Instant;
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
@@ -20,7 +25,7 @@ pub fn from_smoltcp(at: smoltcp::time::Instant) -> Instant {
     Instant::from_nanos((at.total_micros().max(0) as u64).saturating_mul(1000))
 }
 
-/// Frames that wait for room in the port, oldest first. All memory is taken at construction.
+/// Frames that wait for room in the port, oldest first. Memory for its depth is taken at construction.
 #[derive(Debug)]
 pub struct Queue {
     frames: Box<[u8]>,
@@ -28,6 +33,8 @@ pub struct Queue {
     slot: usize,
     first: usize,
     count: usize,
+    /// Those beyond its depth, behind the others.
+    beyond: VecDeque<Box<[u8]>>,
 }
 
 impl Queue {
@@ -39,28 +46,32 @@ impl Queue {
             slot,
             first: 0,
             count: 0,
+            beyond: VecDeque::new(),
         }
     }
 
     /// Whether a frame would find no room.
     pub fn is_full(&self) -> bool {
-        self.count == self.lengths.len()
+        self.count == self.lengths.len() || !self.beyond.is_empty()
     }
 
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.len() == 0
     }
 
     /// How many wait.
     pub fn len(&self) -> usize {
-        self.count
+        self.count + self.beyond.len()
     }
 
     /// The oldest frame.
     pub fn front(&self) -> Option<&[u8]> {
+        if self.count == 0 {
+            return self.beyond.front().map(|frame| &frame[..]);
+        }
         let start = self.first * self.slot;
-        (self.count > 0).then(|| &self.frames[start..start + self.lengths[self.first]])
+        Some(&self.frames[start..start + self.lengths[self.first]])
     }
 
     /// Forgets the oldest frame.
@@ -68,6 +79,9 @@ impl Queue {
         if self.count > 0 {
             self.first = (self.first + 1) % self.lengths.len();
             self.count -= 1;
+        } else if self.beyond.pop_front().is_some() && self.beyond.is_empty() {
+            // A crowd of connections took it.
+            self.beyond = VecDeque::new();
         }
     }
 
@@ -86,13 +100,31 @@ impl Queue {
         Some(result)
     }
 
-    /// Shows `change` the last frame, with all the room that it may fill, and its length, which it
-    /// gives back anew.
-    pub fn extend_last(&mut self, change: impl FnOnce(&mut [u8], usize) -> usize) {
-        let Some(last) = self.count.checked_sub(1) else { return };
-        let at = (self.first + last) % self.lengths.len();
+    /// As `push`, also beyond its depth; then `change` is shown the frame with all the room that it may
+    /// fill, and its length, which it gives back anew.
+    ///
+    /// # Panics
+    /// If the frame is longer than a slot.
+    fn append<R>(
+        &mut self,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> R,
+        change: impl FnOnce(&mut [u8], usize) -> usize,
+    ) -> R {
+        assert!(len <= self.slot, "smoltcp keeps to the MTU that it was told");
+        if self.is_full() {
+            let mut frame = vec![0; self.slot];
+            let result = fill(&mut frame[..len]);
+            let len = change(&mut frame, len);
+            frame.truncate(len);
+            self.beyond.push_back(frame.into());
+            return result;
+        }
+        let result = self.push(len, fill).expect("there is room");
+        let at = (self.first + self.count - 1) % self.lengths.len();
         let room = &mut self.frames[at * self.slot..][..self.slot];
-        self.lengths[at] = change(room, self.lengths[at]).min(self.slot);
+        self.lengths[at] = change(room, len).min(self.slot);
+        result
     }
 }
 
@@ -119,15 +151,12 @@ impl Device for Link<'_> {
         Self: 't;
 
     fn receive(&mut self, _: smoltcp::time::Instant) -> Option<(Received<'_>, Slot<'_>)> {
-        if self.queue.is_full() {
-            return None;
-        }
         let frame = self.received.take()?;
         Some((Received(frame), Slot(self.queue, self.smc)))
     }
 
     fn transmit(&mut self, _: smoltcp::time::Instant) -> Option<Slot<'_>> {
-        (!self.queue.is_full()).then_some(Slot(self.queue, self.smc))
+        Some(Slot(self.queue, self.smc))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -152,10 +181,7 @@ pub struct Slot<'a>(&'a mut Queue, &'a SmcOption);
 
 impl TxToken for Slot<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        assert!(len <= self.0.slot, "smoltcp keeps to the MTU that it was told");
-        let result = self.0.push(len, f);
-        self.0.extend_last(|room, len| self.1.add(room, len));
-        result.expect("a slot is handed out only while there is room")
+        self.0.append(len, f, |room, len| self.1.add(room, len))
     }
 }
 
@@ -178,5 +204,21 @@ mod tests {
             assert!(queue.is_empty());
         }
         assert!(queue.push(9, |_| ()).is_none(), "longer than a slot");
+    }
+
+    #[test]
+    fn what_is_beyond_its_depth_comes_last_and_keeps_others_out() {
+        let mut queue = Queue::new(2, 8);
+        for n in 0..5u8 {
+            queue.append(1, |f| f.fill(n), |room, len| (room[len] = 9, len + 1).1);
+            assert_eq!(queue.is_full(), n > 0);
+        }
+        assert_eq!(queue.len(), 5);
+        for n in 0..5 {
+            assert_eq!(queue.front(), Some(&[n, 9][..]));
+            assert!(queue.push(1, |_| ()).is_none());
+            queue.pop();
+        }
+        assert!(queue.is_empty() && queue.push(1, |_| ()).is_some());
     }
 }

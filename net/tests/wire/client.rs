@@ -67,6 +67,8 @@ pub struct Hosts {
     port: u16,
     /// Says of each frame whether the wire loses it.
     pub loss: Option<Box<dyn FnMut() -> bool>>,
+    /// Frames that the interface's port takes in a round.
+    pub room: usize,
 }
 
 impl Hosts {
@@ -80,7 +82,7 @@ impl Hosts {
         stack.update_ip_addrs(|list| list.push("10.0.0.2/24".parse().unwrap()).unwrap());
         let sockets = SocketSet::new(Vec::new());
         let (log, port) = (Vec::new(), 49152);
-        Hosts { now, interface, log, stack, sockets, cable, port, loss: None }
+        Hosts { now, interface, log, stack, sockets, cable, port, loss: None, room: 64 }
     }
 
     /// Begins a connection to `port` of the interface.
@@ -107,7 +109,7 @@ impl Hosts {
             self.log.push(frame);
         }
         self.interface.poll(self.now);
-        let mut port = Collector::new(64);
+        let mut port = Collector::new(self.room);
         self.interface.transmit(&mut port, |_| ());
         self.cable.to_host.extend(port.frames.into_iter().filter(|_| !lost()));
     }

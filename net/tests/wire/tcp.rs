@@ -172,3 +172,45 @@ fn a_lost_answer_to_a_syn_is_given_again() {
         assert_eq!(listener.write(&mut hosts.interface, accepted, b"there"), Ok(5));
     }
 }
+
+/// Many connections together have more to say than waits for the port at a time, the port takes less, and one
+/// frame of 25 is lost. No retransmission is forgotten, and nobody comes first: a connection stands still for
+/// no longer than a few retransmissions in a row take.
+#[test]
+fn nobody_stands_still_on_a_wire_that_loses_frames() {
+    const CONNECTIONS: usize = 40;
+    const BYTES: usize = 3_000_000;
+    let mut hosts = Hosts::new();
+    let limits = Limits { connections: CONNECTIONS, receive: 512, transmit: 16_384 };
+    let mut listener = Listener::new(&mut hosts.interface, 18515, limits);
+    let mut streams = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let client = hosts.connect(18515);
+        streams.push((accept(&mut hosts, &mut listener).unwrap(), client));
+    }
+    let mut seed: u32 = 2;
+    hosts.loss = Some(Box::new(move || {
+        // Numerical Recipes' generator.
+        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        seed >> 16 < 65_536 / 25
+    }));
+    hosts.room = 8;
+    let mut left = [BYTES; CONNECTIONS];
+    let mut got = [0; CONNECTIONS];
+    let mut moved = [hosts.now; CONNECTIONS];
+    while got.iter().any(|&got| got < BYTES) {
+        for (n, &(stream, client)) in streams.iter().enumerate() {
+            let bytes = vec![n as u8; left[n].min(16_384)];
+            left[n] -= listener.write(&mut hosts.interface, stream, &bytes).unwrap();
+            let read = hosts.socket(client).recv(|bytes| (bytes.len(), bytes.len())).unwrap();
+            got[n] += read;
+            if read > 0 || got[n] == BYTES {
+                moved[n] = hosts.now;
+            }
+            let stood = hosts.now.nanos_since(moved[n]) / 1_000_000_000;
+            assert!(stood < 20, "connection {n} stood still for {stood} s at {} bytes", got[n]);
+        }
+        hosts.step();
+        hosts.now = hosts.now + Duration::from_millis(1);
+    }
+}
