@@ -5,6 +5,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod dma;
+pub mod found;
 pub mod fw_cfg;
 pub mod hal;
 pub mod ntb;

@@ -22,8 +22,9 @@ use crate::log_ring::LogRing;
 use crate::loops::Pace;
 use crate::machine::{Machine, SpareCore};
 use core::time::Duration;
+use drivers::found::{Found, Unclaimed};
 use drivers::hal::{Clock, Disk, Instant, Platform};
-use drivers::virtio::{Found, Kind};
+use drivers::virtio::Kind;
 use net::capture::Capture;
 use rand_core::RngCore;
 use rdma::services::front::Front;
@@ -235,7 +236,7 @@ impl Gateway {
     }
 }
 
-fn tell_unclaimed(device: &drivers::virtio::Unclaimed) -> String {
+fn tell_unclaimed(device: &Unclaimed) -> String {
     let (vendor, id) = device.id;
     let why = device.error.map_or("no driver".to_string(), |error| {
         log::error!("{}: {error}", device.location);

@@ -23,6 +23,20 @@ pub struct Geometry {
     pub features: Features,
 }
 
+impl Geometry {
+    /// Of a disk that is not there.
+    pub const ABSENT: Geometry = Geometry {
+        sectors: 0,
+        logical_block: 512,
+        physical_block: 512,
+        max_transfer: 512,
+        max_discard_sectors: 0,
+        discard_granularity: 0,
+        max_write_zeroes_sectors: 0,
+        features: Features::empty(),
+    };
+}
+
 bitflags::bitflags! {
     /// What a disk can do, and how it behaves.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]

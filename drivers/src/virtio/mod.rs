@@ -21,15 +21,15 @@ mod tests;
 pub use blk::Block;
 pub use mmio::Slot;
 pub use net::{Net, WantedMtu};
+pub use pci::VENDOR;
 pub use rng::{Entropy, EntropyError};
 pub use transport::Transport;
 
 pub use ring::Ring;
 
-use crate::hal::{ConfigRegionAccess, PciAddress, Platform};
-use crate::ntb::ivshmem;
+use crate::hal::{Location, Platform};
+use crate::pci::Function;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::fmt;
 
 const NETWORK: u32 = 1;
@@ -45,24 +45,6 @@ pub enum Kind {
     Block,
     /// A source of entropy: [`Entropy`].
     Entropy,
-}
-
-/// Where a device is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Location {
-    /// A PCI function.
-    Pci(PciAddress),
-    /// Memory-mapped registers at this bus address.
-    Mmio(u64),
-}
-
-impl fmt::Display for Location {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Location::Pci(address) => write!(f, "pci {address}"),
-            Location::Mmio(address) => write!(f, "mmio {address:#x}"),
-        }
-    }
 }
 
 /// Why a device cannot be used. The device, or the machine, is to blame.
@@ -96,8 +78,6 @@ pub enum Error {
     },
     /// It is a device of another kind.
     WrongKind,
-    /// It is a bridge, and cannot be used.
-    Bridge(ivshmem::Error),
 }
 
 impl fmt::Display for Error {
@@ -119,7 +99,6 @@ impl fmt::Display for Error {
                 write!(f, "DMA arena has no {bytes} bytes left: give the machine more memory")
             }
             Error::WrongKind => write!(f, "device is of another kind"),
-            Error::Bridge(error) => error.fmt(f),
         }
     }
 }
@@ -140,6 +119,29 @@ impl fmt::Debug for Device {
 }
 
 impl Device {
+    /// The device that a PCI function is; None if there is no driver for it.
+    pub fn on_pci(
+        function: &Function<'_>,
+        platform: &mut dyn Platform,
+    ) -> Option<Result<Device, Error>> {
+        let kind = pci::device_type(function).and_then(kind)?;
+        let location = Location::Pci(function.address());
+        let transport = pci::PciTransport::open(function, platform);
+        Some(transport.map(|it| Device { location, kind, transport: Box::new(it) }))
+    }
+
+    /// The device behind memory-mapped registers. None if there is none; its type, if there is no
+    /// driver for it.
+    pub fn on_mmio(
+        slot: Slot,
+        platform: &mut dyn Platform,
+    ) -> Result<Option<Result<Device, u32>>, Error> {
+        let Some(it) = mmio::MmioTransport::open(slot, platform)? else { return Ok(None) };
+        let (location, device_type) = (Location::Mmio(slot.address), it.device_type());
+        let kind = kind(device_type).ok_or(device_type);
+        Ok(Some(kind.map(|kind| Device { location, kind, transport: Box::new(it) })))
+    }
+
     /// What it is.
     pub fn kind(&self) -> Kind {
         self.kind
@@ -175,93 +177,6 @@ impl Device {
         match self.kind {
             Kind::Entropy => Entropy::open(self.transport, platform.arena()),
             _ => Err(Error::WrongKind),
-        }
-    }
-}
-
-/// A device that cannot be used, for show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unclaimed {
-    /// Where it is.
-    pub location: Location,
-    /// PCI vendor and device ID, or virtio's vendor and the device type plus 0x1040.
-    pub id: (u16, u16),
-    /// PCI class as 0xCCSSPP; 0 if it is not on PCI.
-    pub class: u32,
-    /// What went wrong, if there is a driver for it.
-    pub error: Option<Error>,
-}
-
-/// What there is.
-#[derive(Debug, Default)]
-pub struct Found {
-    /// Devices that can be set up, in the order of their places.
-    pub devices: Vec<Device>,
-    /// Bridges to other machines, likewise. Which side of one this is the operator may have to say.
-    pub bridges: Vec<ivshmem::Device>,
-    /// Everything else.
-    pub unclaimed: Vec<Unclaimed>,
-}
-
-impl Found {
-    /// Takes the devices of one kind out, in the order of their places.
-    pub fn take(&mut self, kind: Kind) -> Vec<Device> {
-        self.devices.extract_if(.., |device| device.kind == kind).collect()
-    }
-
-    fn add(
-        &mut self,
-        location: Location,
-        transport: Result<Box<dyn Transport>, Error>,
-        it: Unclaimed,
-    ) {
-        let transport = match transport {
-            Ok(transport) => transport,
-            Err(error) => return self.unclaimed.push(Unclaimed { error: Some(error), ..it }),
-        };
-        match kind(transport.device_type()) {
-            Some(kind) => self.devices.push(Device { location, kind, transport }),
-            None => self.unclaimed.push(it),
-        }
-    }
-
-    /// Looks at all functions of PCI segment 0.
-    pub fn scan_pci(&mut self, access: &dyn ConfigRegionAccess, platform: &mut dyn Platform) {
-        for function in crate::pci::scan(0, access) {
-            let location = Location::Pci(function.address());
-            let id = (function.vendor(), function.device());
-            let it = Unclaimed { location, id, class: function.class(), error: None };
-            if ivshmem::Device::is(&function) {
-                match ivshmem::Device::open(&function, platform) {
-                    Ok(bridge) => self.bridges.push(bridge),
-                    Err(error) => {
-                        self.unclaimed.push(Unclaimed { error: Some(Error::Bridge(error)), ..it });
-                    }
-                }
-                continue;
-            }
-            if pci::device_type(&function).and_then(kind).is_none() {
-                self.unclaimed.push(it);
-                continue;
-            }
-            let transport = pci::PciTransport::open(&function, platform);
-            self.add(location, transport.map(|t| Box::new(t) as Box<dyn Transport>), it);
-        }
-    }
-
-    /// Looks at places of memory-mapped devices, such as microvm's.
-    pub fn scan_mmio(&mut self, slots: &[Slot], platform: &mut dyn Platform) {
-        for &slot in slots {
-            let location = Location::Mmio(slot.address);
-            let mut it = Unclaimed { location, id: (pci::VENDOR, 0x1040), class: 0, error: None };
-            match mmio::MmioTransport::open(slot, platform) {
-                Ok(None) => {}
-                Ok(Some(transport)) => {
-                    it.id.1 = 0x1040u16.wrapping_add(transport.device_type() as u16);
-                    self.add(location, Ok(Box::new(transport)), it);
-                }
-                Err(error) => self.unclaimed.push(Unclaimed { error: Some(error), ..it }),
-            }
         }
     }
 }

@@ -1,7 +1,9 @@
 //! What is found, and what is made of devices whose registers say anything.
 
 use super::model::{Machine, Model};
-use super::{Error, Found, Kind, Location, Slot};
+use super::{Error, Kind, Slot};
+use crate::found::{self, Found, Unclaimed};
+use crate::hal::Location;
 use crate::hal::{Arena, Interrupt, PciAddress, Platform, Port, Registers, Window};
 use crate::pci::model::ConfigSpaces;
 use alloc::boxed::Box;
@@ -35,16 +37,17 @@ fn devices_are_found_in_order_and_one_that_fails_fails_alone() {
     machine.plug_mmio(&from_the_future, 3);
 
     let mut found = machine.find();
-    let show = |u: &super::Unclaimed| (u.location.to_string(), u.id, u.class, u.error);
+    let show = |u: &Unclaimed| (u.location.to_string(), u.id, u.class, u.error);
     let unclaimed: Vec<_> = found.unclaimed.iter().map(show).collect();
-    let missing = Some(Error::Registers("common configuration"));
+    let wrong = |error| Some(found::Error::Virtio(error));
+    let missing = wrong(Error::Registers("common configuration"));
     assert_eq!(
         unclaimed,
         [
             ("pci 0000:00:04.0".to_string(), (0x1af4, 0x1043), 0, None),
             ("pci 0000:00:06.0".to_string(), (0x1af4, 0x1042), 0, missing),
             ("pci 0000:00:1f.0".to_string(), (0x8086, 0x2918), 0x060100, None),
-            ("mmio 0xfeb00200".to_string(), (0x1af4, 0x1040), 0, Some(Error::Version(3))),
+            ("mmio 0xfeb00200".to_string(), (0x1af4, 0x1040), 0, wrong(Error::Version(3))),
         ]
     );
     let entropy = found.take(Kind::Entropy);

@@ -4,7 +4,7 @@ use super::TEND_INTERVAL;
 use crate::config::{self, Config};
 use crate::gateway::storage::{Storage, name};
 use core::cell::Cell;
-use drivers::hal::{Arena, Features, Geometry, Instant};
+use drivers::hal::{Arena, Geometry, Instant};
 use rdma::rnbd::client::Losses;
 use rdma::volume::mirror::{MemberState, Mirror, Status};
 use rdma::volume::{Completion, Parts, Request, Submitted, Volume, VolumeError};
@@ -49,16 +49,7 @@ struct Missing;
 
 impl Volume for Missing {
     fn geometry(&self) -> Geometry {
-        Geometry {
-            sectors: 0,
-            logical_block: 512,
-            physical_block: 512,
-            max_transfer: 512,
-            max_discard_sectors: 0,
-            discard_granularity: 0,
-            max_write_zeroes_sectors: 0,
-            features: Features::empty(),
-        }
+        Geometry::ABSENT
     }
     fn submit(&mut self, _: &Request) -> Result<Submitted, VolumeError> {
         Err(VolumeError::Io)

@@ -2,9 +2,10 @@
 
 use super::Model;
 use super::faces::{Bar, Mapped};
+use crate::found::Found;
 use crate::hal::{Arena, Clock, Instant, Interrupt, PciAddress, Platform, Registers, Window};
 use crate::pci::model::ConfigSpaces;
-use crate::virtio::{Found, Slot};
+use crate::virtio::Slot;
 use alloc::boxed::Box;
 use core::ptr::NonNull;
 use std::cell::Cell;

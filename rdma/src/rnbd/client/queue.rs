@@ -3,7 +3,7 @@
 
 use crate::volume::{Completion, Request};
 use alloc::collections::VecDeque;
-use drivers::hal::{Features, Geometry};
+use drivers::hal::Geometry;
 
 /// The queue pair of a device, so to speak.
 #[derive(Debug)]
@@ -21,18 +21,8 @@ pub(super) struct Queue {
 
 impl Queue {
     pub fn new(depth: usize) -> Self {
-        let geometry = Geometry {
-            sectors: 0,
-            logical_block: 512,
-            physical_block: 512,
-            max_transfer: 512,
-            max_discard_sectors: 0,
-            discard_granularity: 0,
-            max_write_zeroes_sectors: 0,
-            features: Features::empty(),
-        };
         Queue {
-            geometry,
+            geometry: Geometry::ABSENT,
             submitted: VecDeque::with_capacity(depth),
             done: VecDeque::with_capacity(depth),
             in_use: 0,
