@@ -52,7 +52,7 @@ pub(crate) fn in_prefix(prefix: Ipv6Addr, id: [u8; 8]) -> Ipv6Addr {
 }
 
 /// The link-local address of a port (RFC 4862 section 5.3).
-pub(crate) fn link_local(mac: [u8; 6]) -> Ipv6Addr {
+pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     in_prefix(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), eui64(mac))
 }
 

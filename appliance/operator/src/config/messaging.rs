@@ -18,9 +18,11 @@ section! {
     Smc {
         /// Whether there are echo (port 7) and discard (port 9) over SMC-R and TCP.
         services: bool = false;
-        /// Enterprises that the appliance belongs to; peers must share one. Without any,
-        /// everybody is served over TCP.
+        /// Enterprises that the appliance belongs to; in version 2 peers must share one.
         ueid: Vec<Ueid>;
+        /// Whether version 1 (over RoCEv1) is spoken with hosts of the same subnet that do not speak
+        /// version 2 or share no enterprise.
+        version1: bool = true;
         /// Bytes of a receive buffer, a power of two.
         buffer_size: Size [16 << 10, 512 << 10] = Size(64 << 10);
         /// Connections of each of the two services at a time.

@@ -23,7 +23,7 @@ use rdma::rtrs::Context;
 use rdma::services::Neighbours;
 use rdma::smcr::back::Connected;
 use rdma::smcr::echo::Echo;
-use rdma::smcr::engine::{self, Device, Engine, Ready, SocketId};
+use rdma::smcr::engine::{self, Device, Engine, Ready, SocketId, Subnet};
 use rdma::verbs::PathMtu;
 
 /// Bytes of each TCP connection of echo and discard, either way: handshakes fit, and a client
@@ -62,9 +62,11 @@ impl Smc {
         })?;
         let made = Engine::new(settings(config), Vec::new(), &mut ctx);
         let engine = made.inspect_err(|why| log::error!("smc: no engine: {why:?}")).ok()?;
-        let offers = !config.smc.ueid.is_empty();
+        let offers = offers(config);
         if !offers {
-            log::warn!("smc: no smc.ueid is set: everybody is served over TCP");
+            log::warn!(
+                "smc: neither smc.ueid nor smc.version1 is set: everybody is served over TCP"
+            );
         }
         let connections = config.smc.connections.into();
         let limits = Limits { connections, receive: SERVICE_BUFFER, transmit: SERVICE_BUFFER };
@@ -223,7 +225,27 @@ impl Smc {
         };
         let devices = ports.iter().zip(networks).enumerate().filter_map(device);
         self.engine.set_devices(devices.collect());
+        let version1 = networks.iter().filter(|_| config.smc.version1);
+        let subnets = version1.flat_map(|network| {
+            let device = network.interface.local().v4.first().copied();
+            let addresses = network.interface.addresses().iter();
+            device.into_iter().flat_map(move |device| {
+                addresses.clone().filter_map(move |cidr| {
+                    let (address, prefix) = (cidr.address().into(), cidr.prefix_len());
+                    // Everybody has that one.
+                    let link_local =
+                        matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+                    (!link_local).then_some(Subnet { device, address, prefix })
+                })
+            })
+        });
+        self.engine.set_subnets(subnets.collect());
     }
+}
+
+/// Whether the configuration has anything that SMC can be spoken with.
+fn offers(config: &Config) -> bool {
+    config.smc.version1 || !config.smc.ueid.is_empty()
 }
 
 /// The engine's settings.

@@ -98,7 +98,7 @@ fn one_group(group: &GroupStatus) -> Value {
         ("peer", Value::display(group.peer)),
         ("peer_id", Value::display(group.peer_id)),
         ("eid", group.eid.as_str().to_string().into()),
-        ("version", "2".into()),
+        ("version", group.version.to_string().into()),
         ("release", group.release.into()),
         ("max_conns", group.max_conns.into()),
         ("max_links", group.max_links.into()),
@@ -111,7 +111,7 @@ fn links(smc: &Smc, state: &State) -> Value {
         smc.engine.groups().map(|group| (group.id, group)).collect();
     Value::list(smc.engine.links().map(|link| {
         let group = groups.get(&link.group);
-        let device = smc.engine.devices().iter().find(|device| device.ip == link.ends.0);
+        let device = smc.engine.devices().iter().find(|device| device.ip == link.device);
         let (rx, tx) = link.qpns;
         Value::object([
             ("lg_id", number(link.group).into()),
@@ -122,8 +122,8 @@ fn links(smc: &Smc, state: &State) -> Value {
             ("link_state", if link.active { "LINK_ACTIVE" } else { "LINK_ACTIVATING" }.into()),
             ("conns", link.connections.into()),
             ("link_id", link.number.into()),
-            ("local_gid", format!("::ffff:{}", link.ends.0).into()),
-            ("peer_gid", format!("::ffff:{}", link.ends.1).into()),
+            ("local_gid", Value::display(link.gids.0)),
+            ("peer_gid", Value::display(link.gids.1)),
             ("qpn", rx.into()),
             ("peer_qpn", tx.into()),
             ("path_mtu", link.path_mtu.into()),
@@ -144,7 +144,7 @@ fn ib_dev(device: &Device) -> &'static str {
 fn devices(smc: &Smc, state: &State) -> Value {
     Value::list(smc.engine.devices().iter().map(|device| {
         let port = state.ports.iter().find(|port| port.mac == device.mac);
-        let links = smc.engine.links().filter(|link| link.ends.0 == device.ip).count();
+        let links = smc.engine.links().filter(|link| link.device == device.ip).count();
         let up = port.is_some_and(|port| port.link);
         Value::object([
             ("net_dev", net_dev(device, state).into()),

@@ -47,12 +47,12 @@ pub(super) fn relays(
 fn meant(rule: &Rule, config: &Config) -> relay::Rule {
     let buffer = rule.buffer_size.0 as usize;
     let seconds = Duration::from_secs;
-    let belongs = !config.smc.ueid.is_empty();
+    let offers = super::offers(config);
     relay::Rule {
         listen: rule.listen,
-        offers: belongs,
+        offers,
         backends: rule.backend.clone(),
-        smc: rule.backend_smc && belongs,
+        smc: rule.backend_smc && offers,
         proxy: rule.proxy_protocol,
         connect_timeout: Duration::from_millis(rule.connect_timeout_ms.into()),
         idle_timeout: rule.idle_timeout_s.map(|time| seconds(time.into())),

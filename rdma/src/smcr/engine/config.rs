@@ -4,7 +4,7 @@ use crate::smcr::wire::{Eid, MAX_EIDS};
 use crate::verbs::PathMtu;
 use alloc::vec::Vec;
 use core::fmt;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 use core::time::Duration;
 
@@ -54,7 +54,7 @@ impl fmt::Debug for PnetId {
 /// A port that links may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its IPv4 address, which is its GID.
+    /// Its IPv4 address, which is its GID in version 2.
     pub ip: Ipv4Addr,
     /// The address by which the provider knows its device ([`crate::verbs::Provider::pd_on`]).
     pub address: IpAddr,
@@ -73,17 +73,58 @@ impl Device {
         self.address == IpAddr::V4(self.ip)
     }
 
+    /// Its GID: in version 1 that of its MAC address, of type RoCEv1 (annex A16).
+    pub(super) fn gid(&self, version: u8) -> Ipv6Addr {
+        match version {
+            1 => net::link_local(self.mac),
+            _ => self.ip.to_ipv6_mapped(),
+        }
+    }
+
     /// Whether links of a group may be over both: they are two ports on one network.
     pub(super) fn joins(&self, other: &Device) -> bool {
         self.ip != other.ip && self.pnet.is_some() && self.pnet == other.pnet
     }
 }
 
+/// An IP address of a device, and its subnet: who is in it may be spoken to in version 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subnet {
+    /// [`Device::ip`] of the device.
+    pub device: Ipv4Addr,
+    /// The address.
+    pub address: IpAddr,
+    /// Length of the prefix in bits.
+    pub prefix: u8,
+}
+
+impl Subnet {
+    /// Whether an address is in it.
+    pub fn contains(&self, other: IpAddr) -> bool {
+        self.address.is_ipv4() == other.is_ipv4()
+            && masked(self.address, self.prefix) == masked(other, self.prefix)
+    }
+
+    /// Its first address.
+    pub(super) fn base(&self) -> Ipv6Addr {
+        Ipv6Addr::from_bits(masked(self.address, self.prefix))
+    }
+}
+
+/// The first bits of an address; IPv4 counts from the end of an IPv4-mapped one.
+fn masked(address: IpAddr, prefix: u8) -> u128 {
+    let (bits, before) = match address {
+        IpAddr::V4(v4) => (v4.to_ipv6_mapped().to_bits(), 96),
+        IpAddr::V6(v6) => (v6.to_bits(), 0),
+    };
+    let rest = 128u32.saturating_sub(before + u32::from(prefix));
+    bits.checked_shr(rest).map_or(0, |bits| bits << rest)
+}
+
 /// Settings of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Enterprises that we belong to; peers must share one, so that without any all go back to
-    /// TCP. At most eight.
+    /// Enterprises that we belong to; in version 2 peers must share one. At most eight.
     pub eids: Vec<Eid>,
     /// Name that peers are told, blank padded.
     pub hostname: [u8; 32],

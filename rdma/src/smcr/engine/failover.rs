@@ -1,7 +1,7 @@
 //! What becomes of connections whose link is lost: they go on over another (Linux 6.12,
 //! smc_core.c, `smc_switch_conns`), or end with the group.
 
-use super::table::{Farewell, Flow, Link, LinkState, Nudge};
+use super::table::{Farewell, Link, LinkState, Nudge};
 use super::{Context, Engine, Ready, Role};
 use crate::smcr::wire::Reason;
 use crate::smcr::wire::llc::{Body, DeleteReason, Token};
@@ -29,8 +29,8 @@ impl Engine {
         self.move_connections(group_key, at, to, ctx);
         let group = &mut self.groups[group_key];
         // Others end by themselves, or when their time is over.
-        if let Some((Flow::AddLink { link } | Flow::ConfirmLink { link }, _)) = group.flow
-            && link == at
+        if let Some((flow, _)) = &group.flow
+            && flow.link() == Some(at)
         {
             group.flow = None;
         }

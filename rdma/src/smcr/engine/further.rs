@@ -3,7 +3,8 @@
 //! one is lost, the server offers it anew and the client asks for it, until it is there again.
 
 use super::config::Device;
-use super::table::{Flow, GroupState, LINKS, Link, LinkState, PeerEnd};
+use super::server::is_host_gid;
+use super::table::{Flow, GroupState, LINKS, Link, LinkState, PeerEnd, TOKENS};
 use super::{Context, Engine, Role};
 use crate::smcr::wire::llc::{AddLink, AddLinkV2, Body, DeleteReason, KeyMove, LinkEnd, Token};
 use crate::verbs::Provider;
@@ -13,6 +14,8 @@ use drivers::hal::Instant;
 
 /// Why a link is refused: there is no other path.
 const NO_ALTERNATE_PATH: u8 = 1;
+/// Most ADD_LINK_CONT messages behind the first: who has 255 keys tells two in each.
+const MAX_MOVES: u8 = 127;
 
 impl Engine {
     /// Offers the client a link over another port than that of link `at`.
@@ -44,34 +47,42 @@ impl Engine {
         let group = self.groups.get(group)?;
         let used = group.links.get(at)?.as_ref()?.device;
         let free = group.links.iter().position(Option::is_none)?;
-        let other = self.devices.iter().find(|device| device.joins(&used))?;
-        Some((free, *other))
+        let other = self.devices.iter().find(|device| device.joins(&used)).copied();
+        // In version 1 nobody said how many links there will be: Linux waits for an offer, and refuses
+        // it if it has no other port itself.
+        let alone = group.links.iter().flatten().count() == 1;
+        let same = group.version == 1 && group.role == Role::Server && alone;
+        Some((free, other.or(same.then_some(used))?))
+    }
+
+    /// Our buffers of a group, with their keys. The same key is good on all links.
+    fn key_moves(&self, group_key: usize) -> Vec<KeyMove> {
+        let keys = self.sockets.iter().filter(|(_, socket)| socket.group == Some(group_key));
+        let keys = keys.filter_map(|(_, socket)| socket.rmb).map(|rmb| KeyMove {
+            known: rmb.rkey,
+            token: Token { rkey: rmb.rkey, address: rmb.address },
+        });
+        keys.take(TOKENS).collect()
     }
 
     /// A new link, as ADD_LINK tells it.
     fn describe_link(&self, group_key: usize, at: usize) -> Option<Body> {
         let group = self.groups.get(group_key)?;
         let link = group.links.get(at)?.as_ref()?;
-        let others = group.links.iter().flatten();
-        let target = others.map(|link| link.peer.ip.to_ipv6_mapped()).next();
-        // The same key is good on all links.
-        let keys = self.sockets.iter().filter(|(_, socket)| socket.group == Some(group_key));
-        let keys = keys.filter_map(|(_, socket)| socket.rmb).map(|rmb| KeyMove {
-            known: rmb.rkey,
-            token: Token { rkey: rmb.rkey, address: rmb.address },
-        });
-        let v2 = AddLinkV2 {
+        let target = group.links.iter().flatten().map(|link| link.peer.gid).next();
+        let v2 = (group.version > 1).then(|| AddLinkV2 {
             direct: group.direct,
             target: target.unwrap_or(Ipv6Addr::UNSPECIFIED),
-            keys: keys.collect(),
-        };
+            keys: self.key_moves(group_key),
+        });
+        let gid = link.device.gid(group.version);
         Some(Body::AddLink(AddLink {
-            end: end_of(link),
+            end: LinkEnd { mac: link.device.mac, gid, qpn: link.qpn },
             link: link.number,
             path_mtu: link.path_mtu as u8,
             psn: link.psn,
             rejected: None,
-            v2: Some(v2),
+            v2,
         }))
     }
 
@@ -87,11 +98,96 @@ impl Engine {
         let connected = answer.rejected.is_none()
             && self.connect_further(group_key, at, new, answer, ctx).is_some()
             && self.ready_to_send(group_key, new, ctx).is_ok();
-        if connected {
+        if !connected {
+            self.remove_link(group_key, new, ctx);
+        } else if self.groups[group_key].version > 1 {
             self.confirm_link(group_key, new, ctx);
         } else {
-            self.remove_link(group_key, new, ctx);
+            self.groups[group_key].moves = self.key_moves(group_key);
+            self.move_keys(group_key, at, new, MAX_MOVES, ctx);
         }
+    }
+
+    /// As server in version 1: tells the next of our keys on a new link.
+    fn move_keys<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        link: usize,
+        more: u8,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let deadline = ctx.now + self.config.llc_wait;
+        self.groups[group_key].flow = Some((Flow::MoveKeys { link, more }, deadline));
+        self.wake_at(deadline);
+        self.tell_moves(group_key, at, link, false, ctx);
+    }
+
+    /// Says ADD_LINK_CONT.
+    fn tell_moves<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        new: usize,
+        response: bool,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let group = &mut self.groups[group_key];
+        let Some(link) = group.links[new].as_ref().map(|link| link.number) else { return };
+        let left = group.moves.len();
+        let keys = group.moves.split_off(left.saturating_sub(2));
+        let body = Body::AddLinkContinue { link, left: left as u8, keys };
+        self.send_llc(group_key, at, response, body, ctx);
+    }
+
+    /// As client in version 1: the server tells its keys on a new link, and hears ours.
+    pub(super) fn handle_moved_keys<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        number: u8,
+        keys: &[KeyMove],
+        ctx: &mut Context<'_, P>,
+    ) {
+        let group = &mut self.groups[group_key];
+        let making = |link: &Option<Link>| {
+            link.as_ref().is_some_and(|l| l.number == number && l.state == LinkState::Making)
+        };
+        if group.role == Role::Client
+            && let Some(new) = group.links.iter().position(making)
+        {
+            group.learn_moves(at, new, keys);
+            self.tell_moves(group_key, at, new, true, ctx);
+        }
+    }
+
+    /// As server in version 1: the client has answered with some of its keys, of which `left` were left.
+    pub(super) fn keys_moved<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        number: u8,
+        left: u8,
+        keys: &[KeyMove],
+        ctx: &mut Context<'_, P>,
+    ) {
+        let numbers = self.numbers(group_key);
+        let ours = |flow: &Flow| matches!(flow, &Flow::MoveKeys { link, .. } if numbers[link] == Some(number));
+        let Some(Flow::MoveKeys { link, more }) = self.take_flow(group_key, ours) else { return };
+        let group = &mut self.groups[group_key];
+        group.learn_moves(at, link, keys);
+        if group.moves.is_empty() && usize::from(left) <= keys.len() {
+            self.confirm_link(group_key, link, ctx);
+        } else if more > 0 {
+            self.move_keys(group_key, at, link, more - 1, ctx);
+        } else {
+            self.link_failed(group_key, link, ctx);
+        }
+    }
+
+    /// The numbers of a group's links.
+    pub(super) fn numbers(&self, group_key: usize) -> [Option<u8>; LINKS] {
+        self.groups[group_key].links.each_ref().map(|link| link.as_ref().map(|link| link.number))
     }
 
     /// A group has lost a link, or its second one did not come about: another attempt is due.
@@ -158,12 +254,20 @@ impl Engine {
             return self.next_flow(group_key, ctx);
         }
         let used = group.links[at].as_ref().map(|link| link.device);
-        let mut gids: Vec<_> = used.map(|used| used.ip.to_ipv6_mapped()).into_iter().collect();
-        if let Some((_, other)) = self.place_for_link(group_key, at) {
+        let version = group.version;
+        let other = self.place_for_link(group_key, at).map(|(_, other)| other);
+        let body = if version == 1 {
+            // An offer of nothing but a port.
+            let Some(device) = other.or(used) else { return };
+            let end = LinkEnd { mac: device.mac, gid: device.gid(1), qpn: 0 };
+            let (link, path_mtu, psn) = (0, 0, 0);
+            Body::AddLink(AddLink { end, link, path_mtu, psn, rejected: None, v2: None })
+        } else {
             // The server looks for a way to the first.
-            gids.insert(0, other.ip.to_ipv6_mapped());
-        }
-        self.send_llc(group_key, at, false, Body::RequestAddLink { gids }, ctx);
+            let gids = [other, used].into_iter().flatten().map(|device| device.gid(version));
+            Body::RequestAddLink { gids: gids.collect() }
+        };
+        self.send_llc(group_key, at, false, body, ctx);
     }
 
     /// Connects a new link with the end that the peer tells, and learns its keys there.
@@ -175,18 +279,15 @@ impl Engine {
         add: &AddLink,
         ctx: &mut Context<'_, P>,
     ) -> Option<()> {
-        let ip = add.end.gid.to_ipv4_mapped().filter(super::server::is_host)?;
-        self.groups[group_key].links[new].as_mut()?.mac = add.end.mac;
-        let end = PeerEnd { ip, qpn: add.end.qpn };
-        self.connect_link(group_key, new, end, add.psn, add.path_mtu, ctx).ok()?;
         let group = &mut self.groups[group_key];
-        for key in add.v2.iter().flat_map(|v2| &v2.keys) {
-            let known = |on: &&mut [Option<Token>; LINKS]| {
-                on[at].is_some_and(|token| token.rkey == key.known)
-            };
-            if let Some(on) = group.tokens.iter_mut().find(known) {
-                on[new] = Some(key.token);
-            }
+        if !is_host_gid(group.version, add.end.gid) {
+            return None;
+        }
+        group.links[new].as_mut()?.mac = add.end.mac;
+        let end = PeerEnd { gid: add.end.gid, qpn: add.end.qpn };
+        self.connect_link(group_key, new, end, add.psn, add.path_mtu, ctx).ok()?;
+        if let Some(v2) = &add.v2 {
+            self.groups[group_key].learn_moves(at, new, &v2.keys);
         }
         Some(())
     }
@@ -223,7 +324,7 @@ impl Engine {
         if group.role != Role::Client || self.config.max_links < 2 || !group.lacks_link() {
             return None;
         }
-        let elsewhere = add.end.gid != present.peer.ip.to_ipv6_mapped();
+        let elsewhere = add.end.gid != present.peer.gid;
         let (device, free) = (present.device, group.links.iter().position(Option::is_none)?);
         let (new, device) = match self.place_for_link(group_key, at) {
             Some(place) => place,
@@ -232,7 +333,7 @@ impl Engine {
             None => return None,
         };
         // In the place of a link that shares a port: one that shares none with the other.
-        let there = add.end.gid.to_ipv4_mapped()?;
+        let there = add.end.gid;
         let mut links = group.links.iter().flatten();
         if links.clone().count() > 1 && !links.any(|link| link.is_apart(device.ip, there)) {
             return None;
@@ -245,6 +346,9 @@ impl Engine {
         if self.connect_further(group_key, at, new, add, ctx).is_none() {
             self.remove_link(group_key, new, ctx);
             return None;
+        }
+        if self.groups[group_key].version == 1 {
+            self.groups[group_key].moves = self.key_moves(group_key);
         }
         self.describe_link(group_key, new)
     }
@@ -300,9 +404,4 @@ impl Engine {
         let others = group.links.iter().enumerate().filter(|&(n, _)| n != at);
         others.filter_map(|(_, link)| Some((link.as_ref()?.number, token))).collect()
     }
-}
-
-/// Our end of a link.
-fn end_of(link: &Link) -> LinkEnd {
-    LinkEnd { mac: link.device.mac, gid: link.device.ip.to_ipv6_mapped(), qpn: link.qpn }
 }

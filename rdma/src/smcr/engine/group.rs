@@ -11,7 +11,7 @@ use crate::smcr::wire::{AcceptConfirm, Eid, PeerId, Reason, rmbe_bytes};
 use crate::verbs::Provider;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::Ipv6Addr;
 use core::time::Duration;
 use drivers::hal::Instant;
 use net::Resolution;
@@ -24,8 +24,11 @@ const FAREWELL: Duration = Duration::from_millis(250);
 pub(super) struct NewGroup {
     pub role: Role,
     pub socket: usize,
+    pub version: u8,
     pub peer_id: PeerId,
-    pub peer_ip: Ipv4Addr,
+    pub peer_gid: Ipv6Addr,
+    /// Version 1: the peer's MAC address.
+    pub peer_mac: [u8; 6],
     pub device: Device,
     pub eid: Eid,
     pub release: u8,
@@ -41,7 +44,10 @@ impl Engine {
         ctx: &mut Context<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> Result<Option<[u8; 6]>, Refusal> {
-        match neighbours.resolve(IpAddr::V4(new.peer_ip), ctx.now) {
+        if new.version == 1 {
+            return Ok(Some(new.peer_mac));
+        }
+        match neighbours.resolve(new.peer_gid.to_canonical(), ctx.now) {
             Resolution::Known(mac) => Ok(Some(mac)),
             Resolution::Pending => Ok(None),
             Resolution::Unreachable | Resolution::NoRoute => {
@@ -70,8 +76,9 @@ impl Engine {
             state: GroupState::Making(new.socket),
             peer_id: new.peer_id,
             peer_name: new.peer_id,
-            peer_ip: new.peer_ip,
+            peer_gid: new.peer_gid,
             remote: self.sockets[new.socket].remote,
+            version: new.version,
             eid: new.eid,
             release: new.release,
             direct: true,
@@ -86,6 +93,7 @@ impl Engine {
             tokens: Vec::new(),
             flow: None,
             wants_link: false,
+            moves: Vec::new(),
             farewells: [None; LINKS],
             remake: None,
             dead_keys: Vec::new(),
@@ -175,7 +183,8 @@ impl Engine {
     }
 
     /// Says an Accept or Confirm: at once, or if there are several links when the peer has been
-    /// told the buffer's keys on all of them.
+    /// told the buffer's keys on all of them. In version 1 it always
+    /// is: RFC 7609 wants that, though Linux does without.
     pub(super) fn say_when_told<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -190,7 +199,7 @@ impl Engine {
         if let Some(group_key) = group_key.filter(|_| !handshake.first_contact)
             && let Some(group) = self.groups.get_mut(group_key)
         {
-            if group.active_links() > 1 {
+            if group.active_links() > 1 || group.version == 1 {
                 handshake.held_back = message;
                 group.new_keys.push_back(id);
                 let deadline = ctx.now + self.config.key_wait;
@@ -265,7 +274,7 @@ impl Engine {
         group.state = GroupState::Active;
         // Who is promised a second link waits for it.
         group.wants_link = group.role == Role::Server && group.max_links > 1;
-        let (role, peer, peer_id) = (group.role, group.peer_ip, group.peer_name);
+        let (role, peer, peer_id) = (group.role, group.peer(), group.peer_name);
         self.notice(Notice::GroupUp { role, peer, peer_id });
         self.wake_at(now + self.config.test_link);
         // Those who wait for the group need not wait for their next look.
@@ -306,7 +315,7 @@ impl Engine {
         let until = ctx.now + FAREWELL;
         group.state = GroupState::Ending(until);
         group.flow = None;
-        let (role, peer) = (group.role, group.peer_ip);
+        let (role, peer) = (group.role, group.peer());
         let link = group.active_link();
         if was_up {
             self.notice(Notice::GroupDown { role, peer, reason, by_peer });

@@ -13,7 +13,7 @@ use crate::verbs::{
     RecvRequest, VerbsError,
 };
 use alloc::collections::VecDeque;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::Ipv6Addr;
 
 /// Work requests of a message: two WRITEs at most, and the SEND.
 const PER_MESSAGE: u32 = 3;
@@ -61,7 +61,7 @@ impl Engine {
             qp,
             qpn,
             psn: ctx.rng.next_u32() & 0xff_ffff,
-            peer: PeerEnd { ip: Ipv4Addr::UNSPECIFIED, qpn: 0 },
+            peer: PeerEnd { gid: Ipv6Addr::UNSPECIFIED, qpn: 0 },
             path_mtu: device.path_mtu,
             memory,
             pending: VecDeque::with_capacity(CDC_SLOTS + LLC_SLOTS),
@@ -90,8 +90,8 @@ impl Engine {
         ctx: &mut Context<'_, P>,
     ) -> Result<(), Refusal> {
         // Linux, too, goes by the GID of the Proposal.
-        let ip = self.groups[group_key].peer_ip;
-        let end = PeerEnd { ip, qpn: peer.qpn };
+        let gid = self.groups[group_key].peer_gid;
+        let end = PeerEnd { gid, qpn: peer.qpn };
         let connected = self.connect_link(group_key, at, end, peer.psn, peer.path_mtu, ctx);
         connected.map_err(|()| Refusal::Decline(Reason::READY_LINK))
     }
@@ -106,16 +106,17 @@ impl Engine {
         path_mtu: u8,
         ctx: &mut Context<'_, P>,
     ) -> Result<(), ()> {
-        let link = self.groups[group_key].links[at].as_mut().ok_or(())?;
+        let group = &mut self.groups[group_key];
+        let link = group.links[at].as_mut().ok_or(())?;
         let path_mtu = PathMtu::from_code(path_mtu).ok_or(())?.min(link.device.path_mtu);
         let to = ReadyToReceive {
             remote_qpn: peer.qpn,
             rq_psn: psn,
             path_mtu,
             address: AddressVector {
-                local: IpAddr::V4(link.device.ip),
-                remote: IpAddr::V4(peer.ip),
-                gid_type: GidType::RoceV2,
+                local: link.device.gid(group.version).to_canonical(),
+                remote: peer.gid.to_canonical(),
+                gid_type: if group.version == 1 { GidType::RoceV1 } else { GidType::RoceV2 },
                 remote_mac: link.mac,
                 source_port: 0xc000 | (link.qpn as u16 & 0x3fff),
                 traffic_class: 0,
@@ -139,8 +140,11 @@ impl Engine {
     ) -> Result<(), Reason> {
         let group = &mut self.groups[group_key];
         let (two, one) = self.config.ack_timeout;
-        let ack_timeout = if group.max_links > 1 { two } else { one };
         let link = group.links[at].as_mut().ok_or(Reason::READY_LINK)?;
+        // Version 1 may have two links without a second port of ours.
+        let joins = || self.devices.iter().any(|other| other.joins(&link.device));
+        let ack_timeout =
+            if group.max_links > 1 && (group.version > 1 || joins()) { two } else { one };
         let to = ReadyToSend {
             sq_psn: link.psn,
             max_rd_atomic: 1,
@@ -185,7 +189,7 @@ impl Engine {
         if matches!(group.state, GroupState::Ending(_)) {
             return;
         }
-        let peer = group.peer_ip;
+        let peer = group.peer();
         if lost {
             self.notice(Notice::LinkDown { peer, link: number });
         }

@@ -8,6 +8,7 @@ use crate::smcr::wire::Reason;
 use crate::smcr::wire::cdc::{self, Cdc};
 use crate::smcr::wire::llc::{Body, LEN, LinkEnd, Llc, Token, V1_KEYS};
 use crate::verbs::{Payload, Provider, RecvRequest, SendOperation, SendRequest, SendWith};
+use alloc::vec::Vec;
 
 impl Engine {
     /// A SEND has arrived in a receive of a link.
@@ -84,7 +85,7 @@ impl Engine {
         if link.pending.len() - link.cdc_under_way >= LLC_SLOTS {
             return false;
         }
-        let bytes = Llc { version: 2, response, order, body }.emit();
+        let bytes = Llc { version: group.version, response, order, body }.emit();
         let long = bytes.len() > LEN;
         let mut window = [drivers::hal::Window::empty()];
         let payload = if long {
@@ -152,6 +153,10 @@ impl Engine {
         if matches!(group.state, GroupState::Ending(_)) {
             return;
         }
+        if message.version != group.version {
+            self.counters.malformed += 1;
+            return;
+        }
         group.order = message.order;
         #[cfg(test)]
         if self.deaf && matches!(message.body, Body::DeleteLink { .. }) {
@@ -173,14 +178,7 @@ impl Engine {
                 self.send_llc(group_key, at, true, body, ctx);
             }
             Body::DeleteKey { keys, .. } => {
-                let group = &mut self.groups[group_key];
-                let unknown = keys.iter().filter(|&&key| !group.forget(at, key)).count();
-                // Linux answers with the keys blanked.
-                let body = Body::DeleteKey {
-                    keys: alloc::vec![0; keys.len()],
-                    unknown: unknown as u8,
-                    negative: unknown > 0,
-                };
+                let body = self.forget_keys(group_key, at, keys);
                 self.send_llc(group_key, at, true, body, ctx);
             }
             Body::TestLink { data } => {
@@ -193,8 +191,9 @@ impl Engine {
                     self.send_llc(group_key, at, true, body, ctx);
                 }
             }
-            // Of version 1.
-            Body::AddLinkContinue { .. } => {}
+            Body::AddLinkContinue { link, keys, .. } => {
+                self.handle_moved_keys(group_key, at, link, &keys, ctx);
+            }
         }
     }
 
@@ -258,7 +257,7 @@ impl Engine {
     ) {
         let group = &self.groups[group_key];
         let Some(link) = group.links[at].as_ref() else { return };
-        let gid = link.device.ip.to_ipv6_mapped();
+        let gid = link.device.gid(group.version);
         let body = Body::ConfirmLink {
             end: LinkEnd { mac: link.device.mac, gid, qpn: link.qpn },
             link: link.number,
@@ -311,12 +310,14 @@ impl Engine {
             }
             Body::AddLink(add) => {
                 // Not a late answer to an earlier offer, which was of another queue pair.
-                let links = self.groups[group_key].links.each_ref();
-                let numbers = links.map(|link| link.as_ref().map(|link| link.number));
+                let numbers = self.numbers(group_key);
                 let ours = |flow: &Flow| matches!(flow, &Flow::AddLink { link } if numbers[link] == Some(add.link));
                 if let Some(Flow::AddLink { link }) = self.take_flow(group_key, ours) {
                     self.link_answered(group_key, at, link, &add, ctx);
                 }
+            }
+            Body::AddLinkContinue { link, left, keys } => {
+                self.keys_moved(group_key, at, link, left, &keys, ctx);
             }
             Body::DeleteLink { link, .. } => self.farewell_answered(group_key, link, ctx),
             // That something was heard is all there is to an answered test.
@@ -346,6 +347,25 @@ impl Engine {
         handshake.output.extend(message);
         let next = if role == Role::Server { Phase::Confirm } else { Phase::Done };
         self.said(id.key(), next, ctx);
+    }
+
+    /// Forgets buffers of the peer; the answer.
+    fn forget_keys(&mut self, group_key: usize, at: usize, mut keys: Vec<u32>) -> Body {
+        let group = &mut self.groups[group_key];
+        let (mut count, mut mask) = (0, 0);
+        for (n, &key) in keys.iter().enumerate() {
+            if !group.forget(at, key) {
+                count += 1;
+                mask |= 0x80u8.checked_shr(n as u32).unwrap_or(0);
+            }
+        }
+        let mut unknown = mask;
+        if group.version > 1 {
+            // Linux blanks the keys in version 2.
+            keys.fill(0);
+            unknown = count;
+        }
+        Body::DeleteKey { keys, unknown, negative: count > 0 }
     }
 
     fn learn_keys(&mut self, group: usize, at: usize, token: Token, others: &[(u8, Token)]) {

@@ -14,7 +14,8 @@
 //! connections go on over the other when one is lost. A link that was lost is made anew, in ever
 //! longer pauses while that fails.
 //!
-//! Not done: version 1 (its RoCEv1 GIDs cannot be had with soft-RoCE peers), SMC-D, routed peers.
+//! Version 2 is spoken with who shares an enterprise, else version 1 with who is in our subnet. Not
+//! done: SMC-D, routed peers.
 
 mod buffers;
 mod cdc;
@@ -35,7 +36,7 @@ mod stream;
 mod table;
 mod timer;
 
-pub use config::{BadConfig, Config, Device, PnetId};
+pub use config::{BadConfig, Config, Device, PnetId, Subnet};
 pub use state::{Input, Said, Say, State};
 pub use stats::{Counters, Notice};
 pub use status::{GroupStatus, LinkStatus, SocketStatus};
@@ -62,6 +63,7 @@ pub struct Engine {
     config: Config,
     peer_id: PeerId,
     devices: Vec<Device>,
+    subnets: Vec<Subnet>,
     cq: CqId,
     sockets: Slab<Socket>,
     groups: Slab<Group>,
@@ -105,6 +107,7 @@ impl Engine {
         Ok(Engine {
             peer_id: PeerId::new(ctx.rng.next_u32() as u16, mac),
             devices,
+            subnets: Vec::new(),
             cq,
             sockets: Slab::new(),
             groups: Slab::new(),

@@ -1,7 +1,7 @@
 //! The server's side of a handshake: Proposal and Confirm come in, an Accept goes out (Linux 6.12,
 //! af_smc.c, `smc_listen_work`).
 
-use super::config::{Device, LEAST_CONNECTIONS};
+use super::config::{Device, LEAST_CONNECTIONS, Subnet};
 use super::group::NewGroup;
 use super::handshake::{Refusal, Taken};
 use super::table::{GroupState, LinkState, Phase};
@@ -12,21 +12,10 @@ use crate::smcr::wire::{
 };
 use crate::verbs::Provider;
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv6Addr};
 
 /// Releases that we speak, at most.
 const RELEASE: u8 = 1;
-
-/// What a Proposal that we can take comes to.
-struct Offer {
-    peer_id: PeerId,
-    peer_ip: Ipv4Addr,
-    device: Device,
-    eid: Eid,
-    release: u8,
-    max_conns: u8,
-    max_links: u8,
-}
 
 impl Engine {
     pub(super) fn handle_proposal<P: Provider + ?Sized>(
@@ -40,40 +29,20 @@ impl Engine {
         if let Some(handshake) = &mut self.sockets[key].handshake {
             handshake.version = proposal.version.min(2);
         }
-        let offer = self.weigh(key, &proposal).map_err(Refusal::Decline)?;
-        // A group that is being made with this host is waited for, whoever it says it is, so that it
-        // cannot have many at once; Linux makes one after another.
-        let remote = self.sockets[key].remote;
-        let of_host = |group: &super::Group| group.role == Role::Server && group.remote == remote;
-        let mut reuse = None;
-        for (at, group) in self.groups.iter().filter(|(_, group)| of_host(group)) {
-            let same = group.peer_id == offer.peer_id && group.peer_ip == offer.peer_ip;
-            match group.state {
-                GroupState::Making(_) => return Ok(Taken::Hold),
-                GroupState::Active if same && group.sockets < u32::from(group.max_conns) => {
-                    reuse = reuse.or(group.active_link().map(|link| (at, link)));
-                }
-                GroupState::Active | GroupState::Ending(_) => {}
+        let mut new = self.weigh(key, &proposal).map_err(Refusal::Decline)?;
+        let (group, link, first_contact) = loop {
+            match self.group_for(&new) {
+                Ok(Some((group, link))) => break (group, link, false),
+                Ok(None) => {}
+                Err(()) => return Ok(Taken::Hold),
             }
-        }
-        let first_contact = reuse.is_none();
-        let (group, link) = match reuse {
-            Some(found) => found,
-            None => {
-                let new = NewGroup {
-                    role: Role::Server,
-                    socket: key,
-                    peer_id: offer.peer_id,
-                    peer_ip: offer.peer_ip,
-                    device: offer.device,
-                    eid: offer.eid,
-                    release: offer.release,
-                    max_conns: offer.max_conns,
-                    max_links: offer.max_links,
-                };
-                match self.find_way(&new, ctx, neighbours)? {
-                    None => return Ok(Taken::Hold),
-                    Some(mac) => (self.make_group(&new, mac, ctx)?, 0),
+            match self.find_way(&new, ctx, neighbours) {
+                Ok(None) => return Ok(Taken::Hold),
+                Ok(Some(mac)) => break (self.make_group(&new, mac, ctx)?, 0, true),
+                Err(refusal) if new.version == 1 => return Err(refusal),
+                Err(_) => {
+                    let other = self.weigh_v1(key, &proposal, Reason::NO_ROUTE);
+                    new = other.map_err(Refusal::Decline)?;
                 }
             }
         };
@@ -83,8 +52,40 @@ impl Engine {
         Ok(Taken::Yes)
     }
 
-    /// Whether, and how, a Proposal can be taken; Linux looks at it in this order.
-    fn weigh(&self, key: usize, proposal: &Proposal) -> Result<Offer, Reason> {
+    /// The group and link that a client can use again. An error if it has to wait: a group that is
+    /// being made with this host is waited for, whoever it says it is, so that it cannot have many at
+    /// once; Linux makes one after another.
+    fn group_for(&self, new: &NewGroup) -> Result<Option<(usize, usize)>, ()> {
+        let remote = self.sockets[new.socket].remote;
+        let mut reuse = None;
+        for (at, group) in &self.groups {
+            if group.role != Role::Server || group.remote != remote {
+                continue;
+            }
+            let same = (group.version, group.peer_id, group.peer_gid)
+                == (new.version, new.peer_id, new.peer_gid);
+            match group.state {
+                GroupState::Making(_) => return Err(()),
+                GroupState::Active if same && group.sockets < u32::from(group.max_conns) => {
+                    let link = group.active_link().filter(|&link| group.is_at(link, new.peer_mac));
+                    reuse = reuse.or(link.map(|link| (at, link)));
+                }
+                GroupState::Active | GroupState::Ending(_) => {}
+            }
+        }
+        Ok(reuse)
+    }
+
+    /// Whether, and how, a Proposal can be taken. Linux looks at it in this order: version 2, then
+    /// version 1.
+    fn weigh(&self, key: usize, proposal: &Proposal) -> Result<NewGroup, Reason> {
+        self.weigh_v2(key, proposal).or_else(|reason| match reason {
+            Reason::MAX_CONNECTIONS | Reason::MAX_LINKS => Err(reason),
+            _ => self.weigh_v1(key, proposal, reason),
+        })
+    }
+
+    fn weigh_v2(&self, key: usize, proposal: &Proposal) -> Result<NewGroup, Reason> {
         let v2 = proposal.v2.as_ref().filter(|_| proposal.v2_type.has_r());
         let v2 = v2.ok_or(Reason::NO_DEVICE)?;
         let release = v2.release.min(RELEASE);
@@ -100,16 +101,101 @@ impl Engine {
             max_links = self.config.max_links.min(v2.max_links);
         }
         let eid = self.common_eid(&v2.eids).ok_or(Reason::NO_DEVICE)?;
-        let peer_ip = v2.gid.to_ipv4_mapped().filter(is_host).ok_or(Reason::NO_SMCR_DEVICE)?;
         let device = self.device_for(self.sockets[key].local).ok_or(Reason::NO_SMCR_DEVICE)?;
         if !self.devices.iter().any(|other| other.joins(&device)) {
             max_links = 1;
         }
-        if self.devices.iter().any(|device| device.ip == peer_ip) {
-            return Err(Reason::NO_SMCR_DEVICE);
+        let new = NewGroup {
+            role: Role::Server,
+            socket: key,
+            version: 2,
+            peer_id: proposal.peer_id,
+            peer_gid: v2.gid,
+            peer_mac: [0; 6],
+            device,
+            eid,
+            release,
+            max_conns,
+            max_links,
+        };
+        if self.is_peer(&new) { Ok(new) } else { Err(Reason::NO_SMCR_DEVICE) }
+    }
+
+    /// Likewise in version 1. `reason`: why version 2 cannot be, for who does not offer both.
+    fn weigh_v1(
+        &self,
+        key: usize,
+        proposal: &Proposal,
+        reason: Reason,
+    ) -> Result<NewGroup, Reason> {
+        let local = self.sockets[key].local;
+        let device = self.v1_device(local).filter(|_| proposal.v1_type.has_r()).ok_or(reason)?;
+        let theirs = proposal.prefixes.as_ref().ok_or(reason)?;
+        let shared =
+            self.subnets_of(&device).any(|subnet| match (subnet.address, &theirs.v6[..]) {
+                (IpAddr::V4(_), []) => {
+                    theirs.v4.1 == subnet.prefix && subnet.contains(theirs.v4.0.into())
+                }
+                (IpAddr::V6(_), v6) => v6.iter().any(|&(prefix, length)| {
+                    length == subnet.prefix && subnet.contains(prefix.into())
+                }),
+                _ => false,
+            });
+        if !shared {
+            return Err(Reason::PREFIX);
         }
-        let peer_id = proposal.peer_id;
-        Ok(Offer { peer_id, peer_ip, device, eid, release, max_conns, max_links })
+        let peer = (proposal.peer_id, proposal.gid, proposal.mac);
+        let new = self.v1_group(Role::Server, key, device, peer);
+        if self.is_peer(&new) { Ok(new) } else { Err(Reason::NO_SMCR_DEVICE) }
+    }
+
+    /// What a group of version 1 is made of: nothing is negotiated. `peer`: its id, GID and MAC address.
+    pub(super) fn v1_group(
+        &self,
+        role: Role,
+        socket: usize,
+        device: Device,
+        (peer_id, peer_gid, peer_mac): (PeerId, Ipv6Addr, [u8; 6]),
+    ) -> NewGroup {
+        let (max_conns, max_links) = (self.config.max_conns, self.config.max_links);
+        NewGroup {
+            role,
+            socket,
+            version: 1,
+            peer_id,
+            peer_gid,
+            peer_mac,
+            device,
+            eid: Eid::BLANK,
+            release: 0,
+            max_conns,
+            max_links,
+        }
+    }
+
+    /// Whether who a group would be made with can be another host.
+    pub(super) fn is_peer(&self, new: &NewGroup) -> bool {
+        let own = |device: &Device| {
+            device.gid(new.version) == new.peer_gid
+                || new.version == 1 && device.mac == new.peer_mac
+        };
+        let [first, ..] = new.peer_mac;
+        is_host_gid(new.version, new.peer_gid)
+            && (new.version > 1 || first & 1 == 0 && new.peer_mac != [0; 6])
+            && !self.devices.iter().any(own)
+    }
+
+    /// The port for a connection in version 1: that which TCP uses.
+    pub(super) fn v1_device(&self, local: IpAddr) -> Option<Device> {
+        let subnet = self.subnets.iter().find(|subnet| subnet.address == local)?;
+        let device = self.devices.iter().find(|device| device.ip == subnet.device)?;
+        device.is_port().then_some(*device)
+    }
+
+    /// The subnets of a port.
+    pub(super) fn subnets_of(&self, device: &Device) -> impl Iterator<Item = &Subnet> {
+        let ip = device.ip;
+        self.subnets.iter().filter(move |subnet| subnet.device == ip)
     }
 
     /// The port for a connection: the one that TCP uses, else the first of the network.
@@ -133,9 +219,12 @@ impl Engine {
             return Err(Refusal::Decline(Reason::NO_ACTIVE_LINK));
         };
         let first_contact = socket.handshake.as_ref().is_some_and(|hs| hs.first_contact);
-        let v2 = confirm.v2.as_ref().ok_or(Refusal::Decline(Reason::VERSION))?;
-        if first_contact && let Some(contact) = &v2.first_contact {
-            let group = &self.groups[group_key];
+        let group = &self.groups[group_key];
+        if confirm.v2.is_some() != (group.version > 1) {
+            return Err(Refusal::Decline(Reason::VERSION));
+        }
+        let contact = confirm.v2.as_ref().and_then(|v2| v2.first_contact.as_ref());
+        if let Some(contact) = contact.filter(|_| first_contact) {
             if contact.release != group.release {
                 return Err(Refusal::Decline(Reason::RELEASE));
             }
@@ -171,7 +260,7 @@ impl Engine {
         let link = group.links.get(socket.link)?.as_ref()?;
         let rmb = socket.rmb?;
         let first_contact = socket.handshake.as_ref()?.first_contact;
-        let gid = link.device.ip.to_ipv6_mapped();
+        let gid = link.device.gid(group.version);
         let contact = first_contact.then_some(FirstContact {
             direct: group.direct,
             os: Os::LINUX,
@@ -192,7 +281,7 @@ impl Engine {
         };
         Some(AcceptConfirm {
             kind,
-            version: 2,
+            version: group.version,
             first_contact,
             peer_id: self.peer_id,
             gid,
@@ -209,12 +298,21 @@ impl Engine {
             },
             address: rmb.address,
             psn: link.psn,
-            v2: Some(Negotiated { eid: group.eid, first_contact: contact, gids }),
+            v2: (group.version > 1).then_some(Negotiated {
+                eid: group.eid,
+                first_contact: contact,
+                gids,
+            }),
         })
     }
 }
 
-/// Whether an address can be that of a host.
-pub(super) fn is_host(ip: &Ipv4Addr) -> bool {
-    !(ip.is_unspecified() || ip.is_broadcast() || ip.is_multicast() || ip.is_loopback())
+/// Whether a GID can be that of a host: in version 2 it is an IPv4 address.
+pub(super) fn is_host_gid(version: u8, gid: Ipv6Addr) -> bool {
+    if version == 1 {
+        return !(gid.is_unspecified() || gid.is_multicast() || gid.is_loopback());
+    }
+    gid.to_ipv4_mapped().is_some_and(|ip| {
+        !(ip.is_unspecified() || ip.is_broadcast() || ip.is_multicast() || ip.is_loopback())
+    })
 }

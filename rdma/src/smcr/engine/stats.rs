@@ -5,7 +5,7 @@ use crate::smcr::wire::llc::DeleteReason;
 use crate::smcr::wire::{PeerId, Reason};
 use alloc::collections::BTreeMap;
 use core::fmt;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 
 /// What the engine counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub enum Notice {
         /// Our side.
         role: Role,
         /// The peer.
-        peer: Ipv4Addr,
+        peer: IpAddr,
         /// Its name of itself.
         peer_id: PeerId,
     },
@@ -73,7 +73,7 @@ pub enum Notice {
         /// Our side.
         role: Role,
         /// The peer.
-        peer: Ipv4Addr,
+        peer: IpAddr,
         /// Why.
         reason: DeleteReason,
         /// The peer wanted it.
@@ -82,7 +82,7 @@ pub enum Notice {
     /// A link failed; the group lives on.
     LinkDown {
         /// The peer.
-        peer: Ipv4Addr,
+        peer: IpAddr,
         /// Number of the link.
         link: u8,
     },

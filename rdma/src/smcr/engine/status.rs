@@ -4,7 +4,7 @@ use super::table::LinkState;
 use super::{Engine, Role, SocketId, State};
 use crate::smcr::wire::{Eid, PeerId};
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use drivers::hal::Instant;
 
 /// A socket.
@@ -40,10 +40,12 @@ pub struct GroupStatus {
     /// Our side.
     pub role: Role,
     /// The peer.
-    pub peer: Ipv4Addr,
+    pub peer: IpAddr,
     /// What it calls itself.
     pub peer_id: PeerId,
-    /// The enterprise that both belong to.
+    /// 1 or 2.
+    pub version: u8,
+    /// The enterprise that both belong to (blank in version 1).
     pub eid: Eid,
     /// Release of version 2.
     pub release: u8,
@@ -66,8 +68,10 @@ pub struct LinkStatus {
     pub group: u32,
     /// Its number.
     pub number: u8,
-    /// Our address and the peer's.
-    pub ends: (Ipv4Addr, Ipv4Addr),
+    /// [`super::Device::ip`] of our device.
+    pub device: Ipv4Addr,
+    /// Our GID and the peer's.
+    pub gids: (Ipv6Addr, Ipv6Addr),
     /// Our queue pair and the peer's.
     pub qpns: (u32, u32),
     /// Path MTU in bytes.
@@ -105,8 +109,9 @@ impl Engine {
         self.groups.iter().map(|(_, g)| GroupStatus {
             id: g.id,
             role: g.role,
-            peer: g.peer_ip,
+            peer: g.peer(),
             peer_id: g.peer_name,
+            version: g.version,
             eid: g.eid,
             release: g.release,
             connections: g.sockets,
@@ -125,7 +130,8 @@ impl Engine {
             links.map(move |(at, link)| LinkStatus {
                 group: group.id,
                 number: link.number,
-                ends: (link.device.ip, link.peer.ip),
+                device: link.device.ip,
+                gids: (link.device.gid(group.version), link.peer.gid),
                 qpns: (link.qpn, link.peer.qpn),
                 path_mtu: link.path_mtu.bytes(),
                 active: link.state == LinkState::Active,
@@ -161,6 +167,11 @@ impl Engine {
         if more {
             self.wake_at(Instant::ZERO);
         }
+    }
+
+    /// Takes other subnets of the ports. Version 1 is spoken with who is in one of them.
+    pub fn set_subnets(&mut self, subnets: Vec<super::Subnet>) {
+        self.subnets = subnets;
     }
 
     /// What was counted so far.

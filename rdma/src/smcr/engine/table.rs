@@ -3,13 +3,13 @@
 use super::State;
 use super::config::Device;
 use crate::smcr::wire::cdc::{End, Producer};
-use crate::smcr::wire::llc::{DeleteReason, Order, Token};
+use crate::smcr::wire::llc::{DeleteReason, KeyMove, Order, Token};
 use crate::smcr::wire::{Eid, PeerId, Reason};
 use crate::verbs::{PathMtu, PdId, QpId, Region};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
 
@@ -111,7 +111,8 @@ pub(super) struct Handshake {
     pub retry: Option<Instant>,
     /// We make the link group.
     pub first_contact: bool,
-    /// The version that the peer knows: a Decline of a later one is none to it.
+    /// The version that the peer knows (client: 2 until its Accept): a Decline of a later one is none
+    /// to it.
     pub version: u8,
     /// What the answer to CONFIRM_RKEY lets out.
     pub held_back: Vec<u8>,
@@ -290,12 +291,26 @@ pub(super) enum GroupState {
 pub(super) enum Flow {
     /// ADD_LINK, as server, for this place.
     AddLink { link: usize },
+    /// Version 1: ADD_LINK_CONT, as server; so many more may follow.
+    MoveKeys { link: usize, more: u8 },
     /// CONFIRM_LINK, as server.
     ConfirmLink { link: usize },
     /// DELETE_RKEY.
     DeleteKey,
     /// CONFIRM_RKEY for a socket's buffer.
     ConfirmKey { rkey: u32 },
+}
+
+impl Flow {
+    /// The further link that it makes.
+    pub fn link(&self) -> Option<usize> {
+        match *self {
+            Flow::AddLink { link } | Flow::MoveKeys { link, .. } | Flow::ConfirmLink { link } => {
+                Some(link)
+            }
+            Flow::DeleteKey | Flow::ConfirmKey { .. } => None,
+        }
+    }
 }
 
 /// When a peer is asked for what it holds back.
@@ -330,9 +345,11 @@ pub(super) struct Group {
     /// What its Accept or Confirm called it.
     pub peer_name: PeerId,
     /// The peer's GID at first contact.
-    pub peer_ip: Ipv4Addr,
+    pub peer_gid: Ipv6Addr,
     /// The peer's TCP address then: nobody else joins the group in its name.
     pub remote: IpAddr,
+    /// 1 or 2. Version 1 has no enterprises and releases.
+    pub version: u8,
     pub eid: Eid,
     pub release: u8,
     pub direct: bool,
@@ -351,6 +368,8 @@ pub(super) struct Group {
     pub flow: Option<(Flow, Instant)>,
     /// A second link is to be offered.
     pub wants_link: bool,
+    /// Version 1: our keys on a new link, as far as the peer was not told them yet.
+    pub moves: Vec<KeyMove>,
     /// Links whose end the peer was told, and has not answered.
     pub farewells: [Option<Farewell>; LINKS],
     /// A link is missing: when it is tried again to make it, and how long to wait after that.
@@ -390,7 +409,7 @@ pub(super) enum Pending {
 /// The peer's end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PeerEnd {
-    pub ip: Ipv4Addr,
+    pub gid: Ipv6Addr,
     pub qpn: u32,
 }
 
@@ -440,8 +459,8 @@ impl Link {
     }
 
     /// Whether it uses neither port: not this one here, and not that one there.
-    pub fn is_apart(&self, here: Ipv4Addr, there: Ipv4Addr) -> bool {
-        self.device.ip != here && self.peer.ip != there
+    pub fn is_apart(&self, here: Ipv4Addr, there: Ipv6Addr) -> bool {
+        self.device.ip != here && self.peer.gid != there
     }
 
     /// Where a long message of `len` bytes is sent from.
@@ -451,6 +470,16 @@ impl Link {
 }
 
 impl Group {
+    /// The peer, as people call it.
+    pub fn peer(&self) -> IpAddr {
+        if self.version == 1 { self.remote } else { self.peer_gid.to_canonical() }
+    }
+
+    /// Whether its link `at` goes to a MAC address, by which version 1 knows peers as well.
+    pub fn is_at(&self, at: usize, mac: [u8; 6]) -> bool {
+        self.version > 1 || self.links[at].as_ref().is_some_and(|link| link.mac == mac)
+    }
+
     /// The first link that carries connections.
     pub fn active_link(&self) -> Option<usize> {
         let active =
@@ -471,7 +500,7 @@ impl Group {
         match (links.next(), links.next()) {
             (None, _) => true,
             (Some(other), None) => {
-                self.active_links() == 2 && !one.is_apart(other.device.ip, other.peer.ip)
+                self.active_links() == 2 && !one.is_apart(other.device.ip, other.peer.gid)
             }
             _ => false,
         }
@@ -484,7 +513,7 @@ impl Group {
         }
         let [Some(a), Some(b), Some(c)] = &self.links else { return None };
         let shares = |link: &Link, with: &Link, and: &Link| {
-            link.device.ip == with.device.ip && link.peer.ip == and.peer.ip
+            link.device.ip == with.device.ip && link.peer.gid == and.peer.gid
         };
         let turns = [(a, b, c), (b, c, a), (c, a, b)];
         turns.iter().position(|&(link, one, two)| shares(link, one, two) || shares(link, two, one))
@@ -501,6 +530,17 @@ impl Group {
         let mut on = [None; LINKS];
         on[link] = Some(token);
         self.tokens.push(on);
+    }
+
+    /// Learns keys of the peer's buffers on link `new`, by those that they have on link `at`.
+    pub fn learn_moves(&mut self, at: usize, new: usize, keys: &[KeyMove]) {
+        for key in keys {
+            let known =
+                |on: &&mut [Option<Token>; LINKS]| on[at].is_some_and(|t| t.rkey == key.known);
+            if let Some(on) = self.tokens.iter_mut().find(known) {
+                on[new] = Some(key.token);
+            }
+        }
     }
 
     /// Forgets a buffer by its key on a link; whether it was known.

@@ -1,6 +1,6 @@
 //! Timers: handshakes, LLC answers, silent links, idle groups, slow closes.
 
-use super::table::{Flow, GroupState, LinkState, Phase};
+use super::table::{GroupState, LinkState, Phase};
 use super::{Context, Engine, Role};
 use crate::services::Neighbours;
 use crate::smcr::wire::Reason;
@@ -99,15 +99,12 @@ impl Engine {
         if let Some((flow, deadline)) = &group.flow {
             let deadline = *deadline;
             if deadline <= ctx.now {
-                let flow = flow.clone();
+                let link = flow.link();
                 group.flow = None;
-                match flow {
+                // Who waits for a key's answer has a timer of its own.
+                if let Some(link) = link {
                     // The further link came to nothing, which the client may not have noticed.
-                    Flow::AddLink { link } | Flow::ConfirmLink { link } => {
-                        self.link_failed(key, link, ctx);
-                    }
-                    // Who waits for its answer has a timer of its own.
-                    Flow::DeleteKey | Flow::ConfirmKey { .. } => {}
+                    self.link_failed(key, link, ctx);
                 }
                 self.next_flow(key, ctx);
             } else {

@@ -173,6 +173,8 @@ pub struct Eid([u8; Eid::LEN]);
 impl Eid {
     /// Length, padded with blanks.
     pub const LEN: usize = 32;
+    /// No name.
+    pub const BLANK: Eid = Eid([b' '; Eid::LEN]);
 
     /// From a name of 1 to 32 characters A-Z, 0-9, `.` and `-`, the first a letter or digit; no
     /// two dots in a row.
