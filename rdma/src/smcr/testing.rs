@@ -5,10 +5,10 @@ use crate::roce::testing::frame;
 use crate::roce::{Limits, PortConfig, Roce, TxBuffer};
 use crate::rtrs::Context;
 use crate::services::Neighbours;
-use crate::smcr::engine::{Config, Device, Engine, Ready, Role, SocketId};
+use crate::smcr::engine::{Config, Device, Engine, Ready, Role, SocketId, Subnet};
 use crate::smcr::wire::Eid;
 use crate::verbs::{PathMtu, Provider};
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant};
 use fabric::{Network, Node, Rng};
@@ -68,7 +68,8 @@ impl Host {
     fn new(n: usize, seed: u64, config: Config, ports: usize, now: Instant) -> Self {
         let mut rng = Rng::new(seed);
         let limits = Limits { qps: 64, regions: 1024, ..Limits::default() };
-        let port = |at| PortConfig { mac: mac(n, at), addresses: vec![ip(n, at)], mtu: 1500 };
+        let addresses = |at| vec![ip(n, at), net::link_local(mac(n, at)).into()];
+        let port = |at| PortConfig { mac: mac(n, at), addresses: addresses(at), mtu: 1500 };
         let mut roce = Roce::new(port(0), limits, &mut rng);
         for at in 1..PORTS {
             roce.add_port(port(at));
@@ -124,10 +125,22 @@ pub fn ip(n: usize, port: usize) -> IpAddr {
     Ipv4Addr::new(10, 0, port as u8, 1 + n as u8).into()
 }
 
+/// The address of the port that has a GID, of either version.
+pub fn ip_of(gid: Ipv6Addr) -> IpAddr {
+    let mut places = (0..2).flat_map(|n| [(n, 0), (n, 1)]);
+    let found = places.find(|&(n, port)| net::link_local(mac(n, port)) == gid);
+    found.map_or(gid.to_canonical(), |(n, port)| ip(n, port))
+}
+
 pub fn device(n: usize, port: usize) -> Device {
     let ip = Ipv4Addr::new(10, 0, port as u8, 1 + n as u8);
     let pnet = Some("LAB".parse().unwrap());
     Device { ip, address: ip.into(), mac: mac(n, port), path_mtu: PathMtu::Mtu1024, pnet }
+}
+
+/// The subnet of a port, with a prefix of that length.
+pub fn subnet(n: usize, port: usize, prefix: u8) -> Subnet {
+    Subnet { device: device(n, port).ip, address: ip(n, port), prefix }
 }
 
 /// The world. Host 0 is the server of all connections, unless they are opened the other way.
@@ -137,6 +150,8 @@ pub struct World {
     pub hosts: [Host; 2],
     pub tcp: Vec<Tcp>,
     boots: u64,
+    /// Who speaks version 1, too.
+    v1: [bool; 2],
 }
 
 /// The settings that tests begin with.
@@ -166,7 +181,25 @@ impl World {
             Host::new(0, seed, first, ports[0], now),
             Host::new(1, seed + 1000, second, ports[1], now),
         ];
-        World { network, hosts, tcp: Vec::new(), boots: 0 }
+        World { network, hosts, tcp: Vec::new(), boots: 0, v1: [false; 2] }
+    }
+
+    /// Hosts that speak one version alone.
+    pub fn of_version(version: u8, seed: u64, configs: [Config; 2], ports: [usize; 2]) -> Self {
+        if version > 1 {
+            return Self::with_ports(seed, configs, ports);
+        }
+        let configs = configs.map(|config| Config { eids: Vec::new(), ..config });
+        let mut world = Self::with_ports(seed, configs, ports);
+        (0..2).for_each(|n| world.speak_v1(n));
+        world
+    }
+
+    /// Host `n` speaks version 1 from here on.
+    pub fn speak_v1(&mut self, n: usize) {
+        self.v1[n] = true;
+        let subnets = (0..PORTS).map(|port| subnet(n, port, 24));
+        self.hosts[n].engine.set_subnets(subnets.collect());
     }
 
     /// Host `n` loses everything that it knew, as after a power cut.
@@ -175,6 +208,9 @@ impl World {
         let config = self.hosts[n].engine.config().clone();
         let ports = self.hosts[n].engine.devices().len();
         self.hosts[n] = Host::new(n, 7777 + self.boots, config, ports, self.network.now);
+        if self.v1[n] {
+            self.speak_v1(n);
+        }
         for tcp in &mut self.tcp {
             tcp.ends[n] = None;
         }

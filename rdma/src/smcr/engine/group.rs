@@ -77,6 +77,7 @@ impl Engine {
             peer_id: new.peer_id,
             peer_name: new.peer_id,
             peer_gid: new.peer_gid,
+            peer_mac: new.peer_mac,
             remote: self.sockets[new.socket].remote,
             version: new.version,
             eid: new.eid,

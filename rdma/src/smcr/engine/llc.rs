@@ -263,7 +263,7 @@ impl Engine {
             link: link.number,
             uid: group.id << 8 | u32::from(link.number),
             max_links: group.max_links,
-            max_conns: group.max_conns,
+            max_conns: if group.version == 1 { 0 } else { group.max_conns },
             no_eyecatcher: true,
         };
         self.send_llc(group_key, at, response, body, ctx);

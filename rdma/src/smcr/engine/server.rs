@@ -62,13 +62,12 @@ impl Engine {
             if group.role != Role::Server || group.remote != remote {
                 continue;
             }
-            let same = (group.version, group.peer_id, group.peer_gid)
-                == (new.version, new.peer_id, new.peer_gid);
+            let same = (group.version, group.peer_id) == (new.version, new.peer_id)
+                && (group.peer_gid, group.peer_mac) == (new.peer_gid, new.peer_mac);
             match group.state {
                 GroupState::Making(_) => return Err(()),
                 GroupState::Active if same && group.sockets < u32::from(group.max_conns) => {
-                    let link = group.active_link().filter(|&link| group.is_at(link, new.peer_mac));
-                    reuse = reuse.or(link.map(|link| (at, link)));
+                    reuse = reuse.or(group.active_link().map(|link| (at, link)));
                 }
                 GroupState::Active | GroupState::Ending(_) => {}
             }

@@ -346,6 +346,8 @@ pub(super) struct Group {
     pub peer_name: PeerId,
     /// The peer's GID at first contact.
     pub peer_gid: Ipv6Addr,
+    /// Version 1: its MAC address then.
+    pub peer_mac: [u8; 6],
     /// The peer's TCP address then: nobody else joins the group in its name.
     pub remote: IpAddr,
     /// 1 or 2. Version 1 has no enterprises and releases.
@@ -473,11 +475,6 @@ impl Group {
     /// The peer, as people call it.
     pub fn peer(&self) -> IpAddr {
         if self.version == 1 { self.remote } else { self.peer_gid.to_canonical() }
-    }
-
-    /// Whether its link `at` goes to a MAC address, by which version 1 knows peers as well.
-    pub fn is_at(&self, at: usize, mac: [u8; 6]) -> bool {
-        self.version > 1 || self.links[at].as_ref().is_some_and(|link| link.mac == mac)
     }
 
     /// The first link that carries connections.
