@@ -38,6 +38,6 @@ mod testing;
 pub use addressing::{Addressing, AddressingError};
 pub use classify::{Class, classify};
 pub use interface::{Counters, Interface};
-pub use local::{Local, link_local};
+pub use local::{Local, is_host, link_local};
 pub use neighbour::Resolution;
 pub use smoltcp::wire::IpCidr as Cidr;

@@ -62,7 +62,7 @@ pub(crate) fn unicast_mac(mac: [u8; 6]) -> Option<[u8; 6]> {
 }
 
 /// Whether `ip` is one that a host can have.
-pub(crate) fn is_host(ip: IpAddr) -> bool {
+pub fn is_host(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => {
             !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast() || ip.is_loopback())

@@ -140,7 +140,7 @@ pub fn device(n: usize, port: usize) -> Device {
 
 /// The subnet of a port, with a prefix of that length.
 pub fn subnet(n: usize, port: usize, prefix: u8) -> Subnet {
-    Subnet { device: device(n, port).ip, address: ip(n, port), prefix }
+    Subnet::new(device(n, port).ip, ip(n, port), prefix)
 }
 
 /// The world. Host 0 is the server of all connections, unless they are opened the other way.
@@ -152,6 +152,8 @@ pub struct World {
     boots: u64,
     /// Who speaks version 1, too.
     v1: [bool; 2],
+    /// Between which addresses TCP goes.
+    pub addresses: [IpAddr; 2],
 }
 
 /// The settings that tests begin with.
@@ -181,7 +183,14 @@ impl World {
             Host::new(0, seed, first, ports[0], now),
             Host::new(1, seed + 1000, second, ports[1], now),
         ];
-        World { network, hosts, tcp: Vec::new(), boots: 0, v1: [false; 2] }
+        World {
+            network,
+            hosts,
+            tcp: Vec::new(),
+            boots: 0,
+            v1: [false; 2],
+            addresses: [ip(0, 0), ip(1, 0)],
+        }
     }
 
     /// Hosts that speak one version alone.
@@ -232,7 +241,7 @@ impl World {
         let mut tcp = Tcp::default();
         for n in 0..2 {
             let role = if n == client { Role::Client } else { Role::Server };
-            let (local, remote) = (ip(n, 0), ip(1 - n, 0));
+            let (local, remote) = (self.addresses[n], self.addresses[1 - n]);
             tcp.ends[n] =
                 self.with_engine(n, |engine, ctx, _| engine.open(role, local, remote, ctx));
         }

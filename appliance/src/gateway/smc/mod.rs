@@ -225,21 +225,18 @@ impl Smc {
         };
         let devices = ports.iter().zip(networks).enumerate().filter_map(device);
         self.engine.set_devices(devices.collect());
-        let version1 = networks.iter().filter(|_| config.smc.version1);
-        let subnets = version1.flat_map(|network| {
-            let device = network.interface.local().v4.first().copied();
-            let addresses = network.interface.addresses().iter();
-            device.into_iter().flat_map(move |device| {
-                addresses.clone().filter_map(move |cidr| {
-                    let (address, prefix) = (cidr.address().into(), cidr.prefix_len());
-                    // Everybody has that one.
-                    let link_local =
-                        matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-                    (!link_local).then_some(Subnet { device, address, prefix })
-                })
-            })
-        });
-        self.engine.set_subnets(subnets.collect());
+        let mut subnets = Vec::new();
+        for network in networks.iter().filter(|_| config.smc.version1) {
+            let Some(&device) = network.interface.local().v4.first() else { continue };
+            for cidr in network.interface.addresses() {
+                let address: IpAddr = cidr.address().into();
+                // Everybody has that one.
+                if !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()) {
+                    subnets.push(Subnet::new(device, address, cidr.prefix_len()));
+                }
+            }
+        }
+        self.engine.set_subnets(subnets);
     }
 }
 

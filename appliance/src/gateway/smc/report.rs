@@ -98,7 +98,7 @@ fn one_group(group: &GroupStatus) -> Value {
         ("peer", Value::display(group.peer)),
         ("peer_id", Value::display(group.peer_id)),
         ("eid", group.eid.as_str().to_string().into()),
-        ("version", group.version.to_string().into()),
+        ("version", if group.version == 1 { "1" } else { "2" }.into()),
         ("release", group.release.into()),
         ("max_conns", group.max_conns.into()),
         ("max_links", group.max_links.into()),

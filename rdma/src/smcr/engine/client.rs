@@ -1,38 +1,34 @@
 //! The client's side of a handshake: a Proposal goes out, an Accept comes in, a Confirm goes out
 //! (Linux 6.12, af_smc.c, `smc_connect_rdma`).
 
-use super::config::{Device, LEAST_CONNECTIONS};
+use super::config::LEAST_CONNECTIONS;
 use super::group::NewGroup;
 use super::handshake::{Refusal, Taken};
-use super::table::{GroupState, LinkState, Phase};
+use super::table::{GroupState, Link, LinkState, Phase};
 use super::{Context, Engine, Role};
 use crate::services::Neighbours;
 use crate::smcr::wire::{
-    AcceptConfirm, MAX_V6_PREFIXES, MessageType, Negotiated, PathType, PeerId, Prefixes, Proposal,
-    ProposalV2, Reason,
+    AcceptConfirm, MessageType, Negotiated, PathType, PeerId, Proposal, ProposalV2, Reason,
 };
 use crate::verbs::Provider;
-use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 impl Engine {
     /// Makes a Proposal.
     pub(super) fn propose(&mut self, key: usize) {
-        let device = self.device_for(self.sockets[key].local);
+        let (local, remote) = (self.sockets[key].local, self.sockets[key].remote);
+        let device = self.device_for(local);
         let ip = device.map_or(Ipv4Addr::UNSPECIFIED, |device| device.ip);
-        let v1 = self.v1_device_towards(key);
-        // Without an enterprise there is no version 2.
-        let has_v2 = v1.is_none() || !self.config.eids.is_empty();
-        let proposal = Proposal {
+        let mut proposal = Proposal {
             version: 2,
-            v1_type: if v1.is_some() { PathType::R } else { PathType::None },
-            v2_type: if has_v2 { PathType::R } else { PathType::None },
+            v1_type: PathType::None,
+            v2_type: PathType::R,
             // New at every boot: Linux would otherwise take up the link group of the last one.
             peer_id: self.peer_id,
-            gid: v1.map_or(Ipv6Addr::UNSPECIFIED, |device| device.gid(1)),
-            mac: v1.map_or([0; 6], |device| device.mac),
-            prefixes: v1.map(|device| self.prefixes(key, &device)),
-            v2: has_v2.then(|| ProposalV2 {
+            gid: Ipv6Addr::UNSPECIFIED,
+            mac: [0; 6],
+            prefixes: None,
+            v2: Some(ProposalV2 {
                 eids: self.config.eids.clone(),
                 release: 1,
                 gid: ip.to_ipv6_mapped(),
@@ -41,34 +37,20 @@ impl Engine {
                 features: 0,
             }),
         };
+        if let Some((device, prefixes)) = self.v1_device_towards(local, remote) {
+            proposal.v1_type = PathType::R;
+            proposal.gid = device.gid(1);
+            proposal.mac = device.mac;
+            proposal.prefixes = Some(prefixes);
+            if self.config.eids.is_empty() {
+                // Version 2 needs an enterprise.
+                proposal.v2_type = PathType::None;
+                proposal.v2 = None;
+            }
+        }
         if let Some(handshake) = &mut self.sockets[key].handshake {
             handshake.output.extend(proposal.emit());
         }
-    }
-
-    /// The port for version 1, if the server is in a subnet of it.
-    fn v1_device_towards(&self, key: usize) -> Option<Device> {
-        let socket = &self.sockets[key];
-        let device = self.v1_device(socket.local)?;
-        let near = self.subnets_of(&device).any(|subnet| subnet.contains(socket.remote));
-        near.then_some(device)
-    }
-
-    /// The subnets of a port that a server of a connection compares with its own: the IPv4 subnet, or
-    /// all of IPv6.
-    fn prefixes(&self, key: usize, device: &Device) -> Prefixes {
-        let local = self.sockets[key].local;
-        let mut prefixes = Prefixes { v4: (Ipv4Addr::UNSPECIFIED, 0), v6: Vec::new() };
-        let alike = self.subnets_of(device).filter(|s| s.address.is_ipv4() == local.is_ipv4());
-        for subnet in alike {
-            match subnet.base().to_canonical() {
-                IpAddr::V4(v4) if subnet.address == local => prefixes.v4 = (v4, subnet.prefix),
-                IpAddr::V4(_) => {}
-                IpAddr::V6(v6) => prefixes.v6.push((v6, subnet.prefix)),
-            }
-        }
-        prefixes.v6.truncate(MAX_V6_PREFIXES);
-        prefixes
     }
 
     pub(super) fn handle_accept<P: Provider + ?Sized>(
@@ -86,17 +68,17 @@ impl Engine {
         if let Some(handshake) = &mut self.sockets[key].handshake {
             handshake.version = version;
         }
-        let v1 = self.v1_device_towards(key);
-        if version == 1 && v1.is_none() {
-            return Err(Refusal::Decline(Reason::MODE));
-        }
-        let remote = self.sockets[key].remote;
+        let (local, remote) = (self.sockets[key].local, self.sockets[key].remote);
+        let device = if version == 1 {
+            let v1 = self.v1_device_towards(local, remote);
+            Some(*v1.ok_or(Refusal::Decline(Reason::MODE))?.0)
+        } else {
+            self.device_for(local)
+        };
         let (group, link) = if accept.first_contact {
-            let device = self.device_for(self.sockets[key].local);
-            let device = v1.filter(|_| version == 1).or(device);
             let device = device.ok_or(Refusal::Decline(Reason::NO_SMCR_DEVICE))?;
             let peer = (accept.peer_id, accept.gid, accept.mac);
-            let mut new = self.v1_group(Role::Client, key, device, peer);
+            let mut new = self.group_with(Role::Client, key, device, peer);
             if let Some(v2) = &accept.v2 {
                 self.take_negotiated(&mut new, v2).map_err(Refusal::Decline)?;
             }
@@ -143,6 +125,7 @@ impl Engine {
             (new.max_conns, new.max_links) = (conns, links);
         }
         (new.version, new.eid, new.release) = (2, v2.eid, contact.release);
+        new.peer_mac = [0; 6];
         Ok(())
     }
 
@@ -152,15 +135,12 @@ impl Engine {
             let fits = group.role == Role::Client
                 && group.state == GroupState::Active
                 && group.remote == remote
-                && (group.version > 1) == accept.v2.is_some()
+                && group.version == accept.version.min(2)
                 && group.peer_name == accept.peer_id;
-            let link = group.links.iter().position(|link| {
-                link.as_ref().is_some_and(|link| {
-                    link.state == LinkState::Active
-                        && (link.peer.qpn, link.peer.gid) == (accept.qpn, accept.gid)
-                        && (group.version > 1 || link.mac == accept.mac)
-                })
-            });
+            let link = group
+                .links
+                .iter()
+                .position(|link| link.as_ref().is_some_and(|link| is_meant(link, accept)));
             fits.then_some((key, link?))
         })
     }
@@ -187,4 +167,13 @@ impl Engine {
                 && matches!(group.state, GroupState::Making(_))
         })
     }
+}
+
+/// Whether it is this link that a server wants to use again. Version 1 looks at the MAC address, too.
+#[inline(never)]
+fn is_meant(link: &Link, accept: &AcceptConfirm) -> bool {
+    link.state == LinkState::Active
+        && link.peer.qpn == accept.qpn
+        && link.peer.gid == accept.gid
+        && (accept.version > 1 || link.mac == accept.mac)
 }

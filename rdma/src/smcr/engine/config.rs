@@ -1,6 +1,7 @@
 //! Settings of the engine, and what it knows of the host.
 
-use crate::smcr::wire::{Eid, MAX_EIDS};
+use super::Engine;
+use crate::smcr::wire::{Eid, MAX_EIDS, Prefixes};
 use crate::verbs::PathMtu;
 use alloc::vec::Vec;
 use core::fmt;
@@ -10,6 +11,8 @@ use core::time::Duration;
 
 /// Fewest connections of a link group that may be negotiated.
 pub(super) const LEAST_CONNECTIONS: u8 = 16;
+/// Bits before an IPv4 address that is mapped into IPv6.
+const IPV4: u8 = 96;
 /// Most sockets: their place and generation make up a token.
 const MAX_SOCKETS: usize = 0xfffe;
 
@@ -74,6 +77,7 @@ impl Device {
     }
 
     /// Its GID: in version 1 that of its MAC address, of type RoCEv1 (annex A16).
+    #[inline(never)]
     pub(super) fn gid(&self, version: u8) -> Ipv6Addr {
         match version {
             1 => net::link_local(self.mac),
@@ -91,34 +95,100 @@ impl Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subnet {
     /// [`Device::ip`] of the device.
-    pub device: Ipv4Addr,
-    /// The address.
-    pub address: IpAddr,
-    /// Length of the prefix in bits.
-    pub prefix: u8,
+    device: Ipv4Addr,
+    /// IPv4 addresses are mapped ones.
+    address: Ipv6Addr,
+    prefix: u8,
 }
 
 impl Subnet {
-    /// Whether an address is in it.
-    pub fn contains(&self, other: IpAddr) -> bool {
-        self.address.is_ipv4() == other.is_ipv4()
-            && masked(self.address, self.prefix) == masked(other, self.prefix)
+    /// Of an address of the device with [`Device::ip`] `device`, with a prefix of so many bits.
+    pub fn new(device: Ipv4Addr, address: IpAddr, prefix: u8) -> Self {
+        let (address, before) = mapped(address);
+        Subnet { device, address, prefix: before.saturating_add(prefix) }
     }
 
-    /// Its first address.
-    pub(super) fn base(&self) -> Ipv6Addr {
-        Ipv6Addr::from_bits(masked(self.address, self.prefix))
+    /// Whether an address is in it.
+    pub fn contains(&self, other: IpAddr) -> bool {
+        self.base_of(mapped(other).0) == self.base_of(self.address)
+    }
+
+    /// The first address of the subnet that an address would be in.
+    #[inline(never)]
+    fn base_of(&self, address: Ipv6Addr) -> Ipv6Addr {
+        let rest = 128u32.saturating_sub(self.prefix.into());
+        let mask = u128::MAX.checked_shl(rest).unwrap_or(0);
+        Ipv6Addr::from_bits(address.to_bits() & mask)
     }
 }
 
-/// The first bits of an address; IPv4 counts from the end of an IPv4-mapped one.
-fn masked(address: IpAddr, prefix: u8) -> u128 {
-    let (bits, before) = match address {
-        IpAddr::V4(v4) => (v4.to_ipv6_mapped().to_bits(), 96),
-        IpAddr::V6(v6) => (v6.to_bits(), 0),
-    };
-    let rest = 128u32.saturating_sub(before + u32::from(prefix));
-    bits.checked_shr(rest).map_or(0, |bits| bits << rest)
+/// An address as one of IPv6, and how many bits then come before it.
+#[inline(never)]
+fn mapped(address: IpAddr) -> (Ipv6Addr, u8) {
+    match address {
+        IpAddr::V4(v4) => (v4.to_ipv6_mapped(), IPV4),
+        IpAddr::V6(v6) => (v6, 0),
+    }
+}
+
+impl Engine {
+    /// As server in version 1: the port that TCP uses, if it is in one of the client's subnets. An error
+    /// if version 1 is not spoken there.
+    pub(super) fn v1_device_among(
+        &self,
+        local: IpAddr,
+        theirs: &Prefixes,
+    ) -> Result<Option<&Device>, ()> {
+        let device = self.v1_device(local).ok_or(())?;
+        let v4 = [(theirs.v4.0.to_ipv6_mapped(), IPV4.saturating_add(theirs.v4.1))];
+        let theirs = if theirs.v6.is_empty() { &v4 } else { &theirs.v6[..] };
+        for ours in self.subnets.iter().filter(|subnet| subnet.device == device.ip) {
+            for &(base, prefix) in theirs {
+                if prefix == ours.prefix && ours.contains(IpAddr::V6(base)) {
+                    return Ok(Some(device));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// As client: the port that TCP uses, if the server is in one of its subnets, and what the server
+    /// compares: the IPv4 subnet, or all of IPv6.
+    #[inline(never)]
+    pub(super) fn v1_device_towards(
+        &self,
+        local: IpAddr,
+        remote: IpAddr,
+    ) -> Option<(&Device, Prefixes)> {
+        let device = self.v1_device(local)?;
+        let mut prefixes = Prefixes { v4: (Ipv4Addr::UNSPECIFIED, 0), v6: Vec::new() };
+        let mut near = false;
+        for subnet in self.subnets.iter().filter(|subnet| subnet.device == device.ip) {
+            let here = subnet.contains(remote);
+            near |= here;
+            let base = subnet.base_of(subnet.address);
+            match (base.to_ipv4_mapped(), local) {
+                (Some(v4), IpAddr::V4(_)) if here => prefixes.v4 = (v4, subnet.prefix - IPV4),
+                (None, IpAddr::V6(_)) => prefixes.v6.push((base, subnet.prefix)),
+                _ => {}
+            }
+        }
+        near.then_some((device, prefixes))
+    }
+
+    #[inline(never)]
+    fn v1_device(&self, local: IpAddr) -> Option<&Device> {
+        let (local, _) = mapped(local);
+        let subnet = self.subnets.iter().find(|subnet| subnet.address == local)?;
+        let device = self.devices.iter().find(|device| device.ip == subnet.device)?;
+        device.is_port().then_some(device)
+    }
+}
+
+/// The address that a GID is.
+#[inline(never)]
+pub(super) fn address_of(gid: Ipv6Addr) -> IpAddr {
+    gid.to_canonical()
 }
 
 /// Settings of the engine.

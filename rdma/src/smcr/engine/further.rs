@@ -45,14 +45,14 @@ impl Engine {
     /// A free place in a group, and a port that its link `at` does not use.
     fn place_for_link(&self, group: usize, at: usize) -> Option<(usize, Device)> {
         let group = self.groups.get(group)?;
-        let used = group.links.get(at)?.as_ref()?.device;
+        let used = &group.links.get(at)?.as_ref()?.device;
         let free = group.links.iter().position(Option::is_none)?;
-        let other = self.devices.iter().find(|device| device.joins(&used)).copied();
+        let other = self.devices.iter().find(|device| device.joins(used));
         // In version 1 nobody said how many links there will be: Linux waits for an offer, and refuses
         // it if it has no other port itself.
-        let alone = group.links.iter().flatten().count() == 1;
+        let alone = group.active_links() < 2;
         let same = group.version == 1 && group.role == Role::Server && alone;
-        Some((free, other.or(same.then_some(used))?))
+        Some((free, *other.or(same.then_some(used))?))
     }
 
     /// Our buffers of a group, with their keys. The same key is good on all links.
@@ -75,9 +75,8 @@ impl Engine {
             target: target.unwrap_or(Ipv6Addr::UNSPECIFIED),
             keys: self.key_moves(group_key),
         });
-        let gid = link.device.gid(group.version);
         Some(Body::AddLink(AddLink {
-            end: LinkEnd { mac: link.device.mac, gid, qpn: link.qpn },
+            end: LinkEnd { mac: link.device.mac, gid: link.gid, qpn: link.qpn },
             link: link.number,
             path_mtu: link.path_mtu as u8,
             psn: link.psn,
@@ -253,19 +252,22 @@ impl Engine {
             group.wants_link = true;
             return self.next_flow(group_key, ctx);
         }
-        let used = group.links[at].as_ref().map(|link| link.device);
-        let version = group.version;
-        let other = self.place_for_link(group_key, at).map(|(_, other)| other);
+        let Some(used) = group.links[at].as_ref() else { return };
+        let (version, used) = (group.version, (used.gid, used.device.mac));
+        let other = self.place_for_link(group_key, at);
+        let other = other.map(|(_, device)| (device.gid(version), device.mac));
+        let (gid, mac) = other.unwrap_or(used);
         let body = if version == 1 {
             // An offer of nothing but a port.
-            let Some(device) = other.or(used) else { return };
-            let end = LinkEnd { mac: device.mac, gid: device.gid(1), qpn: 0 };
-            let (link, path_mtu, psn) = (0, 0, 0);
+            let (end, link, path_mtu, psn) = (LinkEnd { mac, gid, qpn: 0 }, 0, 0, 0);
             Body::AddLink(AddLink { end, link, path_mtu, psn, rejected: None, v2: None })
         } else {
             // The server looks for a way to the first.
-            let gids = [other, used].into_iter().flatten().map(|device| device.gid(version));
-            Body::RequestAddLink { gids: gids.collect() }
+            let mut gids = alloc::vec![gid];
+            if other.is_some() {
+                gids.push(used.0);
+            }
+            Body::RequestAddLink { gids }
         };
         self.send_llc(group_key, at, false, body, ctx);
     }

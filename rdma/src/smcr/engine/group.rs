@@ -1,7 +1,7 @@
 //! Link groups: how they are made, joined by sockets, left, and ended.
 
 use super::buffers::put_back;
-use super::config::Device;
+use super::config::{Device, address_of};
 use super::handshake::Refusal;
 use super::table::{Flow, Group, GroupState, LINKS, Phase, RECEIVES};
 use super::{Context, Engine, Input, Notice, Ready, Role};
@@ -47,7 +47,7 @@ impl Engine {
         if new.version == 1 {
             return Ok(Some(new.peer_mac));
         }
-        match neighbours.resolve(new.peer_gid.to_canonical(), ctx.now) {
+        match neighbours.resolve(address_of(new.peer_gid), ctx.now) {
             Resolution::Known(mac) => Ok(Some(mac)),
             Resolution::Pending => Ok(None),
             Resolution::Unreachable | Resolution::NoRoute => {

@@ -1,6 +1,6 @@
 //! Links: a queue pair with a peer, from Init to its failure (Linux 6.12, smc_ib.c for attributes).
 
-use super::config::Device;
+use super::config::{Device, address_of};
 use super::handshake::Refusal;
 use super::table::{
     CDC_SLOTS, GroupState, LINK_MEMORY, LLC_SLOTS, Link, LinkState, PeerEnd, RECEIVES, WorkId,
@@ -57,6 +57,7 @@ impl Engine {
             state: LinkState::Making,
             number,
             device,
+            gid: device.gid(group.version),
             mac,
             qp,
             qpn,
@@ -114,8 +115,8 @@ impl Engine {
             rq_psn: psn,
             path_mtu,
             address: AddressVector {
-                local: link.device.gid(group.version).to_canonical(),
-                remote: peer.gid.to_canonical(),
+                local: address_of(link.gid),
+                remote: address_of(peer.gid),
                 gid_type: if group.version == 1 { GidType::RoceV1 } else { GidType::RoceV2 },
                 remote_mac: link.mac,
                 source_port: 0xc000 | (link.qpn as u16 & 0x3fff),

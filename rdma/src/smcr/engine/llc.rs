@@ -162,6 +162,10 @@ impl Engine {
         if self.deaf && matches!(message.body, Body::DeleteLink { .. }) {
             return;
         }
+        #[cfg(test)]
+        if self.deaf_to_offers && matches!(message.body, Body::AddLink(_)) {
+            return;
+        }
         if message.response {
             self.handle_response(group_key, at, message.body, ctx);
             return;
@@ -257,9 +261,8 @@ impl Engine {
     ) {
         let group = &self.groups[group_key];
         let Some(link) = group.links[at].as_ref() else { return };
-        let gid = link.device.gid(group.version);
         let body = Body::ConfirmLink {
-            end: LinkEnd { mac: link.device.mac, gid, qpn: link.qpn },
+            end: LinkEnd { mac: link.device.mac, gid: link.gid, qpn: link.qpn },
             link: link.number,
             uid: group.id << 8 | u32::from(link.number),
             max_links: group.max_links,
@@ -352,20 +355,19 @@ impl Engine {
     /// Forgets buffers of the peer; the answer.
     fn forget_keys(&mut self, group_key: usize, at: usize, mut keys: Vec<u32>) -> Body {
         let group = &mut self.groups[group_key];
-        let (mut count, mut mask) = (0, 0);
-        for (n, &key) in keys.iter().enumerate() {
-            if !group.forget(at, key) {
-                count += 1;
-                mask |= 0x80u8.checked_shr(n as u32).unwrap_or(0);
+        let (mut unknown, mut place) = (0u8, 0x80);
+        for key in &mut keys {
+            if !group.forget(at, *key) {
+                unknown =
+                    if group.version == 1 { unknown | place } else { unknown.wrapping_add(1) };
+            }
+            place >>= 1;
+            if group.version > 1 {
+                // As Linux answers.
+                *key = 0;
             }
         }
-        let mut unknown = mask;
-        if group.version > 1 {
-            // Linux blanks the keys in version 2.
-            keys.fill(0);
-            unknown = count;
-        }
-        Body::DeleteKey { keys, unknown, negative: count > 0 }
+        Body::DeleteKey { keys, unknown, negative: unknown > 0 }
     }
 
     fn learn_keys(&mut self, group: usize, at: usize, token: Token, others: &[(u8, Token)]) {

@@ -83,6 +83,9 @@ pub struct Engine {
     /// It hears no DELETE_LINK, as one whose exchanges are busy.
     #[cfg(test)]
     pub(crate) deaf: bool,
+    /// It hears no ADD_LINK.
+    #[cfg(test)]
+    pub(crate) deaf_to_offers: bool,
 }
 
 /// Why an engine could not start.
@@ -122,6 +125,8 @@ impl Engine {
             counters: Counters::default(),
             #[cfg(test)]
             deaf: false,
+            #[cfg(test)]
+            deaf_to_offers: false,
             config,
         })
     }

@@ -1,7 +1,7 @@
 //! The server's side of a handshake: Proposal and Confirm come in, an Accept goes out (Linux 6.12,
 //! af_smc.c, `smc_listen_work`).
 
-use super::config::{Device, LEAST_CONNECTIONS, Subnet};
+use super::config::{Device, LEAST_CONNECTIONS, address_of};
 use super::group::NewGroup;
 use super::handshake::{Refusal, Taken};
 use super::table::{GroupState, LinkState, Phase};
@@ -104,59 +104,39 @@ impl Engine {
         if !self.devices.iter().any(|other| other.joins(&device)) {
             max_links = 1;
         }
-        let new = NewGroup {
-            role: Role::Server,
-            socket: key,
-            version: 2,
-            peer_id: proposal.peer_id,
-            peer_gid: v2.gid,
-            peer_mac: [0; 6],
-            device,
-            eid,
-            release,
-            max_conns,
-            max_links,
-        };
+        let peer = (proposal.peer_id, v2.gid, [0; 6]);
+        let mut new = self.group_with(Role::Server, key, device, peer);
+        (new.version, new.eid, new.release) = (2, eid, release);
+        (new.max_conns, new.max_links) = (max_conns, max_links);
         if self.is_peer(&new) { Ok(new) } else { Err(Reason::NO_SMCR_DEVICE) }
     }
 
     /// Likewise in version 1. `reason`: why version 2 cannot be, for who does not offer both.
+    #[inline(never)]
     fn weigh_v1(
         &self,
         key: usize,
         proposal: &Proposal,
         reason: Reason,
     ) -> Result<NewGroup, Reason> {
-        let local = self.sockets[key].local;
-        let device = self.v1_device(local).filter(|_| proposal.v1_type.has_r()).ok_or(reason)?;
-        let theirs = proposal.prefixes.as_ref().ok_or(reason)?;
-        let shared =
-            self.subnets_of(&device).any(|subnet| match (subnet.address, &theirs.v6[..]) {
-                (IpAddr::V4(_), []) => {
-                    theirs.v4.1 == subnet.prefix && subnet.contains(theirs.v4.0.into())
-                }
-                (IpAddr::V6(_), v6) => v6.iter().any(|&(prefix, length)| {
-                    length == subnet.prefix && subnet.contains(prefix.into())
-                }),
-                _ => false,
-            });
-        if !shared {
-            return Err(Reason::PREFIX);
-        }
+        let theirs = proposal.prefixes.as_ref().filter(|_| proposal.v1_type.has_r());
+        let device = self.v1_device_among(self.sockets[key].local, theirs.ok_or(reason)?);
+        let device = device.map_err(|()| reason)?.ok_or(Reason::PREFIX)?;
         let peer = (proposal.peer_id, proposal.gid, proposal.mac);
-        let new = self.v1_group(Role::Server, key, device, peer);
+        let new = self.group_with(Role::Server, key, *device, peer);
         if self.is_peer(&new) { Ok(new) } else { Err(Reason::NO_SMCR_DEVICE) }
     }
 
-    /// What a group of version 1 is made of: nothing is negotiated. `peer`: its id, GID and MAC address.
-    pub(super) fn v1_group(
+    /// What a group with a peer (its id, GID and MAC address) is made of; in version 1 nothing is
+    /// negotiated.
+    #[inline(never)]
+    pub(super) fn group_with(
         &self,
         role: Role,
         socket: usize,
         device: Device,
         (peer_id, peer_gid, peer_mac): (PeerId, Ipv6Addr, [u8; 6]),
     ) -> NewGroup {
-        let (max_conns, max_links) = (self.config.max_conns, self.config.max_links);
         NewGroup {
             role,
             socket,
@@ -167,34 +147,18 @@ impl Engine {
             device,
             eid: Eid::BLANK,
             release: 0,
-            max_conns,
-            max_links,
+            max_conns: self.config.max_conns,
+            max_links: self.config.max_links,
         }
     }
 
     /// Whether who a group would be made with can be another host.
+    #[inline(never)]
     pub(super) fn is_peer(&self, new: &NewGroup) -> bool {
-        let own = |device: &Device| {
-            device.gid(new.version) == new.peer_gid
-                || new.version == 1 && device.mac == new.peer_mac
-        };
-        let [first, ..] = new.peer_mac;
-        is_host_gid(new.version, new.peer_gid)
-            && (new.version > 1 || first & 1 == 0 && new.peer_mac != [0; 6])
-            && !self.devices.iter().any(own)
-    }
-
-    /// The port for a connection in version 1: that which TCP uses.
-    pub(super) fn v1_device(&self, local: IpAddr) -> Option<Device> {
-        let subnet = self.subnets.iter().find(|subnet| subnet.address == local)?;
-        let device = self.devices.iter().find(|device| device.ip == subnet.device)?;
-        device.is_port().then_some(*device)
-    }
-
-    /// The subnets of a port.
-    pub(super) fn subnets_of(&self, device: &Device) -> impl Iterator<Item = &Subnet> {
-        let ip = device.ip;
-        self.subnets.iter().filter(move |subnet| subnet.device == ip)
+        let own = |device: &Device| device.gid(2) == new.peer_gid || device.mac == new.peer_mac;
+        // In version 1 it has a MAC address of its own, and of one station.
+        let station = new.version > 1 || new.peer_mac[0] & 1 == 0 && new.peer_mac != [0; 6];
+        station && is_host_gid(new.version, new.peer_gid) && !self.devices.iter().any(own)
     }
 
     /// The port for a connection: the one that TCP uses, else the first of the network.
@@ -259,7 +223,6 @@ impl Engine {
         let link = group.links.get(socket.link)?.as_ref()?;
         let rmb = socket.rmb?;
         let first_contact = socket.handshake.as_ref()?.first_contact;
-        let gid = link.device.gid(group.version);
         let contact = first_contact.then_some(FirstContact {
             direct: group.direct,
             os: Os::LINUX,
@@ -283,7 +246,7 @@ impl Engine {
             version: group.version,
             first_contact,
             peer_id: self.peer_id,
-            gid,
+            gid: link.gid,
             mac: link.device.mac,
             qpn: link.qpn,
             rkey: rmb.rkey,
@@ -308,10 +271,6 @@ impl Engine {
 
 /// Whether a GID can be that of a host: in version 2 it is an IPv4 address.
 pub(super) fn is_host_gid(version: u8, gid: Ipv6Addr) -> bool {
-    if version == 1 {
-        return !(gid.is_unspecified() || gid.is_multicast() || gid.is_loopback());
-    }
-    gid.to_ipv4_mapped().is_some_and(|ip| {
-        !(ip.is_unspecified() || ip.is_broadcast() || ip.is_multicast() || ip.is_loopback())
-    })
+    let ip = address_of(gid);
+    net::is_host(ip) && (version == 1 || ip.is_ipv4())
 }

@@ -131,7 +131,7 @@ impl Engine {
                 group: group.id,
                 number: link.number,
                 device: link.device.ip,
-                gids: (link.device.gid(group.version), link.peer.gid),
+                gids: (link.gid, link.peer.gid),
                 qpns: (link.qpn, link.peer.qpn),
                 path_mtu: link.path_mtu.bytes(),
                 active: link.state == LinkState::Active,

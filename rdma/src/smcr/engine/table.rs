@@ -1,7 +1,7 @@
 //! Sockets, link groups and links.
 
 use super::State;
-use super::config::Device;
+use super::config::{Device, address_of};
 use crate::smcr::wire::cdc::{End, Producer};
 use crate::smcr::wire::llc::{DeleteReason, KeyMove, Order, Token};
 use crate::smcr::wire::{Eid, PeerId, Reason};
@@ -422,6 +422,8 @@ pub(super) struct Link {
     /// Its number in LLC messages.
     pub number: u8,
     pub device: Device,
+    /// Our GID.
+    pub gid: Ipv6Addr,
     /// MAC address of the next hop to the peer.
     pub mac: [u8; 6],
     pub qp: QpId,
@@ -473,8 +475,9 @@ impl Link {
 
 impl Group {
     /// The peer, as people call it.
+    #[inline(never)]
     pub fn peer(&self) -> IpAddr {
-        if self.version == 1 { self.remote } else { self.peer_gid.to_canonical() }
+        if self.version == 1 { self.remote } else { address_of(self.peer_gid) }
     }
 
     /// The first link that carries connections.

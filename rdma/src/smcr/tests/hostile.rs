@@ -15,7 +15,7 @@ use std::vec::Vec;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Host 1 sends this in the name of its link.
-fn forge(w: &mut World, bytes: &[u8]) {
+pub(super) fn forge(w: &mut World, bytes: &[u8]) {
     post(w, SendOperation::Send { payload: Payload::Inline(bytes), with: SendWith::Nothing });
     w.wait(SECOND / 1000);
 }
@@ -212,7 +212,7 @@ fn delete_link_of_a_client_ends_everything_in_order() {
 }
 
 /// A server socket that is given these bytes, in pieces of that size.
-fn server_given(w: &mut World, pieces: &[&[u8]]) -> SocketId {
+pub(super) fn server_given(w: &mut World, pieces: &[&[u8]]) -> SocketId {
     let id = w.with_engine(0, |engine, ctx, _| {
         engine.open(Role::Server, ip(0, 0), ip(1, 0), ctx).unwrap()
     });

@@ -15,3 +15,4 @@ mod failover;
 mod hostile;
 mod moments;
 mod streams;
+mod version1;
