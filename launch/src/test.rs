@@ -82,6 +82,7 @@ const SUITES: &[Suite] = &[
     interop_suite("engines", Needs::Guests),
     Suite { long: true, ..interop_suite("adversity", Needs::Guests) },
     interop_suite("smc", Needs::ImageAndGuests),
+    interop_suite("smc_version1", Needs::Image),
     Suite { long: true, ..interop_suite("smc_adversity", Needs::Guests) },
     Suite { long: true, ..interop_suite("smc_scenarios", Needs::ImageAndGuests) },
     Suite { long: true, ..interop_suite("smc_links", Needs::ImageAndGuests) },
