@@ -167,8 +167,8 @@ fn subnets_have_to_be_the_same() {
         ([24, 32], Err([Some(Reason::NO_DEVICE); 2])),
     ] {
         let mut w = world(5);
-        for n in 0..2 {
-            let one = std::vec![subnet(n, 0, lengths[n])];
+        for (n, length) in lengths.into_iter().enumerate() {
+            let one = std::vec![subnet(n, 0, length)];
             w.hosts[n].engine.set_subnets(one);
         }
         assert_eq!(outcome(&mut w), expected, "{lengths:?}");
@@ -186,11 +186,11 @@ fn one_prefix_of_ipv6_has_to_be_the_same() {
         ([128, 64], false, differ),
     ] {
         let mut w = world(6);
-        for n in 0..2 {
+        for (n, length) in lengths.into_iter().enumerate() {
             let on =
                 |address: Ipv6Addr, prefix| Subnet::new(device(n, 0).ip, address.into(), prefix);
             let address = Ipv6Addr::new(0xfd00, 0, 0, 0x10, 0, 0, 0, 1 + n as u16);
-            let mut subnets = std::vec![subnet(n, 0, 24), on(address, lengths[n])];
+            let mut subnets = std::vec![subnet(n, 0, 24), on(address, length)];
             if besides {
                 subnets.push(on(Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1 + n as u16), 48));
             }

@@ -524,6 +524,66 @@ mod tests {
         assert_eq!(add.rejected, Some(0));
     }
 
+    /// As the structures of Linux's smc_llc.h and smc_llc.c lay them out.
+    #[test]
+    fn version_1() {
+        let mac = [0x52, 0x54, 0, 0x77, 0, 1];
+        let gid = "fe80::5054:ff:fe77:1".parse().unwrap();
+        let end = LinkEnd { mac, gid, qpn: 0x107 };
+        let key = |n: u32| {
+            let token = Token { rkey: n + 1, address: u64::from(n) << 32 };
+            KeyMove { known: n, token }
+        };
+        let add = |rejected| {
+            Body::AddLink(AddLink { end, link: 2, path_mtu: 3, psn: 0x72_f5fe, rejected, v2: None })
+        };
+        let keys = std::vec![0x155d, 6];
+        let cases = [
+            (
+                false,
+                Body::ConfirmLink {
+                    end,
+                    link: 1,
+                    uid: 0x101,
+                    max_links: 2,
+                    max_conns: 0,
+                    no_eyecatcher: true,
+                },
+                "012c0003 525400770001 fe80000000000000505400fffe770001 000107 01 00000101 02 00",
+            ),
+            (
+                false,
+                add(None),
+                "022c0000 525400770001 0000 fe80000000000000505400fffe770001 000107 02 03 72f5fe",
+            ),
+            (
+                true,
+                add(Some(1)),
+                "022c01c0 525400770001 0000 fe80000000000000505400fffe770001 000107 02 03 72f5fe",
+            ),
+            (
+                true,
+                Body::AddLinkContinue { link: 2, left: 3, keys: std::vec![key(7), key(9)] },
+                "032c0080 02 03 0000 00000007 00000008 0000000700000000 \
+                 00000009 0000000a 0000000900000000",
+            ),
+            (
+                true,
+                Body::DeleteKey { keys, unknown: 0x40, negative: true },
+                "092c00a0 02 40 0000 0000155d 00000006",
+            ),
+        ];
+        for (response, body, text) in cases {
+            let message = Llc { version: 1, response, order: Order::Big, body };
+            let mut bytes = crate::roce::testing::hex(&text.replace(' ', ""));
+            bytes.resize(LEN, 0);
+            assert_eq!(message.emit(), bytes, "{message:?}");
+            assert_eq!(Llc::parse(&bytes), Ok(message));
+            bytes[1] = 43;
+            assert_eq!(Llc::parse(&bytes), Err(WireError::Length { have: 43 }));
+        }
+    }
+
     #[test]
     fn both_orders_of_bytes_are_understood() {
         let mut message = Llc::parse(&vector("add_link")).unwrap();
