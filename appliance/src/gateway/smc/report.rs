@@ -8,7 +8,6 @@ use crate::gateway::state::State;
 use crate::report::Value;
 use rdma::smcr::back::Connected;
 use rdma::smcr::engine::{Device, GroupStatus, Role, SocketStatus};
-use std::collections::HashMap;
 
 /// The report on one topic; empty where SMC-R is not in use.
 pub(in super::super) fn topic(state: &State, topic: SmcTopic) -> Value {
@@ -35,12 +34,10 @@ pub(in super::super) fn tree(state: &State) -> Value {
 }
 
 fn sockets(smc: &Smc, state: &State) -> Value {
-    let sockets: HashMap<_, SocketStatus> =
-        smc.engine.sockets().map(|status| (status.id, status)).collect();
     Value::list(smc.connections().map(|(at, connected)| {
-        let status = connected.socket.and_then(|id| sockets.get(&id));
+        let status = connected.socket.and_then(|id| smc.engine.socket_status(id));
         let intf = state.ports.get(at).map(|port| port.name.clone());
-        one_socket(&connected, intf, status)
+        one_socket(&connected, intf, status.as_ref())
     }))
 }
 
@@ -80,9 +77,9 @@ fn role(role: Role) -> &'static str {
     }
 }
 
-/// Whether a group has one way or two.
-fn kind(group: &GroupStatus) -> &'static str {
-    match group.links {
+/// Whether a group with so many links has one way or two.
+fn kind(links: usize) -> &'static str {
+    match links {
         0 => "NONE",
         1 => "SINGLE",
         _ => "SYM",
@@ -93,7 +90,7 @@ fn one_group(group: &GroupStatus) -> Value {
     Value::object([
         ("lg_id", number(group.id).into()),
         ("lg_role", role(group.role).into()),
-        ("lg_type", kind(group).into()),
+        ("lg_type", kind(group.links).into()),
         ("conns", group.connections.into()),
         ("peer", Value::display(group.peer)),
         ("peer_id", Value::display(group.peer_id)),
@@ -107,16 +104,13 @@ fn one_group(group: &GroupStatus) -> Value {
 }
 
 fn links(smc: &Smc, state: &State) -> Value {
-    let groups: HashMap<u32, GroupStatus> =
-        smc.engine.groups().map(|group| (group.id, group)).collect();
     Value::list(smc.engine.links().map(|link| {
-        let group = groups.get(&link.group);
         let device = smc.engine.devices().iter().find(|device| device.ip == link.device);
         let (rx, tx) = link.qpns;
         Value::object([
             ("lg_id", number(link.group).into()),
-            ("lg_role", group.map(|group| role(group.role)).into()),
-            ("lg_type", group.map(kind).into()),
+            ("lg_role", role(link.role).into()),
+            ("lg_type", kind(link.of).into()),
             ("net_dev", device.and_then(|device| net_dev(device, state)).into()),
             ("ib_dev", device.map(ib_dev).into()),
             ("link_state", if link.active { "LINK_ACTIVE" } else { "LINK_ACTIVATING" }.into()),

@@ -66,6 +66,10 @@ pub struct GroupStatus {
 pub struct LinkStatus {
     /// Number of its group.
     pub group: u32,
+    /// Our side there.
+    pub role: Role,
+    /// Links of its group.
+    pub of: usize,
     /// Its number.
     pub number: u8,
     /// [`super::Device::ip`] of our device.
@@ -90,7 +94,16 @@ impl Engine {
 
     /// The sockets.
     pub fn sockets(&self) -> impl Iterator<Item = SocketStatus> {
-        self.sockets.iter().map(|(_, s)| SocketStatus {
+        self.sockets.iter().map(|(_, socket)| self.status_of(socket))
+    }
+
+    /// A socket, if it is there.
+    pub fn socket_status(&self, id: SocketId) -> Option<SocketStatus> {
+        self.socket(id).map(|socket| self.status_of(socket))
+    }
+
+    fn status_of(&self, s: &super::Socket) -> SocketStatus {
+        SocketStatus {
             id: s.id,
             role: s.role,
             state: s.state,
@@ -101,7 +114,7 @@ impl Engine {
             buffers: (s.rmb_size, s.peer.size),
             bytes: (s.produced, s.sent),
             queued: (s.produced - s.consumed, s.accepted - s.sent),
-        })
+        }
     }
 
     /// The link groups.
@@ -129,6 +142,8 @@ impl Engine {
             let links = links.filter_map(|(at, link)| Some((at, link.as_ref()?)));
             links.map(move |(at, link)| LinkStatus {
                 group: group.id,
+                role: group.role,
+                of: group.links.iter().flatten().count(),
                 number: link.number,
                 device: link.device.ip,
                 gids: (link.gid, link.peer.gid),
