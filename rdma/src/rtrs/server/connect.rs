@@ -264,7 +264,8 @@ impl Server {
         let no_resources = |_| (Errno::ENOMEM, "the provider has no resources left");
         let qp = ctx.provider.create_qp(&init, ctx.rng).map_err(no_resources)?;
         if cid != 0 {
-            // Answers are waited for by their client alone, and room is made by those that are signaled.
+            // Answers are waited for by their client alone, and room is made by those that are signaled. Not so
+            // ACKs of the client's requests: Linux's client has done with one only when it has both.
             ctx.provider.share_acks(qp);
         }
         let entry = self.connections.vacant_entry();
