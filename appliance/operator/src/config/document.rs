@@ -3,6 +3,7 @@
 use super::checks::check as check_whole;
 use super::command_line;
 use super::item::{Field, Item as _};
+use super::order;
 use super::origin::{Origin, Problem, Source};
 use super::schema::Config;
 use super::toml_text;
@@ -141,8 +142,7 @@ impl Document {
                 return Ok(());
             }
         }
-        problems.sort_by_key(|p| (p.origin.source, p.origin.position));
-        Err(problems)
+        Err(order::by_key(problems, |p| (p.origin.source, p.origin.position)))
     }
 
     /// Tries all settings together; as long as some are wrong, leaves those out and tries again.

@@ -16,6 +16,7 @@ mod document;
 mod item;
 mod messaging;
 mod ntb;
+mod order;
 mod origin;
 mod remote;
 mod schema;

@@ -1,6 +1,7 @@
 //! TOML 1.1 text to [`Node`]s and back. The parser is the `toml` crate's; here each value gets its
 //! line, and each mistake becomes a [`Problem`].
 
+use super::order;
 use super::origin::{Origin, Problem, Source};
 use super::tree::{Node, Value};
 use core::fmt::Write as _;
@@ -70,8 +71,7 @@ impl Lines {
 }
 
 fn table_of(table: &DeTable<'_>, lines: &Lines) -> Value {
-    let mut entries: Vec<_> = table.iter().collect();
-    entries.sort_by_key(|(key, _)| key.span().start);
+    let entries = order::by_key(table.iter(), |(key, _)| key.span().start);
     let node = |(key, value): (&toml::Spanned<_>, &toml::Spanned<DeValue<'_>>)| {
         let key: &toml::de::DeString<'_> = key.get_ref();
         let origin = lines.origin(value.span().start);

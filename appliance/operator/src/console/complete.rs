@@ -40,7 +40,7 @@ pub fn candidates(before: &str, system: &mut dyn System) -> Vec<String> {
         }
     }
     found.retain(|word| word.starts_with(last));
-    found.sort();
+    found.sort_unstable();
     found.dedup();
     found
 }

@@ -25,8 +25,8 @@ pub const UNIT: u64 = 1 << 20;
 /// Sectors of it.
 const UNIT_SECTORS: u64 = UNIT / 512;
 
-/// A stretch of a disk, in sectors of 512 bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A stretch of a disk, in sectors of 512 bytes; ordered by their places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Extent {
     /// Its first sector.
     pub start: u64,

@@ -154,11 +154,17 @@ impl Table {
         Ok((table, added))
     }
 
+    /// The extents of all volumes, by their places.
+    fn extents(&self) -> Vec<Extent> {
+        let mut all: Vec<Extent> =
+            self.volumes.iter().flat_map(|volume| &volume.extents).copied().collect();
+        all.sort_unstable();
+        all
+    }
+
     /// Free space of a disk of `disk` sectors, in whole units.
     pub fn free(&self, disk: u64) -> Vec<Extent> {
-        let mut used: Vec<Extent> =
-            self.volumes.iter().flat_map(|volume| &volume.extents).copied().collect();
-        used.sort_unstable_by_key(|extent| extent.start);
+        let used = self.extents();
         let end = disk / UNIT_SECTORS * UNIT_SECTORS;
         let mut free = Vec::new();
         let mut at = UNIT_SECTORS;
@@ -174,28 +180,27 @@ impl Table {
     /// Free space for at least `sectors` sectors: behind `near` if it is free, in one piece if one
     /// is large enough, else the largest pieces.
     fn take(&self, sectors: u64, near: u64, disk: u64) -> Result<Vec<Extent>, TableError> {
-        let free = self.free(disk);
+        let mut free = self.free(disk);
         let available = free.iter().map(|extent| extent.sectors).sum();
-        let mut left = sectors
+        let wanted = sectors
             .checked_next_multiple_of(UNIT_SECTORS)
             .filter(|&wanted| wanted <= available)
             .ok_or(TableError::NoSpace(available))?;
-        let mut pieces = free;
         // Largest first; before them the neighbour, and before it what is just large enough.
-        pieces.sort_by_key(|piece| {
-            let fits = piece.sectors >= left;
+        let order = |piece: &Extent| {
+            let fits = piece.sectors >= wanted;
             let rank = match (piece.start == near, fits) {
                 (true, _) => 0,
                 (false, true) => 1,
                 (false, false) => 2,
             };
             (rank, if fits { piece.sectors } else { u64::MAX - piece.sectors })
-        });
-        let mut taken = Vec::new();
-        for piece in pieces {
-            if left == 0 {
-                break;
-            }
+        };
+        let (mut taken, mut left) = (Vec::new(), wanted);
+        while left > 0
+            && let Some(next) = (0..free.len()).min_by_key(|&at| order(&free[at]))
+        {
+            let piece = free.remove(next);
             let extent = Extent { sectors: piece.sectors.min(left), ..piece };
             left -= extent.sectors;
             taken.push(extent);
@@ -266,11 +271,8 @@ impl Table {
 
     /// Whether no extent is empty, lies before the first unit, or on another.
     fn is_sound(&self) -> bool {
-        let mut all: Vec<&Extent> =
-            self.volumes.iter().flat_map(|volume| &volume.extents).collect();
-        all.sort_unstable_by_key(|extent| extent.start);
         let mut at = UNIT_SECTORS;
-        all.iter().all(|extent| {
+        self.extents().iter().all(|extent| {
             let sound = extent.sectors > 0 && extent.start >= at;
             at = extent.start + extent.sectors;
             sound
