@@ -214,6 +214,9 @@ pub struct Config {
     pub max_links: u8,
     /// How long a peer may take for its next CLC message.
     pub clc_wait: Duration,
+    /// How long a server may take for its Accept, unless its client's user is less patient. Linux makes one
+    /// handshake after another, and each of them waits while a link is lost.
+    pub accept_wait: Duration,
     /// How long a client may take for the Confirm where there is a link group: Linux tells of one buffer
     /// after the other on the links first, and waits 20 s for its turn. Who is given up writes all the same,
     /// to a buffer that is gone, and loses its links by that.
@@ -255,6 +258,7 @@ impl Default for Config {
             max_conns: 255,
             max_links: 1,
             clc_wait: Duration::from_secs(6),
+            accept_wait: Duration::from_secs(20),
             late_confirm_wait: Duration::from_secs(25),
             key_wait: Duration::from_secs(4),
             confirm_wait: (Duration::from_secs(3), Duration::from_secs(5)),

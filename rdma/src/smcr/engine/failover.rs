@@ -1,10 +1,11 @@
 //! What becomes of connections whose link is lost: they go on over another (Linux 6.12,
 //! smc_core.c, `smc_switch_conns`), or end with the group.
 
-use super::table::{Farewell, Link, LinkState, Nudge};
+use super::handshake::Refusal;
+use super::table::{Farewell, Link, LinkState, Nudge, Phase};
 use super::{Context, Engine, Ready, Role};
-use crate::smcr::wire::Reason;
 use crate::smcr::wire::llc::{Body, DeleteReason, Token};
+use crate::smcr::wire::{AcceptConfirm, MessageType, Reason};
 use crate::verbs::Provider;
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -60,14 +61,62 @@ impl Engine {
                 continue;
             }
             if !socket.established {
-                // Its handshake has named the link that is gone.
-                self.decline(key, Reason::NO_ACTIVE_LINK, false, ctx);
+                self.move_handshake(key, group_key, to, ctx);
             } else if self.switch(key, group_key, at, to).is_none() {
                 // There is no way to write to the peer's buffer, but one to say so.
                 self.abort_socket(key, ctx);
                 self.announce(key, Ready::ABORTED);
             }
         }
+    }
+
+    /// A handshake that goes by a link that is gone.
+    fn move_handshake<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        group_key: usize,
+        to: usize,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let socket = &self.sockets[key];
+        let id = socket.id;
+        if self.awaits_confirm(key) {
+            self.sockets[key].link = to;
+            if let Some(handshake) = &mut self.sockets[key].handshake {
+                handshake.link_lost = true;
+            }
+        } else if socket.role == Role::Server && socket.phase() == Some(Phase::Key) {
+            // The Accept is not said yet, and names the other link.
+            self.sockets[key].link = to;
+            let accept = self.describe(key, MessageType::Accept);
+            if let (Some(handshake), Some(accept)) = (&mut self.sockets[key].handshake, accept) {
+                handshake.held_back = accept.emit();
+            }
+            let group = &mut self.groups[group_key];
+            if !group.new_keys.contains(&id) && !group.late_keys.contains(&id) {
+                // It was being told on the link that is gone.
+                group.flow = None;
+                group.new_keys.push_front(id);
+            }
+        } else {
+            self.decline(key, Reason::NO_ACTIVE_LINK, false, ctx);
+        }
+    }
+
+    /// Whether a socket has said an Accept, which nobody but the peer can make undone.
+    pub(super) fn awaits_confirm(&self, key: usize) -> bool {
+        let socket = &self.sockets[key];
+        socket.role == Role::Server && socket.phase() == Some(Phase::Confirm)
+    }
+
+    /// A peer says Confirm when the link that our Accept named is gone: where its buffer is on the other one
+    /// it has told before, and the address is the same there.
+    pub(super) fn confirmed_late(&mut self, key: usize, of: &AcceptConfirm) -> Result<(), Refusal> {
+        let socket = &self.sockets[key];
+        let group = socket.group.and_then(|group| self.groups.get(group)).ok_or(Refusal::Broken)?;
+        let mut there = group.tokens.iter().filter_map(|on| on[socket.link]);
+        let there = there.find(|token| token.address == of.address).ok_or(Refusal::Broken)?;
+        self.learn_peer(key, &AcceptConfirm { rkey: there.rkey, ..of.clone() })
     }
 
     /// Has a socket go on over another link; None if the peer's buffer is not known there.

@@ -4,7 +4,7 @@
 
 use super::config::Device;
 use super::server::is_host_gid;
-use super::table::{Flow, GroupState, LINKS, Link, LinkState, PeerEnd, TOKENS};
+use super::table::{Flow, GroupState, LINKS, Link, LinkState, PeerEnd, Phase, TOKENS};
 use super::{Context, Engine, Role};
 use crate::smcr::wire::llc::{AddLink, AddLinkV2, Body, DeleteReason, KeyMove, LinkEnd, Token};
 use crate::verbs::Provider;
@@ -39,7 +39,14 @@ impl Engine {
             self.groups[group_key].flow = None;
             self.remove_link(group_key, free, ctx);
             self.link_missing(group_key, ctx.now);
+            return self.next_flow(group_key, ctx);
         }
+        // The client may hear of the link before it has read an Accept: it is told those keys again.
+        let accepted = self.sockets.iter().filter(|(_, socket)| {
+            socket.group == Some(group_key) && socket.phase() == Some(Phase::Confirm)
+        });
+        let accepted: Vec<_> = accepted.map(|(_, socket)| socket.id).collect();
+        self.groups[group_key].late_keys.extend(accepted);
     }
 
     /// A free place in a group, and a port that its link `at` does not use.
@@ -311,6 +318,7 @@ impl Engine {
             None => Body::AddLink(AddLink { rejected: Some(NO_ALTERNATE_PATH), v2: None, ..add }),
         };
         self.send_llc(group_key, at, true, body, ctx);
+        self.next_flow(group_key, ctx);
     }
 
     /// Makes our end of a link that the server offers; None if that is no other path.

@@ -3,7 +3,7 @@
 use super::buffers::put_back;
 use super::config::{Device, address_of};
 use super::handshake::Refusal;
-use super::table::{Flow, Group, GroupState, LINKS, Phase, RECEIVES};
+use super::table::{Flow, Group, GroupState, LINKS, LinkState, Phase, RECEIVES};
 use super::{Context, Engine, Input, Notice, Ready, Role};
 use crate::services::Neighbours;
 use crate::smcr::wire::llc::{Body, DeleteReason, Order, Token};
@@ -184,8 +184,9 @@ impl Engine {
     }
 
     /// Says an Accept or Confirm: at once, or if there are several links when the peer has been
-    /// told the buffer's keys on all of them. In version 1 it always
-    /// is: RFC 7609 wants that, though Linux does without.
+    /// told the buffer's keys on all of them. A link that is being made is waited for, as in Linux: who does
+    /// not know a buffer's key on the link that is left writes anywhere (Linux: to key 0), and loses that, too.
+    /// In version 1 the peer is always told: RFC 7609 wants that, though Linux does without.
     pub(super) fn say_when_told<P: Provider + ?Sized>(
         &mut self,
         key: usize,
@@ -200,16 +201,18 @@ impl Engine {
         if let Some(group_key) = group_key.filter(|_| !handshake.first_contact)
             && let Some(group) = self.groups.get_mut(group_key)
         {
-            if group.active_links() > 1 || group.version == 1 {
+            let adds = group.links.iter().flatten().any(|link| link.state == LinkState::Making);
+            if group.active_links() > 1 || adds || group.version == 1 {
                 handshake.held_back = message;
-                group.new_keys.push_back(id);
+                if adds && group.active_links() < 2 {
+                    group.late_keys.push(id);
+                } else {
+                    group.new_keys.push_back(id);
+                }
                 let deadline = ctx.now + self.config.key_wait;
                 self.set_phase(key, Phase::Key, deadline);
                 self.next_flow(group_key, ctx);
                 return;
-            }
-            if group.links.iter().flatten().count() > 1 {
-                group.late_keys.push(id);
             }
         }
         handshake.output.extend(message);
@@ -345,6 +348,7 @@ impl Engine {
                     handshake.first_contact = false;
                 }
                 match role {
+                    Role::Server if self.awaits_confirm(key) => self.give_back(key, ctx),
                     Role::Server => self.decline(key, Reason::NO_ACTIVE_LINK, false, ctx),
                     Role::Client => self.decline(key, Reason::READY_LINK, false, ctx),
                 }

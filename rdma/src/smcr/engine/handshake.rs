@@ -53,8 +53,11 @@ impl Engine {
             return None;
         }
         self.generation = self.generation.wrapping_add(1);
-        let deadline = ctx.now + self.config.clc_wait;
-        let phase = if role == Role::Server { Phase::Proposal } else { Phase::Accept };
+        let (phase, patience) = match role {
+            Role::Server => (Phase::Proposal, self.config.clc_wait),
+            Role::Client => (Phase::Accept, self.config.accept_wait),
+        };
+        let deadline = ctx.now + patience;
         let entry = self.sockets.vacant_entry();
         let id = SocketId::new(entry.key(), self.generation);
         let key = entry.key();
@@ -67,6 +70,7 @@ impl Engine {
             first_contact: false,
             version: 2,
             held_back: Vec::new(),
+            link_lost: false,
         };
         entry.insert(Socket::new(id, role, local, remote, handshake));
         self.wake_at(deadline);

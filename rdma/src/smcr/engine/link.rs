@@ -167,7 +167,8 @@ impl Engine {
     ) -> Option<u8> {
         let group = self.groups.get_mut(group_key)?;
         let link = group.links.get_mut(at)?.take()?;
-        group.late_keys.clear();
+        // They wait for it no longer.
+        group.new_keys.extend(group.late_keys.drain(..));
         // It exists until here; what it had under way is not heard of again.
         let _ = ctx.provider.destroy_qp(link.qp);
         ctx.arena.free(link.memory);

@@ -202,7 +202,11 @@ impl Engine {
                 }
             }
         }
-        self.learn_peer(key, &confirm)?;
+        if socket.handshake.as_ref().is_some_and(|hs| hs.link_lost) {
+            self.confirmed_late(key, &confirm)?;
+        } else {
+            self.learn_peer(key, &confirm)?;
+        }
         if !first_contact {
             self.establish(key, ctx.now);
             return Ok(Taken::Yes);

@@ -257,7 +257,7 @@ fn silence_breaks_a_handshake_off() {
     let at = w.connect_from(1);
     w.tcp[at].ends[0] = None;
     let client = w.tcp[at].ends[1].unwrap();
-    w.wait(7 * SECOND);
+    w.wait(21 * SECOND);
     assert!(w.was_told(1, client, Ready::FAILED));
 }
 

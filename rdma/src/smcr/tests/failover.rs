@@ -213,6 +213,104 @@ fn many_that_come_at_once_go_on_over_the_other_link(version: u8) {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A link is lost at any moment of many handshakes: each ends on both sides or on neither, none of its
+    /// words is left to be taken for data, and those that stand go on over the other link.
+    #[test]
+    fn a_link_goes_while_many_come(
+        seed in 0u64..1000, micros in 0u64..30_000, node in 0usize..2, port in 0usize..2, client in 0usize..2,
+    ) {
+        let two = || Config { max_links: 2, ..config() };
+        let mut w = World::with_ports(seed, [two(), two()], [2, 2]);
+        let all: Vec<usize> = (0..12).map(|_| w.connect_from(client)).collect();
+        w.wait(Duration::from_micros(micros));
+        cut(&mut w, node, port);
+        w.wait(60 * SECOND);
+        for at in all {
+            let ids = w.tcp[at].ends.map(Option::unwrap);
+            let stand = [0, 1].map(|n| w.was_told(n, ids[n], Ready::ESTABLISHED));
+            let failed = [0, 1].map(|n| w.was_told(n, ids[n], Ready::FAILED));
+            // Who fails resets the TCP connection.
+            let words = failed == [false; 2] && !w.tcp[at].bytes.concat().is_empty();
+            prop_assert!(!words, "{:?} {:?}", stand, w.tcp[at]);
+            if stand == [true; 2] && (0..2).all(|n| !w.was_told(n, ids[n], Ready::ABORTED)) {
+                w.transfer(0, ids, &pattern(3000, 1), 1000);
+                w.transfer(1, ids, &pattern(3000, 2), 1000);
+            }
+        }
+        for host in &w.hosts {
+            prop_assert_eq!(host.engine.counters().violations, 0);
+            prop_assert!(host.engine.counters().links_failed < 2);
+        }
+    }
+}
+
+/// Nobody sends before the peer knows its buffer on both links: it could be lost with the first.
+#[test]
+fn who_comes_while_a_link_is_made_waits_for_it() {
+    for client in [0, 1] {
+        let two = || Config { max_links: 2, ..config() };
+        let mut w = World::with_ports(18, [two(), two()], [2, 2]);
+        let all: Vec<usize> = (0..20).map(|_| w.connect_from(client)).collect();
+        let all: Vec<_> = all.into_iter().map(|at| w.tcp[at].ends.map(Option::unwrap)).collect();
+        let up = |w: &World, n: usize| {
+            all.iter().filter(|ids| w.was_told(n, ids[n], Ready::ESTABLISHED)).count()
+        };
+        assert!(w.run(SECOND, |w| up(w, client) > 1));
+        assert_eq!(links(&w, client).len(), 2);
+        let mut moved = Vec::new();
+        cut(&mut w, 0, 0);
+        w.wait(30 * SECOND);
+        for &ids in all.iter().filter(|ids| w.was_told(client, ids[client], Ready::ESTABLISHED)) {
+            assert!(w.was_told(1 - client, ids[1 - client], Ready::ESTABLISHED));
+            moved.push(ids);
+        }
+        for ids in moved {
+            w.transfer(client, ids, &pattern(3000, 1), 1000);
+        }
+        assert!(w.hosts.iter().all(|host| host.engine.counters().aborted == 0));
+    }
+}
+
+/// A Decline could meet the client's own, and be taken for data.
+#[test]
+fn an_accept_is_not_taken_back() {
+    let (mut w, ids) = world(2, 19, [2, 2]);
+    let at = w.connect_from(1);
+    let [server, client] = w.tcp[at].ends.map(Option::unwrap);
+    w.round();
+    // The client hears nothing more on TCP.
+    w.tcp[at].ends[1] = None;
+    w.wait(SECOND);
+    let accept = w.tcp[at].bytes[1].clone();
+    assert!(!accept.is_empty());
+    cut(&mut w, 0, 0);
+    w.transfer(0, ids, &pattern(5000, 1), 5000);
+    assert_eq!(w.hosts[0].engine.links().filter(|link| link.active).count(), 1);
+    assert_eq!(w.tcp[at].bytes[1], accept);
+    // It declines what names a link that is gone.
+    w.tcp[at].ends[1] = Some(client);
+    w.wait(SECOND);
+    for (n, id) in [server, client].into_iter().enumerate() {
+        assert!(w.was_told(n, id, Ready::FALLBACK), "{n}");
+        assert_eq!(w.tcp[at].bytes[n], []);
+    }
+}
+
+/// An Accept that waits while its link is lost names the other one.
+#[test]
+fn an_accept_that_is_not_said_yet_moves_too() {
+    let (mut w, ids) = world(2, 20, [2, 2]);
+    cut(&mut w, 0, 0);
+    w.send(0, ids[0], b"finds out");
+    w.wait(3 * SECOND);
+    let later = w.established();
+    w.transfer(1, later, &pattern(3000, 1), 1000);
+    assert!(w.hosts.iter().all(|host| host.engine.counters().fallbacks.is_empty()));
+}
+
 fn ports_of_different_networks_make_one_link(version: u8) {
     let (mut w, ids) = world(version, 9, [2, 2]);
     // What ports are there may change while the engine runs.
