@@ -93,6 +93,10 @@ impl Engine {
                 Some(found) => found,
                 // The server is ahead of us: another handshake makes the group.
                 None if self.makes_group_with(accept.peer_id) => return Ok(Taken::Hold),
+                // The link is lost, not the group: a server that hears that we are out of sync ends it.
+                None if self.has_group_with(accept.peer_id, remote) => {
+                    return Err(Refusal::Decline(Reason::NO_ACTIVE_LINK));
+                }
                 None => return Err(Refusal::OutOfSync(Reason::SYNC)),
             }
         };
@@ -158,6 +162,17 @@ impl Engine {
                 self.test_link(key, link, ctx);
             }
         }
+    }
+
+    /// Whether there is a group in which a link of the server's has been lost.
+    fn has_group_with(&self, peer: PeerId, remote: IpAddr) -> bool {
+        self.groups.iter().any(|(_, group)| {
+            group.role == Role::Client
+                && group.state == GroupState::Active
+                && group.peer_name == peer
+                && group.remote == remote
+                && group.max_links > 1
+        })
     }
 
     fn makes_group_with(&self, peer: PeerId) -> bool {

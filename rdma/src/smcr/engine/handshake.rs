@@ -1,8 +1,9 @@
 //! What handshakes of both roles share: bytes in and out, Decline, fallback.
 
-use super::table::{Handshake, Phase};
+use super::table::{Handshake, LINKS, Phase};
 use super::{Context, Engine, Notice, Ready, Role, Socket, SocketId, State};
 use crate::services::Neighbours;
+use crate::smcr::wire::llc::DeleteReason;
 use crate::smcr::wire::{Decline, Eid, Os, Reason, WireError, frame_length};
 use crate::verbs::Provider;
 use alloc::vec::Vec;
@@ -187,10 +188,18 @@ impl Engine {
         decline: &Decline,
         ctx: &mut Context<'_, P>,
     ) {
-        let group = self.sockets[key].group;
+        let group = self.sockets[key].group.filter(|_| decline.out_of_sync);
+        let lost = self.sockets[key].handshake.as_ref().is_some_and(|hs| hs.link_lost);
         self.fall_back(key, decline.reason, true, ctx);
-        if let Some(group) = group.filter(|_| decline.out_of_sync) {
-            self.end_group(group, crate::smcr::wire::llc::DeleteReason::PROGRAM, true, ctx);
+        let Some(group_key) = group.filter(|_| !lost) else { return };
+        let links = self.groups.get(group_key).map_or(0, |group| group.active_links());
+        if links < 2 {
+            self.end_group(group_key, DeleteReason::PROGRAM, true, ctx);
+            return;
+        }
+        // Linux says the same of a group of which it has only lost the link that was named.
+        for at in 0..LINKS {
+            self.test_link(group_key, at, ctx);
         }
     }
 

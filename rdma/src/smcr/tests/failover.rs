@@ -2,6 +2,7 @@
 
 use crate::smcr::engine::{Config, LinkStatus, Ready, SocketId};
 use crate::smcr::testing::{World, config, device, ip, ip_of, pattern};
+use crate::smcr::wire::{Decline, Os, PeerId, Reason};
 use crate::verbs::Provider;
 use core::time::Duration;
 use fabric::{Faults, Place};
@@ -296,6 +297,36 @@ fn an_accept_is_not_taken_back() {
     for (n, id) in [server, client].into_iter().enumerate() {
         assert!(w.was_told(n, id, Ready::FALLBACK), "{n}");
         assert_eq!(w.tcp[at].bytes[n], []);
+    }
+    w.transfer(1, ids, &pattern(5000, 1), 5000);
+}
+
+/// Linux says that it is out of sync when it has lost the link that an Accept names, before it says so.
+#[test]
+fn a_client_out_of_sync_may_have_lost_a_link_only() {
+    for gone in [false, true] {
+        let (mut w, ids) = world(2, 21, [2, 2]);
+        let at = w.connect_from(1);
+        let server = w.tcp[at].ends[0].unwrap();
+        w.round();
+        w.tcp[at].ends[1] = None;
+        w.wait(SECOND);
+        let peer_id = PeerId::new(1, [2; 6]);
+        let (reason, os) = (Reason::SYNC, Os::LINUX);
+        let decline = Decline { version: 2, out_of_sync: true, peer_id, reason, os };
+        w.tcp[at].bytes[0] = decline.emit().to_vec();
+        if gone {
+            w.mute(true);
+        }
+        w.round();
+        assert!(w.was_told(0, server, Ready::FALLBACK));
+        assert_eq!(w.hosts[0].engine.groups().count(), 1);
+        w.wait(3 * SECOND);
+        if gone {
+            assert_eq!(w.hosts[0].engine.groups().count(), 0);
+        } else {
+            w.transfer(0, ids, &pattern(5000, 1), 5000);
+        }
     }
 }
 
