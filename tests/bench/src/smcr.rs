@@ -144,7 +144,8 @@ fn idle_connection(site: &mut Site) -> Result<f64> {
     Ok(each)
 }
 
-/// Memory that the appliance uses: heap, and what is not free of the arena.
+/// Memory that the appliance uses: heap, and what is not free of the arena, without the buffers that are
+/// kept for whoever writes next, which are as many as were in use at a time.
 fn memory(site: &mut Site) -> Result<f64> {
     let url = format!("http://{}.1/metrics", network(ISTHMUS));
     let page = site.client.sh(&format!("busybox wget -q -O - {url}"))?;
@@ -153,7 +154,11 @@ fn memory(site: &mut Site) -> Result<f64> {
         line.and_then(|text| text.trim().parse::<f64>().ok()).with_context(|| format!("no {name}"))
     };
     let arena = value("isthmus_arena_size_bytes")? - value("isthmus_arena_free_bytes")?;
-    Ok(arena + value("isthmus_memory_heap_bytes")?)
+    let url = format!("http://{}.1/api/smc/stats", network(ISTHMUS));
+    let stats = site.client.sh(&format!("busybox wget -q -O - {url}"))?;
+    let stats: serde_json::Value = serde_json::from_str(&stats)?;
+    let kept = stats["buffers_kept"].as_f64().context("no buffers_kept")?;
+    Ok(arena + value("isthmus_memory_heap_bytes")? - kept)
 }
 
 /// The middle one, of an odd number.
