@@ -3,8 +3,7 @@
 use super::model::{Machine, Model};
 use super::{Error, Kind, Slot};
 use crate::found::{self, Found, Unclaimed};
-use crate::hal::Location;
-use crate::hal::{Arena, Interrupt, PciAddress, Platform, Port, Registers, Window};
+use crate::hal::{Arena, Interrupt, Location, PciAddress, Platform, Port, Registers, Window};
 use crate::pci::model::ConfigSpaces;
 use alloc::boxed::Box;
 use proptest::prelude::*;

@@ -33,14 +33,16 @@ mod state;
 mod stats;
 mod status;
 mod stream;
+mod subnet;
 mod table;
 mod timer;
 
-pub use config::{BadConfig, Config, Device, PnetId, Subnet};
+pub use config::{BadConfig, Config, Device, PnetId};
 pub use state::{Input, Said, Say, State};
 pub use stats::{Counters, Notice};
 pub use status::{GroupStatus, LinkStatus, SocketStatus};
 pub use stream::{RecvError, SendError};
+pub use subnet::Subnet;
 pub use table::{Ready, Role, SocketId};
 
 use crate::rtrs::Context;

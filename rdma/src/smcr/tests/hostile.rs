@@ -6,7 +6,9 @@ use crate::smcr::wire::cdc::{Cdc, Cursor, End, Producer};
 use crate::smcr::wire::llc::{AddLink, Body, DeleteReason, LinkEnd, Llc, Order, Token};
 use crate::smcr::wire::vectors::vector;
 use crate::smcr::wire::{Decline, Reason};
-use crate::verbs::{Payload, Provider, RemoteAddress, SendOperation, SendRequest, SendWith};
+use crate::verbs::{
+    Payload, Provider, QpState, RemoteAddress, SendOperation, SendRequest, SendWith,
+};
 use core::net::Ipv4Addr;
 use core::time::Duration;
 use proptest::prelude::*;
@@ -18,6 +20,15 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(super) fn forge(w: &mut World, bytes: &[u8]) {
     post(w, SendOperation::Send { payload: Payload::Inline(bytes), with: SendWith::Nothing });
     w.wait(SECOND / 1000);
+}
+
+/// The same, if the link still stands.
+pub(super) fn forge_if_alive(w: &mut World, bytes: &[u8]) {
+    let host = &w.hosts[1];
+    let qp = host.engine.queue_pair(0, 0);
+    if qp.is_some_and(|qp| host.roce.qp_state(qp) == Ok(QpState::Rts)) {
+        forge(w, bytes);
+    }
 }
 
 fn post(w: &mut World, operation: SendOperation<'_>) {
@@ -326,11 +337,7 @@ proptest! {
                 bytes[1] = 44;
                 bytes[4..8].copy_from_slice(&token.to_be_bytes());
             }
-            if w.hosts[1].engine.queue_pair(0, 0).is_some_and(|qp| {
-                w.hosts[1].roce.qp_state(qp) == Ok(crate::verbs::QpState::Rts)
-            }) {
-                forge(&mut w, &bytes);
-            }
+            forge_if_alive(&mut w, &bytes);
             let _ = w.recv(0, ids[0]);
         }
         w.wait(3 * SECOND);

@@ -1,7 +1,7 @@
 //! Version 1: who speaks it with whom, what goes over the wire, and peers of it that lie. What streams
 //! and links go through in it is tested beside version 2.
 
-use super::hostile::{forge, server_given};
+use super::hostile::{forge, forge_if_alive, server_given};
 use crate::smcr::engine::{Config, Ready, SocketId, Subnet};
 use crate::smcr::testing::{World, config, device, ip, mac, pattern, subnet};
 use crate::smcr::wire::llc::{AddLink, Body, KeyMove, LinkEnd, Llc, Order, Token};
@@ -447,13 +447,7 @@ proptest! {
         for mut bytes in messages {
             bytes.resize(44, 0);
             (bytes[0], bytes[1]) = (kind, 44);
-            let alive = w.hosts[1].engine.queue_pair(0, 0).is_some_and(|qp| {
-                use crate::verbs::Provider;
-                w.hosts[1].roce.qp_state(qp) == Ok(crate::verbs::QpState::Rts)
-            });
-            if alive {
-                forge(&mut w, &bytes);
-            }
+            forge_if_alive(&mut w, &bytes);
             let _ = w.recv(0, ids[0]);
         }
         w.wait(3 * SECOND);

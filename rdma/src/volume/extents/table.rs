@@ -200,6 +200,9 @@ impl Table {
         while left > 0
             && let Some(next) = (0..free.len()).min_by_key(|&at| order(&free[at]))
         {
+            if taken.len() == MAX_EXTENTS {
+                return Err(TableError::TooScattered);
+            }
             let piece = free.remove(next);
             let extent = Extent { sectors: piece.sectors.min(left), ..piece };
             left -= extent.sectors;
