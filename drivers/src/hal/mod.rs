@@ -14,7 +14,7 @@ mod time;
 mod window;
 
 pub use arena::Arena;
-pub use crc32::{BLOCK, Crc32};
+pub use crc32::Crc32;
 pub use disk::{Completion, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError};
 pub use io_ports::IoPorts;
 pub use location::Location;

@@ -3,19 +3,10 @@
 //! local route header. It is stored least significant byte first.
 
 use super::frame::Network;
-use drivers::hal::{BLOCK, Crc32, Window};
+use drivers::hal::{Crc32, Window};
 
 /// Length in bytes.
 pub const LEN: usize = 4;
-
-/// What stands in for the local route header.
-const STAND_IN: usize = 8;
-
-/// The byte of the BTH that holds congestion notifications.
-const BTH_RESERVED: usize = 4;
-
-/// Blocks that the longest headers with the stand-in and odd bytes take: 8 + 60 + 15 bytes.
-const MAX_HEAD: usize = 6;
 
 /// Computes ICRCs. The kind of computation (carry-less multiplication or tables) is chosen once.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,7 +23,7 @@ impl Icrc {
     /// The ICRC of a packet, as it is stored: over `headers`, which begin with network header (IP
     /// and UDP, or GRH) and BTH and go on with as much as lies behind them, over what `rest` holds, and over
     /// `pad` bytes of 0.
-    #[inline]
+    #[inline(always)]
     pub fn compute(
         &self,
         network: Network,
@@ -41,72 +32,51 @@ impl Icrc {
         pad: usize,
     ) -> [u8; LEN] {
         let crc = match network {
-            Network::Ipv4 => self.over(headers, mask_ipv4, rest, pad),
-            Network::Ipv6 => self.over(headers, mask_ipv6_and_udp, rest, pad),
-            Network::Grh => self.over(headers, mask_grh, rest, pad),
+            Network::Ipv4 => self.crc.compute(&IPV4_ONES, headers, rest, pad),
+            Network::Ipv6 => self.crc.compute(&IPV6_ONES, headers, rest, pad),
+            Network::Grh => self.crc.compute(&GRH_ONES, headers, rest, pad),
         };
-        crc.to_le_bytes()
-    }
-
-    /// With the first `N` bytes of the headers as `mask` leaves them.
-    ///
-    /// The CRC is cheapest over whole blocks: `headers` are made to end with one, by copying the odd
-    /// bytes behind the first `N`, and zeros before the stand-in, which count for nothing.
-    #[inline]
-    fn over<const N: usize>(
-        &self,
-        headers: &[u8],
-        mask: fn(&mut [u8; N]),
-        rest: &[Window],
-        pad: usize,
-    ) -> u32 {
-        let Some(fixed) = headers.first_chunk::<N>() else { return 0 };
-        let (front, body) = headers.split_at(N + (headers.len() - N) % BLOCK);
-        let mut blocks = [[0; BLOCK]; MAX_HEAD];
-        let begin = (STAND_IN + front.len()).wrapping_neg() % BLOCK;
-        let count = (begin + STAND_IN + front.len()) / BLOCK;
-        // The odd bytes come with what stands before them, and that is written over.
-        if let (Some(last), Some(tail)) = (blocks.get_mut(count - 1), front.last_chunk()) {
-            *last = *tail;
-        }
-        let bytes = blocks.as_flattened_mut();
-        // Of its ones the first four are inverted, for a register that starts as ones.
-        if let Some(place) = bytes.get_mut(begin..begin + STAND_IN) {
-            place.copy_from_slice(&[0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
-        }
-        let place = bytes.get_mut(begin + STAND_IN..).unwrap_or_default();
-        if let Some(masked) = place.first_chunk_mut::<N>() {
-            *masked = *fixed;
-            mask(masked);
-        }
-        self.crc.compute(blocks.get(..count).unwrap_or_default(), body, rest, pad)
+        crc.unwrap_or_default().to_le_bytes()
     }
 }
 
-fn mask_ipv4(headers: &mut [u8; 40]) {
-    headers[1] = 0xff;
-    headers[8] = 0xff;
-    headers[10..12].fill(0xff);
-    headers[26..28].fill(0xff);
-    headers[28 + BTH_RESERVED] = 0xff;
-}
+// What counts as ones in the headers up to the BTH.
+const IPV4_ONES: [u8; 40] = {
+    let mut ones = [0; 40];
+    ones[1] = 0xff; // type of service
+    ones[8] = 0xff; // time to live
+    ones[10] = 0xff; // header checksum
+    ones[11] = 0xff;
+    ones[26] = 0xff; // UDP checksum
+    ones[27] = 0xff;
+    ones[28 + BTH_RESERVED] = 0xff;
+    ones
+};
+const IPV6_ONES: [u8; 60] = {
+    let mut ones = ipv6_ones();
+    ones[46] = 0xff; // UDP checksum
+    ones[47] = 0xff;
+    ones[48 + BTH_RESERVED] = 0xff;
+    ones
+};
+const GRH_ONES: [u8; 52] = {
+    let mut ones = ipv6_ones();
+    ones[40 + BTH_RESERVED] = 0xff;
+    ones
+};
 
-fn mask_ipv6_and_udp(headers: &mut [u8; 60]) {
-    mask_ipv6(headers);
-    headers[46..48].fill(0xff);
-    headers[48 + BTH_RESERVED] = 0xff;
-}
+/// The byte of the BTH that holds congestion notifications.
+const BTH_RESERVED: usize = 4;
 
-fn mask_grh(headers: &mut [u8; 52]) {
-    mask_ipv6(headers);
-    headers[40 + BTH_RESERVED] = 0xff;
-}
-
-/// Traffic class, flow label and hop limit.
-fn mask_ipv6(headers: &mut [u8]) {
-    headers[0] |= 0x0f;
-    headers[1..4].fill(0xff);
-    headers[7] = 0xff;
+/// Traffic class, flow label and hop limit of IPv6, whose header GRH has taken over.
+const fn ipv6_ones<const N: usize>() -> [u8; N] {
+    let mut ones = [0; N];
+    ones[0] = 0x0f;
+    ones[1] = 0xff;
+    ones[2] = 0xff;
+    ones[3] = 0xff;
+    ones[7] = 0xff;
+    ones
 }
 
 #[cfg(test)]
