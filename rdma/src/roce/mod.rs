@@ -49,7 +49,6 @@ use slots::Slots;
 use transmit::Emitter;
 use wire::icrc::Icrc;
 use wire::opcode::Opcode;
-use wire::prediction::Prediction;
 
 /// Packets that a queue pair sends in its turn, before others get theirs.
 const MAX_BURST: u8 = 8;
@@ -64,8 +63,6 @@ pub struct Roce {
     icrc: Icrc,
     /// Port and queue pair of the message that a packet was received of last, if that did not end it.
     arriving: Option<(usize, usize)>,
-    /// What comes next of the WRITE whose first packet was received last.
-    prediction: Option<Prediction>,
     emitter: Emitter,
     memory: Memory,
     cqs: CompletionQueues,
@@ -94,7 +91,6 @@ impl Roce {
         let qpn_slots = limits.qps.next_power_of_two() as u32 - 1;
         Roce {
             arriving: None,
-            prediction: None,
             emitter: Emitter::new(icrc),
             icrc,
             memory: Memory::new(limits.pds, limits.regions, limits.keys),

@@ -8,6 +8,7 @@ use super::psn::Psn;
 use super::receive_queue::{self, ReceiveQueue};
 use super::requester::Requester;
 use super::responder::Responder;
+use super::wire::expected::Expected;
 use super::wire::frame::Template;
 use crate::verbs::{
     CompletedOperation, Completion, ConnectionId, CqId, PathMtu, PdId, QpId, QpInit, QpState,
@@ -73,6 +74,8 @@ pub struct Qp {
     pub identity: Identity,
     pub state: QpState,
     pub peer: Option<Peer>,
+    /// What the headers of the peer's packets have in common, where that is known.
+    pub expected: Option<Expected>,
     /// Place of the port that it sends through.
     pub port: usize,
     pub requester: Requester,
@@ -103,6 +106,7 @@ impl Qp {
             identity,
             state: QpState::Init,
             peer: None,
+            expected: None,
             port: 0,
             requester: Requester::new(sends as usize, init),
             responder: Responder::new(),
@@ -128,11 +132,9 @@ impl Qp {
         if to.min_rnr_timer > 31 {
             return Err(VerbsError::Invalid);
         }
-        self.peer = Some(Peer {
-            qpn: to.remote_qpn & 0xff_ffff,
-            template: Template::new(mac, &to.address),
-            path_mtu: to.path_mtu,
-        });
+        let template = Template::new(mac, &to.address);
+        self.peer = Some(Peer { qpn: to.remote_qpn & 0xff_ffff, template, path_mtu: to.path_mtu });
+        self.expected = Expected::new(&template, self.identity.number);
         self.responder.start(Psn::new(to.rq_psn), to.max_dest_rd_atomic, to.min_rnr_timer);
         self.state = QpState::Rtr;
         Ok(())

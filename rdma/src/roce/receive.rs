@@ -8,12 +8,12 @@ use super::qp::{Env, Qp};
 use super::requester::Outcome;
 use super::responder::Request;
 use super::slots::Slots;
-use super::wire::bth::{self, Bth};
+use super::wire::bth;
+use super::wire::expected::Expected;
 use super::wire::extended::{Aeth, Deth};
 use super::wire::frame::Frame;
 use super::wire::icrc;
 use super::wire::opcode::{Class, Opcode, Service};
-use super::wire::prediction::Prediction;
 use super::wire::{Error, get64, mad};
 use crate::verbs::{AsyncEvent, QpState, QpType};
 use drivers::hal::Instant;
@@ -52,20 +52,17 @@ impl Roce {
     /// Takes a frame that a port received, from its destination MAC on. The payload is copied
     /// once, to where it belongs.
     pub fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) -> Verdict {
-        if let Some(verdict) = self.handle_predicted(port, frame, now) {
-            return verdict;
-        }
-        let parsed = match Frame::parse(frame) {
-            Ok(parsed) => parsed,
-            Err(Error::NotRoce | Error::Truncated) if !is_roce_v1(frame) => {
-                return Verdict::NotRoce;
-            }
-            Err(_) => {
-                self.counters.dropped.malformed += 1;
-                return Verdict::Consumed;
-            }
+        let taken = match self.handle_expected(port, frame, now) {
+            Some(taken) => taken,
+            None => match Frame::parse(frame) {
+                Ok(parsed) => self.handle_packet(port, &parsed, now),
+                Err(Error::NotRoce | Error::Truncated) if !is_roce_v1(frame) => {
+                    return Verdict::NotRoce;
+                }
+                Err(error) => Err(error.into()),
+            },
         };
-        let reason = match self.handle_packet(port, &parsed, now) {
+        let reason = match taken {
             Ok(verdict) => return verdict,
             Err(reason) => reason,
         };
@@ -83,6 +80,35 @@ impl Roce {
         Verdict::Consumed
     }
 
+    /// A packet with the headers that its queue pair expects. None for any other, and for one that is wrong.
+    #[inline]
+    fn handle_expected(
+        &mut self,
+        port: usize,
+        frame: &[u8],
+        now: Instant,
+    ) -> Option<Result<Verdict, Drop>> {
+        let slot = self.slot_of(Expected::queue_pair(frame)?);
+        let qp = self.qps.at_mut(slot).filter(|qp| qp.port == port)?;
+        let frame = qp.expected.as_ref()?.matches(frame)?;
+        let request = Request::parse(frame.transport()).ok()?;
+        check_state(qp, &request).ok()?;
+        check_icrc(&self.icrc, &frame).ok()?;
+        // Most of all are these.
+        if request.bth.opcode == Opcode::WriteMiddle && !request.bth.ack_request {
+            let mtu = qp.peer.as_ref()?.path_mtu.bytes();
+            let (memory, cqs) = (&mut self.memory, &mut self.cqs);
+            let mut env = Env { memory, cqs, counters: &mut self.counters, now };
+            if qp.responder.handle_middle(&request, mtu, qp.identity.pd, &mut env) {
+                self.arriving = Some((port, slot));
+                return Some(Ok(Verdict::Passive));
+            }
+        }
+        Some(self.deliver(port, slot, &frame, &request, now))
+    }
+
+    /// Any packet.
+    #[inline(never)]
     fn handle_packet(
         &mut self,
         number: usize,
@@ -95,19 +121,8 @@ impl Roce {
         }
         let addressed =
             || if port.gids.contains(&frame.destination()) { Ok(()) } else { Err(Drop::NotOurs) };
-        let transport = frame.transport();
-        let bth = Bth::parse(transport)?;
-        let extended_end = bth::LEN + bth.opcode.extended_len();
-        let payload_end = transport
-            .len()
-            .checked_sub(icrc::LEN + bth.pad as usize)
-            .filter(|&end| end >= extended_end)
-            .ok_or(Drop::Malformed)?;
-        let request = Request {
-            bth,
-            extended: transport.get(bth::LEN..extended_end).ok_or(Drop::Malformed)?,
-            payload: transport.get(extended_end..payload_end).ok_or(Drop::Malformed)?,
-        };
+        let request = Request::parse(frame.transport())?;
+        let bth = &request.bth;
         if bth.destination_qp == mad::GSI_QPN {
             addressed()?;
             self.handle_gsi(frame, &request, now)?;
@@ -126,8 +141,21 @@ impl Roce {
         check_state(qp, &request)?;
         check_peer(qp, frame, &request)?;
         check_icrc(&self.icrc, frame)?;
+        self.deliver(number, slot, frame, &request, now)
+    }
 
-        self.arriving = (!bth.opcode.ends()).then_some((number, slot));
+    /// A packet that has passed all checks, at the queue pair in `slot`.
+    fn deliver(
+        &mut self,
+        port: usize,
+        slot: usize,
+        frame: &Frame<'_>,
+        request: &Request<'_>,
+        now: Instant,
+    ) -> Result<Verdict, Drop> {
+        let qp = self.qps.at_mut(slot).ok_or(Drop::UnknownQp)?;
+        let opcode = request.bth.opcode;
+        self.arriving = (!opcode.ends()).then_some((port, slot));
         let heard = qp.heard;
         let awaited = self.cqs.awaited;
         let mut env =
@@ -136,10 +164,10 @@ impl Roce {
             QpType::Ud { .. } => {
                 let deth = Deth::parse(request.extended)?;
                 let from = deth.source_qp;
-                datagram::receive(&request, frame, from, &mut qp.receives, &qp.identity, &mut env);
+                datagram::receive(request, frame, from, &mut qp.receives, &qp.identity, &mut env);
                 Ok(())
             }
-            QpType::Rc => handle_connected(qp, &request, &mut env),
+            QpType::Rc => handle_connected(qp, request, &mut env),
         };
         if !heard {
             qp.heard = true;
@@ -152,37 +180,14 @@ impl Roce {
             }
         }
         // Most packets are of a long message, and change nothing that is seen to here.
-        let passing = request.bth.opcode.is_request() && !request.bth.ack_request;
+        let passing = opcode.is_request() && !request.bth.ack_request;
         if !passing || !qp.is_settled() {
             self.settle(slot);
         }
         taken?;
-        if bth.opcode == Opcode::WriteFirst {
-            let qp = self.qps.at(slot).map(|qp| qp.identity.id);
-            self.prediction = qp.and_then(|qp| Prediction::after(frame, number, qp));
-        }
         let idle = |qp: &Qp| qp.state == QpState::Rts && !qp.listed_reply && !qp.listed_send;
         let nothing = heard && self.cqs.awaited == awaited && self.qps.at(slot).is_some_and(idle);
         Ok(if nothing { Verdict::Passive } else { Verdict::Consumed })
-    }
-
-    /// Takes a packet from the middle of a WRITE, if it is what was predicted. Whatever is special about it,
-    /// and what is wrong with it, is left to [`Roce::handle_packet`].
-    #[inline]
-    fn handle_predicted(&mut self, port: usize, frame: &[u8], now: Instant) -> Option<Verdict> {
-        let prediction = self.prediction.as_ref()?;
-        let (frame, psn, payload) = prediction.matches(port, frame)?;
-        let slot = Slots::<Qp>::index(prediction.qp.0);
-        let qp = self.qps.get_mut(prediction.qp.0)?;
-        let mtu = qp.peer.as_ref()?.path_mtu.bytes();
-        check_icrc(&self.icrc, &frame).ok()?;
-        let mut env =
-            Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters, now };
-        if !qp.responder.handle_middle(psn, payload, mtu, qp.identity.pd, &mut env) {
-            return None;
-        }
-        self.arriving = Some((port, slot));
-        Some(Verdict::Passive)
     }
 
     /// Where frames of a message that is under way are about to arrive, by what was received last: at

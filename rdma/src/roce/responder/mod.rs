@@ -13,10 +13,10 @@ use crate::roce::psn::Psn;
 use crate::roce::qp::{Env, Identity};
 use crate::roce::receive_queue::{self, ReceiveQueue};
 use crate::roce::requester::MAX_MESSAGE;
-use crate::roce::wire::bth::Bth;
+use crate::roce::wire::bth::{self, Bth};
 use crate::roce::wire::extended::{AtomicEth, Nak, Reth, Syndrome};
-use crate::roce::wire::get32;
 use crate::roce::wire::opcode::{Class, Opcode};
+use crate::roce::wire::{Error, get32, icrc};
 use crate::verbs::{
     Access, CompletedOperation, Completion, OneSided, PdId, RemoteAddress, SendWith, Status,
 };
@@ -68,8 +68,8 @@ enum Fault {
     NotReady,
 }
 
-impl From<crate::roce::wire::Error> for Fault {
-    fn from(_: crate::roce::wire::Error) -> Self {
+impl From<Error> for Fault {
+    fn from(_: Error) -> Self {
         Fault::Nak(Nak::InvalidRequest)
     }
 }
@@ -91,6 +91,23 @@ pub struct Request<'a> {
     pub bth: Bth,
     pub extended: &'a [u8],
     pub payload: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// Takes apart what begins with a BTH and ends with an ICRC.
+    #[inline(always)]
+    pub fn parse(transport: &'a [u8]) -> Result<Self, Error> {
+        let bth = Bth::parse(transport)?;
+        let (headers, payload) = transport
+            .len()
+            .checked_sub(icrc::LEN + bth.pad as usize)
+            .and_then(|end| {
+                transport.get(..end)?.split_at_checked(bth::LEN + bth.opcode.extended_len())
+            })
+            .ok_or(Error::Truncated)?;
+        let extended = headers.get(bth::LEN..).unwrap_or_default();
+        Ok(Request { bth, extended, payload })
+    }
 }
 
 /// The responder.
@@ -207,12 +224,12 @@ impl Responder {
     #[inline(always)]
     pub fn handle_middle(
         &mut self,
-        psn: u32,
-        payload: &[u8],
+        request: &Request<'_>,
         mtu: usize,
         pd: PdId,
         env: &mut Env<'_>,
     ) -> bool {
+        let (psn, payload) = (request.bth.psn, request.payload);
         let length = payload.len();
         let Incoming::Write(write) = &mut self.incoming else { return false };
         if psn != self.expected.get() || length != mtu || length >= write.left as usize {

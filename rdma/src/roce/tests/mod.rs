@@ -3,9 +3,9 @@
 mod arbitrary;
 mod capture;
 mod connections;
+mod expected;
 mod faults;
 mod ports;
-mod prediction;
 mod refusals;
 mod shared_acks;
 mod transport;

@@ -315,6 +315,11 @@ impl Template {
         self.network
     }
 
+    /// All that stands before the BTH, without its lengths and the checksum that depends on them.
+    pub fn headers(&self) -> &[u8] {
+        &self.bytes[..self.len()]
+    }
+
     /// Bytes before the BTH.
     #[inline]
     pub const fn len(&self) -> usize {

@@ -8,13 +8,13 @@
 
 pub mod bth;
 pub mod cm;
+pub mod expected;
 pub mod extended;
 pub mod frame;
 pub mod icrc;
 pub mod ip_cm;
 pub mod mad;
 pub mod opcode;
-pub mod prediction;
 
 use core::fmt;
 
