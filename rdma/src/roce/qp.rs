@@ -134,7 +134,7 @@ impl Qp {
         }
         let template = Template::new(mac, &to.address);
         self.peer = Some(Peer { qpn: to.remote_qpn & 0xff_ffff, template, path_mtu: to.path_mtu });
-        self.expected = Expected::new(&template, self.identity.number);
+        self.expected = Expected::new(&template);
         self.responder.start(Psn::new(to.rq_psn), to.max_dest_rd_atomic, to.min_rnr_timer);
         self.state = QpState::Rtr;
         Ok(())
@@ -187,6 +187,12 @@ impl Qp {
         self.state != QpState::Error
             && (self.listed_reply || !self.responder.has_reply())
             && (self.listed_send || !self.responder.has_answer())
+    }
+
+    /// Whether it has nothing to send, and nothing to be told of.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.state == QpState::Rts && !self.listed_reply && !self.listed_send
     }
 
     /// When it wants to be woken.

@@ -9,11 +9,11 @@ use super::requester::Outcome;
 use super::responder::Request;
 use super::slots::Slots;
 use super::wire::bth;
-use super::wire::expected::Expected;
+use super::wire::expected::{self, Expected};
 use super::wire::extended::{Aeth, Deth};
-use super::wire::frame::Frame;
+use super::wire::frame::{Frame, Network};
 use super::wire::icrc;
-use super::wire::opcode::{Class, Opcode, Service};
+use super::wire::opcode::{Class, Service};
 use super::wire::{Error, get64, mad};
 use crate::verbs::{AsyncEvent, QpState, QpType};
 use drivers::hal::Instant;
@@ -54,18 +54,16 @@ impl Roce {
     pub fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) -> Verdict {
         let taken = match self.handle_expected(port, frame, now) {
             Some(taken) => taken,
-            None => match Frame::parse(frame) {
-                Ok(parsed) => self.handle_packet(port, &parsed, now),
-                Err(Error::NotRoce | Error::Truncated) if !is_roce_v1(frame) => {
-                    return Verdict::NotRoce;
-                }
-                Err(error) => Err(error.into()),
-            },
+            None => self.handle_any(port, frame, now),
         };
-        let reason = match taken {
-            Ok(verdict) => return verdict,
-            Err(reason) => reason,
-        };
+        match taken {
+            Ok(verdict) => verdict,
+            Err(reason) => self.count(reason),
+        }
+    }
+
+    #[cold]
+    fn count(&mut self, reason: Drop) -> Verdict {
         let dropped = &mut self.counters.dropped;
         *match reason {
             Drop::Malformed => &mut dropped.malformed,
@@ -81,34 +79,46 @@ impl Roce {
     }
 
     /// A packet with the headers that its queue pair expects. None for any other, and for one that is wrong.
-    #[inline]
+    #[inline(always)]
     fn handle_expected(
         &mut self,
         port: usize,
         frame: &[u8],
         now: Instant,
     ) -> Option<Result<Verdict, Drop>> {
-        let slot = self.slot_of(Expected::queue_pair(frame)?);
-        let qp = self.qps.at_mut(slot).filter(|qp| qp.port == port)?;
-        let frame = qp.expected.as_ref()?.matches(frame)?;
-        let request = Request::parse(frame.transport()).ok()?;
-        check_state(qp, &request).ok()?;
-        check_icrc(&self.icrc, &frame).ok()?;
+        let number = Expected::queue_pair(frame)?;
+        let slot = self.slot_of(number);
+        let qp = self.qps.at_mut(slot)?;
+        if qp.identity.number != number || qp.port != port {
+            return None;
+        }
+        let headers = qp.expected.as_ref()?.matches(frame)?;
+        check_icrc(&self.icrc, Network::Ipv4, headers).ok()?;
         // Most of all are these.
-        if request.bth.opcode == Opcode::WriteMiddle && !request.bth.ack_request {
+        if let Some((psn, payload)) = expected::middle_of_write(headers) {
             let mtu = qp.peer.as_ref()?.path_mtu.bytes();
             let (memory, cqs) = (&mut self.memory, &mut self.cqs);
             let mut env = Env { memory, cqs, counters: &mut self.counters, now };
-            if qp.responder.handle_middle(&request, mtu, qp.identity.pd, &mut env) {
+            if qp.responder.handle_middle(psn, payload, mtu, qp.identity.pd, &mut env) {
                 self.arriving = Some((port, slot));
                 return Some(Ok(Verdict::Passive));
             }
         }
-        Some(self.deliver(port, slot, &frame, &request, now))
+        let request = Request::parse(headers.get(Network::Ipv4.len()..)?).ok()?;
+        check_state(qp, &request).ok()?;
+        Some(self.deliver(port, slot, &request, None, now))
     }
 
-    /// Any packet.
+    /// Any frame.
     #[inline(never)]
+    fn handle_any(&mut self, port: usize, frame: &[u8], now: Instant) -> Result<Verdict, Drop> {
+        match Frame::parse(frame) {
+            Ok(parsed) => self.handle_packet(port, &parsed, now),
+            Err(Error::NotRoce | Error::Truncated) if !is_roce_v1(frame) => Ok(Verdict::NotRoce),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     fn handle_packet(
         &mut self,
         number: usize,
@@ -140,37 +150,50 @@ impl Roce {
         }
         check_state(qp, &request)?;
         check_peer(qp, frame, &request)?;
-        check_icrc(&self.icrc, frame)?;
-        self.deliver(number, slot, frame, &request, now)
+        check_icrc(&self.icrc, frame.network, frame.headers)?;
+        self.deliver(number, slot, &request, Some(frame), now)
     }
 
-    /// A packet that has passed all checks, at the queue pair in `slot`.
+    /// A packet that has passed all checks, at the queue pair in `slot`. A datagram comes with its frame.
+    #[inline(never)]
     fn deliver(
         &mut self,
         port: usize,
         slot: usize,
-        frame: &Frame<'_>,
         request: &Request<'_>,
+        datagram: Option<&Frame<'_>>,
         now: Instant,
     ) -> Result<Verdict, Drop> {
         let qp = self.qps.at_mut(slot).ok_or(Drop::UnknownQp)?;
         let opcode = request.bth.opcode;
         self.arriving = (!opcode.ends()).then_some((port, slot));
-        let heard = qp.heard;
         let awaited = self.cqs.awaited;
         let mut env =
             Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters, now };
-        let taken = match qp.identity.kind {
-            QpType::Ud { .. } => {
-                let deth = Deth::parse(request.extended)?;
-                let from = deth.source_qp;
+        let taken = match (qp.identity.kind, datagram) {
+            (QpType::Rc, _) => handle_connected(qp, request, &mut env),
+            (QpType::Ud { .. }, Some(frame)) => {
+                let from = Deth::parse(request.extended)?.source_qp;
                 datagram::receive(request, frame, from, &mut qp.receives, &qp.identity, &mut env);
                 Ok(())
             }
-            QpType::Rc => handle_connected(qp, request, &mut env),
+            (QpType::Ud { .. }, None) => Err(Drop::WrongState),
         };
+        // Most packets are of a long message, and change nothing that is seen to here.
+        let passing =
+            qp.heard && opcode.is_request() && !request.bth.ack_request && qp.is_settled();
+        let idle = if passing { qp.is_idle() } else { self.see_to(slot) };
+        taken?;
+        let nothing = idle && self.cqs.awaited == awaited;
+        Ok(if nothing { Verdict::Passive } else { Verdict::Consumed })
+    }
+
+    /// After a packet for the queue pair in `slot` that may have changed more than a message: whether it has
+    /// nothing to do.
+    fn see_to(&mut self, slot: usize) -> bool {
+        let Some(qp) = self.qps.at_mut(slot) else { return true };
+        let heard = core::mem::replace(&mut qp.heard, true);
         if !heard {
-            qp.heard = true;
             if qp.state == QpState::Rtr {
                 let event = AsyncEvent::CommunicationEstablished(qp.identity.id);
                 self.events.push_back(event);
@@ -179,15 +202,8 @@ impl Roce {
                 self.cm.communication_established(connection);
             }
         }
-        // Most packets are of a long message, and change nothing that is seen to here.
-        let passing = opcode.is_request() && !request.bth.ack_request;
-        if !passing || !qp.is_settled() {
-            self.settle(slot);
-        }
-        taken?;
-        let idle = |qp: &Qp| qp.state == QpState::Rts && !qp.listed_reply && !qp.listed_send;
-        let nothing = heard && self.cqs.awaited == awaited && self.qps.at(slot).is_some_and(idle);
-        Ok(if nothing { Verdict::Passive } else { Verdict::Consumed })
+        self.settle(slot);
+        heard && self.qps.at(slot).is_some_and(Qp::is_idle)
     }
 
     /// Where frames of a message that is under way are about to arrive, by what was received last: at
@@ -212,7 +228,7 @@ impl Roce {
         if !pkey_matches(request.bth.pkey) || deth.qkey != mad::GSI_QKEY {
             return Err(Drop::WrongKey);
         }
-        check_icrc(&self.icrc, frame)?;
+        check_icrc(&self.icrc, frame.network, frame.headers)?;
         self.counters.received.connection_manager += 1;
         self.handle_mad(frame, request.payload, now);
         Ok(())
@@ -270,14 +286,14 @@ fn check_peer(qp: &Qp, frame: &Frame<'_>, request: &Request<'_>) -> Result<(), D
 }
 
 #[inline(always)]
-fn check_icrc(icrc: &icrc::Icrc, frame: &Frame<'_>) -> Result<(), Drop> {
-    let (covered, stored) = frame.headers.split_last_chunk().ok_or(Drop::Malformed)?;
-    let computed = icrc.compute(frame.network, covered, &[], 0);
+fn check_icrc(icrc: &icrc::Icrc, network: Network, headers: &[u8]) -> Result<(), Drop> {
+    let (covered, stored) = headers.split_last_chunk().ok_or(Drop::Malformed)?;
+    let computed = icrc.compute(network, covered, &[], 0);
     if computed == *stored { Ok(()) } else { Err(Drop::Icrc) }
 }
 
 /// A packet for a connected queue pair.
-#[inline(never)]
+#[inline]
 fn handle_connected(qp: &mut Qp, request: &Request<'_>, env: &mut Env<'_>) -> Result<(), Drop> {
     let Some(peer) = &qp.peer else { return Err(Drop::WrongState) };
     let mtu = peer.path_mtu.bytes();

@@ -224,12 +224,12 @@ impl Responder {
     #[inline(always)]
     pub fn handle_middle(
         &mut self,
-        request: &Request<'_>,
+        psn: u32,
+        payload: &[u8],
         mtu: usize,
         pd: PdId,
         env: &mut Env<'_>,
     ) -> bool {
-        let (psn, payload) = (request.bth.psn, request.payload);
         let length = payload.len();
         let Incoming::Write(write) = &mut self.incoming else { return false };
         if psn != self.expected.get() || length != mtu || length >= write.left as usize {

@@ -42,7 +42,7 @@ pub struct Bth {
 
 impl Bth {
     /// Reads the header at the beginning of `from`.
-    #[inline]
+    #[inline(always)]
     pub fn parse(from: &[u8]) -> Result<Self, Error> {
         let header = from.first_chunk::<LEN>().ok_or(Error::Truncated)?;
         let flags = header[field::FLAGS];

@@ -1,9 +1,12 @@
 //! The headers of what the peer of a connected queue pair sends to it over IPv4, known since they were
 //! connected but for what each packet has of its own. What has them needs few of the checks that other
 //! frames do, as with TCP's header prediction (Jacobson, 1990); what has not goes the whole way.
+//! For whom it is says the number of the queue pair, which is no part of the comparison.
 
 use super::bth;
-use super::frame::{ETHERNET_LEN, Frame, Network, Template, sum_ipv4};
+use super::frame::{ETHERNET_LEN, Network, Template, sum_ipv4};
+use super::icrc;
+use super::opcode::Opcode;
 
 /// Bytes before the extended headers.
 const LEN: usize = BTH + bth::LEN;
@@ -24,15 +27,16 @@ const UDP_CHECKSUM: usize = UDP + 6;
 const BTH: usize = UDP + 8;
 const FLAGS: usize = BTH + 1;
 const PKEY: usize = BTH + 2;
+/// The bits of the flags that say how much the payload is padded.
+const PAD: u8 = 0x30;
 const RESERVED: usize = BTH + 4;
 const QUEUE_PAIR: usize = BTH + 5;
-const ACK_REQUEST: usize = BTH + 8;
 
-/// The words that hold them, with two bytes of what follows.
-const WORDS: usize = LEN.div_ceil(8);
+/// The words that hold them, up to the upper bits of the queue pair.
+const WORDS: usize = 6;
 
 /// The bytes that are the same in all packets, from where up to where, and which bits of them.
-const FIXED: [(usize, usize, u8); 12] = [
+const FIXED: [(usize, usize, u8); 11] = [
     (0, SOURCE_MAC, 0xff),
     // Kind of network header, its version and its length.
     (ETHERTYPE, IP + 1, 0xff),
@@ -49,7 +53,6 @@ const FIXED: [(usize, usize, u8); 12] = [
     // Full and limited members of the partition.
     (PKEY, PKEY + 1, 0x7f),
     (PKEY + 1, RESERVED, 0xff),
-    (QUEUE_PAIR, ACK_REQUEST, 0xff),
 ];
 
 /// The bits that are the same in all packets.
@@ -80,9 +83,8 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Of what is sent to queue pair `number` by the peer to which `template` goes. None over IPv6 and for
-    /// RoCEv1.
-    pub fn new(template: &Template, number: u32) -> Option<Self> {
+    /// Of what is sent by the peer to which `template` goes. None over IPv6 and for RoCEv1.
+    pub fn new(template: &Template) -> Option<Self> {
         if template.network() != Network::Ipv4 {
             return None;
         }
@@ -93,7 +95,6 @@ impl Expected {
         header[ADDRESSES..ADDRESSES + 4].copy_from_slice(&own[ADDRESSES + 4..UDP]);
         header[ADDRESSES + 4..UDP].copy_from_slice(&own[ADDRESSES..ADDRESSES + 4]);
         header[PKEY..RESERVED].copy_from_slice(&bth::DEFAULT_PKEY.to_be_bytes());
-        header[RESERVED..ACK_REQUEST].copy_from_slice(&number.to_be_bytes());
         Some(Expected { words: words(&header) })
     }
 
@@ -109,16 +110,17 @@ impl Expected {
         ]))
     }
 
-    /// `frame` taken apart, if it has these headers, and lengths and a checksum that fit.
+    /// What `frame` holds from its network header on, if it has these headers, and lengths and a checksum
+    /// that fit.
     #[inline(always)]
-    pub fn matches<'a>(&self, frame: &'a [u8]) -> Option<Frame<'a>> {
+    pub fn matches<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         let header = frame.first_chunk()?;
         let seen = words(header);
         let different = |n: usize| (seen[n] ^ self.words[n]) & SAME[n];
         if (0..WORDS).fold(0, |all, n| all | different(n)) != 0 {
             return None;
         }
-        let (ethernet, headers) = frame.split_first_chunk()?;
+        let headers = frame.get(IP..)?;
         let length = |at| usize::from(u16::from_be_bytes([header[at], header[at + 1]]));
         let total = length(TOTAL_LENGTH);
         if total != headers.len()
@@ -127,8 +129,21 @@ impl Expected {
         {
             return None;
         }
-        Some(Frame { ethernet, network: Network::Ipv4, headers })
+        Some(headers)
     }
+}
+
+/// PSN and payload of a packet over IPv4 from the middle of a WRITE, if it is not padded and asks for no ACK.
+#[inline(always)]
+pub fn middle_of_write(headers: &[u8]) -> Option<(u32, &[u8])> {
+    let (header, rest) = headers.split_first_chunk::<{ LEN - IP }>()?;
+    let [opcode, flags, _, _, _, _, _, _, ack_request, psn @ ..] =
+        header.last_chunk::<{ bth::LEN }>()?;
+    if *opcode != Opcode::WriteMiddle as u8 || flags & PAD != 0 || ack_request & 0x80 != 0 {
+        return None;
+    }
+    let [a, b, c] = *psn;
+    Some((u32::from_be_bytes([0, a, b, c]), rest.get(..rest.len().checked_sub(icrc::LEN)?)?))
 }
 
 #[inline(always)]
