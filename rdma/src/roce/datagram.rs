@@ -78,6 +78,7 @@ impl Datagrams {
     }
 
     /// Puts the next one into `tx`.
+    #[inline(never)]
     pub fn poll_transmit(
         &mut self,
         mac: [u8; 6],

@@ -184,24 +184,27 @@ impl Roce {
             let place = place as usize;
             polled = true;
             let sent = self.poll_qp(place, now, tx);
+            let window = self.limits.unacknowledged;
             let Some(found) = self.ports.get_mut(port) else { break };
+            let Some(qp) = self.qps.at_mut(place) else {
+                found.sends.pop_front();
+                continue;
+            };
             if let Some(opcode) = sent
                 && found.burst < MAX_BURST
+                && qp.has_send(window)
             {
-                // Its turn goes on, for as long as it has more: but for a timer that was set just now there
-                // is nothing to see to.
+                // Its turn goes on: but for a timer that was set just now there is nothing to see to.
                 found.burst += 1;
                 if found.burst == 1 {
-                    let deadline = self.qps.at(place).and_then(Qp::deadline);
+                    let deadline = qp.deadline();
                     self.wake_at(deadline);
                 }
                 return self.sent(opcode);
             }
             found.burst = 0;
             found.sends.pop_front();
-            if let Some(qp) = self.qps.at_mut(place) {
-                qp.listed_send = false;
-            }
+            qp.listed_send = false;
             self.settle(place);
             if let Some(opcode) = sent {
                 return self.sent(opcode);

@@ -109,6 +109,17 @@ impl TxBuffer {
         }
     }
 
+    /// Adds as payload the first `len` bytes of these.
+    #[inline]
+    pub fn copy_short(&mut self, bytes: &[u8; 16], len: usize) {
+        let rest = self.head.get_mut(self.head_len..).unwrap_or_default();
+        if let Some(place) = rest.first_chunk_mut() {
+            // What stands behind them is not looked at.
+            *place = *bytes;
+            self.head_len += len.min(bytes.len());
+        }
+    }
+
     /// Makes `len` bytes of a window, from `offset` on, the payload: by reference.
     #[inline]
     pub fn refer(&mut self, window: &Window, offset: usize, len: usize) {

@@ -20,6 +20,7 @@ enum Outcome {
 
 impl Server {
     /// Does what a request asks for. If its volume has no room, that volume is returned.
+    #[inline(never)]
     pub(super) fn execute<P: Fabric + ?Sized>(
         &mut self,
         request: &Request,
@@ -49,12 +50,25 @@ impl Server {
         }
     }
 
+    #[inline(always)]
     fn interpret(&mut self, request: &Request, volumes: &mut Volumes) -> Outcome {
+        // Nearly all are I/O, of the one size that Linux sends.
         let mut bytes = [0; Io::SIZE];
-        if request.user.len() > bytes.len() {
-            return Outcome::Answer(self.manage(request, volumes), None);
+        if request.user.len() == bytes.len()
+            && request.user.read(0, &mut bytes).is_ok()
+            && let Ok(wire::Request::Io(io)) = wire::Request::parse(&bytes)
+        {
+            return self.submit(request, &io, volumes);
         }
-        let bytes = bytes.get_mut(..request.user.len()).unwrap_or_default();
+        self.interpret_any(request, volumes)
+    }
+
+    #[inline(never)]
+    fn interpret_any(&mut self, request: &Request, volumes: &mut Volumes) -> Outcome {
+        let mut bytes = [0; Io::SIZE];
+        let Some(bytes) = bytes.get_mut(..request.user.len()) else {
+            return Outcome::Answer(self.manage(request, volumes), None);
+        };
         let parsed = request.user.read(0, bytes).map(|()| wire::Request::parse(bytes));
         match parsed {
             Ok(Ok(wire::Request::Io(io))) => self.submit(request, &io, volumes),
@@ -93,6 +107,7 @@ impl Server {
     }
 
     /// Gives an I/O to its volume.
+    #[inline(always)]
     fn submit(&mut self, request: &Request, io: &Io, volumes: &mut Volumes) -> Outcome {
         let device = self.sessions.get(request.session.index()).and_then(|s| s.device(io.device));
         let Some(device) = device else { return Outcome::Answer(Err(Errno::ENOTCONN), None) };

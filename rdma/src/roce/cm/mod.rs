@@ -303,6 +303,7 @@ impl Roce {
     }
 
     /// Puts the connection manager's next message through a port into `tx`; false if there is none.
+    #[inline(never)]
     pub(super) fn poll_mad(&mut self, port: usize, tx: &mut TxBuffer) -> bool {
         let Some((outgoing, mac)) = self.next_message(port) else { return false };
         let mut data = [0; mad::DATA_LEN];

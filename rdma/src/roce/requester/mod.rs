@@ -154,36 +154,66 @@ impl Requester {
         mtu: usize,
         memory: &mut Memory,
     ) -> Result<(), VerbsError> {
+        // Each operation goes on its own way, so that nothing has to be put together first.
+        match &request.operation {
+            SendOperation::Send { payload, with } => {
+                self.enqueue(request, Operation::Send(*with), payload, mtu, memory)
+            }
+            SendOperation::Write { payload, to, immediate } => {
+                self.enqueue(request, Operation::Write(*to, *immediate), payload, mtu, memory)
+            }
+            SendOperation::Read { into, from } => {
+                let into = Payload::Windows(into);
+                self.enqueue_asking(request, Operation::Read(*from), &into, mtu, memory)
+            }
+            SendOperation::CompareSwap { into, at, compare, swap } => {
+                let operation = Operation::CompareSwap { at: *at, compare: *compare, swap: *swap };
+                let into = Payload::Windows(core::slice::from_ref(into));
+                self.enqueue_asking(request, operation, &into, mtu, memory)
+            }
+            SendOperation::FetchAdd { into, at, add } => {
+                let operation = Operation::FetchAdd { at: *at, add: *add };
+                let into = Payload::Windows(core::slice::from_ref(into));
+                self.enqueue_asking(request, operation, &into, mtu, memory)
+            }
+        }
+    }
+
+    /// Enqueues a request that wants another answer than an ACK.
+    #[inline(never)]
+    fn enqueue_asking(
+        &mut self,
+        request: &SendRequest<'_>,
+        operation: Operation,
+        into: &Payload<'_>,
+        mtu: usize,
+        memory: &mut Memory,
+    ) -> Result<(), VerbsError> {
+        let atomic = !matches!(operation, Operation::Read(_));
+        if self.max_rd_atomic == 0 || atomic && into.len() != 8 {
+            return Err(VerbsError::Invalid);
+        }
+        self.enqueue(request, operation, into, mtu, memory)
+    }
+
+    #[inline(always)]
+    fn enqueue(
+        &mut self,
+        request: &SendRequest<'_>,
+        operation: Operation,
+        payload: &Payload<'_>,
+        mtu: usize,
+        memory: &mut Memory,
+    ) -> Result<(), VerbsError> {
         if self.queue.len() >= self.limit {
             return Err(VerbsError::QueueFull);
         }
-        let one;
-        let (operation, payload) = match &request.operation {
-            SendOperation::Send { payload, with } => (Operation::Send(*with), *payload),
-            SendOperation::Write { payload, to, immediate } => {
-                (Operation::Write(*to, *immediate), *payload)
-            }
-            SendOperation::Read { into, from } => (Operation::Read(*from), Payload::Windows(into)),
-            SendOperation::CompareSwap { into, at, compare, swap } => {
-                one = [*into];
-                let operation = Operation::CompareSwap { at: *at, compare: *compare, swap: *swap };
-                (operation, Payload::Windows(&one))
-            }
-            SendOperation::FetchAdd { into, at, add } => {
-                one = [*into];
-                (Operation::FetchAdd { at: *at, add: *add }, Payload::Windows(&one))
-            }
-        };
         let length = payload.len();
-        if length > MAX_MESSAGE
-            || operation.wants_answer() && self.max_rd_atomic == 0
-            || matches!(operation, Operation::CompareSwap { .. } | Operation::FetchAdd { .. })
-                && length != 8
-        {
+        if length > MAX_MESSAGE {
             return Err(VerbsError::Invalid);
         }
         let packets = length.div_ceil(mtu).max(1) as u32;
-        let payload = self.large.store(&payload)?;
+        let payload = self.large.store(payload)?;
         let block = request.carries.and_then(|(region, chunk)| memory.detach_chunk(region, chunk));
         self.queue.push_back(Work {
             id: request.id,

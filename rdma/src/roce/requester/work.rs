@@ -67,6 +67,19 @@ pub enum Load {
     Large(u32),
 }
 
+/// Up to `SHORT` bytes, and zeros behind them.
+#[inline(always)]
+fn short(from: &[u8]) -> [u8; SHORT] {
+    let mut bytes = [0; SHORT];
+    if let ([place @ .., _, _, _, _, _, _, _, _], Some(from)) = (&mut bytes, from.as_array()) {
+        // As long as RTRS's answers are: a copy of a known length needs no call.
+        *place = *from;
+    } else if let Some(place) = bytes.get_mut(..from.len()) {
+        place.copy_from_slice(from);
+    }
+    bytes
+}
+
 /// The large payloads of a queue, in the order of posting, which is that of completion.
 #[derive(Debug)]
 pub struct LargePayloads {
@@ -90,16 +103,19 @@ impl LargePayloads {
             Payload::Windows([]) => Ok(Load::Window(Window::empty())),
             Payload::Windows([window]) => Ok(Load::Window(*window)),
             Payload::Inline(from) if from.len() <= SHORT => {
-                let mut bytes = [0; SHORT];
-                bytes.get_mut(..from.len()).ok_or(VerbsError::Invalid)?.copy_from_slice(from);
-                Ok(Load::Short(bytes, from.len() as u8))
+                Ok(Load::Short(short(from), from.len() as u8))
             }
-            _ if self.queue.len() >= self.limit => Err(VerbsError::Invalid),
-            _ => {
-                self.queue.push_back(Stored::new(payload)?);
-                Ok(Load::Large(self.gone.wrapping_add(self.queue.len() as u32 - 1)))
-            }
+            _ => self.store_large(payload),
         }
+    }
+
+    #[inline(never)]
+    fn store_large(&mut self, payload: &Payload<'_>) -> Result<Load, VerbsError> {
+        if self.queue.len() >= self.limit {
+            return Err(VerbsError::Invalid);
+        }
+        self.queue.push_back(Stored::new(payload)?);
+        Ok(Load::Large(self.gone.wrapping_add(self.queue.len() as u32 - 1)))
     }
 
     fn get(&self, number: u32) -> Option<&Stored> {
@@ -112,9 +128,7 @@ impl LargePayloads {
         match load {
             Load::Window(window) => tx.refer(window, offset, length),
             // An inline payload is shorter than any path MTU: it is one packet.
-            Load::Short(bytes, len) => {
-                tx.copy(bytes.get(..usize::from(*len)).unwrap_or_default());
-            }
+            Load::Short(bytes, len) => tx.copy_short(bytes, (*len).into()),
             Load::Large(number) => {
                 if let Some(stored) = self.get(*number) {
                     stored.put(offset, length, tx);

@@ -135,6 +135,7 @@ impl Responder {
 
     /// Puts the next packet that answers a READ or atomic into `tx`. `Err` if the queue pair fails
     /// because the key was revoked meanwhile.
+    #[inline(never)]
     pub fn poll_answer(
         &mut self,
         peer: &Peer,

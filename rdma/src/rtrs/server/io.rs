@@ -11,6 +11,7 @@ use crate::verbs::{
     VerbsError,
 };
 use drivers::hal::Window;
+use slab::Slab;
 
 /// Sends that an answer takes at most.
 const ANSWER: u32 = 2;
@@ -32,7 +33,7 @@ impl Server {
         immediate: u32,
         ctx: &mut Context<'_, P>,
     ) -> Option<Request> {
-        let connection = &self.connections[key];
+        let connection = &mut self.connections[key];
         let path_key = connection.path;
         let path = &mut self.paths[path_key];
         if path.state != PathState::Connected {
@@ -47,10 +48,25 @@ impl Server {
             return None;
         }
         let done = match Immediate::parse(immediate) {
-            Immediate::Request { place } => match self.handle_io(key, place, ctx) {
-                Ok(request) => return request,
-                Err(reason) => Err(reason),
-            },
+            Immediate::Request { place } => {
+                let session = &mut self.sessions[path.session];
+                match handle_io(
+                    place,
+                    connection,
+                    path,
+                    session,
+                    self.config.always_invalidate,
+                    ctx,
+                ) {
+                    Ok(Arrival::Started(request)) => return Some(request),
+                    Ok(Arrival::Admitted(id)) => {
+                        self.ready.push_back(id);
+                        Ok(())
+                    }
+                    Ok(Arrival::Parked) => Ok(()),
+                    Err(reason) => Err(reason),
+                }
+            }
             Immediate::Heartbeat => self.send_on(key, bare(Immediate::HeartbeatAck), ctx),
             Immediate::HeartbeatAck => {
                 path.latency_nanos = path.heartbeat.answered(ctx.now).as_nanos() as u64;
@@ -74,73 +90,8 @@ impl Server {
         self.send_service(path_key, bare(Immediate::Heartbeat), ctx)
     }
 
-    /// Takes the request at `place`; None if it has to wait, or was answered with an error.
-    fn handle_io<P: Fabric + ?Sized>(
-        &mut self,
-        key: usize,
-        place: u32,
-        ctx: &mut Context<'_, P>,
-    ) -> Result<Option<Request>, CloseReason> {
-        let connection = &mut self.connections[key];
-        let path_key = connection.path;
-        let path = &mut self.paths[path_key];
-        let session = &self.sessions[path.session];
-        let (chunk, offset) = session.addressing.split(place);
-        let Some(slot) = path.requests.get_mut(usize::from(chunk)) else {
-            return Err(CloseReason::Protocol("a chunk beyond the queue depth"));
-        };
-        if offset >= session.chunk_size {
-            return Err(CloseReason::Protocol("an offset beyond the chunk"));
-        }
-        if slot.state != SlotState::Idle {
-            return Err(CloseReason::Protocol("a chunk used again before its answer"));
-        }
-        let region = path.region.ok_or(CloseReason::Resources)?;
-        let mut rkey = 0;
-        if self.config.always_invalidate {
-            // From here on the client cannot change the chunk: nobody knows its new key yet.
-            rkey = ctx
-                .provider
-                .rotate_chunk_key(region, chunk, ctx.rng)
-                .map_err(|_| CloseReason::Resources)?;
-        }
-        let contents = contents(session, region, chunk, ctx)
-            .ok_or(CloseReason::Protocol("a request in a chunk without contents"))?;
-        let mut bytes = [0; IoHeader::MAX_SIZE];
-        let Some(rest) = contents.from(offset as usize) else {
-            return Err(CloseReason::Protocol("an offset beyond the chunk"));
-        };
-        let bytes = bytes.get_mut(..rest.len().min(IoHeader::MAX_SIZE)).unwrap_or_default();
-        let header = match rest.read(0, bytes).map(|()| IoHeader::parse(bytes)) {
-            Err(_) => return Err(CloseReason::Protocol("an offset beyond the chunk")),
-            Ok(Err(WireError::Type(_))) => {
-                return Err(CloseReason::Protocol("a request of an unknown type"));
-            }
-            Ok(header) => header,
-        };
-        let arrived = Slot::tick(ctx.now);
-        *slot = Slot { rkey, cid: connection.cid, arrived, ..Slot::IDLE };
-        let sound = header.is_ok_and(|header| fill(slot, &header, offset, session.chunk_size))
-            && (slot.kind == RequestKind::Read || slot.data_len == 0 || contents.start == 0);
-        self.counters.malformed += u64::from(!sound);
-        slot.state = if sound { SlotState::Queued } else { SlotState::Malformed };
-        if connection.queued.is_some() || !connection.has_room(ANSWER) {
-            path.stats.parked += 1;
-            if let Some((_, last)) = &mut connection.queued {
-                let before = core::mem::replace(last, chunk);
-                path.requests[usize::from(before)].next = chunk;
-            } else {
-                connection.queued = Some((chunk, chunk));
-            }
-            return Ok(None);
-        }
-        connection.reserved += ANSWER;
-        Ok(self.admit(RequestId { path: path_key as u32, chunk }, ctx))
-    }
-
     /// A request for whose answer there is room. None if it waits for something else, or was
     /// answered with an error.
-    #[inline]
     fn admit<P: Fabric + ?Sized>(
         &mut self,
         id: RequestId,
@@ -149,7 +100,8 @@ impl Server {
         let path = self.paths.get_mut(id.path as usize)?;
         let slot = path.requests.get_mut(usize::from(id.chunk))?;
         if slot.state == SlotState::Malformed {
-            self.answer(id, Err(Errno::EINVAL), ctx);
+            self.counters.malformed += 1;
+            self.refuse(id, Errno::EINVAL, ctx);
             return None;
         }
         if self.sessions[path.session].executing.get(usize::from(id.chunk)) == Some(&true) {
@@ -184,7 +136,8 @@ impl Server {
         }
         slot.state = SlotState::Executing;
         path.in_flight += 1;
-        describe(id, path, session, ctx)
+        let contents = contents(session, path.region?, id.chunk, ctx)?;
+        describe(id, path.session, slot, &contents)
     }
 
     /// The first request that waits for memory, if it gets it now.
@@ -219,7 +172,8 @@ impl Server {
         if path.state != PathState::Connected || slot.state != SlotState::Executing {
             return None;
         }
-        describe(id, path, self.sessions.get(path.session)?, ctx)
+        let contents = contents(self.sessions.get(path.session)?, path.region?, id.chunk, ctx)?;
+        describe(id, path.session, slot, &contents)
     }
 
     /// Answers a request. `result` holds the data of a read, at most as much as was asked for, to
@@ -253,18 +207,26 @@ impl Server {
         }
         slot.state = SlotState::Idle;
         path.in_flight -= 1;
-        let (session_key, closing) = (path.session, path.state != PathState::Connected);
+        let session_key = path.session;
         let session = &mut self.sessions[session_key];
         if let Some(executing) = session.executing.get_mut(usize::from(id.chunk)) {
             *executing = false;
         }
-        if session.paths.len() > 1 {
+        let several_paths = session.paths.len() > 1;
+        let posted = match path.state {
+            PathState::Connected => {
+                let new_keys = self.config.always_invalidate;
+                Some(answer(id.chunk, result, path, session, &mut self.connections, new_keys, ctx))
+            }
+            _ => None,
+        };
+        if several_paths {
             self.wake_chunk(session_key, id.chunk);
         }
-        if closing {
-            self.reap_path(id.path as usize, ctx);
-        } else {
-            self.answer(id, result, ctx);
+        match posted {
+            Some(Ok(())) => (),
+            Some(Err(error)) => self.close_path(id.path as usize, error.into(), ctx),
+            None => self.reap_path(id.path as usize, ctx),
         }
         Some(served)
     }
@@ -280,38 +242,20 @@ impl Server {
         }
     }
 
-    /// Posts the answer to a request, for which there is room.
-    fn answer<P: Fabric + ?Sized>(
+    /// Answers a request that makes no sense, for whose answer there is room.
+    #[cold]
+    fn refuse<P: Fabric + ?Sized>(
         &mut self,
         id: RequestId,
-        result: Result<Window, Errno>,
+        errno: Errno,
         ctx: &mut Context<'_, P>,
     ) {
         let path = &mut self.paths[id.path as usize];
-        let slot = &mut path.requests[usize::from(id.chunk)];
-        // Of one that was malformed; the others are since they were responded to.
-        slot.state = SlotState::Idle;
-        let connection = path.connections.get(usize::from(slot.cid)).copied().flatten();
-        let Some((key, connection)) =
-            connection.and_then(|key| Some((key, self.connections.get_mut(key)?)))
-        else {
-            return;
-        };
-        connection.reserved -= ANSWER;
-        let data = match result {
-            Ok(data) if slot.kind == RequestKind::Read => data,
-            _ => Window::empty(),
-        };
-        let mut carries = None;
-        if let (None, Some(region)) = (self.sessions[path.session].chunks, path.region) {
-            let own = ctx.provider.take_chunk(region, id.chunk);
-            carries = own.filter(|(_, own)| own.contains(&data)).map(|_| (region, id.chunk));
-            if carries.is_none() {
-                ctx.provider.release_chunk(region, id.chunk);
-            }
-        }
-        let answer = Answer { chunk: id.chunk, slot, result: result.map(|_| data), carries };
-        if let Err(error) = answer.post(key, connection, self.config.always_invalidate, ctx) {
+        path.requests[usize::from(id.chunk)].state = SlotState::Idle;
+        let (session, new_keys) = (&self.sessions[path.session], self.config.always_invalidate);
+        let connections = &mut self.connections;
+        let posted = answer(id.chunk, Err(errno), path, session, connections, new_keys, ctx);
+        if let Err(error) = posted {
             self.close_path(id.path as usize, error.into(), ctx);
         }
     }
@@ -336,25 +280,115 @@ impl Server {
     }
 }
 
+/// What becomes of a request.
+enum Arrival {
+    /// It is the user's, as most are.
+    Started(Request),
+    /// There is room for its answer, but something else may be in its way.
+    Admitted(RequestId),
+    /// It waits for room for its answer.
+    Parked,
+}
+
+/// Takes the request at `place`, which came by a connection of a path of a session.
+#[inline(always)]
+fn handle_io<P: Fabric + ?Sized>(
+    place: u32,
+    connection: &mut Connection,
+    path: &mut Path,
+    session: &mut Session,
+    new_keys: bool,
+    ctx: &mut Context<'_, P>,
+) -> Result<Arrival, CloseReason> {
+    let (chunk, offset) = session.addressing.split(place);
+    let Some(slot) = path.requests.get_mut(usize::from(chunk)) else {
+        return Err(CloseReason::Protocol("a chunk beyond the queue depth"));
+    };
+    if offset >= session.chunk_size {
+        return Err(CloseReason::Protocol("an offset beyond the chunk"));
+    }
+    if slot.state != SlotState::Idle {
+        return Err(CloseReason::Protocol("a chunk used again before its answer"));
+    }
+    let region = path.region.ok_or(CloseReason::Resources)?;
+    let mut rkey = 0;
+    if new_keys {
+        // From here on the client cannot change the chunk: nobody knows its new key yet.
+        rkey = ctx
+            .provider
+            .rotate_chunk_key(region, chunk, ctx.rng)
+            .map_err(|_| CloseReason::Resources)?;
+    }
+    let contents = contents(session, region, chunk, ctx)
+        .ok_or(CloseReason::Protocol("a request in a chunk without contents"))?;
+    let header = match read_header(&contents, offset as usize) {
+        None => return Err(CloseReason::Protocol("an offset beyond the chunk")),
+        Some(Err(WireError::Type(_))) => {
+            return Err(CloseReason::Protocol("a request of an unknown type"));
+        }
+        Some(header) => header,
+    };
+    let arrived = Slot::tick(ctx.now);
+    *slot = Slot { rkey, cid: connection.cid, arrived, ..Slot::IDLE };
+    let sound = matches!(&header, Ok(header) if fill(slot, header, offset, session.chunk_size))
+        && (slot.kind == RequestKind::Read || slot.data_len == 0 || contents.start == 0);
+    slot.state = if sound { SlotState::Queued } else { SlotState::Malformed };
+    if connection.queued.is_some() || !connection.has_room(ANSWER) {
+        path.stats.parked += 1;
+        if let Some((_, last)) = &mut connection.queued {
+            let before = core::mem::replace(last, chunk);
+            path.requests[usize::from(before)].next = chunk;
+        } else {
+            connection.queued = Some((chunk, chunk));
+        }
+        return Ok(Arrival::Parked);
+    }
+    connection.reserved += ANSWER;
+    let id = RequestId { path: connection.path as u32, chunk };
+    // On demand, a read may have to wait for memory.
+    let has_memory = session.chunks.is_some() || slot.kind == RequestKind::Write;
+    let executing = session.executing.get_mut(usize::from(chunk)).filter(|executing| !**executing);
+    let (Some(executing), true, true) = (executing, sound, has_memory) else {
+        return Ok(Arrival::Admitted(id));
+    };
+    let request = describe(id, path.session, slot, &contents).ok_or(CloseReason::Resources)?;
+    *executing = true;
+    slot.state = SlotState::Executing;
+    path.in_flight += 1;
+    Ok(Arrival::Started(request))
+}
+
+/// The header of a request at an offset of a chunk; None if that is not within what is there.
+#[inline(always)]
+fn read_header(contents: &Contents, offset: usize) -> Option<Result<IoHeader, WireError>> {
+    let at = offset.checked_sub(contents.start)?;
+    let mut bytes = [0; IoHeader::MAX_SIZE];
+    match contents.window.read(at, &mut bytes) {
+        Ok(()) => Some(IoHeader::parse(&bytes)),
+        Err(_) => read_header_at_end(&contents.window, at),
+    }
+}
+
+/// At the end of a chunk there may be less than the largest header.
+#[cold]
+fn read_header_at_end(window: &Window, at: usize) -> Option<Result<IoHeader, WireError>> {
+    let mut bytes = [0; IoHeader::MAX_SIZE];
+    let bytes = bytes.get_mut(..window.len().checked_sub(at)?)?;
+    window.read(at, bytes).ok()?;
+    Some(IoHeader::parse(bytes))
+}
+
 /// A request, as the user gets it.
 #[inline]
-fn describe<P: Fabric + ?Sized>(
-    id: RequestId,
-    path: &Path,
-    session: &Session,
-    ctx: &mut Context<'_, P>,
-) -> Option<Request> {
-    let slot = path.requests.get(usize::from(id.chunk))?;
-    let contents = contents(session, path.region?, id.chunk, ctx)?;
+fn describe(id: RequestId, session: usize, slot: &Slot, contents: &Contents) -> Option<Request> {
     let length = slot.data_len as usize;
     let data = contents.part(0, length)?;
     let user = contents.part(length, usize::from(slot.user_len))?;
-    let session = SessionId(path.session as u32);
-    Some(Request { id, session, kind: slot.kind, data, user })
+    Some(Request { id, session: SessionId(session as u32), kind: slot.kind, data, user })
 }
 
 /// What is known of the bytes of a chunk that a path's client has written to.
-#[inline]
+#[inline(always)]
 fn contents<P: Fabric + ?Sized>(
     session: &Session,
     region: MrId,
@@ -395,58 +429,78 @@ fn fill(slot: &mut Slot, header: &IoHeader, offset: u32, chunk_size: u32) -> boo
     data_len <= most
 }
 
-/// An answer.
-struct Answer<'a> {
+/// Posts the answer to the request in a chunk, for which there is room, in as few messages as the mode
+/// allows. Nothing, if its connection is gone.
+#[inline(always)]
+fn answer<P: Fabric + ?Sized>(
     chunk: u16,
-    slot: &'a Slot,
-    /// The data of a read.
     result: Result<Window, Errno>,
-    /// The chunk on demand that the data lies in.
-    carries: Option<(MrId, u16)>,
+    path: &Path,
+    session: &Session,
+    connections: &mut Slab<Connection>,
+    new_keys: bool,
+    ctx: &mut Context<'_, P>,
+) -> Result<(), VerbsError> {
+    let slot = &path.requests[usize::from(chunk)];
+    let key = path.connections.get(usize::from(slot.cid)).copied().flatten();
+    let Some((key, connection)) = key.and_then(|key| Some((key, connections.get_mut(key)?))) else {
+        return Ok(());
+    };
+    connection.reserved -= ANSWER;
+    // Only a read's answer has data.
+    let data = match result {
+        Ok(data) if slot.kind == RequestKind::Read => data,
+        _ => Window::empty(),
+    };
+    let mut carries = None;
+    if let (None, Some(region)) = (session.chunks, path.region) {
+        let own = ctx.provider.take_chunk(region, chunk);
+        carries = own.filter(|(_, own)| own.contains(&data)).map(|_| (region, chunk));
+        if carries.is_none() {
+            ctx.provider.release_chunk(region, chunk);
+        }
+    }
+    let immediate = Immediate::Response {
+        message: u32::from(chunk),
+        result: result.map(|_| ()),
+        invalidated: false,
+    };
+    let to = RemoteAddress { address: slot.address, rkey: slot.key };
+    let windows = [data];
+    let payload = Payload::Windows(if data.is_empty() { &[] } else { &windows });
+    if !new_keys {
+        let immediate = Some(immediate.emit());
+        let operation = SendOperation::Write { payload, to, immediate };
+        return post(key, connection, operation, carries, ctx);
+    }
+    if !data.is_empty() {
+        let operation = SendOperation::Write { payload, to, immediate: None };
+        post(key, connection, operation, carries, ctx)?;
+    }
+    let message = RkeyResponse { buffer: chunk, rkey: slot.rkey }.emit();
+    let with = SendWith::Immediate(immediate.emit());
+    let operation = SendOperation::Send { payload: Payload::Inline(&message), with };
+    post(key, connection, operation, None, ctx)
 }
 
-impl Answer<'_> {
-    /// Posts it in as few messages as the mode allows.
-    fn post<P: Fabric + ?Sized>(
-        &self,
-        key: usize,
-        connection: &mut Connection,
-        new_rkey: bool,
-        ctx: &mut Context<'_, P>,
-    ) -> Result<(), VerbsError> {
-        let immediate = Immediate::Response {
-            message: u32::from(self.chunk),
-            result: self.result.map(|_| ()),
-            invalidated: false,
-        };
-        let data = self.result.unwrap_or(Window::empty());
-        let to = RemoteAddress { address: self.slot.address, rkey: self.slot.key };
-        let windows = [data];
-        let payload = Payload::Windows(if data.is_empty() { &[] } else { &windows });
-        let mut post = |operation, carries| {
-            let (sequence, signaled) = connection.number_send();
-            let id = WorkId::send(key, sequence).to_bits();
-            let request = SendRequest {
-                id,
-                operation,
-                signaled,
-                solicited: false,
-                datagram: None,
-                carries,
-                unhurried: false,
-            };
-            ctx.provider.post_send(connection.qp, &request)
-        };
-        if !new_rkey {
-            let immediate = Some(immediate.emit());
-            return post(SendOperation::Write { payload, to, immediate }, self.carries);
-        }
-        if !data.is_empty() {
-            post(SendOperation::Write { payload, to, immediate: None }, self.carries)?;
-        }
-        let message = RkeyResponse { buffer: self.chunk, rkey: self.slot.rkey }.emit();
-        let payload = Payload::Inline(&message);
-        let with = SendWith::Immediate(immediate.emit());
-        post(SendOperation::Send { payload, with }, None)
-    }
+/// Posts a part of an answer.
+#[inline(always)]
+fn post<P: Fabric + ?Sized>(
+    key: usize,
+    connection: &mut Connection,
+    operation: SendOperation<'_>,
+    carries: Option<(MrId, u16)>,
+    ctx: &mut Context<'_, P>,
+) -> Result<(), VerbsError> {
+    let (sequence, signaled) = connection.number_send();
+    let request = SendRequest {
+        id: WorkId::send(key, sequence).to_bits(),
+        operation,
+        signaled,
+        solicited: false,
+        datagram: None,
+        carries,
+        unhurried: false,
+    };
+    ctx.provider.post_send(connection.qp, &request)
 }

@@ -84,13 +84,6 @@ impl Contents {
         }
         self.window.slice(offset.checked_sub(self.start)?, length)
     }
-
-    /// From `offset` to the end.
-    #[inline]
-    pub fn from(&self, offset: usize) -> Option<Window> {
-        let skip = offset.checked_sub(self.start)?;
-        self.window.slice(skip, self.window.len().checked_sub(skip)?)
-    }
 }
 
 /// A path: its connections, and what is outstanding on them.

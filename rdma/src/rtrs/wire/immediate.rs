@@ -58,7 +58,7 @@ impl Immediate {
     }
 
     /// As immediate data in CPU order.
-    #[inline]
+    #[inline(always)]
     pub fn emit(self) -> u32 {
         match self {
             Immediate::Request { place } => IO_REQ << PAYLOAD_BITS | place & PAYLOAD,
