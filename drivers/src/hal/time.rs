@@ -30,12 +30,13 @@ impl Instant {
     /// The first of some moments, if there is any.
     #[inline]
     pub fn first<const N: usize>(moments: [Option<Instant>; N]) -> Option<Instant> {
-        // The last moment of all never comes.
+        // What is not there is a 0: one less makes it the last of all, and no moment's number changes
+        // its place.
         let mut first = u64::MAX;
         for moment in moments {
-            first = first.min(moment.map_or(u64::MAX, Instant::as_nanos));
+            first = first.min(moment.map_or(0, |moment| moment.0.get()).wrapping_sub(1));
         }
-        (first < u64::MAX).then_some(Instant::from_nanos(first))
+        NonZeroU64::new(first.wrapping_add(1)).map(Instant)
     }
 
     /// Nanoseconds since `earlier`; 0 if `earlier` is later.

@@ -81,6 +81,7 @@ impl ConnectionManager for Devices {
         manager.disconnect(ConnectionId(own), now)
     }
 
+    #[inline]
     fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
         if let Some(event) = self.roce.poll_connection_event() {
             return Some(event);

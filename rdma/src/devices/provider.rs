@@ -168,7 +168,7 @@ impl Provider for Devices {
         by_name!(self, region, MrId, |device, own| device.chunk_key(own, chunk), Err(NO_OBJECT))
     }
 
-    #[inline]
+    #[inline(always)]
     fn rotate_chunk_key(
         &mut self,
         region: MrId,

@@ -48,11 +48,17 @@ impl ReceiveQueue {
         if request.into.len() > self.max_sge {
             return Err(VerbsError::Invalid);
         }
-        for window in request.into {
-            self.windows.push_back(*window);
+        if !request.into.is_empty() {
+            self.keep(request.into);
         }
         self.queue.push_back(Posted { id: request.id, windows: request.into.len() });
         Ok(())
+    }
+
+    /// Keeps the windows of a receive.
+    #[inline(never)]
+    fn keep(&mut self, windows: &[Window]) {
+        self.windows.extend(windows);
     }
 
     /// Whether there is none.

@@ -190,25 +190,29 @@ impl Roce {
                 found.sends.pop_front();
                 continue;
             };
-            if let Some(opcode) = sent
-                && found.burst < MAX_BURST
-                && qp.has_send(window)
-            {
-                // Its turn goes on: but for a timer that was set just now there is nothing to see to.
+            let Some(opcode) = sent else {
+                found.burst = 0;
+                found.sends.pop_front();
+                qp.listed_send = false;
+                self.settle(place);
+                continue;
+            };
+            // But for a timer that was set just now there is nothing to see to.
+            let deadline = qp.deadline();
+            let more = qp.has_send(window);
+            if more && found.burst < MAX_BURST {
+                // Its turn goes on.
                 found.burst += 1;
-                if found.burst == 1 {
-                    let deadline = qp.deadline();
-                    self.wake_at(deadline);
+            } else {
+                found.burst = 0;
+                found.sends.pop_front();
+                if more {
+                    found.sends.push_back(place as u32);
                 }
-                return self.sent(opcode);
+                qp.listed_send = more;
             }
-            found.burst = 0;
-            found.sends.pop_front();
-            qp.listed_send = false;
-            self.settle(place);
-            if let Some(opcode) = sent {
-                return self.sent(opcode);
-            }
+            self.wake_at(deadline);
+            return self.sent(opcode);
         }
         // A queue pair may have failed just now.
         polled && self.poll_reply(port, tx)

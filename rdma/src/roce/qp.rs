@@ -50,7 +50,7 @@ pub struct Identity {
 impl Identity {
     /// Puts a completion into the queue for sends; counts it if it is lost. Whoever posted it may not wait
     /// for it ([`SendRequest::unhurried`](crate::verbs::SendRequest::unhurried)).
-    #[inline]
+    #[inline(never)]
     pub fn complete_send(&self, env: &mut Env<'_>, id: u64, status: Status, awaited: bool) {
         let operation = CompletedOperation::Send;
         let completion = Completion { id, qp: self.id, status, operation, datagram_from: None };

@@ -111,11 +111,11 @@ impl TxBuffer {
 
     /// Adds as payload the first `len` bytes of these.
     #[inline]
-    pub fn copy_short(&mut self, bytes: &[u8; 16], len: usize) {
+    pub fn copy_short(&mut self, bytes: [u8; 8], len: usize) {
         let rest = self.head.get_mut(self.head_len..).unwrap_or_default();
         if let Some(place) = rest.first_chunk_mut() {
-            // What stands behind them is not looked at.
-            *place = *bytes;
+            // What stands behind the payload is not looked at.
+            *place = bytes;
             self.head_len += len.min(bytes.len());
         }
     }

@@ -191,8 +191,8 @@ pub(crate) fn check(geometry: &Geometry, request: &Request) -> Result<(), Volume
             at_most(sectors, geometry.max_discard_sectors)?
         }
     };
-    let block = u64::from(geometry.logical_block / 512).max(1);
-    if !request.sector.is_multiple_of(block) || !sectors.is_multiple_of(block) {
+    let block = u64::from(geometry.logical_block / 512);
+    if block > 1 && !(request.sector.is_multiple_of(block) && sectors.is_multiple_of(block)) {
         return Err(VolumeError::Invalid);
     }
     match request.sector.checked_add(sectors) {

@@ -260,7 +260,17 @@ impl ConnectionManager for Roce {
         Ok(())
     }
 
+    #[inline]
     fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
+        // Hardly ever is there any.
+        if self.cm.has_events() { self.next_connection_event() } else { None }
+    }
+}
+
+impl Roce {
+    /// The next event of the connection manager.
+    #[inline(never)]
+    fn next_connection_event(&mut self) -> Option<ConnectionEvent> {
         while let Some((id, event)) = self.cm.events.pop_front() {
             let connection = self.cm.connections.get_mut(id.0);
             let said = connection.as_ref().map_or(PrivateData::empty(), |c| c.peer_data);

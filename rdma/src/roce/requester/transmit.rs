@@ -16,10 +16,13 @@ const MAX_SPAN: u32 = 1 << 22;
 
 impl Requester {
     /// Whether a packet may be sent now, with `window` packets unacknowledged at most.
-    #[inline]
+    #[inline(always)]
     pub fn can_send(&self, window: u32) -> bool {
-        self.cursor < self.queue.len()
-            && self.may_send(window)
+        self.cursor < self.queue.len() && self.can_send_next(window)
+    }
+
+    fn can_send_next(&self, window: u32) -> bool {
+        self.may_send(window)
             // Without any of those there is no need to look at it.
             && (self.max_rd_atomic == 0
                 || self.queue.get(self.cursor).is_some_and(|work| self.may_ask(work)))

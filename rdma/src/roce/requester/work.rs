@@ -8,8 +8,8 @@ use crate::verbs::{Payload, RemoteAddress, SendWith, VerbsError};
 use alloc::collections::VecDeque;
 use drivers::hal::Window;
 
-/// Longest inline payload that a work request keeps within itself.
-const SHORT: usize = 16;
+/// Longest inline payload that a work request keeps within itself: RTRS's answers are as long.
+const SHORT: usize = 8;
 
 /// Any payload.
 #[derive(Clone, Copy, Debug)]
@@ -61,23 +61,19 @@ impl Stored {
 pub enum Load {
     /// One window.
     Window(Window),
-    /// A few bytes.
-    Short([u8; SHORT], u8),
+    /// A few bytes, the first of them the least significant, and how many.
+    Short(u64, u8),
     /// So many payloads were large before this one.
     Large(u32),
 }
 
-/// Up to `SHORT` bytes, and zeros behind them.
+/// Up to `SHORT` bytes as a number.
 #[inline(always)]
-fn short(from: &[u8]) -> [u8; SHORT] {
-    let mut bytes = [0; SHORT];
-    if let ([place @ .., _, _, _, _, _, _, _, _], Some(from)) = (&mut bytes, from.as_array()) {
-        // As long as RTRS's answers are: a copy of a known length needs no call.
-        *place = *from;
-    } else if let Some(place) = bytes.get_mut(..from.len()) {
-        place.copy_from_slice(from);
+fn short(from: &[u8]) -> u64 {
+    match from.as_array() {
+        Some(all) => u64::from_le_bytes(*all),
+        None => from.iter().rev().fold(0, |above, byte| above << 8 | u64::from(*byte)),
     }
-    bytes
 }
 
 /// The large payloads of a queue, in the order of posting, which is that of completion.
@@ -97,25 +93,26 @@ impl LargePayloads {
     }
 
     /// Takes over a payload; `Invalid` if it is larger than was said.
-    #[inline]
+    #[inline(always)]
     pub fn store(&mut self, payload: &Payload<'_>) -> Result<Load, VerbsError> {
-        match payload {
-            Payload::Windows([]) => Ok(Load::Window(Window::empty())),
-            Payload::Windows([window]) => Ok(Load::Window(*window)),
+        Ok(match payload {
+            Payload::Windows([]) => Load::Window(Window::empty()),
+            Payload::Windows([window]) => Load::Window(*window),
             Payload::Inline(from) if from.len() <= SHORT => {
-                Ok(Load::Short(short(from), from.len() as u8))
+                Load::Short(short(from), from.len() as u8)
             }
-            _ => self.store_large(payload),
-        }
+            _ => Load::Large(self.store_large(payload)?),
+        })
     }
 
+    /// Takes over a payload that is not small; its number.
     #[inline(never)]
-    fn store_large(&mut self, payload: &Payload<'_>) -> Result<Load, VerbsError> {
+    fn store_large(&mut self, payload: &Payload<'_>) -> Result<u32, VerbsError> {
         if self.queue.len() >= self.limit {
             return Err(VerbsError::Invalid);
         }
         self.queue.push_back(Stored::new(payload)?);
-        Ok(Load::Large(self.gone.wrapping_add(self.queue.len() as u32 - 1)))
+        Ok(self.gone.wrapping_add(self.queue.len() as u32 - 1))
     }
 
     fn get(&self, number: u32) -> Option<&Stored> {
@@ -128,7 +125,7 @@ impl LargePayloads {
         match load {
             Load::Window(window) => tx.refer(window, offset, length),
             // An inline payload is shorter than any path MTU: it is one packet.
-            Load::Short(bytes, len) => tx.copy_short(bytes, (*len).into()),
+            Load::Short(bytes, len) => tx.copy_short(bytes.to_le_bytes(), (*len).into()),
             Load::Large(number) => {
                 if let Some(stored) = self.get(*number) {
                     stored.put(offset, length, tx);

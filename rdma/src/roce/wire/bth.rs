@@ -62,7 +62,7 @@ impl Bth {
     }
 
     /// Writes the header.
-    #[inline]
+    #[inline(always)]
     pub fn emit(&self, into: &mut [u8; LEN]) {
         let flags = (self.solicited as u32) << 7 | (self.pad as u32 & 3) << 4;
         let words = [
