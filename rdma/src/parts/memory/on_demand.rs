@@ -41,7 +41,19 @@ impl Memory {
             let window = region.fixed(chunk, offset, length)?;
             return Ok(Grant { window, removed: self.keys.removed() });
         }
-        let index = self.keys.find(alleged.rkey).map_or(0, |entry| entry.region);
+        self.begin_on_demand(alleged.rkey, chunk, offset, length)
+    }
+
+    /// A WRITE begins in a chunk on demand, or in a lazy region, of which `key` is.
+    #[inline(never)]
+    fn begin_on_demand(
+        &mut self,
+        key: u32,
+        chunk: u16,
+        offset: usize,
+        length: u32,
+    ) -> Result<Grant, Refusal> {
+        let index = self.keys.find(key).map_or(0, |entry| entry.region);
         let region = self.regions.at_mut(usize::from(index)).ok_or(Refusal::UnknownKey)?;
         if let Backing::Lazy(lazy) = &mut region.backing {
             let window = lazy.write(offset, length as usize, &mut self.stock)?;
@@ -60,7 +72,7 @@ impl Memory {
     }
 
     /// Where the next `length` bytes of a WRITE go, `done` bytes behind where it began with `grant`.
-    #[inline]
+    #[inline(always)]
     pub fn go_on(
         &mut self,
         grant: &Grant,
@@ -88,7 +100,19 @@ impl Memory {
         if let Backing::Fixed(_) = region.backing {
             return region.fixed(chunk, offset, length);
         }
-        let index = self.keys.find(alleged.rkey).map_or(0, |entry| entry.region);
+        self.write_on_demand(alleged.rkey, chunk, offset, length)
+    }
+
+    /// Where the next `length` bytes of a WRITE go, in a chunk on demand or a lazy region, of which `key` is.
+    #[inline(never)]
+    fn write_on_demand(
+        &mut self,
+        key: u32,
+        chunk: u16,
+        offset: usize,
+        length: u32,
+    ) -> Result<Window, Refusal> {
+        let index = self.keys.find(key).map_or(0, |entry| entry.region);
         let region = self.regions.at_mut(usize::from(index)).ok_or(Refusal::UnknownKey)?;
         if let Backing::Lazy(lazy) = &mut region.backing {
             return lazy.write(offset, length as usize, &mut self.stock);

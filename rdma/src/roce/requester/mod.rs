@@ -270,17 +270,28 @@ impl Requester {
     }
 
     /// The oldest request is done.
+    #[inline]
     fn complete_front(&mut self, status: Status, identity: &Identity, env: &mut Env<'_>) {
-        if let Some(work) = self.queue.pop_front() {
-            self.cursor = self.cursor.saturating_sub(1);
-            self.large.release(&work.payload);
-            if let Some(block) = work.block {
-                env.memory.pool.free(block);
-            }
-            if work.signaled || status != Status::Success {
-                let awaited = work.waited_for || status != Status::Success;
-                identity.complete_send(env, work.id, status, awaited);
-            }
+        let Some(work) = self.queue.front() else { return };
+        // Most leave nothing to see to.
+        if !work.is_plain() || status != Status::Success {
+            self.see_to_front(status, identity, env);
+        }
+        self.queue.pop_front();
+        self.cursor = self.cursor.saturating_sub(1);
+    }
+
+    /// What else there is to do when the oldest request is done.
+    #[inline(never)]
+    fn see_to_front(&mut self, status: Status, identity: &Identity, env: &mut Env<'_>) {
+        let Some(work) = self.queue.front_mut() else { return };
+        self.large.release(&work.payload);
+        if let Some(block) = work.block.take() {
+            env.memory.pool.free(block);
+        }
+        if work.signaled || status != Status::Success {
+            let awaited = work.waited_for || status != Status::Success;
+            identity.complete_send(env, work.id, status, awaited);
         }
     }
 

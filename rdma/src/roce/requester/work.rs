@@ -193,6 +193,14 @@ pub struct Work {
     pub block: Option<Block>,
 }
 
+impl Work {
+    /// Whether nothing is to be done when it has succeeded: nobody is told, and it holds nothing.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        !self.signaled && self.block.is_none() && !matches!(self.payload, Load::Large(_))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
