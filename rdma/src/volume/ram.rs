@@ -44,18 +44,25 @@ impl RamVolume {
 
     /// The part of `bytes` bytes from `start`, in which nothing is left of former uses of the
     /// memory.
+    #[inline]
     fn part(&mut self, start: usize, bytes: usize) -> Result<Window, VolumeError> {
         let part = self.memory.slice(start, bytes).ok_or(VolumeError::PastEnd)?;
         for stretch in start / STRETCH..(start + bytes).div_ceil(STRETCH) {
-            let bit = 1 << (stretch % 64);
-            if self.zeroed[stretch / 64] & bit == 0 {
-                self.zeroed[stretch / 64] |= bit;
-                let from = stretch * STRETCH;
-                let length = STRETCH.min(self.memory.len() - from);
-                self.memory.slice(from, length).ok_or(VolumeError::PastEnd)?.fill(0);
+            if self.zeroed[stretch / 64] & 1 << (stretch % 64) == 0 {
+                self.zero(stretch)?;
             }
         }
         Ok(part)
+    }
+
+    /// Zeroes a stretch before its first use.
+    #[cold]
+    fn zero(&mut self, stretch: usize) -> Result<(), VolumeError> {
+        self.zeroed[stretch / 64] |= 1 << (stretch % 64);
+        let from = stretch * STRETCH;
+        let length = STRETCH.min(self.memory.len() - from);
+        self.memory.slice(from, length).ok_or(VolumeError::PastEnd)?.fill(0);
+        Ok(())
     }
 }
 
