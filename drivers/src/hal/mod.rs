@@ -2,6 +2,7 @@
 //! the other rooms need of drivers (ports, disks).
 
 mod arena;
+mod cells;
 mod crc32;
 mod disk;
 mod io_ports;
@@ -14,6 +15,7 @@ mod time;
 mod window;
 
 pub use arena::Arena;
+pub use cells::{Cell, Cells};
 pub use crc32::Crc32;
 pub use disk::{Completion, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError};
 pub use io_ports::IoPorts;

@@ -31,7 +31,11 @@ impl Packet<'_> {
 
     /// Length of the frame in bytes.
     pub fn len(&self) -> usize {
-        let payload: usize = self.payload.iter().map(Window::len).sum();
+        let payload = match self.payload {
+            [] => 0,
+            [window] => window.len(),
+            windows => windows.iter().map(Window::len).sum(),
+        };
         self.header.len() + payload + self.trailer.len()
     }
 

@@ -136,19 +136,6 @@ impl Window {
         u64::from_le(cell.load(Ordering::Acquire))
     }
 
-    /// Loads two little-endian 32-bit cells that lie side by side, as [`Window::load16`].
-    #[inline]
-    pub fn load_pair32(&self, offset: usize) -> [u32; 2] {
-        assert!(offset <= self.len && 8 <= self.len - offset, "cells outside of their window");
-        let first = self.start.as_ptr().wrapping_add(offset);
-        assert!(first.addr().is_multiple_of(4), "cells not aligned");
-        [first, first.wrapping_add(4)].map(|cell| {
-            // SAFETY: as in `load16`; bounds and alignment of both were checked.
-            let cell = unsafe { AtomicU32::from_ptr(cell.cast()) };
-            u32::from_le(cell.load(Ordering::Acquire))
-        })
-    }
-
     /// Stores a little-endian 16-bit cell; everything before it is written before it (release).
     /// Panics outside the window or misaligned.
     #[inline]
@@ -172,17 +159,6 @@ impl Window {
         // SAFETY: as in `load16`.
         let cell = unsafe { AtomicU64::from_ptr(self.cell(offset, 8).cast()) };
         cell.store(value.to_le(), Ordering::Release);
-    }
-
-    /// Stores two little-endian 64-bit cells that lie side by side, as [`Window::store16`].
-    #[inline]
-    pub fn store_pair64(&self, offset: usize, values: [u64; 2]) {
-        let first = self.cell(offset, 16);
-        // SAFETY: as in `load16`; `cell` checked both.
-        let [first, second] =
-            unsafe { [first, first.add(8)].map(|cell| AtomicU64::from_ptr(cell.cast())) };
-        first.store(values[0].to_le(), Ordering::Release);
-        second.store(values[1].to_le(), Ordering::Release);
     }
 
     /// Loads little-endian 64-bit words of a ring that a peer may write at any time: each exactly

@@ -9,15 +9,17 @@
 //! to their wrap when it asks whether to notify, reads the device's event index without a barrier,
 //! and needs a reference to each buffer.
 
-use crate::hal::Window;
+use crate::hal::{Cell, Cells, Window};
 use alloc::boxed::Box;
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 const DESCRIPTOR: usize = 16;
-/// Offset of the index in either ring, and of the entries.
-const INDEX: usize = 2;
+/// Offset of the entries in either ring. Flags and index stand before them, the event index behind.
 const ENTRIES: usize = 4;
 const USED_ENTRY: usize = 8;
+/// Which of the two cells before the entries holds flags, and which the index.
+const FLAGS: usize = 0;
+const INDEX: usize = 1;
 
 const FLAG_NEXT: u64 = 1 << 32;
 const FLAG_WRITE: u64 = 2 << 32;
@@ -58,13 +60,35 @@ pub struct Descriptor {
     pub next: Option<u16>,
 }
 
+/// One of the two rings.
+#[derive(Debug)]
+struct Half<T> {
+    /// Flags and index.
+    head: Cells<AtomicU16>,
+    entries: Cells<T>,
+    /// What the other side wants to hear of.
+    event: Cells<AtomicU16>,
+}
+
+impl<T: Cell> Half<T> {
+    fn new(memory: &Window, offset: usize, size: usize) -> Option<Self> {
+        Some(Half {
+            head: Cells::new(memory, offset, 2)?,
+            entries: Cells::new(memory, offset + ENTRIES, size)?,
+            event: Cells::new(memory, offset + ENTRIES + size * size_of::<T>(), 1)?,
+        })
+    }
+}
+
 /// A split virtqueue, driver side.
 #[derive(Debug)]
 pub struct Ring {
     size: u16,
-    table: Window,
-    available: Window,
-    used: Window,
+    /// Bus addresses of descriptor table, available ring and used ring.
+    addresses: [u64; 3],
+    descriptors: Cells<[AtomicU64; 2]>,
+    available: Half<AtomicU16>,
+    used: Half<[AtomicU32; 2]>,
     event_index: bool,
     /// Index after the last chain offered.
     offered: u16,
@@ -104,12 +128,13 @@ impl Ring {
     pub fn new(memory: Window, size: u16, legacy: bool, event_index: bool) -> Option<Self> {
         assert!(size.is_power_of_two(), "a ring's size is a power of two");
         let entries = usize::from(size);
-        let used_at = Self::used_at(size, legacy);
+        let parts = [0, entries * DESCRIPTOR, Self::used_at(size, legacy)];
         let mut ring = Ring {
             size,
-            table: memory.slice(0, entries * DESCRIPTOR)?,
-            available: memory.slice(entries * DESCRIPTOR, ENTRIES + entries * 2 + 2)?,
-            used: memory.slice(used_at, ENTRIES + entries * USED_ENTRY + 2)?,
+            addresses: parts.map(|part| memory.bus_address() + part as u64),
+            descriptors: Cells::new(&memory, parts[0], entries)?,
+            available: Half::new(&memory, parts[1], entries)?,
+            used: Half::new(&memory, parts[2], entries)?,
             event_index,
             offered: 0,
             told: 0,
@@ -132,7 +157,7 @@ impl Ring {
 
     /// Whether the device has given something back that was not taken yet.
     pub fn pending(&self) -> bool {
-        !self.dead && self.used.load16(INDEX) != self.taken
+        !self.dead && self.used.head.load(INDEX) != self.taken
     }
 
     /// Chains that the device has.
@@ -154,40 +179,38 @@ impl Ring {
 
     /// Bus address of the descriptor table.
     pub fn table_address(&self) -> u64 {
-        self.table.bus_address()
+        self.addresses[0]
     }
 
     /// Bus address of the available ring.
     pub fn available_address(&self) -> u64 {
-        self.available.bus_address()
+        self.addresses[1]
     }
 
     /// Bus address of the used ring.
     pub fn used_address(&self) -> u64 {
-        self.used.bus_address()
+        self.addresses[2]
     }
 
     /// Writes descriptor `index`, which belongs to no chain that the device has.
     #[inline]
     pub fn describe(&mut self, index: u16, descriptor: Descriptor) {
-        let at = usize::from(index) * DESCRIPTOR;
         let next = descriptor.next.map_or(0, |next| FLAG_NEXT | u64::from(next) << 48);
         let write = if descriptor.device_writes { FLAG_WRITE } else { 0 };
         let rest = u64::from(descriptor.len) | next | write;
-        self.table.store_pair64(at, [descriptor.address, rest]);
+        self.descriptors.store(index.into(), [descriptor.address, rest]);
     }
 
     /// Writes the descriptors of a chain, which lie side by side from `first` on and belong to no chain
     /// that the device has: pieces of memory that it reads, by bus address and length in bytes.
     #[inline]
     pub fn describe_chain<const N: usize>(&mut self, first: u16, pieces: [(u64, usize); N]) {
-        let mut words = [[0; 2]; N];
-        for (n, (word, (address, len))) in words.iter_mut().zip(pieces).enumerate() {
+        for (n, (address, len)) in pieces.into_iter().enumerate() {
             let behind = u64::from(first) + n as u64 + 1;
             let next = if n + 1 < N { FLAG_NEXT | behind << 48 } else { 0 };
-            *word = [address, len as u64 & 0xffff_ffff | next];
+            let rest = len as u64 & 0xffff_ffff | next;
+            self.descriptors.store(usize::from(first) + n, [address, rest]);
         }
-        self.table.store_words(usize::from(first) * DESCRIPTOR, words.as_flattened());
     }
 
     /// Offers the chain that starts with descriptor `head` to the device, which sees it after the
@@ -204,8 +227,7 @@ impl Ring {
     /// Offers the chain again that [`Ring::borrow`] has just returned.
     #[inline]
     pub fn give(&mut self, head: u16) {
-        let slot = usize::from(self.offered & (self.size - 1));
-        self.available.store16(ENTRIES + slot * 2, head);
+        self.available.entries.store(self.offered.into(), head);
         self.offered = self.offered.wrapping_add(1);
     }
 
@@ -217,17 +239,17 @@ impl Ring {
     }
 
     fn publish_news(&mut self) -> bool {
-        self.available.store16(INDEX, self.offered);
+        self.available.head.store(INDEX, self.offered);
         // The device stores its wish, then looks at our index; we store our index, then look at
         // its wish. The fence keeps both from missing each other.
         fence(Ordering::SeqCst);
         let news = self.offered.wrapping_sub(self.told);
         self.told = self.offered;
         if self.event_index {
-            let event = self.used.load16(ENTRIES + usize::from(self.size) * USED_ENTRY);
+            let event = self.used.event.load(0);
             self.offered.wrapping_sub(event).wrapping_sub(1) < news
         } else {
-            self.used.load16(0) & FLAG_QUIET == 0
+            self.used.head.load(FLAGS) & FLAG_QUIET == 0
         }
     }
 
@@ -250,7 +272,7 @@ impl Ring {
             if self.dead {
                 return Taken::Nothing;
             }
-            let index = self.used.load16(INDEX);
+            let index = self.used.head.load(INDEX);
             let news = index.wrapping_sub(self.taken);
             if news == 0 {
                 return Taken::Nothing;
@@ -267,9 +289,7 @@ impl Ring {
                 self.keep_quiet();
             }
         }
-        let slot = usize::from(self.taken & (self.size - 1));
-        let entry = ENTRIES + slot * USED_ENTRY;
-        let [head, written] = self.used.load_pair32(entry);
+        let [head, written] = self.used.entries.load(self.taken.into());
         self.taken = self.taken.wrapping_add(1);
         match self.lent.get(head as usize) {
             Some(true) => Taken::Chain { head: head as u16, written },
@@ -288,11 +308,11 @@ impl Ring {
         let wanted = chain.is_some();
         self.armed = wanted;
         if !self.event_index {
-            self.available.store16(0, if wanted { 0 } else { FLAG_QUIET });
+            self.available.head.store(FLAGS, if wanted { 0 } else { FLAG_QUIET });
         } else if let Some(chain) = chain {
             self.event_since = self.taken.wrapping_add(chain.clamp(1, self.size) - 1);
             self.set_event(self.event_since);
-        } else if self.event_since.wrapping_sub(self.used.load16(INDEX)) < QUIET_SPAN {
+        } else if self.event_since.wrapping_sub(self.used.head.load(INDEX)) < QUIET_SPAN {
             self.keep_quiet();
         }
         // Else the device is past the event, and comes by there again only when its index has wrapped.
@@ -310,7 +330,7 @@ impl Ring {
 
     /// The used index after which the device interrupts.
     fn set_event(&self, event: u16) {
-        self.available.store16(ENTRIES + usize::from(self.size) * 2, event);
+        self.available.event.store(0, event);
     }
 }
 
@@ -327,25 +347,25 @@ mod tests {
         let memory = Arena::on_heap(8192).alloc(Ring::bytes(SIZE, false), 64).unwrap();
         let mut ring = Ring::new(memory, SIZE, false, event_index).unwrap();
         (ring.offered, ring.told, ring.taken, ring.reported) = (start, start, start, start);
-        ring.available.store16(INDEX, start);
-        ring.used.store16(INDEX, start);
+        ring.available.head.store(INDEX, start);
+        ring.used.head.store(INDEX, start);
         ring.set_interrupts(false);
         (ring, memory)
     }
 
-    fn give_back(ring: &Ring, index: &mut u16, head: u16, written: u32) {
-        let at = ENTRIES + usize::from(*index & (SIZE - 1)) * USED_ENTRY;
-        ring.used.store32(at, head.into());
-        ring.used.store32(at + 4, written);
+    fn give_back(ring: &Ring, memory: &Window, index: &mut u16, head: u16, written: u32) {
+        let at = Ring::used_at(SIZE, false) + ENTRIES + usize::from(*index % SIZE) * USED_ENTRY;
+        memory.store32(at, head.into());
+        memory.store32(at + 4, written);
         *index = index.wrapping_add(1);
-        ring.used.store16(INDEX, *index);
+        ring.used.head.store(INDEX, *index);
     }
 
     /// All 65,536 starting points, with every number of chains offered and given back.
     #[test]
     fn every_index_wraps_at_every_fill() {
         for start in 0..=u16::MAX {
-            let (mut ring, _) = ring(start, true);
+            let (mut ring, memory) = ring(start, true);
             let mut used = start;
             let mut free: VecDeque<u16> = (0..SIZE).collect();
             for batch in 1..=SIZE {
@@ -353,12 +373,12 @@ mod tests {
                 for &head in &heads {
                     ring.offer(head);
                 }
-                ring.used.store16(ENTRIES + usize::from(SIZE) * USED_ENTRY, used);
+                ring.used.event.store(0, used);
                 assert!(ring.publish());
                 assert!(!ring.publish(), "nothing new");
-                assert_eq!(ring.available.load16(INDEX), used.wrapping_add(batch));
+                assert_eq!(ring.available.head.load(INDEX), used.wrapping_add(batch));
                 for &head in heads.iter().rev() {
-                    give_back(&ring, &mut used, head, u32::from(head) + 1);
+                    give_back(&ring, &memory, &mut used, head, u32::from(head) + 1);
                 }
                 for &head in heads.iter().rev() {
                     assert_eq!(ring.take(), Taken::Chain { head, written: u32::from(head) + 1 });
@@ -379,7 +399,7 @@ mod tests {
                 for distance in -6i16..=6 {
                     let (mut ring, _) = ring(old, true);
                     let event = old.wrapping_add_signed(distance);
-                    ring.used.store16(ENTRIES + usize::from(SIZE) * USED_ENTRY, event);
+                    ring.used.event.store(0, event);
                     (0..batch).for_each(|head| ring.offer(head));
                     let passed = (0..batch).any(|i| old.wrapping_add(i) == event);
                     assert_eq!(ring.publish(), passed, "{old} {batch} {distance}");
@@ -391,30 +411,30 @@ mod tests {
     #[test]
     fn without_event_index_the_flags_speak() {
         let (mut ring, _) = ring(0, false);
-        assert_eq!(ring.available.load16(0), FLAG_QUIET);
+        assert_eq!(ring.available.head.load(FLAGS), FLAG_QUIET);
         ring.set_interrupts(true);
-        assert_eq!(ring.available.load16(0), 0);
+        assert_eq!(ring.available.head.load(FLAGS), 0);
         ring.offer(0);
         assert!(ring.publish());
-        ring.used.store16(0, FLAG_QUIET);
+        ring.used.head.store(FLAGS, FLAG_QUIET);
         ring.offer(1);
         assert!(!ring.publish());
     }
 
     #[test]
     fn lies_are_told_apart_from_chains() {
-        let (mut ring, _) = ring(0xfffe, true);
+        let (mut ring, memory) = ring(0xfffe, true);
         let mut used = 0xfffe;
         ring.offer(2);
         ring.offer(3);
-        give_back(&ring, &mut used, 1, 0); // never offered
+        give_back(&ring, &memory, &mut used, 1, 0); // never offered
         assert_eq!(ring.take(), Taken::Nonsense);
-        give_back(&ring, &mut used, 2, 9);
+        give_back(&ring, &memory, &mut used, 2, 9);
         assert_eq!(ring.take(), Taken::Chain { head: 2, written: 9 });
-        give_back(&ring, &mut used, 2, 9); // twice
+        give_back(&ring, &memory, &mut used, 2, 9); // twice
         assert_eq!(ring.take(), Taken::Nonsense);
         assert!(!ring.is_dead());
-        ring.used.store16(INDEX, used.wrapping_add(2)); // more than it has
+        ring.used.head.store(INDEX, used.wrapping_add(2)); // more than it has
         assert_eq!(ring.take(), Taken::Nonsense);
         assert!(ring.is_dead());
         assert_eq!(ring.take(), Taken::Nothing);
@@ -442,25 +462,24 @@ mod tests {
     fn the_device_interrupts_at_the_chain_that_was_asked_for() {
         for start in [0, 0xfffe, 0xffff] {
             let (mut ring, memory) = ring(start, true);
-            let event = |ring: &Ring| ring.available.load16(ENTRIES + usize::from(SIZE) * 2);
+            let event = |ring: &Ring| ring.available.event.load(0);
             let mut index = start;
             for head in 0..3 {
                 ring.offer(head);
             }
             ring.interrupt_at(Some(3));
             assert_eq!(event(&ring), start.wrapping_add(2));
-            give_back(&ring, &mut index, 0, 1);
+            give_back(&ring, &memory, &mut index, 0, 1);
             assert!(ring.pending(), "what came before that is seen by who looks");
             // None is raised on the way there once none is wanted.
             ring.interrupt_at(None);
             assert_eq!(event(&ring), start.wrapping_sub(1));
             // Past the event, there is nothing to be written.
             ring.interrupt_at(Some(1));
-            give_back(&ring, &mut index, 1, 1);
-            give_back(&ring, &mut index, 2, 1);
+            give_back(&ring, &memory, &mut index, 1, 1);
+            give_back(&ring, &memory, &mut index, 2, 1);
             ring.interrupt_at(None);
             assert_eq!(event(&ring), start);
-            let _ = memory;
         }
     }
 }

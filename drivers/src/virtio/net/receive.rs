@@ -19,6 +19,8 @@ pub struct Receiver {
     stride: usize,
     /// Length of what stands before each frame.
     header: usize,
+    /// Length of the longest frame that a buffer holds.
+    longest: usize,
     /// Number of buffers. Those that the device does not have were handed to the user of the port.
     count: usize,
     pub frames: u64,
@@ -40,7 +42,18 @@ impl Receiver {
             ring.describe(i, Descriptor { address, len, device_writes: true, next: None });
             ring.offer(i);
         }
-        Ok(Receiver { ring, memory, stride, header, count, frames: 0, bytes: 0, errors: 0 })
+        let longest = stride - header;
+        Ok(Receiver {
+            ring,
+            memory,
+            stride,
+            header,
+            longest,
+            count,
+            frames: 0,
+            bytes: 0,
+            errors: 0,
+        })
     }
 
     pub fn buffers(&self) -> (usize, usize) {
@@ -57,49 +70,56 @@ impl Receiver {
             match self.ring.take() {
                 Taken::Nothing => return None,
                 Taken::Nonsense => self.errors += 1,
-                Taken::Chain { head, written } => match self.length(written) {
-                    Some(len) => return Some(Frame { buffer: head.into(), len: len as u32 }),
-                    None => self.ring.offer(head),
-                },
+                Taken::Chain { head, written } => {
+                    if let Some(len) = self.length(written) {
+                        self.count_frames(1, len);
+                        return Some(Frame { buffer: head.into(), len: len as u32 });
+                    }
+                    self.errors += 1;
+                    self.ring.offer(head);
+                }
             }
         }
     }
 
     /// Length of a frame, given what the device says it has written, if it can be one.
     #[inline(always)]
-    fn length(&mut self, written: u32) -> Option<usize> {
+    fn length(&self, written: u32) -> Option<usize> {
         let len = (written as usize).wrapping_sub(self.header);
-        if len < ETHERNET || len > self.stride - self.header {
-            self.errors += 1;
-            return None;
-        }
-        self.frames += 1;
-        self.bytes += len as u64;
-        Some(len)
+        (ETHERNET..=self.longest).contains(&len).then_some(len)
+    }
+
+    #[inline(always)]
+    fn count_frames(&mut self, frames: usize, bytes: usize) {
+        self.frames += frames as u64;
+        self.bytes += bytes as u64;
     }
 
     #[inline(always)]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
-        assert!(!self.ring.is_lent(frame.buffer as u16), "the device has this buffer");
-        let len = (frame.len as usize).min(self.stride - self.header);
+        let (buffer, len) = (frame.buffer as usize, frame.len as usize);
+        assert!(buffer < self.count, "frame is not of this port");
+        assert!(!self.ring.is_lent(buffer as u16), "the device has this buffer");
         // SAFETY: the device does not have the buffer (as asserted) and gets it again only through
         // `recycle`, which needs `&mut self` and so ends this borrow.
-        unsafe { self.frame(frame.buffer as usize, len) }
+        unsafe { self.frame(buffer, len.min(self.longest)) }
     }
 
     /// The first `len` bytes of the frame in a buffer.
     ///
     /// # Safety
-    /// The device does not have the buffer for as long as the bytes are used.
+    /// There is such a buffer, it holds so many bytes, and the device does not have it for as long as the
+    /// bytes are used.
     #[inline(always)]
     unsafe fn frame(&self, buffer: usize, len: usize) -> &[u8] {
-        let Some(window) = self.memory.slice(buffer * self.stride + self.header, len) else {
-            return &[];
-        };
-        // SAFETY: the window is mapped for its length, for ever; the caller promises the rest, and
-        // nobody else has a window to it. A device that writes to memory it does not own could write
-        // anywhere, not just here: that is for an IOMMU to stop.
-        unsafe { core::slice::from_raw_parts(window.as_ptr().as_ptr(), len) }
+        debug_assert!(buffer < self.count && len <= self.longest);
+        // SAFETY: the window is mapped for its length, for ever, and has room for `count` buffers; the
+        // caller promises the rest, and nobody else has a window to it. A device that writes to memory it
+        // does not own could write anywhere, not just here: that is for an IOMMU to stop.
+        unsafe {
+            let start = self.memory.as_ptr().add(buffer * self.stride + self.header);
+            core::slice::from_raw_parts(start.as_ptr(), len)
+        }
     }
 
     #[inline(always)]
@@ -110,7 +130,7 @@ impl Receiver {
 
     /// See `Port::receive_each`.
     pub fn receive_each(&mut self, most: usize, take: &mut dyn FnMut(&[u8]) -> bool) -> usize {
-        let mut taken = 0;
+        let (mut taken, mut bytes) = (0, 0);
         while taken < most {
             let (head, written) = match self.ring.borrow() {
                 Taken::Nothing => break,
@@ -123,14 +143,19 @@ impl Receiver {
             let mut go_on = true;
             if let Some(len) = self.length(written) {
                 taken += 1;
-                // SAFETY: the device gets the buffer again with `give` below, when `take` is done.
+                bytes += len;
+                // SAFETY: the ring has said that the device had this chain, and only buffers were offered.
+                // The device gets it again with `give` below, when `take` is done.
                 go_on = take(unsafe { self.frame(head.into(), len) });
+            } else {
+                self.errors += 1;
             }
             self.ring.give(head);
             if !go_on {
                 break;
             }
         }
+        self.count_frames(taken, bytes);
         taken
     }
 

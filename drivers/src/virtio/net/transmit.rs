@@ -130,7 +130,7 @@ impl Transmitter {
             memory.write_window(at, window).expect("checked against the buffer's length");
             at += window.len();
         }
-        put(memory, at, packet.trailer);
+        put_trailer(memory, at, packet.trailer);
         let piece = (memory.bus_address() + start as u64, self.header + len);
         self.ring.describe_chain(slot * DESCRIPTORS, [piece]);
     }
@@ -144,12 +144,10 @@ impl Transmitter {
         let first = slot * DESCRIPTORS;
         let header = (bus, self.header + packet.header.len());
         let payload = (payload.bus_address(), payload.len());
-        match packet.trailer {
-            [] => return self.ring.describe_chain(first, [header, payload]),
-            // A checksum and no pad: nearly always.
-            &[a, b, c, d] => put(&self.memory, start + TRAILER, &[a, b, c, d]),
-            trailer => put(&self.memory, start + TRAILER, trailer),
+        if packet.trailer.is_empty() {
+            return self.ring.describe_chain(first, [header, payload]);
         }
+        put_trailer(&self.memory, start + TRAILER, packet.trailer);
         let trailer = (bus + TRAILER as u64, packet.trailer.len());
         self.ring.describe_chain(first, [header, payload, trailer]);
     }
@@ -201,4 +199,14 @@ impl Transmitter {
 #[inline]
 fn put(buffer: &Window, at: usize, bytes: &[u8]) {
     buffer.write(at, bytes).expect("checked against the buffer's length");
+}
+
+#[inline]
+fn put_trailer(buffer: &Window, at: usize, trailer: &[u8]) {
+    match trailer {
+        [] => {}
+        // A checksum and no pad: nearly always.
+        &[a, b, c, d] => put(buffer, at, &[a, b, c, d]),
+        _ => put(buffer, at, trailer),
+    }
 }
