@@ -5,7 +5,7 @@
 //! registers.
 //!
 //! Up to 64 bytes everything is loaded before anything is stored, so that it does not matter whether the
-//! two overlap. Longer stretches go in steps of 64 bytes (128 with AVX) from the lower end, or from the
+//! two overlap. Longer stretches go in steps of 64 bytes (128 or 256 with AVX) from the lower end, or from the
 //! upper end when the destination begins inside the source; the last step is the other end's bytes, which
 //! were loaded first.
 
@@ -72,10 +72,10 @@ core::arch::global_asm!(
     "isthmus_memmove:",
     "mov rax, rdi",
     "lea r10, [rdi + rdx]", // end of the destination
-    "cmp rdx, 16",
-    "jb 2f",
     "cmp rdx, 32",
     "ja 3f",
+    "cmp rdx, 16",
+    "jb 2f",
     "movups xmm0, [rsi]",
     "movups xmm1, [rsi + rdx - 16]",
     "movups [rdi], xmm0",
@@ -103,7 +103,7 @@ core::arch::global_asm!(
     "cmp rdx, 128",
     "jb 5f",
     "cmp byte ptr [rip + {avx}], 0",
-    "jne 20f",
+    "jne 19f",
     // upwards, 64 bytes at a time
     "5:",
     "movups xmm4, [rsi + rdx - 64]",
@@ -129,13 +129,56 @@ core::arch::global_asm!(
     "movups [r10 - 32], xmm6",
     "movups [r10 - 16], xmm7",
     "ret",
+    // upwards, 256 bytes at a time
+    "19:",
+    "lea r8, [rsi + rdx]", // end of the source
+    "cmp rdx, 512",
+    "jb 20f",
+    "vmovups ymm8, [r8 - 256]",
+    "vmovups ymm9, [r8 - 224]",
+    "vmovups ymm10, [r8 - 192]",
+    "vmovups ymm11, [r8 - 160]",
+    "vmovups ymm12, [r8 - 128]",
+    "vmovups ymm13, [r8 - 96]",
+    "vmovups ymm14, [r8 - 64]",
+    "vmovups ymm15, [r8 - 32]",
+    "mov ecx, 256",
+    "sub rcx, rdx", // negative while more than the last step is left
+    "23:",
+    "vmovups ymm0, [r8 + rcx - 256]",
+    "vmovups ymm1, [r8 + rcx - 224]",
+    "vmovups ymm2, [r8 + rcx - 192]",
+    "vmovups ymm3, [r8 + rcx - 160]",
+    "vmovups ymm4, [r8 + rcx - 128]",
+    "vmovups ymm5, [r8 + rcx - 96]",
+    "vmovups ymm6, [r8 + rcx - 64]",
+    "vmovups ymm7, [r8 + rcx - 32]",
+    "vmovups [r10 + rcx - 256], ymm0",
+    "vmovups [r10 + rcx - 224], ymm1",
+    "vmovups [r10 + rcx - 192], ymm2",
+    "vmovups [r10 + rcx - 160], ymm3",
+    "vmovups [r10 + rcx - 128], ymm4",
+    "vmovups [r10 + rcx - 96], ymm5",
+    "vmovups [r10 + rcx - 64], ymm6",
+    "vmovups [r10 + rcx - 32], ymm7",
+    "add rcx, 256",
+    "js 23b",
+    "vmovups [r10 - 256], ymm8",
+    "vmovups [r10 - 224], ymm9",
+    "vmovups [r10 - 192], ymm10",
+    "vmovups [r10 - 160], ymm11",
+    "vmovups [r10 - 128], ymm12",
+    "vmovups [r10 - 96], ymm13",
+    "vmovups [r10 - 64], ymm14",
+    "vmovups [r10 - 32], ymm15",
+    "vzeroupper",
+    "ret",
     // upwards, 128 bytes at a time
     "20:",
     "vmovups ymm4, [rsi + rdx - 128]",
     "vmovups ymm5, [rsi + rdx - 96]",
     "vmovups ymm6, [rsi + rdx - 64]",
     "vmovups ymm7, [rsi + rdx - 32]",
-    "lea r8, [rsi + rdx]", // end of the source
     "mov ecx, 128",
     "sub rcx, rdx", // negative while more than the last step is left
     "jns 22f",
@@ -304,7 +347,7 @@ mod tests {
     #[test]
     fn every_length_and_overlap_moves_as_the_library_does() {
         both_ways(|| {
-            for len in (0..=300).chain([511, 512, 513, 1024, 1500, 4096, 4099]) {
+            for len in (0..=300).chain([511, 512, 513, 767, 768, 769, 1024, 1500, 4096, 4099]) {
                 for distance in
                     [-200isize, -65, -64, -17, -16, -3, -1, 0, 1, 2, 15, 16, 63, 64, 130]
                 {
