@@ -289,8 +289,9 @@ impl Ring {
                 self.keep_quiet();
             }
         }
-        let [head, written] = self.used.entries.load(self.taken.into());
-        self.taken = self.taken.wrapping_add(1);
+        let taken = self.taken;
+        let [head, written] = self.used.entries.load(taken.into());
+        self.taken = taken.wrapping_add(1);
         match self.lent.get(head as usize) {
             Some(true) => Taken::Chain { head: head as u16, written },
             _ => Taken::Nonsense,

@@ -99,14 +99,12 @@ impl Transmitter {
             [payload] if self.header + packet.header.len() <= TRAILER => {
                 self.refer(slot, packet, payload);
             }
-            _ => match self.buffer(slot) {
-                Some(buffer) => self.copy(slot, packet, &buffer, 0, len),
-                None => {
-                    self.free.push(slot);
-                    self.full += 1;
-                    return Err(TransmitError::Full);
-                }
-            },
+            _ if self.bounce(slot, packet, len) => {}
+            _ => {
+                self.free.push(slot);
+                self.full += 1;
+                return Err(TransmitError::Full);
+            }
         }
         self.ring.offer(slot * DESCRIPTORS);
         self.frames += 1;
@@ -121,7 +119,7 @@ impl Transmitter {
     }
 
     /// One descriptor, with a copy of the whole packet in `memory`, from `start` on.
-    #[inline]
+    #[inline(always)]
     fn copy(&mut self, slot: u16, packet: &Packet<'_>, memory: &Window, start: usize, len: usize) {
         let mut at = start + self.header;
         put(memory, at, packet.header);
@@ -152,14 +150,18 @@ impl Transmitter {
         self.ring.describe_chain(first, [header, payload, trailer]);
     }
 
-    /// A full-size buffer for the packet of a slot, if there is one.
-    fn buffer(&mut self, slot: u16) -> Option<Window> {
+    /// A full-size buffer with a copy of the whole packet. False if there is none left.
+    #[inline(never)]
+    fn bounce(&mut self, slot: u16, packet: &Packet<'_>, len: usize) -> bool {
         if self.bounce_free.is_empty() {
             self.reclaim();
         }
-        let number = self.bounce_free.pop()?;
+        let Some(number) = self.bounce_free.pop() else { return false };
+        let start = usize::from(number) * self.bounce_stride;
+        let memory = self.bounce;
         self.bounced[usize::from(slot)] = Some(number);
-        self.bounce.slice(usize::from(number) * self.bounce_stride, self.bounce_stride)
+        self.copy(slot, packet, &memory, start, len);
+        true
     }
 
     /// Takes back what the device has sent if there is little room left; until then there is no
