@@ -8,10 +8,11 @@ use super::{elsewhere, show};
 use crate::console::Topic;
 use crate::report::Value;
 use net::capture::Filter;
-use rdma::rnbd::server::{DeviceStatus, Server};
+use rdma::rnbd::server::{DeviceStatus, Export, Server};
 use rdma::rnbd::wire::AccessMode;
 use rdma::rtrs::Context;
 use rdma::rtrs::server::{Histogram, PathState, PathStatus, SessionId};
+use rdma::volume::VolumeId;
 use std::borrow::Cow;
 
 /// Memory of the capture ring.
@@ -50,7 +51,7 @@ pub(super) fn write(state: &mut State, path: &str, value: &str) -> Result<(), St
     match parts(path).as_slice() {
         ["capture"] => capture(state, value),
         ["rtrs-server", session, "paths", name, what @ "disconnect"]
-        | ["rtrs-server", session, "paths", name, "stats", what @ "reset_all"] => {
+        | ["rtrs-server", session, "paths", name, "stats", what @ ("rdma" | "reset_all")] => {
             accept_one(value)?;
             path_command(state, session, name, what).ok_or_else(|| nothing(path))
         }
@@ -133,6 +134,12 @@ pub(super) fn path_name(path: &PathStatus<'_>) -> String {
     format!("ip:{}@ip:{}", path.from, path.to)
 }
 
+/// The paths that do not end: only one of them has a name in its session.
+pub(super) fn live_paths(server: &Server) -> impl Iterator<Item = PathStatus<'_>> {
+    let ends = |path: &PathStatus<'_>| matches!(path.state, PathState::Closing | PathState::Closed);
+    server.transport().paths().filter(move |path| !ends(path))
+}
+
 /// The name of a session; empty if it is gone.
 pub(super) fn session_name(server: &Server, id: SessionId) -> String {
     server.transport().session(id).map_or(String::new(), |s| s.name.as_str().to_string())
@@ -141,7 +148,7 @@ pub(super) fn session_name(server: &Server, id: SessionId) -> String {
 fn rtrs_server(server: &Server) -> Value {
     let sessions = server.transport().sessions().filter(|s| !s.name.as_str().is_empty());
     let entries = sessions.map(|session| -> Entry {
-        let paths = server.transport().paths().filter(|path| path.session == session.id);
+        let paths = live_paths(server).filter(|path| path.session == session.id);
         let paths = paths.map(|path| -> Entry { (path_name(&path).into(), path_tree(&path)) });
         let value = Value::object([
             ("queue_depth", session.queue_depth.into()),
@@ -213,26 +220,43 @@ pub(super) fn mode_name(mode: AccessMode) -> &'static str {
 }
 
 fn rnbd_server(state: &State, server: &Server) -> Value {
-    let devices = server.exports().iter().map(|export| -> Entry {
-        let open = server.devices().filter(|device| device.volume == export.volume);
-        let sessions = open.map(|device| -> Entry {
-            let mode = mode_name(device.mode);
-            let value = Value::object([
-                ("read_only", (device.mode == AccessMode::ReadOnly).into()),
-                ("access_mode", mode.into()),
-                ("mapping_path", device.name.as_str().to_string().into()),
-                ("force_close", "usage: write 1".into()),
-            ]);
-            (session_name(server, device.session).into(), value)
-        });
-        let volume = state.plane.storage.volumes.name(export.volume).unwrap_or_default();
+    let exports = server.exports().iter();
+    let mut devices: Vec<(String, VolumeId, Vec<Entry>)> = exports
+        .map(|export| (device_name(export.name.as_str()), export.volume, Vec::new()))
+        .collect();
+    for device in server.devices() {
+        let session = session_name(server, device.session);
+        let value = Value::object([
+            ("read_only", (device.mode == AccessMode::ReadOnly).into()),
+            ("access_mode", mode_name(device.mode).into()),
+            ("mapping_path", device.name.as_str().to_string().into()),
+            ("force_close", "usage: write 1".into()),
+        ]);
+        let entry = (session.into(), value);
+        let name = exported_name(server, &device);
+        match devices.iter_mut().find(|(other, ..)| *other == name) {
+            Some((_, _, sessions)) => sessions.push(entry),
+            None => devices.push((name, device.volume, vec![entry])),
+        }
+    }
+    let devices = devices.into_iter().map(|(name, volume, sessions)| -> Entry {
+        let volume = state.plane.storage.volumes.name(volume).unwrap_or_default();
         let value = Value::object([
             ("block_dev", volume.to_string().into()),
-            ("sessions", Value::Object(sessions.collect())),
+            ("sessions", Value::Object(sessions)),
         ]);
-        (device_name(export.name.as_str()).into(), value)
+        (name.into(), value)
     });
     Value::object([("ctl", Value::object([("devices", Value::Object(devices.collect()))]))])
+}
+
+/// Under which name a device stands: that of the export it was opened through, or its own if that is
+/// gone.
+fn exported_name(server: &Server, device: &DeviceStatus) -> String {
+    let (session, name) = (session_name(server, device.session), device.name.as_str());
+    let through =
+        |export: &&Export| export.volume == device.volume && export.is_meant(&session, name);
+    device_name(server.exports().iter().find(through).map_or(name, |export| export.name.as_str()))
 }
 
 /// As in sysfs, `/` of a name is `!`.
@@ -245,9 +269,11 @@ pub(super) fn path_command(state: &mut State, session: &str, name: &str, what: &
     let server = plane.storage.server.as_mut()?;
     let transport = server.transport();
     let id = transport.sessions().find(|s| s.name.as_str() == session)?.id;
-    let path = transport.paths().find(|p| p.session == id && path_name(p) == name)?.id;
-    if what == "reset_all" {
-        return server.transport_mut().reset_stats(path).then_some(());
+    let path = live_paths(server).find(|p| p.session == id && path_name(p) == name)?.id;
+    match what {
+        "reset_all" => return server.transport_mut().reset_stats(path).then_some(()),
+        "rdma" => return server.transport_mut().reset_rdma_stats(path).then_some(()),
+        _ => {}
     }
     let provider = &mut plane.fabric.as_mut()?.devices;
     let arena = &mut plane.arena;
@@ -257,10 +283,9 @@ pub(super) fn path_command(state: &mut State, session: &str, name: &str, what: &
 
 fn force_close(state: &mut State, device: &str, session: &str) -> Option<()> {
     let server = state.plane.storage.server.as_mut()?;
-    let exports = server.exports();
-    let volume = exports.iter().find(|e| device_name(e.name.as_str()) == device)?.volume;
-    let wanted =
-        |d: &DeviceStatus| d.volume == volume && session_name(server, d.session) == session;
+    let wanted = |d: &DeviceStatus| {
+        exported_name(server, d) == device && session_name(server, d.session) == session
+    };
     let DeviceStatus { session, id, .. } = server.devices().find(wanted)?;
     server.force_close(session, id).then_some(())
 }

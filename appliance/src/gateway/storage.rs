@@ -80,7 +80,10 @@ impl Storage {
             ..server::Config::default()
         };
         match Server::new(settings, MAX_DEVICES, provider) {
-            Ok(server) => self.server = Some(server),
+            Ok(mut server) => {
+                server.offer_secure_erase(config.rnbd.secure_erase);
+                self.server = Some(server);
+            }
             Err(StartError::Config(bad)) => log::error!("rnbd: {bad}"),
             Err(StartError::Provider(why)) => log::error!("rnbd: the fabric refused: {why:?}"),
         }

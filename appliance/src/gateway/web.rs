@@ -53,10 +53,26 @@ impl Web<'_> {
     }
 }
 
+/// A path without its percent-encoding (RFC 3986, section 2.1); what is none stands for itself.
+fn decoded(path: &str) -> String {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let digit = |at: usize| char::from(*after.get(at)?).to_digit(16);
+        let escaped = match (first, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => Some((high << 4 | low) as u8),
+            _ => None,
+        };
+        bytes.push(escaped.unwrap_or(first));
+        rest = if escaped.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 impl Handler for Web<'_> {
     fn handle(&mut self, request: &Request<'_>) -> Response {
         if let Some(path) = request.path.strip_prefix("/api") {
-            return self.object(path, request);
+            return self.object(&decoded(path), request);
         }
         let page: fn(&mut Self) -> Response = match request.path {
             "/metrics" => |web| {
@@ -102,5 +118,17 @@ impl Handler for Web<'_> {
 
     fn close(&mut self, stream: u64) {
         self.state.downloads.retain(|d| d.id != stream);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decoded;
+
+    #[test]
+    fn names_in_paths_may_be_encoded() {
+        assert_eq!(decoded("/s%201/ip%3A10.0.0.2%40x"), "/s 1/ip:10.0.0.2@x");
+        assert_eq!(decoded("/%C3%bc"), "/ü");
+        assert_eq!(decoded("/%SESSNAME%!a%2/%"), "/%SESSNAME%!a%2/%");
     }
 }

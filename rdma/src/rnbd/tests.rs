@@ -327,6 +327,35 @@ fn a_device_that_the_server_refuses_is_asked_for_again() {
     );
 }
 
+/// Linux's client oopses on a secure erase: it is not told of it, unless the operator wishes so.
+#[test]
+fn secure_erase_is_offered_only_when_asked_for() {
+    let mut pair = Pair::new(ram(), client::Config::default());
+    pair.write(false, 8, 0x5a, 4096);
+    assert!(!pair.volume.geometry().features.contains(Features::SECURE_ERASE));
+    pair.server.offer_secure_erase(true);
+    let id = pair.device;
+    assert!(pair.client.remap(id, context!(pair, host)));
+    pair.run();
+    assert!(pair.volume.geometry().features.contains(Features::SECURE_ERASE));
+    pair.start(4, Operation::SecureErase { sectors: 8 }, 8, 0);
+    assert_eq!(pair.end(), Some(Ok(())));
+    assert_eq!(pair.read(8, 4096), [0; 4096]);
+}
+
+/// As in Linux, where `/dev/v0` and `v0` are one device.
+#[test]
+fn a_session_has_a_device_once() {
+    let mut pair = Pair::new(ram(), client::Config::default());
+    let name = Name::new("/dev/v0").unwrap();
+    let ctx = context!(pair, host);
+    pair.client.map(name, AccessMode::ReadOnly, Losses::ToFlush, ctx).unwrap();
+    pair.run();
+    let refused = Notice::DeviceRefused { device: name, errno: Errno::EEXIST };
+    assert_eq!(pair.notices.last(), Some(&refused));
+    assert_eq!(pair.server.devices().count(), 1);
+}
+
 #[test]
 fn as_many_requests_as_it_takes_and_all_of_them_survive_a_restart() {
     let mut pair = Pair::new(ram(), client::Config { depth: 32, ..client::Config::default() });

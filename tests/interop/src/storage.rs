@@ -156,6 +156,8 @@ pub fn flushes_and_discards(guest: &mut Guest) -> Result<()> {
          dd if=/dev/urandom of=/dev/rnbd0 bs=1M count=4 oflag=direct conv=fsync 2>/dev/null
          blkdiscard -z -o 1048576 -l 1048576 /dev/rnbd0
          dd if=/dev/rnbd0 bs=1M skip=1 count=1 iflag=direct 2>/dev/null | cmp -n 1048576 - /dev/zero
-         blkdiscard -o 2097152 -l 1048576 /dev/rnbd0")?;
+         blkdiscard -o 2097152 -l 1048576 /dev/rnbd0
+         ! blkdiscard -s -o 3145728 -l 1048576 /dev/rnbd0 2>/dev/null
+         dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null")?;
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use interop_tests::{Site, client_of, gateway_spec, map, storage, unmap};
 use launch::guest::Wire;
-use launch::qemu::Disk;
+use launch::qemu::{Disk, Vm};
 
 #[test]
 fn ext4_keeps_its_data() -> Result<()> {
@@ -43,6 +43,54 @@ fn access_modes_are_linux_s() -> Result<()> {
     Site::tell(1500, "", |site| storage::access_modes_are_linux_s(&mut site.client))
 }
 
+/// What Linux has in sysfs is there under its names, on the console and over HTTP, and a device that is
+/// open stays there when its export goes.
+#[test]
+fn the_object_tree_has_linux_s_names() -> Result<()> {
+    let words = "isthmus.volume.0.name=a isthmus.volume.0.size=1MiB isthmus.volume.1.name=b \
+                 isthmus.volume.1.size=1MiB isthmus.export.0.name=a isthmus.export.0.volume=a \
+                 isthmus.export.1.name=other isthmus.export.1.volume=a";
+    Site::tell(1500, words, |site| {
+        let Site { gateway, client, .. } = site;
+        client.sh("modprobe rnbd-client")?;
+        map(client, "s1", storage::PATH, "a", "")?;
+        ensure!(
+            map(client, "s1", storage::PATH, "/dev/a", "access_mode=ro").is_err(),
+            "mapped twice"
+        );
+        client.sh("dmesg | grep -q 'server responded: -17'")?;
+        let path = format!("/rtrs-server/s1/paths/{}", storage::PATH);
+        let stats = gateway.run(&format!("cat {path} --json"))?.json()?;
+        for name in ["disconnect", "hca_name", "hca_port", "src_addr", "dst_addr"] {
+            ensure!(!stats[name].is_null(), "{name} is missing: {stats}");
+        }
+        ensure!(stats["stats"]["rdma"]["rd_cnt"].as_u64() > Some(0), "{stats}");
+        gateway.run(&format!("write {path}/stats/rdma 2"))?.contains("error: accepted: 1")?;
+        gateway.run(&format!("write {path}/stats/rdma 1"))?.lacks("error")?;
+        let encoded = path.replace(':', "%3A").replace('@', "%40");
+        let rdma = client.sh(&format!("wget -q -O - http://10.0.0.1/api{encoded}/stats/rdma"))?;
+        ensure!(rdma.contains("\"rd_cnt\":0,"), "{rdma}");
+        let devices = |gateway: &mut Vm| gateway.run("cat /rnbd-server/ctl/devices --json")?.json();
+        let open = devices(gateway)?;
+        ensure!(open["a"]["sessions"]["s1"]["access_mode"] == "rw", "{open}");
+        ensure!(open["other"]["sessions"]["s1"].is_null(), "opened as a, not as other: {open}");
+        gateway.run("export add /dev/other volume=b")?.contains("error")?;
+        gateway.run("export remove a")?.lacks("error")?;
+        client.sh("dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct")?;
+        let open = devices(gateway)?;
+        ensure!(open["a"]["block_dev"] == "a", "{open}");
+        gateway
+            .run("write /rnbd-server/ctl/devices/a/sessions/s1/force_close 1")?
+            .lacks("error")?;
+        client.sh("! dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null")?;
+        ensure!(devices(gateway)?["a"].is_null(), "nobody has it open, and it is no export");
+        client.sh("echo force >/sys/block/rnbd0/rnbd/unmap_device")?;
+        Ok(())
+    })
+}
+
+/// Linux's client oopses on a secure erase (rnbd-clt.c maps the data of a request that has none): it is
+/// not told that the volume could.
 #[test]
 fn flushes_and_discards() -> Result<()> {
     Site::tell_mapped(1500, "", storage::flushes_and_discards)

@@ -3,10 +3,11 @@
 use super::item::problem;
 use super::messaging;
 use super::origin::Problem;
-use super::schema::{Config, Net};
+use super::schema::{Config, Export, Net};
 use super::tree::Node;
 use super::values::{Name, Size, same_subnet};
 use core::net::IpAddr;
+use rdma::rnbd::server::plain;
 
 /// Most bits of an RTRS immediate that name a byte in a session's chunks (rtrs-pri.h,
 /// `MAX_IMM_PAYL_BITS`).
@@ -114,9 +115,10 @@ fn check_volumes(config: &Config, report: &mut Report<'_>) {
 
 fn check_exports(config: &Config, report: &mut Report<'_>) {
     for (i, export) in config.export.iter().enumerate() {
-        if config.export[..i].iter().any(|other| other.name == export.name) {
-            let reason = format!("another export is called {:?}", export.name.as_str());
-            report.add(format!("export.{i}.name"), reason, "");
+        let same = |other: &&Export| plain(other.name.as_str()) == plain(export.name.as_str());
+        if let Some(other) = config.export[..i].iter().find(same) {
+            let reason = format!("another export is called {:?}", other.name.as_str());
+            report.add(format!("export.{i}.name"), reason, "with and without /dev/ is one name");
         }
         if config.volume_names().all(|name| *name != export.volume) {
             let reason = format!("there is no volume {:?}", export.volume.as_str());

@@ -110,6 +110,8 @@ section! {
         /// How many times over memory is promised to sessions. Beyond 1 they share it: a short
         /// moment slows clients down, whose NICs must survive retransmission.
         oversubscribe: u16 [1, 4096] = 1;
+        /// Whether clients are told of secure erase. Linux's client (6.12) oopses if it is used.
+        secure_erase: bool = false;
     }
 }
 

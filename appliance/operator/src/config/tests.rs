@@ -76,6 +76,12 @@ fn mistakes_are_told_with_line_reason_and_what_is_accepted() {
             "[[export]]\nname = \"x\"\nvolume = \"y\"",
             "line 3: export.0.volume: there is no volume \"y\"; accepted: ram0",
         ),
+        (
+            "[[export]]\nname = \"a\"\nvolume = \"ram0\"\n\
+             [[export]]\nname = \"/dev/a\"\nvolume = \"ram0\"",
+            "line 5: export.1.name: another export is called \"a\"; accepted: with and without \
+             /dev/ is one name",
+        ),
     ];
     for (text, expected) in cases {
         assert_eq!(problems(text), [expected]);

@@ -1,11 +1,11 @@
 //! Metrics of the storage gateway: sessions, paths, volumes.
 
 use super::Page;
-use crate::gateway::objects::{path_name, session_name};
+use crate::gateway::objects::{live_paths, path_name, session_name};
 use crate::gateway::state::State;
 use core::fmt::Error;
-use rdma::rnbd::server::VolumeStats;
-use rdma::rtrs::server::{Counters, Histogram, PathState, PathStats};
+use rdma::rnbd::server::{Server, VolumeStats};
+use rdma::rtrs::server::{Counters, Histogram, PathState, PathStats, PathStatus, SessionStatus};
 use rdma::verbs::Provider;
 
 /// A counter of something: its name, its help, and where it lies.
@@ -49,6 +49,32 @@ const PATH: [Family<PathStats>; 8] = [
     }),
 ];
 
+/// A gauge of a session: its name, its help, and where it lies.
+type SessionFamily = (&'static str, &'static str, fn(&Server, &SessionStatus) -> u64);
+
+const SESSION: [SessionFamily; 2] = [
+    (
+        "isthmus_rtrs_session_queue_depth",
+        "Requests that the session may have in flight.",
+        |_, s| s.queue_depth.into(),
+    ),
+    ("isthmus_rtrs_session_devices", "Devices that the session has open.", |server, s| {
+        server.devices().filter(|device| device.session == s.id).count() as u64
+    }),
+];
+
+/// A gauge of a path: its name, its help, and where it lies.
+type PathFamily = (&'static str, &'static str, fn(&PathStatus<'_>) -> u64);
+
+const PATH_NOW: [PathFamily; 2] = [
+    ("isthmus_rtrs_path_up", "Whether the path is connected.", |path| {
+        u64::from(path.state == PathState::Connected)
+    }),
+    ("isthmus_rtrs_path_inflight", "Requests that are being worked on.", |path| {
+        path.in_flight.into()
+    }),
+];
+
 const VOLUME: [Family<VolumeStats>; 7] = [
     ("isthmus_volume_reads_total", "Reads.", |s| s.reads),
     ("isthmus_volume_read_bytes_total", "Bytes read.", |s| s.read_bytes),
@@ -70,19 +96,22 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     for (name, help, value) in SERVER {
         w.counter(name, help)?.sample(&[], value(transport.counters()))?;
     }
-    let mut up = w.gauge("isthmus_rtrs_path_up", "Whether the path is connected.")?;
-    for path in transport.paths() {
-        let session = session_name(server, path.session);
-        let labels: [(_, &dyn core::fmt::Display); 2] =
-            [("session", &session), ("path", &path_name(&path))];
-        up.sample(&labels, u64::from(path.state == PathState::Connected))?;
+    for (name, help, value) in SESSION {
+        let mut family = w.gauge(name, help)?;
+        for session in transport.sessions().filter(|session| session.up) {
+            family.sample(&[("session", &session.name)], value(server, &session))?;
+        }
+    }
+    for (name, help, value) in PATH_NOW {
+        let mut family = w.gauge(name, help)?;
+        for (session, path, status) in paths(server) {
+            family.sample(&[("session", &session), ("path", &path)], value(&status))?;
+        }
     }
     for (name, help, value) in PATH {
         let mut family = w.counter(name, help)?;
-        for path in transport.paths() {
-            let session = session_name(server, path.session);
-            family
-                .sample(&[("session", &session), ("path", &path_name(&path))], value(path.stats))?;
+        for (session, path, status) in paths(server) {
+            family.sample(&[("session", &session), ("path", &path)], value(status.stats))?;
         }
     }
     for (name, help, value) in VOLUME {
@@ -95,6 +124,13 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
         }
     }
     latencies(state, w)
+}
+
+/// The paths that have a name of their own: with the session's, and theirs.
+fn paths(server: &Server) -> impl Iterator<Item = (String, String, PathStatus<'_>)> {
+    live_paths(server)
+        .map(|path| (session_name(server, path.session), path_name(&path), path))
+        .filter(|(session, ..)| !session.is_empty())
 }
 
 /// What sessions were promised, and the memory that they share.
@@ -153,12 +189,9 @@ fn latencies(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     let Some(server) = &state.plane.storage.server else { return Ok(()) };
     for (name, help, histogram) in PATH_LATENCIES {
         let mut family = w.histogram(name, help)?;
-        for path in server.transport().paths() {
-            let (buckets, above, sum) = buckets(histogram(path.stats));
-            let session = session_name(server, path.session);
-            let labels: [(_, &dyn core::fmt::Display); 2] =
-                [("session", &session), ("path", &path_name(&path))];
-            family.sample(&labels, buckets, above, sum)?;
+        for (session, path, status) in paths(server) {
+            let (buckets, above, sum) = buckets(histogram(status.stats));
+            family.sample(&[("session", &session), ("path", &path)], buckets, above, sum)?;
         }
     }
     for (name, help, histogram) in LATENCIES {

@@ -1,5 +1,6 @@
 //! OPEN and CLOSE: the rules of the kernel's server (rnbd-srv.c, `process_msg_open`).
 
+use super::export;
 use super::session::{Device, Session};
 use super::{Export, Server};
 use crate::rnbd::wire::{AccessMode, CachePolicy, Open, OpenResponse};
@@ -58,7 +59,12 @@ impl Server {
         let session = self.sessions.get(id.index()).ok_or(Errno::ENOTCONN)?;
         if let Some(device) = session.named(&open.name) {
             let volume = volumes.get(device.volume).ok_or(Errno::ENXIO)?;
-            return Ok(response(device.id, &volume.geometry()));
+            return Ok(self.response(device.id, &volume.geometry()));
+        }
+        let wanted = export::plain(open.name.as_str());
+        if session.devices().any(|device| export::plain(device.name.as_str()) == wanted) {
+            // As in Linux: a session has a device once, under whichever name.
+            return Err(Errno::EEXIST);
         }
         let export = self.find_export(&status.name, &open.name)?;
         let &Export { volume, read_only, .. } = export;
@@ -82,7 +88,7 @@ impl Server {
         let books = self.books_of(volume);
         books.writers += u32::from(mode != AccessMode::ReadOnly);
         books.waiting.reserve(usize::from(status.queue_depth));
-        Ok(response(device, &geometry))
+        Ok(self.response(device, &geometry))
     }
 
     /// Closes a device; false if there is none of that id.
@@ -102,30 +108,33 @@ impl Server {
             self.close(id, device);
         }
     }
-}
 
-fn response(device: u32, geometry: &Geometry) -> OpenResponse {
-    let write_back = geometry.features.contains(Features::VOLATILE_CACHE);
-    let if_can = |feature, sectors| match geometry.features.contains(feature) {
-        true => sectors,
-        false => 0,
-    };
-    OpenResponse {
-        device,
-        sectors: geometry.sectors,
-        max_hw_sectors: geometry.max_transfer / 512,
-        max_write_zeroes_sectors: if_can(Features::WRITE_ZEROES, geometry.max_write_zeroes_sectors),
-        max_discard_sectors: if_can(Features::DISCARD, geometry.max_discard_sectors),
-        discard_granularity: geometry.discard_granularity,
-        discard_alignment: 0,
-        // Exports with blocks that do not fit were refused; physical blocks are advice.
-        physical_block: u16::try_from(geometry.physical_block).unwrap_or(1 << 15),
-        logical_block: u16::try_from(geometry.logical_block).unwrap_or(1 << 15),
-        max_segments: MAX_SEGMENTS,
-        secure_discard: geometry.features.contains(Features::SECURE_ERASE),
-        cache_policy: match write_back {
-            true => CachePolicy::WRITEBACK | CachePolicy::FUA,
-            false => CachePolicy::empty(),
-        },
+    fn response(&self, device: u32, geometry: &Geometry) -> OpenResponse {
+        let write_back = geometry.features.contains(Features::VOLATILE_CACHE);
+        let if_can = |feature, sectors| match geometry.features.contains(feature) {
+            true => sectors,
+            false => 0,
+        };
+        OpenResponse {
+            device,
+            sectors: geometry.sectors,
+            max_hw_sectors: geometry.max_transfer / 512,
+            max_write_zeroes_sectors: if_can(
+                Features::WRITE_ZEROES,
+                geometry.max_write_zeroes_sectors,
+            ),
+            max_discard_sectors: if_can(Features::DISCARD, geometry.max_discard_sectors),
+            discard_granularity: geometry.discard_granularity,
+            discard_alignment: 0,
+            // Exports with blocks that do not fit were refused; physical blocks are advice.
+            physical_block: u16::try_from(geometry.physical_block).unwrap_or(1 << 15),
+            logical_block: u16::try_from(geometry.logical_block).unwrap_or(1 << 15),
+            max_segments: MAX_SEGMENTS,
+            secure_discard: self.secure_erase && geometry.features.contains(Features::SECURE_ERASE),
+            cache_policy: match write_back {
+                true => CachePolicy::WRITEBACK | CachePolicy::FUA,
+                false => CachePolicy::empty(),
+            },
+        }
     }
 }

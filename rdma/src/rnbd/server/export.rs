@@ -49,7 +49,7 @@ impl fmt::Display for ExportError {
 
 impl Export {
     /// Whether a client of that session means this export.
-    fn is_meant(&self, session: &str, wanted: &str) -> bool {
+    pub fn is_meant(&self, session: &str, wanted: &str) -> bool {
         let (own, wanted) = (plain(self.name.as_str()), plain(wanted));
         match own.split_once(SESSNAME) {
             None => own == wanted,
@@ -65,8 +65,9 @@ impl Export {
     }
 }
 
-/// A name without the `/` or `/dev/` that a Linux path starts with.
-fn plain(name: &str) -> &str {
+/// A name without the `/` or `/dev/` that a Linux path starts with: names that are the same then
+/// are one.
+pub fn plain(name: &str) -> &str {
     let name = name.trim_start_matches('/');
     name.strip_prefix("dev/").unwrap_or(name)
 }

@@ -11,7 +11,7 @@ mod session;
 mod stats;
 
 pub use device::DeviceStatus;
-pub use export::{Export, ExportError};
+pub use export::{Export, ExportError, plain};
 pub use stats::VolumeStats;
 
 use crate::rtrs::Context;
@@ -41,6 +41,7 @@ struct Books {
 pub struct Server {
     transport: rtrs::Server,
     max_devices: usize,
+    secure_erase: bool,
     exports: Vec<Export>,
     sessions: Vec<Session>,
     books: Vec<Books>,
@@ -56,7 +57,21 @@ impl Server {
         let transport = rtrs::Server::new(config, provider)?;
         let sessions = Vec::with_capacity(config.max_sessions);
         let max_devices = max_devices.clamp(1, Session::MAX_DEVICES);
-        Ok(Server { transport, max_devices, exports: Vec::new(), sessions, books: Vec::new() })
+        Ok(Server {
+            transport,
+            max_devices,
+            secure_erase: false,
+            exports: Vec::new(),
+            sessions,
+            books: Vec::new(),
+        })
+    }
+
+    /// Whether devices are said to take secure erase, if their volumes do. Not unless this is asked
+    /// for: Linux's client (6.12, rnbd-clt.c) maps the data of such a request, which has none, and
+    /// its kernel oopses. A client that asks without being told is served.
+    pub fn offer_secure_erase(&mut self, offered: bool) {
+        self.secure_erase = offered;
     }
 
     /// The RTRS server, to look at.

@@ -6,6 +6,8 @@ use super::{CloseReason, Context, Event, Input, Notice, PathState, Server, Sessi
 use crate::rtrs::wire::{Descriptor, InfoRequest, InfoResponse};
 use crate::rtrs::{Heartbeat, Name};
 use crate::verbs::{Fabric, Payload, SendOperation, SendRequest, SendWith};
+use alloc::vec::Vec;
+use core::net::IpAddr;
 use drivers::hal::Window;
 
 impl Server {
@@ -92,7 +94,7 @@ impl Server {
     }
 
     /// A name belongs to one session. A client that was started anew comes with a new session
-    /// under its old name and address: its old session ends.
+    /// under its old name and one of its addresses: its old session ends, with all of its paths.
     fn claim_name<P: Fabric + ?Sized>(
         &mut self,
         path_key: usize,
@@ -104,22 +106,20 @@ impl Server {
         if *own != Name::default() && *own != name {
             return Err(CloseReason::Protocol("another name than the session's"));
         }
-        loop {
-            let other = self.paths.iter().find(|(_, path)| {
-                path.session != session
-                    && path.state != PathState::Closing
-                    && self.sessions[path.session].name == name
-            });
-            match other {
-                None => return Ok(()),
-                Some((key, path)) if path.from == from => {
-                    self.close_path(key, CloseReason::Replaced, ctx);
-                }
-                Some(_) => {
-                    return Err(CloseReason::Protocol("a session name that another host uses"));
-                }
-            }
+        let others = self.paths.iter().filter(|(_, path)| {
+            path.session != session
+                && path.state != PathState::Closing
+                && self.sessions[path.session].name == name
+        });
+        let (keys, hosts): (Vec<usize>, Vec<IpAddr>) =
+            others.map(|(key, path)| (key, path.from)).unzip();
+        if !keys.is_empty() && !hosts.contains(&from) {
+            return Err(CloseReason::Protocol("a session name that another host uses"));
         }
+        for key in keys {
+            self.close_path(key, CloseReason::Replaced, ctx);
+        }
+        Ok(())
     }
 
     /// Registers the chunks for a path, and writes INFO_RSP, which takes the place of INFO_REQ.

@@ -97,6 +97,15 @@ impl Server {
         path.map(|path| path.stats = PathStats::default()).is_some()
     }
 
+    /// Sets back what Linux counts in `stats/rdma`, and nothing else; false if there is no such path.
+    pub fn reset_rdma_stats(&mut self, path: PathId) -> bool {
+        let Some(path) = self.paths.get_mut(path.0 as usize) else { return false };
+        let none = PathStats::default();
+        let PathStats { reads, read_bytes, writes, write_bytes, errors, .. } = none;
+        path.stats = PathStats { reads, read_bytes, writes, write_bytes, errors, ..path.stats };
+        true
+    }
+
     /// Bytes that the sessions were promised: queue depth times chunk size.
     pub fn promised(&self) -> u64 {
         self.sessions.iter().map(|(_, session)| session.promise()).sum()

@@ -135,6 +135,28 @@ fn a_client_that_comes_back_replaces_its_stale_path_at_once() {
 }
 
 #[test]
+fn a_client_that_was_started_anew_replaces_all_paths_of_its_old_session() {
+    let mut world = World::new(World::small(true), 1 << 20);
+    let client = world.connect("s1");
+    let second = Ipv4Addr::new(10, 0, 1, 2).into();
+    world.add_path(client, second);
+    world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+    for from in [second, World::address(client)] {
+        // The power goes: the server does not notice.
+        let name = crate::rtrs::Name::new("s1").unwrap();
+        let config = crate::rtrs::client::Config::default();
+        world.clients[client] =
+            crate::rtrs::client::Client::new(config, name, context!(world, host)).unwrap();
+        world.add_path(client, from);
+        world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+        let other = if from == second { World::address(client) } else { second };
+        world.add_path(client, other);
+        assert_eq!(world.server.transport().sessions().count(), 1);
+        assert_eq!(world.server.transport().paths().count(), 2);
+    }
+}
+
+#[test]
 fn a_session_name_belongs_to_one_host() {
     let mut world = World::new(World::small(true), 1 << 20);
     let first = world.connect("same");
