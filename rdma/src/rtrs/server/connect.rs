@@ -5,7 +5,7 @@ use super::config::{MIN_INLINE, MIN_OFFERED_DEPTH};
 use super::table::{Connection, Path, Session, WorkId};
 use super::{CloseReason, Context, Notice, PathState, PathStats, Server};
 use crate::rtrs::wire::{
-    Addressing, ConnectRequest, ConnectResponse, InfoRequest, MAX_HEADER, Uuid, WireError,
+    Addressing, ConnectRequest, ConnectResponse, InfoRequest, MAX_HEADER, WireError,
 };
 use crate::rtrs::{Errno, Heartbeat, Name};
 use crate::verbs::{
@@ -93,7 +93,7 @@ impl Server {
         let session = match self.sessions.iter().find(|(_, s)| s.uuid == request.session) {
             Some((key, _)) => key,
             None if !request.first => return Err((Errno::ENXIO, "unknown session")),
-            None => self.make_session(request.session, from, ctx)?,
+            None => self.make_session(&request, from, ctx)?,
         };
         let path = self.join_path(session, &request, from, to, ctx);
         let made = path.and_then(|path| self.make_connection(path, request.cid, connection, ctx));
@@ -105,24 +105,26 @@ impl Server {
 
     fn make_session<P: Fabric + ?Sized>(
         &mut self,
-        uuid: Uuid,
+        request: &ConnectRequest,
         from: IpAddr,
         ctx: &mut Context<'_, P>,
     ) -> Result<usize, Refusal> {
         if self.sessions.len() >= self.config.max_sessions {
             return Err((Errno::ENOMEM, "as many sessions as max_sessions"));
         }
-        let (chunk_size, wanted) = (self.config.chunk_size, self.config.queue_depth);
+        let uuid = request.session;
+        let chunk_size = self.config.chunk_size;
+        let (wanted, least) = self.depths(request);
         let (queue_depth, chunks) = match self.shared {
-            None => reserve(wanted, |depth| {
+            None => reserve(wanted, least, |depth| {
                 ctx.arena.alloc(usize::from(depth) * chunk_size as usize, 4096).map(Some)
             }),
-            Some(shared) => reserve(wanted, |depth| {
+            Some(shared) => reserve(wanted, least, |depth| {
                 let promise = u64::from(depth) * u64::from(chunk_size);
                 (self.promised() + promise <= shared).then_some(None)
             }),
         }
-        .ok_or((Errno::ENOMEM, "not enough memory for the smallest queue depth"))?;
+        .ok_or((Errno::ENOMEM, "not enough memory for a queue depth that the client takes"))?;
         let Ok(pd) = ctx.provider.alloc_pd() else {
             chunks.into_iter().for_each(|chunks| ctx.arena.free(chunks));
             return Err((Errno::ENOMEM, "no protection domain left"));
@@ -143,6 +145,17 @@ impl Server {
             up: false,
             executing: alloc::vec![false; usize::from(queue_depth)],
         }))
+    }
+
+    /// The queue depth that a session gets, and the least that is offered. A client that comes back
+    /// has to get what it had: Linux's gives up for good if it is another.
+    fn depths(&self, request: &ConnectRequest) -> (u16, u16) {
+        let had = self.reduced.iter().find(|(session, _)| *session == request.session);
+        match had {
+            Some(&(_, depth)) => (depth, depth),
+            None if request.recon_cnt > 1 => (self.config.queue_depth, self.config.queue_depth),
+            None => (self.config.queue_depth, MIN_OFFERED_DEPTH),
+        }
     }
 
     /// The path that the connection belongs to, made if it is new.
@@ -322,17 +335,18 @@ impl Server {
     }
 }
 
-/// A queue depth for a session: as wanted, or less where memory is short; `take` takes the memory.
-fn reserve<T>(wanted: u16, mut take: impl FnMut(u16) -> Option<T>) -> Option<(u16, T)> {
+/// A queue depth for a session: as wanted, or less where memory is short, but not below `least`;
+/// `take` takes the memory.
+fn reserve<T>(wanted: u16, least: u16, mut take: impl FnMut(u16) -> Option<T>) -> Option<(u16, T)> {
     let mut depth = wanted;
     loop {
         if let Some(taken) = take(depth) {
             return Some((depth, taken));
         }
-        if depth <= MIN_OFFERED_DEPTH {
+        if depth <= least {
             return None;
         }
-        depth = (depth / 2).max(MIN_OFFERED_DEPTH);
+        depth = (depth / 2).max(least);
     }
 }
 
@@ -344,7 +358,7 @@ mod tests {
     fn where_memory_is_short_fewer_chunks_are_offered_but_not_below_eight() {
         let mut left = 100;
         let mut take = |wanted| {
-            reserve(wanted, |depth| {
+            reserve(wanted, MIN_OFFERED_DEPTH, |depth| {
                 left = u16::checked_sub(left, depth)?;
                 Some(())
             })

@@ -2,6 +2,7 @@
 
 use super::table::SlotState;
 use super::{CloseReason, Context, Event, Input, Notice, PathId, PathState, Server, SessionId};
+use crate::rtrs::Name;
 use crate::verbs::Fabric;
 
 impl Server {
@@ -113,6 +114,16 @@ impl Server {
     ) {
         if self.sessions.get(key).is_some_and(|session| session.paths.is_empty()) {
             let session = self.sessions.remove(key);
+            // Half-open ones, of which there may be many, are not expected back.
+            if session.queue_depth < self.config.queue_depth
+                && session.name != Name::default()
+                && self.reduced.iter().all(|&(uuid, _)| uuid != session.uuid)
+            {
+                if self.reduced.len() >= self.config.max_sessions {
+                    self.reduced.pop_front();
+                }
+                self.reduced.push_back((session.uuid, session.queue_depth));
+            }
             session.chunks.into_iter().for_each(|chunks| ctx.arena.free(chunks));
             // No region and no queue pair of the session is left.
             let _ = ctx.provider.dealloc_pd(session.pd);

@@ -34,6 +34,7 @@ pub use stats::{Counters, Histogram, PathStats};
 pub use status::{PathId, PathStatus, SessionStatus};
 
 use crate::rtrs::Context;
+use crate::rtrs::wire::Uuid;
 use crate::verbs::{CompletedOperation, CqId, Fabric, Status, VerbsError};
 use alloc::collections::VecDeque;
 use config::MIN_INLINE;
@@ -60,6 +61,8 @@ pub struct Server {
     /// Requests that wait for memory for what they read.
     hungry: VecDeque<RequestId>,
     deadline: Option<Instant>,
+    /// Sessions that ended and had fewer chunks than configured, and how many.
+    reduced: VecDeque<(Uuid, u16)>,
     /// Bytes that may be promised, if sessions share the provider's memory.
     shared: Option<u64>,
     counters: Counters,
@@ -104,6 +107,7 @@ impl Server {
             notices: VecDeque::with_capacity(MAX_NOTICES),
             hungry: VecDeque::new(),
             deadline: None,
+            reduced: VecDeque::new(),
             shared,
             counters: Counters::default(),
         })

@@ -1,7 +1,7 @@
 use crate::rnbd::wire::{AccessMode, Operation};
 use crate::rtrs::Errno;
 use crate::rtrs::client::{DownReason, Event, Outcome, PathId};
-use crate::rtrs::server::PathState;
+use crate::rtrs::server::{Config, PathState};
 use crate::rtrs::testing::{Wire, World, context, user_io};
 use crate::volume::{Completion, Request, Submitted, Volume, VolumeError};
 use core::net::Ipv4Addr;
@@ -154,6 +154,43 @@ fn a_client_that_was_started_anew_replaces_all_paths_of_its_old_session() {
         assert_eq!(world.server.transport().sessions().count(), 1);
         assert_eq!(world.server.transport().paths().count(), 2);
     }
+}
+
+/// Linux's client gives a path up for good if it comes back and is offered another queue depth.
+#[test]
+fn a_client_that_comes_back_gets_its_queue_depth_or_nothing() {
+    let config = Config { queue_depth: 16, ..World::small(true) };
+    let mut world = World::new(config, 400 << 10);
+    let depths = |world: &World| -> Vec<u16> {
+        let sessions = world.server.transport().sessions();
+        let mut depths: Vec<u16> = sessions.map(|session| session.queue_depth).collect();
+        depths.sort_unstable();
+        depths
+    };
+    let leave = |world: &mut World, client: usize| {
+        world.clients[client].disconnect(PathId(0), context!(world, host));
+        world.run();
+    };
+    let come_back = |world: &mut World, client: usize| {
+        world.clients[client].reconnect(PathId(0), context!(world, host));
+        world.run();
+    };
+    let (first, second) = (world.connect("first"), world.connect("second"));
+    assert_eq!(depths(&world), [8, 16]);
+    leave(&mut world, first);
+    leave(&mut world, second);
+    come_back(&mut world, second);
+    assert_eq!(depths(&world), [8], "though there is room for 16");
+    leave(&mut world, second);
+    let third = world.connect("third");
+    come_back(&mut world, first);
+    assert_eq!(depths(&world), [16], "there is room for 8, which is of no use to it");
+    come_back(&mut world, second);
+    assert_eq!(depths(&world), [8, 16]);
+    leave(&mut world, third);
+    come_back(&mut world, first);
+    assert_eq!(depths(&world), [8, 16]);
+    world.open(first, "ram0", AccessMode::ReadWrite).unwrap();
 }
 
 #[test]
