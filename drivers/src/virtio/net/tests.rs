@@ -118,7 +118,7 @@ fn payload_goes_with_trailer_by_reference_or_copied() {
         .iter()
         .map(|p| if p.is_empty() { Window::empty() } else { payload(&mut machine, p) })
         .collect();
-    for header_len in [14usize, 54, 192, 228, 229, 400] {
+    for header_len in [14usize, 47, 48, 54, 95, 96, 97, 192, 228, 229, 400] {
         for windows_used in 0..=4 {
             for trailer_len in [0usize, 4, 16] {
                 let header = frame(9, header_len);

@@ -122,7 +122,7 @@ impl Transmitter {
     #[inline(always)]
     fn copy(&mut self, slot: u16, packet: &Packet<'_>, memory: &Window, start: usize, len: usize) {
         let mut at = start + self.header;
-        put(memory, at, packet.header);
+        put_header(memory, at, packet.header);
         at += packet.header.len();
         for window in packet.payload {
             memory.write_window(at, window).expect("checked against the buffer's length");
@@ -138,7 +138,7 @@ impl Transmitter {
     fn refer(&mut self, slot: u16, packet: &Packet<'_>, payload: &Window) {
         let start = Self::slot(slot);
         let bus = self.memory.bus_address() + start as u64;
-        put(&self.memory, start + self.header, packet.header);
+        put_header(&self.memory, start + self.header, packet.header);
         let first = slot * DESCRIPTORS;
         let header = (bus, self.header + packet.header.len());
         let payload = (payload.bus_address(), payload.len());
@@ -203,11 +203,25 @@ fn put(buffer: &Window, at: usize, bytes: &[u8]) {
     buffer.write(at, bytes).expect("checked against the buffer's length");
 }
 
+/// Copies a header. The two halves of one of 48 to 96 bytes, as nearly all are, may overlap; their length
+/// is known, so that they are copied without a call.
+#[inline]
+fn put_header(buffer: &Window, at: usize, header: &[u8]) {
+    const HALF: usize = 48;
+    match (header.first_chunk::<HALF>(), header.last_chunk::<HALF>()) {
+        (Some(first), Some(last)) if header.len() <= 2 * HALF => {
+            put(buffer, at, first);
+            put(buffer, at + header.len() - HALF, last);
+        }
+        _ => put(buffer, at, header),
+    }
+}
+
+/// Copies a trailer: a checksum and no pad, nearly always.
 #[inline]
 fn put_trailer(buffer: &Window, at: usize, trailer: &[u8]) {
     match trailer {
         [] => {}
-        // A checksum and no pad: nearly always.
         &[a, b, c, d] => put(buffer, at, &[a, b, c, d]),
         _ => put(buffer, at, trailer),
     }
