@@ -311,7 +311,7 @@ impl Ring {
         if !self.event_index {
             self.available.head.store(FLAGS, if wanted { 0 } else { FLAG_QUIET });
         } else if let Some(chain) = chain {
-            self.event_since = self.taken.wrapping_add(chain.clamp(1, self.size) - 1);
+            self.event_since = self.taken.wrapping_add(chain.min(self.size).saturating_sub(1));
             self.set_event(self.event_since);
         } else if self.event_since.wrapping_sub(self.used.head.load(INDEX)) < QUIET_SPAN {
             self.keep_quiet();
