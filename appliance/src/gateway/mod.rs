@@ -158,6 +158,7 @@ impl Gateway {
         // What came before interrupts were on raises none, but is pending.
         let mut now = self.machine.now();
         let mut deadline = self.deadline(now);
+        let mut woken = false;
         self.alarm.set();
         while !self.state.has_arrivals() && deadline.is_none_or(|d| d > now) {
             let wait = waits_for_whole.then_some(now + MESSAGE_WAIT);
@@ -165,11 +166,8 @@ impl Gateway {
             self.machine.halt_until(until);
             now = self.machine.now();
             self.state.plane.pace.halted(now);
-            if until.is_none_or(|at| now < at) {
-                // Unless a device or a loop has something, it was the serial port.
-                if !self.state.has_arrivals() {
-                    self.console_due = now;
-                }
+            woken = until.is_none_or(|at| now < at);
+            if woken {
                 break;
             }
             if deadline.is_none_or(|d| now < d) {
@@ -182,7 +180,13 @@ impl Gateway {
         self.still_until = Instant::first([deadline, Some(now + STILL)]).unwrap_or(now);
         self.alarm.clear();
         self.state.stop_interrupts();
-        self.round(now)
+        let worked = self.round(now);
+        if woken && !worked {
+            // Neither a device nor a loop had anything: it was the serial port.
+            self.console_due = now;
+            return self.round(now);
+        }
+        worked
     }
 
     /// When there is something to do though nothing arrives.

@@ -115,16 +115,15 @@ impl Plane {
                     fabric.devices.roce.set_link(i, slot.link);
                 }
             }
-            let (capture, fabric, stirred) =
-                (&mut self.capture, &mut self.fabric, &mut self.stirred);
+            let (capture, stirred) = (&mut self.capture, &mut self.stirred);
+            let mut roce = self.fabric.as_mut().map(|fabric| &mut fabric.devices.roce);
             let mut left = BATCH;
             while left > 0 {
                 let mut answer = None;
                 left -= slot.port.receive_each(left, &mut |bytes| {
                     capture.received(i, bytes, now);
-                    let roce = fabric.as_mut().map(|fabric| &mut fabric.devices.roce);
                     // What it has no use for, it counts.
-                    match roce.map(|roce| roce.handle_frame(i, bytes, now)) {
+                    match roce.as_mut().map(|roce| roce.handle_frame(i, bytes, now)) {
                         Some(Verdict::Passive) => return true,
                         Some(Verdict::Consumed) => {
                             *stirred = true;
