@@ -351,7 +351,8 @@ fn handle_io<P: Fabric + ?Sized>(
     let (Some(executing), true, true) = (executing, sound, has_memory) else {
         return Ok(Arrival::Admitted(id));
     };
-    let request = describe(id, path.session, slot, &contents).ok_or(CloseReason::Resources)?;
+    let request = describe(id, path.session, slot, &contents)
+        .ok_or(CloseReason::Protocol("a request of more than was written to its chunk"))?;
     *executing = true;
     slot.state = SlotState::Executing;
     path.in_flight += 1;
