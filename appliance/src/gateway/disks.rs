@@ -105,11 +105,12 @@ impl DiskSlot {
 }
 
 impl State {
-    /// Looks at the disks' sizes once in a while.
+    /// Looks at the disks' sizes once in a while, and for memory that has lain idle long enough.
     pub fn poll_capacities(&mut self, now: Instant) {
         if now >= self.capacity_due {
             self.capacity_due = now + CAPACITY_INTERVAL;
             self.disks.iter_mut().for_each(DiskSlot::poll_capacity);
+            self.plane.storage.free_retired(self.platform.arena(), now);
         }
     }
 

@@ -4,7 +4,8 @@ use super::disks::{DiskSlot, Role};
 use super::elsewhere::Elsewhere;
 use super::volumes::DiskPool;
 use crate::config::{self, Config, Volume};
-use drivers::hal::{Arena, Features, Instant};
+use core::time::Duration;
+use drivers::hal::{Arena, Features, Instant, Window};
 use rand_core::RngCore;
 use rdma::devices::Devices;
 use rdma::rnbd::server::{Export, Server};
@@ -16,12 +17,18 @@ use rdma::volume::{DiskVolume, RamVolume, Volumes};
 /// Devices that a session may have open.
 const MAX_DEVICES: usize = 64;
 
+/// How long the memory of a volume is kept when it is deleted: longer than a path lives that
+/// acknowledges nothing (heartbeats end it after 35 s at most).
+const RETIREMENT: Duration = Duration::from_secs(60);
+
 /// Volumes, and who serves them.
 #[derive(Default)]
 pub(super) struct Storage {
     pub volumes: Volumes,
     /// Disks that hold volumes.
     pub pools: Vec<DiskPool>,
+    /// Memory of volumes that are no more, and when it can be used again.
+    pub retired: Vec<(Instant, Window)>,
     /// None if it is switched off, or there is no fabric.
     pub server: Option<Server>,
     /// What comes from other servers, and mirrors; None if there is nothing of it.
@@ -175,6 +182,26 @@ impl Storage {
             }
         };
         self.volumes.add(name, volume).map(|_| ()).ok_or_else(|| "the name is taken".into())
+    }
+
+    /// Gives the memory of a volume back: at once, or if there are clients after a while, because an
+    /// answer that points into it may have to be sent again.
+    pub fn retire(&mut self, memory: Window, arena: &mut Arena, now: Instant) {
+        let clients = |server: &Server| server.transport().paths().next().is_some();
+        match self.server.as_ref().is_some_and(clients) {
+            true => self.retired.push((now + RETIREMENT, memory)),
+            false => arena.free(memory),
+        }
+    }
+
+    /// Frees what was retired long enough ago.
+    pub fn free_retired(&mut self, arena: &mut Arena, now: Instant) {
+        self.retired.retain(|&(at, memory)| {
+            if at <= now {
+                arena.free(memory);
+            }
+            at > now
+        });
     }
 
     fn export(&self, export: &config::Export) -> Result<Export, String> {

@@ -175,3 +175,19 @@ fn what_the_configuration_declares_is_made_and_grows() {
     let whole = [("volume.0.name", "all"), ("volume.0.disk", "0")];
     assert_eq!(bench.reboot(&whole).mib("all"), None, "the disk holds volumes");
 }
+
+#[test]
+fn memory_of_a_volume_that_clients_may_still_be_sent_comes_back_later() {
+    let mut bench = Bench::boot(disk(), &[SMALL]);
+    let free = bench.arena.available();
+    let memory = bench.arena.alloc(4096, 4096).unwrap();
+    bench.storage.retire(memory, &mut bench.arena, Instant::ZERO);
+    assert_eq!(bench.arena.available(), free, "there are no clients");
+    let memory = bench.arena.alloc(4096, 4096).unwrap();
+    let at = Instant::from_nanos(9);
+    bench.storage.retired.push((at, memory));
+    bench.storage.free_retired(&mut bench.arena, Instant::from_nanos(8));
+    assert!(bench.arena.available() < free);
+    bench.storage.free_retired(&mut bench.arena, at);
+    assert_eq!(bench.arena.available(), free);
+}

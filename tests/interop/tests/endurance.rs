@@ -167,6 +167,27 @@ fn a_device_that_was_force_closed_is_mapped_again() -> Result<()> {
     unmap(&mut site.client, 0)
 }
 
+/// Linux gives a path up for good if it comes back and is offered another queue depth: where memory was
+/// short and is not any more, it gets what it had.
+#[test]
+fn a_client_that_comes_back_gets_its_queue_depth() -> Result<()> {
+    let mut site = Site::boot(1500, "isthmus.memory.arena=160MiB")?;
+    let Site { gateway, client, .. } = &mut site;
+    client.sh("modprobe rnbd-client")?;
+    for (number, session) in ["s1", "s2"].into_iter().enumerate() {
+        map(client, session, storage::PATH, "ram0", "access_mode=ro")?;
+        let depth = if number == 0 { "512" } else { "128" };
+        gateway.run(&format!("session show {session} csv"))?.contains(&format!(",{depth},"))?;
+    }
+    unmap(client, 0)?;
+    gateway.run("session disconnect s2")?.lacks("error")?;
+    let back = "[ \"$(cat /sys/class/rtrs-client/s2/paths/*/state)\" = connected ]";
+    client.wait_until(&format!("! {back}"), Duration::from_secs(10))?;
+    client.wait_until(back, Duration::from_secs(60)).context("the path did not come back")?;
+    gateway.run("session show s2 csv")?.contains(",128,")?;
+    unmap(client, 1)
+}
+
 /// 40 s in which nothing gets through: requests fail when the heartbeats have, and when the appliance is
 /// heard again, so is the client.
 #[test]

@@ -1,7 +1,7 @@
 //! Stock Linux's rnbd-client against the image.
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use interop_tests::{Site, client_of, gateway_spec, map, storage, unmap};
 use launch::guest::Wire;
 use launch::qemu::{Disk, Vm};
@@ -75,6 +75,15 @@ fn the_object_tree_has_linux_s_names() -> Result<()> {
         ensure!(open["a"]["sessions"]["s1"]["access_mode"] == "rw", "{open}");
         ensure!(open["other"]["sessions"]["s1"].is_null(), "opened as a, not as other: {open}");
         gateway.run("export add /dev/other volume=b")?.contains("error")?;
+        // What was sent of a volume may have to be sent again: its memory is not another's at once.
+        let free = |gateway: &mut Vm| {
+            let memory = gateway.run("show memory --json")?.json()?;
+            memory["arena_free"].as_u64().context("no arena_free")
+        };
+        let before = free(gateway)?;
+        gateway.run("volume create gone size=1MiB")?.lacks("error")?;
+        gateway.run("volume delete gone")?.lacks("error")?;
+        ensure!(free(gateway)? < before, "the memory is free at once");
         gateway.run("export remove a")?.lacks("error")?;
         client.sh("dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct")?;
         let open = devices(gateway)?;

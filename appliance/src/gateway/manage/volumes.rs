@@ -114,7 +114,9 @@ pub(super) fn delete(state: &mut State, name: &str) -> Told {
         .edit(|config| config.volume.retain(|volume| volume.name.as_str() != name))
         .map_err(|problems| lines(&problems))?;
     let memory = storage.volumes.remove(id).and_then(|volume| volume.into_parts().memory);
-    memory.into_iter().for_each(|memory| state.platform.arena().free(memory));
+    if let Some(memory) = memory {
+        storage.retire(memory, state.platform.arena(), state.now);
+    }
     if let Some(slot) = whole_disk.and_then(|number| state.disks.get_mut(usize::from(number))) {
         slot.role = Role::Free;
     }

@@ -102,16 +102,20 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
             family.sample(&[("session", &session.name)], value(server, &session))?;
         }
     }
+    let paths: Vec<NamedPath<'_>> = live_paths(server)
+        .map(|path| (session_name(server, path.session), path_name(&path), path))
+        .filter(|(session, ..)| !session.is_empty())
+        .collect();
     for (name, help, value) in PATH_NOW {
         let mut family = w.gauge(name, help)?;
-        for (session, path, status) in paths(server) {
-            family.sample(&[("session", &session), ("path", &path)], value(&status))?;
+        for (session, path, status) in &paths {
+            family.sample(&[("session", session), ("path", path)], value(status))?;
         }
     }
     for (name, help, value) in PATH {
         let mut family = w.counter(name, help)?;
-        for (session, path, status) in paths(server) {
-            family.sample(&[("session", &session), ("path", &path)], value(status.stats))?;
+        for (session, path, status) in &paths {
+            family.sample(&[("session", session), ("path", path)], value(status.stats))?;
         }
     }
     for (name, help, value) in VOLUME {
@@ -123,15 +127,11 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
             }
         }
     }
-    latencies(state, w)
+    latencies(state, &paths, w)
 }
 
-/// The paths that have a name of their own: with the session's, and theirs.
-fn paths(server: &Server) -> impl Iterator<Item = (String, String, PathStatus<'_>)> {
-    live_paths(server)
-        .map(|path| (session_name(server, path.session), path_name(&path), path))
-        .filter(|(session, ..)| !session.is_empty())
-}
+/// A path that has a name of its own: the session's, and the path's.
+type NamedPath<'a> = (String, String, PathStatus<'a>);
 
 /// What sessions were promised, and the memory that they share.
 fn memory(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
@@ -185,13 +185,13 @@ const LATENCIES: [Latency; 2] = [
     }),
 ];
 
-fn latencies(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
+fn latencies(state: &State, paths: &[NamedPath<'_>], w: &mut Page<'_>) -> Result<(), Error> {
     let Some(server) = &state.plane.storage.server else { return Ok(()) };
     for (name, help, histogram) in PATH_LATENCIES {
         let mut family = w.histogram(name, help)?;
-        for (session, path, status) in paths(server) {
+        for (session, path, status) in paths {
             let (buckets, above, sum) = buckets(histogram(status.stats));
-            family.sample(&[("session", &session), ("path", &path)], buckets, above, sum)?;
+            family.sample(&[("session", session), ("path", path)], buckets, above, sum)?;
         }
     }
     for (name, help, histogram) in LATENCIES {
