@@ -60,7 +60,9 @@ impl Mirror {
             return;
         }
         member.was_read = true;
-        member.record = Record::newest(&bytes);
+        let newest = Record::newest(&bytes);
+        member.next_record = newest.as_ref().map_or(0, |(place, _)| 1 - place);
+        member.record = newest.map(|(_, record)| record);
         let Some(shape) = self.shape else { return self.decide() };
         // Back again: its own, or one with nothing on it, or with what is left of a record.
         let nothing = bytes.iter().all(|byte| *byte == 0) || Record::is_left(&bytes);

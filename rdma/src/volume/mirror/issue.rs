@@ -76,7 +76,7 @@ impl Mirror {
     fn try_issue(&mut self, member: usize, job: Job) -> Result<bool, VolumeError> {
         let request = match job {
             Job::User(slot) => self.user_request(slot)?,
-            Job::Log => self.log_request(),
+            Job::Log => self.log_request(member),
             Job::Resync => self.resync_request(),
             Job::Records => Request {
                 tag: 0,

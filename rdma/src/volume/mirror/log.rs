@@ -1,7 +1,7 @@
 //! The record is kept up to date: which regions may differ, and who is left out.
 
 use super::issue::Job;
-use super::record::{Record, SIZE};
+use super::record::{DISTANCE, Record, SIZE};
 use super::status::MemberState;
 use super::{Bitmap, Mirror};
 use crate::volume::{Operation, Request, VolumeError};
@@ -82,8 +82,8 @@ impl Log {
 }
 
 impl Mirror {
-    pub(super) fn log_request(&self) -> Request {
-        let sector = (Record::place(self.log.writing) / 512) as u64;
+    pub(super) fn log_request(&self, member: usize) -> Request {
+        let sector = (self.members[member].next_record * DISTANCE / 512) as u64;
         let data = self.log.memory.slice(0, SIZE).unwrap_or(Window::empty());
         Request { tag: 0, operation: Operation::Write { durable: true }, sector, data }
     }
@@ -129,7 +129,8 @@ impl Mirror {
 
     pub(super) fn end_log(&mut self, member: usize, result: Result<(), VolumeError>) {
         match result {
-            Ok(()) => {}
+            Ok(()) => self.members[member].next_record ^= 1,
+            // It may be torn, and is written again before the one that is whole.
             Err(VolumeError::Lost) => self.lose(member),
             Err(_) => self.drop_member(member),
         }

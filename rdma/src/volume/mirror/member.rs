@@ -17,6 +17,8 @@ pub(super) struct Member {
     pub records: Window,
     /// … and this is the newest one, once they were read.
     pub record: Option<Record>,
+    /// Which of the two is written next: not the newest one that is whole, by all that is known.
+    pub next_record: usize,
     pub was_read: bool,
     pub reading: bool,
     /// Not tried again before this, once it is out.
@@ -32,6 +34,7 @@ impl Member {
             lead: 0,
             records,
             record: None,
+            next_record: 0,
             was_read: false,
             reading: false,
             retry_at: Instant::ZERO,

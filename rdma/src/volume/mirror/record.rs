@@ -1,5 +1,5 @@
-//! What a member's first sectors say of the mirror. Two records, written in turn; the newer one
-//! with a right checksum counts, so that a power cut while one is written leaves the other.
+//! What a member's first sectors say of the mirror. Two records; the newer one with a right checksum
+//! counts, and the other one is written next, so that a power cut meanwhile leaves one.
 //!
 //! Little-endian: magic 8, version 4, CRC-32C of all the rest 4, UUID 16, generation 8, sectors 8,
 //! sectors of a region 8, flags 4 (1: the other member is left out), zeroes up to 512, bitmap.
@@ -36,11 +36,12 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// The newer of the two records of a member, if there is any.
-    pub fn newest(bytes: &[u8; SIZE_ON_DISK]) -> Option<Self> {
+    /// The newer of the two records of a member, and which one that is, if there is any.
+    pub fn newest(bytes: &[u8; SIZE_ON_DISK]) -> Option<(usize, Self)> {
         let (first, second) = bytes.split_at(DISTANCE);
         let records = [first, second].map(|part| Self::parse(part.first_chunk()?));
-        records.into_iter().flatten().max_by_key(|record| record.generation)
+        let records = records.into_iter().enumerate().filter_map(|(n, record)| Some((n, record?)));
+        records.max_by_key(|(_, record)| record.generation)
     }
 
     /// Whether there was a record once, of which one sector was written.
@@ -90,11 +91,6 @@ impl Record {
         put(&mut bytes, CRC, &sum.to_le_bytes());
         bytes
     }
-
-    /// Where the record of a generation lies on a member, in bytes.
-    pub fn place(generation: u64) -> usize {
-        (generation % 2) as usize * DISTANCE
-    }
 }
 
 #[cfg(test)]
@@ -112,9 +108,8 @@ mod tests {
     /// What a member holds.
     fn member(records: &[&Record]) -> [u8; SIZE_ON_DISK] {
         let mut bytes = [0; SIZE_ON_DISK];
-        for record in records {
-            let at = Record::place(record.generation);
-            bytes[at..at + SIZE].copy_from_slice(&record.emit());
+        for (n, record) in records.iter().enumerate() {
+            bytes[n * DISTANCE..][..SIZE].copy_from_slice(&record.emit());
         }
         bytes
     }
@@ -123,12 +118,12 @@ mod tests {
     fn the_newer_record_counts_and_a_torn_one_does_not() {
         let (old, new) = (record(6, &[1, 2]), record(7, &[2, 32767]));
         let both = member(&[&old, &new]);
-        assert!(Record::newest(&both) == Some(new.clone()));
+        assert!(Record::newest(&both) == Some((1, new.clone())));
         for sector in 0..SIZE / 512 {
             let mut torn = both;
-            let at = Record::place(7) + sector * 512;
+            let at = DISTANCE + sector * 512;
             torn[at..at + 512].fill(0x55);
-            assert!(Record::newest(&torn) == Some(old.clone()), "sector {sector}");
+            assert!(Record::newest(&torn) == Some((0, old.clone())), "sector {sector}");
         }
         assert!(Record::newest(&[0; SIZE_ON_DISK]).is_none());
     }

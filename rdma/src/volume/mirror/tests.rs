@@ -65,7 +65,16 @@ impl Disk {
 
     fn record(&self) -> Record {
         let plan = self.0.borrow();
-        Record::newest(plan.durable.first_chunk().unwrap()).expect("a record")
+        Record::newest(plan.durable.first_chunk().unwrap()).expect("a record").1
+    }
+
+    /// A record that is being written is torn.
+    fn tear(&self) {
+        let plan = &mut *self.0.borrow_mut();
+        let record = plan.queue.iter().find(|request| own(request)).expect("one is written");
+        let at = record.sector as usize * 512;
+        plan.durable[at..at + 512].fill(0x55);
+        plan.cache[at..at + 512].fill(0x55);
     }
 
     fn data(&self) -> Vec<u8> {
@@ -213,6 +222,34 @@ fn nothing_is_answered_that_a_member_missed_before_that_is_written_down() {
     world.reboot();
     world.settle();
     assert!(world.disks.iter().all(|disk| disk.data()[3 * 512] == 0xaa));
+}
+
+/// A member whose two records are both torn is nobody: the other one would wait for the operator.
+#[test]
+fn a_record_that_may_be_torn_is_written_before_the_whole_one() {
+    for others in 0..2 {
+        let mut world = World::new();
+        // The second member fails while a record is written to it.
+        world.write(3, 0xaa);
+        world.disks[1].tear();
+        world.disks[1].end(own, Some(VolumeError::Io));
+        assert_eq!(world.run(), [Ok(())]);
+        for sector in 0..others {
+            world.write(8 * sector, 0xbb);
+            assert_eq!(world.run(), [Ok(())]);
+        }
+        // It comes back, and there is a power cut while it gets its first record.
+        while !world.disks[1].waits(own) {
+            world.tend();
+            world.disks[0].end(any, None);
+            world.disks[1].end(|request| !own(request), None);
+            assert_eq!(world.mirror.poll(), None);
+        }
+        world.disks[1].tear();
+        world.reboot();
+        world.settle();
+        assert!(world.disks[0].data() == world.disks[1].data(), "the members differ");
+    }
 }
 
 #[test]
