@@ -4,5 +4,6 @@
 pub mod config;
 pub mod console;
 pub mod log_ring;
+pub mod refused;
 pub mod report;
 mod suggestion;

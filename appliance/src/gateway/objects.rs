@@ -117,6 +117,7 @@ fn tree(state: &mut State) -> Value {
         ("loops", show::topic(state, Topic::Loops)),
         ("ntb", show::topic(state, Topic::Ntb)),
         ("version", show::topic(state, Topic::Version)),
+        ("refused", show::topic(state, Topic::Refused)),
         ("capture", capture),
         ("smc", report::tree(state)),
         ("rtrs-server", rtrs),

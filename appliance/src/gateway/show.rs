@@ -24,6 +24,7 @@ pub(super) fn topic(state: &mut State, topic: Topic) -> Value {
         Topic::Loops => loops(state),
         Topic::Ntb => bridge::report(state),
         Topic::Version => version(state),
+        Topic::Refused => state.refused.report(),
         Topic::Smc(one) => report::topic(state, one),
     }
 }

@@ -202,6 +202,7 @@ impl Gateway {
             problems,
             ports,
             disks,
+            refused: Default::default(),
             unclaimed,
             plane,
             smc,

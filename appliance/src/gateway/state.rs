@@ -12,6 +12,7 @@ use super::worker::Worker;
 use crate::config::Document;
 use crate::config::disk::ConfigDisk;
 use crate::log_ring::LogRing;
+use crate::refused::Refused;
 use core::net::IpAddr;
 use drivers::hal::{Disk, Instant, Platform, Port};
 use net::Local;
@@ -68,6 +69,8 @@ pub(super) struct State {
     /// The other loops.
     pub workers: Vec<Worker>,
     pub disks: Vec<DiskSlot>,
+    /// What was refused.
+    pub refused: Refused,
     /// Devices that were found and not used, and why.
     pub unclaimed: Vec<String>,
     pub downloads: Vec<Download>,

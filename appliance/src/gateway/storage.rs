@@ -113,8 +113,13 @@ impl Storage {
                     && let Ok(shown) = name.as_str().parse()
                 {
                     let sessions = Vec::new();
-                    let export =
-                        config::Export { name: shown, volume: name, read_only: false, sessions };
+                    let export = config::Export {
+                        name: shown,
+                        volume: name,
+                        read_only: false,
+                        sessions,
+                        hosts: Vec::new(),
+                    };
                     wanted.push(export);
                 }
             }

@@ -7,6 +7,7 @@ use super::values::{Name, Size};
 use core::fmt;
 use core::net::SocketAddr;
 use core::str::FromStr;
+use net::hosts::Network;
 use rdma::relay::balance::MAX_BACKENDS;
 use rdma::services::{perftest, qperf};
 use rdma::smcr::echo::{DISCARD_PORT, ECHO_PORT};
@@ -27,6 +28,8 @@ section! {
         buffer_size: Size [16 << 10, 512 << 10] = Size(64 << 10);
         /// Connections of each of the two services at a time.
         connections: u16 [1, 4096] = 128;
+        /// Networks whose hosts are served over SMC-R; none given: all.
+        hosts: Vec<Network>;
     }
 }
 
@@ -54,6 +57,8 @@ section! {
         idle_timeout_s: Option<u32> [1, 1_000_000];
         /// Seconds between two looks whether servers answer; without it nobody looks.
         health_interval_s: Option<u16> [1, 3600];
+        /// Networks whose hosts are served; none given: all.
+        hosts: Vec<Network>;
     }
 }
 

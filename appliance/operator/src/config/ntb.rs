@@ -7,6 +7,7 @@ use super::schema::Config;
 use super::values::Size;
 use core::net::IpAddr;
 use core::time::Duration;
+use net::hosts::Network;
 
 section! {
     /// A non-transparent bridge to another appliance: a device, or TCP in its place.
@@ -32,6 +33,9 @@ section! {
         port: u16 [1, 65535] = 7471;
         /// Memory that each exposes to the other over TCP: the same on both.
         memory: Size [1 << 20, 1 << 30] = Size(16 << 20);
+        /// Networks whose hosts may connect over TCP, besides that the address must be `tcp`; none given:
+        /// all.
+        hosts: Vec<Network>;
     }
 }
 

@@ -47,6 +47,9 @@ section! {
         name: Name;
         /// Names of the two.
         members: Vec<Name>;
+        /// Milliseconds that a write waits for a member that does not answer, before it goes on with the
+        /// other.
+        timeout_ms: u32 [100, 3_600_000] = Mirror::TIMEOUT_MS;
     }
 }
 
@@ -231,6 +234,11 @@ impl Item for Attempts {
     fn encode(&self) -> Option<Value> {
         Some(Value::Integer(self.0.map_or(-1, i64::from)))
     }
+}
+
+impl Mirror {
+    /// How long a write waits for a member, where nothing is said.
+    pub const TIMEOUT_MS: u32 = 5000;
 }
 
 impl Config {

@@ -4,9 +4,10 @@ use super::item::{Item as _, section};
 use super::messaging::{Rule, Smc};
 use super::ntb::Ntb;
 use super::remote::{Mirror, Remote};
-use super::values::{Address, ExportName, Hostname, Mac, Name, SessionName, Size};
+use super::values::{Address, ExportName, Hostname, Mac, Name, OnPanic, SessionName, Size};
 use core::net::{IpAddr, SocketAddr};
 use log::LevelFilter;
+use net::hosts::Network;
 use rdma::smcr::engine::PnetId;
 
 section! {
@@ -18,6 +19,8 @@ section! {
         memory: Memory;
         /// `[http]`.
         http: Http;
+        /// `[limits]`.
+        limits: Limits;
         /// `[services]`.
         services: Services;
         /// `[roce]`.
@@ -55,6 +58,8 @@ section! {
         log_level: LevelFilter = LevelFilter::Info;
         /// Where to send log messages (RFC 5424 over UDP).
         syslog: Option<SocketAddr>;
+        /// What the appliance does after a panic or an exception.
+        on_panic: OnPanic = OnPanic::Reboot;
     }
 }
 
@@ -73,6 +78,20 @@ section! {
         enabled: bool = true;
         /// Its TCP port.
         port: u16 [1, 65535] = 80;
+        /// Networks whose hosts may use it; none given: all.
+        hosts: Vec<Network>;
+    }
+}
+
+section! {
+    /// What one host may have at a time, by its address.
+    Limits {
+        /// Sessions of storage clients.
+        sessions_per_host: u16 [1, 64] = 64;
+        /// Connections: queue pairs of the RDMA connection manager, and TCP or SMC-R connections.
+        connections_per_host: u32 [1, 65535] = 1024;
+        /// Memory of its sessions and connections; without it, what there is.
+        memory_per_host: Option<Size> [1 << 20, 1 << 44];
     }
 }
 
@@ -160,6 +179,8 @@ section! {
         read_only: bool = false;
         /// Names of the sessions that may open it; none given: all.
         sessions: Vec<SessionName>;
+        /// Networks whose hosts may open it; none given: all.
+        hosts: Vec<Network>;
     }
 }
 
@@ -199,6 +220,7 @@ impl Config {
             volume: volume.clone(),
             read_only: read_only(volume),
             sessions: Vec::new(),
+            hosts: Vec::new(),
         };
         let alone = self.volume_names().filter(|name| self.mirror_of(name.as_str()).is_none());
         alone.map(export).collect()

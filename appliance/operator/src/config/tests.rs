@@ -49,7 +49,7 @@ fn mistakes_are_told_with_line_reason_and_what_is_accepted() {
         (
             "http = 1",
             "line 1: http: an integer does not belong here; accepted: a section with the \
-                     keys enabled, port",
+                     keys enabled, port, hosts",
         ),
         ("net = 3", "line 1: net: an integer does not belong here; accepted: [[net]] sections"),
         (
@@ -178,7 +178,7 @@ fn interfaces_are_found_by_mac_index_or_place() {
 fn paths_are_completed() {
     let mut document = Document::default();
     assert_eq!(document.complete("s"), ["system.", "services.", "smc."]);
-    assert_eq!(document.complete("http."), ["http.enabled", "http.port"]);
+    assert_eq!(document.complete("http."), ["http.enabled", "http.port", "http.hosts"]);
     assert_eq!(document.complete("volume."), ["volume.0.", "volume.1."]);
     assert_eq!(document.complete("volume.0.n"), ["volume.0.name"]);
     document.set("net.1.mtu", "1500").unwrap();

@@ -6,8 +6,11 @@ use super::tree::{Node, Value};
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::str::FromStr;
+use net::hosts::Network;
 
 text_items! {
+    Network: "a network or a host such as 10.0.0.0/24, 2001:db8::/64 or 10.0.0.7";
+    OnPanic: "reboot, poweroff or halt";
     IpAddr: "an IPv4 or IPv6 address such as 10.0.0.1 or fd00::1";
     SocketAddr: "an address and a port such as 10.0.0.1:514 or [fd00::1]:514";
     Mac: "a MAC address such as 52:54:00:12:34:56";
@@ -27,6 +30,39 @@ impl Item for log::LevelFilter {
     }
     fn encode(&self) -> Option<Value> {
         Some(Value::Text(self.as_str().to_ascii_lowercase()))
+    }
+}
+
+/// What the appliance does after a panic or an exception.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnPanic {
+    /// It starts again.
+    Reboot,
+    /// It switches the machine off.
+    PowerOff,
+    /// It stands still, so that somebody can look at it.
+    Halt,
+}
+
+impl FromStr for OnPanic {
+    type Err = String;
+    fn from_str(text: &str) -> Result<OnPanic, String> {
+        match text {
+            "reboot" => Ok(OnPanic::Reboot),
+            "poweroff" => Ok(OnPanic::PowerOff),
+            "halt" => Ok(OnPanic::Halt),
+            _ => Err("nothing that can be done after a panic".into()),
+        }
+    }
+}
+
+impl fmt::Display for OnPanic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            OnPanic::Reboot => "reboot",
+            OnPanic::PowerOff => "poweroff",
+            OnPanic::Halt => "halt",
+        })
     }
 }
 

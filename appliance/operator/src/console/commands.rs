@@ -146,6 +146,12 @@ pub static COMMANDS: &[Command] = &[
     Command::new(&["show", "config"], &[], "the running configuration", Verb::ShowConfig),
     Command::new(&["show", "version"], &[], "version", Verb::Show(Topic::Version)),
     Command::new(
+        &["show", "refused"],
+        &[],
+        "what was refused last: to whom, why, and what to do",
+        Verb::Show(Topic::Refused),
+    ),
+    Command::new(
         &["show", "smc", "sockets"],
         &[],
         "connections over SMC-R and TCP",
@@ -532,7 +538,7 @@ mod tests {
             (
                 "show disk",
                 "cannot show \"disk\" (did you mean \"disks\"?); accepted: interfaces, \
-                           disks, volumes, memory, loops, ntb, log, config, version, smc",
+                           disks, volumes, memory, loops, ntb, log, config, version, refused, smc",
             ),
             (
                 "show smc link",

@@ -22,6 +22,8 @@ pub enum Topic {
     Ntb,
     /// Version and build.
     Version,
+    /// What was refused last.
+    Refused,
     /// SMC-R, and the rules of the messaging gateway.
     Smc(SmcTopic),
 }

@@ -302,7 +302,7 @@ fn create(state: &mut State, words: &[&str]) -> Told {
     unused(state, first)?;
     unused(state, second)?;
     let members = vec![first.parse()?, second.parse()?];
-    let mirror = Mirror { name: name.parse()?, members };
+    let mirror = Mirror { name: name.parse()?, members, timeout_ms: Mirror::TIMEOUT_MS };
     let mut document = state.document.clone();
     // Volumes of disks are not in the configuration by themselves.
     let found = state.plane.storage.undeclared(document.config(), &mirror.members);

@@ -216,7 +216,7 @@ fn a_mirror_of_memory_and_a_remote_volume() {
     let mut world = World::new(&REMOTE);
     world.pass(Duration::from_millis(100));
     let members = ["ram0", "far"].map(|name| name.parse().unwrap()).to_vec();
-    let mirror = crate::config::Mirror { name: "safe".parse().unwrap(), members };
+    let mirror = crate::config::Mirror { name: "safe".parse().unwrap(), members, timeout_ms: 5000 };
     let now = world.now;
     let Side { arena, storage, config, .. } = &mut world.sides[0];
     config.mirror.push(mirror.clone());
@@ -258,7 +258,7 @@ fn a_mirror_that_copies_comes_to_rest_first() {
     let mut world = World::new(&REMOTE);
     world.pass(Duration::from_millis(100));
     let members = ["ram0", "far"].map(|name| name.parse().unwrap()).to_vec();
-    let mirror = crate::config::Mirror { name: "safe".parse().unwrap(), members };
+    let mirror = crate::config::Mirror { name: "safe".parse().unwrap(), members, timeout_ms: 5000 };
     let now = world.now;
     let Side { arena, storage, .. } = &mut world.sides[0];
     storage.add_mirror(&mirror, Some([7; 16]), arena, now).unwrap();

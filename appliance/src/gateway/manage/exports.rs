@@ -66,7 +66,13 @@ pub(super) fn change(state: &mut State, words: &[&str], add: bool) -> Result<(),
                 None => name.as_str().parse()?,
             };
             let (read_only, sessions) = (false, Vec::new());
-            exports.push(Export { name: name.clone(), volume, read_only, sessions });
+            exports.push(Export {
+                name: name.clone(),
+                volume,
+                read_only,
+                sessions,
+                hosts: Vec::new(),
+            });
         }
         let export = exports.iter_mut().find(|export| export.name == name);
         let export = export.ok_or_else(|| format!("there is no export {name}"))?;

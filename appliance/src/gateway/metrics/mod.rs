@@ -115,6 +115,11 @@ fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
         .sample(&[], arena.available() as u64)?;
     w.gauge("isthmus_memory_heap_bytes", "What of the heap is in use.")?
         .sample(&[], (state.facts.heap_used)() as u64)?;
+    let mut refused =
+        w.counter("isthmus_refused_total", "What was refused to peers and operators, and why.")?;
+    for count in state.refused.counts() {
+        refused.sample(&[("what", &count.what), ("reason", &count.reason)], count.count)?;
+    }
     fabric::write(state, w)?;
     ntb::write(state, w)?;
     storage::write(state, w)?;

@@ -1,0 +1,170 @@
+//! Lists of networks: which hosts may use something (`hosts = ["10.0.0.0/24", "2001:db8::/64"]`).
+//!
+//! An address is compared as the frame has it. An IPv4 address that is written as an IPv6 one
+//! (`::ffff:10.0.0.1`, as in the GIDs of RoCEv2) is the IPv4 address.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::str::FromStr;
+
+/// A network, or with the longest prefix one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    address: IpAddr,
+    /// Bits of the prefix: 0 to 32, or to 128.
+    prefix: u8,
+}
+
+impl Network {
+    /// Whether the host is in it.
+    pub fn contains(&self, host: IpAddr) -> bool {
+        let differing = match (self.address, host.to_canonical()) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+            (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros(),
+            _ => return false,
+        };
+        differing >= u32::from(self.prefix)
+    }
+}
+
+impl FromStr for Network {
+    type Err = String;
+
+    /// Reads `10.0.0.0/24`, `2001:db8::/64`, or one host's address.
+    fn from_str(text: &str) -> Result<Network, String> {
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| "not an address")?;
+        if address != address.to_canonical() {
+            return Err(format!("write it as IPv4: {}", address.to_canonical()));
+        }
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = match prefix {
+            None => longest,
+            Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => {
+                digits.parse().ok().filter(|prefix| *prefix <= longest).unwrap_or(u8::MAX)
+            }
+            Some(_) => u8::MAX,
+        };
+        if prefix > longest {
+            return Err(format!("the prefix length must be 0 to {longest}"));
+        }
+        let first = match address {
+            IpAddr::V4(a) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+                IpAddr::V4(Ipv4Addr::from_bits(a.to_bits() & mask))
+            }
+            IpAddr::V6(a) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+                IpAddr::V6(Ipv6Addr::from_bits(a.to_bits() & mask))
+            }
+        };
+        // Whoever writes 10.0.0.5/24 means either the network or the host.
+        if first != address {
+            return Err(format!("{first}/{prefix} is the network, {address}/{longest} the host"));
+        }
+        Ok(Network { address, prefix })
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+/// Who may use something: hosts of these networks, or everybody if there are none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hosts(Vec<Network>);
+
+impl Hosts {
+    /// Hosts of these networks; with none, everybody.
+    pub fn new(networks: Vec<Network>) -> Self {
+        Hosts(networks)
+    }
+
+    /// Whether a host may.
+    pub fn admits(&self, host: IpAddr) -> bool {
+        self.0.is_empty() || self.0.iter().any(|network| network.contains(host))
+    }
+
+    /// Whether everybody may.
+    pub fn is_everybody(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The networks.
+    pub fn networks(&self) -> &[Network] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Hosts {
+    /// `10.0.0.0/24, 2001:db8::/64`, or `open to everybody`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("open to everybody");
+        }
+        for (i, network) in self.0.iter().enumerate() {
+            write!(f, "{}{network}", if i == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    fn hosts(networks: &[&str]) -> Hosts {
+        Hosts::new(networks.iter().map(|text| text.parse().unwrap()).collect())
+    }
+
+    #[test]
+    fn hosts_of_a_network_are_admitted_and_no_others() {
+        let admitted =
+            |networks: &[&str], host: &str| hosts(networks).admits(host.parse().unwrap());
+        assert!(
+            admitted(&["10.0.0.0/24"], "10.0.0.255") && !admitted(&["10.0.0.0/24"], "10.0.1.0")
+        );
+        assert!(admitted(&["10.0.0.7"], "10.0.0.7") && !admitted(&["10.0.0.7"], "10.0.0.6"));
+        assert!(admitted(&["2001:db8::/64"], "2001:db8::5"));
+        assert!(!admitted(&["2001:db8::/64"], "2001:db8:0:1::5"));
+        assert!(admitted(&["10.0.0.0/8", "fd00::/8"], "fd12::1"));
+        assert!(admitted(&["0.0.0.0/0"], "192.0.2.1") && !admitted(&["0.0.0.0/0"], "::1"));
+        assert!(!admitted(&["::/0"], "10.0.0.1"));
+        assert!(admitted(&[], "10.0.0.1"), "without any network everybody");
+    }
+
+    #[test]
+    fn an_ipv4_address_in_ipv6_is_the_ipv4_address() {
+        let mapped = "::ffff:10.0.0.9".parse().unwrap();
+        assert!(hosts(&["10.0.0.0/24"]).admits(mapped));
+        assert!(!hosts(&["::/0"]).admits(mapped));
+    }
+
+    #[test]
+    fn what_is_ambiguous_is_refused() {
+        for (text, why) in [
+            ("10.0.0.5/24", "10.0.0.0/24 is the network, 10.0.0.5/32 the host"),
+            ("10.0.0.0/33", "0 to 32"),
+            ("10.0.0.0/+8", "0 to 32"),
+            ("10.0.0.0/", "0 to 32"),
+            ("fd00::1/8", "fd00::/8 is the network"),
+            ("::ffff:10.0.0.0/120", "write it as IPv4"),
+            ("host-1", "not an address"),
+            ("", "not an address"),
+        ] {
+            let error = text.parse::<Network>().unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+        assert_eq!(hosts(&["10.0.0.1", "fd00::/8"]).to_string(), "10.0.0.1/32, fd00::/8");
+        assert_eq!(hosts(&[]).to_string(), "open to everybody");
+    }
+}
