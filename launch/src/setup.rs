@@ -9,6 +9,8 @@ use crate::command;
 /// What packages are needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
+    /// Compiling host programs, among them those that guests run.
+    Host,
     /// Compiling and linking the image.
     Build,
     /// Booting it in QEMU.
@@ -23,9 +25,12 @@ pub enum Purpose {
     Guest,
     /// Counting instructions of host programs.
     Count,
+    /// Fuzzing that is guided by coverage: libFuzzer is C++, AddressSanitizer's runtime is the compiler's.
+    Fuzz,
 }
 
 const PACKAGES: &[(Purpose, &[&str])] = &[
+    (Purpose::Host, &["gcc", "libc6-dev"]),
     (Purpose::Build, &["gcc", "libc6-dev", "lld", "llvm"]),
     (Purpose::Run, &["qemu-system-x86"]),
     (Purpose::Images, &["grub-common", "grub-pc-bin", "qemu-utils", "xorriso"]),
@@ -33,10 +38,12 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Captures, &["tshark"]),
     (Purpose::Guest, &["gcc-12", "kmod", "libelf1", "make", "xz-utils"]),
     (Purpose::Count, &["valgrind"]),
+    (Purpose::Fuzz, &["g++", "libstdc++-12-dev"]),
 ];
 
 /// Every purpose, for `./isthmus setup`.
 pub const ALL: &[Purpose] = &[
+    Purpose::Host,
     Purpose::Build,
     Purpose::Run,
     Purpose::Images,
@@ -44,14 +51,17 @@ pub const ALL: &[Purpose] = &[
     Purpose::Captures,
     Purpose::Guest,
     Purpose::Count,
+    Purpose::Fuzz,
 ];
 
 /// Installs the packages for `purposes` that are missing. Asks nothing. Fails with the command to run
 /// when it may not install, and with the names when there is no apt.
 pub fn install(purposes: &[Purpose]) -> Result<()> {
     let wanted = PACKAGES.iter().filter(|(purpose, _)| purposes.contains(purpose));
-    let missing: Vec<&str> =
-        wanted.flat_map(|(_, names)| *names).copied().filter(|name| !is_installed(name)).collect();
+    let mut names: Vec<&str> = wanted.flat_map(|(_, names)| *names).copied().collect();
+    names.sort_unstable();
+    names.dedup();
+    let missing: Vec<&str> = names.into_iter().filter(|name| !is_installed(name)).collect();
     if missing.is_empty() {
         return Ok(());
     }

@@ -38,6 +38,8 @@ struct Suite {
     /// The package and its test target; none for the unit tests of every crate.
     target: Option<(&'static str, &'static str)>,
     needs: Needs,
+    /// What has to be installed for it: every program of the host's that it runs is in one of these.
+    uses: &'static [Purpose],
     /// Minutes of waiting for Linux's timers, or of measuring tools: run when named, or with `--full`.
     long: bool,
 }
@@ -64,57 +66,86 @@ impl Needs {
     }
 }
 
+/// What compiling a suite takes.
+const HOST: &[Purpose] = &[Purpose::Host];
+/// The image, in QEMU.
+const BOOT: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run];
+/// The image in all formats, under all firmware.
+const FORMATS_USED: &[Purpose] =
+    &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Images, Purpose::Test];
+/// Linux guests, for which programs are compiled here.
+const GUESTS: &[Purpose] = &[Purpose::Host, Purpose::Run, Purpose::Guest];
+/// The image and Linux guests.
+const INTEROP: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest];
+/// What the image captured is read with tshark.
+const CAPTURES: &[Purpose] =
+    &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest, Purpose::Captures];
+
 const SUITES: &[Suite] = &[
-    Suite { name: "unit", target: None, needs: Needs::Nothing, long: false },
-    Suite { name: "sim", target: Some(("sim", "sim")), needs: Needs::Nothing, long: false },
-    Suite { name: "fuzz", target: Some(("fuzz", "fuzz")), needs: Needs::Nothing, long: false },
-    boot_suite("boot", Needs::Image),
-    boot_suite("console", Needs::Image),
-    boot_suite("net", Needs::Image),
-    boot_suite("cores", Needs::Image),
-    boot_suite("config", Needs::Image),
-    boot_suite("disk", Needs::Image),
-    boot_suite("save", Needs::Image),
-    boot_suite("volumes", Needs::Image),
-    boot_suite("ntb", Needs::Image),
-    boot_suite("matrix", Needs::Formats),
-    interop_suite("guests", Needs::Guests),
-    interop_suite("engines", Needs::Guests),
-    Suite { long: true, ..interop_suite("adversity", Needs::Guests) },
-    interop_suite("smc", Needs::ImageAndGuests),
-    interop_suite("smc_version1", Needs::Image),
-    Suite { long: true, ..interop_suite("smc_adversity", Needs::Guests) },
-    Suite { long: true, ..interop_suite("smc_scenarios", Needs::ImageAndGuests) },
-    Suite { long: true, ..interop_suite("smc_links", Needs::ImageAndGuests) },
-    Suite { long: true, ..interop_suite("smc_liars", Needs::ImageAndGuests) },
-    Suite { long: true, ..interop_suite("relay", Needs::ImageAndGuests) },
-    Suite { long: true, ..interop_suite("messaging", Needs::ImageAndGuests) },
-    Suite { long: true, ..interop_suite("crowd", Needs::ImageAndGuests) },
-    Suite { long: true, ..interop_suite("services", Needs::ImageAndGuests) },
-    interop_suite("fabric", Needs::ImageAndGuests),
-    Suite { long: true, ..interop_suite("rough", Needs::ImageAndGuests) },
-    Suite { long: true, ..interop_suite("captures", Needs::ImageAndGuests) },
-    Suite { long: true, ..interop_suite("crafted", Needs::ImageAndGuests) },
-    interop_suite("storage", Needs::ImageAndGuests),
-    Suite { long: true, ..interop_suite("paths", Needs::ImageAndGuests) },
-    interop_suite("remote", Needs::ImageAndGuests),
-    Suite { long: true, ..interop_suite("remote_adversity", Needs::ImageAndGuests) },
-    Suite { long: true, ..interop_suite("remote_mirror", Needs::ImageAndGuests) },
-    Suite { long: true, ..interop_suite("ntb_chain", Needs::ImageAndGuests) },
-    Suite { long: true, ..interop_suite("endurance", Needs::ImageAndGuests) },
-    Suite { long: true, ..interop_suite("strangers", Needs::ImageAndGuests) },
+    Suite { name: "unit", target: None, needs: Needs::Nothing, uses: HOST, long: false },
+    host_suite("sim"),
+    Suite { uses: &[Purpose::Host, Purpose::Fuzz], ..host_suite("fuzz") },
+    boot_suite("boot"),
+    boot_suite("console"),
+    boot_suite("net"),
+    boot_suite("cores"),
+    boot_suite("config"),
+    boot_suite("disk"),
+    boot_suite("save"),
+    boot_suite("volumes"),
+    boot_suite("ntb"),
+    Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("matrix") },
+    Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("guests") },
+    Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("engines") },
+    Suite { needs: Needs::Guests, uses: GUESTS, ..long_suite("adversity") },
+    interop_suite("smc"),
+    Suite { needs: Needs::Image, uses: CAPTURES, ..interop_suite("smc_version1") },
+    Suite { needs: Needs::Guests, uses: GUESTS, ..long_suite("smc_adversity") },
+    long_suite("smc_scenarios"),
+    long_suite("smc_links"),
+    long_suite("smc_liars"),
+    long_suite("relay"),
+    long_suite("messaging"),
+    long_suite("crowd"),
+    long_suite("services"),
+    interop_suite("fabric"),
+    long_suite("rough"),
+    Suite { uses: CAPTURES, ..long_suite("captures") },
+    long_suite("crafted"),
+    interop_suite("storage"),
+    long_suite("paths"),
+    interop_suite("remote"),
+    long_suite("remote_adversity"),
+    long_suite("remote_mirror"),
+    long_suite("ntb_chain"),
+    long_suite("endurance"),
+    long_suite("strangers"),
 ];
+
+/// Cases that may be left out, because they need what few machines have. Any other that is left out has
+/// failed.
+const MAY_BE_SKIPPED: &[&str] = &["boot under KVM"];
 
 /// The image's formats, and the environment variables that tell the tests where they are.
 const FORMATS: &[(&str, Format)] =
     &[("ISTHMUS_ISO", Format::Iso), ("ISTHMUS_RAW", Format::Raw), ("ISTHMUS_QCOW2", Format::Qcow2)];
 
-const fn boot_suite(name: &'static str, needs: Needs) -> Suite {
-    Suite { name, target: Some(("boot-tests", name)), needs, long: false }
+const fn host_suite(name: &'static str) -> Suite {
+    Suite { name, target: Some((name, name)), needs: Needs::Nothing, uses: HOST, long: false }
 }
 
-const fn interop_suite(name: &'static str, needs: Needs) -> Suite {
-    Suite { name, target: Some(("interop-tests", name)), needs, long: false }
+const fn boot_suite(name: &'static str) -> Suite {
+    let target = Some(("boot-tests", name));
+    Suite { name, target, needs: Needs::Image, uses: BOOT, long: false }
+}
+
+const fn interop_suite(name: &'static str) -> Suite {
+    let target = Some(("interop-tests", name));
+    Suite { name, target, needs: Needs::ImageAndGuests, uses: INTEROP, long: false }
+}
+
+const fn long_suite(name: &'static str) -> Suite {
+    Suite { long: true, ..interop_suite(name) }
 }
 
 /// What came out of a suite.
@@ -122,6 +153,8 @@ const fn interop_suite(name: &'static str, needs: Needs) -> Suite {
 struct Outcome {
     passed: usize,
     failed: usize,
+    /// Marked `#[ignore]`.
+    ignored: usize,
 }
 
 /// Runs the suites asked for. An error when a case failed or a suite could not run.
@@ -137,19 +170,16 @@ pub fn test(options: &Options) -> Result<()> {
     fs::write(&skipped, "")?;
 
     let mut environment: Vec<(&str, PathBuf)> = vec![("ISTHMUS_SKIPPED", skipped.clone())];
+    let uses: Vec<Purpose> = suites.iter().flat_map(|suite| suite.uses).copied().collect();
+    setup::install(&uses)?;
     if suites.iter().any(|suite| suite.needs.guests()) {
         guest::prepare()?;
     }
-    if suites.iter().any(|suite| suite.name == "captures") {
-        setup::install(&[Purpose::Captures])?;
-    }
     if suites.iter().any(|suite| suite.needs.image()) {
-        setup::install(&[Purpose::Build, Purpose::Run, Purpose::Test])?;
         // The image for uhyve is loaded as uhyve does it when it is built.
         let uhyve = suites.iter().any(|suite| suite.name == "boot");
         let image = build::build(&build::Options { uhyve })?;
         if suites.iter().any(|suite| suite.needs == Needs::Formats) {
-            setup::install(&[Purpose::Images])?;
             for (variable, format) in FORMATS {
                 let path = directory.join(format!("isthmus.{}", format.name()));
                 image::make(&image.elf, *format, "", &path)?;
@@ -173,7 +203,7 @@ pub fn test(options: &Options) -> Result<()> {
         table.push((suite.name, outcome, started.elapsed()));
     }
     let skipped = fs::read_to_string(&skipped)?;
-    summary(&table, &skipped)
+    summary(&table, &skipped, &options.case)
 }
 
 /// Runs one suite with its output on this terminal.
@@ -212,9 +242,10 @@ fn run(suite: &Suite, options: &Options, environment: &[(&str, PathBuf)]) -> Res
     for line in BufReader::new(output).lines() {
         let line = line.context("could not read what cargo prints")?;
         println!("{line}");
-        if let Some((passed, failed)) = counts(&line) {
-            outcome.passed += passed;
-            outcome.failed += failed;
+        if let Some(some) = counts(&line) {
+            outcome.passed += some.passed;
+            outcome.failed += some.failed;
+            outcome.ignored += some.ignored;
         }
     }
     let status = child.wait()?;
@@ -224,17 +255,27 @@ fn run(suite: &Suite, options: &Options, environment: &[(&str, PathBuf)]) -> Res
     Ok(outcome)
 }
 
-/// `(passed, failed)` of libtest's closing line.
-fn counts(line: &str) -> Option<(usize, usize)> {
+/// What libtest's closing line tells.
+fn counts(line: &str) -> Option<Outcome> {
     let counts = line.trim().strip_prefix("test result: ")?;
     let number_before = |word: &str| {
         let before = counts.split(word).next()?;
         before.rsplit(' ').next()?.parse().ok()
     };
-    Some((number_before(" passed")?, number_before(" failed")?))
+    Some(Outcome {
+        passed: number_before(" passed")?,
+        failed: number_before(" failed")?,
+        ignored: number_before(" ignored")?,
+    })
 }
 
-fn summary(table: &[(&str, Outcome, std::time::Duration)], skipped: &str) -> Result<()> {
+/// Prints what came out; an error when a case failed, or when one that must run did not. `case` is what the
+/// cases were chosen by.
+fn summary(
+    table: &[(&str, Outcome, std::time::Duration)],
+    skipped: &str,
+    case: &str,
+) -> Result<()> {
     println!("\n{:<10} {:>7} {:>7} {:>9}", "suite", "passed", "failed", "seconds");
     let (mut passed, mut failed) = (0, 0);
     for (name, outcome, time) in table {
@@ -243,8 +284,22 @@ fn summary(table: &[(&str, Outcome, std::time::Duration)], skipped: &str) -> Res
         passed += outcome.passed;
         failed += outcome.failed;
     }
+    let mut must: Vec<String> = Vec::new();
     for line in skipped.lines() {
         println!("skipped: {line}");
+        if !may_be_skipped(line) {
+            must.push(line.to_string());
+        }
+    }
+    for (name, outcome, _) in table {
+        if outcome.ignored > 0 {
+            println!("skipped: {name}: {} cases are marked #[ignore]", outcome.ignored);
+            must.push(name.to_string());
+        }
+        if case.is_empty() && outcome.passed + outcome.failed == 0 {
+            println!("skipped: {name}: none of its cases ran");
+            must.push(name.to_string());
+        }
     }
     // A skipped case ends without an error, so that libtest counts it as passed.
     let skips = skipped.lines().count();
@@ -252,5 +307,57 @@ fn summary(table: &[(&str, Outcome, std::time::Duration)], skipped: &str) -> Res
     if failed > 0 {
         bail!("{failed} cases failed");
     }
+    if !must.is_empty() {
+        bail!("skipped, but must run: {}", must.join("; "));
+    }
+    if passed == 0 {
+        bail!("no case is called {case:?}");
+    }
     Ok(())
+}
+
+/// Whether a case may be left out, by the line that tells of it (`CASE: REASON`).
+fn may_be_skipped(line: &str) -> bool {
+    let case = line.split(": ").next().unwrap_or(line);
+    MAY_BE_SKIPPED.contains(&case)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libtest_s_closing_line_is_read() {
+        let line = "test result: ok. 12 passed; 1 failed; 2 ignored; 0 measured; 3 filtered out";
+        let outcome = counts(line).unwrap();
+        assert_eq!((outcome.passed, outcome.failed, outcome.ignored), (12, 1, 2));
+        assert!(counts("running 3 tests").is_none());
+    }
+
+    #[test]
+    fn what_must_run_may_not_be_skipped() {
+        let outcome = |passed, failed, ignored| Outcome { passed, failed, ignored };
+        let close = |outcome, skipped: &str| {
+            let table = [("boot", outcome, std::time::Duration::ZERO)];
+            summary(&table, skipped, "").map_err(|error| error.to_string())
+        };
+        assert_eq!(close(outcome(3, 0, 0), "boot under KVM: no KVM\n"), Ok(()));
+        assert!(close(outcome(3, 0, 0), "tshark: not installed\n").unwrap_err().contains("must"));
+        assert!(close(outcome(3, 0, 1), "").unwrap_err().contains("must run"));
+        assert!(close(outcome(0, 0, 0), "").unwrap_err().contains("must run"));
+        assert!(close(outcome(3, 1, 0), "").unwrap_err().contains("1 cases failed"));
+    }
+
+    #[test]
+    fn every_suite_compiles_with_what_it_installs() {
+        for suite in SUITES {
+            assert!(suite.uses.contains(&Purpose::Host), "{}", suite.name);
+            if suite.needs.image() {
+                assert!(suite.uses.contains(&Purpose::Build), "{}", suite.name);
+            }
+            if suite.needs.guests() {
+                assert!(suite.uses.contains(&Purpose::Guest), "{}", suite.name);
+            }
+        }
+    }
 }

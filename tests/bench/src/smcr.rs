@@ -91,13 +91,12 @@ fn echo(site: &mut Site, server: usize, words: &str) -> Result<()> {
 
 /// Whether the server is really spoken to over SMC-R.
 fn speaks_smc(site: &mut Site, server: usize) -> Result<()> {
-    let command = format!("smc echo {}.1 7 64 1 1 hold > /tmp/held 2>&1 &", network(server));
+    let command = format!("smc echo {}.1 7 64 1 1 hold=4 > /tmp/held 2>&1 &", network(server));
     site.client.sh(&command)?;
-    site.client.sh("sleep 1")?;
+    let waited = site.client.wait_until("smc sockets | grep -q '^ACTIVE SMCR '", PATIENCE);
     let sockets = site.client.sh("smc sockets")?;
-    ensure!(sockets.contains("ACTIVE SMCR "), "sockets:\n{sockets}");
-    site.client.sh("sleep 3; grep fine /tmp/held")?;
-    Ok(())
+    waited.with_context(|| format!("sockets:\n{sockets}"))?;
+    site.client.wait_until("grep fine /tmp/held", PATIENCE)
 }
 
 fn round(site: &mut Site, server: usize, bytes: u32) -> Result<f64> {

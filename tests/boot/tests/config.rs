@@ -8,7 +8,7 @@ use launch::qemu::{Disk, Nic, Spec, Vm};
 fn without_a_document_every_nic_asks_dhcp_and_there_is_a_volume() -> Result<()> {
     let mut vm = boot(spec()?.nic(Nic::user()))?;
     // The lease takes a moment.
-    for _ in 0..100 {
+    for _ in 0..600 {
         if vm.run("show interfaces")?.text.contains("10.0.2.15") {
             break;
         }

@@ -49,6 +49,7 @@ fn both_cores_work_at_once() -> Result<()> {
 fn idle_loops_halt_and_cores_without_ports_sleep() -> Result<()> {
     let (mut vm, _first, mut second) = two(4, "isthmus.net.1.core=3")?;
     let before = loops(&mut vm)?;
+    // What is measured: four idle seconds.
     std::thread::sleep(Duration::from_secs(4));
     let after = loops(&mut vm)?;
     for core in [0, 3] {

@@ -143,11 +143,11 @@ fn with_http() -> Result<(Vm, SocketAddr)> {
 }
 
 fn wait_for_lease(vm: &mut Vm) -> Result<()> {
-    for _ in 0..100 {
+    for _ in 0..600 {
         if vm.run("show interfaces")?.text.contains("10.0.2.15") {
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    Err(vm.error("no address by DHCP within 5 s"))
+    Err(vm.error("no address by DHCP within 30 s"))
 }

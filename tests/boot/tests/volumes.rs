@@ -86,7 +86,7 @@ fn volumes_of_the_configuration_are_made_and_exported() -> Result<()> {
     let disk = disk(16, &[])?;
     let words = "isthmus.volume.0.name=data isthmus.volume.0.size=6MiB isthmus.volume.0.disk=0";
     let mut vm = boot(machine()?.append(words).disk(Disk::new(disk.path())))?;
-    for _ in 0..50 {
+    for _ in 0..300 {
         if vm.run("show log")?.text.contains("volume data has 6MiB on disk 0") {
             break;
         }

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use drivers::hal::{Arena, Instant, Packet, Port};
 use launch::qemu::Nic;
 use net::{Addressing, Class, Interface};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rdma::rnbd::client::{self, Client, Losses};
+use rdma::rnbd::client::{self, Client, Losses, Notice};
 use rdma::rnbd::server::{Export, Server};
 use rdma::rnbd::wire::{AccessMode, PORT};
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
@@ -41,11 +41,24 @@ pub struct Engines {
     setup: Setup,
     stop: Arc<AtomicBool>,
     mute: Arc<AtomicBool>,
+    reached: Arc<Reached>,
     thread: Option<JoinHandle<Result<Vec<String>>>>,
     ours: PathBuf,
     theirs: PathBuf,
     _directory: TempDir,
 }
+
+/// What the engines have come to, as a client of the guest's.
+#[derive(Debug, Default)]
+struct Reached {
+    /// The guest's disk is open.
+    mapped: AtomicBool,
+    /// The guest's echo over SMC-R was right.
+    dialed: AtomicBool,
+}
+
+/// How long the guest's servers are waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the engines are set up with.
 #[derive(Clone, Copy)]
@@ -90,6 +103,7 @@ impl Engines {
             setup,
             stop: Arc::default(),
             mute: Arc::default(),
+            reached: Arc::default(),
             thread: None,
             ours,
             theirs,
@@ -103,8 +117,9 @@ impl Engines {
         let port = DgramPort::new(&self.ours, &self.theirs, MAC, self.setup.mtu)?;
         let setup = self.setup;
         let (stop, mute) = (Arc::clone(&self.stop), Arc::clone(&self.mute));
+        let reached = Arc::clone(&self.reached);
         let thread = std::thread::spawn(move || {
-            let mut world = World::new(port, &setup)?;
+            let mut world = World::new(port, &setup, reached)?;
             while !stop.load(Ordering::Relaxed) {
                 world.round(mute.load(Ordering::Relaxed));
             }
@@ -135,6 +150,20 @@ impl Engines {
         self.run()
     }
 
+    /// Waits until the guest's disk is mapped, if it is to be.
+    pub fn wait_mapped(&self) -> Result<()> {
+        ensure!(self.setup.remote, "the engines map nothing");
+        wait_for(&self.reached.mapped).context("the engines have not mapped the guest's disk")
+    }
+
+    /// Waits until the engines have had their echo of the guest, if they are to.
+    pub fn wait_dialed(&self) -> Result<()> {
+        if self.setup.dial.is_none() {
+            return Ok(());
+        }
+        wait_for(&self.reached.dialed).context("the engines have had no echo of the guest")
+    }
+
     /// The interface of the guest at the other end.
     pub fn nic(&self) -> Nic {
         Nic::Dgram { ours: self.theirs.clone(), peer: self.ours.clone() }
@@ -146,6 +175,15 @@ impl Engines {
         let thread = self.thread.take().context("stopped twice")?;
         thread.join().map_err(|_| anyhow!("the engines panicked"))?
     }
+}
+
+fn wait_for(flag: &AtomicBool) -> Result<()> {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !flag.load(Ordering::Relaxed) {
+        ensure!(std::time::Instant::now() < deadline, "nothing within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
 }
 
 impl Drop for Engines {
@@ -177,10 +215,11 @@ struct World {
     tx_waits: bool,
     loss: u32,
     report: Vec<String>,
+    reached: Arc<Reached>,
 }
 
 impl World {
-    fn new(port: DgramPort, setup: &Setup) -> Result<World> {
+    fn new(port: DgramPort, setup: &Setup, reached: Arc<Reached>) -> Result<World> {
         let mut rng = StdRng::from_os_rng();
         let mut interface = Interface::new(MAC, setup.mtu, 1, Instant::ZERO);
         let addresses = ["10.0.0.1/24".parse(), "fd00::1/64".parse()];
@@ -242,6 +281,7 @@ impl World {
             tx_waits: false,
             loss: setup.loss,
             report: Vec::new(),
+            reached,
         })
     }
 
@@ -285,6 +325,9 @@ impl World {
         worked |= self.storage.poll(&mut self.volumes, &mut context);
         if let Some(client) = &mut self.remote {
             while let Some(notice) = client.poll(&mut context) {
+                if matches!(notice, Notice::DeviceOpen { .. }) {
+                    self.reached.mapped.store(true, Ordering::Relaxed);
+                }
                 self.report.push(format!("remote: {notice}"));
             }
             // What has come back from there is answered in the same round.
@@ -301,6 +344,9 @@ impl World {
         }
         if let Some(dialer) = &mut self.dialer {
             dialer.poll(&mut self.interface, &mut self.smc, &mut context);
+            if dialer.outcome == "dialer: fine" {
+                self.reached.dialed.store(true, Ordering::Relaxed);
+            }
         }
         while let Some((id, ready)) = self.smc.poll_event() {
             let (interface, smc) = (&mut self.interface, &mut self.smc);

@@ -63,8 +63,8 @@ impl Lab {
 
     /// Starts the guest's servers.
     pub fn serve(&mut self) -> Result<()> {
-        self.sh("smc serve 7777 >/dev/null 2>&1 & smc serve 7778 tcp >/dev/null 2>&1 & sleep 0.3")?;
-        Ok(())
+        smc::serve(&mut self.site.client, 7777, "")?;
+        smc::serve(&mut self.site.client, 7778, "tcp")
     }
 
     /// A shell command in the guest.
@@ -125,7 +125,7 @@ impl Lab {
         loop {
             let sockets = self.api("sockets")?;
             if sockets.as_array().is_some_and(Vec::is_empty) {
-                // Receive buffers go when nothing came for two sweeps.
+                // Receive buffers go when nothing came for two sweeps, of which nobody tells.
                 self.sh("sleep 5")?;
                 return Ok(());
             }

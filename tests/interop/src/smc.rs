@@ -1,6 +1,7 @@
 //! Stock AF_SMC clients at the other end of the engines' wire.
 
 use std::fs;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use launch::guest::Guest;
@@ -19,7 +20,8 @@ pub fn tell(setup: Setup, story: impl FnOnce(&mut Guest) -> Result<()>) -> Resul
     let told = client(engines.nic(), setup.mtu as u16).and_then(|mut guest| {
         guest.capture(0, &capture)?;
         prepare(&mut guest)?;
-        story(&mut guest)
+        story(&mut guest)?;
+        engines.wait_dialed()
     });
     let report = engines.stop()?;
     told.with_context(|| format!("see {}; the engines said {report:#?}", capture.display()))?;
@@ -34,6 +36,24 @@ pub fn prepare(guest: &mut Guest) -> Result<()> {
     Ok(())
 }
 
+/// Starts an echo server of the guest's, with TCP only if `words` say so, and waits until it listens.
+pub fn serve(guest: &mut Guest, port: u16, words: &str) -> Result<()> {
+    guest.sh(&format!("smc serve {port} {words} >/dev/null 2>&1 &"))?;
+    wait_listening(guest, port)
+}
+
+/// Waits until somebody in the guest listens on a TCP port (AF_SMC sockets do too).
+pub fn wait_listening(guest: &mut Guest, port: u16) -> Result<()> {
+    let listens = format!("netstat -ltn | grep -q ':{port} '");
+    guest.wait_until(&listens, Duration::from_secs(30))
+}
+
+/// The shell's words that wait until so many sockets of the guest speak SMC-R. Whoever runs them limits
+/// the time.
+pub fn until_active(sockets: usize) -> String {
+    format!("until [ $(smc sockets | grep -c '^ACTIVE SMCR ') = {sockets} ]; do sleep 0.1; done")
+}
+
 /// Echoes over SMC-R, and looks while it does that no socket has fallen back.
 pub fn echo(guest: &mut Guest, words: &str) -> Result<()> {
     let command = format!("timeout 100 smc echo 10.0.0.1 7 {words}");
@@ -44,11 +64,10 @@ pub fn echo(guest: &mut Guest, words: &str) -> Result<()> {
 
 /// Whether all sockets of the guest that are in use speak SMC-R.
 pub fn speaks_smc(guest: &mut Guest, connections: usize) -> Result<()> {
-    guest.sh(&format!("smc echo 10.0.0.1 7 64 1 {connections} hold > /tmp/held 2>&1 &"))?;
-    guest.sh("sleep 1")?;
+    guest.sh(&format!("smc echo 10.0.0.1 7 64 1 {connections} hold=4 > /tmp/held 2>&1 &"))?;
+    let active = format!("[ $(smc sockets | grep -c '^ACTIVE SMCR ') = {connections} ]");
+    let waited = guest.wait_until(&active, Duration::from_secs(30));
     let sockets = guest.sh("smc sockets")?;
-    let active = sockets.lines().filter(|line| line.starts_with("ACTIVE SMCR ")).count();
-    ensure!(active == connections, "sockets:\n{sockets}");
-    guest.sh("sleep 2; grep fine /tmp/held")?;
-    Ok(())
+    waited.with_context(|| format!("sockets:\n{sockets}"))?;
+    guest.wait_until("grep fine /tmp/held", Duration::from_secs(60))
 }

@@ -53,14 +53,40 @@ pub fn fio_verifies(guest: &mut Guest, mib: u32, depth: u32) -> Result<()> {
 /// on when this returns. With a depth of 1 the client survives that its packets are answered late: on a
 /// busy host that may happen to any (rdma_rxe breaks its own queue pair with more).
 pub fn fio_begins(guest: &mut Guest, device: &str, seconds: u32, depth: u32) -> Result<()> {
+    fio_begins_in(guest, device, 24, depth, seconds)
+}
+
+/// As `fio_begins`, in the first so many MiB.
+pub fn fio_begins_in(
+    guest: &mut Guest,
+    device: &str,
+    mib: u32,
+    depth: u32,
+    seconds: u32,
+) -> Result<()> {
+    let done = ios_done(device);
     guest.sh(&format!(
         "rm -f /tmp/fio.*
+         {done} >/tmp/fio.before
          (fio --name=verify --filename={device} --direct=1 --ioengine=libaio --thread --rw=randrw \
-         --bsrange=4096-16384 --size=24m --iodepth={depth} --rate_iops=100,100 --time_based \
+         --bsrange=4096-16384 --size={mib}m --iodepth={depth} --rate_iops=100,100 --time_based \
          --runtime={seconds} --verify=crc32c --verify_backlog=32 --verify_fatal=1 \
          --output-format=terse >/tmp/fio.out 2>&1; echo $? >/tmp/fio.status) </dev/null >/dev/null 2>&1 &"
     ))?;
     Ok(())
+}
+
+/// Waits until that fio has done a good number of I/Os.
+pub fn fio_at_work(guest: &mut Guest, device: &str) -> Result<()> {
+    let done = ios_done(device);
+    let enough = format!("[ $({done}) -ge $(($(cat /tmp/fio.before) + 200)) ]");
+    guest.wait_until(&enough, Duration::from_secs(60)).context("fio does not begin")
+}
+
+/// The shell's words that tell how many reads and writes a block device has done.
+fn ios_done(device: &str) -> String {
+    let name = device.trim_start_matches("/dev/");
+    format!("{{ set -- $(cat /sys/block/{name}/stat); echo $(($1 + $5)); }}")
 }
 
 /// Waits until that fio is done: without an error.

@@ -45,6 +45,7 @@ fn wait_until_back(guest: &mut Guest) -> Result<()> {
 #[test]
 fn heartbeats_keep_an_idle_session() -> Result<()> {
     tell(Setup::default(), 1, |_, guest| {
+        // Longer than heartbeats may be missing.
         std::thread::sleep(Duration::from_secs(45));
         guest.sh("dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null
              [ \"$(cat /sys/class/rtrs-client/s1/paths/*/stats/reconnects)\" = '0 0' ]")?;
@@ -58,6 +59,7 @@ fn a_silent_outage_of_40_seconds_is_survived() -> Result<()> {
         guest.sh("dd if=/dev/urandom of=/tmp/a bs=64k count=8 2>/dev/null
              dd if=/tmp/a of=/dev/rnbd0 bs=64k oflag=direct 2>/dev/null")?;
         engines.mute(true);
+        // The outage.
         std::thread::sleep(Duration::from_secs(40));
         engines.mute(false);
         wait_until_back(guest)?;

@@ -198,6 +198,7 @@ fn a_silent_outage_of_40_seconds_is_survived() -> Result<()> {
          dd if=/tmp/a of=/dev/rnbd0 bs=64k oflag=direct 2>/dev/null")?;
     let link = |up| serde_json::json!({"name": "net0", "up": up});
     site.gateway.qmp.execute("set_link", link(false))?;
+    // The outage.
     std::thread::sleep(Duration::from_secs(40));
     site.gateway.qmp.execute("set_link", link(true))?;
     let back = "[ $(cat /sys/class/rtrs-client/s1/paths/*/state) = connected ] && \

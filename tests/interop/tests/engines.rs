@@ -20,12 +20,17 @@ fn capture_path() -> Result<PathBuf> {
 
 /// Tells a story with `setup` and a guest of the same MTU.
 fn tell(setup: Setup, story: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
+    tell_both(setup, |_, guest| story(guest))
+}
+
+/// As `tell`, of the engines too.
+fn tell_both(setup: Setup, story: impl FnOnce(&Engines, &mut Guest) -> Result<()>) -> Result<()> {
     let mtu = setup.mtu as u16;
     let engines = Engines::start(setup)?;
     let capture = capture_path()?;
     let told = client(engines.nic(), mtu).and_then(|mut guest| {
         guest.capture(0, &capture)?;
-        story(&mut guest)
+        story(&engines, &mut guest)
     });
     let report = engines.stop()?;
     told.with_context(|| format!("see {}; the engines said {report:#?}", capture.display()))?;
@@ -101,9 +106,10 @@ fn flushes_and_discards() -> Result<()> {
 
 /// The guest's server, with or without keys that die with every use, and its own client behind us.
 fn tell_remote(parameters: &str, story: impl FnOnce(&mut Guest) -> Result<()>) -> Result<()> {
-    tell(Setup { remote: true, ..Setup::default() }, |guest| {
+    tell_both(Setup { remote: true, ..Setup::default() }, |engines, guest| {
         guest.sh(&format!("modprobe rtrs-server {parameters}"))?;
-        guest.sh("modprobe rnbd-server && modprobe brd rd_nr=1 rd_size=65536 && sleep 4")?;
+        guest.sh("modprobe rnbd-server && modprobe brd rd_nr=1 rd_size=65536")?;
+        engines.wait_mapped()?;
         storage::map_ram0(guest)?;
         story(guest)?;
         unmap(guest, 0)

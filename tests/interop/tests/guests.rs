@@ -1,6 +1,9 @@
 //! Two Linux guests with each other: shows that the peers, which the other suites set against the
 //! appliance, are good.
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
+use interop_tests::smc::wait_listening;
 use interop_tests::{Pair, map, unmap};
 
 #[test]
@@ -23,8 +26,12 @@ fn linux_maps_a_volume_of_linux() -> Result<()> {
 fn the_rdma_tools_work_between_linux_guests() -> Result<()> {
     let mut pair = Pair::boot(1500)?;
     pair.server.sh("rping -s -a 10.0.0.1 -C 10 >/tmp/rping 2>&1 &")?;
-    pair.client.sh("sleep 1; rping -c -a 10.0.0.1 -C 10")?;
+    let listens = "rdma resource show cm_id | grep -q LISTEN";
+    pair.server.wait_until(listens, Duration::from_secs(30))?;
+    pair.client.sh("rping -c -a 10.0.0.1 -C 10")?;
     pair.server.sh("ibv_rc_pingpong -g 1 -n 100 >/tmp/pingpong 2>&1 &")?;
-    pair.client.sh("sleep 1; ibv_rc_pingpong -g 1 -n 100 10.0.0.1")?;
+    // The port with which it exchanges queue pairs.
+    wait_listening(&mut pair.server, 18515)?;
+    pair.client.sh("ibv_rc_pingpong -g 1 -n 100 10.0.0.1")?;
     Ok(())
 }

@@ -76,7 +76,9 @@ fn data_survives(joined: impl Fn(bool, Spec) -> Spec) -> Result<()> {
 
     let pairs = count(&mut middle, "queue_pairs")?;
     storage::fio_begins(&mut guest, "/dev/rnbd0", 30, 1)?;
+    storage::fio_at_work(&mut guest, "/dev/rnbd0")?;
     for round in 0..4 {
+        // Killed at another moment each time.
         std::thread::sleep(Duration::from_millis(3000 + 437 * round));
         far.kill();
         far = server.clone().start()?;

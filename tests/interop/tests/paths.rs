@@ -73,12 +73,13 @@ fn a_cut_is_survived(words: &str, policy: &str, cut: usize) -> Result<()> {
     let mut site = mapped(words)?;
     site.client.sh(&format!("echo {policy} >{SESSION}/mpath_policy"))?;
     storage::fio_begins(&mut site.client, "/dev/rnbd0", 90, 4)?;
-    std::thread::sleep(Duration::from_secs(4));
+    storage::fio_at_work(&mut site.client, "/dev/rnbd0")?;
     // Silence: the client's carrier stays, nothing comes through.
     let states = ["disconnected connected", "connected disconnected"];
     let link = |up| serde_json::json!({"name": format!("net{cut}"), "up": up});
     site.gateway.qmp.execute("set_link", link(false))?;
     wait_for_states(&mut site.client, states[cut], 60).context("the cut is not noticed")?;
+    // The other path carries all of it for a while.
     std::thread::sleep(Duration::from_secs(3));
     site.gateway.qmp.execute("set_link", link(true))?;
     wait_for_states(&mut site.client, "connected connected", 120).context("the path stays away")?;

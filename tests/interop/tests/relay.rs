@@ -1,10 +1,12 @@
 //! The messaging gateway: rules of the image between stock Linux clients and servers, over SMC-R and TCP on
 //! either side.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use interop_tests::Site;
 use interop_tests::metrics::Metrics;
-use interop_tests::smc::prepare;
+use interop_tests::smc::{prepare, serve, wait_listening};
 
 /// Rules to the guest's own servers: over TCP, over SMC-R, with a server that is not there, and with none.
 const RULES: &str = "isthmus.smc.ueid.0=LAB.SMC.EID \
@@ -21,7 +23,7 @@ const RULES: &str = "isthmus.smc.ueid.0=LAB.SMC.EID \
 fn tell(story: impl FnOnce(&mut Site) -> Result<()>) -> Result<()> {
     let mut site = Site::boot(1500, RULES)?;
     prepare(&mut site.client)?;
-    site.client.sh("smc serve 7777 >/dev/null 2>&1 &")?;
+    serve(&mut site.client, 7777, "")?;
     let told = story(&mut site);
     told.with_context(|| {
         let said =
@@ -83,14 +85,16 @@ fn aborts_and_refusals_go_across() -> Result<()> {
         ensure!(!said.contains("fine"), "{said}");
         // Clients that vanish, with data under way: their server's connections end, too.
         for port in [7000, 7001] {
-            let flood = format!("smc flood 10.0.0.1 {port} & sleep 2; kill -9 $!; wait; true");
+            // Two seconds' worth of data.
+            let flood = format!(
+                "smc flood 10.0.0.1 {port} &
+                 until smc sockets | grep -q '^ACTIVE SMCR '; do sleep 0.1; done
+                 sleep 2; kill -9 $!; wait; true"
+            );
             site.client.sh(&flood)?;
             echo(site, port, "4096 10 4")?;
         }
-        site.client.sh("sleep 3")?;
-        let sockets = site.client.sh("smc sockets")?;
-        ensure!(!sockets.contains("ACTIVE"), "{sockets}");
-        Ok(())
+        site.client.wait_until("! smc sockets | grep ACTIVE", Duration::from_secs(30))
     })
 }
 
@@ -98,7 +102,8 @@ fn aborts_and_refusals_go_across() -> Result<()> {
 fn servers_learn_the_address_and_silence_ends() -> Result<()> {
     tell(|site| {
         // It says nothing, and does not hang up.
-        site.client.sh("(sleep 60 | busybox nc -l -p 7779 > /tmp/got) & sleep 1")?;
+        site.client.sh("(sleep 60 | busybox nc -l -p 7779 > /tmp/got) &")?;
+        wait_listening(&mut site.client, 7779)?;
         site.client.sh("(printf hello; sleep 10) | busybox nc 10.0.0.1 7004; true")?;
         let got = site.client.sh("busybox hexdump -C /tmp/got")?;
         ensure!(got.contains("0d 0a 0d 0a 00 0d 0a 51  55 49 54 0a 21 11 00 0c"), "{got}");

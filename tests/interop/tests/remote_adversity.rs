@@ -62,10 +62,11 @@ fn a_cut_is_survived(policy: &str) -> Result<()> {
         (0..2).try_for_each(|n| wait_for_state(&mut site.gateway, n, "connected", 20))?;
         map(&mut site.client, "s1", storage::PATH, "far", "")?;
         storage::fio_begins(&mut site.client, "/dev/rnbd0", 40, 4)?;
-        std::thread::sleep(Duration::from_secs(4));
+        storage::fio_at_work(&mut site.client, "/dev/rnbd0")?;
         site.client.set_link(1, false)?;
         // A loaded path is left within a second; an idle one is noticed by its heartbeats.
         wait_for_state(&mut site.gateway, 1, "reconnecting", 60).context("not noticed")?;
+        // The other one carries all of it for a while.
         std::thread::sleep(Duration::from_secs(3));
         site.client.set_link(1, true)?;
         wait_for_state(&mut site.gateway, 1, "connected", 90).context("it stays away")?;
@@ -95,8 +96,9 @@ fn a_silent_outage_is_waited_for() -> Result<()> {
     tell(remote::site(2, "", &words(1, 1, ""))?, |site| {
         map(&mut site.client, "s1", storage::PATH, "far", "")?;
         storage::fio_begins(&mut site.client, "/dev/rnbd0", 60, 1)?;
-        std::thread::sleep(Duration::from_secs(4));
+        storage::fio_at_work(&mut site.client, "/dev/rnbd0")?;
         site.client.set_link(1, false)?;
+        // The outage.
         std::thread::sleep(Duration::from_secs(40));
         site.client.set_link(1, true)?;
         wait_for_state(&mut site.gateway, 1, "connected", 90)?;
@@ -111,7 +113,8 @@ fn a_server_that_is_reloaded_or_closes_the_device() -> Result<()> {
     tell(remote::site(1, "", &words(0, 0, ""))?, |site| {
         map(&mut site.client, "s1", storage::PATH, "far", "")?;
         storage::fio_begins(&mut site.client, "/dev/rnbd0", 20, 1)?;
-        std::thread::sleep(Duration::from_secs(3));
+        storage::fio_at_work(&mut site.client, "/dev/rnbd0")?;
+        // The module is away for 3 s.
         site.client.sh("rmmod rnbd-server && sleep 3 && modprobe rnbd-server")?;
         storage::fio_ends(&mut site.client, Duration::from_secs(180))?;
         let patience = Duration::from_secs(60);
@@ -163,6 +166,7 @@ fn reconnecting_with_a_limit_and_without() -> Result<()> {
         site.client.sh("rmmod rnbd-server")?;
         wait_for_state(&mut site.gateway, 0, "closed", 40)?;
         site.client.sh("modprobe rnbd-server")?;
+        // Time in which it could be tried again.
         std::thread::sleep(Duration::from_secs(4));
         wait_for_state(&mut site.gateway, 0, "closed", 1).context("it was given up")?;
         let base = format!("{}/paths/{}", remote::SESSION, path(0));
@@ -170,6 +174,7 @@ fn reconnecting_with_a_limit_and_without() -> Result<()> {
         site.gateway.run(&format!("write {base}/reconnect 1"))?.lacks("error")?;
         wait_for_state(&mut site.gateway, 0, "connected", 20)?;
         site.client.sh("rmmod rnbd-server")?;
+        // Time for more than three attempts.
         std::thread::sleep(Duration::from_secs(15));
         wait_for_state(&mut site.gateway, 0, "connecting", 5)?;
         site.client.sh("modprobe rnbd-server")?;

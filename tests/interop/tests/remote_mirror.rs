@@ -104,10 +104,12 @@ fn a_remote_member_goes_and_comes_back() -> Result<()> {
     map(&mut lab.guest, "s1", storage::PATH, "safe", "")?;
     // What it holds is compared in the end: less than fio's file of 24 MiB.
     lab.guest.sh("dd if=/dev/urandom of=/dev/rnbd0 bs=1M count=20 oflag=direct 2>/dev/null")?;
-    fio(&mut lab.guest, 40)?;
-    std::thread::sleep(Duration::from_secs(4));
+    // Less than the mirror has.
+    storage::fio_begins_in(&mut lab.guest, "/dev/rnbd0", 16, 1, 40)?;
+    storage::fio_at_work(&mut lab.guest, "/dev/rnbd0")?;
     lab.guest.set_link(1, false)?;
     lab.wait_for_members("in sync", "out", 60)?;
+    // Writes that will have to be copied.
     std::thread::sleep(Duration::from_secs(5));
     lab.guest.set_link(1, true)?;
     lab.wait_for_members("in sync", "in sync", 120)?;
@@ -159,16 +161,4 @@ fn a_power_cut_during_the_copy() -> Result<()> {
     map(&mut lab.guest, "s2", storage::PATH, "safe", "")?;
     lab.guest.sh("dd if=/dev/rnbd0 bs=1M count=20 iflag=direct 2>/dev/null | cmp - /tmp/kept")?;
     unmap(&mut lab.guest, 0)
-}
-
-/// fio as [`storage::fio_begins`], on less than the mirror has.
-fn fio(guest: &mut Guest, seconds: u32) -> Result<()> {
-    guest.sh(&format!(
-        "rm -f /tmp/fio.*
-         (fio --name=verify --filename=/dev/rnbd0 --direct=1 --ioengine=libaio --thread --rw=randrw \
-         --bsrange=4096-16384 --size=16m --iodepth=1 --rate_iops=100,100 --time_based \
-         --runtime={seconds} --verify=crc32c --verify_backlog=32 --verify_fatal=1 \
-         --output-format=terse >/tmp/fio.out 2>&1; echo $? >/tmp/fio.status) </dev/null >/dev/null 2>&1 &"
-    ))?;
-    Ok(())
 }

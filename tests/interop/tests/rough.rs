@@ -43,6 +43,21 @@ fn wait_for_arena(gateway: &mut Vm, before: Memory, limit: Duration) -> Result<(
     }
 }
 
+/// Waits until memory has been the same for 5 s: what is left then stays.
+fn settled(gateway: &mut Vm) -> Result<Memory> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut last = (Memory::of(gateway)?, Instant::now());
+    while last.1.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(500));
+        let now = Memory::of(gateway)?;
+        if now != last.0 {
+            last = (now, Instant::now());
+        }
+        ensure!(Instant::now() < deadline, "memory does not come to rest: {now:?}");
+    }
+    Ok(last.0)
+}
+
 /// 2 % of the frames towards Linux are lost, 2 % come behind the next.
 #[test]
 fn the_tools_measure_a_bad_cable() -> Result<()> {
@@ -76,6 +91,7 @@ fn a_link_that_flaps_is_waited_for() -> Result<()> {
         // The appliance's end: Linux's own RDMA device keeps its port up.
         let name = serde_json::json!({"name": "net0", "up": false});
         site.gateway.qmp.execute("set_link", name)?;
+        // So long it is down, and so long up.
         std::thread::sleep(Duration::from_millis(1500));
         let name = serde_json::json!({"name": "net0", "up": true});
         site.gateway.qmp.execute("set_link", name)?;
@@ -142,13 +158,11 @@ fn a_thousand_connections_leave_nothing_behind() -> Result<()> {
     };
     // What is taken once and kept (tables) is taken.
     connect(&mut site.client, 1)?;
-    std::thread::sleep(Duration::from_secs(10));
-    let before = Memory::of(&mut site.gateway)?;
+    let before = settled(&mut site.gateway)?;
     let pairs = Metrics::read(&mut site.client)?;
     connect(&mut site.client, 10)?;
     wait_for_arena(&mut site.gateway, before, Duration::from_secs(60))?;
-    std::thread::sleep(Duration::from_secs(10));
-    let after = Memory::of(&mut site.gateway)?;
+    let after = settled(&mut site.gateway)?;
     println!("before {before:?}, after {after:?}");
     Metrics::read(&mut site.client)?.same(&pairs, "roce_queue_pairs")?;
     // The log and the tables' slack breathe; a leak of a hundred bytes a connection would show.

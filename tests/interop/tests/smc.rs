@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use interop_tests::Site;
 use interop_tests::engines::Setup;
-use interop_tests::smc::{echo, prepare, speaks_smc, tell};
+use interop_tests::smc::{echo, prepare, serve, speaks_smc, tell};
 
 #[test]
 fn a_stock_client_gets_its_echo_from_the_image() -> Result<()> {
@@ -60,10 +60,7 @@ fn tcp_where_smc_cannot_be() -> Result<()> {
 #[test]
 fn the_engines_are_clients_of_a_stock_server() -> Result<()> {
     let dial = Some("10.0.0.2:7777".parse()?);
-    let report = tell(Setup { dial, ..Setup::default() }, |guest| {
-        guest.sh("smc serve 7777 >/dev/null 2>&1 & sleep 4; smc sockets")?;
-        Ok(())
-    })?;
+    let report = tell(Setup { dial, ..Setup::default() }, |guest| serve(guest, 7777, ""))?;
     ensure!(report.contains("dialer: fine"), "{report}");
     ensure!(report.contains("client: 1, server: 0, first_contacts: 1, fallbacks: {}"), "{report}");
     Ok(())

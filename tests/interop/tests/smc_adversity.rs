@@ -1,9 +1,11 @@
 //! Stock AF_SMC clients of all sizes, with loss, and with bad ends, against the appliance's engines in this
 //! process.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use interop_tests::engines::Setup;
-use interop_tests::smc::{echo, tell};
+use interop_tests::smc::{echo, tell, until_active};
 
 #[test]
 fn mtus_and_buffers_of_all_sizes() -> Result<()> {
@@ -26,8 +28,12 @@ fn loss_and_bad_ends() -> Result<()> {
         echo(guest, "1000000 1 2")?;
         echo(guest, "64 1 1 urgent")?;
         // Killed while idle, and with data that it never reads.
-        guest.sh("smc echo 10.0.0.1 7 64 1 1 hold & sleep 1; kill -9 $!; wait; true")?;
-        guest.sh("smc flood 10.0.0.1 7 & sleep 1; kill -9 $!; wait; true")?;
+        let active = until_active(1);
+        guest.sh(&format!(
+            "smc echo 10.0.0.1 7 64 1 1 hold=60 & {active}; kill -9 $!; wait; true"
+        ))?;
+        // A second's worth of data.
+        guest.sh(&format!("smc flood 10.0.0.1 7 & {active}; sleep 1; kill -9 $!; wait; true"))?;
         echo(guest, "4096 10 4")
     })?;
     ensure!(report.contains("fallbacks: {}"), "{report}");
@@ -39,11 +45,14 @@ fn loss_and_bad_ends() -> Result<()> {
 fn a_peer_that_is_gone_is_let_go() -> Result<()> {
     let report = tell(Setup::default(), |guest| {
         echo(guest, "64 1 1")?;
-        guest.sh("smc echo 10.0.0.1 7 64 1 1 hold > /tmp/held 2>&1 & sleep 1")?;
+        let active = until_active(1);
+        guest.sh(&format!("smc echo 10.0.0.1 7 64 1 1 hold > /tmp/held 2>&1 & {active}"))?;
+        // Its device is away for 3 s.
         guest.sh("rdma link del rxe0; sleep 3; rdma link add rxe0 type rxe netdev eth0")?;
         // Its link group is another one now.
         echo(guest, "4096 2 2")?;
-        guest.sh("rmmod smc_diag; sleep 1; rmmod smc")?;
+        guest.sh("rmmod smc_diag")?;
+        guest.wait_until("rmmod smc", Duration::from_secs(30))?;
         guest.sh("modprobe -a smc smc_diag && smc eid LAB.SMC.EID")?;
         echo(guest, "4096 2 2")
     })?;

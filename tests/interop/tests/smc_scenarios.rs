@@ -10,6 +10,7 @@ use interop_tests::Site;
 use interop_tests::lab::{BOTH, Lab, WORDS, tell};
 use interop_tests::metrics::Metrics;
 use interop_tests::relay::Relay;
+use interop_tests::smc::until_active;
 use launch::guest::Wire;
 use launch::qemu::Spec;
 use launch::workspace;
@@ -43,7 +44,8 @@ fn windows_that_are_full_and_ends_without_a_word() -> Result<()> {
         // The peer stops in the middle; everything waits for it, and goes on.
         for (port, stopped) in [(7, "echo"), (7001, "echo"), (7001, "serve 7777")] {
             lab.sh(&format!(
-                "smc echo 10.0.0.1 {port} 4000000 1 1 > /tmp/said 2>&1 & sleep 0.3
+                "smc echo 10.0.0.1 {port} 4000000 1 1 > /tmp/said 2>&1 &
+                 until smc sockets | grep -q '^ACTIVE SMCR '; do sleep 0.1; done
                  pid=$(ps -o pid,args | grep 'smc {stopped}' | grep -v grep | busybox awk '{{print $1}}')
                  kill -STOP $pid; sleep 3; kill -CONT $pid"
             ))?;
@@ -53,13 +55,23 @@ fn windows_that_are_full_and_ends_without_a_word() -> Result<()> {
         for port in BOTH {
             // Killed while idle, and with data that nobody reads.
             lab.sh(&format!(
-                "smc echo 10.0.0.1 {port} 64 1 1 hold=60 & sleep 1; kill -9 $!; wait $!; true"
+                "smc echo 10.0.0.1 {port} 64 1 1 hold=60 &
+                 until smc sockets | grep -q '^ACTIVE SMCR '; do sleep 0.1; done
+                 kill -9 $!; wait $!; true"
             ))?;
-            lab.sh(&format!("smc flood 10.0.0.1 {port} & sleep 1; kill -9 $!; wait $!; true"))?;
+            // A second's worth of data.
+            lab.sh(&format!(
+                "smc flood 10.0.0.1 {port} &
+                 until smc sockets | grep -q '^ACTIVE SMCR '; do sleep 0.1; done
+                 sleep 1; kill -9 $!; wait $!; true"
+            ))?;
             lab.echo(port, "4096 4 4").context("after clients were killed")?;
         }
         // The same of a server: the client's connection ends, and the next finds the new one.
-        lab.sh("smc echo 10.0.0.1 7001 64 1 1 hold=3 > /tmp/said 2>&1 & sleep 1")?;
+        lab.sh(&format!(
+            "smc echo 10.0.0.1 7001 64 1 1 hold=20 > /tmp/said 2>&1 & {}",
+            until_active(2)
+        ))?;
         lab.sh("kill -9 $(ps -o pid,args | grep 'smc serve' | grep -v grep | busybox awk '{print $1}')")?;
         lab.settle().context("after the server was killed")?;
         lab.sh("killall smc; true")?;
@@ -177,10 +189,15 @@ fn loss_on_the_way() -> Result<()> {
 fn peers_that_take_their_links_away() -> Result<()> {
     tell(Site::boot(1500, WORDS)?, |lab| {
         let hold = |lab: &mut Lab| {
-            lab.sh("for port in 7 7001; do smc echo 10.0.0.1 $port 64 1 1 hold=8 > /tmp/said 2>&1 & done
-                    sleep 2")
+            lab.sh(&format!(
+                "for port in 7 7001; do smc echo 10.0.0.1 $port 64 1 1 hold=8 > /tmp/said 2>&1 & done
+                 {}",
+                until_active(3)
+            ))
         };
-        let device = "rdma link add rxe0 type rxe netdev eth0; sleep 1";
+        // SMC looks at a new device's port in a work item that nothing tells of.
+        let device = "rdma link add rxe0 type rxe netdev eth0
+             until rdma link show rxe0/1 | grep -q 'state ACTIVE'; do sleep 0.1; done; sleep 1";
         // Its device goes, while connections stand: they end at both sides, and the next are as before.
         hold(lab)?;
         lab.sh("rdma link del rxe0")?;
@@ -200,6 +217,7 @@ fn peers_that_take_their_links_away() -> Result<()> {
         lab.settle()?;
         // It forgets without a word, while there are no connections. Who takes the old link group up
         // again is declined (04000000, out of sync), goes on over TCP, and makes a new one.
+        // Its device is away for a second.
         lab.sh(&format!("rdma link del rxe0; sleep 1; {device}"))?;
         lab.fallbacks.push(("04000000", 1));
         lab.broken_links = 3;
@@ -215,7 +233,10 @@ fn peers_that_take_their_links_away() -> Result<()> {
 fn a_peer_whose_power_goes() -> Result<()> {
     let mut lab = Lab::new(Site::boot(1500, WORDS)?);
     lab.begins()?;
-    lab.sh("smc echo 10.0.0.1 7001 64 1 1 hold=100 > /tmp/said 2>&1 & sleep 2")?;
+    lab.sh(&format!(
+        "smc echo 10.0.0.1 7001 64 1 1 hold=100 > /tmp/said 2>&1 & {}",
+        until_active(2)
+    ))?;
     let Lab { site, .. } = lab;
     let mut gateway = site.gateway;
     drop(site.client);
@@ -248,10 +269,11 @@ fn the_appliance_reboots() -> Result<()> {
     let mut fastest = Duration::MAX;
     for _ in 0..3 {
         // Connections stand, and those of the last boot are of no use.
-        lab.sh(
+        lab.sh(&format!(
             "for port in 7 7001; do smc echo 10.0.0.1 $port 64 1 1 hold=60 > /tmp/said 2>&1 & done
-             sleep 2",
-        )?;
+             {}",
+            until_active(3)
+        ))?;
         lab.site.client.capture(0, &capture)?;
         lab.site.gateway.serial.send(b"reboot\r")?;
         lab.site.gateway.wait_ready()?;
@@ -263,7 +285,7 @@ fn the_appliance_reboots() -> Result<()> {
         ensure!(groups.as_array().is_some_and(|groups| groups.len() == 2), "{groups:#}");
         let stats = lab.api("stats")?;
         ensure!(stats["tcp_fallback"] == 0 && stats["handshake_errors"] == 0, "{stats:#}");
-        lab.sh("killall smc; sleep 1")?;
+        lab.sh("killall smc; while pidof smc >/dev/null; do sleep 0.1; done")?;
         lab.serve()?;
     }
     println!("from the first frame after a boot to the first answer over SMC-R: {fastest:?}");
@@ -295,13 +317,31 @@ fn first_answer(capture: &Path) -> Result<Duration> {
     Ok(answer.context("no answer")? - first.context("no announcement")?)
 }
 
+/// Waits until the appliance has three SMC-R sockets that have had their 1000 bytes, and one of TCP.
+fn all_have_echoed(lab: &mut Lab) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(15);
+    loop {
+        let page = lab.api("sockets")?;
+        let sockets = page.as_array().context("a list")?;
+        let smc = sockets.iter().filter(|socket| {
+            socket["mode"] == "SMCR" && socket["rx_bytes"] == 1000 && socket["tx_bytes"] == 1000
+        });
+        if smc.count() == 3 && sockets.len() == 4 {
+            return Ok(());
+        }
+        ensure!(Instant::now() < end, "{page:#}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
 /// What the console and `/api/smc` tell while connections stand, in all topics, by the columns of the tools.
 #[test]
 fn every_topic_is_told() -> Result<()> {
     let words = format!("{WORDS} isthmus.net.0.pnetid=LAB");
     tell(Site::boot(1500, &words)?, |lab| {
         lab.sh("for port in 7 7001; do smc echo 10.0.0.1 $port 1000 1 1 hold=20 > /tmp/s$port 2>&1 & done
-                smc echo 10.0.0.1 7 1000 1 1 tcp hold=20 > /tmp/tcp 2>&1 & sleep 3")?;
+                smc echo 10.0.0.1 7 1000 1 1 tcp hold=20 > /tmp/tcp 2>&1 &")?;
+        all_have_echoed(lab)?;
         let mut topics = std::collections::BTreeMap::new();
         for topic in ["sockets", "linkgroups", "links", "devices", "stats", "ueid", "rules"] {
             let page = lab.api(topic)?;

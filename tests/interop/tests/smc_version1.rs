@@ -80,6 +80,22 @@ fn have_links(vm: &mut Vm, count: usize) -> Result<Vec<Value>> {
     }
 }
 
+/// Bytes that a machine has sent over SMC-R.
+fn sent(vm: &mut Vm) -> Result<u64> {
+    let stats = vm.run("show smc stats --json")?.json()?;
+    stats["tx_bytes"].as_u64().with_context(|| format!("no tx_bytes: {stats:#}"))
+}
+
+/// Waits until a machine has sent so many.
+fn have_sent(vm: &mut Vm, bytes: u64) -> Result<()> {
+    let end = Instant::now() + PATIENCE;
+    while sent(vm)? < bytes {
+        ensure!(Instant::now() < end, "the stream does not begin");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
 #[test]
 fn two_appliances_speak_version_1_over_rocev1() -> Result<()> {
     let (http, port) = (free_port()?, free_port()?);
@@ -128,8 +144,9 @@ fn two_appliances_speak_version_1_over_rocev1() -> Result<()> {
     ensure!(clc == [(1, 0x28), (2, 0x18), (3, 0x18)], "CLC: {clc:02x?}");
 
     // One link is cut under a stream, which goes on over the other; and is made anew.
+    let sent = sent(&mut near)?;
     let stream = std::thread::spawn(move || echo(server, 20_000_000));
-    std::thread::sleep(Duration::from_millis(500));
+    have_sent(&mut near, sent + 1_000_000)?;
     far.qmp.execute("set_link", json!({"name": "net0", "up": false}))?;
     have_links(&mut near, 1)?;
     far.qmp.execute("set_link", json!({"name": "net0", "up": true}))?;

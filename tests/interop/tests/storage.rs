@@ -122,6 +122,7 @@ fn a_client_with_two_cpus_uses_both() -> Result<()> {
 #[test]
 fn an_idle_session_lives_on_heartbeats() -> Result<()> {
     Site::tell_mapped(1500, "", |guest| {
+        // Longer than heartbeats may be missing.
         std::thread::sleep(Duration::from_secs(45));
         guest.sh("[ \"$(cat /sys/class/rtrs-client/s1/paths/*/state)\" = connected ]")?;
         guest.sh("[ $(cut -d' ' -f1 /sys/class/rtrs-client/s1/paths/*/stats/reconnects) = 0 ]")?;
@@ -151,7 +152,7 @@ fn flushed_data_survives_a_power_cut() -> Result<()> {
         "while :; do dd if=/dev/urandom of=/mnt/other bs=64k count=64 conv=fsync; done >/dev/null 2>&1 &
          echo $! >/tmp/writer",
     )?;
-    std::thread::sleep(Duration::from_secs(2));
+    guest.wait_until("[ -s /mnt/other ]", Duration::from_secs(30))?;
     drop(gateway);
     let mut gateway = spec.start()?;
     gateway.wait_ready()?;
@@ -160,7 +161,9 @@ fn flushed_data_survives_a_power_cut() -> Result<()> {
               | grep -q 'open connected'";
     guest.wait_until(&format!("! ({up})"), Duration::from_secs(60))?;
     guest.wait_until(up, Duration::from_secs(150))?;
-    guest.sh("kill $(cat /tmp/writer); sleep 1; umount -f /mnt 2>/dev/null; umount -l /mnt 2>/dev/null; sleep 1")?;
+    guest.sh("kill $(cat /tmp/writer); while pidof dd >/dev/null; do sleep 0.2; done
+         umount -f /mnt 2>/dev/null; umount -l /mnt 2>/dev/null
+         while [ -e /sys/fs/ext4/rnbd0 ]; do sleep 0.2; done")?;
     guest.sh("set -e
          echo 3 >/proc/sys/vm/drop_caches
          fsck.ext4 -p /dev/rnbd0 || [ $? = 1 ]

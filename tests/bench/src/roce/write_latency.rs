@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use interop_tests::smc::wait_listening;
 use launch::progress;
 
 use crate::instructions::Plugin;
@@ -35,7 +36,8 @@ fn run(site: &mut Site, number: usize, rounds: u32) -> Result<f64> {
     let (_, counted) = site.count(number, |site| {
         if number == LINUX {
             let tool = format!("ib_write_lat -d rxe0 -F -s 64 -n {rounds}");
-            site.linux.sh(&format!("{tool} >/dev/null 2>&1 </dev/null & sleep 1"))?;
+            site.linux.sh(&format!("{tool} >/dev/null 2>&1 </dev/null &"))?;
+            wait_listening(&mut site.linux, 18515)?;
         }
         let address = format!("{}.1", network(number));
         let tool = format!("ib_write_lat -d rxe{number} -F -s 64 -n {rounds} {address}");

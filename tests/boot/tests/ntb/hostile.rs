@@ -2,7 +2,7 @@
 //! up and while it is used: both go on, and the link comes back when that has ended.
 
 use super::life::pause;
-use super::{Bridge, SHARED, left, ntb, wait_for, wait_left, wait_open};
+use super::{Bridge, SHARED, left, ntb, wait_for, wait_left, wait_open, wait_traffic};
 use anyhow::{Context, Result, ensure};
 use boot_tests::boot;
 use launch::http;
@@ -131,10 +131,7 @@ fn whoever_scribbles(bridge: fn(SharedMemory) -> Result<Bridge>) -> Result<()> {
     for round in 0..rounds {
         let reading = b"remote read far count=1000000000 size=4KiB depth=16\r";
         client.serial.send(reading)?;
-        let entries = |vm: &mut Vm| ntb(vm, "entries_received");
-        let before = entries(&mut server)?;
-        thread::sleep(Duration::from_millis(200));
-        ensure!(entries(&mut server)? != before, "there is no traffic");
+        wait_traffic(&mut server)?;
         let scribbler = Scribbler::new(again.try_clone()?, seed.wrapping_add(round + 1));
         for _ in 0..15 {
             thread::sleep(Duration::from_millis(100));

@@ -1,7 +1,7 @@
 //! Machines that are reset, that start anew or stand still, and cables that are pulled, all of it under
 //! load: the link and the session come back, requests go on, and nothing is left over.
 
-use super::{Bridge, left, ntb, wait_left, wait_open};
+use super::{Bridge, left, ntb, wait_left, wait_open, wait_traffic};
 use anyhow::{Context, Result, ensure};
 use boot_tests::boot;
 use launch::qemu::Vm;
@@ -79,7 +79,7 @@ fn the_link_comes_back(
     for &(name, event) in events.iter().cycle().take(count) {
         let downs = ntb(&mut client, "link_down")?;
         client.serial.send(b"remote read far count=20000 size=4KiB depth=16\r")?;
-        std::thread::sleep(Duration::from_millis(200));
+        wait_traffic(&mut server)?;
         event(&mut server).with_context(|| format!("{name} of the server"))?;
         let read = client.wait_for("20000 reads of 4096 bytes in");
         read.with_context(|| format!("after {name} of the server"))?;
@@ -90,7 +90,7 @@ fn the_link_comes_back(
         wait_left(&mut server, at_server).context(name)?;
     }
     client.serial.send(b"remote read far count=1000000 size=4KiB depth=16\r")?;
-    std::thread::sleep(Duration::from_millis(200));
+    wait_traffic(&mut server)?;
     reset_twice(&mut client)?;
     wait_open(&mut client)?;
     wait_left(&mut server, at_server).context("after resets of the client")?;

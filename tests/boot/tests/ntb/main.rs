@@ -117,6 +117,17 @@ fn ntb(vm: &mut Vm, key: &str) -> Result<serde_json::Value> {
     Ok(shown[0][key].clone())
 }
 
+/// Waits until entries of the other machine come in.
+fn wait_traffic(vm: &mut Vm) -> Result<()> {
+    let before = ntb(vm, "entries_received")?;
+    let deadline = Instant::now() + PATIENCE;
+    while ntb(vm, "entries_received")? == before {
+        ensure!(Instant::now() < deadline, "there is no traffic");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
 /// Queue pairs, those that are free, connections, and free memory.
 fn left(vm: &mut Vm) -> Result<(u64, u64, u64, u64)> {
     let count = |value: serde_json::Value| value.as_u64().context("no count");
@@ -295,7 +306,7 @@ fn an_interface_over_the_bridge_carries_ping_and_http() -> Result<()> {
     // The other machine goes, and comes back.
     first.run("ntb measure 0")?.contains("error: accepted")?;
     first.serial.send(b"ntb measure 60\r")?;
-    std::thread::sleep(Duration::from_millis(500));
+    wait_traffic(&mut second)?;
     second.kill();
     first.wait_for("error: rc_bw: the connection was lost")?;
     first.wait_ready()?;
