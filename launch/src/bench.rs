@@ -2,23 +2,35 @@
 
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::build::Image;
 use crate::{command, workspace};
 
 /// The suites, of which `target/bench/SUITE.json` is written.
-pub const SUITES: &[&str] = &["boot", "roce", "ntrdma", "rnbd", "rtrs-client", "smcr"];
+pub const SUITES: &[&str] = &["boot", "roce", "ntrdma", "rnbd", "rtrs-client", "smcr", "scale"];
 
-/// Runs the named suites, or all; fails if a bar is missed.
-pub fn bench(image: &Image, suites: &[String]) -> Result<()> {
+/// Runs the named suites, or all, each to its end; fails if a bar is missed. `keys` are the figures that the
+/// suite `scale` measures; all, if none is named.
+pub fn bench(image: &Image, suites: &[String], keys: &[String]) -> Result<()> {
+    if !keys.is_empty() && suites != ["scale"] {
+        bail!("--key is for the suite scale alone: ./isthmus bench scale --key {}", keys[0]);
+    }
+    let mut failed = Vec::new();
     for suite in
         SUITES.iter().filter(|name| suites.is_empty() || suites.iter().any(|asked| asked == *name))
     {
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
         cargo.current_dir(workspace::root()).env("ISTHMUS_IMAGE", &image.elf);
         cargo.args(["run", "--quiet", "--profile", "host", "-p", "bench", "--", suite]);
-        command::run(&mut cargo)?;
+        cargo.args(keys.iter().flat_map(|key| ["--key", key]));
+        if let Err(error) = command::run(&mut cargo) {
+            eprintln!("{error:#}");
+            failed.push(*suite);
+        }
+    }
+    if !failed.is_empty() {
+        bail!("benches that missed a bar or could not run: {}", failed.join(", "));
     }
     Ok(())
 }

@@ -37,6 +37,9 @@ enum Verb {
         /// The suites to run (all when none is named)
         #[arg(value_parser = clap::builder::PossibleValuesParser::new(bench::SUITES))]
         suites: Vec<String>,
+        /// Of the suite scale: measure this figure only (may be given several times)
+        #[arg(long = "key", value_name = "KEY")]
+        keys: Vec<String>,
     },
     /// Be the other machine of an appliance's bridge over TCP, and read one of its volumes
     Ntb(ntb::Options),
@@ -68,7 +71,10 @@ fn carry_out(command: Verb) -> Result<()> {
         }
         Verb::Demo => demo::demo(&built(&[Purpose::Run, Purpose::Guest], false)?),
         Verb::Test(options) => test::test(&options),
-        Verb::Bench { suites } => bench::bench(&built(&[Purpose::Run], false)?, &suites),
+        Verb::Bench { suites, keys } => {
+            let image = built(&[Purpose::Host, Purpose::Run], false)?;
+            bench::bench(&image, &suites, &keys)
+        }
         Verb::Image(options) => {
             let path = image::image(&options, || built(&[Purpose::Images], false))?;
             println!("{}", path.display());

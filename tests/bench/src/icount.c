@@ -1,7 +1,8 @@
 /* QEMU TCG plugin: counts the guest instructions that each virtual CPU executes, in a shared file of
  * 64-bit numbers, so that the counts can be read while the guest runs: 16 of all instructions, 16 of
  * those in a range of addresses, and then that range (its first address, and the one behind it), which
- * whoever reads may set at any time.
+ * whoever reads may set at any time; an address that is marked, the most instructions that a CPU has
+ * executed from one passage of it to the next, and the count of each CPU at its last passage.
  * Format: QEMU, docs/devel/tcg-plugins and include/qemu/qemu-plugin.h. That header is in no Debian
  * package, so the few declarations it takes are repeated here; they are the same in every version of the
  * interface from 1 (QEMU 7.2) on. API_VERSION is what the QEMU at hand accepts.
@@ -19,7 +20,10 @@
 #define COUNTERS 16
 #define BEGIN (2 * COUNTERS)
 #define END (BEGIN + 1)
-#define NUMBERS (END + 1)
+#define MARKER (END + 1)
+#define LONGEST (MARKER + 1)
+#define PASSED (LONGEST + 1)
+#define NUMBERS (PASSED + COUNTERS)
 
 typedef uint64_t qemu_plugin_id_t;
 struct qemu_plugin_tb;
@@ -46,6 +50,13 @@ struct block {
 static void executed(unsigned int vcpu, void *data)
 {
     const struct block *block = data;
+    if (counters[MARKER] && block->address == counters[MARKER]) {
+        uint64_t now = counters[vcpu % COUNTERS];
+        volatile uint64_t *passed = &counters[PASSED + vcpu % COUNTERS];
+        if (*passed && now - *passed > counters[LONGEST])
+            counters[LONGEST] = now - *passed;
+        *passed = now;
+    }
     counters[vcpu % COUNTERS] += block->instructions;
     if (block->address >= counters[BEGIN] && block->address < counters[END])
         counters[COUNTERS + vcpu % COUNTERS] += block->instructions;

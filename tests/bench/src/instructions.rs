@@ -6,11 +6,14 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use launch::{command, workspace};
 
 const SOURCE: &str = include_str!("icount.c");
 const COUNTERS: u64 = 16;
+/// Where the plugin is told the marked address; behind it are the longest distance, and what is noted of
+/// each CPU.
+const MARKER: u64 = (2 * COUNTERS + 2) * 8;
 
 /// The compiled plugin.
 pub struct Plugin {
@@ -68,6 +71,24 @@ impl Counters {
     /// Of the instructions so far, those that were watched.
     pub fn watched(&self) -> Result<u64> {
         self.sum_at(COUNTERS * 8)
+    }
+
+    /// Measures from now on how many instructions go by from one passage of this address to the next.
+    pub fn mark(&self, address: u64) -> Result<()> {
+        let file = self.file.as_file();
+        // Off, forgotten, on.
+        file.write_all_at(&0u64.to_ne_bytes(), MARKER)?;
+        file.write_all_at(&[0; 8 * (1 + COUNTERS as usize)], MARKER + 8)?;
+        file.write_all_at(&address.to_ne_bytes(), MARKER).context("could not set a marker")
+    }
+
+    /// The most of those since then.
+    pub fn longest(&self) -> Result<u64> {
+        let mut bytes = [0; 8];
+        self.file.as_file().read_exact_at(&mut bytes, MARKER + 8)?;
+        let longest = u64::from_ne_bytes(bytes);
+        ensure!(longest > 0, "the marked address was not passed twice");
+        Ok(longest)
     }
 
     fn sum_at(&self, offset: u64) -> Result<u64> {

@@ -8,6 +8,7 @@ mod report;
 mod rnbd;
 mod roce;
 mod rtrs_client;
+mod scale;
 mod site;
 mod smcr;
 
@@ -18,6 +19,9 @@ use clap::{Parser, ValueEnum};
 #[derive(Parser)]
 struct Arguments {
     suite: Suite,
+    /// Measure this figure only, of a suite that can do so
+    #[arg(long = "key", value_parser = clap::builder::PossibleValuesParser::new(scale::KEYS))]
+    keys: Vec<String>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -34,16 +38,20 @@ enum Suite {
     RtrsClient,
     /// Instructions per round, byte and connection of SMC-R, beside Linux
     Smcr,
+    /// The same work beside many sessions, volumes and connections, and beside none
+    Scale,
 }
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().suite {
+    let arguments = Arguments::parse();
+    let result = match arguments.suite {
         Suite::Boot => boot::bench(),
         Suite::Roce => roce::bench(),
         Suite::Ntrdma => ntrdma::bench(),
         Suite::Rnbd => rnbd::bench(),
         Suite::RtrsClient => rtrs_client::bench(),
         Suite::Smcr => smcr::bench(),
+        Suite::Scale => scale::bench(arguments.keys),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

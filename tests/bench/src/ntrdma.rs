@@ -26,7 +26,7 @@ pub fn bench() -> Result<()> {
     setup::install(&[Purpose::Count])?;
     let program = Program::build("bench-ntrdma")?;
     let [ours, memcpy] = pair(&program, "bandwidth")?;
-    let mut report = Report::new("ntrdma");
+    let mut report = Report::new("ntrdma", None);
     report.check("write_bw_ratio", ours / memcpy, Bar::AtLeast(0.85));
     let [ours, bare] = pair(&program, "latency")?;
     report.add("write_lat_ratio", ours / bare, 3.0);

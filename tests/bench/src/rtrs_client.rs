@@ -105,7 +105,7 @@ pub fn bench() -> Result<()> {
     );
     let failover = sim::storage::failover::longest(1, CUTS);
 
-    let mut report = Report::new("rtrs-client");
+    let mut report = Report::new("rtrs-client", Some(0));
     report.add("read4k_qd32_ratio", isthmus / linux, 0.15);
     report.add("failover_ms", failover.as_secs_f64() * 1e3, 1000.0);
     report.check("read4k_qd32_instructions", isthmus, Bar::None);

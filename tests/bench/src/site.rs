@@ -2,14 +2,15 @@
 //! appliances. A QEMU plugin counts the instructions that each server executes.
 
 use std::ops::Range;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use boot_tests::image;
 use interop_tests::system;
 use launch::guest::{Guest, Wire};
-use launch::progress;
 use launch::qemu::{Spec, Vm};
+use launch::{command, progress};
 
 use crate::instructions::{Counters, Plugin};
 
@@ -38,6 +39,48 @@ fn checksum_code(symbols: &str) -> Result<Range<u64>> {
     Ok(start..end)
 }
 
+/// How long a server's idling is counted: two heartbeats of every session are in it.
+const IDLING: Duration = Duration::from_secs(10);
+/// How long a server may take to come to rest.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// An appliance among the servers.
+#[derive(Clone, Debug)]
+pub struct Appliance {
+    /// For its command line.
+    words: String,
+    /// Its document.
+    config: String,
+    /// MiB.
+    memory: u32,
+    /// `system.idle_after_us`; none for what is shipped.
+    idle_after_us: Option<u32>,
+}
+
+impl Appliance {
+    /// One that halts as soon as it finds nothing to do, as Linux does: otherwise its waiting for more
+    /// would be counted as part of whatever is counted.
+    pub fn halting(words: &str) -> Appliance {
+        let (words, config) = (words.to_string(), String::new());
+        Appliance { words, config, memory: 256, idle_after_us: Some(0) }
+    }
+
+    /// One that polls for as long as the shipped default has it.
+    pub fn as_shipped(words: &str) -> Appliance {
+        Appliance { idle_after_us: None, ..Appliance::halting(words) }
+    }
+
+    /// With a document.
+    pub fn config(self, config: String) -> Appliance {
+        Appliance { config, ..self }
+    }
+
+    /// With so much memory.
+    pub fn memory(self, mib: u32) -> Appliance {
+        Appliance { memory: mib, ..self }
+    }
+}
+
 /// All machines, connected and counted.
 pub struct Site {
     pub client: Guest,
@@ -50,21 +93,37 @@ pub struct Site {
     _wires: Vec<Wire>,
 }
 
+/// Where the function of the first loop's rounds begins, by the image's symbols, which lie beside it.
+fn round_function() -> Result<u64> {
+    let symbols = image()?.with_extension("symbols");
+    let listing = command::output(Command::new("nm").arg("-C").arg(&symbols))?;
+    let function = |line: &&str| line.ends_with(" <appliance::gateway::Gateway>::round");
+    let line = listing.lines().find(function);
+    let line = line.with_context(|| format!("no Gateway::round in {}", symbols.display()))?;
+    let address = line.split(' ').next().unwrap_or_default();
+    u64::from_str_radix(address, 16).context(line.to_string())
+}
+
 /// The network that server `number` shares with the client: it is .1 there, the client .2.
 pub fn network(number: usize) -> String {
     format!("10.0.{number}")
 }
 
 impl Site {
-    /// Boots a Linux client, a Linux server, and an appliance for each of `words`, which are for its
-    /// command line.
-    ///
-    /// Appliances halt as soon as they find nothing to do, as Linux does: otherwise their waiting for
-    /// more would be counted as part of whatever is counted.
-    pub fn boot(plugin: &Plugin, words: &[&str]) -> Result<Site> {
+    /// Boots a Linux client, a Linux server, and appliances.
+    pub fn boot(plugin: &Plugin, kinds: &[Appliance]) -> Result<Site> {
+        Site::boot_with(plugin, kinds, |spec| spec)
+    }
+
+    /// As `boot`, with a Linux server that has `more`.
+    pub fn boot_with(
+        plugin: &Plugin,
+        kinds: &[Appliance],
+        more: impl FnOnce(Spec) -> Spec,
+    ) -> Result<Site> {
         let step = progress::step("booting a Linux client, a Linux server and appliances");
         let addresses: Vec<String> =
-            (0..=words.len()).map(|number| format!("{}.2/24", network(number))).collect();
+            (0..=kinds.len()).map(|number| format!("{}.2/24", network(number))).collect();
         let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
         let mut client = system()?.spec("client", &addresses, 1500).first_mac(0x10);
         let (mut wires, mut counters) = (Vec::new(), Vec::new());
@@ -79,15 +138,19 @@ impl Site {
             Ok::<_, anyhow::Error>((server, client.nic(theirs)))
         };
         let address = |number: usize| format!("{}.1/24", network(number));
-        let mut linux = system()?.spec("server", &[&address(LINUX)], 1500);
+        let mut linux = more(system()?.spec("server", &[&address(LINUX)], 1500));
         (linux, client) = connect(LINUX, linux, client)?;
         let mut linux = Guest::start("server", linux)?;
         let mut appliances = Vec::new();
-        for (number, words) in (1..).zip(words) {
-            let mut spec = Spec::kernel(image()?).memory(256).append(&format!(
-                "isthmus.net.0.address={} isthmus.system.idle_after_us=0 {words}",
-                address(number)
-            ));
+        for (number, kind) in (1..).zip(kinds) {
+            let net = format!("isthmus.net.0.address={} {}", address(number), kind.words);
+            let mut spec = Spec::kernel(image()?).memory(kind.memory).append(&net);
+            if let Some(time) = kind.idle_after_us {
+                spec = spec.append(&format!("isthmus.system.idle_after_us={time}"));
+            }
+            if !kind.config.is_empty() {
+                spec = spec.config(&kind.config);
+            }
             (spec, client) = connect(number, spec, client)?;
             appliances.push(spec.start()?);
         }
@@ -99,7 +162,7 @@ impl Site {
             guest.wait_up()?;
             guest.soft_roce()?;
         }
-        for number in 0..=words.len() {
+        for number in 0..=kinds.len() {
             client.sh(&format!("ping -c 1 -W 5 {}.1", network(number)))?;
         }
         step.done("all are up");
@@ -119,13 +182,46 @@ impl Site {
         let read =
             |counters: &[Counters]| counters.iter().map(Counters::read).collect::<Result<Vec<_>>>();
         let (before, started) = (read(&self.counters)?, Instant::now());
-        std::thread::sleep(Duration::from_secs(3));
+        std::thread::sleep(IDLING);
         let after = read(&self.counters)?;
         let seconds = started.elapsed().as_secs_f64();
         let counts = before.iter().zip(&after);
         self.idle = counts.map(|(before, after)| (after - before) as f64 / seconds).collect();
         step.done(&format!("{:.0?} instructions per second", self.idle));
         Ok(())
+    }
+
+    /// Waits until a server does no more in a second than in the one before, within a tenth.
+    pub fn wait_quiet(&mut self, number: usize) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut last = f64::INFINITY;
+        loop {
+            let (before, started) = (self.counters[number].read()?, Instant::now());
+            std::thread::sleep(Duration::from_secs(1));
+            let counted = (self.counters[number].read()? - before) as f64;
+            let rate = counted / started.elapsed().as_secs_f64();
+            if rate <= 1.1 * last && last <= 1.1 * rate {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "server {number} does not come to rest: {rate:.0}");
+            last = rate;
+        }
+    }
+
+    /// Instructions per second of a server when nothing was asked of it.
+    pub fn idle(&self, number: usize) -> Result<f64> {
+        self.idle.get(number).copied().context("nobody has counted while it was idle")
+    }
+
+    /// Instructions of the longest round of an appliance's first loop while something is done with it.
+    pub fn longest_round(
+        &mut self,
+        number: usize,
+        work: impl FnOnce(&mut Site) -> Result<()>,
+    ) -> Result<f64> {
+        self.counters[number].mark(round_function()?)?;
+        work(self)?;
+        Ok(self.counters[number].longest()? as f64)
     }
 
     /// Watches the Linux server compute checksums. Its soft-RoCE asks the kernel's crypto API for `crc32`,

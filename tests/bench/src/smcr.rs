@@ -1,7 +1,8 @@
 //! `./isthmus bench smcr`: what SMC-R costs the server, beside what it costs a stock Linux server.
 //!
-//! One stock Linux client has two servers on two wires: a Linux guest with an AF_SMC echo server, and the
-//! appliance with its echo service. The same connections are made to each in turn, while a QEMU plugin
+//! One stock Linux client has three servers on three wires: a Linux guest with an AF_SMC echo server, the
+//! appliance with its echo service, halting as soon as it has nothing to do, and one that polls as it is
+//! shipped (keys that end in `_default`). The same connections are made to each in turn, while a QEMU plugin
 //! counts the instructions that each server executes; what it executes per second while nothing is asked
 //! of it is taken off. What a round costs is the difference between many rounds and few.
 //!
@@ -10,17 +11,19 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use interop_tests::smc::prepare;
+use interop_tests::smc::{prepare, serve};
 use launch::progress;
 use launch::setup::{self, Purpose};
 
 use crate::instructions::Plugin;
-use crate::report::Report;
-use crate::site::{LINUX, Site, network};
+use crate::report::{Bar, Report};
+use crate::site::{Appliance, LINUX, Site, network};
 
 const ISTHMUS: usize = 1;
-const WORDS: [&str; 1] = ["isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
-    isthmus.smc.connections=512"];
+/// The appliance that polls as it is shipped; the other halts at once.
+const SHIPPED: usize = 2;
+const WORDS: &str = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
+    isthmus.smc.connections=512";
 
 /// Times that everything is done on each server.
 const TIMES: usize = 3;
@@ -39,47 +42,45 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub fn bench() -> Result<()> {
     setup::install(&[Purpose::Run, Purpose::Guest])?;
     let plugin = Plugin::compile()?;
-    let mut site = Site::boot(&plugin, &WORDS)?;
+    let appliances = [Appliance::halting(WORDS), Appliance::as_shipped(WORDS)];
+    let mut site = Site::boot(&plugin, &appliances)?;
     prepare(&mut site.client)?;
     prepare(&mut site.linux)?;
-    site.linux.sh("smc serve 7 > /dev/null 2>&1 &")?;
-    for server in [LINUX, ISTHMUS] {
+    serve(&mut site.linux, 7, "")?;
+    for server in [LINUX, ISTHMUS, SHIPPED] {
         echo(&mut site, server, "64 10 1")?;
         speaks_smc(&mut site, server)?;
     }
     site.count_idle()?;
-    let mut report = Report::new("smcr");
-    let ratio = |site: &mut Site, name: &str, cost: Cost| {
+    let mut report = Report::new("smcr", Some(0));
+    for (name, keys, cost, bar) in COSTS {
         let step = progress::step(name);
-        let mut costs = [Vec::new(), Vec::new()];
+        let mut costs = [Vec::new(), Vec::new(), Vec::new()];
         for _ in 0..TIMES {
-            for (server, costs) in [LINUX, ISTHMUS].into_iter().zip(&mut costs) {
-                costs.push(cost(site, server)?);
+            for (server, costs) in [LINUX, ISTHMUS, SHIPPED].into_iter().zip(&mut costs) {
+                costs.push(cost(&mut site, server)?);
             }
         }
-        let [linux, ours] = costs.map(median);
-        let (linux, ours) = (linux?, ours?);
-        step.done(&format!("{ours:.1} instructions, Linux {linux:.1}"));
-        Ok::<_, anyhow::Error>(ours / linux)
-    };
-    report.add(
-        "echo64_ratio",
-        ratio(&mut site, "a round of 64 bytes", |s, n| round(s, n, 64))?,
-        0.10,
-    );
-    report.add(
-        "echo4k_ratio",
-        ratio(&mut site, "a round of 4 KiB", |s, n| round(s, n, 4096))?,
-        0.10,
-    );
-    report.add("stream_ratio", ratio(&mut site, "a byte of a stream", stream)?, 0.15);
-    report.add("connect_ratio", ratio(&mut site, "a connection", connection)?, 0.25);
+        let [linux, ours, shipped] = costs.map(median);
+        let (linux, ours, shipped) = (linux?, ours?, shipped?);
+        step.done(&format!("{ours:.1} instructions, as shipped {shipped:.1}, Linux {linux:.1}"));
+        report.add(keys[0], ours / linux, bar);
+        report.check(keys[1], shipped / linux, Bar::None);
+    }
     report.add("bytes_per_idle_connection", idle_connection(&mut site)?, 4096.0);
     report.close()
 }
 
 /// What something costs a server.
 type Cost = fn(&mut Site, usize) -> Result<f64>;
+
+/// What is measured: its keys, halting at once and as shipped, and the bar of the first.
+const COSTS: [(&str, [&str; 2], Cost, f64); 4] = [
+    ("a round of 64 bytes", ["echo64_ratio", "echo64_ratio_default"], |s, n| round(s, n, 64), 0.10),
+    ("a round of 4 KiB", ["echo4k_ratio", "echo4k_ratio_default"], |s, n| round(s, n, 4096), 0.10),
+    ("a byte of a stream", ["stream_ratio", "stream_ratio_default"], stream, 0.15),
+    ("a connection", ["connect_ratio", "connect_ratio_default"], connection, 0.25),
+];
 
 /// An echo of the client's, over SMC-R.
 fn echo(site: &mut Site, server: usize, words: &str) -> Result<()> {
@@ -161,7 +162,7 @@ fn memory(site: &mut Site) -> Result<f64> {
 }
 
 /// The middle one, of an odd number.
-fn median(mut values: Vec<f64>) -> Result<f64> {
+pub fn median(mut values: Vec<f64>) -> Result<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().context("a median needs a run")
 }

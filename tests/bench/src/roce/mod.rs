@@ -25,7 +25,7 @@ pub fn bench() -> Result<()> {
     let (allocations, bytes) =
         memory.trim().split_once(' ').context("bench-roce memory prints two numbers")?;
 
-    let mut report = Report::new("roce");
+    let mut report = Report::new("roce", Some(0));
     let receive = count("receive")? - count("icrc-1024")? - count("copy")?;
     report.add("rx_write_packet_instructions", receive, 600.0);
     // A sent payload is not copied.

@@ -10,7 +10,7 @@ use interop_tests::smc::wait_listening;
 use launch::progress;
 
 use crate::instructions::Plugin;
-use crate::site::{LINUX, Site, network};
+use crate::site::{Appliance, LINUX, Site, network};
 
 const APPLIANCE: usize = 1;
 /// Rounds of two runs. The difference between the two is what the rounds between cost: neither
@@ -19,7 +19,7 @@ const ROUNDS: [u32; 2] = [500, 2500];
 
 /// Instructions per round, ours and Linux's.
 pub fn measure(plugin: &Plugin) -> Result<[f64; 2]> {
-    let mut site = Site::boot(plugin, &["isthmus.roce.services=true"])?;
+    let mut site = Site::boot(plugin, &[Appliance::halting("isthmus.roce.services=true")])?;
     site.count_idle()?;
     let step = progress::step("ib_write_lat, 64 bytes");
     let mut per_round = |number| {

@@ -1,0 +1,51 @@
+//! Connections of the client's that are open, have said something, and then say nothing.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::site::{Site, network};
+
+/// What one run of the client's program makes.
+const EACH: usize = 250;
+const PATIENCE: Duration = Duration::from_secs(400);
+
+/// Of SMC-R, or of TCP.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Smc,
+    Tcp,
+}
+
+/// Opens so many to a port of a server; they stay until [`close`].
+pub fn open(site: &mut Site, server: usize, port: u16, kind: Kind, count: usize) -> Result<()> {
+    let address = format!("{}.1", network(server));
+    let word = if kind == Kind::Tcp { "tcp" } else { "" };
+    site.client.sh("rm -f /tmp/crowd.*")?;
+    for run in 1..=count.div_ceil(EACH) {
+        let held = format!("smc echo {address} {port} 64 1 {EACH} {word} hold=100000");
+        site.client.sh(&format!("{held} >/tmp/crowd.{run} 2>&1 & echo $! >>/tmp/crowd.pids"))?;
+        let wanted = run * EACH;
+        // The state of a TCP connection that stands is 01; the remote address comes before it.
+        let open = match kind {
+            Kind::Smc => format!("[ $(smc sockets | grep -c '^ACTIVE SMCR ') -ge {wanted} ]"),
+            Kind::Tcp => format!("[ $(grep -c ':{port:04X} 01 ' /proc/net/tcp) -ge {wanted} ]"),
+        };
+        let opened = site.client.wait_until(&open, PATIENCE);
+        let said =
+            site.client.sh("cat /tmp/crowd.[0-9]*; smc sockets | cut -d' ' -f1,2 | uniq -c")?;
+        opened.with_context(|| format!("connections {wanted} to {port}:\n{said}"))?;
+        ensure!(!said.contains("smc: "), "{said}");
+    }
+    // Each has had its echo when the server has nothing to do any more.
+    site.wait_quiet(server)
+}
+
+/// Ends them, and waits until the server has none.
+pub fn close(site: &mut Site, server: usize) -> Result<()> {
+    site.client.sh("kill $(cat /tmp/crowd.pids); rm -f /tmp/crowd.*")?;
+    let url = format!("http://{}.1/api/smc/sockets", network(server));
+    let none = format!("[ \"$(busybox wget -q -O - {url})\" = '[]' ]");
+    site.client.wait_until(&none, PATIENCE).context("connections do not go")?;
+    site.wait_quiet(server)
+}

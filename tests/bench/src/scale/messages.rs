@@ -1,0 +1,144 @@
+//! TCP and SMC-R: a byte of a stream beside Linux; a round, a relayed round and a connection beside a
+//! thousand idle connections.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use interop_tests::smc::{prepare, serve};
+use launch::progress;
+
+use super::crowd::{self, Kind};
+use crate::instructions::Plugin;
+use crate::report::{Bar, Report};
+use crate::site::{Appliance, LINUX, Site, network};
+use crate::smcr::median;
+
+pub const KEYS: &[&str] = &[
+    "tcp_stream_per_byte_ratio",
+    "tcp_echo_1000_connections_ratio",
+    "relay_1000_connections_ratio",
+    "smc_connect_1000_connections_ratio",
+];
+
+const ISTHMUS: usize = 1;
+/// Echo and discard on 7 and 9; a rule, for clients over SMC-R and TCP, to the client's own server.
+const WORDS: &str = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
+    isthmus.smc.connections=1100 isthmus.rule.0.name=relay isthmus.rule.0.listen=7001 \
+    isthmus.rule.0.backend=10.0.1.2:7777 isthmus.rule.0.connections=1100";
+const ECHO: u16 = 7;
+const RELAY: u16 = 7001;
+/// Linux's echo server has TCP only.
+const LINUX_ECHO: u16 = 8;
+/// Idle connections.
+const CROWD: usize = 1000;
+const TIMES: usize = 3;
+const ROUNDS: u32 = 1000;
+const STREAM: u32 = 5_000_000;
+const CONNECTIONS: u32 = 30;
+const PATIENCE: Duration = Duration::from_secs(300);
+
+pub fn measure(plugin: &Plugin, report: &mut Report) -> Result<()> {
+    let mut site = Site::boot(plugin, &[Appliance::halting(WORDS).memory(2048)])?;
+    prepare(&mut site.client)?;
+    prepare(&mut site.linux)?;
+    serve(&mut site.linux, LINUX_ECHO, "tcp")?;
+    serve(&mut site.client, 7777, "tcp")?;
+    for (port, words) in [(ECHO, "64 10 1"), (ECHO, "64 10 1 tcp"), (RELAY, "64 10 1")] {
+        echo(&mut site, ISTHMUS, port, words)?;
+    }
+    site.count_idle()?;
+    if report.wants(&["tcp_stream_per_byte_ratio"]) {
+        let step = progress::step("a byte of a stream over TCP");
+        let linux = times(|| stream(&mut site, LINUX, LINUX_ECHO))?;
+        let ours = times(|| stream(&mut site, ISTHMUS, ECHO))?;
+        step.done(&format!("{ours:.2} instructions, Linux {linux:.2}"));
+        report.add("tcp_stream_per_byte_ratio", ours / linux, 1.0);
+    }
+    if report.wants(&["tcp_echo_1000_connections_ratio"]) {
+        let cost: Cost = |site| round(site, ECHO, "tcp");
+        let [none, many] = beside(&mut site, "TCP echo", ECHO, Kind::Tcp, &[cost])?[0];
+        report.add("tcp_echo_1000_connections_ratio", many / none, 1.15);
+        report.check("tcp_echo_instructions", none.round(), Bar::None);
+    }
+    if report.wants(&["relay_1000_connections_ratio"]) {
+        let costs: [Cost; 2] = [|site| round(site, RELAY, ""), |site| round(site, RELAY, "tcp")];
+        let found = beside(&mut site, "relay", RELAY, Kind::Tcp, &costs)?;
+        // From SMC-R to TCP, and from TCP to TCP: the worse of the two has to hold.
+        let [smc, tcp] = [found[0], found[1]].map(|[none, many]| many / none);
+        report.add("relay_1000_connections_ratio", smc.max(tcp), 1.15);
+        report.check("relay_smc_to_tcp_instructions", found[0][0].round(), Bar::None);
+        report.check("relay_tcp_to_tcp_instructions", found[1][0].round(), Bar::None);
+    }
+    if report.wants(&["smc_connect_1000_connections_ratio"]) {
+        let [none, many] = beside(&mut site, "SMC-R connect", ECHO, Kind::Smc, &[connect])?[0];
+        report.add("smc_connect_1000_connections_ratio", many / none, 1.15);
+        report.check("smc_connect_instructions", none.round(), Bar::None);
+    }
+    Ok(())
+}
+
+/// What something costs the appliance.
+type Cost = fn(&mut Site) -> Result<f64>;
+
+/// Costs beside nobody, and beside the crowd on a port.
+fn beside(
+    site: &mut Site,
+    name: &str,
+    port: u16,
+    kind: Kind,
+    costs: &[Cost],
+) -> Result<Vec<[f64; 2]>> {
+    let step = progress::step(format!("{name}, beside nobody and beside {CROWD}"));
+    let all =
+        |site: &mut Site| costs.iter().map(|cost| times(|| cost(site))).collect::<Result<Vec<_>>>();
+    let none = all(site)?;
+    step.at("connecting");
+    crowd::open(site, ISTHMUS, port, kind, CROWD)?;
+    site.count_idle()?;
+    let many = all(site)?;
+    crowd::close(site, ISTHMUS)?;
+    site.count_idle()?;
+    let pairs: Vec<[f64; 2]> = none.into_iter().zip(many).map(|(a, b)| [a, b]).collect();
+    step.done(&format!("{pairs:.0?} instructions"));
+    Ok(pairs)
+}
+
+/// The median of a few.
+fn times(mut cost: impl FnMut() -> Result<f64>) -> Result<f64> {
+    median((0..TIMES).map(|_| cost()).collect::<Result<_>>()?)
+}
+
+fn echo(site: &mut Site, server: usize, port: u16, words: &str) -> Result<()> {
+    let command = format!("smc echo {}.1 {port} {words}", network(server));
+    let (status, said) = site.client.try_sh(&command, PATIENCE)?;
+    ensure!(status == 0 && said.trim() == "fine", "`{command}` said {said}");
+    Ok(())
+}
+
+/// A round of 64 bytes.
+fn round(site: &mut Site, port: u16, word: &str) -> Result<f64> {
+    let few = ROUNDS / 10;
+    let mut count = |rounds: u32| {
+        let words = format!("64 {rounds} 1 {word}");
+        Ok::<_, anyhow::Error>(site.count(ISTHMUS, |site| echo(site, ISTHMUS, port, &words))?.1)
+    };
+    Ok((count(ROUNDS)? - count(few)?) / f64::from(ROUNDS - few))
+}
+
+/// A byte that goes there and back, over TCP.
+fn stream(site: &mut Site, server: usize, port: u16) -> Result<f64> {
+    let mut count = |bytes: u32| {
+        let words = format!("{bytes} 1 1 tcp");
+        Ok::<_, anyhow::Error>(site.count(server, |site| echo(site, server, port, &words))?.1)
+    };
+    Ok((count(STREAM)? - count(64)?) / f64::from(STREAM - 64))
+}
+
+/// Connect over SMC-R, 64 bytes there and back, close.
+fn connect(site: &mut Site) -> Result<f64> {
+    let one = format!("smc echo {}.1 {ECHO} 64 1 1 > /tmp/said", network(ISTHMUS));
+    let all = format!("for n in $(seq {CONNECTIONS}); do {one} || exit 1; done");
+    let (done, count) = site.count(ISTHMUS, |site| site.client.try_sh(&all, PATIENCE))?;
+    ensure!(done.0 == 0, "a connection failed: {}", done.1);
+    Ok(count / f64::from(CONNECTIONS))
+}

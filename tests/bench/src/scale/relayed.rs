@@ -1,0 +1,99 @@
+//! 200 clients over SMC-R that all have something to say, relayed to a server over TCP: by the appliance, and
+//! by haproxy, whose sockets a preloaded library makes AF_SMC, in a Linux guest.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use interop_tests::programs;
+use interop_tests::smc::{prepare, serve, wait_listening};
+use launch::guest::{ENVIRONMENT, UNPACK, applications};
+use launch::progress;
+use launch::qemu::Disk;
+
+use crate::instructions::Plugin;
+use crate::report::{Bar, Report};
+use crate::site::{Appliance, LINUX, Site, network};
+use crate::smcr::median;
+
+pub const KEYS: &[&str] = &["relay_200_active_ratio"];
+
+const ISTHMUS: usize = 1;
+const WORDS: &str = "isthmus.smc.ueid.0=LAB.SMC.EID isthmus.rule.0.name=relay \
+    isthmus.rule.0.listen=7001 isthmus.rule.0.backend=10.0.1.2:7777 isthmus.rule.0.connections=256";
+const HAPROXY: &str = "\
+global
+  nbthread 1
+defaults
+  mode tcp
+  timeout connect 20s
+  timeout client 600s
+  timeout server 600s
+listen relay
+  bind 0.0.0.0:7001
+  server one 10.0.0.2:7777
+";
+const PORT: u16 = 7001;
+const ACTIVE: u32 = 200;
+const BYTES: u32 = 4096;
+/// Rounds of each connection in two runs, the difference of which is what is told.
+const ROUNDS: [u32; 2] = [5, 30];
+const TIMES: usize = 3;
+const PATIENCE: Duration = Duration::from_secs(300);
+
+pub fn measure(plugin: &Plugin, report: &mut Report) -> Result<()> {
+    let disk = Disk::new(applications()?).read_only();
+    let appliances = [Appliance::halting(WORDS).memory(512)];
+    let mut site = Site::boot_with(plugin, &appliances, |spec| spec.disk(disk))?;
+    prepare(&mut site.client)?;
+    prepare(&mut site.linux)?;
+    serve(&mut site.client, 7777, "tcp")?;
+    programs::install_library(&mut site.linux, "smc_preload")?;
+    site.linux.sh(UNPACK)?;
+    site.linux.sh(&format!(
+        "cat >/tmp/haproxy.cfg <<'END'\n{HAPROXY}END\nexport {ENVIRONMENT}
+         LD_PRELOAD=/bin/smc_preload.so haproxy -db -f /tmp/haproxy.cfg >/tmp/haproxy 2>&1 &"
+    ))?;
+    let waited = wait_listening(&mut site.linux, PORT);
+    let said = site.linux.sh("cat /tmp/haproxy")?;
+    waited.with_context(|| format!("haproxy does not listen:\n{said}"))?;
+    for server in [LINUX, ISTHMUS] {
+        is_over_smc(&mut site, server)?;
+    }
+    site.count_idle()?;
+    let step = progress::step(format!("{ACTIVE} active connections through a relay"));
+    let (mut linux, mut ours) = (Vec::new(), Vec::new());
+    for _ in 0..TIMES {
+        linux.push(round(&mut site, LINUX)?);
+        ours.push(round(&mut site, ISTHMUS)?);
+    }
+    let (linux, ours) = (median(linux)?, median(ours)?);
+    step.done(&format!("{ours:.0} instructions a round, haproxy {linux:.0}"));
+    report.add("relay_200_active_ratio", ours / linux, 0.5);
+    report.check("relay_200_active_instructions", ours.round(), Bar::None);
+    Ok(())
+}
+
+/// The client's side of the relay is really SMC-R.
+fn is_over_smc(site: &mut Site, server: usize) -> Result<()> {
+    let held = format!("smc echo {}.1 {PORT} 64 1 1 hold=4", network(server));
+    site.client.sh(&format!("{held} >/tmp/held 2>&1 &"))?;
+    let active = "smc sockets | grep -q '^ACTIVE SMCR '";
+    let waited = site.client.wait_until(active, Duration::from_secs(30));
+    let said = site.client.sh("smc sockets; cat /tmp/held")?;
+    waited.with_context(|| format!("server {server} is not reached over SMC-R:\n{said}"))?;
+    site.client.wait_until("grep fine /tmp/held", PATIENCE)
+}
+
+/// A round of one of the connections.
+fn round(site: &mut Site, server: usize) -> Result<f64> {
+    let mut count = |rounds: u32| {
+        let words = format!("{PORT} {BYTES} {rounds} {ACTIVE}");
+        let command = format!("smc echo {}.1 {words}", network(server));
+        let ((status, said), count) =
+            site.count(server, |site| site.client.try_sh(&command, PATIENCE))?;
+        ensure!(status == 0 && said.trim() == "fine", "`{command}` said {said}");
+        Ok::<_, anyhow::Error>(count)
+    };
+    let [few, many] = ROUNDS.map(&mut count);
+    Ok((many? - few?) / f64::from((ROUNDS[1] - ROUNDS[0]) * ACTIVE))
+}

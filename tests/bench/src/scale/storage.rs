@@ -1,0 +1,146 @@
+//! Sessions and volumes: 64 of each beside one.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use interop_tests::map;
+use launch::progress;
+
+use crate::instructions::Plugin;
+use crate::report::{Bar, Report};
+use crate::rnbd::fio::{self, Job};
+use crate::site::{Appliance, Site, network};
+use crate::smcr::median;
+
+pub const KEYS: &[&str] = &[
+    "read4k_64_sessions_ratio",
+    "idle_64_sessions_instructions_per_second",
+    "volumes_64_ratio",
+    "metrics_longest_round_instructions",
+];
+
+/// An appliance with one volume, and one with 64.
+const FEW: usize = 1;
+const MANY: usize = 2;
+const SESSIONS: usize = 64;
+const VOLUMES: usize = 64;
+/// Reads of each session when all are at it.
+const EACH: u32 = 150;
+const TIMES: usize = 3;
+const READ: Job = Job { name: "4 KiB read, depth 1", rw: "randread", kib: 4, depth: 1, ios: 3000 };
+const SESSION: &str = "isthmus.rnbd.queue_depth=16";
+
+/// The volume that is read, and 63 others.
+fn volumes() -> String {
+    let mut document = String::from("[[volume]]\nname = \"ram0\"\nsize = \"64MiB\"\n");
+    for number in 1..VOLUMES {
+        let _ = writeln!(document, "[[volume]]\nname = \"v{number}\"\nsize = \"1MiB\"");
+    }
+    document
+}
+
+pub fn measure(plugin: &Plugin, report: &mut Report) -> Result<()> {
+    let appliances = [
+        Appliance::halting(SESSION).memory(512),
+        Appliance::halting(SESSION).memory(512).config(volumes()),
+    ];
+    let mut site = Site::boot(plugin, &appliances)?;
+    site.client.sh("modprobe rnbd-client")?;
+    for (device, server) in [FEW, MANY].into_iter().enumerate() {
+        connect(&mut site, server, 0, "")?;
+        site.client.sh(&format!(
+            "dd if=/dev/zero of=/dev/rnbd{device} bs=64k count=1024 oflag=direct 2>/dev/null"
+        ))?;
+    }
+    site.count_idle()?;
+    let one = reads(&mut site, FEW, &[0])?;
+    report.check("read4k_instructions", one.round(), Bar::None);
+    if report.wants(&["volumes_64_ratio"]) {
+        let step = progress::step("reads beside 64 volumes");
+        let many = reads(&mut site, MANY, &[1])?;
+        report.add("volumes_64_ratio", many / one, 1.02);
+        step.done(&format!("{one:.0} instructions a read beside none, {many:.0} beside 64"));
+    }
+    if report.wants(&["read4k_64_sessions_ratio", "idle_64_sessions_instructions_per_second"]) {
+        let step = progress::step("64 sessions");
+        connect_all(&mut site, FEW)?;
+        site.count_idle()?;
+        let idle = site.idle(FEW)?;
+        report.add("idle_64_sessions_instructions_per_second", idle.round(), 150_000.0);
+        // Its device is the first; the second is of the other appliance.
+        let all: Vec<usize> = [0].into_iter().chain(2..SESSIONS + 1).collect();
+        let each = reads(&mut site, FEW, &all)?;
+        let alone = reads(&mut site, FEW, &[0])?;
+        // All at once, and one beside the others: the worse of the two has to hold.
+        report.add("read4k_64_sessions_ratio", each.max(alone) / one, 1.10);
+        report.check("read4k_64_active_sessions_ratio", each / one, Bar::None);
+        report.check("read4k_beside_63_idle_sessions_ratio", alone / one, Bar::None);
+        step.done(&format!(
+            "{each:.0} instructions a read when all read, {alone:.0} when one does"
+        ));
+    }
+    if report.wants(&["metrics_longest_round_instructions"]) {
+        let step = progress::step("a round while /metrics is read");
+        connect_all(&mut site, MANY)?;
+        let mut longest = 0.0f64;
+        for _ in 0..TIMES {
+            longest = longest.max(site.longest_round(MANY, metrics)?);
+        }
+        report.add("metrics_longest_round_instructions", longest, 300_000.0);
+        step.done(&format!("{longest:.0} instructions at the longest"));
+    }
+    Ok(())
+}
+
+/// The other 63 sessions with a server; they read the same volume.
+fn connect_all(site: &mut Site, server: usize) -> Result<()> {
+    (1..SESSIONS).try_for_each(|number| connect(site, server, number, "access_mode=ro"))
+}
+
+/// A session of the client's with a server, and its volume `ram0`.
+fn connect(site: &mut Site, server: usize, number: usize, options: &str) -> Result<()> {
+    let network = network(server);
+    let path = format!("ip:{network}.2@ip:{network}.1");
+    map(&mut site.client, &format!("s{server}-{number}"), &path, "ram0", options)
+}
+
+/// Instructions of a server for a read, depth 1, from each of these devices at once: the median.
+fn reads(site: &mut Site, server: usize, devices: &[usize]) -> Result<f64> {
+    let ios = if devices.len() == 1 { READ.ios } else { EACH };
+    let jobs: Vec<String> = devices
+        .iter()
+        .map(|device| format!("--name=j{device} --filename=/dev/rnbd{device} --number_ios={ios}"))
+        .collect();
+    let fio = format!(
+        "fio --direct=1 --ioengine=libaio --iodepth=1 --thread --rw={} --bs={}k --size=48m \
+         --norandommap --output-format=terse --terse-version=3 {}",
+        READ.rw,
+        READ.kib,
+        jobs.join(" ")
+    );
+    let mut costs = Vec::new();
+    for _ in 0..TIMES {
+        let (said, count) = site.count(server, |site| match devices {
+            [device] => {
+                fio::run(&mut site.client, &format!("/dev/rnbd{device}"), &READ).map(|_| None)
+            }
+            _ => site.client.try_sh(&fio, Duration::from_secs(300)).map(Some),
+        })?;
+        if let Some((status, output)) = said {
+            let fine = output.lines().filter(|line| line.starts_with("3;"));
+            let fine = fine.filter(|line| line.split(';').nth(4) == Some("0")).count();
+            ensure!(status == 0 && fine == devices.len(), "fio:\n{output}");
+        }
+        costs.push(count / f64::from(ios) / devices.len() as f64);
+    }
+    median(costs)
+}
+
+/// Reads /metrics.
+fn metrics(site: &mut Site) -> Result<()> {
+    let url = format!("http://{}.1/metrics", network(MANY));
+    let bytes = site.client.sh(&format!("busybox wget -q -O - {url} | wc -c"))?;
+    ensure!(bytes.trim().parse::<u64>()? > 10_000, "/metrics has {bytes} bytes");
+    Ok(())
+}
