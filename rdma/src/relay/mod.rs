@@ -17,7 +17,7 @@ use crate::smcr::back::Back;
 use crate::smcr::engine::{Engine, Ready, SocketId};
 use crate::smcr::front::{Carrier, Connected, ConnectionId, Event, Front};
 use crate::verbs::Provider;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
 use balance::{Backend, Balance};
@@ -50,7 +50,7 @@ pub struct Rule {
     pub smc: bool,
     /// Whether servers are told the client's address.
     pub proxy: bool,
-    /// How long a server may take to answer.
+    /// How long a server may take to answer over TCP. An SMC handshake has times of its own.
     pub connect_timeout: Duration,
     /// How long a connection may be silent.
     pub idle_timeout: Option<Duration>,
@@ -119,12 +119,16 @@ struct Relayed {
     backend: usize,
     /// Servers that could not be reached.
     tried: u64,
+    /// SMC-R has come to nothing with this server: it is spoken to over TCP.
+    plain: bool,
     /// The server is reached.
     open: bool,
     /// To the server, to the client.
     pipes: [Pipe; 2],
     /// When patience with the server, or with silence, began.
     since: Instant,
+    /// When its timer runs.
+    timer: Option<Instant>,
 }
 
 /// A rule at work.
@@ -141,7 +145,9 @@ pub struct Relay {
     counters: Counters,
     notices: VecDeque<Notice>,
     piece: Vec<u8>,
-    wake: Option<Instant>,
+    /// Connections by when their timers run, and when questions to servers end.
+    timers: BTreeSet<(Instant, usize)>,
+    probes_due: Option<Instant>,
 }
 
 impl Relay {
@@ -172,7 +178,8 @@ impl Relay {
             counters: Counters::default(),
             notices: VecDeque::new(),
             piece: vec![0; PIECE],
-            wake: None,
+            timers: BTreeSet::new(),
+            probes_due: None,
             rule,
         }
     }
@@ -244,7 +251,7 @@ impl Relay {
             while let Some(event) = self.fronts[at].poll_event() {
                 match event {
                     Event::Opened(id, carrier) => self.welcome((at, id), carrier, world),
-                    Event::Ready(id) | Event::Failed(id) => {
+                    Event::Ready(id) | Event::Failed(id) | Event::Broken(id) => {
                         if let Some(&key) = self.by_front.get(&(at, id)) {
                             self.serve(key, world);
                         }
@@ -254,7 +261,10 @@ impl Relay {
         }
         for at in 0..self.backs.len() {
             while let Some(event) = self.backs[at].poll_event() {
-                let (Event::Opened(id, _) | Event::Ready(id) | Event::Failed(id)) = event;
+                let (Event::Opened(id, _)
+                | Event::Ready(id)
+                | Event::Failed(id)
+                | Event::Broken(id)) = event;
                 if let Some(probe) = self.probes.iter().position(|p| p.place == (at, id)) {
                     self.probed(probe, event, world);
                     continue;
@@ -264,6 +274,7 @@ impl Relay {
                     Event::Opened(_, carrier) => self.reached(key, carrier, world),
                     Event::Ready(_) => self.serve(key, world),
                     Event::Failed(_) => self.dial_another(key, world),
+                    Event::Broken(_) => self.dial_plainly(key, world),
                 }
             }
         }
@@ -285,9 +296,11 @@ impl Relay {
             back: None,
             backend: 0,
             tried: 0,
+            plain: false,
             open: false,
             pipes: [Pipe::default(); 2],
             since: world.ctx.now,
+            timer: None,
         });
         self.by_front.insert(front, key);
         self.dial(key, world);
@@ -302,17 +315,40 @@ impl Relay {
             };
             let relayed = &mut self.relayed[key];
             relayed.tried |= 1 << backend;
-            let address = self.balance.backends()[backend].address;
-            if let Some(place) = connect(&mut self.backs, address, self.rule.smc, world) {
-                relayed.back = Some(place);
-                relayed.backend = backend;
-                relayed.since = world.ctx.now;
-                let deadline = relayed.since + self.rule.connect_timeout;
-                self.by_back.insert(place, key);
-                return self.wake_at(deadline);
+            relayed.backend = backend;
+            relayed.plain = false;
+            if self.connect(key, world) {
+                return;
             }
             self.balance.left(backend);
             self.backend_failed(backend);
+        }
+    }
+
+    /// Begins to connect to the server of a connection; false if there is no way or no room.
+    fn connect<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) -> bool {
+        let (relayed, now) = (&mut self.relayed[key], world.ctx.now);
+        let address = self.balance.backends()[relayed.backend].address;
+        let smc = self.rule.smc && !relayed.plain && !world.engine.doubts(address.ip(), now);
+        let Some(place) = connect(&mut self.backs, address, smc, world) else { return false };
+        relayed.back = Some(place);
+        relayed.since = now;
+        self.by_back.insert(place, key);
+        self.arm(key, now + self.rule.connect_timeout);
+        true
+    }
+
+    /// The server answers over TCP, but the handshake of SMC has broken off: it is spoken to without.
+    fn dial_plainly<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
+        let relayed = &mut self.relayed[key];
+        if let Some(place) = relayed.back.take() {
+            self.by_back.remove(&place);
+        }
+        if core::mem::replace(&mut relayed.plain, true) || !self.connect(key, world) {
+            let backend = self.relayed[key].backend;
+            self.balance.left(backend);
+            self.backend_failed(backend);
+            self.dial(key, world);
         }
     }
 
@@ -359,7 +395,7 @@ impl Relay {
             self.tell(backend, true);
         }
         if let Some(idle) = self.rule.idle_timeout {
-            self.wake_at(world.ctx.now + idle);
+            self.arm(key, world.ctx.now + idle);
         }
         if let (true, Some((at, id))) = (self.rule.proxy, back) {
             let mut header = [0; MAX_HEADER];
@@ -408,6 +444,9 @@ impl Relay {
     /// Ends a connection on both sides, in order or with an abort.
     fn end<P: Provider + ?Sized>(&mut self, key: usize, abort: bool, world: &mut World<'_, '_, P>) {
         let relayed = self.relayed.remove(key);
+        if let Some(at) = relayed.timer {
+            self.timers.remove(&(at, key));
+        }
         self.by_front.remove(&relayed.front);
         self.hang_up(Side::Front, relayed.front, abort, world);
         if let Some(back) = relayed.back {

@@ -26,7 +26,7 @@ impl Relay {
                 Some(place) => {
                     let deadline = world.ctx.now + self.rule.connect_timeout;
                     self.probes.push(Probe { place, backend, deadline });
-                    self.wake_at(deadline);
+                    self.arm_probes(deadline);
                 }
                 None => self.backend_failed(backend),
             }
@@ -42,7 +42,7 @@ impl Relay {
     ) {
         let Probe { place, backend, .. } = self.probes.swap_remove(probe);
         match event {
-            Event::Failed(_) => self.backend_failed(backend),
+            Event::Failed(_) | Event::Broken(_) => self.backend_failed(backend),
             Event::Opened(..) | Event::Ready(_) => {
                 self.hang_up(Side::Back, place, false, world);
                 if self.balance.answered(backend, false) {
@@ -62,7 +62,7 @@ impl Relay {
                 self.backend_failed(backend);
             } else {
                 let deadline = probe.deadline;
-                self.wake_at(deadline);
+                self.arm_probes(deadline);
                 at += 1;
             }
         }

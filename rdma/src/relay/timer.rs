@@ -11,7 +11,9 @@ impl Relay {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let fronts = self.fronts.iter().filter_map(Front::poll_timeout);
         let backs = self.backs.iter().filter_map(Back::poll_timeout);
-        fronts.chain(backs).chain(self.wake).chain(self.balance.poll_timeout()).min()
+        let own = self.timers.first().map(|&(at, _)| at);
+        let own = [own, self.probes_due, self.balance.poll_timeout()];
+        fronts.chain(backs).chain(own.into_iter().flatten()).min()
     }
 
     /// Does what is due.
@@ -20,16 +22,20 @@ impl Relay {
         if self.balance.is_due(now) {
             self.probe_all(world);
         }
-        if self.wake.is_none_or(|at| now < at) {
-            return;
+        if self.probes_due.is_some_and(|at| at <= now) {
+            self.probes_due = None;
+            self.end_probes(world);
         }
-        self.wake = None;
-        self.end_probes(world);
-        for key in 0..self.relayed.capacity() {
-            let Some(relayed) = self.relayed.get(key) else { continue };
+        while let Some(&(at, key)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.pop_first();
+            let Some(relayed) = self.relayed.get_mut(key) else { continue };
+            relayed.timer = None;
+            let relayed = &self.relayed[key];
             let Some(deadline) = self.deadline(relayed) else { continue };
             if now < deadline {
-                self.wake_at(deadline);
+                self.arm(key, deadline);
             } else if relayed.open {
                 self.counters.timed_out += 1;
                 self.end(key, true, world);
@@ -40,14 +46,29 @@ impl Relay {
         self.work(world);
     }
 
+    /// When patience with a connection ends. That with a handshake is the engine's: Linux declines after
+    /// seconds, and who is less patient never hears of it.
     fn deadline(&self, relayed: &Relayed) -> Option<Instant> {
-        match relayed.open {
-            true => self.rule.idle_timeout.map(|time| relayed.since + time),
-            false => Some(relayed.since + self.rule.connect_timeout),
+        if relayed.open {
+            return self.rule.idle_timeout.map(|time| relayed.since + time);
+        }
+        let connects = relayed.back.is_some_and(|(at, id)| self.backs[at].is_connecting(id));
+        connects.then(|| relayed.since + self.rule.connect_timeout)
+    }
+
+    /// Has the timer of a connection run at `at`, if not earlier.
+    pub(super) fn arm(&mut self, key: usize, at: Instant) {
+        let timer = &mut self.relayed[key].timer;
+        if timer.is_none_or(|earlier| at < earlier) {
+            if let Some(later) = timer.replace(at) {
+                self.timers.remove(&(later, key));
+            }
+            self.timers.insert((at, key));
         }
     }
 
-    pub(super) fn wake_at(&mut self, at: Instant) {
-        self.wake = Some(self.wake.map_or(at, |earlier| earlier.min(at)));
+    /// Has questions that are not answered looked at.
+    pub(super) fn arm_probes(&mut self, at: Instant) {
+        self.probes_due = Instant::first([self.probes_due, Some(at)]);
     }
 }

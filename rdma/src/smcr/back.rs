@@ -26,7 +26,7 @@ impl Back {
         Back { joint: Joint::new(Connector::new(limits, seed), connections) }
     }
 
-    /// Begins to connect; `smc` offers SMC. An [`Event::Opened`] or [`Event::Failed`] follows. None
+    /// Begins to connect; `smc` offers SMC. An [`Event::Opened`], [`Event::Failed`] or [`Event::Broken`] follows. None
     /// if there is no room or no way.
     pub fn connect(
         &mut self,
@@ -50,7 +50,12 @@ impl Back {
         self.joint.tcp.poll(interface, ctx.now);
         while let Some((id, state)) = self.next_opened(interface, engine, ctx) {
             match state {
-                Some(state) => self.joint.set_state(id, state),
+                Some(state) => {
+                    self.joint.set_state(id, state);
+                    if state == State::Refused {
+                        self.joint.fail(id, interface, ctx.now);
+                    }
+                }
                 None => self.joint.fail(id, interface, ctx.now),
             }
         }
@@ -75,10 +80,11 @@ impl Back {
             Progress::Open { smc: false } => Some((id, Some(State::Tcp))),
             Progress::Open { smc: true } => {
                 let ends = self.joint.get(id).map(|connection| connection.ends);
-                let socket = ends
-                    .and_then(|(ours, peer)| engine.open(Role::Client, ours.ip(), peer.ip(), ctx));
-                // The server waits for a Proposal that cannot be made.
-                Some((id, socket.map(State::Handshake)))
+                let socket = ends.and_then(|(ours, peer)| {
+                    engine.open(Role::Client, [ours.ip(), peer.ip()], 0, ctx)
+                });
+                // The server waits for a Proposal that cannot be made: without SMC it may go.
+                Some((id, Some(socket.map_or(State::Refused, State::Handshake))))
             }
             Progress::Gone => Some((id, None)),
         })

@@ -93,7 +93,7 @@ impl Echo {
                     self.clients.insert(id, Client::default());
                     id
                 }
-                Event::Ready(id) | Event::Failed(id) => id,
+                Event::Ready(id) | Event::Failed(id) | Event::Broken(id) => id,
             };
             if let Err(closed) = self.serve(id, interface, engine, ctx) {
                 self.clients.remove(&id);

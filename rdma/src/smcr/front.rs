@@ -48,7 +48,7 @@ impl Front {
                 SocketAddr::V6(_) => false,
             };
             let state = if offers {
-                let Some(socket) = engine.open(Role::Server, local, remote.ip(), ctx) else {
+                let Some(socket) = engine.open(Role::Server, [local, remote.ip()], 0, ctx) else {
                     // The client waits for an Accept that cannot be made.
                     listener.abort(interface, stream, ctx.now);
                     continue;

@@ -43,6 +43,8 @@ pub enum Event {
     Ready(ConnectionId),
     /// It was never opened, and is gone.
     Failed(ConnectionId),
+    /// Its TCP connection was open, and the handshake of SMC broke off: it is gone. Without SMC it may be had.
+    Broken(ConnectionId),
 }
 
 /// A connection, as it is shown.
@@ -63,6 +65,8 @@ pub struct Connected {
 pub(super) enum State {
     /// TCP is not open yet.
     Opening,
+    /// TCP is open, and there is no room for a handshake.
+    Refused,
     Handshake(SocketId),
     Smc(SocketId),
     Tcp,
@@ -131,7 +135,7 @@ impl<T: Tcp> Joint<T> {
         let Some(connection) = self.connections.get_mut(id.key) else { return };
         connection.state = state;
         match state {
-            State::Opening => {}
+            State::Opening | State::Refused => {}
             State::Handshake(socket) => drop(self.sockets.insert(socket, id)),
             State::Smc(_) => self.events.push_back(Event::Opened(id, Carrier::Smc)),
             State::Tcp => self.events.push_back(Event::Opened(id, Carrier::Tcp)),
@@ -156,7 +160,15 @@ impl<T: Tcp> Joint<T> {
         }
         let connection = self.connections.remove(id.key);
         self.tcp.leave(interface, connection.name, true, now);
-        self.events.push_back(Event::Failed(id));
+        self.events.push_back(match connection.state {
+            State::Opening => Event::Failed(id),
+            _ => Event::Broken(id),
+        });
+    }
+
+    /// Whether TCP is not open yet.
+    pub fn is_connecting(&self, id: ConnectionId) -> bool {
+        self.get(id).is_some_and(|connection| connection.state == State::Opening)
     }
 
     /// Moves the bytes of handshakes, and wakes the users of TCP connections.
@@ -172,7 +184,7 @@ impl<T: Tcp> Joint<T> {
             let Some(connection) = self.connections.get_mut(key) else { continue };
             let id = ConnectionId { key, turn: connection.turn };
             match connection.state {
-                State::Opening => {}
+                State::Opening | State::Refused => {}
                 State::Handshake(socket) => self.shake(id, socket, interface, engine, ctx),
                 State::Smc(socket) if connection.has_tcp => {
                     // It carries nothing any more, but tells of a peer that is gone.
@@ -208,6 +220,9 @@ impl<T: Tcp> Joint<T> {
     ) {
         let Joint { tcp, connections, .. } = self;
         let Some(connection) = connections.get_mut(id.key) else { return };
+        if !connection.has_tcp {
+            return;
+        }
         let mut piece = [0; PIECE];
         loop {
             let mut moved = false;
@@ -270,6 +285,8 @@ impl<T: Tcp> Joint<T> {
             if let Some(connection) = self.get(id) {
                 self.tcp.stop_asking(interface, connection.name);
             }
+        } else if ready == Ready::CLC {
+            self.shake(id, socket, interface, engine, ctx);
         } else {
             self.wake(id);
         }
@@ -300,7 +317,7 @@ impl<T: Tcp> Joint<T> {
         let connection = self.connections.get_mut(id.key).filter(|c| c.turn == id.turn);
         let connection = connection.ok_or(Closed::Gone)?;
         match connection.state {
-            State::Opening | State::Handshake(_) => Ok(0),
+            State::Opening | State::Refused | State::Handshake(_) => Ok(0),
             State::Smc(socket) => engine.recv(socket, into).map_err(closed),
             State::Tcp => {
                 let count = if connection.rest.is_empty() {
@@ -338,7 +355,7 @@ impl<T: Tcp> Joint<T> {
     pub fn room(&self, id: ConnectionId, interface: &mut Interface, engine: &mut Engine) -> usize {
         let Some(connection) = self.get(id) else { return 0 };
         match connection.state {
-            State::Opening | State::Handshake(_) => 0,
+            State::Opening | State::Refused | State::Handshake(_) => 0,
             State::Smc(socket) => engine.room(socket),
             State::Tcp => self.tcp.room(interface, connection.name),
         }
@@ -355,7 +372,7 @@ impl<T: Tcp> Joint<T> {
     ) -> Result<usize, Closed> {
         let connection = self.get(id).ok_or(Closed::Gone)?;
         match connection.state {
-            State::Opening | State::Handshake(_) => Ok(0),
+            State::Opening | State::Refused | State::Handshake(_) => Ok(0),
             State::Smc(socket) => engine.send(socket, bytes, ctx).map_err(|error| match error {
                 SendError::Closed => Closed::Finished,
                 SendError::Aborted | SendError::NoMemory => Closed::Gone,
@@ -374,7 +391,7 @@ impl<T: Tcp> Joint<T> {
     ) {
         let Some(connection) = self.get(id) else { return };
         match connection.state {
-            State::Opening => {}
+            State::Opening | State::Refused => {}
             State::Handshake(socket) | State::Smc(socket) => engine.shutdown(socket, ctx),
             State::Tcp => self.tcp.finish(interface, connection.name),
         }
@@ -420,7 +437,7 @@ impl<T: Tcp> Joint<T> {
             remote: c.ends.1,
             socket: match c.state {
                 State::Handshake(socket) | State::Smc(socket) => Some(socket),
-                State::Opening | State::Tcp => None,
+                State::Opening | State::Refused | State::Tcp => None,
             },
             open: matches!(c.state, State::Smc(_) | State::Tcp),
         })
@@ -471,7 +488,7 @@ mod tests {
         let mut joint = Joint::new(One(RefCell::default()), 1);
         let mut read = [0; 100];
         let id = w.with_engine(0, |engine, ctx, _| {
-            let socket = engine.open(Role::Server, ip(0, 0), ip(1, 0), ctx).unwrap();
+            let socket = engine.open(Role::Server, [ip(0, 0), ip(1, 0)], 0, ctx).unwrap();
             let end = SocketAddr::from(([10, 0, 0, 1], 7));
             let id = joint.insert((), (end, end), State::Handshake(socket));
             joint.handle_event(socket, Ready::FALLBACK, &mut interface, engine, ctx);

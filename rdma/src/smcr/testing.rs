@@ -6,7 +6,7 @@ use crate::roce::{Limits, PortConfig, Roce, TxBuffer};
 use crate::rtrs::Context;
 use crate::services::Neighbours;
 use crate::smcr::engine::{Config, Device, Engine, Ready, Role, SocketId, Subnet};
-use crate::smcr::wire::Eid;
+use crate::smcr::wire::{Decline, Eid, Os, PeerId, Reason, frame_length};
 use crate::verbs::{PathMtu, Provider};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
@@ -46,6 +46,60 @@ impl Neighbours for Way {
 pub struct Tcp {
     pub ends: [Option<SocketId>; 2],
     pub bytes: [Vec<u8>; 2],
+    /// What becomes of CLC messages on their way to a host.
+    pub valve: Option<Valve>,
+}
+
+/// What becomes of the message with number `at` on its way to host `to`.
+#[derive(Debug)]
+pub struct Valve {
+    pub to: usize,
+    pub at: usize,
+    pub what: Fate,
+    /// Messages that came so far, and those that are under way.
+    pub seen: usize,
+    pub late: Vec<(Instant, Vec<u8>)>,
+}
+
+/// What becomes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Lost, with all that follow.
+    Lost,
+    Late(Duration),
+    /// A Decline comes in its place, and its sender is told nothing.
+    Declined(Reason),
+}
+
+impl Valve {
+    /// What arrives of `bytes`, which are whole messages, at `now`.
+    fn pass(&mut self, mut bytes: &[u8], now: Instant) -> Vec<u8> {
+        let mut through = Vec::new();
+        while let Ok(Some(length)) = frame_length(bytes) {
+            let (message, rest) = bytes.split_at(length);
+            bytes = rest;
+            self.seen += 1;
+            match self.what {
+                _ if self.seen <= self.at => through.extend(message),
+                Fate::Lost => {}
+                Fate::Late(by) if self.seen == self.at + 1 => {
+                    self.late.push((now + by, message.to_vec()));
+                }
+                Fate::Late(_) => through.extend(message),
+                Fate::Declined(reason) if self.seen == self.at + 1 => {
+                    let peer_id = PeerId([7; 8]);
+                    let (version, os) = (2, Os::LINUX);
+                    let decline = Decline { version, out_of_sync: false, peer_id, reason, os };
+                    through.extend(decline.emit());
+                }
+                Fate::Declined(_) => {}
+            }
+        }
+        let due = self.late.iter().filter(|(at, _)| *at <= now);
+        through.extend(due.flat_map(|(_, message)| message));
+        self.late.retain(|(at, _)| *at > now);
+        through
+    }
 }
 
 /// A host: the provider and the engine on it.
@@ -107,7 +161,10 @@ impl fabric::Node for Host {
         engine.handle_timeout(&mut ctx, way);
         while engine.poll(&mut ctx) > 0 {}
         while let Some((id, ready)) = self.engine.poll_event() {
-            *self.told.entry(id).or_default() |= ready;
+            let ready = ready.difference(Ready::CLC);
+            if !ready.is_empty() {
+                *self.told.entry(id).or_default() |= ready;
+            }
         }
         let (engine, mut ctx, _) = self.ctx();
         engine.flush(&mut ctx);
@@ -243,7 +300,7 @@ impl World {
             let role = if n == client { Role::Client } else { Role::Server };
             let (local, remote) = (self.addresses[n], self.addresses[1 - n]);
             tcp.ends[n] =
-                self.with_engine(n, |engine, ctx, _| engine.open(role, local, remote, ctx));
+                self.with_engine(n, |engine, ctx, _| engine.open(role, [local, remote], 0, ctx));
         }
         self.tcp.push(tcp);
         self.tcp.len() - 1
@@ -299,13 +356,24 @@ impl World {
             for n in 0..2 {
                 let Some(id) = self.tcp[at].ends[n] else { continue };
                 let mut buffer = [0; 100];
+                let mut said = Vec::new();
                 loop {
                     let count = self.hosts[n].engine.poll_clc_bytes(id, &mut buffer);
                     if count == 0 {
                         break;
                     }
-                    self.tcp[at].bytes[1 - n].extend_from_slice(&buffer[..count]);
+                    said.extend_from_slice(&buffer[..count]);
                     moved = true;
+                }
+                let now = self.network.now;
+                let Tcp { bytes, valve, .. } = &mut self.tcp[at];
+                match valve.as_mut().filter(|valve| valve.to == 1 - n) {
+                    Some(valve) => {
+                        let through = valve.pass(&said, now);
+                        moved |= !through.is_empty();
+                        bytes[1 - n].extend(through);
+                    }
+                    None => bytes[1 - n].extend(said),
                 }
                 let bytes = core::mem::take(&mut self.tcp[at].bytes[n]);
                 let taken = self.with_engine(n, |engine, ctx, way| {
@@ -321,6 +389,8 @@ impl World {
     /// A round, then time passes to the next thing that happens, at most to `limit`.
     pub fn step(&mut self, limit: Instant) {
         self.round();
+        let late = self.tcp.iter().flat_map(|tcp| &tcp.valve).flat_map(|valve| &valve.late);
+        let limit = late.map(|(at, _)| *at).fold(limit, Instant::min);
         self.network.step_until(&mut self.hosts, Some(limit));
     }
 

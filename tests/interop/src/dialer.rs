@@ -61,7 +61,7 @@ impl Dialer {
                 Progress::Open { smc: true } => {
                     let local = self.connector.local(interface, link);
                     let local = local.map_or(IpAddr::from([0; 4]), |end| end.ip());
-                    self.socket = engine.open(Role::Client, local, self.peer.ip(), context);
+                    self.socket = engine.open(Role::Client, [local, self.peer.ip()], 0, context);
                 }
                 Progress::Open { smc: false } | Progress::Gone => {
                     self.connector.close(interface, link, true);

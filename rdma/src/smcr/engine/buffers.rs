@@ -62,15 +62,19 @@ impl Engine {
         let Some((memory, _)) = ctx.provider.lazy_memory(rmb.id) else { return false };
         rmb.memory = memory;
         self.fill_stock(ctx);
-        self.sweep_soon(ctx.now);
+        self.sweep_soon(key, ctx.now);
         true
     }
 
-    /// Has buffers looked for that nobody uses.
-    pub(super) fn sweep_soon(&mut self, now: Instant) {
+    /// Has the buffer of a socket taken away once nobody uses it.
+    pub(super) fn sweep_soon(&mut self, key: usize, now: Instant) {
+        let socket = &mut self.sockets[key];
+        if !core::mem::replace(&mut socket.filled, true) {
+            self.filled.push(socket.id);
+        }
         if self.sweep.is_none() {
             self.sweep = Some(now + IDLE);
-            self.wake_at(now + IDLE);
+            self.arm_sweep(now + IDLE);
         }
     }
 
@@ -78,10 +82,13 @@ impl Engine {
     pub(super) fn sweep_buffers<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
         let Some(due) = self.sweep else { return };
         if ctx.now < due {
-            return self.wake_at(due);
+            return;
         }
-        let mut more = false;
-        for (_, socket) in &mut self.sockets {
+        let Engine { filled, sockets, .. } = self;
+        filled.retain(|id| {
+            let Some(socket) = sockets.get_mut(id.key()).filter(|socket| socket.id == *id) else {
+                return false;
+            };
             let produced = socket.produced;
             let mut silent = core::mem::replace(&mut socket.swept, produced) == produced;
             let written = socket.rmb.and_then(|rmb| Some(ctx.provider.lazy_memory(rmb.id)?.1));
@@ -93,11 +100,13 @@ impl Engine {
             if silent {
                 empty(socket, ctx);
             }
-            more |= socket.rmb.is_some_and(|rmb| ctx.provider.lazy_memory(rmb.id).is_some());
-        }
-        self.sweep = more.then_some(ctx.now + IDLE);
+            socket.filled =
+                socket.rmb.is_some_and(|rmb| ctx.provider.lazy_memory(rmb.id).is_some());
+            socket.filled
+        });
+        self.sweep = (!self.filled.is_empty()).then_some(ctx.now + IDLE);
         if let Some(due) = self.sweep {
-            self.wake_at(due);
+            self.arm_sweep(due);
         }
     }
 }

@@ -144,7 +144,7 @@ impl Engine {
         ctx: &mut Context<'_, P>,
     ) {
         self.sockets[key].rewritten = true;
-        self.sweep_soon(ctx.now);
+        self.sweep_soon(key, ctx.now);
         if (self.sockets[key].rx_seqno.wrapping_sub(seqno) as i16) < 0 {
             // Something that the peer believes to have arrived has not.
             self.abort_socket(key, ctx);

@@ -4,13 +4,14 @@
 use super::config::LEAST_CONNECTIONS;
 use super::group::NewGroup;
 use super::handshake::{Refusal, Taken};
-use super::table::{GroupState, Link, LinkState, Phase};
+use super::table::{Group, GroupState, Link, LinkState, Phase};
 use super::{Context, Engine, Role};
 use crate::services::Neighbours;
 use crate::smcr::wire::{
     AcceptConfirm, MessageType, Negotiated, PathType, PeerId, Proposal, ProposalV2, Reason,
 };
 use crate::verbs::Provider;
+use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 impl Engine {
@@ -92,7 +93,7 @@ impl Engine {
             match self.group_of_accept(&accept, remote) {
                 Some(found) => found,
                 // The server is ahead of us: another handshake makes the group.
-                None if self.makes_group_with(accept.peer_id) => return Ok(Taken::Hold),
+                None if self.makes_group_with(accept.peer_id, remote) => return Ok(Taken::Hold),
                 // The link is lost, not the group: a server that hears that we are out of sync ends it.
                 None if self.has_group_with(accept.peer_id, remote) => {
                     return Err(Refusal::Decline(Reason::NO_ACTIVE_LINK));
@@ -135,10 +136,9 @@ impl Engine {
 
     /// The group and link that a server means which wants to use them again.
     fn group_of_accept(&self, accept: &AcceptConfirm, remote: IpAddr) -> Option<(usize, usize)> {
-        self.groups.iter().find_map(|(key, group)| {
+        self.groups_with(remote).find_map(|(key, group)| {
             let fits = group.role == Role::Client
                 && group.state == GroupState::Active
-                && group.remote == remote
                 && group.version == accept.version.min(2)
                 && group.peer_name == accept.peer_id;
             let link = group
@@ -155,28 +155,28 @@ impl Engine {
         new: &NewGroup,
         ctx: &mut Context<'_, P>,
     ) {
-        for key in 0..self.groups.capacity() {
-            let Some(group) = self.groups.get(key) else { continue };
-            let same = group.role == Role::Client && group.peer_gid == new.peer_gid;
-            if let Some(link) = group.active_link().filter(|_| same) {
-                self.test_link(key, link, ctx);
-            }
+        let remote = self.sockets[new.socket].remote;
+        let same = |group: &Group| group.role == Role::Client && group.peer_gid == new.peer_gid;
+        let same = self.groups_with(remote).filter(|(_, group)| same(group));
+        let doubted: Vec<_> =
+            same.filter_map(|(key, group)| Some((key, group.active_link()?))).collect();
+        for (key, link) in doubted {
+            self.test_link(key, link, ctx);
         }
     }
 
     /// Whether there is a group in which a link of the server's has been lost.
     fn has_group_with(&self, peer: PeerId, remote: IpAddr) -> bool {
-        self.groups.iter().any(|(_, group)| {
+        self.groups_with(remote).any(|(_, group)| {
             group.role == Role::Client
                 && group.state == GroupState::Active
                 && group.peer_name == peer
-                && group.remote == remote
                 && group.max_links > 1
         })
     }
 
-    fn makes_group_with(&self, peer: PeerId) -> bool {
-        self.groups.iter().any(|(_, group)| {
+    fn makes_group_with(&self, peer: PeerId, remote: IpAddr) -> bool {
+        self.groups_with(remote).any(|(_, group)| {
             group.role == Role::Client
                 && group.peer_name == peer
                 && matches!(group.state, GroupState::Making(_))

@@ -14,7 +14,7 @@ impl Engine {
         }
         socket.wants_shutdown = true;
         socket.linger.get_or_insert(linger);
-        self.wake_at(linger);
+        self.arm_socket(id.key(), linger);
         self.touch(id.key());
     }
 
@@ -38,7 +38,7 @@ impl Engine {
         }
         socket.wants_close = true;
         socket.linger = Some(linger);
-        self.wake_at(linger);
+        self.arm_socket(key, linger);
         self.touch(key);
     }
 

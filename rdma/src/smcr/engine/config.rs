@@ -117,9 +117,13 @@ pub struct Config {
     pub max_links: u8,
     /// How long a peer may take for its next CLC message.
     pub clc_wait: Duration,
-    /// How long a server may take for its Accept, unless its client's user is less patient. Linux makes one
-    /// handshake after another, and each of them waits while a link is lost.
-    pub accept_wait: Duration,
+    /// How long a server may take for its Accept (Linux as client: 6 s), and how long where there is more
+    /// between us: Linux as server makes one handshake after another, and each of them waits while a link
+    /// is lost.
+    pub accept_wait: (Duration, Duration),
+    /// How long a Proposal or an Accept is held, for a neighbour's address or for a group that is being
+    /// made: its sender waits 6 s, and has to hear of the Decline before.
+    pub hold_wait: Duration,
     /// How long a client may take for the Confirm where there is a link group: Linux tells of one buffer
     /// after the other on the links first, and waits 20 s for its turn. Who is given up writes all the same,
     /// to a buffer that is gone, and loses its links by that.
@@ -127,8 +131,13 @@ pub struct Config {
     /// How long a peer may take to be told of a buffer, before the Accept or Confirm for which it waits 6 s.
     pub key_wait: Duration,
     /// How long a server waits for CONFIRM_LINK, and how long a client does. The server has to give
-    /// up first: what it then sends must not meet the Decline of the client.
+    /// up first: what it then sends must not meet the Decline of the client. Linux as server waits 2 s and
+    /// declines after 3 s; as client it waits 4 s and declines after 5 s, and for 3 s after its own answer
+    /// it still looks for a Decline.
     pub confirm_wait: (Duration, Duration),
+    /// As client: how long our answer to CONFIRM_LINK may go without an acknowledgement, and without the Decline
+    /// that a server says after 3 s which has not got it.
+    pub answer_wait: Duration,
     /// How long any other LLC response may take.
     pub llc_wait: Duration,
     /// How long after its loss a link is made anew, and how long at most between two attempts.
@@ -161,10 +170,12 @@ impl Default for Config {
             max_conns: 255,
             max_links: 1,
             clc_wait: Duration::from_secs(6),
-            accept_wait: Duration::from_secs(20),
+            accept_wait: (Duration::from_secs(7), Duration::from_secs(20)),
+            hold_wait: Duration::from_secs(5),
             late_confirm_wait: Duration::from_secs(25),
             key_wait: Duration::from_secs(4),
-            confirm_wait: (Duration::from_secs(3), Duration::from_secs(5)),
+            confirm_wait: (Duration::from_millis(2500), Duration::from_secs(5)),
+            answer_wait: Duration::from_millis(3500),
             llc_wait: Duration::from_secs(2),
             remake: (Duration::from_secs(1), Duration::from_secs(64)),
             test_link: Duration::from_secs(30),

@@ -55,7 +55,7 @@ impl Engine {
         to: usize,
         ctx: &mut Context<'_, P>,
     ) {
-        for key in 0..self.sockets.capacity() {
+        for key in self.members(group_key) {
             let Some(socket) = self.sockets.get(key) else { continue };
             if socket.group != Some(group_key) || socket.link != at {
                 continue;
@@ -146,7 +146,7 @@ impl Engine {
     /// unless it is asked for something. It has been seen to do so after it answered that the link is gone,
     /// too: connections that had to move are asked for once a second for as long as they last.
     fn begin_nudges(&mut self, group_key: usize, now: Instant) {
-        for key in 0..self.sockets.capacity() {
+        for key in self.members(group_key) {
             let Some(socket) = self.sockets.get(key) else { continue };
             if socket.group == Some(group_key) && socket.role == Role::Client && socket.validate {
                 self.nudge_after(key, NUDGES.0, now);
@@ -159,7 +159,7 @@ impl Engine {
         let socket = &mut self.sockets[key];
         let moved = socket.produced.wrapping_add(socket.accepted);
         socket.nudge = Some(Nudge { at: now + pause, pause, moved });
-        self.wake_at(now + pause);
+        self.arm_socket(key, now + pause);
     }
 
     /// Nudges the peer if that is due: until it has answered that a link is gone, soon after something has
@@ -168,7 +168,7 @@ impl Engine {
         let socket = &mut self.sockets[key];
         let Some(Nudge { at, pause, moved }) = socket.nudge else { return };
         if now < at {
-            return self.wake_at(at);
+            return self.arm_socket(key, at);
         }
         let same = moved == socket.produced.wrapping_add(socket.accepted);
         socket.speak = true;
@@ -218,7 +218,7 @@ impl Engine {
         {
             if due.again > now {
                 let again = due.again;
-                return self.wake_at(again);
+                return self.arm_group(group_key, again);
             }
             let Farewell { number: link, reason, left, .. } = *due;
             if left == 0 && group.role == Role::Server {

@@ -32,7 +32,7 @@ impl Engine {
         }
         let deadline = ctx.now + self.config.llc_wait;
         self.groups[group_key].flow = Some((Flow::AddLink { link: free }, deadline));
-        self.wake_at(deadline);
+        self.arm_group(group_key, deadline);
         let Some(body) = self.describe_link(group_key, free) else { return };
         if !self.send_llc(group_key, at, false, body, ctx) {
             // Another long message is under way: later.
@@ -42,10 +42,10 @@ impl Engine {
             return self.next_flow(group_key, ctx);
         }
         // The client may hear of the link before it has read an Accept: it is told those keys again.
-        let accepted = self.sockets.iter().filter(|(_, socket)| {
-            socket.group == Some(group_key) && socket.phase() == Some(Phase::Confirm)
-        });
-        let accepted: Vec<_> = accepted.map(|(_, socket)| socket.id).collect();
+        let members =
+            self.groups[group_key].members.iter().filter_map(|&key| self.sockets.get(key));
+        let accepted = members.filter(|socket| socket.phase() == Some(Phase::Confirm));
+        let accepted: Vec<_> = accepted.map(|socket| socket.id).collect();
         self.groups[group_key].late_keys.extend(accepted);
     }
 
@@ -64,8 +64,9 @@ impl Engine {
 
     /// Our buffers of a group, with their keys. The same key is good on all links.
     fn key_moves(&self, group_key: usize) -> Vec<KeyMove> {
-        let keys = self.sockets.iter().filter(|(_, socket)| socket.group == Some(group_key));
-        let keys = keys.filter_map(|(_, socket)| socket.rmb).map(|rmb| KeyMove {
+        let members =
+            self.groups[group_key].members.iter().filter_map(|&key| self.sockets.get(key));
+        let keys = members.filter_map(|socket| socket.rmb).map(|rmb| KeyMove {
             known: rmb.rkey,
             token: Token { rkey: rmb.rkey, address: rmb.address },
         });
@@ -125,7 +126,7 @@ impl Engine {
     ) {
         let deadline = ctx.now + self.config.llc_wait;
         self.groups[group_key].flow = Some((Flow::MoveKeys { link, more }, deadline));
-        self.wake_at(deadline);
+        self.arm_group(group_key, deadline);
         self.tell_moves(group_key, at, link, false, ctx);
     }
 
@@ -205,7 +206,7 @@ impl Engine {
         }
         let pause = group.remake.map_or(first, |(_, pause)| pause);
         group.remake = Some((now + pause, pause));
-        self.wake_at(now + pause);
+        self.arm_group(group_key, now + pause);
     }
 
     /// Tries to make a link that is missing, if that is due.
@@ -217,7 +218,7 @@ impl Engine {
         let Some(group) = self.groups.get_mut(group_key) else { return };
         let Some((at, _)) = group.remake else { return };
         if ctx.now < at {
-            return self.wake_at(at);
+            return self.arm_group(group_key, at);
         }
         if group.active_links() > 1 {
             group.remake = None;
@@ -352,7 +353,7 @@ impl Engine {
         if let Some(link) = self.groups[group_key].links[new].as_mut() {
             link.number = add.link;
         }
-        self.wake_at(ctx.now + self.config.confirm_wait.1);
+        self.arm_group(group_key, ctx.now + self.config.confirm_wait.1);
         if self.connect_further(group_key, at, new, add, ctx).is_none() {
             self.remove_link(group_key, new, ctx);
             return None;

@@ -18,6 +18,8 @@ use net::Resolution;
 
 /// How long the queue pairs of a group stay after its end was said.
 const FAREWELL: Duration = Duration::from_millis(250);
+/// How long a first contact may take before it makes room for others: some ten round trips, on a busy host.
+const STALLED: Duration = Duration::from_secs(1);
 
 /// What a group is made of.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +70,7 @@ impl Engine {
             return Err(no_memory);
         }
         let pd = ctx.provider.alloc_pd().map_err(|_| no_memory)?;
+        let remote = self.sockets[new.socket].remote;
         let id = self.next_group;
         self.next_group = self.next_group.wrapping_add(1).max(1);
         let key = self.groups.insert(Group {
@@ -78,7 +81,7 @@ impl Engine {
             peer_name: new.peer_id,
             peer_gid: new.peer_gid,
             peer_mac: new.peer_mac,
-            remote: self.sockets[new.socket].remote,
+            remote,
             version: new.version,
             eid: new.eid,
             release: new.release,
@@ -89,7 +92,8 @@ impl Engine {
             pd,
             links: [const { None }; LINKS],
             next_link: 1,
-            sockets: 0,
+            timer: None,
+            members: Vec::new(),
             idle: None,
             tokens: Vec::new(),
             flow: None,
@@ -101,6 +105,7 @@ impl Engine {
             new_keys: VecDeque::new(),
             late_keys: Vec::new(),
         });
+        self.hosts.entry(remote).or_default().groups.push(key);
         if self.make_link(key, 0, new.device, mac, ctx).is_err() {
             self.drop_group(key, ctx);
             return Err(no_memory);
@@ -111,15 +116,25 @@ impl Engine {
         Ok(key)
     }
 
-    /// Ends the group that has been idle for longest, at once; whether there was one.
+    /// Ends the group that has been idle for longest, at once; else gives up the handshake that has been
+    /// making one for longest, if that is long. Whether there was one.
     fn make_room<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> bool {
         let ending = |group: &Group| matches!(group.state, GroupState::Ending(_));
         let idle = |(key, group): (usize, &Group)| {
             let since = if ending(group) { Some(Instant::ZERO) } else { group.idle };
             since.map(|since| (since, key))
         };
-        let Some((_, key)) = self.groups.iter().filter_map(idle).min() else { return false };
-        self.drop_group(key, ctx);
+        if let Some((_, key)) = self.groups.iter().filter_map(idle).min() {
+            self.drop_group(key, ctx);
+            return true;
+        }
+        let stalled = |(_, group): (usize, &Group)| {
+            let GroupState::Making(socket) = group.state else { return None };
+            let opened = self.sockets.get(socket)?.handshake.as_ref()?.opened;
+            (opened + STALLED <= ctx.now).then_some((opened, socket))
+        };
+        let Some((_, socket)) = self.groups.iter().filter_map(stalled).min() else { return false };
+        self.decline(socket, Reason::MEMORY, false, ctx);
         true
     }
 
@@ -144,9 +159,11 @@ impl Engine {
             return Err(Refusal::Decline(Reason::MEMORY));
         };
         let group = &mut self.groups[group_key];
-        group.sockets += 1;
+        let member = group.members.len();
+        group.members.push(key);
         group.idle = None;
         let socket = &mut self.sockets[key];
+        socket.member = member;
         socket.group = Some(group_key);
         socket.link = link;
         socket.rmb = Some(region);
@@ -180,7 +197,7 @@ impl Engine {
             handshake.phase = phase;
             handshake.deadline = deadline;
         }
-        self.wake_at(deadline);
+        self.arm_socket(key, deadline);
     }
 
     /// Says an Accept or Confirm: at once, or if there are several links when the peer has been
@@ -216,6 +233,7 @@ impl Engine {
             }
         }
         handshake.output.extend(message);
+        self.announce(key, Ready::CLC);
         self.said(key, next, ctx);
     }
 
@@ -258,16 +276,19 @@ impl Engine {
             }
         }
         let Some(group_key) = socket.group.take() else { return };
-        let told = socket.peer.size > 0;
+        let (told, member) = (socket.peer.size > 0, socket.member);
         let Some(group) = groups.get_mut(group_key) else { return };
-        group.sockets = group.sockets.saturating_sub(1);
+        group.members.swap_remove(member);
+        if let Some(&moved) = group.members.get(member) {
+            sockets[moved].member = member;
+        }
         if let Some(region) = region.filter(|_| told && group.state == GroupState::Active) {
             group.dead_keys.push(region.rkey);
         }
-        if group.sockets == 0 {
+        if group.members.is_empty() {
             group.idle = Some(ctx.now);
             let keep = if group.role == Role::Server { config.keep.0 } else { config.keep.1 };
-            self.wake_at(ctx.now + keep);
+            self.arm_group(group_key, ctx.now + keep);
         }
         self.next_flow(group_key, ctx);
     }
@@ -279,17 +300,10 @@ impl Engine {
         // Who is promised a second link waits for it.
         group.wants_link = group.role == Role::Server && group.max_links > 1;
         let (role, peer, peer_id) = (group.role, group.peer(), group.peer_name);
+        let remote = group.remote;
         self.notice(Notice::GroupUp { role, peer, peer_id });
-        self.wake_at(now + self.config.test_link);
-        // Those who wait for the group need not wait for their next look.
-        for (_, socket) in &mut self.sockets {
-            if let Some(handshake) = &mut socket.handshake
-                && handshake.retry.is_some()
-            {
-                handshake.retry = Some(now);
-            }
-        }
-        self.wake_at(now);
+        self.arm_group(key, now + self.config.test_link);
+        self.wake_held(remote, now);
     }
 
     /// A peer has lied: its group ends.
@@ -315,7 +329,7 @@ impl Engine {
             return;
         }
         let was_up = group.state == GroupState::Active;
-        let orderly = group.sockets == 0 && reason == DeleteReason::PROGRAM;
+        let orderly = group.members.is_empty() && reason == DeleteReason::PROGRAM;
         let until = ctx.now + FAREWELL;
         group.state = GroupState::Ending(until);
         group.flow = None;
@@ -325,16 +339,19 @@ impl Engine {
             self.notice(Notice::GroupDown { role, peer, reason, by_peer });
         }
         self.leave_all(key, ctx);
+        if let Some(remote) = self.groups.get(key).map(|group| group.remote) {
+            self.wake_held(remote, ctx.now);
+        }
         if let Some(link) = link {
             let body = Body::DeleteLink { link: 0, all: true, orderly, reason };
             self.send_llc(key, link, false, body, ctx);
         }
-        self.wake_at(until);
+        self.arm_group(key, until);
     }
 
     /// Every socket of a group loses it.
     fn leave_all<P: Provider + ?Sized>(&mut self, group: usize, ctx: &mut Context<'_, P>) {
-        for key in 0..self.sockets.capacity() {
+        for key in self.members(group) {
             let Some(socket) = self.sockets.get_mut(key) else { continue };
             if socket.group != Some(group) {
                 continue;
@@ -377,6 +394,8 @@ impl Engine {
         }
         self.leave_all(key, ctx);
         let mut group = self.groups.remove(key);
+        self.forget_group(group.remote, key);
+        self.wake_held(group.remote, ctx.now);
         for link in group.links.iter_mut().filter_map(Option::take) {
             // It exists until here, and no connection manager knows it.
             let _ = ctx.provider.destroy_qp(link.qp);

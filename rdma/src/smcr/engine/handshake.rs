@@ -11,8 +11,9 @@ use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 
-/// How soon a held message is looked at again.
-const RETRY: Duration = Duration::from_millis(5);
+/// How soon a held message is looked at again, and how soon after that at the latest; what waits for a
+/// group is woken when that is made.
+const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(160));
 
 /// How a message was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +43,13 @@ impl From<WireError> for Refusal {
 
 impl Engine {
     /// A socket for a TCP connection on which both sides offer SMC: as server it waits for a
-    /// Proposal, as client it makes one. None if there is no room for it.
+    /// Proposal, as client it makes one. `owner` is for whoever asks [`Engine::owner`]. None if there is no
+    /// room for it.
     pub fn open<P: Provider + ?Sized>(
         &mut self,
         role: Role,
-        local: IpAddr,
-        remote: IpAddr,
+        [local, remote]: [IpAddr; 2],
+        owner: u32,
         ctx: &mut Context<'_, P>,
     ) -> Option<SocketId> {
         if self.sockets.len() >= self.config.max_sockets {
@@ -56,7 +58,7 @@ impl Engine {
         self.generation = self.generation.wrapping_add(1);
         let (phase, patience) = match role {
             Role::Server => (Phase::Proposal, self.config.clc_wait),
-            Role::Client => (Phase::Accept, self.config.accept_wait),
+            Role::Client => (Phase::Accept, self.config.accept_wait.0),
         };
         let deadline = ctx.now + patience;
         let entry = self.sockets.vacant_entry();
@@ -66,15 +68,17 @@ impl Engine {
             phase,
             input: Vec::new(),
             output: Vec::new(),
+            opened: ctx.now,
             deadline,
             retry: None,
+            pause: RETRY.0,
             first_contact: false,
             version: 2,
             held_back: Vec::new(),
             link_lost: false,
         };
-        entry.insert(Socket::new(id, role, local, remote, handshake));
-        self.wake_at(deadline);
+        entry.insert(Socket::new(id, role, [local, remote], owner, handshake));
+        self.arm_socket(key, deadline);
         if role == Role::Client {
             self.propose(key);
         }
@@ -154,7 +158,7 @@ impl Engine {
     ) {
         let Some(handshake) = &mut self.sockets[key].handshake else { return };
         let message = core::mem::take(&mut handshake.input);
-        handshake.retry = None;
+        let held = handshake.retry.take().is_some();
         let phase = handshake.phase;
         let result = match Decline::parse(&message) {
             Ok(decline) => {
@@ -168,15 +172,24 @@ impl Engine {
                 _ => Err(Refusal::Broken),
             },
         };
+        if held && result != Ok(Taken::Hold) {
+            self.release_held(key);
+        }
         match result {
             Ok(Taken::Yes) => {}
             Ok(Taken::Hold) => {
-                let at = ctx.now + RETRY;
-                if let Some(handshake) = &mut self.sockets[key].handshake {
-                    handshake.input = message;
-                    handshake.retry = Some(at);
+                let Some(handshake) = &mut self.sockets[key].handshake else { return };
+                if !held {
+                    handshake.deadline = handshake.deadline.min(ctx.now + self.config.hold_wait);
+                    handshake.pause = RETRY.0;
                 }
-                self.wake_at(at);
+                let at = ctx.now + handshake.pause;
+                handshake.pause = RETRY.1.min(2 * handshake.pause);
+                handshake.input = message;
+                handshake.retry = Some(at);
+                let first = at.min(handshake.deadline);
+                self.arm_socket(key, first);
+                self.note_held(key);
             }
             Err(refusal) => self.refuse(key, refusal, ctx),
         }
@@ -188,6 +201,10 @@ impl Engine {
         decline: &Decline,
         ctx: &mut Context<'_, P>,
     ) {
+        if self.sockets[key].role == Role::Client && decline.reason == Reason::TIMEOUT_CONFIRM_LINK
+        {
+            self.waited_in_vain(self.sockets[key].remote, ctx.now);
+        }
         let group = self.sockets[key].group.filter(|_| decline.out_of_sync);
         let lost = self.sockets[key].handshake.as_ref().is_some_and(|hs| hs.link_lost);
         self.fall_back(key, decline.reason, true, ctx);
@@ -200,6 +217,13 @@ impl Engine {
         // Linux says the same of a group of which it has only lost the link that was named.
         for at in 0..LINKS {
             self.test_link(group_key, at, ctx);
+        }
+    }
+
+    /// A handshake as client has waited in vain for what comes over RoCE.
+    pub(super) fn waited_in_vain(&mut self, server: IpAddr, now: Instant) {
+        if let Some(time) = self.doubts.waited_in_vain(server, now) {
+            self.notice(Notice::Doubted { server, time });
         }
     }
 
@@ -266,9 +290,12 @@ impl Engine {
         handshake.phase = phase;
         handshake.input = Vec::new();
         handshake.held_back = Vec::new();
-        handshake.retry = None;
+        let held = handshake.retry.take().is_some();
         let makes_group = handshake.first_contact;
         let group = socket.group;
+        if held {
+            self.release_held(key);
+        }
         self.give_back(key, ctx);
         if let Some(group) = group.filter(|_| makes_group) {
             self.drop_group(group, ctx);
@@ -287,7 +314,10 @@ impl Engine {
             socket.handshake = None;
         }
         match socket.role {
-            Role::Client => self.counters.client += 1,
+            Role::Client => {
+                self.counters.client += 1;
+                self.doubts.works(socket.remote);
+            }
             Role::Server => self.counters.server += 1,
         }
         self.counters.first_contacts += u64::from(first_contact);

@@ -2,13 +2,16 @@
 //!
 //! We begin one exchange at a time, as Linux does. What the peer begins is answered at once.
 
-use super::table::{Flow, GroupState, LLC_SLOTS, LinkState, Pending, Phase, SocketId, WorkId};
-use super::{Context, Engine, Role};
+use super::table::{
+    Flow, GroupState, LLC_SLOTS, Link, LinkState, Pending, Phase, SocketId, WorkId,
+};
+use super::{Context, Engine, Ready, Role};
 use crate::smcr::wire::Reason;
 use crate::smcr::wire::cdc::{self, Cdc};
 use crate::smcr::wire::llc::{Body, LEN, LinkEnd, Llc, Token, V1_KEYS};
 use crate::verbs::{Payload, Provider, RecvRequest, SendOperation, SendRequest, SendWith};
 use alloc::vec::Vec;
+use drivers::hal::Instant;
 
 impl Engine {
     /// A SEND has arrived in a receive of a link.
@@ -33,6 +36,7 @@ impl Engine {
         if head[0] == cdc::TYPE {
             self.repost(group, at, receive, ctx);
             self.counters.cdc_received += 1;
+            self.heard_after_confirmation(group, at, ctx.now);
             match Cdc::parse(&head) {
                 Some(cdc) => self.handle_cdc(group, &cdc, ctx),
                 None => self.counters.malformed += 1,
@@ -138,6 +142,7 @@ impl Engine {
                 }
             }
             Some(Pending::LongLlc) => link.long_under_way = false,
+            Some(Pending::Confirmation) => self.confirmation_arrived(group, at, ctx.now),
             Some(Pending::Llc) | None => {}
         }
     }
@@ -169,6 +174,9 @@ impl Engine {
         if message.response {
             self.handle_response(group_key, at, message.body, ctx);
             return;
+        }
+        if !matches!(message.body, Body::ConfirmLink { .. }) {
+            self.heard_after_confirmation(group_key, at, ctx.now);
         }
         match message.body {
             Body::ConfirmLink { link, no_eyecatcher, .. } => {
@@ -224,14 +232,44 @@ impl Engine {
             return;
         }
         let Some(link) = group.links[at].as_mut() else { return };
+        if link.answers_confirm() {
+            return;
+        }
         link.number = number;
         if let Err(reason) = self.ready_to_send(group_key, at, ctx) {
             self.decline(key, reason, false, ctx);
             return;
         }
         self.send_confirm_link(group_key, at, true, ctx);
-        self.link_up(group_key, at);
-        self.establish(key, ctx.now);
+        let link = self.groups[group_key].links[at].as_mut();
+        if let Some(last) = link.and_then(|link| link.pending.back_mut()) {
+            *last = Pending::Confirmation;
+        }
+        // A server that does not get it declines within 3 s, and that is heard, too.
+        let deadline = ctx.now + self.config.answer_wait;
+        self.set_phase(key, Phase::Link, deadline);
+    }
+
+    /// As client: our answer to the first CONFIRM_LINK has arrived. Not before that is the server sure to go
+    /// on over SMC-R: where packets to it are lost it declines.
+    fn confirmation_arrived(&mut self, group_key: usize, at: usize, now: Instant) {
+        let group = &self.groups[group_key];
+        let (GroupState::Making(key), Role::Client) = (group.state, group.role) else { return };
+        if self.sockets[key].phase() == Some(Phase::Link) {
+            self.link_up(group_key, at);
+            self.establish(key, now);
+        }
+    }
+
+    /// What a server says behind its CONFIRM_LINK tells that our answer has arrived, too, and may come before
+    /// the acknowledgement.
+    fn heard_after_confirmation(&mut self, group_key: usize, at: usize, now: Instant) {
+        let Some(group) = self.groups.get(group_key) else { return };
+        if matches!(group.state, GroupState::Making(_))
+            && group.links[at].as_ref().is_some_and(Link::answers_confirm)
+        {
+            self.confirmation_arrived(group_key, at, now);
+        }
     }
 
     pub(super) fn link_up(&mut self, group: usize, at: usize) {
@@ -249,6 +287,7 @@ impl Engine {
     ) {
         let deadline = ctx.now + self.config.confirm_wait.0;
         self.groups[group_key].flow = Some((Flow::ConfirmLink { link: at }, deadline));
+        self.arm_group(group_key, deadline);
         self.send_confirm_link(group_key, at, false, ctx);
     }
 
@@ -296,15 +335,13 @@ impl Engine {
                 self.establish(key, ctx.now);
             }
             Body::ConfirmKey { token, negative, .. } => {
-                let ours =
-                    |flow: &Flow| matches!(flow, Flow::ConfirmKey { rkey } if *rkey == token.rkey);
-                self.take_flow(group_key, ours);
-                // On a link that is busy it may come when the next is being told already.
-                let told = self.sockets.iter().find(|(_, socket)| {
-                    socket.group == Some(group_key)
-                        && socket.rmb.is_some_and(|rmb| rmb.rkey == token.rkey)
-                });
-                if let Some(socket) = told.map(|(_, socket)| socket.id) {
+                let ours = |flow: &Flow| matches!(flow, Flow::ConfirmKey { rkey, .. } if *rkey == token.rkey);
+                let told = match self.take_flow(group_key, ours) {
+                    Some(Flow::ConfirmKey { socket, .. }) => Some(socket),
+                    // On a link that is busy it may come when the next is being told already.
+                    _ => self.member_with_key(group_key, token.rkey),
+                };
+                if let Some(socket) = told {
                     self.key_told(socket, !negative, ctx);
                 }
             }
@@ -348,6 +385,7 @@ impl Engine {
         }
         let message = core::mem::take(&mut handshake.held_back);
         handshake.output.extend(message);
+        self.announce(id.key(), Ready::CLC);
         let next = if role == Role::Server { Phase::Confirm } else { Phase::Done };
         self.said(id.key(), next, ctx);
     }
@@ -399,7 +437,7 @@ impl Engine {
         // What is heard from now on counts.
         link.heard = ctx.now;
         self.send_llc(group, at, false, Body::TestLink { data: [0; 16] }, ctx);
-        self.wake_at(deadline);
+        self.arm_group(group, deadline);
     }
 
     /// Begins the next exchange of a group, if none is under way.
@@ -426,7 +464,8 @@ impl Engine {
             let token = Token { rkey: rmb.rkey, address: rmb.address };
             let others = self.others_of(group_key, link, token);
             let body = Body::ConfirmKey { token, others, negative: false, retry: false };
-            self.groups[group_key].flow = Some((Flow::ConfirmKey { rkey: rmb.rkey }, deadline));
+            self.groups[group_key].flow =
+                Some((Flow::ConfirmKey { rkey: rmb.rkey, socket }, deadline));
             self.send_llc(group_key, link, false, body, ctx);
         } else if !group.dead_keys.is_empty() {
             let count = group.dead_keys.len().min(V1_KEYS);
@@ -437,6 +476,6 @@ impl Engine {
         } else {
             return;
         }
-        self.wake_at(deadline);
+        self.arm_group(group_key, deadline);
     }
 }

@@ -22,10 +22,12 @@ mod cdc;
 mod client;
 mod close;
 mod config;
+mod doubts;
 mod failover;
 mod further;
 mod group;
 mod handshake;
+mod hosts;
 mod link;
 mod llc;
 mod server;
@@ -48,11 +50,15 @@ pub use table::{Ready, Role, SocketId};
 use crate::rtrs::Context;
 use crate::smcr::wire::{PeerId, Reason};
 use crate::verbs::{CompletedOperation, CqId, Provider, Status, VerbsError};
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use core::net::IpAddr;
+use doubts::Doubts;
 use drivers::hal::{Instant, Window};
+use hosts::Host;
 use slab::Slab;
 use table::{Group, Phase, Socket, WorkId};
+use timer::Timers;
 
 /// Completions handled before others have their turn.
 const BATCH: usize = 64;
@@ -69,6 +75,10 @@ pub struct Engine {
     cq: CqId,
     sockets: Slab<Socket>,
     groups: Slab<Group>,
+    /// By their TCP addresses.
+    hosts: BTreeMap<IpAddr, Host>,
+    /// Servers with which SMC-R comes to nothing.
+    doubts: Doubts,
     generation: u16,
     next_group: u32,
     /// Sockets that may have something to send.
@@ -77,10 +87,10 @@ pub struct Engine {
     announced: VecDeque<usize>,
     spare: Vec<Window>,
     notices: VecDeque<Notice>,
-    /// When buffers of silent connections are looked for.
+    /// Sockets whose buffer may have memory, and when those of silent ones are looked for.
+    filled: Vec<SocketId>,
     sweep: Option<Instant>,
-    /// No timer expires before this.
-    wake: Option<Instant>,
+    timers: Timers,
     counters: Counters,
     /// It hears no DELETE_LINK, as one whose exchanges are busy.
     #[cfg(test)]
@@ -116,14 +126,17 @@ impl Engine {
             cq,
             sockets: Slab::new(),
             groups: Slab::new(),
+            hosts: BTreeMap::new(),
+            doubts: Doubts::default(),
             generation: ctx.rng.next_u32() as u16,
             next_group: 1,
             dirty: VecDeque::with_capacity(config.max_sockets),
             announced: VecDeque::with_capacity(config.max_sockets),
             spare: Vec::with_capacity(config.spare_buffers),
             notices: VecDeque::with_capacity(MAX_NOTICES),
+            filled: Vec::new(),
             sweep: None,
-            wake: None,
+            timers: Timers::default(),
             counters: Counters::default(),
             #[cfg(test)]
             deaf: false,
@@ -190,6 +203,17 @@ impl Engine {
                 self.push(key, ctx);
             }
         }
+    }
+
+    /// Whose a socket is: what was said when it was opened.
+    pub fn owner(&self, id: SocketId) -> Option<u32> {
+        self.socket(id).map(|socket| socket.owner)
+    }
+
+    /// Whether SMC-R is not worth to be offered to a server: several handshakes in a row have waited for it
+    /// in vain, the last a short while ago.
+    pub fn doubts(&self, server: IpAddr, now: Instant) -> bool {
+        self.doubts.concern(server, now)
     }
 
     /// Why a socket fell back to TCP.

@@ -58,15 +58,17 @@ impl Engine {
     fn group_for(&self, new: &NewGroup) -> Result<Option<(usize, usize)>, ()> {
         let remote = self.sockets[new.socket].remote;
         let mut reuse = None;
-        for (at, group) in &self.groups {
-            if group.role != Role::Server || group.remote != remote {
+        for (at, group) in self.groups_with(remote) {
+            if group.role != Role::Server {
                 continue;
             }
             let same = (group.version, group.peer_id) == (new.version, new.peer_id)
                 && (group.peer_gid, group.peer_mac) == (new.peer_gid, new.peer_mac);
             match group.state {
                 GroupState::Making(_) => return Err(()),
-                GroupState::Active if same && group.sockets < u32::from(group.max_conns) => {
+                GroupState::Active
+                    if same && group.members.len() < usize::from(group.max_conns) =>
+                {
                     reuse = reuse.or(group.active_link().map(|link| (at, link)));
                 }
                 GroupState::Active | GroupState::Ending(_) => {}

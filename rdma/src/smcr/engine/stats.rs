@@ -6,6 +6,7 @@ use crate::smcr::wire::{PeerId, Reason};
 use alloc::collections::BTreeMap;
 use core::fmt;
 use core::net::IpAddr;
+use core::time::Duration;
 
 /// What the engine counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,6 +87,13 @@ pub enum Notice {
         /// Number of the link.
         link: u8,
     },
+    /// A server is not offered SMC-R for a while: handshakes with it wait in vain for what comes over RoCE.
+    Doubted {
+        /// The server.
+        server: IpAddr,
+        /// How long.
+        time: Duration,
+    },
     /// A connection went back to TCP.
     Fallback {
         /// The other end.
@@ -109,6 +117,14 @@ impl fmt::Display for Notice {
                 write!(f, "SMC-R link group with {peer} ended {who} ({role:?}, {reason:#010x})")
             }
             Notice::LinkDown { peer, link } => write!(f, "SMC-R link {link} to {peer} failed"),
+            Notice::Doubted { server, time } => {
+                let seconds = time.as_secs();
+                write!(
+                    f,
+                    "SMC-R is not offered to {server} for {seconds} s: it answers over TCP, and nothing of \
+                     it comes over RoCE (is UDP port 4791 open both ways?)"
+                )
+            }
             Notice::Fallback { peer, reason, by_peer } => {
                 write!(f, "SMC-R with {peer} declined {}: {reason}", who(by_peer))
             }

@@ -127,7 +127,7 @@ impl Engine {
             version: g.version,
             eid: g.eid,
             release: g.release,
-            connections: g.sockets,
+            connections: g.members.len() as u32,
             max_conns: g.max_conns,
             max_links: g.max_links,
             links: g.links.iter().flatten().count(),
@@ -157,8 +157,8 @@ impl Engine {
 
     /// Connections that use a link.
     fn on_link(&self, group: usize, at: usize) -> usize {
-        let uses = |s: &&super::Socket| s.group == Some(group) && s.link == at;
-        self.sockets.iter().map(|(_, socket)| socket).filter(uses).count()
+        let members = self.groups.get(group).into_iter().flat_map(|group| &group.members);
+        members.filter(|&&key| self.sockets.get(key).is_some_and(|s| s.link == at)).count()
     }
 
     /// The ports that links may use.
@@ -176,11 +176,13 @@ impl Engine {
         let more = devices.iter().any(|device| !self.devices.contains(device));
         self.devices = devices;
         let first = self.config.remake.0;
-        for (_, group) in self.groups.iter_mut().filter(|(_, group)| more && group.max_links > 1) {
-            group.remake = Some((Instant::ZERO, first));
-        }
-        if more {
-            self.wake_at(Instant::ZERO);
+        for key in 0..self.groups.capacity() {
+            if let Some(group) =
+                self.groups.get_mut(key).filter(|group| more && group.max_links > 1)
+            {
+                group.remake = Some((Instant::ZERO, first));
+                self.arm_group(key, Instant::ZERO);
+            }
         }
     }
 

@@ -73,6 +73,8 @@ bitflags::bitflags! {
         const ABORTED = 32;
         /// Both sides have closed.
         const CLOSED = 64;
+        /// The handshake has something to say on TCP, or takes bytes again.
+        const CLC = 128;
     }
 }
 
@@ -105,10 +107,13 @@ pub(super) struct Handshake {
     pub input: Vec<u8>,
     /// What TCP has not taken yet.
     pub output: Vec<u8>,
+    /// Since when.
+    pub opened: Instant,
     /// When patience ends.
     pub deadline: Instant,
-    /// When a held message is looked at again.
+    /// When a held message is looked at again, and the pause before that.
     pub retry: Option<Instant>,
+    pub pause: Duration,
     /// We make the link group.
     pub first_contact: bool,
     /// The version that the peer knows (client: 2 until its Accept): a Decline of a later one is none
@@ -142,8 +147,14 @@ pub(super) struct Socket {
     pub role: Role,
     pub local: IpAddr,
     pub remote: IpAddr,
+    /// Whose it is, in the words of who opened it.
+    pub owner: u32,
+    /// When its timers run.
+    pub timer: Option<Instant>,
     pub handshake: Option<Box<Handshake>>,
     pub group: Option<usize>,
+    /// Its place among the members of its group.
+    pub member: usize,
     /// The link that it uses.
     pub link: usize,
     pub state: State,
@@ -153,6 +164,8 @@ pub(super) struct Socket {
 
     pub rmb: Option<Region>,
     pub rmb_size: u32,
+    /// It stands in the list of those whose buffer may have memory.
+    pub filled: bool,
     /// `produced`, and what was written, when buffers of silent connections were looked for.
     pub swept: u64,
     pub swept_written: u64,
@@ -215,20 +228,25 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    pub fn new(id: SocketId, role: Role, local: IpAddr, remote: IpAddr, hs: Handshake) -> Self {
+    pub fn new(id: SocketId, role: Role, ends: [IpAddr; 2], owner: u32, hs: Handshake) -> Self {
+        let [local, remote] = ends;
         Socket {
             id,
             role,
             local,
             remote,
+            owner,
+            timer: None,
             handshake: Some(Box::new(hs)),
             group: None,
+            member: 0,
             link: 0,
             state: State::Init,
             established: false,
             released: false,
             rmb: None,
             rmb_size: 0,
+            filled: false,
             swept: 0,
             swept_written: 0,
             rewritten: false,
@@ -301,7 +319,7 @@ pub(super) enum Flow {
     /// DELETE_RKEY.
     DeleteKey,
     /// CONFIRM_RKEY for a socket's buffer.
-    ConfirmKey { rkey: u32 },
+    ConfirmKey { rkey: u32, socket: SocketId },
 }
 
 impl Flow {
@@ -364,8 +382,10 @@ pub(super) struct Group {
     pub pd: PdId,
     pub links: [Option<Link>; LINKS],
     pub next_link: u8,
+    /// When its timers run.
+    pub timer: Option<Instant>,
     /// Sockets that use it.
-    pub sockets: u32,
+    pub members: Vec<usize>,
     /// Since when there are none.
     pub idle: Option<Instant>,
     /// The peer's buffers: where each is, on each link.
@@ -407,6 +427,8 @@ pub(super) enum Pending {
         seqno: u16,
     },
     Llc,
+    /// As client: the answer to the first CONFIRM_LINK.
+    Confirmation,
     /// One that lies in the buffer for long messages.
     LongLlc,
 }
@@ -463,6 +485,11 @@ impl Link {
 
     pub fn tail(&self) -> Window {
         self.memory.slice(TAIL_AT, TAIL).unwrap_or(Window::empty())
+    }
+
+    /// As client: whether our answer to the first CONFIRM_LINK is under way.
+    pub fn answers_confirm(&self) -> bool {
+        self.pending.iter().any(|pending| matches!(pending, Pending::Confirmation))
     }
 
     /// Whether it uses neither port: not this one here, and not that one there.

@@ -1,22 +1,72 @@
-//! Timers: handshakes, LLC answers, silent links, idle groups, slow closes.
+//! Timers: handshakes, LLC answers, silent links, idle groups, slow closes. What is due is at the front of a
+//! heap, so that nobody looks at those whose time has not come.
 
-use super::table::{GroupState, LinkState, Phase};
-use super::{Context, Engine, Role};
+use super::table::{GroupState, Link, LinkState, Phase};
+use super::{Context, Engine, Ready, Role};
 use crate::services::Neighbours;
 use crate::smcr::wire::Reason;
 use crate::smcr::wire::llc::DeleteReason;
 use crate::verbs::Provider;
+use alloc::collections::BinaryHeap;
+use core::cmp::Reverse;
 use drivers::hal::Instant;
 
+/// Whose timers run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    Socket(usize),
+    Group(usize),
+    /// Of buffers whose sockets are silent.
+    Sweep,
+}
+
+/// When whose timers run. A socket or group stands here with the earliest of its times, which it knows; one
+/// that has been moved to an earlier time since, or is gone, is passed over.
+#[derive(Debug, Default)]
+pub(super) struct Timers(BinaryHeap<Reverse<(Instant, Timer)>>);
+
+/// Entries that are kept beside those that count, before the others are thrown out.
+const STALE: usize = 64;
+
 impl Engine {
-    /// Makes sure that the timers run at `at`.
-    pub(super) fn wake_at(&mut self, at: Instant) {
-        self.wake = Some(self.wake.map_or(at, |earlier| earlier.min(at)));
+    /// Has the timers of a socket run at `at`, if not earlier.
+    pub(super) fn arm_socket(&mut self, key: usize, at: Instant) {
+        let timer = &mut self.sockets[key].timer;
+        if timer.is_none_or(|earlier| at < earlier) {
+            *timer = Some(at);
+            self.arm(at, Timer::Socket(key));
+        }
+    }
+
+    /// Has the timers of a group run at `at`, if not earlier.
+    pub(super) fn arm_group(&mut self, key: usize, at: Instant) {
+        let Some(group) = self.groups.get_mut(key) else { return };
+        if group.timer.is_none_or(|earlier| at < earlier) {
+            group.timer = Some(at);
+            self.arm(at, Timer::Group(key));
+        }
+    }
+
+    /// Has the buffers of silent sockets looked for at `at`.
+    pub(super) fn arm_sweep(&mut self, at: Instant) {
+        self.arm(at, Timer::Sweep);
+    }
+
+    fn arm(&mut self, at: Instant, timer: Timer) {
+        let Engine { timers: Timers(heap), sockets, groups, .. } = self;
+        if heap.len() > 2 * (sockets.len() + groups.len()) + STALE {
+            heap.retain(|&Reverse((at, timer))| match timer {
+                Timer::Socket(key) => sockets.get(key).is_some_and(|one| one.timer == Some(at)),
+                Timer::Group(key) => groups.get(key).is_some_and(|one| one.timer == Some(at)),
+                Timer::Sweep => true,
+            });
+        }
+        heap.push(Reverse((at, timer)));
     }
 
     /// When `handle_timeout` wants to be called, if ever.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.wake
+        self.timers.0.peek().map(|&Reverse((at, _))| at)
     }
 
     /// Runs the timers that have expired; false if there are none.
@@ -25,22 +75,35 @@ impl Engine {
         ctx: &mut Context<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> bool {
-        if self.wake.is_none_or(|at| ctx.now < at) {
-            return false;
-        }
-        self.wake = None;
-        for key in 0..self.sockets.capacity() {
-            if self.sockets.contains(key) {
-                self.socket_timers(key, ctx, neighbours);
+        let mut ran = false;
+        // Those that they set anew are for the next time.
+        for _ in 0..self.timers.0.len() {
+            let Some(&Reverse((at, timer))) = self.timers.0.peek() else { break };
+            if ctx.now < at {
+                break;
+            }
+            self.timers.0.pop();
+            let is_it = |time: &mut Option<Instant>| time.take_if(|time| *time == at).is_some();
+            match timer {
+                Timer::Socket(key) => {
+                    if self.sockets.get_mut(key).is_some_and(|one| is_it(&mut one.timer)) {
+                        ran = true;
+                        self.socket_timers(key, ctx, neighbours);
+                    }
+                }
+                Timer::Group(key) => {
+                    if self.groups.get_mut(key).is_some_and(|one| is_it(&mut one.timer)) {
+                        ran = true;
+                        self.group_timers(key, ctx);
+                    }
+                }
+                Timer::Sweep => {
+                    ran = true;
+                    self.sweep_buffers(ctx);
+                }
             }
         }
-        self.sweep_buffers(ctx);
-        for key in 0..self.groups.capacity() {
-            if self.groups.contains(key) {
-                self.group_timers(key, ctx);
-            }
-        }
-        true
+        ran
     }
 
     fn socket_timers<P: Provider + ?Sized>(
@@ -56,10 +119,11 @@ impl Engine {
                 self.sockets[key].linger = None;
                 self.abort_socket(key, ctx);
             } else {
-                self.wake_at(linger);
+                self.arm_socket(key, linger);
             }
             return;
         }
+        let (role, remote) = (socket.role, socket.remote);
         let Some(handshake) = socket.handshake.as_ref().filter(|_| !socket.established) else {
             return;
         };
@@ -68,7 +132,22 @@ impl Engine {
             return;
         }
         if deadline <= ctx.now {
+            let late = handshake.opened + self.config.accept_wait.1;
+            let group = socket.group.and_then(|group| self.groups.get(group));
+            let link = group.and_then(|group| group.links.get(socket.link)?.as_ref());
+            let answered = link.is_some_and(Link::answers_confirm);
+            if phase == Phase::Accept && retry.is_none() && deadline < late {
+                // A server that has other handshakes with us may come to this one yet.
+                if self.groups_with(remote).any(|(_, group)| group.role == Role::Client) {
+                    return self.set_phase(key, phase, late);
+                }
+            }
+            if role == Role::Client {
+                self.waited_in_vain(remote, ctx.now);
+            }
             match phase {
+                // Whether the server has our answer is not known: it may be on SMC-R.
+                Phase::Link if answered => self.fail(key, ctx),
                 // Whatever Linux waits for on TCP, it waits for in vain only once.
                 Phase::Link => self.decline(key, Reason::TIMEOUT_CONFIRM_LINK, false, ctx),
                 Phase::Key => self.decline(key, Reason::REGISTER_BUFFER, false, ctx),
@@ -77,12 +156,13 @@ impl Engine {
             }
             return;
         }
-        self.wake_at(deadline);
+        self.arm_socket(key, deadline);
         if let Some(retry) = retry {
             if retry <= ctx.now {
                 self.advance(key, ctx, neighbours);
+                self.announce(key, Ready::CLC);
             } else {
-                self.wake_at(retry);
+                self.arm_socket(key, retry);
             }
         }
     }
@@ -91,7 +171,7 @@ impl Engine {
         let group = &mut self.groups[key];
         match group.state {
             GroupState::Ending(until) if until <= ctx.now => return self.drop_group(key, ctx),
-            GroupState::Ending(until) => return self.wake_at(until),
+            GroupState::Ending(until) => return self.arm_group(key, until),
             // The handshake has its own timers.
             GroupState::Making(_) => return,
             GroupState::Active => {}
@@ -108,7 +188,7 @@ impl Engine {
                 }
                 self.next_flow(key, ctx);
             } else {
-                self.wake_at(deadline);
+                self.arm_group(key, deadline);
             }
         }
         self.say_farewells(key, ctx);
@@ -119,7 +199,7 @@ impl Engine {
             if idle + keep <= ctx.now {
                 return self.end_group(key, DeleteReason::PROGRAM, false, ctx);
             }
-            self.wake_at(idle + keep);
+            self.arm_group(key, idle + keep);
         }
         for at in 0..super::table::LINKS {
             self.link_timers(key, at, ctx);
@@ -144,22 +224,22 @@ impl Engine {
                 if deadline <= ctx.now {
                     return self.link_failed(group, at, ctx);
                 }
-                self.wake_at(deadline);
+                self.arm_group(group, deadline);
             }
             _ if link.state == LinkState::Leaving => {}
-            Some(deadline) if deadline > ctx.now => self.wake_at(deadline),
+            Some(deadline) if deadline > ctx.now => self.arm_group(group, deadline),
             Some(deadline) => {
                 link.test = None;
                 if link.heard + self.config.llc_wait <= deadline {
                     return self.link_failed(group, at, ctx);
                 }
                 let next = link.heard + test_link;
-                self.wake_at(next);
+                self.arm_group(group, next);
             }
             None if link.heard + test_link <= ctx.now => self.test_link(group, at, ctx),
             None => {
                 let next = link.heard + test_link;
-                self.wake_at(next);
+                self.arm_group(group, next);
             }
         }
     }

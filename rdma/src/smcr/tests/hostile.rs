@@ -225,7 +225,7 @@ fn delete_link_of_a_client_ends_everything_in_order() {
 /// A server socket that is given these bytes, in pieces of that size.
 pub(super) fn server_given(w: &mut World, pieces: &[&[u8]]) -> SocketId {
     let id = w.with_engine(0, |engine, ctx, _| {
-        engine.open(Role::Server, ip(0, 0), ip(1, 0), ctx).unwrap()
+        engine.open(Role::Server, [ip(0, 0), ip(1, 0)], 0, ctx).unwrap()
     });
     for piece in pieces {
         let mut given = 0;
@@ -262,10 +262,12 @@ fn half_handshakes_time_out_and_leave_nothing() {
     // The one that is behind is held meanwhile.
     let held = server_given(&mut w, &[&proposal]);
     w.wait(20 * SECOND);
-    for id in ids.into_iter().chain([held]) {
+    for id in ids {
         assert!(w.was_told(0, id, Ready::FAILED), "{id:?}");
         w.close(0, id);
     }
+    assert!(w.was_told(0, held, Ready::FALLBACK), "before its client's patience ends");
+    w.close(0, held);
     assert_eq!(w.hosts[0].engine.groups().count(), 0);
     assert_eq!(free(&w), before);
 }
@@ -291,7 +293,7 @@ fn nobody_joins_a_group_in_anothers_name() {
     bytes[8..16].copy_from_slice(&group.peer_id.0);
     let id = w.with_engine(0, |engine, ctx, _| {
         let stranger = core::net::Ipv4Addr::new(10, 0, 0, 99).into();
-        engine.open(Role::Server, ip(0, 0), stranger, ctx).unwrap()
+        engine.open(Role::Server, [ip(0, 0), stranger], 0, ctx).unwrap()
     });
     let mut given = 0;
     for _ in 0..3 {

@@ -14,5 +14,6 @@ mod basic;
 mod failover;
 mod hostile;
 mod moments;
+mod silence;
 mod streams;
 mod version1;

@@ -1,0 +1,84 @@
+//! What there is with one host, by its TCP address: so that a handshake looks at its own host's link groups
+//! and no others.
+
+use super::table::{Group, SocketId};
+use super::{Engine, IpAddr, Phase};
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use drivers::hal::Instant;
+
+/// What there is with a host.
+#[derive(Debug, Default)]
+pub(super) struct Host {
+    /// Link groups with it.
+    pub groups: Vec<usize>,
+    /// Sockets whose handshake holds a message, perhaps for one of these.
+    held: BTreeSet<SocketId>,
+}
+
+impl Engine {
+    /// The link groups with a host.
+    pub(super) fn groups_with(&self, host: IpAddr) -> impl Iterator<Item = (usize, &Group)> {
+        let keys = self.hosts.get(&host).into_iter().flat_map(|host| &host.groups);
+        keys.filter_map(|&key| Some((key, self.groups.get(key)?)))
+    }
+
+    /// The sockets of a group.
+    pub(super) fn members(&self, group: usize) -> Vec<usize> {
+        self.groups.get(group).map_or(Vec::new(), |group| group.members.clone())
+    }
+
+    /// The socket of a group whose receive buffer has a key.
+    pub(super) fn member_with_key(&self, group: usize, rkey: u32) -> Option<SocketId> {
+        let mut members = self.groups.get(group)?.members.iter();
+        members.find_map(|&key| {
+            let socket = self.sockets.get(key)?;
+            socket.rmb.is_some_and(|rmb| rmb.rkey == rkey).then_some(socket.id)
+        })
+    }
+
+    /// A link group with a host is gone.
+    pub(super) fn forget_group(&mut self, host: IpAddr, group: usize) {
+        if let Some(host) = self.hosts.get_mut(&host) {
+            host.groups.retain(|&other| other != group);
+        }
+        self.forget_host(host);
+    }
+
+    fn forget_host(&mut self, host: IpAddr) {
+        if self.hosts.get(&host).is_some_and(|it| it.groups.is_empty() && it.held.is_empty()) {
+            self.hosts.remove(&host);
+        }
+    }
+
+    /// A handshake with a host holds a message.
+    pub(super) fn note_held(&mut self, key: usize) {
+        let (id, remote) = (self.sockets[key].id, self.sockets[key].remote);
+        self.hosts.entry(remote).or_default().held.insert(id);
+    }
+
+    /// A handshake with a host holds nothing any more.
+    pub(super) fn release_held(&mut self, key: usize) {
+        let (id, remote) = (self.sockets[key].id, self.sockets[key].remote);
+        if let Some(host) = self.hosts.get_mut(&remote) {
+            host.held.remove(&id);
+        }
+        self.forget_host(remote);
+    }
+
+    /// Has held messages of a host looked at: a link group with it is made, or will not be.
+    pub(super) fn wake_held(&mut self, host: IpAddr, now: Instant) {
+        let held = self.hosts.get_mut(&host).map(|host| core::mem::take(&mut host.held));
+        for id in held.into_iter().flatten() {
+            let Some(socket) = self.socket_mut(id) else { continue };
+            if let Some(handshake) = &mut socket.handshake
+                && handshake.retry.is_some()
+                && matches!(handshake.phase, Phase::Proposal | Phase::Accept)
+            {
+                handshake.retry = Some(now);
+                self.arm_socket(id.key(), now);
+            }
+        }
+        self.forget_host(host);
+    }
+}
