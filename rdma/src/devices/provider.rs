@@ -5,7 +5,7 @@ use super::{BRIDGED, Devices, bridged};
 use crate::verbs::{
     Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, MrId, OnDemandStatus,
     OneSided, PdId, Provider, QpId, QpInit, QpState, ReadyToReceive, ReadyToSend, RecvRequest,
-    Region, SendRequest, VerbsError,
+    Region, SendRequest, UnderWay, VerbsError,
 };
 use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
@@ -315,6 +315,26 @@ impl Provider for Devices {
     }
 
     /// The bridge's link is the port after those of the network.
+    fn under_way(&self) -> UnderWay {
+        let mut all = self.roce.under_way();
+        if let Some(device) = &self.bridged {
+            // Only added to: none is done.
+            device.ntrdma.under_way().settle(|qp, posted| {
+                all.add(QpId(qp.0 | BRIDGED), posted);
+                true
+            });
+        }
+        all
+    }
+
+    fn is_done(&self, under_way: &mut UnderWay) -> bool {
+        under_way.settle(|qp, posted| match (bridged(qp.0), &self.bridged) {
+            (None, _) => self.roce.has_done(qp, posted),
+            (Some(own), Some(device)) => device.ntrdma.has_done(QpId(own), posted),
+            (Some(_), None) => true,
+        })
+    }
+
     fn poll_event(&mut self) -> Option<AsyncEvent> {
         if let Some(event) = self.roce.poll_event() {
             return Some(event);

@@ -7,11 +7,12 @@ use super::provider::MAX_RD_ATOMIC;
 use super::wire::{Command, Proposal};
 use crate::parts::listening::Listening;
 use crate::parts::slots::Slots;
+use crate::parts::timers::Timers;
 use crate::verbs::{
     ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, PathMtu, PrivateData,
     QpId, QpState, RejectReason, VerbsError,
 };
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -52,10 +53,11 @@ struct Connection {
 pub struct Cm {
     connections: Slots<Connection>,
     limit: usize,
+    /// Those that the peer asked for, by its names for connection and queue pair.
+    offered: BTreeMap<(u32, u32), ConnectionId>,
     listening: Listening,
     events: VecDeque<ConnectionEvent>,
-    /// No timer expires before this.
-    wake: Option<Instant>,
+    timers: Timers,
 }
 
 impl Cm {
@@ -64,19 +66,43 @@ impl Cm {
         Cm {
             connections: Slots::new(limit),
             limit,
+            offered: BTreeMap::new(),
             listening: Listening::default(),
             events: VecDeque::new(),
-            wake: None,
+            timers: Timers::default(),
         }
     }
 
     /// No timer expires before this.
     pub fn deadline(&self) -> Option<Instant> {
-        self.wake
+        self.timers.first()
     }
 
-    fn arm(&mut self, at: Instant) {
-        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    /// Adds a connection, if there is room.
+    fn insert(&mut self, connection: Connection) -> Option<ConnectionId> {
+        let (state, deadline) = (connection.state, connection.deadline);
+        let names = (connection.remote, connection.remote_qpn);
+        let id = self.connections.insert(|_| connection).map(ConnectionId)?;
+        let place = Slots::<Connection>::index(id.0);
+        self.timers.make_room(place);
+        if let Some(at) = deadline {
+            self.timers.put(place, at);
+        }
+        if state != State::Asked {
+            self.offered.insert(names, id);
+        }
+        Some(id)
+    }
+
+    /// Takes a connection out.
+    fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
+        let gone = self.connections.remove(id.0)?;
+        self.timers.forget(Slots::<Connection>::index(id.0));
+        let names = (gone.remote, gone.remote_qpn);
+        if self.offered.get(&names) == Some(&id) {
+            self.offered.remove(&names);
+        }
+        Some(gone)
     }
 
     /// Whether its user does not take events, while the peer makes more and more.
@@ -104,14 +130,14 @@ impl Ntrdma {
 
     /// A connection's queue pair went to error.
     pub(super) fn connection_lost(&mut self, id: ConnectionId) {
-        if self.cm.connections.remove(id.0).is_some() {
+        if self.cm.remove(id).is_some() {
             self.cm.events.push_back(ConnectionEvent::Disconnected { connection: id });
         }
     }
 
     /// A connection's queue pair is destroyed, and with it our user's interest.
     pub(super) fn connection_abandoned(&mut self, id: ConnectionId) {
-        let Some(connection) = self.cm.connections.remove(id.0) else { return };
+        let Some(connection) = self.cm.remove(id) else { return };
         if connection.state == State::Asked {
             self.cancel(id, &connection);
         }
@@ -129,8 +155,8 @@ impl Ntrdma {
     pub(super) fn end_connections(&mut self) {
         for place in 0..self.cm.connections.places() {
             let Some(name) = self.cm.connections.name_at(place) else { continue };
-            let Some(connection) = self.cm.connections.remove(name) else { continue };
             let id = ConnectionId(name);
+            let Some(connection) = self.cm.remove(id) else { continue };
             if let Some(qp) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) {
                 qp.connection = None;
             }
@@ -147,20 +173,13 @@ impl Ntrdma {
     }
 
     pub(super) fn run_connection_timers(&mut self, now: Instant) {
-        if self.cm.wake.is_none_or(|wake| now < wake) {
-            return;
-        }
-        self.cm.wake = None;
-        for place in 0..self.cm.connections.places() {
-            let Some(deadline) = self.cm.connections.at(place).and_then(|c| c.deadline) else {
-                continue;
-            };
-            if now < deadline {
-                self.cm.arm(deadline);
+        while let Some(place) = self.cm.timers.take_due(now) {
+            let Some(name) = self.cm.connections.name_at(place) else { continue };
+            // It may have been answered since.
+            if self.cm.connections.get(name).is_none_or(|c| c.deadline.is_none()) {
                 continue;
             }
-            let Some(name) = self.cm.connections.name_at(place) else { continue };
-            let Some(connection) = self.cm.connections.remove(name) else { continue };
+            let Some(connection) = self.cm.remove(ConnectionId(name)) else { continue };
             let id = ConnectionId(name);
             self.cancel(id, &connection);
             if let Some(qp) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) {
@@ -177,7 +196,7 @@ impl Ntrdma {
             Command::Reject { to, reason, private_data } => {
                 let asked = |c: &&Connection| c.state == State::Asked;
                 if self.cm.connections.get(*to).filter(asked).is_some()
-                    && let Some(connection) = self.cm.connections.remove(*to)
+                    && let Some(connection) = self.cm.remove(ConnectionId(*to))
                 {
                     if let Some(qp) = connection.qp.and_then(|qp| self.qps.get_mut(qp.0)) {
                         (qp.connection, qp.known_to_peer) = (None, false);
@@ -222,13 +241,12 @@ impl Ntrdma {
             qp: None,
             deadline: None,
         };
-        let name =
-            if self.cm.is_choked() { None } else { self.cm.connections.insert(|_| connection) };
-        let Some(name) = name else {
+        let made = if self.cm.is_choked() { None } else { self.cm.insert(connection) };
+        let Some(id) = made else {
             return self.outbox.push_back(refuse(RejectReason::NO_RESOURCES));
         };
         self.cm.events.push_back(ConnectionEvent::Request {
-            connection: ConnectionId(name),
+            connection: id,
             port: proposal.port,
             from: SocketAddr::new(self.config.peer, proposal.from_port),
             to: self.config.local,
@@ -266,21 +284,12 @@ impl Ntrdma {
     }
 
     fn handle_cancel(&mut self, remote: u32, qpn: u32) {
-        let found = (0..self.cm.connections.places()).find(|&place| {
-            self.cm.connections.at(place).is_some_and(|connection| {
-                connection.remote == remote
-                    && connection.remote_qpn == qpn
-                    && connection.state != State::Asked
-            })
-        });
-        let name = found.and_then(|place| self.cm.connections.name_at(place));
-        if let Some(name) = name {
-            let id = ConnectionId(name);
-            if let Some(qp) = self.cm.connections.get(name).and_then(|c| c.qp) {
+        if let Some(&id) = self.cm.offered.get(&(remote, qpn)) {
+            if let Some(qp) = self.cm.connections.get(id.0).and_then(|c| c.qp) {
                 // It says for itself that it is over.
                 return self.fail(super::qp_place(qp), None);
             }
-            self.cm.connections.remove(name);
+            self.cm.remove(id);
             self.cm.tell_end(id);
         }
         self.outbox.push_back(Command::Detach { to: qpn, from: 0, refused: None });
@@ -340,20 +349,18 @@ impl ConnectionManager for Ntrdma {
             qp: Some(qp),
             deadline: Some(now + ANSWER),
         };
-        let name = self.cm.connections.insert(|_| connection).ok_or(VerbsError::NoRoom)?;
-        let id = ConnectionId(name);
+        let id = self.cm.insert(connection).ok_or(VerbsError::NoRoom)?;
         if let Some(found) = self.qps.get_mut(qp.0) {
             (found.connection, found.known_to_peer) = (Some(id), true);
         }
         self.outbox.push_back(Command::Request(Proposal {
-            connection: name,
+            connection: id.0,
             qpn,
             port: to.port(),
             from_port: 0xc000 | rng.next_u32() as u16,
             parameters: *parameters,
             private_data,
         }));
-        self.cm.arm(now + ANSWER);
         Ok(id)
     }
 
@@ -409,7 +416,7 @@ impl ConnectionManager for Ntrdma {
             return Err(VerbsError::WrongState);
         }
         let to = connection.remote;
-        self.cm.connections.remove(id.0);
+        self.cm.remove(id);
         self.outbox.push_back(Command::Reject { to, reason, private_data });
         Ok(())
     }
@@ -422,7 +429,7 @@ impl ConnectionManager for Ntrdma {
                 self.cm.tell_end(id);
             }
             (State::Asked, qp) => {
-                if let Some(connection) = self.cm.connections.remove(id.0) {
+                if let Some(connection) = self.cm.remove(id) {
                     self.cancel(id, &connection);
                 }
                 if let Some(found) = qp.and_then(|qp| self.qps.get_mut(qp.0)) {

@@ -9,7 +9,7 @@ use crate::parts::slots::Slots;
 use crate::verbs::{
     Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, MrId, OnDemandStatus,
     OneSided, PathMtu, PdId, Provider, QpId, QpInit, QpState, QpType, ReadyToReceive, ReadyToSend,
-    RecvRequest, Region, SendRequest, VerbsError,
+    RecvRequest, Region, SendRequest, UnderWay, VerbsError,
 };
 use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
@@ -19,6 +19,11 @@ use rand_core::RngCore;
 pub(super) const MAX_RD_ATOMIC: u8 = 16;
 
 impl Ntrdma {
+    /// Whether a queue pair has done its requests up to that number, or is gone.
+    pub(crate) fn has_done(&self, qp: QpId, requests: u32) -> bool {
+        self.qps.get(qp.0).is_none_or(|qp| qp.requester.has_done(requests))
+    }
+
     /// A free slot for a queue pair, if there is one.
     fn free_slot(&self) -> Option<u32> {
         let free = self.slots.iter().position(|slot| slot.qp.is_none() && !slot.lingers)?;
@@ -273,6 +278,20 @@ impl Provider for Ntrdma {
 
     fn one_sided(&self, qp: QpId) -> Option<OneSided> {
         self.qps.get(qp.0).map(|qp| qp.responder.one_sided)
+    }
+
+    fn under_way(&self) -> UnderWay {
+        let mut all = UnderWay::default();
+        for qp in self.qps.iter() {
+            if let Some(posted) = qp.requester.under_way() {
+                all.add(qp.identity.id, posted);
+            }
+        }
+        all
+    }
+
+    fn is_done(&self, under_way: &mut UnderWay) -> bool {
+        under_way.settle(|qp, posted| self.has_done(qp, posted))
     }
 
     fn poll_event(&mut self) -> Option<AsyncEvent> {

@@ -65,6 +65,8 @@ pub struct Violation;
 pub struct Requester {
     queue: VecDeque<Work>,
     limit: usize,
+    /// Requests ever posted, modulo 2^32.
+    requests: u32,
     max_sge: usize,
     max_inline: usize,
     /// Place in the queue of the request that is cut next, and how much of it was.
@@ -84,6 +86,7 @@ impl Requester {
         Requester {
             queue: VecDeque::with_capacity(init.max_send_wr as usize),
             limit: init.max_send_wr as usize,
+            requests: 0,
             max_sge: init.max_send_sge,
             max_inline: init.max_inline,
             next: 0,
@@ -102,6 +105,16 @@ impl Requester {
         self.flight = alloc::vec![Piece::default(); depth as usize];
         self.staging = ByteRing::new(staging as usize);
         self.landing = ByteRing::new(landing as usize);
+    }
+
+    /// Number of requests that were ever posted, modulo 2^32; None if none of them is under way.
+    pub fn under_way(&self) -> Option<u32> {
+        (!self.queue.is_empty()).then_some(self.requests)
+    }
+
+    /// Whether the requests up to that number are done.
+    pub fn has_done(&self, requests: u32) -> bool {
+        self.queue.len() <= self.requests.wrapping_sub(requests) as usize
     }
 
     /// Whether anything is at the peer.
@@ -180,6 +193,7 @@ impl Requester {
         let block = request.carries.and_then(|(region, chunk)| memory.detach_chunk(region, chunk));
         let signaled = request.signaled;
         self.queue.push_back(Work { id: request.id, template, payload, signaled, block });
+        self.requests = self.requests.wrapping_add(1);
         Ok(())
     }
 

@@ -1,5 +1,5 @@
 //! What verbs providers have in common: protection domains and keys with their one check, memory on
-//! demand, receive and completion queues, tables of objects, scatter/gather lists, and ports that are listened on.
+//! demand, receive and completion queues, tables of objects, timers, scatter/gather lists, and ports that are listened on.
 
 pub mod completion;
 pub mod listening;
@@ -8,3 +8,4 @@ pub mod pool;
 pub mod receive_queue;
 pub mod sges;
 pub mod slots;
+pub mod timers;

@@ -31,7 +31,10 @@ pub struct Limits {
     pub wr: u32,
     /// Connections, made and being made.
     pub connections: usize,
-    /// Of these, requests of peers that nobody has answered; the oldest gives way.
+    /// Of these, those that one host may have asked for, at most half of all. A host is an address at a port.
+    pub connections_per_host: usize,
+    /// Of these, those of peers that have not shown yet that they receive; the oldest gives way. One host
+    /// has half of them at most.
     pub half_open: usize,
     /// Packets that a queue pair may have sent and not acknowledged.
     pub unacknowledged: u32,
@@ -40,14 +43,15 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            qps: 1024,
+            qps: 4096,
             cqs: 1024,
             pds: 256,
             regions: 1 << 16,
             keys: 1 << 16,
             wr: 4096,
-            connections: 1024,
-            half_open: 128,
+            connections: 4096,
+            connections_per_host: 1024,
+            half_open: 256,
             unacknowledged: 128,
         }
     }

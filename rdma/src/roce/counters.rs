@@ -111,6 +111,10 @@ pub struct Counters {
     /// ACKs that were said again after a while of quiet, in case the first was lost, or at last: nothing came
     /// behind an announced WRITE.
     pub acks_repeated: u64,
+    /// Connections refused because the host that asked has as many as it may have.
+    pub refused_of_host: u64,
+    /// Connections that were not made yet, or over, and gave way to a new request.
+    pub gave_way: u64,
     /// Queue pairs that went to error by themselves.
     pub qp_errors: u64,
     /// Completions that found their queue full (our user made it too small).

@@ -38,13 +38,25 @@ struct Work {
 pub struct Datagrams {
     queue: VecDeque<Work>,
     limit: usize,
+    /// Those ever posted, modulo 2^32.
+    requests: u32,
     psn: Psn,
 }
 
 impl Datagrams {
     /// For up to `limit`.
     pub fn new(limit: usize) -> Self {
-        Datagrams { queue: VecDeque::with_capacity(limit), limit, psn: Psn::default() }
+        Datagrams { queue: VecDeque::with_capacity(limit), limit, requests: 0, psn: Psn::default() }
+    }
+
+    /// As [`Requester::under_way`](super::requester::Requester::under_way).
+    pub fn under_way(&self) -> Option<u32> {
+        (!self.queue.is_empty()).then_some(self.requests)
+    }
+
+    /// As [`Requester::has_done`](super::requester::Requester::has_done).
+    pub fn has_done(&self, requests: u32) -> bool {
+        self.queue.len() <= self.requests.wrapping_sub(requests) as usize
     }
 
     /// Posts a datagram of up to `mtu` bytes.
@@ -68,6 +80,7 @@ impl Datagrams {
         }
         let (id, signaled, solicited) = (request.id, request.signaled, request.solicited);
         self.queue.push_back(Work { id, payload, immediate, to, signaled, solicited });
+        self.requests = self.requests.wrapping_add(1);
         Ok(())
     }
 

@@ -32,7 +32,7 @@ pub use memory::Refusal;
 pub use receive::Verdict;
 pub use transmit::TxBuffer;
 
-use crate::parts::{completion, memory, pool, sges, slots};
+use crate::parts::{completion, memory, pool, sges, slots, timers};
 use crate::verbs::{AsyncEvent, QpState};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -46,6 +46,7 @@ use qp::{Env, Qp};
 use rand_core::RngCore;
 use requester::Outcome;
 use slots::Slots;
+use timers::Timers;
 use transmit::Emitter;
 use wire::icrc::Icrc;
 use wire::opcode::Opcode;
@@ -73,8 +74,8 @@ pub struct Roce {
     qpn_slots: u32,
     cm: Cm,
     events: VecDeque<AsyncEvent>,
-    /// No timer expires before this.
-    wake: Option<Instant>,
+    /// Of queue pairs, by their places.
+    timers: Timers,
     counters: Counters,
 }
 
@@ -99,18 +100,20 @@ impl Roce {
             qpn_mask: rng.next_u32() & 0xff_ffff,
             qpn_slots,
             cm: Cm::new(&limits, rng),
-            // Each queue pair has at most two events, the port one of each kind.
-            events: VecDeque::with_capacity(2 * limits.qps + 2),
-            wake: None,
+            // Each queue pair has at most two events, a port one of each kind: room is made with them.
+            events: VecDeque::new(),
+            timers: Timers::default(),
             counters: Counters::default(),
-            ports: alloc::vec![Port::new(port, limits.qps)],
+            ports: alloc::vec![Port::new(port)],
             limits,
         }
     }
 
     /// Adds a port; returns its place.
     pub fn add_port(&mut self, port: PortConfig) -> usize {
-        self.ports.push(Port::new(port, self.limits.qps));
+        let mut port = Port::new(port);
+        port.make_room(self.qps.places());
+        self.ports.push(port);
         self.ports.len() - 1
     }
 
@@ -211,7 +214,9 @@ impl Roce {
                 }
                 qp.listed_send = more;
             }
-            self.wake_at(deadline);
+            if let Some(at) = deadline {
+                self.timers.put(place, at);
+            }
             return self.sent(opcode);
         }
         // A queue pair may have failed just now.
@@ -306,23 +311,14 @@ impl Roce {
                 self.cm.qp_failed(connection);
             }
         }
-        let deadline = qp.deadline();
-        self.wake_at(deadline);
-    }
-
-    /// Has the timers run at `deadline`, if not before.
-    #[inline]
-    fn wake_at(&mut self, deadline: Option<Instant>) {
-        if let Some(at) = deadline
-            && self.wake.is_none_or(|wake| at < wake)
-        {
-            self.wake = Some(at);
+        if let Some(at) = qp.deadline() {
+            self.timers.put(place, at);
         }
     }
 
     /// When `handle_timeout` wants to be called, if ever (perhaps a little early).
     fn next_timeout(&self) -> Option<Instant> {
-        Instant::first([self.wake, self.cm.deadline()])
+        Instant::first([self.timers.first(), self.cm.deadline()])
     }
 
     /// Runs the timers that have expired; whether that leaves anything to do.
@@ -336,27 +332,26 @@ impl Roce {
             || self.ports.iter().any(|port| port.has_replies() || !port.sends.is_empty())
     }
 
-    /// Runs the timers that have expired. Timers are moved far more often than they expire, so
-    /// they are kept where they are used, and looked for when the earliest may have come.
+    /// Runs the timers that have expired.
     fn run_timers(&mut self, now: Instant) {
-        if self.wake.is_some_and(|wake| wake <= now) {
-            self.wake = None;
-            for place in 0..self.qps.places() {
-                let Some(qp) = self.qps.at_mut(place) else { continue };
-                if qp.deadline().is_some_and(|at| at <= now) {
-                    let mut env = Env {
-                        memory: &mut self.memory,
-                        cqs: &mut self.cqs,
-                        counters: &mut self.counters,
-                        now,
-                    };
-                    qp.responder.handle_timeout(&mut env);
-                    if let Outcome::Failed(status) = qp.requester.handle_timeout(&mut env) {
-                        qp.fail(Some(status), &mut env);
-                    }
+        // One that is set anew may be due at once, and has its turn the next time.
+        for _ in 0..self.timers.len() {
+            let Some(place) = self.timers.take_due(now) else { break };
+            let Some(qp) = self.qps.at_mut(place) else { continue };
+            // Most were moved back since.
+            if qp.deadline().is_some_and(|at| at <= now) {
+                let mut env = Env {
+                    memory: &mut self.memory,
+                    cqs: &mut self.cqs,
+                    counters: &mut self.counters,
+                    now,
+                };
+                qp.responder.handle_timeout(&mut env);
+                if let Outcome::Failed(status) = qp.requester.handle_timeout(&mut env) {
+                    qp.fail(Some(status), &mut env);
                 }
-                self.settle(place);
             }
+            self.settle(place);
         }
         self.run_connection_timers(now);
     }

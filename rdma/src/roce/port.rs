@@ -31,12 +31,19 @@ pub struct Port {
 }
 
 impl Port {
-    /// With room for `qps` queue pairs.
-    pub fn new(config: PortConfig, qps: usize) -> Self {
-        let (replies, sends) = (VecDeque::with_capacity(qps), VecDeque::with_capacity(qps));
+    /// With room for no queue pair.
+    pub fn new(config: PortConfig) -> Self {
         let last_words = VecDeque::with_capacity(LAST_WORDS);
+        let (replies, sends) = (VecDeque::new(), VecDeque::new());
         let gids = gids(&config.addresses);
         Port { gids, link: true, replies, last_words, sends, burst: 0, config }
+    }
+
+    /// Makes room for `qps` queue pairs, so that listing them does not allocate.
+    pub fn make_room(&mut self, qps: usize) {
+        for list in [&mut self.replies, &mut self.sends] {
+            list.reserve(qps.saturating_sub(list.len()));
+        }
     }
 
     pub fn set_addresses(&mut self, addresses: Vec<IpAddr>) {

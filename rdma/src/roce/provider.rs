@@ -9,7 +9,7 @@ use super::{Roce, slots};
 use crate::verbs::{
     Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, MrId, OnDemandStatus,
     OneSided, PathMtu, PdId, Provider, QpId, QpInit, QpState, QpType, ReadyToReceive, ReadyToSend,
-    RecvRequest, Region, RemoteAddress, SendRequest, VerbsError,
+    RecvRequest, Region, RemoteAddress, SendRequest, UnderWay, VerbsError,
 };
 use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
@@ -27,6 +27,22 @@ impl Roce {
         length: u32,
     ) -> Result<Window, super::Refusal> {
         self.memory.check(pd, access, alleged, length)
+    }
+
+    /// Whether a queue pair has done its requests up to that number, or is gone.
+    pub(crate) fn has_done(&self, qp: QpId, requests: u32) -> bool {
+        self.qps.get(qp.0).is_none_or(|qp| qp.has_done(requests))
+    }
+
+    /// Makes room in all lists of queue pairs for the one at `place`.
+    fn make_room(&mut self, place: usize) {
+        self.timers.make_room(place);
+        let places = self.qps.places();
+        for port in &mut self.ports {
+            port.make_room(places);
+        }
+        let events = 2 * (places + self.ports.len());
+        self.events.reserve(events.saturating_sub(self.events.len()));
     }
 
     /// GUID of the node: that of its first port.
@@ -216,6 +232,7 @@ impl Provider for Roce {
         };
         self.cqs.hold(init.send_cq);
         self.cqs.hold(init.recv_cq);
+        self.make_room(slots::Slots::<Qp>::index(name));
         Ok(QpId(name))
     }
 
@@ -302,9 +319,11 @@ impl Provider for Roce {
         {
             port.keep_last_word(peer, word);
         }
-        let place = slots::Slots::<Qp>::index(qp.0) as u32;
-        for port in &mut self.ports {
-            port.forget(place);
+        let place = slots::Slots::<Qp>::index(qp.0);
+        self.timers.forget(place);
+        // It is listed only where it sends.
+        if let Some(port) = self.ports.get_mut(gone.port) {
+            port.forget(place as u32);
         }
         self.cqs.release(gone.identity.send_cq, qp);
         self.cqs.release(gone.identity.recv_cq, qp);
@@ -342,6 +361,20 @@ impl Provider for Roce {
 
     fn one_sided(&self, qp: QpId) -> Option<OneSided> {
         self.qps.get(qp.0).map(|qp| qp.responder.one_sided())
+    }
+
+    fn under_way(&self) -> UnderWay {
+        let mut all = UnderWay::default();
+        for qp in self.qps.iter() {
+            if let Some(posted) = qp.under_way() {
+                all.add(qp.identity.id, posted);
+            }
+        }
+        all
+    }
+
+    fn is_done(&self, under_way: &mut UnderWay) -> bool {
+        under_way.settle(|qp, posted| self.has_done(qp, posted))
     }
 
     fn poll_event(&mut self) -> Option<AsyncEvent> {

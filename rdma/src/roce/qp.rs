@@ -195,6 +195,20 @@ impl Qp {
         self.state == QpState::Rts && !self.listed_reply && !self.listed_send
     }
 
+    /// Number of requests that were ever posted, modulo 2^32; None if none of them is under way.
+    pub fn under_way(&self) -> Option<u32> {
+        // Only one of them has any.
+        self.requester.under_way().or_else(|| self.datagrams.under_way())
+    }
+
+    /// Whether the requests up to that number are done.
+    pub fn has_done(&self, requests: u32) -> bool {
+        match self.identity.kind {
+            QpType::Rc => self.requester.has_done(requests),
+            QpType::Ud { .. } => self.datagrams.has_done(requests),
+        }
+    }
+
     /// When it wants to be woken.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {

@@ -135,7 +135,7 @@ impl Roce {
         let bth = &request.bth;
         if bth.destination_qp == mad::GSI_QPN {
             addressed()?;
-            self.handle_gsi(frame, &request, now)?;
+            self.handle_gsi(number, frame, &request, now)?;
             return Ok(Verdict::Consumed);
         }
         let slot = self.slot_of(bth.destination_qp);
@@ -144,9 +144,11 @@ impl Roce {
             addressed()?;
             return Err(Drop::UnknownQp);
         };
-        // A connected queue pair knows its own address.
+        // A connected queue pair knows its own address, and its port.
         if qp.peer.is_none() {
             addressed()?;
+        } else if qp.port != number {
+            return Err(Drop::WrongPeer);
         }
         check_state(qp, &request)?;
         check_peer(qp, frame, &request)?;
@@ -182,18 +184,21 @@ impl Roce {
         // Most packets are of a long message, and change nothing that is seen to here.
         let passing =
             qp.heard && opcode.is_request() && !request.bth.ack_request && qp.is_settled();
-        let idle = if passing { qp.is_idle() } else { self.see_to(slot) };
+        // A packet that is not the next one may be anybody's who does not hear our answers.
+        let proof = taken.is_ok() && (!opcode.is_request() || qp.responder.one_sided().packets > 0);
+        let idle = if passing { qp.is_idle() } else { self.see_to(slot, proof) };
         taken?;
         let nothing = idle && self.cqs.awaited == awaited;
         Ok(if nothing { Verdict::Passive } else { Verdict::Consumed })
     }
 
-    /// After a packet for the queue pair in `slot` that may have changed more than a message: whether it has
-    /// nothing to do.
-    fn see_to(&mut self, slot: usize) -> bool {
+    /// After a packet for the queue pair in `slot` that may have changed more than a message, and may be
+    /// proof that the peer receives: whether it has nothing to do.
+    fn see_to(&mut self, slot: usize, proof: bool) -> bool {
         let Some(qp) = self.qps.at_mut(slot) else { return true };
-        let heard = core::mem::replace(&mut qp.heard, true);
-        if !heard {
+        let heard = qp.heard;
+        if !heard && proof {
+            qp.heard = true;
             if qp.state == QpState::Rtr {
                 let event = AsyncEvent::CommunicationEstablished(qp.identity.id);
                 self.events.push_back(event);
@@ -217,6 +222,7 @@ impl Roce {
     /// A packet for queue pair 1, the general services interface.
     fn handle_gsi(
         &mut self,
+        place: usize,
         frame: &Frame<'_>,
         request: &Request<'_>,
         now: Instant,
@@ -230,7 +236,7 @@ impl Roce {
         }
         check_icrc(&self.icrc, frame.network, frame.headers)?;
         self.counters.received.connection_manager += 1;
-        self.handle_mad(frame, request.payload, now);
+        self.handle_mad(place, frame, request.payload, now);
         Ok(())
     }
 

@@ -232,6 +232,20 @@ pub trait Provider {
         None
     }
 
+    /// The send requests that are under way now, on any queue pair. Memory that must not be read or written
+    /// for them any more, because others are to have it, is taken back in this order: nobody posts requests
+    /// with it any more, and its keys are revoked; then this is asked; then it is free when
+    /// [`Provider::is_done`] says so. Looks at all queue pairs: for what is rare.
+    fn under_way(&self) -> UnderWay {
+        UnderWay::default()
+    }
+    /// Whether those requests are done: acknowledged, failed, or their queue pairs destroyed, so that nothing
+    /// of them is repeated. (Devices may read what was handed to them for a moment longer, well below a
+    /// millisecond.) Looks only at the queue pairs that were not done the last time.
+    fn is_done(&self, under_way: &mut UnderWay) -> bool {
+        under_way.settle(|_, _| false)
+    }
+
     /// The next asynchronous event, if any.
     fn poll_event(&mut self) -> Option<AsyncEvent>;
     /// When `handle_timeout` wants to be called, if ever.

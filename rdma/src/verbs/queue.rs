@@ -1,6 +1,7 @@
 //! Queue pairs, completion queues, work requests and completions.
 
 use super::{MrId, PdId, RemoteAddress};
+use alloc::vec::Vec;
 use core::net::IpAddr;
 use drivers::hal::Window;
 
@@ -327,6 +328,33 @@ pub struct OneSided {
     pub address: u64,
     /// Its bytes.
     pub length: u32,
+}
+
+/// The send requests that were under way at some moment, and may still be read from memory, perhaps to be
+/// sent again: see [`Provider::under_way`](super::Provider::under_way).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnderWay {
+    /// By queue pair: how many requests had ever been posted to it, modulo 2^32.
+    left: Vec<(QpId, u32)>,
+}
+
+impl UnderWay {
+    /// Those posted to a queue pair up to its request number `posted`, modulo 2^32.
+    pub fn add(&mut self, qp: QpId, posted: u32) {
+        self.left.push((qp, posted));
+    }
+
+    /// Takes out the queue pairs for which `is_past` says that they have done that many; true if none is left.
+    pub fn settle(&mut self, mut is_past: impl FnMut(QpId, u32) -> bool) -> bool {
+        self.left.retain(|&(qp, posted)| !is_past(qp, posted));
+        self.left.is_empty()
+    }
+
+    /// The queue pairs that have not done all of it. Who cannot wait for a peer that acknowledges nothing
+    /// fails or destroys them: then it is done.
+    pub fn queue_pairs(&self) -> impl Iterator<Item = QpId> + '_ {
+        self.left.iter().map(|&(qp, _)| qp)
+    }
 }
 
 /// What a completed work request was.

@@ -1,5 +1,7 @@
 //! One connection, from the first message about it to the end of its time-wait.
 
+use super::table::{Host, Rank};
+use crate::roce::provider::MAX_RD_ATOMIC;
 use crate::roce::wire::cm::{Message, Req};
 use crate::verbs::{AddressVector, ConnectionId, ConnectionParameters, PathMtu, PrivateData, QpId};
 use core::net::SocketAddr;
@@ -29,6 +31,8 @@ pub enum State {
 #[derive(Debug)]
 pub struct Connection {
     pub id: ConnectionId,
+    /// Our name for it on the wire.
+    pub wire_id: u32,
     /// Whether we asked for it.
     pub active: bool,
     pub state: State,
@@ -40,7 +44,9 @@ pub struct Connection {
     pub transaction: u64,
     pub qp: Option<QpId>,
     pub address: AddressVector,
-    /// Port that was asked for.
+    /// Place of the port that the peer is reached through.
+    pub place: usize,
+    /// TCP port that was asked for.
     pub port: u16,
     /// Who asked (the peer's address and port).
     pub from: SocketAddr,
@@ -49,7 +55,7 @@ pub struct Connection {
     pub path_mtu: PathMtu,
     /// PSN that we start to send with.
     pub sq_psn: u32,
-    /// ACK timeout of the queue pair, as a code.
+    /// ACK timeout of the queue pair, as a code, within its cap.
     pub ack_timeout: u8,
     /// What the peer said last.
     pub peer_data: PrivateData,
@@ -60,7 +66,23 @@ pub struct Connection {
     /// How long an answer may take, and how often more it is asked for.
     pub interval: Duration,
     pub retries_left: u8,
+    /// Whether the peer was given longer to answer that message (MRA).
+    pub prolonged: bool,
     pub deadline: Option<Instant>,
+    /// Where it stands among those that may give way, which the table keeps.
+    pub order: Option<(Rank, u64)>,
+}
+
+impl Connection {
+    /// The peer.
+    pub fn host(&self) -> Host {
+        (self.place, self.address.remote)
+    }
+
+    /// The peer's queue pair.
+    pub fn holds(&self) -> (Host, u64, u32) {
+        (self.host(), self.remote_guid, self.remote_qpn)
+    }
 }
 
 /// What a time code of the connection manager stands for, as Linux reckons it
@@ -69,11 +91,11 @@ pub fn time(code: u8) -> Duration {
     Duration::from_millis(1 << code.min(31).saturating_sub(8))
 }
 
-/// What the passive side is offered by a REQ: the peer's depth is our resources.
+/// What the passive side is offered by a REQ: the peer's depth is our resources, as far as we have any.
 pub fn offered(req: &Req) -> ConnectionParameters {
     ConnectionParameters {
-        responder_resources: req.initiator_depth,
-        initiator_depth: req.responder_resources,
+        responder_resources: req.initiator_depth.min(MAX_RD_ATOMIC),
+        initiator_depth: req.responder_resources.min(MAX_RD_ATOMIC),
         retry_count: req.retry_count,
         rnr_retry_count: req.rnr_retry_count,
         min_rnr_timer: 0,

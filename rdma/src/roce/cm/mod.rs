@@ -2,15 +2,18 @@
 //! and ends reliable connections by messages on queue pair 1, with the RDMA IP CM service in the
 //! TCP port space. Alternate paths, path migration and service id resolution are not offered.
 //!
-//! It keeps a bounded number of connections and of requests that nobody has answered; a request
-//! more than that makes the oldest of those give way.
+//! Who sent a message says its frame: the port that it came in on, and its source address. A message about a
+//! connection counts only if it comes from the peer of that connection. What a peer says of times and
+//! retries is capped ([`caps`]), and there is a bounded number of connections, of a host and in all: some
+//! give way to new requests ([`table`]).
 
+mod caps;
 mod connection;
 mod receive;
+mod table;
 mod timers;
 mod user;
 
-use super::slots::Slots;
 use super::transmit::TxBuffer;
 use super::wire::bth::{Bth, DEFAULT_PKEY};
 use super::wire::cm::{About, Brief, BriefKind, Message, REJ_PRIVATE_DATA, Rej};
@@ -23,10 +26,13 @@ use crate::parts::listening::Listening;
 use crate::verbs::{AddressVector, ConnectionId, RejectReason};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use connection::{Connection, State};
+use connection::State;
 use core::net::IpAddr;
 use drivers::hal::Instant;
-use rand_core::RngCore;
+use net::refusal::Refusals;
+use rand_chacha::ChaCha12Rng;
+use rand_core::{RngCore, SeedableRng};
+use table::Table;
 
 /// Messages that wait to be sent; answers that need no connection get at most half of it.
 const OUTBOX: usize = 256;
@@ -43,8 +49,6 @@ const PACKET_LIFE_TIME: u8 = 16;
 const ACK_TIMEOUT: u8 = 17;
 /// Longest ACK delay that we own up to, as rxe.
 const ACK_DELAY: u8 = 15;
-/// How much longer our user may take, once the peer has asked twice: 65 s.
-const MRA_TIMEOUT: u8 = 24;
 
 /// A message on its way out.
 #[derive(Debug)]
@@ -65,14 +69,10 @@ enum Event {
 /// The connection manager's state.
 #[derive(Debug)]
 pub struct Cm {
-    connections: Slots<Connection>,
-    limit: usize,
-    max_half_open: usize,
-    /// Requests that our user has not answered, oldest first.
-    half_open: VecDeque<ConnectionId>,
+    table: Table,
     listening: Listening,
-    /// Names of connections on the wire are our names, scrambled with this at each boot.
-    id_mask: u32,
+    /// Requests that were refused, until somebody takes note.
+    refusals: Refusals,
     transaction: u64,
     events: VecDeque<(ConnectionId, Event)>,
     /// Messages to be sent, by the address of ours that they leave from: a port that takes none does
@@ -83,27 +83,23 @@ pub struct Cm {
     psn: u32,
     /// Link-layer addresses of peers, the oldest first.
     neighbours: VecDeque<(IpAddr, [u8; 6])>,
-    /// No timer expires before this.
-    wake: Option<Instant>,
 }
 
 impl Cm {
     /// With nothing in it.
     pub fn new(limits: &Limits, rng: &mut dyn RngCore) -> Self {
+        let mut seed = [0; 32];
+        rng.fill_bytes(&mut seed);
         Cm {
-            connections: Slots::new(limits.connections),
-            limit: limits.connections,
-            max_half_open: limits.half_open.max(1),
-            half_open: VecDeque::new(),
+            table: Table::new(limits, ChaCha12Rng::from_seed(seed)),
             listening: Listening::default(),
-            id_mask: rng.next_u32(),
+            refusals: Refusals::default(),
             transaction: rng.next_u64(),
             events: VecDeque::new(),
             outboxes: Vec::new(),
             waiting: 0,
             psn: rng.next_u32() & 0xff_ffff,
             neighbours: VecDeque::new(),
-            wake: None,
         }
     }
 
@@ -112,21 +108,26 @@ impl Cm {
         !self.events.is_empty()
     }
 
-    /// A valid packet arrived on a queue pair of this connection: as good as an RTU.
+    /// Whether its user does not take events, while peers make more and more.
+    fn is_choked(&self) -> bool {
+        self.events.len() >= 4 * self.table.limit
+    }
+
+    /// The next packet of the peer arrived on a queue pair of this connection: as good as an RTU.
     pub fn communication_established(&mut self, id: ConnectionId) {
-        if let Some(connection) = self.connections.get_mut(id.0)
+        if let Some(connection) = self.table.get_mut(id)
             && connection.state == State::RepSent
         {
-            connection.state = State::Established;
             connection.message = None;
             connection.deadline = None;
+            self.table.set_state(id, State::Established);
             self.events.push_back((id, Event::Established));
         }
     }
 
     /// The queue pair of this connection went to error: the peer is told.
     pub fn qp_failed(&mut self, id: ConnectionId) {
-        let Some(connection) = self.connections.get_mut(id.0) else { return };
+        let Some(connection) = self.table.get(id) else { return };
         if matches!(connection.state, State::Established | State::RepSent) {
             self.events.push_back((id, Event::Disconnected));
             self.start_disconnect(id);
@@ -135,14 +136,14 @@ impl Cm {
 
     /// The queue pair of this connection is gone, and with it our user's interest.
     pub fn qp_destroyed(&mut self, id: ConnectionId) {
-        let Some(connection) = self.connections.get_mut(id.0) else { return };
+        let Some(connection) = self.table.get_mut(id) else { return };
         connection.qp = None;
         match connection.state {
             State::Established | State::RepSent => self.start_disconnect(id),
             State::ReqSent => {
                 let reason = RejectReason::TIMEOUT;
                 self.refuse(id, About::Req, reason);
-                self.connections.remove(id.0);
+                self.table.remove(id);
             }
             _ => (),
         }
@@ -150,17 +151,7 @@ impl Cm {
 
     /// No timer expires before this.
     pub fn deadline(&self) -> Option<Instant> {
-        self.wake
-    }
-
-    /// Name of a connection on the wire.
-    fn wire_id(&self, id: ConnectionId) -> u32 {
-        id.0 ^ self.id_mask
-    }
-
-    /// Connection with that name on the wire.
-    fn of_wire_id(&self, wire_id: u32) -> ConnectionId {
-        ConnectionId(wire_id ^ self.id_mask)
+        self.table.timers.first()
     }
 
     fn next_transaction(&mut self) -> u64 {
@@ -168,31 +159,24 @@ impl Cm {
         self.transaction
     }
 
-    /// Sets a timer.
-    fn arm(&mut self, id: ConnectionId, at: Instant) {
-        if let Some(connection) = self.connections.get_mut(id.0) {
-            connection.deadline = Some(at);
-            if self.wake.is_none_or(|wake| at < wake) {
-                self.wake = Some(at);
-            }
-        }
-    }
-
-    /// Sends DREQs from the next run of the timers on.
+    /// Sends DREQs from the next run of the timers on: one, if the peer has never shown that it receives.
     fn start_disconnect(&mut self, id: ConnectionId) {
-        let local_id = self.wire_id(id);
         let transaction = self.next_transaction();
-        if let Some(connection) = self.connections.get_mut(id.0) {
+        if let Some(connection) = self.table.get_mut(id) {
             let dreq = Message::Brief(Brief {
-                local_id,
+                local_id: connection.wire_id,
                 remote_id: connection.remote_id,
                 kind: BriefKind::Dreq { remote_qpn: connection.remote_qpn },
             });
-            connection.state = State::DreqSent;
             connection.message = Some((transaction, dreq));
-            connection.retries_left = MAX_RETRIES + 1;
+            connection.interval = caps::DREQ_INTERVAL;
+            connection.retries_left = match connection.state {
+                State::RepSent => 1,
+                _ => caps::DREQ_TRIES,
+            };
+            self.table.set_state(id, State::DreqSent);
         }
-        self.arm(id, Instant::ZERO);
+        self.table.arm(id, Instant::ZERO);
     }
 
     /// Queues a message about a connection; if there is no room, its timer sees to it.
@@ -223,9 +207,9 @@ impl Cm {
 
     /// Queues one of the brief messages about a connection.
     fn send_brief(&mut self, id: ConnectionId, transaction: u64, kind: BriefKind) {
-        let local_id = self.wire_id(id);
-        if let Some(connection) = self.connections.get(id.0) {
-            let brief = Brief { local_id, remote_id: connection.remote_id, kind };
+        if let Some(connection) = self.table.get(id) {
+            let (local_id, remote_id) = (connection.wire_id, connection.remote_id);
+            let brief = Brief { local_id, remote_id, kind };
             self.send(connection.address, transaction, Message::Brief(brief));
         }
     }
@@ -242,9 +226,8 @@ impl Cm {
         reason: RejectReason,
         private_data: [u8; REJ_PRIVATE_DATA],
     ) {
-        let local_id = self.wire_id(id);
-        if let Some(connection) = self.connections.get(id.0) {
-            let remote_id = connection.remote_id;
+        if let Some(connection) = self.table.get(id) {
+            let (local_id, remote_id) = (connection.wire_id, connection.remote_id);
             let rej = Rej { local_id, remote_id, about, reason: reason.0, private_data };
             self.send(connection.address, connection.transaction, Message::Rej(rej));
         }
@@ -263,8 +246,8 @@ impl Cm {
 }
 
 impl Roce {
-    /// Tells which link-layer address the next hop to `ip` has; `connect` needs to know. Peers
-    /// that connect to us are learned from what they send.
+    /// Tells which link-layer address the next hop to `ip` has; `connect` needs to know. Nothing is learned
+    /// from what peers send: answers go where the request came from.
     pub fn learn_neighbour(&mut self, ip: IpAddr, mac: [u8; 6]) {
         self.cm.learn_neighbour(ip, mac);
     }
@@ -277,7 +260,12 @@ impl Roce {
 
     /// Number of connections, made, being made and ending.
     pub fn connections(&self) -> usize {
-        self.cm.connections.len()
+        self.cm.table.len()
+    }
+
+    /// Requests of connections that were refused, to be taken out.
+    pub fn refusals(&mut self) -> &mut Refusals {
+        &mut self.cm.refusals
     }
 
     /// The next message that leaves through a port, and the port's MAC address. Messages whose

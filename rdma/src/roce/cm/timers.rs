@@ -9,33 +9,28 @@ use drivers::hal::Instant;
 impl Roce {
     /// Runs the timers of connections that have expired.
     pub(in crate::roce) fn run_connection_timers(&mut self, now: Instant) {
-        if self.cm.wake.is_none_or(|wake| wake > now) {
-            return;
-        }
-        self.cm.wake = None;
-        for place in 0..self.cm.connections.places() {
-            let Some(connection) = self.cm.connections.at(place) else { continue };
-            let id = connection.id;
-            match connection.deadline {
+        for _ in 0..self.cm.table.timers.len() {
+            let Some(id) = self.cm.table.take_due(now) else { break };
+            match self.cm.table.get(id).and_then(|connection| connection.deadline) {
                 Some(at) if at <= now => self.expire(id, now),
-                Some(at) => self.cm.arm(id, at),
+                Some(at) => self.cm.table.arm(id, at),
                 None => (),
             }
         }
     }
 
     fn expire(&mut self, id: ConnectionId, now: Instant) {
-        let Some(connection) = self.cm.connections.get_mut(id.0) else { return };
+        let Some(connection) = self.cm.table.get_mut(id) else { return };
         connection.deadline = None;
         if let (Some((transaction, message)), 1..) = (connection.message, connection.retries_left) {
             connection.retries_left -= 1;
             let (address, interval) = (connection.address, connection.interval);
             self.cm.send(address, transaction, message);
-            return self.cm.arm(id, now + interval);
+            return self.cm.table.arm(id, now + interval);
         }
         match connection.state {
             State::TimeWait => {
-                self.cm.connections.remove(id.0);
+                self.cm.table.remove(id);
             }
             State::ReqSent => {
                 self.cm.refuse(id, About::Req, RejectReason::TIMEOUT);

@@ -74,7 +74,7 @@ impl ConnectionManager for Roce {
         if from.is_ipv4() != to.is_ipv4() {
             return Err(VerbsError::Invalid);
         }
-        if self.cm.events.len() >= 4 * self.cm.limit {
+        if self.cm.is_choked() {
             return Err(VerbsError::NoRoom);
         }
         let source_port_of_peer = 0xc000 | rng.next_u32() as u16;
@@ -94,36 +94,37 @@ impl ConnectionManager for Roce {
         let path_mtu = self.ports[port].path_mtu();
         let transaction = self.cm.next_transaction();
         let interval = time(RESPONSE_TIMEOUT) + 2 * time(PACKET_LIFE_TIME);
-        let name = self
-            .cm
-            .connections
-            .insert(|name| Connection {
-                id: ConnectionId(name),
-                active: true,
-                state: State::ReqSent,
-                remote_id: 0,
-                remote_guid: 0,
-                remote_qpn: 0,
-                transaction,
-                qp: Some(qp),
-                address,
-                port: to.port(),
-                from: SocketAddr::new(from, source_port_of_peer),
-                parameters: *parameters,
-                path_mtu,
-                sq_psn: 0,
-                ack_timeout: ACK_TIMEOUT,
-                peer_data: PrivateData::empty(),
-                told: true,
-                message: None,
-                interval,
-                retries_left: MAX_RETRIES,
-                deadline: None,
-            })
-            .ok_or(VerbsError::NoRoom)?;
-        let id = ConnectionId(name);
+        let made = self.cm.table.insert(|id, wire_id| Connection {
+            id,
+            wire_id,
+            active: true,
+            state: State::ReqSent,
+            remote_id: 0,
+            remote_guid: 0,
+            remote_qpn: 0,
+            transaction,
+            qp: Some(qp),
+            address,
+            place: port,
+            port: to.port(),
+            from: SocketAddr::new(from, source_port_of_peer),
+            parameters: *parameters,
+            path_mtu,
+            sq_psn: 0,
+            ack_timeout: ACK_TIMEOUT,
+            peer_data: PrivateData::empty(),
+            told: true,
+            message: None,
+            interval,
+            retries_left: MAX_RETRIES,
+            prolonged: false,
+            deadline: None,
+            order: None,
+        });
+        let id = made.ok_or(VerbsError::NoRoom)?;
+        let local_id = self.cm.table.get(id).map_or(0, |connection| connection.wire_id);
         let req = Message::Req(Req {
-            local_id: self.cm.wire_id(id),
+            local_id,
             service_id: ip_cm::service_id(to.port()),
             ca_guid: self.guid(),
             qpn,
@@ -146,14 +147,14 @@ impl ConnectionManager for Roce {
             ack_timeout: ACK_TIMEOUT,
             private_data: private,
         });
-        if let Some(connection) = self.cm.connections.get_mut(name) {
+        if let Some(connection) = self.cm.table.get_mut(id) {
             connection.message = Some((transaction, req));
         }
         if let Some(found) = self.qps.get_mut(qp.0) {
             found.connection = Some(id);
         }
         self.cm.send(address, transaction, req);
-        self.cm.arm(id, now + interval);
+        self.cm.table.arm(id, now + interval);
         Ok(id)
     }
 
@@ -171,8 +172,8 @@ impl ConnectionManager for Roce {
             .get_mut(..private_data.len())
             .ok_or(VerbsError::Invalid)?
             .copy_from_slice(private_data);
-        let (local_id, ca_guid) = (self.cm.wire_id(id), self.guid());
-        let connection = self.cm.connections.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        let ca_guid = self.guid();
+        let connection = self.cm.table.get_mut(id).ok_or(VerbsError::NoSuchObject)?;
         if connection.state != State::ReqReceived {
             return Err(VerbsError::WrongState);
         }
@@ -190,7 +191,7 @@ impl ConnectionManager for Roce {
         let offered = core::mem::replace(&mut connection.parameters, agreed);
         connection.qp = Some(qp);
         if self.move_qp(id).is_none() {
-            if let Some(connection) = self.cm.connections.get_mut(id.0) {
+            if let Some(connection) = self.cm.table.get_mut(id) {
                 connection.parameters = offered;
                 connection.qp = None;
             }
@@ -199,10 +200,9 @@ impl ConnectionManager for Roce {
         if let Some(found) = self.qps.get_mut(qp.0) {
             found.connection = Some(id);
         }
-        self.cm.half_open.retain(|&other| other != id);
-        let connection = self.cm.connections.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        let connection = self.cm.table.get_mut(id).ok_or(VerbsError::NoSuchObject)?;
         let rep = Message::Rep(Rep {
-            local_id,
+            local_id: connection.wire_id,
             remote_id: connection.remote_id,
             qpn,
             starting_psn: psn,
@@ -213,12 +213,12 @@ impl ConnectionManager for Roce {
             ca_guid,
             private_data: private,
         });
-        connection.state = State::RepSent;
         let transaction = connection.transaction;
         connection.message = Some((transaction, rep));
         let (address, interval) = (connection.address, connection.interval);
+        self.cm.table.set_state(id, State::RepSent);
         self.cm.send(address, transaction, rep);
-        self.cm.arm(id, now + interval);
+        self.cm.table.arm(id, now + interval);
         Ok(())
     }
 
@@ -228,7 +228,7 @@ impl ConnectionManager for Roce {
         reason: RejectReason,
         private_data: &[u8],
     ) -> Result<(), VerbsError> {
-        let connection = self.cm.connections.get(id.0).ok_or(VerbsError::NoSuchObject)?;
+        let connection = self.cm.table.get(id).ok_or(VerbsError::NoSuchObject)?;
         if connection.state != State::ReqReceived {
             return Err(VerbsError::WrongState);
         }
@@ -238,13 +238,12 @@ impl ConnectionManager for Roce {
             .ok_or(VerbsError::Invalid)?
             .copy_from_slice(private_data);
         self.cm.refuse_with(id, About::Req, reason, private);
-        self.cm.half_open.retain(|&other| other != id);
-        self.cm.connections.remove(id.0);
+        self.cm.table.remove(id);
         Ok(())
     }
 
     fn disconnect(&mut self, id: ConnectionId, _now: Instant) -> Result<(), VerbsError> {
-        let connection = self.cm.connections.get(id.0).ok_or(VerbsError::NoSuchObject)?;
+        let connection = self.cm.table.get(id).ok_or(VerbsError::NoSuchObject)?;
         match connection.state {
             State::Established | State::RepSent => self.end(id),
             State::ReqReceived => {
@@ -272,7 +271,7 @@ impl Roce {
     #[inline(never)]
     fn next_connection_event(&mut self) -> Option<ConnectionEvent> {
         while let Some((id, event)) = self.cm.events.pop_front() {
-            let connection = self.cm.connections.get_mut(id.0);
+            let connection = self.cm.table.get_mut(id);
             let said = connection.as_ref().map_or(PrivateData::empty(), |c| c.peer_data);
             return Some(match (event, connection) {
                 (Event::Request, Some(connection)) => {
@@ -296,7 +295,7 @@ impl Roce {
                     },
                 },
                 (Event::Rejected(reason), _) => {
-                    self.cm.connections.remove(id.0);
+                    self.cm.table.remove(id);
                     ConnectionEvent::Rejected { connection: id, reason, private_data: said }
                 }
                 (Event::Disconnected, _) => ConnectionEvent::Disconnected { connection: id },

@@ -28,6 +28,11 @@ const HOLD_SHARE: u32 = 64;
 /// … at most.
 const MAX_HOLD: Duration = Duration::from_millis(8);
 
+/// Longest that a peer may keep a request without acknowledging any more of what was sent: more than ACK timeouts
+/// and retries take, and than a host needs that posts no receives because it is busy. RNR NAKs, which may
+/// be answered for ever, end with it: a peer does not hold our memory for as long as it likes.
+const MAX_STALL: Duration = Duration::from_secs(60);
+
 /// Pauses of RNR NAKs in units of 10 microseconds, by code (vol. 1, table 45).
 const RNR_PAUSE: [u32; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
@@ -50,6 +55,8 @@ pub enum Outcome {
 pub struct Requester {
     queue: VecDeque<Work>,
     limit: usize,
+    /// Requests ever posted, modulo 2^32.
+    requests: u32,
     large: LargePayloads,
     /// PSN of the next packet to be posted.
     posted: Psn,
@@ -82,6 +89,8 @@ pub struct Requester {
     rnr_left: u8,
     /// Whether it went back and nothing was acknowledged since.
     recovering: bool,
+    /// Since when nothing more was acknowledged of what was sent.
+    stalled_since: Instant,
     retransmit_at: Option<Instant>,
     pause_until: Option<Instant>,
 }
@@ -92,6 +101,7 @@ impl Requester {
         Requester {
             queue: VecDeque::with_capacity(limit),
             limit,
+            requests: 0,
             large: LargePayloads::new(limit, init.max_send_sge, init.max_inline),
             posted: Psn::default(),
             unacknowledged: Psn::default(),
@@ -113,9 +123,21 @@ impl Requester {
             rnr_retry: 0,
             rnr_left: 0,
             recovering: false,
+            stalled_since: Instant::ZERO,
             retransmit_at: None,
             pause_until: None,
         }
+    }
+
+    /// Number of requests that were ever posted, modulo 2^32; None if none of them is under way.
+    pub fn under_way(&self) -> Option<u32> {
+        (!self.queue.is_empty()).then_some(self.requests)
+    }
+
+    /// Whether the requests up to that number are done.
+    pub fn has_done(&self, requests: u32) -> bool {
+        let since = self.requests.wrapping_sub(requests);
+        self.queue.len() <= since as usize
     }
 
     /// Requests that nobody waits for need not be acknowledged at once. To be said before `start`.
@@ -230,6 +252,7 @@ impl Requester {
             block,
         });
         self.posted = self.posted.plus(packets);
+        self.requests = self.requests.wrapping_add(1);
         Ok(())
     }
 
@@ -298,6 +321,7 @@ impl Requester {
     /// Something was acknowledged.
     fn progress(&mut self, now: Instant) {
         self.recovering = false;
+        self.stalled_since = now;
         self.patience.acknowledged(self.unacknowledged, now);
         self.retries_left = self.retry_count;
         self.rnr_left = self.rnr_retry;
@@ -342,6 +366,11 @@ impl Requester {
         Outcome::Taken
     }
 
+    /// Whether the peer has acknowledged nothing for too long.
+    fn is_stalled(&self, now: Instant) -> bool {
+        now.since(self.stalled_since) >= MAX_STALL
+    }
+
     /// Whether `psn` was sent and is not acknowledged.
     fn is_outstanding(&self, psn: Psn) -> bool {
         psn.since(self.unacknowledged) < self.sent.since(self.unacknowledged)
@@ -374,7 +403,7 @@ impl Requester {
                 if !self.acknowledge(psn, identity, env) {
                     return self.lost(env);
                 }
-                if self.rnr_left == 0 {
+                if self.rnr_left == 0 || self.is_stalled(env.now) {
                     return Outcome::Failed(Status::RnrRetryExceeded);
                 }
                 if self.rnr_retry < 7 {
@@ -498,6 +527,9 @@ impl Requester {
         }
         if self.retransmit_at.is_some_and(|at| at <= env.now) {
             env.counters.timeouts += 1;
+            if self.is_stalled(env.now) {
+                return Outcome::Failed(Status::RetryExceeded);
+            }
             if self.patience.ran_out() {
                 return self.retry(env);
             }

@@ -208,6 +208,10 @@ impl Requester {
                 self.patience.asked(self.next, now);
             }
         }
+        if self.sent == self.unacknowledged {
+            // Nothing else waits for the peer.
+            self.stalled_since = now;
+        }
         self.next = after;
         if self.sent.is_before(after) {
             self.sent = after;

@@ -364,9 +364,10 @@ fn half_open_connections_are_bounded() {
         if n % 7 == 0 && pair.nodes[0].roce.poll_connection_event().is_some() {
             told += 1;
         }
-        assert!(pair.nodes[0].roce.connections() <= 16);
+        // One host has half of them.
+        assert!(pair.nodes[0].roce.connections() <= 8);
     }
-    assert_eq!(refused, 10_000 - 16);
+    assert_eq!(refused, 10_000 - 8);
     assert!(told > 100);
 }
 

@@ -2,11 +2,14 @@
 
 mod arbitrary;
 mod capture;
+mod claims;
 mod connections;
 mod expected;
 mod faults;
+mod memory_under_way;
 mod ports;
 mod refusals;
+mod scale;
 mod shared_acks;
 mod transport;
 mod wire;
