@@ -86,6 +86,11 @@ impl LogRing {
         (self.clock)()
     }
 
+    /// Messages ever logged.
+    pub fn count(&self) -> u64 {
+        self.lock().next
+    }
+
     /// The next message after `cursor`, which moves past it, and how many were lost before it.
     pub fn next(&self, cursor: &mut Cursor) -> Option<(Entry, u64)> {
         let state = self.lock();

@@ -2,6 +2,7 @@
 
 use super::plane::Plane;
 use super::ports::PlanePort;
+use crate::config::Config;
 use drivers::hal::{Instant, TransmitError};
 use rand_core::RngCore;
 use rdma::devices::Devices;
@@ -26,7 +27,12 @@ struct Outgoing {
 
 impl Fabric {
     /// A provider over `ports`, and over a bridge if there is one; None if there are neither.
-    pub fn new(ports: &[PlanePort], ntrdma: Option<Ntrdma>, rng: &mut dyn RngCore) -> Option<Self> {
+    pub fn new(
+        config: &Config,
+        ports: &[PlanePort],
+        ntrdma: Option<Ntrdma>,
+        rng: &mut dyn RngCore,
+    ) -> Option<Self> {
         let mut configs = ports.iter().map(|slot| PortConfig {
             mac: slot.port.mac(),
             addresses: Vec::new(),
@@ -35,7 +41,7 @@ impl Fabric {
         // Without an address, a port reaches nobody.
         let nowhere = PortConfig { mac: [2, 0, 0, 0, 0, 0], addresses: Vec::new(), mtu: 1500 };
         let first = configs.next().or(ntrdma.is_some().then_some(nowhere))?;
-        let mut roce = Roce::new(first, Limits::default(), rng);
+        let mut roce = Roce::new(first, limits(config), rng);
         for config in configs {
             roce.add_port(config);
         }
@@ -46,6 +52,18 @@ impl Fabric {
             let _ = ntrdma.listen(measure::PORT);
         }
         Some(Fabric { devices, outgoing: outgoing.collect() })
+    }
+}
+
+/// The provider's limits: one host, with all that it may have, leaves room for others.
+fn limits(config: &Config) -> Limits {
+    let per_host = config.limits.connections_per_host as usize;
+    let default = Limits::default();
+    Limits {
+        connections_per_host: per_host,
+        connections: default.connections.max(4 * per_host),
+        qps: default.qps.max(4 * per_host),
+        ..default
     }
 }
 

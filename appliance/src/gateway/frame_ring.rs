@@ -30,13 +30,21 @@ impl Sender {
         let Ok(length) = u16::try_from(frame.len()) else { return false };
         let Ok(mut chunk) = self.0.write_chunk(HEAD + frame.len()) else { return false };
         let (first, second) = chunk.as_mut_slices();
-        let bytes = length.to_le_bytes().into_iter().chain(frame.iter().copied());
-        for (place, byte) in first.iter_mut().chain(second).zip(bytes) {
-            *place = byte;
-        }
+        put(&length.to_le_bytes(), 0, first, second);
+        put(frame, HEAD, first, second);
         chunk.commit_all();
         true
     }
+}
+
+/// Copies `bytes` to where they belong in two pieces, from `at` on.
+fn put(bytes: &[u8], at: usize, first: &mut [u8], second: &mut [u8]) {
+    let from = at.min(first.len());
+    let (here, there) = bytes.split_at(bytes.len().min(first.len() - from));
+    first[from..][..here.len()].copy_from_slice(here);
+    // What stands in the second piece is what the first has no room for.
+    let from = (at + here.len()).saturating_sub(first.len());
+    second[from..][..there.len()].copy_from_slice(there);
 }
 
 impl Receiver {

@@ -112,9 +112,14 @@ impl Gateway {
                 smc.poll(networks, &state.ports, state.document.config(), &mut state.plane, now);
         }
         served += state.poll_tcp_bridge(networks, now);
+        state.take_refusals(now);
         let due = self.control_due.is_some_and(|at| at <= now);
         let touched = networks.iter().any(|network| network.interface.wants_poll());
-        let control = state.wants_control() || due || touched || for_control > 0;
+        let control = state.wants_control(now)
+            || self.syslog.wants_poll(state)
+            || due
+            || touched
+            || for_control > 0;
         let mut controlled = 0;
         if control {
             controlled = network::poll(networks, state, now) + self.syslog.poll(networks, state);
@@ -122,7 +127,8 @@ impl Gateway {
         let mut sent = state.plane.transmit_fabric(now);
         if control {
             sent += network::transmit(networks, state, now);
-            self.control_due = networks.iter().filter_map(Network::poll_timeout).min();
+            let due = networks.iter().filter_map(Network::poll_timeout).min();
+            self.control_due = Instant::first([due, self.syslog.poll_timeout()]);
         }
         state.plane.flush();
         let counters = &mut state.plane.pace.counters;

@@ -58,6 +58,15 @@ pub(super) struct PortReport {
     pub echoes: u64,
 }
 
+/// What is told of a plane.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PlaneReport {
+    /// What its loop did with its time.
+    pub counters: LoopCounters,
+    /// By place.
+    pub ports: Vec<PortReport>,
+}
+
 impl Plane {
     /// A plane without storage, over `ports`.
     pub fn new(settings: Settings, ports: Vec<Box<dyn Port + Send>>, now: Instant) -> Self {
@@ -65,7 +74,8 @@ impl Plane {
         let mut rng = ChaCha12Rng::from_seed(seed);
         let echo = config.services.udp_echo;
         let ports: Vec<_> = ports.into_iter().map(|port| PlanePort::new(port, echo)).collect();
-        let mut fabric = config.roce.enabled.then(|| Fabric::new(&ports, None, &mut rng)).flatten();
+        let mut fabric =
+            config.roce.enabled.then(|| Fabric::new(&config, &ports, None, &mut rng)).flatten();
         let services = Services::of(&config, fabric.as_mut());
         Plane {
             now,
@@ -90,16 +100,22 @@ impl Plane {
         self.ports.iter_mut().for_each(|slot| slot.echo = echo);
     }
 
-    /// What is told of the ports.
-    pub fn port_reports(&mut self) -> Vec<PortReport> {
-        let report =
-            |slot: &PlanePort| PortReport { counters: slot.port.counters(), echoes: slot.echoes };
-        self.ports.iter().map(report).collect()
+    /// What is told of it.
+    pub fn report(&self) -> PlaneReport {
+        let mut report = PlaneReport::default();
+        self.report_into(&mut report);
+        report
     }
 
-    /// What the loop did with its time.
-    pub fn counters(&mut self) -> LoopCounters {
-        self.pace.counters
+    /// As [`Plane::report`], into one that was made before: allocates nothing then.
+    pub fn report_into(&self, report: &mut PlaneReport) {
+        report.counters = self.pace.counters;
+        report.ports.clear();
+        report.ports.extend(
+            self.ports
+                .iter()
+                .map(|slot| PortReport { counters: slot.port.counters(), echoes: slot.echoes }),
+        );
     }
 
     /// Queues the control plane's frames for a port; how many.

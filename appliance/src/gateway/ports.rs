@@ -58,6 +58,11 @@ impl PortSlot {
         }
     }
 
+    /// Whether another loop says that the link has changed.
+    pub fn has_news(&self) -> bool {
+        self.uplink.as_ref().is_some_and(|uplink| uplink.link() != self.link)
+    }
+
     /// Takes note of the state of the link; true if it came up.
     pub fn note_link(&mut self, up: bool) -> bool {
         let was = core::mem::replace(&mut self.link, up);

@@ -3,7 +3,7 @@
 use super::bridge;
 use super::disks::DiskSlot;
 use super::manage;
-use super::plane::{Plane, PortReport};
+use super::plane::PortReport;
 use super::ports::PortSlot;
 use super::smc::report;
 use super::state::State;
@@ -148,7 +148,7 @@ fn memory(state: &mut State) -> Value {
 
 /// One entry for each core, also for those that have no loop.
 fn loops(state: &mut State) -> Value {
-    let loops = state.each_plane(Plane::counters);
+    let loops = state.plane_reports();
     let ports = |core: usize| {
         let names = state.ports.iter().filter(|slot| slot.core == core);
         Value::list(names.map(|slot| slot.name.clone().into()))
@@ -156,7 +156,7 @@ fn loops(state: &mut State) -> Value {
     Value::list((0..state.facts.cpus).map(|core| {
         let found = loops.iter().find(|(number, _)| *number == core);
         let (shown, counters) = match found {
-            Some((_, Some(counters))) => ("running", *counters),
+            Some((_, Some(report))) => ("running", report.counters),
             Some((_, None)) => ("does not answer", LoopCounters::default()),
             None => ("no loop: it has no port", LoopCounters::default()),
         };

@@ -149,7 +149,7 @@ impl Gateway {
         }
         let own_ports = loops.own.iter().map(|(index, _)| *index).collect();
         let devices: Vec<PlanePort> = loops.own.drain(..).map(|(_, port)| port).collect();
-        let fabric = config.roce.enabled.then(|| Fabric::new(&devices, ntrdma, &mut *rng));
+        let fabric = config.roce.enabled.then(|| Fabric::new(config, &devices, ntrdma, &mut *rng));
         let mut fabric = fabric.flatten();
         let bridge = bridge.filter(|_| fabric.is_some());
         let provider = fabric.as_mut().map(|fabric| &mut fabric.devices);

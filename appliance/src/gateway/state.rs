@@ -3,7 +3,7 @@
 
 use super::disks::DiskSlot;
 use super::network::Network;
-use super::plane::{Plane, PortReport};
+use super::plane::{Plane, PlaneReport, PortReport};
 use super::ports::PortSlot;
 use super::smc::Smc;
 use super::start::Facts;
@@ -114,17 +114,33 @@ impl State {
         self.ports.iter().filter_map(|slot| slot.uplink.as_ref())
     }
 
-    /// Has something done by every data plane, this loop's first, and gives what came of it by the
-    /// number of its core; None where a loop did not answer.
-    pub fn each_plane<T: Send + 'static>(
-        &mut self,
-        order: impl Fn(&mut Plane) -> T + Clone + Send + 'static,
-    ) -> Vec<(usize, Option<T>)> {
-        let mut all = vec![(0, Some(order(&mut self.plane)))];
+    /// Has something done by every data plane, this loop's at once, the others' soon.
+    pub fn tell_planes(&mut self, order: impl Fn(&mut Plane) + Clone + Send + 'static) {
+        order(&mut self.plane);
         for worker in &mut self.workers {
-            all.push((worker.core, worker.ask(self.log, order.clone())));
+            if !worker.tell(order.clone()) {
+                log::error!("loop {} has too many orders waiting", worker.core);
+            }
         }
+    }
+
+    /// What every data plane tells of itself, this loop's first, by the number of its core; None where a loop
+    /// has not said anything for a while. Nobody is waited for.
+    pub fn plane_reports(&mut self) -> Vec<(usize, Option<PlaneReport>)> {
+        let now = self.log.now();
+        let mut all = vec![(0, Some(self.plane.report()))];
+        all.extend(self.workers.iter().map(|worker| (worker.core, worker.report(now))));
         all
+    }
+
+    /// Takes note of what data planes have refused.
+    #[inline]
+    pub fn take_refusals(&mut self, now: Instant) {
+        if let Some(fabric) = &mut self.plane.fabric
+            && !fabric.devices.roce.refusals().is_empty()
+        {
+            self.refused.take(fabric.devices.roce.refusals(), now);
+        }
     }
 
     /// Looks at the link of a port; true if it came up.
@@ -152,10 +168,10 @@ impl State {
 
     /// What is told of each port.
     pub fn port_reports(&mut self) -> Vec<PortReport> {
-        let planes = self.each_plane(Plane::port_reports);
+        let planes = self.plane_reports();
         let report = |core: usize, place: usize| {
-            let (_, reports) = planes.iter().find(|(number, _)| *number == core)?;
-            reports.as_ref()?.get(place).copied()
+            let (_, report) = planes.iter().find(|(number, _)| *number == core)?;
+            report.as_ref()?.ports.get(place).copied()
         };
         // That of the bridge is told by the control plane's end of it.
         let seen = |slot: &PortSlot| {
@@ -182,15 +198,16 @@ impl State {
 
     /// Whether the control plane has something to look at though it is not due and no frame came for it:
     /// news for it, or users that act without either.
-    pub fn wants_control(&mut self) -> bool {
-        core::mem::take(&mut self.plane.links_looked_at)
+    pub fn wants_control(&mut self, now: Instant) -> bool {
+        let plane = &mut self.plane;
+        let ways = plane.storage.elsewhere.as_ref().and_then(|elsewhere| elsewhere.ways_due);
+        core::mem::take(&mut plane.links_looked_at)
             || self.network_changed
             || self.ping_order.is_some()
-            || self.plane.storage.elsewhere.is_some()
-            || self.plane.services.is_some()
-            || self.plane.rping.is_some()
-            || !self.workers.is_empty()
-            || self.document.config().system.syslog.is_some()
+            || ways.is_some_and(|at| at <= now)
+            || plane.services.is_some()
+            || plane.rping.is_some()
+            || self.ports.iter().any(PortSlot::has_news)
     }
 
     /// When something here is due.

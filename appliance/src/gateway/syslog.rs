@@ -5,8 +5,12 @@ use super::state::State;
 use crate::log_ring::{Cursor, Entry};
 use core::net::SocketAddr;
 use core::time::Duration;
+use drivers::hal::Instant;
 use log::Level;
 use net::syslog::{Record, Sender, Severity};
+
+/// How soon a message is tried again for which there was no room.
+const RETRY: Duration = Duration::from_millis(10);
 
 /// The way to the server, and how far it has heard.
 #[derive(Debug, Default)]
@@ -15,12 +19,30 @@ pub(super) struct Syslog {
     cursor: Cursor,
     /// Taken from the log and not sent yet.
     next: Option<Entry>,
+    /// Messages that had been logged when it looked last.
+    seen: u64,
+    /// When it looks again for want of room.
+    retry_at: Option<Instant>,
 }
 
 impl Syslog {
+    /// Whether there is anything that it has not looked at. What waits for a way to the server waits for the
+    /// control plane to have something to do, as an address that it gets.
+    pub fn wants_poll(&self, state: &State) -> bool {
+        let server = state.document.config().system.syslog;
+        self.retry_at.is_some_and(|at| at <= state.now)
+            || server.is_some() && self.seen != state.log.count()
+    }
+
+    /// When there is something to do though nothing happens.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
     /// Sends what is new, as long as there is room and a way; how many messages.
     pub fn poll(&mut self, networks: &mut [Network], state: &State) -> usize {
         let system = &state.document.config().system;
+        self.retry_at = None;
         if self.sender.is_none() && system.syslog.is_none() {
             return 0;
         }
@@ -30,6 +52,7 @@ impl Syslog {
             sender.stop(&mut networks[index].interface);
         }
         let Some(server) = system.syslog else { return 0 };
+        self.seen = state.log.count();
         if self.sender.is_none() {
             let way = |n: &Network| n.interface.next_hop(server.ip()).is_some();
             let Some(index) = networks.iter().position(way) else { return 0 };
@@ -52,6 +75,7 @@ impl Syslog {
                 text: entry.text(),
             };
             if sender.send(&mut networks[*index].interface, &record).is_err() {
+                self.retry_at = Some(state.now + RETRY);
                 return sent;
             }
             self.next = None;

@@ -34,7 +34,7 @@ impl System for State {
         log::set_max_level(config.system.log_level);
         let quiet_time = Duration::from_micros(config.system.idle_after_us.into());
         let echo = config.services.udp_echo;
-        self.each_plane(move |plane| plane.configure(quiet_time, echo));
+        self.tell_planes(move |plane| plane.configure(quiet_time, echo));
         self.network_changed = true;
         self.plane.storage.apply_exports(self.document.config());
         let section = path.split('.').next().unwrap_or_default();

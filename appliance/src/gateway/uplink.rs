@@ -87,6 +87,11 @@ pub(super) fn connect(
 }
 
 impl Uplink {
+    /// Whether the link of the port is up, as its loop says.
+    pub fn link(&self) -> bool {
+        self.shared.link.load(Ordering::Relaxed)
+    }
+
     /// Frames for the control plane that found no room in the ring.
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Ordering::Relaxed)
@@ -103,7 +108,7 @@ impl Port for Uplink {
     }
 
     fn link_up(&mut self) -> bool {
-        self.shared.link.load(Ordering::Relaxed)
+        self.link()
     }
 
     fn receive(&mut self) -> Option<Frame> {

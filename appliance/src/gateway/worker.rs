@@ -1,12 +1,12 @@
 //! Loops on cores other than the first: each runs a data plane and nothing else. What the control
 //! plane wants to know or have done comes as an order through a ring and is carried out between
-//! two rounds.
+//! two rounds. What is told of a loop it writes down by itself, before it halts and once in a while, so
+//! that nobody waits for it.
 
 use super::NAP;
 use super::alarm::Alarm;
-use super::plane::{Plane, Settings};
+use super::plane::{Plane, PlaneReport, Settings};
 use super::uplink::Downlink;
-use crate::log_ring::LogRing;
 use crate::loops::Stage;
 use crate::machine::{Core, SpareCore};
 use core::time::Duration;
@@ -17,32 +17,54 @@ use std::sync::Arc;
 
 /// Orders that can wait.
 const ORDERS: usize = 64;
-/// How long the control plane waits for what it asked. A round takes microseconds; a host that is
-/// busy may keep a processor waiting.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How often a loop that does not halt writes down what is told of it.
+const REPORT_INTERVAL: Duration = Duration::from_millis(10);
+/// How old that may be where the loop does not halt: a host that is busy may keep a processor waiting.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 type Order = Box<dyn FnOnce(&mut Plane) + Send>;
+
+/// What a loop tells of itself.
+#[derive(Debug, Default)]
+struct Told {
+    at: Instant,
+    /// It was about to halt, and nothing has changed since.
+    halting: bool,
+    plane: PlaneReport,
+}
+
+/// Where it does. The lock is held for as long as a copy takes.
+type Board = Arc<Mutex<Told>>;
 
 /// A loop on another core, as the control plane sees it.
 pub(super) struct Worker {
     /// Number of its core.
     pub core: usize,
     orders: Producer<Order>,
+    board: Board,
     pub alarm: Alarm,
+}
+
+/// The loop's end of what it has in common with the control plane.
+pub(super) struct Orders {
+    orders: Consumer<Order>,
+    board: Board,
 }
 
 /// What a loop starts with; moved to its core, where the plane is made.
 pub(super) struct Start {
     pub settings: Settings,
     pub ports: Vec<(Box<dyn Port + Send>, Downlink)>,
-    pub orders: Consumer<Order>,
+    pub orders: Orders,
     pub alarm: Alarm,
 }
 
-/// The ring for orders to a loop on core number `core`: its two ends.
-pub(super) fn orders(core: usize, alarm: Alarm) -> (Worker, Consumer<Order>) {
+/// The ring for orders to a loop on core number `core`, and where it tells of itself: the two ends.
+pub(super) fn orders(core: usize, alarm: Alarm) -> (Worker, Orders) {
     let (producer, consumer) = RingBuffer::new(ORDERS);
-    (Worker { core, orders: producer, alarm }, consumer)
+    let board = Board::default();
+    let worker = Worker { core, orders: producer, board: board.clone(), alarm };
+    (worker, Orders { orders: consumer, board })
 }
 
 impl Worker {
@@ -53,25 +75,11 @@ impl Worker {
         taken
     }
 
-    /// Has something done and waits for what came of it; None if the loop does not answer in time,
-    /// which is logged. The order may be carried out later nevertheless.
-    pub fn ask<T: Send + 'static>(
-        &mut self,
-        clock: &LogRing,
-        order: impl FnOnce(&mut Plane) -> T + Send + 'static,
-    ) -> Option<T> {
-        let place = Arc::new(Mutex::new(None));
-        let answer = place.clone();
-        let taken = self.tell(move |plane| *answer.lock() = Some(order(plane)));
-        let deadline = clock.now() + PATIENCE;
-        while taken && clock.now() < deadline {
-            if let Some(answer) = place.lock().take() {
-                return Some(answer);
-            }
-            core::hint::spin_loop();
-        }
-        log::error!("loop {} does not answer; what is shown of it is missing", self.core);
-        None
+    /// What the loop tells of itself; None if it has not for too long.
+    pub fn report(&self, now: Instant) -> Option<PlaneReport> {
+        let told = self.board.lock();
+        let answers = told.halting || now.since(told.at) < PATIENCE;
+        answers.then(|| told.plane.clone())
     }
 }
 
@@ -88,7 +96,9 @@ struct Loop {
     plane: Plane,
     /// By place of the port.
     downlinks: Vec<Downlink>,
-    orders: Consumer<Order>,
+    orders: Orders,
+    /// When it tells of itself next.
+    report_due: Instant,
     alarm: Alarm,
 }
 
@@ -96,7 +106,8 @@ impl Loop {
     fn new(start: Start, core: Box<dyn Core>) -> Self {
         let (ports, downlinks): (Vec<_>, _) = start.ports.into_iter().unzip();
         let plane = Plane::new(start.settings, ports, core.now());
-        Loop { core, plane, downlinks, orders: start.orders, alarm: start.alarm }
+        let report_due = Instant::ZERO;
+        Loop { core, plane, downlinks, orders: start.orders, report_due, alarm: start.alarm }
     }
 
     fn run(mut self) -> ! {
@@ -105,14 +116,25 @@ impl Loop {
             let now = self.core.now();
             let may_halt = self.plane.pace.round(worked, now);
             worked = if may_halt { self.halt() } else { self.round(now) };
+            if now >= self.report_due {
+                self.tell(now, false);
+            }
         }
+    }
+
+    /// Writes down what is told of it.
+    fn tell(&mut self, now: Instant, halting: bool) {
+        self.report_due = now + REPORT_INTERVAL;
+        let mut told = self.orders.board.lock();
+        (told.at, told.halting) = (now, halting);
+        self.plane.report_into(&mut told.plane);
     }
 
     /// One round of all stages; whether there was any work.
     fn round(&mut self, now: Instant) -> bool {
         let (plane, downlinks) = (&mut self.plane, &mut self.downlinks);
         let mut ordered = 0;
-        while let Ok(order) = self.orders.pop() {
+        while let Ok(order) = self.orders.orders.pop() {
             order(plane);
             ordered += 1;
         }
@@ -139,6 +161,7 @@ impl Loop {
         let now = self.core.now();
         let nap = (!self.plane.wakes()).then_some(now + NAP);
         let deadline = Instant::first([self.plane.poll_timeout(), nap]);
+        self.tell(now, true);
         self.alarm.set();
         // What came before interrupts were on raises none, but is pending.
         if !self.plane.pending() && !self.has_orders() && deadline.is_none_or(|d| d > now) {
@@ -152,6 +175,6 @@ impl Loop {
 
     /// Whether the control plane wants something.
     fn has_orders(&self) -> bool {
-        !self.orders.is_empty() || self.downlinks.iter().any(Downlink::pending)
+        !self.orders.orders.is_empty() || self.downlinks.iter().any(Downlink::pending)
     }
 }

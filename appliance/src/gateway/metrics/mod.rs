@@ -6,7 +6,6 @@ mod smc;
 pub(super) mod storage;
 
 use super::state::State;
-use crate::gateway::plane::Plane;
 use crate::gateway::uplink::Uplink;
 use crate::loops::{LoopCounters, Stage};
 use core::fmt::Error;
@@ -130,9 +129,9 @@ fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
 
 fn loops(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
     let loops: Vec<(usize, LoopCounters)> = state
-        .each_plane(Plane::counters)
+        .plane_reports()
         .into_iter()
-        .filter_map(|(core, counters)| Some((core, counters?)))
+        .filter_map(|(core, report)| Some((core, report?.counters)))
         .collect();
     let mut rounds = w.counter("isthmus_loop_rounds_total", "Rounds of the poll loop.")?;
     for (core, counters) in &loops {
