@@ -31,6 +31,7 @@ pub const LIMITS: Limits = Limits {
     keys: 512,
     wr: 512,
     connections: 64,
+    connections_per_host: 64,
     half_open: 16,
     unacknowledged: 64,
 };
