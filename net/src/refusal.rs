@@ -45,9 +45,23 @@ impl Refusals {
             return;
         }
         let Refusal { what, reason, .. } = refusal;
+        self.count(what, reason, 1);
+    }
+
+    /// Takes over all that another has.
+    pub fn absorb(&mut self, other: &mut Refusals) {
+        while let Some(refusal) = other.kept.pop_front() {
+            self.push(refusal);
+        }
+        for (what, reason, count) in other.more.drain(..) {
+            self.count(what, reason, count);
+        }
+    }
+
+    fn count(&mut self, what: &'static str, reason: &'static str, count: u64) {
         match self.more.iter_mut().find(|(w, r, _)| (*w, *r) == (what, reason)) {
-            Some((_, _, count)) => *count += 1,
-            None => self.more.push((what, reason, 1)),
+            Some((_, _, known)) => *known += count,
+            None => self.more.push((what, reason, count)),
         }
     }
 

@@ -123,6 +123,9 @@ fn verdict(target: IpAddr, summary: &net::ping::Summary) -> Result<String, Strin
 /// The control plane's stage: interfaces, services, orders of the console. How much was done.
 pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) -> usize {
     let mut worked = 0;
+    if !state.workers.is_empty() {
+        state.take_refusals_of_others(now);
+    }
     if core::mem::take(&mut state.network_changed) {
         for (i, network) in networks.iter_mut().enumerate() {
             network.stop_moved_server(state);

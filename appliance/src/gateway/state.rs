@@ -17,6 +17,7 @@ use core::net::IpAddr;
 use drivers::hal::{Disk, Instant, Platform, Port};
 use net::Local;
 use net::capture::Reader;
+use net::refusal::Refusals;
 use std::collections::VecDeque;
 
 use crate::console::Progress;
@@ -133,7 +134,14 @@ impl State {
         all
     }
 
-    /// Takes note of what data planes have refused.
+    /// Takes note of what the planes of other loops have refused.
+    pub fn take_refusals_of_others(&mut self, now: Instant) {
+        let mut refused = Refusals::default();
+        self.workers.iter().for_each(|worker| worker.take_refusals(&mut refused));
+        self.refused.take(&mut refused, now);
+    }
+
+    /// Takes note of what the data plane of this loop has refused.
     #[inline]
     pub fn take_refusals(&mut self, now: Instant) {
         if let Some(fabric) = &mut self.plane.fabric

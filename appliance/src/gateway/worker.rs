@@ -11,6 +11,7 @@ use crate::loops::Stage;
 use crate::machine::{Core, SpareCore};
 use core::time::Duration;
 use drivers::hal::{Instant, Port};
+use net::refusal::Refusals;
 use rtrb::{Consumer, Producer, RingBuffer};
 use spin::Mutex;
 use std::sync::Arc;
@@ -31,6 +32,8 @@ struct Told {
     /// It was about to halt, and nothing has changed since.
     halting: bool,
     plane: PlaneReport,
+    /// What was refused there, until the control plane takes note.
+    refused: Refusals,
 }
 
 /// Where it does. The lock is held for as long as a copy takes.
@@ -81,6 +84,11 @@ impl Worker {
         let answers = told.halting || now.since(told.at) < PATIENCE;
         answers.then(|| told.plane.clone())
     }
+
+    /// Moves what the loop has refused into `refused`.
+    pub fn take_refusals(&self, refused: &mut Refusals) {
+        refused.absorb(&mut self.board.lock().refused);
+    }
 }
 
 impl Start {
@@ -128,6 +136,9 @@ impl Loop {
         let mut told = self.orders.board.lock();
         (told.at, told.halting) = (now, halting);
         self.plane.report_into(&mut told.plane);
+        if let Some(fabric) = &mut self.plane.fabric {
+            told.refused.absorb(fabric.devices.roce.refusals());
+        }
     }
 
     /// One round of all stages; whether there was any work.

@@ -8,13 +8,23 @@ use rdma::roce::{Counters, Naks, Packets};
 /// A counter of the provider: its name, its help, and where it lies.
 type Family = (&'static str, &'static str, fn(&Counters) -> u64);
 
-const FAMILIES: [Family; 6] = [
+const FAMILIES: [Family; 8] = [
     ("isthmus_roce_retries_total", "Times that packets were sent again.", |c| c.retries),
     ("isthmus_roce_timeouts_total", "Of these, because no ACK came in time.", |c| c.timeouts),
     (
         "isthmus_roce_acks_repeated_total",
         "ACKs that were said again after a while of quiet, in case the first was lost.",
         |c| c.acks_repeated,
+    ),
+    (
+        "isthmus_roce_connections_refused_of_host_total",
+        "Connections refused because their host has limits.connections_per_host.",
+        |c| c.refused_of_host,
+    ),
+    (
+        "isthmus_roce_connections_gave_way_total",
+        "Connections that were over, or not made yet, and gave way to a request.",
+        |c| c.gave_way,
     ),
     ("isthmus_roce_queue_pair_errors_total", "Queue pairs that failed.", |c| c.qp_errors),
     ("isthmus_roce_icrc_errors_total", "Packets with a wrong checksum.", |c| c.dropped.icrc),
@@ -52,6 +62,8 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     let counters = fabric.devices.roce.counters();
     w.gauge("isthmus_roce_queue_pairs", "Queue pairs that there are.")?
         .sample(&[], fabric.devices.roce.queue_pairs() as u64)?;
+    w.gauge("isthmus_roce_connections", "Connections, made, being made and ending.")?
+        .sample(&[], fabric.devices.roce.connections() as u64)?;
     for (name, help, value) in FAMILIES {
         w.counter(name, help)?.sample(&[], value(counters))?;
     }
