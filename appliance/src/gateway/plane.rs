@@ -9,7 +9,7 @@ use super::services::Services;
 use super::storage::Storage;
 use super::uplink::Downlink;
 use crate::config::Config;
-use crate::loops::{LoopCounters, Pace};
+use crate::loops::{LoopCounters, Pace, Stage};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant, Port, PortCounters};
 use net::Local;
@@ -171,11 +171,20 @@ impl Plane {
     }
 
     /// Runs the provider's timers, if one has come; true if there was one and it left nothing to do, as
-    /// most do: they are moved far more often than they expire.
+    /// most do: they are moved far more often than they expire. An ACK that is said again is sent.
     pub fn expires_idly(&mut self, now: Instant) -> bool {
         let Some(fabric) = &mut self.fabric else { return false };
         let roce = &mut fabric.devices.roce;
-        roce.poll_timeout().is_some_and(|at| at <= now) && !roce.run_due(now)
+        if roce.poll_timeout().is_none_or(|at| at > now) || roce.run_due(now) {
+            return false;
+        }
+        if !roce.wants_transmit() {
+            return true;
+        }
+        let sent = self.transmit_fabric(now);
+        self.flush();
+        self.pace.counters.work(Stage::Transmit, sent);
+        self.fabric.as_ref().is_some_and(|fabric| !fabric.devices.roce.wants_transmit())
     }
 
     /// Whether the frames of this round leave nothing to do. Measuring tools look for what was written to

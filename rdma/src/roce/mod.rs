@@ -321,14 +321,17 @@ impl Roce {
         Instant::first([self.timers.first(), self.cm.deadline()])
     }
 
-    /// Runs the timers that have expired; whether that leaves anything to do.
+    /// Runs the timers that have expired; whether that leaves its users anything to do. There may be
+    /// something to transmit in any case.
     pub fn run_due(&mut self, now: Instant) -> bool {
         let awaited = self.cqs.awaited;
         self.run_timers(now);
-        self.cqs.awaited != awaited
-            || !self.events.is_empty()
-            || self.has_mads()
-            || self.cm.has_events()
+        self.cqs.awaited != awaited || !self.events.is_empty() || self.cm.has_events()
+    }
+
+    /// Whether there may be anything to transmit.
+    pub fn wants_transmit(&self) -> bool {
+        self.has_mads()
             || self.ports.iter().any(|port| port.has_replies() || !port.sends.is_empty())
     }
 
