@@ -8,6 +8,7 @@ pub mod build;
 pub mod check;
 pub mod command;
 pub mod demo;
+pub mod fresh;
 pub mod guest;
 pub mod http;
 pub mod image;

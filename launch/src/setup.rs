@@ -25,8 +25,8 @@ pub enum Purpose {
     Guest,
     /// Counting instructions of host programs.
     Count,
-    /// Fuzzing that is guided by coverage: libFuzzer is C++, AddressSanitizer's runtime is the compiler's.
-    Fuzz,
+    /// Making a fresh Debian to test in.
+    Fresh,
 }
 
 const PACKAGES: &[(Purpose, &[&str])] = &[
@@ -38,7 +38,7 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Captures, &["tshark"]),
     (Purpose::Guest, &["gcc-12", "kmod", "libelf1", "make", "xz-utils"]),
     (Purpose::Count, &["valgrind"]),
-    (Purpose::Fuzz, &["g++", "libstdc++-12-dev"]),
+    (Purpose::Fresh, &["debootstrap", "git", "util-linux"]),
 ];
 
 /// Every purpose, for `./isthmus setup`.
@@ -51,7 +51,7 @@ pub const ALL: &[Purpose] = &[
     Purpose::Captures,
     Purpose::Guest,
     Purpose::Count,
-    Purpose::Fuzz,
+    Purpose::Fresh,
 ];
 
 /// Installs the packages for `purposes` that are missing. Asks nothing. Fails with the command to run

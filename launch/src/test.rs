@@ -13,7 +13,7 @@ use images::Format;
 
 use crate::build;
 use crate::setup::{self, Purpose};
-use crate::{command, guest, image, workspace};
+use crate::{command, fresh, guest, image, workspace};
 
 /// Options of `./isthmus test`.
 #[derive(Args)]
@@ -30,6 +30,9 @@ pub struct Options {
     /// Replay this seed of the simulator or of the fuzzer, and tell what happens
     #[arg(long)]
     seed: Option<u64>,
+    /// In a new Debian 12 with nothing but what the README names, made with debootstrap (as root)
+    #[arg(long)]
+    fresh: bool,
 }
 
 /// A set of cases that cargo runs.
@@ -84,7 +87,7 @@ const CAPTURES: &[Purpose] =
 const SUITES: &[Suite] = &[
     Suite { name: "unit", target: None, needs: Needs::Nothing, uses: HOST, long: false },
     host_suite("sim"),
-    Suite { uses: &[Purpose::Host, Purpose::Fuzz], ..host_suite("fuzz") },
+    host_suite("fuzz"),
     boot_suite("boot"),
     boot_suite("console"),
     boot_suite("net"),
@@ -159,6 +162,9 @@ struct Outcome {
 
 /// Runs the suites asked for. An error when a case failed or a suite could not run.
 pub fn test(options: &Options) -> Result<()> {
+    if options.fresh {
+        return fresh::test(&fresh_arguments(options));
+    }
     let asked = |suite: &&Suite| {
         let by_default = options.suites.is_empty() && (options.full || !suite.long);
         by_default || options.suites.iter().any(|name| name == suite.name)
@@ -204,6 +210,22 @@ pub fn test(options: &Options) -> Result<()> {
     }
     let skipped = fs::read_to_string(&skipped)?;
     summary(&table, &skipped, &options.case)
+}
+
+/// What `./isthmus` is told in a fresh system: the same, but for `--fresh`.
+fn fresh_arguments(options: &Options) -> Vec<String> {
+    let mut words = vec!["test".to_string()];
+    words.extend(options.suites.iter().cloned());
+    if options.full {
+        words.push("--full".into());
+    }
+    if !options.case.is_empty() {
+        words.extend(["--case".into(), options.case.clone()]);
+    }
+    if let Some(seed) = options.seed {
+        words.extend(["--seed".into(), seed.to_string()]);
+    }
+    words
 }
 
 /// Runs one suite with its output on this terminal.
