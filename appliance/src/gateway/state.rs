@@ -204,6 +204,16 @@ impl State {
         self.disks.iter_mut().for_each(|slot| slot.disk.set_interrupts(false));
     }
 
+    /// Takes what the engines have refused, for the log and the counters.
+    pub fn hear_refusals(&mut self, now: Instant) {
+        if let Some(server) = &mut self.plane.storage.server {
+            let refusals = server.transport_mut().refusals();
+            if !refusals.is_empty() {
+                self.refused.take(refusals, now);
+            }
+        }
+    }
+
     /// Whether the control plane has something to look at though it is not due and no frame came for it:
     /// news for it, or users that act without either.
     pub fn wants_control(&mut self, now: Instant) -> bool {

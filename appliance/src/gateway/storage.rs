@@ -6,6 +6,7 @@ use super::volumes::DiskPool;
 use crate::config::{self, Config, Volume};
 use core::time::Duration;
 use drivers::hal::{Arena, Features, Instant, Window};
+use net::hosts::Hosts;
 use rand_core::RngCore;
 use rdma::devices::Devices;
 use rdma::rnbd::server::{Export, Server};
@@ -76,10 +77,21 @@ impl Storage {
         if config.rnbd.oversubscribe > 1 {
             give_memory(provider, config, arena);
         }
+        let chunk_size = config.rnbd.chunk_size.0 as u32;
+        let memory = memory_of_sessions(config, arena.capacity() as u64);
+        let queue_depth = server::offered_depth(config.rnbd.queue_depth, chunk_size, memory);
+        if queue_depth < config.rnbd.queue_depth {
+            log::info!(
+                "rnbd: sessions get a queue depth of {queue_depth} and not {}, as memory goes",
+                config.rnbd.queue_depth
+            );
+        }
         let settings = server::Config {
             port: config.rnbd.port,
-            queue_depth: config.rnbd.queue_depth,
-            chunk_size: config.rnbd.chunk_size.0 as u32,
+            queue_depth,
+            chunk_size,
+            sessions_per_host: config.limits.sessions_per_host.into(),
+            memory_per_host: config.limits.memory_per_host.map(|limit| limit.0),
             always_invalidate: config.rnbd.always_invalidate,
             oversubscribe: config.rnbd.oversubscribe,
             // Other appliances see by it that this one was started anew.
@@ -214,7 +226,20 @@ impl Storage {
         let volume = self.volumes.find(wanted.as_str());
         let volume = volume.ok_or_else(|| format!("there is no volume {wanted}"))?;
         let allow = export.sessions.iter().map(name).collect::<Result<_, _>>()?;
-        Ok(Export { name: name(&export.name)?, volume, read_only: export.read_only, allow })
+        let hosts = Hosts::new(export.hosts.clone());
+        Ok(Export { name: name(&export.name)?, volume, read_only: export.read_only, allow, hosts })
+    }
+}
+
+/// Bytes that the queue depth of sessions is reckoned with: what the machine has for all uses, less the
+/// volumes in memory and an eighth. Of what is free at the moment nothing goes in, so that the depth is the
+/// same after a restart.
+fn memory_of_sessions(config: &Config, arena: u64) -> u64 {
+    let volumes: u64 = config.volume.iter().map(Volume::memory).sum();
+    let free = arena.saturating_sub(volumes) / 8 * 7;
+    match u64::from(config.rnbd.oversubscribe) {
+        1 => free,
+        times => (free / 4 * 3).saturating_mul(times),
     }
 }
 

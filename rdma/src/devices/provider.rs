@@ -208,6 +208,18 @@ impl Provider for Devices {
         by_name!(self, region, MrId, |device, own| device.release_chunk(own, chunk), ());
     }
 
+    fn age_chunks(&mut self, region: MrId) -> u8 {
+        by_name!(self, region, MrId, |device, own| device.age_chunks(own), 0)
+    }
+
+    fn failed_by_itself(&self, qp: QpId) -> bool {
+        match (bridged(qp.0), &self.bridged) {
+            (None, _) => self.roce.failed_by_itself(qp),
+            (Some(own), Some(device)) => device.ntrdma.failed_by_itself(QpId(own)),
+            (Some(_), None) => false,
+        }
+    }
+
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
         let cq = self.roce.create_cq(depth)?;
         if let Some(Err(error)) = self.bridged.as_mut().map(|device| device.create_cq(cq, depth)) {

@@ -140,6 +140,15 @@ impl Provider for Ntrdma {
         self.memory.release_chunk(region, chunk);
     }
 
+    fn age_chunks(&mut self, region: MrId) -> u8 {
+        self.memory.age_chunks(region)
+    }
+
+    fn failed_by_itself(&self, _qp: QpId) -> bool {
+        // What fails here ends with its requests' errors, which say why.
+        false
+    }
+
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
         self.cqs.create(depth)
     }

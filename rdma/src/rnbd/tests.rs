@@ -57,7 +57,8 @@ impl Pair {
         let mut volumes = Volumes::new();
         let name = Name::new("v0").unwrap();
         let volume = volumes.add(name, volume).unwrap();
-        let export = Export { name, volume, read_only: false, allow: Vec::new() };
+        let export =
+            Export { name, volume, read_only: false, allow: Vec::new(), hosts: Default::default() };
         server.add_export(export, &volumes).unwrap();
         let mut client_arena = Arena::on_heap(1 << 20);
         let mut rng = Rng::new(77);
@@ -312,7 +313,8 @@ fn a_device_that_the_server_refuses_is_asked_for_again() {
     assert_eq!(other.geometry().sectors, 0);
     pair.pass(5);
     let volume = pair.volumes.add(name, ram()).unwrap();
-    let export = Export { name, volume, read_only: true, allow: Vec::new() };
+    let export =
+        Export { name, volume, read_only: true, allow: Vec::new(), hosts: Default::default() };
     pair.server.add_export(export, &pair.volumes).unwrap();
     pair.pass(2);
     assert_eq!(pair.notices.last(), Some(&Notice::DeviceOpen { device: name, sectors: 2048 }));

@@ -179,6 +179,15 @@ impl Provider for Roce {
         self.memory.release_chunk(region, chunk);
     }
 
+    fn age_chunks(&mut self, region: MrId) -> u8 {
+        self.memory.age_chunks(region)
+    }
+
+    fn failed_by_itself(&self, qp: QpId) -> bool {
+        // Who ends a connection parts its queue pair from it first.
+        self.qps.get(qp.0).is_some_and(|qp| qp.state == QpState::Error && qp.connection.is_some())
+    }
+
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
         self.cqs.create(depth)
     }

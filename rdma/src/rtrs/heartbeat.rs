@@ -37,6 +37,11 @@ impl Heartbeat {
         self.missed = 0;
     }
 
+    /// Whether the last question was not answered (yet).
+    pub fn is_silent(&self) -> bool {
+        self.missed > 0
+    }
+
     /// A question was asked between two ticks.
     pub fn ask(&mut self, now: Instant) {
         self.asked = now;

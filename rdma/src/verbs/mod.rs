@@ -187,6 +187,11 @@ pub trait Provider {
     }
     /// Gives the memory of a chunk that was taken back.
     fn release_chunk(&mut self, _region: MrId, _chunk: u16) {}
+    /// Counts on for chunks on demand that a peer wrote to and nobody took: how often this was called
+    /// for the region since the WRITE that has waited longest began; 0 if none waits.
+    fn age_chunks(&mut self, _region: MrId) -> u8 {
+        0
+    }
 
     /// Makes a completion queue for up to `depth` completions.
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError>;
@@ -225,6 +230,10 @@ pub trait Provider {
     /// looks at them: the provider may then acknowledge them with that. To be said before the queue pair
     /// is ready to receive.
     fn writes_are_announced(&mut self, _qp: QpId) {}
+
+    /// Whether the queue pair went to error by itself: not because somebody here or the peer ended its
+    /// connection.
+    fn failed_by_itself(&self, qp: QpId) -> bool;
 
     /// The requests that the peer has done here; None where only the peer knows, as with
     /// hardware, whose users have to look at the memory.

@@ -245,7 +245,13 @@ impl World {
         let volume = volume.context("the volume's name is taken")?;
         let mut storage =
             Server::new(setup.storage, 64, &mut roce).map_err(|error| anyhow!("{error:?}"))?;
-        let export = Export { name: name()?, volume, read_only: false, allow: Vec::new() };
+        let export = Export {
+            name: name()?,
+            volume,
+            read_only: false,
+            allow: Vec::new(),
+            hosts: Default::default(),
+        };
         storage.add_export(export, &volumes).map_err(|error| anyhow!("{error:?}"))?;
         let rping = rping::Server::new(&mut roce).map_err(|error| anyhow!("{error:?}"))?;
         let tools = tools::Server::new(&mut roce).map_err(|error| anyhow!("{error:?}"))?;

@@ -270,13 +270,13 @@ pub static COMMANDS: &[Command] = &[
     ),
     Command::new(
         &["export", "add"],
-        &[Argument::Rest("NAME [volume=NAME] [ro] [sessions=A,B]")],
+        &[Argument::Rest("NAME [volume=NAME] [ro] [sessions=A,B] [hosts=NET,NET]")],
         "let clients open a volume",
         Verb::Manage("export", "add"),
     ),
     Command::new(
         &["export", "set"],
-        &[Argument::Rest("NAME [volume=NAME] [ro] [rw] [sessions=A,B]")],
+        &[Argument::Rest("NAME [volume=NAME] [ro] [rw] [sessions=A,B] [hosts=NET,NET]")],
         "change an export",
         Verb::Manage("export", "set"),
     ),

@@ -16,6 +16,7 @@ pub(super) fn rows(server: &Server, volumes: &Volumes) -> Vec<Value> {
             ("volume", volumes.name(export.volume).unwrap_or_default().to_string().into()),
             ("read_only", export.read_only.into()),
             ("sessions", Value::list(allow)),
+            ("hosts", Value::display(&export.hosts)),
         ])
     });
     list.collect()
@@ -52,6 +53,11 @@ pub(super) fn change(state: &mut State, words: &[&str], add: bool) -> Result<(),
         Some("all") => Some(Vec::new()),
         Some(list) => Some(list.split(',').map(str::parse).collect::<Result<_, String>>()?),
     };
+    let hosts = match options.hosts {
+        None => None,
+        Some("all") => Some(Vec::new()),
+        Some(list) => Some(list.split(',').map(str::parse).collect::<Result<_, String>>()?),
+    };
     let read_only = match (options.has("ro"), options.has("rw")) {
         (false, false) => None,
         (ro, _) => Some(ro),
@@ -79,6 +85,7 @@ pub(super) fn change(state: &mut State, words: &[&str], add: bool) -> Result<(),
         export.volume = volume.unwrap_or_else(|| export.volume.clone());
         export.read_only = read_only.unwrap_or(export.read_only);
         export.sessions = sessions.unwrap_or_else(|| export.sessions.clone());
+        export.hosts = hosts.unwrap_or_else(|| export.hosts.clone());
         Ok(())
     })
 }

@@ -9,6 +9,7 @@ pub(super) struct Options<'a> {
     pub disk: Option<usize>,
     pub volume: Option<&'a str>,
     pub sessions: Option<&'a str>,
+    pub hosts: Option<&'a str>,
     flags: Vec<&'a str>,
 }
 
@@ -21,6 +22,7 @@ impl<'a> Options<'a> {
             disk: None,
             volume: None,
             sessions: None,
+            hosts: None,
             flags: Vec::new(),
         };
         for &word in words {
@@ -36,6 +38,7 @@ impl<'a> Options<'a> {
                 }
                 Some(("volume", volume)) => options.volume = Some(volume),
                 Some(("sessions", sessions)) => options.sessions = Some(sessions),
+                Some(("hosts", hosts)) => options.hosts = Some(hosts),
                 None if flags.contains(&word) => options.flags.push(word),
                 _ => return Err(format!("unknown option {word:?}")),
             }

@@ -15,9 +15,9 @@ const SERVER: [Family<Counters>; 6] = [
     ("isthmus_rtrs_connections_accepted_total", "Connections accepted.", |c| c.accepted),
     ("isthmus_rtrs_connections_refused_total", "Connections refused.", |c| c.refused),
     (
-        "isthmus_rtrs_sessions_reduced_total",
-        "Sessions that got fewer chunks than configured, because memory was short.",
-        |c| c.reduced,
+        "isthmus_rtrs_sessions_displaced_total",
+        "Half-open sessions that made room for others.",
+        |c| c.displaced,
     ),
     ("isthmus_rtrs_paths_up_total", "Paths that came up.", |c| c.paths_up),
     ("isthmus_rtrs_paths_closed_total", "Paths that ended.", |c| c.paths_closed),

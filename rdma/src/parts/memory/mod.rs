@@ -3,7 +3,8 @@
 //!
 //! A region is one chunk, or many of one size with a key each. Chunks on demand have memory only
 //! from the WRITE that brings their bytes until their owner has done with them; which peer's bytes
-//! lay there before cannot be seen, because only what was written since is ever handed out.
+//! lay there before cannot be seen, because only what was written since is ever handed out, and what
+//! lies before it is zeroed when its owner asks for it.
 
 mod keys;
 mod lazy;

@@ -67,7 +67,10 @@ impl Memory {
             self.pool.counters.short += 1;
             return Err(Refusal::NoMemory);
         };
-        *arrival = Arrival { block: Some(block), start: offset as u32, written: 0, taken: false };
+        // That it is written anew makes what waits no younger.
+        let age = arrival.age;
+        *arrival =
+            Arrival { block: Some(block), start: offset as u32, written: 0, taken: false, age };
         Ok(Grant::NONE)
     }
 
@@ -134,11 +137,12 @@ impl Memory {
     pub fn take_chunk(&mut self, id: MrId, chunk: u16) -> Option<(usize, Window)> {
         let arrival = self.regions.get_mut(id.0)?.arrival(chunk)?;
         let window = self.pool.window(arrival.block?);
-        arrival.taken = true;
+        (arrival.taken, arrival.age) = (true, 0);
         Some((arrival.start as usize, window.slice(0, arrival.written as usize)?))
     }
 
-    /// Gives a chunk that was taken memory from its first byte on; None if there is none now.
+    /// Gives a chunk that was taken memory from its first byte on; None if there is none now. Where no
+    /// peer wrote it is zeroed: what others left there is not this chunk's.
     pub fn back_chunk(&mut self, id: MrId, chunk: u16) -> Option<Window> {
         let arrival = self.regions.get_mut(id.0)?.arrival(chunk).filter(|a| a.taken)?;
         let (old, start) = (arrival.block?, arrival.start as usize);
@@ -146,13 +150,30 @@ impl Memory {
         if start > 0 {
             let written = self.pool.window(old).slice(0, arrival.written as usize)?;
             let block = self.pool.alloc(length)?;
+            let window = self.pool.window(block);
             // Large enough: it was just asked for.
-            let _ = self.pool.window(block).write_window(start, &written);
+            let _ = window.write_window(start, &written);
+            window.slice(0, start)?.fill(0);
             self.pool.free(old);
-            *arrival =
-                Arrival { block: Some(block), start: 0, written: length as u32, taken: true };
+            let block = Some(block);
+            *arrival = Arrival { block, start: 0, written: length as u32, taken: true, age: 0 };
         }
         self.pool.window(arrival.block?).slice(0, length)
+    }
+
+    /// Counts on for the chunks of a region that a peer wrote to and nobody took; the oldest's count, 0 if
+    /// there is none.
+    pub fn age_chunks(&mut self, id: MrId) -> u8 {
+        let Some(Backing::OnDemand(arrivals)) = self.regions.get_mut(id.0).map(|r| &mut r.backing)
+        else {
+            return 0;
+        };
+        let waiting = arrivals.iter_mut().filter(|a| a.block.is_some() && !a.taken);
+        let aged = waiting.map(|arrival| {
+            arrival.age = arrival.age.saturating_add(1);
+            arrival.age
+        });
+        aged.max().unwrap_or(0)
     }
 
     /// Takes the block out of a chunk that was taken.

@@ -17,6 +17,8 @@ pub(super) struct Arrival {
     pub(super) written: u32,
     /// Its owner works on it; peers do not write.
     pub(super) taken: bool,
+    /// How often somebody counted on since a peer first wrote to it, and nobody took it.
+    pub(super) age: u8,
 }
 
 /// Where the bytes of a region are.

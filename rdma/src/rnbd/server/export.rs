@@ -1,10 +1,14 @@
 //! Exports: under which name which session finds which volume.
 
 use super::Server;
+use super::session::Session;
+use crate::rtrs::server::Refused;
 use crate::rtrs::{Errno, Name};
 use crate::volume::{VolumeId, Volumes};
 use alloc::vec::Vec;
 use core::fmt;
+use core::net::IpAddr;
+use net::hosts::Hosts;
 
 /// Stands for the name of the session in the name of an export.
 const SESSNAME: &str = "%SESSNAME%";
@@ -21,6 +25,8 @@ pub struct Export {
     pub read_only: bool,
     /// Sessions that may open it; all, if there are none.
     pub allow: Vec<Name>,
+    /// Hosts that may open it.
+    pub hosts: Hosts,
 }
 
 /// Why an export was not taken.
@@ -102,20 +108,85 @@ impl Server {
         &self.exports
     }
 
-    /// The export that a session means.
-    pub(super) fn find_export(&self, session: &Name, wanted: &Name) -> Result<&Export, Errno> {
+    /// The export that a session of these hosts means.
+    pub(super) fn find_export<H: Iterator<Item = IpAddr>>(
+        &self,
+        session: &Name,
+        wanted: &Name,
+        hosts: impl Fn() -> H,
+    ) -> Result<&Export, Refused> {
         if wanted.as_str().contains("..") {
-            return Err(Errno::EINVAL);
+            return Err(BAD_NAME);
         }
-        let mut meant = self
-            .exports
-            .iter()
-            .filter(|e| e.is_meant(session.as_str(), wanted.as_str()))
-            .peekable();
-        meant.peek().ok_or(Errno::ENOENT)?;
-        meant.find(|export| export.allows(session)).ok_or(Errno::EACCES)
+        let meant = self.exports.iter().filter(|e| e.is_meant(session.as_str(), wanted.as_str()));
+        let mut why = NO_EXPORT;
+        for export in meant {
+            let admitted = hosts().all(|host| export.hosts.admits(host));
+            match (export.allows(session), admitted) {
+                (true, true) => return Ok(export),
+                (true, false) => why = HOST_NOT_ADMITTED,
+                (false, _) if why == NO_EXPORT => why = SESSION_NOT_ALLOWED,
+                (false, _) => {}
+            }
+        }
+        Err(why)
     }
 }
+
+/// Whether a host may have connections at all, and those of a session that has devices open: the exports
+/// that these are of have to admit it, for requests come over any path.
+pub(super) fn admit(
+    exports: &[Export],
+    session: Option<&Session>,
+    host: IpAddr,
+) -> Result<(), Refused> {
+    if exports.is_empty() {
+        return Err(NOTHING_EXPORTED);
+    }
+    if !exports.iter().any(|export| export.hosts.admits(host)) {
+        return Err(NO_EXPORT_ADMITS);
+    }
+    let mut devices = session.into_iter().flat_map(Session::devices);
+    match devices.all(|device| device.hosts.admits(host)) {
+        true => Ok(()),
+        false => Err(DEVICE_NOT_FOR_HOST),
+    }
+}
+
+const fn refused(errno: Errno, reason: &'static str, advice: &'static str) -> Refused {
+    Refused { errno, reason, advice }
+}
+
+const BAD_NAME: Refused =
+    refused(Errno::EINVAL, "bad_name", "no export has '..' in its name; `export list` shows them");
+pub(super) const NO_EXPORT: Refused = refused(
+    Errno::ENOENT,
+    "no_such_export",
+    "there is no export of that name; `export list` shows what there is, `export add` makes one",
+);
+const SESSION_NOT_ALLOWED: Refused = refused(
+    Errno::EACCES,
+    "session_not_allowed",
+    "the export is not for that session; `export set NAME sessions=…` changes it",
+);
+const HOST_NOT_ADMITTED: Refused = refused(
+    Errno::EACCES,
+    "host_not_admitted",
+    "the export does not admit a host of that session; `export set NAME hosts=…` changes it",
+);
+const NOTHING_EXPORTED: Refused =
+    refused(Errno::EACCES, "nothing_exported", "nothing is exported (yet); `export list`");
+const NO_EXPORT_ADMITS: Refused = refused(
+    Errno::EACCES,
+    "host_not_admitted",
+    "no export admits this host; `export set NAME hosts=…` changes it",
+);
+const DEVICE_NOT_FOR_HOST: Refused = refused(
+    Errno::EACCES,
+    "host_not_admitted",
+    "the session has a device open whose export does not admit this host; `export set NAME hosts=…` \
+     changes it, and the device has to be mapped anew",
+);
 
 #[cfg(test)]
 mod tests {
@@ -123,7 +194,8 @@ mod tests {
 
     fn export(name: &str) -> Export {
         let name = Name::new(name).unwrap();
-        Export { name, volume: VolumeId(0), read_only: false, allow: Vec::new() }
+        let (volume, allow, hosts) = (VolumeId(0), Vec::new(), Hosts::default());
+        Export { name, volume, read_only: false, allow, hosts }
     }
 
     #[test]

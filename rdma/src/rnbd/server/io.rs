@@ -8,6 +8,10 @@ use crate::verbs::Fabric;
 use crate::volume::{self, Completion, Submitted, VolumeError, VolumeId, Volumes};
 use drivers::hal::Window;
 
+/// In the tag of a request: it is a read, so that its answer has data. What the client's header says
+/// of it by then does not count.
+const READS: u64 = 1 << 62;
+
 /// What came of a request.
 enum Outcome {
     /// It is answered; what came of it is counted for the volume, if it is an I/O.
@@ -81,11 +85,15 @@ impl Server {
         }
     }
 
-    /// SESS_INFO and OPEN, whose answers are staged in the chunk.
+    /// SESS_INFO and OPEN, whose answers are staged in the chunk. They are reads: nothing could be
+    /// answered to a write.
     fn manage(&mut self, request: &Request, volumes: &mut Volumes) -> Result<Window, Errno> {
         let mut bytes = [0; wire::MAX_HEADER];
         let bytes = bytes.get_mut(..request.user.len()).ok_or(Errno::EINVAL)?;
         request.user.read(0, bytes).map_err(|_| Errno::EINVAL)?;
+        if request.kind != RequestKind::Read {
+            return Err(Errno::EINVAL);
+        }
         let stage = |answer: &[u8]| {
             let data = request.data.slice(0, answer.len()).ok_or(Errno::EINVAL)?;
             data.write(0, answer).map_err(|_| Errno::EINVAL)?;
@@ -100,13 +108,14 @@ impl Server {
                 if request.data.len() < wire::OpenResponse::SIZE {
                     return Err(Errno::EINVAL);
                 }
-                stage(&self.open(request.session, &open, volumes)?.emit())
+                let host = self.transport.host(request.id).ok_or(Errno::ENOTCONN)?;
+                stage(&self.open(request.session, host, &open, volumes)?.emit())
             }
             wire::Request::Io(_) | wire::Request::Close(_) => Err(Errno::EINVAL),
         }
     }
 
-    /// Gives an I/O to its volume.
+    /// Gives an I/O to its volume. Data goes the way that the operation has: only a read's answer has any.
     #[inline(always)]
     fn submit(&mut self, request: &Request, io: &Io, volumes: &mut Volumes) -> Outcome {
         let device = self.sessions.get(request.session.index()).and_then(|s| s.device(io.device));
@@ -119,30 +128,33 @@ impl Server {
         }
         let all_data = request.data.len() == io.size as usize;
         let sectors = io.size / 512;
-        let operation = match io.operation {
+        let mut tag = request.id.to_bits();
+        let (operation, data) = match io.operation {
             Operation::Read if all_data && request.kind == RequestKind::Read => {
-                volume::Operation::Read
+                tag |= READS;
+                (volume::Operation::Read, request.data)
             }
             Operation::Write if all_data && request.kind == RequestKind::Write => {
-                volume::Operation::Write { durable: io.flags.contains(IoFlags::FUA) }
+                let durable = io.flags.contains(IoFlags::FUA);
+                (volume::Operation::Write { durable }, request.data)
             }
-            Operation::Flush => volume::Operation::Flush,
+            Operation::Flush => (volume::Operation::Flush, Window::empty()),
             _ if !io.size.is_multiple_of(512) => return refuse(Errno::EINVAL),
-            Operation::Discard => volume::Operation::Discard { sectors },
-            Operation::SecureErase => volume::Operation::SecureErase { sectors },
-            Operation::WriteZeroes => volume::Operation::WriteZeroes { sectors },
+            Operation::Discard => (volume::Operation::Discard { sectors }, Window::empty()),
+            Operation::SecureErase => (volume::Operation::SecureErase { sectors }, Window::empty()),
+            Operation::WriteZeroes => (volume::Operation::WriteZeroes { sectors }, Window::empty()),
             Operation::Read | Operation::Write => return refuse(Errno::EINVAL),
         };
         let Some(target) = volumes.get_mut(volume) else { return refuse(Errno::ENXIO) };
-        let submitted = target.submit(&volume::Request {
-            tag: request.id.to_bits(),
-            operation,
-            sector: io.sector,
-            data: request.data,
-        });
+        let submitted = target.submit(&volume::Request { tag, operation, sector: io.sector, data });
         match submitted {
-            Ok(Submitted::Done) => Outcome::Answer(Ok(request.data), Some(volume)),
-            Ok(Submitted::Lent(data)) => Outcome::Answer(Ok(data), Some(volume)),
+            // All of it, and nothing else.
+            Ok(Submitted::Lent(lent)) if tag & READS != 0 && lent.len() == data.len() => {
+                Outcome::Answer(Ok(lent), Some(volume))
+            }
+            Ok(Submitted::Done) if tag & READS != 0 => Outcome::Answer(Ok(data), Some(volume)),
+            Ok(Submitted::Done) => Outcome::Answer(Ok(Window::empty()), Some(volume)),
+            Ok(Submitted::Lent(_)) => refuse(Errno::EIO),
             Ok(Submitted::Pending) => Outcome::Pending,
             Err(VolumeError::Busy) => {
                 self.books_of(volume).stats.waits += 1;
@@ -161,7 +173,8 @@ impl Server {
     ) {
         let id = RequestId::from_bits(completion.tag);
         let result = match (completion.result, self.transport.request(id, ctx)) {
-            (Ok(()), Some(request)) => Ok(request.data),
+            (Ok(()), Some(request)) if completion.tag & READS != 0 => Ok(request.data),
+            (Ok(()), Some(_)) => Ok(Window::empty()),
             (Ok(()), None) => Err(Errno::ECONNABORTED),
             (Err(error), _) => Err(errno(error)),
         };

@@ -90,7 +90,11 @@ impl Server {
         event: &ConnectionEvent,
         ctx: &mut Context<'_, P>,
     ) -> bool {
-        self.transport.handle_connection_event(event, ctx)
+        let Server { transport, exports, sessions, .. } = self;
+        let door = |host, session: Option<SessionId>| {
+            export::admit(exports, session.and_then(|id| sessions.get(id.index())), host)
+        };
+        transport.handle_connection_event(event, &door, ctx)
     }
 
     /// Takes what has arrived, and what the volumes have done. True if there was anything.

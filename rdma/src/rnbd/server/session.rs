@@ -4,15 +4,18 @@ use crate::rnbd::wire::AccessMode;
 use crate::rtrs::Name;
 use crate::volume::VolumeId;
 use alloc::vec::Vec;
+use net::hosts::Hosts;
 
 /// A device: an export, opened by a session.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Device {
     pub id: u32,
     pub volume: VolumeId,
     pub mode: AccessMode,
     /// As the client asked for it.
     pub name: Name,
+    /// Hosts that the export admitted when it was opened.
+    pub hosts: Hosts,
 }
 
 /// What the server keeps of a session.
@@ -50,6 +53,7 @@ impl Session {
         name: Name,
         volume: VolumeId,
         mode: AccessMode,
+        hosts: Hosts,
         max_devices: usize,
     ) -> Option<u32> {
         let index = match self.devices.iter().position(Option::is_none) {
@@ -62,7 +66,7 @@ impl Session {
         };
         let id = self.opened << 8 | index as u32;
         self.opened = self.opened.wrapping_add(1);
-        *self.devices.get_mut(index)? = Some(Device { id, volume, mode, name });
+        *self.devices.get_mut(index)? = Some(Device { id, volume, mode, name, hosts });
         Some(id)
     }
 
@@ -91,7 +95,9 @@ mod tests {
     fn ids_of_closed_devices_are_not_used_again() {
         let mut session = Session::new(0);
         let name = Name::new("a").unwrap();
-        let add = |session: &mut Session| session.add(name, VolumeId(0), AccessMode::ReadOnly, 2);
+        let add = |session: &mut Session| {
+            session.add(name, VolumeId(0), AccessMode::ReadOnly, Hosts::default(), 2)
+        };
         let first = add(&mut session).unwrap();
         let second = add(&mut session).unwrap();
         assert_eq!(add(&mut session), None, "the table is full");

@@ -200,6 +200,8 @@ impl Client {
             },
             immediate: Some(Immediate::Request { place }.emit()),
         };
+        #[cfg(test)]
+        let operation = self.mischief.change(operation);
         call.state = CallState::Sent { path: key, connection: number };
         if path.in_flight == 0 {
             path.heard = ctx.now;
@@ -378,5 +380,21 @@ impl Client {
         self.connections[number].in_flight -= 1;
         self.events.push_back(Event::Done(pool.permit(message as u16), Outcome::Answered(result)));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+impl super::Mischief {
+    fn change(self, operation: SendOperation<'_>) -> SendOperation<'_> {
+        match (self, operation) {
+            (Self::ForgesKeys, SendOperation::Write { payload, to, immediate }) => {
+                let to = RemoteAddress { rkey: !to.rkey, ..to };
+                SendOperation::Write { payload, to, immediate }
+            }
+            (Self::Hoards, SendOperation::Write { payload, to, .. }) => {
+                SendOperation::Write { payload, to, immediate: None }
+            }
+            (_, operation) => operation,
+        }
     }
 }

@@ -71,6 +71,22 @@ pub struct Client {
     last_path: usize,
     /// No timer expires before this.
     wake: Option<Instant>,
+    /// What a test has it do that no sound client does.
+    #[cfg(test)]
+    pub mischief: Mischief,
+}
+
+/// What no sound client does.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mischief {
+    /// Nothing.
+    #[default]
+    None,
+    /// It writes with keys that were never given to it.
+    ForgesKeys,
+    /// It writes requests, and does not say so.
+    Hoards,
 }
 
 impl Client {
@@ -107,6 +123,8 @@ impl Client {
             fresh: true,
             last_path: usize::MAX,
             wake: None,
+            #[cfg(test)]
+            mischief: Mischief::None,
         })
     }
 

@@ -6,15 +6,28 @@ use core::time::Duration;
 
 /// Inline payload that the provider has to take: an RKEY_RSP.
 pub(super) const MIN_INLINE: usize = crate::rtrs::wire::RkeyResponse::SIZE;
-/// Smallest queue depth that is offered where memory is short.
-pub(super) const MIN_OFFERED_DEPTH: u16 = 8;
+/// Smallest queue depth that is offered, however little memory there is.
+const LEAST_DEPTH: u16 = 8;
+/// Sessions that memory has to suffice for before they are offered deeper queues.
+const SESSIONS: u64 = 4;
+
+/// The queue depth of all sessions on a machine that has `memory` bytes for their chunks: as `wanted`, or
+/// halved until a few sessions have room. It is a function of what stays the same when the gateway is
+/// started anew, because Linux's client gives a path up for good that comes back to another depth.
+pub fn offered_depth(wanted: u16, chunk_size: u32, memory: u64) -> u16 {
+    let mut depth = wanted;
+    while depth > LEAST_DEPTH && u64::from(depth) * u64::from(chunk_size) * SESSIONS > memory {
+        depth = (depth / 2).max(LEAST_DEPTH);
+    }
+    depth
+}
 
 /// Settings of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Port to listen on.
     pub port: u16,
-    /// Chunks of a session.
+    /// Chunks of a session: the same for all of them, and after a restart ([`offered_depth`]).
     pub queue_depth: u16,
     /// Size of a chunk in bytes: a power of two, 8192 or more.
     pub chunk_size: u32,
@@ -25,6 +38,10 @@ pub struct Config {
     pub always_invalidate: bool,
     /// Most sessions.
     pub max_sessions: usize,
+    /// Most sessions of one host, by its address.
+    pub sessions_per_host: usize,
+    /// Most bytes of the chunks of one host's sessions; no limit without it.
+    pub memory_per_host: Option<u64>,
     /// Most paths of a session.
     pub max_paths: usize,
     /// Most connections of a path.
@@ -54,6 +71,8 @@ impl Default for Config {
             oversubscribe: 1,
             always_invalidate: true,
             max_sessions: 64,
+            sessions_per_host: 64,
+            memory_per_host: None,
             max_paths: 16,
             max_connections: 256,
             receives: 128,
@@ -94,8 +113,11 @@ impl Config {
             "max_connections: 2 to 4096"
         } else if self.oversubscribe == 0 {
             "oversubscribe: at least 1"
-        } else if self.max_sessions == 0 || self.receives == 0 || self.completions == 0 {
-            "max_sessions, receives, completions: at least 1"
+        } else if self.max_sessions.min(self.sessions_per_host) == 0
+            || self.receives == 0
+            || self.completions == 0
+        {
+            "max_sessions, sessions_per_host, receives, completions: at least 1"
         } else if self.heartbeat_interval.is_zero() || self.handshake_timeout.is_zero() {
             "heartbeat_interval, handshake_timeout: longer than nothing"
         } else {
@@ -108,6 +130,16 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_depth_follows_from_the_memory_and_leaves_room_for_several() {
+        let mib = |n: u64| n << 20;
+        let depth = |memory| offered_depth(512, 128 << 10, memory);
+        assert_eq!([0, 4, 16, 32, 64].map(|n| depth(mib(n))), [8, 8, 32, 64, 128]);
+        assert_eq!([128, 255, 256, 4096].map(|n| depth(mib(n))), [256, 256, 512, 512]);
+        assert_eq!(offered_depth(4, 128 << 10, 0), 4, "so few were asked for");
+        assert_eq!(offered_depth(100, 64 << 10, mib(24)), 50);
+    }
 
     #[test]
     fn the_limits_of_linux_clients() {

@@ -1,9 +1,10 @@
 //! Connection requests (rtrs-srv.c, `rtrs_rdma_connect`): which session and path they belong to,
 //! or why they are refused.
 
-use super::config::{MIN_INLINE, MIN_OFFERED_DEPTH};
-use super::table::{Connection, Path, Session, WorkId};
-use super::{CloseReason, Context, Notice, PathState, PathStats, Server};
+use super::config::MIN_INLINE;
+use super::refuse::{Door, Refused};
+use super::table::{Chunks, Connection, Path, Session, WorkId};
+use super::{CloseReason, Context, PathState, PathStats, Server, SessionId};
 use crate::rtrs::wire::{
     Addressing, ConnectRequest, ConnectResponse, InfoRequest, MAX_HEADER, WireError,
 };
@@ -27,14 +28,17 @@ pub(super) const MAX_SENDS: u32 = 128;
 /// 128 pages that they can register, and then fail to register just 128.
 const MAX_IO: u32 = 127 * 4096;
 
-/// Why a connection is refused, for the client and for the log.
-type Refusal = (Errno, &'static str);
+const fn refused(errno: Errno, reason: &'static str, advice: &'static str) -> Refused {
+    Refused { errno, reason, advice }
+}
 
 impl Server {
-    /// Takes an event of the connection manager; false if it is none of this server's.
+    /// Takes an event of the connection manager; false if it is none of this server's. Of connections
+    /// that are asked for, `door` says whether their host is admitted.
     pub fn handle_connection_event<P: Fabric + ?Sized>(
         &mut self,
         event: &ConnectionEvent,
+        door: Door<'_>,
         ctx: &mut Context<'_, P>,
     ) -> bool {
         match *event {
@@ -43,31 +47,35 @@ impl Server {
                     return false;
                 }
                 let private_data = private_data.as_slice();
-                if let Err((errno, why)) =
-                    self.handle_request(connection, from.ip(), to, private_data, ctx)
+                let from = from.ip().to_canonical();
+                if let Err(why) = self.handle_request(connection, from, to, private_data, door, ctx)
                 {
                     self.counters.refused += 1;
-                    self.notice(Notice::Refused { from: from.ip(), errno, why });
-                    let response = ConnectResponse::Refused(errno).emit();
+                    self.refuse(from, "connection", alloc::format!("{to} port {port}"), why);
+                    let response = ConnectResponse::Refused(why.errno).emit();
                     // Fails only if the peer has given up meanwhile.
                     let _ = ctx.provider.reject(connection, RejectReason::CONSUMER, &response);
                 }
                 true
             }
-            ConnectionEvent::Established { connection, .. } => self.find(connection).is_some(),
-            ConnectionEvent::Rejected { connection, .. }
-            | ConnectionEvent::Disconnected { connection } => match self.find(connection) {
-                Some(key) => {
-                    self.handle_disconnected(key, ctx);
+            ConnectionEvent::Established { connection, .. } => match self.by_id.get(&connection) {
+                Some(&key) => {
+                    let path = self.connections[key].path;
+                    let session = self.paths[path].session;
+                    self.sessions[session].heard = true;
                     true
                 }
                 None => false,
             },
+            ConnectionEvent::Rejected { connection, .. }
+            | ConnectionEvent::Disconnected { connection } => {
+                let known = self.by_id.contains_key(&connection);
+                if known {
+                    self.ended.push_back(connection);
+                }
+                known
+            }
         }
-    }
-
-    fn find(&self, id: ConnectionId) -> Option<usize> {
-        self.connections.iter().find(|(_, c)| c.id == id).map(|(key, _)| key)
     }
 
     fn handle_request<P: Fabric + ?Sized>(
@@ -76,23 +84,34 @@ impl Server {
         from: IpAddr,
         to: IpAddr,
         private_data: &[u8],
+        door: Door<'_>,
         ctx: &mut Context<'_, P>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Refused> {
         let request = ConnectRequest::parse(private_data).map_err(|error| {
-            let why = match error {
-                WireError::Magic(_) => "not an RTRS client",
-                WireError::Version(_) => "RTRS of another major version",
-                WireError::Field(field) => field,
-                WireError::Short { .. } | WireError::Type(_) => "malformed private data",
+            let (reason, advice) = match error {
+                WireError::Magic(_) => {
+                    ("not_rtrs", "not an RTRS client; something else asks there")
+                }
+                WireError::Version(_) => ("version", "RTRS of another major version than 2"),
+                WireError::Field(_) | WireError::Short { .. } | WireError::Type(_) => {
+                    ("malformed", "malformed private data: not a sound RTRS client")
+                }
             };
-            (Errno::ECONNRESET, why)
+            refused(Errno::ECONNRESET, reason, advice)
         })?;
         if request.cid_num > self.config.max_connections {
-            return Err((Errno::ECONNRESET, "more connections than max_connections"));
+            let advice = "more connections than a path may have; let the client have fewer queues";
+            return Err(refused(Errno::ECONNRESET, "connections_of_path", advice));
         }
-        let session = match self.sessions.iter().find(|(_, s)| s.uuid == request.session) {
-            Some((key, _)) => key,
-            None if !request.first => return Err((Errno::ENXIO, "unknown session")),
+        let known = self.uuids.get(&request.session).copied();
+        door(from, known.map(|key| SessionId(key as u32)))?;
+        let session = match known {
+            Some(key) => key,
+            None if !request.first => {
+                let advice = "no session of that UUID: the client believes that it has one here; \
+                              it has to map anew";
+                return Err(refused(Errno::ENXIO, "unknown_session", advice));
+            }
             None => self.make_session(&request, from, ctx)?,
         };
         let path = self.join_path(session, &request, from, to, ctx);
@@ -108,54 +127,56 @@ impl Server {
         request: &ConnectRequest,
         from: IpAddr,
         ctx: &mut Context<'_, P>,
-    ) -> Result<usize, Refusal> {
-        if self.sessions.len() >= self.config.max_sessions {
-            return Err((Errno::ENOMEM, "as many sessions as max_sessions"));
+    ) -> Result<usize, Refused> {
+        let of_host = self.sessions.iter().filter(|(_, session)| session.host == from).count();
+        if of_host >= self.config.sessions_per_host {
+            let advice = "it has as many sessions as limits.sessions_per_host admits; raise it, or \
+                          end others (session list, session disconnect)";
+            return Err(refused(Errno::ENOMEM, "sessions_per_host", advice));
         }
-        let uuid = request.session;
-        let chunk_size = self.config.chunk_size;
-        let (wanted, least) = self.depths(request);
-        let (queue_depth, chunks) = match self.shared {
-            None => reserve(wanted, least, |depth| {
-                ctx.arena.alloc(usize::from(depth) * chunk_size as usize, 4096).map(Some)
-            }),
-            Some(shared) => reserve(wanted, least, |depth| {
-                let promise = u64::from(depth) * u64::from(chunk_size);
-                (self.promised() + promise <= shared).then_some(None)
-            }),
+        if self.sessions.len() >= self.config.max_sessions && !self.displace(ctx) {
+            let advice = "there are as many sessions as the gateway can have; end others (session \
+                          list, session disconnect)";
+            return Err(refused(Errno::ENOMEM, "sessions", advice));
         }
-        .ok_or((Errno::ENOMEM, "not enough memory for a queue depth that the client takes"))?;
+        self.expect_memory(from, ctx)?;
         let Ok(pd) = ctx.provider.alloc_pd() else {
-            chunks.into_iter().for_each(|chunks| ctx.arena.free(chunks));
-            return Err((Errno::ENOMEM, "no protection domain left"));
+            let advice = "no protection domain is left; end other sessions";
+            return Err(refused(Errno::ENOMEM, "resources", advice));
         };
-        if queue_depth < self.config.queue_depth {
-            self.counters.reduced += 1;
-            self.notice(Notice::Reduced { from, queue_depth });
-        }
-        Ok(self.sessions.insert(Session {
-            uuid,
+        let (queue_depth, chunk_size) = (self.config.queue_depth, self.config.chunk_size);
+        let key = self.sessions.insert(Session {
+            uuid: request.session,
+            host: from,
+            heard: false,
+            since: ctx.now,
             name: Name::default(),
             pd,
-            chunks,
+            chunks: None,
+            standing: Chunks::Wanting,
             chunk_size,
             queue_depth,
             addressing: Addressing::new(queue_depth),
             paths: Vec::new(),
             up: false,
-            executing: alloc::vec![false; usize::from(queue_depth)],
-        }))
+            executing: Vec::new(),
+        });
+        self.uuids.insert(request.session, key);
+        Ok(key)
     }
 
-    /// The queue depth that a session gets, and the least that is offered. A client that comes back
-    /// has to get what it had: Linux's gives up for good if it is another.
-    fn depths(&self, request: &ConnectRequest) -> (u16, u16) {
-        let had = self.reduced.iter().find(|(session, _)| *session == request.session);
-        match had {
-            Some(&(_, depth)) => (depth, depth),
-            None if request.recon_cnt > 1 => (self.config.queue_depth, self.config.queue_depth),
-            None => (self.config.queue_depth, MIN_OFFERED_DEPTH),
+    /// Makes room for another session: that one ends which has waited longest for its client to show that
+    /// it receives anything. False if all have.
+    fn displace<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> bool {
+        let half_open = self.sessions.iter().filter(|(_, session)| !session.heard);
+        let Some((oldest, _)) = half_open.min_by_key(|(_, session)| session.since) else {
+            return false;
+        };
+        self.counters.displaced += 1;
+        for path in self.sessions[oldest].paths.clone() {
+            self.close_path(path, CloseReason::Displaced, ctx);
         }
+        true
     }
 
     /// The path that the connection belongs to, made if it is new.
@@ -166,7 +187,7 @@ impl Server {
         from: IpAddr,
         to: IpAddr,
         ctx: &mut Context<'_, P>,
-    ) -> Result<usize, Refusal> {
+    ) -> Result<usize, Refused> {
         let mut stale = None;
         for &key in &self.sessions[session].paths {
             let path = &self.paths[key];
@@ -175,32 +196,39 @@ impl Server {
             }
             if path.uuid == request.path && path.recon_cnt == request.recon_cnt {
                 if path.state != PathState::Connecting {
-                    return Err((Errno::ECONNRESET, "the path is connected already"));
+                    let advice = "the path is connected already";
+                    return Err(refused(Errno::ECONNRESET, "path_in_use", advice));
                 }
                 let free = path.connections.get(usize::from(request.cid)) == Some(&None);
-                if !free || path.connections.len() != usize::from(request.cid_num) {
-                    return Err((Errno::ECONNRESET, "cid twice, or another cid_num than before"));
+                let same = path.connections.len() == usize::from(request.cid_num);
+                if !free || !same || path.from != from {
+                    let advice = "cid twice, or another cid_num or host than before";
+                    return Err(refused(Errno::ECONNRESET, "path_in_use", advice));
                 }
                 return Ok(key);
             }
             if path.uuid == request.path {
                 if request.cid != 0 || path.from != from {
-                    return Err((Errno::ECONNRESET, "the path is in use"));
+                    let advice =
+                        "the path is another's; it ends with its heartbeats if that is gone";
+                    return Err(refused(Errno::ECONNRESET, "path_in_use", advice));
                 }
                 stale = Some(key);
             } else if path.from == from && path.to == to {
-                return Err((Errno::EEXIST, "the session has a path between these addresses"));
+                let advice = "the session has a path between these addresses";
+                return Err(refused(Errno::EEXIST, "path_exists", advice));
             }
         }
         let others = self.sessions[session].paths.len() - usize::from(stale.is_some());
         if others >= self.config.max_paths {
-            return Err((Errno::ECONNRESET, "as many paths as max_paths"));
+            let advice = "the session has as many paths as one can have";
+            return Err(refused(Errno::ECONNRESET, "paths", advice));
         }
-        let info = ctx
-            .arena
-            .alloc(InfoRequest::SIZE, 64)
-            .ok_or((Errno::ENOMEM, "no memory for the path"))?;
-        let deadline = ctx.now + self.config.handshake_timeout;
+        let info = ctx.arena.alloc(InfoRequest::SIZE, 64).ok_or(refused(
+            Errno::ENOMEM,
+            "memory",
+            "there is no memory for a path (show memory)",
+        ))?;
         let path = self.paths.insert(Path {
             session,
             uuid: request.path,
@@ -212,6 +240,7 @@ impl Server {
             region: None,
             requests: Vec::new(),
             in_flight: 0,
+            asked: false,
             info: Some(info),
             info_sent: 0,
             heartbeat: Heartbeat::new(
@@ -219,12 +248,13 @@ impl Server {
                 self.config.heartbeat_misses,
                 ctx.now,
             ),
-            deadline,
+            timer: None,
+            shortages: 0,
             latency_nanos: 0,
             stats: PathStats::default(),
         });
         self.sessions[session].paths.push(path);
-        self.wake_at(deadline);
+        self.set_timer(path, Some(ctx.now + self.config.handshake_timeout));
         // Only now, so that the session always has a path.
         if let Some(stale) = stale {
             self.close_path(stale, CloseReason::Replaced, ctx);
@@ -239,7 +269,7 @@ impl Server {
         cid: u16,
         id: ConnectionId,
         ctx: &mut Context<'_, P>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Refused> {
         let refused = self.try_make_connection(path, cid, id, ctx);
         if refused.is_err() {
             self.close_path(path, CloseReason::Resources, ctx);
@@ -253,7 +283,7 @@ impl Server {
         cid: u16,
         id: ConnectionId,
         ctx: &mut Context<'_, P>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Refused> {
         let path = &mut self.paths[path_key];
         let session = &self.sessions[path.session];
         let depth = u32::from(session.queue_depth);
@@ -274,7 +304,10 @@ impl Server {
             max_recv_sge: usize::from(cid == 0),
             max_inline: MIN_INLINE,
         };
-        let no_resources = |_| (Errno::ENOMEM, "the provider has no resources left");
+        let no_resources = |_| {
+            let advice = "no queue pairs or memory are left for a connection; end other sessions";
+            refused(Errno::ENOMEM, "resources", advice)
+        };
         let qp = ctx.provider.create_qp(&init, ctx.rng).map_err(no_resources)?;
         if cid != 0 {
             // Answers are waited for by their client alone, and room is made by those that are signaled. Not so
@@ -330,42 +363,8 @@ impl Server {
         if let Some(place) = path.connections.get_mut(usize::from(cid)) {
             *place = Some(key);
         }
+        self.by_id.insert(id, key);
         self.counters.accepted += 1;
         Ok(())
-    }
-}
-
-/// A queue depth for a session: as wanted, or less where memory is short, but not below `least`;
-/// `take` takes the memory.
-fn reserve<T>(wanted: u16, least: u16, mut take: impl FnMut(u16) -> Option<T>) -> Option<(u16, T)> {
-    let mut depth = wanted;
-    loop {
-        if let Some(taken) = take(depth) {
-            return Some((depth, taken));
-        }
-        if depth <= least {
-            return None;
-        }
-        depth = (depth / 2).max(least);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn where_memory_is_short_fewer_chunks_are_offered_but_not_below_eight() {
-        let mut left = 100;
-        let mut take = |wanted| {
-            reserve(wanted, MIN_OFFERED_DEPTH, |depth| {
-                left = u16::checked_sub(left, depth)?;
-                Some(())
-            })
-        };
-        assert_eq!(take(128), Some((64, ())));
-        assert_eq!(take(128), Some((32, ())));
-        assert_eq!(take(128), None, "only four chunks are left");
-        assert_eq!(take(3), Some((3, ())), "but so few were asked for");
     }
 }

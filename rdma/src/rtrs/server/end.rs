@@ -2,7 +2,6 @@
 
 use super::table::SlotState;
 use super::{CloseReason, Context, Event, Input, Notice, PathId, PathState, Server, SessionId};
-use crate::rtrs::Name;
 use crate::verbs::Fabric;
 
 impl Server {
@@ -19,14 +18,19 @@ impl Server {
         known
     }
 
-    /// A connection is gone; so is its path.
-    pub(super) fn handle_disconnected<P: Fabric + ?Sized>(
-        &mut self,
-        key: usize,
-        ctx: &mut Context<'_, P>,
-    ) {
-        if let Some(connection) = self.connections.get(key) {
-            self.close_path(connection.path, CloseReason::Peer, ctx);
+    /// Ends the paths of connections that have ended. What their completions said of the cause came first:
+    /// of these it is known only who ended them.
+    pub(super) fn close_ended<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+        while let Some(id) = self.ended.pop_front() {
+            let Some(connection) = self.by_id.get(&id).and_then(|&key| self.connections.get(key))
+            else {
+                continue;
+            };
+            let reason = match ctx.provider.failed_by_itself(connection.qp) {
+                true => CloseReason::Refused,
+                false => CloseReason::Peer,
+            };
+            self.close_path(connection.path, reason, ctx);
         }
     }
 
@@ -41,6 +45,8 @@ impl Server {
         let path = &mut self.paths[key];
         let Some(next) = path.state.next(Input::End) else { return };
         path.state = next;
+        self.set_timer(key, None);
+        let path = &mut self.paths[key];
         if let Some(region) = path.region {
             // Ours alone, so that it exists. Its memory stays until what is worked on is finished.
             let _ = ctx.provider.revoke_key(region);
@@ -60,6 +66,7 @@ impl Server {
         let depth = path.requests.len() as u16;
         for connection in path.connections.drain(..).flatten() {
             let connection = self.connections.remove(connection);
+            self.by_id.remove(&connection.id);
             // Disconnects, too. Fails only if the provider has dropped the queue pair already.
             let _ = ctx.provider.destroy_qp(connection.qp);
         }
@@ -96,6 +103,7 @@ impl Server {
         if path.in_flight > 0 || path.state.next(Input::Drained).is_none() {
             return;
         }
+        self.set_timer(key, None);
         let path = self.paths.remove(key);
         path.info.into_iter().for_each(|info| ctx.arena.free(info));
         if let Some(region) = path.region {
@@ -114,16 +122,8 @@ impl Server {
     ) {
         if self.sessions.get(key).is_some_and(|session| session.paths.is_empty()) {
             let session = self.sessions.remove(key);
-            // Half-open ones, of which there may be many, are not expected back.
-            if session.queue_depth < self.config.queue_depth
-                && session.name != Name::default()
-                && self.reduced.iter().all(|&(uuid, _)| uuid != session.uuid)
-            {
-                if self.reduced.len() >= self.config.max_sessions {
-                    self.reduced.pop_front();
-                }
-                self.reduced.push_back((session.uuid, session.queue_depth));
-            }
+            self.uuids.remove(&session.uuid);
+            self.zeroing.retain(|&other| other != key);
             session.chunks.into_iter().for_each(|chunks| ctx.arena.free(chunks));
             // No region and no queue pair of the session is left.
             let _ = ctx.provider.dealloc_pd(session.pd);

@@ -1,6 +1,6 @@
 //! What the server tells its user.
 
-use crate::rtrs::{Errno, Name};
+use crate::rtrs::Name;
 use crate::verbs::{Status, VerbsError};
 use core::fmt;
 use core::net::IpAddr;
@@ -96,6 +96,14 @@ pub enum CloseReason {
     Handshake,
     /// The client came back under the same name.
     Replaced,
+    /// It had shown no sign of life, and another host wanted its place.
+    Displaced,
+    /// A host of another address has a session of its name.
+    NameTaken,
+    /// There was no memory for its chunks.
+    Memory,
+    /// The transport refused what the client sent, and ended the queue pair.
+    Refused,
     /// A work request failed.
     Transport(Status),
     /// The peer broke the protocol, as said here.
@@ -123,7 +131,22 @@ impl fmt::Display for CloseReason {
             CloseReason::Silence => f.write_str("no heartbeat from the client"),
             CloseReason::Handshake => f.write_str("the client did not complete the path in time"),
             CloseReason::Replaced => f.write_str("the client reconnected"),
-            CloseReason::Transport(status) => write!(f, "transport: {status:?}"),
+            CloseReason::Displaced => f.write_str("half-open, and others wanted its place"),
+            CloseReason::NameTaken => f.write_str("another host has a session of that name"),
+            CloseReason::Memory => f.write_str("no memory for the session's chunks"),
+            CloseReason::Refused => {
+                f.write_str("our queue pair refused a request of the client, and failed")
+            }
+            CloseReason::Transport(Status::RetryExceeded) => {
+                f.write_str("our queue pair gave up: the client acknowledged nothing")
+            }
+            CloseReason::Transport(Status::RnrRetryExceeded) => {
+                f.write_str("our queue pair gave up: the client was not ready to receive")
+            }
+            CloseReason::Transport(Status::RemoteAccess) => {
+                f.write_str("the client refused access to its own memory")
+            }
+            CloseReason::Transport(status) => write!(f, "our queue pair failed: {status:?}"),
             CloseReason::Protocol(what) => write!(f, "the client broke the protocol: {what}"),
             CloseReason::Resources => f.write_str("no memory or keys left here"),
         }
@@ -133,15 +156,6 @@ impl fmt::Display for CloseReason {
 /// Something for the log.
 #[derive(Clone, Copy, Debug)]
 pub enum Notice {
-    /// A connection was refused.
-    Refused {
-        /// By whom it was wanted.
-        from: IpAddr,
-        /// What the peer was told.
-        errno: Errno,
-        /// Why.
-        why: &'static str,
-    },
     /// A path came up.
     PathUp {
         /// Session that it belongs to.
@@ -162,31 +176,17 @@ pub enum Notice {
         /// Why.
         reason: CloseReason,
     },
-    /// Memory is short: a session got fewer chunks than configured.
-    Reduced {
-        /// The client's address.
-        from: IpAddr,
-        /// Chunks that it got.
-        queue_depth: u16,
-    },
 }
 
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Notice::Refused { from, errno, why } => {
-                write!(f, "rtrs: refused a connection from {from} ({errno}): {why}")
-            }
             Notice::PathUp { session, from, to } => {
                 write!(f, "rtrs: session {session}: path {from}@{to} is up")
             }
             Notice::PathDown { session, from, to, reason } => {
                 write!(f, "rtrs: session {session}: path {from}@{to} is down: {reason}")
             }
-            Notice::Reduced { from, queue_depth } => write!(
-                f,
-                "rtrs: memory is short: offered {from} a queue depth of {queue_depth} only"
-            ),
         }
     }
 }

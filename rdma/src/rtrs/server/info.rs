@@ -1,14 +1,21 @@
 //! The INFO exchange (rtrs-srv.c, `process_info_req`), which completes a path.
 
 use super::connect::MAX_SENDS;
-use super::table::{Slot, WorkId};
+use super::refuse::Refused;
+use super::table::{Chunks, Slot, WorkId};
 use super::{CloseReason, Context, Event, Input, Notice, PathState, Server, SessionId};
 use crate::rtrs::wire::{Descriptor, InfoRequest, InfoResponse};
-use crate::rtrs::{Heartbeat, Name};
+use crate::rtrs::{Errno, Heartbeat, Name};
 use crate::verbs::{Fabric, Payload, SendOperation, SendRequest, SendWith};
 use alloc::vec::Vec;
-use core::net::IpAddr;
 use drivers::hal::Window;
+
+const NAME_TAKEN: Refused = Refused {
+    errno: Errno::EPERM,
+    reason: "name_taken",
+    advice: "a host of another address has a session of that name; give the client another sessname, or \
+             end that session (session list, session disconnect)",
+};
 
 impl Server {
     /// Takes a SEND of the client's. There is only one that means anything.
@@ -37,7 +44,9 @@ impl Server {
         ctx: &mut Context<'_, P>,
     ) -> Result<(), CloseReason> {
         let path = &self.paths[path_key];
-        let Some(next) = path.state.next(Input::InfoAccepted) else { return Ok(()) };
+        if path.state.next(Input::InfoAccepted).is_none() || path.asked {
+            return Ok(());
+        }
         if path.connections.iter().any(Option::is_none) {
             return Err(CloseReason::Protocol("INFO_REQ before all connections stand"));
         }
@@ -49,10 +58,47 @@ impl Server {
         let request = InfoRequest::parse(&bytes)
             .map_err(|_| CloseReason::Protocol("INFO_REQ with an impossible name or type"))?;
         self.claim_name(path_key, request.name, ctx)?;
+        let path = &mut self.paths[path_key];
+        path.asked = true;
+        let (session, from) = (path.session, path.from);
+        self.sessions[session].name = request.name;
+        self.sessions[session].heard = true;
+        if let Err(why) = self.take_memory(session, ctx) {
+            self.refuse(from, "session", request.name.as_str().into(), why);
+            return Err(CloseReason::Memory);
+        }
+        if self.sessions[session].standing == Chunks::Ready {
+            self.complete_path(path_key, ctx)?;
+        }
+        Ok(())
+    }
+
+    /// The memory of a session is ready: its paths that have asked are told where it is.
+    pub(super) fn answer_info<P: Fabric + ?Sized>(
+        &mut self,
+        session: usize,
+        ctx: &mut Context<'_, P>,
+    ) {
+        for path in self.sessions[session].paths.clone() {
+            let asked = self.paths.get(path).is_some_and(|path| path.asked);
+            if asked && let Err(reason) = self.complete_path(path, ctx) {
+                self.close_path(path, reason, ctx);
+            }
+        }
+    }
+
+    /// Tells the client where the chunks are: the path is connected.
+    fn complete_path<P: Fabric + ?Sized>(
+        &mut self,
+        path_key: usize,
+        ctx: &mut Context<'_, P>,
+    ) -> Result<(), CloseReason> {
+        let Some(next) = self.paths[path_key].state.next(Input::InfoAccepted) else {
+            return Ok(());
+        };
         let response = self.register_chunks(path_key, ctx)?;
         let path = &mut self.paths[path_key];
         let session = &mut self.sessions[path.session];
-        session.name = request.name;
         path.requests = alloc::vec![Slot::IDLE; usize::from(session.queue_depth)];
         path.state = next;
         path.heartbeat =
@@ -61,14 +107,14 @@ impl Server {
             session.up = true;
             self.links.push_back(Event::LinkUp(SessionId(path.session as u32)));
         }
-        let notice = Notice::PathUp { session: request.name, from: path.from, to: path.to };
+        let notice = Notice::PathUp { session: session.name, from: path.from, to: path.to };
         let deadline = path.heartbeat.deadline();
         let connections = path.connections.len();
         self.ready.reserve(usize::from(session.queue_depth));
         self.hungry.reserve(connections * MAX_SENDS as usize);
         self.counters.paths_up += 1;
         self.notice(notice);
-        self.wake_at(deadline);
+        self.set_timer(path_key, Some(deadline));
         let Some(&Some(key)) = self.paths[path_key].connections.first() else { return Ok(()) };
         let payload = Payload::Windows(&[response]);
         self.connections[key].signal_next();
@@ -93,8 +139,9 @@ impl Server {
         }
     }
 
-    /// A name belongs to one session. A client that was started anew comes with a new session
-    /// under its old name and one of its addresses: its old session ends, with all of its paths.
+    /// A name belongs to one session, and to the addresses that hold it until its paths are gone. A client
+    /// that was started anew comes with a new session under its old name and one of those addresses: its
+    /// old session ends, with all of its paths.
     fn claim_name<P: Fabric + ?Sized>(
         &mut self,
         path_key: usize,
@@ -106,15 +153,15 @@ impl Server {
         if *own != Name::default() && *own != name {
             return Err(CloseReason::Protocol("another name than the session's"));
         }
-        let others = self.paths.iter().filter(|(_, path)| {
-            path.session != session
-                && path.state != PathState::Closing
-                && self.sessions[path.session].name == name
-        });
-        let (keys, hosts): (Vec<usize>, Vec<IpAddr>) =
-            others.map(|(key, path)| (key, path.from)).unzip();
-        if !keys.is_empty() && !hosts.contains(&from) {
-            return Err(CloseReason::Protocol("a session name that another host uses"));
+        let others =
+            self.sessions.iter().filter(|&(key, other)| key != session && other.name == name);
+        let keys: Vec<usize> = others.flat_map(|(_, other)| other.paths.iter().copied()).collect();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        if keys.iter().all(|&key| self.paths[key].from != from) {
+            self.refuse(from, "session", name.as_str().into(), NAME_TAKEN);
+            return Err(CloseReason::NameTaken);
         }
         for key in keys {
             self.close_path(key, CloseReason::Replaced, ctx);

@@ -101,7 +101,7 @@ impl Server {
         let slot = path.requests.get_mut(usize::from(id.chunk))?;
         if slot.state == SlotState::Malformed {
             self.counters.malformed += 1;
-            self.refuse(id, Errno::EINVAL, ctx);
+            self.answer_malformed(id, Errno::EINVAL, ctx);
             return None;
         }
         if self.sessions[path.session].executing.get(usize::from(id.chunk)) == Some(&true) {
@@ -160,6 +160,11 @@ impl Server {
         }
     }
 
+    /// Address of the host that a request came from.
+    pub fn host(&self, id: RequestId) -> Option<core::net::IpAddr> {
+        self.paths.get(id.path as usize).map(|path| path.from)
+    }
+
     /// A request that is being worked on once more, for users that could not do it at once. None
     /// if its path is ending: then it has to be given back with an error.
     pub fn request<P: Fabric + ?Sized>(
@@ -177,7 +182,7 @@ impl Server {
     }
 
     /// Answers a request. `result` holds the data of a read, at most as much as was asked for, to
-    /// stay unchanged until it is sent; it is ignored for writes. None if `id` names no request
+    /// stay unchanged until it is sent (more is EIO); nothing of it is sent for writes. None if `id` names no request
     /// that is being worked on.
     pub fn respond<P: Fabric + ?Sized>(
         &mut self,
@@ -190,6 +195,9 @@ impl Server {
         if slot.state != SlotState::Executing {
             return None;
         }
+        // More than was asked for has no place at the client.
+        let fits = |data: &Window| data.len() <= slot.data_len as usize;
+        let result = result.and_then(|data| if fits(&data) { Ok(data) } else { Err(Errno::EIO) });
         let nanos = slot.age_nanos(ctx.now);
         let served = Served { kind: slot.kind, bytes: slot.data_len, nanos };
         match (result, slot.kind) {
@@ -244,7 +252,7 @@ impl Server {
 
     /// Answers a request that makes no sense, for whose answer there is room.
     #[cold]
-    fn refuse<P: Fabric + ?Sized>(
+    fn answer_malformed<P: Fabric + ?Sized>(
         &mut self,
         id: RequestId,
         errno: Errno,

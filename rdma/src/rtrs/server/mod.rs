@@ -8,6 +8,9 @@
 //! request whose chunk is still worked on for another path of the session waits, so that a
 //! failover can neither mix up nor reorder writes.
 //!
+//! A session has memory from its first INFO_REQ on, which shows that the client receives what is sent
+//! to its address, and is told where its chunks are when they are zeroed (`memory`).
+//!
 //! A request starts only once there is room for its answer in the send queue, so that answers
 //! never wait. With `oversubscribe` sessions share the provider's memory on demand: a chunk has
 //! memory from the client's WRITE until the request in it is answered, and what a read returns
@@ -21,24 +24,28 @@ mod end;
 mod event;
 mod info;
 mod io;
+mod memory;
+mod refuse;
 mod state;
 mod stats;
 mod status;
 mod table;
 mod timer;
 
-pub use config::{BadConfig, Config};
+pub use config::{BadConfig, Config, offered_depth};
 pub use event::{CloseReason, Event, Notice, Request, RequestId, RequestKind, Served, SessionId};
+pub use refuse::{Door, Refused};
 pub use state::{Input, PathState};
 pub use stats::{Counters, Histogram, PathStats};
 pub use status::{PathId, PathStatus, SessionStatus};
 
 use crate::rtrs::Context;
 use crate::rtrs::wire::Uuid;
-use crate::verbs::{CompletedOperation, CqId, Fabric, Status, VerbsError};
-use alloc::collections::VecDeque;
+use crate::verbs::{CompletedOperation, ConnectionId, CqId, Fabric, Status, VerbsError};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use config::MIN_INLINE;
 use drivers::hal::Instant;
+use net::refusal::Refusals;
 use slab::Slab;
 use table::{Connection, Path, Session, WorkId};
 
@@ -53,16 +60,25 @@ pub struct Server {
     sessions: Slab<Session>,
     paths: Slab<Path>,
     connections: Slab<Connection>,
+    /// Sessions by what their clients call them, connections by what the provider calls them.
+    uuids: BTreeMap<Uuid, usize>,
+    by_id: BTreeMap<ConnectionId, usize>,
     /// Sessions that came up or went down, not yet reported.
     links: VecDeque<Event>,
     /// Requests whose chunk has become free.
     ready: VecDeque<RequestId>,
     notices: VecDeque<Notice>,
+    /// What was refused, until the loop fetches it.
+    refusals: Refusals,
     /// Requests that wait for memory for what they read.
     hungry: VecDeque<RequestId>,
-    deadline: Option<Instant>,
-    /// Sessions that ended and had fewer chunks than configured, and how many.
-    reduced: VecDeque<(Uuid, u16)>,
+    /// Connections that have ended, for a reason that their completions may yet tell.
+    ended: VecDeque<ConnectionId>,
+    /// When the timers of paths run.
+    timers: BTreeSet<(Instant, usize)>,
+    /// Sessions whose memory is being zeroed, and when the last piece was.
+    zeroing: VecDeque<usize>,
+    zeroed_at: Option<Instant>,
     /// Bytes that may be promised, if sessions share the provider's memory.
     shared: Option<u64>,
     counters: Counters,
@@ -102,12 +118,17 @@ impl Server {
             sessions: Slab::with_capacity(config.max_sessions),
             paths: Slab::with_capacity(config.max_sessions),
             connections: Slab::with_capacity(2 * config.max_sessions),
+            uuids: BTreeMap::new(),
+            by_id: BTreeMap::new(),
             links: VecDeque::with_capacity(16),
             ready: VecDeque::new(),
             notices: VecDeque::with_capacity(MAX_NOTICES),
+            refusals: Refusals::default(),
             hungry: VecDeque::new(),
-            deadline: None,
-            reduced: VecDeque::new(),
+            ended: VecDeque::new(),
+            timers: BTreeSet::new(),
+            zeroing: VecDeque::new(),
+            zeroed_at: None,
             shared,
             counters: Counters::default(),
         })
@@ -135,7 +156,13 @@ impl Server {
             {
                 return Some(Event::Request(request));
             }
-            let Some(completion) = ctx.provider.poll_cq(self.cq) else { break };
+            let Some(completion) = ctx.provider.poll_cq(self.cq) else {
+                if self.ended.is_empty() {
+                    break;
+                }
+                self.close_ended(ctx);
+                continue;
+            };
             self.counters.completions += 1;
             let work = WorkId::from_bits(completion.id);
             let key = work.connection() as usize;
@@ -145,9 +172,17 @@ impl Server {
             }
             let path = connection.path;
             self.paths[path].stats.completions += 1;
-            if completion.status != Status::Success {
-                self.close_path(path, CloseReason::Transport(completion.status), ctx);
-                continue;
+            match completion.status {
+                Status::Success => {}
+                // Something ended the queue pair, and does not say here what.
+                Status::Flushed => {
+                    self.ended.push_back(connection.id);
+                    continue;
+                }
+                status => {
+                    self.close_path(path, CloseReason::Transport(status), ctx);
+                    continue;
+                }
             }
             let request = match completion.operation {
                 CompletedOperation::Send => {
@@ -172,12 +207,18 @@ impl Server {
 
     /// When `handle_timeout` wants to be called, if ever.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.deadline
+        let timer = self.timers.first().map(|&(at, _)| at);
+        Instant::first([timer, self.next_piece()])
     }
 
     /// What happened that an operator may want to know.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
+    }
+
+    /// What was refused, for whoever logs and counts it.
+    pub fn refusals(&mut self) -> &mut Refusals {
+        &mut self.refusals
     }
 
     fn notice(&mut self, notice: Notice) {

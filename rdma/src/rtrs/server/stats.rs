@@ -74,8 +74,8 @@ pub struct Counters {
     pub accepted: u64,
     /// Connections refused.
     pub refused: u64,
-    /// Sessions that got fewer chunks than configured, because memory was short.
-    pub reduced: u64,
+    /// Half-open sessions that made room for others.
+    pub displaced: u64,
     /// Paths that came up.
     pub paths_up: u64,
     /// Paths that ended.

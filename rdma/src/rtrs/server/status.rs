@@ -2,7 +2,6 @@
 
 use super::{Counters, PathState, PathStats, Server, SessionId};
 use crate::rtrs::Name;
-use crate::rtrs::wire::Uuid;
 use core::net::IpAddr;
 use core::time::Duration;
 
@@ -17,8 +16,8 @@ pub struct SessionStatus {
     pub id: SessionId,
     /// The name that the client gave it; empty before it did.
     pub name: Name,
-    /// The client's UUID of it.
-    pub uuid: Uuid,
+    /// Address of the host that made it.
+    pub host: IpAddr,
     /// Chunks.
     pub queue_depth: u16,
     /// Bytes of a chunk.
@@ -68,12 +67,26 @@ impl Server {
         SessionStatus {
             id: SessionId(key as u32),
             name: session.name,
-            uuid: session.uuid,
+            host: session.host,
             queue_depth: session.queue_depth,
             chunk_size: session.chunk_size,
             paths: session.paths.len(),
             up: session.up,
         }
+    }
+
+    /// Addresses of the hosts that have paths of a session.
+    pub fn hosts(&self, id: SessionId) -> impl Iterator<Item = IpAddr> + '_ {
+        let paths = self.sessions.get(id.index()).map(|session| session.paths.as_slice());
+        paths.unwrap_or_default().iter().map(|&path| self.paths[path].from)
+    }
+
+    /// The memory of all sessions' chunks.
+    #[cfg(test)]
+    pub fn chunks(&self) -> impl Iterator<Item = (SessionId, drivers::hal::Window)> + '_ {
+        let of =
+            |(key, s): (usize, &super::table::Session)| Some((SessionId(key as u32), s.chunks?));
+        self.sessions.iter().filter_map(of)
     }
 
     /// All paths.

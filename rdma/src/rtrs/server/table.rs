@@ -42,15 +42,32 @@ impl WorkId {
     }
 }
 
+/// How far a session's chunks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chunks {
+    /// Nobody has asked for them yet: they have no memory.
+    Wanting,
+    /// Their memory is zeroed up to here.
+    Zeroing(usize),
+    /// They can be shown to the client.
+    Ready,
+}
+
 /// A session: the chunks, and the paths that share them.
 #[derive(Debug)]
 pub(super) struct Session {
     pub uuid: Uuid,
+    /// Address of the host that made it.
+    pub host: IpAddr,
+    /// Whether that host has shown that it receives what is sent to that address.
+    pub heard: bool,
+    pub since: Instant,
     /// Empty until the first INFO_REQ.
     pub name: Name,
     pub pd: PdId,
-    /// Without them, chunks have memory on demand.
+    /// Memory of the chunks; without it they have memory on demand, once they are ready.
     pub chunks: Option<Window>,
+    pub standing: Chunks,
     pub chunk_size: u32,
     pub queue_depth: u16,
     pub addressing: Addressing,
@@ -62,9 +79,12 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Bytes that it was promised.
+    /// Bytes that it was promised: none before it has asked for its chunks.
     pub fn promise(&self) -> u64 {
-        u64::from(self.queue_depth) * u64::from(self.chunk_size)
+        match self.standing {
+            Chunks::Wanting => 0,
+            _ => u64::from(self.queue_depth) * u64::from(self.chunk_size),
+        }
     }
 }
 
@@ -101,13 +121,17 @@ pub(super) struct Path {
     pub requests: Vec<Slot>,
     /// Requests that are being worked on.
     pub in_flight: u32,
+    /// Its INFO_REQ was accepted, and is answered once the chunks are ready.
+    pub asked: bool,
     /// INFO_REQ, then INFO_RSP until the client has it.
     pub info: Option<Window>,
     /// Number of the send that carries INFO_RSP.
     pub info_sent: u32,
     pub heartbeat: Heartbeat,
-    /// While connecting: when patience ends.
-    pub deadline: Instant,
+    /// When its timer runs, if ever.
+    pub timer: Option<Instant>,
+    /// Times that memory on demand was short until its last heartbeat.
+    pub shortages: u64,
     /// Time from the last heartbeat to its answer, in nanoseconds.
     pub latency_nanos: u64,
     pub stats: PathStats,

@@ -481,6 +481,9 @@ impl Provider for Loopback {
         it.receives.push_back((request.id, request.into.to_vec()));
         Ok(())
     }
+    fn failed_by_itself(&self, qp: QpId) -> bool {
+        self.qps.get(&qp).is_some_and(|qp| qp.state == QpState::Error)
+    }
     fn poll_event(&mut self) -> Option<AsyncEvent> {
         None
     }

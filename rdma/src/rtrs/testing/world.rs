@@ -56,6 +56,9 @@ pub struct World<W = Loopback> {
     pub rng: Rng,
 }
 
+/// What others left in memory, here.
+pub const SOIL: u8 = 0x5c;
+
 /// User header of an I/O on device 0 of its session.
 pub fn user_io(operation: Operation, sector: u64, size: u32) -> [u8; Io::SIZE] {
     Io { device: 0, sector, operation, flags: IoFlags::SYNC, size, priority: 0 }.emit()
@@ -91,7 +94,8 @@ impl<W: Wire> World<W> {
         let mut volumes = Volumes::new();
         let name = Name::new("ram0").unwrap();
         let volume = volumes.add(name, volume).unwrap();
-        let export = Export { name, volume, read_only: false, allow: Vec::new() };
+        let export =
+            Export { name, volume, read_only: false, allow: Vec::new(), hosts: Default::default() };
         server.add_export(export, &volumes).unwrap();
         World {
             fabric,
@@ -105,6 +109,13 @@ impl<W: Wire> World<W> {
             now: Instant::from_nanos(1),
             rng: Rng::new(0x1234_5678_9abc_def1),
         }
+    }
+
+    /// Leaves bytes of somebody else in all of the gateway's memory that is free.
+    pub fn soil(&mut self) {
+        let pieces: Vec<Window> =
+            core::iter::from_fn(|| self.arena.alloc(4096, 64)).inspect(|w| w.fill(SOIL)).collect();
+        pieces.into_iter().for_each(|piece| self.arena.free(piece));
     }
 
     /// Adds a client with one path, from 10.0.0.(2 + its number).
@@ -152,6 +163,9 @@ impl<W: Wire> World<W> {
                 }
             }
             moved |= self.fabric.step(&mut self.now);
+            // Memory is zeroed a piece at a time.
+            self.now = self.now + Duration::from_nanos(1);
+            moved |= self.server.poll_timeout().is_some_and(|at| at <= self.now);
             idle = if moved { 0 } else { idle + 1 };
         }
     }

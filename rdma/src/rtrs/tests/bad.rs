@@ -8,7 +8,7 @@ use crate::verbs::{
     ConnectionEvent, ConnectionManager, ConnectionParameters, CqId, Provider, QpInit, QpType,
     Status,
 };
-use core::net::{Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use proptest::prelude::*;
 use std::vec::Vec;
 
@@ -38,7 +38,12 @@ fn lies_about_lengths_get_einval_and_the_session_goes_on() {
 }
 
 /// Sends a connection request of our own making; what became of it.
-fn knock(world: &mut World, private_data: &[u8]) -> Option<Errno> {
+pub fn knock(world: &mut World, private_data: &[u8]) -> Option<Errno> {
+    knock_from(world, Ipv4Addr::new(10, 0, 0, 99).into(), private_data)
+}
+
+/// The same from a host of our choice.
+pub fn knock_from(world: &mut World, from: IpAddr, private_data: &[u8]) -> Option<Errno> {
     let pd = world.fabric.alloc_pd().unwrap();
     let cq: CqId = world.fabric.create_cq(16).unwrap();
     let init = QpInit {
@@ -60,7 +65,6 @@ fn knock(world: &mut World, private_data: &[u8]) -> Option<Errno> {
         rnr_retry_count: 7,
         min_rnr_timer: 12,
     };
-    let from = Ipv4Addr::new(10, 0, 0, 99).into();
     let to = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), 1234);
     world
         .fabric
@@ -68,7 +72,13 @@ fn knock(world: &mut World, private_data: &[u8]) -> Option<Errno> {
         .unwrap();
     let request = world.fabric.poll_connection_event().unwrap();
     assert!(world.server.handle_connection_event(&request, context!(world, gateway)));
-    let answer = world.fabric.poll_connection_event().unwrap();
+    // Others may have had to go for it.
+    let answer = loop {
+        match world.fabric.poll_connection_event().unwrap() {
+            ConnectionEvent::Disconnected { .. } => {}
+            answer => break answer,
+        }
+    };
     while world.fabric.poll_connection_event().is_some() {}
     match answer {
         ConnectionEvent::Rejected { private_data, .. } => {

@@ -20,10 +20,10 @@ use std::collections::VecDeque;
 use std::vec::Vec;
 
 /// Node 0 is the gateway, node 1 the host.
-struct RocePair(Pair);
+pub struct RocePair(pub Pair);
 
 impl RocePair {
-    fn new(seed: u64, mtu: usize) -> Self {
+    pub fn new(seed: u64, mtu: usize) -> Self {
         let limits = Limits { qps: 16, regions: 2048, ..Limits::default() };
         let mut pair = Pair::with_limits(seed, mtu, false, limits);
         let (ip, mac) = (pair.nodes[0].ip, pair.nodes[0].mac);
@@ -53,7 +53,7 @@ impl Wire for RocePair {
     }
 }
 
-fn world(seed: u64, mtu: usize, config: Config) -> World<RocePair> {
+pub fn world(seed: u64, mtu: usize, config: Config) -> World<RocePair> {
     let ram = Arena::on_heap((1 << 20) + 4096).alloc(1 << 20, 4096).unwrap();
     let volume = Box::new(RamVolume::new(ram, false));
     World::over(RocePair::new(seed, mtu), config, 4 << 20, volume)

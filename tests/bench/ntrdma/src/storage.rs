@@ -129,7 +129,8 @@ impl<E: End> Site<E> {
         let memory = arenas[0].alloc(VOLUME, 4096).expect("as much as that");
         let name = Name::new("ram0").expect("short");
         let volume = volumes.add(name, Box::new(RamVolume::new(memory, false))).expect("first");
-        let export = Export { name, volume, read_only: false, allow: Vec::new() };
+        let export =
+            Export { name, volume, read_only: false, allow: Vec::new(), hosts: Default::default() };
         server.add_export(export, &volumes).expect("first");
         let mut ctx = context(host.provider(), &mut arenas[1], now, &mut rng);
         let name = Name::new("bench").expect("short");

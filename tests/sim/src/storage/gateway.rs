@@ -113,7 +113,13 @@ impl Gateway {
         for (name, volume) in [("disk", disk), ("ram", ram)] {
             let name = Name::new(name).expect("a name");
             let volume = volumes.add(name, volume).expect("another name");
-            let export = Export { name, volume, read_only: false, allow: Vec::new() };
+            let export = Export {
+                name,
+                volume,
+                read_only: false,
+                allow: Vec::new(),
+                hosts: Default::default(),
+            };
             server.add_export(export, &volumes).expect("a sound export");
         }
         self.boots += 1;
