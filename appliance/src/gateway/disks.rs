@@ -110,7 +110,8 @@ impl State {
         if now >= self.capacity_due {
             self.capacity_due = now + CAPACITY_INTERVAL;
             self.disks.iter_mut().for_each(DiskSlot::poll_capacity);
-            self.plane.storage.free_retired(self.platform.arena(), now);
+            let provider = self.plane.fabric.as_ref().map(|fabric| &fabric.devices);
+            self.plane.storage.free_retired(self.platform.arena(), provider, now);
         }
     }
 

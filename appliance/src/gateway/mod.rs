@@ -107,7 +107,6 @@ impl Gateway {
         let completed = state.poll_disks();
         state.poll_capacities(now);
         let mut served = state.plane.serve(now);
-        state.hear_refusals(now);
         if let Some(smc) = &mut state.smc {
             served +=
                 smc.poll(networks, &state.ports, state.document.config(), &mut state.plane, now);

@@ -144,6 +144,11 @@ impl State {
     /// Takes note of what the data plane of this loop has refused.
     #[inline]
     pub fn take_refusals(&mut self, now: Instant) {
+        if let Some(server) = &mut self.plane.storage.server
+            && !server.transport_mut().refusals().is_empty()
+        {
+            self.refused.take(server.transport_mut().refusals(), now);
+        }
         if let Some(fabric) = &mut self.plane.fabric
             && !fabric.devices.roce.refusals().is_empty()
         {
@@ -202,16 +207,6 @@ impl State {
     pub fn stop_interrupts(&mut self) {
         self.plane.set_interrupts(false);
         self.disks.iter_mut().for_each(|slot| slot.disk.set_interrupts(false));
-    }
-
-    /// Takes what the engines have refused, for the log and the counters.
-    pub fn hear_refusals(&mut self, now: Instant) {
-        if let Some(server) = &mut self.plane.storage.server {
-            let refusals = server.transport_mut().refusals();
-            if !refusals.is_empty() {
-                self.refused.take(refusals, now);
-            }
-        }
     }
 
     /// Whether the control plane has something to look at though it is not due and no frame came for it:

@@ -12,15 +12,26 @@ use rdma::devices::Devices;
 use rdma::rnbd::server::{Export, Server};
 use rdma::rtrs::server::{self, StartError};
 use rdma::rtrs::{Context, Name};
-use rdma::verbs::Provider;
+use rdma::verbs::{Provider, UnderWay};
 use rdma::volume::{DiskVolume, RamVolume, Volumes};
 
 /// Devices that a session may have open.
 const MAX_DEVICES: usize = 64;
 
-/// How long the memory of a volume is kept when it is deleted: longer than a path lives that
-/// acknowledges nothing (heartbeats end it after 35 s at most).
-const RETIREMENT: Duration = Duration::from_secs(60);
+/// After so long it is strange that a client has acknowledged nothing: heartbeats end a path after 35 s.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Devices may read what was handed to them for a moment after it is done.
+const MOMENT: Duration = Duration::from_millis(10);
+
+/// Memory of a volume that is no more, which answers that are under way may point into.
+pub(super) struct Retired {
+    memory: Window,
+    under_way: UnderWay,
+    since: Instant,
+    /// Somebody was told that a client holds it.
+    told: bool,
+}
 
 /// Volumes, and who serves them.
 #[derive(Default)]
@@ -28,8 +39,8 @@ pub(super) struct Storage {
     pub volumes: Volumes,
     /// Disks that hold volumes.
     pub pools: Vec<DiskPool>,
-    /// Memory of volumes that are no more, and when it can be used again.
-    pub retired: Vec<(Instant, Window)>,
+    /// Memory of volumes that are no more.
+    pub retired: Vec<Retired>,
     /// None if it is switched off, or there is no fabric.
     pub server: Option<Server>,
     /// What comes from other servers, and mirrors; None if there is nothing of it.
@@ -201,23 +212,40 @@ impl Storage {
         self.volumes.add(name, volume).map(|_| ()).ok_or_else(|| "the name is taken".into())
     }
 
-    /// Gives the memory of a volume back: at once, or if there are clients after a while, because an
-    /// answer that points into it may have to be sent again.
-    pub fn retire(&mut self, memory: Window, arena: &mut Arena, now: Instant) {
-        let clients = |server: &Server| server.transport().paths().next().is_some();
-        match self.server.as_ref().is_some_and(clients) {
-            true => self.retired.push((now + RETIREMENT, memory)),
-            false => arena.free(memory),
-        }
+    /// Gives the memory of a volume back: at once, or when nothing that is under way points into it any
+    /// more. An answer may have to be sent again.
+    pub fn retire(
+        &mut self,
+        memory: Window,
+        arena: &mut Arena,
+        provider: Option<&Devices>,
+        now: Instant,
+    ) {
+        let served = |server: &Server| server.transport().paths().next().is_some();
+        let Some(provider) = provider.filter(|_| self.server.as_ref().is_some_and(served)) else {
+            return arena.free(memory);
+        };
+        let under_way = provider.under_way();
+        self.retired.push(Retired { memory, under_way, since: now, told: false });
     }
 
-    /// Frees what was retired long enough ago.
-    pub fn free_retired(&mut self, arena: &mut Arena, now: Instant) {
-        self.retired.retain(|&(at, memory)| {
-            if at <= now {
-                arena.free(memory);
+    /// Frees what was retired, and is not pointed to any more. A client that acknowledges nothing is told of.
+    pub fn free_retired(&mut self, arena: &mut Arena, provider: Option<&Devices>, now: Instant) {
+        self.retired.retain_mut(|Retired { memory, under_way, since, told }| {
+            let done = provider.is_none_or(|provider| provider.is_done(under_way));
+            if done && now.since(*since) >= MOMENT {
+                arena.free(*memory);
+                return false;
             }
-            at > now
+            if now.since(*since) >= PATIENCE && !*told {
+                *told = true;
+                log::warn!(
+                    "{} bytes of a volume that was deleted are not free yet: a client does not \
+                     acknowledge what was read of it (path list, path disconnect)",
+                    memory.len()
+                );
+            }
+            true
         });
     }
 

@@ -245,6 +245,44 @@ fn requests_that_lie_get_their_errno_with_fixed_keys() -> Result<()> {
     requests_that_lie("isthmus.rnbd.always_invalidate=false")
 }
 
+/// Whatever is asked for as an RTRS READ, only what a volume reads is sent; and what was never sent is not
+/// stored.
+#[test]
+fn only_a_read_brings_data() -> Result<()> {
+    for words in ["", "isthmus.rnbd.always_invalidate=false", "isthmus.rnbd.oversubscribe=4"] {
+        let mut site = Site::boot(words, 10)?;
+        let stranger = &mut site.stranger;
+        let (mut session, device) = opened(stranger, "stranger")?;
+        let operations = [
+            (Operation::Flush, GOOD),
+            (Operation::Discard, error(Errno::EROFS)),
+            (Operation::SecureErase, error(Errno::EROFS)),
+            (Operation::WriteZeroes, error(Errno::EROFS)),
+            (Operation::Write, error(Errno::EROFS)),
+        ];
+        // In chunks that were used, and in some that were not.
+        for (chunk, (operation, expected)) in (0..10).zip(operations.into_iter().cycle()) {
+            let memory = session.data.0;
+            memory.fill(0xa5);
+            let request = session.read(chunk, &io(device, operation, 0, 8192), 8192);
+            let fate = stranger.send(&mut session, &request)?;
+            ensure!(fate == expected, "{words} {operation:?} sent as READ: {fate:?}");
+            let mut seen = [0; 8192];
+            memory.read(0, &mut seen).ok().context("what was sent")?;
+            ensure!(seen == [0xa5; 8192], "{words} {operation:?} has brought {:02x?}", &seen[..32]);
+        }
+        let request = session.read(20, &Close { device }.emit(), 8192);
+        session.data.0.fill(0xa5);
+        ensure!(stranger.send(&mut session, &request)? == GOOD, "CLOSE sent as READ");
+        let mut seen = [0; 8192];
+        session.data.0.read(0, &mut seen).ok().context("what was sent")?;
+        ensure!(seen == [0xa5; 8192], "{words} CLOSE has brought {:02x?}", &seen[..32]);
+        stranger.leave(session);
+        site.ends()?;
+    }
+    Ok(())
+}
+
 /// A request whose like no client sends ends its own path, and that alone.
 #[test]
 fn requests_without_sense_end_their_path() -> Result<()> {

@@ -18,6 +18,12 @@ fn storage() {
     fabric::explore("storage", 800, sim::storage::run);
 }
 
+/// Hosts that keep to no protocol see nothing of others.
+#[test]
+fn leak() {
+    fabric::explore("leak", 400, sim::storage::leak::run);
+}
+
 /// A path that is cut is left within a second, with the timers as they come.
 #[test]
 fn failover() {

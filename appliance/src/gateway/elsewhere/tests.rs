@@ -102,30 +102,39 @@ impl World {
                     self.done = volume.poll().or(self.done.take());
                 }
                 for n in 0..2 {
-                    if n == 1 {
-                        let Side { devices, arena, rng, storage, .. } = &mut self.sides[1];
-                        let mut ctx = Context { provider: devices, arena, now: self.now, rng };
-                        if let Some(server) = &mut storage.server {
-                            server.poll(&mut storage.volumes, &mut ctx);
-                        }
-                    }
-                    self.sides[n].serve(self.now);
-                    let mut tx = TxBuffer::new();
-                    while self.sides[n].devices.roce.poll_transmit(0, self.now, &mut tx) {
-                        let packet = tx.packet();
-                        let mut frame = packet.header.to_vec();
-                        for part in packet.payload {
-                            let at = frame.len();
-                            frame.resize(at + part.len(), 0);
-                            part.read(0, &mut frame[at..]).unwrap();
-                        }
-                        frame.extend_from_slice(packet.trailer);
-                        if !self.cut {
-                            let _ =
-                                self.sides[1 - n].devices.roce.handle_frame(0, &frame, self.now);
-                        }
-                    }
+                    self.serve(n);
+                    self.carry(n);
                 }
+            }
+        }
+    }
+
+    /// Lets a side do what it has to do.
+    fn serve(&mut self, n: usize) {
+        if n == 1 {
+            let Side { devices, arena, rng, storage, .. } = &mut self.sides[1];
+            let mut ctx = Context { provider: devices, arena, now: self.now, rng };
+            if let Some(server) = &mut storage.server {
+                server.poll(&mut storage.volumes, &mut ctx);
+            }
+        }
+        self.sides[n].serve(self.now);
+    }
+
+    /// Carries a side's frames to the other, unless the network is cut.
+    fn carry(&mut self, n: usize) {
+        let mut tx = TxBuffer::new();
+        while self.sides[n].devices.roce.poll_transmit(0, self.now, &mut tx) {
+            let packet = tx.packet();
+            let mut frame = packet.header.to_vec();
+            for part in packet.payload {
+                let at = frame.len();
+                frame.resize(at + part.len(), 0);
+                part.read(0, &mut frame[at..]).unwrap();
+            }
+            frame.extend_from_slice(packet.trailer);
+            if !self.cut {
+                let _ = self.sides[1 - n].devices.roce.handle_frame(0, &frame, self.now);
             }
         }
     }
@@ -283,4 +292,41 @@ fn a_mirror_that_copies_comes_to_rest_first() {
     assert_eq!(slot(&world).0.members[1], MemberState::Syncing);
     assert!(slot(&world).0.stale > 0, "it should have copied no more");
     assert!(ends(&mut world));
+}
+
+/// An answer that points into the memory of a volume may have to be sent again, for as long as its client
+/// has not acknowledged it.
+#[test]
+fn memory_of_a_volume_is_not_free_before_its_answers_are_acknowledged() {
+    let mut world = World::new(&REMOTE);
+    world.pass(Duration::from_millis(100));
+    world.take("far");
+    assert_eq!(world.request(Operation::Write { durable: false }, 7), [7; 4096]);
+    world.pass(Duration::from_millis(100));
+    let data = world.sides[0].arena.alloc(4096, 4096).unwrap();
+    let request = Request { tag: 5, operation: Operation::Read, sector: 8, data };
+    let volume = world.volume.as_mut().unwrap();
+    volume.submit(&request).unwrap();
+    volume.flush_queue();
+    world.serve(0);
+    world.carry(0);
+    // The request is there; the answer gets lost.
+    world.cut = true;
+    for _ in 0..8 {
+        world.serve(1);
+        world.carry(1);
+    }
+    let (now, later) = (world.now, world.now + Duration::from_secs(1));
+    let Side { arena, storage, devices, .. } = &mut world.sides[1];
+    let memory = arena.alloc(4096, 4096).unwrap();
+    let free = arena.available();
+    storage.retire(memory, arena, Some(devices), now);
+    storage.free_retired(arena, Some(devices), later);
+    assert_eq!(arena.available(), free, "the answer may be sent again");
+    world.cut = false;
+    world.pass(Duration::from_millis(2000));
+    let now = world.now;
+    let Side { arena, storage, devices, .. } = &mut world.sides[1];
+    storage.free_retired(arena, Some(devices), now);
+    assert_eq!(arena.available(), free + 4096, "it is acknowledged");
 }

@@ -115,7 +115,8 @@ pub(super) fn delete(state: &mut State, name: &str) -> Told {
         .map_err(|problems| lines(&problems))?;
     let memory = storage.volumes.remove(id).and_then(|volume| volume.into_parts().memory);
     if let Some(memory) = memory {
-        storage.retire(memory, state.platform.arena(), state.now);
+        let provider = state.plane.fabric.as_ref().map(|fabric| &fabric.devices);
+        storage.retire(memory, state.platform.arena(), provider, state.now);
     }
     if let Some(slot) = whole_disk.and_then(|number| state.disks.get_mut(usize::from(number))) {
         slot.role = Role::Free;

@@ -3,6 +3,7 @@
 use super::disk::SimDisk;
 use drivers::hal::{Arena, Instant, Window};
 use fabric::Rng;
+use net::hosts::Hosts;
 use rand_core::RngCore;
 use rdma::rnbd::server::{Export, Server};
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
@@ -75,6 +76,8 @@ pub struct Gateway {
     /// Exported as `ram`, with so many sectors.
     pub ram_sectors: usize,
     pub memory: Window,
+    /// Hosts that have a volume in memory of their own: `own1`, `own2` and so on.
+    pub private: Vec<IpAddr>,
     machine: Option<Machine>,
     pub boots: u32,
 }
@@ -89,7 +92,8 @@ impl Gateway {
         ram_sectors: usize,
         memory: Window,
     ) -> Self {
-        Gateway { ports, mtu, config, disk, ram_sectors, memory, machine: None, boots: 0 }
+        let private = Vec::new();
+        Gateway { ports, mtu, config, disk, ram_sectors, memory, private, machine: None, boots: 0 }
     }
 
     /// Starts it.
@@ -107,19 +111,21 @@ impl Gateway {
         let config = Config { incarnation, ..self.config };
         let mut server = Server::new(config, 4, &mut roce).expect("a sound configuration");
         let mut volumes = Volumes::new();
-        let ram = arena.alloc(self.ram_sectors * 512, 4096).expect("room");
+        let mut ram = || -> Box<dyn Volume> {
+            let memory = arena.alloc(self.ram_sectors * 512, 4096).expect("room");
+            Box::new(RamVolume::new(memory, false))
+        };
         let disk: Box<dyn Volume> = Box::new(DiskVolume::new(self.disk.clone(), false));
-        let ram: Box<dyn Volume> = Box::new(RamVolume::new(ram, false));
-        for (name, volume) in [("disk", disk), ("ram", ram)] {
-            let name = Name::new(name).expect("a name");
+        let mut all = vec![("disk".into(), disk, None), ("ram".into(), ram(), None)];
+        for (number, host) in (1..).zip(&self.private) {
+            all.push((format!("own{number}"), ram(), Some(*host)));
+        }
+        for (name, volume, host) in all {
+            let name = Name::new(&name).expect("a name");
             let volume = volumes.add(name, volume).expect("another name");
-            let export = Export {
-                name,
-                volume,
-                read_only: false,
-                allow: Vec::new(),
-                hosts: Default::default(),
-            };
+            let network = |host: IpAddr| host.to_string().parse().expect("an address");
+            let hosts = Hosts::new(host.into_iter().map(network).collect());
+            let export = Export { name, volume, read_only: false, allow: Vec::new(), hosts };
             server.add_export(export, &volumes).expect("a sound export");
         }
         self.boots += 1;

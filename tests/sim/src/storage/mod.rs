@@ -7,6 +7,8 @@ pub mod failover;
 mod gateway;
 pub(crate) mod history;
 mod host;
+pub mod leak;
+mod rogue;
 pub(crate) mod user;
 
 use disk::{Manners, SimDisk};

@@ -1,0 +1,144 @@
+//! Nobody sees what is not his: every byte of the gateway's memory and of its volumes is marked with whose it
+//! is, and hosts that keep to no protocol ([`rogue`](super::rogue)) look at all that they are sent.
+
+use super::disk::{Manners, SimDisk};
+use super::gateway::Gateway;
+use super::rogue::Rogue;
+use super::{MEMORY, SECTORS, port};
+use drivers::hal::Instant;
+use fabric::{Network, Rng};
+use rand_core::RngCore;
+use rdma::rtrs::server;
+use std::time::Duration;
+
+/// What was in the gateway's memory before anybody came.
+const NOBODY: u8 = 0xf1;
+/// What a host's own bytes are: this and its number.
+const FIRST: u8 = 0xc0;
+/// What a host has in its memory where nothing was sent to.
+pub const UNTOUCHED: u8 = 0xee;
+/// So many bytes of somebody else in a row are no accident: headers hold any single ones.
+const RUN: usize = 8;
+
+/// The mark of a host's bytes.
+pub fn mark(host: usize) -> u8 {
+    FIRST + host as u8
+}
+
+/// Ends the run if there are bytes of others in what a host has been sent.
+pub fn check(host: usize, bytes: &[u8], what: std::fmt::Arguments<'_>) {
+    let foreign =
+        |byte: u8| byte == NOBODY || (FIRST..FIRST + 8).contains(&byte) && byte != mark(host);
+    let found =
+        bytes.windows(RUN).position(|run| foreign(run[0]) && run.iter().all(|b| *b == run[0]));
+    if let Some(at) = found {
+        let owner = match bytes[at] {
+            NOBODY => "the gateway's memory".into(),
+            other => format!("host {}", other - FIRST),
+        };
+        panic!("host {host} sees bytes of {owner} at {at} of {}: {what}", bytes.len());
+    }
+}
+
+enum Node {
+    Gateway(Box<Gateway>),
+    Rogue(Box<Rogue>),
+}
+
+impl Node {
+    fn as_node(&mut self) -> &mut dyn fabric::Node {
+        match self {
+            Node::Gateway(node) => node.as_mut(),
+            Node::Rogue(node) => node.as_mut(),
+        }
+    }
+}
+
+impl fabric::Node for Node {
+    fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
+        self.as_node().handle_frame(port, frame, now);
+    }
+    fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {
+        self.as_node().poll_transmit(port, now)
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Node::Gateway(node) => node.poll_timeout(),
+            Node::Rogue(node) => node.poll_timeout(),
+        }
+    }
+    fn work(&mut self, now: Instant) {
+        self.as_node().work(now);
+    }
+}
+
+/// Runs a seed.
+pub fn run(seed: u64) {
+    let mut rng = Rng::new(seed);
+    let hosts = rng.pick(&[1, 2, 3]);
+    fabric::with_memory(MEMORY * (1 + hosts), |memory| {
+        let part = |n: usize| memory.slice(n * MEMORY, MEMORY).expect("a part of it");
+        part(0).fill(NOBODY);
+        let mut network = Network::new(rng.next_u64());
+        for node in 0..=hosts {
+            network.add_node(&[port(node, 0).mac]);
+        }
+        let disk = Manners {
+            cache: false,
+            latency: Duration::from_micros(rng.pick(&[5, 200])),
+            errors: rng.pick(&[0, 50]),
+            stalls: 0,
+            kept: 1000,
+        };
+        let config = server::Config {
+            queue_depth: rng.pick(&[2, 8]),
+            chunk_size: 16 << 10,
+            oversubscribe: rng.pick(&[1, 1, 6]),
+            always_invalidate: rng.chance(500),
+            max_sessions: 4,
+            max_connections: 8,
+            completions: 2048,
+            heartbeat_interval: Duration::from_millis(500),
+            handshake_timeout: Duration::from_secs(4),
+            ..server::Config::default()
+        };
+        let disk = SimDisk::new(SECTORS, disk, rng.fork());
+        let mut gateway = Gateway::new(vec![port(0, 0)], 1500, config, disk, SECTORS, part(0));
+        gateway.private = (1..=hosts).map(|host| port(host, 0).ip).collect();
+        gateway.boot(&mut rng);
+        let mut nodes = vec![Node::Gateway(Box::new(gateway))];
+        for host in 1..=hosts {
+            let rogue = Rogue::new(host, port(host, 0), port(0, 0), part(host), rng.fork());
+            nodes.push(Node::Rogue(Box::new(rogue)));
+        }
+        let end = network.now + Duration::from_secs(3);
+        let mut boot_at = None;
+        while network.now < end {
+            let pause = Duration::from_millis(rng.within(1..100));
+            let until = network.now + pause;
+            network.run(&mut nodes, pause, |_, _| false);
+            network.now = network.now.max(until);
+            let now = network.now;
+            if let Node::Gateway(gateway) = &mut nodes[0] {
+                // Its memory keeps what is in it.
+                if boot_at.is_none() && rng.chance(10) {
+                    gateway.cut_power();
+                    boot_at = Some(now + Duration::from_millis(200));
+                }
+                if boot_at.is_some_and(|at| at <= now) {
+                    boot_at = None;
+                    gateway.boot(&mut rng);
+                }
+            }
+            nodes.iter_mut().for_each(|node| fabric::Node::work(node, now));
+        }
+        let answered: u32 = nodes
+            .iter()
+            .map(|node| match node {
+                Node::Rogue(rogue) => rogue.answered,
+                Node::Gateway(_) => 0,
+            })
+            .sum();
+        assert!(answered >= 3, "only {answered} requests were answered");
+    });
+}
