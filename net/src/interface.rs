@@ -22,7 +22,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::{Instant, Packet, Port, TransmitError};
 use smoltcp::iface::{PollResult, SocketHandle, SocketSet};
-use smoltcp::socket::dhcpv4;
+use smoltcp::socket::{Socket, dhcpv4};
 use smoltcp::wire::{DhcpOption, EthernetAddress, IpCidr, Ipv4Cidr, Ipv6Cidr};
 
 /// Frames that wait for room in the port before nobody is asked for more.
@@ -344,6 +344,21 @@ impl Interface {
             self.queue.pop();
             self.attention |= was_full;
         }
+    }
+
+    /// Resets all TCP connections: the machine is about to end.
+    pub fn shut_down(&mut self) {
+        for (_, socket) in self.sockets.iter_mut() {
+            if let Socket::Tcp(socket) = socket {
+                socket.abort();
+            }
+        }
+        self.attention = true;
+    }
+
+    /// Whether nothing is left to be said.
+    pub fn is_shut_down(&self) -> bool {
+        !self.attention && self.queue.is_empty()
     }
 
     /// When [`Interface::poll`] has something to do, if nothing arrives before; a time in the

@@ -85,6 +85,10 @@ impl Plane {
         // The servers learn of the end of a queue pair from its connection, and wait for a link that is
         // down; the operator is told of links by the control plane.
         while fabric.devices.poll_event().is_some() {}
+        if self.ending {
+            // The connection manager goes on by itself.
+            return core::iter::from_fn(|| fabric.devices.poll_connection_event()).count();
+        }
         let arena = &mut self.arena;
         let mut ctx = Context { provider: &mut fabric.devices, arena, now, rng: &mut *self.rng };
         while let Some(event) = ctx.provider.poll_connection_event() {

@@ -11,6 +11,7 @@ mod bridge;
 mod dealing;
 mod disks;
 mod elsewhere;
+mod ending;
 mod fabric;
 mod frame_ring;
 mod manage;
@@ -41,6 +42,7 @@ use crate::machine::Machine;
 use alarm::Alarm;
 use core::time::Duration;
 use drivers::hal::Instant;
+use ending::Ending;
 use network::Network;
 use state::{End, State};
 use syslog::Syslog;
@@ -74,6 +76,8 @@ pub struct Gateway {
     alarm: Alarm,
     /// Every device can end a halt.
     devices_wake: bool,
+    /// It is about to end.
+    ending: Option<Ending>,
 }
 
 impl Gateway {
@@ -104,12 +108,16 @@ impl Gateway {
         }
         self.still_until = Instant::ZERO;
         received += state.poll_tcp_bridge(networks, now);
-        let completed = state.poll_disks();
+        let completed = if self.ending.is_some() { 0 } else { state.poll_disks() };
         state.poll_capacities(now);
         let mut served = state.plane.serve(now);
         if let Some(smc) = &mut state.smc {
             served +=
                 smc.poll(networks, &state.ports, state.document.config(), &mut state.plane, now);
+            let refusals = &mut smc.engine.admission.refusals;
+            if !refusals.is_empty() {
+                state.refused.take(refusals, now);
+            }
         }
         served += state.poll_tcp_bridge(networks, now);
         state.take_refusals(now);
@@ -139,6 +147,16 @@ impl Gateway {
         counters.work(Stage::Transmit, sent);
         let worked = received + completed + served + controlled + sent > 0;
         self.console_quiet &= !worked;
+        if let Some(ending) = &mut self.ending {
+            match ending.poll(state, networks, now) {
+                Some(End::Reboot) => self.machine.reboot(),
+                Some(End::PowerOff) => self.machine.power_off(0),
+                None => {}
+            }
+            // What is said to peers is queued now.
+            self.control_due = Some(ending.poll_timeout(now));
+            return worked;
+        }
         if now < self.console_due {
             return worked;
         }
@@ -150,11 +168,10 @@ impl Gateway {
         }
         self.console_due = if typed { now } else { now + CONSOLE_INTERVAL };
         self.state.plane.pace.counters.work(Stage::Console, usize::from(typed));
-        match self.state.end {
-            Some(End::Reboot) => self.machine.reboot(),
-            Some(End::PowerOff) => self.machine.power_off(0),
-            None => worked || typed,
+        if let Some(how) = self.state.end {
+            self.ending = Some(Ending::new(how, &mut self.state, now));
         }
+        worked || typed
     }
 
     /// Sleeps until an interrupt or the next deadline, unless there is something to do; then deals

@@ -41,6 +41,8 @@ pub(super) struct Plane {
     pub rping: Option<Rping>,
     pub capture: Capture,
     pub pace: Pace,
+    /// It serves nobody any more: the machine is about to end.
+    pub ending: bool,
 }
 
 /// What the plane of another core is made from, on that core.
@@ -91,6 +93,7 @@ impl Plane {
             rping: None,
             capture: Capture::new(),
             pace: Pace::new(Duration::from_micros(config.system.idle_after_us.into()), now),
+            ending: false,
         }
     }
 
@@ -139,6 +142,19 @@ impl Plane {
     pub fn pending(&self) -> bool {
         self.bridge.as_ref().is_some_and(|bridge| bridge.pending())
             || self.ports.iter().any(|slot| slot.port.pending())
+    }
+
+    /// Ends all RDMA connections in order, and serves nobody any more.
+    pub fn shut_down(&mut self, now: Instant) {
+        self.ending = true;
+        if let Some(fabric) = &mut self.fabric {
+            fabric.devices.roce.disconnect_all(now);
+        }
+    }
+
+    /// Whether all peers know that their connections are over.
+    pub fn is_shut_down(&self) -> bool {
+        self.fabric.as_ref().is_none_or(|fabric| fabric.devices.roce.is_disconnected())
     }
 
     /// Whether every port, and the bridge, can end a halt.

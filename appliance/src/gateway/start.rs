@@ -189,6 +189,7 @@ impl Gateway {
             rping: None,
             capture: Capture::new(),
             pace: Pace::new(quiet, now),
+            ending: false,
         };
         let smc = Smc::of(config, facts.memory, &mut plane, &mut networks);
         let state = State {
@@ -233,6 +234,7 @@ impl Gateway {
             state,
             alarm,
             devices_wake,
+            ending: None,
         }
     }
 }

@@ -44,7 +44,7 @@ impl<P: Provider + ?Sized> Sides for Both<'_, '_, '_, '_, P> {
     }
 
     fn write(&mut self, side: Side, bytes: &[u8]) -> Result<usize, Closed> {
-        let World { interfaces, engine, ctx } = &mut *self.world;
+        let World { interfaces, engine, ctx, .. } = &mut *self.world;
         match (side, self.back) {
             (Side::Front, _) => {
                 let (at, id) = self.front;
@@ -58,7 +58,7 @@ impl<P: Provider + ?Sized> Sides for Both<'_, '_, '_, '_, P> {
     }
 
     fn finish(&mut self, side: Side) {
-        let World { interfaces, engine, ctx } = &mut *self.world;
+        let World { interfaces, engine, ctx, .. } = &mut *self.world;
         match (side, self.back) {
             (Side::Front, _) => {
                 let (at, id) = self.front;

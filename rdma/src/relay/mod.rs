@@ -13,12 +13,12 @@ pub mod proxy;
 mod timer;
 
 use crate::rtrs::Context;
+use crate::smcr::admission::Gate;
 use crate::smcr::back::Back;
 use crate::smcr::engine::{Engine, Ready, SocketId};
 use crate::smcr::front::{Carrier, Connected, ConnectionId, Event, Front};
 use crate::verbs::Provider;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
-use alloc::vec;
 use alloc::vec::Vec;
 use balance::{Backend, Balance};
 use both::Both;
@@ -38,7 +38,7 @@ const PIECE: usize = 32 << 10;
 const MAX_NOTICES: usize = 16;
 
 /// What is relayed where.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Rule {
     /// The port that it listens on.
     pub listen: u16,
@@ -56,6 +56,8 @@ pub struct Rule {
     pub idle_timeout: Option<Duration>,
     /// How often servers are asked whether they are there.
     pub health_interval: Option<Duration>,
+    /// Who may connect.
+    pub gate: Gate,
     /// Of the TCP connections on either side.
     pub limits: Limits,
 }
@@ -104,6 +106,8 @@ pub struct World<'a, 'b, P: Provider + ?Sized> {
     pub interfaces: &'a mut dyn Interfaces,
     /// The engine of SMC-R.
     pub engine: &'a mut Engine,
+    /// Room for what is moved at a time; empty at first.
+    pub piece: &'a mut Vec<u8>,
     /// The provider under it.
     pub ctx: &'a mut Context<'b, P>,
 }
@@ -144,7 +148,6 @@ pub struct Relay {
     balance: Balance,
     counters: Counters,
     notices: VecDeque<Notice>,
-    piece: Vec<u8>,
     /// Connections by when their timers run, and when questions to servers end.
     timers: BTreeSet<(Instant, usize)>,
     probes_due: Option<Instant>,
@@ -157,7 +160,7 @@ impl Relay {
         let all = 0..interfaces.count();
         let fronts = all.clone().map(|at| {
             let interface = interfaces.get(at);
-            Front::new(interface, rule.listen, rule.offers, limits)
+            Front::new(interface, rule.listen, rule.offers, limits, rule.gate.clone())
         });
         let fronts = fronts.collect();
         let places = connector::Limits {
@@ -170,14 +173,13 @@ impl Relay {
         Relay {
             fronts,
             backs,
-            relayed: Slab::with_capacity(limits.connections),
+            relayed: Slab::new(),
             by_front: BTreeMap::new(),
             by_back: BTreeMap::new(),
             probes: Vec::new(),
             balance,
             counters: Counters::default(),
             notices: VecDeque::new(),
-            piece: vec![0; PIECE],
             timers: BTreeSet::new(),
             probes_due: None,
             rule,
@@ -233,7 +235,7 @@ impl Relay {
         ready: Ready,
         world: &mut World<'_, '_, P>,
     ) -> bool {
-        let World { interfaces, engine, ctx } = world;
+        let World { interfaces, engine, ctx, .. } = world;
         let ours = (0..self.fronts.len()).any(|at| {
             let interface = interfaces.get(at);
             self.fronts[at].handle_event(socket, ready, interface, engine, ctx)
@@ -403,7 +405,7 @@ impl Relay {
             let (local, remote) = ends.unwrap_or((NOBODY, NOBODY));
             let length = proxy::header(remote, local, &mut header);
             let header = &header[..length];
-            let World { interfaces, engine, ctx } = world;
+            let World { interfaces, engine, ctx, .. } = world;
             // The first that is written finds an empty buffer, which is larger.
             let written = self.backs[at].write(id, header, interfaces.get(at), engine, ctx);
             if written != Ok(header.len()) {
@@ -415,13 +417,15 @@ impl Relay {
 
     /// Moves what can be moved.
     fn serve<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
-        let Relay { fronts, backs, relayed, counters, piece, .. } = self;
+        let Relay { fronts, backs, relayed, counters, .. } = self;
         let relayed = &mut relayed[key];
+        let mut piece = core::mem::take(world.piece);
+        piece.resize(PIECE, 0);
         let mut both = Both { fronts, backs, front: relayed.front, back: relayed.back, world };
         let lost = if relayed.open {
             let [there, here] = &mut relayed.pipes;
-            let there = there.flow(Side::Front, &mut both, piece);
-            let here = here.flow(Side::Back, &mut both, piece);
+            let there = there.flow(Side::Front, &mut both, &mut piece);
+            let here = here.flow(Side::Back, &mut both, &mut piece);
             let moved = (there.unwrap_or(0), here.unwrap_or(0));
             counters.bytes_in += moved.0 as u64;
             counters.bytes_out += moved.1 as u64;
@@ -433,6 +437,7 @@ impl Relay {
             // Only whether the client is still there.
             both.read(Side::Front, &mut []) == Err(Closed::Gone)
         };
+        *world.piece = piece;
         if lost {
             counters.aborted += 1;
             self.end(key, true, world);
@@ -456,6 +461,12 @@ impl Relay {
         }
     }
 
+    /// Ends all connections on both sides, by an abort: what is under way does not arrive any more.
+    pub fn shut_down<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
+        let keys: Vec<usize> = self.relayed.iter().map(|(key, _)| key).collect();
+        keys.into_iter().for_each(|key| self.end(key, true, world));
+    }
+
     fn hang_up<P: Provider + ?Sized>(
         &mut self,
         side: Side,
@@ -463,7 +474,7 @@ impl Relay {
         abort: bool,
         world: &mut World<'_, '_, P>,
     ) {
-        let World { interfaces, engine, ctx } = world;
+        let World { interfaces, engine, ctx, .. } = world;
         let interface = interfaces.get(at);
         match side {
             Side::Front => self.fronts[at].close(id, abort, interface, engine, ctx),
@@ -484,6 +495,7 @@ fn connect<P: Provider + ?Sized>(
 ) -> Option<Place> {
     let mut all = 0..backs.len();
     let at = all.find(|&at| world.interfaces.get(at).next_hop(address.ip()).is_some())?;
-    let id = backs[at].connect(world.interfaces.get(at), address, smc)?;
+    let World { interfaces, engine, ctx, .. } = world;
+    let id = backs[at].connect(interfaces.get(at), engine, address, smc, ctx.now)?;
     Some((at, id))
 }

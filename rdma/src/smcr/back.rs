@@ -22,8 +22,8 @@ pub struct Back {
 impl Back {
     /// Without any connection. `seed` as in [`Connector::new`].
     pub fn new(limits: Limits, seed: u16) -> Self {
-        let connections = limits.connections;
-        Back { joint: Joint::new(Connector::new(limits, seed), connections) }
+        let cost = (limits.receive + limits.transmit) as u64;
+        Back { joint: Joint::new(Connector::new(limits, seed), cost, false) }
     }
 
     /// Begins to connect; `smc` offers SMC. An [`Event::Opened`], [`Event::Failed`] or [`Event::Broken`] follows. None
@@ -31,12 +31,22 @@ impl Back {
     pub fn connect(
         &mut self,
         interface: &mut Interface,
+        engine: &mut Engine,
         peer: SocketAddr,
         smc: bool,
+        now: Instant,
     ) -> Option<ConnectionId> {
-        let link = self.joint.tcp.connect(interface, peer, smc && peer.is_ipv4())?;
-        let local = self.joint.tcp.local(interface, link)?;
-        Some(self.joint.insert(link, (local, peer), State::Opening))
+        let cost = self.joint.cost();
+        if !engine.admission.take(cost) {
+            return None;
+        }
+        let link = self.joint.tcp.connect(interface, peer, smc && peer.is_ipv4());
+        let link = link.and_then(|link| Some((link, self.joint.tcp.local(interface, link)?)));
+        if link.is_none() {
+            engine.admission.give_back(cost);
+        }
+        let (link, local) = link?;
+        Some(self.joint.insert(link, (local, peer), State::Opening, now))
     }
 
     /// Sees to connections that are being opened, and moves the bytes of handshakes; to be called
@@ -53,10 +63,10 @@ impl Back {
                 Some(state) => {
                     self.joint.set_state(id, state);
                     if state == State::Refused {
-                        self.joint.fail(id, interface, ctx.now);
+                        self.joint.fail(id, interface, engine, ctx.now);
                     }
                 }
-                None => self.joint.fail(id, interface, ctx.now),
+                None => self.joint.fail(id, interface, engine, ctx.now),
             }
         }
         self.joint.poll_all(interface, engine, ctx);

@@ -1,5 +1,6 @@
 //! The services echo (RFC 862) and discard (RFC 863) over SMC-R and TCP, for measurement.
 
+use super::admission::Gate;
 use super::engine::{Engine, Ready, SocketId};
 use super::front::{Carrier, Connected, ConnectionId, Event, Front};
 use crate::rtrs::Context;
@@ -8,6 +9,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use drivers::hal::Instant;
 use net::Interface;
+use net::hosts::Hosts;
 use net::tcp::{Closed, Limits};
 
 /// Port of the echo service.
@@ -38,11 +40,21 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Listens on [`ECHO_PORT`], or on [`DISCARD_PORT`]; `offers` as in [`Front::new`].
-    pub fn new(interface: &mut Interface, discard: bool, offers: bool, limits: Limits) -> Self {
+    /// Listens on [`ECHO_PORT`], or on [`DISCARD_PORT`], for the hosts of `smc.hosts`; `offers` as in
+    /// [`Front::new`].
+    pub fn new(
+        interface: &mut Interface,
+        discard: bool,
+        offers: bool,
+        limits: Limits,
+        hosts: &Hosts,
+    ) -> Self {
         let port = if discard { DISCARD_PORT } else { ECHO_PORT };
+        let name = if discard { "discard" } else { "echo" };
+        let (name, key) = (name.into(), "smc.hosts");
+        let gate = Gate { name, key, hosts: hosts.clone(), smc: hosts.clone() };
         Echo {
-            front: Front::new(interface, port, offers, limits),
+            front: Front::new(interface, port, offers, limits, gate),
             discard,
             clients: BTreeMap::new(),
             piece: alloc::vec![0; PIECE],

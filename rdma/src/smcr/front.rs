@@ -4,13 +4,15 @@
 //! A client that offers SMC in its SYN gets a handshake; whoever does not, and whoever falls back,
 //! is served over TCP. IPv6 clients are served over TCP alone, as SMC-Rv2 has it.
 
-use super::engine::{Engine, Role};
+use super::admission::Gate;
+use super::engine::{Engine, Ready, Role};
 use super::joint::State;
 pub use super::joint::{Carrier, Connected, ConnectionId, Event, Joint};
 use crate::rtrs::Context;
 use crate::verbs::Provider;
 use core::net::SocketAddr;
 use core::ops::{Deref, DerefMut};
+use core::time::Duration;
 use drivers::hal::Instant;
 use net::Interface;
 use net::tcp::{Limits, Listener};
@@ -19,14 +21,30 @@ use net::tcp::{Limits, Listener};
 #[derive(Debug)]
 pub struct Front {
     joint: Joint<Listener>,
+    gate: Gate,
+    /// When handshakes that stall next make room for others.
+    evicts: Option<Instant>,
 }
+
+/// How long a handshake may take before it gives way to others where there is no room: first contacts take a
+/// few round trips.
+const STALLED: Duration = Duration::from_millis(500);
+/// How often that is looked at, and how many give way at a time.
+const EVICTION: (Duration, usize) = (Duration::from_millis(50), 8);
 
 impl Front {
     /// Listens on `port` of all addresses of the interface, and if it `offers` does so with SMC.
-    pub fn new(interface: &mut Interface, port: u16, offers: bool, limits: Limits) -> Self {
+    pub fn new(
+        interface: &mut Interface,
+        port: u16,
+        offers: bool,
+        limits: Limits,
+        gate: Gate,
+    ) -> Self {
         interface.smc_option().set_port(port, offers);
         let listener = Listener::new(interface, port, limits);
-        Front { joint: Joint::new(listener, limits.connections) }
+        let cost = (limits.receive + limits.transmit) as u64;
+        Front { joint: Joint::new(listener, cost, true), gate, evicts: None }
     }
 
     /// Accepts, and moves the bytes of handshakes; to be called after each poll of the interface
@@ -47,9 +65,16 @@ impl Front {
                 }
                 SocketAddr::V6(_) => false,
             };
+            let (host, cost) = (remote.ip(), self.joint.cost());
+            let listener = &mut self.joint.tcp;
+            if !engine.admission.admit(host, &self.gate, offers, cost) {
+                listener.abort(interface, stream, ctx.now);
+                continue;
+            }
             let state = if offers {
                 let Some(socket) = engine.open(Role::Server, [local, remote.ip()], 0, ctx) else {
                     // The client waits for an Accept that cannot be made.
+                    engine.admission.leave(host, cost);
                     listener.abort(interface, stream, ctx.now);
                     continue;
                 };
@@ -58,14 +83,40 @@ impl Front {
                 State::Tcp
             };
             let local = SocketAddr::new(local, self.joint.tcp.port());
-            self.joint.insert(stream, (local, remote), state);
+            self.joint.insert(stream, (local, remote), state, ctx.now);
         }
+        self.make_room(interface, engine, ctx);
         self.joint.poll_all(interface, engine, ctx);
+    }
+
+    /// Where there is no room for another connection, handshakes that stall give way: the oldest ones of the
+    /// host that has the most of them.
+    fn make_room<P: Provider + ?Sized>(
+        &mut self,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) {
+        if !self.joint.tcp.is_full() {
+            self.evicts = None;
+            return;
+        }
+        let (now, (pause, most)) = (ctx.now, EVICTION);
+        if self.evicts.is_some_and(|at| now < at) {
+            return;
+        }
+        let before = Instant::from_nanos(now.as_nanos().saturating_sub(STALLED.as_nanos() as u64));
+        for (host, socket) in self.joint.stalled(before, most) {
+            engine.admission.gave_way(host, &self.gate);
+            self.joint.handle_event(socket, Ready::FAILED, interface, engine, ctx);
+        }
+        let next = self.joint.oldest_handshake().map(|since| since + STALLED);
+        self.evicts = next.map(|at| at.max(now + pause));
     }
 
     /// When there is something to do though nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.joint.tcp.poll_timeout()
+        Instant::first([self.joint.tcp.poll_timeout(), self.evicts])
     }
 }
 

@@ -9,7 +9,8 @@ use crate::rtrs::Context;
 use crate::verbs::Provider;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::cmp::Reverse;
+use core::net::{IpAddr, SocketAddr};
 use drivers::hal::Instant;
 use net::Interface;
 use net::tcp::Closed;
@@ -76,6 +77,8 @@ pub(super) enum State {
 pub(super) struct Connection<N> {
     pub name: N,
     pub state: State,
+    /// Since when.
+    since: Instant,
     /// Our end and the peer's.
     pub ends: (SocketAddr, SocketAddr),
     turn: u32,
@@ -97,18 +100,24 @@ pub struct Joint<T: Tcp> {
     /// By the engine's names.
     sockets: BTreeMap<SocketId, ConnectionId>,
     events: VecDeque<Event>,
+    /// Bytes of the buffers of each, out of the engine's books; whether hosts are counted there.
+    cost: u64,
+    guests: bool,
     /// Room for the names of all, for a walk over them.
     keys: Vec<usize>,
     turn: u32,
 }
 
 impl<T: Tcp> Joint<T> {
-    pub(super) fn new(tcp: T, connections: usize) -> Self {
+    /// `cost`: bytes of the buffers of each connection; `guests`: they are of hosts that were admitted.
+    pub(super) fn new(tcp: T, cost: u64, guests: bool) -> Self {
         Joint {
             tcp,
-            connections: Slab::with_capacity(connections),
+            connections: Slab::new(),
             sockets: BTreeMap::new(),
-            events: VecDeque::with_capacity(2 * connections),
+            events: VecDeque::new(),
+            cost,
+            guests,
             keys: Vec::new(),
             turn: 0,
         }
@@ -120,11 +129,21 @@ impl<T: Tcp> Joint<T> {
         name: T::Name,
         ends: (SocketAddr, SocketAddr),
         state: State,
+        since: Instant,
     ) -> ConnectionId {
         self.turn = self.turn.wrapping_add(1);
         let (turn, rest) = (self.turn, Vec::new());
-        let connection =
-            Connection { name, state, ends, turn, has_tcp: true, rest, told: false, fresh: false };
+        let connection = Connection {
+            name,
+            state,
+            since,
+            ends,
+            turn,
+            has_tcp: true,
+            rest,
+            told: false,
+            fresh: false,
+        };
         let id = ConnectionId { key: self.connections.insert(connection), turn };
         self.set_state(id, state);
         id
@@ -154,16 +173,63 @@ impl<T: Tcp> Joint<T> {
     }
 
     /// One that could not be opened.
-    pub(super) fn fail(&mut self, id: ConnectionId, interface: &mut Interface, now: Instant) {
+    pub(super) fn fail(
+        &mut self,
+        id: ConnectionId,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        now: Instant,
+    ) {
         if self.get(id).is_none() {
             return;
         }
-        let connection = self.connections.remove(id.key);
+        let connection = self.take_out(id, engine);
         self.tcp.leave(interface, connection.name, true, now);
         self.events.push_back(match connection.state {
             State::Opening => Event::Failed(id),
             _ => Event::Broken(id),
         });
+    }
+
+    /// Takes a connection out, and what it had out of the books.
+    fn take_out(&mut self, id: ConnectionId, engine: &mut Engine) -> Connection<T::Name> {
+        let connection = self.connections.remove(id.key);
+        match self.guests {
+            true => engine.admission.leave(connection.ends.1.ip(), self.cost),
+            false => engine.admission.give_back(self.cost),
+        }
+        connection
+    }
+
+    /// Bytes of the buffers of each.
+    pub(super) fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// The handshakes that began before `before`: of the host that has the most, the oldest ones, `most` at
+    /// most.
+    pub(super) fn stalled(&self, before: Instant, most: usize) -> Vec<(IpAddr, SocketId)> {
+        let mut stalled: Vec<_> = self
+            .connections
+            .iter()
+            .filter_map(|(_, c)| match c.state {
+                State::Handshake(socket) if c.since <= before => {
+                    Some((c.ends.1.ip(), c.since, socket))
+                }
+                _ => None,
+            })
+            .collect();
+        let mut counts = BTreeMap::<_, usize>::new();
+        stalled.iter().for_each(|(host, ..)| *counts.entry(*host).or_default() += 1);
+        stalled.sort_unstable_by_key(|&(host, since, _)| (Reverse(counts[&host]), host, since));
+        stalled.into_iter().take(most).map(|(host, _, socket)| (host, socket)).collect()
+    }
+
+    /// When the first of the handshakes began that are under way.
+    pub(super) fn oldest_handshake(&self) -> Option<Instant> {
+        let shaking =
+            self.connections.iter().filter(|(_, c)| matches!(c.state, State::Handshake(_)));
+        shaking.map(|(_, c)| c.since).min()
     }
 
     /// Whether TCP is not open yet.
@@ -277,7 +343,7 @@ impl<T: Tcp> Joint<T> {
         } else if ready.contains(Ready::FAILED) {
             engine.close(socket, ctx);
             self.sockets.remove(&socket);
-            self.fail(id, interface, ctx.now);
+            self.fail(id, interface, engine, ctx.now);
         } else if ready.contains(Ready::ESTABLISHED) {
             self.shake(id, socket, interface, engine, ctx);
             self.set_state(id, State::Smc(socket));
@@ -409,7 +475,7 @@ impl<T: Tcp> Joint<T> {
         if self.get(id).is_none() {
             return;
         }
-        let connection = self.connections.remove(id.key);
+        let connection = self.take_out(id, engine);
         let mut abort_tcp = abort;
         if let State::Handshake(socket) | State::Smc(socket) = connection.state {
             self.sockets.remove(&socket);
@@ -485,12 +551,12 @@ mod tests {
     fn first_read(arrives: &[u8]) -> Result<Vec<u8>, Closed> {
         let mut interface = Interface::new([2; 6], 1500, 1, Instant::ZERO);
         let mut w = World::new(1);
-        let mut joint = Joint::new(One(RefCell::default()), 1);
+        let mut joint = Joint::new(One(RefCell::default()), 0, false);
         let mut read = [0; 100];
         let id = w.with_engine(0, |engine, ctx, _| {
             let socket = engine.open(Role::Server, [ip(0, 0), ip(1, 0)], 0, ctx).unwrap();
             let end = SocketAddr::from(([10, 0, 0, 1], 7));
-            let id = joint.insert((), (end, end), State::Handshake(socket));
+            let id = joint.insert((), (end, end), State::Handshake(socket), ctx.now);
             joint.handle_event(socket, Ready::FALLBACK, &mut interface, engine, ctx);
             id
         });

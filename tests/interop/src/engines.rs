@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use drivers::hal::{Arena, Instant, Packet, Port};
 use launch::qemu::Nic;
+use net::hosts::Hosts;
 use net::{Addressing, Class, Interface};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -265,7 +266,8 @@ impl World {
         let mut context = Context { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let smc = Engine::new(smc, vec![device], &mut context).map_err(|e| anyhow!("{e:?}"))?;
         let limits = net::tcp::Limits { connections: 64, receive: 4096, transmit: 4096 };
-        let echo = [false, true].map(|discard| Echo::new(&mut interface, discard, true, limits));
+        let echo = [false, true]
+            .map(|discard| Echo::new(&mut interface, discard, true, limits, &Hosts::default()));
         Ok(World {
             port,
             start: std::time::Instant::now(),

@@ -14,6 +14,7 @@ use super::ports::PortSlot;
 use crate::config::Config;
 use core::net::IpAddr;
 use drivers::hal::Instant;
+use net::hosts::Hosts;
 use net::tcp::Limits;
 use net::{Interface, Resolution};
 use rdma::devices::Devices;
@@ -21,6 +22,7 @@ use rdma::ntrdma::Ntrdma;
 use rdma::relay::{Interfaces, Notice, Relay, World};
 use rdma::rtrs::Context;
 use rdma::services::Neighbours;
+use rdma::smcr::admission::Admission;
 use rdma::smcr::back::Connected;
 use rdma::smcr::echo::Echo;
 use rdma::smcr::engine::{self, Device, Engine, Ready, SocketId, Subnet};
@@ -37,6 +39,10 @@ pub(super) struct Smc {
     services: Vec<[Echo; 2]>,
     /// The rules, with their names.
     pub relays: Vec<(String, Relay)>,
+    /// Rules that could not be made, and why.
+    pub left_out: Vec<(String, String)>,
+    /// Room for what relays move at a time.
+    piece: Vec<u8>,
     /// When users have something to do though nothing arrives.
     users_due: Option<Instant>,
     /// The interfaces' activity that was seen last.
@@ -61,7 +67,9 @@ impl Smc {
             None
         })?;
         let made = Engine::new(settings(config), Vec::new(), &mut ctx);
-        let engine = made.inspect_err(|why| log::error!("smc: no engine: {why:?}")).ok()?;
+        let mut engine = made.inspect_err(|why| log::error!("smc: no engine: {why:?}")).ok()?;
+        let pool = rules::pool(memory);
+        engine.admission = Admission::new(pool, config.limits.connections_per_host);
         let offers = offers(config);
         if !offers {
             log::warn!(
@@ -72,14 +80,18 @@ impl Smc {
         let limits = Limits { connections, receive: SERVICE_BUFFER, transmit: SERVICE_BUFFER };
         let served = if config.smc.services { networks.len() } else { 0 };
         let services = networks.iter_mut().take(served).map(|network| {
-            [false, true].map(|discard| Echo::new(&mut network.interface, discard, offers, limits))
+            let hosts = Hosts::new(config.smc.hosts.clone());
+            let interface = &mut network.interface;
+            [false, true].map(|discard| Echo::new(interface, discard, offers, limits, &hosts))
         });
         let services = services.collect();
-        let relays = rules::relays(config, memory, &mut Ways(networks), ctx.rng, ctx.now);
+        let (relays, left_out) = rules::relays(config, pool, &mut Ways(networks), ctx.rng, ctx.now);
         Some(Box::new(Smc {
             engine,
             services,
             relays,
+            left_out,
+            piece: Vec::new(),
             users_due: Some(Instant::ZERO),
             seen: vec![u64::MAX; networks.len()],
             generations: Vec::new(),
@@ -111,8 +123,8 @@ impl Smc {
             self.poll_users(at, networks, &mut ctx);
         }
         if due {
-            let (interfaces, engine, ctx) = (&mut Ways(networks), &mut self.engine, &mut ctx);
-            let mut world = World { interfaces, engine, ctx };
+            let Smc { engine, piece, .. } = self;
+            let mut world = World { interfaces: &mut Ways(networks), engine, piece, ctx: &mut ctx };
             self.relays.iter_mut().for_each(|(_, relay)| relay.handle_timeout(&mut world));
         }
         if done == 0 {
@@ -138,11 +150,11 @@ impl Smc {
 
     /// Something has happened on an interface, or is due.
     fn poll_users(&mut self, at: usize, networks: &mut [Network], ctx: &mut Context<'_, Devices>) {
-        let Smc { engine, services, relays, .. } = self;
+        let Smc { engine, services, relays, piece, .. } = self;
         for service in services.get_mut(at).into_iter().flatten() {
             service.poll(&mut networks[at].interface, engine, ctx);
         }
-        let mut world = World { interfaces: &mut Ways(networks), engine, ctx };
+        let mut world = World { interfaces: &mut Ways(networks), engine, piece, ctx };
         relays.iter_mut().for_each(|(_, relay)| relay.poll(at, &mut world));
     }
 
@@ -153,7 +165,7 @@ impl Smc {
         networks: &mut [Network],
         ctx: &mut Context<'_, Devices>,
     ) {
-        let Smc { engine, services, relays, .. } = self;
+        let Smc { engine, services, relays, piece, .. } = self;
         for (services, network) in services.iter_mut().zip(&mut *networks) {
             for service in services {
                 if service.handle_event(socket, ready, &mut network.interface, engine, ctx) {
@@ -161,8 +173,19 @@ impl Smc {
                 }
             }
         }
-        let mut world = World { interfaces: &mut Ways(networks), engine, ctx };
+        let mut world = World { interfaces: &mut Ways(networks), engine, piece, ctx };
         relays.iter_mut().any(|(_, relay)| relay.handle_event(socket, ready, &mut world));
+    }
+
+    /// Ends all connections, and tells their peers.
+    pub fn shut_down(&mut self, networks: &mut [Network], plane: &mut Plane, now: Instant) {
+        let Some(mut ctx) = context(plane) else { return };
+        ctx.now = now;
+        self.engine.shut_down(&mut ctx);
+        self.engine.flush(&mut ctx);
+        let Smc { engine, piece, .. } = self;
+        let mut world = World { interfaces: &mut Ways(networks), engine, piece, ctx: &mut ctx };
+        self.relays.iter_mut().for_each(|(_, relay)| relay.shut_down(&mut world));
     }
 
     /// All connections, with the numbers of their interfaces.

@@ -15,14 +15,19 @@ pub(in super::super) fn topic(state: &State, topic: SmcTopic) -> Value {
         let ueids = &state.document.config().smc.ueid;
         return Value::list(ueids.iter().map(Value::display));
     }
-    let Some(smc) = &state.smc else { return Value::List(Vec::new()) };
+    let Some(smc) = &state.smc else {
+        return match topic {
+            SmcTopic::Rules => no_rules(state),
+            _ => Value::List(Vec::new()),
+        };
+    };
     match topic {
         SmcTopic::Sockets => sockets(smc, state),
         SmcTopic::Linkgroups => Value::list(smc.engine.groups().map(|group| one_group(&group))),
         SmcTopic::Links => links(smc, state),
         SmcTopic::Devices => devices(smc, state),
         SmcTopic::Stats => stats(smc, state),
-        SmcTopic::Rules => rules(smc),
+        SmcTopic::Rules => rules(smc, state),
         SmcTopic::Ueid => Value::None,
     }
 }
@@ -195,8 +200,31 @@ fn stats(smc: &Smc, state: &State) -> Value {
     ])
 }
 
-fn rules(smc: &Smc) -> Value {
-    Value::list(smc.relays.iter().map(|(name, relay)| {
+/// Rules that are not in force, and why.
+fn no_rules(state: &State) -> Value {
+    let why = "RoCE is switched off, or there is no port";
+    let rules = state.document.config().rule.iter();
+    Value::list(rules.map(|rule| left_out(rule.name.as_str(), why)))
+}
+
+fn left_out(name: &str, why: &str) -> Value {
+    Value::object([("name", name.to_string().into()), ("left_out", why.to_string().into())])
+}
+
+fn rules(smc: &Smc, state: &State) -> Value {
+    let new = state.document.config().rule.iter().map(|rule| rule.name.as_str());
+    let known = |name: &str| {
+        smc.relays.iter().any(|(other, _)| other == name)
+            || smc.left_out.iter().any(|(other, _)| other == name)
+    };
+    let new = new.filter(|name| !known(name));
+    let new = new.map(|name| left_out(name, "in force after `save` and `reboot`"));
+    let absent = smc.left_out.iter().map(|(name, why)| left_out(name, why)).chain(new);
+    Value::list(present(smc).chain(absent))
+}
+
+fn present(smc: &Smc) -> impl Iterator<Item = Value> + '_ {
+    smc.relays.iter().map(|(name, relay)| {
         let c = relay.counters();
         let backends = relay.backends().iter().map(|backend| {
             Value::object([
@@ -221,5 +249,5 @@ fn rules(smc: &Smc) -> Value {
             ("bytes_out", Value::Bytes(c.bytes_out)),
             ("backends", Value::list(backends)),
         ])
-    }))
+    })
 }

@@ -4,43 +4,48 @@ use super::Ways;
 use crate::config::{Config, Rule};
 use core::time::Duration;
 use drivers::hal::Instant;
+use net::hosts::Hosts;
 use net::tcp::Limits;
 use rand_core::RngCore;
-use rdma::relay::{self, Interfaces, Relay};
+use rdma::relay::{self, Relay};
+use rdma::smcr::admission::Gate;
 
-/// Share of the memory that TCP buffers of rules may take: half of the heap, which has an eighth.
+/// Share of the memory that TCP buffers may take: half of the heap, which has an eighth.
 const SHARE: u64 = 16;
 /// What they may take of a small machine.
 const LEAST: u64 = 4 << 20;
 
-/// The relays that the configuration wants; what cannot be is logged and left out.
+/// Bytes that the TCP buffers of all connections may take together on a machine with so much memory.
+pub(super) fn pool(memory: u64) -> u64 {
+    (memory / SHARE).max(LEAST)
+}
+
+/// The relays that the configuration wants; and what cannot be, which is logged, with the reason. A rule takes
+/// memory for its buffers when somebody connects.
 pub(super) fn relays(
     config: &Config,
-    memory: u64,
+    pool: u64,
     interfaces: &mut Ways<'_>,
     rng: &mut dyn RngCore,
     now: Instant,
-) -> Vec<(String, Relay)> {
-    let mut left = (memory / SHARE).max(LEAST);
-    let mut relays = Vec::new();
+) -> (Vec<(String, Relay)>, Vec<(String, String)>) {
+    let (mut relays, mut left_out) = (Vec::new(), Vec::new());
     for rule in &config.rule {
-        // Both sides, both ways; clients may come over any interface.
-        let sides = 2 * (interfaces.count() as u64 + 1);
-        let wanted = sides * u64::from(rule.connections) * rule.buffer_size.0;
-        if wanted > left {
-            log::error!(
-                "rule {}: its connections may take {wanted} bytes, more than the {left} that are \
-                 left: fewer connections, a smaller buffer_size, or more memory",
-                rule.name
+        // Both sides, both ways.
+        let one = 4 * rule.buffer_size.0;
+        if one > pool {
+            let why = format!(
+                "one connection takes {one} bytes, and all may take {pool}: a smaller buffer_size, or more memory"
             );
+            log::error!("rule {}: {why}", rule.name);
+            left_out.push((rule.name.to_string(), why));
             continue;
         }
-        left -= wanted;
         let seed = rng.next_u32() as u16;
         let relay = Relay::new(meant(rule, config), interfaces, seed, now);
         relays.push((rule.name.to_string(), relay));
     }
-    relays
+    (relays, left_out)
 }
 
 /// A rule in the relay's terms.
@@ -57,6 +62,12 @@ fn meant(rule: &Rule, config: &Config) -> relay::Rule {
         connect_timeout: Duration::from_millis(rule.connect_timeout_ms.into()),
         idle_timeout: rule.idle_timeout_s.map(|time| seconds(time.into())),
         health_interval: rule.health_interval_s.map(|time| seconds(time.into())),
+        gate: Gate {
+            name: format!("rule {}", rule.name),
+            key: "rule.N.hosts",
+            hosts: Hosts::new(rule.hosts.clone()),
+            smc: Hosts::new(config.smc.hosts.clone()),
+        },
         limits: Limits { connections: rule.connections.into(), receive: buffer, transmit: buffer },
     }
 }

@@ -9,6 +9,7 @@
 
 mod caps;
 mod connection;
+mod goodbye;
 mod receive;
 mod table;
 mod timers;

@@ -2,6 +2,7 @@
 
 use super::{Context, Engine, Input, Ready, Said, Say, SocketId, State};
 use crate::smcr::wire::cdc::End;
+use crate::smcr::wire::llc::DeleteReason;
 use crate::verbs::Provider;
 
 impl Engine {
@@ -40,6 +41,23 @@ impl Engine {
         socket.linger = Some(linger);
         self.arm_socket(key, linger);
         self.touch(key);
+    }
+
+    /// Ends all link groups, says so to their peers (DELETE_LINK), and takes no socket any more: the machine is
+    /// about to end.
+    pub fn shut_down<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+        self.closing = true;
+        for key in 0..self.groups.capacity() {
+            if self.groups.contains(key) {
+                self.end_group(key, DeleteReason::OPERATOR, false, ctx);
+            }
+        }
+    }
+
+    /// Whether the peers of all link groups have been told that they are over. An answer to that is their word
+    /// as well, and is waited for as long as a group that has ended is kept.
+    pub fn is_shut_down(&self) -> bool {
+        self.groups.is_empty()
     }
 
     /// Gives a socket up, and what was not sent with it.

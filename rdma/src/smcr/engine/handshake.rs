@@ -52,7 +52,7 @@ impl Engine {
         owner: u32,
         ctx: &mut Context<'_, P>,
     ) -> Option<SocketId> {
-        if self.sockets.len() >= self.config.max_sockets {
+        if self.closing || self.sockets.len() >= self.config.max_sockets {
             return None;
         }
         self.generation = self.generation.wrapping_add(1);

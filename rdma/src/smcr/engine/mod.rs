@@ -48,6 +48,7 @@ pub use subnet::Subnet;
 pub use table::{Ready, Role, SocketId};
 
 use crate::rtrs::Context;
+use crate::smcr::admission::Admission;
 use crate::smcr::wire::{PeerId, Reason};
 use crate::verbs::{CompletedOperation, CqId, Provider, Status, VerbsError};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -68,6 +69,8 @@ const MAX_NOTICES: usize = 64;
 /// The engine.
 #[derive(Debug)]
 pub struct Engine {
+    /// The books of those who listen and connect; they all have the engine.
+    pub admission: Admission,
     config: Config,
     peer_id: PeerId,
     devices: Vec<Device>,
@@ -91,6 +94,8 @@ pub struct Engine {
     filled: Vec<SocketId>,
     sweep: Option<Instant>,
     timers: Timers,
+    /// It takes no sockets any more.
+    closing: bool,
     counters: Counters,
     /// It hears no DELETE_LINK, as one whose exchanges are busy.
     #[cfg(test)]
@@ -120,6 +125,7 @@ impl Engine {
         let cq = ctx.provider.create_cq(config.completions).map_err(StartError::Provider)?;
         let mac = devices.first().map_or([0; 6], |device| device.mac);
         Ok(Engine {
+            admission: Admission::default(),
             peer_id: PeerId::new(ctx.rng.next_u32() as u16, mac),
             devices,
             subnets: Vec::new(),
@@ -137,6 +143,7 @@ impl Engine {
             filled: Vec::new(),
             sweep: None,
             timers: Timers::default(),
+            closing: false,
             counters: Counters::default(),
             #[cfg(test)]
             deaf: false,

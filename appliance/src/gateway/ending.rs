@@ -1,0 +1,145 @@
+//! The end of the appliance, on `reboot` and `poweroff`: the disks write down what they were given, then
+//! everybody who is connected is told, then the machine ends. Each step is over when what it waits for is
+//! done, or its time is: all of it takes less than a second, whatever is under way.
+//!
+//! A service takes part by a word for its end and a question whether it is done: `shut_down` and
+//! `is_shut_down` of the data plane (DREQ) and of SMC-R with the rules (DELETE_LINK), and of each interface,
+//! which resets its TCP connections. What clients have written and were not told of is not lost for them:
+//! they were not told.
+
+use super::disks::{DiskSlot, Role};
+use super::network::Network;
+use super::state::{End, State};
+use core::time::Duration;
+use drivers::hal::{Disk, Features, Instant, Operation, Request, SubmitError, Window};
+
+/// How long disks may take to write down what they were given.
+const FLUSHES: Duration = Duration::from_millis(500);
+/// How long peers may take to acknowledge that they were told. Linux answers at once.
+const GOODBYES: Duration = Duration::from_millis(400);
+/// How often it is looked whether they have.
+const LOOK: Duration = Duration::from_millis(1);
+/// The name of a flush; nobody else's requests are counted any more.
+const FLUSH: u64 = u64::MAX;
+
+/// How far the end has come.
+#[derive(Debug)]
+pub(super) struct Ending {
+    how: End,
+    step: Step,
+    /// When the step is over at the latest.
+    deadline: Instant,
+    /// By number of the disk.
+    flushes: Vec<Flush>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Flushes,
+    Goodbyes,
+}
+
+/// What is known of a disk's flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flush {
+    /// Its queue was full.
+    Wanted,
+    UnderWay,
+    Done,
+}
+
+impl Ending {
+    /// Begins. From here on nobody but this uses the disks that hold volumes.
+    pub fn new(how: End, state: &mut State, now: Instant) -> Self {
+        let flush = |slot: &DiskSlot| {
+            let caches = slot.geometry.features.contains(Features::VOLATILE_CACHE);
+            let written = matches!(slot.role, Role::Volume | Role::Volumes);
+            if caches && written { Flush::Wanted } else { Flush::Done }
+        };
+        let flushes = state.disks.iter().map(flush).collect();
+        state.plane.ending = true;
+        log::info!("ending: {how:?}");
+        Ending { how, step: Step::Flushes, deadline: now + FLUSHES, flushes }
+    }
+
+    /// Goes on; how the machine ends, once it may.
+    pub fn poll(
+        &mut self,
+        state: &mut State,
+        networks: &mut [Network],
+        now: Instant,
+    ) -> Option<End> {
+        if self.step == Step::Flushes {
+            let done = self.poll_flushes(&mut state.disks);
+            if !done && now < self.deadline {
+                return None;
+            }
+            if !done {
+                log::error!("ending: a disk has not written its cache down in time");
+            }
+            self.step = Step::Goodbyes;
+            self.deadline = now + GOODBYES;
+            state.say_goodbye(networks, now);
+            return None;
+        }
+        (state.is_shut_down(networks) || self.deadline <= now).then_some(self.how)
+    }
+
+    /// When it wants to go on.
+    pub fn poll_timeout(&self, now: Instant) -> Instant {
+        self.deadline.min(now + LOOK)
+    }
+
+    /// Whether all disks are done.
+    fn poll_flushes(&mut self, disks: &mut [DiskSlot]) -> bool {
+        for (slot, flush) in disks.iter_mut().zip(&mut self.flushes) {
+            if *flush == Flush::Done {
+                continue;
+            }
+            while let Some(completion) = slot.disk.poll() {
+                if completion.tag == FLUSH && *flush == Flush::UnderWay {
+                    *flush = Flush::Done;
+                    if let Err(why) = completion.result {
+                        log::error!(
+                            "ending: {}: its cache is not written down: {why:?}",
+                            slot.name
+                        );
+                    }
+                }
+            }
+            if *flush == Flush::Wanted {
+                let (operation, data) = (Operation::Flush, Window::empty());
+                *flush = match slot.disk.submit(&Request { tag: FLUSH, operation, sector: 0, data })
+                {
+                    Ok(()) => Flush::UnderWay,
+                    Err(SubmitError::Full) => Flush::Wanted,
+                    Err(SubmitError::Range | SubmitError::Unsupported) => Flush::Done,
+                };
+                slot.disk.flush_queue();
+            }
+        }
+        self.flushes.iter().all(|flush| *flush == Flush::Done)
+    }
+}
+
+impl State {
+    /// Tells everybody who is connected.
+    fn say_goodbye(&mut self, networks: &mut [Network], now: Instant) {
+        self.plane.shut_down(now);
+        for worker in &mut self.workers {
+            // A loop that takes no orders is not waited for.
+            worker.tell(move |plane| plane.shut_down(now));
+        }
+        if let Some(smc) = &mut self.smc {
+            smc.shut_down(networks, &mut self.plane, now);
+        }
+        networks.iter_mut().for_each(|network| network.interface.shut_down());
+    }
+
+    /// Whether everybody was told, and has acknowledged that where there is a way to.
+    fn is_shut_down(&self, networks: &[Network]) -> bool {
+        self.plane.is_shut_down()
+            && self.smc.as_ref().is_none_or(|smc| smc.engine.is_shut_down())
+            && networks.iter().all(|network| network.interface.is_shut_down())
+    }
+}

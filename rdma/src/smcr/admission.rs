@@ -1,0 +1,149 @@
+//! Who may connect, and how much all connections may take together: the books of all listeners and
+//! connectors, over SMC-R and TCP. A listener costs nothing while nobody is connected; the buffers of a
+//! connection come out of one pool, and what finds nothing in it, or has enough already, is refused.
+
+use alloc::borrow::Cow;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use core::net::IpAddr;
+use net::hosts::Hosts;
+use net::refusal::{Refusal, Refusals};
+
+/// Who may connect to a listener.
+#[derive(Clone, Debug, Default)]
+pub struct Gate {
+    /// The listener, as its refusals call it.
+    pub name: String,
+    /// The key of the configuration that says who may connect, for advice.
+    pub key: &'static str,
+    /// Who may connect.
+    pub hosts: Hosts,
+    /// Who may speak SMC-R.
+    pub smc: Hosts,
+}
+
+/// The books.
+#[derive(Debug)]
+pub struct Admission {
+    /// Bytes that buffers may still take.
+    left: u64,
+    /// Connections that a host may have.
+    per_host: u32,
+    hosts: BTreeMap<IpAddr, u32>,
+    /// What was refused.
+    pub refusals: Refusals,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Admission::new(u64::MAX, u32::MAX)
+    }
+}
+
+impl Admission {
+    /// For buffers of so many bytes, and so many connections of one host.
+    pub fn new(bytes: u64, per_host: u32) -> Self {
+        let (hosts, refusals) = (BTreeMap::new(), Refusals::default());
+        Admission { left: bytes, per_host, hosts, refusals }
+    }
+
+    /// Bytes that buffers may still take.
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Lets a connection of a host in that takes so many bytes, and speaks `smc`; false if it may not.
+    pub(super) fn admit(&mut self, host: IpAddr, gate: &Gate, smc: bool, bytes: u64) -> bool {
+        let count = self.hosts.get(&host).copied().unwrap_or(0);
+        let (reason, advice): (_, Cow<'static, str>) = if !gate.hosts.admits(host) {
+            let advice = format!("{} does not list this host", gate.key);
+            ("host_not_admitted", advice.into())
+        } else if smc && !gate.smc.admits(host) {
+            ("host_not_admitted", "smc.hosts does not list this host for SMC-R".into())
+        } else if count >= self.per_host {
+            let advice =
+                format!("it has {count} connections; limits.connections_per_host allows no more");
+            ("connections_per_host", advice.into())
+        } else if bytes > self.left {
+            let advice = "the buffers of all connections take what there is for them: smaller buffer_size, \
+                          fewer connections, or more memory";
+            ("memory", advice.into())
+        } else {
+            *self.hosts.entry(host).or_default() += 1;
+            self.left -= bytes;
+            return true;
+        };
+        let (who, asked) = (Some(host), gate.name.clone());
+        self.refusals.push(Refusal { who, what: "connection", asked, reason, advice });
+        false
+    }
+
+    /// A handshake of a host that stalled has made room for others.
+    pub(super) fn gave_way(&mut self, host: IpAddr, gate: &Gate) {
+        let advice =
+            "its SMC-R handshake stalled while others waited for a place; is UDP port 4791 open?";
+        let (who, asked, reason) = (Some(host), gate.name.clone(), "stalled");
+        self.refusals.push(Refusal {
+            who,
+            what: "connection",
+            asked,
+            reason,
+            advice: advice.into(),
+        });
+    }
+
+    /// A connection of a host that was let in is over.
+    pub(super) fn leave(&mut self, host: IpAddr, bytes: u64) {
+        self.give_back(bytes);
+        if let Some(count) = self.hosts.get_mut(&host) {
+            *count -= 1;
+            if *count == 0 {
+                self.hosts.remove(&host);
+            }
+        }
+    }
+
+    /// Takes bytes for a connection of ours; false if there are too few.
+    pub(super) fn take(&mut self, bytes: u64) -> bool {
+        let enough = bytes <= self.left;
+        self.left -= if enough { bytes } else { 0 };
+        enough
+    }
+
+    /// Gives such bytes back.
+    pub(super) fn give_back(&mut self, bytes: u64) {
+        self.left = self.left.saturating_add(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn each_is_refused_for_its_reason_and_what_leaves_makes_room() {
+        let mut books = Admission::new(100, 2);
+        let hosts = |text: &str| Hosts::new(Vec::from([text.parse().unwrap()]));
+        let (name, key) = ("rule web".into(), "rule.N.hosts");
+        let gate = Gate { name, key, hosts: hosts("10.0.0.0/8"), smc: hosts("10.1.0.0/16") };
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert!(!books.admit(ip("192.0.2.1"), &gate, false, 10));
+        assert!(!books.admit(ip("10.0.0.1"), &gate, true, 10));
+        assert!(books.admit(ip("10.0.0.1"), &gate, false, 10));
+        assert!(books.admit(ip("10.1.0.1"), &gate, true, 40));
+        assert!(books.admit(ip("10.1.0.1"), &gate, true, 40));
+        assert!(!books.admit(ip("10.1.0.1"), &gate, true, 1), "it has two");
+        assert!(!books.admit(ip("10.1.0.2"), &gate, true, 11), "there are ten");
+        assert!(books.take(10) && !books.take(1));
+        books.leave(ip("10.1.0.1"), 40);
+        assert!(books.admit(ip("10.1.0.1"), &gate, true, 40));
+        let reasons: Vec<_> =
+            core::iter::from_fn(|| books.refusals.pop()).map(|refusal| refusal.reason).collect();
+        let host = "host_not_admitted";
+        assert_eq!(reasons, [host, host, "connections_per_host", "memory"]);
+        books.leave(ip("10.0.0.1"), 10);
+        assert_eq!(books.hosts.len(), 1, "who has none is forgotten");
+    }
+}
