@@ -1,6 +1,6 @@
 //! A cable that loses frames on their way to the client: a thread between the sockets of two machines.
 //! Frames from the client are never lost, because rdma_rxe as a requester does not survive that with several
-//! requests in flight.
+//! requests in flight. Another cable loses all of RoCEv2, as a firewall does that drops its UDP port.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
@@ -31,8 +31,17 @@ impl Relay {
         Relay::rough(loss, u32::MAX)
     }
 
+    /// A cable over which no RoCEv2 goes, and all else does.
+    pub fn without_roce() -> Result<Relay> {
+        Relay::make(u32::MAX, u32::MAX, false)
+    }
+
     /// As `new`, and one of `late` frames that way comes behind the next.
     pub fn rough(loss: u32, late: u32) -> Result<Relay> {
+        Relay::make(loss, late, true)
+    }
+
+    fn make(loss: u32, late: u32, roce: bool) -> Result<Relay> {
         let directory = tempfile::Builder::new().prefix("isthmus-relay-").tempdir()?;
         let bind = |name| UnixDatagram::bind(directory.path().join(name));
         let ends = [Side::First, Side::Second].map(|side| side.of(&directory));
@@ -50,6 +59,9 @@ impl Relay {
                         continue;
                     }
                     let length = from.recv(&mut frame)?;
+                    if !roce && is_roce(&frame[..length]) {
+                        continue;
+                    }
                     if lossy && rand::rng().random_ratio(1, loss) {
                         counted.fetch_add(1, Ordering::Relaxed);
                         continue;
@@ -112,6 +124,12 @@ impl Side {
             Side::Second => "second",
         })
     }
+}
+
+/// Whether a frame is an IPv4 packet to RoCEv2's UDP port.
+fn is_roce(frame: &[u8]) -> bool {
+    let is = |at: usize, what: &[u8]| frame.get(at..at + what.len()) == Some(what);
+    is(12, &[0x08, 0x00]) && is(23, &[17]) && is(36, &4791u16.to_be_bytes())
 }
 
 /// Whether a frame is there.

@@ -1,9 +1,12 @@
 //! Stock AF_SMC clients against the image, and against the appliance's engines in this process.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
-use interop_tests::Site;
 use interop_tests::engines::Setup;
-use interop_tests::smc::{echo, prepare, serve, speaks_smc, tell};
+use interop_tests::relay::Relay;
+use interop_tests::smc::{echo, prepare, serve, speaks_smc, tell, until_active};
+use interop_tests::{Site, storage};
 
 #[test]
 fn a_stock_client_gets_its_echo_from_the_image() -> Result<()> {
@@ -63,5 +66,53 @@ fn the_engines_are_clients_of_a_stock_server() -> Result<()> {
     let report = tell(Setup { dial, ..Setup::default() }, |guest| serve(guest, 7777, ""))?;
     ensure!(report.contains("dialer: fine"), "{report}");
     ensure!(report.contains("client: 1, server: 0, first_contacts: 1, fallbacks: {}"), "{report}");
+    Ok(())
+}
+
+#[test]
+fn before_the_machine_ends_everybody_is_told() -> Result<()> {
+    let words = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
+        isthmus.rule.0.name=tcp isthmus.rule.0.listen=7000 isthmus.rule.0.backend=10.0.0.2:7777";
+    let mut site = Site::boot(1500, words)?;
+    let guest = &mut site.client;
+    prepare(guest)?;
+    serve(guest, 7777, "tcp")?;
+    storage::map_ram0(guest)?;
+    // To the appliance, and through it: SMC-R in front, TCP behind.
+    guest.sh("smc echo 10.0.0.1 7 64 1 2 hold=100 > /dev/null 2>&1 &")?;
+    guest.sh("smc echo 10.0.0.1 7000 64 1 2 hold=100 > /dev/null 2>&1 &")?;
+    guest.sh(&until_active(4))?;
+    let open = "netstat -tn | grep -c '10.0.0.1:.*ESTABLISHED'";
+    guest.sh(&format!("[ $({open}) -ge 6 ]"))?;
+    site.gateway.serial.send(b"poweroff\r")?;
+    let guest = &mut site.client;
+    guest.wait_until("! smc sockets | grep -q '^ACTIVE SMCR '", Duration::from_secs(3))?;
+    // The back ends' connections: those of SMC-R's handshakes stay with their sockets.
+    let back = "! netstat -tn | grep '10.0.0.2:7777 .*10.0.0.1:' | grep -q ESTABLISHED";
+    guest.wait_until(back, Duration::from_secs(3))?;
+    // RTRS was disconnected, and tries again.
+    let said = "dmesg | grep -iE 'rtrs.*(disconnect|reconnect|error)'";
+    guest.wait_until(said, Duration::from_secs(3))?;
+    Ok(())
+}
+
+#[test]
+fn a_server_that_roce_does_not_reach_is_spoken_to_over_tcp() -> Result<()> {
+    let words = "isthmus.smc.ueid.0=LAB.SMC.EID isthmus.rule.0.name=smc isthmus.rule.0.listen=7000 \
+        isthmus.rule.0.backend=10.0.0.2:7777 isthmus.rule.0.backend_smc=true";
+    let cable = Relay::without_roce()?;
+    let mut site =
+        Site::between(vec![cable.ends()], (1500, 1500), words, |spec| spec, |spec| spec)?;
+    prepare(&mut site.client)?;
+    serve(&mut site.client, 7777, "")?;
+    for n in 0..5 {
+        let said = site.client.sh("timeout 30 smc echo 10.0.0.1 7000 64 1 1 tcp 2>&1; true")?;
+        let rules = site.gateway.run("show smc rules --json")?.text;
+        ensure!(said.contains("fine"), "connection {n}: {said}\n{rules}");
+    }
+    let rules = site.gateway.run("show smc rules --json")?.text;
+    ensure!(rules.contains("\"state\":\"up\"") && rules.contains("\"failures\":0"), "{rules}");
+    let stats = site.gateway.run("show smc stats --json")?.text;
+    ensure!(stats.contains("\"tcp_fallback\":3,"), "the server is in doubt after three: {stats}");
     Ok(())
 }

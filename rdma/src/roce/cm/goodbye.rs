@@ -1,21 +1,17 @@
 //! The end of all connections at once, before the machine ends.
 
 use super::super::Roce;
-use super::{Connection, State};
-use crate::verbs::{ConnectionId, ConnectionManager};
-use alloc::vec::Vec;
+use super::connection::{Connection, State};
+use crate::verbs::ConnectionManager;
 use drivers::hal::Instant;
 
 impl Roce {
     /// Disconnects every connection in order: each peer gets a DREQ (or a REJ where it is not made yet), again
     /// and again as usual until it has answered.
     pub fn disconnect_all(&mut self, now: Instant) {
-        let places = 0..self.cm.connections.places();
-        let names: Vec<u32> =
-            places.filter_map(|place| self.cm.connections.name_at(place)).collect();
-        for name in names {
+        for id in self.cm.table.names() {
             // It is there: nobody else has taken it away meanwhile.
-            let _ = self.disconnect(ConnectionId(name), now);
+            let _ = self.disconnect(id, now);
         }
     }
 
@@ -23,6 +19,6 @@ impl Roce {
     pub fn is_disconnected(&self) -> bool {
         let over =
             |connection: &Connection| matches!(connection.state, State::TimeWait | State::Refused);
-        self.cm.waiting == 0 && self.cm.connections.iter().all(over)
+        !self.has_mads() && self.cm.table.connections().all(over)
     }
 }

@@ -11,6 +11,7 @@ use crate::parts::slots::Slots;
 use crate::parts::timers::Timers;
 use crate::verbs::ConnectionId;
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use core::net::IpAddr;
 use drivers::hal::Instant;
 use rand_chacha::ChaCha12Rng;
@@ -114,6 +115,17 @@ impl Table {
     /// Number of connections.
     pub fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// The names of all.
+    pub fn names(&self) -> Vec<ConnectionId> {
+        let places = 0..self.slots.places();
+        places.filter_map(|place| self.slots.name_at(place).map(ConnectionId)).collect()
+    }
+
+    /// All of them.
+    pub fn connections(&self) -> impl Iterator<Item = &Connection> {
+        self.slots.iter()
     }
 
     pub fn get(&self, id: ConnectionId) -> Option<&Connection> {

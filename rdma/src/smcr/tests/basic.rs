@@ -1,7 +1,7 @@
 //! Connections of two engines: first contact, reuse, streams, ends.
 
-use crate::smcr::engine::{Config, Ready, RecvError, SendError, State};
-use crate::smcr::testing::{World, config, pattern};
+use crate::smcr::engine::{Config, Ready, RecvError, Role, SendError, State};
+use crate::smcr::testing::{World, config, ip, pattern};
 use crate::smcr::wire::{Eid, Reason};
 use crate::verbs::Provider;
 use core::time::Duration;
@@ -367,4 +367,19 @@ fn the_state_is_told_by_its_name() {
     w.wait(SECOND);
     assert_eq!(w.hosts[0].engine.sockets().next().unwrap().state, State::PeerCloseWait1);
     assert_eq!(w.hosts[1].engine.sockets().next().unwrap().state, State::AppCloseWait1);
+}
+
+#[test]
+fn before_the_machine_ends_peers_are_told() {
+    let mut w = World::new(21);
+    let ids = w.established();
+    let busy = pattern(16_000, 3);
+    w.send(0, ids[0], &busy);
+    w.with_engine(0, |engine, ctx, _| engine.shut_down(ctx));
+    assert!(w.run(Duration::from_millis(400), |w| w.hosts[0].engine.is_shut_down()));
+    assert!(w.was_told(1, ids[1], Ready::ABORTED), "at once, not when its patience ends");
+    assert_eq!(w.hosts[1].engine.groups().filter(|group| group.active).count(), 0);
+    let opened =
+        w.with_engine(0, |engine, ctx, _| engine.open(Role::Server, [ip(0, 0), ip(1, 0)], 0, ctx));
+    assert_eq!(opened, None);
 }
