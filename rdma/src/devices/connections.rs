@@ -81,6 +81,13 @@ impl ConnectionManager for Devices {
         manager.disconnect(ConnectionId(own), now)
     }
 
+    fn peer_id(&self, connection: ConnectionId) -> Option<u32> {
+        match bridged(connection.0) {
+            None => self.roce.peer_id(connection),
+            Some(own) => self.bridged.as_ref()?.ntrdma.peer_id(ConnectionId(own)),
+        }
+    }
+
     #[inline]
     fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
         if let Some(event) = self.roce.poll_connection_event() {

@@ -46,14 +46,33 @@ fn disk() -> Box<dyn Volume> {
     Box::new(DiskVolume::new(disk, false))
 }
 
+/// What becomes of a stock server, in the place of an incarnation.
+const BOOTED: u64 = 1000;
+const CUT: u64 = 1001;
+
 fn gateway(incarnation: u64) -> Config {
     Config { incarnation, ..World::small(true) }
 }
 
 impl Pair {
     fn new(volume: Box<dyn Volume>, config: client::Config) -> Self {
+        Self::over(Loopback::default(), 1, volume, config)
+    }
+
+    /// With a server that does not tell, but numbers connections as Linux does.
+    fn of_stock(volume: Box<dyn Volume>, config: client::Config) -> Self {
         let mut fabric = Loopback::default();
-        let mut server = Server::new(gateway(1), 4, fabric.gateway()).unwrap();
+        fabric.linux_ids = Some((40, 0x5e11_9af0));
+        Self::over(fabric, 0, volume, config)
+    }
+
+    fn over(
+        mut fabric: Loopback,
+        incarnation: u64,
+        volume: Box<dyn Volume>,
+        config: client::Config,
+    ) -> Self {
+        let mut server = Server::new(gateway(incarnation), 4, fabric.gateway()).unwrap();
         let mut volumes = Volumes::new();
         let name = Name::new("v0").unwrap();
         let volume = volumes.add(name, volume).unwrap();
@@ -251,14 +270,24 @@ fn what_a_server_may_have_lost_fails_the_next_flush_once() {
         (false, false, 1, Ok(())),
         (false, true, 2, Ok(())),
         (true, false, 2, Ok(())),
+        // A stock server, by what its connection manager draws when it boots.
+        (false, false, BOOTED, io),
+        (false, false, CUT, Ok(())),
     ] {
-        let mut pair = Pair::new(disk(), client::Config::default());
+        let stock = incarnation > 2;
+        let mut pair = match stock {
+            true => Pair::of_stock(disk(), client::Config::default()),
+            false => Pair::new(disk(), client::Config::default()),
+        };
         assert!(pair.volume.geometry().features.contains(Features::VOLATILE_CACHE));
         pair.write(durable, 5, 5, 1024);
         if flushed {
             pair.flush().unwrap();
         }
-        pair.restart(incarnation);
+        if incarnation == BOOTED {
+            pair.fabric.linux_ids = Some((40, 0x77c0_0142));
+        }
+        pair.restart(if stock { 0 } else { incarnation });
         pair.pass(3);
         assert_eq!(pair.state(), DeviceState::Open);
         let told = |notice: &Notice| matches!(notice, Notice::WritesLost { .. });

@@ -161,6 +161,11 @@ pub trait ConnectionManager {
     ) -> Result<(), VerbsError>;
     /// Ends a connection (DREQ); `Disconnected` follows.
     fn disconnect(&mut self, connection: ConnectionId, now: Instant) -> Result<(), VerbsError>;
+    /// The number by which the peer's connection manager knows a connection that stands (the local
+    /// communication ID that it told), or None where there is no such thing.
+    fn peer_id(&self, _connection: ConnectionId) -> Option<u32> {
+        None
+    }
     /// The next event, if any.
     fn poll_connection_event(&mut self) -> Option<ConnectionEvent>;
 }

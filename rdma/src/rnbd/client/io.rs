@@ -3,7 +3,7 @@
 use super::request::Active;
 use super::state::{DeviceState, Input};
 use super::{Client, Notice, Owner, RESERVED_PERMITS, Session};
-use crate::rtrs::client::{Channel, Outcome, Permit, Request};
+use crate::rtrs::client::{Channel, Continuity, Outcome, Permit, Request};
 use crate::rtrs::{Context, Errno};
 use crate::verbs::Fabric;
 use crate::volume::VolumeError;
@@ -143,7 +143,9 @@ impl Client {
         if anew || device.state != DeviceState::Open {
             device.park(slot, ctx.now);
             if device.state == DeviceState::Open {
-                device.may_have_lost();
+                if self.transport.server() != Continuity::Same {
+                    device.may_have_lost();
+                }
                 device.state = DeviceState::Disconnected;
                 device.start_waiting(ctx.now);
                 self.open(key, ctx);

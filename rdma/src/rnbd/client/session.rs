@@ -3,7 +3,7 @@
 use super::state::{DeviceState, Input};
 use super::{Client, Owner};
 use crate::rnbd::wire::{Open, OpenResponse, SessionInfo, VERSION};
-use crate::rtrs::client::{Channel, DownReason, Event, Outcome, PathId, Request};
+use crate::rtrs::client::{Channel, Continuity, DownReason, Event, Outcome, PathId, Request};
 use crate::rtrs::server::RequestKind;
 use crate::rtrs::{Context, Errno, Name};
 use crate::verbs::Fabric;
@@ -47,11 +47,13 @@ pub enum Notice {
         /// Its name.
         device: Name,
     },
-    /// The server was started anew, and may have lost writes that it had acknowledged; the next
+    /// The server was (or may have been) started anew, and may have lost writes that it had acknowledged; the next
     /// flush of the device fails.
     WritesLost {
         /// Its name.
         device: Name,
+        /// It was started anew; otherwise it may have been.
+        certain: bool,
     },
 }
 
@@ -67,10 +69,11 @@ impl fmt::Display for Notice {
                 write!(f, "the server does not open device {device}: {errno}")
             }
             Notice::DeviceClosed { device } => write!(f, "the server has closed device {device}"),
-            Notice::WritesLost { device } => write!(
+            Notice::WritesLost { device, certain } => write!(
                 f,
-                "the server was started anew: writes to device {device} that were not flushed may \
-                 be lost"
+                "the server {} started anew: writes to device {device} that were not flushed may be \
+                 lost",
+                if *certain { "was" } else { "may have been" }
             ),
         }
     }
@@ -89,7 +92,7 @@ impl Client {
                 self.notice(Notice::PathUp(path));
             }
             Event::PathDown(path, reason) => self.notice(Notice::PathDown(path, reason)),
-            Event::LinkUp { fresh, kept } => self.link_up(fresh, kept, ctx),
+            Event::LinkUp { fresh, server } => self.link_up(fresh, server, ctx),
             Event::LinkDown => self.link_down(ctx.now),
             Event::Done(permit, outcome) => {
                 let owner = self.owners.get_mut(permit.index());
@@ -107,18 +110,23 @@ impl Client {
         }
     }
 
-    fn link_up<P: Fabric + ?Sized>(&mut self, fresh: bool, kept: bool, ctx: &mut Context<'_, P>) {
+    fn link_up<P: Fabric + ?Sized>(
+        &mut self,
+        fresh: bool,
+        server: Continuity,
+        ctx: &mut Context<'_, P>,
+    ) {
         for key in 0..self.devices.capacity() {
             let Some(device) = self.devices.get_mut(key) else { continue };
             if fresh {
                 device.active.iter_mut().flatten().for_each(|active| active.permit = None);
             }
-            if !kept {
+            if server != Continuity::Same {
                 let known = device.losses;
                 device.may_have_lost();
                 if device.losses > known {
-                    let device = device.name;
-                    self.notice(Notice::WritesLost { device });
+                    let (device, certain) = (device.name, server == Continuity::Anew);
+                    self.notice(Notice::WritesLost { device, certain });
                 }
             }
         }

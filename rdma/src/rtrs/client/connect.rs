@@ -6,7 +6,8 @@ use super::{Client, Context, DownReason, Input, PathState, Shape};
 use crate::rtrs::Errno;
 use crate::rtrs::wire::{ConnectRequest, ConnectResponse, RkeyResponse};
 use crate::verbs::{
-    ConnectionEvent, ConnectionParameters, Fabric, QpInit, QpType, RejectReason, VerbsError,
+    ConnectionEvent, ConnectionId, ConnectionParameters, Fabric, QpInit, QpType, RejectReason,
+    VerbsError,
 };
 use drivers::hal::Window;
 
@@ -14,8 +15,6 @@ use drivers::hal::Window;
 const SERVICE_RECEIVES: u32 = 64;
 /// Most sends outstanding on a connection; requests beyond them wait.
 const MAX_SENDS: u32 = 256;
-
-const ANEW: DownReason = DownReason::Protocol("the server was started anew");
 
 impl Client {
     /// Starts to connect a path that is down.
@@ -78,10 +77,10 @@ impl Client {
             connection.id = None;
             let unknown = *reason == DownReason::Refused(Errno::ENXIO);
             if unknown && !self.paths[path].may_make_session {
-                self.fail_others(path, ANEW, ctx);
+                self.fail_others(path, DownReason::Forgotten, ctx);
             }
         }
-        let done = outcome.and_then(|response| self.handle_accepted(path, response, ctx));
+        let done = outcome.and_then(|response| self.handle_accepted(path, *id, response, ctx));
         if let Err(reason) = done {
             self.fail_path(path, reason, ctx);
         }
@@ -92,6 +91,7 @@ impl Client {
     fn handle_accepted<P: Fabric + ?Sized>(
         &mut self,
         key: usize,
+        connection: ConnectionId,
         response: &[u8],
         ctx: &mut Context<'_, P>,
     ) -> Result<(), DownReason> {
@@ -111,10 +111,13 @@ impl Client {
             return Err(DownReason::Protocol("CON_RSP"));
         };
         path.established += 1;
+        let told = self.life.incarnation;
+        self.take_sign_of_life(connection, incarnation, ctx.provider);
+        let path = &self.paths[key];
         // As in Linux, only the first connection's answer counts.
         if path.established == 1 {
             let shape = Shape { queue_depth, max_io_size, max_header, new_rkey };
-            self.adopt(key, shape, incarnation, ctx)?;
+            self.adopt(key, shape, told == incarnation, ctx)?;
         }
         if self.paths[key].established <= self.config.connections {
             return self.connect_next(key, ctx);
@@ -128,17 +131,16 @@ impl Client {
         &mut self,
         key: usize,
         shape: Shape,
-        incarnation: u64,
+        same_incarnation: bool,
         ctx: &mut Context<'_, P>,
     ) -> Result<(), DownReason> {
         let pd = ctx.provider.pd_on(self.pd, self.paths[key].from);
         let same = |pool: &Pool| pool.shape == shape && pool.pd == pd;
         let same_shape = self.pool.as_ref().is_some_and(same);
-        if same_shape && self.incarnation == incarnation {
+        if same_shape && same_incarnation {
             return Ok(());
         }
-        self.fail_others(key, ANEW, ctx);
-        self.incarnation = incarnation;
+        self.fail_others(key, DownReason::Anew, ctx);
         if same_shape {
             return Ok(());
         }

@@ -1,5 +1,6 @@
 //! What the client tells its user.
 
+use super::Continuity;
 use crate::rtrs::Errno;
 use crate::verbs::{RejectReason, Status};
 use core::fmt;
@@ -61,6 +62,10 @@ pub enum DownReason {
     Operator,
     /// A work request failed.
     Transport(Status),
+    /// The server does not know the session any more.
+    Forgotten,
+    /// The server offers something else than before, or says that it was started anew.
+    Anew,
     /// The server broke the protocol, as said here.
     Protocol(&'static str),
     /// This side had no memory or other resources left.
@@ -83,6 +88,8 @@ impl fmt::Display for DownReason {
             DownReason::Peer => f.write_str("disconnected by the server"),
             DownReason::Operator => f.write_str("disconnected by the operator"),
             DownReason::Transport(status) => write!(f, "transport: {status:?}"),
+            DownReason::Forgotten => f.write_str("the server does not know the session any more"),
+            DownReason::Anew => f.write_str("the server made the session anew"),
             DownReason::Protocol(what) => write!(f, "the server broke the protocol: {what}"),
             DownReason::Resources => f.write_str("no memory or other resources left here"),
         }
@@ -100,9 +107,9 @@ pub enum Event {
     LinkUp {
         /// The server offers something else than before: permits that are still held are void.
         fresh: bool,
-        /// The server is known to be the same as when the link was last up, not started anew:
-        /// what it has answered and not yet made durable is still there.
-        kept: bool,
+        /// Whether the server is the one that it was when the link was last up: then what it has
+        /// answered and not yet made durable is still there.
+        server: Continuity,
     },
     /// The last path went down; its requests are reported as lost.
     LinkDown,

@@ -2,7 +2,7 @@
 
 use super::path::WorkId;
 use super::recovery::release;
-use super::{Client, Context, DownReason, Event, Input, PathId};
+use super::{Client, Context, Continuity, DownReason, Event, Input, PathId};
 use crate::rtrs::Heartbeat;
 use crate::rtrs::wire::{Descriptor, InfoRequest, InfoResponse};
 use crate::verbs::{Fabric, Payload, RecvRequest, SendOperation, SendWith};
@@ -89,10 +89,9 @@ impl Client {
         self.events.push_back(Event::PathUp(PathId(key as u32)));
         if !self.link_up {
             self.link_up = true;
-            let kept = self.incarnation != 0 && self.incarnation == self.known_incarnation;
-            self.known_incarnation = self.incarnation;
+            let server = core::mem::replace(&mut self.continuity, Continuity::Same);
             let fresh = core::mem::replace(&mut self.fresh, false);
-            self.events.push_back(Event::LinkUp { fresh, kept });
+            self.events.push_back(Event::LinkUp { fresh, server });
             self.restart_makers(ctx);
         }
         Ok(())

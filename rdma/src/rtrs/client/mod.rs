@@ -16,6 +16,7 @@ mod connect;
 mod event;
 mod info;
 mod io;
+mod life;
 mod manage;
 mod path;
 mod policy;
@@ -28,6 +29,7 @@ mod timer;
 pub use config::Config;
 pub use event::{DownReason, Event, Outcome, PathId, Permit};
 pub use io::Request;
+pub use life::Continuity;
 pub use manage::{AddPathError, PathStatus};
 pub use policy::Policy;
 pub use pool::{Channel, Shape};
@@ -39,6 +41,7 @@ use crate::rtrs::{Context, Name};
 use crate::verbs::{CompletedOperation, CqId, Fabric, PdId, Status, VerbsError};
 use alloc::collections::VecDeque;
 use drivers::hal::Instant;
+use life::Life;
 use path::{Connection, Path, WorkId};
 use pool::Pool;
 use rand_core::RngCore;
@@ -55,10 +58,9 @@ pub struct Client {
     /// None before a path has connected.
     pool: Option<Pool>,
     pools_made: u16,
-    /// What the server said of its own life when a path last connected; 0 for nothing.
-    incarnation: u64,
-    /// The same, when the link last came up.
-    known_incarnation: u64,
+    /// The newest sign of the server's life, and what all of them since the link last came up say.
+    life: Life,
+    continuity: Continuity,
     paths: Slab<Path>,
     connections: Slab<Connection>,
     /// Requests that wait for a path, or for room on one.
@@ -113,8 +115,8 @@ impl Client {
             cq,
             pool: None,
             pools_made: 0,
-            incarnation: 0,
-            known_incarnation: 0,
+            life: Life::default(),
+            continuity: Continuity::Same,
             paths: Slab::new(),
             connections: Slab::new(),
             queued: VecDeque::with_capacity(usize::from(config.max_queue_depth)),
@@ -131,6 +133,11 @@ impl Client {
     /// What the server offered; None before a path has connected.
     pub fn shape(&self) -> Option<Shape> {
         self.pool.as_ref().map(|pool| pool.shape)
+    }
+
+    /// Whether the server is the one that it was when the link last came up.
+    pub fn server(&self) -> Continuity {
+        self.continuity
     }
 
     /// Whether a path is up.

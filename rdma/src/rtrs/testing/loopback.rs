@@ -84,6 +84,9 @@ pub struct Loopback {
     pub repeat: bool,
     /// What the next SEND is made to carry.
     pub forged_send: Option<Vec<u8>>,
+    /// Connections are numbered as Linux does it: the next number, and what hides it.
+    pub linux_ids: Option<(u32, u32)>,
+    peer_ids: HashMap<ConnectionId, u32>,
     /// Addresses that nothing comes from or goes to any more.
     pub cut: Vec<IpAddr>,
 }
@@ -547,6 +550,10 @@ impl ConnectionManager for Loopback {
             it.peer = Some(peer);
             it.state = QpState::Rts;
         }
+        if let Some((count, mask)) = &mut self.linux_ids {
+            *count += 1;
+            self.peer_ids.insert(active, (*count ^ *mask).swap_bytes());
+        }
         let private_data = PrivateData::new(private_data).unwrap();
         self.events.push_back(ConnectionEvent::Established { connection: active, private_data });
         let private_data = PrivateData::empty();
@@ -573,6 +580,9 @@ impl ConnectionManager for Loopback {
         self.events.push_back(ConnectionEvent::Disconnected { connection });
         self.disconnect_peer(&link);
         Ok(())
+    }
+    fn peer_id(&self, connection: ConnectionId) -> Option<u32> {
+        self.peer_ids.get(&connection).copied()
     }
     fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
         self.events.pop_front()

@@ -2,7 +2,8 @@
 
 use crate::rnbd::wire::{AccessMode, Operation};
 use crate::rtrs::client::{
-    AddPathError, Client, DownReason, Event, Outcome, PathId, PathState, PathStats, Policy,
+    AddPathError, Client, Continuity, DownReason, Event, Outcome, PathId, PathState, PathStats,
+    Policy,
 };
 use crate::rtrs::server::{Config, RequestKind};
 use crate::rtrs::testing::{Wire, World, context, user_io};
@@ -195,23 +196,53 @@ fn a_server_that_was_started_anew_is_noticed_if_it_tells() {
         let ups = world.events.drain(..).map(|(_, event)| event);
         ups.filter(|event| matches!(event, Event::LinkUp { .. })).collect()
     };
-    assert_eq!(link_ups(&mut world), [Event::LinkUp { fresh: true, kept: false }]);
-    for (incarnation, kept) in [(5, true), (6, false), (0, false), (0, false)] {
+    assert_eq!(link_ups(&mut world), [Event::LinkUp { fresh: true, server: Continuity::Anew }]);
+    for (incarnation, server) in [
+        (5, Continuity::Same),
+        (6, Continuity::Anew),
+        (0, Continuity::Anew),
+        (0, Continuity::Unknown),
+    ] {
         world.restart(config(incarnation));
         world.pass(3);
-        assert_eq!(link_ups(&mut world), [Event::LinkUp { fresh: false, kept }]);
+        assert_eq!(link_ups(&mut world), [Event::LinkUp { fresh: false, server }]);
     }
     // Another queue depth: what was held is void.
     let held = world.clients[client].get_permit().unwrap();
     world.restart(Config { queue_depth: 16, ..config(7) });
     world.pass(3);
-    assert_eq!(link_ups(&mut world), [Event::LinkUp { fresh: true, kept: false }]);
+    assert_eq!(link_ups(&mut world), [Event::LinkUp { fresh: true, server: Continuity::Anew }]);
     assert!(!world.clients[client].put_permit(held));
     assert_eq!(world.clients[client].available_permits(), 16);
     let user = user_io(Operation::Read, 0, 512);
     let submitted = world.submit(client, held, RequestKind::Read, &user, 512);
     assert_eq!(submitted, Err(crate::rtrs::Errno::ENOTCONN));
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+}
+
+/// A stock server tells nothing, and forgets the session of a client that was cut off; but its
+/// connection manager goes on counting.
+#[test]
+fn a_stock_server_that_was_cut_off_was_not_started_anew() {
+    let mut world = World::new(World::small(true), 1 << 20);
+    world.fabric.linux_ids = Some((40, 0x5e11_9af0));
+    let client = world.connect("s1");
+    world.clients[client].set_max_reconnect_attempts(None);
+    world.events.clear();
+    let comes_back = |world: &mut World| {
+        world.restart(World::small(true));
+        world.pass(3);
+        let up = world.events.drain(..).find_map(|(_, event)| match event {
+            Event::LinkUp { server, .. } => Some(server),
+            _ => None,
+        });
+        up.expect("it is back")
+    };
+    assert_eq!(comes_back(&mut world), Continuity::Same);
+    assert_eq!(comes_back(&mut world), Continuity::Same);
+    world.fabric.linux_ids = Some((40, 0x77c0_0142));
+    assert_eq!(comes_back(&mut world), Continuity::Anew, "it was booted");
+    assert_eq!(comes_back(&mut world), Continuity::Same);
 }
 
 #[test]
