@@ -66,7 +66,7 @@ pub(super) fn write(state: &mut State, path: &str, value: &str) -> Result<(), St
         }
         ["mirrors", mirror, "force"] => {
             accept_one(value)?;
-            elsewhere::objects::force(state, mirror).ok_or_else(|| nothing(path))
+            elsewhere::objects::force(state, mirror)
         }
         _ => match read(state, path) {
             Ok(_) => Err(format!("{path} can only be read")),

@@ -261,7 +261,7 @@ impl Storage {
         };
         for entry in pool.store.table().volumes().iter().filter(|entry| !going(&entry.name)) {
             if let Some((_, extents)) = pool.open.iter().find(|(name, _)| *name == entry.name) {
-                *extents.borrow_mut() = entry.extents.clone();
+                *extents.borrow_mut() = entry.extents.clone().into();
                 continue;
             }
             let end = entry.extents.iter().map(|extent| extent.start + extent.sectors).max();
@@ -271,7 +271,7 @@ impl Storage {
             }
             let declared = config.volume.iter().find(|volume| volume.name.as_str() == entry.name);
             let read_only = declared.is_some_and(|volume| volume.read_only);
-            let extents: Extents = Rc::new(RefCell::new(entry.extents.clone()));
+            let extents: Extents = Rc::new(RefCell::new(entry.extents.clone().into()));
             let volume = DiskVolume::of_extents(pool.user.another(), extents.clone(), read_only);
             let added = super::storage::name(&entry.name).and_then(|name| {
                 let taken = || "another volume has the name".to_string();

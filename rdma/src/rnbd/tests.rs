@@ -411,3 +411,43 @@ fn as_many_requests_as_it_takes_and_all_of_them_survive_a_restart() {
     tags.sort_unstable();
     assert_eq!(tags, (0..32).collect::<Vec<u64>>());
 }
+
+/// A request that is given up ends at once, and its memory is its user's; the volume is idle only when the
+/// server has answered with the same permit.
+#[test]
+fn what_is_given_up_is_over_when_the_server_says_so() {
+    let mut pair = Pair::new(ram(), client::Config::default());
+    pair.write(false, 5, 5, 512);
+    let permits = pair.client.transport().available_permits();
+    for connected in [false, true] {
+        if !connected {
+            pair.fabric.cut.push(HOST);
+        }
+        pair.buffer.slice(0, 512).unwrap().fill(7);
+        pair.start(1, Operation::Write { durable: false }, 5, 512);
+        // It is sent.
+        while let Some(notice) = pair.client.poll(context!(pair, host)) {
+            pair.notices.push(notice);
+        }
+        pair.volume.give_up();
+        assert_eq!(pair.end(), Some(Err(VolumeError::Io)));
+        assert!(!pair.volume.is_idle(), "the server may still do it");
+        assert_eq!(pair.client.devices().next().unwrap().requests, 0);
+        pair.fabric.cut.clear();
+        pair.pass(5);
+        assert!(pair.volume.is_idle(), "it is over");
+        assert_eq!(pair.client.transport().available_permits(), permits);
+        assert_eq!(pair.end(), None, "it ended once");
+        pair.flush().unwrap();
+    }
+    // What waits for a server that does not come back is over at last.
+    pair.fabric.cut.push(HOST);
+    pair.start(1, Operation::Read, 5, 512);
+    pair.run();
+    pair.volume.give_up();
+    assert_eq!(pair.end(), Some(Err(VolumeError::Io)));
+    pair.pass(50);
+    assert!(!pair.volume.is_idle());
+    pair.pass(100);
+    assert!(pair.volume.is_idle());
+}

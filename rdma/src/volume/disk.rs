@@ -25,8 +25,41 @@ struct InFlight {
     then_flush: bool,
 }
 
+/// Where the parts of a volume lie on its disk, found by halves.
+#[derive(Clone, Debug, Default)]
+pub struct ExtentMap {
+    /// Each extent with the sector of the volume that follows it.
+    extents: Vec<(u64, Extent)>,
+}
+
+impl From<Vec<Extent>> for ExtentMap {
+    fn from(extents: Vec<Extent>) -> Self {
+        let mut end = 0u64;
+        let extents = extents.into_iter().map(|extent| {
+            end = end.saturating_add(extent.sectors);
+            (end, extent)
+        });
+        ExtentMap { extents: extents.collect() }
+    }
+}
+
+impl ExtentMap {
+    /// Sectors of the volume.
+    pub fn sectors(&self) -> u64 {
+        self.extents.last().map_or(0, |(end, _)| *end)
+    }
+
+    /// Where a sector of the volume lies on the disk, and how many follow it there.
+    fn locate(&self, sector: u64) -> Option<(u64, u64)> {
+        let place = self.extents.partition_point(|(end, _)| *end <= sector);
+        let (end, extent) = self.extents.get(place)?;
+        let left = end - sector;
+        Some((extent.start.checked_add(extent.sectors.checked_sub(left)?)?, left))
+    }
+}
+
 /// The extents of a volume, shared with whoever may let it grow.
-pub type Extents = Rc<RefCell<Vec<Extent>>>;
+pub type Extents = Rc<RefCell<ExtentMap>>;
 
 /// A disk as a volume. As many requests are in flight as the disk holds.
 #[derive(Debug)]
@@ -77,14 +110,7 @@ impl<D: Disk> DiskVolume<D> {
     /// Where a sector of the volume lies on the disk, and how many follow it there.
     fn locate(&self, sector: u64) -> Option<(u64, u64)> {
         let Some(extents) = &self.extents else { return Some((sector, u64::MAX)) };
-        let mut skip = sector;
-        for extent in extents.borrow().iter() {
-            if skip < extent.sectors {
-                return Some((extent.start + skip, extent.sectors - skip));
-            }
-            skip -= extent.sectors;
-        }
-        None
+        extents.borrow().locate(sector)
     }
 
     /// Gives the next step of a request to the disk.
@@ -162,7 +188,7 @@ impl<D: Disk> Volume for DiskVolume<D> {
         );
         geometry.features.remove(Features::SECURE_ERASE);
         if let Some(extents) = &self.extents {
-            geometry.sectors = extents.borrow().iter().map(|extent| extent.sectors).sum();
+            geometry.sectors = extents.borrow().sectors();
         }
         geometry
     }

@@ -13,7 +13,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use disk::{DiskVolume, Extents};
+pub use disk::{DiskVolume, ExtentMap, Extents};
 pub use queue::DiskUser;
 pub use ram::RamVolume;
 pub use set::{GUEST, VolumeId, Volumes};
@@ -129,9 +129,14 @@ pub trait Volume {
     fn flush_queue(&mut self);
     /// The next completion, if any.
     fn poll(&mut self) -> Option<Completion>;
-    /// Whether nothing is in flight.
+    /// Gives up all requests in flight: each ends with an error as soon as nothing can touch its memory any
+    /// more. Whether it was done, or will be, is open until the volume is idle. A volume that cannot take
+    /// requests back does nothing.
+    fn give_up(&mut self) {}
+    /// Whether nothing is in flight, and nothing that was given up can still be done.
+    /// One that does not say is polled for ever.
     fn is_idle(&self) -> bool {
-        true
+        false
     }
     /// Whether it goes on when it is polled again, though nothing ends meanwhile: a loop that would
     /// sleep must not.

@@ -98,6 +98,10 @@ impl Volume for RamVolume {
         None
     }
 
+    fn is_idle(&self) -> bool {
+        true
+    }
+
     fn into_parts(self: Box<Self>) -> Parts {
         Parts { memory: Some(self.memory), ..Parts::default() }
     }

@@ -27,6 +27,9 @@ pub const GUEST: u64 = 1 << 63;
 pub struct Volumes {
     /// None where one was removed.
     all: Vec<Option<(Name, Box<dyn Volume>)>>,
+    /// A bit for each volume that somebody has asked for something, or that goes on by itself: the others
+    /// need not be polled.
+    active: Vec<u64>,
     /// Ends of requests of the guest.
     guest: VecDeque<Completion>,
 }
@@ -43,7 +46,11 @@ impl Volumes {
             return None;
         }
         self.all.push(Some((name, volume)));
-        Some(VolumeId(self.all.len() as u32 - 1))
+        let id = VolumeId(self.all.len() as u32 - 1);
+        self.active.resize(self.all.len().div_ceil(64), 0);
+        // It may have something in flight from before.
+        self.activate(id);
+        Some(id)
     }
 
     /// Takes a volume out, which nothing uses any more.
@@ -63,9 +70,30 @@ impl Volumes {
         self.all.get(id.index())?.as_ref().map(|(name, _)| name.as_str())
     }
 
-    /// A volume.
+    #[inline]
+    fn activate(&mut self, id: VolumeId) {
+        if let Some(word) = self.active.get_mut(id.index() / 64) {
+            *word |= 1 << (id.index() % 64);
+        }
+    }
+
+    /// The first active volume from a place on.
+    #[inline]
+    fn next_active(&self, from: usize) -> Option<usize> {
+        let mut mask = u64::MAX << (from % 64);
+        for (n, word) in self.active.iter().enumerate().skip(from / 64) {
+            let word = word & core::mem::replace(&mut mask, u64::MAX);
+            if word != 0 {
+                return Some(n * 64 + word.trailing_zeros() as usize);
+            }
+        }
+        None
+    }
+
+    /// A volume, to ask it for something.
     #[inline]
     pub fn get_mut(&mut self, id: VolumeId) -> Option<&mut dyn Volume> {
+        self.activate(id);
         match self.all.get_mut(id.index()) {
             Some(Some((_, volume))) => Some(volume.as_mut()),
             _ => None,
@@ -85,20 +113,35 @@ impl Volumes {
 
     /// Tells the devices of what was submitted.
     pub fn flush_queues(&mut self) {
-        for (_, volume) in self.all.iter_mut().flatten() {
-            volume.flush_queue();
+        let mut at = 0;
+        while let Some(index) = self.next_active(at) {
+            if let Some(Some((_, volume))) = self.all.get_mut(index) {
+                volume.flush_queue();
+            }
+            at = index + 1;
         }
     }
 
     /// Whether a volume goes on when it is polled again, though nothing ends meanwhile.
     pub fn want_turn(&self) -> bool {
-        self.all.iter().flatten().any(|(_, volume)| volume.wants_turn())
+        let mut at = 0;
+        while let Some(index) = self.next_active(at) {
+            if matches!(self.all.get(index), Some(Some((_, volume))) if volume.wants_turn()) {
+                return true;
+            }
+            at = index + 1;
+        }
+        false
     }
 
     /// Looks after all volumes; to be called about once a second.
     pub fn tend(&mut self, now: Instant) {
-        for (_, volume) in self.all.iter_mut().flatten() {
+        for index in 0..self.all.len() {
+            let Some(Some((_, volume))) = self.all.get_mut(index) else { continue };
             volume.tend(now);
+            if !volume.is_idle() || volume.wants_turn() {
+                self.activate(VolumeId(index as u32));
+            }
         }
     }
 
@@ -118,9 +161,20 @@ impl Volumes {
 
     /// The next completion of any volume, looking from volume `from` on.
     pub fn poll(&mut self, from: VolumeId) -> Option<(VolumeId, Completion)> {
-        self.all.iter_mut().enumerate().skip(from.index()).find_map(|(index, volume)| {
-            let (_, volume) = volume.as_mut()?;
-            Some((VolumeId(index as u32), volume.poll()?))
-        })
+        let mut at = from.index();
+        while let Some(index) = self.next_active(at) {
+            let rests = match self.all.get_mut(index) {
+                Some(Some((_, volume))) => match volume.poll() {
+                    Some(completion) => return Some((VolumeId(index as u32), completion)),
+                    None => volume.is_idle() && !volume.wants_turn(),
+                },
+                _ => true,
+            };
+            if rests && let Some(word) = self.active.get_mut(index / 64) {
+                *word &= !(1 << (index % 64));
+            }
+            at = index + 1;
+        }
+        None
     }
 }

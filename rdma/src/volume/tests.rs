@@ -147,7 +147,7 @@ fn volumes_of_extents_share_a_disk_and_keep_apart() {
     let user = DiskUser::new(ModelDisk::new(&mut arena, 2));
     let extents = |list: &[(u64, u64)]| -> Extents {
         let list = list.iter().map(|&(start, sectors)| Extent { start, sectors });
-        Rc::new(RefCell::new(list.collect()))
+        Rc::new(RefCell::new(list.collect::<Vec<Extent>>().into()))
     };
     let of_a = extents(&[(8, 8), (40, 4)]);
     let mut a = DiskVolume::of_extents(user.another(), of_a.clone(), false);
@@ -183,7 +183,8 @@ fn volumes_of_extents_share_a_disk_and_keep_apart() {
     assert!(read[..512].iter().chain(&read[512 * 11..]).all(|&byte| byte == 0));
     assert!(read[512..512 * 11].iter().all(|&byte| byte == 10 || byte == 11));
     assert!(all(&mut b, 16).iter().all(|&byte| byte == 1));
-    of_a.borrow_mut().push(Extent { start: 60, sectors: 4 });
+    let grown = [(8, 8), (40, 4), (60, 4)].map(|(start, sectors)| Extent { start, sectors });
+    *of_a.borrow_mut() = grown.to_vec().into();
     assert_eq!(all(&mut a, 16)[512 * 12..], [0; 4 * 512]);
 
     let discard = request(2, Operation::Discard { sectors: 6 }, 4, Window::empty());
@@ -196,4 +197,54 @@ fn volumes_of_extents_share_a_disk_and_keep_apart() {
     assert!(all(&mut b, 16).iter().all(|&byte| byte == 1));
     let past = request(3, write, 16, ones.slice(0, 512).unwrap());
     assert_eq!(a.submit(&past).err(), Some(VolumeError::PastEnd));
+}
+
+/// A volume that counts how often it is looked at.
+struct Watched(alloc::rc::Rc<core::cell::Cell<u32>>, usize);
+
+impl Volume for Watched {
+    fn geometry(&self) -> Geometry {
+        Geometry::ABSENT
+    }
+    fn submit(&mut self, _: &Request) -> Result<Submitted, VolumeError> {
+        self.1 += 1;
+        Ok(Submitted::Pending)
+    }
+    fn flush_queue(&mut self) {
+        self.0.set(self.0.get() + 1);
+    }
+    fn poll(&mut self) -> Option<Completion> {
+        self.0.set(self.0.get() + 1);
+        let tag = self.1.checked_sub(1)? as u64;
+        self.1 -= 1;
+        Some(Completion { tag, result: Ok(()) })
+    }
+    fn is_idle(&self) -> bool {
+        self.1 == 0
+    }
+}
+
+/// What nobody has asked for anything costs nothing.
+#[test]
+fn volumes_that_rest_are_not_looked_at() {
+    let mut volumes = Volumes::new();
+    let looks = alloc::rc::Rc::new(core::cell::Cell::new(0));
+    let ids: Vec<VolumeId> = (0..150)
+        .map(|n| {
+            let name = crate::rtrs::Name::new(&std::format!("v{n}")).unwrap();
+            volumes.add(name, Box::new(Watched(looks.clone(), 0))).unwrap()
+        })
+        .collect();
+    assert!(volumes.poll(VolumeId(0)).is_none());
+    looks.set(0);
+    let data = Window::empty();
+    for n in [0, 63, 64, 149, 70] {
+        let ask = request(0, Operation::Flush, 0, data);
+        volumes.get_mut(ids[n]).unwrap().submit(&ask).unwrap();
+        volumes.flush_queues();
+        let done = volumes.poll(VolumeId(0));
+        assert_eq!(done.map(|(id, _)| id), Some(ids[n]));
+        assert!(volumes.poll(ids[n]).is_none() && volumes.poll(VolumeId(0)).is_none());
+        assert!(looks.replace(0) <= 3, "others are looked at");
+    }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use interop_tests::remote::{self, object, words};
-use interop_tests::{boot_client, map, networked_gateway_spec, storage, system, unmap};
+use interop_tests::{Site, boot_client, map, networked_gateway_spec, storage, system, unmap};
 use launch::guest::{Guest, Wire};
 use launch::qemu::{Disk, Fault, Spec, Vm};
 
@@ -161,4 +161,52 @@ fn a_power_cut_during_the_copy() -> Result<()> {
     map(&mut lab.guest, "s2", storage::PATH, "safe", "")?;
     lab.guest.sh("dd if=/dev/rnbd0 bs=1M count=20 iflag=direct 2>/dev/null | cmp - /tmp/kept")?;
     unmap(&mut lab.guest, 0)
+}
+
+/// Both members are of a stock server that is cut off for ten seconds under verified load: requests wait, as
+/// they do for one remote volume, none fails, and the server is not taken for one that was started anew.
+#[test]
+fn two_remote_members_and_a_cut_of_ten_seconds() -> Result<()> {
+    let other = "isthmus.remote.1.name=near isthmus.remote.1.sessname=gw2 \
+        isthmus.remote.1.path=ip:10.0.1.1@ip:10.0.1.2 isthmus.remote.1.device_path=/dev/ram1";
+    remote::tell(Site::with_networks(2, 1500, &words(1, 1, other))?, |site| {
+        let (gateway, guest) = (&mut site.gateway, &mut site.client);
+        guest.sh(
+            "modprobe -a rtrs-server rnbd-server rnbd-client && modprobe brd rd_nr=2 rd_size=24576",
+        )?;
+        let patience = Duration::from_secs(30);
+        for device in ["/dev/ram0,open,", "/dev/ram1,open,"] {
+            remote::wait_for(gateway, "remote list csv", device, patience)?;
+        }
+        gateway.run("mirror create safe far near force")?.contains("in force now")?;
+        let in_sync = |gateway: &mut Vm| -> Result<()> {
+            let deadline = Instant::now() + Duration::from_secs(120);
+            loop {
+                let mirror = object(gateway, "/mirrors/safe")?;
+                let states =
+                    [0, 1].map(|n| mirror["members"][n]["state"].as_str() == Some("in sync"));
+                if states == [true; 2] {
+                    return Ok(());
+                }
+                ensure!(Instant::now() < deadline, "not in sync: {mirror}");
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        };
+        in_sync(gateway)?;
+        map(guest, "s1", storage::PATH, "safe", "")?;
+        storage::fio_begins_in(guest, "/dev/rnbd0", 16, 1, 40)?;
+        storage::fio_at_work(guest, "/dev/rnbd0")?;
+        for _ in 0..2 {
+            guest.set_link(1, false)?;
+            std::thread::sleep(Duration::from_secs(10));
+            guest.set_link(1, true)?;
+            std::thread::sleep(Duration::from_secs(6));
+        }
+        storage::fio_ends(guest, Duration::from_secs(180))?;
+        in_sync(gateway)?;
+        gateway.run("show log")?.lacks("started anew")?;
+        unmap(guest, 0)?;
+        guest.sh("cmp -i 32768 /dev/ram0 /dev/ram1")?;
+        Ok(())
+    })
 }

@@ -1,5 +1,8 @@
-//! A mirror of two disks that fail, come back, and forget, in a machine that loses its power. What
-//! its user was answered has to make sense, and in the end both disks hold the same.
+//! A mirror of two disks that fail, come back, forget, and fall silent, in a machine that loses its
+//! power. What its user was answered has to make sense, and in the end both disks hold the same.
+//!
+//! A disk that is silent is one behind a network that is cut: it takes requests and does not answer. What
+//! is given up meanwhile is over for the mirror at once, but may be done when the network is whole.
 
 use crate::storage::disk::{Manners, SECTOR, SimDisk};
 use crate::storage::history::History;
@@ -7,9 +10,10 @@ use crate::storage::user::{User, WRITER};
 use drivers::hal::{Arena, Geometry, Instant, Window};
 use fabric::Rng;
 use rand_core::RngCore;
-use rdma::volume::mirror::{MemberState, Mirror, MirrorState, RESERVED, Status};
-use rdma::volume::{Completion, DiskVolume, Request, Submitted, Volume, VolumeError};
+use rdma::volume::mirror::{Clock, MemberState, Mirror, MirrorState, RESERVED, Status};
+use rdma::volume::{Completion, DiskVolume, Operation, Request, Submitted, Volume, VolumeError};
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -23,12 +27,61 @@ struct Fate {
     unplugged: Cell<bool>,
     /// It has lost what was in its cache, and has not told it.
     forgot: Cell<bool>,
+    /// It does not answer.
+    silent: Cell<bool>,
 }
+
+/// Room for what was given up and is done late, in sectors.
+const LATE: usize = 64;
+/// In the tag of a request that was given up.
+const GIVEN_UP: u64 = 1 << 62;
 
 /// A disk that can be unplugged.
 struct Flaky {
     inner: DiskVolume<SimDisk>,
     fate: Rc<Fate>,
+    /// What it was asked for while it was silent.
+    held: VecDeque<Request>,
+    /// What it has to tell at once.
+    told: VecDeque<Completion>,
+    /// What was given up and may be done all the same; its data lies here.
+    late: VecDeque<Request>,
+    late_in_flight: usize,
+    scratch: Window,
+    rng: Rng,
+}
+
+impl Flaky {
+    /// Does what waited for the network to be whole.
+    fn go_on(&mut self) {
+        if self.fate.silent.get() || self.fate.unplugged.get() {
+            return;
+        }
+        while let Some(request) = self.late.front() {
+            match self.inner.submit(request) {
+                Ok(Submitted::Pending) => self.late_in_flight += 1,
+                Err(VolumeError::Busy) => break,
+                _ => {}
+            }
+            self.late.pop_front();
+        }
+        while let Some(request) = self.held.front() {
+            let submitted = match self.fate.forgot.take() {
+                true => Err(VolumeError::Lost),
+                false => self.inner.submit(request),
+            };
+            let result = match submitted {
+                Ok(Submitted::Pending) => None,
+                Err(VolumeError::Busy) => break,
+                Ok(_) => Some(Ok(())),
+                Err(error) => Some(Err(error)),
+            };
+            let tag = request.tag;
+            self.told.extend(result.map(|result| Completion { tag, result }));
+            self.held.pop_front();
+        }
+        self.inner.flush_queue();
+    }
 }
 
 impl Volume for Flaky {
@@ -42,13 +95,57 @@ impl Volume for Flaky {
         if self.fate.forgot.take() {
             return Err(VolumeError::Lost);
         }
+        if self.fate.silent.get() || !self.held.is_empty() {
+            self.held.push_back(*request);
+            return Ok(Submitted::Pending);
+        }
         self.inner.submit(request)
     }
     fn flush_queue(&mut self) {
         self.inner.flush_queue();
     }
     fn poll(&mut self) -> Option<Completion> {
-        self.inner.poll()
+        self.go_on();
+        if self.fate.unplugged.get() {
+            let failed = self.held.drain(..);
+            self.told.extend(
+                failed.map(|request| Completion { tag: request.tag, result: Err(VolumeError::Io) }),
+            );
+        }
+        if let Some(told) = self.told.pop_front() {
+            return Some(told);
+        }
+        if self.fate.silent.get() {
+            return None;
+        }
+        loop {
+            let done = self.inner.poll()?;
+            if done.tag & GIVEN_UP == 0 {
+                return Some(done);
+            }
+            self.late_in_flight -= 1;
+        }
+    }
+    fn is_idle(&self) -> bool {
+        let nothing = self.held.is_empty() && self.told.is_empty() && self.late.is_empty();
+        nothing && self.late_in_flight == 0 && self.inner.is_idle()
+    }
+    /// What the disk itself has is the disk's; what is on its way is taken back.
+    fn give_up(&mut self) {
+        for request in self.held.drain(..) {
+            let failed = Completion { tag: request.tag, result: Err(VolumeError::Io) };
+            self.told.push_back(failed);
+            let write = matches!(request.operation, Operation::Write { .. });
+            let used = self.late.iter().map(|late| late.data.len()).sum::<usize>();
+            let room = self.scratch.slice(used, request.data.len());
+            if let (true, Some(room)) =
+                (write && self.late_in_flight == 0 && self.rng.chance(500), room)
+            {
+                room.write_window(0, &request.data).expect("as long");
+                let tag = GIVEN_UP | request.tag;
+                self.late.push_back(Request { tag, data: room, ..request });
+            }
+        }
     }
 }
 
@@ -60,10 +157,17 @@ struct World {
     /// None while the power is off.
     mirror: Option<(Mirror, Rc<Cell<Status>>)>,
     memory: Window,
+    scratch: [Window; 2],
+    clock: Clock,
+    timeout: Duration,
     user: User,
     tend_at: Instant,
     power_at: Option<Instant>,
     plug_at: [Option<Instant>; 2],
+    /// When disks answer again.
+    heard_at: [Option<Instant>; 2],
+    /// Nothing happens but that disks fall silent: then no request fails.
+    only_silence: bool,
     power_cuts: bool,
     /// One disaster at a time: not while the other disk fails by chance.
     may_forget: bool,
@@ -76,14 +180,21 @@ impl World {
         }
     }
 
-    fn members(&self) -> [Box<dyn Volume>; 2] {
+    fn members(&mut self) -> [Box<dyn Volume>; 2] {
         [0, 1].map(|n| {
             let inner = DiskVolume::new(self.disks[n].clone(), false);
-            Box::new(Flaky { inner, fate: self.fates[n].clone() }) as Box<dyn Volume>
+            let (fate, scratch, rng) = (self.fates[n].clone(), self.scratch[n], self.rng.fork());
+            let (held, told, late) = Default::default();
+            let late_in_flight = 0;
+            Box::new(Flaky { inner, fate, held, told, late, late_in_flight, scratch, rng })
+                as Box<dyn Volume>
         })
     }
 
     fn start(&mut self, mirror: Mirror) {
+        self.clock = Clock::default();
+        self.clock.set(self.now);
+        let mirror = mirror.with_timeout(self.clock.clone(), self.timeout);
         let status = mirror.status();
         self.mirror = Some((mirror, status));
         self.tend_at = self.now;
@@ -102,20 +213,27 @@ impl World {
         self.mirror.as_ref().map(|(_, status)| status.get()).unwrap_or_default()
     }
 
+    /// When a disk does something that somebody hears of.
+    fn next_of(&self, n: usize) -> Option<Instant> {
+        self.disks[n].next().filter(|_| !self.fates[n].silent.get())
+    }
+
     /// Runs until `until`.
     fn pass(&mut self, until: Instant) {
         while self.now < until {
             let events = [
-                self.disks[0].next(),
-                self.disks[1].next(),
+                self.next_of(0),
+                self.next_of(1),
                 self.user.next(),
+                self.mirror.as_ref().and_then(|_| self.clock.due()),
                 Some(self.tend_at),
                 Some(until),
             ];
             let next = events.into_iter().flatten().min().expect("there is an end");
             self.now = self.now.max(next);
             self.disks.iter().for_each(|disk| disk.set_now(self.now));
-            if self.tend_at <= self.now {
+            self.clock.set(self.now);
+            if self.tend_at <= self.now || self.clock.take_due() {
                 self.tend_at = self.now + TEND;
                 let before = self.status();
                 if let Some((mirror, _)) = &mut self.mirror {
@@ -136,7 +254,11 @@ impl World {
         self.say(format_args!("power cut; {:?}", self.status()));
         self.mirror = None;
         self.disks.iter().for_each(SimDisk::cut_power);
-        self.fates.iter().for_each(|fate| fate.forgot.set(false));
+        self.fates.iter().for_each(|fate| {
+            fate.forgot.set(false);
+            fate.silent.set(false);
+        });
+        self.heard_at = [None; 2];
         self.user.forget();
         self.user.history.borrow_mut().cut_power(self.now);
     }
@@ -161,12 +283,35 @@ impl World {
         self.say(format_args!("disk {n} unplugged; forgets: {forgets}"));
     }
 
+    fn silence(&mut self, n: usize, until: Instant) {
+        self.fates[n].silent.set(true);
+        self.heard_at[n] = Some(until);
+        self.say(format_args!("disk {n} is silent"));
+    }
+
     fn happen(&mut self) {
         let after = |rng: &mut Rng, now: Instant| {
             let most = rng.pick(&[50, 1000, 5000]);
             Some(now + Duration::from_millis(rng.within(1..most)))
         };
         for n in 0..2 {
+            if self.heard_at[n].is_some_and(|at| at <= self.now) {
+                self.heard_at[n] = None;
+                self.fates[n].silent.set(false);
+                self.say(format_args!("disk {n} answers"));
+            }
+            if self.heard_at[n].is_none() && self.mirror.is_some() && self.rng.chance(60) {
+                let most = self.rng.pick(&[50, 1000, 12_000]);
+                let at = self.now + Duration::from_millis(self.rng.within(1..most));
+                self.silence(n, at);
+                if self.rng.chance(300) {
+                    let other = at + Duration::from_millis(self.rng.within(0..300));
+                    self.silence(1 - n, other);
+                }
+            }
+            if self.only_silence {
+                continue;
+            }
             if self.plug_at[n].is_some_and(|at| at <= self.now) {
                 self.plug_at[n] = None;
                 self.fates[n].unplugged.set(false);
@@ -183,6 +328,9 @@ impl World {
                     self.cut_power();
                 }
             }
+        }
+        if self.only_silence {
+            return;
         }
         if self.power_at.is_some_and(|at| at <= self.now) {
             self.power_at = None;
@@ -220,7 +368,10 @@ pub fn run(seed: u64) {
         let (depth, left) = (rng.pick(&[1, 4, 8]), rng.within(60..250) as u32);
         let user = User::new(WRITER, history, depth, left, &mut arena, rng.fork());
         let memory = arena.alloc(Mirror::MEMORY, 4096).expect("room");
+        let scratch = [0; 2].map(|_| arena.alloc(LATE * SECTOR, 4096).expect("room"));
         let power_cuts = rng.chance(600);
+        let only_silence = errors == 0 && rng.chance(300);
+        let timeout = Duration::from_millis(rng.pick(&[100, 1000, 5000]));
         let mut world = World {
             now: Instant::from_nanos(1),
             rng,
@@ -228,10 +379,15 @@ pub fn run(seed: u64) {
             fates: Default::default(),
             mirror: None,
             memory,
+            scratch,
+            clock: Clock::default(),
+            timeout,
             user,
             tend_at: Instant::ZERO,
             power_at: None,
             plug_at: [None; 2],
+            heard_at: [None; 2],
+            only_silence,
             power_cuts,
             may_forget,
         };
@@ -256,7 +412,11 @@ fn story(world: &mut World) {
     }
     world.say(format_args!("healed"));
     world.disks.iter().for_each(SimDisk::heal);
-    world.fates.iter().for_each(|fate| fate.unplugged.set(false));
+    world.fates.iter().for_each(|fate| {
+        fate.unplugged.set(false);
+        fate.silent.set(false);
+    });
+    world.heard_at = [None; 2];
     // Whoever has forgotten something is asked for something.
     world.user.left += 30;
     if world.mirror.is_none() {
@@ -269,6 +429,10 @@ fn story(world: &mut World) {
         world.pass(world.now + TEND);
     }
     world.user.history.borrow().check();
+    if world.only_silence {
+        let failed = world.user.errors + world.user.broken_promises;
+        assert_eq!(failed, 0, "requests failed although disks were only silent");
+    }
     let data = [0, 1].map(|n| world.disks[n].contents()[RESERVED as usize * SECTOR..].to_vec());
     assert!(data[0] == data[1], "the members differ");
     // What was flushed is there after one more power cut, and the mirror says so.

@@ -336,7 +336,7 @@ pub static COMMANDS: &[Command] = &[
     ),
     Command::new(
         &["mirror", "remove"],
-        &[Argument::Rest("NAME")],
+        &[Argument::Rest("NAME [force]")],
         "its members are volumes of their own again",
         Verb::Manage("mirror", "remove"),
     ),

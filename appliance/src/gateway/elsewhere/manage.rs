@@ -11,6 +11,7 @@ use crate::report::Value;
 use drivers::hal::Geometry;
 use rdma::rtrs::Context;
 use rdma::volume::VolumeId;
+use rdma::volume::mirror::{MemberState, MirrorState};
 
 type Told = Result<Managed, String>;
 
@@ -28,12 +29,10 @@ pub(in crate::gateway) fn act(state: &mut State, what: &str, order: &str, words:
         ("remote", "read") => read(state, words),
         ("mirror", "create") => create(state, words),
         ("mirror", "force") => {
-            let name = one(words)?;
-            let nobody = || format!("there is no mirror {name:?}");
-            objects::force(state, name).ok_or_else(nobody)?;
+            objects::force(state, one(words)?)?;
             Ok(Managed::Told(String::new()))
         }
-        ("mirror", "remove") => remove_mirror(state, one(words)?),
+        ("mirror", "remove") => remove_mirror(state, words),
         _ => Err(format!("nothing is known of {what} {order}")),
     }
 }
@@ -68,7 +67,8 @@ pub(in crate::gateway) fn remotes(state: &State) -> Value {
 pub(in crate::gateway) fn mirrors(state: &State) -> Value {
     let mirrors = state.plane.storage.elsewhere.iter().flat_map(|e| &e.mirrors);
     let rows = mirrors.map(|one| {
-        let Value::Object(mut entries) = mirror(&one.members, &one.status.get()) else {
+        let Value::Object(mut entries) = mirror(&one.members, &one.status.get(), state.plane.now)
+        else {
             return Value::None;
         };
         entries.retain(|(name, _)| name != "force");
@@ -201,7 +201,11 @@ fn remove(state: &mut State, name: &str) -> Told {
 }
 
 /// Begins to take a mirror apart; what its members are doing comes to its end first.
-fn remove_mirror(state: &mut State, name: &str) -> Told {
+fn remove_mirror(state: &mut State, words: &[&str]) -> Told {
+    let (name, force) = match words {
+        [name, "force"] => (*name, true),
+        words => (one(words)?, false),
+    };
     let config = state.document.config();
     if config.mirror.iter().all(|mirror| mirror.name.as_str() != name) {
         return Err(format!("there is no mirror {name:?}"));
@@ -209,6 +213,20 @@ fn remove_mirror(state: &mut State, name: &str) -> Told {
     let made = state.plane.storage.volumes.find(name).is_some();
     if made {
         unopened(state, name)?;
+    }
+    let mut mirrors = state.plane.storage.elsewhere.iter().flat_map(|one| &one.mirrors);
+    if let Some(slot) = mirrors.find(|slot| slot.name == name && !force) {
+        let status = slot.status.get();
+        let behind =
+            |n: &usize| matches!(status.members[*n], MemberState::Out | MemberState::Syncing);
+        if let Some(member) = [0, 1].into_iter().find(behind) {
+            return Err(format!(
+                "{} is not in sync: {} are not copied to it; `mirror remove {name} force` ends the \
+                 mirror all the same, and leaves it so",
+                slot.members[member],
+                Size(status.stale_bytes)
+            ));
+        }
     }
     let change = state.document.edit(|c| c.mirror.retain(|m| m.name.as_str() != name));
     change.map_err(|problems| lines(&problems))?;
@@ -283,6 +301,40 @@ pub(in crate::gateway) fn poll_reading(state: &mut State) -> Option<Progress> {
     Some(told)
 }
 
+/// A mirror of the configuration, whose members are not of one mirror, is made one.
+fn make_anew(state: &mut State, mirror: &Mirror, members: [&str; 2]) -> Told {
+    let name = mirror.name.as_str();
+    if mirror.members.iter().map(|member| member.as_str()).ne(members) {
+        let members: Vec<&str> = mirror.members.iter().map(|member| member.as_str()).collect();
+        let members = members.join(" ");
+        return Err(format!(
+            "mirror {name} is of {members}: `mirror create {name} {members} force`"
+        ));
+    }
+    let mut mirrors = state.plane.storage.elsewhere.iter().flat_map(|one| &one.mirrors);
+    if let Some(slot) = mirrors.find(|slot| slot.name == name) {
+        match slot.status.get().state {
+            MirrorState::Strangers => {}
+            MirrorState::Running => return Err(format!("mirror {name} is there, and runs")),
+            other => return Err(format!("mirror {name} is {other}; `mirror remove {name}` first")),
+        }
+    }
+    let plane = &mut state.plane;
+    if !plane.storage.end_mirror(name, &mut plane.arena) {
+        return Err(format!("{name} is busy; try again"));
+    }
+    let missing = members.into_iter().find(|name| plane.storage.volumes.find(name).is_none());
+    let mut uuid = [0; 16];
+    plane.rng.fill_bytes(&mut uuid);
+    let uuid = missing.is_none().then_some(uuid);
+    plane.storage.add_mirror(mirror, uuid, &mut plane.arena, plane.now)?;
+    plane.storage.apply_exports(state.document.config());
+    match missing {
+        None => Ok(at_once()),
+        Some(missing) => Err(format!("there is no volume {missing:?}")),
+    }
+}
+
 fn create(state: &mut State, words: &[&str]) -> Told {
     const USAGE: &str = "accepted: NAME FIRST SECOND force";
     let [name, first, second, rest @ ..] = words else { return Err(USAGE.into()) };
@@ -295,6 +347,11 @@ fn create(state: &mut State, words: &[&str]) -> Told {
             ));
         }
         _ => return Err(USAGE.into()),
+    }
+    let config = state.document.config();
+    if let Some(known) = config.mirror.iter().find(|mirror| mirror.name.as_str() == *name) {
+        let known = known.clone();
+        return make_anew(state, &known, [first, second]);
     }
     if state.plane.storage.volumes.find(name).is_some() {
         return Err(format!("there is a volume {name}"));

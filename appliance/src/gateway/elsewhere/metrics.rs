@@ -46,7 +46,12 @@ const LATENCIES: [Latency; 2] = [
     ),
 ];
 
-const MIRROR: [Family<Status>; 2] = [
+const MIRROR: [Family<Status>; 3] = [
+    (
+        "isthmus_mirror_timeouts_total",
+        "Times that a member was left out because it did not answer in time.",
+        |s| s.timeouts,
+    ),
     ("isthmus_mirror_copied_regions_total", "Regions copied to a member.", |s| s.copied),
     ("isthmus_mirror_dropped_total", "Times that a member was left out.", |s| s.dropped),
 ];
@@ -101,6 +106,21 @@ pub(in crate::gateway) fn write(state: &State, w: &mut Page<'_>) -> Result<(), E
     let mut stale = w.gauge("isthmus_mirror_stale_regions", "Regions that are to be copied.")?;
     for mirror in mirrors {
         stale.sample(&[("mirror", &mirror.name)], mirror.status.get().stale as u64)?;
+    }
+    let mut lag = w.gauge("isthmus_mirror_stale_bytes", "Bytes that may differ, at most.")?;
+    for mirror in mirrors {
+        lag.sample(&[("mirror", &mirror.name)], mirror.status.get().stale_bytes)?;
+    }
+    let mut out = w.gauge(
+        "isthmus_mirror_out_seconds",
+        "For how long the member has been left out, or copied to; 0 if it is in sync.",
+    )?;
+    for mirror in mirrors {
+        for (member, since) in mirror.members.iter().zip(mirror.out_since()) {
+            let labels: [(_, &dyn Display); 2] = [("mirror", &mirror.name), ("member", member)];
+            let seconds = since.map_or(0, |since| state.plane.now.since(since).as_secs());
+            out.sample(&labels, seconds)?;
+        }
     }
     for (name, help, value) in MIRROR {
         let mut family = w.counter(name, help)?;

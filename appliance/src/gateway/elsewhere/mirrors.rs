@@ -1,12 +1,13 @@
 //! Mirrors of two volumes: made from the configuration, or new from the console.
 
 use super::TEND_INTERVAL;
-use crate::config::{self, Config};
+use crate::config::{self, Config, Size};
 use crate::gateway::storage::{Storage, name};
 use core::cell::Cell;
+use core::time::Duration;
 use drivers::hal::{Arena, Geometry, Instant};
 use rdma::rnbd::client::Losses;
-use rdma::volume::mirror::{MemberState, Mirror, Status};
+use rdma::volume::mirror::{MemberState, Mirror, MirrorState, Status};
 use rdma::volume::{Completion, Parts, Request, Submitted, Volume, VolumeError};
 use std::rc::Rc;
 
@@ -22,22 +23,55 @@ pub(in crate::gateway) struct MirrorSlot {
     pub ending: Rc<Cell<bool>>,
     /// How it stood when the log was last told.
     told: Status,
+    /// Since when members are not in sync that were left out.
+    out_since: [Option<Instant>; 2],
 }
 
 impl MirrorSlot {
+    /// Since when members are not in sync that were left out.
+    pub fn out_since(&self) -> [Option<Instant>; 2] {
+        self.out_since
+    }
+
+    /// What an operator does whose members are not of one mirror.
+    pub fn how_to_make(&self) -> String {
+        let (mirror, [first, second]) = (&self.name, &self.members);
+        format!("`mirror create {mirror} {first} {second} force` makes {second} a copy of {first}")
+    }
+
     /// Tells the log of changes.
-    pub fn tell(&mut self) {
+    pub fn tell(&mut self, at: Instant) {
         let (now, told) = (self.status.get(), self.told);
         if now.state != told.state {
-            log::info!("mirror {}: {}", self.name, now.state);
+            match now.state {
+                MirrorState::Strangers => {
+                    log::warn!("mirror {}: {}; {}", self.name, now.state, self.how_to_make());
+                }
+                _ => log::info!("mirror {}: {}", self.name, now.state),
+            }
         }
         for n in 0..2 {
             if now.members[n] != told.members[n] {
-                let (member, state) = (&self.members[n], now.members[n].as_str());
-                match now.members[n] {
-                    MemberState::Out => log::warn!("mirror {}: {member} is {state}", self.name),
-                    _ => log::info!("mirror {}: {member} is {state}", self.name),
+                let (mirror, member) = (&self.name, &self.members[n]);
+                let (state, lag) = (now.members[n].as_str(), Size(now.stale_bytes));
+                match (now.members[n], now.why[n], self.out_since[n]) {
+                    (MemberState::Out, Some(why), _) => log::warn!(
+                        "mirror {mirror}: {member} is left out: {why}; {lag} may differ so far"
+                    ),
+                    (MemberState::Syncing, ..) => {
+                        log::info!("mirror {mirror}: {member} is {state}: {lag} to copy");
+                    }
+                    (MemberState::InSync, _, Some(since)) => {
+                        let seconds = at.since(since).as_secs();
+                        log::info!("mirror {mirror}: {member} is {state}, after {seconds} s");
+                    }
+                    _ => log::info!("mirror {mirror}: {member} is {state}"),
                 }
+                self.out_since[n] = match now.members[n] {
+                    MemberState::Out => now.since[n],
+                    MemberState::Syncing => self.out_since[n],
+                    MemberState::InSync | MemberState::Unknown => None,
+                };
             }
         }
         self.told = now;
@@ -57,6 +91,9 @@ impl Volume for Missing {
     fn flush_queue(&mut self) {}
     fn poll(&mut self) -> Option<Completion> {
         None
+    }
+    fn is_idle(&self) -> bool {
+        true
     }
 }
 
@@ -101,11 +138,16 @@ impl Storage {
             Some(uuid) => Mirror::create(volumes, memory, uuid),
             None => Mirror::assemble(volumes, memory),
         };
+        let clock = self.elsewhere_mut().clock.clone();
+        clock.set(now);
+        let volume = volume.with_timeout(clock, Duration::from_millis(mirror.timeout_ms.into()));
         let (status, forced, ending) = (volume.status(), volume.forced(), volume.ending());
         self.volumes.add(mirror_name, Box::new(volume)).ok_or("the name is taken")?;
         let elsewhere = self.elsewhere_mut();
         let (name, told) = (mirror.name.to_string(), Status::default());
-        elsewhere.mirrors.push(MirrorSlot { name, members, status, forced, ending, told });
+        let out_since = [None; 2];
+        let slot = MirrorSlot { name, members, status, forced, ending, told, out_since };
+        elsewhere.mirrors.push(slot);
         elsewhere.tend_due.get_or_insert(now + TEND_INTERVAL / 10);
         Ok(())
     }

@@ -19,6 +19,7 @@ use rdma::devices::Devices;
 use rdma::rtrs::Context;
 use rdma::verbs::ConnectionEvent;
 use rdma::volume::VolumeId;
+use rdma::volume::mirror::Clock;
 use reading::Reading;
 use sessions::Session;
 
@@ -35,6 +36,8 @@ pub(in crate::gateway) struct Elsewhere {
     /// When ways to servers are looked for; None while every path is up.
     pub ways_due: Option<Instant>,
     tend_due: Option<Instant>,
+    /// What mirrors know of time.
+    clock: Clock,
     /// The console's `remote read`.
     pub reading: Option<Reading>,
     /// The mirror that the console's `mirror remove` waits for.
@@ -54,7 +57,7 @@ impl Elsewhere {
     /// When there is something to do though nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sessions = self.sessions.iter().filter_map(|s| s.client.poll_timeout()).min();
-        Instant::first([sessions, self.ways_due, self.tend_due])
+        Instant::first([sessions, self.ways_due, self.tend_due, self.clock.due()])
     }
 }
 
@@ -68,10 +71,11 @@ impl Storage {
     pub(in crate::gateway) fn poll_elsewhere(&mut self, ctx: &mut Context<'_, Devices>) -> usize {
         let mut done = 0;
         let Some(elsewhere) = &mut self.elsewhere else { return done };
-        if elsewhere.tend_due.is_some_and(|due| due <= ctx.now) {
+        elsewhere.clock.set(ctx.now);
+        if elsewhere.tend_due.is_some_and(|due| due <= ctx.now) | elsewhere.clock.take_due() {
             elsewhere.tend_due = Some(ctx.now + TEND_INTERVAL);
             self.volumes.tend(ctx.now);
-            elsewhere.mirrors.iter_mut().for_each(MirrorSlot::tell);
+            elsewhere.mirrors.iter_mut().for_each(|mirror| mirror.tell(ctx.now));
         }
         for _ in 0..TURNS {
             if self.server.is_none() {

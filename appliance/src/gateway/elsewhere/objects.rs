@@ -8,9 +8,10 @@ use crate::config::{Access, Attempts, MpPolicy, PathPair};
 use crate::gateway::objects::{Entry, accept_one, histogram, nothing};
 use crate::gateway::state::State;
 use crate::report::Value;
+use drivers::hal::Instant;
 use rdma::rtrs::Context;
 use rdma::rtrs::client::PathStatus;
-use rdma::volume::mirror::Status;
+use rdma::volume::mirror::{MirrorState, Status};
 
 const WRITE_ONE: &str = "usage: write 1";
 
@@ -21,9 +22,10 @@ pub(in crate::gateway) fn trees(state: &State) -> [(&'static str, Value); 3] {
     let rtrs = sessions().map(|s| -> Entry { (s.name().to_string().into(), session(s)) });
     let devices = sessions().flat_map(device_entries);
     let devices = Value::object([("devices", Value::Object(devices.collect()))]);
+    let now = state.plane.now;
     let mirrors = elsewhere.into_iter().flat_map(|elsewhere| &elsewhere.mirrors);
-    let mirrors =
-        mirrors.map(|m| -> Entry { (m.name.clone().into(), mirror(&m.members, &m.status.get())) });
+    let mirrors = mirrors
+        .map(|m| -> Entry { (m.name.clone().into(), mirror(&m.members, &m.status.get(), now)) });
     [
         ("rtrs-client", Value::Object(rtrs.collect())),
         ("rnbd-client", Value::object([("ctl", devices)])),
@@ -118,11 +120,13 @@ fn device_entries(session: &Session) -> impl Iterator<Item = Entry> + '_ {
 }
 
 /// How a mirror stands.
-pub(super) fn mirror(members: &[String; 2], status: &Status) -> Value {
+pub(super) fn mirror(members: &[String; 2], status: &Status, now: Instant) -> Value {
     let member = |n: usize| -> Value {
         Value::object([
             ("name", members[n].clone().into()),
             ("state", status.members[n].as_str().into()),
+            ("seconds", status.since[n].map(|since| now.since(since).as_secs()).into()),
+            ("left_out", status.why[n].map(|why| why.to_string()).into()),
         ])
     };
     Value::object([
@@ -130,8 +134,10 @@ pub(super) fn mirror(members: &[String; 2], status: &Status) -> Value {
         ("members", Value::list([member(0), member(1)])),
         ("regions", status.regions.into()),
         ("stale", status.stale.into()),
+        ("stale_bytes", Value::Bytes(status.stale_bytes)),
         ("copied", status.copied.into()),
         ("dropped", status.dropped.into()),
+        ("timeouts", status.timeouts.into()),
         ("records", status.records.into()),
         ("force", "usage: write 1, uses the one member that can be read".into()),
     ])
@@ -206,8 +212,18 @@ pub(in crate::gateway) fn remap(state: &mut State, volume: &str) -> Option<()> {
 }
 
 /// Has a mirror use the one member that can be read.
-pub(in crate::gateway) fn force(state: &mut State, mirror: &str) -> Option<()> {
-    let mirrors = &state.plane.storage.elsewhere.as_ref()?.mirrors;
-    mirrors.iter().find(|one| one.name == mirror)?.forced.set(true);
-    Some(())
+pub(in crate::gateway) fn force(state: &mut State, mirror: &str) -> Result<(), String> {
+    let mut mirrors = state.plane.storage.elsewhere.iter().flat_map(|one| &one.mirrors);
+    let found = mirrors.find(|one| one.name == mirror);
+    let slot = found.ok_or_else(|| format!("there is no mirror {mirror:?}"))?;
+    match slot.status.get().state {
+        MirrorState::Alone => slot.forced.set(true),
+        MirrorState::Running => return Err("it runs: there is nothing to force".into()),
+        MirrorState::Waiting => return Err("no member can be read yet".into()),
+        MirrorState::Strangers => {
+            let why = MirrorState::Strangers;
+            return Err(format!("{why}; {}", slot.how_to_make()));
+        }
+    }
+    Ok(())
 }

@@ -91,6 +91,10 @@ pub(super) fn grow(state: &mut State, words: &[&str]) -> Told {
 }
 
 pub(super) fn delete(state: &mut State, name: &str) -> Told {
+    if let Some(mirror) = state.document.config().mirror_of(name) {
+        let mirror = &mirror.name;
+        return Err(format!("it is a member of mirror {mirror}; `mirror remove {mirror}` first"));
+    }
     let storage = &mut state.plane.storage;
     let id = storage.volumes.find(name).ok_or_else(|| format!("there is no volume {name:?}"))?;
     if let Some(server) = &storage.server

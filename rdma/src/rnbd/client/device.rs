@@ -4,6 +4,7 @@ use super::queue::Queue;
 use super::request::Active;
 use super::state::DeviceState;
 use crate::rnbd::wire::{AccessMode, CachePolicy, OpenResponse};
+use crate::rtrs::client::PathId;
 use crate::rtrs::{Errno, Name};
 use crate::volume::{Completion, VolumeError};
 use alloc::collections::VecDeque;
@@ -27,6 +28,9 @@ pub enum Losses {
 
 /// Sectors of the largest request without data: its bytes are said in 32 bits.
 const MAX_SECTORS: u32 = u32::MAX / 512;
+
+/// Sectors of the largest device: its bytes are counted in 63 bits.
+const MAX_SIZE: u64 = i64::MAX as u64 / 512;
 
 #[derive(Debug)]
 pub(super) struct Device {
@@ -56,6 +60,11 @@ pub(super) struct Device {
     /// How often some of them may have been lost, and how often that was told.
     pub losses: u64,
     pub told: u64,
+    /// Paths that were down when requests were given up: what they had brought is over when they are up
+    /// again, because the server lets them come up only then.
+    pub behind: Vec<PathId>,
+    /// When that is so by all means.
+    pub behind_until: Instant,
     /// It is to be closed and forgotten once what is on its way has ended.
     pub ending: bool,
 }
@@ -88,6 +97,8 @@ impl Device {
             stable: 0,
             losses: 0,
             told: 0,
+            behind: Vec::new(),
+            behind_until: Instant::ZERO,
             ending: false,
         }
     }
@@ -109,7 +120,8 @@ impl Device {
     /// Takes what the server says of the device; false if that makes no sense.
     pub fn adopt(&mut self, response: &OpenResponse, max_io_size: u32) -> bool {
         let block = u32::from(response.logical_block);
-        if !block.is_power_of_two() || block < 512 || block > max_io_size || response.sectors == 0 {
+        let block_fits = block.is_power_of_two() && block >= 512 && block <= max_io_size;
+        if !block_fits || !(1..=MAX_SIZE).contains(&response.sectors) {
             return false;
         }
         let mut features = Features::empty();
@@ -140,8 +152,28 @@ impl Device {
             return;
         };
         self.free.push(slot);
-        let completion = Completion { tag: active.request.tag, result };
-        self.queue.borrow_mut().done.push_back(completion);
+        if active.given_up {
+            self.count_unsettled();
+            return;
+        }
+        self.tell(active.request.tag, result);
+    }
+
+    /// The session was made anew: the server has nothing of what was given up.
+    pub fn forget_given_up(&mut self) {
+        for slot in 0..self.active.len() as u32 {
+            let active = self.active.get(slot as usize).copied().flatten();
+            if active.is_some_and(|active| active.given_up) {
+                self.waiting.retain(|other| *other != slot);
+                self.finish(slot, Ok(()));
+            }
+        }
+    }
+
+    /// Tells the volume how much is unsettled.
+    pub fn count_unsettled(&mut self) {
+        let given_up = self.active.iter().flatten().filter(|active| active.given_up).count();
+        self.queue.borrow_mut().unsettled = given_up + self.behind.len();
     }
 
     /// The device is not open any more: patience with what waits begins to run.
@@ -184,13 +216,68 @@ impl Device {
         if active.known_losses < self.losses { Err(error) } else { Ok(()) }
     }
 
+    /// Tells a request's user how it ended.
+    pub fn tell(&mut self, tag: u64, result: Result<(), VolumeError>) {
+        self.queue.borrow_mut().done.push_back(Completion { tag, result });
+    }
+
     /// Takes no requests any more; those that were not taken yet fail.
     pub fn end_queue(&mut self) {
+        self.queue.borrow_mut().ended = true;
+        self.refuse_submitted();
+    }
+
+    /// Fails the requests that were not taken yet.
+    pub fn refuse_submitted(&mut self) {
         let queue = &mut *self.queue.borrow_mut();
-        queue.ended = true;
         for request in queue.submitted.drain(..) {
             let result = Err(VolumeError::Io);
             queue.done.push_back(Completion { tag: request.tag, result });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_device_has_is_not_taken() {
+        let sane = OpenResponse {
+            device: 0,
+            sectors: 8,
+            max_hw_sectors: 0,
+            max_write_zeroes_sectors: u32::MAX,
+            max_discard_sectors: u32::MAX,
+            discard_granularity: 0,
+            discard_alignment: u32::MAX,
+            physical_block: 0,
+            logical_block: 512,
+            max_segments: 0,
+            secure_discard: true,
+            cache_policy: CachePolicy::WRITEBACK,
+        };
+        let mut device = Device::new(
+            Name::new("v0").unwrap(),
+            AccessMode::ReadWrite,
+            Losses::ToFlush,
+            4,
+            Window::empty(),
+        );
+        assert!(device.adopt(&sane, 16 << 10));
+        let geometry = device.geometry();
+        assert_eq!((geometry.physical_block, geometry.max_discard_sectors), (512, MAX_SECTORS));
+        for bad in [
+            OpenResponse { logical_block: 0, ..sane },
+            OpenResponse { logical_block: 511, ..sane },
+            OpenResponse { logical_block: 768, ..sane },
+            OpenResponse { logical_block: 32_768, ..sane },
+            OpenResponse { sectors: 0, ..sane },
+            OpenResponse { sectors: u64::MAX, ..sane },
+            OpenResponse { sectors: u64::MAX / 512, ..sane },
+        ] {
+            assert!(!device.adopt(&bad, 16 << 10), "{bad:?}");
+            assert_eq!(device.geometry(), geometry);
         }
     }
 }

@@ -12,6 +12,10 @@ impl Client {
     /// Takes what the volume of a device was given, and sends what can be sent.
     pub(super) fn pump<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
         let Some(device) = self.devices.get_mut(key) else { return };
+        if core::mem::take(&mut device.queue.borrow_mut().give_up) {
+            self.give_up_all(key, ctx);
+        }
+        let Some(device) = self.devices.get_mut(key) else { return };
         while let Some(&slot) = device.free.last() {
             let Some(request) = device.queue.borrow_mut().submitted.pop_front() else { break };
             device.free.pop();
@@ -108,6 +112,10 @@ impl Client {
         active.waiting_since = None;
         let mut active = *active;
         self.transport.put_permit(permit);
+        if active.given_up {
+            // Whatever the server says: it is over with what came before.
+            return device.finish(slot, Ok(()));
+        }
         match result {
             Ok(()) => {
                 // What was done in part may be lost as well as what was done in whole.

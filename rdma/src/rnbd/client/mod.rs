@@ -7,6 +7,7 @@
 
 mod config;
 mod device;
+mod give_up;
 mod io;
 mod manage;
 mod queue;

@@ -15,6 +15,10 @@ pub(super) struct Queue {
     /// Requests taken from the volume's user and not given back.
     pub in_use: usize,
     pub depth: usize,
+    /// The volume's user gives up all requests.
+    pub give_up: bool,
+    /// Requests that were given up and that the server may still be at, and paths that may bring some.
+    pub unsettled: usize,
     /// The device was unmapped.
     pub ended: bool,
 }
@@ -27,6 +31,8 @@ impl Queue {
             done: VecDeque::with_capacity(depth),
             in_use: 0,
             depth,
+            give_up: false,
+            unsettled: 0,
             ended: false,
         }
     }

@@ -24,6 +24,9 @@ pub(super) struct Active {
     /// be at it: with the same permit it is not done twice at a time.
     pub permit: Option<Permit>,
     pub sent: bool,
+    /// Its user was told that it failed. It stands for nothing any more but for its permit: once the server
+    /// has answered to that, it is over with what was asked for before.
+    pub given_up: bool,
     /// Since when it waits for the device to be open, if it had to.
     pub waiting_since: Option<Instant>,
 }
@@ -39,6 +42,7 @@ impl Active {
             known_losses: device.told,
             permit: None,
             sent: false,
+            given_up: false,
             waiting_since: None,
         }
     }

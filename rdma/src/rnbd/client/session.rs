@@ -89,6 +89,7 @@ impl Client {
         match event {
             Event::PathUp(path) => {
                 self.paths_up += 1;
+                self.settle_path(path);
                 self.notice(Notice::PathUp(path));
             }
             Event::PathDown(path, reason) => self.notice(Notice::PathDown(path, reason)),
@@ -120,6 +121,7 @@ impl Client {
             let Some(device) = self.devices.get_mut(key) else { continue };
             if fresh {
                 device.active.iter_mut().flatten().for_each(|active| active.permit = None);
+                device.forget_given_up();
             }
             if server != Continuity::Same {
                 let known = device.losses;

@@ -31,6 +31,7 @@ impl Client {
         for key in 0..self.devices.capacity() {
             if self.devices.contains(key) {
                 self.expire_requests(key, ctx.now);
+                self.forget_paths(key, ctx.now);
             }
         }
         if self.session == Session::Greeting && !self.is_greeting() {
@@ -62,9 +63,13 @@ impl Client {
             let Some(&slot) = device.waiting.get(at) else { continue };
             let Some(Some(active)) = device.active.get(slot as usize) else { continue };
             let deadline = active.waiting_since.unwrap_or(now) + self.config.wait;
-            if deadline <= now {
+            if deadline <= now && (active.given_up || active.permit.is_none()) {
                 self.devices[key].waiting.remove(at);
                 self.give_up(key, slot);
+            } else if deadline <= now {
+                // The server may still be at it: that is waited for as long again.
+                self.tell_given_up(key, slot, now);
+                next = Some(now + self.config.wait);
             } else {
                 next = Some(next.map_or(deadline, |earlier: Instant| earlier.min(deadline)));
             }

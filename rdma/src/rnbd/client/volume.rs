@@ -39,6 +39,12 @@ impl Volume for RemoteVolume {
     }
 
     fn is_idle(&self) -> bool {
-        self.0.borrow().in_use == 0
+        let queue = self.0.borrow();
+        queue.in_use == 0 && queue.unsettled == 0
+    }
+
+    fn give_up(&mut self) {
+        let mut queue = self.0.borrow_mut();
+        queue.give_up = queue.in_use > 0;
     }
 }

@@ -259,12 +259,12 @@ impl ConnectionManager for Roce {
         Ok(())
     }
 
-    #[inline]
     fn peer_id(&self, id: ConnectionId) -> Option<u32> {
-        let connection = self.cm.connections.get(id.0)?;
+        let connection = self.cm.table.get(id)?;
         (connection.state == State::Established).then_some(connection.remote_id)
     }
 
+    #[inline]
     fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
         // Hardly ever is there any.
         if self.cm.has_events() { self.next_connection_event() } else { None }

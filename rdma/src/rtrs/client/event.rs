@@ -58,6 +58,8 @@ pub enum DownReason {
     Silence,
     /// The server disconnected.
     Peer,
+    /// A request on it was given up: what it holds in memory is to be free.
+    GivenUp,
     /// The operator asked for it.
     Operator,
     /// A work request failed.
@@ -86,6 +88,7 @@ impl fmt::Display for DownReason {
             DownReason::Timeout => f.write_str("it did not come up in time"),
             DownReason::Silence => f.write_str("no sign of life from the server"),
             DownReason::Peer => f.write_str("disconnected by the server"),
+            DownReason::GivenUp => f.write_str("a request was not answered in time"),
             DownReason::Operator => f.write_str("disconnected by the operator"),
             DownReason::Transport(status) => write!(f, "transport: {status:?}"),
             DownReason::Forgotten => f.write_str("the server does not know the session any more"),

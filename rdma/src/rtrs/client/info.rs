@@ -52,13 +52,15 @@ impl Client {
         let Some(next) = path.state.next(Input::InfoAccepted) else { return Err(BAD) };
         let mut message = alloc::vec![0; (length as usize).min(path.info.len())];
         path.info.read(0, &mut message).map_err(|_| BAD)?;
-        InfoResponse::parse(&message).map_err(|_| BAD)?;
+        let count = InfoResponse::parse(&message).map_err(|_| BAD)?.count;
         let chunk_size = pool.shape.chunk_size();
         let mut chunks = 0;
         path.chunks.clear();
         path.chunks.reserve_exact(pool.calls.len());
-        for descriptor in InfoResponse::descriptors(&message) {
-            if descriptor.length == 0 || !descriptor.length.is_multiple_of(chunk_size) {
+        for descriptor in InfoResponse::descriptors(&message).take(count.into()) {
+            let end = descriptor.address.checked_add(u64::from(descriptor.length));
+            let whole = descriptor.length > 0 && descriptor.length.is_multiple_of(chunk_size);
+            if end.is_none() || !whole {
                 return Err(BAD);
             }
             let pieces = descriptor.length / chunk_size;

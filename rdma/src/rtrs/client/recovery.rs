@@ -2,7 +2,7 @@
 
 use super::path::Path;
 use super::pool::CallState;
-use super::{Client, Context, DownReason, Event, Input, Outcome, PathId, PathState};
+use super::{Client, Context, DownReason, Event, Input, Outcome, PathId, PathState, Permit};
 use crate::verbs::Fabric;
 use core::time::Duration;
 use drivers::hal::{Arena, Window};
@@ -40,6 +40,24 @@ impl Client {
             path.state = next;
             self.start_path(key, ctx);
         }
+    }
+
+    /// Takes a request back that has not ended: its memory is in no send queue any more, and out of the
+    /// server's reach; the permit is held still, and no event follows. A path that has it ends, and its
+    /// other requests go to another one. Whether the server does what it was asked for is open until it
+    /// has answered another request with this permit.
+    pub fn take_back<P: Fabric + ?Sized>(&mut self, permit: Permit, ctx: &mut Context<'_, P>) {
+        let call = self.pool.as_mut().and_then(|pool| pool.call(permit));
+        if let Some(CallState::Sent { path, .. }) = call.map(|call| call.state) {
+            self.fail_path(path, DownReason::GivenUp, ctx);
+        }
+        let Some(call) = self.pool.as_mut().and_then(|pool| pool.call(permit)) else { return };
+        if matches!(call.state, CallState::Queued { .. }) {
+            call.state = CallState::Held;
+            self.queued.retain(|index| *index != permit.index);
+        }
+        // Its path was the last one: it was reported as lost.
+        self.events.retain(|event| !matches!(event, Event::Done(other, _) if *other == permit));
     }
 
     /// Takes a path down for good.

@@ -272,7 +272,8 @@ impl Store {
             Step::ReadHead => (Operation::Read, 0, HEAD_LEN),
             Step::ReadCopy(copy) => (Operation::Read, COPIES[copy], COPY_LEN),
             Step::ReadEnd => {
-                let end = self.geometry.sectors * SECTOR / HEAD_LEN as u64 * HEAD_LEN as u64;
+                let end = self.geometry.sectors.saturating_mul(SECTOR) / HEAD_LEN as u64
+                    * HEAD_LEN as u64;
                 (Operation::Read, end - COPY_LEN as u64, COPY_LEN)
             }
             Step::WriteHead => (Operation::Write, 0, HEAD_LEN),
@@ -287,7 +288,7 @@ impl Store {
         if done == 0 {
             self.fill_buffer(step);
         }
-        let most = self.geometry.max_transfer as usize / HEAD_LEN * HEAD_LEN;
+        let most = (self.geometry.max_transfer as usize / HEAD_LEN * HEAD_LEN).max(HEAD_LEN);
         let part = (length - done).min(most);
         let data = self.buffer.slice(done, part)?;
         let sector = (at + self.done) / SECTOR;
@@ -322,7 +323,8 @@ impl Store {
         let (sector, left) = (extent.start + skip, extent.sectors - skip);
         if self.zero_by_writing {
             self.fill_buffer(Step::Zero);
-            let most = (self.geometry.max_transfer as usize / HEAD_LEN * HEAD_LEN).min(COPY_LEN);
+            let most = self.geometry.max_transfer as usize / HEAD_LEN * HEAD_LEN;
+            let most = most.clamp(HEAD_LEN, COPY_LEN);
             let sectors = left.min(most as u64 / SECTOR);
             let data = self.buffer.slice(0, (sectors * SECTOR) as usize)?;
             return Some((Request { tag: 0, operation: Operation::Write, sector, data }, sectors));

@@ -16,6 +16,9 @@ const MIN_REGION: u64 = 8;
 /// Pause before a member that is out is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// How often it is written down how far a copy has come.
+const CHECKPOINT: Duration = Duration::from_secs(2);
+
 /// How the mirror starts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Start {
@@ -30,6 +33,10 @@ impl Mirror {
     pub(super) fn tend_members(&mut self, now: Instant) {
         self.resync.not_before = now + PAUSE;
         self.log.failed = false;
+        if now >= self.resync.checkpoint_at {
+            self.resync.checkpoint_at = now + CHECKPOINT;
+            self.resync.checkpoint = self.resync.copied_regions.first().is_some();
+        }
         if self.shape.is_none() {
             self.decide();
         }
@@ -41,7 +48,9 @@ impl Mirror {
                 MemberState::Out => running,
                 MemberState::InSync | MemberState::Syncing => false,
             };
-            let idle = member.in_flight == 0 && !member.reading && member.retry_at <= now;
+            // What was given up may still be done by whoever was asked: only then it is over.
+            let over = member.in_flight == 0 && member.volume.is_idle();
+            let idle = over && !member.reading && member.retry_at <= now;
             let enough = self.shape.map_or(RESERVED + MIN_REGION, |s| RESERVED + s.sectors);
             if wanted && idle && member.volume.geometry().sectors >= enough {
                 member.reading = true;
@@ -59,14 +68,19 @@ impl Mirror {
         if result.is_err() || member.records.read(0, &mut bytes).is_err() {
             return;
         }
-        member.was_read = true;
         let newest = Record::newest(&bytes);
+        let there = member.volume.geometry().sectors;
+        if newest.as_ref().is_some_and(|(_, record)| RESERVED + record.shape.sectors > there) {
+            // It is smaller than it was: that is waited for.
+            return;
+        }
+        member.was_read = true;
         member.next_record = newest.as_ref().map_or(0, |(place, _)| 1 - place);
         member.record = newest.map(|(_, record)| record);
         let Some(shape) = self.shape else { return self.decide() };
         // Back again: its own, or one with nothing on it, or with what is left of a record.
-        let nothing = bytes.iter().all(|byte| *byte == 0) || Record::is_left(&bytes);
-        let blank = member.record.is_none() && nothing;
+        let zeroes = bytes.iter().all(|byte| *byte == 0);
+        let blank = member.record.is_none() && (zeroes || Record::is_left(&bytes));
         let ours = match &member.record {
             Some(record) => record.shape == shape,
             None => blank,
@@ -74,6 +88,21 @@ impl Mirror {
         if ours && !member.is_written() {
             self.resync.stamp = blank;
             self.set_member(n, MemberState::Syncing);
+            if zeroes {
+                // A new disk, or memory that was lost: all of it is to be copied, and that is written
+                // down before it has a record again.
+                self.stale.set_all(0..shape.sectors.div_ceil(shape.region_sectors) as usize);
+                self.log.alone = true;
+                self.log.dropped = self.log.want();
+            }
+        }
+    }
+
+    /// It has shown by its answer that it is there.
+    pub(super) fn end_probe(&mut self, member: usize, result: Result<(), VolumeError>) {
+        match result {
+            Err(VolumeError::Lost) => self.lose(member),
+            Ok(()) | Err(_) => {}
         }
     }
 
@@ -108,7 +137,7 @@ impl Mirror {
 
     fn make(&mut self, uuid: [u8; 16], generation: u64) {
         let sectors = |n: usize| self.members[n].volume.geometry().sectors;
-        let sectors = (sectors(0).min(sectors(1)) - RESERVED) / MIN_REGION * MIN_REGION;
+        let sectors = sectors(0).min(sectors(1)).saturating_sub(RESERVED) / MIN_REGION * MIN_REGION;
         let region_sectors = sectors.div_ceil(BITS as u64).next_power_of_two().max(MIN_REGION);
         self.stale.set_all(0..sectors.div_ceil(region_sectors) as usize);
         self.run(Shape { uuid, sectors, region_sectors }, 0, generation);

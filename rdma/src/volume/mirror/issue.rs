@@ -14,6 +14,8 @@ pub(super) enum Job {
     Resync,
     /// Its records are read.
     Records,
+    /// It is asked for a sign of life, because the other one does not answer.
+    Probe,
 }
 
 impl Job {
@@ -23,6 +25,7 @@ impl Job {
             Job::Log => 1 << 32,
             Job::Resync => 2 << 32,
             Job::Records => 3 << 32,
+            Job::Probe => 4 << 32,
         }
     }
 
@@ -31,7 +34,8 @@ impl Job {
             0 => Job::User(tag as usize),
             1 => Job::Log,
             2 => Job::Resync,
-            _ => Job::Records,
+            3 => Job::Records,
+            _ => Job::Probe,
         }
     }
 }
@@ -74,11 +78,15 @@ impl Mirror {
 
     /// True if it is done already.
     fn try_issue(&mut self, member: usize, job: Job) -> Result<bool, VolumeError> {
+        // It may have been left out while it had no room.
+        if !self.members[member].is_written() && job != Job::Records {
+            return Err(VolumeError::Io);
+        }
         let request = match job {
             Job::User(slot) => self.user_request(slot)?,
             Job::Log => self.log_request(member),
             Job::Resync => self.resync_request(),
-            Job::Records => Request {
+            Job::Records | Job::Probe => Request {
                 tag: 0,
                 operation: Operation::Read,
                 sector: 0,
@@ -114,11 +122,15 @@ impl Mirror {
             while let Some(Ended { member, job, result }) = self.ended.pop_front() {
                 moved = true;
                 self.members[member].in_flight -= 1;
+                if result.is_ok() {
+                    self.members[member].answered = self.clock.now();
+                }
                 match job {
                     Job::User(slot) => self.end_step(slot, member, result),
                     Job::Log => self.end_log(member, result),
                     Job::Resync => self.end_resync(member, result),
                     Job::Records => self.end_records(member, result),
+                    Job::Probe => self.end_probe(member, result),
                 }
             }
             moved |= self.start_waiting();

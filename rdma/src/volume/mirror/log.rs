@@ -2,10 +2,10 @@
 
 use super::issue::Job;
 use super::record::{DISTANCE, Record, SIZE};
-use super::status::MemberState;
+use super::status::{MemberState, Why};
 use super::{Bitmap, Mirror};
 use crate::volume::{Operation, Request, VolumeError};
-use drivers::hal::Window;
+use drivers::hal::{Instant, Window};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -15,6 +15,8 @@ enum State {
         left: usize,
         writers: [bool; 2],
         done: [bool; 2],
+        /// When the first of them had done it.
+        answered: Option<Instant>,
     },
 }
 
@@ -74,6 +76,16 @@ impl Log {
         marked
     }
 
+    /// Since when the other member has done its part of a record that this one still writes.
+    pub fn waits_for(&self, member: usize) -> Option<Instant> {
+        match self.state {
+            State::Writing { left: 1, writers, done, answered } if writers[member] => {
+                answered.filter(|_| !done[member])
+            }
+            _ => None,
+        }
+    }
+
     /// Wants the record written as things stand now; the generation that says so.
     pub fn want(&mut self) -> u64 {
         self.wanted = self.wanted.max(self.writing + 1);
@@ -118,7 +130,7 @@ impl Mirror {
         self.log.next = record.dirty;
         let writers = [0, 1].map(|n| self.members[n].is_in_sync());
         let left = writers.iter().filter(|writes| **writes).count();
-        self.log.state = State::Writing { left, writers, done: [false; 2] };
+        self.log.state = State::Writing { left, writers, done: [false; 2], answered: None };
         for (member, writes) in writers.into_iter().enumerate() {
             if writes {
                 self.issue(member, Job::Log);
@@ -131,13 +143,22 @@ impl Mirror {
         match result {
             Ok(()) => self.members[member].next_record ^= 1,
             // It may be torn, and is written again before the one that is whole.
-            Err(VolumeError::Lost) => self.lose(member),
-            Err(_) => self.drop_member(member),
+            Err(VolumeError::Lost) => {
+                self.lose(member);
+                if self.members[member].is_in_sync() {
+                    // The last one: it writes it, and the next flush tells.
+                    return self.issue(member, Job::Log);
+                }
+            }
+            Err(error) => self.drop_member(member, Why::Failed(error)),
         }
-        let State::Writing { left, writers, mut done } = self.log.state else { return };
+        let State::Writing { left, writers, mut done, answered } = self.log.state else { return };
         done[member] = result.is_ok();
         if left > 1 {
-            self.log.state = State::Writing { left: left - 1, writers, done };
+            let now = self.clock.now();
+            let answered = answered.or(result.is_ok().then_some(now));
+            self.log.state = State::Writing { left: left - 1, writers, done, answered };
+            self.clock.wake_at(now + self.timeout);
             return;
         }
         self.log.state = State::Idle;
@@ -158,12 +179,12 @@ impl Mirror {
     pub(super) fn lose(&mut self, member: usize) {
         let [one, other] = [member, 1 - member].map(|n| self.members[n].is_in_sync());
         self.lost |= one && !other;
-        self.drop_member(member);
+        self.drop_member(member, Why::Failed(VolumeError::Lost));
     }
 
     /// A member failed: it gets nothing any more, and that is written down before anything else
     /// is answered that it may have missed. The last member stays.
-    pub(super) fn drop_member(&mut self, member: usize) {
+    pub(super) fn drop_member(&mut self, member: usize, why: Why) {
         let other = 1 - member;
         let in_sync = self.members[member].is_in_sync();
         if in_sync && !self.members[other].is_in_sync() || !self.members[member].is_written() {
@@ -182,6 +203,8 @@ impl Mirror {
         self.members[member].retry_at = self.resync.not_before;
         let mut status = self.status.get();
         status.dropped += 1;
+        status.why[member] = Some(why);
         self.status.set(status);
+        self.tell();
     }
 }

@@ -21,6 +21,8 @@ pub(super) struct Member {
     pub next_record: usize,
     pub was_read: bool,
     pub reading: bool,
+    /// When it last did what it was asked for.
+    pub answered: Instant,
     /// Not tried again before this, once it is out.
     pub retry_at: Instant,
 }
@@ -37,6 +39,7 @@ impl Member {
             next_record: 0,
             was_read: false,
             reading: false,
+            answered: Instant::ZERO,
             retry_at: Instant::ZERO,
         }
     }

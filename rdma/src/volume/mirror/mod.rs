@@ -8,14 +8,19 @@
 //! read before all of it is copied, and after a power cut a member alone is not used unless it
 //! knows that the other one was left out.
 //!
-//! It does not discard (members might then differ), and does not resize. It has no clock: its owner
-//! calls [`Volume::tend`] about once a second.
+//! A member that does not answer is left out as one that failed, if the other one is there
+//! ([`patience`]).
+//!
+//! It does not discard (members might then differ), and does not resize. Its owner sets its [`Clock`],
+//! and calls [`Volume::tend`] when that says so, and about once a second.
 
 mod assemble;
 mod bitmap;
+mod clock;
 mod issue;
 mod log;
 mod member;
+mod patience;
 mod record;
 mod requests;
 mod resync;
@@ -23,7 +28,8 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use status::{MemberState, MirrorState, Status};
+pub use clock::Clock;
+pub use status::{MemberState, MirrorState, Status, Why};
 
 use super::{Completion, Parts, Request, Submitted, Volume, VolumeError, check};
 use alloc::boxed::Box;
@@ -33,6 +39,7 @@ use alloc::vec::Vec;
 use assemble::Start;
 use bitmap::Bitmap;
 use core::cell::Cell;
+use core::time::Duration;
 use drivers::hal::{Features, Geometry, Instant, Window};
 use issue::{Ended, Job};
 use log::Log;
@@ -80,6 +87,9 @@ pub struct Mirror {
     /// Acknowledged writes may be lost on both members, and the user was not told.
     lost: bool,
     status: Rc<Cell<Status>>,
+    clock: Clock,
+    /// How long a member is waited for while the other one is there.
+    timeout: Duration,
     /// The operator wants the member used that can be read.
     forced: Rc<Cell<bool>>,
     /// The operator wants it taken apart: no more is copied.
@@ -102,6 +112,15 @@ impl Mirror {
     /// What lies in the first 64 sectors of both is lost.
     pub fn create(members: [Box<dyn Volume>; 2], memory: Window, uuid: [u8; 16]) -> Self {
         Self::new(members, memory, Start::Create(uuid))
+    }
+
+    /// How long a member is waited for, unless [`Mirror::with_timeout`] says something else.
+    pub const TIMEOUT: Duration = Duration::from_secs(5);
+
+    /// The same with a clock of its owner's, and another patience with a member that does not answer
+    /// while the other one does.
+    pub fn with_timeout(self, clock: Clock, timeout: Duration) -> Self {
+        Mirror { clock, timeout, ..self }
     }
 
     /// Uses the one member that can be read, although the other may be newer.
@@ -135,6 +154,8 @@ impl Mirror {
             resync: Resync::new(part(assemble::MEMORY, resync::MEMORY)),
             lost: false,
             status: Rc::new(Cell::new(Status::default())),
+            clock: Clock::default(),
+            timeout: Self::TIMEOUT,
             forced: Rc::default(),
             ending: Rc::default(),
             memory,
@@ -192,7 +213,7 @@ impl Volume for Mirror {
     fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
         check(&self.geometry(), request)?;
         let slot = self.slots.iter().position(Option::is_none).ok_or(VolumeError::Busy)?;
-        self.slots[slot] = Some(Slot::new(*request));
+        self.slots[slot] = Some(Slot::new(*request, self.clock.now()));
         self.waiting.push_back(slot);
         self.go_on();
         Ok(Submitted::Pending)
@@ -227,6 +248,7 @@ impl Volume for Mirror {
     }
 
     fn tend(&mut self, now: Instant) {
+        self.clock.set(now);
         for member in &mut self.members {
             member.volume.tend(now);
         }
@@ -235,6 +257,8 @@ impl Volume for Mirror {
             self.start = Start::Assemble { force: true };
         }
         self.tend_members(now);
+        self.go_on();
+        self.lose_patience(now);
         self.go_on();
         self.tell();
     }

@@ -5,7 +5,7 @@
 //! sectors of a region 8, flags 4 (1: the other member is left out), zeroes up to 512, bitmap.
 
 use super::Shape;
-use super::bitmap::{BYTES, Bitmap};
+use super::bitmap::{BITS, BYTES, Bitmap};
 use crate::rtrs::wire::{array, put};
 use core::ops::Range;
 use crc::{CRC_32_ISCSI, Crc};
@@ -20,6 +20,11 @@ pub(super) const SIZE: usize = HEAD + BYTES;
 /// Bytes between the two records, and of both.
 pub(super) const DISTANCE: usize = 8192;
 pub(super) const SIZE_ON_DISK: usize = 2 * DISTANCE;
+
+/// Sectors of the largest mirror, and of a region: their bytes are counted in 63 bits.
+const MOST_SECTORS: u64 = i64::MAX as u64 / 512;
+/// No member lives to see as many records.
+const MOST_GENERATIONS: u64 = u64::MAX / 2;
 
 const CRC: Range<usize> = 12..16;
 const SUM: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
@@ -62,16 +67,18 @@ impl Record {
             sectors: number(40..48),
             region_sectors: number(48..56),
         };
+        let generation = number(32..40);
+        let sizes = [shape.sectors, shape.region_sectors];
+        let sane = sizes.iter().all(|sectors| (1..=MOST_SECTORS).contains(sectors));
         let regions = shape.sectors.div_ceil(shape.region_sectors.max(1));
-        if shape.sectors == 0 || shape.region_sectors == 0 || regions > super::bitmap::BITS as u64 {
+        if !sane || regions > BITS as u64 || generation > MOST_GENERATIONS {
             return None;
         }
-        Some(Record {
-            shape,
-            generation: number(32..40),
-            alone: u32::from_le_bytes(array(bytes, 56..60)) & ALONE != 0,
-            dirty: Bitmap::parse(&array(bytes, HEAD..SIZE)),
-        })
+        let mut dirty = Bitmap::parse(&array(bytes, HEAD..SIZE));
+        // There are no regions behind the last one.
+        (regions as usize..BITS).for_each(|region| dirty.clear(region));
+        let alone = u32::from_le_bytes(array(bytes, 56..60)) & ALONE != 0;
+        Some(Record { shape, generation, alone, dirty })
     }
 
     /// The record's bytes.
@@ -126,6 +133,31 @@ mod tests {
             assert!(Record::newest(&torn) == Some((0, old.clone())), "sector {sector}");
         }
         assert!(Record::newest(&[0; SIZE_ON_DISK]).is_none());
+    }
+
+    #[test]
+    fn a_record_that_nobody_wrote_does_not_count() {
+        let sane = record(6, &[1]);
+        let with = |sectors, region_sectors, generation| {
+            let shape = Shape { sectors, region_sectors, ..sane.shape };
+            Record::newest(&member(&[&Record { shape, generation, ..sane.clone() }]))
+        };
+        assert!(with(64, 8, 1).is_some());
+        for (sectors, region, generation) in [
+            (0, 8, 1),
+            (64, 0, 1),
+            (u64::MAX, u64::MAX, 1),
+            (u64::MAX - 64, 1 << 50, 1),
+            (1 << 20, 8, 1),
+            (64, 8, u64::MAX),
+        ] {
+            assert!(with(sectors, region, generation).is_none(), "{sectors} {region}");
+        }
+        // 64 sectors are eight regions: what is marked behind them is not there.
+        let mut marked = record(6, &[1, 8, 32767]);
+        marked.shape = Shape { sectors: 64, region_sectors: 8, ..marked.shape };
+        let (_, read) = Record::newest(&member(&[&marked])).unwrap();
+        assert!(read.dirty.contains(1..2) && read.dirty.count() == 1);
     }
 
     proptest! {

@@ -1,8 +1,10 @@
 //! Requests of the mirror's user.
 
 use super::issue::Job;
+use super::status::Why;
 use super::{Mirror, Resync};
 use crate::volume::{Completion, Operation, Request, VolumeError};
+use drivers::hal::Instant;
 
 /// What a member does for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,11 +23,28 @@ pub(super) struct Slot {
     issued: bool,
     /// A flush that stands for [`Mirror::flushing`].
     flushes: bool,
+    /// When it was given to members.
+    pub since: Instant,
+    /// When the first of two members had done it.
+    answered: Option<Instant>,
 }
 
 impl Slot {
-    pub fn new(request: Request) -> Self {
-        Slot { request, steps: [Step::None; 2], issued: false, flushes: false }
+    pub fn new(request: Request, now: Instant) -> Self {
+        let steps = [Step::None; 2];
+        Slot { request, steps, issued: false, flushes: false, since: now, answered: None }
+    }
+
+    /// Whether it is a read.
+    pub fn reads(&self) -> bool {
+        self.request.operation == Operation::Read
+    }
+
+    /// None if a member has nothing to do for it (any more); otherwise since when the other one has done
+    /// its part, if it has.
+    pub fn waits_for(&self, member: usize) -> Option<Option<Instant>> {
+        let done = self.steps[1 - member] == Step::Ended(Ok(()));
+        (self.steps[member] == Step::Sent).then_some(self.answered.filter(|_| done))
     }
 
     pub fn writes(&self) -> bool {
@@ -49,6 +68,14 @@ impl Slot {
         !self.is_flush()
             && self.request.sector < sector + sectors
             && sector < self.request.sector + self.sectors()
+    }
+}
+
+/// Why a member is left out whose part of a request ended so.
+fn why(result: Option<Result<(), VolumeError>>) -> Why {
+    match result {
+        Some(Err(error)) => Why::Failed(error),
+        _ => Why::Failed(VolumeError::Io),
     }
 }
 
@@ -139,7 +166,12 @@ impl Mirror {
         } else {
             steps[self.fastest()] = Step::Sent;
         }
-        self.slots[number] = Some(Slot { steps, issued: true, flushes, ..slot });
+        let now = self.clock.now();
+        self.slots[number] = Some(Slot { steps, issued: true, flushes, since: now, ..slot });
+        if slot.reads() {
+            // A write's time runs from the first answer.
+            self.clock.wake_at(now + self.timeout / 2);
+        }
         for (member, step) in steps.into_iter().enumerate() {
             if step == Step::Sent {
                 self.issue(member, Job::User(number));
@@ -166,8 +198,15 @@ impl Mirror {
     ) {
         if result == Err(VolumeError::Lost) {
             self.lose(member);
+            if self.members[member].is_in_sync() {
+                // The last one: it does this, and the next flush tells.
+                return self.issue(member, Job::User(number));
+            }
         }
         let Some(mut slot) = self.slots[number] else { return };
+        if result.is_ok() {
+            slot.answered.get_or_insert(self.clock.now());
+        }
         let first = slot.steps[1 - member] == Step::Sent;
         slot.steps[member] = Step::Ended(result);
         self.slots[number] = Some(slot);
@@ -176,6 +215,7 @@ impl Mirror {
             self.members[1 - member].lead = (self.members[1 - member].lead - 1).max(-64);
         }
         if slot.steps.contains(&Step::Sent) {
+            self.clock.wake_at(self.clock.now() + self.timeout);
             return;
         }
         if slot.writes() || slot.is_flush() {
@@ -220,10 +260,11 @@ impl Mirror {
         if good {
             (0..2)
                 .filter(|&n| ended(n).is_some_and(|r| r.is_err()))
-                .for_each(|n| self.drop_member(n));
+                .for_each(|n| self.drop_member(n, why(ended(n))));
         } else if !result.is_err_and(blames_request) {
             // Members may differ now; the user was told that this failed.
-            self.drop_member(1 - self.source);
+            let other = 1 - self.source;
+            self.drop_member(other, why(ended(other)));
             if slot.writes() {
                 self.stale.set_all(self.regions(slot.request.sector, slot.sectors()));
             }

@@ -4,7 +4,7 @@ use super::Mirror;
 use super::bitmap::Bitmap;
 use super::issue::Job;
 use super::record::{DISTANCE, Record, SIZE_ON_DISK};
-use super::status::MemberState;
+use super::status::{MemberState, Why};
 use crate::volume::{Operation, Request, VolumeError};
 use core::ops::Range;
 use drivers::hal::{Instant, Window};
@@ -22,7 +22,8 @@ enum Phase {
     Claimed(usize, Range<u64>),
     Reading(usize, Range<u64>),
     Writing(usize, Range<u64>),
-    /// All is copied: the copy is made durable, …
+    /// What was copied is made durable: now and then, so that the copying goes on there after a power
+    /// cut, and when all is copied …
     Flushing,
     /// … and the record of that generation says that nobody is left out.
     Recording(u64),
@@ -32,6 +33,11 @@ enum Phase {
 pub(super) struct Resync {
     buffer: Window,
     phase: Phase,
+    /// When a member was last given something to do for it.
+    since: Instant,
+    /// What was copied is to be made durable, and written down.
+    pub checkpoint: bool,
+    pub checkpoint_at: Instant,
     /// A part may be copied in this turn.
     pub turn: bool,
     /// Regions that were copied, but not made durable.
@@ -48,6 +54,9 @@ impl Resync {
         Resync {
             buffer,
             phase: Phase::Idle,
+            since: Instant::ZERO,
+            checkpoint: false,
+            checkpoint_at: Instant::ZERO,
             turn: false,
             copied_regions: Bitmap::new(),
             copied: 0,
@@ -87,6 +96,18 @@ impl Resync {
 impl Mirror {
     fn target(&self) -> Option<usize> {
         self.members.iter().position(|member| member.state == MemberState::Syncing)
+    }
+
+    fn issue_resync(&mut self, member: usize) {
+        self.resync.since = self.clock.now();
+        self.issue(member, Job::Resync);
+    }
+
+    /// Since when the member that is behind has something to do for the copying, if it is this one.
+    pub(super) fn resync_waits_for(&self, member: usize) -> Option<Instant> {
+        let reads = matches!(self.resync.phase, Phase::Reading(..));
+        let waits = self.resync.is_under_way() && !reads && self.target() == Some(member);
+        waits.then_some(self.resync.since)
     }
 
     pub(super) fn resync_request(&self) -> Request {
@@ -131,20 +152,21 @@ impl Mirror {
                 let _ = self.resync.buffer.write(0, &record);
                 let _ = self.resync.buffer.write(DISTANCE, &record);
                 self.resync.phase = Phase::Stamping;
-                self.issue(target, Job::Resync);
+                self.issue_resync(target);
                 true
             }
             Phase::Idle => match self.stale.first() {
-                Some(region) => {
+                Some(region) if !self.resync.checkpoint => {
                     let start = region as u64 * shape.region_sectors;
                     let end = (start + shape.region_sectors).min(shape.sectors);
                     let part = start..end.min(start + self.resync.part_sectors());
                     self.resync.phase = Phase::Claimed(region, part);
                     true
                 }
-                None => {
+                _ => {
+                    self.resync.checkpoint = false;
                     self.resync.phase = Phase::Flushing;
-                    self.issue(target, Job::Resync);
+                    self.issue_resync(target);
                     true
                 }
             },
@@ -155,7 +177,7 @@ impl Mirror {
                     return false;
                 }
                 self.resync.phase = Phase::Reading(region, part);
-                self.issue(self.source, Job::Resync);
+                self.issue_resync(self.source);
                 true
             }
             Phase::Recording(_) if self.stale.first().is_some() => {
@@ -183,21 +205,20 @@ impl Mirror {
     pub(super) fn end_resync(&mut self, member: usize, result: Result<(), VolumeError>) {
         let phase = core::mem::replace(&mut self.resync.phase, Phase::Idle);
         let Some(target) = self.target() else { return };
-        let failed = result.is_err();
-        if failed && member != target {
-            // What cannot be read cannot be copied: another attempt later.
-            if result == Err(VolumeError::Lost) {
+        if let Err(error) = result {
+            if error == VolumeError::Lost && member != target {
+                // It is read all the same, and the next flush tells.
                 self.lose(member);
+                self.resync.phase = phase;
+                return self.issue_resync(member);
             }
-            return self.drop_member(target);
-        }
-        if failed {
-            return self.drop_member(target);
+            // What cannot be read cannot be copied: another attempt later.
+            return self.drop_member(target, Why::Failed(error));
         }
         match phase {
             Phase::Reading(region, part) => {
                 self.resync.phase = Phase::Writing(region, part);
-                self.issue(target, Job::Resync);
+                self.issue_resync(target);
             }
             Phase::Writing(region, part) => {
                 let Some(shape) = self.shape else { return };
@@ -216,8 +237,13 @@ impl Mirror {
                 self.log.alone = false;
                 self.resync.phase = Phase::Recording(self.log.want());
             }
+            Phase::Flushing => {
+                // What is copied is on the member: the copying goes on behind it.
+                self.resync.copied_regions.clear_all();
+                self.log.want();
+            }
             Phase::Stamping => self.resync.stamp = false,
-            Phase::Flushing | Phase::Idle | Phase::Claimed(..) | Phase::Recording(_) => {}
+            Phase::Idle | Phase::Claimed(..) | Phase::Recording(_) => {}
         }
     }
 }

@@ -1,7 +1,9 @@
 //! How a mirror stands.
 
 use super::{Mirror, Resync};
+use crate::volume::VolumeError;
 use core::fmt;
+use drivers::hal::Instant;
 
 /// How a member stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,6 +56,25 @@ impl fmt::Display for MirrorState {
     }
 }
 
+/// Why a member was left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It did not answer in time.
+    Silent,
+    /// It failed.
+    Failed(VolumeError),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Silent => f.write_str("it did not answer in time"),
+            Why::Failed(VolumeError::Lost) => f.write_str("it may have lost writes"),
+            Why::Failed(error) => write!(f, "it failed: {error}"),
+        }
+    }
+}
+
 /// How a mirror and its members stand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
@@ -61,14 +82,22 @@ pub struct Status {
     pub state: MirrorState,
     /// Its members.
     pub members: [MemberState; 2],
+    /// Since when they stand so.
+    pub since: [Option<Instant>; 2],
+    /// Why they were last left out.
+    pub why: [Option<Why>; 2],
     /// Regions that have to be copied, of all.
     pub stale: usize,
+    /// The same in bytes, at most.
+    pub stale_bytes: u64,
     /// Regions in all.
     pub regions: usize,
     /// Regions copied so far.
     pub copied: u64,
     /// Times that a member was left out.
     pub dropped: u64,
+    /// Times that one was because it did not answer in time.
+    pub timeouts: u64,
     /// Times that the record was written.
     pub records: u64,
 }
@@ -79,7 +108,10 @@ impl Mirror {
         self.members[member].state = state;
         let mut status = self.status.get();
         status.members[member] = state;
+        status.since[member] = Some(self.clock.now());
         self.status.set(status);
+        // Its owner is to see it at once.
+        self.clock.wake_at(self.clock.now());
     }
 
     /// Brings the counts up to date.
@@ -88,6 +120,10 @@ impl Mirror {
         status.stale = self.stale.count();
         let regions = |s: super::Shape| s.sectors.div_ceil(s.region_sectors) as usize;
         status.regions = self.shape.map_or(0, regions);
+        let region = |s: super::Shape| s.region_sectors.min(s.sectors).saturating_mul(512);
+        let bytes = |s: super::Shape| region(s).saturating_mul(status.stale as u64);
+        let all = |s: super::Shape| s.sectors.saturating_mul(512);
+        status.stale_bytes = self.shape.map_or(0, |shape| bytes(shape).min(all(shape)));
         let Resync { copied, .. } = self.resync;
         status.copied = copied;
         status.records = self.log.durable;

@@ -13,6 +13,8 @@ const BYTES: usize = (RESERVED as usize + SECTORS) * 512;
 
 /// A disk with a cache, whose requests wait until the test has them done.
 struct Plan {
+    /// Requests that were given up, and that it may still do.
+    given_up: Vec<(Request, Vec<u8>)>,
     cache: Vec<u8>,
     durable: Vec<u8>,
     queue: VecDeque<Request>,
@@ -26,7 +28,8 @@ impl Disk {
     fn new() -> Self {
         let (cache, durable) = (alloc::vec![0; BYTES], alloc::vec![0; BYTES]);
         let (queue, done) = Default::default();
-        Disk(Rc::new(core::cell::RefCell::new(Plan { cache, durable, queue, done })))
+        let given_up = Vec::new();
+        Disk(Rc::new(core::cell::RefCell::new(Plan { given_up, cache, durable, queue, done })))
     }
 
     /// Ends the requests that `wanted` names: does them, or fails them.
@@ -51,6 +54,19 @@ impl Disk {
             plan.done.push_back(Completion { tag: request.tag, result: error.map_or(Ok(()), Err) });
         }
         now.len()
+    }
+
+    /// Does what was given up, late.
+    fn end_given_up(&self) -> usize {
+        let plan = &mut *self.0.borrow_mut();
+        let late = core::mem::take(&mut plan.given_up);
+        for (request, bytes) in &late {
+            if let Operation::Write { .. } = request.operation {
+                let at = request.sector as usize * 512;
+                plan.cache[at..at + bytes.len()].copy_from_slice(bytes);
+            }
+        }
+        late.len()
     }
 
     fn waits(&self, wanted: impl Fn(&Request) -> bool) -> bool {
@@ -102,6 +118,19 @@ impl Volume for Disk {
     fn flush_queue(&mut self) {}
     fn poll(&mut self) -> Option<Completion> {
         self.0.borrow_mut().done.pop_front()
+    }
+    fn is_idle(&self) -> bool {
+        let plan = self.0.borrow();
+        plan.queue.is_empty() && plan.done.is_empty() && plan.given_up.is_empty()
+    }
+    fn give_up(&mut self) {
+        let plan = &mut *self.0.borrow_mut();
+        for request in plan.queue.drain(..) {
+            plan.done.push_back(Completion { tag: request.tag, result: Err(VolumeError::Io) });
+            let mut bytes = alloc::vec![0; request.data.len()];
+            request.data.read(0, &mut bytes).unwrap();
+            plan.given_up.push((request, bytes));
+        }
     }
 }
 
@@ -197,6 +226,25 @@ impl World {
         self.log();
         assert_eq!(self.disks[1].end(data, Some(VolumeError::Io)), 1);
         assert_eq!(self.disks[0].end(data, None), 1);
+    }
+
+    /// Lets so many milliseconds pass, as the loop does, with what the first member is asked for done or not.
+    fn wait(&mut self, millis: u64, first: bool) -> Vec<Result<(), VolumeError>> {
+        let mut told = Vec::new();
+        for _ in 0..millis / 10 {
+            self.now = self.now + Duration::from_millis(10);
+            self.mirror.clock.set(self.now);
+            if self.mirror.clock.take_due() {
+                self.mirror.tend(self.now);
+            }
+            loop {
+                told.extend(core::iter::from_fn(|| self.mirror.poll()).map(|done| done.result));
+                if !first || self.disks[0].end(any, None) == 0 {
+                    break;
+                }
+            }
+        }
+        told
     }
 
     fn reboot(&mut self) {
@@ -297,15 +345,19 @@ fn what_both_members_may_have_lost_is_told_with_the_next_flush() {
         let order = if lost_first { [1, 0] } else { [0, 1] };
         for n in order {
             assert_eq!(world.disks[n].end(own, Some(fates[n])), 1);
+            // The last one fails the write if it failed itself; after a loss it goes on.
+            let fails = n == order[1] && fates[n] == VolumeError::Io;
             assert_eq!(
                 world.mirror.poll().map(|done| done.result),
-                (n == order[1]).then_some(Err(VolumeError::Io))
+                fails.then_some(Err(VolumeError::Io))
             );
         }
         world.tend();
-        world.run();
+        let told = world.run();
         let stays = world.mirror.source;
         assert_eq!(stays, order[1], "the last one stays");
+        let expected: &[_] = if stays == 1 { &[Ok(())] } else { &[] };
+        assert_eq!(told, expected);
         world.submit(Operation::Flush, 0, 0);
         let told = world.run();
         let expected = if stays == 1 { Err(VolumeError::Io) } else { Ok(()) };
@@ -390,4 +442,145 @@ fn a_turn_copies_one_part() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// A write waits for a silent member no longer than it may, and no other one does.
+#[test]
+fn a_silent_member_is_left_out_in_time() {
+    for durable in [false, true] {
+        let mut world = World::new();
+        world.submit(Operation::Write { durable }, 3, 0xaa);
+        assert_eq!(world.wait(4900, true), [], "the second member may answer yet");
+        assert_eq!(world.mirror.status().get().members, [MemberState::InSync; 2]);
+        assert_eq!(world.wait(300, true), [Ok(())]);
+        let status = world.mirror.status().get();
+        assert_eq!(status.members, [MemberState::InSync, MemberState::Out]);
+        assert_eq!((status.why[1], status.timeouts), (Some(Why::Silent), 1));
+        assert_eq!((status.stale, status.stale_bytes), (1, 4096), "told at once");
+        assert!(world.disks[0].record().alone);
+        world.write(4, 0xbb);
+        assert_eq!(world.wait(10, true), [Ok(())], "the next one waits for nobody");
+        // It is back, and does what it was asked for before: that is not believed, and copied over.
+        world.tend();
+        assert!(!world.disks[1].waits(any), "it is not asked before that is over");
+        assert!(world.disks[1].end_given_up() > 0);
+        world.settle();
+        assert!(world.disks[0].data() == world.disks[1].data(), "the members differ");
+        assert_eq!(world.disks[1].data()[4 * 512], 0xbb);
+    }
+}
+
+/// While neither answers nobody is left out, however long it takes.
+#[test]
+fn two_silent_members_are_waited_for() {
+    for late in 0..2 {
+        let mut world = World::new();
+        world.write(3, 0xaa);
+        world.log();
+        assert_eq!(world.wait(50_000, false), []);
+        // One is back four seconds before the other.
+        world.disks[late].end(any, None);
+        assert_eq!(world.wait(4000, false), []);
+        assert_eq!(world.run(), [Ok(())]);
+        assert_eq!(world.mirror.status().get().members, [MemberState::InSync; 2]);
+    }
+}
+
+/// A read of a silent member goes to the other one, if that is there: it is asked.
+#[test]
+fn a_read_of_a_silent_member_is_done_by_the_other() {
+    for there in [true, false] {
+        let mut world = World::new();
+        world.write(3, 0xaa);
+        assert_eq!(world.run(), [Ok(())]);
+        world.mirror.members[1].lead = 64;
+        world.submit(Operation::Read, 3, 0);
+        assert!(world.disks[1].waits(any) && !world.disks[0].waits(any));
+        let told = world.wait(6000, there);
+        assert_eq!(told, if there { alloc::vec![Ok(())] } else { alloc::vec![] });
+        let out = world.mirror.status().get().members[1] == MemberState::Out;
+        assert_eq!(out, there, "without a sign of life of the other one both are waited for");
+        if there {
+            let mut byte = [0];
+            world.buffer.read(0, &mut byte).unwrap();
+            assert_eq!(byte, [0xaa]);
+        }
+    }
+}
+
+/// A copy to a member that falls silent keeps nobody from writing where it is being copied.
+#[test]
+fn a_copy_that_hangs_gives_way() {
+    let mut world = World::new();
+    world.drop_second(0, 0xaa);
+    assert_eq!(world.run(), [Ok(())]);
+    world.tend();
+    for _ in 0..10 {
+        world.disks[0].end(any, None);
+        world.disks[1].end(|request| !data(request), None);
+        assert_eq!(world.mirror.poll(), None);
+    }
+    assert!(world.disks[1].waits(data), "a region is being copied");
+    world.write(1, 0xbb);
+    assert_eq!(world.wait(4000, true), []);
+    assert_eq!(world.wait(1300, true), [Ok(())]);
+    world.disks[1].end_given_up();
+    world.settle();
+    assert!(world.disks[0].data() == world.disks[1].data(), "the members differ");
+}
+
+/// Memory that a member was made of, and that is zeroes now, is copied to as a whole.
+#[test]
+fn a_member_that_is_blank_gets_everything() {
+    let mut world = World::new();
+    for sector in [0, 8, 16, 24] {
+        world.write(sector, 0x11);
+        assert_eq!(world.run(), [Ok(())]);
+    }
+    world.submit(Operation::Flush, 0, 0);
+    assert_eq!(world.run(), [Ok(())]);
+    world.drop_second(3, 0xaa);
+    assert_eq!(world.run(), [Ok(())]);
+    {
+        let plan = &mut *world.disks[1].0.borrow_mut();
+        plan.cache.fill(0);
+        plan.durable.fill(0);
+    }
+    world.settle();
+    assert!(world.disks[0].data() == world.disks[1].data(), "the members differ");
+}
+
+/// What was copied of a member before the power failed is not copied again.
+#[test]
+fn a_copy_goes_on_where_it_was() {
+    let mut world = World::new();
+    world.drop_second(0, 0x40);
+    assert_eq!(world.run(), [Ok(())]);
+    world.submit(Operation::Flush, 0, 0);
+    assert_eq!(world.run(), [Ok(())]);
+    for sector in [8, 16, 24] {
+        world.write(sector, 0x40 + sector as u8);
+        assert_eq!(world.run(), [Ok(())]);
+    }
+    world.submit(Operation::Flush, 0, 0);
+    assert_eq!(world.run(), [Ok(())]);
+    let before = world.mirror.status().get().copied;
+    world.tend();
+    // All regions are to be copied; the third takes a while, and then the last one.
+    for hangs in [16, 24] {
+        for _ in 0..30 {
+            let waits = |request: &Request| data(request) && request.sector >= RESERVED + hangs;
+            world.disks[0].end(any, None);
+            world.disks[1].end(|request| !waits(request), None);
+            assert_eq!(world.mirror.poll(), None);
+            world.now = world.now + Duration::from_millis(100);
+            world.mirror.tend(world.now);
+        }
+    }
+    let copied = world.mirror.status().get().copied - before;
+    world.reboot();
+    world.settle();
+    let again = world.mirror.status().get().copied;
+    assert!(copied == 3 && again <= 2, "{copied} were copied before, and {again} afterwards");
+    assert!(world.disks[0].data() == world.disks[1].data(), "the members differ");
 }

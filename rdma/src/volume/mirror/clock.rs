@@ -1,0 +1,54 @@
+//! The time as the owner of mirrors knows it. Whoever polls them sets it before, and has them tended
+//! when they want it.
+
+use alloc::rc::Rc;
+use core::cell::Cell;
+use drivers::hal::Instant;
+
+#[derive(Debug)]
+struct Times {
+    now: Cell<Instant>,
+    due: Cell<Option<Instant>>,
+}
+
+/// A clock that mirrors share with their owner.
+#[derive(Clone, Debug)]
+pub struct Clock(Rc<Times>);
+
+impl Default for Clock {
+    fn default() -> Self {
+        Clock(Rc::new(Times { now: Cell::new(Instant::ZERO), due: Cell::new(None) }))
+    }
+}
+
+impl Clock {
+    /// Tells what time it is.
+    pub fn set(&self, now: Instant) {
+        self.0.now.set(now);
+    }
+
+    /// When a mirror wants to be tended, if it cannot wait until it is tended anyway.
+    pub fn due(&self) -> Option<Instant> {
+        self.0.due.get()
+    }
+
+    /// Whether it is time to tend mirrors; asked once.
+    pub fn take_due(&self) -> bool {
+        let due = self.due().is_some_and(|due| due <= self.now());
+        if due {
+            self.0.due.set(None);
+        }
+        due
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.0.now.get()
+    }
+
+    /// Wants to be tended at `deadline` at the latest.
+    pub(super) fn wake_at(&self, deadline: Instant) {
+        if self.due().is_none_or(|due| deadline < due) {
+            self.0.due.set(Some(deadline));
+        }
+    }
+}
