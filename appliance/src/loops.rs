@@ -93,6 +93,8 @@ impl LoopCounters {
 
 /// The quiet time is divided by this where work begins to come soon.
 const FIRST_SHARE: u64 = 16;
+/// So many rounds in a row that found work are load: it polls then.
+const LOAD: u32 = 16;
 
 /// Decides when a loop that finds nothing to do may halt, and keeps its books.
 ///
@@ -111,6 +113,8 @@ pub struct Pace {
     last_work: Instant,
     /// It has looked for work in vain, or halted, since the last work.
     waited: bool,
+    /// Rounds since then that found work.
+    streak: u32,
     round_start: Instant,
 }
 
@@ -123,6 +127,7 @@ impl Pace {
             patience: 0,
             last_work: now,
             waited: false,
+            streak: 0,
             round_start: now,
         };
         pace.set_quiet_time(quiet_time);
@@ -146,6 +151,11 @@ impl Pace {
             if core::mem::take(&mut self.waited) {
                 let began = now.nanos_since(self.last_work).saturating_sub(took);
                 self.adapt(began);
+                self.streak = 0;
+            }
+            self.streak = self.streak.saturating_add(1);
+            if self.streak == LOAD {
+                self.adapt(0);
             }
             self.last_work = now;
             // Without patience the look that precedes every halt is all that is asked for.
@@ -228,6 +238,13 @@ mod tests {
             polled(&mut pace, &mut now, 40, 1);
             assert!(polled(&mut pace, &mut now, 1_000_000, 1)[0] <= 4);
         }
+    }
+
+    #[test]
+    fn under_load_it_does_not_look_before_a_halt_each_time() {
+        let mut pace = Pace::new(Duration::from_micros(64), at(0));
+        let looked = (1..1000).filter(|&n| pace.round(true, at(n))).count();
+        assert!(looked < 20, "{looked} times");
     }
 
     #[test]

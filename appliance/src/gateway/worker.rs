@@ -189,3 +189,32 @@ impl Loop {
         !self.orders.orders.is_empty() || self.downlinks.iter().any(Downlink::pending)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Bell;
+
+    struct Silent;
+
+    impl Bell for Silent {
+        fn ring(&self) {}
+    }
+
+    /// Who asks gets what the loop said last, at once: nobody waits for a loop that is busy, or stuck.
+    #[test]
+    fn what_a_loop_said_last_is_told_without_it() {
+        let at = |millis| Instant::ZERO + Duration::from_millis(millis);
+        let (worker, orders) = orders(1, Alarm::new(Box::new(Silent)));
+        assert!(worker.report(at(1000)).is_none(), "it has not said anything yet");
+        let say = |at, halting, rounds| {
+            let mut told = orders.board.lock();
+            (told.at, told.halting, told.plane.counters.rounds) = (at, halting, rounds);
+        };
+        say(at(1000), false, 7);
+        assert_eq!(worker.report(at(1400)).unwrap().counters.rounds, 7);
+        assert!(worker.report(at(1600)).is_none(), "it does not answer");
+        say(at(2000), true, 8);
+        assert_eq!(worker.report(at(90_000)).unwrap().counters.rounds, 8, "it halts");
+    }
+}
