@@ -1,4 +1,4 @@
-//! Which frames a capture keeps: words that all have to match.
+//! Which frames a capture keeps: words that all have to match. `payload` says how much of them.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -21,6 +21,7 @@ pub struct Filter {
     host: Option<IpAddr>,
     port: Option<u16>,
     qp: Option<u32>,
+    payload: bool,
 }
 
 /// What is wrong with a filter's text.
@@ -32,7 +33,7 @@ pub struct FilterError {
 
 impl fmt::Display for FilterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let accepted = "arp, icmp, tcp, udp, roce, netN, host ADDRESS, port N, qp N";
+        let accepted = "arp, icmp, tcp, udp, roce, netN, host ADDRESS, port N, qp N, payload";
         if self.word.is_empty() {
             write!(f, "the filter ends too early; accepted: {accepted}")
         } else {
@@ -43,7 +44,8 @@ impl fmt::Display for FilterError {
 
 impl Filter {
     /// The words that a filter may have, besides the names of ports.
-    pub const WORDS: &[&str] = &["arp", "host", "icmp", "port", "qp", "roce", "tcp", "udp"];
+    pub const WORDS: &[&str] =
+        &["arp", "host", "icmp", "payload", "port", "qp", "roce", "tcp", "udp"];
 
     /// Whether a word of a filter wants another behind it.
     pub fn takes_argument(word: &str) -> bool {
@@ -63,6 +65,7 @@ impl Filter {
                 "tcp" => filter.kind = Some(Kind::Tcp),
                 "udp" => filter.kind = Some(Kind::Udp),
                 "roce" => filter.kind = Some(Kind::Roce),
+                "payload" => filter.payload = true,
                 "host" => {
                     let a = argument()?;
                     filter.host = Some(a.parse().map_err(|_| wrong(a))?);
@@ -84,12 +87,18 @@ impl Filter {
         Ok(filter)
     }
 
+    /// Whether payload is kept as well, and not headers alone.
+    pub(super) fn payload(&self) -> bool {
+        self.payload
+    }
+
     /// Whether `frame` of port `interface` is kept.
     pub(super) fn matches(&self, interface: usize, frame: &[u8]) -> bool {
         if self.interface.is_some_and(|i| i != interface) {
             return false;
         }
-        if *self == (Filter { interface: self.interface, ..Filter::default() }) {
+        let Filter { interface, payload, .. } = *self;
+        if *self == (Filter { interface, payload, ..Filter::default() }) {
             return true;
         }
         let Some(seen) = Seen::of(frame) else { return false };
@@ -163,7 +172,8 @@ mod tests {
     fn words_have_to_match_all() {
         let keeps = |text: &str| Filter::parse(text).unwrap().matches(1, &roce(17));
         assert!(keeps(""));
-        assert!(keeps("roce net1 host 10.0.0.2 qp 17"));
+        assert!(keeps("payload") && keeps("roce net1 host 10.0.0.2 qp 17 payload"));
+        assert!(!Filter::default().payload() && Filter::parse("payload").unwrap().payload());
         assert!(keeps("udp port 4791"));
         assert!(!keeps("net0"));
         assert!(!keeps("tcp"));

@@ -1,9 +1,11 @@
 //! Packet capture: a ring of the last frames that crossed the ports, read out as pcapng.
 //!
 //! Users of RDMA miss nothing more, because what a NIC does by itself no tool sees. Here every
-//! frame passes through the loop, which shows it to [`Capture::record`]. Off costs one test.
+//! frame passes through the loop, which shows it to the [`Capture`]. Off costs one test. Headers alone are
+//! kept, of RoCE with BTH and what extends it, unless the filter asks for payload as well.
 
 mod filter;
+mod headers;
 mod pcapng;
 mod ring;
 
@@ -89,7 +91,8 @@ impl Capture {
         if let Some(ring) = &mut self.ring
             && self.filter.matches(port, frame)
         {
-            let kept = &frame[..frame.len().min(SNAP_LENGTH)];
+            let most = if self.filter.payload() { SNAP_LENGTH } else { headers::length(frame) };
+            let kept = &frame[..frame.len().min(most)];
             ring.push(&Frame { time: now, port: port as u16, way, length: length as u32 }, kept);
         }
     }
@@ -150,7 +153,7 @@ mod tests {
         let mut capture = Capture::new();
         capture.received(0, &frame(1, 60), Instant::from_nanos(1));
         assert_eq!(capture.counts(), (0, 0), "not running, nothing kept");
-        capture.start(Filter::default(), 1 << 16);
+        capture.start(Filter::parse("payload").unwrap(), 1 << 16);
         capture.received(0, &frame(1, 61), Instant::from_nanos(5));
         let header = frame(2, 42);
         let packet = Packet { header: &header, payload: &[payload], trailer: &[9, 9, 9, 9] };
@@ -174,7 +177,7 @@ mod tests {
     #[test]
     fn the_ring_keeps_the_last_frames_and_a_slow_reader_skips() {
         let mut capture = Capture::new();
-        capture.start(Filter::default(), 0);
+        capture.start(Filter::parse("payload").unwrap(), 0);
         for n in 0..200u8 {
             capture.received(0, &frame(n, 1000), Instant::from_nanos(u64::from(n)));
         }
@@ -193,7 +196,7 @@ mod tests {
     #[test]
     fn a_file_ends_though_its_own_download_is_captured() {
         let mut capture = Capture::new();
-        capture.start(Filter::default(), 1 << 16);
+        capture.start(Filter::parse("payload").unwrap(), 1 << 16);
         let pass = |capture: &mut Capture| capture.received(0, &frame(1, 1000), Instant::ZERO);
         (0..20).for_each(|_| pass(&mut capture));
         let mut reader = capture.reader(alloc::vec!["net0".to_string()], 0);
@@ -207,10 +210,30 @@ mod tests {
     }
 
     #[test]
+    fn payload_is_left_out_unless_it_is_asked_for() {
+        let mut roce = alloc::vec![0u8; 14 + 20 + 8 + 12 + 16 + 1000 + 4];
+        roce[12..15].copy_from_slice(&[8, 0, 0x45]);
+        roce[23] = 17;
+        roce[36..38].copy_from_slice(&4791u16.to_be_bytes());
+        roce[42] = 10; // RDMA WRITE Only
+        roce[70..].fill(0xaa);
+        for (filter, secret) in [("", false), ("roce", false), ("payload", true)] {
+            let mut capture = Capture::new();
+            capture.start(Filter::parse(filter).unwrap(), 1 << 16);
+            capture.received(0, &roce, Instant::ZERO);
+            let packet = Packet { header: &roce[..70], payload: &[], trailer: &roce[70..] };
+            capture.sent(0, &packet, Instant::ZERO);
+            let file = file(&capture);
+            assert_eq!(capture.counts().0, 2);
+            assert_eq!(file.contains(&0xaa), secret, "{filter:?}");
+        }
+    }
+
+    #[test]
     fn a_reader_of_an_older_capture_ends() {
         let mut capture = Capture::new();
         for discard in [false, true] {
-            capture.start(Filter::default(), 1 << 16);
+            capture.start(Filter::parse("payload").unwrap(), 1 << 16);
             (0..20).for_each(|_| capture.received(0, &frame(1, 1000), Instant::ZERO));
             let mut reader = capture.reader(alloc::vec!["net0".to_string()], 0);
             let mut all = Vec::new();
@@ -218,7 +241,7 @@ mod tests {
             if discard {
                 capture.discard();
             }
-            capture.start(Filter::default(), 1 << 16);
+            capture.start(Filter::parse("payload").unwrap(), 1 << 16);
             (0..200).for_each(|n| capture.received(0, &frame(2, 100 + n), Instant::ZERO));
             assert!(!capture.read(&mut reader, &mut all, 5000));
         }

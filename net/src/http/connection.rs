@@ -6,6 +6,7 @@ use super::{Handler, Limits, Request};
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
+use core::net::SocketAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 
@@ -38,6 +39,7 @@ enum Sending {
 #[derive(Debug)]
 pub struct Connection {
     limits: Limits,
+    from: SocketAddr,
     input: Vec<u8>,
     /// How much of the input was looked through for the end of the head.
     seen: usize,
@@ -53,15 +55,18 @@ pub struct Connection {
     broken: bool,
     /// The handler had no bytes when it was asked last.
     pending: bool,
+    /// How often the handler was asked.
+    turns: u64,
     /// When the current state began: quiet, a request, or the last progress of an answer.
     since: Instant,
 }
 
 impl Connection {
-    /// A connection that was accepted at `now`.
-    pub fn new(limits: Limits, now: Instant) -> Self {
+    /// A connection of `from` that was accepted at `now`.
+    pub fn new(limits: Limits, from: SocketAddr, now: Instant) -> Self {
         Connection {
             limits,
+            from,
             input: Vec::new(),
             seen: 0,
             need: None,
@@ -72,8 +77,19 @@ impl Connection {
             last: false,
             broken: false,
             pending: false,
+            turns: 0,
             since: now,
         }
+    }
+
+    /// Who is at the other end.
+    pub fn from(&self) -> SocketAddr {
+        self.from
+    }
+
+    /// How often the handler was asked for something: each time costs what the handler makes of it.
+    pub fn turns(&self) -> u64 {
+        self.turns
     }
 
     /// Takes in what the client sent; returns how much of it, the rest has to wait.
@@ -149,11 +165,17 @@ impl Connection {
             self.need = Some(need);
             return;
         };
+        self.turns += 1;
         let response = handler.handle(&Request {
+            from: self.from,
             method: head.method,
+            head_only: head.head_only,
             path: head.path,
             query: head.query,
             body,
+            host: head.host,
+            origin: head.origin,
+            bearer: head.bearer,
         });
         self.used = true;
         self.last = !head.keep;
@@ -230,7 +252,10 @@ impl Connection {
         let start = if chunked { CHUNK_HEADER } else { 0 };
         self.output.resize(start + most, 0);
         let read = match self.output.get_mut(start..) {
-            Some(room) if most > 0 => handler.read(id, room),
+            Some(room) if most > 0 => {
+                self.turns += 1;
+                handler.read(id, room)
+            }
             _ => Read::End,
         };
         self.pending = read == Read::Pending;
@@ -294,6 +319,16 @@ impl Connection {
         self.broken
     }
 
+    /// Whether there is something to ask the handler for at once: the next request is there, or the next part
+    /// of an answer can be sent.
+    pub fn wants_turn(&self) -> bool {
+        match self.sending {
+            Sending::Nothing => !self.last && !self.input.is_empty(),
+            Sending::Stream { .. } => self.sent == self.output.len() && !self.pending,
+            Sending::Bytes { .. } => false,
+        }
+    }
+
     /// Whether the handler has to be asked again for bytes that it did not have.
     pub fn is_pending(&self) -> bool {
         self.pending && self.is_answering()
@@ -335,6 +370,9 @@ fn write_head(output: &mut Vec<u8>, response: &Response, modern: bool, keep: boo
     }
     if !response.allow.is_empty() {
         let _ = write!(text, "Allow: {}\r\n", response.allow);
+    }
+    if !response.challenge.is_empty() {
+        let _ = write!(text, "WWW-Authenticate: {}\r\n", response.challenge);
     }
     match (keep, modern) {
         (false, _) => drop(write!(text, "Connection: close\r\n")),

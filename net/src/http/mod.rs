@@ -3,9 +3,11 @@
 //! [`Server`] keeps a fixed number of connections on an interface; [`Connection`] is one of them
 //! without its TCP socket; the routes are the [`Handler`]'s. Does GET, HEAD, POST, PUT and DELETE,
 //! keep-alive, pipelining, `Expect: 100-continue`, and bodies that are made as they are sent.
-//! Does not do TLS, compression, ranges, or chunked requests. Everything a client may send or
+//! [`access`] says who may do what. Of all its connections one asks the handler for something at a
+//! time, and no more often in a round than the handler has time for. Does not do TLS, compression, ranges, or chunked requests. Everything a client may send or
 //! leave unsent is bounded by [`Limits`].
 
+pub mod access;
 mod connection;
 mod request;
 mod response;
@@ -16,10 +18,20 @@ pub use request::{Method, Request};
 pub use response::{Body, Read, Response, Status};
 pub use server::Server;
 
+use crate::refusal::Refusal;
 use core::time::Duration;
 
 /// What answers requests: the routes of the appliance.
 pub trait Handler {
+    /// Whether it has time for a further request or part of an answer in this round. The server asks
+    /// before each, and comes back in the next round.
+    fn has_time(&self) -> bool {
+        true
+    }
+
+    /// A client was refused before it could ask for anything.
+    fn refused(&mut self, _refusal: Refusal) {}
+
     /// Answers a request. HEAD comes as GET, and what is answered is cut to its head.
     fn handle(&mut self, request: &Request<'_>) -> Response;
 

@@ -3,6 +3,8 @@
 
 use super::Status;
 
+use core::net::SocketAddr;
+
 /// Headers that a request may have.
 const MAX_HEADERS: usize = 48;
 
@@ -22,14 +24,24 @@ pub enum Method {
 /// A complete request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
+    /// Who asks.
+    pub from: SocketAddr,
     /// What is wanted done.
     pub method: Method,
+    /// Only the head of the answer is wanted (HEAD): its body need not be made.
+    pub head_only: bool,
     /// The path as it was sent: begins with `/`, percent-encoding untouched.
     pub path: &'a str,
     /// What follows the first `?`, or nothing.
     pub query: &'a str,
     /// The body.
     pub body: &'a [u8],
+    /// To whom it was sent (Host, or the authority of an absolute target), perhaps with a port.
+    pub host: &'a str,
+    /// The page of a browser that sends it (RFC 6454), if it says.
+    pub origin: Option<&'a str>,
+    /// The token of `Authorization: Bearer …` (RFC 6750).
+    pub bearer: Option<&'a [u8]>,
 }
 
 /// What the head of a request says.
@@ -40,6 +52,9 @@ pub(super) struct Head<'a> {
     pub head_only: bool,
     pub path: &'a str,
     pub query: &'a str,
+    pub host: &'a str,
+    pub origin: Option<&'a str>,
+    pub bearer: Option<&'a [u8]>,
     /// Bytes of the head.
     pub length: usize,
     /// Bytes of the body.
@@ -70,23 +85,35 @@ pub(super) fn parse(input: &[u8], max_body: usize) -> Result<Head<'_>, Status> {
         "DELETE" => (Method::Delete, false),
         _ => return Err(Status::NOT_IMPLEMENTED),
     };
-    let (path, query) = split_target(request.path.unwrap_or_default())?;
+    let (authority, path, query) = split_target(request.path.unwrap_or_default())?;
     let mut head = Head {
         method,
         head_only,
         path,
         query,
+        host: "",
+        origin: None,
+        bearer: None,
         length,
         body: 0,
         modern,
         keep: modern,
         expects: false,
     };
-    let (mut hosts, mut body) = (0, None);
+    let (mut hosts, mut body, mut logins) = (0, None, 0);
     for header in request.headers.iter() {
         let value = header.value;
         if header.name.eq_ignore_ascii_case("host") {
             hosts += 1;
+            head.host = core::str::from_utf8(value).map_err(|_| Status::BAD_REQUEST)?.trim();
+        } else if header.name.eq_ignore_ascii_case("origin") {
+            let origin = core::str::from_utf8(value).map_err(|_| Status::BAD_REQUEST)?;
+            if head.origin.replace(origin.trim()).is_some() {
+                return Err(Status::BAD_REQUEST);
+            }
+        } else if header.name.eq_ignore_ascii_case("authorization") {
+            logins += 1;
+            head.bearer = bearer(value);
         } else if header.name.eq_ignore_ascii_case("content-length") {
             let bytes = content_length(value)?;
             if body.is_some_and(|before| before != bytes) {
@@ -105,24 +132,37 @@ pub(super) fn parse(input: &[u8], max_body: usize) -> Result<Head<'_>, Status> {
             head.expects = modern && has_token(value, "100-continue");
         }
     }
-    if hosts > 1 || (modern && hosts == 0) {
+    if hosts > 1 || logins > 1 || (modern && hosts == 0) {
         return Err(Status::BAD_REQUEST);
     }
+    // RFC 9112, section 3.2.2: the target's wins.
+    head.host = authority.unwrap_or(head.host);
     let body = body.unwrap_or(0);
     head.body = usize::try_from(body).ok().filter(|&b| b <= max_body).ok_or(Status::TOO_LARGE)?;
     Ok(head)
 }
 
-/// Path and query of a target in origin form or absolute form.
-fn split_target(target: &str) -> Result<(&str, &str), Status> {
-    let origin = match target.strip_prefix("http://") {
-        Some(absolute) => absolute.find('/').map_or("/", |at| &absolute[at..]),
-        None => target,
+/// Authority, path and query of a target in absolute form; of one in origin form, the last two.
+fn split_target(target: &str) -> Result<(Option<&str>, &str, &str), Status> {
+    let (authority, origin) = match target.strip_prefix("http://") {
+        Some(absolute) => {
+            let end = absolute.find(['/', '?']).unwrap_or(absolute.len());
+            let (authority, rest) = absolute.split_at(end);
+            (Some(authority), if rest.is_empty() { "/" } else { rest })
+        }
+        None => (None, target),
     };
     if !origin.starts_with('/') {
         return Err(Status::BAD_REQUEST);
     }
-    Ok(origin.split_once('?').unwrap_or((origin, "")))
+    let (path, query) = origin.split_once('?').unwrap_or((origin, ""));
+    Ok((authority, path, query))
+}
+
+/// The token of an `Authorization` header of the scheme Bearer.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(b"Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
 }
 
 /// A length is digits only; one that does not fit is too large.
@@ -152,6 +192,7 @@ mod tests {
     fn what_is_said_is_understood() {
         let head = parse(b"HEAD http://a:1/x/y?q=1?2 HTTP/1.1\r\nhOST: a\r\n\r\n", 0).unwrap();
         assert_eq!((head.path, head.query, head.head_only), ("/x/y", "q=1?2", true));
+        assert_eq!((head.host, head.origin, head.bearer), ("a:1", None, None));
         assert!(head.keep && head.modern);
         let text = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 7\r\nExpect: 100-Continue\r\n\
             Connection: TE, Close\r\n\r\nrest";
@@ -159,6 +200,11 @@ mod tests {
         assert_eq!((head.body, head.length), (7, text.len() - 4));
         assert!(head.expects && !head.keep);
         assert!(!parse(b"GET / HTTP/1.0\r\n\r\n", 0).unwrap().keep);
+        let text = b"PUT / HTTP/1.1\r\nHost: b:80\r\nOrigin: http://b:80\r\n\
+            authorization: bearer  s3cret \r\n\r\n";
+        let head = parse(text, 0).unwrap();
+        assert_eq!((head.host, head.origin), ("b:80", Some("http://b:80")));
+        assert_eq!(head.bearer, Some(&b"s3cret"[..]));
     }
 
     #[test]
@@ -167,6 +213,9 @@ mod tests {
             |header: &str| status(&format!("POST / HTTP/1.1\r\nHost: a\r\n{header}\r\n\r\n"));
         assert_eq!(with("X: y"), None);
         assert_eq!(with("Host: b"), Some(Status::BAD_REQUEST));
+        assert_eq!(with("Origin: a\r\nOrigin: b"), Some(Status::BAD_REQUEST));
+        let logins = "Authorization: Bearer a\r\nAuthorization: Bearer b";
+        assert_eq!(with(logins), Some(Status::BAD_REQUEST));
         assert_eq!(with("Content-Length: -1"), Some(Status::BAD_REQUEST));
         assert_eq!(with("Content-Length: 5\r\nContent-Length: 6"), Some(Status::BAD_REQUEST));
         assert_eq!(with("Content-Length: 5\r\nContent-Length: 5"), None);

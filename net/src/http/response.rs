@@ -13,6 +13,10 @@ impl Status {
     pub const OK: Status = Status(200, "OK");
     /// 400: malformed request.
     pub const BAD_REQUEST: Status = Status(400, "Bad Request");
+    /// 401: with a token only.
+    pub const UNAUTHORIZED: Status = Status(401, "Unauthorized");
+    /// 403: not for whoever asks, or not at all as things are configured.
+    pub const FORBIDDEN: Status = Status(403, "Forbidden");
     /// 404: no such path.
     pub const NOT_FOUND: Status = Status(404, "Not Found");
     /// 405: not with this method.
@@ -73,6 +77,8 @@ pub struct Response {
     pub content_type: &'static str,
     /// For 405: the methods that are allowed, separated by commas; otherwise empty.
     pub allow: &'static str,
+    /// For 401: what is asked for (`WWW-Authenticate`); otherwise empty.
+    pub challenge: &'static str,
     /// The body.
     pub body: Body,
 }
@@ -86,13 +92,13 @@ impl Response {
     /// An answer with all its bytes.
     pub fn new(status: Status, content_type: &'static str, body: impl Into<String>) -> Self {
         let body = Body::Bytes(body.into().into_bytes().into());
-        Response { status, content_type, allow: "", body }
+        Response { status, content_type, allow: "", challenge: "", body }
     }
 
     /// An answer whose body is made as it is sent.
     pub fn stream(content_type: &'static str, id: u64, length: Option<u64>) -> Self {
         let body = Body::Stream { id, length };
-        Response { status: Status::OK, content_type, allow: "", body }
+        Response { status: Status::OK, content_type, allow: "", challenge: "", body }
     }
 
     /// An answer that is only its status.

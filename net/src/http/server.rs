@@ -1,5 +1,6 @@
 //! The server's TCP side: a limited number of connections to one port of an interface.
 
+use super::access::Doors;
 use super::{Connection, Handler, Limits};
 use crate::Interface;
 use crate::tcp::{self, Listener, Stream};
@@ -17,8 +18,11 @@ const PENDING: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct Server {
     limits: Limits,
+    doors: Doors,
     listener: Listener,
     open: Vec<(Stream, Connection)>,
+    /// Which connection is served first the next time.
+    first: usize,
     /// The interface's activity that was seen last.
     seen: Option<u64>,
     deadline: Option<Instant>,
@@ -31,7 +35,16 @@ impl Server {
         let of_each = tcp::Limits { connections, receive: RECEIVE, transmit: TRANSMIT };
         let listener = Listener::new(interface, port, of_each);
         let open = Vec::with_capacity(connections);
-        Server { limits, listener, open, seen: None, deadline: None }
+        let doors = Doors::default();
+        Server { limits, doors, listener, open, first: 0, seen: None, deadline: None }
+    }
+
+    /// Serves these hosts on these addresses of ours from now on. Connections of others are reset.
+    pub fn set_doors(&mut self, doors: Doors) {
+        if self.doors != doors {
+            self.doors = doors;
+            self.seen = None;
+        }
     }
 
     /// Serves what has arrived; returns at once if nothing has and nothing is due. Must be given
@@ -43,25 +56,53 @@ impl Server {
         }
         self.seen = seen;
         while let Some(stream) = self.listener.accept(interface, now) {
+            let Some((from, to)) = self.listener.ends(interface, stream) else {
+                self.listener.abort(interface, stream, now);
+                continue;
+            };
+            if let Err(refusal) = self.doors.admit(from.ip(), to) {
+                handler.refused(refusal);
+                self.listener.abort(interface, stream, now);
+                continue;
+            }
             // A connection has timers of its own.
             self.listener.stop_asking(interface, stream);
-            self.open.push((stream, Connection::new(self.limits, now)));
+            self.open.push((stream, Connection::new(self.limits, from, now)));
         }
+        let doors = &self.doors;
         let listener = &mut self.listener;
+        let mut waits = false;
+        let count = self.open.len();
+        self.open.rotate_left(if self.first < count { self.first } else { 0 });
+        let (mut place, mut first) = (0, 0);
         self.open.retain_mut(|(stream, connection)| {
+            place += 1;
+            if !doors.hosts.admits(connection.from().ip()) {
+                listener.abort(interface, *stream, now);
+                connection.abandon(handler);
+                return false;
+            }
+            let turns = connection.turns();
             let stays = serve(listener, interface, *stream, connection, handler, now);
             if !stays {
                 connection.abandon(handler);
+            } else {
+                waits |= connection.wants_turn() && !connection.is_pending() && stuck(handler);
+            }
+            if connection.turns() != turns {
+                first = place;
             }
             stays
         });
+        self.first = first;
         self.make_room(interface, handler, now);
         let due = |(_, connection): &(Stream, Connection)| match connection.is_pending() {
             true => now + PENDING,
             false => connection.poll_timeout(),
         };
         let connections = self.open.iter().map(due).min();
-        self.deadline = Instant::first([connections, self.listener.poll_timeout()]);
+        let waits = waits.then_some(now);
+        self.deadline = Instant::first([waits, connections, self.listener.poll_timeout()]);
     }
 
     /// When [`Server::poll`] has something to do, if nothing arrives.
@@ -102,8 +143,13 @@ impl Server {
     }
 }
 
-/// Moves bytes between a TCP connection and what is said on it, as long as there are any and there is room;
-/// whether it goes on.
+/// Whether what a connection waits for is the handler's time.
+fn stuck(handler: &dyn Handler) -> bool {
+    !handler.has_time()
+}
+
+/// Moves bytes between a TCP connection and what is said on it, as long as there are any, there is room, and
+/// the handler has time; whether it goes on.
 fn serve(
     listener: &mut Listener,
     interface: &mut Interface,
@@ -114,9 +160,12 @@ fn serve(
 ) -> bool {
     loop {
         let taken = listener.take(interface, stream, |bytes| connection.handle_input(bytes, now));
-        connection.poll(handler, now);
+        if handler.has_time() || !connection.wants_turn() {
+            connection.poll(handler, now);
+        }
         let mut sent = 0;
-        if listener.room(interface, stream) > 0 {
+        if listener.room(interface, stream) > 0 && (handler.has_time() || !connection.wants_turn())
+        {
             let written = listener.write(interface, stream, connection.output(handler, now));
             sent = written.unwrap_or(0);
             connection.consume(sent, now);

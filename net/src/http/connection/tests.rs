@@ -7,6 +7,7 @@ use std::format;
 use std::string::{String, ToString};
 
 const T0: Instant = Instant::ZERO;
+const FROM: SocketAddr = SocketAddr::new(core::net::IpAddr::V4(core::net::Ipv4Addr::LOCALHOST), 9);
 
 /// `/echo` answers the body, `/count/N` streams N letters in unequal parts.
 #[derive(Default)]
@@ -54,7 +55,8 @@ impl Handler for Routes {
 
 /// Sends `input` in parts of `part` bytes; what came back, and the connection.
 fn talk(input: &[u8], part: usize) -> (String, Connection, Routes) {
-    let (mut connection, mut routes) = (Connection::new(Limits::default(), T0), Routes::default());
+    let (mut connection, mut routes) =
+        (Connection::new(Limits::default(), FROM, T0), Routes::default());
     let mut answer = Vec::new();
     let mut rest = input;
     let mut quiet = 0;
@@ -163,7 +165,7 @@ fn the_slow_and_the_stuck_are_timed_out() {
     connection.poll(&mut routes, T0 + limits.idle);
     assert!(connection.is_finished(), "idle");
 
-    let mut connection = Connection::new(limits, T0);
+    let mut connection = Connection::new(limits, FROM, T0);
     connection.handle_input(b"GET /count/9 HTTP/1.1\r\nHost: a\r\n\r\n", T0);
     connection.poll(&mut routes, T0);
     assert!(!connection.output(&mut routes, T0).is_empty());
