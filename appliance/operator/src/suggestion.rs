@@ -1,14 +1,18 @@
 //! What somebody probably meant who mistyped a word.
 
-/// ` (did you mean "…"?)` if one of `known` is close to `word`, else nothing.
-pub fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+/// The one of `known` that is close to `word`, if any is.
+pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let word: String = word.chars().take(64).collect();
     known
         .map(|k| (strsim::levenshtein(&word, k), k))
         .filter(|&(distance, k)| distance <= 1 + k.len() / 4)
         .min()
-        .map(|(_, k)| format!(" (did you mean {k:?}?)"))
-        .unwrap_or_default()
+        .map(|(_, k)| k)
+}
+
+/// ` (did you mean "…"?)` if one of `known` is close to `word`, else nothing.
+pub fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+    nearest(word, known).map(|k| format!(" (did you mean {k:?}?)")).unwrap_or_default()
 }
 
 #[cfg(test)]

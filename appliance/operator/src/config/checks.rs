@@ -2,7 +2,7 @@
 
 use super::item::problem;
 use super::messaging;
-use super::origin::Problem;
+use super::origin::{Kind, Problem};
 use super::schema::{Config, Export, Net};
 use super::tree::Node;
 use super::values::{Name, Size, same_subnet};
@@ -38,6 +38,15 @@ impl Report<'_> {
     #[inline(never)]
     pub(super) fn add(&mut self, path: String, reason: String, accepted: &str) {
         self.problems.push(problem(self.root.nearest(&path), &path, reason, accepted.into()));
+    }
+
+    /// Something that may still come, if the entry is being made.
+    #[inline(never)]
+    pub(super) fn missing(&mut self, path: String, reason: String, accepted: &str) {
+        self.add(path, reason, accepted);
+        if let Some(problem) = self.problems.last_mut() {
+            problem.kind = Kind::Missing;
+        }
     }
 }
 
@@ -123,7 +132,7 @@ fn check_exports(config: &Config, report: &mut Report<'_>) {
         if config.volume_names().all(|name| *name != export.volume) {
             let reason = format!("there is no volume {:?}", export.volume.as_str());
             let names: Vec<&str> = config.volume_names().map(Name::as_str).collect();
-            report.add(format!("export.{i}.volume"), reason, &names.join(", "));
+            report.missing(format!("export.{i}.volume"), reason, &names.join(", "));
         }
     }
 }

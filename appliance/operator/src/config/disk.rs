@@ -65,6 +65,10 @@ pub struct ConfigDisk {
     sequence: u64,
     /// The document of the current slot, until the load has ended.
     text: Option<Vec<u8>>,
+    /// The document of the other slot, if it was whole.
+    before: Option<Vec<u8>>,
+    /// A slot held something that is not whole.
+    damaged: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +102,26 @@ impl ConfigDisk {
             current: None,
             sequence: 0,
             text: None,
+            before: None,
+            damaged: false,
         })
+    }
+
+    /// The document that was saved before the one that was loaded, if it is still there.
+    pub fn before(&self) -> Option<&[u8]> {
+        self.before.as_deref()
+    }
+
+    /// Whether the disk held a document, or part of one, that is not whole.
+    pub fn is_damaged(&self) -> bool {
+        self.damaged
+    }
+
+    /// The document that was loaded cannot be used, and the one before it is: the next save keeps that one.
+    pub fn keep_before(&mut self) {
+        if self.before.take().is_some() {
+            self.current = self.current.map(|current| 1 - current);
+        }
     }
 
     /// The memory, to be given back to the arena. Only after an event: the device may still write
@@ -215,11 +238,15 @@ impl ConfigDisk {
             Step::ReadSlot(slot) => {
                 let mut bytes = vec![0; SLOT_LEN];
                 self.buffer.read(0, &mut bytes).expect("the buffer holds a slot");
-                if let Some((sequence, text)) = slot::read(&bytes)
-                    && (self.current.is_none() || sequence > self.sequence)
-                {
-                    (self.current, self.sequence) = (Some(slot), sequence);
-                    self.text = Some(text.to_vec());
+                match slot::read(&bytes) {
+                    Some((sequence, text))
+                        if self.current.is_none() || sequence > self.sequence =>
+                    {
+                        (self.current, self.sequence) = (Some(slot), sequence);
+                        self.before = self.text.replace(text.to_vec());
+                    }
+                    Some((_, text)) => self.before = Some(text.to_vec()),
+                    None => self.damaged |= !slot::is_blank(&bytes),
                 }
                 if self.steps.is_empty() {
                     return Some(Event::Loaded(self.text.take()));
@@ -227,6 +254,7 @@ impl ConfigDisk {
             }
             Step::Flush if self.steps.is_empty() => {
                 self.current = Some(self.spare());
+                self.before = None;
                 return Some(Event::Saved);
             }
             Step::Flush | Step::WriteSpareSlot => {}

@@ -1,10 +1,12 @@
 //! The running configuration: made of all sources at boot, changed by `set`, written by `save`.
 
 use super::checks::check as check_whole;
+use super::closing;
 use super::command_line;
 use super::item::{Field, Item as _};
 use super::order;
-use super::origin::{Origin, Problem, Source};
+use super::origin::{Kind, Origin, Problem, Source};
+use super::pending::{self, Entry, Pending};
 use super::schema::Config;
 use super::toml_text;
 use super::tree::{MAX_ENTRIES, Node, Value};
@@ -19,6 +21,10 @@ pub struct Sources<'a> {
     pub fw_cfg: Option<&'a [u8]>,
     /// The document on the config disk.
     pub disk: Option<&'a [u8]>,
+    /// The one that was saved there before it.
+    pub disk_before: Option<&'a [u8]>,
+    /// There is a config disk which held a document that cannot be read any more.
+    pub disk_damaged: bool,
     /// The whole kernel command line.
     pub command_line: &'a str,
 }
@@ -26,8 +32,13 @@ pub struct Sources<'a> {
 /// A valid configuration, and the values that it was made of.
 #[derive(Clone, Debug)]
 pub struct Document {
+    /// All that was said, entries that are being made among it.
     root: Node,
+    /// What is in force.
     config: Config,
+    pending: Vec<Pending>,
+    closed: bool,
+    older_copy: bool,
 }
 
 impl Default for Document {
@@ -35,25 +46,77 @@ impl Default for Document {
     fn default() -> Self {
         let config = Config::default();
         let root = config.encode().map(Node::built_in).expect("a section has a value");
-        Document { root, config }
+        Document { root, config, pending: Vec::new(), closed: false, older_copy: false }
     }
 }
 
+const CONSOLE: Origin = Origin { source: Source::Console, position: 0 };
+
 impl Document {
-    /// Lays the sources over the built-in default. A document with a mistake is left out as a
-    /// whole, of the command line only the settings that are wrong; each is told as a problem.
+    /// Lays the sources over the built-in default. Of a document, keys that nothing is known of are left out;
+    /// one with another mistake is left out as a whole, for the copy that was saved before it if there is
+    /// one, and otherwise what it may have restricted is closed. Of the command line only the settings that
+    /// are wrong are left out. Everything is told as a problem.
     pub fn load(sources: &Sources<'_>) -> (Document, Vec<Problem>) {
         let mut document = Document::default();
         let mut problems = Vec::new();
         let documents = [
-            (Source::Image, sources.image),
-            (Source::FwCfg, sources.fw_cfg),
-            (Source::Disk, sources.disk),
+            (Source::Image, [sources.image, None]),
+            (Source::FwCfg, [sources.fw_cfg, None]),
+            (Source::Disk, [sources.disk, sources.disk_before]),
         ];
-        for (source, text) in documents {
-            if let Some(text) = text {
-                problems.extend(document.lay_over(text, source).err().into_iter().flatten());
+        // What was laid over since a document could not be used.
+        let mut later = Vec::new();
+        let mut unusable = None;
+        for (source, copies) in documents {
+            let origin = Origin { source, position: 0 };
+            let mut problem = |reason: &str| {
+                let (path, accepted) = (String::new(), String::new());
+                let reason = reason.into();
+                problems.push(Problem { kind: Kind::Mistake, origin, path, reason, accepted });
+            };
+            let copies: Vec<&[u8]> = copies.into_iter().flatten().collect();
+            if copies.is_empty() {
+                if source == Source::Disk && sources.disk_damaged {
+                    problem("damaged, and there is no copy; `save` writes a new one");
+                    (unusable, later) = (Some(origin), Vec::new());
+                }
+                continue;
             }
+            let mut used = None;
+            for (age, text) in copies.into_iter().enumerate() {
+                match document.lay_over(text, source) {
+                    Ok((tree, unknown)) => {
+                        problems.extend(unknown);
+                        used = Some((age, tree));
+                        break;
+                    }
+                    Err(found) => problems.extend(found),
+                }
+            }
+            match used {
+                Some((age, tree)) => {
+                    later.push(tree);
+                    if age > 0 {
+                        document.older_copy = true;
+                        let reason =
+                            "the newest cannot be used; the one saved before it is in force";
+                        let (path, accepted) = (String::new(), String::new());
+                        let reason = reason.into();
+                        problems.push(Problem {
+                            kind: Kind::Mistake,
+                            origin,
+                            path,
+                            reason,
+                            accepted,
+                        });
+                    }
+                }
+                None => (unusable, later) = (Some(origin), Vec::new()),
+            }
+        }
+        if let Some(origin) = unusable {
+            document.close(&later, origin);
         }
         problems.extend(document.apply_command_line(sources.command_line));
         (document, problems)
@@ -64,30 +127,156 @@ impl Document {
         &self.config
     }
 
-    /// Changes one value, if the whole is valid afterwards; if not, nothing is changed.
-    pub fn set(&mut self, path: &str, value: &str) -> Result<(), Vec<Problem>> {
-        let origin = Origin { source: Source::Console, position: 0 };
-        let mut root = self.root.clone();
-        put(&mut root, path, value, origin).map_err(|p| vec![p])?;
-        self.adopt(root)
+    /// Whether something stays closed because a document, or a setting that restricts, could not be used.
+    pub fn is_closed(&self) -> bool {
+        self.closed
     }
 
-    /// Changes the configuration as a whole, if it is valid afterwards; if not, nothing is changed.
+    /// Whether the config disk's newest document could not be used, and the one before it is in force.
+    pub fn is_older_copy(&self) -> bool {
+        self.older_copy
+    }
+
+    /// Entries of lists that are being made and not in force.
+    pub fn pending(&self) -> &[Pending] {
+        &self.pending
+    }
+
+    /// The entry that `path` is in, if that is being made.
+    pub fn pending_at(&self, path: &str) -> Option<&Pending> {
+        let entry = Entry::of(path)?;
+        self.pending.iter().find(|pending| pending.entry == entry)
+    }
+
+    /// Changes one value, if the whole is valid afterwards; if not, nothing is changed. An entry of a list
+    /// that is being made needs not be complete: it is pending until it is.
+    pub fn set(&mut self, path: &str, value: &str) -> Result<(), Vec<Problem>> {
+        let wrong = |reason: String| vec![console_problem(path, reason)];
+        let mut root = self.root.clone();
+        let mut building: Vec<Entry> = self.pending.iter().map(|p| p.entry.clone()).collect();
+        if let Some(entry) = Entry::of(path) {
+            let there = self.root.entries(&entry.section).len();
+            if entry.index > there && entry.section != "net" {
+                let section = &entry.section;
+                return Err(wrong(format!(
+                    "there are {there} of {section}; the next is {section}.{there}"
+                )));
+            }
+            if entry.index == there {
+                building.push(entry);
+            }
+        }
+        put(&mut root, path, value, CONSOLE).map_err(|problem| vec![problem])?;
+        if !path.contains('.') && pending::is_list(path) {
+            let (before, after) = (self.root.entries(path).len(), root.entries(path).len());
+            if after < before {
+                let reason = format!(
+                    "{} of {before} entries would go; `unset {path}.N` takes one away",
+                    before - after
+                );
+                return Err(wrong(reason));
+            }
+            building.retain(|entry| entry.section != path);
+        }
+        self.adopt(root, &building, Some(CONSOLE)).map(drop)
+    }
+
+    /// Takes a key or an entry of a list away, if the whole is valid without it.
+    pub fn unset(&mut self, path: &str) -> Result<(), Vec<Problem>> {
+        let wrong = |reason: &str| vec![console_problem(path, reason.into())];
+        let mut root = self.root.clone();
+        if !path.contains('.') || !root.remove(path) {
+            return Err(wrong("there is nothing of that name; `show config` shows what there is"));
+        }
+        let mut building: Vec<Entry> = self.pending.iter().map(|p| p.entry.clone()).collect();
+        if let Some(gone) = Entry::of(path).filter(|entry| entry.to_string() == path) {
+            building.retain(|entry| *entry != gone);
+            for entry in &mut building {
+                if entry.section == gone.section && entry.index > gone.index {
+                    entry.index -= 1;
+                }
+            }
+            let of_exports = gone.section == "export" && self.pending_at(path).is_none();
+            if of_exports && self.config.export.len() == 1 {
+                let reason = "the last export stays: without any, every volume is exported";
+                return Err(wrong(reason));
+            }
+        }
+        self.adopt(root, &building, Some(CONSOLE)).map(drop)
+    }
+
+    /// What clients would lose if `path` is unset: an entry that is in force and holds data, or leads to it.
+    pub fn loses(&self, path: &str) -> Option<String> {
+        let entry = Entry::of(path).filter(|entry| entry.to_string() == path)?;
+        let holds = matches!(entry.section.as_str(), "volume" | "remote" | "mirror" | "export");
+        let there = entry.index < self.root.entries(&entry.section).len();
+        if !holds || !there || self.pending_at(path).is_some() {
+            return None;
+        }
+        let name = self.root.find(&format!("{path}.name")).map(|node| match &node.value {
+            Value::Text(name) | Value::Bare(name) => name.as_str(),
+            _ => "",
+        });
+        Some(format!("{} {}", entry.section, name.unwrap_or_default()))
+    }
+
+    /// Changes the configuration as a whole, if it is valid afterwards; if not, nothing is changed. Entries
+    /// that are being made stay, behind the others.
     pub fn edit(&mut self, change: impl FnOnce(&mut Config)) -> Result<(), Vec<Problem>> {
         let mut config = self.config.clone();
         change(&mut config);
-        let root = config.encode().map(Node::built_in).expect("a section has a value");
-        self.adopt(root)
+        let mut root = config.encode().map(Node::built_in).expect("a section has a value");
+        root.set_origin(CONSOLE);
+        let mut building = Vec::new();
+        for Pending { entry, .. } in &self.pending {
+            let Some(node) = self.root.find(&entry.to_string()) else { continue };
+            let index = root.entries(&entry.section).len();
+            let entry = Entry { section: entry.section.clone(), index };
+            let kept = root.set(&entry.to_string(), node.clone());
+            kept.map_err(|reason| vec![console_problem(&entry.to_string(), reason)])?;
+            building.push(entry);
+        }
+        self.adopt(root, &building, Some(CONSOLE)).map(drop)
     }
 
-    /// The whole configuration as a document that reads back to the same.
+    /// The configuration that is in force as a document that reads back to the same.
     pub fn to_toml(&self) -> String {
         toml_text::write(&self.config.encode().expect("a section has a value"))
     }
 
-    /// The whole configuration as a report, for JSON.
+    /// Entries that are being made, as comments behind a document; empty if there are none.
+    pub fn pending_toml(&self) -> String {
+        let mut text = String::new();
+        for pending in &self.pending {
+            let Some(node) = self.root.find(&pending.entry.to_string()) else { continue };
+            text += &format!("\n# Pending, neither in force nor saved: {pending}\n");
+            for line in toml_text::write_entry(&pending.entry.section, &node.value).lines() {
+                text += &format!("# {line}\n");
+            }
+        }
+        text
+    }
+
+    /// The whole configuration as a report, for JSON. What is being made stands under `pending`.
     pub fn to_report(&self) -> report::Value {
-        self.config.encode().map_or(report::Value::None, report_of)
+        let mut report = self.config.encode().map_or(report::Value::None, report_of);
+        if let report::Value::Object(entries) = &mut report
+            && !self.pending.is_empty()
+        {
+            let pending = self.pending.iter().map(|pending| {
+                let node = self.root.find(&pending.entry.to_string());
+                report::Value::object([
+                    ("entry", report::Value::display(&pending.entry)),
+                    ("missing", report::Value::list(pending.missing().map(report::Value::display))),
+                    (
+                        "given",
+                        node.map_or(report::Value::None, |node| report_of(node.value.clone())),
+                    ),
+                ])
+            });
+            entries.push(("pending".into(), report::Value::list(pending)));
+        }
+        report
     }
 
     /// Paths that could stand where `partial` does, for completion: a section's with a dot at the
@@ -126,29 +315,87 @@ impl Document {
         matching.map(|f| format!("{prefix}{}{}", f.name, end(f))).collect()
     }
 
-    fn lay_over(&mut self, text: &[u8], source: Source) -> Result<(), Vec<Problem>> {
+    /// Lays a document over, if the whole is valid afterwards; gives its tree, and what of it is not known.
+    fn lay_over(
+        &mut self,
+        text: &[u8],
+        source: Source,
+    ) -> Result<(Node, Vec<Problem>), Vec<Problem>> {
+        let mut tree = toml_text::parse(text, source)?;
+        let mut unknown = Vec::new();
+        closing::leave_out_unknown(&mut tree, Config::fields(), "", &mut unknown);
         let mut root = self.root.clone();
-        root.merge(toml_text::parse(text, source)?);
-        self.adopt(root)
-    }
-
-    fn adopt(&mut self, root: Node) -> Result<(), Vec<Problem>> {
-        let mut problems = Vec::new();
-        let config = Config::decode(&root, "", None, &mut problems);
-        if let Some(config) = config.filter(|_| problems.is_empty()) {
-            problems = check_whole(&config, &root);
-            if problems.is_empty() {
-                *self = Document { root, config };
-                return Ok(());
+        root.merge(tree.clone());
+        match self.adopt(root, &[], None) {
+            Ok(()) => Ok((tree, unknown)),
+            Err(mut problems) => {
+                problems.extend(unknown);
+                Err(order::by_key(problems, |p| (p.origin.source, p.origin.position)))
             }
         }
-        Err(order::by_key(problems, |p| (p.origin.source, p.origin.position)))
+    }
+
+    /// Closes what may have been restricted, unless a `later` document says how that is to be.
+    fn close(&mut self, later: &[Node], origin: Origin) {
+        let mut root = self.root.clone();
+        closing::close(&mut root, later, origin);
+        if self.adopt(root, &[], None).is_err() {
+            // What is closed does not go with what else was said: then nothing of that holds.
+            let mut default = Document::default();
+            closing::close(&mut default.root, &[], origin);
+            let root = default.root.clone();
+            default.adopt(root, &[], None).expect("the default can be closed");
+            *self = default;
+        }
+        self.closed = true;
+    }
+
+    /// Makes `root` the configuration, if it is valid. Of entries that are being built something may be missing.
+    /// Whoever changes it now is blamed for what does not go with a built-in default.
+    fn adopt(
+        &mut self,
+        root: Node,
+        building: &[Entry],
+        blamed: Option<Origin>,
+    ) -> Result<(), Vec<Problem>> {
+        let mut pending: Vec<Pending> = Vec::new();
+        loop {
+            let in_force = pending::without(&root, &pending);
+            let mut problems = Vec::new();
+            let config = Config::decode(&in_force, "", None, &mut problems);
+            if let Some(config) = config.filter(|_| problems.is_empty()) {
+                problems = check_whole(&config, &in_force);
+                if problems.is_empty() {
+                    let pending = order::by_key(pending, |p| p.entry.clone());
+                    *self = Document { root, config, pending, ..*self };
+                    return Ok(());
+                }
+            }
+            for problem in &mut problems {
+                problem.path = pending::outer_path(&problem.path, &pending);
+                if let Some(origin) = blamed.filter(|_| problem.origin.source == Source::BuiltIn) {
+                    problem.origin = origin;
+                }
+            }
+            let (missing, wrong): (Vec<Problem>, Vec<Problem>) =
+                problems.into_iter().partition(|p| {
+                    let entry = Entry::of(&p.path).filter(|_| p.kind == Kind::Missing);
+                    entry.is_some_and(|entry| building.contains(&entry))
+                });
+            if !wrong.is_empty() {
+                return Err(order::by_key(wrong, |p| (p.origin.source, p.origin.position)));
+            }
+            for problem in missing {
+                pending::note(&mut pending, problem);
+            }
+        }
     }
 
     /// Tries all settings together; as long as some are wrong, leaves those out and tries again.
     fn apply_command_line(&mut self, line: &str) -> Vec<Problem> {
         let mut settings: Vec<_> = (1u32..).zip(command_line::settings(line)).collect();
         let mut found = Vec::new();
+        let mut restricts = false;
         while !settings.is_empty() {
             let mut root = self.root.clone();
             let put = |(position, (path, value)): &(u32, (String, String))| {
@@ -157,7 +404,7 @@ impl Document {
             };
             let mut problems: Vec<Problem> = settings.iter().filter_map(put).collect();
             if problems.is_empty() {
-                problems = match self.adopt(root) {
+                problems = match self.adopt(root, &[], None) {
                     Ok(()) => break,
                     Err(problems) => problems,
                 };
@@ -166,20 +413,28 @@ impl Document {
                 let origin = Origin { source: Source::CommandLine, position };
                 problems.iter().any(|p| p.origin == origin)
             };
-            let before = settings.len();
-            settings.retain(|(position, _)| !blamed(*position));
-            if settings.len() == before {
-                settings.clear();
-            }
+            let everything = settings.iter().all(|(position, _)| !blamed(*position));
+            settings.retain(|(position, (path, _))| {
+                let left_out = everything || blamed(*position);
+                restricts |= left_out && closing::restricts(path);
+                !left_out
+            });
             found.append(&mut problems);
+        }
+        if restricts {
+            self.close(&[], Origin { source: Source::CommandLine, position: 0 });
         }
         found
     }
 }
 
+fn console_problem(path: &str, reason: String) -> Problem {
+    let path = path.chars().take(64).collect();
+    Problem { kind: Kind::Mistake, origin: CONSOLE, path, reason, accepted: String::new() }
+}
+
 fn put(root: &mut Node, path: &str, value: &str, origin: Origin) -> Result<(), Problem> {
-    let shown: String = path.chars().take(64).collect();
-    let problem = |reason: String| Problem { origin, path: shown, reason, accepted: String::new() };
+    let problem = |reason: String| Problem { origin, ..console_problem(path, reason) };
     match toml_text::parse_value(value, origin) {
         Ok(node) => root.set(path, node).map_err(problem),
         Err(reason) => Err(problem(reason)),
@@ -202,9 +457,11 @@ fn report_of(value: Value) -> report::Value {
     }
 }
 
-/// Checks a document on its own, as `isthmus check` does.
+/// Checks a document on its own, as `isthmus check` does: a key that nothing is known of is a mistake.
 pub fn check(text: &[u8]) -> Result<Config, Vec<Problem>> {
     let mut document = Document::default();
-    document.lay_over(text, Source::File)?;
+    let mut root = document.root.clone();
+    root.merge(toml_text::parse(text, Source::File)?);
+    document.adopt(root, &[], None)?;
     Ok(document.config)
 }

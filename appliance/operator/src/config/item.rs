@@ -3,7 +3,7 @@
 //! A section of the document is declared once, by [`section!`]: its struct, its keys, their
 //! defaults and limits. Reading reports every mistake, not only the first.
 
-use super::origin::Problem;
+use super::origin::{Kind, Problem};
 use super::tree::{MAX_ENTRIES, Node, Value};
 use crate::suggestion::did_you_mean;
 
@@ -49,7 +49,7 @@ pub trait Item: Sized {
 /// A problem of the node at `path`.
 #[inline(never)]
 pub fn problem(node: &Node, path: &str, reason: String, accepted: String) -> Problem {
-    Problem { origin: node.origin, path: path.into(), reason, accepted }
+    Problem { kind: Kind::Mistake, origin: node.origin, path: path.into(), reason, accepted }
 }
 
 /// The problem that `node` is of the wrong kind.
@@ -262,7 +262,8 @@ impl<'a> Keys<'a> {
         for (key, value) in entries.iter().filter(|(k, _)| names().all(|n| n != k)) {
             let shown: String = key.chars().take(64).collect();
             let reason = format!("unknown key{}", did_you_mean(key, names()));
-            problems.push(problem(value, &join(path, &shown), reason, accepted()));
+            let unknown = problem(value, &join(path, &shown), reason, accepted());
+            problems.push(Problem { kind: Kind::Unknown, ..unknown });
         }
         Some(Keys { node, path, problems })
     }
@@ -279,8 +280,8 @@ impl<'a> Keys<'a> {
         match self.node.get(name) {
             Some(node) => T::decode(node, &path, range, self.problems),
             None => default.map(|make| make()).or_else(T::absent).or_else(|| {
-                let reason = "missing".to_string();
-                self.problems.push(problem(self.node, &path, reason, T::accepts(range)));
+                let missing = problem(self.node, &path, "missing".into(), T::accepts(range));
+                self.problems.push(Problem { kind: Kind::Missing, ..missing });
                 None
             }),
         }
@@ -288,7 +289,7 @@ impl<'a> Keys<'a> {
 }
 
 /// `path.name`, or `name` at the top.
-fn join(path: &str, name: &str) -> String {
+pub fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.into() } else { format!("{path}.{name}") }
 }
 

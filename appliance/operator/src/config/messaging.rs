@@ -110,9 +110,13 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
             let reason = format!("{other} listens on port {}", rule.listen);
             report.add(format!("rule.{i}.listen"), reason, "another port");
         }
-        if rule.backend.is_empty() || rule.backend.len() > MAX_BACKENDS {
+        let accepted = format!("1 to {MAX_BACKENDS}");
+        if rule.backend.is_empty() {
+            report.missing(format!("rule.{i}.backend"), "0 servers".into(), &accepted);
+        }
+        if rule.backend.len() > MAX_BACKENDS {
             let reason = format!("{} servers", rule.backend.len());
-            report.add(format!("rule.{i}.backend"), reason, &format!("1 to {MAX_BACKENDS}"));
+            report.add(format!("rule.{i}.backend"), reason, &accepted);
         }
         if rule.backend.iter().any(|backend| backend.port() == 0) {
             report.add(format!("rule.{i}.backend"), "port 0 is none".into(), "1 to 65535");

@@ -5,11 +5,13 @@
 //! `set PATH VALUE` on the console. Documents are laid over each other table by table; a list
 //! (`[[net]]`, `[[volume]]`, an array) replaces an earlier one as a whole, while a path with an
 //! index changes or adds one entry. A source with a mistake never stops the appliance: it is left
-//! out, and the mistake is told with its line.
+//! out, the mistake is told with its line, and what the source may have restricted stays closed. An
+//! unknown key alone is left out, and the rest holds.
 //!
 //! Reading the sources is the platform's; here are their formats and what they mean.
 
 mod checks;
+mod closing;
 mod command_line;
 pub mod disk;
 mod document;
@@ -18,6 +20,7 @@ mod messaging;
 mod ntb;
 mod order;
 mod origin;
+mod pending;
 mod remote;
 mod schema;
 pub mod slot;
@@ -28,11 +31,12 @@ mod values;
 pub use document::{Document, Sources, check};
 pub use messaging::{Rule, Smc, Ueid};
 pub use ntb::Ntb;
-pub use origin::{Origin, Problem, Source};
+pub use origin::{Kind, Origin, Problem, Source};
+pub use pending::{Entry, Pending};
 pub use remote::{Access, Attempts, DevicePath, Mirror, MpPolicy, PathPair, Remote, SessName};
 pub use schema::{Config, Export, Http, Memory, Net, Rnbd, Roce, Services, System, Volume};
 pub use toml_text::MAX_DOCUMENT;
-pub use values::{Address, ExportName, Hostname, Mac, Name, SessionName, Size};
+pub use values::{Address, ExportName, Hostname, Mac, Name, SessionName, Sha256, Size};
 
 #[cfg(test)]
 mod tests;

@@ -48,9 +48,22 @@ impl fmt::Display for Origin {
     }
 }
 
+/// What follows from a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// What it stands in cannot be used.
+    Mistake,
+    /// A key that this version does not know. It can be left out, the rest holds.
+    Unknown,
+    /// Something that is not there yet: an entry that is being made waits for it.
+    Missing,
+}
+
 /// Something wrong in a configuration: the operator's mistake, said so that it can be mended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
+    /// What follows from it.
+    pub kind: Kind,
     /// Where it stands.
     pub origin: Origin,
     /// Path of the key (`net.0.mtu`); empty if the document cannot be read at all.
@@ -59,6 +72,13 @@ pub struct Problem {
     pub reason: String,
     /// What would be accepted; empty where the reason says it all.
     pub accepted: String,
+}
+
+impl Problem {
+    /// Whether the rest of what it stands in holds.
+    pub fn is_warning(&self) -> bool {
+        self.kind == Kind::Unknown
+    }
 }
 
 impl fmt::Display for Problem {

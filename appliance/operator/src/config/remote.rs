@@ -268,7 +268,7 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
         let mut session = earlier.iter().filter(|other| other.sessname == remote.sessname);
         if remote.path.is_empty() && session.clone().next().is_none() {
             let reason = format!("the session {} has no path", remote.sessname);
-            report.add(format!("remote.{i}.path"), reason, "a list of SOURCE@DESTINATION");
+            report.missing(format!("remote.{i}.path"), reason, "a list of SOURCE@DESTINATION");
         }
         if session.any(|other| other.device_path == remote.device_path) {
             let reason = "the session maps this device already".into();
@@ -302,7 +302,11 @@ fn check_mirror(i: usize, mirror: &Mirror, config: &Config, report: &mut Report<
     }
     let path = || format!("mirror.{i}.members");
     let [first, second] = mirror.members.as_slice() else {
-        return report.add(path(), "not two members".into(), "the names of two volumes");
+        let reason = "not two members".to_string();
+        return match mirror.members.len() {
+            0 | 1 => report.missing(path(), reason, "the names of two volumes"),
+            _ => report.add(path(), reason, "the names of two volumes"),
+        };
     };
     if first == second {
         report.add(path(), "both members are the same volume".into(), "two volumes");
@@ -312,7 +316,7 @@ fn check_mirror(i: usize, mirror: &Mirror, config: &Config, report: &mut Report<
     for member in [first, second] {
         if !single.contains(&member) {
             let names: Vec<&str> = single.iter().map(|name| name.as_str()).collect();
-            report.add(path(), format!("there is no volume {member}"), &names.join(", "));
+            report.missing(path(), format!("there is no volume {member}"), &names.join(", "));
         }
         if config.mirror[..i].iter().any(|other| other.members.contains(member)) {
             report.add(path(), format!("{member} is a member of another mirror"), "");

@@ -4,7 +4,7 @@ use super::item::{Item as _, section};
 use super::messaging::{Rule, Smc};
 use super::ntb::Ntb;
 use super::remote::{Mirror, Remote};
-use super::values::{Address, ExportName, Hostname, Mac, Name, OnPanic, SessionName, Size};
+use super::values::{Address, ExportName, Hostname, Mac, Name, OnPanic, SessionName, Sha256, Size};
 use core::net::{IpAddr, SocketAddr};
 use log::LevelFilter;
 use net::hosts::Network;
@@ -80,6 +80,10 @@ section! {
         port: u16 [1, 65535] = 80;
         /// Networks whose hosts may use it; none given: all.
         hosts: Vec<Network>;
+        /// Addresses of ours that it listens on; none given: all.
+        listen: Vec<IpAddr>;
+        /// SHA-256 of the token with which hosts may write and have captures; without it nobody may.
+        token_sha256: Option<Sha256>;
     }
 }
 

@@ -52,6 +52,11 @@ pub fn read(slot: &[u8]) -> Option<(u64, &[u8])> {
     whole.then_some((sequence, text))
 }
 
+/// Whether nobody has ever written to a slot.
+pub fn is_blank(slot: &[u8]) -> bool {
+    slot.iter().all(|&byte| byte == 0)
+}
+
 /// Fills a slot of [`SLOT_LEN`] bytes. The error is a sentence.
 pub fn write(slot: &mut [u8], sequence: u64, text: &str) -> Result<(), String> {
     assert_eq!(slot.len(), SLOT_LEN, "a slot has one size");

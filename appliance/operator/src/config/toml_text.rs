@@ -2,7 +2,7 @@
 //! line, and each mistake becomes a [`Problem`].
 
 use super::order;
-use super::origin::{Origin, Problem, Source};
+use super::origin::{Kind, Origin, Problem, Source};
 use super::tree::{Node, Value};
 use core::fmt::Write as _;
 use toml::de::{DeTable, DeValue};
@@ -15,6 +15,7 @@ pub const MAX_DOCUMENT: usize = super::slot::MAX_TEXT;
 pub fn parse(bytes: &[u8], source: Source) -> Result<Node, Vec<Problem>> {
     let lines = Lines::of(bytes, source);
     let problem = |at: usize, reason: String| Problem {
+        kind: Kind::Mistake,
         origin: lines.origin(at),
         path: String::new(),
         reason,
@@ -103,6 +104,15 @@ fn value_of(value: &DeValue<'_>, lines: &Lines) -> Value {
     }
 }
 
+/// Writes an entry of the list `path` (`[[path]]`).
+pub fn write_entry(path: &str, entry: &Value) -> String {
+    let mut text = format!("[[{path}]]\n");
+    if let Value::Table(inner) = entry {
+        write_table(&mut text, path, inner);
+    }
+    text
+}
+
 /// Writes a table as a document.
 pub fn write(root: &Value) -> String {
     let mut text = String::new();
@@ -160,7 +170,9 @@ fn write_value(text: &mut String, value: &Value) {
             }
             text.write_char(']')
         }
-        Value::Foreign(_) | Value::Table(_) => unreachable!("no typed value encodes to these"),
+        // No typed value encodes to these; what is being made may have been set to them.
+        Value::Foreign(what) => text.value(*what),
+        Value::Table(_) => text.value("a table"),
     };
 }
 

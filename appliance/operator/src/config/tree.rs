@@ -67,6 +67,66 @@ impl Node {
         }
     }
 
+    /// The node at `path` (`net.0.mtu`), if there is one.
+    pub fn find(&self, path: &str) -> Option<&Node> {
+        path.split('.').try_fold(self, |node, segment| match &node.value {
+            Value::List(items) => items.get(segment.parse::<usize>().ok()?),
+            _ => node.get(segment),
+        })
+    }
+
+    /// Takes the node at `path` away; false if there is none.
+    pub fn remove(&mut self, path: &str) -> bool {
+        let (above, last) = path.rsplit_once('.').unwrap_or(("", path));
+        let mut node = self;
+        for segment in above.split('.').filter(|segment| !segment.is_empty()) {
+            let next = match &mut node.value {
+                Value::List(items) => {
+                    segment.parse().ok().and_then(|index: usize| items.get_mut(index))
+                }
+                Value::Table(entries) => {
+                    entries.iter_mut().find(|(k, _)| k == segment).map(|(_, n)| n)
+                }
+                _ => None,
+            };
+            let Some(next) = next else { return false };
+            node = next;
+        }
+        match &mut node.value {
+            Value::List(items) => match last.parse() {
+                Ok(index) if index < items.len() => drop(items.remove(index)),
+                _ => return false,
+            },
+            Value::Table(entries) => {
+                let before = entries.len();
+                entries.retain(|(k, _)| k != last);
+                return entries.len() < before;
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// The entries of the list at `path`; none if there is no list.
+    pub fn entries(&self, path: &str) -> &[Node] {
+        match self.find(path).map(|node| &node.value) {
+            Some(Value::List(items)) => items,
+            _ => &[],
+        }
+    }
+
+    /// Says of the node, and of all below it, that they come from `origin`.
+    pub fn set_origin(&mut self, origin: Origin) {
+        self.origin = origin;
+        match &mut self.value {
+            Value::List(items) => items.iter_mut().for_each(|item| item.set_origin(origin)),
+            Value::Table(entries) => {
+                entries.iter_mut().for_each(|(_, node)| node.set_origin(origin));
+            }
+            _ => {}
+        }
+    }
+
     /// The node at `path` (`net.0.mtu`), or the nearest one above that exists.
     pub fn nearest(&self, path: &str) -> &Node {
         let mut node = self;

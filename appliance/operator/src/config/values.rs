@@ -10,6 +10,7 @@ use net::hosts::Network;
 
 text_items! {
     Network: "a network or a host such as 10.0.0.0/24, 2001:db8::/64 or 10.0.0.7";
+    Sha256: "the SHA-256 of a token, 64 hexadecimal digits, as of `printf %s TOKEN | sha256sum`";
     OnPanic: "reboot, poweroff or halt";
     IpAddr: "an IPv4 or IPv6 address such as 10.0.0.1 or fd00::1";
     SocketAddr: "an address and a port such as 10.0.0.1:514 or [fd00::1]:514";
@@ -30,6 +31,34 @@ impl Item for log::LevelFilter {
     }
     fn encode(&self) -> Option<Value> {
         Some(Value::Text(self.as_str().to_ascii_lowercase()))
+    }
+}
+
+/// The SHA-256 of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sha256(
+    /// Its bytes.
+    pub [u8; 32],
+);
+
+impl FromStr for Sha256 {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Sha256, String> {
+        if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err("not 64 hexadecimal digits".into());
+        }
+        let mut bytes = [0; 32];
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            let digits = text.get(2 * i..2 * i + 2).unwrap_or_default();
+            *byte = u8::from_str_radix(digits, 16).map_err(|_| "not hexadecimal")?;
+        }
+        Ok(Sha256(bytes))
+    }
+}
+
+impl fmt::Display for Sha256 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
