@@ -3,7 +3,8 @@
 //! A writer, not a registry: whoever counts keeps the numbers, and writes them when asked. The
 //! samples of a family must stand together, so a family borrows the writer until it is done.
 //! Units are base units (seconds, bytes), named at the end of the metric's name, before a
-//! counter's `_total`. Names are ours: a bad one is our mistake, and panics.
+//! counter's `_total`. A long page is written in pieces ([`Writer::resume`]), so that none of them takes
+//! long. Names are ours: a bad one is our mistake, and panics.
 
 use core::fmt::{Display, Error, Write};
 
@@ -45,16 +46,41 @@ impl Display for Number {
     }
 }
 
+/// How far a page that is written in pieces has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The family that was begun last, and how many of its samples (a histogram is one) are written.
+    family: Option<&'static str>,
+    samples: usize,
+}
+
 /// Writes to `out`, whose errors are passed on.
 #[derive(Debug)]
 pub struct Writer<W> {
-    out: W,
+    out: Counted<W>,
+    /// Bytes of a piece, after which it ends.
+    room: usize,
+    place: Place,
+    /// Families are passed over until this one comes.
+    resumes: Option<&'static str>,
 }
 
 impl<W: Write> Writer<W> {
-    /// A writer to `out`.
+    /// A writer to `out`, of everything.
     pub fn new(out: W) -> Self {
-        Writer { out }
+        Self::resume(out, Place::default(), usize::MAX)
+    }
+
+    /// A writer of the next piece, of `room` bytes and at most one sample more. Whoever writes is asked to
+    /// write the same families again: what was written before `place` is passed over, and when the piece is
+    /// full, an error ends it. With more than a few samples, [`Family::is_past`] saves the way to them.
+    pub fn resume(out: W, place: Place, room: usize) -> Self {
+        Writer { out: Counted { out, bytes: 0 }, room, place, resumes: place.family }
+    }
+
+    /// Where the piece ended, for the next one.
+    pub fn place(&self) -> Place {
+        self.place
     }
 
     /// Begins a family of counters; its name ends in `_total`.
@@ -79,30 +105,65 @@ impl<W: Write> Writer<W> {
         help: &str,
         kind: &str,
     ) -> Result<Family<'_, W>, Error> {
+        if let Some(resumed) = self.resumes {
+            let past = resumed != name;
+            if !past {
+                self.resumes = None;
+            }
+            let skip = if past { usize::MAX } else { self.place.samples };
+            return Ok(Family { writer: self, name, skip, past });
+        }
+        if self.out.bytes >= self.room {
+            return Err(Error);
+        }
         assert!(is_name(name, ":"), "not a metric's name: {name}");
         write!(self.out, "# HELP {name} ")?;
         Escaped { out: &mut self.out, quotes: false }.write_str(help)?;
         writeln!(self.out, "\n# TYPE {name} {kind}")?;
-        Ok(Family { out: &mut self.out, name })
+        self.place = Place { family: Some(name), samples: 0 };
+        Ok(Family { writer: self, name, skip: 0, past: false })
     }
 }
 
 /// A family of counters or gauges.
 #[derive(Debug)]
 pub struct Family<'a, W> {
-    out: &'a mut W,
+    writer: &'a mut Writer<W>,
     name: &'static str,
+    /// Samples that are in an earlier piece.
+    skip: usize,
+    past: bool,
 }
 
 impl<W: Write> Family<'_, W> {
+    /// Whether all of the family is in an earlier piece: its samples need not be looked for.
+    pub fn is_past(&self) -> bool {
+        self.past
+    }
+
     /// Writes one sample; no two of a family have the same labels.
     pub fn sample(
         &mut self,
         labels: Labels<'_>,
         value: impl Into<Number>,
     ) -> Result<&mut Self, Error> {
-        self.line("", labels, None, value.into())?;
+        if self.comes()? {
+            self.line("", labels, None, value.into())?;
+        }
         Ok(self)
+    }
+
+    /// Whether the next sample is of this piece; an error if the piece is full.
+    fn comes(&mut self) -> Result<bool, Error> {
+        if self.skip > 0 {
+            self.skip -= usize::from(!self.past);
+            return Ok(false);
+        }
+        if self.writer.out.bytes >= self.writer.room {
+            return Err(Error);
+        }
+        self.writer.place.samples += 1;
+        Ok(true)
     }
 
     fn line(
@@ -112,23 +173,25 @@ impl<W: Write> Family<'_, W> {
         bound: Option<Number>,
         value: Number,
     ) -> Result<(), Error> {
-        write!(self.out, "{}{suffix}", self.name)?;
+        let out = &mut self.writer.out;
+        out.write_str(self.name)?;
+        out.write_str(suffix)?;
         let mut before = '{';
         for (name, label) in labels {
             assert!(is_name(name, ""), "not a label's name: {name}");
-            write!(self.out, "{before}{name}=\"")?;
-            write!(Escaped { out: self.out, quotes: true }, "{label}")?;
-            self.out.write_char('"')?;
+            write!(out, "{before}{name}=\"")?;
+            write!(Escaped { out, quotes: true }, "{label}")?;
+            out.write_char('"')?;
             before = ',';
         }
         if let Some(bound) = bound {
-            write!(self.out, "{before}le=\"{bound}\"")?;
+            write!(out, "{before}le=\"{bound}\"")?;
             before = ',';
         }
         if before == ',' {
-            self.out.write_char('}')?;
+            out.write_char('}')?;
         }
-        writeln!(self.out, " {value}")
+        writeln!(out, " {value}")
     }
 }
 
@@ -137,6 +200,11 @@ impl<W: Write> Family<'_, W> {
 pub struct Histogram<'a, W>(Family<'a, W>);
 
 impl<W: Write> Histogram<'_, W> {
+    /// Whether all of the family is in an earlier piece.
+    pub fn is_past(&self) -> bool {
+        self.0.past
+    }
+
     /// Writes one histogram. `buckets`: the upper bound of each, ascending, and how many
     /// observations fell into it and into no lower one; `above`: how many are larger than the
     /// last bound; `sum`: of all observations.
@@ -147,6 +215,9 @@ impl<W: Write> Histogram<'_, W> {
         above: u64,
         sum: f64,
     ) -> Result<&mut Self, Error> {
+        if !self.0.comes()? {
+            return Ok(self);
+        }
         let mut count = 0u64;
         for (bound, observations) in buckets.into_iter().chain([(f64::INFINITY, above)]) {
             count = count.wrapping_add(observations);
@@ -155,6 +226,20 @@ impl<W: Write> Histogram<'_, W> {
         self.0.line("_sum", labels, None, sum.into())?;
         self.0.line("_count", labels, None, count.into())?;
         Ok(self)
+    }
+}
+
+/// Counts what goes through it.
+#[derive(Debug)]
+struct Counted<W> {
+    out: W,
+    bytes: usize,
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write_str(&mut self, text: &str) -> Result<(), Error> {
+        self.bytes += text.len();
+        self.out.write_str(text)
     }
 }
 
@@ -173,13 +258,16 @@ struct Escaped<'a, W> {
 
 impl<W: Write> Write for Escaped<'_, W> {
     fn write_str(&mut self, text: &str) -> Result<(), Error> {
-        for c in text.chars() {
-            match c {
-                '\\' => self.out.write_str("\\\\")?,
-                '\n' => self.out.write_str("\\n")?,
-                '"' if self.quotes => self.out.write_str("\\\"")?,
-                c => self.out.write_char(c)?,
-            }
+        let quotes = self.quotes;
+        for part in text.split_inclusive(|c| c == '\\' || c == '\n' || (quotes && c == '"')) {
+            let (plain, escaped) = match part.as_bytes().last() {
+                Some(b'\\') => (part.len() - 1, "\\\\"),
+                Some(b'\n') => (part.len() - 1, "\\n"),
+                Some(b'"') if quotes => (part.len() - 1, "\\\""),
+                _ => (part.len(), ""),
+            };
+            self.out.write_str(part.get(..plain).unwrap_or_default())?;
+            self.out.write_str(escaped)?;
         }
         Ok(())
     }
@@ -255,6 +343,51 @@ isthmus_io_seconds_count{disk="d"} 6
             prop_assert_eq!(read, label);
             let number: f64 = rest.strip_prefix("} ").unwrap().parse().unwrap();
             prop_assert!(number == value || number.is_nan() && value.is_nan());
+        }
+    }
+
+    /// A page of families with few samples, many, and histograms.
+    fn page(sizes: &[usize], writer: &mut Writer<&mut String>) -> Result<(), Error> {
+        const NAMES: [&str; 4] = ["a", "b_total", "c", "d"];
+        for (&name, &size) in NAMES.iter().zip(sizes) {
+            if name == "d" {
+                let mut family = writer.histogram(name, "Help.")?;
+                for i in 0..size {
+                    family.sample(&[("i", &i)], [(0.5, 1)], 1, 1.0)?;
+                }
+                continue;
+            }
+            let mut family = match name.ends_with("_total") {
+                true => writer.counter(name, "Help.")?,
+                false => writer.gauge(name, "Help.")?,
+            };
+            for i in 0..if family.is_past() { 0 } else { size } {
+                family.sample(&[("i", &i)], i as u64)?;
+            }
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_make_the_whole_page(
+            sizes in proptest::collection::vec(0usize..30, 4), room in 1usize..400,
+        ) {
+            let mut whole = String::new();
+            page(&sizes, &mut Writer::new(&mut whole)).unwrap();
+            let (mut pieces, mut place) = (String::new(), Place::default());
+            for _ in 0..1000 {
+                let mut piece = String::new();
+                let mut writer = Writer::resume(&mut piece, place, room);
+                let ended = page(&sizes, &mut writer).is_ok();
+                place = writer.place();
+                prop_assert!(piece.len() < room + 200, "{}", piece.len());
+                pieces += &piece;
+                if ended {
+                    break;
+                }
+            }
+            prop_assert_eq!(pieces, whole);
         }
     }
 
