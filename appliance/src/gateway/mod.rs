@@ -29,6 +29,7 @@ mod state;
 mod storage;
 mod syslog;
 mod system;
+mod told;
 mod uplink;
 mod volumes;
 mod web;

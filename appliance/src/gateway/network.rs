@@ -8,6 +8,8 @@ use crate::config::Config;
 use crate::console::Progress;
 use core::net::IpAddr;
 use drivers::hal::{Instant, Port};
+use net::hosts::Hosts;
+use net::http::access::Doors;
 use net::http::{Limits, Server};
 use net::ping::{Event, Options, Ping};
 use net::{Addressing, Cidr, Interface};
@@ -62,6 +64,10 @@ impl Network {
         if self.http.is_none() {
             let limits = Limits::default();
             self.http = port.map(|port| Server::new(&mut self.interface, port, limits));
+        }
+        if let Some(server) = &mut self.http {
+            let hosts = Hosts::new(config.http.hosts.clone());
+            server.set_doors(Doors { hosts, listen: config.http.listen.clone() });
         }
     }
 
@@ -123,6 +129,7 @@ fn verdict(target: IpAddr, summary: &net::ping::Summary) -> Result<String, Strin
 /// The control plane's stage: interfaces, services, orders of the console. How much was done.
 pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) -> usize {
     let mut worked = 0;
+    state.turns = 0;
     if !state.workers.is_empty() {
         state.take_refusals_of_others(now);
     }

@@ -4,21 +4,21 @@
 
 use super::smc::report;
 use super::state::State;
-use super::{elsewhere, show};
+pub(super) use super::told::Entry;
+use super::told::Node;
+use super::{elsewhere, manage, show};
 use crate::console::Topic;
 use crate::report::Value;
+use core::fmt;
 use net::capture::Filter;
 use rdma::rnbd::server::{DeviceStatus, Export, Server};
 use rdma::rnbd::wire::AccessMode;
 use rdma::rtrs::Context;
 use rdma::rtrs::server::{Histogram, PathState, PathStatus, SessionId};
 use rdma::volume::VolumeId;
-use std::borrow::Cow;
 
 /// Memory of the capture ring.
 const CAPTURE_BYTES: usize = 4 << 20;
-
-pub(super) type Entry = (Cow<'static, str>, Value);
 
 fn parts(path: &str) -> Vec<&str> {
     path.split('/').filter(|part| !part.is_empty()).collect()
@@ -28,8 +28,52 @@ pub(super) fn nothing(path: &str) -> String {
     format!("there is no object {path:?}; `ls` shows what there is")
 }
 
+/// The tree.
+static TREE: Node = Node::Branch(&[
+    ("interfaces", Node::Rows(show::interfaces)),
+    ("disks", Node::Rows(show::disks)),
+    ("devices", Node::Whole(show::devices)),
+    ("volumes", Node::Rows(manage::volumes::rows)),
+    ("exports", Node::Rows(manage::exports::wanted)),
+    ("memory", Node::Whole(show::memory)),
+    ("loops", Node::Whole(show::loops)),
+    ("ntb", Node::Whole(|state| show::topic(state, Topic::Ntb))),
+    ("version", Node::Whole(show::version)),
+    ("refused", Node::Whole(|state| state.refused.report())),
+    ("capture", Node::Whole(capture_state)),
+    ("smc", report::TREE),
+    ("rtrs-server", Node::Entries(rtrs_sessions)),
+    (
+        "rnbd-server",
+        Node::Branch(&[("ctl", Node::Branch(&[("devices", Node::Entries(rnbd_devices))]))]),
+    ),
+    ("rtrs-client", Node::Whole(|state| elsewhere::objects::rtrs(state))),
+    ("rnbd-client", Node::Whole(|state| elsewhere::objects::rnbd(state))),
+    ("mirrors", Node::Whole(|state| elsewhere::objects::mirrors(state))),
+]);
+
+/// The node that leads to `path`, and what of the path is within its value.
+pub(super) fn find(path: &str) -> Result<(&'static Node, Vec<&str>), String> {
+    let parts = parts(path);
+    let (node, rest) = TREE.find(&parts).ok_or_else(|| nothing(path))?;
+    Ok((node, rest.to_vec()))
+}
+
 /// Names below `path`; those with more below end in `/`.
 pub(super) fn list(state: &mut State, path: &str) -> Result<Vec<String>, String> {
+    if let (Node::Branch(below), rest) = find(path)?
+        && rest.is_empty()
+    {
+        let end = |(name, node): &(&str, Node)| match node {
+            Node::Branch(_) | Node::Entries(_) => format!("{name}/"),
+            Node::Rows(_) => (*name).to_string(),
+            Node::Whole(make) => match make(state) {
+                Value::Object(_) => format!("{name}/"),
+                _ => (*name).to_string(),
+            },
+        };
+        return Ok(below.iter().map(end).collect());
+    }
     let Value::Object(entries) = read(state, path)? else { return Ok(Vec::new()) };
     let end = |value: &Value| if matches!(value, Value::Object(_)) { "/" } else { "" };
     Ok(entries.iter().map(|(name, value)| format!("{name}{}", end(value))).collect())
@@ -37,8 +81,16 @@ pub(super) fn list(state: &mut State, path: &str) -> Result<Vec<String>, String>
 
 /// What the object at `path` holds, with all that is below it.
 pub(super) fn read(state: &mut State, path: &str) -> Result<Value, String> {
-    let mut value = tree(state);
-    for part in parts(path) {
+    let (node, mut rest) = find(path)?;
+    let mut value = match (node, rest.first().copied()) {
+        (Node::Entries(entries), Some(name)) => {
+            let found = entries(state, Some(name), 0, 1).pop().ok_or_else(|| nothing(path))?;
+            rest.remove(0);
+            found.1
+        }
+        _ => node.value(state),
+    };
+    for part in rest {
         let Value::Object(entries) = value else { return Err(nothing(path)) };
         let found = entries.into_iter().find(|(name, _)| name == part);
         value = found.ok_or_else(|| nothing(path))?.1;
@@ -98,41 +150,27 @@ fn capture(state: &mut State, order: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn tree(state: &mut State) -> Value {
+fn capture_state(state: &mut State) -> Value {
     let (frames, overwritten) = state.plane.capture.counts();
-    let capture = Value::object([
+    Value::object([
         ("running", state.plane.capture.running().into()),
         ("frames", frames.into()),
         ("overwritten", overwritten.into()),
-    ]);
-    let (rtrs, rnbd) = match &state.plane.storage.server {
-        Some(server) => (rtrs_server(server), rnbd_server(state, server)),
-        None => (Value::Object(Vec::new()), Value::Object(Vec::new())),
-    };
-    let mut tree = Value::object([
-        ("interfaces", show::topic(state, Topic::Interfaces)),
-        ("disks", show::topic(state, Topic::Disks)),
-        ("volumes", show::topic(state, Topic::Volumes)),
-        ("memory", show::topic(state, Topic::Memory)),
-        ("loops", show::topic(state, Topic::Loops)),
-        ("ntb", show::topic(state, Topic::Ntb)),
-        ("version", show::topic(state, Topic::Version)),
-        ("refused", show::topic(state, Topic::Refused)),
-        ("capture", capture),
-        ("smc", report::tree(state)),
-        ("rtrs-server", rtrs),
-        ("rnbd-server", rnbd),
-    ]);
-    if let Value::Object(entries) = &mut tree {
-        let elsewhere = elsewhere::objects::trees(state);
-        entries.extend(elsewhere.map(|(name, value)| (name.into(), value)));
-    }
-    tree
+    ])
 }
 
 /// A path as Linux names it: `ip:CLIENT@ip:SERVER`.
+pub(super) struct PathName<'a>(pub &'a PathStatus<'a>);
+
+impl fmt::Display for PathName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ip:{}@ip:{}", self.0.from, self.0.to)
+    }
+}
+
+/// The same as a string.
 pub(super) fn path_name(path: &PathStatus<'_>) -> String {
-    format!("ip:{}@ip:{}", path.from, path.to)
+    PathName(path).to_string()
 }
 
 /// The paths that do not end: only one of them has a name in its session.
@@ -146,9 +184,12 @@ pub(super) fn session_name(server: &Server, id: SessionId) -> String {
     server.transport().session(id).map_or(String::new(), |s| s.name.as_str().to_string())
 }
 
-fn rtrs_server(server: &Server) -> Value {
+/// Sessions that have a name: from one on, so many; only the one of a name, if one is given.
+fn rtrs_sessions(state: &mut State, name: Option<&str>, from: usize, count: usize) -> Vec<Entry> {
+    let Some(server) = &state.plane.storage.server else { return Vec::new() };
     let sessions = server.transport().sessions().filter(|s| !s.name.as_str().is_empty());
-    let entries = sessions.map(|session| -> Entry {
+    let wanted = sessions.filter(|s| name.is_none_or(|name| s.name.as_str() == name));
+    let entries = wanted.skip(from).take(count).map(|session| -> Entry {
         let paths = live_paths(server).filter(|path| path.session == session.id);
         let paths = paths.map(|path| -> Entry { (path_name(&path).into(), path_tree(&path)) });
         let value = Value::object([
@@ -159,7 +200,7 @@ fn rtrs_server(server: &Server) -> Value {
         ]);
         (session.name.as_str().to_string().into(), value)
     });
-    Value::Object(entries.collect())
+    entries.collect()
 }
 
 fn path_tree(path: &PathStatus<'_>) -> Value {
@@ -220,35 +261,54 @@ pub(super) fn mode_name(mode: AccessMode) -> &'static str {
     }
 }
 
-fn rnbd_server(state: &State, server: &Server) -> Value {
-    let exports = server.exports().iter();
-    let mut devices: Vec<(String, VolumeId, Vec<Entry>)> = exports
-        .map(|export| (device_name(export.name.as_str()), export.volume, Vec::new()))
-        .collect();
-    for device in server.devices() {
-        let session = session_name(server, device.session);
-        let value = Value::object([
-            ("read_only", (device.mode == AccessMode::ReadOnly).into()),
-            ("access_mode", mode_name(device.mode).into()),
-            ("mapping_path", device.name.as_str().to_string().into()),
-            ("force_close", "usage: write 1".into()),
-        ]);
-        let entry = (session.into(), value);
-        let name = exported_name(server, &device);
-        match devices.iter_mut().find(|(other, ..)| *other == name) {
-            Some((_, _, sessions)) => sessions.push(entry),
-            None => devices.push((name, device.volume, vec![entry])),
+/// What is exported, with who has it open: from one on, so many; behind that what is open under a name that is
+/// exported no more.
+fn rnbd_devices(state: &mut State, name: Option<&str>, from: usize, count: usize) -> Vec<Entry> {
+    let Some(server) = &state.plane.storage.server else { return Vec::new() };
+    let mut devices: Vec<(String, VolumeId, Vec<Entry>)> = Vec::new();
+    let exports = server.exports();
+    let of_export = |export: &Export| device_name(export.name.as_str());
+    let wanted = |shown: &str| name.is_none_or(|name| name == shown);
+    for export in exports.iter().filter(|e| wanted(&of_export(e))).skip(from).take(count) {
+        let (name, volume) = (of_export(export), export.volume);
+        let open = server.devices().filter(|device| device.volume == volume);
+        let open = open.filter(|device| exported_name(server, device) == name);
+        let open = open.map(|device| open_device(server, &device)).collect();
+        devices.push((name, volume, open));
+    }
+    // These are few: they come with the last exports.
+    if from.saturating_add(count) > exports.len() && from <= exports.len() {
+        for device in server.devices() {
+            let shown = exported_name(server, &device);
+            if !wanted(&shown) || exports.iter().any(|export| of_export(export) == shown) {
+                continue;
+            }
+            let open = open_device(server, &device);
+            match devices.iter_mut().find(|(other, ..)| *other == shown) {
+                Some((_, _, sessions)) => sessions.push(open),
+                None => devices.push((shown, device.volume, vec![open])),
+            }
         }
     }
-    let devices = devices.into_iter().map(|(name, volume, sessions)| -> Entry {
+    let entry = |(name, volume, sessions): (String, VolumeId, Vec<Entry>)| -> Entry {
         let volume = state.plane.storage.volumes.name(volume).unwrap_or_default();
         let value = Value::object([
             ("block_dev", volume.to_string().into()),
             ("sessions", Value::Object(sessions)),
         ]);
         (name.into(), value)
-    });
-    Value::object([("ctl", Value::object([("devices", Value::Object(devices.collect()))]))])
+    };
+    devices.into_iter().map(entry).collect()
+}
+
+fn open_device(server: &Server, device: &DeviceStatus) -> Entry {
+    let value = Value::object([
+        ("read_only", (device.mode == AccessMode::ReadOnly).into()),
+        ("access_mode", mode_name(device.mode).into()),
+        ("mapping_path", device.name.as_str().to_string().into()),
+        ("force_close", "usage: write 1".into()),
+    ]);
+    (session_name(server, device.session).into(), value)
 }
 
 /// Under which name a device stands: that of the export it was opened through, or its own if that is

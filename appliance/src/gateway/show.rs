@@ -7,6 +7,7 @@ use super::plane::PortReport;
 use super::ports::PortSlot;
 use super::smc::report;
 use super::state::State;
+use super::told::Node;
 use super::volumes::DiskPool;
 use crate::console::Topic;
 use crate::loops::{LoopCounters, Stage};
@@ -17,9 +18,11 @@ use rdma::verbs::{OnDemandStatus, Provider};
 /// The report on one topic.
 pub(super) fn topic(state: &mut State, topic: Topic) -> Value {
     match topic {
-        Topic::Interfaces => interfaces(state),
-        Topic::Disks => disks(state),
-        Topic::Volumes => manage::volumes::rows(state),
+        Topic::Interfaces => Value::List(interfaces(state, 0, usize::MAX)),
+        Topic::Disks => Value::List(disks(state, 0, usize::MAX)),
+        Topic::Devices => devices(state),
+        Topic::Volumes => Value::List(manage::volumes::rows(state, 0, usize::MAX)),
+        Topic::Exports => Value::List(manage::exports::wanted(state, 0, usize::MAX)),
         Topic::Memory => memory(state),
         Topic::Loops => loops(state),
         Topic::Ntb => bridge::report(state),
@@ -30,24 +33,85 @@ pub(super) fn topic(state: &mut State, topic: Topic) -> Value {
 }
 
 /// Everything at once, as `/status` tells it.
-pub(super) fn status(state: &mut State) -> Value {
-    let unclaimed = state.unclaimed.iter().cloned().map(Value::from);
-    let unclaimed = Value::list(unclaimed);
-    let problems = Value::list(state.problems.iter().cloned().map(Value::from));
-    Value::object([
-        ("version", version(state)),
-        ("interfaces", topic(state, Topic::Interfaces)),
-        ("disks", topic(state, Topic::Disks)),
-        ("volumes", topic(state, Topic::Volumes)),
-        ("memory", memory(state)),
-        ("loops", loops(state)),
-        ("ntb", bridge::report(state)),
-        ("unclaimed_devices", unclaimed),
-        ("configuration_problems", problems),
-    ])
+pub(super) static STATUS: Node = Node::Branch(&[
+    ("version", Node::Whole(version)),
+    ("interfaces", Node::Rows(interfaces)),
+    ("disks", Node::Rows(disks)),
+    ("volumes", Node::Rows(manage::volumes::rows)),
+    ("memory", Node::Whole(memory)),
+    ("loops", Node::Whole(loops)),
+    ("ntb", Node::Whole(|state| bridge::report(state))),
+    ("unclaimed_devices", Node::Whole(|state| texts(&state.unclaimed))),
+    ("configuration_problems", Node::Whole(problems)),
+    ("not_ready", Node::Whole(|state| texts(&not_ready(state)))),
+]);
+
+fn texts(list: &[String]) -> Value {
+    Value::list(list.iter().cloned().map(Value::from))
 }
 
-fn version(state: &State) -> Value {
+fn problems(state: &mut State) -> Value {
+    let all = state.problems.iter().chain(&state.warnings);
+    Value::list(all.cloned().map(Value::from))
+}
+
+/// Why the appliance does not do all that it is configured to do; empty if it does.
+pub(super) fn not_ready(state: &State) -> Vec<String> {
+    let mut reasons: Vec<String> =
+        state.problems.iter().map(|problem| format!("configuration: {problem}")).collect();
+    if state.document.is_closed() {
+        reasons.push(
+            "configuration: what it may have restricted stays closed until it is mended".into(),
+        );
+    }
+    if state.ports.is_empty() {
+        reasons.push("there is no network interface".into());
+    }
+    for slot in &state.ports {
+        let name = &slot.name;
+        let local = |cidr: &String| cidr.starts_with("fe80:");
+        if !slot.link {
+            reasons.push(format!("{name}: no link"));
+        } else if slot.addresses.list.iter().all(local) {
+            reasons.push(format!("{name}: no address"));
+        }
+    }
+    let config = state.document.config();
+    let storage = &state.plane.storage;
+    match &storage.server {
+        None if config.rnbd.enabled => reasons.push("rnbd: the storage server does not run".into()),
+        None => {}
+        Some(server) => {
+            let served = |name: &str| server.exports().iter().any(|e| e.name.as_str() == name);
+            let wanted = storage.wanted_exports(config);
+            let lacking = wanted.iter().filter(|export| !served(export.name.as_str()));
+            reasons.extend(lacking.map(|export| {
+                format!("export {}: there is no volume {}", export.name, export.volume)
+            }));
+        }
+    }
+    reasons
+}
+
+/// The devices that were found: what they are here, and those that nobody uses.
+pub(super) fn devices(state: &mut State) -> Value {
+    let row = |location: &str, is: &str, note: &str| {
+        Value::object([
+            ("location", location.to_string().into()),
+            ("device", is.to_string().into()),
+            ("note", note.to_string().into()),
+        ])
+    };
+    let ports = state.ports.iter().map(|slot| row(&slot.location, &slot.name, ""));
+    let disks = state.disks.iter().map(|slot| row(&slot.location, &slot.name, slot.role.name()));
+    let unclaimed = state.unclaimed.iter().map(|told| {
+        let (location, note) = told.split_once(": ").unwrap_or((told, ""));
+        row(location, "not used", note)
+    });
+    Value::list(ports.chain(disks).chain(unclaimed))
+}
+
+pub(super) fn version(state: &mut State) -> Value {
     Value::object([
         ("version", env!("CARGO_PKG_VERSION").into()),
         ("hostname", Value::display(&state.document.config().system.hostname)),
@@ -58,10 +122,10 @@ fn version(state: &State) -> Value {
     ])
 }
 
-fn interfaces(state: &mut State) -> Value {
+pub(super) fn interfaces(state: &mut State, from: usize, count: usize) -> Vec<Value> {
     let reports = state.port_reports();
-    let ports = state.ports.iter().zip(reports);
-    Value::list(ports.map(|(slot, report)| interface(slot, &report)))
+    let ports = state.ports.iter().zip(reports).skip(from).take(count);
+    ports.map(|(slot, report)| interface(slot, &report)).collect()
 }
 
 fn interface(slot: &PortSlot, report: &PortReport) -> Value {
@@ -89,15 +153,10 @@ fn interface(slot: &PortSlot, report: &PortReport) -> Value {
     ])
 }
 
-fn disks(state: &State) -> Value {
+pub(super) fn disks(state: &mut State, from: usize, count: usize) -> Vec<Value> {
     let pools = &state.plane.storage.pools;
-    Value::list(
-        state
-            .disks
-            .iter()
-            .enumerate()
-            .map(|(number, slot)| disk(slot, pools.iter().find(|pool| pool.number == number))),
-    )
+    let all = state.disks.iter().enumerate().skip(from).take(count);
+    all.map(|(number, slot)| disk(slot, pools.iter().find(|pool| pool.number == number))).collect()
 }
 
 fn disk(slot: &DiskSlot, pool: Option<&DiskPool>) -> Value {
@@ -121,7 +180,7 @@ fn disk(slot: &DiskSlot, pool: Option<&DiskPool>) -> Value {
     ])
 }
 
-fn memory(state: &mut State) -> Value {
+pub(super) fn memory(state: &mut State) -> Value {
     let total = state.facts.memory;
     let heap = (state.facts.heap_used)();
     let promised = state.plane.storage.server.as_ref().map(|s| s.transport().promised());
@@ -147,7 +206,7 @@ fn memory(state: &mut State) -> Value {
 }
 
 /// One entry for each core, also for those that have no loop.
-fn loops(state: &mut State) -> Value {
+pub(super) fn loops(state: &mut State) -> Value {
     let loops = state.plane_reports();
     let ports = |core: usize| {
         let names = state.ports.iter().filter(|slot| slot.core == core);

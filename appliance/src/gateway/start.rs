@@ -16,7 +16,7 @@ use super::state::State;
 use super::storage::Storage;
 use super::syslog::Syslog;
 use crate::config::disk::{ConfigDisk, Event};
-use crate::config::{Document, Sources, slot};
+use crate::config::{Document, Problem, Sources, slot};
 use crate::console::Console;
 use crate::log_ring::LogRing;
 use crate::loops::Pace;
@@ -103,19 +103,38 @@ impl Gateway {
                 }
             }
         }
-        let stored = find_config(&mut disks, &mut *platform, &*machine);
+        let mut stored = find_config(&mut disks, &mut *platform, &*machine);
         let (document, problems) = Document::load(&Sources {
             image: slot::embedded(),
             fw_cfg: fw_cfg.as_deref(),
             disk: stored.text.as_deref(),
+            disk_before: stored.place.as_ref().and_then(|(_, engine)| engine.before()),
+            disk_damaged: stored.place.as_ref().is_some_and(|(_, engine)| engine.is_damaged()),
             command_line: &command_line,
         });
         let config = document.config();
         log::set_max_level(config.system.log_level);
-        let problems: Vec<String> =
-            stored.trouble.into_iter().chain(problems.iter().map(ToString::to_string)).collect();
+        if document.is_older_copy()
+            && let Some((_, engine)) = &mut stored.place
+        {
+            engine.keep_before();
+        }
+        let (warnings, problems): (Vec<Problem>, Vec<Problem>) =
+            problems.into_iter().partition(Problem::is_warning);
+        let told = |list: Vec<Problem>| list.into_iter().map(|problem| problem.to_string());
+        let warnings: Vec<String> = told(warnings).collect();
+        let problems: Vec<String> = stored.trouble.into_iter().chain(told(problems)).collect();
         for problem in &problems {
             log::error!("configuration: {problem}");
+        }
+        for warning in &warnings {
+            log::warn!("configuration: {warning}");
+        }
+        if document.is_closed() {
+            log::error!(
+                "configuration: nothing is exported, relayed or written to until it is mended: see /readyz, \
+                 `show config`"
+            );
         }
         let now = machine.now();
         let mut ports = Vec::new();
@@ -201,6 +220,7 @@ impl Gateway {
             epoch: epoch.saturating_sub(now.as_nanos()),
             document,
             problems,
+            warnings,
             ports,
             disks,
             refused: Default::default(),
@@ -211,6 +231,7 @@ impl Gateway {
             workers,
             downloads: Vec::new(),
             next_download: 0,
+            turns: 0,
             config_disk: stored.place,
             ping_order: None,
             pinging: false,
@@ -241,11 +262,18 @@ impl Gateway {
 
 fn tell_unclaimed(device: &Unclaimed) -> String {
     let (vendor, id) = device.id;
-    let why = device.error.map_or("no driver".to_string(), |error| {
-        log::error!("{}: {error}", device.location);
-        error.to_string()
-    });
-    format!("{}: {vendor:04x}:{id:04x} class {:06x}: {why}", device.location, device.class)
+    let why = device.error.map_or("no driver".to_string(), |error| error.to_string());
+    let told =
+        format!("{}: {vendor:04x}:{id:04x} class {:06x}: {why}", device.location, device.class);
+    // What every machine has (bridges, a display, buses for slow devices) is of no use here.
+    match (device.error, device.class >> 16) {
+        (Some(_), _) => log::error!("{told}"),
+        (None, 0x01 | 0x02 | 0x12) => {
+            log::warn!("{told}: it is not used (show devices lists what there is)");
+        }
+        (None, _) => log::debug!("{told}"),
+    }
+    told
 }
 
 /// The machine's clock, for drivers that wait.

@@ -2,11 +2,13 @@
 //! plane's own, and the data plane of the same loop.
 
 use super::disks::DiskSlot;
+use super::metrics;
 use super::network::Network;
 use super::plane::{Plane, PlaneReport, PortReport};
 use super::ports::PortSlot;
 use super::smc::Smc;
 use super::start::Facts;
+use super::told::Telling;
 use super::uplink::Uplink;
 use super::worker::Worker;
 use crate::config::Document;
@@ -36,11 +38,17 @@ pub(super) enum PingOrder {
     Stop,
 }
 
-/// A download of the capture that is under way.
-#[derive(Debug)]
+/// What a page is made of.
+pub(super) enum Source {
+    Capture(Reader),
+    Metrics(metrics::Progress),
+    Report(Telling),
+}
+
+/// A page that is made as it is sent.
 pub(super) struct Download {
     pub id: u64,
-    pub reader: Reader,
+    pub source: Source,
     pub piece: Vec<u8>,
     pub at: usize,
     pub more: bool,
@@ -57,8 +65,9 @@ pub(super) struct State {
     /// Wall clock at `Instant::ZERO`, nanoseconds since 1970.
     pub epoch: u64,
     pub document: Document,
-    /// What was wrong with the configuration at boot.
+    /// What was wrong with the configuration at boot; and what was left out of it, while the rest holds.
     pub problems: Vec<String>,
+    pub warnings: Vec<String>,
     /// What the control plane knows of the ports.
     pub ports: Vec<PortSlot>,
     /// The data plane of this loop.
@@ -76,6 +85,8 @@ pub(super) struct State {
     pub unclaimed: Vec<String>,
     pub downloads: Vec<Download>,
     pub next_download: u64,
+    /// Requests and pieces of answers of the HTTP servers in this round.
+    pub turns: u32,
     /// The config disk, if there is one: which disk, and its engine.
     pub config_disk: Option<(usize, ConfigDisk)>,
     /// For the network: start or stop a ping.

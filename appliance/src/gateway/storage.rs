@@ -43,6 +43,8 @@ pub(super) struct Storage {
     pub retired: Vec<Retired>,
     /// None if it is switched off, or there is no fabric.
     pub server: Option<Server>,
+    /// What was complained about when the exports were made what is wanted: it is said once.
+    complaints: Vec<String>,
     /// What comes from other servers, and mirrors; None if there is nothing of it.
     pub elsewhere: Option<Box<Elsewhere>>,
 }
@@ -153,13 +155,14 @@ impl Storage {
     /// Makes the exports what is wanted. Devices that are open stay open.
     pub fn apply_exports(&mut self, config: &Config) {
         let Some(server) = &self.server else { return };
+        let mut complaints = Vec::new();
         let mut wanted = Vec::new();
         for export in self.wanted_exports(config) {
             match self.export(&export) {
                 Ok(export) => wanted.push(export),
                 // One that is being made is exported once it is there.
                 Err(_) if self.is_coming(export.volume.as_str()) => {}
-                Err(why) => log::error!("export {}: {why}", export.name),
+                Err(why) => complaints.push(format!("export {}: {why}", export.name)),
             }
         }
         let stale: Vec<Name> =
@@ -172,10 +175,14 @@ impl Storage {
             if !server.exports().contains(&export) {
                 let name = export.name;
                 if let Err(why) = server.add_export(export, &self.volumes) {
-                    log::error!("export {}: {why}", name.as_str());
+                    complaints.push(format!("export {}: {why}", name.as_str()));
                 }
             }
         }
+        for complaint in complaints.iter().filter(|one| !self.complaints.contains(one)) {
+            log::error!("{complaint}");
+        }
+        self.complaints = complaints;
     }
 
     /// Makes a volume in memory, or of a disk.

@@ -8,7 +8,7 @@ use super::objects;
 use super::rping::Rping;
 use super::show;
 use super::state::{End, PingOrder, State};
-use crate::config::{Document, Problem};
+use crate::config::{Document, Kind, Origin, Problem, Source};
 use crate::console::{Managed, Progress, System, Topic};
 use crate::log_ring::LogRing;
 use crate::report::Value;
@@ -28,18 +28,22 @@ impl System for State {
         &self.document
     }
 
-    fn set(&mut self, path: &str, value: &str) -> Result<&'static str, Vec<Problem>> {
+    fn set(&mut self, path: &str, value: &str) -> Result<String, Vec<Problem>> {
         self.document.set(path, value)?;
-        let config = self.document.config();
-        log::set_max_level(config.system.log_level);
-        let quiet_time = Duration::from_micros(config.system.idle_after_us.into());
-        let echo = config.services.udp_echo;
-        self.tell_planes(move |plane| plane.configure(quiet_time, echo));
-        self.network_changed = true;
-        self.plane.storage.apply_exports(self.document.config());
-        let section = path.split('.').next().unwrap_or_default();
-        let at_once = matches!(section, "system" | "http" | "services" | "net" | "export");
-        Ok(if at_once && !path.ends_with(".mtu") { AT_ONCE } else { AT_BOOT })
+        log::info!("console: set {path} {value}");
+        Ok(self.changed(path))
+    }
+
+    fn unset(&mut self, path: &str, force: bool) -> Result<String, Vec<Problem>> {
+        if let Some(what) = self.document.loses(path).filter(|_| !force) {
+            let text = format!("takes {what} away from its clients; `unset {path} force` does it");
+            let origin = Origin { source: Source::Console, position: 0 };
+            let (kind, path, accepted) = (Kind::Mistake, path.to_string(), String::new());
+            return Err(vec![Problem { kind, origin, path, reason: text, accepted }]);
+        }
+        self.document.unset(path)?;
+        log::info!("console: unset {path}");
+        Ok(self.changed(path))
     }
 
     fn log(&self) -> &LogRing {
@@ -47,6 +51,7 @@ impl System for State {
     }
 
     fn start_save(&mut self) -> Result<(), String> {
+        log::info!("console: save");
         let text = self.document.to_toml();
         let Some((index, engine)) = &mut self.config_disk else {
             return Err("there is no config disk: make one with `./isthmus image config-disk` \
@@ -111,18 +116,43 @@ impl System for State {
     }
 
     fn write(&mut self, path: &str, value: &str) -> Result<(), String> {
+        log::info!("console: write {path} {value}");
         objects::write(self, path, value)
     }
 
     fn manage(&mut self, what: &str, order: &str, rest: &str) -> Result<Managed, String> {
+        if !matches!(order, "list" | "show" | "measure" | "read") {
+            log::info!("console: {what} {order} {rest}");
+        }
         manage::act(self, what, order, rest)
     }
 
     fn reboot(&mut self) {
+        log::info!("console: reboot");
         self.end = Some(End::Reboot);
     }
 
     fn power_off(&mut self) {
+        log::info!("console: poweroff");
         self.end = Some(End::PowerOff);
+    }
+}
+
+impl State {
+    /// The configuration has changed at `path`: puts in force what can be, and says from when on it counts.
+    fn changed(&mut self, path: &str) -> String {
+        if let Some(pending) = self.document.pending_at(path) {
+            return format!("pending, not in force: {pending}");
+        }
+        let config = self.document.config();
+        log::set_max_level(config.system.log_level);
+        let quiet_time = Duration::from_micros(config.system.idle_after_us.into());
+        let echo = config.services.udp_echo;
+        self.tell_planes(move |plane| plane.configure(quiet_time, echo));
+        self.network_changed = true;
+        self.plane.storage.apply_exports(self.document.config());
+        let section = path.split('.').next().unwrap_or_default();
+        let at_once = matches!(section, "system" | "http" | "services" | "net" | "export");
+        if at_once && !path.ends_with(".mtu") { AT_ONCE } else { AT_BOOT }.into()
     }
 }

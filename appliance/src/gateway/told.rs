@@ -45,7 +45,10 @@ impl Node {
     }
 
     /// The node that a path leads to, and what of the path is left: that is within its value.
-    pub fn find<'a, 'p>(&'static self, path: &'p [&'a str]) -> Option<(&'static Node, &'p [&'a str])> {
+    pub fn find<'a, 'p>(
+        &'static self,
+        path: &'p [&'a str],
+    ) -> Option<(&'static Node, &'p [&'a str])> {
         match (self, path.split_first()) {
             (Node::Branch(parts), Some((first, rest))) => {
                 parts.iter().find(|(name, _)| name == first)?.1.find(rest)

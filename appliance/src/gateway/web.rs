@@ -1,13 +1,23 @@
-//! The pages of the HTTP server: metrics, health, status, the object tree, captures.
+//! The pages of the HTTP server: metrics, health, status, the object tree, captures. Who may do what is
+//! [`net::http::access`]'s; everything that is written is logged with who wrote it. Pages of which there may
+//! be much are made as they are sent, a piece in a round.
 
-use super::state::{Download, State};
+use super::state::{Download, Source, State};
+use super::told::{Node, Telling};
 use super::{metrics, objects, show};
+use core::net::IpAddr;
+use net::http::access::{Act, judge};
 use net::http::{Handler, Method, Read, Request, Response, Status};
+use net::refusal::Refusal;
 
 /// Bytes of a capture that are made ready at a time.
 const PIECE: usize = 16 << 10;
+/// Bytes of a report, after which a piece of it ends. A line of metrics takes some 1,500 instructions.
+const REPORT_PIECE: usize = 2 << 10;
 /// Downloads of the capture at a time.
 const MAX_DOWNLOADS: usize = 4;
+/// Requests and pieces of answers in a round.
+const TURNS: u32 = 2;
 
 /// The routes, over all that reports are made of.
 pub(super) struct Web<'a> {
@@ -17,39 +27,115 @@ pub(super) struct Web<'a> {
 impl Web<'_> {
     fn object(&mut self, path: &str, request: &Request<'_>) -> Response {
         let result = match request.method {
-            Method::Get => objects::read(self.state, path).map(|value| value.to_json() + "\n"),
-            Method::Put | Method::Post => match core::str::from_utf8(request.body) {
-                Ok(value) => {
-                    objects::write(self.state, path, value.trim()).map(|()| "{}\n".to_string())
+            Method::Get => match objects::find(path) {
+                // What there may be much of is told in pieces.
+                Ok((node, rest)) if rest.is_empty() && !matches!(node, Node::Whole(_)) => {
+                    return self.report(node);
                 }
+                _ => objects::read(self.state, path).map(|value| value.to_json() + "\n"),
+            },
+            Method::Put | Method::Post => match core::str::from_utf8(request.body) {
+                Ok(value) => self.write(path, value.trim(), request),
                 Err(_) => Err("the body is not UTF-8".into()),
             },
             _ => return Response::method_not_allowed("GET, HEAD, PUT, POST"),
         };
-        let mut exists = || objects::read(self.state, path).is_ok();
         match result {
             Ok(body) => Response::new(Status::OK, Response::JSON, body),
             Err(why) => {
-                let status = if exists() { Status::BAD_REQUEST } else { Status::NOT_FOUND };
+                let exists = objects::read(self.state, path).is_ok();
+                let status = if exists { Status::BAD_REQUEST } else { Status::NOT_FOUND };
                 let why = crate::report::Value::object([("error", why.into())]);
                 Response::new(status, Response::JSON, why.to_json() + "\n")
             }
         }
     }
 
-    fn capture(&mut self) -> Response {
+    fn write(&mut self, path: &str, value: &str, request: &Request<'_>) -> Result<String, String> {
+        log::info!("http from {}: write {path} {value}", request.from);
+        let result = objects::write(self.state, path, value);
+        if let Err(why) = &result {
+            log::info!("http from {}: not done: {why}", request.from);
+        }
+        result.map(|()| "{}\n".to_string())
+    }
+
+    fn capture(&mut self, request: &Request<'_>) -> Response {
         let state = &mut *self.state;
-        if state.downloads.len() >= MAX_DOWNLOADS {
+        let captures = state.downloads.iter().filter(|d| matches!(d.source, Source::Capture(_)));
+        if captures.count() >= MAX_DOWNLOADS {
             return Response::error(Status::UNAVAILABLE);
         }
+        log::info!("http from {}: reads the capture", request.from);
         // Only this loop's ports are captured, by their places.
         let own = state.ports.iter().filter(|slot| slot.uplink.is_none());
         let names = own.map(|slot| slot.name.clone()).collect();
         let reader = state.plane.capture.reader(names, state.epoch);
+        self.stream("application/x-pcapng", Source::Capture(reader))
+    }
+
+    fn report(&mut self, node: &'static Node) -> Response {
+        self.stream(Response::JSON, Source::Report(Telling::of(node)))
+    }
+
+    fn stream(&mut self, content_type: &'static str, source: Source) -> Response {
+        let state = &mut *self.state;
         let id = state.next_download;
         state.next_download += 1;
-        state.downloads.push(Download { id, reader, piece: Vec::new(), at: 0, more: true });
-        Response::stream("application/x-pcapng", id, None)
+        state.downloads.push(Download { id, source, piece: Vec::new(), at: 0, more: true });
+        Response::stream(content_type, id, None)
+    }
+
+    fn ready(&mut self) -> Response {
+        let reasons = show::not_ready(self.state);
+        let lines = |label: &str, list: &[String]| -> String {
+            list.iter().map(|line| format!("{label}{line}\n")).collect()
+        };
+        let warnings = lines("warning: ", &self.state.warnings);
+        match reasons.is_empty() {
+            true => Response::new(Status::OK, Response::TEXT, format!("ready\n{warnings}")),
+            false => {
+                let text = lines("", &reasons) + &warnings;
+                Response::new(Status::UNAVAILABLE, Response::TEXT, text)
+            }
+        }
+    }
+
+    /// Whether a host's name or address is the appliance's. A loopback address leads here by a forward on the
+    /// machine of whoever asks.
+    fn is_ours(&self, host: &str) -> bool {
+        let Ok(address) = host.parse::<IpAddr>() else {
+            let name = &self.state.document.config().system.hostname;
+            let host = host.strip_suffix('.').unwrap_or(host);
+            return host.eq_ignore_ascii_case(name.as_str())
+                || host.eq_ignore_ascii_case("localhost");
+        };
+        let is_it = |cidr: &String| {
+            let ours = cidr.split('/').next().and_then(|text| text.parse::<IpAddr>().ok());
+            ours == Some(address)
+        };
+        let mut slots = self.state.ports.iter();
+        address.is_loopback() || slots.any(|slot| slot.addresses.list.iter().any(is_it))
+    }
+
+    /// Makes the next piece of a stream; false if it has to wait.
+    fn make_piece(&mut self, download: &mut Download) -> bool {
+        let Download { source, piece, at, more, .. } = download;
+        piece.clear();
+        *at = 0;
+        let state = &mut *self.state;
+        *more = match source {
+            Source::Capture(reader) => state.plane.capture.read(reader, piece, PIECE),
+            Source::Metrics(_) | Source::Report(_) if !state.hear_planes() => return false,
+            Source::Metrics(progress) => {
+                let mut text = String::with_capacity(2 * REPORT_PIECE);
+                let more = metrics::write_piece(state, progress, &mut text, REPORT_PIECE);
+                *piece = text.into_bytes();
+                more
+            }
+            Source::Report(telling) => telling.piece(state, piece, REPORT_PIECE),
+        };
+        true
     }
 }
 
@@ -70,50 +156,72 @@ fn decoded(path: &str) -> String {
 }
 
 impl Handler for Web<'_> {
+    fn has_time(&self) -> bool {
+        self.state.turns < TURNS
+    }
+
+    fn refused(&mut self, refusal: Refusal) {
+        self.state.refused.add(refusal, self.state.now);
+    }
+
     fn handle(&mut self, request: &Request<'_>) -> Response {
-        if let Some(path) = request.path.strip_prefix("/api") {
+        self.state.turns += 1;
+        let act = match (request.method, request.path) {
+            (Method::Get, "/capture.pcapng") => Act::ReadPayload,
+            (Method::Get, _) => Act::Read,
+            _ => Act::Write,
+        };
+        let token = self.state.document.config().http.token_sha256.map(|token| token.0);
+        if let Err(denied) = judge(request, act, token.as_ref(), &|host| self.is_ours(host)) {
+            self.refused(denied.refusal(request));
+            return denied.response();
+        }
+        if let Some(path) = request.path.strip_prefix("/api")
+            && (path.is_empty() || path.starts_with('/'))
+        {
             return self.object(&decoded(path), request);
         }
-        let page: fn(&mut Self) -> Response = match request.path {
-            "/metrics" => |web| {
-                Response::new(Status::OK, net::metrics::CONTENT_TYPE, metrics::write(web.state))
+        let page: fn(&mut Self, &Request<'_>) -> Response = match request.path {
+            "/metrics" => |web, _| {
+                let source = Source::Metrics(metrics::Progress::default());
+                web.stream(net::metrics::CONTENT_TYPE, source)
             },
-            "/healthz" => |_| Response::new(Status::OK, Response::TEXT, "ok\n"),
-            "/status" => |web| {
-                Response::new(Status::OK, Response::JSON, show::status(web.state).to_json() + "\n")
-            },
+            "/healthz" => |_, _| Response::new(Status::OK, Response::TEXT, "ok\n"),
+            "/readyz" => |web, _| web.ready(),
+            "/status" => |web, _| web.report(&show::STATUS),
             "/capture.pcapng" => Web::capture,
             _ => {
-                let pages = "no such page; there are /metrics, /healthz, /status, \
+                let pages = "no such page; there are /metrics, /healthz, /readyz, /status, \
                      /capture.pcapng and /api/…\n";
                 return Response::new(Status::NOT_FOUND, Response::TEXT, pages);
             }
         };
         match request.method {
-            Method::Get => page(self),
+            Method::Get => page(self, request),
             _ => Response::method_not_allowed("GET, HEAD"),
         }
     }
 
     fn read(&mut self, stream: u64, into: &mut [u8]) -> Read {
-        let Some(d) = self.state.downloads.iter_mut().find(|d| d.id == stream) else {
+        self.state.turns += 1;
+        let Some(place) = self.state.downloads.iter().position(|d| d.id == stream) else {
             return Read::End;
         };
-        if d.at == d.piece.len() {
-            if !d.more {
-                return Read::End;
-            }
-            d.piece.clear();
-            d.at = 0;
-            d.more = self.state.plane.capture.read(&mut d.reader, &mut d.piece, PIECE);
+        let mut download = self.state.downloads.swap_remove(place);
+        let mut waits = false;
+        // A piece of a report may be empty though there is more.
+        while download.at == download.piece.len() && download.more && !waits {
+            waits = !self.make_piece(&mut download);
         }
-        let count = into.len().min(d.piece.len() - d.at);
-        if count == 0 {
-            return Read::End;
+        let count = into.len().min(download.piece.len() - download.at);
+        into[..count].copy_from_slice(&download.piece[download.at..download.at + count]);
+        download.at += count;
+        self.state.downloads.push(download);
+        match count {
+            0 if waits => Read::Pending,
+            0 => Read::End,
+            _ => Read::Bytes(count),
         }
-        into[..count].copy_from_slice(&d.piece[d.at..d.at + count]);
-        d.at += count;
-        Read::Bytes(count)
     }
 
     fn close(&mut self, stream: u64) {

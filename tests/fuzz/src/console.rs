@@ -22,8 +22,15 @@ impl System for Appliance {
     fn document(&self) -> &Document {
         &self.document
     }
-    fn set(&mut self, path: &str, value: &str) -> Result<&'static str, Vec<Problem>> {
-        self.document.set(path, value).map(|()| "in force now")
+    fn set(&mut self, path: &str, value: &str) -> Result<String, Vec<Problem>> {
+        self.document.set(path, value)?;
+        Ok(match self.document.pending_at(path) {
+            Some(pending) => format!("pending: {pending}"),
+            None => "in force now".into(),
+        })
+    }
+    fn unset(&mut self, path: &str, _force: bool) -> Result<String, Vec<Problem>> {
+        self.document.unset(path).map(|()| "in force now".into())
     }
     fn log(&self) -> &LogRing {
         &self.log

@@ -152,6 +152,35 @@ fn what_is_saved_is_found_again() {
 }
 
 #[test]
+fn the_copy_before_is_kept_while_the_newest_cannot_be_used() {
+    let mut disk = Model::new(format(Some("a = 1")).unwrap(), 1 << 20, Features::empty());
+    let (engine, _) = boot(&mut disk);
+    assert_eq!((engine.before(), engine.is_damaged()), (None, false));
+    let (mut engine, _) = boot(&mut disk);
+    engine.save("a = 2").unwrap();
+    finish(&mut engine, &mut disk);
+    let (mut engine, event) = boot(&mut disk);
+    assert_eq!((event, engine.before()), (loaded("a = 2"), Some(&b"a = 1"[..])));
+    // The newest is no good: the next save goes over it.
+    engine.keep_before();
+    engine.save("a = 3").unwrap();
+    finish(&mut engine, &mut disk);
+    let (engine, event) = boot(&mut disk);
+    assert_eq!((event, engine.before()), (loaded("a = 3"), Some(&b"a = 1"[..])));
+}
+
+#[test]
+fn a_disk_whose_copies_are_damaged_is_told_from_a_new_one() {
+    let mut bytes = format(Some("a = 1")).unwrap();
+    bytes[SLOTS[0] + 25] ^= 1;
+    let mut disk = Model::new(bytes, 1 << 20, Features::empty());
+    let (engine, event) = boot(&mut disk);
+    assert_eq!((event, engine.is_damaged()), (Event::Loaded(None), true));
+    let mut disk = Model::new(format(None).unwrap(), 1 << 20, Features::empty());
+    assert!(!boot(&mut disk).0.is_damaged());
+}
+
+#[test]
 fn other_disks_are_left_alone() {
     let mut disk = Model::new(vec![0x55; 1 << 16], 1 << 20, Features::empty());
     let (_, event) = boot(&mut disk);

@@ -16,6 +16,8 @@ pub enum Verb {
     ShowConfig,
     /// Changes the configuration.
     Set,
+    /// Takes something out of the configuration.
+    Unset,
     /// Writes the configuration to the config disk.
     Save,
     /// Sends echo requests.
@@ -138,7 +140,19 @@ pub static COMMANDS: &[Command] = &[
     Command::new(&["help"], &[], "this list", Verb::Help),
     Command::new(&["show", "interfaces"], &[], "network interfaces", Verb::Show(Topic::Interfaces)),
     Command::new(&["show", "disks"], &[], "disks", Verb::Show(Topic::Disks)),
+    Command::new(
+        &["show", "devices"],
+        &[],
+        "all devices, those that nobody uses among them",
+        Verb::Show(Topic::Devices),
+    ),
     Command::new(&["show", "volumes"], &[], "volumes", Verb::Show(Topic::Volumes)),
+    Command::new(
+        &["show", "exports"],
+        &[],
+        "what is exported, and to whom",
+        Verb::Show(Topic::Exports),
+    ),
     Command::new(&["show", "memory"], &[], "memory", Verb::Show(Topic::Memory)),
     Command::new(&["show", "loops"], &[], "what the loops do", Verb::Show(Topic::Loops)),
     Command::new(&["show", "ntb"], &[], "the bridge to another appliance", Verb::Show(Topic::Ntb)),
@@ -198,6 +212,12 @@ pub static COMMANDS: &[Command] = &[
         &[Argument::Path, Argument::Value],
         "change the configuration",
         Verb::Set,
+    ),
+    Command::new(
+        &["unset"],
+        &[Argument::Path, Argument::Rest("[force]")],
+        "take a key or an entry of a list away",
+        Verb::Unset,
     ),
     Command::new(&["save"], &[], "write the configuration to the config disk", Verb::Save),
     Command::new(
@@ -538,7 +558,7 @@ mod tests {
             (
                 "show disk",
                 "cannot show \"disk\" (did you mean \"disks\"?); accepted: interfaces, \
-                           disks, volumes, memory, loops, ntb, log, config, version, refused, smc",
+                           disks, devices, volumes, exports, memory, loops, ntb, log, config, version, refused, smc",
             ),
             (
                 "show smc link",

@@ -45,10 +45,20 @@ fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<S
             system.log().entries().iter().for_each(|entry| out.text(&format!("{entry}\n")));
         }
         Verb::ShowConfig if what.json => report(&system.document().to_report()),
-        Verb::ShowConfig => out.text(&system.document().to_toml()),
+        Verb::ShowConfig => {
+            out.text(&system.document().to_toml());
+            out.text(&system.document().pending_toml());
+        }
         Verb::Set => set(argument(0), argument(1), system, out)?,
+        Verb::Unset => unset(argument(0), argument(1), system, out)?,
         Verb::LogLevel => set("system.log_level", argument(0), system, out)?,
-        Verb::Save => return system.start_save().map(|()| State::Task),
+        Verb::Save => {
+            system.start_save()?;
+            for pending in system.document().pending() {
+                out.text(&format!("not saved: {pending}\n"));
+            }
+            return Ok(State::Task);
+        }
         Verb::Ping => {
             let (address, count) = ping_arguments(argument(0), what.arguments.get(1))?;
             return system.start_ping(address, count).map(|()| State::Task);
@@ -102,12 +112,24 @@ fn log_report(entries: &[Entry]) -> Value {
 }
 
 fn set(path: &str, value: &str, system: &mut dyn System, out: &mut Output) -> Result<(), String> {
-    let lines = |problems: Vec<Problem>| {
-        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nerror: ")
-    };
     let from_when = system.set(path, value).map_err(lines)?;
     out.text(&format!("{from_when}\n"));
     Ok(())
+}
+
+fn unset(path: &str, how: &str, system: &mut dyn System, out: &mut Output) -> Result<(), String> {
+    let force = match how {
+        "" => false,
+        "force" => true,
+        _ => return Err(format!("{how:?} is not understood; accepted: force")),
+    };
+    let from_when = system.unset(path, force).map_err(lines)?;
+    out.text(&format!("{from_when}\n"));
+    Ok(())
+}
+
+fn lines(problems: Vec<Problem>) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nerror: ")
 }
 
 fn ping_arguments(address: &str, count: Option<&String>) -> Result<(IpAddr, u32), String> {

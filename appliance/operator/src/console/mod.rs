@@ -15,7 +15,7 @@ mod system;
 
 pub use system::{Managed, Progress, SmcTopic, System, Topic};
 
-use crate::log_ring::Cursor;
+use crate::log_ring::{Cursor, Entry};
 use editor::{Editor, Event};
 use output::Output;
 use std::collections::VecDeque;
@@ -141,6 +141,8 @@ impl Console {
                 Some(Event::Line(line)) => {
                     self.state = execute::execute(&line, system, &mut self.output);
                     if self.state == State::Prompt {
+                        // What the command has logged belongs to its answer.
+                        self.print_log(system);
                         self.prompt();
                     }
                     break;
@@ -203,15 +205,27 @@ impl Console {
                 self.editor.wipe(&mut self.output);
             }
             shown = true;
-            if missed > 0 {
-                self.output.text(&format!("({missed} messages were not shown)\n"));
-            }
-            self.output.text(&format!("{entry}\n"));
+            self.print_entry(&entry, missed);
         }
         if shown && self.state == State::Prompt {
             self.editor.draw(&mut self.output);
         }
         shown
+    }
+
+    /// Shows log messages where no line is being edited.
+    fn print_log(&mut self, system: &mut dyn System) {
+        while self.output.has_room_for_log() {
+            let Some((entry, missed)) = system.log().next(&mut self.log) else { break };
+            self.print_entry(&entry, missed);
+        }
+    }
+
+    fn print_entry(&mut self, entry: &Entry, missed: u64) {
+        if missed > 0 {
+            self.output.text(&format!("({missed} messages were not shown)\n"));
+        }
+        self.output.text(&format!("{entry}\n"));
     }
 }
 

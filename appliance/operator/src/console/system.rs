@@ -12,8 +12,12 @@ pub enum Topic {
     Interfaces,
     /// Disks: size, features, counters.
     Disks,
-    /// Volumes and how they are exported.
+    /// All devices, those that nobody uses among them.
+    Devices,
+    /// Volumes.
     Volumes,
+    /// What is exported, and to whom.
+    Exports,
     /// Memory: arena, heap.
     Memory,
     /// Poll loops: stages, shares of busy, idle and halted time.
@@ -101,7 +105,11 @@ pub trait System {
     fn document(&self) -> &Document;
 
     /// Changes a value of the configuration; says from when on it counts.
-    fn set(&mut self, path: &str, value: &str) -> Result<&'static str, Vec<Problem>>;
+    fn set(&mut self, path: &str, value: &str) -> Result<String, Vec<Problem>>;
+
+    /// Takes a key or an entry of a list away; says from when on that counts. What clients would lose goes by
+    /// `force` only.
+    fn unset(&mut self, path: &str, force: bool) -> Result<String, Vec<Problem>>;
 
     /// The log.
     fn log(&self) -> &LogRing;

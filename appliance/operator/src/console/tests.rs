@@ -36,8 +36,15 @@ impl System for Appliance {
     fn document(&self) -> &Document {
         &self.document
     }
-    fn set(&mut self, path: &str, value: &str) -> Result<&'static str, Vec<Problem>> {
-        self.document.set(path, value).map(|()| "in force now")
+    fn set(&mut self, path: &str, value: &str) -> Result<String, Vec<Problem>> {
+        self.document.set(path, value)?;
+        Ok(match self.document.pending_at(path) {
+            Some(pending) => format!("pending: {pending}"),
+            None => "in force now".into(),
+        })
+    }
+    fn unset(&mut self, path: &str, _force: bool) -> Result<String, Vec<Problem>> {
+        self.document.unset(path).map(|()| "in force now".into())
     }
     fn log(&self) -> &LogRing {
         &self.log
@@ -133,6 +140,21 @@ fn the_configuration_is_shown_as_it_would_be_saved() {
     let json = run("show config --json\r");
     let json: serde_json::Value = serde_json::from_str(json.lines().nth(2).unwrap()).unwrap();
     assert_eq!(json["volume"][0]["name"], "ram0");
+}
+
+#[test]
+fn an_entry_that_is_being_made_is_shown_as_such() {
+    let script = "set rule.0.listen 81\rset http.port 82\rshow config\rset rule.0.listen x\r";
+    let text = run(script);
+    let pending = "pending: rule.0 lacks name\n";
+    assert_eq!(text.matches(pending).count(), 1, "{text}");
+    assert!(text.contains("\n# Pending, neither in force nor saved: rule.0 lacks name"), "{text}");
+    assert!(text.contains("\n# [[rule]]\n# listen = \"81\"\n"), "{text}");
+    assert!(text.contains("error: console: rule.0.listen: "), "{text}");
+    let json = run("set rule.0.listen 81\rshow config --json\r");
+    let json: serde_json::Value = serde_json::from_str(json.lines().nth(4).unwrap()).unwrap();
+    assert_eq!(json["pending"][0]["entry"], "rule.0");
+    assert!(run("unset system.syslog\runset a b\r").contains("error: \"b\" is not understood"));
 }
 
 #[test]

@@ -69,7 +69,7 @@ pub(in crate::gateway) fn write(state: &State, w: &mut Page<'_>) -> Result<(), E
     }
     for (name, help, value) in PATH {
         let mut family = w.counter(name, help)?;
-        for session in sessions {
+        for session in if family.is_past() { &[][..] } else { sessions } {
             for path in session.client.transport().paths() {
                 let labels: [(_, &dyn Display); 2] =
                     [("session", &session.name()), ("path", &path_name(&path))];
@@ -79,7 +79,7 @@ pub(in crate::gateway) fn write(state: &State, w: &mut Page<'_>) -> Result<(), E
     }
     for (name, help, histogram) in LATENCIES {
         let mut family = w.histogram(name, help)?;
-        for session in sessions {
+        for session in if family.is_past() { &[][..] } else { sessions } {
             for path in session.client.transport().paths() {
                 let (buckets, above, sum) = buckets(histogram(path.stats));
                 let labels: [(_, &dyn Display); 2] =

@@ -15,22 +15,32 @@ use rdma::volume::mirror::{MirrorState, Status};
 
 const WRITE_ONE: &str = "usage: write 1";
 
-/// The subtrees, by their names.
-pub(in crate::gateway) fn trees(state: &State) -> [(&'static str, Value); 3] {
+fn all_sessions(state: &State) -> impl Iterator<Item = &Session> {
     let elsewhere = state.plane.storage.elsewhere.as_deref();
-    let sessions = || elsewhere.into_iter().flat_map(|elsewhere| &elsewhere.sessions);
-    let rtrs = sessions().map(|s| -> Entry { (s.name().to_string().into(), session(s)) });
-    let devices = sessions().flat_map(device_entries);
-    let devices = Value::object([("devices", Value::Object(devices.collect()))]);
+    elsewhere.into_iter().flat_map(|elsewhere| &elsewhere.sessions)
+}
+
+/// `/rtrs-client`.
+pub(in crate::gateway) fn rtrs(state: &State) -> Value {
+    let entry = |s: &Session| -> Entry { (s.name().to_string().into(), session(s)) };
+    Value::Object(all_sessions(state).map(entry).collect())
+}
+
+/// `/rnbd-client`.
+pub(in crate::gateway) fn rnbd(state: &State) -> Value {
+    let devices = all_sessions(state).flat_map(device_entries).collect();
+    let devices = Value::object([("devices", Value::Object(devices))]);
+    Value::object([("ctl", devices)])
+}
+
+/// `/mirrors`.
+pub(in crate::gateway) fn mirrors(state: &State) -> Value {
+    let elsewhere = state.plane.storage.elsewhere.as_deref();
     let now = state.plane.now;
     let mirrors = elsewhere.into_iter().flat_map(|elsewhere| &elsewhere.mirrors);
     let mirrors = mirrors
         .map(|m| -> Entry { (m.name.clone().into(), mirror(&m.members, &m.status.get(), now)) });
-    [
-        ("rtrs-client", Value::Object(rtrs.collect())),
-        ("rnbd-client", Value::object([("ctl", devices)])),
-        ("mirrors", Value::Object(mirrors.collect())),
-    ]
+    Value::Object(mirrors.collect())
 }
 
 fn session(session: &Session) -> Value {

@@ -5,6 +5,7 @@ use super::options::Options;
 use crate::config::{self, Export};
 use crate::gateway::state::State;
 use crate::report::Value;
+use net::hosts::Hosts;
 use rdma::rnbd::server::Server;
 use rdma::volume::Volumes;
 
@@ -20,6 +21,30 @@ pub(super) fn rows(server: &Server, volumes: &Volumes) -> Vec<Value> {
         ])
     });
     list.collect()
+}
+
+/// What is to be exported, to whom, and whether it is: from one on, so many.
+pub(in crate::gateway) fn wanted(state: &mut State, from: usize, count: usize) -> Vec<Value> {
+    let storage = &state.plane.storage;
+    if !state.document.config().rnbd.enabled {
+        return Vec::new();
+    }
+    let served = |name: &str| {
+        let server = storage.server.as_ref();
+        server.is_some_and(|server| server.exports().iter().any(|e| e.name.as_str() == name))
+    };
+    let wanted = storage.wanted_exports(state.document.config());
+    let rows = wanted.into_iter().skip(from).take(count).map(|export| {
+        Value::object([
+            ("name", Value::display(&export.name)),
+            ("volume", Value::display(&export.volume)),
+            ("read_only", export.read_only.into()),
+            ("sessions", Value::list(export.sessions.iter().map(Value::display))),
+            ("served", served(export.name.as_str()).into()),
+            ("hosts", Value::display(Hosts::new(export.hosts))),
+        ])
+    });
+    rows.collect()
 }
 
 /// Changes the exports of the configuration, and makes them what they are. Without any, each

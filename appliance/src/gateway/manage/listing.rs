@@ -9,7 +9,7 @@ use crate::report::Value;
 /// A list, or one of its rows, as the options say.
 pub(super) fn list(state: &mut State, what: &str, name: Option<&str>, options: &[&str]) -> Told {
     let value = match what {
-        "volume" => volumes::rows(state),
+        "volume" => Value::List(volumes::rows(state, 0, usize::MAX)),
         "remote" => elsewhere::manage::remotes(state),
         "mirror" => elsewhere::manage::mirrors(state),
         "export" => {

@@ -1,7 +1,7 @@
 //! The console's verbs for volumes, exports, sessions, devices, paths and the bridge, in the grammar of the
 //! `rnbd` tool of Linux hosts: an object, an order, a name, options.
 
-mod exports;
+pub(super) mod exports;
 mod listing;
 mod options;
 mod sessions;

@@ -10,22 +10,18 @@ use crate::gateway::objects::session_name;
 use crate::gateway::state::State;
 use crate::gateway::volumes::Order;
 use crate::report::Value;
+use std::collections::BTreeSet;
 
-/// All volumes: those that are open, and those of the configuration that are not.
-pub(in crate::gateway) fn rows(state: &State) -> Value {
+/// All volumes, those that are open, and those of the configuration that are not: from one on, so many.
+pub(in crate::gateway) fn rows(state: &mut State, from: usize, count: usize) -> Vec<Value> {
+    let state = &*state;
     let storage = &state.plane.storage;
     let config = state.document.config();
     let declared = config.volume_names().map(|name| name.as_str());
     let open = storage.volumes.ids().filter_map(|id| storage.volumes.name(id));
-    let mut names: Vec<&str> = declared.chain(open).collect();
-    let mut seen = Vec::new();
-    names.retain(|name| {
-        !seen.contains(name) && {
-            seen.push(*name);
-            true
-        }
-    });
-    Value::list(names.into_iter().map(|name| {
+    let mut seen = BTreeSet::new();
+    let names = declared.chain(open).filter(move |name| seen.insert(*name));
+    let rows = names.skip(from).take(count).map(|name| {
         let geometry = storage.volumes.find(name).and_then(|id| storage.volumes.get(id));
         let geometry = geometry.map(|volume| volume.geometry());
         let declared = config.volume.iter().find(|volume| volume.name.as_str() == name);
@@ -52,7 +48,8 @@ pub(in crate::gateway) fn rows(state: &State) -> Value {
             ("open", writers.into()),
             ("state", elsewhere::manage::standing(state, name, geometry).into()),
         ])
-    }))
+    });
+    rows.collect()
 }
 
 pub(super) fn create(state: &mut State, words: &[&str]) -> Told {

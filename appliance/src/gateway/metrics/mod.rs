@@ -10,17 +10,57 @@ use crate::gateway::uplink::Uplink;
 use crate::loops::{LoopCounters, Stage};
 use core::fmt::Error;
 use drivers::hal::{Disk, PortCounters};
-use net::metrics::Writer;
+use net::metrics::{Place, Writer};
 
 /// The page, being written.
 pub(super) type Page<'a> = Writer<&'a mut String>;
 
-/// The page.
-pub(super) fn write(state: &mut State) -> String {
-    let mut page = String::new();
-    // A string takes everything.
-    let _ = families(state, &mut Writer::new(&mut page));
-    page
+/// A part of the page: it writes the same families each time that it is asked for its next piece.
+type Section = fn(&mut State, &mut Page<'_>) -> Result<(), Error>;
+
+const SECTIONS: [Section; 8] = [
+    appliance,
+    ports,
+    |state, w| fabric::write(state, w),
+    |state, w| ntb::write(state, w),
+    |state, w| storage::write(state, w),
+    |state, w| smc::write(state, w),
+    |state, w| super::elsewhere::metrics::write(state, w),
+    loops,
+];
+
+/// How far the page has come.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    section: usize,
+    place: Place,
+}
+
+/// Writes on until the piece has `room` bytes, or one sample more; false if that is the end.
+pub(super) fn write_piece(
+    state: &mut State,
+    progress: &mut Progress,
+    piece: &mut String,
+    room: usize,
+) -> bool {
+    while let Some(section) = SECTIONS.get(progress.section) {
+        let left = room.saturating_sub(piece.len());
+        if left == 0 {
+            return true;
+        }
+        let mut writer = Writer::resume(&mut *piece, progress.place, left);
+        match section(state, &mut writer) {
+            Ok(()) => {
+                *progress = Progress { section: progress.section + 1, place: Place::default() }
+            }
+            // A string takes everything: the piece is full.
+            Err(Error) => {
+                progress.place = writer.place();
+                return true;
+            }
+        }
+    }
+    false
 }
 
 /// A counter of a port: its name, its help, and where it lies.
@@ -64,11 +104,33 @@ const IP_FAMILIES: [IpFamily; 6] = [
     ),
 ];
 
-fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
+fn appliance(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
     w.gauge("isthmus_build_info", "Version of the appliance; always 1.")?
         .sample(&[("version", &env!("CARGO_PKG_VERSION"))], 1)?;
     w.gauge("isthmus_uptime_seconds", "Time since the appliance came up.")?
         .sample(&[], state.uptime())?;
+    let problems = state.problems.len() + state.warnings.len();
+    w.gauge(
+        "isthmus_config_problems",
+        "What is wrong with the configuration, or not known in it.",
+    )?
+    .sample(&[], problems as u64)?;
+    let arena = state.platform.arena();
+    w.gauge("isthmus_arena_size_bytes", "Memory for DMA, volumes and sessions.")?
+        .sample(&[], arena.capacity() as u64)?;
+    w.gauge("isthmus_arena_free_bytes", "What of it is free.")?
+        .sample(&[], arena.available() as u64)?;
+    w.gauge("isthmus_memory_heap_bytes", "What of the heap is in use.")?
+        .sample(&[], (state.facts.heap_used)() as u64)?;
+    let mut refused =
+        w.counter("isthmus_refused_total", "What was refused to peers and operators, and why.")?;
+    for count in state.refused.counts() {
+        refused.sample(&[("what", &count.what), ("reason", &count.reason)], count.count)?;
+    }
+    Ok(())
+}
+
+fn ports(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
     let reports = state.port_reports();
     let mut up = w.gauge("isthmus_port_up", "Whether the port's link is up.")?;
     for slot in &state.ports {
@@ -107,24 +169,7 @@ fn families(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
     for slot in &state.disks {
         interrupts.sample(&[("disk", &slot.name)], slot.disk.interrupts())?;
     }
-    let arena = state.platform.arena();
-    w.gauge("isthmus_arena_size_bytes", "Memory for DMA, volumes and sessions.")?
-        .sample(&[], arena.capacity() as u64)?;
-    w.gauge("isthmus_arena_free_bytes", "What of it is free.")?
-        .sample(&[], arena.available() as u64)?;
-    w.gauge("isthmus_memory_heap_bytes", "What of the heap is in use.")?
-        .sample(&[], (state.facts.heap_used)() as u64)?;
-    let mut refused =
-        w.counter("isthmus_refused_total", "What was refused to peers and operators, and why.")?;
-    for count in state.refused.counts() {
-        refused.sample(&[("what", &count.what), ("reason", &count.reason)], count.count)?;
-    }
-    fabric::write(state, w)?;
-    ntb::write(state, w)?;
-    storage::write(state, w)?;
-    smc::write(state, w)?;
-    super::elsewhere::metrics::write(state, w)?;
-    loops(state, w)
+    Ok(())
 }
 
 fn loops(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {

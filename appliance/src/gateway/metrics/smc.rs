@@ -51,12 +51,18 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     for (name, help, value) in ENGINE {
         w.counter(name, help)?.sample(&[], value(counters))?;
     }
-    w.gauge("isthmus_smc_sockets", "Sockets that there are.")?
-        .sample(&[], smc.engine.sockets().count() as u64)?;
-    w.gauge("isthmus_smc_link_groups", "Link groups that there are.")?
-        .sample(&[], smc.engine.groups().count() as u64)?;
-    w.gauge("isthmus_smc_links", "Links that there are.")?
-        .sample(&[], smc.engine.links().count() as u64)?;
+    let mut family = w.gauge("isthmus_smc_sockets", "Sockets that there are.")?;
+    if !family.is_past() {
+        family.sample(&[], smc.engine.sockets().count() as u64)?;
+    }
+    let mut family = w.gauge("isthmus_smc_link_groups", "Link groups that there are.")?;
+    if !family.is_past() {
+        family.sample(&[], smc.engine.groups().count() as u64)?;
+    }
+    let mut family = w.gauge("isthmus_smc_links", "Links that there are.")?;
+    if !family.is_past() {
+        family.sample(&[], smc.engine.links().count() as u64)?;
+    }
     if smc.relays.is_empty() {
         return Ok(());
     }

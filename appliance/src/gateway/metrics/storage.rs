@@ -1,11 +1,12 @@
 //! Metrics of the storage gateway: sessions, paths, volumes.
 
 use super::Page;
-use crate::gateway::objects::{live_paths, path_name, session_name};
+use crate::gateway::objects::{PathName, live_paths};
 use crate::gateway::state::State;
-use core::fmt::Error;
+use core::fmt::{Display, Error};
 use rdma::rnbd::server::{Server, VolumeStats};
-use rdma::rtrs::server::{Counters, Histogram, PathState, PathStats, PathStatus, SessionStatus};
+use rdma::rtrs::Name;
+use rdma::rtrs::server::{Counters, Histogram, PathState, PathStats, PathStatus};
 use rdma::verbs::Provider;
 
 /// A counter of something: its name, its help, and where it lies.
@@ -49,20 +50,6 @@ const PATH: [Family<PathStats>; 8] = [
     }),
 ];
 
-/// A gauge of a session: its name, its help, and where it lies.
-type SessionFamily = (&'static str, &'static str, fn(&Server, &SessionStatus) -> u64);
-
-const SESSION: [SessionFamily; 2] = [
-    (
-        "isthmus_rtrs_session_queue_depth",
-        "Requests that the session may have in flight.",
-        |_, s| s.queue_depth.into(),
-    ),
-    ("isthmus_rtrs_session_devices", "Devices that the session has open.", |server, s| {
-        server.devices().filter(|device| device.session == s.id).count() as u64
-    }),
-];
-
 /// A gauge of a path: its name, its help, and where it lies.
 type PathFamily = (&'static str, &'static str, fn(&PathStatus<'_>) -> u64);
 
@@ -96,42 +83,78 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     for (name, help, value) in SERVER {
         w.counter(name, help)?.sample(&[], value(transport.counters()))?;
     }
-    for (name, help, value) in SESSION {
-        let mut family = w.gauge(name, help)?;
-        for session in transport.sessions().filter(|session| session.up) {
-            family.sample(&[("session", &session.name)], value(server, &session))?;
-        }
-    }
-    let paths: Vec<NamedPath<'_>> = live_paths(server)
-        .map(|path| (session_name(server, path.session), path_name(&path), path))
-        .filter(|(session, ..)| !session.is_empty())
-        .collect();
+    sessions(server, w)?;
     for (name, help, value) in PATH_NOW {
         let mut family = w.gauge(name, help)?;
-        for (session, path, status) in &paths {
-            family.sample(&[("session", session), ("path", path)], value(status))?;
+        for (session, path) in paths(server, family.is_past()) {
+            family.sample(&[("session", &session), ("path", &PathName(&path))], value(&path))?;
         }
     }
     for (name, help, value) in PATH {
         let mut family = w.counter(name, help)?;
-        for (session, path, status) in &paths {
-            family.sample(&[("session", session), ("path", path)], value(status.stats))?;
+        for (session, path) in paths(server, family.is_past()) {
+            let labels: [(_, &dyn Display); 2] =
+                [("session", &session), ("path", &PathName(&path))];
+            family.sample(&labels, value(path.stats))?;
         }
     }
     for (name, help, value) in VOLUME {
         let mut family = w.counter(name, help)?;
-        for id in state.plane.storage.volumes.ids() {
-            let volume = state.plane.storage.volumes.name(id).unwrap_or_default();
-            if let Some(stats) = server.volume_stats(id) {
-                family.sample(&[("volume", &volume)], value(stats))?;
-            }
+        for (volume, stats) in volumes(state, server, family.is_past()) {
+            family.sample(&[("volume", &volume)], value(stats))?;
         }
     }
-    latencies(state, &paths, w)
+    latencies(state, server, w)
 }
 
-/// A path that has a name of its own: the session's, and the path's.
-type NamedPath<'a> = (String, String, PathStatus<'a>);
+fn sessions(server: &Server, w: &mut Page<'_>) -> Result<(), Error> {
+    let up = || server.transport().sessions().filter(|session| session.up);
+    let mut family = w.gauge(
+        "isthmus_rtrs_session_queue_depth",
+        "Requests that the session may have in flight.",
+    )?;
+    if !family.is_past() {
+        for session in up() {
+            family.sample(&[("session", &session.name)], u64::from(session.queue_depth))?;
+        }
+    }
+    let mut family =
+        w.gauge("isthmus_rtrs_session_devices", "Devices that the session has open.")?;
+    if family.is_past() {
+        return Ok(());
+    }
+    let mut open: Vec<u64> = Vec::new();
+    for device in server.devices() {
+        let at = device.session.index();
+        open.resize(open.len().max(at + 1), 0);
+        open[at] += 1;
+    }
+    for session in up() {
+        let count = open.get(session.id.index()).copied().unwrap_or(0);
+        family.sample(&[("session", &session.name)], count)?;
+    }
+    Ok(())
+}
+
+/// The paths that have a name of their own, with their sessions'; none of a family that is past.
+fn paths(server: &Server, past: bool) -> impl Iterator<Item = (Name, PathStatus<'_>)> {
+    let wanted = (!past).then(|| live_paths(server)).into_iter().flatten();
+    wanted.filter_map(|path| {
+        let name = server.transport().session(path.session)?.name;
+        (!name.as_str().is_empty()).then_some((name, path))
+    })
+}
+
+/// The volumes that anybody has used; none of a family that is past.
+fn volumes<'a>(
+    state: &'a State,
+    server: &'a Server,
+    past: bool,
+) -> impl Iterator<Item = (&'a str, &'a VolumeStats)> {
+    let volumes = &state.plane.storage.volumes;
+    let wanted = (!past).then(|| volumes.ids()).into_iter().flatten();
+    wanted.filter_map(|id| Some((volumes.name(id).unwrap_or_default(), server.volume_stats(id)?)))
+}
 
 /// What sessions were promised, and the memory that they share.
 fn memory(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
@@ -185,20 +208,19 @@ const LATENCIES: [Latency; 2] = [
     }),
 ];
 
-fn latencies(state: &State, paths: &[NamedPath<'_>], w: &mut Page<'_>) -> Result<(), Error> {
-    let Some(server) = &state.plane.storage.server else { return Ok(()) };
+fn latencies(state: &State, server: &Server, w: &mut Page<'_>) -> Result<(), Error> {
     for (name, help, histogram) in PATH_LATENCIES {
         let mut family = w.histogram(name, help)?;
-        for (session, path, status) in paths {
-            let (buckets, above, sum) = buckets(histogram(status.stats));
-            family.sample(&[("session", session), ("path", path)], buckets, above, sum)?;
+        for (session, path) in paths(server, family.is_past()) {
+            let (buckets, above, sum) = buckets(histogram(path.stats));
+            let labels: [(_, &dyn Display); 2] =
+                [("session", &session), ("path", &PathName(&path))];
+            family.sample(&labels, buckets, above, sum)?;
         }
     }
     for (name, help, histogram) in LATENCIES {
         let mut family = w.histogram(name, help)?;
-        for id in state.plane.storage.volumes.ids() {
-            let volume = state.plane.storage.volumes.name(id).unwrap_or_default();
-            let Some(stats) = server.volume_stats(id) else { continue };
+        for (volume, stats) in volumes(state, server, family.is_past()) {
             let (buckets, above, sum) = buckets(histogram(stats));
             family.sample(&[("volume", &volume)], buckets, above, sum)?;
         }

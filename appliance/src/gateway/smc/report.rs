@@ -5,6 +5,7 @@
 use super::Smc;
 use crate::console::SmcTopic;
 use crate::gateway::state::State;
+use crate::gateway::told::Node;
 use crate::report::Value;
 use rdma::smcr::back::Connected;
 use rdma::smcr::engine::{Device, GroupStatus, Role, SocketStatus};
@@ -22,7 +23,7 @@ pub(in super::super) fn topic(state: &State, topic: SmcTopic) -> Value {
         };
     };
     match topic {
-        SmcTopic::Sockets => sockets(smc, state),
+        SmcTopic::Sockets => Value::List(sockets(smc, state, 0, usize::MAX)),
         SmcTopic::Linkgroups => Value::list(smc.engine.groups().map(|group| one_group(&group))),
         SmcTopic::Links => links(smc, state),
         SmcTopic::Devices => devices(smc, state),
@@ -32,18 +33,31 @@ pub(in super::super) fn topic(state: &State, topic: SmcTopic) -> Value {
     }
 }
 
-/// All topics by their names.
-pub(in super::super) fn tree(state: &State) -> Value {
-    let entries = SmcTopic::ALL.iter().map(|&one| (one.name().into(), topic(state, one)));
-    Value::Object(entries.collect())
+/// `/smc`: all topics by their words.
+pub(in super::super) const TREE: Node = Node::Branch(&[
+    ("sockets", Node::Rows(socket_rows)),
+    ("linkgroups", Node::Whole(|state| topic(state, SmcTopic::Linkgroups))),
+    ("links", Node::Whole(|state| topic(state, SmcTopic::Links))),
+    ("devices", Node::Whole(|state| topic(state, SmcTopic::Devices))),
+    ("stats", Node::Whole(|state| topic(state, SmcTopic::Stats))),
+    ("ueid", Node::Whole(|state| topic(state, SmcTopic::Ueid))),
+    ("rules", Node::Whole(|state| topic(state, SmcTopic::Rules))),
+]);
+
+fn socket_rows(state: &mut State, from: usize, count: usize) -> Vec<Value> {
+    let Some(smc) = &state.smc else { return Vec::new() };
+    sockets(smc, state, from, count)
 }
 
-fn sockets(smc: &Smc, state: &State) -> Value {
-    Value::list(smc.connections().map(|(at, connected)| {
+/// The sockets from one on, so many.
+fn sockets(smc: &Smc, state: &State, from: usize, count: usize) -> Vec<Value> {
+    let wanted = smc.connections().skip(from).take(count);
+    let row = wanted.map(|(at, connected)| {
         let status = connected.socket.and_then(|id| smc.engine.socket_status(id));
         let intf = state.ports.get(at).map(|port| port.name.clone());
         one_socket(&connected, intf, status.as_ref())
-    }))
+    });
+    row.collect()
 }
 
 fn one_socket(connected: &Connected, intf: Option<String>, status: Option<&SocketStatus>) -> Value {
