@@ -10,7 +10,10 @@ use appliance::config;
 pub fn check(path: &Path) -> Result<()> {
     let text = fs::read(path).with_context(|| format!("could not read {}", path.display()))?;
     match config::check(&text) {
-        Ok(_) => {
+        Ok(config) => {
+            for what in config.open_to_everybody() {
+                println!("{}: {what}: open to everybody", path.display());
+            }
             println!("{}: good", path.display());
             Ok(())
         }

@@ -215,8 +215,11 @@ impl Gateway {
 
     /// When there is something to do though nothing arrives.
     fn deadline(&self, now: Instant) -> Option<Instant> {
-        let nap = !self.devices_wake || self.console.is_busy();
-        let nap = nap.then_some(now + NAP);
+        let nap = match self.devices_wake {
+            false => Some(NAP),
+            true => self.console.is_busy().then(|| self.console.patience(NAP)),
+        };
+        let nap = nap.map(|nap| now + nap);
         let console = (!self.console_quiet).then_some(self.console_due + CONSOLE_PATIENCE);
         Instant::first([self.control_due, self.state.poll_timeout(), nap, console])
     }

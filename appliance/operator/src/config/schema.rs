@@ -213,6 +213,25 @@ impl Config {
         found.map(|(_, net)| net.clone()).unwrap_or_default()
     }
 
+    /// What has no `hosts`, by its path or name: every host may use it.
+    pub fn open_to_everybody(&self) -> Vec<String> {
+        let mut open = Vec::new();
+        if self.rnbd.enabled && self.roce.enabled {
+            let exports = self.exports();
+            let exports = exports.iter().filter(|export| export.hosts.is_empty());
+            open.extend(exports.map(|export| format!("export {}", export.name)));
+        }
+        let rules = self.rule.iter().filter(|rule| rule.hosts.is_empty());
+        open.extend(rules.map(|rule| format!("rule {}", rule.name)));
+        if self.smc.services && self.smc.hosts.is_empty() {
+            open.push("smc.services".into());
+        }
+        if self.http.enabled && self.http.hosts.is_empty() {
+            open.push("http".into());
+        }
+        open
+    }
+
     /// What is exported: `[[export]]`, or without any, each volume under its name to everybody.
     pub fn exports(&self) -> Vec<Export> {
         if !self.export.is_empty() {

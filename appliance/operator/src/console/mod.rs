@@ -16,6 +16,7 @@ mod system;
 pub use system::{Managed, Progress, SmcTopic, System, Topic};
 
 use crate::log_ring::{Cursor, Entry};
+use core::time::Duration;
 use editor::{Editor, Event};
 use output::Output;
 use std::collections::VecDeque;
@@ -27,6 +28,8 @@ const BUDGET: usize = 64;
 /// Candidates that Tab shows at most.
 const SHOWN: usize = 64;
 const INTERRUPT: u8 = 3;
+/// How often the wait for a stalled reader doubles.
+const LONGEST_STALL: u32 = 7;
 
 /// One console.
 #[derive(Debug, Default)]
@@ -36,6 +39,8 @@ pub struct Console {
     output: Output,
     log: Cursor,
     state: State,
+    /// Times in a row that the line took nothing of what there is to send.
+    stalled: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +84,16 @@ impl Console {
 
     /// `count` bytes of the output were sent.
     pub fn sent(&mut self, count: usize) {
+        let stalls = count == 0 && !self.output.is_empty();
+        self.stalled = if stalls { self.stalled.saturating_add(1) } else { 0 };
         self.output.sent(count);
+    }
+
+    /// How long a loop with nothing else to do may leave [`Console::is_busy`] alone, if `look` is right for a
+    /// line that takes its FIFO at each look: longer and longer while it takes nothing, because its reader has
+    /// stalled. What is typed ends the wait.
+    pub fn patience(&self, look: Duration) -> Duration {
+        look * (1 << self.stalled.saturating_sub(2).min(LONGEST_STALL))
     }
 
     /// Whether there is something to do without further input: output to send, a task to ask for

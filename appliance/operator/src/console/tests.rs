@@ -143,6 +143,21 @@ fn the_configuration_is_shown_as_it_would_be_saved() {
 }
 
 #[test]
+fn a_reader_that_stalls_is_looked_after_less_and_less() {
+    let (mut appliance, mut console) = (Appliance::default(), Console::default());
+    console.handle_input(b"help\r");
+    while console.poll(&mut appliance) {}
+    let millis = |console: &Console| console.patience(Duration::from_millis(1)).as_millis();
+    let waits: u128 = (0..20).map(|_| {
+        console.sent(0);
+        millis(&console)
+    }).sum();
+    assert!(console.is_busy() && waits > 1000, "{waits} ms in 20 looks");
+    console.sent(16);
+    assert_eq!(millis(&console), 1, "it takes something again");
+}
+
+#[test]
 fn an_entry_that_is_being_made_is_shown_as_such() {
     let script = "set rule.0.listen 81\rset http.port 82\rshow config\rset rule.0.listen x\r";
     let text = run(script);
