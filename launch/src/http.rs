@@ -19,12 +19,29 @@ pub struct Answer {
 
 /// Asks `server` for `path` and reads until the connection closes.
 pub fn get(server: SocketAddr, path: &str) -> Result<Answer> {
-    let what = format!("GET http://{server}{path}");
+    request(server, "GET", path, &[("Host", &server.to_string())], "")
+}
+
+/// Sends a request with these header fields, `Host` among them, and reads until the connection closes.
+pub fn request(
+    server: SocketAddr,
+    method: &str,
+    path: &str,
+    fields: &[(&str, &str)],
+    body: &str,
+) -> Result<Answer> {
+    let what = format!("{method} http://{server}{path}");
     let limit = Duration::from_secs(10);
     let mut connection = TcpStream::connect_timeout(&server, limit).context(what.clone())?;
     connection.set_read_timeout(Some(limit))?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {server}\r\nConnection: close\r\n\r\n");
-    connection.write_all(request.as_bytes()).context(what.clone())?;
+    let mut request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
+    for (name, value) in fields {
+        request += &format!("{name}: {value}\r\n");
+    }
+    if !body.is_empty() {
+        request += &format!("Content-Length: {}\r\n", body.len());
+    }
+    connection.write_all(format!("{request}\r\n{body}").as_bytes()).context(what.clone())?;
     let mut answer = Vec::new();
     connection.read_to_end(&mut answer).context(what.clone())?;
     let answer = String::from_utf8(answer).with_context(|| format!("{what}: not UTF-8"))?;
@@ -33,5 +50,36 @@ pub fn get(server: SocketAddr, path: &str) -> Result<Answer> {
     };
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
     let status = status.with_context(|| format!("{what}: no status in {head:?}"))?;
-    Ok(Answer { status, head: head.into(), body: body.into() })
+    let body = match head.contains("Transfer-Encoding: chunked") {
+        true => unchunked(body).with_context(|| format!("{what}: chunks that do not fit"))?,
+        false => body.into(),
+    };
+    Ok(Answer { status, head: head.into(), body })
+}
+
+/// A body that was sent in chunks (RFC 9112, section 7.1), up to its last.
+fn unchunked(mut rest: &str) -> Option<String> {
+    let mut body = String::new();
+    loop {
+        let (size, after) = rest.split_once("\r\n")?;
+        let size = usize::from_str_radix(size, 16).ok()?;
+        if size == 0 {
+            return Some(body);
+        }
+        body += after.get(..size)?;
+        rest = after.get(size..)?.strip_prefix("\r\n")?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn chunks_are_put_together() {
+        let unchunked = |text| super::unchunked(text);
+        assert_eq!(
+            unchunked("3\r\nabc\r\n000a\r\n0123456789\r\n0\r\n\r\n").unwrap(),
+            "abc0123456789"
+        );
+        assert_eq!(unchunked("3\r\nabc\r\n"), None, "it was cut");
+    }
 }

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::build::Image;
@@ -107,7 +107,10 @@ fn prove(vm: &mut Vm, port: u16) -> Result<()> {
     let version = vm.run("show version --json")?.json()?;
     let ping = vm.run(&format!("ping {GATEWAY}"))?;
     step.print(ping.text.trim_end());
-    step.done(&format!("the console answers: isthmus {}", version["version"].as_str().unwrap_or("?")));
+    step.done(&format!(
+        "the console answers: isthmus {}",
+        version["version"].as_str().unwrap_or("?")
+    ));
     let server = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     match http::get(server, "/metrics") {
         Ok(metrics) if metrics.status == 200 => {
@@ -119,7 +122,9 @@ fn prove(vm: &mut Vm, port: u16) -> Result<()> {
         }
         Ok(metrics) => println!("/metrics answers with status {}", metrics.status),
         Err(_) => {
-            println!("HTTP on port 80 does not answer: `show config` has http.enabled, http.port, http.hosts");
+            println!(
+                "HTTP on port 80 does not answer: `show config` has http.enabled, http.port, http.hosts"
+            );
         }
     }
     Ok(())
@@ -127,17 +132,24 @@ fn prove(vm: &mut Vm, port: u16) -> Result<()> {
 
 /// Runs the lines of standard input as console commands.
 fn script(vm: &mut Vm) -> Result<()> {
+    let mut wrong = 0;
     for line in std::io::stdin().lock().lines() {
         let line = line.context("could not read a command from standard input")?;
         println!("isthmus> {line}");
         match vm.run(&line) {
-            Ok(reply) => print!("{}", reply.text),
+            Ok(reply) => {
+                print!("{}", reply.text);
+                wrong += usize::from(reply.text.lines().any(|line| line.starts_with("error: ")));
+            }
             // `poweroff` has no next prompt; QEMU closes the console a little before it ends.
-            Err(_) if vm.ends_within(Duration::from_secs(1)) => return Ok(()),
+            Err(_) if vm.ends_within(Duration::from_secs(1)) => break,
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    match wrong {
+        0 => Ok(()),
+        count => bail!("commands that were refused: {count}"),
+    }
 }
 
 /// The scratch disk, a sparse file that keeps its contents from run to run.

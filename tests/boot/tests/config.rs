@@ -63,20 +63,84 @@ fn sources_are_laid_over_each_other_key_by_key() -> Result<()> {
 }
 
 #[test]
-fn a_document_with_a_mistake_leaves_the_defaults_and_tells_the_line() -> Result<()> {
-    let mut vm = boot(spec()?.nic(Nic::user()).config("[system]\nhostnam = \"x\"\n"))?;
-    vm.run("show log")?.contains("fw_cfg line 2")?.contains("hostname")?;
-    hostname_is(&mut vm, "isthmus")
+fn an_unknown_key_is_a_warning_and_the_rest_holds() -> Result<()> {
+    let text = "[system]\nhostname = \"known\"\n[rnbd]\nfuture_key = 1\n[[export]]\n\
+                name = \"mine\"\nvolume = \"ram0\"\nhosts = \"10.0.0.7\"\n";
+    let (mut vm, server) = with_http(spec()?.config(text))?;
+    vm.run("show log")?.contains("WARN  configuration: fw_cfg line 4: rnbd.future_key")?;
+    hostname_is(&mut vm, "known")?;
+    vm.run("show exports")?.contains("mine")?.contains("10.0.0.7/32")?.lacks("everybody")?;
+    let ready = launch::http::get(server, "/readyz")?;
+    ensure!(ready.status == 200, "/readyz: {}", ready.body);
+    ensure!(ready.body.contains("warning: fw_cfg line 4"), "/readyz: {}", ready.body);
+    let metrics = launch::http::get(server, "/metrics")?.body;
+    ensure!(metrics.contains("\nisthmus_config_problems 1\n"), "{metrics}");
+    Ok(())
 }
 
 #[test]
-fn a_document_that_is_no_toml_leaves_the_defaults() -> Result<()> {
-    for text in ["]]]]", "\u{0}\u{1}\u{7f}", "[system", "a = ", &"x".repeat(20_000)] {
-        let mut vm = boot(spec()?.config(text))?;
-        vm.run("show log")?.contains("fw_cfg")?;
-        hostname_is(&mut vm, "isthmus")?;
+fn a_misspelled_restriction_admits_nobody() -> Result<()> {
+    let text = "[[export]]\nname = \"mine\"\nvolume = \"ram0\"\nhost = \"10.0.0.7\"\n";
+    let mut vm = boot(spec()?.nic(Nic::user()).config(text))?;
+    vm.run("show exports")?.contains("0.0.0.0/32")?.lacks("everybody")?;
+    Ok(())
+}
+
+#[test]
+fn what_is_open_to_everybody_is_shown() -> Result<()> {
+    let mut vm = boot(spec()?.nic(Nic::user()))?;
+    vm.run("show exports")?.contains("ram0")?.contains("open to everybody")?;
+    Ok(())
+}
+
+#[test]
+fn a_document_that_cannot_be_used_leaves_nothing_open() -> Result<()> {
+    let restricted = "[[export]]\nname = \"a\"\nvolume = \"ram0\"\nhosts = \"10.0.0.7\"\n";
+    for text in ["]]]]", "\u{0}\u{1}\u{7f}", "a = ", &format!("{restricted}[http]\nport = 0\n")] {
+        let words = "isthmus.system.hostname=reached";
+        let (mut vm, server) = with_http(spec()?.config(text).append(words))?;
+        vm.run("show log")?
+            .contains("ERROR configuration: fw_cfg")?
+            .contains("nothing is exported")?;
+        // The console, the network and the rest are there.
+        hostname_is(&mut vm, "reached")?;
+        vm.run("show exports")?.contains("(none)")?;
+        vm.run("show config")?.contains("rule = []")?;
+        let ready = launch::http::get(server, "/readyz")?;
+        ensure!(ready.status == 503, "/readyz: {}", ready.body);
+        ensure!(ready.body.contains("configuration: fw_cfg"), "/readyz: {}", ready.body);
     }
     Ok(())
+}
+
+#[test]
+fn the_copy_saved_before_is_in_force_while_the_newest_cannot_be_used() -> Result<()> {
+    let disk = disk_with("[system]\nhostname = \"first\"\n")?;
+    // The second slot has a later document, whole and wrong.
+    let mut bytes = std::fs::read(disk.path())?;
+    let wrong = config_disk(Some("[http]\nport = 99999\n"))?;
+    bytes[32 << 10..48 << 10].copy_from_slice(&wrong[16 << 10..32 << 10]);
+    number_slot(&mut bytes[32 << 10..48 << 10], 2);
+    std::fs::write(disk.path(), &bytes)?;
+    let mut vm = boot(spec()?.nic(Nic::user()).disk(Disk::new(disk.path())))?;
+    vm.run("show log")?.contains("config disk line 2")?.contains("the one saved before it")?;
+    hostname_is(&mut vm, "first")?;
+    vm.run("show exports")?.contains("ram0")?;
+    Ok(())
+}
+
+/// Gives a slot another sequence number (bytes 16 to 24; the checksum over bytes 12 and up is at 8).
+fn number_slot(slot: &mut [u8], sequence: u64) {
+    slot[16..24].copy_from_slice(&sequence.to_le_bytes());
+    let text = u32::from_le_bytes(slot[12..16].try_into().unwrap()) as usize;
+    let mut crc = !0u32;
+    for &byte in &slot[12..24 + text] {
+        crc ^= u32::from(byte);
+        for _ in 0..8 {
+            crc = crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
+        }
+    }
+    slot[8..12].copy_from_slice(&(!crc).to_le_bytes());
 }
 
 #[test]
@@ -103,6 +167,19 @@ fn mistakes_are_told_in_status_too() -> Result<()> {
     let answer = launch::http::get(([127, 0, 0, 1], port).into(), "/status")?;
     ensure!(answer.body.contains("fw_cfg line 2"), "/status says {}", answer.body);
     Ok(())
+}
+
+/// Boots with an interface that HTTP can be reached by, and waits for its address.
+fn with_http(spec: Spec) -> Result<(Vm, std::net::SocketAddr)> {
+    let port = launch::qemu::free_port()?;
+    let mut vm = boot(spec.nic(Nic::User { forwards: vec![("tcp", port, 80)] }))?;
+    for _ in 0..600 {
+        if vm.run("show interfaces")?.text.contains("10.0.2.15") {
+            return Ok((vm, ([127, 0, 0, 1], port).into()));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    Err(vm.error("no address by DHCP within 30 s"))
 }
 
 fn hostname_is(vm: &mut Vm, name: &str) -> Result<()> {

@@ -85,6 +85,99 @@ fn health_and_status_are_served() -> Result<()> {
     Ok(())
 }
 
+/// `test-token`.
+const TOKEN_HASH: &str = "4c5dc9b7708905f77f5e5d16316b5dfb425e68cb326dcd55a860e90a7707031e";
+
+/// The status of a request whose `Host` is right unless the fields say otherwise.
+fn status(server: SocketAddr, method: &str, path: &str, fields: &[(&str, &str)]) -> Result<u16> {
+    let host = server.to_string();
+    let mut all = fields.to_vec();
+    if fields.iter().all(|(name, _)| *name != "Host") {
+        all.push(("Host", &host));
+    }
+    let body = if method == "GET" { "" } else { "start" };
+    Ok(http::request(server, method, path, &all, body)?.status)
+}
+
+#[test]
+fn http_is_read_only_and_without_captures_until_a_token_is_set() -> Result<()> {
+    let (mut vm, server) = with_http()?;
+    for path in ["/metrics", "/healthz", "/status", "/api/disks", "/api"] {
+        ensure!(status(server, "GET", path, &[])? == 200, "{path}");
+    }
+    let right = ("Authorization", "Bearer test-token");
+    for method in ["POST", "PUT"] {
+        ensure!(status(server, method, "/api/capture", &[right])? == 403, "{method}");
+    }
+    ensure!(status(server, "GET", "/capture.pcapng", &[right])? == 403, "a capture");
+    vm.run("cat /capture")?.contains("running      no")?;
+
+    vm.run(&format!("set http.token_sha256 {TOKEN_HASH}"))?.contains("console: set http")?;
+    let wrong = ("Authorization", "Bearer test-tokem");
+    for fields in [&[][..], &[wrong], &[("Authorization", "Basic test-token")]] {
+        ensure!(status(server, "POST", "/api/capture", fields)? == 401, "{fields:?}");
+        ensure!(status(server, "GET", "/capture.pcapng", fields)? == 401, "{fields:?}");
+    }
+    let answer = http::request(server, "GET", "/capture.pcapng", &[("Host", "x")], "")?;
+    ensure!(answer.head.contains("WWW-Authenticate: Bearer"), "{}", answer.head);
+    // A browser that was lured elsewhere, though it had the token.
+    for foreign in [("Host", "evil.example"), ("Origin", "http://evil.example"), ("Origin", "null")]
+    {
+        ensure!(status(server, "POST", "/api/capture", &[foreign, right])? == 403, "{foreign:?}");
+    }
+    vm.run("cat /capture")?.contains("running      no")?;
+    let refused = vm.run("show refused --json")?.json()?;
+    let reasons = refused.as_array().into_iter().flatten().map(|row| row["reason"].to_string());
+    let reasons = reasons.collect::<Vec<_>>().join(" ");
+    for reason in ["read_only", "no_token", "wrong_token", "foreign_host", "foreign_origin"] {
+        ensure!(reasons.contains(reason), "no {reason} in {refused:#}");
+    }
+    let metrics = http::get(server, "/metrics")?.body;
+    ensure!(
+        metrics.contains("isthmus_refused_total{what=\"http\",reason=\"no_token\"}"),
+        "{metrics}"
+    );
+
+    let own = ("Origin", &*format!("http://{server}"));
+    ensure!(status(server, "POST", "/api/capture", &[own, right])? == 200, "with the token");
+    ensure!(status(server, "GET", "/capture.pcapng", &[right])? == 200, "with the token");
+    vm.run("cat /capture")?.contains("running      yes")?;
+    vm.run("show log")?.contains("http from 10.0.2.2:")?.contains("write /capture start")?;
+    Ok(())
+}
+
+#[test]
+fn http_serves_its_hosts_on_its_addresses_and_no_others() -> Result<()> {
+    let (mut vm, server) = with_http()?;
+    let served = || http::get(server, "/healthz").is_ok_and(|answer| answer.status == 200);
+    for (key, others, ours) in
+        [("http.hosts", "10.0.3.0/24", "10.0.2.0/24"), ("http.listen", "10.0.2.16", "10.0.2.15")]
+    {
+        ensure!(served());
+        vm.run(&format!("set {key} {others}"))?.lacks("error")?;
+        ensure!(!served(), "{key} = {others}");
+        vm.run(&format!("set {key} {ours}"))?.lacks("error")?;
+        ensure!(served(), "{key} = {ours}");
+    }
+    vm.run("show refused")?.contains("host_not_admitted")?.contains("address_not_listened")?;
+    Ok(())
+}
+
+#[test]
+fn readiness_has_its_reasons() -> Result<()> {
+    let (mut vm, server) = with_http()?;
+    let ready = http::get(server, "/readyz")?;
+    ensure!(ready.status == 200 && ready.body == "ready\n", "{}", ready.body);
+    vm.run("set export.0.volume ram0")?.contains("pending")?;
+    vm.run("set export.0.name a")?.lacks("error")?;
+    vm.run("set volume.1.name later")?.lacks("error")?;
+    vm.run("set export.1 {name = \"b\", volume = \"later\"}")?.lacks("export b: there")?;
+    let ready = http::get(server, "/readyz")?;
+    ensure!(ready.status == 503, "{}", ready.body);
+    ensure!(ready.body.contains("export b: there is no volume later"), "{}", ready.body);
+    Ok(())
+}
+
 #[test]
 fn noise_on_the_wire_does_no_harm() -> Result<()> {
     let (mut vm, mut peer) = pair("")?;

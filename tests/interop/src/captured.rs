@@ -18,13 +18,20 @@ pub struct Frame {
     pub bytes: Vec<u8>,
 }
 
+/// The token with which captures are downloaded, and what lets an appliance know it.
+pub const TOKEN: &str = "test-token";
+/// The command for the appliance's console.
+pub const SET_TOKEN: &str = "set http.token_sha256 \
+    4c5dc9b7708905f77f5e5d16316b5dfb425e68cb326dcd55a860e90a7707031e";
+
 /// Downloads `/capture.pcapng` from the appliance's HTTP server at `server`.
 pub fn download(server: SocketAddr) -> Result<Vec<u8>> {
     let limit = Duration::from_secs(60);
     let mut connection = TcpStream::connect_timeout(&server, limit)?;
     connection.set_read_timeout(Some(limit))?;
     // HTTP/1.0: the end of the file is the end of the connection.
-    connection.write_all(b"GET /capture.pcapng HTTP/1.0\r\n\r\n")?;
+    let login = format!("Authorization: Bearer {TOKEN}\r\n");
+    connection.write_all(format!("GET /capture.pcapng HTTP/1.0\r\n{login}\r\n").as_bytes())?;
     let mut answer = Vec::new();
     connection.read_to_end(&mut answer)?;
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n").context("no HTTP answer")?;

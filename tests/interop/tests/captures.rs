@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use interop_tests::captured::{download, frames, tshark};
+use interop_tests::captured::{SET_TOKEN, TOKEN, download, frames, tshark};
 use interop_tests::packet::icrc_is_right;
 use interop_tests::tools::{BANDWIDTH, Gids, perftest, pingpong, rping};
 use interop_tests::{SERVICES, Site, client, gateway_spec, lab, smc, storage, unmap};
@@ -63,7 +63,14 @@ fn tshark_reads_what_was_captured() -> Result<()> {
     gateway.run("cat /capture")?.contains("running      no")?;
 
     // Only RDMA: connections, datagrams, every kind of request, storage, both address families.
+    gateway.run(SET_TOKEN)?.lacks("error")?;
+    // Headers alone, unless payload is asked for.
     gateway.run("capture start roce")?.lacks("error")?;
+    rping(&mut guest, &[4000], 1)?;
+    gateway.run("capture stop")?.lacks("error")?;
+    let longest = frames(&download(server)?)?.iter().map(|frame| frame.bytes.len()).max();
+    ensure!(longest.is_some_and(|len| len < 120), "payload was kept: {longest:?} bytes of a frame");
+    gateway.run("capture start roce payload")?.lacks("error")?;
     let gids = Gids::of(&mut guest)?;
     rping(&mut guest, &[4000], 3)?;
     pingpong(&mut guest, gids, &[1, 4096])?;
@@ -96,11 +103,16 @@ fn tshark_reads_what_was_captured() -> Result<()> {
     }
 
     // Only what docs/fabric.md asks for, and downloaded as it says.
-    gateway.run("capture start roce host 10.0.0.2")?.lacks("error")?;
+    gateway.run("capture start roce host 10.0.0.2 payload")?.lacks("error")?;
     rping(&mut guest, &[64], 1)?;
     gateway.run("cat /capture")?.contains("running      yes")?;
     gateway.run("capture stop")?.lacks("error")?;
-    guest.sh("cd /tmp && wget -q http://10.0.0.1/capture.pcapng")?;
+    ensure!(
+        guest.sh("cd /tmp && wget -q http://10.0.0.1/capture.pcapng").is_err(),
+        "without a token"
+    );
+    let login = format!("--header 'Authorization: Bearer {TOKEN}'");
+    guest.sh(&format!("cd /tmp && wget -q {login} http://10.0.0.1/capture.pcapng"))?;
     let size: usize = guest.sh("wc -c </tmp/capture.pcapng")?.trim().parse()?;
     let file = download(server)?;
     ensure!(size == file.len(), "the guest was given {size} bytes, not {}", file.len());
@@ -109,7 +121,7 @@ fn tshark_reads_what_was_captured() -> Result<()> {
     ensure!(ours > 10 && ours == frames(&file)?.len(), "not only frames of 10.0.0.2: {ours}");
 
     // Everything on both ports, more than the ring holds; read while it goes on.
-    gateway.run("capture start")?.lacks("error")?;
+    gateway.run("capture start payload")?.lacks("error")?;
     perftest(&mut guest, &["ib_write_bw"], &["-s 65536 -n 100"])?;
     let overwritten = gateway.run("cat /capture --json")?.json()?["overwritten"].as_u64();
     ensure!(overwritten.is_some_and(|count| count > 1000), "overwritten: {overwritten:?}");
@@ -138,7 +150,8 @@ fn tshark_reads_smc_r() -> Result<()> {
     let mut guest = client(second, 1500)?;
     smc::prepare(&mut guest)?;
     guest.sh("smc serve 7777 >/dev/null 2>&1 &")?;
-    gateway.run("capture start")?.lacks("error")?;
+    gateway.run(SET_TOKEN)?.lacks("error")?;
+    gateway.run("capture start payload")?.lacks("error")?;
     guest.sh("smc echo 10.0.0.1 7001 200000 1 2")?;
     gateway.run("capture stop")?.lacks("error")?;
     let directory = launch::workspace::target().join("interop");

@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use interop_tests::captured::{download, frames, tshark};
+use interop_tests::captured::{SET_TOKEN, download, frames, tshark};
 use interop_tests::image_spec;
 use interop_tests::remote::wait_for;
 use launch::guest::Wire;
@@ -102,7 +102,8 @@ fn two_appliances_speak_version_1_over_rocev1() -> Result<()> {
     let wires = [Wire::new()?, Wire::new()?];
     let [mut far, mut near] = boot(&wires, &[("tcp", http, 80), ("tcp", port, 7001)], [""; 2])?;
     let server = ([127, 0, 0, 1], port).into();
-    near.run("capture start")?.lacks("error")?;
+    near.run(SET_TOKEN)?.lacks("error")?;
+    near.run("capture start payload")?.lacks("error")?;
     for len in [1, 64, 300_000] {
         echo(server, len)?;
     }

@@ -148,10 +148,12 @@ fn a_reader_that_stalls_is_looked_after_less_and_less() {
     console.handle_input(b"help\r");
     while console.poll(&mut appliance) {}
     let millis = |console: &Console| console.patience(Duration::from_millis(1)).as_millis();
-    let waits: u128 = (0..20).map(|_| {
-        console.sent(0);
-        millis(&console)
-    }).sum();
+    let waits: u128 = (0..20)
+        .map(|_| {
+            console.sent(0);
+            millis(&console)
+        })
+        .sum();
     assert!(console.is_busy() && waits > 1000, "{waits} ms in 20 looks");
     console.sent(16);
     assert_eq!(millis(&console), 1, "it takes something again");
