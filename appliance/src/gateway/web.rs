@@ -118,15 +118,14 @@ impl Web<'_> {
         address.is_loopback() || slots.any(|slot| slot.addresses.list.iter().any(is_it))
     }
 
-    /// Makes the next piece of a stream; false if it has to wait.
-    fn make_piece(&mut self, download: &mut Download) -> bool {
+    /// Makes the next piece of a stream.
+    fn make_piece(&mut self, download: &mut Download) {
         let Download { source, piece, at, more, .. } = download;
         piece.clear();
         *at = 0;
         let state = &mut *self.state;
         *more = match source {
             Source::Capture(reader) => state.plane.capture.read(reader, piece, PIECE),
-            Source::Metrics(_) | Source::Report(_) if !state.hear_planes() => return false,
             Source::Metrics(progress) => {
                 let mut text = String::with_capacity(2 * REPORT_PIECE);
                 let more = metrics::write_piece(state, progress, &mut text, REPORT_PIECE);
@@ -135,7 +134,6 @@ impl Web<'_> {
             }
             Source::Report(telling) => telling.piece(state, piece, REPORT_PIECE),
         };
-        true
     }
 }
 
@@ -208,17 +206,15 @@ impl Handler for Web<'_> {
             return Read::End;
         };
         let mut download = self.state.downloads.swap_remove(place);
-        let mut waits = false;
         // A piece of a report may be empty though there is more.
-        while download.at == download.piece.len() && download.more && !waits {
-            waits = !self.make_piece(&mut download);
+        while download.at == download.piece.len() && download.more {
+            self.make_piece(&mut download);
         }
         let count = into.len().min(download.piece.len() - download.at);
         into[..count].copy_from_slice(&download.piece[download.at..download.at + count]);
         download.at += count;
         self.state.downloads.push(download);
         match count {
-            0 if waits => Read::Pending,
             0 => Read::End,
             _ => Read::Bytes(count),
         }
