@@ -64,19 +64,25 @@ pub(super) fn not_ready(state: &State) -> Vec<String> {
             "configuration: what it may have restricted stays closed until it is mended".into(),
         );
     }
+    let config = state.document.config();
+    let lacks = |slot: &PortSlot| {
+        let local = |cidr: &String| cidr.starts_with("fe80:");
+        match slot.link {
+            false => Some("no link"),
+            true => slot.addresses.list.iter().all(local).then_some("no address"),
+        }
+    };
+    let lacking = state.ports.iter().enumerate().filter_map(|(i, slot)| {
+        let mentioned = config.mentioned_net(i, slot.mac).is_some();
+        Some((mentioned, format!("{}: {}", slot.name, lacks(slot)?)))
+    });
+    // Of interfaces that the document does not mention it takes one.
+    let enough = config.net.is_empty() && state.ports.iter().any(|slot| lacks(slot).is_none());
+    let wanted = |mentioned: bool| mentioned || (config.net.is_empty() && !enough);
+    reasons.extend(lacking.filter(|(mentioned, _)| wanted(*mentioned)).map(|(_, why)| why));
     if state.ports.is_empty() {
         reasons.push("there is no network interface".into());
     }
-    for slot in &state.ports {
-        let name = &slot.name;
-        let local = |cidr: &String| cidr.starts_with("fe80:");
-        if !slot.link {
-            reasons.push(format!("{name}: no link"));
-        } else if slot.addresses.list.iter().all(local) {
-            reasons.push(format!("{name}: no address"));
-        }
-    }
-    let config = state.document.config();
     let storage = &state.plane.storage;
     match &storage.server {
         None if config.rnbd.enabled => reasons.push("rnbd: the storage server does not run".into()),

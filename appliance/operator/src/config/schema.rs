@@ -204,13 +204,17 @@ impl Config {
     /// The settings of the interface with this place and hardware address; those of an interface
     /// that the document does not mention are DHCP.
     pub fn net(&self, index: usize, mac: [u8; 6]) -> Net {
+        self.mentioned_net(index, mac).cloned().unwrap_or_default()
+    }
+
+    /// The same, if the document mentions the interface.
+    pub fn mentioned_net(&self, index: usize, mac: [u8; 6]) -> Option<&Net> {
         let matches = |(place, net): &(usize, &Net)| match (net.mac, net.index) {
             (Some(wanted), _) => wanted.0 == mac,
             (None, Some(wanted)) => usize::from(wanted) == index,
             (None, None) => *place == index,
         };
-        let found = self.net.iter().enumerate().find(matches);
-        found.map(|(_, net)| net.clone()).unwrap_or_default()
+        self.net.iter().enumerate().find(matches).map(|(_, net)| net)
     }
 
     /// What has no `hosts`, by its path or name: every host may use it.
