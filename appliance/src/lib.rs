@@ -5,4 +5,4 @@ pub mod gateway;
 pub mod loops;
 pub mod machine;
 
-pub use operator::{config, console, log_ring, refused, report};
+pub use operator::{config, console, crash, log_ring, refused, report};

@@ -2,7 +2,9 @@
 //! host tests implement it on plain memory.
 
 use crate::console::Line;
+use crate::crash::Header;
 use drivers::hal::{Instant, Interrupt};
+use drivers::virtio::DumpDisk;
 
 /// A core of the machine, as the loop on it sees it.
 pub trait Core {
@@ -26,8 +28,19 @@ pub trait Machine: Core + Line {
     /// Ends everything; tests see `code`.
     fn power_off(&mut self, code: u8) -> !;
 
+    /// Has the next panic's record written to `place`, if there is one, as that after `last`.
+    fn keep_crashes(&mut self, last: Option<Header>, place: Option<CrashPlace>);
+
     /// Starts the machine anew.
     fn reboot(&mut self) -> !;
+}
+
+/// Where the record of a panic goes.
+pub struct CrashPlace {
+    /// The disk, ready for one write.
+    pub disk: DumpDisk,
+    /// First sector of the record.
+    pub sector: u64,
 }
 
 /// Interrupts a core, from another one.

@@ -1,6 +1,6 @@
 //! What the machine has: every device that there is a driver for, and what is left over, for show.
 
-use crate::hal::{ConfigRegionAccess, Location, Platform};
+use crate::hal::{ConfigRegionAccess, Location, PciAddress, Platform};
 use crate::ntb::ivshmem;
 use crate::virtio::{self, Kind, Slot};
 use alloc::vec::Vec;
@@ -33,8 +33,66 @@ pub struct Unclaimed {
     pub id: (u16, u16),
     /// PCI class as 0xCCSSPP; 0 if it is not on PCI.
     pub class: u32,
+    /// It is a part of the chipset: a function beside an ISA bridge.
+    pub chipset: bool,
     /// What went wrong, if there is a driver for it.
     pub error: Option<Error>,
+}
+
+impl Unclaimed {
+    /// What it is, in words: by the PCI class (PCI Code and ID Assignment 1.11), or the virtio type.
+    pub fn what(&self) -> &'static str {
+        if self.id.0 == virtio::VENDOR && self.class >> 16 != 6 {
+            return match self.id.1 {
+                0x1000 | 0x1041 => "virtio network device",
+                0x1001 | 0x1042 => "virtio disk",
+                0x1004 | 0x1048 => "virtio SCSI controller",
+                0x1005 | 0x1044 => "virtio entropy source",
+                0x1009 | 0x1049 => "virtio file system (9P)",
+                0x1043 | 0x1003 => "virtio console",
+                0x1002 | 0x1045 => "virtio memory balloon",
+                0x1053 => "virtio socket device",
+                0x105a => "virtio file system",
+                0x1110 => "memory that machines share (ivshmem)",
+                _ => "virtio device",
+            };
+        }
+        match (self.class >> 16, self.class >> 8 & 0xff) {
+            (0x01, 0x00) => "SCSI controller",
+            (0x01, 0x01) => "IDE controller",
+            (0x01, 0x04) => "RAID controller",
+            (0x01, 0x06) => "SATA controller",
+            (0x01, 0x07) => "SAS controller",
+            (0x01, 0x08) => "NVMe disk",
+            (0x01, _) => "storage controller",
+            (0x02, 0x00) => "Ethernet interface",
+            (0x02, 0x07) => "InfiniBand adapter",
+            (0x02, _) => "network interface",
+            (0x03, _) => "display",
+            (0x04, _) => "multimedia device",
+            (0x05, _) => "memory controller",
+            (0x06, 0x00) => "host bridge",
+            (0x06, 0x01) => "ISA bridge",
+            (0x06, 0x04) => "PCI bridge",
+            (0x06, _) => "bridge",
+            (0x07, _) => "serial port",
+            (0x08, _) => "system device",
+            (0x0c, 0x03) => "USB controller",
+            (0x0c, 0x05) => "SMBus controller",
+            (0x0c, 0x06) => "InfiniBand adapter",
+            (0x0c, _) => "serial bus controller",
+            (0x10, _) => "encryption device",
+            (0x12, _) => "accelerator",
+            _ => "device",
+        }
+    }
+
+    /// Whether an operator may miss it: a disk or a network interface that no driver takes, but not what
+    /// every chipset has.
+    pub fn is_missed(&self) -> bool {
+        !self.chipset && (matches!(self.class >> 16, 1 | 2) || self.class >> 8 == 0x0c06)
+            || self.id.0 == virtio::VENDOR && matches!(self.id.1, 0x1004 | 0x1048)
+    }
 }
 
 /// What there is.
@@ -56,7 +114,12 @@ impl Found {
 
     /// Looks at all functions of PCI segment 0.
     pub fn scan_pci(&mut self, access: &dyn ConfigRegionAccess, platform: &mut dyn Platform) {
-        for function in crate::pci::scan(0, access) {
+        const ISA_BRIDGE: u32 = 0x0601;
+        let functions = crate::pci::scan(0, access);
+        let place = |address: PciAddress| (address.bus(), address.device());
+        let bridges = functions.iter().filter(|one| one.class() >> 8 == ISA_BRIDGE);
+        let chipset: Vec<(u8, u8)> = bridges.map(|bridge| place(bridge.address())).collect();
+        for function in functions {
             let error = if ivshmem::Device::is(&function) {
                 match ivshmem::Device::open(&function, platform) {
                     Ok(bridge) => {
@@ -77,7 +140,14 @@ impl Found {
             };
             let location = Location::Pci(function.address());
             let id = (function.vendor(), function.device());
-            self.unclaimed.push(Unclaimed { location, id, class: function.class(), error });
+            let chipset = chipset.contains(&place(function.address()));
+            self.unclaimed.push(Unclaimed {
+                location,
+                id,
+                class: function.class(),
+                chipset,
+                error,
+            });
         }
     }
 
@@ -95,7 +165,7 @@ impl Found {
             };
             let location = Location::Mmio(slot.address);
             let id = (virtio::VENDOR, 0x1040u16.wrapping_add(device_type));
-            self.unclaimed.push(Unclaimed { location, id, class: 0, error });
+            self.unclaimed.push(Unclaimed { location, id, class: 0, chipset: false, error });
         }
     }
 }

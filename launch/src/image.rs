@@ -84,8 +84,15 @@ pub fn image(options: &Options, build: impl FnOnce() -> Result<Image>) -> Result
     Ok(output)
 }
 
-/// The contents of a config disk, with a document or empty. Refuses a document with mistakes.
+/// The contents of a config disk, with a document or empty: a GPT disk with one partition. Refuses a
+/// document with mistakes.
 pub fn config_disk(text: Option<&str>) -> Result<Vec<u8>> {
+    images::config_disk(&bare_config_area(text)?)
+}
+
+/// What a config disk holds in its partition. A disk that begins with it counts only if it has the serial
+/// number of a config disk, or is named.
+pub fn bare_config_area(text: Option<&str>) -> Result<Vec<u8>> {
     text.map_or(Ok(()), refuse_mistakes)?;
     disk::format(text).map_err(|reason| anyhow!(reason))
 }
@@ -93,7 +100,8 @@ pub fn config_disk(text: Option<&str>) -> Result<Vec<u8>> {
 /// Packs the ELF file `elf` into an image of `format` at `output`.
 pub fn make(elf: &Path, format: Format, append: &str, output: &Path) -> Result<()> {
     let efi = if format.needs_efi() { Some(efi(elf)?) } else { None };
-    let parts = Parts { elf, efi: efi.as_deref(), command_line: append };
+    let config = disk::format(None).map_err(|reason| anyhow!(reason))?;
+    let parts = Parts { elf, efi: efi.as_deref(), config: &config, command_line: append };
     images::write(format, &parts, output, &mut command::run)
 }
 
@@ -138,4 +146,36 @@ fn efi(elf: &Path) -> Result<PathBuf> {
     ));
     command::run_quietly("building the UEFI front end", &mut cargo)?;
     Ok(target.join("x86_64-unknown-uefi/release/isthmus.efi"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use appliance::config::partitions;
+
+    #[test]
+    fn the_appliance_knows_the_disks_that_are_made_here() {
+        let disk = config_disk(Some("[system]\nhostname = \"a\"\n")).unwrap();
+        let look = partitions::read(&disk, disk.len() as u64 / 512);
+        let area = look.config.expect("a partition for the configuration");
+        assert!(!look.boots && !look.bare_config);
+        assert!(disk::is_area(&disk[area.first as usize * 512..]));
+        assert_eq!(area.sectors * 512, disk::AREA_LEN as u64);
+
+        let directory = tempfile::tempdir().unwrap();
+        let (efi, out) = (directory.path().join("efi"), directory.path().join("disk.raw"));
+        fs::write(&efi, b"MZ program").unwrap();
+        let config = disk::format(None).unwrap();
+        let parts = Parts { elf: &efi, efi: Some(&efi), config: &config, command_line: "" };
+        images::write(Format::Raw, &parts, &out, &mut |_| Ok(())).unwrap();
+        let disk = fs::read(&out).unwrap();
+        let look = partitions::read(&disk, disk.len() as u64 / 512);
+        assert!(look.boots);
+        let area = look.config.unwrap();
+        assert!(disk::is_area(&disk[area.first as usize * 512..]));
+        // Half a table is none.
+        let mut torn = disk;
+        torn[1024 + 200] ^= 1;
+        assert_eq!(partitions::read(&torn, 1 << 40), partitions::Look::default());
+    }
 }

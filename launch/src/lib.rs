@@ -17,6 +17,7 @@ pub mod progress;
 pub mod qemu;
 pub mod run;
 pub mod setup;
+pub mod symbolize;
 pub mod terminal;
 pub mod test;
 pub mod workspace;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use launch::setup::Purpose;
-use launch::{bench, build, check, demo, image, ntb, run, setup, test};
+use launch::{bench, build, check, demo, image, ntb, run, setup, symbolize, test};
 
 /// Builds, boots, tests and measures the Isthmus appliance.
 #[derive(Parser)]
@@ -45,6 +45,8 @@ enum Verb {
     Ntb(ntb::Options),
     /// Pack the image into a file that boots, or make a config disk
     Image(image::Options),
+    /// Name the functions in the record of a panic (`show crash`), read from a file or from standard input
+    Symbolize(symbolize::Options),
     /// Check a configuration document
     Check {
         /// The document
@@ -81,6 +83,7 @@ fn carry_out(command: Verb) -> Result<()> {
             Ok(())
         }
         Verb::Ntb(options) => ntb::ntb(&options),
+        Verb::Symbolize(options) => symbolize::symbolize(&options),
         Verb::Check { config } => check::check(&config),
         Verb::Run(options) => run::run(&built(&[Purpose::Run], false)?, &options),
     }
@@ -89,5 +92,5 @@ fn carry_out(command: Verb) -> Result<()> {
 /// Installs what building and `purposes` need, and builds the image.
 fn built(purposes: &[Purpose], uhyve: bool) -> Result<build::Image> {
     setup::install(&[&[Purpose::Build], purposes].concat())?;
-    build::build(&build::Options { uhyve })
+    build::build(&build::Options { uhyve, faults: false })
 }

@@ -9,6 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use appliance::config::disk;
+
 use crate::build::Image;
 use crate::qemu::{Disk, Machine, Nic, Spec, Vm, accelerator, free_port};
 use crate::{http, image, progress, terminal, workspace};
@@ -57,7 +59,7 @@ fn machine(name: &str) -> Result<Machine, String> {
 /// Boots `image` and stays until the guest powers off or the user leaves.
 pub fn run(image: &Image, options: &Options) -> Result<()> {
     let port = free_port()?;
-    let disk = match &options.disk {
+    let data = match &options.disk {
         Some(path) => path.clone(),
         None => scratch_disk()?,
     };
@@ -67,8 +69,8 @@ pub fn run(image: &Image, options: &Options) -> Result<()> {
         .memory(options.memory)
         .cpus(options.cpus)
         .nic(Nic::User { forwards: vec![("tcp", port, 80)] })
-        .disk(Disk::new(disk))
-        .disk(Disk::new(config_disk()?));
+        .disk(Disk::new(data))
+        .disk(Disk::new(config_disk()?).serial(disk::SERIAL));
     if !options.tcg {
         spec = spec.accelerator(accelerator(&image.elf));
     }

@@ -94,7 +94,7 @@ const SUITES: &[Suite] = &[
     boot_suite("cores"),
     boot_suite("config"),
     boot_suite("disk"),
-    boot_suite("save"),
+    Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("save") },
     boot_suite("volumes"),
     boot_suite("ntb"),
     Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("matrix") },
@@ -128,6 +128,9 @@ const SUITES: &[Suite] = &[
 /// Cases that may be left out, because they need what few machines have. Any other that is left out has
 /// failed.
 const MAY_BE_SKIPPED: &[&str] = &["boot under KVM"];
+
+/// Suites that provoke faults, which takes an image of their own.
+const PROVOKE: &[&str] = &["boot", "cores"];
 
 /// The image's formats, and the environment variables that tell the tests where they are.
 const FORMATS: &[(&str, Format)] =
@@ -184,7 +187,11 @@ pub fn test(options: &Options) -> Result<()> {
     if suites.iter().any(|suite| suite.needs.image()) {
         // The image for uhyve is loaded as uhyve does it when it is built.
         let uhyve = suites.iter().any(|suite| suite.name == "boot");
-        let image = build::build(&build::Options { uhyve })?;
+        let faults = suites.iter().any(|suite| PROVOKE.contains(&suite.name));
+        let image = build::build(&build::Options { uhyve, faults })?;
+        if let Some(faults) = &image.faults {
+            environment.push(("ISTHMUS_FAULTS", faults.clone()));
+        }
         if suites.iter().any(|suite| suite.needs == Needs::Formats) {
             for (variable, format) in FORMATS {
                 let path = directory.join(format!("isthmus.{}", format.name()));

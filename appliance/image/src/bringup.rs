@@ -1,6 +1,7 @@
 //! What the appliance starts with: machine, devices, randomness, configuration from the host.
 
 use crate::platform::{self, Clock, Devices, power};
+use appliance::crash;
 use appliance::gateway::{Bringup, Facts};
 use appliance::log_ring::LogRing;
 use appliance::machine::SpareCore;
@@ -15,6 +16,10 @@ use std::sync::OnceLock;
 
 /// The file by which the host hands over a document.
 const CONFIG_FILE: &str = "opt/isthmus/config";
+/// The file by which it says which disk keeps the configuration: `serial:…`, `pci:…`.
+const CONFIG_DISK_FILE: &str = "opt/isthmus/config-disk";
+/// QEMU's: the I/O port of its pvpanic device, 16 bits.
+const PVPANIC_FILE: &str = "etc/pvpanic-port";
 /// Messages that the log keeps.
 const LOG_MESSAGES: usize = 128;
 
@@ -26,16 +31,34 @@ pub struct Refusal {
     pub code: u8,
 }
 
-/// Brings everything up. Faults that a test asks for are provoked on the way.
+/// Brings everything up.
 pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
-    let machine =
-        platform::bring_up(boot).map_err(|reason| Refusal { reason, code: power::UNPROTECTED })?;
-    let platform::Bringup { machine, mut devices, pci, virtio_slots, spare, protection } = machine;
-    let log = start_log(machine.clock());
     let command_line = boot.command_line();
-    let provoked = command_line.split_ascii_whitespace();
-    for kind in provoked.filter_map(|word| word.strip_prefix("isthmus.test.fault=")) {
-        platform::provoke_fault(kind);
+    // Before there is a configuration, and in case that there will be none.
+    let policy = command_line.split_ascii_whitespace();
+    let policy = policy.filter_map(|word| word.strip_prefix("isthmus.system.on_panic="));
+    if let Some(policy) = policy.filter_map(|policy| policy.parse().ok()).next_back() {
+        crash::set_policy(policy);
+    }
+    let mut log = None;
+    let machine = platform::bring_up(boot, |clock| *log.insert(start_log(clock)));
+    let machine = machine.map_err(|reason| Refusal { reason, code: power::UNPROTECTED })?;
+    let platform::Bringup {
+        machine,
+        mut devices,
+        pci,
+        virtio_slots,
+        spare,
+        protection,
+        crash,
+        build_id,
+    } = machine;
+    let log = log.expect("bring-up starts the log");
+    #[cfg(feature = "faults")]
+    for word in command_line.split_ascii_whitespace() {
+        if let Some(kind) = word.strip_prefix("isthmus.test.fault=") {
+            platform::provoke::fault(kind);
+        }
     }
     if boot.command_line_truncated {
         log::error!("command line: longer than {} bytes; its end is lost", command_line.len());
@@ -57,6 +80,12 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         log::error!("fw_cfg: {error}");
         None
     });
+    let config_disk = fw_cfg::read_file(&mut platform::Ports, CONFIG_DISK_FILE).unwrap_or(None);
+    let config_disk = config_disk.map(|name| String::from_utf8_lossy(&name).trim().to_string());
+    let pvpanic = fw_cfg::read_file(&mut platform::Ports, PVPANIC_FILE).unwrap_or(None);
+    if let Some(&[low, high]) = pvpanic.as_deref().and_then(|port| port.first_chunk()) {
+        platform::last_words::set_pvpanic(u16::from_le_bytes([low, high]));
+    }
     let boot_protocol = match boot.protocol {
         Protocol::Pvh => "pvh",
         Protocol::Multiboot2 => "multiboot2",
@@ -68,9 +97,13 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         platform: Box::new(devices),
         found,
         fw_cfg,
+        config_disk,
+        crash,
         command_line: command_line.into(),
         rng,
         facts: Facts {
+            commit: platform::COMMIT,
+            build_id,
             boot: boot_protocol,
             cpus,
             memory: platform::total_memory(boot),

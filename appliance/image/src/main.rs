@@ -5,8 +5,6 @@
 mod bringup;
 #[cfg(target_os = "hermit")]
 mod heap;
-#[cfg(any(target_os = "hermit", test))]
-mod memory;
 #[cfg(target_os = "hermit")]
 mod platform;
 

@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod console;
+pub mod crash;
 pub mod log_ring;
 pub mod refused;
 pub mod report;

@@ -115,6 +115,21 @@ impl LogRing {
         older.iter().chain(newer).copied().collect()
     }
 
+    /// Hands the last `most` messages to `tell`, oldest first, without waiting for anybody and without
+    /// memory: for last words. False if the log is in use, perhaps by who will never let go of it.
+    pub fn try_last(&self, most: usize, mut tell: impl FnMut(&Entry)) -> bool {
+        let Some(state) = self.state.try_lock() else { return false };
+        let kept = state.entries.len() as u64;
+        let first = state.next - kept.min(most as u64);
+        for number in first..state.next {
+            if let Some(entry) = state.entries.get((number % state.capacity.max(1) as u64) as usize)
+            {
+                tell(entry);
+            }
+        }
+        true
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
@@ -174,6 +189,12 @@ mod tests {
         assert_eq!(all, ["6", "7", "8", "9"]);
         let rest = core::iter::from_fn(|| ring.next(&mut cursor));
         assert_eq!(rest.map(|(e, _)| e.text().to_string()).collect::<Vec<_>>(), ["7", "8", "9"]);
+        let mut last = Vec::new();
+        assert!(ring.try_last(2, |entry| last.push(entry.text().to_string())));
+        assert_eq!(last, ["8", "9"]);
+        let held = ring.lock();
+        assert!(!ring.try_last(2, |_| unreachable!("nobody may wait")));
+        drop(held);
     }
 
     #[test]

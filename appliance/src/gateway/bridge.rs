@@ -9,6 +9,7 @@ use super::alarm::Alarm;
 use super::network::Network;
 use super::ports::{Addresses, PortSlot};
 use super::state::State;
+use super::unclaimed::UnclaimedDevice;
 use super::uplink::{self, Downlink};
 use crate::config::{Config, Ntb};
 use crate::report::Value;
@@ -64,7 +65,7 @@ impl Bridge {
         platform: &mut dyn Platform,
         networks: &mut [Network],
         rng: &mut dyn RngCore,
-        unclaimed: &mut Vec<String>,
+        unclaimed: &mut Vec<UnclaimedDevice>,
     ) -> Option<(Self, Ntrdma)> {
         let mut opened = None;
         let mut settings = config.ntb.iter();
@@ -81,7 +82,7 @@ impl Bridge {
             }
         }
         for device in found {
-            let location = format!("pci {}", device.address());
+            let location = format!("pci:{}", device.address());
             let made = match settings.next() {
                 Some(ntb) => Self::set_up(ntb, device, rng),
                 None => Err("a bridge that no [[ntb]] is for".into()),
@@ -90,7 +91,7 @@ impl Bridge {
                 Ok(made) => opened = Some(made),
                 Err(why) => {
                     log::error!("{location}: {why}");
-                    unclaimed.push(format!("{location}: {why}"));
+                    unclaimed.push(UnclaimedDevice::failed(location, why));
                 }
             }
         }

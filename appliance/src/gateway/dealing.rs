@@ -48,7 +48,7 @@ impl Loops {
         let name = format!("net{number}");
         let place = self.own.len();
         let slot = PortSlot::new(name, location, &port, place);
-        let wanted = config.net(number, slot.mac).core.map_or(0, usize::from);
+        let wanted = config.net(number, slot.mac, &slot.location).core.map_or(0, usize::from);
         let taken = wanted.checked_sub(1).and_then(|other| {
             let last = self.spare.len();
             let Some(spare) = self.spare.get_mut(other) else {

@@ -1,6 +1,7 @@
 //! Disks: what each is used for, and what works on them.
 
 use super::state::State;
+use crate::config::DeviceName;
 use crate::config::disk::Event;
 use crate::console::Progress;
 use core::time::Duration;
@@ -16,6 +17,8 @@ const CAPACITY_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) enum Role {
     /// Nothing yet.
     Free,
+    /// The appliance boots from it: it is never exported, nor written but where it keeps the configuration.
+    Boot,
     /// It holds the configuration.
     Configuration,
     /// It is a volume.
@@ -28,6 +31,7 @@ impl Role {
     pub fn name(self) -> &'static str {
         match self {
             Role::Free => "free",
+            Role::Boot => "boot",
             Role::Configuration => "configuration",
             Role::Volume => "volume",
             Role::Volumes => "volumes",
@@ -88,13 +92,55 @@ pub(super) struct DiskSlot {
     pub name: String,
     /// As whoever made the machine gave it; empty if it has none.
     pub serial: String,
+    /// Where it is, as [`drivers::hal::Location`] is written.
     pub location: String,
+    /// What names it for good: its serial number, if no other disk has the same, else its location.
+    pub device: String,
     pub disk: SharedDisk,
     pub geometry: Geometry,
     pub role: Role,
 }
 
+/// Gives each disk the name that stays the same when disks are added.
+pub(super) fn name_for_good(disks: &mut [DiskSlot]) {
+    let serials: Vec<String> = disks.iter().map(|slot| slot.serial.clone()).collect();
+    for slot in disks {
+        let same = serials.iter().filter(|&serial| *serial == slot.serial).count();
+        slot.device = match same == 1 && !slot.serial.is_empty() {
+            true => format!("serial:{}", slot.serial),
+            false => slot.location.clone(),
+        };
+    }
+}
+
+/// The number of the disk of this name.
+pub(super) fn number_of(disks: &[DiskSlot], name: &DeviceName) -> Result<usize, String> {
+    let mut numbers = disks.iter().enumerate().filter_map(|(number, slot)| {
+        name.is_disk(number, &slot.location, &slot.serial).then_some(number)
+    });
+    let first = numbers.next();
+    let first = first.ok_or_else(|| format!("there is no disk {name}; `show disks` names them"))?;
+    match numbers.next() {
+        None => Ok(first),
+        Some(_) => Err(format!("two disks have the name {name}; name it by its pci: address")),
+    }
+}
+
 impl DiskSlot {
+    /// An error if it is in use.
+    pub fn check_free(&self) -> Result<(), String> {
+        match self.role {
+            Role::Free => Ok(()),
+            Role::Boot => {
+                Err(format!("the appliance boots from {}: it is never a volume", self.name))
+            }
+            Role::Configuration => {
+                Err(format!("{} keeps the configuration: it is never a volume", self.name))
+            }
+            role => Err(format!("{} is in use: {}", self.name, role.name())),
+        }
+    }
+
     /// Looks whether the disk was resized.
     fn poll_capacity(&mut self) {
         if self.disk.capacity_changed() {

@@ -50,7 +50,7 @@ impl Network {
 
     /// Brings addresses and services in line with the configuration.
     fn configure(&mut self, slot: &PortSlot, index: usize, config: &Config, now: Instant) {
-        let wanted = config.net(index, slot.mac);
+        let wanted = config.net(index, slot.mac, &slot.location);
         let addressing = Addressing {
             addresses: wanted.fixed().map(|(ip, prefix)| Cidr::new(ip.into(), prefix)).collect(),
             gateways: wanted.gateway.clone(),

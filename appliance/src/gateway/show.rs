@@ -27,6 +27,7 @@ pub(super) fn topic(state: &mut State, topic: Topic) -> Value {
         Topic::Loops => loops(state),
         Topic::Ntb => bridge::report(state),
         Topic::Version => version(state),
+        Topic::Crash => state.crashes.report(),
         Topic::Refused => state.refused.report(),
         Topic::Smc(one) => report::topic(state, one),
     }
@@ -41,10 +42,15 @@ pub(super) static STATUS: Node = Node::Branch(&[
     ("memory", Node::Whole(memory)),
     ("loops", Node::Whole(loops)),
     ("ntb", Node::Whole(|state| bridge::report(state))),
-    ("unclaimed_devices", Node::Whole(|state| texts(&state.unclaimed))),
+    ("unclaimed_devices", Node::Whole(unclaimed)),
+    ("crashes", Node::Whole(|state| state.crashes.report())),
     ("configuration_problems", Node::Whole(problems)),
     ("not_ready", Node::Whole(|state| texts(&not_ready(state)))),
 ]);
+
+fn unclaimed(state: &mut State) -> Value {
+    Value::list(state.unclaimed.iter().map(|one| Value::from(one.to_string())))
+}
 
 fn texts(list: &[String]) -> Value {
     Value::list(list.iter().cloned().map(Value::from))
@@ -73,7 +79,7 @@ pub(super) fn not_ready(state: &State) -> Vec<String> {
         }
     };
     let lacking = state.ports.iter().enumerate().filter_map(|(i, slot)| {
-        let mentioned = config.mentioned_net(i, slot.mac).is_some();
+        let mentioned = config.mentioned_net(i, slot.mac, &slot.location).is_some();
         Some((mentioned, format!("{}: {}", slot.name, lacks(slot)?)))
     });
     // Of interfaces that the document does not mention it takes one.
@@ -110,16 +116,15 @@ pub(super) fn devices(state: &mut State) -> Value {
     };
     let ports = state.ports.iter().map(|slot| row(&slot.location, &slot.name, ""));
     let disks = state.disks.iter().map(|slot| row(&slot.location, &slot.name, slot.role.name()));
-    let unclaimed = state.unclaimed.iter().map(|told| {
-        let (location, note) = told.split_once(": ").unwrap_or((told, ""));
-        row(location, "not used", note)
-    });
+    let unclaimed = state.unclaimed.iter().map(|one| row(&one.device, "not used", &one.note()));
     Value::list(ports.chain(disks).chain(unclaimed))
 }
 
 pub(super) fn version(state: &mut State) -> Value {
     Value::object([
         ("version", env!("CARGO_PKG_VERSION").into()),
+        ("commit", state.facts.commit.into()),
+        ("build", state.facts.build_id.into()),
         ("hostname", Value::display(&state.document.config().system.hostname)),
         ("uptime_seconds", state.uptime().into()),
         ("boot", state.facts.boot.into()),
@@ -169,6 +174,7 @@ fn disk(slot: &DiskSlot, pool: Option<&DiskPool>) -> Value {
     let g = &slot.geometry;
     Value::object([
         ("name", slot.name.clone().into()),
+        ("device", slot.device.clone().into()),
         ("serial", slot.serial.clone().into()),
         ("size", Value::Bytes(g.sectors.saturating_mul(512))),
         ("use", slot.role.name().into()),

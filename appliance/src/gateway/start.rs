@@ -5,8 +5,9 @@ use super::Gateway;
 use super::alarm::Alarm;
 use super::bridge::Bridge;
 use super::dealing::Loops;
-use super::disks::{DiskSlot, Role, SharedDisk};
+use super::disks::{DiskSlot, Role, SharedDisk, name_for_good};
 use super::fabric::Fabric;
+use super::known_disks::{self, PATIENCE};
 use super::network::Network;
 use super::plane::{Plane, Settings};
 use super::ports::PlanePort;
@@ -15,27 +16,29 @@ use super::smc::Smc;
 use super::state::State;
 use super::storage::Storage;
 use super::syslog::Syslog;
-use crate::config::disk::{ConfigDisk, Event};
-use crate::config::{Document, Problem, Sources, slot};
+use super::unclaimed::UnclaimedDevice;
+use crate::config::{Document, Problem, Sources, command_line, slot};
 use crate::console::Console;
+use crate::crash::{self, Record};
 use crate::log_ring::LogRing;
 use crate::loops::Pace;
-use crate::machine::{Machine, SpareCore};
+use crate::machine::{CrashPlace, Machine, SpareCore};
 use core::time::Duration;
-use drivers::found::{Found, Unclaimed};
-use drivers::hal::{Clock, Disk, Instant, Platform};
-use drivers::virtio::Kind;
+use drivers::found::Found;
+use drivers::hal::{Clock, Disk, Features, Instant, Platform};
+use drivers::virtio::{DumpTransport, Kind};
 use net::capture::Capture;
 use rand_core::RngCore;
 use rdma::services::front::Front;
 use std::collections::VecDeque;
 
-/// How long a disk may take to show whether it holds the configuration.
-const DISK_PATIENCE: Duration = Duration::from_secs(5);
-
 /// What is known of the machine, for show.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
+    /// The commit that it was built of; with a `+` if there was more than is in that.
+    pub commit: &'static str,
+    /// What names this build and its `isthmus.symbols`.
+    pub build_id: &'static str,
     /// How it was booted (`pvh`, `multiboot2`, …).
     pub boot: &'static str,
     /// Processors that run.
@@ -60,6 +63,10 @@ pub struct Bringup {
     pub found: Found,
     /// The file `opt/isthmus/config` of fw_cfg.
     pub fw_cfg: Option<Vec<u8>>,
+    /// The file `opt/isthmus/config-disk` of fw_cfg: which disk keeps the configuration.
+    pub config_disk: Option<String>,
+    /// What a panic before this boot has left in memory, and its bytes.
+    pub crash: Option<(Record, Box<[u8]>)>,
     /// The kernel command line.
     pub command_line: String,
     /// The CSPRNG.
@@ -74,46 +81,74 @@ impl Gateway {
     /// Sets everything up. Nothing that a device or a document does stops it.
     pub fn start(bringup: Bringup) -> Gateway {
         let Bringup {
-            machine,
+            mut machine,
             spare,
             mut platform,
             mut found,
             fw_cfg,
+            config_disk,
+            crash,
             command_line,
             mut rng,
             facts,
             log,
         } = bringup;
-        let mut unclaimed: Vec<String> = found.unclaimed.iter().map(tell_unclaimed).collect();
+        let mut unclaimed: Vec<UnclaimedDevice> =
+            found.unclaimed.iter().map(UnclaimedDevice::of).collect();
         let mut disks = Vec::new();
-        for device in found.take(Kind::Block) {
+        let mut dumps = Vec::new();
+        for mut device in found.take(Kind::Block) {
             let location = device.location().to_string();
+            let dump = device.take_dump();
             match device.into_disk(&mut *platform) {
-                Ok(mut disk) => disks.push(DiskSlot {
-                    name: format!("disk{}", disks.len()),
-                    serial: disk.serial(&MachineClock(&*machine)),
-                    location,
-                    geometry: disk.geometry(),
-                    disk: SharedDisk::new(Box::new(disk)),
-                    role: Role::Free,
-                }),
+                Ok(mut disk) => {
+                    dumps.push(dump);
+                    disks.push(DiskSlot {
+                        name: format!("disk{}", disks.len()),
+                        serial: disk.serial(&MachineClock(&*machine)),
+                        location,
+                        device: String::new(),
+                        geometry: disk.geometry(),
+                        disk: SharedDisk::new(Box::new(disk)),
+                        role: Role::Free,
+                    });
+                }
                 Err(error) => {
                     log::error!("{location}: {error}");
-                    unclaimed.push(format!("{location}: {error}"));
+                    unclaimed.push(UnclaimedDevice::failed(location, error.to_string()));
                 }
             }
         }
-        let mut stored = find_config(&mut disks, &mut *platform, &*machine);
-        let (document, problems) = Document::load(&Sources {
+        name_for_good(&mut disks);
+        let mut sources = Sources {
             image: slot::embedded(),
             fw_cfg: fw_cfg.as_deref(),
-            disk: stored.text.as_deref(),
-            disk_before: stored.place.as_ref().and_then(|(_, engine)| engine.before()),
-            disk_damaged: stored.place.as_ref().is_some_and(|(_, engine)| engine.is_damaged()),
+            disk: None,
+            disk_before: None,
+            disk_damaged: false,
             command_line: &command_line,
-        });
+        };
+        let named = command_line::config_disk(&command_line).or(config_disk);
+        let (others, _) = Document::load(&sources);
+        let mut stored = known_disks::find(
+            &mut disks,
+            named.as_deref(),
+            others.config(),
+            &mut *platform,
+            &*machine,
+        );
+        sources.disk = stored.text.as_deref();
+        sources.disk_before = stored.place.as_ref().and_then(|(_, engine)| engine.before());
+        sources.disk_damaged = stored.place.as_ref().is_some_and(|(_, engine)| engine.is_damaged());
+        let (document, problems) = Document::load(&sources);
         let config = document.config();
         log::set_max_level(config.system.log_level);
+        crash::set_policy(config.system.on_panic);
+        if let Err(why) =
+            keep_crashes(&mut stored, crash, &mut disks, &mut dumps, &mut *platform, &mut *machine)
+        {
+            log::error!("a panic will not be on record: {why}");
+        }
         if document.is_older_copy()
             && let Some((_, engine)) = &mut stored.place
         {
@@ -144,7 +179,8 @@ impl Gateway {
         for device in found.take(Kind::Network) {
             let location = device.location().to_string();
             let index = ports.len();
-            match device.into_port(&mut *platform, &|mac| config.net(index, mac).mtu) {
+            let mtu = |mac| config.net(index, mac, &location).mtu;
+            match device.into_port(&mut *platform, &mtu) {
                 Ok(port) => {
                     let slot = loops.deal(port, index, location, config);
                     networks.push(Network::new(&slot, index, config, rng.next_u64(), now));
@@ -152,7 +188,7 @@ impl Gateway {
                 }
                 Err(error) => {
                     log::error!("{location}: {error}");
-                    unclaimed.push(format!("{location}: {error}"));
+                    unclaimed.push(UnclaimedDevice::failed(location, error.to_string()));
                 }
             }
         }
@@ -172,7 +208,7 @@ impl Gateway {
         let mut fabric = fabric.flatten();
         let bridge = bridge.filter(|_| fabric.is_some());
         let provider = fabric.as_mut().map(|fabric| &mut fabric.devices);
-        let patience = machine.now() + DISK_PATIENCE;
+        let patience = machine.now() + PATIENCE;
         let arena = platform.arena();
         let storage = Storage::new(config, &mut disks, arena, provider, &mut *rng, now, || {
             machine.now() < patience
@@ -225,6 +261,7 @@ impl Gateway {
             disks,
             refused: Default::default(),
             unclaimed,
+            crashes: stored.crashes,
             plane,
             smc,
             own_ports,
@@ -260,22 +297,6 @@ impl Gateway {
     }
 }
 
-fn tell_unclaimed(device: &Unclaimed) -> String {
-    let (vendor, id) = device.id;
-    let why = device.error.map_or("no driver".to_string(), |error| error.to_string());
-    let told =
-        format!("{}: {vendor:04x}:{id:04x} class {:06x}: {why}", device.location, device.class);
-    // What every machine has (bridges, a display, buses for slow devices) is of no use here.
-    match (device.error, device.class >> 16) {
-        (Some(_), _) => log::error!("{told}"),
-        (None, 0x01 | 0x02 | 0x12) => {
-            log::warn!("{told}: it is not used (show devices lists what there is)");
-        }
-        (None, _) => log::debug!("{told}"),
-    }
-    told
-}
-
 /// The machine's clock, for drivers that wait.
 struct MachineClock<'a>(&'a dyn Machine);
 
@@ -285,58 +306,51 @@ impl Clock for MachineClock<'_> {
     }
 }
 
-/// The configuration as it lies on a disk.
-#[derive(Debug, Default)]
-struct Stored {
-    /// Which disk, and its engine.
-    place: Option<(usize, ConfigDisk)>,
-    /// The document.
-    text: Option<Vec<u8>>,
-    /// What went wrong on the way.
-    trouble: Vec<String>,
-}
-
-/// Asks each disk whether it holds the configuration; the first that does is taken.
-fn find_config(
+/// Tells of panics, and has the next one kept where the configuration is; a record that is only in memory
+/// goes there now. The error says why the next will be nowhere but in memory and on the serial port.
+fn keep_crashes(
+    stored: &mut known_disks::Known,
+    crash: Option<(Record, Box<[u8]>)>,
     disks: &mut [DiskSlot],
+    dumps: &mut [Option<DumpTransport>],
     platform: &mut dyn Platform,
-    machine: &dyn Machine,
-) -> Stored {
-    let mut stored = Stored::default();
-    let trouble = &mut stored.trouble;
-    for (index, slot) in disks.iter_mut().enumerate() {
-        let Some(mut engine) = ConfigDisk::new(slot.geometry, platform.arena()) else {
-            trouble.push(format!("{}: no memory to look for a configuration", slot.name));
-            break;
-        };
-        match wait(&mut engine, &mut slot.disk, machine) {
-            Some(Event::Loaded(text)) => {
-                slot.role = Role::Configuration;
-                stored.text = text;
-                stored.place = Some((index, engine));
-                break;
+    machine: &mut dyn Machine,
+) -> Result<(), String> {
+    let place = stored.place.as_ref().map(|(number, engine)| (*number, engine.crashes()));
+    let sector =
+        |first: u64, record: u64| first + (crash::place(record) * crash::RECORD_LEN / 512) as u64;
+    let mut result = Ok(());
+    let first_line = |record: &Record| record.text.lines().next().unwrap_or_default().to_string();
+    match (crash, stored.crashes.last()) {
+        (Some((record, bytes)), _) => {
+            log::error!("started again after: {}; `show crash` tells more", first_line(&record));
+            if let Some((number, first)) = place.filter(|_| !stored.crashes.has(&record)) {
+                let at = sector(first, record.header.sequence);
+                let slot = &mut disks[number];
+                result = known_disks::write_record(slot, at, &bytes, platform, machine);
             }
-            // The device may still write into the buffer, so that it is not given back.
-            None => trouble.push(format!("{}: does not answer", slot.name)),
-            Some(Event::Failed(why)) => {
-                trouble.push(format!("{}: {why}", slot.name));
-                platform.arena().free(engine.into_buffer());
-            }
-            Some(_) => platform.arena().free(engine.into_buffer()),
+            stored.crashes.add(record);
         }
+        (None, Some(last)) => {
+            let (count, line) = (last.header.sequence, first_line(last));
+            log::warn!("panics on record: {count}, the last: {line}; `show crash` tells more");
+        }
+        (None, None) => {}
     }
-    stored
-}
-
-fn wait(engine: &mut ConfigDisk, disk: &mut dyn Disk, machine: &dyn Machine) -> Option<Event> {
-    let deadline = machine.now() + DISK_PATIENCE;
-    loop {
-        if let Some(event) = engine.poll(disk) {
-            return Some(event);
-        }
-        if machine.now() > deadline {
-            return None;
-        }
-        core::hint::spin_loop();
-    }
+    let last = stored.crashes.last().map(|record| record.header);
+    let Some((number, first)) = place else {
+        machine.keep_crashes(last, None);
+        return result;
+    };
+    let fixed = disks[number].geometry.features.contains(Features::READ_ONLY);
+    let dump = dumps[number].take().filter(|_| !fixed);
+    let disk = dump.map(|dump| dump.prepare(crash::RECORD_LEN, platform.arena())).transpose();
+    let disk = disk.unwrap_or_else(|error| {
+        result = Err(error.to_string());
+        None
+    });
+    let next = last.map_or(1, |last| last.sequence.saturating_add(1));
+    let sector = sector(first, next);
+    machine.keep_crashes(last, disk.map(|disk| CrashPlace { disk, sector }));
+    result
 }

@@ -9,10 +9,12 @@ use super::ports::PortSlot;
 use super::smc::Smc;
 use super::start::Facts;
 use super::told::Telling;
+use super::unclaimed::UnclaimedDevice;
 use super::uplink::Uplink;
 use super::worker::Worker;
 use crate::config::Document;
 use crate::config::disk::ConfigDisk;
+use crate::crash::History;
 use crate::log_ring::LogRing;
 use crate::refused::Refused;
 use core::net::IpAddr;
@@ -82,7 +84,9 @@ pub(super) struct State {
     /// What was refused.
     pub refused: Refused,
     /// Devices that were found and not used, and why.
-    pub unclaimed: Vec<String>,
+    pub unclaimed: Vec<UnclaimedDevice>,
+    /// What was said in panics, of this life of the machine and of earlier ones.
+    pub crashes: History,
     pub downloads: Vec<Download>,
     pub next_download: u64,
     /// Requests and pieces of answers of the HTTP servers in this round.

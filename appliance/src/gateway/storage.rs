@@ -1,6 +1,6 @@
 //! The storage gateway: volumes, exports and the RNBD server, made from the configuration.
 
-use super::disks::{DiskSlot, Role};
+use super::disks::{DiskSlot, Role, number_of};
 use super::elsewhere::Elsewhere;
 use super::volumes::DiskPool;
 use crate::config::{self, Config, Volume};
@@ -62,6 +62,7 @@ impl Storage {
     ) -> Self {
         let mut storage = Storage::default();
         storage.find_pools(config, disks, arena, wait);
+        warn_of_positions(config, disks);
         for volume in &config.volume {
             if let Err(why) = storage.add_volume(volume, disks, arena) {
                 log::error!("volume {}: {why}", volume.name);
@@ -193,7 +194,7 @@ impl Storage {
         arena: &mut Arena,
     ) -> Result<(), String> {
         let name = name(&volume.name)?;
-        let volume: Box<dyn rdma::volume::Volume> = match volume.disk {
+        let volume: Box<dyn rdma::volume::Volume> = match &volume.disk {
             None => {
                 let bytes = usize::try_from(volume.memory()).unwrap_or(usize::MAX);
                 let free = arena.available();
@@ -201,16 +202,15 @@ impl Storage {
                 let memory = arena.alloc(bytes, 4096).ok_or_else(short)?;
                 Box::new(RamVolume::new(memory, volume.read_only))
             }
-            Some(number) if volume.size.is_some() => {
+            Some(disk) if volume.size.is_some() => {
                 let bytes = volume.size.map_or(0, |size| size.0);
-                return self.declare(volume.name.as_str(), usize::from(number), bytes);
+                let number = number_of(disks, disk)?;
+                return self.declare(volume.name.as_str(), &disks[number], number, bytes);
             }
-            Some(number) => {
-                let slot = disks.get_mut(usize::from(number));
-                let slot = slot.ok_or_else(|| format!("there is no disk {number}"))?;
-                if slot.role != Role::Free {
-                    return Err(format!("disk {number} is in use: {}", slot.role.name()));
-                }
+            Some(disk) => {
+                let number = number_of(disks, disk)?;
+                let slot = &mut disks[number];
+                slot.check_free()?;
                 slot.role = Role::Volume;
                 let fixed = slot.geometry.features.contains(Features::READ_ONLY);
                 Box::new(DiskVolume::new(slot.disk.share(), volume.read_only || fixed))
@@ -275,6 +275,24 @@ fn memory_of_sessions(config: &Config, arena: u64) -> u64 {
     match u64::from(config.rnbd.oversubscribe) {
         1 => free,
         times => (free / 4 * 3).saturating_mul(times),
+    }
+}
+
+/// Says which disks are named by a position, which another disk would shift.
+fn warn_of_positions(config: &Config, disks: &[DiskSlot]) {
+    let ours = |slot: &&DiskSlot| matches!(slot.role, Role::Boot | Role::Configuration);
+    if disks.len() - disks.iter().filter(ours).count() < 2 {
+        return;
+    }
+    for volume in &config.volume {
+        let Some(config::DeviceName::Position(position)) = volume.disk else { continue };
+        let Some(slot) = disks.get(usize::from(position)) else { continue };
+        log::warn!(
+            "volume {}: disk = {position} is a position, which changes when disks are added or taken \
+             away; disk = \"{}\" stays",
+            volume.name,
+            slot.device
+        );
     }
 }
 

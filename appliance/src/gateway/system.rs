@@ -10,6 +10,7 @@ use super::show;
 use super::state::{End, PingOrder, State};
 use crate::config::{Document, Kind, Origin, Problem, Source};
 use crate::console::{Managed, Progress, System, Topic};
+use crate::crash;
 use crate::log_ring::LogRing;
 use crate::report::Value;
 use core::net::IpAddr;
@@ -55,10 +56,10 @@ impl System for State {
         let text = self.document.to_toml();
         let Some((index, engine)) = &mut self.config_disk else {
             return Err("there is no config disk: make one with `./isthmus image config-disk` \
-                 and attach it"
+                 and attach it with the serial number isthmus-config"
                 .into());
         };
-        debug_assert_eq!(self.disks[*index].role, Role::Configuration);
+        debug_assert!(matches!(self.disks[*index].role, Role::Configuration | Role::Boot));
         engine.save(&text)
     }
 
@@ -146,6 +147,7 @@ impl State {
         }
         let config = self.document.config();
         log::set_max_level(config.system.log_level);
+        crash::set_policy(config.system.on_panic);
         let quiet_time = Duration::from_micros(config.system.idle_after_us.into());
         let echo = config.services.udp_echo;
         self.tell_planes(move |plane| plane.configure(quiet_time, echo));

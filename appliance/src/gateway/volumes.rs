@@ -31,6 +31,8 @@ impl Order {
 pub(super) struct DiskPool {
     /// Number of the disk.
     pub number: usize,
+    /// What names the disk for good.
+    device: String,
     store: Store,
     user: DiskUser<SharedDisk>,
     open: Vec<(String, Extents)>,
@@ -50,7 +52,8 @@ impl DiskPool {
     pub fn new(number: usize, slot: &DiskSlot, arena: &mut Arena) -> Option<Self> {
         let store = Store::new(slot.geometry, arena)?;
         let user = DiskUser::new(slot.disk.share());
-        Some(DiskPool { number, store, user, open: Vec::new(), orders: VecDeque::new() })
+        let device = slot.device.clone();
+        Some(DiskPool { number, device, store, user, open: Vec::new(), orders: VecDeque::new() })
     }
 
     /// What is known of the disk.
@@ -170,9 +173,18 @@ impl Storage {
     }
 
     /// Sees to it that a volume of the configuration is there and has its size.
-    pub fn declare(&mut self, name: &str, disk: usize, bytes: u64) -> Result<(), String> {
-        let pool = self.pools.iter_mut().find(|pool| pool.number == disk);
-        let pool = pool.ok_or_else(|| format!("there is no disk {disk}, or it is in use"))?;
+    pub fn declare(
+        &mut self,
+        name: &str,
+        slot: &DiskSlot,
+        number: usize,
+        bytes: u64,
+    ) -> Result<(), String> {
+        let pool = self.pools.iter_mut().find(|pool| pool.number == number);
+        let Some(pool) = pool else {
+            slot.check_free()?;
+            return Err(format!("{} is in use", slot.name));
+        };
         let name = name.to_string();
         let order = match pool.volume(&name) {
             Some((_, has)) if has >= bytes => return Ok(()),
@@ -201,9 +213,7 @@ impl Storage {
             None => {
                 let slot = disks.get_mut(number);
                 let slot = slot.ok_or_else(|| format!("there is no disk {number}"))?;
-                if slot.role != Role::Free {
-                    return Err(format!("disk {number} is in use: {}", slot.role.name()));
-                }
+                slot.check_free()?;
                 let pool = DiskPool::new(number, slot, arena);
                 let pool = pool.ok_or("there is no memory to look at the disk")?;
                 slot.role = Role::Volumes;
@@ -228,7 +238,7 @@ impl Storage {
             for name in named {
                 let Some((_, bytes)) = pool.volume(name.as_str()) else { continue };
                 if config.volume.iter().chain(&found).all(|volume| volume.name != *name) {
-                    let disk = u8::try_from(pool.number).ok();
+                    let disk = pool.device.parse().ok();
                     let (name, size) = (name.clone(), Some(Size(bytes)));
                     found.push(Volume { name, size, disk, read_only: false });
                 }

@@ -69,6 +69,7 @@ impl Bench {
             name: "disk0".into(),
             serial: String::new(),
             location: String::new(),
+            device: String::new(),
             geometry: disk.geometry(),
             disk: SharedDisk::new(Box::new(disk)),
             role: Role::Free,
@@ -183,4 +184,26 @@ fn memory_of_a_volume_comes_back_at_once_without_clients() {
     let memory = bench.arena.alloc(4096, 4096).unwrap();
     bench.storage.retire(memory, &mut bench.arena, None, Instant::ZERO);
     assert_eq!(bench.arena.available(), free);
+}
+
+#[test]
+fn disks_of_the_appliance_are_never_volumes() {
+    for role in [Role::Boot, Role::Configuration] {
+        let mut bench = Bench::boot(disk(), &[]);
+        bench.disks[0].role = role;
+        for force in [false, true] {
+            let why = bench.create("a", 1, force).unwrap_err();
+            assert!(why.contains("never a volume"), "{why}");
+        }
+        let whole = [("volume.0.name", "all"), ("volume.0.disk", "0")];
+        let mut document = Document::default();
+        for (path, value) in whole {
+            document.set(path, value).unwrap();
+        }
+        let volume = &document.config().volume[0];
+        let Bench { storage, disks, arena, .. } = &mut bench;
+        let why = storage.add_volume(volume, disks, arena).unwrap_err();
+        assert!(why.contains("never a volume"), "{why}");
+        assert_eq!(bench.disks[0].role, role);
+    }
 }

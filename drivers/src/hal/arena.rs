@@ -25,6 +25,8 @@ struct Books(Vec<(usize, usize)>);
 impl Arena {
     /// An arena over all of `memory`.
     pub fn new(memory: Window) -> Self {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        super::detect_avx();
         let books = Books(alloc::vec![(0, memory.len())]);
         Arena { all: memory, books: Arc::new(Mutex::new(books)) }
     }

@@ -24,9 +24,9 @@ impl Default for Crc32 {
 impl Crc32 {
     /// Asks the CPU what it can do.
     pub fn detect() -> Self {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(miri), not(portable_copy)))]
         let folds = fold::available();
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(not(all(target_arch = "x86_64", not(miri), not(portable_copy))))]
         let folds = false;
         Crc32 { folds }
     }
@@ -44,7 +44,7 @@ impl Crc32 {
         if bytes.len() < N {
             return None;
         }
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(miri), not(portable_copy)))]
         if self.folds {
             // SAFETY: `folds` says that the CPU can do it, and there are `N` bytes.
             return Some(unsafe { fold::compute(ones, bytes, windows, zeros) });
@@ -70,9 +70,10 @@ fn by_table(ones: &[u8], bytes: &[u8], windows: &[Window], zeros: usize) -> u32 
     hasher.finalize()
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri), not(portable_copy)))]
 mod fold {
     use super::Window;
+    use crate::hal::copy;
     use core::arch::x86_64::*;
 
     /// Bytes that are folded at a time.
@@ -139,7 +140,7 @@ mod fold {
         let mut windows = windows.iter();
         loop {
             // SAFETY: a slice can be read for its length. A window is mapped for its length, for ever; it
-            // is read through the pointer, as by `Window::read`, and no byte counts twice.
+            // is read as by `Window::read`, and no byte counts twice.
             x = unsafe { go_on::<N>(over_1, x, from, len) };
             let odd = len % BLOCK;
             if odd > 0 {
@@ -207,29 +208,30 @@ mod fold {
     ) -> __m128i {
         if len >= 2 * LANES * BLOCK {
             let over_8 = constant(&OVER_8);
-            // SAFETY: only called for blocks that end within what is left of `len`.
-            let block = |from: *const u8, n: usize| unsafe { load(from.add(n * BLOCK)) };
-            let mut lanes = [fold(x, over_1, block(from, 0)); LANES];
-            for (n, lane) in lanes.iter_mut().enumerate().skip(1) {
-                *lane = block(from, n);
+            let mut lanes = [_mm_setzero_si128(); LANES];
+            /// Has each lane go on by one block, from lane 0's at `$from` on.
+            macro_rules! each {
+                ($from:expr, $one:ident) => {
+                    each!($from, $one, 0 1 2 3 4 5 6 7)
+                };
+                ($from:expr, $one:ident, $($n:literal)*) => {
+                    // SAFETY: there are as many blocks left as lanes.
+                    $(lanes[$n] = unsafe { $one::<{ $n * BLOCK }>(lanes[$n], over_8, $from) };)*
+                };
             }
+            lanes[0] = pieces(x, over_1);
+            each!(from, add);
             from = from.wrapping_add(LANES * BLOCK);
             len -= LANES * BLOCK;
             // Twice in a round: what a round costs by itself is a tenth of what it does.
             while len >= 2 * LANES * BLOCK {
-                for (n, lane) in lanes.iter_mut().enumerate() {
-                    *lane = fold(*lane, over_8, block(from, n));
-                }
-                for (n, lane) in lanes.iter_mut().enumerate() {
-                    *lane = fold(*lane, over_8, block(from, LANES + n));
-                }
+                each!(from, fold_at);
+                each!(from.wrapping_add(LANES * BLOCK), fold_at);
                 from = from.wrapping_add(2 * LANES * BLOCK);
                 len -= 2 * LANES * BLOCK;
             }
             if len >= LANES * BLOCK {
-                for (n, lane) in lanes.iter_mut().enumerate() {
-                    *lane = fold(*lane, over_8, block(from, n));
-                }
+                each!(from, fold_at);
                 from = from.wrapping_add(LANES * BLOCK);
                 len -= LANES * BLOCK;
             }
@@ -241,7 +243,7 @@ mod fold {
         let end = from.wrapping_add(len - len % BLOCK);
         while from < end {
             // SAFETY: there is a block left.
-            x = fold(x, over_1, unsafe { load(from) });
+            x = unsafe { fold_at::<0>(x, over_1, from) };
             from = step(from, BLOCK);
         }
         x
@@ -273,12 +275,16 @@ mod fold {
     unsafe fn last(to: *const u8, readable: usize) -> __m128i {
         if readable >= BLOCK {
             // SAFETY: the caller's promise.
-            return unsafe { load(to.sub(BLOCK)) };
+            return unsafe { load_shared(to.sub(BLOCK)) };
         }
         let (mut from, mut block) = (to.wrapping_sub(readable), _mm_setzero_si128());
         while from < to {
             // SAFETY: the caller's promise.
-            let byte = unsafe { from.read() };
+            let byte = unsafe {
+                let mut byte = 0u8;
+                copy::array_from_shared::<1>(&raw mut byte, from);
+                byte
+            };
             block = _mm_insert_epi8::<15>(_mm_srli_si128::<1>(block), byte.into());
             from = step(from, 1);
         }
@@ -316,7 +322,51 @@ mod fold {
         unsafe { load(MOVES.as_ptr().add(from)) }
     }
 
-    /// Loads a block.
+    /// Loads a block of memory that others may write meanwhile: by an instruction, not by a load of the
+    /// compiler's (see [`copy`]).
+    ///
+    /// # Safety
+    /// It is mapped.
+    #[inline]
+    #[target_feature(enable = "avx,pclmulqdq")]
+    unsafe fn load_shared(from: *const u8) -> __m128i {
+        let block: __m128i;
+        // SAFETY: the caller's promise.
+        unsafe {
+            core::arch::asm!("vmovdqu {}, [{}]", out(xmm_reg) block, in(reg) from,
+                options(nostack, preserves_flags, readonly));
+        }
+        block
+    }
+
+    /// Adds the block `AT` bytes behind `from`, likewise. (The other arguments are for [`fold_at`].)
+    ///
+    /// # Safety
+    /// It is mapped.
+    #[inline]
+    #[target_feature(enable = "avx,pclmulqdq")]
+    unsafe fn add<const AT: usize>(x: __m128i, _: __m128i, from: *const u8) -> __m128i {
+        let mut sum = x;
+        // SAFETY: the caller's promise.
+        unsafe {
+            core::arch::asm!("vpxor {x}, {x}, [{from} + {at}]", x = inout(xmm_reg) sum,
+                from = in(reg) from, at = const AT, options(nostack, preserves_flags, readonly));
+        }
+        sum
+    }
+
+    /// Carries `x` over to the place of the block `AT` bytes behind `from`, and adds that.
+    ///
+    /// # Safety
+    /// It is mapped.
+    #[inline]
+    #[target_feature(enable = "avx,pclmulqdq")]
+    unsafe fn fold_at<const AT: usize>(x: __m128i, over: __m128i, from: *const u8) -> __m128i {
+        // SAFETY: the caller's promise.
+        unsafe { add::<AT>(pieces(x, over), over, from) }
+    }
+
+    /// Loads a block of memory that nobody writes.
     ///
     /// # Safety
     /// It is mapped.
@@ -331,9 +381,15 @@ mod fold {
     #[inline]
     #[target_feature(enable = "avx,pclmulqdq")]
     fn fold(x: __m128i, over: __m128i, next: __m128i) -> __m128i {
+        _mm_xor_si128(pieces(x, over), next)
+    }
+
+    /// What `x` comes to at a place further on.
+    #[inline]
+    #[target_feature(enable = "avx,pclmulqdq")]
+    fn pieces(x: __m128i, over: __m128i) -> __m128i {
         let first = _mm_clmulepi64_si128::<0x00>(x, over);
-        let second = _mm_clmulepi64_si128::<0x11>(x, over);
-        _mm_xor_si128(_mm_xor_si128(next, first), second)
+        _mm_xor_si128(first, _mm_clmulepi64_si128::<0x11>(x, over))
     }
 
     /// The CRC register after blocks that come to `x`.

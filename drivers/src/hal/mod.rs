@@ -3,10 +3,13 @@
 
 mod arena;
 mod cells;
+mod copy;
 mod crc32;
 mod disk;
 mod io_ports;
 mod location;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod memory;
 mod mmio;
 mod platform;
 mod port;
@@ -20,6 +23,8 @@ pub use crc32::Crc32;
 pub use disk::{Completion, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError};
 pub use io_ports::IoPorts;
 pub use location::Location;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub use memory::detect as detect_avx;
 pub use mmio::Mmio;
 pub use pci_types::{ConfigRegionAccess, PciAddress};
 pub use platform::{Interrupt, Platform};

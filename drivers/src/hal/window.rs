@@ -1,10 +1,11 @@
 //! A window into DMA memory: memory that a device or a peer may write while we look at it.
 //!
-//! Such memory is never a `&[u8]`. A window copies in and out through raw pointers, so that no
-//! reference to it ever exists; what was read once is a private copy that can be trusted not to
-//! change. Windows are `Copy` and live for ever, because the memory behind them (an arena that is
+//! Such memory is never a `&[u8]`. A window copies in and out, so that no reference to it ever exists;
+//! what was read once is a private copy that can be trusted not to change. Threads that use the same
+//! memory at once, through copies of a window, may see old and new bytes mixed, and nothing worse. Windows are `Copy` and live for ever, because the memory behind them (an arena that is
 //! handed out once at bring-up) is never unmapped: a stale window can at worst see other data.
 
+use super::copy;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -21,8 +22,9 @@ pub struct Window {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfWindow;
 
-// SAFETY: a window gives no references, only copies through raw pointers to memory that is mapped
-// for ever (the promise made to `from_raw`); every core may do that.
+// SAFETY: a window gives no references, only copies of memory that is mapped for ever (the promise made
+// to `from_raw`), and every access is atomic, at least byte by byte (see `super::copy`): two threads that
+// use the same memory at once see a mixture of bytes, which is no data race.
 unsafe impl Send for Window {}
 // SAFETY: as above.
 unsafe impl Sync for Window {}
@@ -87,8 +89,18 @@ impl Window {
         let from = self.slice(offset, into.len()).ok_or(OutOfWindow)?;
         // SAFETY: `from` is mapped for its length (promise of `from_raw`); `into` is a private
         // slice of the same length, and no slice can overlap a window.
-        unsafe { from.start.as_ptr().copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
+        unsafe { copy::from_shared(into.as_mut_ptr(), from.start.as_ptr(), into.len()) };
         Ok(())
+    }
+
+    /// Copies `N` bytes out, from `offset`: for few of them, without a call.
+    #[inline(always)]
+    pub fn read_array<const N: usize>(&self, offset: usize) -> Result<[u8; N], OutOfWindow> {
+        let from = self.slice(offset, N).ok_or(OutOfWindow)?;
+        let mut into = [0; N];
+        // SAFETY: as in `read`.
+        unsafe { copy::array_from_shared::<N>(into.as_mut_ptr(), from.start.as_ptr()) };
+        Ok(into)
     }
 
     /// Copies `from` in, at `offset`.
@@ -96,7 +108,20 @@ impl Window {
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), OutOfWindow> {
         let into = self.slice(offset, from.len()).ok_or(OutOfWindow)?;
         // SAFETY: as in `read`, the other way round.
-        unsafe { into.start.as_ptr().copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        unsafe { copy::to_shared(into.start.as_ptr(), from.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    /// Copies `N` bytes in, at `offset`: for few of them, without a call.
+    #[inline(always)]
+    pub fn write_array<const N: usize>(
+        &self,
+        offset: usize,
+        from: &[u8; N],
+    ) -> Result<(), OutOfWindow> {
+        let into = self.slice(offset, N).ok_or(OutOfWindow)?;
+        // SAFETY: as in `read`, the other way round.
+        unsafe { copy::array_to_shared::<N>(into.start.as_ptr(), from.as_ptr()) };
         Ok(())
     }
 
@@ -197,7 +222,7 @@ impl Window {
             return Ok(());
         }
         // SAFETY: as in `read`, the other way round; the bytes of a `u64` are those of the word.
-        unsafe { into.start.as_ptr().copy_from_nonoverlapping(words.as_ptr().cast(), into.len) };
+        unsafe { copy::to_shared(into.start.as_ptr(), words.as_ptr().cast(), into.len) };
         Ok(())
     }
 
@@ -215,8 +240,8 @@ impl Window {
     #[inline]
     pub fn write_window(&self, offset: usize, from: &Window) -> Result<(), OutOfWindow> {
         let into = self.slice(offset, from.len).ok_or(OutOfWindow)?;
-        // SAFETY: both are mapped for `from.len` bytes; `copy_from` allows overlap.
-        unsafe { into.start.as_ptr().copy_from(from.start.as_ptr(), from.len) };
+        // SAFETY: both are mapped for `from.len` bytes, and may overlap.
+        unsafe { copy::within_shared(into.start.as_ptr(), from.start.as_ptr(), from.len) };
         Ok(())
     }
 
@@ -224,7 +249,7 @@ impl Window {
     #[inline]
     pub fn fill(&self, value: u8) {
         // SAFETY: mapped and writable for its length (promise of `from_raw`).
-        unsafe { self.start.as_ptr().write_bytes(value, self.len) };
+        unsafe { copy::fill_shared(self.start.as_ptr(), value, self.len) };
     }
 
     /// Hands the bytes to `f` in order, in private copies of up to 64 bytes (the block size of
@@ -235,7 +260,10 @@ impl Window {
         let mut at = 0;
         while self.len - at >= 64 {
             // SAFETY: 64 bytes from `at` lie inside the window; `block` is private.
-            unsafe { self.start.as_ptr().add(at).copy_to_nonoverlapping(block.as_mut_ptr(), 64) };
+            unsafe {
+                let from = self.start.as_ptr().add(at);
+                copy::array_from_shared::<64>(block.as_mut_ptr(), from);
+            }
             f(&block);
             at += 64;
         }
@@ -243,8 +271,9 @@ impl Window {
         if !rest.is_empty() {
             // SAFETY: as above, for the rest.
             unsafe {
-                self.start.as_ptr().add(at).copy_to_nonoverlapping(rest.as_mut_ptr(), rest.len())
-            };
+                let from = self.start.as_ptr().add(at);
+                copy::from_shared(rest.as_mut_ptr(), from, rest.len());
+            }
             f(rest);
         }
     }
@@ -253,5 +282,66 @@ impl Window {
 impl fmt::Debug for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Window({:#x}+{:#x})", self.bus, self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::hal::{Arena, OutOfWindow};
+    use std::thread;
+
+    /// What two threads see of memory that both use is a mixture of bytes that were written, and no data
+    /// race: `docs/test.md` says how ThreadSanitizer and Miri see it.
+    #[test]
+    fn two_threads_may_use_the_same_memory() {
+        const ROUNDS: usize = if cfg!(miri) { 20 } else { 2_000 };
+        let mut arena = Arena::on_heap(1 << 16);
+        let (window, other) = (arena.alloc(1024, 64).unwrap(), arena.alloc(1024, 64).unwrap());
+        window.fill(0x11);
+        let write = move || {
+            for round in 0..ROUNDS {
+                let byte = if round % 2 == 0 { 0x11 } else { 0x22 };
+                window.write(1, &[byte; 700]).unwrap();
+                window.write_array(701, &[byte; 48]).unwrap();
+                window.slice(0, 900).unwrap().fill(byte);
+                window.write_window(3, &window.slice(0, 512).unwrap()).unwrap();
+                window.write_words(8, &[u64::from_ne_bytes([byte; 8]); 9]).unwrap();
+            }
+        };
+        let writer = thread::spawn(write);
+        for _ in 0..ROUNDS {
+            let mut bytes = [0; 900];
+            window.read(0, &mut bytes).unwrap();
+            let array: [u8; 77] = window.read_array(5).unwrap();
+            let mut all = bytes.iter().chain(&array);
+            assert!(all.all(|&byte| byte == 0x11 || byte == 0x22));
+            other.write_window(0, &window).unwrap();
+            window.slice(0, 900).unwrap().for_each_block(|block| {
+                assert!(block.iter().all(|&byte| byte == 0x11 || byte == 0x22));
+            });
+        }
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn arrays_are_copied_whole_and_stay_inside() {
+        fn both_ways<const N: usize>() {
+            let window = Arena::on_heap(4096).alloc(200, 64).unwrap();
+            let array: [u8; N] = core::array::from_fn(|i| i as u8 + 1);
+            window.fill(0xee);
+            window.write_array(3, &array).unwrap();
+            assert_eq!(window.read_array(3), Ok(array));
+            let around = [window.read_array(2).unwrap(), window.read_array(3 + N).unwrap()];
+            assert_eq!(around, [[0xee], [0xee]], "{N}");
+            assert_eq!(window.write_array(201 - N, &array), Err(OutOfWindow));
+            assert_eq!(window.read_array::<N>(201 - N), Err(OutOfWindow));
+        }
+        both_ways::<1>();
+        both_ways::<3>();
+        both_ways::<7>();
+        both_ways::<8>();
+        both_ways::<31>();
+        both_ways::<48>();
+        both_ways::<77>();
     }
 }

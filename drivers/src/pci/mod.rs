@@ -53,8 +53,9 @@ impl<'a> Function<'a> {
         unsafe { self.access.read(self.address, offset & 0xffc) }
     }
 
-    /// Writes 32 bits of configuration space at `offset` (rounded down to a multiple of 4).
-    pub fn write32(&self, offset: u16, value: u32) {
+    /// Writes 32 bits of configuration space at `offset` (rounded down to a multiple of 4). Only for this
+    /// module: which register is written decides whether that is harmless.
+    fn write32(&self, offset: u16, value: u32) {
         // SAFETY: an aligned offset below 4096 of a function that answered; the registers written
         // in this module (command, base addresses, MSI-X control) move no memory of ours.
         unsafe { self.access.write(self.address, offset & 0xffc, value) }

@@ -41,9 +41,9 @@ impl Msix {
         }
         // A message in parts must not be sent while the entry is changed.
         self.table.write32(at + 12, 1);
-        self.table.write32(at, interrupt.address as u32);
-        self.table.write32(at + 4, (interrupt.address >> 32) as u32);
-        self.table.write32(at + 8, interrupt.data);
+        self.table.write32(at, interrupt.address() as u32);
+        self.table.write32(at + 4, (interrupt.address() >> 32) as u32);
+        self.table.write32(at + 8, interrupt.data());
         self.table.write32(at + 12, 0);
         true
     }

@@ -18,7 +18,7 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-pub use blk::Block;
+pub use blk::{Block, DumpDisk, DumpTransport};
 pub use mmio::Slot;
 pub use net::{Net, WantedMtu};
 pub use pci::VENDOR;
@@ -110,6 +110,8 @@ pub struct Device {
     location: Location,
     kind: Kind,
     transport: Box<dyn Transport>,
+    /// Of a disk, a second way to its registers.
+    dump: Option<DumpTransport>,
 }
 
 impl fmt::Debug for Device {
@@ -127,7 +129,12 @@ impl Device {
         let kind = pci::device_type(function).and_then(kind)?;
         let location = Location::Pci(function.address());
         let transport = pci::PciTransport::open(function, platform);
-        Some(transport.map(|it| Device { location, kind, transport: Box::new(it) }))
+        Some(transport.map(|it| {
+            let polled = (kind == Kind::Block)
+                .then(|| pci::PciTransport::open_polled(function, &function.bars(), platform));
+            let dump = polled.and_then(Result::ok).map(|it| DumpTransport::new(Box::new(it)));
+            Device { location, kind, transport: Box::new(it), dump }
+        }))
     }
 
     /// The device behind memory-mapped registers. None if there is none; its type, if there is no
@@ -138,8 +145,16 @@ impl Device {
     ) -> Result<Option<Result<Device, u32>>, Error> {
         let Some(it) = mmio::MmioTransport::open(slot, platform)? else { return Ok(None) };
         let (location, device_type) = (Location::Mmio(slot.address), it.device_type());
-        let kind = kind(device_type).ok_or(device_type);
-        Ok(Some(kind.map(|kind| Device { location, kind, transport: Box::new(it) })))
+        let kind = match kind(device_type) {
+            Some(kind) => kind,
+            None => return Ok(Some(Err(device_type))),
+        };
+        let dump = match kind {
+            Kind::Block => mmio::MmioTransport::open(slot, platform)?,
+            _ => None,
+        };
+        let dump = dump.map(|it| DumpTransport::new(Box::new(it)));
+        Ok(Some(Ok(Device { location, kind, transport: Box::new(it), dump })))
     }
 
     /// What it is.
@@ -162,6 +177,11 @@ impl Device {
             Kind::Network => Net::open(self.transport, platform.arena(), wanted_mtu),
             _ => Err(Error::WrongKind),
         }
+    }
+
+    /// Of a disk, a second way to its registers, for a last write. Once.
+    pub fn take_dump(&mut self) -> Option<DumpTransport> {
+        self.dump.take()
     }
 
     /// Sets a disk up.

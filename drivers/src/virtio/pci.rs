@@ -68,30 +68,41 @@ impl PciTransport {
     /// Switches the function on and maps its registers. Its interrupts go to one of the
     /// platform's, if there is one left and the function has MSI-X.
     pub fn open(function: &Function<'_>, platform: &mut dyn Platform) -> Result<Self, Error> {
-        let device_type = device_type(function).ok_or(Error::Registers("virtio device ID"))?;
         let bars = function.bars();
         function.enable();
-        let mut map = |kind, least| map(function, &bars, platform, kind, least);
-        let common = map(COMMON, COMMON_LEN).ok_or(Error::Registers("common configuration"))?.0;
-        let (notify, at) = map(NOTIFY, 2).ok_or(Error::Registers("notification area"))?;
-        let notify_multiplier = function.read32(at + 16);
-        let config = map(DEVICE, 1).map(|(registers, _)| registers);
-        let mut transport = PciTransport {
-            device_type,
-            common,
-            notify,
-            config,
-            doorbells: Vec::new(),
-            notify_multiplier,
-            msix: None,
-            interrupt: None,
-        };
+        let mut transport = Self::open_polled(function, &bars, platform)?;
         if let Some(mut msix) = Msix::open(function, &bars, platform) {
             let interrupt = platform.allocate_interrupt();
             transport.interrupt = interrupt.filter(|i| msix.route(VECTOR, i));
             transport.msix = Some(msix);
         }
         Ok(transport)
+    }
+
+    /// Maps the registers of a function that is switched on, whose memory regions are `bars`. It raises no
+    /// interrupts.
+    pub fn open_polled(
+        function: &Function<'_>,
+        bars: &Bars,
+        platform: &mut dyn Platform,
+    ) -> Result<Self, Error> {
+        let device_type = device_type(function).ok_or(Error::Registers("virtio device ID"))?;
+        let mut map = |kind, least| map(function, bars, platform, kind, least);
+        let common = map(COMMON, COMMON_LEN).ok_or(Error::Registers("common configuration"))?.0;
+        let (notify, at) = map(NOTIFY, 2).ok_or(Error::Registers("notification area"))?;
+        let notify_multiplier = function.read32(at + 16);
+        let config = map(DEVICE, 1).map(|(registers, _)| registers);
+        Ok(PciTransport {
+            device_type,
+            common,
+            notify,
+            config,
+            // So that one queue at least can be switched on without an allocation.
+            doorbells: Vec::with_capacity(2),
+            notify_multiplier,
+            msix: None,
+            interrupt: None,
+        })
     }
 
     fn features(&self, select: usize, value: usize, half: u32) -> u32 {
@@ -231,6 +242,6 @@ impl Transport for PciTransport {
     }
 
     fn interrupts(&self) -> u64 {
-        self.interrupt.map_or(0, |i| i.raised.load(Ordering::Relaxed))
+        self.interrupt.map_or(0, |i| i.raised().load(Ordering::Relaxed))
     }
 }

@@ -43,10 +43,10 @@ fn devices_are_found_in_order_and_one_that_fails_fails_alone() {
     assert_eq!(
         unclaimed,
         [
-            ("pci 0000:00:04.0".to_string(), (0x1af4, 0x1043), 0, None),
-            ("pci 0000:00:06.0".to_string(), (0x1af4, 0x1042), 0, missing),
-            ("pci 0000:00:1f.0".to_string(), (0x8086, 0x2918), 0x060100, None),
-            ("mmio 0xfeb00200".to_string(), (0x1af4, 0x1040), 0, wrong(Error::Version(3))),
+            ("pci:0000:00:04.0".to_string(), (0x1af4, 0x1043), 0, None),
+            ("pci:0000:00:06.0".to_string(), (0x1af4, 0x1042), 0, missing),
+            ("pci:0000:00:1f.0".to_string(), (0x8086, 0x2918), 0x060100, None),
+            ("mmio:0xfeb00200".to_string(), (0x1af4, 0x1040), 0, wrong(Error::Version(3))),
         ]
     );
     let entropy = found.take(Kind::Entropy);
@@ -149,7 +149,8 @@ struct NoisyMachine {
     noise: Noise,
 }
 
-impl Platform for NoisyMachine {
+// SAFETY: models of devices.
+unsafe impl Platform for NoisyMachine {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
         Some(Box::new(Noise { len, start: address as usize & 0x1ff, ..self.noise.clone() }))
     }

@@ -15,7 +15,7 @@ const FAILED: u8 = 128;
 /// Interrupts and notifications are asked for by ring index.
 const EVENT_INDEX: u64 = 1 << 29;
 /// The device speaks virtio 1.0 or later.
-const VERSION_1: u64 = 1 << 32;
+pub(super) const VERSION_1: u64 = 1 << 32;
 /// The device sees memory as the platform's buses do, which is how windows are addressed anyway.
 const ACCESS_PLATFORM: u64 = 1 << 33;
 
@@ -73,6 +73,47 @@ impl Agreed {
     pub fn has(&self, feature: u64) -> bool {
         self.bits & feature != 0
     }
+
+    /// An error unless `feature` was agreed on.
+    fn need(&self, feature: u64) -> Result<(), Error> {
+        let missing = Error::MissingFeature(feature.trailing_zeros());
+        if self.has(feature) { Ok(()) } else { Err(missing) }
+    }
+}
+
+/// Resets the device and agrees on those of the `wanted` features that it offers. Does not allocate.
+pub(super) fn negotiate(transport: &mut dyn Transport, wanted: u64) -> Result<Agreed, Error> {
+    reset(transport)?;
+    transport.set_status(ACKNOWLEDGE);
+    transport.set_status(ACKNOWLEDGE | DRIVER);
+    let legacy = transport.legacy();
+    let bits = transport.offered_features() & (wanted | ACCESS_PLATFORM);
+    let agreed = Agreed { bits, legacy };
+    let result = if legacy { Ok(()) } else { agreed.need(VERSION_1) };
+    let result = result.and_then(|()| {
+        transport.accept_features(bits);
+        if legacy {
+            return Ok(());
+        }
+        transport.set_status(ACKNOWLEDGE | DRIVER | FEATURES_OK);
+        match transport.status() & FEATURES_OK {
+            0 => Err(Error::FeaturesRefused(bits)),
+            _ => Ok(()),
+        }
+    });
+    if let Err(error) = result {
+        // It was not given any memory yet.
+        let _ = reset(transport);
+        transport.set_status(FAILED);
+        return Err(error);
+    }
+    Ok(agreed)
+}
+
+/// The device goes live, with the queues that it was given.
+pub(super) fn go_live(transport: &mut dyn Transport, agreed: Agreed) {
+    let features_ok = if agreed.legacy { 0 } else { FEATURES_OK };
+    transport.set_status(ACKNOWLEDGE | DRIVER | features_ok | DRIVER_OK);
 }
 
 /// A device that is being set up, and the memory it was given. Whatever goes wrong before
@@ -92,36 +133,13 @@ impl<'a> Setup<'a> {
         arena: &'a mut Arena,
         wanted: u64,
     ) -> Result<Self, Error> {
-        reset(transport)?;
-        transport.set_status(ACKNOWLEDGE);
-        transport.set_status(ACKNOWLEDGE | DRIVER);
-        let legacy = transport.legacy();
-        let offered = transport.offered_features();
-        let bits = offered & (wanted | VERSION_1 | EVENT_INDEX | ACCESS_PLATFORM);
-        let setup = Setup {
-            transport,
-            arena,
-            agreed: Agreed { bits, legacy },
-            taken: Vec::new(),
-            finished: false,
-        };
-        if !legacy {
-            setup.need(VERSION_1)?;
-        }
-        setup.transport.accept_features(bits);
-        if !legacy {
-            setup.transport.set_status(ACKNOWLEDGE | DRIVER | FEATURES_OK);
-            if setup.transport.status() & FEATURES_OK == 0 {
-                return Err(Error::FeaturesRefused(bits));
-            }
-        }
-        Ok(setup)
+        let agreed = negotiate(transport, wanted | VERSION_1 | EVENT_INDEX)?;
+        Ok(Setup { transport, arena, agreed, taken: Vec::new(), finished: false })
     }
 
     /// An error unless `feature` was agreed on.
     pub fn need(&self, feature: u64) -> Result<(), Error> {
-        let missing = Error::MissingFeature(feature.trailing_zeros());
-        if self.agreed.has(feature) { Ok(()) } else { Err(missing) }
+        self.agreed.need(feature)
     }
 
     /// The features agreed on.
@@ -163,8 +181,7 @@ impl<'a> Setup<'a> {
 
     /// The device goes live, with the memory it was given.
     pub fn finish(mut self) {
-        let features_ok = if self.agreed.legacy { 0 } else { FEATURES_OK };
-        self.transport.set_status(ACKNOWLEDGE | DRIVER | features_ok | DRIVER_OK);
+        go_live(self.transport, self.agreed);
         self.finished = true;
     }
 }

@@ -1,6 +1,9 @@
-//! Disks for UEFI: a GPT (UEFI 2.10 chapter 5) with one EFI system partition.
+//! Disks for UEFI: a GPT (UEFI 2.10 chapter 5) with an EFI system partition, and a partition that `save`
+//! writes to. The appliance knows disks of its own by their tables.
 
+use std::fmt::Debug;
 use std::fs::File;
+use std::io::{Cursor, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::process::Command;
 
@@ -9,6 +12,8 @@ use fatfs::FatType;
 use fscommon::StreamSlice;
 use gpt::disk::LogicalBlockSize;
 use gpt::mbr::ProtectiveMBR;
+use gpt::partition_types::{OperatingSystem, Type};
+use uuid::Uuid;
 
 use crate::{Run, esp};
 
@@ -16,47 +21,91 @@ const SECTOR: u64 = 512;
 /// Where the partition begins, and what stays free behind it for the second table.
 const MARGIN: u64 = 1 << 20;
 
-/// Writes the disk, sparse: blocks that hold nothing take no space.
-pub fn raw(out: &Path, efi: &[u8]) -> Result<()> {
+/// Type of the partition that keeps the configuration, bf447a3c-e257-4bf2-8df3-e43e9098d484: chosen at
+/// random, once. The appliance knows it (`appliance/operator/src/config/partitions.rs`).
+const CONFIG_TYPE: Uuid = Uuid::from_u128(0xbf44_7a3c_e257_4bf2_8df3_e43e_9098_d484);
+/// Its name, and that of the system partition.
+const CONFIG_NAME: &str = "isthmus-config";
+const SYSTEM_NAME: &str = "isthmus";
+/// Where partitions of the small disk begin; what lies before and behind is for the two tables.
+const SMALL_MARGIN: u64 = 64 << 10;
+
+/// Writes the disk, sparse: blocks that hold nothing take no space. `config` is what the partition for the
+/// configuration holds.
+pub fn raw(out: &Path, efi: &[u8], config: &[u8]) -> Result<()> {
     let partition = esp::size(efi, FatType::Fat32);
-    let size = partition + 2 * MARGIN;
-    let mut file = File::options().read(true).write(true).create_new(true).open(out)?;
+    let size = partition + 3 * MARGIN;
+    let file = File::options().read(true).write(true).create_new(true).open(out)?;
     file.set_len(size)?;
-    let last_sector =
-        u32::try_from(size / SECTOR - 1).context("the appliance is too large for a disk image")?;
-    ProtectiveMBR::with_lb_size(last_sector).overwrite_lba0(&mut file)?;
-    let table = gpt::GptConfig::new().writable(true).logical_block_size(LogicalBlockSize::Lb512);
-    let mut table =
-        table.create_from_device(file, None).context("could not make the partition table")?;
-    let alignment = Some(MARGIN / SECTOR);
-    let number =
-        table.add_partition("isthmus", partition, gpt::partition_types::EFI, 0, alignment)?;
-    let first = table.partitions()[&number].first_lba * SECTOR;
-    let file = table.write().context("could not write the partition table")?;
-    let volume = StreamSlice::new(file, first, first + partition)?;
+    let system = (SYSTEM_NAME, partition, gpt::partition_types::EFI);
+    let keep = (CONFIG_NAME, config.len() as u64, config_type());
+    let (mut file, places) = table(file, size, MARGIN, &[system, keep])?;
+    file.seek(SeekFrom::Start(places[1]))?;
+    file.write_all(config)?;
+    let volume = StreamSlice::new(file, places[0], places[0] + partition)?;
     esp::write(volume, FatType::Fat32, efi)
 }
 
+/// A small disk with nothing but a partition for the configuration, which holds `config`.
+pub fn config_disk(config: &[u8]) -> Result<Vec<u8>> {
+    let size = config.len() as u64 + 2 * SMALL_MARGIN;
+    let disk = Cursor::new(vec![0; usize::try_from(size)?]);
+    let keep = (CONFIG_NAME, config.len() as u64, config_type());
+    let (mut disk, places) = table(disk, size, SMALL_MARGIN, &[keep])?;
+    disk.seek(SeekFrom::Start(places[0]))?;
+    disk.write_all(config)?;
+    Ok(disk.into_inner())
+}
+
+fn config_type() -> Type {
+    Type { guid: CONFIG_TYPE, os: OperatingSystem::None }
+}
+
+/// Makes the partitions (name, bytes, type) on a disk of `size` bytes, each on a multiple of `margin`; where
+/// each begins.
+fn table<D: Read + Write + Seek + Debug>(
+    mut disk: D,
+    size: u64,
+    margin: u64,
+    partitions: &[(&str, u64, Type)],
+) -> Result<(D, Vec<u64>)> {
+    let last_sector =
+        u32::try_from(size / SECTOR - 1).context("the appliance is too large for a disk image")?;
+    ProtectiveMBR::with_lb_size(last_sector).overwrite_lba0(&mut disk)?;
+    let table = gpt::GptConfig::new().writable(true).logical_block_size(LogicalBlockSize::Lb512);
+    let mut table =
+        table.create_from_device(disk, None).context("could not make the partition table")?;
+    let mut places = Vec::new();
+    for (name, bytes, kind) in partitions {
+        let alignment = Some(margin / SECTOR);
+        let number = table.add_partition(name, *bytes, kind.clone(), 0, alignment)?;
+        places.push(table.partitions()[&number].first_lba * SECTOR);
+    }
+    let disk = table.write().context("could not write the partition table")?;
+    Ok((disk, places))
+}
+
 /// Writes the disk in QEMU's format.
-pub fn qcow2(out: &Path, efi: &[u8], work: &Path, run: Run) -> Result<()> {
+pub fn qcow2(out: &Path, efi: &[u8], config: &[u8], work: &Path, run: Run) -> Result<()> {
     let disk = work.join("disk");
-    raw(&disk, efi)?;
+    raw(&disk, efi, config)?;
     run(Command::new("qemu-img").args(["convert", "-f", "raw", "-O", "qcow2"]).arg(&disk).arg(out))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
 
     #[test]
     fn the_disk_has_a_system_partition_with_the_program() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("disk");
-        raw(&path, b"MZ program").unwrap();
+        raw(&path, b"MZ program", &[7; 65536]).unwrap();
         let disk = gpt::GptConfig::new().open(&path).unwrap();
         let partitions: Vec<_> = disk.partitions().values().collect();
-        assert_eq!(partitions.len(), 1);
+        assert_eq!(partitions.len(), 2);
+        let keep = partitions[1].first_lba as usize * 512;
+        assert_eq!(std::fs::read(&path).unwrap()[keep..keep + 65536], [7; 65536]);
         assert_eq!(partitions[0].part_type_guid, gpt::partition_types::EFI);
         let start = partitions[0].first_lba * SECTOR;
         let end = (partitions[0].last_lba + 1) * SECTOR;

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `elf` | PVH (`qemu -kernel`), Multiboot2 | the appliance alone |
 //! | `efi` | UEFI, from a file or the network | the UEFI front end with the appliance inside |
-//! | `raw`, `qcow2` | UEFI | a GPT disk with the EFI program on its system partition |
+//! | `raw`, `qcow2` | UEFI | a GPT disk with the EFI program on its system partition, and a partition for the configuration |
 //! | `iso` | BIOS (GRUB, Multiboot2) and UEFI, from CD or USB stick | both |
 //!
 //! It builds nothing of the appliance itself. Secure Boot is not supported: nothing is signed.
@@ -12,6 +12,8 @@
 mod disk;
 mod esp;
 mod iso;
+
+pub use disk::config_disk;
 
 use std::fs;
 use std::path::Path;
@@ -74,6 +76,8 @@ pub struct Parts<'a> {
     pub elf: &'a Path,
     /// The UEFI program that holds the same appliance; needed where [`Format::needs_efi`].
     pub efi: Option<&'a Path>,
+    /// What the partition for the configuration holds at first, where the format has one (`raw`, `qcow2`).
+    pub config: &'a [u8],
     /// Words for the appliance's command line, where the format has a place for them (`iso` on BIOS).
     pub command_line: &'a str,
 }
@@ -93,8 +97,8 @@ pub fn write(format: Format, parts: &Parts, out: &Path, run: Run) -> Result<()> 
     match format {
         Format::Elf => drop(fs::copy(parts.elf, &new)?),
         Format::Efi => drop(fs::copy(efi(parts)?, &new)?),
-        Format::Raw => disk::raw(&new, &read(efi(parts)?)?)?,
-        Format::Qcow2 => disk::qcow2(&new, &read(efi(parts)?)?, work.path(), run)?,
+        Format::Raw => disk::raw(&new, &read(efi(parts)?)?, parts.config)?,
+        Format::Qcow2 => disk::qcow2(&new, &read(efi(parts)?)?, parts.config, work.path(), run)?,
         Format::Iso => {
             iso::write(&new, parts.elf, &read(efi(parts)?)?, parts.command_line, work.path(), run)?
         }
@@ -132,7 +136,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("old.raw");
         fs::write(&out, "old").unwrap();
-        let parts = Parts { elf: Path::new("none"), efi: None, command_line: "" };
+        let parts = Parts { elf: Path::new("none"), efi: None, config: &[], command_line: "" };
         assert!(write(Format::Raw, &parts, &out, &mut |_| Ok(())).is_err());
         assert_eq!(fs::read(&out).unwrap(), b"old");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left behind");

@@ -21,6 +21,8 @@ use toolchain::Toolchain;
 pub struct Options {
     /// Also build the standard Hermit image (position independent, without the boot stub) for uhyve.
     pub uhyve: bool,
+    /// Also build the image for tests, in which faults can be provoked.
+    pub faults: bool,
 }
 
 /// What was built.
@@ -30,6 +32,8 @@ pub struct Image {
     pub elf: PathBuf,
     /// The same with symbols, to make sense of addresses.
     pub symbols: PathBuf,
+    /// The image for tests, when it was asked for.
+    pub faults: Option<PathBuf>,
     /// The standard Hermit image, when it was asked for.
     pub uhyve: Option<PathBuf>,
 }
@@ -62,15 +66,23 @@ pub fn build(options: &Options) -> Result<Image> {
     let directory = workspace::target().join("isthmus");
     fs::create_dir_all(&directory)?;
     let bundle = bundle::build(&toolchain, &kernel, Kind::SelfBooting)?;
-    let program = program::build(&toolchain, &bundle, Kind::SelfBooting)?;
+    let program = program::build(&toolchain, &bundle, Kind::SelfBooting, &[])?;
     let (symbols, elf) = (directory.join("isthmus.symbols"), directory.join("isthmus.elf"));
     fs::copy(&program, &symbols).context("could not keep the image's symbols")?;
     strip(&symbols, &elf)?;
 
-    let mut image = Image { elf, symbols, uhyve: None };
+    let mut image = Image { elf, symbols, faults: None, uhyve: None };
+    if options.faults {
+        let program = program::build(&toolchain, &bundle, Kind::SelfBooting, &["faults"])?;
+        let symbols = directory.join("isthmus-faults.symbols");
+        let elf = directory.join("isthmus-faults.elf");
+        fs::copy(&program, &symbols).context("could not keep the image's symbols")?;
+        strip(&symbols, &elf)?;
+        image.faults = Some(elf);
+    }
     if options.uhyve {
         let bundle = bundle::build(&toolchain, &kernel, Kind::Hermit)?;
-        let program = program::build(&toolchain, &bundle, Kind::Hermit)?;
+        let program = program::build(&toolchain, &bundle, Kind::Hermit, &[])?;
         let uhyve = directory.join("isthmus-uhyve.elf");
         strip(&program, &uhyve)?;
         hermit::check(&uhyve)?;

@@ -1,6 +1,7 @@
 //! The program: the appliance with the full standard library, linked with the kernel bundle.
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::Result;
 
@@ -10,8 +11,27 @@ use crate::{command, workspace};
 
 const TARGET: &str = "x86_64-unknown-hermit";
 
+/// The commit of the working tree, with a `+` if it holds more than that; "unknown" outside of a repository.
+fn commit() -> String {
+    let git = |words: &[&str]| {
+        let mut git = Command::new("git");
+        let output =
+            git.arg("-C").arg(workspace::root()).args(words).stderr(Stdio::null()).output();
+        output.ok().filter(|output| output.status.success()).map(|output| output.stdout)
+    };
+    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return "unknown".into() };
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"]);
+    let mark = if changed.is_some_and(|changes| changes.is_empty()) { "" } else { "+" };
+    format!("{}{mark}", String::from_utf8_lossy(&commit).trim())
+}
+
 /// Builds and links the program; returns the ELF with symbols.
-pub fn build(toolchain: &Toolchain, kernel: &Path, kind: Kind) -> Result<PathBuf> {
+pub fn build(
+    toolchain: &Toolchain,
+    kernel: &Path,
+    kind: Kind,
+    features: &[&str],
+) -> Result<PathBuf> {
     let target = workspace::target().join("image").join(kind.name());
     let mut cargo = toolchain.cargo();
     cargo.args(["build", "--release", "-p", "image", "--target", TARGET, "--manifest-path"]);
@@ -19,6 +39,10 @@ pub fn build(toolchain: &Toolchain, kernel: &Path, kind: Kind) -> Result<PathBuf
     cargo.arg("--target-dir").arg(&target).arg("--locked");
     cargo.arg("--config=unstable.build-std=[\"std\",\"panic_abort\"]");
     cargo.arg(format!("--config=target.{TARGET}.linker={:?}", toolchain.linker.display()));
+    if !features.is_empty() {
+        cargo.arg("--features").arg(features.join(","));
+    }
+    cargo.env("ISTHMUS_COMMIT", commit());
     cargo.env("ISTHMUS_KERNEL", kernel).env("ISTHMUS_IMAGE", kind.name());
     command::run_quietly("building the appliance", &mut cargo)?;
     Ok(target.join(TARGET).join("release/isthmus"))

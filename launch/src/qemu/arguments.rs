@@ -34,7 +34,10 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
         // virtio-mmio is the legacy layout unless told otherwise.
         qemu.args(["-global", "virtio-mmio.force-legacy=false"]);
     }
-    qemu.args(["-device", DEBUG_EXIT]);
+    // A machine that starts again after a panic must not end at it.
+    if !spec.reboots {
+        qemu.args(["-device", DEBUG_EXIT]);
+    }
 
     let socket = directory.join("qmp");
     qemu.arg("-chardev").arg(format!("socket,id=qmp,path={}", socket.display()));
@@ -57,6 +60,7 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
             }
         }
         Boot::Disk(path) => disks.push(Disk::new(path).read_only()),
+        Boot::OwnDisk(path) => disks.push(Disk::new(path)),
         Boot::Iso(path) => {
             qemu.arg("-cdrom").arg(path);
         }

@@ -80,6 +80,7 @@ pub struct Disk {
     format: &'static str,
     read_only: bool,
     block_size: u32,
+    serial: String,
     faults: Vec<Fault>,
 }
 
@@ -88,7 +89,14 @@ impl Disk {
     pub fn new(path: impl Into<PathBuf>) -> Disk {
         let path = path.into();
         let format = if path.extension().is_some_and(|e| e == "qcow2") { "qcow2" } else { "raw" };
-        Disk { path, format, read_only: false, block_size: 512, faults: Vec::new() }
+        Disk {
+            path,
+            format,
+            read_only: false,
+            block_size: 512,
+            serial: String::new(),
+            faults: Vec::new(),
+        }
     }
 
     /// Makes the disk read-only.
@@ -99,6 +107,11 @@ impl Disk {
     /// Sets the logical and physical block size in bytes.
     pub fn block_size(self, bytes: u32) -> Disk {
         Disk { block_size: bytes, ..self }
+    }
+
+    /// Sets the serial number, of up to 20 characters.
+    pub fn serial(self, serial: &str) -> Disk {
+        Disk { serial: serial.into(), ..self }
     }
 
     /// Makes requests fail with EIO.
@@ -127,10 +140,14 @@ impl Disk {
 
     /// The properties of `-device virtio-blk-*` for the disk numbered `index`.
     pub(super) fn device(&self, driver: &str, index: usize) -> Value {
-        json!({
+        let mut device = json!({
             "driver": driver, "drive": format!("disk{index}"),
             "logical_block_size": self.block_size, "physical_block_size": self.block_size,
-        })
+        });
+        if !self.serial.is_empty() {
+            device["serial"] = json!(self.serial);
+        }
+        device
     }
 }
 

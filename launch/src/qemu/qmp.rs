@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-/// A connection to the monitor of a running QEMU. Events are passed over.
+/// A connection to the monitor of a running QEMU. Events are passed over unless they are waited for.
 pub struct Qmp {
     stream: BufReader<UnixStream>,
 }
@@ -32,6 +32,20 @@ impl Qmp {
             }
             if let Some(value) = answer.get_mut("return") {
                 return Ok(value.take());
+            }
+        }
+    }
+
+    /// Waits for an event.
+    pub fn wait_event(&mut self, name: &str, limit: Duration) -> Result<Value> {
+        let deadline = std::time::Instant::now() + limit;
+        loop {
+            let said = self.read().with_context(|| format!("waiting for {name}"))?;
+            if said["event"] == name {
+                return Ok(said);
+            }
+            if std::time::Instant::now() > deadline {
+                bail!("QEMU did not tell of {name}");
             }
         }
     }

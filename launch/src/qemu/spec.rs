@@ -44,6 +44,8 @@ pub enum Boot {
     },
     /// A disk image (raw, or qcow2 by its name), attached read-only as the first virtio disk.
     Disk(PathBuf),
+    /// The same, attached so that the guest may write to it.
+    OwnDisk(PathBuf),
     /// A CD-ROM image.
     Iso(PathBuf),
 }
@@ -170,7 +172,8 @@ impl Spec {
         Spec { config: Some(toml.into()), ..self }
     }
 
-    /// Lets the machine start again when the guest resets it, instead of ending QEMU.
+    /// Lets the machine start again when the guest resets it, instead of ending QEMU. It then has no
+    /// isa-debug-exit, so that QEMU's exit status is 0 however it ends.
     pub fn reboots(self) -> Spec {
         Spec { reboots: true, ..self }
     }

@@ -22,6 +22,14 @@ pub fn image() -> Result<PathBuf> {
     named_file(IMAGE)
 }
 
+/// The environment variable with the path of the image for tests, in which faults can be provoked.
+pub const FAULTS: &str = "ISTHMUS_FAULTS";
+
+/// A machine as [`spec`] has it, with the image in which faults can be provoked.
+pub fn faulty() -> Result<Spec> {
+    Ok(Spec::kernel(named_file(FAULTS)?))
+}
+
 /// A file that `./isthmus test` made and names in an environment variable.
 pub fn named_file(variable: &str) -> Result<PathBuf> {
     let path = std::env::var_os(variable);

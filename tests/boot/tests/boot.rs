@@ -1,7 +1,7 @@
 //! The image boots, says so, and ends as it should.
 use anyhow::{Result, ensure};
-use boot_tests::{boot, image, skip, spec};
-use launch::qemu::{Accelerator, Disk, Nic, accelerator};
+use boot_tests::{boot, faulty, image, skip, spec};
+use launch::qemu::{Accelerator, Disk, Nic, Vm, accelerator};
 
 #[test]
 fn without_any_device_it_reaches_the_prompt() -> Result<()> {
@@ -66,7 +66,92 @@ fn a_stack_overflow_hits_the_guard_page() -> Result<()> {
 
 #[test]
 fn a_panic_prints_its_place_and_ends_with_its_code() -> Result<()> {
-    fault("panic", &["panic", ".rs:"])
+    fault("panic", &["panic", ".rs:", "called from 0x", "build"])
+}
+
+#[test]
+fn the_shipped_image_has_no_faults_to_provoke() -> Result<()> {
+    let words =
+        ["pf", "gp", "panic", "null", "stack"].map(|name| format!("isthmus.test.fault={name}"));
+    let mut vm = boot(spec()?.append(&words.join(" ")))?;
+    vm.serial.send(b"\x1c\x1d")?;
+    vm.run("show crash")?.lacks("panic")?.lacks("exception")?;
+    Ok(())
+}
+
+#[test]
+fn after_a_panic_it_starts_again_and_tells_of_it_from_memory() -> Result<()> {
+    let mut vm = boot(faulty()?.reboots())?;
+    panic_now(&mut vm)?;
+    vm.run("show log")?.contains("started again after")?.contains("panicked")?;
+    let crash = vm.run("show crash --json")?.json()?;
+    ensure!(crash[0]["number"] == 1 && crash[0]["in_a_row"] == 1, "{crash}");
+    let text = crash[0]["text"].to_string();
+    for wanted in ["panicked at", "called from 0x", "build ", "ready"] {
+        ensure!(text.contains(wanted), "{wanted:?} is not in {text}");
+    }
+    vm.run("show version --json")?.contains("commit")?;
+    // A second one so soon is one of a row, after a wait.
+    panic_now(&mut vm)?;
+    let crash = vm.run("show crash --json")?.json()?;
+    ensure!(crash[0]["number"] == 2 && crash[0]["in_a_row"] == 2, "{crash}");
+    Ok(())
+}
+
+#[test]
+fn a_panic_is_kept_on_the_configuration_disk_and_named_by_its_symbols() -> Result<()> {
+    let disk = tempfile::NamedTempFile::new()?;
+    std::fs::write(disk.path(), launch::image::config_disk(None)?)?;
+    let words = "isthmus.system.on_panic=poweroff";
+    let mut vm = boot(faulty()?.append(words).disk(Disk::new(disk.path())))?;
+    vm.run("set system.hostname remembered")?.lacks("error")?;
+    vm.run("save")?.contains("saved")?;
+    vm.serial.send(b"\x1d")?;
+    let status = vm.wait_exit()?;
+    ensure!(status == (32 + 14 + 0x10) << 1 | 1, "QEMU's status is {status}");
+    drop(vm);
+    // Another machine, with other memory.
+    let port = launch::qemu::free_port()?;
+    let nic = Nic::User { forwards: vec![("tcp", port, 80)] };
+    let mut vm = boot(spec()?.nic(nic).disk(Disk::new(disk.path())))?;
+    vm.run("show version")?.contains("remembered")?;
+    let crash = vm.run("show crash")?;
+    crash.contains("page fault")?.contains("cr2 0000200000000000")?.contains("ready")?;
+    let metrics = launch::http::get(([127, 0, 0, 1], port).into(), "/metrics")?;
+    ensure!(metrics.body.contains("isthmus_crashes_total 1"), "{}", metrics.body);
+    ensure!(metrics.body.contains("isthmus_build_info{version=\""), "{}", metrics.body);
+    let status = launch::http::get(([127, 0, 0, 1], port).into(), "/status")?;
+    ensure!(status.body.contains("page fault") && status.body.contains("\"commit\""), "/status");
+    Ok(())
+}
+
+#[test]
+fn with_on_panic_halt_it_stands_still() -> Result<()> {
+    let mut vm = boot(faulty()?.append("isthmus.system.on_panic=halt"))?;
+    vm.serial.send(b"\x1c")?;
+    vm.wait_for("isthmus: halted")?;
+    ensure!(vm.is_running(), "the machine ended");
+    Ok(())
+}
+
+#[test]
+fn pvpanic_tells_whoever_runs_the_machine() -> Result<()> {
+    for (policy, event) in [("reboot", "GUEST_CRASHLOADED"), ("halt", "GUEST_PANICKED")] {
+        let words = format!("isthmus.system.on_panic={policy}");
+        let extra = ["-device", "pvpanic", "-action", "panic=none"];
+        let mut vm = boot(faulty()?.reboots().append(&words).extra(extra))?;
+        vm.serial.send(b"\x1c")?;
+        vm.qmp.wait_event(event, std::time::Duration::from_secs(30))?;
+    }
+    Ok(())
+}
+
+/// Makes the appliance panic, and waits until it is up again.
+fn panic_now(vm: &mut Vm) -> Result<()> {
+    vm.serial.send(b"\x1c")?;
+    vm.wait_for("asked for on the command line")?;
+    vm.wait_ready()?;
+    Ok(())
 }
 
 #[test]
@@ -98,7 +183,7 @@ const OK: i32 = 0x10 << 1 | 1;
 
 /// Provokes a fault and checks what is printed (in any case) and that the end is not a success.
 fn fault(name: &str, wanted: &[&str]) -> Result<()> {
-    let mut vm = spec()?.append(&format!("isthmus.test.fault={name}")).start()?;
+    let mut vm = faulty()?.append(&format!("isthmus.test.fault={name}")).start()?;
     let status = vm.wait_exit()?;
     let printed = vm.serial.tail().to_lowercase();
     for wanted in wanted {

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use boot_tests::peer::Peer;
-use boot_tests::{boot, spec};
+use boot_tests::{boot, faulty, spec};
 use launch::qemu::Vm;
 use serde_json::Value;
 
@@ -81,7 +81,7 @@ fn a_core_that_is_not_there_is_said_to_be_missing() -> Result<()> {
 
 #[test]
 fn a_fault_on_another_core_is_told_and_ends_the_machine() -> Result<()> {
-    let mut vm = spec()?.cpus(2).append("isthmus.test.fault=core1").start()?;
+    let mut vm = faulty()?.cpus(2).append("isthmus.test.fault=core1").start()?;
     let status = vm.wait_exit()?;
     let printed = vm.serial.tail().to_lowercase();
     ensure!(printed.contains("page fault") && printed.contains("cr2"), "{printed}");

@@ -2,7 +2,7 @@
 use anyhow::{Result, ensure};
 use boot_tests::{boot, spec};
 use launch::image::config_disk;
-use launch::qemu::{Disk, Fault, Machine, Vm};
+use launch::qemu::{Disk, Fault, Machine, Nic, Vm};
 use tempfile::NamedTempFile;
 
 #[test]
@@ -69,6 +69,118 @@ fn save_without_a_config_disk_says_what_to_do() -> Result<()> {
     drop(vm);
     let untouched = std::fs::read(disk.path())?.iter().all(|byte| *byte == 0);
     ensure!(untouched, "a disk that is no config disk was written to");
+    Ok(())
+}
+
+/// A document where clients could have written it: on a disk that is a volume as a whole.
+#[test]
+fn what_a_client_writes_to_a_whole_disk_is_no_configuration() -> Result<()> {
+    const DOCUMENT: &str = "[system]\nhostname = \"owned\"\n";
+    let bare = launch::image::bare_config_area(Some(DOCUMENT))?;
+    let partition = config_disk(Some(DOCUMENT))?;
+    let whole = "isthmus.volume.0.name=data isthmus.volume.0.disk=";
+    for (forged, name) in [(&bare, "0"), (&partition, "0"), (&partition, "serial:data")] {
+        let disk = empty(8)?;
+        let mut vm = boot(
+            spec()?
+                .nic(Nic::user())
+                .append(&format!("{whole}{name}"))
+                .disk(Disk::new(disk.path()).serial("data")),
+        )?;
+        hostname_is(&mut vm, "isthmus")?;
+        vm.run("export list")?.contains("data")?;
+        drop(vm);
+        // As a client with the volume would.
+        let file = std::fs::File::options().write(true).open(disk.path())?;
+        std::os::unix::fs::FileExt::write_all_at(&file, forged, 0)?;
+        let spec = spec()?.nic(Nic::user()).append(&format!("{whole}{name}"));
+        let mut vm = boot(spec.disk(Disk::new(disk.path()).serial("data")))?;
+        hostname_is(&mut vm, "isthmus")?;
+        vm.run("export list")?.contains("data")?;
+    }
+    // Nor beside the real one.
+    let (disk, real) = (empty(8)?, config()?);
+    std::fs::write(disk.path(), &partition)?;
+    let disks = [Disk::new(disk.path()), Disk::new(real.path()).serial("isthmus-config")];
+    let spec = disks.into_iter().fold(spec()?, |spec, disk| spec.disk(disk));
+    hostname_is(&mut boot(spec)?, "old")
+}
+
+#[test]
+fn a_disk_that_only_looks_like_the_configuration_is_told_and_can_be_named() -> Result<()> {
+    let disk = NamedTempFile::new()?;
+    let area = launch::image::bare_config_area(Some("[system]\nhostname = \"old\"\n"))?;
+    std::fs::write(disk.path(), area)?;
+    let mut vm = boot(spec()?.disk(Disk::new(disk.path())))?;
+    hostname_is(&mut vm, "isthmus")?;
+    vm.run("show log")?.contains("isthmus-config")?.contains("isthmus.config_disk=pci:0000:")?;
+    let disks = vm.run("show disks --json")?.json()?;
+    let device = disks[0]["device"].as_str().unwrap_or_default().to_string();
+    drop(vm);
+    let named = |words: &str| Ok::<_, anyhow::Error>(spec()?.append(words));
+    let words = format!("isthmus.config_disk={device}");
+    let mut vm = boot(named(&words)?.disk(Disk::new(disk.path())))?;
+    hostname_is(&mut vm, "old")?;
+    vm.run("show disks --json")?.contains("\"use\":\"configuration\"")?;
+    vm.run("volume create x size=1MiB disk=0 force")?.contains("never a volume")?;
+    drop(vm);
+    let by_fw_cfg = ["-fw_cfg", "name=opt/isthmus/config-disk,string=serial:mine"];
+    let spec = spec()?.extra(by_fw_cfg).disk(Disk::new(disk.path()).serial("mine"));
+    hostname_is(&mut boot(spec)?, "old")?;
+    let mut vm = boot(named("isthmus.config_disk=serial:other")?.disk(Disk::new(disk.path())))?;
+    hostname_is(&mut vm, "isthmus")?;
+    vm.run("show log")?.contains("the machine has no such disk")?;
+    Ok(())
+}
+
+#[test]
+fn a_disk_is_named_by_what_stays_the_same() -> Result<()> {
+    let (one, two) = (empty(8)?, empty(16)?);
+    let words = "isthmus.volume.0.name=data isthmus.volume.0.disk=";
+    let boot_with = |name: &str| {
+        let spec = spec()?.nic(Nic::user()).append(&format!("{words}{name}"));
+        let spec = spec.disk(Disk::new(one.path())).disk(Disk::new(two.path()).serial("big"));
+        boot(spec)
+    };
+    let size = |vm: &mut Vm| {
+        Ok::<_, anyhow::Error>(vm.run("volume list json")?.json()?[0]["size"].clone())
+    };
+    let mut vm = boot_with("serial:big")?;
+    ensure!(size(&mut vm)? == 16 << 20, "by its serial number");
+    vm.run("show log")?.lacks("is a position")?;
+    let disks = vm.run("show disks --json")?.json()?;
+    let location = disks[1]["location"].as_str().unwrap_or_default().to_string();
+    ensure!(location.starts_with("pci:0000:") && disks[1]["device"] == "serial:big", "{disks}");
+    drop(vm);
+    ensure!(size(&mut boot_with(&location)?)? == 16 << 20, "by its address");
+    let mut vm = boot_with("1")?;
+    ensure!(size(&mut vm)? == 16 << 20, "by its position");
+    vm.run("show log")?.contains("is a position")?.contains("serial:big")?;
+    drop(vm);
+    boot_with("serial:none")?.run("show log")?.contains("there is no disk serial:none")?;
+    // Without PCI.
+    let spec =
+        || Ok::<_, anyhow::Error>(spec()?.machine(Machine::Microvm).disk(Disk::new(one.path())));
+    let disks = boot(spec()?)?.run("show disks --json")?.json()?;
+    let location = disks[0]["location"].as_str().unwrap_or_default().to_string();
+    ensure!(location.starts_with("mmio:0x"), "{disks}");
+    let mut vm = boot(spec()?.append(&format!("{words}{location}")))?;
+    ensure!(size(&mut vm)? == 8 << 20, "by its registers");
+    Ok(())
+}
+
+#[test]
+fn a_device_without_a_driver_is_a_warning() -> Result<()> {
+    let disk = empty(8)?;
+    let drive = format!("if=none,id=d,format=raw,file={}", disk.path().display());
+    let devices = ["-drive", &drive, "-device", "nvme,drive=d,serial=x", "-device", "e1000e"];
+    let mut vm = boot(spec()?.extra(devices))?;
+    let log = vm.run("show log")?;
+    log.contains("WARN")?
+        .contains("NVMe disk 1b36:0010")?
+        .contains("Ethernet interface 8086:10d3")?;
+    drop(vm);
+    boot(spec()?.nic(Nic::user()))?.run("show log")?.lacks("no driver")?;
     Ok(())
 }
 

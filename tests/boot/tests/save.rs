@@ -5,9 +5,9 @@
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
-use boot_tests::{boot, spec};
+use boot_tests::{boot, named_file, spec};
 use launch::image::config_disk;
-use launch::qemu::Disk;
+use launch::qemu::{Boot, Disk, Firmware, Spec};
 
 const CUTS: u32 = 20;
 
@@ -51,5 +51,27 @@ fn what_was_saved_is_there_after_a_reboot() -> Result<()> {
     vm.serial.send(b"reboot\r")?;
     vm.wait_ready()?;
     vm.run("show version")?.contains("kept")?;
+    Ok(())
+}
+
+/// The disk that the appliance boots from has a place for what `save` keeps, and is nothing else's.
+#[test]
+fn what_is_saved_on_a_boot_disk_is_there_after_a_reboot() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let own = directory.path().join("own.qcow2");
+    std::fs::copy(named_file("ISTHMUS_QCOW2")?, &own)?;
+    let spec = || Spec::new(Boot::OwnDisk(own.clone())).firmware(Firmware::Ovmf);
+    let mut vm = boot(spec())?;
+    vm.run("show disks --json")?.contains("\"use\":\"boot\"")?;
+    vm.run("volume create x size=1MiB disk=0 force")?.contains("never a volume")?;
+    vm.run("set volume.0.disk 0")?.lacks("error")?;
+    vm.run("set system.hostname kept")?.lacks("error")?;
+    vm.run("save")?.contains("saved")?;
+    drop(vm);
+    let mut vm = boot(spec())?;
+    vm.run("show version")?.contains("kept")?;
+    vm.run("volume list json")?.contains("missing")?;
+    vm.run("show log")?.contains("never a volume")?;
+    vm.run("show disks --json")?.contains("\"use\":\"boot\"")?;
     Ok(())
 }

@@ -40,10 +40,12 @@ impl Apic {
     }
 
     /// Writes a register, named by its x2APIC number less 0x800.
-    pub fn write(self, register: u32, value: u32) {
+    ///
+    /// # Safety
+    /// An interrupt that this causes, here or on other cores, has a handler.
+    pub unsafe fn write(self, register: u32, value: u32) {
         match self {
-            // SAFETY: only called with registers of this module, which reach no memory of ours; an
-            // interrupt that they cause has a handler.
+            // SAFETY: registers of the local APIC reach no memory of ours; the caller's promise.
             Apic::Msr => unsafe { Msr::new(0x800 + register).write(value.into()) },
             // SAFETY: as above; the page is mapped for ever.
             Apic::Memory => unsafe {
@@ -54,23 +56,39 @@ impl Apic {
 
     /// Raises the interrupt `vector` on the core whose APIC has the number `target`. Whatever was
     /// stored before is seen there.
-    pub fn send(self, target: u32, vector: u32) {
+    ///
+    /// # Safety
+    /// The vector has a handler on every core.
+    pub unsafe fn send(self, target: u32, vector: u32) {
         let command = vector | LEVEL_ASSERT;
         // As an MSR the register is not ordered after stores (SDM vol. 3A, 11.12.3).
         // SAFETY: a fence; every x86-64 CPU has it.
         unsafe { core::arch::x86_64::_mm_mfence() };
         match self {
-            // SAFETY: the vector has a handler on every core.
+            // SAFETY: the caller's promise.
             Apic::Msr => unsafe {
                 let mut msr = Msr::new(0x800 + COMMAND);
                 msr.write(u64::from(target) << 32 | u64::from(command));
             },
             // Interrupts are off here, so that nobody comes between the two.
-            Apic::Memory => {
+            // SAFETY: the caller's promise.
+            Apic::Memory => unsafe {
                 self.write(COMMAND_TARGET, target << 24);
                 self.write(COMMAND, command);
-            }
+            },
         }
+    }
+}
+
+impl Apic {
+    /// Stops all other cores: a non-maskable interrupt, upon which they halt for ever.
+    pub fn stop_others(self) {
+        const NMI: u32 = 4 << 8;
+        const ALL_BUT_SELF: u32 = 3 << 18;
+        // SAFETY: a fence; every x86-64 CPU has it.
+        unsafe { core::arch::x86_64::_mm_mfence() };
+        // SAFETY: the handler of the NMI halts (`exceptions::report`), or is the kernel's.
+        unsafe { self.write(COMMAND, NMI | LEVEL_ASSERT | ALL_BUT_SELF) };
     }
 }
 

@@ -1,9 +1,8 @@
-//! CPU exceptions: they print what happened and end the machine with exit code 32 plus the vector.
+//! CPU exceptions: they tell what happened, and this life of the machine ends (see [`last_words`]).
 //! (The kernel's own handlers only end the task, which would leave a machine that idles for ever.)
 
-use super::{idt, power, uart};
+use super::{idt, last_words, power};
 use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Device not available: the kernel's way to switch the FPU's registers lazily. It stays the kernel's.
 const LAZY_FPU: u8 = 7;
@@ -28,6 +27,8 @@ core::arch::global_asm!(
     "2:",
     "push r15", "push r14", "push r13", "push r12", "push r11", "push r10", "push r9", "push r8",
     "push rbp", "push rdi", "push rsi", "push rdx", "push rcx", "push rbx", "push rax",
+    // The FPU's registers are used from here on. Their exception would come in on the same stack, at its top.
+    "clts",
     "cld",
     "mov rdi, rsp",
     "and rsp, -16",
@@ -78,20 +79,24 @@ pub fn take() {
 }
 
 extern "C" fn report(frame: &Frame) -> ! {
-    static REPORTING: AtomicBool = AtomicBool::new(false);
-    let address = x86_64::registers::control::Cr2::read_raw();
-    if REPORTING.swap(true, Ordering::Relaxed) {
-        // Another one while reporting the first: enough was said.
-        power::off(power::EXCEPTION + frame.vector as u8);
+    /// By which the core that dies stops the others.
+    const NMI: u64 = 2;
+    if frame.vector == NMI && last_words::is_stopped() {
+        last_words::halt();
     }
-    let mut out = uart::Printer;
+    let address = x86_64::registers::control::Cr2::read_raw();
     let vector = frame.vector as u8;
-    // Printing cannot fail.
-    let _ = write!(out, "\nisthmus: CPU exception {vector} ({}) at {:#x}", name(vector), frame.rip);
-    let _ = match vector {
-        14 => writeln!(out, ": {}", Cause { frame, address }),
-        _ => writeln!(out, ", error code {:#x}", frame.error),
-    };
+    last_words::speak(power::EXCEPTION + vector, frame.rsp, |out| tell(frame, address, out))
+}
+
+/// Tells what happened, and the registers.
+fn tell(frame: &Frame, address: u64, out: &mut dyn Write) -> core::fmt::Result {
+    let vector = frame.vector as u8;
+    write!(out, "isthmus: CPU exception {vector} ({}) at {:#x}", name(vector), frame.rip)?;
+    match vector {
+        14 => writeln!(out, ": {}", Cause { frame, address })?,
+        _ => writeln!(out, ", error code {:#x}", frame.error)?,
+    }
     let f = frame;
     let rows: [[(&str, u64); 4]; 5] = [
         [("rax", f.rax), ("rbx", f.rbx), ("rcx", f.rcx), ("rdx", f.rdx)],
@@ -102,11 +107,11 @@ extern "C" fn report(frame: &Frame) -> ! {
     ];
     for row in rows {
         for (name, value) in row {
-            let _ = write!(out, "  {name} {value:016x}");
+            write!(out, "  {name} {value:016x}")?;
         }
-        let _ = writeln!(out);
+        writeln!(out)?;
     }
-    power::off(power::EXCEPTION + vector)
+    Ok(())
 }
 
 /// The cause of a page fault in words.

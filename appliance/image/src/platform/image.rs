@@ -28,9 +28,8 @@ pub struct Segment {
     pub access: Access,
 }
 
-/// The segments of the image, in the order of their addresses; later ones override earlier ones (what
-/// is read-only after relocation is part of a data segment).
-pub fn segments() -> Vec<Segment> {
+/// The program headers, of 56 bytes each.
+fn program_headers() -> &'static [u8] {
     unsafe extern "C" {
         /// The ELF header, defined by the linker; it is loaded with the first segment, and nobody
         /// writes it.
@@ -40,8 +39,13 @@ pub fn segments() -> Vec<Segment> {
     let count = usize::from(u16::from_le_bytes([header[56], header[57]]));
     let first = (&raw const __ehdr_start).cast::<u8>().wrapping_add(u64_at(header, 32) as usize);
     // SAFETY: the program headers are loaded with the first segment as well; nobody writes them.
-    let headers = unsafe { core::slice::from_raw_parts(first, count * 56) };
-    let all = headers.chunks_exact(56).filter_map(|header| {
+    unsafe { core::slice::from_raw_parts(first, count * 56) }
+}
+
+/// The segments of the image, in the order of their addresses; later ones override earlier ones (what
+/// is read-only after relocation is part of a data segment).
+pub fn segments() -> Vec<Segment> {
+    let all = program_headers().chunks_exact(56).filter_map(|header| {
         let kind = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
         let flags = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
         let (start, len) = (u64_at(header, 16), u64_at(header, 40));
@@ -56,6 +60,36 @@ pub fn segments() -> Vec<Segment> {
         Some(Segment { pages, access })
     });
     all.collect()
+}
+
+/// The build ID that the linker put into the image (the ELF note NT_GNU_BUILD_ID), in hexadecimal; empty if
+/// it put none.
+pub fn build_id() -> &'static str {
+    const PT_NOTE: u32 = 4;
+    const NT_GNU_BUILD_ID: u32 = 3;
+    let headers = program_headers();
+    let u32_at = |bytes: &[u8], at: usize| {
+        let bytes = bytes.get(at..at + 4).and_then(|bytes| bytes.first_chunk());
+        bytes.map_or(0, |&bytes| u32::from_le_bytes(bytes))
+    };
+    for header in headers.chunks_exact(56).filter(|header| u32_at(header, 0) == PT_NOTE) {
+        let (start, len) = (u64_at(header, 16), u64_at(header, 40) as usize);
+        // SAFETY: the linker says that notes lie there, in a segment that is loaded; nobody writes them.
+        let mut notes = unsafe { core::slice::from_raw_parts(start as *const u8, len) };
+        while notes.len() >= 12 {
+            let (name, text) = (u32_at(notes, 0) as usize, u32_at(notes, 4) as usize);
+            let kind = u32_at(notes, 8);
+            let begin = 12 + name.next_multiple_of(4);
+            let Some(id) = notes.get(begin..begin + text) else { break };
+            if kind == NT_GNU_BUILD_ID && notes.get(12..16) == Some(b"GNU\0") {
+                let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+                return hex.leak();
+            }
+            let Some(rest) = notes.get(begin + text.next_multiple_of(4)..) else { break };
+            notes = rest;
+        }
+    }
+    ""
 }
 
 fn u64_at(bytes: &[u8], offset: usize) -> u64 {

@@ -91,9 +91,7 @@ pub fn take(apic: Apic) {
 pub fn allocate(target: u32) -> Option<Interrupt> {
     let take = |next: u8| (next < END_FOR_DEVICES).then_some(next + 1);
     let vector = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
-    Some(Interrupt {
-        address: 0xfee0_0000 | u64::from(target) << 12,
-        data: vector.into(),
-        raised: &RAISED[usize::from(vector)],
-    })
+    let address = 0xfee0_0000 | u64::from(target) << 12;
+    // SAFETY: the local APIC's address, and a vector whose handler only counts (`take`).
+    Some(unsafe { Interrupt::new(address, vector.into(), &RAISED[usize::from(vector)]) })
 }

@@ -33,7 +33,7 @@ pub fn route(line: u32, acpi: Option<&Tables>) -> bool {
         }
         let Some(interrupt) = interrupts::allocate(apic::id()) else { return false };
         write(REDIRECTIONS + 2 * input + 1, apic::id() << 24);
-        write(REDIRECTIONS + 2 * input, interrupt.data);
+        write(REDIRECTIONS + 2 * input, interrupt.data());
     }
     true
 }

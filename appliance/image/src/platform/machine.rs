@@ -3,11 +3,13 @@
 use super::apic::{self, Apic};
 use super::clock::Clock;
 use super::cores::Ring;
+use super::last_words;
 use super::power;
 use super::timer::Timer;
 use super::uart::Uart;
 use appliance::console::Line;
-use appliance::machine::{Bell, Core, Machine};
+use appliance::crash::Header;
+use appliance::machine::{Bell, Core, CrashPlace, Machine};
 use boot::acpi::Tables;
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -53,7 +55,10 @@ impl Core for Pc {
 
 impl Line for Pc {
     fn console_read(&mut self, into: &mut [u8]) -> usize {
-        self.uart.read(into)
+        let taken = self.uart.read(into);
+        #[cfg(feature = "faults")]
+        super::provoke::typed(&into[..taken]);
+        taken
     }
 
     fn console_write(&mut self, bytes: &[u8]) -> usize {
@@ -72,6 +77,10 @@ impl Machine for Pc {
 
     fn power_off(&mut self, code: u8) -> ! {
         power::off(code)
+    }
+
+    fn keep_crashes(&mut self, last: Option<Header>, place: Option<CrashPlace>) {
+        last_words::set_place(last, place);
     }
 
     fn reboot(&mut self) -> ! {

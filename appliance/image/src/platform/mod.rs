@@ -1,6 +1,7 @@
 //! The machine under the appliance: Hermit, and PC hardware. Everything unsafe of the image is here.
 
 mod apic;
+mod backtrace;
 mod clock;
 pub mod cores;
 mod entropy;
@@ -9,12 +10,14 @@ mod idt;
 mod image;
 mod interrupts;
 mod io_apic;
+pub mod last_words;
 mod machine;
 mod paging;
 mod pci;
 mod ports;
 pub mod power;
-mod provoke;
+#[cfg(feature = "faults")]
+pub mod provoke;
 mod timer;
 pub mod uart;
 mod virtio_slots;
@@ -25,18 +28,24 @@ pub use machine::Pc;
 pub use paging::Protection;
 pub use pci::ConfigSpace;
 pub use ports::Ports;
-pub use provoke::fault as provoke_fault;
 
-use crate::memory;
 use apic::Apic;
+use appliance::crash::{RECORD_LEN, Record};
+use appliance::log_ring::LogRing;
 use boot::acpi::Tables;
-use boot::{BootInfo, Kind};
+use boot::{BootInfo, Kind, MemoryMap};
 use core::ptr::NonNull;
 use drivers::hal::{Arena, Interrupt, Platform, Registers, Window};
 use drivers::virtio::Slot;
 use std::time::{SystemTime, UNIX_EPOCH};
 use timer::Timer;
 use uart::Uart;
+
+/// The commit that this was built of, with a `+` if there was more than is in that; `./isthmus build` says.
+pub const COMMIT: &str = match option_env!("ISTHMUS_COMMIT") {
+    Some(commit) => commit,
+    None => "unknown",
+};
 
 /// The machine, brought up.
 #[derive(Debug)]
@@ -53,13 +62,20 @@ pub struct Bringup {
     pub spare: Vec<cores::Spare>,
     /// How memory is protected.
     pub protection: Protection,
+    /// What a panic before this boot has left in memory, and its bytes.
+    pub crash: Option<(Record, Box<[u8]>)>,
+    /// What names this build and its symbols.
+    pub build_id: &'static str,
 }
 
 /// Brings the machine up: from what the stub and the kernel left to what the appliance needs.
 /// From here on interrupts are off. The error says what the machine lacks.
-pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, String> {
+pub fn bring_up(
+    boot: &'static BootInfo,
+    start_log: impl FnOnce(Clock) -> &'static LogRing,
+) -> Result<Bringup, String> {
     x86_64::instructions::interrupts::disable();
-    memory::detect();
+    drivers::hal::detect_avx();
     let uart = Uart::take();
     std::panic::set_hook(Box::new(report_panic));
     exceptions::take();
@@ -71,8 +87,13 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, String> {
     let clock = Clock::start(boot.tsc_khz);
     let timer = Timer::new(apic, clock, boot.apic_timer_khz);
 
-    let mut devices = Devices { arena: arena(boot) };
+    let (arena, crash_memory) = arena(boot)?;
+    let mut devices = Devices { arena, memory: &boot.memory };
     let image = image::segments();
+    if let Some(code) = image.iter().find(|segment| segment.access == image::Access::Code) {
+        // SAFETY: it is the image's, which stays mapped.
+        unsafe { backtrace::set_code(code.pages.clone()) };
+    }
     let unmapped = [boot.stack_guard];
     paging::tighten(&image, &unmapped, &mut devices.arena)
         .ok_or("no memory for page tables: give the machine more")?;
@@ -88,20 +109,40 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, String> {
     // SAFETY: memory below 4 GiB is mapped one to one (page 0 apart, where no table lies); firmware
     // does not write its tables any more.
     let acpi = unsafe { Tables::new(boot.rsdp) };
+    let log = start_log(clock);
+    let build_id = image::build_id();
+    let build = format!("isthmus {} ({}), build {build_id}", env!("CARGO_PKG_VERSION"), COMMIT);
+    let crash = last_words::prepare(last_words::Facts {
+        clock,
+        started,
+        apic,
+        acpi,
+        memory: crash_memory,
+        log,
+        build: build.leak(),
+    });
     let pci = ConfigSpace::detect(acpi.as_ref(), |address, len| {
-        paging::map_registers(address, len, &mut devices.arena)
+        // SAFETY: ACPI says that configuration space lies there, and no memory does.
+        let map = || unsafe { paging::map_registers(address, len, &mut devices.arena) };
+        is_of_device(&boot.memory, address, len).then(map).flatten()
     });
     let virtio_slots = virtio_slots::find(acpi.as_ref(), boot.command_line());
     timer.start();
     let machine = Pc { clock, timer, apic, uart, acpi, started };
-    Ok(Bringup { machine, devices, pci, virtio_slots, spare, protection })
+    Ok(Bringup { machine, devices, pci, virtio_slots, spare, protection, crash, build_id })
 }
 
-/// All DMA memory, which the stub kept from the kernel.
-fn arena(boot: &BootInfo) -> Arena {
+/// All DMA memory, which the stub kept from the kernel; and its beginning, where the record of a panic is
+/// kept: firmware that runs at a reboot likes to use the end of memory.
+fn arena(boot: &BootInfo) -> Result<(Arena, Window), String> {
     let start = NonNull::new(boot.arena.start as *mut u8).unwrap_or(NonNull::dangling());
+    let len = boot.arena.len() as usize;
     // SAFETY: the stub mapped it one to one, and nobody else knows of it; this is called once.
-    Arena::new(unsafe { Window::from_raw(start, boot.arena.start, boot.arena.len() as usize) })
+    let all = unsafe { Window::from_raw(start, boot.arena.start, len) };
+    let rest = len.checked_sub(RECORD_LEN);
+    let parts = rest.and_then(|rest| all.slice(RECORD_LEN, rest).zip(all.slice(0, RECORD_LEN)));
+    let (arena, record) = parts.ok_or("no memory for DMA: give the machine more")?;
+    Ok((Arena::new(arena), record))
 }
 
 /// Bytes of memory that the machine has, the arena included.
@@ -114,16 +155,43 @@ pub fn total_memory(boot: &BootInfo) -> u64 {
 #[derive(Debug)]
 pub struct Devices {
     arena: Arena,
+    /// All memory of the machine.
+    memory: &'static MemoryMap,
 }
 
-impl Platform for Devices {
+/// Whether a device may lie there: no memory of the machine does (a device says itself where it is, and may
+/// lie), nor its interrupt controllers.
+fn is_of_device(memory: &MemoryMap, address: u64, len: usize) -> bool {
+    /// I/O APICs and local APICs (Intel SDM vol. 3A, 11.4.1), with what chipsets have beside them.
+    const CONTROLLERS: core::ops::Range<u64> = 0xfec0_0000..0xfef0_0000;
+    /// Below are interrupt vectors, firmware's data, and video memory.
+    const LOW: u64 = 1 << 20;
+    let Some(end) = address.checked_add(len as u64) else { return false };
+    let taken = |start: u64, stop: u64| start < end && stop > address;
+    let in_memory =
+        |region: &boot::Region| region.kind.is_memory() && taken(region.start, region.end);
+    len > 0
+        && address >= LOW
+        && !taken(CONTROLLERS.start, CONTROLLERS.end)
+        && !memory.regions().iter().any(in_memory)
+}
+
+// SAFETY: the machine's devices are trusted, as its hypervisor is: there is no driver of an IOMMU. What is
+// mapped is checked against the memory map.
+unsafe impl Platform for Devices {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
-        let registers = paging::map_registers(address, len, &mut self.arena)?;
+        if !is_of_device(self.memory, address, len) {
+            return None;
+        }
+        // SAFETY: checked.
+        let registers = unsafe { paging::map_registers(address, len, &mut self.arena)? };
         Some(Box::new(registers))
     }
 
     fn map_memory(&mut self, address: u64, len: usize) -> Option<Window> {
-        paging::map_memory(address, len, &mut self.arena)
+        // SAFETY: checked; a window to it is given away only here.
+        let map = || unsafe { paging::map_memory(address, len, &mut self.arena) };
+        is_of_device(self.memory, address, len).then(map).flatten()
     }
 
     fn allocate_interrupt(&mut self) -> Option<Interrupt> {
@@ -137,8 +205,8 @@ impl Platform for Devices {
 
 /// Last words of a panic, without the heap.
 fn report_panic(info: &std::panic::PanicHookInfo) {
-    use core::fmt::Write;
-    // Printing cannot fail.
-    let _ = writeln!(uart::Printer, "\nisthmus: {info}");
-    power::off(power::PANIC)
+    let here = 0u64;
+    last_words::speak(power::PANIC, (&raw const here) as u64, |out| {
+        writeln!(out, "isthmus: {info}")
+    })
 }

@@ -56,7 +56,10 @@ fn entry(address: u64, level: u32, arena: &mut Arena) -> Option<*mut u64> {
 }
 
 /// Maps device registers for ever, uncached. `None` if the address is out of reach or memory is short.
-pub fn map_registers(address: u64, len: usize, arena: &mut Arena) -> Option<Mmio> {
+///
+/// # Safety
+/// Registers of a device lie there: no memory of the machine, and nothing that others rely on.
+pub unsafe fn map_registers(address: u64, len: usize, arena: &mut Arena) -> Option<Mmio> {
     let start = map(address, len, UNCACHED, arena)?;
     // SAFETY: mapped uncached for ever: above 4 GiB just now, below by the stub (frames without memory).
     Some(unsafe { Mmio::new(start, len) })
@@ -64,7 +67,10 @@ pub fn map_registers(address: u64, len: usize, arena: &mut Arena) -> Option<Mmio
 
 /// Maps a device's memory for ever, cached (what of it lies below 4 GiB and fills no large page stays as
 /// the stub mapped it, uncached). `None` as with registers.
-pub fn map_memory(address: u64, len: usize, arena: &mut Arena) -> Option<Window> {
+///
+/// # Safety
+/// Memory of a device lies there, which nobody uses yet.
+pub unsafe fn map_memory(address: u64, len: usize, arena: &mut Arena) -> Option<Window> {
     let start = map(address, len, 0, arena)?;
     let end = address + len as u64;
     let mut at = address.next_multiple_of(LARGE_PAGE);
@@ -127,7 +133,17 @@ pub fn is_mapped(address: u64) -> bool {
 }
 
 /// Calls `visit` with the addresses and the entry of every page that is mapped.
-pub fn for_each_page(mut visit: impl FnMut(Range<u64>, &mut u64)) {
+fn for_each_page(mut visit: impl FnMut(Range<u64>, u64)) {
+    // SAFETY: no entry is changed.
+    unsafe { change_each_page(|pages, entry| visit(pages, *entry)) };
+}
+
+/// Calls `visit` with the addresses and the entry of every page that is mapped, to be changed.
+///
+/// # Safety
+/// What is changed leaves every page that Rust uses mapped as Rust uses it, and the tables are flushed
+/// afterwards.
+unsafe fn change_each_page(mut visit: impl FnMut(Range<u64>, &mut u64)) {
     walk(top(), 4, 0, &mut visit);
 }
 
@@ -161,7 +177,7 @@ pub fn tighten(image: &[Segment], unmapped: &[u64], arena: &mut Arena) -> Option
         split(large, arena)?;
         large += LARGE_PAGE;
     }
-    for_each_page(|pages, entry| {
+    let tighten = |pages: Range<u64>, entry: &mut u64| {
         *entry |= NO_EXECUTE;
         if let Some(segment) = image.iter().rfind(|s| s.pages.contains(&pages.start)) {
             match segment.access {
@@ -173,7 +189,10 @@ pub fn tighten(image: &[Segment], unmapped: &[u64], arena: &mut Arena) -> Option
         if pages.start == 0 || unmapped.contains(&pages.start) {
             *entry = 0;
         }
-    });
+    };
+    // SAFETY: the image's code stays executable and its data writable, memory stays mapped, and page 0 and
+    // the guards are used by nobody; flushed below.
+    unsafe { change_each_page(tighten) };
     x86_64::instructions::tlb::flush_all();
     Some(())
 }
@@ -224,7 +243,7 @@ pub fn check(image: &[Segment], unmapped: &[u64]) -> Result<Protection, String> 
     let mut found = Protection::default();
     let mut wrong = None;
     for_each_page(|pages, entry| {
-        let (writable, executable) = (*entry & WRITABLE != 0, *entry & NO_EXECUTE == 0);
+        let (writable, executable) = (entry & WRITABLE != 0, entry & NO_EXECUTE == 0);
         found.pages += 1;
         found.executable += usize::from(executable);
         found.read_only += usize::from(!writable);

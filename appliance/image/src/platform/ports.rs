@@ -3,18 +3,26 @@
 use drivers::hal::IoPorts;
 use x86_64::instructions::port::Port;
 
-/// The machine's I/O ports.
+/// The I/O ports of QEMU's fw_cfg, which nothing else uses; others read as all ones and are not written.
 #[derive(Debug)]
 pub struct Ports;
 
+/// Selector and data, without DMA (QEMU docs/specs/fw_cfg.rst).
+const FW_CFG: core::ops::RangeInclusive<u16> = 0x510..=0x511;
+
 impl IoPorts for Ports {
     fn read8(&mut self, port: u16) -> u8 {
-        // SAFETY: drivers name the ports of their own device; port I/O does not touch memory.
+        if !FW_CFG.contains(&port) {
+            return u8::MAX;
+        }
+        // SAFETY: the ports of fw_cfg, which without DMA touches no memory.
         unsafe { Port::new(port).read() }
     }
 
     fn write16(&mut self, port: u16, value: u16) {
-        // SAFETY: as above.
-        unsafe { Port::new(port).write(value) }
+        if FW_CFG.contains(&port) {
+            // SAFETY: as above.
+            unsafe { Port::new(port).write(value) }
+        }
     }
 }

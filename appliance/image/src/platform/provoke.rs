@@ -1,4 +1,5 @@
-//! Faults on purpose, for the boot tests: `isthmus.test.fault=KIND` on the command line.
+//! Faults on purpose, in images for tests alone (the feature `faults`): `isthmus.test.fault=KIND` on the
+//! command line while the appliance starts, Ctrl-\\ (a panic) and Ctrl-] (a page fault) on the console later.
 
 use core::arch::asm;
 use core::hint::black_box;
@@ -7,6 +8,18 @@ use core::hint::black_box;
 const NOT_CANONICAL: usize = 0x8000_0000_0000_0000;
 /// An address that nothing is mapped at.
 const NOT_MAPPED: usize = 0x2000_0000_0000;
+
+/// Looks for the keys that ask for a fault.
+pub fn typed(keys: &[u8]) {
+    const CTRL_BACKSLASH: u8 = 0x1c;
+    const CTRL_BRACKET: u8 = 0x1d;
+    if keys.contains(&CTRL_BACKSLASH) {
+        fault("panic");
+    }
+    if keys.contains(&CTRL_BRACKET) {
+        fault("pf");
+    }
+}
 
 /// Does what `kind` says, which ends the machine; returns if there is no such kind.
 pub fn fault(kind: &str) {

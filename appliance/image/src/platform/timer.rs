@@ -36,11 +36,13 @@ impl Timer {
         let mode = match self.khz {
             None => TSC_DEADLINE_MODE,
             Some(_) => {
-                self.apic.write(DIVIDE, DIVIDE_BY_8);
+                // SAFETY: it raises nothing.
+                unsafe { self.apic.write(DIVIDE, DIVIDE_BY_8) };
                 0
             }
         };
-        self.apic.write(LVT_TIMER, TIMER_VECTOR | mode);
+        // SAFETY: the vector has a handler (`interrupts::take`).
+        unsafe { self.apic.write(LVT_TIMER, TIMER_VECTOR | mode) };
         // In memory mode that must arrive before the first deadline (SDM vol. 3A, 11.5.4.1).
         // SAFETY: a fence; every x86-64 CPU has it.
         unsafe { core::arch::x86_64::_mm_mfence() };
@@ -62,7 +64,9 @@ impl Timer {
             }
             Some(khz) => {
                 let ticks = (wait * khz / 1_000_000).max(1);
-                self.apic.write(INITIAL_COUNT, u32::try_from(ticks).unwrap_or(u32::MAX));
+                let ticks = u32::try_from(ticks).unwrap_or(u32::MAX);
+                // SAFETY: the interrupt has a handler.
+                unsafe { self.apic.write(INITIAL_COUNT, ticks) };
             }
         }
         true

@@ -1,5 +1,6 @@
 //! What must hold between keys. Types and limits of single keys are checked where they are read.
 
+use super::device_name::DeviceName;
 use super::item::problem;
 use super::messaging;
 use super::origin::{Kind, Problem};
@@ -51,18 +52,27 @@ impl Report<'_> {
 }
 
 fn check_net(i: usize, net: &Net, earlier: &[Net], report: &mut Report<'_>) {
-    if net.mac.is_some() && net.index.is_some() {
-        let reason = "both mac and index are given".into();
-        report.add(format!("net.{i}.index"), reason, "one of them");
+    let ways = [net.device.is_some(), net.mac.is_some(), net.index.is_some()];
+    if ways.into_iter().filter(|&given| given).count() > 1 {
+        let reason = "more than one of device, mac and index are given".into();
+        report.add(format!("net.{i}"), reason, "one of them");
     }
-    let place = |i: usize, n: &Net| n.index.map_or(i, usize::from);
+    if let Some(DeviceName::Serial(_)) = net.device {
+        let reason = "an interface has no serial number".into();
+        report.add(format!("net.{i}.device"), reason, "\"pci:…\", \"mmio:…\" or \"mac:…\"");
+    }
+    // As (name of a device, place in the order of discovery).
+    let place = |i: usize, n: &Net| match &n.device {
+        Some(DeviceName::Position(position)) => (None, Some(usize::from(*position))),
+        Some(DeviceName::Mac(mac)) => (Some(DeviceName::Mac(*mac)), None),
+        Some(device) => (Some(device.clone()), None),
+        None => match n.mac {
+            Some(mac) => (Some(DeviceName::Mac(mac)), None),
+            None => (None, Some(n.index.map_or(i, usize::from))),
+        },
+    };
     for (j, other) in earlier.iter().enumerate() {
-        let same = match (net.mac, other.mac) {
-            (Some(a), Some(b)) => a == b,
-            (None, None) => place(i, net) == place(j, other),
-            _ => false,
-        };
-        if same {
+        if place(i, net) == place(j, other) {
             report.add(format!("net.{i}"), format!("the same interface as net.{j}"), "");
         }
         for (address, _) in net.fixed().filter(|(a, _)| other.fixed().any(|(b, _)| *a == b)) {
@@ -103,8 +113,12 @@ fn check_volumes(config: &Config, report: &mut Report<'_>) {
             let reason = format!("another volume is called {:?}", volume.name.as_str());
             report.add(format!("volume.{i}.name"), reason, "");
         }
-        if let Some(disk) = volume.disk {
-            let there = earlier.iter().filter(|other| other.disk == Some(disk));
+        if let Some(disk) = &volume.disk {
+            if matches!(disk, DeviceName::Mac(_)) {
+                let reason = "a disk has no hardware address".into();
+                report.add(format!("volume.{i}.disk"), reason, "\"serial:…\" or \"pci:…\"");
+            }
+            let there = earlier.iter().filter(|other| other.disk.as_ref() == Some(disk));
             if there.clone().any(|other| other.size.is_none() || volume.size.is_none()) {
                 let reason = format!("another volume is on disk {disk}");
                 report.add(format!("volume.{i}.disk"), reason, "a size for each of them");

@@ -2,14 +2,27 @@
 //! with white space stands in double quotes, before or after the `=` as GRUB and QEMU users do.
 
 /// The settings of a command line in order, as (path, value). Other words are somebody else's, and
-/// so is `isthmus.test.…`: switches that only boot tests use, read before there is a configuration.
+/// so are `isthmus.test.…`, switches of test images, and [`CONFIG_DISK`]: both are read before there is
+/// a configuration.
 pub fn settings(line: &str) -> Vec<(String, String)> {
     let setting = |word: String| {
         let rest = word.strip_prefix("isthmus.").filter(|r| !r.starts_with("test."))?;
         let (path, value) = rest.split_once('=').unwrap_or((rest, "true"));
-        Some((path.to_string(), value.to_string()))
+        (path != CONFIG_DISK).then(|| (path.to_string(), value.to_string()))
     };
     words(line).into_iter().filter_map(setting).collect()
+}
+
+/// Names the disk that holds the configuration: `isthmus.config_disk=serial:…`.
+const CONFIG_DISK: &str = "config_disk";
+
+/// The disk that the command line names as that of the configuration, if it does.
+pub fn config_disk(line: &str) -> Option<String> {
+    let named = |word: String| {
+        let name = word.strip_prefix("isthmus.")?.strip_prefix(CONFIG_DISK)?.strip_prefix('=')?;
+        Some(name.to_string())
+    };
+    words(line).into_iter().rev().find_map(named)
 }
 
 /// Words, without the quotes. A quote that is not closed reaches to the end, and quotes inside of
@@ -36,7 +49,7 @@ mod tests {
     #[test]
     fn words_of_others_are_left_alone() {
         let line = "console=ttyS0 isthmus.net.0.mtu=9000  isthmus.system.hostname=\"a b\" \
-                    \"isthmus.x=1 2\" isthmus.roce.services isthmus.test.fault=pf \
+                    \"isthmus.x=1 2\" isthmus.roce.services isthmus.test.fault=pf isthmus.config_disk=serial:a \
                     isthmus.net.0.address=[\"dhcp\", \"fd00::1/64\"]";
         let expected = [
             ("net.0.mtu", "9000"),
@@ -46,5 +59,7 @@ mod tests {
             ("net.0.address", "[\"dhcp\", \"fd00::1/64\"]"),
         ];
         assert_eq!(settings(line), expected.map(|(p, v)| (p.to_string(), v.to_string())));
+        assert_eq!(config_disk(line).as_deref(), Some("serial:a"));
+        assert_eq!(config_disk("isthmus.config_diskette=1"), None);
     }
 }

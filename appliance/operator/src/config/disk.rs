@@ -1,22 +1,30 @@
-//! The config disk: a small disk that keeps one document across power cuts.
+//! The config disk: a small disk, or a partition, that keeps one document across power cuts, and what was
+//! said in panics. Its contents do not make it one: whoever can write to a disk can write them. It is known
+//! by its serial number, its partition's type ([`super::partitions`]) or because the operator names it.
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 0..16 | `ISTHMUS CONFIG 1`, by which the disk is known |
+//! | 0..16 | `ISTHMUS CONFIG 1`: the layout |
 //! | 16384.. | first slot, see [`super::slot`] |
 //! | 32768.. | second slot |
+//! | 49152..65536 | records of panics, see [`crate::crash`] |
 //!
 //! A document is written to the slot that does not hold the current one, between two flushes: the
 //! first so that the current document is durable before the other slot is touched, the second
 //! before success is told. Whenever the power fails, one slot is whole: the old or the new document.
 
+use super::partitions::Stretch;
 use super::slot::{self, SLOT_LEN};
 use drivers::hal::{
     Arena, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError, Window,
 };
 
-/// Bytes of a config disk that [`format`] makes; a larger disk does as well.
-pub const DISK_LEN: usize = 64 << 10;
+/// Bytes of the area that [`format`] makes; what lies behind it is not used.
+pub const AREA_LEN: usize = 64 << 10;
+/// Where the records of panics begin in it, in bytes.
+pub const CRASHES: usize = 48 << 10;
+/// Serial number of a disk that holds the configuration.
+pub const SERIAL: &str = "isthmus-config";
 
 const MAGIC: &[u8; 16] = b"ISTHMUS CONFIG 1";
 /// Where each slot starts, in bytes.
@@ -25,9 +33,14 @@ const SLOTS: [usize; 2] = [SLOT_LEN, 2 * SLOT_LEN];
 const HEADER_LEN: usize = 4096;
 const SECTOR: usize = 512;
 
-/// The contents of a new config disk, with a document or empty. The error is a sentence.
+/// Whether it begins as such an area does.
+pub fn is_area(start: &[u8]) -> bool {
+    start.starts_with(MAGIC)
+}
+
+/// The contents of a new area, with a document or empty. The error is a sentence.
 pub fn format(text: Option<&str>) -> Result<Vec<u8>, String> {
-    let mut disk = vec![0; DISK_LEN];
+    let mut disk = vec![0; AREA_LEN];
     disk[..MAGIC.len()].copy_from_slice(MAGIC);
     if let Some(text) = text {
         slot::write(&mut disk[SLOTS[0]..SLOTS[0] + SLOT_LEN], 1, text)?;
@@ -52,6 +65,8 @@ pub enum Event {
 #[derive(Debug)]
 pub struct ConfigDisk {
     geometry: Geometry,
+    /// First sector of the area.
+    first: u64,
     /// One slot.
     buffer: Window,
     /// What is still to do, the present step first; empty when nothing is under way.
@@ -85,16 +100,18 @@ const LOAD: &[Step] = &[Step::ReadHeader, Step::ReadSlot(0), Step::ReadSlot(1)];
 const SAVE: &[Step] = &[Step::Flush, Step::WriteSpareSlot, Step::Flush];
 
 impl ConfigDisk {
-    /// Starts looking at a disk of this shape. None if the arena has not the 16 KiB that a slot
-    /// takes.
-    pub fn new(geometry: Geometry, arena: &mut Arena) -> Option<ConfigDisk> {
+    /// Starts looking at an area on a disk of this shape. None if the arena has not the 16 KiB that a
+    /// slot takes.
+    pub fn new(geometry: Geometry, area: Stretch, arena: &mut Arena) -> Option<ConfigDisk> {
         let block = geometry.logical_block as usize;
-        let fits = geometry.sectors >= ((SLOTS[1] + SLOT_LEN) / SECTOR) as u64
+        let fits = area.sectors >= (AREA_LEN / SECTOR) as u64
+            && area.first.is_multiple_of((HEADER_LEN / SECTOR) as u64)
             && block.is_power_of_two()
             && (SECTOR..=HEADER_LEN).contains(&block)
             && geometry.max_transfer as usize >= HEADER_LEN;
         Some(ConfigDisk {
             geometry,
+            first: area.first,
             buffer: arena.alloc(SLOT_LEN, HEADER_LEN)?,
             steps: if fits { LOAD } else { &[Step::GiveUp] },
             done: 0,
@@ -122,6 +139,11 @@ impl ConfigDisk {
         if self.before.take().is_some() {
             self.current = self.current.map(|current| 1 - current);
         }
+    }
+
+    /// First sector of the records of panics.
+    pub fn crashes(&self) -> u64 {
+        self.first + (CRASHES / SECTOR) as u64
     }
 
     /// The memory, to be given back to the arena. Only after an event: the device may still write
@@ -219,7 +241,7 @@ impl ConfigDisk {
                 Step::WriteSpareSlot => Operation::Write,
                 Step::GiveUp | Step::Flush => Operation::Flush,
             },
-            sector: ((start + self.done) / SECTOR) as u64,
+            sector: self.first + ((start + self.done) / SECTOR) as u64,
             data: self.buffer.slice(self.done, len).expect("the buffer holds a slot"),
         }
     }

@@ -124,7 +124,8 @@ fn finish(engine: &mut ConfigDisk, disk: &mut Model) -> Event {
 }
 
 fn boot(disk: &mut Model) -> (ConfigDisk, Event) {
-    let mut engine = ConfigDisk::new(disk.geometry(), &mut Arena::on_heap(1 << 16)).unwrap();
+    let area = Stretch { first: 0, sectors: disk.geometry.sectors };
+    let mut engine = ConfigDisk::new(disk.geometry(), area, &mut Arena::on_heap(1 << 16)).unwrap();
     let event = finish(&mut engine, disk);
     (engine, event)
 }
@@ -185,13 +186,41 @@ fn other_disks_are_left_alone() {
     let mut disk = Model::new(vec![0x55; 1 << 16], 1 << 20, Features::empty());
     let (_, event) = boot(&mut disk);
     assert_eq!((event, disk.completed), (Event::NotAConfigDisk, 1));
-    let small = Geometry { sectors: 95, ..disk.geometry };
+    let whole = Stretch { first: 0, sectors: 128 };
     let coarse = Geometry { logical_block: 8192, ..disk.geometry };
-    for geometry in [small, coarse] {
-        let mut engine = ConfigDisk::new(geometry, &mut Arena::on_heap(1 << 16)).unwrap();
+    for (geometry, area) in [
+        (disk.geometry, Stretch { sectors: 127, ..whole }),
+        (disk.geometry, Stretch { first: 1, ..whole }),
+        (coarse, whole),
+    ] {
+        let mut engine = ConfigDisk::new(geometry, area, &mut Arena::on_heap(1 << 16)).unwrap();
         assert_eq!(finish(&mut engine, &mut disk), Event::NotAConfigDisk);
         assert_eq!(disk.completed, 1);
     }
+}
+
+#[test]
+fn an_area_in_a_partition_touches_nothing_else() {
+    const FIRST: usize = 64;
+    let mut bytes = vec![0x55; FIRST * SECTOR];
+    bytes.extend(format(None).unwrap());
+    bytes.extend([0x55; 8192]);
+    let mut disk = Model::new(bytes, 1 << 20, Features::empty());
+    let area = Stretch { first: FIRST as u64, sectors: 128 };
+    for text in ["a = 1", "a = 2"] {
+        let arena = &mut Arena::on_heap(1 << 16);
+        let mut engine = ConfigDisk::new(disk.geometry(), area, arena).unwrap();
+        assert!(matches!(finish(&mut engine, &mut disk), Event::Loaded(_)));
+        engine.save(text).unwrap();
+        assert_eq!(finish(&mut engine, &mut disk), Event::Saved);
+    }
+    let arena = &mut Arena::on_heap(1 << 16);
+    let mut engine = ConfigDisk::new(disk.geometry(), area, arena).unwrap();
+    assert_eq!(finish(&mut engine, &mut disk), loaded("a = 2"));
+    assert_eq!(engine.crashes(), 64 + 96);
+    let all = disk.contents();
+    assert!(all[..FIRST * SECTOR].iter().all(|&byte| byte == 0x55));
+    assert!(all[FIRST * SECTOR + AREA_LEN..].iter().all(|&byte| byte == 0x55));
 }
 
 #[test]

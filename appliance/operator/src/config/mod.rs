@@ -12,7 +12,8 @@
 
 mod checks;
 mod closing;
-mod command_line;
+pub mod command_line;
+mod device_name;
 pub mod disk;
 mod document;
 mod item;
@@ -20,6 +21,7 @@ mod messaging;
 mod ntb;
 mod order;
 mod origin;
+pub mod partitions;
 mod pending;
 mod remote;
 mod schema;
@@ -28,6 +30,7 @@ mod toml_text;
 mod tree;
 mod values;
 
+pub use device_name::DeviceName;
 pub use document::{Document, Sources, check};
 pub use messaging::{Rule, Smc, Ueid};
 pub use ntb::Ntb;
@@ -36,7 +39,7 @@ pub use pending::{Entry, Pending};
 pub use remote::{Access, Attempts, DevicePath, Mirror, MpPolicy, PathPair, Remote, SessName};
 pub use schema::{Config, Export, Http, Memory, Net, Rnbd, Roce, Services, System, Volume};
 pub use toml_text::MAX_DOCUMENT;
-pub use values::{Address, ExportName, Hostname, Mac, Name, SessionName, Sha256, Size};
+pub use values::{Address, ExportName, Hostname, Mac, Name, OnPanic, SessionName, Sha256, Size};
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! The document: every key that there is, with its default and limits.
 
+use super::device_name::DeviceName;
 use super::item::{Item as _, section};
 use super::messaging::{Rule, Smc};
 use super::ntb::Ntb;
@@ -139,8 +140,11 @@ section! {
 }
 
 section! {
-    /// One network interface. Found by `mac` or `index`; with neither, by its place in the list.
+    /// One network interface. Found by `device`, `mac` or `index`; with none of them, by its place in
+    /// the list.
     Net {
+        /// The interface, as `show interfaces` names it: `pci:0000:00:02.0` or `mac:…`.
+        device: Option<DeviceName>;
         /// Number of the interface in the order of discovery.
         index: Option<u8> [0, 63];
         /// Hardware address of the interface.
@@ -165,8 +169,8 @@ section! {
         name: Name;
         /// Its size; in memory 64MiB without it. A part of a disk is made or grows to have it.
         size: Option<Size> [512, 1 << 44];
-        /// Number of the disk in the order of discovery.
-        disk: Option<u8> [0, 63];
+        /// The disk, as `show disks` names it: `serial:…`, `pci:0000:03:00.0` or its position.
+        disk: Option<DeviceName>;
         /// Whether writes are refused.
         read_only: bool = false;
     }
@@ -201,18 +205,20 @@ impl Default for Net {
 }
 
 impl Config {
-    /// The settings of the interface with this place and hardware address; those of an interface
-    /// that the document does not mention are DHCP.
-    pub fn net(&self, index: usize, mac: [u8; 6]) -> Net {
-        self.mentioned_net(index, mac).cloned().unwrap_or_default()
+    /// The settings of the interface with this position, hardware address and location (as
+    /// [`drivers::hal::Location`] is written); those of an interface that the document does not mention
+    /// are DHCP.
+    pub fn net(&self, index: usize, mac: [u8; 6], location: &str) -> Net {
+        self.mentioned_net(index, mac, location).cloned().unwrap_or_default()
     }
 
     /// The same, if the document mentions the interface.
-    pub fn mentioned_net(&self, index: usize, mac: [u8; 6]) -> Option<&Net> {
-        let matches = |(place, net): &(usize, &Net)| match (net.mac, net.index) {
-            (Some(wanted), _) => wanted.0 == mac,
-            (None, Some(wanted)) => usize::from(wanted) == index,
-            (None, None) => *place == index,
+    pub fn mentioned_net(&self, index: usize, mac: [u8; 6], location: &str) -> Option<&Net> {
+        let matches = |(place, net): &(usize, &Net)| match (&net.device, net.mac, net.index) {
+            (Some(device), ..) => device.is_port(index, location, mac),
+            (None, Some(wanted), _) => wanted.0 == mac,
+            (None, None, Some(wanted)) => usize::from(wanted) == index,
+            (None, None, None) => *place == index,
         };
         self.net.iter().enumerate().find(matches).map(|(_, net)| net)
     }
@@ -281,7 +287,7 @@ impl Volume {
 
     /// Bytes of memory that it takes.
     pub fn memory(&self) -> u64 {
-        match self.disk {
+        match &self.disk {
             Some(_) => 0,
             None => self.size.map_or(Self::DEFAULT_SIZE, |size| size.0),
         }

@@ -17,7 +17,7 @@ fn boot(sources: Sources<'_>) -> (Config, Vec<String>) {
 fn without_any_document_there_is_dhcp_and_ram0() {
     let (config, problems) = boot(Sources::default());
     assert!(problems.is_empty());
-    assert!(config.net(0, [0; 6]).dhcp() && config.net(7, [0; 6]).dhcp());
+    assert!(config.net(0, [0; 6], "").dhcp() && config.net(7, [0; 6], "").dhcp());
     assert_eq!(config.exports()[0].name.as_str(), "ram0");
     assert_eq!(config.volume[0].memory(), 64 << 20);
     assert_eq!(config.rnbd.port, 1234);
@@ -29,7 +29,7 @@ fn mistakes_are_told_with_line_reason_and_what_is_accepted() {
         (
             "[[net]]\nmtux = 1",
             "line 2: net.0.mtux: unknown key (did you mean \"mtu\"?); accepted: \
-                              index, mac, address, gateway, mtu, core, pnetid",
+                              device, index, mac, address, gateway, mtu, core, pnetid",
         ),
         (
             "[[net]]\nmtu = 20000",
@@ -218,7 +218,7 @@ fn what_cannot_be_used_leaves_nothing_open() {
             let (document, problems) = Document::load(&sources);
             assert!(document.is_closed() && is_shut(document.config()), "{sources:?}");
             assert!(problems.iter().any(|problem| !problem.is_warning()));
-            assert!(document.config().net(0, [0; 6]).dhcp(), "it can be reached");
+            assert!(document.config().net(0, [0; 6], "").dhcp(), "it can be reached");
         }
         // One that says all anew, as `save` writes it, is in force.
         let saved = Document::default().to_toml();
@@ -396,7 +396,10 @@ fn on_the_command_line_only_wrong_settings_are_left_out() {
     assert_eq!(config.net[0].fixed().count(), 2);
     assert_eq!((config.net[0].mtu, config.http.port), (None, 81));
     assert_eq!(config.volume.len(), 2);
-    assert_eq!((config.volume[0].disk, config.volume[1].memory()), (Some(0), 128 << 20));
+    assert_eq!(
+        (&config.volume[0].disk, config.volume[1].memory()),
+        (&Some(DeviceName::Position(0)), 128 << 20)
+    );
     assert!(config.roce.services);
     let all = problems.join("\n");
     assert_eq!(problems.len(), 3, "{all}");
@@ -409,8 +412,8 @@ fn on_the_command_line_only_wrong_settings_are_left_out() {
 fn set_changes_one_thing_or_nothing() {
     let mut document = Document::default();
     document.set("net.1.address", "10.0.0.1/24").unwrap();
-    assert!(document.config().net(0, [0; 6]).dhcp());
-    assert!(!document.config().net(1, [0; 6]).dhcp());
+    assert!(document.config().net(0, [0; 6], "").dhcp());
+    assert!(!document.config().net(1, [0; 6], "").dhcp());
     document.set("net.1.mtu", "9000").unwrap();
     document.set("net.1.mtu", "").unwrap();
     assert_eq!(document.config().net[1].mtu, None);
@@ -422,15 +425,19 @@ fn set_changes_one_thing_or_nothing() {
 }
 
 #[test]
-fn interfaces_are_found_by_mac_index_or_place() {
+fn interfaces_are_found_by_device_mac_index_or_place() {
     let text = "[[net]]\nmac = \"52:54:00:00:00:07\"\nmtu = 1007\n[[net]]\nmtu = 1001\n\
-                [[net]]\nindex = 4\nmtu = 1004\n";
+                [[net]]\nindex = 4\nmtu = 1004\n\
+                [[net]]\ndevice = \"pci:0000:00:06.0\"\nmtu = 1006\n\
+                [[net]]\ndevice = \"mac:52:54:00:00:00:05\"\nmtu = 1005\n";
     let config = check(text.as_bytes()).unwrap();
-    let mtu = |index, last| config.net(index, [0x52, 0x54, 0, 0, 0, last]).mtu;
+    let at = |index, last, location| config.net(index, [0x52, 0x54, 0, 0, 0, last], location).mtu;
+    let mtu = |index, last| at(index, last, "pci:0000:00:03.0");
     assert_eq!(
         [mtu(0, 7), mtu(1, 1), mtu(4, 4), mtu(0, 9)],
         [Some(1007), Some(1001), Some(1004), None]
     );
+    assert_eq!([at(0, 9, "pci:0000:00:06.0"), mtu(0, 5)], [Some(1006), Some(1005)]);
 }
 
 #[test]

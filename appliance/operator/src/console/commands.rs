@@ -160,6 +160,12 @@ pub static COMMANDS: &[Command] = &[
     Command::new(&["show", "config"], &[], "the running configuration", Verb::ShowConfig),
     Command::new(&["show", "version"], &[], "version", Verb::Show(Topic::Version)),
     Command::new(
+        &["show", "crash"],
+        &[],
+        "what was said in panics and exceptions, newest first",
+        Verb::Show(Topic::Crash),
+    ),
+    Command::new(
         &["show", "refused"],
         &[],
         "what was refused last: to whom, why, and what to do",
@@ -558,7 +564,7 @@ mod tests {
             (
                 "show disk",
                 "cannot show \"disk\" (did you mean \"disks\"?); accepted: interfaces, \
-                           disks, devices, volumes, exports, memory, loops, ntb, log, config, version, refused, smc",
+                           disks, devices, volumes, exports, memory, loops, ntb, log, config, version, crash, refused, smc",
             ),
             (
                 "show smc link",

@@ -26,6 +26,8 @@ pub enum Topic {
     Ntb,
     /// Version and build.
     Version,
+    /// What was said in panics and exceptions.
+    Crash,
     /// What was refused last.
     Refused,
     /// SMC-R, and the rules of the messaging gateway.

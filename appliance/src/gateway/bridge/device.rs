@@ -74,7 +74,7 @@ impl Device {
     /// What it is.
     pub fn name(&self) -> String {
         match self {
-            Device::Ivshmem(device) => format!("ivshmem, pci {}", device.address()),
+            Device::Ivshmem(device) => format!("ivshmem, pci:{}", device.address()),
             Device::Tcp(_) => "tcp".into(),
         }
     }

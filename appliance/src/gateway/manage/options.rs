@@ -1,12 +1,12 @@
 //! What follows an order: a name, `KEY=VALUE` words, and flags.
 
-use crate::config::Size;
+use crate::config::{DeviceName, Size};
 
 /// `key=value` words behind a name, and what else there is.
 pub(super) struct Options<'a> {
     pub name: &'a str,
     pub size: Option<u64>,
-    pub disk: Option<usize>,
+    pub disk: Option<DeviceName>,
     pub volume: Option<&'a str>,
     pub sessions: Option<&'a str>,
     pub hosts: Option<&'a str>,
@@ -33,8 +33,8 @@ impl<'a> Options<'a> {
                     options.size = Some(size.0);
                 }
                 Some(("disk", disk)) => {
-                    let number = disk.trim_start_matches("disk").parse();
-                    options.disk = Some(number.map_err(|_| format!("{disk:?} is no disk"))?);
+                    let name: Result<DeviceName, String> = disk.parse();
+                    options.disk = Some(name.map_err(|why| format!("{disk:?} is no disk: {why}"))?);
                 }
                 Some(("volume", volume)) => options.volume = Some(volume),
                 Some(("sessions", sessions)) => options.sessions = Some(sessions),
@@ -59,14 +59,18 @@ mod tests {
     fn options_are_checked() {
         let parse = |line: &'static str| {
             let words: Vec<&str> = line.split_whitespace().collect();
-            Options::parse(&words, &["force"]).map(|o| (o.name, o.size, o.disk, o.has("force")))
+            Options::parse(&words, &["force"])
+                .map(|o| (o.name, o.size, o.disk.clone(), o.has("force")))
         };
-        assert_eq!(parse("a size=1GiB disk=disk2 force"), Ok(("a", Some(1 << 30), Some(2), true)));
+        assert_eq!(
+            parse("a size=1GiB disk=disk2 force"),
+            Ok(("a", Some(1 << 30), Some(DeviceName::Position(2)), true))
+        );
         assert_eq!(parse("a"), Ok(("a", None, None, false)));
         for (line, why) in [
             ("", "say the name"),
             ("a size=much", "\"much\": not a size; such as 1GiB"),
-            ("a disk=x", "\"x\" is no disk"),
+            ("a disk=x", "\"x\" is no disk: not the name of a device"),
             ("a forced", "unknown option \"forced\""),
         ] {
             assert_eq!(parse(line).unwrap_err(), why);

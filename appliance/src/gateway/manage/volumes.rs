@@ -4,7 +4,7 @@ use super::options::Options;
 use super::{Told, at_once, lines};
 use crate::config::{Size, Volume};
 use crate::console::Managed;
-use crate::gateway::disks::Role;
+use crate::gateway::disks::{Role, number_of};
 use crate::gateway::elsewhere;
 use crate::gateway::objects::session_name;
 use crate::gateway::state::State;
@@ -26,8 +26,10 @@ pub(in crate::gateway) fn rows(state: &mut State, from: usize, count: usize) -> 
         let geometry = geometry.map(|volume| volume.geometry());
         let declared = config.volume.iter().find(|volume| volume.name.as_str() == name);
         let pool = storage.pools.iter().find_map(|p| Some((p.number, p.volume(name)?.0)));
-        let disk =
-            pool.map(|(number, _)| number).or(declared.and_then(|v| v.disk).map(usize::from));
+        let declared = declared.and_then(|volume| volume.disk.as_ref());
+        let disk = pool
+            .map(|(number, _)| number)
+            .or_else(|| declared.and_then(|name| number_of(&state.disks, name).ok()));
         let extents = pool.map(|(_, extents)| extents);
         let ours = config.remote.iter().all(|remote| remote.name.as_str() != name)
             && config.mirror.iter().all(|mirror| mirror.name.as_str() != name);
@@ -60,7 +62,8 @@ pub(super) fn create(state: &mut State, words: &[&str]) -> Told {
     if storage.volumes.find(name.as_str()).is_some() || storage.is_coming(name.as_str()) {
         return Err(format!("there is a volume {name}"));
     }
-    if let Some(number) = options.disk {
+    if let Some(disk) = &options.disk {
+        let number = number_of(&state.disks, disk)?;
         let order = Order::Create { name: name.to_string(), bytes, force: options.has("force") };
         storage.order(number, order, &mut state.disks, state.platform.arena())?;
         return Ok(Managed::Started);
@@ -109,7 +112,9 @@ pub(super) fn delete(state: &mut State, name: &str) -> Told {
         return Err("it is busy; try again".into());
     }
     let declared = config.volume.iter().find(|volume| volume.name.as_str() == name);
-    let whole_disk = declared.and_then(|volume| volume.disk.filter(|_| volume.size.is_none()));
+    let whole_disk = declared.filter(|volume| volume.size.is_none());
+    let whole_disk =
+        whole_disk.and_then(|volume| number_of(&state.disks, volume.disk.as_ref()?).ok());
     state
         .document
         .edit(|config| config.volume.retain(|volume| volume.name.as_str() != name))
@@ -119,8 +124,11 @@ pub(super) fn delete(state: &mut State, name: &str) -> Told {
         let provider = state.plane.fabric.as_ref().map(|fabric| &fabric.devices);
         storage.retire(memory, state.platform.arena(), provider, state.now);
     }
-    if let Some(slot) = whole_disk.and_then(|number| state.disks.get_mut(usize::from(number))) {
-        slot.role = Role::Free;
+    // One that could not become a volume keeps its role.
+    if let Some(number) = whole_disk
+        && state.disks[number].role == Role::Volume
+    {
+        state.disks[number].role = Role::Free;
     }
     let pool = storage.pools.iter().find(|pool| pool.volume(name).is_some());
     let number = pool.map(|pool| pool.number);

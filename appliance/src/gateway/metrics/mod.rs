@@ -122,6 +122,19 @@ fn appliance(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
         .sample(&[], arena.available() as u64)?;
     w.gauge("isthmus_memory_heap_bytes", "What of the heap is in use.")?
         .sample(&[], (state.facts.heap_used)() as u64)?;
+    w.counter(
+        "isthmus_crashes_total",
+        "Panics and exceptions that there is a record of, and before.",
+    )?
+    .sample(&[], state.crashes.count())?;
+    w.gauge("isthmus_build_info", "1; its labels say which build this is.")?.sample(
+        &[
+            ("version", &env!("CARGO_PKG_VERSION")),
+            ("commit", &state.facts.commit),
+            ("build", &state.facts.build_id),
+        ],
+        1u64,
+    )?;
     let mut refused =
         w.counter("isthmus_refused_total", "What was refused to peers and operators, and why.")?;
     for count in state.refused.counts() {

@@ -242,7 +242,7 @@ impl Smc {
                     pnet: None,
                 });
             }
-            let pnet = config.net(port, mac).pnetid;
+            let pnet = config.net(port, mac, &slot.location).pnetid;
             let path_mtu = PathMtu::for_ethernet(slot.mtu).filter(|_| slot.uplink.is_none())?;
             Some(Device { ip, address: ip.into(), mac, path_mtu, pnet })
         };

@@ -189,7 +189,7 @@ impl Ivshmem {
 
     /// Interrupts so far.
     pub fn interrupts(&self) -> u64 {
-        self.doorbell.as_ref().map_or(0, |bell| bell.interrupt.raised.load(Ordering::Relaxed))
+        self.doorbell.as_ref().map_or(0, |bell| bell.interrupt.raised().load(Ordering::Relaxed))
     }
 
     /// Whether it was rung since [`Ntb::rung`] was asked.

@@ -84,7 +84,8 @@ struct Machine {
     arena: Arena,
 }
 
-impl Platform for Machine {
+// SAFETY: models of devices.
+unsafe impl Platform for Machine {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
         assert_eq!(len, 16);
         let own = self.all.get(self.number as usize).cloned();
@@ -101,7 +102,8 @@ impl Platform for Machine {
     fn allocate_interrupt(&mut self) -> Option<Interrupt> {
         let raised = Box::leak(Box::new(AtomicU64::new(0)));
         *self.all[self.number as usize].raised.lock().unwrap() = Some(raised);
-        Some(Interrupt { address: 0xfee0_0000, data: 0x44, raised })
+        // SAFETY: the model counts, and writes nothing.
+        Some(unsafe { Interrupt::new(0xfee0_0000, 0x44, raised) })
     }
     fn arena(&mut self) -> &mut Arena {
         &mut self.arena

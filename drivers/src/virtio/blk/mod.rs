@@ -3,8 +3,11 @@
 //! storage, no secure erase.
 
 mod config;
+mod dump;
 #[cfg(test)]
 mod tests;
+
+pub use dump::{DumpDisk, DumpTransport};
 
 use super::Error;
 use super::ring::{Descriptor, Ring, Taken};

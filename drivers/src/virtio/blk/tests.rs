@@ -328,3 +328,55 @@ proptest! {
         prop_assert!(waiting.is_empty());
     }
 }
+
+/// Plays the device on another thread until this sector has been written.
+fn play(model: &Model, sector: usize) -> std::thread::JoinHandle<Vec<u8>> {
+    let model = model.clone();
+    std::thread::spawn(move || {
+        let mut storage = std::vec![0; SECTORS as usize * 512];
+        while storage[sector * 512] == 0 {
+            serve(&model, &mut storage);
+            std::thread::yield_now();
+        }
+        storage
+    })
+}
+
+#[test]
+fn a_dump_is_written_whatever_the_driver_had_under_way() {
+    for features in [ALL, MODERN] {
+        let mut machine = Machine::new(4 << 20);
+        let model = Model::new(&machine, 2, features, &config(), &[64]);
+        machine.plug_pci(4, &model);
+        let mut device = machine.find().take(Kind::Block).remove(0);
+        let dump = device.take_dump().unwrap();
+        let mut disk = device.into_disk(&mut machine).unwrap();
+        let mut dump = dump.prepare(4096, machine.arena()).unwrap();
+        let data = buffer(&mut machine, 512);
+        // Offered, half of them told, none served: the device is reset under them.
+        for tag in 0..3 {
+            disk.submit(&request(tag, Operation::Read, 8, data)).unwrap();
+            disk.flush_queue();
+        }
+        disk.submit(&request(3, Operation::Flush, 0, Window::empty())).unwrap();
+        let player = play(&model, 96);
+        dump.write(96, &[0x5a; 4096]).unwrap();
+        let storage = player.join().unwrap();
+        assert!(storage[96 * 512..][..4096].iter().all(|&byte| byte == 0x5a));
+        assert!(storage[..96 * 512].iter().chain(&storage[104 * 512..]).all(|&byte| byte == 0));
+        assert!(dump.write(96, &[1; 512]).is_err(), "once");
+    }
+}
+
+#[test]
+fn a_dump_that_does_not_fit_or_finds_no_queue_is_an_error() {
+    let (mut machine, model) = (Machine::new(4 << 20), 2);
+    let model = Model::new(&machine, model, MODERN, &config(), &[2]);
+    machine.plug_pci(4, &model);
+    let mut device = machine.find().take(Kind::Block).remove(0);
+    let dump = device.take_dump().unwrap();
+    assert!(device.take_dump().is_none());
+    let mut dump = dump.prepare(512, machine.arena()).unwrap();
+    assert!(dump.write(0, &[0; 1024]).is_err());
+    assert_eq!(dump.write(0, &[0; 512]), Err(Error::NoQueue(0)));
+}

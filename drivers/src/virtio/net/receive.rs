@@ -100,8 +100,9 @@ impl Receiver {
         let (buffer, len) = (frame.buffer as usize, frame.len as usize);
         assert!(buffer < self.count, "frame is not of this port");
         assert!(!self.ring.is_lent(buffer as u16), "the device has this buffer");
-        // SAFETY: the device does not have the buffer (as asserted) and gets it again only through
-        // `recycle`, which needs `&mut self` and so ends this borrow.
+        // SAFETY: the device does not have the buffer (as asserted), does not write to what it does not
+        // have (the promise of `Platform`), and gets it again only through `recycle`, which needs
+        // `&mut self` and so ends this borrow.
         unsafe { self.frame(buffer, len.min(self.longest)) }
     }
 
@@ -114,8 +115,8 @@ impl Receiver {
     unsafe fn frame(&self, buffer: usize, len: usize) -> &[u8] {
         debug_assert!(buffer < self.count && len <= self.longest);
         // SAFETY: the window is mapped for its length, for ever, and has room for `count` buffers; the
-        // caller promises the rest, and nobody else has a window to it. A device that writes to memory it
-        // does not own could write anywhere, not just here: that is for an IOMMU to stop.
+        // caller promises the rest, and nobody else has a window to it. (A device that writes to memory it
+        // does not have breaks the promise of `Platform`; it could write anywhere, not just here.)
         unsafe {
             let start = self.memory.as_ptr().add(buffer * self.stride + self.header);
             core::slice::from_raw_parts(start.as_ptr(), len)
@@ -144,8 +145,9 @@ impl Receiver {
             if let Some(len) = self.length(written) {
                 taken += 1;
                 bytes += len;
-                // SAFETY: the ring has said that the device had this chain, and only buffers were offered.
-                // The device gets it again with `give` below, when `take` is done.
+                // SAFETY: the ring has said that the device had this chain and gave it back, and only buffers
+                // were offered. The device gets it again with `give` below, when `take` is done; until then
+                // it does not write there (the promise of `Platform`).
                 go_on = take(unsafe { self.frame(head.into(), len) });
             } else {
                 self.errors += 1;

@@ -203,6 +203,12 @@ fn put(buffer: &Window, at: usize, bytes: &[u8]) {
     buffer.write(at, bytes).expect("checked against the buffer's length");
 }
 
+/// Likewise, without a call.
+#[inline(always)]
+fn put_array<const N: usize>(buffer: &Window, at: usize, bytes: &[u8; N]) {
+    buffer.write_array(at, bytes).expect("checked against the buffer's length");
+}
+
 /// Copies a header. The two halves of one of 48 to 96 bytes, as nearly all are, may overlap; their length
 /// is known, so that they are copied without a call.
 #[inline]
@@ -210,8 +216,8 @@ fn put_header(buffer: &Window, at: usize, header: &[u8]) {
     const HALF: usize = 48;
     match (header.first_chunk::<HALF>(), header.last_chunk::<HALF>()) {
         (Some(first), Some(last)) if header.len() <= 2 * HALF => {
-            put(buffer, at, first);
-            put(buffer, at + header.len() - HALF, last);
+            put_array(buffer, at, first);
+            put_array(buffer, at + header.len() - HALF, last);
         }
         _ => put(buffer, at, header),
     }
@@ -222,7 +228,7 @@ fn put_header(buffer: &Window, at: usize, header: &[u8]) {
 fn put_trailer(buffer: &Window, at: usize, trailer: &[u8]) {
     match trailer {
         [] => {}
-        &[a, b, c, d] => put(buffer, at, &[a, b, c, d]),
+        &[a, b, c, d] => put_array(buffer, at, &[a, b, c, d]),
         _ => put(buffer, at, trailer),
     }
 }

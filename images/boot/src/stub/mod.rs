@@ -45,8 +45,12 @@ extern "C" fn isthmus_stub(magic: u32, information: u32) -> ! {
         }
         MULTIBOOT2 => {
             boot.protocol = Protocol::Multiboot2;
-            let size = physical::word(information.into());
-            let information = physical::bytes(information.into(), size.into());
+            // SAFETY: the loader's information begins with its size. The loader is gone, and the stub
+            // writes only to the image, which the loader kept apart from it.
+            let information = unsafe {
+                let size: u32 = physical::read(information.into());
+                physical::bytes(information.into(), size.into())
+            };
             if let Some(copy) = multiboot2::read(boot, information) {
                 boot.rsdp = keep_root_pointer(copy);
             }

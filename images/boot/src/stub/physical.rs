@@ -6,28 +6,28 @@ const MAPPED: u64 = 4 << 30;
 /// A copy of what lies at `address` (any alignment).
 ///
 /// # Safety
-/// Any bit pattern is a valid `T`.
+/// Any bit pattern is a valid `T`, and memory lies there: reading it has no effect.
 pub unsafe fn read<T: Copy>(address: u64) -> T {
     check(address, size_of::<T>() as u64);
     // SAFETY: mapped (checked), and any bit pattern is a valid T (promised).
     unsafe { (address as usize as *const T).read_unaligned() }
 }
 
-/// The 32 bits at `address`.
-pub fn word(address: u64) -> u32 {
-    // SAFETY: any four bytes are a u32.
-    unsafe { read(address) }
-}
-
 /// `len` bytes at `address`.
-pub fn bytes(address: u64, len: u64) -> &'static [u8] {
+///
+/// # Safety
+/// Memory lies there, and nobody writes to it as long as the bytes are used.
+pub unsafe fn bytes<'a>(address: u64, len: u64) -> &'a [u8] {
     check(address, len);
-    // SAFETY: mapped (checked); the boot loader is gone and does not write any more.
+    // SAFETY: mapped (checked), and not written (the caller's promise).
     unsafe { core::slice::from_raw_parts(address as usize as *const u8, len as usize) }
 }
 
 /// The bytes of a NUL-terminated string; empty if there is none.
-pub fn string(address: u64) -> &'static [u8] {
+///
+/// # Safety
+/// As [`bytes`].
+pub unsafe fn string<'a>(address: u64) -> &'a [u8] {
     if address == 0 {
         return &[];
     }
@@ -36,7 +36,8 @@ pub fn string(address: u64) -> &'static [u8] {
     while unsafe { read::<u8>(address + len) } != 0 {
         len += 1;
     }
-    bytes(address, len)
+    // SAFETY: the caller's promise.
+    unsafe { bytes(address, len) }
 }
 
 /// Looks for the ACPI root pointer where a BIOS puts it (ACPI 6.5, 5.2.5.1); 0 if it is not there.

@@ -38,7 +38,8 @@ pub fn read(boot: &mut BootInfo, address: u64) {
     if info.magic != MAGIC || info.version == 0 {
         super::fatal("the start information is not that of PVH version 1 or later");
     }
-    boot.set_command_line(physical::string(info.command_line));
+    // SAFETY: the loader has put a string there, and is gone.
+    boot.set_command_line(unsafe { physical::string(info.command_line) });
     boot.rsdp = info.rsdp;
     for i in 0..u64::from(info.memory_map_entries) {
         // SAFETY: all fields are integers.

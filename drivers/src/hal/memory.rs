@@ -1,8 +1,8 @@
-//! `memcpy`, `memmove` and `memset`, which compilers call.
+//! `memcpy`, `memmove` and `memset` for x86-64: what [`super::copy`] copies with, and in the image also what
+//! compilers call. (The kernel has its own there, made for a CPU without SIMD.)
 //!
-//! The kernel has its own (`rep movsq`, made for a CPU without SIMD); with these a header is copied in
-//! a dozen instructions, and payload 32 bytes at a time where the CPU has AVX and the kernel saves its
-//! registers.
+//! A header is copied in a dozen instructions, and payload 32 bytes at a time where the CPU has AVX and the
+//! kernel saves its registers.
 //!
 //! Up to 64 bytes everything is loaded before anything is stored, so that it does not matter whether the
 //! two overlap. Longer stretches go in steps of 64 bytes (128 or 256 with AVX) from the lower end, or from the
@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 /// Whether AVX may be used.
 static AVX: AtomicU8 = AtomicU8::new(0);
 
-/// Finds out whether AVX may be used. Until then it is not.
+/// Finds out whether copies may use AVX. Until then they do not.
 pub fn detect() {
     const OSXSAVE_AND_AVX: u32 = 1 << 27 | 1 << 28;
     const SSE_AND_AVX_STATE: u64 = 6;
@@ -330,6 +330,7 @@ core::arch::global_asm!(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::vec::Vec;
 
     unsafe extern "C" {
         fn isthmus_memmove(to: *mut u8, from: *const u8, len: usize) -> *mut u8;
@@ -373,7 +374,7 @@ mod tests {
         both_ways(|| {
             for len in (0..=600).chain([1023, 1024, 4097]) {
                 for at in [0usize, 1, 31] {
-                    let mut set = vec![3u8; 5000];
+                    let mut set = std::vec![3u8; 5000];
                     // SAFETY: the stretch lies inside the vector.
                     unsafe { isthmus_memset(set[at..].as_mut_ptr(), 0x1a5, len) };
                     let good = |(i, &byte): (usize, &u8)| {

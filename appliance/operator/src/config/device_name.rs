@@ -1,0 +1,136 @@
+//! How the configuration and the console name a device of the machine.
+
+use super::item::{Item, Range, integer};
+use super::origin::Problem;
+use super::tree::{Node, Value};
+use super::values::Mac;
+use core::fmt;
+use core::str::FromStr;
+use drivers::hal::Location;
+
+/// Positions that a device can have.
+const POSITIONS: u8 = 64;
+
+/// A device, by what stays the same, or by its place in the order of discovery, which does not: a
+/// device that is added shifts it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceName {
+    /// In the order of discovery, from 0.
+    Position(u8),
+    /// By the bus: `pci:0000:03:00.0`, `mmio:0xfeb00e00`.
+    Location(Location),
+    /// By the serial number of a disk: `serial:…`.
+    Serial(String),
+    /// By the hardware address of a port: `mac:52:54:00:12:34:56`.
+    Mac(Mac),
+}
+
+impl DeviceName {
+    /// Whether it names the disk at `position`, which lies at `location` and has this serial number.
+    pub fn is_disk(&self, position: usize, location: &str, serial: &str) -> bool {
+        match self {
+            DeviceName::Position(wanted) => usize::from(*wanted) == position,
+            DeviceName::Location(wanted) => wanted.to_string() == location,
+            DeviceName::Serial(wanted) => wanted == serial,
+            DeviceName::Mac(_) => false,
+        }
+    }
+
+    /// Whether it names the port at `position`, which lies at `location` and has this hardware address.
+    pub fn is_port(&self, position: usize, location: &str, mac: [u8; 6]) -> bool {
+        match self {
+            DeviceName::Position(wanted) => usize::from(*wanted) == position,
+            DeviceName::Location(wanted) => wanted.to_string() == location,
+            DeviceName::Mac(wanted) => wanted.0 == mac,
+            DeviceName::Serial(_) => false,
+        }
+    }
+}
+
+impl FromStr for DeviceName {
+    type Err = String;
+
+    /// A position may also be written as reports name the disk: `disk0`.
+    fn from_str(text: &str) -> Result<DeviceName, String> {
+        if let Ok(position) = text.strip_prefix("disk").unwrap_or(text).parse::<u8>() {
+            let position = Some(position).filter(|&position| position < POSITIONS);
+            return position.map(DeviceName::Position).ok_or("the position is above 63".into());
+        }
+        match text.split_once(':') {
+            Some(("serial", serial)) => match serial.len() {
+                1..=20 if serial.bytes().all(|b| b.is_ascii_graphic()) => {
+                    Ok(DeviceName::Serial(serial.into()))
+                }
+                _ => Err("a serial number has 1 to 20 visible characters".into()),
+            },
+            Some(("mac", mac)) => mac.parse().map(DeviceName::Mac),
+            Some(("pci" | "mmio", _)) => Ok(DeviceName::Location(text.parse()?)),
+            _ => Err("not the name of a device".into()),
+        }
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceName::Position(position) => position.fmt(f),
+            DeviceName::Location(location) => location.fmt(f),
+            DeviceName::Serial(serial) => write!(f, "serial:{serial}"),
+            DeviceName::Mac(mac) => write!(f, "mac:{mac}"),
+        }
+    }
+}
+
+impl Item for DeviceName {
+    fn accepts(_: Option<Range>) -> String {
+        "\"serial:…\", \"pci:0000:03:00.0\", \"mmio:0xfeb00e00\" or \"mac:52:54:00:12:34:56\", as \
+         `show disks` and `show interfaces` name it; or its position, from 0 to 63"
+            .into()
+    }
+    fn decode(n: &Node, path: &str, _: Option<Range>, out: &mut Vec<Problem>) -> Option<Self> {
+        match integer(n) {
+            Some(position) => {
+                let position = u8::try_from(position).ok().filter(|&p| p < POSITIONS);
+                if position.is_none() {
+                    let reason = "the position is above 63".to_string();
+                    out.push(super::item::problem(n, path, reason, Self::accepts(None)));
+                }
+                position.map(DeviceName::Position)
+            }
+            None => super::item::decode_text(n, path, Self::accepts(None), out),
+        }
+    }
+    fn encode(&self) -> Option<Value> {
+        Some(match self {
+            DeviceName::Position(position) => Value::Integer(i64::from(*position)),
+            name => Value::Text(name.to_string()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_read_as_it_is_written() {
+        for name in ["0", "63", "serial:disk-1", "pci:0000:03:00.0", "mac:52:54:00:12:34:56"] {
+            assert_eq!(name.parse::<DeviceName>().unwrap().to_string(), name);
+        }
+        assert_eq!("disk2".parse(), Ok(DeviceName::Position(2)));
+        for wrong in ["", "64", "-1", "serial:", "serial:a b", "pci:9", "mac:1", "sda", "x:y"] {
+            assert!(wrong.parse::<DeviceName>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_of_one_device() {
+        let at = "pci:0000:00:03.0";
+        let disk = |name: &str| name.parse::<DeviceName>().unwrap().is_disk(1, at, "a");
+        assert!(disk("1") && disk(at) && disk("pci:00:03.0") && disk("serial:a"));
+        assert!(!disk("0") && !disk("pci:0000:00:04.0") && !disk("serial:b"));
+        assert!(!disk("mac:02:00:00:00:00:01"));
+        let port = |name: &str| name.parse::<DeviceName>().unwrap().is_port(0, at, [2; 6]);
+        assert!(port("0") && port(at) && port("mac:02:02:02:02:02:02") && !port("serial:a"));
+    }
+}

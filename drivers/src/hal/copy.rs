@@ -1,0 +1,220 @@
+//! Copies in and out of memory that others may write meanwhile: devices, and other threads.
+//!
+//! For the compiler such memory is never touched by plain loads and stores, which would be data races. It
+//! sees calls of code in another language, whose loads and stores are those of the machine: on x86-64 each
+//! byte of them is loaded or stored whole, whatever the width (Intel SDM vol. 3A, 9.1: a wider access may be
+//! torn into smaller ones, a byte not), as by relaxed atomics. What is copied while it is written is some
+//! mixture of bytes from before and after, and nothing worse.
+//!
+//! Where that code is not there ([`portable`]: other CPUs, Miri, and with `--cfg portable_copy` for
+//! ThreadSanitizer, neither of which sees into assembly) the same is said with relaxed atomics, a byte at a
+//! time.
+
+/// With the machine's own loads and stores.
+#[cfg(all(target_arch = "x86_64", not(miri), not(portable_copy)))]
+mod machine {
+    use core::arch::asm;
+
+    unsafe extern "C" {
+        fn isthmus_memmove(to: *mut u8, from: *const u8, len: usize) -> *mut u8;
+        fn isthmus_memset(to: *mut u8, byte: i32, len: usize) -> *mut u8;
+    }
+
+    /// See [`super::from_shared`].
+    #[inline(always)]
+    pub unsafe fn from_shared(to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: the caller's promises.
+        unsafe { isthmus_memmove(to, from, len) };
+    }
+
+    /// See [`super::to_shared`].
+    #[inline(always)]
+    pub unsafe fn to_shared(to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: the caller's promises.
+        unsafe { isthmus_memmove(to, from, len) };
+    }
+
+    /// See [`super::within_shared`].
+    #[inline(always)]
+    pub unsafe fn within_shared(to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: the caller's promises.
+        unsafe { isthmus_memmove(to, from, len) };
+    }
+
+    /// See [`super::fill_shared`].
+    #[inline(always)]
+    pub unsafe fn fill_shared(to: *mut u8, byte: u8, len: usize) {
+        // SAFETY: the caller's promises.
+        unsafe { isthmus_memset(to, byte.into(), len) };
+    }
+
+    /// Copies an array, without a call; one of the two is shared.
+    #[inline(always)]
+    pub unsafe fn array<const N: usize>(to: *mut u8, from: *const u8) {
+        let mut at = 0;
+        while at + 16 <= N {
+            // SAFETY: both can be used for `N` bytes (the caller's promise).
+            unsafe {
+                asm!("movups {x}, [{from}]", "movups [{to}], {x}", x = out(xmm_reg) _,
+                    from = in(reg) from.add(at), to = in(reg) to.add(at),
+                    options(nostack, preserves_flags));
+            }
+            at += 16;
+        }
+        while at + 8 <= N {
+            // SAFETY: as above.
+            unsafe {
+                asm!("mov {x}, [{from}]", "mov [{to}], {x}", x = out(reg) _,
+                    from = in(reg) from.add(at), to = in(reg) to.add(at),
+                    options(nostack, preserves_flags));
+            }
+            at += 8;
+        }
+        while at + 4 <= N {
+            // SAFETY: as above.
+            unsafe {
+                asm!("mov {x:e}, [{from}]", "mov [{to}], {x:e}", x = out(reg) _,
+                    from = in(reg) from.add(at), to = in(reg) to.add(at),
+                    options(nostack, preserves_flags));
+            }
+            at += 4;
+        }
+        while at < N {
+            // SAFETY: as above.
+            unsafe {
+                asm!("mov {x}, [{from}]", "mov [{to}], {x}", x = out(reg_byte) _,
+                    from = in(reg) from.add(at), to = in(reg) to.add(at),
+                    options(nostack, preserves_flags));
+            }
+            at += 1;
+        }
+    }
+}
+
+/// With relaxed atomics.
+#[cfg(not(all(target_arch = "x86_64", not(miri), not(portable_copy))))]
+mod portable {
+    use core::sync::atomic::{AtomicU8, Ordering};
+
+    unsafe fn shared<'a>(at: *mut u8) -> &'a AtomicU8 {
+        // SAFETY: mapped, and only touched by atomics (the callers' promises).
+        unsafe { AtomicU8::from_ptr(at) }
+    }
+
+    /// See [`super::from_shared`].
+    pub unsafe fn from_shared(to: *mut u8, from: *const u8, len: usize) {
+        for i in 0..len {
+            // SAFETY: the caller's promises.
+            unsafe { to.add(i).write(shared(from.add(i).cast_mut()).load(Ordering::Relaxed)) };
+        }
+    }
+
+    /// See [`super::to_shared`].
+    pub unsafe fn to_shared(to: *mut u8, from: *const u8, len: usize) {
+        for i in 0..len {
+            // SAFETY: the caller's promises.
+            unsafe { shared(to.add(i)).store(from.add(i).read(), Ordering::Relaxed) };
+        }
+    }
+
+    /// See [`super::within_shared`].
+    pub unsafe fn within_shared(to: *mut u8, from: *const u8, len: usize) {
+        // SAFETY: the caller's promises.
+        let one = |i: usize| unsafe {
+            let byte = shared(from.add(i).cast_mut()).load(Ordering::Relaxed);
+            shared(to.add(i)).store(byte, Ordering::Relaxed);
+        };
+        // From the end on which nothing is overwritten that is still to be read.
+        if to.addr() <= from.addr() { (0..len).for_each(one) } else { (0..len).rev().for_each(one) }
+    }
+
+    /// See [`super::fill_shared`].
+    pub unsafe fn fill_shared(to: *mut u8, byte: u8, len: usize) {
+        for i in 0..len {
+            // SAFETY: the caller's promises.
+            unsafe { shared(to.add(i)).store(byte, Ordering::Relaxed) };
+        }
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri), not(portable_copy)))]
+use machine as how;
+#[cfg(not(all(target_arch = "x86_64", not(miri), not(portable_copy))))]
+use portable as how;
+
+/// Copies `len` bytes of shared memory to private memory.
+///
+/// # Safety
+/// Both can be used for `len` bytes; nobody else uses those at `to`; those at `from` are only touched by
+/// functions of this module, by atomics, and by devices.
+#[inline(always)]
+pub unsafe fn from_shared(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: the caller's promises.
+    unsafe { how::from_shared(to, from, len) }
+}
+
+/// Copies `len` bytes of private memory to shared memory.
+///
+/// # Safety
+/// As [`from_shared`], the other way round.
+#[inline(always)]
+pub unsafe fn to_shared(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: the caller's promises.
+    unsafe { how::to_shared(to, from, len) }
+}
+
+/// Copies `len` bytes within shared memory; the two stretches may overlap.
+///
+/// # Safety
+/// As [`from_shared`], with both in shared memory.
+#[inline(always)]
+pub unsafe fn within_shared(to: *mut u8, from: *const u8, len: usize) {
+    // SAFETY: the caller's promises.
+    unsafe { how::within_shared(to, from, len) }
+}
+
+/// Sets `len` bytes of shared memory.
+///
+/// # Safety
+/// As [`to_shared`].
+#[inline(always)]
+pub unsafe fn fill_shared(to: *mut u8, byte: u8, len: usize) {
+    // SAFETY: the caller's promises.
+    unsafe { how::fill_shared(to, byte, len) }
+}
+
+/// Copies an array out of shared memory, without a call.
+///
+/// # Safety
+/// As [`from_shared`], for `N` bytes.
+#[inline(always)]
+pub unsafe fn array_from_shared<const N: usize>(to: *mut u8, from: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri), not(portable_copy)))]
+    // SAFETY: the caller's promises.
+    unsafe {
+        machine::array::<N>(to, from)
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri), not(portable_copy))))]
+    // SAFETY: the caller's promises.
+    unsafe {
+        portable::from_shared(to, from, N)
+    }
+}
+
+/// Copies an array to shared memory, without a call.
+///
+/// # Safety
+/// As [`to_shared`], for `N` bytes.
+#[inline(always)]
+pub unsafe fn array_to_shared<const N: usize>(to: *mut u8, from: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri), not(portable_copy)))]
+    // SAFETY: the caller's promises.
+    unsafe {
+        machine::array::<N>(to, from)
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri), not(portable_copy))))]
+    // SAFETY: the caller's promises.
+    unsafe {
+        portable::to_shared(to, from, N)
+    }
+}
