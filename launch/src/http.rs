@@ -13,7 +13,7 @@ pub struct Answer {
     pub status: u16,
     /// Status line and header fields as they came.
     pub head: String,
-    /// The body.
+    /// The body; what is not UTF-8 in it is replaced.
     pub body: String,
 }
 
@@ -44,30 +44,32 @@ pub fn request(
     connection.write_all(format!("{request}\r\n{body}").as_bytes()).context(what.clone())?;
     let mut answer = Vec::new();
     connection.read_to_end(&mut answer).context(what.clone())?;
-    let answer = String::from_utf8(answer).with_context(|| format!("{what}: not UTF-8"))?;
-    let Some((head, body)) = answer.split_once("\r\n\r\n") else {
-        bail!("{what}: no HTTP answer but {answer:?}");
+    let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else {
+        bail!("{what}: no HTTP answer but {:?}", String::from_utf8_lossy(&answer));
     };
+    let (head, body) = (String::from_utf8_lossy(&answer[..end]), &answer[end + 4..]);
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
     let status = status.with_context(|| format!("{what}: no status in {head:?}"))?;
     let body = match head.contains("Transfer-Encoding: chunked") {
         true => unchunked(body).with_context(|| format!("{what}: chunks that do not fit"))?,
-        false => body.into(),
+        false => body.to_vec(),
     };
+    let body = String::from_utf8_lossy(&body).into_owned();
     Ok(Answer { status, head: head.into(), body })
 }
 
 /// A body that was sent in chunks (RFC 9112, section 7.1), up to its last.
-fn unchunked(mut rest: &str) -> Option<String> {
-    let mut body = String::new();
+fn unchunked(mut rest: &[u8]) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
     loop {
-        let (size, after) = rest.split_once("\r\n")?;
-        let size = usize::from_str_radix(size, 16).ok()?;
+        let end = rest.windows(2).position(|two| two == b"\r\n")?;
+        let size = usize::from_str_radix(str::from_utf8(&rest[..end]).ok()?, 16).ok()?;
+        let after = &rest[end + 2..];
         if size == 0 {
             return Some(body);
         }
-        body += after.get(..size)?;
-        rest = after.get(size..)?.strip_prefix("\r\n")?;
+        body.extend(after.get(..size)?);
+        rest = after.get(size..)?.strip_prefix(b"\r\n")?;
     }
 }
 
@@ -75,11 +77,11 @@ fn unchunked(mut rest: &str) -> Option<String> {
 mod tests {
     #[test]
     fn chunks_are_put_together() {
-        let unchunked = |text| super::unchunked(text);
+        let unchunked = super::unchunked;
         assert_eq!(
-            unchunked("3\r\nabc\r\n000a\r\n0123456789\r\n0\r\n\r\n").unwrap(),
-            "abc0123456789"
+            unchunked(b"3\r\nabc\r\n000a\r\n0123456789\r\n0\r\n\r\n").unwrap(),
+            b"abc0123456789"
         );
-        assert_eq!(unchunked("3\r\nabc\r\n"), None, "it was cut");
+        assert_eq!(unchunked(b"3\r\nabc\r\n"), None, "it was cut");
     }
 }

@@ -1,7 +1,7 @@
 //! The configuration: every source, which one wins, and documents with mistakes.
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use boot_tests::{boot, image, spec};
-use launch::image::{config_disk, configured};
+use launch::image::{bare_config_area, config_disk, configured};
 use launch::qemu::{Disk, Nic, Spec, Vm};
 
 #[test]
@@ -115,13 +115,16 @@ fn a_document_that_cannot_be_used_leaves_nothing_open() -> Result<()> {
 
 #[test]
 fn the_copy_saved_before_is_in_force_while_the_newest_cannot_be_used() -> Result<()> {
-    let disk = disk_with("[system]\nhostname = \"first\"\n")?;
+    let mut area = bare_config_area(Some("[system]\nhostname = \"first\"\n"))?;
     // The second slot has a later document, whole and wrong.
-    let mut bytes = std::fs::read(disk.path())?;
-    let wrong = config_disk(Some("[http]\nport = 99999\n"))?;
-    bytes[32 << 10..48 << 10].copy_from_slice(&wrong[16 << 10..32 << 10]);
-    number_slot(&mut bytes[32 << 10..48 << 10], 2);
-    std::fs::write(disk.path(), &bytes)?;
+    let later = bare_config_area(Some("[http]\nport = 65535\n"))?;
+    let slot = &mut area[32 << 10..48 << 10];
+    slot.copy_from_slice(&later[16 << 10..32 << 10]);
+    let port = slot.windows(5).position(|text| text == b"65535").context("the port")?;
+    slot[port..port + 5].copy_from_slice(b"99999");
+    number_slot(slot, 2);
+    let disk = tempfile::NamedTempFile::new()?;
+    std::fs::write(disk.path(), images::config_disk(&area)?)?;
     let mut vm = boot(spec()?.nic(Nic::user()).disk(Disk::new(disk.path())))?;
     vm.run("show log")?.contains("config disk line 2")?.contains("the one saved before it")?;
     hostname_is(&mut vm, "first")?;
