@@ -1,11 +1,11 @@
 //! Says which addresses are ours: unasked when we get them, so that nobody goes on sending to
-//! whoever had them before (RFC 5227 section 2.3, RFC 4861 section 7.2.6), and to those who ask
-//! because they want them for themselves (RFC 5227 section 2.1.1, RFC 4862 section 5.4.3), whom
-//! smoltcp leaves without an answer. Addresses are not given up for others, only defended.
+//! whoever had them before (RFC 5227 section 2.3, RFC 4861 section 7.2.6), to those who ask because
+//! they want them for themselves (RFC 5227 section 2.1.1, RFC 4862 section 5.4.3), and to those who
+//! look for us (RFC 826, RFC 4861 section 7.2.4). Addresses are not given up for others, only defended.
 
 use crate::filter::Kind;
 use crate::link::Queue;
-use crate::local::Local;
+use crate::local::{self, Local};
 use crate::messages::{self, ALL_NODES};
 use core::net::{Ipv4Addr, Ipv6Addr};
 use smoltcp::phy::ChecksumCapabilities;
@@ -31,6 +31,61 @@ fn advertise(mac: [u8; 6], ip: Ipv6Addr, queue: &mut Queue) {
         lladdr: Some(EthernetAddress(mac).into()),
     });
     messages::push_icmpv6(queue, mac, ip, ALL_NODES, &advertisement);
+}
+
+/// Answers a frame of somebody who looks for one of our addresses.
+pub fn answer(frame: &[u8], kind: Kind, local: &Local, queue: &mut Queue) {
+    let _ = match kind {
+        Kind::Arp => answer_v4(frame, local, queue),
+        Kind::NeighbourDiscovery => answer_v6(frame, local, queue),
+        _ => None,
+    };
+}
+
+fn answer_v4(frame: &[u8], local: &Local, queue: &mut Queue) -> Option<()> {
+    let ethernet = EthernetFrame::new_checked(frame).ok()?;
+    let packet = ArpPacket::new_checked(ethernet.payload()).ok()?;
+    let ArpRepr::EthernetIpv4 {
+        operation: ArpOperation::Request,
+        source_hardware_addr: mac,
+        source_protocol_addr: source,
+        target_protocol_addr: target,
+        ..
+    } = ArpRepr::parse(&packet).ok()?
+    else {
+        return None;
+    };
+    let asks = local::is_host(source.into()) && !local.has_v4(source) && local.has_v4(target);
+    if asks && local::unicast_mac(mac.0).is_some() {
+        messages::push_arp_reply(queue, local.mac, target, mac, source);
+    }
+    Some(())
+}
+
+fn answer_v6(frame: &[u8], local: &Local, queue: &mut Queue) -> Option<()> {
+    let ethernet = EthernetFrame::new_checked(frame).ok()?;
+    let ip = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
+    let icmp = Icmpv6Packet::new_checked(ip.payload()).ok()?;
+    let (source, destination) = (ip.src_addr(), ip.dst_addr());
+    let checksums = ChecksumCapabilities::default();
+    let message = Icmpv6Repr::parse(&source, &destination, &icmp, &checksums).ok()?;
+    let Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr: target, lladdr }) = message
+    else {
+        return None;
+    };
+    let for_us = local.has_v6(destination) || destination == messages::solicited_node(target);
+    if !local.has_v6(target) || !for_us || !local::is_host(source.into()) {
+        return None;
+    }
+    let named = lladdr.and_then(|mac| mac.as_bytes().first_chunk().copied());
+    let mac = local::unicast_mac(named.unwrap_or(ethernet.src_addr().0))?;
+    let advertisement = Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert {
+        flags: NdiscNeighborFlags::SOLICITED | NdiscNeighborFlags::OVERRIDE,
+        target_addr: target,
+        lladdr: Some(EthernetAddress(local.mac).into()),
+    });
+    messages::push_icmpv6_to(queue, local.mac, target, (mac, source), &advertisement);
+    Some(())
 }
 
 /// Answers a frame of somebody who wants one of our addresses. True if it says that somebody else

@@ -1,48 +1,29 @@
 //! TCP connections to others, for protocols that are engines of their own: bytes in, bytes out.
 //!
-//! TCP itself is smoltcp's. A connection is named by a [`Link`] from [`Connector::connect`] until
-//! its user gives it up. It may offer SMC in its SYN (see [`crate::smc_option`]).
+//! A connection is named by a [`Link`] from [`Connector::connect`] until its user gives it up. Which ones
+//! have news says [`Connector::next_news`]. It may offer SMC in its SYN (see [`crate::smc_option`]).
 
 use crate::Interface;
-use crate::tcp::{Closed, FAREWELL, LAST_WORDS, room as tcp_room, stop_asking};
-use alloc::vec;
-use alloc::vec::Vec;
+pub use crate::connections::Limits;
+use crate::connections::{Name, Owner};
+use crate::tcp::{self, Closed};
 use core::net::SocketAddr;
 use drivers::hal::Instant;
-use slab::Slab;
-use smoltcp::iface::SocketHandle;
-use smoltcp::socket::tcp::{self, RecvError, State};
+use smoltcp::socket::tcp::State;
 
-/// Local ports that are used in turn (RFC 6335: the dynamic ones).
-const PORTS: core::ops::RangeInclusive<u16> = 49152..=65535;
-/// How long a peer may leave our SYN without an answer.
-const PATIENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
-/// How often a silent peer is asked whether it is there, and how long it may leave that without an
-/// answer.
-const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
-const SILENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(30);
-
-/// What a connector may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Connections at a time.
-    pub connections: usize,
-    /// Bytes of each that have arrived and were not read.
-    pub receive: usize,
-    /// Bytes of each that were written and not acknowledged.
-    pub transmit: usize,
-}
+/// The first of the ports that are used in turn.
+const PORTS: u16 = 49152;
 
 /// Name of a connection of a connector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Link(usize, u16);
+pub struct Link(Name);
 
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The peer has not answered yet.
     Opening,
-    /// It is open; whether the peer offers SMC as we did is told once.
+    /// It is open.
     Open {
         /// Both offer SMC.
         smc: bool,
@@ -51,43 +32,24 @@ pub enum Progress {
     Gone,
 }
 
-#[derive(Debug)]
-struct Place {
-    socket: SocketHandle,
-    port: u16,
-    peer: SocketAddr,
-    smc: bool,
-    /// Its user has given it up.
-    leaving: bool,
-}
-
-/// How far the end of a connection has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Leaving {
-    /// Its user has given it up.
-    Told,
-    /// It is being closed, since then.
-    Since(Instant),
-    /// What there is left to say goes out, since then.
-    Over(Instant),
-}
-
-/// Connections to others.
+/// Connections to others, all over the same interface.
 #[derive(Debug)]
 pub struct Connector {
     limits: Limits,
     next: u16,
-    places: Slab<Place>,
-    /// Those that their users have given up.
-    leaving: Vec<(usize, Leaving)>,
+    owner: Option<Owner>,
 }
 
 impl Connector {
     /// Without any connection. `seed` says which local port comes first; it should not be
     /// predictable.
     pub fn new(limits: Limits, seed: u16) -> Self {
-        let next = PORTS.start() | seed;
-        Connector { limits, next, places: Slab::new(), leaving: Vec::new() }
+        Connector { limits, next: PORTS | seed, owner: None }
+    }
+
+    /// Its name among those of [`Interface::ready`]; None before the first connection.
+    pub fn owner(&self) -> Option<Owner> {
+        self.owner
     }
 
     /// Begins to connect to `peer`; `smc` offers SMC. None if there is no room or no way.
@@ -97,76 +59,35 @@ impl Connector {
         peer: SocketAddr,
         smc: bool,
     ) -> Option<Link> {
-        if self.places.len() >= self.limits.connections || peer.port() == 0 {
-            return None;
-        }
-        let port = self.free_port(interface)?;
-        let buffer = |size| tcp::SocketBuffer::new(vec![0; size]);
-        let mut socket =
-            tcp::Socket::new(buffer(self.limits.receive), buffer(self.limits.transmit));
-        socket.set_nagle_enabled(false);
-        socket.set_timeout(Some(PATIENCE));
-        let socket = interface.sockets().add(socket);
-        if !interface.open(socket, peer, port) {
-            interface.sockets().remove(socket);
-            return None;
-        }
-        if smc {
-            interface.smc_option().set_port(port, true);
-        }
-        let place = Place { socket, port, peer, smc, leaving: false };
-        Some(Link(self.places.insert(place), port))
+        let limits = self.limits;
+        let owner = *self.owner.get_or_insert_with(|| interface.connections().open_owner(limits));
+        interface.connect(owner, peer, &mut self.next, smc).map(Link)
     }
 
-    /// A local port that no socket of the interface has, be it another connector's.
-    fn free_port(&mut self, interface: &Interface) -> Option<u16> {
-        for _ in PORTS {
-            let port = self.next;
-            self.next = if port == *PORTS.end() { *PORTS.start() } else { port + 1 };
-            if !interface.uses_port(port) {
-                return Some(port);
-            }
-        }
-        None
+    /// The next connection that has news: it was opened or refused, something has arrived, there is more
+    /// room to write, or an end has come. As [`crate::tcp::Listener::next_news`].
+    pub fn next_news(&mut self, interface: &mut Interface) -> Option<Link> {
+        interface.connections().next_news(self.owner?).map(Link)
     }
 
     /// Where a connection stands.
-    pub fn progress(&self, interface: &mut Interface, link: Link) -> Progress {
-        let Some(place) = self.place(link) else { return Progress::Gone };
-        let socket = interface.sockets().get_mut::<tcp::Socket>(place.socket);
-        match socket.state() {
+    pub fn progress(&self, interface: &Interface, link: Link) -> Progress {
+        let socket = interface.tcp().socket(link.0);
+        match socket.map_or(State::Closed, |socket| socket.state()) {
             State::SynSent | State::SynReceived => Progress::Opening,
             State::Closed => Progress::Gone,
-            _ => {
-                socket.set_keep_alive(Some(KEEP_ALIVE));
-                socket.set_timeout(Some(SILENCE));
-                let smc = match place.peer {
-                    SocketAddr::V4(peer) if place.smc => {
-                        let option = interface.smc_option();
-                        // No further SYN is sent from this port.
-                        let offered = option.take_offer(place.port, (*peer.ip(), peer.port()));
-                        option.set_port(place.port, false);
-                        offered
-                    }
-                    _ => false,
-                };
-                Progress::Open { smc }
-            }
+            _ => Progress::Open { smc: interface.tcp().offers_smc(link.0) },
         }
     }
 
     /// Our end of a connection.
     pub fn local(&self, interface: &mut Interface, link: Link) -> Option<SocketAddr> {
-        let place = self.place(link)?;
-        let socket = interface.sockets().get_mut::<tcp::Socket>(place.socket);
-        let end = socket.local_endpoint()?;
-        Some(SocketAddr::new(end.addr.into(), end.port))
+        interface.tcp().ends(link.0).map(|(_, ours)| ours)
     }
 
     /// Bytes that a write would take now.
     pub fn room(&self, interface: &mut Interface, link: Link) -> usize {
-        let Some(place) = self.place(link) else { return 0 };
-        tcp_room(interface.sockets().get_mut(place.socket))
+        interface.tcp().socket(link.0).map_or(0, tcp::room)
     }
 
     /// Reads what has arrived; 0 if there is nothing at present.
@@ -176,12 +97,7 @@ impl Connector {
         link: Link,
         into: &mut [u8],
     ) -> Result<usize, Closed> {
-        let place = self.place(link).ok_or(Closed::Gone)?;
-        let socket = interface.sockets().get_mut::<tcp::Socket>(place.socket);
-        socket.recv_slice(into).map_err(|error| match error {
-            RecvError::Finished => Closed::Finished,
-            RecvError::InvalidState => Closed::Gone,
-        })
+        tcp::read(interface, link.0, into)
     }
 
     /// Writes as much as there is room for, and returns how much that was.
@@ -191,88 +107,38 @@ impl Connector {
         link: Link,
         bytes: &[u8],
     ) -> Result<usize, Closed> {
-        let place = self.place(link).ok_or(Closed::Gone)?;
-        let socket = interface.sockets().get_mut::<tcp::Socket>(place.socket);
-        let gone = if socket.is_open() { Closed::Finished } else { Closed::Gone };
-        socket.send_slice(bytes).map_err(|_| gone)
+        tcp::write(interface, link.0, bytes)
     }
 
     /// As [`crate::tcp::Listener::stop_asking`].
     pub fn stop_asking(&self, interface: &mut Interface, link: Link) {
-        if let Some(place) = self.place(link) {
-            stop_asking(interface.sockets().get_mut::<tcp::Socket>(place.socket));
-        }
+        tcp::stop_asking(interface, link.0);
     }
 
     /// Ends our side after what was written; reading goes on.
     pub fn finish(&self, interface: &mut Interface, link: Link) {
-        if let Some(place) = self.place(link) {
-            interface.sockets().get_mut::<tcp::Socket>(place.socket).close();
-        }
+        tcp::finish(interface, link.0);
     }
 
     /// Gives a connection up: in order, or by a reset.
     pub fn close(&mut self, interface: &mut Interface, link: Link, abort: bool) {
-        let Some(place) = self.places.get_mut(link.0).filter(|p| p.is(link)) else { return };
-        place.leaving = true;
-        self.leaving.push((link.0, Leaving::Told));
-        interface.smc_option().set_port(place.port, false);
-        let socket = interface.sockets().get_mut::<tcp::Socket>(place.socket);
-        socket.set_timeout(Some(SILENCE));
-        if abort {
-            socket.abort();
-        } else {
-            socket.close();
-        }
+        let now = interface.now();
+        interface.connections().leave(link.0, abort, now);
     }
 
-    /// Gives back what has ended; to be called after each poll of the interface in which anything
-    /// happened, and when [`Connector::poll_timeout`] has come.
-    pub fn poll(&mut self, interface: &mut Interface, now: Instant) {
-        let Connector { places, leaving, .. } = self;
-        leaving.retain_mut(|(key, stage)| {
-            let socket = interface.sockets().get_mut::<tcp::Socket>(places[*key].socket);
-            // What still arrives is of no interest.
-            let _ = socket.recv(|bytes| (bytes.len(), ()));
-            let over = matches!(socket.state(), State::Closed | State::TimeWait);
-            match *stage {
-                // What there was left to say has gone out.
-                Leaving::Over(since) if since < now => {
-                    interface.sockets().remove(places.remove(*key).socket);
-                    return false;
-                }
-                Leaving::Over(_) => {}
-                _ if over => *stage = Leaving::Over(now),
-                // A slow peer may take what it takes; that it is there is asked.
-                Leaving::Since(_) if socket.send_queue() > 0 => *stage = Leaving::Since(now),
-                Leaving::Since(since) if since + FAREWELL <= now => {
-                    socket.abort();
-                    *stage = Leaving::Over(now);
-                }
-                Leaving::Since(_) => {}
-                Leaving::Told => *stage = Leaving::Since(now),
-            }
-            true
-        });
-    }
+    /// What is to be done after each poll of the interface: nothing, it sees to its connections itself.
+    pub fn poll(&mut self, _: &mut Interface, _: Instant) {}
 
-    /// When [`Connector::poll`] has something to do, if nothing arrives.
+    /// When there is something to do though nothing arrives: never, the interface has the timers.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let due = |(_, stage): &(usize, Leaving)| match *stage {
-            Leaving::Told => Instant::ZERO,
-            Leaving::Since(since) => since + FAREWELL,
-            Leaving::Over(since) => since + LAST_WORDS,
-        };
-        self.leaving.iter().map(due).min()
+        None
     }
 
-    fn place(&self, link: Link) -> Option<&Place> {
-        self.places.get(link.0).filter(|place| place.is(link))
-    }
-}
-
-impl Place {
-    fn is(&self, link: Link) -> bool {
-        self.port == link.1 && !self.leaving
+    /// Ends everything: connections are reset, with the interface's next polls.
+    pub fn stop(self, interface: &mut Interface) {
+        if let Some(owner) = self.owner {
+            let now = interface.now();
+            interface.connections().close_owner(owner, now);
+        }
     }
 }

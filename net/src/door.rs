@@ -1,254 +1,387 @@
-//! TCP ports that are listened on. A socket is made when a SYN comes, and not before: smoltcp looks at
-//! every socket for every segment and in every poll, so that sockets which wait for peers would be
-//! paid for by all others.
+//! TCP ports that are listened on, and the opening handshake. A SYN is answered with a cookie
+//! ([`crate::isn`]), and there is a connection when the peer has sent that back: until then nothing has to
+//! be kept, so that nobody is kept out, whoever calls.
 //!
-//! Not done here: what becomes of connections, which is [`crate::tcp`]'s.
+//! A few calls are remembered all the same, so that an answer that was lost is given again, and what the
+//! SYN said is known exactly. While more than these are being opened, a lost answer is given again only
+//! when the client asks again, and MSS and window scale are rounded down to what a cookie knows.
 
-use crate::tcp::{KEEP_ALIVE, PATIENCE};
-use alloc::collections::VecDeque;
-use alloc::vec;
-use alloc::vec::Vec;
-use smoltcp::iface::{SocketHandle, SocketSet};
-use smoltcp::socket::{Socket, tcp};
-use smoltcp::wire::{
-    EthernetFrame, EthernetProtocol, IpEndpoint, IpProtocol, Ipv4Packet, Ipv6Packet, TcpPacket,
-};
+use crate::isn::{Offer, Secret};
+use crate::link::{ETHERNET_HEADER, Queue, head};
+use crate::segment::{self, Ends, Segment};
+use crate::smc_option;
+use alloc::collections::{BTreeMap, BTreeSet};
+use core::time::Duration;
+use drivers::hal::Instant;
+use smoltcp::phy::ChecksumCapabilities;
+use smoltcp::wire::{IpProtocol, IpRepr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber};
+
+/// Calls that are remembered.
+const CALLS: usize = 64;
+/// How often an answer is given unasked, and when first; each time it takes twice as long.
+const TRIES: u32 = 3;
+const RETRY: Duration = Duration::from_secs(1);
+const HOP_LIMIT: u8 = 64;
 
 /// A port that is listened on.
-#[derive(Debug)]
-struct Door {
-    port: u16,
-    /// Bytes of a connection's buffers.
-    receive: usize,
-    transmit: usize,
-    /// Connections for which there is room.
-    room: usize,
-    /// Connections that are being opened, and whose listener does not know them yet.
-    arrived: VecDeque<SocketHandle>,
-    /// Sockets of connections that were, for the next.
-    spare: Vec<tcp::Socket<'static>>,
+#[derive(Clone, Copy, Debug)]
+pub struct Door {
+    /// Whose connections these will be, by [`crate::connections`].
+    pub owner: usize,
+    /// Bytes that a connection has room for.
+    pub receive: usize,
+    /// SMC is offered to who offers it.
+    pub smc: bool,
 }
 
-/// Sockets that a port keeps.
-const SPARE: usize = 8;
+/// A connection that is being opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// The peer's initial sequence number, and ours.
+    pub theirs: u32,
+    pub ours: u32,
+    pub offer: Offer,
+}
+
+/// One that is remembered.
+#[derive(Debug)]
+struct Remembered {
+    call: Call,
+    /// Where the answer goes.
+    mac: [u8; 6],
+    tries: u32,
+    again: Instant,
+}
+
+/// What an answer is made with.
+pub struct Outside<'a> {
+    pub queue: &'a mut Queue,
+    /// Our MAC address.
+    pub mac: [u8; 6],
+    pub mtu: usize,
+}
 
 /// The ports of an interface that are listened on.
-#[derive(Debug, Default)]
-pub(crate) struct Doors(Vec<Door>);
+pub struct Doors {
+    doors: BTreeMap<u16, Door>,
+    calls: BTreeMap<Ends, Remembered>,
+    due: BTreeSet<(Instant, Ends)>,
+    secret: Secret,
+}
 
 impl Doors {
-    /// Listens on a port, for so many connections.
-    pub fn open(&mut self, port: u16, room: usize, receive: usize, transmit: usize) {
-        let (arrived, spare) = (VecDeque::new(), Vec::new());
-        self.0.push(Door { port, receive, transmit, room, arrived, spare });
+    /// None yet.
+    pub fn new(secret: Secret) -> Self {
+        Doors { doors: BTreeMap::new(), calls: BTreeMap::new(), due: BTreeSet::new(), secret }
     }
 
-    /// Listens no more; the connections that nobody knew of.
-    pub fn close(&mut self, port: u16) -> VecDeque<SocketHandle> {
-        let at = self.0.iter().position(|door| door.port == port);
-        at.map(|at| self.0.swap_remove(at).arrived).unwrap_or_default()
+    /// Listens on a port, unless somebody does already.
+    pub fn open(&mut self, port: u16, door: Door) {
+        self.doors.entry(port).or_insert(door);
     }
 
-    /// Sets for how many connections more there is room.
-    pub fn set_room(&mut self, port: u16, room: usize) {
-        if let Some(door) = self.0.iter_mut().find(|door| door.port == port) {
-            door.room = room;
+    /// Listens no more, if it was `owner` who did.
+    pub fn close(&mut self, port: u16, owner: usize) {
+        if self.doors.get(&port).is_some_and(|door| door.owner == owner) {
+            self.doors.remove(&port);
         }
     }
 
-    /// A connection to a port that is being opened, once.
-    pub fn next(&mut self, port: u16) -> Option<SocketHandle> {
-        self.0.iter_mut().find(|door| door.port == port)?.arrived.pop_front()
+    /// Says whether SMC is offered on a port.
+    pub fn offer_smc(&mut self, port: u16, owner: usize, on: bool) {
+        if let Some(door) = self.doors.get_mut(&port).filter(|door| door.owner == owner) {
+            door.smc = on;
+        }
     }
 
-    /// Makes a socket for who calls by this frame, if it is a SYN to a port that is listened on and
-    /// no connection with these ends is there. [`Doors::settle`] must follow once the stack has seen
-    /// the frame.
-    #[inline]
-    pub fn admit(
+    /// The port, if it is listened on.
+    pub fn get(&self, port: u16) -> Option<Door> {
+        self.doors.get(&port).copied()
+    }
+
+    /// Answers a SYN to a port that is listened on; the answer goes to `mac`.
+    pub fn answer(
         &mut self,
-        frame: &[u8],
-        sockets: &mut SocketSet<'static>,
-    ) -> Option<(usize, SocketHandle)> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let (port, caller) = caller(frame)?;
-        let has_room = |door: &Door| door.port == port && door.room > 0;
-        let at = self.0.iter().position(has_room)?;
-        let known = sockets.iter().any(|(_, socket)| match socket {
-            Socket::Tcp(socket) => {
-                socket.remote_endpoint() == Some(caller)
-                    && socket.local_endpoint().is_some_and(|local| local.port == port)
-            }
-            _ => false,
-        });
-        if known {
-            return None;
-        }
-        let door = &mut self.0[at];
-        let mut socket = door.spare.pop().unwrap_or_else(|| {
-            let buffer = |size| tcp::SocketBuffer::new(vec![0; size]);
-            tcp::Socket::new(buffer(door.receive), buffer(door.transmit))
-        });
-        socket.set_nagle_enabled(false);
-        // Before it is open: set later, the first question would be asked at once.
-        socket.set_keep_alive(Some(KEEP_ALIVE));
-        socket.set_timeout(Some(PATIENCE));
-        socket.listen(port).ok()?;
-        Some((at, sockets.add(socket)))
-    }
-
-    /// Takes back the socket of a connection that is over.
-    pub fn give_back(&mut self, port: u16, socket: Socket<'static>) {
-        if let Some(door) = self.0.iter_mut().find(|door| door.port == port) {
-            door.keep(socket);
-        }
-    }
-
-    /// The stack has seen the frame for which a socket was made.
-    pub fn settle(
-        &mut self,
-        (at, handle): (usize, SocketHandle),
-        sockets: &mut SocketSet<'static>,
+        door: Door,
+        segment: &Segment<'_>,
+        mac: [u8; 6],
+        outside: &mut Outside<'_>,
+        now: Instant,
     ) {
-        if sockets.get::<tcp::Socket>(handle).state() == tcp::State::Listen {
-            // It was not taken: a wrong checksum, say.
-            self.0[at].keep(sockets.remove(handle));
-        } else {
-            self.0[at].arrived.push_back(handle);
-            self.0[at].room -= 1;
+        let ends = segment.ends;
+        let before = self.calls.get(&ends).map(|remembered| remembered.call);
+        let call = before.filter(|call| call.theirs == segment.sequence).unwrap_or_else(|| {
+            let mut offer = Offer::of(segment.options);
+            offer.smc &= door.smc && ends.local.is_ipv4();
+            let ours = self.secret.cookie(ends, segment.sequence, offer, now);
+            Call { theirs: segment.sequence, ours, offer }
+        });
+        say(ends, &call, door.receive, mac, outside);
+        if before.is_none() && self.calls.len() >= CALLS {
+            return;
+        }
+        self.forget(ends);
+        let again = now + RETRY;
+        self.calls.insert(ends, Remembered { call, mac, tries: 1, again });
+        self.due.insert((again, ends));
+    }
+
+    /// The connection that this segment, which acknowledges something, completes the opening of.
+    pub fn complete(&mut self, segment: &Segment<'_>, now: Instant) -> Option<Call> {
+        let (ends, theirs) = (segment.ends, segment.sequence.wrapping_sub(1));
+        let ours = segment.acknowledged.wrapping_sub(1);
+        let remembered = self.calls.get(&ends).map(|remembered| remembered.call);
+        let call = match remembered {
+            Some(call) if (call.theirs, call.ours) == (theirs, ours) => call,
+            _ => {
+                let offer = self.secret.offer(ends, theirs, ours, now)?;
+                Call { theirs, ours, offer }
+            }
+        };
+        self.forget(ends);
+        Some(call)
+    }
+
+    /// Whether a connection between these ends is known to be being opened.
+    pub fn knows(&self, ends: Ends) -> bool {
+        self.calls.contains_key(&ends)
+    }
+
+    /// Remembers a call no more.
+    pub fn forget(&mut self, ends: Ends) {
+        if let Some(remembered) = self.calls.remove(&ends) {
+            self.due.remove(&(remembered.again, ends));
         }
     }
-}
 
-impl Door {
-    fn keep(&mut self, socket: Socket<'static>) {
-        if let Socket::Tcp(mut socket) = socket
-            && self.spare.len() < SPARE
+    /// Gives answers again.
+    pub fn poll(&mut self, outside: &mut Outside<'_>, now: Instant) {
+        while let Some(&(again, ends)) = self.due.first()
+            && again <= now
+            && !outside.queue.is_full()
         {
-            socket.abort();
-            self.spare.push(socket);
+            self.due.pop_first();
+            let door = self.doors.get(&ends.local_port);
+            let (Some(remembered), Some(door)) = (self.calls.get_mut(&ends), door) else {
+                self.calls.remove(&ends);
+                continue;
+            };
+            if remembered.tries > TRIES {
+                self.calls.remove(&ends);
+                continue;
+            }
+            say(ends, &remembered.call, door.receive, remembered.mac, outside);
+            remembered.again = now + RETRY * 2u32.pow(remembered.tries);
+            remembered.tries += 1;
+            self.due.insert((remembered.again, ends));
         }
+    }
+
+    /// When [`Doors::poll`] has something to do.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.due.first().map(|&(again, _)| again)
     }
 }
 
-/// The port that a SYN is for, and who sent it; None for any other frame. The addresses are known to
-/// be ours and a peer's.
-fn caller(frame: &[u8]) -> Option<(u16, IpEndpoint)> {
-    let ethernet = EthernetFrame::new_checked(frame).ok()?;
-    match ethernet.ethertype() {
-        EthernetProtocol::Ipv4 => {
-            let ip = Ipv4Packet::new_checked(ethernet.payload()).ok()?;
-            let (port, source) = syn((ip.next_header() == IpProtocol::Tcp).then(|| ip.payload())?)?;
-            Some((port, IpEndpoint::new(ip.src_addr().into(), source)))
+/// Queues the SYN-ACK of a connection that has room for `receive` bytes: as smoltcp would say it, whose
+/// connection it will be.
+fn say(ends: Ends, call: &Call, receive: usize, mac: [u8; 6], outside: &mut Outside<'_>) {
+    let ip_header = if ends.local.is_ipv4() { 20 } else { 40 };
+    let shift = (usize::BITS - receive.leading_zeros()).saturating_sub(16) as u8;
+    let tcp = TcpRepr {
+        control: TcpControl::Syn,
+        seq_number: TcpSeqNumber(call.ours as i32),
+        ack_number: Some(TcpSeqNumber(call.theirs.wrapping_add(1) as i32)),
+        window_len: u16::try_from(receive).unwrap_or(u16::MAX),
+        window_scale: call.offer.scale.map(|_| shift),
+        max_seg_size: Some((outside.mtu - ip_header - 20) as u16),
+        sack_permitted: call.offer.sack,
+        ..empty(ends.local_port, ends.remote_port)
+    };
+    let (from, to) = (ends.local.into(), ends.remote.into());
+    let ip = IpRepr::new(from, to, IpProtocol::Tcp, tcp.buffer_len(), HOP_LIMIT);
+    let mut len = ETHERNET_HEADER + ip.buffer_len();
+    let ours = outside.mac;
+    outside.queue.append(len, |room| {
+        emit(&ip, &tcp, &mut room[ETHERNET_HEADER..len]);
+        head(room, ours, mac);
+        if call.offer.smc {
+            len = smc_option::add(room, len);
         }
-        EthernetProtocol::Ipv6 => {
-            let ip = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
-            let (port, source) = syn((ip.next_header() == IpProtocol::Tcp).then(|| ip.payload())?)?;
-            Some((port, IpEndpoint::new(ip.src_addr().into(), source)))
-        }
-        _ => None,
-    }
+        segment::seal(&mut room[..len]);
+        ((), len)
+    });
 }
 
-/// Destination and source port of a segment that opens a connection.
-fn syn(segment: &[u8]) -> Option<(u16, u16)> {
-    let segment = TcpPacket::new_checked(segment).ok()?;
-    (segment.syn() && !segment.ack() && !segment.rst())
-        .then(|| (segment.dst_port(), segment.src_port()))
+/// Writes the SYN with which a call began, as far as it is known: a packet, without TCP's checksum, and
+/// its length.
+pub fn call_again(ends: Ends, call: &Call, packet: &mut [u8; 100]) -> usize {
+    let tcp = TcpRepr {
+        control: TcpControl::Syn,
+        seq_number: TcpSeqNumber(call.theirs as i32),
+        window_scale: call.offer.scale,
+        max_seg_size: Some(call.offer.mss),
+        sack_permitted: call.offer.sack,
+        ..empty(ends.remote_port, ends.local_port)
+    };
+    let (from, to) = (ends.remote.into(), ends.local.into());
+    let ip = IpRepr::new(from, to, IpProtocol::Tcp, tcp.buffer_len(), HOP_LIMIT);
+    let length = ip.buffer_len();
+    emit(&ip, &tcp, &mut packet[..length]);
+    length
+}
+
+/// The sequence number of a segment in a frame of ours.
+pub fn number(frame: Option<&[u8]>) -> Option<u32> {
+    let packet = frame?.get(ETHERNET_HEADER..)?;
+    let header = if packet.first()? >> 4 == 4 { 20 } else { 40 };
+    Some(u32::from_be_bytes(*packet.get(header + 4..)?.first_chunk()?))
+}
+
+fn emit(ip: &IpRepr, tcp: &TcpRepr<'_>, packet: &mut [u8]) {
+    ip.emit(&mut *packet, &ChecksumCapabilities::default());
+    let mut segment = TcpPacket::new_unchecked(&mut packet[ip.header_len()..]);
+    let checksums = ChecksumCapabilities::ignored();
+    tcp.emit(&mut segment, &ip.src_addr(), &ip.dst_addr(), &checksums);
+}
+
+fn empty(from: u16, to: u16) -> TcpRepr<'static> {
+    TcpRepr {
+        src_port: from,
+        dst_port: to,
+        control: TcpControl::None,
+        seq_number: TcpSeqNumber(0),
+        ack_number: None,
+        window_len: 0,
+        window_scale: None,
+        max_seg_size: None,
+        sack_permitted: false,
+        sack_ranges: [None; 3],
+        timestamp: None,
+        payload: &[],
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::connections::Limits;
+    use crate::segment::{ACK, Ends, SYN, Segment};
+    use crate::testing::tcp;
     use crate::{Addressing, Cidr, Interface};
     use core::time::Duration;
     use drivers::hal::Instant;
-    use smoltcp::phy::ChecksumCapabilities;
-    use smoltcp::wire::{
-        EthernetAddress, EthernetRepr, Ipv4Repr, TcpControl, TcpRepr, TcpSeqNumber,
-    };
     use std::vec::Vec;
 
-    const US: [u8; 6] = [2, 0, 0, 0, 0, 1];
     const PORT: u16 = 7;
+    const LIMITS: Limits = Limits { connections: 3, receive: 512, transmit: 512 };
+    const MSS: [u8; 4] = [2, 4, 5, 0xb4];
 
     fn interface() -> Interface {
-        let mut interface = Interface::new(US, 1500, 1, Instant::ZERO);
+        let mut interface = Interface::new(crate::testing::OUR_MAC, 1500, 1, Instant::ZERO);
         let addresses = Vec::from([Cidr::new("10.0.0.1".parse().unwrap(), 24)]);
         let addressing = Addressing { addresses, ..Addressing::default() };
         interface.set_addressing(addressing, Instant::ZERO).unwrap();
+        sent(&mut interface, Instant::ZERO);
         interface
     }
 
-    /// A SYN of 10.0.0.2.
-    fn call(from: u16, to: u16) -> Vec<u8> {
-        let ends = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
-        let tcp = TcpRepr {
-            src_port: from,
-            dst_port: to,
-            control: TcpControl::Syn,
-            seq_number: TcpSeqNumber(1),
-            ack_number: None,
-            window_len: 1000,
-            window_scale: None,
-            max_seg_size: Some(1460),
-            sack_permitted: false,
-            sack_ranges: [None; 3],
-            timestamp: None,
-            payload: &[],
-        };
-        let ip = Ipv4Repr {
-            src_addr: ends.0,
-            dst_addr: ends.1,
-            next_header: IpProtocol::Tcp,
-            payload_len: tcp.buffer_len(),
-            hop_limit: 64,
-        };
-        let ethernet = EthernetRepr {
-            src_addr: EthernetAddress([2, 0, 0, 0, 0, 2]),
-            dst_addr: EthernetAddress(US),
-            ethertype: EthernetProtocol::Ipv4,
-        };
-        let mut frame = vec![0; 14 + ip.buffer_len() + tcp.buffer_len()];
-        ethernet.emit(&mut EthernetFrame::new_unchecked(&mut frame));
-        let caps = ChecksumCapabilities::default();
-        ip.emit(&mut Ipv4Packet::new_unchecked(&mut frame[14..]), &caps);
-        let mut segment = TcpPacket::new_unchecked(&mut frame[34..]);
-        tcp.emit(&mut segment, &ends.0.into(), &ends.1.into(), &caps);
-        frame
+    fn ends(from: u16, to: u16) -> Ends {
+        let (remote, local) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
+        Ends { local_port: to, remote_port: from, remote, local }
     }
 
-    fn arrived(interface: &mut Interface) -> usize {
-        core::iter::from_fn(|| interface.doors().next(PORT)).count()
+    /// The segments that an interface sends: flags, sequence number, and what it acknowledges.
+    fn sent(interface: &mut Interface, now: Instant) -> Vec<(u8, u32, u32)> {
+        let mut sent = Vec::new();
+        for _ in 0..10 {
+            interface.poll(now);
+            let mut port = fabric::Collector::new(usize::MAX);
+            interface.transmit(&mut port, |_| ());
+            let segments = port.frames.iter().filter_map(|frame| {
+                Segment::of(frame).map(|s| (s.flags, s.sequence, s.acknowledged))
+            });
+            sent.extend(segments);
+        }
+        sent
+    }
+
+    /// Calls, and gives the answer back.
+    fn open(interface: &mut Interface, from: u16, now: Instant) {
+        interface.handle_frame(&tcp(ends(from, PORT), SYN, 100, 0, &MSS, &[]), now);
+        let answer = sent(interface, now);
+        let [(0x12, number, 101)] = answer[..] else { panic!("{answer:?}") };
+        let acknowledged = number.wrapping_add(1);
+        interface.handle_frame(&tcp(ends(from, PORT), ACK, 101, acknowledged, &[], &[]), now);
     }
 
     #[test]
-    fn a_socket_comes_with_a_syn_and_only_then() {
+    fn there_is_a_connection_when_the_cookie_comes_back_and_not_before() {
         let mut interface = interface();
-        interface.doors().open(PORT, 3, 512, 512);
-        let sockets = |interface: &mut Interface| interface.sockets().iter().count();
-        assert_eq!(sockets(&mut interface), 0);
-        let syn = call(4000, PORT);
-        let mut broken = call(4001, PORT);
-        *broken.last_mut().unwrap() ^= 1;
-        interface.handle_frame(&broken, Instant::ZERO);
-        interface.handle_frame(&call(4002, PORT + 1), Instant::ZERO);
-        assert_eq!((sockets(&mut interface), arrived(&mut interface)), (0, 0));
-        // The second of these was sent again.
-        interface.handle_frame(&syn, Instant::ZERO);
-        interface.handle_frame(&syn, Instant::ZERO + Duration::from_secs(1));
-        assert_eq!((sockets(&mut interface), arrived(&mut interface)), (1, 1));
-        for from in 4001..4010 {
-            interface.handle_frame(&call(from, PORT), Instant::ZERO);
+        let owner = interface.connections().open_owner(LIMITS);
+        interface.connections().listen(PORT, owner);
+        let now = Instant::ZERO;
+        let syn = tcp(ends(4000, PORT), SYN, 100, 0, &MSS, &[]);
+        interface.handle_frame(&syn, now);
+        let first = sent(&mut interface, now);
+        // It was sent again: the answer is the same.
+        let later = now + Duration::from_secs(1);
+        interface.handle_frame(&syn, later);
+        assert_eq!(sent(&mut interface, later), first);
+        assert_eq!(interface.tcp().sizes()[0], 0);
+        let number = first[0].1;
+        for wrong in [0, number, number.wrapping_add(2), !number] {
+            interface.handle_frame(&tcp(ends(4000, PORT), ACK, 101, wrong, &[], &[]), later);
+            assert_eq!(interface.tcp().sizes()[0], 0);
         }
-        assert_eq!(sockets(&mut interface), 3, "there is no room for more");
-        interface.doors().set_room(PORT, 1);
-        interface.handle_frame(&call(4010, PORT), Instant::ZERO);
-        assert_eq!((sockets(&mut interface), arrived(&mut interface)), (4, 3));
-        interface.doors().close(PORT);
-        interface.handle_frame(&call(4011, PORT), Instant::ZERO);
-        assert_eq!(sockets(&mut interface), 4);
+        // The acknowledgement was lost, and this is what the client says first.
+        let data = tcp(ends(4000, PORT), ACK, 101, number.wrapping_add(1), &[], b"hello");
+        interface.handle_frame(&data, later);
+        let name = interface.connections().accept(owner).unwrap();
+        let socket = interface.connections().socket_mut(name).unwrap();
+        assert_eq!(socket.recv(|bytes| (bytes.len(), bytes == b"hello")), Ok(true));
+        assert_eq!(interface.connections().accept(owner), None);
+        interface.handle_frame(&tcp(ends(4002, PORT + 1), SYN, 1, 0, &MSS, &[]), later);
+        assert!(sent(&mut interface, later).iter().any(|s| s.0 == 0x14), "nobody listens there");
+    }
+
+    #[test]
+    fn a_lost_answer_is_given_again_for_a_while() {
+        let mut interface = interface();
+        let owner = interface.connections().open_owner(LIMITS);
+        interface.connections().listen(PORT, owner);
+        interface.handle_frame(&tcp(ends(4000, PORT), SYN, 100, 0, &MSS, &[]), Instant::ZERO);
+        let mut answers = sent(&mut interface, Instant::ZERO);
+        for second in 0..100 {
+            answers.extend(sent(&mut interface, Instant::ZERO + Duration::from_secs(second)));
+        }
+        assert_eq!(answers.len(), 4);
+        assert!(answers.iter().all(|answer| *answer == answers[0]));
+        assert!(!interface.doors_remember(ends(4000, PORT)));
+    }
+
+    /// Ten thousand SYNs a second from nobody, and one client in between.
+    #[test]
+    fn an_honest_client_comes_through_a_flood() {
+        let mut interface = interface();
+        let owner = interface.connections().open_owner(LIMITS);
+        interface.connections().listen(PORT, owner);
+        let mut now = Instant::ZERO;
+        for n in 0..50_000u32 {
+            let spoofed = core::net::Ipv4Addr::from(0x0a00_0000 | n % 60_000 + 10).into();
+            let flood = Ends { remote: spoofed, remote_port: n as u16 | 1, ..ends(1, PORT) };
+            interface.handle_frame(&tcp(flood, SYN, n, 0, &MSS, &[]), now);
+            assert!(interface.tcp().sizes()[0] <= 3);
+            if n % 10_000 == 5000 {
+                sent(&mut interface, now);
+                open(&mut interface, 4000, now);
+                let name = interface.connections().accept(owner).expect("the honest client");
+                interface.connections().leave(name, true, now);
+            }
+            if n % 10 == 9 {
+                sent(&mut interface, now);
+                now = now + Duration::from_millis(1);
+            }
+        }
+        assert_eq!(interface.neighbours_known(), 1, "nobody is asked for because of a SYN");
     }
 }

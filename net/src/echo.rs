@@ -4,6 +4,7 @@
 //! each other for ever). Fragments and IP options are not answered. Exchanging addresses and ports
 //! leaves the UDP checksum as it is; only the IPv4 header's is made anew.
 
+use crate::checksum::{fold, sum};
 use crate::classify::ECHO_PORT;
 use crate::local::{self, Local};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -124,31 +125,6 @@ fn answer_udp(udp: &[u8], reply: &mut [u8]) -> Option<()> {
     let ports = reply.first_chunk_mut::<4>()?;
     ports.rotate_left(2);
     Some(())
-}
-
-/// Sum of the big-endian 16-bit words of `bytes`, an odd one padded (RFC 1071); not folded.
-#[inline]
-fn sum(bytes: &[u8]) -> u64 {
-    // Words of 32 bits do as well, for 2^16 = 1 modulo 2^16 - 1.
-    let (words, rest) = bytes.as_chunks::<4>();
-    let sum: u64 = words.iter().map(|word| u64::from(u32::from_be_bytes(*word))).sum();
-    let rest = match *rest {
-        [] => [0; 4],
-        [a] => [a, 0, 0, 0],
-        [a, b] => [a, b, 0, 0],
-        [a, b, c, ..] => [a, b, c, 0],
-    };
-    sum + u64::from(u32::from_be_bytes(rest))
-}
-
-/// The sum in 16 bits, carries added back.
-#[inline]
-fn fold(mut sum: u64) -> u16 {
-    sum = (sum & 0xffff_ffff) + (sum >> 32);
-    sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
-    sum = (sum & 0xffff) + (sum >> 16);
-    sum = (sum & 0xffff) + (sum >> 16);
-    sum as u16
 }
 
 #[cfg(test)]

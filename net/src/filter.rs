@@ -24,6 +24,10 @@ pub enum Kind {
     RouterAdvertisement,
     /// Perhaps a query for multicast listeners; nothing else with IPv6 options is taken.
     ListenerQuery,
+    /// TCP, for an address of ours.
+    Tcp,
+    /// What a DHCP server says.
+    Dhcp,
     /// Anything else.
     Other,
 }
@@ -36,12 +40,14 @@ pub fn accept(frame: &[u8], local: &Local) -> Option<Kind> {
         return None;
     }
     crate::local::unicast_mac(ethernet.src_addr().0)?;
-    match ethernet.ethertype() {
+    let kind = match ethernet.ethertype() {
         EthernetProtocol::Arp => Some(Kind::Arp),
         EthernetProtocol::Ipv4 => accept_v4(ethernet.payload(), local),
         EthernetProtocol::Ipv6 => accept_v6(ethernet.payload(), local),
         EthernetProtocol::Unknown(_) => None,
-    }
+    };
+    // RFC 1122 section 3.3.6.
+    kind.filter(|&kind| kind != Kind::Tcp || destination.0 == local.mac)
 }
 
 fn accept_v4(packet: &[u8], local: &Local) -> Option<Kind> {
@@ -57,8 +63,16 @@ fn accept_v4(packet: &[u8], local: &Local) -> Option<Kind> {
     if !crate::local::is_host(source.into()) || local.has_v4(source) {
         return None;
     }
-    let icmp = packet.next_header() == IpProtocol::Icmp;
-    (local.has(IpAddr::V4(destination)) || dhcp || icmp).then_some(Kind::Other)
+    // smoltcp does not look at it again.
+    if packet.header_len() < 20 || !packet.verify_checksum() {
+        return None;
+    }
+    match packet.next_header() {
+        IpProtocol::Tcp => local.has(IpAddr::V4(destination)).then_some(Kind::Tcp),
+        IpProtocol::Udp if dhcp => Some(Kind::Dhcp),
+        IpProtocol::Icmp => Some(Kind::Other),
+        _ => local.has(IpAddr::V4(destination)).then_some(Kind::Other),
+    }
 }
 
 fn accept_v6(packet: &[u8], local: &Local) -> Option<Kind> {
@@ -86,7 +100,8 @@ fn accept_v6(packet: &[u8], local: &Local) -> Option<Kind> {
                 _ => Some(Kind::Other),
             }
         }
-        IpProtocol::Udp | IpProtocol::Tcp => local.has_v6(destination).then_some(Kind::Other),
+        IpProtocol::Tcp => local.has_v6(destination).then_some(Kind::Tcp),
+        IpProtocol::Udp => local.has_v6(destination).then_some(Kind::Other),
         IpProtocol::HopByHop => Some(Kind::ListenerQuery),
         _ => None,
     }
@@ -113,6 +128,7 @@ mod tests {
         frame.extend([0, 67]);
         frame.extend(port.to_be_bytes());
         frame.extend([0, 8, 0, 0]);
+        Ipv4Packet::new_unchecked(&mut frame[14..]).fill_checksum();
         frame
     }
 
@@ -133,5 +149,8 @@ mod tests {
         other[5] = 9;
         assert!(!taken(&other), "another station's");
         assert!(!taken(&udp(peer, us, 0, 9)[..30]), "cut short");
+        let mut damaged = udp(peer, us, 0, 9);
+        damaged[22] ^= 1;
+        assert!(!taken(&damaged), "a wrong checksum");
     }
 }

@@ -14,10 +14,10 @@ use drivers::hal::Instant;
 /// How long. Linux needs microseconds from question to queue, but in a guest on a busy host the CPU is
 /// likely to be taken away just there, for a few time slices; 2 ms were too short for two such hosts of five.
 const HOLD: Duration = Duration::from_millis(50);
-/// Answers that can be held; when there are more, questions are dropped, and asked again.
-pub const DEPTH: usize = 64;
+/// Answers that can be held; those beyond are given at once.
+const DEPTH: usize = 64;
 /// Longest answer: an advertisement with its link-layer address has 86 bytes.
-pub const LONGEST: usize = 128;
+const LONGEST: usize = 128;
 
 /// The answers that are held, oldest first.
 #[derive(Debug)]
@@ -37,6 +37,11 @@ impl Hold {
     pub fn concerns(frame: &[u8], kind: Kind) -> bool {
         let to_a_group = frame.first().is_some_and(|byte| byte & 1 == 1);
         to_a_group && matches!(kind, Kind::Arp | Kind::NeighbourDiscovery)
+    }
+
+    /// Whether no more can be held.
+    pub fn is_full(&self) -> bool {
+        self.answers.is_full()
     }
 
     /// Where answers are put, before `hold`.

@@ -1,5 +1,5 @@
 //! A port's IP interface: addresses, ARP and neighbour discovery, answers to pings, and the
-//! sockets of the services. IPv4 and IPv6; the stack itself is smoltcp.
+//! sockets of the services. IPv4 and IPv6; ICMP, UDP and what TCP does is smoltcp's.
 //!
 //! Driven by the poll loop: [`Interface::handle_frame`] for what arrived, [`Interface::poll`] in
 //! every round (it returns at once when nothing is due), [`Interface::transmit`] to let frames
@@ -7,32 +7,34 @@
 
 use crate::addressing::{Addressing, AddressingError};
 use crate::announce;
-use crate::door::Doors;
+use crate::connections::{Connections, Name, Outside, Owner};
+use crate::dhcp::{Client, Lease};
 use crate::filter::{self, Kind};
-use crate::hold::{self, Hold};
-use crate::link::{ETHERNET_HEADER, Link, Queue, from_smoltcp, to_smoltcp};
+use crate::hold::Hold;
+use crate::link::{ETHERNET_HEADER, Framing, Link, Queue, from_smoltcp, to_smoltcp};
 use crate::local::{self, Local};
 use crate::mld::{self, Occasion};
 use crate::neighbour::{Resolution, Table};
+use crate::outbox::Outbox;
+use crate::routes::Routes;
+use crate::segment::Segment;
 use crate::slaac::Slaac;
-use crate::smc_option::SmcOption;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::{Instant, Packet, Port, TransmitError};
-use smoltcp::iface::{PollResult, SocketHandle, SocketSet};
-use smoltcp::socket::{Socket, dhcpv4};
-use smoltcp::wire::{DhcpOption, EthernetAddress, IpCidr, Ipv4Cidr, Ipv6Cidr};
+use smoltcp::iface::{PollResult, SocketSet};
+use smoltcp::wire::{DhcpOption, HardwareAddress, IpCidr, Ipv6Cidr};
 
 /// Frames that wait for room in the port before nobody is asked for more.
 const QUEUE_DEPTH: usize = 16;
 /// Frames that wait when what arrives is lost, because it may have to be answered.
 const ANSWERS: usize = 256;
-/// Neighbours that are remembered for the RDMA side.
-const NEIGHBOURS: usize = 256;
+/// Neighbours that are remembered.
+const NEIGHBOURS: usize = 4096;
 /// When to try again what smoltcp wanted to do at once and could not.
-const STALLED: Duration = Duration::from_millis(10);
+pub(crate) const STALLED: Duration = Duration::from_millis(10);
 
 /// What an interface counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,16 +56,20 @@ pub struct Counters {
 /// The interface of one port.
 pub struct Interface {
     stack: smoltcp::iface::Interface,
+    connections: Connections,
+    /// Sockets of the services that use neither TCP nor DHCP, and when they want to be seen to.
     sockets: SocketSet<'static>,
+    sockets_due: Option<Instant>,
+    outbox: Outbox,
     queue: Queue,
     hold: Hold,
     mtu: usize,
-    smc: SmcOption,
-    doors: Doors,
+    seed: u64,
     local: Local,
+    routes: Routes,
     addressing: Addressing,
-    lease: Option<(Ipv4Cidr, Option<Ipv4Addr>)>,
-    dhcp: Option<SocketHandle>,
+    lease: Option<Lease>,
+    dhcp: Option<Client>,
     /// What DHCP requests say besides.
     dhcp_options: &'static [DhcpOption<'static>],
     slaac: Option<Slaac>,
@@ -71,8 +77,9 @@ pub struct Interface {
     /// Something happened since the last poll.
     attention: bool,
     deadline: Option<Instant>,
+    /// Frames and timers for sockets that are none of TCP's.
     activity: u64,
-    generation: u64,
+    now: Instant,
     counters: Counters,
 }
 
@@ -87,20 +94,23 @@ impl Interface {
         // Smaller packets than this every host must take (RFC 791); nobody's port is below it.
         let mtu = mtu.max(576);
         let mut queue = Queue::new(QUEUE_DEPTH, mtu + ETHERNET_HEADER);
-        let mut config = smoltcp::iface::Config::new(EthernetAddress(mac).into());
+        let mut config = smoltcp::iface::Config::new(HardwareAddress::Ip);
         config.random_seed = seed;
-        let smc = SmcOption::default();
-        let mut link = Link { received: None, queue: &mut queue, mtu, smc: &smc };
+        let framing = Framing::Ip { from: mac, to: [0; 6], smc: false };
+        let mut link = Link { received: None, queue: &mut queue, mtu, framing };
         let stack = smoltcp::iface::Interface::new(config, &mut link, to_smoltcp(now));
         let mut interface = Interface {
             stack,
+            connections: Connections::new(seed),
             sockets: SocketSet::new(Vec::new()),
+            sockets_due: None,
+            outbox: Outbox::new(mtu + ETHERNET_HEADER),
             queue,
             hold: Hold::new(),
             mtu,
-            smc,
-            doors: Doors::default(),
+            seed,
             local: Local { mac, ..Local::default() },
+            routes: Routes::default(),
             addressing: Addressing::default(),
             lease: None,
             dhcp: None,
@@ -110,7 +120,7 @@ impl Interface {
             attention: true,
             deadline: None,
             activity: 0,
-            generation: 0,
+            now,
             counters: Counters::default(),
         };
         interface.apply();
@@ -125,18 +135,12 @@ impl Interface {
         now: Instant,
     ) -> Result<(), AddressingError> {
         addressing.check()?;
-        match (addressing.dhcp, self.dhcp) {
-            (true, None) => {
-                let mut socket = dhcpv4::Socket::new();
-                socket.set_outgoing_options(self.dhcp_options);
-                self.dhcp = Some(self.sockets.add(socket));
-            }
-            (false, Some(handle)) => {
-                self.sockets.remove(handle);
-                self.dhcp = None;
-                self.lease = None;
-            }
-            _ => (),
+        if !addressing.dhcp {
+            self.dhcp = None;
+            self.lease = None;
+        } else if self.dhcp.is_none() {
+            let Interface { local, mtu, seed, dhcp_options, .. } = self;
+            self.dhcp = Some(Client::new(local.mac, *mtu, !*seed, dhcp_options, now));
         }
         if !addressing.slaac {
             self.slaac = None;
@@ -160,8 +164,8 @@ impl Interface {
     /// held is kept, so that connections survive a pulled cable.
     pub fn link_came_up(&mut self, now: Instant) {
         self.neighbours.clear();
-        if let Some(handle) = self.dhcp.filter(|_| self.lease.is_none()) {
-            self.sockets.get_mut::<dhcpv4::Socket>(handle).reset();
+        if let Some(client) = self.dhcp.as_mut().filter(|_| self.lease.is_none()) {
+            client.reset(now);
         }
         if let Some(slaac) = self.slaac.as_mut().filter(|slaac| slaac.router().is_none()) {
             *slaac = Slaac::new(self.local.mac, now);
@@ -172,105 +176,152 @@ impl Interface {
 
     /// Takes in a received frame.
     pub fn handle_frame(&mut self, frame: &[u8], now: Instant) {
+        self.now = now;
         self.counters.rx_frames += 1;
         let Some(kind) = filter::accept(frame, &self.local) else {
             self.counters.rx_filtered += 1;
             return;
         };
         self.attention = true;
-        let conflict = announce::defend(frame, kind, &self.local, &mut self.queue);
-        self.counters.conflicts += u64::from(conflict);
+        if self.queue.len() >= ANSWERS {
+            self.counters.rx_no_room += 1;
+            return;
+        }
         match kind {
+            Kind::Tcp => self.handle_segment(frame, now),
+            Kind::Arp | Kind::NeighbourDiscovery => self.handle_neighbour(frame, kind, now),
             Kind::ListenerQuery => {
                 if let Some(occasion) = mld::query(frame) {
                     mld::report(&self.local, occasion, &mut self.queue);
                 }
-                return;
-            }
-            Kind::Arp => self.neighbours.handle_arp(frame, &self.local, now),
-            Kind::NeighbourDiscovery => {
-                self.neighbours.handle_discovery(frame, &self.local, now);
             }
             Kind::RouterAdvertisement => {
                 if self.slaac.as_mut().is_some_and(|s| s.handle_advertisement(frame, now)) {
                     self.apply();
                 }
-                return;
             }
-            Kind::Other => self.smc.inspect(frame),
+            Kind::Dhcp => {
+                if let Some(client) = &mut self.dhcp {
+                    client.handle_frame(frame, &mut self.queue, now);
+                }
+            }
+            Kind::Other => self.handle_packet(frame, now),
         }
-        let held = Hold::concerns(frame, kind);
-        let (queue, mtu, most) = if held {
-            (self.hold.answers(), hold::LONGEST - ETHERNET_HEADER, hold::DEPTH)
-        } else {
-            (&mut self.queue, self.mtu, ANSWERS)
-        };
-        if queue.len() >= most {
-            self.counters.rx_no_room += 1;
+    }
+
+    /// Takes in a frame with a TCP segment.
+    fn handle_segment(&mut self, frame: &[u8], now: Instant) {
+        let (Some(segment), Some(from)) = (Segment::of(frame), source(frame)) else {
+            self.counters.rx_filtered += 1;
             return;
-        }
-        let caller = match kind {
-            Kind::Other => self.doors.admit(frame, &mut self.sockets),
-            _ => None,
         };
-        let mut link = Link { received: Some(frame), queue, mtu, smc: &self.smc };
-        self.stack.poll_ingress_single(to_smoltcp(now), &mut link, &mut self.sockets);
-        if let Some(caller) = caller {
-            self.doors.settle(caller, &mut self.sockets);
+        let (connections, mut outside) = self.outside(now);
+        connections.handle_segment(frame, &segment, from, &mut outside);
+    }
+
+    /// Takes in what somebody asks or says about who has which address.
+    fn handle_neighbour(&mut self, frame: &[u8], kind: Kind, now: Instant) {
+        let conflict = announce::defend(frame, kind, &self.local, &mut self.queue);
+        self.counters.conflicts += u64::from(conflict);
+        match kind {
+            Kind::Arp => {
+                self.neighbours.handle_arp(frame, &self.local, now);
+                if let Some(client) = &mut self.dhcp {
+                    client.handle_arp(frame, &mut self.queue, now);
+                }
+            }
+            _ => self.neighbours.handle_discovery(frame, &self.local, now),
         }
+        let held = Hold::concerns(frame, kind) && !self.hold.is_full();
+        let queue = if held { self.hold.answers() } else { &mut self.queue };
+        announce::answer(frame, kind, &self.local, queue);
         self.hold.hold(now);
+        self.settle_neighbours();
+    }
+
+    /// Takes in any other packet.
+    fn handle_packet(&mut self, frame: &[u8], now: Instant) {
+        let Some(from) = source(frame) else { return };
+        let framing = Framing::Ip { from: self.local.mac, to: from, smc: false };
+        let received = frame.get(ETHERNET_HEADER..);
+        let mut link = Link { received, queue: &mut self.queue, mtu: self.mtu, framing };
+        self.stack.poll_ingress_single(to_smoltcp(now), &mut link, &mut self.sockets);
+        self.sockets_due = Some(now);
         self.activity += 1;
+    }
+
+    /// The connections, and all that they have to do with.
+    fn outside(&mut self, now: Instant) -> (&mut Connections, Outside<'_>) {
+        let outside = Outside {
+            stack: &mut self.stack,
+            queue: &mut self.queue,
+            neighbours: &mut self.neighbours,
+            routes: &self.routes,
+            local: &self.local,
+            mtu: self.mtu,
+            now,
+        };
+        (&mut self.connections, outside)
     }
 
     /// Does what is due: timers, and what the services want sent.
     pub fn poll(&mut self, now: Instant) {
+        self.now = now;
         let due = self.deadline.is_some_and(|deadline| deadline <= now);
         if !self.attention && !due {
             return;
         }
         self.attention = false;
-        self.activity += u64::from(due);
         self.hold.release(now, &mut self.queue);
+        let (connections, mut outside) = self.outside(now);
+        connections.poll(&mut outside);
+        self.poll_sockets(now);
+        if let Some(lease) = self.dhcp.as_mut().and_then(|c| c.poll(&mut self.queue, now))
+            && lease != self.lease
+        {
+            self.lease = lease;
+            self.apply();
+        }
+        if self.slaac.as_mut().is_some_and(|slaac| slaac.poll(now, &mut self.queue)) {
+            self.apply();
+        }
+        self.neighbours.poll(now, &self.local, &mut self.queue);
+        self.settle_neighbours();
+        let dhcp = self.dhcp.as_ref().and_then(Client::poll_timeout);
+        let slaac = self.slaac.as_ref().and_then(Slaac::poll_timeout);
+        let neighbours = self.neighbours.poll_timeout();
+        let (connections, hold) = (self.connections.poll_timeout(), self.hold.poll_timeout());
+        self.deadline =
+            Instant::first([self.sockets_due, dhcp, slaac, neighbours, connections, hold]);
+    }
+
+    /// Sends what sockets that are none of TCP's have to send.
+    fn poll_sockets(&mut self, now: Instant) {
+        if self.sockets_due.is_none_or(|due| now < due) || self.queue.is_full() {
+            return;
+        }
         let at = to_smoltcp(now);
+        let framing = Framing::Ip { from: self.local.mac, to: [0; 6], smc: false };
+        let (queue, mtu) = (self.outbox.packets(), self.mtu);
+        let mut link = Link { received: None, queue, mtu, framing };
         for _ in 0..QUEUE_DEPTH {
-            if self.queue.is_full() {
-                break;
-            }
-            let mut link =
-                Link { received: None, queue: &mut self.queue, mtu: self.mtu, smc: &self.smc };
             if self.stack.poll_egress(at, &mut link, &mut self.sockets) == PollResult::None {
                 break;
             }
             self.activity += 1;
         }
-        self.poll_dhcp();
-        if self.slaac.as_mut().is_some_and(|slaac| slaac.poll(now, &mut self.queue)) {
-            self.apply();
-        }
-        self.neighbours.poll(now, &self.local, &mut self.queue);
-        let stack = self.stack.poll_at(at, &self.sockets);
-        let stack = stack.map(|t| if t <= at { now + STALLED } else { from_smoltcp(t) });
-        let slaac = self.slaac.as_ref().and_then(Slaac::poll_timeout);
-        let neighbours = self.neighbours.poll_timeout();
-        let hold = self.hold.poll_timeout();
-        self.deadline = Instant::first([stack, slaac, neighbours, hold]);
+        self.outbox.send(&self.routes, &mut self.neighbours, &mut self.queue, now);
+        let due = self.stack.poll_at(at, &self.sockets);
+        self.sockets_due = due.map(|t| if t <= at { now + STALLED } else { from_smoltcp(t) });
     }
 
-    fn poll_dhcp(&mut self) {
-        let Some(handle) = self.dhcp else { return };
-        let lease = match self.sockets.get_mut::<dhcpv4::Socket>(handle).poll() {
-            None => return,
-            Some(dhcpv4::Event::Deconfigured) => None,
-            // The server's word is checked like anybody's.
-            Some(dhcpv4::Event::Configured(config)) => {
-                let router = config.router.filter(|&ip| local::is_host(ip.into()));
-                let good = local::is_host(config.address.address().into());
-                good.then_some((config.address, router))
-            }
-        };
-        if lease != self.lease {
-            self.lease = lease;
-            self.apply();
+    /// Lets those go on who waited for a neighbour.
+    fn settle_neighbours(&mut self) {
+        while let Some((ip, waiting)) = self.neighbours.next_settled() {
+            waiting.into_iter().for_each(|key| self.connections.settled(key));
+            let mac = self.neighbours.get(ip, self.now);
+            self.outbox.settled(ip, mac, &mut self.queue);
+            self.attention = true;
         }
     }
 
@@ -292,18 +343,13 @@ impl Interface {
             }
         }
         self.attention = true;
-        let (v4, v6) = self.gateways();
-        let routes = self.stack.routes_mut();
-        match v4 {
-            Some(ip) => drop(routes.add_default_ipv4_route(ip)),
-            None => drop(routes.remove_default_ipv4_route()),
+        self.routes.routers = self.gateways();
+        self.routes.generation += 1;
+        let changed = self.routes.addresses != wanted;
+        if let Some(client) = &mut self.dhcp {
+            client.set_addresses(&wanted, self.routes.routers.0);
         }
-        match v6 {
-            Some(ip) => drop(routes.add_default_ipv6_route(ip)),
-            None => drop(routes.remove_default_ipv6_route()),
-        }
-        self.generation += 1;
-        if self.stack.ip_addrs() == wanted {
+        if !changed {
             return;
         }
         self.stack.update_ip_addrs(|list| {
@@ -318,7 +364,10 @@ impl Interface {
                 IpAddr::V6(ip) => self.local.v6.push(ip),
             }
         }
+        self.routes.addresses = wanted;
         self.neighbours.clear();
+        // Whoever has one of the former addresses is to learn that it is gone.
+        self.connections.look_after_all();
         self.tell_link();
     }
 
@@ -348,17 +397,12 @@ impl Interface {
 
     /// Resets all TCP connections: the machine is about to end.
     pub fn shut_down(&mut self) {
-        for (_, socket) in self.sockets.iter_mut() {
-            if let Socket::Tcp(socket) = socket {
-                socket.abort();
-            }
-        }
-        self.attention = true;
+        self.connections().shut_down();
     }
 
     /// Whether nothing is left to be said.
     pub fn is_shut_down(&self) -> bool {
-        !self.attention && self.queue.is_empty()
+        !self.attention && self.queue.is_empty() && !self.connections.wants_poll()
     }
 
     /// When [`Interface::poll`] has something to do, if nothing arrives before; a time in the
@@ -379,7 +423,7 @@ impl Interface {
 
     /// Changes with every change of addresses or routers.
     pub fn generation(&self) -> u64 {
-        self.generation
+        self.routes.generation
     }
 
     /// Largest layer 3 packet in bytes.
@@ -389,7 +433,7 @@ impl Interface {
 
     /// The addresses in use, with their networks.
     pub fn addresses(&self) -> &[IpCidr] {
-        self.stack.ip_addrs()
+        &self.routes.addresses
     }
 
     /// Whether DHCP has given us an address.
@@ -417,17 +461,7 @@ impl Interface {
 
     /// The station on the link to which a packet for `ip` goes: itself, or a gateway.
     pub fn next_hop(&self, ip: IpAddr) -> Option<IpAddr> {
-        if !local::is_host(ip) || self.local.has(ip) {
-            return None;
-        }
-        if self.addresses().iter().any(|cidr| cidr.contains_addr(&ip.into())) {
-            return Some(ip);
-        }
-        match (ip, self.gateways()) {
-            (IpAddr::V4(_), (Some(gateway), _)) => Some(gateway.into()),
-            (IpAddr::V6(_), (_, Some(gateway))) => Some(gateway.into()),
-            _ => None,
-        }
+        self.routes.next_hop(ip)
     }
 
     /// MAC address to which frames for `ip` go, if it is known at `now`. Asks nobody.
@@ -444,41 +478,68 @@ impl Interface {
         resolution
     }
 
-    /// Has a TCP socket connect to `peer` from the local port; false if there is no way.
-    pub(crate) fn open(&mut self, socket: SocketHandle, peer: SocketAddr, port: u16) -> bool {
+    /// Begins to connect to `peer`, for a connector.
+    pub(crate) fn connect(
+        &mut self,
+        owner: Owner,
+        peer: SocketAddr,
+        port: &mut u16,
+        smc: bool,
+    ) -> Option<Name> {
         self.attention = true;
-        let socket = self.sockets.get_mut::<smoltcp::socket::tcp::Socket>(socket);
-        socket.connect(self.stack.context(), peer, port).is_ok()
+        let (connections, mut outside) = self.outside(self.now);
+        connections.connect(owner, peer, port, smc, &mut outside)
     }
 
-    /// Whether a TCP socket has this local port.
-    pub(crate) fn uses_port(&self, port: u16) -> bool {
-        self.sockets.iter().any(|(_, socket)| match socket {
-            smoltcp::socket::Socket::Tcp(socket) => {
-                socket.local_endpoint().is_some_and(|end| end.port == port)
-            }
-            _ => false,
-        })
-    }
-
-    /// The TCP ports that are listened on.
-    pub(crate) fn doors(&mut self) -> &mut Doors {
-        &mut self.doors
-    }
-
-    /// The SMC option of TCP connections.
-    pub fn smc_option(&mut self) -> &mut SmcOption {
-        &mut self.smc
-    }
-
-    /// Changes whenever the sockets may have changed.
+    /// Changes whenever sockets or connections may have something new for their users.
     pub fn activity(&self) -> u64 {
-        self.activity
+        self.activity.wrapping_add(self.connections.activity())
     }
 
-    /// The sockets, for the services; what they want is seen to with the next poll.
+    /// The listeners and connectors that have connections to accept or news of some
+    /// ([`crate::tcp::Listener::next_news`]), in no order.
+    pub fn ready(&self) -> &[Owner] {
+        self.connections.ready()
+    }
+
+    /// The time that it was told last.
+    pub(crate) fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The TCP connections, to look at.
+    pub(crate) fn tcp(&self) -> &Connections {
+        &self.connections
+    }
+
+    /// The TCP connections; what they want is seen to with the next poll.
+    pub(crate) fn connections(&mut self) -> &mut Connections {
+        self.attention = true;
+        &mut self.connections
+    }
+
+    /// The other sockets, for the services; what they want is seen to with the next poll.
     pub(crate) fn sockets(&mut self) -> &mut SocketSet<'static> {
         self.attention = true;
+        self.sockets_due = Some(self.now);
         &mut self.sockets
     }
+}
+
+#[cfg(test)]
+impl Interface {
+    /// Whether the opening of a connection between these ends is remembered.
+    pub fn doors_remember(&self, ends: crate::segment::Ends) -> bool {
+        self.connections.remembers(ends)
+    }
+
+    /// Neighbours that are in the table.
+    pub fn neighbours_known(&self) -> usize {
+        self.neighbours.len()
+    }
+}
+
+/// Who sent a frame.
+fn source(frame: &[u8]) -> Option<[u8; 6]> {
+    frame.get(6..12)?.first_chunk().copied()
 }

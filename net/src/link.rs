@@ -1,19 +1,23 @@
-//! The port as smoltcp sees it: one received frame at a time, and a queue of frames that wait to be
-//! transmitted.
+//! The port as smoltcp sees it: one received packet at a time, and a queue of frames that wait to be
+//! transmitted. smoltcp speaks IP here, and the Ethernet header is written around what it says; only
+//! its DHCP client wants to write frames itself.
 //!
 //! The queue has no end for smoltcp: 0.14 forgets a fast retransmission that its device refuses, timer and
 //! all, and the connection then stands still until three keep-alives were answered. Whoever calls smoltcp
 //! looks first whether there is room; one call makes one frame for each socket at most.
 
-use crate::smc_option::SmcOption;
+use crate::segment;
+use crate::smc_option;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
 use drivers::hal::Instant;
-use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 
 /// Length of an Ethernet header.
 pub const ETHERNET_HEADER: usize = 14;
+/// Headers of Ethernet, IP and TCP with options are no longer than this.
+const HEADERS: usize = 128;
 
 /// smoltcp's name for `now`. Its resolution is a microsecond.
 pub fn to_smoltcp(now: Instant) -> smoltcp::time::Instant {
@@ -100,44 +104,56 @@ impl Queue {
         Some(result)
     }
 
-    /// As `push`, also beyond its depth; then `change` is shown the frame with all the room that it may
-    /// fill, and its length, which it gives back anew.
+    /// As `push`, also beyond its depth, and only headers are zeroed first. `fill` is shown all the room
+    /// that the frame may take, and says how long it is in the end.
     ///
     /// # Panics
     /// If the frame is longer than a slot.
-    fn append<R>(
-        &mut self,
-        len: usize,
-        fill: impl FnOnce(&mut [u8]) -> R,
-        change: impl FnOnce(&mut [u8], usize) -> usize,
-    ) -> R {
+    pub fn append<R>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> (R, usize)) -> R {
         assert!(len <= self.slot, "smoltcp keeps to the MTU that it was told");
         if self.is_full() {
             let mut frame = vec![0; self.slot];
-            let result = fill(&mut frame[..len]);
-            let len = change(&mut frame, len);
+            let (result, len) = fill(&mut frame);
             frame.truncate(len);
             self.beyond.push_back(frame.into());
             return result;
         }
-        let result = self.push(len, fill).expect("there is room");
-        let at = (self.first + self.count - 1) % self.lengths.len();
+        let at = (self.first + self.count) % self.lengths.len();
         let room = &mut self.frames[at * self.slot..][..self.slot];
-        self.lengths[at] = change(room, len).min(self.slot);
+        room[..len.min(HEADERS)].fill(0);
+        let (result, len) = fill(room);
+        self.lengths[at] = len.min(self.slot);
+        self.count += 1;
         result
     }
 }
 
+/// What smoltcp writes, and what is done with it.
+#[derive(Clone, Copy, Debug)]
+pub enum Framing {
+    /// Whole frames, which are sent as they are.
+    Ethernet,
+    /// IP packets, which are sent from one station to another.
+    Ip {
+        /// Our MAC address.
+        from: [u8; 6],
+        /// The MAC address that they go to.
+        to: [u8; 6],
+        /// SYNs get the SMC option.
+        smc: bool,
+    },
+}
+
 /// The port during one call into smoltcp.
 pub struct Link<'a> {
-    /// The frame to take in.
+    /// What to take in: a frame, or a packet, as the framing has it.
     pub received: Option<&'a [u8]>,
     /// Where frames to transmit go.
     pub queue: &'a mut Queue,
     /// Largest layer 3 packet in bytes.
     pub mtu: usize,
-    /// What is added to frames.
-    pub smc: &'a SmcOption,
+    /// What smoltcp writes.
+    pub framing: Framing,
 }
 
 impl Device for Link<'_> {
@@ -151,23 +167,34 @@ impl Device for Link<'_> {
         Self: 't;
 
     fn receive(&mut self, _: smoltcp::time::Instant) -> Option<(Received<'_>, Slot<'_>)> {
-        let frame = self.received.take()?;
-        Some((Received(frame), Slot(self.queue, self.smc)))
+        let packet = self.received.take()?;
+        Some((Received(packet), Slot(self.queue, self.framing)))
     }
 
     fn transmit(&mut self, _: smoltcp::time::Instant) -> Option<Slot<'_>> {
-        Some(Slot(self.queue, self.smc))
+        Some(Slot(self.queue, self.framing))
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = self.mtu + ETHERNET_HEADER;
+        capabilities.max_transmission_unit = self.mtu;
+        match self.framing {
+            Framing::Ethernet => {
+                capabilities.medium = Medium::Ethernet;
+                capabilities.max_transmission_unit += ETHERNET_HEADER;
+            }
+            Framing::Ip { .. } => {
+                capabilities.medium = Medium::Ip;
+                // Looked at by the filter and by `segment` when they come, and written by `segment`.
+                capabilities.checksum.ipv4 = Checksum::Tx;
+                capabilities.checksum.tcp = Checksum::None;
+            }
+        }
         capabilities
     }
 }
 
-/// A received frame, for smoltcp.
+/// What was received, for smoltcp.
 pub struct Received<'a>(&'a [u8]);
 
 impl RxToken for Received<'_> {
@@ -177,12 +204,33 @@ impl RxToken for Received<'_> {
 }
 
 /// Room for one frame in the queue, for smoltcp.
-pub struct Slot<'a>(&'a mut Queue, &'a SmcOption);
+pub struct Slot<'a>(&'a mut Queue, Framing);
 
 impl TxToken for Slot<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        self.0.append(len, f, |room, len| self.1.add(room, len))
+        let Framing::Ip { from, to, smc } = self.1 else {
+            return self.0.append(len, |room| (f(&mut room[..len]), len));
+        };
+        let mut len = ETHERNET_HEADER + len;
+        self.0.append(len, |room| {
+            let result = f(&mut room[ETHERNET_HEADER..len]);
+            head(room, from, to);
+            if smc {
+                len = smc_option::add(room, len);
+            }
+            segment::seal(&mut room[..len]);
+            (result, len)
+        })
     }
+}
+
+/// Writes the Ethernet header of a frame that holds an IP packet.
+pub fn head(frame: &mut [u8], from: [u8; 6], to: [u8; 6]) {
+    let Some((header, packet)) = frame.split_first_chunk_mut::<ETHERNET_HEADER>() else { return };
+    header[..6].copy_from_slice(&to);
+    header[6..12].copy_from_slice(&from);
+    let v6 = packet.first().is_some_and(|first| first >> 4 == 6);
+    header[12..].copy_from_slice(if v6 { &[0x86, 0xdd] } else { &[0x08, 0x00] });
 }
 
 #[cfg(test)]
@@ -210,7 +258,10 @@ mod tests {
     fn what_is_beyond_its_depth_comes_last_and_keeps_others_out() {
         let mut queue = Queue::new(2, 8);
         for n in 0..5u8 {
-            queue.append(1, |f| f.fill(n), |room, len| (room[len] = 9, len + 1).1);
+            queue.append(1, |room| {
+                room[..2].copy_from_slice(&[n, 9]);
+                ((), 2)
+            });
             assert_eq!(queue.is_full(), n > 0);
         }
         assert_eq!(queue.len(), 5);

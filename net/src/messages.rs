@@ -1,4 +1,4 @@
-//! The messages that we send to a link ourselves: ARP (RFC 826) and ICMPv6 to multicast groups.
+//! The messages that we send to a link ourselves: ARP (RFC 826) and ICMPv6 on the link.
 
 use crate::link::{ETHERNET_HEADER, Queue};
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -65,6 +65,12 @@ fn push_arp(
     });
 }
 
+/// The MAC address of a multicast group (RFC 2464 section 7).
+fn group_mac(group: Ipv6Addr) -> [u8; 6] {
+    let [.., a, b, c, d] = group.octets();
+    [0x33, 0x33, a, b, c, d]
+}
+
 /// Queues an ICMPv6 message to a multicast group of the link.
 pub fn push_icmpv6(
     queue: &mut Queue,
@@ -73,18 +79,29 @@ pub fn push_icmpv6(
     group: Ipv6Addr,
     message: &Icmpv6Repr<'_>,
 ) {
+    push_icmpv6_to(queue, mac, source, (group_mac(group), group), message);
+}
+
+/// Queues an ICMPv6 message to one station of the link.
+pub fn push_icmpv6_to(
+    queue: &mut Queue,
+    mac: [u8; 6],
+    source: Ipv6Addr,
+    to: ([u8; 6], Ipv6Addr),
+    message: &Icmpv6Repr<'_>,
+) {
     let ip = Ipv6Repr {
         src_addr: source,
-        dst_addr: group,
+        dst_addr: to.1,
         next_header: IpProtocol::Icmpv6,
         payload_len: message.buffer_len(),
         hop_limit: 255,
     };
-    push_to_group(queue, mac, group, ip.buffer_len() + message.buffer_len(), |packet| {
+    push_packet(queue, mac, to.0, ip.buffer_len() + message.buffer_len(), |packet| {
         let mut packet = Ipv6Packet::new_unchecked(packet);
         ip.emit(&mut packet);
         let mut icmp = Icmpv6Packet::new_unchecked(packet.payload_mut());
-        message.emit(&source, &group, &mut icmp, &ChecksumCapabilities::default());
+        message.emit(&source, &to.1, &mut icmp, &ChecksumCapabilities::default());
     });
 }
 
@@ -96,11 +113,20 @@ pub fn push_to_group(
     length: usize,
     fill: impl FnOnce(&mut [u8]),
 ) {
+    push_packet(queue, mac, group_mac(group), length, fill);
+}
+
+fn push_packet(
+    queue: &mut Queue,
+    mac: [u8; 6],
+    to: [u8; 6],
+    length: usize,
+    fill: impl FnOnce(&mut [u8]),
+) {
     queue.push(ETHERNET_HEADER + length, |frame| {
-        let [.., a, b, c, d] = group.octets();
         let mut frame = EthernetFrame::new_unchecked(frame);
         frame.set_src_addr(EthernetAddress(mac));
-        frame.set_dst_addr(EthernetAddress([0x33, 0x33, a, b, c, d]));
+        frame.set_dst_addr(EthernetAddress(to));
         frame.set_ethertype(EthernetProtocol::Ipv6);
         fill(frame.payload_mut());
     });

@@ -1,13 +1,17 @@
-//! Who has which MAC address on a port's link, for the RDMA side (smoltcp keeps its own cache for
-//! its sockets, and does not show it).
+//! Who has which MAC address on a port's link, for all that is sent over it.
 //!
-//! Learnt from ARP (RFC 826) and neighbour discovery (RFC 4861 section 7.2); asked for by the same.
-//! Only whoever we asked, or who asks us, gets an entry. No entry is confirmed by traffic: a
-//! queue pair keeps the address that it was connected with.
+//! Learnt from ARP (RFC 826) and neighbour discovery (RFC 4861 section 7.2); asked for by the same, as
+//! many at a time as are wanted, each with retries of its own. Only whoever we asked, or who asks us,
+//! gets an entry; what is claimed unasked changes entries that are there. Who asks us and was never
+//! wanted by us gives way to those who were, however many ask.
+//!
+//! Whoever has an old entry in use goes on with its address while it is asked for anew (RFC 4861
+//! section 7.3.3: PROBE). A queue pair keeps the address that it was connected with.
 
 use crate::link::Queue;
 use crate::local::{self, Local};
 use crate::messages::{self, solicited_node};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
@@ -38,50 +42,104 @@ pub enum Resolution {
     NoRoute,
 }
 
+/// What [`Table::hop`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hop {
+    /// Frames go to this MAC address, and it need not be asked for before then.
+    At([u8; 6], Instant),
+    /// It was asked for; whoever waits is told by [`Table::next_settled`].
+    Asked,
+    /// Nobody answered lately; to be asked for again then.
+    Silent(Instant),
+}
+
 #[derive(Clone, Copy, Debug)]
 enum State {
-    Asking { tries: u8, again: Instant },
-    Known { mac: [u8; 6], until: Instant },
-    Silent { until: Instant },
+    /// `last`: the address that it had before.
+    Asking {
+        tries: u8,
+        again: Instant,
+        last: Option<[u8; 6]>,
+    },
+    Known {
+        mac: [u8; 6],
+        until: Instant,
+    },
+    Silent {
+        until: Instant,
+    },
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    ip: IpAddr,
-    state: State,
-}
-
-impl Entry {
-    /// When the entry's state ends.
+impl State {
+    /// When the state ends.
     fn ends(&self) -> Instant {
-        match self.state {
+        match *self {
             State::Asking { again, .. } => again,
             State::Known { until, .. } | State::Silent { until } => until,
         }
     }
 }
 
-/// The table: bounded, the entry that ends first makes room.
+#[derive(Debug)]
+struct Entry {
+    state: State,
+    /// Somebody here wants to reach it.
+    wanted: bool,
+    /// Who waits for it: names of the table's user.
+    waiting: Vec<usize>,
+}
+
+/// The table: bounded, the entry that ends first makes room, those that nobody wanted before others.
 #[derive(Debug)]
 pub struct Table {
-    entries: Vec<Entry>,
+    entries: BTreeMap<IpAddr, Entry>,
     capacity: usize,
+    /// The order in which entries make room.
+    ends: BTreeSet<(bool, Instant, IpAddr)>,
+    /// Those that are asked for, and when again.
+    asking: BTreeSet<(Instant, IpAddr)>,
+    /// Those about whom something became known, and who waited for that.
+    settled: VecDeque<(IpAddr, Vec<usize>)>,
+    changes: u64,
 }
 
 impl Table {
-    /// A table for `capacity` neighbours.
+    /// A table for `capacity` neighbours; it takes memory as there are any.
     pub fn new(capacity: usize) -> Self {
-        Table { entries: Vec::with_capacity(capacity), capacity }
+        Table {
+            entries: BTreeMap::new(),
+            capacity,
+            ends: BTreeSet::new(),
+            asking: BTreeSet::new(),
+            settled: VecDeque::new(),
+            changes: 0,
+        }
     }
 
-    /// Forgets everything (our addresses or the link changed).
+    /// How many there are.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Forgets everything (our addresses or the link changed). Whoever waits is told.
     pub fn clear(&mut self) {
-        self.entries.clear();
+        for (ip, entry) in core::mem::take(&mut self.entries) {
+            self.settled.push_back((ip, entry.waiting));
+        }
+        self.ends.clear();
+        self.asking.clear();
+        self.changes += 1;
+    }
+
+    /// Changes whenever an address that [`Table::hop`] told is not right any more.
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// MAC address of the neighbour `ip`, if it is known at `now`.
     pub fn get(&self, ip: IpAddr, now: Instant) -> Option<[u8; 6]> {
-        match self.entries.iter().find(|e| e.ip == ip)?.state {
+        match self.entries.get(&ip)?.state {
             State::Known { mac, until } if now < until => Some(mac),
             _ => None,
         }
@@ -89,27 +147,97 @@ impl Table {
 
     /// What is known of the neighbour `ip`; has it asked for if nothing is.
     pub fn resolve(&mut self, ip: IpAddr, now: Instant) -> Resolution {
-        let asking = State::Asking { tries: 0, again: now };
-        let Some(entry) = self.entries.iter_mut().find(|e| e.ip == ip) else {
-            self.insert(Entry { ip, state: asking });
-            return Resolution::Pending;
-        };
-        match entry.state {
-            State::Known { mac, until } if now < until => Resolution::Known(mac),
-            State::Silent { until } if now < until => Resolution::Unreachable,
-            State::Asking { .. } => Resolution::Pending,
-            _ => {
-                entry.state = asking;
-                Resolution::Pending
-            }
+        match self.want(ip, now) {
+            Some(State::Known { mac, .. }) => Resolution::Known(mac),
+            Some(State::Silent { .. }) => Resolution::Unreachable,
+            Some(State::Asking { .. }) | None => Resolution::Pending,
         }
     }
 
-    fn insert(&mut self, entry: Entry) {
-        if self.entries.len() < self.capacity {
-            self.entries.push(entry);
-        } else if let Some(oldest) = self.entries.iter_mut().min_by_key(|e| e.ends()) {
-            *oldest = entry;
+    /// Where to send what is for the neighbour `ip`; has it asked for if that is not known, or was
+    /// long ago.
+    pub fn hop(&mut self, ip: IpAddr, now: Instant) -> Hop {
+        match self.want(ip, now) {
+            Some(State::Known { mac, until }) => Hop::At(mac, until),
+            Some(State::Asking { last: Some(mac), again, .. }) => {
+                Hop::At(mac, again.max(now + RETRY))
+            }
+            Some(State::Silent { until }) => Hop::Silent(until),
+            Some(State::Asking { last: None, .. }) => Hop::Asked,
+            // There is no room in the table.
+            None => Hop::Silent(now + RETRY),
+        }
+    }
+
+    /// Has [`Table::next_settled`] name `who` when something becomes known of the neighbour `ip`, which
+    /// was asked for.
+    pub fn wait(&mut self, ip: IpAddr, who: usize) {
+        if let Some(entry) = self.entries.get_mut(&ip) {
+            entry.waiting.push(who);
+        }
+    }
+
+    /// A neighbour of whom something became known, be it that it is silent, and who waited for that.
+    pub fn next_settled(&mut self) -> Option<(IpAddr, Vec<usize>)> {
+        self.settled.pop_front()
+    }
+
+    /// The state of a neighbour that is to be reached, asked for where it has to be. None if there is
+    /// no room for it.
+    fn want(&mut self, ip: IpAddr, now: Instant) -> Option<State> {
+        let state = self.entries.get(&ip).map(|entry| (entry.state, entry.wanted));
+        let last = match state {
+            Some((state @ State::Asking { .. }, true)) => return Some(state),
+            Some((state, true)) if now < state.ends() => return Some(state),
+            Some((state @ State::Known { .. }, false)) if now < state.ends() => {
+                self.set(ip, state, true);
+                return Some(state);
+            }
+            Some((State::Known { mac, .. }, _)) => Some(mac),
+            _ => None,
+        };
+        let asking = State::Asking { tries: 0, again: now, last };
+        self.set(ip, asking, true).then_some(asking)
+    }
+
+    /// Moves an entry on, or makes one. False if there is no room.
+    fn set(&mut self, ip: IpAddr, state: State, wanted: bool) -> bool {
+        if let Some(entry) = self.entries.get_mut(&ip) {
+            self.ends.remove(&(entry.wanted, entry.state.ends(), ip));
+            self.asking.remove(&(entry.state.ends(), ip));
+            entry.state = state;
+            entry.wanted |= wanted;
+        } else {
+            if self.entries.len() >= self.capacity {
+                match self.ends.first().copied() {
+                    Some((first, _, oldest)) if wanted || !first => self.forget(oldest),
+                    _ => return false,
+                }
+            }
+            self.entries.insert(ip, Entry { state, wanted, waiting: Vec::new() });
+        }
+        let wanted = self.entries.get(&ip).is_some_and(|entry| entry.wanted);
+        self.ends.insert((wanted, state.ends(), ip));
+        if let State::Asking { again, .. } = state {
+            self.asking.insert((again, ip));
+        }
+        true
+    }
+
+    /// Forgets one; whoever waits for it is told, and may ask again.
+    fn forget(&mut self, ip: IpAddr) {
+        let Some(entry) = self.entries.remove(&ip) else { return };
+        self.ends.remove(&(entry.wanted, entry.state.ends(), ip));
+        self.asking.remove(&(entry.state.ends(), ip));
+        if !entry.waiting.is_empty() {
+            self.settled.push_back((ip, entry.waiting));
+        }
+    }
+
+    /// Tells those who wait for a neighbour.
+    fn settle(&mut self, ip: IpAddr) {
+        if let Some(entry) = self.entries.get_mut(&ip) {
+            self.settled.push_back((ip, core::mem::take(&mut entry.waiting)));
         }
     }
 
@@ -118,10 +246,23 @@ impl Table {
         if local::unicast_mac(mac).is_none() || !local::is_host(ip) {
             return;
         }
+        let before = self.entries.get(&ip).map(|entry| (entry.state, entry.wanted));
         let state = State::Known { mac, until: now + LIFETIME };
-        match self.entries.iter_mut().find(|e| e.ip == ip) {
-            Some(entry) => entry.state = state,
-            None if new => self.insert(Entry { ip, state }),
+        match before {
+            Some((before, wanted)) => {
+                let moved = match before {
+                    State::Known { mac: last, .. } => last != mac,
+                    State::Asking { last, .. } => last.is_some_and(|last| last != mac),
+                    State::Silent { .. } => false,
+                };
+                self.changes += u64::from(moved);
+                self.set(ip, state, false);
+                // Nobody waits for, and nothing was said to, who was never wanted.
+                if wanted && !matches!(before, State::Known { .. }) {
+                    self.settle(ip);
+                }
+            }
+            None if new => drop(self.set(ip, state, false)),
             None => (),
         }
     }
@@ -177,29 +318,34 @@ impl Table {
 
     /// Asks the questions that are due, as far as the queue has room.
     pub fn poll(&mut self, now: Instant, local: &Local, queue: &mut Queue) {
-        for entry in &mut self.entries {
-            let State::Asking { tries, again } = entry.state else { continue };
-            if now < again {
+        while let Some(&(again, ip)) = self.asking.first()
+            && again <= now
+        {
+            let Some(State::Asking { tries, last, .. }) = self.entries.get(&ip).map(|e| e.state)
+            else {
+                self.asking.pop_first();
                 continue;
-            }
+            };
             if tries == TRIES {
-                entry.state = State::Silent { until: now + RETRY };
+                // What went to its last address goes there no more.
+                self.changes += u64::from(last.is_some());
+                self.set(ip, State::Silent { until: now + RETRY }, true);
+                self.settle(ip);
             } else if queue.is_full() {
                 return;
             } else {
-                match entry.ip {
+                match ip {
                     IpAddr::V4(ip) => ask_v4(ip, local, queue),
                     IpAddr::V6(ip) => ask_v6(ip, local, queue),
                 }
-                entry.state = State::Asking { tries: tries + 1, again: now + RETRY };
+                self.set(ip, State::Asking { tries: tries + 1, again: now + RETRY, last }, true);
             }
         }
     }
 
     /// When [`Table::poll`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let asking = |e: &&Entry| matches!(e.state, State::Asking { .. });
-        self.entries.iter().filter(asking).map(Entry::ends).min()
+        self.asking.first().map(|&(again, _)| again)
     }
 }
 
@@ -275,7 +421,67 @@ mod tests {
         for n in 0..1000u32 {
             table.learn(Ipv4Addr::from(0x0a00_0000 + n + 1).into(), MAC, true, at(n as u64));
         }
-        assert_eq!(table.entries.len(), 8);
+        assert_eq!((table.entries.len(), table.ends.len()), (8, 8));
         assert_eq!(table.get(Ipv4Addr::from(0x0a00_0000 + 1000).into(), at(1000)), Some(MAC));
+    }
+
+    #[test]
+    fn whoever_asks_us_does_not_push_out_whom_we_want() {
+        let mut table = Table::new(8);
+        let ours = |n: u32| IpAddr::from(Ipv4Addr::from(0x0a00_0001 + n));
+        for n in 0..4 {
+            table.resolve(ours(n), at(0));
+            table.learn(ours(n), MAC, false, at(0));
+        }
+        for n in 1000..100_000 {
+            table.learn(ours(n), MAC, true, at(1));
+        }
+        assert!((0..4).all(|n| table.get(ours(n), at(1)) == Some(MAC)));
+        // New ones that we want are asked for all the same.
+        assert_eq!(table.resolve(ours(4), at(1)), Resolution::Pending);
+        for n in 5..50 {
+            table.resolve(ours(n), at(1));
+        }
+        assert_eq!((table.entries.len(), table.ends.len()), (8, 8));
+        table.learn(ours(2000), MAC, true, at(1));
+        assert_eq!(table.get(ours(2000), at(1)), None, "there is no room for who was not wanted");
+    }
+
+    #[test]
+    fn an_old_address_is_used_until_nobody_answers_there() {
+        let (mut table, mut queue) = (Table::new(4), Queue::new(8, 128));
+        assert_eq!(table.hop(IP, at(0)), Hop::Asked);
+        table.wait(IP, 7);
+        table.learn(IP, MAC, false, at(0));
+        assert_eq!(table.next_settled(), Some((IP, Vec::from([7]))));
+        assert_eq!(table.hop(IP, at(0)), Hop::At(MAC, at(60)));
+        assert!(matches!(table.hop(IP, at(60)), Hop::At(MAC, _)));
+        let changes = table.changes();
+        for second in 60..64 {
+            table.poll(at(second), &local(), &mut queue);
+        }
+        assert_eq!(queue.len(), 3);
+        assert!(table.changes() > changes, "whoever noted the address is told");
+        assert_eq!(table.hop(IP, at(63)), Hop::Silent(at(64)));
+        assert_eq!(table.hop(IP, at(64)), Hop::Asked);
+    }
+
+    #[test]
+    fn who_waits_is_told_of_silence_and_of_a_new_address() {
+        let (mut table, mut queue) = (Table::new(4), Queue::new(8, 128));
+        table.hop(IP, at(0));
+        table.wait(IP, 1);
+        table.wait(IP, 2);
+        for second in 0..4 {
+            table.poll(at(second), &local(), &mut queue);
+        }
+        assert_eq!(table.next_settled(), Some((IP, Vec::from([1, 2]))));
+        table.hop(IP, at(5));
+        table.learn(IP, MAC, false, at(5));
+        let changes = table.changes();
+        table.learn(IP, [2, 0, 0, 0, 0, 9], false, at(6));
+        assert_eq!(table.changes(), changes + 1);
+        table.clear();
+        assert!(table.changes() > changes + 1 && table.poll_timeout().is_none());
     }
 }

@@ -1,10 +1,11 @@
 //! Frames for the tests, built by smoltcp.
 
+use crate::segment::Ends;
 use core::net::IpAddr;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
-    EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, IpRepr, Ipv4Packet, UdpPacket,
-    UdpRepr,
+    EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, IpRepr, Ipv4Packet, TcpPacket,
+    UdpPacket, UdpRepr,
 };
 use std::vec;
 use std::vec::Vec;
@@ -12,12 +13,16 @@ use std::vec::Vec;
 pub const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
-/// A UDP datagram from the peer's MAC address to ours.
-pub fn udp(from: IpAddr, to: IpAddr, from_port: u16, to_port: u16, data: &[u8]) -> Vec<u8> {
-    let udp = UdpRepr { src_port: from_port, dst_port: to_port };
-    let ip = IpRepr::new(from.into(), to.into(), IpProtocol::Udp, 8 + data.len(), 64);
+/// A packet of `length` bytes from the peer's MAC address to ours, written by `fill`.
+fn packet(
+    from: IpAddr,
+    to: IpAddr,
+    protocol: IpProtocol,
+    length: usize,
+    fill: impl FnOnce(&mut [u8]),
+) -> Vec<u8> {
+    let ip = IpRepr::new(from.into(), to.into(), protocol, length, 64);
     let mut bytes = vec![0; 14 + ip.buffer_len()];
-    let checksums = ChecksumCapabilities::default();
     let mut frame = EthernetFrame::new_unchecked(&mut bytes[..]);
     frame.set_src_addr(EthernetAddress(PEER_MAC));
     frame.set_dst_addr(EthernetAddress(OUR_MAC));
@@ -27,14 +32,46 @@ pub fn udp(from: IpAddr, to: IpAddr, from_port: u16, to_port: u16, data: &[u8]) 
         EthernetProtocol::Ipv6
     });
     let packet = frame.payload_mut();
-    ip.emit(&mut *packet, &checksums);
+    ip.emit(&mut *packet, &ChecksumCapabilities::default());
     if from.is_ipv4() {
         let mut packet = Ipv4Packet::new_unchecked(&mut *packet);
         packet.set_dont_frag(true);
         packet.fill_checksum();
     }
-    let mut datagram = UdpPacket::new_unchecked(&mut packet[ip.header_len()..]);
-    let fill = |payload: &mut [u8]| payload.copy_from_slice(data);
-    udp.emit(&mut datagram, &from.into(), &to.into(), data.len(), fill, &checksums);
+    fill(&mut packet[ip.header_len()..]);
     bytes
+}
+
+/// A UDP datagram from the peer's MAC address to ours.
+pub fn udp(from: IpAddr, to: IpAddr, from_port: u16, to_port: u16, data: &[u8]) -> Vec<u8> {
+    let udp = UdpRepr { src_port: from_port, dst_port: to_port };
+    packet(from, to, IpProtocol::Udp, 8 + data.len(), |bytes| {
+        let fill = |payload: &mut [u8]| payload.copy_from_slice(data);
+        let mut datagram = UdpPacket::new_unchecked(bytes);
+        let checksums = ChecksumCapabilities::default();
+        udp.emit(&mut datagram, &from.into(), &to.into(), data.len(), fill, &checksums);
+    })
+}
+
+/// A TCP segment from the peer's MAC address to ours; the length of `options` is a multiple of four.
+pub fn tcp(
+    ends: Ends,
+    flags: u8,
+    sequence: u32,
+    acknowledged: u32,
+    options: &[u8],
+    data: &[u8],
+) -> Vec<u8> {
+    let header = 20 + options.len();
+    packet(ends.remote, ends.local, IpProtocol::Tcp, header + data.len(), |bytes| {
+        bytes[..2].copy_from_slice(&ends.remote_port.to_be_bytes());
+        bytes[2..4].copy_from_slice(&ends.local_port.to_be_bytes());
+        bytes[4..8].copy_from_slice(&sequence.to_be_bytes());
+        bytes[8..12].copy_from_slice(&acknowledged.to_be_bytes());
+        bytes[12..16].copy_from_slice(&[(header as u8 / 4) << 4, flags, 0xff, 0xff]);
+        bytes[20..header].copy_from_slice(options);
+        bytes[header..].copy_from_slice(data);
+        let (from, to) = (ends.remote.into(), ends.local.into());
+        TcpPacket::new_unchecked(bytes).fill_checksum(&from, &to);
+    })
 }

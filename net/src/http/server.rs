@@ -131,7 +131,7 @@ impl Server {
     /// If all places are taken, and none is about to be free, closes the connection whose client has been
     /// quiet for longest.
     fn make_room(&mut self, interface: &mut Interface, handler: &mut dyn Handler, now: Instant) {
-        if !self.listener.is_full() || self.listener.is_closing_one() {
+        if !self.listener.is_full(interface) || self.listener.is_closing_one(interface) {
             return;
         }
         let quiet = self.open.iter().enumerate().filter(|(_, (_, c))| c.is_quiet(now));

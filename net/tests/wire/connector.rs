@@ -3,7 +3,6 @@
 use crate::common::{Wire, fixed};
 use net::connector::{Connector, Limits, Link, Progress};
 use net::tcp::{self, Closed, Listener};
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 const LIMITS: Limits = Limits { connections: 2, receive: 512, transmit: 512 };
@@ -71,15 +70,13 @@ fn both_learn_whether_the_other_offers_smc() {
     for (client, server) in [(true, true), (true, false), (false, true)] {
         let mut w = wire();
         let mut listener = listen(&mut w);
-        w.nodes[0].smc_option().set_port(9, server);
+        listener.offer_smc(&mut w.nodes[0], server);
         let mut connector = Connector::new(LIMITS, 1);
         let link = connect(&mut w, &mut connector, client);
         let open = connector.progress(&mut w.nodes[1], link);
         let smc = client && server;
         assert_eq!(open, Progress::Open { smc }, "{client} {server}");
         let stream = listener.accept(&mut w.nodes[0], w.now).unwrap();
-        let peer = listener.ends(&mut w.nodes[0], stream).unwrap().0;
-        let remote = (Ipv4Addr::new(10, 0, 0, 2), peer.port());
-        assert_eq!(w.nodes[0].smc_option().take_offer(9, remote), smc);
+        assert_eq!(listener.offers_smc(&w.nodes[0], stream), smc);
     }
 }

@@ -3,6 +3,7 @@
 mod client;
 mod common;
 mod connector;
+mod crowd;
 mod dhcp;
 mod http;
 mod interface;

@@ -41,8 +41,8 @@ impl Front {
         limits: Limits,
         gate: Gate,
     ) -> Self {
-        interface.smc_option().set_port(port, offers);
         let listener = Listener::new(interface, port, limits);
+        listener.offer_smc(interface, offers);
         let cost = (limits.receive + limits.transmit) as u64;
         Front { joint: Joint::new(listener, cost, true), gate, evicts: None }
     }
@@ -58,13 +58,7 @@ impl Front {
         while let Some(stream) = self.joint.tcp.accept(interface, ctx.now) {
             let listener = &mut self.joint.tcp;
             let Some((remote, local)) = listener.ends(interface, stream) else { continue };
-            let offers = match remote {
-                SocketAddr::V4(remote) => {
-                    let remote = (*remote.ip(), remote.port());
-                    interface.smc_option().take_offer(listener.port(), remote)
-                }
-                SocketAddr::V6(_) => false,
-            };
+            let offers = listener.offers_smc(interface, stream);
             let (host, cost) = (remote.ip(), self.joint.cost());
             let listener = &mut self.joint.tcp;
             if !engine.admission.admit(host, &self.gate, offers, cost) {
@@ -97,7 +91,7 @@ impl Front {
         engine: &mut Engine,
         ctx: &mut Context<'_, P>,
     ) {
-        if !self.joint.tcp.is_full() {
+        if !self.joint.tcp.is_full(interface) {
             self.evicts = None;
             return;
         }

@@ -1,0 +1,245 @@
+//! Initial sequence numbers (RFC 9293 section 3.4.1, RFC 6528), and SYN cookies in them (RFC 4987 section
+//! 3.6), so that a connection that is being opened needs no memory until its peer has shown that it
+//! receives what is sent to its address.
+//!
+//! A cookie has 24 bits of a keyed hash over both ends, the peer's number and the time, and 8 bits that
+//! say what the SYN had for options. It is good for 16 to 32 seconds.
+//!
+//! smoltcp draws its sequence numbers from a small generator that whoever sees a few of them can foresee.
+//! [`seed`] gives the seed from which that generator draws the number which is wanted.
+
+#![expect(deprecated, reason = "core has SipHash under no other name")]
+
+use crate::segment::Ends;
+use core::hash::{Hash, Hasher, SipHasher};
+use core::time::Duration;
+use drivers::hal::Instant;
+
+/// How long a cookie counts as new. It is good for as long again.
+const EPOCH: Duration = Duration::from_secs(16);
+/// Classes of MSS and of window scale that a cookie knows: what the peer can is rounded down to them.
+const SIZES: [u16; 8] = [48, 536, 1220, 1360, 1440, 1460, 4016, 8940];
+const SCALES: [Option<u8>; 8] =
+    [None, Some(0), Some(2), Some(4), Some(6), Some(7), Some(8), Some(10)];
+/// What is hashed besides classes.
+const HIDDEN: u16 = 0x100;
+const ACTIVE: u16 = 0x101;
+/// What counts where a SYN does not say (RFC 9293 section 3.7.1).
+const DEFAULT_MSS: u16 = 536;
+
+/// What a SYN has for options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Largest segment that the peer takes.
+    pub mss: u16,
+    /// Its window scale.
+    pub scale: Option<u8>,
+    /// It takes selective acknowledgements.
+    pub sack: bool,
+    /// It speaks SMC.
+    pub smc: bool,
+}
+
+impl Offer {
+    /// The options of a SYN; what makes no sense is left out.
+    pub fn of(mut options: &[u8]) -> Self {
+        let smc = crate::smc_option::offers(options);
+        let mut offer = Offer { mss: DEFAULT_MSS, scale: None, sack: false, smc };
+        while let Some((&kind, rest)) = options.split_first() {
+            match kind {
+                0 => break,
+                1 => {
+                    options = rest;
+                    continue;
+                }
+                _ => (),
+            }
+            let Some(option) = rest.first().and_then(|&length| options.get(..usize::from(length)))
+            else {
+                break;
+            };
+            match *option {
+                [2, 4, a, b] if [a, b] != [0, 0] => offer.mss = u16::from_be_bytes([a, b]),
+                [3, 3, scale] => offer.scale = Some(scale.min(14)),
+                [4, 2] => offer.sack = true,
+                [] | [_] => break,
+                _ => (),
+            }
+            options = options.get(option.len()..).unwrap_or_default();
+        }
+        offer.mss = offer.mss.max(SIZES[0]);
+        offer
+    }
+
+    fn class(self) -> u8 {
+        let size = SIZES.iter().rposition(|&size| size <= self.mss).unwrap_or(0);
+        let scale = SCALES.iter().rposition(|&scale| scale <= self.scale).unwrap_or(0);
+        size as u8 | (scale as u8) << 3 | u8::from(self.sack) << 6 | u8::from(self.smc) << 7
+    }
+
+    fn of_class(class: u8) -> Self {
+        Offer {
+            mss: SIZES[usize::from(class & 7)],
+            scale: SCALES[usize::from(class >> 3 & 7)],
+            sack: class & 0x40 != 0,
+            smc: class & 0x80 != 0,
+        }
+    }
+}
+
+/// The key of an interface.
+#[derive(Clone, Copy)]
+pub struct Secret([u64; 2]);
+
+impl Secret {
+    /// From a seed that nobody can foresee.
+    pub fn new(seed: u64) -> Self {
+        let mut hasher = SipHasher::new_with_keys(seed, !seed);
+        hasher.write_u8(0);
+        let first = hasher.finish();
+        hasher.write_u8(1);
+        Secret([first, hasher.finish()])
+    }
+
+    fn hash(&self, what: u16, ends: Ends, number: u32, time: u64) -> u64 {
+        let mut hasher = SipHasher::new_with_keys(self.0[0], self.0[1]);
+        hasher.write_u16(what);
+        ends.hash(&mut hasher);
+        hasher.write_u32(number);
+        hasher.write_u64(time);
+        hasher.finish()
+    }
+
+    /// The number that answers a SYN with this sequence number.
+    pub fn cookie(&self, ends: Ends, sequence: u32, offer: Offer, now: Instant) -> u32 {
+        self.cookie_of(ends, sequence, offer.class(), epoch(now))
+    }
+
+    fn cookie_of(&self, ends: Ends, sequence: u32, class: u8, epoch: u64) -> u32 {
+        // The hash covers the class as well: an acknowledgement of later bytes is no cookie.
+        let hash = self.hash(u16::from(class), ends, sequence, epoch);
+        (hash >> 32) as u32 & 0xffff_ff00 | u32::from(class ^ self.mask(ends, sequence, epoch))
+    }
+
+    /// What hides the class in a cookie.
+    fn mask(&self, ends: Ends, sequence: u32, epoch: u64) -> u8 {
+        self.hash(HIDDEN, ends, sequence, epoch) as u8
+    }
+
+    /// What the SYN with this sequence number offered, if our answer to it was `number`.
+    pub fn offer(&self, ends: Ends, sequence: u32, number: u32, now: Instant) -> Option<Offer> {
+        let epoch = epoch(now);
+        [epoch, epoch.wrapping_sub(1)].into_iter().find_map(|epoch| {
+            let class = self.mask(ends, sequence, epoch) ^ number as u8;
+            let right = self.cookie_of(ends, sequence, class, epoch) == number;
+            right.then(|| Offer::of_class(class))
+        })
+    }
+
+    /// The number with which we open a connection ourselves: four microseconds a step, from a place
+    /// that nobody knows (RFC 6528 section 3).
+    pub fn number(&self, ends: Ends, now: Instant) -> u32 {
+        let clock = (now.as_nanos() / 4000) as u32;
+        clock.wrapping_add(self.hash(ACTIVE, ends, 0, 0) as u32)
+    }
+}
+
+fn epoch(now: Instant) -> u64 {
+    now.as_nanos() / EPOCH.as_nanos() as u64
+}
+
+/// The seed of a smoltcp interface whose first connection has the initial sequence number `number`.
+pub fn seed(number: u32) -> u64 {
+    // `smoltcp::rand` is sPCG32: a linear congruential generator of 64 bits, of which a draw shows 32
+    // from bit 29 on if the three highest are 0. An interface draws its first identification, anew while
+    // that is 0, and then the number.
+    const MULTIPLIER: u64 = 0xbb2e_fcec_3c39_611d;
+    const INCREMENT: u64 = 0x7590_ef39;
+    const INVERSE: u64 = inverse(MULTIPLIER);
+    let back = |state: u64| state.wrapping_sub(INCREMENT).wrapping_mul(INVERSE);
+    let mut state = u64::from(number) << 29;
+    loop {
+        let before = back(state);
+        let drawn = (before >> (29 - (before >> 61))) as u32;
+        if (drawn ^ drawn >> 16) as u16 != 0 {
+            return back(before);
+        }
+        state += 1;
+    }
+}
+
+/// The inverse of an odd number modulo 2^64, by Newton's method.
+const fn inverse(number: u64) -> u64 {
+    let mut inverse = number;
+    let mut step = 0;
+    while step < 5 {
+        inverse = inverse.wrapping_mul(2u64.wrapping_sub(number.wrapping_mul(inverse)));
+        step += 1;
+    }
+    inverse
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ends(port: u16) -> Ends {
+        Ends {
+            local_port: 80,
+            remote_port: port,
+            remote: [10, 0, 0, 2].into(),
+            local: [10, 0, 0, 1].into(),
+        }
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    proptest! {
+        #[test]
+        fn a_cookie_is_good_for_whom_it_was_baked_and_for_a_while(
+            sequence: u32, port in 1u16.., seconds in 0u64..1_000_000, class: u8, seed: u64,
+        ) {
+            let (secret, offer) = (Secret::new(seed), Offer::of_class(class));
+            let number = secret.cookie(ends(port), sequence, offer, at(seconds));
+            let offer_at = |after| secret.offer(ends(port), sequence, number, at(seconds + after));
+            prop_assert_eq!(offer_at(0), Some(offer));
+            prop_assert_eq!(offer_at(16), Some(offer));
+            prop_assert_eq!(offer_at(48), None);
+            prop_assert_eq!(secret.offer(ends(port ^ 1), sequence, number, at(seconds)), None);
+            let other = sequence.wrapping_add(1);
+            prop_assert_eq!(secret.offer(ends(port), other, number, at(seconds)), None);
+            for guess in [number ^ 0x100, number.wrapping_add(1), number.wrapping_add(77)] {
+                prop_assert_eq!(secret.offer(ends(port), sequence, guess, at(seconds)), None);
+            }
+        }
+
+        #[test]
+        fn options_are_rounded_down(mss: u16, scale in proptest::option::of(0u8..15)) {
+            let offer = Offer { mss: mss.max(48), scale, sack: true, smc: false };
+            let rounded = Offer::of_class(offer.class());
+            prop_assert!(rounded.mss <= offer.mss && rounded.scale <= offer.scale);
+            prop_assert_eq!(rounded.scale.is_some(), offer.scale.is_some());
+            prop_assert!(rounded.sack && !rounded.smc);
+        }
+
+        #[test]
+        fn any_options_are_read(options in proptest::collection::vec(any::<u8>(), 0..40)) {
+            prop_assert!(Offer::of(&options).mss >= 48);
+        }
+    }
+
+    #[test]
+    fn options_of_a_syn() {
+        let linux = [2, 4, 5, 0xb4, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
+        let offer = Offer { mss: 1460, scale: Some(7), sack: true, smc: false };
+        assert_eq!(Offer::of(&linux), offer);
+        let smc = [&linux[..], &[1, 1, 254, 6, 0xe2, 0xd4, 0xc3, 0xd9]].concat();
+        assert_eq!(Offer::of(&smc), Offer { smc: true, ..offer });
+        assert_eq!(Offer::of(&[]), Offer { mss: 536, scale: None, sack: false, smc: false });
+        assert_eq!(Offer::of(&[3, 3, 77]).scale, Some(14));
+        assert_eq!(Offer::of(&[2, 4, 0, 0]).mss, 536);
+    }
+}

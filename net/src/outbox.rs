@@ -1,0 +1,81 @@
+//! Packets of UDP and ICMP on their way to a neighbour, who may have to be found first. A few wait for
+//! each; what there is no room for is lost, as on any link.
+
+use crate::link::{ETHERNET_HEADER, Queue};
+use crate::neighbour::{Hop, Table};
+use crate::routes::Routes;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use drivers::hal::Instant;
+
+/// Packets that wait for one neighbour, and for all.
+const OF_EACH: usize = 4;
+const OF_ALL: usize = 64;
+/// Packets that sockets say at a time.
+const DEPTH: usize = 4;
+
+/// The packets.
+#[derive(Debug)]
+pub struct Outbox {
+    /// What sockets have just said: frames without a destination.
+    packets: Queue,
+    waiting: VecDeque<(IpAddr, Box<[u8]>)>,
+}
+
+impl Outbox {
+    /// An empty one, for frames of up to `slot` bytes.
+    pub fn new(slot: usize) -> Self {
+        Outbox { packets: Queue::new(DEPTH, slot), waiting: VecDeque::new() }
+    }
+
+    /// Where sockets put what they say, before [`Outbox::send`].
+    pub fn packets(&mut self) -> &mut Queue {
+        &mut self.packets
+    }
+
+    /// Sends what sockets have said, as far as it is known where to.
+    pub fn send(&mut self, routes: &Routes, table: &mut Table, queue: &mut Queue, now: Instant) {
+        while let Some(frame) = self.packets.front() {
+            let hop = destination(frame).and_then(|ip| routes.next_hop(ip));
+            match hop.map(|hop| (hop, table.hop(hop, now))) {
+                Some((_, Hop::At(mac, _))) => push(frame, mac, queue),
+                Some((hop, Hop::Asked)) => {
+                    let of_it = self.waiting.iter().filter(|(ip, _)| *ip == hop).count();
+                    if of_it < OF_EACH && self.waiting.len() < OF_ALL {
+                        self.waiting.push_back((hop, frame.into()));
+                    }
+                }
+                Some((_, Hop::Silent(_))) | None => {}
+            }
+            self.packets.pop();
+        }
+    }
+
+    /// Something became known of a neighbour: what waits for it is sent, or lost.
+    pub fn settled(&mut self, neighbour: IpAddr, mac: Option<[u8; 6]>, queue: &mut Queue) {
+        self.waiting.retain(|(ip, frame)| {
+            if let Some(mac) = mac.filter(|_| *ip == neighbour) {
+                push(frame, mac, queue);
+            }
+            *ip != neighbour
+        });
+    }
+}
+
+fn push(frame: &[u8], mac: [u8; 6], queue: &mut Queue) {
+    queue.append(frame.len(), |room| {
+        room[..frame.len()].copy_from_slice(frame);
+        room[..6].copy_from_slice(&mac);
+        ((), frame.len())
+    });
+}
+
+/// Where an IP packet in a frame goes.
+fn destination(frame: &[u8]) -> Option<IpAddr> {
+    let packet = frame.get(ETHERNET_HEADER..)?;
+    match packet.first()? >> 4 {
+        4 => Some(Ipv4Addr::from(*packet.get(16..20)?.first_chunk::<4>()?).into()),
+        _ => Some(Ipv6Addr::from(*packet.get(24..40)?.first_chunk::<16>()?).into()),
+    }
+}

@@ -1,0 +1,167 @@
+//! TCP segments (RFC 9293, section 3.1) as the control plane looks at them before smoltcp does: whose
+//! they are, and whether they came through whole. smoltcp does not sum them again.
+
+use crate::checksum::{fold, pseudo, sum};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const ETHERNET: usize = 14;
+const IPV4: usize = 20;
+const IPV6: usize = 40;
+/// A TCP header without options.
+const FIXED: usize = 20;
+const TCP: u8 = 6;
+const CHECKSUM: usize = 16;
+
+/// FIN, SYN, RST and ACK among the flags of a segment.
+pub const FIN: u8 = 0x01;
+pub const SYN: u8 = 0x02;
+pub const RST: u8 = 0x04;
+pub const ACK: u8 = 0x10;
+
+/// Both ends of a connection. Ordered by ports first, which mostly tell connections apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ends {
+    /// Our port, then the peer's: connections of one local port lie together.
+    pub local_port: u16,
+    pub remote_port: u16,
+    pub remote: IpAddr,
+    pub local: IpAddr,
+}
+
+/// A segment in a received frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment<'a> {
+    pub ends: Ends,
+    /// Its sequence number, and the one that it acknowledges.
+    pub sequence: u32,
+    pub acknowledged: u32,
+    pub flags: u8,
+    pub options: &'a [u8],
+    /// Where the packet that holds it ends, in the frame.
+    pub end: usize,
+}
+
+impl<'a> Segment<'a> {
+    /// The segment in a frame that holds TCP over IP without extension headers. None if it is cut
+    /// short or its checksum is wrong. That of IPv4's header is the filter's matter.
+    #[inline]
+    pub fn of(frame: &'a [u8]) -> Option<Self> {
+        let packet = frame.get(ETHERNET..)?;
+        let (remote, local, header, end): (IpAddr, IpAddr, usize, usize) = match packet.first()?
+            >> 4
+        {
+            4 => {
+                let ip = packet.first_chunk::<IPV4>()?;
+                let address = |at: usize| Ipv4Addr::new(ip[at], ip[at + 1], ip[at + 2], ip[at + 3]);
+                let end = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
+                if ip[9] != TCP || ip[0] & 15 < 5 {
+                    return None;
+                }
+                (address(12).into(), address(16).into(), usize::from(ip[0] & 15) * 4, end)
+            }
+            _ => {
+                let ip = packet.first_chunk::<IPV6>()?;
+                let address = |at: usize| -> Option<Ipv6Addr> {
+                    ip.get(at..at + 16)?.first_chunk::<16>().map(|bytes| Ipv6Addr::from(*bytes))
+                };
+                let end = IPV6 + usize::from(u16::from_be_bytes([ip[4], ip[5]]));
+                if ip[6] != TCP {
+                    return None;
+                }
+                (address(8)?.into(), address(24)?.into(), IPV6, end)
+            }
+        };
+        let bytes = packet.get(header..end)?;
+        let tcp = bytes.first_chunk::<FIXED>()?;
+        let options = bytes.get(FIXED..usize::from(tcp[12] >> 4) * 4)?;
+        if fold(pseudo(remote, local, TCP, bytes.len()) + sum(bytes)) != 0xffff {
+            return None;
+        }
+        let port = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
+        let number =
+            |at: usize| u32::from_be_bytes([tcp[at], tcp[at + 1], tcp[at + 2], tcp[at + 3]]);
+        let (remote_port, local_port) = (port(0), port(2));
+        if remote_port == 0 || local_port == 0 {
+            return None;
+        }
+        Some(Segment {
+            ends: Ends { local_port, remote_port, remote, local },
+            sequence: number(4),
+            acknowledged: number(8),
+            flags: tcp[13],
+            options,
+            end: ETHERNET + end,
+        })
+    }
+
+    /// Whether it wants to open a connection.
+    pub fn opens(&self) -> bool {
+        self.flags & (SYN | ACK | RST | FIN) == SYN
+    }
+}
+
+/// Writes the checksum of the TCP segment in a frame to be sent; frames of others are left alone.
+#[inline]
+pub fn seal(frame: &mut [u8]) {
+    let Some(packet) = frame.get_mut(ETHERNET..) else { return };
+    let (header, addresses) = match packet.first().map(|first| first >> 4) {
+        Some(4) if packet.get(9) == Some(&TCP) => (usize::from(packet[0] & 15) * 4, 12..20),
+        Some(6) if packet.get(6) == Some(&TCP) => (IPV6, 8..40),
+        _ => return,
+    };
+    let Some(addresses) = packet.get(addresses).map(sum) else { return };
+    let Some(tcp) = packet.get_mut(header..) else { return };
+    if tcp.len() < FIXED {
+        return;
+    }
+    tcp[CHECKSUM..CHECKSUM + 2].fill(0);
+    let checksum = !fold(addresses + u64::from(TCP) + tcp.len() as u64 + sum(tcp));
+    tcp[CHECKSUM..CHECKSUM + 2].copy_from_slice(&checksum.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::tcp;
+    use std::vec::Vec;
+
+    #[test]
+    fn whose_a_segment_is() {
+        for (from, to) in [("10.0.0.2", "10.0.0.1"), ("fe80::2", "fe80::1")] {
+            let (remote, local) = (from.parse().unwrap(), to.parse().unwrap());
+            let ends = Ends { local_port: 80, remote_port: 4000, remote, local };
+            let frame = tcp(ends, SYN, 7, 0, &[2, 4, 5, 0xb4], b"x");
+            let segment = Segment::of(&frame).unwrap();
+            assert_eq!((segment.ends, segment.sequence, segment.end), (ends, 7, frame.len()));
+            assert!(segment.opens() && segment.options == [2, 4, 5, 0xb4]);
+            // What Ethernet pads is none of it.
+            let padded = [&frame[..], &[0; 9]].concat();
+            assert_eq!(Segment::of(&padded).unwrap().end, frame.len());
+            for cut in 0..frame.len() {
+                assert!(Segment::of(&frame[..cut]).is_none());
+            }
+            for bit in 40 * 8..frame.len() * 8 {
+                let mut damaged = frame.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                assert!(Segment::of(&damaged).is_none(), "bit {bit}");
+            }
+            let mut sealed = frame.clone();
+            let at = frame.len() - 9;
+            sealed[at..at + 2].fill(0x55);
+            seal(&mut sealed);
+            assert_eq!(sealed, frame);
+        }
+    }
+
+    #[test]
+    fn what_is_no_segment_is_left_alone() {
+        let (from, to) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
+        let datagram = crate::testing::udp(from, to, 9, 10, b"data");
+        let mut sealed = datagram.clone();
+        seal(&mut sealed);
+        assert_eq!(sealed, datagram);
+        assert!(Segment::of(&datagram).is_none());
+        seal(&mut []);
+        seal(&mut Vec::from([0x45; 30]));
+    }
+}
