@@ -3,6 +3,7 @@
 //! The tests are run by `./isthmus test SUITE`, which builds the image and tells where it is. Each suite
 //! is a file in `tests/`; each case is a story told over the serial console.
 
+pub mod crowd;
 pub mod peer;
 
 use std::io::Write;

@@ -142,6 +142,37 @@ impl Peer {
         Ok(())
     }
 
+    /// Sends one Ethernet frame as it is, when the wire has room for it.
+    pub fn send_frame_soon(&mut self, frame: &[u8]) -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            match self.wire.socket.send_to(frame, &self.wire.appliance) {
+                Err(error) if error.raw_os_error().is_some() && Instant::now() < deadline => {
+                    let wait = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+                    let _ =
+                        poll(&mut [PollFd::new(&self.wire.socket, PollFlags::OUT)], Some(&wait));
+                }
+                sent => return sent.map(drop).context("the wire takes no frame"),
+            }
+        }
+    }
+
+    /// The next frame from the appliance, which this peer does not see otherwise; None if none comes
+    /// within `limit`.
+    pub fn receive_frame(&mut self, limit: Duration) -> Result<Option<Vec<u8>>> {
+        let wait = Timespec { tv_sec: 0, tv_nsec: i64::from(limit.subsec_nanos()) };
+        let _ = poll(&mut [PollFd::new(&self.wire.socket, PollFlags::IN)], Some(&wait));
+        let mut frame = vec![0; LONGEST_FRAME];
+        match self.wire.socket.recv(&mut frame) {
+            Ok(length) => {
+                frame.truncate(length);
+                Ok(Some(frame))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error).context("the wire"),
+        }
+    }
+
     /// Handles what came, sends what is due, and waits up to `limit` for something to come.
     fn poll(&mut self, limit: Duration) {
         let now = smoltcp::time::Instant::from_micros(self.started.elapsed().as_micros() as i64);

@@ -3,6 +3,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use boot_tests::crowd::Crowd;
 use boot_tests::peer::Peer;
 use boot_tests::{boot, spec};
 use launch::http;
@@ -196,6 +197,38 @@ fn noise_on_the_wire_does_no_harm() -> Result<()> {
         let _ = peer.send_frame(&frame);
     }
     peer.ping(APPLIANCE, 56)?;
+    vm.run("show interfaces")?.contains(APPLIANCE)?;
+    Ok(())
+}
+
+/// Their addresses were never seen before, and each is asked for at the same time.
+#[test]
+fn thirty_two_unknown_clients_are_served_within_a_second() -> Result<()> {
+    let (mut vm, mut peer) = pair("isthmus.smc.services=true")?;
+    let mut crowd = Crowd::new(&mut peer, APPLIANCE.parse()?, 7)?;
+    let took = crowd.call(32, b"hello", b"hello")?;
+    ensure!(took < Duration::from_secs(1), "it took {took:?}");
+    vm.run("show interfaces")?.contains(APPLIANCE)?;
+    Ok(())
+}
+
+/// SYNs of nobody, as fast as the wire takes them, and an honest client now and then.
+#[test]
+fn honest_clients_come_through_a_flood_of_syns() -> Result<()> {
+    let (mut vm, mut peer) = pair("isthmus.smc.services=true")?;
+    for (port, request, wanted) in [
+        (80, &b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"[..], &b"200 OK"[..]),
+        (7, b"hello", b"hello"),
+    ] {
+        let mut crowd = Crowd::new(&mut peer, APPLIANCE.parse()?, port)?;
+        for round in 0..10 {
+            for n in 0..1000 {
+                crowd.spoof(round * 1000 + n)?;
+            }
+            let took = crowd.call(1, request, wanted)?;
+            ensure!(took < Duration::from_secs(5), "port {port}: it took {took:?}");
+        }
+    }
     vm.run("show interfaces")?.contains(APPLIANCE)?;
     Ok(())
 }

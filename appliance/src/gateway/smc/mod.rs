@@ -28,9 +28,9 @@ use rdma::smcr::echo::Echo;
 use rdma::smcr::engine::{self, Device, Engine, Ready, SocketId, Subnet};
 use rdma::verbs::PathMtu;
 
-/// Bytes of each TCP connection of echo and discard, either way: handshakes fit, and a client
-/// without SMC is served, if slowly.
-const SERVICE_BUFFER: usize = 1024;
+/// Bytes of each TCP connection of echo and discard, either way: eleven segments for a client without
+/// SMC, so that most of them go in a batch.
+const SERVICE_BUFFER: usize = 16 << 10;
 
 /// SMC-R and its users.
 pub(super) struct Smc {
