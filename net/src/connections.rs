@@ -523,7 +523,7 @@ impl Connections {
         let mut link = Link { received: Some(packet), queue, mtu, framing };
         let at = to_smoltcp(outside.now);
         outside.stack.poll_ingress_single(at, &mut link, &mut connection.sockets);
-        if before.0 == State::SynSent && segment.flags & SYN != 0 {
+        if before.0 == State::SynSent && connection.socket().state() == State::Established {
             connection.smc_peer = smc_option::offers(segment.options);
             connection.socket_mut().set_timeout(Some(SILENCE));
         }
