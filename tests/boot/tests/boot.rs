@@ -74,7 +74,7 @@ fn the_shipped_image_has_no_faults_to_provoke() -> Result<()> {
     let words =
         ["pf", "gp", "panic", "null", "stack"].map(|name| format!("isthmus.test.fault={name}"));
     let mut vm = boot(spec()?.append(&words.join(" ")))?;
-    vm.serial.send(b"\x1c\x1d")?;
+    vm.press("\x1c\x1d\r")?.contains("not ASCII text")?;
     vm.run("show crash")?.lacks("panic")?.lacks("exception")?;
     Ok(())
 }
