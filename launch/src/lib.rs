@@ -12,6 +12,7 @@ pub mod fresh;
 pub mod guest;
 pub mod http;
 pub mod image;
+pub mod models;
 pub mod ntb;
 pub mod progress;
 pub mod qemu;

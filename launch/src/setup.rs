@@ -23,6 +23,8 @@ pub enum Purpose {
     Captures,
     /// Making Linux guests: building kernel modules, unpacking others.
     Guest,
+    /// Machines with device models: unpacking a QEMU that can have them.
+    Models,
     /// Counting instructions of host programs.
     Count,
     /// Making a fresh Debian to test in.
@@ -37,6 +39,7 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Test, &["ovmf"]),
     (Purpose::Captures, &["tshark"]),
     (Purpose::Guest, &["gcc-12", "kmod", "libelf1", "make", "xz-utils"]),
+    (Purpose::Models, &["mmdebstrap"]),
     (Purpose::Count, &["valgrind"]),
     (Purpose::Fresh, &["debootstrap", "git", "util-linux"]),
 ];
@@ -50,6 +53,7 @@ pub const ALL: &[Purpose] = &[
     Purpose::Test,
     Purpose::Captures,
     Purpose::Guest,
+    Purpose::Models,
     Purpose::Count,
     Purpose::Fresh,
 ];

@@ -12,8 +12,9 @@ use clap::Args;
 use images::Format;
 
 use crate::build;
+use crate::qemu::Program;
 use crate::setup::{self, Purpose};
-use crate::{command, fresh, guest, image, workspace};
+use crate::{command, fresh, guest, image, models, workspace};
 
 /// Options of `./isthmus test`.
 #[derive(Args)]
@@ -57,6 +58,8 @@ enum Needs {
     Guests,
     /// The image and Linux guests.
     ImageAndGuests,
+    /// Linux guests with device models.
+    Models,
 }
 
 impl Needs {
@@ -65,7 +68,7 @@ impl Needs {
     }
 
     fn guests(self) -> bool {
-        matches!(self, Needs::Guests | Needs::ImageAndGuests)
+        matches!(self, Needs::Guests | Needs::ImageAndGuests | Needs::Models)
     }
 }
 
@@ -78,6 +81,8 @@ const FORMATS_USED: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Images, Purpose::Test];
 /// Linux guests, for which programs are compiled here.
 const GUESTS: &[Purpose] = &[Purpose::Host, Purpose::Run, Purpose::Guest];
+/// Linux guests with device models, in a QEMU that can show them.
+const MODELS: &[Purpose] = &[Purpose::Host, Purpose::Run, Purpose::Guest, Purpose::Models];
 /// The image and Linux guests.
 const INTEROP: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest];
 /// What the image captured is read with tshark.
@@ -99,6 +104,7 @@ const SUITES: &[Suite] = &[
     boot_suite("ntb"),
     Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("matrix") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("guests") },
+    Suite { needs: Needs::Models, uses: MODELS, ..interop_suite("models") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("engines") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..long_suite("adversity") },
     interop_suite("smc"),

@@ -74,6 +74,7 @@ const MODULES: &[&str] = &[
     "sch_netem",
     "brd",
     "ext4",
+    "ioatdma",
 ];
 
 /// What the choice of files depends on, for the cache.

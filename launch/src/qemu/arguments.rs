@@ -22,7 +22,7 @@ const OVMF: &[(&str, &str)] = &[
 ];
 
 pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
-    let mut qemu = Command::new("qemu-system-x86_64");
+    let mut qemu = spec.program.command();
     qemu.args(["-nodefaults", "-no-user-config", "-display", "none"]);
     qemu.args(["-machine", machine(spec), "-cpu", &spec.cpu]);
     qemu.args(["-smp", &spec.cpus.to_string(), "-m", &format!("{}M", spec.memory_mib)]);
@@ -87,6 +87,22 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
     for (index, disk) in disks.iter().enumerate() {
         qemu.args(["-blockdev", &disk.blockdev(index).to_string()]);
         let device = disk.device(&format!("virtio-blk-{bus}"), index);
+        qemu.args(["-device", &device.to_string()]);
+    }
+    if !spec.models.is_empty() {
+        // Memory that the models' process can map. Without `share` it would see zeroes, and nobody an error.
+        let memory = json!({
+            "qom-type": "memory-backend-memfd", "id": "memory", "share": true,
+            "size": u64::from(spec.memory_mib) << 20,
+        });
+        qemu.args(["-object", &memory.to_string(), "-machine", "memory-backend=memory"]);
+    }
+    for socket in &spec.models {
+        // A model that is late is waited for: after QEMU's own 5 s its device would be gone for good.
+        let device = json!({
+            "driver": "vfio-user-pci", "x-msg-timeout": 60_000,
+            "socket": {"type": "unix", "path": socket},
+        });
         qemu.args(["-device", &device.to_string()]);
     }
     qemu.args(&spec.extra);

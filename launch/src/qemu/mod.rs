@@ -8,6 +8,7 @@ mod arguments;
 mod device;
 pub mod ivshmem;
 mod kvm;
+mod program;
 mod qmp;
 mod serial;
 mod spec;
@@ -15,6 +16,7 @@ mod vm;
 
 pub use device::{Disk, Fault, Nic};
 pub use kvm::accelerator;
+pub use program::Program;
 pub use qmp::Qmp;
 pub use serial::{Serial, plain_text};
 pub use spec::{Accelerator, Boot, Firmware, Machine, Spec};

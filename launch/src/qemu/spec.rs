@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{Disk, Nic, Vm, arguments};
+use super::{Disk, Nic, Program, Vm, arguments};
 
 /// QEMU's machine models that the appliance boots on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +62,7 @@ pub enum Accelerator {
 /// A machine to start. [`Spec::new`] is a q35 with 128 MiB, one CPU, no devices, under TCG.
 #[derive(Clone, Debug)]
 pub struct Spec {
+    pub(super) program: Program,
     pub(super) boot: Boot,
     pub(super) machine: Machine,
     pub(super) firmware: Firmware,
@@ -75,6 +76,7 @@ pub struct Spec {
     pub(super) config: Option<String>,
     pub(super) reboots: bool,
     pub(super) serial_ports: usize,
+    pub(super) models: Vec<PathBuf>,
     pub(super) extra: Vec<OsString>,
 }
 
@@ -82,6 +84,7 @@ impl Spec {
     /// A machine that boots `boot`.
     pub fn new(boot: Boot) -> Spec {
         Spec {
+            program: Program::Installed,
             boot,
             machine: Machine::Q35,
             firmware: Firmware::Bios,
@@ -95,6 +98,7 @@ impl Spec {
             config: None,
             reboots: false,
             serial_ports: 1,
+            models: Vec::new(),
             extra: Vec::new(),
         }
     }
@@ -181,6 +185,18 @@ impl Spec {
     /// Sets the number of serial ports; COM1 is the console.
     pub fn serial_ports(self, count: usize) -> Spec {
         Spec { serial_ports: count, ..self }
+    }
+
+    /// Sets which QEMU runs the machine.
+    pub fn program(self, program: Program) -> Spec {
+        Spec { program, ..self }
+    }
+
+    /// Adds a PCI function that another process serves over vfio-user at this socket. The program has to be
+    /// [`Program::with_vfio_user`]'s, the machine a q35: on others there is no extended configuration space.
+    pub fn vfio_user(mut self, socket: &std::path::Path) -> Spec {
+        self.models.push(socket.into());
+        self
     }
 
     /// Adds arguments of QEMU as they are.

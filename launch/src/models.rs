@@ -1,0 +1,97 @@
+//! Device models, shown to machines over vfio-user: the process that serves them.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use crate::{command, workspace};
+
+/// How long the server may take to listen, or to end behind its last client.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Builds the server, or finds it up to date, and returns the program.
+pub fn build() -> Result<PathBuf> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
+    cargo.current_dir(workspace::root());
+    cargo.args(["build", "--quiet", "--locked", "--profile", "host", "-p", "models-server"]);
+    command::run(&mut cargo)?;
+    Ok(workspace::target().join("host/models-server"))
+}
+
+/// A server of one model. Dropping it kills it, which its machine sees as a surprise removal.
+pub struct ModelServer {
+    process: Child,
+    directory: TempDir,
+}
+
+impl ModelServer {
+    /// Starts `program` for the model `name`, with more options, and waits until it listens.
+    pub fn start(program: &Path, name: &str, options: &[&str]) -> Result<ModelServer> {
+        let directory = tempfile::Builder::new().prefix("isthmus-model-").tempdir()?;
+        let output = File::create(directory.path().join("output"))?;
+        let mut server = Command::new(program);
+        server.arg(name).arg(directory.path().join("socket")).args(options);
+        server.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        command::end_with_us(&mut server);
+        let line = command::shell_line(&server);
+        let process = server.spawn().with_context(|| format!("could not start `{line}`"))?;
+        let mut model = ModelServer { process, directory };
+        let deadline = Instant::now() + PATIENCE;
+        while !model.socket().exists() {
+            if let Some(status) = model.process.try_wait()? {
+                bail!("`{line}` ended ({status}):\n{}", model.output());
+            }
+            if Instant::now() > deadline {
+                bail!("`{line}` does not listen");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(model)
+    }
+
+    /// The socket of its function.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
+    /// Kills it under a running machine.
+    pub fn kill(&mut self) {
+        // Both fail only when it is gone already, which is what is wanted.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Waits until it has ended, after its machine has, and returns what the model counted: lines of a name
+    /// and a number.
+    pub fn counters(mut self) -> Result<String> {
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.process.try_wait()? {
+                break status;
+            }
+            if Instant::now() > deadline {
+                bail!("the model's server did not end:\n{}", self.output());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        if !status.success() {
+            bail!("the model's server ended ({status}):\n{}", self.output());
+        }
+        Ok(self.output())
+    }
+
+    /// What it has printed so far.
+    pub fn output(&self) -> String {
+        fs::read_to_string(self.directory.path().join("output")).unwrap_or_default()
+    }
+}
+
+impl Drop for ModelServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,90 @@
+//! Which QEMU runs a machine: the host's own, or a newer one that shows device models of other processes.
+//!
+//! `vfio-user-pci` came with QEMU 10.1, and Debian 12 has an older one. The newer one is unpacked from the
+//! backports of Debian 13 below `target/`, with the libraries that it needs: nothing is installed or
+//! configured, and nothing of the host is used but its kernel.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::setup::{self, Purpose};
+use crate::{command, workspace};
+
+/// The release whose backports have it.
+const RELEASE: &str = "trixie";
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
+/// A QEMU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// The host's.
+    Installed,
+    /// One that was unpacked in this directory.
+    Unpacked(PathBuf),
+}
+
+impl Program {
+    /// The command that starts it, without arguments.
+    pub(super) fn command(&self) -> Command {
+        let Program::Unpacked(tree) = self else { return Command::new("qemu-system-x86_64") };
+        let libraries = tree.join(LIBRARIES);
+        let path = format!("{0}:{0}/systemd", libraries.display());
+        // Started by its own dynamic linker, because its C library is newer than the host's.
+        let mut qemu = Command::new(tree.join("usr/lib64/ld-linux-x86-64.so.2"));
+        qemu.env("QEMU_MODULE_DIR", libraries.join("qemu"));
+        qemu.arg("--library-path").arg(path).arg(tree.join("usr/bin/qemu-system-x86_64"));
+        for firmware in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
+            qemu.arg("-L").arg(tree.join(firmware));
+        }
+        qemu
+    }
+
+    /// Unpacks the newer one, or finds that it is there. Some seconds, and 45 MB of downloads, the first time.
+    pub fn with_vfio_user() -> Result<Program> {
+        let tree = workspace::target().join("qemu-vfio-user");
+        let program = Program::Unpacked(tree.clone());
+        if offers_vfio_user(&program) {
+            return Ok(program);
+        }
+        setup::install(&[Purpose::Models])?;
+        unpack(&tree)?;
+        if !offers_vfio_user(&program) {
+            bail!("the QEMU of {RELEASE}-backports, in {}, has no vfio-user-pci", tree.display());
+        }
+        Ok(program)
+    }
+}
+
+fn offers_vfio_user(program: &Program) -> bool {
+    // Not the list of all devices: for that it loads all its modules, the host's where it has none.
+    let help = command::output(program.command().args(["-device", "vfio-user-pci,help"]));
+    help.is_ok_and(|text| text.contains("x-msg-timeout"))
+}
+
+fn unpack(tree: &Path) -> Result<()> {
+    match fs::remove_dir_all(tree) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    let site = archive()?;
+    let backports = format!("{RELEASE}-backports");
+    let mut bootstrap = Command::new("mmdebstrap");
+    bootstrap.args(["--variant=extract", "--include=qemu-system-x86"]);
+    // By --include=PACKAGE/RELEASE only the package itself would be of that release.
+    bootstrap.arg(format!("--aptopt=APT::Default-Release \"{backports}\""));
+    bootstrap.arg(RELEASE).arg(tree);
+    bootstrap.args([RELEASE, &backports].map(|suite| format!("deb {site} {suite} main")));
+    command::run_quietly("unpacking a QEMU that has vfio-user", &mut bootstrap)
+}
+
+/// Where the host's apt has Debian's archive from.
+fn archive() -> Result<String> {
+    let mut ask = Command::new("apt-get");
+    ask.args(["indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(SITE)", "Created-By: Packages"]);
+    let answer = command::output(&mut ask)?;
+    let site = answer.lines().find_map(|line| line.strip_prefix("Debian|Debian|"));
+    Ok(site.context("apt has no source with Debian's own packages")?.to_string())
+}

@@ -1,0 +1,115 @@
+//! Device models under stock Linux drivers, which is what proves the models; and models that do something
+//! wrong, which shows that these cases would tell.
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use interop_tests::system;
+use launch::guest::Guest;
+use launch::models::ModelServer;
+use launch::qemu::Program;
+
+/// A guest with an I/OAT engine, whose driver was loaded.
+struct Ioat {
+    model: ModelServer,
+    guest: Guest,
+}
+
+impl Ioat {
+    fn boot(options: &[&str]) -> Result<Ioat> {
+        let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
+        let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test models")?;
+        let model = ModelServer::start(&server, "ioat", options)?;
+        let spec = system()?.spec("linux", &[], 1500).program(Program::with_vfio_user()?);
+        let mut guest = Guest::start("linux", spec.vfio_user(&model.socket()))?;
+        guest.wait_up()?;
+        // A self-test that fails leaves the module loaded and the device without a driver.
+        let loaded = guest.try_sh("modprobe ioatdma", std::time::Duration::from_secs(60));
+        loaded.with_context(|| format!("the model's server said:\n{}", model.output()))?;
+        Ok(Ioat { model, guest })
+    }
+
+    /// What the kernel said of it.
+    fn messages(&mut self) -> Result<String> {
+        self.guest.sh("dmesg | grep -i -e ioat -e 'self-test' -e 'BUG' -e 'hannel' || true")
+    }
+
+    fn is_bound(&mut self) -> Result<bool> {
+        let bound = self.guest.sh("ls /sys/bus/pci/drivers/ioatdma")?;
+        Ok(bound.contains("0000:"))
+    }
+
+    /// Interrupts that the guest took from it.
+    fn interrupts(&mut self) -> Result<u64> {
+        let lines = self.guest.sh("grep ioat /proc/interrupts || true")?;
+        let count = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
+        Ok(lines.lines().filter_map(count).sum())
+    }
+
+    /// What the model itself counted; the guest is switched off for that. And what QEMU had to say.
+    fn end(mut self) -> Result<(String, String)> {
+        self.guest.vm.qmp.execute("quit", serde_json::json!({}))?;
+        self.guest.vm.wait_exit()?;
+        let said = std::fs::read_to_string(self.guest.vm.directory().join("output"))?;
+        Ok((self.model.counters()?, said))
+    }
+}
+
+fn counter(counters: &str, name: &str) -> Result<u64> {
+    let line = counters.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    Ok(line.with_context(|| format!("no {name} in:\n{counters}"))?.parse()?)
+}
+
+#[test]
+fn ioat_3_2_passes_the_self_test_of_linux() -> Result<()> {
+    let mut ioat = Ioat::boot(&[])?;
+    let messages = ioat.messages()?;
+    ensure!(ioat.is_bound()?, "the driver has not taken the device:\n{messages}");
+    ensure!(!messages.contains("fail") && !messages.contains("Reset channel"), "{messages}");
+    let interrupts = ioat.interrupts()?;
+    ensure!(interrupts > 0, "no interrupt came");
+    let (counters, said) = ioat.end()?;
+    ensure!(counter(&counters, "function0.channel0.copies")? == 1, "{counters}");
+    ensure!(counter(&counters, "function0.channel0.halts")? == 0, "{counters}");
+    ensure!(!said.contains("Broken pipe"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn ioat_3_4_passes_the_xor_self_tests_of_linux() -> Result<()> {
+    let mut ioat = Ioat::boot(&["--device", "0b00", "--channels", "4", "--version", "34"])?;
+    let messages = ioat.messages()?;
+    ensure!(ioat.is_bound()?, "the driver has not taken the device:\n{messages}");
+    let capabilities = ioat.guest.sh("cat /sys/class/dma/dma0chan0/device/dma/*/quickdata/cap \
+         /sys/class/dma/*/quickdata/cap 2>/dev/null | head -1")?;
+    ensure!(capabilities.contains("xor"), "{capabilities:?}\n{messages}");
+    ensure!(ioat.interrupts()? > 0, "no interrupt came");
+    let (counters, _) = ioat.end()?;
+    ensure!(counter(&counters, "function0.channel0.xors")? >= 2, "{counters}");
+    // Linux validates a sum that is wrong, too, and wants that to be found.
+    ensure!(counter(&counters, "function0.channel0.halts")? == 1, "{counters}");
+    Ok(())
+}
+
+#[test]
+fn a_corrupt_copy_is_found() -> Result<()> {
+    let mut ioat = Ioat::boot(&["--fault", "corrupt-copy"])?;
+    let messages = ioat.messages()?;
+    ensure!(messages.contains("Self-test copy failed compare"), "{messages}");
+    Ok(())
+}
+
+#[test]
+fn a_completion_that_does_not_come_is_found() -> Result<()> {
+    let mut ioat = Ioat::boot(&["--fault", "no-completion"])?;
+    let messages = ioat.messages()?;
+    ensure!(messages.contains("Reset channel") || messages.contains("timed out"), "{messages}");
+    Ok(())
+}
+
+#[test]
+fn an_interrupt_that_does_not_come_is_found() -> Result<()> {
+    let mut ioat = Ioat::boot(&["--fault", "no-interrupt"])?;
+    let interrupts = ioat.interrupts()?;
+    ensure!(interrupts == 0, "{interrupts} interrupts");
+    Ok(())
+}

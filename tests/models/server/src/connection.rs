@@ -1,0 +1,95 @@
+//! A client's connection: messages in, with the files that come along, answers out.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use anyhow::{Context, Result, anyhow};
+use models::Nanoseconds;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg,
+    sendmsg,
+};
+
+use crate::device::Device;
+use crate::message::{LONGEST, Message};
+
+/// Most files of a message, as the client is told.
+const MOST_FILES: usize = 16;
+
+/// The connection of a device with its client.
+pub struct Connection {
+    stream: UnixStream,
+    /// What has arrived: `filled` bytes.
+    buffer: Vec<u8>,
+    filled: usize,
+    files: Vec<OwnedFd>,
+}
+
+impl Connection {
+    /// Takes over a stream.
+    pub fn new(stream: UnixStream) -> Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Connection { stream, buffer: vec![0; LONGEST], filled: 0, files: Vec::new() })
+    }
+
+    /// The stream, to wait for.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// Carries out what has arrived; false when the client is gone.
+    pub fn serve(&mut self, device: &mut Device, now: impl Fn() -> Nanoseconds) -> Result<bool> {
+        loop {
+            match self.receive() {
+                Ok(0) => return Ok(false),
+                Ok(count) => self.filled += count,
+                Err(Errno::AGAIN) => return Ok(true),
+                Err(Errno::CONNRESET) => return Ok(false),
+                Err(error) => return Err(error).context("could not receive"),
+            }
+            let mut used = 0;
+            let first =
+                |bytes| Message::first(bytes).map_err(|what| anyhow!("the client sent {what}"));
+            while let Some(message) = first(&self.buffer[used..self.filled])? {
+                used += message.size();
+                // The kernel ends a read behind a message with files, so they are the last one's.
+                let files =
+                    if used == self.filled { std::mem::take(&mut self.files) } else { Vec::new() };
+                if let Some(reply) = device.handle(&message, files, now()) {
+                    self.stream.set_nonblocking(false)?;
+                    send(&self.stream, &reply)?;
+                    self.stream.set_nonblocking(true)?;
+                }
+            }
+            self.buffer.copy_within(used..self.filled, 0);
+            self.filled -= used;
+        }
+    }
+
+    fn receive(&mut self) -> rustix::io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut into = [IoSliceMut::new(&mut self.buffer[self.filled..])];
+        let received = recvmsg(&self.stream, &mut into, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(files) = message {
+                self.files.extend(files);
+            }
+        }
+        Ok(received.bytes)
+    }
+}
+
+fn send(stream: &UnixStream, bytes: &[u8]) -> Result<()> {
+    let mut sent = 0;
+    while sent < bytes.len() {
+        let mut none = SendAncillaryBuffer::default();
+        let rest = [IoSlice::new(&bytes[sent..])];
+        sent +=
+            sendmsg(stream, &rest, &mut none, SendFlags::NOSIGNAL).context("could not answer")?;
+    }
+    Ok(())
+}

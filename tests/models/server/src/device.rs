@@ -1,0 +1,239 @@
+//! A model as a vfio-user device: answers what a client asks of it.
+
+use std::os::fd::OwnedFd;
+
+use models::{Function, Interrupt, Machine, Nanoseconds, Unreachable};
+use rustix::io::Errno;
+
+use crate::interrupts::EventFds;
+use crate::memory::GuestMemory;
+use crate::message::{
+    BadMessage, Body, CONFIG_REGION, Command, DEVICE_FLAGS, DMA_WRITABLE, IRQ_AUTOMASKED,
+    IRQ_EVENTFD, IRQ_INTX, IRQ_MASKABLE, IRQ_MSI, IRQ_MSIX, IRQS, LONGEST_ACCESS, Message,
+    REGION_FLAGS, REGIONS, UNMAP_ALL,
+};
+
+/// What the client is told in answer to VERSION. Without `write_multiple`: QEMU 11.1 forces every message
+/// through a queue with it.
+const CAPABILITIES: &str =
+    "{\"capabilities\":{\"max_msg_fds\":16,\"max_data_xfer_size\":1048576}}\0";
+
+/// Bytes of configuration space.
+const CONFIG_SIZE: u64 = 4096;
+
+/// The guest's side of a function.
+#[derive(Default)]
+struct Guest {
+    memory: GuestMemory,
+    interrupts: EventFds,
+}
+
+impl Machine for Guest {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreachable> {
+        self.memory.read(address, into)
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Unreachable> {
+        self.memory.write(address, bytes)
+    }
+
+    fn interrupt(&mut self, interrupt: Interrupt) -> bool {
+        self.interrupts.raise(interrupt)
+    }
+}
+
+/// A function, and what its client has given it.
+pub struct Device {
+    function: Box<dyn Function>,
+    guest: Guest,
+}
+
+impl Device {
+    /// A device that no client has asked anything yet.
+    pub fn new(function: Box<dyn Function>) -> Self {
+        Device { function, guest: Guest::default() }
+    }
+
+    /// The model.
+    pub fn function(&self) -> &dyn Function {
+        &*self.function
+    }
+
+    /// The client is gone, and with it what it gave: the function is as after power-on.
+    pub fn forget_client(&mut self) {
+        self.guest = Guest::default();
+        self.function.reset();
+    }
+
+    /// Does what is due, and says when there is something to do again.
+    pub fn poll(&mut self, now: Nanoseconds) -> Option<Nanoseconds> {
+        self.function.poll(now, &mut self.guest)
+    }
+
+    /// Carries out a message, and gives the whole answer if one is wanted.
+    pub fn handle(
+        &mut self,
+        message: &Message<'_>,
+        fds: Vec<OwnedFd>,
+        now: Nanoseconds,
+    ) -> Option<Vec<u8>> {
+        let result = self.carry_out(message, fds, now);
+        message.wants_reply().then(|| {
+            let error = |errno: &Errno| errno.raw_os_error() as u32;
+            message.reply(result.as_deref().map_err(error))
+        })
+    }
+
+    fn carry_out(
+        &mut self,
+        message: &Message<'_>,
+        fds: Vec<OwnedFd>,
+        now: Nanoseconds,
+    ) -> Result<Vec<u8>, Errno> {
+        let body = message.body();
+        match message.command() {
+            Command::Version => {
+                let version = body.u32(0)?; // major, then minor, of 2 bytes each
+                let (major, minor) = (version as u16, (version >> 16) as u16);
+                if major != 0 {
+                    return Err(Errno::INVAL);
+                }
+                // The lower minor version counts; QEMU 11.1 says 0.0.
+                let minor = minor.min(1).to_le_bytes();
+                Ok([&[0, 0], &minor[..], CAPABILITIES.as_bytes()].concat())
+            }
+            Command::DmaMap => self.map(body, fds),
+            Command::DmaUnmap => {
+                let all = body.u32(4)? & UNMAP_ALL != 0;
+                self.guest.memory.unmap(body.u64(8)?, body.u64(16)?, all);
+                Ok(body.bytes(0, 24)?.to_vec())
+            }
+            Command::DeviceInfo => Ok(words(&[16, DEVICE_FLAGS, REGIONS, IRQS])),
+            Command::RegionInfo => self.region(body.u32(8)?),
+            Command::IrqInfo => self.interrupt_kind(body.u32(8)?),
+            Command::SetIrqs => {
+                let (flags, kind) = (body.u32(4)?, body.u32(8)?);
+                self.guest.interrupts.set(kind, flags, body.u32(12)?, body.u32(16)?, fds)?;
+                Ok(Vec::new())
+            }
+            Command::RegionRead => {
+                let length = body.u32(12)? as usize;
+                if length > LONGEST_ACCESS {
+                    return Err(Errno::INVAL);
+                }
+                let mut answer = body.bytes(0, 16)?.to_vec();
+                answer.resize(16 + length, 0);
+                self.read(body.u32(8)?, body.u64(0)?, &mut answer[16..])?;
+                Ok(answer)
+            }
+            Command::RegionWrite => {
+                let bytes = body.bytes(16, body.u32(12)? as usize)?;
+                self.write(body.u32(8)?, body.u64(0)?, bytes, now)?;
+                Ok(body.bytes(0, 16)?.to_vec())
+            }
+            Command::WriteMultiple => {
+                for index in 0..body.u64(0)? as usize {
+                    let one = Body(body.bytes(8 + 24 * index, 24)?);
+                    let bytes = one.bytes(16, (one.u32(12)? as usize).min(8))?;
+                    self.write(one.u32(8)?, one.u64(0)?, bytes, now)?;
+                }
+                Ok(Vec::new())
+            }
+            Command::DeviceReset => {
+                self.function.reset();
+                Ok(Vec::new())
+            }
+            Command::Unknown => Err(Errno::NOTSUP),
+        }
+    }
+
+    fn map(&mut self, body: Body<'_>, fds: Vec<OwnedFd>) -> Result<Vec<u8>, Errno> {
+        let writable = body.u32(4)? & DMA_WRITABLE != 0;
+        let offset = body.u64(8)?;
+        let file = fds.into_iter().next().map(|file| (file, offset));
+        let mapped = self.guest.memory.map(body.u64(16)?, body.u64(24)?, writable, file);
+        let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        mapped.map(|()| Vec::new()).map_err(errno)
+    }
+
+    /// Size and access of a region: those of a BAR, or of configuration space, or 0.
+    fn region(&self, index: u32) -> Result<Vec<u8>, Errno> {
+        if index >= REGIONS {
+            return Err(Errno::INVAL);
+        }
+        let size = match index {
+            CONFIG_REGION => CONFIG_SIZE,
+            _ => self.bar_size(index).unwrap_or(0),
+        };
+        let flags = if size > 0 { REGION_FLAGS } else { 0 };
+        let mut answer = words(&[32, flags, index, 0]);
+        answer.extend(size.to_le_bytes());
+        answer.extend(0u64.to_le_bytes());
+        Ok(answer)
+    }
+
+    /// Number of interrupts of a kind. Without NORESIZE: QEMU then sets up all vectors at once.
+    fn interrupt_kind(&self, kind: u32) -> Result<Vec<u8>, Errno> {
+        let all = self.function.interrupts();
+        let count = match kind {
+            IRQ_INTX => all.intx,
+            IRQ_MSI => all.msi,
+            IRQ_MSIX => all.msix,
+            kind if kind < IRQS => 0,
+            _ => return Err(Errno::INVAL),
+        };
+        let flags = match (kind, count) {
+            (_, 0) => 0,
+            (IRQ_INTX, _) => IRQ_EVENTFD | IRQ_MASKABLE | IRQ_AUTOMASKED,
+            _ => IRQ_EVENTFD,
+        };
+        Ok(words(&[16, flags, kind, count.into()]))
+    }
+
+    fn bar_size(&self, index: u32) -> Option<u64> {
+        self.function.bars().iter().find(|bar| u32::from(bar.index) == index).map(|bar| bar.size)
+    }
+
+    fn read(&mut self, region: u32, offset: u64, into: &mut [u8]) -> Result<(), Errno> {
+        if region == CONFIG_REGION {
+            self.function.config().read(offset, into);
+            return Ok(());
+        }
+        self.check(region, offset, into.len())?;
+        self.function.read(region as u8, offset, into);
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        region: u32,
+        offset: u64,
+        bytes: &[u8],
+        now: Nanoseconds,
+    ) -> Result<(), Errno> {
+        if region == CONFIG_REGION {
+            self.function.config().write(offset, bytes);
+            return Ok(());
+        }
+        self.check(region, offset, bytes.len())?;
+        self.function.write(region as u8, offset, bytes, now, &mut self.guest);
+        Ok(())
+    }
+
+    /// Whether an access lies in a BAR.
+    fn check(&self, region: u32, offset: u64, length: usize) -> Result<(), Errno> {
+        let size = self.bar_size(region).ok_or(Errno::INVAL)?;
+        let end = offset.checked_add(length as u64).ok_or(Errno::INVAL)?;
+        if end <= size { Ok(()) } else { Err(Errno::INVAL) }
+    }
+}
+
+impl From<BadMessage> for Errno {
+    fn from(_: BadMessage) -> Errno {
+        Errno::INVAL
+    }
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}

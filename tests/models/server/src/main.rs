@@ -1,0 +1,154 @@
+//! Shows device models to QEMU as PCI functions, over vfio-user (`-device vfio-user-pci`).
+//!
+//! One process serves one or more functions, each on a Unix socket of its own, so that models that are
+//! joined (two bridges, two ports of a network) are in one place. While one client is there another may go and
+//! come again, and finds its function as after power-on. Ends when nobody is connected any more, and then
+//! prints what the models counted.
+
+mod connection;
+mod device;
+mod interrupts;
+mod memory;
+mod message;
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow};
+use clap::Parser;
+use models::ioat::{self, Ioat};
+use models::{Function, Nanoseconds};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use connection::Connection;
+use device::Device;
+
+/// Shows device models to QEMU as PCI functions, over vfio-user.
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    model: Model,
+}
+
+#[derive(clap::Subcommand)]
+enum Model {
+    /// Intel I/OAT: a DMA engine
+    Ioat {
+        /// The Unix socket to listen on
+        socket: PathBuf,
+        /// PCI device id, hexadecimal: 0e20 is of version 3.2, 0b00 of 3.4
+        #[arg(long, default_value = "0e20", value_parser = hexadecimal)]
+        device: u16,
+        /// Channels, 1 to 8
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
+        channels: u8,
+        /// Version, hexadecimal
+        #[arg(long, default_value = "32", value_parser = hexadecimal)]
+        version: u16,
+        /// What the model does wrong
+        #[arg(long, value_parser = fault)]
+        fault: Option<ioat::Fault>,
+    },
+}
+
+fn hexadecimal(text: &str) -> Result<u16, String> {
+    u16::from_str_radix(text, 16).map_err(|error| error.to_string())
+}
+
+fn fault(text: &str) -> Result<ioat::Fault, String> {
+    let known = ioat::Fault::ALL.iter().find(|(name, _)| *name == text);
+    let names = || ioat::Fault::ALL.map(|(name, _)| name).join(", ");
+    known.map(|(_, fault)| *fault).ok_or_else(|| format!("accepted: {}", names()))
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().model {
+        Model::Ioat { socket, device, channels, version, fault } => {
+            let settings = ioat::Config { device, channels, version: version as u8, fault };
+            serve(vec![(socket, Box::new(Ioat::new(settings)))])
+        }
+    }
+}
+
+/// A function with its socket.
+struct Served {
+    listener: UnixListener,
+    device: Device,
+    connection: Option<Connection>,
+}
+
+/// Serves the functions until all their clients are gone.
+fn serve(functions: Vec<(PathBuf, Box<dyn Function>)>) -> Result<()> {
+    let started = Instant::now();
+    let now = || started.elapsed().as_nanos() as Nanoseconds;
+    let mut all = functions
+        .into_iter()
+        .map(|(path, function)| {
+            let listener = listen(&path)?;
+            Ok(Served { listener, device: Device::new(function), connection: None })
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let mut seen = 0;
+    while seen == 0 || all.iter().any(|served| served.connection.is_some()) {
+        let due = all.iter_mut().filter_map(|served| served.device.poll(now())).min();
+        wait(&all, due.map(|at| at.saturating_sub(now())))?;
+        for served in &mut all {
+            match &mut served.connection {
+                Some(connection) => {
+                    if !connection.serve(&mut served.device, now)? {
+                        served.connection = None;
+                        served.device.forget_client();
+                    }
+                }
+                None => match served.listener.accept() {
+                    Ok((stream, _)) => {
+                        served.connection = Some(Connection::new(stream)?);
+                        seen += 1;
+                    }
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error).context("could not accept a client"),
+                },
+            }
+        }
+    }
+    for (number, served) in all.iter().enumerate() {
+        for (name, count) in served.device.function().counters() {
+            println!("function{number}.{name} {count}");
+        }
+    }
+    Ok(())
+}
+
+fn listen(path: &Path) -> Result<UnixListener> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(anyhow!("could not remove {}: {error}", path.display()));
+        }
+        _ => {}
+    }
+    let listener = UnixListener::bind(path);
+    let listener = listener.with_context(|| format!("could not listen on {}", path.display()))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Waits for a client or a message, for `nanoseconds` at most.
+fn wait(all: &[Served], nanoseconds: Option<Nanoseconds>) -> Result<()> {
+    let mut polled: Vec<PollFd<'_>> = Vec::new();
+    for served in all {
+        let fd = match &served.connection {
+            Some(connection) => connection.fd(),
+            None => served.listener.as_fd(),
+        };
+        polled.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    }
+    let limit = nanoseconds
+        .map(|n| Timespec { tv_sec: (n / 1_000_000_000) as _, tv_nsec: (n % 1_000_000_000) as _ });
+    match poll(&mut polled, limit.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error).context("could not wait for clients"),
+    }
+}

@@ -1,0 +1,247 @@
+//! A channel: its registers, and its way through a chain of descriptors.
+
+use super::Fault;
+use super::descriptor::{COMPLETION_ADDRESS, Kind, NEXT_ADDRESS, carry_out};
+use crate::registers::{byte_of, with_half};
+use crate::{Machine, Nanoseconds};
+
+/// How long a descriptor takes: as measured on hardware within a factor of two, so that a driver that
+/// does not wait for completions is found out.
+const DESCRIPTOR: Nanoseconds = 1_000;
+
+/// CHANSTS, bits 0 to 2.
+const ACTIVE: u64 = 0;
+const DONE: u64 = 1;
+const SUSPENDED: u64 = 2;
+const HALTED: u64 = 3;
+
+/// CHANCTRL: interrupts may be raised again; a completion is written, and an interrupt raised, at an error.
+const REARM: u16 = 1 << 0;
+const ERROR_COMPLETION: u16 = 1 << 2;
+const ERROR_INTERRUPT: u16 = 1 << 4;
+
+/// CHANCMD.
+const SUSPEND: u64 = 1 << 2;
+const RESUME: u64 = 1 << 4;
+const RESET: u64 = 1 << 5;
+
+/// The second version of the registers, as CHANCTRL's neighbour says it.
+const COMPATIBILITY: u64 = 2;
+
+/// What a channel wants of its engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    Interrupt,
+}
+
+#[derive(Clone, Debug)]
+pub struct Channel {
+    control: u16,
+    /// Descriptors that were given (DMACOUNT) and carried out, modulo 2^16.
+    given: u16,
+    done: u16,
+    /// Address of the last one that was carried out.
+    completed: u64,
+    status: u64,
+    chain: u64,
+    next: u64,
+    completion_address: u64,
+    errors: u32,
+    error_mask: u32,
+    /// An interrupt was raised and not answered by REARM; another waits for that.
+    blocked: bool,
+    pending: bool,
+    /// When the descriptor under way is done.
+    busy_until: Option<Nanoseconds>,
+    copies: u64,
+    nulls: u64,
+    xors: u64,
+    bytes: u64,
+    halts: u64,
+}
+
+impl Default for Channel {
+    fn default() -> Self {
+        Channel {
+            control: 0,
+            given: 0,
+            done: 0,
+            completed: 0,
+            status: HALTED,
+            chain: 0,
+            next: 0,
+            completion_address: 0,
+            errors: 0,
+            error_mask: 0,
+            blocked: false,
+            pending: false,
+            busy_until: None,
+            copies: 0,
+            nulls: 0,
+            xors: 0,
+            bytes: 0,
+            halts: 0,
+        }
+    }
+}
+
+impl Channel {
+    pub fn byte(&self, offset: u64) -> u8 {
+        match offset {
+            0x00..=0x01 => byte_of(self.control.into(), offset),
+            0x02..=0x03 => byte_of(COMPATIBILITY, offset - 0x02),
+            0x06..=0x07 => byte_of(self.given.into(), offset - 0x06),
+            0x08..=0x0f => byte_of(self.completed | self.status, offset - 0x08),
+            0x10..=0x17 => byte_of(self.chain, offset - 0x10),
+            0x18..=0x1f => byte_of(self.completion_address, offset - 0x18),
+            0x20..=0x27 => byte_of(self.next, offset - 0x20),
+            0x28..=0x2b => byte_of(self.errors.into(), offset - 0x28),
+            0x2c..=0x2f => byte_of(self.error_mask.into(), offset - 0x2c),
+            // CHANCMD reads as 0: commands are carried out at once.
+            _ => 0,
+        }
+    }
+
+    pub fn write(
+        &mut self,
+        offset: u64,
+        value: u64,
+        length: usize,
+        now: Nanoseconds,
+    ) -> Option<Event> {
+        match offset {
+            0x00 => {
+                self.control = value as u16 & !REARM;
+                if value as u16 & REARM != 0 {
+                    self.blocked = false;
+                    return self.pending.then_some(Event::Interrupt);
+                }
+            }
+            0x04 => self.command(value, now),
+            0x06 => {
+                self.given = value as u16;
+                let usable = self.errors & !self.error_mask == 0 && self.chain != 0;
+                if self.given != self.done && (self.status <= DONE || usable) {
+                    self.status = ACTIVE;
+                    self.go_on(now);
+                }
+            }
+            0x10 | 0x14 => {
+                self.chain = if length == 8 {
+                    value
+                } else {
+                    with_half(self.chain, offset - 0x10, value as u32)
+                };
+                (self.next, self.given, self.done, self.completed) = (self.chain, 0, 0, 0);
+                self.busy_until = None;
+            }
+            0x18 if length == 8 => self.completion_address = value,
+            0x18 | 0x1c => {
+                self.completion_address =
+                    with_half(self.completion_address, offset - 0x18, value as u32);
+            }
+            0x28 => self.errors &= !(value as u32),
+            0x2c => self.error_mask = value as u32,
+            _ => {}
+        }
+        None
+    }
+
+    fn command(&mut self, command: u64, now: Nanoseconds) {
+        if command & RESET != 0 {
+            let error_mask = self.error_mask;
+            self.power_on();
+            self.error_mask = error_mask;
+        } else if command & SUSPEND != 0 && self.status <= DONE {
+            self.status = SUSPENDED;
+            self.busy_until = None;
+        } else if command & RESUME != 0 && self.status == SUSPENDED {
+            self.status = ACTIVE;
+            self.go_on(now);
+        }
+    }
+
+    /// Begins with the next descriptor, if there is one and none is under way.
+    fn go_on(&mut self, now: Nanoseconds) {
+        if self.status == ACTIVE && self.given != self.done && self.busy_until.is_none() {
+            self.busy_until = Some(now + DESCRIPTOR);
+        }
+    }
+
+    /// When the descriptor under way is done.
+    pub fn due(&self) -> Option<Nanoseconds> {
+        self.busy_until
+    }
+
+    /// Ends the descriptor under way.
+    pub fn step(
+        &mut self,
+        bus_master: bool,
+        fault: Option<Fault>,
+        machine: &mut dyn Machine,
+    ) -> Option<Event> {
+        let at = self.busy_until.take()?;
+        let address = self.next;
+        let result =
+            if bus_master { carry_out(machine, address, fault) } else { Err(NEXT_ADDRESS) };
+        let done = match result {
+            Ok(done) => done,
+            Err(errors) => return self.halt(errors, machine),
+        };
+        self.done = self.done.wrapping_add(done.slots);
+        self.next = done.next;
+        self.completed = address & !0x3f;
+        self.bytes += done.bytes;
+        match done.kind {
+            Kind::Copy => self.copies += 1,
+            Kind::Null => self.nulls += 1,
+            Kind::Xor => self.xors += 1,
+        }
+        if self.done == self.given {
+            self.status = DONE;
+        }
+        if done.completion && fault != Some(Fault::NoCompletion) {
+            let wrong = if fault == Some(Fault::WrongCompletion) { 0x40 } else { 0 };
+            let word = (self.completed + wrong) | self.status;
+            if machine.write(self.completion_address, &word.to_le_bytes()).is_err() {
+                return self.halt(COMPLETION_ADDRESS, machine);
+            }
+        }
+        self.go_on(at);
+        done.interrupt.then_some(Event::Interrupt)
+    }
+
+    fn halt(&mut self, errors: u32, machine: &mut dyn Machine) -> Option<Event> {
+        self.errors |= errors;
+        self.status = HALTED;
+        self.halts += 1;
+        if self.control & ERROR_COMPLETION != 0 {
+            let word = self.completed | HALTED;
+            // Where this cannot be written either there is nothing left to tell it by.
+            let _ = machine.write(self.completion_address, &word.to_le_bytes());
+        }
+        (self.control & ERROR_INTERRUPT != 0).then_some(Event::Interrupt)
+    }
+
+    /// Whether an interrupt may be raised now; else it is when the driver rearms.
+    pub fn take_interrupt(&mut self) -> bool {
+        self.pending = self.blocked;
+        !core::mem::replace(&mut self.blocked, true)
+    }
+
+    /// As after power-on; counts are kept.
+    pub fn power_on(&mut self) {
+        let Channel { copies, nulls, xors, bytes, halts, .. } = *self;
+        *self = Channel { copies, nulls, xors, bytes, halts, ..Channel::default() };
+    }
+
+    pub fn counted(&self) -> [(&'static str, u64); 5] {
+        [
+            ("copies", self.copies),
+            ("nulls", self.nulls),
+            ("xors", self.xors),
+            ("bytes", self.bytes),
+            ("halts", self.halts),
+        ]
+    }
+}

@@ -1,0 +1,18 @@
+//! Models of PCI devices at register level: what a driver reads, writes and is interrupted by.
+//!
+//! A model is a state machine. Accesses come in as calls, the time is an argument, and what it wants of the
+//! machine (DMA, interrupts) goes out through [`Machine`]: nothing here does I/O, starts a thread or reads a
+//! clock. So the same model is driven by unit tests of our drivers in process, and by `models-server`, which
+//! shows it to QEMU as a PCI function.
+//!
+//! What proves a model is the stock Linux driver on it, not our own.
+#![forbid(unsafe_code)]
+
+mod config_space;
+mod function;
+pub mod ioat;
+mod registers;
+pub mod testing;
+
+pub use config_space::{ConfigSpace, PortType};
+pub use function::{Bar, Function, Interrupt, Interrupts, Machine, Nanoseconds, Unreachable};

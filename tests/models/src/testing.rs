@@ -1,0 +1,43 @@
+//! A machine for tests in process: memory from address 0 on, and a record of interrupts.
+
+use crate::{Interrupt, Machine, Unreachable};
+
+/// Memory and interrupts.
+#[derive(Debug, Default)]
+pub struct TestMachine {
+    /// The memory, from address 0 on.
+    pub memory: Vec<u8>,
+    /// Interrupts that were raised and not taken from here.
+    pub interrupts: Vec<Interrupt>,
+}
+
+impl TestMachine {
+    /// One with `size` bytes of memory that are 0.
+    pub fn new(size: usize) -> Self {
+        TestMachine { memory: vec![0; size], interrupts: Vec::new() }
+    }
+
+    fn place(&mut self, address: u64, length: usize) -> Result<&mut [u8], Unreachable> {
+        let start = usize::try_from(address).map_err(|_| Unreachable(address))?;
+        let end = start.checked_add(length).ok_or(Unreachable(address))?;
+        self.memory.get_mut(start..end).ok_or(Unreachable(address))
+    }
+}
+
+impl Machine for TestMachine {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreachable> {
+        let place = self.place(address, into.len())?;
+        into.copy_from_slice(place);
+        Ok(())
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Unreachable> {
+        self.place(address, bytes.len())?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn interrupt(&mut self, interrupt: Interrupt) -> bool {
+        self.interrupts.push(interrupt);
+        true
+    }
+}
