@@ -190,6 +190,10 @@ pub fn test(options: &Options) -> Result<()> {
     if suites.iter().any(|suite| suite.needs.guests()) {
         guest::prepare()?;
     }
+    if suites.iter().any(|suite| suite.needs == Needs::Models) {
+        Program::with_vfio_user()?;
+        environment.push(("ISTHMUS_MODELS", models::build()?));
+    }
     if suites.iter().any(|suite| suite.needs.image()) {
         // The image for uhyve is loaded as uhyve does it when it is built.
         let uhyve = suites.iter().any(|suite| suite.name == "boot");
