@@ -531,7 +531,7 @@ fn parameters(input: &mut Input<'_>) -> ConnectionParameters {
 }
 
 /// Sets the ICRC right, so that what was changed is looked at.
-fn seal(frame: &mut [u8]) {
+pub fn seal(frame: &mut [u8]) {
     let Ok(parsed) = Frame::parse(frame) else { return };
     let network = parsed.network;
     let start = ETHERNET_LEN + network.len() + bth::LEN;

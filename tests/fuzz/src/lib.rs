@@ -2,14 +2,17 @@
 //! that what they feed keeps its promises. Bytes come from [`mutate`], which changes a target's
 //! corpus (real captures among it) by a seed, or from a fuzzer that is guided by coverage.
 
+mod bridge;
 mod capture;
 mod config;
 mod console;
+mod disks;
 mod engine;
 mod input;
 mod ip;
 mod mutate;
 mod net;
+mod remote;
 mod wire;
 
 pub use mutate::mutate;
@@ -29,6 +32,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire", run: wire::run, corpus: wire::corpus },
     Target { name: "messages", run: wire::messages, corpus: wire::message_corpus },
     Target { name: "engine", run: engine::run, corpus: engine::corpus },
+    Target { name: "extents", run: disks::extents, corpus: disks::extents_corpus },
+    Target { name: "mirror", run: disks::mirror, corpus: disks::mirror_corpus },
+    Target { name: "remote", run: remote::run, corpus: remote::corpus },
+    Target { name: "ntrdma", run: bridge::run, corpus: bridge::corpus },
     Target { name: "interface", run: net::interface, corpus: net::interface_corpus },
     Target { name: "http", run: net::http, corpus: net::http_corpus },
     Target { name: "filter", run: net::filter, corpus: net::filter_corpus },

@@ -31,6 +31,26 @@ fn engine() {
 }
 
 #[test]
+fn extents() {
+    run("extents", 3_000);
+}
+
+#[test]
+fn mirror() {
+    run("mirror", 3_000);
+}
+
+#[test]
+fn remote() {
+    run("remote", 1_000);
+}
+
+#[test]
+fn ntrdma() {
+    run("ntrdma", 1_000);
+}
+
+#[test]
 fn interface() {
     run("interface", 30_000);
 }

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
+/// Bytes of a sector.
 pub const SECTOR: usize = 512;
 
 /// How a disk behaves.

@@ -16,7 +16,9 @@ use std::net::IpAddr;
 /// What there is to know of a node's port.
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
+    /// Its Ethernet address.
     pub mac: [u8; 6],
+    /// Its IP address.
     pub ip: IpAddr,
 }
 
@@ -68,17 +70,22 @@ struct Machine {
 
 /// A gateway.
 pub struct Gateway {
+    /// Its ports.
     pub ports: Vec<Port>,
+    /// Ethernet MTU.
     pub mtu: usize,
+    /// The storage server's settings.
     pub config: Config,
     /// Exported as `disk`.
     pub disk: SimDisk,
     /// Exported as `ram`, with so many sectors.
     pub ram_sectors: usize,
+    /// All of its memory.
     pub memory: Window,
     /// Hosts that have a volume in memory of their own: `own1`, `own2` and so on.
     pub private: Vec<IpAddr>,
     machine: Option<Machine>,
+    /// How often it was started.
     pub boots: u32,
 }
 

@@ -2,9 +2,9 @@
 //! paths, while paths are cut, the gateway loses its power, and disks are slow, fail, and forget
 //! what was not flushed. What every user asked and was answered has to make sense ([`history`]).
 
-pub(crate) mod disk;
+pub mod disk;
 pub mod failover;
-mod gateway;
+pub mod gateway;
 pub(crate) mod history;
 mod host;
 pub mod leak;

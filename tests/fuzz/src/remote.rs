@@ -1,0 +1,210 @@
+//! The client of another storage server, RNBD over RTRS over RoCE, whose server lies: what comes from a sound
+//! server is changed on its way as the input says, with a right ICRC, or lost, or comes twice. The client's
+//! user reads and writes; requests may fail, and nothing panics.
+
+use crate::engine;
+use crate::input::Input;
+use drivers::hal::{Arena, Instant, Window};
+use fabric::{Node as _, Rng};
+use rdma::rnbd::client::{self, Client, Losses, RemoteVolume};
+use rdma::rnbd::wire::{AccessMode, PORT};
+use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use rdma::rtrs::client as transport;
+use rdma::rtrs::server::Config;
+use rdma::rtrs::{Context, Name};
+use rdma::verbs::{ConnectionManager, Provider};
+use rdma::volume::{Operation, Request, Volume};
+use sim::storage::disk::{Manners, SimDisk};
+use sim::storage::gateway::{Gateway, Port};
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+const MTU: usize = 1500;
+const SERVER: usize = 768 << 10;
+const CLIENT: usize = 768 << 10;
+const BUFFER: usize = 64 << 10;
+const EVENTS: usize = 300;
+
+fn port(n: u8) -> Port {
+    Port { mac: [2, 0, 0, 0, 0, n], ip: IpAddr::V4(Ipv4Addr::new(10, 0, 0, n)) }
+}
+
+struct World {
+    gateway: Gateway,
+    roce: Roce,
+    tx: TxBuffer,
+    client: Client,
+    volume: RemoteVolume,
+    arena: Arena,
+    buffer: Window,
+    rng: Rng,
+    to_client: VecDeque<Vec<u8>>,
+    now: Instant,
+}
+
+/// Takes a list of events.
+pub fn run(data: &[u8]) {
+    fabric::with_memory(SERVER + CLIENT, |memory| {
+        let mut world = World::new(memory);
+        let mut input = Input(data);
+        // A first byte says after how many frames the server begins to lie.
+        let honest = usize::from(input.byte());
+        for _ in 0..honest {
+            world.carry(None);
+        }
+        for _ in 0..EVENTS {
+            if input.is_empty() {
+                break;
+            }
+            world.event(&mut input);
+        }
+        // Whatever happened, requests end.
+        for _ in 0..400 {
+            world.now = world.now + Duration::from_millis(250);
+            world.carry(None);
+        }
+        assert!(world.volume.is_idle(), "a request never ends");
+    });
+}
+
+impl World {
+    fn new(memory: Window) -> Self {
+        let mut rng = Rng::new(5);
+        let (server, own) = (
+            memory.slice(0, SERVER).expect("inside"),
+            memory.slice(SERVER, CLIENT).expect("inside"),
+        );
+        let manners =
+            Manners { cache: false, latency: Duration::ZERO, errors: 0, stalls: 0, kept: 0 };
+        let config = Config { queue_depth: 8, chunk_size: 8192, ..Config::default() };
+        let disk = SimDisk::new(16, manners, rng.fork());
+        let mut gateway = Gateway::new(vec![port(1)], MTU, config, disk, 64, server);
+        gateway.boot(&mut rng);
+        let limits = Limits {
+            qps: 32,
+            cqs: 8,
+            pds: 4,
+            regions: 128,
+            keys: 128,
+            wr: 128,
+            connections: 16,
+            half_open: 8,
+            unacknowledged: 16,
+            ..Limits::default()
+        };
+        let config = PortConfig { mac: port(2).mac, addresses: vec![port(2).ip], mtu: MTU };
+        let mut roce = Roce::new(config, limits, &mut rng);
+        roce.learn_neighbour(port(1).ip, port(1).mac);
+        let mut arena = Arena::new(own);
+        let now = Instant::from_nanos(1);
+        let name = |text| Name::new(text).expect("a name");
+        let mut context = Context { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let devices = client::Config { wait: Duration::from_secs(5), ..client::Config::default() };
+        let mut client =
+            Client::new(devices, transport::Config::default(), name("gw"), &mut context)
+                .expect("room");
+        let to = SocketAddr::new(port(1).ip, PORT);
+        client.transport_mut().add_path(port(2).ip, to, &mut context).expect("a path");
+        let mode = AccessMode::ReadWrite;
+        let (_, volume) =
+            client.map(name("ram"), mode, Losses::ToFlush, &mut context).expect("room");
+        let buffer = arena.alloc(BUFFER, 4096).expect("room");
+        World {
+            gateway,
+            roce,
+            tx: TxBuffer::new(),
+            client,
+            volume,
+            arena,
+            buffer,
+            rng,
+            to_client: VecDeque::new(),
+            now,
+        }
+    }
+
+    /// Both do what there is to do, and the client gets a frame, which may have been changed.
+    fn carry(&mut self, change: Option<&mut Input<'_>>) {
+        self.work();
+        if let Some(mut frame) = self.to_client.pop_front() {
+            if let Some(input) = change {
+                // Behind Ethernet's, IP's and UDP's headers: what RoCE says, and RTRS in it.
+                for _ in 0..1 + input.byte() % 6 {
+                    let room = frame.len().saturating_sub(42).max(1);
+                    let at = (42 + usize::from(input.word()) % room).min(frame.len() - 1);
+                    frame[at] = input.byte();
+                }
+                engine::seal(&mut frame);
+            }
+            self.roce.handle_frame(0, &frame, self.now);
+        }
+        self.work();
+    }
+
+    fn work(&mut self) {
+        self.gateway.work(self.now);
+        while let Some(frame) = self.gateway.poll_transmit(0, self.now) {
+            if self.to_client.len() < 64 {
+                self.to_client.push_back(frame);
+            }
+        }
+        if self.roce.poll_timeout().is_some_and(|at| at <= self.now) {
+            self.roce.handle_timeout(self.now);
+        }
+        let World { roce, client, arena, rng, now, .. } = self;
+        let mut context = Context { provider: roce, arena, now: *now, rng };
+        while let Some(event) = context.provider.poll_connection_event() {
+            client.handle_connection_event(&event, &mut context);
+        }
+        while client.poll(&mut context).is_some() {}
+        self.volume.flush_queue();
+        while self.volume.poll().is_some() {}
+        while self.roce.poll_transmit(0, self.now, &mut self.tx) {
+            self.gateway.handle_frame(0, &fabric::bytes(&self.tx.packet()), self.now);
+        }
+    }
+
+    fn event(&mut self, input: &mut Input<'_>) {
+        match input.byte() % 8 {
+            0 | 1 => self.carry(Some(input)),
+            2 => drop(self.to_client.pop_front()),
+            3 => {
+                if let Some(frame) = self.to_client.front().cloned() {
+                    self.to_client.push_back(frame);
+                }
+            }
+            4 => {
+                self.now = self.now + Duration::from_nanos(1 << (input.byte() % 34));
+                self.carry(None);
+            }
+            5 | 6 => {
+                let len = 512 * (1 + input.below(32));
+                let data = self.buffer.slice(0, len).expect("inside");
+                let operation = match input.byte() % 3 {
+                    0 => Operation::Read,
+                    1 => Operation::Write { durable: false },
+                    _ => Operation::Flush,
+                };
+                let sector = u64::from(input.byte());
+                let _ = self.volume.submit(&Request { tag: 1, operation, sector, data });
+                self.carry(None);
+            }
+            _ => {
+                for _ in 0..=input.byte() % 16 {
+                    self.carry(None);
+                }
+            }
+        }
+    }
+}
+
+pub fn corpus() -> Vec<Vec<u8>> {
+    let io = |kind: u8| [5, 3, kind, 2, 7, 10];
+    let work = [io(1), io(0), io(2)].concat();
+    let lie = [0, 1, 0, 12, 9, 0, 20, 1, 0, 0, 30, 0xff];
+    let mut lists: Vec<Vec<u8>> =
+        [0u8, 2, 4, 8, 40].iter().map(|&honest| [&[honest][..], &lie, &work].concat()).collect();
+    lists.push([&[60][..], &work, &lie, &work, &lie].concat());
+    lists
+}
