@@ -114,7 +114,7 @@ impl World {
                 keys: 16,
                 wr: 16,
                 connections: 8,
-                connections_per_host: 8,
+                connections_per_host: 4,
                 half_open: 4,
                 unacknowledged: 8,
             };

@@ -10,9 +10,11 @@ mod disks;
 mod engine;
 mod input;
 mod ip;
+mod leak;
 mod mutate;
 mod net;
 mod remote;
+mod storage;
 mod wire;
 
 pub use mutate::mutate;
@@ -32,6 +34,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "wire", run: wire::run, corpus: wire::corpus },
     Target { name: "messages", run: wire::messages, corpus: wire::message_corpus },
     Target { name: "engine", run: engine::run, corpus: engine::corpus },
+    Target { name: "storage", run: storage::run, corpus: storage::corpus },
     Target { name: "extents", run: disks::extents, corpus: disks::extents_corpus },
     Target { name: "mirror", run: disks::mirror, corpus: disks::mirror_corpus },
     Target { name: "remote", run: remote::run, corpus: remote::corpus },

@@ -89,9 +89,9 @@ impl World {
             keys: 128,
             wr: 128,
             connections: 16,
+            connections_per_host: 16,
             half_open: 8,
             unacknowledged: 16,
-            ..Limits::default()
         };
         let config = PortConfig { mac: port(2).mac, addresses: vec![port(2).ip], mtu: MTU };
         let mut roce = Roce::new(config, limits, &mut rng);

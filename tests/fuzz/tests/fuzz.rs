@@ -31,6 +31,11 @@ fn engine() {
 }
 
 #[test]
+fn storage() {
+    run("storage", 5_000);
+}
+
+#[test]
 fn extents() {
     run("extents", 3_000);
 }
