@@ -82,7 +82,10 @@ fn of_a_chunk_on_demand_only_what_was_written_is_seen() {
     let mut arena = Arena::on_heap(1 << 16);
     let mut rng = Rng::new(2);
     let mut memory = Memory::new(4, 4, 16);
-    memory.pool = Pool::new(arena.alloc(32 << 10, 4096).unwrap(), 8192);
+    let pool = arena.alloc(32 << 10, 4096).unwrap();
+    // Others were here before.
+    pool.fill(0x5c);
+    memory.pool = Pool::new(pool, 8192);
     let pd = memory.alloc_pd().unwrap();
     let region = memory.register_chunks(pd, 2, 8192, None, &mut rng).unwrap();
     let key = memory.key(region.id, 1).unwrap();
@@ -105,6 +108,9 @@ fn of_a_chunk_on_demand_only_what_was_written_is_seen() {
     let mut byte = [0];
     window.read(4195, &mut byte).unwrap();
     assert_eq!(byte, [1]);
+    let mut before = [1; 4096];
+    window.read(0, &mut before).unwrap();
+    assert_eq!(before, [0; 4096], "what others left before it is not shown");
     let block = memory.detach_chunk(region.id, 1).unwrap();
     assert!(memory.take_chunk(region.id, 1).is_none());
     memory.pool.free(block);
