@@ -2,7 +2,7 @@
 
 use super::table::SlotState;
 use super::{CloseReason, Context, Event, Input, Notice, PathId, PathState, Server, SessionId};
-use crate::verbs::Fabric;
+use crate::verbs::{Fabric, Status};
 
 impl Server {
     /// Ends a path, as the operator wishes; false if there is none of that name.
@@ -44,6 +44,12 @@ impl Server {
     ) {
         let path = &mut self.paths[key];
         let Some(next) = path.state.next(Input::End) else { return };
+        if reason == CloseReason::Transport(Status::Flushed) {
+            // Its queue pair has failed. Completions that nobody has looked at yet may say why.
+            let ended = path.connections.iter().flatten().map(|&key| self.connections[key].id);
+            self.ended.extend(ended);
+            return;
+        }
         path.state = next;
         self.set_timer(key, None);
         let path = &mut self.paths[key];
