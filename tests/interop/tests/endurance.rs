@@ -205,9 +205,15 @@ fn two_sessions_survive_a_power_cut(mib: u32) -> Result<()> {
     drop(gateway);
     let mut gateway = spec.start()?;
     gateway.wait_ready()?;
-    let up = "[ $(cat /sys/class/rtrs-client/s[12]/paths/*/state | grep -c connected) = 2 ]";
-    guest.wait_until(&format!("! {up}"), Duration::from_secs(60))?;
-    guest.wait_until(up, Duration::from_secs(150)).context("a session did not come back")?;
+    let up = "[ $(cat /sys/class/rtrs-client/s[12]/paths/*/state | grep -cx connected) = 2 ]";
+    let states = "cat /sys/class/rtrs-client/s[12]/paths/*/state; dmesg | tail -n 5";
+    // Linux notices when its heartbeats have failed, and tries again 30 s later.
+    guest
+        .wait_until(&format!("! {up}"), Duration::from_secs(120))
+        .with_context(|| guest.sh(states).unwrap_or_default())?;
+    guest
+        .wait_until(up, Duration::from_secs(150))
+        .with_context(|| guest.sh(states).unwrap_or_default())?;
     ensure!(depths(&mut gateway)? == before, "another depth than {before:?}");
     guest.wait_until(
         "dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct &&
