@@ -496,10 +496,20 @@ impl Connections {
         outside: &mut Outside<'_>,
     ) {
         let Some(packet) = frame.get(ETHERNET_HEADER..segment.end) else { return };
-        let key = match self.by_ends.get(&segment.ends) {
-            Some(&key) => Some(key),
-            None => self.admit(packet, segment, from, outside),
+        let mut key = self.by_ends.get(&segment.ends).copied();
+        // One that is over and has only its reset to send: the peer is told by the answer to this.
+        let over = |connection: &Connection| {
+            connection.life != Life::Used && connection.socket().state() == State::Closed
         };
+        if let Some(old) = key.filter(|&key| self.connections.get(key).is_some_and(over)) {
+            self.remove(old);
+            key = None;
+            // Not by a cookie: what acknowledges our SYN would be a connection once more.
+            if !segment.opens() {
+                return self.refuse(packet, from, outside);
+            }
+        }
+        let key = key.or_else(|| self.admit(packet, segment, from, outside));
         if let Some(key) = key {
             self.deliver(key, packet, segment, from, outside);
         }
@@ -591,7 +601,8 @@ impl Connections {
         for &name in state.leaving.iter().take(LOOKED_AT) {
             let Some(connection) = self.get(name) else { continue };
             let Life::Leaving { since, .. } = connection.life else { continue };
-            if connection.socket().state() == State::FinWait2 {
+            // Only the peer has something to say still, or we have a reset that waits for the neighbour.
+            if matches!(connection.socket().state(), State::FinWait2 | State::Closed) {
                 slowest = Some(name.key);
                 break;
             }
@@ -817,6 +828,10 @@ impl Connections {
         let Life::Leaving { since, moved, left } = connection.life else { return None };
         let socket = connection.socket();
         let state = socket.state();
+        if state == State::Closed && connection.waits {
+            // The reset goes out once the neighbour is known; or nobody hears it, which ends the wait as well.
+            return None;
+        }
         if matches!(state, State::Closed | State::TimeWait) {
             // All is said; to wait for stray packets of the past is not worth a place.
             self.remove(key);

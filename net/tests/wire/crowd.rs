@@ -107,6 +107,26 @@ fn a_server_that_nobody_knows_is_given_up() {
     assert!(connector.connect(&mut wire.nodes[0], peer, false).is_some(), "its place is free");
 }
 
+/// The reset of a connection that nobody wants waits for its neighbour as everything else does.
+#[test]
+fn an_unknown_client_that_is_turned_away_hears_of_it() {
+    let mut wire = strangers(1);
+    let server = "10.0.0.1".parse().unwrap();
+    wire.nodes[1].resolve(server, wire.now);
+    wire.pass(Duration::from_millis(200), MS);
+    wire.nodes[0].link_came_up(wire.now);
+    let mut listener = Listener::new(&mut wire.nodes[0], PORT, limits(1));
+    let mut connector = connectors(1).remove(0);
+    let link = connector.connect(&mut wire.nodes[1], (server, PORT).into(), false).unwrap();
+    until(&mut wire, Duration::from_millis(100), |wire| {
+        if let Some(stream) = listener.accept(&mut wire.nodes[0], wire.now) {
+            listener.abort(&mut wire.nodes[0], stream, wire.now);
+        }
+        connector.progress(&wire.nodes[1], link) == Progress::Gone
+    });
+    assert!(!listener.is_full(&wire.nodes[0]), "its place is free");
+}
+
 /// How long so many rounds of an echo take beside `idle` connections.
 fn rounds(idle: usize, rounds: usize) -> Duration {
     let mut wire = strangers(1);
