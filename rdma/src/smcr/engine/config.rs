@@ -130,13 +130,14 @@ pub struct Config {
     pub late_confirm_wait: Duration,
     /// How long a peer may take to be told of a buffer, before the Accept or Confirm for which it waits 6 s.
     pub key_wait: Duration,
-    /// How long a server waits for CONFIRM_LINK, and how long a client does. The server has to give
-    /// up first: what it then sends must not meet the Decline of the client. Linux as server waits 2 s and
-    /// declines after 3 s; as client it waits 4 s and declines after 5 s, and for 3 s after its own answer
-    /// it still looks for a Decline.
+    /// How long a server waits for CONFIRM_LINK, and how long a client does. The server has to give up first:
+    /// its Decline and the client's, if they cross, are data to the other side. Linux as server waits for 2 s,
+    /// looks for a Decline for 1 s, and waits for 2 s more if none of its packets was acknowledged: its
+    /// Decline comes after 3 or 5.2 s. As client it declines after 5 s, and for 3 s after its own answer it
+    /// still looks for a Decline.
     pub confirm_wait: (Duration, Duration),
-    /// As client: how long our answer to CONFIRM_LINK may go without an acknowledgement, and without the Decline
-    /// that a server says after 3 s which has not got it.
+    /// As client: how long our answer to CONFIRM_LINK may go without an acknowledgement, and without the
+    /// Decline of a server which has not got it.
     pub answer_wait: Duration,
     /// How long any other LLC response may take.
     pub llc_wait: Duration,
@@ -174,8 +175,8 @@ impl Default for Config {
             hold_wait: Duration::from_secs(5),
             late_confirm_wait: Duration::from_secs(25),
             key_wait: Duration::from_secs(4),
-            confirm_wait: (Duration::from_millis(2500), Duration::from_secs(5)),
-            answer_wait: Duration::from_millis(3500),
+            confirm_wait: (Duration::from_millis(2500), Duration::from_secs(8)),
+            answer_wait: Duration::from_secs(7),
             llc_wait: Duration::from_secs(2),
             remake: (Duration::from_secs(1), Duration::from_secs(64)),
             test_link: Duration::from_secs(30),

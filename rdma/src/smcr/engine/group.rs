@@ -361,12 +361,15 @@ impl Engine {
             } else {
                 let role = socket.role;
                 // The group goes anyway.
+                let mut answered = false;
                 if let Some(handshake) = &mut socket.handshake {
                     handshake.first_contact = false;
+                    answered = handshake.answered;
                 }
                 match role {
                     Role::Server if self.awaits_confirm(key) => self.give_back(key, ctx),
                     Role::Server => self.decline(key, Reason::NO_ACTIVE_LINK, false, ctx),
+                    Role::Client if answered => self.fail(key, ctx),
                     Role::Client => self.decline(key, Reason::READY_LINK, false, ctx),
                 }
             }

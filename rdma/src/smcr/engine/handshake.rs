@@ -75,6 +75,7 @@ impl Engine {
             first_contact: false,
             version: 2,
             held_back: Vec::new(),
+            answered: false,
             link_lost: false,
         };
         entry.insert(Socket::new(id, role, [local, remote], owner, handshake));

@@ -245,7 +245,10 @@ impl Engine {
         if let Some(last) = link.and_then(|link| link.pending.back_mut()) {
             *last = Pending::Confirmation;
         }
-        // A server that does not get it declines within 3 s, and that is heard, too.
+        if let Some(handshake) = &mut self.sockets[key].handshake {
+            handshake.answered = true;
+        }
+        // A server that does not get it declines, and that is heard, too.
         let deadline = ctx.now + self.config.answer_wait;
         self.set_phase(key, Phase::Link, deadline);
     }

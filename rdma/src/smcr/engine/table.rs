@@ -121,6 +121,8 @@ pub(super) struct Handshake {
     pub version: u8,
     /// What the answer to CONFIRM_RKEY lets out.
     pub held_back: Vec<u8>,
+    /// As client: CONFIRM_LINK was answered, and whether the server has that is not known: it may be on SMC-R.
+    pub answered: bool,
     /// As server: the link that our Accept named is gone. What the peer makes of that is its word: a Decline
     /// of ours could meet its own, and be taken for data.
     pub link_lost: bool,

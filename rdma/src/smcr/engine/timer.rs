@@ -1,7 +1,7 @@
 //! Timers: handshakes, LLC answers, silent links, idle groups, slow closes. What is due is at the front of a
 //! heap, so that nobody looks at those whose time has not come.
 
-use super::table::{GroupState, Link, LinkState, Phase};
+use super::table::{GroupState, LinkState, Phase};
 use super::{Context, Engine, Ready, Role};
 use crate::services::Neighbours;
 use crate::smcr::wire::Reason;
@@ -133,9 +133,7 @@ impl Engine {
         }
         if deadline <= ctx.now {
             let late = handshake.opened + self.config.accept_wait.1;
-            let group = socket.group.and_then(|group| self.groups.get(group));
-            let link = group.and_then(|group| group.links.get(socket.link)?.as_ref());
-            let answered = link.is_some_and(Link::answers_confirm);
+            let answered = handshake.answered;
             if phase == Phase::Accept && retry.is_none() && deadline < late {
                 // A server that has other handshakes with us may come to this one yet.
                 if self.groups_with(remote).any(|(_, group)| group.role == Role::Client) {
@@ -146,7 +144,6 @@ impl Engine {
                 self.waited_in_vain(remote, ctx.now);
             }
             match phase {
-                // Whether the server has our answer is not known: it may be on SMC-R.
                 Phase::Link if answered => self.fail(key, ctx),
                 // Whatever Linux waits for on TCP, it waits for in vain only once.
                 Phase::Link => self.decline(key, Reason::TIMEOUT_CONFIRM_LINK, false, ctx),

@@ -115,10 +115,10 @@ fn clc_messages_may_be_lost_late_or_declined(version: u8) {
                 w.tcp[at].valve = Some(valve);
                 let (ends, time) = ends(&mut w, at, 40 * SECOND);
                 match (message, fate) {
-                    // As client, Linux waits for 4 s for CONFIRM_LINK, and then looks for a Decline for 1 s.
+                    // The server gives the Confirm up after 6 s.
                     ("Confirm", Fate::Late(by)) if by >= 5 * SECOND && !again => {
-                        assert!(ends[1] != End::Smc, "{what}: {ends:?}");
-                        assert!(time <= 7 * SECOND, "{what}: {time:?}");
+                        holds(&mut w, at, ends, &what);
+                        assert!(time <= 9 * SECOND, "{what}: {time:?}");
                         continue;
                     }
                     // A client that uses a group again is done when it has said Confirm.
@@ -127,7 +127,7 @@ fn clc_messages_may_be_lost_late_or_declined(version: u8) {
                         continue;
                     }
                     ("Confirm", Fate::Lost) => {
-                        assert_eq!(ends[1], End::Tcp, "{what}");
+                        assert_eq!(ends, [End::Reset; 2], "{what}");
                         assert!(time <= 7 * SECOND, "{what}: {time:?}");
                         continue;
                     }
@@ -135,7 +135,7 @@ fn clc_messages_may_be_lost_late_or_declined(version: u8) {
                 }
                 assert_eq!(ends[to], expected, "{what}: {ends:?} after {time:?}");
                 // With a group that there is, Linux may be busy with other handshakes.
-                let patience = if again { 26 * SECOND } else { 8 * SECOND };
+                let patience = if again { 26 * SECOND } else { 9 * SECOND };
                 assert!(time <= patience, "{what}: {time:?}");
                 if fate != declined {
                     holds(&mut w, at, ends, &what);
@@ -173,7 +173,7 @@ fn with_packets_lost(version: u8, time: Option<Duration>, mut judge: impl FnMut(
                 w.network.heal();
             }
             let (all, took) = ends(&mut w, at, 60 * SECOND);
-            assert!(took <= 8 * SECOND, "{what}: {all:?} after {took:?}");
+            assert!(took <= 9 * SECOND, "{what}: {all:?} after {took:?}");
             judge(all, &what);
             if time.is_none_or(|time| time < 2 * SECOND) || all != [End::Smc; 2] {
                 holds(&mut w, at, all, &what);
