@@ -90,8 +90,7 @@ fn before_the_machine_ends_everybody_is_told() -> Result<()> {
     // The back ends' connections: those of SMC-R's handshakes stay with their sockets.
     let back = "! netstat -tn | grep '10.0.0.2:7777 .*10.0.0.1:' | grep -q ESTABLISHED";
     guest.wait_until(back, Duration::from_secs(3))?;
-    // RTRS was disconnected, and tries again.
-    let state = "grep -q reconnecting /sys/class/rtrs-client/*/paths/*/state";
+    let state = "! grep -qx connected /sys/class/rtrs-client/s1/paths/*/state";
     guest.wait_until(state, Duration::from_secs(3))?;
     Ok(())
 }
