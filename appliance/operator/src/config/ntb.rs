@@ -7,7 +7,7 @@ use super::schema::Config;
 use super::values::Size;
 use core::net::IpAddr;
 use core::time::Duration;
-use net::hosts::Network;
+use net::hosts::{Hosts, Network};
 
 section! {
     /// A non-transparent bridge to another appliance: a device, or TCP in its place.
@@ -74,6 +74,13 @@ pub fn check(config: &Config, report: &mut Report<'_>) {
         let reason = "TCP has no sides".into();
         report.add("ntb.0.side".into(), reason, "either `side` or `tcp`");
     }
+    // Over TCP nobody but the peer may connect, so that `hosts` is obeyed if it admits the peer.
+    if let Some(peer) = ntb.tcp
+        && !Hosts::new(ntb.hosts.clone()).admits(peer)
+    {
+        let reason = format!("{peer}, the address in `tcp`, is in none of these networks");
+        report.add("ntb.0.hosts".into(), reason, "networks with the peer in one of them");
+    }
     if ntb.tcp.is_none() && ntb.listen {
         let reason = "nobody may connect".into();
         report.add("ntb.0.listen".into(), reason, "true only with `tcp`, the peer's address");
@@ -120,6 +127,11 @@ mod tests {
             ("side = 1", "listen = true", "nobody may connect"),
             ("side = 1", "tcp = \"::1\"\nlisten = true\nport = 80", "http listens on port 80"),
             ("side = 1", "tcp = \"10.0.0.2\"\nmemory = \"1KiB\"", "1KiB is out of range"),
+            (
+                "side = 1",
+                "tcp = \"10.0.0.2\"\nhosts = [\"10.0.1.0/24\"]",
+                "ntb.0.hosts: 10.0.0.2, the address in `tcp`, is in none",
+            ),
             ("peer = \"10.9.0.1\"\n", "", "ntb.0.peer: missing"),
             ("peer = \"10.9.0.1\"", "peer = \"10.9.0.2\"", "cannot be the two ends"),
             ("peer = \"10.9.0.1\"", "peer = \"fd00::1\"", "cannot be the two ends"),
