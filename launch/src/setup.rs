@@ -58,6 +58,10 @@ pub const ALL: &[Purpose] = &[
     Purpose::Fresh,
 ];
 
+/// Times that apt is asked: it may remove a package that is wanted, to make room for another (a newer
+/// qemu-utils for the qemu-system-x86 of this Debian), and then has to bring its own.
+const ROUNDS: usize = 2;
+
 /// Installs the packages for `purposes` that are missing. Asks nothing. Fails with the command to run
 /// when it may not install, and with the names when there is no apt.
 pub fn install(purposes: &[Purpose]) -> Result<()> {
@@ -65,32 +69,42 @@ pub fn install(purposes: &[Purpose]) -> Result<()> {
     let mut names: Vec<&str> = wanted.flat_map(|(_, names)| *names).copied().collect();
     names.sort_unstable();
     names.dedup();
-    let missing: Vec<&str> = names.into_iter().filter(|name| !is_installed(name)).collect();
-    if missing.is_empty() {
-        return Ok(());
+    let missing =
+        || -> Vec<&str> { names.iter().copied().filter(|name| !is_installed(name)).collect() };
+    for round in 0..=ROUNDS {
+        let missing = missing();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let list = missing.join(" ");
+        if round == ROUNDS {
+            bail!("apt-get installed, and then removed again, what is needed together: {list}");
+        }
+        if !succeeds("apt-get", &["--version"]) {
+            bail!(
+                "this system has no apt-get, so nothing was installed; needed are what Debian calls: {list}"
+            );
+        }
+        let Some(sudo) = sudo() else {
+            bail!(
+                "packages are missing and this is not root. As root, run: apt-get install --no-install-recommends {list}"
+            );
+        };
+        if round == 0 {
+            renew_lists();
+        }
+        let install = [
+            "env",
+            "DEBIAN_FRONTEND=noninteractive",
+            "apt-get",
+            "install",
+            "-y",
+            "-q",
+            "--no-install-recommends",
+        ];
+        command::run(as_root(sudo, &install).args(missing))?;
     }
-    let list = missing.join(" ");
-    if !succeeds("apt-get", &["--version"]) {
-        bail!(
-            "this system has no apt-get, so nothing was installed; needed are what Debian calls: {list}"
-        );
-    }
-    let Some(sudo) = sudo() else {
-        bail!(
-            "packages are missing and this is not root. As root, run: apt-get install --no-install-recommends {list}"
-        );
-    };
-    renew_lists();
-    let install = [
-        "env",
-        "DEBIAN_FRONTEND=noninteractive",
-        "apt-get",
-        "install",
-        "-y",
-        "-q",
-        "--no-install-recommends",
-    ];
-    command::run(as_root(sudo, &install).args(missing))
+    Ok(())
 }
 
 /// Renews apt's package lists. Where that fails the old ones have to do.
