@@ -1,5 +1,6 @@
 //! Two providers on a simulated network.
 
+use crate::roce::wire::opcode::Opcode;
 use crate::roce::{Limits, PortConfig, Roce, TxBuffer, Verdict};
 use crate::verbs::{
     AddressVector, Completion, CqId, GidType, PathMtu, PdId, Provider, QpId, QpInit, QpType,
@@ -23,6 +24,8 @@ pub struct Node {
     pub ip: IpAddr,
     /// The packet that it is sending.
     pub tx: TxBuffer,
+    /// Acknowledgements do not get here.
+    pub hears_no_acks: bool,
 }
 
 impl Node {
@@ -41,7 +44,11 @@ pub struct Pair {
 
 impl fabric::Node for Node {
     fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
-        self.roce.handle_frame(port, frame, now);
+        // Behind Ethernet, IPv4 and UDP.
+        let is_ack = frame.get(42) == Some(&(Opcode::Acknowledge as u8));
+        if !(is_ack && self.hears_no_acks) {
+            self.roce.handle_frame(port, frame, now);
+        }
     }
     fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {
         self.roce.poll_transmit(port, now, &mut self.tx).then(|| frame(&self.tx))
@@ -76,7 +83,8 @@ impl Pair {
             let cq = roce.create_cq(4096).unwrap();
             let init = Self::init(pd, cq);
             let qp = roce.create_qp(&init, &mut rng).unwrap();
-            Node { roce, arena: Arena::on_heap(16 << 20), pd, cq, qp, mac, ip, tx: TxBuffer::new() }
+            let (arena, tx) = (Arena::on_heap(16 << 20), TxBuffer::new());
+            Node { roce, arena, pd, cq, qp, mac, ip, tx, hears_no_acks: false }
         });
         let mut network = Network::new(seed);
         for node in &nodes {

@@ -36,7 +36,7 @@ impl Client {
             .filter(|message| message.write(0, &request).is_ok())
             .ok_or(DownReason::Resources)?;
         let payload = Payload::Windows(&[message]);
-        self.post(number, SendOperation::Send { payload, with: SendWith::Nothing }, ctx)
+        self.post(number, SendOperation::Send { payload, with: SendWith::Nothing }, false, ctx)
     }
 
     /// INFO_RSP: the server's chunks. The path is up.

@@ -203,6 +203,7 @@ impl Client {
         #[cfg(test)]
         let operation = self.mischief.change(operation);
         call.state = CallState::Sent { path: key, connection: number };
+        call.number = self.connections[number].posted.wrapping_add(1);
         if path.in_flight == 0 {
             path.heard = ctx.now;
         }
@@ -220,14 +221,16 @@ impl Client {
         }
         self.connections[number].in_flight += 1;
         self.wake_at(ctx.now + self.config.probe_after);
-        self.post(number, operation, ctx)
+        // The data is its user's again only when it is known not to be sent once more.
+        self.post(number, operation, writes, ctx)
     }
 
-    /// Posts a send on a connection, which has room.
+    /// Posts a send on a connection, which has room; `signaled` has its end told for sure.
     pub(super) fn post<P: Fabric + ?Sized>(
         &mut self,
         number: usize,
         operation: SendOperation<'_>,
+        signaled: bool,
         ctx: &mut Context<'_, P>,
     ) -> Result<(), DownReason> {
         let connection = &mut self.connections[number];
@@ -236,7 +239,7 @@ impl Client {
         let request = SendRequest {
             id: WorkId::new(number, connection.posted).to_bits(),
             operation,
-            signaled: connection.posted.is_multiple_of(every),
+            signaled: signaled || connection.posted.is_multiple_of(every),
             solicited: false,
             datagram: None,
             carries: None,
@@ -271,7 +274,7 @@ impl Client {
             to: RemoteAddress { address: 0, rkey: 0 },
             immediate: Some(immediate.emit()),
         };
-        self.post(number, operation, ctx)
+        self.post(number, operation, false, ctx)
     }
 
     /// A SEND arrived: INFO_RSP, an invalidation, or an answer with a new key.
@@ -307,7 +310,7 @@ impl Client {
 
     fn heard<P: ?Sized>(&mut self, key: usize, ctx: &Context<'_, P>) {
         let path = &mut self.paths[key];
-        path.heartbeat.heard();
+        path.heartbeat.heard(ctx.now);
         path.heard = ctx.now;
         path.probed = None;
     }
@@ -365,7 +368,14 @@ impl Client {
         if call.state != (CallState::Sent { path: key, connection: number }) {
             return Err(BAD);
         }
-        call.state = CallState::Held;
+        let connection = &mut self.connections[number];
+        let ended = call.kind == RequestKind::Read
+            || call.data.is_empty()
+            || connection.has_completed(call.number);
+        call.state = match ended {
+            true => CallState::Held,
+            false => CallState::Answered { path: key, connection: number, result },
+        };
         let nanos = ctx.now.nanos_since(call.sent);
         match call.kind {
             RequestKind::Read => {
@@ -377,9 +387,30 @@ impl Client {
         }
         path.stats.errors += u64::from(result.is_err());
         path.in_flight -= 1;
-        self.connections[number].in_flight -= 1;
-        self.events.push_back(Event::Done(pool.permit(message as u16), Outcome::Answered(result)));
+        connection.in_flight -= 1;
+        if ended {
+            let permit = pool.permit(message as u16);
+            self.events.push_back(Event::Done(permit, Outcome::Answered(result)));
+        } else {
+            self.unacknowledged.push_back(message as u16);
+        }
         Ok(())
+    }
+
+    /// Ends the requests that were answered, and that need not be sent again any more.
+    #[cold]
+    pub(super) fn end_acknowledged(&mut self) {
+        let Client { pool: Some(pool), connections, events, .. } = self else { return };
+        self.unacknowledged.retain(|&index| {
+            let Some(call) = pool.calls.get_mut(usize::from(index)) else { return false };
+            let CallState::Answered { connection, result, .. } = call.state else { return false };
+            let open = connections.get(connection).is_some_and(|it| !it.has_completed(call.number));
+            if !open {
+                call.state = CallState::Held;
+                events.push_back(Event::Done(pool.permit(index), Outcome::Answered(result)));
+            }
+            open
+        });
     }
 }
 

@@ -65,6 +65,8 @@ pub struct Client {
     connections: Slab<Connection>,
     /// Requests that wait for a path, or for room on one.
     queued: VecDeque<u16>,
+    /// Requests that were answered before what was sent was acknowledged.
+    unacknowledged: VecDeque<u16>,
     events: VecDeque<Event>,
     /// Whether a path is up, as far as the user knows; and whether the pool was made anew since.
     link_up: bool,
@@ -120,6 +122,7 @@ impl Client {
             paths: Slab::new(),
             connections: Slab::new(),
             queued: VecDeque::with_capacity(usize::from(config.max_queue_depth)),
+            unacknowledged: VecDeque::with_capacity(usize::from(config.max_queue_depth)),
             events: VecDeque::with_capacity(usize::from(config.max_queue_depth)),
             link_up: false,
             fresh: true,
@@ -168,6 +171,9 @@ impl Client {
             let done = match completion.operation {
                 CompletedOperation::Send => {
                     connection.completed = work.number();
+                    if !self.unacknowledged.is_empty() {
+                        self.end_acknowledged();
+                    }
                     Ok(())
                 }
                 CompletedOperation::Recv { length, with } => {

@@ -93,6 +93,11 @@ impl Connection {
         self.posted.wrapping_sub(self.completed) < self.send_room
     }
 
+    /// Whether a send is known to have arrived, so that it is not sent again.
+    pub fn has_completed(&self, number: u32) -> bool {
+        self.completed.wrapping_sub(number) < 1 << 31
+    }
+
     /// Whether one more request can be sent.
     pub fn takes_requests(&self) -> bool {
         self.has_room() && self.in_flight < self.max_in_flight

@@ -65,6 +65,8 @@ pub(super) enum CallState {
     Queued { failover: bool },
     /// The request is on its way, on this path and connection.
     Sent { path: usize, connection: usize },
+    /// The server has answered, but what was sent may have to be sent again: the data is not the user's yet.
+    Answered { path: usize, connection: usize, result: Result<(), Errno> },
 }
 
 /// The request of a permit.
@@ -81,6 +83,8 @@ pub(super) struct Call {
     /// Registers `data` of reads.
     pub region: MrId,
     pub sent: Instant,
+    /// Number of the send on its connection.
+    pub number: u32,
 }
 
 /// Permits and their requests, made when the first path connects.
@@ -138,6 +142,7 @@ impl Pool {
                 headers: memory,
                 region: region.id,
                 sent: Instant::ZERO,
+                number: 0,
             });
             if revoked.is_err() {
                 pool.end(ctx);

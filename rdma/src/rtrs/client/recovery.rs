@@ -48,7 +48,9 @@ impl Client {
     /// has answered another request with this permit.
     pub fn take_back<P: Fabric + ?Sized>(&mut self, permit: Permit, ctx: &mut Context<'_, P>) {
         let call = self.pool.as_mut().and_then(|pool| pool.call(permit));
-        if let Some(CallState::Sent { path, .. }) = call.map(|call| call.state) {
+        if let Some(CallState::Sent { path, .. } | CallState::Answered { path, .. }) =
+            call.map(|call| call.state)
+        {
             self.fail_path(path, DownReason::GivenUp, ctx);
         }
         let Some(call) = self.pool.as_mut().and_then(|pool| pool.call(permit)) else { return };
@@ -112,6 +114,8 @@ impl Client {
             let _ = ctx.provider.destroy_qp(connection.qp);
             release(ctx.arena, connection.receives);
         }
+        // What they had sent is sent no more.
+        self.end_acknowledged();
     }
 
     /// No path is up: what waits for one is lost.

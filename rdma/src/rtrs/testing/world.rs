@@ -144,30 +144,34 @@ impl<W: Wire> World<W> {
         // What a timer begins shows only in the next round.
         let mut idle = 0;
         while idle < 2 {
-            let mut moved = false;
-            while let Some(event) = self.fabric.gateway().poll_connection_event() {
-                if !self.server.handle_connection_event(&event, context!(self, gateway)) {
-                    self.tell_clients(&event);
-                }
-                moved = true;
-            }
-            while let Some(event) = self.fabric.host().poll_connection_event() {
-                self.tell_clients(&event);
-                moved = true;
-            }
-            moved |= self.server.poll(&mut self.volumes, context!(self, gateway));
-            for number in 0..self.clients.len() {
-                while let Some(event) = self.clients[number].poll(context!(self, host)) {
-                    self.events.push((number, event));
-                    moved = true;
-                }
-            }
-            moved |= self.fabric.step(&mut self.now);
-            // Memory is zeroed a piece at a time.
-            self.now = self.now + Duration::from_nanos(1);
-            moved |= self.server.poll_timeout().is_some_and(|at| at <= self.now);
-            idle = if moved { 0 } else { idle + 1 };
+            idle = if self.turn() { 0 } else { idle + 1 };
         }
+    }
+
+    /// Lets everybody do what there is to do, and carries the next thing; false if there was nothing.
+    pub fn turn(&mut self) -> bool {
+        let mut moved = false;
+        while let Some(event) = self.fabric.gateway().poll_connection_event() {
+            if !self.server.handle_connection_event(&event, context!(self, gateway)) {
+                self.tell_clients(&event);
+            }
+            moved = true;
+        }
+        while let Some(event) = self.fabric.host().poll_connection_event() {
+            self.tell_clients(&event);
+            moved = true;
+        }
+        moved |= self.server.poll(&mut self.volumes, context!(self, gateway));
+        for number in 0..self.clients.len() {
+            while let Some(event) = self.clients[number].poll(context!(self, host)) {
+                self.events.push((number, event));
+                moved = true;
+            }
+        }
+        moved |= self.fabric.step(&mut self.now);
+        // Memory is zeroed a piece at a time.
+        self.now = self.now + Duration::from_nanos(1);
+        moved | self.server.poll_timeout().is_some_and(|at| at <= self.now)
     }
 
     fn tell_clients(&mut self, event: &ConnectionEvent) {

@@ -246,3 +246,51 @@ fn what_is_promised_beyond_the_pool_is_limited_and_refused_at_connect() {
     assert_eq!(world.server.transport().counters().refused, 1);
     assert_eq!(world.server.transport().promised(), 256 << 10);
 }
+
+/// A write whose acknowledgement is lost, while its answer arrives. The data may be sent once more.
+fn write_without_acknowledgement() -> (World<RocePair>, usize, Permit) {
+    let mut world = world(3, 1500, World::small(true));
+    let client = world.connect("s1");
+    world.open(client, "/dev/ram0", AccessMode::ReadWrite).unwrap();
+    world.fabric.0.nodes[1].hears_no_acks = true;
+    let permit = world.start_write(client, &user_io(Operation::Write, 0, 4096), &[7; 4096]);
+    let under_way = |world: &World<RocePair>| {
+        world.clients[client].paths().next().is_some_and(|path| path.in_flight > 0)
+    };
+    while under_way(&world) {
+        world.turn();
+    }
+    assert!(world.fabric.0.nodes[1].roce.under_way().queue_pairs().next().is_some());
+    (world, client, permit)
+}
+
+#[test]
+fn data_is_its_users_again_when_it_is_not_sent_again() {
+    let (mut world, client, permit) = write_without_acknowledgement();
+    assert_eq!(world.outcome(client, permit), None);
+    assert!(!world.clients[client].put_permit(permit), "it has not ended");
+    world.fabric.0.nodes[1].hears_no_acks = false;
+    world.run();
+    assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
+    assert!(world.clients[client].put_permit(permit));
+}
+
+#[test]
+fn an_answered_write_ends_with_its_path() {
+    let (mut world, client, permit) = write_without_acknowledgement();
+    world.clients[client].disconnect(PathId(0), context!(world, host));
+    world.run();
+    assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
+    let mut left = world.fabric.0.nodes[1].roce.under_way();
+    assert!(world.fabric.0.nodes[1].roce.is_done(&mut left));
+}
+
+#[test]
+fn an_answered_write_can_be_taken_back() {
+    let (mut world, client, permit) = write_without_acknowledgement();
+    world.clients[client].take_back(permit, context!(world, host));
+    assert!(world.clients[client].put_permit(permit));
+    world.run();
+    assert_eq!(world.outcome(client, permit), None);
+    assert_eq!(world.clients[client].available_permits(), 8);
+}
