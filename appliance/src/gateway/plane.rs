@@ -176,7 +176,9 @@ impl Plane {
     /// because it may not come, and other frames may.
     pub fn ask_for_interrupts(&mut self) -> bool {
         self.set_interrupts(true);
-        let expected = self.fabric.as_mut().and_then(|fabric| fabric.devices.roce.expected());
+        let Some(fabric) = &mut self.fabric else { return false };
+        fabric.devices.roce.set_timers_right();
+        let expected = fabric.devices.roce.expected();
         if let Some((port, frames)) = expected.filter(|&(_, frames)| frames > 1)
             && let Some(slot) = self.ports.get_mut(port)
         {

@@ -64,6 +64,23 @@ impl Timers {
         }
     }
 
+    /// When the first object is due, by what `deadline` says of the one at a place. What was moved back since it
+    /// was put goes where it belongs now, and what has no deadline any more goes out: who is about to wait
+    /// is not woken for it.
+    pub fn first_due(&mut self, deadline: impl Fn(usize) -> Option<Instant>) -> Option<Instant> {
+        while let Some(first) = self.heap.first_mut() {
+            match deadline(first.place as usize) {
+                Some(at) if at > first.at => {
+                    first.at = at;
+                    self.sink(0);
+                }
+                Some(_) => return Some(first.at),
+                None => self.take_out(0),
+            }
+        }
+        None
+    }
+
     /// Takes out an object whose moment has come: its place.
     pub fn take_due(&mut self, now: Instant) -> Option<usize> {
         let first = *self.heap.first().filter(|entry| entry.at <= now)?;
@@ -188,6 +205,23 @@ mod tests {
                 prop_assert_eq!(timers.first(), model.values().min().map(|&time| at(time)));
             }
         }
+    }
+
+    #[test]
+    fn what_was_moved_back_ends_no_wait() {
+        let mut timers = Timers::default();
+        (0..6).for_each(|place| timers.make_room(place));
+        for (place, time) in [(0, 10), (1, 20), (2, 30), (3, 40), (4, 50)] {
+            timers.put(place, at(time));
+        }
+        // The first was moved back behind the third, the second is done with, the fourth is behind what is due.
+        let deadlines = [Some(at(35)), None, Some(at(30)), None, Some(at(90))];
+        assert_eq!(timers.first_due(|place| deadlines[place]), Some(at(30)));
+        let places = core::iter::from_fn(|| timers.take_due(at(100)));
+        assert_eq!(places.collect::<Vec<_>>(), [2, 0, 3, 4]);
+        assert_eq!(timers.first_due(|_| Some(at(1))), None);
+        timers.put(5, at(10));
+        assert_eq!((timers.first_due(|_| None), timers.len()), (None, 0));
     }
 
     #[test]

@@ -321,6 +321,12 @@ impl Roce {
         Instant::first([self.timers.first(), self.cm.deadline()])
     }
 
+    /// Before a halt: timers that were moved back since they were set end none.
+    pub fn set_timers_right(&mut self) {
+        let qps = &self.qps;
+        self.timers.first_due(|place| qps.at(place).and_then(Qp::deadline));
+    }
+
     /// Runs the timers that have expired; whether that leaves its users anything to do. There may be
     /// something to transmit in any case.
     pub fn run_due(&mut self, now: Instant) -> bool {

@@ -243,7 +243,7 @@ impl Server {
             asked: false,
             info: Some(info),
             info_sent: 0,
-            heartbeat: Heartbeat::new(
+            heartbeat: Heartbeat::of_server(
                 self.config.heartbeat_interval,
                 self.config.heartbeat_misses,
                 ctx.now,

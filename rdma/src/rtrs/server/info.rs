@@ -101,8 +101,11 @@ impl Server {
         let session = &mut self.sessions[path.session];
         path.requests = alloc::vec![Slot::IDLE; usize::from(session.queue_depth)];
         path.state = next;
-        path.heartbeat =
-            Heartbeat::new(self.config.heartbeat_interval, self.config.heartbeat_misses, ctx.now);
+        path.heartbeat = Heartbeat::of_server(
+            self.config.heartbeat_interval,
+            self.config.heartbeat_misses,
+            ctx.now,
+        );
         if !session.up {
             session.up = true;
             self.links.push_back(Event::LinkUp(SessionId(path.session as u32)));

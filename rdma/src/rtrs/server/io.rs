@@ -41,7 +41,7 @@ impl Server {
             self.close_path(path_key, early, ctx);
             return None;
         }
-        path.heartbeat.heard();
+        path.heartbeat.heard(ctx.now);
         let id = WorkId::receive(key).to_bits();
         if let Err(error) = ctx.provider.post_recv(connection.qp, &RecvRequest { id, into: &[] }) {
             self.close_path(path_key, error.into(), ctx);

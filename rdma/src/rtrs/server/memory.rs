@@ -42,9 +42,9 @@ impl Server {
     }
 
     /// Whether a session has fallen silent on all its paths: its host may be back to replace it.
-    fn is_silent(&self, session: &Session) -> bool {
+    fn is_silent(&self, session: &Session, now: Instant) -> bool {
         session.promise() > 0
-            && session.paths.iter().all(|&path| self.paths[path].heartbeat.is_silent())
+            && session.paths.iter().all(|&path| self.paths[path].heartbeat.is_silent(now))
     }
 
     /// Whether there is memory for another session of a host, of which nothing is taken yet; or perhaps
@@ -55,7 +55,7 @@ impl Server {
         ctx: &mut Context<'_, P>,
     ) -> Result<(), Refused> {
         let mut of_host = self.sessions.iter().filter(|(_, session)| session.host == host);
-        if of_host.any(|(_, session)| self.is_silent(session)) {
+        if of_host.any(|(_, session)| self.is_silent(session, ctx.now)) {
             return Ok(());
         }
         self.within_limit(host, 1)?;
