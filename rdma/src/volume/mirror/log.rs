@@ -106,7 +106,7 @@ impl Mirror {
         into.add(&self.unflushed);
         into.add(&self.flushing);
         into.add(&self.resync.copied_regions);
-        for slot in self.slots.iter().flatten().filter(|slot| slot.writes()) {
+        for slot in self.slots.iter().filter(|slot| slot.writes()) {
             into.set_all(self.regions(slot.request.sector, slot.sectors()));
         }
     }

@@ -24,6 +24,7 @@ mod patience;
 mod record;
 mod requests;
 mod resync;
+mod slots;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -35,7 +36,6 @@ use super::{Completion, Parts, Request, Submitted, Volume, VolumeError, check};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
-use alloc::vec::Vec;
 use assemble::Start;
 use bitmap::Bitmap;
 use core::cell::Cell;
@@ -46,6 +46,7 @@ use log::Log;
 use member::Member;
 use requests::Slot;
 use resync::Resync;
+use slots::Slots;
 
 /// Requests at a time.
 const DEPTH: usize = 64;
@@ -68,7 +69,7 @@ pub struct Mirror {
     start: Start,
     /// The member that is in sync, if only one is.
     source: usize,
-    slots: Vec<Option<Slot>>,
+    slots: Slots,
     /// Requests that have not been issued, in order.
     waiting: VecDeque<usize>,
     /// Requests that are done but for the log.
@@ -141,7 +142,7 @@ impl Mirror {
             shape: None,
             start,
             source: 0,
-            slots: (0..DEPTH).map(|_| None).collect(),
+            slots: Slots::new(DEPTH),
             waiting: VecDeque::with_capacity(DEPTH),
             unlogged: VecDeque::with_capacity(DEPTH),
             todo: VecDeque::with_capacity(2 * DEPTH + 4),
@@ -212,8 +213,8 @@ impl Volume for Mirror {
 
     fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
         check(&self.geometry(), request)?;
-        let slot = self.slots.iter().position(Option::is_none).ok_or(VolumeError::Busy)?;
-        self.slots[slot] = Some(Slot::new(*request, self.clock.now()));
+        let slot = Slot::new(*request, self.clock.now());
+        let slot = self.slots.insert(slot).ok_or(VolumeError::Busy)?;
         self.waiting.push_back(slot);
         self.go_on();
         Ok(Submitted::Pending)
@@ -238,8 +239,7 @@ impl Volume for Mirror {
     }
 
     fn is_idle(&self) -> bool {
-        self.slots.iter().all(Option::is_none)
-            && self.members.iter().all(|m| m.in_flight == 0 && m.volume.is_idle())
+        self.slots.is_empty() && self.members.iter().all(|m| m.in_flight == 0 && m.volume.is_idle())
     }
 
     fn into_parts(self: Box<Self>) -> Parts {

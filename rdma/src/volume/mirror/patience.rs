@@ -38,7 +38,7 @@ impl Mirror {
         let mut since: Option<Instant> = None;
         let mut waits = |at: Instant| since = Some(since.map_or(at, |since| since.min(at)));
         let mut asked = false;
-        for slot in self.slots.iter().flatten() {
+        for slot in self.slots.iter() {
             match slot.waits_for(member) {
                 None => {}
                 Some(Some(at)) => waits(at),

@@ -92,14 +92,14 @@ fn blames_request(error: VolumeError) -> bool {
 
 impl Mirror {
     pub(super) fn user_request(&self, slot: usize) -> Result<Request, VolumeError> {
-        let slot = self.slots[slot].as_ref().ok_or(VolumeError::Invalid)?;
+        let slot = self.slots.get(slot).ok_or(VolumeError::Invalid)?;
         let sector = if slot.is_flush() { 0 } else { Self::on_member(slot.request.sector) };
         Ok(Request { sector, ..slot.request })
     }
 
     /// Whether a write that was issued overlaps a stretch of sectors.
     pub(super) fn is_written_to(&self, sector: u64, sectors: u64) -> bool {
-        let mut slots = self.slots.iter().flatten();
+        let mut slots = self.slots.iter();
         slots.any(|slot| slot.issued && slot.writes() && slot.meets(sector, sectors))
     }
 
@@ -108,7 +108,7 @@ impl Mirror {
         let mut moved = false;
         let mut at = 0;
         while let Some(&number) = self.waiting.get(at) {
-            let Some(slot) = self.slots[number] else { break };
+            let Some(slot) = self.slots.get(number) else { break };
             if self.log.failed && slot.writes() {
                 self.waiting.remove(at);
                 self.finish(number, Err(VolumeError::Io));
@@ -132,7 +132,7 @@ impl Mirror {
         let (sector, sectors) = (slot.request.sector, slot.sectors());
         let mut earlier = self.waiting.iter().take(place);
         let overtakes = earlier.any(|&other| {
-            self.slots[other].is_some_and(|other| {
+            self.slots.get(other).is_some_and(|other| {
                 (other.writes() || slot.writes()) && other.meets(sector, sectors)
             })
         });
@@ -146,7 +146,7 @@ impl Mirror {
     }
 
     fn start(&mut self, number: usize) {
-        let Some(slot) = self.slots[number] else { return };
+        let Some(slot) = self.slots.get(number) else { return };
         let mut steps = [Step::None; 2];
         let mut flushes = false;
         if slot.writes() || slot.is_flush() {
@@ -167,7 +167,9 @@ impl Mirror {
             steps[self.fastest()] = Step::Sent;
         }
         let now = self.clock.now();
-        self.slots[number] = Some(Slot { steps, issued: true, flushes, since: now, ..slot });
+        if let Some(known) = self.slots.get_mut(number) {
+            *known = Slot { steps, issued: true, flushes, since: now, ..slot };
+        }
         if slot.reads() {
             // A write's time runs from the first answer.
             self.clock.wake_at(now + self.timeout / 2);
@@ -203,13 +205,15 @@ impl Mirror {
                 return self.issue(member, Job::User(number));
             }
         }
-        let Some(mut slot) = self.slots[number] else { return };
+        let Some(mut slot) = self.slots.get(number) else { return };
         if result.is_ok() {
             slot.answered.get_or_insert(self.clock.now());
         }
         let first = slot.steps[1 - member] == Step::Sent;
         slot.steps[member] = Step::Ended(result);
-        self.slots[number] = Some(slot);
+        if let Some(known) = self.slots.get_mut(number) {
+            *known = slot;
+        }
         if slot.writes() && first {
             self.members[member].lead = (self.members[member].lead + 1).min(64);
             self.members[1 - member].lead = (self.members[1 - member].lead - 1).max(-64);
@@ -228,12 +232,12 @@ impl Mirror {
     fn end_read(&mut self, number: usize, member: usize, result: Result<(), VolumeError>) {
         let sound = self.members[member].is_in_sync();
         let other = 1 - member;
-        let tried = self.slots[number].is_some_and(|slot| slot.steps[other] != Step::None);
+        let tried = self.slots.get(number).is_some_and(|slot| slot.steps[other] != Step::None);
         match result {
             Ok(()) if sound => self.finish(number, Ok(())),
             // From a member that has failed meanwhile it may be stale.
             _ if self.members[other].is_in_sync() && !tried => {
-                if let Some(slot) = &mut self.slots[number] {
+                if let Some(slot) = self.slots.get_mut(number) {
                     slot.steps[other] = Step::Sent;
                 }
                 self.issue(other, Job::User(number));
@@ -301,7 +305,7 @@ impl Mirror {
     }
 
     fn finish(&mut self, number: usize, result: Result<(), VolumeError>) {
-        if let Some(slot) = self.slots[number].take() {
+        if let Some(slot) = self.slots.remove(number) {
             // What a member lost is nothing that the user could do anything about.
             let result = result.map_err(|error| match error {
                 VolumeError::Lost | VolumeError::Busy => VolumeError::Io,
