@@ -111,13 +111,12 @@ impl Server {
             self.links.push_back(Event::LinkUp(SessionId(path.session as u32)));
         }
         let notice = Notice::PathUp { session: session.name, from: path.from, to: path.to };
-        let deadline = path.heartbeat.deadline();
         let connections = path.connections.len();
         self.ready.reserve(usize::from(session.queue_depth));
         self.hungry.reserve(connections * MAX_SENDS as usize);
         self.counters.paths_up += 1;
         self.notice(notice);
-        self.set_timer(path_key, Some(deadline));
+        self.set_heartbeat_timer(path_key);
         let Some(&Some(key)) = self.paths[path_key].connections.first() else { return Ok(()) };
         let payload = Payload::Windows(&[response]);
         self.connections[key].signal_next();

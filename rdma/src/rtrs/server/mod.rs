@@ -76,6 +76,9 @@ pub struct Server {
     ended: VecDeque<ConnectionId>,
     /// When the timers of paths run.
     timers: BTreeSet<(Instant, usize)>,
+    /// Paths whose timers were looked at.
+    #[cfg(test)]
+    pub looked_at: u64,
     /// Sessions whose memory is being zeroed, and when the last piece was.
     zeroing: VecDeque<usize>,
     zeroed_at: Option<Instant>,
@@ -127,6 +130,8 @@ impl Server {
             hungry: VecDeque::new(),
             ended: VecDeque::new(),
             timers: BTreeSet::new(),
+            #[cfg(test)]
+            looked_at: 0,
             zeroing: VecDeque::new(),
             zeroed_at: None,
             shared,

@@ -3,13 +3,30 @@
 use super::{CloseReason, Context, PathState, Server};
 use crate::rtrs::Tick;
 use crate::verbs::Fabric;
+use core::time::Duration;
 use drivers::hal::Instant;
 
 /// Heartbeats after which a chunk that a peer wrote to and never announced ends its path, if memory on
 /// demand is short.
 const UNANNOUNCED: u8 = 2;
 
+/// Heartbeats are looked at at so many moments in an interval, those of many paths together.
+const MOMENTS: u32 = 5;
+
+/// The first of these moments that is not before `at`.
+fn together(at: Instant, interval: Duration) -> Instant {
+    let grid = (interval / MOMENTS).as_nanos().max(1) as u64;
+    Instant::from_nanos(at.as_nanos().div_ceil(grid) * grid)
+}
+
 impl Server {
+    /// Has a path looked at when its heartbeat is due.
+    pub(super) fn set_heartbeat_timer(&mut self, path: usize) {
+        let Some(it) = self.paths.get(path) else { return };
+        let at = together(it.heartbeat.deadline(), self.config.heartbeat_interval);
+        self.set_timer(path, Some(at));
+    }
+
     /// Sets the timer of a path, in place of the one that it had.
     pub(super) fn set_timer(&mut self, path: usize, at: Option<Instant>) {
         let Some(it) = self.paths.get_mut(path) else { return };
@@ -36,14 +53,17 @@ impl Server {
     }
 
     fn run_timer<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+        #[cfg(test)]
+        {
+            self.looked_at += 1;
+        }
         self.set_timer(key, None);
         let Some(path) = self.paths.get_mut(key) else { return };
         match path.state {
             PathState::Connecting => self.close_path(key, CloseReason::Handshake, ctx),
             PathState::Connected => {
                 let tick = path.heartbeat.tick(ctx.now);
-                let next = path.heartbeat.deadline();
-                self.set_timer(key, Some(next));
+                self.set_heartbeat_timer(key);
                 let done = match tick {
                     Tick::Nothing => Ok(()),
                     Tick::Send => self.send_heartbeat(key, ctx),
@@ -73,5 +93,20 @@ impl Server {
             return Err(CloseReason::Protocol("chunks that were written, and never announced"));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heartbeats_of_many_paths_are_due_together() {
+        let interval = Duration::from_secs(5);
+        let at = |millis| Instant::ZERO + Duration::from_millis(millis);
+        let due = [5001, 5900, 6000, 6001].map(|millis| together(at(millis), interval));
+        assert_eq!(due, [6000, 6000, 6000, 7000].map(at));
+        // Those that follow are an interval apart.
+        assert_eq!(together(due[0] + interval, interval), due[0] + interval);
     }
 }

@@ -278,3 +278,20 @@ fn only_the_first_path_of_a_session_may_make_it() {
     assert_eq!((request.first, request.cid, request.recon_cnt), (false, 0, 1));
     assert_ne!(request.path, Uuid([0; 16]));
 }
+
+/// Cost follows work: heartbeats of one path look at no other.
+#[test]
+fn timers_look_at_the_paths_that_are_due() {
+    let mut world = World::new(World::small(true), 8 << 20);
+    for n in 0..8 {
+        world.connect(&std::format!("s{n}"));
+        world.pass(1);
+    }
+    let before = world.server.transport().looked_at;
+    world.pass(60);
+    let looked = world.server.transport().looked_at - before;
+    assert!(
+        (8 * 11..=8 * 13).contains(&looked),
+        "{looked} looks for twelve heartbeats of eight paths"
+    );
+}
