@@ -18,7 +18,8 @@ use rdma::volume::{DiskVolume, RamVolume, Volumes};
 /// Devices that a session may have open.
 const MAX_DEVICES: usize = 64;
 
-/// After so long it is strange that a client has acknowledged nothing: heartbeats end a path after 35 s.
+/// For so long a client may take to acknowledge what was read of a volume that is no more. One that
+/// acknowledges nothing has lost its connection before.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Devices may read what was handed to them for a moment after it is done.
@@ -29,8 +30,6 @@ pub(super) struct Retired {
     memory: Window,
     under_way: UnderWay,
     since: Instant,
-    /// Somebody was told that a client holds it.
-    told: bool,
 }
 
 /// Volumes, and who serves them.
@@ -233,26 +232,37 @@ impl Storage {
             return arena.free(memory);
         };
         let under_way = provider.under_way();
-        self.retired.push(Retired { memory, under_way, since: now, told: false });
+        self.retired.push(Retired { memory, under_way, since: now });
     }
 
-    /// Frees what was retired, and is not pointed to any more. A client that acknowledges nothing is told of.
-    pub fn free_retired(&mut self, arena: &mut Arena, provider: Option<&Devices>, now: Instant) {
-        self.retired.retain_mut(|Retired { memory, under_way, since, told }| {
-            let done = provider.is_none_or(|provider| provider.is_done(under_way));
-            if done && now.since(*since) >= MOMENT {
+    /// Frees what was retired, and is not pointed to any more. A connection whose peer takes too long to
+    /// acknowledge ends.
+    pub fn free_retired(
+        &mut self,
+        arena: &mut Arena,
+        mut provider: Option<&mut Devices>,
+        now: Instant,
+    ) {
+        self.retired.retain_mut(|Retired { memory, under_way, since }| {
+            let done = provider.as_mut().is_none_or(|provider| {
+                if now.since(*since) >= PATIENCE {
+                    for qp in under_way.queue_pairs() {
+                        // If it is gone, so is what it had to send.
+                        let _ = provider.fail_qp(qp);
+                        log::warn!(
+                            "a connection ends whose peer has not acknowledged in {} s what was read of a \
+                             volume that was deleted",
+                            PATIENCE.as_secs()
+                        );
+                    }
+                }
+                provider.is_done(under_way)
+            });
+            let over = done && now.since(*since) >= MOMENT;
+            if over {
                 arena.free(*memory);
-                return false;
             }
-            if now.since(*since) >= PATIENCE && !*told {
-                *told = true;
-                log::warn!(
-                    "{} bytes of a volume that was deleted are not free yet: a client does not \
-                     acknowledge what was read of it (path list, path disconnect)",
-                    memory.len()
-                );
-            }
-            true
+            !over
         });
     }
 

@@ -71,6 +71,12 @@ impl Bridged {
         Ok(())
     }
 
+    pub fn watch_cq(&mut self, other: CqId, number: u32) {
+        if let Some(own) = find(&self.cqs, other.0) {
+            self.ntrdma.watch_cq(own, number);
+        }
+    }
+
     #[inline(never)]
     pub fn poll_cq(&mut self, other: CqId) -> Option<Completion> {
         let completion = self.ntrdma.poll_cq(find(&self.cqs, other.0)?)?;

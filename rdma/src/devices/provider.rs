@@ -248,6 +248,19 @@ impl Provider for Devices {
         }
     }
 
+    fn watch_cq(&mut self, cq: CqId, number: u32) {
+        self.roce.watch_cq(cq, number);
+        if let Some(device) = &mut self.bridged {
+            device.watch_cq(cq, number);
+        }
+    }
+
+    #[inline]
+    fn next_watched(&mut self) -> Option<u32> {
+        let bridged = &mut self.bridged;
+        self.roce.next_watched().or_else(|| bridged.as_mut()?.ntrdma.next_watched())
+    }
+
     fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
         match (bridged(init.pd.0), &mut self.bridged) {
             (None, _) => self.roce.create_qp(init, rng),

@@ -162,6 +162,15 @@ impl Provider for Ntrdma {
         self.cqs.poll(cq)
     }
 
+    fn watch_cq(&mut self, cq: CqId, number: u32) {
+        self.cqs.watch(cq, number);
+    }
+
+    #[inline]
+    fn next_watched(&mut self) -> Option<u32> {
+        self.cqs.next_watched()
+    }
+
     fn create_qp(&mut self, init: &QpInit, _rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
         if init.kind != QpType::Rc
             || init.max_send_wr > self.config.wr

@@ -200,6 +200,15 @@ impl Provider for Roce {
         self.cqs.poll(cq)
     }
 
+    fn watch_cq(&mut self, cq: CqId, number: u32) {
+        self.cqs.watch(cq, number);
+    }
+
+    #[inline]
+    fn next_watched(&mut self) -> Option<u32> {
+        self.cqs.next_watched()
+    }
+
     fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
         if init.max_send_wr > self.limits.wr
             || init.max_recv_wr > self.limits.wr

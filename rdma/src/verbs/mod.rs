@@ -200,6 +200,13 @@ pub trait Provider {
     /// The next completion, if any.
     fn poll_cq(&mut self, cq: CqId) -> Option<Completion>;
 
+    /// Has a completion queue told of by [`Provider::next_watched`], under `number`, when it gets completions:
+    /// for a user with many queues, most of which are empty.
+    fn watch_cq(&mut self, cq: CqId, number: u32);
+    /// The number of a watched queue that has got completions since it was told of last; all of them are to be
+    /// polled. (It may be told of and be empty, and two devices tell of it twice.)
+    fn next_watched(&mut self) -> Option<u32>;
+
     /// Makes a queue pair in the state Init.
     fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError>;
     /// Its number on the wire, 24 bits.

@@ -16,12 +16,14 @@ use core::time::Duration;
 use drivers::hal::Instant;
 use mirrors::MirrorSlot;
 use rdma::devices::Devices;
+use rdma::rnbd::client::Bells;
 use rdma::rtrs::Context;
 use rdma::verbs::ConnectionEvent;
 use rdma::volume::VolumeId;
 use rdma::volume::mirror::Clock;
 use reading::Reading;
 use sessions::Session;
+use std::collections::BTreeSet;
 
 /// How often mirrors are looked after.
 const TEND_INTERVAL: Duration = Duration::from_secs(1);
@@ -31,7 +33,15 @@ const TURNS: usize = 4;
 /// Sessions and mirrors.
 #[derive(Default)]
 pub(in crate::gateway) struct Elsewhere {
+    /// By their numbers.
     pub sessions: Vec<Session>,
+    /// Sessions that have something to do, by number, …
+    bells: Bells,
+    /// … and when others will, though nothing arrives.
+    due: BTreeSet<(Instant, u32)>,
+    /// Sessions that were looked at.
+    #[cfg(test)]
+    looked_at: u64,
     pub mirrors: Vec<MirrorSlot>,
     /// When ways to servers are looked for; None while every path is up.
     pub ways_due: Option<Instant>,
@@ -56,7 +66,8 @@ impl Elsewhere {
 
     /// When there is something to do though nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let sessions = self.sessions.iter().filter_map(|s| s.client.poll_timeout()).min();
+        let now = (self.bells.rung() > 0).then_some(Instant::ZERO);
+        let sessions = now.or(self.due.first().map(|&(at, _)| at));
         Instant::first([sessions, self.ways_due, self.tend_due, self.clock.due()])
     }
 }

@@ -5,15 +5,21 @@ use crate::config::{Config, PathPair, Remote};
 use crate::gateway::storage::{Storage, name};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
+use drivers::hal::Instant;
 use rdma::devices::Devices;
 use rdma::rnbd::client::{self, Client, DeviceId, DeviceStatus, Losses, Notice};
 use rdma::rtrs::Context;
 use rdma::rtrs::client::{AddPathError, DownReason, PathId, PathStatus};
+use rdma::verbs::Provider;
 use rdma::volume::VolumeId;
 
 /// A session with a server.
 pub(in crate::gateway) struct Session {
+    /// Its number among the sessions, and its bell's.
+    number: u32,
     pub client: Client,
+    /// When it stands in [`Elsewhere::due`].
+    due: Option<Instant>,
     /// The server's port.
     pub port: u16,
     /// Attempts to connect a path again, heeded once a path was up: before that there is no end to
@@ -87,20 +93,67 @@ impl Session {
 }
 
 impl Elsewhere {
-    /// Lets all sessions go on; how much was done.
+    /// Lets the sessions go on that have something to do; how much was done.
     pub(super) fn poll_sessions(&mut self, ctx: &mut Context<'_, Devices>) -> usize {
+        while let Some(number) = ctx.provider.next_watched() {
+            self.bells.ring(number);
+        }
+        for &(_, number) in self.due.iter().take_while(|(at, _)| *at <= ctx.now) {
+            self.bells.ring(number);
+        }
         let mut done = 0;
-        for session in &mut self.sessions {
-            let before = session.client.taken();
-            while let Some(notice) = session.client.poll(ctx) {
-                session.tell(&notice);
-                if matches!(notice, Notice::PathDown(..)) {
-                    self.ways_due = Some(ctx.now);
-                }
-            }
-            done += (session.client.taken() - before) as usize;
+        // One whose bell is rung meanwhile has its turn the next time.
+        for _ in 0..self.bells.rung() {
+            let Some(number) = self.bells.answer() else { break };
+            let Ok(place) = self.sessions.binary_search_by_key(&number, |s| s.number) else {
+                continue;
+            };
+            done += self.poll_session(place, ctx);
         }
         done
+    }
+
+    fn poll_session(&mut self, place: usize, ctx: &mut Context<'_, Devices>) -> usize {
+        #[cfg(test)]
+        {
+            self.looked_at += 1;
+        }
+        let session = &mut self.sessions[place];
+        let before = session.client.taken();
+        while let Some(notice) = session.client.poll(ctx) {
+            session.tell(&notice);
+            if matches!(notice, Notice::PathDown(..)) {
+                self.ways_due = Some(ctx.now);
+            }
+        }
+        let due = session.client.poll_timeout();
+        let before_due = core::mem::replace(&mut session.due, due);
+        if before_due != due {
+            let number = session.number;
+            before_due.map(|at| self.due.remove(&(at, number)));
+            due.map(|at| self.due.insert((at, number)));
+        }
+        (session.client.taken() - before) as usize
+    }
+
+    /// Adds a session, under the first number that is free.
+    fn add(&mut self, session: Session, ctx: &mut Context<'_, Devices>) -> usize {
+        let numbered = |(place, session): &(usize, &Session)| session.number as usize == *place;
+        let place = self.sessions.iter().enumerate().take_while(numbered).count();
+        self.sessions.insert(place, session);
+        let session = &mut self.sessions[place];
+        session.number = place as u32;
+        session.client.ring_when_asked(self.bells.bell(session.number), ctx);
+        place
+    }
+
+    /// Ends the sessions that have no device left.
+    fn end_unused(&mut self, ctx: &mut Context<'_, Devices>) {
+        while let Some(place) = self.sessions.iter().position(|s| s.devices.is_empty()) {
+            let Session { number, client, due, .. } = self.sessions.remove(place);
+            due.map(|at| self.due.remove(&(at, number)));
+            client.end(ctx);
+        }
     }
 
     /// The session with a device behind a volume, and the device.
@@ -155,14 +208,16 @@ impl Storage {
                 };
                 let client = Client::new(devices, transport, session_name, ctx)
                     .map_err(|why| format!("no memory or other resources left: {why:?}"))?;
-                elsewhere.sessions.push(Session {
+                let session = Session {
+                    number: 0,
                     client,
+                    due: None,
                     port: remote.dest_port,
                     max_reconnect_attempts: remote.max_reconnect_attempts.0,
                     devices: Vec::new(),
                     told: Vec::new(),
-                });
-                elsewhere.sessions.len() - 1
+                };
+                elsewhere.add(session, ctx)
             }
         };
         let session = &mut elsewhere.sessions[place];
@@ -200,8 +255,6 @@ impl Storage {
                 kept
             });
         }
-        while let Some(place) = elsewhere.sessions.iter().position(|s| s.devices.is_empty()) {
-            elsewhere.sessions.remove(place).client.end(ctx);
-        }
+        elsewhere.end_unused(ctx);
     }
 }

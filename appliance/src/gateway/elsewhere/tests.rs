@@ -13,7 +13,7 @@ use rand_core::SeedableRng;
 use rdma::devices::Devices;
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
 use rdma::rtrs::Context;
-use rdma::verbs::{ConnectionManager, Provider};
+use rdma::verbs::{ConnectionManager, Provider, QpState};
 use rdma::volume::mirror::{MemberState, RESERVED};
 use rdma::volume::{Completion, Operation, Request, Submitted, Volume};
 
@@ -165,6 +165,22 @@ impl World {
         bytes
     }
 
+    /// The server has a request, and its answer gets lost.
+    fn begin_read_that_is_not_acknowledged(&mut self) {
+        let data = self.sides[0].arena.alloc(4096, 4096).unwrap();
+        let request = Request { tag: 5, operation: Operation::Read, sector: 8, data };
+        let volume = self.volume.as_mut().unwrap();
+        volume.submit(&request).unwrap();
+        volume.flush_queue();
+        self.serve(0);
+        self.carry(0);
+        self.cut = true;
+        for _ in 0..8 {
+            self.serve(1);
+            self.carry(1);
+        }
+    }
+
     fn state(&self, volume: &str) -> &'static str {
         let elsewhere = self.sides[0].storage.elsewhere.as_ref().unwrap();
         elsewhere.find_device(volume).map_or("gone", |(_, device)| device.state.as_str())
@@ -305,19 +321,7 @@ fn memory_of_a_volume_is_not_free_before_its_answers_are_acknowledged() {
     world.take("far");
     assert_eq!(world.request(Operation::Write { durable: false }, 7), [7; 4096]);
     world.pass(Duration::from_millis(100));
-    let data = world.sides[0].arena.alloc(4096, 4096).unwrap();
-    let request = Request { tag: 5, operation: Operation::Read, sector: 8, data };
-    let volume = world.volume.as_mut().unwrap();
-    volume.submit(&request).unwrap();
-    volume.flush_queue();
-    world.serve(0);
-    world.carry(0);
-    // The request is there; the answer gets lost.
-    world.cut = true;
-    for _ in 0..8 {
-        world.serve(1);
-        world.carry(1);
-    }
+    world.begin_read_that_is_not_acknowledged();
     let (now, later) = (world.now, world.now + Duration::from_secs(1));
     let Side { arena, storage, devices, .. } = &mut world.sides[1];
     let memory = arena.alloc(4096, 4096).unwrap();
@@ -325,10 +329,80 @@ fn memory_of_a_volume_is_not_free_before_its_answers_are_acknowledged() {
     storage.retire(memory, arena, Some(devices), now);
     storage.free_retired(arena, Some(devices), later);
     assert_eq!(arena.available(), free, "the answer may be sent again");
+    let qps = devices.under_way();
     world.cut = false;
     world.pass(Duration::from_millis(2000));
     let now = world.now;
     let Side { arena, storage, devices, .. } = &mut world.sides[1];
     storage.free_retired(arena, Some(devices), now);
     assert_eq!(arena.available(), free + 4096, "it is acknowledged");
+    assert!(qps.queue_pairs().all(|qp| devices.qp_state(qp) == Ok(QpState::Rts)));
+}
+
+/// Who is a minute late holds nobody's memory any longer.
+#[test]
+fn memory_of_a_volume_is_free_after_a_minute() {
+    let mut world = World::new(&REMOTE);
+    world.pass(Duration::from_millis(100));
+    world.take("far");
+    assert_eq!(world.request(Operation::Write { durable: false }, 7), [7; 4096]);
+    world.pass(Duration::from_millis(100));
+    world.begin_read_that_is_not_acknowledged();
+    let now = world.now;
+    let Side { arena, storage, devices, .. } = &mut world.sides[1];
+    let memory = arena.alloc(4096, 4096).unwrap();
+    let free = arena.available();
+    storage.retire(memory, arena, Some(devices), now);
+    let under_way = devices.under_way();
+    assert!(under_way.queue_pairs().next().is_some());
+    storage.free_retired(arena, Some(devices), now + Duration::from_secs(59));
+    assert_eq!(arena.available(), free);
+    storage.free_retired(arena, Some(devices), now + Duration::from_secs(60));
+    assert_eq!(arena.available(), free + 4096);
+    assert!(under_way.queue_pairs().all(|qp| devices.qp_state(qp) == Ok(QpState::Error)));
+}
+
+/// Cost follows work: sessions that have nothing to do are not looked at.
+#[test]
+fn sessions_are_looked_at_when_they_have_something_to_do() {
+    let remotes: Vec<String> = (0..8)
+        .map(|n| {
+            let path = "10.0.0.1@10.0.0.2";
+            format!("{{name = \"far{n}\", sessname = \"gw{n}\", path = \"{path}\", device_path = \"ram0\", access_mode = \"ro\"}}")
+        })
+        .collect();
+    let remotes = format!("[{}]", remotes.join(", "));
+    let mut world = World::new(&[("volume.0.size", "256KiB"), ("remote", &remotes)]);
+    world.pass(Duration::from_millis(200));
+    let states =
+        |world: &World| (0..8).map(|n| world.state(&format!("far{n}"))).collect::<Vec<_>>();
+    assert_eq!(states(&world), ["open"; 8]);
+    let looks = |world: &World| world.sides[0].storage.elsewhere.as_ref().unwrap().looked_at;
+    let before = looks(&world);
+    world.pass(Duration::from_secs(4));
+    let looked = looks(&world) - before;
+    assert!(looked <= 8, "{looked} looks though nobody has anything to do but for one timer each");
+    let before = looks(&world);
+    world.take("far5");
+    for _ in 0..10 {
+        assert_eq!(world.request(Operation::Read, 0), [0; 4096]);
+    }
+    let looked = looks(&world) - before;
+    assert!(looked <= 50, "{looked} looks for ten reads of one session beside seven");
+    // Heartbeats of all.
+    world.pass(Duration::from_secs(60));
+    assert_eq!(states(&world), ["open"; 8]);
+    let elsewhere = world.sides[0].storage.elsewhere.as_ref().unwrap();
+    assert_eq!(elsewhere.due.len(), 8);
+    // A number that is free is given again.
+    let Side { devices, arena, rng, storage, config } = &mut world.sides[0];
+    let mut ctx = Context { provider: devices, arena, now: world.now, rng };
+    storage.remove_remote("far2", &mut ctx);
+    storage.remove_remote("far6", &mut ctx);
+    let remote = config.remote.iter().find(|remote| remote.name.as_str() == "far2").unwrap();
+    storage.add_remote(remote, config, &mut ctx).unwrap();
+    world.pass(Duration::from_millis(200));
+    assert_eq!(world.state("far2"), "open");
+    let elsewhere = world.sides[0].storage.elsewhere.as_ref().unwrap();
+    assert_eq!((elsewhere.sessions.len(), elsewhere.due.len()), (7, 7));
 }

@@ -68,7 +68,9 @@ impl Client {
         }
         let answer = ctx.arena.alloc(ANSWER, 64).ok_or(MapError::Memory)?;
         let device = Device::new(name, mode, losses, self.config.depth, answer);
+        device.queue.borrow_mut().bell = self.bell.clone();
         let volume = RemoteVolume(device.queue.clone());
+        self.ring();
         let key = self.devices.insert(device);
         self.open(key, ctx);
         Ok((DeviceId(key as u32), volume))
@@ -78,6 +80,7 @@ impl Client {
     /// False if there is none of that name.
     pub fn remap<P: Fabric + ?Sized>(&mut self, id: DeviceId, ctx: &mut Context<'_, P>) -> bool {
         let known = self.devices.contains(id.0 as usize);
+        self.ring();
         self.open(id.0 as usize, ctx);
         known
     }
@@ -96,6 +99,7 @@ impl Client {
         device.ending = true;
         device.end_queue();
         self.end_device(key, ctx);
+        self.ring();
         true
     }
 

@@ -5,6 +5,7 @@
 //! before they fail; transfers larger than a chunk are done in parts; a server that was started
 //! anew may have lost what it had acknowledged and nobody had flushed, so the next flush fails.
 
+mod bell;
 mod config;
 mod device;
 mod give_up;
@@ -17,6 +18,7 @@ mod state;
 mod timer;
 mod volume;
 
+pub use bell::{Bell, Bells};
 pub use config::Config;
 pub use device::{DeviceId, Losses};
 pub use manage::{DeviceStatus, MapError};
@@ -69,6 +71,8 @@ pub struct Client {
     taken: u64,
     /// No timer expires before this.
     wake: Option<Instant>,
+    /// Rung when there is something to do.
+    bell: Option<Bell>,
 }
 
 impl Client {
@@ -99,7 +103,26 @@ impl Client {
             notices: VecDeque::with_capacity(MAX_NOTICES),
             taken: 0,
             wake: None,
+            bell: None,
         })
+    }
+
+    /// Rings a bell from now on when `poll` has something to do, but for what is due
+    /// ([`Client::poll_timeout`]) and what [`Provider::next_watched`](crate::verbs::Provider::next_watched) tells of
+    /// under the bell's number.
+    pub fn ring_when_asked<P: Fabric + ?Sized>(&mut self, bell: Bell, ctx: &mut Context<'_, P>) {
+        self.transport.watch(bell.number(), ctx);
+        bell.ring();
+        for (_, device) in &self.devices {
+            device.queue.borrow_mut().bell = Some(bell.clone());
+        }
+        self.bell = Some(bell);
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
     }
 
     /// The RTRS client, to look at.
@@ -109,6 +132,7 @@ impl Client {
 
     /// The RTRS client, for its paths. Its events and permits belong to this client.
     pub fn transport_mut(&mut self) -> &mut rtrs::Client {
+        self.ring();
         &mut self.transport
     }
 
@@ -118,7 +142,11 @@ impl Client {
         event: &ConnectionEvent,
         ctx: &mut Context<'_, P>,
     ) -> bool {
-        self.transport.handle_connection_event(event, ctx)
+        let taken = self.transport.handle_connection_event(event, ctx);
+        if taken {
+            self.ring();
+        }
+        taken
     }
 
     /// Takes what has arrived, sends what the volumes were given, runs timers. To be called until
@@ -133,6 +161,9 @@ impl Client {
             if self.devices.contains(key) {
                 self.pump(key, ctx);
             }
+        }
+        if self.transport.has_events() {
+            self.ring();
         }
         self.notices.pop_front()
     }

@@ -1,6 +1,7 @@
 //! What a remote volume and its client share: requests one way, completions the other. Both belong
 //! to one loop.
 
+use super::bell::Bell;
 use crate::volume::{Completion, Request};
 use alloc::collections::VecDeque;
 use drivers::hal::Geometry;
@@ -21,9 +22,30 @@ pub(super) struct Queue {
     pub unsettled: usize,
     /// The device was unmapped.
     pub ended: bool,
+    /// The client's: rung when there is something for it to do.
+    pub bell: Option<Bell>,
 }
 
 impl Queue {
+    fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
+
+    /// Takes a request of the volume's user.
+    pub fn submit(&mut self, request: &Request) {
+        self.in_use += 1;
+        self.submitted.push_back(*request);
+        self.ring();
+    }
+
+    /// The volume's user gives up all requests.
+    pub fn give_up(&mut self) {
+        self.give_up = self.in_use > 0;
+        self.ring();
+    }
+
     pub fn new(depth: usize) -> Self {
         Queue {
             geometry: Geometry::ABSENT,
@@ -34,6 +56,7 @@ impl Queue {
             give_up: false,
             unsettled: 0,
             ended: false,
+            bell: None,
         }
     }
 }

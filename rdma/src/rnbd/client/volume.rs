@@ -24,8 +24,7 @@ impl Volume for RemoteVolume {
         if queue.in_use == queue.depth {
             return Err(VolumeError::Busy);
         }
-        queue.in_use += 1;
-        queue.submitted.push_back(*request);
+        queue.submit(request);
         Ok(Submitted::Pending)
     }
 
@@ -44,7 +43,6 @@ impl Volume for RemoteVolume {
     }
 
     fn give_up(&mut self) {
-        let mut queue = self.0.borrow_mut();
-        queue.give_up = queue.in_use > 0;
+        self.0.borrow_mut().give_up();
     }
 }

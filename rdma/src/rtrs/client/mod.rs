@@ -189,6 +189,16 @@ impl Client {
         }
     }
 
+    /// Has the provider tell of completions for this client, under `number`.
+    pub fn watch<P: Fabric + ?Sized>(&self, number: u32, ctx: &mut Context<'_, P>) {
+        ctx.provider.watch_cq(self.cq, number);
+    }
+
+    /// Whether `poll` has an event that came up by itself.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// When `poll` has to be called at the latest, if ever.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.wake

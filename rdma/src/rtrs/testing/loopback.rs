@@ -397,6 +397,12 @@ impl Provider for Loopback {
     fn poll_cq(&mut self, cq: CqId) -> Option<Completion> {
         self.cqs.get_mut(&cq)?.pop_front()
     }
+    fn watch_cq(&mut self, _: CqId, _: u32) {}
+
+    fn next_watched(&mut self) -> Option<u32> {
+        None
+    }
+
     fn create_qp(&mut self, init: &QpInit, _: &mut dyn RngCore) -> Result<QpId, VerbsError> {
         let qp = QpId(self.fresh());
         self.qps.insert(
