@@ -153,3 +153,33 @@ fn a_power_cut_leaves_a_change_done_or_not_done() -> Result<()> {
     println!("seed {seed}: {} of {CUTS} changes were done", size - 1);
     Ok(())
 }
+
+/// What the console, log and reports say of mirrors, and what helps.
+#[test]
+fn mirrors_say_what_is_amiss_and_what_helps() -> Result<()> {
+    const DOCUMENT: &str = "\
+[[volume]]\nname = \"a\"\nsize = \"64MiB\"\n[[volume]]\nname = \"b\"\nsize = \"64MiB\"
+[[mirror]]\nname = \"safe\"\nmembers = [\"a\", \"b\"]\ntimeout_ms = 700\n";
+    const REMEDY: &str = "mirror create safe a b force";
+    let mut vm = boot(machine()?.memory(256).config(DOCUMENT))?;
+    vm.run("mirror list")?.contains("the members are not of one mirror")?;
+    vm.run("show log")?.contains("the members are not of one mirror")?.contains(REMEDY)?;
+    vm.run("mirror force safe")?.contains(REMEDY)?.lacks("built-in default")?;
+    vm.run("mirror create safe b a force")?.contains(REMEDY)?;
+    vm.run(REMEDY)?.contains("in force now")?;
+    // Its members are not in sync yet.
+    vm.run("mirror remove safe")?.contains("is not in sync")?.contains("are not copied to it")?;
+    let deadline = SystemTime::now() + Duration::from_secs(60);
+    while vm.run("mirror list csv")?.text.matches("in sync").count() < 2 {
+        ensure!(SystemTime::now() < deadline, "{}", vm.run("mirror list")?.text);
+    }
+    vm.run("volume delete a")?.contains("a member of mirror safe; `mirror remove safe` first")?;
+    vm.run("volume delete safe")?.contains("error")?.lacks("built-in default")?;
+    vm.run(REMEDY)?.contains("mirror safe is there, and runs")?;
+    vm.run("mirror force safe")?.contains("nothing to force")?;
+    vm.run("mirror remove nobody")?.contains("there is no mirror")?.lacks("built-in default")?;
+    vm.run("set mirror.0.timeout_ms 10")?.contains("error")?.lacks("built-in default")?;
+    vm.run("mirror remove safe")?.contains("in force now")?;
+    vm.run("volume delete a")?.lacks("error")?;
+    Ok(())
+}
