@@ -85,7 +85,9 @@ impl Heartbeat {
         if now < self.next {
             return Tick::Nothing;
         }
-        self.next = now + self.interval;
+        // Who comes a little late does not put off those that follow.
+        let late = now.since(self.next) >= self.interval;
+        self.next = if late { now } else { self.next } + self.interval;
         if self.quiet > 0 && now.since(self.heard_at) <= self.interval {
             self.quiet -= 1;
             return Tick::Nothing;
@@ -132,6 +134,16 @@ mod tests {
             assert_eq!(talking.answered(at(5 * n + 1)), Duration::from_secs(1));
             talking.heard(at(5 * n + 1));
         }
+    }
+
+    #[test]
+    fn ticks_keep_their_interval_though_somebody_is_late() {
+        let mut heartbeat = Heartbeat::new(Duration::from_secs(5), 5, at(0));
+        let next = [6, 10, 19, 30].map(|n| {
+            heartbeat.tick(at(n));
+            heartbeat.deadline()
+        });
+        assert_eq!(next, [10, 15, 20, 35].map(at));
     }
 
     #[test]
