@@ -30,6 +30,15 @@ impl Network {
     }
 }
 
+/// Whose limits count for a host: its own, or over IPv6 those of its /64, of which a host may have all
+/// addresses (RFC 7934).
+pub fn accountable(host: IpAddr) -> IpAddr {
+    match host.to_canonical() {
+        IpAddr::V6(a) => IpAddr::V6(Ipv6Addr::from_bits(a.to_bits() >> 64 << 64)),
+        v4 => v4,
+    }
+}
+
 impl FromStr for Network {
     type Err = String;
 
@@ -140,6 +149,14 @@ mod tests {
         assert!(admitted(&["0.0.0.0/0"], "192.0.2.1") && !admitted(&["0.0.0.0/0"], "::1"));
         assert!(!admitted(&["::/0"], "10.0.0.1"));
         assert!(admitted(&[], "10.0.0.1"), "without any network everybody");
+    }
+
+    #[test]
+    fn over_ipv6_the_64_is_accountable() {
+        let of = |text: &str| accountable(text.parse().unwrap()).to_string();
+        assert_eq!(of("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!(of("2001:db8:1:3::6"), "2001:db8:1:3::");
+        assert_eq!([of("10.0.0.7"), of("::ffff:10.0.0.7")], ["10.0.0.7", "10.0.0.7"]);
     }
 
     #[test]

@@ -31,7 +31,8 @@ pub struct Limits {
     pub wr: u32,
     /// Connections, made and being made.
     pub connections: usize,
-    /// Of these, those that one host may have asked for, at most half of all. A host is an address at a port.
+    /// Of these, those that one host may have asked for, at most half of all. A host is an address at a port;
+    /// over IPv6 all of a /64.
     pub connections_per_host: usize,
     /// Of these, those of peers that have not shown yet that they receive; the oldest gives way. One host
     /// has half of them at most.

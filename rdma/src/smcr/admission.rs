@@ -7,7 +7,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use core::net::IpAddr;
-use net::hosts::Hosts;
+use net::hosts::{Hosts, accountable};
 use net::refusal::{Refusal, Refusals};
 
 /// Who may connect to a listener.
@@ -30,6 +30,7 @@ pub struct Admission {
     left: u64,
     /// Connections that a host may have.
     per_host: u32,
+    /// By who is accountable.
     hosts: BTreeMap<IpAddr, u32>,
     /// What was refused.
     pub refusals: Refusals,
@@ -55,7 +56,7 @@ impl Admission {
 
     /// Lets a connection of a host in that takes so many bytes, and speaks `smc`; false if it may not.
     pub(super) fn admit(&mut self, host: IpAddr, gate: &Gate, smc: bool, bytes: u64) -> bool {
-        let count = self.hosts.get(&host).copied().unwrap_or(0);
+        let count = self.hosts.get(&accountable(host)).copied().unwrap_or(0);
         let (reason, advice): (_, Cow<'static, str>) = if !gate.hosts.admits(host) {
             let advice = format!("{} does not list this host", gate.key);
             ("host_not_admitted", advice.into())
@@ -70,7 +71,7 @@ impl Admission {
                           fewer connections, or more memory";
             ("memory", advice.into())
         } else {
-            *self.hosts.entry(host).or_default() += 1;
+            *self.hosts.entry(accountable(host)).or_default() += 1;
             self.left -= bytes;
             return true;
         };
@@ -96,6 +97,7 @@ impl Admission {
     /// A connection of a host that was let in is over.
     pub(super) fn leave(&mut self, host: IpAddr, bytes: u64) {
         self.give_back(bytes);
+        let host = accountable(host);
         if let Some(count) = self.hosts.get_mut(&host) {
             *count -= 1;
             if *count == 0 {
@@ -145,5 +147,21 @@ mod tests {
         assert_eq!(reasons, [host, host, "connections_per_host", "memory"]);
         books.leave(ip("10.0.0.1"), 10);
         assert_eq!(books.hosts.len(), 1, "who has none is forgotten");
+    }
+
+    /// A host with a /64 has as many addresses as it likes, and not more connections for that.
+    #[test]
+    fn a_64_is_one_host() {
+        let mut books = Admission::new(100, 2);
+        let gate = Gate::default();
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert!(books.admit(ip("2001:db8::1"), &gate, false, 1));
+        assert!(books.admit(ip("2001:db8::2"), &gate, false, 1));
+        assert!(!books.admit(ip("2001:db8::3:4:5:6"), &gate, false, 1));
+        assert!(books.admit(ip("2001:db8:0:1::1"), &gate, false, 1));
+        books.leave(ip("2001:db8::1"), 1);
+        assert!(books.admit(ip("2001:db8::9"), &gate, false, 1));
+        ["2001:db8::2", "2001:db8::9", "2001:db8:0:1::1"].map(|host| books.leave(ip(host), 1));
+        assert!(books.hosts.is_empty());
     }
 }

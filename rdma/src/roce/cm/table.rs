@@ -2,7 +2,7 @@
 //! way when there is no room.
 //!
 //! What a host has asked for is bounded by `per_host`, and by half of the table, so that one address keeps
-//! nobody else out. Where that or the table is full, what is of least use gives way to a new request, the
+//! nobody else out; over IPv6 a host is a /64 for that ([`accountable`]). Where that or the table is full, what is of least use gives way to a new request, the
 //! oldest of it first ([`Rank`]): of the host that has its share, or of all. What stands never does.
 
 use super::Limits;
@@ -14,11 +14,17 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use drivers::hal::Instant;
+use net::hosts::accountable;
 use rand_chacha::ChaCha12Rng;
 use rand_core::RngCore;
 
 /// A host: the port that it is reached through, and its address.
 pub type Host = (usize, IpAddr);
+
+/// The host that is accountable for one.
+fn owner((port, host): Host) -> Host {
+    (port, accountable(host))
+}
 
 /// Of what use a connection is, the least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,6 +88,7 @@ pub struct Table {
     asked: BTreeMap<(Host, u32, u64), ConnectionId>,
     /// Those that hold a queue pair of the peer's: by host, and the names of adapter and queue pair.
     held: BTreeMap<(Host, u64, u32), ConnectionId>,
+    /// By who is accountable; so is `order_of_host`.
     hosts: BTreeMap<Host, Share>,
     /// Those that may give way, numbered as they came to their rank.
     order: BTreeMap<(Rank, u64), ConnectionId>,
@@ -162,6 +169,7 @@ impl Table {
     /// The connection that has to give way before a host can have one more, if any. `Err` if there is no
     /// room and none that gives way.
     pub fn in_the_way(&self, host: Host) -> Result<Option<ConnectionId>, Full> {
+        let host = owner(host);
         let share = self.hosts.get(&host).copied().unwrap_or_default();
         let own = |least: Rank| {
             let range = (host, least, 0)..=(host, Rank::Granted, u64::MAX);
@@ -207,7 +215,7 @@ impl Table {
         {
             let host = connection.host();
             self.asked.insert((host, connection.remote_id, connection.remote_guid), id);
-            self.hosts.entry(host).or_default().connections += 1;
+            self.hosts.entry(owner(host)).or_default().connections += 1;
         }
         self.hold(id);
         self.enter_order(id);
@@ -223,6 +231,7 @@ impl Table {
         if !gone.active {
             let host = gone.host();
             self.asked.remove(&(host, gone.remote_id, gone.remote_guid));
+            let host = owner(host);
             if let Some(share) = self.hosts.get_mut(&host) {
                 share.connections -= 1;
                 if share.connections == 0 {
@@ -282,7 +291,7 @@ impl Table {
         self.number += 1;
         let place = (rank, self.number);
         connection.order = Some(place);
-        let host = connection.host();
+        let host = owner(connection.host());
         self.order.insert(place, id);
         self.order_of_host.insert((host, rank, self.number), id);
         if rank.is_half_open() {
@@ -294,7 +303,7 @@ impl Table {
     fn leave_order(&mut self, id: ConnectionId) {
         let Some(connection) = self.slots.get_mut(id.0) else { return };
         let Some((rank, number)) = connection.order.take() else { return };
-        let host = connection.host();
+        let host = owner(connection.host());
         self.order.remove(&(rank, number));
         self.order_of_host.remove(&(host, rank, number));
         if rank.is_half_open() {
@@ -303,5 +312,86 @@ impl Table {
                 share.half_open -= 1;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::{AddressVector, ConnectionParameters, GidType, PathMtu, PrivateData};
+    use core::time::Duration;
+    use rand_core::SeedableRng;
+
+    /// A request of a host, under the name `n`.
+    fn ask(table: &mut Table, host: &str, n: u32, state: State) -> Option<ConnectionId> {
+        let remote: IpAddr = host.parse().unwrap();
+        table.insert(|id, wire_id| Connection {
+            id,
+            wire_id,
+            active: false,
+            state,
+            remote_id: n,
+            remote_guid: 1,
+            remote_qpn: n,
+            transaction: n.into(),
+            qp: None,
+            address: AddressVector {
+                local: "2001:db8::ffff".parse().unwrap(),
+                remote,
+                gid_type: GidType::RoceV2,
+                remote_mac: [2; 6],
+                source_port: 1,
+                traffic_class: 0,
+                hop_limit: 64,
+            },
+            place: 0,
+            port: 1234,
+            from: (remote, 1).into(),
+            parameters: ConnectionParameters {
+                responder_resources: 0,
+                initiator_depth: 0,
+                retry_count: 7,
+                rnr_retry_count: 7,
+                min_rnr_timer: 12,
+            },
+            path_mtu: PathMtu::Mtu1024,
+            sq_psn: 0,
+            ack_timeout: 14,
+            peer_data: PrivateData::new(b"").unwrap(),
+            told: false,
+            message: None,
+            interval: Duration::ZERO,
+            retries_left: 0,
+            prolonged: false,
+            deadline: None,
+            order: None,
+        })
+    }
+
+    /// A host with a /64 has as many addresses as it likes, and not more connections for that.
+    #[test]
+    fn a_64_is_one_host() {
+        let limits =
+            Limits { connections: 16, connections_per_host: 3, half_open: 16, ..Limits::default() };
+        let mut table = Table::new(&limits, ChaCha12Rng::seed_from_u64(1));
+        let host = |text: &str| (0, text.parse::<IpAddr>().unwrap());
+        for (n, from) in ["2001:db8::1", "2001:db8::2", "2001:db8::3:3:3:3"].into_iter().enumerate()
+        {
+            assert_eq!(table.in_the_way(host(from)), Ok(None));
+            ask(&mut table, from, n as u32, State::Established).unwrap();
+        }
+        assert_eq!(table.in_the_way(host("2001:db8::9")), Err(Full::Host));
+        assert_eq!(table.in_the_way(host("2001:db8:0:1::9")), Ok(None));
+        assert_eq!(table.in_the_way(host("10.0.0.9")), Ok(None));
+        // What it names stays known by the address that asked.
+        let first = table.asked(host("2001:db8::1"), 0, 1).unwrap();
+        assert_eq!(table.asked(host("2001:db8::2"), 0, 1), None);
+        // What is over gives way to any address of the same /64.
+        table.set_state(first, State::TimeWait);
+        assert_eq!(table.in_the_way(host("2001:db8::9")), Ok(Some(first)));
+        for id in table.names() {
+            table.remove(id);
+        }
+        assert!(table.hosts.is_empty() && table.order_of_host.is_empty());
     }
 }

@@ -16,6 +16,7 @@ use crate::verbs::{
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use drivers::hal::Window;
+use net::hosts::accountable;
 
 /// Receives of the service connection.
 const SERVICE_RECEIVES: u32 = 64;
@@ -128,7 +129,8 @@ impl Server {
         from: IpAddr,
         ctx: &mut Context<'_, P>,
     ) -> Result<usize, Refused> {
-        let of_host = self.sessions.iter().filter(|(_, session)| session.host == from).count();
+        let owner = accountable(from);
+        let of_host = self.sessions.iter().filter(|(_, s)| accountable(s.host) == owner).count();
         if of_host >= self.config.sessions_per_host {
             let advice = "it has as many sessions as limits.sessions_per_host admits; raise it, or \
                           end others (session list, session disconnect)";

@@ -9,6 +9,7 @@ use crate::verbs::Fabric;
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
+use net::hosts::accountable;
 
 /// Bytes that are zeroed in a round.
 const PIECE: usize = 128 << 10;
@@ -36,7 +37,8 @@ impl Server {
     /// Whether a host may have the memory of `more` further sessions.
     fn within_limit(&self, host: IpAddr, more: u64) -> Result<(), Refused> {
         let Some(limit) = self.config.memory_per_host else { return Ok(()) };
-        let of_host = self.sessions.iter().filter(|(_, session)| session.host == host);
+        let owner = accountable(host);
+        let of_host = self.sessions.iter().filter(|(_, s)| accountable(s.host) == owner);
         let taken: u64 = of_host.map(|(_, session)| session.promise()).sum();
         if taken + more * self.session_bytes() > limit { Err(TOO_MUCH) } else { Ok(()) }
     }

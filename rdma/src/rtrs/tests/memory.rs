@@ -174,6 +174,19 @@ fn a_host_has_as_many_sessions_and_as_much_memory_as_it_may() {
     assert_eq!(reasons(&mut world), ["sessions_per_host"]);
     assert_eq!(knock_from(&mut world, host(1), &request(4).emit()), None, "others may");
 
+    // Over IPv6 a host has a /64, and all addresses of that.
+    let mut world = World::new(Config { sessions_per_host: 3, ..World::small(true) }, 4 << 20);
+    let v6 = |n: u8| {
+        let n = u16::from(n);
+        core::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, n, n, n, n).into()
+    };
+    for n in 0..3 {
+        assert_eq!(knock_from(&mut world, v6(n), &request(n).emit()), None);
+    }
+    assert_eq!(knock_from(&mut world, v6(7), &request(3).emit()), Some(Errno::ENOMEM));
+    let other = core::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 1).into();
+    assert_eq!(knock_from(&mut world, other, &request(4).emit()), None, "others may");
+
     let config = Config { memory_per_host: Some(300 << 10), ..World::small(true) };
     let mut world = World::new(config, 4 << 20);
     for name in ["a", "b", "c"] {
