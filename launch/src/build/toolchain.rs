@@ -2,12 +2,13 @@
 //! `./isthmus` has chosen already and says so in `RUSTC` and `CARGO`; without it the same order holds.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::command;
+use crate::{command, workspace};
 
 /// Compiler and linker.
 #[derive(Debug)]
@@ -48,11 +49,32 @@ impl Toolchain {
         Ok(Toolchain { linker: linker(&sysroot)?, rustc, cargo, version })
     }
 
-    /// A cargo command that may use what build-std needs.
+    /// A cargo command for what goes into the image: it may use what build-std needs, and what it makes does not
+    /// tell where it was made.
     pub fn cargo(&self) -> Command {
         let mut cargo = Command::new(&self.cargo);
         cargo.env("RUSTC", &self.rustc).env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTFLAGS");
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", self.remaps().join("\x1f"));
         cargo
+    }
+
+    /// Options of the compiler by which paths of this machine are named after what they are. Of those that fit,
+    /// the last counts.
+    fn remaps(&self) -> Vec<String> {
+        let mut places = vec![(workspace::root().to_path_buf(), "/isthmus".to_string())];
+        places.push((workspace::target(), "/isthmus/target".into()));
+        if let Ok(sysroot) = sysroot(&self.rustc) {
+            places.push((sysroot.join("lib/rustlib/src/rust"), "/rust".into()));
+        }
+        let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+        let home = home.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cargo")));
+        let registry = home.map(|home| home.join("registry/src"));
+        for index in registry.iter().flat_map(fs::read_dir).flatten().flatten() {
+            places.push((index.path(), "/crates".into()));
+        }
+        let option =
+            |(from, to): (PathBuf, String)| format!("--remap-path-prefix={}={to}", from.display());
+        places.into_iter().map(option).collect()
     }
 }
 

@@ -192,3 +192,15 @@ fn fault(name: &str, wanted: &[&str]) -> Result<()> {
     ensure!(status != OK && status & 1 == 1, "QEMU's status is {status}:\n{printed}");
     Ok(())
 }
+
+/// The same commit makes the same image in any folder: nothing in it tells where it was built.
+#[test]
+fn the_image_does_not_tell_where_it_was_built() -> Result<()> {
+    let bytes = std::fs::read(image()?)?;
+    let here = launch::workspace::root().display().to_string();
+    for path in [here.as_str(), "/registry/src/", "/.cargo/"] {
+        let told = bytes.windows(path.len()).any(|window| window == path.as_bytes());
+        ensure!(!told, "the image holds {path:?}");
+    }
+    Ok(())
+}
