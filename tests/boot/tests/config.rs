@@ -202,3 +202,55 @@ fn disk_with(text: &str) -> Result<tempfile::NamedTempFile> {
     std::fs::write(file.path(), config_disk(Some(text))?)?;
     Ok(file)
 }
+
+/// The first and the last of sixty-four rules, on the 128 MiB that `./isthmus run` gives, relay to a server of
+/// this host's; each of the others listens.
+#[test]
+fn sixty_four_rules_fit_into_128_mib() -> Result<()> {
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::time::Duration;
+    let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    // 10.0.2.2 is this host, for a guest of QEMU's user networking.
+    let backend = server.local_addr()?.port();
+    std::thread::spawn(move || {
+        for mut client in server.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut bytes = [0; 64];
+                while let Ok(len @ 1..) = client.read(&mut bytes) {
+                    let _ = client.write_all(&bytes[..len]);
+                }
+            });
+        }
+    });
+    let rule = |n: u16| {
+        let listen = 7000 + n;
+        format!("[[rule]]\nname = \"r{n}\"\nlisten = {listen}\nbackend = \"10.0.2.2:{backend}\"\n")
+    };
+    let document: String = (0..64).map(rule).collect();
+    let ports =
+        [launch::qemu::free_port()?, launch::qemu::free_port()?, launch::qemu::free_port()?];
+    let forwards = vec![("tcp", ports[0], 7000), ("tcp", ports[1], 7063), ("tcp", ports[2], 80)];
+    let mut vm = boot(spec()?.config(&document).nic(Nic::User { forwards }))?;
+    for _ in 0..600 {
+        if vm.run("show interfaces")?.text.contains("10.0.2.15") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let rules = vm.run("show smc rules --json")?.json()?;
+    let listed = rules.as_array().context("a list of rules")?;
+    ensure!(listed.len() == 64, "{} rules", listed.len());
+    vm.run("show log")?.lacks("ERROR")?;
+    for port in &ports[..2] {
+        let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, *port))?;
+        client.set_read_timeout(Some(Duration::from_secs(10)))?;
+        client.write_all(b"across")?;
+        let mut answer = [0; 6];
+        client.read_exact(&mut answer)?;
+        ensure!(&answer == b"across", "{answer:?}");
+    }
+    let ready = launch::http::get(([127, 0, 0, 1], ports[2]).into(), "/readyz")?;
+    ensure!(ready.status == 200, "/readyz: {}", ready.body);
+    Ok(())
+}
