@@ -58,7 +58,7 @@ fn machine(name: &str) -> Result<Machine, String> {
 
 /// Boots `image` and stays until the guest powers off or the user leaves.
 pub fn run(image: &Image, options: &Options) -> Result<()> {
-    let port = free_port()?;
+    let (port, tls_port) = (free_port()?, free_port()?);
     let data = match &options.disk {
         Some(path) => path.clone(),
         None => scratch_disk()?,
@@ -68,7 +68,7 @@ pub fn run(image: &Image, options: &Options) -> Result<()> {
         .machine(options.machine)
         .memory(options.memory)
         .cpus(options.cpus)
-        .nic(Nic::User { forwards: vec![("tcp", port, 80)] })
+        .nic(Nic::User { forwards: vec![("tcp", port, 80), ("tcp", tls_port, 443)] })
         .disk(Disk::new(data))
         .disk(Disk::new(config_disk()?).serial(disk::SERIAL));
     if !options.tcg {
@@ -87,7 +87,7 @@ pub fn run(image: &Image, options: &Options) -> Result<()> {
     for line in banner.lines().filter(|line| !line.is_empty() && !line.starts_with("isthmus> ")) {
         println!("{line}");
     }
-    prove(&mut vm, port)?;
+    prove(&mut vm, port, tls_port)?;
 
     if std::io::stdin().is_terminal() {
         eprintln!("console: Ctrl-A x leaves (and ends QEMU), Ctrl-A Ctrl-A sends Ctrl-A");
@@ -104,7 +104,7 @@ pub fn run(image: &Image, options: &Options) -> Result<()> {
 
 /// Shows that the appliance answers, by its console: whatever was saved of its network and of HTTP, its console
 /// is there to mend it. What does not answer beside that is said.
-fn prove(vm: &mut Vm, port: u16) -> Result<()> {
+fn prove(vm: &mut Vm, port: u16, tls_port: u16) -> Result<()> {
     let step = progress::step("proving that it is up");
     let version = vm.run("show version --json")?.json()?;
     let ping = vm.run(&format!("ping {GATEWAY}"))?;
@@ -113,6 +113,11 @@ fn prove(vm: &mut Vm, port: u16) -> Result<()> {
         "the console answers: isthmus {}",
         version["version"].as_str().unwrap_or("?")
     ));
+    let tls = vm.run("show tls --json")?.json()?;
+    if let Some(fingerprint) = tls["sha256_fingerprint"].as_str() {
+        println!("https://127.0.0.1:{tls_port}/metrics, certificate SHA-256 {fingerprint}");
+        return Ok(());
+    }
     let server = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     match http::get(server, "/metrics") {
         Ok(metrics) if metrics.status == 200 => {

@@ -19,6 +19,8 @@ pub enum Purpose {
     Images,
     /// The boot tests: firmware for the matrix.
     Test,
+    /// Clients that speak TLS.
+    Tls,
     /// Looking at what the appliance captures.
     Captures,
     /// Making Linux guests: building kernel modules, unpacking others.
@@ -37,6 +39,7 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Run, &["qemu-system-x86"]),
     (Purpose::Images, &["grub-common", "grub-pc-bin", "qemu-utils", "xorriso"]),
     (Purpose::Test, &["ovmf"]),
+    (Purpose::Tls, &["curl", "openssl"]),
     (Purpose::Captures, &["tshark"]),
     (Purpose::Guest, &["gcc-12", "kmod", "libelf1", "make", "xz-utils"]),
     (Purpose::Models, &["mmdebstrap"]),
@@ -51,6 +54,7 @@ pub const ALL: &[Purpose] = &[
     Purpose::Run,
     Purpose::Images,
     Purpose::Test,
+    Purpose::Tls,
     Purpose::Captures,
     Purpose::Guest,
     Purpose::Models,

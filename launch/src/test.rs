@@ -76,6 +76,8 @@ impl Needs {
 const HOST: &[Purpose] = &[Purpose::Host];
 /// The image, in QEMU.
 const BOOT: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run];
+/// The image, in QEMU, and clients that speak TLS.
+const TLS_USED: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Tls];
 /// The image in all formats, under all firmware.
 const FORMATS_USED: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Images, Purpose::Test];
@@ -98,6 +100,7 @@ const SUITES: &[Suite] = &[
     boot_suite("net"),
     boot_suite("cores"),
     boot_suite("config"),
+    Suite { uses: TLS_USED, ..boot_suite("tls") },
     boot_suite("disk"),
     Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("save") },
     boot_suite("volumes"),

@@ -43,6 +43,7 @@ pub mod syslog;
 pub mod tcp;
 #[cfg(test)]
 mod testing;
+pub mod tls;
 
 pub use addressing::{Addressing, AddressingError};
 pub use classify::{Class, classify};

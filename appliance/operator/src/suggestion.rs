@@ -4,7 +4,7 @@
 pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let word: String = word.chars().take(64).collect();
     known
-        .map(|k| (strsim::levenshtein(&word, k), k))
+        .map(|k| (strsim::osa_distance(&word, k), k))
         .filter(|&(distance, k)| distance <= 1 + k.len() / 4)
         .min()
         .map(|(_, k)| k)

@@ -189,6 +189,7 @@ impl State {
                 return usize::from(config.position() != before);
             }
             Some(Event::Saved) => {
+                self.kept = self.saving.take().unwrap_or_else(|| self.document.config().clone());
                 Ok(format!("saved on {}; it is read at the next boot", self.disks[*index].name))
             }
             Some(Event::Failed(why)) => Err(why),

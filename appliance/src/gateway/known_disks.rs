@@ -201,7 +201,7 @@ fn look(
 }
 
 /// Reads `len` bytes, a multiple of 4096, from a sector on. Waits, while nothing else uses the disk.
-fn read(
+pub(super) fn read(
     slot: &mut DiskSlot,
     sector: u64,
     len: usize,
@@ -216,16 +216,16 @@ fn read(
     read.map(|()| bytes).map_err(|_| "the buffer is too short".into())
 }
 
-/// Writes a record of a panic, of [`RECORD_LEN`] bytes, and waits until it is durable.
-pub(super) fn write_record(
+/// Writes bytes, a multiple of 4096, from a sector on, and waits until they are durable.
+pub(super) fn write(
     slot: &mut DiskSlot,
     sector: u64,
-    record: &[u8],
+    bytes: &[u8],
     platform: &mut dyn Platform,
     machine: &dyn Machine,
 ) -> Result<(), String> {
-    let buffer = platform.arena().alloc(RECORD_LEN, BLOCK).ok_or("no memory to write to it")?;
-    buffer.write(0, record).map_err(|_| "the record is too long")?;
+    let buffer = platform.arena().alloc(bytes.len(), BLOCK).ok_or("no memory to write to it")?;
+    buffer.write(0, bytes).map_err(|_| "it is too long")?;
     transfer(slot, Operation::Write, sector, buffer, machine)?;
     platform.arena().free(buffer);
     transfer(slot, Operation::Flush, 0, Window::empty(), machine)

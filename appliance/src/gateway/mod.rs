@@ -30,6 +30,7 @@ mod state;
 mod storage;
 mod syslog;
 mod system;
+mod tls;
 mod told;
 mod unclaimed;
 mod uplink;

@@ -4,7 +4,7 @@ use super::ports::{BATCH, PortSlot};
 use super::services::Services;
 use super::state::{PingOrder, State};
 use super::web::Web;
-use crate::config::Config;
+use crate::config::{Config, Http};
 use crate::console::Progress;
 use core::net::IpAddr;
 use drivers::hal::{Instant, Port};
@@ -12,13 +12,17 @@ use net::hosts::Hosts;
 use net::http::access::Doors;
 use net::http::{Limits, Server};
 use net::ping::{Event, Options, Ping};
+use net::tls::Tls;
 use net::{Addressing, Cidr, Interface};
 use rdma::services::front::Front;
+use std::sync::Arc;
 
 /// One interface with its services.
 pub(super) struct Network {
     pub interface: Interface,
     http: Option<Server>,
+    /// What its HTTP server speaks, if that is TLS.
+    tls: Option<Arc<Tls>>,
     ping: Option<(IpAddr, Ping)>,
     /// The listeners of the measuring tools, on the interface that RDMA is on.
     pub front: Option<Front>,
@@ -32,12 +36,20 @@ pub(super) struct Network {
 
 impl Network {
     /// The interface of port number `index`, configured.
-    pub fn new(slot: &PortSlot, index: usize, config: &Config, seed: u64, now: Instant) -> Self {
+    pub fn new(
+        slot: &PortSlot,
+        index: usize,
+        config: &Config,
+        tls: Option<Arc<Tls>>,
+        seed: u64,
+        now: Instant,
+    ) -> Self {
         let mut interface = Interface::new(slot.mac, slot.mtu, seed, now);
         interface.set_hostname(String::leak(config.system.hostname.to_string()));
         let mut network = Network {
             interface,
             http: None,
+            tls,
             ping: None,
             front: None,
             generation: None,
@@ -60,10 +72,11 @@ impl Network {
         if let Err(error) = self.interface.set_addressing(addressing, now) {
             log::error!("{}: net.{index}: {error}; the former addresses stay", slot.name);
         }
-        let port = config.http.enabled.then_some(config.http.port);
+        let port = self.port(&config.http);
         if self.http.is_none() {
             let limits = Limits::default();
-            self.http = port.map(|port| Server::new(&mut self.interface, port, limits));
+            self.http =
+                port.map(|port| Server::new(&mut self.interface, port, limits, self.tls.clone()));
         }
         if let Some(server) = &mut self.http {
             let hosts = Hosts::new(config.http.hosts.clone());
@@ -71,10 +84,15 @@ impl Network {
         }
     }
 
+    /// The port of the HTTP server, if there is to be one.
+    fn port(&self, http: &Http) -> Option<u16> {
+        http.enabled.then(|| http.port(self.tls.is_some()))
+    }
+
     /// Ends the HTTP server if the configuration wants another one, or none.
     fn stop_moved_server(&mut self, state: &mut State) {
         let http = &state.document.config().http;
-        let port = http.enabled.then_some(http.port);
+        let port = self.port(http);
         if let Some(server) = self.http.take_if(|server| Some(server.port()) != port) {
             server.stop(&mut self.interface, &mut Web { state });
         }

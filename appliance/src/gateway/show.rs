@@ -7,6 +7,7 @@ use super::plane::PortReport;
 use super::ports::PortSlot;
 use super::smc::report;
 use super::state::State;
+use super::tls;
 use super::told::Node;
 use super::volumes::DiskPool;
 use crate::console::Topic;
@@ -26,6 +27,7 @@ pub(super) fn topic(state: &mut State, topic: Topic) -> Value {
         Topic::Memory => memory(state),
         Topic::Loops => loops(state),
         Topic::Ntb => bridge::report(state),
+        Topic::Tls => tls::report(state),
         Topic::Version => version(state),
         Topic::Crash => state.crashes.report(),
         Topic::Refused => state.refused.report(),

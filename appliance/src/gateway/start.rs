@@ -16,6 +16,7 @@ use super::smc::Smc;
 use super::state::State;
 use super::storage::Storage;
 use super::syslog::Syslog;
+use super::tls;
 use super::unclaimed::UnclaimedDevice;
 use crate::config::{Document, Problem, Sources, command_line, slot};
 use crate::console::Console;
@@ -171,6 +172,9 @@ impl Gateway {
                  `show config`"
             );
         }
+        let kept = stored.place.as_ref().map(|(number, engine)| (*number, engine.pair()));
+        let secure = tls::start(config, kept, &mut disks, &mut *platform, &*machine, &mut *rng);
+        let shared = secure.as_ref().map(|secure| secure.tls.clone());
         let now = machine.now();
         let mut ports = Vec::new();
         let mut networks = Vec::new();
@@ -183,7 +187,14 @@ impl Gateway {
             match device.into_port(&mut *platform, &mtu) {
                 Ok(port) => {
                     let slot = loops.deal(port, index, location, config);
-                    networks.push(Network::new(&slot, index, config, rng.next_u64(), now));
+                    networks.push(Network::new(
+                        &slot,
+                        index,
+                        config,
+                        shared.clone(),
+                        rng.next_u64(),
+                        now,
+                    ));
                     ports.push(slot);
                 }
                 Err(error) => {
@@ -199,7 +210,7 @@ impl Gateway {
         if let (Some(bridge), Some(mtu)) = (&mut bridge, config.ntb.first().and_then(|n| n.mtu)) {
             let index = ports.len();
             let slot = bridge.interface(mtu, index, &alarm);
-            networks.push(Network::new(&slot, index, config, rng.next_u64(), now));
+            networks.push(Network::new(&slot, index, config, shared, rng.next_u64(), now));
             ports.push(slot);
         }
         let own_ports = loops.own.iter().map(|(index, _)| *index).collect();
@@ -254,6 +265,8 @@ impl Gateway {
             started: now,
             now,
             epoch: epoch.saturating_sub(now.as_nanos()),
+            kept: document.config().clone(),
+            saving: None,
             document,
             problems,
             warnings,
@@ -261,6 +274,7 @@ impl Gateway {
             disks,
             refused: Default::default(),
             unclaimed,
+            secure,
             crashes: stored.crashes,
             plane,
             smc,
@@ -327,7 +341,7 @@ fn keep_crashes(
             if let Some((number, first)) = place.filter(|_| !stored.crashes.has(&record)) {
                 let at = sector(first, record.header.sequence);
                 let slot = &mut disks[number];
-                result = known_disks::write_record(slot, at, &bytes, platform, machine);
+                result = known_disks::write(slot, at, &bytes, platform, machine);
             }
             stored.crashes.add(record);
         }

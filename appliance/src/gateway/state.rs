@@ -8,12 +8,13 @@ use super::plane::{Plane, PlaneReport, PortReport};
 use super::ports::PortSlot;
 use super::smc::Smc;
 use super::start::Facts;
+use super::tls::Secure;
 use super::told::Telling;
 use super::unclaimed::UnclaimedDevice;
 use super::uplink::Uplink;
 use super::worker::Worker;
-use crate::config::Document;
 use crate::config::disk::ConfigDisk;
+use crate::config::{Config, Document};
 use crate::crash::History;
 use crate::log_ring::LogRing;
 use crate::refused::Refused;
@@ -67,6 +68,9 @@ pub(super) struct State {
     /// Wall clock at `Instant::ZERO`, nanoseconds since 1970.
     pub epoch: u64,
     pub document: Document,
+    /// The configuration as it was read or saved last, and as it is being saved.
+    pub kept: Config,
+    pub saving: Option<Config>,
     /// What was wrong with the configuration at boot; and what was left out of it, while the rest holds.
     pub problems: Vec<String>,
     pub warnings: Vec<String>,
@@ -85,6 +89,8 @@ pub(super) struct State {
     pub refused: Refused,
     /// Devices that were found and not used, and why.
     pub unclaimed: Vec<UnclaimedDevice>,
+    /// TLS of the HTTP servers, if they speak it.
+    pub secure: Option<Secure>,
     /// What was said in panics, of this life of the machine and of earlier ones.
     pub crashes: History,
     pub downloads: Vec<Download>,

@@ -8,7 +8,7 @@ use super::objects;
 use super::rping::Rping;
 use super::show;
 use super::state::{End, PingOrder, State};
-use crate::config::{Document, Kind, Origin, Problem, Source};
+use crate::config::{Document, Kind, Origin, Problem, Source, is_secret};
 use crate::console::{Managed, Progress, System, Topic};
 use crate::crash;
 use crate::log_ring::LogRing;
@@ -31,7 +31,8 @@ impl System for State {
 
     fn set(&mut self, path: &str, value: &str) -> Result<String, Vec<Problem>> {
         self.document.set(path, value)?;
-        log::info!("console: set {path} {value}");
+        let shown = if is_secret(path) { "(not shown)" } else { value };
+        log::info!("console: set {path} {shown}");
         Ok(self.changed(path))
     }
 
@@ -51,6 +52,10 @@ impl System for State {
         self.log
     }
 
+    fn has_unsaved(&self) -> bool {
+        *self.document.config() != self.kept || !self.document.pending().is_empty()
+    }
+
     fn start_save(&mut self) -> Result<(), String> {
         log::info!("console: save");
         let text = self.document.to_toml();
@@ -60,7 +65,9 @@ impl System for State {
                 .into());
         };
         debug_assert!(matches!(self.disks[*index].role, Role::Configuration | Role::Boot));
-        engine.save(&text)
+        engine.save(&text)?;
+        self.saving = Some(self.document.config().clone());
+        Ok(())
     }
 
     fn start_ping(&mut self, address: IpAddr, count: u32) -> Result<(), String> {
@@ -155,6 +162,7 @@ impl State {
         self.plane.storage.apply_exports(self.document.config());
         let section = path.split('.').next().unwrap_or_default();
         let at_once = matches!(section, "system" | "http" | "services" | "net" | "export");
-        if at_once && !path.ends_with(".mtu") { AT_ONCE } else { AT_BOOT }.into()
+        let at_boot = ["http.tls", "http.certificate", "http.key"].contains(&path);
+        if at_once && !at_boot && !path.ends_with(".mtu") { AT_ONCE } else { AT_BOOT }.into()
     }
 }

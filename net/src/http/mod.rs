@@ -4,11 +4,13 @@
 //! without its TCP socket; the routes are the [`Handler`]'s. Does GET, HEAD, POST, PUT and DELETE,
 //! keep-alive, pipelining, `Expect: 100-continue`, and bodies that are made as they are sent.
 //! [`access`] says who may do what. Of all its connections one asks the handler for something at a
-//! time, and no more often in a round than the handler has time for. Does not do TLS, compression, ranges, or chunked requests. Everything a client may send or
-//! leave unsent is bounded by [`Limits`].
+//! time, and no more often in a round than the handler has time for. With [`crate::tls`] it speaks TLS.
+//! Does not do compression, ranges, or chunked requests. Everything a client may send or leave unsent is
+//! bounded by [`Limits`].
 
 pub mod access;
 mod connection;
+mod open;
 mod request;
 mod response;
 mod server;

@@ -1,42 +1,52 @@
-//! The server's TCP side: a limited number of connections to one port of an interface.
+//! The server's TCP side: a limited number of connections to one port of an interface. A connection that
+//! nothing has happened to, and whose time has not come, is not looked at.
 
 use super::access::Doors;
-use super::{Connection, Handler, Limits};
+use super::open::Open;
+use super::{Handler, Limits};
 use crate::Interface;
-use crate::tcp::{self, Listener, Stream};
+use crate::tcp::{self, Listener};
+use crate::tls::Tls;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::time::Duration;
 use drivers::hal::Instant;
 
 /// Receive and transmit buffer of a connection.
 const RECEIVE: usize = 4 << 10;
 const TRANSMIT: usize = 16 << 10;
-/// When to ask again for bytes that the handler did not have.
-const PENDING: Duration = Duration::from_millis(20);
 
 /// An HTTP server on one interface.
 #[derive(Debug)]
 pub struct Server {
     limits: Limits,
     doors: Doors,
+    tls: Option<Arc<Tls>>,
     listener: Listener,
-    open: Vec<(Stream, Connection)>,
+    open: Vec<Open>,
     /// Which connection is served first the next time.
     first: usize,
     /// The interface's activity that was seen last.
     seen: Option<u64>,
     deadline: Option<Instant>,
+    /// How often a connection was looked at.
+    looks: u64,
 }
 
 impl Server {
-    /// A server on `port` (not 0) of all addresses of the interface.
-    pub fn new(interface: &mut Interface, port: u16, limits: Limits) -> Self {
+    /// A server on `port` (not 0) of all addresses of the interface; with `tls` it speaks nothing else.
+    pub fn new(
+        interface: &mut Interface,
+        port: u16,
+        limits: Limits,
+        tls: Option<Arc<Tls>>,
+    ) -> Self {
         let connections = limits.connections;
         let of_each = tcp::Limits { connections, receive: RECEIVE, transmit: TRANSMIT };
         let listener = Listener::new(interface, port, of_each);
         let open = Vec::with_capacity(connections);
         let doors = Doors::default();
-        Server { limits, doors, listener, open, first: 0, seen: None, deadline: None }
+        let (first, seen, deadline, looks) = (0, None, None, 0);
+        Server { limits, doors, tls, listener, open, first, seen, deadline, looks }
     }
 
     /// Serves these hosts on these addresses of ours from now on. Connections of others are reset.
@@ -44,6 +54,7 @@ impl Server {
         if self.doors != doors {
             self.doors = doors;
             self.seen = None;
+            self.open.iter_mut().for_each(Open::wake);
         }
     }
 
@@ -55,6 +66,28 @@ impl Server {
             return;
         }
         self.seen = seen;
+        let mut awake = self.deadline.is_some_and(|deadline| deadline <= now);
+        awake |= self.accept(interface, handler, now);
+        while let Some(stream) = self.listener.next_news(interface) {
+            if let Some(open) = self.open.iter_mut().find(|open| open.is(stream)) {
+                open.wake();
+                awake = true;
+            }
+        }
+        if awake {
+            self.serve(interface, handler, now);
+        }
+        self.make_room(interface, handler, now);
+    }
+
+    /// Takes new connections; whether there were any.
+    fn accept(
+        &mut self,
+        interface: &mut Interface,
+        handler: &mut dyn Handler,
+        now: Instant,
+    ) -> bool {
+        let mut any = false;
         while let Some(stream) = self.listener.accept(interface, now) {
             let Some((from, to)) = self.listener.ends(interface, stream) else {
                 self.listener.abort(interface, stream, now);
@@ -67,42 +100,40 @@ impl Server {
             }
             // A connection has timers of its own.
             self.listener.stop_asking(interface, stream);
-            self.open.push((stream, Connection::new(self.limits, from, now)));
+            let secure = self.tls.as_ref().map(|tls| tls.session(now));
+            self.open.push(Open::new(stream, self.limits, from, secure, now));
+            any = true;
         }
+        any
+    }
+
+    /// Serves the connections that something has happened to, or whose time has come.
+    fn serve(&mut self, interface: &mut Interface, handler: &mut dyn Handler, now: Instant) {
         let doors = &self.doors;
         let listener = &mut self.listener;
-        let mut waits = false;
+        let looks = &mut self.looks;
         let count = self.open.len();
         self.open.rotate_left(if self.first < count { self.first } else { 0 });
         let (mut place, mut first) = (0, 0);
-        self.open.retain_mut(|(stream, connection)| {
+        self.open.retain_mut(|open| {
             place += 1;
-            if !doors.hosts.admits(connection.from().ip()) {
-                listener.abort(interface, *stream, now);
-                connection.abandon(handler);
+            if !open.is_awake(now) {
+                return true;
+            }
+            *looks += 1;
+            if !doors.hosts.admits(open.from().ip()) {
+                open.abort(listener, interface, handler, now);
                 return false;
             }
-            let turns = connection.turns();
-            let stays = serve(listener, interface, *stream, connection, handler, now);
-            if !stays {
-                connection.abandon(handler);
-            } else {
-                waits |= connection.wants_turn() && !connection.is_pending() && stuck(handler);
-            }
-            if connection.turns() != turns {
+            let turns = open.turns();
+            let stays = open.serve(listener, interface, handler, now);
+            if open.turns() != turns {
                 first = place;
             }
             stays
         });
         self.first = first;
-        self.make_room(interface, handler, now);
-        let due = |(_, connection): &(Stream, Connection)| match connection.is_pending() {
-            true => now + PENDING,
-            false => connection.poll_timeout(),
-        };
-        let connections = self.open.iter().map(due).min();
-        let waits = waits.then_some(now);
-        self.deadline = Instant::first([waits, connections, self.listener.poll_timeout()]);
+        self.deadline = self.open.iter().map(Open::due).min();
     }
 
     /// When [`Server::poll`] has something to do, if nothing arrives.
@@ -120,10 +151,15 @@ impl Server {
         self.open.len()
     }
 
+    /// How often a connection was looked at, of all that there were: what the server has cost.
+    pub fn looks(&self) -> u64 {
+        self.looks
+    }
+
     /// Ends the server: connections are reset, sockets given back.
     pub fn stop(self, interface: &mut Interface, handler: &mut dyn Handler) {
-        for (_, mut connection) in self.open {
-            connection.abandon(handler);
+        for mut open in self.open {
+            open.abandon(handler);
         }
         self.listener.stop(interface);
     }
@@ -134,56 +170,10 @@ impl Server {
         if !self.listener.is_full(interface) || self.listener.is_closing_one(interface) {
             return;
         }
-        let quiet = self.open.iter().enumerate().filter(|(_, (_, c))| c.is_quiet(now));
-        if let Some((at, _)) = quiet.min_by_key(|(_, (_, connection))| connection.since()) {
-            let (stream, mut connection) = self.open.swap_remove(at);
-            self.listener.close(interface, stream, now);
-            connection.abandon(handler);
+        let quiet = self.open.iter().enumerate().filter(|(_, open)| open.is_quiet(now));
+        if let Some((at, _)) = quiet.min_by_key(|(_, open)| open.since()) {
+            let mut open = self.open.swap_remove(at);
+            open.close(&mut self.listener, interface, handler, now);
         }
     }
-}
-
-/// Whether what a connection waits for is the handler's time.
-fn stuck(handler: &dyn Handler) -> bool {
-    !handler.has_time()
-}
-
-/// Moves bytes between a TCP connection and what is said on it, as long as there are any, there is room, and
-/// the handler has time; whether it goes on.
-fn serve(
-    listener: &mut Listener,
-    interface: &mut Interface,
-    stream: Stream,
-    connection: &mut Connection,
-    handler: &mut dyn Handler,
-    now: Instant,
-) -> bool {
-    loop {
-        let taken = listener.take(interface, stream, |bytes| connection.handle_input(bytes, now));
-        if handler.has_time() || !connection.wants_turn() {
-            connection.poll(handler, now);
-        }
-        let mut sent = 0;
-        if listener.room(interface, stream) > 0 && (handler.has_time() || !connection.wants_turn())
-        {
-            let written = listener.write(interface, stream, connection.output(handler, now));
-            sent = written.unwrap_or(0);
-            connection.consume(sent, now);
-        }
-        // The buffers bound how often this goes round.
-        if !taken && sent == 0 {
-            break;
-        }
-    }
-    if !listener.may_read(interface, stream) {
-        connection.handle_end();
-    }
-    if connection.is_broken() || listener.is_gone(interface, stream) {
-        listener.abort(interface, stream, now);
-    } else if connection.is_finished() {
-        listener.close(interface, stream, now);
-    } else {
-        return true;
-    }
-    false
 }

@@ -15,9 +15,14 @@ const CURL: &[u8] =
 struct Routes {
     left: usize,
     closed: usize,
+    refused: Vec<&'static str>,
 }
 
 impl Handler for Routes {
+    fn refused(&mut self, refusal: net::refusal::Refusal) {
+        self.refused.push(refusal.reason);
+    }
+
     fn handle(&mut self, request: &Request<'_>) -> Response {
         match request.path {
             "/healthz" => Response::new(Status::OK, Response::TEXT, "ok\n"),
@@ -50,7 +55,7 @@ struct World {
 impl World {
     fn new(limits: Limits) -> Self {
         let mut hosts = Hosts::new();
-        let server = Server::new(&mut hosts.interface, 80, limits);
+        let server = Server::new(&mut hosts.interface, 80, limits, None);
         World { hosts, server, routes: Routes::default() }
     }
 
@@ -304,4 +309,72 @@ fn stopping_gives_everything_back() {
     assert_eq!(routes.closed, 1);
     hosts.interface.poll(hosts.now);
     assert_eq!(hosts.interface.poll_timeout().filter(|&at| at > Instant::ZERO), None);
+}
+
+/// A connection that nobody says anything on costs nothing, however much is said on another.
+#[test]
+fn what_is_quiet_is_not_looked_at() {
+    let cost = |quiet: usize| {
+        let mut world = World::new(Limits::default());
+        world.run(Duration::from_millis(20));
+        let others: Vec<_> = (0..quiet).map(|_| world.open()).collect();
+        for other in others {
+            world.ask(other, CURL, Duration::from_millis(20));
+        }
+        let client = world.open();
+        world.ask(client, CURL, Duration::from_millis(20));
+        let before = world.server.looks();
+        for _ in 0..20 {
+            assert!(world.ask(client, CURL, Duration::from_millis(20)).ends_with("ok\n"));
+        }
+        assert_eq!(world.server.connections(), quiet + 1);
+        world.server.looks() - before
+    };
+    let alone = cost(0);
+    assert!(alone <= 20 * 4, "{alone} looks for 20 requests");
+    assert_eq!(cost(6), alone);
+}
+
+/// A server that speaks TLS says nothing to those who do not, and does not wait for them.
+#[test]
+fn who_does_not_speak_tls_is_told_so_and_gone() {
+    use net::tls::{Pair, Tls};
+    let mut world = World::new(Limits::default());
+    let mut byte = 1_u8;
+    let mut random = move |into: &mut [u8]| {
+        into.iter_mut().for_each(|to| {
+            byte = byte.wrapping_mul(5).wrapping_add(7);
+            *to = byte;
+        });
+    };
+    let pair = Pair::self_signed("gw", &[], &mut random);
+    let tls = Some(Tls::new(pair, Box::new(random)));
+    world.server = Server::new(&mut world.hosts.interface, 443, Limits::default(), tls);
+    world.run(Duration::from_millis(20));
+    let open = |world: &mut World| {
+        let client = world.hosts.connect(443);
+        world.run(Duration::from_millis(70));
+        client
+    };
+    let plain = open(&mut world);
+    world.hosts.socket(plain).send_slice(CURL).unwrap();
+    world.run(Duration::from_millis(20));
+    let mut answer = Vec::new();
+    let _ = world.hosts.socket(plain).recv(|b| (b.len(), answer.extend_from_slice(b)));
+    // An alert (RFC 8446, section 6): type 21, two bytes.
+    assert_eq!((answer.len(), answer[0]), (7, 21), "{answer:?}");
+    assert_eq!(world.hosts.socket(plain).state(), State::CloseWait);
+    let silent = open(&mut world);
+    let slow = open(&mut world);
+    for byte in [0x16, 3, 1, 2] {
+        world.hosts.socket(slow).send_slice(&[byte]).unwrap();
+        world.run(Duration::from_millis(1000));
+    }
+    assert_eq!(world.server.connections(), 2);
+    world.run(Duration::from_millis(1000));
+    for client in [silent, slow] {
+        assert_eq!(world.hosts.socket(client).state(), State::CloseWait);
+    }
+    assert_eq!(world.routes.refused, ["tls_failed", "tls_timeout", "tls_timeout"]);
+    assert_eq!(world.server.connections(), 0);
 }

@@ -271,7 +271,7 @@ fn expose(seed: u64, count: usize) -> (usize, bool) {
     };
     interface.set_addressing(addressing, now).unwrap();
     let limits = Limits { connections: 3, ..Limits::default() };
-    let mut server = Server::new(&mut interface, 80, limits);
+    let mut server = Server::new(&mut interface, 80, limits, None);
     let mut routes = Routes { random: Random(seed | 1), requests: 0 };
     let (random, connections) = (Random(seed | 1), HashMap::new());
     let mut noise = Noise { random, connections, transaction: [0; 4] };

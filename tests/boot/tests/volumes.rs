@@ -50,7 +50,7 @@ fn volumes_are_made_grow_and_go_and_are_there_after_a_reboot() -> Result<()> {
     drop(vm);
     let mut vm = with(&disk)?;
     ensure!(volumes(&mut vm)? == [("a".into(), 20), ("b".into(), 4)], "after a reboot");
-    vm.run("volume delete b")?.contains("volume b is gone")?;
+    vm.run("volume delete b force")?.contains("volume b is gone")?;
     vm.run("show disks --json")?.contains("has a table of volumes")?;
     drop(vm);
     ensure!(volumes(&mut with(&disk)?)? == [("a".into(), 20)], "after another");
@@ -120,7 +120,8 @@ fn exports_change_while_it_runs_and_save_keeps_them() -> Result<()> {
     vm.run("export remove own/%SESSNAME%")?.lacks("error")?;
     vm.run("export remove scratch")?.lacks("error")?;
     vm.run("export remove ram0")?.contains("error")?.contains("last")?;
-    vm.run("volume delete scratch")?.lacks("error")?;
+    vm.run("volume delete scratch")?.contains("error")?.contains("would be lost")?;
+    vm.run("volume delete scratch force")?.lacks("error")?;
     vm.run("show config")?.lacks("scratch")?.contains("name = \"ram0\"")?;
     vm.run("session list")?.lacks("error")?;
     vm.run("session show nobody")?.contains("there is no session")?;

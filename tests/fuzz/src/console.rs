@@ -63,6 +63,9 @@ impl System for Appliance {
     fn read(&mut self, path: &str) -> Result<Value, String> {
         Ok(Value::display(path))
     }
+    fn has_unsaved(&self) -> bool {
+        self.pings % 2 == 1
+    }
     fn write(&mut self, path: &str, value: &str) -> Result<(), String> {
         Err(format!("{path}: {value}"))
     }

@@ -43,7 +43,7 @@ impl Host {
         };
         interface.set_addressing(addressing, now).expect("they go together");
         let limits = Limits { connections: 3, ..Limits::default() };
-        let server = Server::new(&mut interface, 80, limits);
+        let server = Server::new(&mut interface, 80, limits, None);
         Host { interface, server, now }
     }
 

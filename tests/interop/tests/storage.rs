@@ -82,7 +82,7 @@ fn the_object_tree_has_linux_s_names() -> Result<()> {
         };
         let before = free(gateway)?;
         gateway.run("volume create gone size=1MiB")?.lacks("error")?;
-        gateway.run("volume delete gone")?.lacks("error")?;
+        gateway.run("volume delete gone force")?.lacks("error")?;
         ensure!(free(gateway)? < before, "the memory is free at once");
         gateway.run("export remove a")?.lacks("error")?;
         client.sh("dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct")?;
@@ -209,7 +209,7 @@ fn a_volume_of_a_disk_grows_while_it_is_mapped() -> Result<()> {
     gateway.run("device close data s1")?.lacks("error")?;
     guest.sh("! dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null")?;
     guest.sh("echo force >/sys/block/rnbd0/rnbd/unmap_device")?;
-    gateway.run("volume delete data")?.contains("volume data is gone")?;
+    gateway.run("volume delete data force")?.contains("volume data is gone")?;
     Ok(())
 }
 

@@ -1,13 +1,14 @@
 //! What must hold between keys. Types and limits of single keys are checked where they are read.
 
 use super::device_name::DeviceName;
-use super::item::problem;
+use super::item::{Item as _, problem};
 use super::messaging;
 use super::origin::{Kind, Problem};
 use super::schema::{Config, Export, Net};
 use super::tree::Node;
-use super::values::{Name, Size, same_subnet};
+use super::values::{Name, Pem, PrivateKey, Size, same_subnet};
 use core::net::IpAddr;
+use net::tls::PairError;
 use rdma::rnbd::server::plain;
 
 /// Most bits of an RTRS immediate that name a byte in a session's chunks (rtrs-pri.h,
@@ -24,6 +25,7 @@ pub fn check(config: &Config, root: &Node) -> Vec<Problem> {
     super::remote::check(config, &mut report);
     check_exports(config, &mut report);
     check_rnbd(config, &mut report);
+    check_http(config, &mut report);
     super::ntb::check(config, &mut report);
     messaging::check(config, &mut report);
     report.problems
@@ -148,6 +150,32 @@ fn check_exports(config: &Config, report: &mut Report<'_>) {
             let names: Vec<&str> = config.volume_names().map(Name::as_str).collect();
             report.missing(format!("export.{i}.volume"), reason, &names.join(", "));
         }
+    }
+}
+
+fn check_http(config: &Config, report: &mut Report<'_>) {
+    let http = &config.http;
+    // While a pair is being put in, one half of it is there without the other.
+    if !http.tls {
+        return;
+    }
+    match (&http.certificate, &http.key) {
+        (Some(_), None) => {
+            report.add("http.certificate".into(), "there is no http.key to it".into(), "both");
+        }
+        (None, Some(_)) => {
+            report.add("http.key".into(), "there is no http.certificate to it".into(), "both");
+        }
+        _ => {}
+    }
+    match http.pair() {
+        Some(Err(PairError::Certificate(why))) => {
+            report.add("http.certificate".into(), why, &Pem::accepts(None));
+        }
+        Some(Err(PairError::Key(why))) => {
+            report.add("http.key".into(), why, &PrivateKey::accepts(None));
+        }
+        _ => {}
     }
 }
 

@@ -10,8 +10,8 @@ use crate::suggestion::nearest;
 const NOBODY: &str = "0.0.0.0/32";
 
 /// Keys that restrict something.
-const RESTRICTING: [&str; 6] =
-    ["hosts", "sessions", "listen", "read_only", "enabled", "token_sha256"];
+const RESTRICTING: [&str; 7] =
+    ["hosts", "sessions", "listen", "read_only", "enabled", "token_sha256", "tls"];
 
 /// Lists and sections without which more would be open.
 const SECTIONS: [(&str, &str); 6] = [
@@ -96,6 +96,8 @@ fn close_here(
     let has = |name: &str| fields.iter().any(|field| field.name == name);
     match meant {
         "read_only" => put("read_only", Value::Bool(true)),
+        // Who asked for TLS does not want to be served without it.
+        "tls" if value.value != Value::Bool(false) => put("enabled", Value::Bool(false)),
         "enabled" if off(value) => put("enabled", Value::Bool(false)),
         "hosts" | "sessions" | "listen" if has("hosts") => {
             put("hosts", Value::List(vec![Node { value: text(NOBODY), origin }]));

@@ -5,6 +5,7 @@
 //! | bytes | what |
 //! |---|---|
 //! | 0..16 | `ISTHMUS CONFIG 1`: the layout |
+//! | 8192..12288 | the certificate that the appliance made for itself, see [`super::kept_pair`] |
 //! | 16384.. | first slot, see [`super::slot`] |
 //! | 32768.. | second slot |
 //! | 49152..65536 | records of panics, see [`crate::crash`] |
@@ -21,6 +22,8 @@ use drivers::hal::{
 
 /// Bytes of the area that [`format`] makes; what lies behind it is not used.
 pub const AREA_LEN: usize = 64 << 10;
+/// Where the appliance's own certificate lies in it, in bytes.
+pub const PAIR: usize = 8 << 10;
 /// Where the records of panics begin in it, in bytes.
 pub const CRASHES: usize = 48 << 10;
 /// Serial number of a disk that holds the configuration.
@@ -144,6 +147,11 @@ impl ConfigDisk {
     /// First sector of the records of panics.
     pub fn crashes(&self) -> u64 {
         self.first + (CRASHES / SECTOR) as u64
+    }
+
+    /// First sector of the appliance's own certificate.
+    pub fn pair(&self) -> u64 {
+        self.first + (PAIR / SECTOR) as u64
     }
 
     /// The memory, to be given back to the arena. Only after an event: the device may still write

@@ -10,6 +10,7 @@ use super::pending::{self, Entry, Pending};
 use super::schema::Config;
 use super::toml_text;
 use super::tree::{MAX_ENTRIES, Node, Value};
+use super::values::PrivateKey;
 use crate::report;
 
 /// What is read at boot. Bytes are TOML in UTF-8, or else a problem.
@@ -244,6 +245,20 @@ impl Document {
         toml_text::write(&self.config.encode().expect("a section has a value"))
     }
 
+    /// The same for people to look at: without secrets.
+    pub fn to_shown_toml(&self) -> String {
+        toml_text::write(&self.shown().encode().expect("a section has a value"))
+    }
+
+    /// What is in force without secrets.
+    fn shown(&self) -> Config {
+        let mut config = self.config.clone();
+        if let Some(key) = &mut config.http.key {
+            *key = PrivateKey::not_shown();
+        }
+        config
+    }
+
     /// Entries that are being made, as comments behind a document; empty if there are none.
     pub fn pending_toml(&self) -> String {
         let mut text = String::new();
@@ -257,9 +272,9 @@ impl Document {
         text
     }
 
-    /// The whole configuration as a report, for JSON. What is being made stands under `pending`.
+    /// The whole configuration without secrets as a report, for JSON. What is being made stands under `pending`.
     pub fn to_report(&self) -> report::Value {
-        let mut report = self.config.encode().map_or(report::Value::None, report_of);
+        let mut report = self.shown().encode().map_or(report::Value::None, report_of);
         if let report::Value::Object(entries) = &mut report
             && !self.pending.is_empty()
         {

@@ -130,7 +130,7 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
 
 /// Who listens on a TCP port, if it is not a rule.
 pub fn listener(config: &Config, port: u16) -> Option<String> {
-    let http = config.http.enabled && config.http.port == port;
+    let http = config.http.enabled && config.http.port(config.http.tls) == port;
     let services = config.smc.services && [ECHO_PORT, DISCARD_PORT].contains(&port);
     let tools = config.roce.services && [perftest::PORT, qperf::PORT].contains(&port);
     let bridge = config.ntb.iter().any(|ntb| ntb.listen && ntb.port == port);

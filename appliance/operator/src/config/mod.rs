@@ -17,6 +17,7 @@ mod device_name;
 pub mod disk;
 mod document;
 mod item;
+pub mod kept_pair;
 mod messaging;
 mod ntb;
 mod order;
@@ -39,7 +40,14 @@ pub use pending::{Entry, Pending};
 pub use remote::{Access, Attempts, DevicePath, Mirror, MpPolicy, PathPair, Remote, SessName};
 pub use schema::{Config, Export, Http, Memory, Net, Rnbd, Roce, Services, System, Volume};
 pub use toml_text::MAX_DOCUMENT;
-pub use values::{Address, ExportName, Hostname, Mac, Name, OnPanic, SessionName, Sha256, Size};
+pub use values::{
+    Address, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey, SessionName, Sha256, Size,
+};
+
+/// Whether the value at a path is nobody's business: it is neither shown nor logged.
+pub fn is_secret(path: &str) -> bool {
+    path == "http.key"
+}
 
 #[cfg(test)]
 mod tests;

@@ -5,10 +5,13 @@ use super::item::{Item as _, section};
 use super::messaging::{Rule, Smc};
 use super::ntb::Ntb;
 use super::remote::{Mirror, Remote};
-use super::values::{Address, ExportName, Hostname, Mac, Name, OnPanic, SessionName, Sha256, Size};
+use super::values::{
+    Address, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey, SessionName, Sha256, Size,
+};
 use core::net::{IpAddr, SocketAddr};
 use log::LevelFilter;
 use net::hosts::Network;
+use net::tls::{Pair, PairError};
 use rdma::smcr::engine::PnetId;
 
 section! {
@@ -77,14 +80,20 @@ section! {
     Http {
         /// Whether it runs.
         enabled: bool = true;
-        /// Its TCP port.
-        port: u16 [1, 65535] = 80;
+        /// Its TCP port; without it 80, with TLS 443.
+        port: Option<u16> [1, 65535];
         /// Networks whose hosts may use it; none given: all.
         hosts: Vec<Network>;
         /// Addresses of ours that it listens on; none given: all.
         listen: Vec<IpAddr>;
         /// SHA-256 of the token with which hosts may write and have captures; without it nobody may.
         token_sha256: Option<Sha256>;
+        /// Whether it speaks TLS, and nothing else.
+        tls: bool = false;
+        /// The certificate for that, perhaps with those that signed it; without it one that the appliance makes.
+        certificate: Option<Pem>;
+        /// The key of the certificate.
+        key: Option<PrivateKey>;
     }
 }
 
@@ -257,6 +266,19 @@ impl Config {
         };
         let alone = self.volume_names().filter(|name| self.mirror_of(name.as_str()).is_none());
         alone.map(export).collect()
+    }
+}
+
+impl Http {
+    /// The port, if TLS is spoken (`tls`) or not.
+    pub fn port(&self, tls: bool) -> u16 {
+        self.port.unwrap_or(if tls { 443 } else { 80 })
+    }
+
+    /// The certificate and the key that are given, if they are.
+    pub fn pair(&self) -> Option<Result<Pair, PairError>> {
+        let (certificate, key) = (self.certificate.as_ref()?, self.key.as_ref()?);
+        Some(Pair::from_pem(certificate.as_str(), key.as_str()))
     }
 }
 

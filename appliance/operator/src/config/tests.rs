@@ -49,7 +49,7 @@ fn mistakes_are_told_with_line_reason_and_what_is_accepted() {
         (
             "http = 1",
             "line 1: http: an integer does not belong here; accepted: a section with the \
-                     keys enabled, port, hosts, listen, token_sha256",
+                     keys enabled, port, hosts, listen, token_sha256, tls, certificate, key",
         ),
         ("net = 3", "line 1: net: an integer does not belong here; accepted: [[net]] sections"),
         (
@@ -107,7 +107,7 @@ fn later_sources_win() {
     });
     assert_eq!(problems, [""; 0]);
     assert_eq!(config.system.hostname.as_str(), "line");
-    assert_eq!((config.http.port, config.rnbd.port), (1, 2));
+    assert_eq!((config.http.port, config.rnbd.port), (Some(1), 2));
     assert_eq!(config.net.len(), 1);
     assert_eq!((config.net[0].mtu, config.net[0].dhcp()), (Some(9000), false));
 }
@@ -394,7 +394,7 @@ fn on_the_command_line_only_wrong_settings_are_left_out() {
         ..Sources::default()
     });
     assert_eq!(config.net[0].fixed().count(), 2);
-    assert_eq!((config.net[0].mtu, config.http.port), (None, 81));
+    assert_eq!((config.net[0].mtu, config.http.port), (None, Some(81)));
     assert_eq!(config.volume.len(), 2);
     assert_eq!(
         (&config.volume[0].disk, config.volume[1].memory()),
@@ -446,7 +446,16 @@ fn paths_are_completed() {
     assert_eq!(document.complete("s"), ["system.", "services.", "smc."]);
     assert_eq!(
         document.complete("http."),
-        ["http.enabled", "http.port", "http.hosts", "http.listen", "http.token_sha256"]
+        [
+            "http.enabled",
+            "http.port",
+            "http.hosts",
+            "http.listen",
+            "http.token_sha256",
+            "http.tls",
+            "http.certificate",
+            "http.key"
+        ]
     );
     assert_eq!(document.complete("volume."), ["volume.0.", "volume.1."]);
     assert_eq!(document.complete("volume.0.n"), ["volume.0.name"]);
@@ -555,4 +564,90 @@ proptest! {
         }
         document.complete(&line);
     }
+}
+
+/// A certificate and its key, of nobody.
+const CERTIFICATE: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBcTCCARegAwIBAgIUUls4EHAoIiz0j4NAhb2ugEu0XScwCgYIKoZIzj0EAwIw
+DTELMAkGA1UEAwwCZ3cwIBcNMjYxMTIzMDkzOTAxWhgPMjEwOTAxMTIwOTM5MDFa
+MA0xCzAJBgNVBAMMAmd3MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE+jLbA6cK
+Kcs8tHR6xUZFcZeNaOPa6Jpqy+yKi/dos11aCmtGKSxI8Sez6wQog2mMVbvQRuOm
+dioI+s8nTpiRh6NTMFEwHQYDVR0OBBYEFLB8rOd/FH0gsLXwo3fQbyrBTCD7MB8G
+A1UdIwQYMBaAFLB8rOd/FH0gsLXwo3fQbyrBTCD7MA8GA1UdEwEB/wQFMAMBAf8w
+CgYIKoZIzj0EAwIDSAAwRQIhAPM9kuJC7D9WgyrvXvQocFgxNK4XE+jQzTLlYXaO
+nU1aAiBiRmEIlLMcA7Ud4X/ZRNFP5TG3qgc8psQhlgVcl2U9EQ==
+-----END CERTIFICATE-----
+";
+const KEY: &str = "\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgxcJVkQzbQt9YyTI8
+7HZVix8re+M03V6lkFd9UAjqJBuhRANCAAT6MtsDpwopyzy0dHrFRkVxl41o49ro
+mmrL7IqL92izXVoKa0YpLEjxJ7PrBCiDaYxVu9BG46Z2Kgj6zydOmJGH
+-----END PRIVATE KEY-----
+";
+
+#[test]
+fn who_is_to_blame_for_a_pair_that_does_not_fit() {
+    let told = |certificate: &str, key: &str| {
+        let quoted = |name: &str, text: &str| match text {
+            "" => String::new(),
+            text => format!("{name} = '''\n{text}'''\n"),
+        };
+        let text = format!(
+            "[http]\ntls = true\n{}{}",
+            quoted("certificate", certificate),
+            quoted("key", key)
+        );
+        check(text.as_bytes()).map_err(|problems| problems[0].to_string())
+    };
+    let good = told(CERTIFICATE, KEY).unwrap();
+    assert!(good.http.pair().unwrap().is_ok());
+    assert_eq!((good.http.port(true), good.http.port(false)), (443, 80));
+    assert!(told("", "").unwrap().http.pair().is_none());
+    let blamed = |certificate: &str, key: &str, start: &str| {
+        let problem = told(certificate, key).unwrap_err();
+        assert!(problem.starts_with(start), "{problem}");
+        assert!(!problem.contains("MIGHAgEA"), "the key is not told: {problem}");
+    };
+    blamed(CERTIFICATE, "", "line 3: http.certificate: there is no http.key to it");
+    blamed("", KEY, "line 3: http.key: there is no http.certificate to it");
+    blamed("x", KEY, "line 3: http.certificate: no PEM");
+    blamed(KEY, KEY, "line 3: http.certificate: PRIVATE KEY is no CERTIFICATE");
+    blamed(CERTIFICATE, CERTIFICATE, "line 15: http.key: a certificate is no key");
+    let twice = KEY.to_string() + KEY;
+    blamed(CERTIFICATE, &twice, "line 15: http.key: more than one key");
+    let other = KEY.replace("PRIVATE KEY", "RSA PRIVATE KEY");
+    blamed(CERTIFICATE, &other, "line 15: http.key: no ECDSA key on P-256; `openssl genpkey");
+}
+
+/// On the console the two can only be given one after the other, and never are they shown.
+#[test]
+fn a_pair_is_put_in_before_tls_is_switched_on() {
+    let mut document = Document::default();
+    document.set("http.certificate", &CERTIFICATE.replace('\n', " ")).unwrap();
+    document.set("http.key", "nonsense").unwrap();
+    assert!(document.set("http.tls", "true").is_err());
+    document.set("http.key", &KEY.replace('\n', " ")).unwrap();
+    document.set("http.tls", "true").unwrap();
+    assert!(document.set("http.key", "nonsense").is_err());
+    let body = KEY.lines().nth(1).unwrap();
+    assert!(document.to_toml().contains(body));
+    assert!(!document.to_shown_toml().contains(body));
+    assert!(!document.to_report().to_json().contains(body));
+    assert!(!format!("{:?}", document.config()).contains(body));
+    assert_eq!(check(document.to_toml().as_bytes()).as_ref(), Ok(document.config()));
+}
+
+/// Who asked for TLS, if not in the right words, is not served without.
+#[test]
+fn a_mistyped_tls_is_not_none() {
+    for text in ["tsl = true", "tl = true", "tlss = 1"] {
+        let text = format!("[http]\n{text}\n");
+        let sources = Sources { fw_cfg: Some(text.as_bytes()), ..Sources::default() };
+        let (document, problems) = Document::load(&sources);
+        assert!(!document.config().http.enabled, "{problems:?}");
+    }
+    let sources = Sources { fw_cfg: Some(b"[http]\ntsl = false\n"), ..Sources::default() };
+    assert!(Document::load(&sources).0.config().http.enabled);
 }

@@ -22,6 +22,59 @@ text_items! {
     SessionName: "1 to 255 visible characters";
 }
 
+/// Texts that are looked into when the whole is there: what is wrong with them is said of both together.
+macro_rules! opaque_items {
+    ($($(#[$about:meta])* $name:ident: $accepts:expr;)*) => {$(
+        $(#[$about])*
+        #[derive(Clone, PartialEq, Eq)]
+        pub struct $name(String);
+
+        impl $name {
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(stringify!($name))
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = String;
+            fn from_str(text: &str) -> Result<$name, String> {
+                Ok($name(text.into()))
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        text_items! {
+            $name: $accepts;
+        }
+    )*};
+}
+
+opaque_items! {
+    /// A certificate, or several, as PEM.
+    Pem: "a certificate as PEM, -----BEGIN CERTIFICATE----- and so on; that of the key first";
+    /// The private key of a certificate, as PEM.
+    PrivateKey: "an ECDSA key on P-256 as PEM, -----BEGIN PRIVATE KEY----- and so on";
+}
+
+impl PrivateKey {
+    /// What is shown in its place.
+    pub fn not_shown() -> PrivateKey {
+        PrivateKey("(not shown)".into())
+    }
+}
+
 impl Item for log::LevelFilter {
     fn accepts(_: Option<Range>) -> String {
         "off, error, warn, info, debug or trace".into()

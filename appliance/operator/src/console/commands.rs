@@ -158,6 +158,12 @@ pub static COMMANDS: &[Command] = &[
     Command::new(&["show", "ntb"], &[], "the bridge to another appliance", Verb::Show(Topic::Ntb)),
     Command::new(&["show", "log"], &[], "the last log messages", Verb::ShowLog),
     Command::new(&["show", "config"], &[], "the running configuration", Verb::ShowConfig),
+    Command::new(
+        &["show", "tls"],
+        &[],
+        "whether HTTP speaks TLS, and the fingerprint of its certificate",
+        Verb::Show(Topic::Tls),
+    ),
     Command::new(&["show", "version"], &[], "version", Verb::Show(Topic::Version)),
     Command::new(
         &["show", "crash"],
@@ -284,8 +290,8 @@ pub static COMMANDS: &[Command] = &[
     ),
     Command::new(
         &["volume", "delete"],
-        &[Argument::Rest("NAME")],
-        "remove a volume and what is on it",
+        &[Argument::Rest("NAME [force]")],
+        "remove a volume and what is on it, by `force`",
         Verb::Manage("volume", "delete"),
     ),
     Command::new(
@@ -438,8 +444,18 @@ pub static COMMANDS: &[Command] = &[
         "take the link to the other appliance down; it comes back by itself",
         Verb::Manage("ntb", "reset"),
     ),
-    Command::new(&["reboot"], &[], "start anew", Verb::Reboot),
-    Command::new(&["poweroff"], &[], "switch off", Verb::PowerOff),
+    Command::new(
+        &["reboot"],
+        &[Argument::Rest("[force]")],
+        "start anew; with changes that were not saved by `force`",
+        Verb::Reboot,
+    ),
+    Command::new(
+        &["poweroff"],
+        &[Argument::Rest("[force]")],
+        "switch off; with changes that were not saved by `force`",
+        Verb::PowerOff,
+    ),
 ];
 
 /// A line, taken apart.
@@ -564,7 +580,7 @@ mod tests {
             (
                 "show disk",
                 "cannot show \"disk\" (did you mean \"disks\"?); accepted: interfaces, \
-                           disks, devices, volumes, exports, memory, loops, ntb, log, config, version, crash, refused, smc",
+                           disks, devices, volumes, exports, memory, loops, ntb, log, config, tls, version, crash, refused, smc",
             ),
             (
                 "show smc link",

@@ -46,7 +46,7 @@ fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<S
         }
         Verb::ShowConfig if what.json => report(&system.document().to_report()),
         Verb::ShowConfig => {
-            out.text(&system.document().to_toml());
+            out.text(&system.document().to_shown_toml());
             out.text(&system.document().pending_toml());
         }
         Verb::Set => set(argument(0), argument(1), system, out)?,
@@ -81,10 +81,12 @@ fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<S
             Managed::Started => return Ok(State::Task),
         },
         Verb::Reboot => {
+            may_end("reboot", argument(0), system)?;
             out.text("rebooting\n");
             return Ok(State::Rebooting);
         }
         Verb::PowerOff => {
+            may_end("poweroff", argument(0), system)?;
             out.text("powering off\n");
             return Ok(State::PoweringOff);
         }
@@ -118,14 +120,29 @@ fn set(path: &str, value: &str, system: &mut dyn System, out: &mut Output) -> Re
 }
 
 fn unset(path: &str, how: &str, system: &mut dyn System, out: &mut Output) -> Result<(), String> {
-    let force = match how {
-        "" => false,
-        "force" => true,
-        _ => return Err(format!("{how:?} is not understood; accepted: force")),
-    };
+    let force = is_force(how)?;
     let from_when = system.unset(path, force).map_err(lines)?;
     out.text(&format!("{from_when}\n"));
     Ok(())
+}
+
+/// Whether a word that may stand behind a command is there.
+fn is_force(word: &str) -> Result<bool, String> {
+    match word {
+        "" => Ok(false),
+        "force" => Ok(true),
+        _ => Err(format!("{word:?} is not understood; accepted: force")),
+    }
+}
+
+/// Whether the machine may end, though what was changed and not saved is lost with that.
+fn may_end(command: &str, how: &str, system: &mut dyn System) -> Result<(), String> {
+    match is_force(how)? || !system.has_unsaved() {
+        true => Ok(()),
+        false => Err(format!(
+            "what was changed is not saved and would be lost; `save` keeps it, `{command} force` does without"
+        )),
+    }
 }
 
 fn lines(problems: Vec<Problem>) -> String {

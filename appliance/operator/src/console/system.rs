@@ -24,6 +24,8 @@ pub enum Topic {
     Loops,
     /// The bridge to another appliance.
     Ntb,
+    /// TLS of the HTTP servers.
+    Tls,
     /// Version and build.
     Version,
     /// What was said in panics and exceptions.
@@ -115,6 +117,9 @@ pub trait System {
 
     /// The log.
     fn log(&self) -> &LogRing;
+
+    /// Whether the configuration was changed since it was read or saved.
+    fn has_unsaved(&self) -> bool;
 
     /// Starts writing the running configuration to the config disk.
     fn start_save(&mut self) -> Result<(), String>;

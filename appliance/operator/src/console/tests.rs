@@ -1,7 +1,7 @@
 //! The console as an operator or a script meets it.
 
 use super::*;
-use crate::config::{Document, Problem};
+use crate::config::{Config, Document, Problem};
 use crate::log_ring::LogRing;
 use crate::report::Value;
 use core::net::IpAddr;
@@ -48,6 +48,9 @@ impl System for Appliance {
     }
     fn log(&self) -> &LogRing {
         &self.log
+    }
+    fn has_unsaved(&self) -> bool {
+        *self.document.config() != Config::default()
     }
     fn start_save(&mut self) -> Result<(), String> {
         Err("there is no config disk; attach one made by `isthmus image config-disk`".into())
@@ -203,6 +206,26 @@ fn the_machine_ends_only_after_the_last_output_was_sent() {
     console.sent(usize::MAX);
     console.poll(&mut appliance);
     assert_eq!(appliance.ended, Some("power off"));
+}
+
+#[test]
+fn what_was_not_saved_is_not_lost_unasked() {
+    for (command, end) in [("reboot", "reboot"), ("poweroff", "power off")] {
+        let (mut appliance, mut console) = (Appliance::default(), Console::default());
+        let mut say = |line: &str| session(&mut appliance, &mut console, line.as_bytes());
+        say("set system.hostname changed\r");
+        let said = say(&format!("{command}\r"));
+        let advice = format!("`save` keeps it, `{command} force` does without");
+        assert!(said.contains("error: what was changed is not saved") && said.contains(&advice));
+        assert!(say(&format!("{command} now\r")).contains("accepted: force"));
+        assert!(say("show config\r").contains("changed"), "it goes on");
+        console.handle_input(format!("{command} force\r").as_bytes());
+        for _ in 0..9 {
+            console.poll(&mut appliance);
+            console.sent(usize::MAX);
+        }
+        assert_eq!(appliance.ended, Some(end));
+    }
 }
 
 #[test]

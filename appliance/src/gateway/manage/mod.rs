@@ -22,7 +22,7 @@ pub(super) fn act(state: &mut State, what: &str, order: &str, rest: &str) -> Tol
     match (what, order) {
         ("volume", "create") => volumes::create(state, &words),
         ("volume", "grow") => volumes::grow(state, &words),
-        ("volume", "delete") => volumes::delete(state, one(&words)?),
+        ("volume", "delete") => volumes::delete(state, &words),
         ("export", "add" | "set") => {
             exports::change(state, &words, order == "add").map(|()| at_once())
         }

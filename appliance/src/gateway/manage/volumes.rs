@@ -90,7 +90,12 @@ pub(super) fn grow(state: &mut State, words: &[&str]) -> Told {
     Ok(Managed::Started)
 }
 
-pub(super) fn delete(state: &mut State, name: &str) -> Told {
+pub(super) fn delete(state: &mut State, words: &[&str]) -> Told {
+    let (name, force) = match *words {
+        [name] => (name, false),
+        [name, "force"] => (name, true),
+        _ => return Err("accepted: a name, and `force`".into()),
+    };
     if let Some(mirror) = state.document.config().mirror_of(name) {
         let mirror = &mirror.name;
         return Err(format!("it is a member of mirror {mirror}; `mirror remove {mirror}` first"));
@@ -110,6 +115,9 @@ pub(super) fn delete(state: &mut State, name: &str) -> Told {
     }
     if storage.volumes.get(id).is_some_and(|volume| !volume.is_idle()) {
         return Err("it is busy; try again".into());
+    }
+    if !force {
+        return Err(format!("what is on it would be lost; `volume delete {name} force` does it"));
     }
     let declared = config.volume.iter().find(|volume| volume.name.as_str() == name);
     let whole_disk = declared.filter(|volume| volume.size.is_none());

@@ -1,0 +1,109 @@
+//! TLS of the HTTP servers: which certificate there is, where it comes from, and what is told of it.
+
+use super::disks::DiskSlot;
+use super::known_disks;
+use super::state::State;
+use crate::config::{Config, kept_pair};
+use crate::machine::Machine;
+use crate::report::Value;
+use drivers::hal::{Features, Platform};
+use net::tls::{Pair, PairError, Tls};
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+use std::sync::Arc;
+
+/// TLS with its certificate, from the start to the end of the appliance.
+pub(super) struct Secure {
+    pub tls: Arc<Tls>,
+    /// Where the certificate comes from, in words.
+    origin: String,
+}
+
+/// TLS, if the configuration wants it: with the certificate that it gives, or else one of the appliance's own,
+/// which is `kept` on a disk from a sector on.
+pub(super) fn start(
+    config: &Config,
+    kept: Option<(usize, u64)>,
+    disks: &mut [DiskSlot],
+    platform: &mut dyn Platform,
+    machine: &dyn Machine,
+    rng: &mut dyn RngCore,
+) -> Option<Secure> {
+    if !config.http.tls {
+        return None;
+    }
+    let mut seed = [0; 32];
+    rng.fill_bytes(&mut seed);
+    let mut rng = ChaCha20Rng::from_seed(seed);
+    let (pair, origin) = match config.http.pair() {
+        Some(Ok(pair)) => (pair, "configuration".to_string()),
+        // A document with such a pair is not in force; whatever happens, TLS is spoken.
+        Some(Err(PairError::Certificate(why) | PairError::Key(why))) => {
+            log::error!("http: the certificate of the configuration cannot be used: {why}");
+            own(config, kept, disks, platform, machine, &mut rng)
+        }
+        None => own(config, kept, disks, platform, machine, &mut rng),
+    };
+    log::info!("http: TLS, certificate of the {origin}: SHA-256 {}", pair.fingerprint());
+    let tls = Tls::new(pair, Box::new(move |into| rng.fill_bytes(into)));
+    Some(Secure { tls, origin })
+}
+
+/// The certificate that the appliance made for itself, from where it is kept, or a new one.
+fn own(
+    config: &Config,
+    kept: Option<(usize, u64)>,
+    disks: &mut [DiskSlot],
+    platform: &mut dyn Platform,
+    machine: &dyn Machine,
+    rng: &mut ChaCha20Rng,
+) -> (Pair, String) {
+    let mut kept_nowhere = "there is no config disk".to_string();
+    if let Some((number, sector)) = kept {
+        let slot = &mut disks[number];
+        match known_disks::read(slot, sector, kept_pair::LEN, platform, machine) {
+            Ok(bytes) => {
+                if let Some(pair) = kept_pair::read(&bytes) {
+                    return (pair, "config disk".into());
+                }
+            }
+            Err(why) => log::error!("{}: the certificate: {why}", slot.name),
+        }
+    }
+    let addresses: Vec<_> =
+        config.net.iter().flat_map(|net| net.fixed()).map(|(ip, _)| ip).collect();
+    let hostname = config.system.hostname.as_str();
+    let pair = Pair::self_signed(hostname, &addresses, &mut |into| rng.fill_bytes(into));
+    if let Some((number, sector)) = kept {
+        let slot = &mut disks[number];
+        let written = match kept_pair::write(&pair) {
+            _ if slot.geometry.features.contains(Features::READ_ONLY) => {
+                Err("the config disk is read-only".to_string())
+            }
+            Some(bytes) => known_disks::write(slot, sector, &bytes, platform, machine),
+            None => Err("it is too long".into()),
+        };
+        match written {
+            Ok(()) => return (pair, "config disk (made now)".into()),
+            Err(why) => kept_nowhere = why,
+        }
+    }
+    log::warn!("http: the certificate is new and will be another after a reboot: {kept_nowhere}");
+    (pair, "this boot".into())
+}
+
+/// What `show tls` tells.
+pub(super) fn report(state: &mut State) -> Value {
+    let http = &state.document.config().http;
+    let Some(Secure { tls, origin }) = &state.secure else {
+        let next = if http.tls { "off until `save` and `reboot`" } else { "off" };
+        return Value::object([("tls", next.into())]);
+    };
+    Value::object([
+        ("tls", if http.tls { "on" } else { "on until `save` and `reboot`" }.into()),
+        ("port", http.port(true).into()),
+        ("certificate_of", origin.clone().into()),
+        ("sha256_fingerprint", tls.pair().fingerprint().into()),
+        ("pin", tls.pair().pin().into()),
+    ])
+}

@@ -1,0 +1,89 @@
+//! What all connections of a server share, and how much time handshakes may take.
+
+use super::pair::Pair;
+use super::provider::{CertificateKey, Random, Source, provider};
+use super::session::Session;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+use drivers::hal::Instant;
+use rustls::ServerConfig;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::NoServerSessionStorage;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::time_provider::TimeProvider;
+use spin::Mutex;
+
+/// From one handshake's operations with public keys to the next one's: with some millions of instructions
+/// for each, a flood of handshakes leaves nine tenths of the time to others.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// TLS with one certificate. In a round of the loop one connection at most gets to operations with public
+/// keys, and the next one 10 ms later.
+#[derive(Debug)]
+pub struct Tls {
+    config: Arc<ServerConfig>,
+    source: &'static Source,
+    pair: Pair,
+    /// When the next handshake may go on.
+    due: Mutex<Instant>,
+}
+
+impl Tls {
+    /// TLS with this certificate and key. To be made once: what rustls wants for ever is leaked.
+    pub fn new(pair: Pair, random: Random) -> Arc<Tls> {
+        let source: &'static Source = Box::leak(Box::new(Source::new(random)));
+        let key = CertificateKey { key: pair.key().clone(), source };
+        let chain: Vec<CertificateDer<'static>> =
+            pair.chain().iter().cloned().map(CertificateDer::from).collect();
+        let certified = CertifiedKey::new(chain, Arc::new(key));
+        let mut config =
+            ServerConfig::builder_with_details(Arc::new(provider(source)), Arc::new(NoClock))
+                .with_safe_default_protocol_versions()
+                .expect("there are suites of both versions")
+                .with_no_client_auth()
+                .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let due = Mutex::new(Instant::ZERO);
+        Arc::new(Tls { config: Arc::new(config), source, pair, due })
+    }
+
+    /// The certificate and the key.
+    pub fn pair(&self) -> &Pair {
+        &self.pair
+    }
+
+    /// A new connection of a client.
+    pub fn session(self: &Arc<Self>, now: Instant) -> Session {
+        Session::new(self.clone(), self.config.clone(), now)
+    }
+
+    /// When a handshake may go on.
+    pub fn due(&self) -> Instant {
+        *self.due.lock()
+    }
+
+    /// How many operations with public keys there were.
+    pub(super) fn operations(&self) -> u64 {
+        self.source.operations()
+    }
+
+    /// There were some at `now`.
+    pub(super) fn worked(&self, now: Instant) {
+        *self.due.lock() = now + PAUSE;
+    }
+}
+
+/// Nothing here depends on the time: there are no tickets, and no certificates of clients.
+#[derive(Debug)]
+struct NoClock;
+
+impl TimeProvider for NoClock {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(Duration::ZERO))
+    }
+}

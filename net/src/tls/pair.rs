@@ -1,0 +1,282 @@
+//! A certificate with its key: given by the operator as PEM, or made here.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec;
+use alloc::vec::Vec;
+use base64ct::{Base64, Encoding};
+use core::fmt::{self, Write};
+use core::net::IpAddr;
+use core::str::FromStr;
+use p256::SecretKey;
+use p256::ecdsa::signature::Signer;
+use p256::ecdsa::{DerSignature, SigningKey};
+use p256::pkcs8::{DecodePrivateKey, EncodePrivateKey, EncodePublicKey};
+use sha2::{Digest, Sha256};
+use x509_cert::certificate::{Certificate, TbsCertificate, Version};
+use x509_cert::der::asn1::{BitString, Ia5String, OctetString, UtcTime};
+use x509_cert::der::referenced::OwnedToRef;
+use x509_cert::der::{DateTime, Decode, Encode};
+use x509_cert::ext::AsExtension;
+use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::ext::pkix::{
+    BasicConstraints, ExtendedKeyUsage, KeyUsage, KeyUsages, SubjectAltName,
+};
+use x509_cert::name::Name;
+use x509_cert::serial_number::SerialNumber;
+use x509_cert::spki::{AlgorithmIdentifierOwned, ObjectIdentifier, SubjectPublicKeyInfoOwned};
+use x509_cert::time::{Time, Validity};
+
+/// `ecdsa-with-SHA256` (RFC 5758).
+const ECDSA_SHA256: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.2.840.10045.4.3.2");
+/// `id-kp-serverAuth` (RFC 5280).
+const SERVER_AUTH: ObjectIdentifier = ObjectIdentifier::new_unwrap("1.3.6.1.5.5.7.3.1");
+/// Most certificates of a chain.
+const CHAIN: usize = 8;
+/// Most characters of a common name (RFC 5280, `ub-common-name`).
+const COMMON_NAME: usize = 64;
+
+/// Why a certificate and a key cannot be used, and which of them is to blame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PairError {
+    /// The certificate.
+    Certificate(String),
+    /// The key.
+    Key(String),
+}
+
+/// A certificate, perhaps with those that signed it, and the key of the first.
+#[derive(Clone)]
+pub struct Pair {
+    /// DER; that of the key first.
+    chain: Vec<Vec<u8>>,
+    key: SigningKey,
+}
+
+impl fmt::Debug for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pair({})", self.fingerprint())
+    }
+}
+
+impl Pair {
+    /// Reads PEM (RFC 7468): one certificate or a chain, and a key as PKCS #8 or of SEC 1. Line ends may be
+    /// spaces.
+    pub fn from_pem(certificates: &str, key: &str) -> Result<Pair, PairError> {
+        let chain = blocks(certificates).map_err(PairError::Certificate)?;
+        let chain = chain.into_iter().map(|(label, der)| match label {
+            "CERTIFICATE" => Ok(der),
+            other => Err(PairError::Certificate(format!("{other} is no CERTIFICATE"))),
+        });
+        let chain = chain.collect::<Result<Vec<_>, _>>()?;
+        let no_key = |why: &str| PairError::Key(why.into());
+        let keys = blocks(key).map_err(PairError::Key)?;
+        let mut keys = keys.into_iter().filter(|(label, _)| *label != "EC PARAMETERS");
+        let secret = match (keys.next(), keys.next()) {
+            (Some(("PRIVATE KEY", der)), None) => SecretKey::from_pkcs8_der(&der).ok(),
+            (Some(("EC PRIVATE KEY", der)), None) => SecretKey::from_sec1_der(&der).ok(),
+            (Some(("ENCRYPTED PRIVATE KEY", _)), None) => {
+                return Err(no_key("the key is encrypted; give it without a password"));
+            }
+            (Some(_), Some(_)) => return Err(no_key("more than one key")),
+            (Some(("CERTIFICATE", _)), None) => return Err(no_key("a certificate is no key")),
+            (Some(_), None) => None,
+            (None, _) => return Err(no_key("there is no key in it")),
+        };
+        let secret = secret.ok_or_else(|| {
+            no_key(
+                "no ECDSA key on P-256; `openssl genpkey -algorithm EC -pkeyopt \
+                 ec_paramgen_curve:P-256` makes one",
+            )
+        })?;
+        Pair::new(chain, secret)
+    }
+
+    /// A pair as [`Pair::to_bytes`] has written it.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Pair> {
+        let (len, rest) = bytes.split_first_chunk()?;
+        let (certificate, rest) = rest.split_at_checked(u16::from_be_bytes(*len).into())?;
+        let (len, rest) = rest.split_first_chunk()?;
+        let (key, _) = rest.split_at_checked(u16::from_be_bytes(*len).into())?;
+        Pair::new(vec![certificate.into()], SecretKey::from_pkcs8_der(key).ok()?).ok()
+    }
+
+    /// The first certificate and the key (PKCS #8), each as DER behind its length in two bytes, big endian.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let secret = SecretKey::from(&self.key);
+        // A key of 32 bytes has an encoding, and the allocator does not fail.
+        let key = secret.to_pkcs8_der().map(|der| der.as_bytes().to_vec()).unwrap_or_default();
+        let mut bytes = Vec::new();
+        for part in [self.certificate(), &key] {
+            bytes.extend_from_slice(&(part.len() as u16).to_be_bytes());
+            bytes.extend_from_slice(part);
+        }
+        bytes
+    }
+
+    fn new(chain: Vec<Vec<u8>>, secret: SecretKey) -> Result<Pair, PairError> {
+        let wrong = |why: &str| PairError::Certificate(why.into());
+        if chain.is_empty() {
+            return Err(wrong("there is no certificate in it"));
+        }
+        if chain.len() > CHAIN {
+            return Err(wrong("more than 8 certificates"));
+        }
+        let public = secret.public_key();
+        let is_of_key = |certificate: &Certificate| {
+            let info = certificate.tbs_certificate.subject_public_key_info.owned_to_ref();
+            p256::PublicKey::try_from(info).is_ok_and(|key| key == public)
+        };
+        let mut of_key = Vec::new();
+        for der in &chain {
+            let certificate = Certificate::from_der(der)
+                .map_err(|why| PairError::Certificate(format!("no X.509 certificate: {why}")))?;
+            of_key.push(is_of_key(&certificate));
+        }
+        match of_key.iter().position(|is| *is) {
+            Some(0) => Ok(Pair { chain, key: SigningKey::from(secret) }),
+            Some(_) => Err(wrong("the certificate of the key has to come first")),
+            None => Err(PairError::Key("it does not belong to the certificate".into())),
+        }
+    }
+
+    /// A new key, and a certificate that it signs itself: for a host of this name and these addresses. It is
+    /// valid at all times, because there may be no clock that is right.
+    pub fn self_signed(
+        hostname: &str,
+        addresses: &[IpAddr],
+        random: &mut dyn FnMut(&mut [u8]),
+    ) -> Pair {
+        let mut bytes = [0; 32];
+        let secret = loop {
+            random(&mut bytes);
+            if let Ok(secret) = SecretKey::from_slice(&bytes) {
+                break secret;
+            }
+        };
+        let mut serial = [0; 16];
+        random(&mut serial);
+        // Positive, and its first byte counts (RFC 5280, section 4.1.2.2).
+        serial[0] = serial[0] & 0x7f | 0x40;
+        let key = SigningKey::from(secret);
+        let certificate = certificate(&key, hostname, addresses, &serial);
+        // Nothing in it is longer than ASN.1 allows.
+        let certificate = certificate.expect("a certificate has an encoding");
+        Pair { chain: vec![certificate], key }
+    }
+
+    /// The first certificate, as DER.
+    pub fn certificate(&self) -> &[u8] {
+        self.chain.first().map_or(&[], Vec::as_slice)
+    }
+
+    /// All certificates, as DER.
+    pub(super) fn chain(&self) -> &[Vec<u8>] {
+        &self.chain
+    }
+
+    pub(super) fn key(&self) -> &SigningKey {
+        &self.key
+    }
+
+    /// SHA-256 of the first certificate as `openssl x509 -fingerprint -sha256` writes it.
+    pub fn fingerprint(&self) -> String {
+        let mut text = String::new();
+        for (i, byte) in Sha256::digest(self.certificate()).iter().enumerate() {
+            let colon = if i == 0 { "" } else { ":" };
+            // Writing to memory does not fail.
+            let _ = write!(text, "{colon}{byte:02X}");
+        }
+        text
+    }
+
+    /// SHA-256 of the public key (RFC 7469), as `curl --pinnedpubkey` takes it.
+    pub fn pin(&self) -> String {
+        let der = p256::PublicKey::from(self.key.verifying_key()).to_public_key_der();
+        let hash = der.map(|der| Sha256::digest(der.as_bytes())).unwrap_or_default();
+        format!("sha256//{}", Base64::encode_string(&hash))
+    }
+
+    /// The first certificate as PEM.
+    pub fn certificate_pem(&self) -> String {
+        let text = Base64::encode_string(self.certificate());
+        let mut pem = String::from("-----BEGIN CERTIFICATE-----\n");
+        for line in text.as_bytes().chunks(64) {
+            pem.extend(line.iter().map(|byte| char::from(*byte)));
+            pem.push('\n');
+        }
+        pem + "-----END CERTIFICATE-----\n"
+    }
+}
+
+fn certificate(
+    key: &SigningKey,
+    hostname: &str,
+    addresses: &[IpAddr],
+    serial: &[u8],
+) -> x509_cert::der::Result<Vec<u8>> {
+    let common_name: String = hostname.chars().take(COMMON_NAME).collect();
+    let subject = Name::from_str(&format!("CN={common_name}"))?;
+    let mut names = vec![GeneralName::DnsName(Ia5String::new(hostname)?)];
+    for address in addresses {
+        let octets = match address {
+            IpAddr::V4(v4) => v4.octets().to_vec(),
+            IpAddr::V6(v6) => v6.octets().to_vec(),
+        };
+        names.push(GeneralName::IpAddress(OctetString::new(octets)?));
+    }
+    let names = SubjectAltName(names);
+    let uses = KeyUsage(KeyUsages::DigitalSignature.into());
+    let no_authority = BasicConstraints { ca: false, path_len_constraint: None };
+    let extensions = vec![
+        no_authority.to_extension(&subject, &[])?,
+        uses.to_extension(&subject, &[])?,
+        ExtendedKeyUsage(vec![SERVER_AUTH]).to_extension(&subject, &[])?,
+        names.to_extension(&subject, &[])?,
+    ];
+    let start = DateTime::new(1970, 1, 1, 0, 0, 0)?;
+    let public = SubjectPublicKeyInfoOwned::from_key(p256::PublicKey::from(key.verifying_key()));
+    let signature = AlgorithmIdentifierOwned { oid: ECDSA_SHA256, parameters: None };
+    // RFC 5280, section 4.1.2.5: until 2049 as UTCTime.
+    let not_before = Time::UtcTime(UtcTime::from_date_time(start)?);
+    let tbs = TbsCertificate {
+        version: Version::V3,
+        serial_number: SerialNumber::new(serial)?,
+        signature: signature.clone(),
+        issuer: subject.clone(),
+        validity: Validity { not_before, not_after: Time::INFINITY },
+        subject,
+        subject_public_key_info: public.map_err(|_| x509_cert::der::ErrorKind::Failed)?,
+        issuer_unique_id: None,
+        subject_unique_id: None,
+        extensions: Some(extensions),
+    };
+    let signed: DerSignature = key.sign(&tbs.to_der()?);
+    let signed = BitString::from_bytes(signed.as_bytes())?;
+    let whole =
+        Certificate { tbs_certificate: tbs, signature_algorithm: signature, signature: signed };
+    whole.to_der()
+}
+
+/// The blocks of a PEM text with their labels. What stands between them is passed over (RFC 7468, section 2).
+fn blocks(text: &str) -> Result<Vec<(&str, Vec<u8>)>, String> {
+    const BEGIN: &str = "-----BEGIN ";
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some((_, after)) = rest.split_once(BEGIN) {
+        let (label, after) = after.split_once("-----").ok_or("a BEGIN line without its end")?;
+        let end = format!("-----END {label}-----");
+        let (body, after) = after.split_once(end.as_str()).ok_or_else(|| {
+            let label: String = label.chars().take(32).collect();
+            format!("no END line of {label}")
+        })?;
+        let body: String = body.chars().filter(|c| !c.is_whitespace()).collect();
+        let der = Base64::decode_vec(&body).map_err(|why| format!("no PEM: {why}"))?;
+        found.push((label, der));
+        rest = after;
+    }
+    match found.is_empty() {
+        true => Err("no PEM: it has no BEGIN line".to_string()),
+        false => Ok(found),
+    }
+}

@@ -1,0 +1,289 @@
+//! HTTP over TLS, as curl and OpenSSL meet it: versions, certificates, and clients that only cost.
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use boot_tests::{boot, spec};
+use launch::image::config_disk;
+use launch::qemu::{Disk, Nic, Spec, Vm, free_port};
+
+const TLS: &str = "[http]\ntls = true\n";
+/// An ECDSA key on P-256, as the operator of a test has it.
+const MAKE_KEY: &[&str] =
+    &["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out"];
+
+/// A machine under test, reached by forwards.
+struct Server {
+    vm: Vm,
+    tls: SocketAddr,
+    plain: SocketAddr,
+    udp: u16,
+}
+
+fn start(spec: Spec) -> Result<Server> {
+    let (tls, plain, udp) = (free_port()?, free_port()?, free_port()?);
+    let forwards = vec![("tcp", tls, 443), ("tcp", plain, 80), ("udp", udp, 7)];
+    let mut vm = boot(spec.nic(Nic::User { forwards }))?;
+    for _ in 0..600 {
+        if vm.run("show interfaces")?.text.contains("10.0.2.15") {
+            let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            return Ok(Server { vm, tls: at(tls), plain: at(plain), udp });
+        }
+        sleep(Duration::from_millis(50));
+    }
+    Err(vm.error("no address by DHCP within 30 s"))
+}
+
+/// Runs a program to its end: whether it succeeded, and all that it said.
+fn run(program: &str, arguments: &[&str]) -> Result<(bool, String)> {
+    let mut command = Command::new(program);
+    let out = command.args(arguments).stdin(Stdio::null()).output();
+    let out = out.with_context(|| format!("could not run {program}"))?;
+    let said = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+    Ok((out.status.success(), said.into_owned()))
+}
+
+impl Server {
+    /// What `curl` says of a page.
+    fn curl(&self, options: &[&str], path: &str) -> Result<(bool, String)> {
+        let url = format!("https://{}{path}", self.tls);
+        let common = ["--silent", "--show-error", "--max-time", "20"];
+        run("curl", &[&common[..], options, &[url.as_str()]].concat())
+    }
+
+    /// A value of `show tls`.
+    fn told(&mut self, key: &str) -> Result<String> {
+        let told = self.vm.run("show tls --json")?.json()?;
+        let value = told[key].as_str().map(str::to_string);
+        value.with_context(|| format!("show tls has no {key}: {told}"))
+    }
+}
+
+#[test]
+fn curl_and_openssl_are_served_in_both_versions() -> Result<()> {
+    let mut server = start(spec()?.config(TLS))?;
+    let pin = server.told("pin")?;
+    let fingerprint = server.told("sha256_fingerprint")?;
+    server
+        .vm
+        .run("show log")?
+        .contains("will be another after a reboot")?
+        .contains(&fingerprint)?;
+    let pinned = ["--insecure", "--pinnedpubkey", pin.as_str()];
+    for version in [&["--tlsv1.3"][..], &["--tls-max", "1.2"], &["--http2"]] {
+        let (good, said) = server.curl(&[&pinned[..], version].concat(), "/healthz")?;
+        ensure!(good && said == "ok\n", "curl {version:?}: {said}");
+    }
+    let wrong = "sha256//AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+    let (good, said) = server.curl(&["--insecure", "--pinnedpubkey", wrong], "/healthz")?;
+    ensure!(!good, "a wrong pin was taken: {said}");
+    // A long page, and one that is made as it is sent.
+    let (good, page) = server.curl(&["--insecure"], "/metrics")?;
+    ensure!(good && page.contains("isthmus_uptime_seconds"), "/metrics: {page}");
+    let address = server.tls.to_string();
+    let ciphers = [
+        ("-tls1_3", "-ciphersuites", "TLS_AES_128_GCM_SHA256", "X25519"),
+        ("-tls1_3", "-ciphersuites", "TLS_CHACHA20_POLY1305_SHA256", "P-256"),
+        ("-tls1_2", "-cipher", "ECDHE-ECDSA-AES128-GCM-SHA256", "X25519:P-256"),
+        ("-tls1_2", "-cipher", "ECDHE-ECDSA-CHACHA20-POLY1305", "P-256"),
+    ];
+    for (version, option, cipher, group) in ciphers {
+        let arguments =
+            ["s_client", "-connect", &address, version, option, cipher, "-groups", group];
+        let (_, said) = run("openssl", &arguments)?;
+        ensure!(said.contains(&format!("Cipher is {cipher}")), "{arguments:?}: {said}");
+    }
+    let (_, said) = run("openssl", &["s_client", "-connect", &address, "-tls1_1"])?;
+    ensure!(said.contains("Cipher is (NONE)"), "TLS 1.1 was spoken: {said}");
+    // What the console calls its fingerprint is what OpenSSL calls so; the certificate is as good as one can be
+    // that nobody else has signed.
+    let certificate = tempfile::NamedTempFile::new()?;
+    let path = certificate.path().display().to_string();
+    let get = format!("openssl s_client -connect {address} </dev/null | openssl x509 > {path}");
+    run("sh", &["-c", &get])?;
+    let show = ["x509", "-in", &path, "-noout", "-fingerprint", "-sha256"];
+    ensure!(run("openssl", &show)?.1.contains(&fingerprint));
+    let (good, said) =
+        run("openssl", &["verify", "-CAfile", &path, "-purpose", "sslserver", &path])?;
+    ensure!(good, "{said}");
+    let resolve = format!("isthmus:{}:127.0.0.1", server.tls.port());
+    let url = format!("https://isthmus:{}/healthz", server.tls.port());
+    let trusted = ["-sS", "--cacert", &path, "--resolve", &resolve, &url];
+    ensure!(run("curl", &trusted)? == (true, "ok\n".into()), "curl --cacert");
+    Ok(())
+}
+
+#[test]
+fn without_tls_nothing_is_told() -> Result<()> {
+    let mut server = start(spec()?.config(TLS))?;
+    let plain = launch::http::get(server.plain, "/healthz");
+    ensure!(plain.is_err(), "port 80 answers: {plain:?}");
+    let over_tls_port = launch::http::get(server.tls, "/healthz");
+    ensure!(over_tls_port.is_err(), "port 443 answers without TLS: {over_tls_port:?}");
+    server.vm.run("show refused")?.contains("tls_failed")?.contains("https://")?;
+    // Neither is TLS switched off by a mistyped key.
+    let mut mistyped = start(spec()?.config("[http]\ntsl = true\n"))?;
+    ensure!(launch::http::get(mistyped.plain, "/healthz").is_err());
+    mistyped.vm.run("show log")?.contains("http.tsl: unknown key (did you mean \"tls\"?)")?;
+    Ok(())
+}
+
+#[test]
+fn the_certificate_survives_a_reboot_where_the_configuration_is_kept() -> Result<()> {
+    let disk = tempfile::NamedTempFile::new()?;
+    std::fs::write(disk.path(), config_disk(Some(TLS))?)?;
+    let with_disk = || Ok::<_, anyhow::Error>(spec()?.disk(Disk::new(disk.path())));
+    let mut first = start(with_disk()?)?;
+    let fingerprint = first.told("sha256_fingerprint")?;
+    ensure!(first.told("certificate_of")? == "config disk (made now)");
+    first.vm.run("set system.hostname other")?.lacks("error")?;
+    first.vm.run("save")?.contains("saved")?;
+    first.vm.kill();
+    let mut second = start(with_disk()?)?;
+    second.vm.run("show version")?.contains("other")?;
+    ensure!(second.told("certificate_of")? == "config disk");
+    ensure!(second.told("sha256_fingerprint")? == fingerprint);
+    let pin = second.told("pin")?;
+    let (good, said) = second.curl(&["--insecure", "--pinnedpubkey", &pin], "/healthz")?;
+    ensure!(good && said == "ok\n", "{said}");
+    // Without a disk each boot has one of its own.
+    let mut third = start(spec()?.config(TLS))?;
+    ensure!(third.told("sha256_fingerprint")? != fingerprint);
+    Ok(())
+}
+
+/// Makes a key and a certificate for 127.0.0.1.
+fn make_pair(directory: &Path) -> Result<(String, String)> {
+    let path = |name: &str| directory.join(name).display().to_string();
+    let (key, certificate) = (path("key.pem"), path("certificate.pem"));
+    run("openssl", &[MAKE_KEY, &[&key]].concat())?;
+    let subject = ["-subj", "/CN=gateway", "-addext", "subjectAltName=IP:127.0.0.1"];
+    let request = ["req", "-x509", "-new", "-key", &key, "-out", &certificate, "-days", "30"];
+    let (good, said) = run("openssl", &[&request[..], &subject].concat())?;
+    ensure!(good, "{said}");
+    Ok((certificate, key))
+}
+
+#[test]
+fn the_operators_certificate_is_served_and_a_bad_one_is_not_replaced_by_nothing() -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let (certificate, key) = make_pair(directory.path())?;
+    let (pem, secret) = (std::fs::read_to_string(&certificate)?, std::fs::read_to_string(&key)?);
+    let document = format!("{TLS}certificate = '''\n{pem}'''\nkey = '''\n{secret}'''\n");
+    let mut server = start(spec()?.config(&document))?;
+    ensure!(server.told("certificate_of")? == "configuration");
+    let (good, said) = server.curl(&["--cacert", &certificate], "/healthz")?;
+    ensure!(good && said == "ok\n", "{said}");
+    // The key is shown nowhere.
+    let body = secret.lines().nth(1).context("a line of the key")?;
+    for command in ["show config", "show config --json", "show log"] {
+        server.vm.run(command)?.lacks(body)?;
+    }
+    server.vm.run("show config")?.contains("(not shown)")?;
+    // A key that is not the certificate's: the document is not in force, and TLS is not spoken with another.
+    let elsewhere = tempfile::tempdir()?;
+    let (_, other) = make_pair(elsewhere.path())?;
+    let mismatch = document.replace(&secret, &std::fs::read_to_string(other)?);
+    let mut server = start(spec()?.config(&mismatch))?;
+    server.vm.run("show log")?.contains("http.key: ")?;
+    let ready = launch::http::get(server.plain, "/readyz")?;
+    ensure!(ready.status == 503 && ready.body.contains("http.key"), "{}", ready.body);
+    Ok(())
+}
+
+/// Handshakes that are begun as fast as the host can, beside echoes over UDP and an honest client.
+#[test]
+fn a_flood_of_handshakes_stops_neither_echoes_nor_honest_clients() -> Result<()> {
+    let server = start(spec()?.config(&format!("{TLS}[services]\nudp_echo = true\n")))?;
+    let hello = client_hello()?;
+    let flooded = Instant::now() + Duration::from_secs(6);
+    let flood: Vec<_> = (0..4)
+        .map(|_| {
+            let (hello, target) = (hello.clone(), server.tls);
+            std::thread::spawn(move || {
+                let mut count = 0;
+                while Instant::now() < flooded {
+                    let Ok(mut client) = TcpStream::connect(target) else { continue };
+                    let _ = client.set_read_timeout(Some(Duration::from_millis(200)));
+                    let _ = client.write_all(&hello);
+                    let mut answer = [0; 5];
+                    count += usize::from(client.read_exact(&mut answer).is_ok());
+                }
+                count
+            })
+        })
+        .collect();
+    let udp = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    udp.connect((Ipv4Addr::LOCALHOST, server.udp))?;
+    udp.set_read_timeout(Some(Duration::from_secs(1)))?;
+    sleep(Duration::from_millis(300));
+    let (mut echoed, mut slowest) = (0, Duration::ZERO);
+    for number in 0..200u32 {
+        let asked = Instant::now();
+        udp.send(&number.to_be_bytes())?;
+        let mut answer = [0; 4];
+        echoed += u32::from(udp.recv(&mut answer).is_ok_and(|len| len == 4));
+        slowest = slowest.max(asked.elapsed());
+    }
+    let (good, said) = server.curl(&["--insecure"], "/healthz")?;
+    let handshakes: usize = flood.into_iter().map(|thread| thread.join().unwrap_or(0)).sum();
+    println!("{handshakes} handshakes in 6 s; {echoed} of 200 echoes, the slowest {slowest:?}");
+    ensure!(echoed >= 198, "{echoed} of 200 echoes came back");
+    ensure!(good && said == "ok\n", "an honest client in the flood: {said}");
+    ensure!((1..=6 * 100 + 8).contains(&handshakes), "{handshakes} handshakes in 6 s");
+    Ok(())
+}
+
+/// Clients that never end their handshakes hold every place; an honest one is served all the same, and they are
+/// gone after five seconds.
+#[test]
+fn handshakes_that_stall_keep_nobody_out() -> Result<()> {
+    let mut server = start(spec()?.config(TLS))?;
+    let hello = client_hello()?;
+    let mut stalled = Vec::new();
+    for _ in 0..16 {
+        let mut client = TcpStream::connect(server.tls)?;
+        client.write_all(&hello[..20])?;
+        stalled.push(client);
+        sleep(Duration::from_millis(20));
+    }
+    let asked = Instant::now();
+    let (good, said) =
+        server.curl(&["--insecure", "--retry", "5", "--retry-all-errors"], "/healthz")?;
+    ensure!(good && said == "ok\n", "an honest client beside stalled ones: {said}");
+    ensure!(asked.elapsed() < Duration::from_secs(6), "it took {:?}", asked.elapsed());
+    for client in &mut stalled {
+        client.set_read_timeout(Some(Duration::from_secs(10)))?;
+        let end = client.read(&mut [0; 64]);
+        ensure!(end.as_ref().is_ok_and(|n| *n <= 64) || end.is_err());
+    }
+    ensure!(asked.elapsed() < Duration::from_secs(12), "they were there for {:?}", asked.elapsed());
+    server.vm.run("show refused")?.contains("tls_timeout")?;
+    Ok(())
+}
+
+/// The first flight of an OpenSSL client, caught by a listener of ours.
+fn client_hello() -> Result<Vec<u8>> {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = listener.local_addr()?.to_string();
+    let mut openssl = Command::new("openssl")
+        .args(["s_client", "-connect", &address])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("could not run openssl")?;
+    let (mut client, _) = listener.accept()?;
+    client.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut head = [0; 5];
+    client.read_exact(&mut head)?;
+    let mut hello = vec![0; usize::from(u16::from_be_bytes([head[3], head[4]]))];
+    client.read_exact(&mut hello)?;
+    openssl.kill()?;
+    openssl.wait()?;
+    Ok([&head[..], &hello].concat())
+}
