@@ -161,7 +161,9 @@ mod tests {
         assert!(books.admit(ip("2001:db8:0:1::1"), &gate, false, 1));
         books.leave(ip("2001:db8::1"), 1);
         assert!(books.admit(ip("2001:db8::9"), &gate, false, 1));
-        ["2001:db8::2", "2001:db8::9", "2001:db8:0:1::1"].map(|host| books.leave(ip(host), 1));
+        for host in ["2001:db8::2", "2001:db8::9", "2001:db8:0:1::1"] {
+            books.leave(ip(host), 1);
+        }
         assert!(books.hosts.is_empty());
     }
 }

@@ -254,7 +254,7 @@ fn handshakes_that_stall_keep_nobody_out() -> Result<()> {
     let asked = Instant::now();
     let (good, said) =
         server.curl(&["--insecure", "--retry", "5", "--retry-all-errors"], "/healthz")?;
-    ensure!(good && said == "ok\n", "an honest client beside stalled ones: {said}");
+    ensure!(good && said.starts_with("ok\n"), "an honest client beside stalled ones: {said}");
     ensure!(asked.elapsed() < Duration::from_secs(6), "it took {:?}", asked.elapsed());
     for client in &mut stalled {
         client.set_read_timeout(Some(Duration::from_secs(10)))?;

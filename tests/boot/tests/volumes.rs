@@ -181,6 +181,6 @@ fn mirrors_say_what_is_amiss_and_what_helps() -> Result<()> {
     vm.run("mirror remove nobody")?.contains("there is no mirror")?.lacks("built-in default")?;
     vm.run("set mirror.0.timeout_ms 10")?.contains("error")?.lacks("built-in default")?;
     vm.run("mirror remove safe")?.contains("in force now")?;
-    vm.run("volume delete a")?.lacks("error")?;
+    vm.run("volume delete a force")?.lacks("error")?;
     Ok(())
 }
