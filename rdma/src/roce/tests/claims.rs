@@ -508,3 +508,188 @@ fn depths_are_offered_within_our_own() {
     assert_eq!((parameters.responder_resources, parameters.initiator_depth), (16, 16));
     accept(&mut pair, id, &parameters);
 }
+
+/// What a request says of itself has to fit the frame, and what this port is.
+#[test]
+fn a_request_that_does_not_fit_is_refused() {
+    let mut pair = pair(Limits::default());
+    let (transport, mtu) = (RejectReason(9), RejectReason(26));
+    let lies: [(&str, fn(&mut [u8]), RejectReason); 6] = [
+        ("the GID that it asks for", |b| b[DATA + 87] = 9, RejectReason::INVALID_GID),
+        ("the address that it asks for", |b| b[PRIVATE + 35] = 9, RejectReason::INVALID_GID),
+        ("another transport", |b| b[DATA + 43] ^= 2, transport),
+        ("another partition", |b| b[DATA + 48] ^= 1, transport),
+        ("a path MTU of 4096", |b| b[DATA + 50] = b[DATA + 50] & 0xf | 0x50, mtu),
+        ("no path MTU", |b| b[DATA + 50] = b[DATA + 50] & 0xf | 0x70, mtu),
+    ];
+    for (lie, change, reason) in lies {
+        pair.deliver(0, &req(HOST, 7, change));
+        assert_eq!(refused(&mut pair), Some(reason), "{lie}");
+        assert!(event(&mut pair).is_none(), "{lie}");
+    }
+    // From addresses that no host has.
+    for address in [[255; 4], [224, 0, 0, 5], [0; 4]] {
+        let bytes = req(HOST, 7, |bytes| {
+            for at in [26, DATA + 68, PRIVATE + 16] {
+                bytes[at..at + 4].copy_from_slice(&address);
+            }
+        });
+        pair.deliver(0, &bytes);
+        assert!(said(&mut pair).is_empty() && event(&mut pair).is_none(), "{address:?}");
+    }
+    pair.deliver(0, &req(HOST, 7, |_| ()));
+    assert!(asked(&mut pair).is_some());
+}
+
+/// What the peer says counts only with both names of the connection, its own queue pair, and the address that
+/// the connection is of.
+#[test]
+fn a_message_counts_only_for_the_connection_that_it_names() {
+    let mut pair = pair(Limits::default());
+    let (_, qp, wire_id) = established(&mut pair, HOST, 8);
+    let number = pair.nodes[0].roce.qp_number(qp).unwrap();
+    let both = ["10.0.0.1", "10.0.0.11"].map(|ip| ip.parse().unwrap());
+    pair.nodes[0].roce.set_addresses(0, both.to_vec());
+    let rej = |local_id, remote_id| {
+        let private_data = [0; REJ_PRIVATE_DATA];
+        Message::Rej(Rej { local_id, remote_id, about: About::Other, reason: 28, private_data })
+    };
+    let dreq = |local_id, remote_qpn| brief(local_id, wire_id, BriefKind::Dreq { remote_qpn });
+    let mut wrong = std::vec![
+        message_from(HOST, &rej(9, wire_id)),
+        message_from(HOST, &rej(8, 0)),
+        message_from(HOST, &dreq(9, number)),
+        message_from(HOST, &dreq(8, number ^ 1)),
+    ];
+    // To another address of ours.
+    let mut elsewhere = message_from(HOST, &dreq(8, number));
+    elsewhere[33] = 11;
+    wrong.push(finish(elsewhere));
+    for (n, message) in wrong.iter().enumerate() {
+        pair.deliver(0, message);
+        assert!(event(&mut pair).is_none(), "message {n}");
+        assert_eq!(pair.nodes[0].roce.qp_state(qp), Ok(QpState::Rts), "message {n}");
+    }
+    pair.deliver(0, &message_from(HOST, &dreq(8, number)));
+    assert!(matches!(event(&mut pair), Some(ConnectionEvent::Disconnected { .. })));
+    // What has ended holds the peer's queue pair no longer.
+    let again = req(HOST, 8, |bytes| bytes[DATA] = 1);
+    let _ = said(&mut pair);
+    pair.deliver(0, &again);
+    assert!(asked(&mut pair).is_some());
+}
+
+/// A connection that was granted and gives way takes its queue pair with it.
+#[test]
+fn what_gives_way_leaves_no_queue_pair() {
+    let limits =
+        Limits { connections: 4, connections_per_host: 2, half_open: 2, ..Limits::default() };
+    let mut pair = pair(limits);
+    pair.deliver(0, &req(HOST, 1, |_| ()));
+    let (id, parameters, _) = asked(&mut pair).unwrap();
+    let (qp, _) = accept(&mut pair, id, &parameters);
+    for host in 10..14 {
+        pair.deliver(0, &req(host, 1, |_| ()));
+        let requests = core::iter::from_fn(|| event(&mut pair)).filter_map(|event| match event {
+            ConnectionEvent::Request { connection, parameters, .. } => {
+                Some((connection, parameters))
+            }
+            _ => None,
+        });
+        let (id, parameters) = requests.last().expect("a request");
+        accept(&mut pair, id, &parameters);
+    }
+    assert_eq!(pair.nodes[0].roce.qp_state(qp), Ok(QpState::Error));
+    // Of all hosts together, so many are half open.
+    assert_eq!(pair.nodes[0].roce.connections(), 2);
+}
+
+/// Whoever asks without end makes us keep no more than so much to say, and so many events.
+#[test]
+fn what_waits_is_bounded() {
+    let mut pair = pair(Limits { connections: 8, half_open: 4, ..Limits::default() });
+    for n in 0..1000 {
+        pair.deliver(0, &req(HOST, n + 1, |bytes| bytes[DATA + 15] ^= 1));
+    }
+    assert_eq!(said(&mut pair).len(), 128, "refusals");
+    for _ in 0..1000 {
+        pair.deliver(0, &req(HOST, 1, |_| ()));
+    }
+    assert_eq!(said(&mut pair).len(), 256, "answers to one that is repeated");
+    while pair.nodes[0].roce.refusals().pop().is_some() {}
+    // Nobody takes the events.
+    for n in 0..1000u32 {
+        pair.deliver(0, &req(10 + (n % 200) as u8, 1000 + n, |_| ()));
+        let _ = said(&mut pair);
+    }
+    assert_eq!(
+        pair.nodes[0].roce.refusals().pop().map(|refusal| refusal.reason),
+        Some("connections")
+    );
+}
+
+/// A packet for a connected queue pair comes from its peer, on its port, with its partition.
+#[test]
+fn a_packet_counts_only_from_the_peer() {
+    let mut pair = Pair::new(5, 1500, false);
+    let second = PortConfig { mac: [2, 0, 0, 0, 1, 1], addresses: Vec::new(), mtu: 1500 };
+    let mac = second.mac;
+    pair.nodes[0].roce.add_port(second);
+    pair.connect(crate::verbs::PathMtu::Mtu1024, Pair::LINUX);
+    let send = SendOperation::Send { payload: Payload::Inline(b"hi"), with: SendWith::Nothing };
+    let node = &mut pair.nodes[1];
+    node.roce.post_send(node.qp, &request(1, send)).unwrap();
+    let now = pair.network.now;
+    let mut tx = TxBuffer::new();
+    assert!(pair.nodes[1].roce.poll_transmit(0, now, &mut tx));
+    let honest = frame(&tx);
+    let into = pair.nodes[0].arena.alloc(64, 64).unwrap();
+    let node = &mut pair.nodes[0];
+    node.roce.post_recv(node.qp, &crate::verbs::RecvRequest { id: 1, into: &[into] }).unwrap();
+    // Where it lies, which port it comes in on, and what is counted.
+    let lies: [(&str, usize, fn(&mut [u8])); 5] = [
+        ("another source", 0, |b| b[29] = 9),
+        ("another partition", 0, |b| b[45] ^= 1),
+        ("another number of the queue pair", 0, |b| b[47] ^= 0x80),
+        ("another destination MAC", 0, |b| b[5] ^= 1),
+        ("another port", 1, |_| ()),
+    ];
+    for (lie, port, change) in lies {
+        let mut bytes = honest.clone();
+        change(&mut bytes);
+        if port == 1 {
+            bytes[..6].copy_from_slice(&mac);
+        }
+        let bytes = finish(bytes);
+        pair.nodes[0].roce.handle_frame(port, &bytes, now);
+        assert!(pair.nodes[0].completions().is_empty(), "{lie}");
+    }
+    pair.nodes[0].roce.handle_frame(0, &honest, now);
+    assert_eq!(pair.nodes[0].completions().len(), 1);
+    // A queue pair in error hears nothing.
+    let node = &mut pair.nodes[0];
+    node.roce.fail_qp(node.qp).unwrap();
+    let before = node.roce.counters().dropped.wrong_state;
+    node.roce.handle_frame(0, &honest, now);
+    assert_eq!(node.roce.counters().dropped.wrong_state, before + 1);
+}
+
+/// Messages of the connection manager come with its key, for its partition, as datagrams, and to an address of
+/// the port.
+#[test]
+fn a_message_comes_as_one() {
+    let mut pair = pair(Limits::default());
+    let lies: [(&str, fn(&mut [u8])); 4] = [
+        ("another key", |b| b[42 + bth::LEN] ^= 1),
+        ("another partition", |b| b[45] ^= 1),
+        ("of a connection", |b| b[42] = 0x04),
+        ("another address", |b| b[33] = 99),
+    ];
+    for (lie, change) in lies {
+        pair.deliver(0, &req(HOST, 7, change));
+        assert!(said(&mut pair).is_empty() && event(&mut pair).is_none(), "{lie}");
+    }
+    assert_eq!(pair.nodes[0].roce.counters().received.connection_manager, 0);
+    pair.deliver(0, &req(HOST, 7, |_| ()));
+    assert!(asked(&mut pair).is_some());
+}

@@ -73,6 +73,10 @@ impl Client {
         let found = self.connections.iter_mut().find(|(_, connection)| connection.id == Some(*id));
         let Some((_, connection)) = found else { return false };
         let path = connection.path;
+        if outcome == Err(DownReason::Peer) && ctx.provider.failed_by_itself(connection.qp) {
+            // The server has not ended it. Its completions, which nobody has looked at yet, say why.
+            return true;
+        }
         if let Err(reason) = &outcome {
             connection.id = None;
             let unknown = *reason == DownReason::Refused(Errno::ENXIO);

@@ -4,11 +4,11 @@ use crate::rnbd::wire::{AccessMode, Operation};
 use crate::roce::testing::{Faults, Pair};
 use crate::roce::{Limits, Roce};
 use crate::rtrs::Name;
-use crate::rtrs::client::{self, Client, Event, Outcome, PathId, Permit};
+use crate::rtrs::client::{self, Client, DownReason, Event, Outcome, PathId, Permit};
 use crate::rtrs::server::Config;
 use crate::rtrs::testing::{Wire, World, context, user_io};
 use crate::verbs::Fabric;
-use crate::verbs::Provider;
+use crate::verbs::{Provider, Status};
 use crate::volume::{
     Completion, Operation as Op, RamVolume, Request, Submitted, Volume, VolumeError,
 };
@@ -293,4 +293,22 @@ fn an_answered_write_can_be_taken_back() {
     world.run();
     assert_eq!(world.outcome(client, permit), None);
     assert_eq!(world.clients[client].available_permits(), 8);
+}
+
+/// What ends a path that is cut is no word of the server's.
+#[test]
+fn a_path_that_is_cut_is_not_disconnected_by_the_server() {
+    let mut world = world(3, 1500, World::small(true));
+    let client = world.connect("s1");
+    world.open(client, "/dev/ram0", AccessMode::ReadWrite).unwrap();
+    world.events.clear();
+    world.fabric.0.network.mute(0, true);
+    world.start_write(client, &user_io(Operation::Write, 0, 4096), &[7; 4096]);
+    let why = loop {
+        world.turn();
+        if let Some((_, Event::PathDown(_, reason))) = world.events.first() {
+            break *reason;
+        }
+    };
+    assert_eq!(why, DownReason::Transport(Status::RetryExceeded));
 }
