@@ -29,6 +29,8 @@ pub enum Purpose {
     Models,
     /// Counting instructions of host programs.
     Count,
+    /// Sanitizers, and fuzzing that is guided by coverage: LLVM's runtimes.
+    Sanitizers,
     /// Making a fresh Debian to test in.
     Fresh,
 }
@@ -44,6 +46,7 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Guest, &["gcc-12", "kmod", "libelf1", "make", "xz-utils"]),
     (Purpose::Models, &["mmdebstrap"]),
     (Purpose::Count, &["valgrind"]),
+    (Purpose::Sanitizers, &["libclang-rt-dev", "libstdc++-12-dev", "lld"]),
     (Purpose::Fresh, &["debootstrap", "git", "util-linux"]),
 ];
 
@@ -59,6 +62,7 @@ pub const ALL: &[Purpose] = &[
     Purpose::Guest,
     Purpose::Models,
     Purpose::Count,
+    Purpose::Sanitizers,
     Purpose::Fresh,
 ];
 

@@ -12,6 +12,7 @@ use clap::Args;
 use images::Format;
 
 use crate::build;
+use crate::fuzz::Fuzzer;
 use crate::qemu::Program;
 use crate::setup::{self, Purpose};
 use crate::{command, fresh, guest, image, models, workspace};
@@ -31,6 +32,12 @@ pub struct Options {
     /// Replay this seed of the simulator or of the fuzzer, and tell what happens
     #[arg(long)]
     seed: Option<u64>,
+    /// How long the suite `fuzz` looks for inputs by coverage (5 with `--full` and where CI is set, else 1)
+    #[arg(long)]
+    minutes: Option<u32>,
+    /// Feed an input that the suite `fuzz` has kept once more; its directory has the name of its target
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
     /// In a new Debian 12 with nothing but what the README names, made with debootstrap (as root)
     #[arg(long)]
     fresh: bool,
@@ -74,6 +81,8 @@ impl Needs {
 
 /// What compiling a suite takes.
 const HOST: &[Purpose] = &[Purpose::Host];
+/// Sanitizers and libFuzzer as well.
+const SANITIZED: &[Purpose] = &[Purpose::Host, Purpose::Sanitizers];
 /// The image, in QEMU.
 const BOOT: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run];
 /// The image, in QEMU, and clients that speak TLS.
@@ -94,7 +103,7 @@ const CAPTURES: &[Purpose] =
 const SUITES: &[Suite] = &[
     Suite { name: "unit", target: None, needs: Needs::Nothing, uses: HOST, long: false },
     host_suite("sim"),
-    host_suite("fuzz"),
+    Suite { uses: SANITIZED, ..host_suite("fuzz") },
     boot_suite("boot"),
     boot_suite("console"),
     boot_suite("net"),
@@ -163,6 +172,14 @@ const fn long_suite(name: &'static str) -> Suite {
     Suite { long: true, ..interop_suite(name) }
 }
 
+impl Options {
+    /// How long inputs are looked for by coverage.
+    fn minutes(&self) -> u32 {
+        let thorough = self.full || std::env::var_os("CI").is_some();
+        self.minutes.unwrap_or(if thorough { 5 } else { 1 })
+    }
+}
+
 /// What came out of a suite.
 #[derive(Default)]
 struct Outcome {
@@ -176,6 +193,10 @@ struct Outcome {
 pub fn test(options: &Options) -> Result<()> {
     if options.fresh {
         return fresh::test(&fresh_arguments(options));
+    }
+    if let Some(input) = &options.replay {
+        setup::install(SANITIZED)?;
+        return Fuzzer::build()?.replay(input);
     }
     let asked = |suite: &&Suite| {
         let by_default = options.suites.is_empty() && (options.full || !suite.long);
@@ -225,7 +246,13 @@ pub fn test(options: &Options) -> Result<()> {
     let mut table = Vec::new();
     for suite in suites {
         let started = Instant::now();
-        let outcome = run(suite, options, &environment)?;
+        let mut outcome = run(suite, options, &environment)?;
+        // A seed is one of the cases' that are made by chance.
+        if suite.name == "fuzz" && options.seed.is_none() {
+            let guided = Fuzzer::build()?.run(options.minutes(), &options.case)?;
+            outcome.passed += guided.passed;
+            outcome.failed += guided.failed;
+        }
         table.push((suite.name, outcome, started.elapsed()));
     }
     let skipped = fs::read_to_string(&skipped)?;
@@ -245,11 +272,21 @@ fn fresh_arguments(options: &Options) -> Vec<String> {
     if let Some(seed) = options.seed {
         words.extend(["--seed".into(), seed.to_string()]);
     }
+    if let Some(minutes) = options.minutes {
+        words.extend(["--minutes".into(), minutes.to_string()]);
+    }
     words
 }
 
 /// Runs one suite with its output on this terminal.
 fn run(suite: &Suite, options: &Options, environment: &[(&str, PathBuf)]) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    run_cases(suite, &mut cases(suite, options), environment, &mut outcome)?;
+    Ok(outcome)
+}
+
+/// The cargo command that runs a suite's cases.
+fn cases(suite: &Suite, options: &Options) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(workspace::root()).arg("test");
     match suite.target {
@@ -272,15 +309,25 @@ fn run(suite: &Suite, options: &Options, environment: &[(&str, PathBuf)]) -> Res
     if !options.case.is_empty() {
         cargo.arg(&options.case);
     }
-    eprintln!("$ {}", command::shell_line(&cargo));
+    cargo
+}
+
+/// Runs cases, and adds what came out.
+fn run_cases(
+    suite: &Suite,
+    cargo: &mut Command,
+    environment: &[(&str, PathBuf)],
+    outcome: &mut Outcome,
+) -> Result<()> {
+    eprintln!("$ {}", command::shell_line(cargo));
     cargo.envs(environment.iter().map(|(name, value)| (name, value)));
     // The place of a failure is in its message; a backtrace of the harness says nothing.
     cargo.env("RUST_BACKTRACE", "0");
     cargo.stdin(Stdio::null()).stdout(Stdio::piped());
-    command::end_with_us(&mut cargo);
+    command::end_with_us(cargo);
     let mut child = cargo.spawn().context("could not start cargo")?;
     let output = child.stdout.take().context("cargo has no output")?;
-    let mut outcome = Outcome::default();
+    let (failed, passed) = (outcome.failed, outcome.passed);
     for line in BufReader::new(output).lines() {
         let line = line.context("could not read what cargo prints")?;
         println!("{line}");
@@ -291,10 +338,15 @@ fn run(suite: &Suite, options: &Options, environment: &[(&str, PathBuf)]) -> Res
         }
     }
     let status = child.wait()?;
-    if !status.success() && outcome.failed == 0 {
-        bail!("the suite {} could not be run: {status}", suite.name);
+    if !status.success() && outcome.failed == failed {
+        if outcome.passed == passed {
+            bail!("the suite {} could not be run: {status}", suite.name);
+        }
+        // A sanitizer speaks up when all cases have ended.
+        println!("{}: its cases passed, but {status}", suite.name);
+        outcome.failed += 1;
     }
-    Ok(outcome)
+    Ok(())
 }
 
 /// What libtest's closing line tells.

@@ -2,7 +2,7 @@
 //! of it, so that nothing a device writes can confuse them. Every loop has a handle of its own; they
 //! share the books, behind a lock that is held for the time of one allocation.
 
-use super::Window;
+use super::{Window, poison, unpoison};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use spin::Mutex;
@@ -27,6 +27,7 @@ impl Arena {
     pub fn new(memory: Window) -> Self {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         super::detect_avx();
+        poison(&memory);
         let books = Books(alloc::vec![(0, memory.len())]);
         Arena { all: memory, books: Arc::new(Mutex::new(books)) }
     }
@@ -52,7 +53,9 @@ impl Arena {
         let align = align.max(GRAIN) as u64;
         let start = self.books.lock().take(self.all.bus_address(), whole, align)?;
         // Not a byte more: what is registered of it is granted to peers.
-        self.all.slice(start, len)
+        let window = self.all.slice(start, len)?;
+        unpoison(&window);
+        Some(window)
     }
 
     /// Gives back what `alloc` handed out (the whole window, once).
@@ -60,6 +63,7 @@ impl Arena {
         let start = (window.bus_address() - self.all.bus_address()) as usize;
         let whole = window.len().max(1).next_multiple_of(GRAIN);
         assert!(start + whole <= self.all.len(), "window is not of this arena");
+        poison(&window);
         self.books.lock().give_back(start, whole);
     }
 

@@ -10,6 +10,8 @@
 //! ThreadSanitizer, neither of which sees into assembly) the same is said with relaxed atomics, a byte at a
 //! time.
 
+use super::poison::{about_to_load, about_to_store};
+
 /// With the machine's own loads and stores.
 #[cfg(all(target_arch = "x86_64", not(miri), not(portable_copy)))]
 mod machine {
@@ -149,6 +151,8 @@ use portable as how;
 /// functions of this module, by atomics, and by devices.
 #[inline(always)]
 pub unsafe fn from_shared(to: *mut u8, from: *const u8, len: usize) {
+    about_to_load(from, len);
+    about_to_store(to, len);
     // SAFETY: the caller's promises.
     unsafe { how::from_shared(to, from, len) }
 }
@@ -159,6 +163,8 @@ pub unsafe fn from_shared(to: *mut u8, from: *const u8, len: usize) {
 /// As [`from_shared`], the other way round.
 #[inline(always)]
 pub unsafe fn to_shared(to: *mut u8, from: *const u8, len: usize) {
+    about_to_load(from, len);
+    about_to_store(to, len);
     // SAFETY: the caller's promises.
     unsafe { how::to_shared(to, from, len) }
 }
@@ -169,6 +175,8 @@ pub unsafe fn to_shared(to: *mut u8, from: *const u8, len: usize) {
 /// As [`from_shared`], with both in shared memory.
 #[inline(always)]
 pub unsafe fn within_shared(to: *mut u8, from: *const u8, len: usize) {
+    about_to_load(from, len);
+    about_to_store(to, len);
     // SAFETY: the caller's promises.
     unsafe { how::within_shared(to, from, len) }
 }
@@ -179,6 +187,7 @@ pub unsafe fn within_shared(to: *mut u8, from: *const u8, len: usize) {
 /// As [`to_shared`].
 #[inline(always)]
 pub unsafe fn fill_shared(to: *mut u8, byte: u8, len: usize) {
+    about_to_store(to, len);
     // SAFETY: the caller's promises.
     unsafe { how::fill_shared(to, byte, len) }
 }
@@ -189,6 +198,8 @@ pub unsafe fn fill_shared(to: *mut u8, byte: u8, len: usize) {
 /// As [`from_shared`], for `N` bytes.
 #[inline(always)]
 pub unsafe fn array_from_shared<const N: usize>(to: *mut u8, from: *const u8) {
+    about_to_load(from, N);
+    about_to_store(to, N);
     #[cfg(all(target_arch = "x86_64", not(miri), not(portable_copy)))]
     // SAFETY: the caller's promises.
     unsafe {
@@ -207,6 +218,8 @@ pub unsafe fn array_from_shared<const N: usize>(to: *mut u8, from: *const u8) {
 /// As [`to_shared`], for `N` bytes.
 #[inline(always)]
 pub unsafe fn array_to_shared<const N: usize>(to: *mut u8, from: *const u8) {
+    about_to_load(from, N);
+    about_to_store(to, N);
     #[cfg(all(target_arch = "x86_64", not(miri), not(portable_copy)))]
     // SAFETY: the caller's promises.
     unsafe {

@@ -1,6 +1,6 @@
 //! Memory for simulated nodes: taken from the host once per thread, used again for every seed.
 
-use drivers::hal::{Arena, Window};
+use drivers::hal::{Arena, Window, unpoison};
 use std::cell::RefCell;
 
 thread_local! {
@@ -18,6 +18,8 @@ pub fn with_memory<T>(len: usize, f: impl FnOnce(Window) -> T) -> T {
         Arena::on_heap(len + 4096).alloc(len, 4096).expect("the arena is large enough")
     });
     let memory = whole.slice(0, len).expect("it was chosen for that");
+    // Arenas that were in it are forgotten.
+    unpoison(&memory);
     memory.fill(0);
     let result = f(memory);
     SPARE.with_borrow_mut(|spare| spare.push(whole));

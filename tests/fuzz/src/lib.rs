@@ -1,6 +1,7 @@
 //! What hostile input is fed to. A [`Target`] takes any bytes and must not panic; most also check
 //! that what they feed keeps its promises. Bytes come from [`mutate`], which changes a target's
-//! corpus (real captures among it) by a seed, or from a fuzzer that is guided by coverage.
+//! corpus (real captures among it) by a seed, or from a fuzzer that is guided by coverage (`guided`), whose finds and
+//! a choice of what gets it far are kept in `corpus/TARGET`.
 
 mod bridge;
 mod capture;
@@ -14,8 +15,12 @@ mod leak;
 mod mutate;
 mod net;
 mod remote;
+mod smcr;
 mod storage;
 mod wire;
+
+use std::fs;
+use std::path::{Path, PathBuf};
 
 pub use mutate::mutate;
 
@@ -38,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "extents", run: disks::extents, corpus: disks::extents_corpus },
     Target { name: "mirror", run: disks::mirror, corpus: disks::mirror_corpus },
     Target { name: "remote", run: remote::run, corpus: remote::corpus },
+    Target { name: "smcr", run: smcr::run, corpus: smcr::corpus },
     Target { name: "ntrdma", run: bridge::run, corpus: bridge::corpus },
     Target { name: "interface", run: net::interface, corpus: net::interface_corpus },
     Target { name: "http", run: net::http, corpus: net::http_corpus },
@@ -49,4 +55,18 @@ pub const TARGETS: &[Target] = &[
 /// The target of that name.
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
+}
+
+impl Target {
+    /// What the target begins with: what it makes itself, and the files of its directory in `corpus`.
+    pub fn inputs(&self) -> Vec<Vec<u8>> {
+        let mut inputs = (self.corpus)();
+        let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(self.name);
+        let files = fs::read_dir(kept).into_iter().flatten().flatten();
+        let mut files: Vec<PathBuf> = files.map(|file| file.path()).collect();
+        // In an order that is the same everywhere: seeds choose by number.
+        files.sort();
+        inputs.extend(files.iter().map(|file| fs::read(file).expect("it can be read")));
+        inputs
+    }
 }

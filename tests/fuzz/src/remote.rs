@@ -60,7 +60,10 @@ pub fn run(data: &[u8]) {
             world.event(&mut input);
         }
         // Whatever happened, requests end.
-        for _ in 0..400 {
+        for round in 0..400 {
+            if round >= 20 && world.volume.is_idle() {
+                break;
+            }
             world.now = world.now + Duration::from_millis(250);
             world.carry(None);
         }

@@ -1,10 +1,11 @@
-//! `./isthmus test fuzz`: every target with inputs changed by chance, from seeds that can be replayed.
+//! `./isthmus test fuzz`: every target with the inputs that are kept, and with these changed by chance, from seeds that
+//! can be replayed.
 
 use fuzz::{mutate, target};
 
 fn run(name: &str, count: u64) {
     let target = target(name).expect("there is such a target");
-    let corpus = (target.corpus)();
+    let corpus = target.inputs();
     corpus.iter().for_each(|input| (target.run)(input));
     fabric::explore(name, count, |seed| {
         let input = mutate(&corpus, &mut fabric::Rng::new(seed));
@@ -51,6 +52,11 @@ fn remote() {
 }
 
 #[test]
+fn smcr() {
+    run("smcr", 3_000);
+}
+
+#[test]
 fn ntrdma() {
     run("ntrdma", 1_000);
 }
@@ -78,4 +84,19 @@ fn config() {
 #[test]
 fn console() {
     run("console", 30_000);
+}
+
+/// A target without a case would be left out here, and a directory without a target everywhere.
+#[test]
+fn every_target_has_a_case_and_every_corpus_a_target() {
+    let here = include_str!("fuzz.rs");
+    for target in fuzz::TARGETS {
+        let case = format!("run(\"{}\", ", target.name);
+        assert!(here.contains(&case), "{}: no case", target.name);
+    }
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/corpus");
+    for directory in std::fs::read_dir(corpus).expect("the corpora are there").flatten() {
+        let name = directory.file_name().into_string().expect("a plain name");
+        assert!(target(&name).is_some(), "{name}: no target");
+    }
 }

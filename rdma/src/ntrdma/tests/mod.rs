@@ -4,4 +4,5 @@ mod hostile;
 mod life;
 mod orders;
 mod room;
+mod threads;
 mod verbs;

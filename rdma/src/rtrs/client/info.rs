@@ -1,7 +1,6 @@
 //! The INFO exchange, which completes a path.
 
 use super::path::WorkId;
-use super::recovery::release;
 use super::{Client, Context, Continuity, DownReason, Event, Input, PathId};
 use crate::rtrs::Heartbeat;
 use crate::rtrs::wire::{Descriptor, InfoRequest, InfoResponse};
@@ -84,8 +83,8 @@ impl Client {
         path.succeeded = true;
         path.attempts = 0;
         path.last_failure = None;
-        // INFO_REQ was received, or there would be no answer.
-        release(ctx.arena, core::mem::replace(&mut path.info, Window::empty()));
+        // The memory of both messages stays the path's: whatever the server answers, INFO_REQ is sent again from
+        // there until it is acknowledged.
         let deadline = path.heartbeat.deadline();
         self.wake_at(deadline);
         self.events.push_back(Event::PathUp(PathId(key as u32)));

@@ -55,7 +55,7 @@ pub(super) struct Path {
     pub connections: Vec<usize>,
     /// The server's chunks on this path.
     pub chunks: Vec<Descriptor>,
-    /// INFO_RSP, then INFO_REQ behind it; only while they are exchanged.
+    /// INFO_RSP, then INFO_REQ behind it; as long as the queue pair that may send the latter again.
     pub info: Window,
     pub heartbeat: Heartbeat,
     /// Time from the last heartbeat to its answer.

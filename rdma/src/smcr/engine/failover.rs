@@ -136,8 +136,10 @@ impl Engine {
         let known = Token { rkey: peer.rkey, address: peer.address - peer.offset };
         let tokens = &self.groups[group].tokens;
         let there = tokens.iter().find(|on| on[at] == Some(known))?[to]?;
-        peer.rkey = there.rkey;
-        peer.address = there.address.checked_add(peer.offset)?;
+        let address = there.address.checked_add(peer.offset)?;
+        // As in `learn_peer`: its last byte has an address, too.
+        address.checked_add(peer.size.into())?;
+        (peer.rkey, peer.address) = (there.rkey, address);
         Some(())
     }
 

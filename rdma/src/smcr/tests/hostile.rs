@@ -155,6 +155,25 @@ fn a_write_beyond_the_buffer_or_with_a_dead_key_ends_the_group_and_not_more() {
     }
 }
 
+/// On its second link the peer says that its buffer begins where it cannot end.
+#[test]
+fn a_buffer_that_reaches_beyond_all_addresses_is_not_written_to() {
+    let two = || Config { max_links: 2, ..config() };
+    let mut w = World::with_ports(14, [two(), two()], [2, 2]);
+    let ids = w.established();
+    assert!(w.run(SECOND, |w| w.hosts[0].engine.links().filter(|link| link.active).count() == 2));
+    w.transfer(0, ids, &pattern(1000, 0), 500);
+    let (_, at) = w.hosts[0].engine.peer_of(ids[0]);
+    let token = Token { rkey: at.rkey, address: at.address };
+    let beyond = Token { rkey: at.rkey, address: u64::MAX - 100 };
+    let others = std::vec![(2, beyond)];
+    let body = Body::ConfirmKey { token, others, negative: false, retry: false };
+    forge(&mut w, &Llc { version: 2, response: false, order: Order::Big, body }.emit());
+    w.network.set_up(fabric::Place { node: 0, port: 0 }, false);
+    w.send(0, ids[0], &pattern(4000, 1));
+    assert!(w.run(40 * SECOND, |w| w.was_told(0, ids[0], Ready::ABORTED)));
+}
+
 #[test]
 fn a_flood_of_llc_requests_is_answered_as_far_as_there_is_room() {
     let mut w = World::new(5);
