@@ -64,11 +64,11 @@ pub struct Limits {
 }
 
 /// A listener or connector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(usize);
 
 /// Name of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name {
     key: usize,
     turn: u32,
@@ -130,8 +130,8 @@ struct OwnerState {
     /// Being closed, oldest first; some may be gone.
     leaving: VecDeque<Name>,
     spare: Vec<tcp::Socket<'static>>,
-    /// Among [`Connections::ready`].
-    ready: bool,
+    /// Its place in [`Connections::ready`], if it is there.
+    ready: Option<usize>,
     /// It is over when its last connection is.
     over: bool,
 }
@@ -230,7 +230,7 @@ impl Connections {
             news: VecDeque::new(),
             leaving: VecDeque::new(),
             spare: Vec::new(),
-            ready: false,
+            ready: None,
             over: false,
         }))
     }
@@ -242,12 +242,14 @@ impl Connections {
         for name in names {
             self.leave(name, true, now);
         }
-        self.ready.retain(|other| *other != owner);
         if let Some(state) = self.owners.get_mut(owner.0) {
+            state.arrived.clear();
+            state.news.clear();
             state.over = true;
-            if state.connections == 0 {
-                self.owners.remove(owner.0);
-            }
+        }
+        self.is_done(owner);
+        if self.owners.get(owner.0).is_some_and(|state| state.connections == 0) {
+            self.owners.remove(owner.0);
         }
     }
 
@@ -283,7 +285,7 @@ impl Connections {
     /// The next connection that a peer has opened.
     pub fn accept(&mut self, owner: Owner) -> Option<Name> {
         let name = self.owners.get_mut(owner.0)?.arrived.pop_front();
-        self.is_ready(owner);
+        self.is_done(owner);
         name
     }
 
@@ -298,16 +300,27 @@ impl Connections {
                 break Some(name);
             }
         };
-        self.is_ready(owner);
+        self.is_done(owner);
         name
     }
 
-    /// Takes an owner that has no news any more from the list.
-    fn is_ready(&mut self, owner: Owner) {
+    /// Whether an owner is among [`Connections::ready`].
+    pub fn is_ready(&self, owner: Owner) -> bool {
+        self.owners.get(owner.0).is_some_and(|state| state.ready.is_some())
+    }
+
+    /// Takes an owner from the list if it has no news any more.
+    fn is_done(&mut self, owner: Owner) {
         let Some(state) = self.owners.get_mut(owner.0) else { return };
-        if state.ready && state.arrived.is_empty() && state.news.is_empty() {
-            state.ready = false;
-            self.ready.retain(|other| *other != owner);
+        if !state.arrived.is_empty() || !state.news.is_empty() {
+            return;
+        }
+        if let Some(place) = state.ready.take() {
+            self.ready.swap_remove(place);
+            let moved = self.ready.get(place).and_then(|other| self.owners.get_mut(other.0));
+            if let Some(moved) = moved {
+                moved.ready = Some(place);
+            }
         }
     }
 
@@ -674,8 +687,9 @@ impl Connections {
     fn tell(&mut self, owner: usize) {
         self.activity += 1;
         if let Some(state) = self.owners.get_mut(owner)
-            && !core::mem::replace(&mut state.ready, true)
+            && state.ready.is_none()
         {
+            state.ready = Some(self.ready.len());
             self.ready.push(Owner(owner));
         }
     }

@@ -15,7 +15,7 @@ use smoltcp::socket::tcp::State;
 const PORTS: u16 = 49152;
 
 /// Name of a connection of a connector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Link(Name);
 
 /// Where a connection stands.
@@ -47,9 +47,10 @@ impl Connector {
         Connector { limits, next: PORTS | seed, owner: None }
     }
 
-    /// Its name among those of [`Interface::ready`]; None before the first connection.
-    pub fn owner(&self) -> Option<Owner> {
-        self.owner
+    /// Its name among those of [`Interface::ready`].
+    pub fn owner(&mut self, interface: &mut Interface) -> Owner {
+        let limits = self.limits;
+        *self.owner.get_or_insert_with(|| interface.connections().open_owner(limits))
     }
 
     /// Begins to connect to `peer`; `smc` offers SMC. None if there is no room or no way.
@@ -59,8 +60,7 @@ impl Connector {
         peer: SocketAddr,
         smc: bool,
     ) -> Option<Link> {
-        let limits = self.limits;
-        let owner = *self.owner.get_or_insert_with(|| interface.connections().open_owner(limits));
+        let owner = self.owner(interface);
         interface.connect(owner, peer, &mut self.next, smc).map(Link)
     }
 

@@ -502,6 +502,16 @@ impl Interface {
         self.connections.ready()
     }
 
+    /// Whether any listener or connector is among [`Interface::ready`].
+    pub fn has_news(&self) -> bool {
+        !self.connections.ready().is_empty()
+    }
+
+    /// Whether a listener or connector is among [`Interface::ready`].
+    pub fn is_ready(&self, owner: Owner) -> bool {
+        self.connections.is_ready(owner)
+    }
+
     /// The time that it was told last.
     pub(crate) fn now(&self) -> Instant {
         self.now

@@ -73,7 +73,8 @@ impl<W: Write> Writer<W> {
 
     /// A writer of the next piece, of `room` bytes and at most one sample more. Whoever writes is asked to
     /// write the same families again: what was written before `place` is passed over, and when the piece is
-    /// full, an error ends it. With more than a few samples, [`Family::is_past`] saves the way to them.
+    /// full, an error ends it. With more than a few samples, [`Family::pass`]
+    /// saves the way to them.
     pub fn resume(out: W, place: Place, room: usize) -> Self {
         Writer { out: Counted { out, bytes: 0 }, room, place, resumes: place.family }
     }
@@ -141,6 +142,11 @@ impl<W: Write> Family<'_, W> {
         self.past
     }
 
+    /// How many samples are in an earlier piece; they are to be left out from here on, `usize::MAX` are all.
+    pub fn pass(&mut self) -> usize {
+        if self.past { usize::MAX } else { core::mem::take(&mut self.skip) }
+    }
+
     /// Writes one sample; no two of a family have the same labels.
     pub fn sample(
         &mut self,
@@ -200,9 +206,9 @@ impl<W: Write> Family<'_, W> {
 pub struct Histogram<'a, W>(Family<'a, W>);
 
 impl<W: Write> Histogram<'_, W> {
-    /// Whether all of the family is in an earlier piece.
-    pub fn is_past(&self) -> bool {
-        self.0.past
+    /// As [`Family::pass`].
+    pub fn pass(&mut self) -> usize {
+        self.0.pass()
     }
 
     /// Writes one histogram. `buckets`: the upper bound of each, ascending, and how many
@@ -352,7 +358,7 @@ isthmus_io_seconds_count{disk="d"} 6
         for (&name, &size) in NAMES.iter().zip(sizes) {
             if name == "d" {
                 let mut family = writer.histogram(name, "Help.")?;
-                for i in 0..size {
+                for i in family.pass().min(size)..size {
                     family.sample(&[("i", &i)], [(0.5, 1)], 1, 1.0)?;
                 }
                 continue;
@@ -361,7 +367,8 @@ isthmus_io_seconds_count{disk="d"} 6
                 true => writer.counter(name, "Help.")?,
                 false => writer.gauge(name, "Help.")?,
             };
-            for i in 0..if family.is_past() { 0 } else { size } {
+            // Whoever has few does not ask.
+            for i in if name == "c" { family.pass().min(size) } else { 0 }..size {
                 family.sample(&[("i", &i)], i as u64)?;
             }
         }

@@ -15,7 +15,7 @@ use drivers::hal::Instant;
 use smoltcp::socket::tcp::{self, RecvError};
 
 /// Name of a connection of a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stream(pub(crate) Name);
 
 /// The end of a connection, or of one direction of it.

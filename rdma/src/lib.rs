@@ -6,6 +6,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod devices;
+pub mod messaging;
 pub mod ntrdma;
 mod parts;
 pub mod relay;

@@ -142,6 +142,10 @@ impl Gateway {
             let due = networks.iter().filter_map(Network::poll_timeout).min();
             self.control_due = Instant::first([due, self.syslog.poll_timeout()]);
         }
+        if networks.iter().any(|network| network.interface.has_news()) {
+            // More than was heard, or it became known just now: nobody halts over it.
+            self.control_due = Some(now);
+        }
         state.plane.flush();
         let counters = &mut state.plane.pace.counters;
         counters.work(Stage::Receive, received);

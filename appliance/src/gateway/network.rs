@@ -172,7 +172,8 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
         let services = network.front.as_ref().and(state.plane.services.as_ref());
         let services = services.and_then(Services::poll_timeout);
         let due = Instant::first([network.poll_timeout(), services]).is_some_and(|at| at <= now);
-        if !due && network.seen == Some(network.interface.activity()) {
+        let seen = network.seen == Some(network.interface.activity());
+        if !due && seen && !network.interface.has_news() {
             continue;
         }
         worked += 1;

@@ -13,11 +13,11 @@ use net::refusal::Refusal;
 /// Bytes of a capture that are made ready at a time.
 const PIECE: usize = 16 << 10;
 /// Bytes of a report, after which a piece of it ends. A line of metrics takes some 1,500 instructions.
-const REPORT_PIECE: usize = 2 << 10;
+const REPORT_PIECE: usize = 1 << 10;
 /// Downloads of the capture at a time.
 const MAX_DOWNLOADS: usize = 4;
 /// Requests and pieces of answers in a round.
-const TURNS: u32 = 2;
+const TURNS: u32 = 1;
 
 /// The routes, over all that reports are made of.
 pub(super) struct Web<'a> {

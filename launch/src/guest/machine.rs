@@ -19,6 +19,13 @@ use crate::qemu::{Boot, Nic, Spec, Vm};
 /// when an interrupt returned just before, operands get into EFLAGS (VM, AC and others): the kernel, which
 /// allocates memory with this instruction, then oopses in `__kmalloc_node_track_caller`.
 const CPU: &str = "qemu64,-cx16,+ssse3,+sse4.1,+sse4.2,+popcnt,+x2apic";
+const CPU_WITH_CX16: &str = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+x2apic";
+
+/// A guest whose CPU has CMPXCHG16B, for programs that do not ask whether it is there (haproxy); the kernel
+/// does without.
+pub fn with_cx16(spec: Spec) -> Spec {
+    spec.cpu(CPU_WITH_CX16).append("clearcpuid=cx16")
+}
 
 /// How long a guest may take to boot: seconds, but many on a busy host.
 const BOOT: Duration = Duration::from_secs(120);

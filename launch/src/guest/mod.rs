@@ -20,7 +20,7 @@ use anyhow::{Context, Result};
 use crate::setup::{self, Purpose};
 use crate::{progress, workspace};
 pub use applications::{ENVIRONMENT, POSTGRESQL, UNPACK, applications};
-pub use machine::{Guest, Wire};
+pub use machine::{Guest, Wire, with_cx16};
 use packages::Kernel;
 
 /// A Linux system that guests boot.

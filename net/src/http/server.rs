@@ -25,8 +25,8 @@ pub struct Server {
     open: Vec<Open>,
     /// Which connection is served first the next time.
     first: usize,
-    /// The interface's activity that was seen last.
-    seen: Option<u64>,
+    /// Who may connect has changed.
+    new_doors: bool,
     deadline: Option<Instant>,
     /// How often a connection was looked at.
     looks: u64,
@@ -45,15 +45,15 @@ impl Server {
         let listener = Listener::new(interface, port, of_each);
         let open = Vec::with_capacity(connections);
         let doors = Doors::default();
-        let (first, seen, deadline, looks) = (0, None, None, 0);
-        Server { limits, doors, tls, listener, open, first, seen, deadline, looks }
+        let (first, new_doors, deadline, looks) = (0, false, None, 0);
+        Server { limits, doors, tls, listener, open, first, new_doors, deadline, looks }
     }
 
     /// Serves these hosts on these addresses of ours from now on. Connections of others are reset.
     pub fn set_doors(&mut self, doors: Doors) {
         if self.doors != doors {
             self.doors = doors;
-            self.seen = None;
+            self.new_doors = true;
             self.open.iter_mut().for_each(Open::wake);
         }
     }
@@ -61,12 +61,11 @@ impl Server {
     /// Serves what has arrived; returns at once if nothing has and nothing is due. Must be given
     /// the interface that it was made on.
     pub fn poll(&mut self, interface: &mut Interface, handler: &mut dyn Handler, now: Instant) {
-        let seen = Some(interface.activity());
-        if self.seen == seen && self.deadline.is_none_or(|deadline| now < deadline) {
+        let due = self.deadline.is_some_and(|deadline| deadline <= now);
+        if !due && !self.new_doors && !interface.is_ready(self.listener.owner()) {
             return;
         }
-        self.seen = seen;
-        let mut awake = self.deadline.is_some_and(|deadline| deadline <= now);
+        let mut awake = due || core::mem::take(&mut self.new_doors);
         awake |= self.accept(interface, handler, now);
         while let Some(stream) = self.listener.next_news(interface) {
             if let Some(open) = self.open.iter_mut().find(|open| open.is(stream)) {

@@ -4,6 +4,10 @@
 //! What one side has no room for is not read from the other, so that all that is kept of a
 //! connection is in the buffers of its two ends. Half-closes and aborts go across. SMC's urgent byte
 //! stays in its place in the stream, without its mark: TCP here has none. Names are not looked up.
+//!
+//! Connections of which there is something new wait in a queue for their turn, in which [`TURN`] bytes go
+//! each way at most. Who has more goes to the end of the queue; who has no more to move, or nowhere to put it,
+//! leaves it, and comes back with what arrives next, or with room.
 
 pub mod balance;
 mod both;
@@ -12,20 +16,21 @@ mod probe;
 pub mod proxy;
 mod timer;
 
+use crate::parts::timers::Timers;
 use crate::rtrs::Context;
 use crate::smcr::admission::Gate;
 use crate::smcr::back::Back;
 use crate::smcr::engine::{Engine, Ready, SocketId};
 use crate::smcr::front::{Carrier, Connected, ConnectionId, Event, Front};
 use crate::verbs::Provider;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use balance::{Backend, Balance};
 use both::Both;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Instant;
-use net::tcp::{Closed, Limits};
+use net::tcp::{Closed, Limits, Owner};
 use net::{Interface, connector};
 use pipe::{Pipe, Side, Sides};
 use probe::Probe;
@@ -34,6 +39,8 @@ use slab::Slab;
 
 /// Most that is moved at a time.
 const PIECE: usize = 32 << 10;
+/// Bytes of a connection that are moved each way before others have their turn.
+const TURN: usize = 64 << 10;
 /// News that wait for the loop; the oldest go first.
 const MAX_NOTICES: usize = 16;
 
@@ -131,14 +138,16 @@ struct Relayed {
     pipes: [Pipe; 2],
     /// When patience with the server, or with silence, began.
     since: Instant,
-    /// When its timer runs.
-    timer: Option<Instant>,
+    /// It stands in the queue.
+    queued: bool,
 }
 
 /// A rule at work.
 #[derive(Debug)]
 pub struct Relay {
     rule: Rule,
+    /// The first of [`OWNERS`] numbers by which the engine and [`Relay::poll`] know its fronts and backs.
+    first_owner: u32,
     fronts: Vec<Front>,
     backs: Vec<Back>,
     relayed: Slab<Relayed>,
@@ -148,19 +157,38 @@ pub struct Relay {
     balance: Balance,
     counters: Counters,
     notices: VecDeque<Notice>,
-    /// Connections by when their timers run, and when questions to servers end.
-    timers: BTreeSet<(Instant, usize)>,
+    /// Connections that may have something to move. One that is gone may have left its place to another,
+    /// which then has a turn too many.
+    queue: VecDeque<usize>,
+    /// Of connections, and when questions to servers end.
+    timers: Timers,
     probes_due: Option<Instant>,
 }
 
+/// Numbers of a rule's fronts and backs, of which there is one for each interface; there are fewer interfaces.
+pub const OWNERS: u32 = 256;
+
+/// The numbers of the front and the back on an interface, among a rule's.
+fn numbers(at: usize) -> [u32; 2] {
+    let front = 2 * at as u32;
+    [front, front + 1]
+}
+
 impl Relay {
-    /// Listens on all interfaces. `seed` as in [`Back::new`].
-    pub fn new(rule: Rule, interfaces: &mut dyn Interfaces, seed: u16, now: Instant) -> Self {
+    /// Listens on all interfaces. `first_owner`: the first of [`OWNERS`] numbers that nobody else has with the
+    /// engine; `seed` as in [`Back::new`].
+    pub fn new(
+        rule: Rule,
+        interfaces: &mut dyn Interfaces,
+        first_owner: u32,
+        seed: u16,
+        now: Instant,
+    ) -> Self {
         let limits = rule.limits;
         let all = 0..interfaces.count();
         let fronts = all.clone().map(|at| {
-            let interface = interfaces.get(at);
-            Front::new(interface, rule.listen, rule.offers, limits, rule.gate.clone())
+            let (interface, owner) = (interfaces.get(at), first_owner + numbers(at)[0]);
+            Front::new(interface, rule.listen, rule.offers, limits, rule.gate.clone(), owner)
         });
         let fronts = fronts.collect();
         let places = connector::Limits {
@@ -168,9 +196,11 @@ impl Relay {
             receive: limits.receive,
             transmit: limits.transmit,
         };
-        let backs = all.map(|_| Back::new(places, seed)).collect();
+        let back = |at| Back::new(places, seed, first_owner + numbers(at)[1]);
+        let backs = all.map(back).collect();
         let balance = Balance::new(&rule.backends, rule.health_interval, now);
         Relay {
+            first_owner,
             fronts,
             backs,
             relayed: Slab::new(),
@@ -180,7 +210,8 @@ impl Relay {
             balance,
             counters: Counters::default(),
             notices: VecDeque::new(),
-            timers: BTreeSet::new(),
+            queue: VecDeque::new(),
+            timers: Timers::default(),
             probes_due: None,
             rule,
         }
@@ -219,67 +250,145 @@ impl Relay {
         self.notices.pop_front()
     }
 
-    /// Sees to what has happened on the interface `at`; to be called after each poll of it in which
-    /// anything happened, and when the engine's timers have run.
-    pub fn poll<P: Provider + ?Sized>(&mut self, at: usize, world: &mut World<'_, '_, P>) {
-        let interface = world.interfaces.get(at);
-        self.fronts[at].poll(interface, world.engine, world.ctx);
-        self.backs[at].poll(interface, world.engine, world.ctx);
-        self.work(world);
+    /// Its fronts and backs: the interface that each is on, its name among those of [`Interface::ready`], and
+    /// its number.
+    pub fn owners(&mut self, interfaces: &mut dyn Interfaces) -> Vec<(usize, Owner, u32)> {
+        let mut owners = Vec::new();
+        for (at, (front, back)) in self.fronts.iter().zip(&mut self.backs).enumerate() {
+            owners.push((at, front.tcp_owner(), front.owner()));
+            owners.push((at, back.tcp_owner(interfaces.get(at)), back.owner()));
+        }
+        owners
     }
 
-    /// Takes an event of the engine; false if it is of no socket of this rule.
+    /// Where the front or back with a number is.
+    fn place_of(&self, owner: u32) -> Option<(Side, usize)> {
+        let number = owner.checked_sub(self.first_owner)?;
+        let at = number as usize / 2;
+        let side = if number.is_multiple_of(2) { Side::Front } else { Side::Back };
+        (at < self.fronts.len()).then_some((side, at))
+    }
+
+    /// Sees to what is new of the connections of the front or back with this number, some at a time: to be
+    /// called while [`Interface::ready`] names it. Then [`Relay::work`].
+    pub fn poll<P: Provider + ?Sized>(&mut self, owner: u32, world: &mut World<'_, '_, P>) {
+        let Some((side, at)) = self.place_of(owner) else { return };
+        let World { interfaces, engine, ctx, .. } = &mut *world;
+        let interface = interfaces.get(at);
+        match side {
+            Side::Front => self.fronts[at].poll(interface, engine, ctx),
+            Side::Back => self.backs[at].poll(interface, engine, ctx),
+        }
+        self.hear(side, at, world);
+    }
+
+    /// Takes an event of a socket of the engine whose owner has this number. Then [`Relay::work`].
     pub fn handle_event<P: Provider + ?Sized>(
         &mut self,
+        owner: u32,
         socket: SocketId,
         ready: Ready,
         world: &mut World<'_, '_, P>,
-    ) -> bool {
-        let World { interfaces, engine, ctx, .. } = world;
-        let ours = (0..self.fronts.len()).any(|at| {
-            let interface = interfaces.get(at);
-            self.fronts[at].handle_event(socket, ready, interface, engine, ctx)
-                || self.backs[at].handle_event(socket, ready, interface, engine, ctx)
-        });
-        if ours {
-            self.work(world);
-        }
-        ours
+    ) {
+        let Some((side, at)) = self.place_of(owner) else { return };
+        let World { interfaces, engine, ctx, .. } = &mut *world;
+        let interface = interfaces.get(at);
+        match side {
+            Side::Front => self.fronts[at].handle_event(socket, ready, interface, engine, ctx),
+            Side::Back => self.backs[at].handle_event(socket, ready, interface, engine, ctx),
+        };
+        self.hear(side, at, world);
     }
 
-    /// Deals with what is to be told of all connections.
-    fn work<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
-        for at in 0..self.fronts.len() {
-            while let Some(event) = self.fronts[at].poll_event() {
-                match event {
-                    Event::Opened(id, carrier) => self.welcome((at, id), carrier, world),
-                    Event::Ready(id) | Event::Failed(id) | Event::Broken(id) => {
-                        if let Some(&key) = self.by_front.get(&(at, id)) {
-                            self.serve(key, world);
-                        }
-                    }
+    /// Hears what a front or back has to say of its connections.
+    fn hear<P: Provider + ?Sized>(&mut self, side: Side, at: usize, world: &mut World<'_, '_, P>) {
+        match side {
+            Side::Front => {
+                while let Some(event) = self.fronts[at].poll_event() {
+                    self.front_event(at, event, world);
+                }
+            }
+            Side::Back => {
+                while let Some(event) = self.backs[at].poll_event() {
+                    self.back_event(at, event, world);
                 }
             }
         }
-        for at in 0..self.backs.len() {
-            while let Some(event) = self.backs[at].poll_event() {
-                let (Event::Opened(id, _)
-                | Event::Ready(id)
-                | Event::Failed(id)
-                | Event::Broken(id)) = event;
-                if let Some(probe) = self.probes.iter().position(|p| p.place == (at, id)) {
-                    self.probed(probe, event, world);
-                    continue;
-                }
-                let Some(&key) = self.by_back.get(&(at, id)) else { continue };
-                match event {
-                    Event::Opened(_, carrier) => self.reached(key, carrier, world),
-                    Event::Ready(_) => self.serve(key, world),
-                    Event::Failed(_) => self.dial_another(key, world),
-                    Event::Broken(_) => self.dial_plainly(key, world),
+    }
+
+    fn front_event<P: Provider + ?Sized>(
+        &mut self,
+        at: usize,
+        event: Event,
+        world: &mut World<'_, '_, P>,
+    ) {
+        match event {
+            Event::Opened(id, carrier) => self.welcome((at, id), carrier, world),
+            Event::Ready(id) | Event::Failed(id) | Event::Broken(id) => {
+                if let Some(&key) = self.by_front.get(&(at, id)) {
+                    self.queue(key);
                 }
             }
         }
+    }
+
+    fn back_event<P: Provider + ?Sized>(
+        &mut self,
+        at: usize,
+        event: Event,
+        world: &mut World<'_, '_, P>,
+    ) {
+        let (Event::Opened(id, _) | Event::Ready(id) | Event::Failed(id) | Event::Broken(id)) =
+            event;
+        let Some(&key) = self.by_back.get(&(at, id)) else {
+            if let Some(probe) = self.probes.iter().position(|p| p.place == (at, id)) {
+                self.probed(probe, event, world);
+            }
+            return;
+        };
+        match event {
+            Event::Opened(_, carrier) => self.reached(key, carrier, world),
+            Event::Ready(_) => self.queue(key),
+            Event::Failed(_) => self.dial_another(key, world),
+            Event::Broken(_) => self.dial_plainly(key, world),
+        }
+    }
+
+    /// Has what can be moved of a connection moved, in its turn.
+    fn queue(&mut self, key: usize) {
+        if let Some(relayed) = self.relayed.get_mut(key)
+            && !core::mem::replace(&mut relayed.queued, true)
+        {
+            self.queue.push_back(key);
+        }
+    }
+
+    /// Moves what can be moved, of so many connections at most; of how many.
+    pub fn work<P: Provider + ?Sized>(
+        &mut self,
+        turns: usize,
+        world: &mut World<'_, '_, P>,
+    ) -> usize {
+        for done in 0..turns {
+            let Some(key) = self.queue.pop_front() else { return done };
+            if let Some(relayed) = self.relayed.get_mut(key) {
+                relayed.queued = false;
+                self.serve(key, world);
+            }
+        }
+        turns
+    }
+
+    /// Connections that were looked at.
+    #[cfg(test)]
+    pub(crate) fn looked(&self) -> u64 {
+        let fronts = self.fronts.iter().map(|front| front.looked);
+        fronts.chain(self.backs.iter().map(|back| back.looked)).sum()
+    }
+
+    /// Whether connections wait for their turn in [`Relay::work`].
+    pub fn has_work(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// A client has come.
@@ -302,8 +411,9 @@ impl Relay {
             open: false,
             pipes: [Pipe::default(); 2],
             since: world.ctx.now,
-            timer: None,
+            queued: false,
         });
+        self.timers.make_room(key);
         self.by_front.insert(front, key);
         self.dial(key, world);
     }
@@ -336,7 +446,7 @@ impl Relay {
         relayed.back = Some(place);
         relayed.since = now;
         self.by_back.insert(place, key);
-        self.arm(key, now + self.rule.connect_timeout);
+        self.timers.put(key, now + self.rule.connect_timeout);
         true
     }
 
@@ -397,7 +507,7 @@ impl Relay {
             self.tell(backend, true);
         }
         if let Some(idle) = self.rule.idle_timeout {
-            self.arm(key, world.ctx.now + idle);
+            self.timers.put(key, world.ctx.now + idle);
         }
         if let (true, Some((at, id))) = (self.rule.proxy, back) {
             let mut header = [0; MAX_HEADER];
@@ -412,21 +522,23 @@ impl Relay {
                 return self.end(key, true, world);
             }
         }
-        self.serve(key, world);
+        self.queue(key);
     }
 
-    /// Moves what can be moved.
+    /// Moves what can be moved of a connection, in one turn.
     fn serve<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
         let Relay { fronts, backs, relayed, counters, .. } = self;
         let relayed = &mut relayed[key];
         let mut piece = core::mem::take(world.piece);
         piece.resize(PIECE, 0);
         let mut both = Both { fronts, backs, front: relayed.front, back: relayed.back, world };
+        let mut more = false;
         let lost = if relayed.open {
             let [there, here] = &mut relayed.pipes;
-            let there = there.flow(Side::Front, &mut both, &mut piece);
-            let here = here.flow(Side::Back, &mut both, &mut piece);
+            let there = there.flow(Side::Front, &mut both, &mut piece, TURN);
+            let here = here.flow(Side::Back, &mut both, &mut piece, TURN);
             let moved = (there.unwrap_or(0), here.unwrap_or(0));
+            more = moved.0 >= TURN || moved.1 >= TURN;
             counters.bytes_in += moved.0 as u64;
             counters.bytes_out += moved.1 as u64;
             if moved != (0, 0) {
@@ -443,15 +555,15 @@ impl Relay {
             self.end(key, true, world);
         } else if relayed.pipes.iter().all(|pipe| pipe.finished) {
             self.end(key, false, world);
+        } else if more {
+            self.queue(key);
         }
     }
 
     /// Ends a connection on both sides, in order or with an abort.
     fn end<P: Provider + ?Sized>(&mut self, key: usize, abort: bool, world: &mut World<'_, '_, P>) {
         let relayed = self.relayed.remove(key);
-        if let Some(at) = relayed.timer {
-            self.timers.remove(&(at, key));
-        }
+        self.timers.forget(key);
         self.by_front.remove(&relayed.front);
         self.hang_up(Side::Front, relayed.front, abort, world);
         if let Some(back) = relayed.back {

@@ -44,17 +44,18 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Moves what can be moved from `from` to the other side, by way of `piece`; how much. An error
-    /// when the connection is lost on either side.
+    /// Moves what can be moved from `from` to the other side, by way of `piece`, until nothing more can be or
+    /// `turn` bytes were; how much. An error when the connection is lost on either side.
     pub fn flow(
         &mut self,
         from: Side,
         sides: &mut impl Sides,
         piece: &mut [u8],
+        turn: usize,
     ) -> Result<usize, Closed> {
         let to = from.other();
         let mut moved = 0;
-        while !self.finished {
+        while !self.finished && moved < turn {
             let room = sides.room(to).min(piece.len());
             // Without room nothing is read; but that the connection is lost is heard of.
             match sides.read(from, &mut piece[..room]) {
@@ -150,13 +151,13 @@ mod tests {
         both.at(Side::Front).arrives = (0..6).collect();
         both.at(Side::Front).ended = true;
         let (mut pipe, mut piece) = (Pipe::default(), [0; 16]);
-        assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece), Ok(4));
+        assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece, usize::MAX), Ok(4));
         assert!(!pipe.finished && !both.at(Side::Back).finished);
         both.at(Side::Back).held = 0;
-        assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece), Ok(2));
+        assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece, usize::MAX), Ok(2));
         assert!(pipe.finished && both.at(Side::Back).finished);
         assert_eq!(both.at(Side::Back).written, [0, 1, 2, 3, 4, 5]);
-        assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece), Ok(0));
+        assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece, usize::MAX), Ok(0));
         assert!(!both.at(Side::Front).finished, "the other direction goes on");
     }
 
@@ -168,12 +169,15 @@ mod tests {
             both.at(Side::Front).arrives = (0..4).collect();
             both.at(lost).lost = true;
             let (mut pipe, mut piece) = (Pipe::default(), [0; 16]);
-            assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece), Err(Closed::Gone));
+            assert_eq!(
+                pipe.flow(Side::Front, &mut both, &mut piece, usize::MAX),
+                Err(Closed::Gone)
+            );
         }
         let mut both = Both::default();
         both.at(Side::Front).lost = true;
         let (mut pipe, mut piece) = (Pipe::default(), [0; 16]);
-        assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece), Err(Closed::Gone));
+        assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece, usize::MAX), Err(Closed::Gone));
     }
 
     proptest! {
@@ -193,7 +197,7 @@ mod tests {
                     sent.push(sent.len() as u8);
                     both.at(Side::Back).arrives.push_back(*sent.last().unwrap());
                 }
-                pipe.flow(Side::Back, &mut both, &mut piece).unwrap();
+                pipe.flow(Side::Back, &mut both, &mut piece, usize::MAX).unwrap();
                 prop_assert!(both.at(Side::Front).held <= capacity);
                 let front = both.at(Side::Front);
                 front.held = front.held.saturating_sub(take);
@@ -201,7 +205,7 @@ mod tests {
             both.at(Side::Back).ended = true;
             while !pipe.finished {
                 both.at(Side::Front).held = 0;
-                pipe.flow(Side::Back, &mut both, &mut piece).unwrap();
+                pipe.flow(Side::Back, &mut both, &mut piece, usize::MAX).unwrap();
             }
             prop_assert_eq!(&both.at(Side::Front).written, &sent);
             prop_assert_eq!(pipe.bytes, sent.len() as u64);

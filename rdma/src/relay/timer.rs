@@ -1,22 +1,22 @@
 //! Timers of a rule: patience with servers, with silence, and the next questions to servers.
 
 use super::{Relay, Relayed, World};
-use crate::smcr::back::Back;
 use crate::smcr::front::Front;
 use crate::verbs::Provider;
 use drivers::hal::Instant;
+
+/// Connections whose timers run before others have their turn.
+const DUE: usize = 64;
 
 impl Relay {
     /// When there is something to do though nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let fronts = self.fronts.iter().filter_map(Front::poll_timeout);
-        let backs = self.backs.iter().filter_map(Back::poll_timeout);
-        let own = self.timers.first().map(|&(at, _)| at);
-        let own = [own, self.probes_due, self.balance.poll_timeout()];
-        fronts.chain(backs).chain(own.into_iter().flatten()).min()
+        let own = [self.timers.first(), self.probes_due, self.balance.poll_timeout()];
+        fronts.chain(own.into_iter().flatten()).min()
     }
 
-    /// Does what is due.
+    /// Does what is due. Then [`Relay::work`].
     pub fn handle_timeout<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
         let now = world.ctx.now;
         if self.balance.is_due(now) {
@@ -26,16 +26,18 @@ impl Relay {
             self.probes_due = None;
             self.end_probes(world);
         }
-        while let Some(&(at, key)) = self.timers.first()
-            && at <= now
-        {
-            self.timers.pop_first();
-            let Some(relayed) = self.relayed.get_mut(key) else { continue };
-            relayed.timer = None;
-            let relayed = &self.relayed[key];
+        for at in 0..self.fronts.len() {
+            if self.fronts[at].poll_timeout().is_some_and(|due| due <= now) {
+                let owner = self.fronts[at].owner();
+                self.poll(owner, world);
+            }
+        }
+        for _ in 0..DUE {
+            let Some(key) = self.timers.take_due(now) else { break };
+            let Some(relayed) = self.relayed.get(key) else { continue };
             let Some(deadline) = self.deadline(relayed) else { continue };
             if now < deadline {
-                self.arm(key, deadline);
+                self.timers.put(key, deadline);
             } else if relayed.open {
                 self.counters.timed_out += 1;
                 self.end(key, true, world);
@@ -43,7 +45,6 @@ impl Relay {
                 self.dial_another(key, world);
             }
         }
-        self.work(world);
     }
 
     /// When patience with a connection ends. That with a handshake is the engine's: Linux declines after
@@ -54,17 +55,6 @@ impl Relay {
         }
         let connects = relayed.back.is_some_and(|(at, id)| self.backs[at].is_connecting(id));
         connects.then(|| relayed.since + self.rule.connect_timeout)
-    }
-
-    /// Has the timer of a connection run at `at`, if not earlier.
-    pub(super) fn arm(&mut self, key: usize, at: Instant) {
-        let timer = &mut self.relayed[key].timer;
-        if timer.is_none_or(|earlier| at < earlier) {
-            if let Some(later) = timer.replace(at) {
-                self.timers.remove(&(later, key));
-            }
-            self.timers.insert((at, key));
-        }
     }
 
     /// Has questions that are not answered looked at.

@@ -42,6 +42,10 @@ impl Front {
         ctx: &mut Context<'_, P>,
     ) {
         for (at, listener) in self.ports.iter_mut().enumerate() {
+            if interface.is_ready(listener.owner()) {
+                // There are few: all are looked at when one has news.
+                while listener.next_news(interface).is_some() {}
+            }
             while let Some(stream) = listener.accept(interface, ctx.now) {
                 let ends = listener.ends(interface, stream);
                 let port = listener.port();

@@ -3,8 +3,8 @@
 //! spoken to over TCP.
 
 use super::engine::{Engine, Role};
-use super::joint::State;
 pub use super::joint::{Carrier, Connected, ConnectionId, Event, Joint};
+use super::joint::{NEWS, State};
 use crate::rtrs::Context;
 use crate::verbs::Provider;
 use core::net::SocketAddr;
@@ -12,6 +12,7 @@ use core::ops::{Deref, DerefMut};
 use drivers::hal::Instant;
 use net::Interface;
 use net::connector::{Connector, Limits, Progress};
+use net::tcp::Owner;
 
 /// Connections over one interface.
 #[derive(Debug)]
@@ -20,10 +21,16 @@ pub struct Back {
 }
 
 impl Back {
-    /// Without any connection. `seed` as in [`Connector::new`].
-    pub fn new(limits: Limits, seed: u16) -> Self {
+    /// Without any connection. `seed` as in [`Connector::new`]; `owner`: how the engine's sockets say that they
+    /// are of this back ([`Engine::owner`]).
+    pub fn new(limits: Limits, seed: u16, owner: u32) -> Self {
         let cost = (limits.receive + limits.transmit) as u64;
-        Back { joint: Joint::new(Connector::new(limits, seed), cost, false) }
+        Back { joint: Joint::new(Connector::new(limits, seed), owner, cost, false) }
+    }
+
+    /// Its name among those of [`Interface::ready`]; always of the same interface.
+    pub fn tcp_owner(&mut self, interface: &mut Interface) -> Owner {
+        self.joint.tcp.owner(interface)
     }
 
     /// Begins to connect; `smc` offers SMC. An [`Event::Opened`], [`Event::Failed`] or [`Event::Broken`] follows. None
@@ -49,55 +56,48 @@ impl Back {
         Some(self.joint.insert(link, (local, peer), State::Opening, now))
     }
 
-    /// Sees to connections that are being opened, and moves the bytes of handshakes; to be called
-    /// as [`super::front::Front::poll`] is.
+    /// Sees to what is new of connections, some at a time: to be called while [`Interface::ready`] names it.
     pub fn poll<P: Provider + ?Sized>(
         &mut self,
         interface: &mut Interface,
         engine: &mut Engine,
         ctx: &mut Context<'_, P>,
     ) {
-        self.joint.tcp.poll(interface, ctx.now);
-        while let Some((id, state)) = self.next_opened(interface, engine, ctx) {
-            match state {
-                Some(state) => {
-                    self.joint.set_state(id, state);
-                    if state == State::Refused {
-                        self.joint.fail(id, interface, engine, ctx.now);
-                    }
-                }
-                None => self.joint.fail(id, interface, engine, ctx.now),
+        for _ in 0..NEWS {
+            let Some(id) = self.joint.next_news(interface) else { break };
+            if self.joint.is_connecting(id) {
+                self.opened(id, interface, engine, ctx);
             }
+            self.joint.hear(id, interface, engine, ctx);
         }
-        self.joint.poll_all(interface, engine, ctx);
     }
 
-    /// When there is something to do though nothing arrives.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.joint.tcp.poll_timeout()
-    }
-
-    /// A connection that has left the opening behind: for its handshake, for TCP, or for nothing.
-    fn next_opened<P: Provider + ?Sized>(
-        &self,
+    /// Something is new of a connection that is being opened: it may be open, for its handshake or for TCP, or
+    /// be gone.
+    fn opened<P: Provider + ?Sized>(
+        &mut self,
+        id: ConnectionId,
         interface: &mut Interface,
         engine: &mut Engine,
         ctx: &mut Context<'_, P>,
-    ) -> Option<(ConnectionId, Option<State>)> {
-        let connector = &self.joint.tcp;
-        self.joint.opening().find_map(|(id, link)| match connector.progress(interface, link) {
-            Progress::Opening => None,
-            Progress::Open { smc: false } => Some((id, Some(State::Tcp))),
+    ) {
+        let Some(connection) = self.joint.get(id) else { return };
+        let (ours, peer) = connection.ends;
+        match self.joint.tcp.progress(interface, connection.name) {
+            Progress::Opening => {}
+            Progress::Open { smc: false } => self.joint.set_state(id, State::Tcp),
             Progress::Open { smc: true } => {
-                let ends = self.joint.get(id).map(|connection| connection.ends);
-                let socket = ends.and_then(|(ours, peer)| {
-                    engine.open(Role::Client, [ours.ip(), peer.ip()], 0, ctx)
-                });
-                // The server waits for a Proposal that cannot be made: without SMC it may go.
-                Some((id, Some(socket.map_or(State::Refused, State::Handshake))))
+                let (ends, owner) = ([ours.ip(), peer.ip()], self.joint.owner());
+                if let Some(socket) = engine.open(Role::Client, ends, owner, ctx) {
+                    self.joint.set_state(id, State::Handshake(socket));
+                } else {
+                    // The server waits for a Proposal that cannot be made: without SMC it may go.
+                    self.joint.set_state(id, State::Refused);
+                    self.joint.fail(id, interface, engine, ctx.now);
+                }
             }
-            Progress::Gone => Some((id, None)),
-        })
+            Progress::Gone => self.joint.fail(id, interface, engine, ctx.now),
+        }
     }
 }
 

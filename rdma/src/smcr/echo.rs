@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use drivers::hal::Instant;
 use net::Interface;
 use net::hosts::Hosts;
-use net::tcp::{Closed, Limits};
+use net::tcp::{Closed, Limits, Owner};
 
 /// Port of the echo service.
 pub const ECHO_PORT: u16 = 7;
@@ -41,20 +41,21 @@ pub struct Echo {
 
 impl Echo {
     /// Listens on [`ECHO_PORT`], or on [`DISCARD_PORT`], for the hosts of `smc.hosts`; `offers` as in
-    /// [`Front::new`].
+    /// [`Front::new`], as is `owner`.
     pub fn new(
         interface: &mut Interface,
         discard: bool,
         offers: bool,
         limits: Limits,
         hosts: &Hosts,
+        owner: u32,
     ) -> Self {
         let port = if discard { DISCARD_PORT } else { ECHO_PORT };
         let name = if discard { "discard" } else { "echo" };
         let (name, key) = (name.into(), "smc.hosts");
         let gate = Gate { name, key, hosts: hosts.clone(), smc: hosts.clone() };
         Echo {
-            front: Front::new(interface, port, offers, limits, gate),
+            front: Front::new(interface, port, offers, limits, gate, owner),
             discard,
             clients: BTreeMap::new(),
             piece: alloc::vec![0; PIECE],
@@ -76,6 +77,11 @@ impl Echo {
             self.serve_all(interface, engine, ctx);
         }
         ours
+    }
+
+    /// As [`Front::tcp_owner`].
+    pub fn tcp_owner(&self) -> Owner {
+        self.front.tcp_owner()
     }
 
     /// As [`Front::poll`].
@@ -162,7 +168,13 @@ impl Echo {
         self.front.connected()
     }
 
-    /// When there is something to do though nothing arrives.
+    /// Connections that were looked at.
+    #[cfg(test)]
+    pub(crate) fn looked(&self) -> u64 {
+        self.front.looked
+    }
+
+    /// As [`Front::poll_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.front.poll_timeout()
     }

@@ -6,8 +6,8 @@
 
 use super::admission::Gate;
 use super::engine::{Engine, Ready, Role};
-use super::joint::State;
 pub use super::joint::{Carrier, Connected, ConnectionId, Event, Joint};
+use super::joint::{NEWS, State};
 use crate::rtrs::Context;
 use crate::verbs::Provider;
 use core::net::SocketAddr;
@@ -31,42 +31,53 @@ pub struct Front {
 const STALLED: Duration = Duration::from_millis(500);
 /// How often that is looked at, and how many give way at a time.
 const EVICTION: (Duration, usize) = (Duration::from_millis(50), 8);
+/// Connections that are accepted before others have their turn.
+const ACCEPTED: usize = 16;
 
 impl Front {
-    /// Listens on `port` of all addresses of the interface, and if it `offers` does so with SMC.
+    /// Listens on `port` of all addresses of the interface, and if it `offers` does so with SMC. `owner`: how
+    /// the engine's sockets say that they are of this front ([`Engine::owner`]).
     pub fn new(
         interface: &mut Interface,
         port: u16,
         offers: bool,
         limits: Limits,
         gate: Gate,
+        owner: u32,
     ) -> Self {
         let listener = Listener::new(interface, port, limits);
         listener.offer_smc(interface, offers);
         let cost = (limits.receive + limits.transmit) as u64;
-        Front { joint: Joint::new(listener, cost, true), gate, evicts: None }
+        Front { joint: Joint::new(listener, owner, cost, true), gate, evicts: None }
     }
 
-    /// Accepts, and moves the bytes of handshakes; to be called after each poll of the interface
-    /// in which anything happened, and when the engine's timers have run.
+    /// Its name among those of [`Interface::ready`].
+    pub fn tcp_owner(&self) -> net::tcp::Owner {
+        self.joint.tcp.owner()
+    }
+
+    /// Accepts, and sees to what is new of connections, some at a time: to be called while
+    /// [`Interface::ready`] names it, and when [`Front::poll_timeout`] has come.
     pub fn poll<P: Provider + ?Sized>(
         &mut self,
         interface: &mut Interface,
         engine: &mut Engine,
         ctx: &mut Context<'_, P>,
     ) {
-        while let Some(stream) = self.joint.tcp.accept(interface, ctx.now) {
+        for _ in 0..ACCEPTED {
+            let Some(stream) = self.joint.tcp.accept(interface, ctx.now) else { break };
             let listener = &mut self.joint.tcp;
             let Some((remote, local)) = listener.ends(interface, stream) else { continue };
             let offers = listener.offers_smc(interface, stream);
-            let (host, cost) = (remote.ip(), self.joint.cost());
+            let (host, cost, owner) = (remote.ip(), self.joint.cost(), self.joint.owner());
             let listener = &mut self.joint.tcp;
             if !engine.admission.admit(host, &self.gate, offers, cost) {
                 listener.abort(interface, stream, ctx.now);
                 continue;
             }
             let state = if offers {
-                let Some(socket) = engine.open(Role::Server, [local, remote.ip()], 0, ctx) else {
+                let Some(socket) = engine.open(Role::Server, [local, remote.ip()], owner, ctx)
+                else {
                     // The client waits for an Accept that cannot be made.
                     engine.admission.leave(host, cost);
                     listener.abort(interface, stream, ctx.now);
@@ -77,10 +88,15 @@ impl Front {
                 State::Tcp
             };
             let local = SocketAddr::new(local, self.joint.tcp.port());
-            self.joint.insert(stream, (local, remote), state, ctx.now);
+            let id = self.joint.insert(stream, (local, remote), state, ctx.now);
+            // What has come already may have been told of before it was accepted.
+            self.joint.hear(id, interface, engine, ctx);
+        }
+        for _ in 0..NEWS {
+            let Some(id) = self.joint.next_news(interface) else { break };
+            self.joint.hear(id, interface, engine, ctx);
         }
         self.make_room(interface, engine, ctx);
-        self.joint.poll_all(interface, engine, ctx);
     }
 
     /// Where there is no room for another connection, handshakes that stall give way: the oldest ones of the

@@ -1,6 +1,11 @@
 //! TCP connections and the sockets of the engine that grow out of them, under one name each:
 //! whatever carries a connection, its user reads and writes the same way. What listens
 //! ([`super::front`]) and what connects ([`super::back`]) share this.
+//!
+//! Nobody looks at all connections. TCP and the engine say of which there is something new, once for all
+//! that is new; so who hears of one does all that can be done for it: hands a handshake's bytes on until
+//! none move, or tells its user, who reads and writes until nothing moves, or remembers that it stopped
+//! before.
 
 use super::engine::{Engine, Ready, RecvError, SendError, SocketId};
 use super::tcp::Tcp;
@@ -18,6 +23,8 @@ use slab::Slab;
 
 /// Most that is read at a time of a handshake.
 const PIECE: usize = 512;
+/// Connections whose news are looked at before others have their turn.
+pub(super) const NEWS: usize = 64;
 
 /// Name of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -96,31 +103,47 @@ pub(super) struct Connection<N> {
 #[derive(Debug)]
 pub struct Joint<T: Tcp> {
     pub(super) tcp: T,
+    /// How the engine's sockets say that they are of these: [`Engine::owner`].
+    owner: u32,
     connections: Slab<Connection<T::Name>>,
-    /// By the engine's names.
+    /// By the names that TCP and the engine have for them.
+    names: BTreeMap<T::Name, ConnectionId>,
     sockets: BTreeMap<SocketId, ConnectionId>,
+    /// Handshakes, the oldest first; some are over.
+    handshakes: VecDeque<ConnectionId>,
     events: VecDeque<Event>,
     /// Bytes of the buffers of each, out of the engine's books; whether hosts are counted there.
     cost: u64,
     guests: bool,
-    /// Room for the names of all, for a walk over them.
-    keys: Vec<usize>,
     turn: u32,
+    /// Connections that were looked at.
+    #[cfg(test)]
+    pub(crate) looked: u64,
 }
 
 impl<T: Tcp> Joint<T> {
-    /// `cost`: bytes of the buffers of each connection; `guests`: they are of hosts that were admitted.
-    pub(super) fn new(tcp: T, cost: u64, guests: bool) -> Self {
+    /// `owner`: what the engine's sockets say whose they are; `cost`: bytes of the buffers of each
+    /// connection; `guests`: they are of hosts that were admitted.
+    pub(super) fn new(tcp: T, owner: u32, cost: u64, guests: bool) -> Self {
         Joint {
             tcp,
+            owner,
             connections: Slab::new(),
+            names: BTreeMap::new(),
             sockets: BTreeMap::new(),
+            handshakes: VecDeque::new(),
             events: VecDeque::new(),
             cost,
             guests,
-            keys: Vec::new(),
             turn: 0,
+            #[cfg(test)]
+            looked: 0,
         }
+    }
+
+    /// What the engine's sockets of these connections say whose they are.
+    pub fn owner(&self) -> u32 {
+        self.owner
     }
 
     /// Takes a TCP connection in.
@@ -145,6 +168,7 @@ impl<T: Tcp> Joint<T> {
             fresh: false,
         };
         let id = ConnectionId { key: self.connections.insert(connection), turn };
+        self.names.insert(name, id);
         self.set_state(id, state);
         id
     }
@@ -155,7 +179,10 @@ impl<T: Tcp> Joint<T> {
         connection.state = state;
         match state {
             State::Opening | State::Refused => {}
-            State::Handshake(socket) => drop(self.sockets.insert(socket, id)),
+            State::Handshake(socket) => {
+                self.sockets.insert(socket, id);
+                self.note_handshake(id);
+            }
             State::Smc(_) => self.events.push_back(Event::Opened(id, Carrier::Smc)),
             State::Tcp => self.events.push_back(Event::Opened(id, Carrier::Tcp)),
         }
@@ -164,12 +191,6 @@ impl<T: Tcp> Joint<T> {
     /// The connection with a name.
     pub(super) fn get(&self, id: ConnectionId) -> Option<&Connection<T::Name>> {
         self.connections.get(id.key).filter(|connection| connection.turn == id.turn)
-    }
-
-    /// Those that are not open yet.
-    pub(super) fn opening(&self) -> impl Iterator<Item = (ConnectionId, T::Name)> + '_ {
-        let opening = self.connections.iter().filter(|(_, c)| c.state == State::Opening);
-        opening.map(|(key, c)| (ConnectionId { key, turn: c.turn }, c.name))
     }
 
     /// One that could not be opened.
@@ -194,6 +215,7 @@ impl<T: Tcp> Joint<T> {
     /// Takes a connection out, and what it had out of the books.
     fn take_out(&mut self, id: ConnectionId, engine: &mut Engine) -> Connection<T::Name> {
         let connection = self.connections.remove(id.key);
+        self.names.remove(&connection.name);
         match self.guests {
             true => engine.admission.leave(connection.ends.1.ip(), self.cost),
             false => engine.admission.give_back(self.cost),
@@ -209,16 +231,10 @@ impl<T: Tcp> Joint<T> {
     /// The handshakes that began before `before`: of the host that has the most, the oldest ones, `most` at
     /// most.
     pub(super) fn stalled(&self, before: Instant, most: usize) -> Vec<(IpAddr, SocketId)> {
-        let mut stalled: Vec<_> = self
-            .connections
-            .iter()
-            .filter_map(|(_, c)| match c.state {
-                State::Handshake(socket) if c.since <= before => {
-                    Some((c.ends.1.ip(), c.since, socket))
-                }
-                _ => None,
-            })
-            .collect();
+        let handshakes = self.handshakes.iter().filter_map(|&id| self.handshake(id));
+        let stalled = handshakes.take_while(|(connection, _)| connection.since <= before);
+        let mut stalled: Vec<_> =
+            stalled.map(|(c, socket)| (c.ends.1.ip(), c.since, socket)).collect();
         let mut counts = BTreeMap::<_, usize>::new();
         stalled.iter().for_each(|(host, ..)| *counts.entry(*host).or_default() += 1);
         stalled.sort_unstable_by_key(|&(host, since, _)| (Reverse(counts[&host]), host, since));
@@ -227,9 +243,31 @@ impl<T: Tcp> Joint<T> {
 
     /// When the first of the handshakes began that are under way.
     pub(super) fn oldest_handshake(&self) -> Option<Instant> {
-        let shaking =
-            self.connections.iter().filter(|(_, c)| matches!(c.state, State::Handshake(_)));
-        shaking.map(|(_, c)| c.since).min()
+        let mut handshakes = self.handshakes.iter().filter_map(|&id| self.handshake(id));
+        handshakes.next().map(|(connection, _)| connection.since)
+    }
+
+    /// A connection whose handshake is under way, and its socket.
+    fn handshake(&self, id: ConnectionId) -> Option<(&Connection<T::Name>, SocketId)> {
+        match self.get(id)? {
+            connection @ &Connection { state: State::Handshake(socket), .. } => {
+                Some((connection, socket))
+            }
+            _ => None,
+        }
+    }
+
+    /// A handshake has begun. Those that are over leave the list in front, or when half of it may be such.
+    fn note_handshake(&mut self, id: ConnectionId) {
+        let mut handshakes = core::mem::take(&mut self.handshakes);
+        while handshakes.front().is_some_and(|&first| self.handshake(first).is_none()) {
+            handshakes.pop_front();
+        }
+        if handshakes.len() > 2 * self.connections.len() {
+            handshakes.retain(|&id| self.handshake(id).is_some());
+        }
+        handshakes.push_back(id);
+        self.handshakes = handshakes;
     }
 
     /// Whether TCP is not open yet.
@@ -237,35 +275,61 @@ impl<T: Tcp> Joint<T> {
         self.get(id).is_some_and(|connection| connection.state == State::Opening)
     }
 
-    /// Moves the bytes of handshakes, and wakes the users of TCP connections.
-    pub(super) fn poll_all<P: Provider + ?Sized>(
+    /// The next connection of which TCP has something new. One that is not known here was not accepted yet,
+    /// and is looked at when it is.
+    pub(super) fn next_news(&mut self, interface: &mut Interface) -> Option<ConnectionId> {
+        loop {
+            let name = self.tcp.next_news(interface)?;
+            if let Some(&id) = self.names.get(&name) {
+                return Some(id);
+            }
+        }
+    }
+
+    /// TCP has something new of a connection: moves the bytes of its handshake, or wakes its user.
+    pub(super) fn hear<P: Provider + ?Sized>(
         &mut self,
+        id: ConnectionId,
         interface: &mut Interface,
         engine: &mut Engine,
         ctx: &mut Context<'_, P>,
     ) {
-        let mut keys = core::mem::take(&mut self.keys);
-        keys.extend(self.connections.iter().map(|(key, _)| key));
-        for key in keys.drain(..) {
-            let Some(connection) = self.connections.get_mut(key) else { continue };
-            let id = ConnectionId { key, turn: connection.turn };
-            match connection.state {
-                State::Opening | State::Refused => {}
-                State::Handshake(socket) => self.shake(id, socket, interface, engine, ctx),
-                State::Smc(socket) if connection.has_tcp => {
-                    // It carries nothing any more, but tells of a peer that is gone.
-                    let gone = self.tcp.read(interface, connection.name, &mut [0; 64]);
-                    if gone == Err(Closed::Gone) {
-                        connection.has_tcp = false;
-                        self.tcp.leave(interface, connection.name, true, ctx.now);
-                        engine.handle_tcp_gone(socket, ctx);
-                    }
-                }
-                State::Smc(_) => {}
-                State::Tcp => self.wake(id),
+        #[cfg(test)]
+        {
+            self.looked += 1;
+        }
+        match self.get(id).map(|connection| connection.state) {
+            None | Some(State::Opening | State::Refused) => {}
+            Some(State::Handshake(socket)) => self.shake(id, socket, interface, engine, ctx),
+            Some(State::Smc(socket)) => self.watch(id, socket, interface, engine, ctx),
+            Some(State::Tcp) => self.wake(id),
+        }
+    }
+
+    /// Looks whether the TCP connection beside an SMC-R one is gone, and the peer with it. It carries
+    /// nothing any more.
+    fn watch<P: Provider + ?Sized>(
+        &mut self,
+        id: ConnectionId,
+        socket: SocketId,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let Joint { tcp, connections, .. } = self;
+        let Some(connection) = connections.get_mut(id.key).filter(|c| c.has_tcp) else { return };
+        let mut nothing = [0; PIECE];
+        loop {
+            match tcp.read(interface, connection.name, &mut nothing) {
+                Ok(0) | Err(Closed::Finished) => return,
+                Ok(_) => {}
+                Err(Closed::Gone) => break,
             }
         }
-        self.keys = keys;
+        connection.has_tcp = false;
+        tcp.leave(interface, connection.name, true, ctx.now);
+        self.names.remove(&connection.name);
+        engine.handle_tcp_gone(socket, ctx);
     }
 
     fn wake(&mut self, id: ConnectionId) {
@@ -347,6 +411,8 @@ impl<T: Tcp> Joint<T> {
         } else if ready.contains(Ready::ESTABLISHED) {
             self.shake(id, socket, interface, engine, ctx);
             self.set_state(id, State::Smc(socket));
+            // What TCP had to say may have come before.
+            self.watch(id, socket, interface, engine, ctx);
             // The engine asks the peer by link tests, for all its connections at once.
             if let Some(connection) = self.get(id) {
                 self.tcp.stop_asking(interface, connection.name);
@@ -530,6 +596,9 @@ mod tests {
 
     impl Tcp for One {
         type Name = ();
+        fn next_news(&mut self, _: &mut Interface) -> Option<()> {
+            None
+        }
         fn read(&self, _: &mut Interface, (): (), into: &mut [u8]) -> Result<usize, Closed> {
             let mut arrived = self.0.borrow_mut();
             let count = arrived.len().min(into.len());
@@ -551,7 +620,7 @@ mod tests {
     fn first_read(arrives: &[u8]) -> Result<Vec<u8>, Closed> {
         let mut interface = Interface::new([2; 6], 1500, 1, Instant::ZERO);
         let mut w = World::new(1);
-        let mut joint = Joint::new(One(RefCell::default()), 0, false);
+        let mut joint = Joint::new(One(RefCell::default()), 0, 0, false);
         let mut read = [0; 100];
         let id = w.with_engine(0, |engine, ctx, _| {
             let socket = engine.open(Role::Server, [ip(0, 0), ip(1, 0)], 0, ctx).unwrap();

@@ -9,7 +9,9 @@ use net::tcp::{Closed, Listener, Stream};
 /// TCP connections, by their names.
 pub trait Tcp {
     /// What names a connection.
-    type Name: Copy + Debug;
+    type Name: Copy + Debug + Ord;
+    /// As [`Listener::next_news`].
+    fn next_news(&mut self, on: &mut Interface) -> Option<Self::Name>;
     /// As [`Listener::read`].
     fn read(&self, on: &mut Interface, name: Self::Name, into: &mut [u8]) -> Result<usize, Closed>;
     /// As [`Listener::write`].
@@ -26,6 +28,9 @@ pub trait Tcp {
 
 impl Tcp for Listener {
     type Name = Stream;
+    fn next_news(&mut self, on: &mut Interface) -> Option<Stream> {
+        Listener::next_news(self, on)
+    }
     fn read(&self, on: &mut Interface, name: Stream, into: &mut [u8]) -> Result<usize, Closed> {
         Listener::read(self, on, name, into)
     }
@@ -51,6 +56,9 @@ impl Tcp for Listener {
 
 impl Tcp for Connector {
     type Name = Link;
+    fn next_news(&mut self, on: &mut Interface) -> Option<Link> {
+        Connector::next_news(self, on)
+    }
     fn read(&self, on: &mut Interface, name: Link, into: &mut [u8]) -> Result<usize, Closed> {
         Connector::read(self, on, name, into)
     }

@@ -266,8 +266,9 @@ impl World {
         let mut context = Context { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let smc = Engine::new(smc, vec![device], &mut context).map_err(|e| anyhow!("{e:?}"))?;
         let limits = net::tcp::Limits { connections: 64, receive: 4096, transmit: 4096 };
-        let echo = [false, true]
-            .map(|discard| Echo::new(&mut interface, discard, true, limits, &Hosts::default()));
+        let echo = [false, true].map(|discard| {
+            Echo::new(&mut interface, discard, true, limits, &Hosts::default(), discard.into())
+        });
         Ok(World {
             port,
             start: std::time::Instant::now(),

@@ -38,6 +38,25 @@ enum Door {
     Connects(Connector),
 }
 
+impl Door {
+    /// Whether something has happened to its connections, or one waits to be accepted.
+    fn hears(&mut self, network: &mut Network) -> bool {
+        let interface = &mut network.interface;
+        let owner = match self {
+            Door::Listens(listener) => listener.owner(),
+            Door::Connects(connector) => connector.owner(interface),
+        };
+        if !interface.is_ready(owner) {
+            return false;
+        }
+        match self {
+            Door::Listens(listener) => while listener.next_news(interface).is_some() {},
+            Door::Connects(connector) => while connector.next_news(interface).is_some() {},
+        }
+        true
+    }
+}
+
 /// A connection, on one of the interfaces.
 #[derive(Clone, Copy)]
 enum Name {
@@ -73,9 +92,8 @@ pub(in crate::gateway) struct Tcp {
     /// When to ask again, and how long to wait after that.
     ask_at: Instant,
     pause: Duration,
-    /// When to look, and the interfaces' activity that was seen last.
+    /// When to look though nothing arrives.
     look_at: Instant,
-    seen: u64,
     /// What there is to send found no room.
     full: bool,
     buffer: Vec<u8>,
@@ -118,7 +136,6 @@ impl Tcp {
             ask_at: Instant::ZERO,
             pause: PAUSES[0],
             look_at: Instant::ZERO,
-            seen: 0,
             full: false,
             buffer: vec![0; PIECE],
             violations: 0,
@@ -146,9 +163,8 @@ impl Tcp {
     /// provider's link stands. How much was done.
     pub fn poll(&mut self, networks: &mut [Network], link: State, now: Instant) -> usize {
         let networks = &mut networks[..self.doors.len()];
-        let activity = networks.iter().map(|network| network.interface.activity());
-        let activity = activity.fold(0, u64::wrapping_add);
-        let arrived = core::mem::replace(&mut self.seen, activity) != activity;
+        let doors = self.doors.iter_mut().zip(&mut *networks);
+        let arrived = doors.fold(false, |any, (door, network)| any | door.hears(network));
         self.full &= !arrived;
         let looks = arrived || now >= self.look_at;
         if looks {

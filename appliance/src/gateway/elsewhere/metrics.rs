@@ -1,12 +1,12 @@
 //! Metrics of sessions with other servers, of devices mapped over them, and of mirrors.
 
-use super::sessions::path_name;
+use super::sessions::{Session, path_name};
 use crate::gateway::metrics::Page;
 use crate::gateway::metrics::storage::buckets;
 use crate::gateway::state::State;
 use core::fmt::{Display, Error};
 use rdma::rnbd::client::DeviceState;
-use rdma::rtrs::client::{PathState, PathStats};
+use rdma::rtrs::client::{PathState, PathStats, PathStatus};
 use rdma::rtrs::server::Histogram;
 use rdma::volume::mirror::{MemberState, Status};
 
@@ -56,6 +56,15 @@ const MIRROR: [Family<Status>; 3] = [
     ("isthmus_mirror_dropped_total", "Times that a member was left out.", |s| s.dropped),
 ];
 
+/// The paths of all sessions but for the first `past`; none if those are `usize::MAX`.
+fn paths(sessions: &[Session], past: usize) -> impl Iterator<Item = (&Session, PathStatus<'_>)> {
+    let wanted = if past < usize::MAX { sessions } else { &[] };
+    let paths = wanted
+        .iter()
+        .flat_map(|session| session.client.transport().paths().map(move |path| (session, path)));
+    paths.skip(past)
+}
+
 pub(in crate::gateway) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     let Some(elsewhere) = state.plane.storage.elsewhere.as_deref() else { return Ok(()) };
     let sessions = &elsewhere.sessions;
@@ -69,23 +78,19 @@ pub(in crate::gateway) fn write(state: &State, w: &mut Page<'_>) -> Result<(), E
     }
     for (name, help, value) in PATH {
         let mut family = w.counter(name, help)?;
-        for session in if family.is_past() { &[][..] } else { sessions } {
-            for path in session.client.transport().paths() {
-                let labels: [(_, &dyn Display); 2] =
-                    [("session", &session.name()), ("path", &path_name(&path))];
-                family.sample(&labels, value(path.stats))?;
-            }
+        for (session, path) in paths(sessions, family.pass()) {
+            let labels: [(_, &dyn Display); 2] =
+                [("session", &session.name()), ("path", &path_name(&path))];
+            family.sample(&labels, value(path.stats))?;
         }
     }
     for (name, help, histogram) in LATENCIES {
         let mut family = w.histogram(name, help)?;
-        for session in if family.is_past() { &[][..] } else { sessions } {
-            for path in session.client.transport().paths() {
-                let (buckets, above, sum) = buckets(histogram(path.stats));
-                let labels: [(_, &dyn Display); 2] =
-                    [("session", &session.name()), ("path", &path_name(&path))];
-                family.sample(&labels, buckets, above, sum)?;
-            }
+        for (session, path) in paths(sessions, family.pass()) {
+            let (buckets, above, sum) = buckets(histogram(path.stats));
+            let labels: [(_, &dyn Display); 2] =
+                [("session", &session.name()), ("path", &path_name(&path))];
+            family.sample(&labels, buckets, above, sum)?;
         }
     }
     let mut open = w.gauge("isthmus_remote_open", "Whether the remote volume is open.")?;

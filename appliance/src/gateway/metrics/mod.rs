@@ -105,8 +105,6 @@ const IP_FAMILIES: [IpFamily; 6] = [
 ];
 
 fn appliance(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
-    w.gauge("isthmus_build_info", "Version of the appliance; always 1.")?
-        .sample(&[("version", &env!("CARGO_PKG_VERSION"))], 1)?;
     w.gauge("isthmus_uptime_seconds", "Time since the appliance came up.")?
         .sample(&[], state.uptime())?;
     let problems = state.problems.len() + state.warnings.len();

@@ -51,49 +51,44 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     for (name, help, value) in ENGINE {
         w.counter(name, help)?.sample(&[], value(counters))?;
     }
+    let [sockets, groups, links] = smc.engine.counts();
     let mut family = w.gauge("isthmus_smc_sockets", "Sockets that there are.")?;
-    if !family.is_past() {
-        family.sample(&[], smc.engine.sockets().count() as u64)?;
-    }
+    family.sample(&[], sockets as u64)?;
     let mut family = w.gauge("isthmus_smc_link_groups", "Link groups that there are.")?;
-    if !family.is_past() {
-        family.sample(&[], smc.engine.groups().count() as u64)?;
-    }
+    family.sample(&[], groups as u64)?;
     let mut family = w.gauge("isthmus_smc_links", "Links that there are.")?;
-    if !family.is_past() {
-        family.sample(&[], smc.engine.links().count() as u64)?;
-    }
-    if smc.relays.is_empty() {
+    family.sample(&[], links as u64)?;
+    if smc.users.rules().next().is_none() {
         return Ok(());
     }
     let mut family = w.gauge("isthmus_rule_connections", "Connections that are relayed.")?;
-    for (name, relay) in &smc.relays {
-        family.sample(&[("rule", name)], relay.connections() as u64)?;
+    for (name, relay) in smc.users.rules() {
+        family.sample(&[("rule", &name)], relay.connections() as u64)?;
     }
     let mut family = w.counter("isthmus_rule_clients_total", "Clients that came.")?;
-    for (name, relay) in &smc.relays {
+    for (name, relay) in smc.users.rules() {
         let counters = relay.counters();
-        family.sample(&[("rule", name), ("mode", &"smcr")], counters.smc)?;
-        family.sample(&[("rule", name), ("mode", &"tcp")], counters.tcp)?;
+        family.sample(&[("rule", &name), ("mode", &"smcr")], counters.smc)?;
+        family.sample(&[("rule", &name), ("mode", &"tcp")], counters.tcp)?;
     }
     for (family, help, value) in RULE {
         let mut family = w.counter(family, help)?;
-        for (name, relay) in &smc.relays {
-            family.sample(&[("rule", name)], value(relay.counters()))?;
+        for (name, relay) in smc.users.rules() {
+            family.sample(&[("rule", &name)], value(relay.counters()))?;
         }
     }
     let mut family = w.gauge("isthmus_rule_backend_up", "Whether the server answers.")?;
-    for (name, relay) in &smc.relays {
+    for (name, relay) in smc.users.rules() {
         for backend in relay.backends() {
             family
-                .sample(&[("rule", name), ("backend", &backend.address)], u64::from(backend.up))?;
+                .sample(&[("rule", &name), ("backend", &backend.address)], u64::from(backend.up))?;
         }
     }
     let mut family = w.gauge("isthmus_rule_backend_connections", "Connections to the server.")?;
-    for (name, relay) in &smc.relays {
+    for (name, relay) in smc.users.rules() {
         for backend in relay.backends() {
             family.sample(
-                &[("rule", name), ("backend", &backend.address)],
+                &[("rule", &name), ("backend", &backend.address)],
                 u64::from(backend.connections),
             )?;
         }

@@ -86,13 +86,13 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     sessions(server, w)?;
     for (name, help, value) in PATH_NOW {
         let mut family = w.gauge(name, help)?;
-        for (session, path) in paths(server, family.is_past()) {
+        for (session, path) in paths(server, family.pass()) {
             family.sample(&[("session", &session), ("path", &PathName(&path))], value(&path))?;
         }
     }
     for (name, help, value) in PATH {
         let mut family = w.counter(name, help)?;
-        for (session, path) in paths(server, family.is_past()) {
+        for (session, path) in paths(server, family.pass()) {
             let labels: [(_, &dyn Display); 2] =
                 [("session", &session), ("path", &PathName(&path))];
             family.sample(&labels, value(path.stats))?;
@@ -100,7 +100,7 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     }
     for (name, help, value) in VOLUME {
         let mut family = w.counter(name, help)?;
-        for (volume, stats) in volumes(state, server, family.is_past()) {
+        for (volume, stats) in volumes(state, server, family.pass()) {
             family.sample(&[("volume", &volume)], value(stats))?;
         }
     }
@@ -136,24 +136,28 @@ fn sessions(server: &Server, w: &mut Page<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The paths that have a name of their own, with their sessions'; none of a family that is past.
-fn paths(server: &Server, past: bool) -> impl Iterator<Item = (Name, PathStatus<'_>)> {
-    let wanted = (!past).then(|| live_paths(server)).into_iter().flatten();
-    wanted.filter_map(|path| {
+/// The paths that have a name of their own, with their sessions', but for the first `past`; none if those are
+/// `usize::MAX`.
+fn paths(server: &Server, past: usize) -> impl Iterator<Item = (Name, PathStatus<'_>)> {
+    let wanted = (past < usize::MAX).then(|| live_paths(server)).into_iter().flatten();
+    let named = wanted.filter_map(|path| {
         let name = server.transport().session(path.session)?.name;
         (!name.as_str().is_empty()).then_some((name, path))
-    })
+    });
+    named.skip(past)
 }
 
-/// The volumes that anybody has used; none of a family that is past.
+/// The volumes that anybody has used, but for the first `past`; none if those are `usize::MAX`.
 fn volumes<'a>(
     state: &'a State,
     server: &'a Server,
-    past: bool,
+    past: usize,
 ) -> impl Iterator<Item = (&'a str, &'a VolumeStats)> {
     let volumes = &state.plane.storage.volumes;
-    let wanted = (!past).then(|| volumes.ids()).into_iter().flatten();
-    wanted.filter_map(|id| Some((volumes.name(id).unwrap_or_default(), server.volume_stats(id)?)))
+    let wanted = (past < usize::MAX).then(|| volumes.ids()).into_iter().flatten();
+    let used = wanted
+        .filter_map(|id| Some((volumes.name(id).unwrap_or_default(), server.volume_stats(id)?)));
+    used.skip(past)
 }
 
 /// What sessions were promised, and the memory that they share.
@@ -211,7 +215,7 @@ const LATENCIES: [Latency; 2] = [
 fn latencies(state: &State, server: &Server, w: &mut Page<'_>) -> Result<(), Error> {
     for (name, help, histogram) in PATH_LATENCIES {
         let mut family = w.histogram(name, help)?;
-        for (session, path) in paths(server, family.is_past()) {
+        for (session, path) in paths(server, family.pass()) {
             let (buckets, above, sum) = buckets(histogram(path.stats));
             let labels: [(_, &dyn Display); 2] =
                 [("session", &session), ("path", &PathName(&path))];
@@ -220,7 +224,7 @@ fn latencies(state: &State, server: &Server, w: &mut Page<'_>) -> Result<(), Err
     }
     for (name, help, histogram) in LATENCIES {
         let mut family = w.histogram(name, help)?;
-        for (volume, stats) in volumes(state, server, family.is_past()) {
+        for (volume, stats) in volumes(state, server, family.pass()) {
             let (buckets, above, sum) = buckets(histogram(stats));
             family.sample(&[("volume", &volume)], buckets, above, sum)?;
         }

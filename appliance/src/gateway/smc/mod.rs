@@ -3,6 +3,10 @@
 //! handshakes; so it has a stage of its own in a round. Nothing of it is there unless the
 //! configuration wants something of it.
 //!
+//! A round looks at those of its users only to whom something has happened: the interfaces name the
+//! listeners and connectors that have news, the engine's events name their owner, and what is due is in
+//! front of a heap.
+//!
 //! Ports of other loops are served over TCP alone.
 
 pub(super) mod report;
@@ -18,14 +22,14 @@ use net::hosts::Hosts;
 use net::tcp::Limits;
 use net::{Interface, Resolution};
 use rdma::devices::Devices;
+use rdma::messaging::Users;
 use rdma::ntrdma::Ntrdma;
-use rdma::relay::{Interfaces, Notice, Relay, World};
+use rdma::relay::{Interfaces, Notice, World};
 use rdma::rtrs::Context;
 use rdma::services::Neighbours;
 use rdma::smcr::admission::Admission;
-use rdma::smcr::back::Connected;
 use rdma::smcr::echo::Echo;
-use rdma::smcr::engine::{self, Device, Engine, Ready, SocketId, Subnet};
+use rdma::smcr::engine::{self, BATCH, Device, Engine, Subnet};
 use rdma::verbs::PathMtu;
 
 /// Bytes of each TCP connection of echo and discard, either way: eleven segments for a client without
@@ -35,18 +39,14 @@ const SERVICE_BUFFER: usize = 16 << 10;
 /// SMC-R and its users.
 pub(super) struct Smc {
     pub engine: Engine,
-    /// Echo and discard, by interface, if they are wanted.
-    services: Vec<[Echo; 2]>,
-    /// The rules, with their names.
-    pub relays: Vec<(String, Relay)>,
+    /// Echo and discard, if they are wanted, and the rules.
+    pub users: Users,
     /// Rules that could not be made, and why.
     pub left_out: Vec<(String, String)>,
     /// Room for what relays move at a time.
     piece: Vec<u8>,
-    /// When users have something to do though nothing arrives.
-    users_due: Option<Instant>,
-    /// The interfaces' activity that was seen last.
-    seen: Vec<u64>,
+    /// There was more than was taken.
+    more: bool,
     /// The interfaces' generation by which the engine knows its ports.
     generations: Vec<u64>,
 }
@@ -79,21 +79,22 @@ impl Smc {
         let connections = config.smc.connections.into();
         let limits = Limits { connections, receive: SERVICE_BUFFER, transmit: SERVICE_BUFFER };
         let served = if config.smc.services { networks.len() } else { 0 };
-        let services = networks.iter_mut().take(served).map(|network| {
-            let hosts = Hosts::new(config.smc.hosts.clone());
-            let interface = &mut network.interface;
-            [false, true].map(|discard| Echo::new(interface, discard, offers, limits, &hosts))
-        });
-        let services = services.collect();
-        let (relays, left_out) = rules::relays(config, pool, &mut Ways(networks), ctx.rng, ctx.now);
+        let mut users = Users::default();
+        for (at, network) in networks.iter_mut().enumerate().take(served) {
+            let (hosts, interface) = (Hosts::new(config.smc.hosts.clone()), &mut network.interface);
+            for discard in [false, true] {
+                let make = |owner| Echo::new(interface, discard, offers, limits, &hosts, owner);
+                users.add_service(at, make);
+            }
+        }
+        let ways = &mut Ways(networks);
+        let left_out = rules::add(&mut users, config, pool, ways, ctx.rng, ctx.now);
         Some(Box::new(Smc {
             engine,
-            services,
-            relays,
+            users,
             left_out,
             piece: Vec::new(),
-            users_due: Some(Instant::ZERO),
-            seen: vec![u64::MAX; networks.len()],
+            more: false,
             generations: Vec::new(),
         }))
     }
@@ -109,72 +110,25 @@ impl Smc {
     ) -> usize {
         let Some(mut ctx) = context(plane) else { return 0 };
         ctx.now = now;
-        let mut done = self.engine.poll(&mut ctx);
+        self.learn_ports(networks, ports, config, ctx.provider);
+        let completed = self.engine.poll(&mut ctx);
+        self.more = completed >= BATCH;
         let timers = self.engine.handle_timeout(&mut ctx, &mut Ways(networks));
-        let due = timers || self.users_due.is_some_and(|at| at <= now);
-        for at in 0..networks.len() {
-            let activity = networks[at].interface.activity();
-            if !due && self.seen[at] == activity {
-                continue;
-            }
-            self.seen[at] = activity;
-            done += 1;
-            self.learn_ports(networks, ports, config, ctx.provider);
-            self.poll_users(at, networks, &mut ctx);
-        }
-        if due {
-            let Smc { engine, piece, .. } = self;
-            let mut world = World { interfaces: &mut Ways(networks), engine, piece, ctx: &mut ctx };
-            self.relays.iter_mut().for_each(|(_, relay)| relay.handle_timeout(&mut world));
-        }
+        let Smc { engine, users, piece, .. } = self;
+        let mut world = World { interfaces: &mut Ways(networks), engine, piece, ctx: &mut ctx };
+        let done = completed + usize::from(timers) + users.poll(&mut world);
         if done == 0 {
             return 0;
-        }
-        while let Some((socket, ready)) = self.engine.poll_event() {
-            done += 1;
-            self.handle_event(socket, ready, networks, &mut ctx);
         }
         self.engine.flush(&mut ctx);
         while let Some(notice) = self.engine.poll_notice() {
             log::info!("{notice}");
         }
-        for (name, relay) in &mut self.relays {
-            while let Some(Notice { backend, up }) = relay.poll_notice() {
-                let what = if up { "answers" } else { "does not answer" };
-                log::warn!("rule {name}: {backend} {what}");
-            }
+        while let Some((name, Notice { backend, up })) = self.users.poll_notice() {
+            let what = if up { "answers" } else { "does not answer" };
+            log::warn!("rule {name}: {backend} {what}");
         }
-        self.users_due = self.users_timeout();
         done
-    }
-
-    /// Something has happened on an interface, or is due.
-    fn poll_users(&mut self, at: usize, networks: &mut [Network], ctx: &mut Context<'_, Devices>) {
-        let Smc { engine, services, relays, piece, .. } = self;
-        for service in services.get_mut(at).into_iter().flatten() {
-            service.poll(&mut networks[at].interface, engine, ctx);
-        }
-        let mut world = World { interfaces: &mut Ways(networks), engine, piece, ctx };
-        relays.iter_mut().for_each(|(_, relay)| relay.poll(at, &mut world));
-    }
-
-    fn handle_event(
-        &mut self,
-        socket: SocketId,
-        ready: Ready,
-        networks: &mut [Network],
-        ctx: &mut Context<'_, Devices>,
-    ) {
-        let Smc { engine, services, relays, piece, .. } = self;
-        for (services, network) in services.iter_mut().zip(&mut *networks) {
-            for service in services {
-                if service.handle_event(socket, ready, &mut network.interface, engine, ctx) {
-                    return;
-                }
-            }
-        }
-        let mut world = World { interfaces: &mut Ways(networks), engine, piece, ctx };
-        relays.iter_mut().any(|(_, relay)| relay.handle_event(socket, ready, &mut world));
     }
 
     /// Ends all connections, and tells their peers.
@@ -183,37 +137,23 @@ impl Smc {
         ctx.now = now;
         self.engine.shut_down(&mut ctx);
         self.engine.flush(&mut ctx);
-        let Smc { engine, piece, .. } = self;
+        let Smc { engine, users, piece, .. } = self;
         let mut world = World { interfaces: &mut Ways(networks), engine, piece, ctx: &mut ctx };
-        self.relays.iter_mut().for_each(|(_, relay)| relay.shut_down(&mut world));
-    }
-
-    /// All connections, with the numbers of their interfaces.
-    pub fn connections(&self) -> impl Iterator<Item = (usize, Connected)> + '_ {
-        let services = self.services.iter().enumerate();
-        let services = services.flat_map(|(at, services)| {
-            services.iter().flat_map(Echo::connected).map(move |connected| (at, connected))
-        });
-        services.chain(self.relays.iter().flat_map(|(_, relay)| relay.connected()))
+        users.shut_down(&mut world);
     }
 
     /// Connections that were served, over SMC-R and over TCP.
     pub fn served(&self) -> (u64, u64) {
-        let services = self.services.iter().flatten().map(|service| service.served);
-        let relays = self.relays.iter().map(|(_, relay)| relay.counters());
+        let services = self.users.services().map(|(_, service)| service.served);
+        let relays = self.users.rules().map(|(_, relay)| relay.counters());
         let relays = relays.map(|counters| (counters.smc, counters.tcp));
         services.chain(relays).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
     /// When there is something to do though nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        Instant::first([self.users_due, self.engine.poll_timeout()])
-    }
-
-    fn users_timeout(&self) -> Option<Instant> {
-        let services = self.services.iter().flatten().filter_map(Echo::poll_timeout);
-        let relays = self.relays.iter().filter_map(|(_, relay)| relay.poll_timeout());
-        services.chain(relays).min()
+        let more = self.more.then_some(Instant::ZERO);
+        Instant::first([more, self.users.poll_timeout(), self.engine.poll_timeout()])
     }
 
     /// Tells the engine which ports there are, when addresses have changed.

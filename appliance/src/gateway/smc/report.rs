@@ -51,7 +51,7 @@ fn socket_rows(state: &mut State, from: usize, count: usize) -> Vec<Value> {
 
 /// The sockets from one on, so many.
 fn sockets(smc: &Smc, state: &State, from: usize, count: usize) -> Vec<Value> {
-    let wanted = smc.connections().skip(from).take(count);
+    let wanted = smc.users.connections().skip(from).take(count);
     let row = wanted.map(|(at, connected)| {
         let status = connected.socket.and_then(|id| smc.engine.socket_status(id));
         let intf = state.ports.get(at).map(|port| port.name.clone());
@@ -228,7 +228,7 @@ fn left_out(name: &str, why: &str) -> Value {
 fn rules(smc: &Smc, state: &State) -> Value {
     let new = state.document.config().rule.iter().map(|rule| rule.name.as_str());
     let known = |name: &str| {
-        smc.relays.iter().any(|(other, _)| other == name)
+        smc.users.rules().any(|(other, _)| other == name)
             || smc.left_out.iter().any(|(other, _)| other == name)
     };
     let new = new.filter(|name| !known(name));
@@ -238,7 +238,7 @@ fn rules(smc: &Smc, state: &State) -> Value {
 }
 
 fn present(smc: &Smc) -> impl Iterator<Item = Value> + '_ {
-    smc.relays.iter().map(|(name, relay)| {
+    smc.users.rules().map(|(name, relay)| {
         let c = relay.counters();
         let backends = relay.backends().iter().map(|backend| {
             Value::object([
@@ -250,7 +250,7 @@ fn present(smc: &Smc) -> impl Iterator<Item = Value> + '_ {
             ])
         });
         Value::object([
-            ("name", name.clone().into()),
+            ("name", name.to_string().into()),
             ("listen", relay.rule().listen.into()),
             ("connections", relay.connections().into()),
             ("smc_clients", c.smc.into()),

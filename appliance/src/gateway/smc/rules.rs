@@ -7,6 +7,7 @@ use drivers::hal::Instant;
 use net::hosts::Hosts;
 use net::tcp::Limits;
 use rand_core::RngCore;
+use rdma::messaging::Users;
 use rdma::relay::{self, Relay};
 use rdma::smcr::admission::Gate;
 
@@ -20,16 +21,17 @@ pub(super) fn pool(memory: u64) -> u64 {
     (memory / SHARE).max(LEAST)
 }
 
-/// The relays that the configuration wants; and what cannot be, which is logged, with the reason. A rule takes
-/// memory for its buffers when somebody connects.
-pub(super) fn relays(
+/// Takes in the rules that the configuration wants. What cannot be is logged, and returned with the reason. A rule
+/// takes memory for its buffers when somebody connects.
+pub(super) fn add(
+    users: &mut Users,
     config: &Config,
     pool: u64,
     interfaces: &mut Ways<'_>,
     rng: &mut dyn RngCore,
     now: Instant,
-) -> (Vec<(String, Relay)>, Vec<(String, String)>) {
-    let (mut relays, mut left_out) = (Vec::new(), Vec::new());
+) -> Vec<(String, String)> {
+    let mut left_out = Vec::new();
     for rule in &config.rule {
         // Both sides, both ways.
         let one = 4 * rule.buffer_size.0;
@@ -42,10 +44,11 @@ pub(super) fn relays(
             continue;
         }
         let seed = rng.next_u32() as u16;
-        let relay = Relay::new(meant(rule, config), interfaces, seed, now);
-        relays.push((rule.name.to_string(), relay));
+        users.add_rule(rule.name.to_string(), interfaces, |owner, interfaces| {
+            Relay::new(meant(rule, config), interfaces, owner, seed, now)
+        });
     }
-    (relays, left_out)
+    left_out
 }
 
 /// A rule in the relay's terms.

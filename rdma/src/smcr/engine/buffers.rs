@@ -2,7 +2,7 @@
 //! has come for a while. Providers that cannot do this have it from the beginning.
 
 use super::table::Socket;
-use super::{Context, Engine};
+use super::{BATCH, Context, Engine};
 use crate::smcr::wire::rmbe_bytes;
 use crate::verbs::{Access, PdId, Provider, Region};
 use core::time::Duration;
@@ -72,43 +72,46 @@ impl Engine {
         if !core::mem::replace(&mut socket.filled, true) {
             self.filled.push(socket.id);
         }
-        if self.sweep.is_none() {
-            self.sweep = Some(now + IDLE);
-            self.arm_sweep(now + IDLE);
-        }
+        self.sweep.get_or_insert(now + IDLE);
     }
 
-    /// Takes the buffers of those away that have been silent since the last time.
+    /// Takes the buffers of those away that have been silent since the last time; looks at some of them, and
+    /// at the others in the next rounds.
     pub(super) fn sweep_buffers<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
-        let Some(due) = self.sweep else { return };
-        if ctx.now < due {
-            return;
-        }
-        let Engine { filled, sockets, .. } = self;
-        filled.retain(|id| {
-            let Some(socket) = sockets.get_mut(id.key()).filter(|socket| socket.id == *id) else {
-                return false;
-            };
-            let produced = socket.produced;
-            let mut silent = core::mem::replace(&mut socket.swept, produced) == produced;
-            let written = socket.rmb.and_then(|rmb| Some(ctx.provider.lazy_memory(rmb.id)?.1));
-            if let Some(written) = written {
-                let before = core::mem::replace(&mut socket.swept_written, written);
-                // What a peer has written and not told of yet is not lost.
-                silent &= written == produced || socket.rewritten && written == before;
+        let Engine { filled, sockets, swept, .. } = self;
+        for _ in 0..BATCH {
+            let Some(id) = filled.get(*swept) else { break };
+            let socket = sockets.get_mut(id.key()).filter(|socket| socket.id == *id);
+            if socket.is_some_and(|socket| keeps_buffer(socket, ctx)) {
+                *swept += 1;
+            } else {
+                filled.swap_remove(*swept);
             }
-            if silent {
-                empty(socket, ctx);
-            }
-            socket.filled =
-                socket.rmb.is_some_and(|rmb| ctx.provider.lazy_memory(rmb.id).is_some());
-            socket.filled
-        });
-        self.sweep = (!self.filled.is_empty()).then_some(ctx.now + IDLE);
-        if let Some(due) = self.sweep {
-            self.arm_sweep(due);
         }
+        self.sweep = if self.swept < self.filled.len() {
+            Some(ctx.now)
+        } else {
+            self.swept = 0;
+            (!self.filled.is_empty()).then_some(ctx.now + IDLE)
+        };
     }
+}
+
+/// Takes the buffer of a socket away if it has been silent since the last time; whether it still has one.
+fn keeps_buffer<P: Provider + ?Sized>(socket: &mut Socket, ctx: &mut Context<'_, P>) -> bool {
+    let produced = socket.produced;
+    let mut silent = core::mem::replace(&mut socket.swept, produced) == produced;
+    let written = socket.rmb.and_then(|rmb| Some(ctx.provider.lazy_memory(rmb.id)?.1));
+    if let Some(written) = written {
+        let before = core::mem::replace(&mut socket.swept_written, written);
+        // What a peer has written and not told of yet is not lost.
+        silent &= written == produced || socket.rewritten && written == before;
+    }
+    if silent {
+        empty(socket, ctx);
+    }
+    socket.filled = socket.rmb.is_some_and(|rmb| ctx.provider.lazy_memory(rmb.id).is_some());
+    socket.filled
 }
 
 /// How many buffers of that size are in stock.

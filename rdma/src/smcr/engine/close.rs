@@ -133,6 +133,7 @@ impl Engine {
         self.give_back(key, ctx);
         if released {
             self.sockets.remove(key);
+            self.timers.sockets.forget(key);
         } else if !self.sockets[key].told_closed {
             self.sockets[key].told_closed = true;
             self.announce(key, Ready::CLOSED);

@@ -92,7 +92,6 @@ impl Engine {
             pd,
             links: [const { None }; LINKS],
             next_link: 1,
-            timer: None,
             members: Vec::new(),
             idle: None,
             tokens: Vec::new(),
@@ -397,6 +396,7 @@ impl Engine {
         }
         self.leave_all(key, ctx);
         let mut group = self.groups.remove(key);
+        self.timers.groups.forget(key);
         self.forget_group(group.remote, key);
         self.wake_held(group.remote, ctx.now);
         for link in group.links.iter_mut().filter_map(Option::take) {

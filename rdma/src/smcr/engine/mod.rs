@@ -61,8 +61,8 @@ use slab::Slab;
 use table::{Group, Phase, Socket, WorkId};
 use timer::Timers;
 
-/// Completions handled before others have their turn.
-const BATCH: usize = 64;
+/// Completions, and timers, that are dealt with before others have their turn.
+pub const BATCH: usize = 64;
 /// Notices kept until the loop fetches them; the oldest go first.
 const MAX_NOTICES: usize = 64;
 
@@ -90,9 +90,10 @@ pub struct Engine {
     announced: VecDeque<usize>,
     spare: Vec<Window>,
     notices: VecDeque<Notice>,
-    /// Sockets whose buffer may have memory, and when those of silent ones are looked for.
+    /// Sockets whose buffer may have memory, when those of silent ones are looked for, and how far that is.
     filled: Vec<SocketId>,
     sweep: Option<Instant>,
+    swept: usize,
     timers: Timers,
     /// It takes no sockets any more.
     closing: bool,
@@ -142,6 +143,7 @@ impl Engine {
             notices: VecDeque::with_capacity(MAX_NOTICES),
             filled: Vec::new(),
             sweep: None,
+            swept: 0,
             timers: Timers::default(),
             closing: false,
             counters: Counters::default(),
@@ -158,7 +160,7 @@ impl Engine {
         &self.config
     }
 
-    /// Takes what has completed; how much that was. Then [`Engine::poll_event`] and, once the user
+    /// Takes what has completed, at most [`BATCH`]; how much that was. Then [`Engine::poll_event`] and, once the user
     /// has answered, [`Engine::flush`].
     pub fn poll<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> usize {
         for handled in 0..BATCH {

@@ -92,6 +92,12 @@ impl Engine {
         self.peer_id
     }
 
+    /// How many sockets, link groups and links there are.
+    pub fn counts(&self) -> [usize; 3] {
+        let links = self.groups.iter().map(|(_, group)| group.links.iter().flatten().count());
+        [self.sockets.len(), self.groups.len(), links.sum()]
+    }
+
     /// The sockets.
     pub fn sockets(&self) -> impl Iterator<Item = SocketStatus> {
         self.sockets.iter().map(|(_, socket)| self.status_of(socket))

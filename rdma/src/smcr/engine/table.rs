@@ -151,8 +151,6 @@ pub(super) struct Socket {
     pub remote: IpAddr,
     /// Whose it is, in the words of who opened it.
     pub owner: u32,
-    /// When its timers run.
-    pub timer: Option<Instant>,
     pub handshake: Option<Box<Handshake>>,
     pub group: Option<usize>,
     /// Its place among the members of its group.
@@ -238,7 +236,6 @@ impl Socket {
             local,
             remote,
             owner,
-            timer: None,
             handshake: Some(Box::new(hs)),
             group: None,
             member: 0,
@@ -384,8 +381,6 @@ pub(super) struct Group {
     pub pd: PdId,
     pub links: [Option<Link>; LINKS],
     pub next_link: u8,
-    /// When its timers run.
-    pub timer: Option<Instant>,
     /// Sockets that use it.
     pub members: Vec<usize>,
     /// Since when there are none.

@@ -1,75 +1,46 @@
-//! Timers: handshakes, LLC answers, silent links, idle groups, slow closes. What is due is at the front of a
-//! heap, so that nobody looks at those whose time has not come.
+//! Timers: handshakes, LLC answers, silent links, idle groups, slow closes. A socket or group has one, for the
+//! earliest of its times, so that nobody looks at those whose time has not come.
 
 use super::table::{GroupState, LinkState, Phase};
-use super::{Context, Engine, Ready, Role};
+use super::{BATCH, Context, Engine, Ready, Role};
+use crate::parts::timers;
 use crate::services::Neighbours;
 use crate::smcr::wire::Reason;
 use crate::smcr::wire::llc::DeleteReason;
 use crate::verbs::Provider;
-use alloc::collections::BinaryHeap;
-use core::cmp::Reverse;
 use drivers::hal::Instant;
 
-/// Whose timers run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Timer {
-    Socket(usize),
-    Group(usize),
-    /// Of buffers whose sockets are silent.
-    Sweep,
-}
-
-/// When whose timers run. A socket or group stands here with the earliest of its times, which it knows; one
-/// that has been moved to an earlier time since, or is gone, is passed over.
+/// When whose timers run.
 #[derive(Debug, Default)]
-pub(super) struct Timers(BinaryHeap<Reverse<(Instant, Timer)>>);
-
-/// Entries that are kept beside those that count, before the others are thrown out.
-const STALE: usize = 64;
+pub(super) struct Timers {
+    pub sockets: timers::Timers,
+    pub groups: timers::Timers,
+}
 
 impl Engine {
     /// Has the timers of a socket run at `at`, if not earlier.
     pub(super) fn arm_socket(&mut self, key: usize, at: Instant) {
-        let timer = &mut self.sockets[key].timer;
-        if timer.is_none_or(|earlier| at < earlier) {
-            *timer = Some(at);
-            self.arm(at, Timer::Socket(key));
+        if self.sockets.contains(key) {
+            self.timers.sockets.make_room(key);
+            self.timers.sockets.put(key, at);
         }
     }
 
     /// Has the timers of a group run at `at`, if not earlier.
     pub(super) fn arm_group(&mut self, key: usize, at: Instant) {
-        let Some(group) = self.groups.get_mut(key) else { return };
-        if group.timer.is_none_or(|earlier| at < earlier) {
-            group.timer = Some(at);
-            self.arm(at, Timer::Group(key));
+        if self.groups.contains(key) {
+            self.timers.groups.make_room(key);
+            self.timers.groups.put(key, at);
         }
-    }
-
-    /// Has the buffers of silent sockets looked for at `at`.
-    pub(super) fn arm_sweep(&mut self, at: Instant) {
-        self.arm(at, Timer::Sweep);
-    }
-
-    fn arm(&mut self, at: Instant, timer: Timer) {
-        let Engine { timers: Timers(heap), sockets, groups, .. } = self;
-        if heap.len() > 2 * (sockets.len() + groups.len()) + STALE {
-            heap.retain(|&Reverse((at, timer))| match timer {
-                Timer::Socket(key) => sockets.get(key).is_some_and(|one| one.timer == Some(at)),
-                Timer::Group(key) => groups.get(key).is_some_and(|one| one.timer == Some(at)),
-                Timer::Sweep => true,
-            });
-        }
-        heap.push(Reverse((at, timer)));
     }
 
     /// When `handle_timeout` wants to be called, if ever.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.0.peek().map(|&Reverse((at, _))| at)
+        let Timers { sockets, groups } = &self.timers;
+        Instant::first([sockets.first(), groups.first(), self.sweep])
     }
 
-    /// Runs the timers that have expired; false if there are none.
+    /// Runs the timers that have expired, some at a time; false if there are none.
     pub fn handle_timeout<P: Provider + ?Sized>(
         &mut self,
         ctx: &mut Context<'_, P>,
@@ -77,31 +48,19 @@ impl Engine {
     ) -> bool {
         let mut ran = false;
         // Those that they set anew are for the next time.
-        for _ in 0..self.timers.0.len() {
-            let Some(&Reverse((at, timer))) = self.timers.0.peek() else { break };
-            if ctx.now < at {
-                break;
-            }
-            self.timers.0.pop();
-            let is_it = |time: &mut Option<Instant>| time.take_if(|time| *time == at).is_some();
-            match timer {
-                Timer::Socket(key) => {
-                    if self.sockets.get_mut(key).is_some_and(|one| is_it(&mut one.timer)) {
-                        ran = true;
-                        self.socket_timers(key, ctx, neighbours);
-                    }
-                }
-                Timer::Group(key) => {
-                    if self.groups.get_mut(key).is_some_and(|one| is_it(&mut one.timer)) {
-                        ran = true;
-                        self.group_timers(key, ctx);
-                    }
-                }
-                Timer::Sweep => {
-                    ran = true;
-                    self.sweep_buffers(ctx);
-                }
-            }
+        for _ in 0..self.timers.sockets.len().min(BATCH) {
+            let Some(key) = self.timers.sockets.take_due(ctx.now) else { break };
+            ran = true;
+            self.socket_timers(key, ctx, neighbours);
+        }
+        for _ in 0..self.timers.groups.len().min(BATCH) {
+            let Some(key) = self.timers.groups.take_due(ctx.now) else { break };
+            ran = true;
+            self.group_timers(key, ctx);
+        }
+        if self.sweep.is_some_and(|at| at <= ctx.now) {
+            ran = true;
+            self.sweep_buffers(ctx);
         }
         ran
     }

@@ -65,6 +65,8 @@ fn ends(w: &mut World, at: usize, limit: Duration) -> ([End; 2], Duration) {
             if end_of(w, at, n) == End::Reset && end_of(w, at, 1 - n) == End::Waits {
                 let id = w.tcp[at].ends[1 - n].unwrap();
                 w.with_engine(1 - n, |engine, ctx, _| engine.handle_tcp_gone(id, ctx));
+                // It is told at once, and not when the next timer runs.
+                w.round();
             }
         }
         HOSTS.iter().all(|&n| end_of(w, at, n) != End::Waits)

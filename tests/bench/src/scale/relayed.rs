@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use interop_tests::programs;
 use interop_tests::smc::{prepare, serve, wait_listening};
-use launch::guest::{ENVIRONMENT, UNPACK, applications};
+use launch::guest::{ENVIRONMENT, UNPACK, applications, with_cx16};
 use launch::progress;
 use launch::qemu::Disk;
 
@@ -43,18 +43,19 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub fn measure(plugin: &Plugin, report: &mut Report) -> Result<()> {
     let disk = Disk::new(applications()?).read_only();
     let appliances = [Appliance::halting(WORDS).memory(512)];
-    let mut site = Site::boot_with(plugin, &appliances, |spec| spec.disk(disk))?;
+    let mut site = Site::boot_with(plugin, &appliances, |spec| with_cx16(spec.disk(disk)))?;
     prepare(&mut site.client)?;
     prepare(&mut site.linux)?;
     serve(&mut site.client, 7777, "tcp")?;
     programs::install_library(&mut site.linux, "smc_preload")?;
     site.linux.sh(UNPACK)?;
     site.linux.sh(&format!(
-        "cat >/tmp/haproxy.cfg <<'END'\n{HAPROXY}END\nexport {ENVIRONMENT}
-         LD_PRELOAD=/bin/smc_preload.so haproxy -db -f /tmp/haproxy.cfg >/tmp/haproxy 2>&1 &"
+        "cat >/tmp/haproxy.cfg <<'END'\n{HAPROXY}END
+         (export {ENVIRONMENT} LD_PRELOAD=/bin/smc_preload.so
+         exec haproxy -db -f /tmp/haproxy.cfg) </dev/null >/tmp/haproxy 2>&1 &"
     ))?;
     let waited = wait_listening(&mut site.linux, PORT);
-    let said = site.linux.sh("cat /tmp/haproxy")?;
+    let said = site.linux.sh("cat /tmp/haproxy; dmesg | grep haproxy || true")?;
     waited.with_context(|| format!("haproxy does not listen:\n{said}"))?;
     for server in [LINUX, ISTHMUS] {
         is_over_smc(&mut site, server)?;
