@@ -4,7 +4,7 @@
 use crate::console::Line;
 use crate::crash::Header;
 use drivers::hal::{Instant, Interrupt};
-use drivers::virtio::DumpDisk;
+use drivers::hal::CrashWriter;
 
 /// A core of the machine, as the loop on it sees it.
 pub trait Core {
@@ -38,7 +38,7 @@ pub trait Machine: Core + Line {
 /// Where the record of a panic goes.
 pub struct CrashPlace {
     /// The disk, ready for one write.
-    pub disk: DumpDisk,
+    pub disk: Box<dyn CrashWriter>,
     /// First sector of the record.
     pub sector: u64,
 }

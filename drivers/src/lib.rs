@@ -1,13 +1,19 @@
-//! Hardware only: what the other rooms see of it (`hal`), then one folder per device family.
+//! Hardware only: what the other rooms see of it (`hal`), the drivers in one folder for each class, the
+//! table of them (`registry`), and which of them this machine needs (`inventory`).
 #![no_std]
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod block;
+pub mod device;
 pub mod dma;
-pub mod found;
+pub mod entropy;
+pub mod ethernet;
 pub mod fw_cfg;
 pub mod hal;
+pub mod inventory;
 pub mod ntb;
 pub mod pci;
+pub mod registry;
 pub mod virtio;

@@ -6,10 +6,10 @@ use appliance::gateway::{Bringup, Facts};
 use appliance::log_ring::LogRing;
 use appliance::machine::SpareCore;
 use boot::{BootInfo, Protocol};
-use drivers::found::Found;
 use drivers::fw_cfg;
 use drivers::hal::Instant;
-use drivers::virtio::Kind;
+use drivers::inventory::Inventory;
+use drivers::registry::Class;
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use std::sync::OnceLock;
@@ -69,13 +69,13 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         protection.executable,
         protection.read_only
     );
-    let mut found = Found::default();
+    let mut inventory = Inventory::default();
     if pci.has_host_bridge() {
-        found.scan_pci(&pci, &mut devices);
+        inventory.scan_pci(Box::leak(Box::new(pci)));
     } else {
-        found.scan_mmio(&virtio_slots, &mut devices);
+        inventory.scan_virtio_mmio(&virtio_slots, &mut devices);
     }
-    let (rng, entropy) = randomness(&mut found, &mut devices, machine.clock())?;
+    let (rng, entropy) = randomness(&mut inventory, &mut devices, machine.clock())?;
     let fw_cfg = fw_cfg::read_file(&mut platform::Ports, CONFIG_FILE).unwrap_or_else(|error| {
         log::error!("fw_cfg: {error}");
         None
@@ -95,7 +95,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
         machine: Box::new(machine),
         spare: spare.into_iter().map(|core| Box::new(core) as Box<dyn SpareCore>).collect(),
         platform: Box::new(devices),
-        found,
+        inventory,
         fw_cfg,
         config_disk,
         crash,
@@ -130,7 +130,7 @@ fn start_log(clock: Clock) -> &'static LogRing {
 /// A CSPRNG seeded by the CPU or by a virtio source; without either the appliance does not start,
 /// because its keys would be guessable.
 fn randomness(
-    found: &mut Found,
+    inventory: &mut Inventory,
     devices: &mut Devices,
     clock: Clock,
 ) -> Result<(Box<dyn RngCore>, &'static str), Refusal> {
@@ -142,11 +142,11 @@ fn randomness(
         "no source of entropy: the CPU has neither RDSEED nor RDRAND, and there is no virtio-rng \
          device; give the machine one of them (QEMU: -device virtio-rng-pci)",
     );
-    for device in found.take(Kind::Entropy) {
+    for device in inventory.take(Class::Entropy) {
         let location = device.location();
         let mut seed = [0; 32];
         let read = device
-            .into_entropy(devices)
+            .open_entropy(devices)
             .map_err(|error| error.to_string())
             .and_then(|mut source| source.read(&mut seed, &clock).map_err(|e| e.to_string()));
         match read {

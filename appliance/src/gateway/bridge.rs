@@ -15,7 +15,8 @@ use crate::config::{Config, Ntb};
 use crate::report::Value;
 use device::Device;
 use drivers::hal::{Instant, Platform, Window};
-use drivers::ntb::{Ntb as _, Side, ivshmem};
+use drivers::device::Device as FoundDevice;
+use drivers::ntb::Side;
 use rand_core::RngCore;
 use rdma::devices::Devices;
 use rdma::ntrdma::{self, Layout, Ntrdma};
@@ -61,7 +62,7 @@ impl Bridge {
     /// is not used, and why, goes to `unclaimed`. Only these interfaces carry TCP.
     pub fn open(
         config: &Config,
-        found: Vec<ivshmem::Device>,
+        found: Vec<FoundDevice>,
         platform: &mut dyn Platform,
         networks: &mut [Network],
         rng: &mut dyn RngCore,
@@ -82,9 +83,9 @@ impl Bridge {
             }
         }
         for device in found {
-            let location = format!("pci:{}", device.address());
+            let location = device.location().to_string();
             let made = match settings.next() {
-                Some(ntb) => Self::set_up(ntb, device, rng),
+                Some(ntb) => Self::set_up(ntb, device, platform, rng),
                 None => Err("a bridge that no [[ntb]] is for".into()),
             };
             match made {
@@ -103,13 +104,15 @@ impl Bridge {
 
     fn set_up(
         ntb: &Ntb,
-        device: ivshmem::Device,
+        device: FoundDevice,
+        platform: &mut dyn Platform,
         rng: &mut dyn RngCore,
     ) -> Result<(Self, Ntrdma), String> {
         let side = ntb.side.map(|side| if side == 0 { Side::A } else { Side::B });
-        let device = device.into_bridge(side).map_err(|error| format!("ntb.0: {error}"))?;
-        let ntrdma = provider(ntb, device.exposed(), rng)?;
-        Ok((Self::new(Device::Ivshmem(device), ntb), ntrdma))
+        let opened =
+            device.open_bridge(platform, side).map_err(|error| format!("ntb.0: {error}"))?;
+        let ntrdma = provider(ntb, opened.exposed(), rng)?;
+        Ok((Self::new(Device::Bridge(device, opened), ntb), ntrdma))
     }
 
     fn new(device: Device, ntb: &Ntb) -> Self {
@@ -185,7 +188,7 @@ impl Bridge {
     pub fn poll_tcp(&mut self, networks: &mut [Network], now: Instant) -> usize {
         match &mut self.device {
             Device::Tcp(tcp) => tcp.poll(networks, self.state, now),
-            Device::Ivshmem(_) => 0,
+            Device::Bridge(..) => 0,
         }
     }
 

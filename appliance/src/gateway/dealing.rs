@@ -8,7 +8,6 @@ use super::worker::{self, Worker};
 use crate::config::Config;
 use crate::machine::SpareCore;
 use drivers::hal::Port;
-use drivers::virtio::Net;
 
 /// A core that has no loop yet, and the ports that are meant for it.
 struct Spare {
@@ -40,14 +39,14 @@ impl Loops {
     /// Gives a port to the loop that the configuration names, or to the first.
     pub fn deal(
         &mut self,
-        mut port: Net,
+        mut port: Box<dyn Port + Send>,
         number: usize,
         location: String,
         config: &Config,
     ) -> PortSlot {
         let name = format!("net{number}");
         let place = self.own.len();
-        let slot = PortSlot::new(name, location, &port, place);
+        let slot = PortSlot::new(name, location, &*port, place);
         let wanted = config.net(number, slot.mac, &slot.location).core.map_or(0, usize::from);
         let taken = wanted.checked_sub(1).and_then(|other| {
             let last = self.spare.len();
@@ -63,12 +62,12 @@ impl Loops {
         });
         let Some(spare) = taken else {
             let echo = config.services.udp_echo;
-            self.own.push((number, PlanePort::new(Box::new(port), echo)));
+            self.own.push((number, PlanePort::new(port, echo)));
             return slot;
         };
         let (uplink, downlink) = uplink::connect(slot.mac, slot.mtu, &self.alarm, &spare.alarm);
         let place = spare.ports.len();
-        spare.ports.push((Box::new(port), downlink));
+        spare.ports.push((port, downlink));
         PortSlot { core: wanted, place, uplink: Some(uplink), ..slot }
     }
 

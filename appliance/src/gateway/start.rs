@@ -25,9 +25,9 @@ use crate::log_ring::LogRing;
 use crate::loops::Pace;
 use crate::machine::{CrashPlace, Machine, SpareCore};
 use core::time::Duration;
-use drivers::found::Found;
-use drivers::hal::{Clock, Disk, Features, Instant, Platform};
-use drivers::virtio::{DumpTransport, Kind};
+use drivers::hal::{Clock, CrashWriter, Features, Instant, Platform};
+use drivers::inventory::Inventory;
+use drivers::registry::Class;
 use net::capture::Capture;
 use rand_core::RngCore;
 use rdma::services::front::Front;
@@ -61,7 +61,7 @@ pub struct Bringup {
     /// The machine as drivers see it.
     pub platform: Box<dyn Platform>,
     /// The devices that were found.
-    pub found: Found,
+    pub inventory: Inventory,
     /// The file `opt/isthmus/config` of fw_cfg.
     pub fw_cfg: Option<Vec<u8>>,
     /// The file `opt/isthmus/config-disk` of fw_cfg: which disk keeps the configuration.
@@ -85,7 +85,7 @@ impl Gateway {
             mut machine,
             spare,
             mut platform,
-            mut found,
+            mut inventory,
             fw_cfg,
             config_disk,
             crash,
@@ -95,24 +95,25 @@ impl Gateway {
             log,
         } = bringup;
         let mut unclaimed: Vec<UnclaimedDevice> =
-            found.unclaimed.iter().map(UnclaimedDevice::of).collect();
+            inventory.unclaimed.iter().map(UnclaimedDevice::of).collect();
         let mut disks = Vec::new();
         let mut dumps = Vec::new();
-        for mut device in found.take(Kind::Block) {
+        for device in inventory.take(Class::Disks) {
             let location = device.location().to_string();
-            let dump = device.take_dump();
-            match device.into_disk(&mut *platform) {
-                Ok(mut disk) => {
-                    dumps.push(dump);
-                    disks.push(DiskSlot {
-                        name: format!("disk{}", disks.len()),
-                        serial: disk.serial(&MachineClock(&*machine)),
-                        location,
-                        device: String::new(),
-                        geometry: disk.geometry(),
-                        disk: SharedDisk::new(Box::new(disk)),
-                        role: Role::Free,
-                    });
+            match device.open_disks(&mut *platform, &MachineClock(&*machine)) {
+                Ok(opened) => {
+                    for one in opened {
+                        dumps.push(one.crash);
+                        disks.push(DiskSlot {
+                            name: format!("disk{}", disks.len()),
+                            serial: one.serial,
+                            location: one.location.to_string(),
+                            device: String::new(),
+                            geometry: one.disk.geometry(),
+                            disk: SharedDisk::new(one.disk),
+                            role: Role::Free,
+                        });
+                    }
                 }
                 Err(error) => {
                     log::error!("{location}: {error}");
@@ -180,11 +181,11 @@ impl Gateway {
         let mut networks = Vec::new();
         let alarm = Alarm::new(machine.bell());
         let mut loops = Loops::new(spare, alarm.clone());
-        for device in found.take(Kind::Network) {
+        for device in inventory.take(Class::Port) {
             let location = device.location().to_string();
             let index = ports.len();
             let mtu = |mac| config.net(index, mac, &location).mtu;
-            match device.into_port(&mut *platform, &mtu) {
+            match device.open_port(&mut *platform, &mtu) {
                 Ok(port) => {
                     let slot = loops.deal(port, index, location, config);
                     networks.push(Network::new(
@@ -203,7 +204,7 @@ impl Gateway {
                 }
             }
         }
-        let bridges = core::mem::take(&mut found.bridges);
+        let bridges = inventory.take(Class::Bridge);
         let bridge =
             Bridge::open(config, bridges, &mut *platform, &mut networks, &mut *rng, &mut unclaimed);
         let (mut bridge, ntrdma) = bridge.unzip();
@@ -326,7 +327,7 @@ fn keep_crashes(
     stored: &mut known_disks::Known,
     crash: Option<(Record, Box<[u8]>)>,
     disks: &mut [DiskSlot],
-    dumps: &mut [Option<DumpTransport>],
+    dumps: &mut [Option<Box<dyn CrashWriter>>],
     platform: &mut dyn Platform,
     machine: &mut dyn Machine,
 ) -> Result<(), String> {
@@ -358,9 +359,11 @@ fn keep_crashes(
     };
     let fixed = disks[number].geometry.features.contains(Features::READ_ONLY);
     let dump = dumps[number].take().filter(|_| !fixed);
-    let disk = dump.map(|dump| dump.prepare(crash::RECORD_LEN, platform.arena())).transpose();
-    let disk = disk.unwrap_or_else(|error| {
-        result = Err(error.to_string());
+    let disk = dump.and_then(|mut dump| {
+        if dump.prepare(crash::RECORD_LEN, platform.arena()) {
+            return Some(dump);
+        }
+        result = Err("DMA arena is full: give the machine more memory".into());
         None
     });
     let next = last.map_or(1, |last| last.sequence.saturating_add(1));

@@ -1,6 +1,6 @@
 //! Devices that were found and are not used, and why.
 
-use drivers::found::Unclaimed;
+use drivers::inventory::Unclaimed;
 
 /// One of them.
 #[derive(Clone, Debug)]

@@ -1,6 +1,6 @@
 //! A disk as its users see it: many requests in flight, completions polled.
 
-use super::Window;
+use super::{Arena, Window};
 
 /// Shape of a disk. Sizes in bytes unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,4 +150,16 @@ pub trait Disk {
     }
     /// Interrupts that the device raised.
     fn interrupts(&self) -> u64;
+}
+
+/// A disk that takes one last write whatever state its driver is in, when nothing else of the machine is to
+/// be trusted.
+pub trait CrashWriter: Send {
+    /// Sets memory aside for one write of up to `bytes` bytes; false if there is none. While the machine
+    /// starts.
+    fn prepare(&mut self, bytes: usize, arena: &mut Arena) -> bool;
+    /// Writes `data` (a multiple of the disk's block) from `sector` on (of 512 bytes). When it returns Ok,
+    /// the data is durable. Whatever the driver had under way is over, done or not done. Works once. Does
+    /// not allocate or wait for a lock. The error says what the device did not do.
+    fn write(&mut self, sector: u64, data: &[u8]) -> Result<(), &'static str>;
 }

@@ -4,20 +4,60 @@ use super::PciAddress;
 use core::fmt;
 use core::str::FromStr;
 
-/// Where a device is. Written as `pci:0000:03:00.0` or `mmio:0xfeb00e00`, which it is also read from.
+/// Where a device is. Written as `pci:0000:03:00.0` or `mmio:0xfeb00e00`, and a unit behind a controller as
+/// `pci:0000:03:00.0/1:0`, which it is also read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Location {
+pub struct Location {
+    /// The device on its bus.
+    pub bus: BusAddress,
+    /// The unit, if the device is a controller with several.
+    pub unit: Option<Unit>,
+}
+
+/// Where a device answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BusAddress {
     /// A PCI function.
     Pci(PciAddress),
     /// Memory-mapped registers at this bus address.
     Mmio(u64),
 }
 
+/// A SCSI logical unit, or what other controllers name likewise (SAM-5, 4.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Target.
+    pub target: u8,
+    /// Logical unit number.
+    pub lun: u16,
+}
+
+impl Location {
+    /// Of a PCI function.
+    pub const fn pci(address: PciAddress) -> Self {
+        Location { bus: BusAddress::Pci(address), unit: None }
+    }
+
+    /// Of memory-mapped registers.
+    pub const fn mmio(address: u64) -> Self {
+        Location { bus: BusAddress::Mmio(address), unit: None }
+    }
+
+    /// Of a unit behind this device.
+    pub const fn unit(self, target: u8, lun: u16) -> Self {
+        Location { unit: Some(Unit { target, lun }), ..self }
+    }
+}
+
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Location::Pci(address) => write!(f, "pci:{address}"),
-            Location::Mmio(address) => write!(f, "mmio:{address:#x}"),
+        match self.bus {
+            BusAddress::Pci(address) => write!(f, "pci:{address}"),
+            BusAddress::Mmio(address) => write!(f, "mmio:{address:#x}"),
+        }?;
+        match self.unit {
+            Some(Unit { target, lun }) => write!(f, "/{target}:{lun}"),
+            None => Ok(()),
         }
     }
 }
@@ -26,20 +66,28 @@ impl FromStr for Location {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Location, &'static str> {
-        if let Some(address) = text.strip_prefix("pci:") {
-            let address = pci(address).ok_or("a PCI address looks like pci:0000:03:00.0")?;
-            return Ok(Location::Pci(address));
+        let (bus, unit) = match text.split_once('/') {
+            Some((bus, unit)) => {
+                let unit = parse_unit(unit);
+                (bus, Some(unit.ok_or("a unit looks like pci:0000:03:00.0/1:0, target and LUN")?))
+            }
+            None => (text, None),
+        };
+        if let Some(address) = bus.strip_prefix("pci:") {
+            let address = parse_pci(address).ok_or("a PCI address looks like pci:0000:03:00.0")?;
+            return Ok(Location { bus: BusAddress::Pci(address), unit });
         }
-        let address = text.strip_prefix("mmio:").and_then(|address| {
+        let address = bus.strip_prefix("mmio:").and_then(|address| {
             let digits = address.strip_prefix("0x").unwrap_or(address);
             hexadecimal(digits, 16)
         });
-        address.map(Location::Mmio).ok_or("a place looks like pci:0000:03:00.0 or mmio:0xfeb00e00")
+        let address = address.ok_or("a place looks like pci:0000:03:00.0 or mmio:0xfeb00e00")?;
+        Ok(Location { bus: BusAddress::Mmio(address), unit })
     }
 }
 
 /// `0000:03:00.0`, or without the segment `03:00.0`.
-fn pci(text: &str) -> Option<PciAddress> {
+fn parse_pci(text: &str) -> Option<PciAddress> {
     let (rest, function) = text.rsplit_once('.')?;
     let (rest, device) = rest.rsplit_once(':')?;
     let (segment, bus) = rest.split_once(':').unwrap_or(("0", rest));
@@ -48,6 +96,13 @@ fn pci(text: &str) -> Option<PciAddress> {
     let device = u8::try_from(hexadecimal(device, 2)?).ok().filter(|&device| device < 32)?;
     let function = u8::try_from(hexadecimal(function, 1)?).ok().filter(|&number| number < 8)?;
     Some(PciAddress::new(segment, bus, device, function))
+}
+
+/// `1:0`, in decimal.
+fn parse_unit(text: &str) -> Option<Unit> {
+    let plain = |digits: &str| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    let (target, lun) = text.split_once(':').filter(|(target, lun)| plain(target) && plain(lun))?;
+    Some(Unit { target: target.parse().ok()?, lun: lun.parse().ok()? })
 }
 
 fn hexadecimal(digits: &str, most: usize) -> Option<u64> {
@@ -62,7 +117,13 @@ mod tests {
 
     #[test]
     fn a_place_is_read_as_it_is_written() {
-        for place in ["pci:0000:03:00.0", "pci:0001:ff:1f.7", "mmio:0xfeb00e00"] {
+        for place in [
+            "pci:0000:03:00.0",
+            "pci:0001:ff:1f.7",
+            "mmio:0xfeb00e00",
+            "pci:0000:03:00.0/255:16383",
+            "mmio:0xfeb00e00/0:0",
+        ] {
             assert_eq!(place.parse::<Location>().unwrap().to_string(), place);
         }
         assert_eq!("pci:03:00.0".parse::<Location>().unwrap().to_string(), "pci:0000:03:00.0");
@@ -74,6 +135,11 @@ mod tests {
             "pci:0000:03:00.8",
             "pci:0:0:0:0.0",
             "pci:0000:+3:00.0",
+            "pci:0000:03:00.0/",
+            "pci:0000:03:00.0/1",
+            "pci:0000:03:00.0/256:0",
+            "pci:0000:03:00.0/+1:0",
+            "pci:0000:03:00.0/1:0/1",
             "mmio:",
             "mmio:0x",
             "mmio:x",

@@ -21,9 +21,11 @@ mod window;
 pub use arena::Arena;
 pub use cells::{Cell, Cells};
 pub use crc32::Crc32;
-pub use disk::{Completion, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError};
+pub use disk::{
+    Completion, CrashWriter, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError,
+};
 pub use io_ports::IoPorts;
-pub use location::Location;
+pub use location::{BusAddress, Location, Unit};
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub use memory::detect as detect_avx;
 pub use mmio::Mmio;

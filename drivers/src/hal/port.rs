@@ -1,6 +1,6 @@
 //! An Ethernet port as its users see it: whole frames in batches, transmit by reference.
 
-use super::Window;
+use super::{Interrupt, Window};
 
 /// A received frame, still in the port's buffer. Give it back with [`Port::recycle`].
 #[derive(Debug)]
@@ -117,6 +117,11 @@ pub trait Port {
     }
     /// Whether something has arrived that was not received yet.
     fn pending(&self) -> bool;
+    /// Sends its interrupts to another core, as messages of `interrupt`, before it is used. False if it
+    /// cannot: then they go where they went.
+    fn route(&mut self, _interrupt: &Interrupt) -> bool {
+        false
+    }
     /// Whether it can raise interrupts at all. If not, a loop that halts must look again by timer.
     fn wakes(&self) -> bool {
         true

@@ -53,3 +53,21 @@ pub trait Ntb {
 pub trait Bridge: Ntb + Dma {}
 
 impl<T: Ntb + Dma + ?Sized> Bridge for T {}
+
+/// A bridge that was set up, as whoever runs its loop sees it.
+pub trait NtbDevice: Bridge {
+    /// As the provider over it has it.
+    fn bridge(&mut self) -> &mut dyn Bridge;
+    /// Which of its two sides is this machine's.
+    fn side(&self) -> Side;
+    /// Whether another machine has taken this side: both were given the same.
+    fn is_taken(&self) -> bool;
+    /// Whether it can end a halt of this machine.
+    fn wakes(&self) -> bool;
+    /// Asks for interrupts when the peer rings from now on, or for none. What it rang before raises none.
+    fn set_interrupts(&mut self, wanted: bool);
+    /// Interrupts so far.
+    fn interrupts(&self) -> u64;
+    /// Whether it was rung since [`Ntb::rung`] was asked.
+    fn pending(&self) -> bool;
+}

@@ -44,6 +44,28 @@ const QUEUE_DEVICE: usize = 0x0a0;
 const CONFIG_GENERATION: usize = 0x0fc;
 const CONFIG: usize = 0x100;
 
+/// The type of the device in a slot; None if there is none.
+pub fn device_type(slot: Slot, platform: &mut dyn Platform) -> Result<Option<u32>, Error> {
+    let registers = registers(slot, platform)?;
+    let device_type = registers.read32(DEVICE_ID);
+    if registers.read32(MAGIC_VALUE) != MAGIC || device_type == 0 {
+        return Ok(None);
+    }
+    version(&*registers).map(|_| Some(device_type))
+}
+
+fn registers(slot: Slot, platform: &mut dyn Platform) -> Result<Box<dyn Registers>, Error> {
+    platform.map_registers(slot.address, SLOT_LEN).ok_or(Error::Registers("register block"))
+}
+
+/// Version of the register interface, 1 or 2.
+fn version(registers: &dyn Registers) -> Result<u32, Error> {
+    match registers.read32(VERSION) {
+        version @ 1..=2 => Ok(version),
+        other => Err(Error::Version(other)),
+    }
+}
+
 /// A virtio device behind memory-mapped registers.
 pub struct MmioTransport {
     registers: Box<dyn Registers>,
@@ -54,23 +76,14 @@ pub struct MmioTransport {
 }
 
 impl MmioTransport {
-    /// The device in `slot`, or None if it is empty.
-    pub fn open(slot: Slot, platform: &mut dyn Platform) -> Result<Option<Self>, Error> {
-        let Some(registers) = platform.map_registers(slot.address, SLOT_LEN) else {
-            return Err(Error::Registers("register block"));
-        };
-        if registers.read32(MAGIC_VALUE) != MAGIC || registers.read32(DEVICE_ID) == 0 {
-            return Ok(None);
-        }
-        let legacy = match registers.read32(VERSION) {
-            1 => true,
-            2 => false,
-            other => return Err(Error::Version(other)),
-        };
+    /// The device in `slot`.
+    pub fn open(slot: Slot, platform: &mut dyn Platform) -> Result<Self, Error> {
+        let registers = registers(slot, platform)?;
+        let legacy = version(&*registers)? == 1;
         let config = platform
             .map_registers(slot.address + CONFIG as u64, SLOT_LEN - CONFIG)
             .ok_or(Error::Registers("configuration"))?;
-        Ok(Some(MmioTransport { registers, config, legacy, wakes: slot.wakes, interrupts: 0 }))
+        Ok(MmioTransport { registers, config, legacy, wakes: slot.wakes, interrupts: 0 })
     }
 
     fn write_address(&self, offset: usize, address: u64) {

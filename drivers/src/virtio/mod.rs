@@ -1,51 +1,38 @@
-//! Virtio devices (OASIS virtio 1.2): network, block, entropy; on PCI and on memory-mapped
-//! registers.
+//! What all virtio devices (OASIS virtio 1.2) have in common: registers on PCI or memory-mapped, features,
+//! queues. Their drivers are in the folders of their classes.
 //!
 //! Nothing a device says is trusted: what it is asked at set-up is checked, what it writes into
 //! rings is held against the driver's own books, and a device that lies is counted or given up,
 //! never believed.
 
-mod blk;
 mod mmio;
-mod net;
 mod pci;
 mod ring;
-mod rng;
 mod transport;
 
 #[cfg(test)]
-mod model;
+pub(crate) mod model;
 #[cfg(test)]
 mod tests;
 
-pub use blk::{Block, DumpDisk, DumpTransport};
-pub use mmio::Slot;
-pub use net::{Net, WantedMtu};
-pub use pci::VENDOR;
-pub use rng::{Entropy, EntropyError};
+pub use mmio::{Slot, device_type as mmio_device_type};
+pub use pci::{VENDOR, device_type as pci_device_type};
+pub use ring::{Descriptor, Ring, Taken};
 pub use transport::Transport;
+pub(crate) use transport::{Agreed, Live, Setup, VERSION_1, go_live, negotiate, read_config, reset};
 
-pub use ring::Ring;
-
-use crate::hal::{Location, Platform};
-use crate::pci::Function;
+use crate::device::{Bus, Device};
+use crate::hal::Platform;
 use alloc::boxed::Box;
 use core::fmt;
 
-const NETWORK: u32 = 1;
-const BLOCK: u32 = 2;
-const ENTROPY: u32 = 4;
-
-/// What a device is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// An Ethernet port: [`Net`].
-    Network,
-    /// A disk: [`Block`].
-    Block,
-    /// A source of entropy: [`Entropy`].
-    Entropy,
-}
+// Device types (virtio 1.2, chapter 5).
+/// An Ethernet port.
+pub const NETWORK: u32 = 1;
+/// A disk.
+pub const BLOCK: u32 = 2;
+/// A source of entropy.
+pub const ENTROPY: u32 = 4;
 
 /// Why a device cannot be used. The device, or the machine, is to blame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +63,6 @@ pub enum Error {
         /// Bytes asked for.
         bytes: usize,
     },
-    /// It is a device of another kind.
-    WrongKind,
 }
 
 impl fmt::Display for Error {
@@ -98,114 +83,31 @@ impl fmt::Display for Error {
             Error::NoMemory { bytes } => {
                 write!(f, "DMA arena has no {bytes} bytes left: give the machine more memory")
             }
-            Error::WrongKind => write!(f, "device is of another kind"),
         }
     }
 }
 
 impl core::error::Error for Error {}
 
-/// A virtio device that was found, not set up yet.
-pub struct Device {
-    location: Location,
-    kind: Kind,
-    transport: Box<dyn Transport>,
-    /// Of a disk, a second way to its registers.
-    dump: Option<DumpTransport>,
+/// The registers of a device, which is switched on. Its interrupts go to one of the platform's, if there is
+/// one left and it can be told.
+pub fn attach(device: Device, platform: &mut dyn Platform) -> Result<Box<dyn Transport>, Error> {
+    Ok(match device.bus() {
+        Bus::Pci(function) => Box::new(pci::PciTransport::open(&function, platform)?),
+        Bus::VirtioMmio(slot) => Box::new(mmio::MmioTransport::open(slot, platform)?),
+    })
 }
 
-impl fmt::Debug for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} at {}", self.kind, self.location)
-    }
-}
-
-impl Device {
-    /// The device that a PCI function is; None if there is no driver for it.
-    pub fn on_pci(
-        function: &Function<'_>,
-        platform: &mut dyn Platform,
-    ) -> Option<Result<Device, Error>> {
-        let kind = pci::device_type(function).and_then(kind)?;
-        let location = Location::Pci(function.address());
-        let transport = pci::PciTransport::open(function, platform);
-        Some(transport.map(|it| {
-            let polled = (kind == Kind::Block)
-                .then(|| pci::PciTransport::open_polled(function, &function.bars(), platform));
-            let dump = polled.and_then(Result::ok).map(|it| DumpTransport::new(Box::new(it)));
-            Device { location, kind, transport: Box::new(it), dump }
-        }))
-    }
-
-    /// The device behind memory-mapped registers. None if there is none; its type, if there is no
-    /// driver for it.
-    pub fn on_mmio(
-        slot: Slot,
-        platform: &mut dyn Platform,
-    ) -> Result<Option<Result<Device, u32>>, Error> {
-        let Some(it) = mmio::MmioTransport::open(slot, platform)? else { return Ok(None) };
-        let (location, device_type) = (Location::Mmio(slot.address), it.device_type());
-        let kind = match kind(device_type) {
-            Some(kind) => kind,
-            None => return Ok(Some(Err(device_type))),
-        };
-        let dump = match kind {
-            Kind::Block => mmio::MmioTransport::open(slot, platform)?,
-            _ => None,
-        };
-        let dump = dump.map(|it| DumpTransport::new(Box::new(it)));
-        Ok(Some(Ok(Device { location, kind, transport: Box::new(it), dump })))
-    }
-
-    /// What it is.
-    pub fn kind(&self) -> Kind {
-        self.kind
-    }
-
-    /// Where it is.
-    pub fn location(&self) -> Location {
-        self.location
-    }
-
-    /// Sets an Ethernet port up.
-    pub fn into_port(
-        self,
-        platform: &mut dyn Platform,
-        wanted_mtu: WantedMtu<'_>,
-    ) -> Result<Net, Error> {
-        match self.kind {
-            Kind::Network => Net::open(self.transport, platform.arena(), wanted_mtu),
-            _ => Err(Error::WrongKind),
+/// A second way to the registers of a device that somebody else drives, for its last use. It raises no
+/// interrupts.
+pub fn attach_polled(
+    device: Device,
+    platform: &mut dyn Platform,
+) -> Result<Box<dyn Transport>, Error> {
+    Ok(match device.bus() {
+        Bus::Pci(function) => {
+            Box::new(pci::PciTransport::open_polled(&function, &function.bars(), platform)?)
         }
-    }
-
-    /// Of a disk, a second way to its registers, for a last write. Once.
-    pub fn take_dump(&mut self) -> Option<DumpTransport> {
-        self.dump.take()
-    }
-
-    /// Sets a disk up.
-    pub fn into_disk(self, platform: &mut dyn Platform) -> Result<Block, Error> {
-        match self.kind {
-            Kind::Block => Block::open(self.transport, platform.arena()),
-            _ => Err(Error::WrongKind),
-        }
-    }
-
-    /// Sets a source of entropy up.
-    pub fn into_entropy(self, platform: &mut dyn Platform) -> Result<Entropy, Error> {
-        match self.kind {
-            Kind::Entropy => Entropy::open(self.transport, platform.arena()),
-            _ => Err(Error::WrongKind),
-        }
-    }
-}
-
-fn kind(device_type: u32) -> Option<Kind> {
-    match device_type {
-        NETWORK => Some(Kind::Network),
-        BLOCK => Some(Kind::Block),
-        ENTROPY => Some(Kind::Entropy),
-        _ => None,
-    }
+        Bus::VirtioMmio(slot) => Box::new(mmio::MmioTransport::open(slot, platform)?),
+    })
 }

@@ -194,7 +194,7 @@ impl Ring {
 
     /// Writes descriptor `index`, which belongs to no chain that the device has.
     #[inline]
-    pub(in crate::virtio) fn describe(&mut self, index: u16, descriptor: Descriptor) {
+    pub(crate) fn describe(&mut self, index: u16, descriptor: Descriptor) {
         let next = descriptor.next.map_or(0, |next| FLAG_NEXT | u64::from(next) << 48);
         let write = if descriptor.device_writes { FLAG_WRITE } else { 0 };
         let rest = u64::from(descriptor.len) | next | write;
@@ -204,11 +204,7 @@ impl Ring {
     /// Writes the descriptors of a chain, which lie side by side from `first` on and belong to no chain
     /// that the device has: pieces of memory that it reads, by bus address and length in bytes.
     #[inline]
-    pub(in crate::virtio) fn describe_chain<const N: usize>(
-        &mut self,
-        first: u16,
-        pieces: [(u64, usize); N],
-    ) {
+    pub(crate) fn describe_chain<const N: usize>(&mut self, first: u16, pieces: [(u64, usize); N]) {
         for (n, (address, len)) in pieces.into_iter().enumerate() {
             let behind = u64::from(first) + n as u64 + 1;
             let next = if n + 1 < N { FLAG_NEXT | behind << 48 } else { 0 };
@@ -220,7 +216,7 @@ impl Ring {
     /// Offers the chain that starts with descriptor `head` to the device, which sees it after the
     /// next [`Ring::publish`].
     #[inline]
-    pub(in crate::virtio) fn offer(&mut self, head: u16) {
+    pub(crate) fn offer(&mut self, head: u16) {
         let lent = &mut self.lent[usize::from(head)];
         assert!(!*lent, "the device has this chain already");
         *lent = true;
@@ -230,7 +226,7 @@ impl Ring {
 
     /// Offers the chain again that [`Ring::borrow`] has just returned.
     #[inline]
-    pub(in crate::virtio) fn give(&mut self, head: u16) {
+    pub(crate) fn give(&mut self, head: u16) {
         self.available.entries.store(self.offered.into(), head);
         self.offered = self.offered.wrapping_add(1);
     }

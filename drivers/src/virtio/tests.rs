@@ -1,10 +1,13 @@
 //! What is found, and what is made of devices whose registers say anything.
 
 use super::model::{Machine, Model};
-use super::{Error, Kind, Slot};
-use crate::found::{self, Found, Unclaimed};
-use crate::hal::{Arena, Interrupt, Location, PciAddress, Platform, Port, Registers, Window};
+use super::{Error, Slot};
+use crate::hal::{
+    Arena, Clock, Instant, Interrupt, Location, PciAddress, Platform, Registers, Window,
+};
+use crate::inventory::{Inventory, Unclaimed};
 use crate::pci::model::ConfigSpaces;
+use crate::registry::Class;
 use alloc::boxed::Box;
 use proptest::prelude::*;
 use std::string::ToString;
@@ -38,29 +41,41 @@ fn devices_are_found_in_order_and_one_that_fails_fails_alone() {
     let mut found = machine.find();
     let show = |u: &Unclaimed| (u.location.to_string(), u.id, u.class, u.error);
     let unclaimed: Vec<_> = found.unclaimed.iter().map(show).collect();
-    let wrong = |error| Some(found::Error::Virtio(error));
-    let missing = wrong(Error::Registers("common configuration"));
     assert_eq!(
         unclaimed,
         [
             ("pci:0000:00:04.0".to_string(), (0x1af4, 0x1043), 0, None),
-            ("pci:0000:00:06.0".to_string(), (0x1af4, 0x1042), 0, missing),
             ("pci:0000:00:1f.0".to_string(), (0x8086, 0x2918), 0x060100, None),
-            ("mmio:0xfeb00200".to_string(), (0x1af4, 0x1040), 0, wrong(Error::Version(3))),
+            ("mmio:0xfeb00200".to_string(), (0x1af4, 0x1040), 0, Some(Error::Version(3))),
         ]
     );
-    let entropy = found.take(Kind::Entropy);
-    assert_eq!(entropy[0].location(), Location::Mmio(0xfeb0_0000));
-    let wrong = entropy.into_iter().next().unwrap().into_disk(&mut machine);
-    assert_eq!(wrong.err(), Some(Error::WrongKind));
+    let entropy = found.take(Class::Entropy);
+    assert_eq!(entropy[0].location(), Location::mmio(0xfeb0_0000));
+    let clock = machine_clock();
+    let wrong = entropy[0].open_disks(&mut machine, &clock).err().unwrap().to_string();
+    assert!(wrong.contains("another class"), "{wrong}");
+    let disks = found.take(Class::Disks);
+    let missing = disks[0].open_disks(&mut machine, &clock).err().unwrap().to_string();
+    assert_eq!(missing, "device has no usable common configuration");
     let ports: Vec<_> = found
-        .take(Kind::Network)
+        .take(Class::Port)
         .into_iter()
-        .map(|device| device.into_port(&mut machine, &|_| None).unwrap())
+        .map(|device| device.open_port(&mut machine, &|_| None).unwrap())
         .collect();
     let last_of_mac: Vec<u8> = ports.iter().map(|port| port.mac()[5]).collect();
     assert_eq!(last_of_mac, [3, 5, 9]);
-    assert!(found.devices.is_empty());
+}
+
+/// A clock on which every wait is over at once.
+fn machine_clock() -> impl Clock {
+    struct Late(std::cell::Cell<u64>);
+    impl Clock for Late {
+        fn now(&self) -> Instant {
+            self.0.set(self.0.get() + 3_600_000_000_000);
+            Instant::from_nanos(self.0.get())
+        }
+    }
+    Late(std::cell::Cell::new(0))
 }
 
 #[test]
@@ -73,9 +88,9 @@ fn without_interrupts_to_give_devices_are_polled() {
     }
     let wakes: Vec<bool> = machine
         .find()
-        .take(Kind::Network)
+        .take(Class::Port)
         .into_iter()
-        .map(|d| d.into_port(&mut machine, &|_| None).unwrap().wakes())
+        .map(|d| d.open_port(&mut machine, &|_| None).unwrap().wakes())
         .collect();
     assert_eq!(wakes, [true, false]);
 }
@@ -213,23 +228,24 @@ proptest! {
         let cells = Arc::new(Mutex::new(cells));
         let noise = Noise { len: 0, start: 0, cells, noisy, answers, at: Arc::default() };
         let mut machine = NoisyMachine { arena: Arena::on_heap(2 << 20), noise };
-        let mut found = Found::default();
-        found.scan_pci(&spaces, &mut machine);
-        found.scan_mmio(&[Slot { address: 0, wakes: false }; 3], &mut machine);
+        let mut inventory = Inventory::default();
+        inventory.scan_pci(Box::leak(Box::new(spaces)));
+        inventory.scan_virtio_mmio(&[Slot { address: 0, wakes: false }; 3], &mut machine);
         let before = machine.arena.available();
-        for device in found.devices {
-            let result = match device.kind() {
-                Kind::Network => {
-                    device.into_port(&mut machine, &|_| None).map(drop)
-                }
-                Kind::Block => device.into_disk(&mut machine).map(drop),
-                Kind::Entropy => device.into_entropy(&mut machine).map(drop),
-            };
-            let kept = machine.arena.available() < before;
-            // What is left of a device that failed is what it might still write to.
-            let silent = noisy >> 0x14 & 1 == 0;
-            let right = if silent { kept == result.is_ok() } else { kept || result.is_err() };
-            prop_assert!(right);
+        let clock = machine_clock();
+        for class in [Class::Port, Class::Disks, Class::Entropy] {
+            for device in inventory.take(class) {
+                let result = match class {
+                    Class::Port => device.open_port(&mut machine, &|_| None).map(drop),
+                    Class::Disks => device.open_disks(&mut machine, &clock).map(drop),
+                    _ => device.open_entropy(&mut machine).map(drop),
+                };
+                let kept = machine.arena.available() < before;
+                // What is left of a device that failed is what it might still write to.
+                let silent = noisy >> 0x14 & 1 == 0;
+                let right = if silent { kept == result.is_ok() } else { kept || result.is_err() };
+                prop_assert!(right);
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Nothing here allocates or waits for a lock: whoever holds one may never let go of it. The record goes to
 //! the beginning of the DMA arena, where a reboot that leaves memory alone finds it, and to the disk that keeps
-//! the configuration, through a queue of its own ([`drivers::virtio::DumpDisk`]).
+//! the configuration, through a queue of its own ([`drivers::hal::CrashWriter`]).
 
 use super::apic::{self, Apic};
 use super::{Clock, backtrace, power, uart};

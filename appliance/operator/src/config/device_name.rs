@@ -8,6 +8,8 @@ use core::fmt;
 use core::str::FromStr;
 use drivers::hal::Location;
 
+/// Most characters of a serial number: what SCSI disks have; virtio's have up to 20.
+const SERIAL: usize = 64;
 /// Positions that a device can have.
 const POSITIONS: u8 = 64;
 
@@ -58,10 +60,10 @@ impl FromStr for DeviceName {
         }
         match text.split_once(':') {
             Some(("serial", serial)) => match serial.len() {
-                1..=20 if serial.bytes().all(|b| b.is_ascii_graphic()) => {
+                1..=SERIAL if serial.bytes().all(|b| b.is_ascii_graphic()) => {
                     Ok(DeviceName::Serial(serial.into()))
                 }
-                _ => Err("a serial number has 1 to 20 visible characters".into()),
+                _ => Err("a serial number has 1 to 64 visible characters".into()),
             },
             Some(("mac", mac)) => mac.parse().map(DeviceName::Mac),
             Some(("pci" | "mmio", _)) => Ok(DeviceName::Location(text.parse()?)),

@@ -1,12 +1,12 @@
 //! What carries a bridge: a device, or TCP in its place.
 
 use super::tcp::Tcp;
-use drivers::ntb::ivshmem::Ivshmem;
-use drivers::ntb::{Bridge, Ntb as _, Side};
+use drivers::device::Device as FoundDevice;
+use drivers::ntb::{Bridge, Ntb as _, NtbDevice, Side};
 
 /// One of the two.
 pub(in crate::gateway) enum Device {
-    Ivshmem(Ivshmem),
+    Bridge(FoundDevice, Box<dyn NtbDevice>),
     Tcp(Box<Tcp>),
 }
 
@@ -14,7 +14,7 @@ impl Device {
     /// As the provider has it.
     pub fn bridge(&mut self) -> &mut dyn Bridge {
         match self {
-            Device::Ivshmem(device) => device,
+            Device::Bridge(_, device) => device.bridge(),
             Device::Tcp(tcp) => &mut tcp.stream,
         }
     }
@@ -22,7 +22,7 @@ impl Device {
     /// Whether it has something that was not taken yet.
     pub fn pending(&self) -> bool {
         match self {
-            Device::Ivshmem(device) => device.pending(),
+            Device::Bridge(_, device) => device.pending(),
             Device::Tcp(tcp) => tcp.stream.pending(),
         }
     }
@@ -30,14 +30,14 @@ impl Device {
     /// Whether it can end a halt. TCP does so by the network's ports.
     pub fn wakes(&self) -> bool {
         match self {
-            Device::Ivshmem(device) => device.wakes(),
+            Device::Bridge(_, device) => device.wakes(),
             Device::Tcp(_) => true,
         }
     }
 
     /// Has it raise interrupts, or not.
     pub fn set_interrupts(&mut self, wanted: bool) {
-        if let Device::Ivshmem(device) = self {
+        if let Device::Bridge(_, device) = self {
             device.set_interrupts(wanted);
         }
     }
@@ -45,20 +45,20 @@ impl Device {
     /// Interrupts so far.
     pub fn interrupts(&self) -> u64 {
         match self {
-            Device::Ivshmem(device) => device.interrupts(),
+            Device::Bridge(_, device) => device.interrupts(),
             Device::Tcp(_) => 0,
         }
     }
 
     /// Whether another machine has taken our place.
     pub fn is_taken(&self) -> bool {
-        matches!(self, Device::Ivshmem(device) if device.is_taken())
+        matches!(self, Device::Bridge(_, device) if device.is_taken())
     }
 
     /// Connections that the peer has broken off by a mistake.
     pub fn violations(&self) -> u64 {
         match self {
-            Device::Ivshmem(_) => 0,
+            Device::Bridge(..) => 0,
             Device::Tcp(tcp) => tcp.violations,
         }
     }
@@ -66,7 +66,7 @@ impl Device {
     /// Which of the two machines this is, 0 or 1: of TCP, the one that listens is 0.
     pub fn side(&self) -> u8 {
         match self {
-            Device::Ivshmem(device) => u8::from(device.side() == Side::B),
+            Device::Bridge(_, device) => u8::from(device.side() == Side::B),
             Device::Tcp(tcp) => u8::from(!tcp.listens()),
         }
     }
@@ -74,7 +74,7 @@ impl Device {
     /// What it is.
     pub fn name(&self) -> String {
         match self {
-            Device::Ivshmem(device) => format!("ivshmem, pci:{}", device.address()),
+            Device::Bridge(device, _) => format!("{}, {}", device.driver(), device.location()),
             Device::Tcp(_) => "tcp".into(),
         }
     }
@@ -82,7 +82,7 @@ impl Device {
     /// How the connection of a bridge over TCP stands.
     pub fn connection(&self) -> Option<&'static str> {
         match self {
-            Device::Ivshmem(_) => None,
+            Device::Bridge(..) => None,
             Device::Tcp(tcp) => Some(tcp.report()),
         }
     }
@@ -90,8 +90,8 @@ impl Device {
     /// How it is rung.
     pub fn doorbell(&self) -> &'static str {
         match self {
-            Device::Ivshmem(device) if device.wakes() => "interrupts",
-            Device::Ivshmem(_) => "polled",
+            Device::Bridge(_, device) if device.wakes() => "interrupts",
+            Device::Bridge(..) => "polled",
             Device::Tcp(_) => "tcp",
         }
     }
@@ -99,7 +99,7 @@ impl Device {
     /// Bytes of the peer's memory that can be written.
     pub fn window(&self) -> usize {
         match self {
-            Device::Ivshmem(device) => device.window().len(),
+            Device::Bridge(_, device) => device.window().len(),
             Device::Tcp(tcp) => tcp.stream.window().len(),
         }
     }
@@ -107,7 +107,7 @@ impl Device {
     /// The name of what carries it, and whether it is there, for metrics.
     pub fn connected(&self) -> (&'static str, bool) {
         match self {
-            Device::Ivshmem(device) => ("ivshmem", device.link()),
+            Device::Bridge(device, bridge) => (device.driver(), bridge.link()),
             Device::Tcp(tcp) => ("tcp", tcp.stream.link()),
         }
     }

@@ -10,16 +10,20 @@
 mod tests;
 
 use super::shared::HEADER;
-use super::{Ntb, SharedMemory, Side};
+use super::{Bridge, Ntb, NtbDevice, SharedMemory, Side};
+use crate::device::{Bus, Device};
 use crate::dma::Dma;
-use crate::hal::{Interrupt, PciAddress, Platform, Registers, Window};
+use crate::hal::{Interrupt, Platform, Registers, Window};
 use crate::pci::{Function, Msix};
+use crate::registry::OpenError;
 use alloc::boxed::Box;
 use core::fmt;
 use core::sync::atomic::{Ordering, fence};
 
-const VENDOR: u16 = 0x1af4;
-const DEVICE: u16 = 0x1110;
+/// PCI vendor ID.
+pub const VENDOR: u16 = 0x1af4;
+/// PCI device ID.
+pub const DEVICE: u16 = 0x1110;
 
 // Registers in BAR 0.
 const POSITION: usize = 8;
@@ -51,6 +55,8 @@ const MAGIC: u32 = 0x4254_4e49;
 pub enum Error {
     /// It lacks something, or it cannot be mapped.
     Missing(&'static str),
+    /// It is not on PCI.
+    NotPci,
     /// Both machines could take either half: the operator has to say.
     NoSide,
     /// The memory cannot be halved.
@@ -61,6 +67,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Missing(what) => write!(f, "device has no usable {what}"),
+            Error::NotPci => f.write_str("device is not on PCI"),
             Error::NoSide => f.write_str(
                 "the device does not tell the two machines apart: set `side` to 0 on one and to 1 \
                  on the other",
@@ -70,11 +77,16 @@ impl fmt::Display for Error {
     }
 }
 
-/// A device that was found, not set up yet.
-pub struct Device {
-    address: PciAddress,
-    memory: Window,
-    doorbell: Option<Doorbell>,
+impl core::error::Error for Error {}
+
+/// Sets a device up: takes the half of the memory that is said, or the one by this machine's number.
+pub fn open(
+    device: Device,
+    platform: &mut dyn Platform,
+    side: Option<Side>,
+) -> Result<Box<dyn NtbDevice>, OpenError> {
+    let Bus::Pci(function) = device.bus() else { return Err(Error::NotPci.into()) };
+    Ok(Box::new(Ivshmem::open(&function, platform, side)?))
 }
 
 /// What `ivshmem-doorbell` has beside the memory.
@@ -87,20 +99,27 @@ struct Doorbell {
     _msix: Msix,
 }
 
-impl fmt::Debug for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ivshmem at {}", self.address)
-    }
+/// One side of the bridge.
+struct Ivshmem {
+    side: Side,
+    memory: SharedMemory,
+    /// Headers of our half and of the peer's.
+    own: Window,
+    peer: Window,
+    /// What we wrote to [`LIFE`].
+    life: u32,
+    /// How often we have asked in vain who has taken our half.
+    asked: u32,
+    doorbell: Option<Doorbell>,
 }
 
-impl Device {
-    /// Whether a function is such a device.
-    pub fn is(function: &Function<'_>) -> bool {
-        (function.vendor(), function.device()) == (VENDOR, DEVICE)
-    }
-
-    /// Maps its memory and its registers. Without an interrupt to give it is polled.
-    pub fn open(function: &Function<'_>, platform: &mut dyn Platform) -> Result<Self, Error> {
+impl Ivshmem {
+    /// Maps memory and registers. Without an interrupt to give it is polled.
+    fn open(
+        function: &Function<'_>,
+        platform: &mut dyn Platform,
+        side: Option<Side>,
+    ) -> Result<Self, Error> {
         let bars = function.bars();
         function.enable();
         let memory = bars
@@ -118,82 +137,48 @@ impl Device {
             let interrupt = platform.allocate_interrupt().filter(|i| msix.route(VECTOR, i))?;
             Some(Doorbell { registers, interrupt, number, _msix: msix })
         });
-        Ok(Device { address: function.address(), memory, doorbell })
-    }
-
-    /// Where it is.
-    pub fn address(&self) -> PciAddress {
-        self.address
-    }
-
-    /// Takes a half of the memory: the one that is said, or by this machine's number.
-    pub fn into_bridge(self, side: Option<Side>) -> Result<Ivshmem, Error> {
         let by_number = |bell: &Doorbell| if bell.number & 1 == 0 { Side::A } else { Side::B };
-        let side = side.or(self.doorbell.as_ref().map(by_number)).ok_or(Error::NoSide)?;
-        let memory = SharedMemory::new(self.memory, side).ok_or(Error::TooSmall)?;
+        let side = side.or(doorbell.as_ref().map(by_number)).ok_or(Error::NoSide)?;
+        let memory = SharedMemory::new(memory, side).ok_or(Error::TooSmall)?;
         let header = |half: &Window| half.slice(0, HEADER).ok_or(Error::TooSmall);
         let (own, peer) = (header(memory.own())?, header(memory.peer())?);
         let life = own.load32(LIFE).wrapping_add(1);
         own.store32(ARMED, 0);
         own.store32(LIFE, life);
-        let (address, doorbell) = (self.address, self.doorbell);
-        let asked = 0;
-        let mut ours = Ivshmem { address, side, memory, own, peer, life, asked, doorbell };
+        let mut ours = Ivshmem { side, memory, own, peer, life, asked: 0, doorbell };
         ours.renew();
         Ok(ours)
     }
 }
 
-/// One side of the bridge.
-pub struct Ivshmem {
-    address: PciAddress,
-    side: Side,
-    memory: SharedMemory,
-    /// Headers of our half and of the peer's.
-    own: Window,
-    peer: Window,
-    /// What we wrote to [`LIFE`].
-    life: u32,
-    /// How often we have asked in vain who has taken our half.
-    asked: u32,
-    doorbell: Option<Doorbell>,
-}
-
-impl Ivshmem {
-    /// Where it is.
-    pub fn address(&self) -> PciAddress {
-        self.address
+impl NtbDevice for Ivshmem {
+    fn bridge(&mut self) -> &mut dyn Bridge {
+        self
     }
 
-    /// Which half is ours.
-    pub fn side(&self) -> Side {
+    fn side(&self) -> Side {
         self.side
     }
 
-    /// Whether another machine has taken our half: both were given the same side.
-    pub fn is_taken(&self) -> bool {
+    fn is_taken(&self) -> bool {
         self.own.load32(LIFE) != self.life
     }
 
-    /// Whether it can end a halt of this machine.
-    pub fn wakes(&self) -> bool {
+    fn wakes(&self) -> bool {
         self.doorbell.is_some()
     }
 
-    /// Asks the peer to interrupt us from now on, or not to. What it rang before does not.
-    pub fn set_interrupts(&mut self, wanted: bool) {
+    fn set_interrupts(&mut self, wanted: bool) {
         self.own.store32(ARMED, u32::from(wanted));
         // Before anybody looks at what is pending: see `ring`.
         fence(Ordering::SeqCst);
     }
 
-    /// Interrupts so far.
-    pub fn interrupts(&self) -> u64 {
+    fn interrupts(&self) -> u64 {
         self.doorbell.as_ref().map_or(0, |bell| bell.interrupt.raised().load(Ordering::Relaxed))
     }
 
-    /// Whether it was rung since [`Ntb::rung`] was asked.
-    pub fn pending(&self) -> bool {
+    fn pending(&self) -> bool {
         self.memory.pending()
     }
 }

@@ -1,7 +1,7 @@
 //! Two machines with a model of the device each, on the same memory.
 
 use super::*;
-use crate::hal::Arena;
+use crate::hal::{Arena, PciAddress};
 use crate::pci::model::ConfigSpaces;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -123,7 +123,7 @@ impl Pair {
     }
 
     /// A machine boots; `number` is its own at the server, none of `ivshmem-plain`.
-    fn device(&self, number: Option<u32>) -> Result<Device, Error> {
+    fn open(&self, number: Option<u32>, side: Option<Side>) -> Result<Ivshmem, Error> {
         let mut spaces = ConfigSpaces::default();
         let at = PciAddress::new(0, 0, 5, 0);
         let space = spaces.function(at, VENDOR, DEVICE);
@@ -141,24 +141,23 @@ impl Pair {
             space.set32(0x44, 1);
         }
         let function = Function::new(at, &spaces).unwrap();
-        assert!(Device::is(&function));
         let mut machine = Machine {
             memory: Some(self.memory),
             number: number.unwrap_or(0),
             all: self.all.clone(),
             arena: Arena::on_heap(4096),
         };
-        Device::open(&function, &mut machine)
+        Ivshmem::open(&function, &mut machine, side)
     }
 }
 
 #[test]
 fn plain_machines_take_the_sides_that_they_are_told() {
     let pair = Pair::new();
-    assert_eq!(pair.device(None).unwrap().into_bridge(None).err(), Some(Error::NoSide));
-    let mut a = pair.device(None).unwrap().into_bridge(Some(Side::A)).unwrap();
+    assert_eq!(pair.open(None, None).err(), Some(Error::NoSide));
+    let mut a = pair.open(None, Some(Side::A)).unwrap();
     assert!(!a.link(), "there is nobody yet");
-    let mut b = pair.device(None).unwrap().into_bridge(Some(Side::B)).unwrap();
+    let mut b = pair.open(None, Some(Side::B)).unwrap();
     assert!(a.link() && b.link());
     assert!(!a.wakes() && !b.wakes());
     b.set_interrupts(true);
@@ -171,7 +170,7 @@ fn plain_machines_take_the_sides_that_they_are_told() {
     assert!(!b.pending());
     assert_eq!(b.interrupts(), 0);
     // One with the wrong side: whose half it took knows.
-    let c = pair.device(None).unwrap().into_bridge(Some(Side::A)).unwrap();
+    let c = pair.open(None, Some(Side::A)).unwrap();
     assert!(a.is_taken() && !a.link());
     assert!(!c.is_taken() && c.link() && b.link());
 }
@@ -179,7 +178,7 @@ fn plain_machines_take_the_sides_that_they_are_told() {
 #[test]
 fn doorbells_interrupt_only_who_is_armed() {
     let pair = Pair::new();
-    let [mut a, mut b] = [0, 1].map(|n| pair.device(Some(n)).unwrap().into_bridge(None).unwrap());
+    let [mut a, mut b] = [0, 1].map(|n| pair.open(Some(n), None).unwrap());
     assert_eq!((a.side(), b.side()), (Side::A, Side::B));
     assert!(a.wakes() && b.wakes());
     a.ring();
@@ -193,7 +192,7 @@ fn doorbells_interrupt_only_who_is_armed() {
     b.ring();
     assert_eq!((a.interrupts(), b.interrupts()), (0, 1));
     // The other machine boots anew, and has another number meanwhile.
-    let mut b = pair.device(Some(1)).unwrap().into_bridge(Some(Side::B)).unwrap();
+    let mut b = pair.open(Some(1), Some(Side::B)).unwrap();
     b.set_interrupts(true);
     a.ring();
     assert_eq!(b.interrupts(), 1);
@@ -202,8 +201,8 @@ fn doorbells_interrupt_only_who_is_armed() {
 #[test]
 fn what_the_peer_says_of_itself_does_no_harm() {
     let pair = Pair::new();
-    let mut a = pair.device(Some(0)).unwrap().into_bridge(None).unwrap();
-    pair.device(Some(1)).unwrap().into_bridge(None).unwrap();
+    let mut a = pair.open(Some(0), None).unwrap();
+    pair.open(Some(1), None).unwrap();
     for number in [0, 7, 0x1_0000, 0x1_0001, u32::MAX] {
         a.peer.store32(ARMED, u32::MAX);
         a.peer.store32(NUMBER, number);
@@ -217,7 +216,7 @@ fn what_the_peer_says_of_itself_does_no_harm() {
 #[test]
 fn what_was_written_over_is_said_again() {
     let pair = Pair::new();
-    let [mut a, mut b] = [0, 1].map(|n| pair.device(Some(n)).unwrap().into_bridge(None).unwrap());
+    let [mut a, mut b] = [0, 1].map(|n| pair.open(Some(n), None).unwrap());
     for byte in [0, 0x5a, 0xff] {
         pair.memory.fill(byte);
         assert!(!a.link() && !b.link());
@@ -231,7 +230,7 @@ fn what_was_written_over_is_said_again() {
         assert_eq!(b.interrupts(), before + 1);
     }
     // A half that another machine has taken stays with that, as long as that is there.
-    let mut c = pair.device(Some(0)).unwrap().into_bridge(Some(Side::A)).unwrap();
+    let mut c = pair.open(Some(0), Some(Side::A)).unwrap();
     for _ in 0..10 * QUESTIONS {
         a.renew();
         a.renew();
@@ -251,8 +250,8 @@ fn a_device_that_lacks_something_is_refused() {
     let mut machine =
         Machine { memory: None, number: 0, all: pair.all.clone(), arena: Arena::on_heap(64) };
     let function = Function::new(at, &spaces).unwrap();
-    assert!(matches!(Device::open(&function, &mut machine), Err(Error::Missing(_))));
-    let mut device = pair.device(None).unwrap();
-    device.memory = device.memory.slice(0, 8192).unwrap();
-    assert_eq!(device.into_bridge(Some(Side::A)).err(), Some(Error::TooSmall));
+    let opened = Ivshmem::open(&function, &mut machine, Some(Side::A));
+    assert!(matches!(opened, Err(Error::Missing(_))));
+    let short = Pair { memory: pair.memory.slice(0, 8192).unwrap(), ..pair };
+    assert_eq!(short.open(None, Some(Side::A)).err(), Some(Error::TooSmall));
 }

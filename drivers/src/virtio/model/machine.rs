@@ -2,8 +2,8 @@
 
 use super::Model;
 use super::faces::{Bar, Mapped};
-use crate::found::Found;
 use crate::hal::{Arena, Clock, Instant, Interrupt, PciAddress, Platform, Registers, Window};
+use crate::inventory::Inventory;
 use crate::pci::model::ConfigSpaces;
 use crate::virtio::Slot;
 use alloc::boxed::Box;
@@ -19,6 +19,8 @@ pub struct Machine {
     arena: Arena,
     memory: Window,
     pub spaces: ConfigSpaces,
+    /// Those that were looked at before.
+    known: Vec<&'static ConfigSpaces>,
     mapped: Vec<Mapped>,
     pub slots: Vec<Slot>,
     /// Interrupts that are left.
@@ -35,6 +37,7 @@ impl Machine {
             arena: Arena::new(memory),
             memory,
             spaces: ConfigSpaces::default(),
+            known: Vec::new(),
             mapped: Vec::new(),
             slots: Vec::new(),
             interrupts: 8,
@@ -88,14 +91,13 @@ impl Machine {
     }
 
     /// Finds what was plugged.
-    pub fn find(&mut self) -> Found {
-        let mut found = Found::default();
-        let spaces = core::mem::take(&mut self.spaces);
-        found.scan_pci(&spaces, self);
-        self.spaces = spaces;
+    pub fn find(&mut self) -> Inventory {
+        let mut inventory = Inventory::default();
+        self.known.push(Box::leak(Box::new(core::mem::take(&mut self.spaces))));
+        self.known.iter().for_each(|spaces| inventory.scan_pci(*spaces));
         let slots = self.slots.clone();
-        found.scan_mmio(&slots, self);
-        found
+        inventory.scan_virtio_mmio(&slots, self);
+        inventory
     }
 }
 

@@ -1,11 +1,11 @@
 //! Virtio entropy device (virtio 1.2, 5.4): for seeding, at bring-up.
 
-use super::Error;
-use super::ring::{Descriptor, Ring, Taken};
-use super::transport::{Live, Setup, Transport};
-use crate::hal::{Arena, Clock, Window};
+use super::{EntropyError, EntropySource};
+use crate::device::Device;
+use crate::hal::{Clock, Platform, Window};
+use crate::registry::OpenError;
+use crate::virtio::{self, Descriptor, Live, Ring, Setup, Taken};
 use alloc::boxed::Box;
-use core::fmt;
 use core::time::Duration;
 
 const QUEUE: u16 = 0;
@@ -15,45 +15,28 @@ const BUFFER: usize = 64;
 /// A device that gives nothing for so long is out of order.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why there is no entropy. The device, or the host behind it, is to blame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EntropyError {
-    /// The device gave nothing in time.
-    Timeout,
-    /// The device answered with something that makes no sense.
-    Broken,
-}
-
-impl fmt::Display for EntropyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            EntropyError::Timeout => "entropy device gave nothing in 5 s: see the host's source",
-            EntropyError::Broken => "entropy device answers nonsense",
-        })
-    }
-}
-
-impl core::error::Error for EntropyError {}
-
 /// A virtio entropy device.
-pub struct Entropy {
+struct VirtioRng {
     transport: Live,
     ring: Ring,
     buffer: Window,
 }
 
-impl Entropy {
-    /// Sets the device up with memory of `arena`.
-    pub fn open(mut transport: Box<dyn Transport>, arena: &mut Arena) -> Result<Self, Error> {
-        let mut setup = Setup::begin(&mut *transport, arena, 0)?;
-        let ring = setup.queue(QUEUE, MOST_ENTRIES, false)?;
-        let buffer = setup.alloc(BUFFER, BUFFER)?;
-        setup.finish();
-        Ok(Entropy { transport: Live::new(transport), ring, buffer })
-    }
+/// Sets a device up.
+pub fn open(
+    device: Device,
+    platform: &mut dyn Platform,
+) -> Result<Box<dyn EntropySource>, OpenError> {
+    let mut transport = virtio::attach(device, platform)?;
+    let mut setup = Setup::begin(&mut *transport, platform.arena(), 0)?;
+    let ring = setup.queue(QUEUE, MOST_ENTRIES, false)?;
+    let buffer = setup.alloc(BUFFER, BUFFER)?;
+    setup.finish();
+    Ok(Box::new(VirtioRng { transport: Live::new(transport), ring, buffer }))
+}
 
-    /// Fills `into` with random bytes. Waits for the device.
-    pub fn read(&mut self, into: &mut [u8], clock: &dyn Clock) -> Result<(), EntropyError> {
+impl EntropySource for VirtioRng {
+    fn read(&mut self, into: &mut [u8], clock: &dyn Clock) -> Result<(), EntropyError> {
         let mut rest = into;
         while !rest.is_empty() {
             let wanted = rest.len().min(BUFFER);
@@ -66,7 +49,9 @@ impl Entropy {
         self.buffer.fill(0);
         Ok(())
     }
+}
 
+impl VirtioRng {
     /// Has the device write up to `wanted` bytes to the buffer; returns how many it wrote, 1 or
     /// more.
     fn ask(&mut self, wanted: usize, clock: &dyn Clock) -> Result<usize, EntropyError> {
@@ -96,17 +81,19 @@ impl Entropy {
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::{Machine, Model, WallClock};
-    use super::super::{Entropy, EntropyError, Kind};
+    use super::super::{EntropyError, EntropySource};
+    use crate::registry::Class;
+    use crate::virtio::model::{Machine, Model, WallClock};
+    use alloc::boxed::Box;
 
     const MODERN: u64 = 1 << 32;
 
-    fn open() -> (Machine, Model, Entropy) {
+    fn open() -> (Machine, Model, Box<dyn EntropySource>) {
         let mut machine = Machine::new(1 << 20);
         let model = Model::new(&machine, 4, MODERN, &[], &[64]);
         machine.plug_pci(5, &model);
-        let device = machine.find().take(Kind::Entropy).remove(0);
-        let entropy = device.into_entropy(&mut machine).unwrap();
+        let device = machine.find().take(Class::Entropy).remove(0);
+        let entropy = device.open_entropy(&mut machine).unwrap();
         (machine, model, entropy)
     }
 

@@ -1,6 +1,8 @@
+use super::{VirtioNet, WantedMtu};
 use crate::hal::{Packet, Platform, Port, TransmitError, Window};
+use crate::registry::Class;
 use crate::virtio::model::{Machine, Model};
-use crate::virtio::{Error, Kind, Net, WantedMtu};
+use crate::virtio::{Error, attach};
 use proptest::prelude::*;
 use std::vec::Vec;
 
@@ -15,14 +17,15 @@ fn model(machine: &Machine, features: u64, entries: u16) -> Model {
     Model::new(machine, 1, features, &CONFIG, &[entries, entries])
 }
 
-fn open(machine: &mut Machine, mtu: WantedMtu<'_>) -> Result<Net, Error> {
-    let mut found = machine.find();
-    assert_eq!(found.unclaimed, []);
-    found.take(Kind::Network).remove(0).into_port(machine, mtu)
+fn open(machine: &mut Machine, mtu: WantedMtu<'_>) -> Result<VirtioNet, Error> {
+    let mut inventory = machine.find();
+    assert_eq!(inventory.unclaimed, []);
+    let device = inventory.take(Class::Port).remove(0);
+    VirtioNet::open(attach(device, machine)?, machine.arena(), mtu)
 }
 
 /// A port on PCI with event index, and its device.
-fn port(entries: u16) -> (Machine, Model, Net) {
+fn port(entries: u16) -> (Machine, Model, VirtioNet) {
     let mut machine = Machine::new(4 << 20);
     let model = model(&machine, MODERN | EVENT_INDEX | MAC_STATUS, entries);
     machine.plug_pci(3, &model);

@@ -1,11 +1,9 @@
 //! The receive queue: buffer `i` is for ever described by descriptor `i`, so that giving a buffer
 //! to the device is one entry of the available ring.
 
-use super::super::Error;
-use super::super::ring::{Descriptor, Ring, Taken};
-use super::super::transport::Setup;
 use super::{ETHERNET, RECEIVE, entries};
 use crate::hal::{Frame, Window};
+use crate::virtio::{Descriptor, Error, Ring, Setup, Taken};
 
 /// Fewer buffers than this cannot hold what arrives in one turn of the loop.
 const LEAST_BUFFERS: usize = 32;
@@ -56,6 +54,7 @@ impl Receiver {
         })
     }
 
+    #[cfg(test)]
     pub fn buffers(&self) -> (usize, usize) {
         (self.count, self.stride)
     }

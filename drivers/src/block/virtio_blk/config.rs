@@ -1,8 +1,7 @@
 //! The block device's configuration (virtio 1.2, 5.2.4) and what it means for its users.
 
-use super::super::Error;
-use super::super::transport::{Agreed, Transport, read_config};
 use crate::hal::{Features, Geometry, Registers};
+use crate::virtio::{Agreed, Error, Transport, read_config};
 
 const SIZE_MAX: u64 = 1 << 1;
 const READ_ONLY: u64 = 1 << 5;

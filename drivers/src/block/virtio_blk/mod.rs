@@ -7,15 +7,14 @@ mod dump;
 #[cfg(test)]
 mod tests;
 
-pub use dump::{DumpDisk, DumpTransport};
-
-use super::Error;
-use super::ring::{Descriptor, Ring, Taken};
-use super::transport::{Agreed, Live, Setup, Transport, reset};
+use super::OpenDisk;
+use crate::device::Device;
 use crate::hal::{
-    Arena, Clock, Completion, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError,
-    Window,
+    Arena, Clock, Completion, CrashWriter, Disk, DiskError, Features, Geometry, Operation,
+    Platform, Request, SubmitError, Window,
 };
+use crate::registry::OpenError;
+use crate::virtio::{self, Agreed, Descriptor, Error, Live, Ring, Setup, Taken, Transport, reset};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -53,8 +52,23 @@ const AT_STATUS: usize = 60;
 /// A disk must tell its serial number in this time, or has none.
 const SERIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Sets a device up.
+pub fn open(
+    device: Device,
+    platform: &mut dyn Platform,
+    clock: &dyn Clock,
+) -> Result<Vec<OpenDisk>, OpenError> {
+    let transport = virtio::attach(device, platform)?;
+    let polled = virtio::attach_polled(device, platform).ok();
+    let mut disk = VirtioBlk::open(transport, platform.arena())?;
+    let serial = disk.serial(clock);
+    let crash = polled.map(|it| Box::new(dump::VirtioBlkCrash::new(it)) as Box<dyn CrashWriter>);
+    let location = device.location();
+    Ok(alloc::vec![OpenDisk { location, serial, disk: Box::new(disk), crash }])
+}
+
 /// A virtio block device.
-pub struct Block {
+struct VirtioBlk {
     transport: Live,
     ring: Ring,
     agreed: Agreed,
@@ -68,9 +82,9 @@ pub struct Block {
     broken: bool,
 }
 
-impl Block {
+impl VirtioBlk {
     /// Sets the device up with memory of `arena`.
-    pub fn open(mut transport: Box<dyn Transport>, arena: &mut Arena) -> Result<Self, Error> {
+    fn open(mut transport: Box<dyn Transport>, arena: &mut Arena) -> Result<Self, Error> {
         let mut setup = Setup::begin(&mut *transport, arena, config::WANTED)?;
         let agreed = setup.agreed();
         let geometry = config::geometry(setup.transport(), agreed)?;
@@ -81,7 +95,7 @@ impl Block {
         }
         let slots = setup.alloc(usize::from(depth) * SLOT, SLOT)?;
         setup.finish();
-        Ok(Block {
+        Ok(VirtioBlk {
             transport: Live::new(transport),
             ring,
             agreed,
@@ -96,7 +110,7 @@ impl Block {
 
     /// The serial number that the operator of the machine gave the disk; empty if none. Waits for
     /// the device: for bring-up, while nothing is in flight.
-    pub fn serial(&mut self, clock: &dyn Clock) -> String {
+    fn serial(&mut self, clock: &dyn Clock) -> String {
         let Some(slot) = self.take_slot(0) else { return String::new() };
         let window = self.slot(slot);
         window.fill(0);
@@ -231,7 +245,7 @@ impl Block {
     }
 }
 
-impl Disk for Block {
+impl Disk for VirtioBlk {
     fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -333,7 +347,7 @@ impl Disk for Block {
     }
 }
 
-impl Block {
+impl VirtioBlk {
     /// Writes what a discard or write-zeroes names into the slot.
     fn segment(&self, slot: u16, request: &Request, sectors: u32, flags: u32) -> Window {
         let window = self.slot(slot);

@@ -6,9 +6,11 @@ mod receive;
 mod tests;
 mod transmit;
 
-use super::Error;
-use super::transport::{Live, Setup, Transport, read_config};
-use crate::hal::{Arena, Frame, Interrupt, Packet, Port, PortCounters, TransmitError};
+use super::WantedMtu;
+use crate::device::Device;
+use crate::hal::{Arena, Frame, Interrupt, Packet, Platform, Port, PortCounters, TransmitError};
+use crate::registry::OpenError;
+use crate::virtio::{self, Error, Live, Setup, Transport, read_config};
 use alloc::boxed::Box;
 use receive::Receiver;
 use transmit::Transmitter;
@@ -43,12 +45,18 @@ const LEAST_MTU: u16 = 1280;
 /// 9000 and room for headers below IP; frames stay below 9.25 KiB.
 const MOST_MTU: u16 = 9216;
 
-/// What an operator asks of the port with this MAC address: its largest layer 3 packet in bytes, 1280
-/// to 9216. None: what the device says, else 1500. A device that says less keeps its own.
-pub type WantedMtu<'a> = &'a dyn Fn([u8; 6]) -> Option<u16>;
+/// Sets a device up.
+pub fn open(
+    device: Device,
+    platform: &mut dyn Platform,
+    wanted_mtu: WantedMtu<'_>,
+) -> Result<Box<dyn Port + Send>, OpenError> {
+    let transport = virtio::attach(device, platform)?;
+    Ok(Box::new(VirtioNet::open(transport, platform.arena(), wanted_mtu)?))
+}
 
 /// A virtio network device.
-pub struct Net {
+struct VirtioNet {
     transport: Live,
     receiver: Receiver,
     transmitter: Transmitter,
@@ -57,10 +65,10 @@ pub struct Net {
     has_status: bool,
 }
 
-impl Net {
+impl VirtioNet {
     /// Sets the device up with memory of `arena`: receive buffers for an eighth of what is free
     /// there, as far as the queue holds so many.
-    pub fn open(
+    fn open(
         mut transport: Box<dyn Transport>,
         arena: &mut Arena,
         wanted_mtu: WantedMtu<'_>,
@@ -88,19 +96,14 @@ impl Net {
         setup.finish();
         let has_status = agreed.has(FEATURE_STATUS);
         let transport = Live::new(transport);
-        let mut net = Net { transport, receiver, transmitter, mac, mtu, has_status };
+        let mut net = VirtioNet { transport, receiver, transmitter, mac, mtu, has_status };
         net.flush();
         Ok(net)
     }
 
-    /// Sends its interrupts to another core, as messages of `interrupt`, before it is used. False
-    /// if it cannot: then they go where they went.
-    pub fn route(&mut self, interrupt: &Interrupt) -> bool {
-        self.transport.route(interrupt)
-    }
-
     /// Buffers that frames are received into, and their length in bytes.
-    pub fn receive_buffers(&self) -> (usize, usize) {
+    #[cfg(test)]
+    fn receive_buffers(&self) -> (usize, usize) {
         self.receiver.buffers()
     }
 }
@@ -123,7 +126,11 @@ fn agree_mtu(asked: Option<u16>, device: Option<u16>) -> Result<u16, Error> {
     })
 }
 
-impl Port for Net {
+impl Port for VirtioNet {
+    fn route(&mut self, interrupt: &Interrupt) -> bool {
+        self.transport.route(interrupt)
+    }
+
     fn mac(&self) -> [u8; 6] {
         self.mac
     }

@@ -1,30 +1,13 @@
 //! What the machine has: every device that there is a driver for, and what is left over, for show.
 
+use crate::device::{Bus, Device};
 use crate::hal::{ConfigRegionAccess, Location, PciAddress, Platform};
-use crate::ntb::ivshmem;
-use crate::virtio::{self, Kind, Slot};
+use crate::pci::Function;
+use crate::registry::{Class, Driver, Id};
+use crate::virtio::{self, Slot};
 use alloc::vec::Vec;
-use core::fmt;
 
-/// Why a device cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
-    /// It is a virtio device.
-    Virtio(virtio::Error),
-    /// It is a bridge to another machine.
-    Bridge(ivshmem::Error),
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Virtio(error) => error.fmt(f),
-            Error::Bridge(error) => error.fmt(f),
-        }
-    }
-}
-
-/// A device that cannot be used, for show.
+/// A device that no driver takes, for show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unclaimed {
     /// Where it is.
@@ -35,8 +18,8 @@ pub struct Unclaimed {
     pub class: u32,
     /// It is a part of the chipset: a function beside an ISA bridge.
     pub chipset: bool,
-    /// What went wrong, if there is a driver for it.
-    pub error: Option<Error>,
+    /// Why it was not even looked at, if its registers are out of order.
+    pub error: Option<virtio::Error>,
 }
 
 impl Unclaimed {
@@ -97,75 +80,66 @@ impl Unclaimed {
 
 /// What there is.
 #[derive(Debug, Default)]
-pub struct Found {
-    /// Virtio devices that can be set up, in the order of their places.
-    pub devices: Vec<virtio::Device>,
-    /// Bridges to other machines, likewise. Which side of one this is the operator may have to say.
-    pub bridges: Vec<ivshmem::Device>,
+pub struct Inventory {
+    /// Devices that have a driver, in the order of their places.
+    devices: Vec<Device>,
     /// Everything else.
     pub unclaimed: Vec<Unclaimed>,
 }
 
-impl Found {
-    /// Takes the virtio devices of one kind out, in the order of their places.
-    pub fn take(&mut self, kind: Kind) -> Vec<virtio::Device> {
-        self.devices.extract_if(.., |device| device.kind() == kind).collect()
+impl Inventory {
+    /// Takes the devices of one class out, in the order of their places.
+    pub fn take(&mut self, class: Class) -> Vec<Device> {
+        self.devices.extract_if(.., |device| device.class() == class).collect()
     }
 
     /// Looks at all functions of PCI segment 0.
-    pub fn scan_pci(&mut self, access: &dyn ConfigRegionAccess, platform: &mut dyn Platform) {
+    pub fn scan_pci(&mut self, access: &'static dyn ConfigRegionAccess) {
         const ISA_BRIDGE: u32 = 0x0601;
         let functions = crate::pci::scan(0, access);
-        let place = |address: PciAddress| (address.bus(), address.device());
+        let slot = |address: PciAddress| (address.bus(), address.device());
         let bridges = functions.iter().filter(|one| one.class() >> 8 == ISA_BRIDGE);
-        let chipset: Vec<(u8, u8)> = bridges.map(|bridge| place(bridge.address())).collect();
+        let chipset: Vec<(u8, u8)> = bridges.map(|bridge| slot(bridge.address())).collect();
         for function in functions {
-            let error = if ivshmem::Device::is(&function) {
-                match ivshmem::Device::open(&function, platform) {
-                    Ok(bridge) => {
-                        self.bridges.push(bridge);
-                        continue;
-                    }
-                    Err(error) => Some(Error::Bridge(error)),
-                }
-            } else {
-                match virtio::Device::on_pci(&function, platform) {
-                    Some(Ok(device)) => {
-                        self.devices.push(device);
-                        continue;
-                    }
-                    Some(Err(error)) => Some(Error::Virtio(error)),
-                    None => None,
-                }
-            };
-            let location = Location::Pci(function.address());
-            let id = (function.vendor(), function.device());
-            let chipset = chipset.contains(&place(function.address()));
+            if let Some(driver) = Driver::of(&ids(&function)) {
+                self.devices.push(Device::new(Bus::Pci(function), driver));
+                continue;
+            }
+            let chipset = chipset.contains(&slot(function.address()));
             self.unclaimed.push(Unclaimed {
-                location,
-                id,
+                location: Location::pci(function.address()),
+                id: (function.vendor(), function.device()),
                 class: function.class(),
                 chipset,
-                error,
+                error: None,
             });
         }
     }
 
-    /// Looks at places of memory-mapped devices, such as microvm's.
-    pub fn scan_mmio(&mut self, slots: &[Slot], platform: &mut dyn Platform) {
+    /// Looks at places of virtio's memory-mapped registers, such as microvm's.
+    pub fn scan_virtio_mmio(&mut self, slots: &[Slot], platform: &mut dyn Platform) {
         for &slot in slots {
-            let (device_type, error) = match virtio::Device::on_mmio(slot, platform) {
+            let (device_type, error) = match virtio::mmio_device_type(slot, platform) {
                 Ok(None) => continue,
-                Ok(Some(Ok(device))) => {
-                    self.devices.push(device);
-                    continue;
-                }
-                Ok(Some(Err(device_type))) => (device_type as u16, None),
-                Err(error) => (0, Some(Error::Virtio(error))),
+                Ok(Some(device_type)) => match Driver::of(&[Id::Virtio(device_type)]) {
+                    Some(driver) => {
+                        self.devices.push(Device::new(Bus::VirtioMmio(slot), driver));
+                        continue;
+                    }
+                    None => (device_type as u16, None),
+                },
+                Err(error) => (0, Some(error)),
             };
-            let location = Location::Mmio(slot.address);
+            let location = Location::mmio(slot.address);
             let id = (virtio::VENDOR, 0x1040u16.wrapping_add(device_type));
             self.unclaimed.push(Unclaimed { location, id, class: 0, chipset: false, error });
         }
     }
+}
+
+/// What a function may be recognized by, the most exact first.
+fn ids(function: &Function<'_>) -> Vec<Id> {
+    let virtio = virtio::pci_device_type(function).map(Id::Virtio);
+    let exact = Id::Pci(function.vendor(), function.device());
+    virtio.into_iter().chain([exact, Id::PciClass(function.class())]).collect()
 }

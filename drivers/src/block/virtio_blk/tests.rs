@@ -1,8 +1,12 @@
+use super::VirtioBlk;
+use super::dump::VirtioBlkCrash;
 use crate::hal::{
-    Completion, Disk, DiskError, Features, Operation, Platform, Request, SubmitError, Window,
+    Completion, CrashWriter, Disk, DiskError, Features, Operation, Platform, Request, SubmitError,
+    Window,
 };
+use crate::registry::Class;
 use crate::virtio::model::{Chain, Machine, Model};
-use crate::virtio::{Block, Error, Kind};
+use crate::virtio::{Error, attach, attach_polled};
 use proptest::prelude::*;
 use std::vec::Vec;
 
@@ -27,18 +31,19 @@ fn open_with(
     features: u64,
     entries: u16,
     change: impl FnOnce(&mut Vec<u8>),
-) -> (Machine, Model, Result<Block, Error>) {
+) -> (Machine, Model, Result<VirtioBlk, Error>) {
     let mut machine = Machine::new(4 << 20);
     let mut config = config();
     change(&mut config);
     let model = Model::new(&machine, 2, features, &config, &[entries]);
     machine.plug_pci(4, &model);
-    let device = machine.find().take(Kind::Block).remove(0);
-    let disk = device.into_disk(&mut machine);
+    let device = machine.find().take(Class::Disks).remove(0);
+    let transport = attach(device, &mut machine).unwrap();
+    let disk = VirtioBlk::open(transport, machine.arena());
     (machine, model, disk)
 }
 
-fn open(features: u64, entries: u16) -> (Machine, Model, Block) {
+fn open(features: u64, entries: u16) -> (Machine, Model, VirtioBlk) {
     let (machine, model, disk) = open_with(features, entries, |_| ());
     (machine, model, disk.unwrap())
 }
@@ -94,7 +99,7 @@ fn every_operation_does_what_it_says() {
     let (mut machine, model, mut disk) = open(ALL, 64);
     let mut stored = storage();
     let data = buffer(&mut machine, 4096);
-    let run = |disk: &mut Block, stored: &mut Vec<u8>, operation, sector, data| {
+    let run = |disk: &mut VirtioBlk, stored: &mut Vec<u8>, operation, sector, data| {
         disk.submit(&request(77, operation, sector, data)).unwrap();
         assert_eq!(disk.poll(), None);
         disk.flush_queue();
@@ -348,10 +353,11 @@ fn a_dump_is_written_whatever_the_driver_had_under_way() {
         let mut machine = Machine::new(4 << 20);
         let model = Model::new(&machine, 2, features, &config(), &[64]);
         machine.plug_pci(4, &model);
-        let mut device = machine.find().take(Kind::Block).remove(0);
-        let dump = device.take_dump().unwrap();
-        let mut disk = device.into_disk(&mut machine).unwrap();
-        let mut dump = dump.prepare(4096, machine.arena()).unwrap();
+        let device = machine.find().take(Class::Disks).remove(0);
+        let transport = attach(device, &mut machine).unwrap();
+        let mut dump = VirtioBlkCrash::new(attach_polled(device, &mut machine).unwrap());
+        let mut disk = VirtioBlk::open(transport, machine.arena()).unwrap();
+        assert!(dump.prepare(4096, machine.arena()));
         let data = buffer(&mut machine, 512);
         // Offered, half of them told, none served: the device is reset under them.
         for tag in 0..3 {
@@ -373,10 +379,18 @@ fn a_dump_that_does_not_fit_or_finds_no_queue_is_an_error() {
     let (mut machine, model) = (Machine::new(4 << 20), 2);
     let model = Model::new(&machine, model, MODERN, &config(), &[2]);
     machine.plug_pci(4, &model);
-    let mut device = machine.find().take(Kind::Block).remove(0);
-    let dump = device.take_dump().unwrap();
-    assert!(device.take_dump().is_none());
-    let mut dump = dump.prepare(512, machine.arena()).unwrap();
-    assert!(dump.write(0, &[0; 1024]).is_err());
-    assert_eq!(dump.write(0, &[0; 512]), Err(Error::NoQueue(0)));
+    let device = machine.find().take(Class::Disks).remove(0);
+    attach(device, &mut machine).unwrap();
+    let dump = |bytes, machine: &mut Machine| {
+        let mut dump = VirtioBlkCrash::new(attach_polled(device, machine).unwrap());
+        assert!(dump.prepare(bytes, machine.arena()));
+        dump
+    };
+    assert!(dump(512, &mut machine).write(0, &[0; 1024]).is_err());
+    let refused = dump(512, &mut machine).write(0, &[0; 512]);
+    assert_eq!(refused, Err("the disk cannot be set up again"));
+    assert!(
+        !VirtioBlkCrash::new(attach_polled(device, &mut machine).unwrap())
+            .prepare(64 << 20, machine.arena())
+    );
 }

@@ -4,11 +4,9 @@
 //! whose header alone is larger than a slot, and those whose payload is in pieces, go through a few
 //! buffers of full size.
 
-use super::super::Error;
-use super::super::ring::{Ring, Taken};
-use super::super::transport::Setup;
 use super::{ETHERNET, TRANSMIT, entries};
 use crate::hal::{Packet, TransmitError, Window};
+use crate::virtio::{Error, Ring, Setup, Taken};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 

@@ -1,0 +1,124 @@
+//! A device that was found and has a driver, and is not set up yet.
+
+use crate::block::OpenDisk;
+use crate::entropy::EntropySource;
+use crate::ethernet::WantedMtu;
+use crate::hal::{Clock, Location, Platform, Port};
+use crate::ntb::{NtbDevice, Side};
+use crate::pci::Function;
+use crate::registry::{Class, Driver, Open, OpenError};
+use crate::virtio::Slot;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// How a device is reached.
+#[derive(Clone, Copy)]
+pub enum Bus {
+    /// As a PCI function.
+    Pci(Function<'static>),
+    /// As virtio's memory-mapped registers.
+    VirtioMmio(Slot),
+}
+
+/// A device and its driver.
+#[derive(Clone, Copy)]
+pub struct Device {
+    bus: Bus,
+    driver: &'static Driver,
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.driver.name, self.location())
+    }
+}
+
+/// The device is of another class than the one that it was to be opened as: our mistake.
+#[derive(Debug)]
+struct WrongClass;
+
+impl fmt::Display for WrongClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("device is of another class than what it was opened as: a bug")
+    }
+}
+
+impl core::error::Error for WrongClass {}
+
+impl Device {
+    /// A device on a bus, which `driver` is for.
+    pub(crate) fn new(bus: Bus, driver: &'static Driver) -> Self {
+        Device { bus, driver }
+    }
+
+    /// How it is reached.
+    pub fn bus(&self) -> Bus {
+        self.bus
+    }
+
+    /// Where it is.
+    pub fn location(&self) -> Location {
+        match self.bus {
+            Bus::Pci(function) => Location::pci(function.address()),
+            Bus::VirtioMmio(slot) => Location::mmio(slot.address),
+        }
+    }
+
+    /// Name of its driver.
+    pub fn driver(&self) -> &'static str {
+        self.driver.name
+    }
+
+    /// What it is for.
+    pub fn class(&self) -> Class {
+        self.driver.class()
+    }
+
+    /// Sets an Ethernet port up.
+    pub fn open_port(
+        self,
+        platform: &mut dyn Platform,
+        wanted_mtu: WantedMtu<'_>,
+    ) -> Result<Box<dyn Port + Send>, OpenError> {
+        match self.driver.open {
+            Open::Port(open) => open(self, platform, wanted_mtu),
+            _ => Err(WrongClass.into()),
+        }
+    }
+
+    /// Sets a disk up, or the controller of several.
+    pub fn open_disks(
+        self,
+        platform: &mut dyn Platform,
+        clock: &dyn Clock,
+    ) -> Result<Vec<OpenDisk>, OpenError> {
+        match self.driver.open {
+            Open::Disks(open) => open(self, platform, clock),
+            _ => Err(WrongClass.into()),
+        }
+    }
+
+    /// Sets a bridge up, as the side that is said.
+    pub fn open_bridge(
+        self,
+        platform: &mut dyn Platform,
+        side: Option<Side>,
+    ) -> Result<Box<dyn NtbDevice>, OpenError> {
+        match self.driver.open {
+            Open::Bridge(open) => open(self, platform, side),
+            _ => Err(WrongClass.into()),
+        }
+    }
+
+    /// Sets a source of entropy up.
+    pub fn open_entropy(
+        self,
+        platform: &mut dyn Platform,
+    ) -> Result<Box<dyn EntropySource>, OpenError> {
+        match self.driver.open {
+            Open::Entropy(open) => open(self, platform),
+            _ => Err(WrongClass.into()),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The drivers: what each of them matches, and what it opens. A driver is a folder in the one of its class,
+//! and a line here; nobody above knows it by name.
+
+use crate::block::{self, OpenDisk};
+use crate::device::Device;
+use crate::entropy::{self, EntropySource};
+use crate::ethernet::{self, WantedMtu};
+use crate::hal::{Clock, Platform, Port};
+use crate::ntb::{self, NtbDevice, Side};
+use crate::virtio;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// What a driver recognizes its devices by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Id {
+    /// Virtio device type (virtio 1.2, chapter 5), on PCI or memory-mapped registers.
+    Virtio(u32),
+    /// PCI vendor and device ID.
+    Pci(u16, u16),
+    /// PCI base class, subclass and programming interface, as 0xCCSSPP.
+    PciClass(u32),
+}
+
+/// Why a device cannot be used. Its text says what the device lacks, or who is to blame.
+pub type OpenError = Box<dyn core::error::Error>;
+
+/// What a driver opens, and how. A device is set up once, before the loops run, on the core that will own it.
+#[derive(Clone, Copy)]
+pub enum Open {
+    /// An Ethernet port.
+    Port(fn(Device, &mut dyn Platform, WantedMtu<'_>) -> Result<Box<dyn Port + Send>, OpenError>),
+    /// Disks: the one that the device is, or all units behind a controller. May wait for the device.
+    Disks(fn(Device, &mut dyn Platform, &dyn Clock) -> Result<Vec<OpenDisk>, OpenError>),
+    /// A non-transparent bridge. Which of its two sides this machine has may have to be said.
+    Bridge(fn(Device, &mut dyn Platform, Option<Side>) -> Result<Box<dyn NtbDevice>, OpenError>),
+    /// A source of entropy.
+    Entropy(fn(Device, &mut dyn Platform) -> Result<Box<dyn EntropySource>, OpenError>),
+}
+
+/// What a device is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Ethernet.
+    Port,
+    /// Disks.
+    Disks,
+    /// A non-transparent bridge.
+    Bridge,
+    /// A source of entropy.
+    Entropy,
+}
+
+/// One driver.
+pub struct Driver {
+    /// Its name, as Linux has it where Linux has such a driver.
+    pub name: &'static str,
+    /// What it matches.
+    pub ids: &'static [Id],
+    /// What it opens.
+    pub open: Open,
+}
+
+/// All drivers. The first that matches takes a device.
+pub static DRIVERS: &[Driver] = &[
+    Driver {
+        name: "virtio_net",
+        ids: &[Id::Virtio(virtio::NETWORK)],
+        open: Open::Port(ethernet::virtio_net::open),
+    },
+    Driver {
+        name: "virtio_blk",
+        ids: &[Id::Virtio(virtio::BLOCK)],
+        open: Open::Disks(block::virtio_blk::open),
+    },
+    Driver {
+        name: "virtio_rng",
+        ids: &[Id::Virtio(virtio::ENTROPY)],
+        open: Open::Entropy(entropy::virtio_rng::open),
+    },
+    Driver {
+        name: "ivshmem",
+        ids: &[Id::Pci(ntb::ivshmem::VENDOR, ntb::ivshmem::DEVICE)],
+        open: Open::Bridge(ntb::ivshmem::open),
+    },
+];
+
+impl Driver {
+    /// What it opens.
+    pub fn class(&self) -> Class {
+        match self.open {
+            Open::Port(_) => Class::Port,
+            Open::Disks(_) => Class::Disks,
+            Open::Bridge(_) => Class::Bridge,
+            Open::Entropy(_) => Class::Entropy,
+        }
+    }
+
+    /// The driver of a device that any of `ids` says what it is.
+    pub fn of(ids: &[Id]) -> Option<&'static Driver> {
+        DRIVERS.iter().find(|driver| driver.ids.iter().any(|id| ids.contains(id)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_drivers_match_the_same_device_or_have_one_name() {
+        for (n, driver) in DRIVERS.iter().enumerate() {
+            for other in &DRIVERS[n + 1..] {
+                assert_ne!(driver.name, other.name);
+                assert!(!driver.ids.iter().any(|id| other.ids.contains(id)), "{}", other.name);
+            }
+        }
+    }
+}
