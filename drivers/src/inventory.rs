@@ -74,7 +74,6 @@ impl Unclaimed {
     /// every chipset has.
     pub fn is_missed(&self) -> bool {
         !self.chipset && (matches!(self.class >> 16, 1 | 2) || self.class >> 8 == 0x0c06)
-            || self.id.0 == virtio::VENDOR && matches!(self.id.1, 0x1004 | 0x1048)
     }
 }
 

@@ -74,6 +74,11 @@ pub static DRIVERS: &[Driver] = &[
         open: Open::Disks(block::virtio_blk::open),
     },
     Driver {
+        name: "virtio_scsi",
+        ids: &[Id::Virtio(virtio::SCSI)],
+        open: Open::Disks(block::virtio_scsi::open),
+    },
+    Driver {
         name: "virtio_rng",
         ids: &[Id::Virtio(virtio::ENTROPY)],
         open: Open::Entropy(entropy::virtio_rng::open),

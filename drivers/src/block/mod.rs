@@ -1,6 +1,7 @@
 //! Disks ([`crate::hal::Disk`]).
 
 pub mod virtio_blk;
+pub mod virtio_scsi;
 
 use crate::hal::{CrashWriter, Disk, Location};
 use alloc::boxed::Box;

@@ -19,7 +19,9 @@ pub use mmio::{Slot, device_type as mmio_device_type};
 pub use pci::{VENDOR, device_type as pci_device_type};
 pub use ring::{Descriptor, Ring, Taken};
 pub use transport::Transport;
-pub(crate) use transport::{Agreed, Live, Setup, VERSION_1, go_live, negotiate, read_config, reset};
+pub(crate) use transport::{
+    Agreed, Live, Setup, VERSION_1, go_live, negotiate, read_config, reset,
+};
 
 use crate::device::{Bus, Device};
 use crate::hal::Platform;
@@ -33,6 +35,8 @@ pub const NETWORK: u32 = 1;
 pub const BLOCK: u32 = 2;
 /// A source of entropy.
 pub const ENTROPY: u32 = 4;
+/// A SCSI host adapter.
+pub const SCSI: u32 = 8;
 
 /// Why a device cannot be used. The device, or the machine, is to blame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

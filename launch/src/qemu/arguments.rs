@@ -84,9 +84,12 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
         qemu.args(["-device", &device.to_string()]);
     }
     disks.extend(spec.disks.iter().cloned());
+    if disks.iter().any(Disk::is_scsi) {
+        qemu.args(["-device", &format!("virtio-scsi-{bus},id=scsi")]);
+    }
     for (index, disk) in disks.iter().enumerate() {
         qemu.args(["-blockdev", &disk.blockdev(index).to_string()]);
-        let device = disk.device(&format!("virtio-blk-{bus}"), index);
+        let device = disk.device(bus, index);
         qemu.args(["-device", &device.to_string()]);
     }
     if !spec.models.is_empty() {

@@ -81,6 +81,7 @@ pub struct Disk {
     read_only: bool,
     block_size: u32,
     serial: String,
+    scsi: bool,
     faults: Vec<Fault>,
 }
 
@@ -95,6 +96,7 @@ impl Disk {
             read_only: false,
             block_size: 512,
             serial: String::new(),
+            scsi: false,
             faults: Vec::new(),
         }
     }
@@ -109,9 +111,19 @@ impl Disk {
         Disk { block_size: bytes, ..self }
     }
 
-    /// Sets the serial number, of up to 20 characters.
+    /// Sets the serial number, of up to 20 characters, behind the SCSI controller 36.
     pub fn serial(self, serial: &str) -> Disk {
         Disk { serial: serial.into(), ..self }
+    }
+
+    /// Puts the disk behind the machine's one virtio SCSI controller, as a target of its own.
+    pub fn scsi(self) -> Disk {
+        Disk { scsi: true, ..self }
+    }
+
+    /// Whether it is behind the SCSI controller.
+    pub(super) fn is_scsi(&self) -> bool {
+        self.scsi
     }
 
     /// Makes requests fail with EIO.
@@ -138,12 +150,20 @@ impl Disk {
         })
     }
 
-    /// The properties of `-device virtio-blk-*` for the disk numbered `index`.
-    pub(super) fn device(&self, driver: &str, index: usize) -> Value {
+    /// The properties of `-device` for the disk numbered `index`, as virtio-blk on `bus` (`pci`, `device`) or
+    /// behind the SCSI controller, where the number is that of the target.
+    pub(super) fn device(&self, bus: &str, index: usize) -> Value {
+        let driver = match self.scsi {
+            true => "scsi-hd".to_string(),
+            false => format!("virtio-blk-{bus}"),
+        };
         let mut device = json!({
             "driver": driver, "drive": format!("disk{index}"),
             "logical_block_size": self.block_size, "physical_block_size": self.block_size,
         });
+        if self.scsi {
+            (device["bus"], device["scsi-id"]) = (json!("scsi.0"), json!(index));
+        }
         if !self.serial.is_empty() {
             device["serial"] = json!(self.serial);
         }

@@ -1,6 +1,6 @@
 //! Disks: what is seen of them, and disks that fail.
 use anyhow::{Result, ensure};
-use boot_tests::{boot, spec};
+use boot_tests::{boot, faulty, spec};
 use launch::image::config_disk;
 use launch::qemu::{Disk, Fault, Machine, Nic, Vm};
 use tempfile::NamedTempFile;
@@ -20,11 +20,59 @@ fn several_disks_are_shown_with_their_properties() -> Result<()> {
 #[test]
 fn disks_are_found_on_every_bus() -> Result<()> {
     for machine in [Machine::Pc, Machine::Q35, Machine::Microvm] {
-        let disk = empty(8)?;
-        let mut vm = boot(spec()?.machine(machine).disk(Disk::new(disk.path())))?;
-        let disks = vm.run("show disks --json")?.json()?;
-        ensure!(disks[0]["size"] == 8 << 20, "{machine:?}: {disks}");
+        for scsi in [false, true] {
+            let disk = empty(8)?;
+            let one = Disk::new(disk.path());
+            let one = if scsi { one.scsi() } else { one };
+            let mut vm = boot(spec()?.machine(machine).disk(one))?;
+            let disks = vm.run("show disks --json")?.json()?;
+            ensure!(disks[0]["size"] == 8 << 20, "{machine:?}, SCSI {scsi}: {disks}");
+        }
     }
+    Ok(())
+}
+
+#[test]
+fn disks_behind_a_scsi_controller_have_shapes_and_names_of_their_own() -> Result<()> {
+    let (one, two, three) = (empty(8)?, empty(16)?, config()?);
+    let spec = || -> Result<_> {
+        Ok(spec()?
+            .nic(Nic::user())
+            .disk(Disk::new(one.path()).scsi().read_only())
+            .disk(Disk::new(two.path()).scsi().block_size(4096).serial("a-serial-number-of-24-c"))
+            .disk(Disk::new(three.path()).scsi().serial("isthmus-config")))
+    };
+    let mut vm = boot(spec()?)?;
+    hostname_is(&mut vm, "old")?;
+    let disks = vm.run("show disks --json")?.json()?;
+    ensure!(disks[0]["size"] == 8 << 20 && disks[0]["read_only"] == true, "{disks}");
+    ensure!(disks[1]["size"] == 16 << 20 && disks[1]["logical_block"] == 4096, "{disks}");
+    ensure!(disks[1]["device"] == "serial:a-serial-number-of-24-c", "{disks}");
+    ensure!(disks[2]["role"] == "configuration", "{disks}");
+    let location = disks[1]["location"].as_str().unwrap_or_default().to_string();
+    ensure!(location.starts_with("pci:0000:") && location.ends_with("/1:0"), "{disks}");
+    vm.run("set system.hostname new")?.lacks("error")?;
+    vm.run("save")?.lacks("error")?;
+    drop(vm);
+    for name in [location.as_str(), "serial:a-serial-number-of-24-c"] {
+        let words = format!("isthmus.volume.0.name=data isthmus.volume.0.disk={name}");
+        let mut vm = boot(spec()?.append(&words))?;
+        hostname_is(&mut vm, "new")?;
+        let volumes = vm.run("volume list json")?.json()?;
+        ensure!(volumes[0]["size"] == 16 << 20, "{name}: {volumes}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_panic_is_recorded_on_a_disk_behind_a_scsi_controller() -> Result<()> {
+    let disk = config()?;
+    let scsi = || Disk::new(disk.path()).scsi().serial("isthmus-config");
+    let mut vm = boot(faulty()?.append("isthmus.system.on_panic=poweroff").disk(scsi()))?;
+    vm.serial.send(b"\x1c")?;
+    vm.wait_for("recorded; see `show crash`")?;
+    drop(vm);
+    boot(spec()?.disk(scsi()))?.run("show crash")?.contains("panicked at")?;
     Ok(())
 }
 

@@ -1,0 +1,270 @@
+//! SCSI commands and answers as bytes, big endian: SPC-4 (what all devices have) and SBC-3 (disks).
+
+/// A command descriptor block of 16 bytes at most; shorter ones are followed by zeroes.
+pub type Cdb = [u8; 16];
+
+/// How a command went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It was done.
+    Done,
+    /// It was not done, and may be when it is sent again: the device was reset or is busy.
+    Again {
+        /// The unit has another size than before.
+        capacity: bool,
+    },
+    /// The unit does not know the command, or not in this form.
+    Illegal,
+    /// There is no such target or unit.
+    Absent,
+    /// It failed.
+    Failed,
+    /// The controller wrote no answer that it may write.
+    Nonsense,
+}
+
+// Responses of virtio (virtio 1.2, 5.6.6.1).
+const RESPONSE_OK: u8 = 0;
+const RESPONSE_ABORTED: u8 = 2;
+const RESPONSE_BAD_TARGET: u8 = 3;
+const RESPONSE_RESET: u8 = 4;
+const RESPONSE_BUSY: u8 = 5;
+const RESPONSE_LAST: u8 = 9;
+/// Not a response: the device wrote none.
+pub const RESPONSE_NONE: u8 = 0xff;
+
+// Status codes (SAM-5, 5.3.1).
+const GOOD: u8 = 0;
+const CHECK_CONDITION: u8 = 2;
+const BUSY: u8 = 8;
+const TASK_SET_FULL: u8 = 0x28;
+
+// Sense keys (SPC-4, 4.5.6), and what is said beside them.
+const NO_SENSE: u8 = 0;
+const RECOVERED: u8 = 1;
+const NOT_READY: u8 = 2;
+const ILLEGAL_REQUEST: u8 = 5;
+const UNIT_ATTENTION: u8 = 6;
+const ABORTED_COMMAND: u8 = 11;
+const CAPACITY_CHANGED: (u8, u8) = (0x2a, 0x09);
+const BECOMING_READY: (u8, u8) = (0x04, 0x01);
+const UNIT_NOT_SUPPORTED: (u8, u8) = (0x25, 0x00);
+
+impl Answer {
+    /// What virtio's response, the SCSI status and the sense data say.
+    pub fn of(response: u8, status: u8, sense: &[u8]) -> Answer {
+        let again = Answer::Again { capacity: false };
+        match (response, status) {
+            (RESPONSE_OK, GOOD) => Answer::Done,
+            (RESPONSE_OK, CHECK_CONDITION) => Answer::of_sense(sense),
+            (RESPONSE_OK, BUSY | TASK_SET_FULL) => again,
+            (RESPONSE_ABORTED | RESPONSE_RESET | RESPONSE_BUSY, _) => again,
+            (RESPONSE_BAD_TARGET, _) => Answer::Absent,
+            (0..=RESPONSE_LAST, _) => Answer::Failed,
+            _ => Answer::Nonsense,
+        }
+    }
+
+    /// Sense data in fixed or descriptor format (SPC-4, 4.5.2 and 4.5.3).
+    fn of_sense(sense: &[u8]) -> Answer {
+        let at = |index| sense.get(index).copied().unwrap_or(0);
+        let (key, code) = match at(0) & 0x7f {
+            0x72 | 0x73 => (at(1) & 0xf, (at(2), at(3))),
+            _ => (at(2) & 0xf, (at(12), at(13))),
+        };
+        match (key, code) {
+            (NO_SENSE | RECOVERED, _) => Answer::Done,
+            (UNIT_ATTENTION, code) => Answer::Again { capacity: code == CAPACITY_CHANGED },
+            (ABORTED_COMMAND, _) | (NOT_READY, BECOMING_READY) => Answer::Again { capacity: false },
+            (ILLEGAL_REQUEST, UNIT_NOT_SUPPORTED) => Answer::Absent,
+            (ILLEGAL_REQUEST, _) => Answer::Illegal,
+            _ => Answer::Failed,
+        }
+    }
+}
+
+fn put16(cdb: &mut Cdb, at: usize, value: u16) {
+    cdb[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+fn put32(cdb: &mut Cdb, at: usize, value: u32) {
+    cdb[at..at + 4].copy_from_slice(&value.to_be_bytes());
+}
+
+/// A command of 16 bytes for `blocks` logical blocks from `lba` on.
+#[inline]
+fn blocks16(operation: u8, flags: u8, lba: u64, blocks: u32) -> Cdb {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1]) = (operation, flags);
+    cdb[2..10].copy_from_slice(&lba.to_be_bytes());
+    put32(&mut cdb, 10, blocks);
+    cdb
+}
+
+/// READ (16).
+#[inline]
+pub fn read(lba: u64, blocks: u32) -> Cdb {
+    blocks16(0x88, 0, lba, blocks)
+}
+
+/// WRITE (16).
+#[inline]
+pub fn write(lba: u64, blocks: u32) -> Cdb {
+    blocks16(0x8a, 0, lba, blocks)
+}
+
+/// WRITE SAME (16): the one block of data is written to all of them, which may be unmapped if they read as
+/// if they had been written.
+pub fn write_same(lba: u64, blocks: u32, unmap: bool) -> Cdb {
+    blocks16(0x93, if unmap { 8 } else { 0 }, lba, blocks)
+}
+
+/// SYNCHRONIZE CACHE (10) of the whole unit.
+pub fn synchronize_cache() -> Cdb {
+    let mut cdb = [0; 16];
+    cdb[0] = 0x35;
+    cdb
+}
+
+/// Bytes of [`unmap_list`].
+pub const UNMAP_LIST: usize = 24;
+
+/// UNMAP, with an [`unmap_list`] as its data.
+pub fn unmap() -> Cdb {
+    let mut cdb = [0; 16];
+    cdb[0] = 0x42;
+    put16(&mut cdb, 7, UNMAP_LIST as u16);
+    cdb
+}
+
+/// One stretch of blocks to unmap (SBC-3, 5.28.2).
+pub fn unmap_list(lba: u64, blocks: u32) -> [u8; UNMAP_LIST] {
+    let mut list = [0; UNMAP_LIST];
+    list[..2].copy_from_slice(&(UNMAP_LIST as u16 - 2).to_be_bytes());
+    list[2..4].copy_from_slice(&16u16.to_be_bytes());
+    list[8..16].copy_from_slice(&lba.to_be_bytes());
+    list[16..20].copy_from_slice(&blocks.to_be_bytes());
+    list
+}
+
+/// TEST UNIT READY.
+pub fn test_unit_ready() -> Cdb {
+    [0; 16]
+}
+
+/// INQUIRY: of a page of vital product data, or the standard data.
+pub fn inquiry(page: Option<u8>, len: u16) -> Cdb {
+    let mut cdb = [0; 16];
+    cdb[0] = 0x12;
+    (cdb[1], cdb[2]) = page.map_or((0, 0), |page| (1, page));
+    put16(&mut cdb, 3, len);
+    cdb
+}
+
+/// REPORT LUNS.
+pub fn report_luns(len: u32) -> Cdb {
+    let mut cdb = [0; 16];
+    cdb[0] = 0xa0;
+    put32(&mut cdb, 6, len);
+    cdb
+}
+
+/// MODE SENSE (6) of one page's current values.
+pub fn mode_sense(page: u8, len: u8) -> Cdb {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[2], cdb[4]) = (0x1a, page, len);
+    cdb
+}
+
+/// Bytes of the answer to [`read_capacity`].
+pub const CAPACITY: usize = 32;
+
+/// READ CAPACITY (16).
+pub fn read_capacity() -> Cdb {
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1]) = (0x9e, 0x10);
+    put32(&mut cdb, 10, CAPACITY as u32);
+    cdb
+}
+
+/// What READ CAPACITY (16) answers (SBC-3, 5.16.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Number of logical blocks.
+    pub blocks: u64,
+    /// Bytes of one.
+    pub block: u32,
+    /// Logical blocks of a physical one.
+    pub per_physical: u32,
+}
+
+impl Capacity {
+    /// None if no disk can have such a capacity: blocks are powers of two from 512 bytes to 64 KiB, and the
+    /// disk's size in bytes fits into 64 bits.
+    pub fn parse(answer: &[u8; CAPACITY]) -> Option<Capacity> {
+        let (last, rest) = answer.split_first_chunk()?;
+        let (block, rest) = rest.split_first_chunk()?;
+        let blocks = u64::from_be_bytes(*last).checked_add(1)?;
+        let block = u32::from_be_bytes(*block);
+        blocks.checked_mul(block.into())?;
+        let good = block.is_power_of_two() && (512..=1 << 16).contains(&block);
+        let exponent = rest.get(1)? & 0xf;
+        good.then_some(Capacity { blocks, block, per_physical: 1 << exponent })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_say_what_to_do_next() {
+        let fixed = |key, asc, ascq| {
+            let mut sense = [0; 18];
+            (sense[0], sense[2], sense[12], sense[13]) = (0x70, key, asc, ascq);
+            sense
+        };
+        let again = Answer::Again { capacity: false };
+        for (response, status, sense, expected) in [
+            (0, 0, fixed(3, 0, 0), Answer::Done),
+            (0, 2, fixed(1, 0, 0), Answer::Done),
+            (0, 2, fixed(3, 0x11, 0), Answer::Failed),
+            (0, 2, fixed(5, 0x20, 0), Answer::Illegal),
+            (0, 2, fixed(5, 0x25, 0), Answer::Absent),
+            (0, 2, fixed(6, 0x29, 0), again),
+            (0, 2, fixed(6, 0x2a, 9), Answer::Again { capacity: true }),
+            (0, 2, fixed(7, 0x27, 0), Answer::Failed),
+            (0, 8, fixed(0, 0, 0), again),
+            (0, 0x28, fixed(0, 0, 0), again),
+            (0, 0x18, fixed(0, 0, 0), Answer::Failed),
+            (3, 0, fixed(0, 0, 0), Answer::Absent),
+            (4, 0, fixed(0, 0, 0), again),
+            (9, 0, fixed(0, 0, 0), Answer::Failed),
+            (10, 0, fixed(0, 0, 0), Answer::Nonsense),
+            (RESPONSE_NONE, 0, fixed(0, 0, 0), Answer::Nonsense),
+        ] {
+            assert_eq!(Answer::of(response, status, &sense), expected, "{response} {status}");
+        }
+        let descriptors = [0x72, 6, 0x2a, 9, 0, 0, 0, 0];
+        assert_eq!(Answer::of(0, 2, &descriptors), Answer::Again { capacity: true });
+        assert_eq!(Answer::of(0, 2, &[]), Answer::Done, "no sense data: nothing to report");
+    }
+
+    #[test]
+    fn capacities_that_no_disk_has_are_refused() {
+        let answer = |last: u64, block: u32| {
+            let mut bytes = [0; CAPACITY];
+            bytes[..8].copy_from_slice(&last.to_be_bytes());
+            bytes[8..12].copy_from_slice(&block.to_be_bytes());
+            bytes[13] = 3;
+            Capacity::parse(&bytes)
+        };
+        let good = Capacity { blocks: 1 << 20, block: 512, per_physical: 8 };
+        assert_eq!(answer((1 << 20) - 1, 512), Some(good));
+        for (last, block) in
+            [(7, 0), (7, 513), (7, 256), (7, 1 << 17), (u64::MAX, 512), (1 << 60, 512)]
+        {
+            assert_eq!(answer(last, block), None, "{last} {block}");
+        }
+    }
+}
