@@ -309,6 +309,12 @@ impl Connection {
         !self.is_answering() && self.input.is_empty() && !fresh
     }
 
+    /// When it will be quiet, if nothing more comes.
+    pub fn quiet_at(&self) -> Option<Instant> {
+        let waits = !self.is_answering() && self.input.is_empty();
+        waits.then(|| if self.used { self.since } else { self.since + FRESH })
+    }
+
     /// Whether everything is said and sent: close it.
     pub fn is_finished(&self) -> bool {
         self.last && !self.is_answering() && self.sent == self.output.len()

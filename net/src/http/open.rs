@@ -74,6 +74,26 @@ impl Open {
         self.connection.is_quiet(now) || self.secure.as_ref().is_some_and(|s| s.is_stalled(now))
     }
 
+    /// When it will be quiet, if its client says nothing more.
+    pub fn quiet_at(&self) -> Option<Instant> {
+        let stalls = self.secure.as_ref().and_then(Session::stalls_at);
+        Instant::first([self.connection.quiet_at(), stalls])
+    }
+
+    /// Ends it for another: in order if its client was served, else by a reset, which waits for nobody.
+    pub fn give_way(
+        &mut self,
+        listener: &mut Listener,
+        interface: &mut Interface,
+        handler: &mut dyn Handler,
+        now: Instant,
+    ) {
+        match self.secure.as_ref().is_some_and(|session| !session.is_open()) {
+            true => self.abort(listener, interface, handler, now),
+            false => self.close(listener, interface, handler, now),
+        }
+    }
+
     /// Since when it is in its present state.
     pub fn since(&self) -> Instant {
         self.connection.since()

@@ -163,8 +163,8 @@ impl Server {
         self.listener.stop(interface);
     }
 
-    /// If all places are taken, and none is about to be free, closes the connection whose client has been
-    /// quiet for longest.
+    /// If all places are taken, and none is about to be free, ends the connection whose client has been
+    /// quiet for longest, now or when there is one.
     fn make_room(&mut self, interface: &mut Interface, handler: &mut dyn Handler, now: Instant) {
         if !self.listener.is_full(interface) || self.listener.is_closing_one(interface) {
             return;
@@ -172,7 +172,10 @@ impl Server {
         let quiet = self.open.iter().enumerate().filter(|(_, open)| open.is_quiet(now));
         if let Some((at, _)) = quiet.min_by_key(|(_, open)| open.since()) {
             let mut open = self.open.swap_remove(at);
-            open.close(&mut self.listener, interface, handler, now);
+            open.give_way(&mut self.listener, interface, handler, now);
+            return;
         }
+        let next = self.open.iter().filter_map(Open::quiet_at).filter(|at| *at > now).min();
+        self.deadline = Instant::first([self.deadline, next]);
     }
 }

@@ -45,6 +45,7 @@ pub struct Session {
     /// Records for the client, of which `sent` bytes are gone.
     outgoing: Vec<u8>,
     sent: usize,
+    begun: Instant,
     /// Until when the handshake has to be done.
     pub(super) deadline: Instant,
     open: bool,
@@ -71,6 +72,7 @@ impl Session {
             text: Vec::new(),
             outgoing: Vec::new(),
             sent: 0,
+            begun: now,
             deadline: now + HANDSHAKE,
             open: false,
             ended: false,
@@ -175,7 +177,12 @@ impl Session {
 
     /// Whether its handshake waits for the client, and has for a while.
     pub fn is_stalled(&self, now: Instant) -> bool {
-        !self.open && !self.fresh && self.deadline <= now + (HANDSHAKE - FRESH)
+        self.stalls_at().is_some_and(|at| at <= now)
+    }
+
+    /// From when on its handshake stalls, if the client says nothing more.
+    pub fn stalls_at(&self) -> Option<Instant> {
+        (!self.open && !self.fresh).then(|| self.begun + FRESH)
     }
 
     /// When [`Session::poll`] has something to do, if nothing arrives.

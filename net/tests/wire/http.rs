@@ -335,11 +335,10 @@ fn what_is_quiet_is_not_looked_at() {
     assert_eq!(cost(6), alone);
 }
 
-/// A server that speaks TLS says nothing to those who do not, and does not wait for them.
-#[test]
-fn who_does_not_speak_tls_is_told_so_and_gone() {
+/// A world whose server speaks TLS on port 443.
+fn with_tls(limits: Limits) -> World {
     use net::tls::{Pair, Tls};
-    let mut world = World::new(Limits::default());
+    let mut world = World::new(limits);
     let mut byte = 1_u8;
     let mut random = move |into: &mut [u8]| {
         into.iter_mut().for_each(|to| {
@@ -349,13 +348,42 @@ fn who_does_not_speak_tls_is_told_so_and_gone() {
     };
     let pair = Pair::self_signed("gw", &[], &mut random);
     let tls = Some(Tls::new(pair, Box::new(random)));
-    world.server = Server::new(&mut world.hosts.interface, 443, Limits::default(), tls);
+    world.server = Server::new(&mut world.hosts.interface, 443, limits, tls);
     world.run(Duration::from_millis(20));
-    let open = |world: &mut World| {
-        let client = world.hosts.connect(443);
-        world.run(Duration::from_millis(70));
-        client
-    };
+    world
+}
+
+fn open_tls(world: &mut World) -> SocketHandle {
+    let client = world.hosts.connect(443);
+    world.run(Duration::from_millis(70));
+    client
+}
+
+/// Handshakes that stall hold every place, and nothing else happens: there is room again all the same.
+#[test]
+fn handshakes_that_stall_make_room_unasked() {
+    let mut world = with_tls(Limits { connections: 3, ..Limits::default() });
+    for _ in 0..3 {
+        let stalled = open_tls(&mut world);
+        world.hosts.socket(stalled).send_slice(&[0x16, 3, 1]).unwrap();
+    }
+    world.run(Duration::from_millis(300));
+    for _ in 0..4 {
+        let honest = open_tls(&mut world);
+        world.hosts.socket(honest).send_slice(CURL).unwrap();
+        world.run(Duration::from_millis(20));
+        let mut answer = Vec::new();
+        let _ = world.hosts.socket(honest).recv(|b| (b.len(), answer.extend_from_slice(b)));
+        assert_eq!(answer.len(), 7, "it is spoken to at its first call");
+        world.run(Duration::from_millis(300));
+    }
+}
+
+/// A server that speaks TLS says nothing to those who do not, and does not wait for them.
+#[test]
+fn who_does_not_speak_tls_is_told_so_and_gone() {
+    let mut world = with_tls(Limits::default());
+    let open = open_tls;
     let plain = open(&mut world);
     world.hosts.socket(plain).send_slice(CURL).unwrap();
     world.run(Duration::from_millis(20));
