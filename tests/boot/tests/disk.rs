@@ -48,7 +48,7 @@ fn disks_behind_a_scsi_controller_have_shapes_and_names_of_their_own() -> Result
     ensure!(disks[0]["size"] == 8 << 20 && disks[0]["read_only"] == true, "{disks}");
     ensure!(disks[1]["size"] == 16 << 20 && disks[1]["logical_block"] == 4096, "{disks}");
     ensure!(disks[1]["device"] == "serial:a-serial-number-of-24-c", "{disks}");
-    ensure!(disks[2]["role"] == "configuration", "{disks}");
+    ensure!(disks[2]["use"] == "configuration", "{disks}");
     let location = disks[1]["location"].as_str().unwrap_or_default().to_string();
     ensure!(location.starts_with("pci:0000:") && location.ends_with("/1:0"), "{disks}");
     vm.run("set system.hostname new")?.lacks("error")?;

@@ -159,11 +159,15 @@ fn a_power_cut_leaves_a_change_done_or_not_done() -> Result<()> {
 #[test]
 fn mirrors_say_what_is_amiss_and_what_helps() -> Result<()> {
     const DOCUMENT: &str = "\
-[[volume]]\nname = \"a\"\nsize = \"64MiB\"\n[[volume]]\nname = \"b\"\nsize = \"64MiB\"
+[[volume]]\nname = \"a\"\nsize = \"256MiB\"\n[[volume]]\nname = \"b\"\nsize = \"256MiB\"
 [[mirror]]\nname = \"safe\"\nmembers = [\"a\", \"b\"]\ntimeout_ms = 700\n";
     const REMEDY: &str = "mirror create safe a b force";
-    let mut vm = boot(machine()?.memory(256).config(DOCUMENT))?;
-    vm.run("mirror list")?.contains("the members are not of one mirror")?;
+    // The copy of so large members is not over when the next command comes.
+    let mut vm = boot(machine()?.memory(1024).config(DOCUMENT))?;
+    let deadline = SystemTime::now() + Duration::from_secs(60);
+    while !vm.run("mirror list")?.text.contains("the members are not of one mirror") {
+        ensure!(SystemTime::now() < deadline, "{}", vm.run("mirror list")?.text);
+    }
     vm.run("show log")?.contains("the members are not of one mirror")?.contains(REMEDY)?;
     vm.run("mirror force safe")?.contains(REMEDY)?.lacks("built-in default")?;
     vm.run("mirror create safe b a force")?.contains(REMEDY)?;
