@@ -321,7 +321,8 @@ impl<T: Tcp> Joint<T> {
         let mut nothing = [0; PIECE];
         loop {
             match tcp.read(interface, connection.name, &mut nothing) {
-                Ok(0) | Err(Closed::Finished) => return,
+                Ok(0) => return,
+                Err(Closed::Finished) => return engine.handle_tcp_finished(socket, ctx.now),
                 Ok(_) => {}
                 Err(Closed::Gone) => break,
             }

@@ -86,7 +86,7 @@ impl Engine {
     }
 
     /// The peer has ended its side, in part or in whole; what that means for our user.
-    fn handle_end(&mut self, key: usize, news: End) -> Ready {
+    pub(super) fn handle_end(&mut self, key: usize, news: End) -> Ready {
         let mut ready = Ready::READABLE;
         self.sockets[key].rx_end |= news;
         if news.contains(End::SENDING_DONE) {

@@ -149,6 +149,8 @@ pub struct Config {
     pub keep: (Duration, Duration),
     /// How long the sending of the rest may take when a socket is closed; then it is aborted.
     pub linger: Duration,
+    /// How long after the end of the TCP connection the peer's word on the end of the socket is waited for.
+    pub end_wait: Duration,
     /// ACK timeout of queue pairs (4.096 us << code) where there is another link to go on over, and where there is
     /// none: a busy Linux may answer nothing for seconds, and itself never gives up.
     pub ack_timeout: (u8, u8),
@@ -182,6 +184,7 @@ impl Default for Config {
             test_link: Duration::from_secs(30),
             keep: (Duration::from_secs(600), Duration::from_secs(610)),
             linger: Duration::from_secs(2),
+            end_wait: Duration::from_secs(10),
             ack_timeout: (17, 18),
             retry_count: 7,
             completions: 1 << 14,

@@ -150,6 +150,18 @@ impl Engine {
         }
     }
 
+    /// The peer has ended its side of the TCP connection. Linux does that right behind its last word about a
+    /// socket (`smc_close_active`, `smc_shutdown`), or in place of it: a process that is killed sends none
+    /// while all send buffers of its link are in use (`smc_wr_tx_get_free_slot`).
+    pub fn handle_tcp_finished(&mut self, id: SocketId, now: Instant) {
+        let wait = self.config.end_wait;
+        let Some(socket) = self.socket_mut(id) else { return };
+        if socket.established && socket.tcp_finished.is_none() {
+            socket.tcp_finished = Some((now + wait, socket.rx_seqno));
+            self.arm_socket(id.key(), now + wait);
+        }
+    }
+
     /// Looks at the message that is in a handshake's input.
     pub(super) fn advance<P: Provider + ?Sized>(
         &mut self,

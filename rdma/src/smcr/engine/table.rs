@@ -222,6 +222,9 @@ pub(super) struct Socket {
     pub told_closed: bool,
     /// When the sending of the rest ends in an abort.
     pub linger: Option<Instant>,
+    /// The peer has ended the TCP connection: when its word on the end of this one is missed, and the last
+    /// message from it until then.
+    pub tcp_finished: Option<(Instant, u16)>,
     pub ready: Ready,
     /// It stands in the list of those whose user has something to hear.
     pub announced: bool,
@@ -280,6 +283,7 @@ impl Socket {
             aborts: false,
             told_closed: false,
             linger: None,
+            tcp_finished: None,
             ready: Ready::empty(),
             announced: false,
         }

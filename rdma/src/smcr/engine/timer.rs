@@ -6,6 +6,7 @@ use super::{BATCH, Context, Engine, Ready, Role};
 use crate::parts::timers;
 use crate::services::Neighbours;
 use crate::smcr::wire::Reason;
+use crate::smcr::wire::cdc::End;
 use crate::smcr::wire::llc::DeleteReason;
 use crate::verbs::Provider;
 use drivers::hal::Instant;
@@ -72,6 +73,9 @@ impl Engine {
         neighbours: &mut dyn Neighbours,
     ) {
         self.nudge(key, ctx.now);
+        if self.misses_end(key, ctx) {
+            return;
+        }
         let socket = &self.sockets[key];
         if let Some(linger) = socket.linger {
             if linger <= ctx.now {
@@ -121,6 +125,31 @@ impl Engine {
                 self.arm_socket(key, retry);
             }
         }
+    }
+
+    /// Ends a socket whose peer has ended the TCP connection and says nothing of the socket; true if it did.
+    fn misses_end<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) -> bool {
+        let wait = self.config.end_wait;
+        let socket = &mut self.sockets[key];
+        let Some((until, heard)) = socket.tcp_finished else { return false };
+        if socket.rx_end.is_closed() {
+            socket.tcp_finished = None;
+            return false;
+        }
+        // After SENDING_DONE it may still read, as long as there may be something.
+        let reads = socket.rx_end.contains(End::SENDING_DONE) && !socket.tx_end.is_closed();
+        if until <= ctx.now && !reads && socket.rx_seqno == heard {
+            socket.tcp_finished = None;
+            let ready = self.handle_end(key, End::ABORT);
+            self.announce(key, ready);
+            self.reap(key, ctx);
+            return true;
+        }
+        let next = if until <= ctx.now { ctx.now + wait } else { until };
+        let heard = if until <= ctx.now { socket.rx_seqno } else { heard };
+        socket.tcp_finished = Some((next, heard));
+        self.arm_socket(key, next);
+        false
     }
 
     fn group_timers<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {

@@ -383,3 +383,52 @@ fn before_the_machine_ends_peers_are_told() {
         w.with_engine(0, |engine, ctx, _| engine.open(Role::Server, [ip(0, 0), ip(1, 0)], 0, ctx));
     assert_eq!(opened, None);
 }
+
+/// A client that is killed while the send buffers of its link are all in use ends TCP and says nothing else
+/// (Linux, `smc_close_active`). Its connection does not stay for ever.
+#[test]
+fn a_peer_that_ends_tcp_and_says_no_more_has_aborted() {
+    for ours in [false, true] {
+        let mut w = World::new(21);
+        let [server, client] = w.established();
+        let finished = |w: &mut World| {
+            w.with_engine(0, |engine, ctx, _| engine.handle_tcp_finished(server, ctx.now));
+        };
+        finished(&mut w);
+        // What it still says puts that off.
+        for _ in 0..3 {
+            w.wait(6 * SECOND);
+            w.send(1, client, b"x");
+            finished(&mut w);
+        }
+        w.wait(SECOND);
+        assert_eq!(w.recv(0, server), b"xxx");
+        assert!(!w.was_told(0, server, Ready::ABORTED));
+        if ours {
+            w.close(0, server);
+        }
+        // The process is gone: nobody closes the client's socket.
+        w.wait(21 * SECOND);
+        if !ours {
+            assert!(w.was_told(0, server, Ready::ABORTED));
+            w.close(0, server);
+            w.wait(SECOND);
+        }
+        assert_eq!(w.hosts[0].engine.sockets().count(), 0, "closed by us first: {ours}");
+    }
+}
+
+/// Linux ends TCP as well when a program only stops sending; it may read on for as long as it likes.
+#[test]
+fn a_peer_that_ends_tcp_after_it_has_stopped_sending_may_read_on() {
+    let mut w = World::new(22);
+    let [server, client] = w.established();
+    w.with_engine(1, |engine, ctx, _| engine.shutdown(client, ctx));
+    w.wait(SECOND);
+    w.with_engine(0, |engine, ctx, _| engine.handle_tcp_finished(server, ctx.now));
+    w.wait(60 * SECOND);
+    assert!(!w.was_told(0, server, Ready::ABORTED));
+    w.send(0, server, b"late");
+    w.wait(SECOND);
+    assert_eq!(w.recv(1, client), b"late");
+}
