@@ -126,6 +126,19 @@ fn a_panic_is_kept_on_the_configuration_disk_and_named_by_its_symbols() -> Resul
 }
 
 #[test]
+fn a_panic_is_recorded_on_a_disk_behind_a_scsi_controller() -> Result<()> {
+    let disk = tempfile::NamedTempFile::new()?;
+    std::fs::write(disk.path(), launch::image::config_disk(None)?)?;
+    let scsi = || Disk::new(disk.path()).scsi().serial("isthmus-config");
+    let mut vm = boot(faulty()?.append("isthmus.system.on_panic=poweroff").disk(scsi()))?;
+    vm.serial.send(b"\x1c")?;
+    vm.wait_for("recorded; see `show crash`")?;
+    drop(vm);
+    boot(spec()?.disk(scsi()))?.run("show crash")?.contains("panicked at")?;
+    Ok(())
+}
+
+#[test]
 fn with_on_panic_halt_it_stands_still() -> Result<()> {
     let mut vm = boot(faulty()?.append("isthmus.system.on_panic=halt"))?;
     vm.serial.send(b"\x1c")?;

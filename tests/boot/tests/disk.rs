@@ -1,6 +1,6 @@
 //! Disks: what is seen of them, and disks that fail.
 use anyhow::{Result, ensure};
-use boot_tests::{boot, faulty, spec};
+use boot_tests::{boot, spec};
 use launch::image::config_disk;
 use launch::qemu::{Disk, Fault, Machine, Nic, Vm};
 use tempfile::NamedTempFile;
@@ -61,18 +61,6 @@ fn disks_behind_a_scsi_controller_have_shapes_and_names_of_their_own() -> Result
         let volumes = vm.run("volume list json")?.json()?;
         ensure!(volumes[0]["size"] == 16 << 20, "{name}: {volumes}");
     }
-    Ok(())
-}
-
-#[test]
-fn a_panic_is_recorded_on_a_disk_behind_a_scsi_controller() -> Result<()> {
-    let disk = config()?;
-    let scsi = || Disk::new(disk.path()).scsi().serial("isthmus-config");
-    let mut vm = boot(faulty()?.append("isthmus.system.on_panic=poweroff").disk(scsi()))?;
-    vm.serial.send(b"\x1c")?;
-    vm.wait_for("recorded; see `show crash`")?;
-    drop(vm);
-    boot(spec()?.disk(scsi()))?.run("show crash")?.contains("panicked at")?;
     Ok(())
 }
 
