@@ -3,8 +3,8 @@
 
 use crate::console::Line;
 use crate::crash::Header;
-use drivers::hal::{Instant, Interrupt};
 use drivers::hal::CrashWriter;
+use drivers::hal::{Instant, Interrupt};
 
 /// A core of the machine, as the loop on it sees it.
 pub trait Core {

@@ -23,6 +23,9 @@ mod machine {
     }
 
     /// See [`super::from_shared`].
+    ///
+    /// # Safety
+    /// As [`super::from_shared`].
     #[inline(always)]
     pub unsafe fn from_shared(to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: the caller's promises.
@@ -30,6 +33,9 @@ mod machine {
     }
 
     /// See [`super::to_shared`].
+    ///
+    /// # Safety
+    /// As [`super::to_shared`].
     #[inline(always)]
     pub unsafe fn to_shared(to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: the caller's promises.
@@ -37,6 +43,9 @@ mod machine {
     }
 
     /// See [`super::within_shared`].
+    ///
+    /// # Safety
+    /// As [`super::within_shared`].
     #[inline(always)]
     pub unsafe fn within_shared(to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: the caller's promises.
@@ -44,6 +53,9 @@ mod machine {
     }
 
     /// See [`super::fill_shared`].
+    ///
+    /// # Safety
+    /// As [`super::fill_shared`].
     #[inline(always)]
     pub unsafe fn fill_shared(to: *mut u8, byte: u8, len: usize) {
         // SAFETY: the caller's promises.
@@ -98,12 +110,17 @@ mod machine {
 mod portable {
     use core::sync::atomic::{AtomicU8, Ordering};
 
+    /// # Safety
+    /// `at` is mapped for ever, and only touched by atomics.
     unsafe fn shared<'a>(at: *mut u8) -> &'a AtomicU8 {
         // SAFETY: mapped, and only touched by atomics (the callers' promises).
         unsafe { AtomicU8::from_ptr(at) }
     }
 
     /// See [`super::from_shared`].
+    ///
+    /// # Safety
+    /// As [`super::from_shared`].
     pub unsafe fn from_shared(to: *mut u8, from: *const u8, len: usize) {
         for i in 0..len {
             // SAFETY: the caller's promises.
@@ -112,6 +129,9 @@ mod portable {
     }
 
     /// See [`super::to_shared`].
+    ///
+    /// # Safety
+    /// As [`super::to_shared`].
     pub unsafe fn to_shared(to: *mut u8, from: *const u8, len: usize) {
         for i in 0..len {
             // SAFETY: the caller's promises.
@@ -120,6 +140,9 @@ mod portable {
     }
 
     /// See [`super::within_shared`].
+    ///
+    /// # Safety
+    /// As [`super::within_shared`].
     pub unsafe fn within_shared(to: *mut u8, from: *const u8, len: usize) {
         // SAFETY: the caller's promises.
         let one = |i: usize| unsafe {
@@ -131,6 +154,9 @@ mod portable {
     }
 
     /// See [`super::fill_shared`].
+    ///
+    /// # Safety
+    /// As [`super::fill_shared`].
     pub unsafe fn fill_shared(to: *mut u8, byte: u8, len: usize) {
         for i in 0..len {
             // SAFETY: the caller's promises.

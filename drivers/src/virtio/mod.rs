@@ -7,6 +7,7 @@
 
 mod mmio;
 mod pci;
+mod polled;
 mod ring;
 mod transport;
 
@@ -17,11 +18,10 @@ mod tests;
 
 pub use mmio::{Slot, device_type as mmio_device_type};
 pub use pci::{VENDOR, device_type as pci_device_type};
+pub(crate) use polled::{Asking, PolledQueue};
 pub use ring::{Descriptor, Ring, Taken};
 pub use transport::Transport;
-pub(crate) use transport::{
-    Agreed, Live, Setup, VERSION_1, go_live, negotiate, read_config, reset,
-};
+pub(crate) use transport::{Agreed, Live, Setup, read_config, reset};
 
 use crate::device::{Bus, Device};
 use crate::hal::Platform;

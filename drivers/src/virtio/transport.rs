@@ -15,7 +15,7 @@ const FAILED: u8 = 128;
 /// Interrupts and notifications are asked for by ring index.
 const EVENT_INDEX: u64 = 1 << 29;
 /// The device speaks virtio 1.0 or later.
-pub const VERSION_1: u64 = 1 << 32;
+pub(super) const VERSION_1: u64 = 1 << 32;
 /// The device sees memory as the platform's buses do, which is how windows are addressed anyway.
 const ACCESS_PLATFORM: u64 = 1 << 33;
 
@@ -82,7 +82,7 @@ impl Agreed {
 }
 
 /// Resets the device and agrees on those of the `wanted` features that it offers. Does not allocate.
-pub fn negotiate(transport: &mut dyn Transport, wanted: u64) -> Result<Agreed, Error> {
+pub(super) fn negotiate(transport: &mut dyn Transport, wanted: u64) -> Result<Agreed, Error> {
     reset(transport)?;
     transport.set_status(ACKNOWLEDGE);
     transport.set_status(ACKNOWLEDGE | DRIVER);
@@ -111,7 +111,7 @@ pub fn negotiate(transport: &mut dyn Transport, wanted: u64) -> Result<Agreed, E
 }
 
 /// The device goes live, with the queues that it was given.
-pub fn go_live(transport: &mut dyn Transport, agreed: Agreed) {
+pub(super) fn go_live(transport: &mut dyn Transport, agreed: Agreed) {
     let features_ok = if agreed.legacy { 0 } else { FEATURES_OK };
     transport.set_status(ACKNOWLEDGE | DRIVER | features_ok | DRIVER_OK);
 }

@@ -37,13 +37,13 @@ const PARAMETERS: usize = 32;
 // struct virtio_scsi_req_cmd (5.6.6.1): what the device reads, and what it writes.
 pub const HEADER: usize = 51;
 const HEADER_ID: usize = 8;
-const HEADER_CDB: usize = 19;
+pub const HEADER_CDB: usize = 19;
 pub const ANSWER: usize = 108;
 const ANSWER_RESIDUAL: usize = 4;
-const ANSWER_STATUS: usize = 10;
-const ANSWER_SENSE: usize = 12;
+pub const ANSWER_STATUS: usize = 10;
+pub const ANSWER_SENSE: usize = 12;
 /// Bytes of sense data that are looked at.
-const SENSE: usize = 18;
+pub const SENSE: usize = 18;
 
 // struct virtio_scsi_event (5.6.6.3).
 const EVENT: usize = 16;
