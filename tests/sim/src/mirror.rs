@@ -29,6 +29,8 @@ struct Fate {
     forgot: Cell<bool>,
     /// It does not answer.
     silent: Cell<bool>,
+    /// It has failed at something since it was last in sync.
+    failed: Cell<bool>,
 }
 
 /// Room for what was given up and is done late, in sectors.
@@ -84,11 +86,8 @@ impl Flaky {
     }
 }
 
-impl Volume for Flaky {
-    fn geometry(&self) -> Geometry {
-        self.inner.geometry()
-    }
-    fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
+impl Flaky {
+    fn ask(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
         if self.fate.unplugged.get() {
             return Err(VolumeError::Io);
         }
@@ -101,10 +100,8 @@ impl Volume for Flaky {
         }
         self.inner.submit(request)
     }
-    fn flush_queue(&mut self) {
-        self.inner.flush_queue();
-    }
-    fn poll(&mut self) -> Option<Completion> {
+
+    fn hear(&mut self) -> Option<Completion> {
         self.go_on();
         if self.fate.unplugged.get() {
             let failed = self.held.drain(..);
@@ -125,6 +122,26 @@ impl Volume for Flaky {
             }
             self.late_in_flight -= 1;
         }
+    }
+}
+
+impl Volume for Flaky {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+    fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
+        let result = self.ask(request);
+        let failed = matches!(result, Err(VolumeError::Io));
+        self.fate.failed.set(self.fate.failed.get() || failed);
+        result
+    }
+    fn flush_queue(&mut self) {
+        self.inner.flush_queue();
+    }
+    fn poll(&mut self) -> Option<Completion> {
+        let done = self.hear()?;
+        self.fate.failed.set(self.fate.failed.get() || done.result.is_err());
+        Some(done)
     }
     fn is_idle(&self) -> bool {
         let nothing = self.held.is_empty() && self.told.is_empty() && self.late.is_empty();
@@ -239,6 +256,9 @@ impl World {
                 if let Some((mirror, _)) = &mut self.mirror {
                     mirror.tend(self.now);
                 }
+                for (fate, state) in self.fates.iter().zip(self.status().members) {
+                    fate.failed.set(fate.failed.get() && state == MemberState::InSync);
+                }
                 if self.status() != before {
                     self.say(format_args!("{:?}", self.status()));
                 }
@@ -275,7 +295,9 @@ impl World {
         }
         self.disks[n].interrupt();
         self.fates[n].unplugged.set(true);
-        let forgets = both == [true; 2] && self.may_forget && self.rng.chance(500);
+        // The other one has not failed at what this one was asked for too.
+        let may = self.may_forget && !self.fates[1 - n].failed.get();
+        let forgets = both == [true; 2] && may && self.rng.chance(500);
         if forgets {
             self.disks[n].lose_cache();
             self.fates[n].forgot.set(true);

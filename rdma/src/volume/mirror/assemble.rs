@@ -99,13 +99,6 @@ impl Mirror {
     }
 
     /// It has shown by its answer that it is there.
-    pub(super) fn end_probe(&mut self, member: usize, result: Result<(), VolumeError>) {
-        match result {
-            Err(VolumeError::Lost) => self.lose(member),
-            Ok(()) | Err(_) => {}
-        }
-    }
-
     fn set_state(&mut self, state: MirrorState) {
         let mut status = self.status.get();
         status.state = state;

@@ -122,9 +122,6 @@ impl Mirror {
             while let Some(Ended { member, job, result }) = self.ended.pop_front() {
                 moved = true;
                 self.members[member].in_flight -= 1;
-                if result.is_ok() {
-                    self.members[member].answered = self.clock.now();
-                }
                 match job {
                     Job::User(slot) => self.end_step(slot, member, result),
                     Job::Log => self.end_log(member, result),

@@ -21,8 +21,12 @@ pub(super) struct Member {
     pub next_record: usize,
     pub was_read: bool,
     pub reading: bool,
-    /// When it last did what it was asked for.
-    pub answered: Instant,
+    /// When it was asked for a sign of life that it has not given yet.
+    pub probe: Option<Instant>,
+    /// When it was asked for the last one that it gave, …
+    pub there: Instant,
+    /// … and when it last gave one after a while.
+    pub back: Instant,
     /// Not tried again before this, once it is out.
     pub retry_at: Instant,
 }
@@ -39,7 +43,9 @@ impl Member {
             next_record: 0,
             was_read: false,
             reading: false,
-            answered: Instant::ZERO,
+            probe: None,
+            there: Instant::ZERO,
+            back: Instant::ZERO,
             retry_at: Instant::ZERO,
         }
     }

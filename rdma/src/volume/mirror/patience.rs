@@ -2,63 +2,71 @@
 //! member is there, is given up, and the member left out. If neither answers, both are waited for, as
 //! long as they wait themselves.
 //!
-//! That the other member is there shows by what it has answered meanwhile: its part of the same write, or,
-//! if it was asked for nothing, a probe.
+//! That the other member is there shows by its answer to a probe that it was sent when the time was over.
+//! What it answered before says nothing: both may have fallen silent since, and leaving one out then only
+//! serves to lose what the other one forgets. One that was silent too gives the first as long again from
+//! when it is back.
 
 use super::Mirror;
 use super::issue::Job;
 use super::status::Why;
+use crate::volume::VolumeError;
 use drivers::hal::Instant;
 
 impl Mirror {
     /// Leaves a member out that did not answer in time; notes when to look again.
     pub(super) fn lose_patience(&mut self, now: Instant) {
         for member in 0..2 {
-            let Some(deadline) = self.deadline(member) else { continue };
-            if deadline > now {
-                self.clock.wake_at(deadline);
-                continue;
+            if self.is_overdue(member, now) {
+                let mut status = self.status.get();
+                status.timeouts += 1;
+                self.status.set(status);
+                self.drop_member(member, Why::Silent);
+                self.members[member].volume.give_up();
             }
-            let mut status = self.status.get();
-            status.timeouts += 1;
-            self.status.set(status);
-            self.drop_member(member, Why::Silent);
-            self.members[member].volume.give_up();
         }
     }
 
-    /// When patience with a member ends, if it is to answer something that the other one could do, or has
-    /// done.
-    fn deadline(&mut self, member: usize) -> Option<Instant> {
+    /// Whether patience with a member is over: it is to answer something that the other one could do, or has
+    /// done, and the other one is there.
+    fn is_overdue(&mut self, member: usize, now: Instant) -> bool {
         let other = 1 - member;
         if !self.members[member].is_written() || !self.members[other].is_in_sync() {
-            return None;
+            return false;
         }
-        let (answered, now) = (self.members[other].answered, self.clock.now());
-        let mut since: Option<Instant> = None;
-        let mut waits = |at: Instant| since = Some(since.map_or(at, |since| since.min(at)));
-        let mut asked = false;
-        for slot in self.slots.iter() {
-            match slot.waits_for(member) {
-                None => {}
-                Some(Some(at)) => waits(at),
-                // Only this member was asked.
-                Some(None) if slot.reads() && answered > slot.since => waits(slot.since),
-                Some(None) if slot.reads() => match slot.since + self.timeout / 2 {
-                    at if at <= now => asked = true,
-                    at => self.clock.wake_at(at),
-                },
-                Some(None) => {}
-            }
+        let slots = self.slots.iter().filter_map(|slot| slot.waits_for(member));
+        let waits = slots.chain(self.log.waits_for(member)).chain(self.resync_waits_for(member));
+        let Some(since) = waits.min() else { return false };
+        let deadline = since.max(self.members[other].back) + self.timeout;
+        if now < deadline {
+            self.clock.wake_at(deadline);
+            return false;
         }
-        self.log.waits_for(member).into_iter().for_each(&mut waits);
-        self.resync_waits_for(member).into_iter().for_each(&mut waits);
-        if asked && since.is_none() && self.members[other].in_flight == 0 {
+        if self.members[other].there >= deadline {
+            return true;
+        }
+        if self.members[other].probe.is_none() {
+            self.members[other].probe = Some(now);
             self.issue(other, Job::Probe);
         }
-        if asked && since.is_none() {
-            self.clock.wake_at(now + self.timeout / 4);
+        self.clock.wake_at(now + self.timeout / 4);
+        false
+    }
+
+    /// A member has answered a probe, or failed at it.
+    pub(super) fn end_probe(&mut self, member: usize, result: Result<(), VolumeError>) {
+        let now = self.clock.now();
+        let asked = self.members[member].probe.take();
+        match (result, asked) {
+            (Err(VolumeError::Lost), _) => self.lose(member),
+            (Ok(()), Some(asked)) => {
+                self.members[member].there = asked;
+                if now - asked > self.timeout / 4 {
+                    self.members[member].back = now;
+                }
+                self.clock.wake_at(now);
+            }
+            _ => {}
         }
-        since.map(|since| since + self.timeout)
     }
 }

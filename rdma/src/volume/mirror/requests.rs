@@ -40,11 +40,13 @@ impl Slot {
         self.request.operation == Operation::Read
     }
 
-    /// None if a member has nothing to do for it (any more); otherwise since when the other one has done
-    /// its part, if it has.
-    pub fn waits_for(&self, member: usize) -> Option<Option<Instant>> {
-        let done = self.steps[1 - member] == Step::Ended(Ok(()));
-        (self.steps[member] == Step::Sent).then_some(self.answered.filter(|_| done))
+    /// Since when this member alone is waited for; None if it is not.
+    pub fn waits_for(&self, member: usize) -> Option<Instant> {
+        match self.steps {
+            steps if steps[member] != Step::Sent => None,
+            _ if self.reads() => Some(self.since),
+            steps => self.answered.filter(|_| steps[1 - member] == Step::Ended(Ok(()))),
+        }
     }
 
     pub fn writes(&self) -> bool {
@@ -172,7 +174,7 @@ impl Mirror {
         }
         if slot.reads() {
             // A write's time runs from the first answer.
-            self.clock.wake_at(now + self.timeout / 2);
+            self.clock.wake_at(now + self.timeout);
         }
         for (member, step) in steps.into_iter().enumerate() {
             if step == Step::Sent {

@@ -486,6 +486,35 @@ fn two_silent_members_are_waited_for() {
     }
 }
 
+/// Both fall silent just after one of them has answered something: that one is not taken for being there.
+#[test]
+fn an_answer_of_before_is_no_sign_of_life() {
+    for durable in [false, true] {
+        let mut world = World::new();
+        world.submit(Operation::Write { durable }, 3, 0xaa);
+        assert!(world.disks[0].end(any, None) > 0);
+        assert_eq!(world.wait(20_000, false), []);
+        assert_eq!(world.mirror.status().get().members, [MemberState::InSync; 2]);
+        assert_eq!(world.run(), [Ok(())]);
+    }
+}
+
+/// After both were silent, the first to be back waits for the other as long as ever.
+#[test]
+fn a_member_is_waited_for_from_when_the_other_is_back() {
+    let mut world = World::new();
+    world.write(3, 0xaa);
+    assert_eq!(world.run(), [Ok(())]);
+    world.mirror.members[1].lead = 64;
+    world.submit(Operation::Read, 3, 0);
+    assert_eq!(world.wait(10_000, false), []);
+    assert!(world.disks[0].end(any, None) > 0, "it was asked for a sign of life");
+    assert_eq!(world.wait(4900, true), []);
+    assert_eq!(world.mirror.status().get().members, [MemberState::InSync; 2]);
+    assert_eq!(world.wait(300, true), [Ok(())]);
+    assert_eq!(world.mirror.status().get().members[1], MemberState::Out);
+}
+
 /// A read of a silent member goes to the other one, if that is there: it is asked.
 #[test]
 fn a_read_of_a_silent_member_is_done_by_the_other() {
