@@ -112,8 +112,8 @@ pub fn corpus() -> Vec<Vec<u8>> {
     let another = [9, 0, 11, 1, 7, 1, 0, 20, 9, 13, 8, 1, 0, 50, 0x55, 13];
     let confirm = |kind: u8| [9, 0, 4, 5, 11, 1, 2, kind, 1, 1, 1, 13, 8, 1, 0, 50, 0x55, 13];
     let end = [10, 0, 1, 13, 9, 1, 13, 10, 1, 0x82, 13];
-    // The victim's connection is aborted, by its name.
-    let name = [8, 0, 0, 200, 0x44, 4, 0, 0, 0x80, 5, 0x20, 7, 192, 13];
+    // The victim's connection is aborted, by its name, when as much has gone over it as over the attacker's.
+    let name = [12, 50, 13, 8, 0, 0, 200, 0x44, 4, 0, 0, 0x80, 5, 0x20, 7, 192, 13];
     let mut lists = Vec::new();
     for how in 0..16u8 {
         let lie = cursor(how % 8);
