@@ -17,6 +17,7 @@ pub mod models;
 pub mod ntb;
 pub mod progress;
 pub mod qemu;
+pub mod races;
 pub mod run;
 pub mod sanitizer;
 pub mod setup;

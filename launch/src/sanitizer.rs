@@ -1,8 +1,8 @@
 //! Compiling for sanitizers with the compiler that builds everything else. A distribution's compiler has no runtimes for
-//! them; LLVM's are taken, as Debian's package `libclang-rt-dev` has them.
+//! them; LLVM's are taken, as Debian's package `libclang-rt-16-dev` has them. (ThreadSanitizer's of Debian's default,
+//! LLVM 14, lacks functions that this compiler calls.)
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,6 +12,9 @@ use crate::workspace;
 
 /// Where it runs: naming it keeps build scripts and macros as they are.
 pub const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+
+/// The LLVM whose runtimes are taken, all of them.
+const LLVM: u32 = 16;
 
 /// Flags for linking runtimes, by their names; as a whole those of which nothing may be left out.
 pub fn link(names: &[(&str, bool)]) -> Result<Vec<String>> {
@@ -35,20 +38,12 @@ pub fn cargo(flags: &[String]) -> Command {
     cargo
 }
 
-/// The runtime `name` of the newest LLVM that has it.
+/// The runtime `name`.
 fn runtime(name: &str) -> Result<PathBuf> {
-    let below = |place: &Path| {
-        let entries = fs::read_dir(place).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).collect::<Vec<_>>()
-    };
-    let is_llvm = |place: &&PathBuf| {
-        place.file_name().unwrap_or_default().to_string_lossy().starts_with("llvm-")
-    };
-    let llvm = below(Path::new("/usr/lib"));
-    let versions = llvm.iter().filter(is_llvm).flat_map(|llvm| below(&llvm.join("lib/clang")));
-    let file = format!("lib/linux/libclang_rt.{name}-x86_64.a");
-    match versions.map(|version| version.join(&file)).filter(|file| file.exists()).max() {
-        Some(file) => Ok(file),
-        None => bail!("there is no {file} below /usr/lib/llvm-*: install libclang-rt-dev"),
+    let directory = format!("/usr/lib/llvm-{LLVM}/lib/clang/{LLVM}/lib/linux");
+    let file = Path::new(&directory).join(format!("libclang_rt.{name}-x86_64.a"));
+    if !file.exists() {
+        bail!("there is no {}: install libclang-rt-{LLVM}-dev", file.display());
     }
+    Ok(file)
 }

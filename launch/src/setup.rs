@@ -46,7 +46,7 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Guest, &["gcc-12", "kmod", "libelf1", "make", "xz-utils"]),
     (Purpose::Models, &["mmdebstrap"]),
     (Purpose::Count, &["valgrind"]),
-    (Purpose::Sanitizers, &["libclang-rt-dev", "libstdc++-12-dev", "lld"]),
+    (Purpose::Sanitizers, &["libclang-rt-16-dev", "libstdc++-12-dev", "lld"]),
     (Purpose::Fresh, &["debootstrap", "git", "util-linux"]),
 ];
 

@@ -14,6 +14,7 @@ use images::Format;
 use crate::build;
 use crate::fuzz::Fuzzer;
 use crate::qemu::Program;
+use crate::races;
 use crate::setup::{self, Purpose};
 use crate::{command, fresh, guest, image, models, workspace};
 
@@ -101,7 +102,7 @@ const CAPTURES: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest, Purpose::Captures];
 
 const SUITES: &[Suite] = &[
-    Suite { name: "unit", target: None, needs: Needs::Nothing, uses: HOST, long: false },
+    Suite { name: "unit", target: None, needs: Needs::Nothing, uses: SANITIZED, long: false },
     host_suite("sim"),
     Suite { uses: SANITIZED, ..host_suite("fuzz") },
     boot_suite("boot"),
@@ -247,6 +248,9 @@ pub fn test(options: &Options) -> Result<()> {
     for suite in suites {
         let started = Instant::now();
         let mut outcome = run(suite, options, &environment)?;
+        if suite.name == "unit" && options.case.is_empty() {
+            run_cases(suite, &mut races::cases()?, &environment, &mut outcome)?;
+        }
         // A seed is one of the cases' that are made by chance.
         if suite.name == "fuzz" && options.seed.is_none() {
             let guided = Fuzzer::build()?.run(options.minutes(), &options.case)?;
@@ -291,7 +295,7 @@ fn cases(suite: &Suite, options: &Options) -> Command {
     cargo.current_dir(workspace::root()).arg("test");
     match suite.target {
         // There are no examples in documentation; rustdoc may be another toolchain's.
-        None => cargo.args(["--no-fail-fast", "--lib", "--bins", "--tests"]),
+        None => cargo.args(["--no-fail-fast", "--tests"]),
         Some((package, target)) => {
             cargo.args(["--profile", "host", "-p", package, "--test", target])
         }

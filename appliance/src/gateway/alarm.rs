@@ -5,9 +5,11 @@
 //! who fills a ring looks afterwards whether the loop has said so. Both are in one order that all
 //! cores agree on, so that one of the two sees the other. Between the last look and the halt
 //! interrupts are held back, and the bell's is kept until then.
+//!
+//! `tests/threads` compiles this file a second time, with loom's atomics, and tries every order of steps.
 
+use super::atomics::{AtomicBool, Ordering, fence};
 use crate::machine::Bell;
-use core::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::Arc;
 
 /// How the halt of a loop is ended.
@@ -24,10 +26,13 @@ impl Alarm {
         Alarm(Arc::new(Inner { halting: AtomicBool::new(false), bell }))
     }
 
-    /// The loop is about to halt; it looks into its rings once more after this.
-    pub fn set(&self) {
+    /// Whether the loop may halt: it says that it does, then looks once more into its rings. It is asked before each
+    /// halt. Who woke the loop has taken back what it said, though it may have told of something for which it does
+    /// not look; who comes next would find that it runs.
+    pub fn may_halt(&self, has_arrivals: impl FnOnce() -> bool) -> bool {
         self.0.halting.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
+        !has_arrivals()
     }
 
     /// The loop runs (again).
@@ -39,7 +44,9 @@ impl Alarm {
     pub fn wake(&self) {
         fence(Ordering::SeqCst);
         let halting = &self.0.halting;
-        if halting.load(Ordering::Relaxed) && halting.swap(false, Ordering::Relaxed) {
+        if halting.load(Ordering::Relaxed) {
+            // Whoever takes it back rings, be it that two do.
+            halting.store(false, Ordering::Relaxed);
             self.0.bell.ring();
         }
     }
@@ -64,11 +71,11 @@ mod tests {
         let alarm = Alarm::new(Box::new(Count(rung.clone())));
         alarm.wake();
         assert_eq!(rung.load(Ordering::Relaxed), 0);
-        alarm.set();
+        assert!(alarm.may_halt(|| false));
         alarm.wake();
         alarm.wake();
         assert_eq!(rung.load(Ordering::Relaxed), 1);
-        alarm.set();
+        assert!(!alarm.may_halt(|| true));
         alarm.clear();
         alarm.wake();
         assert_eq!(rung.load(Ordering::Relaxed), 1);

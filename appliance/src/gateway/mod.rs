@@ -44,6 +44,7 @@ use crate::console::{Console, pump};
 use crate::loops::Stage;
 use crate::machine::Machine;
 use alarm::Alarm;
+use core::sync::atomic as atomics;
 use core::time::Duration;
 use drivers::hal::Instant;
 use ending::Ending;
@@ -190,8 +191,8 @@ impl Gateway {
         let mut now = self.machine.now();
         let mut deadline = self.deadline(now);
         let mut woken = false;
-        self.alarm.set();
-        while !self.state.has_arrivals() && deadline.is_none_or(|d| d > now) {
+        while self.alarm.may_halt(|| self.state.has_arrivals()) && deadline.is_none_or(|d| d > now)
+        {
             let wait = waits_for_whole.then_some(now + MESSAGE_WAIT);
             let until = Instant::first([deadline, wait]);
             self.machine.halt_until(until);

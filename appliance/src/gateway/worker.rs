@@ -173,9 +173,9 @@ impl Loop {
         let nap = (!self.plane.wakes()).then_some(now + NAP);
         let deadline = Instant::first([self.plane.poll_timeout(), nap]);
         self.tell(now, true);
-        self.alarm.set();
         // What came before interrupts were on raises none, but is pending.
-        if !self.plane.pending() && !self.has_orders() && deadline.is_none_or(|d| d > now) {
+        let has_arrivals = || self.plane.pending() || self.has_orders();
+        if self.alarm.may_halt(has_arrivals) && deadline.is_none_or(|d| d > now) {
             self.core.halt_until(deadline);
             self.plane.pace.halted(self.core.now());
         }

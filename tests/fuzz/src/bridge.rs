@@ -65,12 +65,7 @@ pub fn run(data: &[u8]) {
             }
         }
         let mut input = Input(data);
-        for _ in 0..EVENTS {
-            if input.is_empty() {
-                break;
-            }
-            event(&mut nodes, shared, &mut now, &mut input);
-        }
+        input.events(EVENTS, |input| event(&mut nodes, shared, &mut now, input));
         for node in &nodes {
             let mut bytes = vec![0; PRIVATE];
             node.private.read(0, &mut bytes).expect("its own length");

@@ -69,12 +69,7 @@ pub fn run(data: &[u8]) {
     fabric::with_memory(2 * MEMORY, |memory| {
         let mut world = World::new(memory);
         let mut input = Input(data);
-        for _ in 0..EVENTS {
-            if input.is_empty() {
-                break;
-            }
-            world.event(&mut input);
-        }
+        input.events(EVENTS, |input| world.event(input));
         world.end();
     });
 }

@@ -31,4 +31,14 @@ impl<'a> Input<'a> {
     pub fn below(&mut self, count: usize) -> usize {
         self.byte() as usize % count.max(1)
     }
+
+    /// Hands the rest to `event`, which takes what it needs, until it is used up; at most so many times.
+    pub fn events(&mut self, most: usize, mut event: impl FnMut(&mut Self)) {
+        for _ in 0..most {
+            if self.is_empty() {
+                break;
+            }
+            event(self);
+        }
+    }
 }

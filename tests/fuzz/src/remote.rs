@@ -53,12 +53,7 @@ pub fn run(data: &[u8]) {
         for _ in 0..honest {
             world.carry(None);
         }
-        for _ in 0..EVENTS {
-            if input.is_empty() {
-                break;
-            }
-            world.event(&mut input);
-        }
+        input.events(EVENTS, |input| world.event(input));
         // Whatever happened, requests end.
         for round in 0..400 {
             if round >= 20 && world.volume.is_idle() {

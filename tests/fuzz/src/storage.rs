@@ -56,12 +56,7 @@ pub fn run(data: &[u8]) {
     fabric::with_memory(MEMORY, |memory| {
         let mut world = World::new(memory, how);
         world.open_session();
-        for _ in 0..ACTIONS {
-            if input.is_empty() {
-                break;
-            }
-            world.act(&mut input);
-        }
+        input.events(ACTIONS, |input| world.act(input));
         world.end();
     });
 }

@@ -1,0 +1,365 @@
+//! The hosts, what is on its way between them, and what each of them does.
+
+use super::host::{Host, Known, ip, mac};
+use super::{ARENA, ATTACKER, GATEWAY, HOSTS, PIECE, PORTS, VICTIM};
+use crate::input::Input;
+use crate::leak::{self, Owner};
+use drivers::hal::{Instant, Window};
+use fabric::Rng;
+use rdma::smcr::engine::{Role, SocketId};
+use rdma::smcr::wire::llc::Token;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Packets that a wire takes.
+const WIRE: usize = 256;
+/// How long a packet is on its way.
+const LATENCY: Duration = Duration::from_micros(1);
+/// Packets after which gateway and victim have come to rest, however much there was to do.
+const MOST: usize = 10_000;
+
+/// A TCP connection between the gateway and a peer: both sockets, and the bytes on their way to each.
+pub(super) struct Tcp {
+    pub peer: usize,
+    pub ends: [Option<SocketId>; 2],
+    pub bytes: [Vec<u8>; 2],
+}
+
+/// A packet on its way.
+pub(super) struct Flight {
+    pub from: usize,
+    pub to: usize,
+    pub port: usize,
+    pub frame: Vec<u8>,
+}
+
+/// All of it.
+pub(super) struct World {
+    pub hosts: Vec<Host>,
+    pub tcp: Vec<Tcp>,
+    /// Packets from the attacker and to him; a full wire loses what comes next.
+    pub wire: VecDeque<Flight>,
+    /// Packets between gateway and victim, of which none is lost, whatever the attacker sends.
+    pub victims: VecDeque<Flight>,
+    pub now: Instant,
+    /// Users of the gateway hand bytes on where they lie, and do not copy them out and in.
+    pub forwards: bool,
+    /// The gateway is the client of the attacker's connections.
+    pub calls: bool,
+    /// Keys and places that were seen on the wire.
+    pub seen: VecDeque<Token>,
+    /// Bytes that the victim has written and read.
+    pub victim: (u64, u64),
+    /// Memory of the gateway that was free at first.
+    pub free: u64,
+}
+
+impl World {
+    pub fn new(memory: Window, how: u8) -> Self {
+        let mut rng = Rng::new(11);
+        let version = if how & 2 == 0 { 2 } else { 1 };
+        let ports = if how & 4 == 0 { 1 } else { 2 };
+        let hosts: Vec<Host> = (0..HOSTS)
+            .map(|n| {
+                let memory = memory.slice(n * ARENA, ARENA).expect("inside");
+                if n == GATEWAY {
+                    leak::fill(memory, Owner::Past);
+                }
+                Host::new(n, memory, ports, version, &mut rng)
+            })
+            .collect();
+        let free = hosts[GATEWAY].arena.available() as u64;
+        World {
+            hosts,
+            tcp: Vec::new(),
+            wire: VecDeque::new(),
+            victims: VecDeque::new(),
+            now: Instant::from_nanos(1),
+            forwards: how & 8 == 0,
+            calls: how & 1 == 1,
+            seen: VecDeque::new(),
+            victim: (0, 0),
+            free,
+        }
+    }
+
+    /// What honest peers do first: both have a connection, and have used it.
+    pub fn greet(&mut self) {
+        self.connect(VICTIM, false);
+        self.settle();
+        self.victim_speaks(100);
+        self.settle();
+        self.connect(ATTACKER, self.calls);
+        self.settle();
+        self.speak(0, &[0x21; 300]);
+        self.settle();
+    }
+
+    /// A TCP connection with a peer, which the gateway opens if it `calls`.
+    pub fn connect(&mut self, peer: usize, calls: bool) {
+        let now = self.now;
+        let ends = [GATEWAY, peer].map(|host| {
+            let other = if host == GATEWAY { peer } else { GATEWAY };
+            let role = if (host == GATEWAY) == calls { Role::Client } else { Role::Server };
+            let addresses = [host, other].map(|host| IpAddr::V4(ip(host, 0)));
+            self.hosts[host].with(now, |engine, ctx| engine.open(role, addresses, 0, ctx))
+        });
+        self.tcp.push(Tcp { peer, ends, bytes: Default::default() });
+    }
+
+    /// The attacker's socket of his connection with this number.
+    pub fn socket(&self, n: usize) -> Option<SocketId> {
+        self.tcp.iter().filter(|tcp| tcp.peer == ATTACKER).nth(n)?.ends[1]
+    }
+
+    pub fn speak(&mut self, n: usize, bytes: &[u8]) {
+        let Some(socket) = self.socket(n) else { return };
+        let now = self.now;
+        self.hosts[ATTACKER].with(now, |engine, ctx| {
+            let _ = engine.send(socket, bytes, ctx);
+            engine.flush(ctx);
+        });
+    }
+
+    pub fn victim_socket(&self) -> Option<SocketId> {
+        self.tcp.first()?.ends[1]
+    }
+
+    /// The victim writes bytes of its own.
+    pub fn victim_speaks(&mut self, len: usize) {
+        let Some(socket) = self.victim_socket() else { return };
+        let (mark, now, from) = (leak::mark(Owner::Victim), self.now, self.victim.0);
+        let bytes: Vec<u8> =
+            (from..from + len as u64).map(|n| mark[n as usize % mark.len()]).collect();
+        let sent = self.hosts[VICTIM].with(now, |engine, ctx| {
+            let sent = engine.send(socket, &bytes, ctx);
+            engine.flush(ctx);
+            sent
+        });
+        self.victim.0 += sent.unwrap_or(0) as u64;
+    }
+
+    /// What comes back to the victim is what it wrote.
+    pub fn victim_reads(&mut self) {
+        let Some(socket) = self.victim_socket() else { return };
+        let mut bytes = [0; PIECE];
+        loop {
+            match self.hosts[VICTIM].engine.recv(socket, &mut bytes) {
+                Ok(0) => return,
+                Ok(count) => {
+                    let mark = leak::mark(Owner::Victim);
+                    for &byte in &bytes[..count] {
+                        let right = mark[self.victim.1 as usize % mark.len()];
+                        assert_eq!(byte, right, "the victim reads what it did not write");
+                        self.victim.1 += 1;
+                    }
+                    assert!(self.victim.1 <= self.victim.0, "more than the victim wrote");
+                }
+                Err(error) => panic!("the victim's connection has ended: {error:?}"),
+            }
+        }
+    }
+
+    /// Takes what sockets have to say over TCP.
+    pub fn hear_clc(&mut self) -> bool {
+        let mut moved = false;
+        for tcp in &mut self.tcp {
+            for side in 0..2 {
+                let Some(socket) = tcp.ends[side] else { continue };
+                let host = [GATEWAY, tcp.peer][side];
+                let mut buffer = [0; 256];
+                loop {
+                    let count = self.hosts[host].engine.poll_clc_bytes(socket, &mut buffer);
+                    if count == 0 {
+                        break;
+                    }
+                    if host == GATEWAY && tcp.peer == ATTACKER {
+                        no_leak(&buffer[..count]);
+                    }
+                    tcp.bytes[1 - side].extend(&buffer[..count]);
+                    moved = true;
+                }
+            }
+        }
+        moved
+    }
+
+    pub fn carry_clc(&mut self) -> bool {
+        let mut moved = self.hear_clc();
+        let now = self.now;
+        for tcp in &mut self.tcp {
+            for side in 0..2 {
+                let Some(socket) = tcp.ends[side] else { continue };
+                let host = &mut self.hosts[[GATEWAY, tcp.peer][side]];
+                let bytes = &mut tcp.bytes[side];
+                if bytes.is_empty() {
+                    continue;
+                }
+                let taken = host.with(now, |engine, ctx| {
+                    engine.handle_clc_bytes(socket, bytes, ctx, &mut Known)
+                });
+                bytes.drain(..taken);
+                moved |= taken > 0;
+            }
+        }
+        moved
+    }
+
+    /// Everybody does what there is to do, and what was said is under way.
+    pub fn work(&mut self) {
+        let now = self.now;
+        for _ in 0..20 {
+            let moved = self.carry_clc();
+            self.hosts.iter_mut().for_each(|host| host.work(now));
+            self.serve();
+            for host in &mut self.hosts {
+                host.with(now, |engine, ctx| {
+                    while engine.poll_event().is_some() {}
+                    engine.flush(ctx);
+                });
+            }
+            if !moved {
+                break;
+            }
+        }
+        for (from, host) in self.hosts.iter_mut().enumerate() {
+            for port in 0..PORTS {
+                while host.roce.poll_transmit(port, now, &mut host.tx) {
+                    let frame = fabric::bytes(&host.tx.packet());
+                    let to = (0..HOSTS).find(|&to| frame[..6] == mac(to, port));
+                    let Some(to) = to else { continue };
+                    if from == GATEWAY && to == ATTACKER {
+                        no_leak(&frame);
+                    }
+                    let flight = Flight { from, to, port, frame };
+                    if flight.from != ATTACKER && flight.to != ATTACKER {
+                        self.victims.push_back(flight);
+                    } else if self.wire.len() < WIRE {
+                        self.wire.push_back(flight);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The gateway's users send back what they read; the attacker takes what he is sent.
+    pub fn serve(&mut self) {
+        let (now, forwards) = (self.now, self.forwards);
+        for tcp in &self.tcp {
+            if let Some(socket) = tcp.ends[0] {
+                self.hosts[GATEWAY].with(now, |engine, ctx| {
+                    if forwards {
+                        let _ = engine.forward(socket, socket, ctx);
+                        return;
+                    }
+                    let room = engine.room(socket).min(PIECE);
+                    let mut bytes = [0; PIECE];
+                    if let Ok(count) = engine.recv(socket, &mut bytes[..room]) {
+                        let sent = engine.send(socket, &bytes[..count], ctx);
+                        assert!(sent.is_err() || sent == Ok(count), "there was room");
+                    }
+                });
+            }
+            if let (ATTACKER, Some(socket)) = (tcp.peer, tcp.ends[1]) {
+                let mut bytes = [0; PIECE];
+                let _ = self.hosts[ATTACKER].engine.recv(socket, &mut bytes);
+            }
+        }
+        self.victim_reads();
+    }
+
+    /// A packet arrives; the attacker's may have been changed.
+    pub fn carry(&mut self, lie: Option<&mut Input<'_>>) {
+        self.work();
+        let at = lie.as_ref().and_then(|_| {
+            // The next one of the attacker's.
+            self.wire.iter().position(|flight| flight.from == ATTACKER)
+        });
+        let next = self.wire.remove(at.unwrap_or(0)).or_else(|| self.victims.pop_front());
+        let Some(mut flight) = next else { return };
+        if let (Some(input), ATTACKER) = (lie, flight.from) {
+            self.lie(&mut flight.frame, input);
+        }
+        self.deliver(&flight);
+    }
+
+    /// A packet arrives, some time after it was sent: an engine that hears of a peer in the instant in which it
+    /// asks does not take that for an answer.
+    pub fn deliver(&mut self, flight: &Flight) {
+        self.now = self.now + LATENCY;
+        self.learn(&flight.frame);
+        let now = self.now;
+        let _ = self.hosts[flight.to].roce.handle_frame(flight.port, &flight.frame, now);
+        self.work();
+    }
+
+    /// Everything arrives that is on its way between gateway and victim.
+    pub fn carry_victims(&mut self) {
+        for _ in 0..MOST {
+            let Some(flight) = self.victims.pop_front() else { return };
+            self.deliver(&flight);
+        }
+        panic!("gateway and victim never come to rest");
+    }
+
+    /// Until nothing is under way any more.
+    pub fn settle(&mut self) {
+        self.work();
+        for _ in 0..300 {
+            let next = self.wire.pop_front().or_else(|| self.victims.pop_front());
+            let Some(flight) = next else { break };
+            self.deliver(&flight);
+        }
+    }
+
+    /// The victim's connection has come through; then everybody goes, and all memory comes back.
+    pub fn end(&mut self) {
+        for _ in 0..4 {
+            self.settle();
+            self.carry_victims();
+            self.now = self.now + Duration::from_millis(300);
+        }
+        self.victim_speaks(64);
+        for _ in 0..40 {
+            self.settle();
+            self.carry_victims();
+            self.now = self.now + Duration::from_millis(50);
+        }
+        let (wrote, read) = self.victim;
+        assert_eq!(wrote, read, "the victim does not hear its own bytes");
+
+        let now = self.now;
+        for tcp in &self.tcp {
+            if let Some(socket) = tcp.ends[0] {
+                self.hosts[GATEWAY].with(now, |engine, ctx| engine.abort(socket, ctx));
+            }
+        }
+        self.tcp.clear();
+        let mut rounds = 0;
+        while let Some(next) = self.hosts[GATEWAY].timeout() {
+            self.now = self.now.max(next);
+            let (now, host) = (self.now, &mut self.hosts[GATEWAY]);
+            host.work(now);
+            host.with(now, |engine, ctx| engine.flush(ctx));
+            for port in 0..PORTS {
+                while host.roce.poll_transmit(port, now, &mut host.tx) {}
+            }
+            rounds += 1;
+            assert!(rounds < 5000, "timers never rest");
+        }
+        let gateway = &self.hosts[GATEWAY];
+        assert_eq!(gateway.engine.sockets().count(), 0, "sockets are left");
+        assert_eq!(gateway.engine.groups().count(), 0, "link groups are left");
+        assert_eq!(gateway.roce.queue_pairs(), 0, "queue pairs are left");
+        let free = gateway.arena.available() as u64 + gateway.engine.kept(&gateway.roce);
+        assert_eq!(free, self.free, "memory is left");
+    }
+}
+
+/// Panics if the attacker is shown what is not his.
+fn no_leak(bytes: &[u8]) {
+    if let Some((owner, at)) = leak::find(bytes) {
+        panic!("the attacker gets bytes of {owner:?} at {at}: {:02x?}", bytes);
+    }
+}
