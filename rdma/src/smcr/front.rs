@@ -128,6 +128,16 @@ impl Front {
     pub fn poll_timeout(&self) -> Option<Instant> {
         Instant::first([self.joint.tcp.poll_timeout(), self.evicts])
     }
+
+    /// Ends everything: nobody listens any more, and connections end by an abort.
+    pub fn stop<P: Provider + ?Sized>(
+        self,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) {
+        self.joint.stop(interface, engine, ctx);
+    }
 }
 
 /// What its user does with connections.

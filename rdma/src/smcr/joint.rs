@@ -558,6 +558,21 @@ impl<T: Tcp> Joint<T> {
         }
     }
 
+    /// Ends all connections by an abort, and what they came from.
+    pub(super) fn stop<P: Provider + ?Sized>(
+        mut self,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let ids = self.connections.iter();
+        let ids = ids.map(|(key, c)| ConnectionId { key, turn: c.turn }).collect::<Vec<_>>();
+        for id in ids {
+            self.close(id, true, interface, engine, ctx);
+        }
+        self.tcp.stop(interface);
+    }
+
     /// Both ends of a connection: ours, and the peer's.
     pub fn ends(&self, id: ConnectionId) -> Option<(SocketAddr, SocketAddr)> {
         self.get(id).map(|connection| connection.ends)
@@ -615,6 +630,7 @@ mod tests {
         fn stop_asking(&self, _: &mut Interface, (): ()) {}
         fn finish(&self, _: &mut Interface, (): ()) {}
         fn leave(&mut self, _: &mut Interface, (): (), _: bool, _: Instant) {}
+        fn stop(self, _: &mut Interface) {}
     }
 
     /// What a user reads first after a fallback, when this arrives.
