@@ -275,4 +275,8 @@ impl Users {
 }
 
 #[cfg(test)]
+mod machine;
+#[cfg(test)]
+mod slow_servers;
+#[cfg(test)]
 mod tests;
