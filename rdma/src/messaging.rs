@@ -279,4 +279,6 @@ mod machine;
 #[cfg(test)]
 mod slow_servers;
 #[cfg(test)]
+mod stalled;
+#[cfg(test)]
 mod tests;
