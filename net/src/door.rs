@@ -75,9 +75,9 @@ impl Doors {
         Doors { doors: BTreeMap::new(), calls: BTreeMap::new(), due: BTreeSet::new(), secret }
     }
 
-    /// Listens on a port, unless somebody does already.
+    /// Listens on a port; who did so before does no more.
     pub fn open(&mut self, port: u16, door: Door) {
-        self.doors.entry(port).or_insert(door);
+        self.doors.insert(port, door);
     }
 
     /// Listens no more, if it was `owner` who did.

@@ -33,7 +33,8 @@ enum User {
 /// All of them.
 #[derive(Default)]
 pub struct Users {
-    users: Vec<User>,
+    /// By place; a place that was left is taken by who comes next.
+    users: Vec<Option<User>>,
     /// Whose the listeners and connectors of each interface are: numbers as the engine's sockets have them.
     owners: BTreeMap<(usize, Owner), u32>,
     /// Those of the interface that is looked at which have news.
@@ -57,7 +58,7 @@ fn first_owner(place: usize) -> u32 {
 impl Users {
     /// Takes in echo or discard on the interface with the number `at`. `make` is told the owner.
     pub fn add_service(&mut self, at: usize, make: impl FnOnce(u32) -> Echo) {
-        let owner = first_owner(self.users.len());
+        let owner = first_owner(self.free_place());
         let echo = make(owner);
         self.owners.insert((at, echo.tcp_owner()), owner);
         self.add(User::Service(at, echo));
@@ -70,20 +71,40 @@ impl Users {
         interfaces: &mut dyn Interfaces,
         make: impl FnOnce(u32, &mut dyn Interfaces) -> Relay,
     ) {
-        let mut relay = make(first_owner(self.users.len()), interfaces);
+        let mut relay = make(first_owner(self.free_place()), interfaces);
         let owners = relay.owners(interfaces);
         self.owners.extend(owners.into_iter().map(|(at, tcp, owner)| ((at, tcp), owner)));
         self.add(User::Rule(name, relay));
     }
 
     fn add(&mut self, user: User) {
-        let place = self.users.len();
-        self.users.push(user);
-        self.queued.push(false);
+        let place = self.free_place();
+        if place == self.users.len() {
+            self.users.push(None);
+            self.queued.push(false);
+        }
+        self.users[place] = Some(user);
         self.queue.reserve(self.users.len());
         self.timers.make_room(place);
         // What a rule has to do from the beginning.
         self.timers.put(place, Instant::ZERO);
+    }
+
+    /// The place of who comes next.
+    fn free_place(&self) -> usize {
+        self.users.iter().position(Option::is_none).unwrap_or(self.users.len())
+    }
+
+    /// Takes a rule out: nobody listens for it any more, and its connections end by an abort. Those of others
+    /// go on.
+    pub fn remove_rule<P: Provider + ?Sized>(&mut self, name: &str, world: &mut World<'_, '_, P>) {
+        let is_it = |user: &Option<User>| matches!(user, Some(User::Rule(n, _)) if n == name);
+        let Some(place) = self.users.iter().position(is_it) else { return };
+        let Some(User::Rule(_, relay)) = self.users[place].take() else { return };
+        self.owners.retain(|_, owner| (*owner / relay::OWNERS) as usize != place);
+        self.notices.retain(|(at, _)| *at != place);
+        self.timers.forget(place);
+        relay.stop(world);
     }
 
     /// Sees to what is new: of connections, by the engine's events, and because its time has come. How much.
@@ -111,7 +132,7 @@ impl Users {
             && let Some(place) = self.queue.pop_front()
         {
             self.queued[place] = false;
-            if let Some(User::Rule(_, relay)) = self.users.get_mut(place) {
+            if let Some(Some(User::Rule(_, relay))) = self.users.get_mut(place) {
                 let turns = relay.work(left.min(TURN), world);
                 left -= turns.min(left);
                 done += turns;
@@ -127,24 +148,24 @@ impl Users {
     fn hear<P: Provider + ?Sized>(&mut self, owner: u32, world: &mut World<'_, '_, P>) {
         let place = (owner / relay::OWNERS) as usize;
         match self.users.get_mut(place) {
-            Some(User::Service(at, echo)) => {
+            Some(Some(User::Service(at, echo))) => {
                 let World { interfaces, engine, ctx, .. } = world;
                 echo.poll(interfaces.get(*at), engine, ctx);
             }
-            Some(User::Rule(_, relay)) => relay.poll(owner, world),
-            None => {}
+            Some(Some(User::Rule(_, relay))) => relay.poll(owner, world),
+            None | Some(None) => {}
         }
         self.settle(place);
     }
 
     fn handle_timeout<P: Provider + ?Sized>(&mut self, place: usize, world: &mut World<'_, '_, P>) {
         match self.users.get_mut(place) {
-            Some(User::Service(at, echo)) => {
+            Some(Some(User::Service(at, echo))) => {
                 let World { interfaces, engine, ctx, .. } = world;
                 echo.poll(interfaces.get(*at), engine, ctx);
             }
-            Some(User::Rule(_, relay)) => relay.handle_timeout(world),
-            None => {}
+            Some(Some(User::Rule(_, relay))) => relay.handle_timeout(world),
+            None | Some(None) => {}
         }
         self.settle(place);
     }
@@ -170,12 +191,12 @@ impl Users {
     ) {
         let place = (owner / relay::OWNERS) as usize;
         match self.users.get_mut(place) {
-            Some(User::Service(at, echo)) => {
+            Some(Some(User::Service(at, echo))) => {
                 let World { interfaces, engine, ctx, .. } = world;
                 echo.handle_event(socket, ready, interfaces.get(*at), engine, ctx);
             }
-            Some(User::Rule(_, relay)) => relay.handle_event(owner, socket, ready, world),
-            None => {}
+            Some(Some(User::Rule(_, relay))) => relay.handle_event(owner, socket, ready, world),
+            None | Some(None) => {}
         }
         self.settle(place);
     }
@@ -186,9 +207,11 @@ impl Users {
         {
             self.settled += 1;
         }
-        let due = match &mut self.users[place] {
-            User::Service(_, echo) => echo.poll_timeout(),
-            User::Rule(_, relay) => {
+        let due = match self.users.get_mut(place) {
+            // It left while this was on its way.
+            None | Some(None) => return,
+            Some(Some(User::Service(_, echo))) => echo.poll_timeout(),
+            Some(Some(User::Rule(_, relay))) => {
                 while let Some(notice) = relay.poll_notice() {
                     self.notices.push_back((place, notice));
                 }
@@ -212,7 +235,7 @@ impl Users {
     /// The next server of a rule that came or went.
     pub fn poll_notice(&mut self) -> Option<(&str, Notice)> {
         let (place, notice) = self.notices.pop_front()?;
-        match self.users.get(place)? {
+        match self.users.get(place)?.as_ref()? {
             User::Rule(name, _) => Some((name, notice)),
             User::Service(..) => None,
         }
@@ -221,7 +244,7 @@ impl Users {
     /// Ends all connections of rules, by an abort.
     pub fn shut_down<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
         for user in &mut self.users {
-            if let User::Rule(_, relay) = user {
+            if let Some(User::Rule(_, relay)) = user {
                 relay.shut_down(world);
             }
         }
@@ -229,7 +252,7 @@ impl Users {
 
     /// The rules, with their names.
     pub fn rules(&self) -> impl Iterator<Item = (&str, &Relay)> {
-        self.users.iter().filter_map(|user| match user {
+        self.users.iter().flatten().filter_map(|user| match user {
             User::Rule(name, relay) => Some((name.as_str(), relay)),
             User::Service(..) => None,
         })
@@ -237,7 +260,7 @@ impl Users {
 
     /// Echo and discard, with the numbers of their interfaces.
     pub fn services(&self) -> impl Iterator<Item = (usize, &Echo)> {
-        self.users.iter().filter_map(|user| match user {
+        self.users.iter().flatten().filter_map(|user| match user {
             User::Service(at, echo) => Some((*at, echo)),
             User::Rule(..) => None,
         })
@@ -251,5 +274,11 @@ impl Users {
     }
 }
 
+#[cfg(test)]
+mod machine;
+#[cfg(test)]
+mod slow_servers;
+#[cfg(test)]
+mod stalled;
 #[cfg(test)]
 mod tests;

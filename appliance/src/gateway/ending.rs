@@ -4,7 +4,8 @@
 //!
 //! A service takes part by a word for its end and a question whether it is done: `shut_down` and
 //! `is_shut_down` of the data plane (DREQ) and of SMC-R with the rules (DELETE_LINK), and of each interface,
-//! which resets its TCP connections. What clients have written and were not told of is not lost for them:
+//! which resets its TCP connections. The peer across a bridge is told last, as all that may go over it.
+//! What clients have written and were not told of is not lost for them:
 //! they were not told.
 
 use super::disks::{DiskSlot, Role};
@@ -82,7 +83,11 @@ impl Ending {
             state.say_goodbye(networks, now);
             return None;
         }
-        (state.is_shut_down(networks) || self.deadline <= now).then_some(self.how)
+        if !state.is_shut_down(networks) && now < self.deadline {
+            return None;
+        }
+        state.plane.leave_bridge();
+        Some(self.how)
     }
 
     /// When it wants to go on.

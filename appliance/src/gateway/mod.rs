@@ -116,6 +116,7 @@ impl Gateway {
         let completed = if self.ending.is_some() { 0 } else { state.poll_disks() };
         state.poll_capacities(now);
         let mut served = state.plane.serve(now);
+        state.poll_rules(networks, now);
         if let Some(smc) = &mut state.smc {
             served +=
                 smc.poll(networks, &state.ports, state.document.config(), &mut state.plane, now);

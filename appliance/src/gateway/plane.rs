@@ -152,6 +152,17 @@ impl Plane {
         }
     }
 
+    /// Tells the machine across the bridge that the link is over, after all else was said: nothing goes over it
+    /// any more.
+    pub fn leave_bridge(&mut self) {
+        if let Some(bridge) = &mut self.bridge
+            && let Some(ntrdma) =
+                self.fabric.as_mut().and_then(|fabric| fabric.devices.ntrdma_mut())
+        {
+            ntrdma.shut_down(bridge.device.bridge());
+        }
+    }
+
     /// Whether all peers know that their connections are over.
     pub fn is_shut_down(&self) -> bool {
         self.fabric.as_ref().is_none_or(|fabric| fabric.devices.roce.is_disconnected())

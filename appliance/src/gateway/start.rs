@@ -290,6 +290,7 @@ impl Gateway {
             news: VecDeque::new(),
             capacity_due: Instant::ZERO,
             network_changed: false,
+            rules_changed: false,
             end: None,
         };
         log::info!("isthmus {} ready", env!("CARGO_PKG_VERSION"));

@@ -109,6 +109,8 @@ pub(super) struct State {
     pub capacity_due: Instant,
     /// The configuration has changed, and the network has not heard yet.
     pub network_changed: bool,
+    /// The rules may have, and the messaging gateway has not heard yet.
+    pub rules_changed: bool,
     pub end: Option<End>,
 }
 
@@ -117,6 +119,19 @@ impl State {
     #[inline(always)]
     pub fn poll_tcp_bridge(&mut self, networks: &mut [Network], now: Instant) -> usize {
         self.plane.bridge.as_mut().map_or(0, |bridge| bridge.poll_tcp(networks, now))
+    }
+
+    /// Puts the rules in force, if they have changed.
+    pub fn poll_rules(&mut self, networks: &mut [Network], now: Instant) {
+        if !core::mem::take(&mut self.rules_changed) {
+            return;
+        }
+        let config = self.document.config();
+        match &mut self.smc {
+            Some(smc) => smc.apply_rules(config, networks, &mut self.plane, now),
+            None if config.rule.is_empty() => {}
+            None => self.smc = Smc::of(config, self.facts.memory, &mut self.plane, networks),
+        }
     }
 
     /// Whether a device, another loop or the bridge has something that was not taken yet.
@@ -248,7 +263,8 @@ impl State {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let capacity = (!self.disks.is_empty()).then_some(self.capacity_due);
         let smc = self.smc.as_ref().and_then(|smc| smc.poll_timeout());
-        Instant::first([capacity, smc, self.plane.poll_timeout()])
+        let rules = self.rules_changed.then_some(Instant::ZERO);
+        Instant::first([capacity, smc, rules, self.plane.poll_timeout()])
     }
 
     /// Seconds since the appliance came up.

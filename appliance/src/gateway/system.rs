@@ -8,7 +8,7 @@ use super::objects;
 use super::rping::Rping;
 use super::show;
 use super::state::{End, PingOrder, State};
-use crate::config::{Document, Kind, Origin, Problem, Source, is_secret};
+use crate::config::{Document, Entry, Kind, Origin, Problem, Source, is_secret};
 use crate::console::{Managed, Progress, System, Topic};
 use crate::crash;
 use crate::log_ring::LogRing;
@@ -45,7 +45,9 @@ impl System for State {
         }
         self.document.unset(path)?;
         log::info!("console: unset {path}");
-        Ok(self.changed(path))
+        // Another entry may have its number by now.
+        let is_entry = Entry::of(path).is_some_and(|entry| entry.to_string() == path);
+        Ok(if is_entry { self.put_in_force(path) } else { self.changed(path) })
     }
 
     fn log(&self) -> &LogRing {
@@ -147,11 +149,16 @@ impl System for State {
 }
 
 impl State {
-    /// The configuration has changed at `path`: puts in force what can be, and says from when on it counts.
+    /// A value has changed at `path`: puts in force what can be, and says from when on it counts.
     fn changed(&mut self, path: &str) -> String {
-        if let Some(pending) = self.document.pending_at(path) {
-            return format!("pending, not in force: {pending}");
+        match self.document.pending_at(path) {
+            Some(pending) => format!("pending, not in force: {pending}"),
+            None => self.put_in_force(path),
         }
+    }
+
+    /// Puts in force what can be of a change at `path`, and says from when on it counts.
+    fn put_in_force(&mut self, path: &str) -> String {
         let config = self.document.config();
         log::set_max_level(config.system.log_level);
         crash::set_policy(config.system.on_panic);
@@ -161,7 +168,8 @@ impl State {
         self.network_changed = true;
         self.plane.storage.apply_exports(self.document.config());
         let section = path.split('.').next().unwrap_or_default();
-        let at_once = matches!(section, "system" | "http" | "services" | "net" | "export");
+        self.rules_changed |= section == "rule";
+        let at_once = matches!(section, "system" | "http" | "services" | "net" | "export" | "rule");
         let at_boot = ["http.tls", "http.certificate", "http.key"].contains(&path);
         if at_once && !at_boot && !path.ends_with(".mtu") { AT_ONCE } else { AT_BOOT }.into()
     }

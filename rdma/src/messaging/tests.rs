@@ -284,6 +284,62 @@ fn the_greedy_wait_for_their_next_turn() {
     assert!(w.is_woken(), "the others wait for their turn");
 }
 
+/// Who is connected by a rule that ends is told, both clients and servers, and so is who waits for a server;
+/// others go on, and what the rule took is free.
+#[test]
+fn a_rule_that_ends_takes_its_connections_with_it_and_no_others() {
+    let mut w = World::new(2, 100, BUFFER);
+    let memory = w.engine.admission.left();
+    let gone = w.open(RULES, 3);
+    let first = w.served.clone();
+    let stays = w.open(RULES + 1, 2);
+    // Accepted by nobody here yet: the SYN-ACK is on its way.
+    let peer = SocketAddr::from(([10, 0, 0, 1], RULES));
+    let late = w.clients.connect(&mut w.peer, peer, false).unwrap();
+    w.carry();
+    let interfaces = &mut Ways(&mut w.interface);
+    let mut rng = Rng::new(1);
+    let (provider, arena) = (&mut w.roce, &mut w.arena);
+    let ctx = &mut Context { provider, arena, now: w.now, rng: &mut rng };
+    let (engine, piece) = (&mut w.engine, &mut w.piece);
+    w.users.remove_rule("r0", &mut relay::World { interfaces, engine, piece, ctx });
+    w.settle();
+    for link in gone.into_iter().chain([late]) {
+        let read = w.clients.read(&mut w.peer, link, &mut [0; 8]);
+        assert_eq!(read, Err(net::tcp::Closed::Gone));
+    }
+    for &stream in &first {
+        let read = w.server.read(&mut w.peer, stream, &mut [0; 8]);
+        assert_eq!(read, Err(net::tcp::Closed::Gone));
+    }
+    for &link in &stays {
+        assert_eq!(w.write(link, b"hello"), 5);
+    }
+    w.settle();
+    for stream in w.served.clone().into_iter().filter(|stream| !first.contains(stream)) {
+        let mut piece = [0; 8];
+        assert_eq!(w.server.read(&mut w.peer, stream, &mut piece), Ok(5));
+    }
+    assert_eq!(w.users.rules().map(|(name, _)| name).collect::<Vec<_>>(), ["r1"]);
+    let each = 4 * BUFFER as u64;
+    assert_eq!(w.engine.admission.left(), memory - 2 * each);
+    // Nobody listens any more, until another rule does, in the place of that one.
+    let refused = w.open(RULES, 1)[0];
+    assert_eq!(w.clients.read(&mut w.peer, refused, &mut [0; 8]), Err(net::tcp::Closed::Gone));
+    let limits = Limits { connections: 8, receive: BUFFER, transmit: BUFFER };
+    let now = w.now;
+    w.users.add_rule("new".into(), &mut Ways(&mut w.interface), |owner, interfaces| {
+        Relay::new(rule(RULES, limits), interfaces, owner, 9, now)
+    });
+    w.settle();
+    let served = w.served.len();
+    let link = w.open(RULES, 1)[0];
+    assert_eq!(w.write(link, b"hello"), 5);
+    w.settle();
+    let mut piece = [0; 8];
+    assert_eq!(w.server.read(&mut w.peer, w.served[served], &mut piece), Ok(5));
+}
+
 /// Nobody is forgotten, neither who has used its turn up, nor who has found no room.
 #[test]
 fn the_stuck_go_on_when_there_is_room() {

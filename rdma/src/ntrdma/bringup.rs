@@ -46,7 +46,7 @@ pub struct Seen {
     pub introduced: bool,
     /// Its introduction is wrong, or what it writes.
     pub wrong: bool,
-    /// It has shown no sign of life for too long.
+    /// It has shown no sign of life for too long, or has said farewell.
     pub silent: bool,
 }
 

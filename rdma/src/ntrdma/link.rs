@@ -16,6 +16,10 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// How long the peer has at least for each step; after that all begins anew.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// A heartbeat that is the last one: who says it has taken the link down, and the peer need not find out by the
+/// beats that are missing.
+const FAREWELL: u32 = u32::MAX;
+
 /// What became of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -44,6 +48,8 @@ pub struct Link {
     refused: Option<BadInfo>,
     /// The peer has written what no honest one writes.
     wrong: bool,
+    /// It is not to come up any more: the machine is about to end.
+    closed: bool,
     look_at: Instant,
     /// Since when it stands where it does, and when we say again who we are.
     since: Instant,
@@ -73,6 +79,7 @@ impl Link {
             peer: None,
             refused: None,
             wrong: false,
+            closed: false,
             look_at: Instant::ZERO,
             since: Instant::ZERO,
             again_at: Instant::ZERO,
@@ -107,6 +114,16 @@ impl Link {
         self.quiet_until = Instant::ZERO;
     }
 
+    /// Takes the link down for good, and tells the peer; whether it was up.
+    pub fn close<B: Bridge + ?Sized>(&mut self, bridge: &mut B) -> bool {
+        let up = self.state == State::Up;
+        if up {
+            say_farewell(bridge);
+        }
+        (self.state, self.peer, self.closed) = (State::Down, None, true);
+        up
+    }
+
     /// When `run` wants to be called.
     pub fn deadline(&self) -> Instant {
         match self.state {
@@ -119,7 +136,7 @@ impl Link {
     #[inline]
     pub fn run<B: Bridge + ?Sized>(&mut self, bridge: &mut B, heard: u32, now: Instant) -> Change {
         // What is wrong, and each change of state, ends the quiet.
-        if now < self.quiet_until && heard == self.heard && bridge.link() {
+        if self.closed || now < self.quiet_until && heard == self.heard && bridge.link() {
             return Change::None;
         }
         self.attend(bridge, heard, now)
@@ -131,14 +148,14 @@ impl Link {
         if self.state == State::Up {
             if now >= self.beat_at {
                 self.beat_at = now + self.beat;
-                self.beats = self.beats.wrapping_add(1);
+                self.beats = (self.beats + 1) % FAREWELL;
                 put32(bridge, layout::BEAT, self.beats);
                 bridge.renew();
             }
             if heard != self.heard {
                 (self.heard, self.heard_at) = (heard, now);
             }
-            let alive = bridge.link() && !self.wrong && now.since(self.heard_at) < self.lost;
+            let alive = bridge.link() && !self.wrong && !self.is_silent(now);
             if alive {
                 self.quiet_until = self.deadline();
                 return Change::None;
@@ -153,6 +170,9 @@ impl Link {
         let before = core::mem::replace(&mut self.state, next);
         if before != next {
             self.since = now;
+            if before == State::Up && seen.wrong {
+                say_farewell(bridge);
+            }
             self.enter(bridge, now);
         }
         match (before, next) {
@@ -218,9 +238,14 @@ impl Link {
                     }
                 }
             }
-            State::Up => seen.silent = now.since(self.heard_at) >= self.lost,
+            State::Up => seen.silent = self.is_silent(now),
         }
         seen
+    }
+
+    /// Whether the peer of a link that is up has said farewell, or nothing for too long.
+    fn is_silent(&self, now: Instant) -> bool {
+        self.heard == FAREWELL || now.since(self.heard_at) >= self.lost
     }
 
     /// Whether the next step of the peer's does not come.
@@ -272,6 +297,14 @@ impl Link {
             }
         }
     }
+}
+
+/// Tells the peer that the link is down, behind all that was written before.
+fn say_farewell<B: Bridge + ?Sized>(bridge: &mut B) {
+    bridge.fence();
+    put32(bridge, layout::BEAT, FAREWELL);
+    bridge.fence();
+    bridge.ring();
 }
 
 /// Writes a cell of the peer's.

@@ -177,6 +177,13 @@ impl Ntrdma {
         up
     }
 
+    /// Takes the link down for good, with all that uses it, and tells the peer: the machine is about to end.
+    pub fn shut_down<B: Bridge + ?Sized>(&mut self, bridge: &mut B) {
+        if self.link.close(bridge) {
+            self.reset();
+        }
+    }
+
     /// Number of queue pairs, and of places for them that are free.
     pub fn queue_pairs(&self) -> (usize, usize) {
         let free = self.slots.iter().filter(|slot| slot.qp.is_none() && !slot.lingers).count();

@@ -579,6 +579,18 @@ impl Relay {
         keys.into_iter().for_each(|key| self.end(key, true, world));
     }
 
+    /// Ends the rule: its connections, those that are not relayed yet among them, by an abort. Its port is free.
+    pub fn stop<P: Provider + ?Sized>(mut self, world: &mut World<'_, '_, P>) {
+        self.shut_down(world);
+        let World { interfaces, engine, ctx, .. } = world;
+        for (at, front) in self.fronts.into_iter().enumerate() {
+            front.stop(interfaces.get(at), engine, ctx);
+        }
+        for (at, back) in self.backs.into_iter().enumerate() {
+            back.stop(interfaces.get(at), engine, ctx);
+        }
+    }
+
     fn hang_up<P: Provider + ?Sized>(
         &mut self,
         side: Side,

@@ -99,6 +99,16 @@ impl Back {
             Progress::Gone => self.joint.fail(id, interface, engine, ctx.now),
         }
     }
+
+    /// Ends everything: connections end by an abort, and handshakes with them.
+    pub fn stop<P: Provider + ?Sized>(
+        self,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) {
+        self.joint.stop(interface, engine, ctx);
+    }
 }
 
 /// What its user does with connections.

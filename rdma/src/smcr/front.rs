@@ -22,6 +22,8 @@ use net::tcp::{Limits, Listener};
 pub struct Front {
     joint: Joint<Listener>,
     gate: Gate,
+    /// Connections at a time.
+    places: usize,
     /// When handshakes that stall next make room for others.
     evicts: Option<Instant>,
 }
@@ -33,6 +35,8 @@ const STALLED: Duration = Duration::from_millis(500);
 const EVICTION: (Duration, usize) = (Duration::from_millis(50), 8);
 /// Connections that are accepted before others have their turn.
 const ACCEPTED: usize = 16;
+/// Places for those who come while all others are taken, until it is decided whether another gives way.
+const ANTEROOM: usize = 8;
 
 impl Front {
     /// Listens on `port` of all addresses of the interface, and if it `offers` does so with SMC. `owner`: how
@@ -45,10 +49,12 @@ impl Front {
         gate: Gate,
         owner: u32,
     ) -> Self {
-        let listener = Listener::new(interface, port, limits);
+        let places = limits.connections;
+        let connections = places + ANTEROOM;
+        let listener = Listener::new(interface, port, Limits { connections, ..limits });
         listener.offer_smc(interface, offers);
         let cost = (limits.receive + limits.transmit) as u64;
-        Front { joint: Joint::new(listener, owner, cost, true), gate, evicts: None }
+        Front { joint: Joint::new(listener, owner, cost, true), gate, places, evicts: None }
     }
 
     /// Its name among those of [`Interface::ready`].
@@ -70,17 +76,25 @@ impl Front {
             let Some((remote, local)) = listener.ends(interface, stream) else { continue };
             let offers = listener.offers_smc(interface, stream);
             let (host, cost, owner) = (remote.ip(), self.joint.cost(), self.joint.owner());
-            let listener = &mut self.joint.tcp;
             if !engine.admission.admit(host, &self.gate, offers, cost) {
-                listener.abort(interface, stream, ctx.now);
+                self.joint.tcp.abort(interface, stream, ctx.now);
                 continue;
+            }
+            if self.joint.len() >= self.places {
+                let Some((other, socket)) = self.joint.crowded_out(host) else {
+                    engine.admission.leave(host, cost);
+                    self.joint.tcp.abort(interface, stream, ctx.now);
+                    continue;
+                };
+                engine.admission.gave_way(other, &self.gate);
+                self.joint.handle_event(socket, Ready::FAILED, interface, engine, ctx);
             }
             let state = if offers {
                 let Some(socket) = engine.open(Role::Server, [local, remote.ip()], owner, ctx)
                 else {
                     // The client waits for an Accept that cannot be made.
                     engine.admission.leave(host, cost);
-                    listener.abort(interface, stream, ctx.now);
+                    self.joint.tcp.abort(interface, stream, ctx.now);
                     continue;
                 };
                 State::Handshake(socket)
@@ -107,7 +121,7 @@ impl Front {
         engine: &mut Engine,
         ctx: &mut Context<'_, P>,
     ) {
-        if !self.joint.tcp.is_full(interface) {
+        if self.joint.len() < self.places {
             self.evicts = None;
             return;
         }
@@ -127,6 +141,16 @@ impl Front {
     /// When there is something to do though nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
         Instant::first([self.joint.tcp.poll_timeout(), self.evicts])
+    }
+
+    /// Ends everything: nobody listens any more, and connections end by an abort.
+    pub fn stop<P: Provider + ?Sized>(
+        self,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) {
+        self.joint.stop(interface, engine, ctx);
     }
 }
 

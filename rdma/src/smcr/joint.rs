@@ -23,6 +23,8 @@ use slab::Slab;
 
 /// Most that is read at a time of a handshake.
 const PIECE: usize = 512;
+/// Handshakes that are looked at when another needs a place.
+const CROWD: usize = 64;
 /// Connections whose news are looked at before others have their turn.
 pub(super) const NEWS: usize = 64;
 
@@ -239,6 +241,25 @@ impl<T: Tcp> Joint<T> {
         stalled.iter().for_each(|(host, ..)| *counts.entry(*host).or_default() += 1);
         stalled.sort_unstable_by_key(|&(host, since, _)| (Reverse(counts[&host]), host, since));
         stalled.into_iter().take(most).map(|(host, _, socket)| (host, socket)).collect()
+    }
+
+    /// Connections that there are.
+    pub(super) fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// The handshake that gives way to a host that comes while there is no room: the oldest of the host that has
+    /// the most under way, if that one has two more than who comes. Only the oldest are looked at.
+    pub(super) fn crowded_out(&self, comes: IpAddr) -> Option<(IpAddr, SocketId)> {
+        let handshakes = self.handshakes.iter().filter_map(|&id| self.handshake(id));
+        let oldest = handshakes.take(CROWD).map(|(c, socket)| (c.ends.1.ip(), socket));
+        let mut counts = BTreeMap::<_, (usize, SocketId)>::new();
+        for (host, socket) in oldest {
+            counts.entry(host).or_insert((0, socket)).0 += 1;
+        }
+        let own = counts.get(&comes).map_or(0, |&(count, _)| count);
+        let (host, (count, socket)) = counts.into_iter().max_by_key(|(_, (count, _))| *count)?;
+        (count >= own + 2).then_some((host, socket))
     }
 
     /// When the first of the handshakes began that are under way.
@@ -558,6 +579,21 @@ impl<T: Tcp> Joint<T> {
         }
     }
 
+    /// Ends all connections by an abort, and what they came from.
+    pub(super) fn stop<P: Provider + ?Sized>(
+        mut self,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut Context<'_, P>,
+    ) {
+        let ids = self.connections.iter();
+        let ids = ids.map(|(key, c)| ConnectionId { key, turn: c.turn }).collect::<Vec<_>>();
+        for id in ids {
+            self.close(id, true, interface, engine, ctx);
+        }
+        self.tcp.stop(interface);
+    }
+
     /// Both ends of a connection: ours, and the peer's.
     pub fn ends(&self, id: ConnectionId) -> Option<(SocketAddr, SocketAddr)> {
         self.get(id).map(|connection| connection.ends)
@@ -615,6 +651,7 @@ mod tests {
         fn stop_asking(&self, _: &mut Interface, (): ()) {}
         fn finish(&self, _: &mut Interface, (): ()) {}
         fn leave(&mut self, _: &mut Interface, (): (), _: bool, _: Instant) {}
+        fn stop(self, _: &mut Interface) {}
     }
 
     /// What a user reads first after a fallback, when this arrives.

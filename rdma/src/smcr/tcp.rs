@@ -24,6 +24,8 @@ pub trait Tcp {
     fn finish(&self, on: &mut Interface, name: Self::Name);
     /// Gives a connection up, in order or by a reset.
     fn leave(&mut self, on: &mut Interface, name: Self::Name, abort: bool, now: Instant);
+    /// Ends all connections that are not given up yet, by a reset; nobody listens any more.
+    fn stop(self, on: &mut Interface);
 }
 
 impl Tcp for Listener {
@@ -52,6 +54,9 @@ impl Tcp for Listener {
             false => self.close(on, name, now),
         }
     }
+    fn stop(self, on: &mut Interface) {
+        Listener::stop(self, on);
+    }
 }
 
 impl Tcp for Connector {
@@ -76,5 +81,8 @@ impl Tcp for Connector {
     }
     fn leave(&mut self, on: &mut Interface, name: Link, abort: bool, _: Instant) {
         self.close(on, name, abort);
+    }
+    fn stop(self, on: &mut Interface) {
+        Connector::stop(self, on);
     }
 }

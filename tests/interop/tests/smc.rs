@@ -95,6 +95,66 @@ fn before_the_machine_ends_everybody_is_told() -> Result<()> {
     Ok(())
 }
 
+/// A rule that is taken away, and one that is changed: their clients and servers are told, those of another rule
+/// go on.
+#[test]
+fn a_rule_that_ends_tells_everybody() -> Result<()> {
+    let words = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
+        isthmus.rule.0.name=gone isthmus.rule.0.listen=7000 isthmus.rule.0.backend=10.0.0.2:7777 \
+        isthmus.rule.1.name=smc isthmus.rule.1.listen=7001 isthmus.rule.1.backend=10.0.0.2:7777 \
+        isthmus.rule.1.backend_smc=true \
+        isthmus.rule.2.name=stays isthmus.rule.2.listen=7002 isthmus.rule.2.backend=10.0.0.2:7777";
+    let mut site = Site::boot(1500, words)?;
+    let guest = &mut site.client;
+    prepare(guest)?;
+    serve(guest, 7777, "")?;
+    // In front SMC-R and TCP, behind TCP and SMC-R. They say something, and hold on.
+    for (port, how) in [(7000, ""), (7000, "tcp"), (7001, ""), (7002, ""), (7002, "tcp")] {
+        guest.sh(&format!(
+            "smc echo 10.0.0.1 {port} 64 1 1 hold=100 {how} > /tmp/{port}{how} 2>&1 &"
+        ))?;
+    }
+    // Three clients, and the server of one of them.
+    let speaking = |count: usize| format!("[ $(smc sockets | grep -c '^ACTIVE SMCR ') = {count} ]");
+    guest.wait_until(&speaking(4), Duration::from_secs(30))?;
+    let established = |end: &str, count: usize| {
+        format!("[ $(netstat -tn | grep '{end}' | grep -c ESTABLISHED) = {count} ]")
+    };
+    let (first, last) = ("10.0.0.1:7000 ", "10.0.0.1:7002 ");
+    let backs = "10.0.0.2:7777 .*10.0.0.1:";
+    for (end, count) in [(first, 2), (last, 2), (backs, 5)] {
+        guest.wait_until(&established(end, count), Duration::from_secs(10))?;
+    }
+    for (line, active, behind) in
+        [("unset rule.0", 3, 3), ("set rule.0.backend 10.0.0.2:7778", 1, 2)]
+    {
+        site.gateway.run(line)?.contains("in force now")?;
+        let guest = &mut site.client;
+        let all = [(first, 0), (last, 2), (backs, behind)];
+        let all = all.map(|(end, count)| established(end, count)).join(" && ");
+        let all = format!("{} && {all}", speaking(active));
+        if let Err(error) = guest.wait_until(&all, Duration::from_secs(3)) {
+            let seen = guest.sh("netstat -tn; smc sockets")?;
+            let log = site.gateway.run("show log")?.text;
+            anyhow::bail!("{line}: {error:#}\n{seen}\n{log}");
+        }
+    }
+    // Nobody listens where a rule was; the one that was changed listens; another may have the port.
+    let said = site.client.sh("timeout 20 smc echo 10.0.0.1 7000 64 1 1 tcp 2>&1; true")?;
+    ensure!(!said.contains("fine"), "{said}");
+    for line in ["set rule.2.name new", "set rule.2.listen 7000"] {
+        site.gateway.run(line)?.contains("pending")?;
+    }
+    site.gateway.run("set rule.2.backend 10.0.0.2:7777")?.contains("in force now")?;
+    for (port, how) in [(7000, ""), (7000, "tcp"), (7002, "")] {
+        let said = site.client.sh(&format!("timeout 20 smc echo 10.0.0.1 {port} 64 1 1 {how}"))?;
+        ensure!(said.trim() == "fine", "{port} {how}: {said}");
+    }
+    let rules = site.gateway.run("show smc rules --json")?.text;
+    ensure!(!rules.contains("\"gone\"") && !rules.contains("left_out"), "{rules}");
+    Ok(())
+}
+
 #[test]
 fn a_server_that_roce_does_not_reach_is_spoken_to_over_tcp() -> Result<()> {
     let words = "isthmus.smc.ueid.0=LAB.SMC.EID isthmus.rule.0.name=smc isthmus.rule.0.listen=7000 \

@@ -15,7 +15,7 @@ mod rules;
 use super::network::Network;
 use super::plane::Plane;
 use super::ports::PortSlot;
-use crate::config::Config;
+use crate::config::{self, Config};
 use core::net::IpAddr;
 use drivers::hal::Instant;
 use net::hosts::Hosts;
@@ -31,6 +31,7 @@ use rdma::smcr::admission::Admission;
 use rdma::smcr::echo::Echo;
 use rdma::smcr::engine::{self, BATCH, Device, Engine, Subnet};
 use rdma::verbs::PathMtu;
+use rules::Rules;
 
 /// Bytes of each TCP connection of echo and discard, either way: eleven segments for a client without
 /// SMC, so that most of them go in a batch.
@@ -41,8 +42,7 @@ pub(super) struct Smc {
     pub engine: Engine,
     /// Echo and discard, if they are wanted, and the rules.
     pub users: Users,
-    /// Rules that could not be made, and why.
-    pub left_out: Vec<(String, String)>,
+    pub rules: Rules,
     /// Room for what relays move at a time.
     piece: Vec<u8>,
     /// There was more than was taken.
@@ -70,7 +70,7 @@ impl Smc {
         let mut engine = made.inspect_err(|why| log::error!("smc: no engine: {why:?}")).ok()?;
         let pool = rules::pool(memory);
         engine.admission = Admission::new(pool, config.limits.connections_per_host);
-        let offers = offers(config);
+        let offers = offers(&config.smc);
         if !offers {
             log::warn!(
                 "smc: neither smc.ueid nor smc.version1 is set: everybody is served over TCP"
@@ -87,16 +87,33 @@ impl Smc {
                 users.add_service(at, make);
             }
         }
-        let ways = &mut Ways(networks);
-        let left_out = rules::add(&mut users, config, pool, ways, ctx.rng, ctx.now);
-        Some(Box::new(Smc {
+        let mut smc = Box::new(Smc {
             engine,
             users,
-            left_out,
+            rules: Rules::new(config.smc.clone(), pool),
             piece: Vec::new(),
             more: false,
             generations: Vec::new(),
-        }))
+        });
+        let now = plane.now;
+        smc.apply_rules(config, networks, plane, now);
+        Some(smc)
+    }
+
+    /// Puts the rules in force that the configuration wants, and ends those that it wants no more.
+    pub fn apply_rules(
+        &mut self,
+        config: &Config,
+        networks: &mut [Network],
+        plane: &mut Plane,
+        now: Instant,
+    ) {
+        let Some(mut ctx) = context(plane) else { return };
+        ctx.now = now;
+        let Smc { engine, users, rules, piece, .. } = self;
+        let mut world = World { interfaces: &mut Ways(networks), engine, piece, ctx: &mut ctx };
+        rules.apply(&config.rule, users, &mut world);
+        self.engine.flush(&mut ctx);
     }
 
     /// The stage: what has arrived, what is due, what is to be said. How much was done.
@@ -204,8 +221,8 @@ impl Smc {
 }
 
 /// Whether the configuration has anything that SMC can be spoken with.
-fn offers(config: &Config) -> bool {
-    config.smc.version1 || !config.smc.ueid.is_empty()
+fn offers(smc: &config::Smc) -> bool {
+    smc.version1 || !smc.ueid.is_empty()
 }
 
 /// The engine's settings.

@@ -229,11 +229,11 @@ fn rules(smc: &Smc, state: &State) -> Value {
     let new = state.document.config().rule.iter().map(|rule| rule.name.as_str());
     let known = |name: &str| {
         smc.users.rules().any(|(other, _)| other == name)
-            || smc.left_out.iter().any(|(other, _)| other == name)
+            || smc.rules.left_out.iter().any(|(other, _)| other == name)
     };
     let new = new.filter(|name| !known(name));
-    let new = new.map(|name| left_out(name, "in force after `save` and `reboot`"));
-    let absent = smc.left_out.iter().map(|(name, why)| left_out(name, why)).chain(new);
+    let new = new.map(|name| left_out(name, "about to be in force"));
+    let absent = smc.rules.left_out.iter().map(|(name, why)| left_out(name, why)).chain(new);
     Value::list(present(smc).chain(absent))
 }
 

@@ -1,15 +1,15 @@
-//! From the configuration's rules to relays.
+//! From the configuration's rules to relays, at start and whenever the rules change. A rule that is as it was
+//! goes on; one that is gone, or another by now, ends with its connections.
 
-use super::Ways;
-use crate::config::{Config, Rule};
+use super::offers;
+use crate::config::{self, Rule};
 use core::time::Duration;
-use drivers::hal::Instant;
 use net::hosts::Hosts;
 use net::tcp::Limits;
-use rand_core::RngCore;
 use rdma::messaging::Users;
-use rdma::relay::{self, Relay};
+use rdma::relay::{self, Relay, World};
 use rdma::smcr::admission::Gate;
+use rdma::verbs::Provider;
 
 /// Share of the memory that TCP buffers may take: half of the heap, which has an eighth.
 const SHARE: u64 = 16;
@@ -21,56 +21,93 @@ pub(super) fn pool(memory: u64) -> u64 {
     (memory / SHARE).max(LEAST)
 }
 
-/// Takes in the rules that the configuration wants. What cannot be is logged, and returned with the reason. A rule
-/// takes memory for its buffers when somebody connects.
-pub(super) fn add(
-    users: &mut Users,
-    config: &Config,
+/// The rules that the configuration wants, as far as they can be.
+pub(in super::super) struct Rules {
+    /// What is in force of SMC-R itself, since the engine was made.
+    smc: config::Smc,
+    /// Bytes for the buffers of all connections.
     pool: u64,
-    interfaces: &mut Ways<'_>,
-    rng: &mut dyn RngCore,
-    now: Instant,
-) -> Vec<(String, String)> {
-    let mut left_out = Vec::new();
-    for rule in &config.rule {
-        // Both sides, both ways.
-        let one = 4 * rule.buffer_size.0;
-        if one > pool {
-            let why = format!(
-                "one connection takes {one} bytes, and all may take {pool}: a smaller buffer_size, or more memory"
-            );
-            log::error!("rule {}: {why}", rule.name);
-            left_out.push((rule.name.to_string(), why));
-            continue;
-        }
-        let seed = rng.next_u32() as u16;
-        users.add_rule(rule.name.to_string(), interfaces, |owner, interfaces| {
-            Relay::new(meant(rule, config), interfaces, owner, seed, now)
-        });
-    }
-    left_out
+    /// At work, each as it was meant when it began.
+    in_force: Vec<Rule>,
+    /// Those that cannot be, and why.
+    pub left_out: Vec<(String, String)>,
 }
 
-/// A rule in the relay's terms.
-fn meant(rule: &Rule, config: &Config) -> relay::Rule {
-    let buffer = rule.buffer_size.0 as usize;
-    let seconds = Duration::from_secs;
-    let offers = super::offers(config);
-    relay::Rule {
-        listen: rule.listen,
-        offers,
-        backends: rule.backend.clone(),
-        smc: rule.backend_smc && offers,
-        proxy: rule.proxy_protocol,
-        connect_timeout: Duration::from_millis(rule.connect_timeout_ms.into()),
-        idle_timeout: rule.idle_timeout_s.map(|time| seconds(time.into())),
-        health_interval: rule.health_interval_s.map(|time| seconds(time.into())),
-        gate: Gate {
-            name: format!("rule {}", rule.name),
-            key: "rule.N.hosts",
-            hosts: Hosts::new(rule.hosts.clone()),
-            smc: Hosts::new(config.smc.hosts.clone()),
-        },
-        limits: Limits { connections: rule.connections.into(), receive: buffer, transmit: buffer },
+impl Rules {
+    /// None yet.
+    pub fn new(smc: config::Smc, pool: u64) -> Self {
+        Rules { smc, pool, in_force: Vec::new(), left_out: Vec::new() }
+    }
+
+    /// Brings the relays to what is wanted. What cannot be is logged and kept with the reason. A rule takes
+    /// memory for its buffers when somebody connects.
+    pub fn apply<P: Provider + ?Sized>(
+        &mut self,
+        wanted: &[Rule],
+        users: &mut Users,
+        world: &mut World<'_, '_, P>,
+    ) {
+        let left_before = core::mem::take(&mut self.left_out);
+        // Before others begin, who may want their names and ports.
+        self.in_force.retain(|rule| {
+            let stays = wanted.contains(rule);
+            if !stays {
+                users.remove_rule(rule.name.as_str(), world);
+                log::info!("rule {}: ended", rule.name);
+            }
+            stays
+        });
+        for rule in wanted {
+            if self.in_force.contains(rule) {
+                continue;
+            }
+            // Both sides, both ways.
+            let (one, pool) = (4 * rule.buffer_size.0, self.pool);
+            if one > pool {
+                let why = format!(
+                    "one connection takes {one} bytes, and all may take {pool}: a smaller buffer_size, or more memory"
+                );
+                let one = (rule.name.to_string(), why);
+                if !left_before.contains(&one) {
+                    log::error!("rule {}: {}", one.0, one.1);
+                }
+                self.left_out.push(one);
+                continue;
+            }
+            let (seed, now) = (world.ctx.rng.next_u32() as u16, world.ctx.now);
+            let meant = self.meant(rule);
+            users.add_rule(rule.name.to_string(), world.interfaces, |owner, interfaces| {
+                Relay::new(meant, interfaces, owner, seed, now)
+            });
+            self.in_force.push(rule.clone());
+        }
+    }
+
+    /// A rule in the relay's terms.
+    fn meant(&self, rule: &Rule) -> relay::Rule {
+        let buffer = rule.buffer_size.0 as usize;
+        let seconds = Duration::from_secs;
+        let offers = offers(&self.smc);
+        relay::Rule {
+            listen: rule.listen,
+            offers,
+            backends: rule.backend.clone(),
+            smc: rule.backend_smc && offers,
+            proxy: rule.proxy_protocol,
+            connect_timeout: Duration::from_millis(rule.connect_timeout_ms.into()),
+            idle_timeout: rule.idle_timeout_s.map(|time| seconds(time.into())),
+            health_interval: rule.health_interval_s.map(|time| seconds(time.into())),
+            gate: Gate {
+                name: format!("rule {}", rule.name),
+                key: "rule.N.hosts",
+                hosts: Hosts::new(rule.hosts.clone()),
+                smc: Hosts::new(self.smc.hosts.clone()),
+            },
+            limits: Limits {
+                connections: rule.connections.into(),
+                receive: buffer,
+                transmit: buffer,
+            },
+        }
     }
 }

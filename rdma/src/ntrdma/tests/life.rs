@@ -317,3 +317,30 @@ fn a_link_that_flaps_comes_back() {
         world.end();
     }
 }
+
+/// Who takes the link down says so: the peer does not wait until it misses the heartbeat, and what it had under
+/// way is over.
+#[test]
+fn a_farewell_is_heard_at_once() {
+    for way in Way::ALL {
+        for for_good in [false, true] {
+            let mut pair = Pair::new(3, SMALL, way);
+            pair.connect();
+            let [left, _] = &mut pair.nodes;
+            match for_good {
+                true => left.ntrdma.shut_down(&mut left.bridge),
+                false => assert!(left.ntrdma.reset_link()),
+            }
+            let lost = Pair::config(1, SMALL).lost;
+            let downs = pair.nodes[1].ntrdma.counters().link_down;
+            let heard =
+                pair.run(lost / 4, |pair| pair.nodes[1].ntrdma.counters().link_down > downs);
+            assert!(heard, "{way:?}, for good: {for_good}");
+            // A machine that is about to end does not come back; the link does otherwise.
+            let back = pair.run(Duration::from_secs(2), |pair| {
+                pair.nodes.iter().all(|node| node.ntrdma.link() == State::Up)
+            });
+            assert_eq!(back, !for_good, "{way:?}");
+        }
+    }
+}
