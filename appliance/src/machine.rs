@@ -11,7 +11,7 @@ pub trait Core {
     /// Monotonic time, the same on every core.
     fn now(&self) -> Instant;
 
-    /// Sleeps until the next interrupt (of a device, of a [`Bell`], of the serial port) or
+    /// Sleeps until the next interrupt (of a device, of a [`Ipi`], of the serial port) or
     /// `deadline`, whichever comes first, and perhaps not even as long. An interrupt since the last
     /// halt ends this one at once, so that no wake-up is lost to whoever looks for work first.
     fn halt_until(&mut self, deadline: Option<Instant>);
@@ -20,7 +20,7 @@ pub trait Core {
 /// The machine, as the loop on its first core sees it.
 pub trait Machine: Core + Line {
     /// What ends a halt of this core.
-    fn bell(&self) -> Box<dyn Bell>;
+    fn ipi(&self) -> Box<dyn Ipi>;
 
     /// Seconds since 1970-01-01 UTC by the machine's real-time clock, for log stamps.
     fn unix_seconds(&self) -> u64;
@@ -44,7 +44,7 @@ pub struct CrashPlace {
 }
 
 /// Interrupts a core, from another one.
-pub trait Bell: Send + Sync {
+pub trait Ipi: Send + Sync {
     /// Ends the halt that the core is in, or the next one if it is about to halt.
     fn ring(&self);
 }
@@ -58,7 +58,7 @@ pub trait SpareCore {
     fn interrupt(&mut self) -> Option<Interrupt>;
 
     /// What ends a halt of this core.
-    fn bell(&self) -> Box<dyn Bell>;
+    fn ipi(&self) -> Box<dyn Ipi>;
 
     /// Runs `work` there, which never returns.
     fn start(self: Box<Self>, work: Work);

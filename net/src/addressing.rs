@@ -1,6 +1,6 @@
 //! Where the addresses of an interface come from, as the operator wants it.
 
-use crate::local;
+use crate::port_addresses;
 use crate::slaac;
 use alloc::vec::Vec;
 use core::fmt;
@@ -59,7 +59,7 @@ impl Addressing {
         }
         let hosts = self.addresses.iter().map(|cidr| cidr.address().into());
         for ip in hosts.chain(self.gateways.iter().copied()) {
-            if !local::is_host(ip) {
+            if !port_addresses::is_host(ip) {
                 return Err(AddressingError::NotAHost(ip));
             }
         }

@@ -8,11 +8,11 @@
 //! connection has come further or has ended. That is said once for all that happened since it was last
 //! asked about.
 
-use crate::door::{self, Call, Door, Doors};
 use crate::isn::{self, Secret};
 use crate::link::{ETHERNET_HEADER, Framing, Link, Queue, from_smoltcp, to_smoltcp};
-use crate::local::Local;
+use crate::listen_table::{self, Call, Doors, ListenTable};
 use crate::neighbour::{Hop, Table};
+use crate::port_addresses::PortAddresses;
 use crate::routes::Routes;
 use crate::segment::{ACK, Ends, RST, SYN, Segment};
 use crate::smc_option;
@@ -143,14 +143,14 @@ pub struct Outside<'a> {
     pub queue: &'a mut Queue,
     pub neighbours: &'a mut Table,
     pub routes: &'a Routes,
-    pub local: &'a Local,
+    pub local: &'a PortAddresses,
     pub mtu: usize,
     pub now: Instant,
 }
 
 impl Outside<'_> {
-    fn door(&mut self) -> door::Outside<'_> {
-        door::Outside { queue: self.queue, mac: self.local.mac, mtu: self.mtu }
+    fn door(&mut self) -> listen_table::Outside<'_> {
+        listen_table::Outside { queue: self.queue, mac: self.local.mac, mtu: self.mtu }
     }
 }
 
@@ -256,7 +256,8 @@ impl Connections {
     /// Listens on a port for an owner.
     pub fn listen(&mut self, port: u16, owner: Owner) {
         let Some(state) = self.owners.get(owner.0) else { return };
-        self.doors.open(port, Door { owner: owner.0, receive: state.limits.receive, smc: false });
+        self.doors
+            .open(port, ListenTable { owner: owner.0, receive: state.limits.receive, smc: false });
     }
 
     /// Listens no more.
@@ -645,7 +646,7 @@ impl Connections {
         let mut stack = self.stack_of(call.ours, ends.local, outside);
         let name = self.insert(ends, owner, socket);
         let mut packet = [0; 100];
-        let length = door::call_again(ends, call, &mut packet);
+        let length = listen_table::call_again(ends, call, &mut packet);
         let at = to_smoltcp(outside.now);
         let framing = Framing::Ip { from: [0; 6], to: [0; 6], smc: false };
         let (received, queue) = (Some(&packet[..length]), &mut self.unsaid);
@@ -655,7 +656,7 @@ impl Connections {
         stack.poll_egress(at, &mut link, &mut connection.sockets);
         connection.smc = call.offer.smc;
         connection.smc_peer = call.offer.smc;
-        let number = door::number(self.unsaid.front());
+        let number = listen_table::number(self.unsaid.front());
         while !self.unsaid.is_empty() {
             self.unsaid.pop();
         }

@@ -1,6 +1,6 @@
 //! TCP connections to others, for protocols that are engines of their own: bytes in, bytes out.
 //!
-//! A connection is named by a [`Link`] from [`Connector::connect`] until its user gives it up. Which ones
+//! A connection is named by a [`ConnectionHandle`] from [`Connector::connect`] until its user gives it up. Which ones
 //! have news says [`Connector::next_news`]. It may offer SMC in its SYN (see [`crate::smc_option`]).
 
 use crate::Interface;
@@ -16,7 +16,7 @@ const PORTS: u16 = 49152;
 
 /// Name of a connection of a connector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Link(Name);
+pub struct ConnectionHandle(Name);
 
 /// Where a connection stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,19 +59,19 @@ impl Connector {
         interface: &mut Interface,
         peer: SocketAddr,
         smc: bool,
-    ) -> Option<Link> {
+    ) -> Option<ConnectionHandle> {
         let owner = self.owner(interface);
-        interface.connect(owner, peer, &mut self.next, smc).map(Link)
+        interface.connect(owner, peer, &mut self.next, smc).map(ConnectionHandle)
     }
 
     /// The next connection that has news: it was opened or refused, something has arrived, there is more
     /// room to write, or an end has come. As [`crate::tcp::Listener::next_news`].
-    pub fn next_news(&mut self, interface: &mut Interface) -> Option<Link> {
-        interface.connections().next_news(self.owner?).map(Link)
+    pub fn next_news(&mut self, interface: &mut Interface) -> Option<ConnectionHandle> {
+        interface.connections().next_news(self.owner?).map(ConnectionHandle)
     }
 
     /// Where a connection stands.
-    pub fn progress(&self, interface: &Interface, link: Link) -> Progress {
+    pub fn progress(&self, interface: &Interface, link: ConnectionHandle) -> Progress {
         let socket = interface.tcp().socket(link.0);
         match socket.map_or(State::Closed, |socket| socket.state()) {
             State::SynSent | State::SynReceived => Progress::Opening,
@@ -81,12 +81,12 @@ impl Connector {
     }
 
     /// Our end of a connection.
-    pub fn local(&self, interface: &mut Interface, link: Link) -> Option<SocketAddr> {
+    pub fn local(&self, interface: &mut Interface, link: ConnectionHandle) -> Option<SocketAddr> {
         interface.tcp().ends(link.0).map(|(_, ours)| ours)
     }
 
     /// Bytes that a write would take now.
-    pub fn room(&self, interface: &mut Interface, link: Link) -> usize {
+    pub fn room(&self, interface: &mut Interface, link: ConnectionHandle) -> usize {
         interface.tcp().socket(link.0).map_or(0, tcp::room)
     }
 
@@ -94,7 +94,7 @@ impl Connector {
     pub fn read(
         &self,
         interface: &mut Interface,
-        link: Link,
+        link: ConnectionHandle,
         into: &mut [u8],
     ) -> Result<usize, Closed> {
         tcp::read(interface, link.0, into)
@@ -104,24 +104,24 @@ impl Connector {
     pub fn write(
         &self,
         interface: &mut Interface,
-        link: Link,
+        link: ConnectionHandle,
         bytes: &[u8],
     ) -> Result<usize, Closed> {
         tcp::write(interface, link.0, bytes)
     }
 
     /// As [`crate::tcp::Listener::stop_asking`].
-    pub fn stop_asking(&self, interface: &mut Interface, link: Link) {
+    pub fn stop_asking(&self, interface: &mut Interface, link: ConnectionHandle) {
         tcp::stop_asking(interface, link.0);
     }
 
     /// Ends our side after what was written; reading goes on.
-    pub fn finish(&self, interface: &mut Interface, link: Link) {
+    pub fn finish(&self, interface: &mut Interface, link: ConnectionHandle) {
         tcp::finish(interface, link.0);
     }
 
     /// Gives a connection up: in order, or by a reset.
-    pub fn close(&mut self, interface: &mut Interface, link: Link, abort: bool) {
+    pub fn close(&mut self, interface: &mut Interface, link: ConnectionHandle, abort: bool) {
         let now = interface.now();
         interface.connections().leave(link.0, abort, now);
     }

@@ -3,7 +3,7 @@
 //! finds by itself.
 
 use crate::link::{Framing, Link, Queue, from_smoltcp, to_smoltcp};
-use crate::local;
+use crate::port_addresses;
 use core::net::Ipv4Addr;
 use drivers::hal::Instant;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
@@ -91,8 +91,8 @@ impl Client {
             Event::Deconfigured => None,
             // The server's word is checked like anybody's.
             Event::Configured(config) => {
-                let router = config.router.filter(|&ip| local::is_host(ip.into()));
-                let good = local::is_host(config.address.address().into());
+                let router = config.router.filter(|&ip| port_addresses::is_host(ip.into()));
+                let good = port_addresses::is_host(config.address.address().into());
                 good.then_some((config.address, router))
             }
         });

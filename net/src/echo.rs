@@ -6,7 +6,7 @@
 
 use crate::checksum::{fold, sum};
 use crate::classify::ECHO_PORT;
-use crate::local::{self, Local};
+use crate::port_addresses::{self, PortAddresses};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const ETHERNET: usize = 14;
@@ -18,13 +18,13 @@ const HOP_LIMIT: u8 = 64;
 
 /// Makes the answer to `frame` (of class [`crate::Class::UdpEcho`]) in `reply`, which must hold a
 /// whole frame. Returns its length, or None if the frame is malformed or gets no answer.
-pub fn answer(frame: &[u8], local: &Local, reply: &mut [u8]) -> Option<usize> {
+pub fn answer(frame: &[u8], local: &PortAddresses, reply: &mut [u8]) -> Option<usize> {
     let ethernet = frame.first_chunk::<ETHERNET>()?;
     let [d0, d1, d2, d3, d4, d5, source @ .., t0, t1] = *ethernet;
     if [d0, d1, d2, d3, d4, d5] != local.mac {
         return None;
     }
-    let source = local::unicast_mac(source)?;
+    let source = port_addresses::unicast_mac(source)?;
     let length = match [t0, t1] {
         [0x08, 0x00] => answer_v4(&frame[ETHERNET..], local, reply.get_mut(ETHERNET..)?)?,
         [0x86, 0xdd] => answer_v6(&frame[ETHERNET..], local, reply.get_mut(ETHERNET..)?)?,
@@ -37,7 +37,7 @@ pub fn answer(frame: &[u8], local: &Local, reply: &mut [u8]) -> Option<usize> {
     Some(ETHERNET + length)
 }
 
-fn answer_v4(packet: &[u8], local: &Local, reply: &mut [u8]) -> Option<usize> {
+fn answer_v4(packet: &[u8], local: &PortAddresses, reply: &mut [u8]) -> Option<usize> {
     let ip = packet.first_chunk::<IPV4>()?;
     let length = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
     let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0;
@@ -47,7 +47,10 @@ fn answer_v4(packet: &[u8], local: &Local, reply: &mut [u8]) -> Option<usize> {
     if ip[0] != 0x45 || ip[9] != UDP_PROTOCOL || fragment || fold(sum(ip)) != 0xffff {
         return None;
     }
-    if !local.has_v4(Ipv4Addr::from(destination)) || !local::is_host(from) || local.has(from) {
+    if !local.has_v4(Ipv4Addr::from(destination))
+        || !port_addresses::is_host(from)
+        || local.has(from)
+    {
         return None;
     }
     let udp = packet.get(IPV4..length)?;
@@ -68,7 +71,7 @@ fn answer_v4(packet: &[u8], local: &Local, reply: &mut [u8]) -> Option<usize> {
     Some(length)
 }
 
-fn answer_v6(packet: &[u8], local: &Local, reply: &mut [u8]) -> Option<usize> {
+fn answer_v6(packet: &[u8], local: &PortAddresses, reply: &mut [u8]) -> Option<usize> {
     let ip = packet.first_chunk::<IPV6>()?;
     let length = IPV6 + usize::from(u16::from_be_bytes([ip[4], ip[5]]));
     let source: [u8; 16] = *ip[8..].first_chunk()?;
@@ -77,7 +80,10 @@ fn answer_v6(packet: &[u8], local: &Local, reply: &mut [u8]) -> Option<usize> {
     if ip[0] >> 4 != 6 || ip[6] != UDP_PROTOCOL {
         return None;
     }
-    if !local.has_v6(Ipv6Addr::from(destination)) || !local::is_host(from) || local.has(from) {
+    if !local.has_v6(Ipv6Addr::from(destination))
+        || !port_addresses::is_host(from)
+        || local.has(from)
+    {
         return None;
     }
     let udp = packet.get(IPV6..length)?;
@@ -134,8 +140,8 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
-    fn local() -> Local {
-        Local {
+    fn local() -> PortAddresses {
+        PortAddresses {
             mac: OUR_MAC,
             v4: [Ipv4Addr::new(10, 0, 0, 1)].into(),
             v6: ["fe80::1".parse().unwrap()].into(),

@@ -5,7 +5,7 @@
 //! section 6.1 and 7.1 (hop limit of neighbour discovery). Not taken: IPv4 fragments, IPv6
 //! extension headers (but for queries of MLD), anything but ICMP to multicast or broadcast (but DHCP).
 
-use crate::local::Local;
+use crate::port_addresses::PortAddresses;
 use core::net::{IpAddr, Ipv6Addr};
 use smoltcp::wire::{
     EthernetFrame, EthernetProtocol, Icmpv6Message, IpProtocol, Ipv4Packet, Ipv6Packet,
@@ -33,13 +33,13 @@ pub enum Kind {
 }
 
 /// What the frame is about, or None if it is not taken in.
-pub fn accept(frame: &[u8], local: &Local) -> Option<Kind> {
+pub fn accept(frame: &[u8], local: &PortAddresses) -> Option<Kind> {
     let ethernet = EthernetFrame::new_checked(frame).ok()?;
     let destination = ethernet.dst_addr();
     if destination.0 != local.mac && !destination.is_multicast() {
         return None;
     }
-    crate::local::unicast_mac(ethernet.src_addr().0)?;
+    crate::port_addresses::unicast_mac(ethernet.src_addr().0)?;
     let kind = match ethernet.ethertype() {
         EthernetProtocol::Arp => Some(Kind::Arp),
         EthernetProtocol::Ipv4 => accept_v4(ethernet.payload(), local),
@@ -50,7 +50,7 @@ pub fn accept(frame: &[u8], local: &Local) -> Option<Kind> {
     kind.filter(|&kind| kind != Kind::Tcp || destination.0 == local.mac)
 }
 
-fn accept_v4(packet: &[u8], local: &Local) -> Option<Kind> {
+fn accept_v4(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
     let packet = Ipv4Packet::new_checked(packet).ok()?;
     let (source, destination) = (packet.src_addr(), packet.dst_addr());
     let udp = packet.next_header() == IpProtocol::Udp;
@@ -60,7 +60,7 @@ fn accept_v4(packet: &[u8], local: &Local) -> Option<Kind> {
         return None;
     }
     // smoltcp would renew a lease at the address that the server's answer came from.
-    if !crate::local::is_host(source.into()) || local.has_v4(source) {
+    if !crate::port_addresses::is_host(source.into()) || local.has_v4(source) {
         return None;
     }
     // smoltcp does not look at it again.
@@ -75,7 +75,7 @@ fn accept_v4(packet: &[u8], local: &Local) -> Option<Kind> {
     }
 }
 
-fn accept_v6(packet: &[u8], local: &Local) -> Option<Kind> {
+fn accept_v6(packet: &[u8], local: &PortAddresses) -> Option<Kind> {
     let packet = Ipv6Packet::new_checked(packet).ok()?;
     let (source, destination) = (packet.src_addr(), packet.dst_addr());
     if source.is_loopback() || destination.is_loopback() || local.has_v6(source) {
@@ -113,8 +113,12 @@ mod tests {
     use core::net::Ipv4Addr;
     use std::vec::Vec;
 
-    fn local() -> Local {
-        Local { mac: [2, 0, 0, 0, 0, 1], v4: [Ipv4Addr::new(10, 0, 0, 1)].into(), v6: Vec::new() }
+    fn local() -> PortAddresses {
+        PortAddresses {
+            mac: [2, 0, 0, 0, 0, 1],
+            v4: [Ipv4Addr::new(10, 0, 0, 1)].into(),
+            v6: Vec::new(),
+        }
     }
 
     /// An IPv4 UDP packet of 8 bytes of header.

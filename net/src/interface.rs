@@ -5,17 +5,17 @@
 //! every round (it returns at once when nothing is due), [`Interface::transmit`] to let frames
 //! out, [`Interface::poll_timeout`] before halting. Does not fragment, forward or send to itself.
 
+use crate::address_defense;
 use crate::addressing::{Addressing, AddressingError};
-use crate::announce;
 use crate::connections::{Connections, Name, Outside, Owner};
+use crate::delayed_replies::DelayedReplies;
 use crate::dhcp::{Client, Lease};
 use crate::filter::{self, Kind};
-use crate::hold::Hold;
 use crate::link::{ETHERNET_HEADER, Framing, Link, Queue, from_smoltcp, to_smoltcp};
-use crate::local::{self, Local};
 use crate::mld::{self, Occasion};
 use crate::neighbour::{Resolution, Table};
 use crate::outbox::Outbox;
+use crate::port_addresses::{self, PortAddresses};
 use crate::routes::Routes;
 use crate::segment::Segment;
 use crate::slaac::Slaac;
@@ -62,10 +62,10 @@ pub struct Interface {
     sockets_due: Option<Instant>,
     outbox: Outbox,
     queue: Queue,
-    hold: Hold,
+    hold: DelayedReplies,
     mtu: usize,
     seed: u64,
-    local: Local,
+    local: PortAddresses,
     routes: Routes,
     addressing: Addressing,
     lease: Option<Lease>,
@@ -90,7 +90,7 @@ impl Interface {
     /// # Panics
     /// If `mac` is not a station's address: the driver's mistake.
     pub fn new(mac: [u8; 6], mtu: usize, seed: u64, now: Instant) -> Self {
-        let mac = local::unicast_mac(mac).expect("a port has a unicast MAC address");
+        let mac = port_addresses::unicast_mac(mac).expect("a port has a unicast MAC address");
         // Smaller packets than this every host must take (RFC 791); nobody's port is below it.
         let mtu = mtu.max(576);
         let mut queue = Queue::new(QUEUE_DEPTH, mtu + ETHERNET_HEADER);
@@ -106,10 +106,10 @@ impl Interface {
             sockets_due: None,
             outbox: Outbox::new(mtu + ETHERNET_HEADER),
             queue,
-            hold: Hold::new(),
+            hold: DelayedReplies::new(),
             mtu,
             seed,
-            local: Local { mac, ..Local::default() },
+            local: PortAddresses { mac, ..PortAddresses::default() },
             routes: Routes::default(),
             addressing: Addressing::default(),
             lease: None,
@@ -221,7 +221,7 @@ impl Interface {
 
     /// Takes in what somebody asks or says about who has which address.
     fn handle_neighbour(&mut self, frame: &[u8], kind: Kind, now: Instant) {
-        let conflict = announce::defend(frame, kind, &self.local, &mut self.queue);
+        let conflict = address_defense::defend(frame, kind, &self.local, &mut self.queue);
         self.counters.conflicts += u64::from(conflict);
         match kind {
             Kind::Arp => {
@@ -232,9 +232,9 @@ impl Interface {
             }
             _ => self.neighbours.handle_discovery(frame, &self.local, now),
         }
-        let held = Hold::concerns(frame, kind) && !self.hold.is_full();
+        let held = DelayedReplies::concerns(frame, kind) && !self.hold.is_full();
         let queue = if held { self.hold.answers() } else { &mut self.queue };
-        announce::answer(frame, kind, &self.local, queue);
+        address_defense::answer(frame, kind, &self.local, queue);
         self.hold.hold(now);
         self.settle_neighbours();
     }
@@ -327,7 +327,8 @@ impl Interface {
 
     /// Brings smoltcp's and our own lists up to date with where addresses come from.
     fn apply(&mut self) {
-        let link_local = IpCidr::Ipv6(Ipv6Cidr::new(local::link_local(self.local.mac), 64));
+        let link_local =
+            IpCidr::Ipv6(Ipv6Cidr::new(port_addresses::link_local(self.local.mac), 64));
         let mut wanted = Vec::from([link_local]);
         let announced = self.slaac.iter().flat_map(Slaac::addresses);
         let others = self
@@ -373,7 +374,7 @@ impl Interface {
 
     /// Tells the others on the link which addresses are ours.
     fn tell_link(&mut self) {
-        announce::announce(&self.local, &mut self.queue);
+        address_defense::announce(&self.local, &mut self.queue);
         mld::report(&self.local, Occasion::Joined, &mut self.queue);
     }
 
@@ -417,7 +418,7 @@ impl Interface {
     }
 
     /// What is ours: for the fast paths, to be read anew when [`Interface::generation`] changes.
-    pub fn local(&self) -> &Local {
+    pub fn local(&self) -> &PortAddresses {
         &self.local
     }
 

@@ -6,8 +6,8 @@
 //! otherwise. One simplification: a query is answered at once and about all groups.
 
 use crate::link::Queue;
-use crate::local::{self, Local};
 use crate::messages::{self, solicited_node};
+use crate::port_addresses::{self, PortAddresses};
 use alloc::vec::Vec;
 use core::net::Ipv6Addr;
 use smoltcp::wire::{EthernetFrame, Icmpv6Message, Icmpv6Packet, IpProtocol, Ipv6Packet, Ipv6Repr};
@@ -38,7 +38,7 @@ pub enum Occasion {
 }
 
 /// Queues a report about the groups of all our addresses.
-pub fn report(local: &Local, occasion: Occasion, queue: &mut Queue) {
+pub fn report(local: &PortAddresses, occasion: Occasion, queue: &mut Queue) {
     /// Record types: we listen to all sources, and we begin to.
     const MODE_IS_EXCLUDE: u8 = 2;
     const CHANGE_TO_EXCLUDE: u8 = 4;
@@ -74,13 +74,13 @@ pub fn report(local: &Local, occasion: Occasion, queue: &mut Queue) {
 
 /// Queues a message of `length` bytes to `group`; `fill` writes it, less the checksum.
 fn push(
-    local: &Local,
+    local: &PortAddresses,
     group: Ipv6Addr,
     length: usize,
     queue: &mut Queue,
     fill: impl FnOnce(&mut [u8]),
 ) {
-    let source = local::link_local(local.mac);
+    let source = port_addresses::link_local(local.mac);
     let ip = Ipv6Repr {
         src_addr: source,
         dst_addr: group,
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn a_report_names_each_group_once() {
         let (one, two) = ("fe80::1:2:3".parse().unwrap(), "2001:db8::2:3".parse().unwrap());
-        let local = Local { mac: OUR_MAC, v4: [].into(), v6: [one, two].into() };
+        let local = PortAddresses { mac: OUR_MAC, v4: [].into(), v6: [one, two].into() };
         let mut queue = Queue::new(1, 200);
         report(&local, Occasion::Joined, &mut queue);
         let frame = queue.front().unwrap();
@@ -147,7 +147,11 @@ mod tests {
 
     #[test]
     fn whoever_asks_in_version_1_is_answered_in_it() {
-        let local = Local { mac: OUR_MAC, v4: [].into(), v6: [local::link_local(OUR_MAC)].into() };
+        let local = PortAddresses {
+            mac: OUR_MAC,
+            v4: [].into(),
+            v6: [port_addresses::link_local(OUR_MAC)].into(),
+        };
         let mut queue = Queue::new(2, 200);
         report(&local, Occasion::Query1, &mut queue);
         let group = solicited_node(local.v6[0]);
@@ -160,7 +164,7 @@ mod tests {
     /// A general query to all nodes, of `length` bytes.
     fn general_query(hop_limit: u8, length: usize) -> Vec<u8> {
         let mut queue = Queue::new(1, 200);
-        let querier = Local { mac: PEER_MAC, ..Local::default() };
+        let querier = PortAddresses { mac: PEER_MAC, ..PortAddresses::default() };
         push(&querier, messages::ALL_NODES, length, &mut queue, |icmp| {
             icmp[0] = 130;
             icmp[4..6].copy_from_slice(&10_000u16.to_be_bytes());

@@ -9,8 +9,8 @@
 //! section 7.3.3: PROBE). A queue pair keeps the address that it was connected with.
 
 use crate::link::Queue;
-use crate::local::{self, Local};
 use crate::messages::{self, solicited_node};
+use crate::port_addresses::{self, PortAddresses};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -243,7 +243,7 @@ impl Table {
 
     /// Takes `ip` to be at `mac`. Without `new`, only if we know or look for `ip` already.
     fn learn(&mut self, ip: IpAddr, mac: [u8; 6], new: bool, now: Instant) {
-        if local::unicast_mac(mac).is_none() || !local::is_host(ip) {
+        if port_addresses::unicast_mac(mac).is_none() || !port_addresses::is_host(ip) {
             return;
         }
         let before = self.entries.get(&ip).map(|entry| (entry.state, entry.wanted));
@@ -268,7 +268,7 @@ impl Table {
     }
 
     /// Learns from the ARP packet in `frame`. Whoever asks for us is going to talk to us.
-    pub fn handle_arp(&mut self, frame: &[u8], local: &Local, now: Instant) {
+    pub fn handle_arp(&mut self, frame: &[u8], local: &PortAddresses, now: Instant) {
         let Ok(ethernet) = EthernetFrame::new_checked(frame) else { return };
         let Ok(packet) = ArpPacket::new_checked(ethernet.payload()) else { return };
         let Ok(ArpRepr::EthernetIpv4 {
@@ -287,7 +287,7 @@ impl Table {
     }
 
     /// Learns from the neighbour solicitation or advertisement in `frame`.
-    pub fn handle_discovery(&mut self, frame: &[u8], local: &Local, now: Instant) {
+    pub fn handle_discovery(&mut self, frame: &[u8], local: &PortAddresses, now: Instant) {
         let Ok(ethernet) = EthernetFrame::new_checked(frame) else { return };
         let Ok(ip) = Ipv6Packet::new_checked(ethernet.payload()) else { return };
         let (source, destination) = (ip.src_addr(), ip.dst_addr());
@@ -317,7 +317,7 @@ impl Table {
     }
 
     /// Asks the questions that are due, as far as the queue has room.
-    pub fn poll(&mut self, now: Instant, local: &Local, queue: &mut Queue) {
+    pub fn poll(&mut self, now: Instant, local: &PortAddresses, queue: &mut Queue) {
         while let Some(&(again, ip)) = self.asking.first()
             && again <= now
         {
@@ -353,14 +353,14 @@ fn mac_of(bytes: &[u8]) -> Option<[u8; 6]> {
     bytes.first_chunk().copied()
 }
 
-fn ask_v4(ip: Ipv4Addr, local: &Local, queue: &mut Queue) {
+fn ask_v4(ip: Ipv4Addr, local: &PortAddresses, queue: &mut Queue) {
     // The address of ours that shares most leading bits is the one on the neighbour's network.
     let near = |ours: &&Ipv4Addr| (ours.to_bits() ^ ip.to_bits()).leading_zeros();
     let Some(&source) = local.v4.iter().max_by_key(near) else { return };
     messages::push_arp_request(queue, local.mac, source, ip);
 }
 
-fn ask_v6(ip: Ipv6Addr, local: &Local, queue: &mut Queue) {
+fn ask_v6(ip: Ipv6Addr, local: &PortAddresses, queue: &mut Queue) {
     let near = |ours: &&Ipv6Addr| (ours.to_bits() ^ ip.to_bits()).leading_zeros();
     let Some(&source) = local.v6.iter().max_by_key(near) else { return };
     let question = Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit {
@@ -381,8 +381,12 @@ mod tests {
         Instant::ZERO + Duration::from_secs(seconds)
     }
 
-    fn local() -> Local {
-        Local { mac: [2, 0, 0, 0, 0, 1], v4: [Ipv4Addr::new(10, 0, 0, 1)].into(), v6: [].into() }
+    fn local() -> PortAddresses {
+        PortAddresses {
+            mac: [2, 0, 0, 0, 0, 1],
+            v4: [Ipv4Addr::new(10, 0, 0, 1)].into(),
+            v6: [].into(),
+        }
     }
 
     #[test]

@@ -18,7 +18,9 @@ impl Routes {
     /// The station to which a packet for `ip` goes: itself, or a router. None for what is no host's
     /// address, for our own, and where no network leads there.
     pub fn next_hop(&self, ip: IpAddr) -> Option<IpAddr> {
-        if !crate::local::is_host(ip) || self.addresses.iter().any(|c| c.address() == ip.into()) {
+        if !crate::port_addresses::is_host(ip)
+            || self.addresses.iter().any(|c| c.address() == ip.into())
+        {
             return None;
         }
         if self.addresses.iter().any(|cidr| cidr.contains_addr(&ip.into())) {

@@ -6,8 +6,8 @@
 //! hop limit that a router announces.
 
 use crate::link::Queue;
-use crate::local;
 use crate::messages::push_icmpv6;
+use crate::port_addresses;
 use core::net::Ipv6Addr;
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -113,11 +113,11 @@ impl Slaac {
     }
 
     fn set_prefix(&mut self, prefix: Ipv6Addr, seconds: u64, now: Instant) -> bool {
-        let global = !prefix.is_unicast_link_local() && local::is_host(prefix.into());
+        let global = !prefix.is_unicast_link_local() && port_addresses::is_host(prefix.into());
         if !global {
             return false;
         }
-        let ip = local::in_prefix(prefix, local::eui64(self.mac));
+        let ip = port_addresses::in_prefix(prefix, port_addresses::eui64(self.mac));
         let wanted = Duration::from_secs(seconds);
         let for_ever = seconds == u64::from(u32::MAX);
         if let Some(lease) = self.addresses.iter_mut().flatten().find(|lease| lease.ip == ip) {
@@ -154,7 +154,13 @@ impl Slaac {
         if self.soliciting().is_some_and(|at| at <= now) && !queue.is_full() {
             let lladdr = Some(EthernetAddress(self.mac).into());
             let message = Icmpv6Repr::Ndisc(NdiscRepr::RouterSolicit { lladdr });
-            push_icmpv6(queue, self.mac, local::link_local(self.mac), ALL_ROUTERS, &message);
+            push_icmpv6(
+                queue,
+                self.mac,
+                port_addresses::link_local(self.mac),
+                ALL_ROUTERS,
+                &message,
+            );
             self.solicitations += 1;
             self.next_solicitation = now + RTR_SOLICITATION_INTERVAL;
         }

@@ -5,15 +5,15 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-pub mod devices;
 pub mod messaging;
 pub mod ntrdma;
-mod parts;
+pub mod perf_responders;
+pub mod provider_set;
 pub mod relay;
 pub mod rnbd;
 pub mod roce;
 pub mod rtrs;
-pub mod services;
 pub mod smcr;
+mod softverbs;
 pub mod verbs;
 pub mod volume;

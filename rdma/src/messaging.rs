@@ -6,11 +6,11 @@
 //! round [`ROUND`], so that neither a rule with many connections nor one connection that has much to say
 //! keeps others waiting.
 
-use crate::parts::timers::Timers;
 use crate::relay::{self, Interfaces, Notice, Relay, World};
+use crate::smcr::acceptor::Connected;
 use crate::smcr::echo::Echo;
 use crate::smcr::engine::{Ready, SocketId};
-use crate::smcr::front::Connected;
+use crate::softverbs::timers::Timers;
 use crate::verbs::Provider;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;

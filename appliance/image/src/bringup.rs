@@ -1,6 +1,6 @@
 //! What the appliance starts with: machine, devices, randomness, configuration from the host.
 
-use crate::platform::{self, Clock, Devices, power};
+use crate::platform::{self, Clock, ProviderSet, power};
 use appliance::crash;
 use appliance::gateway::{Bringup, Facts};
 use appliance::log_ring::LogRing;
@@ -57,7 +57,7 @@ pub fn bring_up(boot: &'static BootInfo) -> Result<Bringup, Refusal> {
     #[cfg(feature = "faults")]
     for word in command_line.split_ascii_whitespace() {
         if let Some(kind) = word.strip_prefix("isthmus.test.fault=") {
-            platform::provoke::fault(kind);
+            platform::fault_injection::fault(kind);
         }
     }
     if boot.command_line_truncated {
@@ -131,7 +131,7 @@ fn start_log(clock: Clock) -> &'static LogRing {
 /// because its keys would be guessable.
 fn randomness(
     inventory: &mut Inventory,
-    devices: &mut Devices,
+    devices: &mut ProviderSet,
     clock: Clock,
 ) -> Result<(Box<dyn RngCore>, &'static str), Refusal> {
     let seeded = |seed| Box::new(ChaCha12Rng::from_seed(seed));

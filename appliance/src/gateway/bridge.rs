@@ -1,16 +1,16 @@
 //! The bridge to another appliance: what carries it, and how its link stands. The provider over it
-//! is beside the ports' in [`rdma::devices::Devices`].
+//! is beside the ports' in [`rdma::provider_set::ProviderSet`].
 
 mod device;
-pub(super) mod measure;
+pub(super) mod ntb_perf;
 mod tcp;
 
-use super::alarm::Alarm;
+use super::loop_waker::LoopWaker;
 use super::network::Network;
 use super::ports::{Addresses, PortSlot};
+use super::punt::{self, PuntQueue};
 use super::state::State;
-use super::unclaimed::UnclaimedDevice;
-use super::uplink::{self, Downlink};
+use super::unclaimed_devices::UnclaimedDevice;
 use crate::config::{Config, Ntb};
 use crate::report::Value;
 use device::Device;
@@ -18,23 +18,23 @@ use drivers::device::Device as FoundDevice;
 use drivers::hal::{Instant, Platform, Window};
 use drivers::ntb::Side;
 use rand_core::RngCore;
-use rdma::devices::Devices;
 use rdma::ntrdma::{self, Layout, Ntrdma};
-use rdma::services::measure::Measure;
+use rdma::perf_responders::ntb_perf::NtbPerf;
+use rdma::provider_set::ProviderSet;
 use tcp::Tcp;
 
 /// The bridge, and what the log was told of it.
 pub(super) struct Bridge {
     pub device: Device,
     /// Both ends of what is measured.
-    pub measure: Measure,
+    pub measure: NtbPerf,
     /// The console waits for what is measured.
     measuring: bool,
     state: ntrdma::State,
     taken: bool,
     refused: Option<ntrdma::BadInfo>,
     /// The way of Ethernet frames to the control plane and from it, if they are wanted.
-    ethernet: Option<Downlink>,
+    ethernet: Option<PuntQueue>,
     frame: Vec<u8>,
 }
 
@@ -116,18 +116,18 @@ impl Bridge {
     }
 
     fn new(device: Device, ntb: &Ntb) -> Self {
-        let measure = Measure::new(ntb.address, ntb.peer);
+        let measure = NtbPerf::new(ntb.address, ntb.peer);
         let state = ntrdma::State::Down;
         let (measuring, taken, refused, ethernet) = (false, false, None, None);
         Bridge { device, measure, measuring, state, taken, refused, ethernet, frame: Vec::new() }
     }
 
     /// Makes an interface of the control plane's over the bridge, number `index`.
-    pub fn interface(&mut self, mtu: u16, index: usize, alarm: &Alarm) -> PortSlot {
+    pub fn interface(&mut self, mtu: u16, index: usize, waker: &LoopWaker) -> PortSlot {
         // Locally administered, and the same in each life: the peer remembers it.
         let mac = [2, b'N', b'T', b'B', 0, self.device.side()];
-        let (uplink, downlink) = uplink::connect(mac, mtu.into(), alarm, alarm);
-        self.ethernet = Some(downlink);
+        let (punt_port, punt_queue) = punt::connect(mac, mtu.into(), waker, waker);
+        self.ethernet = Some(punt_queue);
         PortSlot {
             name: format!("net{index}"),
             location: "ntb0".into(),
@@ -137,34 +137,37 @@ impl Bridge {
             link: false,
             core: 0,
             place: PortSlot::NO_PORT,
-            uplink: Some(uplink),
+            punt_port: Some(punt_port),
         }
     }
 
     /// Whether the peer, or the control plane, has something that was not taken yet.
     pub fn pending(&self) -> bool {
-        self.device.pending() || self.ethernet.as_ref().is_some_and(Downlink::pending)
+        self.device.pending() || self.ethernet.as_ref().is_some_and(PuntQueue::pending)
     }
 
     /// Carries frames between the peer and the control plane; how many.
-    fn carry(&mut self, devices: &mut Devices) -> usize {
-        let Bridge { device, ethernet: Some(downlink), frame, state, .. } = self else { return 0 };
+    fn carry(&mut self, devices: &mut ProviderSet) -> usize {
+        let Bridge { device, ethernet: Some(punt_queue), frame, state, .. } = self else {
+            return 0;
+        };
         let Some(ntrdma) = devices.ntrdma_mut() else { return 0 };
-        downlink.set_link(*state == ntrdma::State::Up);
+        punt_queue.set_link(*state == ntrdma::State::Up);
         let mut count = 0;
         // A control plane that is behind drops no frame: what it does not take stays in the ring.
-        while downlink.has_room() && ntrdma.receive_frame(frame) {
-            downlink.push(frame);
+        while punt_queue.has_room() && ntrdma.receive_frame(frame) {
+            punt_queue.push(frame);
             count += 1;
         }
-        count += downlink.transmit(|packet| ntrdma.transmit_frame(device.bridge(), packet.header));
-        downlink.flush();
+        count +=
+            punt_queue.transmit(|packet| ntrdma.transmit_frame(device.bridge(), packet.header));
+        punt_queue.flush();
         count
     }
 
     /// Takes what the peer has written, and writes what is due. How much there was, and whether the
     /// link came up.
-    pub fn poll(&mut self, devices: &mut Devices, now: Instant) -> (usize, bool) {
+    pub fn poll(&mut self, devices: &mut ProviderSet, now: Instant) -> (usize, bool) {
         let rung = self.device.bridge().rung();
         let frames = self.carry(devices);
         let more = devices.poll_bridge(self.device.bridge(), now);
@@ -192,7 +195,7 @@ impl Bridge {
         }
     }
 
-    fn tell(&mut self, before: ntrdma::State, devices: &Devices) {
+    fn tell(&mut self, before: ntrdma::State, devices: &ProviderSet) {
         if before == ntrdma::State::Up {
             log::warn!("ntb0: link down");
         }
@@ -225,16 +228,17 @@ fn state_name(state: ntrdma::State) -> &'static str {
 /// Takes the link down at the operator's word; requests under way wait until it is back.
 #[cold]
 pub(super) fn reset(state: &mut State) -> Result<(), String> {
-    let fabric = state.plane.fabric.as_mut().filter(|_| state.plane.bridge.is_some());
-    let ntrdma =
-        fabric.and_then(|fabric| fabric.devices.ntrdma_mut()).ok_or("there is no bridge")?;
+    let rdma_stack = state.plane.rdma_stack.as_mut().filter(|_| state.plane.bridge.is_some());
+    let ntrdma = rdma_stack
+        .and_then(|rdma_stack| rdma_stack.providers.ntrdma_mut())
+        .ok_or("there is no bridge")?;
     ntrdma.reset_link().then_some(()).ok_or_else(|| "the link is not up".into())
 }
 
 /// What `show ntb` tells.
 pub(super) fn report(state: &State) -> Value {
     let plane = &state.plane;
-    let ntrdma = plane.fabric.as_ref().and_then(|fabric| fabric.devices.ntrdma());
+    let ntrdma = plane.rdma_stack.as_ref().and_then(|rdma_stack| rdma_stack.providers.ntrdma());
     let rows = plane.bridge.iter().zip(ntrdma).map(|(bridge, ntrdma)| {
         let (used, free) = ntrdma.queue_pairs();
         let counters = ntrdma.counters();
@@ -265,7 +269,7 @@ pub(super) fn report(state: &State) -> Value {
             ("qp_errors", counters.qp_errors.into()),
             ("violations", (counters.violations + device.violations()).into()),
             ("interrupts", device.interrupts().into()),
-            ("measured", measure::table(&bridge.measure)),
+            ("measured", ntb_perf::table(&bridge.measure)),
         ])
     });
     Value::list(rows.collect::<Vec<_>>())

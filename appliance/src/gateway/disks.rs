@@ -156,7 +156,8 @@ impl State {
         if now >= self.capacity_due {
             self.capacity_due = now + CAPACITY_INTERVAL;
             self.disks.iter_mut().for_each(DiskSlot::poll_capacity);
-            let provider = self.plane.fabric.as_mut().map(|fabric| &mut fabric.devices);
+            let provider =
+                self.plane.rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers);
             self.plane.storage.free_retired(self.platform.arena(), provider, now);
         }
     }

@@ -4,25 +4,27 @@
 //! [`Gateway::run`] polls them for ever. One round is a fixed sequence of stages
 //! ([`crate::loops::Stage`]); nothing in it blocks. What reports are made of lies in [`State`],
 //! apart from what acts on the network, so that a request that arrives over an interface can see
-//! all of it. What works on frames and requests is the data plane ([`plane::Plane`]) in it.
+//! all of it. What works on frames and requests is the data plane ([`plane::DataPlane`]) in it.
 
-mod alarm;
 mod bridge;
-mod dealing;
 mod disks;
-mod elsewhere;
 mod ending;
-mod fabric;
 mod frame_ring;
 mod known_disks;
+mod loop_waker;
 mod manage;
 mod metrics;
 mod network;
 mod objects;
+mod perf_responders;
 mod plane;
+mod port_assignment;
 mod ports;
+mod punt;
+mod rdma_stack;
+mod remote_storage;
+mod report_pieces;
 mod rping;
-mod services;
 mod show;
 mod smc;
 mod start;
@@ -31,9 +33,7 @@ mod storage;
 mod syslog;
 mod system;
 mod tls;
-mod told;
-mod unclaimed;
-mod uplink;
+mod unclaimed_devices;
 mod volumes;
 mod web;
 mod worker;
@@ -43,11 +43,11 @@ pub use start::{Bringup, Facts};
 use crate::console::{Console, pump};
 use crate::loops::Stage;
 use crate::machine::Machine;
-use alarm::Alarm;
 use core::sync::atomic as atomics;
 use core::time::Duration;
 use drivers::hal::Instant;
 use ending::Ending;
+use loop_waker::LoopWaker;
 use network::Network;
 use state::{End, State};
 use syslog::Syslog;
@@ -73,12 +73,12 @@ pub struct Gateway {
     /// When the control plane has something to do though no frame comes for it.
     control_due: Option<Instant>,
     /// Until then rounds end with receiving if what was received leaves nothing to do.
-    still_until: Instant,
+    quiescent_until: Instant,
     networks: Vec<Network>,
     syslog: Syslog,
     state: State,
     /// By which other loops end the halt of this one.
-    alarm: Alarm,
+    waker: LoopWaker,
     /// Every device can end a halt.
     devices_wake: bool,
     /// It is about to end.
@@ -105,13 +105,17 @@ impl Gateway {
         state.now = now;
         let networks = &mut self.networks;
         let (mut received, for_control) = network::receive(networks, state, now);
-        if received > 0 && for_control == 0 && now < self.still_until && state.plane.is_still() {
+        if received > 0
+            && for_control == 0
+            && now < self.quiescent_until
+            && state.plane.is_quiescent()
+        {
             state.plane.flush();
             state.plane.pace.counters.work(Stage::Receive, received);
             self.console_quiet = false;
             return true;
         }
-        self.still_until = Instant::ZERO;
+        self.quiescent_until = Instant::ZERO;
         received += state.poll_tcp_bridge(networks, now);
         let completed = if self.ending.is_some() { 0 } else { state.poll_disks() };
         state.poll_capacities(now);
@@ -192,7 +196,7 @@ impl Gateway {
         let mut now = self.machine.now();
         let mut deadline = self.deadline(now);
         let mut woken = false;
-        while self.alarm.may_halt(|| self.state.has_arrivals()) && deadline.is_none_or(|d| d > now)
+        while self.waker.may_halt(|| self.state.has_arrivals()) && deadline.is_none_or(|d| d > now)
         {
             let wait = waits_for_whole.then_some(now + MESSAGE_WAIT);
             let until = Instant::first([deadline, wait]);
@@ -210,8 +214,8 @@ impl Gateway {
                 deadline = self.deadline(now);
             }
         }
-        self.still_until = Instant::first([deadline, Some(now + STILL)]).unwrap_or(now);
-        self.alarm.clear();
+        self.quiescent_until = Instant::first([deadline, Some(now + STILL)]).unwrap_or(now);
+        self.waker.clear();
         self.state.stop_interrupts();
         let worked = self.round(now);
         if woken && !worked {

@@ -1,7 +1,7 @@
 //! The IP interface of each port, and the services that stand on it.
 
+use super::perf_responders::Services;
 use super::ports::{BATCH, PortSlot};
-use super::services::Services;
 use super::state::{PingOrder, State};
 use super::web::Web;
 use crate::config::{Config, Http};
@@ -14,7 +14,7 @@ use net::http::{Limits, Server};
 use net::ping::{Event, Options, Ping};
 use net::tls::Tls;
 use net::{Addressing, Cidr, Interface};
-use rdma::services::front::Front;
+use rdma::perf_responders::tcp_control::TcpControl;
 use std::sync::Arc;
 
 /// One interface with its services.
@@ -25,7 +25,7 @@ pub(super) struct Network {
     tls: Option<Arc<Tls>>,
     ping: Option<(IpAddr, Ping)>,
     /// The listeners of the measuring tools, on the interface that RDMA is on.
-    pub front: Option<Front>,
+    pub front: Option<TcpControl>,
     generation: Option<u64>,
     /// The interface's activity that was seen last.
     seen: Option<u64>,
@@ -106,7 +106,7 @@ impl Network {
     fn services_timeout(&self) -> Option<Instant> {
         let http = self.http.as_ref().and_then(Server::poll_timeout);
         let ping = self.ping.as_ref().and_then(|(_, ping)| ping.poll_timeout());
-        let front = self.front.as_ref().and_then(Front::poll_timeout);
+        let front = self.front.as_ref().and_then(TcpControl::poll_timeout);
         Instant::first([http, ping, front])
     }
 
@@ -162,7 +162,7 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
         worked += 1;
     }
     state.find_way_of_rping(networks, now);
-    if state.plane.storage.elsewhere.is_some() {
+    if state.plane.storage.remote_storage.is_some() {
         state.find_ways_of_remotes(networks, now);
     }
     for (i, network) in networks.iter_mut().enumerate() {
@@ -182,7 +182,7 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
             server.poll(&mut network.interface, &mut Web { state }, now);
         }
         if let Some(front) = &mut network.front {
-            state.plane.poll_front(front, &mut network.interface, now);
+            state.plane.poll_tcp_control(front, &mut network.interface, now);
         }
         let news = &mut state.news;
         let pinging = network.ping.is_some();
@@ -219,13 +219,13 @@ pub(super) fn receive(networks: &mut [Network], state: &mut State, now: Instant)
         networks[own[place]].interface.handle_frame(frame, now);
     });
     for (slot, network) in state.ports.iter_mut().zip(networks) {
-        let Some(uplink) = &mut slot.uplink else { continue };
+        let Some(punt_port) = &mut slot.punt_port else { continue };
         for _ in 0..BATCH {
-            let Some(frame) = uplink.receive() else { break };
+            let Some(frame) = punt_port.receive() else { break };
             received += 1;
             for_control += 1;
-            network.interface.handle_frame(uplink.bytes(&frame), now);
-            uplink.recycle(frame);
+            network.interface.handle_frame(punt_port.bytes(&frame), now);
+            punt_port.recycle(frame);
         }
     }
     (received, for_control)
@@ -237,9 +237,9 @@ pub(super) fn transmit(networks: &mut [Network], state: &mut State, now: Instant
     let plane = &mut state.plane;
     let mut sent = 0;
     for (slot, network) in state.ports.iter_mut().zip(networks) {
-        if let Some(uplink) = &mut slot.uplink {
-            network.interface.transmit(uplink, |_| sent += 1);
-            uplink.flush();
+        if let Some(punt_port) = &mut slot.punt_port {
+            network.interface.transmit(punt_port, |_| sent += 1);
+            punt_port.flush();
             continue;
         }
         let capture = &mut plane.capture;

@@ -2,19 +2,19 @@
 //! console's `ls`, `cat` and `write` use it, and `/api/…` over HTTP. What Linux has in sysfs for
 //! the servers of RTRS and RNBD has the same names here (`rtrs-srv-sysfs.c`, `rnbd-srv-sysfs.c`).
 
+pub(super) use super::report_pieces::Entry;
+use super::report_pieces::Node;
 use super::smc::report;
 use super::state::State;
-pub(super) use super::told::Entry;
-use super::told::Node;
-use super::{elsewhere, manage, show};
+use super::{manage, remote_storage, show};
 use crate::console::Topic;
 use crate::report::Value;
 use core::fmt;
 use net::capture::Filter;
 use rdma::rnbd::server::{DeviceStatus, Export, Server};
 use rdma::rnbd::wire::AccessMode;
-use rdma::rtrs::Context;
 use rdma::rtrs::server::{Histogram, PathState, PathStatus, SessionId};
+use rdma::verbs::EngineContext;
 use rdma::volume::VolumeId;
 
 /// Memory of the capture ring.
@@ -47,9 +47,9 @@ static TREE: Node = Node::Branch(&[
         "rnbd-server",
         Node::Branch(&[("ctl", Node::Branch(&[("devices", Node::Entries(rnbd_devices))]))]),
     ),
-    ("rtrs-client", Node::Whole(|state| elsewhere::objects::rtrs(state))),
-    ("rnbd-client", Node::Whole(|state| elsewhere::objects::rnbd(state))),
-    ("mirrors", Node::Whole(|state| elsewhere::objects::mirrors(state))),
+    ("rtrs-client", Node::Whole(|state| remote_storage::objects::rtrs(state))),
+    ("rnbd-client", Node::Whole(|state| remote_storage::objects::rnbd(state))),
+    ("mirrors", Node::Whole(|state| remote_storage::objects::mirrors(state))),
 ]);
 
 /// The node that leads to `path`, and what of the path is within its value.
@@ -111,14 +111,16 @@ pub(super) fn write(state: &mut State, path: &str, value: &str) -> Result<(), St
             accept_one(value)?;
             force_close(state, device, session).ok_or_else(|| nothing(path))
         }
-        ["rtrs-client", parts @ ..] => elsewhere::objects::write_rtrs(state, path, parts, value),
+        ["rtrs-client", parts @ ..] => {
+            remote_storage::objects::write_rtrs(state, path, parts, value)
+        }
         ["rnbd-client", "ctl", "devices", volume, "resize" | "remap_device"] => {
             accept_one(value)?;
-            elsewhere::objects::remap(state, volume).ok_or_else(|| nothing(path))
+            remote_storage::objects::remap(state, volume).ok_or_else(|| nothing(path))
         }
         ["mirrors", mirror, "force"] => {
             accept_one(value)?;
-            elsewhere::objects::force(state, mirror)
+            remote_storage::objects::force(state, mirror)
         }
         _ => match read(state, path) {
             Ok(_) => Err(format!("{path} can only be read")),
@@ -139,7 +141,7 @@ fn capture(state: &mut State, order: &str) -> Result<(), String> {
         ("start", filter) => {
             let filter = Filter::parse(filter).map_err(|error| error.to_string())?;
             state.plane.capture.start(filter, CAPTURE_BYTES);
-            for slot in state.ports.iter().filter(|slot| slot.uplink.is_some()) {
+            for slot in state.ports.iter().filter(|slot| slot.punt_port.is_some()) {
                 log::warn!("capture: not of {}, which core {} has", slot.name, slot.core);
             }
         }
@@ -336,9 +338,9 @@ pub(super) fn path_command(state: &mut State, session: &str, name: &str, what: &
         "rdma" => return server.transport_mut().reset_rdma_stats(path).then_some(()),
         _ => {}
     }
-    let provider = &mut plane.fabric.as_mut()?.devices;
+    let provider = &mut plane.rdma_stack.as_mut()?.providers;
     let arena = &mut plane.arena;
-    let mut ctx = Context { provider, arena, now: plane.now, rng: &mut *plane.rng };
+    let mut ctx = EngineContext { provider, arena, now: plane.now, rng: &mut *plane.rng };
     server.transport_mut().disconnect(path, &mut ctx).then_some(())
 }
 

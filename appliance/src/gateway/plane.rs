@@ -2,37 +2,37 @@
 //! control plane. Nothing of it is touched by another loop.
 
 use super::bridge::Bridge;
-use super::fabric::Fabric;
+use super::perf_responders::Services;
 use super::ports::PlanePort;
+use super::punt::PuntQueue;
+use super::rdma_stack::RdmaStack;
 use super::rping::Rping;
-use super::services::Services;
 use super::storage::Storage;
-use super::uplink::Downlink;
 use crate::config::Config;
 use crate::loops::{LoopCounters, Pace, Stage};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant, Port, PortCounters};
-use net::Local;
+use net::PortAddresses;
 use net::capture::Capture;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use rdma::verbs::Provider;
 
 /// One loop's data plane.
-pub(super) struct Plane {
+pub(super) struct DataPlane {
     /// The present of this round.
     pub now: Instant,
     pub ports: Vec<PlanePort>,
     /// The links of ports were looked at since somebody asked.
     pub links_looked_at: bool,
     /// A frame of this round leaves somebody something to do.
-    pub stirred: bool,
+    pub has_work: bool,
     /// Where the memory of sessions comes from: all planes share it.
     pub arena: Arena,
     pub rng: Box<dyn RngCore>,
     /// None if there are no ports, or RoCE is switched off.
-    pub fabric: Option<Fabric>,
-    /// The way to another appliance; its provider is the fabric's.
+    pub rdma_stack: Option<RdmaStack>,
+    /// The way to another appliance; its provider is one of the set.
     pub bridge: Option<Bridge>,
     pub storage: Storage,
     /// The peers of measuring tools, if they are switched on.
@@ -69,24 +69,24 @@ pub(super) struct PlaneReport {
     pub ports: Vec<PortReport>,
 }
 
-impl Plane {
+impl DataPlane {
     /// A plane without storage, over `ports`.
     pub fn new(settings: Settings, ports: Vec<Box<dyn Port + Send>>, now: Instant) -> Self {
         let Settings { config, arena, seed } = settings;
         let mut rng = ChaCha12Rng::from_seed(seed);
         let echo = config.services.udp_echo;
         let ports: Vec<_> = ports.into_iter().map(|port| PlanePort::new(port, echo)).collect();
-        let mut fabric =
-            config.roce.enabled.then(|| Fabric::new(&config, &ports, None, &mut rng)).flatten();
-        let services = Services::of(&config, fabric.as_mut());
-        Plane {
+        let mut rdma_stack =
+            config.roce.enabled.then(|| RdmaStack::new(&config, &ports, None, &mut rng)).flatten();
+        let services = Services::of(&config, rdma_stack.as_mut());
+        DataPlane {
             now,
             ports,
             links_looked_at: false,
-            stirred: false,
+            has_work: false,
             arena,
             rng: Box::new(rng),
-            fabric,
+            rdma_stack,
             bridge: None,
             storage: Storage::default(),
             services,
@@ -110,7 +110,7 @@ impl Plane {
         report
     }
 
-    /// As [`Plane::report`], into one that was made before: allocates nothing then.
+    /// As [`DataPlane::report`], into one that was made before: allocates nothing then.
     pub fn report_into(&self, report: &mut PlaneReport) {
         report.counters = self.pace.counters;
         report.ports.clear();
@@ -125,13 +125,13 @@ impl Plane {
     pub fn transmit_for_control(
         &mut self,
         place: usize,
-        downlink: &mut Downlink,
+        punt_queue: &mut PuntQueue,
         now: Instant,
     ) -> usize {
         let slot = &mut self.ports[place];
-        downlink.set_link(slot.link);
+        punt_queue.set_link(slot.link);
         let capture = &mut self.capture;
-        downlink.transmit(|packet| {
+        punt_queue.transmit(|packet| {
             slot.port.transmit(packet)?;
             capture.sent(place, packet, now);
             Ok(())
@@ -147,8 +147,8 @@ impl Plane {
     /// Ends all RDMA connections in order, and serves nobody any more.
     pub fn shut_down(&mut self, now: Instant) {
         self.ending = true;
-        if let Some(fabric) = &mut self.fabric {
-            fabric.devices.roce.disconnect_all(now);
+        if let Some(rdma_stack) = &mut self.rdma_stack {
+            rdma_stack.providers.roce.disconnect_all(now);
         }
     }
 
@@ -157,7 +157,7 @@ impl Plane {
     pub fn leave_bridge(&mut self) {
         if let Some(bridge) = &mut self.bridge
             && let Some(ntrdma) =
-                self.fabric.as_mut().and_then(|fabric| fabric.devices.ntrdma_mut())
+                self.rdma_stack.as_mut().and_then(|rdma_stack| rdma_stack.providers.ntrdma_mut())
         {
             ntrdma.shut_down(bridge.device.bridge());
         }
@@ -165,7 +165,9 @@ impl Plane {
 
     /// Whether all peers know that their connections are over.
     pub fn is_shut_down(&self) -> bool {
-        self.fabric.as_ref().is_none_or(|fabric| fabric.devices.roce.is_disconnected())
+        self.rdma_stack
+            .as_ref()
+            .is_none_or(|rdma_stack| rdma_stack.providers.roce.is_disconnected())
     }
 
     /// Whether every port, and the bridge, can end a halt.
@@ -187,9 +189,9 @@ impl Plane {
     /// because it may not come, and other frames may.
     pub fn ask_for_interrupts(&mut self) -> bool {
         self.set_interrupts(true);
-        let Some(fabric) = &mut self.fabric else { return false };
-        fabric.devices.roce.set_timers_right();
-        let expected = fabric.devices.roce.expected();
+        let Some(rdma_stack) = &mut self.rdma_stack else { return false };
+        rdma_stack.providers.roce.set_timers_right();
+        let expected = rdma_stack.providers.roce.expected();
         if let Some((port, frames)) = expected.filter(|&(_, frames)| frames > 1)
             && let Some(slot) = self.ports.get_mut(port)
         {
@@ -202,8 +204,8 @@ impl Plane {
     /// Runs the provider's timers, if one has come; true if there was one and it left nothing to do, as
     /// most do: they are moved far more often than they expire. An ACK that is said again is sent.
     pub fn expires_idly(&mut self, now: Instant) -> bool {
-        let Some(fabric) = &mut self.fabric else { return false };
-        let roce = &mut fabric.devices.roce;
+        let Some(rdma_stack) = &mut self.rdma_stack else { return false };
+        let roce = &mut rdma_stack.providers.roce;
         if roce.poll_timeout().is_none_or(|at| at > now) || roce.run_due(now) {
             return false;
         }
@@ -213,13 +215,15 @@ impl Plane {
         let sent = self.transmit_fabric(now);
         self.flush();
         self.pace.counters.work(Stage::Transmit, sent);
-        self.fabric.as_ref().is_some_and(|fabric| !fabric.devices.roce.wants_transmit())
+        self.rdma_stack
+            .as_ref()
+            .is_some_and(|rdma_stack| !rdma_stack.providers.roce.wants_transmit())
     }
 
     /// Whether the frames of this round leave nothing to do. Measuring tools look for what was written to
     /// their memory by themselves.
-    pub fn is_still(&self) -> bool {
-        !self.stirred && self.services.is_none() && self.rping.is_none()
+    pub fn is_quiescent(&self) -> bool {
+        !self.has_work && self.services.is_none() && self.rping.is_none()
     }
 
     /// When something here is due though nothing arrives.
@@ -229,14 +233,14 @@ impl Plane {
     }
 
     /// Takes note of the addresses that a port has now.
-    pub fn set_addresses(&mut self, place: usize, local: &Local) {
+    pub fn set_addresses(&mut self, place: usize, local: &PortAddresses) {
         // The bridge has no use for them.
         let Some(slot) = self.ports.get_mut(place) else { return };
         slot.local = local.clone();
-        if let Some(fabric) = &mut self.fabric {
+        if let Some(rdma_stack) = &mut self.rdma_stack {
             let v4 = local.v4.iter().map(|&ip| ip.into());
             let v6 = local.v6.iter().map(|&ip| ip.into());
-            fabric.devices.roce.set_addresses(place, v4.chain(v6).collect());
+            rdma_stack.providers.roce.set_addresses(place, v4.chain(v6).collect());
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Ports: taking frames in, and giving each to whom it is for.
 
-use super::plane::Plane;
-use super::uplink::Uplink;
+use super::plane::DataPlane;
+use super::punt::PuntPort;
 use core::time::Duration;
 use drivers::hal::{Instant, Packet, Port};
-use net::{Class, Local, classify};
+use net::{Class, PortAddresses, classify};
 use rdma::roce::Verdict;
 
 /// Frames taken from a port in one round.
@@ -36,7 +36,7 @@ pub(super) struct PortSlot {
     /// Its place among the ports of that loop.
     pub place: usize,
     /// The way to it, if the loop is not this one.
-    pub uplink: Option<Uplink>,
+    pub punt_port: Option<PuntPort>,
 }
 
 impl PortSlot {
@@ -54,13 +54,13 @@ impl PortSlot {
             link: true,
             core: 0,
             place,
-            uplink: None,
+            punt_port: None,
         }
     }
 
     /// Whether another loop says that the link has changed.
     pub fn has_news(&self) -> bool {
-        self.uplink.as_ref().is_some_and(|uplink| uplink.link() != self.link)
+        self.punt_port.as_ref().is_some_and(|punt_port| punt_port.link() != self.link)
     }
 
     /// Takes note of the state of the link; true if it came up.
@@ -77,7 +77,7 @@ impl PortSlot {
 pub(super) struct PlanePort {
     pub port: Box<dyn Port + Send>,
     /// What is ours on it.
-    pub local: Local,
+    pub local: PortAddresses,
     pub link: bool,
     pub link_due: Instant,
     /// Datagrams echoed.
@@ -91,7 +91,7 @@ impl PlanePort {
     pub fn new(port: Box<dyn Port + Send>, echo: bool) -> Self {
         // An Ethernet header and a tag stand before the largest packet.
         let reply = vec![0; port.mtu() + 18];
-        let local = Local { mac: port.mac(), ..Local::default() };
+        let local = PortAddresses { mac: port.mac(), ..PortAddresses::default() };
         PlanePort { port, local, link: true, link_due: Instant::ZERO, echoes: 0, echo, reply }
     }
 
@@ -106,22 +106,23 @@ impl PlanePort {
     }
 }
 
-impl Plane {
+impl DataPlane {
     /// Takes a batch of frames from each port; how many. What is the control plane's goes to
     /// `control`, with the place of its port.
     pub fn receive(&mut self, now: Instant, mut control: impl FnMut(usize, &[u8])) -> usize {
         self.now = now;
-        self.stirred = false;
+        self.has_work = false;
         let mut received = 0;
         for (i, slot) in self.ports.iter_mut().enumerate() {
             if slot.poll_link(now) {
                 self.links_looked_at = true;
-                if let Some(fabric) = &mut self.fabric {
-                    fabric.devices.roce.set_link(i, slot.link);
+                if let Some(rdma_stack) = &mut self.rdma_stack {
+                    rdma_stack.providers.roce.set_link(i, slot.link);
                 }
             }
-            let (capture, stirred) = (&mut self.capture, &mut self.stirred);
-            let mut roce = self.fabric.as_mut().map(|fabric| &mut fabric.devices.roce);
+            let (capture, has_work) = (&mut self.capture, &mut self.has_work);
+            let mut roce =
+                self.rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers.roce);
             let mut left = BATCH;
             while left > 0 {
                 let mut answer = None;
@@ -129,12 +130,12 @@ impl Plane {
                     capture.received(i, bytes, now);
                     // What it has no use for, it counts.
                     match roce.as_mut().map(|roce| roce.handle_frame(i, bytes, now)) {
-                        Some(Verdict::Passive) => return true,
+                        Some(Verdict::Absorbed) => return true,
                         Some(Verdict::Consumed) => {
-                            *stirred = true;
+                            *has_work = true;
                             return true;
                         }
-                        Some(Verdict::NotRoce) | None => *stirred = true,
+                        Some(Verdict::NotRoce) | None => *has_work = true,
                     }
                     match classify(bytes) {
                         Class::UdpEcho if slot.echo => {

@@ -2,16 +2,16 @@
 //! then the pings run; what they tell goes to the console as it has room for it.
 
 use super::network::Network;
-use super::plane::Plane;
+use super::plane::DataPlane;
 use super::state::State;
 use crate::console::Progress;
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 use net::{Interface, Resolution};
-use rdma::devices::Devices;
-use rdma::rtrs::Context;
-use rdma::services::rping::{Client, Event, Options, Summary};
+use rdma::perf_responders::rping::{Client, Event, Options, Summary};
+use rdma::provider_set::ProviderSet;
+use rdma::verbs::EngineContext;
 use rdma::verbs::{ConnectionEvent, VerbsError};
 use std::collections::VecDeque;
 
@@ -82,7 +82,7 @@ impl Rping {
     }
 
     /// Goes on with it; how much was done.
-    pub fn poll(&mut self, ctx: &mut Context<'_, Devices>) -> usize {
+    pub fn poll(&mut self, ctx: &mut EngineContext<'_, ProviderSet>) -> usize {
         let Rping { peer, options, stage, news } = self;
         match core::mem::replace(stage, Stage::Over) {
             Stage::Found(local) => match Client::start(local, *peer, *options, ctx) {
@@ -138,8 +138,8 @@ fn verdict(options: &Options, summary: &Summary) -> String {
 fn reason(error: VerbsError) -> &'static str {
     match error {
         VerbsError::NoRoom => "no room for another queue pair, or no memory",
-        VerbsError::Invalid => "the fabric has no address of ours on the way there",
-        _ => "the fabric refuses the connection",
+        VerbsError::Invalid => "the rdma_stack has no address of ours on the way there",
+        _ => "the rdma_stack refuses the connection",
     }
 }
 
@@ -155,7 +155,8 @@ fn local_address(interface: &Interface, peer: IpAddr) -> Option<IpAddr> {
 impl State {
     /// Looks for the way to the peer of an rping.
     pub fn find_way_of_rping(&mut self, networks: &mut [Network], now: Instant) {
-        let Plane { rping: Some(rping), fabric: Some(fabric), .. } = &mut self.plane else {
+        let DataPlane { rping: Some(rping), rdma_stack: Some(rdma_stack), .. } = &mut self.plane
+        else {
             return;
         };
         let Stage::Resolving(until) = rping.stage else { return };
@@ -166,7 +167,7 @@ impl State {
             Some(network) => match network.interface.resolve(peer, now) {
                 Resolution::Known(mac) => match local_address(&network.interface, peer) {
                     Some(local) => {
-                        fabric.devices.roce.learn_neighbour(peer, mac);
+                        rdma_stack.providers.roce.learn_neighbour(peer, mac);
                         rping.stage = Stage::Found(local);
                         return;
                     }

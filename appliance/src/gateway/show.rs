@@ -5,10 +5,10 @@ use super::disks::DiskSlot;
 use super::manage;
 use super::plane::PortReport;
 use super::ports::PortSlot;
+use super::report_pieces::Node;
 use super::smc::report;
 use super::state::State;
 use super::tls;
-use super::told::Node;
 use super::volumes::DiskPool;
 use crate::console::Topic;
 use crate::loops::{LoopCounters, Stage};
@@ -21,7 +21,7 @@ pub(super) fn topic(state: &mut State, topic: Topic) -> Value {
     match topic {
         Topic::Interfaces => Value::List(interfaces(state, 0, usize::MAX)),
         Topic::Disks => Value::List(disks(state, 0, usize::MAX)),
-        Topic::Devices => devices(state),
+        Topic::ProviderSet => devices(state),
         Topic::Volumes => Value::List(manage::volumes::rows(state, 0, usize::MAX)),
         Topic::Exports => Value::List(manage::exports::wanted(state, 0, usize::MAX)),
         Topic::Memory => memory(state),
@@ -198,7 +198,11 @@ pub(super) fn memory(state: &mut State) -> Value {
     let total = state.facts.memory;
     let heap = (state.facts.heap_used)();
     let promised = state.plane.storage.server.as_ref().map(|s| s.transport().promised());
-    let pool = state.plane.fabric.as_ref().and_then(|fabric| fabric.devices.roce.on_demand());
+    let pool = state
+        .plane
+        .rdma_stack
+        .as_ref()
+        .and_then(|rdma_stack| rdma_stack.providers.roce.on_demand());
     let bytes = |value: fn(&OnDemandStatus) -> usize| {
         pool.map_or(Value::None, |pool| Value::Bytes(value(&pool) as u64))
     };

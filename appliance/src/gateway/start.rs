@@ -2,22 +2,22 @@
 //! because the configuration may lie on a disk and says how ports are set up.
 
 use super::Gateway;
-use super::alarm::Alarm;
 use super::bridge::Bridge;
-use super::dealing::Loops;
 use super::disks::{DiskSlot, Role, SharedDisk, name_for_good};
-use super::fabric::Fabric;
 use super::known_disks::{self, PATIENCE};
+use super::loop_waker::LoopWaker;
 use super::network::Network;
-use super::plane::{Plane, Settings};
+use super::perf_responders::Services;
+use super::plane::{DataPlane, Settings};
+use super::port_assignment::Loops;
 use super::ports::PlanePort;
-use super::services::Services;
+use super::rdma_stack::RdmaStack;
 use super::smc::Smc;
 use super::state::State;
 use super::storage::Storage;
 use super::syslog::Syslog;
 use super::tls;
-use super::unclaimed::UnclaimedDevice;
+use super::unclaimed_devices::UnclaimedDevice;
 use crate::config::{Document, Problem, Sources, command_line, slot};
 use crate::console::Console;
 use crate::crash::{self, Record};
@@ -30,7 +30,7 @@ use drivers::inventory::Inventory;
 use drivers::registry::Class;
 use net::capture::Capture;
 use rand_core::RngCore;
-use rdma::services::front::Front;
+use rdma::perf_responders::tcp_control::TcpControl;
 use std::collections::VecDeque;
 
 /// What is known of the machine, for show.
@@ -179,8 +179,8 @@ impl Gateway {
         let now = machine.now();
         let mut ports = Vec::new();
         let mut networks = Vec::new();
-        let alarm = Alarm::new(machine.bell());
-        let mut loops = Loops::new(spare, alarm.clone());
+        let waker = LoopWaker::new(machine.ipi());
+        let mut loops = Loops::new(spare, waker.clone());
         for device in inventory.take(Class::Port) {
             let location = device.location().to_string();
             let index = ports.len();
@@ -210,29 +210,30 @@ impl Gateway {
         let (mut bridge, ntrdma) = bridge.unzip();
         if let (Some(bridge), Some(mtu)) = (&mut bridge, config.ntb.first().and_then(|n| n.mtu)) {
             let index = ports.len();
-            let slot = bridge.interface(mtu, index, &alarm);
+            let slot = bridge.interface(mtu, index, &waker);
             networks.push(Network::new(&slot, index, config, shared, rng.next_u64(), now));
             ports.push(slot);
         }
         let own_ports = loops.own.iter().map(|(index, _)| *index).collect();
         let devices: Vec<PlanePort> = loops.own.drain(..).map(|(_, port)| port).collect();
-        let fabric = config.roce.enabled.then(|| Fabric::new(config, &devices, ntrdma, &mut *rng));
-        let mut fabric = fabric.flatten();
-        let bridge = bridge.filter(|_| fabric.is_some());
-        let provider = fabric.as_mut().map(|fabric| &mut fabric.devices);
+        let rdma_stack =
+            config.roce.enabled.then(|| RdmaStack::new(config, &devices, ntrdma, &mut *rng));
+        let mut rdma_stack = rdma_stack.flatten();
+        let bridge = bridge.filter(|_| rdma_stack.is_some());
+        let provider = rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers);
         let patience = machine.now() + PATIENCE;
         let arena = platform.arena();
         let storage = Storage::new(config, &mut disks, arena, provider, &mut *rng, now, || {
             machine.now() < patience
         });
-        let services = Services::of(config, fabric.as_mut());
+        let services = Services::of(config, rdma_stack.as_mut());
         if services.is_some() {
             for (network, slot) in networks.iter_mut().zip(&ports) {
-                if slot.uplink.is_some() {
+                if slot.punt_port.is_some() {
                     log::info!("{}: measuring tools only with RDMA CM", slot.name);
                     continue;
                 }
-                network.front = Some(Front::new(&mut network.interface));
+                network.front = Some(TcpControl::new(&mut network.interface));
             }
         }
         let quiet = Duration::from_micros(config.system.idle_after_us.into());
@@ -242,14 +243,14 @@ impl Gateway {
             rng.fill_bytes(&mut seed);
             Settings { config: config.clone(), arena: platform.arena().share(), seed }
         });
-        let mut plane = Plane {
+        let mut plane = DataPlane {
             links_looked_at: false,
-            stirred: false,
+            has_work: false,
             now,
             ports: devices,
             arena: platform.arena().share(),
             rng,
-            fabric,
+            rdma_stack,
             bridge,
             storage,
             services,
@@ -301,12 +302,12 @@ impl Gateway {
             console,
             console_due: Instant::ZERO,
             console_quiet: false,
-            still_until: now,
+            quiescent_until: now,
             control_due: Some(Instant::ZERO),
             networks,
             syslog: Syslog::default(),
             state,
-            alarm,
+            waker,
             devices_wake,
             ending: None,
         }

@@ -4,14 +4,14 @@
 use super::disks::DiskSlot;
 use super::metrics;
 use super::network::Network;
-use super::plane::{Plane, PlaneReport, PortReport};
+use super::plane::{DataPlane, PlaneReport, PortReport};
 use super::ports::PortSlot;
+use super::punt::PuntPort;
+use super::report_pieces::Telling;
 use super::smc::Smc;
 use super::start::Facts;
 use super::tls::Secure;
-use super::told::Telling;
-use super::unclaimed::UnclaimedDevice;
-use super::uplink::Uplink;
+use super::unclaimed_devices::UnclaimedDevice;
 use super::worker::Worker;
 use crate::config::disk::ConfigDisk;
 use crate::config::{Config, Document};
@@ -20,7 +20,7 @@ use crate::log_ring::LogRing;
 use crate::refused::Refused;
 use core::net::IpAddr;
 use drivers::hal::{Disk, Instant, Platform, Port};
-use net::Local;
+use net::PortAddresses;
 use net::capture::Reader;
 use net::refusal::Refusals;
 use std::collections::VecDeque;
@@ -77,7 +77,7 @@ pub(super) struct State {
     /// What the control plane knows of the ports.
     pub ports: Vec<PortSlot>,
     /// The data plane of this loop.
-    pub plane: Plane,
+    pub plane: DataPlane,
     /// SMC-R and its users; None if the configuration wants nothing of it.
     pub smc: Option<Box<Smc>>,
     /// Numbers of this loop's ports, by their places in its plane.
@@ -138,7 +138,7 @@ impl State {
     pub fn has_arrivals(&self) -> bool {
         self.plane.pending()
             || self.disks.iter().any(|slot| slot.disk.pending())
-            || self.uplinks().any(Port::pending)
+            || self.punt_ports().any(Port::pending)
     }
 
     /// Whether every device can end a halt.
@@ -147,12 +147,12 @@ impl State {
     }
 
     /// The ways to ports that are not of this loop: of other loops, and over the bridge.
-    fn uplinks(&self) -> impl Iterator<Item = &Uplink> {
-        self.ports.iter().filter_map(|slot| slot.uplink.as_ref())
+    fn punt_ports(&self) -> impl Iterator<Item = &PuntPort> {
+        self.ports.iter().filter_map(|slot| slot.punt_port.as_ref())
     }
 
     /// Has something done by every data plane, this loop's at once, the others' soon.
-    pub fn tell_planes(&mut self, order: impl Fn(&mut Plane) + Clone + Send + 'static) {
+    pub fn tell_planes(&mut self, order: impl Fn(&mut DataPlane) + Clone + Send + 'static) {
         order(&mut self.plane);
         for worker in &mut self.workers {
             if !worker.tell(order.clone()) {
@@ -185,25 +185,25 @@ impl State {
         {
             self.refused.take(server.transport_mut().refusals(), now);
         }
-        if let Some(fabric) = &mut self.plane.fabric
-            && !fabric.devices.roce.refusals().is_empty()
+        if let Some(rdma_stack) = &mut self.plane.rdma_stack
+            && !rdma_stack.providers.roce.refusals().is_empty()
         {
-            self.refused.take(fabric.devices.roce.refusals(), now);
+            self.refused.take(rdma_stack.providers.roce.refusals(), now);
         }
     }
 
     /// Looks at the link of a port; true if it came up.
     pub fn poll_link(&mut self, port: usize) -> bool {
         let slot = &mut self.ports[port];
-        let up = match &mut slot.uplink {
-            Some(uplink) => uplink.link_up(),
+        let up = match &mut slot.punt_port {
+            Some(punt_port) => punt_port.link_up(),
             None => self.plane.ports[slot.place].link,
         };
         slot.note_link(up)
     }
 
     /// Tells the loop of a port which addresses are ours there; false if it could not be told.
-    pub fn set_addresses(&mut self, port: usize, local: &Local) -> bool {
+    pub fn set_addresses(&mut self, port: usize, local: &PortAddresses) -> bool {
         let PortSlot { core, place, .. } = self.ports[port];
         match self.workers.iter_mut().find(|worker| worker.core == core) {
             None => self.plane.set_addresses(place, local),
@@ -224,7 +224,7 @@ impl State {
         };
         // That of the bridge is told by the control plane's end of it.
         let seen = |slot: &PortSlot| {
-            let counters = slot.uplink.as_ref()?.counters();
+            let counters = slot.punt_port.as_ref()?.counters();
             Some(PortReport { counters, echoes: 0 })
         };
         let all = self.ports.iter();
@@ -233,7 +233,7 @@ impl State {
     }
 
     /// Has devices raise interrupts, before a halt; true if the halt must not be long (see
-    /// [`Plane::ask_for_interrupts`]).
+    /// [`DataPlane::ask_for_interrupts`]).
     pub fn ask_for_interrupts(&mut self) -> bool {
         self.disks.iter_mut().for_each(|slot| slot.disk.set_interrupts(true));
         self.plane.ask_for_interrupts()
@@ -249,7 +249,11 @@ impl State {
     /// news for it, or users that act without either.
     pub fn wants_control(&mut self, now: Instant) -> bool {
         let plane = &mut self.plane;
-        let ways = plane.storage.elsewhere.as_ref().and_then(|elsewhere| elsewhere.ways_due);
+        let ways = plane
+            .storage
+            .remote_storage
+            .as_ref()
+            .and_then(|remote_storage| remote_storage.ways_due);
         core::mem::take(&mut plane.links_looked_at)
             || self.network_changed
             || self.ping_order.is_some()

@@ -1,17 +1,18 @@
 //! The storage gateway: volumes, exports and the RNBD server, made from the configuration.
 
 use super::disks::{DiskSlot, Role, number_of};
-use super::elsewhere::Elsewhere;
+use super::remote_storage::RemoteStorage;
 use super::volumes::DiskPool;
 use crate::config::{self, Config, Volume};
 use core::time::Duration;
 use drivers::hal::{Arena, Features, Instant, Window};
 use net::hosts::Hosts;
 use rand_core::RngCore;
-use rdma::devices::Devices;
+use rdma::provider_set::ProviderSet;
 use rdma::rnbd::server::{Export, Server};
+use rdma::rtrs::Name;
 use rdma::rtrs::server::{self, StartError};
-use rdma::rtrs::{Context, Name};
+use rdma::verbs::EngineContext;
 use rdma::verbs::{Provider, UnderWay};
 use rdma::volume::{DiskVolume, RamVolume, Volumes};
 
@@ -40,12 +41,12 @@ pub(super) struct Storage {
     pub pools: Vec<DiskPool>,
     /// Memory of volumes that are no more.
     pub retired: Vec<Retired>,
-    /// None if it is switched off, or there is no fabric.
+    /// None if it is switched off, or there is no RDMA provider.
     pub server: Option<Server>,
     /// What was complained about when the exports were made what is wanted: it is said once.
     complaints: Vec<String>,
     /// What comes from other servers, and mirrors; None if there is nothing of it.
-    pub elsewhere: Option<Box<Elsewhere>>,
+    pub remote_storage: Option<Box<RemoteStorage>>,
 }
 
 impl Storage {
@@ -54,7 +55,7 @@ impl Storage {
         config: &Config,
         disks: &mut [DiskSlot],
         arena: &mut Arena,
-        provider: Option<&mut Devices>,
+        provider: Option<&mut ProviderSet>,
         rng: &mut dyn RngCore,
         now: Instant,
         wait: impl FnMut() -> bool,
@@ -72,7 +73,7 @@ impl Storage {
         if config.rnbd.enabled {
             storage.serve(config, arena, provider, rng);
         }
-        let mut ctx = Context { provider, arena, now, rng };
+        let mut ctx = EngineContext { provider, arena, now, rng };
         storage.add_remotes(config, &mut ctx);
         storage.add_mirrors(config, arena, now);
         storage.apply_exports(config);
@@ -84,7 +85,7 @@ impl Storage {
         &mut self,
         config: &Config,
         arena: &mut Arena,
-        provider: &mut Devices,
+        provider: &mut ProviderSet,
         rng: &mut dyn RngCore,
     ) {
         if config.rnbd.oversubscribe > 1 {
@@ -117,13 +118,13 @@ impl Storage {
                 self.server = Some(server);
             }
             Err(StartError::Config(bad)) => log::error!("rnbd: {bad}"),
-            Err(StartError::Provider(why)) => log::error!("rnbd: the fabric refused: {why:?}"),
+            Err(StartError::Provider(why)) => log::error!("rnbd: the rdma_stack refused: {why:?}"),
         }
     }
 
     /// Whether it is a mirror that is being taken apart.
     fn is_ending(&self, volume: &str) -> bool {
-        self.elsewhere.as_ref().is_some_and(|one| one.ending.as_deref() == Some(volume))
+        self.remote_storage.as_ref().is_some_and(|one| one.ending.as_deref() == Some(volume))
     }
 
     /// What is to be exported: as the configuration says, or without a word of it every volume.
@@ -224,7 +225,7 @@ impl Storage {
         &mut self,
         memory: Window,
         arena: &mut Arena,
-        provider: Option<&Devices>,
+        provider: Option<&ProviderSet>,
         now: Instant,
     ) {
         let served = |server: &Server| server.transport().paths().next().is_some();
@@ -240,7 +241,7 @@ impl Storage {
     pub fn free_retired(
         &mut self,
         arena: &mut Arena,
-        mut provider: Option<&mut Devices>,
+        mut provider: Option<&mut ProviderSet>,
         now: Instant,
     ) {
         self.retired.retain_mut(|Retired { memory, under_way, since }| {
@@ -308,7 +309,7 @@ fn warn_of_positions(config: &Config, disks: &[DiskSlot]) {
 
 /// Gives most of what is free of the arena to the provider, for chunks on demand; the rest is for
 /// volumes that are made later, and for what paths need while they come up.
-fn give_memory(provider: &mut Devices, config: &Config, arena: &mut Arena) {
+fn give_memory(provider: &mut ProviderSet, config: &Config, arena: &mut Arena) {
     let chunk = config.rnbd.chunk_size.0 as usize;
     let mut bytes = arena.available() / 4 * 3 / 4096 * 4096;
     // Perhaps it is not in one piece.
@@ -320,7 +321,7 @@ fn give_memory(provider: &mut Devices, config: &Config, arena: &mut Arena) {
     .find_map(|bytes| arena.alloc(bytes, 4096));
     match memory.map(|memory| provider.give_memory(memory, chunk)) {
         Some(Ok(())) => {}
-        Some(Err(why)) => log::error!("rnbd.oversubscribe: the fabric refused: {why:?}"),
+        Some(Err(why)) => log::error!("rnbd.oversubscribe: the rdma_stack refused: {why:?}"),
         None => log::error!("rnbd.oversubscribe: less than four chunks of memory are free"),
     }
 }

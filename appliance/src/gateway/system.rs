@@ -1,10 +1,10 @@
 //! What the console can do to the appliance.
 
-use super::bridge::measure;
+use super::bridge::ntb_perf;
 use super::disks::Role;
-use super::elsewhere;
 use super::manage;
 use super::objects;
+use super::remote_storage;
 use super::rping::Rping;
 use super::show;
 use super::state::{End, PingOrder, State};
@@ -15,7 +15,7 @@ use crate::log_ring::LogRing;
 use crate::report::Value;
 use core::net::IpAddr;
 use core::time::Duration;
-use rdma::services::rping::Options;
+use rdma::perf_responders::rping::Options;
 
 const AT_ONCE: &str = "in force now; `save` keeps it";
 const AT_BOOT: &str = "in force after `save` and `reboot`";
@@ -83,9 +83,9 @@ impl System for State {
     }
 
     fn start_rping(&mut self, address: IpAddr, count: u32, size: usize) -> Result<(), String> {
-        if self.plane.fabric.is_none() {
+        if self.plane.rdma_stack.is_none() {
             return Err(
-                "there is no fabric: no network interface, or `roce.enabled` is false".into()
+                "there is no rdma_stack: no network interface, or `roce.enabled` is false".into()
             );
         }
         self.plane.rping = Some(Rping::new(address, Options { count, size }, self.now));
@@ -96,9 +96,9 @@ impl System for State {
         let rping = self.plane.rping.as_mut().and_then(Rping::news);
         self.plane.rping.take_if(|rping| rping.is_over());
         rping
-            .or_else(|| elsewhere::manage::poll_reading(self))
-            .or_else(|| elsewhere::manage::poll_ending(self))
-            .or_else(|| measure::poll(self))
+            .or_else(|| remote_storage::manage::poll_reading(self))
+            .or_else(|| remote_storage::manage::poll_ending(self))
+            .or_else(|| ntb_perf::poll(self))
             .or_else(|| self.news.pop_front())
     }
 
@@ -110,11 +110,13 @@ impl System for State {
         if let Some(rping) = &mut self.plane.rping {
             rping.cancel();
         }
-        let elsewhere = self.plane.storage.elsewhere.as_mut();
-        if let Some(reading) = elsewhere.and_then(|elsewhere| elsewhere.reading.as_mut()) {
+        let remote_storage = self.plane.storage.remote_storage.as_mut();
+        if let Some(reading) =
+            remote_storage.and_then(|remote_storage| remote_storage.reading.as_mut())
+        {
             reading.cancel();
         }
-        measure::cancel(self);
+        ntb_perf::cancel(self);
     }
 
     fn list(&mut self, path: &str) -> Result<Vec<String>, String> {

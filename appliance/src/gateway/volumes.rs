@@ -6,7 +6,7 @@ use super::storage::Storage;
 use crate::config::{Config, Name, Size, Volume};
 use drivers::hal::{Arena, Disk, Instant};
 use rdma::volume::extents::{Change, Store, StoreEvent, StoreState};
-use rdma::volume::{DiskUser, DiskVolume, Extents};
+use rdma::volume::{DiskHandle, DiskVolume, Extents};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -34,7 +34,7 @@ pub(super) struct DiskPool {
     /// What names the disk for good.
     device: String,
     store: Store,
-    user: DiskUser<SharedDisk>,
+    user: DiskHandle<SharedDisk>,
     open: Vec<(String, Extents)>,
     /// What is to be done, the first is under way; and whether the console waits for it.
     orders: VecDeque<(Order, bool)>,
@@ -51,7 +51,7 @@ impl DiskPool {
     /// Starts looking at a disk; None if there is no memory for it.
     pub fn new(number: usize, slot: &DiskSlot, arena: &mut Arena) -> Option<Self> {
         let store = Store::new(slot.geometry, arena)?;
-        let user = DiskUser::new(slot.disk.share());
+        let user = DiskHandle::new(slot.disk.share());
         let device = slot.device.clone();
         Some(DiskPool { number, device, store, user, open: Vec::new(), orders: VecDeque::new() })
     }

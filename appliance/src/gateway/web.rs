@@ -2,8 +2,8 @@
 //! [`net::http::access`]'s; everything that is written is logged with who wrote it. Pages of which there may
 //! be much are made as they are sent, a piece in a round.
 
+use super::report_pieces::{Node, Telling};
 use super::state::{Download, Source, State};
-use super::told::{Node, Telling};
 use super::{metrics, objects, show};
 use core::net::IpAddr;
 use net::http::access::{Act, judge};
@@ -68,7 +68,7 @@ impl Web<'_> {
         }
         log::info!("http from {}: reads the capture", request.from);
         // Only this loop's ports are captured, by their places.
-        let own = state.ports.iter().filter(|slot| slot.uplink.is_none());
+        let own = state.ports.iter().filter(|slot| slot.punt_port.is_none());
         let names = own.map(|slot| slot.name.clone()).collect();
         let reader = state.plane.capture.reader(names, state.epoch);
         self.stream("application/x-pcapng", Source::Capture(reader))

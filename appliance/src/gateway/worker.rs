@@ -4,9 +4,9 @@
 //! that nobody waits for it.
 
 use super::NAP;
-use super::alarm::Alarm;
-use super::plane::{Plane, PlaneReport, Settings};
-use super::uplink::Downlink;
+use super::loop_waker::LoopWaker;
+use super::plane::{DataPlane, PlaneReport, Settings};
+use super::punt::PuntQueue;
 use crate::loops::Stage;
 use crate::machine::{Core, SpareCore};
 use core::time::Duration;
@@ -23,7 +23,7 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(10);
 /// How old that may be where the loop does not halt: a host that is busy may keep a processor waiting.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-type Order = Box<dyn FnOnce(&mut Plane) + Send>;
+type Order = Box<dyn FnOnce(&mut DataPlane) + Send>;
 
 /// What a loop tells of itself.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ pub(super) struct Worker {
     pub core: usize,
     orders: Producer<Order>,
     board: Board,
-    pub alarm: Alarm,
+    pub waker: LoopWaker,
 }
 
 /// The loop's end of what it has in common with the control plane.
@@ -57,24 +57,24 @@ pub(super) struct Orders {
 /// What a loop starts with; moved to its core, where the plane is made.
 pub(super) struct Start {
     pub settings: Settings,
-    pub ports: Vec<(Box<dyn Port + Send>, Downlink)>,
+    pub ports: Vec<(Box<dyn Port + Send>, PuntQueue)>,
     pub orders: Orders,
-    pub alarm: Alarm,
+    pub waker: LoopWaker,
 }
 
 /// The ring for orders to a loop on core number `core`, and where it tells of itself: the two ends.
-pub(super) fn orders(core: usize, alarm: Alarm) -> (Worker, Orders) {
+pub(super) fn orders(core: usize, waker: LoopWaker) -> (Worker, Orders) {
     let (producer, consumer) = RingBuffer::new(ORDERS);
     let board = Board::default();
-    let worker = Worker { core, orders: producer, board: board.clone(), alarm };
+    let worker = Worker { core, orders: producer, board: board.clone(), waker };
     (worker, Orders { orders: consumer, board })
 }
 
 impl Worker {
     /// Has something done, soon; false if too many orders wait already.
-    pub fn tell(&mut self, order: impl FnOnce(&mut Plane) + Send + 'static) -> bool {
+    pub fn tell(&mut self, order: impl FnOnce(&mut DataPlane) + Send + 'static) -> bool {
         let taken = self.orders.push(Box::new(order)).is_ok();
-        self.alarm.wake();
+        self.waker.wake();
         taken
     }
 
@@ -101,21 +101,21 @@ impl Start {
 /// The loop.
 struct Loop {
     core: Box<dyn Core>,
-    plane: Plane,
+    plane: DataPlane,
     /// By place of the port.
-    downlinks: Vec<Downlink>,
+    punt_queues: Vec<PuntQueue>,
     orders: Orders,
     /// When it tells of itself next.
     report_due: Instant,
-    alarm: Alarm,
+    waker: LoopWaker,
 }
 
 impl Loop {
     fn new(start: Start, core: Box<dyn Core>) -> Self {
-        let (ports, downlinks): (Vec<_>, _) = start.ports.into_iter().unzip();
-        let plane = Plane::new(start.settings, ports, core.now());
+        let (ports, punt_queues): (Vec<_>, _) = start.ports.into_iter().unzip();
+        let plane = DataPlane::new(start.settings, ports, core.now());
         let report_due = Instant::ZERO;
-        Loop { core, plane, downlinks, orders: start.orders, report_due, alarm: start.alarm }
+        Loop { core, plane, punt_queues, orders: start.orders, report_due, waker: start.waker }
     }
 
     fn run(mut self) -> ! {
@@ -136,25 +136,25 @@ impl Loop {
         let mut told = self.orders.board.lock();
         (told.at, told.halting) = (now, halting);
         self.plane.report_into(&mut told.plane);
-        if let Some(fabric) = &mut self.plane.fabric {
-            told.refused.absorb(fabric.devices.roce.refusals());
+        if let Some(rdma_stack) = &mut self.plane.rdma_stack {
+            told.refused.absorb(rdma_stack.providers.roce.refusals());
         }
     }
 
     /// One round of all stages; whether there was any work.
     fn round(&mut self, now: Instant) -> bool {
-        let (plane, downlinks) = (&mut self.plane, &mut self.downlinks);
+        let (plane, punt_queues) = (&mut self.plane, &mut self.punt_queues);
         let mut ordered = 0;
         while let Ok(order) = self.orders.orders.pop() {
             order(plane);
             ordered += 1;
         }
-        let received = plane.receive(now, |place, frame| downlinks[place].push(frame));
+        let received = plane.receive(now, |place, frame| punt_queues[place].push(frame));
         let served = plane.serve(now);
         let mut sent = plane.transmit_fabric(now);
-        for (place, downlink) in downlinks.iter_mut().enumerate() {
-            sent += plane.transmit_for_control(place, downlink, now);
-            downlink.flush();
+        for (place, punt_queue) in punt_queues.iter_mut().enumerate() {
+            sent += plane.transmit_for_control(place, punt_queue, now);
+            punt_queue.flush();
         }
         plane.flush();
         let counters = &mut plane.pace.counters;
@@ -175,29 +175,29 @@ impl Loop {
         self.tell(now, true);
         // What came before interrupts were on raises none, but is pending.
         let has_arrivals = || self.plane.pending() || self.has_orders();
-        if self.alarm.may_halt(has_arrivals) && deadline.is_none_or(|d| d > now) {
+        if self.waker.may_halt(has_arrivals) && deadline.is_none_or(|d| d > now) {
             self.core.halt_until(deadline);
             self.plane.pace.halted(self.core.now());
         }
-        self.alarm.clear();
+        self.waker.clear();
         self.plane.set_interrupts(false);
         self.round(self.core.now())
     }
 
     /// Whether the control plane wants something.
     fn has_orders(&self) -> bool {
-        !self.orders.orders.is_empty() || self.downlinks.iter().any(Downlink::pending)
+        !self.orders.orders.is_empty() || self.punt_queues.iter().any(PuntQueue::pending)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Bell;
+    use crate::machine::Ipi;
 
     struct Silent;
 
-    impl Bell for Silent {
+    impl Ipi for Silent {
         fn ring(&self) {}
     }
 
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn what_a_loop_said_last_is_told_without_it() {
         let at = |millis| Instant::ZERO + Duration::from_millis(millis);
-        let (worker, orders) = orders(1, Alarm::new(Box::new(Silent)));
+        let (worker, orders) = orders(1, LoopWaker::new(Box::new(Silent)));
         assert!(worker.report(at(1000)).is_none(), "it has not said anything yet");
         let say = |at, halting, rounds| {
             let mut told = orders.board.lock();

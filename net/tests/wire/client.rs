@@ -2,8 +2,8 @@
 
 use crate::common::{fixed, mac};
 use drivers::hal::Instant;
-use fabric::Collector;
 use net::Interface;
+use netsim::Collector;
 use smoltcp::iface::{Config, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp;

@@ -1,8 +1,8 @@
 //! Interfaces on one wire, with virtual time.
 
 use drivers::hal::Instant;
-use fabric::Collector;
 use net::{Addressing, Interface};
+use netsim::Collector;
 use std::time::Duration;
 
 /// A wire that carries every frame to everybody else, at once.

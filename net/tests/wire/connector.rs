@@ -1,7 +1,7 @@
 //! Connections to others, and the SMC option between two of ours.
 
 use crate::common::{Wire, fixed};
-use net::connector::{Connector, Limits, Link, Progress};
+use net::connector::{ConnectionHandle, Connector, Limits, Progress};
 use net::tcp::{self, Closed, Listener};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn wire() -> Wire {
 }
 
 /// Connects node 1 to port 9 of node 0.
-fn connect(w: &mut Wire, connector: &mut Connector, smc: bool) -> Link {
+fn connect(w: &mut Wire, connector: &mut Connector, smc: bool) -> ConnectionHandle {
     let link = connector.connect(&mut w.nodes[1], "10.0.0.1:9".parse().unwrap(), smc);
     w.pass(Duration::from_millis(100), Duration::from_millis(10));
     link.unwrap()

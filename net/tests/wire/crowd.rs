@@ -2,7 +2,7 @@
 
 use crate::common::{Wire, fixed};
 use drivers::hal::Instant;
-use net::connector::{self, Connector, Link, Progress};
+use net::connector::{self, ConnectionHandle, Connector, Progress};
 use net::tcp::{Limits, Listener};
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn thirty_two_unknown_clients_are_served_within_100_ms() {
     wire.nodes[0].link_came_up(wire.now);
     let mut listener = Listener::new(&mut wire.nodes[0], PORT, limits(64));
     let mut connectors = connectors(CLIENTS);
-    let links: Vec<Link> = connectors
+    let links: Vec<ConnectionHandle> = connectors
         .iter_mut()
         .zip(&mut wire.nodes[1..])
         .map(|(connector, node)| connector.connect(node, (server, PORT).into(), false).unwrap())
@@ -82,7 +82,7 @@ fn eight_cold_servers_are_reached_within_100_ms() {
         let peer = ([10, 0, 0, n + 2], PORT).into();
         connector.connect(&mut wire.nodes[0], peer, false).unwrap()
     });
-    let links: Vec<Link> = links.collect();
+    let links: Vec<ConnectionHandle> = links.collect();
     until(&mut wire, Duration::from_millis(100), |wire| {
         let open = Progress::Open { smc: false };
         links.iter().all(|&link| connector.progress(&wire.nodes[0], link) == open)

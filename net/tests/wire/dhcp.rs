@@ -2,8 +2,8 @@
 
 use crate::common::mac;
 use drivers::hal::Instant;
-use fabric::Collector;
 use net::{Addressing, Interface};
+use netsim::Collector;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     DhcpMessageType, DhcpPacket, DhcpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,

@@ -2,9 +2,9 @@
 
 use crate::common::{Wire, fixed, mac};
 use drivers::hal::Instant;
-use fabric::Collector;
 use net::ping::{Event, Options, Ping, StartError};
 use net::{Addressing, AddressingError, Interface, Resolution};
+use netsim::Collector;
 use proptest::prelude::*;
 use std::net::IpAddr;
 use std::time::Duration;

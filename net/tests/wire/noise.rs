@@ -4,9 +4,9 @@
 
 use crate::common::mac;
 use drivers::hal::Instant;
-use fabric::Collector;
 use net::http::{Handler, Limits, Read, Request, Response, Server};
 use net::{Addressing, Interface};
+use netsim::Collector;
 use smoltcp::wire::{
     Icmpv4Packet, Icmpv6Packet, IpAddress, Ipv4Packet, Ipv6Packet, TcpPacket, UdpPacket,
 };

@@ -4,18 +4,18 @@ use super::*;
 use crate::relay::Rule;
 use crate::roce::testing::frame;
 use crate::roce::{Limits as RoceLimits, PortConfig, Roce, TxBuffer};
-use crate::rtrs::Context;
 use crate::smcr::admission::Gate;
 use crate::smcr::engine::{Config, Device, Engine};
 use crate::smcr::wire::Eid;
+use crate::verbs::EngineContext;
 use crate::verbs::PathMtu;
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Arena;
-use fabric::{Collector, Rng};
 use net::hosts::Hosts;
 use net::tcp::Limits;
 use net::{Addressing, Interface};
+use netsim::{Collector, Rng};
 use std::vec;
 
 /// The port of the first rule.
@@ -63,7 +63,7 @@ impl Machine {
         let port = PortConfig { mac, addresses: vec![ip(n).into()], mtu: 1500 };
         let mut roce = Roce::new(port, limits, &mut rng);
         let mut arena = Arena::on_heap(24 << 20);
-        let mut ctx = Context { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let eids = vec![Eid::new("LAB.SMC.EID").unwrap()];
         let path_mtu = PathMtu::Mtu1024;
         let device = Device { ip: ip(n), address: ip(n).into(), mac, path_mtu, pnet: None };
@@ -77,7 +77,7 @@ impl Machine {
     pub fn round(&mut self, now: Instant) {
         let Machine { interface, roce, arena, rng, engine, users, piece, .. } = self;
         roce.handle_timeout(now);
-        let mut ctx = Context { provider: roce, arena, now, rng };
+        let mut ctx = EngineContext { provider: roce, arena, now, rng };
         engine.poll(&mut ctx);
         engine.handle_timeout(&mut ctx, interface);
         let (interfaces, ctx) = (&mut Ways(interface), &mut ctx);

@@ -3,13 +3,13 @@
 
 use super::machine::{LIMITS, Machine, RULE, ip};
 use super::*;
-use crate::rtrs::Context;
 use crate::smcr::echo::ECHO_PORT;
 use crate::smcr::engine::Role;
+use crate::verbs::EngineContext;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use fabric::Rng;
-use net::connector::{Connector, Limits, Link};
+use net::connector::{ConnectionHandle, Connector, Limits};
+use netsim::Rng;
 
 const STEP: Duration = Duration::from_millis(2);
 /// Peers that stall.
@@ -35,7 +35,7 @@ struct World {
     crowd: Machine,
     honest: Machine,
     stalling: Connector,
-    links: Vec<(Link, Option<SocketId>, usize)>,
+    links: Vec<(ConnectionHandle, Option<SocketId>, usize)>,
 }
 
 impl World {
@@ -65,7 +65,7 @@ impl World {
                 stalling.close(interface, *link, true);
                 let mut rng = Rng::new(1);
                 let (provider, arena) = (&mut crowd.roce, &mut crowd.arena);
-                let ctx = &mut Context { provider, arena, now: *now, rng: &mut rng };
+                let ctx = &mut EngineContext { provider, arena, now: *now, rng: &mut rng };
                 socket.map(|socket| crowd.engine.abort(socket, ctx));
             }
             !gone
@@ -78,7 +78,7 @@ impl World {
         let ends: [IpAddr; 2] = [ip(2).into(), ip(1).into()];
         let mut rng = Rng::new(now.as_nanos());
         let (provider, arena) = (&mut crowd.roce, &mut crowd.arena);
-        let ctx = &mut Context { provider, arena, now: *now, rng: &mut rng };
+        let ctx = &mut EngineContext { provider, arena, now: *now, rng: &mut rng };
         for (link, socket, said) in links {
             let open = net::connector::Progress::Open { smc: true };
             if step == Step::Open || stalling.progress(interface, *link) != open {

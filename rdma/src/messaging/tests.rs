@@ -4,16 +4,16 @@
 use super::*;
 use crate::relay::Rule;
 use crate::roce::{Limits as RoceLimits, PortConfig, Roce};
-use crate::rtrs::Context;
 use crate::smcr::admission::Gate;
 use crate::smcr::engine::{Config, Engine};
+use crate::verbs::EngineContext;
 use core::net::SocketAddr;
 use core::time::Duration;
 use drivers::hal::Arena;
-use fabric::{Collector, Rng};
-use net::connector::{self, Connector, Link};
+use net::connector::{self, ConnectionHandle, Connector};
 use net::tcp::{Limits, Listener, Stream};
 use net::{Addressing, Interface};
+use netsim::{Collector, Rng};
 use std::format;
 use std::vec;
 use std::vec::Vec;
@@ -86,7 +86,7 @@ impl World {
         let now = Instant::from_nanos(1_000_000_000);
         let mut interface = interface(1);
         let mut peer = self::interface(2);
-        let mut ctx = Context { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let engine = Engine::new(Config::default(), Vec::new(), &mut ctx).unwrap();
         let mut users = Users::default();
         let limits = Limits { connections, receive: buffer, transmit: buffer };
@@ -127,7 +127,7 @@ impl World {
     /// A round of the gateway.
     fn round(&mut self) {
         let World { now, interface, roce, arena, rng, engine, users, piece, .. } = self;
-        let mut ctx = Context { provider: roce, arena, now: *now, rng };
+        let mut ctx = EngineContext { provider: roce, arena, now: *now, rng };
         engine.handle_timeout(&mut ctx, interface);
         let (interfaces, ctx) = (&mut Ways(interface), &mut ctx);
         let mut world = relay::World { interfaces, engine, piece, ctx };
@@ -171,9 +171,9 @@ impl World {
     }
 
     /// Opens so many connections to a port of the gateway, all at once.
-    fn open(&mut self, port: u16, count: usize) -> Vec<Link> {
+    fn open(&mut self, port: u16, count: usize) -> Vec<ConnectionHandle> {
         let peer = SocketAddr::from(([10, 0, 0, 1], port));
-        let links: Vec<Link> = (0..count)
+        let links: Vec<ConnectionHandle> = (0..count)
             .map(|_| self.clients.connect(&mut self.peer, peer, false).unwrap())
             .collect();
         self.settle();
@@ -185,12 +185,12 @@ impl World {
         links
     }
 
-    fn write(&mut self, link: Link, bytes: &[u8]) -> usize {
+    fn write(&mut self, link: ConnectionHandle, bytes: &[u8]) -> usize {
         self.clients.write(&mut self.peer, link, bytes).unwrap()
     }
 
     /// Bytes that have come back to a client.
-    fn read(&mut self, link: Link) -> usize {
+    fn read(&mut self, link: ConnectionHandle) -> usize {
         let mut piece = vec![0; 1 << 20];
         self.clients.read(&mut self.peer, link, &mut piece).unwrap()
     }
@@ -300,7 +300,7 @@ fn a_rule_that_ends_takes_its_connections_with_it_and_no_others() {
     let interfaces = &mut Ways(&mut w.interface);
     let mut rng = Rng::new(1);
     let (provider, arena) = (&mut w.roce, &mut w.arena);
-    let ctx = &mut Context { provider, arena, now: w.now, rng: &mut rng };
+    let ctx = &mut EngineContext { provider, arena, now: w.now, rng: &mut rng };
     let (engine, piece) = (&mut w.engine, &mut w.piece);
     w.users.remove_rule("r0", &mut relay::World { interfaces, engine, piece, ctx });
     w.settle();

@@ -5,9 +5,9 @@
 use super::Ntrdma;
 use super::provider::MAX_RD_ATOMIC;
 use super::wire::{Command, Proposal};
-use crate::parts::listening::Listening;
-use crate::parts::slots::Slots;
-use crate::parts::timers::Timers;
+use crate::softverbs::handle_table::HandleTable;
+use crate::softverbs::listening::Listening;
+use crate::softverbs::timers::Timers;
 use crate::verbs::{
     ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, PathMtu, PrivateData,
     QpId, QpState, RejectReason, VerbsError,
@@ -51,7 +51,7 @@ struct Connection {
 /// The connection manager's state.
 #[derive(Debug)]
 pub struct Cm {
-    connections: Slots<Connection>,
+    connections: HandleTable<Connection>,
     limit: usize,
     /// Those that the peer asked for, by its names for connection and queue pair.
     offered: BTreeMap<(u32, u32), ConnectionId>,
@@ -64,7 +64,7 @@ impl Cm {
     /// For up to `limit` connections.
     pub fn new(limit: usize) -> Self {
         Cm {
-            connections: Slots::new(limit),
+            connections: HandleTable::new(limit),
             limit,
             offered: BTreeMap::new(),
             listening: Listening::default(),
@@ -83,7 +83,7 @@ impl Cm {
         let (state, deadline) = (connection.state, connection.deadline);
         let names = (connection.remote, connection.remote_qpn);
         let id = self.connections.insert(|_| connection).map(ConnectionId)?;
-        let place = Slots::<Connection>::index(id.0);
+        let place = HandleTable::<Connection>::index(id.0);
         self.timers.make_room(place);
         if let Some(at) = deadline {
             self.timers.put(place, at);
@@ -97,7 +97,7 @@ impl Cm {
     /// Takes a connection out.
     fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
         let gone = self.connections.remove(id.0)?;
-        self.timers.forget(Slots::<Connection>::index(id.0));
+        self.timers.forget(HandleTable::<Connection>::index(id.0));
         let names = (gone.remote, gone.remote_qpn);
         if self.offered.get(&names) == Some(&id) {
             self.offered.remove(&names);

@@ -42,9 +42,9 @@ pub use counters::Counters;
 pub use layout::Layout;
 pub use wire::BadInfo;
 
-use crate::parts::completion::CompletionQueues;
-use crate::parts::memory::Memory;
-use crate::parts::slots::Slots;
+use crate::softverbs::completion::CompletionQueues;
+use crate::softverbs::handle_table::HandleTable;
+use crate::softverbs::memory::Memory;
 use crate::verbs::{AsyncEvent, QpId, QpState, Status, VerbsError};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -81,7 +81,7 @@ pub struct Ntrdma {
     ethernet: Ethernet,
     memory: Memory,
     cqs: CompletionQueues,
-    qps: Slots<Qp>,
+    qps: HandleTable<Qp>,
     slots: Vec<Slot>,
     /// Slots below this were used at least once.
     slots_used: u32,
@@ -121,7 +121,7 @@ impl Ntrdma {
             ethernet: Ethernet::new(frames),
             memory: Memory::new(config.pds, config.regions, config.keys),
             cqs: CompletionQueues::new(config.cqs),
-            qps: Slots::new(layout.qps as usize),
+            qps: HandleTable::new(layout.qps as usize),
             slots: alloc::vec![Slot::default(); layout.qps as usize],
             slots_used: 0,
             // Those that are served, and those among them that have more to do.
@@ -550,5 +550,5 @@ impl Ntrdma {
 }
 
 fn qp_place(id: QpId) -> usize {
-    Slots::<Qp>::index(id.0)
+    HandleTable::<Qp>::index(id.0)
 }

@@ -4,8 +4,8 @@ use super::layout::{INLINE, Layout};
 use super::qp::{Identity, Qp};
 use super::requester::MAX_MESSAGE;
 use super::{Ntrdma, qp_place};
-use crate::parts::sges::MAX_SGE;
-use crate::parts::slots::Slots;
+use crate::softverbs::handle_table::HandleTable;
+use crate::softverbs::sges::MAX_SGE;
 use crate::verbs::{
     Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, MrId, OnDemandStatus,
     OneSided, PathMtu, PdId, Provider, QpId, QpInit, QpState, QpType, ReadyToReceive, ReadyToSend,
@@ -190,7 +190,7 @@ impl Provider for Ntrdma {
         let made = self.qps.insert(|name| {
             let identity = Identity {
                 id: QpId(name),
-                place: Slots::<Qp>::index(name) as u32,
+                place: HandleTable::<Qp>::index(name) as u32,
                 number,
                 slot,
                 places: self.config.layout.places(slot),

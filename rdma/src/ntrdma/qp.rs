@@ -4,9 +4,9 @@ use super::counters::Counters;
 use super::layout::Places;
 use super::requester::Requester;
 use super::responder::Responder;
-use crate::parts::completion::CompletionQueues;
-use crate::parts::memory::Memory;
-use crate::parts::receive_queue::ReceiveQueue;
+use crate::softverbs::completion::CompletionQueues;
+use crate::softverbs::memory::Memory;
+use crate::softverbs::receive_queue::ReceiveQueue;
 use crate::verbs::{
     CompletedOperation, Completion, ConnectionId, CqId, PdId, QpId, QpInit, QpState, SendWith,
     Status,

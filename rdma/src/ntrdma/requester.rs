@@ -9,9 +9,9 @@ use super::qp::{Completer, RemoteQp, Session, Wire};
 use super::ring::ByteRing;
 use super::wire::{ANSWER_WORDS, Answer, Opcode, Place, Template};
 use crate::ntrdma::counters::Counters;
-use crate::parts::memory::Memory;
-use crate::parts::pool::Block;
-use crate::parts::sges::Sges;
+use crate::softverbs::memory::Memory;
+use crate::softverbs::pool::Block;
+use crate::softverbs::sges::Sges;
 use crate::verbs::{
     Payload, QpInit, RemoteAddress, SendOperation, SendRequest, SendWith, Status, VerbsError,
 };

@@ -8,7 +8,7 @@ use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant, Window};
 use drivers::ntb::Ntb;
-use fabric::{BridgeEnd, Rng};
+use netsim::{BridgeEnd, Rng};
 use std::vec::Vec;
 
 /// One end.

@@ -10,26 +10,26 @@
 //! leaves it, and comes back with what arrives next, or with room.
 
 pub mod balance;
-mod both;
+mod endpoints;
 pub mod pipe;
 mod probe;
 pub mod proxy;
 mod timer;
 
-use crate::parts::timers::Timers;
-use crate::rtrs::Context;
+use crate::smcr::acceptor::{Acceptor, Carrier, Connected, ConnectionId, Event};
 use crate::smcr::admission::Gate;
-use crate::smcr::back::Back;
+use crate::smcr::connector::Connector;
 use crate::smcr::engine::{Engine, Ready, SocketId};
-use crate::smcr::front::{Carrier, Connected, ConnectionId, Event, Front};
+use crate::softverbs::timers::Timers;
+use crate::verbs::EngineContext;
 use crate::verbs::Provider;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use balance::{Backend, Balance};
-use both::Both;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Instant;
+use endpoints::Both;
 use net::tcp::{Closed, Limits, Owner};
 use net::{Interface, connector};
 use pipe::{Pipe, Side, Sides};
@@ -116,7 +116,7 @@ pub struct World<'a, 'b, P: Provider + ?Sized> {
     /// Room for what is moved at a time; empty at first.
     pub piece: &'a mut Vec<u8>,
     /// The provider under it.
-    pub ctx: &'a mut Context<'b, P>,
+    pub ctx: &'a mut EngineContext<'b, P>,
 }
 
 /// A connection: over which interface, and its name there.
@@ -148,8 +148,8 @@ pub struct Relay {
     rule: Rule,
     /// The first of [`OWNERS`] numbers by which the engine and [`Relay::poll`] know its fronts and backs.
     first_owner: u32,
-    fronts: Vec<Front>,
-    backs: Vec<Back>,
+    fronts: Vec<Acceptor>,
+    backs: Vec<Connector>,
     relayed: Slab<Relayed>,
     by_front: BTreeMap<Place, usize>,
     by_back: BTreeMap<Place, usize>,
@@ -176,7 +176,7 @@ fn numbers(at: usize) -> [u32; 2] {
 
 impl Relay {
     /// Listens on all interfaces. `first_owner`: the first of [`OWNERS`] numbers that nobody else has with the
-    /// engine; `seed` as in [`Back::new`].
+    /// engine; `seed` as in [`Connector::new`].
     pub fn new(
         rule: Rule,
         interfaces: &mut dyn Interfaces,
@@ -188,7 +188,7 @@ impl Relay {
         let all = 0..interfaces.count();
         let fronts = all.clone().map(|at| {
             let (interface, owner) = (interfaces.get(at), first_owner + numbers(at)[0]);
-            Front::new(interface, rule.listen, rule.offers, limits, rule.gate.clone(), owner)
+            Acceptor::new(interface, rule.listen, rule.offers, limits, rule.gate.clone(), owner)
         });
         let fronts = fronts.collect();
         let places = connector::Limits {
@@ -196,7 +196,7 @@ impl Relay {
             receive: limits.receive,
             transmit: limits.transmit,
         };
-        let back = |at| Back::new(places, seed, first_owner + numbers(at)[1]);
+        let back = |at| Connector::new(places, seed, first_owner + numbers(at)[1]);
         let backs = all.map(back).collect();
         let balance = Balance::new(&rule.backends, rule.health_interval, now);
         Relay {
@@ -265,7 +265,7 @@ impl Relay {
     fn place_of(&self, owner: u32) -> Option<(Side, usize)> {
         let number = owner.checked_sub(self.first_owner)?;
         let at = number as usize / 2;
-        let side = if number.is_multiple_of(2) { Side::Front } else { Side::Back };
+        let side = if number.is_multiple_of(2) { Side::Acceptor } else { Side::Connector };
         (at < self.fronts.len()).then_some((side, at))
     }
 
@@ -276,8 +276,8 @@ impl Relay {
         let World { interfaces, engine, ctx, .. } = &mut *world;
         let interface = interfaces.get(at);
         match side {
-            Side::Front => self.fronts[at].poll(interface, engine, ctx),
-            Side::Back => self.backs[at].poll(interface, engine, ctx),
+            Side::Acceptor => self.fronts[at].poll(interface, engine, ctx),
+            Side::Connector => self.backs[at].poll(interface, engine, ctx),
         }
         self.hear(side, at, world);
     }
@@ -294,8 +294,8 @@ impl Relay {
         let World { interfaces, engine, ctx, .. } = &mut *world;
         let interface = interfaces.get(at);
         match side {
-            Side::Front => self.fronts[at].handle_event(socket, ready, interface, engine, ctx),
-            Side::Back => self.backs[at].handle_event(socket, ready, interface, engine, ctx),
+            Side::Acceptor => self.fronts[at].handle_event(socket, ready, interface, engine, ctx),
+            Side::Connector => self.backs[at].handle_event(socket, ready, interface, engine, ctx),
         };
         self.hear(side, at, world);
     }
@@ -303,12 +303,12 @@ impl Relay {
     /// Hears what a front or back has to say of its connections.
     fn hear<P: Provider + ?Sized>(&mut self, side: Side, at: usize, world: &mut World<'_, '_, P>) {
         match side {
-            Side::Front => {
+            Side::Acceptor => {
                 while let Some(event) = self.fronts[at].poll_event() {
                     self.front_event(at, event, world);
                 }
             }
-            Side::Back => {
+            Side::Connector => {
                 while let Some(event) = self.backs[at].poll_event() {
                     self.back_event(at, event, world);
                 }
@@ -470,7 +470,7 @@ impl Relay {
         let backend = relayed.backend;
         if let Some(place) = relayed.back.take() {
             self.by_back.remove(&place);
-            self.hang_up(Side::Back, place, true, world);
+            self.hang_up(Side::Connector, place, true, world);
             self.balance.left(backend);
             self.backend_failed(backend);
         }
@@ -535,8 +535,8 @@ impl Relay {
         let mut more = false;
         let lost = if relayed.open {
             let [there, here] = &mut relayed.pipes;
-            let there = there.flow(Side::Front, &mut both, &mut piece, TURN);
-            let here = here.flow(Side::Back, &mut both, &mut piece, TURN);
+            let there = there.flow(Side::Acceptor, &mut both, &mut piece, TURN);
+            let here = here.flow(Side::Connector, &mut both, &mut piece, TURN);
             let moved = (there.unwrap_or(0), here.unwrap_or(0));
             more = moved.0 >= TURN || moved.1 >= TURN;
             counters.bytes_in += moved.0 as u64;
@@ -547,7 +547,7 @@ impl Relay {
             there.is_err() || here.is_err()
         } else {
             // Only whether the client is still there.
-            both.read(Side::Front, &mut []) == Err(Closed::Gone)
+            both.read(Side::Acceptor, &mut []) == Err(Closed::Gone)
         };
         *world.piece = piece;
         if lost {
@@ -565,10 +565,10 @@ impl Relay {
         let relayed = self.relayed.remove(key);
         self.timers.forget(key);
         self.by_front.remove(&relayed.front);
-        self.hang_up(Side::Front, relayed.front, abort, world);
+        self.hang_up(Side::Acceptor, relayed.front, abort, world);
         if let Some(back) = relayed.back {
             self.by_back.remove(&back);
-            self.hang_up(Side::Back, back, abort, world);
+            self.hang_up(Side::Connector, back, abort, world);
             self.balance.left(relayed.backend);
         }
     }
@@ -601,8 +601,8 @@ impl Relay {
         let World { interfaces, engine, ctx, .. } = world;
         let interface = interfaces.get(at);
         match side {
-            Side::Front => self.fronts[at].close(id, abort, interface, engine, ctx),
-            Side::Back => self.backs[at].close(id, abort, interface, engine, ctx),
+            Side::Acceptor => self.fronts[at].close(id, abort, interface, engine, ctx),
+            Side::Connector => self.backs[at].close(id, abort, interface, engine, ctx),
         }
     }
 }
@@ -612,7 +612,7 @@ const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(core::net::Ipv4Addr::UNSPE
 
 /// Begins to connect over the interface on the way to a server.
 fn connect<P: Provider + ?Sized>(
-    backs: &mut [Back],
+    backs: &mut [Connector],
     address: SocketAddr,
     smc: bool,
     world: &mut World<'_, '_, P>,

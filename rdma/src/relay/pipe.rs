@@ -7,17 +7,17 @@ use net::tcp::Closed;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The client's.
-    Front,
+    Acceptor,
     /// The server's.
-    Back,
+    Connector,
 }
 
 impl Side {
     /// The other one.
     pub fn other(self) -> Side {
         match self {
-            Side::Front => Side::Back,
-            Side::Back => Side::Front,
+            Side::Acceptor => Side::Connector,
+            Side::Connector => Side::Acceptor,
         }
     }
 }
@@ -147,37 +147,37 @@ mod tests {
     #[test]
     fn a_half_close_goes_across_behind_the_last_byte() {
         let mut both = Both::default();
-        both.at(Side::Back).capacity = 4;
-        both.at(Side::Front).arrives = (0..6).collect();
-        both.at(Side::Front).ended = true;
+        both.at(Side::Connector).capacity = 4;
+        both.at(Side::Acceptor).arrives = (0..6).collect();
+        both.at(Side::Acceptor).ended = true;
         let (mut pipe, mut piece) = (Pipe::default(), [0; 16]);
-        assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece, usize::MAX), Ok(4));
-        assert!(!pipe.finished && !both.at(Side::Back).finished);
-        both.at(Side::Back).held = 0;
-        assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece, usize::MAX), Ok(2));
-        assert!(pipe.finished && both.at(Side::Back).finished);
-        assert_eq!(both.at(Side::Back).written, [0, 1, 2, 3, 4, 5]);
-        assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece, usize::MAX), Ok(0));
-        assert!(!both.at(Side::Front).finished, "the other direction goes on");
+        assert_eq!(pipe.flow(Side::Acceptor, &mut both, &mut piece, usize::MAX), Ok(4));
+        assert!(!pipe.finished && !both.at(Side::Connector).finished);
+        both.at(Side::Connector).held = 0;
+        assert_eq!(pipe.flow(Side::Acceptor, &mut both, &mut piece, usize::MAX), Ok(2));
+        assert!(pipe.finished && both.at(Side::Connector).finished);
+        assert_eq!(both.at(Side::Connector).written, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(pipe.flow(Side::Acceptor, &mut both, &mut piece, usize::MAX), Ok(0));
+        assert!(!both.at(Side::Acceptor).finished, "the other direction goes on");
     }
 
     #[test]
     fn a_loss_is_heard_of_even_without_room() {
-        for lost in [Side::Front, Side::Back] {
+        for lost in [Side::Acceptor, Side::Connector] {
             let mut both = Both::default();
-            both.at(Side::Back).capacity = 4;
-            both.at(Side::Front).arrives = (0..4).collect();
+            both.at(Side::Connector).capacity = 4;
+            both.at(Side::Acceptor).arrives = (0..4).collect();
             both.at(lost).lost = true;
             let (mut pipe, mut piece) = (Pipe::default(), [0; 16]);
             assert_eq!(
-                pipe.flow(Side::Front, &mut both, &mut piece, usize::MAX),
+                pipe.flow(Side::Acceptor, &mut both, &mut piece, usize::MAX),
                 Err(Closed::Gone)
             );
         }
         let mut both = Both::default();
-        both.at(Side::Front).lost = true;
+        both.at(Side::Acceptor).lost = true;
         let (mut pipe, mut piece) = (Pipe::default(), [0; 16]);
-        assert_eq!(pipe.flow(Side::Front, &mut both, &mut piece, usize::MAX), Err(Closed::Gone));
+        assert_eq!(pipe.flow(Side::Acceptor, &mut both, &mut piece, usize::MAX), Err(Closed::Gone));
     }
 
     proptest! {
@@ -189,25 +189,25 @@ mod tests {
             size in 1usize..20,
         ) {
             let mut both = Both::default();
-            both.at(Side::Front).capacity = capacity;
+            both.at(Side::Acceptor).capacity = capacity;
             let (mut pipe, mut piece) = (Pipe::default(), vec![0; size]);
             let mut sent = Vec::new();
             for &(arrive, take) in &steps {
                 for _ in 0..arrive {
                     sent.push(sent.len() as u8);
-                    both.at(Side::Back).arrives.push_back(*sent.last().unwrap());
+                    both.at(Side::Connector).arrives.push_back(*sent.last().unwrap());
                 }
-                pipe.flow(Side::Back, &mut both, &mut piece, usize::MAX).unwrap();
-                prop_assert!(both.at(Side::Front).held <= capacity);
-                let front = both.at(Side::Front);
+                pipe.flow(Side::Connector, &mut both, &mut piece, usize::MAX).unwrap();
+                prop_assert!(both.at(Side::Acceptor).held <= capacity);
+                let front = both.at(Side::Acceptor);
                 front.held = front.held.saturating_sub(take);
             }
-            both.at(Side::Back).ended = true;
+            both.at(Side::Connector).ended = true;
             while !pipe.finished {
-                both.at(Side::Front).held = 0;
-                pipe.flow(Side::Back, &mut both, &mut piece, usize::MAX).unwrap();
+                both.at(Side::Acceptor).held = 0;
+                pipe.flow(Side::Connector, &mut both, &mut piece, usize::MAX).unwrap();
             }
-            prop_assert_eq!(&both.at(Side::Front).written, &sent);
+            prop_assert_eq!(&both.at(Side::Acceptor).written, &sent);
             prop_assert_eq!(pipe.bytes, sent.len() as u64);
         }
     }

@@ -1,7 +1,7 @@
 //! Timers of a rule: patience with servers, with silence, and the next questions to servers.
 
 use super::{Relay, Relayed, World};
-use crate::smcr::front::Front;
+use crate::smcr::acceptor::Acceptor;
 use crate::verbs::Provider;
 use drivers::hal::Instant;
 
@@ -11,7 +11,7 @@ const DUE: usize = 64;
 impl Relay {
     /// When there is something to do though nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let fronts = self.fronts.iter().filter_map(Front::poll_timeout);
+        let fronts = self.fronts.iter().filter_map(Acceptor::poll_timeout);
         let own = [self.timers.first(), self.probes_due, self.balance.poll_timeout()];
         fronts.chain(own.into_iter().flatten()).min()
     }

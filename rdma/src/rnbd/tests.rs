@@ -1,4 +1,4 @@
-//! The client against the server, over a fabric in memory.
+//! The client against the server, over a wire in memory.
 
 use super::client::{self, Client, DeviceId, DeviceState, Losses, Notice, RemoteVolume};
 use super::server::{Export, Server};
@@ -14,7 +14,7 @@ use crate::volume::{
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::{Arena, Features, Instant, Window};
-use fabric::Rng;
+use netsim::Rng;
 use std::boxed::Box;
 use std::vec::Vec;
 
@@ -22,7 +22,7 @@ const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
 /// A gateway that exports `v0`, and a host that maps it.
 struct Pair {
-    fabric: Loopback,
+    wire: Loopback,
     server: Server,
     volumes: Volumes,
     client: Client,
@@ -61,18 +61,18 @@ impl Pair {
 
     /// With a server that does not tell, but numbers connections as Linux does.
     fn of_stock(volume: Box<dyn Volume>, config: client::Config) -> Self {
-        let mut fabric = Loopback::default();
-        fabric.linux_ids = Some((40, 0x5e11_9af0));
-        Self::over(fabric, 0, volume, config)
+        let mut wire = Loopback::default();
+        wire.linux_ids = Some((40, 0x5e11_9af0));
+        Self::over(wire, 0, volume, config)
     }
 
     fn over(
-        mut fabric: Loopback,
+        mut wire: Loopback,
         incarnation: u64,
         volume: Box<dyn Volume>,
         config: client::Config,
     ) -> Self {
-        let mut server = Server::new(gateway(incarnation), 4, fabric.gateway()).unwrap();
+        let mut server = Server::new(gateway(incarnation), 4, wire.gateway()).unwrap();
         let mut volumes = Volumes::new();
         let name = Name::new("v0").unwrap();
         let volume = volumes.add(name, volume).unwrap();
@@ -82,8 +82,8 @@ impl Pair {
         let mut client_arena = Arena::on_heap(1 << 20);
         let mut rng = Rng::new(77);
         let now = Instant::from_nanos(1);
-        let ctx = &mut crate::rtrs::Context {
-            provider: fabric.host(),
+        let ctx = &mut crate::verbs::EngineContext {
+            provider: wire.host(),
             arena: &mut client_arena,
             now,
             rng: &mut rng,
@@ -95,7 +95,7 @@ impl Pair {
         let to = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), wire::PORT);
         client.transport_mut().add_path(HOST, to, ctx).unwrap();
         let mut pair = Pair {
-            fabric,
+            wire,
             server,
             volumes,
             client,
@@ -116,7 +116,7 @@ impl Pair {
         let mut idle = 0;
         while idle < 2 {
             let mut moved = false;
-            while let Some(event) = self.fabric.gateway().poll_connection_event() {
+            while let Some(event) = self.wire.gateway().poll_connection_event() {
                 if !self.server.handle_connection_event(&event, context!(self, gateway)) {
                     self.client.handle_connection_event(&event, context!(self, host));
                 }
@@ -127,7 +127,7 @@ impl Pair {
                 self.notices.push(notice);
                 moved = true;
             }
-            moved |= self.fabric.step();
+            moved |= self.wire.step();
             idle = if moved { 0 } else { idle + 1 };
         }
     }
@@ -178,8 +178,8 @@ impl Pair {
             self.server.transport_mut().disconnect(path, context!(self, gateway));
         }
         let exports = self.server.exports().to_vec();
-        self.fabric.gateway().unlisten(wire::PORT);
-        self.server = Server::new(gateway(incarnation), 4, self.fabric.gateway()).unwrap();
+        self.wire.gateway().unlisten(wire::PORT);
+        self.server = Server::new(gateway(incarnation), 4, self.wire.gateway()).unwrap();
         for export in exports {
             self.server.add_export(export, &self.volumes).unwrap();
         }
@@ -236,7 +236,7 @@ fn requests_wait_for_a_path_as_long_as_they_may() {
     let config = client::Config { wait: Duration::from_secs(20), ..client::Config::default() };
     let mut pair = Pair::new(ram(), config);
     pair.write(false, 5, 5, 512);
-    pair.fabric.cut.push(HOST);
+    pair.wire.cut.push(HOST);
     pair.start(1, Operation::Read, 5, 512);
     pair.pass(45);
     assert_eq!(pair.end(), None, "the path was given up after 35 s, and the request waits since");
@@ -246,7 +246,7 @@ fn requests_wait_for_a_path_as_long_as_they_may() {
     // One that comes while there is no path.
     pair.start(2, Operation::Read, 5, 512);
     pair.pass(10);
-    pair.fabric.cut.clear();
+    pair.wire.cut.clear();
     let path = PathId(0);
     pair.client.transport_mut().reconnect(path, context!(pair, host));
     assert_eq!(pair.end(), Some(Ok(())));
@@ -285,7 +285,7 @@ fn what_a_server_may_have_lost_fails_the_next_flush_once() {
             pair.flush().unwrap();
         }
         if incarnation == BOOTED {
-            pair.fabric.linux_ids = Some((40, 0x77c0_0142));
+            pair.wire.linux_ids = Some((40, 0x77c0_0142));
         }
         pair.restart(if stock { 0 } else { incarnation });
         pair.pass(3);
@@ -421,7 +421,7 @@ fn what_is_given_up_is_over_when_the_server_says_so() {
     let permits = pair.client.transport().available_permits();
     for connected in [false, true] {
         if !connected {
-            pair.fabric.cut.push(HOST);
+            pair.wire.cut.push(HOST);
         }
         pair.buffer.slice(0, 512).unwrap().fill(7);
         pair.start(1, Operation::Write { durable: false }, 5, 512);
@@ -433,7 +433,7 @@ fn what_is_given_up_is_over_when_the_server_says_so() {
         assert_eq!(pair.end(), Some(Err(VolumeError::Io)));
         assert!(!pair.volume.is_idle(), "the server may still do it");
         assert_eq!(pair.client.devices().next().unwrap().requests, 0);
-        pair.fabric.cut.clear();
+        pair.wire.cut.clear();
         pair.pass(5);
         assert!(pair.volume.is_idle(), "it is over");
         assert_eq!(pair.client.transport().available_permits(), permits);
@@ -441,7 +441,7 @@ fn what_is_given_up_is_over_when_the_server_says_so() {
         pair.flush().unwrap();
     }
     // What waits for a server that does not come back is over at last.
-    pair.fabric.cut.push(HOST);
+    pair.wire.cut.push(HOST);
     pair.start(1, Operation::Read, 5, 512);
     pair.run();
     pair.volume.give_up();

@@ -32,7 +32,7 @@ pub use memory::Refusal;
 pub use receive::Verdict;
 pub use transmit::TxBuffer;
 
-use crate::parts::{completion, memory, pool, sges, slots, timers};
+use crate::softverbs::{completion, handle_table, memory, pool, sges, timers};
 use crate::verbs::{AsyncEvent, QpState};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -40,12 +40,12 @@ use cm::Cm;
 use completion::CompletionQueues;
 use core::net::IpAddr;
 use drivers::hal::Instant;
+use handle_table::HandleTable;
 use memory::Memory;
 use port::Port;
 use qp::{Env, Qp};
 use rand_core::RngCore;
 use requester::Outcome;
-use slots::Slots;
 use timers::Timers;
 use transmit::Emitter;
 use wire::icrc::Icrc;
@@ -67,7 +67,7 @@ pub struct Roce {
     emitter: Emitter,
     memory: Memory,
     cqs: CompletionQueues,
-    qps: Slots<Qp>,
+    qps: HandleTable<Qp>,
     /// Numbers of queue pairs are their place in the table, scrambled with this at each boot, …
     qpn_mask: u32,
     /// … and random bits above it. These are the bits of the place.
@@ -84,7 +84,7 @@ impl Roce {
     pub fn new(port: PortConfig, limits: Limits, rng: &mut dyn RngCore) -> Self {
         let icrc = Icrc::new();
         let limits = Limits {
-            qps: limits.qps.clamp(1, slots::MAX),
+            qps: limits.qps.clamp(1, handle_table::MAX),
             // Half of all PSNs is what the specification allows; a quarter is plenty.
             unacknowledged: limits.unacknowledged.clamp(1, 1 << 22),
             ..limits
@@ -96,7 +96,7 @@ impl Roce {
             icrc,
             memory: Memory::new(limits.pds, limits.regions, limits.keys),
             cqs: CompletionQueues::new(limits.cqs),
-            qps: Slots::new(limits.qps),
+            qps: HandleTable::new(limits.qps),
             qpn_mask: rng.next_u32() & 0xff_ffff,
             qpn_slots,
             cm: Cm::new(&limits, rng),
@@ -236,7 +236,7 @@ impl Roce {
                 return self.sent(opcode);
             }
         }
-        match self.ports.get_mut(port).and_then(|p| p.last_words.pop_front()) {
+        match self.ports.get_mut(port).and_then(|p| p.final_naks.pop_front()) {
             Some((peer, word)) => {
                 let opcode = word.emit(&peer, &self.emitter, tx);
                 self.sent(opcode)

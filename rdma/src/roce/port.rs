@@ -2,7 +2,7 @@
 
 use super::PortConfig;
 use super::qp::Peer;
-use super::responder::LastWord;
+use super::responder::FinalNak;
 use super::wire::frame::Gid;
 use crate::verbs::PathMtu;
 use alloc::collections::VecDeque;
@@ -23,7 +23,7 @@ pub struct Port {
     /// Places of queue pairs that have an ACK or NAK to send.
     pub replies: VecDeque<u32>,
     /// NAKs and ACKs of queue pairs that are gone.
-    pub last_words: VecDeque<(Peer, LastWord)>,
+    pub final_naks: VecDeque<(Peer, FinalNak)>,
     /// Places of queue pairs that have anything else to send, the one whose turn it is first.
     pub sends: VecDeque<u32>,
     /// Packets that it has sent in this turn.
@@ -33,10 +33,10 @@ pub struct Port {
 impl Port {
     /// With room for no queue pair.
     pub fn new(config: PortConfig) -> Self {
-        let last_words = VecDeque::with_capacity(LAST_WORDS);
+        let final_naks = VecDeque::with_capacity(LAST_WORDS);
         let (replies, sends) = (VecDeque::new(), VecDeque::new());
         let gids = gids(&config.addresses);
-        Port { gids, link: true, replies, last_words, sends, burst: 0, config }
+        Port { gids, link: true, replies, final_naks, sends, burst: 0, config }
     }
 
     /// Makes room for `qps` queue pairs, so that listing them does not allocate.
@@ -59,13 +59,13 @@ impl Port {
     /// Whether an ACK or NAK may be due.
     #[inline]
     pub fn has_replies(&self) -> bool {
-        !self.replies.is_empty() || !self.last_words.is_empty()
+        !self.replies.is_empty() || !self.final_naks.is_empty()
     }
 
     /// Keeps the NAK or ACK of a queue pair that goes; if there are too many, its peer runs into a timer.
-    pub fn keep_last_word(&mut self, peer: Peer, word: LastWord) {
-        if self.last_words.len() < LAST_WORDS {
-            self.last_words.push_back((peer, word));
+    pub fn keep_final_nak(&mut self, peer: Peer, word: FinalNak) {
+        if self.final_naks.len() < LAST_WORDS {
+            self.final_naks.push_back((peer, word));
         }
     }
 

@@ -5,7 +5,7 @@ use super::qp::{Env, Identity, Qp};
 use super::requester::MAX_MESSAGE;
 use super::sges::MAX_SGE;
 use super::transmit::MAX_INLINE;
-use super::{Roce, slots};
+use super::{Roce, handle_table};
 use crate::verbs::{
     Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, MrId, OnDemandStatus,
     OneSided, PathMtu, PdId, Provider, QpId, QpInit, QpState, QpType, ReadyToReceive, ReadyToSend,
@@ -89,29 +89,29 @@ impl Provider for Roce {
         self.memory.register(pd, memory, access, rng)
     }
 
-    fn register_lazy(
+    fn register_on_demand(
         &mut self,
         pd: PdId,
         length: usize,
         rng: &mut dyn RngCore,
     ) -> Result<Region, VerbsError> {
-        self.memory.register_lazy(pd, length, rng)
+        self.memory.register_on_demand(pd, length, rng)
     }
 
-    fn add_to_stock(&mut self, memory: Window) {
-        self.memory.add_to_stock(memory);
+    fn add_to_odp_pool(&mut self, memory: Window) {
+        self.memory.add_to_odp_pool(memory);
     }
 
-    fn stock(&self) -> usize {
-        self.memory.stock()
+    fn odp_pool(&self) -> usize {
+        self.memory.odp_pool()
     }
 
-    fn lazy_memory(&self, region: MrId) -> Option<(Window, u64)> {
-        self.memory.lazy_memory(region)
+    fn on_demand_memory(&self, region: MrId) -> Option<(Window, u64)> {
+        self.memory.on_demand_memory(region)
     }
 
-    fn take_lazy_memory(&mut self, region: MrId) -> Option<Window> {
-        self.memory.take_lazy_memory(region)
+    fn take_on_demand_memory(&mut self, region: MrId) -> Option<Window> {
+        self.memory.take_on_demand_memory(region)
     }
 
     fn rotate_key(&mut self, region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
@@ -224,7 +224,7 @@ impl Provider for Roce {
         self.memory.hold_pd(init.pd)?;
         let (mask, bits) = (self.qpn_mask, self.qpn_slots);
         let made = self.qps.insert(|name| {
-            let place = slots::Slots::<Qp>::index(name) as u32;
+            let place = handle_table::HandleTable::<Qp>::index(name) as u32;
             let number = loop {
                 let above = rng.next_u32() & 0xff_ffff & !bits;
                 let number = (above | place) ^ mask;
@@ -250,7 +250,7 @@ impl Provider for Roce {
         };
         self.cqs.hold(init.send_cq);
         self.cqs.hold(init.recv_cq);
-        self.make_room(slots::Slots::<Qp>::index(name));
+        self.make_room(handle_table::HandleTable::<Qp>::index(name));
         Ok(QpId(name))
     }
 
@@ -292,15 +292,15 @@ impl Provider for Roce {
         self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?.ready_to_send(to)
     }
 
-    fn share_acks(&mut self, qp: QpId) {
+    fn coalesce_acks(&mut self, qp: QpId) {
         if let Some(found) = self.qps.get_mut(qp.0) {
-            found.requester.share_acks();
+            found.requester.coalesce_acks();
         }
     }
 
-    fn writes_are_announced(&mut self, qp: QpId) {
+    fn writes_precede_send(&mut self, qp: QpId) {
         if let Some(found) = self.qps.get_mut(qp.0) {
-            found.responder.writes_are_announced();
+            found.responder.writes_precede_send();
         }
     }
 
@@ -332,12 +332,12 @@ impl Provider for Roce {
             !matches!(event, AsyncEvent::QpError(id) | AsyncEvent::CommunicationEstablished(id)
                 if *id == qp)
         });
-        if let (Some(peer), Some(word)) = (gone.peer, gone.responder.last_word())
+        if let (Some(peer), Some(word)) = (gone.peer, gone.responder.final_nak())
             && let Some(port) = self.ports.get_mut(gone.port)
         {
-            port.keep_last_word(peer, word);
+            port.keep_final_nak(peer, word);
         }
-        let place = slots::Slots::<Qp>::index(qp.0);
+        let place = handle_table::HandleTable::<Qp>::index(qp.0);
         self.timers.forget(place);
         // It is listed only where it sends.
         if let Some(port) = self.ports.get_mut(gone.port) {
@@ -364,7 +364,7 @@ impl Provider for Roce {
         }
         if !found.listed_send && found.has_send(window) {
             found.listed_send = true;
-            port.sends.push_back(slots::Slots::<Qp>::index(qp.0) as u32);
+            port.sends.push_back(handle_table::HandleTable::<Qp>::index(qp.0) as u32);
         }
         Ok(())
     }

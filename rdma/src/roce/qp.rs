@@ -8,8 +8,8 @@ use super::psn::Psn;
 use super::receive_queue::{self, ReceiveQueue};
 use super::requester::Requester;
 use super::responder::Responder;
-use super::wire::expected::Expected;
 use super::wire::frame::Template;
+use super::wire::header_prediction::HeaderPrediction;
 use crate::verbs::{
     CompletedOperation, Completion, ConnectionId, CqId, PathMtu, PdId, QpId, QpInit, QpState,
     QpType, ReadyToReceive, ReadyToSend, Status, VerbsError,
@@ -49,7 +49,7 @@ pub struct Identity {
 
 impl Identity {
     /// Puts a completion into the queue for sends; counts it if it is lost. Whoever posted it may not wait
-    /// for it ([`SendRequest::unhurried`](crate::verbs::SendRequest::unhurried)).
+    /// for it ([`SendRequest::ack_lazily`](crate::verbs::SendRequest::ack_lazily)).
     #[inline(never)]
     pub fn complete_send(&self, env: &mut Env<'_>, id: u64, status: Status, awaited: bool) {
         let operation = CompletedOperation::Send;
@@ -75,7 +75,7 @@ pub struct Qp {
     pub state: QpState,
     pub peer: Option<Peer>,
     /// What the headers of the peer's packets have in common, where that is known.
-    pub expected: Option<Expected>,
+    pub expected: Option<HeaderPrediction>,
     /// Place of the port that it sends through.
     pub port: usize,
     pub requester: Requester,
@@ -134,7 +134,7 @@ impl Qp {
         }
         let template = Template::new(mac, &to.address);
         self.peer = Some(Peer { qpn: to.remote_qpn & 0xff_ffff, template, path_mtu: to.path_mtu });
-        self.expected = Expected::new(&template);
+        self.expected = HeaderPrediction::new(&template);
         self.responder.start(Psn::new(to.rq_psn), to.max_dest_rd_atomic, to.min_rnr_timer);
         self.state = QpState::Rtr;
         Ok(())

@@ -3,15 +3,15 @@
 
 use super::Roce;
 use super::datagram;
+use super::handle_table::HandleTable;
 use super::psn::Psn;
 use super::qp::{Env, Qp};
 use super::requester::Outcome;
 use super::responder::Request;
-use super::slots::Slots;
 use super::wire::bth;
-use super::wire::expected::{self, Expected};
 use super::wire::extended::{Aeth, Deth};
 use super::wire::frame::{Frame, Network};
+use super::wire::header_prediction::{self, HeaderPrediction};
 use super::wire::icrc;
 use super::wire::opcode::{Class, Service};
 use super::wire::{Error, get64, mad};
@@ -22,7 +22,7 @@ use drivers::hal::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It was taken, and nobody has anything to do for it: no completion, nothing to be sent.
-    Passive,
+    Absorbed,
     /// It was RoCE: taken, or dropped and counted.
     Consumed,
     /// It is for somebody else.
@@ -31,7 +31,7 @@ pub enum Verdict {
 
 /// Why a packet is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Drop {
+enum DropReason {
     Malformed,
     NotOurs,
     UnknownQp,
@@ -42,9 +42,9 @@ enum Drop {
     UnexpectedAnswer,
 }
 
-impl From<Error> for Drop {
+impl From<Error> for DropReason {
     fn from(_: Error) -> Self {
-        Drop::Malformed
+        DropReason::Malformed
     }
 }
 
@@ -63,17 +63,17 @@ impl Roce {
     }
 
     #[cold]
-    fn count(&mut self, reason: Drop) -> Verdict {
+    fn count(&mut self, reason: DropReason) -> Verdict {
         let dropped = &mut self.counters.dropped;
         *match reason {
-            Drop::Malformed => &mut dropped.malformed,
-            Drop::NotOurs => &mut dropped.not_ours,
-            Drop::UnknownQp => &mut dropped.unknown_qp,
-            Drop::WrongState => &mut dropped.wrong_state,
-            Drop::WrongPeer => &mut dropped.wrong_peer,
-            Drop::WrongKey => &mut dropped.wrong_key,
-            Drop::Icrc => &mut dropped.icrc,
-            Drop::UnexpectedAnswer => &mut dropped.unexpected_answer,
+            DropReason::Malformed => &mut dropped.malformed,
+            DropReason::NotOurs => &mut dropped.not_ours,
+            DropReason::UnknownQp => &mut dropped.unknown_qp,
+            DropReason::WrongState => &mut dropped.wrong_state,
+            DropReason::WrongPeer => &mut dropped.wrong_peer,
+            DropReason::WrongKey => &mut dropped.wrong_key,
+            DropReason::Icrc => &mut dropped.icrc,
+            DropReason::UnexpectedAnswer => &mut dropped.unexpected_answer,
         } += 1;
         Verdict::Consumed
     }
@@ -85,8 +85,8 @@ impl Roce {
         port: usize,
         frame: &[u8],
         now: Instant,
-    ) -> Option<Result<Verdict, Drop>> {
-        let number = Expected::queue_pair(frame)?;
+    ) -> Option<Result<Verdict, DropReason>> {
+        let number = HeaderPrediction::queue_pair(frame)?;
         let slot = self.slot_of(number);
         let qp = self.qps.at_mut(slot)?;
         if qp.identity.number != number || qp.port != port {
@@ -95,13 +95,13 @@ impl Roce {
         let headers = qp.expected.as_ref()?.matches(frame)?;
         check_icrc(&self.icrc, Network::Ipv4, headers).ok()?;
         // Most of all are these.
-        if let Some((psn, payload)) = expected::middle_of_write(headers) {
+        if let Some((psn, payload)) = header_prediction::middle_of_write(headers) {
             let mtu = qp.peer.as_ref()?.path_mtu.bytes();
             let (memory, cqs) = (&mut self.memory, &mut self.cqs);
             let mut env = Env { memory, cqs, counters: &mut self.counters, now };
             if qp.responder.handle_middle(psn, payload, mtu, qp.identity.pd, &mut env) {
                 self.arriving = Some((port, slot));
-                return Some(Ok(Verdict::Passive));
+                return Some(Ok(Verdict::Absorbed));
             }
         }
         let request = Request::parse(headers.get(Network::Ipv4.len()..)?).ok()?;
@@ -111,7 +111,12 @@ impl Roce {
 
     /// Any frame.
     #[inline(never)]
-    fn handle_any(&mut self, port: usize, frame: &[u8], now: Instant) -> Result<Verdict, Drop> {
+    fn handle_any(
+        &mut self,
+        port: usize,
+        frame: &[u8],
+        now: Instant,
+    ) -> Result<Verdict, DropReason> {
         match Frame::parse(frame) {
             Ok(parsed) => self.handle_packet(port, &parsed, now),
             Err(Error::NotRoce | Error::Truncated) if !is_roce_v1(frame) => Ok(Verdict::NotRoce),
@@ -124,13 +129,14 @@ impl Roce {
         number: usize,
         frame: &Frame<'_>,
         now: Instant,
-    ) -> Result<Verdict, Drop> {
-        let port = self.ports.get(number).ok_or(Drop::NotOurs)?;
+    ) -> Result<Verdict, DropReason> {
+        let port = self.ports.get(number).ok_or(DropReason::NotOurs)?;
         if frame.destination_mac() != port.config.mac {
-            return Err(Drop::NotOurs);
+            return Err(DropReason::NotOurs);
         }
-        let addressed =
-            || if port.gids.contains(&frame.destination()) { Ok(()) } else { Err(Drop::NotOurs) };
+        let addressed = || {
+            if port.gids.contains(&frame.destination()) { Ok(()) } else { Err(DropReason::NotOurs) }
+        };
         let request = Request::parse(frame.transport())?;
         let bth = &request.bth;
         if bth.destination_qp == mad::GSI_QPN {
@@ -142,13 +148,13 @@ impl Roce {
         let qp = self.qps.at_mut(slot).filter(|qp| qp.identity.number == bth.destination_qp);
         let Some(qp) = qp else {
             addressed()?;
-            return Err(Drop::UnknownQp);
+            return Err(DropReason::UnknownQp);
         };
         // A connected queue pair knows its own address, and its port.
         if qp.peer.is_none() {
             addressed()?;
         } else if qp.port != number {
-            return Err(Drop::WrongPeer);
+            return Err(DropReason::WrongPeer);
         }
         check_state(qp, &request)?;
         check_peer(qp, frame, &request)?;
@@ -165,8 +171,8 @@ impl Roce {
         request: &Request<'_>,
         datagram: Option<&Frame<'_>>,
         now: Instant,
-    ) -> Result<Verdict, Drop> {
-        let qp = self.qps.at_mut(slot).ok_or(Drop::UnknownQp)?;
+    ) -> Result<Verdict, DropReason> {
+        let qp = self.qps.at_mut(slot).ok_or(DropReason::UnknownQp)?;
         let opcode = request.bth.opcode;
         self.arriving = (!opcode.ends()).then_some((port, slot));
         let awaited = self.cqs.awaited;
@@ -179,7 +185,7 @@ impl Roce {
                 datagram::receive(request, frame, from, &mut qp.receives, &qp.identity, &mut env);
                 Ok(())
             }
-            (QpType::Ud { .. }, None) => Err(Drop::WrongState),
+            (QpType::Ud { .. }, None) => Err(DropReason::WrongState),
         };
         // Most packets are of a long message, and change nothing that is seen to here.
         let passing =
@@ -189,7 +195,7 @@ impl Roce {
         let idle = if passing { qp.is_idle() } else { self.see_to(slot, proof) };
         taken?;
         let nothing = idle && self.cqs.awaited == awaited;
-        Ok(if nothing { Verdict::Passive } else { Verdict::Consumed })
+        Ok(if nothing { Verdict::Absorbed } else { Verdict::Consumed })
     }
 
     /// After a packet for the queue pair in `slot` that may have changed more than a message, and may be
@@ -226,13 +232,13 @@ impl Roce {
         frame: &Frame<'_>,
         request: &Request<'_>,
         now: Instant,
-    ) -> Result<(), Drop> {
+    ) -> Result<(), DropReason> {
         if request.bth.opcode.service() != Service::Ud {
-            return Err(Drop::WrongState);
+            return Err(DropReason::WrongState);
         }
         let deth = Deth::parse(request.extended)?;
         if !pkey_matches(request.bth.pkey) || deth.qkey != mad::GSI_QKEY {
-            return Err(Drop::WrongKey);
+            return Err(DropReason::WrongKey);
         }
         check_icrc(&self.icrc, frame.network, frame.headers)?;
         self.counters.received.connection_manager += 1;
@@ -242,7 +248,7 @@ impl Roce {
 
     /// Place in the table of the queue pair with a number.
     pub(super) fn slot_of(&self, number: u32) -> usize {
-        Slots::<Qp>::index((number ^ self.qpn_mask) & self.qpn_slots)
+        HandleTable::<Qp>::index((number ^ self.qpn_mask) & self.qpn_slots)
     }
 }
 
@@ -256,7 +262,7 @@ fn pkey_matches(pkey: u16) -> bool {
 }
 
 #[inline]
-fn check_state(qp: &Qp, request: &Request<'_>) -> Result<(), Drop> {
+fn check_state(qp: &Qp, request: &Request<'_>) -> Result<(), DropReason> {
     let service = match qp.identity.kind {
         QpType::Rc => Service::Rc,
         QpType::Ud { .. } => Service::Ud,
@@ -267,41 +273,45 @@ fn check_state(qp: &Qp, request: &Request<'_>) -> Result<(), Drop> {
         QpState::Rtr => opcode.is_request(),
         QpState::Init | QpState::Error => false,
     };
-    if opcode.service() == service && ready { Ok(()) } else { Err(Drop::WrongState) }
+    if opcode.service() == service && ready { Ok(()) } else { Err(DropReason::WrongState) }
 }
 
 #[inline(always)]
-fn check_peer(qp: &Qp, frame: &Frame<'_>, request: &Request<'_>) -> Result<(), Drop> {
+fn check_peer(qp: &Qp, frame: &Frame<'_>, request: &Request<'_>) -> Result<(), DropReason> {
     if !pkey_matches(request.bth.pkey) {
-        return Err(Drop::WrongKey);
+        return Err(DropReason::WrongKey);
     }
     match (&qp.identity.kind, &qp.peer) {
         (QpType::Ud { qkey }, _) => {
             let deth = Deth::parse(request.extended)?;
-            if deth.qkey == *qkey { Ok(()) } else { Err(Drop::WrongKey) }
+            if deth.qkey == *qkey { Ok(()) } else { Err(DropReason::WrongKey) }
         }
         (QpType::Rc, Some(peer)) => {
             if peer.template.is_answered_by(frame) {
                 Ok(())
             } else {
-                Err(Drop::WrongPeer)
+                Err(DropReason::WrongPeer)
             }
         }
-        (QpType::Rc, None) => Err(Drop::WrongState),
+        (QpType::Rc, None) => Err(DropReason::WrongState),
     }
 }
 
 #[inline(always)]
-fn check_icrc(icrc: &icrc::Icrc, network: Network, headers: &[u8]) -> Result<(), Drop> {
-    let (covered, stored) = headers.split_last_chunk().ok_or(Drop::Malformed)?;
+fn check_icrc(icrc: &icrc::Icrc, network: Network, headers: &[u8]) -> Result<(), DropReason> {
+    let (covered, stored) = headers.split_last_chunk().ok_or(DropReason::Malformed)?;
     let computed = icrc.compute(network, covered, &[], 0);
-    if computed == *stored { Ok(()) } else { Err(Drop::Icrc) }
+    if computed == *stored { Ok(()) } else { Err(DropReason::Icrc) }
 }
 
 /// A packet for a connected queue pair.
 #[inline]
-fn handle_connected(qp: &mut Qp, request: &Request<'_>, env: &mut Env<'_>) -> Result<(), Drop> {
-    let Some(peer) = &qp.peer else { return Err(Drop::WrongState) };
+fn handle_connected(
+    qp: &mut Qp,
+    request: &Request<'_>,
+    env: &mut Env<'_>,
+) -> Result<(), DropReason> {
+    let Some(peer) = &qp.peer else { return Err(DropReason::WrongState) };
     let mtu = peer.path_mtu.bytes();
     let bth = &request.bth;
     let psn = Psn::new(bth.psn);
@@ -328,7 +338,7 @@ fn handle_connected(qp: &mut Qp, request: &Request<'_>, env: &mut Env<'_>) -> Re
     };
     match outcome {
         Outcome::Taken => env.counters.received.count(class),
-        Outcome::Unexpected => return Err(Drop::UnexpectedAnswer),
+        Outcome::Unexpected => return Err(DropReason::UnexpectedAnswer),
         Outcome::Failed(status) => {
             env.counters.received.count(class);
             qp.fail(Some(status), env);

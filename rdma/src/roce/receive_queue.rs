@@ -1,7 +1,7 @@
 //! How receives of a queue pair end when they do not succeed.
 
 use super::qp::{Env, Identity};
-pub use crate::parts::receive_queue::ReceiveQueue;
+pub use crate::softverbs::receive_queue::ReceiveQueue;
 use crate::verbs::{CompletedOperation, Completion, SendWith, Status};
 
 /// Takes all receives out, as flushed.

@@ -4,7 +4,6 @@
 //! side that writes into them.
 
 pub mod client;
-mod context;
 mod errno;
 mod heartbeat;
 mod name;
@@ -16,7 +15,6 @@ pub(crate) mod testing;
 mod tests;
 pub mod wire;
 
-pub use context::Context;
 pub use errno::Errno;
 pub use heartbeat::{Heartbeat, Tick};
 pub use name::{BadName, Name};

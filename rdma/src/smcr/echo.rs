@@ -1,9 +1,9 @@
 //! The services echo (RFC 862) and discard (RFC 863) over SMC-R and TCP, for measurement.
 
+use super::acceptor::{Acceptor, Carrier, Connected, ConnectionId, Event};
 use super::admission::Gate;
 use super::engine::{Engine, Ready, SocketId};
-use super::front::{Carrier, Connected, ConnectionId, Event, Front};
-use crate::rtrs::Context;
+use crate::verbs::EngineContext;
 use crate::verbs::Provider;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -31,7 +31,7 @@ struct Client {
 /// One of the services.
 #[derive(Debug)]
 pub struct Echo {
-    front: Front,
+    front: Acceptor,
     discard: bool,
     clients: BTreeMap<ConnectionId, Client>,
     piece: Vec<u8>,
@@ -41,7 +41,7 @@ pub struct Echo {
 
 impl Echo {
     /// Listens on [`ECHO_PORT`], or on [`DISCARD_PORT`], for the hosts of `smc.hosts`; `offers` as in
-    /// [`Front::new`], as is `owner`.
+    /// [`Acceptor::new`], as is `owner`.
     pub fn new(
         interface: &mut Interface,
         discard: bool,
@@ -55,7 +55,7 @@ impl Echo {
         let (name, key) = (name.into(), "smc.hosts");
         let gate = Gate { name, key, hosts: hosts.clone(), smc: hosts.clone() };
         Echo {
-            front: Front::new(interface, port, offers, limits, gate, owner),
+            front: Acceptor::new(interface, port, offers, limits, gate, owner),
             discard,
             clients: BTreeMap::new(),
             piece: alloc::vec![0; PIECE],
@@ -70,7 +70,7 @@ impl Echo {
         ready: Ready,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let ours = self.front.handle_event(socket, ready, interface, engine, ctx);
         if ours {
@@ -79,17 +79,17 @@ impl Echo {
         ours
     }
 
-    /// As [`Front::tcp_owner`].
+    /// As [`Acceptor::tcp_owner`].
     pub fn tcp_owner(&self) -> Owner {
         self.front.tcp_owner()
     }
 
-    /// As [`Front::poll`].
+    /// As [`Acceptor::poll`].
     pub fn poll<P: Provider + ?Sized>(
         &mut self,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         self.front.poll(interface, engine, ctx);
         self.serve_all(interface, engine, ctx);
@@ -99,7 +99,7 @@ impl Echo {
         &mut self,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         while let Some(event) = self.front.poll_event() {
             let id = match event {
@@ -126,7 +126,7 @@ impl Echo {
         id: ConnectionId,
         interface: &mut Interface,
         engine: &mut Engine,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), Closed> {
         let Echo { front, clients, piece, discard, .. } = self;
         let Some(client) = clients.get_mut(&id) else { return Ok(()) };
@@ -174,7 +174,7 @@ impl Echo {
         self.front.looked
     }
 
-    /// As [`Front::poll_timeout`].
+    /// As [`Acceptor::poll_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.front.poll_timeout()
     }

@@ -1,12 +1,12 @@
 //! SMC-R: TCP sockets whose bytes travel by RDMA (RFC 7609; versions 2 and 2.1 as Linux 6.12 speaks
 //! them in net/smc).
 
+pub mod acceptor;
 pub mod admission;
-pub mod back;
+mod connections;
+pub mod connector;
 pub mod echo;
 pub mod engine;
-pub mod front;
-mod joint;
 mod tcp;
 pub mod wire;
 

@@ -1,9 +1,9 @@
-//! TCP connections that were accepted and those that were made, as [`super::joint`] sees both.
+//! TCP connections that were accepted and those that were made, as [`super::connections`] sees both.
 
 use core::fmt::Debug;
 use drivers::hal::Instant;
 use net::Interface;
-use net::connector::{Connector, Link};
+use net::connector::{ConnectionHandle, Connector};
 use net::tcp::{Closed, Listener, Stream};
 
 /// TCP connections, by their names.
@@ -60,26 +60,36 @@ impl Tcp for Listener {
 }
 
 impl Tcp for Connector {
-    type Name = Link;
-    fn next_news(&mut self, on: &mut Interface) -> Option<Link> {
+    type Name = ConnectionHandle;
+    fn next_news(&mut self, on: &mut Interface) -> Option<ConnectionHandle> {
         Connector::next_news(self, on)
     }
-    fn read(&self, on: &mut Interface, name: Link, into: &mut [u8]) -> Result<usize, Closed> {
+    fn read(
+        &self,
+        on: &mut Interface,
+        name: ConnectionHandle,
+        into: &mut [u8],
+    ) -> Result<usize, Closed> {
         Connector::read(self, on, name, into)
     }
-    fn write(&self, on: &mut Interface, name: Link, bytes: &[u8]) -> Result<usize, Closed> {
+    fn write(
+        &self,
+        on: &mut Interface,
+        name: ConnectionHandle,
+        bytes: &[u8],
+    ) -> Result<usize, Closed> {
         Connector::write(self, on, name, bytes)
     }
-    fn room(&self, on: &mut Interface, name: Link) -> usize {
+    fn room(&self, on: &mut Interface, name: ConnectionHandle) -> usize {
         Connector::room(self, on, name)
     }
-    fn stop_asking(&self, on: &mut Interface, name: Link) {
+    fn stop_asking(&self, on: &mut Interface, name: ConnectionHandle) {
         Connector::stop_asking(self, on, name);
     }
-    fn finish(&self, on: &mut Interface, name: Link) {
+    fn finish(&self, on: &mut Interface, name: ConnectionHandle) {
         Connector::finish(self, on, name);
     }
-    fn leave(&mut self, on: &mut Interface, name: Link, abort: bool, _: Instant) {
+    fn leave(&mut self, on: &mut Interface, name: ConnectionHandle, abort: bool, _: Instant) {
         self.close(on, name, abort);
     }
     fn stop(self, on: &mut Interface) {

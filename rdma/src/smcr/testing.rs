@@ -1,18 +1,18 @@
 //! Two engines over two soft-RoCE providers with a wire between them, and TCP connections that
 //! lose nothing, in virtual time.
 
+use crate::perf_responders::Neighbours;
 use crate::roce::testing::frame;
 use crate::roce::{Limits, PortConfig, Roce, TxBuffer};
-use crate::rtrs::Context;
-use crate::services::Neighbours;
 use crate::smcr::engine::{Config, Device, Engine, Ready, Role, SocketId, Subnet};
 use crate::smcr::wire::{Decline, Eid, Os, PeerId, Reason, frame_length};
+use crate::verbs::EngineContext;
 use crate::verbs::{PathMtu, Provider};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant};
-use fabric::{Network, Node, Rng};
 use net::Resolution;
+use netsim::{Network, Node, Rng};
 use std::collections::HashMap;
 use std::vec;
 use std::vec::Vec;
@@ -130,20 +130,20 @@ impl Host {
         }
         let mut arena = Arena::on_heap(24 << 20);
         let devices = (0..ports).map(|at| device(n, at)).collect();
-        let mut ctx = Context { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let engine = Engine::new(config, devices, &mut ctx).unwrap();
         let way = Way::default();
         let tx = (0..PORTS).map(|_| TxBuffer::new()).collect();
         Host { roce, tx, arena, engine, way, rng, now, told: HashMap::new() }
     }
 
-    fn ctx(&mut self) -> (&mut Engine, Context<'_, Roce>, &mut Way) {
+    fn ctx(&mut self) -> (&mut Engine, EngineContext<'_, Roce>, &mut Way) {
         let Host { roce, arena, engine, way, rng, now, .. } = self;
-        (engine, Context { provider: roce, arena, now: *now, rng }, way)
+        (engine, EngineContext { provider: roce, arena, now: *now, rng }, way)
     }
 }
 
-impl fabric::Node for Host {
+impl netsim::Node for Host {
     fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
         self.roce.handle_frame(port, frame, now);
     }
@@ -286,7 +286,7 @@ impl World {
     pub fn with_engine<R>(
         &mut self,
         n: usize,
-        f: impl FnOnce(&mut Engine, &mut Context<'_, Roce>, &mut Way) -> R,
+        f: impl FnOnce(&mut Engine, &mut EngineContext<'_, Roce>, &mut Way) -> R,
     ) -> R {
         self.hosts[n].now = self.network.now;
         let (engine, mut ctx, way) = self.hosts[n].ctx();

@@ -8,10 +8,12 @@
 //! [`RemoteAddress`], which is an allegation until the side that owns the memory has checked it.
 
 mod cm;
+mod context;
 mod memory;
 mod queue;
 
 pub use cm::*;
+pub use context::EngineContext;
 pub use memory::*;
 pub use queue::*;
 
@@ -101,10 +103,10 @@ pub trait Provider {
         access: Access,
         rng: &mut dyn RngCore,
     ) -> Result<Region, VerbsError>;
-    /// Registers `length` bytes for RDMA WRITE that have no memory yet: it comes out of the stock
+    /// Registers `length` bytes for RDMA WRITE that have no memory yet: it comes out of the pool
     /// when a peer begins to write, which gets an RNR NAK while there is none. `Invalid` if the
     /// provider cannot do this.
-    fn register_lazy(
+    fn register_on_demand(
         &mut self,
         _pd: PdId,
         _length: usize,
@@ -112,19 +114,19 @@ pub trait Provider {
     ) -> Result<Region, VerbsError> {
         Err(VerbsError::Invalid)
     }
-    /// Puts memory in stock for lazy regions. It is zeroed, and as long as any of them.
-    fn add_to_stock(&mut self, _memory: Window) {}
-    /// How many regions the stock is good for.
-    fn stock(&self) -> usize {
+    /// Puts memory into the pool of on-demand regions. It is zeroed, and as long as any of them.
+    fn add_to_odp_pool(&mut self, _memory: Window) {}
+    /// How many regions the pool is good for.
+    fn odp_pool(&self) -> usize {
         0
     }
-    /// The memory of a lazy region, if it has any, and how many bytes peers have written to it, in
+    /// The memory of an on-demand region, if it has any, and how many bytes peers have written to it, in
     /// all.
-    fn lazy_memory(&self, _region: MrId) -> Option<(Window, u64)> {
+    fn on_demand_memory(&self, _region: MrId) -> Option<(Window, u64)> {
         None
     }
-    /// Takes the memory of a lazy region away, until a peer writes again. What was written is lost.
-    fn take_lazy_memory(&mut self, _region: MrId) -> Option<Window> {
+    /// Takes the memory of an on-demand region away, until a peer writes again. What was written is lost.
+    fn take_on_demand_memory(&mut self, _region: MrId) -> Option<Window> {
         None
     }
     /// Revokes the region's present key at once and gives it a fresh unpredictable one. Cheap: it
@@ -230,13 +232,13 @@ pub trait Provider {
     fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError>;
 
     /// Lets the provider be a while in asking the peer whether requests have arrived that are not signaled
-    /// and carry no chunk, or unhurried, so that many share an ACK: for users that do not wait for any of
+    /// and carry no chunk, or ack_lazily, so that many share an ACK: for users that do not wait for any of
     /// them, nor for room in the queue. To be said before the queue pair is ready to send.
-    fn share_acks(&mut self, _qp: QpId) {}
+    fn coalesce_acks(&mut self, _qp: QpId) {}
     /// Says that the peer's WRITEs are announced by a message right behind them, before which nobody here
     /// looks at them: the provider may then acknowledge them with that. To be said before the queue pair
     /// is ready to receive.
-    fn writes_are_announced(&mut self, _qp: QpId) {}
+    fn writes_precede_send(&mut self, _qp: QpId) {}
 
     /// Whether the queue pair went to error by itself: not because somebody here or the peer ended its
     /// connection.
@@ -271,6 +273,6 @@ pub trait Provider {
 }
 
 /// A provider with its connection manager: what upper-layer protocols are written for.
-pub trait Fabric: Provider + ConnectionManager {}
+pub trait RdmaDevice: Provider + ConnectionManager {}
 
-impl<T: Provider + ConnectionManager + ?Sized> Fabric for T {}
+impl<T: Provider + ConnectionManager + ?Sized> RdmaDevice for T {}

@@ -14,7 +14,7 @@ pub(crate) mod testing;
 mod tests;
 
 pub use disk::{DiskVolume, ExtentMap, Extents};
-pub use queue::DiskUser;
+pub use queue::DiskHandle;
 pub use ram::RamVolume;
 pub use set::{GUEST, VolumeId, Volumes};
 

@@ -19,16 +19,16 @@ struct Shared<D> {
 
 /// A disk as one of its users has it. Its queue is shared: that it is full may be others' doing.
 #[derive(Debug)]
-pub struct DiskUser<D> {
+pub struct DiskHandle<D> {
     shared: Rc<RefCell<Shared<D>>>,
     user: usize,
 }
 
-impl<D: Disk> DiskUser<D> {
+impl<D: Disk> DiskHandle<D> {
     /// The first user of a disk.
     pub fn new(disk: D) -> Self {
         let users = alloc::vec![Some(VecDeque::with_capacity(disk.depth()))];
-        DiskUser { shared: Rc::new(RefCell::new(Shared { disk, users })), user: 0 }
+        DiskHandle { shared: Rc::new(RefCell::new(Shared { disk, users })), user: 0 }
     }
 
     /// Another user.
@@ -45,11 +45,11 @@ impl<D: Disk> DiskUser<D> {
         if let Some(place) = shared.users.get_mut(user) {
             *place = queue;
         }
-        DiskUser { shared: self.shared.clone(), user }
+        DiskHandle { shared: self.shared.clone(), user }
     }
 }
 
-impl<D> Drop for DiskUser<D> {
+impl<D> Drop for DiskHandle<D> {
     /// The user must have nothing in flight: its place may be another's next.
     fn drop(&mut self) {
         if let Some(place) = self.shared.borrow_mut().users.get_mut(self.user) {
@@ -58,7 +58,7 @@ impl<D> Drop for DiskUser<D> {
     }
 }
 
-impl<D: Disk> Disk for DiskUser<D> {
+impl<D: Disk> Disk for DiskHandle<D> {
     fn geometry(&self) -> Geometry {
         self.shared.borrow().disk.geometry()
     }

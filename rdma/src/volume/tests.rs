@@ -144,7 +144,7 @@ fn volumes_of_extents_share_a_disk_and_keep_apart() {
     use alloc::rc::Rc;
     use core::cell::RefCell;
     let mut arena = Arena::on_heap(1 << 20);
-    let user = DiskUser::new(ModelDisk::new(&mut arena, 2));
+    let user = DiskHandle::new(ModelDisk::new(&mut arena, 2));
     let extents = |list: &[(u64, u64)]| -> Extents {
         let list = list.iter().map(|&(start, sectors)| Extent { start, sectors });
         Rc::new(RefCell::new(list.collect::<Vec<Extent>>().into()))

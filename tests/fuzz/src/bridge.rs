@@ -5,7 +5,7 @@
 use crate::input::Input;
 use drivers::hal::{Arena, Instant, Window};
 use drivers::ntb::{Ntb, SharedMemory, Side};
-use fabric::Rng;
+use netsim::Rng;
 use rdma::ntrdma::{Config, Layout, Ntrdma};
 use rdma::verbs::{
     Access, AddressVector, CqId, GidType, PathMtu, Payload, PdId, Provider, QpId, QpInit, QpType,
@@ -45,7 +45,7 @@ fn address(node: usize) -> IpAddr {
 /// Takes a list of events.
 pub fn run(data: &[u8]) {
     let all = 2 * half() + 2 * PRIVATE + 4096;
-    fabric::with_memory(all, |memory| {
+    netsim::with_memory(all, |memory| {
         let mut arena = Arena::new(memory);
         let shared = arena.alloc(2 * half(), 4096).expect("room");
         let mut nodes = [0, 1].map(|n| {
@@ -221,7 +221,7 @@ impl Node {
             solicited: false,
             datagram: None,
             carries: None,
-            unhurried: false,
+            ack_lazily: false,
         };
         let _ = self.ntrdma.post_send(self.qp, &request);
         let _ = self.pd;

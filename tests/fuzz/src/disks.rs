@@ -148,7 +148,7 @@ pub fn extents(data: &[u8]) {
     change(&mut bytes[..64], &mut input);
     let sectors = [16 * MIB, 8 * MIB, 3 * MIB, 2 * MIB][input.below(4)];
     let mut disk = Memory::new(bytes, sectors);
-    fabric::with_memory(64 << 10, |memory| {
+    netsim::with_memory(64 << 10, |memory| {
         let mut arena = Arena::new(memory);
         let geometry = disk.geometry();
         let mut store = Store::new(geometry, &mut arena).expect("there is memory");
@@ -231,7 +231,7 @@ pub fn mirror(data: &[u8]) {
         let sectors = ((bytes.len() / SECTOR) as u64) >> (input.byte() % 3);
         Memory::new(bytes, sectors)
     });
-    fabric::with_memory(Mirror::MEMORY + (64 << 10), |memory| {
+    netsim::with_memory(Mirror::MEMORY + (64 << 10), |memory| {
         let own = memory.slice(0, Mirror::MEMORY).expect("inside");
         let buffer = memory.slice(Mirror::MEMORY, 64 << 10).expect("inside");
         let disks = members.clone();

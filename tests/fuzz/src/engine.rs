@@ -5,7 +5,7 @@
 use crate::capture;
 use crate::input::Input;
 use drivers::hal::{Arena, Instant, Window};
-use fabric::Rng;
+use netsim::Rng;
 use rdma::roce::wire::bth;
 use rdma::roce::wire::frame::{ETHERNET_LEN, Frame};
 use rdma::roce::wire::icrc::Icrc;
@@ -66,7 +66,7 @@ fn address(node: usize) -> AddressVector {
 
 /// Takes a list of events.
 pub fn run(data: &[u8]) {
-    fabric::with_memory(2 * MEMORY, |memory| {
+    netsim::with_memory(2 * MEMORY, |memory| {
         let mut world = World::new(memory);
         let mut input = Input(data);
         input.events(EVENTS, |input| world.event(input));
@@ -278,7 +278,7 @@ impl World {
             solicited: true,
             datagram: None,
             carries: None,
-            unhurried: false,
+            ack_lazily: false,
         };
         let _ = node.roce.post_send(qp, &request);
         while let Some(completion) = node.roce.poll_cq(node.cq) {
@@ -446,7 +446,7 @@ impl World {
         let mut tx = TxBuffer::new();
         for n in 0..2 {
             while self.wire.len() < 64 && self.nodes[n].roce.poll_transmit(0, self.now, &mut tx) {
-                self.wire.push_back((1 - n, fabric::bytes(&tx.packet())));
+                self.wire.push_back((1 - n, netsim::bytes(&tx.packet())));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Changes to inputs, by chance.
 
-use fabric::Rng;
+use netsim::Rng;
 use rand_core::RngCore;
 
 /// Values at which code tends to go wrong.

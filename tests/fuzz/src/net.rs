@@ -5,10 +5,10 @@ use crate::capture;
 use crate::input::Input;
 use crate::ip;
 use drivers::hal::Instant;
-use fabric::Collector;
 use net::capture::{Capture, Filter};
 use net::http::{Handler, Limits, Read, Request, Response, Server};
 use net::{Addressing, Interface};
+use netsim::Collector;
 use std::time::Duration;
 
 /// Answers with what it was asked.

@@ -5,13 +5,14 @@
 use crate::engine;
 use crate::input::Input;
 use drivers::hal::{Arena, Instant, Window};
-use fabric::{Node as _, Rng};
+use netsim::{Node as _, Rng};
 use rdma::rnbd::client::{self, Client, Losses, RemoteVolume};
 use rdma::rnbd::wire::{AccessMode, PORT};
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use rdma::rtrs::Name;
 use rdma::rtrs::client as transport;
 use rdma::rtrs::server::Config;
-use rdma::rtrs::{Context, Name};
+use rdma::verbs::EngineContext;
 use rdma::verbs::{ConnectionManager, Provider};
 use rdma::volume::{Operation, Request, Volume};
 use sim::storage::disk::{Manners, SimDisk};
@@ -45,7 +46,7 @@ struct World {
 
 /// Takes a list of events.
 pub fn run(data: &[u8]) {
-    fabric::with_memory(SERVER + CLIENT, |memory| {
+    netsim::with_memory(SERVER + CLIENT, |memory| {
         let mut world = World::new(memory);
         let mut input = Input(data);
         // A first byte says after how many frames the server begins to lie.
@@ -97,7 +98,8 @@ impl World {
         let mut arena = Arena::new(own);
         let now = Instant::from_nanos(1);
         let name = |text| Name::new(text).expect("a name");
-        let mut context = Context { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let mut context =
+            EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let devices = client::Config { wait: Duration::from_secs(5), ..client::Config::default() };
         let mut client =
             Client::new(devices, transport::Config::default(), name("gw"), &mut context)
@@ -151,7 +153,7 @@ impl World {
             self.roce.handle_timeout(self.now);
         }
         let World { roce, client, arena, rng, now, .. } = self;
-        let mut context = Context { provider: roce, arena, now: *now, rng };
+        let mut context = EngineContext { provider: roce, arena, now: *now, rng };
         while let Some(event) = context.provider.poll_connection_event() {
             client.handle_connection_event(&event, &mut context);
         }
@@ -159,7 +161,7 @@ impl World {
         self.volume.flush_queue();
         while self.volume.poll().is_some() {}
         while self.roce.poll_transmit(0, self.now, &mut self.tx) {
-            self.gateway.handle_frame(0, &fabric::bytes(&self.tx.packet()), self.now);
+            self.gateway.handle_frame(0, &netsim::bytes(&self.tx.packet()), self.now);
         }
     }
 

@@ -9,16 +9,17 @@
 use crate::input::Input;
 use crate::leak::{self, Owner};
 use drivers::hal::{Arena, Instant, Window};
-use fabric::Rng;
+use netsim::Rng;
 use rdma::rnbd::server::{Export, Server};
 use rdma::rnbd::wire::{AccessMode, Close, Io, IoFlags, Open, Operation, SessionInfo};
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use rdma::rtrs::Name;
 use rdma::rtrs::server::Config;
 use rdma::rtrs::wire::{
     Addressing, ConnectRequest, Descriptor, Immediate, InfoRequest, InfoResponse, IoHeader,
     RkeyResponse, Uuid,
 };
-use rdma::rtrs::{Context, Name};
+use rdma::verbs::EngineContext;
 use rdma::verbs::{
     Access, CompletedOperation, ConnectionEvent, ConnectionManager, ConnectionParameters, CqId,
     Payload, PdId, Provider, QpId, QpInit, QpType, RecvRequest, RemoteAddress, SendOperation,
@@ -53,7 +54,7 @@ const DATA: usize = 32 << 10;
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let how = input.byte();
-    fabric::with_memory(MEMORY, |memory| {
+    netsim::with_memory(MEMORY, |memory| {
         let mut world = World::new(memory, how);
         world.open_session();
         input.events(ACTIONS, |input| world.act(input));
@@ -288,7 +289,7 @@ impl World {
             solicited: false,
             datagram: None,
             carries: None,
-            unhurried: false,
+            ack_lazily: false,
         };
         let _ = self.attacker.roce.post_send(line.qp, &request);
     }
@@ -520,7 +521,7 @@ impl World {
     fn collect(&mut self) {
         for (n, node) in [&mut self.gateway, &mut self.attacker].into_iter().enumerate() {
             while self.wire.len() < 128 && node.roce.poll_transmit(0, self.now, &mut node.tx) {
-                self.wire.push_back((1 - n, fabric::bytes(&node.tx.packet())));
+                self.wire.push_back((1 - n, netsim::bytes(&node.tx.packet())));
             }
         }
     }
@@ -539,7 +540,7 @@ impl World {
             }
         }
         let Node { roce, arena, rng, .. } = &mut self.gateway;
-        let mut context = Context { provider: roce, arena, now: self.now, rng };
+        let mut context = EngineContext { provider: roce, arena, now: self.now, rng };
         while let Some(event) = context.provider.poll_connection_event() {
             self.server.handle_connection_event(&event, &mut context);
         }
@@ -628,7 +629,7 @@ mod tests {
     #[test]
     fn the_attacker_has_a_session_and_an_open_device() {
         for how in 0..8 {
-            fabric::with_memory(MEMORY, |memory| {
+            netsim::with_memory(MEMORY, |memory| {
                 let mut world = World::new(memory, how);
                 world.open_session();
                 assert_eq!(world.chunks.len(), usize::from(DEPTH), "how {how}");

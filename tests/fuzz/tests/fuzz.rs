@@ -7,9 +7,9 @@ fn run(name: &str, count: u64) {
     let target = target(name).expect("there is such a target");
     let corpus = target.inputs();
     corpus.iter().for_each(|input| (target.run)(input));
-    fabric::explore(name, count, |seed| {
-        let input = mutate(&corpus, &mut fabric::Rng::new(seed));
-        if fabric::tracing() {
+    netsim::explore(name, count, |seed| {
+        let input = mutate(&corpus, &mut netsim::Rng::new(seed));
+        if netsim::tracing() {
             println!("{}", input.escape_ascii());
         }
         (target.run)(&input);

@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use drivers::hal::Instant;
 use net::Interface;
-use net::connector::{Connector, Limits, Link, Progress};
+use net::connector::{ConnectionHandle, Connector, Limits, Progress};
 use rdma::roce::Roce;
-use rdma::rtrs::Context;
 use rdma::smcr::engine::{Engine, Ready, Role, SocketId};
+use rdma::verbs::EngineContext;
 
 const PERIOD: std::time::Duration = std::time::Duration::from_millis(300);
 /// What is sent and has to come back, of each connection.
@@ -19,7 +19,7 @@ pub struct Dialer {
     connector: Connector,
     peer: SocketAddr,
     again: Option<Instant>,
-    link: Option<Link>,
+    link: Option<ConnectionHandle>,
     socket: Option<SocketId>,
     sent: usize,
     got: usize,
@@ -45,7 +45,7 @@ impl Dialer {
         &mut self,
         interface: &mut Interface,
         engine: &mut Engine,
-        context: &mut Context<'_, Roce>,
+        context: &mut EngineContext<'_, Roce>,
     ) {
         self.connector.poll(interface, context.now);
         if self.outcome == "dialer: fine" {
@@ -76,11 +76,11 @@ impl Dialer {
 
     fn shake(
         &mut self,
-        link: Link,
+        link: ConnectionHandle,
         socket: SocketId,
         interface: &mut Interface,
         engine: &mut Engine,
-        context: &mut Context<'_, Roce>,
+        context: &mut EngineContext<'_, Roce>,
     ) {
         let mut bytes = [0; 1024];
         let count = engine.poll_clc_bytes(socket, &mut bytes);
@@ -104,7 +104,7 @@ impl Dialer {
         ready: Ready,
         interface: &mut Interface,
         engine: &mut Engine,
-        context: &mut Context<'_, Roce>,
+        context: &mut EngineContext<'_, Roce>,
     ) -> bool {
         if self.socket != Some(id) {
             return false;
@@ -139,7 +139,7 @@ impl Dialer {
         id: SocketId,
         interface: &mut Interface,
         engine: &mut Engine,
-        context: &mut Context<'_, Roce>,
+        context: &mut EngineContext<'_, Roce>,
     ) {
         engine.close(id, context);
         if let Some(link) = self.link.take() {

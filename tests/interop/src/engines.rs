@@ -16,18 +16,19 @@ use net::hosts::Hosts;
 use net::{Addressing, Class, Interface};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use rdma::perf_responders::tcp_control::TcpControl;
+use rdma::perf_responders::{rping, tools};
 use rdma::rnbd::client::{self, Client, Losses, Notice};
 use rdma::rnbd::server::{Export, Server};
 use rdma::rnbd::wire::{AccessMode, PORT};
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use rdma::rtrs::Name;
 use rdma::rtrs::client as transport;
 use rdma::rtrs::server::Config;
-use rdma::rtrs::{Context, Name};
-use rdma::services::front::Front;
-use rdma::services::{rping, tools};
 use rdma::smcr::echo::Echo;
 use rdma::smcr::engine::{Config as SmcConfig, Device, Engine};
 use rdma::smcr::wire::Eid;
+use rdma::verbs::EngineContext;
 use rdma::verbs::{ConnectionManager, PathMtu, Provider};
 use rdma::volume::{RamVolume, Volume, Volumes};
 use tempfile::TempDir;
@@ -204,7 +205,7 @@ struct World {
     remote: Option<Client>,
     rping: rping::Server,
     tools: tools::Server,
-    front: Front,
+    front: TcpControl,
     smc: Engine,
     echo: [Echo; 2],
     dialer: Option<Dialer>,
@@ -256,14 +257,15 @@ impl World {
         storage.add_export(export, &volumes).map_err(|error| anyhow!("{error:?}"))?;
         let rping = rping::Server::new(&mut roce).map_err(|error| anyhow!("{error:?}"))?;
         let tools = tools::Server::new(&mut roce).map_err(|error| anyhow!("{error:?}"))?;
-        let front = Front::new(&mut interface);
+        let front = TcpControl::new(&mut interface);
         let eid = Eid::new("LAB.SMC.EID").context("the EID is none")?;
         let smc = SmcConfig { eids: vec![eid], rmb_size: setup.rmb_size, ..SmcConfig::default() };
         let path_mtu = PathMtu::for_ethernet(setup.mtu).context("no MTU for RoCE")?;
         let ip: std::net::Ipv4Addr = "10.0.0.1".parse()?;
         let device = Device { ip, address: ip.into(), mac: MAC, path_mtu, pnet: None };
         let now = Instant::ZERO;
-        let mut context = Context { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let mut context =
+            EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let smc = Engine::new(smc, vec![device], &mut context).map_err(|e| anyhow!("{e:?}"))?;
         let limits = net::tcp::Limits { connections: 64, receive: 4096, transmit: 4096 };
         let echo = [false, true].map(|discard| {
@@ -318,7 +320,7 @@ impl World {
         self.interface.poll(now);
         self.interface.transmit(&mut self.port, |_| ());
         let (roce, rng) = (&mut self.roce, &mut self.rng);
-        let mut context = Context { provider: roce, arena: &mut self.arena, now, rng };
+        let mut context = EngineContext { provider: roce, arena: &mut self.arena, now, rng };
         while let Some(event) = context.provider.poll_connection_event() {
             let remote = &mut self.remote;
             if !self.storage.handle_connection_event(&event, &mut context)
@@ -327,7 +329,7 @@ impl World {
                     .is_some_and(|client| client.handle_connection_event(&event, &mut context))
                 && !self.tools.handle_connection_event(&event, &mut context)
             {
-                let Context { provider, arena, rng, .. } = &mut context;
+                let EngineContext { provider, arena, rng, .. } = &mut context;
                 self.rping.handle_connection_event(&event, *provider, arena, now, *rng);
             }
         }
@@ -418,7 +420,7 @@ fn map_remote(
     arena: &mut Arena,
     rng: &mut StdRng,
 ) -> Result<(Client, Box<dyn Volume>)> {
-    let mut context = Context { provider: roce, arena, now: Instant::ZERO, rng };
+    let mut context = EngineContext { provider: roce, arena, now: Instant::ZERO, rng };
     let name = |name| Name::new(name).map_err(|_| anyhow!("{name} is no name"));
     let (devices, session) = (client::Config::default(), transport::Config::default());
     let mut client = Client::new(devices, session, name("isthmus")?, &mut context)

@@ -1,4 +1,4 @@
-//! The tools with which operators measure a fabric, run by a stock Linux guest against 10.0.0.1
+//! The tools with which operators measure a network, run by a stock Linux guest against 10.0.0.1
 //! (fd00::1). Each story holds whoever serves them.
 
 use std::time::Duration;

@@ -102,7 +102,7 @@ fn tshark_reads_what_was_captured() -> Result<()> {
         ensure!(tshark(path.path(), way)?.len() > 10, "hardly a frame with {way}");
     }
 
-    // Only what docs/fabric.md asks for, and downloaded as it says.
+    // Only what docs/measure.md asks for, and downloaded as it says.
     gateway.run("capture start roce host 10.0.0.2 payload")?.lacks("error")?;
     rping(&mut guest, &[64], 1)?;
     gateway.run("cat /capture")?.contains("running      yes")?;

@@ -8,7 +8,7 @@ use crate::storage::disk::{Manners, SECTOR, SimDisk};
 use crate::storage::history::History;
 use crate::storage::user::{User, WRITER};
 use drivers::hal::{Arena, Geometry, Instant, Window};
-use fabric::Rng;
+use netsim::Rng;
 use rand_core::RngCore;
 use rdma::volume::mirror::{Clock, MemberState, Mirror, MirrorState, RESERVED, Status};
 use rdma::volume::{Completion, DiskVolume, Operation, Request, Submitted, Volume, VolumeError};
@@ -192,7 +192,7 @@ struct World {
 
 impl World {
     fn say(&self, what: std::fmt::Arguments<'_>) {
-        if fabric::tracing() {
+        if netsim::tracing() {
             println!("{:>12} {what}", self.now.as_nanos() / 1000);
         }
     }
@@ -369,7 +369,7 @@ impl World {
 /// Runs a seed.
 pub fn run(seed: u64) {
     let mut rng = Rng::new(seed);
-    fabric::with_memory(MEMORY, |memory| {
+    netsim::with_memory(MEMORY, |memory| {
         let mut arena = Arena::new(memory);
         let cache = rng.chance(700);
         let errors = rng.pick(&[0, 0, 0, 5]);

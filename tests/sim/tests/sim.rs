@@ -3,25 +3,25 @@
 /// Nodes that connect, send, write, read and add, on a bad network, with outages and reboots.
 #[test]
 fn roce() {
-    fabric::explore("roce", 1500, sim::roce::run);
+    netsim::explore("roce", 1500, sim::roce::run);
 }
 
 /// A mirror whose members fail, come back and forget, with power cuts.
 #[test]
 fn mirror() {
-    fabric::explore("mirror", 1000, sim::mirror::run);
+    netsim::explore("mirror", 1000, sim::mirror::run);
 }
 
 /// Hosts that use the volumes of a gateway, with outages, power cuts and bad disks.
 #[test]
 fn storage() {
-    fabric::explore("storage", 800, sim::storage::run);
+    netsim::explore("storage", 800, sim::storage::run);
 }
 
 /// Hosts that keep to no protocol see nothing of others.
 #[test]
 fn leak() {
-    fabric::explore("leak", 400, sim::storage::leak::run);
+    netsim::explore("leak", 400, sim::storage::leak::run);
 }
 
 /// A path that is cut is left within a second, with the timers as they come.

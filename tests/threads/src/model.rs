@@ -1,6 +1,6 @@
 //! The halt of a loop, and work that comes from another core: no wake-up is lost.
 //!
-//! The alarm is the appliance's (`appliance/src/gateway/alarm.rs`), with loom's atomics. The loops are as in
+//! The alarm is the appliance's (`appliance/src/gateway/loop_waker.rs`), with loom's atomics. The loops are as in
 //! `gateway/worker.rs` and `gateway/mod.rs`: say that it halts, look, halt.
 
 use crate::machine::Bell;
@@ -11,7 +11,7 @@ use loom::thread;
 
 use loom::sync::atomic as atomics;
 
-#[path = "../../../appliance/src/gateway/alarm.rs"]
+#[path = "../../../appliance/src/gateway/loop_waker.rs"]
 mod alarm;
 
 /// A core that halts with interrupts held back: one that has come ends the next halt at once.

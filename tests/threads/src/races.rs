@@ -7,7 +7,7 @@ use core::sync::atomic as atomics;
 use frame_ring::frame_ring;
 use std::thread::{self, Thread};
 
-#[path = "../../../appliance/src/gateway/alarm.rs"]
+#[path = "../../../appliance/src/gateway/loop_waker.rs"]
 #[expect(clippy::duplicate_mod, reason = "with other atomics")]
 mod alarm;
 #[path = "../../../appliance/src/gateway/frame_ring.rs"]

@@ -5,7 +5,7 @@ use super::clock::Clock;
 use super::interrupts::{self, BELL_VECTOR};
 use super::paging;
 use super::timer::Timer;
-use appliance::machine::{Bell, Core, SpareCore, Work};
+use appliance::machine::{Core, Ipi, SpareCore, Work};
 use core::time::Duration;
 use drivers::hal::{Instant, Interrupt};
 use std::sync::mpsc;
@@ -74,7 +74,7 @@ impl SpareCore for Spare {
         interrupts::allocate(self.id)
     }
 
-    fn bell(&self) -> Box<dyn Bell> {
+    fn ipi(&self) -> Box<dyn Ipi> {
         Box::new(Ring { apic: self.apic, target: self.id })
     }
 
@@ -119,7 +119,7 @@ pub(super) struct Ring {
     pub(super) target: u32,
 }
 
-impl Bell for Ring {
+impl Ipi for Ring {
     fn ring(&self) {
         // SAFETY: `interrupts::take` has given the vector a handler, on the table that all cores share.
         unsafe { self.apic.send(self.target, BELL_VECTOR) };

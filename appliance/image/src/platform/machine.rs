@@ -9,7 +9,7 @@ use super::timer::Timer;
 use super::uart::Uart;
 use appliance::console::Line;
 use appliance::crash::Header;
-use appliance::machine::{Bell, Core, CrashPlace, Machine};
+use appliance::machine::{Core, CrashPlace, Ipi, Machine};
 use boot::acpi::Tables;
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -57,7 +57,7 @@ impl Line for Pc {
     fn console_read(&mut self, into: &mut [u8]) -> usize {
         let taken = self.uart.read(into);
         #[cfg(feature = "faults")]
-        super::provoke::typed(&into[..taken]);
+        super::fault_injection::typed(&into[..taken]);
         taken
     }
 
@@ -67,7 +67,7 @@ impl Line for Pc {
 }
 
 impl Machine for Pc {
-    fn bell(&self) -> Box<dyn Bell> {
+    fn ipi(&self) -> Box<dyn Ipi> {
         Box::new(Ring { apic: self.apic, target: apic::id() })
     }
 

@@ -6,6 +6,8 @@ mod clock;
 pub mod cores;
 mod entropy;
 mod exceptions;
+#[cfg(feature = "faults")]
+pub mod fault_injection;
 mod idt;
 mod image;
 mod interrupts;
@@ -16,8 +18,6 @@ mod paging;
 mod pci;
 mod ports;
 pub mod power;
-#[cfg(feature = "faults")]
-pub mod provoke;
 mod timer;
 pub mod uart;
 mod virtio_slots;
@@ -53,7 +53,7 @@ pub struct Bringup {
     /// What the loop needs.
     pub machine: Pc,
     /// What drivers need.
-    pub devices: Devices,
+    pub devices: ProviderSet,
     /// PCI configuration space.
     pub pci: ConfigSpace,
     /// Where a machine without PCI has its virtio devices.
@@ -88,7 +88,7 @@ pub fn bring_up(
     let timer = Timer::new(apic, clock, boot.apic_timer_khz);
 
     let (arena, crash_memory) = arena(boot)?;
-    let mut devices = Devices { arena, memory: &boot.memory };
+    let mut devices = ProviderSet { arena, memory: &boot.memory };
     let image = image::segments();
     if let Some(code) = image.iter().find(|segment| segment.access == image::Access::Code) {
         // SAFETY: it is the image's, which stays mapped.
@@ -153,7 +153,7 @@ pub fn total_memory(boot: &BootInfo) -> u64 {
 
 /// What drivers ask for at set-up.
 #[derive(Debug)]
-pub struct Devices {
+pub struct ProviderSet {
     arena: Arena,
     /// All memory of the machine.
     memory: &'static MemoryMap,
@@ -178,7 +178,7 @@ fn is_of_device(memory: &MemoryMap, address: u64, len: usize) -> bool {
 
 // SAFETY: the machine's devices are trusted, as its hypervisor is: there is no driver of an IOMMU. What is
 // mapped is checked against the memory map.
-unsafe impl Platform for Devices {
+unsafe impl Platform for ProviderSet {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
         if !is_of_device(self.memory, address, len) {
             return None;

@@ -144,7 +144,7 @@ pub static COMMANDS: &[Command] = &[
         &["show", "devices"],
         &[],
         "all devices, those that nobody uses among them",
-        Verb::Show(Topic::Devices),
+        Verb::Show(Topic::ProviderSet),
     ),
     Command::new(&["show", "volumes"], &[], "volumes", Verb::Show(Topic::Volumes)),
     Command::new(
@@ -199,7 +199,7 @@ pub static COMMANDS: &[Command] = &[
         &["show", "smc", "devices"],
         &[],
         "interfaces that links may use",
-        Verb::Show(Topic::Smc(SmcTopic::Devices)),
+        Verb::Show(Topic::Smc(SmcTopic::ProviderSet)),
     ),
     Command::new(
         &["show", "smc", "stats"],

@@ -12,7 +12,7 @@ use core::time::Duration;
 use drivers::hal::{Instant, Window};
 use drivers::ntb::Ntb as _;
 use drivers::ntb::stream::{Stream, Wrong};
-use net::connector::{self, Connector, Link, Progress};
+use net::connector::{self, ConnectionHandle, Connector, Progress};
 use net::tcp::{self, Listener};
 use rand_core::RngCore;
 use rdma::ntrdma::State;
@@ -61,7 +61,7 @@ impl Door {
 #[derive(Clone, Copy)]
 enum Name {
     Accepted(tcp::Stream),
-    Made(Link),
+    Made(ConnectionHandle),
 }
 
 /// Where the connection stands.

@@ -2,7 +2,7 @@
 
 use super::{Told, exports, sessions, volumes};
 use crate::console::Managed;
-use crate::gateway::elsewhere;
+use crate::gateway::remote_storage;
 use crate::gateway::state::State;
 use crate::report::Value;
 
@@ -10,8 +10,8 @@ use crate::report::Value;
 pub(super) fn list(state: &mut State, what: &str, name: Option<&str>, options: &[&str]) -> Told {
     let value = match what {
         "volume" => Value::List(volumes::rows(state, 0, usize::MAX)),
-        "remote" => elsewhere::manage::remotes(state),
-        "mirror" => elsewhere::manage::mirrors(state),
+        "remote" => remote_storage::manage::remotes(state),
+        "mirror" => remote_storage::manage::mirrors(state),
         "export" => {
             let storage = &state.plane.storage;
             Value::list(storage.server.iter().flat_map(|s| exports::rows(s, &storage.volumes)))

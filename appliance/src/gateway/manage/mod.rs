@@ -7,8 +7,8 @@ mod options;
 mod sessions;
 pub(super) mod volumes;
 
-use super::bridge::{self, measure};
-use super::elsewhere;
+use super::bridge::{self, ntb_perf};
+use super::remote_storage;
 use super::state::State;
 use crate::config::Problem;
 use crate::console::Managed;
@@ -33,8 +33,8 @@ pub(super) fn act(state: &mut State, what: &str, order: &str, rest: &str) -> Tol
             listing::list(state, what, Some(name), options)
         }
         ("ntb", "reset") => bridge::reset(state).map(done),
-        ("ntb", _) => measure::act(state, &words),
-        ("remote" | "mirror", _) => elsewhere::manage::act(state, what, order, &words),
+        ("ntb", _) => ntb_perf::act(state, &words),
+        ("remote" | "mirror", _) => remote_storage::manage::act(state, what, order, &words),
         ("session", _) => sessions::disconnect(state, one(&words)?).map(done),
         ("device", _) => sessions::close_device(state, &words).map(done),
         ("path", order) => {

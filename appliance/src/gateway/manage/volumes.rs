@@ -5,8 +5,8 @@ use super::{Told, at_once, lines};
 use crate::config::{Size, Volume};
 use crate::console::Managed;
 use crate::gateway::disks::{Role, number_of};
-use crate::gateway::elsewhere;
 use crate::gateway::objects::session_name;
+use crate::gateway::remote_storage;
 use crate::gateway::state::State;
 use crate::gateway::volumes::Order;
 use crate::report::Value;
@@ -48,7 +48,7 @@ pub(in crate::gateway) fn rows(state: &mut State, from: usize, count: usize) -> 
             ("extents", extents.into()),
             ("read_only", read_only.into()),
             ("open", writers.into()),
-            ("state", elsewhere::manage::standing(state, name, geometry).into()),
+            ("state", remote_storage::manage::standing(state, name, geometry).into()),
         ])
     });
     rows.collect()
@@ -129,7 +129,7 @@ pub(super) fn delete(state: &mut State, words: &[&str]) -> Told {
         .map_err(|problems| lines(&problems))?;
     let memory = storage.volumes.remove(id).and_then(|volume| volume.into_parts().memory);
     if let Some(memory) = memory {
-        let provider = state.plane.fabric.as_ref().map(|fabric| &fabric.devices);
+        let provider = state.plane.rdma_stack.as_ref().map(|rdma_stack| &rdma_stack.providers);
         storage.retire(memory, state.platform.arena(), provider, state.now);
     }
     // One that could not become a volume keeps its role.

@@ -1,12 +1,12 @@
 //! `/metrics`: everything that is counted, for Prometheus.
 
-mod fabric;
 mod ntb;
+mod rdma_stack;
 mod smc;
 pub(super) mod storage;
 
 use super::state::State;
-use crate::gateway::uplink::Uplink;
+use crate::gateway::punt::PuntPort;
 use crate::loops::{LoopCounters, Stage};
 use core::fmt::Error;
 use drivers::hal::{Disk, PortCounters};
@@ -21,11 +21,11 @@ type Section = fn(&mut State, &mut Page<'_>) -> Result<(), Error>;
 const SECTIONS: [Section; 8] = [
     appliance,
     ports,
-    |state, w| fabric::write(state, w),
+    |state, w| rdma_stack::write(state, w),
     |state, w| ntb::write(state, w),
     |state, w| storage::write(state, w),
     |state, w| smc::write(state, w),
-    |state, w| super::elsewhere::metrics::write(state, w),
+    |state, w| super::remote_storage::metrics::write(state, w),
     loops,
 ];
 
@@ -168,7 +168,7 @@ fn ports(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
         "Frames for the control plane that found no room on their way from the port's loop.",
     )?;
     for slot in &state.ports {
-        let count = slot.uplink.as_ref().map_or(0, Uplink::dropped);
+        let count = slot.punt_port.as_ref().map_or(0, PuntPort::dropped);
         dropped.sample(&[("port", &slot.name)], count)?;
     }
     let mut size = w.gauge("isthmus_disk_size_bytes", "Capacity of the disk.")?;

@@ -24,7 +24,7 @@ const FAMILIES: [Family; 8] = [
 /// Nothing without a bridge.
 pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     let plane = &state.plane;
-    let ntrdma = plane.fabric.as_ref().and_then(|fabric| fabric.devices.ntrdma());
+    let ntrdma = plane.rdma_stack.as_ref().and_then(|rdma_stack| rdma_stack.providers.ntrdma());
     let (Some(bridge), Some(ntrdma)) = (&plane.bridge, ntrdma) else { return Ok(()) };
     let label = [("bridge", &"ntb0" as &dyn core::fmt::Display)];
     w.gauge("isthmus_ntb_up", "Whether the link to the other machine is up.")?

@@ -119,7 +119,7 @@ fn sessions(server: &Server, w: &mut Page<'_>) -> Result<(), Error> {
         }
     }
     let mut family =
-        w.gauge("isthmus_rtrs_session_devices", "Devices that the session has open.")?;
+        w.gauge("isthmus_rtrs_session_devices", "ProviderSet that the session has open.")?;
     if family.is_past() {
         return Ok(());
     }
@@ -166,7 +166,11 @@ fn memory(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
         w.gauge("isthmus_memory_promised_bytes", "Queue depth times chunk size of all sessions.")?
             .sample(&[], server.transport().promised())?;
     }
-    let pool = state.plane.fabric.as_ref().and_then(|fabric| fabric.devices.roce.on_demand());
+    let pool = state
+        .plane
+        .rdma_stack
+        .as_ref()
+        .and_then(|rdma_stack| rdma_stack.providers.roce.on_demand());
     let Some(pool) = pool else { return Ok(()) };
     w.gauge("isthmus_memory_shared_size_bytes", "Memory that sessions share.")?
         .sample(&[], pool.capacity as u64)?;

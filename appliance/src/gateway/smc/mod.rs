@@ -13,7 +13,7 @@ pub(super) mod report;
 mod rules;
 
 use super::network::Network;
-use super::plane::Plane;
+use super::plane::DataPlane;
 use super::ports::PortSlot;
 use crate::config::{self, Config};
 use core::net::IpAddr;
@@ -21,15 +21,15 @@ use drivers::hal::Instant;
 use net::hosts::Hosts;
 use net::tcp::Limits;
 use net::{Interface, Resolution};
-use rdma::devices::Devices;
 use rdma::messaging::Users;
 use rdma::ntrdma::Ntrdma;
+use rdma::perf_responders::Neighbours;
+use rdma::provider_set::ProviderSet;
 use rdma::relay::{Interfaces, Notice, World};
-use rdma::rtrs::Context;
-use rdma::services::Neighbours;
 use rdma::smcr::admission::Admission;
 use rdma::smcr::echo::Echo;
 use rdma::smcr::engine::{self, BATCH, Device, Engine, Subnet};
+use rdma::verbs::EngineContext;
 use rdma::verbs::PathMtu;
 use rules::Rules;
 
@@ -56,7 +56,7 @@ impl Smc {
     pub fn of(
         config: &Config,
         memory: u64,
-        plane: &mut Plane,
+        plane: &mut DataPlane,
         networks: &mut [Network],
     ) -> Option<Box<Self>> {
         if !config.smc.services && config.rule.is_empty() {
@@ -105,7 +105,7 @@ impl Smc {
         &mut self,
         config: &Config,
         networks: &mut [Network],
-        plane: &mut Plane,
+        plane: &mut DataPlane,
         now: Instant,
     ) {
         let Some(mut ctx) = context(plane) else { return };
@@ -122,7 +122,7 @@ impl Smc {
         networks: &mut [Network],
         ports: &[PortSlot],
         config: &Config,
-        plane: &mut Plane,
+        plane: &mut DataPlane,
         now: Instant,
     ) -> usize {
         let Some(mut ctx) = context(plane) else { return 0 };
@@ -149,7 +149,7 @@ impl Smc {
     }
 
     /// Ends all connections, and tells their peers.
-    pub fn shut_down(&mut self, networks: &mut [Network], plane: &mut Plane, now: Instant) {
+    pub fn shut_down(&mut self, networks: &mut [Network], plane: &mut DataPlane, now: Instant) {
         let Some(mut ctx) = context(plane) else { return };
         ctx.now = now;
         self.engine.shut_down(&mut ctx);
@@ -179,7 +179,7 @@ impl Smc {
         networks: &[Network],
         ports: &[PortSlot],
         config: &Config,
-        provider: &Devices,
+        provider: &ProviderSet,
     ) {
         let generations = networks.iter().map(|network| network.interface.generation());
         if generations.clone().eq(self.generations.iter().copied()) {
@@ -200,7 +200,7 @@ impl Smc {
                 });
             }
             let pnet = config.net(port, mac, &slot.location).pnetid;
-            let path_mtu = PathMtu::for_ethernet(slot.mtu).filter(|_| slot.uplink.is_none())?;
+            let path_mtu = PathMtu::for_ethernet(slot.mtu).filter(|_| slot.punt_port.is_none())?;
             Some(Device { ip, address: ip.into(), mac, path_mtu, pnet })
         };
         let devices = ports.iter().zip(networks).enumerate().filter_map(device);
@@ -242,9 +242,9 @@ fn settings(config: &Config) -> engine::Config {
 }
 
 /// What the engine works with; None without RoCE.
-fn context(plane: &mut Plane) -> Option<Context<'_, Devices>> {
-    let provider = &mut plane.fabric.as_mut()?.devices;
-    Some(Context { provider, arena: &mut plane.arena, now: plane.now, rng: &mut *plane.rng })
+fn context(plane: &mut DataPlane) -> Option<EngineContext<'_, ProviderSet>> {
+    let provider = &mut plane.rdma_stack.as_mut()?.providers;
+    Some(EngineContext { provider, arena: &mut plane.arena, now: plane.now, rng: &mut *plane.rng })
 }
 
 /// All interfaces, as the way to a neighbour on any of them.

@@ -4,10 +4,10 @@
 
 use super::Smc;
 use crate::console::SmcTopic;
+use crate::gateway::report_pieces::Node;
 use crate::gateway::state::State;
-use crate::gateway::told::Node;
 use crate::report::Value;
-use rdma::smcr::back::Connected;
+use rdma::smcr::connector::Connected;
 use rdma::smcr::engine::{Device, GroupStatus, Role, SocketStatus};
 
 /// The report on one topic; empty where SMC-R is not in use.
@@ -26,7 +26,7 @@ pub(in super::super) fn topic(state: &State, topic: SmcTopic) -> Value {
         SmcTopic::Sockets => Value::List(sockets(smc, state, 0, usize::MAX)),
         SmcTopic::Linkgroups => Value::list(smc.engine.groups().map(|group| one_group(&group))),
         SmcTopic::Links => links(smc, state),
-        SmcTopic::Devices => devices(smc, state),
+        SmcTopic::ProviderSet => devices(smc, state),
         SmcTopic::Stats => stats(smc, state),
         SmcTopic::Rules => rules(smc, state),
         SmcTopic::Ueid => Value::None,
@@ -38,7 +38,7 @@ pub(in super::super) const TREE: Node = Node::Branch(&[
     ("sockets", Node::Rows(socket_rows)),
     ("linkgroups", Node::Whole(|state| topic(state, SmcTopic::Linkgroups))),
     ("links", Node::Whole(|state| topic(state, SmcTopic::Links))),
-    ("devices", Node::Whole(|state| topic(state, SmcTopic::Devices))),
+    ("devices", Node::Whole(|state| topic(state, SmcTopic::ProviderSet))),
     ("stats", Node::Whole(|state| topic(state, SmcTopic::Stats))),
     ("ueid", Node::Whole(|state| topic(state, SmcTopic::Ueid))),
     ("rules", Node::Whole(|state| topic(state, SmcTopic::Rules))),
@@ -185,7 +185,11 @@ fn stats(smc: &Smc, state: &State) -> Value {
     });
     let fallen: u64 = c.fallbacks.values().sum();
     let (over_smc, over_tcp) = smc.served();
-    let kept = state.plane.fabric.as_ref().map(|fabric| smc.engine.kept(&fabric.devices.roce));
+    let kept = state
+        .plane
+        .rdma_stack
+        .as_ref()
+        .map(|rdma_stack| smc.engine.kept(&rdma_stack.providers.roce));
     Value::object([
         ("total_connections", (c.client + c.server + c.failed + fallen).into()),
         ("smc_connections", (c.client + c.server).into()),

@@ -1,7 +1,7 @@
 //! A machine of models: memory, PCI configuration spaces, register ranges, interrupts.
 
 use super::Model;
-use super::faces::{Bar, Mapped};
+use super::register_models::{Bar, Mapped};
 use crate::hal::{Arena, Clock, Instant, Interrupt, PciAddress, Platform, Registers, Window};
 use crate::inventory::Inventory;
 use crate::pci::model::ConfigSpaces;

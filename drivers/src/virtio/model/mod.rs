@@ -1,9 +1,9 @@
 //! The device side of virtio, for tests: registers (PCI and memory-mapped, versions 2 and 1) and
 //! split queues on the same memory as the driver's, by the letter of the specification or not.
 
-mod faces;
 mod machine;
 mod queue;
+mod register_models;
 
 pub use machine::{Machine, WallClock};
 pub use queue::Chain;

@@ -15,7 +15,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use drivers::hal::{Instant, Window};
 use drivers::ntb::Ntb;
-use fabric::Rng;
+use netsim::Rng;
 use std::vec::Vec;
 
 const PORT: u16 = 7;

@@ -9,7 +9,7 @@ use crate::verbs::{
 use core::time::Duration;
 use drivers::hal::{Arena, Instant, Window};
 use drivers::ntb::{Ntb, SharedMemory, Side};
-use fabric::Rng;
+use netsim::Rng;
 use std::sync::mpsc;
 use std::{thread, time, vec};
 
@@ -99,7 +99,7 @@ fn machine(number: u8, memory: Window, tell: mpsc::Sender<Contact>, hear: mpsc::
                     solicited: false,
                     datagram: None,
                     carries: None,
-                    unhurried: false,
+                    ack_lazily: false,
                 };
                 ntrdma.post_send(qp, &request).unwrap();
             }

@@ -9,7 +9,7 @@ use crate::verbs::{
 };
 use core::time::Duration;
 use drivers::hal::Window;
-use fabric::Rng;
+use netsim::Rng;
 use proptest::prelude::*;
 use rand_core::RngCore;
 use std::vec::Vec;
@@ -25,7 +25,7 @@ pub fn request(id: u64, operation: SendOperation<'_>) -> SendRequest<'_> {
         solicited: false,
         datagram: None,
         carries: None,
-        unhurried: false,
+        ack_lazily: false,
     }
 }
 

@@ -6,15 +6,19 @@
 //! settled when both is done: a flush was answered with each of the permits, and the paths are up.
 
 use super::{Client, Owner};
-use crate::rtrs::Context;
 use crate::rtrs::client::{PathId, PathState};
-use crate::verbs::Fabric;
+use crate::verbs::EngineContext;
+use crate::verbs::RdmaDevice;
 use crate::volume::{Operation, Request, VolumeError};
 use drivers::hal::{Instant, Window};
 
 impl Client {
     /// Gives up all requests of a device.
-    pub(super) fn give_up_all<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    pub(super) fn give_up_all<P: RdmaDevice + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         let Some(device) = self.devices.get_mut(key) else { return };
         device.refuse_submitted();
         for slot in 0..device.active.len() as u32 {

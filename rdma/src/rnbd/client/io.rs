@@ -3,14 +3,19 @@
 use super::request::Active;
 use super::state::{DeviceState, Input};
 use super::{Client, Notice, Owner, RESERVED_PERMITS, Session};
+use crate::rtrs::Errno;
 use crate::rtrs::client::{Channel, Continuity, Outcome, Permit, Request};
-use crate::rtrs::{Context, Errno};
-use crate::verbs::Fabric;
+use crate::verbs::EngineContext;
+use crate::verbs::RdmaDevice;
 use crate::volume::VolumeError;
 
 impl Client {
     /// Takes what the volume of a device was given, and sends what can be sent.
-    pub(super) fn pump<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    pub(super) fn pump<P: RdmaDevice + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         let Some(device) = self.devices.get_mut(key) else { return };
         if core::mem::take(&mut device.queue.borrow_mut().give_up) {
             self.give_up_all(key, ctx);
@@ -43,7 +48,7 @@ impl Client {
         }
     }
 
-    fn send_waiting<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    fn send_waiting<P: RdmaDevice + ?Sized>(&mut self, key: usize, ctx: &mut EngineContext<'_, P>) {
         while self.session == Session::Up
             && let Some(device) = self.devices.get_mut(key)
             && let Some(&slot) = device.waiting.front()
@@ -93,13 +98,13 @@ impl Client {
     }
 
     /// A step of a request has ended.
-    pub(super) fn handle_io<P: Fabric + ?Sized>(
+    pub(super) fn handle_io<P: RdmaDevice + ?Sized>(
         &mut self,
         permit: Permit,
         key: usize,
         slot: u32,
         outcome: Outcome,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let Some(device) = self.devices.get_mut(key) else { return };
         let Some(Some(active)) = device.active.get_mut(slot as usize) else { return };
@@ -140,11 +145,11 @@ impl Client {
 
     /// The server does not know the device. If a path came up since it was opened, the server may
     /// have been started anew while other paths seemed to stand; otherwise somebody closed it.
-    fn handle_unknown<P: Fabric + ?Sized>(
+    fn handle_unknown<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
         slot: u32,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let device = &mut self.devices[key];
         let anew = self.paths_up > device.opened_at;

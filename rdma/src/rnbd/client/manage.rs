@@ -6,8 +6,9 @@ use super::volume::RemoteVolume;
 use super::{ANSWER, Client, Owner};
 use crate::rnbd::wire::{AccessMode, Close};
 use crate::rtrs::server::RequestKind;
-use crate::rtrs::{Context, Errno, Name};
-use crate::verbs::Fabric;
+use crate::rtrs::{Errno, Name};
+use crate::verbs::EngineContext;
+use crate::verbs::RdmaDevice;
 use core::fmt;
 use drivers::hal::{Geometry, Window};
 
@@ -53,12 +54,12 @@ pub struct DeviceStatus {
 
 impl Client {
     /// Maps a device. Its volume has no sectors before the server has opened it.
-    pub fn map<P: Fabric + ?Sized>(
+    pub fn map<P: RdmaDevice + ?Sized>(
         &mut self,
         name: Name,
         mode: AccessMode,
         losses: Losses,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(DeviceId, RemoteVolume), MapError> {
         if name.as_str().is_empty() || name.as_str().contains("..") {
             return Err(MapError::BadName);
@@ -78,7 +79,11 @@ impl Client {
 
     /// Opens a device again: one that the server has closed, or an open one to learn its new size.
     /// False if there is none of that name.
-    pub fn remap<P: Fabric + ?Sized>(&mut self, id: DeviceId, ctx: &mut Context<'_, P>) -> bool {
+    pub fn remap<P: RdmaDevice + ?Sized>(
+        &mut self,
+        id: DeviceId,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> bool {
         let known = self.devices.contains(id.0 as usize);
         self.ring();
         self.open(id.0 as usize, ctx);
@@ -93,7 +98,11 @@ impl Client {
 
     /// Closes a device and forgets it, once the requests that are on their way have ended; others
     /// fail at once. False if there is none of that name.
-    pub fn unmap<P: Fabric + ?Sized>(&mut self, id: DeviceId, ctx: &mut Context<'_, P>) -> bool {
+    pub fn unmap<P: RdmaDevice + ?Sized>(
+        &mut self,
+        id: DeviceId,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> bool {
         let key = id.0 as usize;
         let Some(device) = self.devices.get_mut(key) else { return false };
         device.ending = true;
@@ -104,7 +113,11 @@ impl Client {
     }
 
     /// Forgets a device that is to be forgotten, if nothing is on its way.
-    pub(super) fn end_device<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    pub(super) fn end_device<P: RdmaDevice + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         while let Some(slot) = self.devices[key].waiting.pop_front() {
             self.give_up(key, slot);
         }

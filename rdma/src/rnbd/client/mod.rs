@@ -26,9 +26,10 @@ pub use session::Notice;
 pub use state::{DeviceState, Input};
 pub use volume::RemoteVolume;
 
+use crate::rtrs::Name;
 use crate::rtrs::client::{self as rtrs, Permit};
-use crate::rtrs::{Context, Name};
-use crate::verbs::{ConnectionEvent, Fabric, VerbsError};
+use crate::verbs::EngineContext;
+use crate::verbs::{ConnectionEvent, RdmaDevice, VerbsError};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use device::Device;
@@ -77,11 +78,11 @@ pub struct Client {
 
 impl Client {
     /// A client without a path and without a device.
-    pub fn new<P: Fabric + ?Sized>(
+    pub fn new<P: RdmaDevice + ?Sized>(
         config: Config,
         transport: rtrs::Config,
         name: Name,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<Self, VerbsError> {
         let answer = ctx.arena.alloc(ANSWER, 64).ok_or(VerbsError::NoRoom)?;
         let owners = alloc::vec![Owner::Nothing; usize::from(transport.max_queue_depth)];
@@ -110,7 +111,11 @@ impl Client {
     /// Rings a bell from now on when `poll` has something to do, but for what is due
     /// ([`Client::poll_timeout`]) and what [`Provider::next_watched`](crate::verbs::Provider::next_watched) tells of
     /// under the bell's number.
-    pub fn ring_when_asked<P: Fabric + ?Sized>(&mut self, bell: Bell, ctx: &mut Context<'_, P>) {
+    pub fn ring_when_asked<P: RdmaDevice + ?Sized>(
+        &mut self,
+        bell: Bell,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         self.transport.watch(bell.number(), ctx);
         bell.ring();
         for (_, device) in &self.devices {
@@ -137,10 +142,10 @@ impl Client {
     }
 
     /// Takes an event of the connection manager; false if it is none of this client's.
-    pub fn handle_connection_event<P: Fabric + ?Sized>(
+    pub fn handle_connection_event<P: RdmaDevice + ?Sized>(
         &mut self,
         event: &ConnectionEvent,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let taken = self.transport.handle_connection_event(event, ctx);
         if taken {
@@ -151,7 +156,10 @@ impl Client {
 
     /// Takes what has arrived, sends what the volumes were given, runs timers. To be called until
     /// there is no notice left.
-    pub fn poll<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> Option<Notice> {
+    pub fn poll<P: RdmaDevice + ?Sized>(
+        &mut self,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Option<Notice> {
         while let Some(event) = self.transport.poll(ctx) {
             self.taken += 1;
             self.handle_event(event, ctx);
@@ -182,7 +190,7 @@ impl Client {
     }
 
     /// Ends the session and gives back all that it took. Requests fail.
-    pub fn end<P: Fabric + ?Sized>(self, ctx: &mut Context<'_, P>) {
+    pub fn end<P: RdmaDevice + ?Sized>(self, ctx: &mut EngineContext<'_, P>) {
         self.transport.end(ctx);
         for (_, mut device) in self.devices {
             device.fail_all();

@@ -5,8 +5,9 @@ use super::{Client, Owner};
 use crate::rnbd::wire::{Open, OpenResponse, SessionInfo, VERSION};
 use crate::rtrs::client::{Channel, Continuity, DownReason, Event, Outcome, PathId, Request};
 use crate::rtrs::server::RequestKind;
-use crate::rtrs::{Context, Errno, Name};
-use crate::verbs::Fabric;
+use crate::rtrs::{Errno, Name};
+use crate::verbs::EngineContext;
+use crate::verbs::RdmaDevice;
 use core::fmt;
 use drivers::hal::{Instant, Window};
 
@@ -81,10 +82,10 @@ impl fmt::Display for Notice {
 
 impl Client {
     /// Takes an event of the transport.
-    pub(super) fn handle_event<P: Fabric + ?Sized>(
+    pub(super) fn handle_event<P: RdmaDevice + ?Sized>(
         &mut self,
         event: Event,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         match event {
             Event::PathUp(path) => {
@@ -111,11 +112,11 @@ impl Client {
         }
     }
 
-    fn link_up<P: Fabric + ?Sized>(
+    fn link_up<P: RdmaDevice + ?Sized>(
         &mut self,
         fresh: bool,
         server: Continuity,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         for key in 0..self.devices.capacity() {
             let Some(device) = self.devices.get_mut(key) else { continue };
@@ -149,13 +150,13 @@ impl Client {
     }
 
     /// Sends a request of the session's own; false if that cannot be now.
-    pub(super) fn ask<P: Fabric + ?Sized>(
+    pub(super) fn ask<P: RdmaDevice + ?Sized>(
         &mut self,
         kind: RequestKind,
         user: &[u8],
         data: Window,
         owner: Owner,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let Some(permit) = self.transport.get_permit() else { return false };
         let request = Request { kind, user, data, channel: Channel::Service };
@@ -169,7 +170,7 @@ impl Client {
     }
 
     /// Sends SESS_INFO.
-    pub(super) fn greet<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+    pub(super) fn greet<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         let data = self.answer.slice(0, SessionInfo::SIZE).unwrap_or(Window::empty());
         let user = SessionInfo { version: VERSION }.emit();
         if !self.ask(RequestKind::Read, &user, data, Owner::SessionInfo, ctx) {
@@ -178,10 +179,10 @@ impl Client {
         }
     }
 
-    fn handle_session_info<P: Fabric + ?Sized>(
+    fn handle_session_info<P: RdmaDevice + ?Sized>(
         &mut self,
         outcome: Outcome,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         if self.session != Session::Greeting {
             return;
@@ -200,7 +201,11 @@ impl Client {
     }
 
     /// Sends OPEN for a device that is not open, if the session is up.
-    pub(super) fn open<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    pub(super) fn open<P: RdmaDevice + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         let Some(device) = self.devices.get_mut(key) else { return };
         if self.session != Session::Up || device.opening {
             return;
@@ -217,11 +222,11 @@ impl Client {
         }
     }
 
-    fn handle_open<P: Fabric + ?Sized>(
+    fn handle_open<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
         outcome: Outcome,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let max_io_size = self.transport.shape().map_or(0, |shape| shape.max_io_size);
         let (paths_up, delay) = (self.paths_up, self.config.open_delay);

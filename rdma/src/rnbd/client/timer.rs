@@ -3,8 +3,8 @@
 use super::Client;
 use super::session::Session;
 use super::state::DeviceState;
-use crate::rtrs::Context;
-use crate::verbs::Fabric;
+use crate::verbs::EngineContext;
+use crate::verbs::RdmaDevice;
 use core::time::Duration;
 use drivers::hal::Instant;
 
@@ -18,12 +18,12 @@ impl Client {
     }
 
     /// Tries again soon what could not be asked for.
-    pub(super) fn retry_soon<P: Fabric + ?Sized>(&mut self, ctx: &Context<'_, P>) {
+    pub(super) fn retry_soon<P: RdmaDevice + ?Sized>(&mut self, ctx: &EngineContext<'_, P>) {
         self.wake_at(ctx.now + SOON);
     }
 
     /// Runs the timers that have expired.
-    pub(super) fn run_timers<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+    pub(super) fn run_timers<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         if self.wake.is_none_or(|wake| ctx.now < wake) {
             return;
         }

@@ -2,9 +2,10 @@
 
 use super::Server;
 use crate::rnbd::wire::{self, AccessMode, Io, IoFlags, Operation, SessionInfo};
+use crate::rtrs::Errno;
 use crate::rtrs::server::{Request, RequestId, RequestKind};
-use crate::rtrs::{Context, Errno};
-use crate::verbs::Fabric;
+use crate::verbs::EngineContext;
+use crate::verbs::RdmaDevice;
 use crate::volume::{self, Completion, Submitted, VolumeError, VolumeId, Volumes};
 use drivers::hal::Window;
 
@@ -25,11 +26,11 @@ enum Outcome {
 impl Server {
     /// Does what a request asks for. If its volume has no room, that volume is returned.
     #[inline(never)]
-    pub(super) fn execute<P: Fabric + ?Sized>(
+    pub(super) fn execute<P: RdmaDevice + ?Sized>(
         &mut self,
         request: &Request,
         volumes: &mut Volumes,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Option<VolumeId> {
         match self.interpret(request, volumes) {
             Outcome::Answer(result, volume) => {
@@ -41,12 +42,12 @@ impl Server {
         }
     }
 
-    fn answer<P: Fabric + ?Sized>(
+    fn answer<P: RdmaDevice + ?Sized>(
         &mut self,
         id: RequestId,
         volume: Option<VolumeId>,
         result: Result<Window, Errno>,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let served = self.transport.respond(id, result, ctx);
         if let (Some(served), Some(volume)) = (served, volume) {
@@ -165,11 +166,11 @@ impl Server {
     }
 
     /// A volume has done what was pending.
-    pub(super) fn complete<P: Fabric + ?Sized>(
+    pub(super) fn complete<P: RdmaDevice + ?Sized>(
         &mut self,
         volume: VolumeId,
         completion: &Completion,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let id = RequestId::from_bits(completion.tag);
         let result = match (completion.result, self.transport.request(id, ctx)) {
@@ -182,11 +183,11 @@ impl Server {
     }
 
     /// A volume has room again.
-    pub(super) fn retry<P: Fabric + ?Sized>(
+    pub(super) fn retry<P: RdmaDevice + ?Sized>(
         &mut self,
         volume: VolumeId,
         volumes: &mut Volumes,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         while let Some(id) = self.books_of(volume).waiting.pop_front() {
             let Some(request) = self.transport.request(id, ctx) else {

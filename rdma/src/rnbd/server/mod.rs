@@ -14,9 +14,9 @@ pub use device::DeviceStatus;
 pub use export::{Export, ExportError, plain};
 pub use stats::VolumeStats;
 
-use crate::rtrs::Context;
 use crate::rtrs::server::{self as rtrs, Event, RequestId, SessionId, StartError};
-use crate::verbs::{ConnectionEvent, Fabric};
+use crate::verbs::EngineContext;
+use crate::verbs::{ConnectionEvent, RdmaDevice};
 use crate::volume::{VolumeId, Volumes};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -49,7 +49,7 @@ pub struct Server {
 
 impl Server {
     /// Listens. A session opens up to `max_devices` (at most 256) devices.
-    pub fn new<P: Fabric + ?Sized>(
+    pub fn new<P: RdmaDevice + ?Sized>(
         config: rtrs::Config,
         max_devices: usize,
         provider: &mut P,
@@ -85,10 +85,10 @@ impl Server {
     }
 
     /// Takes an event of the connection manager; false if it is none of this server's.
-    pub fn handle_connection_event<P: Fabric + ?Sized>(
+    pub fn handle_connection_event<P: RdmaDevice + ?Sized>(
         &mut self,
         event: &ConnectionEvent,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let Server { transport, exports, sessions, .. } = self;
         let door = |host, session: Option<SessionId>| {
@@ -98,10 +98,10 @@ impl Server {
     }
 
     /// Takes what has arrived, and what the volumes have done. True if there was anything.
-    pub fn poll<P: Fabric + ?Sized>(
+    pub fn poll<P: RdmaDevice + ?Sized>(
         &mut self,
         volumes: &mut Volumes,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let before = self.transport.counters().completions;
         let mut moved = false;

@@ -23,7 +23,7 @@ use super::wire::frame::Template;
 use super::wire::mad::{self, Mad};
 use super::wire::opcode::Opcode;
 use super::{Limits, Roce};
-use crate::parts::listening::Listening;
+use crate::softverbs::listening::Listening;
 use crate::verbs::{AddressVector, ConnectionId, RejectReason};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

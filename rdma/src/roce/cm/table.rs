@@ -7,8 +7,8 @@
 
 use super::Limits;
 use super::connection::{Connection, State};
-use crate::parts::slots::Slots;
-use crate::parts::timers::Timers;
+use crate::softverbs::handle_table::HandleTable;
+use crate::softverbs::timers::Timers;
 use crate::verbs::ConnectionId;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -74,7 +74,7 @@ pub enum Full {
 /// The connections.
 #[derive(Debug)]
 pub struct Table {
-    slots: Slots<Connection>,
+    slots: HandleTable<Connection>,
     pub limit: usize,
     pub per_host: usize,
     half_open_limit: usize,
@@ -99,9 +99,9 @@ pub struct Table {
 
 impl Table {
     pub fn new(limits: &Limits, mut random: ChaCha12Rng) -> Self {
-        let limit = limits.connections.clamp(2, crate::parts::slots::MAX);
+        let limit = limits.connections.clamp(2, crate::softverbs::handle_table::MAX);
         Table {
-            slots: Slots::new(limit),
+            slots: HandleTable::new(limit),
             limit,
             per_host: limits.connections_per_host.clamp(1, limit / 2),
             half_open_limit: limits.half_open.max(2),
@@ -198,7 +198,7 @@ impl Table {
     ) -> Option<ConnectionId> {
         let (mask, places, random) = (self.wire_mask, self.wire_places, &mut self.random);
         let name = self.slots.insert(|name| {
-            let place = Slots::<Connection>::index(name) as u32;
+            let place = HandleTable::<Connection>::index(name) as u32;
             let wire_id = loop {
                 let wire_id = (random.next_u32() & !places | place) ^ mask;
                 // 0 stands for none.
@@ -208,7 +208,7 @@ impl Table {
             };
             make(ConnectionId(name), wire_id)
         })?;
-        self.timers.make_room(Slots::<Connection>::index(name));
+        self.timers.make_room(HandleTable::<Connection>::index(name));
         let id = ConnectionId(name);
         if let Some(connection) = self.slots.get(name)
             && !connection.active
@@ -227,7 +227,7 @@ impl Table {
         self.leave_order(id);
         self.let_go(id);
         let gone = self.slots.remove(id.0)?;
-        self.timers.forget(Slots::<Connection>::index(id.0));
+        self.timers.forget(HandleTable::<Connection>::index(id.0));
         if !gone.active {
             let host = gone.host();
             self.asked.remove(&(host, gone.remote_id, gone.remote_guid));
@@ -259,7 +259,7 @@ impl Table {
     pub fn arm(&mut self, id: ConnectionId, at: Instant) {
         if let Some(connection) = self.slots.get_mut(id.0) {
             connection.deadline = Some(at);
-            self.timers.put(Slots::<Connection>::index(id.0), at);
+            self.timers.put(HandleTable::<Connection>::index(id.0), at);
         }
     }
 

@@ -3,7 +3,7 @@
 //! because that is all that responders keep state for. Flow-control credits are not honoured, as
 //! in Linux.
 
-mod patience;
+mod rto;
 mod transmit;
 mod work;
 
@@ -17,7 +17,7 @@ use crate::verbs::{Payload, QpInit, ReadyToSend, SendOperation, SendRequest, Sta
 use alloc::collections::VecDeque;
 use core::time::Duration;
 use drivers::hal::Instant;
-use patience::Patience;
+use rto::Patience;
 use work::{LargePayloads, Operation, Work};
 
 /// Longest message in bytes; its PSNs stay far from half of their space at any path MTU.
@@ -141,7 +141,7 @@ impl Requester {
     }
 
     /// Requests that nobody waits for need not be acknowledged at once. To be said before `start`.
-    pub fn share_acks(&mut self) {
+    pub fn coalesce_acks(&mut self) {
         self.shares_acks = true;
     }
 
@@ -245,7 +245,7 @@ impl Requester {
             first: self.posted,
             packets,
             signaled: request.signaled,
-            waited_for: request.signaled && !request.unhurried
+            waited_for: request.signaled && !request.ack_lazily
                 || block.is_some()
                 || operation.wants_answer(),
             solicited: request.solicited,

@@ -119,7 +119,7 @@ impl Responder {
     }
 
     /// The NAK that the queue pair has failed with, or the ACK that it owes, if it was not sent yet.
-    pub fn last_word(&self) -> Option<LastWord> {
+    pub fn final_nak(&self) -> Option<FinalNak> {
         let (psn, syndrome) = match self.reply {
             Some(Reply::Nak { psn, syndrome: Syndrome::Nak(reason) })
                 if reason != Nak::SequenceError =>
@@ -130,7 +130,7 @@ impl Responder {
             Some(Reply::Ack) => (self.expected.previous(), Syndrome::ACK),
             None => return None,
         };
-        Some(LastWord { psn, syndrome, messages: self.messages })
+        Some(FinalNak { psn, syndrome, messages: self.messages })
     }
 
     /// Puts the next packet that answers a READ or atomic into `tx`. `Err` if the queue pair fails
@@ -190,13 +190,13 @@ impl Responder {
 /// A NAK or ACK that outlives its queue pair: the peer has to learn why it failed, or that all has
 /// arrived, also if the user of the queue pair destroys it as soon as it has.
 #[derive(Clone, Copy, Debug)]
-pub struct LastWord {
+pub struct FinalNak {
     psn: Psn,
     syndrome: Syndrome,
     messages: Psn,
 }
 
-impl LastWord {
+impl FinalNak {
     /// Puts it into `tx`.
     pub fn emit(&self, peer: &Peer, emitter: &Emitter, tx: &mut TxBuffer) -> Opcode {
         emit_reply(self.psn, self.syndrome, self.messages, peer, emitter, tx)

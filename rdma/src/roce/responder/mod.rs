@@ -5,7 +5,7 @@
 //! Every packet's piece of memory is granted by `Memory` when it is touched, so that a key that is
 //! revoked in the middle of a message stops the rest of it.
 
-mod again;
+mod ack_repeat;
 mod answers;
 
 use crate::roce::memory::{Grant, Refusal};
@@ -20,9 +20,9 @@ use crate::roce::wire::{Error, get32, icrc};
 use crate::verbs::{
     Access, CompletedOperation, Completion, OneSided, PdId, RemoteAddress, SendWith, Status,
 };
-use again::Again;
+use ack_repeat::Again;
 use alloc::collections::VecDeque;
-pub use answers::LastWord;
+pub use answers::FinalNak;
 use answers::{Answer, Resource};
 use drivers::hal::Instant;
 
@@ -168,8 +168,8 @@ impl Responder {
         }
     }
 
-    /// See [`Provider::writes_are_announced`](crate::verbs::Provider::writes_are_announced).
-    pub fn writes_are_announced(&mut self) {
+    /// See [`Provider::writes_precede_send`](crate::verbs::Provider::writes_precede_send).
+    pub fn writes_precede_send(&mut self) {
         self.announced = true;
     }
 

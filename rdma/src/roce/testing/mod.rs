@@ -2,7 +2,7 @@
 
 mod pair;
 
-pub use fabric::{Faults, Rng};
+pub use netsim::{Faults, Rng};
 pub use pair::{Node, Pair, frame};
 
 use drivers::hal::Window;

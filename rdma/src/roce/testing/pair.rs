@@ -9,7 +9,7 @@ use crate::verbs::{
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant};
-use fabric::{Network, Rng};
+use netsim::{Network, Rng};
 use std::vec::Vec;
 
 /// One end.
@@ -42,7 +42,7 @@ pub struct Pair {
     pub network: Network,
 }
 
-impl fabric::Node for Node {
+impl netsim::Node for Node {
     fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
         // Behind Ethernet, IPv4 and UDP.
         let is_ack = frame.get(42) == Some(&(Opcode::Acknowledge as u8));
@@ -170,5 +170,5 @@ impl Pair {
 
 /// The bytes of a packet.
 pub fn frame(tx: &TxBuffer) -> Vec<u8> {
-    fabric::bytes(&tx.packet())
+    netsim::bytes(&tx.packet())
 }

@@ -7,7 +7,7 @@ use crate::verbs::{
     ReadyToReceive, RecvRequest, SendOperation, SendRequest, SendWith, Status, VerbsError,
 };
 use core::time::Duration;
-use fabric::{Place, Rng};
+use netsim::{Place, Rng};
 use std::net::IpAddr;
 use std::vec::Vec;
 
@@ -51,7 +51,7 @@ fn a_queue_pair_uses_the_port_that_has_its_address() {
         solicited: false,
         datagram: None,
         carries: None,
-        unhurried: false,
+        ack_lazily: false,
     };
     node.roce.post_send(node.qp, &send).unwrap();
     let mut tx = TxBuffer::new();
@@ -133,7 +133,7 @@ fn a_link_that_flaps() {
         solicited: false,
         datagram: None,
         carries: None,
-        unhurried: false,
+        ack_lazily: false,
     };
     a.roce.post_send(a.qp, &send).unwrap();
     assert!(!pair.run(Duration::from_secs(3), |pair| !pair.nodes[0].completions().is_empty()));

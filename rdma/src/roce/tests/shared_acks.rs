@@ -31,7 +31,7 @@ fn acks(pair: &Pair) -> u64 {
 fn connected() -> Pair {
     let mut pair = Pair::new(11, 1500, false);
     let node = &mut pair.nodes[0];
-    node.roce.share_acks(node.qp);
+    node.roce.coalesce_acks(node.qp);
     pair.connect(PathMtu::Mtu1024, Pair::LINUX);
     let node = &mut pair.nodes[1];
     for id in 0..8 {
@@ -99,7 +99,7 @@ fn so_may_all_of_them() {
 fn announcing() -> (Pair, RemoteAddress) {
     let mut pair = Pair::new(11, 1500, false);
     let node = &mut pair.nodes[1];
-    node.roce.writes_are_announced(node.qp);
+    node.roce.writes_precede_send(node.qp);
     pair.connect(PathMtu::Mtu1024, Pair::LINUX);
     let node = &mut pair.nodes[1];
     let (into, granted) = (node.arena.alloc(64, 64).unwrap(), node.arena.alloc(4096, 64).unwrap());

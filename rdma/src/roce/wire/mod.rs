@@ -8,9 +8,9 @@
 
 pub mod bth;
 pub mod cm;
-pub mod expected;
 pub mod extended;
 pub mod frame;
+pub mod header_prediction;
 pub mod icrc;
 pub mod ip_cm;
 pub mod mad;

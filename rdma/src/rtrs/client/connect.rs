@@ -2,11 +2,11 @@
 
 use super::path::{Connection, WorkId};
 use super::pool::Pool;
-use super::{Client, Context, DownReason, Input, PathState, Shape};
+use super::{Client, DownReason, EngineContext, Input, PathState, Shape};
 use crate::rtrs::Errno;
 use crate::rtrs::wire::{ConnectRequest, ConnectResponse, RkeyResponse};
 use crate::verbs::{
-    ConnectionEvent, ConnectionId, ConnectionParameters, Fabric, QpInit, QpType, RejectReason,
+    ConnectionEvent, ConnectionId, ConnectionParameters, QpInit, QpType, RdmaDevice, RejectReason,
     VerbsError,
 };
 use drivers::hal::Window;
@@ -18,7 +18,11 @@ const MAX_SENDS: u32 = 256;
 
 impl Client {
     /// Starts to connect a path that is down.
-    pub(super) fn start_path<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    pub(super) fn start_path<P: RdmaDevice + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         let up = self.is_up();
         let path = &mut self.paths[key];
         let Some(next) = path.state.next(Input::Connect) else { return };
@@ -38,7 +42,10 @@ impl Client {
 
     /// The first path is up. Others that are on their way to make the session, too, begin again: it
     /// must not be made by a server that was started anew meanwhile.
-    pub(super) fn restart_makers<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+    pub(super) fn restart_makers<P: RdmaDevice + ?Sized>(
+        &mut self,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         for key in 0..self.paths.capacity() {
             let Some(path) = self.paths.get(key) else { continue };
             if path.state == PathState::Connecting && path.may_make_session {
@@ -48,10 +55,10 @@ impl Client {
     }
 
     /// Takes an event of the connection manager; false if it is none of this client's.
-    pub fn handle_connection_event<P: Fabric + ?Sized>(
+    pub fn handle_connection_event<P: RdmaDevice + ?Sized>(
         &mut self,
         event: &ConnectionEvent,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let (id, outcome) = match event {
             ConnectionEvent::Request { .. } => return false,
@@ -92,12 +99,12 @@ impl Client {
     }
 
     /// A connection stands: the next one follows, or INFO.
-    fn handle_accepted<P: Fabric + ?Sized>(
+    fn handle_accepted<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
         connection: ConnectionId,
         response: &[u8],
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), DownReason> {
         let path = &mut self.paths[key];
         if path.state != PathState::Connecting {
@@ -131,12 +138,12 @@ impl Client {
 
     /// Takes what the server offers for the session. If it is not what it offered before, the
     /// server was started anew, and all other paths are dead.
-    fn adopt<P: Fabric + ?Sized>(
+    fn adopt<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
         shape: Shape,
         same_incarnation: bool,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), DownReason> {
         let pd = ctx.provider.pd_on(self.pd, self.paths[key].from);
         let same = |pool: &Pool| pool.shape == shape && pool.pd == pd;
@@ -158,10 +165,10 @@ impl Client {
     }
 
     /// Asks for the path's next connection.
-    fn connect_next<P: Fabric + ?Sized>(
+    fn connect_next<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), DownReason> {
         let no_resources = |_| DownReason::Resources;
         let cid = self.paths[key].established;
@@ -195,7 +202,7 @@ impl Client {
             }
         };
         // The data of a read comes before the answer.
-        ctx.provider.writes_are_announced(qp);
+        ctx.provider.writes_precede_send(qp);
         let number = self.connections.insert(Connection {
             path: key,
             qp,
@@ -240,20 +247,20 @@ impl Client {
     }
 
     /// Posts all receives of a connection.
-    pub(super) fn post_receives<P: Fabric + ?Sized>(
+    pub(super) fn post_receives<P: RdmaDevice + ?Sized>(
         &mut self,
         number: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), DownReason> {
         let count = 2 * self.connections[number].max_in_flight;
         (0..count).try_for_each(|n| self.post_receive(number, n, ctx))
     }
 
-    pub(super) fn post_receive<P: Fabric + ?Sized>(
+    pub(super) fn post_receive<P: RdmaDevice + ?Sized>(
         &mut self,
         number: usize,
         n: u32,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), DownReason> {
         let connection = &self.connections[number];
         let at = n as usize * RkeyResponse::SIZE;

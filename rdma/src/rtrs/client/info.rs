@@ -1,20 +1,20 @@
 //! The INFO exchange, which completes a path.
 
 use super::path::WorkId;
-use super::{Client, Context, Continuity, DownReason, Event, Input, PathId};
+use super::{Client, Continuity, DownReason, EngineContext, Event, Input, PathId};
 use crate::rtrs::Heartbeat;
 use crate::rtrs::wire::{Descriptor, InfoRequest, InfoResponse};
-use crate::verbs::{Fabric, Payload, RecvRequest, SendOperation, SendWith};
+use crate::verbs::{Payload, RdmaDevice, RecvRequest, SendOperation, SendWith};
 use drivers::hal::Window;
 
 const BAD: DownReason = DownReason::Protocol("INFO_RSP");
 
 impl Client {
     /// All connections stand: sends INFO_REQ.
-    pub(super) fn send_info<P: Fabric + ?Sized>(
+    pub(super) fn send_info<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), DownReason> {
         let depth = self.shape().ok_or(BAD)?.queue_depth;
         let size = InfoResponse::message_size(depth);
@@ -39,11 +39,11 @@ impl Client {
     }
 
     /// INFO_RSP: the server's chunks. The path is up.
-    pub(super) fn handle_info<P: Fabric + ?Sized>(
+    pub(super) fn handle_info<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
         length: u32,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), DownReason> {
         let (Some(path), Some(pool)) = (self.paths.get_mut(key), &self.pool) else {
             return Err(BAD);

@@ -3,12 +3,12 @@
 use super::path::WorkId;
 use super::policy::Candidate;
 use super::pool::CallState;
-use super::{Channel, Client, Context, DownReason, Event, Outcome, PathState, Permit};
+use super::{Channel, Client, DownReason, EngineContext, Event, Outcome, PathState, Permit};
 use crate::rtrs::Errno;
 use crate::rtrs::server::RequestKind;
 use crate::rtrs::wire::{Descriptor, Immediate, IoHeader, RkeyResponse};
 use crate::verbs::{
-    Fabric, Payload, RemoteAddress, SendOperation, SendRequest, SendWith, VerbsError,
+    Payload, RdmaDevice, RemoteAddress, SendOperation, SendRequest, SendWith, VerbsError,
 };
 use drivers::hal::Window;
 
@@ -67,11 +67,11 @@ impl Client {
 
     /// Sends a request. ENOTCONN if no path is up, or the permit is void; EINVAL if the request
     /// does not fit a chunk. [`Event::Done`] follows otherwise.
-    pub fn submit<P: Fabric + ?Sized>(
+    pub fn submit<P: RdmaDevice + ?Sized>(
         &mut self,
         permit: Permit,
         request: &Request<'_>,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), Errno> {
         let pool = self.pool.as_mut().ok_or(Errno::ENOTCONN)?;
         pool.check(request.kind, request.user.len(), request.data.len())?;
@@ -107,7 +107,7 @@ impl Client {
 
     /// Sends what waited for a path, or for room on one.
     #[inline]
-    pub(super) fn send_queued<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+    pub(super) fn send_queued<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         while let Some(&index) = self.queued.front() {
             let call = self.pool.as_ref().and_then(|pool| pool.calls.get(usize::from(index)));
             let failover =
@@ -121,11 +121,11 @@ impl Client {
     }
 
     /// Sends the request of a permit on the path that the policy chooses.
-    fn send<P: Fabric + ?Sized>(
+    fn send<P: RdmaDevice + ?Sized>(
         &mut self,
         index: u16,
         failover: bool,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Sent {
         loop {
             let Some(pool) = &mut self.pool else { return Sent::NoPath };
@@ -157,13 +157,13 @@ impl Client {
     }
 
     /// Sends the request of a permit on a connection of a path.
-    fn send_on<P: Fabric + ?Sized>(
+    fn send_on<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
         cid: usize,
         index: u16,
         failover: bool,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), DownReason> {
         const OURS: DownReason = DownReason::Resources;
         let pool = self.pool.as_mut().ok_or(OURS)?;
@@ -226,12 +226,12 @@ impl Client {
     }
 
     /// Posts a send on a connection, which has room; `signaled` has its end told for sure.
-    pub(super) fn post<P: Fabric + ?Sized>(
+    pub(super) fn post<P: RdmaDevice + ?Sized>(
         &mut self,
         number: usize,
         operation: SendOperation<'_>,
         signaled: bool,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), DownReason> {
         let connection = &mut self.connections[number];
         connection.posted = connection.posted.wrapping_add(1);
@@ -243,27 +243,27 @@ impl Client {
             solicited: false,
             datagram: None,
             carries: None,
-            unhurried: false,
+            ack_lazily: false,
         };
         ctx.provider.post_send(connection.qp, &request).map_err(DownReason::from_verbs)
     }
 
     /// Sends a heartbeat.
-    pub(super) fn send_heartbeat<P: Fabric + ?Sized>(
+    pub(super) fn send_heartbeat<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), DownReason> {
         self.post_bare(key, Immediate::Heartbeat, ctx)
     }
 
     /// Posts an immediate on the service connection, if there is room; else it is left out (a
     /// heartbeat is asked for again).
-    fn post_bare<P: Fabric + ?Sized>(
+    fn post_bare<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
         immediate: Immediate,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), DownReason> {
         let Some(&number) = self.paths[key].connections.first() else { return Ok(()) };
         if !self.connections[number].has_room() {
@@ -278,12 +278,12 @@ impl Client {
     }
 
     /// A SEND arrived: INFO_RSP, an invalidation, or an answer with a new key.
-    pub(super) fn handle_message<P: Fabric + ?Sized>(
+    pub(super) fn handle_message<P: RdmaDevice + ?Sized>(
         &mut self,
         work: WorkId,
         length: u32,
         with: SendWith,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), DownReason> {
         let connection = &self.connections[work.connection()];
         let key = connection.path;
@@ -308,7 +308,7 @@ impl Client {
         }
     }
 
-    fn heard<P: ?Sized>(&mut self, key: usize, ctx: &Context<'_, P>) {
+    fn heard<P: ?Sized>(&mut self, key: usize, ctx: &EngineContext<'_, P>) {
         let path = &mut self.paths[key];
         path.heartbeat.heard(ctx.now);
         path.heard = ctx.now;
@@ -316,12 +316,12 @@ impl Client {
     }
 
     /// An immediate arrived, perhaps with a new key.
-    pub(super) fn handle_immediate<P: Fabric + ?Sized>(
+    pub(super) fn handle_immediate<P: RdmaDevice + ?Sized>(
         &mut self,
         work: WorkId,
         immediate: u32,
         rkey: Option<RkeyResponse>,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), DownReason> {
         let key = self.connections[work.connection()].path;
         if self.paths[key].state != PathState::Connected {
@@ -344,13 +344,13 @@ impl Client {
         }
     }
 
-    fn handle_response<P: Fabric + ?Sized>(
+    fn handle_response<P: RdmaDevice + ?Sized>(
         &mut self,
         number: usize,
         message: u32,
         result: Result<(), Errno>,
         rkey: Option<RkeyResponse>,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), DownReason> {
         const BAD: DownReason = DownReason::Protocol("an answer to no request");
         let pool = self.pool.as_mut().ok_or(BAD)?;

@@ -9,7 +9,7 @@
 //! like two counts that are close; of two lives, they do so by chance once in 180,000 times.
 
 use super::Client;
-use crate::verbs::{ConnectionId, Fabric};
+use crate::verbs::{ConnectionId, RdmaDevice};
 
 /// Connections that a server may have numbered between two of ours, as a power of two.
 const NEAR: u32 = 10;
@@ -64,7 +64,7 @@ impl Life {
 
 impl Client {
     /// Takes a sign of life: a connection stands, whose answer told `incarnation`.
-    pub(super) fn take_sign_of_life<P: Fabric + ?Sized>(
+    pub(super) fn take_sign_of_life<P: RdmaDevice + ?Sized>(
         &mut self,
         connection: ConnectionId,
         incarnation: u64,
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn another_life_is_taken_for_the_same_once_in_180_000_times() {
-        let mut rng = fabric::Rng::new(9);
+        let mut rng = netsim::Rng::new(9);
         let mut random = || rand_core::RngCore::next_u32(&mut rng);
         let same = (0..2_000_000)
             .filter(|_| linux(5, random()).compare(&linux(9, random())) == Continuity::Same)

@@ -1,10 +1,10 @@
 //! What operators do with paths, and see of them.
 
 use super::path::Path;
-use super::{Client, Context, DownReason, PathId, PathState, PathStats, Policy, uuid};
+use super::{Client, DownReason, EngineContext, PathId, PathState, PathStats, Policy, uuid};
 use crate::rtrs::wire::MAX_PATHS;
 use crate::rtrs::{Heartbeat, Name};
-use crate::verbs::Fabric;
+use crate::verbs::RdmaDevice;
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -64,11 +64,11 @@ pub struct PathStatus<'a> {
 
 impl Client {
     /// Adds a path and starts to connect it. [`super::Event::PathUp`] or `PathDown` follows.
-    pub fn add_path<P: Fabric + ?Sized>(
+    pub fn add_path<P: RdmaDevice + ?Sized>(
         &mut self,
         from: IpAddr,
         to: SocketAddr,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<PathId, AddPathError> {
         if from.is_ipv4() != to.is_ipv4() {
             return Err(AddPathError::Families);
@@ -112,10 +112,10 @@ impl Client {
 
     /// Connects a path at once, whatever its state; attempts are counted from here. False if there
     /// is none of that name.
-    pub fn reconnect<P: Fabric + ?Sized>(
+    pub fn reconnect<P: RdmaDevice + ?Sized>(
         &mut self,
         path: PathId,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let known = self.disconnect(path, ctx);
         if known {
@@ -127,7 +127,11 @@ impl Client {
 
     /// Makes the next attempt to connect a path now, if there was to be one: what was in its way is
     /// gone. False if it does not wait for one.
-    pub fn retry<P: Fabric + ?Sized>(&mut self, path: PathId, ctx: &mut Context<'_, P>) -> bool {
+    pub fn retry<P: RdmaDevice + ?Sized>(
+        &mut self,
+        path: PathId,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> bool {
         let waits = |path: &Path| path.state == super::PathState::Reconnecting;
         let waits = self.paths.get(path.index()).is_some_and(waits);
         if waits {
@@ -137,10 +141,10 @@ impl Client {
     }
 
     /// Takes a path down until the operator wants it again. False if there is none of that name.
-    pub fn disconnect<P: Fabric + ?Sized>(
+    pub fn disconnect<P: RdmaDevice + ?Sized>(
         &mut self,
         path: PathId,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let known = self.paths.contains(path.index());
         if known {
@@ -150,10 +154,10 @@ impl Client {
     }
 
     /// Takes a path down and forgets it. False if there is none of that name.
-    pub fn remove_path<P: Fabric + ?Sized>(
+    pub fn remove_path<P: RdmaDevice + ?Sized>(
         &mut self,
         path: PathId,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let known = self.disconnect(path, ctx);
         if known {

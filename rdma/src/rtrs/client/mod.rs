@@ -36,9 +36,10 @@ pub use pool::{Channel, Shape};
 pub use state::{Input, PathState};
 pub use stats::PathStats;
 
+use crate::rtrs::Name;
 use crate::rtrs::wire::Uuid;
-use crate::rtrs::{Context, Name};
-use crate::verbs::{CompletedOperation, CqId, Fabric, PdId, Status, VerbsError};
+use crate::verbs::EngineContext;
+use crate::verbs::{CompletedOperation, CqId, PdId, RdmaDevice, Status, VerbsError};
 use alloc::collections::VecDeque;
 use drivers::hal::Instant;
 use life::Life;
@@ -95,10 +96,10 @@ pub enum Mischief {
 
 impl Client {
     /// A client without a path. `name` is the session's, without `/` and `.`.
-    pub fn new<P: Fabric + ?Sized>(
+    pub fn new<P: RdmaDevice + ?Sized>(
         config: Config,
         name: Name,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<Self, VerbsError> {
         let pd = ctx.provider.alloc_pd()?;
         let cq = match ctx.provider.create_cq(config.completions) {
@@ -149,7 +150,10 @@ impl Client {
     }
 
     /// The next event, if any: runs timers, takes completions.
-    pub fn poll<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> Option<Event> {
+    pub fn poll<P: RdmaDevice + ?Sized>(
+        &mut self,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Option<Event> {
         self.run_timers(ctx);
         loop {
             self.send_queued(ctx);
@@ -190,7 +194,7 @@ impl Client {
     }
 
     /// Has the provider tell of completions for this client, under `number`.
-    pub fn watch<P: Fabric + ?Sized>(&self, number: u32, ctx: &mut Context<'_, P>) {
+    pub fn watch<P: RdmaDevice + ?Sized>(&self, number: u32, ctx: &mut EngineContext<'_, P>) {
         ctx.provider.watch_cq(self.cq, number);
     }
 
@@ -205,7 +209,7 @@ impl Client {
     }
 
     /// Ends the session and gives back all that it took. Requests are given up.
-    pub fn end<P: Fabric + ?Sized>(mut self, ctx: &mut Context<'_, P>) {
+    pub fn end<P: RdmaDevice + ?Sized>(mut self, ctx: &mut EngineContext<'_, P>) {
         for key in 0..self.paths.capacity() {
             if self.paths.contains(key) {
                 self.close_path(key, ctx);

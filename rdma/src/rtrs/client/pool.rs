@@ -2,10 +2,11 @@
 
 use super::event::Permit;
 use super::{Config, DownReason};
+use crate::rtrs::Errno;
 use crate::rtrs::server::RequestKind;
 use crate::rtrs::wire::Addressing;
-use crate::rtrs::{Context, Errno};
-use crate::verbs::{Access, Fabric, MrId, PdId};
+use crate::verbs::EngineContext;
+use crate::verbs::{Access, MrId, PdId, RdmaDevice};
 use alloc::vec::Vec;
 use drivers::hal::{Instant, Window};
 
@@ -102,12 +103,12 @@ pub(super) struct Pool {
 
 impl Pool {
     /// The pool for what a server offers.
-    pub fn new<P: Fabric + ?Sized>(
+    pub fn new<P: RdmaDevice + ?Sized>(
         config: &Config,
         shape: Shape,
         generation: u16,
         pd: PdId,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<Self, DownReason> {
         if !shape.is_sane() {
             return Err(DownReason::Protocol("impossible queue depth or sizes in CON_RSP"));
@@ -153,7 +154,7 @@ impl Pool {
     }
 
     /// Gives back what it took.
-    pub fn end<P: Fabric + ?Sized>(self, ctx: &mut Context<'_, P>) {
+    pub fn end<P: RdmaDevice + ?Sized>(self, ctx: &mut EngineContext<'_, P>) {
         for call in &self.calls {
             // Ours alone, so that it exists.
             let _ = ctx.provider.deregister(call.region);

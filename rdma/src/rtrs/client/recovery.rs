@@ -2,19 +2,19 @@
 
 use super::path::Path;
 use super::pool::CallState;
-use super::{Client, Context, DownReason, Event, Input, Outcome, PathId, PathState, Permit};
-use crate::verbs::Fabric;
+use super::{Client, DownReason, EngineContext, Event, Input, Outcome, PathId, PathState, Permit};
+use crate::verbs::RdmaDevice;
 use core::time::Duration;
 use drivers::hal::{Arena, Window};
 
 impl Client {
     /// A path failed: its requests move to another one, and it is tried again after a pause,
     /// unless there were enough attempts.
-    pub(super) fn fail_path<P: Fabric + ?Sized>(
+    pub(super) fn fail_path<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
         reason: DownReason,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let Some(path) = self.paths.get_mut(key) else { return };
         if path.state == PathState::Connecting {
@@ -29,10 +29,10 @@ impl Client {
     }
 
     /// Begins to connect a path that is connecting once more.
-    pub(super) fn restart_path<P: Fabric + ?Sized>(
+    pub(super) fn restart_path<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         self.drop_connections(key, ctx);
         let path = &mut self.paths[key];
@@ -46,7 +46,11 @@ impl Client {
     /// server's reach; the permit is held still, and no event follows. A path that has it ends, and its
     /// other requests go to another one. Whether the server does what it was asked for is open until it
     /// has answered another request with this permit.
-    pub fn take_back<P: Fabric + ?Sized>(&mut self, permit: Permit, ctx: &mut Context<'_, P>) {
+    pub fn take_back<P: RdmaDevice + ?Sized>(
+        &mut self,
+        permit: Permit,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         let call = self.pool.as_mut().and_then(|pool| pool.call(permit));
         if let Some(CallState::Sent { path, .. } | CallState::Answered { path, .. }) =
             call.map(|call| call.state)
@@ -63,16 +67,20 @@ impl Client {
     }
 
     /// Takes a path down for good.
-    pub(super) fn close_path<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    pub(super) fn close_path<P: RdmaDevice + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         self.end_path(key, Input::Close, DownReason::Operator, ctx);
     }
 
-    fn end_path<P: Fabric + ?Sized>(
+    fn end_path<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
         input: Input,
         reason: DownReason,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let path = &mut self.paths[key];
         let Some(next) = path.state.next(input) else { return };
@@ -101,7 +109,11 @@ impl Client {
         }
     }
 
-    fn drop_connections<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    fn drop_connections<P: RdmaDevice + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         let path = &mut self.paths[key];
         path.established = 0;
         path.in_flight = 0;
@@ -130,11 +142,11 @@ impl Client {
     }
 
     /// Ends all paths but one: they lead to a server that is not there any more.
-    pub(super) fn fail_others<P: Fabric + ?Sized>(
+    pub(super) fn fail_others<P: RdmaDevice + ?Sized>(
         &mut self,
         but: usize,
         reason: DownReason,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         for key in 0..self.paths.capacity() {
             let connected = |path: &Path| path.established > 0;

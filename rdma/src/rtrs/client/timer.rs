@@ -1,9 +1,9 @@
 //! Heartbeats, signs of life, the end of patience, and the next attempt.
 
 use super::path::Path;
-use super::{Client, Context, DownReason, PathState};
+use super::{Client, DownReason, EngineContext, PathState};
 use crate::rtrs::Tick;
-use crate::verbs::Fabric;
+use crate::verbs::RdmaDevice;
 use drivers::hal::Instant;
 
 impl Client {
@@ -13,7 +13,7 @@ impl Client {
     }
 
     /// Runs the timers that have expired.
-    pub(super) fn run_timers<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+    pub(super) fn run_timers<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         if self.wake.is_none_or(|wake| ctx.now < wake) {
             return;
         }
@@ -61,10 +61,10 @@ impl Client {
         }
     }
 
-    fn beat<P: Fabric + ?Sized>(
+    fn beat<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), DownReason> {
         match self.paths[key].heartbeat.tick(ctx.now) {
             Tick::Nothing => Ok(()),
@@ -75,10 +75,10 @@ impl Client {
 
     /// Asks a server that is silent although requests are outstanding; leaves the path if there is
     /// no answer, and another path.
-    fn probe<P: Fabric + ?Sized>(
+    fn probe<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), DownReason> {
         let path = &self.paths[key];
         if path.in_flight == 0 || ctx.now < self.probe_deadline(path) {

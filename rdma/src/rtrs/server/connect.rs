@@ -4,13 +4,13 @@
 use super::config::MIN_INLINE;
 use super::refuse::{Door, Refused};
 use super::table::{Chunks, Connection, Path, Session, WorkId};
-use super::{CloseReason, Context, PathState, PathStats, Server, SessionId};
+use super::{CloseReason, EngineContext, PathState, PathStats, Server, SessionId};
 use crate::rtrs::wire::{
     Addressing, ConnectRequest, ConnectResponse, InfoRequest, MAX_HEADER, WireError,
 };
 use crate::rtrs::{Errno, Heartbeat, Name};
 use crate::verbs::{
-    ConnectionEvent, ConnectionId, ConnectionParameters, Fabric, QpInit, QpType, RecvRequest,
+    ConnectionEvent, ConnectionId, ConnectionParameters, QpInit, QpType, RdmaDevice, RecvRequest,
     RejectReason,
 };
 use alloc::vec::Vec;
@@ -36,11 +36,11 @@ const fn refused(errno: Errno, reason: &'static str, advice: &'static str) -> Re
 impl Server {
     /// Takes an event of the connection manager; false if it is none of this server's. Of connections
     /// that are asked for, `door` says whether their host is admitted.
-    pub fn handle_connection_event<P: Fabric + ?Sized>(
+    pub fn handle_connection_event<P: RdmaDevice + ?Sized>(
         &mut self,
         event: &ConnectionEvent,
         door: Door<'_>,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         match *event {
             ConnectionEvent::Request { connection, port, from, to, ref private_data, .. } => {
@@ -79,14 +79,14 @@ impl Server {
         }
     }
 
-    fn handle_request<P: Fabric + ?Sized>(
+    fn handle_request<P: RdmaDevice + ?Sized>(
         &mut self,
         connection: ConnectionId,
         from: IpAddr,
         to: IpAddr,
         private_data: &[u8],
         door: Door<'_>,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), Refused> {
         let request = ConnectRequest::parse(private_data).map_err(|error| {
             let (reason, advice) = match error {
@@ -123,11 +123,11 @@ impl Server {
         made
     }
 
-    fn make_session<P: Fabric + ?Sized>(
+    fn make_session<P: RdmaDevice + ?Sized>(
         &mut self,
         request: &ConnectRequest,
         from: IpAddr,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<usize, Refused> {
         let owner = accountable(from);
         let of_host = self.sessions.iter().filter(|(_, s)| accountable(s.host) == owner).count();
@@ -169,7 +169,7 @@ impl Server {
 
     /// Makes room for another session: that one ends which has waited longest for its client to show that
     /// it receives anything. False if all have.
-    fn displace<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> bool {
+    fn displace<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> bool {
         let half_open = self.sessions.iter().filter(|(_, session)| !session.heard);
         let Some((oldest, _)) = half_open.min_by_key(|(_, session)| session.since) else {
             return false;
@@ -182,13 +182,13 @@ impl Server {
     }
 
     /// The path that the connection belongs to, made if it is new.
-    fn join_path<P: Fabric + ?Sized>(
+    fn join_path<P: RdmaDevice + ?Sized>(
         &mut self,
         session: usize,
         request: &ConnectRequest,
         from: IpAddr,
         to: IpAddr,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<usize, Refused> {
         let mut stale = None;
         for &key in &self.sessions[session].paths {
@@ -265,12 +265,12 @@ impl Server {
     }
 
     /// Makes the queue pair, and accepts. A failure ends the path.
-    fn make_connection<P: Fabric + ?Sized>(
+    fn make_connection<P: RdmaDevice + ?Sized>(
         &mut self,
         path: usize,
         cid: u16,
         id: ConnectionId,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), Refused> {
         let refused = self.try_make_connection(path, cid, id, ctx);
         if refused.is_err() {
@@ -279,12 +279,12 @@ impl Server {
         refused
     }
 
-    fn try_make_connection<P: Fabric + ?Sized>(
+    fn try_make_connection<P: RdmaDevice + ?Sized>(
         &mut self,
         path_key: usize,
         cid: u16,
         id: ConnectionId,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), Refused> {
         let path = &mut self.paths[path_key];
         let session = &self.sessions[path.session];
@@ -314,7 +314,7 @@ impl Server {
         if cid != 0 {
             // Answers are waited for by their client alone, and room is made by those that are signaled. Not so
             // ACKs of the client's requests: Linux's client has done with one only when it has both.
-            ctx.provider.share_acks(qp);
+            ctx.provider.coalesce_acks(qp);
         }
         let entry = self.connections.vacant_entry();
         let key = entry.key();

@@ -1,15 +1,17 @@
 //! Ends: of connections, paths and sessions.
 
 use super::table::SlotState;
-use super::{CloseReason, Context, Event, Input, Notice, PathId, PathState, Server, SessionId};
-use crate::verbs::{Fabric, Status};
+use super::{
+    CloseReason, EngineContext, Event, Input, Notice, PathId, PathState, Server, SessionId,
+};
+use crate::verbs::{RdmaDevice, Status};
 
 impl Server {
     /// Ends a path, as the operator wishes; false if there is none of that name.
-    pub fn disconnect<P: Fabric + ?Sized>(
+    pub fn disconnect<P: RdmaDevice + ?Sized>(
         &mut self,
         path: PathId,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let known = self.paths.contains(path.0 as usize);
         if known {
@@ -20,7 +22,7 @@ impl Server {
 
     /// Ends the paths of connections that have ended. What their completions said of the cause came first:
     /// of these it is known only who ended them.
-    pub(super) fn close_ended<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+    pub(super) fn close_ended<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         while let Some(id) = self.ended.pop_front() {
             let Some(connection) = self.by_id.get(&id).and_then(|&key| self.connections.get(key))
             else {
@@ -36,11 +38,11 @@ impl Server {
 
     /// Ends a path: peers reach its memory no more, its connections are disconnected, answers
     /// that wait are dropped. What is being worked on finishes.
-    pub(super) fn close_path<P: Fabric + ?Sized>(
+    pub(super) fn close_path<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
         reason: CloseReason,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let path = &mut self.paths[key];
         let Some(next) = path.state.next(Input::End) else { return };
@@ -60,7 +62,7 @@ impl Server {
         let session = path.session;
         let executing = &mut self.sessions[session].executing;
         for (slot, executing) in path.requests.iter_mut().zip(executing) {
-            if slot.state == SlotState::Hungry {
+            if slot.state == SlotState::AwaitsBuffer {
                 *executing = false;
             }
             if slot.state != SlotState::Executing {
@@ -68,7 +70,7 @@ impl Server {
             }
         }
         self.ready.retain(|id| id.path as usize != key);
-        self.hungry.retain(|id| id.path as usize != key);
+        self.awaiting_buffer.retain(|id| id.path as usize != key);
         let depth = path.requests.len() as u16;
         for connection in path.connections.drain(..).flatten() {
             let connection = self.connections.remove(connection);
@@ -104,7 +106,11 @@ impl Server {
     }
 
     /// Removes a path that has ended, if nothing is left to wait for.
-    pub(super) fn reap_path<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    pub(super) fn reap_path<P: RdmaDevice + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         let path = &self.paths[key];
         if path.in_flight > 0 || path.state.next(Input::Drained).is_none() {
             return;
@@ -121,10 +127,10 @@ impl Server {
     }
 
     /// Removes a session that has no path.
-    pub(super) fn reap_session<P: Fabric + ?Sized>(
+    pub(super) fn reap_session<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         if self.sessions.get(key).is_some_and(|session| session.paths.is_empty()) {
             let session = self.sessions.remove(key);

@@ -3,10 +3,10 @@
 use super::connect::MAX_SENDS;
 use super::refuse::Refused;
 use super::table::{Chunks, Slot, WorkId};
-use super::{CloseReason, Context, Event, Input, Notice, PathState, Server, SessionId};
+use super::{CloseReason, EngineContext, Event, Input, Notice, PathState, Server, SessionId};
 use crate::rtrs::wire::{Descriptor, InfoRequest, InfoResponse};
 use crate::rtrs::{Errno, Heartbeat, Name};
-use crate::verbs::{Fabric, Payload, SendOperation, SendRequest, SendWith};
+use crate::verbs::{Payload, RdmaDevice, SendOperation, SendRequest, SendWith};
 use alloc::vec::Vec;
 use drivers::hal::Window;
 
@@ -19,12 +19,12 @@ const NAME_TAKEN: Refused = Refused {
 
 impl Server {
     /// Takes a SEND of the client's. There is only one that means anything.
-    pub(super) fn handle_message<P: Fabric + ?Sized>(
+    pub(super) fn handle_message<P: RdmaDevice + ?Sized>(
         &mut self,
         connection: usize,
         work: WorkId,
         length: u32,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let path = self.connections[connection].path;
         let done = if work.is_info() {
@@ -37,11 +37,11 @@ impl Server {
         }
     }
 
-    fn handle_info<P: Fabric + ?Sized>(
+    fn handle_info<P: RdmaDevice + ?Sized>(
         &mut self,
         path_key: usize,
         length: u32,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), CloseReason> {
         let path = &self.paths[path_key];
         if path.state.next(Input::InfoAccepted).is_none() || path.asked {
@@ -74,10 +74,10 @@ impl Server {
     }
 
     /// The memory of a session is ready: its paths that have asked are told where it is.
-    pub(super) fn answer_info<P: Fabric + ?Sized>(
+    pub(super) fn answer_info<P: RdmaDevice + ?Sized>(
         &mut self,
         session: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         for path in self.sessions[session].paths.clone() {
             let asked = self.paths.get(path).is_some_and(|path| path.asked);
@@ -88,10 +88,10 @@ impl Server {
     }
 
     /// Tells the client where the chunks are: the path is connected.
-    fn complete_path<P: Fabric + ?Sized>(
+    fn complete_path<P: RdmaDevice + ?Sized>(
         &mut self,
         path_key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), CloseReason> {
         let Some(next) = self.paths[path_key].state.next(Input::InfoAccepted) else {
             return Ok(());
@@ -113,7 +113,7 @@ impl Server {
         let notice = Notice::PathUp { session: session.name, from: path.from, to: path.to };
         let connections = path.connections.len();
         self.ready.reserve(usize::from(session.queue_depth));
-        self.hungry.reserve(connections * MAX_SENDS as usize);
+        self.awaiting_buffer.reserve(connections * MAX_SENDS as usize);
         self.counters.paths_up += 1;
         self.notice(notice);
         self.set_heartbeat_timer(path_key);
@@ -126,11 +126,11 @@ impl Server {
     }
 
     /// The memory of INFO_RSP is given back once the client has it.
-    pub(super) fn free_info<P: Fabric + ?Sized>(
+    pub(super) fn free_info<P: RdmaDevice + ?Sized>(
         &mut self,
         path_key: usize,
         completed: u32,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let path = &mut self.paths[path_key];
         if path.state == PathState::Connected
@@ -144,11 +144,11 @@ impl Server {
     /// A name belongs to one session, and to the addresses that hold it until its paths are gone. A client
     /// that was started anew comes with a new session under its old name and one of those addresses: its
     /// old session ends, with all of its paths.
-    fn claim_name<P: Fabric + ?Sized>(
+    fn claim_name<P: RdmaDevice + ?Sized>(
         &mut self,
         path_key: usize,
         name: Name,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), CloseReason> {
         let (session, from) = (self.paths[path_key].session, self.paths[path_key].from);
         let own = &self.sessions[session].name;
@@ -172,10 +172,10 @@ impl Server {
     }
 
     /// Registers the chunks for a path, and writes INFO_RSP, which takes the place of INFO_REQ.
-    fn register_chunks<P: Fabric + ?Sized>(
+    fn register_chunks<P: RdmaDevice + ?Sized>(
         &mut self,
         path_key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<Window, CloseReason> {
         let path = &mut self.paths[path_key];
         let session = &self.sessions[path.session];
@@ -205,11 +205,11 @@ impl Server {
     }
 
     /// Posts a send on the service connection of a path.
-    pub(super) fn send_service<P: Fabric + ?Sized>(
+    pub(super) fn send_service<P: RdmaDevice + ?Sized>(
         &mut self,
         path_key: usize,
         operation: SendOperation<'_>,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), CloseReason> {
         let Some(&Some(key)) = self.paths[path_key].connections.first() else { return Ok(()) };
         self.send_on(key, operation, ctx)
@@ -217,11 +217,11 @@ impl Server {
 
     /// Posts a send that nothing waits for, if there is room; else it is left out (a heartbeat is
     /// asked for again, and the client's answers keep the path alive).
-    pub(super) fn send_on<P: Fabric + ?Sized>(
+    pub(super) fn send_on<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
         operation: SendOperation<'_>,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), CloseReason> {
         let Some(connection) = self.connections.get_mut(key) else { return Ok(()) };
         if !connection.has_room(1) {
@@ -235,7 +235,7 @@ impl Server {
             solicited: false,
             datagram: None,
             carries: None,
-            unhurried: false,
+            ack_lazily: false,
         };
         ctx.provider.post_send(connection.qp, &request).map_err(CloseReason::from)
     }

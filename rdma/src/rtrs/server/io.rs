@@ -2,12 +2,13 @@
 
 use super::table::{Connection, Contents, Path, Session, Slot, SlotState, WorkId};
 use super::{
-    CloseReason, Context, PathState, Request, RequestId, RequestKind, Served, Server, SessionId,
+    CloseReason, EngineContext, PathState, Request, RequestId, RequestKind, Served, Server,
+    SessionId,
 };
 use crate::rtrs::Errno;
 use crate::rtrs::wire::{Immediate, IoHeader, RkeyResponse, WireError};
 use crate::verbs::{
-    Fabric, MrId, Payload, RecvRequest, RemoteAddress, SendOperation, SendRequest, SendWith,
+    MrId, Payload, RdmaDevice, RecvRequest, RemoteAddress, SendOperation, SendRequest, SendWith,
     VerbsError,
 };
 use drivers::hal::Window;
@@ -27,11 +28,11 @@ fn bare(immediate: Immediate) -> SendOperation<'static> {
 
 impl Server {
     /// Takes a WRITE with immediate of the client's: a request, or a heartbeat.
-    pub(super) fn handle_immediate<P: Fabric + ?Sized>(
+    pub(super) fn handle_immediate<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
         immediate: u32,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Option<Request> {
         let connection = &mut self.connections[key];
         let path_key = connection.path;
@@ -82,20 +83,20 @@ impl Server {
     }
 
     /// Sends a heartbeat.
-    pub(super) fn send_heartbeat<P: Fabric + ?Sized>(
+    pub(super) fn send_heartbeat<P: RdmaDevice + ?Sized>(
         &mut self,
         path_key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), CloseReason> {
         self.send_service(path_key, bare(Immediate::Heartbeat), ctx)
     }
 
     /// A request for whose answer there is room. None if it waits for something else, or was
     /// answered with an error.
-    fn admit<P: Fabric + ?Sized>(
+    fn admit<P: RdmaDevice + ?Sized>(
         &mut self,
         id: RequestId,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Option<Request> {
         let path = self.paths.get_mut(id.path as usize)?;
         let slot = path.requests.get_mut(usize::from(id.chunk))?;
@@ -105,7 +106,7 @@ impl Server {
             return None;
         }
         if self.sessions[path.session].executing.get(usize::from(id.chunk)) == Some(&true) {
-            slot.state = SlotState::Waiting;
+            slot.state = SlotState::AwaitsChunk;
             path.stats.chunk_waits += 1;
             return None;
         }
@@ -113,10 +114,10 @@ impl Server {
     }
 
     /// Hands a request to the user, unless it has to wait for memory.
-    fn start<P: Fabric + ?Sized>(
+    fn start<P: RdmaDevice + ?Sized>(
         &mut self,
         id: RequestId,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Option<Request> {
         let path = self.paths.get_mut(id.path as usize)?;
         let session = self.sessions.get_mut(path.session)?;
@@ -127,10 +128,10 @@ impl Server {
             && slot.kind == RequestKind::Read
             && ctx.provider.back_chunk(path.region?, id.chunk).is_none()
         {
-            if slot.state != SlotState::Hungry {
-                slot.state = SlotState::Hungry;
+            if slot.state != SlotState::AwaitsBuffer {
+                slot.state = SlotState::AwaitsBuffer;
                 path.stats.memory_waits += 1;
-                self.hungry.push_back(id);
+                self.awaiting_buffer.push_back(id);
             }
             return None;
         }
@@ -141,22 +142,27 @@ impl Server {
     }
 
     /// The first request that waits for memory, if it gets it now.
-    pub(super) fn feed<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> Option<Request> {
-        let request = self.start(*self.hungry.front()?, ctx)?;
-        self.hungry.pop_front();
+    pub(super) fn feed<P: RdmaDevice + ?Sized>(
+        &mut self,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Option<Request> {
+        let request = self.start(*self.awaiting_buffer.front()?, ctx)?;
+        self.awaiting_buffer.pop_front();
         Some(request)
     }
 
     /// A request that waited for room or for its chunk, if it can go on.
-    pub(super) fn release<P: Fabric + ?Sized>(
+    pub(super) fn release<P: RdmaDevice + ?Sized>(
         &mut self,
         id: RequestId,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Option<Request> {
         let path = self.paths.get(id.path as usize)?;
         match path.requests.get(usize::from(id.chunk))?.state {
-            SlotState::Queued | SlotState::Malformed | SlotState::Waiting => self.admit(id, ctx),
-            SlotState::Idle | SlotState::Hungry | SlotState::Executing => None,
+            SlotState::AwaitsSendCredit | SlotState::Malformed | SlotState::AwaitsChunk => {
+                self.admit(id, ctx)
+            }
+            SlotState::Idle | SlotState::AwaitsBuffer | SlotState::Executing => None,
         }
     }
 
@@ -167,10 +173,10 @@ impl Server {
 
     /// A request that is being worked on once more, for users that could not do it at once. None
     /// if its path is ending: then it has to be given back with an error.
-    pub fn request<P: Fabric + ?Sized>(
+    pub fn request<P: RdmaDevice + ?Sized>(
         &self,
         id: RequestId,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Option<Request> {
         let path = self.paths.get(id.path as usize)?;
         let slot = path.requests.get(usize::from(id.chunk))?;
@@ -184,11 +190,11 @@ impl Server {
     /// Answers a request. `result` holds the data of a read, at most as much as was asked for, to
     /// stay unchanged until it is sent (more is EIO); nothing of it is sent for writes. None if `id` names no request
     /// that is being worked on.
-    pub fn respond<P: Fabric + ?Sized>(
+    pub fn respond<P: RdmaDevice + ?Sized>(
         &mut self,
         id: RequestId,
         result: Result<Window, Errno>,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Option<Served> {
         let path = self.paths.get_mut(id.path as usize)?;
         let slot = path.requests.get_mut(usize::from(id.chunk))?;
@@ -243,7 +249,7 @@ impl Server {
     pub(super) fn wake_chunk(&mut self, session: usize, chunk: u16) {
         for &path in &self.sessions[session].paths {
             let slot = self.paths[path].requests.get(usize::from(chunk));
-            if slot.is_some_and(|slot| slot.state == SlotState::Waiting) {
+            if slot.is_some_and(|slot| slot.state == SlotState::AwaitsChunk) {
                 self.ready.push_back(RequestId { path: path as u32, chunk });
                 return;
             }
@@ -252,11 +258,11 @@ impl Server {
 
     /// Answers a request that makes no sense, for whose answer there is room.
     #[cold]
-    fn answer_malformed<P: Fabric + ?Sized>(
+    fn answer_malformed<P: RdmaDevice + ?Sized>(
         &mut self,
         id: RequestId,
         errno: Errno,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let path = &mut self.paths[id.path as usize];
         path.requests[usize::from(id.chunk)].state = SlotState::Idle;
@@ -269,7 +275,11 @@ impl Server {
     }
 
     /// Sends of a connection are done: requests that waited for room go on.
-    pub(super) fn make_room<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    pub(super) fn make_room<P: RdmaDevice + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         let connection = &mut self.connections[key];
         let path_key = connection.path;
         if connection.cid == 0 {
@@ -300,13 +310,13 @@ enum Arrival {
 
 /// Takes the request at `place`, which came by a connection of a path of a session.
 #[inline(always)]
-fn handle_io<P: Fabric + ?Sized>(
+fn handle_io<P: RdmaDevice + ?Sized>(
     place: u32,
     connection: &mut Connection,
     path: &mut Path,
     session: &mut Session,
     new_keys: bool,
-    ctx: &mut Context<'_, P>,
+    ctx: &mut EngineContext<'_, P>,
 ) -> Result<Arrival, CloseReason> {
     let (chunk, offset) = session.addressing.split(place);
     let Some(slot) = path.requests.get_mut(usize::from(chunk)) else {
@@ -340,7 +350,7 @@ fn handle_io<P: Fabric + ?Sized>(
     *slot = Slot { rkey, cid: connection.cid, arrived, ..Slot::IDLE };
     let sound = matches!(&header, Ok(header) if fill(slot, header, offset, session.chunk_size))
         && (slot.kind == RequestKind::Read || slot.data_len == 0 || contents.start == 0);
-    slot.state = if sound { SlotState::Queued } else { SlotState::Malformed };
+    slot.state = if sound { SlotState::AwaitsSendCredit } else { SlotState::Malformed };
     if connection.queued.is_some() || !connection.has_room(ANSWER) {
         path.stats.parked += 1;
         if let Some((_, last)) = &mut connection.queued {
@@ -398,11 +408,11 @@ fn describe(id: RequestId, session: usize, slot: &Slot, contents: &Contents) -> 
 
 /// What is known of the bytes of a chunk that a path's client has written to.
 #[inline(always)]
-fn contents<P: Fabric + ?Sized>(
+fn contents<P: RdmaDevice + ?Sized>(
     session: &Session,
     region: MrId,
     chunk: u16,
-    ctx: &mut Context<'_, P>,
+    ctx: &mut EngineContext<'_, P>,
 ) -> Option<Contents> {
     let size = session.chunk_size as usize;
     match session.chunks {
@@ -441,14 +451,14 @@ fn fill(slot: &mut Slot, header: &IoHeader, offset: u32, chunk_size: u32) -> boo
 /// Posts the answer to the request in a chunk, for which there is room, in as few messages as the mode
 /// allows. Nothing, if its connection is gone.
 #[inline(always)]
-fn answer<P: Fabric + ?Sized>(
+fn answer<P: RdmaDevice + ?Sized>(
     chunk: u16,
     result: Result<Window, Errno>,
     path: &Path,
     session: &Session,
     connections: &mut Slab<Connection>,
     new_keys: bool,
-    ctx: &mut Context<'_, P>,
+    ctx: &mut EngineContext<'_, P>,
 ) -> Result<(), VerbsError> {
     let slot = &path.requests[usize::from(chunk)];
     let key = path.connections.get(usize::from(slot.cid)).copied().flatten();
@@ -494,12 +504,12 @@ fn answer<P: Fabric + ?Sized>(
 
 /// Posts a part of an answer.
 #[inline(always)]
-fn post<P: Fabric + ?Sized>(
+fn post<P: RdmaDevice + ?Sized>(
     key: usize,
     connection: &mut Connection,
     operation: SendOperation<'_>,
     carries: Option<(MrId, u16)>,
-    ctx: &mut Context<'_, P>,
+    ctx: &mut EngineContext<'_, P>,
 ) -> Result<(), VerbsError> {
     let (sequence, signaled) = connection.number_send();
     let request = SendRequest {
@@ -509,7 +519,7 @@ fn post<P: Fabric + ?Sized>(
         solicited: false,
         datagram: None,
         carries,
-        unhurried: false,
+        ack_lazily: false,
     };
     ctx.provider.post_send(connection.qp, &request)
 }

@@ -3,9 +3,9 @@
 
 use super::refuse::Refused;
 use super::table::{Chunks, Session};
-use super::{Context, Server};
+use super::{EngineContext, Server};
 use crate::rtrs::Errno;
-use crate::verbs::Fabric;
+use crate::verbs::RdmaDevice;
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -51,10 +51,10 @@ impl Server {
 
     /// Whether there is memory for another session of a host, of which nothing is taken yet; or perhaps
     /// there will be, because it takes the place of one of the host's that is silent.
-    pub(super) fn expect_memory<P: Fabric + ?Sized>(
+    pub(super) fn expect_memory<P: RdmaDevice + ?Sized>(
         &self,
         host: IpAddr,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), Refused> {
         let mut of_host = self.sessions.iter().filter(|(_, session)| session.host == host);
         if of_host.any(|(_, session)| self.is_silent(session, ctx.now)) {
@@ -76,10 +76,10 @@ impl Server {
     }
 
     /// Takes the memory of a session, unless it has it.
-    pub(super) fn take_memory<P: Fabric + ?Sized>(
+    pub(super) fn take_memory<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), Refused> {
         let session = &self.sessions[key];
         if session.standing != Chunks::Wanting {
@@ -113,7 +113,10 @@ impl Server {
 
     /// Zeroes a piece of the memory of the session that has waited longest: one in a round. True if a
     /// session became ready.
-    pub(super) fn zero_piece<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> bool {
+    pub(super) fn zero_piece<P: RdmaDevice + ?Sized>(
+        &mut self,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> bool {
         if self.next_piece().is_none_or(|at| ctx.now < at) {
             return false;
         }

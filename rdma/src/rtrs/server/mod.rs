@@ -39,9 +39,9 @@ pub use state::{Input, PathState};
 pub use stats::{Counters, Histogram, PathStats};
 pub use status::{PathId, PathStatus, SessionStatus};
 
-use crate::rtrs::Context;
 use crate::rtrs::wire::Uuid;
-use crate::verbs::{CompletedOperation, ConnectionId, CqId, Fabric, Status, VerbsError};
+use crate::verbs::EngineContext;
+use crate::verbs::{CompletedOperation, ConnectionId, CqId, RdmaDevice, Status, VerbsError};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use config::MIN_INLINE;
 use drivers::hal::Instant;
@@ -71,7 +71,7 @@ pub struct Server {
     /// What was refused, until the loop fetches it.
     refusals: Refusals,
     /// Requests that wait for memory for what they read.
-    hungry: VecDeque<RequestId>,
+    awaiting_buffer: VecDeque<RequestId>,
     /// Connections that have ended, for a reason that their completions may yet tell.
     ended: VecDeque<ConnectionId>,
     /// When the timers of paths run.
@@ -98,7 +98,10 @@ pub enum StartError {
 
 impl Server {
     /// Listens on the configured port.
-    pub fn new<P: Fabric + ?Sized>(config: Config, provider: &mut P) -> Result<Self, StartError> {
+    pub fn new<P: RdmaDevice + ?Sized>(
+        config: Config,
+        provider: &mut P,
+    ) -> Result<Self, StartError> {
         config.check().map_err(StartError::Config)?;
         if provider.attributes().max_inline < MIN_INLINE {
             return Err(StartError::Provider(VerbsError::Invalid));
@@ -127,7 +130,7 @@ impl Server {
             ready: VecDeque::new(),
             notices: VecDeque::with_capacity(MAX_NOTICES),
             refusals: Refusals::default(),
-            hungry: VecDeque::new(),
+            awaiting_buffer: VecDeque::new(),
             ended: VecDeque::new(),
             timers: BTreeSet::new(),
             #[cfg(test)]
@@ -145,7 +148,10 @@ impl Server {
     }
 
     /// The next event, if any: takes completions until one means something to the user.
-    pub fn poll<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> Option<Event> {
+    pub fn poll<P: RdmaDevice + ?Sized>(
+        &mut self,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Option<Event> {
         loop {
             if let Some(link) = self.links.pop_front() {
                 return Some(link);
@@ -156,7 +162,7 @@ impl Server {
                 }
                 continue;
             }
-            if !self.hungry.is_empty()
+            if !self.awaiting_buffer.is_empty()
                 && let Some(request) = self.feed(ctx)
             {
                 return Some(Event::Request(request));

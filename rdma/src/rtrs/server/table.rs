@@ -184,13 +184,13 @@ pub(super) enum SlotState {
     /// There is none.
     Idle,
     /// It waits for room for its answer in the send queue.
-    Queued,
+    AwaitsSendCredit,
     /// So does its answer, that it makes no sense.
     Malformed,
     /// It waits for the chunk, which is worked on for another path.
-    Waiting,
+    AwaitsChunk,
     /// It waits for memory for what it reads.
-    Hungry,
+    AwaitsBuffer,
     /// The user works on it.
     Executing,
 }

@@ -1,8 +1,8 @@
 //! Heartbeats, and the end of patience. Every path has one timer; only those that are due are looked at.
 
-use super::{CloseReason, Context, PathState, Server};
+use super::{CloseReason, EngineContext, PathState, Server};
 use crate::rtrs::Tick;
-use crate::verbs::Fabric;
+use crate::verbs::RdmaDevice;
 use core::time::Duration;
 use drivers::hal::Instant;
 
@@ -41,7 +41,10 @@ impl Server {
 
     /// Runs the timers that have expired, and zeroes memory that somebody waits for; true if that left
     /// anybody something to do.
-    pub fn handle_timeout<P: Fabric + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> bool {
+    pub fn handle_timeout<P: RdmaDevice + ?Sized>(
+        &mut self,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> bool {
         let mut moved = !self.zeroing.is_empty() && self.zero_piece(ctx);
         while let Some(&(at, path)) = self.timers.first()
             && at <= ctx.now
@@ -52,7 +55,7 @@ impl Server {
         moved
     }
 
-    fn run_timer<P: Fabric + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    fn run_timer<P: RdmaDevice + ?Sized>(&mut self, key: usize, ctx: &mut EngineContext<'_, P>) {
         #[cfg(test)]
         {
             self.looked_at += 1;
@@ -79,10 +82,10 @@ impl Server {
 
     /// Chunks on demand that were written and never announced hold memory. While others wait for it, a path
     /// that goes on so is ended.
-    fn look_for_hoards<P: Fabric + ?Sized>(
+    fn look_for_hoards<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), CloseReason> {
         let (Some(memory), Some(path)) = (ctx.provider.on_demand(), self.paths.get_mut(key)) else {
             return Ok(());

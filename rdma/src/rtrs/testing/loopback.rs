@@ -56,7 +56,7 @@ pub struct Forgery {
     pub bytes: Option<Vec<u8>>,
 }
 
-/// The fabric.
+/// The wire.
 #[derive(Debug, Default)]
 pub struct Loopback {
     next: u32,

@@ -1,18 +1,18 @@
-//! For tests: a fabric in memory, with a gateway and its clients on it.
+//! For tests: a wire in memory, with a gateway and its clients on it.
 
 /// A context of the gateway or of the hosts in a world.
 macro_rules! context {
     ($world:expr, gateway) => {
-        &mut crate::rtrs::Context {
-            provider: $world.fabric.gateway(),
+        &mut crate::verbs::EngineContext {
+            provider: $world.wire.gateway(),
             arena: &mut $world.arena,
             now: $world.now,
             rng: &mut $world.rng,
         }
     };
     ($world:expr, host) => {
-        &mut crate::rtrs::Context {
-            provider: $world.fabric.host(),
+        &mut crate::verbs::EngineContext {
+            provider: $world.wire.host(),
             arena: &mut $world.client_arena,
             now: $world.now,
             rng: &mut $world.rng,

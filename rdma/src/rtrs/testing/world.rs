@@ -1,4 +1,4 @@
-//! A gateway and its clients on one fabric, and a clock that the test moves.
+//! A gateway and its clients on one wire, and a clock that the test moves.
 
 use super::Loopback;
 use crate::rnbd::server::{Export, Server};
@@ -8,12 +8,12 @@ use crate::rnbd::wire::{
 use crate::rtrs::client::{self, Channel, Client, Event, Outcome, PathId, Permit, Request};
 use crate::rtrs::server::{Config, RequestKind};
 use crate::rtrs::{Errno, Name};
-use crate::verbs::{ConnectionEvent, Fabric};
+use crate::verbs::{ConnectionEvent, RdmaDevice};
 use crate::volume::{RamVolume, Volume, Volumes};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant, Window};
-use fabric::Rng;
+use netsim::Rng;
 use std::boxed::Box;
 use std::collections::HashMap;
 use std::vec::Vec;
@@ -21,18 +21,18 @@ use std::vec::Vec;
 /// What carries messages between the gateway and the hosts.
 pub trait Wire {
     /// The gateway's provider.
-    fn gateway(&mut self) -> &mut dyn Fabric;
+    fn gateway(&mut self) -> &mut dyn RdmaDevice;
     /// The hosts' provider.
-    fn host(&mut self) -> &mut dyn Fabric;
+    fn host(&mut self) -> &mut dyn RdmaDevice;
     /// Carries the next thing; false if there is nothing. May move the clock.
     fn step(&mut self, now: &mut Instant) -> bool;
 }
 
 impl Wire for Loopback {
-    fn gateway(&mut self) -> &mut dyn Fabric {
+    fn gateway(&mut self) -> &mut dyn RdmaDevice {
         self
     }
-    fn host(&mut self) -> &mut dyn Fabric {
+    fn host(&mut self) -> &mut dyn RdmaDevice {
         self
     }
     fn step(&mut self, _: &mut Instant) -> bool {
@@ -42,7 +42,7 @@ impl Wire for Loopback {
 
 /// All there is.
 pub struct World<W = Loopback> {
-    pub fabric: W,
+    pub wire: W,
     pub server: Server,
     pub volumes: Volumes,
     pub clients: Vec<Client>,
@@ -65,7 +65,7 @@ pub fn user_io(operation: Operation, sector: u64, size: u32) -> [u8; Io::SIZE] {
 }
 
 impl World {
-    /// A gateway over a fabric in memory, with `memory` bytes for sessions, which exports 1 MiB of RAM as `ram0`.
+    /// A gateway over a wire in memory, with `memory` bytes for sessions, which exports 1 MiB of RAM as `ram0`.
     pub fn new(config: Config, memory: usize) -> Self {
         let ram = Arena::on_heap((1 << 20) + 4096).alloc(1 << 20, 4096).unwrap();
         Self::with_volume(config, memory, Box::new(RamVolume::new(ram, false)))
@@ -88,9 +88,9 @@ impl World {
 }
 
 impl<W: Wire> World<W> {
-    /// A gateway over `fabric`, which exports `volume` as `ram0`.
-    pub fn over(mut fabric: W, config: Config, memory: usize, volume: Box<dyn Volume>) -> Self {
-        let mut server = Server::new(config, 4, fabric.gateway()).unwrap();
+    /// A gateway over `wire`, which exports `volume` as `ram0`.
+    pub fn over(mut wire: W, config: Config, memory: usize, volume: Box<dyn Volume>) -> Self {
+        let mut server = Server::new(config, 4, wire.gateway()).unwrap();
         let mut volumes = Volumes::new();
         let name = Name::new("ram0").unwrap();
         let volume = volumes.add(name, volume).unwrap();
@@ -98,7 +98,7 @@ impl<W: Wire> World<W> {
             Export { name, volume, read_only: false, allow: Vec::new(), hosts: Default::default() };
         server.add_export(export, &volumes).unwrap();
         World {
-            fabric,
+            wire,
             server,
             volumes,
             clients: Vec::new(),
@@ -151,13 +151,13 @@ impl<W: Wire> World<W> {
     /// Lets everybody do what there is to do, and carries the next thing; false if there was nothing.
     pub fn turn(&mut self) -> bool {
         let mut moved = false;
-        while let Some(event) = self.fabric.gateway().poll_connection_event() {
+        while let Some(event) = self.wire.gateway().poll_connection_event() {
             if !self.server.handle_connection_event(&event, context!(self, gateway)) {
                 self.tell_clients(&event);
             }
             moved = true;
         }
-        while let Some(event) = self.fabric.host().poll_connection_event() {
+        while let Some(event) = self.wire.host().poll_connection_event() {
             self.tell_clients(&event);
             moved = true;
         }
@@ -168,7 +168,7 @@ impl<W: Wire> World<W> {
                 moved = true;
             }
         }
-        moved |= self.fabric.step(&mut self.now);
+        moved |= self.wire.step(&mut self.now);
         // Memory is zeroed a piece at a time.
         self.now = self.now + Duration::from_nanos(1);
         moved | self.server.poll_timeout().is_some_and(|at| at <= self.now)
@@ -187,8 +187,8 @@ impl<W: Wire> World<W> {
             self.server.transport_mut().disconnect(path, context!(self, gateway));
         }
         let exports = self.server.exports().to_vec();
-        self.fabric.gateway().unlisten(config.port);
-        self.server = Server::new(config, 4, self.fabric.gateway()).unwrap();
+        self.wire.gateway().unlisten(config.port);
+        self.server = Server::new(config, 4, self.wire.gateway()).unwrap();
         for export in exports {
             self.server.add_export(export, &self.volumes).unwrap();
         }

@@ -44,8 +44,8 @@ pub fn knock(world: &mut World, private_data: &[u8]) -> Option<Errno> {
 
 /// The same from a host of our choice.
 pub fn knock_from(world: &mut World, from: IpAddr, private_data: &[u8]) -> Option<Errno> {
-    let pd = world.fabric.alloc_pd().unwrap();
-    let cq: CqId = world.fabric.create_cq(16).unwrap();
+    let pd = world.wire.alloc_pd().unwrap();
+    let cq: CqId = world.wire.create_cq(16).unwrap();
     let init = QpInit {
         kind: QpType::Rc,
         pd,
@@ -57,7 +57,7 @@ pub fn knock_from(world: &mut World, from: IpAddr, private_data: &[u8]) -> Optio
         max_recv_sge: 0,
         max_inline: 0,
     };
-    let qp = world.fabric.create_qp(&init, &mut world.rng).unwrap();
+    let qp = world.wire.create_qp(&init, &mut world.rng).unwrap();
     let parameters = ConnectionParameters {
         responder_resources: 0,
         initiator_depth: 0,
@@ -66,20 +66,17 @@ pub fn knock_from(world: &mut World, from: IpAddr, private_data: &[u8]) -> Optio
         min_rnr_timer: 12,
     };
     let to = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), 1234);
-    world
-        .fabric
-        .connect(qp, from, to, &parameters, private_data, world.now, &mut world.rng)
-        .unwrap();
-    let request = world.fabric.poll_connection_event().unwrap();
+    world.wire.connect(qp, from, to, &parameters, private_data, world.now, &mut world.rng).unwrap();
+    let request = world.wire.poll_connection_event().unwrap();
     assert!(world.server.handle_connection_event(&request, context!(world, gateway)));
     // Others may have had to go for it.
     let answer = loop {
-        match world.fabric.poll_connection_event().unwrap() {
+        match world.wire.poll_connection_event().unwrap() {
             ConnectionEvent::Disconnected { .. } => {}
             answer => break answer,
         }
     };
-    while world.fabric.poll_connection_event().is_some() {}
+    while world.wire.poll_connection_event().is_some() {}
     match answer {
         ConnectionEvent::Rejected { private_data, .. } => {
             match crate::rtrs::wire::ConnectResponse::parse(private_data.as_slice()) {
@@ -149,11 +146,11 @@ fn a_key_dies_with_its_use_and_the_next_one_cannot_be_guessed() {
     let mut keys: Vec<u32> = Vec::new();
     for _ in 0..20 {
         world.read(bad, &user, 512).unwrap();
-        keys.push(world.fabric.request_key);
+        keys.push(world.wire.request_key);
     }
     let steps = keys.windows(2).filter(|pair| pair[1].wrapping_sub(pair[0]) < 256).count();
     assert_eq!(steps, 0, "Linux only counts up the low 8 bits");
-    world.fabric.forgery = Some(Forgery { key: Some(keys[19]), ..Forgery::default() });
+    world.wire.forgery = Some(Forgery { key: Some(keys[19]), ..Forgery::default() });
     world.events.clear();
     let permit = world.start_read(bad, &user, 512);
     world.run();
@@ -175,7 +172,7 @@ fn an_offset_at_the_end_of_its_chunk_ends_the_path() {
         let client = world.connect("s1");
         let place = places.join(0, offset);
         let immediate = Some(Immediate::Request { place }.emit());
-        world.fabric.forgery = Some(Forgery { immediate, ..Forgery::default() });
+        world.wire.forgery = Some(Forgery { immediate, ..Forgery::default() });
         let permit = world.start_read(client, &user_io(Operation::Read, 0, 512), 512);
         world.run();
         let answered = Outcome::Answered(Err(Errno::EINVAL));
@@ -250,9 +247,9 @@ proptest! {
             let (user, length) = (&request.user, request.length);
             let kind = if request.read { RequestKind::Read } else { RequestKind::Write };
             let submitted = world.submit(bad, permit, kind, user, length);
-            world.fabric.forgery = submitted.is_ok().then_some(request.forgery);
+            world.wire.forgery = submitted.is_ok().then_some(request.forgery);
             world.run();
-            world.fabric.forgery = None;
+            world.wire.forgery = None;
             if world.outcome(bad, permit).is_some() || submitted.is_err() {
                 world.clients[bad].put_permit(permit);
             }
@@ -273,7 +270,7 @@ proptest! {
         let memory = world.arena.available();
         let mut message = std::vec![0; 272];
         message[2..2 + name.len()].copy_from_slice(name.as_bytes());
-        world.fabric.forged_send = Some(if well_formed { message } else { bytes });
+        world.wire.forged_send = Some(if well_formed { message } else { bytes });
         let client = world.connect("s1");
         let up = world.server.transport().sessions().count();
         let good = well_formed && !name.is_empty() && !name.contains(['/', '.']);

@@ -45,13 +45,13 @@ fn reads_take_the_fewest_messages_that_the_mode_allows() {
         let mut world = World::new(World::small(always_invalidate), 1 << 20);
         let client = world.connect("s1");
         world.open(client, "ram0", AccessMode::ReadOnly).unwrap();
-        let before = (world.fabric.sends, world.fabric.writes, world.fabric.immediates);
+        let before = (world.wire.sends, world.wire.writes, world.wire.immediates);
         world.read(client, &user_io(Operation::Read, 0, 4096), 4096).unwrap();
         let counts = (
-            world.fabric.sends - before.0,
-            world.fabric.writes - before.1,
+            world.wire.sends - before.0,
+            world.wire.writes - before.1,
             // The request itself is a WRITE with immediate.
-            world.fabric.immediates - before.2,
+            world.wire.immediates - before.2,
         );
         assert_eq!(counts, expected);
     }

@@ -94,7 +94,7 @@ fn a_silent_client_is_noticed_and_an_idle_one_stays() {
     let (idle, silent) = (world.connect("idle"), world.connect("silent"));
     world.pass(60);
     assert_eq!(world.server.transport().sessions().count(), 2);
-    world.fabric.cut.push(World::address(silent));
+    world.wire.cut.push(World::address(silent));
     world.pass(25);
     assert_eq!(world.server.transport().sessions().count(), 2, "not yet");
     world.pass(20);
@@ -113,10 +113,10 @@ fn a_client_that_comes_back_replaces_its_stale_path_at_once() {
     let client = world.connect("s1");
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
     // The client loses the path, the server does not notice.
-    world.fabric.cut.push(World::address(client));
+    world.wire.cut.push(World::address(client));
     world.clients[client].disconnect(PathId(0), context!(world, host));
     world.run();
-    world.fabric.cut.clear();
+    world.wire.cut.clear();
     assert_eq!(world.server.transport().paths().next().unwrap().state, PathState::Connected);
     world.clients[client].reconnect(PathId(0), context!(world, host));
     world.run();
@@ -124,10 +124,10 @@ fn a_client_that_comes_back_replaces_its_stale_path_at_once() {
     assert_eq!(device.sectors, 2048, "the stale device was closed: there is room for a writer");
     assert_eq!(world.server.transport().paths().count(), 1);
     // The same after the client was started anew: another session of the same name.
-    world.fabric.cut.push(World::address(client));
+    world.wire.cut.push(World::address(client));
     world.clients[client].disconnect(PathId(0), context!(world, host));
     world.run();
-    world.fabric.cut.clear();
+    world.wire.cut.clear();
     let name = crate::rtrs::Name::new("s1").unwrap();
     let config = crate::rtrs::client::Config::default();
     world.clients[client] =
@@ -270,7 +270,7 @@ fn the_operator_disconnects_a_path() {
     world.run();
     let down = (client, Event::PathDown(PathId(0), DownReason::Peer));
     assert_eq!(world.events, [down, (client, Event::LinkDown)]);
-    assert_eq!(world.fabric.objects(), (1, 0, 8), "only the client's own are left");
+    assert_eq!(world.wire.objects(), (1, 0, 8), "only the client's own are left");
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn a_chunk_that_is_used_again_before_its_answer_ends_the_path() {
         let client = world.connect("s1");
         world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
         let user = user_io(Operation::Write, 0, 512);
-        world.fabric.repeat = true;
+        world.wire.repeat = true;
         let permit = world.start_write(client, &user, &[7; 512]);
         world.run();
         assert_eq!(world.outcome(client, permit), Some(Outcome::Lost));

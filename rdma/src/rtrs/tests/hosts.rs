@@ -231,8 +231,8 @@ fn the_log_names_who_ended_a_path() {
     // An answer that the client never acknowledges: it hears nothing more.
     let unheard = end(&|world| {
         // Its acknowledgement of our heartbeat is lost, and everything else.
-        let [host, gateway] = [1, 0].map(|node| fabric::Place { node, port: 0 });
-        world.fabric.0.network.link_mut(host, gateway).cut = true;
+        let [host, gateway] = [1, 0].map(|node| netsim::Place { node, port: 0 });
+        world.wire.0.network.link_mut(host, gateway).cut = true;
         world.pass(20);
     });
     assert_eq!(unheard, CloseReason::Transport(Status::RetryExceeded));

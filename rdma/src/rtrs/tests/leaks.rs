@@ -146,7 +146,7 @@ fn a_write_whose_data_was_never_sent_stores_nothing_of_others() {
     let mut bytes = header[..length].to_vec();
     // The header of a READ is longer, and what follows it is not looked at.
     bytes.resize(24, 0);
-    world.fabric.forgery = Some(Forgery { bytes: Some(bytes), ..Forgery::default() });
+    world.wire.forgery = Some(Forgery { bytes: Some(bytes), ..Forgery::default() });
     let user = user_io(Operation::Write, 0, ROOM);
     world.submit(client, permit, RequestKind::Read, &user, ROOM).unwrap();
     world.run();

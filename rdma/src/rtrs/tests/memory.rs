@@ -96,7 +96,7 @@ fn memory_is_zeroed_in_pieces_and_the_path_is_up_when_all_of_it_is() {
         world.now = world.now + Duration::from_micros(1);
         for _ in 0..20 {
             let mut moved = false;
-            while let Some(event) = world.fabric.gateway().poll_connection_event() {
+            while let Some(event) = world.wire.gateway().poll_connection_event() {
                 if !world.server.handle_connection_event(&event, context!(world, gateway)) {
                     world.clients[0].handle_connection_event(&event, context!(world, host));
                 }
@@ -104,7 +104,7 @@ fn memory_is_zeroed_in_pieces_and_the_path_is_up_when_all_of_it_is() {
             }
             moved |= world.server.poll(&mut world.volumes, context!(world, gateway));
             while world.clients[0].poll(context!(world, host)).is_some() {}
-            moved |= world.fabric.step();
+            moved |= world.wire.step();
             if !moved {
                 break;
             }
@@ -152,10 +152,10 @@ fn a_host_that_lost_its_power_gets_the_memory_of_the_session_that_it_had() {
     // Room for one session.
     let mut world = World::new(World::small(true), 200 << 10);
     let client = world.connect("s1");
-    world.fabric.cut.push(World::address(client));
+    world.wire.cut.push(World::address(client));
     world.clients[client].disconnect(PathId(0), context!(world, host));
     world.pass(6);
-    world.fabric.cut.clear();
+    world.wire.cut.clear();
     let name = crate::rtrs::Name::new("s1").unwrap();
     world.clients[client] = Client::new(Default::default(), name, context!(world, host)).unwrap();
     world.add_path(client, World::address(client));
@@ -222,8 +222,7 @@ fn chunks_that_are_written_and_never_announced_are_taken_back_when_memory_is_sho
         world.submit(hoarder, permit, RequestKind::Write, &user, 12 << 10).unwrap();
     }
     world.run();
-    let free =
-        |world: &World<RocePair>| world.fabric.0.nodes[0].roce.on_demand().unwrap().available;
+    let free = |world: &World<RocePair>| world.wire.0.nodes[0].roce.on_demand().unwrap().available;
     assert!(free(&world) < 32 << 10, "{}", free(&world));
     world.pass(60);
     assert_eq!(world.server.transport().sessions().count(), 1, "nobody is short of memory");

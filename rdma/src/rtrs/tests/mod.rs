@@ -1,4 +1,4 @@
-//! The servers and the client against each other, over a fabric in memory.
+//! The servers and the client against each other, over a wire in memory.
 
 mod bad;
 mod basic;

@@ -8,7 +8,7 @@ use crate::rnbd::wire::{AccessMode, Io, IoFlags, Operation};
 use crate::rtrs::client::{Event, Outcome, PathId};
 use crate::rtrs::server::Config;
 use crate::rtrs::testing::{Wire, World, context};
-use crate::verbs::{Fabric, Provider};
+use crate::verbs::{Provider, RdmaDevice};
 use crate::volume::RamVolume;
 use core::time::Duration;
 use drivers::hal::{Arena, Instant};
@@ -33,10 +33,10 @@ impl NtrdmaPair {
 const LAYOUT: Layout = Layout { qps: 8, ring: 32, staging: 64 << 10, landing: 4096 };
 
 impl Wire for NtrdmaPair {
-    fn gateway(&mut self) -> &mut dyn Fabric {
+    fn gateway(&mut self) -> &mut dyn RdmaDevice {
         &mut self.0.nodes[0].ntrdma
     }
-    fn host(&mut self) -> &mut dyn Fabric {
+    fn host(&mut self) -> &mut dyn RdmaDevice {
         &mut self.0.nodes[1].ntrdma
     }
     fn step(&mut self, now: &mut Instant) -> bool {
@@ -74,7 +74,7 @@ fn world(seed: u64, way: Way, config: Config) -> World<NtrdmaPair> {
     let mut world = World::over(NtrdmaPair(pair), config, 2 << 20, volume);
     if way == Way::Lent {
         // Memory that is exposed: the peer reads payload where it lies.
-        world.arena = world.fabric.0.nodes[0].arena.share();
+        world.arena = world.wire.0.nodes[0].arena.share();
     }
     world
 }
@@ -87,9 +87,9 @@ fn data_survives_with_every_mode() {
         let memory = world.arena.available();
         exercise(&mut world, 60);
         assert_eq!(world.arena.available(), memory);
-        let counters = *world.fabric.0.nodes[0].ntrdma.counters();
+        let counters = *world.wire.0.nodes[0].ntrdma.counters();
         assert_eq!(counters.bytes_lent > 0, way == Way::Lent, "{counters:?}");
-        for node in &world.fabric.0.nodes {
+        for node in &world.wire.0.nodes {
             assert_eq!(node.ntrdma.counters().violations, 0);
         }
     }
@@ -113,8 +113,8 @@ fn a_session_comes_back_after_its_link_did() {
             assert!(world.read(client, &io(Operation::Read), 4096).unwrap() == data);
             let under_way = world.start_write(client, &io(Operation::Write), &data);
             world.events.clear();
-            world.fabric.flap(Duration::from_millis(round * 60 + 1));
-            world.now = world.fabric.0.now;
+            world.wire.flap(Duration::from_millis(round * 60 + 1));
+            world.now = world.wire.0.now;
             world.pass(3);
             assert_eq!(world.outcome(client, under_way), Some(Outcome::Lost));
             world.clients[client].put_permit(under_way);

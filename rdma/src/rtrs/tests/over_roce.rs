@@ -7,7 +7,7 @@ use crate::rtrs::Name;
 use crate::rtrs::client::{self, Client, DownReason, Event, Outcome, PathId, Permit};
 use crate::rtrs::server::Config;
 use crate::rtrs::testing::{Wire, World, context, user_io};
-use crate::verbs::Fabric;
+use crate::verbs::RdmaDevice;
 use crate::verbs::{Provider, Status};
 use crate::volume::{
     Completion, Operation as Op, RamVolume, Request, Submitted, Volume, VolumeError,
@@ -37,11 +37,11 @@ impl RocePair {
 }
 
 impl Wire for RocePair {
-    fn gateway(&mut self) -> &mut dyn Fabric {
+    fn gateway(&mut self) -> &mut dyn RdmaDevice {
         let roce: &mut Roce = &mut self.0.nodes[0].roce;
         roce
     }
-    fn host(&mut self) -> &mut dyn Fabric {
+    fn host(&mut self) -> &mut dyn RdmaDevice {
         let roce: &mut Roce = &mut self.0.nodes[1].roce;
         roce
     }
@@ -108,7 +108,7 @@ fn data_survives_with_every_mode_and_mtu() {
         let memory = world.arena.available();
         exercise(&mut world, 60);
         assert_eq!(world.arena.available(), memory);
-        for counters in world.fabric.counters() {
+        for counters in world.wire.counters() {
             assert_eq!((counters.retries, counters.completions_lost), (0, 0));
         }
     }
@@ -118,14 +118,14 @@ fn data_survives_with_every_mode_and_mtu() {
 fn data_survives_loss_duplication_reordering_and_corruption() {
     for seed in 10..14 {
         let mut world = world(seed, 1500, World::small(seed % 2 == 0));
-        world.fabric.0.network.set_faults(Faults {
+        world.wire.0.network.set_faults(Faults {
             loss: 20,
             duplication: 10,
             reordering: 10,
             corruption: 5,
         });
         exercise(&mut world, 40);
-        assert!(world.fabric.counters()[0].retries > 0, "the wire was bad");
+        assert!(world.wire.counters()[0].retries > 0, "the wire was bad");
     }
 }
 
@@ -135,12 +135,12 @@ fn a_read_of_4_kib_costs_the_fewest_packets() {
         let mut world = world(5, 1500, World::small(always_invalidate));
         let client = world.connect("s1");
         world.open(client, "ram0", AccessMode::ReadOnly).unwrap();
-        let before = world.fabric.counters()[0].acks_repeated as usize;
-        world.fabric.0.network.record = Some(Vec::new());
+        let before = world.wire.counters()[0].acks_repeated as usize;
+        world.wire.0.network.record = Some(Vec::new());
         world.read(client, &user_io(Operation::Read, 0, 4096), 4096).unwrap();
-        let frames = world.fabric.0.network.record.take().unwrap();
+        let frames = world.wire.0.network.record.take().unwrap();
         // What is said again when all is quiet comes later.
-        let again = world.fabric.counters()[0].acks_repeated as usize - before;
+        let again = world.wire.counters()[0].acks_repeated as usize - before;
         let opcodes: Vec<u8> = frames.iter().filter(|f| f.0 == 0).map(|f| f.1[42]).collect();
         // 4 KiB are 4 packets of WRITE with a path MTU of 1024; then the ACK of the request.
         let data = opcodes.iter().filter(|&&opcode| opcode != 0x11).count();
@@ -158,14 +158,14 @@ fn a_host_that_vanishes_is_noticed_and_its_memory_comes_back() {
     world.pass(20);
     assert_eq!(world.server.transport().sessions().count(), 1);
     for node in 0..2 {
-        world.fabric.0.network.mute(node, true);
+        world.wire.0.network.mute(node, true);
     }
     world.pass(60);
     assert_eq!(world.server.transport().sessions().count(), 0);
     assert_eq!(world.arena.available(), memory);
     let down = |event: &(usize, Event)| matches!(event.1, Event::PathDown(PathId(0), _));
     assert!(world.events.iter().any(down));
-    world.fabric.0.network.heal();
+    world.wire.0.network.heal();
     world.now = world.now + Duration::from_secs(60);
     world.clients[client].reconnect(PathId(0), context!(world, host));
     world.run();
@@ -214,10 +214,10 @@ fn sessions_share_memory_and_short_memory_only_slows_them_down() {
         pair.0.nodes[0].roce.give_memory(memory, 16 << 10).unwrap();
         let mut world = World::over(pair, config, 64 << 10, volume);
         let faults = Faults { loss: faults, ..Faults::default() };
-        world.fabric.0.network.set_faults(faults);
+        world.wire.0.network.set_faults(faults);
         let free = world.arena.available();
         exercise(&mut world, 60);
-        let status = world.fabric.0.nodes[0].roce.on_demand().unwrap();
+        let status = world.wire.0.nodes[0].roce.on_demand().unwrap();
         assert_eq!(status.available, pool, "all of it came back");
         assert!(status.lowest < pool);
         assert_eq!(status.short > 0, pool <= 64 << 10, "{status:?}");
@@ -252,7 +252,7 @@ fn write_without_acknowledgement() -> (World<RocePair>, usize, Permit) {
     let mut world = world(3, 1500, World::small(true));
     let client = world.connect("s1");
     world.open(client, "/dev/ram0", AccessMode::ReadWrite).unwrap();
-    world.fabric.0.nodes[1].hears_no_acks = true;
+    world.wire.0.nodes[1].hears_no_acks = true;
     let permit = world.start_write(client, &user_io(Operation::Write, 0, 4096), &[7; 4096]);
     let under_way = |world: &World<RocePair>| {
         world.clients[client].paths().next().is_some_and(|path| path.in_flight > 0)
@@ -260,7 +260,7 @@ fn write_without_acknowledgement() -> (World<RocePair>, usize, Permit) {
     while under_way(&world) {
         world.turn();
     }
-    assert!(world.fabric.0.nodes[1].roce.under_way().queue_pairs().next().is_some());
+    assert!(world.wire.0.nodes[1].roce.under_way().queue_pairs().next().is_some());
     (world, client, permit)
 }
 
@@ -269,7 +269,7 @@ fn data_is_its_users_again_when_it_is_not_sent_again() {
     let (mut world, client, permit) = write_without_acknowledgement();
     assert_eq!(world.outcome(client, permit), None);
     assert!(!world.clients[client].put_permit(permit), "it has not ended");
-    world.fabric.0.nodes[1].hears_no_acks = false;
+    world.wire.0.nodes[1].hears_no_acks = false;
     world.run();
     assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
     assert!(world.clients[client].put_permit(permit));
@@ -281,8 +281,8 @@ fn an_answered_write_ends_with_its_path() {
     world.clients[client].disconnect(PathId(0), context!(world, host));
     world.run();
     assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
-    let mut left = world.fabric.0.nodes[1].roce.under_way();
-    assert!(world.fabric.0.nodes[1].roce.is_done(&mut left));
+    let mut left = world.wire.0.nodes[1].roce.under_way();
+    assert!(world.wire.0.nodes[1].roce.is_done(&mut left));
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn a_path_that_is_cut_is_not_disconnected_by_the_server() {
     let client = world.connect("s1");
     world.open(client, "/dev/ram0", AccessMode::ReadWrite).unwrap();
     world.events.clear();
-    world.fabric.0.network.mute(0, true);
+    world.wire.0.network.mute(0, true);
     world.start_write(client, &user_io(Operation::Write, 0, 4096), &[7; 4096]);
     let why = loop {
         world.turn();

@@ -56,13 +56,13 @@ fn a_path_that_fails_is_tried_again_after_a_pause_as_often_as_it_may_be() {
     assert_eq!(stats(&world.clients[client])[0].reconnects, 1);
 
     world.clients[client].set_max_reconnect_attempts(Some(2));
-    world.fabric.cut.push(World::address(client));
+    world.wire.cut.push(World::address(client));
     world.pass(200);
     assert_eq!(states(&world.clients[client]), [PathState::Closed]);
     let status = world.clients[client].paths().next().unwrap();
     assert_eq!((status.attempts, status.stats.reconnects_failed), (2, 2));
     assert_eq!(status.last_failure, Some(DownReason::Timeout));
-    world.fabric.cut.clear();
+    world.wire.cut.clear();
     world.pass(60);
     assert_eq!(states(&world.clients[client]), [PathState::Closed], "it was given up");
     assert!(world.clients[client].reconnect(PathId(0), context!(world, host)));
@@ -102,7 +102,7 @@ fn requests_of_a_path_that_ends_go_on_over_another_and_nobody_notices() {
 fn a_silent_path_is_left_within_a_second_and_a_path_alone_is_kept() {
     let (mut world, client) = world(2);
     world.clients[client].set_policy(Policy::RoundRobin);
-    world.fabric.cut.push(World::address(client));
+    world.wire.cut.push(World::address(client));
     let permits: Vec<_> = (0..8)
         .map(|n| world.start_write(client, &user_io(Operation::Write, n, 512), &[n as u8; 512]))
         .collect();
@@ -122,7 +122,7 @@ fn a_silent_path_is_left_within_a_second_and_a_path_alone_is_kept() {
         assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
         world.clients[client].put_permit(permit);
     }
-    world.fabric.cut.push(SECOND_PATH);
+    world.wire.cut.push(SECOND_PATH);
     let lonely = world.start_write(client, &user_io(Operation::Write, 0, 512), &[1; 512]);
     world.pass(25);
     assert_eq!(world.outcome(client, lonely), None);
@@ -183,7 +183,7 @@ fn paths_are_added_and_removed() {
     let gone = world.clients.remove(client);
     gone.end(context!(world, host));
     world.run();
-    assert_eq!(world.fabric.objects(), (0, 0, 0));
+    assert_eq!(world.wire.objects(), (0, 0, 0));
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_server_that_was_started_anew_is_noticed_if_it_tells() {
 #[test]
 fn a_stock_server_that_was_cut_off_was_not_started_anew() {
     let mut world = World::new(World::small(true), 1 << 20);
-    world.fabric.linux_ids = Some((40, 0x5e11_9af0));
+    world.wire.linux_ids = Some((40, 0x5e11_9af0));
     let client = world.connect("s1");
     world.clients[client].set_max_reconnect_attempts(None);
     world.events.clear();
@@ -240,7 +240,7 @@ fn a_stock_server_that_was_cut_off_was_not_started_anew() {
     };
     assert_eq!(comes_back(&mut world), Continuity::Same);
     assert_eq!(comes_back(&mut world), Continuity::Same);
-    world.fabric.linux_ids = Some((40, 0x77c0_0142));
+    world.wire.linux_ids = Some((40, 0x77c0_0142));
     assert_eq!(comes_back(&mut world), Continuity::Anew, "it was booted");
     assert_eq!(comes_back(&mut world), Continuity::Same);
 }
@@ -249,7 +249,7 @@ fn a_stock_server_that_was_cut_off_was_not_started_anew() {
 fn answers_of_linux_that_invalidate_are_taken_in_both_modes() {
     for always_invalidate in [true, false] {
         let mut world = World::new(World::small(always_invalidate), 1 << 20);
-        world.fabric.linux_answers = true;
+        world.wire.linux_answers = true;
         let client = world.connect("s1");
         world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
         for round in 0..50 {
@@ -269,7 +269,7 @@ fn only_the_first_path_of_a_session_may_make_it() {
     let to = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), port);
     world.clients[client].add_path(SECOND_PATH, to, context!(world, host)).unwrap();
     let request = loop {
-        match world.fabric.gateway().poll_connection_event().unwrap() {
+        match world.wire.gateway().poll_connection_event().unwrap() {
             crate::verbs::ConnectionEvent::Request { private_data, .. } => break private_data,
             _ => continue,
         }

@@ -2,7 +2,7 @@
 //! has come for a while. Providers that cannot do this have it from the beginning.
 
 use super::table::Socket;
-use super::{BATCH, Context, Engine};
+use super::{BATCH, Engine, EngineContext};
 use crate::smcr::wire::rmbe_bytes;
 use crate::verbs::{Access, PdId, Provider, Region};
 use core::time::Duration;
@@ -19,10 +19,10 @@ impl Engine {
     pub(super) fn register_buffer<P: Provider + ?Sized>(
         &mut self,
         pd: PdId,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Option<Region> {
         let size = rmbe_bytes(self.config.rmb_size) as usize;
-        if let Ok(region) = ctx.provider.register_lazy(pd, size, ctx.rng) {
+        if let Ok(region) = ctx.provider.register_on_demand(pd, size, ctx.rng) {
             self.fill_stock(ctx);
             return Some(region);
         }
@@ -36,16 +36,16 @@ impl Engine {
     /// Bytes of memory that are kept for the next who needs a buffer.
     pub fn kept<P: Provider + ?Sized>(&self, provider: &P) -> u64 {
         let send = self.spare.len() as u64 * u64::from(self.config.send_buffer);
-        send + provider.stock() as u64 * u64::from(rmbe_bytes(self.config.rmb_size))
+        send + provider.odp_pool() as u64 * u64::from(rmbe_bytes(self.config.rmb_size))
     }
 
     /// Has buffers ready for peers that begin to write.
-    pub(super) fn fill_stock<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+    pub(super) fn fill_stock<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         let size = rmbe_bytes(self.config.rmb_size) as usize;
-        while ctx.provider.stock() < stock(size) {
+        while ctx.provider.odp_pool() < stock(size) {
             let Some(memory) = ctx.arena.alloc(size, 4096) else { return };
             memory.fill(0);
-            ctx.provider.add_to_stock(memory);
+            ctx.provider.add_to_odp_pool(memory);
         }
     }
 
@@ -53,13 +53,13 @@ impl Engine {
     pub(super) fn find_buffer<P: Provider + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let Some(rmb) = self.sockets[key].rmb.as_mut() else { return false };
         if !rmb.memory.is_empty() {
             return true;
         }
-        let Some((memory, _)) = ctx.provider.lazy_memory(rmb.id) else { return false };
+        let Some((memory, _)) = ctx.provider.on_demand_memory(rmb.id) else { return false };
         rmb.memory = memory;
         self.fill_stock(ctx);
         self.sweep_soon(key, ctx.now);
@@ -77,7 +77,7 @@ impl Engine {
 
     /// Takes the buffers of those away that have been silent since the last time; looks at some of them, and
     /// at the others in the next rounds.
-    pub(super) fn sweep_buffers<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+    pub(super) fn sweep_buffers<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         let Engine { filled, sockets, swept, .. } = self;
         for _ in 0..BATCH {
             let Some(id) = filled.get(*swept) else { break };
@@ -98,10 +98,10 @@ impl Engine {
 }
 
 /// Takes the buffer of a socket away if it has been silent since the last time; whether it still has one.
-fn keeps_buffer<P: Provider + ?Sized>(socket: &mut Socket, ctx: &mut Context<'_, P>) -> bool {
+fn keeps_buffer<P: Provider + ?Sized>(socket: &mut Socket, ctx: &mut EngineContext<'_, P>) -> bool {
     let produced = socket.produced;
     let mut silent = core::mem::replace(&mut socket.swept, produced) == produced;
-    let written = socket.rmb.and_then(|rmb| Some(ctx.provider.lazy_memory(rmb.id)?.1));
+    let written = socket.rmb.and_then(|rmb| Some(ctx.provider.on_demand_memory(rmb.id)?.1));
     if let Some(written) = written {
         let before = core::mem::replace(&mut socket.swept_written, written);
         // What a peer has written and not told of yet is not lost.
@@ -110,7 +110,7 @@ fn keeps_buffer<P: Provider + ?Sized>(socket: &mut Socket, ctx: &mut Context<'_,
     if silent {
         empty(socket, ctx);
     }
-    socket.filled = socket.rmb.is_some_and(|rmb| ctx.provider.lazy_memory(rmb.id).is_some());
+    socket.filled = socket.rmb.is_some_and(|rmb| ctx.provider.on_demand_memory(rmb.id).is_some());
     socket.filled
 }
 
@@ -120,20 +120,20 @@ fn stock(size: usize) -> usize {
 }
 
 /// Puts a zeroed buffer in stock, or gives it back.
-pub(super) fn put_back<P: Provider + ?Sized>(memory: Window, ctx: &mut Context<'_, P>) {
-    if ctx.provider.stock() < stock(memory.len()) {
-        ctx.provider.add_to_stock(memory);
+pub(super) fn put_back<P: Provider + ?Sized>(memory: Window, ctx: &mut EngineContext<'_, P>) {
+    if ctx.provider.odp_pool() < stock(memory.len()) {
+        ctx.provider.add_to_odp_pool(memory);
     } else {
         ctx.arena.free(memory);
     }
 }
 
 /// Takes the buffer of a silent socket away if all that was told of was read.
-fn empty<P: Provider + ?Sized>(socket: &mut Socket, ctx: &mut Context<'_, P>) {
+fn empty<P: Provider + ?Sized>(socket: &mut Socket, ctx: &mut EngineContext<'_, P>) {
     let Some(rmb) = socket.rmb.as_mut().filter(|_| socket.consumed == socket.produced) else {
         return;
     };
-    if let Some(memory) = ctx.provider.take_lazy_memory(rmb.id) {
+    if let Some(memory) = ctx.provider.take_on_demand_memory(rmb.id) {
         rmb.memory = Window::empty();
         put_back(memory, ctx);
     }

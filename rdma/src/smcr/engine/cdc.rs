@@ -1,7 +1,7 @@
 //! CDC: what peers say of their cursors, and their ends (Linux 6.12, smc_cdc.c).
 
 use super::table::SocketId;
-use super::{Context, Engine, Input, Ready, State};
+use super::{Engine, EngineContext, Input, Ready, State};
 use crate::smcr::wire::cdc::{Cdc, End, Producer};
 use crate::verbs::Provider;
 
@@ -10,7 +10,7 @@ impl Engine {
         &mut self,
         group: usize,
         cdc: &Cdc,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let id = SocketId(cdc.token);
         let Some(socket) = self.socket_mut(id).filter(|socket| socket.group == Some(group)) else {
@@ -111,7 +111,7 @@ impl Engine {
         id: SocketId,
         sent: u64,
         seqno: u16,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let Engine { spare, config, .. } = self;
         let Some(socket) = self.sockets.get_mut(id.key()).filter(|socket| socket.id == id) else {
@@ -141,7 +141,7 @@ impl Engine {
         &mut self,
         key: usize,
         seqno: u16,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         self.sockets[key].rewritten = true;
         self.sweep_soon(key, ctx.now);

@@ -5,8 +5,8 @@ use super::config::LEAST_CONNECTIONS;
 use super::group::NewGroup;
 use super::handshake::{Refusal, Taken};
 use super::table::{Group, GroupState, Link, LinkState, Phase};
-use super::{Context, Engine, Role};
-use crate::services::Neighbours;
+use super::{Engine, EngineContext, Role};
+use crate::perf_responders::Neighbours;
 use crate::smcr::wire::{
     AcceptConfirm, MessageType, Negotiated, PathType, PeerId, Proposal, ProposalV2, Reason,
 };
@@ -58,7 +58,7 @@ impl Engine {
         &mut self,
         key: usize,
         message: &[u8],
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> Result<Taken, Refusal> {
         let accept = AcceptConfirm::parse(message)?;
@@ -153,7 +153,7 @@ impl Engine {
     fn doubt_groups_with<P: Provider + ?Sized>(
         &mut self,
         new: &NewGroup,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let remote = self.sockets[new.socket].remote;
         let same = |group: &Group| group.role == Role::Client && group.peer_gid == new.peer_gid;

@@ -1,13 +1,13 @@
 //! Ends of sockets: what users want, what the table says, and when all is given back.
 
-use super::{Context, Engine, Input, Ready, Said, Say, SocketId, State};
+use super::{Engine, EngineContext, Input, Ready, Said, Say, SocketId, State};
 use crate::smcr::wire::cdc::End;
 use crate::smcr::wire::llc::DeleteReason;
 use crate::verbs::Provider;
 
 impl Engine {
     /// Ends our side once everything is sent; reading goes on.
-    pub fn shutdown<P: Provider + ?Sized>(&mut self, id: SocketId, ctx: &mut Context<'_, P>) {
+    pub fn shutdown<P: Provider + ?Sized>(&mut self, id: SocketId, ctx: &mut EngineContext<'_, P>) {
         let linger = ctx.now + self.config.linger;
         let Some(socket) = self.socket_mut(id) else { return };
         if !socket.established || socket.wants_close {
@@ -21,7 +21,7 @@ impl Engine {
 
     /// Gives a socket up: what was taken is still sent, the rest goes by itself. Data that was not
     /// read makes it an abort. Nothing is heard of the socket any more.
-    pub fn close<P: Provider + ?Sized>(&mut self, id: SocketId, ctx: &mut Context<'_, P>) {
+    pub fn close<P: Provider + ?Sized>(&mut self, id: SocketId, ctx: &mut EngineContext<'_, P>) {
         let linger = ctx.now + self.config.linger;
         let Some(socket) = self.socket_mut(id) else { return };
         let key = id.key();
@@ -45,7 +45,7 @@ impl Engine {
 
     /// Ends all link groups, says so to their peers (DELETE_LINK), and takes no socket any more: the machine is
     /// about to end.
-    pub fn shut_down<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+    pub fn shut_down<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         self.closing = true;
         for key in 0..self.groups.capacity() {
             if self.groups.contains(key) {
@@ -61,7 +61,7 @@ impl Engine {
     }
 
     /// Gives a socket up, and what was not sent with it.
-    pub fn abort<P: Provider + ?Sized>(&mut self, id: SocketId, ctx: &mut Context<'_, P>) {
+    pub fn abort<P: Provider + ?Sized>(&mut self, id: SocketId, ctx: &mut EngineContext<'_, P>) {
         let Some(socket) = self.socket_mut(id) else { return };
         if socket.established {
             socket.released = true;
@@ -74,7 +74,7 @@ impl Engine {
     pub(super) fn abort_socket<P: Provider + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let socket = &mut self.sockets[key];
         // What was not sent never will be.
@@ -121,7 +121,11 @@ impl Engine {
     }
 
     /// Takes a socket away if both sides have closed, everything is said, and its user knows.
-    pub(super) fn reap<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    pub(super) fn reap<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         let Some(socket) = self.sockets.get(key) else { return };
         if socket.state != State::Closed || socket.in_flight > 0 {
             return;

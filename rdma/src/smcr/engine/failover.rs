@@ -3,7 +3,7 @@
 
 use super::handshake::Refusal;
 use super::table::{Farewell, Link, LinkState, Nudge, Phase};
-use super::{Context, Engine, Ready, Role};
+use super::{Engine, EngineContext, Ready, Role};
 use crate::smcr::wire::llc::{Body, DeleteReason, Token};
 use crate::smcr::wire::{AcceptConfirm, MessageType, Reason};
 use crate::verbs::Provider;
@@ -22,7 +22,7 @@ impl Engine {
         group_key: usize,
         at: usize,
         tell: Option<u8>,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let Some(to) = self.groups.get(group_key).and_then(|group| group.active_link()) else {
             return self.end_group(group_key, DeleteReason::LOST_PATH, tell.is_none(), ctx);
@@ -53,7 +53,7 @@ impl Engine {
         group_key: usize,
         at: usize,
         to: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         for key in self.members(group_key) {
             let Some(socket) = self.sockets.get(key) else { continue };
@@ -76,7 +76,7 @@ impl Engine {
         key: usize,
         group_key: usize,
         to: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let socket = &self.sockets[key];
         let id = socket.id;
@@ -193,7 +193,7 @@ impl Engine {
         group_key: usize,
         number: u8,
         reason: DeleteReason,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let group = &mut self.groups[group_key];
         let same = |farewell: &Option<Farewell>| farewell.is_some_and(|one| one.number == number);
@@ -210,7 +210,7 @@ impl Engine {
     pub(super) fn say_farewells<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let now = ctx.now;
         while let Some(group) = self.groups.get_mut(group_key)
@@ -241,7 +241,7 @@ impl Engine {
         &mut self,
         group_key: usize,
         number: u8,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let group = &mut self.groups[group_key];
         for farewell in &mut group.farewells {
@@ -262,7 +262,7 @@ impl Engine {
         group_key: usize,
         at: usize,
         body: &Body,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let &Body::DeleteLink { link: number, all, reason, .. } = body else { return };
         if all {

@@ -4,8 +4,8 @@ use super::buffers::put_back;
 use super::config::{Device, address_of};
 use super::handshake::Refusal;
 use super::table::{Flow, Group, GroupState, LINKS, LinkState, Phase, RECEIVES};
-use super::{Context, Engine, Input, Notice, Ready, Role};
-use crate::services::Neighbours;
+use super::{Engine, EngineContext, Input, Notice, Ready, Role};
+use crate::perf_responders::Neighbours;
 use crate::smcr::wire::llc::{Body, DeleteReason, Order, Token};
 use crate::smcr::wire::{AcceptConfirm, Eid, PeerId, Reason, rmbe_bytes};
 use crate::verbs::Provider;
@@ -43,7 +43,7 @@ impl Engine {
     pub(super) fn find_way<P: Provider + ?Sized>(
         &self,
         new: &NewGroup,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> Result<Option<[u8; 6]>, Refusal> {
         if new.version == 1 {
@@ -63,7 +63,7 @@ impl Engine {
         &mut self,
         new: &NewGroup,
         mac: [u8; 6],
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<usize, Refusal> {
         let no_memory = Refusal::Decline(Reason::MEMORY);
         if self.groups.len() >= self.config.max_groups && !self.make_room(ctx) {
@@ -117,7 +117,7 @@ impl Engine {
 
     /// Ends the group that has been idle for longest, at once; else gives up the handshake that has been
     /// making one for longest, if that is long. Whether there was one.
-    fn make_room<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> bool {
+    fn make_room<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> bool {
         let ending = |group: &Group| matches!(group.state, GroupState::Ending(_));
         let idle = |(key, group): (usize, &Group)| {
             let since = if ending(group) { Some(Instant::ZERO) } else { group.idle };
@@ -144,7 +144,7 @@ impl Engine {
         group_key: usize,
         link: usize,
         first_contact: bool,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), Refusal> {
         let size = rmbe_bytes(self.config.rmb_size);
         let group = &self.groups[group_key];
@@ -208,7 +208,7 @@ impl Engine {
         key: usize,
         message: AcceptConfirm,
         next: Phase,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let socket = &mut self.sockets[key];
         let (id, group_key) = (socket.id, socket.group);
@@ -241,7 +241,7 @@ impl Engine {
         &mut self,
         key: usize,
         next: Phase,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let first = self.sockets[key].handshake.as_ref().is_some_and(|hs| hs.first_contact);
         let patience = match next {
@@ -256,7 +256,11 @@ impl Engine {
     }
 
     /// Takes a socket's memory and its place in its group.
-    pub(super) fn give_back<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    pub(super) fn give_back<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         let Engine { sockets, groups, spare, config, .. } = self;
         let socket = &mut sockets[key];
         if let Some(buffer) = socket.buffer.take() {
@@ -265,7 +269,7 @@ impl Engine {
         let region = socket.rmb.take();
         if let Some(region) = region {
             // What the peer has written and not told of lies in memory, too.
-            let lazy = ctx.provider.take_lazy_memory(region.id);
+            let lazy = ctx.provider.take_on_demand_memory(region.id);
             // It is registered as long as the socket has it.
             let _ = ctx.provider.deregister(region.id);
             match lazy {
@@ -309,7 +313,7 @@ impl Engine {
     pub(super) fn violation<P: Provider + ?Sized>(
         &mut self,
         group: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         self.counters.violations += 1;
         self.end_group(group, DeleteReason::VIOLATION, false, ctx);
@@ -321,7 +325,7 @@ impl Engine {
         key: usize,
         reason: DeleteReason,
         by_peer: bool,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let Some(group) = self.groups.get_mut(key) else { return };
         if matches!(group.state, GroupState::Ending(_)) {
@@ -349,7 +353,7 @@ impl Engine {
     }
 
     /// Every socket of a group loses it.
-    fn leave_all<P: Provider + ?Sized>(&mut self, group: usize, ctx: &mut Context<'_, P>) {
+    fn leave_all<P: Provider + ?Sized>(&mut self, group: usize, ctx: &mut EngineContext<'_, P>) {
         for key in self.members(group) {
             let Some(socket) = self.sockets.get_mut(key) else { continue };
             if socket.group != Some(group) {
@@ -376,7 +380,11 @@ impl Engine {
     }
 
     /// A socket has lost its last link.
-    pub(super) fn lose<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    pub(super) fn lose<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         self.counters.aborted += 1;
         self.apply(key, Input::LinksLost);
         self.sockets[key].in_flight = 0;
@@ -389,7 +397,7 @@ impl Engine {
     pub(super) fn drop_group<P: Provider + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         if !self.groups.contains(key) {
             return;
@@ -423,7 +431,7 @@ pub(super) fn recycle<P: ?Sized>(
     spare: &mut Vec<drivers::hal::Window>,
     most: usize,
     buffer: drivers::hal::Window,
-    ctx: &mut Context<'_, P>,
+    ctx: &mut EngineContext<'_, P>,
 ) {
     if spare.len() < most {
         spare.push(buffer);

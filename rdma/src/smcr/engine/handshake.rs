@@ -1,8 +1,8 @@
 //! What handshakes of both roles share: bytes in and out, Decline, fallback.
 
 use super::table::{Handshake, LINKS, Phase};
-use super::{Context, Engine, Notice, Ready, Role, Socket, SocketId, State};
-use crate::services::Neighbours;
+use super::{Engine, EngineContext, Notice, Ready, Role, Socket, SocketId, State};
+use crate::perf_responders::Neighbours;
 use crate::smcr::wire::llc::DeleteReason;
 use crate::smcr::wire::{Decline, Eid, Os, Reason, WireError, frame_length};
 use crate::verbs::Provider;
@@ -50,7 +50,7 @@ impl Engine {
         role: Role,
         [local, remote]: [IpAddr; 2],
         owner: u32,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Option<SocketId> {
         if self.closing || self.sockets.len() >= self.config.max_sockets {
             return None;
@@ -92,7 +92,7 @@ impl Engine {
         &mut self,
         id: SocketId,
         bytes: &[u8],
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> usize {
         let mut taken = 0;
@@ -139,7 +139,7 @@ impl Engine {
     pub fn handle_tcp_gone<P: Provider + ?Sized>(
         &mut self,
         id: SocketId,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let Some(socket) = self.socket(id) else { return };
         if !socket.established {
@@ -166,7 +166,7 @@ impl Engine {
     pub(super) fn advance<P: Provider + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) {
         let Some(handshake) = &mut self.sockets[key].handshake else { return };
@@ -212,7 +212,7 @@ impl Engine {
         &mut self,
         key: usize,
         decline: &Decline,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         if self.sockets[key].role == Role::Client && decline.reason == Reason::TIMEOUT_CONFIRM_LINK
         {
@@ -244,7 +244,7 @@ impl Engine {
         &mut self,
         key: usize,
         refusal: Refusal,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         match refusal {
             Refusal::Broken => self.fail(key, ctx),
@@ -259,7 +259,7 @@ impl Engine {
         key: usize,
         reason: Reason,
         out_of_sync: bool,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let peer_id = self.peer_id;
         if let Some(handshake) = &mut self.sockets[key].handshake {
@@ -275,7 +275,7 @@ impl Engine {
         key: usize,
         reason: Reason,
         by_peer: bool,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         self.counters.count_fallback(reason);
         let peer = self.sockets[key].remote;
@@ -285,7 +285,11 @@ impl Engine {
     }
 
     /// Breaks a handshake off.
-    pub(super) fn fail<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    pub(super) fn fail<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         self.counters.failed += 1;
         self.end_handshake(key, Phase::Failed, ctx);
         self.announce(key, Ready::FAILED);
@@ -295,7 +299,7 @@ impl Engine {
         &mut self,
         key: usize,
         phase: Phase,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let socket = &mut self.sockets[key];
         socket.state = State::Closed;

@@ -5,7 +5,7 @@ use super::handshake::Refusal;
 use super::table::{
     CDC_SLOTS, GroupState, LINK_MEMORY, LLC_SLOTS, Link, LinkState, PeerEnd, RECEIVES, WorkId,
 };
-use super::{Context, Engine, Notice};
+use super::{Engine, EngineContext, Notice};
 use crate::smcr::wire::llc::LEN;
 use crate::smcr::wire::{AcceptConfirm, Reason};
 use crate::verbs::{
@@ -28,7 +28,7 @@ impl Engine {
         at: usize,
         device: Device,
         mac: [u8; 6],
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), VerbsError> {
         let group = &mut self.groups[group_key];
         let memory = ctx.arena.alloc(LINK_MEMORY, 64).ok_or(VerbsError::NoRoom)?;
@@ -48,9 +48,9 @@ impl Engine {
             .create_qp(&init, ctx.rng)
             .and_then(|qp| ctx.provider.qp_number(qp).map(|qpn| (qp, qpn)));
         let (qp, qpn) = made.inspect_err(|_| ctx.arena.free(memory))?;
-        ctx.provider.share_acks(qp);
+        ctx.provider.coalesce_acks(qp);
         // Each WRITE has its CDC message.
-        ctx.provider.writes_are_announced(qp);
+        ctx.provider.writes_precede_send(qp);
         let number = group.next_link;
         group.next_link = group.next_link.wrapping_add(1).max(1);
         let link = Link {
@@ -88,7 +88,7 @@ impl Engine {
         group_key: usize,
         at: usize,
         peer: &AcceptConfirm,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), Refusal> {
         // Linux, too, goes by the GID of the Proposal.
         let gid = self.groups[group_key].peer_gid;
@@ -105,7 +105,7 @@ impl Engine {
         peer: PeerEnd,
         psn: u32,
         path_mtu: u8,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), ()> {
         let group = &mut self.groups[group_key];
         let link = group.links[at].as_mut().ok_or(())?;
@@ -137,7 +137,7 @@ impl Engine {
         &mut self,
         group_key: usize,
         at: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), Reason> {
         let group = &mut self.groups[group_key];
         let (two, one) = self.config.ack_timeout;
@@ -163,7 +163,7 @@ impl Engine {
         &mut self,
         group_key: usize,
         at: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Option<u8> {
         let group = self.groups.get_mut(group_key)?;
         let link = group.links.get_mut(at)?.take()?;
@@ -180,7 +180,7 @@ impl Engine {
         &mut self,
         group_key: usize,
         at: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let state = self.groups.get(group_key).and_then(|g| Some(g.links.get(at)?.as_ref()?.state));
         let Some(number) = self.remove_link(group_key, at, ctx) else { return };

@@ -5,7 +5,7 @@
 use super::table::{
     Flow, GroupState, LLC_SLOTS, Link, LinkState, Pending, Phase, SocketId, WorkId,
 };
-use super::{Context, Engine, Ready, Role};
+use super::{Engine, EngineContext, Ready, Role};
 use crate::smcr::wire::Reason;
 use crate::smcr::wire::cdc::{self, Cdc};
 use crate::smcr::wire::llc::{Body, LEN, LinkEnd, Llc, Token, V1_KEYS};
@@ -21,7 +21,7 @@ impl Engine {
         at: usize,
         receive: usize,
         length: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let Some(link) = self.groups.get(group).and_then(|g| g.links.get(at)?.as_ref()) else {
             return;
@@ -65,7 +65,7 @@ impl Engine {
         group: usize,
         at: usize,
         receive: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let Some(link) = self.groups[group].links[at].as_ref() else { return };
         let id = WorkId::new(group, at, receive).to_bits();
@@ -81,7 +81,7 @@ impl Engine {
         at: usize,
         response: bool,
         body: Body,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let Some(group) = self.groups.get_mut(group_key) else { return false };
         let order = group.order;
@@ -110,7 +110,7 @@ impl Engine {
             solicited: true,
             datagram: None,
             carries: None,
-            unhurried: false,
+            ack_lazily: false,
         };
         if ctx.provider.post_send(link.qp, &request).is_err() {
             return false;
@@ -126,7 +126,7 @@ impl Engine {
         &mut self,
         group: usize,
         at: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let Some(link) = self.groups[group].links[at].as_mut() else { return };
         match link.pending.pop_front() {
@@ -152,7 +152,7 @@ impl Engine {
         group_key: usize,
         at: usize,
         message: Llc,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let group = &mut self.groups[group_key];
         if matches!(group.state, GroupState::Ending(_)) {
@@ -216,7 +216,7 @@ impl Engine {
         at: usize,
         number: u8,
         no_eyecatcher: bool,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let group = &mut self.groups[group_key];
         if group.state == GroupState::Active {
@@ -286,7 +286,7 @@ impl Engine {
         &mut self,
         group_key: usize,
         at: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let deadline = ctx.now + self.config.confirm_wait.0;
         self.groups[group_key].flow = Some((Flow::ConfirmLink { link: at }, deadline));
@@ -299,7 +299,7 @@ impl Engine {
         group_key: usize,
         at: usize,
         response: bool,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let group = &self.groups[group_key];
         let Some(link) = group.links[at].as_ref() else { return };
@@ -319,7 +319,7 @@ impl Engine {
         group_key: usize,
         at: usize,
         body: Body,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         match body {
             Body::ConfirmLink { no_eyecatcher, .. } => {
@@ -374,7 +374,7 @@ impl Engine {
         &mut self,
         id: SocketId,
         taken: bool,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let Some(socket) = self.socket_mut(id) else { return };
         let role = socket.role;
@@ -431,7 +431,7 @@ impl Engine {
         &mut self,
         group: usize,
         at: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let deadline = ctx.now + self.config.llc_wait;
         let link = self.groups.get_mut(group).and_then(|g| g.links.get_mut(at)?.as_mut());
@@ -447,7 +447,7 @@ impl Engine {
     pub(super) fn next_flow<P: Provider + ?Sized>(
         &mut self,
         group_key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let Some(group) = self.groups.get_mut(group_key) else { return };
         if group.flow.is_some() || group.state != GroupState::Active {

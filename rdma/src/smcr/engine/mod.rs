@@ -17,6 +17,7 @@
 //! Version 2 is spoken with who shares an enterprise, else version 1 with who is in our subnet. Not
 //! done: SMC-D, routed peers.
 
+mod add_link;
 mod buffers;
 mod cdc;
 mod client;
@@ -24,7 +25,6 @@ mod close;
 mod config;
 mod doubts;
 mod failover;
-mod further;
 mod group;
 mod handshake;
 mod hosts;
@@ -47,9 +47,9 @@ pub use stream::{RecvError, SendError};
 pub use subnet::Subnet;
 pub use table::{Ready, Role, SocketId};
 
-use crate::rtrs::Context;
 use crate::smcr::admission::Admission;
 use crate::smcr::wire::{PeerId, Reason};
+use crate::verbs::EngineContext;
 use crate::verbs::{CompletedOperation, CqId, Provider, Status, VerbsError};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -120,7 +120,7 @@ impl Engine {
     pub fn new<P: Provider + ?Sized>(
         config: Config,
         devices: Vec<Device>,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<Self, StartError> {
         config.check().map_err(StartError::Config)?;
         let cq = ctx.provider.create_cq(config.completions).map_err(StartError::Provider)?;
@@ -162,7 +162,7 @@ impl Engine {
 
     /// Takes what has completed, at most [`BATCH`]; how much that was. Then [`Engine::poll_event`] and, once the user
     /// has answered, [`Engine::flush`].
-    pub fn poll<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) -> usize {
+    pub fn poll<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> usize {
         for handled in 0..BATCH {
             let Some(completion) = ctx.provider.poll_cq(self.cq) else { return handled };
             let work = WorkId::from_bits(completion.id);
@@ -204,7 +204,7 @@ impl Engine {
     }
 
     /// Sends what sockets have to send.
-    pub fn flush<P: Provider + ?Sized>(&mut self, ctx: &mut Context<'_, P>) {
+    pub fn flush<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
         for _ in 0..self.dirty.len() {
             let Some(key) = self.dirty.pop_front() else { break };
             let Some(socket) = self.sockets.get_mut(key) else { continue };

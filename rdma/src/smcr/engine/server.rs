@@ -5,8 +5,8 @@ use super::config::{Device, LEAST_CONNECTIONS, address_of};
 use super::group::NewGroup;
 use super::handshake::{Refusal, Taken};
 use super::table::{GroupState, LinkState, Phase};
-use super::{Context, Engine, Role};
-use crate::services::Neighbours;
+use super::{Engine, EngineContext, Role};
+use crate::perf_responders::Neighbours;
 use crate::smcr::wire::{
     AcceptConfirm, Eid, FirstContact, MessageType, Negotiated, Os, PeerId, Proposal, Reason,
 };
@@ -22,7 +22,7 @@ impl Engine {
         &mut self,
         key: usize,
         message: &[u8],
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> Result<Taken, Refusal> {
         let proposal = Proposal::parse(message)?;
@@ -173,7 +173,7 @@ impl Engine {
         &mut self,
         key: usize,
         message: &[u8],
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<Taken, Refusal> {
         let confirm = AcceptConfirm::parse(message)?;
         if confirm.kind != MessageType::Confirm {

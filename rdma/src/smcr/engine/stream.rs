@@ -2,7 +2,7 @@
 //! it (Linux 6.12, smc_tx.c, smc_rx.c).
 
 use super::table::{CDC_SLOTS, Link, LinkState, Pending, Socket, WorkId};
-use super::{Context, Engine, SocketId, State};
+use super::{Engine, EngineContext, SocketId, State};
 use crate::smcr::wire::cdc::{Cdc, Cursor, End, Producer};
 use crate::verbs::{Payload, Provider, RemoteAddress, SendOperation, SendRequest, SendWith};
 use drivers::hal::Window;
@@ -42,7 +42,7 @@ impl Engine {
         &mut self,
         id: SocketId,
         bytes: &[u8],
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<usize, SendError> {
         self.take(id, bytes, false, ctx)
     }
@@ -52,7 +52,7 @@ impl Engine {
         &mut self,
         id: SocketId,
         bytes: &[u8],
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<usize, SendError> {
         self.take(id, bytes, true, ctx)
     }
@@ -62,7 +62,7 @@ impl Engine {
         id: SocketId,
         bytes: &[u8],
         urgent: bool,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<usize, SendError> {
         let [start, wrapped] = self.reserve(id, bytes.len(), ctx)?;
         let (first, count) = (start.len(), start.len() + wrapped.len());
@@ -81,7 +81,7 @@ impl Engine {
         &mut self,
         id: SocketId,
         wanted: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<[Window; 2], SendError> {
         let Engine { spare, config, sockets, counters, .. } = self;
         let socket = sockets.get_mut(id.key()).filter(|socket| socket.id == id);
@@ -132,7 +132,7 @@ impl Engine {
         &mut self,
         from: SocketId,
         to: SocketId,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) -> Result<(), RecvError> {
         loop {
             // What wraps is in the second part, which is the first the next time.
@@ -231,7 +231,11 @@ impl Engine {
     }
 
     /// Sends what a socket has to send: data, cursors, its end.
-    pub(super) fn push<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    pub(super) fn push<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
         loop {
             let socket = &mut self.sockets[key];
             let Some(group_key) = socket.group.filter(|_| socket.established) else { return };
@@ -294,7 +298,7 @@ fn write<P: Provider + ?Sized>(
     qp: crate::verbs::QpId,
     id: u64,
     length: u64,
-    ctx: &mut Context<'_, P>,
+    ctx: &mut EngineContext<'_, P>,
 ) -> Result<(), ()> {
     let Some(buffer) = socket.buffer.filter(|_| length > 0) else { return Ok(()) };
     let size = u64::from(socket.peer.size);
@@ -314,7 +318,7 @@ fn write<P: Provider + ?Sized>(
             solicited: false,
             datagram: None,
             carries: None,
-            unhurried: false,
+            ack_lazily: false,
         };
         ctx.provider.post_send(qp, &request).map_err(|_| ())?;
         position += count;
@@ -324,7 +328,7 @@ fn write<P: Provider + ?Sized>(
 
 /// Whether nobody waits to hear that a CDC message has arrived: its socket goes on with what room there is,
 /// in its own buffer and on the link.
-fn is_unhurried(socket: &Socket, link: &Link, cdc: &Cdc) -> bool {
+fn may_ack_lazily(socket: &Socket, link: &Link, cdc: &Cdc) -> bool {
     let size = socket.buffer.map_or(0, |buffer| buffer.len() as u64);
     !(link.cdc_under_way + 1).is_multiple_of(UNHURRIED)
         && 2 * (socket.accepted - socket.completed) <= size
@@ -339,7 +343,7 @@ fn post_cdc<P: Provider + ?Sized>(
     link: &mut Link,
     id: u64,
     cdc: &Cdc,
-    ctx: &mut Context<'_, P>,
+    ctx: &mut EngineContext<'_, P>,
 ) -> Result<(), ()> {
     let payload = Payload::Inline(&cdc.emit());
     let request = SendRequest {
@@ -349,7 +353,7 @@ fn post_cdc<P: Provider + ?Sized>(
         solicited: true,
         datagram: None,
         carries: None,
-        unhurried: is_unhurried(socket, link, cdc),
+        ack_lazily: may_ack_lazily(socket, link, cdc),
     };
     ctx.provider.post_send(link.qp, &request).map_err(|_| ())?;
     let (sent, seqno) = (socket.sent, cdc.seqno);

@@ -2,12 +2,12 @@
 //! earliest of its times, so that nobody looks at those whose time has not come.
 
 use super::table::{GroupState, LinkState, Phase};
-use super::{BATCH, Context, Engine, Ready, Role};
-use crate::parts::timers;
-use crate::services::Neighbours;
+use super::{BATCH, Engine, EngineContext, Ready, Role};
+use crate::perf_responders::Neighbours;
 use crate::smcr::wire::Reason;
 use crate::smcr::wire::cdc::End;
 use crate::smcr::wire::llc::DeleteReason;
+use crate::softverbs::timers;
 use crate::verbs::Provider;
 use drivers::hal::Instant;
 
@@ -44,7 +44,7 @@ impl Engine {
     /// Runs the timers that have expired, some at a time; false if there are none.
     pub fn handle_timeout<P: Provider + ?Sized>(
         &mut self,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) -> bool {
         let mut ran = false;
@@ -69,7 +69,7 @@ impl Engine {
     fn socket_timers<P: Provider + ?Sized>(
         &mut self,
         key: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
         neighbours: &mut dyn Neighbours,
     ) {
         self.nudge(key, ctx.now);
@@ -128,7 +128,11 @@ impl Engine {
     }
 
     /// Ends a socket whose peer has ended the TCP connection and says nothing of the socket; true if it did.
-    fn misses_end<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) -> bool {
+    fn misses_end<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> bool {
         let wait = self.config.end_wait;
         let socket = &mut self.sockets[key];
         let Some((until, heard)) = socket.tcp_finished else { return false };
@@ -152,7 +156,7 @@ impl Engine {
         false
     }
 
-    fn group_timers<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut Context<'_, P>) {
+    fn group_timers<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut EngineContext<'_, P>) {
         let group = &mut self.groups[key];
         match group.state {
             GroupState::Ending(until) if until <= ctx.now => return self.drop_group(key, ctx),
@@ -196,7 +200,7 @@ impl Engine {
         &mut self,
         group: usize,
         at: usize,
-        ctx: &mut Context<'_, P>,
+        ctx: &mut EngineContext<'_, P>,
     ) {
         let (test_link, patience) = (self.config.test_link, self.config.confirm_wait.1);
         let Some(link) = self.groups.get_mut(group).and_then(|g| g.links[at].as_mut()) else {

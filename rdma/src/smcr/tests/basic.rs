@@ -317,7 +317,7 @@ fn an_idle_connection_has_no_receive_buffer() {
     let mut w = World::new(21);
     let ids = w.established();
     let free = |w: &World, host: usize| {
-        w.hosts[host].arena.available() + w.hosts[host].roce.stock() * (16 << 10)
+        w.hosts[host].arena.available() + w.hosts[host].roce.odp_pool() * (16 << 10)
     };
     // Send buffers are kept from here on.
     w.transfer(1, ids, b"first", 100);

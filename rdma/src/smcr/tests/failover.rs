@@ -5,7 +5,7 @@ use crate::smcr::testing::{World, config, device, ip, ip_of, pattern};
 use crate::smcr::wire::{Decline, Os, PeerId, Reason};
 use crate::verbs::Provider;
 use core::time::Duration;
-use fabric::{Faults, Place};
+use netsim::{Faults, Place};
 use proptest::prelude::*;
 use std::vec::Vec;
 
@@ -425,7 +425,7 @@ proptest! {
 /// What was written twice is counted twice, and is no reason to keep an idle buffer.
 fn an_idle_buffer_goes_after_a_failover_too(version: u8) {
     let (mut w, ids) = world(version, 12, [2, 2]);
-    let free = |w: &World| w.hosts[0].arena.available() + w.hosts[0].roce.stock() * (16 << 10);
+    let free = |w: &World| w.hosts[0].arena.available() + w.hosts[0].roce.odp_pool() * (16 << 10);
     // Everything arrives, and nobody hears of it.
     let (from, to) = (Place { node: 0, port: 0 }, Place { node: 1, port: 0 });
     w.network.link_mut(from, to).cut = true;

@@ -40,7 +40,7 @@ fn post(w: &mut World, operation: SendOperation<'_>) {
         solicited: true,
         datagram: None,
         carries: None,
-        unhurried: false,
+        ack_lazily: false,
     };
     w.hosts[1].roce.post_send(qp, &request).unwrap();
 }
@@ -169,7 +169,7 @@ fn a_buffer_that_reaches_beyond_all_addresses_is_not_written_to() {
     let others = std::vec![(2, beyond)];
     let body = Body::ConfirmKey { token, others, negative: false, retry: false };
     forge(&mut w, &Llc { version: 2, response: false, order: Order::Big, body }.emit());
-    w.network.set_up(fabric::Place { node: 0, port: 0 }, false);
+    w.network.set_up(netsim::Place { node: 0, port: 0 }, false);
     w.send(0, ids[0], &pattern(4000, 1));
     assert!(w.run(40 * SECOND, |w| w.was_told(0, ids[0], Ready::ABORTED)));
 }
@@ -269,7 +269,7 @@ fn proposal() -> Vec<u8> {
 fn half_handshakes_time_out_and_leave_nothing() {
     let mut w = World::new(8);
     // Receive buffers in stock are as good as free.
-    let free = |w: &World| w.hosts[0].arena.available() + w.hosts[0].roce.stock() * (16 << 10);
+    let free = |w: &World| w.hosts[0].arena.available() + w.hosts[0].roce.odp_pool() * (16 << 10);
     let before = free(&w);
     let proposal = proposal();
     let ids = [

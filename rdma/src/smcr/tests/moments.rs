@@ -4,7 +4,7 @@
 use crate::smcr::engine::{Config, Ready, RecvError, SocketId};
 use crate::smcr::testing::{World, config, pattern};
 use core::time::Duration;
-use fabric::Place;
+use netsim::Place;
 use std::vec::Vec;
 
 const SECOND: Duration = Duration::from_secs(1);

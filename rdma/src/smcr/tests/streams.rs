@@ -3,7 +3,7 @@
 use crate::smcr::engine::{Config, Ready, SocketId};
 use crate::smcr::testing::{World, config, pattern};
 use core::time::Duration;
-use fabric::Faults;
+use netsim::Faults;
 use proptest::prelude::*;
 use std::vec::Vec;
 

@@ -236,7 +236,7 @@ fn keys_are_told_on_a_second_link() {
         exchange,
         [0, 1].repeat(5).into_iter().zip(expected.map(String::from)).collect::<Vec<_>>()
     );
-    w.network.set_up(fabric::Place { node: 0, port: 0 }, false);
+    w.network.set_up(netsim::Place { node: 0, port: 0 }, false);
     for ids in all {
         w.transfer(0, ids, &pattern(20_000, 3), 5000);
         w.transfer(1, ids, &pattern(20_000, 4), 5000);

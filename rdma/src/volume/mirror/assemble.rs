@@ -2,8 +2,8 @@
 
 use super::bitmap::{BITS, Bitmap};
 use super::issue::Job;
-use super::record::{Record, SIZE_ON_DISK};
 use super::status::{MemberState, MirrorState};
+use super::superblock::{SIZE_ON_DISK, Superblock};
 use super::{Mirror, RESERVED, Shape};
 use crate::volume::VolumeError;
 use core::time::Duration;
@@ -68,7 +68,7 @@ impl Mirror {
         if result.is_err() || member.records.read(0, &mut bytes).is_err() {
             return;
         }
-        let newest = Record::newest(&bytes);
+        let newest = Superblock::newest(&bytes);
         let there = member.volume.geometry().sectors;
         if newest.as_ref().is_some_and(|(_, record)| RESERVED + record.shape.sectors > there) {
             // It is smaller than it was: that is waited for.
@@ -80,7 +80,7 @@ impl Mirror {
         let Some(shape) = self.shape else { return self.decide() };
         // Back again: its own, or one with nothing on it, or with what is left of a record.
         let zeroes = bytes.iter().all(|byte| *byte == 0);
-        let blank = member.record.is_none() && (zeroes || Record::is_left(&bytes));
+        let blank = member.record.is_none() && (zeroes || Superblock::is_left(&bytes));
         let ours = match &member.record {
             Some(record) => record.shape == shape,
             None => blank,
@@ -139,7 +139,7 @@ impl Mirror {
     }
 
     /// Both members are there.
-    fn join(&mut self, first: &Record, second: &Record, generation: u64) {
+    fn join(&mut self, first: &Superblock, second: &Superblock, generation: u64) {
         let mut dirty = first.dirty.clone();
         dirty.add(&second.dirty);
         let source = match (first.alone, second.alone) {
@@ -160,7 +160,7 @@ impl Mirror {
     }
 
     /// One member is there. If it does not know that the other one was left out, that may be newer.
-    fn start_alone(&mut self, source: usize, record: &Record, force: bool) {
+    fn start_alone(&mut self, source: usize, record: &Superblock, force: bool) {
         if !record.alone && !force {
             return self.set_state(MirrorState::Alone);
         }

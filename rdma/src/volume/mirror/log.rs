@@ -1,8 +1,8 @@
 //! The record is kept up to date: which regions may differ, and who is left out.
 
 use super::issue::Job;
-use super::record::{DISTANCE, Record, SIZE};
 use super::status::{MemberState, Why};
+use super::superblock::{DISTANCE, SIZE, Superblock};
 use super::{Bitmap, Mirror};
 use crate::volume::{Operation, Request, VolumeError};
 use drivers::hal::{Instant, Window};
@@ -124,7 +124,7 @@ impl Mirror {
         // Until it is written, only what both records mark is marked for sure.
         self.log.marked.keep(&next);
         let (generation, alone) = (self.log.writing, self.log.alone);
-        let record = Record { shape, generation, alone, dirty: next };
+        let record = Superblock { shape, generation, alone, dirty: next };
         // A window of ours, of that size.
         let _ = self.log.memory.write(0, &record.emit());
         self.log.next = record.dirty;

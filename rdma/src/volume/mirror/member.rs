@@ -1,7 +1,7 @@
 //! A member.
 
-use super::record::Record;
 use super::status::MemberState;
+use super::superblock::Superblock;
 use crate::volume::Volume;
 use alloc::boxed::Box;
 use drivers::hal::{Instant, Window};
@@ -16,7 +16,7 @@ pub(super) struct Member {
     /// Its records are read into here, …
     pub records: Window,
     /// … and this is the newest one, once they were read.
-    pub record: Option<Record>,
+    pub record: Option<Superblock>,
     /// Which of the two is written next: not the newest one that is whole, by all that is known.
     pub next_record: usize,
     pub was_read: bool,

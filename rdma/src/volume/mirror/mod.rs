@@ -21,11 +21,11 @@ mod issue;
 mod log;
 mod member;
 mod patience;
-mod record;
 mod requests;
 mod resync;
 mod slots;
 mod status;
+mod superblock;
 #[cfg(test)]
 mod tests;
 
@@ -133,7 +133,7 @@ impl Mirror {
     fn new(members: [Box<dyn Volume>; 2], memory: Window, start: Start) -> Self {
         let part = |at, len| memory.slice(at, len).unwrap_or(Window::empty());
         let [first, second] = members;
-        let records = record::SIZE_ON_DISK;
+        let records = superblock::SIZE_ON_DISK;
         Mirror {
             members: [
                 Member::new(first, part(0, records)),

@@ -3,8 +3,8 @@
 use super::Mirror;
 use super::bitmap::Bitmap;
 use super::issue::Job;
-use super::record::{DISTANCE, Record, SIZE_ON_DISK};
 use super::status::{MemberState, Why};
+use super::superblock::{DISTANCE, SIZE_ON_DISK, Superblock};
 use crate::volume::{Operation, Request, VolumeError};
 use core::ops::Range;
 use drivers::hal::{Instant, Window};
@@ -146,7 +146,7 @@ impl Mirror {
             Phase::Idle if self.resync.stamp && self.log.durable < self.log.dropped => false,
             Phase::Idle if self.resync.stamp => {
                 let (generation, dirty) = (self.log.durable, Bitmap::new());
-                let record = Record { shape, generation, alone: false, dirty }.emit();
+                let record = Superblock { shape, generation, alone: false, dirty }.emit();
                 // A window of ours, large enough.
                 self.resync.buffer.fill(0);
                 let _ = self.resync.buffer.write(0, &record);

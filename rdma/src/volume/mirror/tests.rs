@@ -4,8 +4,8 @@
 use super::*;
 use crate::volume::Operation;
 use drivers::hal::Arena;
-use record::Record;
 use std::vec::Vec;
+use superblock::Superblock;
 
 /// Sectors of a member behind the mirror's own: four regions.
 const SECTORS: usize = 32;
@@ -79,9 +79,9 @@ impl Disk {
         (plan.queue, plan.done) = Default::default();
     }
 
-    fn record(&self) -> Record {
+    fn record(&self) -> Superblock {
         let plan = self.0.borrow();
-        Record::newest(plan.durable.first_chunk().unwrap()).expect("a record").1
+        Superblock::newest(plan.durable.first_chunk().unwrap()).expect("a record").1
     }
 
     /// A record that is being written is torn.

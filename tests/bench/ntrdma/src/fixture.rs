@@ -2,7 +2,7 @@
 
 use drivers::hal::{Arena, Instant, Window};
 use drivers::ntb::{Ntb, SharedMemory, Side};
-use fabric::Rng;
+use netsim::Rng;
 use rdma::ntrdma::{Config, Layout, Ntrdma, State};
 use rdma::verbs::{
     AddressVector, CqId, GidType, PathMtu, PdId, Provider, QpId, QpInit, QpType, ReadyToReceive,

@@ -35,7 +35,7 @@ fn request(id: u64, operation: SendOperation<'_>) -> SendRequest<'_> {
         solicited: false,
         datagram: None,
         carries: None,
-        unhurried: false,
+        ack_lazily: false,
     }
 }
 

@@ -3,14 +3,15 @@
 
 use crate::fixture::{self, Node, address};
 use drivers::hal::{Arena, Instant, Window};
-use fabric::Rng;
+use netsim::Rng;
 use rdma::rnbd::server::{Export, Server};
 use rdma::rnbd::wire::{AccessMode, Io, IoFlags, Open, OpenResponse, Operation, SessionInfo};
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use rdma::rtrs::Name;
 use rdma::rtrs::client::{self, Channel, Client, Event, Outcome, Permit, Request};
 use rdma::rtrs::server::{Config, RequestKind};
-use rdma::rtrs::{Context, Name};
-use rdma::verbs::{ConnectionManager, Fabric, Provider};
+use rdma::verbs::EngineContext;
+use rdma::verbs::{ConnectionManager, Provider, RdmaDevice};
 use rdma::volume::{RamVolume, Volumes};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -111,13 +112,13 @@ struct Site<E> {
     now: Instant,
 }
 
-fn context<'a, P: Fabric>(
+fn context<'a, P: RdmaDevice>(
     provider: &'a mut P,
     arena: &'a mut Arena,
     now: Instant,
     rng: &'a mut Rng,
-) -> Context<'a, P> {
-    Context { provider, arena, now, rng }
+) -> EngineContext<'a, P> {
+    EngineContext { provider, arena, now, rng }
 }
 
 impl<E: End> Site<E> {

@@ -63,7 +63,7 @@ fn post_write(fixture: &mut Fixture, packets: usize) {
         solicited: false,
         datagram: None,
         carries: None,
-        unhurried: false,
+        ack_lazily: false,
     };
     node.roce.post_send(node.qp, &request).expect("room");
 }
@@ -114,7 +114,7 @@ fn round(count: usize) -> u64 {
             solicited: false,
             datagram: None,
             carries: None,
-            unhurried: false,
+            ack_lazily: false,
         };
         a.roce.post_send(a.qp, &request).expect("room");
         fixture.carry(0);

@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use boot_tests::{boot, image};
-use interop_tests::stranger::Stranger;
+use interop_tests::rtrs_attacker::Stranger;
 use launch::progress;
 use launch::qemu::{Spec, Vm};
 

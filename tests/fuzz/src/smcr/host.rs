@@ -2,13 +2,13 @@
 
 use super::{HOSTS, PORTS};
 use drivers::hal::{Arena, Instant, Window};
-use fabric::Rng;
 use net::Resolution;
+use netsim::Rng;
+use rdma::perf_responders::Neighbours;
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
-use rdma::rtrs::Context;
-use rdma::services::Neighbours;
 use rdma::smcr::engine::{Config, Device, Engine, Subnet};
 use rdma::smcr::wire::Eid;
+use rdma::verbs::EngineContext;
 use rdma::verbs::{PathMtu, Provider};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -99,7 +99,7 @@ impl Host {
         let devices = (0..ports).map(device).collect();
         let mut arena = Arena::new(memory);
         let now = Instant::from_nanos(1);
-        let mut ctx = Context { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         let mut engine = Engine::new(config, devices, &mut ctx).expect("a sound configuration");
         if version == 1 {
             let subnet = |n| Subnet::new(ip(host, n), ip(host, n).into(), 24);
@@ -112,10 +112,10 @@ impl Host {
     pub fn with<R>(
         &mut self,
         now: Instant,
-        f: impl FnOnce(&mut Engine, &mut Context<'_, Roce>) -> R,
+        f: impl FnOnce(&mut Engine, &mut EngineContext<'_, Roce>) -> R,
     ) -> R {
         let Host { roce, arena, engine, rng, .. } = self;
-        f(engine, &mut Context { provider: roce, arena, now, rng })
+        f(engine, &mut EngineContext { provider: roce, arena, now, rng })
     }
 
     /// When it has something to do next.

@@ -34,7 +34,7 @@ const PIECE: usize = 4096;
 pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let how = input.byte();
-    fabric::with_memory(HOSTS * ARENA, |memory| {
+    netsim::with_memory(HOSTS * ARENA, |memory| {
         let mut world = World::new(memory, how);
         world.greet();
         input.events(EVENTS, |input| world.event(input));
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn both_peers_have_a_connection_and_hear_their_own_bytes() {
         for how in 0..16 {
-            fabric::with_memory(HOSTS * ARENA, |memory| {
+            netsim::with_memory(HOSTS * ARENA, |memory| {
                 let mut world = World::new(memory, how);
                 world.greet();
                 let links = if how & 4 == 0 { 1 } else { 2 };

@@ -5,7 +5,7 @@ use super::{ARENA, ATTACKER, GATEWAY, HOSTS, PIECE, PORTS, VICTIM};
 use crate::input::Input;
 use crate::leak::{self, Owner};
 use drivers::hal::{Instant, Window};
-use fabric::Rng;
+use netsim::Rng;
 use rdma::smcr::engine::{Role, SocketId};
 use rdma::smcr::wire::llc::Token;
 use std::collections::VecDeque;
@@ -226,7 +226,7 @@ impl World {
         for (from, host) in self.hosts.iter_mut().enumerate() {
             for port in 0..PORTS {
                 while host.roce.poll_transmit(port, now, &mut host.tx) {
-                    let frame = fabric::bytes(&host.tx.packet());
+                    let frame = netsim::bytes(&host.tx.packet());
                     let to = (0..HOSTS).find(|&to| frame[..6] == mac(to, port));
                     let Some(to) = to else { continue };
                     if from == GATEWAY && to == ATTACKER {

@@ -4,7 +4,7 @@
 use super::host::{Config, Host, MEMORY, PORT};
 use super::world::PARAMETERS;
 use drivers::hal::Instant;
-use fabric::{Faults, Network, Place, Rng};
+use netsim::{Faults, Network, Place, Rng};
 use rdma::roce::Limits;
 use rdma::verbs::{
     Access, ConnectionEvent, ConnectionManager, Payload, Provider, QpId, QpInit, QpType,
@@ -52,7 +52,7 @@ pub fn table() -> String {
 }
 
 fn run(loss: u32, window: u32) -> Figures {
-    fabric::with_memory(2 * MEMORY, |memory| {
+    netsim::with_memory(2 * MEMORY, |memory| {
         let mut rng = Rng::new(1);
         let mut network = Network::new(1);
         let limits =
@@ -94,7 +94,7 @@ fn run(loss: u32, window: u32) -> Figures {
                     solicited: false,
                     datagram: None,
                     carries: None,
-                    unhurried: false,
+                    ack_lazily: false,
                 };
                 machine.roce.post_send(qp, &request).expect("room");
                 posted += 1;

@@ -2,7 +2,7 @@
 
 use super::memory::Memory;
 use drivers::hal::{Arena, Instant, Window};
-use fabric::Rng;
+use netsim::Rng;
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
 use rdma::verbs::{
     Access, ConnectionManager, CqId, PdId, Provider, RecvRequest, Region, RemoteAddress,
@@ -132,7 +132,7 @@ pub fn name(region: &Region) -> RemoteAddress {
     RemoteAddress { address: region.address, rkey: region.rkey }
 }
 
-impl fabric::Node for Host {
+impl netsim::Node for Host {
     fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
         if let Some(machine) = &mut self.machine {
             machine.roce.handle_frame(port, frame, now);
@@ -140,7 +140,7 @@ impl fabric::Node for Host {
     }
     fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {
         let Machine { roce, tx, .. } = self.machine.as_mut()?;
-        roce.poll_transmit(port, now, tx).then(|| fabric::bytes(&tx.packet()))
+        roce.poll_transmit(port, now, tx).then(|| netsim::bytes(&tx.packet()))
     }
     fn poll_timeout(&self) -> Option<Instant> {
         self.machine.as_ref()?.roce.poll_timeout()

@@ -1,7 +1,7 @@
 //! The memory of a host, and a copy of it that says what has to be there.
 
 use drivers::hal::Window;
-use fabric::Rng;
+use netsim::Rng;
 use rand_core::RngCore;
 use std::collections::BTreeMap;
 

@@ -20,7 +20,7 @@ mod strikes;
 mod target;
 mod world;
 
-use fabric::Rng;
+use netsim::Rng;
 use rdma::roce::wire::bth::Bth;
 use rdma::roce::wire::frame::Frame;
 
@@ -28,13 +28,13 @@ use rdma::roce::wire::frame::Frame;
 pub fn run(seed: u64) {
     let mut rng = Rng::new(seed);
     let hosts = rng.within(2..5) as usize;
-    fabric::with_memory(hosts * host::MEMORY, |memory| {
+    netsim::with_memory(hosts * host::MEMORY, |memory| {
         world::World::new(hosts, memory, rng).run();
     });
 }
 
 /// Prints a frame that is sent.
-fn print(event: &fabric::Event<'_>) {
+fn print(event: &netsim::Event<'_>) {
     let micros = event.at.as_nanos() as f64 / 1000.0;
     let (from, to, fate) = (event.from.node, event.to.node, event.fate);
     let what = Frame::parse(event.bytes)

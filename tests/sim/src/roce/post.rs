@@ -189,7 +189,7 @@ impl World {
             solicited: false,
             datagram: None,
             carries: None,
-            unhurried: false,
+            ack_lazily: false,
         };
         machine.roce.post_send(side.qp, &request).expect("a side that is up may post");
         side.ops.push_back(Op { slot, kind, signaled, at: now });

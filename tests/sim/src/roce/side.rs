@@ -3,7 +3,7 @@
 use super::host::{self, Machine};
 use super::target::Target;
 use drivers::hal::{Instant, Window};
-use fabric::Rng;
+use netsim::Rng;
 use rand_core::RngCore;
 use rdma::verbs::{
     Access, ConnectionId, Provider, QpId, QpInit, QpType, Region, RemoteAddress, SendWith,

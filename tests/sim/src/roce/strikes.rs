@@ -2,7 +2,7 @@
 
 use super::side::State;
 use super::world::{Action, World};
-use fabric::{Faults, Place};
+use netsim::{Faults, Place};
 use rdma::verbs::{ConnectionManager, Provider};
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use super::host::{Config, Host, MEMORY, PORT};
 use super::side::{Side, State};
 use super::strikes::Undo;
 use drivers::hal::{Instant, Window};
-use fabric::{Faults, Network, Rng};
+use netsim::{Faults, Network, Rng};
 use rand_core::RngCore;
 use rdma::roce::Limits;
 use rdma::verbs::{ConnectionManager, ConnectionParameters, PathMtu};
@@ -81,7 +81,7 @@ impl World {
             })
             .collect();
         let mut network = Network::new(rng.next_u64());
-        network.trace = fabric::tracing().then_some(super::print);
+        network.trace = netsim::tracing().then_some(super::print);
         let mut hosts = Vec::new();
         for (n, config) in configs.iter().enumerate() {
             network.add_node(&[config.mac]);
@@ -104,7 +104,7 @@ impl World {
             .set_links(|link| (link.latency, link.jitter, link.faults) = (latency, jitter, faults));
         let rate = rng.pick(&[0, 1_000_000_000, 25_000_000_000]);
         for node in 0..count {
-            network.set_rate(fabric::Place { node, port: 0 }, rate);
+            network.set_rate(netsim::Place { node, port: 0 }, rate);
         }
         World {
             network,
@@ -124,7 +124,7 @@ impl World {
 
     /// Prints a line, if the seed is replayed.
     pub fn tell(&self, what: &str) {
-        if fabric::tracing() {
+        if netsim::tracing() {
             println!("{:12.3} us  {what}", self.network.now.as_nanos() as f64 / 1000.0);
         }
     }

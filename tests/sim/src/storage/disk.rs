@@ -3,7 +3,7 @@
 use drivers::hal::{
     Completion, Disk, DiskError, Features, Geometry, Instant, Operation, Request, SubmitError,
 };
-use fabric::Rng;
+use netsim::Rng;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;

@@ -7,11 +7,12 @@ use super::gateway::Gateway;
 use super::host::Host;
 use super::{Node, port};
 use drivers::hal::Window;
-use fabric::{Network, Place, Rng};
+use netsim::{Network, Place, Rng};
 use rdma::rnbd::client::{self, Losses};
 use rdma::rnbd::wire::AccessMode;
 use rdma::rtrs::client::{self as transport, PathState};
-use rdma::rtrs::{Context, Name, server};
+use rdma::rtrs::{Name, server};
+use rdma::verbs::EngineContext;
 use rdma::volume::{Operation, Request, Volume};
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ fn host(nodes: &mut [Node]) -> &mut Host {
 /// The longest of `cuts` cuts.
 pub fn longest(seed: u64, cuts: u32) -> Duration {
     let mut longest = Duration::ZERO;
-    fabric::with_memory(2 * MEMORY, |memory| {
+    netsim::with_memory(2 * MEMORY, |memory| {
         let part = |n: usize| memory.slice(n * MEMORY, MEMORY).expect("a part of it");
         longest = measure(seed, cuts, [part(0), part(1)]);
     });
@@ -66,7 +67,7 @@ fn measure(seed: u64, cuts: u32, memory: [Window; 2]) -> Duration {
     let mut client = Host::new(1, &own, &far, 1500, settings, memory[1], rng.fork(), now);
     let Host { roce, client: devices, arena, rng: own, .. } = &mut client;
     let data = arena.alloc(4096, 4096).expect("room");
-    let mut ctx = Context { provider: roce, arena, now, rng: own };
+    let mut ctx = EngineContext { provider: roce, arena, now, rng: own };
     let (name, mode) = (Name::new("ram").expect("a name"), AccessMode::ReadWrite);
     let (_, mut volume) = devices.map(name, mode, Losses::ToFlush, &mut ctx).expect("room");
     let mut nodes = [Node::Gateway(Box::new(gateway)), Node::Host(Box::new(client))];
@@ -74,7 +75,7 @@ fn measure(seed: u64, cuts: u32, memory: [Window; 2]) -> Duration {
         let until = network.now + time;
         network.run(nodes, time, |_, _| false);
         network.now = network.now.max(until);
-        nodes.iter_mut().for_each(|node| fabric::Node::work(node, until));
+        nodes.iter_mut().for_each(|node| netsim::Node::work(node, until));
     };
     let mut longest = Duration::ZERO;
     for _ in 0..cuts {
@@ -93,7 +94,7 @@ fn measure(seed: u64, cuts: u32, memory: [Window; 2]) -> Duration {
         pass(&mut network, &mut nodes, Duration::from_millis(rng.within(1..7000)));
         let request = Request { tag: 0, operation: Operation::Read, sector: 0, data };
         volume.submit(&request).expect("there is room");
-        fabric::Node::work(&mut nodes[1], network.now);
+        netsim::Node::work(&mut nodes[1], network.now);
         let carrier = {
             let mut paths = host(&mut nodes).client.transport().paths();
             paths.position(|path| path.in_flight > 0).expect("it was sent")

@@ -2,13 +2,14 @@
 
 use super::disk::SimDisk;
 use drivers::hal::{Arena, Instant, Window};
-use fabric::Rng;
 use net::hosts::Hosts;
+use netsim::Rng;
 use rand_core::RngCore;
 use rdma::rnbd::server::{Export, Server};
 use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use rdma::rtrs::Name;
 use rdma::rtrs::server::Config;
-use rdma::rtrs::{Context, Name};
+use rdma::verbs::EngineContext;
 use rdma::verbs::{ConnectionManager, Provider};
 use rdma::volume::{DiskVolume, RamVolume, Volume, Volumes};
 use std::net::IpAddr;
@@ -54,7 +55,7 @@ pub fn roce(ports: &[Port], mtu: usize, neighbours: &[Port], rng: &mut Rng) -> R
 
 /// Takes the next frame of a port, with the packet that it sent last.
 pub fn transmit(roce: &mut Roce, tx: &mut TxBuffer, port: usize, now: Instant) -> Option<Vec<u8>> {
-    roce.poll_transmit(port, now, tx).then(|| fabric::bytes(&tx.packet()))
+    roce.poll_transmit(port, now, tx).then(|| netsim::bytes(&tx.packet()))
 }
 
 /// What is there while the power is on.
@@ -160,7 +161,7 @@ impl Gateway {
     }
 }
 
-impl fabric::Node for Gateway {
+impl netsim::Node for Gateway {
     fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
         if let Some(machine) = &mut self.machine {
             machine.roce.handle_frame(port, frame, now);
@@ -183,12 +184,12 @@ impl fabric::Node for Gateway {
             let mut moved = false;
             while let Some(event) = machine.roce.poll_connection_event() {
                 let Machine { roce, server, arena, rng, .. } = machine;
-                let mut ctx = Context { provider: roce, arena, now, rng };
+                let mut ctx = EngineContext { provider: roce, arena, now, rng };
                 server.handle_connection_event(&event, &mut ctx);
                 moved = true;
             }
             let Machine { roce, server, volumes, arena, rng, .. } = machine;
-            let mut ctx = Context { provider: roce, arena, now, rng };
+            let mut ctx = EngineContext { provider: roce, arena, now, rng };
             moved |= server.poll(volumes, &mut ctx);
             while server.transport_mut().poll_notice().is_some() {}
             if !moved {

@@ -6,7 +6,7 @@ use super::gateway::Gateway;
 use super::rogue::Rogue;
 use super::{MEMORY, SECTORS, port};
 use drivers::hal::Instant;
-use fabric::{Network, Rng};
+use netsim::{Network, Rng};
 use rand_core::RngCore;
 use rdma::rtrs::server;
 use std::time::Duration;
@@ -46,7 +46,7 @@ enum Node {
 }
 
 impl Node {
-    fn as_node(&mut self) -> &mut dyn fabric::Node {
+    fn as_node(&mut self) -> &mut dyn netsim::Node {
         match self {
             Node::Gateway(node) => node.as_mut(),
             Node::Rogue(node) => node.as_mut(),
@@ -54,7 +54,7 @@ impl Node {
     }
 }
 
-impl fabric::Node for Node {
+impl netsim::Node for Node {
     fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
         self.as_node().handle_frame(port, frame, now);
     }
@@ -76,7 +76,7 @@ impl fabric::Node for Node {
 pub fn run(seed: u64) {
     let mut rng = Rng::new(seed);
     let hosts = rng.pick(&[1, 2, 3]);
-    fabric::with_memory(MEMORY * (1 + hosts), |memory| {
+    netsim::with_memory(MEMORY * (1 + hosts), |memory| {
         let part = |n: usize| memory.slice(n * MEMORY, MEMORY).expect("a part of it");
         part(0).fill(NOBODY);
         let mut network = Network::new(rng.next_u64());
@@ -130,7 +130,7 @@ pub fn run(seed: u64) {
                     gateway.boot(&mut rng);
                 }
             }
-            nodes.iter_mut().for_each(|node| fabric::Node::work(node, now));
+            nodes.iter_mut().for_each(|node| netsim::Node::work(node, now));
         }
         let answered: u32 = nodes
             .iter()

@@ -13,10 +13,10 @@ pub(crate) mod user;
 
 use disk::{Manners, SimDisk};
 use drivers::hal::Instant;
-use fabric::{Faults, Network, Place, Rng};
 use gateway::{Gateway, Port};
 use history::History;
 use host::Host;
+use netsim::{Faults, Network, Place, Rng};
 use rand_core::RngCore;
 use rdma::rnbd::client;
 use rdma::rtrs::client::{self as transport, PathId, Policy};
@@ -38,7 +38,7 @@ enum Node {
     Gone,
 }
 
-impl fabric::Node for Node {
+impl netsim::Node for Node {
     fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
         match self {
             Node::Gateway(node) => node.handle_frame(port, frame, now),
@@ -122,7 +122,7 @@ struct World {
 }
 
 fn say(now: Instant, what: std::fmt::Arguments<'_>) {
-    if fabric::tracing() {
+    if netsim::tracing() {
         println!("{:>12} {what}", now.as_nanos() / 1000);
     }
 }
@@ -150,7 +150,7 @@ impl World {
         // Whoever was told something outside of the network has something to do.
         let now = self.network.now;
         for node in &mut self.nodes {
-            fabric::Node::work(node, now);
+            netsim::Node::work(node, now);
         }
     }
 
@@ -229,7 +229,7 @@ pub fn run(seed: u64) {
     let mut rng = Rng::new(seed);
     let plan = Plan::draw(&mut rng);
     say(Instant::ZERO, format_args!("{plan:?}"));
-    fabric::with_memory(MEMORY * (1 + plan.hosts), |memory| {
+    netsim::with_memory(MEMORY * (1 + plan.hosts), |memory| {
         let part = |n: usize| memory.slice(n * MEMORY, MEMORY).expect("a part of it");
         let mut network = Network::new(rng.next_u64());
         network.set_links(|link| link.jitter = Duration::from_micros(5));
@@ -360,8 +360,12 @@ fn teardown(world: &mut World) {
         let Host { mut roce, client, mut arena, mut rng, users, .. } = *host;
         let now = world.network.now;
         let buffers: usize = users.iter().map(|(user, _)| user.memory()).sum();
-        let mut ctx =
-            rdma::rtrs::Context { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let mut ctx = rdma::verbs::EngineContext {
+            provider: &mut roce,
+            arena: &mut arena,
+            now,
+            rng: &mut rng,
+        };
         client.end(&mut ctx);
         assert_eq!(roce.queue_pairs(), 0, "queue pairs are left");
         assert_eq!(arena.capacity() - arena.available(), buffers, "memory is left");

@@ -4,7 +4,7 @@
 use super::gateway::{LIMITS, Port, transmit};
 use super::leak::{UNTOUCHED, check, mark};
 use drivers::hal::{Arena, Instant, Window};
-use fabric::Rng;
+use netsim::Rng;
 use rand_core::RngCore;
 use rdma::rnbd::wire::{AccessMode, Io, IoFlags, Open, OpenResponse, Operation, PORT};
 use rdma::roce::{PortConfig, Roce, TxBuffer};
@@ -190,7 +190,7 @@ impl Rogue {
             solicited: false,
             datagram: None,
             carries: None,
-            unhurried: false,
+            ack_lazily: false,
         };
         // Fails when the queue pair did, of which there is a completion.
         let _ = self.roce.post_send(self.lines[line].qp, &request);
@@ -399,7 +399,7 @@ impl Rogue {
     }
 }
 
-impl fabric::Node for Rogue {
+impl netsim::Node for Rogue {
     fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
         self.roce.handle_frame(port, frame, now);
     }

@@ -5,7 +5,7 @@
 use super::disk::SECTOR;
 use super::history::History;
 use drivers::hal::{Arena, Instant, Window};
-use fabric::Rng;
+use netsim::Rng;
 use rdma::volume::{Operation, Request, Submitted, Volume, VolumeError};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -171,7 +171,7 @@ impl User {
             panic!("a completion of nothing");
         };
         self.ended += 1;
-        if fabric::tracing() {
+        if netsim::tracing() {
             let (at, from) = (now.as_nanos() / 1000, start.as_nanos() / 1000);
             let name = self.name;
             println!(

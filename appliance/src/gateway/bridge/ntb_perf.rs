@@ -1,0 +1,80 @@
+//! `ntb measure` of the console: what qperf would measure over the bridge, one test after the other.
+
+use crate::console::{Managed, Progress};
+use crate::gateway::plane::DataPlane;
+use crate::gateway::state::State;
+use crate::report::Value;
+use core::time::Duration;
+use rdma::perf_responders::ntb_perf::{Figure, Measured, NtbPerf};
+use rdma::provider_set::ProviderSet;
+use rdma::verbs::EngineContext;
+
+/// Longest test, in seconds.
+const LONGEST: u64 = 60;
+
+/// What was measured last, a row for each test; None if nothing was.
+#[cold]
+#[inline(never)]
+pub(super) fn table(measure: &NtbPerf) -> Value {
+    if measure.results.is_empty() {
+        return Value::None;
+    }
+    let row = |&Measured { name, figure }: &Measured| {
+        let figure = match figure {
+            Figure::Bandwidth(rate) => ("bytes_per_second", rate.into()),
+            Figure::Latency(nanos) => ("nanoseconds", nanos.into()),
+        };
+        Value::object([("test", name.into()), figure])
+    };
+    Value::list(measure.results.iter().map(row))
+}
+
+/// Carries an order of the console's out: to measure for so many seconds, or for one.
+#[cold]
+#[inline(never)]
+pub(in crate::gateway) fn act(state: &mut State, words: &[&str]) -> Result<Managed, String> {
+    let seconds = match words {
+        [] => Some(1),
+        [word] => word.parse().ok().filter(|seconds| (1..=LONGEST).contains(seconds)),
+        _ => None,
+    };
+    let time = seconds.map(Duration::from_secs);
+    let time = time.ok_or("accepted: for how many seconds each test runs, 1 to 60")?;
+    change(state, &mut |measure, ctx| measure.start(time, ctx)).ok_or("there is no bridge")?;
+    if let Some(bridge) = &mut state.plane.bridge {
+        bridge.measuring = true;
+    }
+    Ok(Managed::Started)
+}
+
+/// Measures no more, if anything is measured.
+pub(in crate::gateway) fn cancel(state: &mut State) {
+    change(state, &mut NtbPerf::cancel);
+}
+
+#[inline(never)]
+fn change(
+    state: &mut State,
+    order: &mut dyn FnMut(&mut NtbPerf, &mut EngineContext<'_, ProviderSet>),
+) -> Option<()> {
+    let DataPlane { bridge, rdma_stack, arena, now, rng, .. } = &mut state.plane;
+    let (bridge, rdma_stack) = (bridge.as_mut()?, rdma_stack.as_mut()?);
+    let provider = &mut rdma_stack.providers;
+    order(&mut bridge.measure, &mut EngineContext { provider, arena, now: *now, rng: &mut **rng });
+    Some(())
+}
+
+/// What the console is told once it is over.
+#[cold]
+#[inline(never)]
+pub(in crate::gateway) fn poll(state: &mut State) -> Option<Progress> {
+    let bridge = state.plane.bridge.as_mut()?;
+    if !bridge.measuring || bridge.measure.is_running() {
+        return None;
+    }
+    bridge.measuring = false;
+    Some(Progress::Done(match bridge.measure.failure() {
+        Some((test, why)) => Err(format!("{test}: {why}")),
+        None => Ok(table(&bridge.measure).to_text().trim_end().into()),
+    }))
+}

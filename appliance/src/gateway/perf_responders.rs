@@ -1,0 +1,73 @@
+//! The peers that operators measure the network against: switched on by `roce.services`.
+
+use super::plane::DataPlane;
+use super::rdma_stack::RdmaStack;
+use crate::config::Config;
+use drivers::hal::Instant;
+use net::Interface;
+use rdma::perf_responders::tcp_control::TcpControl;
+use rdma::perf_responders::{rping, tools};
+use rdma::provider_set::ProviderSet;
+use rdma::verbs::EngineContext;
+use rdma::verbs::{ConnectionEvent, VerbsError};
+
+/// The servers of the measuring tools.
+pub(super) struct Services {
+    rping: rping::Server,
+    tools: tools::Server,
+}
+
+impl Services {
+    /// The servers that the configuration wants, over a provider; what goes wrong is logged.
+    pub fn of(config: &Config, rdma_stack: Option<&mut RdmaStack>) -> Option<Self> {
+        let rdma_stack = rdma_stack.filter(|_| config.roce.services)?;
+        let made = Services::new(&mut rdma_stack.providers);
+        made.inspect_err(|why| log::error!("roce.services: the rdma_stack refused: {why:?}")).ok()
+    }
+
+    /// Listens for all of them.
+    fn new(provider: &mut ProviderSet) -> Result<Self, VerbsError> {
+        let rping = rping::Server::new(provider)?;
+        Ok(Services { rping, tools: tools::Server::new(provider)? })
+    }
+
+    /// Takes an event of the connection manager; false if it is about none of them.
+    pub fn handle_connection_event(
+        &mut self,
+        event: &ConnectionEvent,
+        ctx: &mut EngineContext<'_, ProviderSet>,
+    ) -> bool {
+        if self.tools.handle_connection_event(event, ctx) {
+            return true;
+        }
+        let EngineContext { provider, arena, now, rng } = ctx;
+        self.rping.handle_connection_event(event, *provider, arena, *now, *rng)
+    }
+
+    /// Does what is to be done; how much.
+    pub fn poll(&mut self, ctx: &mut EngineContext<'_, ProviderSet>) -> usize {
+        self.rping.poll(ctx.provider, ctx.now) + self.tools.poll(ctx)
+    }
+
+    /// When there is something to do though nothing arrives.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.tools.poll_timeout()
+    }
+}
+
+impl DataPlane {
+    /// Moves the bytes that clients of the tools exchange over TCP.
+    pub fn poll_tcp_control(
+        &mut self,
+        front: &mut TcpControl,
+        interface: &mut Interface,
+        now: Instant,
+    ) {
+        let (Some(services), Some(rdma_stack)) = (&mut self.services, &mut self.rdma_stack) else {
+            return;
+        };
+        let (arena, rng) = (&mut self.arena, &mut *self.rng);
+        let mut ctx = EngineContext { provider: &mut rdma_stack.providers, arena, now, rng };
+        front.poll(interface, &mut services.tools, &mut ctx);
+    }
+}

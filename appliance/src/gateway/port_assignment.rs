@@ -1,0 +1,84 @@
+//! Which loop gets which port.
+
+use super::loop_waker::LoopWaker;
+use super::plane::Settings;
+use super::ports::{PlanePort, PortSlot};
+use super::punt::{self, PuntQueue};
+use super::worker::{self, Worker};
+use crate::config::Config;
+use crate::machine::SpareCore;
+use drivers::hal::Port;
+
+/// A core that has no loop yet, and the ports that are meant for it.
+struct Spare {
+    core: Box<dyn SpareCore>,
+    waker: LoopWaker,
+    ports: Vec<(Box<dyn Port + Send>, PuntQueue)>,
+}
+
+/// The loops, before they run.
+pub(super) struct Loops {
+    /// That of the first loop, which has the control plane.
+    waker: LoopWaker,
+    /// Ports of the first loop, with their numbers.
+    pub own: Vec<(usize, PlanePort)>,
+    /// The other cores, from 1 on.
+    spare: Vec<Spare>,
+}
+
+impl Loops {
+    /// The first loop, with `waker`, and one for each spare core.
+    pub fn new(spare: Vec<Box<dyn SpareCore>>, waker: LoopWaker) -> Self {
+        let spare = spare.into_iter().map(|core| {
+            let waker = LoopWaker::new(core.ipi());
+            Spare { core, waker, ports: Vec::new() }
+        });
+        Loops { waker, own: Vec::new(), spare: spare.collect() }
+    }
+
+    /// Gives a port to the loop that the configuration names, or to the first.
+    pub fn deal(
+        &mut self,
+        mut port: Box<dyn Port + Send>,
+        number: usize,
+        location: String,
+        config: &Config,
+    ) -> PortSlot {
+        let name = format!("net{number}");
+        let place = self.own.len();
+        let slot = PortSlot::new(name, location, &*port, place);
+        let wanted = config.net(number, slot.mac, &slot.location).core.map_or(0, usize::from);
+        let taken = wanted.checked_sub(1).and_then(|other| {
+            let last = self.spare.len();
+            let Some(spare) = self.spare.get_mut(other) else {
+                log::error!("{}: there is no core {wanted}; accepted: 0 to {last}", slot.name);
+                return None;
+            };
+            if !spare.core.interrupt().is_some_and(|interrupt| port.route(&interrupt)) {
+                log::warn!("{}: cannot interrupt core {wanted}; it stays on core 0", slot.name);
+                return None;
+            }
+            Some(spare)
+        });
+        let Some(spare) = taken else {
+            let echo = config.services.udp_echo;
+            self.own.push((number, PlanePort::new(port, echo)));
+            return slot;
+        };
+        let (punt_port, punt_queue) = punt::connect(slot.mac, slot.mtu, &self.waker, &spare.waker);
+        let place = spare.ports.len();
+        spare.ports.push((port, punt_queue));
+        PortSlot { core: wanted, place, punt_port: Some(punt_port), ..slot }
+    }
+
+    /// Starts the loops that got ports, each with what `settings` gives.
+    pub fn start(self, mut settings: impl FnMut() -> Settings) -> Vec<Worker> {
+        let with_ports = self.spare.into_iter().zip(1..).filter(|(s, _)| !s.ports.is_empty());
+        let start = |(Spare { core, waker, ports }, number)| {
+            let (worker, orders) = worker::orders(number, waker.clone());
+            worker::Start { settings: settings(), ports, orders, waker }.on(core);
+            worker
+        };
+        with_ports.map(start).collect()
+    }
+}

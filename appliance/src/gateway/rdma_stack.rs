@@ -1,0 +1,162 @@
+//! RDMA over the ports: the provider, its frames in and out, and the users of its connections.
+
+use super::plane::DataPlane;
+use super::ports::PlanePort;
+use crate::config::Config;
+use drivers::hal::{Instant, TransmitError};
+use rand_core::RngCore;
+use rdma::ntrdma::Ntrdma;
+use rdma::perf_responders::ntb_perf;
+use rdma::provider_set::ProviderSet;
+use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use rdma::verbs::EngineContext;
+use rdma::verbs::{ConnectionEvent, ConnectionManager, Provider, RejectReason};
+
+/// The provider over the ports of a plane. Its ports have the same places as the plane's.
+pub(super) struct RdmaStack {
+    pub providers: ProviderSet,
+    outgoing: Vec<Outgoing>,
+}
+
+/// The packet that a port is to take next.
+struct Outgoing {
+    tx: TxBuffer,
+    /// `tx` holds a packet that found no room.
+    waiting: bool,
+}
+
+impl RdmaStack {
+    /// A provider over `ports`, and over a bridge if there is one; None if there are neither.
+    pub fn new(
+        config: &Config,
+        ports: &[PlanePort],
+        ntrdma: Option<Ntrdma>,
+        rng: &mut dyn RngCore,
+    ) -> Option<Self> {
+        let mut configs = ports.iter().map(|slot| PortConfig {
+            mac: slot.port.mac(),
+            addresses: Vec::new(),
+            mtu: slot.port.mtu(),
+        });
+        // Without an address, a port reaches nobody.
+        let nowhere = PortConfig { mac: [2, 0, 0, 0, 0, 0], addresses: Vec::new(), mtu: 1500 };
+        let first = configs.next().or(ntrdma.is_some().then_some(nowhere))?;
+        let mut roce = Roce::new(first, limits(config), rng);
+        for config in configs {
+            roce.add_port(config);
+        }
+        let outgoing = ports.iter().map(|_| Outgoing { tx: TxBuffer::new(), waiting: false });
+        let mut devices = ProviderSet::new(roce, ntrdma);
+        if let Some(ntrdma) = devices.ntrdma_mut() {
+            // Nobody listens yet: there is room.
+            let _ = ntrdma.listen(ntb_perf::PORT);
+        }
+        Some(RdmaStack { providers: devices, outgoing: outgoing.collect() })
+    }
+}
+
+/// The provider's limits: one host, with all that it may have, leaves room for others.
+fn limits(config: &Config) -> Limits {
+    let per_host = config.limits.connections_per_host as usize;
+    let default = Limits::default();
+    Limits {
+        connections_per_host: per_host,
+        connections: default.connections.max(4 * per_host),
+        qps: default.qps.max(4 * per_host),
+        ..default
+    }
+}
+
+impl DataPlane {
+    /// The protocol servers' stage: connections, requests, answers. How much was done.
+    pub fn serve(&mut self, now: Instant) -> usize {
+        let Some(rdma_stack) = &mut self.rdma_stack else { return 0 };
+        let mut done = 0;
+        if let Some(bridge) = &mut self.bridge {
+            let (moved, up) = bridge.poll(&mut rdma_stack.providers, now);
+            done += moved;
+            if up && let Some(remote_storage) = &mut self.storage.remote_storage {
+                remote_storage.ways_due = Some(now);
+            }
+        }
+        if rdma_stack.providers.poll_timeout().is_some_and(|at| at <= now) {
+            rdma_stack.providers.handle_timeout(now);
+        }
+        // The servers learn of the end of a queue pair from its connection, and wait for a link that is
+        // down; the operator is told of links by the control plane.
+        while rdma_stack.providers.poll_event().is_some() {}
+        if self.ending {
+            // The connection manager goes on by itself.
+            return core::iter::from_fn(|| rdma_stack.providers.poll_connection_event()).count();
+        }
+        let arena = &mut self.arena;
+        let mut ctx =
+            EngineContext { provider: &mut rdma_stack.providers, arena, now, rng: &mut *self.rng };
+        while let Some(event) = ctx.provider.poll_connection_event() {
+            done += 1;
+            let storage = self.storage.server.as_mut();
+            let remote_storage = self.storage.remote_storage.as_mut();
+            let services = self.services.as_mut();
+            let measure = self.bridge.as_mut().map(|bridge| &mut bridge.measure);
+            let taken = storage.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
+                || remote_storage.is_some_and(|e| e.handle_connection_event(&event, &mut ctx))
+                || services.is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
+                || self.rping.as_mut().is_some_and(|r| r.handle_connection_event(&event))
+                || measure.is_some_and(|m| m.handle_connection_event(&event, &mut ctx));
+            if let (false, ConnectionEvent::Request { connection, .. }) = (taken, event) {
+                // Gone already is as good as refused.
+                let _ = ctx.provider.reject(connection, RejectReason::INVALID_SERVICE_ID, &[]);
+            }
+        }
+        if let Some(server) = &mut self.storage.server {
+            done += usize::from(server.poll(&mut self.storage.volumes, &mut ctx));
+            while let Some(notice) = server.transport_mut().poll_notice() {
+                log::info!("rnbd: {notice}");
+            }
+        }
+        if self.storage.remote_storage.is_some() {
+            done += self.storage.poll_elsewhere(&mut ctx);
+        }
+        if let Some(services) = &mut self.services {
+            done += services.poll(&mut ctx);
+        }
+        if let Some(rping) = &mut self.rping {
+            done += rping.poll(&mut ctx);
+        }
+        if let Some(bridge) = &mut self.bridge {
+            done += bridge.measure.poll(&mut ctx);
+            if done > 0 {
+                done += bridge.poll(&mut rdma_stack.providers, now).0;
+            }
+        }
+        done
+    }
+
+    /// When the provider or a server has something to do though nothing arrives.
+    pub fn fabric_timeout(&self) -> Option<Instant> {
+        let provider = self.rdma_stack.as_ref().and_then(|f| f.providers.poll_timeout());
+        let server = self.storage.server.as_ref().and_then(|s| s.poll_timeout());
+        let remote_storage = self.storage.remote_storage.as_ref().and_then(|e| e.poll_timeout());
+        let services = self.services.as_ref().and_then(|s| s.poll_timeout());
+        let rping = self.rping.as_ref().and_then(|r| r.poll_timeout());
+        Instant::first([provider, server, remote_storage, services, rping])
+    }
+
+    /// Hands the provider's packets to their ports, as many as there is room for; how many.
+    pub fn transmit_fabric(&mut self, now: Instant) -> usize {
+        let Some(rdma_stack) = &mut self.rdma_stack else { return 0 };
+        let mut sent = 0;
+        for (i, (slot, next)) in self.ports.iter_mut().zip(&mut rdma_stack.outgoing).enumerate() {
+            while next.waiting || rdma_stack.providers.roce.poll_transmit(i, now, &mut next.tx) {
+                let packet = next.tx.packet();
+                next.waiting = slot.port.transmit(&packet) == Err(TransmitError::Full);
+                if next.waiting {
+                    break;
+                }
+                sent += 1;
+                self.capture.sent(i, &packet, now);
+            }
+        }
+        sent
+    }
+}

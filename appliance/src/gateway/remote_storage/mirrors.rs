@@ -1,0 +1,198 @@
+//! Mirrors of two volumes: made from the configuration, or new from the console.
+
+use super::TEND_INTERVAL;
+use crate::config::{self, Config, Size};
+use crate::gateway::storage::{Storage, name};
+use core::cell::Cell;
+use core::time::Duration;
+use drivers::hal::{Arena, Geometry, Instant};
+use rdma::rnbd::client::Losses;
+use rdma::volume::mirror::{MemberState, Mirror, MirrorState, Status};
+use rdma::volume::{Completion, Parts, Request, Submitted, Volume, VolumeError};
+use std::rc::Rc;
+
+/// What is kept of a mirror, which itself is a volume.
+pub(in crate::gateway) struct MirrorSlot {
+    pub name: String,
+    /// Names of the members.
+    pub members: [String; 2],
+    pub status: Rc<Cell<Status>>,
+    /// Has it use the one member that can be read.
+    pub forced: Rc<Cell<bool>>,
+    /// Has it come to rest: it is taken apart then.
+    pub ending: Rc<Cell<bool>>,
+    /// How it stood when the log was last told.
+    told: Status,
+    /// Since when members are not in sync that were left out.
+    out_since: [Option<Instant>; 2],
+}
+
+impl MirrorSlot {
+    /// Since when members are not in sync that were left out.
+    pub fn out_since(&self) -> [Option<Instant>; 2] {
+        self.out_since
+    }
+
+    /// What an operator does whose members are not of one mirror.
+    pub fn how_to_make(&self) -> String {
+        let (mirror, [first, second]) = (&self.name, &self.members);
+        format!("`mirror create {mirror} {first} {second} force` makes {second} a copy of {first}")
+    }
+
+    /// Tells the log of changes.
+    pub fn tell(&mut self, at: Instant) {
+        let (now, told) = (self.status.get(), self.told);
+        if now.state != told.state {
+            match now.state {
+                MirrorState::Strangers => {
+                    log::warn!("mirror {}: {}; {}", self.name, now.state, self.how_to_make());
+                }
+                _ => log::info!("mirror {}: {}", self.name, now.state),
+            }
+        }
+        for n in 0..2 {
+            if now.members[n] != told.members[n] {
+                let (mirror, member) = (&self.name, &self.members[n]);
+                let (state, lag) = (now.members[n].as_str(), Size(now.stale_bytes));
+                match (now.members[n], now.why[n], self.out_since[n]) {
+                    (MemberState::Out, Some(why), _) => log::warn!(
+                        "mirror {mirror}: {member} is left out: {why}; {lag} may differ so far"
+                    ),
+                    (MemberState::Syncing, ..) => {
+                        log::info!("mirror {mirror}: {member} is {state}: {lag} to copy");
+                    }
+                    (MemberState::InSync, _, Some(since)) => {
+                        let seconds = at.since(since).as_secs();
+                        log::info!("mirror {mirror}: {member} is {state}, after {seconds} s");
+                    }
+                    _ => log::info!("mirror {mirror}: {member} is {state}"),
+                }
+                self.out_since[n] = match now.members[n] {
+                    MemberState::Out => now.since[n],
+                    MemberState::Syncing => self.out_since[n],
+                    MemberState::InSync | MemberState::Unknown => None,
+                };
+            }
+        }
+        self.told = now;
+    }
+}
+
+/// A member that is not there: no disk, or no volume of that name on it.
+struct Missing;
+
+impl Volume for Missing {
+    fn geometry(&self) -> Geometry {
+        Geometry::ABSENT
+    }
+    fn submit(&mut self, _: &Request) -> Result<Submitted, VolumeError> {
+        Err(VolumeError::Io)
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<Completion> {
+        None
+    }
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
+
+impl Storage {
+    /// Makes the mirrors of the configuration that are not there yet; what cannot be made is told
+    /// in the log.
+    pub(in crate::gateway) fn add_mirrors(
+        &mut self,
+        config: &Config,
+        arena: &mut Arena,
+        now: Instant,
+    ) {
+        for mirror in &config.mirror {
+            let there = self.volumes.find(mirror.name.as_str()).is_some();
+            // Members that are being made are waited for.
+            if there || mirror.members.iter().any(|member| self.is_coming(member.as_str())) {
+                continue;
+            }
+            if let Err(why) = self.add_mirror(mirror, None, arena, now) {
+                log::error!("mirror {}: {why}", mirror.name);
+            }
+        }
+    }
+
+    /// Takes two volumes, which nothing else uses, and makes them a mirror: a new one, if it is
+    /// given a name of its own, which makes the second a copy of the first.
+    pub(in crate::gateway) fn add_mirror(
+        &mut self,
+        mirror: &config::Mirror,
+        uuid: Option<[u8; 16]>,
+        arena: &mut Arena,
+        now: Instant,
+    ) -> Result<(), String> {
+        let mirror_name = name(&mirror.name)?;
+        let memory = arena.alloc(Mirror::MEMORY, 4096).ok_or("no memory for it")?;
+        let members: Vec<String> = mirror.members.iter().map(ToString::to_string).collect();
+        let Ok(members) = <[String; 2]>::try_from(members) else {
+            return Err("a mirror has two members".into());
+        };
+        let volumes = [0, 1].map(|n| self.take_member(mirror, &members[n]));
+        let volume = match uuid {
+            Some(uuid) => Mirror::create(volumes, memory, uuid),
+            None => Mirror::assemble(volumes, memory),
+        };
+        let clock = self.elsewhere_mut().clock.clone();
+        clock.set(now);
+        let volume = volume.with_timeout(clock, Duration::from_millis(mirror.timeout_ms.into()));
+        let (status, forced, ending) = (volume.status(), volume.forced(), volume.ending());
+        self.volumes.add(mirror_name, Box::new(volume)).ok_or("the name is taken")?;
+        let remote_storage = self.elsewhere_mut();
+        let (name, told) = (mirror.name.to_string(), Status::default());
+        let out_since = [None; 2];
+        let slot = MirrorSlot { name, members, status, forced, ending, told, out_since };
+        remote_storage.mirrors.push(slot);
+        remote_storage.tend_due.get_or_insert(now + TEND_INTERVAL / 10);
+        Ok(())
+    }
+
+    /// Takes a mirror apart that has come to rest; its members are volumes of their own again. False
+    /// if it has not.
+    pub(in crate::gateway) fn end_mirror(&mut self, mirror: &str, arena: &mut Arena) -> bool {
+        let Some(id) = self.volumes.find(mirror) else { return true };
+        if self.volumes.get(id).is_some_and(|volume| !volume.is_idle()) {
+            return false;
+        }
+        let Some(volume) = self.volumes.remove(id) else { return true };
+        let Parts { memory, members } = volume.into_parts();
+        memory.into_iter().for_each(|memory| arena.free(memory));
+        let mirrors = &mut self.elsewhere_mut().mirrors;
+        let Some(place) = mirrors.iter().position(|one| one.name == mirror) else { return true };
+        let slot = mirrors.remove(place);
+        for (member, volume) in slot.members.iter().zip(members) {
+            let mut sessions = self.remote_storage.iter_mut().flat_map(|one| &mut one.sessions);
+            let mut device = sessions.find_map(|s| s.device(member).map(|device| (s, device.id)));
+            if let Some((session, device)) = &mut device {
+                session.client.tell_losses(*device, Losses::ToFlush);
+            }
+            // A member that was missing is missing still.
+            if (device.is_some() || volume.geometry().sectors > 0)
+                && let Ok(name) = name(member)
+            {
+                self.volumes.add(name, volume);
+            }
+        }
+        true
+    }
+
+    fn take_member(&mut self, mirror: &config::Mirror, member: &str) -> Box<dyn Volume> {
+        for session in
+            self.remote_storage.iter_mut().flat_map(|remote_storage| &mut remote_storage.sessions)
+        {
+            if let Some(device) = session.device(member) {
+                session.client.tell_losses(device.id, Losses::ToAll);
+            }
+        }
+        let id = self.volumes.find(member);
+        id.and_then(|id| self.volumes.remove(id)).unwrap_or_else(|| {
+            log::error!("mirror {}: there is no volume {member}", mirror.name);
+            Box::new(Missing)
+        })
+    }
+}

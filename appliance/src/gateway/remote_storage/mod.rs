@@ -1,0 +1,117 @@
+//! Volumes from elsewhere: sessions with other servers and the devices that are mapped over them,
+//! and mirrors, whose members may be such devices.
+
+pub(super) mod manage;
+pub(super) mod metrics;
+mod mirrors;
+pub(super) mod objects;
+mod path_resolution;
+mod read_benchmark;
+mod sessions;
+#[cfg(test)]
+mod tests;
+
+use super::storage::Storage;
+use core::time::Duration;
+use drivers::hal::Instant;
+use mirrors::MirrorSlot;
+use rdma::provider_set::ProviderSet;
+use rdma::rnbd::client::Bells;
+use rdma::verbs::ConnectionEvent;
+use rdma::verbs::EngineContext;
+use rdma::volume::VolumeId;
+use rdma::volume::mirror::Clock;
+use read_benchmark::Reading;
+use sessions::Session;
+use std::collections::BTreeSet;
+
+/// How often mirrors are looked after.
+const TEND_INTERVAL: Duration = Duration::from_secs(1);
+/// How often volumes that stand on each other are polled in one round of the loop.
+const TURNS: usize = 4;
+
+/// Sessions and mirrors.
+#[derive(Default)]
+pub(in crate::gateway) struct RemoteStorage {
+    /// By their numbers.
+    pub sessions: Vec<Session>,
+    /// Sessions that have something to do, by number, …
+    bells: Bells,
+    /// … and when others will, though nothing arrives.
+    due: BTreeSet<(Instant, u32)>,
+    /// Sessions that were looked at.
+    #[cfg(test)]
+    looked_at: u64,
+    pub mirrors: Vec<MirrorSlot>,
+    /// When ways to servers are looked for; None while every path is up.
+    pub ways_due: Option<Instant>,
+    tend_due: Option<Instant>,
+    /// What mirrors know of time.
+    clock: Clock,
+    /// The console's `remote read`.
+    pub reading: Option<Reading>,
+    /// The mirror that the console's `mirror remove` waits for.
+    pub ending: Option<String>,
+}
+
+impl RemoteStorage {
+    /// Takes an event of the connection manager; false if it is none of these sessions'.
+    pub fn handle_connection_event(
+        &mut self,
+        event: &ConnectionEvent,
+        ctx: &mut EngineContext<'_, ProviderSet>,
+    ) -> bool {
+        self.sessions.iter_mut().any(|s| s.client.handle_connection_event(event, ctx))
+    }
+
+    /// When there is something to do though nothing arrives.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let now = (self.bells.rung() > 0).then_some(Instant::ZERO);
+        let sessions = now.or(self.due.first().map(|&(at, _)| at));
+        Instant::first([sessions, self.ways_due, self.tend_due, self.clock.due()])
+    }
+}
+
+impl Storage {
+    /// What is from elsewhere, made when it is first needed.
+    fn elsewhere_mut(&mut self) -> &mut RemoteStorage {
+        self.remote_storage.get_or_insert_default()
+    }
+
+    /// Lets remote volumes go on, and what stands on them; how much was done.
+    pub(in crate::gateway) fn poll_elsewhere(
+        &mut self,
+        ctx: &mut EngineContext<'_, ProviderSet>,
+    ) -> usize {
+        let mut done = 0;
+        let Some(remote_storage) = &mut self.remote_storage else { return done };
+        remote_storage.clock.set(ctx.now);
+        if remote_storage.tend_due.is_some_and(|due| due <= ctx.now)
+            | remote_storage.clock.take_due()
+        {
+            remote_storage.tend_due = Some(ctx.now + TEND_INTERVAL);
+            self.volumes.tend(ctx.now);
+            remote_storage.mirrors.iter_mut().for_each(|mirror| mirror.tell(ctx.now));
+        }
+        for _ in 0..TURNS {
+            if self.server.is_none() {
+                while let Some((_, completion)) = self.volumes.poll(VolumeId(0)) {
+                    self.volumes.keep(&completion);
+                    done += 1;
+                }
+            }
+            let mut moved = remote_storage.poll_sessions(ctx);
+            if let Some(reading) = &mut remote_storage.reading {
+                moved += reading.poll(&mut self.volumes, ctx.rng);
+            }
+            if moved == 0 {
+                break;
+            }
+            done += moved;
+            if let Some(server) = &mut self.server {
+                done += usize::from(server.poll(&mut self.volumes, ctx));
+            }
+        }
+        done + usize::from(self.volumes.want_turn())
+    }
+}

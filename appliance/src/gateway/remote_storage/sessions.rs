@@ -1,0 +1,260 @@
+//! Sessions with other servers, and the devices that they map.
+
+use super::RemoteStorage;
+use crate::config::{Config, PathPair, Remote};
+use crate::gateway::storage::{Storage, name};
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use drivers::hal::Instant;
+use rdma::provider_set::ProviderSet;
+use rdma::rnbd::client::{self, Client, DeviceId, DeviceStatus, Losses, Notice};
+use rdma::rtrs::client::{AddPathError, DownReason, PathId, PathStatus};
+use rdma::verbs::EngineContext;
+use rdma::verbs::Provider;
+use rdma::volume::VolumeId;
+
+/// A session with a server.
+pub(in crate::gateway) struct Session {
+    /// Its number among the sessions, and its bell's.
+    number: u32,
+    pub client: Client,
+    /// When it stands in [`RemoteStorage::due`].
+    due: Option<Instant>,
+    /// The server's port.
+    pub port: u16,
+    /// Attempts to connect a path again, heeded once a path was up: before that there is no end to
+    /// them, because the server may boot later than we do.
+    pub max_reconnect_attempts: Option<u16>,
+    /// Its devices, by the names of their volumes here.
+    pub devices: Vec<(String, DeviceId)>,
+    /// Why paths are down, as the log was told.
+    told: Vec<(PathId, DownReason)>,
+}
+
+/// A path as Linux names it: `ip:CLIENT@ip:SERVER`.
+pub(in crate::gateway) fn path_name(path: &PathStatus<'_>) -> String {
+    PathPair { from: path.from, to: path.to.ip() }.to_string()
+}
+
+impl Session {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.client.transport().name().as_str()
+    }
+
+    /// The device behind a volume.
+    pub fn device(&self, volume: &str) -> Option<DeviceStatus> {
+        let (_, id) = self.devices.iter().find(|(name, _)| name == volume)?;
+        self.client.devices().find(|device| device.id == *id)
+    }
+
+    fn path(&self, id: PathId) -> Option<PathStatus<'_>> {
+        self.client.transport().paths().find(|path| path.id == id)
+    }
+
+    /// The path between two addresses.
+    pub fn path_between(&self, from: IpAddr, to: IpAddr) -> Option<PathStatus<'_>> {
+        self.client.transport().paths().find(|path| path.from == from && path.to.ip() == to)
+    }
+
+    pub fn add_path(
+        &mut self,
+        path: PathPair,
+        ctx: &mut EngineContext<'_, ProviderSet>,
+    ) -> Result<PathId, AddPathError> {
+        let to = SocketAddr::new(path.to, self.port);
+        self.client.transport_mut().add_path(path.from, to, ctx)
+    }
+
+    /// Tells the log; of a path that stays down only once why.
+    fn tell(&mut self, notice: &Notice) {
+        match notice {
+            Notice::PathUp(id) => {
+                self.told.retain(|(other, _)| other != id);
+                let most = self.max_reconnect_attempts;
+                self.client.transport_mut().set_max_reconnect_attempts(most);
+                if let Some(path) = self.path(*id) {
+                    log::info!("session {}: path {} is up", self.name(), path_name(&path));
+                }
+            }
+            Notice::PathDown(id, reason) => {
+                let Some(path) = self.path(*id) else { return };
+                let early = matches!(reason, DownReason::Unreachable | DownReason::NoAddress);
+                if self.told.contains(&(*id, *reason)) || early && path.attempts < 2 {
+                    return;
+                }
+                log::warn!("session {}: path {} is down: {reason}", self.name(), path_name(&path));
+                self.told.retain(|(other, _)| other != id);
+                self.told.push((*id, *reason));
+            }
+            other => log::info!("session {}: {other}", self.name()),
+        }
+    }
+}
+
+impl RemoteStorage {
+    /// Lets the sessions go on that have something to do; how much was done.
+    pub(super) fn poll_sessions(&mut self, ctx: &mut EngineContext<'_, ProviderSet>) -> usize {
+        while let Some(number) = ctx.provider.next_watched() {
+            self.bells.ring(number);
+        }
+        for &(_, number) in self.due.iter().take_while(|(at, _)| *at <= ctx.now) {
+            self.bells.ring(number);
+        }
+        let mut done = 0;
+        // One whose bell is rung meanwhile has its turn the next time.
+        for _ in 0..self.bells.rung() {
+            let Some(number) = self.bells.answer() else { break };
+            let Ok(place) = self.sessions.binary_search_by_key(&number, |s| s.number) else {
+                continue;
+            };
+            done += self.poll_session(place, ctx);
+        }
+        done
+    }
+
+    fn poll_session(&mut self, place: usize, ctx: &mut EngineContext<'_, ProviderSet>) -> usize {
+        #[cfg(test)]
+        {
+            self.looked_at += 1;
+        }
+        let session = &mut self.sessions[place];
+        let before = session.client.taken();
+        while let Some(notice) = session.client.poll(ctx) {
+            session.tell(&notice);
+            if matches!(notice, Notice::PathDown(..)) {
+                self.ways_due = Some(ctx.now);
+            }
+        }
+        let due = session.client.poll_timeout();
+        let before_due = core::mem::replace(&mut session.due, due);
+        if before_due != due {
+            let number = session.number;
+            before_due.map(|at| self.due.remove(&(at, number)));
+            due.map(|at| self.due.insert((at, number)));
+        }
+        (session.client.taken() - before) as usize
+    }
+
+    /// Adds a session, under the first number that is free.
+    fn add(&mut self, session: Session, ctx: &mut EngineContext<'_, ProviderSet>) -> usize {
+        let numbered = |(place, session): &(usize, &Session)| session.number as usize == *place;
+        let place = self.sessions.iter().enumerate().take_while(numbered).count();
+        self.sessions.insert(place, session);
+        let session = &mut self.sessions[place];
+        session.number = place as u32;
+        session.client.ring_when_asked(self.bells.bell(session.number), ctx);
+        place
+    }
+
+    /// Ends the sessions that have no device left.
+    fn end_unused(&mut self, ctx: &mut EngineContext<'_, ProviderSet>) {
+        while let Some(place) = self.sessions.iter().position(|s| s.devices.is_empty()) {
+            let Session { number, client, due, .. } = self.sessions.remove(place);
+            due.map(|at| self.due.remove(&(at, number)));
+            client.end(ctx);
+        }
+    }
+
+    /// The session with a device behind a volume, and the device.
+    pub fn find_device(&self, volume: &str) -> Option<(&Session, DeviceStatus)> {
+        self.sessions.iter().find_map(|session| Some((session, session.device(volume)?)))
+    }
+}
+
+impl Storage {
+    /// Maps the devices of the configuration; what cannot be is told in the log and left out.
+    pub(in crate::gateway) fn add_remotes(
+        &mut self,
+        config: &Config,
+        ctx: &mut EngineContext<'_, ProviderSet>,
+    ) {
+        for remote in &config.remote {
+            if let Err(why) = self.add_remote(remote, config, ctx) {
+                log::error!("remote {}: {why}", remote.name);
+            }
+        }
+    }
+
+    /// Maps a device, and makes it a volume.
+    pub(in crate::gateway) fn add_remote(
+        &mut self,
+        remote: &Remote,
+        config: &Config,
+        ctx: &mut EngineContext<'_, ProviderSet>,
+    ) -> Result<VolumeId, String> {
+        if self.volumes.find(remote.name.as_str()).is_some() {
+            return Err("the name is taken".into());
+        }
+        let session_name = name(&remote.sessname)?;
+        let device_name = name(&remote.device_path)?;
+        let (volume_name, mode) = (name(&remote.name)?, remote.access_mode.0);
+        // A mirror has the data elsewhere.
+        let losses = match config.mirror_of(remote.name.as_str()) {
+            Some(_) => Losses::ToAll,
+            None => Losses::ToFlush,
+        };
+        let remote_storage = self.elsewhere_mut();
+        let known = remote_storage.sessions.iter().position(|s| s.name() == session_name.as_str());
+        let place = match known {
+            Some(place) => place,
+            None => {
+                let wait = Duration::from_secs(remote.wait_seconds.into());
+                let devices = client::Config { wait, ..client::Config::default() };
+                let transport = rdma::rtrs::client::Config {
+                    connections: 1 + remote.nr_poll_queues,
+                    policy: remote.mp_policy.0,
+                    ..rdma::rtrs::client::Config::default()
+                };
+                let client = Client::new(devices, transport, session_name, ctx)
+                    .map_err(|why| format!("no memory or other resources left: {why:?}"))?;
+                let session = Session {
+                    number: 0,
+                    client,
+                    due: None,
+                    port: remote.dest_port,
+                    max_reconnect_attempts: remote.max_reconnect_attempts.0,
+                    devices: Vec::new(),
+                    told: Vec::new(),
+                };
+                remote_storage.add(session, ctx)
+            }
+        };
+        let session = &mut remote_storage.sessions[place];
+        for path in &remote.path {
+            match session.add_path(*path, ctx) {
+                Ok(_) | Err(AddPathError::Exists) => {}
+                Err(why) => log::error!("remote {}: path {path}: {why}", remote.name),
+            }
+        }
+        remote_storage.ways_due = Some(ctx.now);
+        let mapped = session.client.map(device_name, mode, losses, ctx);
+        let (id, volume) = mapped.map_err(|why| why.to_string())?;
+        session.devices.push((remote.name.to_string(), id));
+        let added = self.volumes.add(volume_name, Box::new(volume));
+        added.ok_or_else(|| "the name is taken".into())
+    }
+
+    /// Takes a remote volume out of use: nothing may use it any more. The session ends with its
+    /// last device.
+    pub(in crate::gateway) fn remove_remote(
+        &mut self,
+        volume: &str,
+        ctx: &mut EngineContext<'_, ProviderSet>,
+    ) {
+        if let Some(id) = self.volumes.find(volume) {
+            drop(self.volumes.remove(id));
+        }
+        let Some(remote_storage) = &mut self.remote_storage else { return };
+        for session in &mut remote_storage.sessions {
+            session.devices.retain(|(name, id)| {
+                let kept = name != volume;
+                if !kept {
+                    session.client.unmap(*id, ctx);
+                }
+                kept
+            });
+        }
+        remote_storage.end_unused(ctx);
+    }
+}

@@ -1,0 +1,410 @@
+//! Two storage gateways, one of which has volumes of the other: their engines, with a wire between them
+//! that loses nothing.
+
+use super::read_benchmark::{Reading, Wanted};
+use crate::config::{Config, Document};
+use crate::console::Progress;
+use crate::gateway::storage::Storage;
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
+use drivers::hal::{Arena, Instant};
+use rand_chacha::ChaCha12Rng;
+use rand_core::SeedableRng;
+use rdma::provider_set::ProviderSet;
+use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
+use rdma::verbs::EngineContext;
+use rdma::verbs::{ConnectionManager, Provider, QpState};
+use rdma::volume::mirror::{MemberState, RESERVED};
+use rdma::volume::{Completion, Operation, Request, Submitted, Volume};
+
+const MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+const IP: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2))];
+
+struct Side {
+    devices: ProviderSet,
+    arena: Arena,
+    rng: ChaCha12Rng,
+    storage: Storage,
+    config: Config,
+}
+
+impl Side {
+    fn new(number: usize, settings: &[(&str, &str)], now: Instant) -> Self {
+        let mut document = Document::default();
+        for (path, value) in settings {
+            document.set(path, value).unwrap();
+        }
+        let config = document.config().clone();
+        let mut rng = ChaCha12Rng::seed_from_u64(number as u64);
+        let port = PortConfig { mac: MAC[number], addresses: vec![IP[number]], mtu: 1500 };
+        let mut roce = Roce::new(port, Limits::default(), &mut rng);
+        roce.learn_neighbour(IP[1 - number], MAC[1 - number]);
+        let mut arena = Arena::on_heap(40 << 20);
+        let mut devices = ProviderSet::new(roce, None);
+        let provider = Some(&mut devices);
+        let storage = Storage::new(&config, &mut [], &mut arena, provider, &mut rng, now, || true);
+        Side { devices, arena, rng, storage, config }
+    }
+
+    fn serve(&mut self, now: Instant) {
+        if self.devices.poll_timeout().is_some_and(|at| at <= now) {
+            self.devices.handle_timeout(now);
+        }
+        let (provider, arena) = (&mut self.devices, &mut self.arena);
+        let mut ctx = EngineContext { provider, arena, now, rng: &mut self.rng };
+        while let Some(event) = ctx.provider.poll_connection_event() {
+            let Storage { server, remote_storage, .. } = &mut self.storage;
+            let _ = server.as_mut().is_some_and(|s| s.handle_connection_event(&event, &mut ctx))
+                || remote_storage
+                    .as_mut()
+                    .is_some_and(|e| e.handle_connection_event(&event, &mut ctx));
+        }
+        self.storage.poll_elsewhere(&mut ctx);
+    }
+}
+
+struct World {
+    sides: [Side; 2],
+    now: Instant,
+    cut: bool,
+    /// The volume that the test uses, so that nobody else takes its completions.
+    volume: Option<Box<dyn Volume>>,
+    done: Option<Completion>,
+}
+
+impl World {
+    fn new(settings: &[(&str, &str)]) -> Self {
+        let now = Instant::from_nanos(1);
+        let small = [("rnbd.queue_depth", "16"), ("rnbd.chunk_size", "16KiB")];
+        let far = [("volume.0.size", "256KiB")];
+        let near: Vec<_> = [("rnbd.enabled", "off")].iter().chain(settings).copied().collect();
+        let far: Vec<_> = small.iter().chain(&far).copied().collect();
+        let sides = [Side::new(0, &near, now), Side::new(1, &far, now)];
+        World { sides, now, cut: false, volume: None, done: None }
+    }
+
+    /// Has the test use a volume.
+    fn take(&mut self, name: &str) {
+        let volumes = &mut self.sides[0].storage.volumes;
+        let id = volumes.find(name).unwrap();
+        self.volume = volumes.remove(id);
+    }
+
+    fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now = self.now + Duration::from_millis(1);
+            let tends = (self.now.as_nanos() / 1_000_000).is_multiple_of(1000);
+            if let Some(volume) = self.volume.as_mut().filter(|_| tends) {
+                volume.tend(self.now);
+            }
+            for _ in 0..8 {
+                if let Some(volume) = &mut self.volume {
+                    self.done = volume.poll().or(self.done.take());
+                }
+                for n in 0..2 {
+                    self.serve(n);
+                    self.carry(n);
+                }
+            }
+        }
+    }
+
+    /// Lets a side do what it has to do.
+    fn serve(&mut self, n: usize) {
+        if n == 1 {
+            let Side { devices, arena, rng, storage, .. } = &mut self.sides[1];
+            let mut ctx = EngineContext { provider: devices, arena, now: self.now, rng };
+            if let Some(server) = &mut storage.server {
+                server.poll(&mut storage.volumes, &mut ctx);
+            }
+        }
+        self.sides[n].serve(self.now);
+    }
+
+    /// Carries a side's frames to the other, unless the network is cut.
+    fn carry(&mut self, n: usize) {
+        let mut tx = TxBuffer::new();
+        while self.sides[n].devices.roce.poll_transmit(0, self.now, &mut tx) {
+            let packet = tx.packet();
+            let mut frame = packet.header.to_vec();
+            for part in packet.payload {
+                let at = frame.len();
+                frame.resize(at + part.len(), 0);
+                part.read(0, &mut frame[at..]).unwrap();
+            }
+            frame.extend_from_slice(packet.trailer);
+            if !self.cut {
+                let _ = self.sides[1 - n].devices.roce.handle_frame(0, &frame, self.now);
+            }
+        }
+    }
+
+    /// Does a request, and waits for its end.
+    fn request(&mut self, operation: Operation, byte: u8) -> Vec<u8> {
+        self.request_at(operation, 8, byte)
+    }
+
+    fn request_at(&mut self, operation: Operation, sector: u64, byte: u8) -> Vec<u8> {
+        let data = self.sides[0].arena.alloc(4096, 4096).unwrap();
+        data.fill(byte);
+        let request = Request { tag: 9, operation, sector, data };
+        let submitted = self.volume.as_mut().unwrap().submit(&request).unwrap();
+        assert!(matches!(submitted, Submitted::Pending));
+        let end = self.now + Duration::from_secs(200);
+        let done = loop {
+            self.pass(Duration::from_millis(1));
+            match self.done.take() {
+                Some(done) => break done,
+                None => assert!(self.now < end, "it does not end"),
+            }
+        };
+        assert_eq!((done.tag, done.result), (9, Ok(())));
+        let mut bytes = vec![0; 4096];
+        data.read(0, &mut bytes).unwrap();
+        self.sides[0].arena.free(data);
+        bytes
+    }
+
+    /// The server has a request, and its answer gets lost.
+    fn begin_read_that_is_not_acknowledged(&mut self) {
+        let data = self.sides[0].arena.alloc(4096, 4096).unwrap();
+        let request = Request { tag: 5, operation: Operation::Read, sector: 8, data };
+        let volume = self.volume.as_mut().unwrap();
+        volume.submit(&request).unwrap();
+        volume.flush_queue();
+        self.serve(0);
+        self.carry(0);
+        self.cut = true;
+        for _ in 0..8 {
+            self.serve(1);
+            self.carry(1);
+        }
+    }
+
+    fn state(&self, volume: &str) -> &'static str {
+        let remote_storage = self.sides[0].storage.remote_storage.as_ref().unwrap();
+        remote_storage.find_device(volume).map_or("gone", |(_, device)| device.state.as_str())
+    }
+}
+
+const REMOTE: [(&str, &str); 2] = [
+    ("volume.0.size", "256KiB"),
+    (
+        "remote",
+        "[{name = \"far\", sessname = \"gw\", path = \"10.0.0.1@10.0.0.2\", device_path = \"ram0\"}]",
+    ),
+];
+
+#[test]
+fn a_remote_volume_is_a_volume() {
+    let mut world = World::new(&REMOTE);
+    world.pass(Duration::from_millis(100));
+    assert_eq!(world.state("far"), "open");
+    world.take("far");
+    world.request(Operation::Write { durable: true }, 0x5a);
+    assert_eq!(world.request(Operation::Read, 0), [0x5a; 4096]);
+    // Silence: the request waits, and is done when the server is back.
+    world.cut = true;
+    world.pass(Duration::from_secs(40));
+    assert_eq!(world.state("far"), "disconnected");
+    world.cut = false;
+    assert_eq!(world.request(Operation::Read, 0), [0x5a; 4096]);
+    let Side { devices, arena, rng, storage, .. } = &mut world.sides[0];
+    let mut ctx = EngineContext { provider: devices, arena, now: world.now, rng };
+    storage.remove_remote("far", &mut ctx);
+    assert!(storage.remote_storage.as_ref().unwrap().sessions.is_empty());
+    assert!(storage.volumes.find("far").is_none());
+}
+
+/// The console reads a volume that is there for others meanwhile.
+#[test]
+fn the_console_reads_a_volume() {
+    let mut world = World::new(&REMOTE);
+    world.pass(Duration::from_millis(100));
+    let Side { arena, storage, .. } = &mut world.sides[0];
+    let id = storage.volumes.find("far").unwrap();
+    let wanted = Wanted { count: 100, size: 4096, depth: 8 };
+    let volume = storage.volumes.get(id).unwrap();
+    let reading = Reading::start(id, volume, wanted, arena, world.now).unwrap();
+    storage.remote_storage.as_mut().unwrap().reading = Some(reading);
+    assert!(storage.volumes.find("far").is_some());
+    world.pass(Duration::from_secs(1));
+    let reading = world.sides[0].storage.remote_storage.as_ref().unwrap().reading.as_ref().unwrap();
+    let Some(Progress::Done(Ok(told))) = reading.verdict(world.now) else {
+        panic!("it has not ended well");
+    };
+    assert!(told.starts_with("100 reads of 4096 bytes in"), "{told}");
+}
+
+#[test]
+fn a_mirror_of_memory_and_a_remote_volume() {
+    let mut world = World::new(&REMOTE);
+    world.pass(Duration::from_millis(100));
+    let members = ["ram0", "far"].map(|name| name.parse().unwrap()).to_vec();
+    let mirror = crate::config::Mirror { name: "safe".parse().unwrap(), members, timeout_ms: 5000 };
+    let now = world.now;
+    let Side { arena, storage, config, .. } = &mut world.sides[0];
+    config.mirror.push(mirror.clone());
+    storage.add_mirror(&mirror, Some([7; 16]), arena, now).unwrap();
+    assert!(storage.volumes.find("far").is_none(), "a member is not a volume of its own");
+    let exports = storage.wanted_exports(config);
+    assert_eq!(exports.len(), 1);
+    let status = |world: &World| {
+        world.sides[0].storage.remote_storage.as_ref().unwrap().mirrors[0].status.get().members
+    };
+    world.take("safe");
+    world.pass(Duration::from_secs(10));
+    assert_eq!(status(&world), [MemberState::InSync; 2]);
+    world.request(Operation::Write { durable: false }, 0x77);
+    world.cut = true;
+    world.pass(Duration::from_secs(5));
+    // The remote member waits for a minute; the mirror does so for five seconds.
+    let before = world.now;
+    world.request(Operation::Write { durable: false }, 0x78);
+    assert!(world.now.since(before) < Duration::from_secs(7), "the mirror waited for longer");
+    assert_eq!(status(&world), [MemberState::InSync, MemberState::Out]);
+    world.cut = false;
+    world.pass(Duration::from_secs(60));
+    assert_eq!(status(&world), [MemberState::InSync; 2]);
+    assert_eq!(world.request(Operation::Read, 0), [0x78; 4096]);
+    // Taken apart, the members are volumes that still hold it, behind the mirror's own sectors.
+    let mirror = world.volume.take().unwrap();
+    let Side { arena, storage, .. } = &mut world.sides[0];
+    storage.volumes.add(crate::gateway::storage::name(&"safe").unwrap(), mirror).unwrap();
+    let free = arena.available();
+    assert!(storage.end_mirror("safe", arena));
+    assert!(storage.volumes.find("safe").is_none() && storage.volumes.find("ram0").is_some());
+    assert!(arena.available() > free, "its memory is given back");
+    world.take("far");
+    assert_eq!(world.request_at(Operation::Read, 8 + RESERVED, 0), [0x78; 4096]);
+}
+
+/// What a mirror is doing ends before it is taken apart, and no more is begun.
+#[test]
+fn a_mirror_that_copies_comes_to_rest_first() {
+    let mut world = World::new(&REMOTE);
+    world.pass(Duration::from_millis(100));
+    let members = ["ram0", "far"].map(|name| name.parse().unwrap()).to_vec();
+    let mirror = crate::config::Mirror { name: "safe".parse().unwrap(), members, timeout_ms: 5000 };
+    let now = world.now;
+    let Side { arena, storage, .. } = &mut world.sides[0];
+    storage.add_mirror(&mirror, Some([7; 16]), arena, now).unwrap();
+    let slot = |world: &World| {
+        let mirror = &world.sides[0].storage.remote_storage.as_ref().unwrap().mirrors[0];
+        (mirror.status.get(), mirror.ending.clone())
+    };
+    while slot(&world).0.members[1] != MemberState::Syncing {
+        world.pass(Duration::from_millis(1));
+    }
+    // Now the server is silent: the copy does not go on.
+    world.cut = true;
+    world.pass(Duration::from_millis(5));
+    let ends = |world: &mut World| {
+        let Side { arena, storage, .. } = &mut world.sides[0];
+        storage.end_mirror("safe", arena)
+    };
+    slot(&world).1.set(true);
+    assert!(!ends(&mut world), "a copy is under way");
+    world.cut = false;
+    world.pass(Duration::from_secs(5));
+    assert_eq!(slot(&world).0.members[1], MemberState::Syncing);
+    assert!(slot(&world).0.stale > 0, "it should have copied no more");
+    assert!(ends(&mut world));
+}
+
+/// An answer that points into the memory of a volume may have to be sent again, for as long as its client
+/// has not acknowledged it.
+#[test]
+fn memory_of_a_volume_is_not_free_before_its_answers_are_acknowledged() {
+    let mut world = World::new(&REMOTE);
+    world.pass(Duration::from_millis(100));
+    world.take("far");
+    assert_eq!(world.request(Operation::Write { durable: false }, 7), [7; 4096]);
+    world.pass(Duration::from_millis(100));
+    world.begin_read_that_is_not_acknowledged();
+    let (now, later) = (world.now, world.now + Duration::from_secs(1));
+    let Side { arena, storage, devices, .. } = &mut world.sides[1];
+    let memory = arena.alloc(4096, 4096).unwrap();
+    let free = arena.available();
+    storage.retire(memory, arena, Some(devices), now);
+    storage.free_retired(arena, Some(devices), later);
+    assert_eq!(arena.available(), free, "the answer may be sent again");
+    let qps = devices.under_way();
+    world.cut = false;
+    world.pass(Duration::from_millis(2000));
+    let now = world.now;
+    let Side { arena, storage, devices, .. } = &mut world.sides[1];
+    storage.free_retired(arena, Some(devices), now);
+    assert_eq!(arena.available(), free + 4096, "it is acknowledged");
+    assert!(qps.queue_pairs().all(|qp| devices.qp_state(qp) == Ok(QpState::Rts)));
+}
+
+/// Who is a minute late holds nobody's memory any longer.
+#[test]
+fn memory_of_a_volume_is_free_after_a_minute() {
+    let mut world = World::new(&REMOTE);
+    world.pass(Duration::from_millis(100));
+    world.take("far");
+    assert_eq!(world.request(Operation::Write { durable: false }, 7), [7; 4096]);
+    world.pass(Duration::from_millis(100));
+    world.begin_read_that_is_not_acknowledged();
+    let now = world.now;
+    let Side { arena, storage, devices, .. } = &mut world.sides[1];
+    let memory = arena.alloc(4096, 4096).unwrap();
+    let free = arena.available();
+    storage.retire(memory, arena, Some(devices), now);
+    let under_way = devices.under_way();
+    assert!(under_way.queue_pairs().next().is_some());
+    storage.free_retired(arena, Some(devices), now + Duration::from_secs(59));
+    assert_eq!(arena.available(), free);
+    storage.free_retired(arena, Some(devices), now + Duration::from_secs(60));
+    assert_eq!(arena.available(), free + 4096);
+    assert!(under_way.queue_pairs().all(|qp| devices.qp_state(qp) == Ok(QpState::Error)));
+}
+
+/// Cost follows work: sessions that have nothing to do are not looked at.
+#[test]
+fn sessions_are_looked_at_when_they_have_something_to_do() {
+    let remotes: Vec<String> = (0..8)
+        .map(|n| {
+            let path = "10.0.0.1@10.0.0.2";
+            format!("{{name = \"far{n}\", sessname = \"gw{n}\", path = \"{path}\", device_path = \"ram0\", access_mode = \"ro\"}}")
+        })
+        .collect();
+    let remotes = format!("[{}]", remotes.join(", "));
+    let mut world = World::new(&[("volume.0.size", "256KiB"), ("remote", &remotes)]);
+    world.pass(Duration::from_millis(200));
+    let states =
+        |world: &World| (0..8).map(|n| world.state(&format!("far{n}"))).collect::<Vec<_>>();
+    assert_eq!(states(&world), ["open"; 8]);
+    let looks = |world: &World| world.sides[0].storage.remote_storage.as_ref().unwrap().looked_at;
+    let before = looks(&world);
+    world.pass(Duration::from_secs(4));
+    let looked = looks(&world) - before;
+    assert!(looked <= 8, "{looked} looks though nobody has anything to do but for one timer each");
+    let before = looks(&world);
+    world.take("far5");
+    for _ in 0..10 {
+        assert_eq!(world.request(Operation::Read, 0), [0; 4096]);
+    }
+    let looked = looks(&world) - before;
+    assert!(looked <= 50, "{looked} looks for ten reads of one session beside seven");
+    // Heartbeats of all.
+    world.pass(Duration::from_secs(60));
+    assert_eq!(states(&world), ["open"; 8]);
+    let remote_storage = world.sides[0].storage.remote_storage.as_ref().unwrap();
+    assert_eq!(remote_storage.due.len(), 8);
+    // A number that is free is given again.
+    let Side { devices, arena, rng, storage, config } = &mut world.sides[0];
+    let mut ctx = EngineContext { provider: devices, arena, now: world.now, rng };
+    storage.remove_remote("far2", &mut ctx);
+    storage.remove_remote("far6", &mut ctx);
+    let remote = config.remote.iter().find(|remote| remote.name.as_str() == "far2").unwrap();
+    storage.add_remote(remote, config, &mut ctx).unwrap();
+    world.pass(Duration::from_millis(200));
+    assert_eq!(world.state("far2"), "open");
+    let remote_storage = world.sides[0].storage.remote_storage.as_ref().unwrap();
+    assert_eq!((remote_storage.sessions.len(), remote_storage.due.len()), (7, 7));
+}

@@ -1,0 +1,75 @@
+//! The two sides of a relayed connection, as its pipes see them.
+
+use super::pipe::{Side, Sides};
+use super::{Place, World};
+use crate::smcr::acceptor::Acceptor;
+use crate::smcr::connector::Connector;
+use crate::verbs::Provider;
+use net::tcp::Closed;
+
+/// Both sides of a connection, for its pipes.
+pub(super) struct Both<'a, 'w, 'i, 'c, P: Provider + ?Sized> {
+    pub fronts: &'a mut [Acceptor],
+    pub backs: &'a mut [Connector],
+    pub front: Place,
+    pub back: Option<Place>,
+    pub world: &'w mut World<'i, 'c, P>,
+}
+
+impl<P: Provider + ?Sized> Sides for Both<'_, '_, '_, '_, P> {
+    fn read(&mut self, side: Side, into: &mut [u8]) -> Result<usize, Closed> {
+        let World { interfaces, engine, .. } = &mut *self.world;
+        match (side, self.back) {
+            (Side::Acceptor, _) => {
+                let (at, id) = self.front;
+                self.fronts[at].read(id, into, interfaces.get(at), engine)
+            }
+            (Side::Connector, Some((at, id))) => {
+                self.backs[at].read(id, into, interfaces.get(at), engine)
+            }
+            (Side::Connector, None) => Err(Closed::Gone),
+        }
+    }
+
+    fn room(&mut self, side: Side) -> usize {
+        let World { interfaces, engine, .. } = &mut *self.world;
+        match (side, self.back) {
+            (Side::Acceptor, _) => {
+                let (at, id) = self.front;
+                self.fronts[at].room(id, interfaces.get(at), engine)
+            }
+            (Side::Connector, Some((at, id))) => {
+                self.backs[at].room(id, interfaces.get(at), engine)
+            }
+            (Side::Connector, None) => 0,
+        }
+    }
+
+    fn write(&mut self, side: Side, bytes: &[u8]) -> Result<usize, Closed> {
+        let World { interfaces, engine, ctx, .. } = &mut *self.world;
+        match (side, self.back) {
+            (Side::Acceptor, _) => {
+                let (at, id) = self.front;
+                self.fronts[at].write(id, bytes, interfaces.get(at), engine, ctx)
+            }
+            (Side::Connector, Some((at, id))) => {
+                self.backs[at].write(id, bytes, interfaces.get(at), engine, ctx)
+            }
+            (Side::Connector, None) => Err(Closed::Gone),
+        }
+    }
+
+    fn finish(&mut self, side: Side) {
+        let World { interfaces, engine, ctx, .. } = &mut *self.world;
+        match (side, self.back) {
+            (Side::Acceptor, _) => {
+                let (at, id) = self.front;
+                self.fronts[at].finish(id, interfaces.get(at), engine, ctx);
+            }
+            (Side::Connector, Some((at, id))) => {
+                self.backs[at].finish(id, interfaces.get(at), engine, ctx);
+            }
+            (Side::Connector, None) => {}
+        }
+    }
+}

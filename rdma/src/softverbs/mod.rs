@@ -1,0 +1,11 @@
+//! What verbs providers have in common: protection domains and keys with their one check, memory on
+//! demand, receive and completion queues, tables of objects, timers, scatter/gather lists, and ports that are listened on.
+
+pub mod completion;
+pub mod handle_table;
+pub mod listening;
+pub mod memory;
+pub mod pool;
+pub mod receive_queue;
+pub mod sges;
+pub mod timers;

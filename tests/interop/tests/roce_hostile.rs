@@ -1,0 +1,291 @@
+//! Packets that no honest host sends, against the image while stock Linux works beside it: each is refused
+//! as the specification says, and counted; nobody else is disturbed.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use interop_tests::crafter::{Answer, Crafter, PATH_MTU, Victim};
+use interop_tests::metrics::Metrics;
+use interop_tests::packet::{Packet, opcode, reth, sign};
+use interop_tests::{client_of, evidence, gateway_spec, storage, unmap};
+use launch::guest::{Guest, Wire};
+use launch::qemu::Vm;
+use rand::Rng;
+use rdma::perf_responders::rping;
+use rdma::roce::wire::cm::Message;
+
+const NAK_INVALID_REQUEST: Answer = Answer::Nak(0x61);
+const NAK_REMOTE_ACCESS: Answer = Answer::Nak(0x62);
+
+/// The appliance between a stock client on one network and a crafter on the other.
+struct Site {
+    gateway: Vm,
+    client: Guest,
+    crafter: Crafter,
+    _wire: Wire,
+}
+
+impl Site {
+    fn boot() -> Result<Site> {
+        let crafter = Crafter::new(1)?;
+        let wire = Wire::new()?;
+        let (first, second) = wire.datagrams();
+        let words = "isthmus.roce.services=true isthmus.net.1.address=10.0.1.1/24";
+        let spec = gateway_spec(1500, words)?.nic(first).nic(crafter.nic()).first_mac(1);
+        let mut gateway = spec.start()?;
+        gateway.wait_ready()?;
+        let client = client_of(1500, |spec| spec.nic(second).first_mac(0x20))?;
+        Ok(Site { gateway, client, crafter, _wire: wire })
+    }
+
+    /// Tells `story` while a stock client works.
+    fn tell(story: impl FnOnce(&mut Site) -> Result<()>) -> Result<()> {
+        let mut site = Site::boot()?;
+        site.begin_work()?;
+        let told = story(&mut site).and_then(|()| site.end_work());
+        told.with_context(|| evidence(&mut site.gateway, &mut site.client))
+    }
+
+    /// Begins to write and verify on a stock client's volume; one request at a time: rdma_rxe breaks its own
+    /// queue pair when it has to repeat more, as it does when a busy host stops the appliance for a while.
+    fn begin_work(&mut self) -> Result<()> {
+        storage::map_ram0(&mut self.client)?;
+        let fio = "fio --name=work --filename=/dev/rnbd0 --direct=1 --ioengine=libaio --thread \
+                   --rw=randrw --bsrange=512-65536 --size=8m --iodepth=1 --verify=crc32c \
+                   --verify_backlog=64 --verify_fatal=1 --loops=1000 --rate_iops=50";
+        self.client.sh(&format!(
+            "{{ {fio} >/tmp/fio 2>&1; echo $? >/tmp/fio.status; }} & echo $! >/tmp/fio.pid"
+        ))?;
+        Ok(())
+    }
+
+    /// It has gone on without an error, and goes on.
+    fn end_work(&mut self) -> Result<()> {
+        let guest = &mut self.client;
+        let wrong = "the work of the stock client was disturbed";
+        guest.sh("! [ -e /tmp/fio.status ] || { cat /tmp/fio; false; }").context(wrong)?;
+        guest
+            .sh("[ \"$(cat /sys/class/rtrs-client/s1/paths/*/stats/reconnects)\" = '0 0' ]")
+            .context(wrong)?;
+        guest.sh("killall -INT fio; while killall -0 fio 2>/dev/null; do sleep 0.2; done")?;
+        guest.sh("! grep -E 'verify: bad|error=|err= *[1-9]' /tmp/fio").context(wrong)?;
+        unmap(guest, 0)
+    }
+}
+
+/// Sends one packet, made from a victim, and expects an answer; the victim is lost by it.
+type Case = (&'static str, Answer, fn(&Crafter, &Victim) -> Packet);
+
+const WRONG: &[Case] = &[
+    ("a WRITE with a wrong key", NAK_REMOTE_ACCESS, |crafter, v| {
+        crafter.write(&v.link, v.address, v.rkey ^ 1, b"harm")
+    }),
+    ("a WRITE with key 0", NAK_REMOTE_ACCESS, |crafter, v| {
+        crafter.write(&v.link, v.address, 0, b"harm")
+    }),
+    ("a WRITE before the beginning", NAK_REMOTE_ACCESS, |crafter, v| {
+        crafter.write(&v.link, v.address.wrapping_sub(4), v.rkey, b"harmharm")
+    }),
+    ("a WRITE past the end", NAK_REMOTE_ACCESS, |crafter, v| {
+        crafter.write(&v.link, v.address + (8 << 20) - 4, v.rkey, b"harmharm")
+    }),
+    ("a WRITE around the end of the address space", NAK_REMOTE_ACCESS, |crafter, v| {
+        crafter.write(&v.link, u64::MAX - 3, v.rkey, b"harmharm")
+    }),
+    ("a READ past the end", NAK_REMOTE_ACCESS, |crafter, v| {
+        crafter.read(&v.link, v.address + 4, v.rkey, 8 << 20)
+    }),
+    ("a READ with a wrong key", NAK_REMOTE_ACCESS, |crafter, v| {
+        crafter.read(&v.link, v.address, v.rkey.wrapping_add(1), 64)
+    }),
+    ("an atomic that is not granted", NAK_REMOTE_ACCESS, |crafter, v| {
+        let head = [&v.address.to_be_bytes()[..], &v.rkey.to_be_bytes()].concat();
+        crafter.request(&v.link, opcode::FETCH_ADD, [&head[..], &[0; 16]].concat())
+    }),
+    ("a WRITE's middle without its first", NAK_INVALID_REQUEST, |crafter, v| {
+        crafter.request(&v.link, opcode::WRITE_MIDDLE, vec![0; PATH_MTU])
+    }),
+    ("a WRITE's last without its first", NAK_INVALID_REQUEST, |crafter, v| {
+        crafter.request(&v.link, opcode::WRITE_LAST, vec![0; 4])
+    }),
+    ("a SEND's middle without its first", NAK_INVALID_REQUEST, |crafter, v| {
+        crafter.request(&v.link, opcode::SEND_MIDDLE, vec![0; PATH_MTU])
+    }),
+    ("a WRITE of 4 GiB", NAK_INVALID_REQUEST, |crafter, v| {
+        let head = reth(v.address, v.rkey, u32::MAX);
+        let body = [&head[..], &[0; PATH_MTU]].concat();
+        crafter.request(&v.link, opcode::WRITE_FIRST, body)
+    }),
+    ("a WRITE that carries more than it says", NAK_INVALID_REQUEST, |crafter, v| {
+        let head = reth(v.address, v.rkey, 4);
+        crafter.request(&v.link, opcode::WRITE_ONLY, [&head[..], b"harmharm"].concat())
+    }),
+    ("a WRITE that carries less than it says", NAK_INVALID_REQUEST, |crafter, v| {
+        let head = reth(v.address, v.rkey, 12);
+        crafter.request(&v.link, opcode::WRITE_ONLY, [&head[..], b"harmharm"].concat())
+    }),
+    ("a packet longer than the path MTU", NAK_INVALID_REQUEST, |crafter, v| {
+        crafter.write(&v.link, v.address, v.rkey, &[0; PATH_MTU + 4])
+    }),
+    ("a first packet shorter than the path MTU", NAK_INVALID_REQUEST, |crafter, v| {
+        let head = reth(v.address, v.rkey, 2 * PATH_MTU as u32);
+        crafter.request(&v.link, opcode::WRITE_FIRST, [&head[..], &[0; 64]].concat())
+    }),
+];
+
+#[test]
+fn requests_that_are_not_granted_are_refused() -> Result<()> {
+    Site::tell(|site| {
+        let before = Metrics::read(&mut site.client)?;
+        let crafter = &mut site.crafter;
+        for (name, expected, packet) in WRONG {
+            let mut victim = crafter.victim().context(*name)?;
+            // What is granted is done.
+            let good = crafter.write(&victim.link, victim.address, victim.rkey, b"fine");
+            ensure!(
+                crafter.try_packet(&victim.link, &good)? == Answer::Ack,
+                "{name}: a good WRITE failed"
+            );
+            victim.link.psn += 1;
+            let packet = packet(crafter, &victim);
+            let answer = crafter.try_packet(&victim.link, &packet).context(*name)?;
+            ensure!(answer == *expected, "{name}: {answer:?}, not {expected:?}");
+            // After a NAK the queue pair takes nothing any more.
+            let good = Packet { psn: good.psn + 2, ..good };
+            let answer = crafter.try_packet(&victim.link, &good)?;
+            ensure!(answer == Answer::Silence, "{name}: afterwards {answer:?}");
+            crafter.leave(&victim).context(*name)?;
+        }
+        // The key of one protection domain on the queue pair of another; then the key of one that has gone.
+        for gone in [false, true] {
+            let (one, other) = (crafter.victim()?, crafter.victim()?);
+            if gone {
+                crafter.leave(&other)?;
+            }
+            let packet = crafter.write(&one.link, other.address, other.rkey, b"harm");
+            let answer = crafter.try_packet(&one.link, &packet)?;
+            ensure!(answer == NAK_REMOTE_ACCESS, "another's key (gone: {gone}): {answer:?}");
+        }
+        let after = Metrics::read(&mut site.client)?;
+        let naks =
+            |reason: &str| format!("roce_naks_total{{direction=\"transmit\",reason=\"{reason}\"}}");
+        let expected = |answer: Answer| WRONG.iter().filter(|case| case.1 == answer).count() as f64;
+        after.grew(&before, &naks("remote_access"), expected(NAK_REMOTE_ACCESS) + 2.0)?;
+        after.grew(&before, &naks("invalid_request"), expected(NAK_INVALID_REQUEST))?;
+        Ok(())
+    })
+}
+
+#[test]
+fn packets_that_are_nobodys_are_dropped() -> Result<()> {
+    Site::tell(|site| {
+        let crafter = &mut site.crafter;
+        let victim = crafter.victim()?;
+        let link = victim.link;
+        let good = crafter.write(&link, victim.address, victim.rkey, b"harm");
+        let dropped = |reason: &str| format!("roce_dropped_total{{reason=\"{reason}\"}}");
+        let with_frame = |change: fn(&mut Vec<u8>)| {
+            let mut frame = crafter.frame(&good);
+            change(&mut frame);
+            frame
+        };
+        let stranger = std::net::Ipv4Addr::new(10, 0, 1, 77);
+        let ack = Packet { body: vec![0x1f, 0, 0, 1], opcode: opcode::ACKNOWLEDGE, ..good.clone() };
+        let nothing = Packet { body: Vec::new(), ..good.clone() };
+        let cases: Vec<(&str, Vec<u8>)> = vec![
+            ("icrc", with_frame(|frame| *frame.last_mut().expect("it has bytes") ^= 1)),
+            ("icrc", with_frame(|frame| frame[60] ^= 0x10)),
+            ("wrong_peer", crafter.frame(&Packet { source: stranger, ..good.clone() })),
+            ("wrong_key", crafter.frame(&Packet { pkey: 0x1234, ..good.clone() })),
+            ("unknown_qp", crafter.frame(&Packet { qpn: link.theirs ^ 0x80_0000, ..good.clone() })),
+            ("malformed", crafter.frame(&Packet { opcode: 0x1f, ..good.clone() })),
+            ("malformed", crafter.frame(&nothing)),
+            (
+                "malformed",
+                with_frame(|frame| {
+                    frame[43] |= 0x0f; // a transport version that there is not
+                    sign(frame);
+                }),
+            ),
+            (
+                "wrong_state",
+                crafter.frame(&Packet { opcode: opcode::UD_SEND_ONLY, ..good.clone() }),
+            ),
+            ("not_ours", with_frame(|frame| frame[5] ^= 0x40)),
+            ("unexpected_answer", crafter.frame(&ack)),
+        ];
+        for (reason, frame) in &cases {
+            let before = Metrics::read(&mut site.client)?;
+            crafter.send_frame(frame)?;
+            ensure!(crafter.answer(&link)? == Answer::Silence, "{reason}: it was answered");
+            Metrics::read(&mut site.client)?.grew(&before, &dropped(reason), 1.0)?;
+        }
+        // Lengths that lie: cut anywhere, and with bytes behind.
+        let frame = crafter.frame(&good);
+        for length in 14..frame.len() {
+            crafter.send_frame(&frame[..length])?;
+        }
+        crafter.send_frame(&[&frame[..], &[0; 400]].concat())?;
+        crafter.forget()?;
+        // A gap is said once.
+        let victim = crafter.victim()?;
+        let good = crafter.write(&victim.link, victim.address, victim.rkey, b"fine");
+        let ahead = Packet { psn: good.psn + 5, ..good.clone() };
+        ensure!(
+            crafter.try_packet(&victim.link, &ahead)? == Answer::Nak(0x60),
+            "a gap was not NAKed"
+        );
+        ensure!(
+            crafter.try_packet(&victim.link, &ahead)? == Answer::Silence,
+            "a gap was NAKed twice"
+        );
+        // And after all of it the queue pair works.
+        ensure!(crafter.try_packet(&victim.link, &good)? == Answer::Ack, "a good WRITE failed");
+        Ok(())
+    })
+}
+
+#[test]
+fn garbage_for_the_connection_manager_does_no_harm() -> Result<()> {
+    Site::tell(|site| {
+        let before = Metrics::read(&mut site.client)?;
+        let crafter = &mut site.crafter;
+        for turn in 0..3000 {
+            let port = [rping::PORT, 18515, 1234, 9][turn % 4];
+            let (req, _) = crafter.req(port);
+            let mut packet = crafter.mad(turn as u64, &Message::Req(req));
+            let deth = 8;
+            match turn % 3 {
+                // Noise from one place on; one wrong bit; another attribute.
+                0 => {
+                    let from = crafter.any().random_range(deth..packet.body.len());
+                    crafter.any().fill(&mut packet.body[from..]);
+                }
+                1 => {
+                    let at = crafter.any().random_range(deth..packet.body.len());
+                    packet.body[at] ^= 1 << crafter.any().random_range(0..8);
+                }
+                _ => packet.body[deth + 17] = crafter.any().random(),
+            }
+            if turn % 50 == 0 {
+                let length = crafter.any().random_range(0..packet.body.len());
+                packet.body.truncate(length);
+            }
+            crafter.send(&packet)?;
+            // Two machines share the host: a flood would only starve the one that works.
+            std::thread::sleep(Duration::from_millis(2));
+            if turn % 100 == 0 {
+                crafter.forget()?;
+            }
+        }
+        // Nobody takes the answers any more; who comes on another network is let in, as soon as what was half
+        // open is given up.
+        let rping = "timeout 80 rping -c -a 10.0.0.1 -C 3 -S 64";
+        site.client.wait_until(rping, Duration::from_secs(170))?;
+        let after = Metrics::read(&mut site.client)?;
+        let received = "roce_packets_total{direction=\"receive\",kind=\"connection_manager\"}";
+        after.grew(&before, received, 2500.0)?;
+        site.gateway.run("show log")?.lacks("panic")?;
+        Ok(())
+    })
+}
