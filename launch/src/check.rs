@@ -9,6 +9,9 @@ use appliance::config;
 /// Checks the document at `path` with the code that runs in the appliance.
 pub fn check(path: &Path) -> Result<()> {
     let text = fs::read(path).with_context(|| format!("could not read {}", path.display()))?;
+    for warning in config::renamed_keys(&text) {
+        println!("{}: {warning}", path.display());
+    }
     match config::check(&text) {
         Ok(config) => {
             for what in config.open_to_everybody() {

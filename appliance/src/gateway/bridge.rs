@@ -54,7 +54,7 @@ fn provider(ntb: &Ntb, exposed: Window, rng: &mut dyn RngCore) -> Result<Ntrdma,
     let usual = ntrdma::Config::new(rng.next_u64(), ntb.address, ntb.peer);
     let settings = ntrdma::Config { layout, frames, lost, beat: lost / 10, ..usual };
     Ntrdma::new(settings, exposed, rng)
-        .map_err(|why| format!("ntb.0: the memory does not do: {why:?}"))
+        .map_err(|why| format!("ntb.0: the shared memory cannot be used: {why}"))
 }
 
 impl Bridge {

@@ -106,7 +106,7 @@ impl Ending {
                     *flush = Flush::Done;
                     if let Err(why) = completion.result {
                         log::error!(
-                            "ending: {}: its cache is not written down: {why:?}",
+                            "ending: {}: its write cache was not flushed: {why}",
                             slot.name
                         );
                     }

@@ -247,7 +247,7 @@ fn transfer(
         let part = data.slice(at, len).unwrap_or(Window::empty());
         let request =
             Request { tag: 0, operation, sector: sector + at as u64 / SECTOR, data: part };
-        slot.disk.submit(&request).map_err(|why| format!("does not take a request: {why:?}"))?;
+        slot.disk.submit(&request).map_err(|why| format!("does not take a request: {why}"))?;
         slot.disk.flush_queue();
         let result = loop {
             match slot.disk.poll() {
@@ -256,7 +256,7 @@ fn transfer(
                 None => core::hint::spin_loop(),
             }
         };
-        result.map_err(|why| format!("cannot be used: {why:?}"))?;
+        result.map_err(|why| format!("cannot be used: {why}"))?;
         at += len;
         if at >= data.len() {
             return Ok(());

@@ -22,7 +22,7 @@ impl Services {
     pub fn of(config: &Config, rdma_stack: Option<&mut RdmaStack>) -> Option<Self> {
         let rdma_stack = rdma_stack.filter(|_| config.roce.services)?;
         let made = Services::new(&mut rdma_stack.providers);
-        made.inspect_err(|why| log::error!("roce.services: the rdma_stack refused: {why:?}")).ok()
+        made.inspect_err(|why| log::error!("roce.services: not available: {why}")).ok()
     }
 
     /// Listens for all of them.

@@ -138,8 +138,8 @@ fn verdict(options: &Options, summary: &Summary) -> String {
 fn reason(error: VerbsError) -> &'static str {
     match error {
         VerbsError::NoRoom => "no room for another queue pair, or no memory",
-        VerbsError::Invalid => "the rdma_stack has no address of ours on the way there",
-        _ => "the rdma_stack refuses the connection",
+        VerbsError::Invalid => "no address of ours has a route there",
+        _ => "the RDMA provider refused the connection",
     }
 }
 

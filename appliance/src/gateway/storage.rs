@@ -118,7 +118,7 @@ impl Storage {
                 self.server = Some(server);
             }
             Err(StartError::Config(bad)) => log::error!("rnbd: {bad}"),
-            Err(StartError::Provider(why)) => log::error!("rnbd: the rdma_stack refused: {why:?}"),
+            Err(StartError::Provider(why)) => log::error!("rnbd: not available: {why}"),
         }
     }
 
@@ -321,7 +321,7 @@ fn give_memory(provider: &mut ProviderSet, config: &Config, arena: &mut Arena) {
     .find_map(|bytes| arena.alloc(bytes, 4096));
     match memory.map(|memory| provider.give_memory(memory, chunk)) {
         Some(Ok(())) => {}
-        Some(Err(why)) => log::error!("rnbd.oversubscribe: the rdma_stack refused: {why:?}"),
+        Some(Err(why)) => log::error!("rnbd.oversubscribe: not available: {why}"),
         None => log::error!("rnbd.oversubscribe: less than four chunks of memory are free"),
     }
 }

@@ -85,7 +85,8 @@ impl System for State {
     fn start_rping(&mut self, address: IpAddr, count: u32, size: usize) -> Result<(), String> {
         if self.plane.rdma_stack.is_none() {
             return Err(
-                "there is no rdma_stack: no network interface, or `roce.enabled` is false".into()
+                "there is no RDMA provider: no network interface, or `roce.enabled` is false"
+                    .into(),
             );
         }
         self.plane.rping = Some(Rping::new(address, Options { count, size }, self.now));

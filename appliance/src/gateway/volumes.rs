@@ -331,7 +331,7 @@ impl Storage {
         let pool = &mut self.pools[index];
         let done = match (event, pool.orders.front().map(|(order, _)| order)) {
             (StoreEvent::Failed(error), Some(_)) => {
-                Some(Err(format!("disk {} failed: {error:?}", pool.number)))
+                Some(Err(format!("disk {} failed: {error}", pool.number)))
             }
             (StoreEvent::Done, Some(Order::Create { name, .. } | Order::Grow { name, .. })) => {
                 pool.volume(name).and_then(|(_, bytes)| {
@@ -375,7 +375,7 @@ impl Storage {
 fn note(pool: &DiskPool, event: Option<StoreEvent>) {
     let number = pool.number;
     match (event, pool.state()) {
-        (Some(StoreEvent::Failed(error)), _) => log::error!("disk {number}: {error:?}"),
+        (Some(StoreEvent::Failed(error)), _) => log::error!("disk {number}: {error}"),
         (_, StoreState::Damaged) => log::error!("disk {number} {}", StoreState::Damaged),
         (Some(StoreEvent::Loaded { one_copy: true }), _) => log::warn!(
             "disk {number}: one copy of the table of volumes is damaged, as after a power cut; \

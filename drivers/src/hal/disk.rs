@@ -1,6 +1,7 @@
 //! A disk as its users see it: many requests in flight, completions polled.
 
 use super::{Arena, Window};
+use core::fmt;
 
 /// Shape of a disk. Sizes in bytes unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +102,20 @@ pub enum SubmitError {
     Unsupported,
 }
 
+impl fmt::Display for SubmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SubmitError::Full => "as many requests are in flight as the disk takes",
+            SubmitError::Range => {
+                "the request is misaligned, too large, or past the end of the disk"
+            }
+            SubmitError::Unsupported => "the disk does not support this request",
+        })
+    }
+}
+
+impl core::error::Error for SubmitError {}
+
 /// Why a request failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskError {
@@ -111,6 +126,18 @@ pub enum DiskError {
     /// The device answered with something that makes no sense; it is not used any more.
     Broken,
 }
+
+impl fmt::Display for DiskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DiskError::Io => "the disk reported an I/O error: check the disk and its cabling",
+            DiskError::Unsupported => "the disk does not support this request",
+            DiskError::Broken => "the disk answered with something that makes no sense, and is not used any more: restart it, or replace it",
+        })
+    }
+}
+
+impl core::error::Error for DiskError {}
 
 /// The end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

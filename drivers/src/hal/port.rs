@@ -1,6 +1,7 @@
 //! An Ethernet port as its users see it: whole frames in batches, transmit by reference.
 
 use super::{Interrupt, Window};
+use core::fmt;
 
 /// A received frame, still in the port's buffer. Give it back with [`Port::recycle`].
 #[derive(Debug)]
@@ -53,6 +54,17 @@ pub enum TransmitError {
     /// Larger than the port can ever send, or made of too many parts: our mistake.
     TooLarge,
 }
+
+impl fmt::Display for TransmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TransmitError::Full => "the transmit queue is full",
+            TransmitError::TooLarge => "the frame is larger than the port can send",
+        })
+    }
+}
+
+impl core::error::Error for TransmitError {}
 
 /// What a port counted since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

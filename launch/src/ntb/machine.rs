@@ -13,7 +13,7 @@ use rand_core::SeedableRng;
 use rdma::ntrdma::{Config, Layout, Ntrdma, State};
 use rdma::rnbd::client::{self, Client, Losses, Notice, RemoteVolume};
 use rdma::rnbd::wire::{AccessMode, PORT};
-use rdma::rtrs::{self, Name};
+use rdma::rtrs::Name;
 use rdma::verbs::{ConnectionManager, Provider};
 use rdma::volume::{Operation, Request, Volume};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -45,6 +45,17 @@ pub enum PairError {
     Key(String),
 }
 
+impl fmt::Display for PairError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PairError::Certificate(why) => write!(f, "the certificate cannot be used: {why}"),
+            PairError::Key(why) => write!(f, "the private key cannot be used: {why}"),
+        }
+    }
+}
+
+impl core::error::Error for PairError {}
+
 /// A certificate, perhaps with those that signed it, and the key of the first.
 #[derive(Clone)]
 pub struct Pair {

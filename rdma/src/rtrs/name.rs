@@ -13,6 +13,18 @@ pub struct Name {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadName;
 
+impl fmt::Display for BadName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "a name has at most {} bytes of UTF-8 without control characters",
+            Name::FIELD - 1
+        )
+    }
+}
+
+impl core::error::Error for BadName {}
+
 impl Name {
     /// Size of the field that carries a name.
     pub const FIELD: usize = 255;

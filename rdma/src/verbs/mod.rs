@@ -17,6 +17,7 @@ pub use context::EngineContext;
 pub use memory::*;
 pub use queue::*;
 
+use core::fmt;
 use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
@@ -76,6 +77,22 @@ pub enum VerbsError {
     /// No way to the peer is known.
     Unreachable,
 }
+
+impl fmt::Display for VerbsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            VerbsError::NoSuchObject => "the RDMA provider does not have this object (any more)",
+            VerbsError::NoRoom => "the RDMA provider is at its limit for such objects: end sessions or connections that are not needed",
+            VerbsError::QueueFull => "the queue is full until its completion queue is polled",
+            VerbsError::WrongState => "the queue pair is not in a state that allows this",
+            VerbsError::Invalid => "the RDMA provider cannot do what was asked for (size, alignment or rights)",
+            VerbsError::Busy => "the object is still used by another",
+            VerbsError::Unreachable => "no route to the peer: check addresses, netmasks and the link of the port",
+        })
+    }
+}
+
+impl core::error::Error for VerbsError {}
 
 /// A verbs provider. It is owned by one loop; nothing blocks. Objects are made and destroyed at
 /// set-up and connection time (this may allocate); posting and polling never allocate.

@@ -12,7 +12,7 @@ pub mod races;
 /// As the appliance's.
 mod machine {
     /// Interrupts a core, from another one.
-    pub trait Bell: Send + Sync {
+    pub trait Ipi: Send + Sync {
         /// Ends the halt that the core is in, or the next one if it is about to halt.
         fn ring(&self);
     }

@@ -1,10 +1,10 @@
 //! The halt of a loop, and work that comes from another core: no wake-up is lost.
 //!
-//! The alarm is the appliance's (`appliance/src/gateway/loop_waker.rs`), with loom's atomics. The loops are as in
+//! The waker is the appliance's (`appliance/src/gateway/loop_waker.rs`), with loom's atomics. The loops are as in
 //! `gateway/worker.rs` and `gateway/mod.rs`: say that it halts, look, halt.
 
-use crate::machine::Bell;
-use alarm::Alarm;
+use crate::machine::Ipi;
+use loop_waker::LoopWaker;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -12,7 +12,7 @@ use loom::thread;
 use loom::sync::atomic as atomics;
 
 #[path = "../../../appliance/src/gateway/loop_waker.rs"]
-mod alarm;
+mod loop_waker;
 
 /// A core that halts with interrupts held back: one that has come ends the next halt at once.
 #[derive(Default)]
@@ -39,7 +39,7 @@ impl Core {
 
 struct Interrupt(Arc<Core>);
 
-impl Bell for Interrupt {
+impl Ipi for Interrupt {
     fn ring(&self) {
         *self.0.pending.lock().unwrap() = true;
         self.0.rung.notify_one();
@@ -65,10 +65,10 @@ impl Between {
     }
 }
 
-fn setting() -> (Arc<Core>, Alarm, Arc<Between>) {
+fn setting() -> (Arc<Core>, LoopWaker, Arc<Between>) {
     let core = Arc::new(Core::default());
-    let alarm = Alarm::new(Box::new(Interrupt(core.clone())));
-    (core, alarm, Arc::new(Between::default()))
+    let waker = LoopWaker::new(Box::new(Interrupt(core.clone())));
+    (core, waker, Arc::new(Between::default()))
 }
 
 /// Tries every order of steps with at most three changes of thread that none of them had to make.
@@ -81,8 +81,8 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
 /// A worker's halt (`worker.rs`).
 pub fn a_loop_hears_of_each_thing_that_another_gives_it() {
     model(|| {
-        let (core, alarm, between) = setting();
-        let (bell, ring) = (alarm.clone(), between.clone());
+        let (core, waker, between) = setting();
+        let (bell, ring) = (waker.clone(), between.clone());
         let other = thread::spawn(move || {
             for filled in 1..=2 {
                 ring.push(filled);
@@ -91,10 +91,10 @@ pub fn a_loop_hears_of_each_thing_that_another_gives_it() {
         });
         let mut taken = 0;
         while taken < 2 {
-            if alarm.may_halt(|| between.has_arrivals(taken)) {
+            if waker.may_halt(|| between.has_arrivals(taken)) {
                 core.halt();
             }
-            alarm.clear();
+            waker.clear();
             taken = between.filled.load(Ordering::Acquire);
         }
         other.join().unwrap();
@@ -104,10 +104,10 @@ pub fn a_loop_hears_of_each_thing_that_another_gives_it() {
 /// Two loops have something for a third, each in a ring of its own.
 pub fn a_loop_hears_of_two_others() {
     model(|| {
-        let (core, alarm, first) = setting();
+        let (core, waker, first) = setting();
         let second = Arc::new(Between::default());
         let others = [first.clone(), second.clone()].map(|ring| {
-            let bell = alarm.clone();
+            let bell = waker.clone();
             thread::spawn(move || {
                 ring.push(1);
                 bell.wake();
@@ -116,10 +116,10 @@ pub fn a_loop_hears_of_two_others() {
         let mut taken = [0; 2];
         while taken != [1, 1] {
             let has = || first.has_arrivals(taken[0]) || second.has_arrivals(taken[1]);
-            if alarm.may_halt(has) {
+            if waker.may_halt(has) {
                 core.halt();
             }
-            alarm.clear();
+            waker.clear();
             taken = [&first, &second].map(|ring| ring.filled.load(Ordering::Acquire));
         }
         others.into_iter().for_each(|other| other.join().unwrap());
@@ -130,8 +130,8 @@ pub fn a_loop_hears_of_two_others() {
 /// do. In that moment the other loop tells of its link, for which nobody looks; then a frame comes.
 pub fn a_loop_that_goes_on_halting_hears_of_what_comes_then() {
     model(|| {
-        let (core, alarm, between) = setting();
-        let (bell, ring) = (alarm.clone(), between.clone());
+        let (core, waker, between) = setting();
+        let (bell, ring) = (waker.clone(), between.clone());
         let other = thread::spawn(move || {
             ring.link.store(true, Ordering::Relaxed);
             bell.wake();
@@ -139,7 +139,7 @@ pub fn a_loop_that_goes_on_halting_hears_of_what_comes_then() {
             bell.wake();
         });
         let mut deadlines = 1;
-        while alarm.may_halt(|| between.has_arrivals(0)) {
+        while waker.may_halt(|| between.has_arrivals(0)) {
             if deadlines > 0 {
                 deadlines -= 1;
                 core.expire();
@@ -148,7 +148,7 @@ pub fn a_loop_that_goes_on_halting_hears_of_what_comes_then() {
             core.halt();
             break;
         }
-        alarm.clear();
+        waker.clear();
         other.join().unwrap();
     });
 }

@@ -1,15 +1,15 @@
 //! Threads that use what loops and machines have in common: for ThreadSanitizer, which reports accesses that nothing
 //! orders.
 
-use crate::machine::Bell;
-use alarm::Alarm;
+use crate::machine::Ipi;
+use loop_waker::LoopWaker;
 use core::sync::atomic as atomics;
 use frame_ring::frame_ring;
 use std::thread::{self, Thread};
 
 #[path = "../../../appliance/src/gateway/loop_waker.rs"]
 #[expect(clippy::duplicate_mod, reason = "with other atomics")]
-mod alarm;
+mod loop_waker;
 #[path = "../../../appliance/src/gateway/frame_ring.rs"]
 #[expect(dead_code, reason = "the appliance uses all of it")]
 mod frame_ring;
@@ -19,7 +19,7 @@ const ROUNDS: usize = 2_000;
 /// A thread that parks in place of a core that halts.
 struct Parked(Thread);
 
-impl Bell for Parked {
+impl Ipi for Parked {
     fn ring(&self) {
         self.0.unpark();
     }
@@ -27,9 +27,9 @@ impl Bell for Parked {
 
 /// Frames from one loop to another, which halts when it has none.
 pub fn frames_are_handed_over_and_the_loop_is_woken() {
-    let alarm = Alarm::new(Box::new(Parked(thread::current())));
+    let waker = LoopWaker::new(Box::new(Parked(thread::current())));
     let (mut sender, mut receiver) = frame_ring(4096);
-    let bell = alarm.clone();
+    let bell = waker.clone();
     let other = thread::spawn(move || {
         for round in 0..ROUNDS {
             let frame = [round as u8; 100];
@@ -41,10 +41,10 @@ pub fn frames_are_handed_over_and_the_loop_is_woken() {
     });
     let (mut taken, mut frame) = (0, Vec::new());
     while taken < ROUNDS {
-        if alarm.may_halt(|| !receiver.is_empty()) {
+        if waker.may_halt(|| !receiver.is_empty()) {
             thread::park();
         }
-        alarm.clear();
+        waker.clear();
         while receiver.pop(&mut frame) {
             assert_eq!(frame, vec![taken as u8; 60 + taken % 40]);
             taken += 1;

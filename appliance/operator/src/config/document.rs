@@ -7,11 +7,13 @@ use super::item::{Field, Item as _};
 use super::order;
 use super::origin::{Kind, Origin, Problem, Source};
 use super::pending::{self, Entry, Pending};
+use super::renamed;
 use super::schema::Config;
 use super::toml_text;
 use super::tree::{MAX_ENTRIES, Node, Value};
 use super::values::PrivateKey;
 use crate::report;
+use std::borrow::Cow;
 
 /// What is read at boot. Bytes are TOML in UTF-8, or else a problem.
 #[derive(Clone, Copy, Debug, Default)]
@@ -152,6 +154,7 @@ impl Document {
     /// Changes one value, if the whole is valid afterwards; if not, nothing is changed. An entry of a list
     /// that is being made needs not be complete: it is pending until it is.
     pub fn set(&mut self, path: &str, value: &str) -> Result<(), Vec<Problem>> {
+        let path = &*of_today(path);
         let wrong = |reason: String| vec![console_problem(path, reason)];
         let mut root = self.root.clone();
         let mut building: Vec<Entry> = self.pending.iter().map(|p| p.entry.clone()).collect();
@@ -184,6 +187,7 @@ impl Document {
 
     /// Takes a key or an entry of a list away, if the whole is valid without it.
     pub fn unset(&mut self, path: &str) -> Result<(), Vec<Problem>> {
+        let path = &*of_today(path);
         let wrong = |reason: &str| vec![console_problem(path, reason.into())];
         let mut root = self.root.clone();
         if !path.contains('.') || !root.remove(path) {
@@ -337,7 +341,7 @@ impl Document {
         source: Source,
     ) -> Result<(Node, Vec<Problem>), Vec<Problem>> {
         let mut tree = toml_text::parse(text, source)?;
-        let mut unknown = Vec::new();
+        let mut unknown = renamed::in_document(&mut tree);
         closing::leave_out_unknown(&mut tree, Config::fields(), "", &mut unknown);
         let mut root = self.root.clone();
         root.merge(tree.clone());
@@ -410,6 +414,13 @@ impl Document {
     fn apply_command_line(&mut self, line: &str) -> Vec<Problem> {
         let mut settings: Vec<_> = (1u32..).zip(command_line::settings(line)).collect();
         let mut found = Vec::new();
+        for (position, (path, _)) in &mut settings {
+            let Some(new) = renamed::path(path) else { continue };
+            let origin = Origin { source: Source::CommandLine, position: *position };
+            let told = console_problem(path, format!("is called {new} now; write that"));
+            found.push(Problem { kind: Kind::Renamed, origin, ..told });
+            *path = new;
+        }
         let mut restricts = false;
         while !settings.is_empty() {
             let mut root = self.root.clone();
@@ -440,6 +451,19 @@ impl Document {
             self.close(&[], Origin { source: Source::CommandLine, position: 0 });
         }
         found
+    }
+}
+
+/// The path of a key by its name of today; that it had another one is logged.
+fn of_today(path: &str) -> Cow<'_, str> {
+    match renamed::path(path) {
+        None => path.into(),
+        Some(new) => {
+            log::warn!(
+                "configuration: {path} is called {new} now; write that, the old name will go"
+            );
+            new.into()
+        }
     }
 }
 
@@ -476,7 +500,16 @@ fn report_of(value: Value) -> report::Value {
 pub fn check(text: &[u8]) -> Result<Config, Vec<Problem>> {
     let mut document = Document::default();
     let mut root = document.root.clone();
-    root.merge(toml_text::parse(text, Source::File)?);
+    let mut tree = toml_text::parse(text, Source::File)?;
+    let _ = renamed::in_document(&mut tree);
+    root.merge(tree);
     document.adopt(root, &[], None)?;
     Ok(document.config)
+}
+
+/// The keys of a document that are called something else now, as `isthmus check` warns of them.
+pub fn renamed_keys(text: &[u8]) -> Vec<Problem> {
+    toml_text::parse(text, Source::File)
+        .map(|mut tree| renamed::in_document(&mut tree))
+        .unwrap_or_default()
 }

@@ -25,6 +25,7 @@ mod origin;
 pub mod partitions;
 mod pending;
 mod remote;
+mod renamed;
 mod schema;
 pub mod slot;
 mod toml_text;
@@ -32,7 +33,7 @@ mod tree;
 mod values;
 
 pub use device_name::DeviceName;
-pub use document::{Document, Sources, check};
+pub use document::{Document, Sources, check, renamed_keys};
 pub use messaging::{Rule, Smc, Ueid};
 pub use ntb::Ntb;
 pub use origin::{Kind, Origin, Problem, Source};

@@ -24,7 +24,7 @@ section! {
         mtu: Option<u16> [68, 65_500];
         /// Milliseconds without a sign of life after which the peer is gone; without it 500, over TCP
         /// 5000.
-        lost_ms: Option<u32> [50, 60_000];
+        peer_timeout_ms: Option<u32> [50, 60_000];
         /// The other machine's address on the network: TCP carries what a device would.
         tcp: Option<IpAddr>;
         /// Whether the other machine connects and we listen.
@@ -43,7 +43,7 @@ impl Ntb {
     /// How long the peer may show no sign of life.
     pub fn lost(&self) -> Duration {
         let usual = if self.tcp.is_some() { 5000 } else { 500 };
-        Duration::from_millis(self.lost_ms.unwrap_or(usual).into())
+        Duration::from_millis(self.peer_timeout_ms.unwrap_or(usual).into())
     }
 }
 

@@ -55,6 +55,8 @@ pub enum Kind {
     Mistake,
     /// A key that this version does not know. It can be left out, the rest holds.
     Unknown,
+    /// A key by a name of an earlier version. It is taken for what it is called now.
+    Renamed,
     /// Something that is not there yet: an entry that is being made waits for it.
     Missing,
 }
@@ -77,7 +79,7 @@ pub struct Problem {
 impl Problem {
     /// Whether the rest of what it stands in holds.
     pub fn is_warning(&self) -> bool {
-        self.kind == Kind::Unknown
+        matches!(self.kind, Kind::Unknown | Kind::Renamed)
     }
 }
 

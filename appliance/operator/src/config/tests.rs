@@ -651,3 +651,33 @@ fn a_mistyped_tls_is_not_none() {
     let sources = Sources { fw_cfg: Some(b"[http]\ntsl = false\n"), ..Sources::default() };
     assert!(Document::load(&sources).0.config().http.enabled);
 }
+
+/// A key by a name of an earlier version is taken, with a warning that names the new one.
+#[test]
+fn a_renamed_key_is_taken_and_told() {
+    let ntb = "address = \"10.1.0.1\"\npeer = \"10.1.0.2\"\n";
+    let text = format!("[[ntb]]\n{ntb}lost_ms = 700\n");
+    let (mut document, problems) =
+        Document::load(&Sources { disk: Some(text.as_bytes()), ..Sources::default() });
+    assert_eq!(document.config().ntb[0].peer_timeout_ms, Some(700));
+    assert_eq!(problems.len(), 1);
+    assert!(problems[0].is_warning());
+    let told = problems[0].to_string();
+    assert!(told.contains("ntb.0.lost_ms: is called peer_timeout_ms now"), "{told}");
+    assert_eq!(check(text.as_bytes()).unwrap().ntb[0].peer_timeout_ms, Some(700));
+    assert_eq!(renamed_keys(text.as_bytes()).len(), 1);
+    document.set("ntb.0.lost_ms", "800").unwrap();
+    assert_eq!(document.config().ntb[0].peer_timeout_ms, Some(800));
+    assert!(document.to_toml().contains("peer_timeout_ms = 800"));
+    document.unset("ntb.0.lost_ms").unwrap();
+    assert_eq!(document.config().ntb[0].peer_timeout_ms, None);
+    let text = format!("[[ntb]]\n{ntb}");
+    let command_line = "isthmus.ntb.0.lost_ms=900";
+    let (document, problems) = Document::load(&Sources {
+        disk: Some(text.as_bytes()),
+        command_line,
+        ..Sources::default()
+    });
+    assert_eq!(document.config().ntb[0].peer_timeout_ms, Some(900));
+    assert_eq!(problems.len(), 1);
+}

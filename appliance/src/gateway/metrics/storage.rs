@@ -119,7 +119,7 @@ fn sessions(server: &Server, w: &mut Page<'_>) -> Result<(), Error> {
         }
     }
     let mut family =
-        w.gauge("isthmus_rtrs_session_devices", "ProviderSet that the session has open.")?;
+        w.gauge("isthmus_rtrs_session_devices", "Devices that the session has open.")?;
     if family.is_past() {
         return Ok(());
     }

@@ -140,8 +140,8 @@ fn add(state: &mut State, words: &[&str]) -> Told {
     let mut document = state.document.clone();
     document.edit(|config| config.remote.push(remote.clone())).map_err(|p| lines(&p))?;
     let plane = &mut state.plane;
-    let no_fabric = "there is no rdma_stack: no network interface, or `roce.enabled` is false";
-    let provider = &mut plane.rdma_stack.as_mut().ok_or(no_fabric)?.providers;
+    let no_provider = "there is no RDMA provider: no network interface, or `roce.enabled` is false";
+    let provider = &mut plane.rdma_stack.as_mut().ok_or(no_provider)?.providers;
     let (arena, now) = (&mut plane.arena, plane.now);
     let mut ctx = EngineContext { provider, arena, now, rng: &mut *plane.rng };
     if let Err(why) = plane.storage.add_remote(&remote, document.config(), &mut ctx) {
@@ -278,7 +278,7 @@ fn read(state: &mut State, words: &[&str]) -> Told {
     let storage = &mut plane.storage;
     let id = storage.volumes.find(name).ok_or_else(|| format!("there is no volume {name:?}"))?;
     let remote_storage =
-        storage.remote_storage.as_mut().ok_or("no volume is from remote_storage")?;
+        storage.remote_storage.as_mut().ok_or("no volume is from another server")?;
     let ours = remote_storage.find_device(name).is_some()
         || remote_storage.mirrors.iter().any(|mirror| mirror.name == name);
     let volume = storage.volumes.get(id).filter(|_| ours);

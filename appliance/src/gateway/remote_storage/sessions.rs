@@ -207,7 +207,7 @@ impl Storage {
                     ..rdma::rtrs::client::Config::default()
                 };
                 let client = Client::new(devices, transport, session_name, ctx)
-                    .map_err(|why| format!("no memory or other resources left: {why:?}"))?;
+                    .map_err(|why| format!("no memory or other resources left: {why}"))?;
                 let session = Session {
                     number: 0,
                     client,

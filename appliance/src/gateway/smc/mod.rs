@@ -67,7 +67,7 @@ impl Smc {
             None
         })?;
         let made = Engine::new(settings(config), Vec::new(), &mut ctx);
-        let mut engine = made.inspect_err(|why| log::error!("smc: no engine: {why:?}")).ok()?;
+        let mut engine = made.inspect_err(|why| log::error!("smc: not available: {why}")).ok()?;
         let pool = rules::pool(memory);
         engine.admission = Admission::new(pool, config.limits.connections_per_host);
         let offers = offers(&config.smc);

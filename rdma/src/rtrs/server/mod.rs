@@ -44,6 +44,7 @@ use crate::verbs::EngineContext;
 use crate::verbs::{CompletedOperation, ConnectionId, CqId, RdmaDevice, Status, VerbsError};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use config::MIN_INLINE;
+use core::fmt;
 use drivers::hal::Instant;
 use net::refusal::Refusals;
 use slab::Slab;
@@ -95,6 +96,19 @@ pub enum StartError {
     /// The provider cannot carry RTRS, or refused.
     Provider(VerbsError),
 }
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Config(why) => {
+                write!(f, "the configuration of the storage server cannot be used: {why}")
+            }
+            StartError::Provider(why) => why.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for StartError {}
 
 impl Server {
     /// Listens on the configured port.

@@ -53,6 +53,7 @@ use crate::verbs::EngineContext;
 use crate::verbs::{CompletedOperation, CqId, Provider, Status, VerbsError};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
+use core::fmt;
 use core::net::IpAddr;
 use doubts::Doubts;
 use drivers::hal::{Instant, Window};
@@ -114,6 +115,19 @@ pub enum StartError {
     /// The provider refused.
     Provider(VerbsError),
 }
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Config(why) => {
+                write!(f, "the configuration of SMC-R cannot be used: {why}")
+            }
+            StartError::Provider(why) => why.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for StartError {}
 
 impl Engine {
     /// An engine on `devices`, of which the first names us.

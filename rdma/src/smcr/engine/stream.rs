@@ -5,6 +5,7 @@ use super::table::{CDC_SLOTS, Link, LinkState, Pending, Socket, WorkId};
 use super::{Engine, EngineContext, SocketId, State};
 use crate::smcr::wire::cdc::{Cdc, Cursor, End, Producer};
 use crate::verbs::{Payload, Provider, RemoteAddress, SendOperation, SendRequest, SendWith};
+use core::fmt;
 use drivers::hal::Window;
 
 /// Consumed bytes that are not worth a message of their own, however small the buffer.
@@ -26,6 +27,18 @@ pub enum SendError {
     NoMemory,
 }
 
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SendError::Closed => "the socket is not open for writing",
+            SendError::Aborted => "the connection is lost, or the peer has stopped reading",
+            SendError::NoMemory => "there is no memory for a send buffer: give the machine more, or lower the number of connections",
+        })
+    }
+}
+
+impl core::error::Error for SendError {}
+
 /// Why nothing can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecvError {
@@ -34,6 +47,17 @@ pub enum RecvError {
     /// The connection is lost.
     Aborted,
 }
+
+impl fmt::Display for RecvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RecvError::Finished => "the peer has ended its side",
+            RecvError::Aborted => "the connection is lost",
+        })
+    }
+}
+
+impl core::error::Error for RecvError {}
 
 impl Engine {
     /// Takes as much of `bytes` as there is room for; how much that was. If not all, a `WRITABLE`

@@ -110,6 +110,6 @@ fn the_link_comes_back_after_resets_and_pauses() -> Result<()> {
 #[test]
 fn the_link_comes_back_after_resets_and_cuts_over_tcp() -> Result<()> {
     let Bridge::Tcp(wire, _) = Bridge::tcp()? else { unreachable!("it is") };
-    let words = "isthmus.ntb.0.memory=8MiB isthmus.ntb.0.lost_ms=1000";
+    let words = "isthmus.ntb.0.memory=8MiB isthmus.ntb.0.peer_timeout_ms=1000";
     the_link_comes_back(&Bridge::Tcp(wire, words), &[CUT, LINK, RESETS, PAUSE, RESTART], 2)
 }

@@ -1,0 +1,59 @@
+//! Keys that had another name in an earlier version: the old one is taken for the new one, with a warning
+//! that names it.
+
+use super::item::{join, problem};
+use super::origin::{Kind, Problem};
+use super::tree::{Node, Value};
+
+/// Section, old key, new key.
+const RENAMED: [(&str, &str, &str); 1] = [("ntb", "lost_ms", "peer_timeout_ms")];
+
+fn new_name(section: &str, key: &str) -> Option<&'static str> {
+    let found = RENAMED.iter().find(|(of, old, _)| *of == section && *old == key);
+    found.map(|(_, _, new)| *new)
+}
+
+/// The path of a key (`ntb.0.lost_ms`) by its name of today, if it had another one.
+pub fn path(path: &str) -> Option<String> {
+    let (section, _) = path.split_once('.')?;
+    let (before, key) = path.rsplit_once('.')?;
+    new_name(section, key).map(|new| format!("{before}.{new}"))
+}
+
+/// Gives the keys of a document their names of today; each that had another one is told.
+pub fn in_document(root: &mut Node) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let Value::Table(sections) = &mut root.value else { return problems };
+    for (section, node) in sections {
+        match &mut node.value {
+            Value::Table(keys) => in_table(section, section, keys, &mut problems),
+            Value::List(items) => {
+                for (i, item) in items.iter_mut().enumerate() {
+                    if let Value::Table(keys) = &mut item.value {
+                        in_table(section, &join(section, &i.to_string()), keys, &mut problems);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    problems
+}
+
+fn in_table(
+    section: &str,
+    path: &str,
+    keys: &mut Vec<(String, Node)>,
+    problems: &mut Vec<Problem>,
+) {
+    let old = keys.extract_if(.., |(key, _)| new_name(section, key).is_some());
+    for (key, node) in old.collect::<Vec<_>>() {
+        let Some(new) = new_name(section, &key) else { continue };
+        let reason = format!("is called {new} now; write that, the old name will go");
+        let told = problem(&node, &join(path, &key), reason, String::new());
+        problems.push(Problem { kind: Kind::Renamed, ..told });
+        if keys.iter().all(|(key, _)| key != new) {
+            keys.push((new.into(), node));
+        }
+    }
+}
