@@ -108,7 +108,7 @@ impl Storage {
             memory_per_host: config.limits.memory_per_host.map(|limit| limit.0),
             always_invalidate: config.rnbd.always_invalidate,
             oversubscribe: config.rnbd.oversubscribe,
-            // Other appliances see by it that this one was started anew.
+            // Other appliances see by it that this one was restarted.
             incarnation: rng.next_u64() | 1,
             ..server::Config::default()
         };

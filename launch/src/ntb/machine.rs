@@ -51,7 +51,7 @@ impl Machine {
         let lost = Duration::from_secs(5);
         let config = Config { layout, lost, ..Config::new(u64::from(seed[0]), ends[0], ends[1]) };
         let ntrdma = Ntrdma::new(config, exposed, &mut rng)
-            .map_err(|why| anyhow!("the memory does not do: {why:?}"))?;
+            .map_err(|why| anyhow!("the shared memory cannot be used: {why}"))?;
         let mut stream = Stream::new(exposed);
         stream.open();
         Ok(Machine {

@@ -164,7 +164,7 @@ fn a_power_cut_during_the_copy() -> Result<()> {
 }
 
 /// Both members are of a stock server that is cut off for ten seconds under verified load: requests wait, as
-/// they do for one remote volume, none fails, and the server is not taken for one that was started anew.
+/// they do for one remote volume, none fails, and the server is not taken for one that was restarted.
 #[test]
 fn two_remote_members_and_a_cut_of_ten_seconds() -> Result<()> {
     let other = "isthmus.remote.1.name=near isthmus.remote.1.sessname=gw2 \

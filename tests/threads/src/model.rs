@@ -4,10 +4,10 @@
 //! `gateway/worker.rs` and `gateway/mod.rs`: say that it halts, look, halt.
 
 use crate::machine::Ipi;
-use loop_waker::LoopWaker;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
+use loop_waker::LoopWaker;
 
 use loom::sync::atomic as atomics;
 

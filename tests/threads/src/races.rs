@@ -2,17 +2,17 @@
 //! orders.
 
 use crate::machine::Ipi;
-use loop_waker::LoopWaker;
 use core::sync::atomic as atomics;
 use frame_ring::frame_ring;
+use loop_waker::LoopWaker;
 use std::thread::{self, Thread};
 
-#[path = "../../../appliance/src/gateway/loop_waker.rs"]
-#[expect(clippy::duplicate_mod, reason = "with other atomics")]
-mod loop_waker;
 #[path = "../../../appliance/src/gateway/frame_ring.rs"]
 #[expect(dead_code, reason = "the appliance uses all of it")]
 mod frame_ring;
+#[path = "../../../appliance/src/gateway/loop_waker.rs"]
+#[expect(clippy::duplicate_mod, reason = "with other atomics")]
+mod loop_waker;
 
 const ROUNDS: usize = 2_000;
 

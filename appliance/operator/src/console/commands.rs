@@ -315,7 +315,7 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["export", "remove"],
         &[Argument::Rest("NAME")],
-        "let nobody open it any more",
+        "withdraw an export: nobody can open it any more",
         Verb::Manage("export", "remove"),
     ),
     Command::new(
@@ -429,7 +429,7 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["path", "reset"],
         &[Argument::Rest("NAME")],
-        "set the counts of a path back",
+        "reset a path's counters",
         Verb::Manage("path", "reset"),
     ),
     Command::new(
@@ -447,7 +447,7 @@ pub static COMMANDS: &[Command] = &[
     Command::new(
         &["reboot"],
         &[Argument::Rest("[force]")],
-        "start anew; with changes that were not saved by `force`",
+        "restart; with unsaved changes only by `force`",
         Verb::Reboot,
     ),
     Command::new(

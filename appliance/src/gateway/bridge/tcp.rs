@@ -1,5 +1,5 @@
 //! The bridge over TCP: the connection that stands in for a device. One machine listens and takes
-//! nobody but the other, the newest connection first: a machine that was started anew must not wait
+//! nobody but the other, the newest connection first: a machine that was restarted must not wait
 //! for the end of the one it has forgotten. The other connects, again and again.
 //!
 //! A connection serves one life of the link: when that goes down, it is given up as well, and the

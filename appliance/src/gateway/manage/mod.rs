@@ -41,7 +41,7 @@ pub(super) fn act(state: &mut State, what: &str, order: &str, rest: &str) -> Tol
             let order = if order == "reset" { "reset_all" } else { order };
             sessions::path_order(state, one(&words)?, order).map(done)
         }
-        _ => Err(format!("nothing is known of {what} {order}")),
+        _ => Err(format!("unknown command: {what} {order}; `help` lists the commands")),
     }
 }
 

@@ -33,7 +33,7 @@ pub(in crate::gateway) fn act(state: &mut State, what: &str, order: &str, words:
             Ok(Managed::Told(String::new()))
         }
         ("mirror", "remove") => remove_mirror(state, words),
-        _ => Err(format!("nothing is known of {what} {order}")),
+        _ => Err(format!("unknown command: {what} {order}; `help` lists the commands")),
     }
 }
 
@@ -94,7 +94,7 @@ pub(in crate::gateway) fn standing(state: &State, volume: &str, there: Option<Ge
         return mirror.status.get().state.to_string();
     }
     match (there, config.mirror_of(volume)) {
-        (Some(_), _) => "there".into(),
+        (Some(_), _) => "online".into(),
         (None, Some(mirror)) => format!("a member of {}", mirror.name),
         (None, None) => "missing".into(),
     }

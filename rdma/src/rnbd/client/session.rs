@@ -53,7 +53,7 @@ pub enum Notice {
     WritesLost {
         /// Its name.
         device: Name,
-        /// It was started anew; otherwise it may have been.
+        /// It was restarted; otherwise it may have been.
         certain: bool,
     },
 }

@@ -41,7 +41,7 @@ impl Client {
     }
 
     /// The first path is up. Others that are on their way to make the session, too, begin again: it
-    /// must not be made by a server that was started anew meanwhile.
+    /// must not be made by a server that was restarted meanwhile.
     pub(super) fn restart_makers<P: RdmaDevice + ?Sized>(
         &mut self,
         ctx: &mut EngineContext<'_, P>,
@@ -137,7 +137,7 @@ impl Client {
     }
 
     /// Takes what the server offers for the session. If it is not what it offered before, the
-    /// server was started anew, and all other paths are dead.
+    /// server was restarted, and all other paths are dead.
     fn adopt<P: RdmaDevice + ?Sized>(
         &mut self,
         key: usize,

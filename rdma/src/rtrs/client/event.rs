@@ -66,7 +66,7 @@ pub enum DownReason {
     Transport(Status),
     /// The server does not know the session any more.
     Forgotten,
-    /// The server offers something else than before, or says that it was started anew.
+    /// The server offers something else than before, or says that it was restarted.
     Anew,
     /// The server broke the protocol, as said here.
     Protocol(&'static str),

@@ -1,8 +1,8 @@
-//! Whether a server was started anew since a path last connected to it: what it had answered and not
+//! Whether a server was restarted since a path last connected to it: what it had answered and not
 //! made durable may then be lost.
 //!
 //! Our servers say so ([`crate::rtrs::wire::ConnectResponse`], `incarnation`). A stock one forgets a
-//! session with its last path, and then refuses `first_conn` 0, whether it was started anew or only
+//! session with its last path, and then refuses `first_conn` 0, whether it was restarted or only
 //! cut off: that tells nothing. But its connection manager (Linux: drivers/infiniband/core/cm.c)
 //! numbers connections by counting up, and hides the count behind a number that it draws once, when
 //! the module is loaded: `local_id = id ^ cm.random_id_operand`. Two such numbers of one life differ
@@ -29,7 +29,7 @@ pub(super) struct Life {
 pub enum Continuity {
     /// It was not started anew.
     Same,
-    /// It was started anew.
+    /// It was restarted.
     Anew,
     /// Nobody can tell.
     Unknown,

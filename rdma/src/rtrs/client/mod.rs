@@ -5,7 +5,7 @@
 //!
 //! Over any verbs provider. It differs from Linux in these points: a silent path with requests
 //! outstanding is asked for a sign of life, and left for another path within a second; paths are
-//! tried again after a second, not half a minute; a server that was started anew under a living
+//! tried again after a second, not half a minute; a server that was restarted under a living
 //! session is noticed, if it tells (ours do).
 //!
 //! A request's data lies where its user has it, and is neither copied on its way out nor on its

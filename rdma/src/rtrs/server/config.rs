@@ -56,7 +56,7 @@ pub struct Config {
     /// Heartbeats in a row that may stay without answer.
     pub heartbeat_misses: u8,
     /// A number drawn anew each time that the gateway starts, which clients of ours learn: they
-    /// then know that it was started anew, and what was not flushed is lost. 0 for not telling.
+    /// then know that it was restarted, and what was not flushed is lost. 0 for not telling.
     pub incarnation: u64,
     /// Time that a path has to establish its connections and to send INFO_REQ.
     pub handshake_timeout: Duration,

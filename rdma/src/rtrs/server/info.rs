@@ -142,7 +142,7 @@ impl Server {
     }
 
     /// A name belongs to one session, and to the addresses that hold it until its paths are gone. A client
-    /// that was started anew comes with a new session under its old name and one of those addresses: its
+    /// that was restarted comes with a new session under its old name and one of those addresses: its
     /// old session ends, with all of its paths.
     fn claim_name<P: RdmaDevice + ?Sized>(
         &mut self,

@@ -123,7 +123,7 @@ fn a_client_that_comes_back_replaces_its_stale_path_at_once() {
     let device = world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
     assert_eq!(device.sectors, 2048, "the stale device was closed: there is room for a writer");
     assert_eq!(world.server.transport().paths().count(), 1);
-    // The same after the client was started anew: another session of the same name.
+    // The same after the client was restarted: another session of the same name.
     world.wire.cut.push(World::address(client));
     world.clients[client].disconnect(PathId(0), context!(world, host));
     world.run();

@@ -85,7 +85,7 @@ struct Plan {
     cuts: bool,
     power_cuts: bool,
     loss: u32,
-    /// The gateway tells that it was started anew.
+    /// The gateway tells that it was restarted.
     tells: bool,
     disk: Manners,
 }
