@@ -149,7 +149,7 @@ const SUITES: &[Suite] = &[
 const MAY_BE_SKIPPED: &[&str] = &["boot under KVM"];
 
 /// Suites that provoke faults, which takes an image of their own.
-const PROVOKE: &[&str] = &["boot", "cores"];
+const PROVOKE: &[&str] = &["boot", "cores", "smc"];
 
 /// The image's formats, and the environment variables that tell the tests where they are.
 const FORMATS: &[(&str, Format)] =

@@ -15,7 +15,7 @@ fn main() {
         std::process::exit(0);
     };
     match bringup::bring_up(boot) {
-        Ok(bringup) => appliance::gateway::Gateway::start(bringup).run(),
+        Ok(bringup) => platform::last_act::run(appliance::gateway::Gateway::start(bringup)),
         Err(bringup::Refusal { reason, code }) => {
             use core::fmt::Write;
             // Printing cannot fail.

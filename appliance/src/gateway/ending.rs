@@ -26,7 +26,8 @@ const FLUSH: u64 = u64::MAX;
 /// How far the end has come.
 #[derive(Debug)]
 pub(super) struct Ending {
-    how: End,
+    /// None where the machine is not to end by this.
+    how: Option<End>,
     step: Step,
     /// When the step is over at the latest.
     deadline: Instant,
@@ -60,7 +61,15 @@ impl Ending {
         let flushes = state.disks.iter().map(flush).collect();
         state.plane.ending = true;
         log::info!("ending: {how:?}");
-        Ending { how, step: Step::Flushes, deadline: now + FLUSHES, flushes }
+        Ending { how: Some(how), step: Step::Flushes, deadline: now + FLUSHES, flushes }
+    }
+
+    /// The same after a panic: everybody is told at once, and disks are left alone.
+    pub fn of_panic(state: &mut State, networks: &mut [Network], now: Instant) -> Self {
+        state.plane.ending = true;
+        state.say_goodbye(networks, now);
+        let (step, flushes) = (Step::Goodbyes, Vec::new());
+        Ending { how: None, step, deadline: now + GOODBYES, flushes }
     }
 
     /// Goes on; how the machine ends, once it may.
@@ -86,8 +95,10 @@ impl Ending {
         if !state.is_shut_down(networks) && now < self.deadline {
             return None;
         }
-        state.plane.leave_bridge();
-        Some(self.how)
+        if self.how.is_some() {
+            state.plane.leave_bridge();
+        }
+        self.how
     }
 
     /// When it wants to go on.
@@ -142,7 +153,7 @@ impl State {
     }
 
     /// Whether everybody was told, and has acknowledged that where there is a way to.
-    fn is_shut_down(&self, networks: &[Network]) -> bool {
+    pub(super) fn is_shut_down(&self, networks: &[Network]) -> bool {
         self.plane.is_shut_down()
             && self.smc.as_ref().is_none_or(|smc| smc.engine.is_shut_down())
             && networks.iter().all(|network| network.interface.is_shut_down())

@@ -11,6 +11,7 @@ mod disks;
 mod ending;
 mod frame_ring;
 mod known_disks;
+mod last_act;
 mod loop_waker;
 mod manage;
 mod metrics;
@@ -87,7 +88,7 @@ pub struct Gateway {
 
 impl Gateway {
     /// Polls for ever.
-    pub fn run(mut self) -> ! {
+    pub fn run(&mut self) -> ! {
         let mut worked = false;
         loop {
             let now = self.machine.now();

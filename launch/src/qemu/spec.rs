@@ -123,6 +123,16 @@ impl Spec {
         self
     }
 
+    /// Boots another ELF, with the same command line.
+    pub fn elf(self, path: impl Into<PathBuf>) -> Spec {
+        match self.boot {
+            Boot::Kernel { append, initrd, .. } => {
+                Spec { boot: Boot::Kernel { elf: path.into(), append, initrd }, ..self }
+            }
+            _ => Spec::kernel(path),
+        }
+    }
+
     /// Sets the machine model.
     pub fn machine(self, machine: Machine) -> Spec {
         Spec { machine, ..self }

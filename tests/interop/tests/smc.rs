@@ -7,6 +7,8 @@ use interop_tests::engines::Setup;
 use interop_tests::relay::Relay;
 use interop_tests::smc::{echo, prepare, serve, speaks_smc, tell, until_active};
 use interop_tests::{Site, storage};
+use launch::guest::Wire;
+use launch::qemu::Spec;
 
 #[test]
 fn a_stock_client_gets_its_echo_from_the_image() -> Result<()> {
@@ -71,9 +73,23 @@ fn the_engines_are_clients_of_a_stock_server() -> Result<()> {
 
 #[test]
 fn before_the_machine_ends_everybody_is_told() -> Result<()> {
+    is_told_by(|spec| spec, b"poweroff\r", "powering off")
+}
+
+/// Ctrl-\\ in the image for tests.
+#[test]
+fn the_last_act_of_a_panic_is_to_tell_everybody() -> Result<()> {
+    let faulty = std::env::var_os("ISTHMUS_FAULTS");
+    let faulty = faulty.context("ISTHMUS_FAULTS is not set: run ./isthmus test")?;
+    is_told_by(|spec| spec.elf(faulty), b"\x1c", "peers were told")
+}
+
+/// Whether everybody is told when the appliance ends by these keys, and says so.
+fn is_told_by(image: impl FnOnce(Spec) -> Spec, keys: &[u8], says: &str) -> Result<()> {
     let words = "isthmus.smc.services=true isthmus.smc.ueid.0=LAB.SMC.EID \
         isthmus.rule.0.name=tcp isthmus.rule.0.listen=7000 isthmus.rule.0.backend=10.0.0.2:7777";
-    let mut site = Site::boot(1500, words)?;
+    let wire = Wire::new()?;
+    let mut site = Site::between(vec![wire.datagrams()], (1500, 1500), words, image, |spec| spec)?;
     let guest = &mut site.client;
     prepare(guest)?;
     serve(guest, 7777, "tcp")?;
@@ -84,7 +100,8 @@ fn before_the_machine_ends_everybody_is_told() -> Result<()> {
     guest.sh(&until_active(4))?;
     let open = "netstat -tn | grep -c '10.0.0.1:.*ESTABLISHED'";
     guest.sh(&format!("[ $({open}) -ge 6 ]"))?;
-    site.gateway.serial.send(b"poweroff\r")?;
+    site.gateway.serial.send(keys)?;
+    site.gateway.wait_for(says)?;
     let guest = &mut site.client;
     guest.wait_until("! smc sockets | grep -q '^ACTIVE SMCR '", Duration::from_secs(3))?;
     // The back ends' connections: those of SMC-R's handshakes stay with their sockets.

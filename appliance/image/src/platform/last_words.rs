@@ -6,7 +6,8 @@
 //! the configuration, through a queue of its own ([`drivers::hal::CrashWriter`]).
 
 use super::apic::{self, Apic};
-use super::{Clock, backtrace, power, uart};
+use super::timer::Timer;
+use super::{Clock, backtrace, last_act, power, uart};
 use appliance::config::OnPanic;
 use appliance::crash::{self, Draft, Header, RECORD_LEN, Record};
 use appliance::log_ring::LogRing;
@@ -14,7 +15,7 @@ use appliance::machine::CrashPlace;
 use boot::acpi::Tables;
 use core::cell::UnsafeCell;
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use drivers::hal::Window;
 use std::sync::OnceLock;
@@ -30,6 +31,7 @@ const CRASH_LOADED: u8 = 2;
 /// What is known from bring-up on.
 struct Known {
     clock: Clock,
+    timer: Timer,
     /// Seconds since 1970 when the clock started.
     started: u64,
     apic: Apic,
@@ -54,6 +56,9 @@ static PLACE: AtomicPtr<Place> = AtomicPtr::new(core::ptr::null_mut());
 static PVPANIC: AtomicU16 = AtomicU16::new(0);
 /// One more than the APIC's number of the core that dies; 0 while none does.
 static DYING: AtomicU32 = AtomicU32::new(0);
+/// How its end is to be: what a test sees, and the wait before a reboot.
+static CODE: AtomicU8 = AtomicU8::new(0);
+static WAIT: AtomicU64 = AtomicU64::new(BLIND_WAIT);
 static RECORD: Buffer = Buffer(UnsafeCell::new([0; RECORD_LEN]));
 
 /// Memory for one record.
@@ -66,6 +71,8 @@ unsafe impl Sync for Buffer {}
 pub struct Facts {
     /// The clock.
     pub clock: Clock,
+    /// The timer of each core.
+    pub timer: Timer,
     /// Seconds since 1970 when it started.
     pub started: u64,
     /// How the APIC is reached.
@@ -83,12 +90,12 @@ pub struct Facts {
 /// Takes note of what is needed for last words; returns the record that a panic before this boot has left
 /// in memory, and its bytes.
 pub fn prepare(facts: Facts) -> Option<(Record, Box<[u8]>)> {
-    let Facts { clock, started, apic, acpi, memory, log, build } = facts;
+    let Facts { clock, timer, started, apic, acpi, memory, log, build } = facts;
     let mut bytes = vec![0; RECORD_LEN].into_boxed_slice();
     let found = memory.read(0, &mut bytes).ok().and_then(|()| crash::read(&bytes));
     memory.fill(0);
     // Called once.
-    let _ = KNOWN.set(Known { clock, started, apic, acpi, memory, log, build });
+    let _ = KNOWN.set(Known { clock, timer, started, apic, acpi, memory, log, build });
     set_place(found.as_ref().map(|record| record.header), None);
     found.map(|record| (record, bytes))
 }
@@ -128,9 +135,9 @@ pub fn speak(code: u8, stack: u64, say: impl Fn(&mut dyn Write) -> fmt::Result) 
     x86_64::instructions::interrupts::disable();
     let us = apic::id() + 1;
     match DYING.compare_exchange(0, us, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => {}
+        Ok(_) => CODE.store(code, Ordering::Relaxed),
         // Last words that go wrong themselves: enough was said.
-        Err(other) if other == us => end(code, BLIND_WAIT),
+        Err(other) if other == us => end(),
         Err(_) => halt(),
     }
     let known = KNOWN.get();
@@ -152,8 +159,9 @@ pub fn speak(code: u8, stack: u64, say: impl Fn(&mut dyn Write) -> fmt::Result) 
     let place = PLACE.swap(core::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: made by `Box::into_raw`, and just swapped out; it is never freed.
     let place = unsafe { place.as_mut() };
-    let (Some(known), Some(now), Some(place)) = (known, now, place) else { end(code, BLIND_WAIT) };
+    let (Some(known), Some(now), Some(place)) = (known, now, place) else { end() };
     let header = Header::after(place.last, known.started + now / 1000, now);
+    WAIT.store(header.wait(), Ordering::Relaxed);
     let _ = writeln!(record, "log:");
     let said = known.log.try_last(LOG_MESSAGES, |entry| {
         let _ = writeln!(record, "{entry}");
@@ -169,12 +177,22 @@ pub fn speak(code: u8, stack: u64, say: impl Fn(&mut dyn Write) -> fmt::Result) 
             Err(why) => writeln!(uart::Printer, "isthmus: the record is in memory only: {why}"),
         };
     }
-    end(code, header.wait())
+    if code == power::PANIC && last_act::act(&known.clock, &known.timer, overtime) {
+        uart::print("isthmus: peers were told\r\n");
+    }
+    end()
 }
 
-/// Does what the configuration says, if it is a reboot after `wait` seconds. QEMU's isa-debug-exit comes
+/// The last act takes too long.
+extern "C" fn overtime() -> ! {
+    uart::print("isthmus: peers could not be told in time\r\n");
+    end()
+}
+
+/// Does what the configuration says; a reboot after the wait that was found. QEMU's isa-debug-exit comes
 /// first: whoever attaches it wants to see how the machine ended, not have it back.
-fn end(code: u8, wait: u64) -> ! {
+fn end() -> ! {
+    let (code, wait) = (CODE.load(Ordering::Relaxed), WAIT.load(Ordering::Relaxed));
     let policy = crash::policy();
     tell_pvpanic(policy);
     if policy == OnPanic::Halt {

@@ -12,6 +12,7 @@ mod idt;
 mod image;
 mod interrupts;
 mod io_apic;
+pub mod last_act;
 pub mod last_words;
 mod machine;
 mod paging;
@@ -114,6 +115,7 @@ pub fn bring_up(
     let build = format!("isthmus {} ({}), build {build_id}", env!("CARGO_PKG_VERSION"), COMMIT);
     let crash = last_words::prepare(last_words::Facts {
         clock,
+        timer,
         started,
         apic,
         acpi,
