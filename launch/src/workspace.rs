@@ -1,6 +1,9 @@
 //! Where things are: the checkout this program was built from, and its `target` directory.
 
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
 
 /// The top directory of the checkout (the one with `./isthmus` in it).
 pub fn root() -> &'static Path {
@@ -13,4 +16,21 @@ pub fn target() -> PathBuf {
         Some(directory) => root().join(directory),
         None => root().join("target"),
     }
+}
+
+/// Keeps other `./isthmus` of this checkout from building in `target/` for as long as what it returns is kept;
+/// waits for one that does.
+pub fn lock() -> Result<File> {
+    let path = target().join(".isthmus-lock");
+    fs::create_dir_all(target())?;
+    let file = File::create(&path).with_context(|| format!("could not make {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => return Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            eprintln!("another ./isthmus builds in this checkout; waiting for it ...");
+        }
+        Err(TryLockError::Error(why)) => return Err(why).context("could not lock the checkout"),
+    }
+    file.lock().context("could not lock the checkout")?;
+    Ok(file)
 }

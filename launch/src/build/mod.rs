@@ -58,6 +58,7 @@ impl Kind {
 
 /// Builds the image, or finds it up to date.
 pub fn build(options: &Options) -> Result<Image> {
+    let _alone = workspace::lock()?;
     let toolchain = Toolchain::find()?;
     eprintln!("image compiler: {}", toolchain.version);
     let kernel = kernel_source::prepare(&toolchain)?;

@@ -57,6 +57,7 @@ pub const POSTGRESQL: &str = "/apps/lib/postgresql/15/bin";
 /// Makes the disk, or finds that it is there and current.
 pub fn applications() -> Result<PathBuf> {
     setup::install(&[Purpose::Guest])?;
+    let _alone = workspace::lock()?;
     let directory = workspace::target().join("guest-applications");
     let disk = directory.join("applications.tar");
     let recipe = [PACKAGES.join(" "), PROGRAMS.join(" "), KEPT.join(" ")].join("\n");

@@ -35,6 +35,7 @@ pub struct System {
 /// Makes the system, or finds that it is there and current. Minutes the first time, mostly downloads.
 pub fn prepare() -> Result<System> {
     setup::install(&[Purpose::Run, Purpose::Guest])?;
+    let _alone = workspace::lock()?;
     let kernel = packages::newest_kernel()?;
     let directory = workspace::target().join("guest");
     let system = System {
