@@ -97,6 +97,15 @@ impl Vm {
         self.wait_for(PROMPT)
     }
 
+    /// Types `reboot` and waits until the appliance has started again. Until the machine ends, messages repaint
+    /// the old prompt.
+    pub fn reboot(&mut self) -> Result<()> {
+        self.serial.send(b"reboot\r")?;
+        self.wait_for(" ready")?;
+        self.wait_ready()?;
+        Ok(())
+    }
+
     /// Types a command at the appliance's prompt and returns what it prints before the next prompt.
     /// The command must be one that the console echoes as it is; else use [`Vm::press`].
     pub fn run(&mut self, line: &str) -> Result<Reply> {

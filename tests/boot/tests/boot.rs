@@ -29,8 +29,7 @@ fn poweroff_ends_the_machine() -> Result<()> {
 #[test]
 fn reboot_comes_back() -> Result<()> {
     let mut vm = boot(spec()?.reboots())?;
-    vm.serial.send(b"reboot\r")?;
-    vm.wait_ready()?;
+    vm.reboot()?;
     vm.run("help")?.contains("reboot")?;
     Ok(())
 }

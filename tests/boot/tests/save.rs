@@ -48,8 +48,7 @@ fn what_was_saved_is_there_after_a_reboot() -> Result<()> {
     let mut vm = boot(spec()?.disk(Disk::new(disk.path())).reboots())?;
     vm.run("set system.hostname kept")?.lacks("error")?;
     vm.run("save")?.contains("saved")?;
-    vm.serial.send(b"reboot\r")?;
-    vm.wait_ready()?;
+    vm.reboot()?;
     vm.run("show version")?.contains("kept")?;
     Ok(())
 }

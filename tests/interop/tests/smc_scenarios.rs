@@ -275,8 +275,7 @@ fn the_appliance_reboots() -> Result<()> {
             until_active(3)
         ))?;
         lab.site.client.capture(0, &capture)?;
-        lab.site.gateway.serial.send(b"reboot\r")?;
-        lab.site.gateway.wait_ready()?;
+        lab.site.gateway.reboot()?;
         lab.echo(7, "64 1 1")?;
         lab.site.client.end_capture(0)?;
         fastest = fastest.min(first_answer(&capture)?);
