@@ -21,7 +21,7 @@ pub(super) fn topic(state: &mut State, topic: Topic) -> Value {
     match topic {
         Topic::Interfaces => Value::List(interfaces(state, 0, usize::MAX)),
         Topic::Disks => Value::List(disks(state, 0, usize::MAX)),
-        Topic::ProviderSet => devices(state),
+        Topic::Devices => devices(state),
         Topic::Volumes => Value::List(manage::volumes::rows(state, 0, usize::MAX)),
         Topic::Exports => Value::List(manage::exports::wanted(state, 0, usize::MAX)),
         Topic::Memory => memory(state),

@@ -29,7 +29,7 @@ use balance::{Backend, Balance};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Instant;
-use endpoints::Both;
+use endpoints::Endpoints;
 use net::tcp::{Closed, Limits, Owner};
 use net::{Interface, connector};
 use pipe::{Pipe, Side, Sides};
@@ -265,7 +265,7 @@ impl Relay {
     fn place_of(&self, owner: u32) -> Option<(Side, usize)> {
         let number = owner.checked_sub(self.first_owner)?;
         let at = number as usize / 2;
-        let side = if number.is_multiple_of(2) { Side::Acceptor } else { Side::Connector };
+        let side = if number.is_multiple_of(2) { Side::Frontend } else { Side::Backend };
         (at < self.fronts.len()).then_some((side, at))
     }
 
@@ -276,8 +276,8 @@ impl Relay {
         let World { interfaces, engine, ctx, .. } = &mut *world;
         let interface = interfaces.get(at);
         match side {
-            Side::Acceptor => self.fronts[at].poll(interface, engine, ctx),
-            Side::Connector => self.backs[at].poll(interface, engine, ctx),
+            Side::Frontend => self.fronts[at].poll(interface, engine, ctx),
+            Side::Backend => self.backs[at].poll(interface, engine, ctx),
         }
         self.hear(side, at, world);
     }
@@ -294,8 +294,8 @@ impl Relay {
         let World { interfaces, engine, ctx, .. } = &mut *world;
         let interface = interfaces.get(at);
         match side {
-            Side::Acceptor => self.fronts[at].handle_event(socket, ready, interface, engine, ctx),
-            Side::Connector => self.backs[at].handle_event(socket, ready, interface, engine, ctx),
+            Side::Frontend => self.fronts[at].handle_event(socket, ready, interface, engine, ctx),
+            Side::Backend => self.backs[at].handle_event(socket, ready, interface, engine, ctx),
         };
         self.hear(side, at, world);
     }
@@ -303,12 +303,12 @@ impl Relay {
     /// Hears what a front or back has to say of its connections.
     fn hear<P: Provider + ?Sized>(&mut self, side: Side, at: usize, world: &mut World<'_, '_, P>) {
         match side {
-            Side::Acceptor => {
+            Side::Frontend => {
                 while let Some(event) = self.fronts[at].poll_event() {
                     self.front_event(at, event, world);
                 }
             }
-            Side::Connector => {
+            Side::Backend => {
                 while let Some(event) = self.backs[at].poll_event() {
                     self.back_event(at, event, world);
                 }
@@ -470,7 +470,7 @@ impl Relay {
         let backend = relayed.backend;
         if let Some(place) = relayed.back.take() {
             self.by_back.remove(&place);
-            self.hang_up(Side::Connector, place, true, world);
+            self.hang_up(Side::Backend, place, true, world);
             self.balance.left(backend);
             self.backend_failed(backend);
         }
@@ -531,12 +531,12 @@ impl Relay {
         let relayed = &mut relayed[key];
         let mut piece = core::mem::take(world.piece);
         piece.resize(PIECE, 0);
-        let mut both = Both { fronts, backs, front: relayed.front, back: relayed.back, world };
+        let mut both = Endpoints { fronts, backs, front: relayed.front, back: relayed.back, world };
         let mut more = false;
         let lost = if relayed.open {
             let [there, here] = &mut relayed.pipes;
-            let there = there.flow(Side::Acceptor, &mut both, &mut piece, TURN);
-            let here = here.flow(Side::Connector, &mut both, &mut piece, TURN);
+            let there = there.flow(Side::Frontend, &mut both, &mut piece, TURN);
+            let here = here.flow(Side::Backend, &mut both, &mut piece, TURN);
             let moved = (there.unwrap_or(0), here.unwrap_or(0));
             more = moved.0 >= TURN || moved.1 >= TURN;
             counters.bytes_in += moved.0 as u64;
@@ -547,7 +547,7 @@ impl Relay {
             there.is_err() || here.is_err()
         } else {
             // Only whether the client is still there.
-            both.read(Side::Acceptor, &mut []) == Err(Closed::Gone)
+            both.read(Side::Frontend, &mut []) == Err(Closed::Gone)
         };
         *world.piece = piece;
         if lost {
@@ -565,10 +565,10 @@ impl Relay {
         let relayed = self.relayed.remove(key);
         self.timers.forget(key);
         self.by_front.remove(&relayed.front);
-        self.hang_up(Side::Acceptor, relayed.front, abort, world);
+        self.hang_up(Side::Frontend, relayed.front, abort, world);
         if let Some(back) = relayed.back {
             self.by_back.remove(&back);
-            self.hang_up(Side::Connector, back, abort, world);
+            self.hang_up(Side::Backend, back, abort, world);
             self.balance.left(relayed.backend);
         }
     }
@@ -601,8 +601,8 @@ impl Relay {
         let World { interfaces, engine, ctx, .. } = world;
         let interface = interfaces.get(at);
         match side {
-            Side::Acceptor => self.fronts[at].close(id, abort, interface, engine, ctx),
-            Side::Connector => self.backs[at].close(id, abort, interface, engine, ctx),
+            Side::Frontend => self.fronts[at].close(id, abort, interface, engine, ctx),
+            Side::Backend => self.backs[at].close(id, abort, interface, engine, ctx),
         }
     }
 }

@@ -7,17 +7,17 @@ use net::tcp::Closed;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The client's.
-    Acceptor,
+    Frontend,
     /// The server's.
-    Connector,
+    Backend,
 }
 
 impl Side {
     /// The other one.
     pub fn other(self) -> Side {
         match self {
-            Side::Acceptor => Side::Connector,
-            Side::Connector => Side::Acceptor,
+            Side::Frontend => Side::Backend,
+            Side::Backend => Side::Frontend,
         }
     }
 }
@@ -100,15 +100,15 @@ mod tests {
     }
 
     #[derive(Debug, Default)]
-    struct Both([End; 2]);
+    struct Endpoints([End; 2]);
 
-    impl Both {
+    impl Endpoints {
         fn at(&mut self, side: Side) -> &mut End {
             &mut self.0[side as usize]
         }
     }
 
-    impl Sides for Both {
+    impl Sides for Endpoints {
         fn read(&mut self, side: Side, into: &mut [u8]) -> Result<usize, Closed> {
             let end = self.at(side);
             if end.lost {
@@ -146,38 +146,38 @@ mod tests {
 
     #[test]
     fn a_half_close_goes_across_behind_the_last_byte() {
-        let mut both = Both::default();
-        both.at(Side::Connector).capacity = 4;
-        both.at(Side::Acceptor).arrives = (0..6).collect();
-        both.at(Side::Acceptor).ended = true;
+        let mut both = Endpoints::default();
+        both.at(Side::Backend).capacity = 4;
+        both.at(Side::Frontend).arrives = (0..6).collect();
+        both.at(Side::Frontend).ended = true;
         let (mut pipe, mut piece) = (Pipe::default(), [0; 16]);
-        assert_eq!(pipe.flow(Side::Acceptor, &mut both, &mut piece, usize::MAX), Ok(4));
-        assert!(!pipe.finished && !both.at(Side::Connector).finished);
-        both.at(Side::Connector).held = 0;
-        assert_eq!(pipe.flow(Side::Acceptor, &mut both, &mut piece, usize::MAX), Ok(2));
-        assert!(pipe.finished && both.at(Side::Connector).finished);
-        assert_eq!(both.at(Side::Connector).written, [0, 1, 2, 3, 4, 5]);
-        assert_eq!(pipe.flow(Side::Acceptor, &mut both, &mut piece, usize::MAX), Ok(0));
-        assert!(!both.at(Side::Acceptor).finished, "the other direction goes on");
+        assert_eq!(pipe.flow(Side::Frontend, &mut both, &mut piece, usize::MAX), Ok(4));
+        assert!(!pipe.finished && !both.at(Side::Backend).finished);
+        both.at(Side::Backend).held = 0;
+        assert_eq!(pipe.flow(Side::Frontend, &mut both, &mut piece, usize::MAX), Ok(2));
+        assert!(pipe.finished && both.at(Side::Backend).finished);
+        assert_eq!(both.at(Side::Backend).written, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(pipe.flow(Side::Frontend, &mut both, &mut piece, usize::MAX), Ok(0));
+        assert!(!both.at(Side::Frontend).finished, "the other direction goes on");
     }
 
     #[test]
     fn a_loss_is_heard_of_even_without_room() {
-        for lost in [Side::Acceptor, Side::Connector] {
-            let mut both = Both::default();
-            both.at(Side::Connector).capacity = 4;
-            both.at(Side::Acceptor).arrives = (0..4).collect();
+        for lost in [Side::Frontend, Side::Backend] {
+            let mut both = Endpoints::default();
+            both.at(Side::Backend).capacity = 4;
+            both.at(Side::Frontend).arrives = (0..4).collect();
             both.at(lost).lost = true;
             let (mut pipe, mut piece) = (Pipe::default(), [0; 16]);
             assert_eq!(
-                pipe.flow(Side::Acceptor, &mut both, &mut piece, usize::MAX),
+                pipe.flow(Side::Frontend, &mut both, &mut piece, usize::MAX),
                 Err(Closed::Gone)
             );
         }
-        let mut both = Both::default();
-        both.at(Side::Acceptor).lost = true;
+        let mut both = Endpoints::default();
+        both.at(Side::Frontend).lost = true;
         let (mut pipe, mut piece) = (Pipe::default(), [0; 16]);
-        assert_eq!(pipe.flow(Side::Acceptor, &mut both, &mut piece, usize::MAX), Err(Closed::Gone));
+        assert_eq!(pipe.flow(Side::Frontend, &mut both, &mut piece, usize::MAX), Err(Closed::Gone));
     }
 
     proptest! {
@@ -188,26 +188,26 @@ mod tests {
             capacity in 1usize..40,
             size in 1usize..20,
         ) {
-            let mut both = Both::default();
-            both.at(Side::Acceptor).capacity = capacity;
+            let mut both = Endpoints::default();
+            both.at(Side::Frontend).capacity = capacity;
             let (mut pipe, mut piece) = (Pipe::default(), vec![0; size]);
             let mut sent = Vec::new();
             for &(arrive, take) in &steps {
                 for _ in 0..arrive {
                     sent.push(sent.len() as u8);
-                    both.at(Side::Connector).arrives.push_back(*sent.last().unwrap());
+                    both.at(Side::Backend).arrives.push_back(*sent.last().unwrap());
                 }
-                pipe.flow(Side::Connector, &mut both, &mut piece, usize::MAX).unwrap();
-                prop_assert!(both.at(Side::Acceptor).held <= capacity);
-                let front = both.at(Side::Acceptor);
+                pipe.flow(Side::Backend, &mut both, &mut piece, usize::MAX).unwrap();
+                prop_assert!(both.at(Side::Frontend).held <= capacity);
+                let front = both.at(Side::Frontend);
                 front.held = front.held.saturating_sub(take);
             }
-            both.at(Side::Connector).ended = true;
+            both.at(Side::Backend).ended = true;
             while !pipe.finished {
-                both.at(Side::Acceptor).held = 0;
-                pipe.flow(Side::Connector, &mut both, &mut piece, usize::MAX).unwrap();
+                both.at(Side::Frontend).held = 0;
+                pipe.flow(Side::Backend, &mut both, &mut piece, usize::MAX).unwrap();
             }
-            prop_assert_eq!(&both.at(Side::Acceptor).written, &sent);
+            prop_assert_eq!(&both.at(Side::Frontend).written, &sent);
             prop_assert_eq!(pipe.bytes, sent.len() as u64);
         }
     }

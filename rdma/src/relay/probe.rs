@@ -44,7 +44,7 @@ impl Relay {
         match event {
             Event::Failed(_) | Event::Broken(_) => self.backend_failed(backend),
             Event::Opened(..) | Event::Ready(_) => {
-                self.hang_up(Side::Connector, place, false, world);
+                self.hang_up(Side::Backend, place, false, world);
                 if self.balance.answered(backend, false) {
                     self.tell(backend, true);
                 }
@@ -58,7 +58,7 @@ impl Relay {
         while let Some(probe) = self.probes.get(at) {
             if probe.deadline <= world.ctx.now {
                 let Probe { place, backend, .. } = self.probes.swap_remove(at);
-                self.hang_up(Side::Connector, place, true, world);
+                self.hang_up(Side::Backend, place, true, world);
                 self.backend_failed(backend);
             } else {
                 let deadline = probe.deadline;

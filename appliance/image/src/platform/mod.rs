@@ -54,7 +54,7 @@ pub struct Bringup {
     /// What the loop needs.
     pub machine: Pc,
     /// What drivers need.
-    pub devices: ProviderSet,
+    pub devices: Devices,
     /// PCI configuration space.
     pub pci: ConfigSpace,
     /// Where a machine without PCI has its virtio devices.
@@ -89,7 +89,7 @@ pub fn bring_up(
     let timer = Timer::new(apic, clock, boot.apic_timer_khz);
 
     let (arena, crash_memory) = arena(boot)?;
-    let mut devices = ProviderSet { arena, memory: &boot.memory };
+    let mut devices = Devices { arena, memory: &boot.memory };
     let image = image::segments();
     if let Some(code) = image.iter().find(|segment| segment.access == image::Access::Code) {
         // SAFETY: it is the image's, which stays mapped.
@@ -155,7 +155,7 @@ pub fn total_memory(boot: &BootInfo) -> u64 {
 
 /// What drivers ask for at set-up.
 #[derive(Debug)]
-pub struct ProviderSet {
+pub struct Devices {
     arena: Arena,
     /// All memory of the machine.
     memory: &'static MemoryMap,
@@ -180,7 +180,7 @@ fn is_of_device(memory: &MemoryMap, address: u64, len: usize) -> bool {
 
 // SAFETY: the machine's devices are trusted, as its hypervisor is: there is no driver of an IOMMU. What is
 // mapped is checked against the memory map.
-unsafe impl Platform for ProviderSet {
+unsafe impl Platform for Devices {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
         if !is_of_device(self.memory, address, len) {
             return None;

@@ -144,7 +144,7 @@ pub static COMMANDS: &[Command] = &[
         &["show", "devices"],
         &[],
         "all devices, those that nobody uses among them",
-        Verb::Show(Topic::ProviderSet),
+        Verb::Show(Topic::Devices),
     ),
     Command::new(&["show", "volumes"], &[], "volumes", Verb::Show(Topic::Volumes)),
     Command::new(
@@ -199,7 +199,7 @@ pub static COMMANDS: &[Command] = &[
         &["show", "smc", "devices"],
         &[],
         "interfaces that links may use",
-        Verb::Show(Topic::Smc(SmcTopic::ProviderSet)),
+        Verb::Show(Topic::Smc(SmcTopic::Devices)),
     ),
     Command::new(
         &["show", "smc", "stats"],

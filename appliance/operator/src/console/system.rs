@@ -13,7 +13,7 @@ pub enum Topic {
     /// Disks: size, features, counters.
     Disks,
     /// All devices, those that nobody uses among them.
-    ProviderSet,
+    Devices,
     /// Volumes.
     Volumes,
     /// What is exported, and to whom.
@@ -46,7 +46,7 @@ pub enum SmcTopic {
     /// Links, as `smcr linkgroup link-show` does.
     Links,
     /// The interfaces that links may use, as `smcr device` does.
-    ProviderSet,
+    Devices,
     /// What was counted, as `smcr stats` shows it.
     Stats,
     /// The enterprises that the appliance belongs to.
@@ -61,7 +61,7 @@ impl SmcTopic {
         SmcTopic::Sockets,
         SmcTopic::Linkgroups,
         SmcTopic::Links,
-        SmcTopic::ProviderSet,
+        SmcTopic::Devices,
         SmcTopic::Stats,
         SmcTopic::Ueid,
         SmcTopic::Rules,
@@ -73,7 +73,7 @@ impl SmcTopic {
             SmcTopic::Sockets => "sockets",
             SmcTopic::Linkgroups => "linkgroups",
             SmcTopic::Links => "links",
-            SmcTopic::ProviderSet => "devices",
+            SmcTopic::Devices => "devices",
             SmcTopic::Stats => "stats",
             SmcTopic::Ueid => "ueid",
             SmcTopic::Rules => "rules",

@@ -138,12 +138,12 @@ impl Storage {
             Some(uuid) => Mirror::create(volumes, memory, uuid),
             None => Mirror::assemble(volumes, memory),
         };
-        let clock = self.elsewhere_mut().clock.clone();
+        let clock = self.remote_storage_mut().clock.clone();
         clock.set(now);
         let volume = volume.with_timeout(clock, Duration::from_millis(mirror.timeout_ms.into()));
         let (status, forced, ending) = (volume.status(), volume.forced(), volume.ending());
         self.volumes.add(mirror_name, Box::new(volume)).ok_or("the name is taken")?;
-        let remote_storage = self.elsewhere_mut();
+        let remote_storage = self.remote_storage_mut();
         let (name, told) = (mirror.name.to_string(), Status::default());
         let out_since = [None; 2];
         let slot = MirrorSlot { name, members, status, forced, ending, told, out_since };
@@ -162,7 +162,7 @@ impl Storage {
         let Some(volume) = self.volumes.remove(id) else { return true };
         let Parts { memory, members } = volume.into_parts();
         memory.into_iter().for_each(|memory| arena.free(memory));
-        let mirrors = &mut self.elsewhere_mut().mirrors;
+        let mirrors = &mut self.remote_storage_mut().mirrors;
         let Some(place) = mirrors.iter().position(|one| one.name == mirror) else { return true };
         let slot = mirrors.remove(place);
         for (member, volume) in slot.members.iter().zip(members) {

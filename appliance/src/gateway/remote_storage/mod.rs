@@ -74,7 +74,7 @@ impl RemoteStorage {
 
 impl Storage {
     /// What is from elsewhere, made when it is first needed.
-    fn elsewhere_mut(&mut self) -> &mut RemoteStorage {
+    fn remote_storage_mut(&mut self) -> &mut RemoteStorage {
         self.remote_storage.get_or_insert_default()
     }
 

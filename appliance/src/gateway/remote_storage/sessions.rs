@@ -194,7 +194,7 @@ impl Storage {
             Some(_) => Losses::ToAll,
             None => Losses::ToFlush,
         };
-        let remote_storage = self.elsewhere_mut();
+        let remote_storage = self.remote_storage_mut();
         let known = remote_storage.sessions.iter().position(|s| s.name() == session_name.as_str());
         let place = match known {
             Some(place) => place,
