@@ -1,6 +1,6 @@
 //! What the appliance starts with: machine, devices, randomness, configuration from the host.
 
-use crate::platform::{self, Clock, ProviderSet, power};
+use crate::platform::{self, Clock, Devices, power};
 use appliance::crash;
 use appliance::gateway::{Bringup, Facts};
 use appliance::log_ring::LogRing;
@@ -131,7 +131,7 @@ fn start_log(clock: Clock) -> &'static LogRing {
 /// because its keys would be guessable.
 fn randomness(
     inventory: &mut Inventory,
-    devices: &mut ProviderSet,
+    devices: &mut Devices,
     clock: Clock,
 ) -> Result<(Box<dyn RngCore>, &'static str), Refusal> {
     let seeded = |seed| Box::new(ChaCha12Rng::from_seed(seed));
