@@ -195,7 +195,7 @@ fn a_volume_of_a_disk_grows_while_it_is_mapped() -> Result<()> {
     guest.sh("dd if=/dev/urandom of=/tmp/kept bs=1M count=16 && dd if=/tmp/kept of=/dev/rnbd0 bs=64k oflag=direct")?;
     // The last extent is in the way: the volume gets another one.
     gateway.run("volume grow data size=40MiB")?.contains("volume data has 40MiB")?;
-    gateway.run("volume list csv")?.contains("data,41943040,0,0,2,false,1,there")?;
+    gateway.run("volume list csv")?.contains("data,41943040,0,0,2,false,1,online")?;
     guest.sh("echo $((40 << 11)) >/sys/block/rnbd0/rnbd/resize")?;
     guest.sh("set -e
          [ $(cat /sys/block/rnbd0/size) = $((40 << 11)) ]
