@@ -5,12 +5,12 @@ use super::disks::DiskSlot;
 use super::manage;
 use super::plane::PortReport;
 use super::ports::PortSlot;
-use super::report_pieces::Node;
+use super::report_pieces::{Node, Rows};
 use super::smc::report;
 use super::state::State;
 use super::tls;
 use super::volumes::DiskPool;
-use crate::console::Topic;
+use crate::console::{SmcTopic, Topic};
 use crate::loops::{LoopCounters, Stage};
 use crate::report::Value;
 use drivers::hal::{Disk, Features};
@@ -32,6 +32,18 @@ pub(super) fn topic(state: &mut State, topic: Topic) -> Value {
         Topic::Crash => state.crashes.report(),
         Topic::Refused => state.refused.report(),
         Topic::Smc(one) => report::topic(state, one),
+    }
+}
+
+/// How the report on a topic is made in pieces, if there may be many rows.
+pub(super) fn rows(topic: Topic) -> Option<Rows> {
+    match topic {
+        Topic::Interfaces => Some(interfaces),
+        Topic::Disks => Some(disks),
+        Topic::Volumes => Some(manage::volumes::rows),
+        Topic::Exports => Some(manage::exports::wanted),
+        Topic::Smc(SmcTopic::Sockets) => Some(report::socket_rows),
+        _ => None,
     }
 }
 

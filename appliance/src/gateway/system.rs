@@ -25,6 +25,10 @@ impl System for State {
         show::topic(self, topic)
     }
 
+    fn rows(&mut self, topic: Topic, from: usize, count: usize) -> Option<Vec<Value>> {
+        show::rows(topic).map(|rows| rows(self, from, count))
+    }
+
     fn document(&self) -> &Document {
         &self.document
     }

@@ -3,6 +3,7 @@
 use super::State;
 use super::commands::{COMMANDS, Invocation, Verb, parse};
 use super::output::Output;
+use super::report::Report;
 use super::system::{Managed, System};
 use crate::config::Problem;
 use crate::log_ring::Entry;
@@ -18,10 +19,22 @@ const RPING_SIZE: usize = 64;
 /// The object that captures are ordered of.
 const CAPTURE: &str = "/capture";
 
-/// Acts on a line; the answer goes to `out`. Returns what the console does next.
-pub fn execute(line: &str, system: &mut dyn System, out: &mut Output) -> State {
+/// Acts on a line; the answer goes to `out`, or is a report of its own. Returns what the console does next.
+pub fn execute(
+    line: &str,
+    system: &mut dyn System,
+    out: &mut Output,
+    long: &mut Option<Report>,
+) -> State {
     let result = match parse(line) {
         Ok(None) => return State::Prompt,
+        Ok(Some(Invocation { verb: Verb::Show(topic), json, .. })) => {
+            *long = Report::new(topic, json, system);
+            match long {
+                Some(_) => return State::Report,
+                None => Ok(show(&system.show(topic), json, out)),
+            }
+        }
         Ok(Some(invocation)) => act(&invocation, system, out),
         Err(why) => Err(why),
     };
@@ -31,11 +44,19 @@ pub fn execute(line: &str, system: &mut dyn System, out: &mut Output) -> State {
     })
 }
 
-fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<State, String> {
-    let argument = |i: usize| what.arguments.get(i).map_or("", String::as_str);
-    let mut report = |value: &Value| match what.json {
+/// Shows a value; the prompt is next.
+fn show(value: &Value, json: bool, out: &mut Output) -> State {
+    match json {
         true => out.text(&format!("{}\n", value.to_json())),
         false => out.text(&value.to_text()),
+    }
+    State::Prompt
+}
+
+fn act(what: &Invocation, system: &mut dyn System, out: &mut Output) -> Result<State, String> {
+    let argument = |i: usize| what.arguments.get(i).map_or("", String::as_str);
+    let mut report = |value: &Value| {
+        show(value, what.json, out);
     };
     match what.verb {
         Verb::Help => help(out),

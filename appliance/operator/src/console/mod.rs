@@ -11,6 +11,7 @@ mod editor;
 mod execute;
 mod keys;
 mod output;
+mod report;
 mod system;
 
 pub use system::{Managed, Progress, SmcTopic, System, Topic};
@@ -19,6 +20,7 @@ use crate::log_ring::{Cursor, Entry};
 use core::time::Duration;
 use editor::{Editor, Event};
 use output::Output;
+use report::Report;
 use std::collections::VecDeque;
 
 /// Bytes that wait here to be handled.
@@ -39,6 +41,8 @@ pub struct Console {
     output: Output,
     log: Cursor,
     state: State,
+    /// While it is being shown.
+    report: Option<Report>,
     /// Times in a row that the line took nothing of what there is to send.
     stalled: u32,
 }
@@ -52,6 +56,8 @@ enum State {
     Prompt,
     /// A task runs, whose progress is shown.
     Task,
+    /// A long report is being shown.
+    Report,
     /// When all output was sent, the machine starts anew.
     Rebooting,
     /// When all output was sent, the machine is switched off.
@@ -110,7 +116,8 @@ impl Console {
         if !self.output.has_room() {
             return false;
         }
-        let shown = self.show_log(system);
+        // Nothing comes between the rows of a report.
+        let shown = self.state != State::Report && self.show_log(system);
         match self.state {
             State::New => {
                 self.output.text("\n");
@@ -119,6 +126,7 @@ impl Console {
             }
             State::Prompt => self.handle_typed(system) || shown,
             State::Task => self.follow_task(system) || shown,
+            State::Report => self.follow_report(system),
             State::Rebooting if self.output.is_empty() => {
                 system.reboot();
                 true
@@ -153,7 +161,8 @@ impl Console {
                     break;
                 }
                 Some(Event::Line(line)) => {
-                    self.state = execute::execute(&line, system, &mut self.output);
+                    self.state =
+                        execute::execute(&line, system, &mut self.output, &mut self.report);
                     if self.state == State::Prompt {
                         // What the command has logged belongs to its answer.
                         self.print_log(system);
@@ -164,6 +173,22 @@ impl Console {
             }
         }
         worked
+    }
+
+    fn follow_report(&mut self, system: &mut dyn System) -> bool {
+        let interrupted = self.inbox.front() == Some(&INTERRUPT);
+        if interrupted {
+            self.inbox.pop_front();
+            self.output.text("^C\n");
+        }
+        let report = self.report.as_mut().filter(|_| !interrupted);
+        if report.is_none_or(|report| report.poll(system, &mut self.output)) {
+            self.report = None;
+            // What the command has logged belongs to its answer.
+            self.print_log(system);
+            self.prompt();
+        }
+        true
     }
 
     fn follow_task(&mut self, system: &mut dyn System) -> bool {

@@ -105,6 +105,9 @@ pub trait System {
     /// What `topic` is about, as it is now.
     fn show(&mut self, topic: Topic) -> Value;
 
+    /// Rows of the same, from one on, so many; None where there are never many.
+    fn rows(&mut self, topic: Topic, from: usize, count: usize) -> Option<Vec<Value>>;
+
     /// The running configuration.
     fn document(&self) -> &Document;
 

@@ -6,6 +6,8 @@ mod text;
 
 use std::borrow::Cow;
 
+pub use text::TableLayout;
+
 /// A value of a report.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {

@@ -47,52 +47,74 @@ fn entries(value: &Value) -> Option<&Entries> {
 }
 
 fn write_table(out: &mut String, items: &[Value], indent: usize) {
-    let rows: Vec<&Entries> = items.iter().filter_map(entries).collect();
-    let mut names: Vec<&str> = Vec::new();
-    for (name, _) in rows.iter().copied().flatten() {
-        if !names.contains(&name.as_ref()) {
-            names.push(name);
-        }
-    }
-    let columns: Vec<Column<'_>> = names.iter().map(|name| Column::new(name, &rows)).collect();
-    let width = columns.iter().map(|c| c.width + 2).sum::<usize>();
-    if width > WIDEST + 2 || rows.iter().copied().flatten().any(|(_, value)| !is_cell(value)) {
-        for (i, row) in rows.iter().enumerate() {
-            out.push_str(if i > 0 { "\n" } else { "" });
-            write_block(out, row, indent);
-        }
-        return;
-    }
-    let header = columns.iter().map(|c| c.pad(c.name)).collect::<Vec<_>>().join("  ");
-    line(out, header.trim_end(), indent);
-    for i in 0..rows.len() {
-        let row = columns.iter().map(|c| c.pad(&c.cells[i])).collect::<Vec<_>>().join("  ");
-        line(out, row.trim_end(), indent);
-    }
+    let mut layout = TableLayout { indent, ..TableLayout::default() };
+    items.iter().for_each(|row| layout.add(row));
+    items.iter().enumerate().for_each(|(i, row)| layout.write(out, row, i == 0));
 }
 
-struct Column<'a> {
-    name: &'a str,
-    /// One per row.
-    cells: Vec<String>,
+/// How a list of objects is shown: first it is told all rows, then it writes them, so that both can be done in
+/// pieces.
+#[derive(Debug, Default)]
+pub struct TableLayout {
+    indent: usize,
+    columns: Vec<Column>,
+    /// A cell holds more than fits on a line.
+    is_nested: bool,
+}
+
+#[derive(Debug)]
+struct Column {
+    name: Cow<'static, str>,
     /// Characters of the longest cell or the name.
     width: usize,
     /// Whether it holds numbers only, which stand to the right.
     numeric: bool,
 }
 
-impl<'a> Column<'a> {
-    fn new(name: &'a str, rows: &[&Entries]) -> Column<'a> {
-        let find = |row: &Entries| row.iter().find(|(k, _)| k == name).map(|(_, v)| v.clone());
-        let values: Vec<Value> = rows.iter().map(|row| find(row).unwrap_or(Value::None)).collect();
-        let cells: Vec<String> = values.iter().map(cell).collect();
-        let width = cells.iter().map(|c| c.chars().count()).chain([name.len()]).max();
-        let numeric = values.iter().all(|v| {
-            matches!(v, Value::None | Value::Number(_) | Value::Float(_) | Value::Bytes(_))
-        });
-        Column { name, cells, width: width.unwrap_or(0), numeric }
+impl TableLayout {
+    /// Takes note of a row.
+    pub fn add(&mut self, row: &Value) {
+        for (name, value) in entries(row).into_iter().flatten() {
+            let found = self.columns.iter().position(|column| column.name == *name);
+            let at = found.unwrap_or_else(|| {
+                let (name, width) = (name.clone(), name.len());
+                self.columns.push(Column { name, width, numeric: true });
+                self.columns.len() - 1
+            });
+            let column = &mut self.columns[at];
+            self.is_nested |= !is_cell(value);
+            column.width = column.width.max(cell(value).chars().count());
+            column.numeric &= matches!(
+                value,
+                Value::None | Value::Number(_) | Value::Float(_) | Value::Bytes(_)
+            );
+        }
     }
 
+    /// Appends a row; before the first one the names of the columns.
+    pub fn write(&self, out: &mut String, row: &Value, first: bool) {
+        let row = entries(row).unwrap_or_default();
+        let width = self.columns.iter().map(|column| column.width + 2).sum::<usize>();
+        if self.is_nested || width > WIDEST + 2 {
+            out.push_str(if first { "" } else { "\n" });
+            return write_block(out, row, self.indent);
+        }
+        if first {
+            self.write_line(out, |column| column.name.to_string());
+        }
+        self.write_line(out, |column| {
+            let value = row.iter().find(|(name, _)| *name == column.name);
+            value.map_or_else(|| cell(&Value::None), |(_, value)| cell(value))
+        });
+    }
+
+    fn write_line(&self, out: &mut String, text: impl Fn(&Column) -> String) {
+        let cells = self.columns.iter().map(|column| column.pad(&text(column)));
+        line(out, cells.collect::<Vec<_>>().join("  ").trim_end(), self.indent);
+    }
+}
+
+impl Column {
     fn pad(&self, text: &str) -> String {
         let width = self.width;
         if self.numeric { format!("{text:>width$}") } else { format!("{text:width$}") }

@@ -44,7 +44,7 @@ pub(in super::super) const TREE: Node = Node::Branch(&[
     ("rules", Node::Whole(|state| topic(state, SmcTopic::Rules))),
 ]);
 
-fn socket_rows(state: &mut State, from: usize, count: usize) -> Vec<Value> {
+pub(in super::super) fn socket_rows(state: &mut State, from: usize, count: usize) -> Vec<Value> {
     let Some(smc) = &state.smc else { return Vec::new() };
     sockets(smc, state, from, count)
 }
