@@ -19,6 +19,10 @@ impl System for Appliance {
     fn show(&mut self, topic: Topic) -> Value {
         Value::display(format!("{topic:?}"))
     }
+    fn rows(&mut self, topic: Topic, from: usize, count: usize) -> Option<Vec<Value>> {
+        let row = |i: usize| Value::object([("number", (i as u64).into())]);
+        (topic == Topic::Volumes).then(|| (from..100).take(count).map(row).collect())
+    }
     fn document(&self) -> &Document {
         &self.document
     }

@@ -15,6 +15,14 @@ struct Appliance {
     task: VecDeque<Progress>,
     ended: Option<&'static str>,
     objects: Vec<(String, String)>,
+    /// How many volumes there are, and the most rows that were asked for at a time.
+    volumes: usize,
+    most_rows: usize,
+}
+
+/// Row of a volume.
+fn volume(i: usize) -> Value {
+    Value::object([("name", Value::display(format!("v{i}"))), ("size", Value::Bytes(i as u64))])
 }
 
 impl Default for Appliance {
@@ -25,6 +33,8 @@ impl Default for Appliance {
             task: VecDeque::new(),
             ended: None,
             objects: vec![("/rtrs-server/s1/stats".into(), "7".into())],
+            volumes: 0,
+            most_rows: 0,
         }
     }
 }
@@ -32,6 +42,11 @@ impl Default for Appliance {
 impl System for Appliance {
     fn show(&mut self, topic: Topic) -> Value {
         Value::list([Value::object([("topic", Value::display(format!("{topic:?}")))])])
+    }
+    fn rows(&mut self, topic: Topic, from: usize, count: usize) -> Option<Vec<Value>> {
+        self.most_rows = self.most_rows.max(count);
+        (topic == Topic::Volumes)
+            .then(|| (from..self.volumes.min(from.saturating_add(count))).map(volume).collect())
     }
     fn document(&self) -> &Document {
         &self.document
@@ -373,4 +388,39 @@ proptest! {
         let text = session(&mut appliance, &mut console, b"\x03show version\r");
         prop_assert!(text.ends_with("show version\ntopic\nVersion\nisthmus> "), "{}", text);
     }
+}
+
+/// A report of many rows is made and shown in pieces, and reads as if it were not.
+#[test]
+fn a_long_report_comes_in_pieces() {
+    for volumes in [0, 1, 7, 8, 9, 1000] {
+        let mut appliance = Appliance { volumes, ..Appliance::default() };
+        let console = &mut Console::default();
+        session(&mut appliance, console, b"");
+        let whole = Value::List((0..volumes).map(volume).collect());
+        let told = session(&mut appliance, console, b"show volumes\r");
+        assert!(told.contains(&format!("\n{}isthmus>", whole.to_text())), "{told}");
+        let told = session(&mut appliance, console, b"show volumes --json\r");
+        assert!(told.contains(&format!("\n{}\nisthmus>", whole.to_json())), "{told}");
+        assert!(appliance.most_rows <= 8, "{} rows at once", appliance.most_rows);
+    }
+    let mut appliance = Appliance { volumes: 1000, ..Appliance::default() };
+    let console = &mut Console::default();
+    session(&mut appliance, console, b"");
+    console.handle_input(b"show volumes\r");
+    let mut polls = 0;
+    loop {
+        let before = console.output.len_for_test();
+        console.poll(&mut appliance);
+        assert!(console.output.len_for_test() - before < 1024, "a poll shows some rows");
+        console.sent(console.output().len());
+        polls += 1;
+        if polls == 200 {
+            console.handle_input(b"\x03");
+        }
+        if console.state == State::Prompt && !console.is_busy() {
+            break;
+        }
+    }
+    assert!((200..203).contains(&polls), "Ctrl-C ends it: {polls}");
 }

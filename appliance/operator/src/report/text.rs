@@ -84,10 +84,8 @@ impl TableLayout {
             let column = &mut self.columns[at];
             self.is_nested |= !is_cell(value);
             column.width = column.width.max(cell(value).chars().count());
-            column.numeric &= matches!(
-                value,
-                Value::None | Value::Number(_) | Value::Float(_) | Value::Bytes(_)
-            );
+            column.numeric &=
+                matches!(value, Value::None | Value::Number(_) | Value::Float(_) | Value::Bytes(_));
         }
     }
 
