@@ -10,7 +10,7 @@
 
 use crate::isn::{self, Secret};
 use crate::link::{ETHERNET_HEADER, Framing, Link, Queue, from_smoltcp, to_smoltcp};
-use crate::listen_table::{self, Call, Doors, ListenTable};
+use crate::listen_table::{self, Call, ListenEntry, ListenTable};
 use crate::neighbour::{Hop, Table};
 use crate::port_addresses::PortAddresses;
 use crate::routes::Routes;
@@ -149,7 +149,7 @@ pub struct Outside<'a> {
 }
 
 impl Outside<'_> {
-    fn door(&mut self) -> listen_table::Outside<'_> {
+    fn for_listener(&mut self) -> listen_table::Outside<'_> {
         listen_table::Outside { queue: self.queue, mac: self.local.mac, mtu: self.mtu }
     }
 }
@@ -166,7 +166,7 @@ pub struct Connections {
     wants: VecDeque<usize>,
     owners: Slab<OwnerState>,
     ready: Vec<Owner>,
-    doors: Doors,
+    listening: ListenTable,
     secret: Secret,
     turn: u32,
     activity: u64,
@@ -202,7 +202,7 @@ impl Connections {
             wants: VecDeque::new(),
             owners: Slab::new(),
             ready: Vec::new(),
-            doors: Doors::new(secret),
+            listening: ListenTable::new(secret),
             secret,
             turn: 0,
             activity: 0,
@@ -256,18 +256,18 @@ impl Connections {
     /// Listens on a port for an owner.
     pub fn listen(&mut self, port: u16, owner: Owner) {
         let Some(state) = self.owners.get(owner.0) else { return };
-        self.doors
-            .open(port, ListenTable { owner: owner.0, receive: state.limits.receive, smc: false });
+        self.listening
+            .open(port, ListenEntry { owner: owner.0, receive: state.limits.receive, smc: false });
     }
 
     /// Listens no more.
-    pub fn close_door(&mut self, port: u16, owner: Owner) {
-        self.doors.close(port, owner.0);
+    pub fn close_port(&mut self, port: u16, owner: Owner) {
+        self.listening.close(port, owner.0);
     }
 
     /// Says whether SMC is offered on a port.
     pub fn offer_smc(&mut self, port: u16, owner: Owner, on: bool) {
-        self.doors.offer_smc(port, owner.0, on);
+        self.listening.offer_smc(port, owner.0, on);
     }
 
     /// Whether an owner has no place for another connection, and whether a place will be free because a
@@ -424,7 +424,7 @@ impl Connections {
             let first = Ends { local_port: port, remote_port: 0, remote: nobody, local: nobody };
             let taken =
                 self.by_ends.range(first..).next().is_some_and(|(e, _)| e.local_port == port);
-            if !taken && self.doors.get(port).is_none() {
+            if !taken && self.listening.get(port).is_none() {
                 return Some(port);
             }
         }
@@ -566,28 +566,28 @@ impl Connections {
     ) -> Option<usize> {
         let ends = segment.ends;
         if segment.flags & RST != 0 {
-            self.doors.forget(ends);
+            self.listening.forget(ends);
             return None;
         }
-        let door = self.doors.get(ends.local_port);
-        if let Some(door) = door
+        let entry = self.listening.get(ends.local_port);
+        if let Some(entry) = entry
             && (segment.opens() || segment.flags & (ACK | SYN) == ACK)
         {
             if segment.opens() {
-                if self.has_room(door.owner, outside.now) {
+                if self.has_room(entry.owner, outside.now) {
                     let hop = outside.routes.next_hop(ends.remote);
                     let known = hop.and_then(|hop| outside.neighbours.get(hop, outside.now));
                     let (to, now) = (known.unwrap_or(from), outside.now);
-                    self.doors.answer(door, segment, to, &mut outside.door(), now);
+                    self.listening.answer(entry, segment, to, &mut outside.for_listener(), now);
                     return None;
                 }
-            } else if let Some(call) = self.doors.complete(segment, outside.now) {
-                if self.has_room(door.owner, outside.now)
-                    && let Some(key) = self.open(ends, door.owner, &call, outside)
+            } else if let Some(call) = self.listening.complete(segment, outside.now) {
+                if self.has_room(entry.owner, outside.now)
+                    && let Some(key) = self.open(ends, entry.owner, &call, outside)
                 {
                     return Some(key);
                 }
-            } else if self.doors.knows(ends) {
+            } else if self.listening.knows(ends) {
                 // What was sent ahead of it is missing; the peer will send both again.
                 return None;
             }
@@ -732,7 +732,7 @@ impl Connections {
     /// When a poll has something to do, if nothing happens before.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timer = self.timers.first().map(|&(at, _)| at);
-        Instant::first([timer, self.doors.poll_timeout()])
+        Instant::first([timer, self.listening.poll_timeout()])
     }
 
     /// Sends what there is to send, as long as the queue has room, and does what is due.
@@ -747,7 +747,7 @@ impl Connections {
             self.look_after(key);
         }
         let now = outside.now;
-        self.doors.poll(&mut outside.door(), now);
+        self.listening.poll(&mut outside.for_listener(), now);
         while !outside.queue.is_full()
             && let Some(key) = self.wants.pop_front()
         {
@@ -890,7 +890,7 @@ impl Connections {
 impl Connections {
     /// Whether the opening of a connection between these ends is remembered.
     pub fn remembers(&self, ends: Ends) -> bool {
-        self.doors.knows(ends)
+        self.listening.knows(ends)
     }
 
     /// Connections, timers and lists: how much of each there is.

@@ -540,7 +540,7 @@ impl Interface {
 #[cfg(test)]
 impl Interface {
     /// Whether the opening of a connection between these ends is remembered.
-    pub fn doors_remember(&self, ends: crate::segment::Ends) -> bool {
+    pub fn remembers_call(&self, ends: crate::segment::Ends) -> bool {
         self.connections.remembers(ends)
     }
 

@@ -25,7 +25,7 @@ const HOP_LIMIT: u8 = 64;
 
 /// A port that is listened on.
 #[derive(Clone, Copy, Debug)]
-pub struct ListenTable {
+pub struct ListenEntry {
     /// Whose connections these will be, by [`crate::connections`].
     pub owner: usize,
     /// Bytes that a connection has room for.
@@ -62,47 +62,52 @@ pub struct Outside<'a> {
 }
 
 /// The ports of an interface that are listened on.
-pub struct Doors {
-    doors: BTreeMap<u16, ListenTable>,
+pub struct ListenTable {
+    entries: BTreeMap<u16, ListenEntry>,
     calls: BTreeMap<Ends, Remembered>,
     due: BTreeSet<(Instant, Ends)>,
     secret: Secret,
 }
 
-impl Doors {
+impl ListenTable {
     /// None yet.
     pub fn new(secret: Secret) -> Self {
-        Doors { doors: BTreeMap::new(), calls: BTreeMap::new(), due: BTreeSet::new(), secret }
+        ListenTable {
+            entries: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            due: BTreeSet::new(),
+            secret,
+        }
     }
 
     /// Listens on a port; who did so before does no more.
-    pub fn open(&mut self, port: u16, door: ListenTable) {
-        self.doors.insert(port, door);
+    pub fn open(&mut self, port: u16, entry: ListenEntry) {
+        self.entries.insert(port, entry);
     }
 
     /// Listens no more, if it was `owner` who did.
     pub fn close(&mut self, port: u16, owner: usize) {
-        if self.doors.get(&port).is_some_and(|door| door.owner == owner) {
-            self.doors.remove(&port);
+        if self.entries.get(&port).is_some_and(|entry| entry.owner == owner) {
+            self.entries.remove(&port);
         }
     }
 
     /// Says whether SMC is offered on a port.
     pub fn offer_smc(&mut self, port: u16, owner: usize, on: bool) {
-        if let Some(door) = self.doors.get_mut(&port).filter(|door| door.owner == owner) {
-            door.smc = on;
+        if let Some(entry) = self.entries.get_mut(&port).filter(|entry| entry.owner == owner) {
+            entry.smc = on;
         }
     }
 
     /// The port, if it is listened on.
-    pub fn get(&self, port: u16) -> Option<ListenTable> {
-        self.doors.get(&port).copied()
+    pub fn get(&self, port: u16) -> Option<ListenEntry> {
+        self.entries.get(&port).copied()
     }
 
     /// Answers a SYN to a port that is listened on; the answer goes to `mac`.
     pub fn answer(
         &mut self,
-        door: ListenTable,
+        entry: ListenEntry,
         segment: &Segment<'_>,
         mac: [u8; 6],
         outside: &mut Outside<'_>,
@@ -112,11 +117,11 @@ impl Doors {
         let before = self.calls.get(&ends).map(|remembered| remembered.call);
         let call = before.filter(|call| call.theirs == segment.sequence).unwrap_or_else(|| {
             let mut offer = Offer::of(segment.options);
-            offer.smc &= door.smc && ends.local.is_ipv4();
+            offer.smc &= entry.smc && ends.local.is_ipv4();
             let ours = self.secret.cookie(ends, segment.sequence, offer, now);
             Call { theirs: segment.sequence, ours, offer }
         });
-        say(ends, &call, door.receive, mac, outside);
+        say(ends, &call, entry.receive, mac, outside);
         if before.is_none() && self.calls.len() >= CALLS {
             return;
         }
@@ -161,8 +166,8 @@ impl Doors {
             && !outside.queue.is_full()
         {
             self.due.pop_first();
-            let door = self.doors.get(&ends.local_port);
-            let (Some(remembered), Some(door)) = (self.calls.get_mut(&ends), door) else {
+            let entry = self.entries.get(&ends.local_port);
+            let (Some(remembered), Some(entry)) = (self.calls.get_mut(&ends), entry) else {
                 self.calls.remove(&ends);
                 continue;
             };
@@ -170,14 +175,14 @@ impl Doors {
                 self.calls.remove(&ends);
                 continue;
             }
-            say(ends, &remembered.call, door.receive, remembered.mac, outside);
+            say(ends, &remembered.call, entry.receive, remembered.mac, outside);
             remembered.again = now + RETRY * 2u32.pow(remembered.tries);
             remembered.tries += 1;
             self.due.insert((remembered.again, ends));
         }
     }
 
-    /// When [`Doors::poll`] has something to do.
+    /// When [`ListenTable::poll`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.due.first().map(|&(again, _)| again)
     }
@@ -356,7 +361,7 @@ mod tests {
         }
         assert_eq!(answers.len(), 4);
         assert!(answers.iter().all(|answer| *answer == answers[0]));
-        assert!(!interface.doors_remember(ends(4000, PORT)));
+        assert!(!interface.remembers_call(ends(4000, PORT)));
     }
 
     /// Ten thousand SYNs a second from nobody, and one client in between.

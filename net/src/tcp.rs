@@ -174,7 +174,7 @@ impl Listener {
     pub fn stop(self, interface: &mut Interface) {
         let now = interface.now();
         let connections = interface.connections();
-        connections.close_door(self.port, self.owner);
+        connections.close_port(self.port, self.owner);
         connections.close_owner(self.owner, now);
     }
 }

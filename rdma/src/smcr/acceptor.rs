@@ -17,10 +17,10 @@ use drivers::hal::Instant;
 use net::Interface;
 use net::tcp::{Limits, Listener};
 
-/// The front.
+/// The listener of a port on one interface, and the connections that came by it.
 #[derive(Debug)]
 pub struct Acceptor {
-    joint: Connections<Listener>,
+    connections: Connections<Listener>,
     gate: Gate,
     /// Connections at a time.
     places: usize,
@@ -36,11 +36,11 @@ const EVICTION: (Duration, usize) = (Duration::from_millis(50), 8);
 /// Connections that are accepted before others have their turn.
 const ACCEPTED: usize = 16;
 /// Places for those who come while all others are taken, until it is decided whether another gives way.
-const ANTEROOM: usize = 8;
+const OVERFLOW: usize = 8;
 
 impl Acceptor {
     /// Listens on `port` of all addresses of the interface, and if it `offers` does so with SMC. `owner`: how
-    /// the engine's sockets say that they are of this front ([`Engine::owner`]).
+    /// the engine's sockets say that they are of this acceptor ([`Engine::owner`]).
     pub fn new(
         interface: &mut Interface,
         port: u16,
@@ -50,12 +50,12 @@ impl Acceptor {
         owner: u32,
     ) -> Self {
         let places = limits.connections;
-        let connections = places + ANTEROOM;
+        let connections = places + OVERFLOW;
         let listener = Listener::new(interface, port, Limits { connections, ..limits });
         listener.offer_smc(interface, offers);
         let cost = (limits.receive + limits.transmit) as u64;
         Acceptor {
-            joint: Connections::new(listener, owner, cost, true),
+            connections: Connections::new(listener, owner, cost, true),
             gate,
             places,
             evicts: None,
@@ -64,7 +64,7 @@ impl Acceptor {
 
     /// Its name among those of [`Interface::ready`].
     pub fn tcp_owner(&self) -> net::tcp::Owner {
-        self.joint.tcp.owner()
+        self.connections.tcp.owner()
     }
 
     /// Accepts, and sees to what is new of connections, some at a time: to be called while
@@ -76,44 +76,45 @@ impl Acceptor {
         ctx: &mut EngineContext<'_, P>,
     ) {
         for _ in 0..ACCEPTED {
-            let Some(stream) = self.joint.tcp.accept(interface, ctx.now) else { break };
-            let listener = &mut self.joint.tcp;
+            let Some(stream) = self.connections.tcp.accept(interface, ctx.now) else { break };
+            let listener = &mut self.connections.tcp;
             let Some((remote, local)) = listener.ends(interface, stream) else { continue };
             let offers = listener.offers_smc(interface, stream);
-            let (host, cost, owner) = (remote.ip(), self.joint.cost(), self.joint.owner());
+            let (host, cost, owner) =
+                (remote.ip(), self.connections.cost(), self.connections.owner());
             if !engine.admission.admit(host, &self.gate, offers, cost) {
-                self.joint.tcp.abort(interface, stream, ctx.now);
+                self.connections.tcp.abort(interface, stream, ctx.now);
                 continue;
             }
-            if self.joint.len() >= self.places {
-                let Some((other, socket)) = self.joint.crowded_out(host) else {
+            if self.connections.len() >= self.places {
+                let Some((other, socket)) = self.connections.evicted_for(host) else {
                     engine.admission.leave(host, cost);
-                    self.joint.tcp.abort(interface, stream, ctx.now);
+                    self.connections.tcp.abort(interface, stream, ctx.now);
                     continue;
                 };
                 engine.admission.gave_way(other, &self.gate);
-                self.joint.handle_event(socket, Ready::FAILED, interface, engine, ctx);
+                self.connections.handle_event(socket, Ready::FAILED, interface, engine, ctx);
             }
             let state = if offers {
                 let Some(socket) = engine.open(Role::Server, [local, remote.ip()], owner, ctx)
                 else {
                     // The client waits for an Accept that cannot be made.
                     engine.admission.leave(host, cost);
-                    self.joint.tcp.abort(interface, stream, ctx.now);
+                    self.connections.tcp.abort(interface, stream, ctx.now);
                     continue;
                 };
                 State::Handshake(socket)
             } else {
                 State::Tcp
             };
-            let local = SocketAddr::new(local, self.joint.tcp.port());
-            let id = self.joint.insert(stream, (local, remote), state, ctx.now);
+            let local = SocketAddr::new(local, self.connections.tcp.port());
+            let id = self.connections.insert(stream, (local, remote), state, ctx.now);
             // What has come already may have been told of before it was accepted.
-            self.joint.hear(id, interface, engine, ctx);
+            self.connections.hear(id, interface, engine, ctx);
         }
         for _ in 0..NEWS {
-            let Some(id) = self.joint.next_news(interface) else { break };
-            self.joint.hear(id, interface, engine, ctx);
+            let Some(id) = self.connections.next_news(interface) else { break };
+            self.connections.hear(id, interface, engine, ctx);
         }
         self.make_room(interface, engine, ctx);
     }
@@ -126,7 +127,7 @@ impl Acceptor {
         engine: &mut Engine,
         ctx: &mut EngineContext<'_, P>,
     ) {
-        if self.joint.len() < self.places {
+        if self.connections.len() < self.places {
             self.evicts = None;
             return;
         }
@@ -135,17 +136,17 @@ impl Acceptor {
             return;
         }
         let before = Instant::from_nanos(now.as_nanos().saturating_sub(STALLED.as_nanos() as u64));
-        for (host, socket) in self.joint.stalled(before, most) {
+        for (host, socket) in self.connections.stalled(before, most) {
             engine.admission.gave_way(host, &self.gate);
-            self.joint.handle_event(socket, Ready::FAILED, interface, engine, ctx);
+            self.connections.handle_event(socket, Ready::FAILED, interface, engine, ctx);
         }
-        let next = self.joint.oldest_handshake().map(|since| since + STALLED);
+        let next = self.connections.oldest_handshake().map(|since| since + STALLED);
         self.evicts = next.map(|at| at.max(now + pause));
     }
 
     /// When there is something to do though nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        Instant::first([self.joint.tcp.poll_timeout(), self.evicts])
+        Instant::first([self.connections.tcp.poll_timeout(), self.evicts])
     }
 
     /// Ends everything: nobody listens any more, and connections end by an abort.
@@ -155,7 +156,7 @@ impl Acceptor {
         engine: &mut Engine,
         ctx: &mut EngineContext<'_, P>,
     ) {
-        self.joint.stop(interface, engine, ctx);
+        self.connections.stop(interface, engine, ctx);
     }
 }
 
@@ -163,12 +164,12 @@ impl Acceptor {
 impl Deref for Acceptor {
     type Target = Connections<Listener>;
     fn deref(&self) -> &Self::Target {
-        &self.joint
+        &self.connections
     }
 }
 
 impl DerefMut for Acceptor {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.joint
+        &mut self.connections
     }
 }

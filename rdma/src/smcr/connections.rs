@@ -24,7 +24,7 @@ use slab::Slab;
 /// Most that is read at a time of a handshake.
 const PIECE: usize = 512;
 /// Handshakes that are looked at when another needs a place.
-const CROWD: usize = 64;
+const EVICTION_SCAN: usize = 64;
 /// Connections whose news are looked at before others have their turn.
 pub(super) const NEWS: usize = 64;
 
@@ -250,9 +250,9 @@ impl<T: Tcp> Connections<T> {
 
     /// The handshake that gives way to a host that comes while there is no room: the oldest of the host that has
     /// the most under way, if that one has two more than who comes. Only the oldest are looked at.
-    pub(super) fn crowded_out(&self, comes: IpAddr) -> Option<(IpAddr, SocketId)> {
+    pub(super) fn evicted_for(&self, comes: IpAddr) -> Option<(IpAddr, SocketId)> {
         let handshakes = self.handshakes.iter().filter_map(|&id| self.handshake(id));
-        let oldest = handshakes.take(CROWD).map(|(c, socket)| (c.ends.1.ip(), socket));
+        let oldest = handshakes.take(EVICTION_SCAN).map(|(c, socket)| (c.ends.1.ip(), socket));
         let mut counts = BTreeMap::<_, (usize, SocketId)>::new();
         for (host, socket) in oldest {
             counts.entry(host).or_insert((0, socket)).0 += 1;
@@ -658,22 +658,22 @@ mod tests {
     fn first_read(arrives: &[u8]) -> Result<Vec<u8>, Closed> {
         let mut interface = Interface::new([2; 6], 1500, 1, Instant::ZERO);
         let mut w = World::new(1);
-        let mut joint = Connections::new(One(RefCell::default()), 0, 0, false);
+        let mut connections = Connections::new(One(RefCell::default()), 0, 0, false);
         let mut read = [0; 100];
         let id = w.with_engine(0, |engine, ctx, _| {
             let socket = engine.open(Role::Server, [ip(0, 0), ip(1, 0)], 0, ctx).unwrap();
             let end = SocketAddr::from(([10, 0, 0, 1], 7));
-            let id = joint.insert((), (end, end), State::Handshake(socket), ctx.now);
-            joint.handle_event(socket, Ready::FALLBACK, &mut interface, engine, ctx);
+            let id = connections.insert((), (end, end), State::Handshake(socket), ctx.now);
+            connections.handle_event(socket, Ready::FALLBACK, &mut interface, engine, ctx);
             id
         });
         let engine = &mut w.hosts[0].engine;
-        assert_eq!(joint.read(id, &mut read, &mut interface, engine), Ok(0));
-        joint.tcp.0.borrow_mut().extend(arrives);
-        let count = joint.read(id, &mut read, &mut interface, engine)?;
+        assert_eq!(connections.read(id, &mut read, &mut interface, engine), Ok(0));
+        connections.tcp.0.borrow_mut().extend(arrives);
+        let count = connections.read(id, &mut read, &mut interface, engine)?;
         // Later it is anybody's data.
-        joint.tcp.0.borrow_mut().extend(arrives);
-        assert!(joint.read(id, &mut read, &mut interface, engine).is_ok());
+        connections.tcp.0.borrow_mut().extend(arrives);
+        assert!(connections.read(id, &mut read, &mut interface, engine).is_ok());
         Ok(read[..count].to_vec())
     }
 

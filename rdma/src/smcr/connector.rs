@@ -17,20 +17,22 @@ use net::tcp::Owner;
 /// Connections over one interface.
 #[derive(Debug)]
 pub struct Connector {
-    joint: Connections<TcpConnector>,
+    connections: Connections<TcpConnector>,
 }
 
 impl Connector {
     /// Without any connection. `seed` as in [`TcpConnector::new`]; `owner`: how the engine's sockets say that they
-    /// are of this back ([`Engine::owner`]).
+    /// are of this connector ([`Engine::owner`]).
     pub fn new(limits: Limits, seed: u16, owner: u32) -> Self {
         let cost = (limits.receive + limits.transmit) as u64;
-        Connector { joint: Connections::new(TcpConnector::new(limits, seed), owner, cost, false) }
+        Connector {
+            connections: Connections::new(TcpConnector::new(limits, seed), owner, cost, false),
+        }
     }
 
     /// Its name among those of [`Interface::ready`]; always of the same interface.
     pub fn tcp_owner(&mut self, interface: &mut Interface) -> Owner {
-        self.joint.tcp.owner(interface)
+        self.connections.tcp.owner(interface)
     }
 
     /// Begins to connect; `smc` offers SMC. An [`Event::Opened`], [`Event::Failed`] or [`Event::Broken`] follows. None
@@ -43,17 +45,17 @@ impl Connector {
         smc: bool,
         now: Instant,
     ) -> Option<ConnectionId> {
-        let cost = self.joint.cost();
+        let cost = self.connections.cost();
         if !engine.admission.take(cost) {
             return None;
         }
-        let link = self.joint.tcp.connect(interface, peer, smc && peer.is_ipv4());
-        let link = link.and_then(|link| Some((link, self.joint.tcp.local(interface, link)?)));
+        let link = self.connections.tcp.connect(interface, peer, smc && peer.is_ipv4());
+        let link = link.and_then(|link| Some((link, self.connections.tcp.local(interface, link)?)));
         if link.is_none() {
             engine.admission.give_back(cost);
         }
         let (link, local) = link?;
-        Some(self.joint.insert(link, (local, peer), State::Opening, now))
+        Some(self.connections.insert(link, (local, peer), State::Opening, now))
     }
 
     /// Sees to what is new of connections, some at a time: to be called while [`Interface::ready`] names it.
@@ -64,11 +66,11 @@ impl Connector {
         ctx: &mut EngineContext<'_, P>,
     ) {
         for _ in 0..NEWS {
-            let Some(id) = self.joint.next_news(interface) else { break };
-            if self.joint.is_connecting(id) {
+            let Some(id) = self.connections.next_news(interface) else { break };
+            if self.connections.is_connecting(id) {
                 self.opened(id, interface, engine, ctx);
             }
-            self.joint.hear(id, interface, engine, ctx);
+            self.connections.hear(id, interface, engine, ctx);
         }
     }
 
@@ -81,22 +83,22 @@ impl Connector {
         engine: &mut Engine,
         ctx: &mut EngineContext<'_, P>,
     ) {
-        let Some(connection) = self.joint.get(id) else { return };
+        let Some(connection) = self.connections.get(id) else { return };
         let (ours, peer) = connection.ends;
-        match self.joint.tcp.progress(interface, connection.name) {
+        match self.connections.tcp.progress(interface, connection.name) {
             Progress::Opening => {}
-            Progress::Open { smc: false } => self.joint.set_state(id, State::Tcp),
+            Progress::Open { smc: false } => self.connections.set_state(id, State::Tcp),
             Progress::Open { smc: true } => {
-                let (ends, owner) = ([ours.ip(), peer.ip()], self.joint.owner());
+                let (ends, owner) = ([ours.ip(), peer.ip()], self.connections.owner());
                 if let Some(socket) = engine.open(Role::Client, ends, owner, ctx) {
-                    self.joint.set_state(id, State::Handshake(socket));
+                    self.connections.set_state(id, State::Handshake(socket));
                 } else {
                     // The server waits for a Proposal that cannot be made: without SMC it may go.
-                    self.joint.set_state(id, State::Refused);
-                    self.joint.fail(id, interface, engine, ctx.now);
+                    self.connections.set_state(id, State::Refused);
+                    self.connections.fail(id, interface, engine, ctx.now);
                 }
             }
-            Progress::Gone => self.joint.fail(id, interface, engine, ctx.now),
+            Progress::Gone => self.connections.fail(id, interface, engine, ctx.now),
         }
     }
 
@@ -107,7 +109,7 @@ impl Connector {
         engine: &mut Engine,
         ctx: &mut EngineContext<'_, P>,
     ) {
-        self.joint.stop(interface, engine, ctx);
+        self.connections.stop(interface, engine, ctx);
     }
 }
 
@@ -115,12 +117,12 @@ impl Connector {
 impl Deref for Connector {
     type Target = Connections<TcpConnector>;
     fn deref(&self) -> &Self::Target {
-        &self.joint
+        &self.connections
     }
 }
 
 impl DerefMut for Connector {
     fn deref_mut(&mut self) -> &mut Self::Target {
-        &mut self.joint
+        &mut self.connections
     }
 }
