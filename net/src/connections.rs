@@ -260,6 +260,11 @@ impl Connections {
             .open(port, ListenEntry { owner: owner.0, receive: state.limits.receive, smc: false });
     }
 
+    /// Whether a port is listened on.
+    pub fn is_listened_on(&self, port: u16) -> bool {
+        self.listening.get(port).is_some()
+    }
+
     /// Listens no more.
     pub fn close_port(&mut self, port: u16, owner: Owner) {
         self.listening.close(port, owner.0);

@@ -523,6 +523,11 @@ impl Interface {
         &self.connections
     }
 
+    /// Whether somebody listens on a TCP port.
+    pub fn is_listened_on(&self, port: u16) -> bool {
+        self.connections.is_listened_on(port)
+    }
+
     /// The TCP connections; what they want is seen to with the next poll.
     pub(crate) fn connections(&mut self) -> &mut Connections {
         self.attention = true;

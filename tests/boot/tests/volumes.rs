@@ -172,11 +172,15 @@ fn mirrors_say_what_is_amiss_and_what_helps() -> Result<()> {
     vm.run("mirror force safe")?.contains(REMEDY)?.lacks("built-in default")?;
     vm.run("mirror create safe b a force")?.contains(REMEDY)?;
     vm.run(REMEDY)?.contains("in force now")?;
-    // Its members are not in sync yet, once both were looked at.
-    while vm.run("mirror list csv")?.text.contains("unknown") {
+    // It is refused from the first moment on: until its members were looked at, and while they are not in sync.
+    loop {
+        let said = vm.run("mirror remove safe")?.lacks("in force now")?.text;
+        if said.contains("is not in sync") && said.contains("are not copied to it") {
+            break;
+        }
+        ensure!(said.contains("has not been read yet"), "{said}");
         ensure!(SystemTime::now() < deadline, "{}", vm.run("mirror list")?.text);
     }
-    vm.run("mirror remove safe")?.contains("is not in sync")?.contains("are not copied to it")?;
     let deadline = SystemTime::now() + Duration::from_secs(60);
     while vm.run("mirror list csv")?.text.matches("in sync").count() < 2 {
         ensure!(SystemTime::now() < deadline, "{}", vm.run("mirror list")?.text);

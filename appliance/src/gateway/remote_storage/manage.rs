@@ -217,6 +217,14 @@ fn remove_mirror(state: &mut State, words: &[&str]) -> Told {
     let mut mirrors = state.plane.storage.remote_storage.iter().flat_map(|one| &one.mirrors);
     if let Some(slot) = mirrors.find(|slot| slot.name == name && !force) {
         let status = slot.status.get();
+        let unknown = |n: &usize| status.members[*n] == MemberState::Unknown;
+        if let Some(member) = [0, 1].into_iter().find(unknown) {
+            return Err(format!(
+                "what {} holds has not been read yet: try again when `show mirrors` tells its state; \
+                 `mirror remove {name} force` ends the mirror all the same",
+                slot.members[member]
+            ));
+        }
         let behind =
             |n: &usize| matches!(status.members[*n], MemberState::Out | MemberState::Syncing);
         if let Some(member) = [0, 1].into_iter().find(behind) {

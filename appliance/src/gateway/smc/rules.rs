@@ -7,7 +7,7 @@ use core::time::Duration;
 use net::hosts::Hosts;
 use net::tcp::Limits;
 use rdma::messaging::Users;
-use rdma::relay::{self, Relay, World};
+use rdma::relay::{self, Interfaces, Relay, World};
 use rdma::smcr::admission::Gate;
 use rdma::verbs::Provider;
 
@@ -61,12 +61,7 @@ impl Rules {
             if self.in_force.contains(rule) {
                 continue;
             }
-            // Both sides, both ways.
-            let (one, pool) = (4 * rule.buffer_size.0, self.pool);
-            if one > pool {
-                let why = format!(
-                    "one connection takes {one} bytes, and all may take {pool}: a smaller buffer_size, or more memory"
-                );
+            if let Some(why) = self.obstacle(rule, world.interfaces) {
                 let one = (rule.name.to_string(), why);
                 if !left_before.contains(&one) {
                     log::error!("rule {}: {}", one.0, one.1);
@@ -81,6 +76,25 @@ impl Rules {
             });
             self.in_force.push(rule.clone());
         }
+    }
+
+    /// What keeps a rule from being in force.
+    fn obstacle(&self, rule: &Rule, interfaces: &mut dyn Interfaces) -> Option<String> {
+        // Both sides, both ways.
+        let (one, pool) = (4 * rule.buffer_size.0, self.pool);
+        if one > pool {
+            return Some(format!(
+                "one connection takes {one} bytes, and all may take {pool}: a smaller buffer_size, or more memory"
+            ));
+        }
+        // The configuration gives a port to one only, but who had it before may have it until a reboot.
+        let port = rule.listen;
+        (0..interfaces.count()).any(|at| interfaces.get(at).is_listened_on(port)).then(|| {
+            format!(
+                "port {port} is still held by who had it when the appliance was booted: `save` and `reboot`, \
+                 or another port"
+            )
+        })
     }
 
     /// A rule in the relay's terms.
