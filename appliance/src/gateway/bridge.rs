@@ -1,5 +1,5 @@
 //! The bridge to another appliance: what carries it, and how its link stands. The provider over it
-//! is beside the ports' in [`rdma::provider_set::ProviderSet`].
+//! is beside the ports' in [`provider_set::ProviderSet`].
 
 mod device;
 pub(super) mod ntb_perf;
@@ -17,10 +17,10 @@ use device::Device;
 use drivers::device::Device as FoundDevice;
 use drivers::hal::{Instant, Platform, Window};
 use drivers::ntb::Side;
+use ntrdma::{self, Layout, Ntrdma};
+use perf_responders::ntb_perf::NtbPerf;
+use provider_set::ProviderSet;
 use rand_core::RngCore;
-use rdma::ntrdma::{self, Layout, Ntrdma};
-use rdma::perf_responders::ntb_perf::NtbPerf;
-use rdma::provider_set::ProviderSet;
 use tcp::Tcp;
 
 /// The bridge, and what the log was told of it.

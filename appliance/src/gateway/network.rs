@@ -14,7 +14,7 @@ use net::http::{Limits, Server};
 use net::ping::{Event, Options, Ping};
 use net::tls::Tls;
 use net::{Addressing, Cidr, Interface};
-use rdma::perf_responders::tcp_control::TcpControl;
+use perf_responders::tcp_control::TcpControl;
 use std::sync::Arc;
 
 /// One interface with its services.

@@ -11,11 +11,11 @@ use crate::console::Topic;
 use crate::report::Value;
 use core::fmt;
 use net::capture::Filter;
-use rdma::rnbd::server::{DeviceStatus, Export, Server};
-use rdma::rnbd::wire::AccessMode;
-use rdma::rtrs::server::{Histogram, PathState, PathStatus, SessionId};
-use rdma::verbs::EngineContext;
-use rdma::volume::VolumeId;
+use rtrs::server::{Histogram, PathState, PathStatus, SessionId};
+use storage::rnbd::server::{DeviceStatus, Export, Server};
+use storage::rnbd::wire::AccessMode;
+use storage::volume::VolumeId;
+use verbs::EngineContext;
 
 /// Memory of the capture ring.
 const CAPTURE_BYTES: usize = 4 << 20;

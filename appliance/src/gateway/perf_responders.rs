@@ -5,11 +5,11 @@ use super::rdma_stack::RdmaStack;
 use crate::config::Config;
 use drivers::hal::Instant;
 use net::Interface;
-use rdma::perf_responders::tcp_control::TcpControl;
-use rdma::perf_responders::{rping, tools};
-use rdma::provider_set::ProviderSet;
-use rdma::verbs::EngineContext;
-use rdma::verbs::{ConnectionEvent, VerbsError};
+use perf_responders::tcp_control::TcpControl;
+use perf_responders::{rping, tools};
+use provider_set::ProviderSet;
+use verbs::EngineContext;
+use verbs::{ConnectionEvent, VerbsError};
 
 /// The servers of the measuring tools.
 pub(super) struct Services {

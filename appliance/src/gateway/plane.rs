@@ -16,7 +16,7 @@ use net::PortAddresses;
 use net::capture::Capture;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
-use rdma::verbs::Provider;
+use verbs::Provider;
 
 /// One loop's data plane.
 pub(super) struct DataPlane {

@@ -5,7 +5,7 @@ use super::punt::PuntPort;
 use core::time::Duration;
 use drivers::hal::{Instant, Packet, Port};
 use net::{Class, PortAddresses, classify};
-use rdma::roce::Verdict;
+use roce::Verdict;
 
 /// Frames taken from a port in one round.
 pub(super) const BATCH: usize = 64;

@@ -4,13 +4,13 @@ use super::plane::DataPlane;
 use super::ports::PlanePort;
 use crate::config::Config;
 use drivers::hal::{Instant, TransmitError};
+use ntrdma::Ntrdma;
+use perf_responders::ntb_perf;
+use provider_set::ProviderSet;
 use rand_core::RngCore;
-use rdma::ntrdma::Ntrdma;
-use rdma::perf_responders::ntb_perf;
-use rdma::provider_set::ProviderSet;
-use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
-use rdma::verbs::EngineContext;
-use rdma::verbs::{ConnectionEvent, ConnectionManager, Provider, RejectReason};
+use roce::{Limits, PortConfig, Roce, TxBuffer};
+use verbs::EngineContext;
+use verbs::{ConnectionEvent, ConnectionManager, Provider, RejectReason};
 
 /// The provider over the ports of a plane. Its ports have the same places as the plane's.
 pub(super) struct RdmaStack {

@@ -9,11 +9,11 @@ use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 use net::{Interface, Resolution};
-use rdma::perf_responders::rping::{Client, Event, Options, Summary};
-use rdma::provider_set::ProviderSet;
-use rdma::verbs::EngineContext;
-use rdma::verbs::{ConnectionEvent, VerbsError};
+use perf_responders::rping::{Client, Event, Options, Summary};
+use provider_set::ProviderSet;
 use std::collections::VecDeque;
+use verbs::EngineContext;
+use verbs::{ConnectionEvent, VerbsError};
 
 /// How long a neighbour is looked for.
 const PATIENCE: Duration = Duration::from_secs(5);

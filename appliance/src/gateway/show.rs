@@ -14,7 +14,7 @@ use crate::console::{SmcTopic, Topic};
 use crate::loops::{LoopCounters, Stage};
 use crate::report::Value;
 use drivers::hal::{Disk, Features};
-use rdma::verbs::{OnDemandStatus, Provider};
+use verbs::{OnDemandStatus, Provider};
 
 /// The report on one topic.
 pub(super) fn topic(state: &mut State, topic: Topic) -> Value {

@@ -29,8 +29,8 @@ use drivers::hal::{Clock, CrashWriter, Features, Instant, Platform};
 use drivers::inventory::Inventory;
 use drivers::registry::Class;
 use net::capture::Capture;
+use perf_responders::tcp_control::TcpControl;
 use rand_core::RngCore;
-use rdma::perf_responders::tcp_control::TcpControl;
 use std::collections::VecDeque;
 
 /// What is known of the machine, for show.

@@ -7,14 +7,14 @@ use crate::config::{self, Config, Volume};
 use core::time::Duration;
 use drivers::hal::{Arena, Features, Instant, Window};
 use net::hosts::Hosts;
+use provider_set::ProviderSet;
 use rand_core::RngCore;
-use rdma::provider_set::ProviderSet;
-use rdma::rnbd::server::{Export, Server};
-use rdma::rtrs::Name;
-use rdma::rtrs::server::{self, StartError};
-use rdma::verbs::EngineContext;
-use rdma::verbs::{Provider, UnderWay};
-use rdma::volume::{DiskVolume, RamVolume, Volumes};
+use rtrs::Name;
+use rtrs::server::{self, StartError};
+use storage::rnbd::server::{Export, Server};
+use storage::volume::{DiskVolume, RamVolume, Volumes};
+use verbs::EngineContext;
+use verbs::{Provider, UnderWay};
 
 /// Devices that a session may have open.
 const MAX_DEVICES: usize = 64;
@@ -194,7 +194,7 @@ impl Storage {
         arena: &mut Arena,
     ) -> Result<(), String> {
         let name = name(&volume.name)?;
-        let volume: Box<dyn rdma::volume::Volume> = match &volume.disk {
+        let volume: Box<dyn storage::volume::Volume> = match &volume.disk {
             None => {
                 let bytes = usize::try_from(volume.memory()).unwrap_or(usize::MAX);
                 let free = arena.available();

@@ -15,7 +15,7 @@ use crate::log_ring::LogRing;
 use crate::report::Value;
 use core::net::IpAddr;
 use core::time::Duration;
-use rdma::perf_responders::rping::Options;
+use perf_responders::rping::Options;
 
 const AT_ONCE: &str = "in force now; `save` keeps it";
 const AT_BOOT: &str = "in force after `save` and `reboot`";

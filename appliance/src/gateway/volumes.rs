@@ -5,11 +5,11 @@ use super::disks::{DiskSlot, Role, SharedDisk};
 use super::storage::Storage;
 use crate::config::{Config, Name, Size, Volume};
 use drivers::hal::{Arena, Disk, Instant};
-use rdma::volume::extents::{Change, Store, StoreEvent, StoreState};
-use rdma::volume::{DiskHandle, DiskVolume, Extents};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use storage::volume::extents::{Change, Store, StoreEvent, StoreState};
+use storage::volume::{DiskHandle, DiskVolume, Extents};
 
 /// Something to do on a disk.
 #[derive(Clone, Debug)]

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use drivers::hal;
 use drivers::ntb::Stream;
+use ntrdma::{Config, Layout, Ntrdma, State};
 use rand_chacha::ChaCha12Rng;
 use rand_core::SeedableRng;
-use rdma::ntrdma::{Config, Layout, Ntrdma, State};
-use rdma::rnbd::client::{self, Client, Losses, Notice, RemoteVolume};
-use rdma::rnbd::wire::{AccessMode, PORT};
-use rdma::rtrs::Name;
-use rdma::verbs::{ConnectionManager, Provider};
-use rdma::volume::{Operation, Request, Volume};
+use rtrs::Name;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use storage::rnbd::client::{self, Client, Losses, Notice, RemoteVolume};
+use storage::rnbd::wire::{AccessMode, PORT};
+use storage::volume::{Operation, Request, Volume};
+use verbs::{ConnectionManager, Provider};
 
 /// Memory of the client.
 const ARENA: usize = 64 << 20;
@@ -83,7 +83,7 @@ impl Machine {
         let (session, volume) = (name("host")?, name(volume)?);
         let now = self.now();
         let Machine { ntrdma, arena, rng, .. } = self;
-        let mut ctx = rdma::verbs::EngineContext { provider: ntrdma, arena, now, rng };
+        let mut ctx = verbs::EngineContext { provider: ntrdma, arena, now, rng };
         let (config, transport) = Default::default();
         let client: client::Config = config;
         let mut client = Client::new(client, transport, session, &mut ctx)
@@ -173,7 +173,7 @@ impl Machine {
         let Machine { ntrdma, arena, rng, stream, mapped, .. } = self;
         ntrdma.handle_timeout(now);
         let more = ntrdma.poll(stream, now);
-        let mut ctx = rdma::verbs::EngineContext { provider: ntrdma, arena, now, rng };
+        let mut ctx = verbs::EngineContext { provider: ntrdma, arena, now, rng };
         let Some((client, _)) = mapped else { return more };
         while ctx.provider.poll_event().is_some() {}
         while let Some(event) = ctx.provider.poll_connection_event() {

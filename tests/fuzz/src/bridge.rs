@@ -6,14 +6,14 @@ use crate::input::Input;
 use drivers::hal::{Arena, Instant, Window};
 use drivers::ntb::{Ntb, SharedMemory, Side};
 use netsim::Rng;
-use rdma::ntrdma::{Config, Layout, Ntrdma};
-use rdma::verbs::{
+use ntrdma::{Config, Layout, Ntrdma};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+use verbs::{
     Access, AddressVector, CqId, GidType, PathMtu, Payload, PdId, Provider, QpId, QpInit, QpType,
     ReadyToReceive, ReadyToSend, RecvRequest, Region, RemoteAddress, SendOperation, SendRequest,
     SendWith,
 };
-use std::net::{IpAddr, Ipv4Addr};
-use std::time::Duration;
 
 const LAYOUT: Layout = Layout { qps: 2, ring: 4, staging: 4096, landing: 4096 };
 /// Bytes of each machine that the other can load from.

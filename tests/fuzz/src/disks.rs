@@ -7,13 +7,13 @@ use drivers::hal::{
     Arena, Completion, Disk, DiskError, Features, Geometry, Instant, Operation, Request,
     SubmitError, Window,
 };
-use rdma::volume::extents::{Change, Store, StoreState, Table};
-use rdma::volume::mirror::Mirror;
-use rdma::volume::{DiskVolume, Operation as What, Request as VolumeRequest, Volume};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
+use storage::volume::extents::{Change, Store, StoreState, Table};
+use storage::volume::mirror::Mirror;
+use storage::volume::{DiskVolume, Operation as What, Request as VolumeRequest, Volume};
 
 const SUM: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
 const SECTOR: usize = 512;

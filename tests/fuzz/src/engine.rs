@@ -6,18 +6,18 @@ use crate::capture;
 use crate::input::Input;
 use drivers::hal::{Arena, Instant, Window};
 use netsim::Rng;
-use rdma::roce::wire::bth;
-use rdma::roce::wire::frame::{ETHERNET_LEN, Frame};
-use rdma::roce::wire::icrc::Icrc;
-use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
-use rdma::verbs::{
+use roce::wire::bth;
+use roce::wire::frame::{ETHERNET_LEN, Frame};
+use roce::wire::icrc::Icrc;
+use roce::{Limits, PortConfig, Roce, TxBuffer};
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+use verbs::{
     Access, AddressVector, ConnectionEvent, ConnectionManager, ConnectionParameters, CqId, GidType,
     PathMtu, Payload, PdId, Provider, QpId, QpInit, QpType, ReadyToReceive, ReadyToSend,
     RecvRequest, Region, RejectReason, RemoteAddress, SendOperation, SendRequest, SendWith,
 };
-use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::time::Duration;
 
 const MEMORY: usize = 64 << 10;
 const GUARD: u8 = 0xee;

@@ -10,25 +10,25 @@ use crate::input::Input;
 use crate::leak::{self, Owner};
 use drivers::hal::{Arena, Instant, Window};
 use netsim::Rng;
-use rdma::rnbd::server::{Export, Server};
-use rdma::rnbd::wire::{AccessMode, Close, Io, IoFlags, Open, Operation, SessionInfo};
-use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
-use rdma::rtrs::Name;
-use rdma::rtrs::server::Config;
-use rdma::rtrs::wire::{
+use roce::{Limits, PortConfig, Roce, TxBuffer};
+use rtrs::Name;
+use rtrs::server::Config;
+use rtrs::wire::{
     Addressing, ConnectRequest, Descriptor, Immediate, InfoRequest, InfoResponse, IoHeader,
     RkeyResponse, Uuid,
 };
-use rdma::verbs::EngineContext;
-use rdma::verbs::{
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+use storage::rnbd::server::{Export, Server};
+use storage::rnbd::wire::{AccessMode, Close, Io, IoFlags, Open, Operation, SessionInfo};
+use storage::volume::{RamVolume, Volume, Volumes};
+use verbs::EngineContext;
+use verbs::{
     Access, CompletedOperation, ConnectionEvent, ConnectionManager, ConnectionParameters, CqId,
     Payload, PdId, Provider, QpId, QpInit, QpType, RecvRequest, RemoteAddress, SendOperation,
     SendRequest, SendWith,
 };
-use rdma::volume::{RamVolume, Volume, Volumes};
-use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::time::Duration;
 
 const GATEWAY: usize = 0;
 const ATTACKER: usize = 1;
@@ -548,7 +548,7 @@ impl World {
         while self.server.transport_mut().poll_notice().is_some() {}
         while let Some(event) = self.attacker.roce.poll_connection_event() {
             if let ConnectionEvent::Request { connection, .. } = event {
-                let reason = rdma::verbs::RejectReason::CONSUMER;
+                let reason = verbs::RejectReason::CONSUMER;
                 let _ = self.attacker.roce.reject(connection, reason, b"");
             }
         }

@@ -2,15 +2,15 @@
 //! parsed as the same.
 
 use crate::capture;
-use rdma::rnbd::wire as rnbd;
-use rdma::roce::wire::bth::{self, Bth};
-use rdma::roce::wire::cm::Message;
-use rdma::roce::wire::extended::{Aeth, AtomicEth, Deth, Reth};
-use rdma::roce::wire::frame::Frame;
-use rdma::roce::wire::ip_cm::IpCm;
-use rdma::roce::wire::mad::{self, Mad};
-use rdma::rtrs::wire as rtrs;
-use rdma::smcr::wire as smcr;
+use roce::wire::bth::{self, Bth};
+use roce::wire::cm::Message;
+use roce::wire::extended::{Aeth, AtomicEth, Deth, Reth};
+use roce::wire::frame::Frame;
+use roce::wire::ip_cm::IpCm;
+use roce::wire::mad::{self, Mad};
+use rtrs::wire as rtrs;
+use smcr::wire as smcr;
+use storage::rnbd::wire as rnbd;
 
 /// A frame, down to the messages of the connection manager.
 pub fn run(data: &[u8]) {

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use launch::qemu::Nic;
+use perf_responders::perftest;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rdma::perf_responders::perftest;
-use rdma::roce::wire::cm::{Brief, BriefKind, Message, REQ_PRIVATE_DATA, Req};
-use rdma::roce::wire::ip_cm::{self, IpCm};
-use rdma::roce::wire::mad::{self, Mad};
+use roce::wire::cm::{Brief, BriefKind, Message, REQ_PRIVATE_DATA, Req};
+use roce::wire::ip_cm::{self, IpCm};
+use roce::wire::mad::{self, Mad};
 use tempfile::TempDir;
 
 use crate::packet::{Packet, opcode, reth};

@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use drivers::hal::Instant;
 use net::Interface;
 use net::connector::{ConnectionHandle, Connector, Limits, Progress};
-use rdma::roce::Roce;
-use rdma::smcr::engine::{Engine, Ready, Role, SocketId};
-use rdma::verbs::EngineContext;
+use roce::Roce;
+use smcr::engine::{Engine, Ready, Role, SocketId};
+use verbs::EngineContext;
 
 const PERIOD: std::time::Duration = std::time::Duration::from_millis(300);
 /// What is sent and has to come back, of each connection.

@@ -10,8 +10,8 @@ use net::connector::{Connector, Limits as TcpLimits};
 use net::{Addressing, Class, Interface, Resolution};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
-use rdma::verbs::{CqId, PdId, Provider};
+use roce::{Limits, PortConfig, Roce, TxBuffer};
+use verbs::{CqId, PdId, Provider};
 
 use crate::port::DgramPort;
 

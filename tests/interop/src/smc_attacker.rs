@@ -8,13 +8,13 @@ use anyhow::{Context, Result, anyhow, ensure};
 use drivers::hal::Window;
 use net::connector::{ConnectionHandle, Progress};
 use rand::Rng;
-use rdma::smcr::wire::cdc::{Cdc, Cursor, End, Producer};
-use rdma::smcr::wire::llc::{Body, LinkEnd, Llc, Order, Token};
-use rdma::smcr::wire::{
+use smcr::wire::cdc::{Cdc, Cursor, End, Producer};
+use smcr::wire::llc::{Body, LinkEnd, Llc, Order, Token};
+use smcr::wire::{
     AcceptConfirm, Eid, FirstContact, MessageType, Negotiated, Os, PathType, PeerId, Proposal,
     ProposalV2, frame_length,
 };
-use rdma::verbs::{
+use verbs::{
     Access, AddressVector, CompletedOperation, GidType, PathMtu, Payload, Provider, QpId, QpInit,
     QpType, ReadyToReceive, ReadyToSend, RecvRequest, Region, RemoteAddress, SendOperation,
     SendRequest, SendWith, Status,

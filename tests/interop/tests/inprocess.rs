@@ -8,7 +8,7 @@ use interop_tests::engines::{Engines, Setup};
 use interop_tests::{client, storage, unmap};
 use launch::guest::Guest;
 use launch::workspace;
-use rdma::rtrs::server::Config;
+use rtrs::server::Config;
 
 /// Where the frames of this test go.
 fn capture_path() -> Result<PathBuf> {

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use interop_tests::engines::{Engines, Setup};
 use interop_tests::{client, storage, system, unmap};
 use launch::guest::Guest;
-use rdma::rtrs::server::Config;
+use rtrs::server::Config;
 
 /// Runs a story on a client that has mapped the volume; what the engines said goes with an error.
 fn tell(

@@ -10,9 +10,9 @@ use interop_tests::packet::{Packet, opcode, reth, sign};
 use interop_tests::{client_of, evidence, gateway_spec, storage, unmap};
 use launch::guest::{Guest, Wire};
 use launch::qemu::Vm;
+use perf_responders::rping;
 use rand::Rng;
-use rdma::perf_responders::rping;
-use rdma::roce::wire::cm::Message;
+use roce::wire::cm::Message;
 
 const NAK_INVALID_REQUEST: Answer = Answer::Nak(0x61);
 const NAK_REMOTE_ACCESS: Answer = Answer::Nak(0x62);

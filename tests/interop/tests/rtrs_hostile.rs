@@ -2,18 +2,18 @@
 //! refused for the right reason, disturb nobody, and leave nothing behind.
 use std::time::{Duration, Instant};
 
+use ::storage::rnbd::wire::{
+    AccessMode, Close, Io, IoFlags, Open, OpenResponse, Operation, SessionInfo,
+};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use interop_tests::host::Resident;
 use interop_tests::rtrs_attacker::{Fate, Knock, Request, Session, Stranger};
 use interop_tests::{client_of, networked_gateway_spec, storage, unmap};
 use launch::guest::{Guest, Wire};
 use launch::qemu::Vm;
-use rdma::rnbd::wire::{
-    AccessMode, Close, Io, IoFlags, Open, OpenResponse, Operation, SessionInfo,
-};
-use rdma::rtrs::wire::{ConnectRequest, Descriptor, IoHeader, Uuid};
-use rdma::rtrs::{Errno, Name};
-use rdma::verbs::{RejectReason, Status};
+use rtrs::wire::{ConnectRequest, Descriptor, IoHeader, Uuid};
+use rtrs::{Errno, Name};
+use verbs::{RejectReason, Status};
 
 /// The appliance between a stock client on one network and a stranger on another.
 struct Site {

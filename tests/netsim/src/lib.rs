@@ -47,6 +47,7 @@
 //! replaced in the vector by a new one; frames that are under way to it stay under way.
 
 mod bridge;
+mod bytes;
 mod collector;
 mod link;
 mod memory;
@@ -57,6 +58,7 @@ mod seeds;
 mod stream;
 
 pub use bridge::BridgeEnd;
+pub use bytes::{contents, hex};
 pub use collector::Collector;
 pub use link::{Faults, Link};
 pub use memory::with_memory;

@@ -10,12 +10,12 @@ use crate::storage::user::{User, WRITER};
 use drivers::hal::{Arena, Geometry, Instant, Window};
 use netsim::Rng;
 use rand_core::RngCore;
-use rdma::volume::mirror::{Clock, MemberState, Mirror, MirrorState, RESERVED, Status};
-use rdma::volume::{Completion, DiskVolume, Operation, Request, Submitted, Volume, VolumeError};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
+use storage::volume::mirror::{Clock, MemberState, Mirror, MirrorState, RESERVED, Status};
+use storage::volume::{Completion, DiskVolume, Operation, Request, Submitted, Volume, VolumeError};
 
 const SECTORS: usize = 40;
 const MEMORY: usize = 1 << 20;

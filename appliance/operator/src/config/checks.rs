@@ -9,7 +9,7 @@ use super::tree::Node;
 use super::values::{Name, Pem, PrivateKey, Size, same_subnet};
 use core::net::IpAddr;
 use net::tls::PairError;
-use rdma::rnbd::server::plain;
+use storage::rnbd::server::plain;
 
 /// Most bits of an RTRS immediate that name a byte in a session's chunks (rtrs-pri.h,
 /// `MAX_IMM_PAYL_BITS`).

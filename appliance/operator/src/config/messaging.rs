@@ -7,12 +7,12 @@ use super::values::{Name, Size};
 use core::fmt;
 use core::net::SocketAddr;
 use core::str::FromStr;
+use messaging::relay::balance::MAX_BACKENDS;
 use net::hosts::Network;
-use rdma::perf_responders::{perftest, qperf};
-use rdma::relay::balance::MAX_BACKENDS;
-use rdma::smcr::echo::{DISCARD_PORT, ECHO_PORT};
-use rdma::smcr::engine::PnetId;
-use rdma::smcr::wire::{Eid, MAX_EIDS};
+use perf_responders::{perftest, qperf};
+use smcr::echo::{DISCARD_PORT, ECHO_PORT};
+use smcr::engine::PnetId;
+use smcr::wire::{Eid, MAX_EIDS};
 
 section! {
     /// SMC-R.

@@ -10,8 +10,8 @@ use super::values::Name;
 use core::fmt;
 use core::net::IpAddr;
 use core::str::FromStr;
-use rdma::rnbd::wire::AccessMode;
-use rdma::rtrs::client::Policy;
+use rtrs::client::Policy;
+use storage::rnbd::wire::AccessMode;
 
 section! {
     /// A device of another server, as a volume here. Remotes of one session share its paths and

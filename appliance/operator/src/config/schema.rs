@@ -12,7 +12,7 @@ use core::net::{IpAddr, SocketAddr};
 use log::LevelFilter;
 use net::hosts::Network;
 use net::tls::{Pair, PairError};
-use rdma::smcr::engine::PnetId;
+use smcr::engine::PnetId;
 
 section! {
     /// Everything that an operator can configure.

@@ -9,7 +9,7 @@ use crate::config::Problem;
 use crate::log_ring::Entry;
 use crate::report::Value;
 use core::net::IpAddr;
-use rdma::perf_responders::rping::MAX_SIZE;
+use perf_responders::rping::MAX_SIZE;
 
 /// Echo requests of a ping that does not say how many.
 const PINGS: u32 = 4;

@@ -5,9 +5,9 @@ use crate::gateway::plane::DataPlane;
 use crate::gateway::state::State;
 use crate::report::Value;
 use core::time::Duration;
-use rdma::perf_responders::ntb_perf::{Figure, Measured, NtbPerf};
-use rdma::provider_set::ProviderSet;
-use rdma::verbs::EngineContext;
+use perf_responders::ntb_perf::{Figure, Measured, NtbPerf};
+use provider_set::ProviderSet;
+use verbs::EngineContext;
 
 /// Longest test, in seconds.
 const LONGEST: u64 = 60;

@@ -14,8 +14,8 @@ use drivers::ntb::Ntb as _;
 use drivers::ntb::stream::{Stream, Wrong};
 use net::connector::{self, ConnectionHandle, Connector, Progress};
 use net::tcp::{self, Listener};
+use ntrdma::State;
 use rand_core::RngCore;
-use rdma::ntrdma::State;
 
 /// Bytes of a connection's buffers. What arrives at once must not be more than the interface can
 /// queue the answers to: it drops the rest, and TCP waits a second before it sends that again.

@@ -6,8 +6,8 @@ use crate::config::{self, Export};
 use crate::gateway::state::State;
 use crate::report::Value;
 use net::hosts::Hosts;
-use rdma::rnbd::server::Server;
-use rdma::volume::Volumes;
+use storage::rnbd::server::Server;
+use storage::volume::Volumes;
 
 pub(super) fn rows(server: &Server, volumes: &Volumes) -> Vec<Value> {
     let list = server.exports().iter().map(|export| {

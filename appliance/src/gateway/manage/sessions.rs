@@ -3,8 +3,8 @@
 use crate::gateway::objects::{self, path_name, session_name};
 use crate::gateway::state::State;
 use crate::report::Value;
-use rdma::rnbd::server::Server;
-use rdma::rtrs::server::PathStatus;
+use rtrs::server::PathStatus;
+use storage::rnbd::server::Server;
 
 pub(super) fn sessions(server: &Server) -> impl Iterator<Item = Value> + '_ {
     server.transport().sessions().map(|session| {

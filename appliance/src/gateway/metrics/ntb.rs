@@ -3,7 +3,7 @@
 use super::Page;
 use crate::gateway::state::State;
 use core::fmt::Error;
-use rdma::ntrdma::{self, Counters};
+use ntrdma::{self, Counters};
 
 /// A counter of the provider: its name, its help, and where it lies.
 type Family = (&'static str, &'static str, fn(&Counters) -> u64);

@@ -3,8 +3,8 @@
 use super::Page;
 use crate::gateway::state::State;
 use core::fmt::Error;
-use rdma::relay;
-use rdma::smcr::engine::Counters;
+use messaging::relay;
+use smcr::engine::Counters;
 
 /// A counter of something: its name, its help, and where it lies.
 type Family<T> = (&'static str, &'static str, fn(&T) -> u64);

@@ -4,10 +4,10 @@ use super::Page;
 use crate::gateway::objects::{PathName, live_paths};
 use crate::gateway::state::State;
 use core::fmt::{Display, Error};
-use rdma::rnbd::server::{Server, VolumeStats};
-use rdma::rtrs::Name;
-use rdma::rtrs::server::{Counters, Histogram, PathState, PathStats, PathStatus};
-use rdma::verbs::Provider;
+use rtrs::Name;
+use rtrs::server::{Counters, Histogram, PathState, PathStats, PathStatus};
+use storage::rnbd::server::{Server, VolumeStats};
+use verbs::Provider;
 
 /// A counter of something: its name, its help, and where it lies.
 type Family<T> = (&'static str, &'static str, fn(&T) -> u64);

@@ -9,9 +9,9 @@ use crate::gateway::manage::{at_once, lines, one};
 use crate::gateway::state::State;
 use crate::report::Value;
 use drivers::hal::Geometry;
-use rdma::verbs::EngineContext;
-use rdma::volume::VolumeId;
-use rdma::volume::mirror::{MemberState, MirrorState};
+use storage::volume::VolumeId;
+use storage::volume::mirror::{MemberState, MirrorState};
+use verbs::EngineContext;
 
 type Told = Result<Managed, String>;
 

@@ -5,10 +5,10 @@ use crate::gateway::metrics::Page;
 use crate::gateway::metrics::storage::buckets;
 use crate::gateway::state::State;
 use core::fmt::{Display, Error};
-use rdma::rnbd::client::DeviceState;
-use rdma::rtrs::client::{PathState, PathStats, PathStatus};
-use rdma::rtrs::server::Histogram;
-use rdma::volume::mirror::{MemberState, Status};
+use rtrs::client::{PathState, PathStats, PathStatus};
+use rtrs::server::Histogram;
+use storage::rnbd::client::DeviceState;
+use storage::volume::mirror::{MemberState, Status};
 
 type Family<T> = (&'static str, &'static str, fn(&T) -> u64);
 type Latency = (&'static str, &'static str, fn(&PathStats) -> &Histogram);

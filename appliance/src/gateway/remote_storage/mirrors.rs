@@ -6,10 +6,10 @@ use crate::gateway::storage::{Storage, name};
 use core::cell::Cell;
 use core::time::Duration;
 use drivers::hal::{Arena, Geometry, Instant};
-use rdma::rnbd::client::Losses;
-use rdma::volume::mirror::{MemberState, Mirror, MirrorState, Status};
-use rdma::volume::{Completion, Parts, Request, Submitted, Volume, VolumeError};
 use std::rc::Rc;
+use storage::rnbd::client::Losses;
+use storage::volume::mirror::{MemberState, Mirror, MirrorState, Status};
+use storage::volume::{Completion, Parts, Request, Submitted, Volume, VolumeError};
 
 /// What is kept of a mirror, which itself is a volume.
 pub(in crate::gateway) struct MirrorSlot {

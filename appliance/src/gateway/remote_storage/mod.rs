@@ -15,15 +15,15 @@ use super::storage::Storage;
 use core::time::Duration;
 use drivers::hal::Instant;
 use mirrors::MirrorSlot;
-use rdma::provider_set::ProviderSet;
-use rdma::rnbd::client::Bells;
-use rdma::verbs::ConnectionEvent;
-use rdma::verbs::EngineContext;
-use rdma::volume::VolumeId;
-use rdma::volume::mirror::Clock;
+use provider_set::ProviderSet;
 use read_benchmark::Reading;
 use sessions::Session;
 use std::collections::BTreeSet;
+use storage::rnbd::client::Bells;
+use storage::volume::VolumeId;
+use storage::volume::mirror::Clock;
+use verbs::ConnectionEvent;
+use verbs::EngineContext;
 
 /// How often mirrors are looked after.
 const TEND_INTERVAL: Duration = Duration::from_secs(1);

@@ -9,9 +9,9 @@ use crate::gateway::objects::{Entry, accept_one, histogram, nothing};
 use crate::gateway::state::State;
 use crate::report::Value;
 use drivers::hal::Instant;
-use rdma::rtrs::client::PathStatus;
-use rdma::verbs::EngineContext;
-use rdma::volume::mirror::{MirrorState, Status};
+use rtrs::client::PathStatus;
+use storage::volume::mirror::{MirrorState, Status};
+use verbs::EngineContext;
 
 const WRITE_ONE: &str = "usage: write 1";
 

@@ -9,8 +9,8 @@ use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 use net::Resolution;
-use rdma::rtrs::client::{DownReason, PathId, PathState};
-use rdma::verbs::EngineContext;
+use rtrs::client::{DownReason, PathId, PathState};
+use verbs::EngineContext;
 
 /// How often a way is looked for.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -69,7 +69,7 @@ impl State {
             // The way over a bridge is its link.
             let ntrdma = rdma_stack.providers.ntrdma().filter(|ntrdma| ntrdma.local() == from);
             if let Some(ntrdma) = ntrdma {
-                if blocked && ntrdma.link() == rdma::ntrdma::State::Up {
+                if blocked && ntrdma.link() == ntrdma::State::Up {
                     let provider = &mut rdma_stack.providers;
                     let mut ctx = EngineContext { provider, arena, now, rng: &mut **rng };
                     remote_storage.sessions[session].client.transport_mut().retry(path, &mut ctx);

@@ -4,7 +4,9 @@
 use crate::console::Progress;
 use drivers::hal::{Arena, Instant, Window};
 use rand_core::RngCore;
-use rdma::volume::{GUEST, Operation, Request, Submitted, Volume, VolumeError, VolumeId, Volumes};
+use storage::volume::{
+    GUEST, Operation, Request, Submitted, Volume, VolumeError, VolumeId, Volumes,
+};
 
 /// What is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,12 +6,12 @@ use crate::gateway::storage::{Storage, name};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Instant;
-use rdma::provider_set::ProviderSet;
-use rdma::rnbd::client::{self, Client, DeviceId, DeviceStatus, Losses, Notice};
-use rdma::rtrs::client::{AddPathError, DownReason, PathId, PathStatus};
-use rdma::verbs::EngineContext;
-use rdma::verbs::Provider;
-use rdma::volume::VolumeId;
+use provider_set::ProviderSet;
+use rtrs::client::{AddPathError, DownReason, PathId, PathStatus};
+use storage::rnbd::client::{self, Client, DeviceId, DeviceStatus, Losses, Notice};
+use storage::volume::VolumeId;
+use verbs::EngineContext;
+use verbs::Provider;
 
 /// A session with a server.
 pub(in crate::gateway) struct Session {
@@ -201,10 +201,10 @@ impl Storage {
             None => {
                 let wait = Duration::from_secs(remote.wait_seconds.into());
                 let devices = client::Config { wait, ..client::Config::default() };
-                let transport = rdma::rtrs::client::Config {
+                let transport = rtrs::client::Config {
                     connections: 1 + remote.nr_poll_queues,
                     policy: remote.mp_policy.0,
-                    ..rdma::rtrs::client::Config::default()
+                    ..rtrs::client::Config::default()
                 };
                 let client = Client::new(devices, transport, session_name, ctx)
                     .map_err(|why| format!("no memory or other resources left: {why}"))?;

@@ -8,14 +8,14 @@ use crate::gateway::storage::Storage;
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant};
+use provider_set::ProviderSet;
 use rand_chacha::ChaCha12Rng;
 use rand_core::SeedableRng;
-use rdma::provider_set::ProviderSet;
-use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
-use rdma::verbs::EngineContext;
-use rdma::verbs::{ConnectionManager, Provider, QpState};
-use rdma::volume::mirror::{MemberState, RESERVED};
-use rdma::volume::{Completion, Operation, Request, Submitted, Volume};
+use roce::{Limits, PortConfig, Roce, TxBuffer};
+use storage::volume::mirror::{MemberState, RESERVED};
+use storage::volume::{Completion, Operation, Request, Submitted, Volume};
+use verbs::EngineContext;
+use verbs::{ConnectionManager, Provider, QpState};
 
 const MAC: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const IP: [IpAddr; 2] =

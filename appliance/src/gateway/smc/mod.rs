@@ -18,20 +18,20 @@ use super::ports::PortSlot;
 use crate::config::{self, Config};
 use core::net::IpAddr;
 use drivers::hal::Instant;
+use messaging::Users;
+use messaging::relay::{Interfaces, Notice, World};
+use net::Neighbours;
 use net::hosts::Hosts;
 use net::tcp::Limits;
 use net::{Interface, Resolution};
-use rdma::messaging::Users;
-use rdma::ntrdma::Ntrdma;
-use rdma::perf_responders::Neighbours;
-use rdma::provider_set::ProviderSet;
-use rdma::relay::{Interfaces, Notice, World};
-use rdma::smcr::admission::Admission;
-use rdma::smcr::echo::Echo;
-use rdma::smcr::engine::{self, BATCH, Device, Engine, Subnet};
-use rdma::verbs::EngineContext;
-use rdma::verbs::PathMtu;
+use ntrdma::Ntrdma;
+use provider_set::ProviderSet;
 use rules::Rules;
+use smcr::admission::Admission;
+use smcr::echo::Echo;
+use smcr::engine::{self, BATCH, Device, Engine, Subnet};
+use verbs::EngineContext;
+use verbs::PathMtu;
 
 /// Bytes of each TCP connection of echo and discard, either way: eleven segments for a client without
 /// SMC, so that most of them go in a batch.

@@ -7,8 +7,8 @@ use crate::console::SmcTopic;
 use crate::gateway::report_pieces::Node;
 use crate::gateway::state::State;
 use crate::report::Value;
-use rdma::smcr::connector::Connected;
-use rdma::smcr::engine::{Device, GroupStatus, Role, SocketStatus};
+use smcr::connector::Connected;
+use smcr::engine::{Device, GroupStatus, Role, SocketStatus};
 
 /// The report on one topic; empty where SMC-R is not in use.
 pub(in super::super) fn topic(state: &State, topic: SmcTopic) -> Value {

@@ -4,12 +4,12 @@
 use super::offers;
 use crate::config::{self, Rule};
 use core::time::Duration;
+use messaging::Users;
+use messaging::relay::{self, Interfaces, Relay, World};
 use net::hosts::Hosts;
 use net::tcp::Limits;
-use rdma::messaging::Users;
-use rdma::relay::{self, Interfaces, Relay, World};
-use rdma::smcr::admission::Gate;
-use rdma::verbs::Provider;
+use smcr::admission::Gate;
+use verbs::Provider;
 
 /// Share of the memory that TCP buffers may take: half of the heap, which has an eighth.
 const SHARE: u64 = 16;

@@ -3,13 +3,13 @@
 use drivers::hal::{Arena, Instant, Window};
 use drivers::ntb::{Ntb, SharedMemory, Side};
 use netsim::Rng;
-use rdma::ntrdma::{Config, Layout, Ntrdma, State};
-use rdma::verbs::{
+use ntrdma::{Config, Layout, Ntrdma, State};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+use verbs::{
     AddressVector, CqId, GidType, PathMtu, PdId, Provider, QpId, QpInit, QpType, ReadyToReceive,
     ReadyToSend,
 };
-use std::net::{IpAddr, Ipv4Addr};
-use std::time::Duration;
 
 /// Memory of each node that its peer can load from.
 const LENT: usize = 16 << 20;

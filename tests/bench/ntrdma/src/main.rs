@@ -10,7 +10,7 @@ mod storage;
 
 use drivers::hal::{Instant, Window};
 use fixture::Node;
-use rdma::verbs::{Payload, Provider, RecvRequest, SendOperation, SendRequest, SendWith};
+use verbs::{Payload, Provider, RecvRequest, SendOperation, SendRequest, SendWith};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();

@@ -4,10 +4,10 @@
 use crate::fixture::{self, Node};
 use crate::request;
 use drivers::hal::{Arena, Instant, Window};
-use rdma::verbs::{Access, Payload, Provider, Region, RemoteAddress, SendOperation};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time;
+use verbs::{Access, Payload, Provider, Region, RemoteAddress, SendOperation};
 
 /// Bytes of a WRITE whose bandwidth is measured, and how many are posted at once.
 const LONG: usize = 1 << 20;
@@ -78,7 +78,7 @@ pub fn bandwidth(turns: u64) {
                 }
                 a.poll(clock.now());
                 while let Some(completion) = a.ntrdma.poll_cq(a.cq) {
-                    assert_eq!(completion.status, rdma::verbs::Status::Success);
+                    assert_eq!(completion.status, verbs::Status::Success);
                     done += 1;
                 }
             }

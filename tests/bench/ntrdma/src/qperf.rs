@@ -7,13 +7,13 @@ use crate::fixture::{self, Node};
 use crate::native::Clock;
 use crate::request;
 use drivers::hal::Window;
-use rdma::verbs::{
-    Access, CompletedOperation, Completion, Payload, Provider, RecvRequest, Region, RemoteAddress,
-    SendOperation, SendWith, Status,
-};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
+use verbs::{
+    Access, CompletedOperation, Completion, Payload, Provider, RecvRequest, Region, RemoteAddress,
+    SendOperation, SendWith, Status,
+};
 
 /// Bytes of a message whose bandwidth is measured, and how many are under way.
 const LONG: usize = 64 << 10;

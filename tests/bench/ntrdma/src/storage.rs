@@ -4,18 +4,18 @@
 use crate::fixture::{self, Node, address};
 use drivers::hal::{Arena, Instant, Window};
 use netsim::Rng;
-use rdma::rnbd::server::{Export, Server};
-use rdma::rnbd::wire::{AccessMode, Io, IoFlags, Open, OpenResponse, Operation, SessionInfo};
-use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
-use rdma::rtrs::Name;
-use rdma::rtrs::client::{self, Channel, Client, Event, Outcome, Permit, Request};
-use rdma::rtrs::server::{Config, RequestKind};
-use rdma::verbs::EngineContext;
-use rdma::verbs::{ConnectionManager, Provider, RdmaDevice};
-use rdma::volume::{RamVolume, Volumes};
+use roce::{Limits, PortConfig, Roce, TxBuffer};
+use rtrs::Name;
+use rtrs::client::{self, Channel, Client, Event, Outcome, Permit, Request};
+use rtrs::server::{Config, RequestKind};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
+use storage::rnbd::server::{Export, Server};
+use storage::rnbd::wire::{AccessMode, Io, IoFlags, Open, OpenResponse, Operation, SessionInfo};
+use storage::volume::{RamVolume, Volumes};
+use verbs::EngineContext;
+use verbs::{ConnectionManager, Provider, RdmaDevice};
 
 const DEPTH: usize = 32;
 const SIZE: usize = 4096;
@@ -32,7 +32,7 @@ pub trait End {
 }
 
 impl End for Node {
-    type Provider = rdma::ntrdma::Ntrdma;
+    type Provider = ntrdma::Ntrdma;
     fn provider(&mut self) -> &mut Self::Provider {
         &mut self.ntrdma
     }

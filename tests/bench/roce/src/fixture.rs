@@ -2,12 +2,12 @@
 
 use drivers::hal::{Arena, Instant, Window};
 use rand_core::RngCore;
-use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
-use rdma::verbs::{
+use roce::{Limits, PortConfig, Roce, TxBuffer};
+use std::net::{IpAddr, Ipv4Addr};
+use verbs::{
     AddressVector, CqId, GidType, PathMtu, PdId, Provider, QpId, QpInit, QpType, ReadyToReceive,
     ReadyToSend,
 };
-use std::net::{IpAddr, Ipv4Addr};
 
 /// A generator that is the same in every run.
 pub struct Rng(u64);

@@ -7,12 +7,12 @@ mod fixture;
 
 use drivers::hal::Window;
 use fixture::{Fixture, NOW};
-use rdma::roce::wire::frame::Network;
-use rdma::roce::wire::icrc::Icrc;
-use rdma::verbs::{
+use roce::wire::frame::Network;
+use roce::wire::icrc::Icrc;
+use std::hint::black_box;
+use verbs::{
     Access, Payload, Provider, RecvRequest, RemoteAddress, SendOperation, SendRequest, SendWith,
 };
-use std::hint::black_box;
 
 #[global_allocator]
 static ALLOCATOR: allocations::Counting = allocations::Counting;

@@ -2,15 +2,15 @@
 
 use super::{HOSTS, PORTS};
 use drivers::hal::{Arena, Instant, Window};
+use net::Neighbours;
 use net::Resolution;
 use netsim::Rng;
-use rdma::perf_responders::Neighbours;
-use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
-use rdma::smcr::engine::{Config, Device, Engine, Subnet};
-use rdma::smcr::wire::Eid;
-use rdma::verbs::EngineContext;
-use rdma::verbs::{PathMtu, Provider};
+use roce::{Limits, PortConfig, Roce, TxBuffer};
+use smcr::engine::{Config, Device, Engine, Subnet};
+use smcr::wire::Eid;
 use std::net::{IpAddr, Ipv4Addr};
+use verbs::EngineContext;
+use verbs::{PathMtu, Provider};
 
 const LIMITS: Limits = Limits {
     qps: 24,

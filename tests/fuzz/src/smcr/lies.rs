@@ -5,14 +5,14 @@ use super::world::World;
 use super::{ATTACKER, CONNECTIONS, GATEWAY, HOSTS, PORTS};
 use crate::engine;
 use crate::input::Input;
-use rdma::roce::wire::bth;
-use rdma::roce::wire::frame::{ETHERNET_LEN, Frame};
-use rdma::smcr::engine::SocketId;
-use rdma::smcr::wire::cdc::{Cdc, Cursor, End, Producer};
-use rdma::smcr::wire::llc::{
+use roce::wire::bth;
+use roce::wire::frame::{ETHERNET_LEN, Frame};
+use smcr::engine::SocketId;
+use smcr::wire::cdc::{Cdc, Cursor, End, Producer};
+use smcr::wire::llc::{
     AddLink, AddLinkV2, Body, DeleteReason, KeyMove, LinkEnd, Llc, Order, Token,
 };
-use rdma::smcr::wire::{AcceptConfirm, cdc};
+use smcr::wire::{AcceptConfirm, cdc};
 
 const SEND_ONLY: u8 = 4;
 const WRITE_FIRST: u8 = 6;

@@ -11,13 +11,13 @@ use anyhow::{Context, Result, anyhow};
 use drivers::hal::Window;
 use launch::qemu::Nic;
 use rand::Rng;
-use rdma::rtrs::Errno;
-use rdma::rtrs::wire::{ConnectRequest, ConnectResponse, InfoResponse, Uuid};
-use rdma::verbs::{
+use rtrs::Errno;
+use rtrs::wire::{ConnectRequest, ConnectResponse, InfoResponse, Uuid};
+use tempfile::TempDir;
+use verbs::{
     ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, Provider, QpId, QpInit,
     QpType, RecvRequest, RejectReason, SendOperation, SendRequest,
 };
-use tempfile::TempDir;
 
 use crate::host::{Host, MTU, Resident};
 use crate::port::DgramPort;

@@ -3,12 +3,12 @@
 use anyhow::{Context, Result, anyhow, bail};
 use drivers::hal::Window;
 use rand::Rng;
-use rdma::rtrs::Errno;
-use rdma::rtrs::wire::{
+use rtrs::Errno;
+use rtrs::wire::{
     Addressing as Places, ConnectRequest, ConnectResponse, Descriptor, Immediate, InfoRequest,
     InfoResponse, IoHeader, RkeyResponse, Uuid,
 };
-use rdma::verbs::{
+use verbs::{
     Access, CompletedOperation, Completion, ConnectionEvent, Payload, Provider, RemoteAddress,
     SendOperation, SendWith, Status,
 };

@@ -3,7 +3,7 @@
 use super::memory::contents;
 use super::side::{Kind, Message, Op, State};
 use super::world::{Action, World};
-use rdma::verbs::{CompletedOperation, Completion, Status};
+use verbs::{CompletedOperation, Completion, Status};
 
 impl World {
     /// A work request has ended.

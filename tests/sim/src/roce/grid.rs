@@ -5,14 +5,14 @@ use super::host::{Config, Host, MEMORY, PORT};
 use super::world::PARAMETERS;
 use drivers::hal::Instant;
 use netsim::{Faults, Network, Place, Rng};
-use rdma::roce::Limits;
-use rdma::verbs::{
-    Access, ConnectionEvent, ConnectionManager, Payload, Provider, QpId, QpInit, QpType,
-    RemoteAddress, SendOperation, SendRequest, Status,
-};
+use roce::Limits;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
+use verbs::{
+    Access, ConnectionEvent, ConnectionManager, Payload, Provider, QpId, QpInit, QpType,
+    RemoteAddress, SendOperation, SendRequest, Status,
+};
 
 const LOSS: [u32; 5] = [0, 1, 10, 50, 100];
 const WINDOWS: [u32; 5] = [1, 4, 16, 64, 128];

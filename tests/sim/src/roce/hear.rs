@@ -3,11 +3,11 @@
 use super::side::{self, Kind, Side, State};
 use super::target::Target;
 use super::world::{Action, PARAMETERS, World};
-use rdma::verbs::{
+use std::time::Duration;
+use verbs::{
     AsyncEvent, ConnectionEvent, ConnectionId, ConnectionManager, PrivateData, Provider,
     RejectReason,
 };
-use std::time::Duration;
 
 impl World {
     /// Looks at everything that the engines have to say.

@@ -3,12 +3,10 @@
 use super::memory::Memory;
 use drivers::hal::{Arena, Instant, Window};
 use netsim::Rng;
-use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
-use rdma::verbs::{
-    Access, ConnectionManager, CqId, PdId, Provider, RecvRequest, Region, RemoteAddress,
-};
+use roce::{Limits, PortConfig, Roce, TxBuffer};
 use std::net::IpAddr;
 use std::rc::Rc;
+use verbs::{Access, ConnectionManager, CqId, PdId, Provider, RecvRequest, Region, RemoteAddress};
 
 /// Bytes of memory that a host has.
 pub const MEMORY: usize = 512 << 10;
@@ -106,7 +104,7 @@ impl Machine {
     }
 
     /// Posts a receive into `into`, which peers may write to from now on.
-    pub fn post_receive(&mut self, qp: rdma::verbs::QpId, id: u64, into: Window) {
+    pub fn post_receive(&mut self, qp: verbs::QpId, id: u64, into: Window) {
         self.memory.open(&into);
         self.roce.post_recv(qp, &RecvRequest { id, into: &[into] }).expect("room for receives");
     }

@@ -21,8 +21,8 @@ mod target;
 mod world;
 
 use netsim::Rng;
-use rdma::roce::wire::bth::Bth;
-use rdma::roce::wire::frame::Frame;
+use roce::wire::bth::Bth;
+use roce::wire::frame::Frame;
 
 /// The scenario of a seed. Panics if anything is wrong.
 pub fn run(seed: u64) {

@@ -4,7 +4,7 @@ use super::host::LIBRARY;
 use super::side::{DEPTH, Kind, MESSAGE, Message, Op, State, WINDOW};
 use super::world::{Action, World};
 use rand_core::RngCore;
-use rdma::verbs::{Payload, Provider, RemoteAddress, SendOperation, SendRequest, SendWith};
+use verbs::{Payload, Provider, RemoteAddress, SendOperation, SendRequest, SendWith};
 
 impl World {
     /// A side posts a request, and makes up its mind when to post the next.

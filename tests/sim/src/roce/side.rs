@@ -5,11 +5,11 @@ use super::target::Target;
 use drivers::hal::{Instant, Window};
 use netsim::Rng;
 use rand_core::RngCore;
-use rdma::verbs::{
-    Access, ConnectionId, Provider, QpId, QpInit, QpType, Region, RemoteAddress, SendWith,
-};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use verbs::{
+    Access, ConnectionId, Provider, QpId, QpInit, QpType, Region, RemoteAddress, SendWith,
+};
 
 /// Requests, and receives, that a side has at a time.
 pub const DEPTH: usize = 4;

@@ -3,8 +3,8 @@
 use super::side::State;
 use super::world::{Action, World};
 use netsim::{Faults, Place};
-use rdma::verbs::{ConnectionManager, Provider};
 use std::time::Duration;
+use verbs::{ConnectionManager, Provider};
 
 /// What is undone later.
 #[derive(Clone, Copy, Debug)]

@@ -7,11 +7,11 @@ use super::strikes::Undo;
 use drivers::hal::{Instant, Window};
 use netsim::{Faults, Network, Rng};
 use rand_core::RngCore;
-use rdma::roce::Limits;
-use rdma::verbs::{ConnectionManager, ConnectionParameters, PathMtu};
+use roce::Limits;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
+use verbs::{ConnectionManager, ConnectionParameters, PathMtu};
 
 /// Something that happens at a set time.
 #[derive(Clone, Copy, Debug)]

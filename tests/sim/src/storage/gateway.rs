@@ -5,14 +5,14 @@ use drivers::hal::{Arena, Instant, Window};
 use net::hosts::Hosts;
 use netsim::Rng;
 use rand_core::RngCore;
-use rdma::rnbd::server::{Export, Server};
-use rdma::roce::{Limits, PortConfig, Roce, TxBuffer};
-use rdma::rtrs::Name;
-use rdma::rtrs::server::Config;
-use rdma::verbs::EngineContext;
-use rdma::verbs::{ConnectionManager, Provider};
-use rdma::volume::{DiskVolume, RamVolume, Volume, Volumes};
+use roce::{Limits, PortConfig, Roce, TxBuffer};
+use rtrs::Name;
+use rtrs::server::Config;
 use std::net::IpAddr;
+use storage::rnbd::server::{Export, Server};
+use storage::volume::{DiskVolume, RamVolume, Volume, Volumes};
+use verbs::EngineContext;
+use verbs::{ConnectionManager, Provider};
 
 /// What there is to know of a node's port.
 #[derive(Clone, Copy, Debug)]

@@ -4,14 +4,14 @@ use super::gateway::{Port, roce, transmit};
 use super::user::{User, WRITER};
 use drivers::hal::{Arena, Instant, Window};
 use netsim::Rng;
-use rdma::rnbd::client::{self, Client, Losses, RemoteVolume};
-use rdma::rnbd::wire::{AccessMode, PORT};
-use rdma::roce::{Roce, TxBuffer};
-use rdma::rtrs::Name;
-use rdma::rtrs::client as transport;
-use rdma::verbs::EngineContext;
-use rdma::verbs::{ConnectionManager, Provider};
+use roce::{Roce, TxBuffer};
+use rtrs::Name;
+use rtrs::client as transport;
 use std::net::SocketAddr;
+use storage::rnbd::client::{self, Client, Losses, RemoteVolume};
+use storage::rnbd::wire::{AccessMode, PORT};
+use verbs::EngineContext;
+use verbs::{ConnectionManager, Provider};
 
 /// A host.
 pub struct Host {

@@ -8,7 +8,7 @@ use super::{MEMORY, SECTORS, port};
 use drivers::hal::Instant;
 use netsim::{Network, Rng};
 use rand_core::RngCore;
-use rdma::rtrs::server;
+use rtrs::server;
 use std::time::Duration;
 
 /// What was in the gateway's memory before anybody came.

@@ -18,13 +18,13 @@ use history::History;
 use host::Host;
 use netsim::{Faults, Network, Place, Rng};
 use rand_core::RngCore;
-use rdma::rnbd::client;
-use rdma::rtrs::client::{self as transport, PathId, Policy};
-use rdma::rtrs::server;
+use rtrs::client::{self as transport, PathId, Policy};
+use rtrs::server;
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::time::Duration;
+use storage::rnbd::client;
 use user::User;
 
 /// Bytes of memory of the gateway, and of a host.
@@ -360,12 +360,8 @@ fn teardown(world: &mut World) {
         let Host { mut roce, client, mut arena, mut rng, users, .. } = *host;
         let now = world.network.now;
         let buffers: usize = users.iter().map(|(user, _)| user.memory()).sum();
-        let mut ctx = rdma::verbs::EngineContext {
-            provider: &mut roce,
-            arena: &mut arena,
-            now,
-            rng: &mut rng,
-        };
+        let mut ctx =
+            verbs::EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
         client.end(&mut ctx);
         assert_eq!(roce.queue_pairs(), 0, "queue pairs are left");
         assert_eq!(arena.capacity() - arena.available(), buffers, "memory is left");

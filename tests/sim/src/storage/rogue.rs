@@ -6,20 +6,20 @@ use super::leak::{UNTOUCHED, check, mark};
 use drivers::hal::{Arena, Instant, Window};
 use netsim::Rng;
 use rand_core::RngCore;
-use rdma::rnbd::wire::{AccessMode, Io, IoFlags, Open, OpenResponse, Operation, PORT};
-use rdma::roce::{PortConfig, Roce, TxBuffer};
-use rdma::rtrs::Name;
-use rdma::rtrs::wire::{
+use roce::{PortConfig, Roce, TxBuffer};
+use rtrs::Name;
+use rtrs::wire::{
     Addressing, ConnectRequest, ConnectResponse, Descriptor, Immediate, InfoResponse, IoHeader,
     RkeyResponse, Uuid,
 };
-use rdma::verbs::{
+use std::net::SocketAddr;
+use std::time::Duration;
+use storage::rnbd::wire::{AccessMode, Io, IoFlags, Open, OpenResponse, Operation, PORT};
+use verbs::{
     Access, CompletedOperation, Completion, ConnectionEvent, ConnectionId, ConnectionManager,
     ConnectionParameters, CqId, Payload, PdId, Provider, QpId, QpInit, QpType, RecvRequest, Region,
     RemoteAddress, SendOperation, SendRequest, SendWith, Status,
 };
-use std::net::SocketAddr;
-use std::time::Duration;
 
 /// Bytes that an answer can bring, and of a chunk.
 const ROOM: usize = 16 << 10;

@@ -6,10 +6,10 @@ use super::disk::SECTOR;
 use super::history::History;
 use drivers::hal::{Arena, Instant, Window};
 use netsim::Rng;
-use rdma::volume::{Operation, Request, Submitted, Volume, VolumeError};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
+use storage::volume::{Operation, Request, Submitted, Volume, VolumeError};
 
 /// The user that may write.
 pub const WRITER: usize = 1;

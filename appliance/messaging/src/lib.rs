@@ -1,0 +1,291 @@
+//! All who use the engine of SMC-R, and TCP beside it: echo, discard, and the rules of the messaging gateway.
+//!
+//! Nobody is looked at to whom nothing has happened: interfaces name the listeners and connectors that have
+//! news, the engine's sockets name their owner, and who is due is in front of a heap. Rules with connections
+//! that may have something to move wait in a queue for their turn; a turn is [`TURN`] connections, and a
+//! round [`ROUND`], so that neither a rule with many connections nor one connection that has much to say
+//! keeps others waiting.
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod relay;
+
+use crate::relay::{Interfaces, Notice, Relay, World};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+use drivers::hal::Instant;
+use net::tcp::Owner;
+use smcr::acceptor::Connected;
+use smcr::echo::Echo;
+use smcr::engine::{Ready, SocketId};
+use softverbs::timers::Timers;
+use verbs::Provider;
+
+/// Connections of a rule that have their turn before those of another.
+const TURN: usize = 16;
+/// Connections that have their turn in a round.
+const ROUND: usize = 64;
+
+/// One of them.
+enum User {
+    /// On the interface with this number.
+    Service(usize, Echo),
+    Rule(String, Relay),
+}
+
+/// All of them.
+#[derive(Default)]
+pub struct Users {
+    /// By place; a place that was left is taken by who comes next.
+    users: Vec<Option<User>>,
+    /// Whose the listeners and connectors of each interface are: numbers as the engine's sockets have them.
+    owners: BTreeMap<(usize, Owner), u32>,
+    /// Those of the interface that is looked at which have news.
+    ready: Vec<Owner>,
+    /// Rules with connections that wait for their turn, each once.
+    queue: VecDeque<usize>,
+    queued: Vec<bool>,
+    timers: Timers,
+    /// By place.
+    notices: VecDeque<(usize, Notice)>,
+    /// How often somebody was looked at.
+    #[cfg(test)]
+    settled: u64,
+}
+
+/// The first of the numbers by which the engine's sockets say that they are of the user at a place.
+fn first_owner(place: usize) -> u32 {
+    place as u32 * relay::OWNERS
+}
+
+impl Users {
+    /// Takes in echo or discard on the interface with the number `at`. `make` is told the owner.
+    pub fn add_service(&mut self, at: usize, make: impl FnOnce(u32) -> Echo) {
+        let owner = first_owner(self.free_place());
+        let echo = make(owner);
+        self.owners.insert((at, echo.tcp_owner()), owner);
+        self.add(User::Service(at, echo));
+    }
+
+    /// Takes in a rule with a name. `make` is told the first of its owners.
+    pub fn add_rule(
+        &mut self,
+        name: String,
+        interfaces: &mut dyn Interfaces,
+        make: impl FnOnce(u32, &mut dyn Interfaces) -> Relay,
+    ) {
+        let mut relay = make(first_owner(self.free_place()), interfaces);
+        let owners = relay.owners(interfaces);
+        self.owners.extend(owners.into_iter().map(|(at, tcp, owner)| ((at, tcp), owner)));
+        self.add(User::Rule(name, relay));
+    }
+
+    fn add(&mut self, user: User) {
+        let place = self.free_place();
+        if place == self.users.len() {
+            self.users.push(None);
+            self.queued.push(false);
+        }
+        self.users[place] = Some(user);
+        self.queue.reserve(self.users.len());
+        self.timers.make_room(place);
+        // What a rule has to do from the beginning.
+        self.timers.put(place, Instant::ZERO);
+    }
+
+    /// The place of who comes next.
+    fn free_place(&self) -> usize {
+        self.users.iter().position(Option::is_none).unwrap_or(self.users.len())
+    }
+
+    /// Takes a rule out: nobody listens for it any more, and its connections end by an abort. Those of others
+    /// go on.
+    pub fn remove_rule<P: Provider + ?Sized>(&mut self, name: &str, world: &mut World<'_, '_, P>) {
+        let is_it = |user: &Option<User>| matches!(user, Some(User::Rule(n, _)) if n == name);
+        let Some(place) = self.users.iter().position(is_it) else { return };
+        let Some(User::Rule(_, relay)) = self.users[place].take() else { return };
+        self.owners.retain(|_, owner| (*owner / relay::OWNERS) as usize != place);
+        self.notices.retain(|(at, _)| *at != place);
+        self.timers.forget(place);
+        relay.stop(world);
+    }
+
+    /// Sees to what is new: of connections, by the engine's events, and because its time has come. How much.
+    pub fn poll<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) -> usize {
+        let mut done = 0;
+        for at in 0..world.interfaces.count() {
+            let mut ready = core::mem::take(&mut self.ready);
+            ready.extend_from_slice(world.interfaces.get(at).ready());
+            for owner in ready.drain(..) {
+                if let Some(&owner) = self.owners.get(&(at, owner)) {
+                    done += 1;
+                    self.hear(owner, world);
+                }
+            }
+            self.ready = ready;
+        }
+        for _ in 0..self.timers.len() {
+            let Some(place) = self.timers.take_due(world.ctx.now) else { break };
+            done += 1;
+            self.handle_timeout(place, world);
+        }
+        done += self.handle_events(world);
+        let mut left = ROUND;
+        while left > 0
+            && let Some(place) = self.queue.pop_front()
+        {
+            self.queued[place] = false;
+            if let Some(Some(User::Rule(_, relay))) = self.users.get_mut(place) {
+                let turns = relay.work(left.min(TURN), world);
+                left -= turns.min(left);
+                done += turns;
+            }
+            self.settle(place);
+            // What was closed may be over by now.
+            done += self.handle_events(world);
+        }
+        done
+    }
+
+    /// A listener or connector has news.
+    fn hear<P: Provider + ?Sized>(&mut self, owner: u32, world: &mut World<'_, '_, P>) {
+        let place = (owner / relay::OWNERS) as usize;
+        match self.users.get_mut(place) {
+            Some(Some(User::Service(at, echo))) => {
+                let World { interfaces, engine, ctx, .. } = world;
+                echo.poll(interfaces.get(*at), engine, ctx);
+            }
+            Some(Some(User::Rule(_, relay))) => relay.poll(owner, world),
+            None | Some(None) => {}
+        }
+        self.settle(place);
+    }
+
+    fn handle_timeout<P: Provider + ?Sized>(&mut self, place: usize, world: &mut World<'_, '_, P>) {
+        match self.users.get_mut(place) {
+            Some(Some(User::Service(at, echo))) => {
+                let World { interfaces, engine, ctx, .. } = world;
+                echo.poll(interfaces.get(*at), engine, ctx);
+            }
+            Some(Some(User::Rule(_, relay))) => relay.handle_timeout(world),
+            None | Some(None) => {}
+        }
+        self.settle(place);
+    }
+
+    /// Takes the engine's events to the owners of their sockets; how many.
+    fn handle_events<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) -> usize {
+        let mut count = 0;
+        while let Some((socket, ready)) = world.engine.poll_event() {
+            count += 1;
+            if let Some(owner) = world.engine.owner(socket) {
+                self.handle_event(owner, socket, ready, world);
+            }
+        }
+        count
+    }
+
+    fn handle_event<P: Provider + ?Sized>(
+        &mut self,
+        owner: u32,
+        socket: SocketId,
+        ready: Ready,
+        world: &mut World<'_, '_, P>,
+    ) {
+        let place = (owner / relay::OWNERS) as usize;
+        match self.users.get_mut(place) {
+            Some(Some(User::Service(at, echo))) => {
+                let World { interfaces, engine, ctx, .. } = world;
+                echo.handle_event(socket, ready, interfaces.get(*at), engine, ctx);
+            }
+            Some(Some(User::Rule(_, relay))) => relay.handle_event(owner, socket, ready, world),
+            None | Some(None) => {}
+        }
+        self.settle(place);
+    }
+
+    /// Notes what a user has to do from here on.
+    fn settle(&mut self, place: usize) {
+        #[cfg(test)]
+        {
+            self.settled += 1;
+        }
+        let due = match self.users.get_mut(place) {
+            // It left while this was on its way.
+            None | Some(None) => return,
+            Some(Some(User::Service(_, echo))) => echo.poll_timeout(),
+            Some(Some(User::Rule(_, relay))) => {
+                while let Some(notice) = relay.poll_notice() {
+                    self.notices.push_back((place, notice));
+                }
+                if relay.has_work() && !core::mem::replace(&mut self.queued[place], true) {
+                    self.queue.push_back(place);
+                }
+                relay.poll_timeout()
+            }
+        };
+        if let Some(due) = due {
+            self.timers.put(place, due);
+        }
+    }
+
+    /// When there is something to do though nothing arrives.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let waits = (!self.queue.is_empty()).then_some(Instant::ZERO);
+        Instant::first([waits, self.timers.first()])
+    }
+
+    /// The next server of a rule that came or went.
+    pub fn poll_notice(&mut self) -> Option<(&str, Notice)> {
+        let (place, notice) = self.notices.pop_front()?;
+        match self.users.get(place)?.as_ref()? {
+            User::Rule(name, _) => Some((name, notice)),
+            User::Service(..) => None,
+        }
+    }
+
+    /// Ends all connections of rules, by an abort.
+    pub fn shut_down<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
+        for user in &mut self.users {
+            if let Some(User::Rule(_, relay)) = user {
+                relay.shut_down(world);
+            }
+        }
+    }
+
+    /// The rules, with their names.
+    pub fn rules(&self) -> impl Iterator<Item = (&str, &Relay)> {
+        self.users.iter().flatten().filter_map(|user| match user {
+            User::Rule(name, relay) => Some((name.as_str(), relay)),
+            User::Service(..) => None,
+        })
+    }
+
+    /// Echo and discard, with the numbers of their interfaces.
+    pub fn services(&self) -> impl Iterator<Item = (usize, &Echo)> {
+        self.users.iter().flatten().filter_map(|user| match user {
+            User::Service(at, echo) => Some((*at, echo)),
+            User::Rule(..) => None,
+        })
+    }
+
+    /// All connections, with the numbers of their interfaces.
+    pub fn connections(&self) -> impl Iterator<Item = (usize, Connected)> {
+        let services = self.services();
+        let services = services.flat_map(|(at, echo)| echo.connected().map(move |c| (at, c)));
+        services.chain(self.rules().flat_map(|(_, relay)| relay.connected()))
+    }
+}
+
+#[cfg(test)]
+mod machine;
+#[cfg(test)]
+mod slow_servers;
+#[cfg(test)]
+mod stalled;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! A machine for tests: an interface, RoCE, the engine, and its users.
+
+use super::*;
+use crate::relay::Rule;
+use core::net::{Ipv4Addr, SocketAddr};
+use core::time::Duration;
+use drivers::hal::Arena;
+use net::hosts::Hosts;
+use net::tcp::Limits;
+use net::{Addressing, Interface};
+use netsim::{Collector, Rng};
+use roce::testing::frame;
+use roce::{Limits as RoceLimits, PortConfig, Roce, TxBuffer};
+use smcr::admission::Gate;
+use smcr::engine::{Config, Device, Engine};
+use smcr::wire::Eid;
+use std::vec;
+use verbs::EngineContext;
+use verbs::PathMtu;
+
+/// The port of the first rule.
+pub const RULE: u16 = 7000;
+/// Of each listener.
+pub const LIMITS: Limits = Limits { connections: 64, receive: 4 << 10, transmit: 4 << 10 };
+
+struct Ways<'a>(&'a mut Interface);
+
+impl Interfaces for Ways<'_> {
+    fn count(&self) -> usize {
+        1
+    }
+    fn get(&mut self, _: usize) -> &mut Interface {
+        self.0
+    }
+}
+
+/// A machine with an interface, RoCE, and the engine.
+pub struct Machine {
+    pub interface: Interface,
+    pub roce: Roce,
+    tx: TxBuffer,
+    pub arena: Arena,
+    rng: Rng,
+    pub engine: Engine,
+    pub users: Users,
+    piece: Vec<u8>,
+}
+
+/// The address of a machine.
+pub fn ip(n: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, n)
+}
+
+impl Machine {
+    pub fn new(n: u8, now: Instant) -> Self {
+        let mut rng = Rng::new(n.into());
+        let mac = [2, 0, 0, 0, 0, n];
+        let mut interface = Interface::new(mac, 1500, n.into(), now);
+        let addresses = vec![std::format!("10.0.0.{n}/24").parse().unwrap()];
+        let addressing = Addressing { addresses, ..Addressing::default() };
+        interface.set_addressing(addressing, now).unwrap();
+        let limits = RoceLimits { qps: 64, regions: 1024, ..RoceLimits::default() };
+        let port = PortConfig { mac, addresses: vec![ip(n).into()], mtu: 1500 };
+        let mut roce = Roce::new(port, limits, &mut rng);
+        let mut arena = Arena::on_heap(24 << 20);
+        let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let eids = vec![Eid::new("LAB.SMC.EID").unwrap()];
+        let path_mtu = PathMtu::Mtu1024;
+        let device = Device { ip: ip(n), address: ip(n).into(), mac, path_mtu, pnet: None };
+        let config = Config { eids, ..Config::default() };
+        let engine = Engine::new(config, vec![device], &mut ctx).unwrap();
+        let (users, piece, tx) = (Users::default(), Vec::new(), TxBuffer::new());
+        Machine { interface, roce, tx, arena, rng, engine, users, piece }
+    }
+
+    /// What its loop does.
+    pub fn round(&mut self, now: Instant) {
+        let Machine { interface, roce, arena, rng, engine, users, piece, .. } = self;
+        roce.handle_timeout(now);
+        let mut ctx = EngineContext { provider: roce, arena, now, rng };
+        engine.poll(&mut ctx);
+        engine.handle_timeout(&mut ctx, interface);
+        let (interfaces, ctx) = (&mut Ways(interface), &mut ctx);
+        let mut world = relay::World { interfaces, engine, piece, ctx };
+        users.poll(&mut world);
+        engine.flush(ctx);
+    }
+
+    /// Has a rule on [`RULE`] that relays to `server`, over SMC-R if it can.
+    pub fn relay(&mut self, server: SocketAddr, now: Instant) {
+        let rule = Rule {
+            listen: RULE,
+            offers: true,
+            backends: vec![server],
+            smc: true,
+            proxy: false,
+            // As it is configured if nobody says otherwise.
+            connect_timeout: Duration::from_secs(3),
+            idle_timeout: None,
+            health_interval: None,
+            gate: Gate::default(),
+            limits: LIMITS,
+        };
+        self.users.add_rule("r".into(), &mut Ways(&mut self.interface), |owner, interfaces| {
+            Relay::new(rule, interfaces, owner, 1, now)
+        });
+    }
+
+    /// Has an echo service.
+    pub fn echo(&mut self) {
+        let interface = &mut self.interface;
+        let make = |owner| Echo::new(interface, false, true, LIMITS, &Hosts::default(), owner);
+        self.users.add_service(0, make);
+    }
+
+    /// The frames that it has to send: those of its interface, and those over RoCE.
+    pub fn sent(&mut self, now: Instant) -> [Vec<Vec<u8>>; 2] {
+        self.interface.poll(now);
+        let mut port = Collector::new(256);
+        self.interface.transmit(&mut port, |_| ());
+        let mut packets = Vec::new();
+        while self.roce.poll_transmit(0, now, &mut self.tx) {
+            packets.push(frame(&self.tx));
+        }
+        [port.frames, packets]
+    }
+
+    /// Takes such frames in.
+    pub fn hear(&mut self, [frames, packets]: &[Vec<Vec<u8>>; 2], now: Instant) {
+        frames.iter().for_each(|frame| self.interface.handle_frame(frame, now));
+        packets.iter().for_each(|packet| {
+            self.roce.handle_frame(0, packet, now);
+        });
+    }
+}

@@ -1,0 +1,64 @@
+//! Timers of a rule: patience with servers, with silence, and the next questions to servers.
+
+use super::{Relay, Relayed, World};
+use drivers::hal::Instant;
+use smcr::acceptor::Acceptor;
+use verbs::Provider;
+
+/// Connections whose timers run before others have their turn.
+const DUE: usize = 64;
+
+impl Relay {
+    /// When there is something to do though nothing arrives.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let fronts = self.fronts.iter().filter_map(Acceptor::poll_timeout);
+        let own = [self.timers.first(), self.probes_due, self.balance.poll_timeout()];
+        fronts.chain(own.into_iter().flatten()).min()
+    }
+
+    /// Does what is due. Then [`Relay::work`].
+    pub fn handle_timeout<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
+        let now = world.ctx.now;
+        if self.balance.is_due(now) {
+            self.probe_all(world);
+        }
+        if self.probes_due.is_some_and(|at| at <= now) {
+            self.probes_due = None;
+            self.end_probes(world);
+        }
+        for at in 0..self.fronts.len() {
+            if self.fronts[at].poll_timeout().is_some_and(|due| due <= now) {
+                let owner = self.fronts[at].owner();
+                self.poll(owner, world);
+            }
+        }
+        for _ in 0..DUE {
+            let Some(key) = self.timers.take_due(now) else { break };
+            let Some(relayed) = self.relayed.get(key) else { continue };
+            let Some(deadline) = self.deadline(relayed) else { continue };
+            if now < deadline {
+                self.timers.put(key, deadline);
+            } else if relayed.open {
+                self.counters.timed_out += 1;
+                self.end(key, true, world);
+            } else {
+                self.dial_another(key, world);
+            }
+        }
+    }
+
+    /// When patience with a connection ends. That with a handshake is the engine's: Linux declines after
+    /// seconds, and who is less patient never hears of it.
+    fn deadline(&self, relayed: &Relayed) -> Option<Instant> {
+        if relayed.open {
+            return self.rule.idle_timeout.map(|time| relayed.since + time);
+        }
+        let connects = relayed.back.is_some_and(|(at, id)| self.backs[at].is_connecting(id));
+        connects.then(|| relayed.since + self.rule.connect_timeout)
+    }
+
+    /// Has questions that are not answered looked at.
+    pub(super) fn arm_probes(&mut self, at: Instant) {
+        self.probes_due = Instant::first([self.probes_due, Some(at)]);
+    }
+}

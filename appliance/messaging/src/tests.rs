@@ -1,0 +1,377 @@
+//! Many connections through a gateway that looks only when it is told to, as a loop that halts: what it is not
+//! told of never happens.
+
+use super::*;
+use crate::relay::Rule;
+use core::net::SocketAddr;
+use core::time::Duration;
+use drivers::hal::Arena;
+use net::connector::{self, ConnectionHandle, Connector};
+use net::tcp::{Limits, Listener, Stream};
+use net::{Addressing, Interface};
+use netsim::{Collector, Rng};
+use roce::{Limits as RoceLimits, PortConfig, Roce};
+use smcr::admission::Gate;
+use smcr::engine::{Config, Engine};
+use std::format;
+use std::vec;
+use std::vec::Vec;
+use verbs::EngineContext;
+
+/// Bytes of a connection's buffers, where they do not matter.
+const BUFFER: usize = 16 << 10;
+const SERVER: u16 = 9000;
+const RULES: u16 = 7000;
+
+struct Ways<'a>(&'a mut Interface);
+
+impl Interfaces for Ways<'_> {
+    fn count(&self) -> usize {
+        1
+    }
+    fn get(&mut self, _: usize) -> &mut Interface {
+        self.0
+    }
+}
+
+/// A gateway, and one other machine, on a wire.
+struct World {
+    now: Instant,
+    interface: Interface,
+    roce: Roce,
+    arena: Arena,
+    rng: Rng,
+    engine: Engine,
+    users: Users,
+    piece: Vec<u8>,
+    /// The other machine, its server, and its connections to the gateway.
+    peer: Interface,
+    server: Listener,
+    clients: Connector,
+    served: Vec<Stream>,
+}
+
+fn interface(n: u8) -> Interface {
+    let mut interface = Interface::new([2, 0, 0, 0, 0, n], 1500, n.into(), Instant::ZERO);
+    let addresses = vec![format!("10.0.0.{n}/24").parse().unwrap()];
+    let addressing = Addressing { addresses, ..Addressing::default() };
+    interface.set_addressing(addressing, Instant::ZERO).unwrap();
+    interface
+}
+
+fn rule(listen: u16, limits: Limits) -> Rule {
+    Rule {
+        listen,
+        offers: false,
+        backends: vec![SocketAddr::from(([10, 0, 0, 2], SERVER))],
+        smc: false,
+        proxy: false,
+        connect_timeout: Duration::from_secs(5),
+        idle_timeout: None,
+        health_interval: None,
+        gate: Gate::default(),
+        limits,
+    }
+}
+
+impl World {
+    /// With so many rules, and so many connections of each, with buffers of that size.
+    fn new(rules: u16, connections: usize, buffer: usize) -> Self {
+        let mut rng = Rng::new(7);
+        let mac = [2, 0, 0, 0, 0, 1];
+        let addresses = vec![[10, 0, 0, 1].into()];
+        let port = PortConfig { mac, addresses, mtu: 1500 };
+        let mut roce = Roce::new(port, RoceLimits::default(), &mut rng);
+        let mut arena = Arena::on_heap(1 << 20);
+        let now = Instant::from_nanos(1_000_000_000);
+        let mut interface = interface(1);
+        let mut peer = self::interface(2);
+        let mut ctx = EngineContext { provider: &mut roce, arena: &mut arena, now, rng: &mut rng };
+        let engine = Engine::new(Config::default(), Vec::new(), &mut ctx).unwrap();
+        let mut users = Users::default();
+        let limits = Limits { connections, receive: buffer, transmit: buffer };
+        users.add_service(0, |owner| {
+            Echo::new(&mut interface, false, false, limits, &net::hosts::Hosts::default(), owner)
+        });
+        for n in 0..rules {
+            users.add_rule(format!("r{n}"), &mut Ways(&mut interface), |owner, interfaces| {
+                Relay::new(rule(RULES + n, limits), interfaces, owner, n, now)
+            });
+        }
+        let server = Listener::new(&mut peer, SERVER, limits);
+        let Limits { connections, receive, transmit } = limits;
+        let clients = Connector::new(connector::Limits { connections, receive, transmit }, 1);
+        let (piece, served) = (Vec::new(), Vec::new());
+        World {
+            now,
+            interface,
+            roce,
+            arena,
+            rng,
+            engine,
+            users,
+            piece,
+            peer,
+            server,
+            clients,
+            served,
+        }
+    }
+
+    /// Whether a gateway that halted would be woken now.
+    fn is_woken(&self) -> bool {
+        let due = Instant::first([self.users.poll_timeout(), self.engine.poll_timeout()]);
+        self.interface.has_news() || due.is_some_and(|at| at <= self.now)
+    }
+
+    /// A round of the gateway.
+    fn round(&mut self) {
+        let World { now, interface, roce, arena, rng, engine, users, piece, .. } = self;
+        let mut ctx = EngineContext { provider: roce, arena, now: *now, rng };
+        engine.handle_timeout(&mut ctx, interface);
+        let (interfaces, ctx) = (&mut Ways(interface), &mut ctx);
+        let mut world = relay::World { interfaces, engine, piece, ctx };
+        users.poll(&mut world);
+    }
+
+    /// Carries frames, once each way; whether there were any.
+    fn carry(&mut self) -> bool {
+        let mut moved = false;
+        for ours in [true, false] {
+            let (from, to) = match ours {
+                true => (&mut self.interface, &mut self.peer),
+                false => (&mut self.peer, &mut self.interface),
+            };
+            from.poll(self.now);
+            let mut port = Collector::new(64);
+            from.transmit(&mut port, |_| ());
+            moved |= !port.frames.is_empty();
+            port.frames.iter().for_each(|frame| to.handle_frame(frame, self.now));
+        }
+        while let Some(stream) = self.server.accept(&mut self.peer, self.now) {
+            self.served.push(stream);
+        }
+        moved
+    }
+
+    /// Carries frames and has the gateway work until nobody has anything to do; how many rounds that took.
+    fn settle(&mut self) -> usize {
+        let mut rounds = 0;
+        for _ in 0..100_000 {
+            let woken = self.is_woken();
+            if woken {
+                self.round();
+                rounds += 1;
+            }
+            if !self.carry() && !woken {
+                return rounds;
+            }
+        }
+        panic!("it never falls silent");
+    }
+
+    /// Opens so many connections to a port of the gateway, all at once.
+    fn open(&mut self, port: u16, count: usize) -> Vec<ConnectionHandle> {
+        let peer = SocketAddr::from(([10, 0, 0, 1], port));
+        let links: Vec<ConnectionHandle> = (0..count)
+            .map(|_| self.clients.connect(&mut self.peer, peer, false).unwrap())
+            .collect();
+        self.settle();
+        // Delayed ACKs, and a first SYN that waited for its neighbour.
+        for _ in 0..20 {
+            self.now = self.now + Duration::from_millis(100);
+            self.settle();
+        }
+        links
+    }
+
+    fn write(&mut self, link: ConnectionHandle, bytes: &[u8]) -> usize {
+        self.clients.write(&mut self.peer, link, bytes).unwrap()
+    }
+
+    /// Bytes that have come back to a client.
+    fn read(&mut self, link: ConnectionHandle) -> usize {
+        let mut piece = vec![0; 1 << 20];
+        self.clients.read(&mut self.peer, link, &mut piece).unwrap()
+    }
+
+    /// How often connections, and users, were looked at.
+    fn looked(&self) -> (u64, u64) {
+        let services = self.users.services().map(|(_, echo)| echo.looked());
+        let rules = self.users.rules().map(|(_, relay)| relay.looked());
+        (services.chain(rules).sum(), self.users.settled)
+    }
+}
+
+/// Without a list, each of these rounds would look at a thousand connections.
+#[test]
+fn a_round_looks_at_who_has_something_and_at_nobody_else() {
+    const CROWD: usize = 1000;
+    let mut w = World::new(64, CROWD + 8, BUFFER);
+    let echoed = w.open(7, 1)[0];
+    let relayed = w.open(RULES + 63, 1)[0];
+    w.open(7, CROWD);
+    for link in [echoed, relayed] {
+        for _ in 0..4 {
+            let (looked, users) = w.looked();
+            assert_eq!(w.write(link, b"hello"), 5);
+            w.settle();
+            for stream in w.served.clone() {
+                let mut piece = [0; 64];
+                let count = w.server.read(&mut w.peer, stream, &mut piece).unwrap();
+                w.server.write(&mut w.peer, stream, &piece[..count]).unwrap();
+            }
+            w.settle();
+            w.now = w.now + Duration::from_millis(100);
+            w.settle();
+            assert_eq!(w.read(link), 5);
+            // There, back, and what is acknowledged, on either side.
+            let (after, users_after) = w.looked();
+            assert!(after - looked <= 6, "{} connections", after - looked);
+            assert!(users_after - users <= 12, "{} users", users_after - users);
+        }
+    }
+    let before = w.looked();
+    w.settle();
+    assert_eq!(w.looked(), before, "nothing has happened");
+}
+
+/// They come all at once, more than are accepted in a round, and each with something to say.
+#[test]
+fn a_crowd_that_comes_at_once_is_served() {
+    let mut w = World::new(1, 300, BUFFER);
+    for port in [7, RULES] {
+        let links = w.open(port, 150);
+        for &link in &links {
+            assert_eq!(w.write(link, b"hello"), 5);
+        }
+        w.settle();
+        if port == RULES {
+            assert_eq!(w.served.len(), links.len());
+            for stream in w.served.clone() {
+                let mut piece = [0; 64];
+                assert_eq!(w.server.read(&mut w.peer, stream, &mut piece), Ok(5));
+                assert_eq!(w.server.write(&mut w.peer, stream, b"world"), Ok(5));
+            }
+            w.settle();
+        }
+        for link in links {
+            assert_eq!(w.read(link), 5);
+        }
+    }
+}
+
+/// Who has much to say does not keep others waiting.
+#[test]
+fn the_greedy_wait_for_their_next_turn() {
+    let mut w = World::new(2, 100, 160 << 10);
+    let greedy = w.open(RULES, 90);
+    let modest = w.open(RULES + 1, 1)[0];
+    let bytes = vec![7; 150 << 10];
+    for link in greedy {
+        assert_eq!(w.write(link, &bytes), bytes.len());
+    }
+    assert_eq!(w.write(modest, b"hello"), 5);
+    // The gateway is busy elsewhere while all of that arrives.
+    for _ in 0..100 {
+        while w.carry() {}
+        w.now = w.now + Duration::from_millis(50);
+    }
+    w.round();
+    let moved: Vec<u64> = w.users.rules().map(|(_, relay)| relay.counters().bytes_in).collect();
+    assert!(moved[0] <= 64 * (96 << 10), "{moved:?}");
+    assert_eq!(moved[1], 5);
+    assert!(w.is_woken(), "the others wait for their turn");
+}
+
+/// Who is connected by a rule that ends is told, both clients and servers, and so is who waits for a server;
+/// others go on, and what the rule took is free.
+#[test]
+fn a_rule_that_ends_takes_its_connections_with_it_and_no_others() {
+    let mut w = World::new(2, 100, BUFFER);
+    let memory = w.engine.admission.left();
+    let gone = w.open(RULES, 3);
+    let first = w.served.clone();
+    let stays = w.open(RULES + 1, 2);
+    // Accepted by nobody here yet: the SYN-ACK is on its way.
+    let peer = SocketAddr::from(([10, 0, 0, 1], RULES));
+    let late = w.clients.connect(&mut w.peer, peer, false).unwrap();
+    w.carry();
+    let interfaces = &mut Ways(&mut w.interface);
+    let mut rng = Rng::new(1);
+    let (provider, arena) = (&mut w.roce, &mut w.arena);
+    let ctx = &mut EngineContext { provider, arena, now: w.now, rng: &mut rng };
+    let (engine, piece) = (&mut w.engine, &mut w.piece);
+    w.users.remove_rule("r0", &mut relay::World { interfaces, engine, piece, ctx });
+    w.settle();
+    for link in gone.into_iter().chain([late]) {
+        let read = w.clients.read(&mut w.peer, link, &mut [0; 8]);
+        assert_eq!(read, Err(net::tcp::Closed::Gone));
+    }
+    for &stream in &first {
+        let read = w.server.read(&mut w.peer, stream, &mut [0; 8]);
+        assert_eq!(read, Err(net::tcp::Closed::Gone));
+    }
+    for &link in &stays {
+        assert_eq!(w.write(link, b"hello"), 5);
+    }
+    w.settle();
+    for stream in w.served.clone().into_iter().filter(|stream| !first.contains(stream)) {
+        let mut piece = [0; 8];
+        assert_eq!(w.server.read(&mut w.peer, stream, &mut piece), Ok(5));
+    }
+    assert_eq!(w.users.rules().map(|(name, _)| name).collect::<Vec<_>>(), ["r1"]);
+    let each = 4 * BUFFER as u64;
+    assert_eq!(w.engine.admission.left(), memory - 2 * each);
+    // Nobody listens any more, until another rule does, in the place of that one.
+    let refused = w.open(RULES, 1)[0];
+    assert_eq!(w.clients.read(&mut w.peer, refused, &mut [0; 8]), Err(net::tcp::Closed::Gone));
+    let limits = Limits { connections: 8, receive: BUFFER, transmit: BUFFER };
+    let now = w.now;
+    w.users.add_rule("new".into(), &mut Ways(&mut w.interface), |owner, interfaces| {
+        Relay::new(rule(RULES, limits), interfaces, owner, 9, now)
+    });
+    w.settle();
+    let served = w.served.len();
+    let link = w.open(RULES, 1)[0];
+    assert_eq!(w.write(link, b"hello"), 5);
+    w.settle();
+    let mut piece = [0; 8];
+    assert_eq!(w.server.read(&mut w.peer, w.served[served], &mut piece), Ok(5));
+}
+
+/// Nobody is forgotten, neither who has used its turn up, nor who has found no room.
+#[test]
+fn the_stuck_go_on_when_there_is_room() {
+    const BYTES: usize = 500_000;
+    let mut w = World::new(2, 100, 160 << 10);
+    let mut links = w.open(RULES, 70);
+    links.extend(w.open(RULES + 1, 1));
+    assert_eq!(w.served.len(), links.len());
+    let (mut sent, mut got) = (vec![0; links.len()], vec![0; links.len()]);
+    let all = vec![7; BYTES];
+    let mut reads = false;
+    for _ in 0..2000 {
+        let mut moved = false;
+        for (link, sent) in links.iter().zip(&mut sent) {
+            let count = w.clients.write(&mut w.peer, *link, &all[*sent..]).unwrap();
+            *sent += count;
+            moved |= count > 0;
+        }
+        let mut piece = vec![0; 200 << 10];
+        for (at, got) in got.iter_mut().enumerate().filter(|_| reads) {
+            let count = w.server.read(&mut w.peer, w.served[at], &mut piece).unwrap();
+            *got += count;
+            moved |= count > 0;
+        }
+        w.settle();
+        w.now = w.now + Duration::from_millis(50);
+        moved |= w.settle() > 0;
+        if got.iter().all(|&got| got == BYTES) {
+            return;
+        }
+        // The server begins to read when everything is full.
+        reads |= !moved;
+    }
+    panic!("{got:?}");
+}

@@ -1,0 +1,197 @@
+//! OPEN and CLOSE: the rules of the kernel's server (rnbd-srv.c, `process_msg_open`).
+
+use super::export;
+use super::session::{Device, Session};
+use super::{Export, Server};
+use crate::rnbd::wire::{AccessMode, CachePolicy, Open, OpenResponse};
+use crate::volume::{VolumeId, Volumes};
+use core::net::IpAddr;
+use drivers::hal::{Features, Geometry};
+use rtrs::server::{Refused, SessionId};
+use rtrs::{Errno, Name};
+
+/// Segments of 4 KiB that clients may use at most; they use fewer if chunks are smaller.
+const MAX_SEGMENTS: u16 = 128;
+
+const fn refused(errno: Errno, reason: &'static str, advice: &'static str) -> Refused {
+    Refused { errno, reason, advice }
+}
+
+const MALFORMED: Refused =
+    refused(Errno::EINVAL, "malformed", "an access mode that there is not: not a sound client");
+const GONE: Refused = refused(Errno::ENOTCONN, "session_ended", "the session has ended meanwhile");
+const NO_VOLUME: Refused = refused(
+    Errno::ENXIO,
+    "no_volume",
+    "the export's volume is not there (yet); `volume list` tells how it stands",
+);
+const OPEN_ALREADY: Refused = refused(
+    Errno::EEXIST,
+    "open_already",
+    "the session has it open, with or without /dev/ in its name; it has to be unmapped first",
+);
+const READ_ONLY: Refused = refused(
+    Errno::EACCES,
+    "read_only",
+    "the export or its volume is read-only; map it with access_mode=ro, or `export set NAME rw`",
+);
+const IN_USE: Refused = refused(
+    Errno::EPERM,
+    "in_use",
+    "another session has it open for writing (device list); unmap it there, or map it with \
+     access_mode=ro or migration",
+);
+const TOO_MANY: Refused =
+    refused(Errno::EMFILE, "devices", "the session has as many devices open as one can have");
+
+/// A device, for the console.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceStatus {
+    /// The session that opened it.
+    pub session: SessionId,
+    /// Its id on the wire.
+    pub id: u32,
+    /// The name that the client gave.
+    pub name: Name,
+    /// The volume.
+    pub volume: VolumeId,
+    /// How it was opened.
+    pub mode: AccessMode,
+}
+
+impl Server {
+    /// All open devices.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceStatus> + '_ {
+        self.sessions.iter().enumerate().flat_map(|(index, session)| {
+            session.devices().map(move |&Device { id, volume, mode, name, .. }| DeviceStatus {
+                session: SessionId(index as u32),
+                id,
+                name,
+                volume,
+                mode,
+            })
+        })
+    }
+
+    /// Closes a device as the operator wishes: I/O on it gets ENOTCONN from now on. False if there
+    /// is none of that id.
+    pub fn force_close(&mut self, session: SessionId, device: u32) -> bool {
+        self.close(session, device)
+    }
+
+    /// Opens a device for a host, or finds it open. A refusal is noted.
+    pub(super) fn open(
+        &mut self,
+        id: SessionId,
+        host: IpAddr,
+        open: &Open,
+        volumes: &Volumes,
+    ) -> Result<OpenResponse, Errno> {
+        self.try_open(id, host, open, volumes).map_err(|why| {
+            let session = self.transport.session(id).map(|session| session.name);
+            let (device, session) = (open.name, session.unwrap_or_default());
+            let asked = alloc::format!("{device} by session {session}");
+            self.transport.refuse(host, "map", asked, why);
+            why.errno
+        })
+    }
+
+    fn try_open(
+        &mut self,
+        id: SessionId,
+        host: IpAddr,
+        open: &Open,
+        volumes: &Volumes,
+    ) -> Result<OpenResponse, Refused> {
+        let mode = open.mode.map_err(|_| MALFORMED)?;
+        let status = self.transport.session(id).ok_or(GONE)?;
+        let session = self.sessions.get(id.index()).ok_or(GONE)?;
+        // Requests come over any path of a session: all of its hosts have to be admitted.
+        let hosts = || self.transport.hosts(id).chain([host]);
+        if let Some(device) = session.named(&open.name) {
+            let volume = volumes.get(device.volume).ok_or(NO_VOLUME)?;
+            match self.find_export(&status.name, &open.name, hosts) {
+                // It was removed, and what is open stays open.
+                Ok(_) | Err(export::NO_EXPORT) => {}
+                Err(why) => return Err(why),
+            }
+            return Ok(self.response(device.id, &volume.geometry()));
+        }
+        let wanted = export::plain(open.name.as_str());
+        if session.devices().any(|device| export::plain(device.name.as_str()) == wanted) {
+            // As in Linux: a session has a device once, under whichever name.
+            return Err(OPEN_ALREADY);
+        }
+        let export = self.find_export(&status.name, &open.name, hosts)?;
+        let &Export { volume, read_only, .. } = export;
+        let hosts = export.hosts.clone();
+        let geometry = volumes.get(volume).ok_or(NO_VOLUME)?.geometry();
+        if geometry.sectors == 0 {
+            // A volume of another server that has not been reached yet.
+            return Err(NO_VOLUME);
+        }
+        let read_only = read_only || geometry.features.contains(Features::READ_ONLY);
+        let max_devices = self.max_devices;
+        let writers = self.books_of(volume).writers;
+        match mode {
+            AccessMode::ReadOnly => {}
+            _ if read_only => return Err(READ_ONLY),
+            AccessMode::ReadWrite if writers > 0 => return Err(IN_USE),
+            AccessMode::Migration if writers > 1 => return Err(IN_USE),
+            AccessMode::ReadWrite | AccessMode::Migration => {}
+        }
+        let session = self.sessions.get_mut(id.index()).ok_or(GONE)?;
+        let device = session.add(open.name, volume, mode, hosts, max_devices).ok_or(TOO_MANY)?;
+        let books = self.books_of(volume);
+        books.writers += u32::from(mode != AccessMode::ReadOnly);
+        books.waiting.reserve(usize::from(status.queue_depth));
+        Ok(self.response(device, &geometry))
+    }
+
+    /// Closes a device; false if there is none of that id.
+    pub(super) fn close(&mut self, session: SessionId, device: u32) -> bool {
+        let Some(device) =
+            self.sessions.get_mut(session.index()).and_then(|session| session.remove(device))
+        else {
+            return false;
+        };
+        self.books_of(device.volume).writers -= u32::from(device.mode != AccessMode::ReadOnly);
+        true
+    }
+
+    /// Closes all devices of a session whose last path is down.
+    pub(super) fn close_devices(&mut self, id: SessionId) {
+        while let Some(device) = self.sessions.get(id.index()).and_then(Session::first) {
+            self.close(id, device);
+        }
+    }
+
+    fn response(&self, device: u32, geometry: &Geometry) -> OpenResponse {
+        let write_back = geometry.features.contains(Features::VOLATILE_CACHE);
+        let if_can = |feature, sectors| match geometry.features.contains(feature) {
+            true => sectors,
+            false => 0,
+        };
+        OpenResponse {
+            device,
+            sectors: geometry.sectors,
+            max_hw_sectors: geometry.max_transfer / 512,
+            max_write_zeroes_sectors: if_can(
+                Features::WRITE_ZEROES,
+                geometry.max_write_zeroes_sectors,
+            ),
+            max_discard_sectors: if_can(Features::DISCARD, geometry.max_discard_sectors),
+            discard_granularity: geometry.discard_granularity,
+            discard_alignment: 0,
+            // Exports with blocks that do not fit were refused; physical blocks are advice.
+            physical_block: u16::try_from(geometry.physical_block).unwrap_or(1 << 15),
+            logical_block: u16::try_from(geometry.logical_block).unwrap_or(1 << 15),
+            max_segments: MAX_SEGMENTS,
+            secure_discard: self.secure_erase && geometry.features.contains(Features::SECURE_ERASE),
+            cache_policy: match write_back {
+                true => CachePolicy::WRITEBACK | CachePolicy::FUA,
+                false => CachePolicy::empty(),
+            },
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Exports: under which name which session finds which volume.
+
+use super::Server;
+use super::session::Session;
+use crate::volume::{VolumeId, Volumes};
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::IpAddr;
+use net::hosts::Hosts;
+use rtrs::server::Refused;
+use rtrs::{Errno, Name};
+
+/// Stands for the name of the session in the name of an export.
+const SESSNAME: &str = "%SESSNAME%";
+
+/// A volume under a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// The name that clients open, with or without `/` or `/dev/` before it. `%SESSNAME%` in it
+    /// stands for the name of the session.
+    pub name: Name,
+    /// What they get.
+    pub volume: VolumeId,
+    /// Whether it can only be opened for reading.
+    pub read_only: bool,
+    /// Sessions that may open it; all, if there are none.
+    pub allow: Vec<Name>,
+    /// Hosts that may open it.
+    pub hosts: Hosts,
+}
+
+/// Why an export was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportError {
+    /// There is one of that name.
+    Exists,
+    /// There is no such volume.
+    NoVolume,
+    /// No client could ask for that name: empty, or with `..` in it.
+    BadName,
+    /// RNBD cannot say such a block size.
+    BlockSize,
+}
+
+impl fmt::Display for ExportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ExportError::Exists => "an export of that name exists",
+            ExportError::NoVolume => "no such volume",
+            ExportError::BadName => "the name of an export is not empty and has no '..'",
+            ExportError::BlockSize => "blocks of more than 32 KiB cannot be exported",
+        })
+    }
+}
+
+impl Export {
+    /// Whether a client of that session means this export.
+    pub fn is_meant(&self, session: &str, wanted: &str) -> bool {
+        let (own, wanted) = (plain(self.name.as_str()), plain(wanted));
+        match own.split_once(SESSNAME) {
+            None => own == wanted,
+            Some((before, after)) => wanted
+                .strip_prefix(before)
+                .and_then(|rest| rest.strip_prefix(session))
+                .is_some_and(|rest| rest == after),
+        }
+    }
+
+    fn allows(&self, session: &Name) -> bool {
+        self.allow.is_empty() || self.allow.contains(session)
+    }
+}
+
+/// A name without the `/` or `/dev/` that a Linux path starts with: names that are the same then
+/// are one.
+pub fn plain(name: &str) -> &str {
+    let name = name.trim_start_matches('/');
+    name.strip_prefix("dev/").unwrap_or(name)
+}
+
+impl Server {
+    /// Adds an export; sessions are not disturbed.
+    pub fn add_export(&mut self, export: Export, volumes: &Volumes) -> Result<(), ExportError> {
+        let name = plain(export.name.as_str());
+        if name.is_empty() || name.contains("..") {
+            return Err(ExportError::BadName);
+        }
+        if self.exports.iter().any(|other| plain(other.name.as_str()) == name) {
+            return Err(ExportError::Exists);
+        }
+        let geometry = volumes.get(export.volume).ok_or(ExportError::NoVolume)?.geometry();
+        if geometry.logical_block > 1 << 15 {
+            return Err(ExportError::BlockSize);
+        }
+        self.exports.push(export);
+        Ok(())
+    }
+
+    /// Removes an export; devices that are open stay open. False if there is none of that name.
+    pub fn remove_export(&mut self, name: &str) -> bool {
+        let before = self.exports.len();
+        self.exports.retain(|export| plain(export.name.as_str()) != plain(name));
+        self.exports.len() < before
+    }
+
+    /// All exports.
+    pub fn exports(&self) -> &[Export] {
+        &self.exports
+    }
+
+    /// The export that a session of these hosts means.
+    pub(super) fn find_export<H: Iterator<Item = IpAddr>>(
+        &self,
+        session: &Name,
+        wanted: &Name,
+        hosts: impl Fn() -> H,
+    ) -> Result<&Export, Refused> {
+        if wanted.as_str().contains("..") {
+            return Err(BAD_NAME);
+        }
+        let meant = self.exports.iter().filter(|e| e.is_meant(session.as_str(), wanted.as_str()));
+        let mut why = NO_EXPORT;
+        for export in meant {
+            let admitted = hosts().all(|host| export.hosts.admits(host));
+            match (export.allows(session), admitted) {
+                (true, true) => return Ok(export),
+                (true, false) => why = HOST_NOT_ADMITTED,
+                (false, _) if why == NO_EXPORT => why = SESSION_NOT_ALLOWED,
+                (false, _) => {}
+            }
+        }
+        Err(why)
+    }
+}
+
+/// Whether a host may have connections at all, and those of a session that has devices open: the exports
+/// that these are of have to admit it, for requests come over any path.
+pub(super) fn admit(
+    exports: &[Export],
+    session: Option<&Session>,
+    host: IpAddr,
+) -> Result<(), Refused> {
+    if exports.is_empty() {
+        return Err(NOTHING_EXPORTED);
+    }
+    if !exports.iter().any(|export| export.hosts.admits(host)) {
+        return Err(NO_EXPORT_ADMITS);
+    }
+    let mut devices = session.into_iter().flat_map(Session::devices);
+    match devices.all(|device| device.hosts.admits(host)) {
+        true => Ok(()),
+        false => Err(DEVICE_NOT_FOR_HOST),
+    }
+}
+
+const fn refused(errno: Errno, reason: &'static str, advice: &'static str) -> Refused {
+    Refused { errno, reason, advice }
+}
+
+const BAD_NAME: Refused =
+    refused(Errno::EINVAL, "bad_name", "no export has '..' in its name; `export list` shows them");
+pub(super) const NO_EXPORT: Refused = refused(
+    Errno::ENOENT,
+    "no_such_export",
+    "there is no export of that name; `export list` shows what there is, `export add` makes one",
+);
+const SESSION_NOT_ALLOWED: Refused = refused(
+    Errno::EACCES,
+    "session_not_allowed",
+    "the export is not for that session; `export set NAME sessions=…` changes it",
+);
+const HOST_NOT_ADMITTED: Refused = refused(
+    Errno::EACCES,
+    "host_not_admitted",
+    "the export does not admit a host of that session; `export set NAME hosts=…` changes it",
+);
+const NOTHING_EXPORTED: Refused =
+    refused(Errno::EACCES, "nothing_exported", "nothing is exported (yet); `export list`");
+const NO_EXPORT_ADMITS: Refused = refused(
+    Errno::EACCES,
+    "host_not_admitted",
+    "no export admits this host; `export set NAME hosts=…` changes it",
+);
+const DEVICE_NOT_FOR_HOST: Refused = refused(
+    Errno::EACCES,
+    "host_not_admitted",
+    "the session has a device open whose export does not admit this host; `export set NAME hosts=…` \
+     changes it, and the device has to be mapped anew",
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn export(name: &str) -> Export {
+        let name = Name::new(name).unwrap();
+        let (volume, allow, hosts) = (VolumeId(0), Vec::new(), Hosts::default());
+        Export { name, volume, read_only: false, allow, hosts }
+    }
+
+    #[test]
+    fn names_with_and_without_dev_and_of_the_session() {
+        let ram = export("ram0");
+        for wanted in ["ram0", "/ram0", "/dev/ram0", "//dev/ram0"] {
+            assert!(ram.is_meant("s", wanted), "{wanted}");
+        }
+        assert!(!ram.is_meant("s", "ram00") && !ram.is_meant("s", "/dev/dev/ram0"));
+        let own = export("/pool/%SESSNAME%/disk");
+        assert!(own.is_meant("host1", "pool/host1/disk"));
+        assert!(!own.is_meant("host1", "pool/host2/disk"));
+        assert!(!own.is_meant("host1", "pool/%SESSNAME%/disk"));
+    }
+}

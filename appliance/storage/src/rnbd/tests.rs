@@ -1,0 +1,453 @@
+//! The client against the server, over a wire in memory.
+
+use super::client::{self, Client, DeviceId, DeviceState, Losses, Notice, RemoteVolume};
+use super::server::{Export, Server};
+use super::wire::{self, AccessMode};
+use crate::testing::{Loopback, Wire, World, context};
+use crate::volume::testing::ModelDisk;
+use crate::volume::{
+    DiskVolume, Operation, RamVolume, Request, Submitted, Volume, VolumeError, Volumes,
+};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::time::Duration;
+use drivers::hal::{Arena, Features, Instant, Window};
+use netsim::Rng;
+use rtrs::client::{self as transport, PathId};
+use rtrs::server::Config;
+use rtrs::{Errno, Name};
+use std::boxed::Box;
+use std::vec::Vec;
+
+const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+/// A gateway that exports `v0`, and a host that maps it.
+struct Pair {
+    wire: Loopback,
+    server: Server,
+    volumes: Volumes,
+    client: Client,
+    volume: RemoteVolume,
+    device: DeviceId,
+    notices: Vec<Notice>,
+    arena: Arena,
+    client_arena: Arena,
+    now: Instant,
+    rng: Rng,
+    buffer: Window,
+}
+
+fn ram() -> Box<dyn Volume> {
+    let memory = Arena::on_heap((1 << 20) + 4096).alloc(1 << 20, 4096).unwrap();
+    Box::new(RamVolume::new(memory, false))
+}
+
+fn disk() -> Box<dyn Volume> {
+    let disk = ModelDisk::new(&mut Arena::on_heap(1 << 16), 4);
+    Box::new(DiskVolume::new(disk, false))
+}
+
+/// What becomes of a stock server, in the place of an incarnation.
+const BOOTED: u64 = 1000;
+const CUT: u64 = 1001;
+
+fn gateway(incarnation: u64) -> Config {
+    Config { incarnation, ..World::small(true) }
+}
+
+impl Pair {
+    fn new(volume: Box<dyn Volume>, config: client::Config) -> Self {
+        Self::over(Loopback::default(), 1, volume, config)
+    }
+
+    /// With a server that does not tell, but numbers connections as Linux does.
+    fn of_stock(volume: Box<dyn Volume>, config: client::Config) -> Self {
+        let mut wire = Loopback::default();
+        wire.linux_ids = Some((40, 0x5e11_9af0));
+        Self::over(wire, 0, volume, config)
+    }
+
+    fn over(
+        mut wire: Loopback,
+        incarnation: u64,
+        volume: Box<dyn Volume>,
+        config: client::Config,
+    ) -> Self {
+        let mut server = Server::new(gateway(incarnation), 4, wire.gateway()).unwrap();
+        let mut volumes = Volumes::new();
+        let name = Name::new("v0").unwrap();
+        let volume = volumes.add(name, volume).unwrap();
+        let export =
+            Export { name, volume, read_only: false, allow: Vec::new(), hosts: Default::default() };
+        server.add_export(export, &volumes).unwrap();
+        let mut client_arena = Arena::on_heap(1 << 20);
+        let mut rng = Rng::new(77);
+        let now = Instant::from_nanos(1);
+        let ctx = &mut verbs::EngineContext {
+            provider: wire.host(),
+            arena: &mut client_arena,
+            now,
+            rng: &mut rng,
+        };
+        let session = Name::new("s1").unwrap();
+        let mut client = Client::new(config, transport::Config::default(), session, ctx).unwrap();
+        let (device, volume) =
+            client.map(name, AccessMode::ReadWrite, Losses::ToFlush, ctx).unwrap();
+        let to = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), wire::PORT);
+        client.transport_mut().add_path(HOST, to, ctx).unwrap();
+        let mut pair = Pair {
+            wire,
+            server,
+            volumes,
+            client,
+            volume,
+            device,
+            notices: Vec::new(),
+            arena: Arena::on_heap(1 << 20),
+            buffer: client_arena.alloc(64 << 10, 4096).unwrap(),
+            client_arena,
+            now,
+            rng,
+        };
+        pair.run();
+        pair
+    }
+
+    fn run(&mut self) {
+        let mut idle = 0;
+        while idle < 2 {
+            let mut moved = false;
+            while let Some(event) = self.wire.gateway().poll_connection_event() {
+                if !self.server.handle_connection_event(&event, context!(self, gateway)) {
+                    self.client.handle_connection_event(&event, context!(self, host));
+                }
+                moved = true;
+            }
+            moved |= self.server.poll(&mut self.volumes, context!(self, gateway));
+            while let Some(notice) = self.client.poll(context!(self, host)) {
+                self.notices.push(notice);
+                moved = true;
+            }
+            moved |= self.wire.step();
+            idle = if moved { 0 } else { idle + 1 };
+        }
+    }
+
+    fn pass(&mut self, seconds: u64) {
+        for _ in 0..10 * seconds {
+            self.now = self.now + Duration::from_millis(100);
+            self.run();
+        }
+    }
+
+    /// Starts a request with `length` bytes of the buffer.
+    fn start(&mut self, tag: u64, operation: Operation, sector: u64, length: usize) {
+        let data = self.buffer.slice(0, length).unwrap();
+        let taken = self.volume.submit(&Request { tag, operation, sector, data });
+        assert!(matches!(taken, Ok(Submitted::Pending)), "{taken:?}");
+    }
+
+    fn end(&mut self) -> Option<Result<(), VolumeError>> {
+        self.run();
+        self.volume.poll().map(|done| done.result)
+    }
+
+    fn write(&mut self, durable: bool, sector: u64, byte: u8, length: usize) {
+        self.buffer.slice(0, length).unwrap().fill(byte);
+        self.start(1, Operation::Write { durable }, sector, length);
+        assert_eq!(self.end(), Some(Ok(())));
+    }
+
+    fn read(&mut self, sector: u64, length: usize) -> Vec<u8> {
+        self.buffer.fill(0xee);
+        self.start(2, Operation::Read, sector, length);
+        assert_eq!(self.end(), Some(Ok(())));
+        let mut bytes = std::vec![0; length];
+        self.buffer.read(0, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn flush(&mut self) -> Result<(), VolumeError> {
+        self.start(3, Operation::Flush, u64::MAX, 0);
+        self.end().expect("an answer")
+    }
+
+    /// The gateway loses its paths and is started anew.
+    fn restart(&mut self, incarnation: u64) {
+        let paths: Vec<_> = self.server.transport().paths().map(|path| path.id).collect();
+        for path in paths {
+            self.server.transport_mut().disconnect(path, context!(self, gateway));
+        }
+        let exports = self.server.exports().to_vec();
+        self.wire.gateway().unlisten(wire::PORT);
+        self.server = Server::new(gateway(incarnation), 4, self.wire.gateway()).unwrap();
+        for export in exports {
+            self.server.add_export(export, &self.volumes).unwrap();
+        }
+        self.run();
+    }
+
+    fn state(&self) -> DeviceState {
+        self.client.devices().next().unwrap().state
+    }
+}
+
+#[test]
+fn a_mapped_device_is_a_volume() {
+    let mut pair = Pair::new(ram(), client::Config::default());
+    let geometry = pair.volume.geometry();
+    assert_eq!((geometry.sectors, geometry.logical_block), (2048, 512));
+    assert!(geometry.features.contains(Features::DISCARD | Features::WRITE_ZEROES));
+    // Larger than a chunk: in parts.
+    pair.buffer.fill(7);
+    pair.start(9, Operation::Write { durable: true }, 100, 40 << 10);
+    pair.run();
+    let done = pair.volume.poll().unwrap();
+    assert_eq!((done.tag, done.result), (9, Ok(())));
+    assert_eq!(pair.server.volume_stats(pair.volumes.find("v0").unwrap()).unwrap().writes, 4);
+    let back = pair.read(99, 42 << 10);
+    assert!(
+        back[..512].iter().all(|&b| b == 0) && back[512..512 + (40 << 10)].iter().all(|&b| b == 7)
+    );
+    pair.start(4, Operation::WriteZeroes { sectors: 2 }, 101, 0);
+    assert_eq!(pair.end(), Some(Ok(())));
+    let back = pair.read(100, 2048);
+    assert_eq!([back[0], back[512], back[1535], back[1536]], [7, 0, 0, 7]);
+    pair.flush().unwrap();
+    let past = Request {
+        tag: 1,
+        operation: Operation::Read,
+        sector: 2048,
+        data: pair.buffer.slice(0, 512).unwrap(),
+    };
+    assert_eq!(pair.volume.submit(&past).err(), Some(VolumeError::PastEnd));
+    assert_eq!(pair.server.devices().count(), 1);
+    // All that was taken comes back.
+    let device = pair.device;
+    assert!(pair.client.unmap(device, context!(pair, host)));
+    pair.run();
+    assert_eq!((pair.server.devices().count(), pair.client.devices().count()), (0, 0));
+    assert_eq!(pair.volume.submit(&past).err(), Some(VolumeError::Io));
+    pair.client.end(context!(pair, host));
+    assert_eq!(pair.client_arena.available(), (1 << 20) - (64 << 10));
+}
+
+#[test]
+fn requests_wait_for_a_path_as_long_as_they_may() {
+    let config = client::Config { wait: Duration::from_secs(20), ..client::Config::default() };
+    let mut pair = Pair::new(ram(), config);
+    pair.write(false, 5, 5, 512);
+    pair.wire.cut.push(HOST);
+    pair.start(1, Operation::Read, 5, 512);
+    pair.pass(45);
+    assert_eq!(pair.end(), None, "the path was given up after 35 s, and the request waits since");
+    assert_eq!(pair.state(), DeviceState::Disconnected);
+    pair.pass(15);
+    assert_eq!(pair.end(), Some(Err(VolumeError::Io)));
+    // One that comes while there is no path.
+    pair.start(2, Operation::Read, 5, 512);
+    pair.pass(10);
+    pair.wire.cut.clear();
+    let path = PathId(0);
+    pair.client.transport_mut().reconnect(path, context!(pair, host));
+    assert_eq!(pair.end(), Some(Ok(())));
+    assert_eq!(pair.state(), DeviceState::Open);
+
+    let mut pair = Pair::new(ram(), client::Config { wait: Duration::ZERO, ..config });
+    pair.write(false, 5, 5, 512);
+    pair.client.transport_mut().disconnect(path, context!(pair, host));
+    pair.run();
+    pair.start(1, Operation::Read, 5, 512);
+    assert_eq!(pair.end(), Some(Err(VolumeError::Io)), "at once");
+}
+
+#[test]
+fn what_a_server_may_have_lost_fails_the_next_flush_once() {
+    // (what is flushed before, the server's life afterwards, what the flush says)
+    let io = Err(VolumeError::Io);
+    for (durable, flushed, incarnation, expected) in [
+        (false, false, 2, io),
+        (false, false, 0, io),
+        (false, false, 1, Ok(())),
+        (false, true, 2, Ok(())),
+        (true, false, 2, Ok(())),
+        // A stock server, by what its connection manager draws when it boots.
+        (false, false, BOOTED, io),
+        (false, false, CUT, Ok(())),
+    ] {
+        let stock = incarnation > 2;
+        let mut pair = match stock {
+            true => Pair::of_stock(disk(), client::Config::default()),
+            false => Pair::new(disk(), client::Config::default()),
+        };
+        assert!(pair.volume.geometry().features.contains(Features::VOLATILE_CACHE));
+        pair.write(durable, 5, 5, 1024);
+        if flushed {
+            pair.flush().unwrap();
+        }
+        if incarnation == BOOTED {
+            pair.wire.linux_ids = Some((40, 0x77c0_0142));
+        }
+        pair.restart(if stock { 0 } else { incarnation });
+        pair.pass(3);
+        assert_eq!(pair.state(), DeviceState::Open);
+        let told = |notice: &Notice| matches!(notice, Notice::WritesLost { .. });
+        assert_eq!(pair.notices.iter().any(told), expected.is_err());
+        assert_eq!(pair.read(5, 512)[0], 5, "reads go on");
+        pair.buffer.fill(6);
+        pair.start(3, Operation::Write { durable: true }, 9, 512);
+        assert_eq!(pair.end(), Some(expected), "a durable write promises the same");
+        pair.flush().unwrap();
+    }
+}
+
+#[test]
+fn a_durable_write_makes_what_was_before_it_durable() {
+    let mut pair = Pair::new(disk(), client::Config::default());
+    let id = pair.volumes.find("v0").unwrap();
+    let flushes = |pair: &Pair| pair.server.volume_stats(id).unwrap().others;
+    pair.write(true, 1, 1, 512);
+    assert_eq!(flushes(&pair), 0, "nothing else is to be flushed");
+    pair.write(false, 2, 1, 512);
+    pair.write(true, 3, 1, 512);
+    let once = flushes(&pair);
+    pair.write(true, 4, 1, 512);
+    assert_eq!(flushes(&pair), once, "all of it was flushed before");
+}
+
+#[test]
+fn a_device_that_is_closed_at_the_server_stays_closed_until_it_is_mapped_again() {
+    let mut pair = Pair::new(ram(), client::Config::default());
+    let device = pair.server.devices().next().unwrap();
+    assert!(pair.server.force_close(device.session, device.id));
+    pair.start(1, Operation::Read, 0, 512);
+    assert_eq!(pair.end(), Some(Err(VolumeError::Io)));
+    assert_eq!(pair.state(), DeviceState::Closed);
+    pair.start(1, Operation::Read, 0, 512);
+    assert_eq!(pair.end(), Some(Err(VolumeError::Io)));
+    let id = pair.device;
+    assert!(pair.client.remap(id, context!(pair, host)));
+    pair.run();
+    pair.read(0, 512);
+}
+
+#[test]
+fn a_device_that_the_server_refuses_is_asked_for_again() {
+    let mut pair = Pair::new(ram(), client::Config::default());
+    let name = Name::new("v1").unwrap();
+    let (_, mut other) =
+        pair.client.map(name, AccessMode::ReadOnly, Losses::ToFlush, context!(pair, host)).unwrap();
+    pair.run();
+    let refused = Notice::DeviceRefused { device: name, errno: Errno::ENOENT };
+    assert_eq!(pair.notices.last(), Some(&refused));
+    assert_eq!(other.geometry().sectors, 0);
+    pair.pass(5);
+    let volume = pair.volumes.add(name, ram()).unwrap();
+    let export =
+        Export { name, volume, read_only: true, allow: Vec::new(), hosts: Default::default() };
+    pair.server.add_export(export, &pair.volumes).unwrap();
+    pair.pass(2);
+    assert_eq!(pair.notices.last(), Some(&Notice::DeviceOpen { device: name, sectors: 2048 }));
+    assert!(other.geometry().features.contains(Features::READ_ONLY));
+    let data = pair.buffer.slice(0, 512).unwrap();
+    let write = Operation::Write { durable: false };
+    let write = Request { tag: 1, operation: write, sector: 0, data };
+    assert_eq!(other.submit(&write).err(), Some(VolumeError::ReadOnly));
+    assert_eq!(
+        pair.client.map(name, AccessMode::ReadOnly, Losses::ToFlush, context!(pair, host)).err(),
+        Some(client::MapError::Exists)
+    );
+}
+
+/// Linux's client oopses on a secure erase: it is not told of it, unless the operator wishes so.
+#[test]
+fn secure_erase_is_offered_only_when_asked_for() {
+    let mut pair = Pair::new(ram(), client::Config::default());
+    pair.write(false, 8, 0x5a, 4096);
+    assert!(!pair.volume.geometry().features.contains(Features::SECURE_ERASE));
+    pair.server.offer_secure_erase(true);
+    let id = pair.device;
+    assert!(pair.client.remap(id, context!(pair, host)));
+    pair.run();
+    assert!(pair.volume.geometry().features.contains(Features::SECURE_ERASE));
+    pair.start(4, Operation::SecureErase { sectors: 8 }, 8, 0);
+    assert_eq!(pair.end(), Some(Ok(())));
+    assert_eq!(pair.read(8, 4096), [0; 4096]);
+}
+
+/// As in Linux, where `/dev/v0` and `v0` are one device.
+#[test]
+fn a_session_has_a_device_once() {
+    let mut pair = Pair::new(ram(), client::Config::default());
+    let name = Name::new("/dev/v0").unwrap();
+    let ctx = context!(pair, host);
+    pair.client.map(name, AccessMode::ReadOnly, Losses::ToFlush, ctx).unwrap();
+    pair.run();
+    let refused = Notice::DeviceRefused { device: name, errno: Errno::EEXIST };
+    assert_eq!(pair.notices.last(), Some(&refused));
+    assert_eq!(pair.server.devices().count(), 1);
+}
+
+#[test]
+fn as_many_requests_as_it_takes_and_all_of_them_survive_a_restart() {
+    let mut pair = Pair::new(ram(), client::Config { depth: 32, ..client::Config::default() });
+    for n in 0..32 {
+        pair.start(n, Operation::Write { durable: false }, n * 8, 4096);
+    }
+    let data = pair.buffer.slice(0, 512).unwrap();
+    let one_more = Request { tag: 99, operation: Operation::Read, sector: 0, data };
+    assert_eq!(pair.volume.submit(&one_more).err(), Some(VolumeError::Busy));
+    // They fill all chunks of the session; then the session is made anew.
+    while let Some(notice) = pair.client.poll(context!(pair, host)) {
+        pair.notices.push(notice);
+    }
+    pair.restart(2);
+    pair.pass(3);
+    let mut tags: Vec<u64> = core::iter::from_fn(|| pair.volume.poll())
+        .map(|done| {
+            assert_eq!(done.result, Ok(()));
+            done.tag
+        })
+        .collect();
+    tags.sort_unstable();
+    assert_eq!(tags, (0..32).collect::<Vec<u64>>());
+}
+
+/// A request that is given up ends at once, and its memory is its user's; the volume is idle only when the
+/// server has answered with the same permit.
+#[test]
+fn what_is_given_up_is_over_when_the_server_says_so() {
+    let mut pair = Pair::new(ram(), client::Config::default());
+    pair.write(false, 5, 5, 512);
+    let permits = pair.client.transport().available_permits();
+    for connected in [false, true] {
+        if !connected {
+            pair.wire.cut.push(HOST);
+        }
+        pair.buffer.slice(0, 512).unwrap().fill(7);
+        pair.start(1, Operation::Write { durable: false }, 5, 512);
+        // It is sent.
+        while let Some(notice) = pair.client.poll(context!(pair, host)) {
+            pair.notices.push(notice);
+        }
+        pair.volume.give_up();
+        assert_eq!(pair.end(), Some(Err(VolumeError::Io)));
+        assert!(!pair.volume.is_idle(), "the server may still do it");
+        assert_eq!(pair.client.devices().next().unwrap().requests, 0);
+        pair.wire.cut.clear();
+        pair.pass(5);
+        assert!(pair.volume.is_idle(), "it is over");
+        assert_eq!(pair.client.transport().available_permits(), permits);
+        assert_eq!(pair.end(), None, "it ended once");
+        pair.flush().unwrap();
+    }
+    // What waits for a server that does not come back is over at last.
+    pair.wire.cut.push(HOST);
+    pair.start(1, Operation::Read, 5, 512);
+    pair.run();
+    pair.volume.give_up();
+    assert_eq!(pair.end(), Some(Err(VolumeError::Io)));
+    pair.pass(50);
+    assert!(!pair.volume.is_idle());
+    pair.pass(100);
+    assert!(pair.volume.is_idle());
+}

@@ -1,0 +1,28 @@
+//! For tests: a wire in memory, with a gateway and its clients on it.
+
+/// A context of the gateway or of the hosts in a world.
+macro_rules! context {
+    ($world:expr, gateway) => {
+        &mut verbs::EngineContext {
+            provider: $world.wire.gateway(),
+            arena: &mut $world.arena,
+            now: $world.now,
+            rng: &mut $world.rng,
+        }
+    };
+    ($world:expr, host) => {
+        &mut verbs::EngineContext {
+            provider: $world.wire.host(),
+            arena: &mut $world.client_arena,
+            now: $world.now,
+            rng: &mut $world.rng,
+        }
+    };
+}
+pub(crate) use context;
+
+mod loopback;
+mod world;
+
+pub use loopback::{Forgery, Loopback};
+pub use world::{SOIL, Wire, World, user_io};

@@ -1,0 +1,293 @@
+use crate::rnbd::wire::{AccessMode, Operation};
+use crate::testing::{Wire, World, context, user_io};
+use crate::volume::{Completion, Request, Submitted, Volume, VolumeError};
+use core::net::Ipv4Addr;
+use drivers::hal::{Features, Geometry};
+use rtrs::Errno;
+use rtrs::client::{DownReason, Event, Outcome, PathId};
+use rtrs::server::PathState;
+use std::boxed::Box;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::vec::Vec;
+
+/// A volume that does what it was given when the test says so.
+#[derive(Clone, Default)]
+pub struct Slow(pub Rc<RefCell<SlowState>>);
+
+#[derive(Default)]
+pub struct SlowState {
+    queue: Vec<Request>,
+    done: Vec<Completion>,
+    bytes: Vec<u8>,
+    depth: usize,
+    pub fail: bool,
+}
+
+impl Slow {
+    pub fn new(depth: usize) -> Self {
+        let slow = Slow::default();
+        slow.0.borrow_mut().bytes = std::vec![0; 64 << 10];
+        slow.0.borrow_mut().depth = depth;
+        slow
+    }
+
+    /// Does the oldest request.
+    pub fn work(&self) {
+        let state = &mut *self.0.borrow_mut();
+        let request = state.queue.remove(0);
+        let at = (request.sector as usize)
+            .saturating_mul(512)
+            .min(state.bytes.len() - request.data.len());
+        let range = at..at + request.data.len();
+        match request.operation {
+            _ if state.fail => {}
+            crate::volume::Operation::Read => request.data.write(0, &state.bytes[range]).unwrap(),
+            crate::volume::Operation::Flush => {}
+            _ => request.data.read(0, &mut state.bytes[range]).unwrap(),
+        }
+        let result = if state.fail { Err(VolumeError::Io) } else { Ok(()) };
+        state.done.push(Completion { tag: request.tag, result });
+    }
+
+    fn queued(&self) -> usize {
+        self.0.borrow().queue.len()
+    }
+}
+
+impl Volume for Slow {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            sectors: 128,
+            logical_block: 512,
+            physical_block: 512,
+            max_transfer: 1 << 20,
+            max_discard_sectors: 0,
+            discard_granularity: 0,
+            max_write_zeroes_sectors: 0,
+            features: Features::VOLATILE_CACHE,
+        }
+    }
+    fn submit(&mut self, request: &Request) -> Result<Submitted, VolumeError> {
+        let mut state = self.0.borrow_mut();
+        if state.queue.len() == state.depth {
+            return Err(VolumeError::Busy);
+        }
+        state.queue.push(*request);
+        Ok(Submitted::Pending)
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<Completion> {
+        self.0.borrow_mut().done.pop()
+    }
+}
+
+fn slow_world(depth: usize) -> (World, Slow) {
+    let slow = Slow::new(depth);
+    (World::with_volume(World::small(true), 1 << 20, Box::new(slow.clone())), slow)
+}
+
+#[test]
+fn a_silent_client_is_noticed_and_an_idle_one_stays() {
+    let mut world = World::new(World::small(true), 1 << 20);
+    let memory = world.arena.available();
+    let (idle, silent) = (world.connect("idle"), world.connect("silent"));
+    world.pass(60);
+    assert_eq!(world.server.transport().sessions().count(), 2);
+    world.wire.cut.push(World::address(silent));
+    world.pass(25);
+    assert_eq!(world.server.transport().sessions().count(), 2, "not yet");
+    world.pass(20);
+    let sessions: Vec<_> = world.server.transport().sessions().collect();
+    assert_eq!(sessions.len(), 1);
+    assert_eq!(sessions[0].name.as_str(), "idle");
+    assert!(world.events.iter().any(|e| matches!(e, (1, Event::PathDown(PathId(0), _)))));
+    world.clients[idle].disconnect(PathId(0), context!(world, host));
+    world.run();
+    assert_eq!(world.arena.available(), memory);
+}
+
+#[test]
+fn a_client_that_comes_back_replaces_its_stale_path_at_once() {
+    let mut world = World::new(World::small(true), 1 << 20);
+    let client = world.connect("s1");
+    world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+    // The client loses the path, the server does not notice.
+    world.wire.cut.push(World::address(client));
+    world.clients[client].disconnect(PathId(0), context!(world, host));
+    world.run();
+    world.wire.cut.clear();
+    assert_eq!(world.server.transport().paths().next().unwrap().state, PathState::Connected);
+    world.clients[client].reconnect(PathId(0), context!(world, host));
+    world.run();
+    let device = world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+    assert_eq!(device.sectors, 2048, "the stale device was closed: there is room for a writer");
+    assert_eq!(world.server.transport().paths().count(), 1);
+    // The same after the client was restarted: another session of the same name.
+    world.wire.cut.push(World::address(client));
+    world.clients[client].disconnect(PathId(0), context!(world, host));
+    world.run();
+    world.wire.cut.clear();
+    let name = rtrs::Name::new("s1").unwrap();
+    let config = rtrs::client::Config::default();
+    world.clients[client] = rtrs::client::Client::new(config, name, context!(world, host)).unwrap();
+    world.add_path(client, World::address(client));
+    world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+    assert_eq!(world.server.transport().sessions().count(), 1);
+}
+
+#[test]
+fn a_client_that_was_started_anew_replaces_all_paths_of_its_old_session() {
+    let mut world = World::new(World::small(true), 1 << 20);
+    let client = world.connect("s1");
+    let second = Ipv4Addr::new(10, 0, 1, 2).into();
+    world.add_path(client, second);
+    world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+    for from in [second, World::address(client)] {
+        // The power goes: the server does not notice.
+        let name = rtrs::Name::new("s1").unwrap();
+        let config = rtrs::client::Config::default();
+        world.clients[client] =
+            rtrs::client::Client::new(config, name, context!(world, host)).unwrap();
+        world.add_path(client, from);
+        world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+        let other = if from == second { World::address(client) } else { second };
+        world.add_path(client, other);
+        assert_eq!(world.server.transport().sessions().count(), 1);
+        assert_eq!(world.server.transport().paths().count(), 2);
+    }
+}
+
+#[test]
+fn a_session_name_belongs_to_one_host() {
+    let mut world = World::new(World::small(true), 1 << 20);
+    let first = world.connect("same");
+    world.events.clear();
+    let second = world.connect("same");
+    let down = (second, Event::PathDown(PathId(0), DownReason::Peer));
+    assert_eq!(world.events, [down]);
+    world.open(first, "ram0", AccessMode::ReadWrite).unwrap();
+}
+
+#[test]
+fn a_request_that_is_sent_again_on_another_path_waits_for_its_first_life() {
+    let (mut world, slow) = slow_world(8);
+    let client = world.connect("s1");
+    world.add_path(client, Ipv4Addr::new(10, 0, 1, 2).into());
+    world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+    let user = user_io(Operation::Write, 0, 512);
+    let permit = world.start_write(client, &user, &[7; 512]);
+    world.run();
+    assert_eq!(slow.queued(), 1);
+    world.clients[client].disconnect(PathId(0), context!(world, host));
+    world.run();
+    assert_eq!(world.outcome(client, permit), None, "it went to the other path");
+    assert_eq!(slow.queued(), 1, "the second life waits");
+    slow.work();
+    world.run();
+    assert_eq!(world.outcome(client, permit), None);
+    assert_eq!(slow.queued(), 1);
+    slow.work();
+    world.run();
+    assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
+    let waits: Vec<u64> = world.server.transport().paths().map(|p| p.stats.chunk_waits).collect();
+    assert_eq!(waits, [1], "the first path is gone");
+    assert_eq!(world.server.devices().count(), 1, "the device is open on every path");
+}
+
+#[test]
+fn a_session_that_ends_keeps_its_memory_until_the_volume_is_done_with_it() {
+    let (mut world, slow) = slow_world(2);
+    let memory = world.arena.available();
+    let client = world.connect("s1");
+    world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+    for n in 0..4 {
+        world.start_write(client, &user_io(Operation::Write, n, 512), &[n as u8; 512]);
+    }
+    world.run();
+    assert_eq!(slow.queued(), 2, "the volume is busy");
+    world.clients[client].disconnect(PathId(0), context!(world, host));
+    world.run();
+    assert!(world.arena.available() < memory);
+    assert_eq!(world.server.devices().count(), 0);
+    slow.work();
+    world.run();
+    assert!(world.arena.available() < memory);
+    assert_eq!(slow.queued(), 1, "requests that waited are given up");
+    slow.work();
+    world.run();
+    assert_eq!(world.arena.available(), memory);
+    assert_eq!(world.server.transport().sessions().count(), 0);
+}
+
+#[test]
+fn a_busy_volume_slows_clients_down_and_errors_stay_with_their_request() {
+    let (mut world, slow) = slow_world(2);
+    let client = world.connect("s1");
+    world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+    let permits: Vec<_> = (0..6u64)
+        .map(|n| world.start_write(client, &user_io(Operation::Write, n, 512), &[n as u8 + 1; 512]))
+        .collect();
+    world.run();
+    for n in 0..6 {
+        assert!(slow.queued() <= 2);
+        slow.0.borrow_mut().fail = n == 3;
+        slow.work();
+        world.run();
+    }
+    for (n, permit) in permits.into_iter().enumerate() {
+        let expected = if n == 3 { Err(Errno::EIO) } else { Ok(()) };
+        assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(expected)));
+        world.clients[client].put_permit(permit);
+    }
+    let state = slow.0.borrow();
+    assert_eq!((state.bytes[0], state.bytes[3 * 512], state.bytes[5 * 512]), (1, 0, 6));
+    drop(state);
+    let permit = world.start_read(client, &user_io(Operation::Read, 5, 512), 512);
+    world.run();
+    slow.0.borrow_mut().fail = false;
+    slow.work();
+    world.run();
+    assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
+    let mut bytes = [0; 512];
+    let data = world.data(client, permit);
+    data.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [6; 512]);
+    let volume = world.volumes.find("ram0").unwrap();
+    let stats = world.server.volume_stats(volume).unwrap();
+    assert_eq!((stats.writes, stats.reads, stats.errors), (5, 1, 1));
+    assert!(stats.waits >= 4);
+}
+
+#[test]
+fn the_operator_disconnects_a_path() {
+    let mut world = World::new(World::small(false), 1 << 20);
+    let client = world.connect("s1");
+    world.events.clear();
+    let path = world.server.transport().paths().next().unwrap().id;
+    assert!(world.server.transport_mut().disconnect(path, context!(world, gateway)));
+    world.run();
+    let down = (client, Event::PathDown(PathId(0), DownReason::Peer));
+    assert_eq!(world.events, [down, (client, Event::LinkDown)]);
+    assert_eq!(world.wire.objects(), (1, 0, 8), "only the client's own are left");
+}
+
+#[test]
+fn a_chunk_that_is_used_again_before_its_answer_ends_the_path() {
+    for always_invalidate in [true, false] {
+        let slow = Slow::new(8);
+        let config = World::small(always_invalidate);
+        let mut world = World::with_volume(config, 1 << 20, Box::new(slow.clone()));
+        let client = world.connect("s1");
+        world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+        let user = user_io(Operation::Write, 0, 512);
+        world.wire.repeat = true;
+        let permit = world.start_write(client, &user, &[7; 512]);
+        world.run();
+        assert_eq!(world.outcome(client, permit), Some(Outcome::Lost));
+        assert_eq!(slow.queued(), 1);
+        slow.work();
+        world.run();
+        assert_eq!(world.server.transport().sessions().count(), 0);
+    }
+}

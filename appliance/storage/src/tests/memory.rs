@@ -1,0 +1,239 @@
+//! When sessions have memory, how much, and when they do not.
+
+use super::bad::{knock, knock_from};
+use super::over_roce::RocePair;
+use crate::rnbd::wire::{AccessMode, Operation};
+use crate::testing::{Wire, World, context, user_io};
+use crate::volume::RamVolume;
+use core::net::{IpAddr, Ipv4Addr};
+use core::time::Duration;
+use drivers::hal::Arena;
+use rtrs::Errno;
+use rtrs::client::{Client, DownReason, Event, Mischief, PathId};
+use rtrs::server::{Config, RequestKind};
+use rtrs::wire::{ConnectRequest, InfoRequest, Uuid};
+use std::boxed::Box;
+use std::vec::Vec;
+use verbs::Provider;
+
+fn request(session: u8) -> ConnectRequest {
+    ConnectRequest {
+        cid: 0,
+        cid_num: 2,
+        recon_cnt: 1,
+        path: Uuid([session; 16]),
+        session: Uuid([session; 16]),
+        first: true,
+    }
+}
+
+fn host(n: u8) -> IpAddr {
+    Ipv4Addr::new(10, 9, 0, n).into()
+}
+
+fn reasons<W: Wire>(world: &mut World<W>) -> Vec<&'static str> {
+    let refusals = world.server.transport_mut().refusals();
+    core::iter::from_fn(|| refusals.pop()).map(|refusal| refusal.reason).collect()
+}
+
+fn refused(errno: Errno) -> Event {
+    Event::PathDown(PathId(0), DownReason::Refused(errno))
+}
+
+#[test]
+fn what_is_half_open_has_no_memory_and_gives_way() {
+    let config = Config { max_sessions: 8, ..World::small(true) };
+    let mut world = World::new(config, 300 << 10);
+    let memory = world.arena.available();
+    for n in 0..100 {
+        assert_eq!(knock_from(&mut world, host(n), &request(n).emit()), None, "REQ {n}");
+    }
+    let books = 8 * InfoRequest::SIZE.next_multiple_of(64);
+    assert_eq!(world.arena.available(), memory - books, "only for INFO_REQ");
+    assert_eq!(world.server.transport().sessions().count(), 8);
+    assert_eq!(world.server.transport().promised(), 0);
+    assert_eq!(world.server.transport().counters().displaced, 92);
+    // Those that have shown that they receive do not give way.
+    let honest: Vec<usize> = ["a", "b"].map(|name| world.connect(name)).to_vec();
+    for n in 100..200 {
+        knock_from(&mut world, host(n), &request(n).emit());
+    }
+    for client in honest {
+        world.open(client, "ram0", AccessMode::ReadOnly).unwrap();
+    }
+    assert_eq!(world.server.transport().promised(), 256 << 10);
+    assert_eq!(world.server.transport().counters().refused, 100, "it is out now");
+    assert_eq!(reasons(&mut world).last(), Some(&"memory"));
+}
+
+#[test]
+fn memory_is_zeroed_in_pieces_and_the_path_is_up_when_all_of_it_is() {
+    // 64 pieces.
+    let config = Config { queue_depth: 512, ..World::small(true) };
+    let mut world = World::new(config, 9 << 20);
+    world.soil();
+    let client = {
+        let name = rtrs::Name::new("s1").unwrap();
+        Client::new(Default::default(), name, context!(world, host)).unwrap()
+    };
+    world.clients.push(client);
+    let to = core::net::SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), 1234);
+    world.clients[0].add_path(World::address(0), to, context!(world, host)).unwrap();
+    let dirty = |world: &World| -> usize {
+        let mut bytes = std::vec![0; 8 << 20];
+        let Some((_, chunks)) = world.server.transport().chunks().next() else { return usize::MAX };
+        chunks.read(0, &mut bytes).unwrap();
+        bytes.iter().filter(|&&byte| byte != 0).count()
+    };
+    let mut before = 0;
+    let mut rounds = 0;
+    // The clock moves once in a round; a round may take anything but many pieces.
+    while world.server.transport().paths().all(|path| path.connections < 2)
+        || world.server.transport().sessions().all(|session| !session.up)
+    {
+        rounds += 1;
+        assert!(rounds < 1000);
+        world.now = world.now + Duration::from_micros(1);
+        for _ in 0..20 {
+            let mut moved = false;
+            while let Some(event) = world.wire.gateway().poll_connection_event() {
+                if !world.server.handle_connection_event(&event, context!(world, gateway)) {
+                    world.clients[0].handle_connection_event(&event, context!(world, host));
+                }
+                moved = true;
+            }
+            moved |= world.server.poll(&mut world.volumes, context!(world, gateway));
+            while world.clients[0].poll(context!(world, host)).is_some() {}
+            moved |= world.wire.step();
+            if !moved {
+                break;
+            }
+        }
+        let now = dirty(&world);
+        if now != usize::MAX && before != 0 {
+            assert!(before - now <= 128 << 10, "{} bytes in a round", before - now);
+        }
+        before = if now == usize::MAX { 0 } else { now };
+    }
+    assert_eq!(dirty(&world), 0, "nothing is shown before");
+    assert!(rounds >= 64, "{rounds}");
+    world.run();
+    world.open(0, "ram0", AccessMode::ReadWrite).unwrap();
+    assert_eq!(world.server.transport().poll_timeout().map(|at| at > world.now), Some(true));
+}
+
+#[test]
+fn every_session_gets_the_same_depth_or_waits_until_memory_is_free() {
+    let config = Config { queue_depth: 16, ..World::small(true) };
+    let mut world = World::new(config, 800 << 10);
+    let clients: Vec<usize> = ["a", "b", "c", "d"].map(|name| world.connect(name)).to_vec();
+    let depths = |world: &World| -> Vec<u16> {
+        world.server.transport().sessions().map(|session| session.queue_depth).collect()
+    };
+    assert_eq!(depths(&world), [16; 3]);
+    assert!(world.events.contains(&(clients[3], refused(Errno::ENOMEM))));
+    assert_eq!(reasons(&mut world), ["memory"]);
+    // A power cycle: all come back, in another order.
+    world.restart(config);
+    for &client in [3, 1, 0, 2].iter() {
+        world.clients[client].reconnect(PathId(0), context!(world, host));
+        world.run();
+    }
+    assert_eq!(depths(&world), [16; 3]);
+    world.clients[3].disconnect(PathId(0), context!(world, host));
+    world.run();
+    world.clients[2].reconnect(PathId(0), context!(world, host));
+    world.run();
+    world.open(2, "ram0", AccessMode::ReadWrite).unwrap();
+}
+
+#[test]
+fn a_host_that_lost_its_power_gets_the_memory_of_the_session_that_it_had() {
+    // Room for one session.
+    let mut world = World::new(World::small(true), 200 << 10);
+    let client = world.connect("s1");
+    world.wire.cut.push(World::address(client));
+    world.clients[client].disconnect(PathId(0), context!(world, host));
+    world.pass(6);
+    world.wire.cut.clear();
+    let name = rtrs::Name::new("s1").unwrap();
+    world.clients[client] = Client::new(Default::default(), name, context!(world, host)).unwrap();
+    world.add_path(client, World::address(client));
+    world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+    assert_eq!(world.server.transport().sessions().count(), 1);
+}
+
+#[test]
+fn a_host_has_as_many_sessions_and_as_much_memory_as_it_may() {
+    let config = Config { sessions_per_host: 3, ..World::small(true) };
+    let mut world = World::new(config, 4 << 20);
+    for n in 0..3 {
+        assert_eq!(knock(&mut world, &request(n).emit()), None);
+    }
+    assert_eq!(knock(&mut world, &request(3).emit()), Some(Errno::ENOMEM));
+    assert_eq!(reasons(&mut world), ["sessions_per_host"]);
+    assert_eq!(knock_from(&mut world, host(1), &request(4).emit()), None, "others may");
+
+    // Over IPv6 a host has a /64, and all addresses of that.
+    let mut world = World::new(Config { sessions_per_host: 3, ..World::small(true) }, 4 << 20);
+    let v6 = |n: u8| {
+        let n = u16::from(n);
+        core::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, n, n, n, n).into()
+    };
+    for n in 0..3 {
+        assert_eq!(knock_from(&mut world, v6(n), &request(n).emit()), None);
+    }
+    assert_eq!(knock_from(&mut world, v6(7), &request(3).emit()), Some(Errno::ENOMEM));
+    let other = core::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 1, 0, 0, 0, 1).into();
+    assert_eq!(knock_from(&mut world, other, &request(4).emit()), None, "others may");
+
+    let config = Config { memory_per_host: Some(300 << 10), ..World::small(true) };
+    let mut world = World::new(config, 4 << 20);
+    for name in ["a", "b", "c"] {
+        let client = Client::new(
+            rtrs::client::Config { max_reconnect_attempts: Some(0), ..Default::default() },
+            rtrs::Name::new(name).unwrap(),
+            context!(world, host),
+        );
+        world.clients.push(client.unwrap());
+        let number = world.clients.len() - 1;
+        world.add_path(number, World::address(0));
+    }
+    assert_eq!(world.server.transport().promised(), 256 << 10);
+    assert!(world.events.contains(&(2, refused(Errno::ENOMEM))));
+    assert_eq!(reasons(&mut world), ["memory_per_host"]);
+    let other = world.connect("d");
+    world.open(other, "ram0", AccessMode::ReadWrite).unwrap();
+}
+
+#[test]
+fn chunks_that_are_written_and_never_announced_are_taken_back_when_memory_is_short() {
+    let config = Config { oversubscribe: 8, ..World::small(true) };
+    let ram = Arena::on_heap((1 << 20) + 4096).alloc(1 << 20, 4096).unwrap();
+    let mut pair = RocePair::new(60, 1500);
+    let pool = Arena::on_heap(200 << 10).alloc(128 << 10, 4096).unwrap();
+    pair.0.nodes[0].roce.give_memory(pool, 16 << 10).unwrap();
+    let mut world = World::over(pair, config, 64 << 10, Box::new(RamVolume::new(ram, false)));
+    let hoarder = world.connect("hoarder");
+    world.clients[hoarder].mischief = Mischief::Hoards;
+    for n in 0..7 {
+        let permit = world.clients[hoarder].get_permit().unwrap();
+        let user = user_io(Operation::Write, n * 16, 12 << 10);
+        world.submit(hoarder, permit, RequestKind::Write, &user, 12 << 10).unwrap();
+    }
+    world.run();
+    let free = |world: &World<RocePair>| world.wire.0.nodes[0].roce.on_demand().unwrap().available;
+    assert!(free(&world) < 32 << 10, "{}", free(&world));
+    world.pass(60);
+    assert_eq!(world.server.transport().sessions().count(), 1, "nobody is short of memory");
+    let honest = world.clients.len();
+    let name = rtrs::Name::new("honest").unwrap();
+    world.clients.push(Client::new(Default::default(), name, context!(world, host)).unwrap());
+    world.add_path(honest, World::address(0));
+    let permit = world.clients[honest].get_permit().unwrap();
+    let user = user_io(Operation::Write, 0, 12 << 10);
+    world.submit(honest, permit, RequestKind::Write, &user, 12 << 10).unwrap();
+    world.pass(20);
+    assert_eq!(world.server.transport().sessions().count(), 1, "the hoarder is gone");
+    assert!(world.outcome(honest, permit).is_some(), "and the honest one goes on");
+}

@@ -1,0 +1,13 @@
+//! The servers and the client against each other, over a wire in memory.
+
+mod bad;
+mod basic;
+mod disks;
+mod ends;
+mod hosts;
+mod leaks;
+mod memory;
+mod over_both;
+mod over_ntrdma;
+mod over_roce;
+mod paths;

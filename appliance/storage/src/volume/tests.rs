@@ -1,0 +1,250 @@
+use super::testing::ModelDisk;
+use super::*;
+use drivers::hal::Arena;
+use std::vec::Vec;
+
+fn request(tag: u64, operation: Operation, sector: u64, data: Window) -> Request {
+    Request { tag, operation, sector, data }
+}
+
+fn filled(arena: &mut Arena, len: usize, value: u8) -> Window {
+    let window = arena.alloc(len, 64).unwrap();
+    window.fill(value);
+    window
+}
+
+fn bytes(window: &Window) -> Vec<u8> {
+    let mut all = alloc::vec![0; window.len()];
+    window.read(0, &mut all).unwrap();
+    all
+}
+
+#[test]
+fn ram_reads_what_was_written_and_lends_it() {
+    let mut arena = Arena::on_heap(1 << 18);
+    let memory = arena.alloc(1 << 16, 4096).unwrap();
+    let mut ram = RamVolume::new(memory, false);
+    let data = filled(&mut arena, 1024, 7);
+    let write = Operation::Write { durable: false };
+    assert!(matches!(ram.submit(&request(1, write, 3, data)), Ok(Submitted::Done)));
+    let Ok(Submitted::Lent(lent)) = ram.submit(&request(2, Operation::Read, 2, data)) else {
+        panic!("a RAM volume lends")
+    };
+    assert_eq!(lent.bus_address(), memory.bus_address() + 1024);
+    assert_eq!(bytes(&lent), [[0; 512], [7; 512]].concat());
+    let zero = Operation::WriteZeroes { sectors: 1 };
+    assert!(ram.submit(&request(3, zero, 3, Window::empty())).is_ok());
+    assert_eq!(bytes(&lent), [0; 1024]);
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused() {
+    let mut arena = Arena::on_heap(1 << 18);
+    let memory = arena.alloc(1 << 16, 4096).unwrap();
+    let data = filled(&mut arena, 1024, 7);
+    let mut ram = RamVolume::new(memory, false);
+    let write = Operation::Write { durable: true };
+    let mut refused =
+        |operation, sector, data| ram.submit(&request(0, operation, sector, data)).err();
+    assert_eq!(refused(write, 127, data), Some(VolumeError::PastEnd));
+    assert_eq!(refused(write, u64::MAX, data), Some(VolumeError::PastEnd));
+    assert_eq!(refused(write, 0, data.slice(0, 100).unwrap()), Some(VolumeError::Invalid));
+    let discard = Operation::Discard { sectors: 4096 };
+    assert_eq!(refused(discard, 0, Window::empty()), Some(VolumeError::Invalid));
+    assert_eq!(refused(Operation::Flush, u64::MAX, Window::empty()), None);
+    let mut read_only = RamVolume::new(memory, true);
+    for operation in [write, discard, Operation::WriteZeroes { sectors: 1 }] {
+        let refused = read_only.submit(&request(0, operation, 0, data)).err();
+        assert_eq!(refused, Some(VolumeError::ReadOnly));
+    }
+    assert!(read_only.submit(&request(0, Operation::Read, 0, data)).is_ok());
+}
+
+#[test]
+fn a_disk_takes_large_requests_in_parts_and_durable_writes_reach_the_medium() {
+    let mut arena = Arena::on_heap(1 << 18);
+    let mut disk = DiskVolume::new(ModelDisk::new(&mut arena, 4), false);
+    let data = filled(&mut arena, 5120, 9);
+    let mut run = |operation, data| {
+        let pending = disk.submit(&request(5, operation, 8, data));
+        assert!(matches!(pending, Ok(Submitted::Pending)));
+        disk.flush_queue();
+        // One poll for each part, and for the flush.
+        let end = (0..4).find_map(|_| disk.poll());
+        assert_eq!(end, Some(Completion { tag: 5, result: Ok(()) }));
+        assert_eq!(disk.poll(), None);
+        disk.disk().durable[8 * 512..18 * 512].to_vec()
+    };
+    assert_eq!(run(Operation::Write { durable: false }, data), [0; 5120], "only in the cache");
+    assert_eq!(run(Operation::Flush, Window::empty()), [9; 5120]);
+    data.fill(4);
+    assert_eq!(run(Operation::Write { durable: true }, data), [4; 5120]);
+    data.fill(0);
+    run(Operation::Read, data);
+    assert_eq!(bytes(&data), [4; 5120]);
+    let unsupported = disk.submit(&request(6, Operation::SecureErase { sectors: 1 }, 0, data));
+    assert_eq!(unsupported.err(), Some(VolumeError::Unsupported));
+}
+
+#[test]
+fn a_full_disk_says_busy_and_an_error_stays_with_its_request() {
+    let mut arena = Arena::on_heap(1 << 18);
+    let mut model = ModelDisk::new(&mut arena, 2);
+    model.bad_sector = Some(4);
+    let mut disk = DiskVolume::new(model, false);
+    let data = filled(&mut arena, 512, 1);
+    let write = Operation::Write { durable: true };
+    assert!(disk.submit(&request(1, write, 4, data)).is_ok());
+    assert!(disk.submit(&request(2, write, 5, data)).is_ok());
+    assert_eq!(disk.submit(&request(3, write, 6, data)).err(), Some(VolumeError::Busy));
+    disk.flush_queue();
+    let mut next = || (0..3).find_map(|_| disk.poll()).unwrap();
+    let mut ends = [next(), next()];
+    ends.sort_by_key(|end| end.tag);
+    assert_eq!(ends[0], Completion { tag: 1, result: Err(VolumeError::Io) });
+    assert_eq!(ends[1], Completion { tag: 2, result: Ok(()) });
+    assert!(disk.submit(&request(3, write, 6, data)).is_ok());
+}
+
+#[test]
+fn volumes_have_one_name_each() {
+    let mut arena = Arena::on_heap(1 << 16);
+    let memory = arena.alloc(1 << 15, 4096).unwrap();
+    let mut volumes = Volumes::new();
+    let name = rtrs::Name::new("ram0").unwrap();
+    let id = volumes.add(name, alloc::boxed::Box::new(RamVolume::new(memory, false))).unwrap();
+    assert!(volumes.add(name, alloc::boxed::Box::new(RamVolume::new(memory, false))).is_none());
+    assert_eq!(volumes.find("ram0"), Some(id));
+    assert_eq!(volumes.get(id).unwrap().geometry().sectors, 64);
+}
+
+#[test]
+fn ram_shows_nothing_of_what_its_memory_held_before() {
+    let mut arena = Arena::on_heap(512 << 10);
+    let memory = arena.alloc(300 << 10, 4096).unwrap();
+    memory.fill(0xee);
+    let data = arena.alloc(4096, 4096).unwrap();
+    data.fill(7);
+    let mut ram = RamVolume::new(memory, false);
+    let write = Operation::Write { durable: false };
+    assert!(ram.submit(&request(1, write, 127, data.slice(0, 1024).unwrap())).is_ok());
+    let whole = Request { data: memory, ..request(2, Operation::Read, 0, data) };
+    let Ok(Submitted::Lent(lent)) = ram.submit(&whole) else { panic!("RAM lends") };
+    let mut bytes = alloc::vec![1; lent.len()];
+    lent.read(0, &mut bytes).unwrap();
+    let written = 127 * 512..129 * 512;
+    for (i, byte) in bytes.into_iter().enumerate() {
+        assert_eq!(byte, if written.contains(&i) { 7 } else { 0 }, "byte {i}");
+    }
+}
+
+#[test]
+fn volumes_of_extents_share_a_disk_and_keep_apart() {
+    use super::extents::Extent;
+    use alloc::rc::Rc;
+    use core::cell::RefCell;
+    let mut arena = Arena::on_heap(1 << 20);
+    let user = DiskHandle::new(ModelDisk::new(&mut arena, 2));
+    let extents = |list: &[(u64, u64)]| -> Extents {
+        let list = list.iter().map(|&(start, sectors)| Extent { start, sectors });
+        Rc::new(RefCell::new(list.collect::<Vec<Extent>>().into()))
+    };
+    let of_a = extents(&[(8, 8), (40, 4)]);
+    let mut a = DiskVolume::of_extents(user.another(), of_a.clone(), false);
+    let mut b = DiskVolume::of_extents(user.another(), extents(&[(16, 8), (0, 8)]), false);
+    assert_eq!((a.geometry().sectors, b.geometry().sectors), (12, 16));
+    let write = Operation::Write { durable: false };
+    let late = [10u64, 11].map(|tag| {
+        let data = filled(&mut arena, 512 * 10, tag as u8);
+        assert!(matches!(a.submit(&request(tag, write, 1, data)), Ok(Submitted::Pending)));
+        data
+    });
+    // The disk's queue is full of the others' requests: it waits, and is not forgotten.
+    let ones = filled(&mut arena, 512 * 16, 1);
+    assert!(matches!(b.submit(&request(20, write, 0, ones)), Ok(Submitted::Pending)));
+    a.flush_queue();
+    let mut done = Vec::new();
+    for _ in 0..200 {
+        done.extend(b.poll().map(|c| (c.tag, c.result)));
+        done.extend(a.poll().map(|c| (c.tag, c.result)));
+    }
+    done.sort_by_key(|(tag, _)| *tag);
+    assert_eq!(done, [(10, Ok(())), (11, Ok(())), (20, Ok(()))]);
+    assert_eq!(late.map(|window| window.len()), [5120; 2]);
+
+    let mut all = |volume: &mut DiskVolume<_>, sectors: usize| {
+        let into = filled(&mut arena, 512 * sectors, 99);
+        assert!(volume.submit(&request(1, Operation::Read, 0, into)).is_ok());
+        volume.flush_queue();
+        while volume.poll().is_none() {}
+        bytes(&into)
+    };
+    let read = all(&mut a, 12);
+    assert!(read[..512].iter().chain(&read[512 * 11..]).all(|&byte| byte == 0));
+    assert!(read[512..512 * 11].iter().all(|&byte| byte == 10 || byte == 11));
+    assert!(all(&mut b, 16).iter().all(|&byte| byte == 1));
+    let grown = [(8, 8), (40, 4), (60, 4)].map(|(start, sectors)| Extent { start, sectors });
+    *of_a.borrow_mut() = grown.to_vec().into();
+    assert_eq!(all(&mut a, 16)[512 * 12..], [0; 4 * 512]);
+
+    let discard = request(2, Operation::Discard { sectors: 6 }, 4, Window::empty());
+    assert!(a.submit(&discard).is_ok());
+    a.flush_queue();
+    while a.poll().is_none() {}
+    let read = all(&mut a, 16);
+    assert!(read[512 * 4..512 * 10].iter().all(|&byte| byte == 0));
+    assert!(read[512 * 3] > 0 && read[512 * 10] > 0, "across the extents, and no further");
+    assert!(all(&mut b, 16).iter().all(|&byte| byte == 1));
+    let past = request(3, write, 16, ones.slice(0, 512).unwrap());
+    assert_eq!(a.submit(&past).err(), Some(VolumeError::PastEnd));
+}
+
+/// A volume that counts how often it is looked at.
+struct Watched(alloc::rc::Rc<core::cell::Cell<u32>>, usize);
+
+impl Volume for Watched {
+    fn geometry(&self) -> Geometry {
+        Geometry::ABSENT
+    }
+    fn submit(&mut self, _: &Request) -> Result<Submitted, VolumeError> {
+        self.1 += 1;
+        Ok(Submitted::Pending)
+    }
+    fn flush_queue(&mut self) {
+        self.0.set(self.0.get() + 1);
+    }
+    fn poll(&mut self) -> Option<Completion> {
+        self.0.set(self.0.get() + 1);
+        let tag = self.1.checked_sub(1)? as u64;
+        self.1 -= 1;
+        Some(Completion { tag, result: Ok(()) })
+    }
+    fn is_idle(&self) -> bool {
+        self.1 == 0
+    }
+}
+
+/// What nobody has asked for anything costs nothing.
+#[test]
+fn volumes_that_rest_are_not_looked_at() {
+    let mut volumes = Volumes::new();
+    let looks = alloc::rc::Rc::new(core::cell::Cell::new(0));
+    let ids: Vec<VolumeId> = (0..150)
+        .map(|n| {
+            let name = rtrs::Name::new(&std::format!("v{n}")).unwrap();
+            volumes.add(name, Box::new(Watched(looks.clone(), 0))).unwrap()
+        })
+        .collect();
+    assert!(volumes.poll(VolumeId(0)).is_none());
+    looks.set(0);
+    let data = Window::empty();
+    for n in [0, 63, 64, 149, 70] {
+        let ask = request(0, Operation::Flush, 0, data);
+        volumes.get_mut(ids[n]).unwrap().submit(&ask).unwrap();
+        volumes.flush_queues();
+        let done = volumes.poll(VolumeId(0));
+        assert_eq!(done.map(|(id, _)| id), Some(ids[n]));
+        assert!(volumes.poll(ids[n]).is_none() && volumes.poll(VolumeId(0)).is_none());
+        assert!(looks.replace(0) <= 3, "others are looked at");
+    }
+}

@@ -1,0 +1,37 @@
+//! What an engine above IP has to know of an interface: which address of ours a peer is to send to, and the
+//! next hop to it.
+
+use crate::{Interface, Resolution};
+use core::net::IpAddr;
+use drivers::hal::Instant;
+
+/// The part of an interface that engines ask while they set up a conversation.
+pub trait Neighbours {
+    /// The address of ours that a peer at `remote` is to send to: `preferred` if it is of the same
+    /// kind (IPv4, IPv6, link-local).
+    fn address_towards(&self, remote: IpAddr, preferred: IpAddr) -> Option<IpAddr>;
+    /// The next hop to `remote`.
+    fn resolve(&mut self, remote: IpAddr, now: Instant) -> Resolution;
+}
+
+impl Neighbours for Interface {
+    fn address_towards(&self, remote: IpAddr, preferred: IpAddr) -> Option<IpAddr> {
+        let local = self.local();
+        let v4 = local.v4.iter().map(|&ip| IpAddr::V4(ip));
+        let v6 = local.v6.iter().map(|&ip| IpAddr::V6(ip));
+        let mut fitting = v4.chain(v6).filter(|&ip| kind(ip) == kind(remote));
+        if kind(preferred) == kind(remote) { Some(preferred) } else { fitting.next() }
+    }
+
+    fn resolve(&mut self, remote: IpAddr, now: Instant) -> Resolution {
+        Interface::resolve(self, remote, now)
+    }
+}
+
+/// Which addresses can talk to each other: IPv4, IPv6, IPv6 link-local.
+fn kind(ip: IpAddr) -> (bool, bool) {
+    match ip {
+        IpAddr::V4(_) => (true, false),
+        IpAddr::V6(ip) => (false, ip.is_unicast_link_local()),
+    }
+}

@@ -1,0 +1,559 @@
+//! NTRDMA: verbs across a non-transparent bridge, the second provider. The ideas (counterparts of
+//! queue pairs at the peer, indices that only grow, virtual doorbells that are
+//! sequence numbers) are those of the Linux driver of that name; what lies in memory is not, see
+//! [`wire`].
+//!
+//! [`Ntrdma`] is a state machine. Its loop calls `poll` with the bridge and uses it through the
+//! traits of [`verbs`]. Nothing is written to the peer but by `poll`, in batches:
+//!
+//! 1. payload, entries and answers to atomics, in any order;
+//! 2. behind a fence, the bells of the rings that got longer;
+//! 3. behind a fence, the bell of the batch, and the bridge's doorbell.
+//!
+//! Bells say how far a ring has got. Whoever sees one therefore sees everything that it announces.
+//!
+//! Payload goes to the peer's memory for payload, from where the peer copies it once it has checked
+//! the key; or, where both machines can load from each other's memory as from their own and the
+//! payload lies in memory that is exposed, the peer copies it from where it lies. Only the machine
+//! that owns a region ever writes to it, reads from it or checks its key. There is no UD service.
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+#[cfg(any(test, feature = "testing"))]
+extern crate std;
+
+mod bringup;
+mod cm;
+mod config;
+mod counters;
+pub mod ethernet;
+mod layout;
+mod link;
+mod provider;
+mod qp;
+mod requester;
+mod responder;
+mod ring;
+mod wire;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use bringup::State;
+pub use config::Config;
+pub use counters::Counters;
+pub use layout::Layout;
+pub use wire::BadInfo;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use cm::Cm;
+use core::net::IpAddr;
+use drivers::hal::{Instant, Window};
+use drivers::ntb::Bridge;
+use ethernet::Ethernet;
+use layout::{COMMAND, COMMANDS};
+use link::{Change, Link};
+use qp::{Completer, Env, Qp, RemoteQp, Session, Wire};
+use rand_core::RngCore;
+use softverbs::completion::CompletionQueues;
+use softverbs::handle_table::HandleTable;
+use softverbs::memory::Memory;
+use verbs::{AsyncEvent, QpId, QpState, Status, VerbsError};
+use wire::{COMMAND_WORDS, Command};
+
+/// The place of a queue pair in exposed memory.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    qp: Option<QpId>,
+    /// Number of the queue pair that has it, or had it last.
+    number: u32,
+    /// It was destroyed, and the peer has not yet said that it writes there no more.
+    lingers: bool,
+    /// What its bells said when they were last listened to.
+    heard: u64,
+}
+
+/// The provider.
+#[derive(Debug)]
+pub struct Ntrdma {
+    config: Config,
+    exposed: Window,
+    link: Link,
+    session: Option<Session>,
+    ethernet: Ethernet,
+    memory: Memory,
+    cqs: CompletionQueues,
+    qps: HandleTable<Qp>,
+    slots: Vec<Slot>,
+    /// Slots below this were used at least once.
+    slots_used: u32,
+    /// Places of queue pairs that have something to do.
+    work: Vec<u32>,
+    outbox: VecDeque<Command>,
+    /// What the bells of commands said last.
+    commands_heard: u64,
+    /// Commands written, and taken by the peer; commands of the peer that were taken here.
+    commands_produced: u32,
+    commands_consumed: u32,
+    commands_taken: u32,
+    /// The commands' bells have to be rung.
+    command_bells: bool,
+    /// Our last batch, and the last one seen of the peer's.
+    batch: u32,
+    seen: u32,
+    cm: Cm,
+    events: VecDeque<AsyncEvent>,
+    counters: Counters,
+}
+
+impl Ntrdma {
+    /// A provider over the memory that a bridge exposes. `Invalid` if the layout makes no sense,
+    /// `NoRoom` if it does not fit.
+    pub fn new(config: Config, exposed: Window, rng: &mut dyn RngCore) -> Result<Self, VerbsError> {
+        let layout = config.layout;
+        let aligned = exposed.as_ptr().addr().get().is_multiple_of(64);
+        if !layout.is_valid() || !ethernet::is_valid(config.frames) || !aligned {
+            return Err(VerbsError::Invalid);
+        }
+        let frames = exposed.slice(layout.size(), config.frames as usize);
+        let frames = frames.ok_or(VerbsError::NoRoom)?;
+        Ok(Ntrdma {
+            link: Link::new(&config, exposed, rng.next_u32()),
+            session: None,
+            ethernet: Ethernet::new(frames),
+            memory: Memory::new(config.pds, config.regions, config.keys),
+            cqs: CompletionQueues::new(config.cqs),
+            qps: HandleTable::new(layout.qps as usize),
+            slots: alloc::vec![Slot::default(); layout.qps as usize],
+            slots_used: 0,
+            // Those that are served, and those among them that have more to do.
+            work: Vec::with_capacity(2 * layout.qps as usize),
+            outbox: VecDeque::new(),
+            commands_heard: 0,
+            commands_produced: 0,
+            commands_consumed: 0,
+            commands_taken: 0,
+            command_bells: false,
+            batch: 0,
+            seen: 0,
+            cm: Cm::new(config.connections),
+            // Each queue pair has at most one event, the port one of each kind.
+            events: VecDeque::with_capacity(layout.qps as usize + 2),
+            counters: Counters::default(),
+            exposed,
+            config,
+        })
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The address by which connections name us.
+    pub fn local(&self) -> IpAddr {
+        self.config.local
+    }
+
+    /// The peer's.
+    pub fn remote(&self) -> IpAddr {
+        self.config.peer
+    }
+
+    /// Where the link stands.
+    pub fn link(&self) -> State {
+        self.link.state()
+    }
+
+    /// Why the peer's last introduction was refused, if it was.
+    pub fn refused(&self) -> Option<BadInfo> {
+        self.link.refused()
+    }
+
+    /// Takes the link down, with all that uses it; it comes up again by itself. False if it is not up.
+    pub fn reset_link(&mut self) -> bool {
+        let up = self.link.state() == State::Up;
+        if up {
+            self.link.fail();
+        }
+        up
+    }
+
+    /// Takes the link down for good, with all that uses it, and tells the peer: the machine is about to end.
+    pub fn shut_down<B: Bridge + ?Sized>(&mut self, bridge: &mut B) {
+        if self.link.close(bridge) {
+            self.reset();
+        }
+    }
+
+    /// Number of queue pairs, and of places for them that are free.
+    pub fn queue_pairs(&self) -> (usize, usize) {
+        let free = self.slots.iter().filter(|slot| slot.qp.is_none() && !slot.lingers).count();
+        (self.qps.len(), free)
+    }
+
+    /// Takes what the peer has written, and writes to it what is due. Returns whether there is more
+    /// to do at once. (Compiled for the bridge at hand, or for any.)
+    pub fn poll<B: Bridge + ?Sized>(&mut self, bridge: &mut B, now: Instant) -> bool {
+        let signs = self.exposed.load64(layout::BATCH);
+        let (batch, beat) = (signs as u32, (signs >> 32) as u32);
+        match self.link.run(bridge, beat, now) {
+            Change::None => (),
+            Change::Up => self.start(bridge),
+            Change::Down => self.reset(),
+        }
+        let heard = batch != self.seen;
+        let idle = !heard && self.work.is_empty() && !self.command_bells && !self.ethernet.dirty;
+        if self.session.is_none() || idle && self.outbox.is_empty() {
+            return false;
+        }
+        if !self.outbox.is_empty() {
+            self.write_commands(bridge);
+        }
+        // The bell of commands before those of queue pairs: a command that ends one is seen after
+        // all that it has done.
+        let mut commands = self.commands_taken;
+        if heard {
+            self.seen = batch;
+            commands = self.hear_commands();
+            self.hear_bells();
+        }
+        let (turns, told) = self.serve(bridge);
+        if commands != self.commands_taken {
+            self.take_commands(commands);
+        }
+        self.announce(bridge, told);
+        if turns == self.work.len() {
+            self.work.clear();
+            return false;
+        }
+        self.work.drain(..turns);
+        // A bridge without room has to be waited for.
+        bridge.has_room()
+    }
+
+    /// The link came up.
+    fn start<B: Bridge + ?Sized>(&mut self, bridge: &mut B) {
+        let Some(peer) = self.link.peer() else { return };
+        let own = self.config.layout;
+        self.session = Some(Session {
+            window: bridge.window(),
+            exposed: self.exposed,
+            depth: own.ring.min(peer.layout.ring),
+            staging: own.staging,
+            landing: peer.layout.landing,
+            peer_loads: peer.loads,
+            we_load: bridge.loads(),
+        });
+        self.counters.link_up += 1;
+        self.tell_port(AsyncEvent::PortActive(0));
+    }
+
+    /// The link went down: nothing of the session is left.
+    fn reset(&mut self) {
+        self.session = None;
+        self.counters.link_down += 1;
+        self.tell_port(AsyncEvent::PortError(0));
+        for place in 0..self.qps.places() {
+            let Some(qp) = self.qps.at_mut(place) else { continue };
+            qp.listed = false;
+            if qp.peer.is_some() {
+                let first = qp.requester.in_flight().then_some(Status::RetryExceeded);
+                self.fail(place, first);
+            }
+            if let Some(qp) = self.qps.at_mut(place) {
+                qp.known_to_peer = false;
+            }
+        }
+        for slot in &mut self.slots {
+            slot.lingers = false;
+        }
+        self.end_connections();
+        self.work.clear();
+        self.outbox.clear();
+        (self.commands_produced, self.commands_consumed, self.commands_taken) = (0, 0, 0);
+        (self.command_bells, self.batch, self.seen) = (false, 0, 0);
+        self.commands_heard = 0;
+        self.ethernet.reset();
+    }
+
+    fn tell_port(&mut self, event: AsyncEvent) {
+        self.events.retain(|e| !matches!(e, AsyncEvent::PortActive(_) | AsyncEvent::PortError(_)));
+        self.events.push_back(event);
+    }
+
+    /// Lists a queue pair that has something to do.
+    #[inline]
+    fn list(&mut self, place: usize) {
+        if let Some(qp) = self.qps.at_mut(place)
+            && !core::mem::replace(&mut qp.listed, true)
+        {
+            self.work.push(place as u32);
+        }
+    }
+
+    /// Listens to the bells of all queue pairs.
+    #[inline]
+    fn hear_bells(&mut self) {
+        for slot in 0..self.slots_used {
+            let bells = self.exposed.load64(Layout::bells(slot));
+            if let Some(known) = self.slots.get(slot as usize)
+                && known.heard != bells
+                && let Some(id) = known.qp
+            {
+                self.hear(slot as usize, qp_place(id), bells);
+            }
+        }
+    }
+
+    /// The bells of a queue pair were rung.
+    #[inline]
+    fn hear(&mut self, slot: usize, place: usize, bells: u64) {
+        let Some(qp) = self.qps.at_mut(place) else { return };
+        if !matches!(qp.state, QpState::Rtr | QpState::Rts) {
+            return;
+        }
+        if let Some(slot) = self.slots.get_mut(slot) {
+            slot.heard = bells;
+        }
+        let (produced, consumed) = (bells as u32, (bells >> 32) as u32);
+        let mut touched = core::mem::replace(&mut qp.responder.produced, produced) != produced;
+        if consumed != qp.requester.consumed {
+            touched |= qp.requester.has_more();
+            let lost = &mut self.counters.completions_lost;
+            let mut completer = Completer { identity: &qp.identity, cqs: &mut self.cqs, lost };
+            if qp
+                .requester
+                .consumed(consumed, &mut completer, &self.exposed, &mut self.memory)
+                .is_err()
+            {
+                self.counters.violations += 1;
+                self.fail(place, Some(Status::RemoteOperation));
+            }
+        }
+        if touched {
+            self.list(place);
+        }
+    }
+
+    /// Gives each listed queue pair its turn, as far as the bridge has room; how many. Those that the
+    /// peer has to be told of stand first in the list afterwards; how many these are.
+    #[inline]
+    fn serve<B: Bridge + ?Sized>(&mut self, bridge: &mut B) -> (usize, usize) {
+        let (listed, mut told) = (self.work.len(), 0);
+        for turn in 0..listed {
+            let (Some(&place), Some(session)) = (self.work.get(turn), &self.session) else { break };
+            if !bridge.has_room() {
+                return (turn, told);
+            }
+            let Some(qp) = self.qps.at_mut(place as usize) else { continue };
+            qp.listed = false;
+            let mut env =
+                Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters };
+            let alive = qp.state != QpState::Error;
+            let mut wire = Wire { bridge, session };
+            let more = qp.serve(&mut wire, &mut env) || qp.responder.waits_for_memory;
+            let failed = alive && qp.state == QpState::Error;
+            if qp.told != qp.reached() {
+                if let Some(to) = self.work.get_mut(told) {
+                    *to = place;
+                }
+                told += 1;
+            }
+            if failed {
+                self.failed(place as usize);
+            } else if more {
+                self.list(place as usize);
+            }
+        }
+        (listed, told)
+    }
+
+    /// Rings the bells of everything that got longer: of the first so many listed queue pairs, and
+    /// others.
+    #[inline]
+    fn announce<B: Bridge + ?Sized>(&mut self, bridge: &mut B, told: usize) {
+        if told == 0 && !self.command_bells && !self.ethernet.dirty {
+            return;
+        }
+        let Some(session) = &self.session else { return };
+        let mut wire = Wire { bridge, session };
+        wire.bridge.fence();
+        for &place in self.work.iter().take(told) {
+            let Some(qp) = self.qps.at_mut(place as usize) else { continue };
+            let Some(peer) = &qp.peer else { continue };
+            let reached = qp.reached();
+            for (n, &index) in reached.iter().enumerate() {
+                if index != qp.told[n] {
+                    wire.put32(peer.places.bells + 4 * n, index);
+                }
+            }
+            qp.told = reached;
+        }
+        if core::mem::take(&mut self.command_bells) {
+            wire.put32(layout::COMMANDS_PRODUCED, self.commands_produced);
+            wire.put32(layout::COMMANDS_CONSUMED, self.commands_taken);
+        }
+        if core::mem::take(&mut self.ethernet.dirty) {
+            for (bell, value) in self.ethernet.bells() {
+                wire.put32(bell, value);
+            }
+        }
+        self.batch = self.batch.wrapping_add(1);
+        if let Some(bell) = wire.window.slice(layout::BATCH, 4) {
+            wire.bridge.announce(&bell, self.batch);
+        }
+        wire.bridge.ring();
+        self.counters.batches += 1;
+    }
+
+    /// Writes commands to the peer's ring, as far as there is room. They are announced behind all
+    /// that was announced before they were thought of.
+    fn write_commands<B: Bridge + ?Sized>(&mut self, bridge: &mut B) {
+        let (Some(session), Some(peer)) = (&self.session, self.link.peer()) else { return };
+        while !self.outbox.is_empty()
+            && self.commands_produced.wrapping_sub(self.commands_consumed) < COMMANDS
+        {
+            let place = session.window.slice(peer.layout.command(self.commands_produced), COMMAND);
+            let (Some(command), Some(place)) = (self.outbox.pop_front(), place) else { return };
+            bridge.put(&place, &command.emit());
+            self.commands_produced = self.commands_produced.wrapping_add(1);
+            self.command_bells = true;
+        }
+    }
+
+    /// The peer may have taken commands, and written some: up to which number.
+    fn hear_commands(&mut self) -> u32 {
+        let bells = self.exposed.load64(layout::COMMANDS_PRODUCED);
+        if core::mem::replace(&mut self.commands_heard, bells) == bells {
+            return self.commands_taken;
+        }
+        let (produced, consumed) = (bells as u32, (bells >> 32) as u32);
+        if consumed.wrapping_sub(self.commands_consumed)
+            > self.commands_produced.wrapping_sub(self.commands_consumed)
+        {
+            self.violation();
+        } else {
+            self.commands_consumed = consumed;
+        }
+        produced
+    }
+
+    /// Carries out the peer's commands up to number `produced`.
+    fn take_commands(&mut self, produced: u32) {
+        if produced.wrapping_sub(self.commands_taken) > COMMANDS {
+            return self.violation();
+        }
+        while self.commands_taken != produced {
+            let mut words = [0; COMMAND_WORDS];
+            self.exposed.load_words(self.config.layout.command(self.commands_taken), &mut words);
+            let Some(command) = Command::parse(&words) else { return self.violation() };
+            self.commands_taken = self.commands_taken.wrapping_add(1);
+            self.command_bells = true;
+            self.handle_command(&command);
+        }
+    }
+
+    /// The peer has written what no honest one writes, and not about one queue pair.
+    fn violation(&mut self) {
+        self.counters.violations += 1;
+        self.link.fail();
+    }
+
+    /// Fails the queue pair at a place.
+    fn fail(&mut self, place: usize, first: Option<Status>) {
+        let Some(qp) = self.qps.at_mut(place).filter(|qp| qp.state != QpState::Error) else {
+            return;
+        };
+        let mut env =
+            Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters };
+        qp.fail(first, &mut env);
+        self.failed(place);
+    }
+
+    /// After a queue pair went to error: its user and its peer are told.
+    fn failed(&mut self, place: usize) {
+        let Some(qp) = self.qps.at_mut(place) else { return };
+        if !core::mem::replace(&mut qp.error_told, true) {
+            self.events.push_back(AsyncEvent::QpError(qp.identity.id));
+        }
+        let connection = qp.connection.take();
+        self.detach(place);
+        if let Some(connection) = connection {
+            self.connection_lost(connection);
+        }
+    }
+
+    /// Tells the peer, once, that nothing is written to its counterpart of a queue pair any more.
+    fn detach(&mut self, place: usize) {
+        let Some(qp) = self.qps.at_mut(place) else { return };
+        if let Some(peer) = qp.peer
+            && qp.known_to_peer
+            && !core::mem::replace(&mut qp.detached, true)
+        {
+            let (to, from) = (peer.number, qp.identity.number);
+            self.outbox.push_back(Command::Detach { to, from, refused: qp.refused });
+        }
+    }
+
+    /// The peer writes to a queue pair of ours no more, because it refused its oldest entry or for
+    /// reasons of its own.
+    fn handle_detach(&mut self, number: u32, from: u32, refused: Option<Status>) {
+        let slot = (number & self.config.layout.slot_mask()) as usize;
+        let Some(slot) = self.slots.get_mut(slot).filter(|slot| slot.number == number) else {
+            return;
+        };
+        let Some(id) = slot.qp else {
+            slot.lingers = false;
+            return;
+        };
+        let Some(qp) = self.qps.get_mut(id.0) else { return };
+        match qp.peer {
+            Some(peer) if from == 0 || peer.number == from => {
+                let place = qp.identity.place as usize;
+                let first = refused.filter(|_| qp.requester.in_flight());
+                self.fail(place, first);
+                // Our own word has been given now: whatever is told of it, it is over.
+                if let Some(qp) = self.qps.at_mut(place) {
+                    qp.known_to_peer = false;
+                }
+            }
+            Some(_) => (),
+            None => qp.known_to_peer = false,
+        }
+    }
+
+    /// Connects a queue pair to the one of that number at the peer. Its state is the caller's.
+    fn attach(&mut self, qp: QpId, number: u32) -> Result<(), VerbsError> {
+        let info = self.link.peer().ok_or(VerbsError::Unreachable)?;
+        let slot = number & info.layout.slot_mask();
+        if slot >= info.layout.qps || number == 0 {
+            return Err(VerbsError::Invalid);
+        }
+        let own = self.config.layout;
+        let depth = own.ring.min(info.layout.ring);
+        let staging = info.layout.staging;
+        let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        if found.state != QpState::Init || found.peer.is_some() || found.detached {
+            return Err(VerbsError::WrongState);
+        }
+        found.peer = Some(RemoteQp { number, places: info.layout.places(slot) });
+        found.known_to_peer = true;
+        found.requester.start(depth, staging, own.landing);
+        // Its bells may have been rung already.
+        self.seen = self.batch_not_seen();
+        Ok(())
+    }
+
+    /// A number of a batch that makes the next poll look at all bells.
+    fn batch_not_seen(&self) -> u32 {
+        self.exposed.load32(layout::BATCH).wrapping_sub(1)
+    }
+}
+
+fn qp_place(id: QpId) -> usize {
+    HandleTable::<Qp>::index(id.0)
+}

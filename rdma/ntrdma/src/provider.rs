@@ -1,0 +1,327 @@
+//! The verbs of the provider.
+
+use super::layout::{INLINE, Layout};
+use super::qp::{Identity, Qp};
+use super::requester::MAX_MESSAGE;
+use super::{Ntrdma, qp_place};
+use drivers::hal::{Instant, Window};
+use rand_core::RngCore;
+use softverbs::handle_table::HandleTable;
+use softverbs::sges::MAX_SGE;
+use verbs::{
+    Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, MrId, OnDemandStatus,
+    OneSided, PathMtu, PdId, Provider, QpId, QpInit, QpState, QpType, ReadyToReceive, ReadyToSend,
+    RecvRequest, Region, SendRequest, UnderWay, VerbsError,
+};
+
+/// RDMA READs and atomics that a queue pair may have outstanding. They are served at once, so that
+/// only the ring limits them.
+pub(super) const MAX_RD_ATOMIC: u8 = 16;
+
+impl Ntrdma {
+    /// Whether a queue pair has done its requests up to that number, or is gone.
+    pub fn has_done(&self, qp: QpId, requests: u32) -> bool {
+        self.qps.get(qp.0).is_none_or(|qp| qp.requester.has_done(requests))
+    }
+
+    /// A free slot for a queue pair, if there is one.
+    fn free_slot(&self) -> Option<u32> {
+        let free = self.slots.iter().position(|slot| slot.qp.is_none() && !slot.lingers)?;
+        Some(free as u32)
+    }
+
+    /// The next number of a slot: its generation is in the other bits.
+    fn next_number(&self, slot: u32) -> u32 {
+        let mask = self.config.layout.slot_mask();
+        let last = self.slots.get(slot as usize).map_or(0, |slot| slot.number) & !mask;
+        let mut next = last.wrapping_add(mask + 1) & 0xff_ffff;
+        if next & !mask == 0 {
+            next = mask + 1;
+        }
+        next | slot
+    }
+}
+
+impl Provider for Ntrdma {
+    fn attributes(&self) -> DeviceAttributes {
+        DeviceAttributes {
+            guid: self.config.guid,
+            max_wr: self.config.wr,
+            max_sge: MAX_SGE,
+            max_inline: INLINE,
+            max_rd_atomic: MAX_RD_ATOMIC,
+            max_message: MAX_MESSAGE as u32,
+            max_path_mtu: PathMtu::Mtu4096,
+            atomics: true,
+            send_with_invalidate: true,
+        }
+    }
+
+    fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
+        self.memory.alloc_pd()
+    }
+
+    fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        self.memory.dealloc_pd(pd)
+    }
+
+    fn register(
+        &mut self,
+        pd: PdId,
+        memory: Window,
+        access: Access,
+        rng: &mut dyn RngCore,
+    ) -> Result<Region, VerbsError> {
+        self.memory.register(pd, memory, access, rng)
+    }
+
+    fn rotate_key(&mut self, region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
+        self.memory.rotate_key(region, 0, rng)
+    }
+
+    fn remap(
+        &mut self,
+        region: MrId,
+        memory: Window,
+        rng: &mut dyn RngCore,
+    ) -> Result<Region, VerbsError> {
+        self.memory.remap(region, memory, rng)
+    }
+
+    fn revoke_key(&mut self, region: MrId) -> Result<(), VerbsError> {
+        self.memory.revoke_key(region)
+    }
+
+    fn deregister(&mut self, region: MrId) -> Result<(), VerbsError> {
+        self.memory.deregister(region)
+    }
+
+    fn register_chunks(
+        &mut self,
+        pd: PdId,
+        count: u16,
+        size: u32,
+        memory: Option<Window>,
+        rng: &mut dyn RngCore,
+    ) -> Result<ChunkedRegion, VerbsError> {
+        self.memory.register_chunks(pd, count, size, memory, rng)
+    }
+
+    fn chunk_key(&mut self, region: MrId, chunk: u16) -> Result<u32, VerbsError> {
+        self.memory.key(region, chunk)
+    }
+
+    fn rotate_chunk_key(
+        &mut self,
+        region: MrId,
+        chunk: u16,
+        rng: &mut dyn RngCore,
+    ) -> Result<u32, VerbsError> {
+        self.memory.rotate_key(region, chunk, rng)
+    }
+
+    fn give_memory(&mut self, memory: Window, largest: usize) -> Result<(), VerbsError> {
+        self.memory.give(memory, largest)
+    }
+
+    fn on_demand(&self) -> Option<OnDemandStatus> {
+        self.memory.on_demand()
+    }
+
+    fn take_chunk(&mut self, region: MrId, chunk: u16) -> Option<(usize, Window)> {
+        self.memory.take_chunk(region, chunk)
+    }
+
+    fn back_chunk(&mut self, region: MrId, chunk: u16) -> Option<Window> {
+        self.memory.back_chunk(region, chunk)
+    }
+
+    fn release_chunk(&mut self, region: MrId, chunk: u16) {
+        self.memory.release_chunk(region, chunk);
+    }
+
+    fn age_chunks(&mut self, region: MrId) -> u8 {
+        self.memory.age_chunks(region)
+    }
+
+    fn failed_by_itself(&self, _qp: QpId) -> bool {
+        // What fails here ends with its requests' errors, which say why.
+        false
+    }
+
+    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
+        self.cqs.create(depth)
+    }
+
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        self.cqs.destroy(cq)
+    }
+
+    #[inline]
+    fn poll_cq(&mut self, cq: CqId) -> Option<Completion> {
+        self.cqs.poll(cq)
+    }
+
+    fn watch_cq(&mut self, cq: CqId, number: u32) {
+        self.cqs.watch(cq, number);
+    }
+
+    #[inline]
+    fn next_watched(&mut self) -> Option<u32> {
+        self.cqs.next_watched()
+    }
+
+    fn create_qp(&mut self, init: &QpInit, _rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
+        if init.kind != QpType::Rc
+            || init.max_send_wr > self.config.wr
+            || init.max_recv_wr > self.config.wr
+            || init.max_send_sge > MAX_SGE
+            || init.max_recv_sge > MAX_SGE
+            || init.max_inline > INLINE
+        {
+            return Err(VerbsError::Invalid);
+        }
+        if !self.cqs.exists(init.send_cq) || !self.cqs.exists(init.recv_cq) {
+            return Err(VerbsError::NoSuchObject);
+        }
+        let slot = self.free_slot().ok_or(VerbsError::NoRoom)?;
+        let number = self.next_number(slot);
+        self.memory.hold_pd(init.pd)?;
+        let made = self.qps.insert(|name| {
+            let identity = Identity {
+                id: QpId(name),
+                place: HandleTable::<Qp>::index(name) as u32,
+                number,
+                slot,
+                places: self.config.layout.places(slot),
+                pd: init.pd,
+                send_cq: init.send_cq,
+                recv_cq: init.recv_cq,
+            };
+            Qp::new(identity, init)
+        });
+        let Some(name) = made else {
+            self.memory.release_pd(init.pd);
+            return Err(VerbsError::NoRoom);
+        };
+        let id = QpId(name);
+        if let Some(place) = self.slots.get_mut(slot as usize) {
+            *place = super::Slot { qp: Some(id), number, lingers: false, heard: 0 };
+        }
+        self.slots_used = self.slots_used.max(slot + 1);
+        // The peer knows of it only later, and has promised to leave alone what was here before.
+        self.exposed.store64(Layout::bells(slot), 0);
+        self.cqs.hold(init.send_cq);
+        self.cqs.hold(init.recv_cq);
+        Ok(id)
+    }
+
+    fn qp_number(&self, qp: QpId) -> Result<u32, VerbsError> {
+        self.qps.get(qp.0).map(|qp| qp.identity.number).ok_or(VerbsError::NoSuchObject)
+    }
+
+    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
+        self.qps.get(qp.0).map(|qp| qp.state).ok_or(VerbsError::NoSuchObject)
+    }
+
+    fn ready_to_receive(&mut self, qp: QpId, peer: &ReadyToReceive) -> Result<(), VerbsError> {
+        self.attach(qp, peer.remote_qpn)?;
+        if let Some(found) = self.qps.get_mut(qp.0) {
+            found.state = QpState::Rtr;
+        }
+        Ok(())
+    }
+
+    fn ready_to_send(&mut self, qp: QpId, _to: &ReadyToSend) -> Result<(), VerbsError> {
+        let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        if found.state != QpState::Rtr {
+            return Err(VerbsError::WrongState);
+        }
+        found.state = QpState::Rts;
+        Ok(())
+    }
+
+    fn fail_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        // Whoever asks for it need not be told.
+        found.error_told = true;
+        self.fail(qp_place(qp), None);
+        Ok(())
+    }
+
+    fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        let connection = found.connection.take();
+        self.detach(qp_place(qp));
+        if let Some(connection) = connection {
+            self.connection_abandoned(connection);
+        }
+        let mut gone = self.qps.remove(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        gone.requester.give_back(&mut self.memory);
+        let Identity { place, slot, pd, send_cq, recv_cq, .. } = gone.identity;
+        if let Some(slot) = self.slots.get_mut(slot as usize) {
+            (slot.qp, slot.lingers) = (None, gone.known_to_peer);
+        }
+        self.events.retain(|event| !matches!(event, AsyncEvent::QpError(id) if *id == qp));
+        self.work.retain(|&other| other != place);
+        self.cqs.release(send_cq, qp);
+        self.cqs.release(recv_cq, qp);
+        self.memory.release_pd(pd);
+        Ok(())
+    }
+
+    #[inline]
+    fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
+        let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        let Some(peer) = found.peer.as_ref().filter(|_| found.state == QpState::Rts) else {
+            return Err(VerbsError::WrongState);
+        };
+        found.requester.post(request, peer, &mut self.memory)?;
+        self.list(qp_place(qp));
+        Ok(())
+    }
+
+    #[inline]
+    fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError> {
+        let found = self.qps.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        if found.state == QpState::Error {
+            return Err(VerbsError::WrongState);
+        }
+        found.receives.post(request)?;
+        if found.responder.produced != found.responder.consumed {
+            self.list(qp_place(qp));
+        }
+        Ok(())
+    }
+
+    fn one_sided(&self, qp: QpId) -> Option<OneSided> {
+        self.qps.get(qp.0).map(|qp| qp.responder.one_sided)
+    }
+
+    fn under_way(&self) -> UnderWay {
+        let mut all = UnderWay::default();
+        for qp in self.qps.iter() {
+            if let Some(posted) = qp.requester.under_way() {
+                all.add(qp.identity.id, posted);
+            }
+        }
+        all
+    }
+
+    fn is_done(&self, under_way: &mut UnderWay) -> bool {
+        under_way.settle(|qp, posted| self.has_done(qp, posted))
+    }
+
+    fn poll_event(&mut self) -> Option<AsyncEvent> {
+        self.events.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let link = self.link.deadline();
+        Some(self.cm.deadline().map_or(link, |at| at.min(link)))
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.run_connection_timers(now);
+    }
+}

@@ -1,0 +1,352 @@
+//! The receiving side of a queue pair: does what the peer's entries say, within what their keys
+//! grant here.
+//!
+//! An entry is loaded once, into private words. All that it names is checked: the place of its
+//! payload against the memory that is for that, its key by `Memory`, its length against both. The
+//! payload itself may change while it is copied, which only concerns the peer that wrote it.
+
+use super::layout::{ANSWER, ENTRY, INLINE};
+use super::qp::{Completer, Env, Identity, RemoteQp, Wire};
+use super::requester::MAX_MESSAGE;
+use super::wire::{Answer, ENTRY_WORDS, Entry, Opcode, Place};
+use drivers::hal::Window;
+use drivers::ntb::Bridge;
+use softverbs::memory::{Memory, Refusal};
+use softverbs::receive_queue::ReceiveQueue;
+use verbs::{Access, CompletedOperation, OneSided, RemoteAddress, SendWith, Status};
+
+/// Bytes that one queue pair may move before the others have their turn.
+const BUDGET: usize = 512 << 10;
+
+/// Message that is arriving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Incoming {
+    None,
+    Send { received: u32 },
+    Write { to: RemoteAddress, left: u32 },
+}
+
+/// An entry that cannot be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// Not now: no receive is posted.
+    NotReady,
+    /// Not now: there is no memory on demand.
+    NoMemory,
+    /// Never; the peer is told so.
+    Refused(Status),
+}
+
+const INVALID: Fault = Fault::Refused(Status::RemoteInvalidRequest);
+const BROKEN: Fault = Fault::Refused(Status::RemoteOperation);
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NoMemory => Fault::NoMemory,
+            _ => Fault::Refused(Status::RemoteAccess),
+        }
+    }
+}
+
+/// The receiving side.
+#[derive(Debug)]
+pub struct Responder {
+    /// Entries that the peer has written.
+    pub produced: u32,
+    /// Entries that were done.
+    pub consumed: u32,
+    incoming: Incoming,
+    pub one_sided: OneSided,
+    /// Whether it waits for memory on demand, which nobody announces.
+    pub waits_for_memory: bool,
+}
+
+/// What an entry needs beside itself.
+struct Context<'a, 'w, 'c, B: ?Sized> {
+    peer: &'a RemoteQp,
+    receives: &'a mut ReceiveQueue,
+    completer: Completer<'c>,
+    wire: &'a mut Wire<'w, B>,
+    memory: &'a mut Memory,
+}
+
+impl Responder {
+    /// One that has received nothing.
+    pub fn new() -> Self {
+        Responder {
+            produced: 0,
+            consumed: 0,
+            incoming: Incoming::None,
+            one_sided: OneSided::default(),
+            waits_for_memory: false,
+        }
+    }
+
+    /// Does what has arrived, up to a budget. Whether there is more that can be done; an error, which
+    /// is for the peer, if the queue pair fails by it.
+    #[inline]
+    pub fn serve<B: Bridge + ?Sized>(
+        &mut self,
+        peer: &RemoteQp,
+        identity: &Identity,
+        receives: &mut ReceiveQueue,
+        wire: &mut Wire<'_, B>,
+        env: &mut Env<'_>,
+    ) -> Result<bool, Status> {
+        let Env { memory, cqs, counters } = env;
+        let lost = &mut counters.completions_lost;
+        let completer = Completer { identity, cqs, lost };
+        self.waits_for_memory = false;
+        let mut budget = BUDGET;
+        if self.produced.wrapping_sub(self.consumed) > wire.depth {
+            counters.violations += 1;
+            return Err(Status::RemoteInvalidRequest);
+        }
+        let mut context = Context { peer, receives, completer, wire, memory };
+        while self.produced != self.consumed {
+            if budget == 0 {
+                return Ok(true);
+            }
+            match self.take(&mut context) {
+                Ok(length) => budget = budget.saturating_sub(length as usize),
+                Err(Fault::Refused(status)) => {
+                    counters.violations += u64::from(status == Status::RemoteInvalidRequest);
+                    return Err(status);
+                }
+                Err(fault) => {
+                    counters.not_ready += 1;
+                    self.waits_for_memory = fault == Fault::NoMemory;
+                    return Ok(false);
+                }
+            }
+            self.consumed = self.consumed.wrapping_add(1);
+            counters.entries_received += 1;
+            self.one_sided.packets = self.one_sided.packets.wrapping_add(1);
+        }
+        Ok(false)
+    }
+
+    /// Takes the next entry, and does what it says; bytes that it moved.
+    #[inline]
+    fn take<B: Bridge + ?Sized>(
+        &mut self,
+        context: &mut Context<'_, '_, '_, B>,
+    ) -> Result<u32, Fault> {
+        let identity = context.completer.identity;
+        let at = identity.places.entry(self.consumed);
+        let mut words = [0; ENTRY_WORDS];
+        context.wire.exposed.load_words(at, &mut words);
+        let entry = Entry::parse(&words).ok_or(INVALID)?;
+        if entry.index != self.consumed || entry.qpn != identity.number {
+            return Err(INVALID);
+        }
+        self.perform(&entry, at, context)?;
+        Ok(entry.length)
+    }
+
+    /// Does what an entry says.
+    #[inline]
+    fn perform<B: Bridge + ?Sized>(
+        &mut self,
+        entry: &Entry,
+        at: usize,
+        context: &mut Context<'_, '_, '_, B>,
+    ) -> Result<(), Fault> {
+        if entry.total as usize > MAX_MESSAGE || entry.length > entry.total {
+            return Err(INVALID);
+        }
+        match entry.opcode {
+            Opcode::Send | Opcode::SendImmediate | Opcode::SendInvalidate => {
+                let payload = payload(entry, at, context)?;
+                self.send(entry, &payload, context)
+            }
+            Opcode::Write | Opcode::WriteImmediate => {
+                let payload = payload(entry, at, context)?;
+                self.write(entry, &payload, context)
+            }
+            Opcode::Read => self.read(entry, context),
+            Opcode::CompareSwap | Opcode::FetchAdd => self.atomic(entry, context),
+        }
+    }
+
+    #[inline]
+    fn send<B: Bridge + ?Sized>(
+        &mut self,
+        entry: &Entry,
+        payload: &Window,
+        context: &mut Context<'_, '_, '_, B>,
+    ) -> Result<(), Fault> {
+        let received = match (entry.first, self.incoming) {
+            (true, Incoming::None) => 0,
+            (false, Incoming::Send { received }) => received,
+            _ => return Err(INVALID),
+        };
+        let length = received + entry.length;
+        if entry.last != (length == entry.total) || length > entry.total {
+            return Err(INVALID);
+        }
+        if context.receives.is_empty() {
+            return Err(Fault::NotReady);
+        }
+        if !context.receives.write(received as usize, payload) {
+            fail_receive(context, Status::LocalLength);
+            return Err(INVALID);
+        }
+        if !entry.last {
+            self.incoming = Incoming::Send { received: length };
+            return Ok(());
+        }
+        let with = match entry.opcode {
+            Opcode::SendImmediate => SendWith::Immediate(entry.extra),
+            Opcode::SendInvalidate => {
+                if context.memory.invalidate(context.completer.identity.pd, entry.extra).is_err() {
+                    fail_receive(context, Status::LocalProtection);
+                    return Err(BROKEN);
+                }
+                SendWith::Invalidate(entry.extra)
+            }
+            _ => SendWith::Nothing,
+        };
+        self.incoming = Incoming::None;
+        if let Some(id) = context.receives.pop() {
+            context.completer.receive(id, CompletedOperation::Recv { length, with });
+        }
+        Ok(())
+    }
+
+    fn write<B: Bridge + ?Sized>(
+        &mut self,
+        entry: &Entry,
+        payload: &Window,
+        context: &mut Context<'_, '_, '_, B>,
+    ) -> Result<(), Fault> {
+        let pd = context.completer.identity.pd;
+        let (to, left) = match (entry.first, self.incoming) {
+            (true, Incoming::None) => {
+                (RemoteAddress { address: entry.address, rkey: entry.rkey }, entry.total)
+            }
+            (false, Incoming::Write { to, left }) => (to, left),
+            _ => return Err(INVALID),
+        };
+        if entry.length > left || entry.last != (entry.length == left) {
+            return Err(INVALID);
+        }
+        let immediate = entry.opcode == Opcode::WriteImmediate && entry.last;
+        if immediate && context.receives.is_empty() {
+            return Err(Fault::NotReady);
+        }
+        if entry.first && entry.total > 0 {
+            context.memory.begin_write(pd, to, entry.total)?;
+        }
+        if entry.length > 0 {
+            // Every piece is checked anew: a key that is revoked meanwhile stops the rest.
+            let window = context.memory.write(pd, to, entry.length)?;
+            window.write_window(0, payload).map_err(|_| BROKEN)?;
+        }
+        if !entry.last {
+            let address = to.address.wrapping_add(u64::from(entry.length));
+            self.incoming =
+                Incoming::Write { to: RemoteAddress { address, ..to }, left: left - entry.length };
+            return Ok(());
+        }
+        self.incoming = Incoming::None;
+        if immediate && let Some(id) = context.receives.pop() {
+            let operation = CompletedOperation::RecvWriteImmediate {
+                length: entry.total,
+                immediate: entry.extra,
+            };
+            context.completer.receive(id, operation);
+        } else {
+            let address = to.address.wrapping_sub(u64::from(entry.total - left));
+            let writes = self.one_sided.writes.wrapping_add(1);
+            let length = entry.total;
+            self.one_sided = OneSided { writes, address, length, ..self.one_sided };
+        }
+        Ok(())
+    }
+
+    /// Every piece of a READ is a request of its own.
+    fn read<B: Bridge + ?Sized>(
+        &self,
+        entry: &Entry,
+        context: &mut Context<'_, '_, '_, B>,
+    ) -> Result<(), Fault> {
+        let (Incoming::None, Place::Staged(offset)) = (self.incoming, entry.place) else {
+            return Err(INVALID);
+        };
+        let (wire, peer) = (&mut *context.wire, context.peer);
+        let landing = wire.landing as usize;
+        let (offset, length) = (offset as usize, entry.length as usize);
+        if offset > landing || length > landing - offset {
+            return Err(INVALID);
+        }
+        if length == 0 {
+            return Ok(());
+        }
+        let pd = context.completer.identity.pd;
+        let from = RemoteAddress { address: entry.address, rkey: entry.rkey };
+        let from = context.memory.check(pd, Access::REMOTE_READ, from, entry.length)?;
+        let to = wire.window.slice(peer.places.landing + offset, length).ok_or(BROKEN)?;
+        wire.bridge.copy(&to, &from);
+        Ok(())
+    }
+
+    fn atomic<B: Bridge + ?Sized>(
+        &self,
+        entry: &Entry,
+        context: &mut Context<'_, '_, '_, B>,
+    ) -> Result<(), Fault> {
+        if self.incoming != Incoming::None || !entry.address.is_multiple_of(8) || entry.length != 8
+        {
+            return Err(INVALID);
+        }
+        let pd = context.completer.identity.pd;
+        let at = RemoteAddress { address: entry.address, rkey: entry.rkey };
+        let window = context.memory.check(pd, Access::REMOTE_ATOMIC, at, 8)?;
+        let mut bytes = [0; 8];
+        window.read(0, &mut bytes).map_err(|_| BROKEN)?;
+        let original = u64::from_ne_bytes(bytes);
+        let to = context.peer.places.answer(entry.index);
+        let to = context.wire.window.slice(to, ANSWER).ok_or(BROKEN)?;
+        let value = match entry.opcode {
+            Opcode::FetchAdd => original.wrapping_add(entry.compare_add),
+            _ if original == entry.compare_add => entry.swap,
+            _ => original,
+        };
+        window.write(0, &value.to_ne_bytes()).map_err(|_| BROKEN)?;
+        let answer = Answer { index: entry.index, value: original };
+        context.wire.bridge.put(&to, &answer.emit());
+        Ok(())
+    }
+}
+
+/// The oldest receive ends so.
+fn fail_receive<B: Bridge + ?Sized>(context: &mut Context<'_, '_, '_, B>, status: Status) {
+    if let Some(id) = context.receives.pop() {
+        context.completer.fail_receive(id, status);
+    }
+}
+
+/// The payload of an entry, wherever it says it is, if that is where payload may be.
+fn payload<B: Bridge + ?Sized>(
+    entry: &Entry,
+    at: usize,
+    context: &Context<'_, '_, '_, B>,
+) -> Result<Window, Fault> {
+    let (wire, length) = (&*context.wire, entry.length as usize);
+    let place = match entry.place {
+        Place::Inline if length <= INLINE => wire.exposed.slice(at + ENTRY - INLINE, length),
+        Place::Inline => None,
+        Place::Staged(offset) => {
+            let all = wire.staging as usize;
+            let first = context.completer.identity.places.staging;
+            wire.exposed.slice(first, all).and_then(|all| all.slice(offset as usize, length))
+        }
+        Place::Lent(offset) if wire.we_load => {
+            usize::try_from(offset).ok().and_then(|offset| wire.window.slice(offset, length))
+        }
+        Place::Lent(_) => None,
+    };
+    place.ok_or(INVALID)
+}

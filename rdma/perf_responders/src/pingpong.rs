@@ -1,0 +1,121 @@
+//! `ibv_rc_pingpong` (rdma-core, `libibverbs/examples/rc_pingpong.c`): one line of text each way
+//! over TCP, `LID:QPN:PSN:GID` in hexadecimal with a zero at its end, then `done` from the client;
+//! then SENDs to and fro. Neither size nor path MTU is said: the size is that of what arrives, the
+//! path MTU is the tool's default, 1024.
+
+use super::endpoint::Echo;
+use super::gid;
+use super::session::{Bench, Peer, Progress, Refused};
+use alloc::format;
+use alloc::vec::Vec;
+use net::Neighbours;
+use verbs::EngineContext;
+use verbs::{PathMtu, Provider};
+
+/// Bytes of an address line.
+pub const LINE: usize = 52;
+/// The client's last word.
+const DONE: usize = 5;
+
+/// Where the conversation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Talk {
+    /// The client's line is awaited.
+    Line,
+    /// `done` is awaited.
+    Done,
+    /// All is said.
+    Over,
+}
+
+/// What a line says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Line {
+    qpn: u32,
+    psn: u32,
+    gid: [u8; 16],
+}
+
+impl Line {
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let text = bytes.strip_suffix(b"\0")?;
+        let mut fields = text.split(|&b| b == b':');
+        let _lid = gid::hex(fields.next()?)?;
+        let qpn = u32::try_from(gid::hex(fields.next()?)?).ok().filter(|qpn| *qpn <= 0xff_ffff)?;
+        let psn = u32::try_from(gid::hex(fields.next()?)?).ok().filter(|psn| *psn <= 0xff_ffff)?;
+        let (high, low) = fields.next()?.split_at_checked(16)?;
+        let whole = u128::from(gid::hex(high)?) << 64 | u128::from(gid::hex(low)?);
+        let nothing_more = low.len() == 16 && fields.next().is_none();
+        nothing_more.then_some(Line { qpn, psn, gid: whole.to_be_bytes() })
+    }
+
+    fn emit(&self) -> Vec<u8> {
+        let gid = u128::from_be_bytes(self.gid);
+        format!("0000:{:06x}:{:06x}:{gid:032x}\0", self.qpn, self.psn).into_bytes()
+    }
+}
+
+impl Talk {
+    /// Goes one step on with what has arrived.
+    pub fn advance<P: Provider + ?Sized>(
+        &mut self,
+        input: &[u8],
+        output: &mut Vec<u8>,
+        bench: &mut Bench,
+        ctx: &mut EngineContext<'_, P>,
+        neighbours: &mut dyn Neighbours,
+    ) -> Result<Progress, Refused> {
+        match self {
+            Talk::Line => {
+                let Some(line) = input.get(..LINE) else { return Ok(Progress::Wait) };
+                let line = Line::parse(line).ok_or(Refused)?;
+                let path_mtu = PathMtu::Mtu1024.min(ctx.provider.attributes().max_path_mtu);
+                let peer = Peer { qpn: line.qpn, psn: line.psn, gid: line.gid, path_mtu };
+                let Some((local, endpoint)) = bench.connect(&peer, ctx, neighbours)? else {
+                    return Ok(Progress::Wait);
+                };
+                endpoint.echo = Echo::Sends;
+                let qpn = ctx.provider.qp_number(endpoint.qp).map_err(|_| Refused)?;
+                let answer = Line { qpn, psn: endpoint.psn, gid: gid::bytes(local) };
+                output.extend(answer.emit());
+                *self = Talk::Done;
+                Ok(Progress::Took(LINE))
+            }
+            Talk::Done if input.len() >= DONE => {
+                *self = Talk::Over;
+                Ok(Progress::Took(DONE))
+            }
+            Talk::Over if !input.is_empty() => Err(Refused),
+            _ => Ok(Progress::Wait),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn a_line_of_the_tool() {
+        let text = b"0000:000011:7ce4e5:00000000000000000000ffff0a000002\0";
+        let line = Line::parse(text).unwrap();
+        assert_eq!((line.qpn, line.psn), (0x11, 0x7c_e4e5));
+        assert_eq!(gid::address(line.gid).to_string(), "10.0.0.2");
+        assert_eq!(line.emit(), text);
+        assert_eq!(text.len(), LINE);
+    }
+
+    #[test]
+    fn other_lines_are_refused() {
+        for text in [
+            &b"0000:000011:7ce4e5:00000000000000000000ffff0a000002x"[..],
+            b"0000:000011:7ce4e5:00000000000000000000ffff0a0002:\0",
+            b"0000:1000011:7ce4e5:00000000000000000000ffff0a00000\0",
+            b"0000 000011 7ce4e5 00000000000000000000ffff0a000002\0",
+            b"",
+        ] {
+            assert_eq!(Line::parse(text), None);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Both sides with each other, over RoCE in virtual time.
+
+use super::*;
+use core::time::Duration;
+use netsim::{Faults, Rng};
+use roce::testing::Pair;
+use std::vec::Vec;
+use verbs::EngineContext;
+use verbs::{ConnectionManager, RejectReason};
+
+/// A server on node 0 (if wanted) and a client on node 1 that has just asked for its connection.
+struct World {
+    pair: Pair,
+    server: Option<Server>,
+    client: Client,
+    told: Vec<Event>,
+}
+
+impl World {
+    fn new(faults: Faults, serve: bool, options: Options) -> Self {
+        let mut pair = Pair::new(7, 1500, false);
+        pair.network.set_faults(faults);
+        let server = serve.then(|| Server::new(&mut pair.nodes[0].roce).unwrap());
+        let (local, peer) = (pair.nodes[1].ip, pair.nodes[0].ip);
+        let mac = pair.nodes[0].mac;
+        pair.nodes[1].roce.learn_neighbour(peer, mac);
+        let client = with(&mut pair, 1, |ctx| Client::start(local, peer, options, ctx)).unwrap();
+        World { pair, server, client, told: Vec::new() }
+    }
+
+    /// Until the client has nothing more to tell.
+    fn run(&mut self) -> &[Event] {
+        let World { pair, server, client, told } = self;
+        let ended = pair.run(Duration::from_secs(60), |pair| {
+            with(pair, 0, |ctx| {
+                while let Some(event) = ctx.provider.poll_connection_event() {
+                    if let Some(server) = server {
+                        let EngineContext { provider, arena, now, rng } = ctx;
+                        server.handle_connection_event(&event, *provider, arena, *now, *rng);
+                    } else if let verbs::ConnectionEvent::Request { connection, .. } = event {
+                        let reason = RejectReason::INVALID_SERVICE_ID;
+                        let _ = ctx.provider.reject(connection, reason, &[]);
+                    }
+                }
+                if let Some(server) = server {
+                    server.poll(ctx.provider, ctx.now);
+                }
+            });
+            with(pair, 1, |ctx| {
+                while let Some(event) = ctx.provider.poll_connection_event() {
+                    client.handle_connection_event(&event);
+                }
+                while let Some(event) = client.poll(ctx) {
+                    told.push(event);
+                }
+            });
+            client.poll_timeout().is_none()
+        });
+        assert!(ended, "it did not end: {told:?}");
+        told
+    }
+}
+
+fn with<T>(
+    pair: &mut Pair,
+    node: usize,
+    act: impl FnOnce(&mut EngineContext<'_, roce::Roce>) -> T,
+) -> T {
+    let now = pair.network.now;
+    // Every call has other keys and numbers, as long as time goes on.
+    let mut rng = Rng::new(now.as_nanos() + node as u64);
+    let node = &mut pair.nodes[node];
+    let (provider, arena) = (&mut node.roce, &mut node.arena);
+    act(&mut EngineContext { provider, arena, now, rng: &mut rng })
+}
+
+#[test]
+fn every_ping_comes_back() {
+    for size in [1, 3, 64, 1025, MAX_SIZE] {
+        let mut world = World::new(Faults::default(), true, Options { count: 3, size });
+        let told = world.run().to_vec();
+        assert_eq!(told.len(), 4, "{size}: {told:?}");
+        assert!(matches!(told[2], Event::Returned { sequence: 3, .. }));
+        assert!(matches!(told[3], Event::Finished(Summary { returned: 3, .. })));
+        assert_eq!(world.server.as_ref().unwrap().counters.pings, 3);
+    }
+}
+
+#[test]
+fn what_is_sent_is_a_string_as_long_as_it_says() {
+    let [mut node, _] = Pair::new(7, 1500, false).nodes;
+    for size in [1, 2, 64, 255, 256, 257, MAX_SIZE] {
+        let source = node.arena.alloc(size, 64).unwrap();
+        super::client::write_pattern(&source, size, 57);
+        let mut bytes = std::vec![0; size];
+        source.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes.iter().position(|byte| *byte == 0), Some(size - 1));
+    }
+}
+
+#[test]
+fn pings_come_back_over_a_bad_wire() {
+    let faults = Faults { loss: 30, duplication: 30, reordering: 50, corruption: 10 };
+    let mut world = World::new(faults, true, Options { count: 20, size: 9000 });
+    assert!(matches!(world.run().last(), Some(Event::Finished(Summary { returned: 20, .. }))));
+}
+
+#[test]
+fn a_refusal_says_what_to_do() {
+    let mut world = World::new(Faults::default(), false, Options { count: 1, size: 64 });
+    let refused = Failure::Refused(RejectReason::INVALID_SERVICE_ID);
+    assert_eq!(world.run(), [Event::Failed(refused)]);
+    assert!(std::format!("{refused}").contains("start `rping -s` there"));
+}
+
+#[test]
+fn silence_is_given_up_on() {
+    let mut world = World::new(Faults::default(), true, Options { count: 1, size: 64 });
+    world.pair.network.mute(0, true);
+    assert_eq!(world.run(), [Event::Failed(Failure::NoAnswer)]);
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    for serve in [true, false] {
+        let mut world = World::new(Faults::default(), serve, Options { count: 1, size: 4096 });
+        let free = Pair::new(7, 1500, false).nodes[1].arena.available();
+        let others = world.pair.nodes[1].roce.queue_pairs();
+        world.run();
+        let World { mut pair, client, .. } = world;
+        with(&mut pair, 1, |ctx| client.stop(ctx));
+        assert_eq!(pair.nodes[1].arena.available(), free);
+        assert_eq!(pair.nodes[1].roce.queue_pairs(), others - 1);
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let mut pair = Pair::new(7, 1500, false);
+    let (local, peer) = (pair.nodes[1].ip, pair.nodes[0].ip);
+    for options in [Options { count: 0, size: 64 }, Options { count: 1, size: MAX_SIZE + 1 }] {
+        let started = with(&mut pair, 1, |ctx| Client::start(local, peer, options, ctx));
+        assert_eq!(started.unwrap_err(), VerbsError::Invalid);
+    }
+    let options = Options { count: 1, size: 64 };
+    let started = with(&mut pair, 1, |ctx| Client::start(local, peer, options, ctx));
+    assert_eq!(started.unwrap_err(), VerbsError::Unreachable);
+}

@@ -1,0 +1,138 @@
+//! How long a session lasts, over RoCE in virtual time.
+
+use super::perftest;
+use super::tools::Server;
+use core::net::IpAddr;
+use core::time::Duration;
+use drivers::hal::{Instant, Window};
+use net::Neighbours;
+use net::Resolution;
+use netsim::Rng;
+use roce::testing::Pair;
+use std::format;
+use std::string::String;
+use verbs::EngineContext;
+use verbs::{
+    PathMtu, Payload, Provider, ReadyToReceive, ReadyToSend, RecvRequest, SendOperation,
+    SendRequest, SendWith,
+};
+
+/// The client of `ibv_rc_pingpong` is node 1, and known.
+struct Known([u8; 6]);
+
+impl Neighbours for Known {
+    fn address_towards(&self, _: IpAddr, preferred: IpAddr) -> Option<IpAddr> {
+        Some(preferred)
+    }
+    fn resolve(&mut self, _: IpAddr, _: Instant) -> Resolution {
+        Resolution::Known(self.0)
+    }
+}
+
+fn served<T>(
+    pair: &mut Pair,
+    server: &mut Server,
+    act: impl FnOnce(&mut Server, &mut EngineContext<'_, roce::Roce>) -> T,
+) -> T {
+    let now = pair.network.now;
+    let mut rng = Rng::new(now.as_nanos());
+    let node = &mut pair.nodes[0];
+    let (provider, arena) = (&mut node.roce, &mut node.arena);
+    act(server, &mut EngineContext { provider, arena, now, rng: &mut rng })
+}
+
+/// Steps until `done`, while the server does what it has to.
+fn run(
+    pair: &mut Pair,
+    server: &mut Server,
+    seconds: u64,
+    mut done: impl FnMut(&mut Pair) -> bool,
+) -> bool {
+    pair.run(Duration::from_secs(seconds), |pair| {
+        served(pair, server, |server, ctx| server.poll(ctx));
+        done(pair)
+    })
+}
+
+/// Connects node 1 as the tool does, and hangs up; the message that goes to and fro.
+fn pingpong(pair: &mut Pair, server: &mut Server, length: usize) -> Window {
+    let (peer, local, mac) = (pair.nodes[1].ip, pair.nodes[0].ip, pair.nodes[1].mac);
+    let qpn = pair.nodes[1].roce.qp_number(pair.nodes[1].qp).unwrap();
+    let line = format!("0000:{qpn:06x}:123456:00000000000000000000ffff0a000002\0");
+    let answer = served(pair, server, |server, ctx| {
+        let id = server.open(perftest::PORT, peer, local, ctx).unwrap();
+        server.receive(id, line.as_bytes());
+        server.advance(id, ctx, &mut Known(mac));
+        let answer = String::from_utf8(server.output(id).to_vec()).unwrap();
+        server.receive(id, b"done\0");
+        server.advance(id, ctx, &mut Known(mac));
+        server.hang_up(id);
+        answer
+    });
+    let number =
+        |field: usize| u32::from_str_radix(answer.split(':').nth(field).unwrap(), 16).unwrap();
+    let (path_mtu, address) = (PathMtu::Mtu1024, pair.address(1));
+    let (remote_qpn, rq_psn) = (number(1), number(2));
+    let receive = ReadyToReceive {
+        remote_qpn,
+        rq_psn,
+        path_mtu,
+        address,
+        max_dest_rd_atomic: 1,
+        min_rnr_timer: 12,
+    };
+    let node = &mut pair.nodes[1];
+    let (roce, qp) = (&mut node.roce, node.qp);
+    roce.ready_to_receive(qp, &receive).unwrap();
+    let send = ReadyToSend { sq_psn: 0x12_3456, ack_timeout: 20, ..Pair::LINUX };
+    roce.ready_to_send(qp, &send).unwrap();
+    let message = node.arena.alloc(length, 4096).unwrap();
+    roce.post_recv(qp, &RecvRequest { id: 0, into: &[message] }).unwrap();
+    let operation =
+        SendOperation::Send { payload: Payload::Windows(&[message]), with: SendWith::Nothing };
+    let request = SendRequest {
+        id: 1,
+        operation,
+        signaled: true,
+        solicited: false,
+        datagram: None,
+        carries: None,
+        ack_lazily: false,
+    };
+    roce.post_send(qp, &request).unwrap();
+    message
+}
+
+/// On a slow host a large message takes longer than a session may be quiet.
+#[test]
+fn a_message_under_way_is_not_quiet() {
+    let mut pair = Pair::new(7, 1500, false);
+    let mut server = Server::new(&mut pair.nodes[0].roce).unwrap();
+    pingpong(&mut pair, &mut server, 1 << 20);
+    for packets in [200, 400, 600] {
+        let some = |pair: &mut Pair| pair.nodes[0].roce.counters().received.sends >= packets;
+        assert!(run(&mut pair, &mut server, 5, some));
+        for node in 0..2 {
+            pair.network.mute(node, true);
+        }
+        assert!(!run(&mut pair, &mut server, 6, |_| false));
+        for node in 0..2 {
+            pair.network.mute(node, false);
+        }
+    }
+    // The message has arrived, and the one that came back.
+    let mut completions = 0;
+    let done = |pair: &mut Pair| {
+        completions += pair.nodes[1].completions().len();
+        completions == 2
+    };
+    assert!(run(&mut pair, &mut server, 30, done));
+    // Nothing is under way any more, as it notices by the second time.
+    run(&mut pair, &mut server, 1, |_| false);
+    assert_eq!(server.sessions(), 1);
+    for _ in 0..2 {
+        pair.network.now = pair.network.now + Duration::from_secs(11);
+        served(&mut pair, &mut server, |server, ctx| server.poll(ctx));
+    }
+    assert_eq!(server.sessions(), 0);
+}

@@ -1,0 +1,487 @@
+//! Messages that arrive.
+
+use super::caps::{self, MAX_MRA};
+use super::connection::{Connection, State, offered, source_port, time};
+use super::table::{Full, Host};
+use super::{ACK_TIMEOUT, Event};
+use crate::Roce;
+use crate::wire::bth::DEFAULT_PKEY;
+use crate::wire::cm::{About, Brief, BriefKind, Message, REJ_PRIVATE_DATA, Rej, Rep, Req};
+use crate::wire::frame::{Frame, Gid, Network};
+use crate::wire::ip_cm::{self, IpCm};
+use crate::wire::mad::Mad;
+use alloc::borrow::Cow;
+use alloc::format;
+use core::net::{IpAddr, SocketAddr};
+use drivers::hal::Instant;
+use net::refusal::Refusal;
+use verbs::{
+    AddressVector, ConnectionId, PathMtu, PrivateData, Provider, ReadyToReceive, ReadyToSend,
+    RejectReason,
+};
+
+/// The REQ's partition, transport service, path MTU, or addresses are none that we have.
+const INVALID_TRANSPORT: RejectReason = RejectReason(9);
+const INVALID_MTU: RejectReason = RejectReason(26);
+const UNSUPPORTED: RejectReason = RejectReason(5);
+
+/// Who sent a message, by its frame, and the way back.
+struct From {
+    /// Place of the port that it came in on.
+    place: usize,
+    back: AddressVector,
+}
+
+impl From {
+    fn host(&self) -> Host {
+        (self.place, self.back.remote)
+    }
+
+    /// Whether it is the peer of a connection.
+    fn is_peer_of(&self, connection: &Connection) -> bool {
+        let (own, back) = (&connection.address, &self.back);
+        connection.host() == self.host() && (own.local, own.gid_type) == (back.local, back.gid_type)
+    }
+}
+
+impl Roce {
+    /// Takes a MAD that has arrived on queue pair 1, at the port at `place`.
+    pub(crate) fn handle_mad(&mut self, place: usize, frame: &Frame<'_>, mad: &[u8], now: Instant) {
+        let parsed = Mad::parse(mad).and_then(|(header, data)| {
+            Message::parse(header.attribute, &data).map(|message| (header.transaction, message))
+        });
+        let Ok((transaction, message)) = parsed else {
+            self.counters.dropped.malformed += 1;
+            return;
+        };
+        let source = frame.source().address();
+        let own = self.ports.get(place).is_some_and(|port| port.gids.contains(&frame.source()));
+        // An IPv4 address has no business in an IPv6 header, nor ours in anybody else's frame.
+        if !is_unicast(source) || own || frame.network == Network::Ipv6 && source.is_ipv4() {
+            self.counters.dropped.wrong_peer += 1;
+            return;
+        }
+        // Answers go the way back.
+        let back = AddressVector {
+            local: frame.destination().address(),
+            remote: source,
+            gid_type: frame.gid_type(),
+            remote_mac: frame.source_mac(),
+            source_port: source_port(1, 1),
+            traffic_class: frame.traffic_class(),
+            hop_limit: 64,
+        };
+        let from = From { place, back };
+        match message {
+            Message::Req(req) => self.handle_req(&req, transaction, &from),
+            Message::Rep(rep) => self.handle_rep(&rep, transaction, &from),
+            Message::Rej(rej) => self.handle_rej(&rej, &from, now),
+            Message::Brief(brief) => self.handle_brief(&brief, transaction, &from, now),
+        }
+    }
+
+    /// The connection that a message is about, if it comes from that connection's peer.
+    fn connection_of(
+        &mut self,
+        wire_id: u32,
+        remote_id: u32,
+        from: &From,
+    ) -> Option<&mut Connection> {
+        let found = self.cm.table.by_wire_id(wire_id)?;
+        if !from.is_peer_of(found) {
+            self.counters.dropped.wrong_peer += 1;
+            return None;
+        }
+        let fits = found.remote_id == remote_id || found.remote_id == 0;
+        let id = found.id;
+        self.cm.table.get_mut(id).filter(|_| fits)
+    }
+
+    fn handle_req(&mut self, req: &Req, transaction: u64, from: &From) {
+        let host = from.host();
+        if let Some(same) = self.cm.table.asked(host, req.local_id, req.ca_guid) {
+            return self.repeat_req(same, transaction, from, req);
+        }
+        let (ip, port, path_mtu) = match self.examine(req, from) {
+            Ok(fine) => fine,
+            Err(reason) => {
+                self.note_refusal(req, from, reason);
+                return self.refuse_req(req, transaction, from, reason);
+            }
+        };
+        if let Some(old) = self.cm.table.holder(host, req.ca_guid, req.qpn) {
+            // The peer has forgotten the old connection, or it would not use its queue pair.
+            self.end(old);
+            return self.refuse_req(req, transaction, from, RejectReason::STALE_CONNECTION);
+        }
+        if let Err(full) = self.make_way(host) {
+            self.note_full(full, from, port);
+            return self.refuse_req(req, transaction, from, RejectReason::NO_RESOURCES);
+        }
+        let private = req.private_data.get(ip_cm::LEN..).unwrap_or_default();
+        let made = self.cm.table.insert(|id, wire_id| Connection {
+            id,
+            wire_id,
+            active: false,
+            state: State::ReqReceived,
+            remote_id: req.local_id,
+            remote_guid: req.ca_guid,
+            remote_qpn: req.qpn,
+            transaction,
+            qp: None,
+            address: AddressVector { traffic_class: req.traffic_class, ..from.back },
+            place: from.place,
+            port,
+            from: SocketAddr::new(from.back.remote, ip.source_port),
+            parameters: offered(req),
+            path_mtu,
+            sq_psn: req.starting_psn,
+            ack_timeout: caps::ack_timeout(req.ack_timeout),
+            peer_data: PrivateData::new(private).unwrap_or(PrivateData::empty()),
+            told: false,
+            message: None,
+            interval: caps::rep_interval(req.local_response_timeout),
+            retries_left: caps::rep_retries(req.max_cm_retries),
+            prolonged: false,
+            deadline: None,
+            order: None,
+        });
+        if let Some(id) = made {
+            self.cm.events.push_back((id, Event::Request));
+        }
+    }
+
+    /// Tells of a request for something that we have not.
+    fn note_refusal(&mut self, req: &Req, from: &From, reason: RejectReason) {
+        let (reason, advice): (_, Cow<'static, str>) = match reason {
+            RejectReason::INVALID_SERVICE_ID => {
+                ("no_such_port", "nothing listens on that port: see `rnbd.port`".into())
+            }
+            RejectReason::INVALID_GID => (
+                "wrong_address",
+                "the addresses that the client says are not those of its frame and of this port"
+                    .into(),
+            ),
+            INVALID_MTU => ("wrong_mtu", "the client's path MTU is larger than this port's".into()),
+            _ => ("not_rdma_cm", "not a request of the RDMA IP connection manager".into()),
+        };
+        let asked = match ip_cm::tcp_port(req.service_id) {
+            Some(port) => format!("port {port}"),
+            None => format!("service {:#x}", req.service_id),
+        };
+        let who = Some(from.back.remote);
+        self.cm.refusals.push(Refusal { who, what: "rdma_connection", asked, reason, advice });
+    }
+
+    /// Tells of a request for which there is no room.
+    fn note_full(&mut self, full: Full, from: &From, port: u16) {
+        let (reason, advice) = match full {
+            Full::Host => {
+                self.counters.refused_of_host += 1;
+                ("connections_per_host", "raise limits.connections_per_host, or end some".into())
+            }
+            Full::Table => ("connections", "all connections are in use: end some".into()),
+        };
+        let (who, asked) = (Some(from.back.remote), format!("port {port}"));
+        self.cm.refusals.push(Refusal { who, what: "rdma_connection", asked, reason, advice });
+    }
+
+    /// Makes room for a connection that a host asks for. What gives way: see [`super::table`].
+    fn make_way(&mut self, host: Host) -> Result<(), Full> {
+        if self.cm.is_choked() {
+            return Err(Full::Table);
+        }
+        while let Some(id) = self.cm.table.in_the_way(host)? {
+            self.counters.gave_way += 1;
+            self.give_way(id);
+        }
+        Ok(())
+    }
+
+    /// A connection that is not made yet, or over, goes at once.
+    fn give_way(&mut self, id: ConnectionId) {
+        match self.cm.table.get(id).map(|connection| connection.state) {
+            Some(State::ReqReceived) => {
+                self.cm.refuse(id, About::Req, RejectReason::NO_RESOURCES);
+                self.forget_half_open(id);
+            }
+            Some(State::RepSent) => {
+                self.cm.refuse(id, About::Rep, RejectReason::NO_RESOURCES);
+                self.cm.events.push_back((id, Event::Disconnected));
+                let qp = self.cm.table.remove(id).and_then(|gone| gone.qp);
+                if let Some(qp) = qp {
+                    self.fail_quietly(qp);
+                }
+            }
+            _ => {
+                self.cm.table.remove(id);
+            }
+        }
+    }
+
+    /// A REQ for a connection that is there already.
+    fn repeat_req(&mut self, id: ConnectionId, transaction: u64, from: &From, req: &Req) {
+        let Some(connection) = self.cm.table.get(id) else { return };
+        match connection.state {
+            State::ReqReceived => {
+                let kind = BriefKind::Mra { about: About::Req, service_timeout: MAX_MRA };
+                self.cm.send_brief(id, transaction, kind);
+            }
+            State::RepSent => {
+                if let Some((transaction, message)) = connection.message {
+                    self.cm.send(connection.address, transaction, message);
+                }
+            }
+            State::TimeWait | State::DreqSent => {
+                self.refuse_req(req, transaction, from, RejectReason::STALE_CONNECTION);
+            }
+            State::ReqSent | State::Established | State::Refused => (),
+        }
+    }
+
+    /// Whether a REQ is for something that we have.
+    fn examine(&self, req: &Req, from: &From) -> Result<(IpCm, u16, PathMtu), RejectReason> {
+        let back = &from.back;
+        let port = ip_cm::tcp_port(req.service_id)
+            .filter(|port| self.cm.listening.has(*port))
+            .ok_or(RejectReason::INVALID_SERVICE_ID)?;
+        if req.transport != 0 || req.pkey & 0x7fff != DEFAULT_PKEY & 0x7fff {
+            return Err(INVALID_TRANSPORT);
+        }
+        let to = Gid::from_bytes(req.remote_gid).address();
+        if to != back.local || Gid::from_bytes(req.local_gid).address() != back.remote {
+            return Err(RejectReason::INVALID_GID);
+        }
+        let ip = IpCm::parse(&req.private_data).map_err(|_| UNSUPPORTED)?;
+        // The address that its user hears of is the frame's.
+        if ip.source != back.remote || ip.destination != to {
+            return Err(RejectReason::INVALID_GID);
+        }
+        let own = self.ports.get(from.place);
+        let own = own.filter(|port| port.config.addresses.contains(&to));
+        let own = own.ok_or(RejectReason::INVALID_GID)?;
+        match PathMtu::from_code(req.path_mtu) {
+            Some(mtu) if mtu <= own.path_mtu() => Ok((ip, port, mtu)),
+            _ => Err(INVALID_MTU),
+        }
+    }
+
+    /// Refuses a REQ without a connection. Linux says 0 as its name for one, too.
+    fn refuse_req(&mut self, req: &Req, transaction: u64, from: &From, reason: RejectReason) {
+        let rej = Rej {
+            local_id: 0,
+            remote_id: req.local_id,
+            about: About::Req,
+            reason: reason.0,
+            private_data: [0; REJ_PRIVATE_DATA],
+        };
+        self.cm.answer(from.back, transaction, Message::Rej(rej));
+    }
+
+    /// A request that our user has not answered is over.
+    pub(super) fn forget_half_open(&mut self, id: ConnectionId) {
+        // Its user is not told of a request that is gone.
+        if self.cm.table.remove(id).is_some_and(|gone| gone.told) {
+            self.cm.events.push_back((id, Event::Disconnected));
+        }
+    }
+
+    fn handle_rep(&mut self, rep: &Rep, transaction: u64, from: &From) {
+        let Some(connection) = self.connection_of(rep.remote_id, rep.local_id, from) else {
+            return;
+        };
+        let id = connection.id;
+        match connection.state {
+            State::ReqSent if connection.transaction == transaction => (),
+            State::Established => {
+                return self.cm.send_brief(id, transaction, BriefKind::Rtu);
+            }
+            _ => return,
+        }
+        connection.remote_id = rep.local_id;
+        connection.remote_guid = rep.ca_guid;
+        connection.remote_qpn = rep.qpn;
+        connection.sq_psn = rep.starting_psn;
+        connection.parameters.rnr_retry_count = rep.rnr_retry_count;
+        let depth = connection.parameters.initiator_depth.min(rep.responder_resources);
+        connection.parameters.initiator_depth = depth;
+        connection.peer_data = PrivateData::new(&rep.private_data).unwrap_or(PrivateData::empty());
+        if self.move_qp(id).is_none() {
+            // Our user destroyed or failed its queue pair meanwhile.
+            self.cm.refuse(id, About::Rep, RejectReason::CONSUMER);
+            return self.finish(id, RejectReason::CONSUMER);
+        }
+        if let Some(connection) = self.cm.table.get_mut(id) {
+            connection.message = None;
+            connection.deadline = None;
+        }
+        self.cm.table.set_state(id, State::Established);
+        self.cm.send_brief(id, transaction, BriefKind::Rtu);
+        self.cm.events.push_back((id, Event::Established));
+    }
+
+    /// Takes the queue pair of a connection from Init to ready-to-send.
+    pub(super) fn move_qp(&mut self, id: ConnectionId) -> Option<()> {
+        let connection = self.cm.table.get(id)?;
+        let qp = connection.qp?;
+        let identity = self.qps.get(qp.0)?.identity;
+        let source_port = source_port(identity.number, connection.remote_qpn);
+        let peer = ReadyToReceive {
+            remote_qpn: connection.remote_qpn,
+            rq_psn: identity.initial_psn.get(),
+            path_mtu: connection.path_mtu,
+            address: AddressVector { source_port, ..connection.address },
+            max_dest_rd_atomic: connection.parameters.responder_resources,
+            min_rnr_timer: connection.parameters.min_rnr_timer,
+        };
+        let to = ReadyToSend {
+            sq_psn: connection.sq_psn,
+            max_rd_atomic: connection.parameters.initiator_depth,
+            ack_timeout: connection.ack_timeout,
+            retry_count: connection.parameters.retry_count,
+            rnr_retry: connection.parameters.rnr_retry_count,
+        };
+        self.ready_to_receive(qp, &peer).ok()?;
+        self.ready_to_send(qp, &to).ok()
+    }
+
+    fn handle_rej(&mut self, rej: &Rej, from: &From, now: Instant) {
+        if let Some(connection) = self.connection_of(rej.remote_id, rej.local_id, from) {
+            let id = connection.id;
+            match connection.state {
+                State::ReqSent => {
+                    connection.peer_data =
+                        PrivateData::new(&rej.private_data).unwrap_or(PrivateData::empty());
+                    self.finish(id, RejectReason(rej.reason));
+                }
+                State::RepSent | State::Established => self.over(id, now),
+                State::DreqSent => self.time_wait(id, now),
+                State::ReqReceived => self.forget_half_open(id),
+                State::TimeWait | State::Refused => (),
+            }
+            return;
+        }
+        // The peer gives up a REQ that we have not answered: it does not know our name for it.
+        let given_up = self.cm.table.asked_by_any(from.host(), rej.local_id);
+        let asked = |id: &ConnectionId| {
+            self.cm.table.get(*id).is_some_and(|found| found.state == State::ReqReceived)
+        };
+        if let Some(id) = given_up.filter(asked) {
+            self.forget_half_open(id);
+        }
+    }
+
+    fn handle_brief(&mut self, brief: &Brief, transaction: u64, from: &From, now: Instant) {
+        let found = self.connection_of(brief.remote_id, brief.local_id, from);
+        let Some(connection) = found.filter(|c| {
+            c.remote_id == brief.local_id || matches!(brief.kind, BriefKind::Mra { .. })
+        }) else {
+            if let BriefKind::Dreq { .. } = brief.kind {
+                // Nobody should wait for the end of what we know nothing of.
+                let drep = Brief {
+                    local_id: brief.remote_id,
+                    remote_id: brief.local_id,
+                    kind: BriefKind::Drep,
+                };
+                self.cm.answer(from.back, transaction, Message::Brief(drep));
+            }
+            return;
+        };
+        let id = connection.id;
+        match brief.kind {
+            BriefKind::Mra { service_timeout, .. } => {
+                if matches!(connection.state, State::ReqSent | State::RepSent)
+                    && !connection.prolonged
+                {
+                    // The peer may take longer, but not for ever.
+                    connection.prolonged = true;
+                    let longer = time(service_timeout.min(MAX_MRA)) + connection.interval;
+                    self.cm.table.arm(id, now + longer);
+                }
+            }
+            BriefKind::Rtu => self.cm.communication_established(id),
+            BriefKind::Dreq { remote_qpn } => {
+                let ours = connection.qp;
+                let number = ours.and_then(|qp| self.qp_number(qp).ok());
+                if number.is_some_and(|number| number != remote_qpn) {
+                    return;
+                }
+                self.cm.send_brief(id, transaction, BriefKind::Drep);
+                self.over(id, now);
+            }
+            BriefKind::Drep => {
+                if connection.state == State::DreqSent {
+                    self.time_wait(id, now);
+                }
+            }
+        }
+    }
+
+    /// The peer has ended a connection.
+    pub(super) fn over(&mut self, id: ConnectionId, now: Instant) {
+        let Some(connection) = self.cm.table.get(id) else { return };
+        match connection.state {
+            State::Established | State::RepSent => {
+                let qp = connection.qp;
+                self.cm.events.push_back((id, Event::Disconnected));
+                self.time_wait(id, now);
+                if let Some(qp) = qp {
+                    self.fail_quietly(qp);
+                }
+            }
+            State::DreqSent => self.time_wait(id, now),
+            State::ReqReceived => self.forget_half_open(id),
+            State::ReqSent | State::TimeWait | State::Refused => (),
+        }
+    }
+
+    /// We end a connection: its queue pair fails, the peer is told.
+    pub(super) fn end(&mut self, id: ConnectionId) {
+        let Some(connection) = self.cm.table.get(id) else { return };
+        if connection.state == State::ReqReceived {
+            return self.forget_half_open(id);
+        }
+        let qp = connection.qp;
+        self.cm.qp_failed(id);
+        if let Some(qp) = qp {
+            self.fail_quietly(qp);
+        }
+    }
+
+    /// The user learns of the end of a queue pair from the connection.
+    fn fail_quietly(&mut self, qp: verbs::QpId) {
+        if let Some(found) = self.qps.get_mut(qp.0) {
+            found.connection = None;
+        }
+        // It may be gone already.
+        let _ = self.fail_qp(qp);
+    }
+
+    /// Keeps a connection's name until nothing of it can be under way any more.
+    pub(super) fn time_wait(&mut self, id: ConnectionId, now: Instant) {
+        let Some(connection) = self.cm.table.get_mut(id) else { return };
+        connection.message = None;
+        let wait = time(connection.ack_timeout.max(ACK_TIMEOUT));
+        self.cm.table.set_state(id, State::TimeWait);
+        self.cm.table.arm(id, now + wait);
+    }
+
+    /// Our request is refused: the user is told.
+    pub(super) fn finish(&mut self, id: ConnectionId, reason: RejectReason) {
+        let Some(connection) = self.cm.table.get_mut(id) else { return };
+        connection.message = None;
+        connection.deadline = None;
+        if let Some(qp) = connection.qp.take()
+            && let Some(found) = self.qps.get_mut(qp.0)
+        {
+            found.connection = None;
+        }
+        self.cm.table.set_state(id, State::Refused);
+        self.cm.events.push_back((id, Event::Rejected(reason)));
+    }
+}
+
+fn is_unicast(address: IpAddr) -> bool {
+    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    !address.is_multicast() && !address.is_unspecified() && !broadcast
+}

@@ -1,0 +1,311 @@
+//! What the connection manager's user asks for.
+
+use super::connection::{Connection, State, source_port, time};
+use super::{ACK_DELAY, ACK_TIMEOUT, Event, MAX_RETRIES, PACKET_LIFE_TIME, RESPONSE_TIMEOUT};
+use crate::Roce;
+use crate::provider::MAX_RD_ATOMIC;
+use crate::wire::bth::DEFAULT_PKEY;
+use crate::wire::cm::{
+    About, Message, REJ_PRIVATE_DATA, REP_PRIVATE_DATA, REQ_PRIVATE_DATA, Rep, Req,
+};
+use crate::wire::frame::Gid;
+use crate::wire::ip_cm::{self, IpCm};
+use core::net::{IpAddr, SocketAddr};
+use drivers::hal::Instant;
+use rand_core::RngCore;
+use verbs::{
+    AddressVector, ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, GidType,
+    PrivateData, QpId, QpState, QpType, RejectReason, VerbsError,
+};
+
+impl Roce {
+    /// Number and first PSN of a queue pair that can be connected.
+    fn connectable(&self, qp: QpId) -> Result<(u32, u32), VerbsError> {
+        let found = self.qps.get(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        let fits = found.identity.kind == QpType::Rc
+            && found.state == QpState::Init
+            && found.connection.is_none();
+        let numbers = (found.identity.number, found.identity.initial_psn.get());
+        fits.then_some(numbers).ok_or(VerbsError::WrongState)
+    }
+}
+
+impl ConnectionManager for Roce {
+    fn listen(&mut self, port: u16) -> Result<(), VerbsError> {
+        self.cm.listening.add(port)
+    }
+
+    fn unlisten(&mut self, port: u16) {
+        self.cm.listening.remove(port);
+    }
+
+    fn connect(
+        &mut self,
+        qp: QpId,
+        from: IpAddr,
+        to: SocketAddr,
+        parameters: &ConnectionParameters,
+        private_data: &[u8],
+        now: Instant,
+        rng: &mut dyn RngCore,
+    ) -> Result<ConnectionId, VerbsError> {
+        let (qpn, psn) = self.connectable(qp)?;
+        if parameters.responder_resources > MAX_RD_ATOMIC
+            || parameters.initiator_depth > MAX_RD_ATOMIC
+            || parameters.retry_count > 7
+            || parameters.rnr_retry_count > 7
+            || parameters.min_rnr_timer > 31
+        {
+            return Err(VerbsError::Invalid);
+        }
+        let mut private = [0; REQ_PRIVATE_DATA];
+        private
+            .get_mut(ip_cm::LEN..ip_cm::LEN + private_data.len())
+            .ok_or(VerbsError::Invalid)?
+            .copy_from_slice(private_data);
+        let (_, remote_mac) = self
+            .cm
+            .neighbours
+            .iter()
+            .find(|(ip, _)| *ip == to.ip())
+            .copied()
+            .ok_or(VerbsError::Unreachable)?;
+        let port = self.port_of(from).ok_or(VerbsError::Invalid)?;
+        if from.is_ipv4() != to.is_ipv4() {
+            return Err(VerbsError::Invalid);
+        }
+        if self.cm.is_choked() {
+            return Err(VerbsError::NoRoom);
+        }
+        let source_port_of_peer = 0xc000 | rng.next_u32() as u16;
+        let header = IpCm { source_port: source_port_of_peer, source: from, destination: to.ip() };
+        if let Some(place) = private.first_chunk_mut() {
+            header.emit(place);
+        }
+        let address = AddressVector {
+            local: from,
+            remote: to.ip(),
+            gid_type: GidType::RoceV2,
+            remote_mac,
+            source_port: source_port(1, 1),
+            traffic_class: 0,
+            hop_limit: 64,
+        };
+        let path_mtu = self.ports[port].path_mtu();
+        let transaction = self.cm.next_transaction();
+        let interval = time(RESPONSE_TIMEOUT) + 2 * time(PACKET_LIFE_TIME);
+        let made = self.cm.table.insert(|id, wire_id| Connection {
+            id,
+            wire_id,
+            active: true,
+            state: State::ReqSent,
+            remote_id: 0,
+            remote_guid: 0,
+            remote_qpn: 0,
+            transaction,
+            qp: Some(qp),
+            address,
+            place: port,
+            port: to.port(),
+            from: SocketAddr::new(from, source_port_of_peer),
+            parameters: *parameters,
+            path_mtu,
+            sq_psn: 0,
+            ack_timeout: ACK_TIMEOUT,
+            peer_data: PrivateData::empty(),
+            told: true,
+            message: None,
+            interval,
+            retries_left: MAX_RETRIES,
+            prolonged: false,
+            deadline: None,
+            order: None,
+        });
+        let id = made.ok_or(VerbsError::NoRoom)?;
+        let local_id = self.cm.table.get(id).map_or(0, |connection| connection.wire_id);
+        let req = Message::Req(Req {
+            local_id,
+            service_id: ip_cm::service_id(to.port()),
+            ca_guid: self.guid(),
+            qpn,
+            responder_resources: parameters.responder_resources,
+            initiator_depth: parameters.initiator_depth,
+            remote_response_timeout: RESPONSE_TIMEOUT,
+            transport: 0,
+            starting_psn: psn,
+            local_response_timeout: RESPONSE_TIMEOUT,
+            retry_count: parameters.retry_count,
+            pkey: DEFAULT_PKEY,
+            path_mtu: path_mtu as u8,
+            rnr_retry_count: parameters.rnr_retry_count,
+            max_cm_retries: MAX_RETRIES,
+            local_gid: Gid::from(from).to_bytes(),
+            remote_gid: Gid::from(to.ip()).to_bytes(),
+            flow_label: 0,
+            traffic_class: 0,
+            hop_limit: 64,
+            ack_timeout: ACK_TIMEOUT,
+            private_data: private,
+        });
+        if let Some(connection) = self.cm.table.get_mut(id) {
+            connection.message = Some((transaction, req));
+        }
+        if let Some(found) = self.qps.get_mut(qp.0) {
+            found.connection = Some(id);
+        }
+        self.cm.send(address, transaction, req);
+        self.cm.table.arm(id, now + interval);
+        Ok(id)
+    }
+
+    fn accept(
+        &mut self,
+        id: ConnectionId,
+        qp: QpId,
+        parameters: &ConnectionParameters,
+        private_data: &[u8],
+        now: Instant,
+    ) -> Result<(), VerbsError> {
+        let (qpn, psn) = self.connectable(qp)?;
+        let mut private = [0; REP_PRIVATE_DATA];
+        private
+            .get_mut(..private_data.len())
+            .ok_or(VerbsError::Invalid)?
+            .copy_from_slice(private_data);
+        let ca_guid = self.guid();
+        let connection = self.cm.table.get_mut(id).ok_or(VerbsError::NoSuchObject)?;
+        if connection.state != State::ReqReceived {
+            return Err(VerbsError::WrongState);
+        }
+        if parameters.responder_resources > MAX_RD_ATOMIC || parameters.min_rnr_timer > 31 {
+            return Err(VerbsError::Invalid);
+        }
+        let depth = connection.parameters.initiator_depth.min(MAX_RD_ATOMIC);
+        let agreed = ConnectionParameters {
+            responder_resources: parameters.responder_resources,
+            initiator_depth: parameters.initiator_depth.min(depth),
+            min_rnr_timer: parameters.min_rnr_timer,
+            // How often we try is the asking side's to say.
+            ..connection.parameters
+        };
+        let offered = core::mem::replace(&mut connection.parameters, agreed);
+        connection.qp = Some(qp);
+        if self.move_qp(id).is_none() {
+            if let Some(connection) = self.cm.table.get_mut(id) {
+                connection.parameters = offered;
+                connection.qp = None;
+            }
+            return Err(VerbsError::Invalid);
+        }
+        if let Some(found) = self.qps.get_mut(qp.0) {
+            found.connection = Some(id);
+        }
+        let connection = self.cm.table.get_mut(id).ok_or(VerbsError::NoSuchObject)?;
+        let rep = Message::Rep(Rep {
+            local_id: connection.wire_id,
+            remote_id: connection.remote_id,
+            qpn,
+            starting_psn: psn,
+            responder_resources: parameters.responder_resources,
+            initiator_depth: connection.parameters.initiator_depth,
+            target_ack_delay: ACK_DELAY,
+            rnr_retry_count: parameters.rnr_retry_count,
+            ca_guid,
+            private_data: private,
+        });
+        let transaction = connection.transaction;
+        connection.message = Some((transaction, rep));
+        let (address, interval) = (connection.address, connection.interval);
+        self.cm.table.set_state(id, State::RepSent);
+        self.cm.send(address, transaction, rep);
+        self.cm.table.arm(id, now + interval);
+        Ok(())
+    }
+
+    fn reject(
+        &mut self,
+        id: ConnectionId,
+        reason: RejectReason,
+        private_data: &[u8],
+    ) -> Result<(), VerbsError> {
+        let connection = self.cm.table.get(id).ok_or(VerbsError::NoSuchObject)?;
+        if connection.state != State::ReqReceived {
+            return Err(VerbsError::WrongState);
+        }
+        let mut private = [0; REJ_PRIVATE_DATA];
+        private
+            .get_mut(..private_data.len())
+            .ok_or(VerbsError::Invalid)?
+            .copy_from_slice(private_data);
+        self.cm.refuse_with(id, About::Req, reason, private);
+        self.cm.table.remove(id);
+        Ok(())
+    }
+
+    fn disconnect(&mut self, id: ConnectionId, _now: Instant) -> Result<(), VerbsError> {
+        let connection = self.cm.table.get(id).ok_or(VerbsError::NoSuchObject)?;
+        match connection.state {
+            State::Established | State::RepSent => self.end(id),
+            State::ReqReceived => {
+                self.cm.refuse(id, About::Req, RejectReason::CONSUMER);
+                self.forget_half_open(id);
+            }
+            State::ReqSent => {
+                self.cm.refuse(id, About::Req, RejectReason::TIMEOUT);
+                self.finish(id, RejectReason::TIMEOUT);
+            }
+            State::DreqSent | State::TimeWait | State::Refused => (),
+        }
+        Ok(())
+    }
+
+    fn peer_id(&self, id: ConnectionId) -> Option<u32> {
+        let connection = self.cm.table.get(id)?;
+        (connection.state == State::Established).then_some(connection.remote_id)
+    }
+
+    #[inline]
+    fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
+        // Hardly ever is there any.
+        if self.cm.has_events() { self.next_connection_event() } else { None }
+    }
+}
+
+impl Roce {
+    /// The next event of the connection manager.
+    #[inline(never)]
+    fn next_connection_event(&mut self) -> Option<ConnectionEvent> {
+        while let Some((id, event)) = self.cm.events.pop_front() {
+            let connection = self.cm.table.get_mut(id);
+            let said = connection.as_ref().map_or(PrivateData::empty(), |c| c.peer_data);
+            return Some(match (event, connection) {
+                (Event::Request, Some(connection)) => {
+                    connection.told = true;
+                    ConnectionEvent::Request {
+                        connection: id,
+                        port: connection.port,
+                        from: connection.from,
+                        to: connection.address.local,
+                        parameters: connection.parameters,
+                        path_mtu: connection.path_mtu,
+                        private_data: said,
+                    }
+                }
+                (Event::Request, None) => continue,
+                (Event::Established, connection) => ConnectionEvent::Established {
+                    connection: id,
+                    private_data: match connection {
+                        Some(connection) if connection.active => said,
+                        _ => PrivateData::empty(),
+                    },
+                },
+                (Event::Rejected(reason), _) => {
+                    self.cm.table.remove(id);
+                    ConnectionEvent::Rejected { connection: id, reason, private_data: said }
+                }
+                (Event::Disconnected, _) => ConnectionEvent::Disconnected { connection: id },
+            });
+        }
+        None
+    }
+}

@@ -1,0 +1,372 @@
+//! RoCEv2 (and RoCEv1) in software, over any Ethernet port: the first verbs provider
+//! (InfiniBand Architecture vol. 1, ch. 9 to 12, annexes A16, A17; stock peer: Linux rdma_rxe).
+//!
+//! [`Roce`] is a state machine. Its loop gives it received frames (`handle_frame`), takes packets
+//! to transmit (`poll_transmit`), runs its timers (`poll_timeout`, `handle_timeout`), and uses it
+//! through the traits of [`verbs`]. It does not resolve link-layer addresses, does not
+//! fragment, and offers neither UC, RD, XRC nor shared receive queues.
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+#[cfg(any(test, feature = "testing"))]
+extern crate std;
+
+mod cm;
+mod config;
+mod counters;
+mod datagram;
+mod port;
+mod provider;
+mod psn;
+mod qp;
+mod receive;
+mod receive_queue;
+mod requester;
+mod responder;
+mod transmit;
+pub mod wire;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use config::{Limits, PortConfig};
+pub use counters::{Counters, Drops, Naks, Packets};
+pub use memory::Refusal;
+pub use receive::Verdict;
+pub use transmit::TxBuffer;
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use cm::Cm;
+use completion::CompletionQueues;
+use core::net::IpAddr;
+use drivers::hal::Instant;
+use handle_table::HandleTable;
+use memory::Memory;
+use port::Port;
+use qp::{Env, Qp};
+use rand_core::RngCore;
+use requester::Outcome;
+use softverbs::{completion, handle_table, memory, pool, sges, timers};
+use timers::Timers;
+use transmit::Emitter;
+use verbs::{AsyncEvent, QpState};
+use wire::icrc::Icrc;
+use wire::opcode::Opcode;
+
+/// Packets that a queue pair sends in its turn, before others get theirs.
+const MAX_BURST: u8 = 8;
+
+/// The provider, over one or more ports. A port is named by its place, counted from 0. Queue
+/// pairs and regions belong to none: a queue pair sends through the port that has its local
+/// address.
+#[derive(Debug)]
+pub struct Roce {
+    ports: Vec<Port>,
+    limits: Limits,
+    icrc: Icrc,
+    /// Port and queue pair of the message that a packet was received of last, if that did not end it.
+    arriving: Option<(usize, usize)>,
+    emitter: Emitter,
+    memory: Memory,
+    cqs: CompletionQueues,
+    qps: HandleTable<Qp>,
+    /// Numbers of queue pairs are their place in the table, scrambled with this at each boot, …
+    qpn_mask: u32,
+    /// … and random bits above it. These are the bits of the place.
+    qpn_slots: u32,
+    cm: Cm,
+    events: VecDeque<AsyncEvent>,
+    /// Of queue pairs, by their places.
+    timers: Timers,
+    counters: Counters,
+}
+
+impl Roce {
+    /// A provider on `port`, which is number 0. Numbers that peers see begin at random.
+    pub fn new(port: PortConfig, limits: Limits, rng: &mut dyn RngCore) -> Self {
+        let icrc = Icrc::new();
+        let limits = Limits {
+            qps: limits.qps.clamp(1, handle_table::MAX),
+            // Half of all PSNs is what the specification allows; a quarter is plenty.
+            unacknowledged: limits.unacknowledged.clamp(1, 1 << 22),
+            ..limits
+        };
+        let qpn_slots = limits.qps.next_power_of_two() as u32 - 1;
+        Roce {
+            arriving: None,
+            emitter: Emitter::new(icrc),
+            icrc,
+            memory: Memory::new(limits.pds, limits.regions, limits.keys),
+            cqs: CompletionQueues::new(limits.cqs),
+            qps: HandleTable::new(limits.qps),
+            qpn_mask: rng.next_u32() & 0xff_ffff,
+            qpn_slots,
+            cm: Cm::new(&limits, rng),
+            // Each queue pair has at most two events, a port one of each kind: room is made with them.
+            events: VecDeque::new(),
+            timers: Timers::default(),
+            counters: Counters::default(),
+            ports: alloc::vec![Port::new(port)],
+            limits,
+        }
+    }
+
+    /// Adds a port; returns its place.
+    pub fn add_port(&mut self, port: PortConfig) -> usize {
+        let mut port = Port::new(port);
+        port.make_room(self.qps.places());
+        self.ports.push(port);
+        self.ports.len() - 1
+    }
+
+    /// The port at a place.
+    pub fn port(&self, port: usize) -> Option<&PortConfig> {
+        self.ports.get(port).map(|port| &port.config)
+    }
+
+    /// Changes a port's addresses (as DHCP does). Connections of addresses that are gone die of
+    /// their timers.
+    pub fn set_addresses(&mut self, port: usize, addresses: Vec<IpAddr>) {
+        if let Some(port) = self.ports.get_mut(port) {
+            port.set_addresses(addresses);
+        }
+    }
+
+    /// Takes note of a port's link, which is taken to be up at first. If it changed, an event tells
+    /// the users; of several changes that nobody has heard of yet, the last.
+    pub fn set_link(&mut self, port: usize, up: bool) {
+        let Some(found) = self.ports.get_mut(port).filter(|found| found.link != up) else { return };
+        found.link = up;
+        let of_port = |event: &AsyncEvent| matches!(event, AsyncEvent::PortActive(p) | AsyncEvent::PortError(p) if *p == port);
+        self.events.retain(|event| !of_port(event));
+        let event = if up { AsyncEvent::PortActive(port) } else { AsyncEvent::PortError(port) };
+        self.events.push_back(event);
+    }
+
+    /// The port that has an address.
+    fn port_of(&self, address: IpAddr) -> Option<usize> {
+        self.ports.iter().position(|port| port.config.addresses.contains(&address))
+    }
+
+    /// What was counted so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Number of queue pairs.
+    pub fn queue_pairs(&self) -> usize {
+        self.qps.len()
+    }
+
+    /// Puts the next packet to be sent through a port into `tx`; false if there is none. ACKs go
+    /// first, then the connection manager, then queue pairs in turn, a few packets each.
+    pub fn poll_transmit(&mut self, port: usize, now: Instant, tx: &mut TxBuffer) -> bool {
+        let Some(found) = self.ports.get_mut(port) else { return false };
+        if found.has_replies() {
+            if self.poll_reply(port, tx) {
+                return true;
+            }
+        } else if tx.goes_on.is_some()
+            && (1..MAX_BURST).contains(&found.burst)
+            && let Some(&place) = found.sends.front()
+            && let Some(qp) = self.qps.at_mut(place as usize)
+            && let (QpState::Rts, Some(peer)) = (qp.state, &qp.peer)
+            && let Some(opcode) =
+                qp.requester.poll_middle(peer, self.limits.unacknowledged, now, &self.emitter, tx)
+        {
+            // Answers to READs have their turn when the burst is over.
+            found.burst += 1;
+            return self.sent(opcode);
+        }
+        if self.has_mads() && self.poll_mad(port, tx) {
+            self.counters.sent.connection_manager += 1;
+            return true;
+        }
+        let mut polled = false;
+        while let Some(found) = self.ports.get(port)
+            && let Some(&place) = found.sends.front()
+        {
+            let place = place as usize;
+            polled = true;
+            let sent = self.poll_qp(place, now, tx);
+            let window = self.limits.unacknowledged;
+            let Some(found) = self.ports.get_mut(port) else { break };
+            let Some(qp) = self.qps.at_mut(place) else {
+                found.sends.pop_front();
+                continue;
+            };
+            let Some(opcode) = sent else {
+                found.burst = 0;
+                found.sends.pop_front();
+                qp.listed_send = false;
+                self.settle(place);
+                continue;
+            };
+            // But for a timer that was set just now there is nothing to see to.
+            let deadline = qp.deadline();
+            let more = qp.has_send(window);
+            if more && found.burst < MAX_BURST {
+                // Its turn goes on.
+                found.burst += 1;
+            } else {
+                found.burst = 0;
+                found.sends.pop_front();
+                if more {
+                    found.sends.push_back(place as u32);
+                }
+                qp.listed_send = more;
+            }
+            if let Some(at) = deadline {
+                self.timers.put(place, at);
+            }
+            return self.sent(opcode);
+        }
+        // A queue pair may have failed just now.
+        polled && self.poll_reply(port, tx)
+    }
+
+    /// Puts the next ACK or NAK into `tx`; false if there is none.
+    fn poll_reply(&mut self, port: usize, tx: &mut TxBuffer) -> bool {
+        while let Some(place) = self.ports.get_mut(port).and_then(|p| p.replies.pop_front()) {
+            let Some(qp) = self.qps.at_mut(place as usize) else { continue };
+            qp.listed_reply = false;
+            let sent = match (&qp.peer, qp.has_reply()) {
+                (Some(peer), true) => qp.responder.poll_reply(peer, &self.emitter, tx),
+                _ => None,
+            };
+            if let Some(opcode) = sent {
+                return self.sent(opcode);
+            }
+        }
+        match self.ports.get_mut(port).and_then(|p| p.final_naks.pop_front()) {
+            Some((peer, word)) => {
+                let opcode = word.emit(&peer, &self.emitter, tx);
+                self.sent(opcode)
+            }
+            None => false,
+        }
+    }
+
+    fn sent(&mut self, opcode: Opcode) -> bool {
+        self.counters.sent.count(opcode.class());
+        true
+    }
+
+    /// One packet of a queue pair: answers before requests.
+    fn poll_qp(&mut self, place: usize, now: Instant, tx: &mut TxBuffer) -> Option<Opcode> {
+        let qp = self.qps.at_mut(place)?;
+        if qp.responder.has_answer()
+            && let Some(peer) = &qp.peer
+        {
+            let mut env = Env {
+                memory: &mut self.memory,
+                cqs: &mut self.cqs,
+                counters: &mut self.counters,
+                now,
+            };
+            let emitter = &self.emitter;
+            match qp.responder.poll_answer(peer, &qp.identity, emitter, tx, &mut env) {
+                Ok(Some(opcode)) => return Some(opcode),
+                Ok(None) => (),
+                Err(()) => qp.fail(None, &mut env),
+            }
+        }
+        if qp.state != QpState::Rts {
+            return None;
+        }
+        match &qp.peer {
+            Some(peer) => {
+                let window = self.limits.unacknowledged;
+                qp.requester.poll_transmit(peer, window, now, &self.emitter, tx)
+            }
+            None => {
+                let mac = self.ports.get(qp.port)?.config.mac;
+                let mut env = Env {
+                    memory: &mut self.memory,
+                    cqs: &mut self.cqs,
+                    counters: &mut self.counters,
+                    now,
+                };
+                qp.datagrams.poll_transmit(mac, &qp.identity, &self.emitter, tx, &mut env)
+            }
+        }
+    }
+
+    /// After a queue pair was touched: lists it where it belongs, notes when it wants to be woken,
+    /// and tells of its failure.
+    #[inline]
+    fn settle(&mut self, place: usize) {
+        let Some(qp) = self.qps.at_mut(place) else { return };
+        let Some(port) = self.ports.get_mut(qp.port) else { return };
+        if !qp.listed_reply && qp.has_reply() {
+            qp.listed_reply = true;
+            port.replies.push_back(place as u32);
+        }
+        if !qp.listed_send && qp.has_send(self.limits.unacknowledged) {
+            qp.listed_send = true;
+            port.sends.push_back(place as u32);
+        }
+        if qp.state == QpState::Error && !qp.error_told {
+            qp.error_told = true;
+            self.events.push_back(AsyncEvent::QpError(qp.identity.id));
+            if let Some(connection) = qp.connection {
+                self.cm.qp_failed(connection);
+            }
+        }
+        if let Some(at) = qp.deadline() {
+            self.timers.put(place, at);
+        }
+    }
+
+    /// When `handle_timeout` wants to be called, if ever (perhaps a little early).
+    fn next_timeout(&self) -> Option<Instant> {
+        Instant::first([self.timers.first(), self.cm.deadline()])
+    }
+
+    /// Before a halt: timers that were moved back since they were set end none.
+    pub fn set_timers_right(&mut self) {
+        let qps = &self.qps;
+        self.timers.first_due(|place| qps.at(place).and_then(Qp::deadline));
+    }
+
+    /// Runs the timers that have expired; whether that leaves its users anything to do. There may be
+    /// something to transmit in any case.
+    pub fn run_due(&mut self, now: Instant) -> bool {
+        let awaited = self.cqs.awaited;
+        self.run_timers(now);
+        self.cqs.awaited != awaited || !self.events.is_empty() || self.cm.has_events()
+    }
+
+    /// Whether there may be anything to transmit.
+    pub fn wants_transmit(&self) -> bool {
+        self.has_mads()
+            || self.ports.iter().any(|port| port.has_replies() || !port.sends.is_empty())
+    }
+
+    /// Runs the timers that have expired.
+    fn run_timers(&mut self, now: Instant) {
+        // One that is set anew may be due at once, and has its turn the next time.
+        for _ in 0..self.timers.len() {
+            let Some(place) = self.timers.take_due(now) else { break };
+            let Some(qp) = self.qps.at_mut(place) else { continue };
+            // Most were moved back since.
+            if qp.deadline().is_some_and(|at| at <= now) {
+                let mut env = Env {
+                    memory: &mut self.memory,
+                    cqs: &mut self.cqs,
+                    counters: &mut self.counters,
+                    now,
+                };
+                qp.responder.handle_timeout(&mut env);
+                if let Outcome::Failed(status) = qp.requester.handle_timeout(&mut env) {
+                    qp.fail(Some(status), &mut env);
+                }
+            }
+            self.settle(place);
+        }
+        self.run_connection_timers(now);
+    }
+}

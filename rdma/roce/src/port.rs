@@ -1,0 +1,82 @@
+//! A port of the provider: its addresses, and the queue pairs that want to send through it.
+
+use super::PortConfig;
+use super::qp::Peer;
+use super::responder::FinalNak;
+use super::wire::frame::Gid;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use verbs::PathMtu;
+
+/// NAKs and ACKs of queue pairs that are gone, which wait to be sent.
+const LAST_WORDS: usize = 16;
+
+/// A port.
+#[derive(Debug)]
+pub struct Port {
+    pub config: PortConfig,
+    /// Whether its link is up.
+    pub link: bool,
+    /// Its addresses, as they stand in packets.
+    pub gids: Vec<Gid>,
+    /// Places of queue pairs that have an ACK or NAK to send.
+    pub replies: VecDeque<u32>,
+    /// NAKs and ACKs of queue pairs that are gone.
+    pub final_naks: VecDeque<(Peer, FinalNak)>,
+    /// Places of queue pairs that have anything else to send, the one whose turn it is first.
+    pub sends: VecDeque<u32>,
+    /// Packets that it has sent in this turn.
+    pub burst: u8,
+}
+
+impl Port {
+    /// With room for no queue pair.
+    pub fn new(config: PortConfig) -> Self {
+        let final_naks = VecDeque::with_capacity(LAST_WORDS);
+        let (replies, sends) = (VecDeque::new(), VecDeque::new());
+        let gids = gids(&config.addresses);
+        Port { gids, link: true, replies, final_naks, sends, burst: 0, config }
+    }
+
+    /// Makes room for `qps` queue pairs, so that listing them does not allocate.
+    pub fn make_room(&mut self, qps: usize) {
+        for list in [&mut self.replies, &mut self.sends] {
+            list.reserve(qps.saturating_sub(list.len()));
+        }
+    }
+
+    pub fn set_addresses(&mut self, addresses: Vec<IpAddr>) {
+        self.gids = gids(&addresses);
+        self.config.addresses = addresses;
+    }
+
+    /// Largest path MTU.
+    pub fn path_mtu(&self) -> PathMtu {
+        PathMtu::for_ethernet(self.config.mtu).unwrap_or(PathMtu::Mtu256)
+    }
+
+    /// Whether an ACK or NAK may be due.
+    #[inline]
+    pub fn has_replies(&self) -> bool {
+        !self.replies.is_empty() || !self.final_naks.is_empty()
+    }
+
+    /// Keeps the NAK or ACK of a queue pair that goes; if there are too many, its peer runs into a timer.
+    pub fn keep_final_nak(&mut self, peer: Peer, word: FinalNak) {
+        if self.final_naks.len() < LAST_WORDS {
+            self.final_naks.push_back((peer, word));
+        }
+    }
+
+    /// Forgets a queue pair.
+    pub fn forget(&mut self, place: u32) {
+        self.replies.retain(|&p| p != place);
+        self.sends.retain(|&p| p != place);
+        self.burst = 0;
+    }
+}
+
+fn gids(addresses: &[IpAddr]) -> Vec<Gid> {
+    addresses.iter().copied().map(Gid::from).collect()
+}

@@ -1,0 +1,217 @@
+//! A queue pair: what its requester and its responder share.
+
+use super::completion::CompletionQueues;
+use super::counters::Counters;
+use super::datagram::Datagrams;
+use super::memory::Memory;
+use super::psn::Psn;
+use super::receive_queue::{self, ReceiveQueue};
+use super::requester::Requester;
+use super::responder::Responder;
+use super::wire::frame::Template;
+use super::wire::header_prediction::HeaderPrediction;
+use drivers::hal::Instant;
+use verbs::{
+    CompletedOperation, Completion, ConnectionId, CqId, PathMtu, PdId, QpId, QpInit, QpState,
+    QpType, ReadyToReceive, ReadyToSend, Status, VerbsError,
+};
+
+/// What a queue pair touches outside of itself.
+#[derive(Debug)]
+pub struct Env<'a> {
+    pub memory: &'a mut Memory,
+    pub cqs: &'a mut CompletionQueues,
+    pub counters: &'a mut Counters,
+    pub now: Instant,
+}
+
+/// The other end of a connected queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    pub qpn: u32,
+    pub template: Template,
+    pub path_mtu: PathMtu,
+}
+
+/// What a queue pair is and never changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity {
+    pub id: QpId,
+    /// Number on the wire.
+    pub number: u32,
+    pub kind: QpType,
+    pub pd: PdId,
+    pub send_cq: CqId,
+    pub recv_cq: CqId,
+    /// PSN of our first packet, if the connection manager connects it.
+    pub initial_psn: Psn,
+}
+
+impl Identity {
+    /// Puts a completion into the queue for sends; counts it if it is lost. Whoever posted it may not wait
+    /// for it ([`SendRequest::ack_lazily`](verbs::SendRequest::ack_lazily)).
+    #[inline(never)]
+    pub fn complete_send(&self, env: &mut Env<'_>, id: u64, status: Status, awaited: bool) {
+        let operation = CompletedOperation::Send;
+        let completion = Completion { id, qp: self.id, status, operation, datagram_from: None };
+        if !env.cqs.push(self.send_cq, completion, awaited) {
+            env.counters.completions_lost += 1;
+        }
+    }
+
+    /// Puts a completion into the queue for receives; counts it if it is lost.
+    #[inline]
+    pub fn complete_receive(&self, env: &mut Env<'_>, completion: Completion) {
+        if !env.cqs.push(self.recv_cq, completion, true) {
+            env.counters.completions_lost += 1;
+        }
+    }
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    pub identity: Identity,
+    pub state: QpState,
+    pub peer: Option<Peer>,
+    /// What the headers of the peer's packets have in common, where that is known.
+    pub expected: Option<HeaderPrediction>,
+    /// Place of the port that it sends through.
+    pub port: usize,
+    pub requester: Requester,
+    pub responder: Responder,
+    pub receives: ReceiveQueue,
+    /// Of an unreliable datagram queue pair.
+    pub datagrams: Datagrams,
+    /// The connection that it belongs to.
+    pub connection: Option<ConnectionId>,
+    /// Whether a valid packet of the peer has arrived.
+    pub heard: bool,
+    /// Whether it stands in the engine's list of those that have an ACK or NAK to send.
+    pub listed_reply: bool,
+    /// Whether it stands in the engine's list of those that have anything else to send.
+    pub listed_send: bool,
+    /// Whether its user was told that it went to error.
+    pub error_told: bool,
+}
+
+impl Qp {
+    /// In the state Init. All memory that it will ever need, but for RDMA READ, is taken here.
+    pub fn new(identity: Identity, init: &QpInit) -> Self {
+        let (sends, datagrams) = match init.kind {
+            QpType::Rc => (init.max_send_wr, 0),
+            QpType::Ud { .. } => (0, init.max_send_wr),
+        };
+        Qp {
+            identity,
+            state: QpState::Init,
+            peer: None,
+            expected: None,
+            port: 0,
+            requester: Requester::new(sends as usize, init),
+            responder: Responder::new(),
+            receives: ReceiveQueue::new(init),
+            datagrams: Datagrams::new(datagrams as usize),
+            connection: None,
+            heard: false,
+            listed_reply: false,
+            listed_send: false,
+            error_told: false,
+        }
+    }
+
+    /// Init to ready-to-receive.
+    pub fn ready_to_receive(
+        &mut self,
+        to: &ReadyToReceive,
+        mac: [u8; 6],
+    ) -> Result<(), VerbsError> {
+        if self.state != QpState::Init {
+            return Err(VerbsError::WrongState);
+        }
+        if to.min_rnr_timer > 31 {
+            return Err(VerbsError::Invalid);
+        }
+        let template = Template::new(mac, &to.address);
+        self.peer = Some(Peer { qpn: to.remote_qpn & 0xff_ffff, template, path_mtu: to.path_mtu });
+        self.expected = HeaderPrediction::new(&template);
+        self.responder.start(Psn::new(to.rq_psn), to.max_dest_rd_atomic, to.min_rnr_timer);
+        self.state = QpState::Rtr;
+        Ok(())
+    }
+
+    /// Ready-to-receive to ready-to-send.
+    pub fn ready_to_send(&mut self, to: &ReadyToSend) -> Result<(), VerbsError> {
+        if self.state != QpState::Rtr {
+            return Err(VerbsError::WrongState);
+        }
+        if to.retry_count > 7 || to.rnr_retry > 7 || to.ack_timeout > 31 {
+            return Err(VerbsError::Invalid);
+        }
+        self.requester.start(to);
+        self.state = QpState::Rts;
+        Ok(())
+    }
+
+    /// To the error state: everything posted is flushed. `first` is how the oldest send request
+    /// ended, if that is what failed.
+    pub fn fail(&mut self, first: Option<Status>, env: &mut Env<'_>) {
+        if self.state == QpState::Error {
+            return;
+        }
+        self.state = QpState::Error;
+        env.counters.qp_errors += 1;
+        self.requester.flush(first, &self.identity, env);
+        self.datagrams.flush(&self.identity, env);
+        receive_queue::flush(&mut self.receives, &self.identity, env);
+        self.responder.stop();
+    }
+
+    /// Whether there is an ACK or NAK to send before anything else.
+    #[inline]
+    pub fn has_reply(&self) -> bool {
+        self.responder.has_reply()
+    }
+
+    /// Whether there is anything else to send.
+    #[inline]
+    pub fn has_send(&self, window: u32) -> bool {
+        self.responder.has_answer()
+            || self.state == QpState::Rts
+                && (self.requester.can_send(window) || self.datagrams.has_send())
+    }
+
+    /// Whether a request packet that asked for no ACK leaves anything to see to that is not listed yet.
+    #[inline]
+    pub fn is_settled(&self) -> bool {
+        self.state != QpState::Error
+            && (self.listed_reply || !self.responder.has_reply())
+            && (self.listed_send || !self.responder.has_answer())
+    }
+
+    /// Whether it has nothing to send, and nothing to be told of.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.state == QpState::Rts && !self.listed_reply && !self.listed_send
+    }
+
+    /// Number of requests that were ever posted, modulo 2^32; None if none of them is under way.
+    pub fn under_way(&self) -> Option<u32> {
+        // Only one of them has any.
+        self.requester.under_way().or_else(|| self.datagrams.under_way())
+    }
+
+    /// Whether the requests up to that number are done.
+    pub fn has_done(&self, requests: u32) -> bool {
+        match self.identity.kind {
+            QpType::Rc => self.requester.has_done(requests),
+            QpType::Ud { .. } => self.datagrams.has_done(requests),
+        }
+    }
+
+    /// When it wants to be woken.
+    #[inline]
+    pub fn deadline(&self) -> Option<Instant> {
+        Instant::first([self.requester.deadline(), self.responder.deadline()])
+    }
+}

@@ -1,0 +1,265 @@
+//! The requester's packets.
+
+use super::Requester;
+use super::work::{Load, Operation, Work};
+use crate::psn::Psn;
+use crate::qp::Peer;
+use crate::transmit::{Emitter, TxBuffer};
+use crate::wire::bth::{Bth, DEFAULT_PKEY};
+use crate::wire::extended::{AtomicEth, Reth};
+use crate::wire::opcode::Opcode;
+use drivers::hal::Instant;
+use verbs::{RemoteAddress, SendWith};
+
+/// PSNs that may be outstanding at most, whatever is asked for by RDMA READ.
+const MAX_SPAN: u32 = 1 << 22;
+
+impl Requester {
+    /// Whether a packet may be sent now, with `window` packets unacknowledged at most.
+    #[inline(always)]
+    pub fn can_send(&self, window: u32) -> bool {
+        self.cursor < self.queue.len() && self.can_send_next(window)
+    }
+
+    fn can_send_next(&self, window: u32) -> bool {
+        self.may_send(window)
+            // Without any of those there is no need to look at it.
+            && (self.max_rd_atomic == 0
+                || self.queue.get(self.cursor).is_some_and(|work| self.may_ask(work)))
+    }
+
+    /// Whether a packet may be sent now that nobody has to answer.
+    #[inline]
+    fn may_send(&self, window: u32) -> bool {
+        self.next.since(self.unacknowledged) < window && self.pause_until.is_none()
+    }
+
+    /// Whether `work`, which is the next request, may be sent as far as answers that are due go.
+    #[inline]
+    fn may_ask(&self, work: &Work) -> bool {
+        let outstanding = self.next.since(self.unacknowledged);
+        !work.operation.wants_answer()
+            || self.answers_due < self.max_rd_atomic
+                && (outstanding == 0 || outstanding + work.packets < MAX_SPAN)
+    }
+
+    /// Puts the next packet into `tx`; false if there is none to be sent now.
+    pub fn poll_transmit(
+        &mut self,
+        peer: &Peer,
+        window: u32,
+        now: Instant,
+        emitter: &Emitter,
+        tx: &mut TxBuffer,
+    ) -> Option<Opcode> {
+        let work = self.queue.get(self.cursor)?;
+        if !self.may_send(window) || !self.may_ask(work) {
+            return None;
+        }
+        let mtu = peer.path_mtu.bytes();
+        let index = self.next.since(work.first);
+        let offset = index as usize * mtu;
+        let left = (work.length as usize).saturating_sub(offset);
+        let mut packets = 1;
+        let mut ends = true;
+        tx.begin(&peer.template);
+
+        let opcode = match work.operation {
+            Operation::Send(with) => {
+                let begins = index == 0;
+                ends = index + 1 == work.packets;
+                if let (true, SendWith::Immediate(value) | SendWith::Invalidate(value)) =
+                    (ends, with)
+                {
+                    tx.extend(value.to_be_bytes());
+                }
+                self.large.put(&work.payload, offset, left.min(mtu), tx);
+                send_opcode(begins, ends, with)
+            }
+            Operation::Write(to, immediate) => {
+                let begins = index == 0;
+                ends = index + 1 == work.packets;
+                if begins {
+                    tx.extend(reth(to, work.length));
+                }
+                if let (true, Some(immediate)) = (ends, immediate) {
+                    tx.extend(immediate.to_be_bytes());
+                }
+                self.large.put(&work.payload, offset, left.min(mtu), tx);
+                write_opcode(begins, ends, immediate.is_some())
+            }
+            Operation::Read(from) => {
+                packets = work.packets - index;
+                let address = from.address.wrapping_add(offset as u64);
+                tx.extend(reth(RemoteAddress { address, ..from }, left as u32));
+                Opcode::ReadRequest
+            }
+            Operation::CompareSwap { at, compare, swap } => {
+                tx.extend(atomic(at, swap, compare));
+                Opcode::CompareSwap
+            }
+            Operation::FetchAdd { at, add } => {
+                tx.extend(atomic(at, add, 0));
+                Opcode::FetchAdd
+            }
+        };
+
+        // An ACK is asked for at the end of the last message, which acknowledges the others too, and
+        // often enough in between that the window does not close before it comes. Where nobody waits for
+        // those messages, one ACK may do for all that are sent within a while.
+        let wants_answer = work.operation.wants_answer();
+        let after = self.next.plus(packets);
+        self.since_ack_request += 1;
+        let ends_all = ends && self.cursor + 1 == self.queue.len();
+        self.waited_for |= ends && work.waited_for;
+        let ack_request = ends_all
+            && (self.waited_for || now.nanos_since(self.asked_at) >= self.hold)
+            || self.needs_ack(after, window);
+        let bth = Bth {
+            opcode,
+            solicited: work.solicited && ends,
+            pad: 0,
+            pkey: DEFAULT_PKEY,
+            destination_qp: peer.qpn,
+            ack_request,
+            psn: self.next.get(),
+        };
+        emitter.emit(tx, &peer.template, bth);
+
+        if wants_answer {
+            self.answers_due = self.answers_due.saturating_add(1);
+        }
+        if ends {
+            self.cursor += 1;
+        } else {
+            tx.goes_on = Some((peer.qpn, after));
+        }
+        self.went(after, ack_request, wants_answer, now);
+        if ends_all && !ack_request {
+            self.ask_at = Some(Instant::from_nanos(self.asked_at.as_nanos() + 2 * self.hold));
+        }
+        Some(opcode)
+    }
+
+    /// Puts the next packet into `tx`, if it is from the middle of the message whose packet before stands
+    /// there already: little of it changes.
+    #[inline(always)]
+    pub fn poll_middle(
+        &mut self,
+        peer: &Peer,
+        window: u32,
+        now: Instant,
+        emitter: &Emitter,
+        tx: &mut TxBuffer,
+    ) -> Option<Opcode> {
+        let work = self.queue.get(self.cursor)?;
+        let mtu = peer.path_mtu.bytes();
+        let offset = self.next.since(work.first) as usize * mtu;
+        let Load::Window(payload) = &work.payload else { return None };
+        let opcode = match work.operation {
+            Operation::Send(_) => Opcode::SendMiddle,
+            Operation::Write(..) => Opcode::WriteMiddle,
+            _ => return None,
+        };
+        if tx.goes_on != Some((peer.qpn, self.next))
+            || offset + mtu >= work.length as usize
+            || !self.may_send(window)
+        {
+            return None;
+        }
+        let after = self.next.plus(1);
+        self.since_ack_request += 1;
+        let ack_request = self.needs_ack(after, window);
+        tx.go_on(&peer.template, payload, offset, mtu);
+        let bth = Bth {
+            opcode,
+            solicited: false,
+            pad: 0,
+            pkey: DEFAULT_PKEY,
+            destination_qp: peer.qpn,
+            ack_request,
+            psn: self.next.get(),
+        };
+        emitter.emit_middle(tx, &peer.template, bth);
+        tx.goes_on = Some((peer.qpn, after));
+        self.went(after, ack_request, false, now);
+        Some(opcode)
+    }
+
+    /// Whether the packet before `after` has to ask for an ACK wherever in a message it stands.
+    #[inline]
+    fn needs_ack(&self, after: Psn, window: u32) -> bool {
+        4 * self.since_ack_request >= window || after.since(self.unacknowledged) >= window
+    }
+
+    /// The next packets were sent, those before `after`.
+    #[inline(always)]
+    fn went(&mut self, after: Psn, ack_request: bool, wants_answer: bool, now: Instant) {
+        let asks = ack_request || wants_answer;
+        if asks {
+            self.asked = after;
+        }
+        if ack_request {
+            self.since_ack_request = 0;
+            self.waited_for = false;
+            self.asked_at = now;
+            self.ask_at = None;
+            if !self.next.is_before(self.sent) {
+                self.patience.asked(self.next, now);
+            }
+        }
+        if self.sent == self.unacknowledged {
+            // Nothing else waits for the peer.
+            self.stalled_since = now;
+        }
+        self.next = after;
+        if self.sent.is_before(after) {
+            self.sent = after;
+        }
+        if (asks || !self.shares_acks) && self.retransmit_at.is_none() {
+            self.arm(now);
+        }
+    }
+}
+
+fn reth(of: RemoteAddress, length: u32) -> [u8; Reth::LEN] {
+    let mut bytes = [0; Reth::LEN];
+    Reth { address: of.address, rkey: of.rkey, length }.emit(&mut bytes);
+    bytes
+}
+
+fn atomic(at: RemoteAddress, swap_or_add: u64, compare: u64) -> [u8; AtomicEth::LEN] {
+    let mut bytes = [0; AtomicEth::LEN];
+    AtomicEth { address: at.address, rkey: at.rkey, swap_or_add, compare }.emit(&mut bytes);
+    bytes
+}
+
+const fn send_opcode(begins: bool, ends: bool, with: SendWith) -> Opcode {
+    match (begins, ends, with) {
+        (true, false, _) => Opcode::SendFirst,
+        (false, false, _) => Opcode::SendMiddle,
+        (false, true, SendWith::Nothing) => Opcode::SendLast,
+        (false, true, SendWith::Immediate(_)) => Opcode::SendLastImmediate,
+        (false, true, SendWith::Invalidate(_)) => Opcode::SendLastInvalidate,
+        (true, true, SendWith::Nothing) => Opcode::SendOnly,
+        (true, true, SendWith::Immediate(_)) => Opcode::SendOnlyImmediate,
+        (true, true, SendWith::Invalidate(_)) => Opcode::SendOnlyInvalidate,
+    }
+}
+
+/// A WRITE's opcode: 1 if the packet begins the message, and 2 if it ends it, and 4 if then with an
+/// immediate.
+const WRITES: [Opcode; 8] = [
+    Opcode::WriteMiddle,
+    Opcode::WriteFirst,
+    Opcode::WriteLast,
+    Opcode::WriteOnly,
+    Opcode::WriteMiddle,
+    Opcode::WriteFirst,
+    Opcode::WriteLastImmediate,
+    Opcode::WriteOnlyImmediate,
+];
+
+const fn write_opcode(begins: bool, ends: bool, immediate: bool) -> Opcode {
+    WRITES[begins as usize + 2 * ends as usize + 4 * immediate as usize]
+}

@@ -1,0 +1,212 @@
+//! Posted send requests.
+
+use crate::pool::Block;
+use crate::psn::Psn;
+use crate::sges::Sges;
+use crate::transmit::{MAX_INLINE, TxBuffer};
+use alloc::collections::VecDeque;
+use drivers::hal::Window;
+use verbs::{Payload, RemoteAddress, SendWith, VerbsError};
+
+/// Longest inline payload that a work request keeps within itself: RTRS's answers are as long.
+const SHORT: usize = 8;
+
+/// Any payload.
+#[derive(Clone, Copy, Debug)]
+pub enum Stored {
+    /// By reference.
+    Windows(Sges),
+    /// Copied at posting.
+    Inline([u8; MAX_INLINE], u8),
+}
+
+impl Stored {
+    /// Takes over a payload; `Invalid` if it is too large.
+    #[inline]
+    pub fn new(payload: &Payload<'_>) -> Result<Self, VerbsError> {
+        match payload {
+            Payload::Windows(windows) => Ok(Stored::Windows(Sges::new(windows)?)),
+            Payload::Inline(from) => {
+                let mut bytes = [0; MAX_INLINE];
+                bytes.get_mut(..from.len()).ok_or(VerbsError::Invalid)?.copy_from_slice(from);
+                Ok(Stored::Inline(bytes, from.len() as u8))
+            }
+        }
+    }
+
+    /// Makes `length` bytes from `offset` the payload of a packet; all of them if they are inline.
+    #[inline(never)]
+    pub fn put(&self, offset: usize, length: usize, tx: &mut TxBuffer) {
+        match self {
+            Stored::Windows(sges) => tx.refer_part(sges, offset, length),
+            Stored::Inline(bytes, len) => {
+                tx.copy(bytes.get(..usize::from(*len)).unwrap_or_default());
+            }
+        }
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Stored::Windows(sges) => sges.len(),
+            Stored::Inline(_, len) => *len as usize,
+        }
+    }
+}
+
+/// Payload of a work request in a queue. Most are small; queues would be several times as long
+/// with room for the others in each.
+#[derive(Clone, Copy, Debug)]
+pub enum Load {
+    /// One window.
+    Window(Window),
+    /// A few bytes, the first of them the least significant, and how many.
+    Short(u64, u8),
+    /// So many payloads were large before this one.
+    Large(u32),
+}
+
+/// Up to `SHORT` bytes as a number.
+#[inline(always)]
+fn short(from: &[u8]) -> u64 {
+    match from.as_array() {
+        Some(all) => u64::from_le_bytes(*all),
+        None => from.iter().rev().fold(0, |above, byte| above << 8 | u64::from(*byte)),
+    }
+}
+
+/// The large payloads of a queue, in the order of posting, which is that of completion.
+#[derive(Debug)]
+pub struct LargePayloads {
+    queue: VecDeque<Stored>,
+    limit: usize,
+    /// How many have been taken out.
+    gone: u32,
+}
+
+impl LargePayloads {
+    /// For a queue of `requests` whose payloads are of up to `windows` windows or `inline` bytes.
+    pub fn new(requests: usize, windows: usize, inline: usize) -> Self {
+        let limit = if windows > 1 || inline > SHORT { requests } else { 0 };
+        LargePayloads { queue: VecDeque::with_capacity(limit), limit, gone: 0 }
+    }
+
+    /// Takes over a payload; `Invalid` if it is larger than was said.
+    #[inline(always)]
+    pub fn store(&mut self, payload: &Payload<'_>) -> Result<Load, VerbsError> {
+        Ok(match payload {
+            Payload::Windows([]) => Load::Window(Window::empty()),
+            Payload::Windows([window]) => Load::Window(*window),
+            Payload::Inline(from) if from.len() <= SHORT => {
+                Load::Short(short(from), from.len() as u8)
+            }
+            _ => Load::Large(self.store_large(payload)?),
+        })
+    }
+
+    /// Takes over a payload that is not small; its number.
+    #[inline(never)]
+    fn store_large(&mut self, payload: &Payload<'_>) -> Result<u32, VerbsError> {
+        if self.queue.len() >= self.limit {
+            return Err(VerbsError::Invalid);
+        }
+        self.queue.push_back(Stored::new(payload)?);
+        Ok(self.gone.wrapping_add(self.queue.len() as u32 - 1))
+    }
+
+    fn get(&self, number: u32) -> Option<&Stored> {
+        self.queue.get(number.wrapping_sub(self.gone) as usize)
+    }
+
+    /// Makes `length` bytes of a payload from `offset` that of a packet.
+    #[inline(always)]
+    pub fn put(&self, load: &Load, offset: usize, length: usize, tx: &mut TxBuffer) {
+        match load {
+            Load::Window(window) => tx.refer(window, offset, length),
+            // An inline payload is shorter than any path MTU: it is one packet.
+            Load::Short(bytes, len) => tx.copy_short(bytes.to_le_bytes(), (*len).into()),
+            Load::Large(number) => {
+                if let Some(stored) = self.get(*number) {
+                    stored.put(offset, length, tx);
+                }
+            }
+        }
+    }
+
+    /// Copies `bytes` into the windows of a payload, from `offset` on; false if they do not fit.
+    #[inline]
+    pub fn write(&self, load: &Load, offset: usize, bytes: &[u8]) -> bool {
+        match load {
+            Load::Window(window) => window.write(offset, bytes).is_ok(),
+            Load::Short(..) => false,
+            Load::Large(number) => match self.get(*number) {
+                Some(Stored::Windows(sges)) => sges.write(offset, bytes).is_ok(),
+                _ => false,
+            },
+        }
+    }
+
+    /// The oldest request is done.
+    #[inline]
+    pub fn release(&mut self, load: &Load) {
+        if let Load::Large(_) = load {
+            self.queue.pop_front();
+            self.gone = self.gone.wrapping_add(1);
+        }
+    }
+}
+
+/// What a send request does.
+#[derive(Clone, Copy, Debug)]
+pub enum Operation {
+    Send(SendWith),
+    Write(RemoteAddress, Option<u32>),
+    Read(RemoteAddress),
+    CompareSwap { at: RemoteAddress, compare: u64, swap: u64 },
+    FetchAdd { at: RemoteAddress, add: u64 },
+}
+
+impl Operation {
+    /// Whether it is done only when an answer other than an ACK has come.
+    pub const fn wants_answer(&self) -> bool {
+        !matches!(self, Operation::Send(_) | Operation::Write(..))
+    }
+}
+
+/// A posted send request.
+#[derive(Debug)]
+pub struct Work {
+    pub id: u64,
+    pub operation: Operation,
+    pub payload: Load,
+    pub length: u32,
+    /// PSN of its first packet.
+    pub first: Psn,
+    /// PSNs that it takes.
+    pub packets: u32,
+    pub signaled: bool,
+    /// Somebody waits for its end.
+    pub waited_for: bool,
+    pub solicited: bool,
+    /// Memory on demand that goes back to the pool with it.
+    pub block: Option<Block>,
+}
+
+impl Work {
+    /// Whether nothing is to be done when it has succeeded: nobody is told, and it holds nothing.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        !self.signaled && self.block.is_none() && !matches!(self.payload, Load::Large(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_stay_small() {
+        assert!(size_of::<Work>() <= 112, "{} bytes", size_of::<Work>());
+    }
+}

@@ -1,0 +1,514 @@
+//! The responder of a reliable connection (vol. 1, 9.7 and 9.9): takes requests in order, does
+//! what they say within what their keys grant, and answers. It keeps nothing of what arrives
+//! ahead of a gap.
+//!
+//! Every packet's piece of memory is granted by `Memory` when it is touched, so that a key that is
+//! revoked in the middle of a message stops the rest of it.
+
+mod ack_repeat;
+mod answers;
+
+use crate::memory::{Grant, Refusal};
+use crate::psn::Psn;
+use crate::qp::{Env, Identity};
+use crate::receive_queue::{self, ReceiveQueue};
+use crate::requester::MAX_MESSAGE;
+use crate::wire::bth::{self, Bth};
+use crate::wire::extended::{AtomicEth, Nak, Reth, Syndrome};
+use crate::wire::opcode::{Class, Opcode};
+use crate::wire::{Error, get32, icrc};
+use ack_repeat::Again;
+use alloc::collections::VecDeque;
+pub use answers::FinalNak;
+use answers::{Answer, Resource};
+use drivers::hal::Instant;
+use verbs::{
+    Access, CompletedOperation, Completion, OneSided, PdId, RemoteAddress, SendWith, Status,
+};
+
+/// Message that is arriving.
+#[derive(Clone, Copy, Debug)]
+enum Incoming {
+    None,
+    /// SEND, into the oldest receive.
+    Send {
+        received: u32,
+    },
+    /// RDMA WRITE.
+    Write(IncomingWrite),
+}
+
+/// An RDMA WRITE that is arriving.
+#[derive(Clone, Copy, Debug)]
+struct IncomingWrite {
+    /// Where it began.
+    to: RemoteAddress,
+    total: u32,
+    left: u32,
+    grant: Grant,
+}
+
+/// ACK or NAK that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reply {
+    /// ACK of everything so far.
+    Ack,
+    /// RNR NAK or NAK.
+    Nak { psn: Psn, syndrome: Syndrome },
+}
+
+/// A packet that cannot be done.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// NAK, and the queue pair fails.
+    Nak(Nak),
+    /// The queue pair fails without a word (a key to invalidate that is not there).
+    Silent,
+    /// No receive is posted, or there is no memory on demand.
+    NotReady,
+}
+
+impl From<Error> for Fault {
+    fn from(_: Error) -> Self {
+        Fault::Nak(Nak::InvalidRequest)
+    }
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NoMemory => Fault::NotReady,
+            _ => Fault::Nak(Nak::RemoteAccess),
+        }
+    }
+}
+
+const INVALID: Fault = Fault::Nak(Nak::InvalidRequest);
+
+/// A request packet, with its payload freed of pad and ICRC.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    pub bth: Bth,
+    pub extended: &'a [u8],
+    pub payload: &'a [u8],
+}
+
+impl<'a> Request<'a> {
+    /// Takes apart what begins with a BTH and ends with an ICRC.
+    #[inline(always)]
+    pub fn parse(transport: &'a [u8]) -> Result<Self, Error> {
+        let bth = Bth::parse(transport)?;
+        let (headers, payload) = transport
+            .len()
+            .checked_sub(icrc::LEN + bth.pad as usize)
+            .and_then(|end| {
+                transport.get(..end)?.split_at_checked(bth::LEN + bth.opcode.extended_len())
+            })
+            .ok_or(Error::Truncated)?;
+        let extended = headers.get(bth::LEN..).unwrap_or_default();
+        Ok(Request { bth, extended, payload })
+    }
+}
+
+/// The responder.
+#[derive(Debug)]
+pub struct Responder {
+    expected: Psn,
+    /// Messages completed.
+    messages: Psn,
+    incoming: Incoming,
+    /// Whether a NAK is out for the expected PSN: what is ahead of it is dropped in silence.
+    nak_sent: bool,
+    reply: Option<Reply>,
+    again: Again,
+    /// A message of the peer's comes behind each of its WRITEs.
+    announced: bool,
+    min_rnr_timer: u8,
+    /// The last READs and atomics, oldest first; as many as the peer may have outstanding.
+    resources: VecDeque<Resource>,
+    max_resources: usize,
+    /// How many of them have packets due.
+    resources_due: usize,
+    one_sided: OneSided,
+}
+
+impl Responder {
+    /// One that takes nothing yet.
+    pub fn new() -> Self {
+        Responder {
+            expected: Psn::default(),
+            messages: Psn::default(),
+            incoming: Incoming::None,
+            nak_sent: false,
+            reply: None,
+            again: Again::new(),
+            announced: false,
+            min_rnr_timer: 0,
+            resources: VecDeque::new(),
+            max_resources: 0,
+            resources_due: 0,
+            one_sided: OneSided::default(),
+        }
+    }
+
+    /// What was taken, and of the WRITEs without immediate the last.
+    pub fn one_sided(&self) -> OneSided {
+        self.one_sided
+    }
+
+    /// Packets that are still to come of the message that is under way, and of the one that announces it,
+    /// as far as that is known.
+    pub fn under_way(&self, mtu: usize) -> usize {
+        match &self.incoming {
+            Incoming::None => 0,
+            Incoming::Send { .. } => 1,
+            Incoming::Write(write) => {
+                (write.left as usize).div_ceil(mtu) + usize::from(self.announced)
+            }
+        }
+    }
+
+    /// See [`Provider::writes_precede_send`](verbs::Provider::writes_precede_send).
+    pub fn writes_precede_send(&mut self) {
+        self.announced = true;
+    }
+
+    /// Ready to receive.
+    pub fn start(&mut self, expected: Psn, max_dest_rd_atomic: u8, min_rnr_timer: u8) {
+        self.expected = expected;
+        self.max_resources = max_dest_rd_atomic as usize;
+        self.resources = VecDeque::with_capacity(self.max_resources);
+        self.min_rnr_timer = min_rnr_timer;
+    }
+
+    /// The queue pair has failed. A NAK that says so is still sent.
+    pub fn stop(&mut self) {
+        self.resources.clear();
+        self.resources_due = 0;
+        self.incoming = Incoming::None;
+        self.again = Again::new();
+        if self.reply == Some(Reply::Ack) {
+            self.reply = None;
+        }
+    }
+
+    /// When it wants to be woken.
+    #[inline]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.again.deadline()
+    }
+
+    /// Runs what has expired.
+    pub fn handle_timeout(&mut self, env: &mut Env<'_>) {
+        // A NAK says more than an ACK, and while one is out the peer has to move.
+        if self.again.is_due(env.now) && self.reply.is_none() && !self.nak_sent {
+            env.counters.acks_repeated += 1;
+            self.reply = Some(Reply::Ack);
+        }
+    }
+
+    /// Whether an ACK or NAK can be sent now.
+    #[inline]
+    pub fn has_reply(&self) -> bool {
+        self.reply.is_some() && self.resources_due == 0
+    }
+
+    /// Whether an answer to a READ or atomic is due. They go before ACKs, as they are older.
+    #[inline]
+    pub fn has_answer(&self) -> bool {
+        self.resources_due > 0
+    }
+
+    /// A packet from the middle of a WRITE, which is most of all, that asks for no ACK: whether it was the one
+    /// that is expected, and is done with. Whatever is special about it is left to [`Responder::handle`].
+    #[inline(always)]
+    pub fn handle_middle(
+        &mut self,
+        psn: u32,
+        payload: &[u8],
+        mtu: usize,
+        pd: PdId,
+        env: &mut Env<'_>,
+    ) -> bool {
+        let length = payload.len();
+        let Incoming::Write(write) = &mut self.incoming else { return false };
+        if psn != self.expected.get() || length != mtu || length >= write.left as usize {
+            return false;
+        }
+        let done = write.total - write.left;
+        let at = RemoteAddress { address: write.to.address.wrapping_add(done.into()), ..write.to };
+        let window = env.memory.go_on(&write.grant, done, pd, at, length as u32);
+        if window.is_ok_and(|window| window.write(0, payload).is_ok()) {
+            write.left -= length as u32;
+            env.counters.received.count(Class::Write);
+            self.nak_sent = false;
+            self.expected = self.expected.plus(1);
+            self.one_sided.packets = self.one_sided.packets.wrapping_add(1);
+            true
+        } else {
+            false
+        }
+    }
+
+    /// Takes a request. `Err` if the queue pair fails by it.
+    pub fn handle(
+        &mut self,
+        request: &Request<'_>,
+        class: Class,
+        mtu: usize,
+        receives: &mut ReceiveQueue,
+        identity: &Identity,
+        env: &mut Env<'_>,
+    ) -> Result<(), ()> {
+        let psn = Psn::new(request.bth.psn);
+        if psn != self.expected {
+            if psn.is_before(self.expected) {
+                env.counters.dropped.duplicate += 1;
+                self.repeat(psn, request, mtu);
+            } else {
+                env.counters.dropped.out_of_sequence += 1;
+                if !self.nak_sent {
+                    self.nak(self.expected, Nak::SequenceError, env);
+                }
+            }
+            return Ok(());
+        }
+        self.nak_sent = false;
+        env.counters.received.count(class);
+        let done = match class {
+            Class::Send => self.send(request, mtu, receives, identity, env),
+            Class::Write => self.write(request, mtu, receives, identity, env),
+            Class::Read => self.read(request, mtu, identity, env),
+            _ => self.atomic(request, identity, env),
+        };
+        match done {
+            Ok(packets) => {
+                self.expected = self.expected.plus(packets);
+                self.one_sided.packets = self.one_sided.packets.wrapping_add(packets);
+                if request.bth.opcode.ends() {
+                    self.messages = self.messages.plus(1);
+                }
+                if request.bth.ack_request {
+                    let silent =
+                        matches!(request.bth.opcode, Opcode::WriteOnly | Opcode::WriteLast);
+                    if silent && self.announced {
+                        self.again.held(env.now);
+                    } else {
+                        self.reply = Some(Reply::Ack);
+                        self.again.acknowledged(env.now);
+                    }
+                }
+                Ok(())
+            }
+            Err(Fault::NotReady) => {
+                env.counters.naks_sent.receiver_not_ready += 1;
+                let syndrome = Syndrome::ReceiverNotReady { timer: self.min_rnr_timer };
+                self.reply = Some(Reply::Nak { psn, syndrome });
+                self.nak_sent = true;
+                Ok(())
+            }
+            Err(Fault::Nak(reason)) => {
+                self.nak(psn, reason, env);
+                Err(())
+            }
+            Err(Fault::Silent) => Err(()),
+        }
+    }
+
+    fn nak(&mut self, psn: Psn, reason: Nak, env: &mut Env<'_>) {
+        env.counters.naks_sent.count(reason);
+        self.reply = Some(Reply::Nak { psn, syndrome: Syndrome::Nak(reason) });
+        self.nak_sent = true;
+    }
+
+    #[inline(never)]
+    fn send(
+        &mut self,
+        request: &Request<'_>,
+        mtu: usize,
+        receives: &mut ReceiveQueue,
+        identity: &Identity,
+        env: &mut Env<'_>,
+    ) -> Result<u32, Fault> {
+        let opcode = request.bth.opcode;
+        let received = match (opcode.begins(), self.incoming) {
+            (true, Incoming::None) => 0,
+            (false, Incoming::Send { received }) => received,
+            _ => return Err(INVALID),
+        };
+        check_length(opcode, request.payload.len(), mtu)?;
+        let receive = receives.front().ok_or(Fault::NotReady)?;
+        if receive.into.write(received as usize, request.payload).is_err() {
+            let id = receive.id;
+            receives.pop();
+            receive_queue::fail(id, Status::LocalLength, identity, env);
+            return Err(INVALID);
+        }
+        let length = received + request.payload.len() as u32;
+        if !opcode.ends() {
+            self.incoming = Incoming::Send { received: length };
+            return Ok(1);
+        }
+        let id = receive.id;
+        let with = if opcode.has_immediate() {
+            SendWith::Immediate(get32(request.extended, 0)?)
+        } else if opcode.has_invalidate() {
+            let key = get32(request.extended, 0)?;
+            if env.memory.invalidate(identity.pd, key).is_err() {
+                receives.pop();
+                receive_queue::fail(id, Status::LocalProtection, identity, env);
+                return Err(Fault::Silent);
+            }
+            SendWith::Invalidate(key)
+        } else {
+            SendWith::Nothing
+        };
+        receives.pop();
+        self.incoming = Incoming::None;
+        let operation = CompletedOperation::Recv { length, with };
+        complete(id, operation, identity, env);
+        Ok(1)
+    }
+
+    fn write(
+        &mut self,
+        request: &Request<'_>,
+        mtu: usize,
+        receives: &mut ReceiveQueue,
+        identity: &Identity,
+        env: &mut Env<'_>,
+    ) -> Result<u32, Fault> {
+        let opcode = request.bth.opcode;
+        let payload = request.payload;
+        let length = payload.len() as u32;
+        let mut immediate_at = 0;
+        let mut begun;
+        let write = match (opcode.begins(), &mut self.incoming) {
+            (false, Incoming::Write(write)) => write,
+            (true, Incoming::None) => {
+                let reth = Reth::parse(request.extended)?;
+                immediate_at = Reth::LEN;
+                if reth.length as usize > MAX_MESSAGE {
+                    return Err(INVALID);
+                }
+                let to = RemoteAddress { address: reth.address, rkey: reth.rkey };
+                let (total, grant) = (reth.length, Grant::NONE);
+                begun = IncomingWrite { to, total, left: total, grant };
+                &mut begun
+            }
+            _ => return Err(INVALID),
+        };
+        let IncomingWrite { to, total, left, .. } = *write;
+        check_length(opcode, payload.len(), mtu)?;
+        // The last packet brings exactly what is left, the others leave something.
+        if opcode.ends() != (length == left) || length > left {
+            return Err(INVALID);
+        }
+        let immediate = if opcode.has_immediate() {
+            Some(get32(request.extended, immediate_at)?)
+        } else {
+            None
+        };
+        if immediate.is_some() && receives.is_empty() {
+            return Err(Fault::NotReady);
+        }
+        // Whether all of a message is granted is known with its first packet; the only packet of
+        // one is checked when it is written, unless that takes memory first.
+        if opcode.begins() && total > 0 && (!opcode.ends() || env.memory.pool.capacity() > 0) {
+            write.grant = env.memory.begin_write(identity.pd, to, total)?;
+        }
+        if length > 0 {
+            let done = total - left;
+            let at = RemoteAddress { address: to.address.wrapping_add(done as u64), ..to };
+            let window = env.memory.go_on(&write.grant, done, identity.pd, at, length)?;
+            window.write(0, payload).map_err(|_| Fault::Nak(Nak::RemoteOperation))?;
+        }
+        if !opcode.ends() {
+            write.left -= length;
+            if opcode.begins() {
+                self.incoming = Incoming::Write(*write);
+            }
+            return Ok(1);
+        }
+        self.incoming = Incoming::None;
+        if let Some(immediate) = immediate
+            && let Some(id) = receives.pop()
+        {
+            let operation = CompletedOperation::RecvWriteImmediate { length: total, immediate };
+            complete(id, operation, identity, env);
+        } else {
+            let writes = self.one_sided.writes.wrapping_add(1);
+            let address = to.address;
+            self.one_sided = OneSided { writes, address, length: total, ..self.one_sided };
+        }
+        Ok(1)
+    }
+
+    #[inline(never)]
+    fn read(
+        &mut self,
+        request: &Request<'_>,
+        mtu: usize,
+        identity: &Identity,
+        env: &mut Env<'_>,
+    ) -> Result<u32, Fault> {
+        let Incoming::None = self.incoming else { return Err(INVALID) };
+        let reth = Reth::parse(request.extended)?;
+        if reth.length as usize > MAX_MESSAGE || !request.payload.is_empty() {
+            return Err(INVALID);
+        }
+        let from = RemoteAddress { address: reth.address, rkey: reth.rkey };
+        if reth.length > 0 {
+            env.memory.check(identity.pd, Access::REMOTE_READ, from, reth.length)?;
+        }
+        let packets = (reth.length as usize).div_ceil(mtu).max(1) as u32;
+        self.answer(Answer::Read { from, length: reth.length }, packets)?;
+        Ok(packets)
+    }
+
+    #[inline(never)]
+    fn atomic(
+        &mut self,
+        request: &Request<'_>,
+        identity: &Identity,
+        env: &mut Env<'_>,
+    ) -> Result<u32, Fault> {
+        let Incoming::None = self.incoming else { return Err(INVALID) };
+        let atomic = AtomicEth::parse(request.extended)?;
+        if atomic.address % 8 != 0 || !request.payload.is_empty() || self.max_resources == 0 {
+            return Err(INVALID);
+        }
+        let at = RemoteAddress { address: atomic.address, rkey: atomic.rkey };
+        let window = env.memory.check(identity.pd, Access::REMOTE_ATOMIC, at, 8)?;
+        let broken = |_| Fault::Nak(Nak::RemoteOperation);
+        let mut bytes = [0; 8];
+        window.read(0, &mut bytes).map_err(broken)?;
+        let original = u64::from_ne_bytes(bytes);
+        let value = match request.bth.opcode {
+            Opcode::FetchAdd => original.wrapping_add(atomic.swap_or_add),
+            _ if original == atomic.compare => atomic.swap_or_add,
+            _ => original,
+        };
+        self.answer(Answer::Atomic { original }, 1)?;
+        window.write(0, &value.to_ne_bytes()).map_err(broken)?;
+        Ok(1)
+    }
+}
+
+/// First and middle packets are full, the last has at least a byte (vol. 1, 9.7.4.1.6).
+fn check_length(opcode: Opcode, length: usize, mtu: usize) -> Result<(), Fault> {
+    let fits = match (opcode.begins(), opcode.ends()) {
+        (_, false) => length == mtu,
+        (true, true) => length <= mtu,
+        (false, true) => (1..=mtu).contains(&length),
+    };
+    if fits { Ok(()) } else { Err(INVALID) }
+}
+
+/// Completes a receive that succeeded.
+#[inline]
+fn complete(id: u64, operation: CompletedOperation, identity: &Identity, env: &mut Env<'_>) {
+    let qp = identity.id;
+    let status = Status::Success;
+    identity.complete_receive(env, Completion { id, qp, status, operation, datagram_from: None });
+}

@@ -1,0 +1,183 @@
+//! Two providers on a simulated network.
+
+use crate::wire::opcode::Opcode;
+use crate::{Limits, PortConfig, Roce, TxBuffer, Verdict};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::time::Duration;
+use drivers::hal::{Arena, Instant};
+use netsim::{Network, Rng};
+use std::vec::Vec;
+use verbs::{
+    AddressVector, Completion, CqId, GidType, PathMtu, PdId, Provider, QpId, QpInit, QpType,
+    ReadyToReceive, ReadyToSend,
+};
+
+/// One end.
+#[derive(Debug)]
+pub struct Node {
+    /// Its provider.
+    pub roce: Roce,
+    /// Its memory.
+    pub arena: Arena,
+    /// What its queue pair belongs to.
+    pub pd: PdId,
+    /// Where both its queues complete.
+    pub cq: CqId,
+    /// Its queue pair.
+    pub qp: QpId,
+    /// Of its port.
+    pub mac: [u8; 6],
+    /// Of its port.
+    pub ip: IpAddr,
+    /// The packet that it is sending.
+    pub tx: TxBuffer,
+    /// Acknowledgements do not get here.
+    pub hears_no_acks: bool,
+}
+
+impl Node {
+    /// All completions that are there.
+    pub fn completions(&mut self) -> Vec<Completion> {
+        core::iter::from_fn(|| self.roce.poll_cq(self.cq)).collect()
+    }
+}
+
+/// Two nodes. Node 0 is at 10.0.0.1, node 1 at 10.0.0.2 (or fd00::1 and fd00::2).
+#[derive(Debug)]
+pub struct Pair {
+    /// Both ends.
+    pub nodes: [Node; 2],
+    /// What joins them.
+    pub network: Network,
+}
+
+impl netsim::Node for Node {
+    fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
+        // Behind Ethernet, IPv4 and UDP.
+        let is_ack = frame.get(42) == Some(&(Opcode::Acknowledge as u8));
+        if !(is_ack && self.hears_no_acks) {
+            self.roce.handle_frame(port, frame, now);
+        }
+    }
+    fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {
+        self.roce.poll_transmit(port, now, &mut self.tx).then(|| frame(&self.tx))
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.roce.poll_timeout()
+    }
+    fn work(&mut self, now: Instant) {
+        self.roce.handle_timeout(now);
+    }
+}
+
+impl Pair {
+    /// Two nodes, each with a queue pair in state Init.
+    pub fn new(seed: u64, mtu: usize, v6: bool) -> Self {
+        Self::with_limits(seed, mtu, v6, Limits { qps: 64, regions: 256, ..Limits::default() })
+    }
+
+    /// Likewise, with other limits.
+    pub fn with_limits(seed: u64, mtu: usize, v6: bool, limits: Limits) -> Self {
+        let mut rng = Rng::new(seed);
+        let nodes = [1u8, 2].map(|n| {
+            let ip = if v6 {
+                IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n as u16))
+            } else {
+                IpAddr::V4(Ipv4Addr::new(10, 0, 0, n))
+            };
+            let mac = [0x52, 0x54, 0, 0, 0, n];
+            let port = PortConfig { mac, addresses: std::vec![ip], mtu };
+            let mut roce = Roce::new(port, limits, &mut rng);
+            let pd = roce.alloc_pd().unwrap();
+            let cq = roce.create_cq(4096).unwrap();
+            let init = Self::init(pd, cq);
+            let qp = roce.create_qp(&init, &mut rng).unwrap();
+            let (arena, tx) = (Arena::on_heap(16 << 20), TxBuffer::new());
+            Node { roce, arena, pd, cq, qp, mac, ip, tx, hears_no_acks: false }
+        });
+        let mut network = Network::new(seed);
+        for node in &nodes {
+            network.add_node(&[node.mac]);
+        }
+        Pair { nodes, network }
+    }
+
+    /// How the queue pairs of a pair are made.
+    pub fn init(pd: PdId, cq: CqId) -> QpInit {
+        QpInit {
+            kind: QpType::Rc,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            max_send_wr: 128,
+            max_recv_wr: 512,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline: 96,
+        }
+    }
+
+    /// The way from node `n` to the other.
+    pub fn address(&self, n: usize) -> AddressVector {
+        AddressVector {
+            local: self.nodes[n].ip,
+            remote: self.nodes[1 - n].ip,
+            gid_type: GidType::RoceV2,
+            remote_mac: self.nodes[1 - n].mac,
+            source_port: 0xc000 + n as u16,
+            traffic_class: 0,
+            hop_limit: 64,
+        }
+    }
+
+    /// Connects the two queue pairs without the connection manager.
+    pub fn connect(&mut self, path_mtu: PathMtu, to: ReadyToSend) {
+        let psns = [0xff_fff0, 0x12_3456];
+        for n in 0..2 {
+            let remote_qpn = self.nodes[1 - n].roce.qp_number(self.nodes[1 - n].qp).unwrap();
+            let peer = ReadyToReceive {
+                remote_qpn,
+                rq_psn: psns[1 - n],
+                path_mtu,
+                address: self.address(n),
+                max_dest_rd_atomic: 4,
+                min_rnr_timer: 12,
+            };
+            let node = &mut self.nodes[n];
+            node.roce.ready_to_receive(node.qp, &peer).unwrap();
+            node.roce.ready_to_send(node.qp, &ReadyToSend { sq_psn: psns[n], ..to }).unwrap();
+        }
+    }
+
+    /// The way Linux connects: ACK timeout 17 (537 ms), 7 retries.
+    pub const LINUX: ReadyToSend =
+        ReadyToSend { sq_psn: 0, max_rd_atomic: 4, ack_timeout: 17, retry_count: 7, rnr_retry: 7 };
+
+    /// Gives node `n` a frame, now.
+    pub fn deliver(&mut self, n: usize, bytes: &[u8]) -> Verdict {
+        self.nodes[n].roce.handle_frame(0, bytes, self.network.now)
+    }
+
+    /// One step: to the next moment at which anything happens. False if nothing ever will.
+    pub fn step(&mut self) -> bool {
+        self.network.step(&mut self.nodes)
+    }
+
+    /// Steps until `done` or until `limit` has passed; returns whether it was done.
+    pub fn run(&mut self, limit: Duration, mut done: impl FnMut(&mut Pair) -> bool) -> bool {
+        let end = self.network.now + limit;
+        loop {
+            if done(self) {
+                return true;
+            }
+            if !self.step() || self.network.now > end {
+                return done(self);
+            }
+        }
+    }
+}
+
+/// The bytes of a packet.
+pub fn frame(tx: &TxBuffer) -> Vec<u8> {
+    netsim::bytes(&tx.packet())
+}

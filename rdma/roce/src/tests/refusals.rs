@@ -1,0 +1,163 @@
+//! What a peer must not do is refused as the specification says, and touches nothing.
+
+use super::transport::request;
+use crate::testing::{Pair, Rng, contents};
+use core::time::Duration;
+use verbs::{
+    Access, PathMtu, Payload, Provider, QpState, RecvRequest, RemoteAddress, SendOperation,
+    SendWith, Status,
+};
+
+/// One request of node 0 against a region of node 1 that was made ready by `prepare`; how it ended.
+fn attempt(
+    access: Access,
+    prepare: impl FnOnce(&mut Pair, verbs::Region) -> RemoteAddress,
+    operation: impl FnOnce(RemoteAddress) -> SendOperation<'static>,
+) -> Status {
+    let mut pair = Pair::new(11, 1500, false);
+    pair.connect(PathMtu::Mtu1024, Pair::LINUX);
+    let mut rng = Rng::new(1);
+    let b = &mut pair.nodes[1];
+    let memory = b.arena.alloc(4096, 4096).unwrap();
+    memory.fill(0xee);
+    let region = b.roce.register(b.pd, memory, access, &mut rng).unwrap();
+    let at = prepare(&mut pair, region);
+    let a = &mut pair.nodes[0];
+    a.roce.post_send(a.qp, &request(1, operation(at))).unwrap();
+    pair.run(Duration::from_secs(1), |_| false);
+    assert!(contents(&memory).iter().all(|&byte| byte == 0xee));
+    let [a, b] = &mut pair.nodes;
+    assert_eq!(a.roce.qp_state(a.qp), Ok(QpState::Error));
+    assert_eq!(b.roce.qp_state(b.qp), Ok(QpState::Error));
+    a.completions()[0].status
+}
+
+fn write(to: RemoteAddress) -> SendOperation<'static> {
+    SendOperation::Write { payload: Payload::Inline(b"attack"), to, immediate: None }
+}
+
+fn start(region: verbs::Region) -> RemoteAddress {
+    RemoteAddress { address: region.address, rkey: region.rkey }
+}
+
+#[test]
+fn memory_that_is_not_granted() {
+    let all = Access::all();
+    let wrong_key = |_: &mut Pair, r| RemoteAddress { rkey: start(r).rkey ^ 1, ..start(r) };
+    assert_eq!(attempt(all, wrong_key, write), Status::RemoteAccess);
+    let past_the_end =
+        |_: &mut Pair, r| RemoteAddress { address: start(r).address + 4091, ..start(r) };
+    assert_eq!(attempt(all, past_the_end, write), Status::RemoteAccess);
+    let before_the_start =
+        |_: &mut Pair, r| RemoteAddress { address: start(r).address - 1, ..start(r) };
+    assert_eq!(attempt(all, before_the_start, write), Status::RemoteAccess);
+    let wraps = |_: &mut Pair, r| RemoteAddress { address: u64::MAX - 2, ..start(r) };
+    assert_eq!(attempt(all, wraps, write), Status::RemoteAccess);
+    let revoked = |pair: &mut Pair, r: verbs::Region| {
+        pair.nodes[1].roce.revoke_key(r.id).unwrap();
+        start(r)
+    };
+    assert_eq!(attempt(all, revoked, write), Status::RemoteAccess);
+    let rotated = |pair: &mut Pair, r: verbs::Region| {
+        pair.nodes[1].roce.rotate_key(r.id, &mut Rng::new(9)).unwrap();
+        start(r)
+    };
+    assert_eq!(attempt(all, rotated, write), Status::RemoteAccess);
+    let plain = |_: &mut Pair, r| start(r);
+    assert_eq!(attempt(Access::REMOTE_READ, plain, write), Status::RemoteAccess);
+    let other_domain = |pair: &mut Pair, r: verbs::Region| {
+        let b = &mut pair.nodes[1];
+        let pd = b.roce.alloc_pd().unwrap();
+        let other = b.roce.register(pd, r.memory, Access::all(), &mut Rng::new(8)).unwrap();
+        start(other)
+    };
+    assert_eq!(attempt(all, other_domain, write), Status::RemoteAccess);
+}
+
+#[test]
+fn requests_that_make_no_sense() {
+    let misaligned = |_: &mut Pair, r| RemoteAddress { address: start(r).address + 4, ..start(r) };
+    let add = |at| {
+        let into = drivers::hal::Arena::on_heap(256).alloc(8, 8).unwrap().slice(0, 8).unwrap();
+        SendOperation::FetchAdd { into, at, add: 1 }
+    };
+    assert_eq!(attempt(Access::all(), misaligned, add), Status::RemoteInvalidRequest);
+    let small_receive = |pair: &mut Pair, r| {
+        let b = &mut pair.nodes[1];
+        let into = b.arena.alloc(64, 64).unwrap().slice(0, 5).unwrap();
+        b.roce.post_recv(b.qp, &RecvRequest { id: 1, into: &[into] }).unwrap();
+        start(r)
+    };
+    let send =
+        |_| SendOperation::Send { payload: Payload::Inline(b"longer"), with: SendWith::Nothing };
+    assert_eq!(attempt(Access::all(), small_receive, send), Status::RemoteInvalidRequest);
+}
+
+/// Between two packets of a WRITE the key dies: nothing more is written.
+#[test]
+fn a_key_revoked_in_the_middle_stops_the_rest() {
+    let mut pair = Pair::new(3, 1500, false);
+    pair.connect(PathMtu::Mtu1024, Pair::LINUX);
+    pair.network.record = Some(std::vec::Vec::new());
+    pair.network.mute(0, true);
+    let mut rng = Rng::new(1);
+    let [a, b] = &mut pair.nodes;
+    let memory = b.arena.alloc(4096, 4096).unwrap();
+    let region = b.roce.register(b.pd, memory, Access::REMOTE_WRITE, &mut rng).unwrap();
+    let from = a.arena.alloc(4096, 64).unwrap();
+    from.fill(0x55);
+    let payload = Payload::Windows(&[from]);
+    let write = SendOperation::Write { payload, to: start(region), immediate: None };
+    a.roce.post_send(a.qp, &request(1, write)).unwrap();
+    pair.step();
+    let frames = pair.network.record.take().unwrap();
+    pair.deliver(1, &frames[0].1);
+    pair.deliver(1, &frames[1].1);
+    pair.nodes[1].roce.revoke_key(region.id).unwrap();
+    pair.deliver(1, &frames[2].1);
+    let bytes = contents(&memory);
+    assert!(bytes[..2048].iter().all(|&b| b == 0x55));
+    assert!(bytes[2048..].iter().all(|&b| b == 0));
+    let b = &pair.nodes[1];
+    assert_eq!(b.roce.counters().naks_sent.remote_access, 1);
+    assert_eq!(b.roce.qp_state(b.qp), Ok(QpState::Error));
+}
+
+/// Users destroy a queue pair as soon as it has failed; its peer learns the reason all the same.
+#[test]
+fn a_refusal_outlives_its_queue_pair() {
+    let mut pair = Pair::new(3, 1500, false);
+    pair.connect(PathMtu::Mtu1024, Pair::LINUX);
+    let a = &mut pair.nodes[0];
+    let nowhere = RemoteAddress { address: 0, rkey: 1 };
+    a.roce.post_send(a.qp, &request(1, write(nowhere))).unwrap();
+    let destroyed = pair.run(Duration::from_secs(1), |pair| {
+        let b = &mut pair.nodes[1];
+        b.roce.qp_state(b.qp) == Ok(QpState::Error) && b.roce.destroy_qp(b.qp).is_ok()
+    });
+    assert!(destroyed);
+    let refused = |pair: &mut Pair| pair.nodes[0].completions().first().map(|c| c.status);
+    pair.step();
+    assert_eq!(refused(&mut pair), Some(Status::RemoteAccess));
+}
+
+/// Users destroy a queue pair as soon as they have the message that they waited for; its sender learns
+/// that it arrived all the same.
+#[test]
+fn an_ack_outlives_its_queue_pair() {
+    let mut pair = Pair::new(3, 1500, false);
+    pair.connect(PathMtu::Mtu1024, Pair::LINUX);
+    let [a, b] = &mut pair.nodes;
+    let into = b.arena.alloc(64, 64).unwrap();
+    b.roce.post_recv(b.qp, &RecvRequest { id: 5, into: &[into] }).unwrap();
+    let send = SendOperation::Send { payload: Payload::Inline(&[1]), with: SendWith::Nothing };
+    a.roce.post_send(a.qp, &request(1, send)).unwrap();
+    let destroyed = pair.run(Duration::from_secs(1), |pair| {
+        let b = &mut pair.nodes[1];
+        !b.completions().is_empty() && b.roce.destroy_qp(b.qp).is_ok()
+    });
+    assert!(destroyed);
+    pair.step();
+    let done = pair.nodes[0].completions();
+    assert_eq!(done.first().map(|c| (c.id, c.status)), Some((1, Status::Success)));
+}

@@ -1,0 +1,70 @@
+//! Cost follows work: what a packet or a timer costs does not grow with the number of queue pairs and
+//! connections that have nothing to do.
+
+use super::transport::request;
+use crate::Limits;
+use crate::testing::{Pair, Rng};
+use core::time::Duration;
+use verbs::{
+    PathMtu, Payload, Provider, ReadyToReceive, ReadyToSend, RecvRequest, SendOperation, SendWith,
+};
+
+/// Queue pairs that were looked at by timers of both ends, for `rounds` messages on one queue pair beside `others`
+/// connected ones that were used once.
+fn looked_at(others: usize, rounds: u64) -> u64 {
+    let limits = Limits { qps: 2048, regions: 16, ..Limits::default() };
+    let mut pair = Pair::with_limits(3, 1500, false, limits);
+    let mut rng = Rng::new(9);
+    let send = |pair: &mut Pair, qps: [verbs::QpId; 2], id: u64| {
+        let into = pair.nodes[1].arena.alloc(64, 64).unwrap();
+        pair.nodes[1].roce.post_recv(qps[1], &RecvRequest { id, into: &[into] }).unwrap();
+        let send = SendOperation::Send { payload: Payload::Inline(b"hi"), with: SendWith::Nothing };
+        pair.nodes[0].roce.post_send(qps[0], &request(id, send)).unwrap();
+    };
+    for n in 0..others {
+        let qps = [0, 1].map(|at| {
+            let node = &mut pair.nodes[at];
+            node.roce.create_qp(&Pair::init(node.pd, node.cq), &mut rng).unwrap()
+        });
+        for at in 0..2 {
+            let peer = ReadyToReceive {
+                remote_qpn: pair.nodes[1 - at].roce.qp_number(qps[1 - at]).unwrap(),
+                rq_psn: 0,
+                path_mtu: PathMtu::Mtu1024,
+                address: pair.address(at),
+                max_dest_rd_atomic: 0,
+                min_rnr_timer: 12,
+            };
+            let node = &mut pair.nodes[at];
+            node.roce.ready_to_receive(qps[at], &peer).unwrap();
+            node.roce.ready_to_send(qps[at], &ReadyToSend { sq_psn: 0, ..Pair::LINUX }).unwrap();
+        }
+        send(&mut pair, qps, n as u64);
+        pair.run(Duration::from_millis(20), |_| false);
+    }
+    pair.connect(PathMtu::Mtu1024, Pair::LINUX);
+    // All timers of those that were used have come.
+    pair.run(Duration::from_secs(5), |_| false);
+    for node in &mut pair.nodes {
+        node.completions();
+    }
+    let taken = |pair: &Pair| pair.nodes.iter().map(|node| node.roce.timers.taken).sum::<u64>();
+    let before = taken(&pair);
+    let qps = [pair.nodes[0].qp, pair.nodes[1].qp];
+    for n in 0..rounds {
+        send(&mut pair, qps, n);
+        let came = |pair: &mut Pair| !pair.nodes[1].completions().is_empty();
+        assert!(pair.run(Duration::from_secs(1), came));
+        pair.run(Duration::from_millis(5), |_| false);
+    }
+    taken(&pair) - before
+}
+
+#[test]
+fn timers_look_at_what_may_be_due() {
+    let alone = looked_at(0, 200);
+    let crowded = looked_at(1000, 200);
+    assert_eq!(alone, crowded);
+    // At both ends: a timer that is moved back is looked at now and then, not with each message.
+    assert!(alone < 400, "{alone} for 200 messages");
+}

@@ -1,0 +1,214 @@
+//! What the server offered for the session, and the permits and requests that stand on it.
+
+use super::event::Permit;
+use super::{Config, DownReason};
+use crate::Errno;
+use crate::server::RequestKind;
+use crate::wire::Addressing;
+use alloc::vec::Vec;
+use drivers::hal::{Instant, Window};
+use verbs::EngineContext;
+use verbs::{Access, MrId, PdId, RdmaDevice};
+
+/// Bytes kept for the headers of a request: the user's, and the transport's behind it.
+const HEADERS: usize = 320;
+/// Longest user header.
+pub(super) const MAX_USER: usize = HEADERS - crate::wire::IoHeader::MAX_SIZE;
+
+/// What the server offered for the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Requests that can be outstanding.
+    pub queue_depth: u16,
+    /// Most bytes of data in a request.
+    pub max_io_size: u32,
+    /// Bytes of a chunk beside its data.
+    pub max_header: u32,
+    /// Every answer carries the chunk's next key.
+    pub new_rkey: bool,
+}
+
+impl Shape {
+    /// Bytes of a chunk.
+    pub fn chunk_size(&self) -> u32 {
+        self.max_io_size + self.max_header
+    }
+
+    /// Whether requests can be made with it.
+    fn is_sane(&self) -> bool {
+        self.queue_depth >= 2
+            && self.max_header as usize >= HEADERS
+            && self.max_io_size >= 512
+            && self
+                .max_io_size
+                .checked_add(self.max_header)
+                .is_some_and(|chunk| Addressing::new(self.queue_depth).reaches(chunk))
+    }
+}
+
+/// On which connection of a path a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// The service connection.
+    Service,
+    /// One of the others, modulo their number.
+    Io(u16),
+}
+
+/// Where the request of a permit stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CallState {
+    /// Nobody holds the permit.
+    Free,
+    /// There is no request.
+    Held,
+    /// The request waits for a path, or for room on one; whether it was on another path before.
+    Queued { failover: bool },
+    /// The request is on its way, on this path and connection.
+    Sent { path: usize, connection: usize },
+    /// The server has answered, but what was sent may have to be sent again: the data is not the user's yet.
+    Answered { path: usize, connection: usize, result: Result<(), Errno> },
+}
+
+/// The request of a permit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    pub state: CallState,
+    pub kind: RequestKind,
+    pub channel: Channel,
+    /// What is written, or where the answer goes.
+    pub data: Window,
+    pub user_len: u16,
+    /// User header and RTRS header.
+    pub headers: Window,
+    /// Registers `data` of reads.
+    pub region: MrId,
+    pub sent: Instant,
+    /// Number of the send on its connection.
+    pub number: u32,
+}
+
+/// Permits and their requests, made when the first path connects.
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub shape: Shape,
+    pub addressing: Addressing,
+    /// Of the device that the paths go over.
+    pub pd: PdId,
+    pub generation: u16,
+    pub calls: Vec<Call>,
+    free: Vec<u16>,
+    headers: Window,
+}
+
+impl Pool {
+    /// The pool for what a server offers.
+    pub fn new<P: RdmaDevice + ?Sized>(
+        config: &Config,
+        shape: Shape,
+        generation: u16,
+        pd: PdId,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<Self, DownReason> {
+        if !shape.is_sane() {
+            return Err(DownReason::Protocol("impossible queue depth or sizes in CON_RSP"));
+        }
+        let permits = shape.queue_depth.min(config.max_queue_depth.max(2));
+        let headers =
+            ctx.arena.alloc(usize::from(permits) * HEADERS, 64).ok_or(DownReason::Resources)?;
+        let mut pool = Pool {
+            shape,
+            addressing: Addressing::new(shape.queue_depth),
+            pd,
+            generation,
+            calls: Vec::with_capacity(usize::from(permits)),
+            free: (0..permits).rev().collect(),
+            headers,
+        };
+        for n in 0..usize::from(permits) {
+            let memory = headers.slice(n * HEADERS, HEADERS).unwrap_or(Window::empty());
+            let Ok(region) = ctx.provider.register(pd, memory, Access::REMOTE_WRITE, ctx.rng)
+            else {
+                pool.end(ctx);
+                return Err(DownReason::Resources);
+            };
+            // Nobody may write anywhere until a read asks for it.
+            let revoked = ctx.provider.revoke_key(region.id);
+            pool.calls.push(Call {
+                state: CallState::Free,
+                kind: RequestKind::Write,
+                channel: Channel::Service,
+                data: Window::empty(),
+                user_len: 0,
+                headers: memory,
+                region: region.id,
+                sent: Instant::ZERO,
+                number: 0,
+            });
+            if revoked.is_err() {
+                pool.end(ctx);
+                return Err(DownReason::Resources);
+            }
+        }
+        Ok(pool)
+    }
+
+    /// Gives back what it took.
+    pub fn end<P: RdmaDevice + ?Sized>(self, ctx: &mut EngineContext<'_, P>) {
+        for call in &self.calls {
+            // Ours alone, so that it exists.
+            let _ = ctx.provider.deregister(call.region);
+        }
+        ctx.arena.free(self.headers);
+    }
+
+    /// Takes a permit.
+    pub fn take(&mut self) -> Option<Permit> {
+        let index = self.free.pop()?;
+        self.calls.get_mut(usize::from(index))?.state = CallState::Held;
+        Some(Permit { index, pool: self.generation })
+    }
+
+    /// The name of a call's permit.
+    pub fn permit(&self, index: u16) -> Permit {
+        Permit { index, pool: self.generation }
+    }
+
+    /// The call of a permit, if the permit is of this pool.
+    pub fn call(&mut self, permit: Permit) -> Option<&mut Call> {
+        match permit.pool == self.generation {
+            true => self.calls.get_mut(permit.index()),
+            false => None,
+        }
+    }
+
+    /// Gives a permit back; false if it is void, or its request has not ended.
+    pub fn put(&mut self, permit: Permit) -> bool {
+        match self.call(permit) {
+            Some(call) if call.state == CallState::Held => {
+                call.state = CallState::Free;
+                self.free.push(permit.index);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Permits that nobody holds.
+    pub fn available(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Whether a request of such lengths fits a chunk.
+    pub fn check(&self, kind: RequestKind, user: usize, data: usize) -> Result<(), Errno> {
+        let header = match kind {
+            RequestKind::Read => crate::wire::IoHeader::MAX_SIZE,
+            RequestKind::Write => 4,
+        };
+        let all = user + data + header;
+        let fits = user <= MAX_USER
+            && data <= self.shape.max_io_size as usize
+            && all <= self.shape.chunk_size() as usize;
+        if fits { Ok(()) } else { Err(Errno::EINVAL) }
+    }
+}

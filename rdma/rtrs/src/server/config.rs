@@ -1,0 +1,155 @@
+//! Settings of the server.
+
+use crate::wire::{Addressing, MAX_CONNECTIONS, MAX_HEADER, MAX_PATHS};
+use core::fmt;
+use core::time::Duration;
+
+/// Inline payload that the provider has to take: an RKEY_RSP.
+pub(super) const MIN_INLINE: usize = crate::wire::RkeyResponse::SIZE;
+/// Smallest queue depth that is offered, however little memory there is.
+const LEAST_DEPTH: u16 = 8;
+/// Sessions that memory has to suffice for before they are offered deeper queues.
+const SESSIONS: u64 = 4;
+
+/// The queue depth of all sessions on a machine that has `memory` bytes for their chunks: as `wanted`, or
+/// halved until a few sessions have room. It is a function of what stays the same when the gateway is
+/// started anew, because Linux's client gives a path up for good that comes back to another depth.
+pub fn offered_depth(wanted: u16, chunk_size: u32, memory: u64) -> u16 {
+    let mut depth = wanted;
+    while depth > LEAST_DEPTH && u64::from(depth) * u64::from(chunk_size) * SESSIONS > memory {
+        depth = (depth / 2).max(LEAST_DEPTH);
+    }
+    depth
+}
+
+/// Settings of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Port to listen on.
+    pub port: u16,
+    /// Chunks of a session: the same for all of them, and after a restart ([`offered_depth`]).
+    pub queue_depth: u16,
+    /// Size of a chunk in bytes: a power of two, 8192 or more.
+    pub chunk_size: u32,
+    /// How many times over the provider's memory for chunks on demand is promised. With 1 each
+    /// session has memory of its own, and nothing is taken from the provider.
+    pub oversubscribe: u16,
+    /// Whether a chunk's key dies with every use.
+    pub always_invalidate: bool,
+    /// Most sessions.
+    pub max_sessions: usize,
+    /// Most sessions of one host, by its address.
+    pub sessions_per_host: usize,
+    /// Most bytes of the chunks of one host's sessions; no limit without it.
+    pub memory_per_host: Option<u64>,
+    /// Most paths of a session.
+    pub max_paths: usize,
+    /// Most connections of a path.
+    pub max_connections: u16,
+    /// Receives posted on an I/O connection, if the queue is that deep. More requests than this
+    /// must never arrive on one connection between two polls: clients may not survive an RNR NAK.
+    pub receives: u16,
+    /// Depth of the completion queue that all connections share.
+    pub completions: u32,
+    /// Time between heartbeats.
+    pub heartbeat_interval: Duration,
+    /// Heartbeats in a row that may stay without answer.
+    pub heartbeat_misses: u8,
+    /// A number drawn anew each time that the gateway starts, which clients of ours learn: they
+    /// then know that it was restarted, and what was not flushed is lost. 0 for not telling.
+    pub incarnation: u64,
+    /// Time that a path has to establish its connections and to send INFO_REQ.
+    pub handshake_timeout: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            port: crate::wire::PORT,
+            queue_depth: 512,
+            chunk_size: 128 << 10,
+            oversubscribe: 1,
+            always_invalidate: true,
+            max_sessions: 64,
+            sessions_per_host: 64,
+            memory_per_host: None,
+            max_paths: 16,
+            max_connections: 256,
+            receives: 128,
+            completions: 1 << 16,
+            heartbeat_interval: Duration::from_millis(5000),
+            heartbeat_misses: 5,
+            incarnation: 0,
+            handshake_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A setting that cannot be, and what is accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadConfig(&'static str);
+
+impl fmt::Display for BadConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl Config {
+    /// Whether stock clients can work with these settings.
+    pub fn check(&self) -> Result<(), BadConfig> {
+        let whole = u64::from(self.chunk_size) * u64::from(self.queue_depth);
+        let complaint = if self.queue_depth < 2 {
+            "queue_depth: at least 2 (Linux clients hang with 1)"
+        } else if self.chunk_size < 2 * MAX_HEADER || !self.chunk_size.is_power_of_two() {
+            "chunk_size: a power of two, at least 8192"
+        } else if whole > u64::from(u32::MAX) {
+            "queue_depth times chunk_size: less than 4 GiB"
+        } else if !Addressing::new(self.queue_depth).reaches(self.chunk_size) {
+            "queue_depth times chunk_size: at most 2^28 bytes, each rounded up to a power of two"
+        } else if !(1..=MAX_PATHS).contains(&self.max_paths) {
+            "max_paths: 1 to 128"
+        } else if !(2..=MAX_CONNECTIONS).contains(&self.max_connections) {
+            "max_connections: 2 to 4096"
+        } else if self.oversubscribe == 0 {
+            "oversubscribe: at least 1"
+        } else if self.max_sessions.min(self.sessions_per_host) == 0
+            || self.receives == 0
+            || self.completions == 0
+        {
+            "max_sessions, sessions_per_host, receives, completions: at least 1"
+        } else if self.heartbeat_interval.is_zero() || self.handshake_timeout.is_zero() {
+            "heartbeat_interval, handshake_timeout: longer than nothing"
+        } else {
+            return Ok(());
+        };
+        Err(BadConfig(complaint))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_depth_follows_from_the_memory_and_leaves_room_for_several() {
+        let mib = |n: u64| n << 20;
+        let depth = |memory| offered_depth(512, 128 << 10, memory);
+        assert_eq!([0, 4, 16, 32, 64].map(|n| depth(mib(n))), [8, 8, 32, 64, 128]);
+        assert_eq!([128, 255, 256, 4096].map(|n| depth(mib(n))), [256, 256, 512, 512]);
+        assert_eq!(offered_depth(4, 128 << 10, 0), 4, "so few were asked for");
+        assert_eq!(offered_depth(100, 64 << 10, mib(24)), 50);
+    }
+
+    #[test]
+    fn the_limits_of_linux_clients() {
+        let config = |queue_depth, chunk_size| {
+            Config { queue_depth, chunk_size, ..Config::default() }.check().is_ok()
+        };
+        assert!(Config::default().check().is_ok());
+        assert!(config(2, 8192) && config(64, 1 << 20) && config(2048, 1 << 17));
+        assert!(!config(1, 8192) && !config(8, 4096) && !config(8, 10_000));
+        assert!(!config(4096, 1 << 17), "28 bits name a place in the chunks");
+        assert!(Config { max_connections: 1, ..Config::default() }.check().is_err());
+    }
+}

@@ -1,0 +1,372 @@
+//! Connection requests (rtrs-srv.c, `rtrs_rdma_connect`): which session and path they belong to,
+//! or why they are refused.
+
+use super::config::MIN_INLINE;
+use super::refuse::{Door, Refused};
+use super::table::{Chunks, Connection, Path, Session, WorkId};
+use super::{CloseReason, EngineContext, PathState, PathStats, Server, SessionId};
+use crate::wire::{
+    Addressing, ConnectRequest, ConnectResponse, InfoRequest, MAX_HEADER, WireError,
+};
+use crate::{Errno, Heartbeat, Name};
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use drivers::hal::Window;
+use net::hosts::accountable;
+use verbs::{
+    ConnectionEvent, ConnectionId, ConnectionParameters, QpInit, QpType, RdmaDevice, RecvRequest,
+    RejectReason,
+};
+
+/// Receives of the service connection.
+const SERVICE_RECEIVES: u32 = 64;
+/// Its sends.
+const SERVICE_SENDS: u32 = 32;
+/// Most sends outstanding on an I/O connection; requests whose answers would be more wait.
+pub(super) const MAX_SENDS: u32 = 128;
+
+/// Largest I/O that is offered, however large the chunks are. Linux clients cut larger ones to the
+/// 128 pages that they can register, and then fail to register just 128.
+const MAX_IO: u32 = 127 * 4096;
+
+const fn refused(errno: Errno, reason: &'static str, advice: &'static str) -> Refused {
+    Refused { errno, reason, advice }
+}
+
+impl Server {
+    /// Takes an event of the connection manager; false if it is none of this server's. Of connections
+    /// that are asked for, `door` says whether their host is admitted.
+    pub fn handle_connection_event<P: RdmaDevice + ?Sized>(
+        &mut self,
+        event: &ConnectionEvent,
+        door: Door<'_>,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> bool {
+        match *event {
+            ConnectionEvent::Request { connection, port, from, to, ref private_data, .. } => {
+                if port != self.config.port {
+                    return false;
+                }
+                let private_data = private_data.as_slice();
+                let from = from.ip().to_canonical();
+                if let Err(why) = self.handle_request(connection, from, to, private_data, door, ctx)
+                {
+                    self.counters.refused += 1;
+                    self.refuse(from, "connection", alloc::format!("{to} port {port}"), why);
+                    let response = ConnectResponse::Refused(why.errno).emit();
+                    // Fails only if the peer has given up meanwhile.
+                    let _ = ctx.provider.reject(connection, RejectReason::CONSUMER, &response);
+                }
+                true
+            }
+            ConnectionEvent::Established { connection, .. } => match self.by_id.get(&connection) {
+                Some(&key) => {
+                    let path = self.connections[key].path;
+                    let session = self.paths[path].session;
+                    self.sessions[session].heard = true;
+                    true
+                }
+                None => false,
+            },
+            ConnectionEvent::Rejected { connection, .. }
+            | ConnectionEvent::Disconnected { connection } => {
+                let known = self.by_id.contains_key(&connection);
+                if known {
+                    self.ended.push_back(connection);
+                }
+                known
+            }
+        }
+    }
+
+    fn handle_request<P: RdmaDevice + ?Sized>(
+        &mut self,
+        connection: ConnectionId,
+        from: IpAddr,
+        to: IpAddr,
+        private_data: &[u8],
+        door: Door<'_>,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), Refused> {
+        let request = ConnectRequest::parse(private_data).map_err(|error| {
+            let (reason, advice) = match error {
+                WireError::Magic(_) => {
+                    ("not_rtrs", "not an RTRS client; something else asks there")
+                }
+                WireError::Version(_) => ("version", "RTRS of another major version than 2"),
+                WireError::Field(_) | WireError::Short { .. } | WireError::Type(_) => {
+                    ("malformed", "malformed private data: not a sound RTRS client")
+                }
+            };
+            refused(Errno::ECONNRESET, reason, advice)
+        })?;
+        if request.cid_num > self.config.max_connections {
+            let advice = "more connections than a path may have; let the client have fewer queues";
+            return Err(refused(Errno::ECONNRESET, "connections_of_path", advice));
+        }
+        let known = self.uuids.get(&request.session).copied();
+        door(from, known.map(|key| SessionId(key as u32)))?;
+        let session = match known {
+            Some(key) => key,
+            None if !request.first => {
+                let advice = "no session of that UUID: the client believes that it has one here; \
+                              it has to map anew";
+                return Err(refused(Errno::ENXIO, "unknown_session", advice));
+            }
+            None => self.make_session(&request, from, ctx)?,
+        };
+        let path = self.join_path(session, &request, from, to, ctx);
+        let made = path.and_then(|path| self.make_connection(path, request.cid, connection, ctx));
+        if made.is_err() {
+            self.reap_session(session, ctx);
+        }
+        made
+    }
+
+    fn make_session<P: RdmaDevice + ?Sized>(
+        &mut self,
+        request: &ConnectRequest,
+        from: IpAddr,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<usize, Refused> {
+        let owner = accountable(from);
+        let of_host = self.sessions.iter().filter(|(_, s)| accountable(s.host) == owner).count();
+        if of_host >= self.config.sessions_per_host {
+            let advice = "it has as many sessions as limits.sessions_per_host admits; raise it, or \
+                          end others (session list, session disconnect)";
+            return Err(refused(Errno::ENOMEM, "sessions_per_host", advice));
+        }
+        if self.sessions.len() >= self.config.max_sessions && !self.displace(ctx) {
+            let advice = "there are as many sessions as the gateway can have; end others (session \
+                          list, session disconnect)";
+            return Err(refused(Errno::ENOMEM, "sessions", advice));
+        }
+        self.expect_memory(from, ctx)?;
+        let Ok(pd) = ctx.provider.alloc_pd() else {
+            let advice = "no protection domain is left; end other sessions";
+            return Err(refused(Errno::ENOMEM, "resources", advice));
+        };
+        let (queue_depth, chunk_size) = (self.config.queue_depth, self.config.chunk_size);
+        let key = self.sessions.insert(Session {
+            uuid: request.session,
+            host: from,
+            heard: false,
+            since: ctx.now,
+            name: Name::default(),
+            pd,
+            chunks: None,
+            standing: Chunks::Wanting,
+            chunk_size,
+            queue_depth,
+            addressing: Addressing::new(queue_depth),
+            paths: Vec::new(),
+            up: false,
+            executing: Vec::new(),
+        });
+        self.uuids.insert(request.session, key);
+        Ok(key)
+    }
+
+    /// Makes room for another session: that one ends which has waited longest for its client to show that
+    /// it receives anything. False if all have.
+    fn displace<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> bool {
+        let half_open = self.sessions.iter().filter(|(_, session)| !session.heard);
+        let Some((oldest, _)) = half_open.min_by_key(|(_, session)| session.since) else {
+            return false;
+        };
+        self.counters.displaced += 1;
+        for path in self.sessions[oldest].paths.clone() {
+            self.close_path(path, CloseReason::Displaced, ctx);
+        }
+        true
+    }
+
+    /// The path that the connection belongs to, made if it is new.
+    fn join_path<P: RdmaDevice + ?Sized>(
+        &mut self,
+        session: usize,
+        request: &ConnectRequest,
+        from: IpAddr,
+        to: IpAddr,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<usize, Refused> {
+        let mut stale = None;
+        for &key in &self.sessions[session].paths {
+            let path = &self.paths[key];
+            if path.state == PathState::Closing {
+                continue;
+            }
+            if path.uuid == request.path && path.recon_cnt == request.recon_cnt {
+                if path.state != PathState::Connecting {
+                    let advice = "the path is connected already";
+                    return Err(refused(Errno::ECONNRESET, "path_in_use", advice));
+                }
+                let free = path.connections.get(usize::from(request.cid)) == Some(&None);
+                let same = path.connections.len() == usize::from(request.cid_num);
+                if !free || !same || path.from != from {
+                    let advice = "cid twice, or another cid_num or host than before";
+                    return Err(refused(Errno::ECONNRESET, "path_in_use", advice));
+                }
+                return Ok(key);
+            }
+            if path.uuid == request.path {
+                if request.cid != 0 || path.from != from {
+                    let advice =
+                        "the path is another's; it ends with its heartbeats if that is gone";
+                    return Err(refused(Errno::ECONNRESET, "path_in_use", advice));
+                }
+                stale = Some(key);
+            } else if path.from == from && path.to == to {
+                let advice = "the session has a path between these addresses";
+                return Err(refused(Errno::EEXIST, "path_exists", advice));
+            }
+        }
+        let others = self.sessions[session].paths.len() - usize::from(stale.is_some());
+        if others >= self.config.max_paths {
+            let advice = "the session has as many paths as one can have";
+            return Err(refused(Errno::ECONNRESET, "paths", advice));
+        }
+        let info = ctx.arena.alloc(InfoRequest::SIZE, 64).ok_or(refused(
+            Errno::ENOMEM,
+            "memory",
+            "there is no memory for a path (show memory)",
+        ))?;
+        let path = self.paths.insert(Path {
+            session,
+            uuid: request.path,
+            from,
+            to,
+            recon_cnt: request.recon_cnt,
+            state: PathState::Connecting,
+            connections: alloc::vec![None; usize::from(request.cid_num)],
+            region: None,
+            requests: Vec::new(),
+            in_flight: 0,
+            asked: false,
+            info: Some(info),
+            info_sent: 0,
+            heartbeat: Heartbeat::of_server(
+                self.config.heartbeat_interval,
+                self.config.heartbeat_misses,
+                ctx.now,
+            ),
+            timer: None,
+            shortages: 0,
+            latency_nanos: 0,
+            stats: PathStats::default(),
+        });
+        self.sessions[session].paths.push(path);
+        self.set_timer(path, Some(ctx.now + self.config.handshake_timeout));
+        // Only now, so that the session always has a path.
+        if let Some(stale) = stale {
+            self.close_path(stale, CloseReason::Replaced, ctx);
+        }
+        Ok(path)
+    }
+
+    /// Makes the queue pair, and accepts. A failure ends the path.
+    fn make_connection<P: RdmaDevice + ?Sized>(
+        &mut self,
+        path: usize,
+        cid: u16,
+        id: ConnectionId,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), Refused> {
+        let refused = self.try_make_connection(path, cid, id, ctx);
+        if refused.is_err() {
+            self.close_path(path, CloseReason::Resources, ctx);
+        }
+        refused
+    }
+
+    fn try_make_connection<P: RdmaDevice + ?Sized>(
+        &mut self,
+        path_key: usize,
+        cid: u16,
+        id: ConnectionId,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), Refused> {
+        let path = &mut self.paths[path_key];
+        let session = &self.sessions[path.session];
+        let depth = u32::from(session.queue_depth);
+        let (receives, sends) = match cid {
+            0 => (SERVICE_RECEIVES, SERVICE_SENDS),
+            _ => (depth.min(u32::from(self.config.receives)), (2 * depth + 2).min(MAX_SENDS)),
+        };
+        let most = ctx.provider.attributes().max_wr;
+        let (receives, sends) = (receives.min(most), sends.min(most));
+        let init = QpInit {
+            kind: QpType::Rc,
+            pd: ctx.provider.pd_on(session.pd, path.to),
+            send_cq: self.cq,
+            recv_cq: self.cq,
+            max_send_wr: sends,
+            max_recv_wr: receives,
+            max_send_sge: 1,
+            max_recv_sge: usize::from(cid == 0),
+            max_inline: MIN_INLINE,
+        };
+        let no_resources = |_| {
+            let advice = "no queue pairs or memory are left for a connection; end other sessions";
+            refused(Errno::ENOMEM, "resources", advice)
+        };
+        let qp = ctx.provider.create_qp(&init, ctx.rng).map_err(no_resources)?;
+        if cid != 0 {
+            // Answers are waited for by their client alone, and room is made by those that are signaled. Not so
+            // ACKs of the client's requests: Linux's client has done with one only when it has both.
+            ctx.provider.coalesce_acks(qp);
+        }
+        let entry = self.connections.vacant_entry();
+        let key = entry.key();
+        // The client takes the sum of both for the size of a chunk.
+        let max_io_size = (session.chunk_size - MAX_HEADER).min(MAX_IO);
+        let response = ConnectResponse::Accepted {
+            queue_depth: session.queue_depth,
+            max_io_size,
+            max_header: session.chunk_size - max_io_size,
+            new_rkey: self.config.always_invalidate,
+            incarnation: self.config.incarnation,
+        };
+        let parameters = ConnectionParameters {
+            responder_resources: 0,
+            initiator_depth: 0,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            min_rnr_timer: 12,
+        };
+        let info = path.info.unwrap_or(Window::empty());
+        let prepared = (0..receives).try_for_each(|n| {
+            let (id, into): (_, &[Window]) = match (cid, n) {
+                (0, 0) => (WorkId::info(key), &[info]),
+                _ => (WorkId::receive(key), &[]),
+            };
+            ctx.provider.post_recv(qp, &RecvRequest { id: id.to_bits(), into })
+        });
+        let accepted = prepared
+            .and_then(|()| ctx.provider.accept(id, qp, &parameters, &response.emit(), ctx.now));
+        if let Err(error) = accepted {
+            // A queue pair that was just made and is not connected can be destroyed.
+            let _ = ctx.provider.destroy_qp(qp);
+            return Err(no_resources(error));
+        }
+        entry.insert(Connection {
+            path: path_key,
+            cid,
+            qp,
+            id,
+            send_room: sends,
+            signal_interval: (sends / 4).max(1),
+            posted: 0,
+            completed: 0,
+            signaled: 0,
+            reserved: 0,
+            queued: None,
+        });
+        if let Some(place) = path.connections.get_mut(usize::from(cid)) {
+            *place = Some(key);
+        }
+        self.by_id.insert(id, key);
+        self.counters.accepted += 1;
+        Ok(())
+    }
+}

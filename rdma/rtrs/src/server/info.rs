@@ -1,0 +1,242 @@
+//! The INFO exchange (rtrs-srv.c, `process_info_req`), which completes a path.
+
+use super::connect::MAX_SENDS;
+use super::refuse::Refused;
+use super::table::{Chunks, Slot, WorkId};
+use super::{CloseReason, EngineContext, Event, Input, Notice, PathState, Server, SessionId};
+use crate::wire::{Descriptor, InfoRequest, InfoResponse};
+use crate::{Errno, Heartbeat, Name};
+use alloc::vec::Vec;
+use drivers::hal::Window;
+use verbs::{Payload, RdmaDevice, SendOperation, SendRequest, SendWith};
+
+const NAME_TAKEN: Refused = Refused {
+    errno: Errno::EPERM,
+    reason: "name_taken",
+    advice: "a host of another address has a session of that name; give the client another sessname, or \
+             end that session (session list, session disconnect)",
+};
+
+impl Server {
+    /// Takes a SEND of the client's. There is only one that means anything.
+    pub(super) fn handle_message<P: RdmaDevice + ?Sized>(
+        &mut self,
+        connection: usize,
+        work: WorkId,
+        length: u32,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let path = self.connections[connection].path;
+        let done = if work.is_info() {
+            self.handle_info(path, length, ctx)
+        } else {
+            Err(CloseReason::Protocol("an unexpected message"))
+        };
+        if let Err(reason) = done {
+            self.close_path(path, reason, ctx);
+        }
+    }
+
+    fn handle_info<P: RdmaDevice + ?Sized>(
+        &mut self,
+        path_key: usize,
+        length: u32,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), CloseReason> {
+        let path = &self.paths[path_key];
+        if path.state.next(Input::InfoAccepted).is_none() || path.asked {
+            return Ok(());
+        }
+        if path.connections.iter().any(Option::is_none) {
+            return Err(CloseReason::Protocol("INFO_REQ before all connections stand"));
+        }
+        let mut bytes = [0; InfoRequest::SIZE];
+        let read = path.info.is_some_and(|info| info.read(0, &mut bytes).is_ok());
+        if length as usize != bytes.len() || !read {
+            return Err(CloseReason::Protocol("INFO_REQ of another size"));
+        }
+        let request = InfoRequest::parse(&bytes)
+            .map_err(|_| CloseReason::Protocol("INFO_REQ with an impossible name or type"))?;
+        self.claim_name(path_key, request.name, ctx)?;
+        let path = &mut self.paths[path_key];
+        path.asked = true;
+        let (session, from) = (path.session, path.from);
+        self.sessions[session].name = request.name;
+        self.sessions[session].heard = true;
+        if let Err(why) = self.take_memory(session, ctx) {
+            self.refuse(from, "session", request.name.as_str().into(), why);
+            return Err(CloseReason::Memory);
+        }
+        if self.sessions[session].standing == Chunks::Ready {
+            self.complete_path(path_key, ctx)?;
+        }
+        Ok(())
+    }
+
+    /// The memory of a session is ready: its paths that have asked are told where it is.
+    pub(super) fn answer_info<P: RdmaDevice + ?Sized>(
+        &mut self,
+        session: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        for path in self.sessions[session].paths.clone() {
+            let asked = self.paths.get(path).is_some_and(|path| path.asked);
+            if asked && let Err(reason) = self.complete_path(path, ctx) {
+                self.close_path(path, reason, ctx);
+            }
+        }
+    }
+
+    /// Tells the client where the chunks are: the path is connected.
+    fn complete_path<P: RdmaDevice + ?Sized>(
+        &mut self,
+        path_key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), CloseReason> {
+        let Some(next) = self.paths[path_key].state.next(Input::InfoAccepted) else {
+            return Ok(());
+        };
+        let response = self.register_chunks(path_key, ctx)?;
+        let path = &mut self.paths[path_key];
+        let session = &mut self.sessions[path.session];
+        path.requests = alloc::vec![Slot::IDLE; usize::from(session.queue_depth)];
+        path.state = next;
+        path.heartbeat = Heartbeat::of_server(
+            self.config.heartbeat_interval,
+            self.config.heartbeat_misses,
+            ctx.now,
+        );
+        if !session.up {
+            session.up = true;
+            self.links.push_back(Event::LinkUp(SessionId(path.session as u32)));
+        }
+        let notice = Notice::PathUp { session: session.name, from: path.from, to: path.to };
+        let connections = path.connections.len();
+        self.ready.reserve(usize::from(session.queue_depth));
+        self.awaiting_buffer.reserve(connections * MAX_SENDS as usize);
+        self.counters.paths_up += 1;
+        self.notice(notice);
+        self.set_heartbeat_timer(path_key);
+        let Some(&Some(key)) = self.paths[path_key].connections.first() else { return Ok(()) };
+        let payload = Payload::Windows(&[response]);
+        self.connections[key].signal_next();
+        self.send_on(key, SendOperation::Send { payload, with: SendWith::Nothing }, ctx)?;
+        self.paths[path_key].info_sent = self.connections[key].posted;
+        Ok(())
+    }
+
+    /// The memory of INFO_RSP is given back once the client has it.
+    pub(super) fn free_info<P: RdmaDevice + ?Sized>(
+        &mut self,
+        path_key: usize,
+        completed: u32,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let path = &mut self.paths[path_key];
+        if path.state == PathState::Connected
+            && completed.wrapping_sub(path.info_sent) < 1 << 31
+            && let Some(info) = path.info.take()
+        {
+            ctx.arena.free(info);
+        }
+    }
+
+    /// A name belongs to one session, and to the addresses that hold it until its paths are gone. A client
+    /// that was restarted comes with a new session under its old name and one of those addresses: its
+    /// old session ends, with all of its paths.
+    fn claim_name<P: RdmaDevice + ?Sized>(
+        &mut self,
+        path_key: usize,
+        name: Name,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), CloseReason> {
+        let (session, from) = (self.paths[path_key].session, self.paths[path_key].from);
+        let own = &self.sessions[session].name;
+        if *own != Name::default() && *own != name {
+            return Err(CloseReason::Protocol("another name than the session's"));
+        }
+        let others =
+            self.sessions.iter().filter(|&(key, other)| key != session && other.name == name);
+        let keys: Vec<usize> = others.flat_map(|(_, other)| other.paths.iter().copied()).collect();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        if keys.iter().all(|&key| self.paths[key].from != from) {
+            self.refuse(from, "session", name.as_str().into(), NAME_TAKEN);
+            return Err(CloseReason::NameTaken);
+        }
+        for key in keys {
+            self.close_path(key, CloseReason::Replaced, ctx);
+        }
+        Ok(())
+    }
+
+    /// Registers the chunks for a path, and writes INFO_RSP, which takes the place of INFO_REQ.
+    fn register_chunks<P: RdmaDevice + ?Sized>(
+        &mut self,
+        path_key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<Window, CloseReason> {
+        let path = &mut self.paths[path_key];
+        let session = &self.sessions[path.session];
+        let (count, size) = (session.queue_depth, session.chunk_size);
+        let length = InfoResponse::message_size(count);
+        let memory = ctx.arena.alloc(length, 64).ok_or(CloseReason::Resources)?;
+        if let Some(request) = path.info.replace(memory) {
+            ctx.arena.free(request);
+        }
+        let pd = ctx.provider.pd_on(session.pd, path.to);
+        let region = ctx
+            .provider
+            .register_chunks(pd, count, size, session.chunks, ctx.rng)
+            .map_err(|_| CloseReason::Resources)?;
+        path.region = Some(region.id);
+        let head = InfoResponse { count }.emit();
+        memory.write(0, &head).map_err(|_| CloseReason::Resources)?;
+        for chunk in 0..count {
+            let key = ctx.provider.chunk_key(region.id, chunk);
+            let key = key.map_err(|_| CloseReason::Resources)?;
+            let address = region.address.wrapping_add(u64::from(chunk) * u64::from(size));
+            let descriptor = Descriptor { address, key, length: size };
+            let at = InfoResponse::SIZE + usize::from(chunk) * Descriptor::SIZE;
+            memory.write(at, &descriptor.emit()).map_err(|_| CloseReason::Resources)?;
+        }
+        memory.slice(0, length).ok_or(CloseReason::Resources)
+    }
+
+    /// Posts a send on the service connection of a path.
+    pub(super) fn send_service<P: RdmaDevice + ?Sized>(
+        &mut self,
+        path_key: usize,
+        operation: SendOperation<'_>,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), CloseReason> {
+        let Some(&Some(key)) = self.paths[path_key].connections.first() else { return Ok(()) };
+        self.send_on(key, operation, ctx)
+    }
+
+    /// Posts a send that nothing waits for, if there is room; else it is left out (a heartbeat is
+    /// asked for again, and the client's answers keep the path alive).
+    pub(super) fn send_on<P: RdmaDevice + ?Sized>(
+        &mut self,
+        key: usize,
+        operation: SendOperation<'_>,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), CloseReason> {
+        let Some(connection) = self.connections.get_mut(key) else { return Ok(()) };
+        if !connection.has_room(1) {
+            return Ok(());
+        }
+        let (sequence, signaled) = connection.number_send();
+        let request = SendRequest {
+            id: WorkId::send(key, sequence).to_bits(),
+            operation,
+            signaled,
+            solicited: false,
+            datagram: None,
+            carries: None,
+            ack_lazily: false,
+        };
+        ctx.provider.post_send(connection.qp, &request).map_err(CloseReason::from)
+    }
+}

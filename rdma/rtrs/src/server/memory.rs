@@ -1,0 +1,143 @@
+//! Memory of sessions: promised when their client has shown that it receives, and zeroed before it is shown
+//! to it, a piece at a time, so that no round takes long.
+
+use super::refuse::Refused;
+use super::table::{Chunks, Session};
+use super::{EngineContext, Server};
+use crate::Errno;
+use core::net::IpAddr;
+use core::time::Duration;
+use drivers::hal::Instant;
+use net::hosts::accountable;
+use verbs::RdmaDevice;
+
+/// Bytes that are zeroed in a round.
+const PIECE: usize = 128 << 10;
+/// The next piece is zeroed in another round.
+const PAUSE: Duration = Duration::from_nanos(1);
+
+const NO_MEMORY: Refused = Refused {
+    errno: Errno::ENOMEM,
+    reason: "memory",
+    advice: "there is no memory for a session (show memory); end others, lower rnbd.queue_depth or \
+             rnbd.chunk_size, or give the machine more",
+};
+const TOO_MUCH: Refused = Refused {
+    errno: Errno::ENOMEM,
+    reason: "memory_per_host",
+    advice: "its sessions have as much memory as limits.memory_per_host admits; raise it, or end others",
+};
+
+impl Server {
+    /// Bytes of the chunks of a session.
+    fn session_bytes(&self) -> u64 {
+        u64::from(self.config.queue_depth) * u64::from(self.config.chunk_size)
+    }
+
+    /// Whether a host may have the memory of `more` further sessions.
+    fn within_limit(&self, host: IpAddr, more: u64) -> Result<(), Refused> {
+        let Some(limit) = self.config.memory_per_host else { return Ok(()) };
+        let owner = accountable(host);
+        let of_host = self.sessions.iter().filter(|(_, s)| accountable(s.host) == owner);
+        let taken: u64 = of_host.map(|(_, session)| session.promise()).sum();
+        if taken + more * self.session_bytes() > limit { Err(TOO_MUCH) } else { Ok(()) }
+    }
+
+    /// Whether a session has fallen silent on all its paths: its host may be back to replace it.
+    fn is_silent(&self, session: &Session, now: Instant) -> bool {
+        session.promise() > 0
+            && session.paths.iter().all(|&path| self.paths[path].heartbeat.is_silent(now))
+    }
+
+    /// Whether there is memory for another session of a host, of which nothing is taken yet; or perhaps
+    /// there will be, because it takes the place of one of the host's that is silent.
+    pub(super) fn expect_memory<P: RdmaDevice + ?Sized>(
+        &self,
+        host: IpAddr,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), Refused> {
+        let mut of_host = self.sessions.iter().filter(|(_, session)| session.host == host);
+        if of_host.any(|(_, session)| self.is_silent(session, ctx.now)) {
+            return Ok(());
+        }
+        self.within_limit(host, 1)?;
+        let bytes = self.session_bytes();
+        let there = match self.shared {
+            Some(shared) => self.promised() + bytes <= shared,
+            None => match ctx.arena.alloc(bytes as usize, 4096) {
+                Some(found) => {
+                    ctx.arena.free(found);
+                    true
+                }
+                None => false,
+            },
+        };
+        if there { Ok(()) } else { Err(NO_MEMORY) }
+    }
+
+    /// Takes the memory of a session, unless it has it.
+    pub(super) fn take_memory<P: RdmaDevice + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), Refused> {
+        let session = &self.sessions[key];
+        if session.standing != Chunks::Wanting {
+            return Ok(());
+        }
+        self.within_limit(session.host, 1)?;
+        let bytes = self.session_bytes();
+        match self.shared {
+            Some(shared) if self.promised() + bytes <= shared => {
+                // Chunks on demand are zeroed when they get their memory.
+                self.sessions[key].standing = Chunks::Ready;
+            }
+            Some(_) => return Err(NO_MEMORY),
+            None => {
+                let memory = ctx.arena.alloc(bytes as usize, 4096).ok_or(NO_MEMORY)?;
+                let session = &mut self.sessions[key];
+                session.chunks = Some(memory);
+                session.standing = Chunks::Zeroing(0);
+                self.zeroing.push_back(key);
+            }
+        }
+        let session = &mut self.sessions[key];
+        session.executing = alloc::vec![false; usize::from(session.queue_depth)];
+        Ok(())
+    }
+
+    /// When the next piece of memory is zeroed, if there is any.
+    pub(super) fn next_piece(&self) -> Option<Instant> {
+        (!self.zeroing.is_empty()).then(|| self.zeroed_at.map_or(Instant::ZERO, |at| at + PAUSE))
+    }
+
+    /// Zeroes a piece of the memory of the session that has waited longest: one in a round. True if a
+    /// session became ready.
+    pub(super) fn zero_piece<P: RdmaDevice + ?Sized>(
+        &mut self,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> bool {
+        if self.next_piece().is_none_or(|at| ctx.now < at) {
+            return false;
+        }
+        let Some(&key) = self.zeroing.front() else { return false };
+        self.zeroed_at = Some(ctx.now);
+        let session = &mut self.sessions[key];
+        let (Chunks::Zeroing(from), Some(memory)) = (session.standing, session.chunks) else {
+            self.zeroing.pop_front();
+            return false;
+        };
+        let length = PIECE.min(memory.len() - from);
+        if let Some(piece) = memory.slice(from, length) {
+            piece.fill(0);
+        }
+        if from + length < memory.len() {
+            session.standing = Chunks::Zeroing(from + length);
+            return false;
+        }
+        session.standing = Chunks::Ready;
+        self.zeroing.pop_front();
+        self.answer_info(key, ctx);
+        true
+    }
+}

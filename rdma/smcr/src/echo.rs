@@ -1,0 +1,181 @@
+//! The services echo (RFC 862) and discard (RFC 863) over SMC-R and TCP, for measurement.
+
+use super::acceptor::{Acceptor, Carrier, Connected, ConnectionId, Event};
+use super::admission::Gate;
+use super::engine::{Engine, Ready, SocketId};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use drivers::hal::Instant;
+use net::Interface;
+use net::hosts::Hosts;
+use net::tcp::{Closed, Limits, Owner};
+use verbs::EngineContext;
+use verbs::Provider;
+
+/// Port of the echo service.
+pub const ECHO_PORT: u16 = 7;
+/// Port of the discard service.
+pub const DISCARD_PORT: u16 = 9;
+/// Most that is moved at a time.
+const PIECE: usize = 16 << 10;
+
+/// A connection that is served.
+#[derive(Debug, Default)]
+struct Client {
+    /// Read and not written yet, for want of room.
+    held: Vec<u8>,
+    /// The client has said everything.
+    finished: bool,
+}
+
+/// One of the services.
+#[derive(Debug)]
+pub struct Echo {
+    front: Acceptor,
+    discard: bool,
+    clients: BTreeMap<ConnectionId, Client>,
+    piece: Vec<u8>,
+    /// Connections that were served, over SMC-R and over TCP.
+    pub served: (u64, u64),
+}
+
+impl Echo {
+    /// Listens on [`ECHO_PORT`], or on [`DISCARD_PORT`], for the hosts of `smc.hosts`; `offers` as in
+    /// [`Acceptor::new`], as is `owner`.
+    pub fn new(
+        interface: &mut Interface,
+        discard: bool,
+        offers: bool,
+        limits: Limits,
+        hosts: &Hosts,
+        owner: u32,
+    ) -> Self {
+        let port = if discard { DISCARD_PORT } else { ECHO_PORT };
+        let name = if discard { "discard" } else { "echo" };
+        let (name, key) = (name.into(), "smc.hosts");
+        let gate = Gate { name, key, hosts: hosts.clone(), smc: hosts.clone() };
+        Echo {
+            front: Acceptor::new(interface, port, offers, limits, gate, owner),
+            discard,
+            clients: BTreeMap::new(),
+            piece: alloc::vec![0; PIECE],
+            served: (0, 0),
+        }
+    }
+
+    /// Takes an event of the engine; false if it is none of this service's.
+    pub fn handle_event<P: Provider + ?Sized>(
+        &mut self,
+        socket: SocketId,
+        ready: Ready,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> bool {
+        let ours = self.front.handle_event(socket, ready, interface, engine, ctx);
+        if ours {
+            self.serve_all(interface, engine, ctx);
+        }
+        ours
+    }
+
+    /// As [`Acceptor::tcp_owner`].
+    pub fn tcp_owner(&self) -> Owner {
+        self.front.tcp_owner()
+    }
+
+    /// As [`Acceptor::poll`].
+    pub fn poll<P: Provider + ?Sized>(
+        &mut self,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        self.front.poll(interface, engine, ctx);
+        self.serve_all(interface, engine, ctx);
+    }
+
+    fn serve_all<P: Provider + ?Sized>(
+        &mut self,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        while let Some(event) = self.front.poll_event() {
+            let id = match event {
+                Event::Opened(id, carrier) => {
+                    match carrier {
+                        Carrier::Smc => self.served.0 += 1,
+                        Carrier::Tcp => self.served.1 += 1,
+                    }
+                    self.clients.insert(id, Client::default());
+                    id
+                }
+                Event::Ready(id) | Event::Failed(id) | Event::Broken(id) => id,
+            };
+            if let Err(closed) = self.serve(id, interface, engine, ctx) {
+                self.clients.remove(&id);
+                self.front.close(id, closed == Closed::Gone, interface, engine, ctx);
+            }
+        }
+    }
+
+    /// Moves what can be moved; an error when there is nothing more to do for the client.
+    fn serve<P: Provider + ?Sized>(
+        &mut self,
+        id: ConnectionId,
+        interface: &mut Interface,
+        engine: &mut Engine,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), Closed> {
+        let Echo { front, clients, piece, discard, .. } = self;
+        let Some(client) = clients.get_mut(&id) else { return Ok(()) };
+        loop {
+            if !client.held.is_empty() {
+                let written = front.write(id, &client.held, interface, engine, ctx)?;
+                client.held.drain(..written);
+                if !client.held.is_empty() {
+                    return Ok(());
+                }
+            }
+            if client.finished {
+                return Err(Closed::Finished);
+            }
+            let back = if *discard { None } else { front.turn_back(id, engine, ctx) };
+            let read = match back {
+                Some(moved) => moved.map(|()| 0),
+                None => front.read(id, piece, interface, engine),
+            };
+            let count = match read {
+                Ok(0) => return Ok(()),
+                Ok(count) => count,
+                Err(Closed::Finished) => {
+                    client.finished = true;
+                    continue;
+                }
+                Err(Closed::Gone) => return Err(Closed::Gone),
+            };
+            if *discard {
+                continue;
+            }
+            let written = front.write(id, &piece[..count], interface, engine, ctx)?;
+            client.held.extend_from_slice(&piece[written..count]);
+        }
+    }
+
+    /// Its connections, as they are shown.
+    pub fn connected(&self) -> impl Iterator<Item = Connected> + '_ {
+        self.front.connected()
+    }
+
+    /// Connections that were looked at.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn looked(&self) -> u64 {
+        self.front.looked
+    }
+
+    /// As [`Acceptor::poll_timeout`].
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.front.poll_timeout()
+    }
+}

@@ -1,0 +1,154 @@
+//! CDC: what peers say of their cursors, and their ends (Linux 6.12, smc_cdc.c).
+
+use super::table::SocketId;
+use super::{Engine, EngineContext, Input, Ready, State};
+use crate::wire::cdc::{Cdc, End, Producer};
+use verbs::Provider;
+
+impl Engine {
+    pub(super) fn handle_cdc<P: Provider + ?Sized>(
+        &mut self,
+        group: usize,
+        cdc: &Cdc,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let id = SocketId(cdc.token);
+        let Some(socket) = self.socket_mut(id).filter(|socket| socket.group == Some(group)) else {
+            // Late words about a socket that is gone.
+            self.counters.cdc_strays += 1;
+            return;
+        };
+        let key = id.key();
+        if cdc.producer.contains(Producer::FAILOVER) {
+            self.handle_failover(key, cdc.seqno, ctx);
+            return;
+        }
+        if (cdc.seqno.wrapping_sub(socket.rx_seqno) as i16) < 0 {
+            self.counters.malformed += 1;
+            return;
+        }
+        // Both cursors are checked before either is taken; one that goes back is of an older message.
+        let room = u64::from(socket.rmb_size) - (socket.produced - socket.consumed);
+        let produced = match cdc.produced.ahead_of(socket.produced, socket.rmb_size) {
+            Some(ahead) if ahead <= room as i64 => ahead.max(0) as u64,
+            _ => return self.violation(group, ctx),
+        };
+        if produced > 0 && !self.find_buffer(key, ctx) {
+            if self.sockets[key].rewritten {
+                // It has told of it so late that the buffer was taken for one that nobody uses.
+                self.abort_socket(key, ctx);
+                return self.announce(key, Ready::ABORTED);
+            }
+            // Who has written nothing has nothing to tell of.
+            return self.violation(group, ctx);
+        }
+        let socket = &mut self.sockets[key];
+        let unconsumed = socket.furthest - socket.peer_consumed;
+        let consumed = match cdc.consumed.ahead_of(socket.peer_consumed, socket.peer.size) {
+            Some(ahead) if ahead <= unconsumed as i64 => ahead.max(0) as u64,
+            // The Confirm, which says how large its buffer is, is still on its way.
+            None if socket.peer.size == 0 && cdc.consumed.count == 0 => 0,
+            _ => return self.violation(group, ctx),
+        };
+        socket.rx_seqno = cdc.seqno;
+        socket.produced += produced;
+        socket.peer_consumed += consumed;
+        if socket.sent < socket.peer_consumed {
+            // It had arrived over the link that is gone. Once this was said it counts as completed.
+            socket.sent = socket.peer_consumed.min(socket.accepted);
+            socket.speak = true;
+        }
+        socket.rx_producer = cdc.producer;
+        if cdc.producer.contains(Producer::URGENT_PRESENT) && produced > 0 {
+            socket.rx_urgent = Some(socket.produced);
+        }
+        let asked = Producer::UPDATE_REQUESTED.union(Producer::URGENT_PENDING);
+        socket.speak |= cdc.producer.intersects(asked);
+        let mut ready = Ready::empty();
+        if produced > 0 {
+            ready |= Ready::READABLE;
+        }
+        let more = consumed > 0 && socket.accepted > socket.sent;
+        if socket.speak || more {
+            self.touch(key);
+        }
+        self.counters.bytes_received += produced;
+        let news = cdc.end.difference(self.sockets[key].rx_end);
+        if !news.is_empty() {
+            ready |= self.handle_end(key, news);
+        }
+        if !ready.is_empty() {
+            self.announce(key, ready);
+        }
+        if !news.is_empty() {
+            self.reap(key, ctx);
+        }
+    }
+
+    /// The peer has ended its side, in part or in whole; what that means for our user.
+    pub(super) fn handle_end(&mut self, key: usize, news: End) -> Ready {
+        let mut ready = Ready::READABLE;
+        self.sockets[key].rx_end |= news;
+        if news.contains(End::SENDING_DONE) {
+            self.apply(key, Input::PeerDone);
+        }
+        if news.contains(End::ABORT) {
+            self.counters.aborted += 1;
+            ready |= Ready::ABORTED;
+            self.apply(key, Input::PeerAborted);
+        } else if news.contains(End::CLOSED) {
+            self.apply(key, Input::PeerClosed);
+        }
+        if self.sockets[key].state == State::Closed {
+            ready |= Ready::CLOSED;
+        }
+        ready
+    }
+
+    /// A CDC message of a socket has arrived, and the data before it.
+    pub(super) fn cdc_arrived<P: Provider + ?Sized>(
+        &mut self,
+        id: SocketId,
+        sent: u64,
+        seqno: u16,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let Engine { spare, config, .. } = self;
+        let Some(socket) = self.sockets.get_mut(id.key()).filter(|socket| socket.id == id) else {
+            return;
+        };
+        socket.in_flight = socket.in_flight.saturating_sub(1);
+        socket.completed = socket.completed.max(sent);
+        socket.completed_seqno = seqno;
+        if socket.completed == socket.accepted
+            && let Some(buffer) = socket.buffer.take()
+        {
+            super::group::recycle(spare, config.spare_buffers, buffer, ctx);
+        }
+        let room = core::mem::take(&mut socket.wants_room);
+        let over = socket.state == State::Closed && socket.in_flight == 0;
+        if room {
+            self.announce(id.key(), Ready::WRITABLE);
+        }
+        if over {
+            self.reap(id.key(), ctx);
+        }
+    }
+
+    /// The peer goes on over another link, and tells how far we must have heard it. Which link we
+    /// send on is our own matter.
+    fn handle_failover<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        seqno: u16,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        self.sockets[key].rewritten = true;
+        self.sweep_soon(key, ctx.now);
+        if (self.sockets[key].rx_seqno.wrapping_sub(seqno) as i16) < 0 {
+            // Something that the peer believes to have arrived has not.
+            self.abort_socket(key, ctx);
+            self.announce(key, Ready::ABORTED);
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! Link groups: how they are made, joined by sockets, left, and ended.
+
+use super::buffers::put_back;
+use super::config::{Device, address_of};
+use super::handshake::Refusal;
+use super::table::{Flow, Group, GroupState, LINKS, LinkState, Phase, RECEIVES};
+use super::{Engine, EngineContext, Input, Notice, Ready, Role};
+use crate::wire::llc::{Body, DeleteReason, Order, Token};
+use crate::wire::{AcceptConfirm, Eid, PeerId, Reason, rmbe_bytes};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::Ipv6Addr;
+use core::time::Duration;
+use drivers::hal::Instant;
+use net::Neighbours;
+use net::Resolution;
+use verbs::Provider;
+
+/// How long the queue pairs of a group stay after its end was said.
+const FAREWELL: Duration = Duration::from_millis(250);
+/// How long a first contact may take before it makes room for others: some ten round trips, on a busy host.
+const STALLED: Duration = Duration::from_secs(1);
+
+/// What a group is made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NewGroup {
+    pub role: Role,
+    pub socket: usize,
+    pub version: u8,
+    pub peer_id: PeerId,
+    pub peer_gid: Ipv6Addr,
+    /// Version 1: the peer's MAC address.
+    pub peer_mac: [u8; 6],
+    pub device: Device,
+    pub eid: Eid,
+    pub release: u8,
+    pub max_conns: u8,
+    pub max_links: u8,
+}
+
+impl Engine {
+    /// The MAC address of the peer of a new group. None while it is asked for.
+    pub(super) fn find_way<P: Provider + ?Sized>(
+        &self,
+        new: &NewGroup,
+        ctx: &mut EngineContext<'_, P>,
+        neighbours: &mut dyn Neighbours,
+    ) -> Result<Option<[u8; 6]>, Refusal> {
+        if new.version == 1 {
+            return Ok(Some(new.peer_mac));
+        }
+        match neighbours.resolve(address_of(new.peer_gid), ctx.now) {
+            Resolution::Known(mac) => Ok(Some(mac)),
+            Resolution::Pending => Ok(None),
+            Resolution::Unreachable | Resolution::NoRoute => {
+                Err(Refusal::Decline(Reason::NO_ROUTE))
+            }
+        }
+    }
+
+    /// Makes a group with one link, which is not connected yet.
+    pub(super) fn make_group<P: Provider + ?Sized>(
+        &mut self,
+        new: &NewGroup,
+        mac: [u8; 6],
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<usize, Refusal> {
+        let no_memory = Refusal::Decline(Reason::MEMORY);
+        if self.groups.len() >= self.config.max_groups && !self.make_room(ctx) {
+            return Err(no_memory);
+        }
+        let pd = ctx.provider.alloc_pd().map_err(|_| no_memory)?;
+        let remote = self.sockets[new.socket].remote;
+        let id = self.next_group;
+        self.next_group = self.next_group.wrapping_add(1).max(1);
+        let key = self.groups.insert(Group {
+            id,
+            role: new.role,
+            state: GroupState::Making(new.socket),
+            peer_id: new.peer_id,
+            peer_name: new.peer_id,
+            peer_gid: new.peer_gid,
+            peer_mac: new.peer_mac,
+            remote,
+            version: new.version,
+            eid: new.eid,
+            release: new.release,
+            direct: true,
+            max_conns: new.max_conns,
+            max_links: new.max_links,
+            order: Order::default(),
+            pd,
+            links: [const { None }; LINKS],
+            next_link: 1,
+            members: Vec::new(),
+            idle: None,
+            tokens: Vec::new(),
+            flow: None,
+            wants_link: false,
+            moves: Vec::new(),
+            farewells: [None; LINKS],
+            remake: None,
+            dead_keys: Vec::new(),
+            new_keys: VecDeque::new(),
+            late_keys: Vec::new(),
+        });
+        self.hosts.entry(remote).or_default().groups.push(key);
+        if self.make_link(key, 0, new.device, mac, ctx).is_err() {
+            self.drop_group(key, ctx);
+            return Err(no_memory);
+        }
+        if let Some(handshake) = &mut self.sockets[new.socket].handshake {
+            handshake.first_contact = true;
+        }
+        Ok(key)
+    }
+
+    /// Ends the group that has been idle for longest, at once; else gives up the handshake that has been
+    /// making one for longest, if that is long. Whether there was one.
+    fn make_room<P: Provider + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> bool {
+        let ending = |group: &Group| matches!(group.state, GroupState::Ending(_));
+        let idle = |(key, group): (usize, &Group)| {
+            let since = if ending(group) { Some(Instant::ZERO) } else { group.idle };
+            since.map(|since| (since, key))
+        };
+        if let Some((_, key)) = self.groups.iter().filter_map(idle).min() {
+            self.drop_group(key, ctx);
+            return true;
+        }
+        let stalled = |(_, group): (usize, &Group)| {
+            let GroupState::Making(socket) = group.state else { return None };
+            let opened = self.sockets.get(socket)?.handshake.as_ref()?.opened;
+            (opened + STALLED <= ctx.now).then_some((opened, socket))
+        };
+        let Some((_, socket)) = self.groups.iter().filter_map(stalled).min() else { return false };
+        self.decline(socket, Reason::MEMORY, false, ctx);
+        true
+    }
+
+    /// Gives a socket its place in a group, and its receive buffer.
+    pub(super) fn join<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        group_key: usize,
+        link: usize,
+        first_contact: bool,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), Refusal> {
+        let size = rmbe_bytes(self.config.rmb_size);
+        let group = &self.groups[group_key];
+        // The links of a group are all of one device.
+        let device = group.links.get(link).and_then(|link| Some(link.as_ref()?.device.address));
+        let pd = device.map_or(group.pd, |address| ctx.provider.pd_on(group.pd, address));
+        let Some(region) = self.register_buffer(pd, ctx) else {
+            if first_contact {
+                self.drop_group(group_key, ctx);
+            }
+            return Err(Refusal::Decline(Reason::MEMORY));
+        };
+        let group = &mut self.groups[group_key];
+        let member = group.members.len();
+        group.members.push(key);
+        group.idle = None;
+        let socket = &mut self.sockets[key];
+        socket.member = member;
+        socket.group = Some(group_key);
+        socket.link = link;
+        socket.rmb = Some(region);
+        socket.rmb_size = size;
+        Ok(())
+    }
+
+    /// Takes the peer's side of a connection from its Accept or Confirm.
+    pub(super) fn learn_peer(&mut self, key: usize, of: &AcceptConfirm) -> Result<(), Refusal> {
+        let size = rmbe_bytes(of.rmbe_size);
+        let offset = u64::from(of.rmbe_index - 1) * u64::from(size);
+        let Some(address) = of.address.checked_add(offset) else { return Err(Refusal::Broken) };
+        if address.checked_add(u64::from(size)).is_none() {
+            return Err(Refusal::Broken);
+        }
+        let socket = &mut self.sockets[key];
+        socket.peer.size = size;
+        socket.peer.rkey = of.rkey;
+        socket.peer.address = address;
+        socket.peer.offset = offset;
+        socket.peer.token = of.token;
+        let link = socket.link;
+        if let Some(group) = socket.group.and_then(|group| self.groups.get_mut(group)) {
+            group.remember(link, Token { rkey: of.rkey, address: of.address });
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_phase(&mut self, key: usize, phase: Phase, deadline: Instant) {
+        if let Some(handshake) = &mut self.sockets[key].handshake {
+            handshake.phase = phase;
+            handshake.deadline = deadline;
+        }
+        self.arm_socket(key, deadline);
+    }
+
+    /// Says an Accept or Confirm: at once, or if there are several links when the peer has been
+    /// told the buffer's keys on all of them. A link that is being made is waited for, as in Linux: who does
+    /// not know a buffer's key on the link that is left writes anywhere (Linux: to key 0), and loses that, too.
+    /// In version 1 the peer is always told: RFC 7609 wants that, though Linux does without.
+    pub(super) fn say_when_told<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        message: AcceptConfirm,
+        next: Phase,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let socket = &mut self.sockets[key];
+        let (id, group_key) = (socket.id, socket.group);
+        let Some(handshake) = &mut socket.handshake else { return };
+        let message = message.emit();
+        if let Some(group_key) = group_key.filter(|_| !handshake.first_contact)
+            && let Some(group) = self.groups.get_mut(group_key)
+        {
+            let adds = group.links.iter().flatten().any(|link| link.state == LinkState::Making);
+            if group.active_links() > 1 || adds || group.version == 1 {
+                handshake.held_back = message;
+                if adds && group.active_links() < 2 {
+                    group.late_keys.push(id);
+                } else {
+                    group.new_keys.push_back(id);
+                }
+                let deadline = ctx.now + self.config.key_wait;
+                self.set_phase(key, Phase::Key, deadline);
+                self.next_flow(group_key, ctx);
+                return;
+            }
+        }
+        handshake.output.extend(message);
+        self.announce(key, Ready::CLC);
+        self.said(key, next, ctx);
+    }
+
+    /// An Accept or Confirm has been said.
+    pub(super) fn said<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        next: Phase,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let first = self.sockets[key].handshake.as_ref().is_some_and(|hs| hs.first_contact);
+        let patience = match next {
+            Phase::Link => self.config.confirm_wait.1,
+            Phase::Confirm if !first => self.config.late_confirm_wait,
+            _ => self.config.clc_wait,
+        };
+        self.set_phase(key, next, ctx.now + patience);
+        if next == Phase::Done {
+            self.establish(key, ctx.now);
+        }
+    }
+
+    /// Takes a socket's memory and its place in its group.
+    pub(super) fn give_back<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let Engine { sockets, groups, spare, config, .. } = self;
+        let socket = &mut sockets[key];
+        if let Some(buffer) = socket.buffer.take() {
+            recycle(spare, config.spare_buffers, buffer, ctx);
+        }
+        let region = socket.rmb.take();
+        if let Some(region) = region {
+            // What the peer has written and not told of lies in memory, too.
+            let lazy = ctx.provider.take_on_demand_memory(region.id);
+            // It is registered as long as the socket has it.
+            let _ = ctx.provider.deregister(region.id);
+            match lazy {
+                Some(memory) => put_back(memory, ctx),
+                None if !region.memory.is_empty() => ctx.arena.free(region.memory),
+                None => {}
+            }
+        }
+        let Some(group_key) = socket.group.take() else { return };
+        let (told, member) = (socket.peer.size > 0, socket.member);
+        let Some(group) = groups.get_mut(group_key) else { return };
+        group.members.swap_remove(member);
+        if let Some(&moved) = group.members.get(member) {
+            sockets[moved].member = member;
+        }
+        if let Some(region) = region.filter(|_| told && group.state == GroupState::Active) {
+            group.dead_keys.push(region.rkey);
+        }
+        if group.members.is_empty() {
+            group.idle = Some(ctx.now);
+            let keep = if group.role == Role::Server { config.keep.0 } else { config.keep.1 };
+            self.arm_group(group_key, ctx.now + keep);
+        }
+        self.next_flow(group_key, ctx);
+    }
+
+    /// The first link of a group is confirmed.
+    pub(super) fn group_up(&mut self, key: usize, now: Instant) {
+        let group = &mut self.groups[key];
+        group.state = GroupState::Active;
+        // Who is promised a second link waits for it.
+        group.wants_link = group.role == Role::Server && group.max_links > 1;
+        let (role, peer, peer_id) = (group.role, group.peer(), group.peer_name);
+        let remote = group.remote;
+        self.notice(Notice::GroupUp { role, peer, peer_id });
+        self.arm_group(key, now + self.config.test_link);
+        self.wake_held(remote, now);
+    }
+
+    /// A peer has lied: its group ends.
+    pub(super) fn violation<P: Provider + ?Sized>(
+        &mut self,
+        group: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        self.counters.violations += 1;
+        self.end_group(group, DeleteReason::VIOLATION, false, ctx);
+    }
+
+    /// Ends a group and all its connections, and says so. `by_peer` is for the log.
+    pub(super) fn end_group<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        reason: DeleteReason,
+        by_peer: bool,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let Some(group) = self.groups.get_mut(key) else { return };
+        if matches!(group.state, GroupState::Ending(_)) {
+            return;
+        }
+        let was_up = group.state == GroupState::Active;
+        let orderly = group.members.is_empty() && reason == DeleteReason::PROGRAM;
+        let until = ctx.now + FAREWELL;
+        group.state = GroupState::Ending(until);
+        group.flow = None;
+        let (role, peer) = (group.role, group.peer());
+        let link = group.active_link();
+        if was_up {
+            self.notice(Notice::GroupDown { role, peer, reason, by_peer });
+        }
+        self.leave_all(key, ctx);
+        if let Some(remote) = self.groups.get(key).map(|group| group.remote) {
+            self.wake_held(remote, ctx.now);
+        }
+        if let Some(link) = link {
+            let body = Body::DeleteLink { link: 0, all: true, orderly, reason };
+            self.send_llc(key, link, false, body, ctx);
+        }
+        self.arm_group(key, until);
+    }
+
+    /// Every socket of a group loses it.
+    fn leave_all<P: Provider + ?Sized>(&mut self, group: usize, ctx: &mut EngineContext<'_, P>) {
+        for key in self.members(group) {
+            let Some(socket) = self.sockets.get_mut(key) else { continue };
+            if socket.group != Some(group) {
+                continue;
+            }
+            if socket.established {
+                self.lose(key, ctx);
+            } else {
+                let role = socket.role;
+                // The group goes anyway.
+                let mut answered = false;
+                if let Some(handshake) = &mut socket.handshake {
+                    handshake.first_contact = false;
+                    answered = handshake.answered;
+                }
+                match role {
+                    Role::Server if self.awaits_confirm(key) => self.give_back(key, ctx),
+                    Role::Server => self.decline(key, Reason::NO_ACTIVE_LINK, false, ctx),
+                    Role::Client if answered => self.fail(key, ctx),
+                    Role::Client => self.decline(key, Reason::READY_LINK, false, ctx),
+                }
+            }
+        }
+    }
+
+    /// A socket has lost its last link.
+    pub(super) fn lose<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        self.counters.aborted += 1;
+        self.apply(key, Input::LinksLost);
+        self.sockets[key].in_flight = 0;
+        self.give_back(key, ctx);
+        self.announce(key, Ready::ABORTED | Ready::CLOSED);
+        self.reap(key, ctx);
+    }
+
+    /// Takes a group away, with all that belongs to it.
+    pub(super) fn drop_group<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        if !self.groups.contains(key) {
+            return;
+        }
+        self.leave_all(key, ctx);
+        let mut group = self.groups.remove(key);
+        self.timers.groups.forget(key);
+        self.forget_group(group.remote, key);
+        self.wake_held(group.remote, ctx.now);
+        for link in group.links.iter_mut().filter_map(Option::take) {
+            // It exists until here, and no connection manager knows it.
+            let _ = ctx.provider.destroy_qp(link.qp);
+            ctx.arena.free(link.memory);
+        }
+        // Neither a region nor a queue pair of it is left.
+        let _ = ctx.provider.dealloc_pd(group.pd);
+    }
+
+    /// Whether a flow waits for an answer of the kind that `is` tells; it is over then.
+    pub(super) fn take_flow(&mut self, group: usize, is: impl Fn(&Flow) -> bool) -> Option<Flow> {
+        let group = self.groups.get_mut(group)?;
+        match &group.flow {
+            Some((flow, _)) if is(flow) => group.flow.take().map(|(flow, _)| flow),
+            _ => None,
+        }
+    }
+}
+
+/// Keeps a send buffer for the next who needs one, or gives it back.
+pub(super) fn recycle<P: ?Sized>(
+    spare: &mut Vec<drivers::hal::Window>,
+    most: usize,
+    buffer: drivers::hal::Window,
+    ctx: &mut EngineContext<'_, P>,
+) {
+    if spare.len() < most {
+        spare.push(buffer);
+    } else {
+        ctx.arena.free(buffer);
+    }
+}
+
+const _: () = assert!(RECEIVES >= 3 * super::table::CDC_SLOTS);

@@ -1,0 +1,200 @@
+//! Links: a queue pair with a peer, from Init to its failure (Linux 6.12, smc_ib.c for attributes).
+
+use super::config::{Device, address_of};
+use super::handshake::Refusal;
+use super::table::{
+    CDC_SLOTS, GroupState, LINK_MEMORY, LLC_SLOTS, Link, LinkState, PeerEnd, RECEIVES, WorkId,
+};
+use super::{Engine, EngineContext, Notice};
+use crate::wire::llc::LEN;
+use crate::wire::{AcceptConfirm, Reason};
+use alloc::collections::VecDeque;
+use core::net::Ipv6Addr;
+use verbs::{
+    AddressVector, GidType, PathMtu, Provider, QpInit, QpType, ReadyToReceive, ReadyToSend,
+    RecvRequest, VerbsError,
+};
+
+/// Work requests of a message: two WRITEs at most, and the SEND.
+const PER_MESSAGE: u32 = 3;
+/// Code of the pause that RNR NAKs ask for.
+const MIN_RNR_TIMER: u8 = 5;
+
+impl Engine {
+    /// Makes a link at a free place of a group: a queue pair that waits for its peer.
+    pub(super) fn make_link<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        device: Device,
+        mac: [u8; 6],
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), VerbsError> {
+        let group = &mut self.groups[group_key];
+        let memory = ctx.arena.alloc(LINK_MEMORY, 64).ok_or(VerbsError::NoRoom)?;
+        let init = QpInit {
+            kind: QpType::Rc,
+            pd: ctx.provider.pd_on(group.pd, device.address),
+            send_cq: self.cq,
+            recv_cq: self.cq,
+            max_send_wr: PER_MESSAGE * CDC_SLOTS as u32 + LLC_SLOTS as u32,
+            max_recv_wr: RECEIVES as u32,
+            max_send_sge: 2,
+            max_recv_sge: 2,
+            max_inline: LEN,
+        };
+        let made = ctx
+            .provider
+            .create_qp(&init, ctx.rng)
+            .and_then(|qp| ctx.provider.qp_number(qp).map(|qpn| (qp, qpn)));
+        let (qp, qpn) = made.inspect_err(|_| ctx.arena.free(memory))?;
+        ctx.provider.coalesce_acks(qp);
+        // Each WRITE has its CDC message.
+        ctx.provider.writes_precede_send(qp);
+        let number = group.next_link;
+        group.next_link = group.next_link.wrapping_add(1).max(1);
+        let link = Link {
+            state: LinkState::Making,
+            number,
+            device,
+            gid: device.gid(group.version),
+            mac,
+            qp,
+            qpn,
+            psn: ctx.rng.next_u32() & 0xff_ffff,
+            peer: PeerEnd { gid: Ipv6Addr::UNSPECIFIED, qpn: 0 },
+            path_mtu: device.path_mtu,
+            memory,
+            pending: VecDeque::with_capacity(CDC_SLOTS + LLC_SLOTS),
+            cdc_under_way: 0,
+            long_under_way: false,
+            waiting: VecDeque::new(),
+            heard: ctx.now,
+            test: None,
+        };
+        for n in 0..RECEIVES {
+            let id = WorkId::new(group_key, at, n).to_bits();
+            let into = link.receive(n);
+            // The queue is that deep.
+            let _ = ctx.provider.post_recv(qp, &RecvRequest { id, into: &into });
+        }
+        group.links[at] = Some(link);
+        Ok(())
+    }
+
+    /// The peer of a first link is known by its Accept or Confirm.
+    pub(super) fn ready_to_receive<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        peer: &AcceptConfirm,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), Refusal> {
+        // Linux, too, goes by the GID of the Proposal.
+        let gid = self.groups[group_key].peer_gid;
+        let end = PeerEnd { gid, qpn: peer.qpn };
+        let connected = self.connect_link(group_key, at, end, peer.psn, peer.path_mtu, ctx);
+        connected.map_err(|()| Refusal::Decline(Reason::READY_LINK))
+    }
+
+    /// Init to ready-to-receive.
+    pub(super) fn connect_link<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        peer: PeerEnd,
+        psn: u32,
+        path_mtu: u8,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), ()> {
+        let group = &mut self.groups[group_key];
+        let link = group.links[at].as_mut().ok_or(())?;
+        let path_mtu = PathMtu::from_code(path_mtu).ok_or(())?.min(link.device.path_mtu);
+        let to = ReadyToReceive {
+            remote_qpn: peer.qpn,
+            rq_psn: psn,
+            path_mtu,
+            address: AddressVector {
+                local: address_of(link.gid),
+                remote: address_of(peer.gid),
+                gid_type: if group.version == 1 { GidType::RoceV1 } else { GidType::RoceV2 },
+                remote_mac: link.mac,
+                source_port: 0xc000 | (link.qpn as u16 & 0x3fff),
+                traffic_class: 0,
+                hop_limit: 64,
+            },
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: MIN_RNR_TIMER,
+        };
+        ctx.provider.ready_to_receive(link.qp, &to).map_err(|_| ())?;
+        link.peer = peer;
+        link.path_mtu = path_mtu;
+        Ok(())
+    }
+
+    /// Ready-to-receive to ready-to-send.
+    pub(super) fn ready_to_send<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Result<(), Reason> {
+        let group = &mut self.groups[group_key];
+        let (two, one) = self.config.ack_timeout;
+        let link = group.links[at].as_mut().ok_or(Reason::READY_LINK)?;
+        // Version 1 may have two links without a second port of ours.
+        let joins = || self.devices.iter().any(|other| other.joins(&link.device));
+        let ack_timeout =
+            if group.max_links > 1 && (group.version > 1 || joins()) { two } else { one };
+        let to = ReadyToSend {
+            sq_psn: link.psn,
+            max_rd_atomic: 1,
+            ack_timeout,
+            retry_count: self.config.retry_count,
+            rnr_retry: 7,
+        };
+        ctx.provider.ready_to_send(link.qp, &to).map_err(|_| Reason::READY_LINK)?;
+        link.heard = ctx.now;
+        Ok(())
+    }
+
+    /// Takes a link away; its number.
+    pub(super) fn remove_link<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Option<u8> {
+        let group = self.groups.get_mut(group_key)?;
+        let link = group.links.get_mut(at)?.take()?;
+        // They wait for it no longer.
+        group.new_keys.extend(group.late_keys.drain(..));
+        // It exists until here; what it had under way is not heard of again.
+        let _ = ctx.provider.destroy_qp(link.qp);
+        ctx.arena.free(link.memory);
+        Some(link.number)
+    }
+
+    /// A link is lost: its queue pair failed, or the peer is silent.
+    pub(super) fn link_failed<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let state = self.groups.get(group_key).and_then(|g| Some(g.links.get(at)?.as_ref()?.state));
+        let Some(number) = self.remove_link(group_key, at, ctx) else { return };
+        let group = &mut self.groups[group_key];
+        // A further link that did not come about is no loss.
+        let lost = state == Some(LinkState::Active) || group.state != GroupState::Active;
+        self.counters.links_failed += u64::from(lost);
+        if matches!(group.state, GroupState::Ending(_)) {
+            return;
+        }
+        let peer = group.peer();
+        if lost {
+            self.notice(Notice::LinkDown { peer, link: number });
+        }
+        self.fail_over(group_key, at, Some(number), ctx);
+    }
+}

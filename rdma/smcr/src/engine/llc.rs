@@ -1,0 +1,484 @@
+//! LLC: what comes in, what answers it, and the exchanges that we begin (Linux 6.12, smc_llc.c).
+//!
+//! We begin one exchange at a time, as Linux does. What the peer begins is answered at once.
+
+use super::table::{
+    Flow, GroupState, LLC_SLOTS, Link, LinkState, Pending, Phase, SocketId, WorkId,
+};
+use super::{Engine, EngineContext, Ready, Role};
+use crate::wire::Reason;
+use crate::wire::cdc::{self, Cdc};
+use crate::wire::llc::{Body, LEN, LinkEnd, Llc, Token, V1_KEYS};
+use alloc::vec::Vec;
+use drivers::hal::Instant;
+use verbs::{Payload, Provider, RecvRequest, SendOperation, SendRequest, SendWith};
+
+impl Engine {
+    /// A SEND has arrived in a receive of a link.
+    pub(super) fn handle_message<P: Provider + ?Sized>(
+        &mut self,
+        group: usize,
+        at: usize,
+        receive: usize,
+        length: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let Some(link) = self.groups.get(group).and_then(|g| g.links.get(at)?.as_ref()) else {
+            return;
+        };
+        let into = link.receive(receive);
+        let mut head = [0; LEN];
+        if into[0].read(0, &mut head).is_err() || length < LEN {
+            self.counters.malformed += 1;
+            self.repost(group, at, receive, ctx);
+            return;
+        }
+        if head[0] == cdc::TYPE {
+            self.repost(group, at, receive, ctx);
+            self.counters.cdc_received += 1;
+            self.heard_after_confirmation(group, at, ctx.now);
+            match Cdc::parse(&head) {
+                Some(cdc) => self.handle_cdc(group, &cdc, ctx),
+                None => self.counters.malformed += 1,
+            }
+            return;
+        }
+        self.counters.llc_received += 1;
+        let message = if length == LEN {
+            Llc::parse(&head)
+        } else {
+            let mut all = alloc::vec![0; length.min(LEN + into[1].len())];
+            all[..LEN].copy_from_slice(&head);
+            // Never longer than the tail.
+            let _ = into[1].read(0, &mut all[LEN..]);
+            Llc::parse(&all)
+        };
+        self.repost(group, at, receive, ctx);
+        match message {
+            Ok(message) => self.handle_llc(group, at, message, ctx),
+            Err(_) => self.counters.malformed += 1,
+        }
+    }
+
+    fn repost<P: Provider + ?Sized>(
+        &mut self,
+        group: usize,
+        at: usize,
+        receive: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let Some(link) = self.groups[group].links[at].as_ref() else { return };
+        let id = WorkId::new(group, at, receive).to_bits();
+        let into = link.receive(receive);
+        // There is room for it: it was just taken. In the error state its flush will be heard of.
+        let _ = ctx.provider.post_recv(link.qp, &RecvRequest { id, into: &into });
+    }
+
+    /// Sends a message on a link; false if there is no room for it, or no way.
+    pub(super) fn send_llc<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        response: bool,
+        body: Body,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> bool {
+        let Some(group) = self.groups.get_mut(group_key) else { return false };
+        let order = group.order;
+        let Some(link) = group.links.get_mut(at).and_then(Option::as_mut) else { return false };
+        if link.pending.len() - link.cdc_under_way >= LLC_SLOTS {
+            return false;
+        }
+        let bytes = Llc { version: group.version, response, order, body }.emit();
+        let long = bytes.len() > LEN;
+        let mut window = [drivers::hal::Window::empty()];
+        let payload = if long {
+            let free = link.long(bytes.len()).filter(|_| !link.long_under_way);
+            let Some(memory) = free else { return false };
+            if memory.write(0, &bytes).is_err() {
+                return false;
+            }
+            window[0] = memory;
+            Payload::Windows(&window)
+        } else {
+            Payload::Inline(&bytes)
+        };
+        let request = SendRequest {
+            id: WorkId::new(group_key, at, 0).to_bits(),
+            operation: SendOperation::Send { payload, with: SendWith::Nothing },
+            signaled: true,
+            solicited: true,
+            datagram: None,
+            carries: None,
+            ack_lazily: false,
+        };
+        if ctx.provider.post_send(link.qp, &request).is_err() {
+            return false;
+        }
+        link.long_under_way |= long;
+        link.pending.push_back(if long { Pending::LongLlc } else { Pending::Llc });
+        self.counters.llc_sent += 1;
+        true
+    }
+
+    /// The oldest SEND of a link has arrived.
+    pub(super) fn handle_sent<P: Provider + ?Sized>(
+        &mut self,
+        group: usize,
+        at: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let Some(link) = self.groups[group].links[at].as_mut() else { return };
+        match link.pending.pop_front() {
+            Some(Pending::Cdc { socket, sent, seqno }) => {
+                link.cdc_under_way -= 1;
+                let next = link.waiting.pop_front();
+                self.cdc_arrived(socket, sent, seqno, ctx);
+                if let Some(key) = next
+                    && let Some(socket) = self.sockets.get_mut(key)
+                {
+                    socket.waiting = false;
+                    self.touch(key);
+                }
+            }
+            Some(Pending::LongLlc) => link.long_under_way = false,
+            Some(Pending::Confirmation) => self.confirmation_arrived(group, at, ctx.now),
+            Some(Pending::Llc) | None => {}
+        }
+    }
+
+    fn handle_llc<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        message: Llc,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let group = &mut self.groups[group_key];
+        if matches!(group.state, GroupState::Ending(_)) {
+            return;
+        }
+        if message.version != group.version {
+            self.counters.malformed += 1;
+            return;
+        }
+        group.order = message.order;
+        #[cfg(test)]
+        if self.deaf && matches!(message.body, Body::DeleteLink { .. }) {
+            return;
+        }
+        #[cfg(test)]
+        if self.deaf_to_offers && matches!(message.body, Body::AddLink(_)) {
+            return;
+        }
+        if message.response {
+            self.handle_response(group_key, at, message.body, ctx);
+            return;
+        }
+        if !matches!(message.body, Body::ConfirmLink { .. }) {
+            self.heard_after_confirmation(group_key, at, ctx.now);
+        }
+        match message.body {
+            Body::ConfirmLink { link, no_eyecatcher, .. } => {
+                self.handle_confirm_link(group_key, at, link, no_eyecatcher, ctx);
+            }
+            Body::AddLink(add) => self.handle_add_link(group_key, at, add, ctx),
+            body @ Body::DeleteLink { .. } => self.handle_delete_link(group_key, at, &body, ctx),
+            Body::ConfirmKey { token, others, .. } => {
+                self.learn_keys(group_key, at, token, &others);
+                let body = Body::ConfirmKey { token, others, negative: false, retry: false };
+                self.send_llc(group_key, at, true, body, ctx);
+            }
+            Body::DeleteKey { keys, .. } => {
+                let body = self.forget_keys(group_key, at, keys);
+                self.send_llc(group_key, at, true, body, ctx);
+            }
+            Body::TestLink { data } => {
+                self.send_llc(group_key, at, true, Body::TestLink { data }, ctx);
+            }
+            body @ Body::RequestAddLink { .. } => {
+                self.invited(group_key, ctx);
+                // The offer is the answer.
+                if !matches!(self.groups[group_key].flow, Some((Flow::AddLink { .. }, _))) {
+                    self.send_llc(group_key, at, true, body, ctx);
+                }
+            }
+            Body::AddLinkContinue { link, keys, .. } => {
+                self.handle_moved_keys(group_key, at, link, &keys, ctx);
+            }
+        }
+    }
+
+    /// A server's CONFIRM_LINK: the handshake of the client ends.
+    fn handle_confirm_link<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        number: u8,
+        no_eyecatcher: bool,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let group = &mut self.groups[group_key];
+        if group.state == GroupState::Active {
+            self.further_link_confirmed(group_key, at, ctx);
+            return;
+        }
+        let (GroupState::Making(key), Role::Client) = (group.state, group.role) else { return };
+        if self.sockets[key].phase() != Some(Phase::Link) {
+            return;
+        }
+        if !no_eyecatcher {
+            self.decline(key, Reason::RMBE_EYECATCHER, false, ctx);
+            return;
+        }
+        let Some(link) = group.links[at].as_mut() else { return };
+        if link.answers_confirm() {
+            return;
+        }
+        link.number = number;
+        if let Err(reason) = self.ready_to_send(group_key, at, ctx) {
+            self.decline(key, reason, false, ctx);
+            return;
+        }
+        self.send_confirm_link(group_key, at, true, ctx);
+        let link = self.groups[group_key].links[at].as_mut();
+        if let Some(last) = link.and_then(|link| link.pending.back_mut()) {
+            *last = Pending::Confirmation;
+        }
+        if let Some(handshake) = &mut self.sockets[key].handshake {
+            handshake.answered = true;
+        }
+        // A server that does not get it declines, and that is heard, too.
+        let deadline = ctx.now + self.config.answer_wait;
+        self.set_phase(key, Phase::Link, deadline);
+    }
+
+    /// As client: our answer to the first CONFIRM_LINK has arrived. Not before that is the server sure to go
+    /// on over SMC-R: where packets to it are lost it declines.
+    fn confirmation_arrived(&mut self, group_key: usize, at: usize, now: Instant) {
+        let group = &self.groups[group_key];
+        let (GroupState::Making(key), Role::Client) = (group.state, group.role) else { return };
+        if self.sockets[key].phase() == Some(Phase::Link) {
+            self.link_up(group_key, at);
+            self.establish(key, now);
+        }
+    }
+
+    /// What a server says behind its CONFIRM_LINK tells that our answer has arrived, too, and may come before
+    /// the acknowledgement.
+    fn heard_after_confirmation(&mut self, group_key: usize, at: usize, now: Instant) {
+        let Some(group) = self.groups.get(group_key) else { return };
+        if matches!(group.state, GroupState::Making(_))
+            && group.links[at].as_ref().is_some_and(Link::answers_confirm)
+        {
+            self.confirmation_arrived(group_key, at, now);
+        }
+    }
+
+    pub(super) fn link_up(&mut self, group: usize, at: usize) {
+        if let Some(link) = self.groups[group].links[at].as_mut() {
+            link.state = LinkState::Active;
+        }
+    }
+
+    /// Asks the client whether its queue pair works.
+    pub(super) fn confirm_link<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let deadline = ctx.now + self.config.confirm_wait.0;
+        self.groups[group_key].flow = Some((Flow::ConfirmLink { link: at }, deadline));
+        self.arm_group(group_key, deadline);
+        self.send_confirm_link(group_key, at, false, ctx);
+    }
+
+    pub(super) fn send_confirm_link<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        response: bool,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let group = &self.groups[group_key];
+        let Some(link) = group.links[at].as_ref() else { return };
+        let body = Body::ConfirmLink {
+            end: LinkEnd { mac: link.device.mac, gid: link.gid, qpn: link.qpn },
+            link: link.number,
+            uid: group.id << 8 | u32::from(link.number),
+            max_links: group.max_links,
+            max_conns: if group.version == 1 { 0 } else { group.max_conns },
+            no_eyecatcher: true,
+        };
+        self.send_llc(group_key, at, response, body, ctx);
+    }
+
+    fn handle_response<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        at: usize,
+        body: Body,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        match body {
+            Body::ConfirmLink { no_eyecatcher, .. } => {
+                let ours = |flow: &Flow| matches!(flow, Flow::ConfirmLink { link } if *link == at);
+                if self.take_flow(group_key, ours).is_none() {
+                    return;
+                }
+                let GroupState::Making(key) = self.groups[group_key].state else {
+                    return self.further_link_up(group_key, at, ctx);
+                };
+                if !no_eyecatcher {
+                    self.decline(key, Reason::RMBE_EYECATCHER, false, ctx);
+                    return;
+                }
+                self.link_up(group_key, at);
+                self.establish(key, ctx.now);
+            }
+            Body::ConfirmKey { token, negative, .. } => {
+                let ours = |flow: &Flow| matches!(flow, Flow::ConfirmKey { rkey, .. } if *rkey == token.rkey);
+                let told = match self.take_flow(group_key, ours) {
+                    Some(Flow::ConfirmKey { socket, .. }) => Some(socket),
+                    // On a link that is busy it may come when the next is being told already.
+                    _ => self.member_with_key(group_key, token.rkey),
+                };
+                if let Some(socket) = told {
+                    self.key_told(socket, !negative, ctx);
+                }
+            }
+            Body::DeleteKey { .. } => {
+                self.take_flow(group_key, |flow| matches!(flow, Flow::DeleteKey));
+            }
+            Body::AddLink(add) => {
+                // Not a late answer to an earlier offer, which was of another queue pair.
+                let numbers = self.numbers(group_key);
+                let ours = |flow: &Flow| matches!(flow, &Flow::AddLink { link } if numbers[link] == Some(add.link));
+                if let Some(Flow::AddLink { link }) = self.take_flow(group_key, ours) {
+                    self.link_answered(group_key, at, link, &add, ctx);
+                }
+            }
+            Body::AddLinkContinue { link, left, keys } => {
+                self.keys_moved(group_key, at, link, left, &keys, ctx);
+            }
+            Body::DeleteLink { link, .. } => self.farewell_answered(group_key, link, ctx),
+            // That something was heard is all there is to an answered test.
+            _ => {}
+        }
+        self.next_flow(group_key, ctx);
+    }
+
+    /// The peer has been told a socket's key, or did not take it.
+    pub(super) fn key_told<P: Provider + ?Sized>(
+        &mut self,
+        id: SocketId,
+        taken: bool,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let Some(socket) = self.socket_mut(id) else { return };
+        let role = socket.role;
+        let Some(handshake) = &mut socket.handshake else { return };
+        if handshake.phase != Phase::Key {
+            return;
+        }
+        if !taken {
+            self.decline(id.key(), Reason::REGISTER_BUFFER, false, ctx);
+            return;
+        }
+        let message = core::mem::take(&mut handshake.held_back);
+        handshake.output.extend(message);
+        self.announce(id.key(), Ready::CLC);
+        let next = if role == Role::Server { Phase::Confirm } else { Phase::Done };
+        self.said(id.key(), next, ctx);
+    }
+
+    /// Forgets buffers of the peer; the answer.
+    fn forget_keys(&mut self, group_key: usize, at: usize, mut keys: Vec<u32>) -> Body {
+        let group = &mut self.groups[group_key];
+        let (mut unknown, mut place) = (0u8, 0x80);
+        for key in &mut keys {
+            if !group.forget(at, *key) {
+                unknown =
+                    if group.version == 1 { unknown | place } else { unknown.wrapping_add(1) };
+            }
+            place >>= 1;
+            if group.version > 1 {
+                // As Linux answers.
+                *key = 0;
+            }
+        }
+        Body::DeleteKey { keys, unknown, negative: unknown > 0 }
+    }
+
+    fn learn_keys(&mut self, group: usize, at: usize, token: Token, others: &[(u8, Token)]) {
+        let group = &mut self.groups[group];
+        group.remember(at, token);
+        let place = group.tokens.iter().position(|on| on[at] == Some(token));
+        for &(number, token) in others {
+            let other = group
+                .links
+                .iter()
+                .position(|link| link.as_ref().is_some_and(|link| link.number == number));
+            if let (Some(place), Some(other)) = (place, other) {
+                group.tokens[place][other] = Some(token);
+            }
+        }
+    }
+
+    /// Asks whether a link is alive, unless that was asked already.
+    pub(super) fn test_link<P: Provider + ?Sized>(
+        &mut self,
+        group: usize,
+        at: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let deadline = ctx.now + self.config.llc_wait;
+        let link = self.groups.get_mut(group).and_then(|g| g.links.get_mut(at)?.as_mut());
+        let Some(link) = link.filter(|link| link.test.is_none()) else { return };
+        link.test = Some(deadline);
+        // What is heard from now on counts.
+        link.heard = ctx.now;
+        self.send_llc(group, at, false, Body::TestLink { data: [0; 16] }, ctx);
+        self.arm_group(group, deadline);
+    }
+
+    /// Begins the next exchange of a group, if none is under way.
+    pub(super) fn next_flow<P: Provider + ?Sized>(
+        &mut self,
+        group_key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let Some(group) = self.groups.get_mut(group_key) else { return };
+        if group.flow.is_some() || group.state != GroupState::Active {
+            return;
+        }
+        let deadline = ctx.now + self.config.llc_wait;
+        let Some(at) = group.active_link() else { return };
+        if group.farewells.iter().all(Option::is_none) && core::mem::take(&mut group.wants_link) {
+            return self.offer_link(group_key, at, ctx);
+        }
+        if let Some(socket) = group.new_keys.pop_front() {
+            let Some((link, rmb)) =
+                self.socket(socket).and_then(|socket| Some((socket.link, socket.rmb?)))
+            else {
+                return self.next_flow(group_key, ctx);
+            };
+            let token = Token { rkey: rmb.rkey, address: rmb.address };
+            let others = self.others_of(group_key, link, token);
+            let body = Body::ConfirmKey { token, others, negative: false, retry: false };
+            self.groups[group_key].flow =
+                Some((Flow::ConfirmKey { rkey: rmb.rkey, socket }, deadline));
+            self.send_llc(group_key, link, false, body, ctx);
+        } else if !group.dead_keys.is_empty() {
+            let count = group.dead_keys.len().min(V1_KEYS);
+            let keys = group.dead_keys.drain(..count).collect();
+            group.flow = Some((Flow::DeleteKey, deadline));
+            let body = Body::DeleteKey { keys, unknown: 0, negative: false };
+            self.send_llc(group_key, at, false, body, ctx);
+        } else {
+            return;
+        }
+        self.arm_group(group_key, deadline);
+    }
+}

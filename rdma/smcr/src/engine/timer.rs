@@ -1,0 +1,235 @@
+//! Timers: handshakes, LLC answers, silent links, idle groups, slow closes. A socket or group has one, for the
+//! earliest of its times, so that nobody looks at those whose time has not come.
+
+use super::table::{GroupState, LinkState, Phase};
+use super::{BATCH, Engine, EngineContext, Ready, Role};
+use crate::wire::Reason;
+use crate::wire::cdc::End;
+use crate::wire::llc::DeleteReason;
+use drivers::hal::Instant;
+use net::Neighbours;
+use softverbs::timers;
+use verbs::Provider;
+
+/// When whose timers run.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    pub sockets: timers::Timers,
+    pub groups: timers::Timers,
+}
+
+impl Engine {
+    /// Has the timers of a socket run at `at`, if not earlier.
+    pub(super) fn arm_socket(&mut self, key: usize, at: Instant) {
+        if self.sockets.contains(key) {
+            self.timers.sockets.make_room(key);
+            self.timers.sockets.put(key, at);
+        }
+    }
+
+    /// Has the timers of a group run at `at`, if not earlier.
+    pub(super) fn arm_group(&mut self, key: usize, at: Instant) {
+        if self.groups.contains(key) {
+            self.timers.groups.make_room(key);
+            self.timers.groups.put(key, at);
+        }
+    }
+
+    /// When `handle_timeout` wants to be called, if ever.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let Timers { sockets, groups } = &self.timers;
+        Instant::first([sockets.first(), groups.first(), self.sweep])
+    }
+
+    /// Runs the timers that have expired, some at a time; false if there are none.
+    pub fn handle_timeout<P: Provider + ?Sized>(
+        &mut self,
+        ctx: &mut EngineContext<'_, P>,
+        neighbours: &mut dyn Neighbours,
+    ) -> bool {
+        let mut ran = false;
+        // Those that they set anew are for the next time.
+        for _ in 0..self.timers.sockets.len().min(BATCH) {
+            let Some(key) = self.timers.sockets.take_due(ctx.now) else { break };
+            ran = true;
+            self.socket_timers(key, ctx, neighbours);
+        }
+        for _ in 0..self.timers.groups.len().min(BATCH) {
+            let Some(key) = self.timers.groups.take_due(ctx.now) else { break };
+            ran = true;
+            self.group_timers(key, ctx);
+        }
+        if self.sweep.is_some_and(|at| at <= ctx.now) {
+            ran = true;
+            self.sweep_buffers(ctx);
+        }
+        ran
+    }
+
+    fn socket_timers<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+        neighbours: &mut dyn Neighbours,
+    ) {
+        self.nudge(key, ctx.now);
+        if self.misses_end(key, ctx) {
+            return;
+        }
+        let socket = &self.sockets[key];
+        if let Some(linger) = socket.linger {
+            if linger <= ctx.now {
+                self.sockets[key].linger = None;
+                self.abort_socket(key, ctx);
+            } else {
+                self.arm_socket(key, linger);
+            }
+            return;
+        }
+        let (role, remote) = (socket.role, socket.remote);
+        let Some(handshake) = socket.handshake.as_ref().filter(|_| !socket.established) else {
+            return;
+        };
+        let (phase, deadline, retry) = (handshake.phase, handshake.deadline, handshake.retry);
+        if matches!(phase, Phase::Fallback(_) | Phase::Failed) {
+            return;
+        }
+        if deadline <= ctx.now {
+            let late = handshake.opened + self.config.accept_wait.1;
+            let answered = handshake.answered;
+            if phase == Phase::Accept && retry.is_none() && deadline < late {
+                // A server that has other handshakes with us may come to this one yet.
+                if self.groups_with(remote).any(|(_, group)| group.role == Role::Client) {
+                    return self.set_phase(key, phase, late);
+                }
+            }
+            if role == Role::Client {
+                self.waited_in_vain(remote, ctx.now);
+            }
+            match phase {
+                Phase::Link if answered => self.fail(key, ctx),
+                // Whatever Linux waits for on TCP, it waits for in vain only once.
+                Phase::Link => self.decline(key, Reason::TIMEOUT_CONFIRM_LINK, false, ctx),
+                Phase::Key => self.decline(key, Reason::REGISTER_BUFFER, false, ctx),
+                _ if retry.is_some() => self.decline(key, Reason::NO_ROUTE, false, ctx),
+                _ => self.fail(key, ctx),
+            }
+            return;
+        }
+        self.arm_socket(key, deadline);
+        if let Some(retry) = retry {
+            if retry <= ctx.now {
+                self.advance(key, ctx, neighbours);
+                self.announce(key, Ready::CLC);
+            } else {
+                self.arm_socket(key, retry);
+            }
+        }
+    }
+
+    /// Ends a socket whose peer has ended the TCP connection and says nothing of the socket; true if it did.
+    fn misses_end<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> bool {
+        let wait = self.config.end_wait;
+        let socket = &mut self.sockets[key];
+        let Some((until, heard)) = socket.tcp_finished else { return false };
+        if socket.rx_end.is_closed() {
+            socket.tcp_finished = None;
+            return false;
+        }
+        // After SENDING_DONE it may still read, as long as there may be something.
+        let reads = socket.rx_end.contains(End::SENDING_DONE) && !socket.tx_end.is_closed();
+        if until <= ctx.now && !reads && socket.rx_seqno == heard {
+            socket.tcp_finished = None;
+            let ready = self.handle_end(key, End::ABORT);
+            self.announce(key, ready);
+            self.reap(key, ctx);
+            return true;
+        }
+        let next = if until <= ctx.now { ctx.now + wait } else { until };
+        let heard = if until <= ctx.now { socket.rx_seqno } else { heard };
+        socket.tcp_finished = Some((next, heard));
+        self.arm_socket(key, next);
+        false
+    }
+
+    fn group_timers<P: Provider + ?Sized>(&mut self, key: usize, ctx: &mut EngineContext<'_, P>) {
+        let group = &mut self.groups[key];
+        match group.state {
+            GroupState::Ending(until) if until <= ctx.now => return self.drop_group(key, ctx),
+            GroupState::Ending(until) => return self.arm_group(key, until),
+            // The handshake has its own timers.
+            GroupState::Making(_) => return,
+            GroupState::Active => {}
+        }
+        if let Some((flow, deadline)) = &group.flow {
+            let deadline = *deadline;
+            if deadline <= ctx.now {
+                let link = flow.link();
+                group.flow = None;
+                // Who waits for a key's answer has a timer of its own.
+                if let Some(link) = link {
+                    // The further link came to nothing, which the client may not have noticed.
+                    self.link_failed(key, link, ctx);
+                }
+                self.next_flow(key, ctx);
+            } else {
+                self.arm_group(key, deadline);
+            }
+        }
+        self.say_farewells(key, ctx);
+        let Some(group) = self.groups.get(key) else { return };
+        if let Some(idle) = group.idle {
+            let keep =
+                if group.role == Role::Server { self.config.keep.0 } else { self.config.keep.1 };
+            if idle + keep <= ctx.now {
+                return self.end_group(key, DeleteReason::PROGRAM, false, ctx);
+            }
+            self.arm_group(key, idle + keep);
+        }
+        for at in 0..super::table::LINKS {
+            self.link_timers(key, at, ctx);
+        }
+        self.remake_link(key, ctx);
+    }
+
+    fn link_timers<P: Provider + ?Sized>(
+        &mut self,
+        group: usize,
+        at: usize,
+        ctx: &mut EngineContext<'_, P>,
+    ) {
+        let (test_link, patience) = (self.config.test_link, self.config.confirm_wait.1);
+        let Some(link) = self.groups.get_mut(group).and_then(|g| g.links[at].as_mut()) else {
+            return;
+        };
+        match link.test {
+            // A further one: the server has its flow, the client waits for CONFIRM_LINK.
+            _ if link.state == LinkState::Making => {
+                let deadline = link.heard + patience;
+                if deadline <= ctx.now {
+                    return self.link_failed(group, at, ctx);
+                }
+                self.arm_group(group, deadline);
+            }
+            _ if link.state == LinkState::Leaving => {}
+            Some(deadline) if deadline > ctx.now => self.arm_group(group, deadline),
+            Some(deadline) => {
+                link.test = None;
+                if link.heard + self.config.llc_wait <= deadline {
+                    return self.link_failed(group, at, ctx);
+                }
+                let next = link.heard + test_link;
+                self.arm_group(group, next);
+            }
+            None if link.heard + test_link <= ctx.now => self.test_link(group, at, ctx),
+            None => {
+                let next = link.heard + test_link;
+                self.arm_group(group, next);
+            }
+        }
+    }
+}

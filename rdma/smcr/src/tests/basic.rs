@@ -1,0 +1,434 @@
+//! Connections of two engines: first contact, reuse, streams, ends.
+
+use crate::engine::{Config, Ready, RecvError, Role, SendError, State};
+use crate::testing::{World, config, ip, pattern};
+use crate::wire::{Eid, Reason};
+use core::time::Duration;
+use std::vec::Vec;
+use verbs::Provider;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn first_contact_and_an_echo() {
+    let mut w = World::new(1);
+    let [server, client] = w.established();
+    assert_eq!(w.send(1, client, b"hello"), 5);
+    w.wait(SECOND / 1000);
+    assert_eq!(w.recv(0, server), b"hello");
+    w.send(0, server, b"world");
+    w.wait(SECOND / 1000);
+    assert_eq!(w.recv(1, client), b"world");
+    assert_eq!(w.hosts[0].engine.groups().count(), 1);
+    assert_eq!(w.hosts[0].engine.counters().cdc_sent, 1, "the cursor rides along");
+    assert_eq!(w.hosts[0].engine.counters().first_contacts, 1);
+}
+
+#[test]
+fn later_connections_share_the_group_and_many_at_once_make_one() {
+    let mut w = World::new(2);
+    let all: Vec<_> = (0..8).map(|_| w.connect_from(1)).collect();
+    let up = |w: &World| {
+        all.iter().all(|&at| {
+            (0..2).all(|n| w.was_told(n, w.tcp[at].ends[n].unwrap(), Ready::ESTABLISHED))
+        })
+    };
+    assert!(w.run(SECOND, |w| up(w)));
+    for n in 0..2 {
+        let groups: Vec<_> = w.hosts[n].engine.groups().collect();
+        assert_eq!(groups.len(), 1);
+        assert_eq!(groups[0].connections, 8);
+    }
+    // The other way round it is another group.
+    let at = w.connect_from(0);
+    assert!(w.run(SECOND, |w| w.was_told(0, w.tcp[at].ends[0].unwrap(), Ready::ESTABLISHED)));
+    assert_eq!(w.hosts[0].engine.groups().count(), 2);
+}
+
+#[test]
+fn a_megabyte_each_way_wraps_cursors_and_fills_windows() {
+    let mut w = World::new(3);
+    let ids = w.established();
+    w.transfer(1, ids, &pattern(1 << 20, 1), 1 << 17);
+    w.transfer(0, ids, &pattern(1 << 20, 2), 1000);
+}
+
+/// A client tells of its buffers on busy links, one after the other, before it says Confirm. It believes in
+/// the connection from then on, and so do we.
+#[test]
+fn a_confirm_may_be_late() {
+    let mut w = World::new(12);
+    let good = w.established();
+    let at = w.connect_from(1);
+    let ids = w.tcp.remove(at).ends.map(Option::unwrap);
+    let say = |w: &mut World, from: usize| {
+        let mut bytes = [0; 512];
+        let count = w.hosts[from].engine.poll_clc_bytes(ids[from], &mut bytes);
+        bytes[..count].to_vec()
+    };
+    let hear = |w: &mut World, n: usize, bytes: &[u8]| {
+        let taken =
+            w.with_engine(n, |engine, ctx, way| engine.handle_clc_bytes(ids[n], bytes, ctx, way));
+        assert_eq!(taken, bytes.len());
+    };
+    let proposal = say(&mut w, 1);
+    hear(&mut w, 0, &proposal);
+    let accept = say(&mut w, 0);
+    hear(&mut w, 1, &accept);
+    let confirm = say(&mut w, 1);
+    w.wait(23 * SECOND);
+    w.send(1, ids[1], b"it is up");
+    w.wait(SECOND);
+    hear(&mut w, 0, &confirm);
+    w.wait(SECOND);
+    assert!(w.was_told(0, ids[0], Ready::ESTABLISHED));
+    assert_eq!(w.recv(0, ids[0]), b"it is up");
+    w.transfer(1, good, &pattern(1000, 1), 1000);
+    for host in &w.hosts {
+        assert_eq!((host.engine.counters().links_failed, host.engine.counters().failed), (0, 0));
+    }
+}
+
+#[test]
+fn a_full_window_blocks_and_opens_again() {
+    let mut w = World::new(4);
+    let [server, client] = w.established();
+    let bytes = pattern(100_000, 7);
+    let mut sent = 0;
+    w.run(SECOND, |w| {
+        sent += w.send(1, client, &bytes[sent..]);
+        false
+    });
+    assert_eq!(sent, 32 << 10, "a send buffer, and a receive buffer");
+    assert_eq!(w.hosts[0].engine.readable(server), 16 << 10);
+    w.hear_nothing();
+    assert_eq!(w.recv(0, server), &bytes[..16 << 10]);
+    w.wait(SECOND);
+    assert!(w.was_told(1, client, Ready::WRITABLE));
+    assert_eq!(w.recv(0, server), &bytes[16 << 10..32 << 10]);
+}
+
+/// Everything that a connection had is free again.
+fn nothing_is_left(w: &mut World) {
+    w.wait(SECOND);
+    for n in 0..2 {
+        assert_eq!(w.hosts[n].engine.sockets().count(), 0, "node {n}");
+        assert!(w.hosts[n].engine.groups().all(|group| group.connections == 0));
+    }
+}
+
+#[test]
+fn half_close_then_the_rest() {
+    let mut w = World::new(5);
+    let [server, client] = w.established();
+    w.send(1, client, b"request");
+    w.with_engine(1, |engine, ctx, _| engine.shutdown(client, ctx));
+    w.wait(SECOND);
+    assert_eq!(w.recv(0, server), b"request");
+    assert_eq!(w.hosts[0].engine.recv(server, &mut [0; 9]), Err(RecvError::Finished));
+    let late = w.with_engine(1, |engine, ctx, _| engine.send(client, b"x", ctx));
+    assert_eq!(late, Err(SendError::Closed));
+    let answer = pattern(50_000, 3);
+    w.transfer(0, [server, client], &answer, 4096);
+    w.close(0, server);
+    w.wait(SECOND);
+    assert_eq!(w.hosts[1].engine.recv(client, &mut [0; 9]), Err(RecvError::Finished));
+    w.close(1, client);
+    nothing_is_left(&mut w);
+}
+
+#[test]
+fn a_close_sends_the_rest_first() {
+    let mut w = World::new(6);
+    let [server, client] = w.established();
+    let bytes = pattern(30_000, 9);
+    assert_eq!(w.send(1, client, &bytes), 16 << 10);
+    w.close(1, client);
+    w.wait(SECOND);
+    assert_eq!(w.recv(0, server), &bytes[..16 << 10]);
+    assert_eq!(w.hosts[0].engine.recv(server, &mut [0; 9]), Err(RecvError::Finished));
+    w.close(0, server);
+    nothing_is_left(&mut w);
+}
+
+#[test]
+fn unread_data_makes_a_close_an_abort() {
+    let mut w = World::new(7);
+    let [server, client] = w.established();
+    w.send(1, client, b"unread");
+    w.wait(SECOND);
+    w.close(0, server);
+    w.wait(SECOND);
+    assert!(w.was_told(1, client, Ready::ABORTED));
+    assert_eq!(w.hosts[1].engine.recv(client, &mut [0; 9]), Err(RecvError::Aborted));
+    w.close(1, client);
+    nothing_is_left(&mut w);
+}
+
+#[test]
+fn what_cannot_be_sent_in_time_is_aborted() {
+    let mut w = World::new(8);
+    let [server, client] = w.established();
+    let bytes = pattern(100_000, 9);
+    let mut sent = 0;
+    w.run(SECOND, |w| {
+        sent += w.send(1, client, &bytes[sent..]);
+        false
+    });
+    w.close(1, client);
+    w.wait(SECOND);
+    assert!(!w.was_told(0, server, Ready::ABORTED));
+    w.wait(2 * SECOND);
+    assert!(w.was_told(0, server, Ready::ABORTED));
+    w.close(0, server);
+    nothing_is_left(&mut w);
+}
+
+#[test]
+fn both_close_at_once() {
+    let mut w = World::new(9);
+    let [server, client] = w.established();
+    w.close(0, server);
+    w.close(1, client);
+    nothing_is_left(&mut w);
+}
+
+#[test]
+fn urgent_data_keeps_its_place() {
+    let mut w = World::new(10);
+    let [server, client] = w.established();
+    w.send(1, client, b"before");
+    w.with_engine(1, |engine, ctx, _| engine.send_urgent(client, b"!", ctx)).unwrap();
+    w.send(1, client, b"after");
+    w.wait(SECOND);
+    assert_eq!(w.hosts[0].engine.urgent_mark(server), Some(7));
+    assert_eq!(w.recv(0, server), b"before!after");
+    assert_eq!(w.hosts[0].engine.urgent_mark(server), None);
+}
+
+#[test]
+fn without_a_common_enterprise_tcp_goes_on() {
+    let other = Config { eids: std::vec![Eid::new("OTHER").unwrap()], ..config() };
+    let mut w = World::with(11, [config(), other]);
+    let at = w.connect_from(1);
+    w.wait(SECOND);
+    for n in 0..2 {
+        let id = w.tcp[at].ends[n].unwrap();
+        assert_eq!(w.hosts[n].engine.fallback(id), Some(Reason::NO_DEVICE), "node {n}");
+        assert!(w.was_told(n, id, Ready::FALLBACK));
+        assert_eq!(w.hosts[n].engine.counters().fallbacks[&Reason::NO_DEVICE], 1);
+        w.close(n, id);
+    }
+    nothing_is_left(&mut w);
+}
+
+#[test]
+fn without_a_way_tcp_goes_on() {
+    let mut w = World::new(12);
+    w.hosts[0].way.none = true;
+    let at = w.connect_from(1);
+    w.wait(SECOND);
+    let id = w.tcp[at].ends[1].unwrap();
+    assert_eq!(w.hosts[1].engine.fallback(id), Some(Reason::NO_ROUTE));
+    assert_eq!(w.hosts[0].engine.groups().count(), 0);
+}
+
+#[test]
+fn a_dead_fabric_ends_in_tcp() {
+    let mut w = World::new(13);
+    w.mute(true);
+    let at = w.connect_from(1);
+    w.wait(10 * SECOND);
+    for n in 0..2 {
+        let id = w.tcp[at].ends[n].unwrap();
+        let reason = w.hosts[n].engine.fallback(id);
+        // The queue pair may notice before the handshake does.
+        let known = [Reason::TIMEOUT_CONFIRM_LINK, Reason::NO_ACTIVE_LINK];
+        assert!(known.contains(&reason.unwrap()), "{reason:?}");
+        assert!(w.tcp[at].bytes[n].is_empty(), "one Decline, not two that cross");
+    }
+    w.wait(SECOND);
+    assert!(w.hosts.iter().all(|host| host.engine.groups().count() == 0));
+}
+
+#[test]
+fn silence_breaks_a_handshake_off() {
+    let mut w = World::new(14);
+    let at = w.connect_from(1);
+    w.tcp[at].ends[0] = None;
+    let client = w.tcp[at].ends[1].unwrap();
+    w.wait(21 * SECOND);
+    assert!(w.was_told(1, client, Ready::FAILED));
+}
+
+#[test]
+fn a_silent_link_is_tested_and_a_dead_one_ends_its_connections() {
+    let mut w = World::new(15);
+    let [server, client] = w.established();
+    w.wait(100 * SECOND);
+    assert!(w.hosts[0].engine.counters().llc_sent >= 3);
+    assert!(!w.was_told(1, client, Ready::ABORTED));
+    w.mute(true);
+    w.wait(40 * SECOND);
+    assert!(w.was_told(0, server, Ready::ABORTED) && w.was_told(1, client, Ready::ABORTED));
+    let late = w.with_engine(1, |engine, ctx, _| engine.send(client, b"x", ctx));
+    assert_eq!(late, Err(SendError::Aborted));
+    w.close(0, server);
+    w.close(1, client);
+    nothing_is_left(&mut w);
+    assert!(w.hosts.iter().all(|host| host.engine.groups().count() == 0));
+}
+
+#[test]
+fn an_idle_group_is_kept_for_ten_minutes() {
+    let mut w = World::new(16);
+    let [server, client] = w.established();
+    w.close(0, server);
+    w.close(1, client);
+    w.wait(590 * SECOND);
+    assert!(w.hosts.iter().all(|host| host.engine.groups().count() == 1));
+    w.wait(12 * SECOND);
+    assert!(w.hosts.iter().all(|host| host.engine.groups().count() == 0));
+    // And then it begins anew.
+    w.established();
+}
+
+#[test]
+fn a_hundred_times_and_memory_is_back() {
+    let mut w = World::new(17);
+    let [server, client] = w.established();
+    let mut before = None;
+    for n in 0..100 {
+        let ids = w.established();
+        w.transfer(1, ids, &pattern(2000, n), 4096);
+        w.close(0, ids[0]);
+        w.close(1, ids[1]);
+        w.wait(SECOND / 100);
+        let free = [0, 1].map(|n: usize| w.hosts[n].arena.available());
+        assert_eq!(*before.get_or_insert(free), free);
+    }
+    assert_eq!(w.hosts[0].engine.counters().server, 101);
+    assert_eq!(w.hosts[0].engine.groups().next().unwrap().connections, 1);
+    w.transfer(0, [server, client], b"still there", 100);
+}
+
+#[test]
+fn an_idle_connection_has_no_receive_buffer() {
+    let mut w = World::new(21);
+    let ids = w.established();
+    let free = |w: &World, host: usize| {
+        w.hosts[host].arena.available() + w.hosts[host].roce.odp_pool() * (16 << 10)
+    };
+    // Send buffers are kept from here on.
+    w.transfer(1, ids, b"first", 100);
+    w.wait(10 * SECOND);
+    let before = [free(&w, 0), free(&w, 1)];
+    for n in 0..3 {
+        w.transfer(1, ids, &pattern(20_000, n), 4096);
+        assert_eq!(free(&w, 0), before[0] - (16 << 10), "the receiver has one");
+        assert_eq!(free(&w, 1), before[1]);
+        w.wait(10 * SECOND);
+        assert_eq!([free(&w, 0), free(&w, 1)], before);
+    }
+    w.transfer(0, ids, b"and back", 100);
+}
+
+#[test]
+fn a_client_that_rebooted_gets_a_new_group() {
+    let mut w = World::new(18);
+    let [server, _] = w.established();
+    w.reboot(1);
+    w.hear_nothing();
+    let ids = w.established();
+    w.transfer(1, ids, &pattern(5000, 1), 4096);
+    assert_eq!(w.hosts[0].engine.groups().count(), 2, "until the old link is tested");
+    w.wait(40 * SECOND);
+    assert_eq!(w.hosts[0].engine.groups().count(), 1);
+    assert!(w.was_told(0, server, Ready::ABORTED));
+}
+
+#[test]
+fn a_server_that_rebooted_is_a_new_one() {
+    let mut w = World::new(19);
+    let [_, client] = w.established();
+    w.reboot(0);
+    w.hear_nothing();
+    let ids = w.established();
+    w.transfer(0, ids, &pattern(5000, 1), 4096);
+    w.wait(40 * SECOND);
+    assert!(w.was_told(1, client, Ready::ABORTED));
+}
+
+#[test]
+fn the_state_is_told_by_its_name() {
+    let mut w = World::new(20);
+    let [server, _] = w.established();
+    w.with_engine(0, |engine, ctx, _| engine.shutdown(server, ctx));
+    w.wait(SECOND);
+    assert_eq!(w.hosts[0].engine.sockets().next().unwrap().state, State::PeerCloseWait1);
+    assert_eq!(w.hosts[1].engine.sockets().next().unwrap().state, State::AppCloseWait1);
+}
+
+#[test]
+fn before_the_machine_ends_peers_are_told() {
+    let mut w = World::new(21);
+    let ids = w.established();
+    let busy = pattern(16_000, 3);
+    w.send(0, ids[0], &busy);
+    w.with_engine(0, |engine, ctx, _| engine.shut_down(ctx));
+    assert!(w.run(Duration::from_millis(400), |w| w.hosts[0].engine.is_shut_down()));
+    assert!(w.was_told(1, ids[1], Ready::ABORTED), "at once, not when its patience ends");
+    assert_eq!(w.hosts[1].engine.groups().filter(|group| group.active).count(), 0);
+    let opened =
+        w.with_engine(0, |engine, ctx, _| engine.open(Role::Server, [ip(0, 0), ip(1, 0)], 0, ctx));
+    assert_eq!(opened, None);
+}
+
+/// A client that is killed while the send buffers of its link are all in use ends TCP and says nothing else
+/// (Linux, `smc_close_active`). Its connection does not stay for ever.
+#[test]
+fn a_peer_that_ends_tcp_and_says_no_more_has_aborted() {
+    for ours in [false, true] {
+        let mut w = World::new(21);
+        let [server, client] = w.established();
+        let finished = |w: &mut World| {
+            w.with_engine(0, |engine, ctx, _| engine.handle_tcp_finished(server, ctx.now));
+        };
+        finished(&mut w);
+        // What it still says puts that off.
+        for _ in 0..3 {
+            w.wait(6 * SECOND);
+            w.send(1, client, b"x");
+            finished(&mut w);
+        }
+        w.wait(SECOND);
+        assert_eq!(w.recv(0, server), b"xxx");
+        assert!(!w.was_told(0, server, Ready::ABORTED));
+        if ours {
+            w.close(0, server);
+        }
+        // The process is gone: nobody closes the client's socket.
+        w.wait(21 * SECOND);
+        if !ours {
+            assert!(w.was_told(0, server, Ready::ABORTED));
+            w.close(0, server);
+            w.wait(SECOND);
+        }
+        assert_eq!(w.hosts[0].engine.sockets().count(), 0, "closed by us first: {ours}");
+    }
+}
+
+/// Linux ends TCP as well when a program only stops sending; it may read on for as long as it likes.
+#[test]
+fn a_peer_that_ends_tcp_after_it_has_stopped_sending_may_read_on() {
+    let mut w = World::new(22);
+    let [server, client] = w.established();
+    w.with_engine(1, |engine, ctx, _| engine.shutdown(client, ctx));
+    w.wait(SECOND);
+    w.with_engine(0, |engine, ctx, _| engine.handle_tcp_finished(server, ctx.now));
+    w.wait(60 * SECOND);
+    assert!(!w.was_told(0, server, Ready::ABORTED));
+    w.send(0, server, b"late");
+    w.wait(SECOND);
+    assert_eq!(w.recv(1, client), b"late");
+}

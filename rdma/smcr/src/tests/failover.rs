@@ -1,0 +1,585 @@
+//! Two links in a group, and what happens when one is lost.
+
+use crate::engine::{Config, LinkStatus, Ready, SocketId};
+use crate::testing::{World, config, device, ip, ip_of, pattern};
+use crate::wire::{Decline, Os, PeerId, Reason};
+use core::time::Duration;
+use netsim::{Faults, Place};
+use proptest::prelude::*;
+use std::vec::Vec;
+use verbs::Provider;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+in_both_versions! {
+    two_ports_make_two_links
+    one_port_at_the_client_makes_two_links_as_well
+    streams_go_on_over_the_other_link
+    the_unused_link_may_go
+    with_the_last_link_everything_ends
+    a_close_while_the_link_is_lost_still_ends
+    a_link_that_was_lost_is_made_anew
+    many_that_come_at_once_go_on_over_the_other_link
+    ports_of_different_networks_make_one_link
+    what_had_arrived_over_the_lost_link_may_be_consumed
+    an_idle_buffer_goes_after_a_failover_too
+    an_asymmetric_link_gives_way
+    a_port_that_is_back_is_used_at_once
+    a_delete_link_is_repeated_until_it_is_answered
+    a_client_that_never_answers_keeps_no_link
+    who_cannot_go_on_says_so
+}
+
+/// Hosts with so many ports each, and a connection.
+fn world(version: u8, seed: u64, ports: [usize; 2]) -> (World, [SocketId; 2]) {
+    let two = || Config { max_links: 2, ..config() };
+    let mut w = World::of_version(version, seed, [two(), two()], ports);
+    let ids = w.established();
+    w.wait(SECOND / 10);
+    (w, ids)
+}
+
+fn links(w: &World, n: usize) -> Vec<LinkStatus> {
+    let links: Vec<_> = w.hosts[n].engine.links().collect();
+    assert!(links.iter().all(|link| link.active), "{links:?}");
+    links
+}
+
+fn cut(w: &mut World, node: usize, port: usize) {
+    w.network.set_up(Place { node, port }, false);
+}
+
+fn two_ports_make_two_links(version: u8) {
+    let (w, _) = world(version, 1, [2, 2]);
+    for n in 0..2 {
+        let links = links(&w, n);
+        assert_eq!(links.len(), 2);
+        for (port, link) in links.iter().enumerate() {
+            let ends = (ip_of(link.gids.0), ip_of(link.gids.1));
+            assert_eq!(ends, (ip(n, port), ip(1 - n, port)), "symmetric");
+        }
+        assert_eq!(links[0].number, 1);
+        assert_eq!(links[1].number, 2);
+    }
+}
+
+fn one_port_at_the_client_makes_two_links_as_well(version: u8) {
+    let (mut w, ids) = world(version, 2, [2, 1]);
+    for n in 0..2 {
+        assert_eq!(links(&w, n).len(), 2);
+    }
+    w.transfer(1, ids, &pattern(100_000, 1), 5000);
+    cut(&mut w, 0, 0);
+    w.transfer(1, ids, &pattern(100_000, 2), 5000);
+    w.transfer(0, ids, &pattern(100_000, 3), 5000);
+}
+
+#[test]
+fn one_port_at_the_server_makes_one_link() {
+    let (w, _) = world(2, 3, [1, 2]);
+    for n in 0..2 {
+        assert_eq!(links(&w, n).len(), 1);
+    }
+}
+
+fn streams_go_on_over_the_other_link(version: u8) {
+    for (node, port) in [(0, 0), (1, 0)] {
+        let (mut w, ids) = world(version, 4, [2, 2]);
+        // One that is made when both links stand, so that its key is told on both.
+        let later = w.established();
+        w.transfer(1, ids, &pattern(50_000, 1), 5000);
+        cut(&mut w, node, port);
+        for (n, ids) in [ids, later].into_iter().enumerate() {
+            w.transfer(1, ids, &pattern(50_000, n as u8), 5000);
+            w.transfer(0, ids, &pattern(50_000, n as u8 + 7), 5000);
+        }
+        w.wait(40 * SECOND);
+        for host in &w.hosts {
+            assert_eq!(host.engine.counters().failovers, 2);
+            assert_eq!(host.engine.counters().aborted, 0);
+            assert_eq!(host.engine.links().filter(|link| link.active).count(), 1);
+        }
+        // The group takes connections as before.
+        let ids = w.established();
+        w.transfer(1, ids, &pattern(5000, 9), 5000);
+        assert_eq!(w.hosts[0].engine.groups().count(), 1);
+    }
+}
+
+fn the_unused_link_may_go(version: u8) {
+    let (mut w, ids) = world(version, 5, [2, 2]);
+    cut(&mut w, 0, 1);
+    w.transfer(1, ids, &pattern(50_000, 1), 5000);
+    w.wait(40 * SECOND);
+    for n in 0..2 {
+        assert_eq!(w.hosts[n].engine.links().filter(|link| link.active).count(), 1);
+        assert_eq!(w.hosts[n].engine.counters().failovers, 0);
+    }
+    w.transfer(0, ids, &pattern(50_000, 1), 5000);
+}
+
+fn with_the_last_link_everything_ends(version: u8) {
+    let (mut w, ids) = world(version, 6, [2, 2]);
+    cut(&mut w, 0, 0);
+    cut(&mut w, 1, 1);
+    w.wait(80 * SECOND);
+    for (n, &id) in ids.iter().enumerate() {
+        assert!(w.was_told(n, id, Ready::ABORTED));
+        assert_eq!(w.hosts[n].engine.groups().count(), 0);
+        w.close(n, id);
+        assert_eq!(w.hosts[n].engine.sockets().count(), 0);
+    }
+}
+
+fn a_close_while_the_link_is_lost_still_ends(version: u8) {
+    let (mut w, ids) = world(version, 7, [2, 2]);
+    w.send(1, ids[1], b"the last words");
+    cut(&mut w, 0, 0);
+    w.close(1, ids[1]);
+    let heard = w.run(40 * SECOND, |w| w.was_told(0, ids[0], Ready::READABLE));
+    assert!(heard);
+    assert_eq!(w.recv(0, ids[0]), b"the last words");
+    w.close(0, ids[0]);
+    w.wait(40 * SECOND);
+    for host in &w.hosts {
+        assert_eq!(host.engine.sockets().count(), 0);
+    }
+}
+
+fn mend(w: &mut World, node: usize, port: usize) {
+    w.network.set_up(Place { node, port }, true);
+}
+
+fn a_link_that_was_lost_is_made_anew(version: u8) {
+    for (node, port) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
+        let (mut w, ids) = world(version, 8, [2, 2]);
+        w.transfer(1, ids, &pattern(50_000, 1), 5000);
+        cut(&mut w, node, port);
+        w.transfer(1, ids, &pattern(50_000, 2), 5000);
+        w.wait(40 * SECOND);
+        assert_eq!(w.hosts[0].engine.links().filter(|link| link.active).count(), 1);
+        // Attempts that fail are in nobody's way.
+        for n in 0..20 {
+            let ids = w.established();
+            w.transfer(0, ids, &pattern(500, n), 5000);
+            w.close(0, ids[0]);
+            w.close(1, ids[1]);
+            w.wait(SECOND);
+        }
+        mend(&mut w, node, port);
+        let both = |w: &mut World| {
+            w.hosts.iter().all(|host| host.engine.links().filter(|link| link.active).count() == 2)
+        };
+        assert!(w.run(130 * SECOND, both), "{node} {port}: no second link");
+        // And it carries the connection when the other goes.
+        let later = w.established();
+        cut(&mut w, 1 - node, 1 - port);
+        for ids in [ids, later] {
+            w.transfer(1, ids, &pattern(50_000, 3), 5000);
+            w.transfer(0, ids, &pattern(50_000, 4), 5000);
+        }
+        for host in &w.hosts {
+            assert_eq!(host.engine.counters().aborted, 0);
+            assert_eq!(host.engine.counters().violations, 0);
+            assert_eq!(host.engine.groups().count(), 1);
+            assert!(host.engine.counters().fallbacks.is_empty());
+        }
+    }
+}
+
+/// Those who come while a link is being made have their keys told on it afterwards.
+fn many_that_come_at_once_go_on_over_the_other_link(version: u8) {
+    for (ports, client) in [([2, 2], 1), ([2, 2], 0), ([2, 1], 1), ([1, 1], 1)] {
+        let two = || Config { max_links: 2, ..config() };
+        let mut w = World::of_version(version, 11, [two(), two()], ports);
+        let all: Vec<usize> = (0..20).map(|_| w.connect_from(client)).collect();
+        let all: Vec<[SocketId; 2]> =
+            all.into_iter().map(|at| w.tcp[at].ends.map(Option::unwrap)).collect();
+        let up = |w: &mut World| {
+            all.iter().all(|ids| (0..2).all(|n| w.was_told(n, ids[n], Ready::ESTABLISHED)))
+        };
+        assert!(w.run(10 * SECOND, up), "{ports:?}");
+        w.wait(SECOND);
+        if ports == [2, 2] {
+            cut(&mut w, 0, 0);
+        }
+        for (n, &ids) in all.iter().enumerate() {
+            w.transfer(0, ids, &pattern(3000, n as u8), 1000);
+            w.transfer(1, ids, &pattern(3000, n as u8), 1000);
+        }
+        for host in &w.hosts {
+            assert!(host.engine.counters().fallbacks.is_empty(), "{ports:?}");
+            assert_eq!(host.engine.counters().aborted, 0, "{ports:?}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A link is lost at any moment of many handshakes: each ends on both sides or on neither, none of its
+    /// words is left to be taken for data, and those that stand go on over the other link.
+    #[test]
+    fn a_link_goes_while_many_come(
+        seed in 0u64..1000, micros in 0u64..30_000, node in 0usize..2, port in 0usize..2, client in 0usize..2,
+    ) {
+        let two = || Config { max_links: 2, ..config() };
+        let mut w = World::with_ports(seed, [two(), two()], [2, 2]);
+        let all: Vec<usize> = (0..12).map(|_| w.connect_from(client)).collect();
+        w.wait(Duration::from_micros(micros));
+        cut(&mut w, node, port);
+        w.wait(60 * SECOND);
+        for at in all {
+            let ids = w.tcp[at].ends.map(Option::unwrap);
+            let stand = [0, 1].map(|n| w.was_told(n, ids[n], Ready::ESTABLISHED));
+            let failed = [0, 1].map(|n| w.was_told(n, ids[n], Ready::FAILED));
+            // Who fails resets the TCP connection.
+            let words = failed == [false; 2] && !w.tcp[at].bytes.concat().is_empty();
+            prop_assert!(!words, "{:?} {:?}", stand, w.tcp[at]);
+            if stand == [true; 2] && (0..2).all(|n| !w.was_told(n, ids[n], Ready::ABORTED)) {
+                w.transfer(0, ids, &pattern(3000, 1), 1000);
+                w.transfer(1, ids, &pattern(3000, 2), 1000);
+            }
+        }
+        for host in &w.hosts {
+            prop_assert_eq!(host.engine.counters().violations, 0);
+            prop_assert!(host.engine.counters().links_failed < 2);
+        }
+    }
+}
+
+/// Nobody sends before the peer knows its buffer on both links: it could be lost with the first.
+#[test]
+fn who_comes_while_a_link_is_made_waits_for_it() {
+    for client in [0, 1] {
+        let two = || Config { max_links: 2, ..config() };
+        let mut w = World::with_ports(18, [two(), two()], [2, 2]);
+        let all: Vec<usize> = (0..20).map(|_| w.connect_from(client)).collect();
+        let all: Vec<_> = all.into_iter().map(|at| w.tcp[at].ends.map(Option::unwrap)).collect();
+        let up = |w: &World, n: usize| {
+            all.iter().filter(|ids| w.was_told(n, ids[n], Ready::ESTABLISHED)).count()
+        };
+        assert!(w.run(SECOND, |w| up(w, client) > 1));
+        assert_eq!(links(&w, client).len(), 2);
+        let mut moved = Vec::new();
+        cut(&mut w, 0, 0);
+        w.wait(30 * SECOND);
+        for &ids in all.iter().filter(|ids| w.was_told(client, ids[client], Ready::ESTABLISHED)) {
+            assert!(w.was_told(1 - client, ids[1 - client], Ready::ESTABLISHED));
+            moved.push(ids);
+        }
+        for ids in moved {
+            w.transfer(client, ids, &pattern(3000, 1), 1000);
+        }
+        assert!(w.hosts.iter().all(|host| host.engine.counters().aborted == 0));
+    }
+}
+
+/// A Decline could meet the client's own, and be taken for data.
+#[test]
+fn an_accept_is_not_taken_back() {
+    let (mut w, ids) = world(2, 19, [2, 2]);
+    let at = w.connect_from(1);
+    let [server, client] = w.tcp[at].ends.map(Option::unwrap);
+    w.round();
+    // The client hears nothing more on TCP.
+    w.tcp[at].ends[1] = None;
+    w.wait(SECOND);
+    let accept = w.tcp[at].bytes[1].clone();
+    assert!(!accept.is_empty());
+    cut(&mut w, 0, 0);
+    w.transfer(0, ids, &pattern(5000, 1), 5000);
+    assert_eq!(w.hosts[0].engine.links().filter(|link| link.active).count(), 1);
+    assert_eq!(w.tcp[at].bytes[1], accept);
+    // It declines what names a link that is gone.
+    w.tcp[at].ends[1] = Some(client);
+    w.wait(SECOND);
+    for (n, id) in [server, client].into_iter().enumerate() {
+        assert!(w.was_told(n, id, Ready::FALLBACK), "{n}");
+        assert_eq!(w.tcp[at].bytes[n], []);
+    }
+    w.transfer(1, ids, &pattern(5000, 1), 5000);
+}
+
+/// Linux says that it is out of sync when it has lost the link that an Accept names, before it says so.
+#[test]
+fn a_client_out_of_sync_may_have_lost_a_link_only() {
+    for gone in [false, true] {
+        let (mut w, ids) = world(2, 21, [2, 2]);
+        let at = w.connect_from(1);
+        let server = w.tcp[at].ends[0].unwrap();
+        w.round();
+        w.tcp[at].ends[1] = None;
+        w.wait(SECOND);
+        let peer_id = PeerId::new(1, [2; 6]);
+        let (reason, os) = (Reason::SYNC, Os::LINUX);
+        let decline = Decline { version: 2, out_of_sync: true, peer_id, reason, os };
+        w.tcp[at].bytes[0] = decline.emit().to_vec();
+        if gone {
+            w.mute(true);
+        }
+        w.round();
+        assert!(w.was_told(0, server, Ready::FALLBACK));
+        assert_eq!(w.hosts[0].engine.groups().count(), 1);
+        w.wait(3 * SECOND);
+        if gone {
+            assert_eq!(w.hosts[0].engine.groups().count(), 0);
+        } else {
+            w.transfer(0, ids, &pattern(5000, 1), 5000);
+        }
+    }
+}
+
+/// An Accept that waits while its link is lost names the other one.
+#[test]
+fn an_accept_that_is_not_said_yet_moves_too() {
+    let (mut w, ids) = world(2, 20, [2, 2]);
+    cut(&mut w, 0, 0);
+    w.send(0, ids[0], b"finds out");
+    w.wait(3 * SECOND);
+    let later = w.established();
+    w.transfer(1, later, &pattern(3000, 1), 1000);
+    assert!(w.hosts.iter().all(|host| host.engine.counters().fallbacks.is_empty()));
+}
+
+fn ports_of_different_networks_make_one_link(version: u8) {
+    let (mut w, ids) = world(version, 9, [2, 2]);
+    // What ports are there may change while the engine runs.
+    let mut devices = w.hosts[0].engine.devices().to_vec();
+    devices[1].pnet = None;
+    w.hosts[0].engine.set_devices(devices);
+    let one = w.connect_from(0);
+    w.wait(SECOND);
+    assert!(w.tcp[one].ends[0].is_some_and(|id| w.was_told(0, id, Ready::ESTABLISHED)));
+    cut(&mut w, 1, 0);
+    w.wait(40 * SECOND);
+    w.transfer(0, ids, b"over the first group's other link", 100);
+}
+
+/// Both hosts send 200,000 bytes and read in pieces; after a while a link is cut, on a network that
+/// loses frames. Every byte has to arrive once.
+fn conversation(
+    version: u8,
+    seed: u64,
+    loss: u32,
+    micros: u64,
+    node: usize,
+    one_way: bool,
+    piece: usize,
+) {
+    let (mut w, ids) = world(version, seed, [2, 2]);
+    w.network.set_faults(Faults { loss, ..Faults::default() });
+    let bytes = [pattern(200_000, 1), pattern(200_000, 2)];
+    let (mut sent, mut got) = ([0; 2], [Vec::new(), Vec::new()]);
+    let at = w.network.now + Duration::from_micros(micros);
+    let end = w.network.now + 120 * SECOND;
+    let mut cut = false;
+    while (0..2).any(|n: usize| got[n].len() < bytes[1 - n].len()) {
+        let read = [got[0].len(), got[1].len()];
+        assert!(w.network.now < end, "it gets stuck: {sent:?}, {read:?}");
+        let mut moved = false;
+        for n in 0..2 {
+            if sent[n] < bytes[n].len() {
+                sent[n] += w.send(n, ids[n], &bytes[n][sent[n]..]);
+            }
+            let mut buffer = std::vec![0; piece];
+            let count = w.hosts[n].engine.recv(ids[n], &mut buffer).unwrap();
+            got[n].extend_from_slice(&buffer[..count]);
+            moved |= count > 0;
+        }
+        if !cut && w.network.now >= at {
+            cut = true;
+            if one_way {
+                let (from, to) = (Place { node, port: 0 }, Place { node: 1 - node, port: 0 });
+                w.network.link_mut(from, to).cut = true;
+            } else {
+                w.network.set_up(Place { node, port: 0 }, false);
+            }
+        }
+        if !moved {
+            w.step(if cut { end } else { at });
+        }
+    }
+    for n in 0..2 {
+        assert!(got[n] == bytes[1 - n]);
+    }
+}
+
+fn what_had_arrived_over_the_lost_link_may_be_consumed(version: u8) {
+    conversation(version, 821, 1, 61, 0, true, 100);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A link is cut at any moment of a conversation.
+    #[test]
+    fn no_byte_is_lost_or_doubled(
+        version in 1u8..=2, seed in 0u64..1000, loss in 0u32..10, micros in 0u64..3000, node in 0usize..2,
+        one_way: bool, piece in 100usize..20_000,
+    ) {
+        conversation(version, seed, loss, micros, node, one_way, piece);
+    }
+}
+
+/// What was written twice is counted twice, and is no reason to keep an idle buffer.
+fn an_idle_buffer_goes_after_a_failover_too(version: u8) {
+    let (mut w, ids) = world(version, 12, [2, 2]);
+    let free = |w: &World| w.hosts[0].arena.available() + w.hosts[0].roce.odp_pool() * (16 << 10);
+    // Everything arrives, and nobody hears of it.
+    let (from, to) = (Place { node: 0, port: 0 }, Place { node: 1, port: 0 });
+    w.network.link_mut(from, to).cut = true;
+    w.transfer(1, ids, &pattern(12_000, 5), 5000);
+    w.wait(40 * SECOND);
+    assert!(w.hosts[1].engine.counters().failovers > 0);
+    w.transfer(0, ids, &pattern(50_000, 6), 5000);
+    w.wait(10 * SECOND);
+    let idle = free(&w);
+    w.transfer(1, ids, &pattern(50_000, 8), 5000);
+    assert_eq!(free(&w), idle - (16 << 10), "there was none");
+    assert_eq!(w.hosts[0].engine.counters().aborted, 0);
+}
+
+/// The pairs of addresses of a host's links.
+fn pairs(w: &World, n: usize) -> Vec<(core::net::IpAddr, core::net::IpAddr)> {
+    let ends = |link: LinkStatus| (ip_of(link.gids.0), ip_of(link.gids.1));
+    let mut pairs: Vec<_> = w.hosts[n].engine.links().map(ends).collect();
+    pairs.sort();
+    pairs
+}
+
+fn get_port_back(w: &mut World, n: usize) {
+    w.hosts[n].engine.set_devices((0..2).map(|port| device(n, port)).collect());
+}
+
+/// Linux: smc_llc_delete_asym_link. The asymmetric link makes room for one over the client's second port.
+fn an_asymmetric_link_gives_way(version: u8) {
+    let (mut w, ids) = world(version, 13, [2, 1]);
+    let later = w.established();
+    assert_eq!(pairs(&w, 1), [(ip(1, 0), ip(0, 0)), (ip(1, 0), ip(0, 1))]);
+    w.transfer(0, ids, &pattern(50_000, 1), 5000);
+    get_port_back(&mut w, 1);
+    w.transfer(1, ids, &pattern(20_000, 2), 5000);
+    w.wait(SECOND / 2);
+    for n in 0..2 {
+        let symmetric = [0, 1].map(|port| (ip(n, port), ip(1 - n, port)));
+        assert_eq!(pairs(&w, n), symmetric);
+        links(&w, n);
+        assert_eq!(w.hosts[n].engine.counters().links_failed, 0);
+        assert_eq!(w.hosts[n].engine.counters().aborted, 0);
+    }
+    // The new one carries all of them when the other goes.
+    cut(&mut w, 0, 0);
+    for ids in [ids, later] {
+        w.transfer(0, ids, &pattern(50_000, 3), 5000);
+        w.transfer(1, ids, &pattern(50_000, 4), 5000);
+    }
+    // Nothing more is made of a port that comes and goes.
+    let sent = w.hosts[1].engine.counters().llc_sent;
+    get_port_back(&mut w, 1);
+    w.wait(SECOND / 10);
+    assert_eq!(w.hosts[1].engine.counters().llc_sent, sent);
+}
+
+/// Who has its port back does not wait for the next attempt.
+fn a_port_that_is_back_is_used_at_once(version: u8) {
+    for n in 0..2 {
+        let (mut w, ids) = world(version, 14, [2, 2]);
+        let one = std::vec![device(n, 0)];
+        w.hosts[n].engine.set_devices(one);
+        cut(&mut w, n, 1);
+        w.wait(100 * SECOND);
+        // The server's other port goes with the client's only one; in version 1 it offers the only one
+        // that it has as well.
+        assert_eq!(links(&w, n).len(), if version > 1 { 1 + n } else { 2 });
+        mend(&mut w, n, 1);
+        get_port_back(&mut w, n);
+        w.wait(SECOND / 10);
+        assert_eq!(pairs(&w, n), [0, 1].map(|port| (ip(n, port), ip(1 - n, port))));
+        cut(&mut w, 0, 0);
+        w.transfer(0, ids, &pattern(50_000, 3), 5000);
+    }
+}
+
+/// Who does not hear that a link goes is told again, and asked for what it holds back.
+fn a_delete_link_is_repeated_until_it_is_answered(version: u8) {
+    let hasty = || Config { max_links: 2, llc_wait: SECOND / 4, ..config() };
+    let mut w = World::of_version(version, 15, [hasty(), hasty()], [2, 2]);
+    let ids = w.established();
+    w.wait(SECOND / 10);
+    w.hosts[0].engine.deaf = true;
+    cut(&mut w, 1, 0);
+    // Nothing of the server's is under way over the link: it sees no loss.
+    w.transfer(1, ids, &pattern(5000, 1), 5000);
+    let said = |w: &World| w.hosts[1].engine.counters().llc_sent;
+    let heard = |w: &World| w.hosts[0].engine.counters().cdc_received;
+    let before = (said(&w), heard(&w));
+    w.wait(9 * SECOND / 10);
+    assert_eq!(said(&w), before.0 + 2, "told three times");
+    assert!(heard(&w) >= before.1 + 6, "asked after 10, 20, 40 ms and so on");
+    // It finds out itself, and says so.
+    w.wait(40 * SECOND);
+    let before = heard(&w);
+    w.wait(10 * SECOND);
+    assert!((9..=11).contains(&(heard(&w) - before)), "asked once a second");
+    w.transfer(0, ids, &pattern(5000, 1), 5000);
+}
+
+/// A server gives up telling.
+fn a_client_that_never_answers_keeps_no_link(version: u8) {
+    let (mut w, ids) = world(version, 16, [2, 1]);
+    w.hosts[1].engine.deaf = true;
+    get_port_back(&mut w, 1);
+    w.wait(20 * SECOND);
+    assert_eq!(w.hosts[0].engine.links().count(), 3);
+    w.wait(70 * SECOND);
+    assert_eq!(w.hosts[0].engine.links().count(), 2);
+    w.transfer(0, ids, &pattern(5000, 1), 5000);
+    w.transfer(1, ids, &pattern(5000, 1), 5000);
+}
+
+/// Where the peer's buffer is on the other link was never told: the connection ends, on both sides.
+fn who_cannot_go_on_says_so(version: u8) {
+    let (mut w, ids) = world(version, 17, [2, 2]);
+    w.hosts[0].engine.forget_peer(0);
+    // The other host hears of nothing but the abort.
+    w.hosts[1].engine.deaf = true;
+    cut(&mut w, 0, 0);
+    w.send(0, ids[0], b"not to arrive");
+    w.wait(10 * SECOND);
+    for (n, id) in ids.into_iter().enumerate() {
+        assert!(w.was_told(n, id, Ready::ABORTED), "{n}");
+        assert_eq!(w.hosts[n].engine.groups().count(), 1);
+        w.close(n, id);
+    }
+    w.wait(40 * SECOND);
+    for host in &w.hosts {
+        assert_eq!(host.engine.sockets().count(), 0);
+        assert_eq!(host.engine.counters().violations, 0);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 20, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The second port is there at any moment of a conversation.
+    #[test]
+    fn no_byte_is_lost_when_a_link_gives_way(
+        version in 1u8..=2, seed in 0u64..1000, loss in 0u32..10, back in 0usize..100_000, cut_then: bool, piece in 100usize..9000,
+    ) {
+        let (mut w, ids) = world(version, seed, [2, 1]);
+        w.network.set_faults(Faults { loss, ..Faults::default() });
+        w.transfer(0, ids, &pattern(back, 1), piece);
+        get_port_back(&mut w, 1);
+        w.transfer(1, ids, &pattern(100_000, 2), piece);
+        w.transfer(0, ids, &pattern(100_000, 3), piece);
+        if cut_then {
+            cut(&mut w, 0, 0);
+        }
+        w.transfer(0, ids, &pattern(100_000, 4), piece);
+        for host in &w.hosts {
+            prop_assert_eq!(host.engine.counters().aborted, 0);
+            prop_assert_eq!(host.engine.counters().violations, 0);
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! Peers that lie: in CLC, LLC and CDC.
+
+use crate::engine::{Config, Ready, Role, SocketId};
+use crate::testing::{World, config, ip, pattern};
+use crate::wire::cdc::{Cdc, Cursor, End, Producer};
+use crate::wire::llc::{AddLink, Body, DeleteReason, LinkEnd, Llc, Order, Token};
+use crate::wire::vectors::vector;
+use crate::wire::{Decline, Reason};
+use core::net::Ipv4Addr;
+use core::time::Duration;
+use proptest::prelude::*;
+use std::vec::Vec;
+use verbs::{Payload, Provider, QpState, RemoteAddress, SendOperation, SendRequest, SendWith};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Host 1 sends this in the name of its link.
+pub(super) fn forge(w: &mut World, bytes: &[u8]) {
+    post(w, SendOperation::Send { payload: Payload::Inline(bytes), with: SendWith::Nothing });
+    w.wait(SECOND / 1000);
+}
+
+/// The same, if the link still stands.
+pub(super) fn forge_if_alive(w: &mut World, bytes: &[u8]) {
+    let host = &w.hosts[1];
+    let qp = host.engine.queue_pair(0, 0);
+    if qp.is_some_and(|qp| host.roce.qp_state(qp) == Ok(QpState::Rts)) {
+        forge(w, bytes);
+    }
+}
+
+fn post(w: &mut World, operation: SendOperation<'_>) {
+    let qp = w.hosts[1].engine.queue_pair(0, 0).unwrap();
+    let request = SendRequest {
+        id: 0,
+        operation,
+        signaled: true,
+        solicited: true,
+        datagram: None,
+        carries: None,
+        ack_lazily: false,
+    };
+    w.hosts[1].roce.post_send(qp, &request).unwrap();
+}
+
+/// A CDC message of host 1 about its socket.
+fn cdc(w: &World, client: SocketId, seqno: u16) -> Cdc {
+    let token = w.hosts[1].engine.peer_of(client).0;
+    Cdc {
+        seqno,
+        token,
+        produced: Cursor::default(),
+        consumed: Cursor::default(),
+        producer: Producer::empty(),
+        end: End::empty(),
+    }
+}
+
+#[test]
+fn lies_about_cursors_cost_the_link_group() {
+    let cursor = |wrap, count| Cursor { wrap, count };
+    for (produced, consumed) in [
+        (cursor(0, 16 << 10), cursor(0, 0)), // outside of the ring
+        (cursor(1, 1), cursor(0, 0)),        // more than there is room
+        (cursor(0x7000, 0), cursor(0, 0)),
+        (cursor(0, 0), cursor(0, 1)), // more than was sent
+        (cursor(0, 0), cursor(0, u32::MAX)),
+    ] {
+        let mut w = World::new(1);
+        let [server, client] = w.established();
+        let lie = Cdc { produced, consumed, ..cdc(&w, client, 1) };
+        forge(&mut w, &lie.emit());
+        assert_eq!(w.hosts[0].engine.counters().violations, 1, "{lie}");
+        assert!(w.was_told(0, server, Ready::ABORTED), "{lie}");
+        w.wait(SECOND);
+        assert_eq!(w.hosts[0].engine.groups().count(), 0);
+        // And then it is welcome again.
+        w.established();
+    }
+}
+
+#[test]
+fn what_was_never_written_is_zero() {
+    let mut w = World::new(2);
+    let [server, client] = w.established();
+    let (_, to) = w.hosts[1].engine.peer_of(client);
+    post(&mut w, SendOperation::Write { payload: Payload::Inline(b"!"), to, immediate: None });
+    let lie = Cdc { produced: Cursor { wrap: 0, count: 100 }, ..cdc(&w, client, 1) };
+    forge(&mut w, &lie.emit());
+    let heard = w.recv(0, server);
+    assert_eq!((heard[0], &heard[1..]), (b'!', &[0; 99][..]));
+}
+
+#[test]
+fn who_has_written_nothing_has_nothing_to_tell_of() {
+    let mut w = World::new(2);
+    let [server, client] = w.established();
+    let lie = Cdc { produced: Cursor { wrap: 0, count: 1 }, ..cdc(&w, client, 1) };
+    forge(&mut w, &lie.emit());
+    assert_eq!(w.hosts[0].engine.counters().violations, 1);
+    assert!(w.was_told(0, server, Ready::ABORTED));
+}
+
+#[test]
+fn old_strange_and_stray_messages_change_nothing() {
+    let mut w = World::new(3);
+    let ids = w.established();
+    let back = Cursor { wrap: 0xffff, count: 0x3000 };
+    let of = cdc(&w, ids[1], 1);
+    let mut short = of.emit();
+    short[1] = 43;
+    for bytes in [
+        Cdc { produced: back, ..of }.emit(),
+        Cdc { token: 0xdead_beef, ..of }.emit(),
+        Cdc { token: 0, ..of }.emit(),
+        // Half of all numbers are old ones.
+        Cdc { seqno: 0x9001, produced: Cursor { wrap: 0, count: 5 }, ..of }.emit(),
+        short,
+        [0x2f; 44],
+        [0xff; 44],
+        [0; 44],
+    ] {
+        forge(&mut w, &bytes);
+    }
+    forge(&mut w, &[1, 2, 3]);
+    let long = [0x22; 90];
+    forge(&mut w, &long);
+    assert_eq!(w.hosts[0].engine.counters().violations, 0);
+    // Its own numbers have not moved meanwhile.
+    let bytes = pattern(5000, 1);
+    w.transfer(0, ids, &bytes, 100);
+}
+
+#[test]
+fn a_write_beyond_the_buffer_or_with_a_dead_key_ends_the_group_and_not_more() {
+    for stale in [false, true] {
+        let mut w = World::new(4);
+        let ids = w.established();
+        let (_, at) = w.hosts[1].engine.peer_of(ids[1]);
+        if stale {
+            w.close(0, ids[0]);
+            w.close(1, ids[1]);
+            w.wait(SECOND);
+        }
+        let to = RemoteAddress { address: at.address + if stale { 0 } else { 16380 }, ..at };
+        let payload = Payload::Inline(b"12345678");
+        post(&mut w, SendOperation::Write { payload, to, immediate: None });
+        w.wait(40 * SECOND);
+        for host in &w.hosts {
+            assert_eq!(host.engine.groups().count(), 0);
+        }
+        w.established();
+    }
+}
+
+/// On its second link the peer says that its buffer begins where it cannot end.
+#[test]
+fn a_buffer_that_reaches_beyond_all_addresses_is_not_written_to() {
+    let two = || Config { max_links: 2, ..config() };
+    let mut w = World::with_ports(14, [two(), two()], [2, 2]);
+    let ids = w.established();
+    assert!(w.run(SECOND, |w| w.hosts[0].engine.links().filter(|link| link.active).count() == 2));
+    w.transfer(0, ids, &pattern(1000, 0), 500);
+    let (_, at) = w.hosts[0].engine.peer_of(ids[0]);
+    let token = Token { rkey: at.rkey, address: at.address };
+    let beyond = Token { rkey: at.rkey, address: u64::MAX - 100 };
+    let others = std::vec![(2, beyond)];
+    let body = Body::ConfirmKey { token, others, negative: false, retry: false };
+    forge(&mut w, &Llc { version: 2, response: false, order: Order::Big, body }.emit());
+    w.network.set_up(netsim::Place { node: 0, port: 0 }, false);
+    w.send(0, ids[0], &pattern(4000, 1));
+    assert!(w.run(40 * SECOND, |w| w.was_told(0, ids[0], Ready::ABORTED)));
+}
+
+#[test]
+fn a_flood_of_llc_requests_is_answered_as_far_as_there_is_room() {
+    let mut w = World::new(5);
+    let ids = w.established();
+    let test = |n: u8| {
+        let body = Body::TestLink { data: [n; 16] };
+        Llc { version: 2, response: false, order: Order::Big, body }.emit()
+    };
+    for round in 0..50 {
+        for n in 0..16 {
+            let bytes = test(n);
+            post(
+                &mut w,
+                SendOperation::Send { payload: Payload::Inline(&bytes), with: SendWith::Nothing },
+            );
+        }
+        w.transfer(0, ids, &pattern(100, round), 100);
+    }
+    let counters = w.hosts[0].engine.counters();
+    assert_eq!((counters.violations, counters.links_failed), (0, 0));
+}
+
+#[test]
+fn a_late_answer_is_not_taken_for_that_to_another_offer() {
+    let two = || Config { max_links: 2, ..config() };
+    let mut w = World::with_ports(13, [two(), two()], [2, 2]);
+    w.connect_from(1);
+    assert!(w.run(SECOND, |w| w.hosts[0].engine.links().count() == 2));
+    let end = LinkEnd { mac: [2; 6], gid: Ipv4Addr::new(10, 0, 1, 2).to_ipv6_mapped(), qpn: 99 };
+    let late = AddLink { end, link: 77, path_mtu: 3, psn: 1, rejected: None, v2: None };
+    let body = Body::AddLink(late);
+    let bytes = Llc { version: 2, response: true, order: Order::Big, body }.emit();
+    let payload = Payload::Inline(&bytes);
+    post(&mut w, SendOperation::Send { payload, with: SendWith::Nothing });
+    let both = |w: &mut World| {
+        w.hosts.iter().all(|host| host.engine.links().filter(|link| link.active).count() == 2)
+    };
+    assert!(w.run(SECOND, both), "{:?}", w.hosts[0].engine.links().collect::<Vec<_>>());
+}
+
+#[test]
+fn keys_are_bounded() {
+    let mut w = World::new(6);
+    let ids = w.established();
+    for n in 0..600u32 {
+        let token = Token { rkey: n, address: u64::from(n) << 20 };
+        let body = Body::ConfirmKey { token, others: Vec::new(), negative: false, retry: false };
+        let bytes = Llc { version: 2, response: false, order: Order::Big, body }.emit();
+        forge(&mut w, &bytes);
+    }
+    w.transfer(0, ids, b"still here", 100);
+}
+
+#[test]
+fn delete_link_of_a_client_ends_everything_in_order() {
+    let mut w = World::new(7);
+    let [server, _] = w.established();
+    let reason = DeleteReason::OPERATOR;
+    let body = Body::DeleteLink { link: 0, all: true, orderly: false, reason };
+    forge(&mut w, &Llc { version: 2, response: false, order: Order::Big, body }.emit());
+    assert!(w.was_told(0, server, Ready::ABORTED));
+    w.wait(SECOND);
+    for host in &w.hosts {
+        assert_eq!(host.engine.groups().count(), 0);
+    }
+}
+
+/// A server socket that is given these bytes, in pieces of that size.
+pub(super) fn server_given(w: &mut World, pieces: &[&[u8]]) -> SocketId {
+    let id = w.with_engine(0, |engine, ctx, _| {
+        engine.open(Role::Server, [ip(0, 0), ip(1, 0)], 0, ctx).unwrap()
+    });
+    for piece in pieces {
+        let mut given = 0;
+        for _ in 0..10 {
+            given += w.with_engine(0, |engine, ctx, way| {
+                engine.handle_clc_bytes(id, &piece[given..], ctx, way)
+            });
+            w.wait(SECOND / 100);
+        }
+    }
+    id
+}
+
+/// What Linux proposes, from host 1.
+fn proposal() -> Vec<u8> {
+    let mut bytes = vector("proposal");
+    bytes[0x64..0x68].copy_from_slice(&[10, 0, 0, 2]);
+    bytes
+}
+
+#[test]
+fn half_handshakes_time_out_and_leave_nothing() {
+    let mut w = World::new(8);
+    // Receive buffers in stock are as good as free.
+    let free = |w: &World| w.hosts[0].arena.available() + w.hosts[0].roce.odp_pool() * (16 << 10);
+    let before = free(&w);
+    let proposal = proposal();
+    let ids = [
+        server_given(&mut w, &[]),
+        server_given(&mut w, &[&proposal[..50]]),
+        server_given(&mut w, &[&proposal]),
+    ];
+    assert_eq!(w.hosts[0].engine.groups().count(), 1);
+    // The one that is behind is held meanwhile.
+    let held = server_given(&mut w, &[&proposal]);
+    w.wait(20 * SECOND);
+    for id in ids {
+        assert!(w.was_told(0, id, Ready::FAILED), "{id:?}");
+        w.close(0, id);
+    }
+    assert!(w.was_told(0, held, Ready::FALLBACK), "before its client's patience ends");
+    w.close(0, held);
+    assert_eq!(w.hosts[0].engine.groups().count(), 0);
+    assert_eq!(free(&w), before);
+}
+
+#[test]
+fn a_peer_of_version_1_is_declined_in_its_own_words() {
+    let mut w = World::new(12);
+    let id = server_given(&mut w, &[&vector("proposal_v1")]);
+    assert_eq!(w.hosts[0].engine.fallback(id), Some(Reason::NO_DEVICE));
+    let mut said = [0; 100];
+    let count = w.hosts[0].engine.poll_clc_bytes(id, &mut said);
+    let decline = Decline::parse(&said[..count]).unwrap();
+    assert_eq!((count, decline.version, decline.reason), (28, 1, Reason::NO_DEVICE));
+}
+
+#[test]
+fn nobody_joins_a_group_in_anothers_name() {
+    let mut w = World::new(11);
+    let [server, client] = w.established();
+    let group = w.hosts[0].engine.groups().next().unwrap();
+    // The same Proposal as that of host 1, from another address.
+    let mut bytes = proposal();
+    bytes[8..16].copy_from_slice(&group.peer_id.0);
+    let id = w.with_engine(0, |engine, ctx, _| {
+        let stranger = core::net::Ipv4Addr::new(10, 0, 0, 99).into();
+        engine.open(Role::Server, [ip(0, 0), stranger], 0, ctx).unwrap()
+    });
+    let mut given = 0;
+    for _ in 0..3 {
+        let rest = &bytes[given..];
+        given += w.with_engine(0, |engine, ctx, way| engine.handle_clc_bytes(id, rest, ctx, way));
+        w.wait(SECOND / 100);
+    }
+    assert_eq!(w.hosts[0].engine.groups().count(), 2, "one of its own");
+    w.with_engine(0, |engine, ctx, _| engine.close(id, ctx));
+    w.transfer(1, [server, client], b"undisturbed", 100);
+}
+
+#[test]
+fn what_is_no_clc_breaks_off_at_once() {
+    let mut w = World::new(9);
+    for bytes in
+        [&b"GET / HTTP/1.1\r\n"[..], &[0xe2, 0xd4, 0xc3, 0xd9, 9, 0, 28, 0x20], b"\xe2\xd4X"]
+    {
+        let id = server_given(&mut w, &[bytes]);
+        assert!(w.was_told(0, id, Ready::FAILED), "{bytes:?}");
+        w.close(0, id);
+    }
+    assert_eq!(w.hosts[0].engine.sockets().count(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_message_confuses_a_link(
+        messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..90), 1..10),
+        kind in prop::sample::select(std::vec![0xfeu8, 0x21, 0x22, 0x24, 0x26, 0x27, 0x29, 2, 3, 6]),
+        seed in 0u64..100,
+    ) {
+        let mut w = World::new(seed);
+        let ids = w.established();
+        let token = w.hosts[1].engine.peer_of(ids[1]).0;
+        for mut bytes in messages {
+            bytes.resize(bytes.len().max(44), 0);
+            bytes[0] = kind;
+            if kind == 0xfe {
+                bytes.truncate(44);
+                bytes[1] = 44;
+                bytes[4..8].copy_from_slice(&token.to_be_bytes());
+            }
+            forge_if_alive(&mut w, &bytes);
+            let _ = w.recv(0, ids[0]);
+        }
+        w.wait(3 * SECOND);
+        // Whatever came of that, the host takes the next connection.
+        w.reboot(1);
+        w.hear_nothing();
+        w.established();
+    }
+
+    #[test]
+    fn no_bytes_confuse_a_handshake(
+        at in 0usize..156, value: u8, cut in 0usize..156, garbage in prop::collection::vec(any::<u8>(), 0..80),
+    ) {
+        let mut w = World::new(10);
+        let mut bytes = proposal();
+        bytes[at] = value;
+        let (first, second) = bytes.split_at(cut);
+        let id = server_given(&mut w, &[first, second, &garbage]);
+        w.close(0, id);
+        w.wait(30 * SECOND);
+        prop_assert_eq!(w.hosts[0].engine.sockets().count(), 0);
+        prop_assert_eq!(w.hosts[0].engine.groups().count(), 0);
+    }
+}

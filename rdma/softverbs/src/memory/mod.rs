@@ -1,0 +1,293 @@
+//! Protection domains, memory regions and their keys (vol. 1, 10.6). `check` and `write` are the only
+//! functions that make bytes of a region out of what a peer alleges.
+//!
+//! A region is one chunk, or many of one size with a key each. Chunks on demand have memory only
+//! from the WRITE that brings their bytes until their owner has done with them; which peer's bytes
+//! lay there before cannot be seen, because only what was written since is ever handed out, and what
+//! lies before it is zeroed when its owner asks for it.
+
+mod keys;
+mod on_demand;
+mod on_demand_region;
+mod region;
+#[cfg(test)]
+mod tests;
+
+use super::handle_table::HandleTable;
+use super::pool::Pool;
+use alloc::vec::Vec;
+use drivers::hal::Window;
+use keys::Keys;
+use rand_core::RngCore;
+use region::{Arrival, Backing, ChunkKeys, Registration};
+use verbs::{Access, ChunkedRegion, MrId, PdId, Region, RemoteAddress, VerbsError};
+
+/// Why what a peer alleged is not granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// No region has this key (any more).
+    UnknownKey,
+    /// The key belongs to another protection domain.
+    OtherDomain,
+    /// The region does not allow this.
+    Access,
+    /// Not all of the bytes lie in the region.
+    Range,
+    /// There is no memory for them now.
+    NoMemory,
+}
+
+/// Where a WRITE goes, as it was found granted when it began. Holds until any key is removed.
+#[derive(Clone, Copy, Debug)]
+pub struct Grant {
+    /// All of it; empty if it has to be looked for with each piece.
+    window: Window,
+    /// Keys that were removed until then.
+    removed: u64,
+}
+
+impl Grant {
+    /// Of nothing: each piece is looked for.
+    pub const NONE: Grant = Grant { window: Window::empty(), removed: 0 };
+}
+
+/// All regions of a provider.
+#[derive(Debug)]
+pub struct Memory {
+    /// Number of regions and queue pairs that use each domain.
+    domains: HandleTable<usize>,
+    regions: HandleTable<Registration>,
+    keys: Keys,
+    /// Memory of chunks on demand.
+    pub pool: Pool,
+    /// Memory for on-demand regions: zeroed, each as long as all of them.
+    odp_pool: Vec<Window>,
+}
+
+impl Memory {
+    /// For so many domains, regions (at most 65536) and keys.
+    pub fn new(max_pds: usize, max_regions: usize, max_keys: usize) -> Self {
+        Memory {
+            domains: HandleTable::new(max_pds),
+            regions: HandleTable::new(max_regions.min(1 << 16)),
+            keys: Keys::new(max_keys.min(super::handle_table::MAX)),
+            pool: Pool::empty(),
+            odp_pool: Vec::new(),
+        }
+    }
+
+    /// Makes a protection domain.
+    pub fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
+        self.domains.insert(|_| 0).map(PdId).ok_or(VerbsError::NoRoom)
+    }
+
+    /// Destroys a protection domain that nothing uses.
+    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        match self.domains.get(pd.0) {
+            None => Err(VerbsError::NoSuchObject),
+            Some(0) => {
+                self.domains.remove(pd.0);
+                Ok(())
+            }
+            Some(_) => Err(VerbsError::Busy),
+        }
+    }
+
+    /// Counts a user of a domain.
+    pub fn hold_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        *self.domains.get_mut(pd.0).ok_or(VerbsError::NoSuchObject)? += 1;
+        Ok(())
+    }
+
+    /// Takes a user of a domain back.
+    pub fn release_pd(&mut self, pd: PdId) {
+        if let Some(users) = self.domains.get_mut(pd.0) {
+            *users -= 1;
+        }
+    }
+
+    /// Registers `memory` under a fresh key. Peers address it from a random page on, so that
+    /// they learn nothing of where it lies.
+    pub fn register(
+        &mut self,
+        pd: PdId,
+        memory: Window,
+        access: Access,
+        rng: &mut dyn RngCore,
+    ) -> Result<Region, VerbsError> {
+        let address = address_of(memory, rng);
+        let (backing, chunk) = (Backing::Fixed(memory), memory.len());
+        let keys = ChunkKeys::One(0);
+        let id = self.insert(Registration { pd, backing, access, address, chunk, keys }, 1)?;
+        let rkey = self.rotate_key(id, 0, rng)?;
+        Ok(Region { id, rkey, address, memory })
+    }
+
+    /// Registers `count` chunks of `size` bytes, for RDMA WRITE, each under a key of its own: those
+    /// of `memory`, or on demand.
+    pub fn register_chunks(
+        &mut self,
+        pd: PdId,
+        count: u16,
+        size: u32,
+        memory: Option<Window>,
+        rng: &mut dyn RngCore,
+    ) -> Result<ChunkedRegion, VerbsError> {
+        let chunk = size as usize;
+        if memory.is_some_and(|memory| memory.len() < usize::from(count) * chunk) {
+            return Err(VerbsError::Invalid);
+        }
+        let address = random_page(rng);
+        let on_demand = || Backing::OnDemand(alloc::vec![Arrival::default(); count.into()]);
+        let registration = Registration {
+            pd,
+            backing: memory.map_or_else(on_demand, Backing::Fixed),
+            access: Access::REMOTE_WRITE,
+            address,
+            chunk,
+            keys: ChunkKeys::Many(alloc::vec![0; count.into()]),
+        };
+        let id = self.insert(registration, usize::from(count))?;
+        for chunk in 0..count {
+            self.rotate_key(id, chunk, rng)?;
+        }
+        Ok(ChunkedRegion { id, address })
+    }
+
+    fn insert(&mut self, registration: Registration, keys: usize) -> Result<MrId, VerbsError> {
+        if !self.keys.has_room(keys) {
+            return Err(VerbsError::NoRoom);
+        }
+        let pd = registration.pd;
+        self.hold_pd(pd)?;
+        let Some(name) = self.regions.insert(|_| registration) else {
+            self.release_pd(pd);
+            return Err(VerbsError::NoRoom);
+        };
+        Ok(MrId(name))
+    }
+
+    /// Revokes the key of a chunk and gives it a fresh one.
+    #[inline]
+    pub fn rotate_key(
+        &mut self,
+        id: MrId,
+        chunk: u16,
+        rng: &mut dyn RngCore,
+    ) -> Result<u32, VerbsError> {
+        let region = self.regions.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        let place = region.keys.get_mut(chunk).ok_or(VerbsError::Invalid)?;
+        if *place != 0 {
+            self.keys.remove(*place);
+        }
+        *place = self.keys.draw(HandleTable::<Registration>::index(id.0) as u16, chunk, rng);
+        Ok(*place)
+    }
+
+    /// Points a region at other memory, under a fresh key.
+    pub fn remap(
+        &mut self,
+        id: MrId,
+        memory: Window,
+        rng: &mut dyn RngCore,
+    ) -> Result<Region, VerbsError> {
+        let address = address_of(memory, rng);
+        let region = self.regions.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        if let ChunkKeys::Many(_) = region.keys {
+            return Err(VerbsError::Invalid);
+        }
+        region.backing = Backing::Fixed(memory);
+        region.chunk = memory.len();
+        region.address = address;
+        let rkey = self.rotate_key(id, 0, rng)?;
+        Ok(Region { id, rkey, address, memory })
+    }
+
+    /// The key of a chunk.
+    pub fn key(&mut self, id: MrId, chunk: u16) -> Result<u32, VerbsError> {
+        let region = self.regions.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        region.keys.get_mut(chunk).map(|key| *key).ok_or(VerbsError::Invalid)
+    }
+
+    /// Revokes the keys of the region.
+    pub fn revoke_key(&mut self, id: MrId) -> Result<(), VerbsError> {
+        let region = self.regions.get_mut(id.0).ok_or(VerbsError::NoSuchObject)?;
+        for key in region.keys.as_mut_slice() {
+            if *key != 0 {
+                self.keys.remove(*key);
+                *key = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a registration.
+    pub fn deregister(&mut self, id: MrId) -> Result<(), VerbsError> {
+        self.revoke_key(id)?;
+        let region = self.regions.remove(id.0).ok_or(VerbsError::NoSuchObject)?;
+        match region.backing {
+            Backing::Fixed(_) => {}
+            Backing::OnDemand(arrivals) => {
+                for block in arrivals.into_iter().filter_map(|arrival| arrival.block) {
+                    self.pool.free(block);
+                }
+            }
+            Backing::OnDemandRegion(mut lazy) => self.odp_pool.extend(lazy.take()),
+        }
+        self.release_pd(region.pd);
+        Ok(())
+    }
+
+    /// The region and chunk that a peer means.
+    #[inline]
+    fn find(&self, pd: PdId, access: Access, key: u32) -> Result<(&Registration, u16), Refusal> {
+        let entry = self.keys.find(key).ok_or(Refusal::UnknownKey)?;
+        let region = self.regions.at(usize::from(entry.region)).ok_or(Refusal::UnknownKey)?;
+        if region.pd != pd {
+            return Err(Refusal::OtherDomain);
+        }
+        if !region.access.contains(access) {
+            return Err(Refusal::Access);
+        }
+        Ok((region, entry.chunk))
+    }
+
+    /// Turns what a peer alleges into the window of `length` bytes, or refuses.
+    #[inline]
+    pub fn check(
+        &self,
+        pd: PdId,
+        access: Access,
+        alleged: RemoteAddress,
+        length: u32,
+    ) -> Result<Window, Refusal> {
+        let (region, chunk) = self.find(pd, access, alleged.rkey)?;
+        let offset = region.offset(chunk, alleged.address, length)?;
+        region.fixed(chunk, offset, length)
+    }
+
+    /// Revokes a key because a peer in domain `pd` says so (SEND with invalidate).
+    pub fn invalidate(&mut self, pd: PdId, key: u32) -> Result<(), Refusal> {
+        let entry = self.keys.find(key).ok_or(Refusal::UnknownKey)?;
+        match self.regions.at_mut(usize::from(entry.region)) {
+            Some(region) if region.pd == pd => {
+                if let Some(place) = region.keys.get_mut(entry.chunk) {
+                    *place = 0;
+                }
+                self.keys.remove(key);
+                Ok(())
+            }
+            _ => Err(Refusal::OtherDomain),
+        }
+    }
+}
+
+/// Where peers address `memory`: from a random page on.
+fn address_of(memory: Window, rng: &mut dyn RngCore) -> u64 {
+    random_page(rng) | memory.bus_address() & 0xfff
+}
+
+/// Address of a random page, so that peers learn nothing of where memory lies.
+fn random_page(rng: &mut dyn RngCore) -> u64 {
+    rng.next_u64() & 0x0000_7fff_ffff_f000
+}

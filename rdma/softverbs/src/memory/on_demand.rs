@@ -1,0 +1,191 @@
+//! Chunks on demand: memory from the WRITE that brings a chunk's bytes until its owner has done with them.
+
+use super::region::{Arrival, Backing};
+use super::{Grant, Memory, Refusal};
+use crate::pool::{Block, Pool};
+use drivers::hal::Window;
+use verbs::{Access, MrId, OnDemandStatus, PdId, RemoteAddress, VerbsError};
+
+impl Memory {
+    /// Gives chunks on demand their memory, once, for pieces of up to `largest` bytes.
+    pub fn give(&mut self, memory: Window, largest: usize) -> Result<(), VerbsError> {
+        if self.pool.capacity() > 0 {
+            return Err(VerbsError::Invalid);
+        }
+        self.pool = Pool::new(memory, largest);
+        Ok(())
+    }
+
+    /// What there is of it; None if it was given none.
+    pub fn on_demand(&self) -> Option<OnDemandStatus> {
+        let pool = &self.pool;
+        (pool.capacity() > 0).then(|| OnDemandStatus {
+            capacity: pool.capacity(),
+            available: pool.available(),
+            lowest: pool.counters.lowest,
+            short: pool.counters.short,
+        })
+    }
+
+    /// A WRITE of `length` bytes begins: checks all of it. A chunk on demand gets memory for it.
+    #[inline]
+    pub fn begin_write(
+        &mut self,
+        pd: PdId,
+        alleged: RemoteAddress,
+        length: u32,
+    ) -> Result<Grant, Refusal> {
+        let (region, chunk) = self.find(pd, Access::REMOTE_WRITE, alleged.rkey)?;
+        let offset = region.offset(chunk, alleged.address, length)?;
+        if let Backing::Fixed(_) = region.backing {
+            let window = region.fixed(chunk, offset, length)?;
+            return Ok(Grant { window, removed: self.keys.removed() });
+        }
+        self.begin_on_demand(alleged.rkey, chunk, offset, length)
+    }
+
+    /// A WRITE begins in a chunk on demand, or in an on-demand region, of which `key` is.
+    #[inline(never)]
+    fn begin_on_demand(
+        &mut self,
+        key: u32,
+        chunk: u16,
+        offset: usize,
+        length: u32,
+    ) -> Result<Grant, Refusal> {
+        let index = self.keys.find(key).map_or(0, |entry| entry.region);
+        let region = self.regions.at_mut(usize::from(index)).ok_or(Refusal::UnknownKey)?;
+        if let Backing::OnDemandRegion(lazy) = &mut region.backing {
+            let window = lazy.write(offset, length as usize, &mut self.odp_pool)?;
+            return Ok(Grant { window, removed: self.keys.removed() });
+        }
+        let arrival = region.arrival(chunk).filter(|a| !a.taken).ok_or(Refusal::Range)?;
+        if let Some(old) = arrival.block.take() {
+            self.pool.free(old);
+        }
+        let Some(block) = self.pool.alloc_for_peer(length as usize) else {
+            self.pool.counters.short += 1;
+            return Err(Refusal::NoMemory);
+        };
+        // That it is written anew makes what waits no younger.
+        let age = arrival.age;
+        *arrival =
+            Arrival { block: Some(block), start: offset as u32, written: 0, taken: false, age };
+        Ok(Grant::NONE)
+    }
+
+    /// Where the next `length` bytes of a WRITE go, `done` bytes behind where it began with `grant`.
+    #[inline(always)]
+    pub fn go_on(
+        &mut self,
+        grant: &Grant,
+        done: u32,
+        pd: PdId,
+        alleged: RemoteAddress,
+        length: u32,
+    ) -> Result<Window, Refusal> {
+        match grant.window.slice(done as usize, length as usize) {
+            Some(window) if grant.removed == self.keys.removed() => Ok(window),
+            _ => self.write(pd, alleged, length),
+        }
+    }
+
+    /// Where the next `length` bytes of a WRITE go.
+    #[inline]
+    pub fn write(
+        &mut self,
+        pd: PdId,
+        alleged: RemoteAddress,
+        length: u32,
+    ) -> Result<Window, Refusal> {
+        let (region, chunk) = self.find(pd, Access::REMOTE_WRITE, alleged.rkey)?;
+        let offset = region.offset(chunk, alleged.address, length)?;
+        if let Backing::Fixed(_) = region.backing {
+            return region.fixed(chunk, offset, length);
+        }
+        self.write_on_demand(alleged.rkey, chunk, offset, length)
+    }
+
+    /// Where the next `length` bytes of a WRITE go, in a chunk on demand or an on-demand region, of which `key` is.
+    #[inline(never)]
+    fn write_on_demand(
+        &mut self,
+        key: u32,
+        chunk: u16,
+        offset: usize,
+        length: u32,
+    ) -> Result<Window, Refusal> {
+        let index = self.keys.find(key).map_or(0, |entry| entry.region);
+        let region = self.regions.at_mut(usize::from(index)).ok_or(Refusal::UnknownKey)?;
+        if let Backing::OnDemandRegion(lazy) = &mut region.backing {
+            return lazy.write(offset, length as usize, &mut self.odp_pool);
+        }
+        let arrival = region.arrival(chunk).filter(|a| !a.taken).ok_or(Refusal::Range)?;
+        let block = arrival.block.ok_or(Refusal::Range)?;
+        // In order and without gaps, so that all of what counts as written was.
+        if offset != (arrival.start + arrival.written) as usize {
+            return Err(Refusal::Range);
+        }
+        let window = self.pool.window(block).slice(arrival.written as usize, length as usize);
+        arrival.written += length;
+        window.ok_or(Refusal::Range)
+    }
+
+    /// Takes what a peer wrote to a chunk on demand: where in the chunk it begins, and where it
+    /// lies. Until `release_chunk` peers do not write there. None if there is nothing.
+    #[inline]
+    pub fn take_chunk(&mut self, id: MrId, chunk: u16) -> Option<(usize, Window)> {
+        let arrival = self.regions.get_mut(id.0)?.arrival(chunk)?;
+        let window = self.pool.window(arrival.block?);
+        (arrival.taken, arrival.age) = (true, 0);
+        Some((arrival.start as usize, window.slice(0, arrival.written as usize)?))
+    }
+
+    /// Gives a chunk that was taken memory from its first byte on; None if there is none now. Where no
+    /// peer wrote it is zeroed: what others left there is not this chunk's.
+    pub fn back_chunk(&mut self, id: MrId, chunk: u16) -> Option<Window> {
+        let arrival = self.regions.get_mut(id.0)?.arrival(chunk).filter(|a| a.taken)?;
+        let (old, start) = (arrival.block?, arrival.start as usize);
+        let length = start + arrival.written as usize;
+        if start > 0 {
+            let written = self.pool.window(old).slice(0, arrival.written as usize)?;
+            let block = self.pool.alloc(length)?;
+            let window = self.pool.window(block);
+            // Large enough: it was just asked for.
+            let _ = window.write_window(start, &written);
+            window.slice(0, start)?.fill(0);
+            self.pool.free(old);
+            let block = Some(block);
+            *arrival = Arrival { block, start: 0, written: length as u32, taken: true, age: 0 };
+        }
+        self.pool.window(arrival.block?).slice(0, length)
+    }
+
+    /// Counts on for the chunks of a region that a peer wrote to and nobody took; the oldest's count, 0 if
+    /// there is none.
+    pub fn age_chunks(&mut self, id: MrId) -> u8 {
+        let Some(Backing::OnDemand(arrivals)) = self.regions.get_mut(id.0).map(|r| &mut r.backing)
+        else {
+            return 0;
+        };
+        let waiting = arrivals.iter_mut().filter(|a| a.block.is_some() && !a.taken);
+        let aged = waiting.map(|arrival| {
+            arrival.age = arrival.age.saturating_add(1);
+            arrival.age
+        });
+        aged.max().unwrap_or(0)
+    }
+
+    /// Takes the block out of a chunk that was taken.
+    pub fn detach_chunk(&mut self, id: MrId, chunk: u16) -> Option<Block> {
+        let arrival = self.regions.get_mut(id.0)?.arrival(chunk).filter(|a| a.taken)?;
+        core::mem::take(arrival).block
+    }
+
+    /// Gives the memory of a chunk that was taken back to the pool.
+    pub fn release_chunk(&mut self, id: MrId, chunk: u16) {
+        if let Some(block) = self.detach_chunk(id, chunk) {
+            self.pool.free(block);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Regions that have memory only from a peer's first byte on, out of a pool.
+
+use super::region::{Backing, ChunkKeys, Registration};
+use super::{Memory, Refusal, random_page};
+use alloc::vec::Vec;
+use drivers::hal::Window;
+use rand_core::RngCore;
+use verbs::{Access, MrId, PdId, Region, VerbsError};
+
+/// Memory that comes out of the pool with a peer's first byte.
+#[derive(Debug, Default)]
+pub(super) struct OnDemandRegion {
+    pub(super) memory: Option<Window>,
+    /// Bytes that peers wrote so far, or were granted to write.
+    pub(super) written: u64,
+    /// Behind the last byte that was ever written to this memory.
+    pub(super) top: usize,
+}
+
+impl OnDemandRegion {
+    /// Where a peer writes `length` bytes to, in memory from the pool if it has none.
+    pub(super) fn write(
+        &mut self,
+        offset: usize,
+        length: usize,
+        pool: &mut Vec<Window>,
+    ) -> Result<Window, Refusal> {
+        if self.memory.is_none() {
+            self.memory = pool.pop();
+        }
+        let memory = self.memory.ok_or(Refusal::NoMemory)?;
+        let window = memory.slice(offset, length).ok_or(Refusal::Range)?;
+        self.written += length as u64;
+        self.top = self.top.max(offset + length);
+        Ok(window)
+    }
+
+    /// Its memory, zeroed, from which the region is parted.
+    pub(super) fn take(&mut self) -> Option<Window> {
+        let memory = self.memory.take()?;
+        if let Some(written) = memory.slice(0, core::mem::take(&mut self.top)) {
+            written.fill(0);
+        }
+        Some(memory)
+    }
+}
+
+impl Memory {
+    /// Registers a region of `length` bytes for RDMA WRITE that has no memory yet.
+    pub fn register_on_demand(
+        &mut self,
+        pd: PdId,
+        length: usize,
+        rng: &mut dyn RngCore,
+    ) -> Result<Region, VerbsError> {
+        let address = random_page(rng);
+        let id = self.insert(
+            Registration {
+                pd,
+                backing: Backing::OnDemandRegion(OnDemandRegion::default()),
+                access: Access::REMOTE_WRITE,
+                address,
+                chunk: length,
+                keys: ChunkKeys::One(0),
+            },
+            1,
+        )?;
+        let rkey = self.rotate_key(id, 0, rng)?;
+        Ok(Region { id, rkey, address, memory: Window::empty() })
+    }
+
+    /// Puts memory into the pool of on-demand regions.
+    pub fn add_to_odp_pool(&mut self, memory: Window) {
+        self.odp_pool.push(memory);
+    }
+
+    /// How many regions the pool is good for.
+    pub fn odp_pool(&self) -> usize {
+        self.odp_pool.len()
+    }
+
+    /// The memory of an on-demand region, if it has any, and how many bytes peers have written to it.
+    pub fn on_demand_memory(&self, id: MrId) -> Option<(Window, u64)> {
+        match &self.regions.get(id.0)?.backing {
+            Backing::OnDemandRegion(OnDemandRegion { memory: Some(memory), written, .. }) => {
+                Some((*memory, *written))
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes the memory of an on-demand region away, zeroed, until a peer writes again.
+    pub fn take_on_demand_memory(&mut self, id: MrId) -> Option<Window> {
+        match &mut self.regions.get_mut(id.0)?.backing {
+            Backing::OnDemandRegion(lazy) => {
+                // Also that of a message that is under way.
+                self.keys.revoke_grants();
+                lazy.take()
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Deadlines of the objects in a table: a heap by time, in which each object stands at most once.
+//!
+//! Timers are moved back far more often than they expire. An object therefore stays where it was put, until
+//! that moment has come, and is asked for its deadline only then: moving a timer back costs a comparison,
+//! and what is looked at is what may be due, however many objects there are.
+
+use alloc::vec::Vec;
+use drivers::hal::Instant;
+
+/// In the list of places: it does not stand in the heap.
+const NOWHERE: u32 = u32::MAX;
+
+/// Where an object stands.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    at: Instant,
+    /// Its place in its table.
+    place: u32,
+}
+
+/// The heap. Objects are named by their places in their table.
+#[derive(Debug, Default)]
+pub struct Timers {
+    /// Each entry is no later than the two below it, at twice its number and one or two.
+    heap: Vec<Entry>,
+    /// By place of the object: where in the heap it stands.
+    heap_places: Vec<u32>,
+    /// Objects that were taken out because their moment had come.
+    #[cfg(any(test, feature = "testing"))]
+    pub taken: u64,
+}
+
+impl Timers {
+    /// Makes room for the object at `place`, so that nothing else allocates.
+    pub fn make_room(&mut self, place: usize) {
+        if place >= self.heap_places.len() {
+            self.heap_places.resize(place + 1, NOWHERE);
+        }
+        self.heap.reserve(self.heap_places.len() - self.heap.len());
+    }
+
+    /// How many objects stand in it.
+    pub fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// The first moment at which [`Timers::take_due`] may give an object.
+    #[inline]
+    pub fn first(&self) -> Option<Instant> {
+        self.heap.first().map(|entry| entry.at)
+    }
+
+    /// Has an object looked at when `at` has come, or before.
+    #[inline]
+    pub fn put(&mut self, place: usize, at: Instant) {
+        let Some(&found) = self.heap_places.get(place) else { return };
+        match self.heap.get_mut(found as usize) {
+            Some(entry) if entry.at <= at => (),
+            Some(entry) => {
+                entry.at = at;
+                self.rise(found as usize);
+            }
+            None => self.add(Entry { at, place: place as u32 }),
+        }
+    }
+
+    /// When the first object is due, by what `deadline` says of the one at a place. What was moved back since it
+    /// was put goes where it belongs now, and what has no deadline any more goes out: who is about to wait
+    /// is not woken for it.
+    pub fn first_due(&mut self, deadline: impl Fn(usize) -> Option<Instant>) -> Option<Instant> {
+        while let Some(first) = self.heap.first_mut() {
+            match deadline(first.place as usize) {
+                Some(at) if at > first.at => {
+                    first.at = at;
+                    self.sink(0);
+                }
+                Some(_) => return Some(first.at),
+                None => self.take_out(0),
+            }
+        }
+        None
+    }
+
+    /// Takes out an object whose moment has come: its place.
+    pub fn take_due(&mut self, now: Instant) -> Option<usize> {
+        let first = *self.heap.first().filter(|entry| entry.at <= now)?;
+        self.take_out(0);
+        #[cfg(any(test, feature = "testing"))]
+        {
+            self.taken += 1;
+        }
+        Some(first.place as usize)
+    }
+
+    /// Forgets an object.
+    pub fn forget(&mut self, place: usize) {
+        let found = self.heap_places.get(place).copied().unwrap_or(NOWHERE);
+        if found != NOWHERE {
+            self.take_out(found as usize);
+        }
+    }
+
+    #[inline(never)]
+    fn add(&mut self, entry: Entry) {
+        self.heap.push(entry);
+        self.rise(self.heap.len() - 1);
+    }
+
+    /// Takes out what stands at `number` of the heap.
+    fn take_out(&mut self, number: usize) {
+        let gone = self.heap.swap_remove(number);
+        self.note(gone.place, NOWHERE);
+        if number < self.heap.len() {
+            // What was last stands there now, and may belong above or below.
+            self.sink(number);
+            self.rise(number);
+        }
+    }
+
+    fn note(&mut self, place: u32, number: u32) {
+        if let Some(known) = self.heap_places.get_mut(place as usize) {
+            *known = number;
+        }
+    }
+
+    #[inline(never)]
+    fn rise(&mut self, mut number: usize) {
+        let Some(&own) = self.heap.get(number) else { return };
+        while number > 0 {
+            let above = (number - 1) / 2;
+            let Some(&other) = self.heap.get(above).filter(|other| other.at > own.at) else {
+                break;
+            };
+            self.set(number, other);
+            number = above;
+        }
+        self.set(number, own);
+    }
+
+    fn sink(&mut self, mut number: usize) {
+        let Some(&own) = self.heap.get(number) else { return };
+        loop {
+            let below = 2 * number + 1;
+            let earlier = match (self.heap.get(below), self.heap.get(below + 1)) {
+                (Some(left), Some(right)) if right.at < left.at => below + 1,
+                (Some(_), _) => below,
+                (None, _) => break,
+            };
+            let Some(&other) = self.heap.get(earlier).filter(|other| other.at < own.at) else {
+                break;
+            };
+            self.set(number, other);
+            number = earlier;
+        }
+        self.set(number, own);
+    }
+
+    fn set(&mut self, number: usize, entry: Entry) {
+        if let Some(place) = self.heap.get_mut(number) {
+            *place = entry;
+        }
+        self.note(entry.place, number as u32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn at(n: u32) -> Instant {
+        Instant::from_nanos(n.into())
+    }
+
+    proptest! {
+        /// Against a map: objects come out in order, each at the earliest moment that it was put to.
+        #[test]
+        fn objects_come_out_in_order(
+            steps in proptest::collection::vec((0..4u8, 0..24usize, 0..1000u32), 0..300),
+        ) {
+            let mut timers = Timers::default();
+            let mut model: BTreeMap<usize, u32> = BTreeMap::new();
+            for (what, place, time) in steps {
+                match what {
+                    0 | 1 => {
+                        timers.make_room(place);
+                        timers.put(place, at(time));
+                        let known = model.entry(place).or_insert(time);
+                        *known = time.min(*known);
+                    }
+                    2 => {
+                        timers.forget(place);
+                        model.remove(&place);
+                    }
+                    _ => match timers.take_due(at(time)) {
+                        Some(place) => {
+                            let earliest = *model.values().min().unwrap();
+                            prop_assert!(earliest <= time);
+                            prop_assert_eq!(model.remove(&place), Some(earliest));
+                        }
+                        None => prop_assert!(model.values().all(|&known| known > time)),
+                    },
+                }
+                prop_assert_eq!(timers.first(), model.values().min().map(|&time| at(time)));
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_moved_back_ends_no_wait() {
+        let mut timers = Timers::default();
+        (0..6).for_each(|place| timers.make_room(place));
+        for (place, time) in [(0, 10), (1, 20), (2, 30), (3, 40), (4, 50)] {
+            timers.put(place, at(time));
+        }
+        // The first was moved back behind the third, the second is done with, the fourth is behind what is due.
+        let deadlines = [Some(at(35)), None, Some(at(30)), None, Some(at(90))];
+        assert_eq!(timers.first_due(|place| deadlines[place]), Some(at(30)));
+        let places = core::iter::from_fn(|| timers.take_due(at(100)));
+        assert_eq!(places.collect::<Vec<_>>(), [2, 0, 3, 4]);
+        assert_eq!(timers.first_due(|_| Some(at(1))), None);
+        timers.put(5, at(10));
+        assert_eq!((timers.first_due(|_| None), timers.len()), (None, 0));
+    }
+
+    #[test]
+    fn nothing_allocates_once_there_is_room() {
+        let mut timers = Timers::default();
+        (0..100).for_each(|place| timers.make_room(place));
+        let room = timers.heap.capacity();
+        for n in 0..1000 {
+            timers.put((n * 7 % 100) as usize, at(1000 - n));
+        }
+        assert_eq!((timers.heap.len(), timers.heap.capacity()), (100, room));
+    }
+}
