@@ -17,7 +17,7 @@ use crate::{command, workspace};
 
 const SUITE: &str = "bookworm";
 /// Where the project is in the fresh system.
-const PLACE: &str = "/isthmus";
+const PLACE: &str = "/home/operator/gateway";
 /// Files that tell apt where packages come from.
 const SOURCES: &[&str] = &["etc/apt/sources.list", "etc/apt/sources.list.d"];
 /// What packages and registries are recognized by.

@@ -210,7 +210,9 @@ fn fault(name: &str, wanted: &[&str]) -> Result<()> {
 fn the_image_does_not_tell_where_it_was_built() -> Result<()> {
     let bytes = std::fs::read(image()?)?;
     let here = launch::workspace::root().display().to_string();
-    for path in [here.as_str(), "/registry/src/", "/.cargo/"] {
+    // What all are called instead is "/isthmus".
+    let here = Some(here.as_str()).filter(|here| *here != "/isthmus");
+    for path in here.into_iter().chain(["/registry/src/", "/.cargo/"]) {
         let told = bytes.windows(path.len()).any(|window| window == path.as_bytes());
         ensure!(!told, "the image holds {path:?}");
     }
