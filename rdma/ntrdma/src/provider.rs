@@ -9,9 +9,9 @@ use rand_core::RngCore;
 use softverbs::handle_table::HandleTable;
 use softverbs::sges::MAX_SGE;
 use verbs::{
-    Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, MrId, OnDemandStatus,
-    OneSided, PathMtu, PdId, Provider, QpId, QpInit, QpState, QpType, ReadyToReceive, ReadyToSend,
-    RecvRequest, Region, SendRequest, UnderWay, VerbsError,
+    Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, KeyChange, KeyRequest,
+    MrId, OnDemandStatus, OneSided, PathMtu, PdId, Provider, QpId, QpInit, QpState, QpType,
+    ReadyToReceive, ReadyToSend, RecvRequest, Region, SendRequest, UnderWay, VerbsError,
 };
 
 /// RDMA READs and atomics that a queue pair may have outstanding. They are served at once, so that
@@ -115,9 +115,10 @@ impl Provider for Ntrdma {
         &mut self,
         region: MrId,
         chunk: u16,
+        _: KeyRequest,
         rng: &mut dyn RngCore,
-    ) -> Result<u32, VerbsError> {
-        self.memory.rotate_key(region, chunk, rng)
+    ) -> Result<KeyChange<u32>, VerbsError> {
+        self.memory.rotate_key(region, chunk, rng).map(KeyChange::Done)
     }
 
     fn give_memory(&mut self, memory: Window, largest: usize) -> Result<(), VerbsError> {

@@ -215,6 +215,8 @@ impl Endpoint {
                     self.outstanding = self.outstanding.saturating_sub(1);
                     continue;
                 }
+                // Nobody here asks for that.
+                CompletedOperation::KeyChanged { .. } => continue,
                 CompletedOperation::Recv { length, .. }
                 | CompletedOperation::RecvWriteImmediate { length, .. } => length,
             };

@@ -6,9 +6,9 @@ use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
 use verbs::{
-    Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, MrId, OnDemandStatus,
-    OneSided, PdId, Provider, QpId, QpInit, QpState, ReadyToReceive, ReadyToSend, RecvRequest,
-    Region, SendRequest, UnderWay, VerbsError,
+    Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, KeyChange, KeyRequest,
+    MrId, OnDemandStatus, OneSided, PdId, Provider, QpId, QpInit, QpState, ReadyToReceive,
+    ReadyToSend, RecvRequest, Region, SendRequest, UnderWay, VerbsError,
 };
 
 /// Calls the device that has an object: `name` is the object's name there, `device` the device.
@@ -31,6 +31,12 @@ macro_rules! by_name {
 }
 
 const NO_OBJECT: VerbsError = VerbsError::NoSuchObject;
+
+/// The request, as the device knows it that has its queue pair.
+#[inline]
+fn own_request(request: KeyRequest) -> KeyRequest {
+    KeyRequest { qp: QpId(request.qp.0 & !BRIDGED), ..request }
+}
 
 impl Provider for ProviderSet {
     /// What every device can do.
@@ -142,6 +148,21 @@ impl Provider for ProviderSet {
         by_name!(self, region, MrId, |device, own| device.revoke_key(own), Err(NO_OBJECT))
     }
 
+    #[inline]
+    fn revoke_key_by(
+        &mut self,
+        region: MrId,
+        request: KeyRequest,
+    ) -> Result<KeyChange<()>, VerbsError> {
+        by_name!(
+            self,
+            region,
+            MrId,
+            |device, own| device.revoke_key_by(own, own_request(request)),
+            Err(NO_OBJECT)
+        )
+    }
+
     fn deregister(&mut self, region: MrId) -> Result<(), VerbsError> {
         by_name!(self, region, MrId, |device, own| device.deregister(own), Err(NO_OBJECT))
     }
@@ -173,13 +194,14 @@ impl Provider for ProviderSet {
         &mut self,
         region: MrId,
         chunk: u16,
+        request: KeyRequest,
         rng: &mut dyn RngCore,
-    ) -> Result<u32, VerbsError> {
+    ) -> Result<KeyChange<u32>, VerbsError> {
         by_name!(
             self,
             region,
             MrId,
-            |device, own| device.rotate_chunk_key(own, chunk, rng),
+            |device, own| device.rotate_chunk_key(own, chunk, own_request(request), rng),
             Err(NO_OBJECT)
         )
     }

@@ -9,9 +9,10 @@ use super::{Roce, handle_table};
 use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
 use verbs::{
-    Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, MrId, OnDemandStatus,
-    OneSided, PathMtu, PdId, Provider, QpId, QpInit, QpState, QpType, ReadyToReceive, ReadyToSend,
-    RecvRequest, Region, RemoteAddress, SendRequest, UnderWay, VerbsError,
+    Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, KeyChange, KeyRequest,
+    MrId, OnDemandStatus, OneSided, PathMtu, PdId, Provider, QpId, QpInit, QpState, QpType,
+    ReadyToReceive, ReadyToSend, RecvRequest, Region, RemoteAddress, SendRequest, UnderWay,
+    VerbsError,
 };
 
 /// RDMA READs and atomics that a queue pair may have outstanding, either way.
@@ -154,9 +155,10 @@ impl Provider for Roce {
         &mut self,
         region: MrId,
         chunk: u16,
+        _: KeyRequest,
         rng: &mut dyn RngCore,
-    ) -> Result<u32, VerbsError> {
-        self.memory.rotate_key(region, chunk, rng)
+    ) -> Result<KeyChange<u32>, VerbsError> {
+        self.memory.rotate_key(region, chunk, rng).map(KeyChange::Done)
     }
 
     fn give_memory(&mut self, memory: Window, largest: usize) -> Result<(), VerbsError> {

@@ -12,11 +12,13 @@ extern crate alloc;
 
 mod cm;
 mod context;
+mod keys;
 mod memory;
 mod queue;
 
 pub use cm::*;
 pub use context::EngineContext;
+pub use keys::{KeyChange, KeyRequest};
 pub use memory::*;
 pub use queue::*;
 
@@ -105,7 +107,8 @@ pub trait Provider {
 
     /// Makes a protection domain.
     fn alloc_pd(&mut self) -> Result<PdId, VerbsError>;
-    /// Destroys a protection domain; `Busy` while regions or queue pairs use it.
+    /// Destroys a protection domain; `Busy` while regions or queue pairs use it, also such that were given up and
+    /// whose end hardware has not confirmed: their memory is not to be used for anything else before.
     fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError>;
 
     /// The domain as the device with the address `local` of ours has it, for a provider of several
@@ -160,8 +163,17 @@ pub trait Provider {
         memory: Window,
         rng: &mut dyn RngCore,
     ) -> Result<Region, VerbsError>;
-    /// Revokes the region's key at once; until `rotate_key` or `remap` no peer reaches it.
+    /// Revokes the region's key; until `rotate_key` or `remap` no peer reaches it. Hardware may take a moment,
+    /// in which [`Provider::dealloc_pd`] says `Busy`.
     fn revoke_key(&mut self, region: MrId) -> Result<(), VerbsError>;
+    /// As [`Provider::revoke_key`], for those who wait until it is in force.
+    fn revoke_key_by(
+        &mut self,
+        region: MrId,
+        _request: KeyRequest,
+    ) -> Result<KeyChange<()>, VerbsError> {
+        self.revoke_key(region).map(KeyChange::Done)
+    }
     /// Ends a registration.
     fn deregister(&mut self, region: MrId) -> Result<(), VerbsError>;
 
@@ -178,13 +190,15 @@ pub trait Provider {
     ) -> Result<ChunkedRegion, VerbsError>;
     /// The key of a chunk.
     fn chunk_key(&mut self, region: MrId, chunk: u16) -> Result<u32, VerbsError>;
-    /// Revokes the key of a chunk at once and gives it a fresh one, as `rotate_key`.
+    /// Revokes the key of a chunk and gives it a fresh one: at once, or by the request. From then on the peer
+    /// cannot change the chunk.
     fn rotate_chunk_key(
         &mut self,
         region: MrId,
         chunk: u16,
+        request: KeyRequest,
         rng: &mut dyn RngCore,
-    ) -> Result<u32, VerbsError>;
+    ) -> Result<KeyChange<u32>, VerbsError>;
 
     /// Gives the provider memory for chunks on demand, for good: such a chunk has memory only from
     /// the WRITE that a peer begins in it until its owner gives it back. While there is none, peers'

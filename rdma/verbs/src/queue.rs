@@ -376,6 +376,11 @@ pub enum CompletedOperation {
         /// The immediate (CPU byte order here).
         immediate: u32,
     },
+    /// A change of a key that was posted ([`KeyRequest`](super::KeyRequest)).
+    KeyChanged {
+        /// The key that is good now; 0 if it was a revocation.
+        rkey: u32,
+    },
 }
 
 /// A completion.

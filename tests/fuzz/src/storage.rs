@@ -559,7 +559,7 @@ impl World {
             let length = match done.operation {
                 CompletedOperation::Recv { length, .. } => length as usize,
                 CompletedOperation::RecvWriteImmediate { .. } => 0,
-                CompletedOperation::Send => continue,
+                CompletedOperation::Send | CompletedOperation::KeyChanged { .. } => continue,
             };
             let n = done.id as usize;
             let mut bytes = vec![0; length];

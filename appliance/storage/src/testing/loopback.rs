@@ -56,6 +56,15 @@ pub struct Forgery {
     pub bytes: Option<Vec<u8>>,
 }
 
+/// A change of a key that is not done yet.
+#[derive(Debug)]
+struct Change {
+    request: KeyRequest,
+    region: MrId,
+    chunk: usize,
+    key: u32,
+}
+
 /// The wire.
 #[derive(Debug, Default)]
 pub struct Loopback {
@@ -87,6 +96,12 @@ pub struct Loopback {
     /// Connections are numbered as Linux does it: the next number, and what hides it.
     pub linux_ids: Option<(u32, u32)>,
     peer_ids: HashMap<ConnectionId, u32>,
+    /// Keys change as hardware changes them: by a work request that is done later, and until then the old key
+    /// is good.
+    pub late_keys: bool,
+    /// None of them is done while this is set.
+    pub holds_changes: bool,
+    changes: VecDeque<Change>,
     /// Addresses that nothing comes from or goes to any more.
     pub cut: Vec<IpAddr>,
 }
@@ -176,9 +191,30 @@ impl Loopback {
         }
     }
 
-    /// Carries out the next work request; false if there is none.
+    /// Changes the next key, if a change is posted whose queue pair is still there.
+    fn change_key(&mut self) -> bool {
+        if self.holds_changes {
+            return false;
+        }
+        let Some(Change { request, region, chunk, key }) = self.changes.pop_front() else {
+            return false;
+        };
+        let Some(qp) = self.qps.get(&request.qp).filter(|qp| qp.state == QpState::Rts) else {
+            return true;
+        };
+        let cq = qp.init.send_cq;
+        if let Some(mr) = self.mrs.get_mut(&region) {
+            mr.keys[chunk] = key;
+        }
+        let operation = CompletedOperation::KeyChanged { rkey: key };
+        let (id, qp, status) = (request.id, request.qp, Status::Success);
+        self.complete(cq, Completion { id, qp, status, operation, datagram_from: None });
+        true
+    }
+
+    /// Carries out the next work request; false if there is none. Keys change when there is nothing else to do.
     pub fn step(&mut self) -> bool {
-        let Some(posted) = self.wire.pop_front() else { return false };
+        let Some(posted) = self.wire.pop_front() else { return self.change_key() };
         let Some(peer) = self.qps.get(&posted.qp).and_then(|qp| qp.peer) else { return true };
         let silent = self.links.values().any(|link| {
             link.qp.is_some_and(|qp| qp == posted.qp || qp == peer)
@@ -380,11 +416,28 @@ impl Provider for Loopback {
         &mut self,
         region: MrId,
         chunk: u16,
+        request: KeyRequest,
         rng: &mut dyn RngCore,
-    ) -> Result<u32, VerbsError> {
+    ) -> Result<KeyChange<u32>, VerbsError> {
         let key = rng.next_u32();
-        self.mrs.get_mut(&region).ok_or(VerbsError::NoSuchObject)?.keys[usize::from(chunk)] = key;
-        Ok(key)
+        let keys = &mut self.mrs.get_mut(&region).ok_or(VerbsError::NoSuchObject)?.keys;
+        if self.late_keys {
+            self.changes.push_back(Change { request, region, chunk: chunk.into(), key });
+            return Ok(KeyChange::Posted);
+        }
+        keys[usize::from(chunk)] = key;
+        Ok(KeyChange::Done(key))
+    }
+    fn revoke_key_by(
+        &mut self,
+        region: MrId,
+        request: KeyRequest,
+    ) -> Result<KeyChange<()>, VerbsError> {
+        if !self.late_keys {
+            return self.revoke_key(region).map(KeyChange::Done);
+        }
+        self.changes.push_back(Change { request, region, chunk: 0, key: 0 });
+        Ok(KeyChange::Posted)
     }
     fn create_cq(&mut self, _: u32) -> Result<CqId, VerbsError> {
         let cq = CqId(self.fresh());

@@ -6,6 +6,7 @@ use crate::rnbd::wire::{
     self, AccessMode, Io, IoFlags, Open, OpenResponse, Operation, SessionInfo,
 };
 use crate::volume::{RamVolume, Volume, Volumes};
+use core::cell::Cell;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant, Window};
@@ -56,6 +57,16 @@ pub struct World<W = Loopback> {
     pub rng: Rng,
 }
 
+std::thread_local! {
+    static LATE_KEYS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a test over wires whose keys change late, as those of hardware do.
+pub fn with_late_keys(test: fn()) {
+    LATE_KEYS.set(true);
+    test();
+}
+
 /// What others left in memory, here.
 pub const SOIL: u8 = 0x5c;
 
@@ -73,7 +84,9 @@ impl World {
 
     /// The same with another volume.
     pub fn with_volume(config: Config, memory: usize, volume: Box<dyn Volume>) -> Self {
-        Self::over(Loopback::default(), config, memory, volume)
+        let mut wire = Loopback::default();
+        wire.late_keys = LATE_KEYS.get();
+        Self::over(wire, config, memory, volume)
     }
 
     /// A small configuration: 8 chunks of 16 KiB.

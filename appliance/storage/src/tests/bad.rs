@@ -13,7 +13,7 @@ use verbs::{
 };
 
 #[test]
-fn lies_about_lengths_get_einval_and_the_session_goes_on() {
+pub fn lies_about_lengths_get_einval_and_the_session_goes_on() {
     let mut world = World::new(World::small(true), 1 << 20);
     let client = world.connect("s1");
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
@@ -90,7 +90,7 @@ pub fn knock_from(world: &mut World, from: IpAddr, private_data: &[u8]) -> Optio
 }
 
 #[test]
-fn connection_requests_are_refused_with_the_errno_of_linux() {
+pub fn connection_requests_are_refused_with_the_errno_of_linux() {
     let mut world = World::new(World::small(true), 1 << 20);
     let memory = world.arena.available();
     let good = ConnectRequest {
@@ -123,7 +123,7 @@ fn connection_requests_are_refused_with_the_errno_of_linux() {
 }
 
 #[test]
-fn sessions_that_memory_does_not_suffice_for_are_refused() {
+pub fn sessions_that_memory_does_not_suffice_for_are_refused() {
     let config = World::small(true);
     // Room for 8 chunks and their books, not for 16.
     let mut world = World::new(config, 200 << 10);
@@ -137,7 +137,7 @@ fn sessions_that_memory_does_not_suffice_for_are_refused() {
 }
 
 #[test]
-fn a_key_dies_with_its_use_and_the_next_one_cannot_be_guessed() {
+pub fn a_key_dies_with_its_use_and_the_next_one_cannot_be_guessed() {
     let mut world = World::new(World::small(true), 1 << 20);
     let (good, bad) = (world.connect("good"), world.connect("bad"));
     world.open(good, "ram0", AccessMode::ReadWrite).unwrap();
@@ -164,7 +164,7 @@ fn a_key_dies_with_its_use_and_the_next_one_cannot_be_guessed() {
 
 /// As in Linux: a header cannot begin where the chunk ends.
 #[test]
-fn an_offset_at_the_end_of_its_chunk_ends_the_path() {
+pub fn an_offset_at_the_end_of_its_chunk_ends_the_path() {
     let config = World::small(true);
     let places = Addressing::new(config.queue_depth);
     for (offset, lost) in [(config.chunk_size - 1, false), (config.chunk_size, true)] {

@@ -10,7 +10,7 @@ fn pattern(seed: u8, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn map_write_read_unmap_in_both_modes() {
+pub fn map_write_read_unmap_in_both_modes() {
     for always_invalidate in [true, false] {
         let mut world = World::new(World::small(always_invalidate), 1 << 20);
         let memory = world.arena.available();
@@ -40,7 +40,7 @@ fn map_write_read_unmap_in_both_modes() {
 }
 
 #[test]
-fn reads_take_the_fewest_messages_that_the_mode_allows() {
+pub fn reads_take_the_fewest_messages_that_the_mode_allows() {
     for (always_invalidate, expected) in [(true, (1, 1, 1)), (false, (0, 0, 2))] {
         let mut world = World::new(World::small(always_invalidate), 1 << 20);
         let client = world.connect("s1");
@@ -58,7 +58,7 @@ fn reads_take_the_fewest_messages_that_the_mode_allows() {
 }
 
 #[test]
-fn many_requests_at_once_on_every_chunk() {
+pub fn many_requests_at_once_on_every_chunk() {
     for always_invalidate in [true, false] {
         let mut world = World::new(World::small(always_invalidate), 1 << 20);
         let client = world.connect("s1");
@@ -86,7 +86,7 @@ fn many_requests_at_once_on_every_chunk() {
 }
 
 #[test]
-fn answers_wait_for_room_in_the_send_queue() {
+pub fn answers_wait_for_room_in_the_send_queue() {
     let config = World::small(true);
     let mut world =
         World::new(rtrs::server::Config { queue_depth: 512, chunk_size: 8192, ..config }, 8 << 20);
@@ -104,7 +104,7 @@ fn answers_wait_for_room_in_the_send_queue() {
 }
 
 #[test]
-fn access_modes_follow_the_rules_of_the_kernel() {
+pub fn access_modes_follow_the_rules_of_the_kernel() {
     use AccessMode::{Migration, ReadOnly, ReadWrite};
     let mut world = World::new(World::small(true), 1 << 20);
     let clients: Vec<usize> = ["a", "b", "c"].map(|name| world.connect(name)).to_vec();
@@ -133,7 +133,7 @@ fn access_modes_follow_the_rules_of_the_kernel() {
 }
 
 #[test]
-fn force_close_ends_io_until_the_device_is_opened_again() {
+pub fn force_close_ends_io_until_the_device_is_opened_again() {
     let mut world = World::new(World::small(true), 1 << 20);
     let client = world.connect("s1");
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();

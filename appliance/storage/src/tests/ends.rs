@@ -88,7 +88,7 @@ fn slow_world(depth: usize) -> (World, Slow) {
 }
 
 #[test]
-fn a_silent_client_is_noticed_and_an_idle_one_stays() {
+pub fn a_silent_client_is_noticed_and_an_idle_one_stays() {
     let mut world = World::new(World::small(true), 1 << 20);
     let memory = world.arena.available();
     let (idle, silent) = (world.connect("idle"), world.connect("silent"));
@@ -108,7 +108,7 @@ fn a_silent_client_is_noticed_and_an_idle_one_stays() {
 }
 
 #[test]
-fn a_client_that_comes_back_replaces_its_stale_path_at_once() {
+pub fn a_client_that_comes_back_replaces_its_stale_path_at_once() {
     let mut world = World::new(World::small(true), 1 << 20);
     let client = world.connect("s1");
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
@@ -137,7 +137,7 @@ fn a_client_that_comes_back_replaces_its_stale_path_at_once() {
 }
 
 #[test]
-fn a_client_that_was_started_anew_replaces_all_paths_of_its_old_session() {
+pub fn a_client_that_was_started_anew_replaces_all_paths_of_its_old_session() {
     let mut world = World::new(World::small(true), 1 << 20);
     let client = world.connect("s1");
     let second = Ipv4Addr::new(10, 0, 1, 2).into();
@@ -159,7 +159,7 @@ fn a_client_that_was_started_anew_replaces_all_paths_of_its_old_session() {
 }
 
 #[test]
-fn a_session_name_belongs_to_one_host() {
+pub fn a_session_name_belongs_to_one_host() {
     let mut world = World::new(World::small(true), 1 << 20);
     let first = world.connect("same");
     world.events.clear();
@@ -170,7 +170,7 @@ fn a_session_name_belongs_to_one_host() {
 }
 
 #[test]
-fn a_request_that_is_sent_again_on_another_path_waits_for_its_first_life() {
+pub fn a_request_that_is_sent_again_on_another_path_waits_for_its_first_life() {
     let (mut world, slow) = slow_world(8);
     let client = world.connect("s1");
     world.add_path(client, Ipv4Addr::new(10, 0, 1, 2).into());
@@ -196,7 +196,7 @@ fn a_request_that_is_sent_again_on_another_path_waits_for_its_first_life() {
 }
 
 #[test]
-fn a_session_that_ends_keeps_its_memory_until_the_volume_is_done_with_it() {
+pub fn a_session_that_ends_keeps_its_memory_until_the_volume_is_done_with_it() {
     let (mut world, slow) = slow_world(2);
     let memory = world.arena.available();
     let client = world.connect("s1");
@@ -221,7 +221,7 @@ fn a_session_that_ends_keeps_its_memory_until_the_volume_is_done_with_it() {
 }
 
 #[test]
-fn a_busy_volume_slows_clients_down_and_errors_stay_with_their_request() {
+pub fn a_busy_volume_slows_clients_down_and_errors_stay_with_their_request() {
     let (mut world, slow) = slow_world(2);
     let client = world.connect("s1");
     world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
@@ -260,7 +260,7 @@ fn a_busy_volume_slows_clients_down_and_errors_stay_with_their_request() {
 }
 
 #[test]
-fn the_operator_disconnects_a_path() {
+pub fn the_operator_disconnects_a_path() {
     let mut world = World::new(World::small(false), 1 << 20);
     let client = world.connect("s1");
     world.events.clear();
@@ -273,7 +273,7 @@ fn the_operator_disconnects_a_path() {
 }
 
 #[test]
-fn a_chunk_that_is_used_again_before_its_answer_ends_the_path() {
+pub fn a_chunk_that_is_used_again_before_its_answer_ends_the_path() {
     for always_invalidate in [true, false] {
         let slow = Slow::new(8);
         let config = World::small(always_invalidate);

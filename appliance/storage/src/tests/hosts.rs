@@ -49,7 +49,7 @@ fn reasons(world: &mut World) -> Vec<&'static str> {
 }
 
 #[test]
-fn a_host_that_no_export_admits_is_refused_at_the_door() {
+pub fn a_host_that_no_export_admits_is_refused_at_the_door() {
     let mut world = world(&[("a", "10.0.0.3 fd00::/8"), ("b", "10.0.0.4/32")]);
     let memory = world.arena.available();
     let stranger = world.connect("stranger");
@@ -75,7 +75,7 @@ fn a_host_that_no_export_admits_is_refused_at_the_door() {
 }
 
 #[test]
-fn every_path_and_every_open_is_looked_at() {
+pub fn every_path_and_every_open_is_looked_at() {
     let mut world = world(&[("a", "10.0.0.2"), ("b", "10.0.1.2"), ("both", "10.0.0.0/16")]);
     let client = world.connect("s1");
     let second = Ipv4Addr::new(10, 0, 1, 2).into();
@@ -111,7 +111,7 @@ fn every_path_and_every_open_is_looked_at() {
 }
 
 #[test]
-fn a_name_is_its_hosts_until_its_paths_are_gone() {
+pub fn a_name_is_its_hosts_until_its_paths_are_gone() {
     let mut world = world(&[("a", "")]);
     let owner = world.connect("same");
     let second = Ipv4Addr::new(10, 0, 1, 2).into();
@@ -134,7 +134,7 @@ fn a_name_is_its_hosts_until_its_paths_are_gone() {
 }
 
 #[test]
-fn what_a_connection_is_refused_for_has_a_reason() {
+pub fn what_a_connection_is_refused_for_has_a_reason() {
     let mut world = world(&[("a", "")]);
     let good = ConnectRequest {
         cid: 0,
@@ -173,7 +173,7 @@ fn what_a_connection_is_refused_for_has_a_reason() {
 }
 
 #[test]
-fn what_a_map_is_refused_for_has_a_reason() {
+pub fn what_a_map_is_refused_for_has_a_reason() {
     let mut world = world(&[("a", ""), ("ro", ""), ("private", "")]);
     for name in ["ro", "private"] {
         world.server.remove_export(name);
@@ -209,7 +209,7 @@ fn cause<W: Wire>(world: &mut World<W>) -> CloseReason {
 }
 
 #[test]
-fn the_log_names_who_ended_a_path() {
+pub fn the_log_names_who_ended_a_path() {
     let end = |act: &dyn Fn(&mut World<super::over_roce::RocePair>)| {
         let mut world = super::over_roce::world(50, 1500, World::small(true));
         let client = world.connect("s1");

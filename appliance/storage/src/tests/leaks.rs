@@ -75,7 +75,7 @@ fn operations_without_data<W: Wire>(world: &mut World<W>) {
 }
 
 #[test]
-fn only_a_read_returns_data() {
+pub fn only_a_read_returns_data() {
     for always_invalidate in [true, false] {
         let mut world = World::new(World::small(always_invalidate), 1 << 20);
         world.soil();
@@ -95,14 +95,14 @@ fn on_demand(always_invalidate: bool) -> World<RocePair> {
 }
 
 #[test]
-fn only_a_read_returns_data_on_demand() {
+pub fn only_a_read_returns_data_on_demand() {
     for always_invalidate in [true, false] {
         operations_without_data(&mut on_demand(always_invalidate));
     }
 }
 
 #[test]
-fn a_volume_that_delivers_late_or_not_at_all_shows_nothing_else() {
+pub fn a_volume_that_delivers_late_or_not_at_all_shows_nothing_else() {
     for fail in [false, true] {
         let slow = Slow::new(8);
         slow.0.borrow_mut().fail = fail;
@@ -132,7 +132,7 @@ fn a_volume_that_delivers_late_or_not_at_all_shows_nothing_else() {
 
 /// A WRITE whose data was never sent: its header says that it lies before it in the chunk.
 #[test]
-fn a_write_whose_data_was_never_sent_stores_nothing_of_others() {
+pub fn a_write_whose_data_was_never_sent_stores_nothing_of_others() {
     let mut world = World::new(World::small(true), 1 << 20);
     world.soil();
     let client = world.connect("s1");
@@ -157,7 +157,7 @@ fn a_write_whose_data_was_never_sent_stores_nothing_of_others() {
 }
 
 #[test]
-fn what_a_session_leaves_is_not_the_next_ones() {
+pub fn what_a_session_leaves_is_not_the_next_ones() {
     for always_invalidate in [true, false] {
         // Room for one session.
         let mut world = World::new(World::small(always_invalidate), 200 << 10);

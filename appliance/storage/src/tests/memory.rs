@@ -41,7 +41,7 @@ fn refused(errno: Errno) -> Event {
 }
 
 #[test]
-fn what_is_half_open_has_no_memory_and_gives_way() {
+pub fn what_is_half_open_has_no_memory_and_gives_way() {
     let config = Config { max_sessions: 8, ..World::small(true) };
     let mut world = World::new(config, 300 << 10);
     let memory = world.arena.available();
@@ -67,7 +67,7 @@ fn what_is_half_open_has_no_memory_and_gives_way() {
 }
 
 #[test]
-fn memory_is_zeroed_in_pieces_and_the_path_is_up_when_all_of_it_is() {
+pub fn memory_is_zeroed_in_pieces_and_the_path_is_up_when_all_of_it_is() {
     // 64 pieces.
     let config = Config { queue_depth: 512, ..World::small(true) };
     let mut world = World::new(config, 9 << 20);
@@ -123,7 +123,7 @@ fn memory_is_zeroed_in_pieces_and_the_path_is_up_when_all_of_it_is() {
 }
 
 #[test]
-fn every_session_gets_the_same_depth_or_waits_until_memory_is_free() {
+pub fn every_session_gets_the_same_depth_or_waits_until_memory_is_free() {
     let config = Config { queue_depth: 16, ..World::small(true) };
     let mut world = World::new(config, 800 << 10);
     let clients: Vec<usize> = ["a", "b", "c", "d"].map(|name| world.connect(name)).to_vec();
@@ -148,7 +148,7 @@ fn every_session_gets_the_same_depth_or_waits_until_memory_is_free() {
 }
 
 #[test]
-fn a_host_that_lost_its_power_gets_the_memory_of_the_session_that_it_had() {
+pub fn a_host_that_lost_its_power_gets_the_memory_of_the_session_that_it_had() {
     // Room for one session.
     let mut world = World::new(World::small(true), 200 << 10);
     let client = world.connect("s1");
@@ -164,7 +164,7 @@ fn a_host_that_lost_its_power_gets_the_memory_of_the_session_that_it_had() {
 }
 
 #[test]
-fn a_host_has_as_many_sessions_and_as_much_memory_as_it_may() {
+pub fn a_host_has_as_many_sessions_and_as_much_memory_as_it_may() {
     let config = Config { sessions_per_host: 3, ..World::small(true) };
     let mut world = World::new(config, 4 << 20);
     for n in 0..3 {
@@ -207,7 +207,7 @@ fn a_host_has_as_many_sessions_and_as_much_memory_as_it_may() {
 }
 
 #[test]
-fn chunks_that_are_written_and_never_announced_are_taken_back_when_memory_is_short() {
+pub fn chunks_that_are_written_and_never_announced_are_taken_back_when_memory_is_short() {
     let config = Config { oversubscribe: 8, ..World::small(true) };
     let ram = Arena::on_heap((1 << 20) + 4096).alloc(1 << 20, 4096).unwrap();
     let mut pair = RocePair::new(60, 1500);

@@ -5,6 +5,7 @@ mod basic;
 mod disks;
 mod ends;
 mod hosts;
+mod late_keys;
 mod leaks;
 mod memory;
 mod over_both;

@@ -41,7 +41,7 @@ fn pass_millis(world: &mut World, millis: u64) {
 }
 
 #[test]
-fn a_path_that_fails_is_tried_again_after_a_pause_as_often_as_it_may_be() {
+pub fn a_path_that_fails_is_tried_again_after_a_pause_as_often_as_it_may_be() {
     let (mut world, client) = world(1);
     let path = world.server.transport().paths().next().unwrap().id;
     world.server.transport_mut().disconnect(path, context!(world, gateway));
@@ -71,7 +71,7 @@ fn a_path_that_fails_is_tried_again_after_a_pause_as_often_as_it_may_be() {
 }
 
 #[test]
-fn requests_of_a_path_that_ends_go_on_over_another_and_nobody_notices() {
+pub fn requests_of_a_path_that_ends_go_on_over_another_and_nobody_notices() {
     for always_invalidate in [true, false] {
         let mut world = World::new(World::small(always_invalidate), 1 << 20);
         let client = world.connect("s1");
@@ -99,7 +99,7 @@ fn requests_of_a_path_that_ends_go_on_over_another_and_nobody_notices() {
 }
 
 #[test]
-fn a_silent_path_is_left_within_a_second_and_a_path_alone_is_kept() {
+pub fn a_silent_path_is_left_within_a_second_and_a_path_alone_is_kept() {
     let (mut world, client) = world(2);
     world.clients[client].set_policy(Policy::RoundRobin);
     world.wire.cut.push(World::address(client));
@@ -131,7 +131,7 @@ fn a_silent_path_is_left_within_a_second_and_a_path_alone_is_kept() {
 }
 
 #[test]
-fn every_policy_shares_the_work_in_its_way() {
+pub fn every_policy_shares_the_work_in_its_way() {
     for (policy, expected) in [
         (Policy::RoundRobin, [20, 20]),
         (Policy::MinInflight, [20, 20]),
@@ -158,7 +158,7 @@ fn every_policy_shares_the_work_in_its_way() {
 }
 
 #[test]
-fn paths_are_added_and_removed() {
+pub fn paths_are_added_and_removed() {
     let (mut world, client) = world(1);
     let memory = world.client_arena.available();
     let to = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), 1234);
@@ -187,7 +187,7 @@ fn paths_are_added_and_removed() {
 }
 
 #[test]
-fn a_server_that_was_started_anew_is_noticed_if_it_tells() {
+pub fn a_server_that_was_started_anew_is_noticed_if_it_tells() {
     let config = |incarnation| Config { incarnation, ..World::small(true) };
     let mut world = World::new(config(5), 1 << 20);
     let client = world.connect("s1");
@@ -223,7 +223,7 @@ fn a_server_that_was_started_anew_is_noticed_if_it_tells() {
 /// A stock server tells nothing, and forgets the session of a client that was cut off; but its
 /// connection manager goes on counting.
 #[test]
-fn a_stock_server_that_was_cut_off_was_not_started_anew() {
+pub fn a_stock_server_that_was_cut_off_was_not_started_anew() {
     let mut world = World::new(World::small(true), 1 << 20);
     world.wire.linux_ids = Some((40, 0x5e11_9af0));
     let client = world.connect("s1");
@@ -246,7 +246,7 @@ fn a_stock_server_that_was_cut_off_was_not_started_anew() {
 }
 
 #[test]
-fn answers_of_linux_that_invalidate_are_taken_in_both_modes() {
+pub fn answers_of_linux_that_invalidate_are_taken_in_both_modes() {
     for always_invalidate in [true, false] {
         let mut world = World::new(World::small(always_invalidate), 1 << 20);
         world.wire.linux_answers = true;
@@ -262,7 +262,7 @@ fn answers_of_linux_that_invalidate_are_taken_in_both_modes() {
 }
 
 #[test]
-fn only_the_first_path_of_a_session_may_make_it() {
+pub fn only_the_first_path_of_a_session_may_make_it() {
     // As Linux does it: CON_REQ of an added path says that the session is there.
     let (mut world, client) = world(1);
     let port = 4321;
@@ -281,7 +281,7 @@ fn only_the_first_path_of_a_session_may_make_it() {
 
 /// Cost follows work: heartbeats of one path look at no other.
 #[test]
-fn timers_look_at_the_paths_that_are_due() {
+pub fn timers_look_at_the_paths_that_are_due() {
     let mut world = World::new(World::small(true), 8 << 20);
     for n in 0..8 {
         world.connect(&std::format!("s{n}"));

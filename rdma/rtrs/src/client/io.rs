@@ -8,7 +8,10 @@ use crate::Errno;
 use crate::server::RequestKind;
 use crate::wire::{Descriptor, Immediate, IoHeader, RkeyResponse};
 use drivers::hal::Window;
-use verbs::{Payload, RdmaDevice, RemoteAddress, SendOperation, SendRequest, SendWith, VerbsError};
+use verbs::{
+    KeyChange, KeyRequest, Payload, RdmaDevice, RemoteAddress, SendOperation, SendRequest,
+    SendWith, VerbsError,
+};
 
 /// A request.
 #[derive(Clone, Copy, Debug)]
@@ -370,29 +373,47 @@ impl Client {
         let ended = call.kind == RequestKind::Read
             || call.data.is_empty()
             || connection.has_completed(call.number);
-        call.state = match ended {
-            true => CallState::Held,
-            false => CallState::Answered { path: key, connection: number, result },
-        };
         let nanos = ctx.now.nanos_since(call.sent);
+        let mut revoked = true;
         match call.kind {
             RequestKind::Read => {
                 path.stats.read_latency.record(nanos);
                 // Whether the server has invalidated the key, as it may have said, or not.
-                ctx.provider.revoke_key(call.region).map_err(|_| DownReason::Resources)?;
+                let id = WorkId::new(number, message).to_bits();
+                let request = KeyRequest { qp: connection.qp, id };
+                let change = ctx.provider.revoke_key_by(call.region, request);
+                revoked = change.map_err(|_| DownReason::Resources)? == KeyChange::Done(());
             }
             RequestKind::Write => path.stats.write_latency.record(nanos),
         }
+        call.state = match ended && revoked {
+            true => CallState::Held,
+            false => CallState::Answered { path: key, connection: number, result },
+        };
         path.stats.errors += u64::from(result.is_err());
         path.in_flight -= 1;
         connection.in_flight -= 1;
-        if ended {
+        if ended && revoked {
             let permit = pool.permit(message as u16);
             self.events.push_back(Event::Done(permit, Outcome::Answered(result)));
-        } else {
+        } else if !ended {
             self.unacknowledged.push_back(message as u16);
         }
         Ok(())
+    }
+
+    /// The server's key for the data of a read is revoked: the data is the user's.
+    #[cold]
+    pub(super) fn end_revoked(&mut self, work: WorkId) {
+        let Some(pool) = &mut self.pool else { return };
+        let index = work.number() as u16;
+        let Some(call) = pool.calls.get_mut(usize::from(index)) else { return };
+        let CallState::Answered { connection, result, .. } = call.state else { return };
+        if connection == work.connection() && call.kind == RequestKind::Read {
+            call.state = CallState::Held;
+            let permit = pool.permit(index);
+            self.events.push_back(Event::Done(permit, Outcome::Answered(result)));
+        }
     }
 
     /// Ends the requests that were answered, and that need not be sent again any more.

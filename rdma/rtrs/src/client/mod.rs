@@ -183,6 +183,10 @@ impl Client {
                 CompletedOperation::Recv { length, with } => {
                     self.handle_message(work, length, with, ctx)
                 }
+                CompletedOperation::KeyChanged { .. } => {
+                    self.end_revoked(work);
+                    Ok(())
+                }
                 CompletedOperation::RecvWriteImmediate { immediate, .. } => {
                     self.handle_immediate(work, immediate, None, ctx)
                 }

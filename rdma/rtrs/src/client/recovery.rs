@@ -3,6 +3,7 @@
 use super::path::Path;
 use super::pool::CallState;
 use super::{Client, DownReason, EngineContext, Event, Input, Outcome, PathId, PathState, Permit};
+use crate::server::RequestKind;
 use core::time::Duration;
 use drivers::hal::{Arena, Window};
 use verbs::RdmaDevice;
@@ -98,6 +99,14 @@ impl Client {
                     let _ = ctx.provider.revoke_key(call.region);
                     call.state = CallState::Queued { failover: true };
                     self.queued.push_back(n as u16);
+                } else if let CallState::Answered { path, result, .. } = call.state
+                    && path == key
+                    && call.kind == RequestKind::Read
+                {
+                    // With its queue pair the way to its data is gone.
+                    call.state = CallState::Held;
+                    let permit = Permit { index: n as u16, pool: pool.generation };
+                    self.events.push_back(Event::Done(permit, Outcome::Answered(result)));
                 }
             }
         }

@@ -10,8 +10,8 @@ use crate::wire::{Immediate, IoHeader, RkeyResponse, WireError};
 use drivers::hal::Window;
 use slab::Slab;
 use verbs::{
-    MrId, Payload, RdmaDevice, RecvRequest, RemoteAddress, SendOperation, SendRequest, SendWith,
-    VerbsError,
+    KeyChange, KeyRequest, MrId, Payload, RdmaDevice, RecvRequest, RemoteAddress, SendOperation,
+    SendRequest, SendWith, VerbsError,
 };
 
 /// Sends that an answer takes at most.
@@ -51,22 +51,9 @@ impl Server {
         let done = match Immediate::parse(immediate) {
             Immediate::Request { place } => {
                 let session = &mut self.sessions[path.session];
-                match handle_io(
-                    place,
-                    connection,
-                    path,
-                    session,
-                    self.config.always_invalidate,
-                    ctx,
-                ) {
-                    Ok(Arrival::Started(request)) => return Some(request),
-                    Ok(Arrival::Admitted(id)) => {
-                        self.ready.push_back(id);
-                        Ok(())
-                    }
-                    Ok(Arrival::Parked) => Ok(()),
-                    Err(reason) => Err(reason),
-                }
+                let new_keys = self.config.always_invalidate;
+                let arrival = handle_io(place, key, connection, path, session, new_keys, ctx);
+                return self.go_on(path_key, arrival, ctx);
             }
             Immediate::Heartbeat => self.send_on(key, bare(Immediate::HeartbeatAck), ctx),
             Immediate::HeartbeatAck => {
@@ -78,6 +65,46 @@ impl Server {
         };
         if let Err(reason) = done {
             self.close_path(path_key, reason, ctx);
+        }
+        None
+    }
+
+    /// The client has lost its key of a chunk: the request that waits for that is looked at.
+    #[cold]
+    pub(super) fn handle_key<P: RdmaDevice + ?Sized>(
+        &mut self,
+        key: usize,
+        chunk: u16,
+        rkey: u32,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Option<Request> {
+        let connection = self.connections.get_mut(key)?;
+        let path_key = connection.path;
+        let path = &mut self.paths[path_key];
+        let session = &mut self.sessions[path.session];
+        let slot = path.requests.get(usize::from(chunk))?;
+        if slot.state != SlotState::AwaitsKey || slot.cid != connection.cid {
+            return None;
+        }
+        // It was an offset.
+        let (offset, arrived) = (slot.address as u32, slot.arrived);
+        let arrival = look_at(chunk, offset, rkey, arrived, connection, path, session, ctx);
+        self.go_on(path_key, arrival, ctx)
+    }
+
+    /// What follows from an arrival.
+    #[inline(always)]
+    fn go_on<P: RdmaDevice + ?Sized>(
+        &mut self,
+        path_key: usize,
+        arrival: Result<Arrival, CloseReason>,
+        ctx: &mut EngineContext<'_, P>,
+    ) -> Option<Request> {
+        match arrival {
+            Ok(Arrival::Started(request)) => return Some(request),
+            Ok(Arrival::Admitted(id)) => self.ready.push_back(id),
+            Ok(Arrival::Parked) => {}
+            Err(reason) => self.close_path(path_key, reason, ctx),
         }
         None
     }
@@ -162,7 +189,10 @@ impl Server {
             SlotState::AwaitsSendCredit | SlotState::Malformed | SlotState::AwaitsChunk => {
                 self.admit(id, ctx)
             }
-            SlotState::Idle | SlotState::AwaitsBuffer | SlotState::Executing => None,
+            SlotState::Idle
+            | SlotState::AwaitsKey
+            | SlotState::AwaitsBuffer
+            | SlotState::Executing => None,
         }
     }
 
@@ -304,7 +334,7 @@ enum Arrival {
     Started(Request),
     /// There is room for its answer, but something else may be in its way.
     Admitted(RequestId),
-    /// It waits for room for its answer.
+    /// It waits for room for its answer, or for its chunk's next key.
     Parked,
 }
 
@@ -312,6 +342,7 @@ enum Arrival {
 #[inline(always)]
 fn handle_io<P: RdmaDevice + ?Sized>(
     place: u32,
+    key: usize,
     connection: &mut Connection,
     path: &mut Path,
     session: &mut Session,
@@ -329,14 +360,43 @@ fn handle_io<P: RdmaDevice + ?Sized>(
         return Err(CloseReason::Protocol("a chunk used again before its answer"));
     }
     let region = path.region.ok_or(CloseReason::Resources)?;
+    let arrived = Slot::tick(ctx.now);
     let mut rkey = 0;
     if new_keys {
-        // From here on the client cannot change the chunk: nobody knows its new key yet.
-        rkey = ctx
-            .provider
-            .rotate_chunk_key(region, chunk, ctx.rng)
-            .map_err(|_| CloseReason::Resources)?;
+        // From then on the client cannot change the chunk: nobody knows its new key yet.
+        let id = WorkId::key(key, chunk).to_bits();
+        let request = KeyRequest { qp: connection.qp, id };
+        match ctx.provider.rotate_chunk_key(region, chunk, request, ctx.rng) {
+            Ok(KeyChange::Done(key)) => rkey = key,
+            Ok(KeyChange::Posted) => {
+                let (address, cid) = (offset.into(), connection.cid);
+                *slot = Slot { address, cid, arrived, state: SlotState::AwaitsKey, ..Slot::IDLE };
+                return Ok(Arrival::Parked);
+            }
+            Err(_) => return Err(CloseReason::Resources),
+        }
     }
+    look_at(chunk, offset, rkey, arrived, connection, path, session, ctx)
+}
+
+/// Looks at the request in a chunk, which the client cannot change any more (unless keys stay as they are), and
+/// whose key will be `rkey`.
+#[expect(clippy::too_many_arguments, reason = "the second half of `handle_io`, inlined into it")]
+#[inline(always)]
+fn look_at<P: RdmaDevice + ?Sized>(
+    chunk: u16,
+    offset: u32,
+    rkey: u32,
+    arrived: u32,
+    connection: &mut Connection,
+    path: &mut Path,
+    session: &mut Session,
+    ctx: &mut EngineContext<'_, P>,
+) -> Result<Arrival, CloseReason> {
+    let region = path.region.ok_or(CloseReason::Resources)?;
+    let Some(slot) = path.requests.get_mut(usize::from(chunk)) else {
+        return Err(CloseReason::Protocol("a chunk beyond the queue depth"));
+    };
     let contents = contents(session, region, chunk, ctx)
         .ok_or(CloseReason::Protocol("a request in a chunk without contents"))?;
     let header = match read_header(&contents, offset as usize) {
@@ -346,7 +406,6 @@ fn handle_io<P: RdmaDevice + ?Sized>(
         }
         Some(header) => header,
     };
-    let arrived = Slot::tick(ctx.now);
     *slot = Slot { rkey, cid: connection.cid, arrived, ..Slot::IDLE };
     let sound = matches!(&header, Ok(header) if fill(slot, header, offset, session.chunk_size))
         && (slot.kind == RequestKind::Read || slot.data_len == 0 || contents.start == 0);

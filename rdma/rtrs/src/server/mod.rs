@@ -218,6 +218,9 @@ impl Server {
                 CompletedOperation::RecvWriteImmediate { immediate, .. } => {
                     self.handle_immediate(key, immediate, ctx)
                 }
+                CompletedOperation::KeyChanged { rkey } => {
+                    self.handle_key(key, work.sequence() as u16, rkey, ctx)
+                }
                 CompletedOperation::Recv { length, .. } => {
                     self.handle_message(key, work, length, ctx);
                     None

@@ -25,6 +25,10 @@ impl WorkId {
     pub fn send(connection: usize, sequence: u32) -> Self {
         WorkId((connection as u64) << 32 | u64::from(sequence))
     }
+    /// A change of the key of a chunk.
+    pub fn key(connection: usize, chunk: u16) -> Self {
+        WorkId((connection as u64) << 32 | u64::from(chunk))
+    }
     pub fn from_bits(bits: u64) -> Self {
         WorkId(bits)
     }
@@ -183,6 +187,8 @@ impl Connection {
 pub(super) enum SlotState {
     /// There is none.
     Idle,
+    /// It is not looked at before the client has lost its key of the chunk. Its offset is in `address`.
+    AwaitsKey,
     /// It waits for room for its answer in the send queue.
     AwaitsSendCredit,
     /// So does its answer, that it makes no sense.

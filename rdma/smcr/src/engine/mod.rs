@@ -197,6 +197,8 @@ impl Engine {
                     // No SMC peer writes with immediate.
                     self.violation(group, ctx);
                 }
+                // Nobody here asks for that.
+                CompletedOperation::KeyChanged { .. } => {}
             }
         }
         BATCH

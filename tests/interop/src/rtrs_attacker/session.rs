@@ -224,7 +224,9 @@ impl Stranger {
                         (0, Some(immediate))
                     }
                     CompletedOperation::Recv { length, .. } => (length, None),
-                    CompletedOperation::Send => return None,
+                    CompletedOperation::Send | CompletedOperation::KeyChanged { .. } => {
+                        return None;
+                    }
                 };
                 let mut bytes = [0; RkeyResponse::SIZE];
                 let into = line.receive(completion.id).ok()?;

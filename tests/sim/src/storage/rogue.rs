@@ -348,7 +348,7 @@ impl Rogue {
             return self.give_up(now);
         }
         let (length, immediate) = match completion.operation {
-            CompletedOperation::Send => return,
+            CompletedOperation::Send | CompletedOperation::KeyChanged { .. } => return,
             CompletedOperation::Recv { length, with } => match with {
                 SendWith::Immediate(immediate) => (length as usize, Some(immediate)),
                 _ => (length as usize, None),
