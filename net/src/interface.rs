@@ -76,6 +76,8 @@ pub struct Interface {
     neighbours: Table,
     /// Something happened since the last poll.
     attention: bool,
+    /// The port had no room for a frame, and will say when it has.
+    blocked: bool,
     deadline: Option<Instant>,
     /// Frames and timers for sockets that are none of TCP's.
     activity: u64,
@@ -118,6 +120,7 @@ impl Interface {
             slaac: None,
             neighbours: Table::new(NEIGHBOURS),
             attention: true,
+            blocked: false,
             deadline: None,
             activity: 0,
             now,
@@ -389,10 +392,21 @@ impl Interface {
                     self.counters.tx_frames += 1;
                 }
                 Err(TransmitError::TooLarge) => self.counters.tx_too_large += 1,
-                Err(TransmitError::Full) => return,
+                Err(TransmitError::Full) => {
+                    self.blocked = !port.has_room();
+                    return;
+                }
             }
             self.queue.pop();
             self.attention |= was_full;
+        }
+        self.blocked = false;
+    }
+
+    /// Looks whether the port has room again for what it had none for.
+    pub fn look_for_room(&mut self, port: &(impl Port + ?Sized)) {
+        if self.blocked {
+            self.blocked = !port.has_room();
         }
     }
 
@@ -414,7 +428,7 @@ impl Interface {
 
     /// Whether [`Interface::poll`] has something to do at once.
     pub fn wants_poll(&self) -> bool {
-        self.attention || !self.queue.is_empty()
+        self.attention || !self.queue.is_empty() && !self.blocked
     }
 
     /// What is ours: for the fast paths, to be read anew when [`Interface::generation`] changes.

@@ -143,7 +143,7 @@ impl Bridge {
 
     /// Whether the peer, or the control plane, has something that was not taken yet.
     pub fn pending(&self) -> bool {
-        self.device.pending() || self.ethernet.as_ref().is_some_and(PuntQueue::pending)
+        self.device.pending() || self.ethernet.as_ref().is_some_and(|queue| queue.pending(true))
     }
 
     /// Carries frames between the peer and the control plane; how many.

@@ -219,7 +219,10 @@ pub(super) fn receive(networks: &mut [Network], state: &mut State, now: Instant)
         networks[own[place]].interface.handle_frame(frame, now);
     });
     for (slot, network) in state.ports.iter_mut().zip(networks) {
-        let Some(punt_port) = &mut slot.punt_port else { continue };
+        let Some(punt_port) = &mut slot.punt_port else {
+            network.interface.look_for_room(&*state.plane.ports[slot.place].port);
+            continue;
+        };
         for _ in 0..BATCH {
             let Some(frame) = punt_port.receive() else { break };
             received += 1;

@@ -218,8 +218,11 @@ impl PuntQueue {
         }
     }
 
-    /// Whether the control plane has sent something.
-    pub fn pending(&self) -> bool {
-        self.waiting.is_some() || !self.from_control.is_empty()
+    /// Whether the control plane has sent something for which the port has room, as far as it can tell.
+    pub fn pending(&self, has_room: bool) -> bool {
+        match self.waiting {
+            Some(_) => has_room,
+            None => !self.from_control.is_empty(),
+        }
     }
 }

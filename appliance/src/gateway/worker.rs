@@ -186,7 +186,9 @@ impl Loop {
 
     /// Whether the control plane wants something.
     fn has_orders(&self) -> bool {
-        !self.orders.orders.is_empty() || self.punt_queues.iter().any(PuntQueue::pending)
+        let mut queues = self.punt_queues.iter().zip(&self.plane.ports);
+        !self.orders.orders.is_empty()
+            || queues.any(|(queue, slot)| queue.pending(slot.port.has_room()))
     }
 }
 

@@ -127,8 +127,14 @@ pub trait Port {
     fn interrupt_at(&mut self, _frame: usize) {
         self.set_interrupts(true);
     }
-    /// Whether something has arrived that was not received yet.
+    /// Whether something has arrived that was not received yet, or there is room again for a frame that was
+    /// refused.
     fn pending(&self) -> bool;
+    /// Whether a frame that was refused ([`TransmitError::Full`]) may be taken now. A port that says no says so by
+    /// [`Port::pending`], and by an interrupt, when there is room again; one that cannot always says yes.
+    fn has_room(&self) -> bool {
+        true
+    }
     /// Sends its interrupts to another core, as messages of `interrupt`, before it is used. False if it
     /// cannot: then they go where they went.
     fn route(&mut self, _interrupt: &Interrupt) -> bool {

@@ -174,7 +174,7 @@ fn mirrors_say_what_is_amiss_and_what_helps() -> Result<()> {
     vm.run(REMEDY)?.contains("in force now")?;
     // It is refused from the first moment on: until its members were looked at, and while they are not in sync.
     loop {
-        let said = vm.run("mirror remove safe")?.lacks("in force now")?.text;
+        let said = vm.run("mirror remove safe")?.lacks("in force now")?.text.clone();
         if said.contains("is not in sync") && said.contains("are not copied to it") {
             break;
         }

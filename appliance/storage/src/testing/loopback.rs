@@ -99,6 +99,8 @@ pub struct Loopback {
     /// Keys change as hardware changes them: by a work request that is done later, and until then the old key
     /// is good.
     pub late_keys: bool,
+    /// What was given up is not let go of while this is set.
+    pub lingers: bool,
     /// None of them is done while this is set.
     pub holds_changes: bool,
     changes: VecDeque<Change>,
@@ -357,6 +359,9 @@ impl Provider for Loopback {
         let used =
             self.qps.values().any(|qp| qp.init.pd == pd) || self.mrs.values().any(|mr| mr.pd == pd);
         assert!(!used, "a protection domain is destroyed last");
+        if self.lingers {
+            return Err(VerbsError::Busy);
+        }
         self.pds.remove(&pd).map(|_| ()).ok_or(VerbsError::NoSuchObject)
     }
     fn register(

@@ -120,6 +120,23 @@ fn a_path_that_ends_meanwhile_takes_the_request_along() {
     assert_ne!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
 }
 
+/// The provider has not let go of a session's regions when the session ends: its memory is nobody's until then.
+#[test]
+fn memory_is_not_used_again_before_the_provider_lets_go_of_it() {
+    let (mut world, _) = world();
+    let memory = world.arena.available();
+    world.wire.lingers = true;
+    let path = world.server.transport().paths().next().unwrap().id;
+    world.server.transport_mut().disconnect(path, context!(world, gateway));
+    world.pass(2);
+    assert_eq!(world.server.transport().sessions().count(), 0);
+    assert_eq!(world.arena.available(), memory);
+    world.wire.lingers = false;
+    world.pass(1);
+    assert!(world.arena.available() > memory);
+    assert_eq!(world.server.transport().poll_timeout(), None, "nothing is looked at any more");
+}
+
 /// The server could still write where the data of a read lies: it is the user's when its key is gone.
 #[test]
 fn a_read_has_not_ended_before_its_key_is_gone() {

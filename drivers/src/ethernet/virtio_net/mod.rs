@@ -183,15 +183,21 @@ impl Port for VirtioNet {
     fn set_interrupts(&mut self, wanted: bool) {
         self.transport.acknowledge();
         self.receiver.set_interrupts(wanted);
+        self.transmitter.set_interrupts(wanted);
     }
 
     fn interrupt_at(&mut self, frame: usize) {
         self.transport.acknowledge();
         self.receiver.interrupt_at(frame);
+        self.transmitter.set_interrupts(true);
     }
 
     fn pending(&self) -> bool {
-        self.receiver.pending()
+        self.receiver.pending() || self.transmitter.pending()
+    }
+
+    fn has_room(&self) -> bool {
+        self.transmitter.has_room()
     }
 
     fn wakes(&self) -> bool {

@@ -175,11 +175,44 @@ fn long_frames_wait_for_their_few_buffers() {
     while net.transmit(&plain(&[3; 1000])).is_ok() {
         sent += 1;
     }
-    assert_eq!(sent, 16);
+    assert_eq!(sent, 64);
     net.transmit(&plain(&[3; 60])).unwrap();
     net.flush();
-    assert_eq!(depart(&model, 12).len(), 17);
+    assert_eq!(depart(&model, 12).len(), 65);
     net.transmit(&plain(&[3; 1000])).unwrap();
+}
+
+/// Who found no room is told when there is some, and need not look all the time.
+#[test]
+fn a_full_queue_says_when_it_has_room_again() {
+    for (features, entries) in [(EVENT_INDEX, 256), (0, 256), (EVENT_INDEX, 16)] {
+        let mut machine = Machine::new(4 << 20);
+        let model = model(&machine, MODERN | features | MAC_STATUS, entries);
+        machine.plug_pci(3, &model);
+        let mut net = open(&mut machine, &|_| None).unwrap();
+        for round in 0..3 {
+            while net.transmit(&plain(&[3; 1000])).is_ok() {}
+            net.flush();
+            assert!(!net.has_room() && !net.pending(), "{round}");
+            let before = net.counters().interrupts;
+            net.set_interrupts(true);
+            assert!(!net.pending());
+            let gone = depart(&model, 12).len() as u64;
+            // Without event indices each frame that is given back interrupts.
+            let raised = if features == EVENT_INDEX { 1 } else { gone };
+            assert_eq!((net.counters().interrupts, gone > 0), (before + raised, true), "{round}");
+            assert!(net.pending() && net.has_room());
+            net.set_interrupts(false);
+            net.transmit(&plain(&[3; 1000])).unwrap();
+            assert!(!net.pending() && net.has_room());
+            net.flush();
+            // With room there is nothing to tell.
+            net.set_interrupts(true);
+            depart(&model, 12);
+            assert_eq!(net.counters().interrupts, before + raised, "{round}");
+            net.set_interrupts(false);
+        }
+    }
 }
 
 #[test]

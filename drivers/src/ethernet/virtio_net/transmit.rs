@@ -16,8 +16,11 @@ const SLOT: usize = 256;
 const TRAILER: usize = SLOT - Packet::MAX_TRAILER;
 /// Descriptors of a slot: what stands before the payload, payload, trailer.
 const DESCRIPTORS: u16 = 3;
-/// Full-size buffers.
-const BOUNCE_BUFFERS: u16 = 16;
+/// Full-size buffers, which TCP's segments go through: for plain Ethernet, and for jumbo frames.
+const MOST_BOUNCES: usize = 64;
+const LEAST_BOUNCES: usize = 16;
+/// Bytes that those beyond the least may take.
+const BOUNCE_MEMORY: usize = 128 << 10;
 
 pub struct Transmitter {
     ring: Ring,
@@ -29,6 +32,7 @@ pub struct Transmitter {
     /// Length of a full-size buffer in bytes.
     bounce_stride: usize,
     bounce_free: Vec<u16>,
+    bounces: u16,
     /// The full-size buffer that the packet of a slot lies in.
     bounced: Box<[Option<u16>]>,
     /// Length of what stands before each frame.
@@ -38,19 +42,25 @@ pub struct Transmitter {
     pub bytes: u64,
     pub errors: u64,
     pub full: u64,
+    /// A frame found no room, and the device has given nothing back since.
+    starved: bool,
+    /// It is asked for an interrupt when it does.
+    armed: bool,
 }
 
 impl Transmitter {
     /// For frames of up to `longest` bytes.
     pub fn new(setup: &mut Setup<'_>, header: usize, longest: usize) -> Result<Self, Error> {
-        let ring = setup.queue(TRANSMIT, entries(setup), false)?;
+        let ring = setup.queue(TRANSMIT, entries(setup), true)?;
         let slots = ring.size() / DESCRIPTORS;
         if slots == 0 {
             return Err(Error::NoQueue(TRANSMIT));
         }
         let memory = setup.alloc(usize::from(slots) * SLOT, SLOT)?;
         let bounce_stride = (header + longest).next_multiple_of(64);
-        let bounce = setup.alloc(usize::from(BOUNCE_BUFFERS) * bounce_stride, 64)?;
+        let bounces = (BOUNCE_MEMORY / bounce_stride).clamp(LEAST_BOUNCES, MOST_BOUNCES);
+        let bounces = slots.min(bounces as u16);
+        let bounce = setup.alloc(usize::from(bounces) * bounce_stride, 64)?;
         Ok(Transmitter {
             ring,
             memory,
@@ -58,7 +68,8 @@ impl Transmitter {
             slots: slots.into(),
             bounce,
             bounce_stride,
-            bounce_free: (0..BOUNCE_BUFFERS).collect(),
+            bounce_free: (0..bounces).collect(),
+            bounces,
             bounced: alloc::vec![None; slots.into()].into(),
             header,
             longest,
@@ -66,6 +77,8 @@ impl Transmitter {
             bytes: 0,
             errors: 0,
             full: 0,
+            starved: false,
+            armed: false,
         })
     }
 
@@ -85,10 +98,7 @@ impl Transmitter {
         if self.free.is_empty() {
             self.reclaim();
         }
-        let Some(slot) = self.free.pop() else {
-            self.full += 1;
-            return Err(TransmitError::Full);
-        };
+        let Some(slot) = self.free.pop() else { return Err(self.starve()) };
         match packet.payload {
             _ if self.header + len <= SLOT => {
                 let memory = self.memory;
@@ -100,14 +110,40 @@ impl Transmitter {
             _ if self.bounce(slot, packet, len) => {}
             _ => {
                 self.free.push(slot);
-                self.full += 1;
-                return Err(TransmitError::Full);
+                return Err(self.starve());
             }
         }
         self.ring.offer(slot * DESCRIPTORS);
         self.frames += 1;
         self.bytes += len as u64;
         Ok(())
+    }
+
+    /// There is no room for a frame.
+    #[cold]
+    fn starve(&mut self) -> TransmitError {
+        self.full += 1;
+        self.starved = true;
+        TransmitError::Full
+    }
+
+    /// Whether a frame that found no room would find some now, as far as one can tell without looking closer.
+    pub fn has_room(&self) -> bool {
+        !self.starved || self.ring.pending()
+    }
+
+    /// Whether there is room again for a frame that found none.
+    pub fn pending(&self) -> bool {
+        self.starved && self.ring.pending()
+    }
+
+    /// Asks for an interrupt when there is room again for a frame that found none, or for none.
+    pub fn set_interrupts(&mut self, wanted: bool) {
+        let wanted = wanted && self.starved;
+        if wanted || self.armed {
+            self.ring.set_interrupts(wanted);
+            self.armed = wanted;
+        }
     }
 
     /// Where the memory of a slot begins.
@@ -178,9 +214,10 @@ impl Transmitter {
                 Taken::Nothing => return,
                 Taken::Nonsense => self.errors += 1,
                 Taken::Chain { head, .. } => {
+                    self.starved = false;
                     let slot = head / DESCRIPTORS;
                     self.free.push(slot);
-                    if self.bounce_free.len() < usize::from(BOUNCE_BUFFERS) {
+                    if self.bounce_free.len() < usize::from(self.bounces) {
                         self.bounce_free.extend(self.bounced[usize::from(slot)].take());
                     }
                 }

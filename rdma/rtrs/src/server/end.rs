@@ -4,7 +4,19 @@ use super::table::SlotState;
 use super::{
     CloseReason, EngineContext, Event, Input, Notice, PathId, PathState, Server, SessionId,
 };
-use verbs::{RdmaDevice, Status};
+use core::time::Duration;
+use drivers::hal::Window;
+use verbs::{PdId, RdmaDevice, Status, VerbsError};
+
+/// How long the provider has to let go of what was given up, before it is asked again.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What is left of a session that is no more.
+#[derive(Debug)]
+pub(super) struct Left {
+    pd: PdId,
+    chunks: Option<Window>,
+}
 
 impl Server {
     /// Ends a path, as the operator wishes; false if there is none of that name.
@@ -136,9 +148,21 @@ impl Server {
             let session = self.sessions.remove(key);
             self.uuids.remove(&session.uuid);
             self.zeroing.retain(|&other| other != key);
-            session.chunks.into_iter().for_each(|chunks| ctx.arena.free(chunks));
-            // No region and no queue pair of the session is left.
-            let _ = ctx.provider.dealloc_pd(session.pd);
+            self.left.push(Left { pd: session.pd, chunks: session.chunks });
+            self.free_left(ctx);
         }
+    }
+
+    /// Frees the memory of sessions that are no more, once nothing of theirs is left at the provider: hardware may
+    /// take a moment to let go of regions and queue pairs.
+    pub(super) fn free_left<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
+        self.left.retain(|left| {
+            if ctx.provider.dealloc_pd(left.pd) == Err(VerbsError::Busy) {
+                return true;
+            }
+            left.chunks.into_iter().for_each(|chunks| ctx.arena.free(chunks));
+            false
+        });
+        self.look_again = (!self.left.is_empty()).then(|| ctx.now + PAUSE);
     }
 }

@@ -41,9 +41,11 @@ pub use status::{PathId, PathStatus, SessionStatus};
 
 use crate::wire::Uuid;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
 use config::MIN_INLINE;
 use core::fmt;
 use drivers::hal::Instant;
+use end::Left;
 use net::refusal::Refusals;
 use slab::Slab;
 use table::{Connection, Path, Session, WorkId};
@@ -83,6 +85,9 @@ pub struct Server {
     /// Sessions whose memory is being zeroed, and when the last piece was.
     zeroing: VecDeque<usize>,
     zeroed_at: Option<Instant>,
+    /// Sessions that are no more, of which the provider has something still, and when it is asked again.
+    left: Vec<Left>,
+    look_again: Option<Instant>,
     /// Bytes that may be promised, if sessions share the provider's memory.
     shared: Option<u64>,
     counters: Counters,
@@ -151,6 +156,8 @@ impl Server {
             looked_at: 0,
             zeroing: VecDeque::new(),
             zeroed_at: None,
+            left: Vec::new(),
+            look_again: None,
             shared,
             counters: Counters::default(),
         })
@@ -236,7 +243,7 @@ impl Server {
     /// When `handle_timeout` wants to be called, if ever.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let timer = self.timers.first().map(|&(at, _)| at);
-        Instant::first([timer, self.next_piece()])
+        Instant::first([timer, self.next_piece(), self.look_again])
     }
 
     /// What happened that an operator may want to know.

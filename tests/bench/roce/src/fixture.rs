@@ -133,19 +133,15 @@ impl Fixture {
     /// The frame in the transmit buffer, put together in `into`; its length.
     pub fn frame(&self, into: &mut [u8]) -> usize {
         let packet = self.tx.packet();
-        let mut at = 0;
-        let mut put = |bytes: &[u8]| {
-            into[at..at + bytes.len()].copy_from_slice(bytes);
-            at += bytes.len();
-            at
-        };
-        put(packet.header);
+        let mut at = packet.header.len();
+        into[..at].copy_from_slice(packet.header);
         for window in packet.payload {
-            let mut bytes = [0; 4096];
-            window.read(0, &mut bytes[..window.len()]).expect("its own length");
-            put(&bytes[..window.len()]);
+            window.read(0, &mut into[at..at + window.len()]).expect("its own length");
+            at += window.len();
         }
-        put(packet.trailer)
+        let end = at + packet.trailer.len();
+        into[at..end].copy_from_slice(packet.trailer);
+        end
     }
 
     /// Carries one packet from node `n` to the other; false if there is none.

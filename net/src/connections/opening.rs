@@ -1,0 +1,302 @@
+//! Connections come and go: segments find theirs, peers and users open new ones.
+
+use super::*;
+
+impl Connections {
+    /// Begins to connect to a peer; `port` is where the search for a local one begins, and the next from
+    /// then on. None if there is no room or no way.
+    pub fn connect(
+        &mut self,
+        owner: Owner,
+        peer: SocketAddr,
+        port: &mut u16,
+        smc: bool,
+        outside: &mut Outside<'_>,
+    ) -> Option<Name> {
+        if self.is_full(owner) || peer.port() == 0 {
+            return None;
+        }
+        outside.routes.next_hop(peer.ip())?;
+        let local: IpAddr = outside.stack.get_source_address(&peer.ip().into())?.into();
+        let local_port = self.free_port(port)?;
+        let (remote, remote_port) = (peer.ip(), peer.port());
+        let ends = Ends { local_port, remote_port, remote, local };
+        let mut socket = self.spare_socket(owner.0)?;
+        // Before it is open: set later, the first question would be asked at once.
+        socket.set_keep_alive(Some(KEEP_ALIVE));
+        socket.set_timeout(Some(PATIENCE));
+        let number = self.secret.number(ends, outside.now);
+        let mut stack = self.stack_of(number, local, outside);
+        socket.connect(stack.context(), (remote, remote_port), (local, local_port)).ok()?;
+        let name = self.insert(ends, owner.0, socket);
+        self.connections[name.key].smc = smc && local.is_ipv4();
+        self.look_after(name.key);
+        Some(name)
+    }
+
+    /// A local port that no connection has.
+    pub(super) fn free_port(&self, next: &mut u16) -> Option<u16> {
+        for _ in PORTS {
+            let port = *next;
+            *next = if port >= *PORTS.end() { *PORTS.start() } else { port + 1 };
+            let nobody = IpAddr::from([0; 4]);
+            let first = Ends { local_port: port, remote_port: 0, remote: nobody, local: nobody };
+            let taken =
+                self.by_ends.range(first..).next().is_some_and(|(e, _)| e.local_port == port);
+            if !taken && self.listening.get(port).is_none() {
+                return Some(port);
+            }
+        }
+        None
+    }
+
+    /// A socket for a new connection of an owner.
+    pub(super) fn spare_socket(&mut self, owner: usize) -> Option<tcp::Socket<'static>> {
+        let state = self.owners.get_mut(owner)?;
+        let mut socket = state.spare.pop().unwrap_or_else(|| {
+            let buffer = |size| tcp::SocketBuffer::new(vec![0; size]);
+            tcp::Socket::new(buffer(state.limits.receive), buffer(state.limits.transmit))
+        });
+        socket.set_nagle_enabled(false);
+        Some(socket)
+    }
+
+    /// A smoltcp interface for one address, whose first connection begins with this sequence number.
+    pub(super) fn stack_of(
+        &mut self,
+        number: u32,
+        local: IpAddr,
+        outside: &Outside<'_>,
+    ) -> Interface {
+        let mut config = Config::new(HardwareAddress::Ip);
+        config.random_seed = isn::seed(number);
+        let framing = Framing::Ip { from: [0; 6], to: [0; 6], smc: false };
+        let mtu = outside.mtu;
+        let mut link = Link { received: None, queue: &mut self.unsaid, mtu, framing };
+        let mut stack = Interface::new(config, &mut link, to_smoltcp(outside.now));
+        let prefix = if local.is_ipv4() { 32 } else { 128 };
+        stack.update_ip_addrs(|list| list.extend([IpCidr::new(local.into(), prefix)]));
+        stack
+    }
+
+    pub(super) fn insert(
+        &mut self,
+        ends: Ends,
+        owner: usize,
+        socket: tcp::Socket<'static>,
+    ) -> Name {
+        self.turn = self.turn.wrapping_add(1);
+        let turn = self.turn;
+        let mut sockets = SocketSet::new(Vec::with_capacity(1));
+        let handle = sockets.add(socket);
+        let key = self.connections.insert(Connection {
+            sockets,
+            handle,
+            ends,
+            owner,
+            turn,
+            life: Life::Used,
+            path: None,
+            waits: false,
+            silent: None,
+            armed: None,
+            wants: false,
+            news: false,
+            smc: false,
+            smc_peer: false,
+        });
+        self.by_ends.insert(ends, key);
+        if let Some(state) = self.owners.get_mut(owner) {
+            state.connections += 1;
+        }
+        Name { key, turn }
+    }
+
+    pub(super) fn remove(&mut self, key: usize) {
+        let Some(mut connection) = self.connections.try_remove(key) else { return };
+        self.by_ends.remove(&connection.ends);
+        if let Some(armed) = connection.armed {
+            self.timers.remove(&(armed, key));
+        }
+        let Some(state) = self.owners.get_mut(connection.owner) else { return };
+        state.connections -= 1;
+        if state.over && state.connections == 0 {
+            self.owners.remove(connection.owner);
+        } else if let Socket::Tcp(mut socket) = connection.sockets.remove(connection.handle)
+            && state.spare.len() < SPARE
+        {
+            socket.abort();
+            state.spare.push(socket);
+        }
+    }
+
+    /// Takes in a segment. Its frame came from the MAC address `from`.
+    pub fn handle_segment(
+        &mut self,
+        frame: &[u8],
+        segment: &Segment<'_>,
+        from: [u8; 6],
+        outside: &mut Outside<'_>,
+    ) {
+        let Some(packet) = frame.get(ETHERNET_HEADER..segment.end) else { return };
+        let mut key = self.by_ends.get(&segment.ends).copied();
+        // One that is over and has only its reset to send: the peer is told by the answer to this.
+        let over = |connection: &Connection| {
+            connection.life != Life::Used && connection.socket().state() == State::Closed
+        };
+        if let Some(old) = key.filter(|&key| self.connections.get(key).is_some_and(over)) {
+            self.remove(old);
+            key = None;
+            // Not by a cookie: what acknowledges our SYN would be a connection once more.
+            if !segment.opens() {
+                return self.refuse(packet, from, outside);
+            }
+        }
+        let key = key.or_else(|| self.admit(packet, segment, from, outside));
+        if let Some(key) = key {
+            self.deliver(key, packet, segment, from, outside);
+        }
+    }
+
+    /// Has smoltcp take in a segment of a connection.
+    pub(super) fn deliver(
+        &mut self,
+        key: usize,
+        packet: &[u8],
+        segment: &Segment<'_>,
+        from: [u8; 6],
+        outside: &mut Outside<'_>,
+    ) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let before = connection.seen();
+        // An answer that cannot wait goes where the segment came from, if nothing better is known.
+        let to = connection.path.map_or(from, |path| path.mac);
+        let framing = Framing::Ip { from: outside.local.mac, to, smc: connection.smc };
+        let (queue, mtu) = (&mut *outside.queue, outside.mtu);
+        let mut link = Link { received: Some(packet), queue, mtu, framing };
+        let at = to_smoltcp(outside.now);
+        outside.stack.poll_ingress_single(at, &mut link, &mut connection.sockets);
+        if before.0 == State::SynSent && connection.socket().state() == State::Established {
+            connection.smc_peer = smc_option::offers(segment.options);
+            connection.socket_mut().set_timeout(Some(SILENCE));
+        }
+        self.note(key, &before);
+        self.look_after(key);
+    }
+
+    /// A segment that is of no connection: it may open one, or complete that; all else is told that there
+    /// is nobody.
+    pub(super) fn admit(
+        &mut self,
+        packet: &[u8],
+        segment: &Segment<'_>,
+        from: [u8; 6],
+        outside: &mut Outside<'_>,
+    ) -> Option<usize> {
+        let ends = segment.ends;
+        if segment.flags & RST != 0 {
+            self.listening.forget(ends);
+            return None;
+        }
+        let entry = self.listening.get(ends.local_port);
+        if let Some(entry) = entry
+            && (segment.opens() || segment.flags & (ACK | SYN) == ACK)
+        {
+            if segment.opens() {
+                if self.has_room(entry.owner, outside.now) {
+                    let hop = outside.routes.next_hop(ends.remote);
+                    let known = hop.and_then(|hop| outside.neighbours.get(hop, outside.now));
+                    let (to, now) = (known.unwrap_or(from), outside.now);
+                    self.listening.answer(entry, segment, to, &mut outside.for_listener(), now);
+                    return None;
+                }
+            } else if let Some(call) = self.listening.complete(segment, outside.now) {
+                if self.has_room(entry.owner, outside.now)
+                    && let Some(key) = self.open(ends, entry.owner, &call, outside)
+                {
+                    return Some(key);
+                }
+            } else if self.listening.knows(ends) {
+                // What was sent ahead of it is missing; the peer will send both again.
+                return None;
+            }
+        }
+        self.refuse(packet, from, outside);
+        None
+    }
+
+    /// Tells the sender of a segment that there is nobody.
+    pub(super) fn refuse(&mut self, packet: &[u8], from: [u8; 6], outside: &mut Outside<'_>) {
+        let framing = Framing::Ip { from: outside.local.mac, to: from, smc: false };
+        let (queue, mtu) = (&mut *outside.queue, outside.mtu);
+        let mut link = Link { received: Some(packet), queue, mtu, framing };
+        let at = to_smoltcp(outside.now);
+        outside.stack.poll_ingress_single(at, &mut link, &mut self.nobody);
+    }
+
+    /// Whether an owner has a place for another connection, be it that of one which is being closed.
+    pub(super) fn has_room(&mut self, owner: usize, now: Instant) -> bool {
+        let Some(state) = self.owners.get(owner).filter(|state| !state.over) else { return false };
+        if state.connections < state.limits.connections {
+            return true;
+        }
+        let mut slowest = None;
+        for &name in state.leaving.iter().take(LOOKED_AT) {
+            let Some(connection) = self.get(name) else { continue };
+            let Life::Leaving { since, .. } = connection.life else { continue };
+            // Only the peer has something to say still, or we have a reset that waits for the neighbour.
+            if matches!(connection.socket().state(), State::FinWait2 | State::Closed) {
+                slowest = Some(name.key);
+                break;
+            }
+            if since + FAREWELL <= now && slowest.is_none() {
+                slowest = Some(name.key);
+            }
+        }
+        // It has something to say still, and no place to say it from.
+        slowest.is_some_and(|key| {
+            self.remove(key);
+            true
+        })
+    }
+
+    /// Makes the connection whose opening a segment completes, as far as the SYN-ACK that was said.
+    pub(super) fn open(
+        &mut self,
+        ends: Ends,
+        owner: usize,
+        call: &Call,
+        outside: &mut Outside<'_>,
+    ) -> Option<usize> {
+        let mut socket = self.spare_socket(owner)?;
+        socket.set_keep_alive(Some(KEEP_ALIVE));
+        socket.set_timeout(Some(SILENCE));
+        socket.listen((ends.local, ends.local_port)).ok()?;
+        let mut stack = self.stack_of(call.ours, ends.local, outside);
+        let name = self.insert(ends, owner, socket);
+        let mut packet = [0; 100];
+        let length = listen_table::call_again(ends, call, &mut packet);
+        let at = to_smoltcp(outside.now);
+        let framing = Framing::Ip { from: [0; 6], to: [0; 6], smc: false };
+        let (received, queue) = (Some(&packet[..length]), &mut self.unsaid);
+        let mut link = Link { received, queue, mtu: outside.mtu, framing };
+        let connection = &mut self.connections[name.key];
+        stack.poll_ingress_single(at, &mut link, &mut connection.sockets);
+        stack.poll_egress(at, &mut link, &mut connection.sockets);
+        connection.smc = call.offer.smc;
+        connection.smc_peer = call.offer.smc;
+        let number = listen_table::number(self.unsaid.front());
+        while !self.unsaid.is_empty() {
+            self.unsaid.pop();
+        }
+        if number != Some(call.ours) {
+            self.remove(name.key);
+            return None;
+        }
+        if let Some(state) = self.owners.get_mut(owner) {
+            state.arrived.push_back(name);
+        }
+        self.tell(owner);
+        Some(name.key)
+    }
+}
