@@ -75,6 +75,10 @@ impl Disk for ModelDisk {
                 request.data.write_window(0, &part).unwrap();
             }
             hal::Operation::Write => self.cache.write_window(at, &request.data).unwrap(),
+            hal::Operation::WriteThrough => {
+                self.cache.write_window(at, &request.data).unwrap();
+                request.data.read(0, &mut self.durable[at..at + request.data.len()]).unwrap();
+            }
             hal::Operation::Flush => self.cache.read(0, &mut self.durable).unwrap(),
             hal::Operation::Discard { sectors } => {
                 self.cache.slice(at, sectors as usize * 512).unwrap().fill(0)
