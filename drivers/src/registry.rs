@@ -78,6 +78,11 @@ pub static DRIVERS: &[Driver] = &[
         open: Open::Disks(block::virtio_scsi::open),
     },
     Driver {
+        name: "nvme",
+        ids: &[Id::PciClass(block::nvme::CLASS)],
+        open: Open::Disks(block::nvme::open),
+    },
+    Driver {
         name: "virtio_rng",
         ids: &[Id::Virtio(virtio::ENTROPY)],
         open: Open::Entropy(entropy::virtio_rng::open),

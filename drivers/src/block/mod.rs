@@ -1,5 +1,6 @@
 //! Disks ([`crate::hal::Disk`]).
 
+pub mod nvme;
 pub mod virtio_blk;
 pub mod virtio_scsi;
 
