@@ -2,12 +2,14 @@
 
 use drivers::block::OpenDisk;
 use drivers::hal::{
-    Completion, Disk, DiskError, Features, Operation, Platform, Request, Severity, SubmitError,
-    Window,
+    Clock, Completion, Disk, DiskError, Features, Operation, Platform, Request, Severity,
+    SubmitError, Window,
 };
 use drivers::registry::Class;
 use metal::Metal;
 use models::nvme::{Config, Fault, Nvme, Shape};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -638,6 +640,36 @@ fn how_it_fares_is_asked_again_and_warnings_are_told_once() {
     assert!(!bench.disk(0).capacity_changed() && bench.disk(1).capacity_changed());
     assert!(!bench.disk(1).capacity_changed(), "told once");
     assert_eq!(bench.disks[1].disk.geometry().sectors, 300);
+}
+
+/// The last act of a machine that panics, whatever the driver had under way.
+#[test]
+fn a_last_write_is_durable_when_it_is_done() {
+    let namespaces = vec![Shape::new(1, 256, 12)];
+    let mut bench = open(Config { namespaces, mdts: 1, ..Config::default() });
+    let mut crash = bench.disks[0].crash.take().unwrap();
+    assert!(crash.prepare(64 << 10, bench.machine.arena()));
+    let data = bench.buffer(4096);
+    bench.submit(0, read(1, 0, data));
+    let (clock, stop) = (bench.machine.clock(), AtomicBool::new(false));
+    let record: Vec<u8> = (0..40 << 10).map(|i| (i / 100) as u8).collect();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                clock.now();
+                thread::yield_now();
+            }
+        });
+        assert_eq!(crash.write(4, &record), Err("the write is not in whole blocks of the disk"));
+        assert_eq!(crash.write(16, &record), Ok(()));
+        assert_eq!(crash.write(16, &record), Err("there was a write already"));
+        stop.store(true, Ordering::Relaxed);
+    });
+    bench.machine.model(|model| {
+        model.cut_power();
+        assert!(model.namespace(1).unwrap().medium()[8192..][..record.len()] == record);
+    });
+    assert_eq!(bench.complaints(), [""; 0]);
 }
 
 /// A machine that was stopped for a while (a VM that was paused) has late requests, and no broken drive.

@@ -5,6 +5,7 @@
 mod admin;
 mod command;
 mod controller;
+mod crash;
 mod discover;
 mod error;
 mod identify;
@@ -21,8 +22,8 @@ pub use error::Error;
 use super::{OpenDisk, Opened};
 use crate::device::{Bus, Device};
 use crate::hal::{
-    Clock, Completion, Disk, Features, Geometry, Health, Instant, Notice, Operation, Platform,
-    Request, SubmitError,
+    Clock, Completion, CrashWriter, Disk, Features, Geometry, Health, Instant, Notice, Operation,
+    Platform, Request, SubmitError,
 };
 use crate::registry::OpenError;
 use alloc::boxed::Box;
@@ -31,7 +32,9 @@ use alloc::vec::Vec;
 use command::Transfer;
 use controller::Controller;
 use core::cell::RefCell;
+use crash::NvmeCrash;
 use identify::Namespace;
+use registers::ControllerRegisters;
 
 /// PCI class: mass storage, non-volatile memory, NVM Express I/O controller.
 pub const CLASS: u32 = 0x01_08_02;
@@ -45,6 +48,7 @@ pub fn open(
     clock: &dyn Clock,
 ) -> Result<Opened, OpenError> {
     let Bus::Pci(function) = device.bus() else { return Err(Error::NoRegisters.into()) };
+    let bar = function.bars().get(0).ok_or(Error::NoRegisters)?;
     let mut controller = Controller::attach(function, platform)?;
     let found = match look(&mut controller, clock) {
         Ok(found) => found,
@@ -68,13 +72,20 @@ pub fn open(
     let identity = controller.identity.clone().ok_or(Error::Nonsense)?;
     let depths: Vec<usize> = (0..usable.len()).map(|unit| controller.depth(unit)).collect();
     let controller = Rc::new(RefCell::new(controller));
-    let open = |(unit, ((nsid, _), depth)): (usize, ((u32, Namespace), usize))| OpenDisk {
+    let mut crash = |nsid, namespace: Namespace| {
+        // A second way to the registers, for the last act.
+        let registers = ControllerRegisters::map(bar, platform).ok()?;
+        let Geometry { logical_block, max_transfer, .. } = namespace.geometry;
+        let crash = NvmeCrash::new(registers, nsid, logical_block, max_transfer);
+        Some(Box::new(crash) as Box<dyn CrashWriter>)
+    };
+    let open = |(unit, ((nsid, namespace), depth)): (usize, ((u32, Namespace), usize))| OpenDisk {
         location: location.namespace(nsid),
         serial: identity.serial.clone(),
         model: identity.model.clone(),
         firmware: identity.firmware.clone(),
         disk: Box::new(NvmeDisk { controller: controller.clone(), unit, nsid, depth }),
-        crash: None,
+        crash: crash(nsid, namespace),
     };
     let disks = usable.into_iter().zip(depths).enumerate().map(open).collect();
     Ok(Opened { disks, refused })
