@@ -93,6 +93,12 @@ impl Disk for SharedDisk {
     fn notice(&mut self) -> Option<Notice> {
         self.0.borrow_mut().notice()
     }
+    fn shut_down(&mut self) {
+        self.0.borrow_mut().shut_down();
+    }
+    fn is_shut_down(&self) -> bool {
+        self.0.borrow().is_shut_down()
+    }
     fn health(&self) -> Option<Health> {
         self.0.borrow().health()
     }

@@ -190,6 +190,12 @@ pub trait Disk {
     fn notice(&mut self) -> Option<Notice> {
         None
     }
+    /// Tells the disk that the machine ends. It is not used any more.
+    fn shut_down(&mut self) {}
+    /// Whether a disk that was told so is ready for it.
+    fn is_shut_down(&self) -> bool {
+        true
+    }
     /// What the disk measures of itself, if it does: as it was a while ago.
     fn health(&self) -> Option<Health> {
         None

@@ -43,6 +43,12 @@ impl ModelDisk {
             bad_sector: None,
         }
     }
+
+    /// The same, which can write through its cache.
+    pub fn with_write_through(mut self) -> Self {
+        self.geometry.features |= Features::WRITE_THROUGH;
+        self
+    }
 }
 
 impl Disk for ModelDisk {

@@ -231,6 +231,18 @@ fn a_drive_that_is_pulled_out_is_told_and_the_rest_goes_on() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_large_sparse_drive_holds_large_volumes() -> Result<()> {
+    let disk = disk(64 << 10)?;
+    let mut vm = boot(on(&disk, 4096)?)?;
+    vm.run("volume create a size=60GiB disk=0")?.contains("volume a has 60GiB on disk 0")?;
+    vm.run("volume create b size=1GiB disk=0")?.lacks("error")?;
+    drop(vm);
+    let found = sizes(&mut boot(on(&disk, 4096)?)?)?;
+    ensure!(found == [("a".into(), 60 << 10), ("b".into(), 1 << 10)], "{found:?}");
+    Ok(())
+}
+
 /// Large transfers, with lists of pages: the whole document and the tables of volumes are small.
 #[test]
 fn a_drive_with_a_small_limit_of_transfers_works() -> Result<()> {

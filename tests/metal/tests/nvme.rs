@@ -642,6 +642,25 @@ fn how_it_fares_is_asked_again_and_warnings_are_told_once() {
     assert_eq!(bench.disks[1].disk.geometry().sectors, 300);
 }
 
+#[test]
+fn a_drive_is_told_that_the_machine_ends() {
+    let mut bench = open(Config::default());
+    let data = bench.buffer(512);
+    data.fill(7);
+    assert_eq!(bench.done(0, Operation::Write, 0, data), OK);
+    assert!(!bench.disks[0].disk.is_shut_down());
+    bench.disk(0).shut_down();
+    assert!(bench.disks[0].disk.is_shut_down());
+    assert_eq!(bench.counter("shutdowns"), 1);
+    bench.machine.model(|model| {
+        model.cut_power();
+        assert_eq!(model.namespace(1).unwrap().medium()[0], 7);
+    });
+    bench.machine.pull_out(true);
+    bench.disk(0).shut_down();
+    assert!(bench.disks[0].disk.is_shut_down(), "nobody is waited for");
+}
+
 /// The last act of a machine that panics, whatever the driver had under way.
 #[test]
 fn a_last_write_is_durable_when_it_is_done() {

@@ -285,6 +285,19 @@ impl Controller {
         self.note(Notice { severity: Severity::Error, text: error.notice() });
     }
 
+    /// The machine ends.
+    pub fn shut_down(&mut self) {
+        if self.life.is_live() {
+            self.registers.shut_down();
+        }
+    }
+
+    /// Whether it is ready for that.
+    pub fn is_shut_down(&self) -> bool {
+        let status = self.registers.status();
+        !self.life.is_live() || status.is_absent() || status.is_shut_down()
+    }
+
     /// Whether nobody answers any more.
     fn is_absent(&self) -> bool {
         self.registers.is_absent() || self.function.vendor() == u16::MAX

@@ -252,6 +252,14 @@ impl Disk for NvmeDisk {
         self.controller.borrow_mut().notice()
     }
 
+    fn shut_down(&mut self) {
+        self.controller.borrow_mut().shut_down();
+    }
+
+    fn is_shut_down(&self) -> bool {
+        self.controller.borrow().is_shut_down()
+    }
+
     fn health(&self) -> Option<Health> {
         Some(self.controller.borrow().health())
     }

@@ -20,6 +20,7 @@ const DOORBELLS: usize = 0x1000;
 
 // CC (3.1.5).
 const ENABLE: u32 = 1;
+const SHUT_DOWN: u32 = 1 << 14;
 /// Entries of submission queues have 2^6 bytes, of completion queues 2^4.
 const ENTRY_SIZES: u32 = 6 << 16 | 4 << 20;
 
@@ -46,6 +47,11 @@ impl Status {
     /// It met an error that only a reset ends.
     pub fn is_fatal(self) -> bool {
         self.0 & 2 != 0
+    }
+
+    /// It is ready for the power to go.
+    pub fn is_shut_down(self) -> bool {
+        self.0 >> 2 & 3 == 2
     }
 
     /// Nothing answers: the drive is gone, or its link.
@@ -153,10 +159,18 @@ impl ControllerRegisters {
             registers.write32(at, address as u32);
             registers.write32(at + 4, (address >> 32) as u32);
         }
-        let page = (self.capabilities.page_shift - PAGE_SHIFT) << 7;
-        let configuration = ENTRY_SIZES | page;
-        registers.write32(CONFIGURATION, configuration);
-        registers.write32(CONFIGURATION, configuration | ENABLE);
+        registers.write32(CONFIGURATION, self.configuration());
+        registers.write32(CONFIGURATION, self.configuration() | ENABLE);
+    }
+
+    /// CC without CC.EN.
+    fn configuration(&self) -> u32 {
+        ENTRY_SIZES | (self.capabilities.page_shift - PAGE_SHIFT) << 7
+    }
+
+    /// CC.SHN = 1: the power goes soon (3.1.5, 7.6.2).
+    pub fn shut_down(&self) {
+        self.registers.write32(CONFIGURATION, self.configuration() | ENABLE | SHUT_DOWN);
     }
 
     /// Offset of the doorbell of a queue's tail (of submissions) or head (of completions) (3.1.24, 3.1.25).

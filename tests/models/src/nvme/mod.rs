@@ -130,6 +130,7 @@ pub struct Nvme {
     bytes: u64,
     resets: u64,
     flushes: u64,
+    shutdowns: u64,
 }
 
 impl Nvme {
@@ -166,6 +167,7 @@ impl Nvme {
             bytes: 0,
             resets: 0,
             flushes: 0,
+            shutdowns: 0,
         }
     }
 
@@ -249,6 +251,11 @@ impl Nvme {
 
     fn configure(&mut self, value: u32) {
         let (before, now) = (self.configuration & 1, value & 1);
+        if value >> 14 & 3 != 0 {
+            self.shutdowns += 1;
+            self.namespaces.values_mut().for_each(Namespace::flush);
+            self.status |= 2 << 2;
+        }
         self.configuration = value;
         if before == 1 && now == 0 {
             self.resets += 1;
@@ -261,6 +268,7 @@ impl Nvme {
 
     /// Queues and commands are forgotten.
     fn forget(&mut self) {
+        self.status &= !(3 << 2);
         self.submissions.clear();
         self.completions.clear();
         self.held.clear();
@@ -420,6 +428,7 @@ impl Function for Nvme {
             ("bytes", self.bytes),
             ("resets", self.resets),
             ("flushes", self.flushes),
+            ("shutdowns", self.shutdowns),
             ("complaints", self.complaints.len() as u64),
         ];
         counted.map(|(name, count)| (name.to_string(), count)).into()
