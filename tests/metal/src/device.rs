@@ -3,7 +3,7 @@
 use crate::msix::Lines;
 use drivers::hal::{Registers, Window};
 use models::{Function, Interrupt, Machine, Unreachable};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Where BAR 0 lies.
 pub const BAR_ADDRESS: u64 = 0xfe00_0000;
@@ -65,7 +65,7 @@ impl<F: Function> Slot<F> {
 /// it out (`tests/bench/metal`).
 #[inline(never)]
 pub fn of_the_model<F: Function, T>(slot: &Shared<F>, work: impl FnOnce(&mut Slot<F>) -> T) -> T {
-    work(&mut slot.lock().expect("nobody panicked with it"))
+    work(&mut slot.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// What the model sees of the machine.

@@ -13,7 +13,7 @@ use drivers::inventory::Inventory;
 use models::Function;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Bus address of the memory: not where it lies for us.
@@ -81,7 +81,7 @@ impl<F: Function + Send + 'static> Metal<F> {
     }
 
     fn slot(&self) -> std::sync::MutexGuard<'_, Slot<F>> {
-        self.slot.lock().expect("nobody panicked with it")
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -116,7 +116,7 @@ pub struct MetalClock<F>(Shared<F>);
 
 impl<F: Function> Clock for MetalClock<F> {
     fn now(&self) -> Instant {
-        let slot = &mut *self.0.lock().expect("nobody panicked with it");
+        let slot = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         slot.now += 1_000_000;
         slot.poll();
         Instant::from_nanos(slot.now)
@@ -128,7 +128,7 @@ struct Access<F>(Shared<F>);
 
 impl<F: Function> ConfigRegionAccess for Access<F> {
     unsafe fn read(&self, address: PciAddress, offset: u16) -> u32 {
-        let slot = &mut *self.0.lock().expect("nobody panicked with it");
+        let slot = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if address != place() || slot.absent {
             return u32::MAX;
         }
@@ -138,7 +138,7 @@ impl<F: Function> ConfigRegionAccess for Access<F> {
     }
 
     unsafe fn write(&self, address: PciAddress, offset: u16, value: u32) {
-        let slot = &mut *self.0.lock().expect("nobody panicked with it");
+        let slot = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if address == place() && !slot.absent {
             slot.function.config().write(offset.into(), &value.to_le_bytes());
         }
