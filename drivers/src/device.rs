@@ -1,6 +1,6 @@
 //! A device that was found and has a driver, and is not set up yet.
 
-use crate::block::OpenDisk;
+use crate::block::Opened;
 use crate::entropy::EntropySource;
 use crate::ethernet::WantedMtu;
 use crate::hal::{Clock, Location, Platform, Port};
@@ -9,7 +9,6 @@ use crate::pci::Function;
 use crate::registry::{Class, Driver, Open, OpenError};
 use crate::virtio::Slot;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::fmt;
 
 /// How a device is reached.
@@ -92,7 +91,7 @@ impl Device {
         self,
         platform: &mut dyn Platform,
         clock: &dyn Clock,
-    ) -> Result<Vec<OpenDisk>, OpenError> {
+    ) -> Result<Opened, OpenError> {
         match self.driver.open {
             Open::Disks(open) => open(self, platform, clock),
             _ => Err(WrongClass.into()),

@@ -1,7 +1,7 @@
 //! The drivers: what each of them matches, and what it opens. A driver is a folder in the one of its class,
 //! and a line here; nobody above knows it by name.
 
-use crate::block::{self, OpenDisk};
+use crate::block::{self, Opened};
 use crate::device::Device;
 use crate::entropy::{self, EntropySource};
 use crate::ethernet::{self, WantedMtu};
@@ -9,7 +9,6 @@ use crate::hal::{Clock, Platform, Port};
 use crate::ntb::{self, NtbDevice, Side};
 use crate::virtio;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 /// What a driver recognizes its devices by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +30,7 @@ pub enum Open {
     /// An Ethernet port.
     Port(fn(Device, &mut dyn Platform, WantedMtu<'_>) -> Result<Box<dyn Port + Send>, OpenError>),
     /// Disks: the one that the device is, or all units behind a controller. May wait for the device.
-    Disks(fn(Device, &mut dyn Platform, &dyn Clock) -> Result<Vec<OpenDisk>, OpenError>),
+    Disks(fn(Device, &mut dyn Platform, &dyn Clock) -> Result<Opened, OpenError>),
     /// A non-transparent bridge. Which of its two sides this machine has may have to be said.
     Bridge(fn(Device, &mut dyn Platform, Option<Side>) -> Result<Box<dyn NtbDevice>, OpenError>),
     /// A source of entropy.
@@ -77,6 +76,11 @@ pub static DRIVERS: &[Driver] = &[
         name: "virtio_scsi",
         ids: &[Id::Virtio(virtio::SCSI)],
         open: Open::Disks(block::virtio_scsi::open),
+    },
+    Driver {
+        name: "nvme",
+        ids: &[Id::PciClass(block::nvme::CLASS)],
+        open: Open::Disks(block::nvme::open),
     },
     Driver {
         name: "virtio_rng",

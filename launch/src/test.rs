@@ -112,6 +112,7 @@ const SUITES: &[Suite] = &[
     boot_suite("config"),
     Suite { uses: TLS_USED, ..boot_suite("tls") },
     boot_suite("disk"),
+    boot_suite("nvme"),
     Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("save") },
     boot_suite("volumes"),
     boot_suite("ntb"),

@@ -1,15 +1,17 @@
 //! Disks: what each is used for, and what works on them.
 
 use super::state::State;
-use crate::config::DeviceName;
 use crate::config::disk::Event;
+use crate::config::{DeviceName, namespace_of};
 use crate::console::Progress;
 use core::time::Duration;
-use drivers::hal::{Completion, Disk, Geometry, Instant, Request, SubmitError};
+use drivers::hal::{
+    Completion, Disk, Geometry, Health, Instant, Notice, Request, Severity, SubmitError,
+};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// How often disks are asked for their size, which takes reads of registers.
+/// How often disks are looked after and asked for their size, which takes reads of registers.
 const CAPACITY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a disk is used for.
@@ -85,6 +87,21 @@ impl Disk for SharedDisk {
     fn interrupts(&self) -> u64 {
         self.0.borrow().interrupts()
     }
+    fn watch(&mut self, now: Instant) {
+        self.0.borrow_mut().watch(now);
+    }
+    fn notice(&mut self) -> Option<Notice> {
+        self.0.borrow_mut().notice()
+    }
+    fn shut_down(&mut self) {
+        self.0.borrow_mut().shut_down();
+    }
+    fn is_shut_down(&self) -> bool {
+        self.0.borrow().is_shut_down()
+    }
+    fn health(&self) -> Option<Health> {
+        self.0.borrow().health()
+    }
 }
 
 /// A disk and what is known of it.
@@ -92,9 +109,13 @@ pub(super) struct DiskSlot {
     pub name: String,
     /// As whoever made the machine gave it; empty if it has none.
     pub serial: String,
+    /// What its maker calls it, and its firmware's revision; empty if it does not say.
+    pub model: String,
+    pub firmware: String,
     /// Where it is, as [`drivers::hal::Location`] is written.
     pub location: String,
-    /// What names it for good: its serial number, if no other disk has the same, else its location.
+    /// What names it for good: of an NVMe namespace the drive's serial number with its NSID, of others the serial
+    /// number, if no other disk has the same, else its location.
     pub device: String,
     pub disk: SharedDisk,
     pub geometry: Geometry,
@@ -103,11 +124,16 @@ pub(super) struct DiskSlot {
 
 /// Gives each disk the name that stays the same when disks are added.
 pub(super) fn name_for_good(disks: &mut [DiskSlot]) {
-    let serials: Vec<String> = disks.iter().map(|slot| slot.serial.clone()).collect();
-    for slot in disks {
-        let same = serials.iter().filter(|&serial| *serial == slot.serial).count();
+    let by_serial = |slot: &DiskSlot| match namespace_of(&slot.location) {
+        // Another namespace of the drive may come later.
+        Some(nsid) => format!("nvme:{}/{nsid}", slot.serial),
+        None => format!("serial:{}", slot.serial),
+    };
+    let names: Vec<String> = disks.iter().map(by_serial).collect();
+    for (slot, name) in disks.iter_mut().zip(&names) {
+        let same = names.iter().filter(|&other| other == name).count();
         slot.device = match same == 1 && !slot.serial.is_empty() {
-            true => format!("serial:{}", slot.serial),
+            true => name.clone(),
             false => slot.location.clone(),
         };
     }
@@ -122,7 +148,9 @@ pub(super) fn number_of(disks: &[DiskSlot], name: &DeviceName) -> Result<usize, 
     let first = first.ok_or_else(|| format!("there is no disk {name}; `show disks` names them"))?;
     match numbers.next() {
         None => Ok(first),
-        Some(_) => Err(format!("two disks have the name {name}; name it by its pci: address")),
+        Some(_) => Err(format!(
+            "two disks have the name {name}; name it as `show disks` does, or by its pci: address"
+        )),
     }
 }
 
@@ -141,8 +169,17 @@ impl DiskSlot {
         }
     }
 
-    /// Looks whether the disk was resized.
-    fn poll_capacity(&mut self) {
+    /// Sees to the disk, and looks whether it was resized.
+    fn look_after(&mut self, now: Instant) {
+        self.disk.watch(now);
+        while let Some(notice) = self.disk.notice() {
+            let (name, device) = (&self.name, &self.device);
+            match notice.severity {
+                Severity::Information => log::info!("{name}, {device}: {notice}"),
+                Severity::Warning => log::warn!("{name}, {device}: {notice}"),
+                Severity::Error => log::error!("{name}, {device}: {notice}"),
+            }
+        }
         if self.disk.capacity_changed() {
             self.geometry = self.disk.geometry();
             log::warn!("{}: resized to {} sectors", self.name, self.geometry.sectors);
@@ -155,7 +192,7 @@ impl State {
     pub fn poll_capacities(&mut self, now: Instant) {
         if now >= self.capacity_due {
             self.capacity_due = now + CAPACITY_INTERVAL;
-            self.disks.iter_mut().for_each(DiskSlot::poll_capacity);
+            self.disks.iter_mut().for_each(|slot| slot.look_after(now));
             let provider =
                 self.plane.rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers);
             self.plane.storage.free_retired(self.platform.arena(), provider, now);

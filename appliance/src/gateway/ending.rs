@@ -3,7 +3,7 @@
 //! done, or its time is: all of it takes less than a second, whatever is under way.
 //!
 //! A service takes part by a word for its end and a question whether it is done: `shut_down` and
-//! `is_shut_down` of the data plane (DREQ) and of SMC-R with the rules (DELETE_LINK), and of each interface,
+//! `is_shut_down` of the disks, of the data plane (DREQ) and of SMC-R with the rules (DELETE_LINK), and of each interface,
 //! which resets its TCP connections. The peer across a bridge is told last, as all that may go over it.
 //! What clients have written and were not told of is not lost for them:
 //! they were not told.
@@ -89,6 +89,8 @@ impl Ending {
             }
             self.step = Step::Goodbyes;
             self.deadline = now + GOODBYES;
+            // After a power cut a drive takes longer to come up, and counts it.
+            state.disks.iter_mut().for_each(|slot| slot.disk.shut_down());
             state.say_goodbye(networks, now);
             return None;
         }
@@ -157,5 +159,6 @@ impl State {
         self.plane.is_shut_down()
             && self.smc.as_ref().is_none_or(|smc| smc.engine.is_shut_down())
             && networks.iter().all(|network| network.interface.is_shut_down())
+            && self.disks.iter().all(|slot| slot.disk.is_shut_down())
     }
 }

@@ -42,6 +42,8 @@ fn chosen(
     let slot = |(number, (serial, look)): (usize, &(&str, Look))| DiskSlot {
         name: format!("disk{number}"),
         serial: serial.to_string(),
+        model: String::new(),
+        firmware: String::new(),
         location: format!("pci:0000:00:{:02x}.0", number + 3),
         device: String::new(),
         geometry: Silent.geometry(),

@@ -13,7 +13,7 @@ use super::volumes::DiskPool;
 use crate::console::{SmcTopic, Topic};
 use crate::loops::{LoopCounters, Stage};
 use crate::report::Value;
-use drivers::hal::{Disk, Features};
+use drivers::hal::{Disk, Features, Health};
 use verbs::{OnDemandStatus, Provider};
 
 /// The report on one topic.
@@ -129,7 +129,18 @@ pub(super) fn devices(state: &mut State) -> Value {
         ])
     };
     let ports = state.ports.iter().map(|slot| row(&slot.location, &slot.name, ""));
-    let disks = state.disks.iter().map(|slot| row(&slot.location, &slot.name, slot.role.name()));
+    let disks = state.disks.iter().map(|slot| {
+        let mut note = slot.role.name().to_string();
+        for said in [&slot.model, &slot.firmware] {
+            if !said.is_empty() {
+                note = format!("{note}, {said}");
+            }
+        }
+        if slot.disk.health().is_some_and(|health| health.gone) {
+            note.push_str("; does not work any more, `show log` says why");
+        }
+        row(&slot.location, &slot.name, &note)
+    });
     let unclaimed = state.unclaimed.iter().map(|one| row(&one.device, "not used", &one.note()));
     Value::list(ports.chain(disks).chain(unclaimed))
 }
@@ -202,7 +213,24 @@ fn disk(slot: &DiskSlot, pool: Option<&DiskPool>) -> Value {
         ("write_zeroes", g.features.contains(Features::WRITE_ZEROES).into()),
         ("depth", slot.disk.depth().into()),
         ("interrupts", slot.disk.interrupts().into()),
+        ("model", slot.model.clone().into()),
+        ("firmware", slot.firmware.clone().into()),
+        ("health", slot.disk.health().map(|health| health_of(&health)).into()),
         ("location", slot.location.clone().into()),
+    ])
+}
+
+fn health_of(health: &Health) -> Value {
+    let whole = |number: Option<u8>| number.map(u64::from).into();
+    Value::object([
+        ("state", if health.gone { "does not work" } else { "works" }.into()),
+        ("celsius", health.celsius.map(f64::from).into()),
+        ("spare_percent", whole(health.spare)),
+        ("used_percent", whole(health.used)),
+        ("media_errors", health.media_errors.into()),
+        ("power_on_hours", health.power_on_hours.into()),
+        ("aborts", health.aborts.into()),
+        ("resets", health.resets.into()),
     ])
 }
 

@@ -102,11 +102,17 @@ impl Gateway {
             let location = device.location().to_string();
             match device.open_disks(&mut *platform, &MachineClock(&*machine)) {
                 Ok(opened) => {
-                    for one in opened {
+                    for (location, why) in opened.refused {
+                        log::error!("{location}: {why}");
+                        unclaimed.push(UnclaimedDevice::failed(location.to_string(), why));
+                    }
+                    for one in opened.disks {
                         dumps.push(one.crash);
                         disks.push(DiskSlot {
                             name: format!("disk{}", disks.len()),
                             serial: one.serial,
+                            model: one.model,
+                            firmware: one.firmware,
                             location: one.location.to_string(),
                             device: String::new(),
                             geometry: one.disk.geometry(),

@@ -68,6 +68,8 @@ impl Bench {
         let slot = DiskSlot {
             name: "disk0".into(),
             serial: String::new(),
+            model: String::new(),
+            firmware: String::new(),
             location: String::new(),
             device: String::new(),
             geometry: disk.geometry(),

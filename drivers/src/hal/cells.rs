@@ -15,6 +15,10 @@ pub unsafe trait Cell {}
 // SAFETY: atomic integers are both.
 unsafe impl Cell for AtomicU16 {}
 // SAFETY: as above.
+unsafe impl Cell for AtomicU64 {}
+// SAFETY: as above.
+unsafe impl Cell for [AtomicU64; 8] {}
+// SAFETY: as above.
 unsafe impl Cell for [AtomicU32; 2] {}
 // SAFETY: as above.
 unsafe impl Cell for [AtomicU64; 2] {}
@@ -62,6 +66,30 @@ impl Cells<AtomicU16> {
     #[inline(always)]
     pub fn store(&self, index: usize, value: u16) {
         self.at(index).store(value.to_le(), Ordering::Release);
+    }
+}
+
+impl Cells<AtomicU64> {
+    /// Nothing after it is read before it (acquire).
+    #[inline(always)]
+    pub fn load(&self, index: usize) -> u64 {
+        u64::from_le(self.at(index).load(Ordering::Acquire))
+    }
+
+    /// Everything before it is written before it (release).
+    #[inline(always)]
+    pub fn store(&self, index: usize, value: u64) {
+        self.at(index).store(value.to_le(), Ordering::Release);
+    }
+}
+
+impl Cells<[AtomicU64; 8]> {
+    /// Everything before it is written before it (release).
+    #[inline(always)]
+    pub fn store(&self, index: usize, values: &[u64; 8]) {
+        for (word, value) in self.at(index).iter().zip(values) {
+            word.store(value.to_le(), Ordering::Release);
+        }
     }
 }
 

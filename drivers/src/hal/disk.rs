@@ -1,6 +1,6 @@
 //! A disk as its users see it: many requests in flight, completions polled.
 
-use super::{Arena, Window};
+use super::{Arena, Health, Instant, Notice, Window};
 use core::fmt;
 
 /// Shape of a disk. Sizes in bytes unless said otherwise.
@@ -52,6 +52,8 @@ bitflags::bitflags! {
         const WRITE_ZEROES = 8;
         /// Forgets sectors beyond recovery.
         const SECURE_ERASE = 16;
+        /// Takes [`Operation::WriteThrough`].
+        const WRITE_THROUGH = 32;
     }
 }
 
@@ -62,6 +64,8 @@ pub enum Operation {
     Read,
     /// Writes from `Request::data`.
     Write,
+    /// As `Write`, and completes when the data is durable.
+    WriteThrough,
     /// Makes all completed writes durable.
     Flush,
     /// Forgets `sectors` sectors.
@@ -177,6 +181,25 @@ pub trait Disk {
     }
     /// Interrupts that the device raised.
     fn interrupts(&self) -> u64;
+    /// Sees to what takes time: requests that the device does not complete, whether it is still there, how
+    /// it fares. To be called about once a second. Reads device registers.
+    fn watch(&mut self, now: Instant) {
+        let _ = now;
+    }
+    /// What has happened to the disk that its operator should know, each thing once.
+    fn notice(&mut self) -> Option<Notice> {
+        None
+    }
+    /// Tells the disk that the machine ends. It is not used any more.
+    fn shut_down(&mut self) {}
+    /// Whether a disk that was told so is ready for it.
+    fn is_shut_down(&self) -> bool {
+        true
+    }
+    /// What the disk measures of itself, if it does: as it was a while ago.
+    fn health(&self) -> Option<Health> {
+        None
+    }
 }
 
 /// A disk that takes one last write whatever state its driver is in, when nothing else of the machine is to

@@ -5,7 +5,7 @@ use core::fmt;
 use core::str::FromStr;
 
 /// Where a device is. Written as `pci:0000:03:00.0` or `mmio:0xfeb00e00`, and a unit behind a controller as
-/// `pci:0000:03:00.0/1:0`, which it is also read from.
+/// `pci:0000:03:00.0/1:0` (target and LUN) or `pci:0000:03:00.0/1` (NVMe namespace), which it is also read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
     /// The device on its bus.
@@ -23,13 +23,18 @@ pub enum BusAddress {
     Mmio(u64),
 }
 
-/// A SCSI logical unit, or what other controllers name likewise (SAM-5, 4.7).
+/// A unit behind a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unit {
-    /// Target.
-    pub target: u8,
-    /// Logical unit number.
-    pub lun: u16,
+pub enum Unit {
+    /// A SCSI logical unit (SAM-5, 4.7).
+    Scsi {
+        /// Target.
+        target: u8,
+        /// Logical unit number.
+        lun: u16,
+    },
+    /// An NVMe namespace, by its NSID (NVMe 1.4, 6.1).
+    Namespace(u32),
 }
 
 impl Location {
@@ -43,9 +48,14 @@ impl Location {
         Location { bus: BusAddress::Mmio(address), unit: None }
     }
 
-    /// Of a unit behind this device.
+    /// Of a SCSI unit behind this device.
     pub const fn unit(self, target: u8, lun: u16) -> Self {
-        Location { unit: Some(Unit { target, lun }), ..self }
+        Location { unit: Some(Unit::Scsi { target, lun }), ..self }
+    }
+
+    /// Of an NVMe namespace behind this device.
+    pub const fn namespace(self, nsid: u32) -> Self {
+        Location { unit: Some(Unit::Namespace(nsid)), ..self }
     }
 }
 
@@ -56,7 +66,8 @@ impl fmt::Display for Location {
             BusAddress::Mmio(address) => write!(f, "mmio:{address:#x}"),
         }?;
         match self.unit {
-            Some(Unit { target, lun }) => write!(f, "/{target}:{lun}"),
+            Some(Unit::Scsi { target, lun }) => write!(f, "/{target}:{lun}"),
+            Some(Unit::Namespace(nsid)) => write!(f, "/{nsid}"),
             None => Ok(()),
         }
     }
@@ -69,7 +80,11 @@ impl FromStr for Location {
         let (bus, unit) = match text.split_once('/') {
             Some((bus, unit)) => {
                 let unit = parse_unit(unit);
-                (bus, Some(unit.ok_or("a unit looks like pci:0000:03:00.0/1:0, target and LUN")?))
+                let unit = unit.ok_or(
+                    "a unit looks like pci:0000:03:00.0/1:0, target and LUN, or pci:0000:03:00.0/1, \
+                     namespace",
+                )?;
+                (bus, Some(unit))
             }
             None => (text, None),
         };
@@ -98,11 +113,17 @@ fn parse_pci(text: &str) -> Option<PciAddress> {
     Some(PciAddress::new(segment, bus, device, function))
 }
 
-/// `1:0`, in decimal.
+/// `1:0` or `1`, in decimal.
 fn parse_unit(text: &str) -> Option<Unit> {
     let plain = |digits: &str| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    let (target, lun) = text.split_once(':').filter(|(target, lun)| plain(target) && plain(lun))?;
-    Some(Unit { target: target.parse().ok()?, lun: lun.parse().ok()? })
+    let Some((target, lun)) = text.split_once(':') else {
+        let nsid = plain(text).then(|| text.parse().ok()).flatten()?;
+        return (nsid != 0).then_some(Unit::Namespace(nsid));
+    };
+    if !plain(target) || !plain(lun) {
+        return None;
+    }
+    Some(Unit::Scsi { target: target.parse().ok()?, lun: lun.parse().ok()? })
 }
 
 fn hexadecimal(digits: &str, most: usize) -> Option<u64> {
@@ -123,6 +144,8 @@ mod tests {
             "mmio:0xfeb00e00",
             "pci:0000:03:00.0/255:16383",
             "mmio:0xfeb00e00/0:0",
+            "pci:0000:03:00.0/1",
+            "pci:0000:03:00.0/4294967294",
         ] {
             assert_eq!(place.parse::<Location>().unwrap().to_string(), place);
         }
@@ -136,7 +159,8 @@ mod tests {
             "pci:0:0:0:0.0",
             "pci:0000:+3:00.0",
             "pci:0000:03:00.0/",
-            "pci:0000:03:00.0/1",
+            "pci:0000:03:00.0/0",
+            "pci:0000:03:00.0/x",
             "pci:0000:03:00.0/256:0",
             "pci:0000:03:00.0/+1:0",
             "pci:0000:03:00.0/1:0/1",

@@ -6,6 +6,7 @@ mod cells;
 mod copy;
 mod crc32;
 mod disk;
+mod health;
 mod io_ports;
 mod location;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -24,6 +25,7 @@ pub use crc32::Crc32;
 pub use disk::{
     Completion, CrashWriter, Disk, DiskError, Features, Geometry, Operation, Request, SubmitError,
 };
+pub use health::{Health, Notice, Severity};
 pub use io_ports::IoPorts;
 pub use location::{BusAddress, Location, Unit};
 #[cfg(all(target_arch = "x86_64", not(miri)))]

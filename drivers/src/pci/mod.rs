@@ -9,6 +9,7 @@ mod bar;
 mod capability;
 #[cfg(test)]
 pub(crate) mod model;
+mod msi;
 mod msix;
 
 pub use bar::{Bar, Bars};

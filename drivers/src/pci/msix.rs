@@ -33,6 +33,16 @@ impl Msix {
         Some(Msix { table })
     }
 
+    /// Entries of the table.
+    pub fn entries(&self) -> u16 {
+        (self.table.len() / ENTRY) as u16
+    }
+
+    /// Keeps entry `index` from sending its message, or lets it: what it was to send meanwhile it sends then.
+    pub fn set_masked(&mut self, index: u16, masked: bool) {
+        self.table.write32(usize::from(index) * ENTRY + 12, masked.into());
+    }
+
     /// Sends entry `index` to `interrupt`. False if there is no such entry.
     pub fn route(&mut self, index: u16, interrupt: &Interrupt) -> bool {
         let at = usize::from(index) * ENTRY;

@@ -87,7 +87,14 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
     if disks.iter().any(Disk::is_scsi) {
         qemu.args(["-device", &format!("virtio-scsi-{bus},id=scsi")]);
     }
+    let mut controllers: Vec<u8> = Vec::new();
     for (index, disk) in disks.iter().enumerate() {
+        if let Some(controller) = disk.nvme_controller()
+            && !controllers.contains(&controller)
+        {
+            controllers.push(controller);
+            qemu.args(["-device", &disk.nvme_device(controller).to_string()]);
+        }
         qemu.args(["-blockdev", &disk.blockdev(index).to_string()]);
         let device = disk.device(bus, index);
         qemu.args(["-device", &device.to_string()]);

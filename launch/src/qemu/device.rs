@@ -73,7 +73,18 @@ pub struct Fault {
     pub once: bool,
 }
 
-/// A virtio disk.
+/// How a disk is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attached {
+    /// As virtio-blk.
+    Virtio,
+    /// Behind the machine's one virtio SCSI controller.
+    Scsi,
+    /// As a namespace of an NVMe controller.
+    Nvme { controller: u8, nsid: u32 },
+}
+
+/// A disk, of virtio unless told otherwise.
 #[derive(Clone, Debug)]
 pub struct Disk {
     path: PathBuf,
@@ -81,7 +92,7 @@ pub struct Disk {
     read_only: bool,
     block_size: u32,
     serial: String,
-    scsi: bool,
+    attached: Attached,
     faults: Vec<Fault>,
 }
 
@@ -96,7 +107,7 @@ impl Disk {
             read_only: false,
             block_size: 512,
             serial: String::new(),
-            scsi: false,
+            attached: Attached::Virtio,
             faults: Vec::new(),
         }
     }
@@ -111,19 +122,41 @@ impl Disk {
         Disk { block_size: bytes, ..self }
     }
 
-    /// Sets the serial number, of up to 20 characters, behind the SCSI controller 36.
+    /// Sets the serial number, of up to 20 characters, behind the SCSI controller 36. That of an NVMe
+    /// controller is the one of its first disk.
     pub fn serial(self, serial: &str) -> Disk {
         Disk { serial: serial.into(), ..self }
     }
 
     /// Puts the disk behind the machine's one virtio SCSI controller, as a target of its own.
     pub fn scsi(self) -> Disk {
-        Disk { scsi: true, ..self }
+        Disk { attached: Attached::Scsi, ..self }
+    }
+
+    /// Makes the disk namespace `nsid` of an NVMe controller, a number from 0 on. QEMU knows the controller as
+    /// `nvme0`. Only where there is PCI.
+    pub fn nvme(self, controller: u8, nsid: u32) -> Disk {
+        Disk { attached: Attached::Nvme { controller, nsid }, ..self }
     }
 
     /// Whether it is behind the SCSI controller.
     pub(super) fn is_scsi(&self) -> bool {
-        self.scsi
+        self.attached == Attached::Scsi
+    }
+
+    /// The number of its NVMe controller, if it has one.
+    pub(super) fn nvme_controller(&self) -> Option<u8> {
+        match self.attached {
+            Attached::Nvme { controller, .. } => Some(controller),
+            _ => None,
+        }
+    }
+
+    /// The properties of `-device` for an NVMe controller with that number, whose first disk this is.
+    pub(super) fn nvme_device(&self, controller: u8) -> Value {
+        let id = format!("nvme{controller}");
+        let serial = if self.serial.is_empty() { &id } else { &self.serial };
+        json!({"driver": "nvme", "id": id, "serial": serial})
     }
 
     /// Makes requests fail with EIO.
@@ -150,19 +183,27 @@ impl Disk {
         })
     }
 
-    /// The properties of `-device` for the disk numbered `index`, as virtio-blk on `bus` (`pci`, `device`) or
-    /// behind the SCSI controller, where the number is that of the target.
+    /// The properties of `-device` for the disk numbered `index`, as virtio-blk on `bus` (`pci`, `device`),
+    /// behind the SCSI controller, where the number is that of the target, or as an NVMe namespace.
     pub(super) fn device(&self, bus: &str, index: usize) -> Value {
-        let driver = match self.scsi {
-            true => "scsi-hd".to_string(),
-            false => format!("virtio-blk-{bus}"),
+        let driver = match self.attached {
+            Attached::Scsi => "scsi-hd".to_string(),
+            Attached::Nvme { .. } => "nvme-ns".to_string(),
+            Attached::Virtio => format!("virtio-blk-{bus}"),
         };
         let mut device = json!({
             "driver": driver, "drive": format!("disk{index}"),
             "logical_block_size": self.block_size, "physical_block_size": self.block_size,
         });
-        if self.scsi {
-            (device["bus"], device["scsi-id"]) = (json!("scsi.0"), json!(index));
+        match self.attached {
+            Attached::Virtio => {}
+            Attached::Scsi => {
+                (device["bus"], device["scsi-id"]) = (json!("scsi.0"), json!(index));
+            }
+            Attached::Nvme { controller, nsid } => {
+                (device["bus"], device["nsid"]) = (json!(format!("nvme{controller}")), json!(nsid));
+                return device;
+            }
         }
         if !self.serial.is_empty() {
             device["serial"] = json!(self.serial);

@@ -3,6 +3,7 @@
 mod boot;
 mod callgrind;
 mod instructions;
+mod metal;
 mod ntrdma;
 mod report;
 mod rnbd;
@@ -38,6 +39,8 @@ enum Suite {
     RtrsClient,
     /// Instructions per round, byte and connection of SMC-R, beside Linux
     Smcr,
+    /// Instructions per request of drivers of real hardware, on models of it
+    Metal,
     /// The same work beside many sessions, volumes and connections, and beside none
     Scale,
 }
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Suite::Rnbd => rnbd::bench(),
         Suite::RtrsClient => rtrs_client::bench(),
         Suite::Smcr => smcr::bench(),
+        Suite::Metal => metal::bench(),
         Suite::Scale => scale::bench(arguments.keys),
     };
     match result {

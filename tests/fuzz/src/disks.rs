@@ -89,7 +89,7 @@ impl Disk for Memory {
                 request.data.fill(0);
                 request.data.write(0, &state.bytes[at..at + len]).expect("inside");
             }
-            Operation::Write => {
+            Operation::Write | Operation::WriteThrough => {
                 let len = request.data.len().min(state.bytes.len() - at);
                 request.data.read(0, &mut state.bytes[at..at + len]).expect("inside");
             }

@@ -54,6 +54,40 @@ impl Ioat {
     }
 }
 
+/// Linux's driver finds the namespace, writes, flushes, discards and reads it, and does nothing that the model
+/// complains of.
+#[test]
+fn nvme_works_under_the_driver_of_linux() -> Result<()> {
+    let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
+    let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test models")?;
+    for block in ["9", "12"] {
+        let model = ModelServer::start(&server, "nvme", &["--block", block])?;
+        let spec = system()?.spec("linux", &[], 1500).program(Program::with_vfio_user()?);
+        let mut guest = Guest::start("linux", spec.vfio_user(&model.socket()))?;
+        guest.wait_up()?;
+        let loaded = guest.try_sh("modprobe nvme", std::time::Duration::from_secs(60));
+        loaded.with_context(|| format!("the model's server said:\n{}", model.output()))?;
+        guest.wait_until("[ -b /dev/nvme0n1 ]", std::time::Duration::from_secs(60))?;
+        guest.sh("set -e
+             [ $(cat /sys/block/nvme0n1/size) = $((64 << 11)) ]
+             [ $(cat /sys/class/nvme/nvme0/serial) = model-1 ]
+             dd if=/dev/urandom of=/tmp/kept bs=1M count=8
+             dd if=/tmp/kept of=/dev/nvme0n1 bs=1M seek=3 oflag=direct conv=fsync
+             echo 3 >/proc/sys/vm/drop_caches
+             dd if=/dev/nvme0n1 bs=64k skip=48 count=128 iflag=direct | cmp - /tmp/kept
+             blkdiscard -o 3M -l 1M /dev/nvme0n1
+             dd if=/dev/nvme0n1 bs=1M skip=3 count=1 iflag=direct | cmp -n $((1 << 20)) - /dev/zero")?;
+        let said = guest.sh("dmesg | grep -i nvme")?;
+        ensure!(!said.contains("timeout") && !said.contains("error"), "{said}");
+        guest.vm.qmp.execute("quit", serde_json::json!({}))?;
+        guest.vm.wait_exit()?;
+        let counters = model.counters()?;
+        ensure!(counter(&counters, "function0.complaints")? == 0, "{counters}");
+        ensure!(counter(&counters, "function0.flushes")? > 0, "{counters}");
+    }
+    Ok(())
+}
+
 fn counter(counters: &str, name: &str) -> Result<u64> {
     let line = counters.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     Ok(line.with_context(|| format!("no {name} in:\n{counters}"))?.parse()?)

@@ -4,7 +4,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use interop_tests::{Site, client_of, gateway_spec, map, storage, unmap};
 use launch::guest::Wire;
-use launch::qemu::{Disk, Vm};
+use launch::qemu::{Disk, Machine, Vm};
+use serde_json::json;
 
 #[test]
 fn ext4_keeps_its_data() -> Result<()> {
@@ -172,6 +173,66 @@ fn flushed_data_survives_a_power_cut() -> Result<()> {
          sha256sum </mnt/kept | cmp - /tmp/sum
          umount /mnt")?;
     unmap(&mut guest, 0)
+}
+
+/// Two namespaces of an NVMe drive, of 512 and 4096 bytes, with a stock client on each; then the drive is pulled out
+/// under load, and the client gets errors, and the gateway goes on.
+#[test]
+fn namespaces_are_mapped_and_a_drive_is_pulled_out_under_load() -> Result<()> {
+    let disk = |mib: u64| {
+        let disk = tempfile::NamedTempFile::new()?;
+        disk.as_file().set_len(mib << 20)?;
+        Ok::<_, anyhow::Error>(disk)
+    };
+    let (small, large, other) = (disk(64)?, disk(64)?, disk(16)?);
+    let wire = Wire::new()?;
+    let (first, second) = wire.datagrams();
+    let words = "isthmus.volume.0.name=small isthmus.volume.0.disk=nvme:GONE/1 \
+                 isthmus.volume.1.name=large isthmus.volume.1.disk=nvme:GONE/2 \
+                 isthmus.volume.2.name=other isthmus.volume.2.disk=nvme:STAYS/1";
+    let mut gateway = gateway_spec(1500, words)?
+        .machine(Machine::Pc)
+        .nic(first)
+        .first_mac(1)
+        .disk(Disk::new(small.path()).nvme(0, 1).serial("GONE"))
+        .disk(Disk::new(large.path()).nvme(0, 2).block_size(4096))
+        .disk(Disk::new(other.path()).nvme(1, 1).serial("STAYS"))
+        .start()?;
+    gateway.wait_ready()?;
+    let mut guest = client_of(1500, |spec| spec.nic(second))?;
+    guest.sh("modprobe rnbd-client")?;
+    for (number, volume) in ["small", "large", "other"].into_iter().enumerate() {
+        map(&mut guest, "s1", storage::PATH, volume, "")?;
+        let size = if volume == "large" { 4096 } else { 512 };
+        guest
+            .sh(&format!("[ $(cat /sys/block/rnbd{number}/queue/logical_block_size) = {size} ]"))?;
+    }
+    storage::fio_verifies(&mut guest, 16, 32)?;
+    guest.sh("set -e
+         dd if=/dev/urandom of=/tmp/kept bs=1M count=16
+         dd if=/tmp/kept of=/dev/rnbd1 bs=1M oflag=direct conv=fsync
+         blkdiscard -z -l 1M /dev/rnbd1
+         echo 3 >/proc/sys/vm/drop_caches
+         tail -c +1048577 /tmp/kept >/tmp/rest
+         dd if=/dev/rnbd1 bs=1M count=1 iflag=direct | cmp -n $((1 << 20)) - /dev/zero
+         dd if=/dev/rnbd1 bs=1M skip=1 count=15 iflag=direct | cmp - /tmp/rest
+         dd if=/tmp/kept of=/dev/rnbd2 bs=1M count=8 oflag=direct conv=fsync")?;
+    guest.sh("(while dd if=/dev/zero of=/dev/rnbd0 bs=64k count=256 oflag=direct; do :; done >/dev/null 2>&1
+         touch /tmp/failed) & sleep 1; [ ! -e /tmp/failed ]")?;
+    let disks = gateway.run("show disks --json")?.json()?;
+    let location = disks[0]["location"].as_str().unwrap_or_default();
+    let slot = location.split(':').nth(3).and_then(|rest| rest.get(..2)).unwrap_or_default();
+    let slot = u32::from_str_radix(slot, 16)?;
+    gateway.qmp.execute("device_del", json!({"id": "nvme0"}))?;
+    // docs/specs/acpi_pci_hotplug.rst of QEMU: B0EJ at 0xae08, one bit for each slot.
+    let eject = format!("o /w 0xae08 {}", 1u32 << slot);
+    gateway.qmp.execute("human-monitor-command", json!({"command-line": eject}))?;
+    guest.wait_until("[ -e /tmp/failed ]", Duration::from_secs(60))?;
+    gateway.run("show log")?.contains("nvme:GONE/1: the drive does not answer any more")?;
+    guest.sh("set -e
+         ! dd if=/dev/rnbd1 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null
+         dd if=/dev/rnbd2 bs=1M count=8 iflag=direct | cmp -n $((8 << 20)) - /tmp/kept")?;
+    Ok(())
 }
 
 /// A volume of extents is made, mapped, filled, grows while it is mapped, and is there after a power cut.

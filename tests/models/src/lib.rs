@@ -11,6 +11,7 @@
 mod config_space;
 mod function;
 pub mod ioat;
+pub mod nvme;
 mod registers;
 pub mod testing;
 

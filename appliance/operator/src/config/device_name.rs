@@ -6,10 +6,11 @@ use super::tree::{Node, Value};
 use super::values::Mac;
 use core::fmt;
 use core::str::FromStr;
-use drivers::hal::Location;
+use drivers::hal::{Location, Unit};
 
 /// Most characters of a serial number: what SCSI disks have; virtio's have up to 20.
 const SERIAL: usize = 64;
+const NVME: &str = "an NVMe namespace looks like nvme:SERIAL/1";
 /// Positions that a device can have.
 const POSITIONS: u8 = 64;
 
@@ -23,6 +24,8 @@ pub enum DeviceName {
     Location(Location),
     /// By the serial number of a disk: `serial:…`.
     Serial(String),
+    /// By the serial number of an NVMe drive and the number of a namespace: `nvme:SERIAL/1`.
+    Nvme(String, u32),
     /// By the hardware address of a port: `mac:52:54:00:12:34:56`.
     Mac(Mac),
 }
@@ -34,6 +37,9 @@ impl DeviceName {
             DeviceName::Position(wanted) => usize::from(*wanted) == position,
             DeviceName::Location(wanted) => wanted.to_string() == location,
             DeviceName::Serial(wanted) => wanted == serial,
+            DeviceName::Nvme(wanted, nsid) => {
+                wanted == serial && namespace_of(location) == Some(*nsid)
+            }
             DeviceName::Mac(_) => false,
         }
     }
@@ -44,7 +50,7 @@ impl DeviceName {
             DeviceName::Position(wanted) => usize::from(*wanted) == position,
             DeviceName::Location(wanted) => wanted.to_string() == location,
             DeviceName::Mac(wanted) => wanted.0 == mac,
-            DeviceName::Serial(_) => false,
+            DeviceName::Serial(_) | DeviceName::Nvme(..) => false,
         }
     }
 }
@@ -59,16 +65,34 @@ impl FromStr for DeviceName {
             return position.map(DeviceName::Position).ok_or("the position is above 63".into());
         }
         match text.split_once(':') {
-            Some(("serial", serial)) => match serial.len() {
-                1..=SERIAL if serial.bytes().all(|b| b.is_ascii_graphic()) => {
-                    Ok(DeviceName::Serial(serial.into()))
-                }
-                _ => Err("a serial number has 1 to 64 visible characters".into()),
-            },
+            Some(("serial", serial)) => Ok(DeviceName::Serial(parse_serial(serial)?)),
+            Some(("nvme", name)) => {
+                // A serial number may have a slash in it, a number has none.
+                let (serial, nsid) = name.rsplit_once('/').ok_or(NVME)?;
+                let digits = nsid.bytes().all(|b| b.is_ascii_digit());
+                let nsid =
+                    nsid.parse().ok().filter(|&nsid: &u32| digits && nsid > 0).ok_or(NVME)?;
+                Ok(DeviceName::Nvme(parse_serial(serial)?, nsid))
+            }
             Some(("mac", mac)) => mac.parse().map(DeviceName::Mac),
             Some(("pci" | "mmio", _)) => Ok(DeviceName::Location(text.parse()?)),
             _ => Err("not the name of a device".into()),
         }
+    }
+}
+
+fn parse_serial(serial: &str) -> Result<String, String> {
+    match serial.len() {
+        1..=SERIAL if serial.bytes().all(|b| b.is_ascii_graphic()) => Ok(serial.into()),
+        _ => Err("a serial number has 1 to 64 visible characters".into()),
+    }
+}
+
+/// The number of the NVMe namespace that is at a location, as [`Location`] is written.
+pub fn namespace_of(location: &str) -> Option<u32> {
+    match location.parse::<Location>().ok()?.unit? {
+        Unit::Namespace(nsid) => Some(nsid),
+        Unit::Scsi { .. } => None,
     }
 }
 
@@ -78,6 +102,7 @@ impl fmt::Display for DeviceName {
             DeviceName::Position(position) => position.fmt(f),
             DeviceName::Location(location) => location.fmt(f),
             DeviceName::Serial(serial) => write!(f, "serial:{serial}"),
+            DeviceName::Nvme(serial, nsid) => write!(f, "nvme:{serial}/{nsid}"),
             DeviceName::Mac(mac) => write!(f, "mac:{mac}"),
         }
     }
@@ -85,7 +110,7 @@ impl fmt::Display for DeviceName {
 
 impl Item for DeviceName {
     fn accepts(_: Option<Range>) -> String {
-        "\"serial:…\", \"pci:0000:03:00.0\", \"mmio:0xfeb00e00\" or \"mac:52:54:00:12:34:56\", as \
+        "\"serial:…\", \"nvme:SERIAL/1\", \"pci:0000:03:00.0\", \"mmio:0xfeb00e00\" or \"mac:52:54:00:12:34:56\", as \
          `show disks` and `show interfaces` name it; or its position, from 0 to 63"
             .into()
     }
@@ -116,11 +141,22 @@ mod tests {
 
     #[test]
     fn a_name_is_read_as_it_is_written() {
-        for name in ["0", "63", "serial:disk-1", "pci:0000:03:00.0", "mac:52:54:00:12:34:56"] {
+        for name in [
+            "0",
+            "63",
+            "serial:disk-1",
+            "nvme:S1/2/3",
+            "pci:0000:03:00.0",
+            "pci:0000:03:00.0/1",
+            "mac:52:54:00:12:34:56",
+        ] {
             assert_eq!(name.parse::<DeviceName>().unwrap().to_string(), name);
         }
         assert_eq!("disk2".parse(), Ok(DeviceName::Position(2)));
-        for wrong in ["", "64", "-1", "serial:", "serial:a b", "pci:9", "mac:1", "sda", "x:y"] {
+        for wrong in ["", "64", "-1", "serial:", "serial:a b", "pci:9", "mac:1", "sda", "x:y"]
+            .into_iter()
+            .chain(["nvme:", "nvme:a", "nvme:/1", "nvme:a/", "nvme:a/0", "nvme:a/+1", "nvme:a b/1"])
+        {
             assert!(wrong.parse::<DeviceName>().is_err(), "{wrong}");
         }
     }
@@ -131,7 +167,11 @@ mod tests {
         let disk = |name: &str| name.parse::<DeviceName>().unwrap().is_disk(1, at, "a");
         assert!(disk("1") && disk(at) && disk("pci:00:03.0") && disk("serial:a"));
         assert!(!disk("0") && !disk("pci:0000:00:04.0") && !disk("serial:b"));
-        assert!(!disk("mac:02:00:00:00:00:01"));
+        assert!(!disk("mac:02:00:00:00:00:01") && !disk("nvme:a/1"));
+        let at = "pci:0000:00:03.0/2";
+        let disk = |name: &str| name.parse::<DeviceName>().unwrap().is_disk(0, at, "a");
+        assert!(disk("nvme:a/2") && disk("serial:a") && disk(at) && disk("pci:00:03.0/2"));
+        assert!(!disk("nvme:a/1") && !disk("nvme:b/2") && !disk("pci:00:03.0"));
         let port = |name: &str| name.parse::<DeviceName>().unwrap().is_port(0, at, [2; 6]);
         assert!(port("0") && port(at) && port("mac:02:02:02:02:02:02") && !port("serial:a"));
     }

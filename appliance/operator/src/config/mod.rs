@@ -32,7 +32,7 @@ mod toml_text;
 mod tree;
 mod values;
 
-pub use device_name::DeviceName;
+pub use device_name::{DeviceName, namespace_of};
 pub use document::{Document, Sources, check, renamed_keys};
 pub use messaging::{Rule, Smc, Ueid};
 pub use ntb::Ntb;

@@ -9,7 +9,7 @@ use super::state::State;
 use crate::gateway::punt::PuntPort;
 use crate::loops::{LoopCounters, Stage};
 use core::fmt::Error;
-use drivers::hal::{Disk, PortCounters};
+use drivers::hal::{Disk, Health, PortCounters};
 use net::metrics::{Place, Writer};
 
 /// The page, being written.
@@ -78,6 +78,30 @@ const PORT_FAMILIES: [PortFamily; 7] = [
     ("isthmus_port_transmit_bytes_total", "Bytes handed to the device.", |c| c.tx_bytes),
     ("isthmus_port_transmit_full_total", "Times a frame found no room.", |c| c.tx_full),
     ("isthmus_port_interrupts_total", "Interrupts that the device raised.", |c| c.interrupts),
+];
+
+/// What a disk measures of itself, and its driver of it: name, help, and where it lies; nothing where the disk does
+/// not say.
+type DiskFamily = (&'static str, &'static str, fn(&Health) -> Option<f64>);
+
+const DISK_FAMILIES: [DiskFamily; 7] = [
+    ("isthmus_disk_up", "Whether the disk takes requests.", |h| Some(f64::from(u8::from(!h.gone)))),
+    ("isthmus_disk_temperature_celsius", "Temperature of the disk.", |h| h.celsius.map(f64::from)),
+    ("isthmus_disk_spare_ratio", "Spare blocks that are left, of all.", |h| {
+        h.spare.map(|percent| f64::from(percent) / 100.0)
+    }),
+    ("isthmus_disk_used_ratio", "How much of the disk's expected life is used up.", |h| {
+        h.used.map(|percent| f64::from(percent) / 100.0)
+    }),
+    ("isthmus_disk_media_errors_total", "Data that the disk could not correct.", |h| {
+        h.media_errors.map(|count| count as f64)
+    }),
+    ("isthmus_disk_aborts_total", "Requests that took too long and were aborted.", |h| {
+        Some(h.aborts as f64)
+    }),
+    ("isthmus_disk_resets_total", "Times that the disk's controller had to be reset.", |h| {
+        Some(h.resets as f64)
+    }),
 ];
 
 /// A counter of a port's IP interface.
@@ -179,6 +203,19 @@ fn ports(state: &mut State, w: &mut Page<'_>) -> Result<(), Error> {
         w.counter("isthmus_disk_interrupts_total", "Interrupts that the disk raised.")?;
     for slot in &state.disks {
         interrupts.sample(&[("disk", &slot.name)], slot.disk.interrupts())?;
+    }
+    // Most machines have no disk that says how it fares.
+    let tell = state.disks.iter().any(|slot| slot.disk.health().is_some());
+    for (name, help, value) in DISK_FAMILIES.into_iter().filter(|_| tell) {
+        let mut family = match name.ends_with("_total") {
+            true => w.counter(name, help)?,
+            false => w.gauge(name, help)?,
+        };
+        for slot in &state.disks {
+            if let Some(value) = slot.disk.health().and_then(|health| value(&health)) {
+                family.sample(&[("disk", &slot.name)], value)?;
+            }
+        }
     }
     Ok(())
 }

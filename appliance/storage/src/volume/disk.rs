@@ -1,6 +1,6 @@
 //! A disk as a volume, all of it or extents. Requests larger than the disk takes, or across extents,
-//! are done in parts, one after the other; a durable write is followed by a flush if the disk has a
-//! volatile cache.
+//! are done in parts, one after the other; if the disk has a volatile cache, a durable write goes through it
+//! where the disk can do that, and is followed by a flush elsewhere.
 
 use super::extents::Extent;
 use super::{Completion, Operation, Request, Submitted, Volume, VolumeError, check};
@@ -186,7 +186,7 @@ impl<D: Disk> Volume for DiskVolume<D> {
             Features::READ_ONLY,
             self.read_only || geometry.features.contains(Features::READ_ONLY),
         );
-        geometry.features.remove(Features::SECURE_ERASE);
+        geometry.features.remove(Features::SECURE_ERASE | Features::WRITE_THROUGH);
         if let Some(extents) = &self.extents {
             geometry.sectors = extents.borrow().sectors();
         }
@@ -209,8 +209,12 @@ impl<D: Disk> Volume for DiskVolume<D> {
             }
             Operation::Write { durable } => {
                 data = request.data;
-                then_flush = durable && cached;
-                hal::Operation::Write
+                let through = self.disk.geometry().features.contains(Features::WRITE_THROUGH);
+                then_flush = durable && cached && !through;
+                match durable && cached && through {
+                    true => hal::Operation::WriteThrough,
+                    false => hal::Operation::Write,
+                }
             }
             Operation::Discard { sectors } => {
                 left = sectors;

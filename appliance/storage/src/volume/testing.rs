@@ -43,6 +43,12 @@ impl ModelDisk {
             bad_sector: None,
         }
     }
+
+    /// The same, which can write through its cache.
+    pub fn with_write_through(mut self) -> Self {
+        self.geometry.features |= Features::WRITE_THROUGH;
+        self
+    }
 }
 
 impl Disk for ModelDisk {
@@ -75,6 +81,10 @@ impl Disk for ModelDisk {
                 request.data.write_window(0, &part).unwrap();
             }
             hal::Operation::Write => self.cache.write_window(at, &request.data).unwrap(),
+            hal::Operation::WriteThrough => {
+                self.cache.write_window(at, &request.data).unwrap();
+                request.data.read(0, &mut self.durable[at..at + request.data.len()]).unwrap();
+            }
             hal::Operation::Flush => self.cache.read(0, &mut self.durable).unwrap(),
             hal::Operation::Discard { sectors } => {
                 self.cache.slice(at, sectors as usize * 512).unwrap().fill(0)

@@ -87,6 +87,25 @@ fn a_disk_takes_large_requests_in_parts_and_durable_writes_reach_the_medium() {
 }
 
 #[test]
+fn a_durable_write_goes_through_the_cache_where_the_disk_can_do_that() {
+    let mut arena = Arena::on_heap(1 << 18);
+    let mut disk = DiskVolume::new(ModelDisk::new(&mut arena, 4).with_write_through(), false);
+    assert!(!disk.geometry().features.contains(Features::WRITE_THROUGH), "its own business");
+    let data = filled(&mut arena, 5120, 9);
+    for (sector, durable) in [(40, false), (8, true)] {
+        let write = Operation::Write { durable };
+        assert!(matches!(disk.submit(&request(5, write, sector, data)), Ok(Submitted::Pending)));
+        disk.flush_queue();
+        // One poll for each part.
+        let end = (0..3).find_map(|_| disk.poll());
+        assert_eq!(end, Some(Completion { tag: 5, result: Ok(()) }));
+    }
+    let durable = &disk.disk().durable;
+    assert_eq!(durable[8 * 512..18 * 512], [9; 5120]);
+    assert_eq!(durable[40 * 512..50 * 512], [0; 5120], "nothing was flushed");
+}
+
+#[test]
 fn a_full_disk_says_busy_and_an_error_stays_with_its_request() {
     let mut arena = Arena::on_heap(1 << 18);
     let mut model = ModelDisk::new(&mut arena, 2);

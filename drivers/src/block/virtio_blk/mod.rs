@@ -7,7 +7,7 @@ mod dump;
 #[cfg(test)]
 mod tests;
 
-use super::OpenDisk;
+use super::{OpenDisk, Opened};
 use crate::device::Device;
 use crate::hal::{
     Arena, Clock, Completion, CrashWriter, Disk, DiskError, Features, Geometry, Operation,
@@ -57,14 +57,16 @@ pub fn open(
     device: Device,
     platform: &mut dyn Platform,
     clock: &dyn Clock,
-) -> Result<Vec<OpenDisk>, OpenError> {
+) -> Result<Opened, OpenError> {
     let transport = virtio::attach(device, platform)?;
     let polled = virtio::attach_polled(device, platform).ok();
     let mut disk = VirtioBlk::open(transport, platform.arena())?;
     let serial = disk.serial(clock);
     let crash = polled.map(|it| Box::new(dump::VirtioBlkCrash::new(it)) as Box<dyn CrashWriter>);
     let location = device.location();
-    Ok(alloc::vec![OpenDisk { location, serial, disk: Box::new(disk), crash }])
+    let (model, firmware) = (String::new(), String::new());
+    let disk = OpenDisk { location, serial, model, firmware, disk: Box::new(disk), crash };
+    Ok(alloc::vec![disk].into())
 }
 
 /// A virtio block device.
@@ -170,6 +172,7 @@ impl VirtioBlk {
             Operation::Write => {
                 (OUT, data_sectors, whole && bytes <= geometry.max_transfer as usize)
             }
+            Operation::WriteThrough => return Err(SubmitError::Unsupported),
             Operation::Flush => return Ok(FLUSH),
             Operation::Discard { .. } if !can(Features::DISCARD) => {
                 return Err(SubmitError::Unsupported);
@@ -263,7 +266,9 @@ impl Disk for VirtioBlk {
         }
         let (sector, data) = match request.operation {
             Operation::Read => (request.sector, Some((request.data, true))),
-            Operation::Write => (request.sector, Some((request.data, false))),
+            Operation::Write | Operation::WriteThrough => {
+                (request.sector, Some((request.data, false)))
+            }
             Operation::Flush if !config::takes_flush(self.agreed) => {
                 self.done.push(slot);
                 return Ok(());

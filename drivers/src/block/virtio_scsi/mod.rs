@@ -8,7 +8,7 @@ mod discover;
 #[cfg(test)]
 mod tests;
 
-use super::OpenDisk;
+use super::{OpenDisk, Opened};
 use crate::device::Device;
 use crate::hal::{
     Clock, Completion, CrashWriter, Disk, Features, Geometry, Operation, Platform, Request,
@@ -18,6 +18,7 @@ use crate::registry::OpenError;
 use crate::virtio;
 use alloc::boxed::Box;
 use alloc::rc::Rc;
+use alloc::string::String;
 use alloc::vec::Vec;
 use controller::Controller;
 use core::cell::RefCell;
@@ -43,7 +44,7 @@ pub fn open(
     device: Device,
     platform: &mut dyn Platform,
     clock: &dyn Clock,
-) -> Result<Vec<OpenDisk>, OpenError> {
+) -> Result<Opened, OpenError> {
     let transport = virtio::attach(device, platform)?;
     let (mut controller, limits) = Controller::open(transport, platform.arena())?;
     let units = discover::units(&mut controller, limits, clock);
@@ -61,11 +62,13 @@ pub fn open(
         OpenDisk {
             location: device.location().unit(unit.target, unit.lun),
             serial: unit.serial,
+            model: String::new(),
+            firmware: String::new(),
             disk: Box::new(ScsiDisk { controller: controller.clone(), unit: index, depth }),
             crash,
         }
     };
-    Ok(units.into_iter().enumerate().map(open).collect())
+    Ok(units.into_iter().enumerate().map(open).collect::<Vec<_>>().into())
 }
 
 /// A disk behind a controller.
@@ -128,6 +131,7 @@ impl Disk for ScsiDisk {
                 let (lba, count) = within(data_sectors()?, u32::MAX)?;
                 (command::write(lba, count), Some((request.data, false)), false)
             }
+            Operation::WriteThrough => return Err(SubmitError::Unsupported),
             // A unit without a cache need not know the command.
             Operation::Flush => (command::synchronize_cache(), None, true),
             Operation::Discard { sectors } => {

@@ -232,7 +232,7 @@ fn two_disks() -> Luns {
 fn set_up(features: u64) -> (Machine, Model, Player, Vec<OpenDisk>) {
     let (mut machine, model, device) = plug(features, 64);
     let player = Player::start(&model, two_disks());
-    let disks = open(device, &mut machine, &WallClock).unwrap();
+    let disks = open(device, &mut machine, &WallClock).unwrap().disks;
     (machine, model, player, disks)
 }
 
@@ -456,7 +456,7 @@ fn machine_clock() -> impl Clock {
 fn a_dump_is_written_whatever_the_driver_had_under_way() {
     let (mut machine, model, device) = plug(MODERN | EVENT_INDEX, 64);
     let mut player = Player::start(&model, two_disks());
-    let mut disks = open(device, &mut machine, &WallClock).unwrap();
+    let mut disks = open(device, &mut machine, &WallClock).unwrap().disks;
     let mut crash = disks[1].crash.take().unwrap();
     assert!(crash.prepare(4096, machine.arena()));
     player.stop();

@@ -20,6 +20,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use models::ioat::{self, Ioat};
+use models::nvme::{self, Nvme};
 use models::{Function, Nanoseconds};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -52,6 +53,17 @@ enum Model {
         #[arg(long, value_parser = fault)]
         fault: Option<ioat::Fault>,
     },
+    /// An NVMe drive with a namespace in memory
+    Nvme {
+        /// The Unix socket to listen on
+        socket: PathBuf,
+        /// MiB of the namespace
+        #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1024))]
+        size: u64,
+        /// Bytes of a block, as log2
+        #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u8).range(9..=12))]
+        block: u8,
+    },
 }
 
 fn hexadecimal(text: &str) -> Result<u16, String> {
@@ -69,6 +81,11 @@ fn main() -> Result<()> {
         Model::Ioat { socket, device, channels, version, fault } => {
             let settings = ioat::Config { device, channels, version: version as u8, fault };
             serve(vec![(socket, Box::new(Ioat::new(settings)))])
+        }
+        Model::Nvme { socket, size, block } => {
+            let namespaces = vec![nvme::Shape::new(1, size << (20 - block), block)];
+            let settings = nvme::Config { namespaces, ..nvme::Config::default() };
+            serve(vec![(socket, Box::new(Nvme::new(settings)))])
         }
     }
 }

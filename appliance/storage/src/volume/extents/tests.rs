@@ -95,7 +95,7 @@ impl Disk for Model {
             Operation::WriteZeroes { sectors, .. } => {
                 self.cache[at..at + sectors as usize * 512].fill(0);
             }
-            Operation::Discard { .. } => unreachable!("not offered"),
+            Operation::Discard { .. } | Operation::WriteThrough => unreachable!("not offered"),
         }
         self.done = Some(Completion { tag: request.tag, result });
         Ok(())

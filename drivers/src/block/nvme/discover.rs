@@ -1,0 +1,109 @@
+//! What a controller holds: at bring-up, one command after the other, while somebody waits.
+
+use super::admin::Work;
+use super::command::{self, Identify};
+use super::controller::Controller;
+use super::error::Error;
+use super::identify::Namespace;
+use super::log_page::{self, SmartLog};
+use super::queue::Command;
+use crate::hal::Clock;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+/// A question must be answered in this time.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Most namespaces that are used: what places for requests, and names, there are for.
+const MOST_NAMESPACES: usize = 64;
+/// NSIDs in a list (5.15.2.3).
+const LISTED: usize = 1024;
+
+/// A namespace by its NSID: its shape, or why it cannot be used.
+pub type Found = (u32, Result<Namespace, String>);
+
+/// Waits until the controller takes requests.
+pub fn bring_up(controller: &mut Controller, clock: &dyn Clock) -> Result<(), Error> {
+    loop {
+        controller.advance();
+        controller.check_time(clock.now());
+        if controller.life.is_live() {
+            return Ok(());
+        }
+        if let Some(error) = controller.life.error() {
+            return Err(error);
+        }
+        core::hint::spin_loop();
+    }
+}
+
+/// Has one command done that answers into the admin queue's page. The status field if it fails.
+fn ask(
+    controller: &mut Controller,
+    name: &'static str,
+    command: Command,
+    clock: &dyn Clock,
+) -> Result<Result<(), u16>, Error> {
+    controller.admin.page().fill(0);
+    controller.admin.start(Work::Question(name), command, &controller.registers);
+    let deadline = clock.now() + TIMEOUT;
+    loop {
+        match controller.admin.take(&controller.registers)? {
+            Some((_, status)) if status & 0x7ff == 0 => return Ok(Ok(())),
+            Some((_, status)) => return Ok(Err(status)),
+            None if clock.now() < deadline => core::hint::spin_loop(),
+            None => return Err(Error::Silent(name)),
+        }
+    }
+}
+
+/// The namespaces of a controller, in the order of their NSIDs.
+pub fn namespaces(controller: &mut Controller, clock: &dyn Clock) -> Result<Vec<Found>, Error> {
+    let nsids = active(controller, clock)?;
+    let page = controller.admin.page();
+    let mut found = Vec::new();
+    for (n, nsid) in nsids.into_iter().enumerate() {
+        if n >= MOST_NAMESPACES {
+            let why = "the controller has more than 64 namespaces: this one is not used";
+            found.push((nsid, Err(why.to_string())));
+            continue;
+        }
+        let identify = command::identify(Identify::Namespace(nsid), page.bus_address());
+        let shape = match ask(controller, "Identify (namespace)", identify, clock)? {
+            Err(status) => {
+                Err(Error::Refused { command: "Identify (namespace)", status }.to_string())
+            }
+            Ok(()) => {
+                let Some(identity) = &controller.identity else { return Err(Error::Nonsense) };
+                Namespace::read(&page, identity).map_err(|why| why.to_string())
+            }
+        };
+        found.push((nsid, shape));
+    }
+    Ok(found)
+}
+
+/// NSIDs of the active namespaces; of a controller that does not list them (before 1.1), all that it may have.
+fn active(controller: &mut Controller, clock: &dyn Clock) -> Result<Vec<u32>, Error> {
+    let page = controller.admin.page();
+    let list = command::identify(Identify::Namespaces(0), page.bus_address());
+    let most = controller.identity.as_ref().map_or(0, |identity| identity.namespaces);
+    if ask(controller, "Identify (namespaces)", list, clock)?.is_err() {
+        return Ok((1..=most.min(MOST_NAMESPACES as u32)).collect());
+    }
+    let listed = (0..LISTED).map(|n| page.load32(4 * n)).take_while(|&nsid| nsid != 0);
+    let mut nsids: Vec<u32> = listed.filter(|&nsid| nsid <= most).collect();
+    nsids.sort_unstable();
+    nsids.dedup();
+    Ok(nsids)
+}
+
+/// Asks how the drive fares. One that does not say is not asked again.
+pub fn health(controller: &mut Controller, clock: &dyn Clock) -> Result<(), Error> {
+    let page = controller.admin.page();
+    let command = command::health(page.bus_address(), log_page::LEN);
+    if ask(controller, "Get Log Page (SMART / Health Information)", command, clock)?.is_ok() {
+        controller.smart = Some(SmartLog::read(&page));
+    }
+    Ok(())
+}

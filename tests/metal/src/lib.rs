@@ -1,0 +1,146 @@
+//! A machine of one PCI function that is a model: our drivers find it, map its registers, and work with it in one
+//! process. Nothing happens but when it is told to: the model does its work in [`Metal::run`], time passes by looks
+//! at the clock.
+
+mod device;
+mod msix;
+
+use device::{BAR_ADDRESS, Shared, Slot};
+use drivers::hal::{
+    Arena, Clock, ConfigRegionAccess, Instant, Interrupt, PciAddress, Platform, Registers, Window,
+};
+use drivers::inventory::Inventory;
+use models::Function;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Bus address of the memory: not where it lies for us.
+const MEMORY: u64 = 0x10_0000;
+/// Where the function is.
+fn place() -> PciAddress {
+    PciAddress::new(0, 0, 3, 0)
+}
+
+/// The machine.
+pub struct Metal<F> {
+    slot: Shared<F>,
+    arena: Arena,
+    /// Interrupts that are left.
+    pub interrupts: u32,
+}
+
+impl<F: Function + Send + 'static> Metal<F> {
+    /// A machine with this function and so many bytes of memory.
+    pub fn new(function: F, memory: usize) -> Self {
+        let start = NonNull::from(vec![0u64; memory / 8].leak()).cast();
+        // SAFETY: leaked, so mapped for ever, and the only reference was just given up.
+        let memory = unsafe { Window::from_raw(start, MEMORY, memory) };
+        let slot = Arc::new(Mutex::new(Slot::new(function, memory)));
+        Metal { slot, arena: Arena::new(memory), interrupts: 4 }
+    }
+
+    /// What our inventory finds.
+    pub fn find(&self) -> Inventory {
+        let mut inventory = Inventory::default();
+        inventory.scan_pci(Box::leak(Box::new(Access(self.slot.clone()))));
+        inventory
+    }
+
+    /// Looks at the model, or changes it.
+    pub fn model<T>(&self, look: impl FnOnce(&mut F) -> T) -> T {
+        look(&mut self.slot().function)
+    }
+
+    /// The model does what it has to do.
+    pub fn run(&self) {
+        device::of_the_model(&self.slot, Slot::poll);
+    }
+
+    /// The function is pulled out of the machine, or put back.
+    pub fn pull_out(&self, out: bool) {
+        self.slot().absent = out;
+    }
+
+    /// The machine's clock. The model works at each look, and a millisecond passes.
+    pub fn clock(&self) -> MetalClock<F> {
+        MetalClock(self.slot.clone())
+    }
+
+    /// So much time passes.
+    pub fn pass(&self, time: Duration) -> Instant {
+        let slot = &mut *self.slot();
+        slot.now += time.as_nanos() as u64;
+        Instant::from_nanos(slot.now)
+    }
+
+    /// Accesses to registers so far.
+    pub fn accesses(&self) -> u64 {
+        self.slot().accesses
+    }
+
+    fn slot(&self) -> std::sync::MutexGuard<'_, Slot<F>> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// SAFETY: a model writes to memory by copies, where it was told to; no reference to it is held.
+unsafe impl<F: Function + Send + 'static> Platform for Metal<F> {
+    fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
+        let start = address.checked_sub(BAR_ADDRESS)?;
+        let size = self.slot().size;
+        let inside = start.checked_add(len as u64)? <= size;
+        inside.then(|| device::registers(&self.slot, start, len))
+    }
+
+    fn map_memory(&mut self, _: u64, _: usize) -> Option<Window> {
+        None
+    }
+
+    fn allocate_interrupt(&mut self) -> Option<Interrupt> {
+        self.interrupts = self.interrupts.checked_sub(1)?;
+        let raised: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(0)));
+        let address = self.slot().lines.add(raised);
+        // SAFETY: nobody writes there: the machine takes it for the number of a counter.
+        Some(unsafe { Interrupt::new(address, 0x55, raised) })
+    }
+
+    fn arena(&mut self) -> &mut Arena {
+        &mut self.arena
+    }
+}
+
+/// See [`Metal::clock`].
+pub struct MetalClock<F>(Shared<F>);
+
+impl<F: Function> Clock for MetalClock<F> {
+    fn now(&self) -> Instant {
+        let slot = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.now += 1_000_000;
+        slot.poll();
+        Instant::from_nanos(slot.now)
+    }
+}
+
+/// Configuration space of the machine.
+struct Access<F>(Shared<F>);
+
+impl<F: Function> ConfigRegionAccess for Access<F> {
+    unsafe fn read(&self, address: PciAddress, offset: u16) -> u32 {
+        let slot = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if address != place() || slot.absent {
+            return u32::MAX;
+        }
+        let mut bytes = [0; 4];
+        slot.function.config().read(offset.into(), &mut bytes);
+        u32::from_le_bytes(bytes)
+    }
+
+    unsafe fn write(&self, address: PciAddress, offset: u16, value: u32) {
+        let slot = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if address == place() && !slot.absent {
+            slot.function.config().write(offset.into(), &value.to_le_bytes());
+        }
+    }
+}

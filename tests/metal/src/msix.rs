@@ -1,0 +1,91 @@
+//! The table of MSI-X, which belongs to the machine and not to the model (PCI 3.0, 6.8.2): where vectors go, which
+//! are masked, and which were raised meanwhile.
+
+use models::ConfigSpace;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Where interrupts are written to.
+const CONTROLLER: u64 = 0xfee0_0000;
+
+/// The vectors of the function and the counters that they end at.
+pub struct Lines {
+    /// Where the capability is; 0 without one.
+    capability: u64,
+    /// Where the table lies in BAR 0.
+    table: u64,
+    entries: Vec<[u32; 4]>,
+    pending: Vec<bool>,
+    counters: Vec<&'static AtomicU64>,
+}
+
+impl Lines {
+    /// As the function's capabilities say.
+    pub fn of(config: &ConfigSpace) -> Self {
+        let word = |at: u64| {
+            let mut bytes = [0; 4];
+            config.read(at, &mut bytes);
+            u32::from_le_bytes(bytes)
+        };
+        let mut at = u64::from(word(0x34) & 0xff);
+        while at != 0 && word(at) & 0xff != 0x11 {
+            at = u64::from(word(at) >> 8 & 0xff);
+        }
+        let (count, table) = match at {
+            0 => (0, 0),
+            at => ((word(at) >> 16 & 0x7ff) as usize + 1, u64::from(word(at + 4) & !7)),
+        };
+        Lines {
+            capability: at,
+            table,
+            entries: vec![[0, 0, 0, 1]; count],
+            pending: vec![false; count],
+            counters: Vec::new(),
+        }
+    }
+
+    /// Whether the function has MSI-X.
+    pub fn is_there(&self) -> bool {
+        self.capability != 0
+    }
+
+    /// Adds a counter: the address that raises it.
+    pub fn add(&mut self, counter: &'static AtomicU64) -> u64 {
+        self.counters.push(counter);
+        CONTROLLER + 16 * (self.counters.len() as u64 - 1)
+    }
+
+    fn place(&self, offset: u64) -> Option<(usize, usize)> {
+        let at = offset.checked_sub(self.table)? as usize;
+        (self.is_there() && at / 16 < self.entries.len()).then_some((at / 16, at % 16 / 4))
+    }
+
+    /// A word of the table, if it lies at this offset of BAR 0.
+    pub fn entry(&self, offset: u64) -> Option<u32> {
+        self.place(offset).map(|(entry, word)| self.entries[entry][word])
+    }
+
+    /// Writes a word of the table; false if it is none.
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> bool {
+        let Some((entry, word)) = self.place(offset) else { return false };
+        let Ok(bytes) = bytes.try_into() else { return false };
+        self.entries[entry][word] = u32::from_le_bytes(bytes);
+        if self.entries[entry][3] & 1 == 0 && core::mem::take(&mut self.pending[entry]) {
+            self.raise(entry as u16);
+        }
+        true
+    }
+
+    /// The function raises a vector; it waits while it is masked.
+    pub fn raise(&mut self, vector: u16) -> bool {
+        let entry = usize::from(vector);
+        let Some(&[low, high, _, control]) = self.entries.get(entry) else { return false };
+        if control & 1 != 0 {
+            self.pending[entry] = true;
+            return true;
+        }
+        let address = u64::from(high) << 32 | u64::from(low);
+        let counter = address.checked_sub(CONTROLLER).map(|at| (at / 16) as usize);
+        let counter = counter.and_then(|at| self.counters.get(at));
+        counter.inspect(|counter| _ = counter.fetch_add(1, Ordering::Relaxed)).is_some()
+    }
+}

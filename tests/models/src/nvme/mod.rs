@@ -1,0 +1,436 @@
+//! An NVMe controller (NVM Express 1.4), with namespaces in memory, a volatile cache that a power cut empties, and
+//! what it does wrong on demand.
+//!
+//! Not modelled: metadata, SGLs, namespace management, reservations, asynchronous events (they never come), more
+//! than one power state.
+
+mod command;
+mod data;
+mod namespace;
+mod queue;
+#[cfg(test)]
+mod tests;
+
+use crate::registers::{byte_of, number, read_bytes, with_half};
+use crate::{Bar, ConfigSpace, Function, Interrupt, Interrupts, Machine, Nanoseconds, PortType};
+pub use namespace::{Namespace, Shape};
+use queue::{Completion, Completions, Submissions};
+use std::collections::BTreeMap;
+
+/// The registers.
+const BAR: Bar = Bar { index: 0, size: 0x4000 };
+/// Where the table of MSI-X lies, and its pending bits.
+pub const MSIX_TABLE: u32 = 0x2000;
+const MSIX_PENDING: u32 = 0x3000;
+const DOORBELLS: u64 = 0x1000;
+
+const READY: u32 = 1;
+const FATAL: u32 = 2;
+
+/// What the model does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// CSTS.RDY stays 1.
+    StuckReady,
+    /// CSTS.RDY stays 0.
+    NeverReady,
+    /// CSTS.CFS is set, until a reset.
+    Fatal,
+    /// CSTS.CFS is set and stays so.
+    StuckFatal,
+    /// It resets itself, once.
+    ResetsItself,
+    /// No interrupts are raised.
+    NoInterrupts,
+    /// The next I/O command is not completed, until it is aborted or the controller reset.
+    NeverCompletes,
+    /// The same, and it cannot be aborted.
+    NeverAborts,
+    /// The next I/O command is completed twice.
+    CompletesTwice,
+    /// The completion of the next I/O command names another, whose identifier is this much larger.
+    NamesAnother(u16),
+    /// The next I/O command fails with this status field.
+    Fails(u16),
+    /// The next command of this opcode on the admin queue fails with an invalid field.
+    RefusesAdmin(u8),
+    /// Commands on the admin queue are not answered.
+    DeafAdmin,
+}
+
+/// What kind of controller it is.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Serial number.
+    pub serial: String,
+    /// Version (VS).
+    pub version: u32,
+    /// Most entries of a queue.
+    pub entries: u32,
+    /// CAP.DSTRD: bytes from doorbell to doorbell are 4 << this.
+    pub stride: u8,
+    /// MDTS.
+    pub mdts: u8,
+    /// ONCS.
+    pub optional: u16,
+    /// It has a volatile write cache.
+    pub volatile_cache: bool,
+    /// It lists its active namespaces.
+    pub lists_namespaces: bool,
+    /// It has the log page SMART / Health Information.
+    pub health: bool,
+    /// Vectors of MSI-X; 0: it has MSI.
+    pub vectors: u16,
+    /// Its namespaces.
+    pub namespaces: Vec<Shape>,
+}
+
+impl Default for Config {
+    /// One with everything, and a namespace of 4,096 blocks of 512 bytes.
+    fn default() -> Self {
+        Config {
+            serial: "model-1".into(),
+            version: 0x0001_0400,
+            entries: 1024,
+            stride: 0,
+            mdts: 5,
+            optional: 0xc,
+            volatile_cache: true,
+            lists_namespaces: true,
+            health: true,
+            vectors: 2,
+            namespaces: vec![Shape::new(1, 4096, 9)],
+        }
+    }
+}
+
+/// The controller.
+pub struct Nvme {
+    settings: Config,
+    config: ConfigSpace,
+    namespaces: BTreeMap<u32, Namespace>,
+    faults: Vec<Fault>,
+    configuration: u32,
+    status: u32,
+    masked: u32,
+    attributes: u32,
+    submission_base: u64,
+    completion_base: u64,
+    submissions: BTreeMap<u16, Submissions>,
+    completions: BTreeMap<u16, Completions>,
+    /// Commands that are never completed: queue and identifier.
+    held: Vec<(u16, u16)>,
+    /// Kelvin.
+    pub temperature: u16,
+    /// Critical Warning.
+    pub warnings: u8,
+    /// What the driver did that it must not do.
+    pub complaints: Vec<String>,
+    commands: u64,
+    bytes: u64,
+    resets: u64,
+    flushes: u64,
+    shutdowns: u64,
+}
+
+impl Nvme {
+    /// A controller as it is after power-on.
+    pub fn new(settings: Config) -> Self {
+        let mut config = ConfigSpace::new(0x1b36, 0x0010, 0x01_08_02, 2)
+            .subsystem(0x1af4, 0x1100)
+            .memory_bar(BAR.index, BAR.size);
+        config = match settings.vectors {
+            0 => config.msi(0),
+            vectors => config.msix(vectors, BAR.index, MSIX_TABLE, MSIX_PENDING),
+        };
+        config = config.express(PortType::Endpoint).power_management();
+        let namespaces =
+            settings.namespaces.iter().map(|shape| (shape.nsid, Namespace::new(*shape))).collect();
+        Nvme {
+            settings,
+            config,
+            namespaces,
+            faults: Vec::new(),
+            configuration: 0,
+            status: 0,
+            masked: 0,
+            attributes: 0,
+            submission_base: 0,
+            completion_base: 0,
+            submissions: BTreeMap::new(),
+            completions: BTreeMap::new(),
+            held: Vec::new(),
+            temperature: 310,
+            warnings: 0,
+            complaints: Vec::new(),
+            commands: 0,
+            bytes: 0,
+            resets: 0,
+            flushes: 0,
+            shutdowns: 0,
+        }
+    }
+
+    /// From now on it does this wrong.
+    pub fn inject(&mut self, fault: Fault) {
+        self.faults.push(fault);
+    }
+
+    /// It does nothing wrong any more.
+    pub fn repair(&mut self) {
+        self.faults.clear();
+    }
+
+    /// Power is cut, and comes back: what was not flushed is lost.
+    pub fn cut_power(&mut self) {
+        self.namespaces.values_mut().for_each(Namespace::lose_cache);
+        self.reset();
+    }
+
+    /// A namespace.
+    pub fn namespace(&self, nsid: u32) -> Option<&Namespace> {
+        self.namespaces.get(&nsid)
+    }
+
+    /// A namespace gets another number of blocks, of which those that it had stay.
+    pub fn resize(&mut self, nsid: u32, blocks: u64) {
+        if let Some(namespace) = self.namespaces.get_mut(&nsid) {
+            *namespace = Namespace::new(Shape { blocks, ..namespace.shape });
+        }
+    }
+
+    fn has(&self, fault: Fault) -> bool {
+        self.faults.contains(&fault)
+    }
+
+    /// Whether it does one of these wrong now; it does so once.
+    fn once<T>(&mut self, matches: impl Fn(Fault) -> Option<T>) -> Option<T> {
+        let at = self.faults.iter().position(|&fault| matches(fault).is_some())?;
+        matches(self.faults.remove(at))
+    }
+
+    fn complain(&mut self, what: impl Into<String>) {
+        self.complaints.push(what.into());
+    }
+
+    fn capabilities(&self) -> u64 {
+        let queues = u64::from(self.settings.entries - 1);
+        // Contiguous queues; 2 s; NVM command set.
+        queues | 1 << 16 | 4 << 24 | u64::from(self.settings.stride) << 32 | 1 << 37
+    }
+
+    fn csts(&self) -> u32 {
+        let mut status = self.status;
+        if self.has(Fault::StuckReady) {
+            status |= READY;
+        }
+        if self.has(Fault::NeverReady) {
+            status &= !READY;
+        }
+        if self.has(Fault::Fatal) || self.has(Fault::StuckFatal) {
+            status |= FATAL;
+        }
+        status
+    }
+
+    fn byte(&self, offset: u64) -> u8 {
+        let of = |value: u64, start: u64| byte_of(value, offset - start);
+        match offset {
+            0x00..=0x07 => of(self.capabilities(), 0x00),
+            0x08..=0x0b => of(self.settings.version.into(), 0x08),
+            0x0c..=0x0f => of(self.masked.into(), 0x0c),
+            0x10..=0x13 => of(self.masked.into(), 0x10),
+            0x14..=0x17 => of(self.configuration.into(), 0x14),
+            0x1c..=0x1f => of(self.csts().into(), 0x1c),
+            0x24..=0x27 => of(self.attributes.into(), 0x24),
+            0x28..=0x2f => of(self.submission_base, 0x28),
+            0x30..=0x37 => of(self.completion_base, 0x30),
+            _ => 0,
+        }
+    }
+
+    fn configure(&mut self, value: u32) {
+        let (before, now) = (self.configuration & 1, value & 1);
+        if value >> 14 & 3 != 0 {
+            self.shutdowns += 1;
+            self.namespaces.values_mut().for_each(Namespace::flush);
+            self.status |= 2 << 2;
+        }
+        self.configuration = value;
+        if before == 1 && now == 0 {
+            self.resets += 1;
+            self.forget();
+        }
+        if before == 0 && now == 1 && value >> 16 & 0xff != 0x46 {
+            self.complain(format!("CC {value:#x}: entry sizes are not 64 and 16 bytes"));
+        }
+    }
+
+    /// Queues and commands are forgotten.
+    fn forget(&mut self) {
+        self.status &= !(3 << 2);
+        self.submissions.clear();
+        self.completions.clear();
+        self.held.clear();
+        self.masked = 0;
+        self.faults.retain(|&fault| fault != Fault::Fatal);
+    }
+
+    fn ring(&mut self, offset: u64, value: u32) {
+        let stride = 4u64 << self.settings.stride;
+        let (index, rest) = ((offset - DOORBELLS) / stride, (offset - DOORBELLS) % stride);
+        let id = (index / 2) as u16;
+        let (entries, place) = match index % 2 {
+            0 => match self.submissions.get_mut(&id) {
+                Some(queue) => (queue.entries, &mut queue.tail),
+                None => return self.complain(format!("tail of queue {id}, which is not there")),
+            },
+            _ => match self.completions.get_mut(&id) {
+                Some(queue) => (queue.entries, &mut queue.head),
+                None => return self.complain(format!("head of queue {id}, which is not there")),
+            },
+        };
+        if rest != 0 || value >= entries {
+            return self.complain(format!("doorbell {offset:#x} with {value} of {entries}"));
+        }
+        *place = value;
+    }
+
+    /// Follows CC.EN.
+    fn follow(&mut self) {
+        let enabled = self.configuration & 1 != 0;
+        if enabled && self.status & READY == 0 {
+            let entries = |shift: u32| (self.attributes >> shift & 0xfff) + 1;
+            let (submissions, completions) = (entries(0), entries(16));
+            self.submissions.insert(0, Submissions::new(self.submission_base, submissions, 0));
+            let vector = Some(0);
+            let queue = Completions::new(self.completion_base, completions, vector);
+            self.completions.insert(0, queue);
+            self.status |= READY;
+        } else if !enabled {
+            self.status &= !READY;
+        }
+        if self.once(|fault| (fault == Fault::ResetsItself).then_some(())).is_some() {
+            self.forget();
+            (self.configuration, self.status) = (0, 0);
+        }
+    }
+
+    /// Completes a command.
+    fn post(&mut self, id: u16, done: Completion, machine: &mut dyn Machine) {
+        let Some(queue) = self.completions.get_mut(&id) else { return };
+        if queue.post(done, machine).is_err() {
+            return self.complain("a completion queue cannot be reached");
+        }
+        let Some(vector) = queue.vector else { return };
+        if self.has(Fault::NoInterrupts) {
+            return;
+        }
+        match self.settings.vectors {
+            0 if self.masked & 1 == 0 => _ = machine.interrupt(Interrupt::Msi(0)),
+            0 => {}
+            _ => _ = machine.interrupt(Interrupt::Msix(vector)),
+        }
+    }
+
+    fn work(&mut self, machine: &mut dyn Machine) {
+        let ids: Vec<u16> = self.submissions.keys().copied().collect();
+        for id in ids {
+            loop {
+                let Some(queue) = self.submissions.get_mut(&id) else { break };
+                let to = queue.completions;
+                if self.completions.get(&to).is_none_or(Completions::is_full) {
+                    break;
+                }
+                let Some(command) = queue.fetch(machine) else { break };
+                let head = queue.head;
+                let Ok(command) = command else {
+                    self.complain("a submission queue cannot be reached");
+                    break;
+                };
+                self.commands += 1;
+                let cid = u16::from_le_bytes([command[2], command[3]]);
+                let Some((status, result)) = self.execute(id, &command, machine) else { continue };
+                let mut done = Completion { result, queue: id, head, cid, status };
+                if id != 0 {
+                    let another = |fault| match fault {
+                        Fault::NamesAnother(by) => Some(by),
+                        _ => None,
+                    };
+                    done.cid = cid.wrapping_add(self.once(another).unwrap_or(0));
+                    let twice = |fault| (fault == Fault::CompletesTwice).then_some(());
+                    if self.once(twice).is_some() {
+                        self.post(to, done, machine);
+                    }
+                }
+                self.post(to, done, machine);
+            }
+        }
+    }
+}
+
+impl Function for Nvme {
+    fn config(&mut self) -> &mut ConfigSpace {
+        &mut self.config
+    }
+
+    fn bars(&self) -> &[Bar] {
+        &[BAR]
+    }
+
+    fn interrupts(&self) -> Interrupts {
+        let msi = u16::from(self.settings.vectors == 0);
+        Interrupts { msi, msix: self.settings.vectors, ..Interrupts::default() }
+    }
+
+    fn read(&mut self, _: u8, offset: u64, into: &mut [u8]) {
+        read_bytes(offset, into, |at| self.byte(at));
+    }
+
+    fn write(&mut self, _: u8, offset: u64, bytes: &[u8], _: Nanoseconds, _: &mut dyn Machine) {
+        let value = number(bytes);
+        match (offset, bytes.len()) {
+            (0x0c, 4) => self.masked |= value as u32,
+            (0x10, 4) => self.masked &= !(value as u32),
+            (0x14, 4) => self.configure(value as u32),
+            (0x24, 4) => self.attributes = value as u32,
+            (0x28 | 0x2c, 4) => {
+                self.submission_base = with_half(self.submission_base, offset - 0x28, value as u32);
+            }
+            (0x30 | 0x34, 4) => {
+                self.completion_base = with_half(self.completion_base, offset - 0x30, value as u32);
+            }
+            (0x28, 8) => self.submission_base = value,
+            (0x30, 8) => self.completion_base = value,
+            (0x2000..0x4000, _) if self.settings.stride == 0 => {}
+            (DOORBELLS.., 4) => self.ring(offset, value as u32),
+            _ => self.complain(format!("{} bytes are written to {offset:#x}", bytes.len())),
+        }
+    }
+
+    fn poll(&mut self, _: Nanoseconds, machine: &mut dyn Machine) -> Option<Nanoseconds> {
+        self.follow();
+        if self.csts() == READY && self.config.is_bus_master() {
+            self.work(machine);
+        }
+        None
+    }
+
+    fn reset(&mut self) {
+        self.forget();
+        (self.configuration, self.status, self.attributes) = (0, 0, 0);
+        (self.submission_base, self.completion_base) = (0, 0);
+    }
+
+    fn counters(&self) -> Vec<(String, u64)> {
+        let counted = [
+            ("commands", self.commands),
+            ("bytes", self.bytes),
+            ("resets", self.resets),
+            ("flushes", self.flushes),
+            ("shutdowns", self.shutdowns),
+            ("complaints", self.complaints.len() as u64),
+        ];
+        counted.map(|(name, count)| (name.to_string(), count)).into()
+    }
+}
