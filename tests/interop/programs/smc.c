@@ -9,6 +9,7 @@
  *       tcp     plain TCP           early   close without a half-close      hold[=N] wait N (2) s before the end
  *       linger0 close with SO_LINGER 0                                      urgent  end with an urgent byte among others
  *       time    say how many milliseconds the slowest round took   seconds=N no round after so long
+ *       together  connect one after the other, and begin the rounds when all are connected
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -177,9 +178,11 @@ static int list_sockets(void)
 
 static struct sockaddr_in target;
 static size_t bytes;
-static int rounds, tcp, early, hold, linger0, urgent, timed;
+static int rounds, tcp, early, hold, linger0, urgent, timed, together;
 static int failed;
 static long slowest, seconds;
+static pthread_mutex_t connecting = PTHREAD_MUTEX_INITIALIZER;
+static pthread_barrier_t all_connected;
 
 static long milliseconds(void)
 {
@@ -257,8 +260,18 @@ static void *client(void *argument)
 	long number = (long)argument;
 	char rest[64];
 	int fd = new_socket();
-	if (connect(fd, (void *)&target, sizeof target))
+	if (together)
+		pthread_mutex_lock(&connecting);
+	if (connect(fd, (void *)&target, sizeof target)) {
+		/* The others would wait for this one for ever. */
+		if (together)
+			die("connect");
 		return fail(number, "connect");
+	}
+	if (together) {
+		pthread_mutex_unlock(&connecting);
+		pthread_barrier_wait(&all_connected);
+	}
 	long began = milliseconds(), last = began;
 	for (int round = 0; round < rounds && (!seconds || last < began + 1000 * seconds); round++) {
 		const char *what = one_round(fd, number, round * bytes);
@@ -367,11 +380,14 @@ int main(int count, char **words)
 		linger0 |= !strcmp(words[n], "linger0");
 		urgent |= !strcmp(words[n], "urgent");
 		timed |= !strcmp(words[n], "time");
+		together |= !strcmp(words[n], "together");
 		if (!strncmp(words[n], "seconds=", 8))
 			seconds = atoi(words[n] + 8);
 	}
 	if (connections > 512)
 		return 2;
+	if (together)
+		pthread_barrier_init(&all_connected, NULL, connections);
 	for (long n = 0; n < connections; n++)
 		pthread_create(&threads[n], NULL, client, (void *)n);
 	for (long n = 0; n < connections; n++)
