@@ -1,0 +1,234 @@
+//! What the peer acknowledges, and what is done when it does not.
+//!
+//! An ACK tells only up to where everything has arrived. One that tells the same again shows that something is
+//! missing: the first packet behind it is sent again at once. Its ACK, if it does not reach what had been sent by
+//! then, shows the next one that is missing, and so on, one round trip each; where it shows that nothing behind it
+//! had arrived either, twice as many are sent again each time. Where no ACK comes, the first packet is sent once
+//! more after about two round trips, and then by a timer that is doubled each time.
+
+use super::endpoint::{Endpoint, LEAST_LIMIT, extend};
+use super::transmit::RESENDS_PER_TURN;
+use super::{Engine, Failure};
+use core::time::Duration;
+use drivers::hal::Instant;
+
+/// ACKs of what was never sent, until the peer is taken for one that knows another life of ours.
+const OTHER_LIFE: u64 = 16;
+/// A packet is not sent again so soon after it was.
+const LEAST_PAUSE: u64 = 100_000;
+
+impl Endpoint {
+    /// How long an ACK may take, before something is wrong: smoothed round trip and four times its variation.
+    fn patience(&self) -> Option<u64> {
+        let smoothed = self.round_trip.smoothed?;
+        Some(smoothed.saturating_add(self.round_trip.variation.saturating_mul(4)))
+    }
+
+    /// Waits for an ACK from now on.
+    #[inline]
+    pub(super) fn start_timer(&mut self, now: Instant) {
+        let timing = &self.config.timing;
+        let retransmit = timing.retransmit.as_nanos() as u64;
+        let wait = match self.patience() {
+            Some(patience) if !self.recovery.probed && self.recovery.expired == 0 => {
+                let probe = timing.probe.as_nanos() as u64;
+                patience.saturating_mul(2).clamp(probe.min(retransmit), retransmit)
+            }
+            patience => {
+                let base = retransmit.max(patience.unwrap_or(0));
+                let doubled = base.saturating_mul(1 << self.recovery.expired.min(16));
+                doubled.min(timing.retransmit_most.as_nanos() as u64).max(retransmit)
+            }
+        };
+        self.recovery.timer = Some(now + Duration::from_nanos(wait));
+    }
+
+    /// Sends `count` packets again, from the first that is not acknowledged.
+    fn resend(&mut self, count: u64) {
+        let first = self.send.acknowledged + 1;
+        self.recovery.next = first;
+        self.recovery.end = (first + count).min(self.send.next);
+        self.recovery.fragment = None;
+    }
+
+    /// A round trip was seen.
+    fn measure(&mut self, nanos: u64) {
+        let trip = &mut self.round_trip;
+        match trip.smoothed {
+            None => {
+                trip.smoothed = Some(nanos);
+                trip.variation = nanos / 2;
+                trip.least = nanos;
+            }
+            Some(smoothed) => {
+                trip.variation = (3 * trip.variation + smoothed.abs_diff(nanos)) / 4;
+                trip.smoothed = Some((7 * smoothed + nanos) / 8);
+                trip.least = trip.least.min(nanos);
+            }
+        }
+    }
+
+    /// The ACK says what the last one said: something behind it has arrived, and it has not.
+    fn hear_again(&mut self, now: Instant) -> bool {
+        if self.on_the_way() == 0 || self.recovery.next < self.recovery.end {
+            return false;
+        }
+        let pause = self.round_trip.smoothed.unwrap_or(LEAST_PAUSE).max(LEAST_PAUSE);
+        if self.recovery.at.is_some_and(|at| now.nanos_since(at) < pause) {
+            return false;
+        }
+        if self.recovery.until.is_none() {
+            self.recovery.until = Some(self.send.next);
+            self.send.limit = (self.send.limit - self.send.limit / 4).max(LEAST_LIMIT);
+        }
+        self.recovery.burst = 1;
+        self.counters.num_fast_retrans += 1;
+        self.resend(1);
+        true
+    }
+
+    /// The ACK tells of `count` packets more; whether packets are to be sent again.
+    fn hear_more(&mut self, number: u64, count: u64, now: Instant) -> bool {
+        if let Some((timed, at)) = self.round_trip.timed
+            && timed <= number
+        {
+            self.round_trip.timed = None;
+            self.measure(now.nanos_since(at));
+        }
+        let send = &mut self.send;
+        send.acknowledged = number;
+        let most = self.config.timing.in_flight;
+        send.limit = send.limit.saturating_add(count.min(u64::from(most)) as u32).min(most);
+        self.recovery.probed = false;
+        self.recovery.expired = 0;
+        let mut again = false;
+        let first = number + 1;
+        if let Some(until) = self.recovery.until {
+            // It was answered before that can be: nothing was lost, something came late.
+            let early = 3 * self.round_trip.least / 4;
+            let mistaken = self.recovery.at.is_some_and(|at| now.nanos_since(at) < early);
+            if first >= until || mistaken {
+                self.recovery.until = None;
+                self.recovery.burst = 1;
+                self.recovery.end = self.recovery.next;
+            } else if first >= self.recovery.next {
+                let exactly = first == self.recovery.next;
+                let most = u64::from(RESENDS_PER_TURN) * 4;
+                let doubled = (2 * self.recovery.burst).min(most);
+                self.recovery.burst = if exactly { doubled } else { 1 };
+                self.counters.num_fast_retrans += 1;
+                self.resend(self.recovery.burst.min(until - first));
+                again = true;
+            }
+        } else if self.recovery.next < first {
+            self.recovery.end = self.recovery.next;
+        }
+        match self.on_the_way() {
+            0 => self.recovery.timer = None,
+            _ => self.start_timer(now),
+        }
+        again
+    }
+}
+
+impl Engine {
+    /// The peer acknowledges everything up to `number`; `alone` if that is all that the packet says.
+    pub(super) fn acknowledged(&mut self, place: u32, number: u16, now: Instant) {
+        let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else { return };
+        let number = extend(endpoint.send.acknowledged, number);
+        if number < endpoint.send.acknowledged {
+            // Far behind may as well be far ahead.
+            let behind = endpoint.send.acknowledged - number;
+            endpoint.counters.num_old_dup_acks += 1;
+            if behind > super::WINDOW {
+                self.acknowledged_unsent(place);
+            }
+            return;
+        }
+        if number >= endpoint.send.next {
+            return self.acknowledged_unsent(place);
+        }
+        if number == endpoint.send.acknowledged {
+            endpoint.counters.num_dup_acks += 1;
+            if endpoint.hear_again(now) {
+                self.make_ready(place);
+            }
+            return;
+        }
+        let count = number - endpoint.send.acknowledged;
+        let was_full = endpoint.on_the_way() >= u64::from(endpoint.send.limit);
+        let again = endpoint.hear_more(number, count, now);
+        let more = endpoint.send.unsent != super::NONE;
+        self.retire(place);
+        if again || (more && was_full) || more {
+            self.make_ready(place);
+        }
+        self.schedule(place);
+    }
+
+    /// An ACK of what was never sent is not believed.
+    fn acknowledged_unsent(&mut self, place: u32) {
+        let Some(endpoint) = self.at(place) else { return };
+        endpoint.counters.acks_of_unsent += 1;
+        // As long as it has acknowledged nothing that we have sent, it may know another life of ours.
+        let none = endpoint.counters.fragments_sent == 0 && endpoint.on_the_way() > 0;
+        if none && endpoint.counters.acks_of_unsent >= OTHER_LIFE {
+            self.fail(place, Failure::OtherLife);
+        }
+    }
+
+    /// A moment of an endpoint has come: whatever is due is done.
+    pub(super) fn endpoint_is_due(&mut self, place: u32, now: Instant) {
+        let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else { return };
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        let mut ready = false;
+        if is_due(endpoint.send.pace_at) {
+            endpoint.send.pace_at = None;
+            ready = true;
+        }
+        if is_due(endpoint.ack.at) || is_due(endpoint.ack.gap_at) {
+            endpoint.ack.at = None;
+            endpoint.ack.gap_at = None;
+            endpoint.ack.now = true;
+            ready = true;
+        }
+        if is_due(endpoint.silence_at) {
+            return self.fail(place, Failure::Silent);
+        }
+        if is_due(endpoint.recovery.timer) {
+            endpoint.recovery.timer = None;
+            if endpoint.on_the_way() > 0 {
+                if endpoint.expire(now) {
+                    let times = endpoint.recovery.expired;
+                    return self.fail(place, Failure::Unacknowledged { times });
+                }
+                ready = true;
+            }
+        }
+        if ready {
+            self.make_ready(place);
+        }
+        self.schedule(place);
+    }
+}
+
+impl Endpoint {
+    /// No ACK has come in time; whether that is enough.
+    fn expire(&mut self, now: Instant) -> bool {
+        self.counters.num_timeout_retrans += 1;
+        if !self.recovery.probed && self.recovery.expired == 0 && self.patience().is_some() {
+            self.recovery.probed = true;
+        } else {
+            if self.recovery.expired >= self.config.timing.retries {
+                return true;
+            }
+            self.recovery.expired += 1;
+            self.send.limit = (self.send.limit / 2).max(LEAST_LIMIT);
+        }
+        self.recovery.until = Some(self.send.next);
+        self.recovery.burst = 1;
+        self.resend(1);
+        self.start_timer(now);
+        false
+    }
+}
