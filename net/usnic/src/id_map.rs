@@ -23,6 +23,7 @@ impl IdMap {
     }
 
     /// How many names there are.
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.count
     }

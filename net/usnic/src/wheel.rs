@@ -209,7 +209,8 @@ mod tests {
             let mut model: BTreeMap<u32, Instant> = BTreeMap::new();
             for _ in 0..400 {
                 let place = rng.within(0..16) as u32;
-                let far = rng.within(0..1 << rng.within(1..42));
+                let bits = rng.within(1..42);
+                let far = rng.within(0..1 << bits);
                 match rng.within(0..4) {
                     0 | 1 => {
                         let at = now + Duration::from_nanos(far);
