@@ -2,9 +2,9 @@
 //!
 //! An ACK tells only up to where everything has arrived. One that tells the same again shows that something is
 //! missing: the first packet behind it is sent again at once. Its ACK, if it does not reach what had been sent by
-//! then, shows the next one that is missing, and so on, one round trip each; where it shows that nothing behind it
-//! had arrived either, twice as many are sent again each time. Where no ACK comes, the first packet is sent once
-//! more after about two round trips, and then by a timer that is doubled each time.
+//! then, shows the next one that is missing. Not to spend a round trip on each, twice as many are sent again from
+//! there each time, as long as they take no more than a quarter of a round trip on the link. Where no ACK comes, the
+//! first packet is sent once more after about two round trips, and then by a timer that is doubled each time.
 
 use super::endpoint::{Endpoint, LEAST_LIMIT, extend};
 use super::transmit::RESENDS_PER_TURN;
@@ -32,11 +32,14 @@ impl Endpoint {
         let wait = match self.patience() {
             Some(patience) if !self.recovery.probed && self.recovery.expired == 0 => {
                 let probe = timing.probe.as_nanos() as u64;
-                patience.saturating_mul(2).clamp(probe.min(retransmit), retransmit)
+                let twice = patience.saturating_mul(2).max(probe);
+                let doubled = retransmit.max(patience) << self.recovery.doubled.min(16);
+                twice.min(doubled)
             }
             patience => {
                 let base = retransmit.max(patience.unwrap_or(0));
-                let doubled = base.saturating_mul(1 << self.recovery.expired.min(16));
+                let times = self.recovery.doubled.max(self.recovery.expired);
+                let doubled = base.saturating_mul(1 << times.min(16));
                 doubled.min(timing.retransmit_most.as_nanos() as u64).max(retransmit)
             }
         };
@@ -51,8 +54,18 @@ impl Endpoint {
         self.recovery.fragment = None;
     }
 
+    /// How many packets take a quarter of a round trip on the link.
+    fn quarter(&self) -> u64 {
+        // Without a speed, as at 10 Gb/s.
+        let byte_time = if self.byte_time > 0 { self.byte_time } else { 819 };
+        let packet = u64::from(self.max_chunk) * byte_time / 1024;
+        let trip = self.round_trip.smoothed.unwrap_or(0);
+        (trip / 4).checked_div(packet).unwrap_or(1).clamp(1, super::WINDOW)
+    }
+
     /// A round trip was seen.
     fn measure(&mut self, nanos: u64) {
+        self.recovery.doubled = 0;
         let trip = &mut self.round_trip;
         match trip.smoothed {
             None => {
@@ -112,10 +125,11 @@ impl Endpoint {
                 self.recovery.burst = 1;
                 self.recovery.end = self.recovery.next;
             } else if first >= self.recovery.next {
+                // Nothing behind what was sent again had arrived: much is missing.
                 let exactly = first == self.recovery.next;
-                let most = u64::from(RESENDS_PER_TURN) * 4;
-                let doubled = (2 * self.recovery.burst).min(most);
-                self.recovery.burst = if exactly { doubled } else { 1 };
+                let most = if exactly { 4 * u64::from(RESENDS_PER_TURN) } else { 1 };
+                let most = most.max(self.quarter());
+                self.recovery.burst = (2 * self.recovery.burst).min(most);
                 self.counters.num_fast_retrans += 1;
                 self.resend(self.recovery.burst.min(until - first));
                 again = true;
@@ -223,6 +237,7 @@ impl Endpoint {
                 return true;
             }
             self.recovery.expired += 1;
+            self.recovery.doubled += 1;
             self.send.limit = (self.send.limit / 2).max(LEAST_LIMIT);
         }
         self.recovery.until = Some(self.send.next);

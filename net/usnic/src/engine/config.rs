@@ -157,7 +157,7 @@ pub struct Timing {
     pub retransmit_most: Duration,
     /// How often in a row, until the endpoint fails.
     pub retries: u32,
-    /// The last packet is sent once more after some round trips, at least this, before all that.
+    /// The first packet is sent once more after some round trips, at least this, before all that.
     pub probe: Duration,
     /// How long an ACK waits for company.
     pub ack_delay: Duration,

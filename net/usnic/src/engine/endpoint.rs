@@ -70,10 +70,12 @@ pub(super) struct Recovery {
     pub at: Option<Instant>,
     /// When time has passed without an ACK.
     pub timer: Option<Instant>,
-    /// The last packet was sent once more since the last ACK that told of something new.
+    /// The first packet was sent once more since the last ACK that told of something new.
     pub probed: bool,
     /// Times that the timer has expired since.
     pub expired: u32,
+    /// Times that it was doubled since a round trip was last measured (Karn).
+    pub doubled: u32,
 }
 
 /// How long packets and their ACKs take (RFC 6298, in nanoseconds).

@@ -117,7 +117,7 @@ impl Engine {
                 let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else { continue };
                 endpoint.turn += 1;
                 endpoint.counters.num_total_sends += 1;
-                if endpoint.turn >= TURN {
+                if endpoint.turn >= TURN || endpoint.resends_in_turn >= RESENDS_PER_TURN {
                     endpoint.turn = 0;
                     endpoint.resends_in_turn = 0;
                     self.ready.rotate_left(1);
@@ -135,39 +135,37 @@ impl Engine {
 
     /// Makes the next packet of an endpoint; false if it has none now.
     fn poll_endpoint(&mut self, place: u32, now: Instant) -> bool {
-        let Engine { endpoints, fragments, out, ready, .. } = self;
+        let Engine { endpoints, fragments, out, .. } = self;
         let Some(Some(endpoint)) = endpoints.get_mut(place as usize) else { return false };
         if matches!(endpoint.state, State::Failed(_)) {
             return false;
         }
-        if endpoint.recovery.next < endpoint.recovery.end {
-            if endpoint.resends_in_turn < RESENDS_PER_TURN || ready.len() == 1 {
+        let is_paced = endpoint.send.pace.nanos_since(now) > AHEAD;
+        let again = endpoint.recovery.next < endpoint.recovery.end;
+        if again && !is_paced {
+            let number = endpoint.recovery.next;
+            endpoint.recovery.next += 1;
+            if let Some((fragment, segment)) = find(endpoint, fragments, number)
+                && let Some(fragment) = fragments.get(fragment as usize)
+            {
                 endpoint.resends_in_turn += 1;
-                let number = endpoint.recovery.next;
-                endpoint.recovery.next += 1;
-                if let Some((fragment, segment)) = find(endpoint, fragments, number)
-                    && let Some(fragment) = fragments.get(fragment as usize)
-                {
-                    endpoint.counters.num_resends += 1;
-                    endpoint.recovery.at = Some(now);
-                    // It could be the first or the second that is acknowledged: neither is timed.
+                endpoint.counters.num_resends += 1;
+                endpoint.recovery.at = Some(now);
+                // It could be the first or the second that is acknowledged: neither is timed (Karn).
+                if endpoint.round_trip.timed.is_some_and(|(timed, _)| timed == number) {
                     endpoint.round_trip.timed = None;
-                    data(endpoint, fragment, number, segment, None, out);
-                    return true;
                 }
-            } else {
-                // Its resends of this turn are over: others first, then it goes on.
-                endpoint.resends_in_turn = 0;
-                endpoint.turn = 0;
-                ready.rotate_left(1);
+                pace(endpoint, fragment.range(segment).1, now);
+                data(endpoint, fragment, number, segment, None, out);
+                return true;
             }
         }
         let limit = u64::from(endpoint.send.limit.min(endpoint.config.timing.in_flight));
-        if endpoint.send.unsent != NONE && endpoint.on_the_way() < limit {
-            let behind = endpoint.send.pace.nanos_since(now);
-            if behind <= AHEAD {
-                return new_packet(endpoint, fragments, out, now);
-            }
+        let more = endpoint.send.unsent != NONE && endpoint.on_the_way() < limit;
+        if more && !is_paced {
+            return new_packet(endpoint, fragments, out, now);
+        }
+        if more || again {
             let until = endpoint.send.pace.as_nanos() - AHEAD / 2;
             endpoint.send.pace_at = Some(Instant::from_nanos(until));
         }
@@ -246,16 +244,21 @@ fn new_packet(
     if endpoint.recovery.timer.is_none() {
         endpoint.start_timer(now);
     }
+    pace(endpoint, length, now);
+    let acknowledged =
+        (endpoint.ack.owed > 0 || endpoint.ack.now).then(|| acknowledge(endpoint, now));
+    data(endpoint, fragment, number, segment, acknowledged, out);
+    true
+}
+
+/// The link is busy with a packet of so many bytes of payload.
+fn pace(endpoint: &mut Endpoint, length: u32, now: Instant) {
     if endpoint.byte_time > 0 {
         // Headers of Ethernet, IPv4, UDP and ours, and what lies between frames: about 110 bytes.
         let cost = (u64::from(length) + 110) * endpoint.byte_time / 1024;
         let start = endpoint.send.pace.max(now);
         endpoint.send.pace = Instant::from_nanos(start.as_nanos() + cost);
     }
-    let acknowledged =
-        (endpoint.ack.owed > 0 || endpoint.ack.now).then(|| acknowledge(endpoint, now));
-    data(endpoint, fragment, number, segment, acknowledged, out);
-    true
 }
 
 /// Writes a packet of data.
