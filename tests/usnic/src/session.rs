@@ -82,8 +82,9 @@ impl Session {
             }
             ensure!(
                 std::time::Instant::now() < end,
-                "btlpeer has not said {start:?}; ours: {:?} {:?}",
+                "btlpeer has not said {start:?}; ours: {:?} {:?} {:?}",
                 host.engine.state(self.endpoint),
+                host.engine.backlog(self.endpoint),
                 host.engine.counters(self.endpoint)
             );
             host.turn_or_yield();

@@ -14,6 +14,8 @@ use drivers::hal::Instant;
 
 /// ACKs of what was never sent, until the peer is taken for one that knows another life of ours.
 const OTHER_LIFE: u64 = 16;
+/// Most doublings of the timer that outlast an ACK: loss alone must not make it slow.
+const LASTING: u32 = 3;
 /// A packet is not sent again so soon after it was.
 const LEAST_PAUSE: u64 = 100_000;
 
@@ -33,7 +35,7 @@ impl Endpoint {
             Some(patience) if !self.recovery.probed && self.recovery.expired == 0 => {
                 let probe = timing.probe.as_nanos() as u64;
                 let twice = patience.saturating_mul(2).max(probe);
-                let doubled = retransmit.max(patience) << self.recovery.doubled.min(16);
+                let doubled = retransmit.max(patience) << self.recovery.doubled;
                 twice.min(doubled)
             }
             patience => {
@@ -237,7 +239,7 @@ impl Endpoint {
                 return true;
             }
             self.recovery.expired += 1;
-            self.recovery.doubled += 1;
+            self.recovery.doubled = (self.recovery.doubled + 1).min(LASTING);
             self.send.limit = (self.send.limit / 2).max(LEAST_LIMIT);
         }
         self.recovery.until = Some(self.send.next);

@@ -151,8 +151,9 @@ impl Engine {
                 endpoint.resends_in_turn += 1;
                 endpoint.counters.num_resends += 1;
                 endpoint.recovery.at = Some(now);
-                // It could be the first or the second that is acknowledged: neither is timed (Karn).
-                if endpoint.round_trip.timed.is_some_and(|(timed, _)| timed == number) {
+                // What is acknowledged with it has waited for it, or it is not known which of the two has arrived
+                // (Karn): neither is timed.
+                if endpoint.round_trip.timed.is_some_and(|(timed, _)| timed >= number) {
                     endpoint.round_trip.timed = None;
                 }
                 pace(endpoint, fragment.range(segment).1, now);
