@@ -11,6 +11,7 @@ mod rtrs_client;
 mod scale;
 mod site;
 mod smcr;
+mod usnic;
 
 use std::process::ExitCode;
 
@@ -38,6 +39,8 @@ enum Suite {
     RtrsClient,
     /// Instructions per round, byte and connection of SMC-R, beside Linux
     Smcr,
+    /// Instructions per message and byte of the usNIC engine
+    Usnic,
     /// The same work beside many sessions, volumes and connections, and beside none
     Scale,
 }
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Suite::Rnbd => rnbd::bench(),
         Suite::RtrsClient => rtrs_client::bench(),
         Suite::Smcr => smcr::bench(),
+        Suite::Usnic => usnic::bench(),
         Suite::Scale => scale::bench(arguments.keys),
     };
     match result {

@@ -38,6 +38,6 @@ for file in "$btl"/btl_usnic_*.c; do
     objects="$objects $object"
 done
 gcc -shared -pthread -o mca_btl_usnic.so $objects "-L$libraries" -l:libopen-pal.so.40 -lfabric
-gcc -O2 -g -fPIC -shared -Wall -Wextra "-I$here/include" -o prov/libusnic-fi.so "$here/provider.c" -lfabric
+gcc -O2 -g -fPIC -fvisibility=hidden -shared -Wall -Wextra "-I$here/include" -o prov/libusnic-fi.so "$here"/provider.c "$here"/endpoint.c "$here"/events.c -lfabric
 compile -Wall -o btlpeer "$here/btlpeer.c" "-L$libraries" -l:libopen-pal.so.40 -Wl,--export-dynamic
 touch complete

@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Clock};
 
 use anyhow::{Context, Result};
@@ -21,8 +22,12 @@ type Outgoing = (usize, SocketAddrV4, Vec<u8>);
 /// One that has arrived: at which socket, from whom, and its bytes.
 type Incoming = (usize, SocketAddrV4, Vec<u8>);
 
-/// An engine with its sockets.
+/// Both ends spin: with another pair beside them they would only wait for each other.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// An engine with its sockets. There is one at a time.
 pub struct Host {
+    _alone: MutexGuard<'static, ()>,
     /// The engine, with interface 0.
     pub engine: Engine,
     /// Memory for windows of tests.
@@ -42,6 +47,7 @@ pub struct Host {
 impl Host {
     /// On 127.0.0.1, with this MTU and first sequence number.
     pub fn new(mtu: u16, isn: u16) -> Result<Host> {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let sockets = [socket()?, socket()?, socket()?];
         let mut ports = [0; 3];
         for (port, socket) in ports.iter_mut().zip(&sockets) {
@@ -65,6 +71,7 @@ impl Host {
         };
         engine.add_interface(interface)?;
         Ok(Host {
+            _alone: alone,
             engine,
             arena,
             sockets,

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use tempfile::TempDir;
 use usnic::wire::modex::Modex;
 
 /// How a peer is started.
@@ -34,6 +35,8 @@ pub struct Stock {
     process: Child,
     orders: Option<ChildStdin>,
     answers: Receiver<String>,
+    /// Its socket of the connectivity checker is in there.
+    _directory: TempDir,
     /// How its interface is described.
     pub modex: Modex,
     /// Who it says it is.
@@ -57,7 +60,7 @@ fn built() -> Result<PathBuf> {
         let changed = sources.join(name).metadata().and_then(|file| file.modified());
         complete.as_ref().ok() < changed.as_ref().ok()
     };
-    if complete.is_err() || ["btlpeer.c", "provider.c", "build.sh"].iter().any(|name| newer(name)) {
+    if complete.is_err() || ["btlpeer.c", "provider.c", "endpoint.c", "events.c", "build.sh"].iter().any(|name| newer(name)) {
         let output = Command::new(sources.join("build.sh")).arg(&directory).output()?;
         let text = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "the stock peer could not be built:\n{text}");
@@ -70,7 +73,9 @@ impl Stock {
     /// Starts one on 127.0.0.1.
     pub fn start(options: &Options) -> Result<Stock> {
         let directory = built()?;
+        let own = TempDir::new()?;
         let mut command = Command::new(directory.join("btlpeer"));
+        command.arg("-d").arg(own.path());
         command.args(["-j", "1", "-v", &options.rank.to_string()]);
         if let Some(isn) = options.isn {
             command.args(["-i", &isn.to_string()]);
@@ -103,6 +108,7 @@ impl Stock {
             process,
             orders,
             answers,
+            _directory: own,
             modex: Modex {
                 address: std::net::Ipv4Addr::LOCALHOST,
                 priority_port: 0,

@@ -2,11 +2,11 @@
 //!
 //! An ACK tells only up to where everything has arrived. One that tells the same again shows that something is
 //! missing: the first packet behind it is sent again at once. Its ACK, if it does not reach what had been sent by
-//! then, shows the next one that is missing. Not to spend a round trip on each, twice as many are sent again from
-//! there each time, as long as they take no more than a quarter of a round trip on the link. Where no ACK comes, the
+//! then, shows the next one that is missing. Not to spend a round trip on each, as many are sent again from there
+//! as the link carries in a quarter of a round trip. Where no ACK comes, the
 //! first packet is sent once more after about two round trips, and then by a timer that is doubled each time.
 
-use super::endpoint::{Endpoint, LEAST_LIMIT, extend};
+use super::endpoint::{Endpoint, LEAST_LIMIT, LOSSY_LIMIT, extend};
 use super::transmit::RESENDS_PER_TURN;
 use super::{Engine, Failure};
 use core::time::Duration;
@@ -56,12 +56,11 @@ impl Endpoint {
         self.recovery.fragment = None;
     }
 
-    /// How many packets take a quarter of a round trip on the link.
-    fn quarter(&self) -> u64 {
+    /// How many packets the link carries in a quarter of a round trip.
+    fn quarter(&self, trip: u64) -> u64 {
         // Without a speed, as at 10 Gb/s.
         let byte_time = if self.byte_time > 0 { self.byte_time } else { 819 };
         let packet = u64::from(self.max_chunk) * byte_time / 1024;
-        let trip = self.round_trip.smoothed.unwrap_or(0);
         (trip / 4).checked_div(packet).unwrap_or(1).clamp(1, super::WINDOW)
     }
 
@@ -94,9 +93,10 @@ impl Endpoint {
         }
         if self.recovery.until.is_none() {
             self.recovery.until = Some(self.send.next);
-            self.send.limit = (self.send.limit - self.send.limit / 4).max(LEAST_LIMIT);
+            // A packet now and then says little of how much gets through.
+            let less = self.send.limit - self.send.limit / 8;
+            self.send.limit = less.max(LOSSY_LIMIT).min(self.send.limit);
         }
-        self.recovery.burst = 1;
         self.counters.num_fast_retrans += 1;
         self.resend(1);
         true
@@ -124,16 +124,15 @@ impl Endpoint {
             let mistaken = self.recovery.at.is_some_and(|at| now.nanos_since(at) < early);
             if first >= until || mistaken {
                 self.recovery.until = None;
-                self.recovery.burst = 1;
                 self.recovery.end = self.recovery.next;
             } else if first >= self.recovery.next {
+                let waited = self.recovery.at.map_or(0, |at| now.nanos_since(at));
                 // Nothing behind what was sent again had arrived: much is missing.
                 let exactly = first == self.recovery.next;
-                let most = if exactly { 4 * u64::from(RESENDS_PER_TURN) } else { 1 };
-                let most = most.max(self.quarter());
-                self.recovery.burst = (2 * self.recovery.burst).min(most);
+                let least = if exactly { 4 * u64::from(RESENDS_PER_TURN) } else { 1 };
+                let count = self.quarter(waited).max(least);
                 self.counters.num_fast_retrans += 1;
-                self.resend(self.recovery.burst.min(until - first));
+                self.resend(count.min(until - first));
                 again = true;
             }
         } else if self.recovery.next < first {
@@ -240,10 +239,11 @@ impl Endpoint {
             }
             self.recovery.expired += 1;
             self.recovery.doubled = (self.recovery.doubled + 1).min(LASTING);
-            self.send.limit = (self.send.limit / 2).max(LEAST_LIMIT);
+            if self.recovery.expired > 1 {
+                self.send.limit = (self.send.limit / 2).max(LEAST_LIMIT);
+            }
         }
         self.recovery.until = Some(self.send.next);
-        self.recovery.burst = 1;
         self.resend(1);
         self.start_timer(now);
         false

@@ -64,8 +64,6 @@ pub(super) struct Recovery {
     pub fragment: Option<u32>,
     /// What was sent before this may be lost; none if nothing seems to be.
     pub until: Option<u64>,
-    /// How many are sent again at a time.
-    pub burst: u64,
     /// When something was last sent again.
     pub at: Option<Instant>,
     /// When time has passed without an ACK.
@@ -212,7 +210,7 @@ impl Endpoint {
                 pace: now,
                 pace_at: None,
             },
-            recovery: Recovery { burst: 1, ..Recovery::default() },
+            recovery: Recovery::default(),
             round_trip: RoundTrip::default(),
             receive: ReceiveWindow { expected: peers, end: peers, window: None },
             ack: AckState { sent: peers - 1, ..AckState::default() },
@@ -273,7 +271,9 @@ impl Endpoint {
 
 /// Packets that may be on the way before the peer has acknowledged any.
 pub(super) const INITIAL_LIMIT: u32 = 64;
-/// Fewest packets that loss reduces this to.
+/// Fewest packets that the loss of some reduces this to.
+pub(super) const LOSSY_LIMIT: u32 = 256;
+/// Fewest packets that silence reduces this to.
 pub(super) const LEAST_LIMIT: u32 = 16;
 
 /// The 64-bit number nearest to `near` whose lower bits are `number`.

@@ -307,3 +307,48 @@ fn a_restart_is_found_out() {
     world.run(SECOND, |world| world.is_drained(0) && world.is_drained(1));
     assert_eq!((world.sides[0].came.len(), world.sides[1].came.len()), (1, 1));
 }
+
+/// Two interfaces of one peer: what is sent is spread over both, by what each has to do.
+#[test]
+fn fragments_are_spread_over_interfaces() {
+    use crate::engine::{Engine, EndpointConfig, InterfaceConfig};
+    use crate::Stripe;
+    let setup = Setup::default();
+    let now = drivers::hal::Instant::ZERO;
+    let (mut engine, _arena) = super::world::engine(&setup, 0, 1, now);
+    let modex = engine.modex(0).unwrap();
+    let second = core::net::Ipv4Addr::new(10, 0, 1, 1);
+    let other = InterfaceConfig {
+        address: second,
+        netmask: modex.netmask,
+        priority_port: 100,
+        data_port: 101,
+        ping_port: 0,
+        link_speed: 40_000,
+        mtu: setup.mtu,
+        isn: 3,
+    };
+    assert_eq!(engine.add_interface(other), Ok(1));
+    let add = |engine: &mut Engine, interface, host: u8| {
+        let address = core::net::Ipv4Addr::new(10, 0, interface as u8, host);
+        let modex = crate::wire::modex::Modex { address, ..modex };
+        let mut config = EndpointConfig::new(interface, sender(0), sender(1), modex);
+        config.check_connectivity = false;
+        engine.add_endpoint(&config, now).unwrap()
+    };
+    let endpoints = [(add(&mut engine, 0, 2), 10_000), (add(&mut engine, 1, 2), 40_000)];
+    let mut stripe = Stripe::new(&endpoints);
+    for number in 0..50 {
+        let endpoint = stripe.choose(&engine, 10_000).unwrap();
+        engine.send(endpoint, TAG, &message(number, 10_000), now).unwrap();
+    }
+    let waits = endpoints.map(|(endpoint, _)| engine.backlog(endpoint).unwrap().1);
+    assert_eq!(waits, [100_000, 400_000]);
+    let mut interfaces = [0; 2];
+    while let Some(packet) = engine.poll_transmit(now) {
+        interfaces[packet.interface] += 1;
+    }
+    assert!(interfaces[0] > 0 && interfaces[1] > 0);
+    engine.close(endpoints[1].0);
+    assert_eq!(stripe.choose(&engine, 10), Some(endpoints[0].0));
+}
