@@ -16,6 +16,8 @@ use drivers::hal::Instant;
 const OTHER_LIFE: u64 = 16;
 /// Most doublings of the timer that outlast an ACK: loss alone must not make it slow.
 const LASTING: u32 = 3;
+/// Most packets that are sent again at a time.
+const MOST_AGAIN: u64 = 256;
 /// A packet is not sent again so soon after it was.
 const LEAST_PAUSE: u64 = 100_000;
 
@@ -26,10 +28,18 @@ impl Endpoint {
         Some(smoothed.saturating_add(self.round_trip.variation.saturating_mul(4)))
     }
 
-    /// Waits for an ACK from now on.
+    /// Waits for an ACK from now on. `sent` is when the first packet that has none was sent, if an ACK of those
+    /// before it has just come: its own follows that closely, if it was sent with them.
     #[inline]
-    pub(super) fn start_timer(&mut self, now: Instant) {
+    pub(super) fn start_timer(&mut self, sent: Option<Instant>, now: Instant) {
         let timing = &self.config.timing;
+        if let (Some(sent), Some(trip)) = (sent, self.round_trip.smoothed) {
+            let probe = timing.probe.as_nanos() as u64;
+            let due = sent.as_nanos().saturating_add(trip).saturating_add(probe.max(trip / 4));
+            let at = Instant::from_nanos(due.max(now.as_nanos().saturating_add(probe)));
+            self.recovery.timer = Some(at);
+            return;
+        }
         let retransmit = timing.retransmit.as_nanos() as u64;
         let wait = match self.patience() {
             Some(patience) if !self.recovery.probed && self.recovery.expired == 0 => {
@@ -61,7 +71,7 @@ impl Endpoint {
         // Without a speed, as at 10 Gb/s.
         let byte_time = if self.byte_time > 0 { self.byte_time } else { 819 };
         let packet = u64::from(self.max_chunk) * byte_time / 1024;
-        (trip / 4).checked_div(packet).unwrap_or(1).clamp(1, super::WINDOW)
+        (trip / 4).checked_div(packet).unwrap_or(1).clamp(1, MOST_AGAIN)
     }
 
     /// A round trip was seen.
@@ -120,7 +130,8 @@ impl Endpoint {
         let first = number + 1;
         if let Some(until) = self.recovery.until {
             // It was answered before that can be: nothing was lost, something came late.
-            let early = 3 * self.round_trip.least / 4;
+            let trip = self.round_trip.smoothed.unwrap_or(0);
+            let early = (3 * self.round_trip.least / 4).max(trip / 2);
             let mistaken = self.recovery.at.is_some_and(|at| now.nanos_since(at) < early);
             if first >= until || mistaken {
                 self.recovery.until = None;
@@ -137,10 +148,6 @@ impl Endpoint {
             }
         } else if self.recovery.next < first {
             self.recovery.end = self.recovery.next;
-        }
-        match self.on_the_way() {
-            0 => self.recovery.timer = None,
-            _ => self.start_timer(now),
         }
         again
     }
@@ -171,12 +178,20 @@ impl Engine {
             return;
         }
         let count = number - endpoint.send.acknowledged;
-        let was_full = endpoint.on_the_way() >= u64::from(endpoint.send.limit);
         let again = endpoint.hear_more(number, count, now);
         let more = endpoint.send.unsent != super::NONE;
         self.retire(place);
-        if again || (more && was_full) || more {
+        if again || more {
             self.make_ready(place);
+        }
+        let Engine { endpoints, fragments, .. } = self;
+        let Some(Some(endpoint)) = endpoints.get_mut(place as usize) else { return };
+        if endpoint.on_the_way() == 0 {
+            endpoint.recovery.timer = None;
+        } else {
+            let first = fragments.get(endpoint.send.first as usize);
+            let sent = first.map(|fragment| fragment.sent).max(endpoint.recovery.at);
+            endpoint.start_timer(sent.filter(|_| !again), now);
         }
         self.schedule(place);
     }
@@ -245,7 +260,7 @@ impl Endpoint {
         }
         self.recovery.until = Some(self.send.next);
         self.resend(1);
-        self.start_timer(now);
+        self.start_timer(None, now);
         false
     }
 }

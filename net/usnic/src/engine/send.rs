@@ -15,6 +15,8 @@ pub(super) struct Fragment {
     pub next: u32,
     /// Sequence number of its first packet, once that was sent.
     pub start: u64,
+    /// When the last of its packets so far was sent first.
+    pub sent: Instant,
     /// Its packets, and bytes of payload in each but the last.
     pub segments: u32,
     pub segment: u32,
@@ -246,6 +248,7 @@ impl Engine {
         let fragment = Fragment {
             next: NONE,
             start: 0,
+            sent: now,
             segments,
             segment,
             size: order.size as u32,

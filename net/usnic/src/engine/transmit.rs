@@ -224,6 +224,7 @@ fn new_packet(
     if segment == 0 {
         fragment.start = number;
     }
+    fragment.sent = now;
     endpoint.send.next += 1;
     endpoint.send.unsent_segment += 1;
     if endpoint.send.unsent_segment == fragment.segments {
@@ -243,7 +244,7 @@ fn new_packet(
         endpoint.round_trip.timed = Some((number, now));
     }
     if endpoint.recovery.timer.is_none() {
-        endpoint.start_timer(now);
+        endpoint.start_timer(None, now);
     }
     pace(endpoint, length, now);
     let acknowledged =
