@@ -37,6 +37,8 @@ pub struct Blocks {
     /// By unit: order of the free block that begins there, and its neighbours in the list.
     orders: Vec<u8>,
     links: Vec<(u32, u32)>,
+    /// Of each order, a block that was given back and is not joined with others before there is need.
+    spare: [u32; ORDERS],
     available: usize,
 }
 
@@ -50,6 +52,7 @@ impl Blocks {
             present: 0,
             orders: alloc::vec![USED; units],
             links: alloc::vec![(NONE, NONE); units],
+            spare: [NONE; ORDERS],
             available: units * UNIT,
         };
         let mut first = 0;
@@ -73,22 +76,47 @@ impl Blocks {
     }
 
     /// A block of at least `bytes` bytes.
+    #[inline]
     pub fn alloc(&mut self, bytes: usize) -> Option<Block> {
         let wanted = order(bytes)?;
+        let spare = core::mem::replace(self.spare.get_mut(wanted)?, NONE);
+        let first = if spare != NONE {
+            spare
+        } else {
+            self.split(wanted).or_else(|| {
+                self.join_spares();
+                self.split(wanted)
+            })?
+        };
+        self.available -= UNIT << wanted;
+        Some(Block { first, order: wanted as u8 })
+    }
+
+    /// Takes a block back.
+    #[inline]
+    pub fn free(&mut self, block: Block) {
+        self.available += block.size();
+        match self.spare.get_mut(usize::from(block.order)) {
+            Some(spare) if *spare == NONE => *spare = block.first,
+            _ => self.join(block.first, block.order.into()),
+        }
+    }
+
+    /// Takes a block of an order out of the free ones, of which a larger one may be split.
+    #[inline(never)]
+    fn split(&mut self, wanted: usize) -> Option<u32> {
         let found = wanted + self.present.checked_shr(wanted as u32)?.trailing_zeros() as usize;
         let first = *self.heads.get(found).filter(|&&head| head != NONE)?;
         self.remove(first, found);
         for half in (wanted..found).rev() {
             self.insert(first + (1 << half), half);
         }
-        self.available -= UNIT << wanted;
-        Some(Block { first, order: wanted as u8 })
+        Some(first)
     }
 
-    /// Takes a block back.
-    pub fn free(&mut self, block: Block) {
-        let (mut first, mut order) = (block.first, usize::from(block.order));
-        self.available += UNIT << order;
+    /// Puts a block among the free ones, joined with its neighbour if that is free.
+    #[inline(never)]
+    fn join(&mut self, mut first: u32, mut order: usize) {
         while order + 1 < ORDERS {
             let buddy = first ^ 1 << order;
             if self.orders.get(buddy as usize) != Some(&(order as u8)) {
@@ -99,6 +127,16 @@ impl Blocks {
             order += 1;
         }
         self.insert(first, order);
+    }
+
+    #[cold]
+    fn join_spares(&mut self) {
+        for order in 0..ORDERS {
+            let spare = core::mem::replace(&mut self.spare[order], NONE);
+            if spare != NONE {
+                self.join(spare, order);
+            }
+        }
     }
 
     /// The first `bytes` bytes of a block.

@@ -36,6 +36,8 @@ pub struct Wheel {
     taken: [u64; LEVELS],
     /// Everything before this tick was given out.
     now: u64,
+    /// No slot that is taken begins before this tick.
+    soonest: u64,
 }
 
 impl Wheel {
@@ -47,6 +49,7 @@ impl Wheel {
             heads: [[NONE; SLOTS]; LEVELS],
             taken: [0; LEVELS],
             now: now.as_nanos() >> TICK,
+            soonest: 0,
         }
     }
 
@@ -70,12 +73,13 @@ impl Wheel {
     #[inline]
     pub fn take_due(&mut self, now: Instant) -> Option<u32> {
         let until = now.as_nanos() >> TICK;
-        if until < self.now {
+        if until < self.soonest || until < self.now {
             return None;
         }
         self.take_until(until)
     }
 
+    #[inline(never)]
     fn take_until(&mut self, until: u64) -> Option<u32> {
         while let Some((level, slot, tick)) = self.next() {
             if tick > until {
@@ -99,6 +103,7 @@ impl Wheel {
             }
         }
         self.now = self.now.max(until + 1);
+        self.soonest = self.next().map_or(u64::MAX, |slot| slot.2);
         None
     }
 
@@ -154,6 +159,7 @@ impl Wheel {
     fn place(&mut self, place: u32, tick: u64) {
         self.unlink(place);
         let tick = tick.clamp(self.now, self.top());
+        self.soonest = self.soonest.min(tick);
         // The level of the highest digit in which it differs from now.
         let differs = (tick ^ self.now) | (SLOTS as u64 - 1);
         let level = ((63 - differs.leading_zeros()) / BITS) as usize;
