@@ -31,6 +31,8 @@ pub enum Purpose {
     Count,
     /// Sanitizers, and fuzzing that is guided by coverage: LLVM's runtimes.
     Sanitizers,
+    /// The stock peer of usNIC: Open MPI, and what its `btl/usnic` is built with.
+    OpenMpi,
     /// Making a fresh Debian to test in.
     Fresh,
 }
@@ -47,6 +49,7 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Models, &["mmdebstrap"]),
     (Purpose::Count, &["valgrind"]),
     (Purpose::Sanitizers, &["libclang-rt-16-dev", "libstdc++-12-dev", "lld"]),
+    (Purpose::OpenMpi, &["libfabric-dev", "libopenmpi-dev", "openmpi-bin", "xz-utils"]),
     (Purpose::Fresh, &["debootstrap", "git", "util-linux"]),
 ];
 
@@ -63,6 +66,7 @@ pub const ALL: &[Purpose] = &[
     Purpose::Models,
     Purpose::Count,
     Purpose::Sanitizers,
+    Purpose::OpenMpi,
     Purpose::Fresh,
 ];
 

@@ -80,6 +80,8 @@ impl Needs {
     }
 }
 
+/// Open MPI's own usNIC as a peer.
+const OPEN_MPI: &[Purpose] = &[Purpose::Host, Purpose::OpenMpi];
 /// What compiling a suite takes.
 const HOST: &[Purpose] = &[Purpose::Host];
 /// Sanitizers and libFuzzer as well.
@@ -105,6 +107,7 @@ const SUITES: &[Suite] = &[
     Suite { name: "unit", target: None, needs: Needs::Nothing, uses: SANITIZED, long: false },
     host_suite("sim"),
     Suite { uses: SANITIZED, ..host_suite("fuzz") },
+    Suite { target: Some(("usnic-tests", "usnic")), uses: OPEN_MPI, ..host_suite("usnic") },
     boot_suite("boot"),
     boot_suite("console"),
     boot_suite("net"),

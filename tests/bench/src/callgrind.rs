@@ -33,6 +33,11 @@ impl Program {
         self.count(scenario, &[])
     }
 
+    /// As [`Program::instructions`], for what takes long: it is done fewer times.
+    pub fn instructions_of_few(&self, scenario: &str) -> Result<f64> {
+        self.difference(scenario, &[], [FEW / 100, MANY / 100])
+    }
+
     /// As [`Program::instructions`], but only those within a function, without those of another.
     pub fn instructions_within(&self, scenario: &str, within: &str, but: &str) -> Result<f64> {
         let toggles = [within, but].map(|name| format!("--toggle-collect=*{name}*"));
@@ -40,6 +45,10 @@ impl Program {
     }
 
     fn count(&self, scenario: &str, options: &[String]) -> Result<f64> {
+        self.difference(scenario, options, [FEW, MANY])
+    }
+
+    fn difference(&self, scenario: &str, options: &[String], counts: [u64; 2]) -> Result<f64> {
         let total = |count: u64| {
             let mut valgrind = Command::new("valgrind");
             valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--log-fd=1"]);
@@ -49,6 +58,7 @@ impl Program {
             let (_, number) = collected.context("callgrind told no number of instructions")?;
             number.trim().parse::<u64>().context("callgrind's number of instructions")
         };
-        Ok((total(MANY)? - total(FEW)?) as f64 / (MANY - FEW) as f64)
+        let [few, many] = counts;
+        Ok((total(many)? - total(few)?) as f64 / (many - few) as f64)
     }
 }

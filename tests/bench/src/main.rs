@@ -12,6 +12,7 @@ mod rtrs_client;
 mod scale;
 mod site;
 mod smcr;
+mod usnic;
 
 use std::process::ExitCode;
 
@@ -41,6 +42,8 @@ enum Suite {
     Smcr,
     /// Instructions per request of drivers of real hardware, on models of it
     Metal,
+    /// Instructions per message and byte of the usNIC engine
+    Usnic,
     /// The same work beside many sessions, volumes and connections, and beside none
     Scale,
 }
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Suite::RtrsClient => rtrs_client::bench(),
         Suite::Smcr => smcr::bench(),
         Suite::Metal => metal::bench(),
+        Suite::Usnic => usnic::bench(),
         Suite::Scale => scale::bench(arguments.keys),
     };
     match result {

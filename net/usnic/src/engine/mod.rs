@@ -1,0 +1,465 @@
+//! The engine: endpoints, windows, fragments, timers, for any number of interfaces. It does no I/O: datagrams and
+//! the time come in as arguments, and what is to be sent comes out of [`Engine::poll_transmit`].
+//!
+//! A user adds interfaces and endpoints, sends messages ([`Engine::send`]) or PUTs, and hears of an endpoint by
+//! [`Engine::next_news`] when there is a message to take, a fragment has ended, there is room again, or its state
+//! has changed. News is said once: who hears of it takes messages and completions until there are none.
+//!
+//! The receiving side is the BTL's: a window of 4,096 packets that come in any order. The sending side knows better
+//! than the BTL: what an ACK shows to be missing is sent again at once and hole by hole, timers follow the round
+//! trips and back off, and who does not answer at all fails.
+
+mod acknowledge;
+mod agent;
+mod arrival;
+mod assembly;
+mod config;
+mod counters;
+mod endpoint;
+mod put;
+mod send;
+#[cfg(test)]
+mod tests;
+mod transmit;
+
+pub use assembly::Received;
+pub use config::{BadConfig, Config, Delivery, EndpointConfig, InterfaceConfig, Timing, WINDOW};
+pub use counters::{Counters, InterfaceCounters};
+pub use endpoint::State;
+pub use put::GrantError;
+pub use send::{Completion, SendError};
+pub use transmit::Transmit;
+
+use crate::blocks::Blocks;
+use crate::id_map::IdMap;
+use crate::wheel::Wheel;
+use crate::wire::modex::{MTUS, Modex};
+use agent::Agents;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use assembly::Message;
+use core::fmt;
+use core::net::SocketAddrV4;
+use drivers::hal::{Instant, Window};
+use endpoint::{Endpoint, Grant};
+use send::Fragment;
+use slab::Slab;
+
+/// No fragment.
+const NONE: u32 = u32::MAX;
+/// No message.
+const NO_MESSAGE: u16 = u16::MAX;
+/// Most messages: a slot of a window has one of their numbers, or one of two other values.
+const MOST_MESSAGES: usize = u16::MAX as usize - 2;
+/// Longest datagram that the priority channel takes.
+pub const PRIORITY_DATAGRAM: usize = 768;
+
+/// Names an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndpointId {
+    place: u32,
+    generation: u32,
+}
+
+/// One of the three UDP ports of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// ACKs, and small data of some.
+    Priority,
+    /// Everything else.
+    Data,
+    /// The connectivity checker.
+    Ping,
+}
+
+/// Why an endpoint failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Nothing was acknowledged, however often it was sent.
+    Unacknowledged {
+        /// How often.
+        times: u32,
+    },
+    /// The peer acknowledges what was not sent: it goes on with a connection from before one of the two restarted.
+    OtherLife,
+    /// Neither PING was answered.
+    NoAnswer {
+        /// Where they went.
+        to: SocketAddrV4,
+    },
+    /// Small PINGs were answered, large ones were not.
+    LargeLost {
+        /// Where they went.
+        to: SocketAddrV4,
+        /// Bytes of the large one's IPv4 packet.
+        packet: u32,
+    },
+    /// Half a message came, and then nothing more.
+    Silent,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Unacknowledged { times } => write!(
+                f,
+                "the peer acknowledged nothing although packets were sent {times} times: it has ended, has restarted with another modex, or cannot be reached"
+            ),
+            Failure::OtherLife => f.write_str(
+                "the peer acknowledges packets that were never sent: one of the two has restarted, and both need to exchange their modexes again",
+            ),
+            Failure::NoAnswer { to } => write!(
+                f,
+                "no PING to {to} was answered, neither small nor large: the address or port is wrong, there is no route, a firewall drops UDP, or the peer has another version of Open MPI"
+            ),
+            Failure::LargeLost { to, packet } => write!(
+                f,
+                "small PINGs to {to} are answered, those in IPv4 packets of {packet} bytes are not: a router, switch or interface on the way has a smaller MTU"
+            ),
+            Failure::Silent => f.write_str("the peer sent half a message, and then nothing more"),
+        }
+    }
+}
+
+impl core::error::Error for Failure {}
+
+/// An interface of ours.
+#[derive(Debug)]
+struct Interface {
+    config: InterfaceConfig,
+    counters: InterfaceCounters,
+}
+
+/// The engine.
+#[derive(Debug)]
+pub struct Engine {
+    config: Config,
+    interfaces: Vec<Interface>,
+    endpoints: Vec<Option<Endpoint>>,
+    free_endpoints: Vec<u32>,
+    generation: u32,
+    /// By interface, address and port of either of a peer's channels.
+    by_address: IdMap,
+    agents: Agents,
+    blocks: Blocks,
+    fragments: Slab<Fragment>,
+    messages: Slab<Message>,
+    /// Messages that are arriving, by endpoint and the name of the fragment.
+    by_fragment: IdMap,
+    /// Which packets have arrived behind one that is missing; each of 4,096 slots.
+    windows: Vec<Box<[u16]>>,
+    free_windows: Vec<u16>,
+    grants: BTreeMap<(u32, u64), Grant>,
+    /// Endpoints, and behind them agents.
+    wheel: Wheel,
+    ready: VecDeque<u32>,
+    news: VecDeque<u32>,
+    /// What the last packet was made of.
+    out: transmit::Out,
+    /// Zeros behind a large PING.
+    zeros: Window,
+}
+
+impl Engine {
+    /// An engine. `memory` is where messages arrive, and where what is sent is kept, if it is copied; 64 KiB of it
+    /// are taken for large PINGs. `secret` is random.
+    pub fn new(config: Config, memory: Window, secret: u64, now: Instant) -> Self {
+        let messages = config.messages.min(MOST_MESSAGES);
+        let windows = config.receive_windows.min(u16::MAX.into());
+        let zeros = memory.slice(0, usize::from(*MTUS.end()).min(memory.len()));
+        let zeros = zeros.unwrap_or(Window::empty());
+        zeros.fill(0);
+        let rest = memory.len() - zeros.len();
+        let rest = memory.slice(zeros.len(), rest).unwrap_or(Window::empty());
+        let slots = || alloc::vec![0; WINDOW as usize].into_boxed_slice();
+        Engine {
+            config: Config { messages, ..config },
+            interfaces: Vec::new(),
+            endpoints: (0..config.endpoints).map(|_| None).collect(),
+            free_endpoints: (0..config.endpoints as u32).rev().collect(),
+            generation: 0,
+            by_address: IdMap::new(2 * config.endpoints, secret),
+            agents: Agents::new(config.endpoints, secret.rotate_left(17)),
+            blocks: Blocks::new(rest),
+            fragments: Slab::with_capacity(config.sends),
+            messages: Slab::with_capacity(messages),
+            by_fragment: IdMap::new(messages, secret.rotate_left(31)),
+            windows: (0..windows).map(|_| slots()).collect(),
+            free_windows: (0..windows as u16).rev().collect(),
+            grants: BTreeMap::new(),
+            wheel: Wheel::new(2 * config.endpoints, now),
+            ready: VecDeque::with_capacity(2 * config.endpoints),
+            news: VecDeque::with_capacity(config.endpoints),
+            out: transmit::Out::new(),
+            zeros,
+        }
+    }
+
+    /// Adds an interface; its number.
+    pub fn add_interface(&mut self, config: InterfaceConfig) -> Result<usize, BadConfig> {
+        let [priority, data, ping] = [config.priority_port, config.data_port, config.ping_port];
+        if priority == 0 || data == 0 || priority == data || ping == priority || ping == data {
+            return Err(BadConfig::Ports);
+        }
+        if !MTUS.contains(&config.mtu) {
+            return Err(BadConfig::Mtu(config.mtu));
+        }
+        self.interfaces.push(Interface { config, counters: InterfaceCounters::default() });
+        Ok(self.interfaces.len() - 1)
+    }
+
+    /// How peers hear of an interface.
+    pub fn modex(&self, interface: usize) -> Option<Modex> {
+        self.interfaces.get(interface).map(|interface| interface.config.modex())
+    }
+
+    /// Adds an endpoint.
+    pub fn add_endpoint(
+        &mut self,
+        config: &EndpointConfig,
+        now: Instant,
+    ) -> Result<EndpointId, BadConfig> {
+        let interface = self.interfaces.get(config.interface).ok_or(BadConfig::NoInterface)?;
+        let ours = interface.config.modex().max_message;
+        let peers = config.modex.max_message;
+        if ours != peers {
+            return Err(BadConfig::MaxMessage { ours, peers });
+        }
+        let timing = &config.timing;
+        let counts = [timing.in_flight, timing.ack_every, timing.retries];
+        if counts.contains(&0)
+            || u64::from(timing.in_flight) >= WINDOW
+            || timing.retransmit.is_zero()
+        {
+            return Err(BadConfig::Timing);
+        }
+        let names = [config.modex.data_port, config.modex.priority_port].map(|port| {
+            address_name(config.interface, SocketAddrV4::new(config.modex.address, port))
+        });
+        if names.iter().any(|&name| self.by_address.get(name).is_some()) {
+            return Err(BadConfig::Exists);
+        }
+        let (isn, speed) = (interface.config.isn, interface.config.link_speed);
+        let place = self.free_endpoints.pop().ok_or(BadConfig::Full)?;
+        self.generation = self.generation.wrapping_add(1);
+        let id = EndpointId { place, generation: self.generation };
+        let mut endpoint = Endpoint::new(id, config, isn, speed, now);
+        for name in names {
+            self.by_address.insert(name, place);
+        }
+        if config.modex.ping_port != 0 && interface.config.ping_port != 0 {
+            let to = SocketAddrV4::new(config.modex.address, config.modex.ping_port);
+            let version = config.version();
+            let asks = config.check_connectivity;
+            endpoint.agent = self.agents.join(config.interface, to, version, peers, asks);
+        }
+        if let Some(entry) = self.endpoints.get_mut(place as usize) {
+            *entry = Some(endpoint);
+        }
+        Ok(id)
+    }
+
+    /// Takes an endpoint away, with everything that is its own but messages that were taken. Nothing is said to
+    /// the peer: who wants to know that everything has arrived closes first. Grants end.
+    pub fn remove(&mut self, id: EndpointId) {
+        if self.endpoint(id).is_none() {
+            return;
+        }
+        self.release_all(id.place);
+        self.drop_completions(id.place);
+        let gone = self.endpoints.get_mut(id.place as usize).and_then(Option::take);
+        let Some(endpoint) = gone else { return };
+        for address in [endpoint.data, endpoint.priority] {
+            self.by_address.remove(address_name(endpoint.interface, address));
+        }
+        if let Some(agent) = endpoint.agent
+            && self.agents.leave(agent)
+        {
+            self.wheel.forget(self.agent_timer(agent));
+        }
+        self.wheel.forget(id.place);
+        // Rare: both lists are looked through.
+        self.ready.retain(|&place| place != id.place);
+        self.news.retain(|&place| place != id.place);
+        self.free_endpoints.push(id.place);
+    }
+
+    /// Takes nothing more to be sent; the endpoint is [`State::Closed`] when everything was acknowledged.
+    pub fn close(&mut self, id: EndpointId) {
+        let Some(endpoint) = self.endpoint_mut(id) else { return };
+        if endpoint.state == State::Open {
+            endpoint.state = State::Closing;
+            self.close_if_drained(id.place);
+        }
+    }
+
+    /// What can be done with an endpoint; none if it was removed.
+    pub fn state(&self, id: EndpointId) -> Option<State> {
+        self.endpoint(id).map(|endpoint| endpoint.state)
+    }
+
+    /// What an endpoint has counted.
+    pub fn counters(&self, id: EndpointId) -> Option<&Counters> {
+        self.endpoint(id).map(|endpoint| &endpoint.counters)
+    }
+
+    /// What an interface has counted.
+    pub fn interface_counters(&self, interface: usize) -> Option<&InterfaceCounters> {
+        self.interfaces.get(interface).map(|interface| &interface.counters)
+    }
+
+    /// Packets of an endpoint that were sent and not acknowledged, and bytes that wait to be sent.
+    pub fn backlog(&self, id: EndpointId) -> Option<(u64, u64)> {
+        self.endpoint(id).map(|endpoint| (endpoint.on_the_way(), endpoint.send.backlog))
+    }
+
+    /// Bytes of the memory that are free, perhaps in many pieces.
+    pub fn memory_available(&self) -> usize {
+        self.blocks.available()
+    }
+
+    /// Whether the path to a peer carries small and large datagrams, as far as that was asked.
+    pub fn connectivity(&self, id: EndpointId) -> Option<(bool, bool)> {
+        self.endpoint(id).and_then(|endpoint| self.agents.answered(endpoint.agent?))
+    }
+
+    /// An endpoint whose user has something to see.
+    pub fn next_news(&mut self) -> Option<EndpointId> {
+        let place = self.news.pop_front()?;
+        let endpoint = self.endpoints.get_mut(place as usize)?.as_mut()?;
+        endpoint.has_news = false;
+        Some(endpoint.id)
+    }
+
+    /// A datagram has arrived at an interface's port `to_port`, from `from` as its headers say.
+    pub fn receive(
+        &mut self,
+        interface: usize,
+        from: SocketAddrV4,
+        to_port: u16,
+        datagram: &[u8],
+        now: Instant,
+    ) {
+        let Some(ours) = self.interfaces.get_mut(interface) else { return };
+        let channel = match to_port {
+            port if port == ours.config.data_port => Channel::Data,
+            port if port == ours.config.priority_port => Channel::Priority,
+            port if port == ours.config.ping_port => {
+                return self.receive_ping(interface, from, datagram, now);
+            }
+            _ => return,
+        };
+        let Some(place) = self.by_address.get(address_name(interface, from)) else {
+            ours.counters.num_unk_recvs += 1;
+            return;
+        };
+        self.receive_packet(place, channel, datagram, now);
+    }
+
+    /// When [`Engine::poll_transmit`] has something to do: at once if that is in the past; never if it is none.
+    pub fn deadline(&mut self) -> Option<Instant> {
+        if !self.ready.is_empty() || self.agents.has_answers() {
+            return Some(Instant::ZERO);
+        }
+        let Engine { endpoints, agents, wheel, .. } = self;
+        wheel.first_due(|place| match endpoints.get(place as usize) {
+            Some(endpoint) => endpoint.as_ref().and_then(Endpoint::deadline),
+            None => agents.deadline(place - endpoints.len() as u32),
+        })
+    }
+
+    #[inline]
+    fn endpoint(&self, id: EndpointId) -> Option<&Endpoint> {
+        let endpoint = self.endpoints.get(id.place as usize)?.as_ref();
+        endpoint.filter(|endpoint| endpoint.id == id)
+    }
+
+    #[inline]
+    fn endpoint_mut(&mut self, id: EndpointId) -> Option<&mut Endpoint> {
+        let endpoint = self.endpoints.get_mut(id.place as usize)?.as_mut();
+        endpoint.filter(|endpoint| endpoint.id == id)
+    }
+
+    #[inline]
+    fn at(&mut self, place: u32) -> Option<&mut Endpoint> {
+        self.endpoints.get_mut(place as usize)?.as_mut()
+    }
+
+    /// Which timer of the wheel an agent's is.
+    fn agent_timer(&self, agent: u32) -> u32 {
+        self.endpoints.len() as u32 + agent
+    }
+
+    /// Tells an endpoint's user to look.
+    #[inline]
+    fn tell(&mut self, place: u32) {
+        if let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize)
+            && !endpoint.has_news
+        {
+            endpoint.has_news = true;
+            self.news.push_back(place);
+        }
+    }
+
+    /// Puts an endpoint among those with something to send.
+    #[inline]
+    fn make_ready(&mut self, place: u32) {
+        if let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize)
+            && !endpoint.is_ready
+        {
+            endpoint.is_ready = true;
+            endpoint.turn = 0;
+            endpoint.resends_in_turn = 0;
+            self.ready.push_back(place);
+        }
+    }
+
+    /// Has the wheel know an endpoint's deadline.
+    #[inline]
+    fn schedule(&mut self, place: u32) {
+        if let Some(Some(endpoint)) = self.endpoints.get(place as usize)
+            && let Some(at) = endpoint.deadline()
+        {
+            self.wheel.put(place, at);
+        }
+    }
+
+    fn close_if_drained(&mut self, place: u32) {
+        if let Some(endpoint) = self.at(place)
+            && endpoint.state == State::Closing
+            && endpoint.send.fragments == 0
+        {
+            endpoint.state = State::Closed;
+            self.tell(place);
+        }
+    }
+
+    /// An endpoint fails: what it has is given back, and its user hears of it.
+    fn fail(&mut self, place: u32, why: Failure) {
+        let Some(endpoint) = self.at(place).filter(|endpoint| endpoint.is_alive()) else { return };
+        endpoint.state = State::Failed(why);
+        self.release_all(place);
+        self.tell(place);
+    }
+
+    /// Gives back everything that an endpoint has, and stops its timers.
+    fn release_all(&mut self, place: u32) {
+        self.abandon_fragments(place);
+        self.drop_messages(place);
+        self.drop_window(place);
+        self.revoke_all(place);
+        let Some(endpoint) = self.at(place) else { return };
+        endpoint.recovery.timer = None;
+        endpoint.recovery.end = endpoint.recovery.next;
+        endpoint.send.pace_at = None;
+        endpoint.silence_at = None;
+        endpoint.ack = endpoint::AckState { sent: endpoint.ack.sent, ..Default::default() };
+    }
+}
+
+/// The name by which an address and port at an interface are found.
+#[inline]
+fn address_name(interface: usize, address: SocketAddrV4) -> u64 {
+    (interface as u64) << 48 | u64::from(address.ip().to_bits()) << 16 | u64::from(address.port())
+}

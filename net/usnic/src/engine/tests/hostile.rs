@@ -1,0 +1,317 @@
+//! A peer, or somebody in its name, that sends what no honest one does: it is counted, nothing is written that was
+//! not granted, nothing of others shows, memory is bounded, and others go on.
+
+use super::world::{Setup, TAG, World, message, port, sender, socket};
+use crate::engine::{Channel, Counters, Failure, State};
+use crate::wire::header::{Header, Kind, Layout, MAX_HEADER};
+use core::net::{Ipv4Addr, SocketAddrV4};
+use core::time::Duration;
+use netsim::{Rng, explore};
+use std::vec::Vec;
+
+/// The first number of side 0, who attacks side 1.
+const ISN: u16 = 10;
+
+fn header(sequence: u16, kind: Kind) -> Header {
+    Header { sender: sender(0), sequence, acknowledged: None, put_address: 0, tag: TAG, kind }
+}
+
+fn packet(header: &Header, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = [0; MAX_HEADER];
+    let length = header.emit(Layout::V4, payload.len() as u16, &mut bytes);
+    [&bytes[..length], payload].concat()
+}
+
+/// Side 1 receives a datagram; what its counters say then.
+fn arrive(world: &mut World, bytes: &[u8]) -> Counters {
+    arrive_from(world, socket(0, Channel::Data), Channel::Data, bytes)
+}
+
+fn arrive_from(world: &mut World, from: SocketAddrV4, to: Channel, bytes: &[u8]) -> Counters {
+    let now = world.now;
+    world.sides[1].engine.receive(0, from, port(to), bytes, now);
+    world.collect(1);
+    world.counters(1)
+}
+
+fn chunk(fragment: u32, size: u32, offset: u32) -> Kind {
+    Kind::Chunk { fragment, size, offset }
+}
+
+#[test]
+fn puts_outside_of_grants_write_nothing() {
+    let mut world = World::new(Setup::default());
+    let memory = world.window(1, &[7; 4000]);
+    let endpoint = world.sides[1].endpoint;
+    let part = |from, len| memory.slice(from, len).unwrap();
+    let engine = &mut world.sides[1].engine;
+    engine.grant(endpoint, 0x1000, part(1000, 1000)).unwrap();
+    engine.grant(endpoint, 0x1000 + 2000, part(3000, 500)).unwrap();
+    assert!(engine.grant(endpoint, 0x1000 + 1999, part(0, 2)).is_err());
+    assert!(engine.grant(endpoint, 0xfff, part(0, 2)).is_err());
+    assert!(engine.grant(endpoint, 0, part(0, 2)).is_err());
+    assert!(engine.grant(endpoint, u64::MAX, part(0, 2)).is_err());
+    let mut refused = 0;
+    let addresses = [
+        (0xfff, 10),
+        (0x1000 - 10, 20),
+        (0x1000 + 991, 10),
+        (0x1000 + 1000, 1),
+        (0x1000 + 1999, 5),
+        (0x1000 + 2495, 10),
+        (u64::MAX, 10),
+        (u64::MAX - 5, 10),
+        (1, 10),
+        (0x1000, 1001),
+    ];
+    for (address, length) in addresses {
+        let put = Header { put_address: address, ..header(ISN, Kind::Fragment) };
+        refused += 1;
+        assert_eq!(arrive(&mut world, &packet(&put, &std::vec![9; length])).puts_refused, refused);
+        // As the first part of more.
+        let kind = chunk(5, 2 * length as u32, 0);
+        let put = Header { put_address: address, ..header(ISN, kind) };
+        refused += 1;
+        let counters = arrive(&mut world, &packet(&put, &std::vec![9; length]));
+        assert_eq!(counters.puts_refused, refused, "{address:#x}");
+    }
+    // A part that wraps the addresses round.
+    let put = Header { put_address: 0x1000, ..header(ISN, chunk(6, u32::MAX, u32::MAX - 9)) };
+    arrive(&mut world, &packet(&put, &[9; 10]));
+    let mut bytes = [0; 4000];
+    memory.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 4000]);
+    assert_eq!(world.counters(1).num_ack_sends, 0);
+    // Nothing of all that was taken: an honest one still fits, until the region is taken back.
+    let honest = Header { put_address: 0x1000 + 990, ..header(ISN, Kind::Fragment) };
+    assert_eq!(arrive(&mut world, &packet(&honest, &[8; 10])).puts_received, 1);
+    memory.read(0, &mut bytes).unwrap();
+    assert_eq!((&bytes[1989..2000], bytes[2000]), (&[7, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8][..], 7));
+    world.sides[1].engine.revoke(endpoint, 0x1000);
+    let again = Header { sequence: ISN + 1, ..honest };
+    assert_eq!(arrive(&mut world, &packet(&again, &[9; 10])).puts_received, 1);
+}
+
+#[test]
+fn parts_that_lie_are_not_taken() {
+    let mut world = World::new(Setup::default());
+    let lies = [
+        chunk(0, 100, 0),
+        chunk(1, 9, 0),
+        chunk(1, 100, 91),
+        chunk(1, 100, u32::MAX),
+        chunk(1, u32::MAX, 0),
+        chunk(1, (1 << 20) + 1, 0),
+    ];
+    for (n, kind) in (1..).zip(lies) {
+        let counters = arrive(&mut world, &packet(&header(ISN, kind), &[1; 10]));
+        assert_eq!(counters.num_badfrag_recvs, n, "{kind:?}");
+    }
+    assert_eq!(
+        arrive(&mut world, &packet(&header(ISN, chunk(1, 100, 0)), &[])).num_badfrag_recvs,
+        7
+    );
+    // One is begun, and then told of differently.
+    arrive(&mut world, &packet(&header(ISN, chunk(2, 30, 10)), &[1; 10]));
+    for kind in [chunk(2, 31, 0), chunk(2, 29, 0)] {
+        arrive(&mut world, &packet(&header(ISN + 1, kind), &[1; 10]));
+    }
+    let put = Header { put_address: 5, ..header(ISN + 1, chunk(2, 30, 0)) };
+    arrive(&mut world, &packet(&put, &[1; 10]));
+    assert_eq!(world.counters(1).num_badfrag_recvs, 10);
+    // Parts that lie on each other: what is counted as complete has zeros where nothing was, not what others left.
+    arrive(&mut world, &packet(&header(ISN + 1, chunk(2, 30, 5)), &[2; 10]));
+    arrive(&mut world, &packet(&header(ISN + 2, chunk(2, 30, 7)), &[3; 10]));
+    let expected: Vec<u8> = [&[0; 5][..], &[2; 2], &[3; 10], &[1; 3], &[0; 10]].concat();
+    assert_eq!(world.sides[1].came, [(TAG, expected)]);
+    // Shorter than it says, of no type, and an impossible length.
+    let mut short = packet(&header(ISN + 3, Kind::Fragment), &[1; 10]);
+    short.pop();
+    assert_eq!(arrive(&mut world, &short).malformed, 1);
+    short[24] = 9;
+    assert_eq!(arrive(&mut world, &short).malformed, 2);
+    assert_eq!(arrive(&mut world, &[]).malformed, 3);
+}
+
+#[test]
+fn nobody_speaks_for_a_peer() {
+    let mut world = World::new(Setup::default());
+    let honest = packet(&header(ISN, Kind::Fragment), b"hello");
+    let elsewhere = [
+        SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 9), 101),
+        SocketAddrV4::new(*socket(0, Channel::Data).ip(), 5000),
+    ];
+    for (n, from) in (1..).zip(elsewhere) {
+        arrive_from(&mut world, from, Channel::Data, &honest);
+        assert_eq!(world.sides[1].engine.interface_counters(0).unwrap().num_unk_recvs, n);
+    }
+    let other = packet(&Header { sender: sender(5), ..header(ISN, Kind::Fragment) }, b"hello");
+    assert_eq!(arrive(&mut world, &other).other_senders, 1);
+    assert!(world.sides[1].came.is_empty());
+    // Small data on the priority channel is taken, large is not.
+    let large = packet(&header(ISN, Kind::Fragment), &[0; 737]);
+    let from = socket(0, Channel::Priority);
+    assert_eq!(arrive_from(&mut world, from, Channel::Priority, &large).large_on_priority, 1);
+    let small = packet(&header(ISN, Kind::Fragment), &[0; 736]);
+    arrive_from(&mut world, from, Channel::Priority, &small);
+    assert_eq!(world.sides[1].came.len(), 1);
+}
+
+#[test]
+fn acks_of_what_was_never_sent_are_not_believed() {
+    let mut world = World::new(Setup::default());
+    world.wire.cut = [true, true];
+    for number in 0..5 {
+        world.send(1, &message(number, 10));
+    }
+    world.settle();
+    let isn = world.setup.isns[1];
+    for (n, ahead) in (1..).zip([5u16, 6, 1000, 30_000]) {
+        let ack = Header { acknowledged: Some(isn.wrapping_add(ahead)), ..header(0, Kind::Ack) };
+        assert_eq!(arrive(&mut world, &packet(&ack, &[])).acks_of_unsent, n);
+    }
+    let backlog = world.sides[1].engine.backlog(world.sides[1].endpoint);
+    assert_eq!(backlog, Some((5, 0)));
+    // An honest one is.
+    let ack = Header { acknowledged: Some(isn.wrapping_add(4)), ..header(0, Kind::Ack) };
+    arrive(&mut world, &packet(&ack, &[]));
+    assert!(world.is_drained(1));
+    for _ in 0..1000 {
+        let ack = Header { acknowledged: Some(isn.wrapping_add(9)), ..header(0, Kind::Ack) };
+        arrive(&mut world, &packet(&ack, &[]));
+    }
+    assert_eq!(world.sides[1].engine.state(world.sides[1].endpoint), Some(State::Open));
+}
+
+/// ACKs that say the same, by the thousand: few packets are sent because of them.
+#[test]
+fn a_flood_of_acks_causes_none_of_packets() {
+    let mut world = World::new(Setup::default());
+    world.wire.cut = [true, true];
+    for number in 0..50 {
+        world.send(1, &message(number, 1000));
+    }
+    world.settle();
+    let isn = world.setup.isns[1];
+    let ack = Header { acknowledged: Some(isn.wrapping_sub(1)), ..header(0, Kind::Ack) };
+    let ack = packet(&ack, &[]);
+    for _ in 0..10_000 {
+        arrive(&mut world, &ack);
+        world.settle();
+        world.now = world.now + Duration::from_nanos(100);
+    }
+    let counters = world.counters(1);
+    // A millisecond has passed: one in a hundred microseconds.
+    assert!(counters.num_resends <= 11, "{counters:?}");
+    assert_eq!(counters.num_dup_acks, 10_000);
+    // Old ones cause none.
+    let resends = counters.num_resends;
+    let old = Header { acknowledged: Some(isn.wrapping_sub(3000)), ..header(0, Kind::Ack) };
+    for _ in 0..1000 {
+        arrive(&mut world, &packet(&old, &[]));
+    }
+    world.settle();
+    assert_eq!(world.counters(1).num_resends, resends);
+}
+
+/// Packets from beyond the window and from before it, by the thousand: one ACK for those that came at once.
+#[test]
+fn packets_outside_of_the_window_cost_an_ack_a_turn() {
+    let mut world = World::new(Setup::default());
+    for n in 0..1000u16 {
+        for sequence in [ISN + 4096 + n, ISN.wrapping_sub(1 + n)] {
+            arrive(&mut world, &packet(&header(sequence, Kind::Fragment), b"x"));
+        }
+    }
+    world.settle();
+    let counters = world.counters(1);
+    assert_eq!((counters.num_oow_high_recvs, counters.num_oow_low_recvs), (1000, 1000));
+    assert_eq!(counters.num_ack_sends, 1);
+    assert!(world.sides[1].came.is_empty());
+}
+
+/// One begins messages and finishes none: it takes its share and no more, and loses its endpoint in the end.
+#[test]
+fn messages_that_are_never_whole_take_a_share() {
+    let mut world = World::with(Setup::default(), |_, config| {
+        config.receive_bytes = 1 << 20;
+        config.messages = 100;
+    });
+    let free = world.sides[1].engine.memory_available();
+    for n in 0..1000u16 {
+        let kind = chunk(1 + u32::from(n), 100_000, 50_000);
+        arrive(&mut world, &packet(&header(ISN + n % 4000, kind), &[1; 100]));
+    }
+    let held = free - world.sides[1].engine.memory_available();
+    assert!(held <= 1 << 20 && held >= 1 << 19, "{held}");
+    // Small ones are bounded by their number.
+    let mut other = World::with(Setup::default(), |_, config| config.messages = 100);
+    for n in 0..1000u16 {
+        let kind = chunk(1 + u32::from(n), 2, 0);
+        arrive(&mut other, &packet(&header(ISN + n, kind), &[1]));
+    }
+    assert_eq!(other.counters(1).no_room, 900);
+    world.now = world.now + Duration::from_secs(61);
+    world.settle();
+    let state = world.sides[1].engine.state(world.sides[1].endpoint);
+    assert_eq!(state, Some(State::Failed(Failure::Silent)));
+    assert_eq!(world.sides[1].engine.memory_available(), free);
+}
+
+/// Any bytes, and packets that are right but for a few bytes: no panic, nothing outside of the grant, nothing of
+/// what memory held before.
+#[test]
+fn whatever_comes_is_survived() {
+    explore("whatever_comes_is_survived", 1000, |seed| {
+        let mut rng = Rng::new(seed);
+        let mut world = World::new(Setup { seed, memory: 1 << 18, ..Setup::default() });
+        let memory = world.window(1, &[7; 3000]);
+        let endpoint = world.sides[1].endpoint;
+        let granted = memory.slice(1000, 1000).unwrap();
+        world.sides[1].engine.grant(endpoint, 0x1000, granted).unwrap();
+        for number in 0..10 {
+            world.send(1, &message(number, 3000));
+        }
+        for _ in 0..300 {
+            let sequence = ISN.wrapping_add(rng.pick(&[0, 1, 2, 3, 10, 100, 4095, 4096, 65_000]));
+            let sequence = sequence.wrapping_add(rng.within(0..20) as u16);
+            let kind = match rng.within(0..4) {
+                0 => Kind::Ack,
+                1 => Kind::Fragment,
+                _ => chunk(
+                    rng.within(0..5) as u32,
+                    rng.pick(&[0, 10, 100, 3000, 1 << 17, u32::MAX]),
+                    rng.pick(&[0, 10, 90, 1500, 1 << 16, u32::MAX]),
+                ),
+            };
+            let acknowledged = rng.chance(500).then(|| {
+                world.setup.isns[1].wrapping_add(rng.within(0..100) as u16).wrapping_sub(20)
+            });
+            let put_address = rng.pick(&[0, 0, 0, 0xff0, 0x1000, 0x1300, 0x13f0, u64::MAX]);
+            let header = Header { acknowledged, put_address, ..header(sequence, kind) };
+            let length = rng.pick(&[0, 1, 10, 100, 1400]);
+            let mut bytes = packet(&header, &std::vec![0x55; length]);
+            for _ in 0..rng.pick(&[0, 0, 0, 1, 5]) {
+                let at = rng.within(0..bytes.len() as u64) as usize;
+                bytes[at] = rng.within(0..256) as u8;
+            }
+            bytes.truncate(rng.pick(&[usize::MAX, usize::MAX, usize::MAX, 40, 10]));
+            let channel =
+                rng.pick(&[Channel::Data, Channel::Data, Channel::Priority, Channel::Ping]);
+            arrive_from(&mut world, socket(0, channel), channel, &bytes);
+            if rng.chance(100) {
+                world.step();
+            }
+        }
+        let mut bytes = [0; 3000];
+        memory.read(0, &mut bytes).unwrap();
+        assert!(bytes[..1000] == [7; 1000] && bytes[2000..] == [7; 1000], "seed {seed}");
+        // What memory held before is 0xee; an attacker's random bytes may be, but not eight in a row.
+        for (_, came) in &world.sides[1].came {
+            assert!(!came.windows(8).any(|run| run == [0xee; 8]), "seed {seed}");
+        }
+        world.sides[1].engine.remove(endpoint);
+        assert!(world.sides[1].engine.memory_available() >= (1 << 18) - 128);
+        assert_eq!(world.sides[1].engine.deadline(), None);
+    });
+}

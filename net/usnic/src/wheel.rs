@@ -1,0 +1,272 @@
+//! Deadlines of the objects in a table: a hierarchical timing wheel, in which each object stands at most once.
+//!
+//! Timers are moved back far more often than they expire. An object therefore stays where it was put, until that
+//! moment has come, and is asked for its deadline only then: moving a timer back costs a comparison. Moments are
+//! rounded up to ticks of 16 µs.
+
+use alloc::vec::Vec;
+use drivers::hal::Instant;
+
+/// Nanoseconds of a tick, as a power of two.
+const TICK: u32 = 14;
+/// Slots of a level, as a power of two: each level has one word that says which are taken.
+const BITS: u32 = 6;
+const SLOTS: usize = 1 << BITS;
+/// 16 µs · 64^5: five hours. What is later is looked at by then.
+const LEVELS: usize = 5;
+/// No object.
+const NONE: u32 = u32::MAX;
+/// It stands in no slot.
+const NOWHERE: u16 = u16::MAX;
+
+/// Where an object stands.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    tick: u64,
+    before: u32,
+    after: u32,
+    slot: u16,
+}
+
+/// The wheel. Objects are named by their places in their table.
+#[derive(Debug)]
+pub struct Wheel {
+    entries: Vec<Entry>,
+    heads: [[u32; SLOTS]; LEVELS],
+    taken: [u64; LEVELS],
+    /// Everything before this tick was given out.
+    now: u64,
+    /// No slot that is taken begins before this tick.
+    soonest: u64,
+}
+
+impl Wheel {
+    /// A wheel for so many objects.
+    pub fn new(objects: usize, now: Instant) -> Self {
+        let entry = Entry { tick: 0, before: NONE, after: NONE, slot: NOWHERE };
+        Wheel {
+            entries: alloc::vec![entry; objects],
+            heads: [[NONE; SLOTS]; LEVELS],
+            taken: [0; LEVELS],
+            now: now.as_nanos() >> TICK,
+            soonest: 0,
+        }
+    }
+
+    /// Has an object looked at when `at` has come, or before.
+    #[inline]
+    pub fn put(&mut self, place: u32, at: Instant) {
+        let tick = (at.as_nanos() >> TICK) + 1;
+        match self.entries.get(place as usize) {
+            None => (),
+            Some(entry) if entry.slot != NOWHERE && entry.tick <= tick => (),
+            Some(_) => self.place(place, tick),
+        }
+    }
+
+    /// Forgets an object.
+    pub fn forget(&mut self, place: u32) {
+        self.unlink(place);
+    }
+
+    /// Takes out an object whose moment has come: its place.
+    #[inline]
+    pub fn take_due(&mut self, now: Instant) -> Option<u32> {
+        let until = now.as_nanos() >> TICK;
+        if until < self.soonest || until < self.now {
+            return None;
+        }
+        self.take_until(until)
+    }
+
+    #[inline(never)]
+    fn take_until(&mut self, until: u64) -> Option<u32> {
+        while let Some((level, slot, tick)) = self.next() {
+            if tick > until {
+                break;
+            }
+            self.now = self.now.max(tick);
+            let head = self.heads[level][slot];
+            if level == 0 {
+                self.unlink(head);
+                return Some(head);
+            }
+            // What stands in a slot of a higher level is spread over those below.
+            let mut place = head;
+            self.heads[level][slot] = NONE;
+            self.taken[level] &= !(1 << slot);
+            while let Some(entry) = self.entries.get_mut(place as usize) {
+                let (tick, after) = (entry.tick, entry.after);
+                entry.slot = NOWHERE;
+                self.place(place, tick);
+                place = after;
+            }
+        }
+        self.now = self.now.max(until + 1);
+        self.soonest = self.next().map_or(u64::MAX, |slot| slot.2);
+        None
+    }
+
+    /// When the first object is due, by what `deadline` says of the one at a place. What was moved back since it
+    /// was put goes where it belongs now, and what has no deadline any more goes out: who is about to wait
+    /// is not woken for it.
+    pub fn first_due(&mut self, deadline: impl Fn(u32) -> Option<Instant>) -> Option<Instant> {
+        while let Some((level, slot, _)) = self.next() {
+            // The first of a slot of a higher level need not be the earliest there.
+            let mut place = self.heads[level][slot];
+            let mut first: Option<u64> = None;
+            while let Some(entry) = self.entries.get(place as usize) {
+                let (tick, after) = (entry.tick, entry.after);
+                let at = deadline(place).map(|at| (at.as_nanos() >> TICK) + 1);
+                match at.map(|at| at.min(self.top())) {
+                    Some(at) if at > tick => {
+                        self.unlink(place);
+                        self.place(place, at);
+                    }
+                    Some(_) => first = Some(first.map_or(tick, |first| first.min(tick))),
+                    None => self.unlink(place),
+                }
+                place = after;
+            }
+            if let Some(tick) = first {
+                return Some(Instant::from_nanos(tick << TICK));
+            }
+        }
+        None
+    }
+
+    /// The first slot that is taken, and its first tick. Of two that begin at once, the one of the higher level:
+    /// it is to be spread first.
+    #[inline]
+    fn next(&self) -> Option<(usize, usize, u64)> {
+        let slots = (0..LEVELS).rev().filter_map(|level| {
+            let taken = self.taken[level];
+            let shift = BITS * level as u32;
+            let current = (self.now >> shift) as usize % SLOTS;
+            let ahead = taken.rotate_right(current as u32);
+            let distance = (taken != 0).then(|| ahead.trailing_zeros() as u64)?;
+            let tick = ((self.now >> shift) + distance) << shift;
+            Some((level, (current + distance as usize) % SLOTS, tick))
+        });
+        slots.min_by_key(|slot| slot.2)
+    }
+
+    /// The last tick that has a slot.
+    fn top(&self) -> u64 {
+        self.now | (1 << (BITS * LEVELS as u32)) - 1
+    }
+
+    fn place(&mut self, place: u32, tick: u64) {
+        self.unlink(place);
+        let tick = tick.clamp(self.now, self.top());
+        self.soonest = self.soonest.min(tick);
+        // The level of the highest digit in which it differs from now.
+        let differs = (tick ^ self.now) | (SLOTS as u64 - 1);
+        let level = ((63 - differs.leading_zeros()) / BITS) as usize;
+        let slot = (tick >> (BITS * level as u32)) as usize % SLOTS;
+        let head = core::mem::replace(&mut self.heads[level][slot], place);
+        if let Some(next) = self.entries.get_mut(head as usize) {
+            next.before = place;
+        }
+        self.taken[level] |= 1 << slot;
+        if let Some(entry) = self.entries.get_mut(place as usize) {
+            *entry = Entry { tick, before: NONE, after: head, slot: (level * SLOTS + slot) as u16 };
+        }
+    }
+
+    fn unlink(&mut self, place: u32) {
+        let Some(entry) = self.entries.get_mut(place as usize) else { return };
+        let Entry { before, after, slot, .. } = *entry;
+        if slot == NOWHERE {
+            return;
+        }
+        entry.slot = NOWHERE;
+        let (level, slot) = (usize::from(slot) / SLOTS, usize::from(slot) % SLOTS);
+        match self.entries.get_mut(before as usize) {
+            Some(entry) => entry.after = after,
+            None => self.heads[level][slot] = after,
+        }
+        if let Some(entry) = self.entries.get_mut(after as usize) {
+            entry.before = before;
+        }
+        if self.heads[level][slot] == NONE {
+            self.taken[level] &= !(1 << slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+    use netsim::Rng;
+    use std::collections::BTreeMap;
+
+    const TICK_NANOS: u64 = 1 << TICK;
+
+    /// Against a map: nothing comes before its moment, or more than a tick late; `first_due` never lies behind.
+    #[test]
+    fn objects_come_out_when_they_are_due() {
+        for seed in 0..300 {
+            let mut rng = Rng::new(seed);
+            let mut now = Instant::from_nanos(rng.within(0..1 << 40));
+            let mut wheel = Wheel::new(16, now);
+            let mut model: BTreeMap<u32, Instant> = BTreeMap::new();
+            for _ in 0..400 {
+                let place = rng.within(0..16) as u32;
+                let bits = rng.within(1..42);
+                let far = rng.within(0..1 << bits);
+                match rng.within(0..4) {
+                    0 | 1 => {
+                        let at = now + Duration::from_nanos(far);
+                        wheel.put(place, at);
+                        let known = model.entry(place).or_insert(at);
+                        *known = at.min(*known);
+                    }
+                    2 => {
+                        wheel.forget(place);
+                        model.remove(&place);
+                    }
+                    _ => {
+                        let at = now + Duration::from_nanos(far);
+                        let first = wheel.first_due(|place| model.get(&place).copied());
+                        assert_eq!(first.is_some(), !model.is_empty());
+                        now = at;
+                        while let Some(place) = wheel.take_due(now) {
+                            let due = model.remove(&place).expect("it stands in the wheel");
+                            // What is hours away is looked at before.
+                            assert!(due <= now || due.since(now) > Duration::from_secs(3600));
+                            if due > now {
+                                wheel.put(place, due);
+                                model.insert(place, due);
+                                break;
+                            }
+                        }
+                        let late = model.values().min().map(|due| now.nanos_since(*due));
+                        assert!(
+                            late.is_none_or(|late| late <= 2 * TICK_NANOS),
+                            "{late:?}, seed {seed}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_moved_back_ends_no_wait() {
+        let at = |micros: u64| Instant::from_nanos(micros * 1000);
+        let mut wheel = Wheel::new(3, at(0));
+        for (place, time) in [(0, 100), (1, 200), (2, 100_000)] {
+            wheel.put(place, at(time));
+        }
+        let deadlines = [Some(at(50_000)), None, Some(at(100_000))];
+        let first = wheel.first_due(|place| deadlines[place as usize]).unwrap();
+        assert!(first >= at(50_000) && first < at(50_040), "{first:?}");
+        assert_eq!(wheel.take_due(at(49_000)), None);
+        assert_eq!(wheel.take_due(at(50_040)), Some(0));
+        assert_eq!(wheel.take_due(at(99_000)), None);
+        assert_eq!(wheel.take_due(at(100_040)), Some(2));
+        assert_eq!(wheel.first_due(|_| None), None);
+    }
+}

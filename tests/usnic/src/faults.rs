@@ -1,0 +1,54 @@
+//! What a bad network does to datagrams, in either direction, at our end.
+
+use netsim::Rng;
+
+/// How often what happens, in thousandths of datagrams.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rates {
+    /// It is lost.
+    pub loss: u32,
+    /// It comes twice.
+    pub twice: u32,
+    /// It comes after some of those that follow.
+    pub late: u32,
+}
+
+/// Most datagrams that overtake one that is late.
+const OVERTAKE: u64 = 40;
+
+/// One direction.
+#[derive(Debug)]
+pub struct Faults<T> {
+    rates: Rates,
+    rng: Rng,
+    /// What is late, and after how many more it comes.
+    late: Vec<(u64, T)>,
+}
+
+impl<T: Clone> Faults<T> {
+    /// From a seed.
+    pub fn new(rates: Rates, seed: u64) -> Self {
+        Faults { rates, rng: Rng::new(seed), late: Vec::new() }
+    }
+
+    /// Passes a datagram on, or does not; and others that were late.
+    pub fn pass(&mut self, datagram: T, mut to: impl FnMut(T)) {
+        if self.rng.chance(self.rates.late) {
+            self.late.push((self.rng.within(1..OVERTAKE), datagram));
+        } else if !self.rng.chance(self.rates.loss) {
+            if self.rng.chance(self.rates.twice) {
+                to(datagram.clone());
+            }
+            to(datagram);
+        }
+        self.late.iter_mut().for_each(|(after, _)| *after -= 1);
+        while let Some(at) = self.late.iter().position(|(after, _)| *after == 0) {
+            to(self.late.swap_remove(at).1);
+        }
+    }
+
+    /// Whether it does anything.
+    pub fn any(&self) -> bool {
+        self.rates.loss + self.rates.twice + self.rates.late > 0
+    }
+}

@@ -1,0 +1,8 @@
+//! The usNIC engine over ordinary UDP sockets ([`host`]), the stock BTL of Open MPI as a peer ([`stock`]), and what
+//! the two say to each other ([`session`]).
+
+pub mod faults;
+pub mod host;
+pub mod pattern;
+pub mod session;
+pub mod stock;

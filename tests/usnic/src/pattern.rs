@@ -1,0 +1,26 @@
+//! What messages and PUTs are made of, as `btlpeer` makes and checks them.
+
+/// Byte `i` of what `seed` makes.
+fn byte(seed: u32, i: usize) -> u8 {
+    (seed.wrapping_mul(31) as usize).wrapping_add(i * 7).wrapping_add(i >> 8) as u8
+}
+
+/// Message number `number`, of `length` bytes: both little-endian in the first eight, as far as these reach.
+pub fn message(number: u32, length: usize) -> Vec<u8> {
+    let head = [number.to_le_bytes(), (length as u32).to_le_bytes()].concat();
+    (0..length).map(|i| head.get(i).copied().unwrap_or_else(|| byte(number, i))).collect()
+}
+
+/// Whether a message is as it should be: its number, as far as that is in it.
+pub fn check(message: &[u8]) -> Option<u32> {
+    let mut head = [0; 4];
+    let known = message.len().min(head.len());
+    head[..known].copy_from_slice(&message[..known]);
+    let number = u32::from_le_bytes(head);
+    (self::message(number, message.len()) == message).then_some(number)
+}
+
+/// What is PUT.
+pub fn put(seed: u32, length: usize) -> Vec<u8> {
+    (0..length).map(|i| byte(seed, i)).collect()
+}

@@ -1,0 +1,199 @@
+//! `btlpeer`: the BTL of Debian's Open MPI alone, as a process that takes orders on its standard input.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use tempfile::TempDir;
+use usnic::wire::modex::Modex;
+
+/// How a peer is started.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Its rank in job 1.
+    pub rank: u32,
+    /// Longest IPv4 packet.
+    pub mtu: u16,
+    /// First sequence number; else one of its own choice.
+    pub isn: Option<u16>,
+    /// Bytes that it sends as one fragment; else 150 KiB.
+    pub eager_limit: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { rank: 1, mtu: 1500, isn: None, eager_limit: None }
+    }
+}
+
+/// A process of it. It is killed when this is dropped.
+pub struct Stock {
+    process: Child,
+    orders: Option<ChildStdin>,
+    answers: Receiver<String>,
+    /// Its socket of the connectivity checker is in there.
+    _directory: TempDir,
+    /// How its interface is described.
+    pub modex: Modex,
+    /// Who it says it is.
+    pub sender: u64,
+}
+
+/// Builds the peer if that was not done, or its sources have changed: where it is.
+fn built() -> Result<PathBuf> {
+    static BUILT: Mutex<Option<PathBuf>> = Mutex::new(None);
+    let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(directory) = &*built {
+        return Ok(directory.clone());
+    }
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = here.join("peer");
+    let directory = here.join("../../target/usnic");
+    std::fs::create_dir_all(&directory)?;
+    let directory = directory.canonicalize()?;
+    let complete = directory.join("complete").metadata().and_then(|file| file.modified());
+    let newer = |name: &str| {
+        let changed = sources.join(name).metadata().and_then(|file| file.modified());
+        complete.as_ref().ok() < changed.as_ref().ok()
+    };
+    if complete.is_err()
+        || ["btlpeer.c", "provider.c", "endpoint.c", "events.c", "build.sh"]
+            .iter()
+            .any(|name| newer(name))
+    {
+        let output = Command::new(sources.join("build.sh")).arg(&directory).output()?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "the stock peer could not be built:\n{text}");
+    }
+    *built = Some(directory.clone());
+    Ok(directory)
+}
+
+impl Stock {
+    /// Starts one on 127.0.0.1.
+    pub fn start(options: &Options) -> Result<Stock> {
+        let directory = built()?;
+        let own = TempDir::new()?;
+        let mut command = Command::new(directory.join("btlpeer"));
+        command.arg("-d").arg(own.path());
+        command.args(["-j", "1", "-v", &options.rank.to_string()]);
+        if let Some(isn) = options.isn {
+            command.args(["-i", &isn.to_string()]);
+        }
+        if let Some(limit) = options.eager_limit {
+            command.env("OMPI_MCA_btl_usnic_eager_limit", limit.to_string());
+        }
+        let components = components()?;
+        let components = format!("{}:{}", components.display(), directory.display());
+        command
+            .env("OMPI_MCA_mca_base_component_path", components)
+            .env("FI_PROVIDER_PATH", directory.join("prov"))
+            .env("USNIC_SHIM_IF", "lo")
+            .env("USNIC_SHIM_MTU", options.mtu.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut process = command.spawn().context("btlpeer could not be started")?;
+        let orders = process.stdin.take();
+        let output = process.stdout.take().context("btlpeer has no output")?;
+        let (to, answers) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(|line| line.ok()) {
+                if to.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut stock = Stock {
+            process,
+            orders,
+            answers,
+            _directory: own,
+            modex: Modex {
+                address: std::net::Ipv4Addr::LOCALHOST,
+                priority_port: 0,
+                data_port: 0,
+                netmask: std::net::Ipv4Addr::UNSPECIFIED,
+                ping_port: 0,
+                link_speed: 0,
+                max_message: 0,
+                isn: 0,
+            },
+            sender: 1 << 32 | u64::from(options.rank),
+        };
+        let modex =
+            stock.wait("modex", Duration::from_secs(60), || std::thread::sleep(A_MOMENT))?;
+        let text = modex.split(' ').nth(1).context("btlpeer's modex")?;
+        stock.modex = text.parse()?;
+        Ok(stock)
+    }
+
+    /// Gives an order.
+    pub fn tell(&mut self, order: &str) -> Result<()> {
+        let orders = self.orders.as_mut().context("btlpeer takes no orders any more")?;
+        let written = writeln!(orders, "{order}").and_then(|()| orders.flush());
+        written.context("the stock peer has died: of something that we sent")
+    }
+
+    /// The next line that begins with a word, if it is there.
+    pub fn try_answer(&mut self, start: &str) -> Result<Option<String>> {
+        loop {
+            match self.answers.try_recv() {
+                Ok(line) if line.starts_with("error") => bail!("btlpeer says: {line}"),
+                Ok(line) if line.starts_with(start) => return Ok(Some(line)),
+                Ok(_) => (),
+                Err(TryRecvError::Empty) => return Ok(None),
+                Err(TryRecvError::Disconnected) => {
+                    bail!("the stock peer has died: of something that we sent")
+                }
+            }
+        }
+    }
+
+    /// Waits for a line, and does something meanwhile.
+    pub fn wait(
+        &mut self,
+        start: &str,
+        most: Duration,
+        mut meanwhile: impl FnMut(),
+    ) -> Result<String> {
+        let end = Instant::now() + most;
+        loop {
+            if let Some(line) = self.try_answer(start)? {
+                return Ok(line);
+            }
+            ensure!(Instant::now() < end, "btlpeer has not said {start:?} within {most:?}");
+            meanwhile();
+        }
+    }
+
+    /// Ends it at once.
+    pub fn kill(&mut self) -> Result<()> {
+        self.process.kill()?;
+        self.process.wait()?;
+        Ok(())
+    }
+}
+
+const A_MOMENT: Duration = Duration::from_millis(2);
+
+/// Where Debian's Open MPI has its components.
+fn components() -> Result<PathBuf> {
+    let machine = Command::new("gcc").arg("-dumpmachine").output()?;
+    let machine = String::from_utf8(machine.stdout)?;
+    let directory = Path::new("/usr/lib").join(machine.trim()).join("openmpi/lib/openmpi3");
+    ensure!(directory.is_dir(), "{} is not there: openmpi-bin is missing", directory.display());
+    Ok(directory)
+}
+
+impl Drop for Stock {
+    fn drop(&mut self) {
+        // Both fail only when the process is gone already, which is what is wanted.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

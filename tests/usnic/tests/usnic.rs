@@ -1,0 +1,260 @@
+//! The engine against the stock BTL.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use usnic::{Failure, State};
+use usnic_tests::faults::Rates;
+use usnic_tests::host::Host;
+use usnic_tests::session::Session;
+use usnic_tests::{pattern, stock};
+
+/// Small and large datagrams get through, and both sides find out.
+#[test]
+fn pings_both_ways() -> Result<()> {
+    for mtu in [1500, 9000] {
+        let mut host = Host::new(mtu, 1)?;
+        let mut session = Session::start(&mut host, &stock::Options { mtu, ..Default::default() })?;
+        session.send(&mut host, 8)?;
+        session.run(&mut host, "answers to both PINGs", |session, host| {
+            host.engine.connectivity(session.endpoint) == Some((true, true))
+        })?;
+        // The stock BTL asks when it acknowledges; it would have ended after ten seconds.
+        session.run(&mut host, "its PINGs", |_, host| {
+            host.engine.interface_counters(0).is_some_and(|counters| counters.pings_answered >= 2)
+        })?;
+        session.order(&mut host, "recv 1 5")?;
+    }
+    Ok(())
+}
+
+/// Messages of all sizes, both ways, each byte checked at the other end.
+#[test]
+fn messages_both_ways() -> Result<()> {
+    for mtu in [1500u16, 9000] {
+        let mut host = Host::new(mtu, 65_500)?;
+        let eager_limit = Some(16 << 20);
+        let options = stock::Options { mtu, eager_limit, ..Default::default() };
+        let mut session = Session::start(&mut host, &options)?;
+        let fragment = usize::from(mtu) - 28 - 32;
+        let chunk = fragment - 16;
+        let sizes = [
+            0,
+            1,
+            7,
+            8,
+            100,
+            fragment,
+            fragment + 1,
+            2 * chunk,
+            3 * chunk,
+            3 * chunk + 1,
+            65_536,
+            153_600,
+            1 << 20,
+            16 << 20,
+        ];
+        for size in sizes {
+            session.send(&mut host, size)?;
+        }
+        session.drain(&mut host)?;
+        let line = session.order(&mut host, &format!("recv {} 20", sizes.len()))?;
+        ensure!(line.starts_with(&format!("received {} bad 0", sizes.len())), "{line}");
+        // The stock sender breaks on a message of no bytes.
+        for size in &sizes[1..] {
+            session.order(&mut host, &format!("send 1 {size}"))?;
+        }
+        session
+            .run(&mut host, "all messages", |session, _| session.came.len() == sizes.len() - 1)?;
+        session.came.sort_unstable();
+        // The first have no room for their numbers.
+        ensure!(session.bad == 0, "{} are bad", session.bad);
+        println!("MTU {mtu}: {:?}", host.engine.counters(session.endpoint));
+    }
+    Ok(())
+}
+
+/// PUTs of more than a fragment, both ways.
+#[test]
+fn puts_both_ways() -> Result<()> {
+    for mtu in [1500, 9000] {
+        let mut host = Host::new(mtu, 7)?;
+        let mut session = Session::start(&mut host, &stock::Options { mtu, ..Default::default() })?;
+        for (seed, size) in [(1u32, 10usize), (2, 9000), (3, 400_000), (4, 16 << 20)] {
+            let line = session.order(&mut host, &format!("window {size}"))?;
+            let address = line.split(' ').nth(1).unwrap_or_default().trim_start_matches("0x");
+            let address = u64::from_str_radix(address, 16)?;
+            host.engine.permit_put(session.endpoint, address, size as u64);
+            let bytes = host.window(&pattern::put(seed, size));
+            let now = host.now();
+            let windows = [bytes, drivers::hal::Window::empty()];
+            host.engine.put(session.endpoint, address, windows, u64::from(seed), now)?;
+            session.run(&mut host, "the end of the PUT", |session, host| {
+                host.engine.next_completion(session.endpoint).is_some_and(|end| end.acknowledged)
+            })?;
+            let line = session.order(&mut host, &format!("look 0 {size} {seed}"))?;
+            ensure!(line.contains("same"), "{line}");
+            host.arena.free(bytes);
+        }
+        for (seed, size) in [(5u32, 9500usize), (6, 250_000), (7, 16 << 20)] {
+            let base = 0x10_0000 + u64::from(seed) * 0x1000_0000;
+            let memory = host.window(&vec![0; size]);
+            host.engine.grant(session.endpoint, base, memory)?;
+            session.order(&mut host, &format!("put {base} {size} {seed}"))?;
+            let mut bytes = vec![0; size];
+            memory.read(0, &mut bytes).expect("it is as long");
+            ensure!(bytes == pattern::put(seed, size), "the PUT of {size} bytes differs");
+            host.arena.free(memory);
+        }
+        let counters = host.engine.counters(session.endpoint);
+        ensure!(counters.is_some_and(|counters| counters.puts_refused == 0), "{counters:?}");
+    }
+    Ok(())
+}
+
+/// A million packets from us, and what the stock BTL answers to some: numbers wrap many times.
+#[test]
+fn a_million_packets() -> Result<()> {
+    const PACKETS: u32 = 1_000_000;
+    let mut host = Host::new(1500, 65_000)?;
+    let options = stock::Options { isn: Some(65_100), ..Default::default() };
+    let mut session = Session::start(&mut host, &options)?;
+    let start = Instant::now();
+    for _ in 0..PACKETS {
+        session.send(&mut host, 64)?;
+    }
+    session.drain(&mut host)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let line = session.order(&mut host, &format!("recv {PACKETS} 5"))?;
+    ensure!(line.starts_with(&format!("received {PACKETS} bad 0")), "{line}");
+    session.order(&mut host, "send 100000 64")?;
+    session.run(&mut host, "all messages", |session, _| session.came.len() == 100_000)?;
+    ensure!(session.bad == 0);
+    let counters = host.engine.counters(session.endpoint);
+    println!("{:.0} messages a second; {counters:?}", f64::from(PACKETS) / seconds);
+    Ok(())
+}
+
+/// Loss, packets that come twice, packets that come late, either way: everything arrives, once.
+#[test]
+fn a_bad_network() -> Result<()> {
+    let rates = |loss, twice, late| Rates { loss, twice, late };
+    let networks =
+        [rates(1, 0, 0), rates(10, 0, 0), rates(50, 0, 0), rates(0, 30, 100), rates(20, 20, 20)];
+    for (seed, rates) in (0..).zip(networks) {
+        let mut host = Host::new(1500, 1)?;
+        let mut session = Session::start(&mut host, &stock::Options::default())?;
+        host.set_faults(rates, seed);
+        let start = Instant::now();
+        let lengths = (0..500).map(|n: usize| 1 + n * 37 % 6000);
+        for length in lengths.clone().chain([65_536; 50]) {
+            session.send(&mut host, length)?;
+        }
+        session.drain(&mut host)?;
+        let ours = start.elapsed();
+        let line = session.order(&mut host, "recv 550 5")?;
+        ensure!(line.starts_with("received 550 bad 0"), "{line}");
+        let start = Instant::now();
+        for length in [300usize, 5000, 65_536] {
+            session.order(&mut host, &format!("send 100 {length}"))?;
+        }
+        session.run(&mut host, "all messages", |session, _| session.came.len() == 300)?;
+        let mut numbers: Vec<u32> = session.came.iter().map(|(number, _)| *number).collect();
+        numbers.sort_unstable();
+        ensure!(numbers.iter().copied().eq(0..300) && session.bad == 0);
+        let counters = host.engine.counters(session.endpoint).copied().unwrap_or_default();
+        println!(
+            "{rates:?}: ours {ours:.1?}, {} again, {} by time; theirs {:.1?}, {} twice",
+            counters.num_resends,
+            counters.num_timeout_retrans,
+            start.elapsed(),
+            counters.num_dup_recvs + counters.num_oow_low_recvs,
+        );
+    }
+    Ok(())
+}
+
+/// Its endpoint fails with a reason, and one with the new peer's modex goes on.
+#[test]
+fn a_peer_that_is_killed_and_one_that_takes_its_place() -> Result<()> {
+    let mut host = Host::new(1500, 1)?;
+    let mut session = Session::start_with(&mut host, &stock::Options::default(), |config| {
+        config.timing.retries = 6;
+    })?;
+    for _ in 0..100 {
+        session.send(&mut host, 1000)?;
+    }
+    session.drain(&mut host)?;
+    session.stock.kill()?;
+    for _ in 0..10 {
+        session.send(&mut host, 1000)?;
+    }
+    let failed = |session: &Session, host: &Host| host.engine.state(session.endpoint);
+    let within = Duration::from_secs(20);
+    let ended = host.run(within, |host| matches!(failed(&session, host), Some(State::Failed(_))));
+    ensure!(ended, "{:?}", failed(&session, &host));
+    let Some(State::Failed(why)) = failed(&session, &host) else { unreachable!() };
+    ensure!(matches!(why, Failure::Unacknowledged { times: 6 }), "{why}");
+    host.engine.remove(session.endpoint);
+    let mut session = Session::start(&mut host, &stock::Options::default())?;
+    for size in [10, 5000, 100_000] {
+        session.send(&mut host, size)?;
+        session.order(&mut host, &format!("send 1 {size}"))?;
+    }
+    session.drain(&mut host)?;
+    let line = session.order(&mut host, "recv 3 5")?;
+    ensure!(line.starts_with("received 3 bad 0"), "{line}");
+    session.run(&mut host, "all messages", |session, _| session.came.len() == 3)?;
+    Ok(())
+}
+
+/// Two peers at once: what one is sent does not get to the other, and the end of one is nothing to the other.
+#[test]
+fn two_peers_at_once() -> Result<()> {
+    let mut host = Host::new(1500, 1)?;
+    let mut first = Session::start(&mut host, &stock::Options { rank: 1, ..Default::default() })?;
+    let mut second = Session::start(&mut host, &stock::Options { rank: 2, ..Default::default() })?;
+    for _ in 0..500 {
+        first.send(&mut host, 3000)?;
+        second.send(&mut host, 500)?;
+    }
+    first.stock.tell("post 200 4000")?;
+    second.stock.tell("post 300 400")?;
+    first.run(&mut host, "its messages", |session, _| session.came.len() == 200)?;
+    second.run(&mut host, "its messages", |session, _| session.came.len() == 300)?;
+    first.drain(&mut host)?;
+    second.drain(&mut host)?;
+    for session in [&mut first, &mut second] {
+        let line = session.order(&mut host, "recv 500 5")?;
+        ensure!(line.starts_with("received 500 bad 0"), "{line}");
+        ensure!(session.bad == 0);
+    }
+    first.stock.kill()?;
+    first.send(&mut host, 1000)?;
+    for _ in 0..200 {
+        second.send(&mut host, 3000)?;
+    }
+    second.drain(&mut host)?;
+    let line = second.order(&mut host, "recv 700 5")?;
+    ensure!(line.starts_with("received 700 bad 0"), "{line}");
+    Ok(())
+}
+
+/// A peer that does nothing for a while, as a program that computes: packets are sent again ever more seldom.
+#[test]
+fn a_peer_that_computes() -> Result<()> {
+    let mut host = Host::new(1500, 1)?;
+    let mut session = Session::start(&mut host, &stock::Options::default())?;
+    session.send(&mut host, 100)?;
+    session.drain(&mut host)?;
+    session.stock.tell("sleep 1")?;
+    for _ in 0..10 {
+        session.send(&mut host, 100)?;
+    }
+    session.answer(&mut host, "slept")?;
+    session.drain(&mut host)?;
+    let counters = host.engine.counters(session.endpoint).copied().unwrap_or_default();
+    // The stock sender sends each of them again a hundred times in that second.
+    ensure!(counters.num_resends <= 15, "{counters:?}");
+    Ok(())
+}
