@@ -75,6 +75,7 @@ const MODULES: &[&str] = &[
     "brd",
     "ext4",
     "ioatdma",
+    "nvme",
 ];
 
 /// What the choice of files depends on, for the cache.

@@ -66,8 +66,14 @@ fn nvme_works_under_the_driver_of_linux() -> Result<()> {
         let mut guest = Guest::start("linux", spec.vfio_user(&model.socket()))?;
         guest.wait_up()?;
         let loaded = guest.try_sh("modprobe nvme", std::time::Duration::from_secs(60));
-        loaded.with_context(|| format!("the model's server said:\n{}", model.output()))?;
-        guest.wait_until("[ -b /dev/nvme0n1 ]", std::time::Duration::from_secs(60))?;
+        let (_, loaded) =
+            loaded.with_context(|| format!("the model's server said:\n{}", model.output()))?;
+        let found = guest.wait_until("[ -b /dev/nvme0n1 ]", std::time::Duration::from_secs(20));
+        if found.is_err() {
+            let said =
+                guest.sh("lspci -n 2>/dev/null; dmesg | grep -i -e nvme -e 0000: | tail -30")?;
+            anyhow::bail!("no namespace: modprobe said {loaded:?}, the kernel:\n{said}");
+        }
         guest.sh("set -e
              [ $(cat /sys/block/nvme0n1/size) = $((64 << 11)) ]
              [ $(cat /sys/class/nvme/nvme0/serial) = model-1 ]

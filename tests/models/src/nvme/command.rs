@@ -193,6 +193,15 @@ impl Nvme {
                 page[516..520].copy_from_slice(&self.most_nsid().to_le_bytes());
                 page[520..522].copy_from_slice(&self.settings.optional.to_le_bytes());
                 page[525] = self.settings.volatile_cache.into();
+                let name = format!("nqn.2019-08.org.qemu:{}", self.settings.serial);
+                page[768..768 + name.len()].copy_from_slice(name.as_bytes());
+            }
+            3 if self.namespaces.contains_key(&command.nsid) => {
+                // One descriptor: an EUI64.
+                page[..4].copy_from_slice(&[1, 8, 0, 0]);
+                page[4..12].copy_from_slice(
+                    &(0x5254_0000_0000_0000 | u64::from(command.nsid)).to_be_bytes(),
+                );
             }
             2 if self.settings.lists_namespaces => {
                 let after = self.namespaces.keys().filter(|&&nsid| nsid > command.nsid);
