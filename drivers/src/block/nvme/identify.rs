@@ -197,7 +197,7 @@ mod tests {
     use std::vec::Vec;
 
     fn page(fields: &[(usize, &[u8])]) -> Window {
-        let page = Arena::on_heap(LEN).alloc(LEN, 64).unwrap();
+        let page = Arena::on_heap(2 * LEN).alloc(LEN, 64).unwrap();
         page.fill(0);
         fields.iter().for_each(|(at, bytes)| page.write(*at, bytes).unwrap());
         page

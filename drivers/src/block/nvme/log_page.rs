@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn the_page_is_read_as_the_specification_has_it() {
-        let page = Arena::on_heap(LEN).alloc(LEN, 64).unwrap();
+        let page = Arena::on_heap(2 * LEN).alloc(LEN, 64).unwrap();
         page.fill(0);
         page.write(0, &[0b101, 0x43, 0x01, 100, 10, 3]).unwrap();
         page.write(128, &77u64.to_le_bytes()).unwrap();
