@@ -192,6 +192,7 @@ impl State {
     pub fn poll_capacities(&mut self, now: Instant) {
         if now >= self.capacity_due {
             self.capacity_due = now + CAPACITY_INTERVAL;
+            self.rules_changed |= self.smc.as_ref().is_some_and(|smc| smc.rules.waits);
             self.disks.iter_mut().for_each(|slot| slot.look_after(now));
             let provider =
                 self.plane.rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers);

@@ -169,10 +169,10 @@ fn a_rule_that_ends_tells_everybody() -> Result<()> {
     }
     let rules = site.gateway.run("show smc rules --json")?.text;
     ensure!(!rules.contains("\"gone\"") && !rules.contains("left_out"), "{rules}");
-    // HTTP holds its port until the appliance boots again, whatever the configuration says by now.
-    site.gateway.run("set http.port 8080")?;
-    site.gateway.run("set rule.2.listen 80")?;
-    site.gateway.wait_for("port 80 is still held")?;
+    // The echo service holds its port until the appliance boots again, whatever the configuration says by now.
+    site.gateway.run("set smc.services false")?;
+    site.gateway.run("set rule.2.listen 7")?;
+    site.gateway.wait_for("port 7 is still held")?;
     site.gateway.run("show smc rules --json")?.contains("left_out")?;
     let said = site.client.sh("timeout 20 smc echo 10.0.0.1 7000 64 1 1 tcp 2>&1; true")?;
     ensure!(!said.contains("fine"), "the rule that was there is not: {said}");

@@ -31,12 +31,23 @@ pub(in super::super) struct Rules {
     in_force: Vec<Rule>,
     /// Those that cannot be, and why.
     pub left_out: Vec<(String, String)>,
+    /// One of them waits for its port: [`Rules::apply`] is to be called again in a while.
+    pub waits: bool,
+    /// What was complained about.
+    told: Vec<(String, String)>,
 }
 
 impl Rules {
     /// None yet.
     pub fn new(smc: config::Smc, pool: u64) -> Self {
-        Rules { smc, pool, in_force: Vec::new(), left_out: Vec::new() }
+        Rules {
+            smc,
+            pool,
+            in_force: Vec::new(),
+            left_out: Vec::new(),
+            waits: false,
+            told: Vec::new(),
+        }
     }
 
     /// Brings the relays to what is wanted. What cannot be is logged and kept with the reason. A rule takes
@@ -48,6 +59,7 @@ impl Rules {
         world: &mut World<'_, '_, P>,
     ) {
         let left_before = core::mem::take(&mut self.left_out);
+        self.waits = false;
         // Before others begin, who may want their names and ports.
         self.in_force.retain(|rule| {
             let stays = wanted.contains(rule);
@@ -61,12 +73,15 @@ impl Rules {
             if self.in_force.contains(rule) {
                 continue;
             }
-            if let Some(why) = self.obstacle(rule, world.interfaces) {
-                let one = (rule.name.to_string(), why);
-                if !left_before.contains(&one) {
-                    log::error!("rule {}: {}", one.0, one.1);
-                }
-                self.left_out.push(one);
+            if let Some(why) = self.obstacle(rule) {
+                self.leave_out(rule, why, true);
+                continue;
+            }
+            if let Some(why) = held(rule.listen, world.interfaces) {
+                // Who has it may be about to leave it: HTTP moves a moment after a rule.
+                let again = left_before.iter().any(|(name, _)| name == rule.name.as_str());
+                self.waits = true;
+                self.leave_out(rule, why, again);
                 continue;
             }
             let (seed, now) = (world.ctx.rng.next_u32() as u16, world.ctx.now);
@@ -76,10 +91,22 @@ impl Rules {
             });
             self.in_force.push(rule.clone());
         }
+        let left_out = &self.left_out;
+        self.told.retain(|one| left_out.contains(one));
     }
 
-    /// What keeps a rule from being in force.
-    fn obstacle(&self, rule: &Rule, interfaces: &mut dyn Interfaces) -> Option<String> {
+    /// Leaves a rule out, and complains about it once.
+    fn leave_out(&mut self, rule: &Rule, why: String, complain: bool) {
+        let one = (rule.name.to_string(), why);
+        if complain && !self.told.contains(&one) {
+            log::error!("rule {}: {}", one.0, one.1);
+            self.told.push(one.clone());
+        }
+        self.left_out.push(one);
+    }
+
+    /// What keeps a rule from ever being in force on this machine.
+    fn obstacle(&self, rule: &Rule) -> Option<String> {
         // Both sides, both ways.
         let (one, pool) = (4 * rule.buffer_size.0, self.pool);
         if one > pool {
@@ -87,14 +114,7 @@ impl Rules {
                 "one connection takes {one} bytes, and all may take {pool}: a smaller buffer_size, or more memory"
             ));
         }
-        // The configuration gives a port to one only, but who had it before may have it until a reboot.
-        let port = rule.listen;
-        (0..interfaces.count()).any(|at| interfaces.get(at).is_listened_on(port)).then(|| {
-            format!(
-                "port {port} is still held by who had it when the appliance was booted: `save` and `reboot`, \
-                 or another port"
-            )
-        })
+        None
     }
 
     /// A rule in the relay's terms.
@@ -124,4 +144,15 @@ impl Rules {
             },
         }
     }
+}
+
+/// Says that somebody else listens on a port. The configuration gives it to one only, but who had it before may
+/// have it until a reboot.
+fn held(port: u16, interfaces: &mut dyn Interfaces) -> Option<String> {
+    (0..interfaces.count()).any(|at| interfaces.get(at).is_listened_on(port)).then(|| {
+        format!(
+            "port {port} is still held by who had it when the appliance was booted: `save` and `reboot`, or \
+             another port"
+        )
+    })
 }
