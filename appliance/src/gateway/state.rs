@@ -265,7 +265,8 @@ impl State {
 
     /// When something here is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let capacity = (!self.disks.is_empty()).then_some(self.capacity_due);
+        let waits = self.smc.as_ref().is_some_and(|smc| smc.rules.waits);
+        let capacity = (waits || !self.disks.is_empty()).then_some(self.capacity_due);
         let smc = self.smc.as_ref().and_then(|smc| smc.poll_timeout());
         let rules = self.rules_changed.then_some(Instant::ZERO);
         Instant::first([capacity, smc, rules, self.plane.poll_timeout()])
