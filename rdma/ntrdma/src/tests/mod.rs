@@ -1,3 +1,4 @@
+mod bells;
 mod connections;
 mod frames;
 mod hostile;
