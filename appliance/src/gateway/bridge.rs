@@ -141,9 +141,10 @@ impl Bridge {
         }
     }
 
-    /// Whether the peer, or the control plane, has something that was not taken yet.
+    /// Whether the peer, or the control plane, has something that was not taken yet. A frame that waits for room
+    /// in the peer's ring waits for its doorbell: the peer rings when it has taken frames.
     pub fn pending(&self) -> bool {
-        self.device.pending() || self.ethernet.as_ref().is_some_and(|queue| queue.pending(true))
+        self.device.pending() || self.ethernet.as_ref().is_some_and(|queue| queue.pending(false))
     }
 
     /// Carries frames between the peer and the control plane; how many.
