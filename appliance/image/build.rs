@@ -12,6 +12,8 @@ fn main() {
     println!("cargo:rustc-link-arg-bins={kernel}");
     // The kernel calls it, so it must survive; the kernel's own objects come too late to say so.
     println!("cargo:rustc-link-arg-bins=--undefined=runtime_entry");
+    // The standard library's way out, when memory is exhausted or a panic panics: ours, not the kernel's.
+    println!("cargo:rustc-link-arg-bins=--wrap=sys_abort");
     // A note in the image by which its symbols are told from those of another build.
     println!("cargo:rustc-link-arg-bins=--build-id=sha1");
     if env::var_os("ISTHMUS_IMAGE").is_some_and(|kind| kind == "hermit") {

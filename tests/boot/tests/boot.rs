@@ -69,6 +69,11 @@ fn a_panic_prints_its_place_and_ends_with_its_code() -> Result<()> {
 }
 
 #[test]
+fn memory_that_runs_out_ends_as_a_panic_does() -> Result<()> {
+    fault("memory", &["memory allocation of", "panicked: aborted", "called from 0x", "build"])
+}
+
+#[test]
 fn the_shipped_image_has_no_faults_to_provoke() -> Result<()> {
     let words =
         ["pf", "gp", "panic", "null", "stack"].map(|name| format!("isthmus.test.fault={name}"));
@@ -163,6 +168,22 @@ fn panic_now(vm: &mut Vm) -> Result<()> {
     vm.serial.send(b"\x1c")?;
     vm.wait_for("asked for on the command line")?;
     vm.wait_ready()?;
+    Ok(())
+}
+
+/// A last act that panics itself, and one that never ends: the machine starts again all the same.
+#[test]
+fn a_last_act_that_goes_wrong_holds_nothing_up() -> Result<()> {
+    for (key, says) in [(b"\x1e", "starts again"), (b"\x1f", "peers could not be told in time")] {
+        let mut vm = boot(faulty()?.reboots())?;
+        panic_now(&mut vm)?;
+        vm.serial.send(key)?;
+        vm.wait_for("asked for on the command line")?;
+        vm.wait_for(says)?;
+        vm.wait_ready()?;
+        let crash = vm.run("show crash --json")?.json()?;
+        ensure!(crash[0]["number"] == 2 && crash[0]["in_a_row"] == 2, "{crash}");
+    }
     Ok(())
 }
 

@@ -1,13 +1,20 @@
 //! Faults on purpose, in images for tests alone (the feature `faults`): `isthmus.test.fault=KIND` on the
-//! command line while the appliance starts, Ctrl-\\ (a panic) and Ctrl-] (a page fault) on the console later.
+//! command line while the appliance starts, Ctrl-\\ (a panic) and Ctrl-] (a page fault) on the console later,
+//! Ctrl-^ (a panic whose last act panics) and Ctrl-_ (a panic whose last act never ends).
 
 use core::arch::asm;
 use core::hint::black_box;
+use core::sync::atomic::{AtomicU8, Ordering};
 
 /// An address that is not canonical: using it is a general protection fault.
 const NOT_CANONICAL: usize = 0x8000_0000_0000_0000;
 /// An address that nothing is mapped at.
 const NOT_MAPPED: usize = 0x2000_0000_0000;
+
+/// What goes wrong in a panic's last act: the key that asked for it.
+static LAST_ACT: AtomicU8 = AtomicU8::new(0);
+const CTRL_CARET: u8 = 0x1e;
+const CTRL_UNDERSCORE: u8 = 0x1f;
 
 /// Looks for the keys that ask for a fault.
 pub fn typed(keys: &[u8]) {
@@ -19,6 +26,23 @@ pub fn typed(keys: &[u8]) {
     if keys.contains(&CTRL_BRACKET) {
         fault("pf");
     }
+    for key in [CTRL_CARET, CTRL_UNDERSCORE] {
+        if keys.contains(&key) {
+            LAST_ACT.store(key, Ordering::Relaxed);
+            fault("panic");
+        }
+    }
+}
+
+/// Goes wrong in the last act, if that was asked for.
+pub fn last_act() {
+    match LAST_ACT.load(Ordering::Relaxed) {
+        CTRL_CARET => panic!("asked for, in the last act"),
+        CTRL_UNDERSCORE => loop {
+            core::hint::spin_loop();
+        },
+        _ => {}
+    }
 }
 
 /// Does what `kind` says, which ends the machine; returns if there is no such kind.
@@ -27,6 +51,9 @@ pub fn fault(kind: &str) {
         "panic" => panic!("asked for on the command line"),
         "stack" => {
             black_box(deep(0));
+        }
+        "memory" => {
+            black_box(vec![1u8; 1 << 44]);
         }
         "pf" => read(NOT_MAPPED),
         "core1" => {

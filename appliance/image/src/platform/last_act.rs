@@ -49,6 +49,8 @@ pub fn act(clock: &Clock, timer: &Timer, overtime: extern "C" fn() -> !) -> bool
     // been called; it does not return.
     unsafe { idt::set_handler(interrupts::TIMER_VECTOR as u8, overtime as *const () as u64) };
     x86_64::instructions::interrupts::enable();
+    #[cfg(feature = "faults")]
+    super::fault_injection::last_act();
     // SAFETY: it was never freed. Who had it borrowed is the code on this core that has panicked: it is below us
     // on the stack and never runs again, and no other core has any part of it.
     unsafe { (*gateway).say_goodbye() };

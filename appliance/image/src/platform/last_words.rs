@@ -183,6 +183,17 @@ pub fn speak(code: u8, stack: u64, say: impl Fn(&mut dyn Write) -> fmt::Result) 
     end()
 }
 
+/// What the standard library calls in place of the kernel's `sys_abort` (build.rs has the linker do that), which
+/// would end the machine for good: when an allocation fails, and when a panic is told of and another comes. It has
+/// printed why.
+#[unsafe(no_mangle)]
+extern "C" fn __wrap_sys_abort() -> ! {
+    let here = 0u8;
+    speak(power::PANIC, (&raw const here) as u64, |out| {
+        writeln!(out, "isthmus: panicked: aborted, for the reason above; without one, memory ran out")
+    })
+}
+
 /// The last act takes too long.
 extern "C" fn overtime() -> ! {
     uart::print("isthmus: peers could not be told in time\r\n");
