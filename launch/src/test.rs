@@ -153,7 +153,7 @@ const SUITES: &[Suite] = &[
 const MAY_BE_SKIPPED: &[&str] = &["boot under KVM"];
 
 /// Suites that provoke faults, which takes an image of their own.
-const PROVOKE: &[&str] = &["boot", "cores", "smc"];
+const PROVOKE: &[&str] = &["boot", "cores", "ntb", "smc"];
 
 /// The image's formats, and the environment variables that tell the tests where they are.
 const FORMATS: &[(&str, Format)] =
