@@ -15,12 +15,15 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use models::ioat::{self, Ioat};
 use models::nvme::{self, Nvme};
+use models::rapidio::{Answer, Board, Network, Topology};
+use models::tsi721::{self, Tsi721};
 use models::{Function, Nanoseconds};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -64,6 +67,18 @@ enum Model {
         #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u8).range(9..=12))]
         block: u8,
     },
+    /// Tsi721 bridges on a RapidIO network, a function each; what else is on it are boards
+    Tsi721 {
+        /// The Unix sockets to listen on, of end points A, B, ...
+        #[arg(required = true)]
+        sockets: Vec<PathBuf>,
+        /// Who is joined to whom: A=B, or A=s0.0,B=s0.5,s0.4=s1.3; switches of the third generation are r0, ...
+        #[arg(long, default_value = "A=B")]
+        topology: Topology,
+        /// MSI-X instead of MSI. Linux 6.12 mistakes the vectors
+        #[arg(long)]
+        vectors: bool,
+    },
 }
 
 fn hexadecimal(text: &str) -> Result<u16, String> {
@@ -86,6 +101,20 @@ fn main() -> Result<()> {
             let namespaces = vec![nvme::Shape::new(1, size << (20 - block), block)];
             let settings = nvme::Config { namespaces, ..nvme::Config::default() };
             serve(vec![(socket, Box::new(Nvme::new(settings)))])
+        }
+        Model::Tsi721 { sockets, topology, vectors } => {
+            let board = |_| Board::new(Answer::Echo, 1 << 16);
+            let network = Network::new(&topology, sockets.len(), board);
+            let network = Arc::new(Mutex::new(network));
+            let settings = tsi721::Config { vectors, ..tsi721::Config::default() };
+            let function = |me| Box::new(Tsi721::new(settings, network.clone(), me));
+            let function = |(me, socket)| (socket, function(me) as Box<dyn Function>);
+            serve(sockets.into_iter().enumerate().map(function).collect())?;
+            let network = network.lock().map_err(|_| anyhow!("a model panicked"))?;
+            for line in network.describe() {
+                println!("{line}");
+            }
+            Ok(())
         }
     }
 }

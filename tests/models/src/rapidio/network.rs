@@ -237,6 +237,32 @@ impl Network {
         }
     }
 
+    /// What enumeration has left: a line of a name and a number for each id, tag, lock and route.
+    pub fn describe(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (number, endpoint) in self.endpoints.iter().enumerate() {
+            let name = format!("endpoint{number}");
+            let read = |offset| endpoint.read(offset).unwrap_or(0);
+            lines.push(format!("{name}.id {}", endpoint.id(false)));
+            lines.push(format!("{name}.tag {}", read(0x6c)));
+            lines.push(format!("{name}.lock {}", read(0x68)));
+            lines.push(format!("{name}.discovered {}", read(0x13c) >> 29 & 1));
+            lines.push(format!("{name}.maintenance {}", self.maintenance[number]));
+        }
+        for (number, switch) in self.switches.iter().enumerate() {
+            let name = format!("switch{number}");
+            lines.push(format!("{name}.tag {}", switch.peek(0x6c)));
+            lines.push(format!("{name}.lock {}", switch.peek(0x68)));
+            lines.push(format!("{name}.port_write_target {}", switch.peek(0x1028)));
+            for (id, port) in switch.routes() {
+                lines.push(format!("{name}.route{id} {port}"));
+            }
+            let closed = (0..switch.ports()).filter(|port| switch.is_locked_out(*port)).count();
+            lines.push(format!("{name}.locked_out {closed}"));
+        }
+        lines
+    }
+
     /// Whether something waits for a function to look at it.
     pub fn is_busy(&self) -> bool {
         self.endpoints.iter().any(|endpoint| !endpoint.inbox.is_empty())
