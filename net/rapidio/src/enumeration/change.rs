@@ -78,6 +78,7 @@ async fn look_at(
         network.devices[number].present = false;
     }
     let mut walk = HostWalk::new(fabric, network);
+    walk.aim(switch).await?;
     if walk.open_port(switch, port, path).await? {
         match walk.explore(hops.saturating_add(1), Some((switch, port))).await {
             Err(Failed::NoAnswer) => {}

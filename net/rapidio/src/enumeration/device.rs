@@ -85,6 +85,7 @@ pub struct Network {
     pub devices: Vec<Device>,
     /// Component tag of the next device.
     pub(super) next_tag: u32,
+    pub(super) nonce: u16,
     /// Ids in use that are no end point's: of switches with nothing behind them.
     pub(super) reserved: Vec<u16>,
 }
@@ -93,6 +94,12 @@ impl Network {
     /// One with nobody but ourselves.
     pub fn new(size: IdSize, own_id: u16) -> Self {
         Network { size, own_id, next_tag: 2, ..Network::default() }
+    }
+
+    /// The component tag of device number `number`. The lower 17 bits are what Linux gives; the others tell this walk
+    /// from one that was interrupted, whose tags may still stand somewhere.
+    pub(super) fn tag(&self, number: u32) -> u32 {
+        u32::from(self.nonce) << 17 | number
     }
 
     /// The end point with this id.
@@ -107,7 +114,7 @@ impl Network {
 
     /// The number of the device with this component tag.
     pub fn by_tag(&self, tag: u32) -> Option<usize> {
-        self.devices.iter().position(|device| device.tag & 0xffff == tag & 0xffff)
+        self.devices.iter().position(|device| device.tag == tag)
     }
 
     /// The lowest id that nobody has.

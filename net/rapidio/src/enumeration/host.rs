@@ -56,7 +56,7 @@ pub async fn enumerate(fabric: &Fabric, network: &mut Network) -> Result<(), Fai
         return Err(Failed::OtherHost(owner as u16));
     }
     fabric.set_own_id(network.size, network.own_id).await;
-    fabric.write_own(csr::COMPONENT_TAG, 1).await;
+    fabric.write_own(csr::COMPONENT_TAG, network.tag(1)).await;
     let mut walk = HostWalk::new(fabric, network);
     walk.explore(0, None).await?;
     walk.complete_routes().await?;
@@ -177,11 +177,15 @@ impl<'a> HostWalk<'a> {
         let fabric = self.fabric;
         if fabric.read(path, csr::HOST_LOCK).await? & 0xffff == host {
             let tag = fabric.read(path, csr::COMPONENT_TAG).await?;
+            // With another tag it is left from a walk of ours that was interrupted.
             let known = self.network.by_tag(tag);
-            self.set_neighbour(parent, known);
-            return Ok(Found::Nothing);
+            if known.is_some() || tag == self.network.tag(1) {
+                self.set_neighbour(parent, known);
+                return Ok(Found::Nothing);
+            }
+        } else {
+            self.lock(path).await?;
         }
-        self.lock(path).await?;
         let mut device = describe(fabric, path, parent).await?;
         if self.network.devices.len() >= MOST_DEVICES || hops >= MOST_HOPS {
             return Err(Failed::NoIdLeft);
@@ -190,7 +194,7 @@ impl<'a> HostWalk<'a> {
         let before = self.before(parent, &device);
         device.tag = match before {
             Some(before) => self.network.devices[before].tag,
-            None => self.network.next_tag,
+            None => self.network.tag(self.network.next_tag),
         };
         fabric.write(path, csr::COMPONENT_TAG, device.tag).await?;
         if has_id(&device) {
@@ -206,6 +210,9 @@ impl<'a> HostWalk<'a> {
         }
         let number = match before {
             Some(before) => {
+                if device.is_switch() {
+                    device.id = self.network.devices[before].id;
+                }
                 self.network.devices[before] = device;
                 before
             }
@@ -222,12 +229,12 @@ impl<'a> HostWalk<'a> {
         Ok(Found::New(number))
     }
 
-    /// The end point that was at this place before, if it is one of the same kind.
+    /// The device that was at this place before, if it is one of the same kind.
     fn before(&self, parent: Option<(usize, u8)>, device: &Device) -> Option<usize> {
         let devices = self.network.devices.iter();
         devices.clone().position(|known| {
             let is_same = known.parent == parent && known.identity == device.identity;
-            is_same && !known.present && !known.is_switch() && !device.is_switch()
+            is_same && !known.present && known.is_switch() == device.is_switch()
         })
     }
 
@@ -318,7 +325,11 @@ impl<'a> HostWalk<'a> {
         let id = match self.assigned.get(frame.first) {
             Some(first) => *first,
             None => {
-                let id = self.network.free_id().ok_or(Failed::NoIdLeft)?;
+                let before = self.network.devices[frame.device].id;
+                let id = match self.network.reserved.iter().position(|id| *id == before) {
+                    Some(at) => self.network.reserved.swap_remove(at),
+                    None => self.network.free_id().ok_or(Failed::NoIdLeft)?,
+                };
                 self.network.reserved.push(id);
                 self.assigned.push(id);
                 id
@@ -329,6 +340,23 @@ impl<'a> HostWalk<'a> {
         let device = &mut self.network.devices[frame.device];
         (device.id, device.hops) = (id, frame.hops);
         routes::enable_port_writes(self.fabric, device, path, own, is_large).await
+    }
+
+    /// Has the id "any" lead to a switch that was known before.
+    pub async fn aim(&mut self, switch: usize) -> Result<(), Failed> {
+        let any = self.network.size.any();
+        let mut way = Vec::new();
+        let mut at = switch;
+        while let Some((parent, port)) = self.network.devices[at].parent {
+            way.push((parent, port));
+            at = parent;
+        }
+        while let Some((parent, port)) = way.pop() {
+            let device = &mut self.network.devices[parent];
+            let path = device.path();
+            routes::set(self.fabric, device, path, any, port).await?;
+        }
+        Ok(())
     }
 
     /// What was found behind a port of a switch that was known before is reached by it.

@@ -241,8 +241,12 @@ impl Master {
                 }));
             }
             Role::Host(id) => {
-                self.state = State::Enumerating;
+                if !matches!(self.state, State::Failed(_)) {
+                    self.state = State::Enumerating;
+                }
                 let mut network = Network::new(self.size, id);
+                let time = now.as_nanos();
+                network.nonce = (time ^ time >> 15 ^ time >> 30) as u16 & 0x7fff;
                 self.walk = Some(Walk::new(|fabric| async move {
                     let result = host::enumerate(&fabric, &mut network).await;
                     if result.is_err() {

@@ -89,6 +89,11 @@ impl Endpoint {
         true
     }
 
+    /// Sets a register that cannot be written.
+    pub fn force(&mut self, offset: u32, value: u32) {
+        self.registers.insert(offset, value);
+    }
+
     /// Its id, as wide as said.
     pub fn id(&self, large: bool) -> u16 {
         let register = self.read(BASE_ID).unwrap_or(0);

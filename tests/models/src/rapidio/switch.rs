@@ -158,7 +158,8 @@ impl Switch {
             return;
         }
         if let Some((table, id)) = self.route_register(offset) {
-            return self.set_entry(table, id, value as u8);
+            // Larger numbers are of groups, and 0x300 of packets to drop.
+            return self.set_entry(table, id, u8::try_from(value).unwrap_or(0xff));
         }
         match offset {
             0x00..=0x3f => {}
