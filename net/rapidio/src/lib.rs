@@ -1,5 +1,5 @@
 //! RapidIO networks over a master port ([`drivers::rapidio::MasterPort`]): who is there and how to reach whom
-//! ([`enumeration`]).
+//! ([`enumeration`]), Ethernet ([`rionet`]) and channels ([`rio_cm`]) over messages, as Linux has them.
 //!
 //! Engines without I/O: they are polled with the port and the time.
 #![no_std]
@@ -9,3 +9,5 @@ extern crate alloc;
 extern crate std;
 
 pub mod enumeration;
+pub mod rio_cm;
+pub mod rionet;

@@ -102,6 +102,28 @@ fn eight_boards_and_loops_everyone_reaches_everyone() {
     a.until(State::Ready);
     assert_eq!(a.master.network().end_points().count(), 8);
     assert!(free_locks(&lab));
+    // Seen with rio-scan and idt_gen2 of Linux 6.12.117 on this very network (`models-server tsi721`).
+    assert_eq!(
+        told(&lab),
+        [
+            "A id 1 tag 1",
+            "B id 0 tag 3",
+            "C id 2 tag 5",
+            "D id 3 tag 6",
+            "E id 4 tag 8",
+            "F id 5 tag 9",
+            "G id 6 tag 11",
+            "H id 7 tag 12",
+            "I id 8 tag 13",
+            "s0 tag 2 0>1 1>0 2>4 3>4 4>4 5>4 6>4 7>4 8>4",
+            "s1 tag 4 0>4 1>4 2>0 3>1 4>5 5>5 6>5 7>5 8>5",
+            "s2 tag 7 0>4 1>4 2>4 3>4 4>0 5>1 6>5 7>5 8>7",
+            "s3 tag 10 0>4 1>4 2>4 3>4 4>4 5>4 6>0 7>1 8>4",
+        ]
+    );
+    let closed = |n| (0..18).filter(|port| lab.network().switch(n).is_locked_out(*port)).count();
+    assert_eq!([0, 1, 2, 3].map(closed), [13, 14, 12, 14]);
+    assert!(a.requests() <= 1743, "Linux asks 1743 times: {}", a.requests());
     let ids: Vec<u16> = (0..9).map(|n| lab.network().endpoint(n).id(false)).collect();
     let mut sorted = ids.clone();
     sorted.sort_unstable();
@@ -321,4 +343,31 @@ fn hostile_registers_end_in_no_panic_and_no_endless_walk() {
         assert!(a.master.network().devices.len() <= 256);
         let _ = a.master.deadline().map(Instant::as_nanos);
     }
+}
+
+#[test]
+fn the_network_is_shown_as_a_tree() {
+    let lab = Lab::new("A=s0.0,B=s0.1,s0.4=s1.3,C=s1.2,s0.5=s1.9");
+    let mut a = host(&lab, 0, 1);
+    a.until(State::Ready);
+    let network = a.master.network();
+    let line = |row: &rapidio::enumeration::Row| {
+        let device = &network.devices[row.device];
+        let what = if device.is_switch() { "switch".into() } else { format!("id {}", device.id) };
+        let port = row.port.map_or(String::new(), |port| format!("{port}: "));
+        let again = if row.is_loop { ", again" } else { "" };
+        format!("{}{port}{what}{again}", "  ".repeat(row.depth))
+    };
+    let lines: Vec<String> = network.tree().iter().map(line).collect();
+    assert_eq!(
+        lines,
+        [
+            "switch",
+            "  1: id 0",
+            "  4: switch",
+            "    2: id 2",
+            "    9: switch, again",
+            "  5: switch, again"
+        ]
+    );
 }

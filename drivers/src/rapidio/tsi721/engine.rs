@@ -16,7 +16,7 @@ const LINE: usize = 64;
 const FEWEST_LINES: usize = 32;
 /// How long the device takes to initialize a channel, at most.
 const INITIALIZING: Duration = Duration::from_micros(10);
-/// How often the status of a busy channel is looked at that does not complete anything.
+/// How long a busy channel completes nothing before its status is looked at, and how often then.
 const LOOK: Duration = Duration::from_micros(100);
 
 // Status register.
@@ -147,6 +147,13 @@ impl<T> Engine<T> {
     fn start(&mut self, registers: &Tsi721Registers) {
         let Layout { descriptor, link, start, pointer, fifo, fifo_size, .. } = *self.layout;
         let at = |offset: usize| self.base + offset;
+        registers.write_address(at(pointer[0]), at(pointer[1]), self.ring.bus_address());
+        registers.write_address(at(fifo[0]), at(fifo[1]), self.fifo.bus_address());
+        registers.write(at(fifo_size), queue_size(self.lines));
+        registers.write(at(INTERRUPT), DONE | TROUBLE);
+        registers.write(at(CONTROL), start);
+        // Read back: it has stopped, and what it wrote before has arrived.
+        registers.read(at(CONTROL));
         self.fifo.fill(0);
         self.ring.fill(0);
         let [low, high] = halves(self.ring.bus_address());
@@ -154,13 +161,6 @@ impl<T> Engine<T> {
         self.ring.store32(end, link);
         self.ring.store32(end + 8, low);
         self.ring.store32(end + 12, high);
-        registers.write_address(at(pointer[0]), at(pointer[1]), self.ring.bus_address());
-        registers.write_address(at(fifo[0]), at(fifo[1]), self.fifo.bus_address());
-        registers.write(at(fifo_size), queue_size(self.lines));
-        registers.write(at(INTERRUPT), DONE | TROUBLE);
-        registers.write(at(CONTROL), start);
-        // Read back, so that the device has it.
-        registers.read(at(CONTROL));
         (self.next, self.written, self.told, self.line) = (0, 0, 0, 0);
         self.state = State::Started;
         self.progress = None;
@@ -299,7 +299,7 @@ impl<T> Engine<T> {
             State::Initializing(_) => {}
             State::Running if self.under_way.len() > self.done => {
                 let since = *self.progress.get_or_insert(now);
-                if now.since(self.looked) < LOOK {
+                if now.since(since.max(self.looked)) < LOOK {
                     return;
                 }
                 self.looked = now;

@@ -101,6 +101,15 @@ impl InboundMailbox {
     /// Starts the channel with the buffers that are not in use.
     fn start(&mut self, registers: &Tsi721Registers) {
         let at = |offset: usize| self.base + offset;
+        let [free, done] = [&self.free, &self.descriptors].map(Window::bus_address);
+        registers.write_address(at(FREE_BASE[0]), at(FREE_BASE[1]), free);
+        registers.write(at(FREE_SIZE), queue_size(ENTRIES));
+        registers.write_address(at(DONE_BASE[0]), at(DONE_BASE[1]), done);
+        registers.write(at(DONE_SIZE), queue_size(ENTRIES));
+        registers.write(at(INTERRUPT), ALL);
+        registers.write(at(CONTROL), 1);
+        // Read back: it has stopped, and what it wrote before has arrived.
+        registers.read(at(CONTROL));
         self.descriptors.fill(0);
         let mut count = 0;
         for (number, owned) in self.owned.iter().enumerate() {
@@ -110,14 +119,6 @@ impl InboundMailbox {
                 count += 1;
             }
         }
-        let [free, done] = [&self.free, &self.descriptors].map(Window::bus_address);
-        registers.write_address(at(FREE_BASE[0]), at(FREE_BASE[1]), free);
-        registers.write(at(FREE_SIZE), queue_size(ENTRIES));
-        registers.write_address(at(DONE_BASE[0]), at(DONE_BASE[1]), done);
-        registers.write(at(DONE_SIZE), queue_size(ENTRIES));
-        registers.write(at(INTERRUPT), ALL);
-        registers.write(at(CONTROL), 1);
-        registers.read(at(CONTROL));
         (self.read, self.write, self.told) = (0, count, 0);
         self.started = Some(None);
     }

@@ -74,6 +74,19 @@ impl Device {
     }
 }
 
+/// A line of [`Network::tree`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Switches above it.
+    pub depth: usize,
+    /// The port of the switch above.
+    pub port: Option<u8>,
+    /// Which device, by its number in [`Network::devices`].
+    pub device: usize,
+    /// It stands elsewhere in the tree: this port is another way to it.
+    pub is_loop: bool,
+}
+
 /// A network, as one of its end points knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Network {
@@ -115,6 +128,29 @@ impl Network {
     /// The number of the device with this component tag.
     pub fn by_tag(&self, tag: u32) -> Option<usize> {
         self.devices.iter().position(|device| device.tag == tag)
+    }
+
+    /// The network as a tree, as operators are shown it: a switch ahead of what is behind it, by its ports.
+    pub fn tree(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let first = (0..self.devices.len()).filter(|n| self.devices[*n].parent.is_none());
+        let mut left: Vec<Row> =
+            first.map(|device| Row { depth: 0, port: None, device, is_loop: false }).collect();
+        left.reverse();
+        while let Some(row) = left.pop() {
+            rows.push(row);
+            let Kind::Switch { neighbours, .. } = &self.devices[row.device].kind else { continue };
+            if row.is_loop {
+                continue;
+            }
+            for (port, neighbour) in neighbours.iter().enumerate().rev() {
+                let Some(device) = *neighbour else { continue };
+                let port = port as u8;
+                let is_loop = self.devices[device].parent != Some((row.device, port));
+                left.push(Row { depth: row.depth + 1, port: Some(port), device, is_loop });
+            }
+        }
+        rows
     }
 
     /// The lowest id that nobody has.

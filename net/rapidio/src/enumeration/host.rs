@@ -158,6 +158,10 @@ impl<'a> HostWalk<'a> {
         parent: Option<(usize, u8)>,
         stack: &mut Vec<Frame>,
     ) -> Result<(), Failed> {
+        if hops >= MOST_HOPS {
+            // Nobody is that far away, but who says that he is a switch and is none.
+            return Ok(());
+        }
         let first = self.assigned.len();
         let found = match self.visit(hops, parent).await {
             Err(Failed::NoAnswer) if parent.is_some() => Found::Nothing,
@@ -187,7 +191,7 @@ impl<'a> HostWalk<'a> {
             self.lock(path).await?;
         }
         let mut device = describe(fabric, path, parent).await?;
-        if self.network.devices.len() >= MOST_DEVICES || hops >= MOST_HOPS {
+        if self.network.devices.len() >= MOST_DEVICES {
             return Err(Failed::NoIdLeft);
         }
         // One that was here before is given what it had.

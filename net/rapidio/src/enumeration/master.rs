@@ -7,7 +7,7 @@ use super::{agent, host};
 use alloc::collections::VecDeque;
 use core::time::Duration;
 use drivers::hal::Instant;
-use drivers::rapidio::{Busy, IdSize, Maintained, Maintenance, MasterPort, PortWrite};
+use drivers::rapidio::{Busy, IdSize, Maintained, Maintenance, MasterPort, OpenPort, PortWrite};
 
 /// What enumeration needs of a port.
 pub trait Reach {
@@ -29,30 +29,30 @@ pub trait Reach {
     fn port_write(&mut self) -> Option<PortWrite>;
 }
 
-impl<T: MasterPort + ?Sized> Reach for T {
+impl Reach for OpenPort {
     fn link_up(&self) -> bool {
-        MasterPort::link_up(self)
+        MasterPort::link_up(&**self)
     }
     fn set_own_id(&mut self, size: IdSize, id: u16) {
-        MasterPort::set_own_id(self, size, id);
+        MasterPort::set_own_id(&mut **self, size, id);
     }
     fn own_id(&mut self) -> u16 {
-        MasterPort::own_id(self)
+        MasterPort::own_id(&mut **self)
     }
     fn read_own(&mut self, offset: u32) -> u32 {
-        MasterPort::read_own(self, offset)
+        MasterPort::read_own(&mut **self, offset)
     }
     fn write_own(&mut self, offset: u32, value: u32) {
-        MasterPort::write_own(self, offset, value);
+        MasterPort::write_own(&mut **self, offset, value);
     }
     fn maintain(&mut self, request: &Maintenance) -> Result<(), Busy> {
-        MasterPort::maintain(self, request)
+        MasterPort::maintain(&mut **self, request)
     }
     fn maintained(&mut self) -> Option<Maintained> {
-        MasterPort::maintained(self)
+        MasterPort::maintained(&mut **self)
     }
     fn port_write(&mut self) -> Option<PortWrite> {
-        MasterPort::port_write(self)
+        MasterPort::port_write(&mut **self)
     }
 }
 
@@ -95,8 +95,10 @@ pub enum Event {
 
 /// How often an agent looks whether it was found.
 const LOOK: Duration = Duration::from_millis(10);
-/// How often a host looks at all ports, in case a port-write was lost; an agent walks anew.
+/// How often a host looks at all ports, in case a port-write was lost.
 const ROUND: Duration = Duration::from_secs(2);
+/// How often an agent walks anew: nobody tells it what has changed.
+const AGENT_ROUND: Duration = Duration::from_secs(10);
 /// How long after a failure it is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 const MOST_EVENTS: usize = 16;
@@ -237,6 +239,9 @@ impl Master {
                     told.and_then(|(tag, port)| network.by_tag(tag).map(|switch| (switch, port)));
                 self.walk = Some(Walk::new(|fabric| async move {
                     let result = change::look(&fabric, &mut network, place).await;
+                    if result.is_err() {
+                        host::retreat(&fabric, &network).await;
+                    }
                     End { network, result }
                 }));
             }
@@ -285,7 +290,7 @@ impl Master {
                     return;
                 }
                 self.state = State::Ready;
-                self.next = now + ROUND;
+                self.next = now + if is_agent { AGENT_ROUND } else { ROUND };
                 if changed || self.network.devices.is_empty() {
                     self.network = end.network;
                     self.tell(Event::Changed);

@@ -22,6 +22,6 @@ mod master;
 mod routes;
 mod walk;
 
-pub use device::{Device, Kind, Network};
+pub use device::{Device, Kind, Network, Row};
 pub use master::{Event, Master, Reach, Role, State};
 pub use walk::Failed;
