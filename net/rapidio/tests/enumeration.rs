@@ -129,11 +129,7 @@ fn eight_boards_and_loops_everyone_reaches_everyone() {
     sorted.sort_unstable();
     assert_eq!(sorted, (0..9).collect::<Vec<_>>(), "the lowest, each once");
     for from in 1..9 {
-        for to in 1..9 {
-            if from == to {
-                continue;
-            }
-            let id = ids[to];
+        for (to, &id) in ids.iter().enumerate().skip(1).filter(|(to, _)| *to != from) {
             let tag = lab.network().maintain(from, false, id, 0xff, csr::COMPONENT_TAG, None);
             let wanted = lab.network().endpoint(to).read(csr::COMPONENT_TAG);
             assert_eq!(tag, wanted, "{from} to {to}");

@@ -249,13 +249,14 @@ fn a_hundred_channels_echo_both_ways() {
     let peer = Peer { device: nodes[2].id(), channel: 10 };
     let mut mine = Vec::new();
     let mut theirs = Vec::new();
-    for n in 0..100 {
-        mine.push(nodes[0].channels.connect(peer, now).unwrap());
+    for _ in 0..100 {
+        let channel = nodes[0].channels.connect(peer, now).unwrap();
+        mine.push(channel);
         turns(&mut nodes, 4);
         let now = nodes[2].now;
         theirs.push(nodes[2].channels.accept(10, now).unwrap().unwrap().0);
         turns(&mut nodes, 4);
-        assert!(nodes[0].channels.peer(mine[n]).unwrap().is_some());
+        assert!(nodes[0].channels.peer(channel).unwrap().is_some());
     }
     for len in [0, 1, 4, 100, 4000, 4076] {
         for n in 0..100 {
@@ -270,8 +271,8 @@ fn a_hundred_channels_echo_both_ways() {
             assert_eq!(back, Some(bytes));
         }
     }
-    for n in 0..100 {
-        nodes[0].channels.close(mine[n]);
+    for channel in mine {
+        nodes[0].channels.close(channel);
     }
     turns(&mut nodes, 300);
     for channel in theirs {
