@@ -6,6 +6,7 @@ use crate::ethernet::WantedMtu;
 use crate::hal::{Clock, Location, Platform, Port};
 use crate::ntb::{NtbDevice, Side};
 use crate::pci::Function;
+use crate::rapidio;
 use crate::registry::{Class, Driver, Open, OpenError};
 use crate::virtio::Slot;
 use alloc::boxed::Box;
@@ -117,6 +118,14 @@ impl Device {
     ) -> Result<Box<dyn EntropySource>, OpenError> {
         match self.driver.open {
             Open::Entropy(open) => open(self, platform),
+            _ => Err(WrongClass.into()),
+        }
+    }
+
+    /// Sets a RapidIO master port up.
+    pub fn open_rapidio(self, platform: &mut dyn Platform) -> Result<rapidio::OpenPort, OpenError> {
+        match self.driver.open {
+            Open::RapidIo(open) => open(self, platform),
             _ => Err(WrongClass.into()),
         }
     }

@@ -15,5 +15,6 @@ pub mod hal;
 pub mod inventory;
 pub mod ntb;
 pub mod pci;
+pub mod rapidio;
 pub mod registry;
 pub mod virtio;

@@ -7,6 +7,7 @@ use crate::entropy::{self, EntropySource};
 use crate::ethernet::{self, WantedMtu};
 use crate::hal::{Clock, Platform, Port};
 use crate::ntb::{self, NtbDevice, Side};
+use crate::rapidio;
 use crate::virtio;
 use alloc::boxed::Box;
 
@@ -35,6 +36,8 @@ pub enum Open {
     Bridge(fn(Device, &mut dyn Platform, Option<Side>) -> Result<Box<dyn NtbDevice>, OpenError>),
     /// A source of entropy.
     Entropy(fn(Device, &mut dyn Platform) -> Result<Box<dyn EntropySource>, OpenError>),
+    /// A RapidIO master port.
+    RapidIo(fn(Device, &mut dyn Platform) -> Result<rapidio::OpenPort, OpenError>),
 }
 
 /// What a device is for.
@@ -48,6 +51,8 @@ pub enum Class {
     Bridge,
     /// A source of entropy.
     Entropy,
+    /// A RapidIO master port.
+    RapidIo,
 }
 
 /// One driver.
@@ -92,6 +97,11 @@ pub static DRIVERS: &[Driver] = &[
         ids: &[Id::Pci(ntb::ivshmem::VENDOR, ntb::ivshmem::DEVICE)],
         open: Open::Bridge(ntb::ivshmem::open),
     },
+    Driver {
+        name: "tsi721_mport",
+        ids: &[Id::Pci(rapidio::tsi721::VENDOR, rapidio::tsi721::DEVICE)],
+        open: Open::RapidIo(rapidio::tsi721::open),
+    },
 ];
 
 impl Driver {
@@ -102,6 +112,7 @@ impl Driver {
             Open::Disks(_) => Class::Disks,
             Open::Bridge(_) => Class::Bridge,
             Open::Entropy(_) => Class::Entropy,
+            Open::RapidIo(_) => Class::RapidIo,
         }
     }
 

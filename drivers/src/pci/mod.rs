@@ -62,6 +62,11 @@ impl<'a> Function<'a> {
         unsafe { self.access.write(self.address, offset & 0xffc, value) }
     }
 
+    /// Writes a register that only this kind of function has, for the driver that knows it.
+    pub(crate) fn write_own32(&self, offset: u16, value: u32) {
+        self.write32(offset, value);
+    }
+
     /// Vendor ID.
     pub fn vendor(&self) -> u16 {
         self.read32(0) as u16

@@ -5,8 +5,16 @@ use drivers::hal::{Registers, Window};
 use models::{Function, Interrupt, Machine, Unreachable};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Where BAR 0 lies.
-pub const BAR_ADDRESS: u64 = 0xfe00_0000;
+/// Where BAR 0 lies; the others lie below it.
+const BAR_ADDRESS: u64 = 0xfe00_0000;
+
+/// A BAR and where it lies.
+#[derive(Clone, Copy)]
+pub struct Placed {
+    pub index: u8,
+    pub address: u64,
+    pub size: u64,
+}
 
 pub type Shared<F> = Arc<Mutex<Slot<F>>>;
 
@@ -15,8 +23,7 @@ pub struct Slot<F> {
     pub function: F,
     pub lines: Lines,
     memory: Window,
-    /// Bytes of BAR 0.
-    pub size: u64,
+    pub bars: Vec<Placed>,
     /// It was pulled out.
     pub absent: bool,
     pub now: u64,
@@ -25,11 +32,20 @@ pub struct Slot<F> {
 
 impl<F: Function> Slot<F> {
     pub fn new(mut function: F, memory: Window) -> Self {
-        let size = function.bars().iter().find(|bar| bar.index == 0).map_or(0, |bar| bar.size);
+        let mut next = BAR_ADDRESS;
+        let mut place = |bar: &models::Bar| {
+            if bar.index > 0 {
+                next = (next - bar.size) & !(bar.size - 1);
+            }
+            Placed { index: bar.index, address: next, size: bar.size }
+        };
+        let bars: Vec<Placed> = function.bars().iter().map(&mut place).collect();
         let config = function.config();
-        config.write(0x10, &(BAR_ADDRESS as u32).to_le_bytes());
+        for bar in &bars {
+            config.write(0x10 + 4 * u64::from(bar.index), &(bar.address as u32).to_le_bytes());
+        }
         let lines = Lines::of(config);
-        Slot { function, lines, memory, size, absent: false, now: 0, accesses: 0 }
+        Slot { function, lines, memory, bars, absent: false, now: 0, accesses: 0 }
     }
 
     /// The model does what is due.
@@ -40,24 +56,24 @@ impl<F: Function> Slot<F> {
         }
     }
 
-    fn read(&mut self, offset: u64, into: &mut [u8]) {
+    fn read(&mut self, bar: u8, offset: u64, into: &mut [u8]) {
         self.accesses += 1;
         if self.absent {
             return into.fill(0xff);
         }
-        match self.lines.entry(offset) {
+        match self.lines.entry(offset).filter(|_| bar == 0) {
             Some(word) => into.copy_from_slice(&word.to_le_bytes()[..into.len().min(4)]),
-            None => self.function.read(0, offset, into),
+            None => self.function.read(bar, offset, into),
         }
     }
 
-    fn write(&mut self, offset: u64, bytes: &[u8]) {
+    fn write(&mut self, bar: u8, offset: u64, bytes: &[u8]) {
         self.accesses += 1;
-        if self.absent || self.lines.write(offset, bytes) {
+        if self.absent || bar == 0 && self.lines.write(offset, bytes) {
             return;
         }
         let mut world = World { memory: self.memory, lines: &mut self.lines };
-        self.function.write(0, offset, bytes, self.now, &mut world);
+        self.function.write(bar, offset, bytes, self.now, &mut world);
     }
 }
 
@@ -98,22 +114,25 @@ impl Machine for World<'_> {
     fn interrupt(&mut self, interrupt: Interrupt) -> bool {
         match interrupt {
             Interrupt::Msix(vector) => self.lines.raise(vector),
-            Interrupt::Msi(_) | Interrupt::Intx => false,
+            Interrupt::Msi(_) => self.lines.raise_message(),
+            Interrupt::Intx => false,
         }
     }
 }
 
-/// `len` bytes of registers from `start` of BAR 0 on.
+/// `len` bytes of registers from `start` of a BAR on.
 pub fn registers<F: Function + Send + 'static>(
     slot: &Shared<F>,
+    bar: u8,
     start: u64,
     len: usize,
 ) -> Box<dyn Registers> {
-    Box::new(Mapped { slot: slot.clone(), start, len })
+    Box::new(Mapped { slot: slot.clone(), bar, start, len })
 }
 
 struct Mapped<F> {
     slot: Shared<F>,
+    bar: u8,
     start: u64,
     len: usize,
 }
@@ -124,13 +143,15 @@ impl<F: Function> Mapped<F> {
         if !inside || !offset.is_multiple_of(into.len()) {
             return into.fill(0xff);
         }
-        of_the_model(&self.slot, |slot| slot.read(self.start + offset as u64, into));
+        of_the_model(&self.slot, |slot| slot.read(self.bar, self.start + offset as u64, into));
     }
 
     fn store(&self, offset: usize, bytes: &[u8]) {
         let inside = offset.checked_add(bytes.len()).is_some_and(|end| end <= self.len);
         if inside && offset.is_multiple_of(bytes.len()) {
-            of_the_model(&self.slot, |slot| slot.write(self.start + offset as u64, bytes));
+            of_the_model(&self.slot, |slot| {
+                slot.write(self.bar, self.start + offset as u64, bytes)
+            });
         }
     }
 }

@@ -5,7 +5,7 @@
 mod device;
 mod msix;
 
-use device::{BAR_ADDRESS, Shared, Slot};
+use device::{Shared, Slot};
 use drivers::hal::{
     Arena, Clock, ConfigRegionAccess, Instant, Interrupt, PciAddress, Platform, Registers, Window,
 };
@@ -88,10 +88,12 @@ impl<F: Function + Send + 'static> Metal<F> {
 // SAFETY: a model writes to memory by copies, where it was told to; no reference to it is held.
 unsafe impl<F: Function + Send + 'static> Platform for Metal<F> {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
-        let start = address.checked_sub(BAR_ADDRESS)?;
-        let size = self.slot().size;
-        let inside = start.checked_add(len as u64)? <= size;
-        inside.then(|| device::registers(&self.slot, start, len))
+        let bars = self.slot().bars.clone();
+        bars.iter().find_map(|bar| {
+            let start = address.checked_sub(bar.address)?;
+            let inside = start.checked_add(len as u64)? <= bar.size;
+            inside.then(|| device::registers(&self.slot, bar.index, start, len))
+        })
     }
 
     fn map_memory(&mut self, _: u64, _: usize) -> Option<Window> {
@@ -140,7 +142,9 @@ impl<F: Function> ConfigRegionAccess for Access<F> {
     unsafe fn write(&self, address: PciAddress, offset: u16, value: u32) {
         let slot = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if address == place() && !slot.absent {
-            slot.function.config().write(offset.into(), &value.to_le_bytes());
+            let config = slot.function.config();
+            config.write(offset.into(), &value.to_le_bytes());
+            slot.lines.see(config);
         }
     }
 }

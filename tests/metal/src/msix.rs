@@ -16,23 +16,35 @@ pub struct Lines {
     entries: Vec<[u32; 4]>,
     pending: Vec<bool>,
     counters: Vec<&'static AtomicU64>,
+    /// Where the one vector of MSI goes, if it is enabled.
+    message: Option<u64>,
+}
+
+/// Where a capability is in configuration space; 0 if it is not there.
+fn find(config: &ConfigSpace, id: u32) -> u64 {
+    let mut at = u64::from(word(config, 0x34) & 0xff);
+    while at != 0 && word(config, at) & 0xff != id {
+        at = u64::from(word(config, at) >> 8 & 0xff);
+    }
+    at
+}
+
+fn word(config: &ConfigSpace, at: u64) -> u32 {
+    let mut bytes = [0; 4];
+    config.read(at, &mut bytes);
+    u32::from_le_bytes(bytes)
 }
 
 impl Lines {
     /// As the function's capabilities say.
     pub fn of(config: &ConfigSpace) -> Self {
-        let word = |at: u64| {
-            let mut bytes = [0; 4];
-            config.read(at, &mut bytes);
-            u32::from_le_bytes(bytes)
-        };
-        let mut at = u64::from(word(0x34) & 0xff);
-        while at != 0 && word(at) & 0xff != 0x11 {
-            at = u64::from(word(at) >> 8 & 0xff);
-        }
+        let at = find(config, 0x11);
         let (count, table) = match at {
             0 => (0, 0),
-            at => ((word(at) >> 16 & 0x7ff) as usize + 1, u64::from(word(at + 4) & !7)),
+            at => (
+                (word(config, at) >> 16 & 0x7ff) as usize + 1,
+                u64::from(word(config, at + 4) & !7),
+            ),
         };
         Lines {
             capability: at,
@@ -40,7 +52,30 @@ impl Lines {
             entries: vec![[0, 0, 0, 1]; count],
             pending: vec![false; count],
             counters: Vec::new(),
+            message: None,
         }
+    }
+
+    /// Configuration space was written: MSI may have been set up, or the table of MSI-X moved.
+    pub fn see(&mut self, config: &ConfigSpace) {
+        if self.is_there() {
+            self.table = u64::from(word(config, self.capability + 4) & !7);
+        }
+        let at = find(config, 0x05);
+        let enabled = at != 0 && word(config, at) >> 16 & 1 == 1;
+        let address = || u64::from(word(config, at + 8)) << 32 | u64::from(word(config, at + 4));
+        self.message = enabled.then(address);
+    }
+
+    /// The function raises its one vector of MSI.
+    pub fn raise_message(&self) -> bool {
+        self.message.is_some_and(|address| self.count(address))
+    }
+
+    fn count(&self, address: u64) -> bool {
+        let counter = address.checked_sub(CONTROLLER).map(|at| (at / 16) as usize);
+        let counter = counter.and_then(|at| self.counters.get(at));
+        counter.inspect(|counter| _ = counter.fetch_add(1, Ordering::Relaxed)).is_some()
     }
 
     /// Whether the function has MSI-X.
@@ -83,9 +118,6 @@ impl Lines {
             self.pending[entry] = true;
             return true;
         }
-        let address = u64::from(high) << 32 | u64::from(low);
-        let counter = address.checked_sub(CONTROLLER).map(|at| (at / 16) as usize);
-        let counter = counter.and_then(|at| self.counters.get(at));
-        counter.inspect(|counter| _ = counter.fetch_add(1, Ordering::Relaxed)).is_some()
+        self.count(u64::from(high) << 32 | u64::from(low))
     }
 }

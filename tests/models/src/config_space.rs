@@ -72,6 +72,12 @@ impl ConfigSpace {
         self
     }
 
+    /// Adds a 32-bit memory BAR of `size` bytes, a power of two, that is not prefetchable.
+    pub fn memory_bar_32(mut self, index: u8, size: u32) -> Self {
+        self.allow(0x10 + 4 * usize::from(index), &(!(size - 1) & !0xf).to_le_bytes());
+        self
+    }
+
     /// Adds an MSI-X capability: its table and its pending bits lie in the BAR at these offsets.
     pub fn msix(mut self, vectors: u16, bar: u8, table: u32, pending: u32) -> Self {
         let offset = self.capability(0x11, 12);
@@ -112,6 +118,13 @@ impl ConfigSpace {
         self.put(offset + 0x12, &0x12u16.to_le_bytes());
         self.put(offset + 0x24, &0x1fu32.to_le_bytes());
         self.allow(offset + 0x28, &0x1fu16.to_le_bytes());
+        self
+    }
+
+    /// Adds a vendor-specific capability of `length` bytes, all 0 behind its header.
+    pub fn vendor_specific(mut self, length: usize) -> Self {
+        let offset = self.capability(0x09, length);
+        self.put(offset + 2, &[length as u8]);
         self
     }
 

@@ -10,22 +10,29 @@ mod device;
 mod interrupts;
 mod memory;
 mod message;
+mod own;
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use models::ioat::{self, Ioat};
 use models::nvme::{self, Nvme};
+use models::rapidio::{Answer, Board, Network, Topology};
+use models::tsi721::{self, Tsi721};
 use models::{Function, Nanoseconds};
+use rapidio::enumeration::Role;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use connection::Connection;
 use device::Device;
+use own::OwnEndPoint;
 
 /// Shows device models to QEMU as PCI functions, over vfio-user.
 #[derive(Parser)]
@@ -64,6 +71,25 @@ enum Model {
         #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u8).range(9..=12))]
         block: u8,
     },
+    /// Tsi721 bridges on a RapidIO network, a function each; what else is on it are boards
+    Tsi721 {
+        /// The Unix sockets to listen on, of end points A, B, ...
+        #[arg(required = true)]
+        sockets: Vec<PathBuf>,
+        /// Who is joined to whom: A=B, or A=s0.0,B=s0.5,s0.4=s1.3; switches of the third generation are r0, ...
+        #[arg(long, default_value = "A=B")]
+        topology: Topology,
+        /// MSI-X instead of MSI. Linux 6.12 mistakes the vectors
+        #[arg(long)]
+        vectors: bool,
+        /// The next end point is ours: Isthmus' driver, enumeration, rionet (which answers ARP and ping) and rio_cm
+        /// (an echo on channel 10) in this process. A number: it is the host, under that id; else an agent
+        #[arg(long, value_parser = own::role)]
+        own: Option<Role>,
+        /// Its IPv4 address
+        #[arg(long, default_value = "10.1.0.9")]
+        own_address: Ipv4Addr,
+    },
 }
 
 fn hexadecimal(text: &str) -> Result<u16, String> {
@@ -87,6 +113,27 @@ fn main() -> Result<()> {
             let settings = nvme::Config { namespaces, ..nvme::Config::default() };
             serve(vec![(socket, Box::new(Nvme::new(settings)))])
         }
+        Model::Tsi721 { sockets, topology, vectors, own, own_address } => {
+            let board = |_| Board::new(Answer::Echo, 1 << 16);
+            let functions = sockets.len() + usize::from(own.is_some());
+            let network = Network::new(&topology, functions, board);
+            let network = Arc::new(Mutex::new(network));
+            let settings = tsi721::Config { vectors, ..tsi721::Config::default() };
+            let function = |me| Box::new(Tsi721::new(settings, network.clone(), me));
+            let function = |(me, socket)| (socket, function(me) as Box<dyn Function>);
+            let me = sockets.len();
+            let mut own = own.map(|role| OwnEndPoint::new(&network, me, role, own_address));
+            let functions = sockets.into_iter().enumerate().map(function).collect();
+            serve_with(functions, || own.as_mut().map(OwnEndPoint::turn))?;
+            if let Some(own) = own {
+                println!("{}", own.describe());
+            }
+            let network = network.lock().map_err(|_| anyhow!("a model panicked"))?;
+            for line in network.describe() {
+                println!("{line}");
+            }
+            Ok(())
+        }
     }
 }
 
@@ -99,6 +146,14 @@ struct Served {
 
 /// Serves the functions until all their clients are gone.
 fn serve(functions: Vec<(PathBuf, Box<dyn Function>)>) -> Result<()> {
+    serve_with(functions, || None)
+}
+
+/// The same, and does something else now and then, which says how many nanoseconds later it wants to be called again.
+fn serve_with(
+    functions: Vec<(PathBuf, Box<dyn Function>)>,
+    mut also: impl FnMut() -> Option<Nanoseconds>,
+) -> Result<()> {
     let started = Instant::now();
     let now = || started.elapsed().as_nanos() as Nanoseconds;
     let mut all = functions
@@ -111,7 +166,9 @@ fn serve(functions: Vec<(PathBuf, Box<dyn Function>)>) -> Result<()> {
     let mut seen = 0;
     while seen == 0 || all.iter().any(|served| served.connection.is_some()) {
         let due = all.iter_mut().filter_map(|served| served.device.poll(now())).min();
-        wait(&all, due.map(|at| at.saturating_sub(now())))?;
+        let again = also();
+        let due = due.map(|at| at.saturating_sub(now()));
+        wait(&all, [due, again].into_iter().flatten().min())?;
         for served in &mut all {
             match &mut served.connection {
                 Some(connection) => {

@@ -1,0 +1,349 @@
+//! What block DMA channels and outbound message channels have in common: a ring of descriptors that ends in a link
+//! to its beginning, counters of descriptors written and carried out, and a FIFO in memory in which the device
+//! writes addresses of descriptors that are done. After an error the channel is initialized, which makes it begin at
+//! the ring's beginning again, and what is left is put there.
+
+use super::Error;
+use super::registers::{Tsi721Registers, halves, queue_size};
+use crate::hal::{Arena, Instant, Window};
+use crate::rapidio::Fault;
+use alloc::collections::VecDeque;
+use core::time::Duration;
+
+/// Words of the FIFO that the device may use at once: a line.
+const LINE: usize = 64;
+/// Fewest lines of a FIFO.
+const FEWEST_LINES: usize = 32;
+/// How long the device takes to initialize a channel, at most.
+const INITIALIZING: Duration = Duration::from_micros(10);
+/// How long a busy channel completes nothing before its status is looked at, and how often then.
+const LOOK: Duration = Duration::from_micros(100);
+
+// Status register.
+const ABORT: u32 = 1 << 22;
+
+/// Interrupt bits of both kinds of channel: done, and done with a descriptor that wants it.
+const DONE: u32 = 8 | 1;
+/// FIFO full, suspended, error.
+const TROUBLE: u32 = 0x10 | 4 | 2;
+
+/// Where the registers of a kind of channel are, from the channel's base, and what its descriptors look like.
+pub struct Layout {
+    /// Bytes of a descriptor.
+    pub descriptor: usize,
+    /// First word of a descriptor that is a link.
+    pub link: u32,
+    /// Control word that initializes the channel.
+    pub start: u32,
+    /// Address of the ring, lower half and upper.
+    pub pointer: [usize; 2],
+    /// Address of the FIFO.
+    pub fifo: [usize; 2],
+    /// Its size, and how far software has read it.
+    pub fifo_size: usize,
+    pub fifo_read: usize,
+}
+
+const WRITTEN: usize = 0x00;
+const CONTROL: usize = 0x08;
+const INTERRUPT: usize = 0x0c;
+const STATUS: usize = 0x14;
+const ENABLE: usize = 0x18;
+
+/// A descriptor; the shorter kind uses the first half.
+pub type Descriptor = [u32; 8];
+
+struct Entry<T> {
+    descriptor: Descriptor,
+    slot: usize,
+    tag: T,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Running,
+    /// Initialized at some moment, which is learnt at the next poll.
+    Started,
+    Initializing(Instant),
+}
+
+/// A channel. `T` is what its user remembers of a descriptor.
+pub struct Engine<T> {
+    layout: &'static Layout,
+    base: usize,
+    ring: Window,
+    fifo: Window,
+    entries: usize,
+    lines: usize,
+    under_way: VecDeque<Entry<T>>,
+    /// How many of those, from the front, are done.
+    done: usize,
+    /// Where the next descriptor goes, and how many were written, with links.
+    next: usize,
+    written: u32,
+    told: u32,
+    /// The next line of the FIFO.
+    line: usize,
+    state: State,
+    /// When something was last completed, or began while nothing was under way.
+    progress: Option<Instant>,
+    looked: Instant,
+    /// How long the first descriptor may take.
+    patience: Duration,
+    /// Times that it was started anew.
+    pub restarts: u64,
+    /// Lines of the FIFO that name no descriptor under way.
+    pub nonsense: u64,
+}
+
+impl<T> Engine<T> {
+    /// A channel with room for `entries` descriptors, whose registers are at `base`. Started at once; takes what it
+    /// is given from the second poll on.
+    pub fn new(
+        layout: &'static Layout,
+        base: usize,
+        entries: usize,
+        patience: Duration,
+        arena: &mut Arena,
+        registers: &Tsi721Registers,
+    ) -> Result<Self, Error> {
+        let lines = (entries + 1).next_power_of_two().max(FEWEST_LINES);
+        let (ring_bytes, fifo_bytes) = ((entries + 1) * layout.descriptor, lines * LINE);
+        let ring = arena.alloc(ring_bytes, 64).ok_or(Error::NoMemory { bytes: ring_bytes })?;
+        let Some(fifo) = arena.alloc(fifo_bytes, 64) else {
+            arena.free(ring);
+            return Err(Error::NoMemory { bytes: fifo_bytes });
+        };
+        let mut engine = Engine {
+            layout,
+            base,
+            ring,
+            fifo,
+            entries,
+            lines,
+            under_way: VecDeque::with_capacity(entries),
+            done: 0,
+            next: 0,
+            written: 0,
+            told: 0,
+            line: 0,
+            state: State::Started,
+            progress: None,
+            looked: Instant::ZERO,
+            patience,
+            restarts: 0,
+            nonsense: 0,
+        };
+        engine.start(registers);
+        Ok(engine)
+    }
+
+    /// Gives its memory back; the device must not reach memory any more.
+    pub fn free(self, arena: &mut Arena) {
+        arena.free(self.ring);
+        arena.free(self.fifo);
+    }
+
+    fn start(&mut self, registers: &Tsi721Registers) {
+        let Layout { descriptor, link, start, pointer, fifo, fifo_size, .. } = *self.layout;
+        let at = |offset: usize| self.base + offset;
+        registers.write_address(at(pointer[0]), at(pointer[1]), self.ring.bus_address());
+        registers.write_address(at(fifo[0]), at(fifo[1]), self.fifo.bus_address());
+        registers.write(at(fifo_size), queue_size(self.lines));
+        registers.write(at(INTERRUPT), DONE | TROUBLE);
+        registers.write(at(CONTROL), start);
+        // Read back: it has stopped, and what it wrote before has arrived.
+        registers.read(at(CONTROL));
+        self.fifo.fill(0);
+        self.ring.fill(0);
+        let [low, high] = halves(self.ring.bus_address());
+        let end = self.entries * descriptor;
+        self.ring.store32(end, link);
+        self.ring.store32(end + 8, low);
+        self.ring.store32(end + 12, high);
+        (self.next, self.written, self.told, self.line) = (0, 0, 0, 0);
+        self.state = State::Started;
+        self.progress = None;
+    }
+
+    /// Starts the channel anew: everything that is under way and not done is carried out again.
+    fn restart(&mut self, registers: &Tsi721Registers) {
+        self.restarts += 1;
+        self.start(registers);
+        for index in self.done..self.under_way.len() {
+            let slot = self.place();
+            let entry = &mut self.under_way[index];
+            entry.slot = slot;
+            let descriptor = entry.descriptor;
+            self.put(slot, &descriptor);
+        }
+    }
+
+    /// How many descriptors can be added.
+    pub fn room(&self) -> usize {
+        self.entries - self.under_way.len()
+    }
+
+    /// Nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// The slot of the next descriptor; counts it, and the link behind the last.
+    fn place(&mut self) -> usize {
+        let slot = self.next;
+        self.written = self.written.wrapping_add(1);
+        self.next += 1;
+        if self.next == self.entries {
+            self.next = 0;
+            self.written = self.written.wrapping_add(1);
+        }
+        slot
+    }
+
+    fn put(&self, slot: usize, descriptor: &Descriptor) {
+        let words = descriptor.iter().take(self.layout.descriptor / 4);
+        for (n, &word) in words.enumerate() {
+            self.ring.store32(slot * self.layout.descriptor + 4 * n, word);
+        }
+    }
+
+    /// Adds a descriptor, if there is room. The device hears of it with the next [`Engine::tell`].
+    pub fn push(&mut self, descriptor: Descriptor, tag: T) -> bool {
+        if self.room() == 0 {
+            return false;
+        }
+        let slot = self.place();
+        self.put(slot, &descriptor);
+        self.under_way.push_back(Entry { descriptor, slot, tag });
+        true
+    }
+
+    /// Tells the device of new descriptors.
+    pub fn tell(&mut self, registers: &Tsi721Registers) {
+        if self.told != self.written && self.state == State::Running {
+            self.told = self.written;
+            registers.write(self.base + WRITTEN, self.written);
+        }
+    }
+
+    /// A word of a descriptor's slot, as the device may have written it.
+    pub fn word(&self, slot: usize, word: usize) -> u32 {
+        self.ring.load32(slot * self.layout.descriptor + 4 * word)
+    }
+
+    /// Whether the device says that something is done, or it was said and not taken.
+    pub fn pending(&self) -> bool {
+        self.done > 0 || self.fifo.load64(self.line * LINE) != 0
+    }
+
+    /// Reads the lines of the FIFO that the device has written.
+    fn read_fifo(&mut self, registers: &Tsi721Registers) {
+        let before = self.line;
+        while self.fifo.load64(self.line * LINE) != 0 {
+            for word in (0..LINE).step_by(8) {
+                let at = self.line * LINE + word;
+                let address = self.fifo.load64(at);
+                if address == 0 {
+                    break;
+                }
+                self.fifo.store64(at, 0);
+                self.is_done(address);
+            }
+            self.line = (self.line + 1) % self.lines;
+        }
+        if self.line != before {
+            registers.write(self.base + self.layout.fifo_read, self.line as u32);
+        }
+    }
+
+    /// The device says that the descriptor at this address is done, and so are those ahead of it.
+    fn is_done(&mut self, address: u64) {
+        let size = self.layout.descriptor as u64;
+        let offset = address.wrapping_sub(self.ring.bus_address());
+        let slot = (offset / size) as usize;
+        if slot == self.entries && offset.is_multiple_of(size) {
+            return; // the link
+        }
+        let found = self.under_way.iter().skip(self.done).position(|entry| entry.slot == slot);
+        match found.filter(|_| offset.is_multiple_of(size)) {
+            Some(ahead) => self.done += ahead + 1,
+            None => self.nonsense += 1,
+        }
+    }
+
+    /// The slot and the tag of the next descriptor that is done.
+    pub fn take(&mut self, registers: &Tsi721Registers) -> Option<(usize, T)> {
+        if self.done == 0 {
+            self.read_fifo(registers);
+        }
+        self.done = self.done.checked_sub(1)?;
+        self.progress = None;
+        self.under_way.pop_front().map(|entry| (entry.slot, entry.tag))
+    }
+
+    /// Looks after it: lets it go on after it was initialized, and starts it anew after an error or when its first
+    /// descriptor takes too long. `failed` hears of that one.
+    pub fn watch(
+        &mut self,
+        now: Instant,
+        registers: &Tsi721Registers,
+        mut failed: impl FnMut(T, Fault),
+    ) {
+        match self.state {
+            State::Started => self.state = State::Initializing(now),
+            State::Initializing(since) if now.since(since) >= INITIALIZING => {
+                self.state = State::Running;
+                self.tell(registers);
+            }
+            State::Initializing(_) => {}
+            State::Running if self.under_way.len() > self.done => {
+                let since = *self.progress.get_or_insert(now);
+                if now.since(since.max(self.looked)) < LOOK {
+                    return;
+                }
+                self.looked = now;
+                let status = registers.read(self.base + STATUS);
+                // What was done before the error has been written to the FIFO before the status.
+                self.read_fifo(registers);
+                if self.done > 0 || status == u32::MAX {
+                    return;
+                }
+                let fault = match status & ABORT != 0 {
+                    true => Fault::Refused,
+                    false if now.since(since) > self.patience => Fault::Stalled,
+                    false => return,
+                };
+                if let Some(entry) = self.under_way.pop_front() {
+                    failed(entry.tag, fault);
+                }
+                self.restart(registers);
+            }
+            State::Running => {}
+        }
+    }
+
+    /// When [`Engine::watch`] wants to be called again.
+    pub fn deadline(&self, now: Instant) -> Option<Instant> {
+        match self.state {
+            State::Running if self.is_idle() => None,
+            State::Running => Some(now + LOOK),
+            _ => Some(now + INITIALIZING),
+        }
+    }
+
+    /// Everything that is under way and not done fails; the channel is started anew.
+    pub fn fail_all(&mut self, registers: &Tsi721Registers, mut failed: impl FnMut(T)) {
+        self.read_fifo(registers);
+        self.under_way.drain(self.done..).for_each(|entry| failed(entry.tag));
+        self.restart(registers);
+    }
+
+    /// Asks for interrupts, or for none; what happened before raises none.
+    pub fn set_interrupts(&self, wanted: bool, registers: &Tsi721Registers) {
+        if wanted {
+            registers.write(self.base + INTERRUPT, DONE | TROUBLE);
+        }
+        registers.write(self.base + ENABLE, if wanted { DONE | TROUBLE } else { 0 });
+    }
+}

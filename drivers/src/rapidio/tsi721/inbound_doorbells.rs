@@ -1,0 +1,96 @@
+//! The queue of doorbells that were rung here.
+
+use super::Error;
+use super::registers::{Tsi721Registers, doorbells, queue_size};
+use crate::hal::{Arena, Window};
+use crate::rapidio::Doorbell;
+
+/// Entries of the queue: the fewest that the device has.
+const ENTRIES: usize = 512;
+const ENTRY: usize = 64;
+/// What stands in an entry that the device has not written: no doorbell is from id 0xffff.
+const EMPTY: u64 = u64::MAX;
+/// Doorbells that are taken before the device is told, while more are being taken.
+const BATCH: usize = 64;
+
+/// The queue.
+pub struct DoorbellQueue {
+    memory: Window,
+    read: usize,
+    untold: usize,
+}
+
+impl DoorbellQueue {
+    /// Sets it up and starts it.
+    pub fn new(arena: &mut Arena, registers: &Tsi721Registers) -> Result<Self, Error> {
+        let bytes = ENTRIES * ENTRY;
+        let memory = arena.alloc(bytes, 64).ok_or(Error::NoMemory { bytes })?;
+        let mut queue = DoorbellQueue { memory, read: 0, untold: 0 };
+        queue.start(registers);
+        Ok(queue)
+    }
+
+    fn start(&mut self, registers: &Tsi721Registers) {
+        self.memory.fill(0xff);
+        (self.read, self.untold) = (0, 0);
+        registers.write(doorbells::SIZE, queue_size(ENTRIES));
+        let base = doorbells::BASE;
+        registers.write_address(base, base + 4, self.memory.bus_address());
+        // Of all ids.
+        registers.write(doorbells::MASK, 0);
+        registers.write(doorbells::CONTROL, 1);
+        registers.read(doorbells::CONTROL);
+        registers.write(doorbells::READ, 0);
+    }
+
+    /// Whether there is a doorbell.
+    pub fn pending(&self) -> bool {
+        self.memory.load64(self.read * ENTRY) != EMPTY
+    }
+
+    /// The next doorbell.
+    pub fn take(&mut self, registers: &Tsi721Registers) -> Option<Doorbell> {
+        let at = self.read * ENTRY;
+        let entry = self.memory.load64(at);
+        if entry == EMPTY {
+            return None;
+        }
+        self.memory.store64(at, EMPTY);
+        self.read = (self.read + 1) % ENTRIES;
+        self.untold += 1;
+        if self.untold >= BATCH {
+            self.tell(registers);
+        }
+        let [a, b, c, d, e, f, ..] = entry.to_le_bytes();
+        Some(Doorbell {
+            info: u16::from_be_bytes([a, b]),
+            from: u16::from_be_bytes([c, d]),
+            to: u16::from_be_bytes([e, f]),
+        })
+    }
+
+    /// Whether an outbound doorbell timed out, or was refused, since this was asked.
+    pub fn outbound_failed(&self, registers: &Tsi721Registers) -> bool {
+        let status = registers.read(doorbells::INTERRUPT);
+        let failed = status != u32::MAX && status & doorbells::OUTBOUND_ERRORS != 0;
+        if failed {
+            registers.write(doorbells::INTERRUPT, doorbells::OUTBOUND_ERRORS);
+        }
+        failed
+    }
+
+    /// Tells the device what was taken.
+    pub fn tell(&mut self, registers: &Tsi721Registers) {
+        if core::mem::take(&mut self.untold) > 0 {
+            registers.write(doorbells::READ, self.read as u32);
+        }
+    }
+
+    /// Asks for interrupts, or for none; what happened before raises none.
+    pub fn set_interrupts(&self, wanted: bool, registers: &Tsi721Registers) {
+        if wanted {
+            registers.write(doorbells::INTERRUPT, doorbells::ALL);
+        }
+        registers.write(doorbells::ENABLE, if wanted { doorbells::RECEIVED } else { 0 });
+    }
+}

@@ -1,0 +1,267 @@
+//! The inbound side of a mailbox: the device takes buffers from one queue and puts descriptors of messages into
+//! another. What it writes is checked: a buffer is given out once, and only while it is the device's.
+
+use super::Error;
+use super::registers::{Tsi721Registers, inbound_messages, queue_size};
+use crate::hal::{Arena, Instant, Window};
+use crate::rapidio::{Mailbox, Message};
+use core::time::Duration;
+
+/// Entries of both queues of a mailbox.
+const ENTRIES: usize = 128;
+/// Buffers: one less, because a full queue would look like an empty one.
+const BUFFERS: usize = ENTRIES - 1;
+const BUFFER: usize = 4096;
+const DESCRIPTOR: usize = 64;
+/// Buffers that are given back before the device is told, while more are being taken.
+const BATCH: usize = 16;
+
+// Registers, from the channel's base.
+const FREE_BASE: [usize; 2] = [0x00, 0x04];
+const FREE_SIZE: usize = 0x08;
+const FREE_WRITE: usize = 0x10;
+const CONTROL: usize = 0x40;
+const INTERRUPT: usize = 0x48;
+const ENABLE: usize = 0x50;
+const DONE_BASE: [usize; 2] = [0x100, 0x104];
+const DONE_READ: usize = 0x108;
+const DONE_SIZE: usize = 0x114;
+
+/// Interrupt: a message was received.
+const RECEIVED: u32 = 1;
+/// A write to memory failed.
+const MEMORY_ERROR: u32 = 4;
+/// A segment did not come.
+const SEGMENT_TIMEOUT: u32 = 0x1000;
+const SUSPENDED: u32 = 8;
+const FREE_LOW: u32 = 2;
+const ALL: u32 = SEGMENT_TIMEOUT | SUSPENDED | MEMORY_ERROR | FREE_LOW | RECEIVED;
+
+/// Descriptor: type of a message, in the first word.
+const TYPE_MESSAGE: u32 = 6;
+/// Second word: written by the device, and not read yet.
+const VALID: u32 = 1 << 31;
+
+const INITIALIZING: Duration = Duration::from_micros(10);
+
+/// The inbound side of a mailbox.
+pub struct InboundMailbox {
+    mailbox: Mailbox,
+    base: usize,
+    free: Window,
+    descriptors: Window,
+    buffers: Window,
+    /// Whose each buffer is: the device's, if true.
+    owned: [bool; BUFFERS],
+    /// The next descriptor, and where the next free buffer is put; and what of both the device was told.
+    read: usize,
+    write: usize,
+    told: usize,
+    /// Buffers taken since the device was told.
+    untold: usize,
+    /// When it was initialized: none as long as no poll has seen it.
+    started: Option<Option<Instant>>,
+    /// Messages with errors, or descriptors that cannot be.
+    pub errors: u64,
+    /// Times that the channel was started anew.
+    pub restarts: u64,
+}
+
+impl InboundMailbox {
+    /// Sets it up.
+    pub fn new(
+        mailbox: Mailbox,
+        arena: &mut Arena,
+        registers: &Tsi721Registers,
+    ) -> Result<Self, Error> {
+        let bytes = ENTRIES * (BUFFER + DESCRIPTOR + 8);
+        let all = arena.alloc(bytes, 4096).ok_or(Error::NoMemory { bytes })?;
+        let part = |at, len| all.slice(at, len).ok_or(Error::NoMemory { bytes });
+        let mut inbound = InboundMailbox {
+            mailbox,
+            base: inbound_messages(mailbox.index()),
+            buffers: part(0, ENTRIES * BUFFER)?,
+            descriptors: part(ENTRIES * BUFFER, ENTRIES * DESCRIPTOR)?,
+            free: part(ENTRIES * (BUFFER + DESCRIPTOR), ENTRIES * 8)?,
+            owned: [true; BUFFERS],
+            read: 0,
+            write: 0,
+            told: 0,
+            untold: 0,
+            started: None,
+            errors: 0,
+            restarts: 0,
+        };
+        // What a message does not fill shows nothing of others.
+        inbound.buffers.fill(0);
+        inbound.start(registers);
+        Ok(inbound)
+    }
+
+    /// Starts the channel with the buffers that are not in use.
+    fn start(&mut self, registers: &Tsi721Registers) {
+        let at = |offset: usize| self.base + offset;
+        let [free, done] = [&self.free, &self.descriptors].map(Window::bus_address);
+        registers.write_address(at(FREE_BASE[0]), at(FREE_BASE[1]), free);
+        registers.write(at(FREE_SIZE), queue_size(ENTRIES));
+        registers.write_address(at(DONE_BASE[0]), at(DONE_BASE[1]), done);
+        registers.write(at(DONE_SIZE), queue_size(ENTRIES));
+        registers.write(at(INTERRUPT), ALL);
+        registers.write(at(CONTROL), 1);
+        // Read back: it has stopped, and what it wrote before has arrived.
+        registers.read(at(CONTROL));
+        self.descriptors.fill(0);
+        let mut count = 0;
+        for (number, owned) in self.owned.iter().enumerate() {
+            if *owned {
+                let buffer = self.buffers.bus_address() + (number * BUFFER) as u64;
+                self.free.store64(8 * count, buffer);
+                count += 1;
+            }
+        }
+        (self.read, self.write, self.told) = (0, count, 0);
+        self.started = Some(None);
+    }
+
+    /// Looks after it: buffers are handed over when the channel was initialized.
+    pub fn watch(&mut self, now: Instant, registers: &Tsi721Registers) {
+        match self.started {
+            Some(None) => self.started = Some(Some(now)),
+            Some(Some(since)) if now.since(since) >= INITIALIZING => {
+                self.started = None;
+                self.tell(registers);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether it waits for [`InboundMailbox::watch`].
+    pub fn is_starting(&self) -> bool {
+        self.started.is_some()
+    }
+
+    /// Looks at what went wrong; to be called every now and then.
+    pub fn check(&mut self, registers: &Tsi721Registers) {
+        let status = registers.read(self.base + INTERRUPT);
+        if status == u32::MAX {
+            return;
+        }
+        registers.write(self.base + INTERRUPT, status & !RECEIVED);
+        if status & SEGMENT_TIMEOUT != 0 {
+            self.errors += 1;
+        }
+        if status & (MEMORY_ERROR | SUSPENDED) != 0 {
+            self.restart(registers);
+        }
+    }
+
+    /// Starts the channel anew. What was received and not taken is lost.
+    pub fn restart(&mut self, registers: &Tsi721Registers) {
+        self.restarts += 1;
+        self.start(registers);
+    }
+
+    fn second_word(&self) -> u32 {
+        self.descriptors.load32(self.read * DESCRIPTOR + 4)
+    }
+
+    /// Whether there is a message.
+    pub fn pending(&self) -> bool {
+        self.second_word() & VALID != 0
+    }
+
+    /// The next message.
+    pub fn receive(&mut self, registers: &Tsi721Registers) -> Option<Message> {
+        loop {
+            let second = self.second_word();
+            if second & VALID == 0 {
+                return None;
+            }
+            let at = self.read * DESCRIPTOR;
+            let first = self.descriptors.load32(at);
+            let [low, high] = [8, 12].map(|offset| self.descriptors.load32(at + offset));
+            self.descriptors.store32(at + 4, 0);
+            self.read = (self.read + 1) % ENTRIES;
+            self.untold += 1;
+            if self.untold >= BATCH {
+                self.tell(registers);
+            }
+            let address = u64::from(high) << 32 | u64::from(low);
+            let Some(buffer) = self.claim(address) else {
+                self.errors += 1;
+                continue;
+            };
+            let len = match second & 0xff8 {
+                0 => 4096,
+                len => len as u16,
+            };
+            let message = Message {
+                mailbox: self.mailbox,
+                from: first as u16,
+                letter: (second >> 16 & 3) as u8,
+                len,
+                buffer,
+            };
+            let status = second >> 27 & 0xf;
+            let is_ours = second >> 22 & 3 == u32::from(self.mailbox.number());
+            if first >> 29 != TYPE_MESSAGE || status != 0 || !is_ours {
+                self.errors += 1;
+                self.recycle(message.buffer);
+                continue;
+            }
+            return Some(message);
+        }
+    }
+
+    /// The number of the buffer at this address, if it is the device's; it is ours from now on.
+    fn claim(&mut self, address: u64) -> Option<u16> {
+        let offset = address.wrapping_sub(self.buffers.bus_address());
+        let number = (offset / BUFFER as u64) as usize;
+        let owned = self.owned.get_mut(number).filter(|owned| **owned)?;
+        if !offset.is_multiple_of(BUFFER as u64) {
+            return None;
+        }
+        *owned = false;
+        Some(number as u16)
+    }
+
+    /// Where a message lies.
+    pub fn payload(&self, message: &Message) -> Window {
+        let start = usize::from(message.buffer) * BUFFER;
+        self.buffers.slice(start, message.len.into()).unwrap_or(Window::empty())
+    }
+
+    /// Gives a buffer back.
+    pub fn recycle(&mut self, buffer: u16) {
+        let Some(owned) = self.owned.get_mut(usize::from(buffer)).filter(|owned| !**owned) else {
+            return;
+        };
+        *owned = true;
+        let address = self.buffers.bus_address() + u64::from(buffer) * BUFFER as u64;
+        self.free.store64(8 * self.write, address);
+        self.write = (self.write + 1) % ENTRIES;
+    }
+
+    /// Tells the device what was taken and given back.
+    pub fn tell(&mut self, registers: &Tsi721Registers) {
+        if self.is_starting() {
+            return;
+        }
+        if self.untold > 0 {
+            self.untold = 0;
+            registers.write(self.base + DONE_READ, self.read as u32);
+        }
+        if self.told != self.write {
+            self.told = self.write;
+            registers.write(self.base + FREE_WRITE, self.write as u32);
+        }
+    }
+
+    /// Asks for interrupts, or for none; what happened before raises none.
+    pub fn set_interrupts(&self, wanted: bool, registers: &Tsi721Registers) {
+        if wanted {
+            registers.write(self.base + INTERRUPT, RECEIVED);
+        }
+        registers.write(self.base + ENABLE, if wanted { ALL & !FREE_LOW } else { 0 });
+    }
+}

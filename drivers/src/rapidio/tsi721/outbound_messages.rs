@@ -1,0 +1,147 @@
+//! The outbound side of a mailbox: messages are copied to buffers of the port and leave in order. One that cannot be
+//! delivered is dropped and told, and those behind it go on.
+
+use super::Error;
+use super::engine::{Descriptor, Engine, Layout};
+use super::registers::{Tsi721Registers, halves};
+use crate::hal::{Arena, Instant, Packet, Window};
+use crate::rapidio::{Fault, IdSize, Mailbox, SendError, Undelivered};
+use core::time::Duration;
+
+/// Bytes of a message at most.
+pub const MOST: usize = 4096;
+/// Messages that a mailbox can hold.
+pub const ENTRIES: usize = 127;
+/// How long a receiver may say "later". Linux's lets a guest be frozen for seconds and loses nothing; this long the
+/// whole mailbox stands still.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+static LAYOUT: Layout = Layout {
+    descriptor: 16,
+    link: 5 << 29,
+    // With the retry threshold on, as Linux has it.
+    start: 5,
+    pointer: [0x20, 0x24],
+    fifo: [0x40, 0x44],
+    fifo_size: 0x48,
+    fifo_read: 0x4c,
+};
+
+const TYPE_MESSAGE: u32 = 4 << 29;
+const WANTS_INTERRUPT: u32 = 1 << 27;
+/// Segments of 256 bytes.
+const SEGMENT_SIZE: u32 = 0xe << 12;
+
+/// The outbound side of a mailbox.
+pub struct OutboundMailbox {
+    mailbox: Mailbox,
+    /// Each descriptor knows who it is for.
+    engine: Engine<u16>,
+    buffers: Window,
+    /// Descriptors complete in order, and so do buffers.
+    next: usize,
+}
+
+impl OutboundMailbox {
+    /// Sets it up.
+    pub fn new(
+        mailbox: Mailbox,
+        arena: &mut Arena,
+        registers: &Tsi721Registers,
+    ) -> Result<Self, Error> {
+        let bytes = ENTRIES * MOST;
+        let buffers = arena.alloc(bytes, 4096).ok_or(Error::NoMemory { bytes })?;
+        buffers.fill(0);
+        let base = 0x61000 + 0x1000 * mailbox.index();
+        match Engine::new(&LAYOUT, base, ENTRIES, PATIENCE, arena, registers) {
+            Ok(engine) => Ok(OutboundMailbox { mailbox, engine, buffers, next: 0 }),
+            Err(error) => {
+                arena.free(buffers);
+                Err(error)
+            }
+        }
+    }
+
+    /// Messages that can be queued.
+    pub fn room(&self) -> usize {
+        self.engine.room()
+    }
+
+    /// Queues a message; the bytes that go over the wire.
+    pub fn push(&mut self, size: IdSize, to: u16, message: &Packet<'_>) -> Result<u16, SendError> {
+        let len = message.len();
+        if len == 0 || len > MOST {
+            return Err(SendError::Length);
+        }
+        if self.engine.room() == 0 {
+            return Err(SendError::Full);
+        }
+        let buffer = self.buffers.slice(self.next * MOST, MOST).ok_or(SendError::Closed)?;
+        let whole = copy(message, &buffer).ok_or(SendError::Length)?;
+        let [low, high] = halves(buffer.bus_address());
+        let mut descriptor: Descriptor = [0; 8];
+        descriptor[0] = TYPE_MESSAGE | WANTS_INTERRUPT | u32::from(to);
+        // A count of 0 stands for 4096.
+        descriptor[1] = size.code() << 26
+            | u32::from(self.mailbox.number()) << 22
+            | SEGMENT_SIZE
+            | whole as u32 & 0xff8;
+        (descriptor[2], descriptor[3]) = (low, high);
+        self.engine.push(descriptor, to);
+        self.next = (self.next + 1) % ENTRIES;
+        Ok(whole as u16)
+    }
+
+    /// Tells the device of new messages.
+    pub fn tell(&mut self, registers: &Tsi721Registers) {
+        self.engine.tell(registers);
+    }
+
+    /// How many messages have arrived since.
+    pub fn delivered(&mut self, registers: &Tsi721Registers) -> u64 {
+        let mut count = 0;
+        while self.engine.take(registers).is_some() {
+            count += 1;
+        }
+        count
+    }
+
+    /// Looks after it; `failed` hears of what is not delivered.
+    pub fn watch(
+        &mut self,
+        now: Instant,
+        registers: &Tsi721Registers,
+        mut failed: impl FnMut(Undelivered),
+    ) {
+        let mailbox = self.mailbox;
+        self.engine.watch(now, registers, |to, fault| failed(Undelivered { mailbox, to, fault }));
+    }
+
+    /// Nothing of what is under way will be delivered.
+    pub fn fail(&mut self, registers: &Tsi721Registers, mut failed: impl FnMut(Undelivered)) {
+        let (mailbox, fault) = (self.mailbox, Fault::LinkLost);
+        self.engine.fail_all(registers, |to| failed(Undelivered { mailbox, to, fault }));
+    }
+
+    /// The engine beneath.
+    pub fn engine(&self) -> &Engine<u16> {
+        &self.engine
+    }
+}
+
+/// Puts a message together, and zeroes up to a multiple of 8 bytes, so that nothing of an earlier one shows; the
+/// bytes with them.
+fn copy(message: &Packet<'_>, buffer: &Window) -> Option<usize> {
+    let mut at = 0;
+    buffer.write(at, message.header).ok()?;
+    at += message.header.len();
+    for window in message.payload {
+        buffer.write_window(at, window).ok()?;
+        at += window.len();
+    }
+    buffer.write(at, message.trailer).ok()?;
+    at += message.trailer.len();
+    let whole = at.next_multiple_of(8);
+    buffer.write(at, &[0; 8][..whole - at]).ok()?;
+    Some(whole)
+}

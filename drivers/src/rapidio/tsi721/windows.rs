@@ -1,0 +1,173 @@
+//! Address windows: parts of RapidIO's address space that are memory of ours (inbound), and parts of our bus's that
+//! are a device's (outbound).
+
+use super::registers::{
+    Tsi721Registers, WINDOW_ENABLE, WINDOWS, ZONE_DATA, ZONE_GO, ZONE_SELECT, ZONES,
+    inbound_window, outbound_window,
+};
+use crate::hal::{Platform, Registers, Window};
+use crate::pci::Bars;
+use crate::rapidio::{IdSize, OutboundMap, WindowError};
+use alloc::boxed::Box;
+
+const INBOUND_LEAST: u64 = 1 << 12;
+const INBOUND_MOST: u64 = 1 << 34;
+const OUTBOUND_LEAST: u64 = 1 << 15;
+/// Bytes of a BAR for outbound windows that are mapped at most.
+const MAPPED_MOST: u64 = 16 << 20;
+/// Looks at a register that says when a zone was written.
+const PATIENCE: u32 = 1000;
+
+/// What zones do with loads and stores: NREAD, and NWRITE with a response.
+const ZONE_READS: u32 = 0x100;
+const ZONE_WRITES: u32 = 0x4;
+
+/// A BAR for outbound windows.
+struct Space {
+    address: u64,
+    registers: Box<dyn Registers>,
+}
+
+#[derive(Clone, Copy)]
+struct Outbound {
+    offset: u64,
+    size: u64,
+}
+
+/// All windows.
+pub struct Windows {
+    inbound: [bool; WINDOWS],
+    outbound: [Option<Outbound>; WINDOWS],
+    space: Option<Space>,
+}
+
+impl Windows {
+    /// All of them closed. Outbound ones lie in BAR 2, if the bridge was configured to have it.
+    pub fn new(bars: &Bars, platform: &mut dyn Platform, registers: &Tsi721Registers) -> Windows {
+        for number in 0..WINDOWS {
+            registers.write(inbound_window(number), 0);
+            registers.write(outbound_window(number), 0);
+            for zone in 0..ZONES {
+                // Their memory has no valid check bits before it was written.
+                write_zone(number, zone, [0; 3], registers);
+            }
+        }
+        let space = bars.get(2).filter(|bar| bar.size >= OUTBOUND_LEAST).and_then(|bar| {
+            let len = bar.size.min(MAPPED_MOST) as usize;
+            let registers = platform.map_registers(bar.address, len)?;
+            Some(Space { address: bar.address, registers })
+        });
+        Windows { inbound: [false; WINDOWS], outbound: [None; WINDOWS], space }
+    }
+
+    /// See [`crate::rapidio::MasterPort::map_inbound`].
+    pub fn map_inbound(
+        &mut self,
+        address: u64,
+        memory: &Window,
+        registers: &Tsi721Registers,
+    ) -> Result<u8, WindowError> {
+        let (size, bus) = (memory.len() as u64, memory.bus_address());
+        let fits = size.is_power_of_two() && (INBOUND_LEAST..=INBOUND_MOST).contains(&size);
+        if !fits || (address | bus) & (size - 1) != 0 {
+            return Err(WindowError::Alignment);
+        }
+        let free = self.inbound.iter().position(|used| !used).ok_or(WindowError::NoneLeft)?;
+        self.inbound[free] = true;
+        let at = inbound_window(free);
+        registers.write(at + 8, (size.ilog2() - 12) << 8);
+        registers.write_address(at + 0xc, at + 0x10, bus);
+        registers.write(at + 4, (address >> 32) as u32);
+        registers.write(at, address as u32 | WINDOW_ENABLE);
+        Ok(free as u8)
+    }
+
+    /// Ends it.
+    pub fn unmap_inbound(&mut self, number: u8, registers: &Tsi721Registers) {
+        let number = usize::from(number);
+        if let Some(used) = self.inbound.get_mut(number) {
+            *used = false;
+            registers.write(inbound_window(number), 0);
+            registers.read(inbound_window(number));
+        }
+    }
+
+    /// See [`crate::rapidio::MasterPort::map_outbound`].
+    pub fn map_outbound(
+        &mut self,
+        ids: IdSize,
+        device: u16,
+        address: u64,
+        size: u64,
+        registers: &Tsi721Registers,
+    ) -> Result<OutboundMap, WindowError> {
+        let space = self.space.as_ref().ok_or(WindowError::Unsupported)?;
+        let len = space.registers.len() as u64;
+        let fits = size.is_power_of_two() && (OUTBOUND_LEAST..=len).contains(&size);
+        if !fits || address & (size - 1) != 0 {
+            return Err(WindowError::Alignment);
+        }
+        let number = self.outbound.iter().position(Option::is_none);
+        let number = number.ok_or(WindowError::NoneLeft)?;
+        let is_free = |offset: u64| {
+            let mut others = self.outbound.iter().flatten();
+            others.all(|other| offset + size <= other.offset || other.offset + other.size <= offset)
+        };
+        let mut places = (0..len / size).map(|n| n * size);
+        let offset = places.find(|&offset| is_free(offset)).ok_or(WindowError::NoneLeft)?;
+        let step = size / ZONES as u64;
+        for zone in 0..ZONES {
+            let start = address + zone as u64 * step;
+            let data0 = start as u32 & 0xffff_f000 | ZONE_READS | ZONE_WRITES;
+            let data2 = ids.code() << 16 | u32::from(device);
+            write_zone(number, zone, [data0, (start >> 32) as u32, data2], registers);
+        }
+        let at = outbound_window(number);
+        let base = space.address + offset;
+        registers.write(at + 8, (size.ilog2() - 15) << 8);
+        registers.write(at + 4, (base >> 32) as u32);
+        registers.write(at, base as u32 & 0xffff_8000 | WINDOW_ENABLE);
+        self.outbound[number] = Some(Outbound { offset, size });
+        Ok(OutboundMap { number: number as u8, size })
+    }
+
+    fn place(&self, map: &OutboundMap, offset: u64) -> Option<(&Space, usize)> {
+        let window = self.outbound.get(usize::from(map.number)).copied().flatten()?;
+        let inside = offset.checked_add(4)? <= window.size;
+        inside.then_some((self.space.as_ref()?, (window.offset + offset) as usize))
+    }
+
+    /// Loads through a window.
+    pub fn load(&self, map: &OutboundMap, offset: u64) -> u32 {
+        self.place(map, offset).map_or(u32::MAX, |(space, at)| space.registers.read32(at))
+    }
+
+    /// Stores through a window.
+    pub fn store(&self, map: &OutboundMap, offset: u64, value: u32) {
+        if let Some((space, at)) = self.place(map, offset) {
+            space.registers.write32(at, value);
+        }
+    }
+
+    /// Ends an outbound window.
+    pub fn unmap_outbound(&mut self, map: &OutboundMap, registers: &Tsi721Registers) {
+        let number = usize::from(map.number);
+        if let Some(window) = self.outbound.get_mut(number) {
+            *window = None;
+            registers.write(outbound_window(number), 0);
+            registers.read(outbound_window(number));
+        }
+    }
+}
+
+fn write_zone(window: usize, zone: usize, data: [u32; 3], registers: &Tsi721Registers) {
+    for _ in 0..PATIENCE {
+        if registers.read(ZONE_SELECT) & ZONE_GO == 0 {
+            break;
+        }
+    }
+    for (n, word) in data.into_iter().enumerate() {
+        registers.write(ZONE_DATA + 4 * n, word);
+    }
+    registers.write(ZONE_SELECT, ZONE_GO | (window << 3 | zone) as u32);
+}

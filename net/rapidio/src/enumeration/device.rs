@@ -1,0 +1,183 @@
+//! What is known of a network: devices, how they hang together, and who is reached by which way.
+
+use super::blocks::Serial;
+use super::walk::Path;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use drivers::rapidio::{IdSize, csr};
+
+/// Hop count of end points, which do not look at it.
+pub const END_POINT: u8 = 0xff;
+
+/// What a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A board.
+    EndPoint,
+    /// A switch.
+    Switch {
+        /// The port towards us.
+        ingress: u8,
+        /// The devices at its ports, by their number in [`Network::devices`].
+        neighbours: Vec<Option<usize>>,
+        /// Routes that were written, or read: port by id.
+        routes: BTreeMap<u16, u8>,
+    },
+}
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its id. Of a switch the id by which it is reached: the first behind it.
+    pub id: u16,
+    /// Switches to pass to it; 255 for end points.
+    pub hops: u8,
+    /// Component tag.
+    pub tag: u32,
+    /// Device in the upper 16 bits, vendor in the lower.
+    pub identity: u32,
+    /// Transactions that it can send, and that it answers ([`csr`]).
+    pub operations: [u32; 2],
+    /// What it is.
+    pub kind: Kind,
+    /// The switch that it was found behind, by number, and that one's port.
+    pub parent: Option<(usize, u8)>,
+    /// It answers.
+    pub present: bool,
+    pub(super) features: u32,
+    pub(super) serial: Option<Serial>,
+    pub(super) error_management: Option<u32>,
+}
+
+impl Device {
+    /// Whether it is a switch.
+    pub fn is_switch(&self) -> bool {
+        matches!(self.kind, Kind::Switch { .. })
+    }
+
+    /// Whether it takes and sends messages and doorbells, as `rionet` and `rio_cm` want.
+    pub fn has_messages(&self) -> bool {
+        let wanted = csr::OPERATION_MESSAGE | csr::OPERATION_DOORBELL;
+        self.operations.iter().all(|operations| operations & wanted == wanted)
+    }
+
+    pub(super) fn path(&self) -> Path {
+        Path { to: self.id, hops: self.hops }
+    }
+
+    /// Ports of a switch; 0 for others.
+    pub fn ports(&self) -> u8 {
+        match &self.kind {
+            Kind::Switch { neighbours, .. } => neighbours.len() as u8,
+            Kind::EndPoint => 0,
+        }
+    }
+}
+
+/// A line of [`Network::tree`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Switches above it.
+    pub depth: usize,
+    /// The port of the switch above.
+    pub port: Option<u8>,
+    /// Which device, by its number in [`Network::devices`].
+    pub device: usize,
+    /// It stands elsewhere in the tree: this port is another way to it.
+    pub is_loop: bool,
+}
+
+/// A network, as one of its end points knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Network {
+    /// How wide ids are.
+    pub size: IdSize,
+    /// Own id.
+    pub own_id: u16,
+    /// Devices other than ourselves, in the order of their discovery.
+    pub devices: Vec<Device>,
+    /// Component tag of the next device.
+    pub(super) next_tag: u32,
+    pub(super) nonce: u16,
+    /// Ids in use that are no end point's: of switches with nothing behind them.
+    pub(super) reserved: Vec<u16>,
+}
+
+impl Network {
+    /// One with nobody but ourselves.
+    pub fn new(size: IdSize, own_id: u16) -> Self {
+        Network { size, own_id, next_tag: 2, ..Network::default() }
+    }
+
+    /// The component tag of device number `number`. The lower 17 bits are what Linux gives; the others tell this walk
+    /// from one that was interrupted, whose tags may still stand somewhere.
+    pub(super) fn tag(&self, number: u32) -> u32 {
+        u32::from(self.nonce) << 17 | number
+    }
+
+    /// The end point with this id.
+    pub fn end_point(&self, id: u16) -> Option<&Device> {
+        self.devices.iter().find(|device| device.id == id && !device.is_switch())
+    }
+
+    /// End points that answer.
+    pub fn end_points(&self) -> impl Iterator<Item = &Device> {
+        self.devices.iter().filter(|device| device.present && !device.is_switch())
+    }
+
+    /// The number of the device with this component tag.
+    pub fn by_tag(&self, tag: u32) -> Option<usize> {
+        self.devices.iter().position(|device| device.tag == tag)
+    }
+
+    /// The network as a tree, as operators are shown it: a switch ahead of what is behind it, by its ports.
+    pub fn tree(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let first = (0..self.devices.len()).filter(|n| self.devices[*n].parent.is_none());
+        let mut left: Vec<Row> =
+            first.map(|device| Row { depth: 0, port: None, device, is_loop: false }).collect();
+        left.reverse();
+        while let Some(row) = left.pop() {
+            rows.push(row);
+            let Kind::Switch { neighbours, .. } = &self.devices[row.device].kind else { continue };
+            if row.is_loop {
+                continue;
+            }
+            for (port, neighbour) in neighbours.iter().enumerate().rev() {
+                let Some(device) = *neighbour else { continue };
+                let port = port as u8;
+                let is_loop = self.devices[device].parent != Some((row.device, port));
+                left.push(Row { depth: row.depth + 1, port: Some(port), device, is_loop });
+            }
+        }
+        rows
+    }
+
+    /// The lowest id that nobody has.
+    pub(super) fn free_id(&self) -> Option<u16> {
+        let is_used = |id: u16| {
+            id == self.own_id || self.reserved.contains(&id) || self.end_point(id).is_some()
+        };
+        (0..self.size.any()).find(|id| !is_used(*id))
+    }
+
+    /// Whether `device` is `ancestor`, or lies behind it: then the port of `ancestor` that leads there, if it is
+    /// another.
+    pub(super) fn port_towards(&self, ancestor: usize, device: usize) -> Option<u8> {
+        let mut at = device;
+        // Parents were found earlier, so this ends.
+        while let Some((parent, port)) = self.devices.get(at)?.parent {
+            if parent == ancestor {
+                return Some(port);
+            }
+            at = parent;
+        }
+        None
+    }
+
+    /// All devices behind a port of a switch.
+    pub(super) fn behind(&self, switch: usize, port: u8) -> Vec<usize> {
+        let all = 0..self.devices.len();
+        all.filter(|&device| self.port_towards(switch, device) == Some(port)).collect()
+    }
+}

@@ -1,0 +1,55 @@
+//! A channel and its states.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use drivers::hal::Instant;
+use drivers::rapidio::{Destination, Source};
+
+/// A channel at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Id of the device.
+    pub device: Destination,
+    /// Number of the channel there.
+    pub channel: u16,
+}
+
+/// A request that waits to be accepted.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    pub from: Source,
+    pub channel: u16,
+    pub at: Instant,
+}
+
+/// What a channel is in.
+#[derive(Debug)]
+pub enum State {
+    /// It takes requests.
+    Listening(VecDeque<Request>),
+    /// It has asked to be connected, and waits until then.
+    Connecting(Peer, Instant),
+    /// Data goes both ways.
+    Connected(Peer),
+    /// The other end has closed it; what had arrived can be read.
+    ClosedByPeer,
+    /// Nobody has answered.
+    TimedOut,
+}
+
+/// A channel.
+#[derive(Debug)]
+pub struct Channel {
+    pub state: State,
+    /// Data that has arrived, without headers.
+    pub received: VecDeque<Vec<u8>>,
+    /// It stands in the list of news.
+    pub has_news: bool,
+}
+
+impl Channel {
+    /// One in a state.
+    pub fn new(state: State) -> Self {
+        Channel { state, received: VecDeque::new(), has_news: false }
+    }
+}

@@ -1,0 +1,307 @@
+//! Ethernet over RapidIO messages (Linux `drivers/net/rionet.c`): a frame without FCS is a message of mailbox 0; its
+//! length is padded to a multiple of 8, so that what is behind a packet in a frame that was received is padding.
+//!
+//! A MAC address is made of a destination id. Who takes part says so by doorbells: JOIN, which whoever did not know
+//! it answers, and LEAVE. Broadcasts and groups go to each peer that has joined, one by one.
+//!
+//! A stock peer that believes us to be there does not answer a JOIN: we say LEAVE first, in case we crashed and it
+//! has not noticed. A peer to whom a message cannot be delivered is taken for gone until it joins again, which it is
+//! asked to every few seconds.
+
+mod peers;
+
+use crate::enumeration::Network;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::time::Duration;
+use drivers::hal::{Frame, Instant, Packet, Port, PortCounters, TransmitError};
+use drivers::rapidio::{Destination, Doorbell, Mailbox, OpenPort, SendError, Undelivered};
+use peers::Peers;
+
+/// The mailbox of frames.
+pub const MAILBOX: Mailbox = Mailbox::ALL[0];
+/// Layer 3 packet of the largest message.
+pub const MTU: usize = MOST - HEADER;
+/// Doorbells: a peer takes part, or does so no more.
+pub const JOIN: u16 = 0x1000;
+/// See [`JOIN`].
+pub const LEAVE: u16 = 0x1001;
+
+const MOST: usize = 4096;
+const HEADER: usize = 14;
+/// First four bytes of MAC addresses; the last two are the id.
+const PREFIX: [u8; 4] = [0, 1, 0, 1];
+/// Frames that are in the hands of the port's user at most.
+const BUFFERS: usize = 64;
+/// How often those are asked to join who have not.
+const ASK: Duration = Duration::from_secs(5);
+/// Doorbells that wait for room.
+const MOST_DOORBELLS: usize = 1024;
+
+/// A master port that several share, all of one loop.
+pub type SharedPort = Rc<RefCell<OpenPort>>;
+
+/// The MAC address of an id.
+pub const fn mac_of(id: Destination) -> [u8; 6] {
+    let [a, b, c, d] = PREFIX;
+    let [high, low] = id.to_be_bytes();
+    [a, b, c, d, high, low]
+}
+
+/// The id behind a MAC address; None if it is of another kind.
+pub fn id_of(mac: [u8; 6]) -> Option<Destination> {
+    let (prefix, id) = mac.split_first_chunk::<4>()?;
+    (*prefix == PREFIX).then(|| u16::from_be_bytes([id[0], id[1]]))
+}
+
+/// What was counted that is no port's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames for a MAC address that is no peer's, or of one that has not joined.
+    pub tx_unknown: u64,
+    /// Messages that are no frames, or of somebody who is no peer.
+    pub rx_refused: u64,
+    /// Messages that did not arrive.
+    pub undelivered: u64,
+}
+
+/// A master port as an Ethernet port.
+pub struct Rionet {
+    port: SharedPort,
+    own_id: Destination,
+    peers: Peers,
+    buffers: Vec<Box<[u8; MOST]>>,
+    free: Vec<u32>,
+    /// Doorbells that found no room: to whom, and which.
+    doorbells: VecDeque<(Destination, u16)>,
+    asked: Instant,
+    refused_transmit: Cell<bool>,
+    counters: PortCounters,
+    others: Counters,
+}
+
+impl Rionet {
+    /// An Ethernet port with no peers yet. Its mailbox must be open.
+    pub fn new(port: SharedPort) -> Self {
+        Rionet {
+            port,
+            own_id: 0,
+            peers: Peers::default(),
+            buffers: (0..BUFFERS).map(|_| Box::new([0; MOST])).collect(),
+            free: (0..BUFFERS as u32).rev().collect(),
+            doorbells: VecDeque::with_capacity(MOST_DOORBELLS),
+            asked: Instant::ZERO,
+            refused_transmit: Cell::new(false),
+            counters: PortCounters::default(),
+            others: Counters::default(),
+        }
+    }
+
+    /// The network is known, or has changed: who may be a peer. New ones are told that we are here.
+    pub fn set_network(&mut self, network: &Network) {
+        self.own_id = network.own_id;
+        let all = network.end_points().filter(|device| device.has_messages());
+        for id in self.peers.update(all.map(|device| device.id)) {
+            self.ring(id, LEAVE);
+            self.ring(id, JOIN);
+        }
+    }
+
+    /// Everybody is told that we leave.
+    pub fn leave(&mut self) {
+        for id in self.peers.all() {
+            self.ring(id, LEAVE);
+        }
+    }
+
+    fn ring(&mut self, to: Destination, info: u16) {
+        if self.doorbells.len() < MOST_DOORBELLS {
+            self.doorbells.push_back((to, info));
+        }
+        self.send_doorbells();
+    }
+
+    fn send_doorbells(&mut self) {
+        while let Some(&(to, info)) = self.doorbells.front() {
+            if self.port.borrow_mut().ring_doorbell(to, info).is_err() {
+                return;
+            }
+            self.doorbells.pop_front();
+        }
+    }
+
+    /// A doorbell was rung; false if it is none of rionet's.
+    pub fn hear(&mut self, doorbell: &Doorbell) -> bool {
+        match doorbell.info {
+            JOIN => {
+                if self.peers.join(doorbell.from) {
+                    self.ring(doorbell.from, JOIN);
+                }
+            }
+            LEAVE => self.peers.leave(doorbell.from),
+            _ => return false,
+        }
+        true
+    }
+
+    /// A message of mailbox 0 did not arrive.
+    pub fn undelivered(&mut self, what: &Undelivered) {
+        self.others.undelivered += 1;
+        self.peers.leave(what.to);
+    }
+
+    /// Asks those to join who have not.
+    pub fn poll(&mut self, now: Instant) {
+        self.send_doorbells();
+        if now.since(self.asked) < ASK {
+            return;
+        }
+        self.asked = now;
+        for id in self.peers.absent() {
+            self.ring(id, LEAVE);
+            self.ring(id, JOIN);
+        }
+    }
+
+    /// Whether a peer takes part.
+    pub fn is_active(&self, id: Destination) -> bool {
+        self.peers.is_active(id)
+    }
+
+    /// What was counted beside [`Port::counters`].
+    pub fn other_counters(&self) -> Counters {
+        self.others
+    }
+
+    fn send_to(&mut self, id: Destination, packet: &Packet<'_>) -> Result<(), TransmitError> {
+        let sent = self.port.borrow_mut().send(MAILBOX, id, packet);
+        match sent {
+            Ok(()) => Ok(()),
+            Err(SendError::Full) => Err(TransmitError::Full),
+            Err(SendError::Length) => Err(TransmitError::TooLarge),
+            // The link is down: what is sent then is lost.
+            Err(SendError::Closed) => Ok(()),
+        }
+    }
+
+    fn count(&mut self, packet: &Packet<'_>) {
+        self.counters.tx_frames += 1;
+        self.counters.tx_bytes += packet.len() as u64;
+    }
+}
+
+impl Port for Rionet {
+    fn mac(&self) -> [u8; 6] {
+        mac_of(self.own_id)
+    }
+
+    fn mtu(&self) -> usize {
+        MTU
+    }
+
+    fn link_up(&mut self) -> bool {
+        self.port.borrow().link_up()
+    }
+
+    fn receive(&mut self) -> Option<Frame> {
+        let port = &mut *self.port.borrow_mut();
+        loop {
+            let buffer = self.free.last().copied()?;
+            let message = port.receive(MAILBOX)?;
+            let len = usize::from(message.len);
+            let is_frame = len >= HEADER && self.peers.knows(message.from);
+            let place = self.buffers.get_mut(buffer as usize).map(|bytes| &mut bytes[..]);
+            let place = place.and_then(|bytes| bytes.get_mut(..len)).filter(|_| is_frame);
+            let copied = place.map(|bytes| port.payload(&message).read(0, bytes));
+            port.recycle(message);
+            if copied != Some(Ok(())) {
+                self.others.rx_refused += 1;
+                continue;
+            }
+            self.free.pop();
+            self.counters.rx_frames += 1;
+            self.counters.rx_bytes += len as u64;
+            return Some(Frame { buffer, len: len as u32 });
+        }
+    }
+
+    fn bytes(&self, frame: &Frame) -> &[u8] {
+        let bytes = self.buffers.get(frame.buffer as usize);
+        bytes.and_then(|bytes| bytes.get(..frame.len as usize)).unwrap_or_default()
+    }
+
+    fn recycle(&mut self, frame: Frame) {
+        self.free.push(frame.buffer);
+    }
+
+    fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
+        if packet.len() > MOST {
+            return Err(TransmitError::TooLarge);
+        }
+        let Some(mac) = packet.header.first_chunk::<6>() else {
+            return Err(TransmitError::TooLarge);
+        };
+        if mac[0] & 1 != 0 {
+            // All or none: who is in the middle could not tell who has it.
+            let room = self.port.borrow().room(MAILBOX);
+            if room < self.peers.active_count() {
+                self.refuse();
+                return Err(TransmitError::Full);
+            }
+            for n in 0..self.peers.active_count() {
+                let Some(id) = self.peers.active(n) else { break };
+                self.send_to(id, packet)?;
+            }
+            self.count(packet);
+            return Ok(());
+        }
+        let Some(id) = id_of(*mac).filter(|id| self.peers.is_active(*id)) else {
+            self.others.tx_unknown += 1;
+            return Ok(());
+        };
+        let sent = self.send_to(id, packet);
+        match sent {
+            Ok(()) => self.count(packet),
+            Err(_) => self.refuse(),
+        }
+        sent
+    }
+
+    fn flush(&mut self) {
+        self.port.borrow_mut().flush();
+    }
+
+    fn set_interrupts(&mut self, wanted: bool) {
+        self.port.borrow_mut().set_interrupts(wanted);
+    }
+
+    fn pending(&self) -> bool {
+        self.port.borrow().pending() || self.refused_transmit.get() && self.has_room()
+    }
+
+    fn has_room(&self) -> bool {
+        let room = self.port.borrow().room(MAILBOX) >= self.peers.active_count().max(1);
+        if room {
+            self.refused_transmit.set(false);
+        }
+        room
+    }
+
+    fn wakes(&self) -> bool {
+        self.port.borrow().wakes()
+    }
+
+    fn counters(&self) -> PortCounters {
+        PortCounters { interrupts: self.port.borrow().counters().interrupts, ..self.counters }
+    }
+}
+
+impl Rionet {
+    fn refuse(&mut self) {
+        self.counters.tx_full += 1;
+        self.refused_transmit.set(true);
+    }
+}

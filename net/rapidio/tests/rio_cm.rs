@@ -1,0 +1,310 @@
+//! Channels: bytes as stock Linux 6.12 was seen to send them, and two engines with each other.
+
+use drivers::hal::Instant;
+use drivers::rapidio::Mailbox;
+use rapidio::rio_cm::{Engine, Error, HEADER, Header, MAILBOX, MOST, Malformed, Operation, Peer};
+use std::time::Duration;
+
+fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    digits.chunks(2).map(byte).collect()
+}
+
+fn at(milliseconds: u64) -> Instant {
+    Instant::ZERO + Duration::from_millis(milliseconds)
+}
+
+/// What stands in `facts/lab-rapidio.md`, section 2: A is id 1, C is id 2, C listens on channel 10.
+const REQUEST: &str = "00000001 00000002 01 01 55 00 000a 0101 0000 0000 00000000";
+const ACKNOWLEDGE: &str = "00000002 00000001 01 01 55 01 0101 0100 0000 0000 00000000";
+const DATA_FROM_A: &str = "00000001 00000000 01 01 55 03 0100 0101 0014 0000 ac000000";
+const DATA_FROM_C: &str = "00000002 00000001 01 01 55 03 0101 0100 0014 0000 d3000000";
+const CLOSE_FROM_A: &str = "00000001 00000000 01 01 55 02 0100 0101 0000 0000 00000000";
+
+/// Everything that an engine sends.
+fn sent(engine: &mut Engine) -> Vec<(u16, Vec<u8>)> {
+    let next = |engine: &mut Engine| {
+        let (to, header) = engine.outgoing()?;
+        engine.was_sent();
+        Some((to, header.to_vec()))
+    };
+    std::iter::from_fn(|| next(engine)).collect()
+}
+
+/// Carries what both have sent to the other.
+fn carry(a: (&mut Engine, u16), b: (&mut Engine, u16), now: Instant) {
+    for (to, message) in sent(a.0) {
+        assert_eq!(to, b.1);
+        b.0.deliver(a.1, &message, now);
+    }
+    for (to, message) in sent(b.0) {
+        assert_eq!(to, a.1);
+        a.0.deliver(b.1, &message, now);
+    }
+}
+
+fn data(from: &Engine, channel: u16, bytes: &[u8]) -> Vec<u8> {
+    let (_, header) = from.header(channel, bytes.len()).unwrap();
+    [&header[..], bytes].concat()
+}
+
+fn received(engine: &mut Engine, channel: u16) -> Option<Vec<u8>> {
+    engine.receive(channel, <[u8]>::to_vec).unwrap()
+}
+
+#[test]
+fn headers_are_those_of_linux() {
+    for (text, operation, to, from, len) in [
+        (REQUEST, Operation::ConnectRequest, 0x0a, 0x101, 0),
+        (ACKNOWLEDGE, Operation::ConnectAcknowledge, 0x101, 0x100, 0),
+        (DATA_FROM_A, Operation::Data, 0x100, 0x101, 20),
+        (DATA_FROM_C, Operation::Data, 0x101, 0x100, 20),
+        (CLOSE_FROM_A, Operation::Close, 0x100, 0x101, 0),
+    ] {
+        let bytes = hex(text);
+        let header = Header::read(&bytes).unwrap();
+        assert_eq!(
+            (header.operation, header.to_channel, header.from_channel),
+            (operation, to, from)
+        );
+        assert_eq!((header.len, header.mailboxes), (len, [1, 1]));
+        assert_eq!(header.bytes(), bytes[..HEADER], "the same bytes come back");
+    }
+}
+
+#[test]
+fn a_stock_peer_is_accepted_spoken_to_and_closed() {
+    let mut c = Engine::new(2, MAILBOX);
+    c.listen(10).unwrap();
+    assert_eq!(c.accept(10, at(0)), Ok(None));
+    c.deliver(1, &hex(REQUEST), at(0));
+    assert_eq!(c.next_news(), Some(10));
+    let peer = Peer { device: 1, channel: 0x101 };
+    assert_eq!(c.accept(10, at(1)), Ok(Some((0x100, peer))));
+    assert_eq!(sent(&mut c), [(1, hex(ACKNOWLEDGE)[..HEADER].to_vec())]);
+    c.deliver(1, &hex(DATA_FROM_A), at(2));
+    assert_eq!(c.next_news(), Some(0x100));
+    assert_eq!(received(&mut c, 0x100), Some(Vec::new()), "the stale bytes behind are no data");
+    assert_eq!(c.header(0x100, 0), Ok((1, hex(DATA_FROM_C)[..HEADER].try_into().unwrap())));
+    c.deliver(1, &hex(CLOSE_FROM_A), at(3));
+    assert_eq!(c.next_news(), Some(0x100));
+    assert_eq!(c.peer(0x100), Err(Error::ClosedByPeer));
+    c.close(0x100);
+    assert!(sent(&mut c).is_empty(), "a close is not answered");
+}
+
+#[test]
+fn our_request_has_the_bytes_of_a_stock_one() {
+    let mut a = Engine::new(1, MAILBOX);
+    // Linux's first channel in that lab was 0x101.
+    let first = a.connect(Peer { device: 9, channel: 9 }, at(0)).unwrap();
+    assert_eq!(first, 0x100);
+    let channel = a.connect(Peer { device: 2, channel: 10 }, at(0)).unwrap();
+    assert_eq!(sent(&mut a)[1], (2, hex(REQUEST)[..HEADER].to_vec()));
+    assert_eq!(a.peer(channel), Ok(None));
+    a.deliver(2, &hex(ACKNOWLEDGE), at(5));
+    assert_eq!(a.peer(channel), Ok(Some(Peer { device: 2, channel: 0x100 })));
+    let (to, header) = a.header(channel, 0).unwrap();
+    let mut wanted = hex(DATA_FROM_A)[..HEADER].to_vec();
+    wanted[7] = 2; // where Linux leaves a 0
+    assert_eq!((to, header.to_vec()), (2, wanted));
+    a.deliver(2, &hex(DATA_FROM_C), at(6));
+    assert_eq!(received(&mut a, channel), Some(Vec::new()));
+    a.close(channel);
+    assert_eq!(sent(&mut a).len(), 1);
+    assert_eq!(a.peer(channel), Err(Error::State));
+}
+
+#[test]
+fn what_is_malformed_is_refused_and_counted() {
+    let cases = [
+        (REQUEST.replace(" 55 ", " aa "), Malformed::Type(0xaa)),
+        (REQUEST.replace("55 00", "55 04"), Malformed::Operation(4)),
+        (DATA_FROM_A.replace("0014", "0013"), Malformed::Length(0x13)),
+        (DATA_FROM_A.replace("0014", "0019"), Malformed::Length(0x19)),
+        (DATA_FROM_A.replace("0014", "ffff"), Malformed::Length(0xffff)),
+    ];
+    let mut engine = Engine::new(2, MAILBOX);
+    engine.listen(10).unwrap();
+    for (n, (text, why)) in cases.into_iter().enumerate() {
+        assert_eq!(Header::read(&hex(&text)), Err(why));
+        engine.deliver(1, &hex(&text), at(0));
+        assert_eq!(engine.counters().malformed, n as u64 + 1);
+    }
+    let request = hex(REQUEST);
+    for len in 0..HEADER {
+        assert_eq!(Header::read(&request[..len]), Err(Malformed::Short));
+    }
+    assert_eq!(engine.next_news(), None);
+}
+
+#[test]
+fn messages_of_all_lengths_arrive_in_order_both_ways() {
+    let (mut a, mut b) = (Engine::new(1, MAILBOX), Engine::new(2, MAILBOX));
+    b.listen(10).unwrap();
+    let there = a.connect(Peer { device: 2, channel: 10 }, at(0)).unwrap();
+    carry((&mut a, 1), (&mut b, 2), at(1));
+    let (here, _) = b.accept(10, at(1)).unwrap().unwrap();
+    carry((&mut a, 1), (&mut b, 2), at(2));
+    for len in [0, 1, 7, 8, 100, 4068, MOST - HEADER] {
+        let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
+        let mut message = data(&a, there, &bytes);
+        message.resize(message.len().next_multiple_of(8), 0xee);
+        b.deliver(1, &message, at(3));
+        assert_eq!(received(&mut b, here), Some(bytes.clone()));
+        a.deliver(2, &data(&b, here, &bytes), at(3));
+        assert_eq!(received(&mut a, there), Some(bytes));
+    }
+    assert_eq!(a.header(there, MOST - HEADER + 1), Err(Error::Length));
+    b.close(here);
+    carry((&mut a, 1), (&mut b, 2), at(4));
+    assert_eq!(a.peer(there), Err(Error::ClosedByPeer));
+}
+
+#[test]
+fn a_full_channel_drops_as_linux_does_and_says_so() {
+    let (mut a, mut b) = (Engine::new(1, MAILBOX), Engine::new(2, MAILBOX));
+    b.listen(10).unwrap();
+    let there = a.connect(Peer { device: 2, channel: 10 }, at(0)).unwrap();
+    carry((&mut a, 1), (&mut b, 2), at(1));
+    let (here, _) = b.accept(10, at(1)).unwrap().unwrap();
+    carry((&mut a, 1), (&mut b, 2), at(2));
+    for n in 0..200u8 {
+        b.deliver(1, &data(&a, there, &[n]), at(3));
+    }
+    assert_eq!((b.counters().received, b.counters().overflowed), (128, 72));
+    // The close comes, and what had arrived is still there.
+    a.close(there);
+    carry((&mut a, 1), (&mut b, 2), at(4));
+    let all: Vec<u8> = (0..128).map(|_| received(&mut b, here).unwrap()[0]).collect();
+    assert_eq!(all, (0..128).collect::<Vec<u8>>());
+    assert_eq!(b.receive(here, |_| ()), Err(Error::ClosedByPeer));
+}
+
+#[test]
+fn nobody_listens_and_the_connect_times_out() {
+    let mut a = Engine::new(1, MAILBOX);
+    let channel = a.connect(Peer { device: 2, channel: 10 }, at(0)).unwrap();
+    sent(&mut a);
+    assert_eq!(a.deadline(), Some(at(3000)));
+    a.poll(at(2999));
+    assert_eq!(a.peer(channel), Ok(None));
+    a.poll(at(3000));
+    assert_eq!((a.next_news(), a.peer(channel)), (Some(channel), Err(Error::TimedOut)));
+    // A late acknowledgement opens nothing, and whoever sent it is told.
+    let text = ACKNOWLEDGE.replace("0101 0100", &format!("{channel:04x} 0177"));
+    a.deliver(2, &hex(&text), at(3100));
+    assert_eq!(a.peer(channel), Err(Error::TimedOut));
+    let close = Header::read(&sent(&mut a)[0].1).unwrap();
+    assert_eq!((close.operation, close.to_channel), (Operation::Close, 0x177));
+}
+
+#[test]
+fn a_stale_request_is_never_acknowledged() {
+    let mut b = Engine::new(2, MAILBOX);
+    b.listen(10).unwrap();
+    b.deliver(1, &hex(REQUEST), at(0));
+    assert_eq!(b.accept(10, at(2501)), Ok(None), "a stock requester would crash at 3 s");
+    assert!(sent(&mut b).is_empty());
+    assert_eq!(b.counters().stale, 1);
+}
+
+#[test]
+fn nobody_speaks_in_another_s_name() {
+    let (mut a, mut b) = (Engine::new(1, MAILBOX), Engine::new(2, MAILBOX));
+    b.listen(10).unwrap();
+    let there = a.connect(Peer { device: 2, channel: 10 }, at(0)).unwrap();
+    let request = sent(&mut a);
+    // Somebody else acknowledges.
+    let text = ACKNOWLEDGE.replace("0101 0100", &format!("{there:04x} 0177"));
+    a.deliver(3, &hex(&text), at(1));
+    assert_eq!(a.peer(there), Ok(None));
+    b.deliver(1, &request[0].1, at(1));
+    let (here, _) = b.accept(10, at(1)).unwrap().unwrap();
+    carry((&mut a, 1), (&mut b, 2), at(2));
+    let message = data(&a, there, b"mine");
+    b.deliver(3, &message, at(3));
+    let mut other_channel = message.clone();
+    other_channel[15] ^= 1;
+    b.deliver(1, &other_channel, at(3));
+    assert_eq!(received(&mut b, here), None);
+    let mut close = message;
+    close[11] = 2;
+    b.deliver(3, &close, at(3));
+    assert!(b.peer(here).is_ok());
+    assert_eq!((a.counters().stray, b.counters().stray), (1, 3));
+}
+
+#[test]
+fn a_flood_of_requests_has_an_end() {
+    let mut b = Engine::new(2, MAILBOX);
+    b.listen(10).unwrap();
+    for n in 0..2000u16 {
+        let from = n % 20;
+        let text = REQUEST.replace("0101", &format!("{n:04x}"));
+        b.deliver(from, &hex(&text), at(0));
+    }
+    let mut accepted = 0;
+    while b.accept(10, at(1)).unwrap().is_some() {
+        accepted += 1;
+    }
+    assert_eq!((accepted, b.counters().refused), (64, 1936));
+    // Channels have an end, too; their numbers go round.
+    let mut a = Engine::new(1, Mailbox::ALL[3]);
+    for n in 0..1024 {
+        let channel = a.connect(Peer { device: 2, channel: 1 }, at(0)).unwrap();
+        assert_eq!(channel, 256 + n);
+    }
+    assert_eq!(a.connect(Peer { device: 2, channel: 1 }, at(0)), Err(Error::TooMany));
+    a.close(300);
+    assert_eq!(a.connect(Peer { device: 2, channel: 1 }, at(0)), Ok(1280));
+}
+
+#[test]
+fn a_device_that_is_gone_closes_its_channels() {
+    let mut a = Engine::new(1, MAILBOX);
+    let one = a.connect(Peer { device: 2, channel: 10 }, at(0)).unwrap();
+    let other = a.connect(Peer { device: 3, channel: 10 }, at(0)).unwrap();
+    let text = ACKNOWLEDGE.replace("0101", &format!("{one:04x}"));
+    a.deliver(2, &hex(&text), at(1));
+    while a.next_news().is_some() {}
+    a.devices_gone(|id| id == 2);
+    assert_eq!((a.next_news(), a.next_news()), (Some(one), None));
+    assert_eq!((a.peer(one), a.peer(other)), (Err(Error::ClosedByPeer), Ok(None)));
+}
+
+#[test]
+fn any_bytes_are_taken_without_a_panic() {
+    let mut seed = 7u64;
+    let mut random = || {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed
+    };
+    let mut engine = Engine::new(2, MAILBOX);
+    engine.listen(10).unwrap();
+    for n in 0..200_000u64 {
+        let mut message = hex(REQUEST);
+        for _ in 0..random() % 4 {
+            let at = (random() % 24) as usize;
+            message[at] = random() as u8;
+        }
+        message[11] = (random() % 5) as u8;
+        message[13] = if random() % 2 == 0 { 10 } else { random() as u8 };
+        message.truncate((random() % 25) as usize);
+        engine.deliver((random() % 4) as u16, &message, at(n));
+        if random() % 8 == 0 {
+            let _ = engine.accept(10, at(n));
+        }
+        while let Some(channel) = engine.next_news() {
+            let _ = engine.receive(channel, <[u8]>::len);
+            if random() % 4 == 0 && channel != 10 {
+                engine.close(channel);
+            }
+        }
+        engine.was_sent();
+        engine.poll(at(n));
+    }
+}

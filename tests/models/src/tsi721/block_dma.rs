@@ -1,0 +1,277 @@
+//! A block DMA channel: a chain of descriptors that are carried out one after the other.
+
+use super::registers::Kept;
+use super::{Fault, Outgoing, Tsi721};
+use crate::rapidio::{Kind, Status};
+use crate::{Machine, Nanoseconds};
+
+/// How long an answer may take.
+const TIMEOUT: Nanoseconds = 2_000_000;
+
+const WRITTEN: u64 = 0x00;
+const DONE: u64 = 0x04;
+const CONTROL: u64 = 0x08;
+const INTERRUPT: u64 = 0x0c;
+const STATUS: u64 = 0x14;
+const FIFO_WRITE: u64 = 0x3c;
+
+const ABORT: u32 = 0x40_0000;
+const RUN: u32 = 0x20_0000;
+const INT_DONE: u32 = 8;
+const INT_ERROR: u32 = 2;
+const INT_WANTED: u32 = 1;
+
+/// What is under way.
+#[derive(Debug)]
+struct Waiting {
+    tid: u16,
+    since: Nanoseconds,
+    descriptor: u64,
+    wants_interrupt: bool,
+    /// Where what is read goes, and how much that is; a register's value goes into the descriptor.
+    into: Option<(u64, usize)>,
+}
+
+#[derive(Debug, Default)]
+pub struct Channel {
+    pointer: u64,
+    started: bool,
+    waiting: Option<Waiting>,
+    hangs: bool,
+}
+
+fn base(channel: usize) -> u64 {
+    0x51000 + 0x1000 * channel as u64
+}
+
+/// Whether an offset is of a channel's registers, and which channel's.
+pub fn channel_of(offset: u64) -> Option<usize> {
+    (0x51000..0x59000).contains(&offset).then(|| ((offset - 0x51000) / 0x1000) as usize)
+}
+
+impl Channel {
+    /// A register is written.
+    pub fn write(&mut self, kept: &mut Kept, offset: u64, value: u32) {
+        let base = offset & !0xfff;
+        match offset & 0xfff {
+            CONTROL if value & 1 != 0 => {
+                *self =
+                    Channel { pointer: kept.address(base + 0x24, base + 0x28), ..Self::default() };
+                self.started = true;
+                [WRITTEN, DONE, STATUS, FIFO_WRITE].iter().for_each(|at| kept.set(base + at, 0));
+            }
+            INTERRUPT => kept.clear(offset, value),
+            DONE | STATUS | FIFO_WRITE => {}
+            _ => kept.set(offset, value),
+        }
+    }
+}
+
+impl Tsi721 {
+    /// All channels go on.
+    pub(super) fn run_dma(&mut self, now: Nanoseconds, machine: &mut dyn Machine) {
+        for number in 0..self.dma.len() {
+            while self.step_dma(number, now, machine) {}
+        }
+    }
+
+    /// When the first answer is overdue.
+    pub(super) fn dma_due(&self) -> Option<Nanoseconds> {
+        self.dma.iter().filter_map(|c| c.waiting.as_ref()).map(|w| w.since + TIMEOUT).min()
+    }
+
+    fn step_dma(&mut self, number: usize, now: Nanoseconds, machine: &mut dyn Machine) -> bool {
+        let base = base(number);
+        let channel = &self.dma[number];
+        if channel.hangs {
+            return false;
+        }
+        if let Some(waiting) = &channel.waiting {
+            if now >= waiting.since + TIMEOUT {
+                self.abort_dma(number);
+            }
+            return false;
+        }
+        let is_idle = self.kept.get(base + WRITTEN) == self.kept.get(base + DONE);
+        if is_idle || !channel.started || self.kept.get(base + STATUS) & ABORT != 0 {
+            return false;
+        }
+        if self.once(Fault::HangsDma(number)) {
+            self.dma[number].hangs = true;
+            self.kept.raise(base + STATUS, RUN);
+            return false;
+        }
+        if self.once(Fault::AbortsDma(number)) {
+            self.abort_dma(number);
+            return false;
+        }
+        let descriptor = self.dma[number].pointer;
+        let mut words = [0; 8];
+        if !self.fetch(descriptor, &mut words, machine) {
+            self.complain("a DMA descriptor lies where no memory is");
+            self.abort_dma(number);
+            return false;
+        }
+        match words[0] >> 29 {
+            3 => {
+                self.dma[number].pointer = u64::from(words[2] & !0x1f) | u64::from(words[3]) << 32;
+                self.finish_dma(number, descriptor, false, machine);
+                true
+            }
+            2 => self.begin_maintenance(number, descriptor, words, now, machine),
+            1 => self.begin_data(number, descriptor, words, now, machine),
+            _ => {
+                self.complain("a DMA descriptor is of no type");
+                self.abort_dma(number);
+                false
+            }
+        }
+    }
+
+    fn begin_maintenance(
+        &mut self,
+        number: usize,
+        descriptor: u64,
+        words: [u32; 8],
+        now: Nanoseconds,
+        _: &mut dyn Machine,
+    ) -> bool {
+        let write = match words[0] >> 19 & 0xf {
+            4 => None,
+            5 => Some(words[4].swap_bytes()),
+            _ => {
+                self.complain("an immediate DMA descriptor is no maintenance request");
+                self.abort_dma(number);
+                return false;
+            }
+        };
+        let tid = self.next_tid();
+        let (hops, offset) = ((words[2] >> 24) as u8, words[2] & 0x00ff_fffc);
+        let kind = Kind::Maintenance { hops, tid, offset, write };
+        let into = write.is_none().then_some((descriptor + 16, 4));
+        self.wait_dma(number, tid, now, descriptor, words[0], into);
+        self.send(words[0] as u16, words[1] >> 26 & 3 == 1, kind);
+        false
+    }
+
+    fn begin_data(
+        &mut self,
+        number: usize,
+        descriptor: u64,
+        words: [u32; 8],
+        now: Nanoseconds,
+        machine: &mut dyn Machine,
+    ) -> bool {
+        let remote = u64::from(words[2]) | u64::from(words[3]) << 32;
+        let address = remote << 2 | u64::from(words[1] >> 30);
+        let len = (words[1] & 0x03ff_ffff) as usize;
+        let memory = u64::from(words[4]) | u64::from(words[5]) << 32;
+        let (to, large) = (words[0] as u16, words[1] >> 26 & 3 == 1);
+        let tid = self.next_tid();
+        match words[0] >> 19 & 0xf {
+            0 => {
+                let kind = Kind::Read { tid, address, len };
+                self.wait_dma(number, tid, now, descriptor, words[0], Some((memory, len)));
+                self.send(to, large, kind);
+                false
+            }
+            kind @ 1..=3 => {
+                let mut data = vec![0; len];
+                if machine.read(memory, &mut data).is_err() {
+                    self.complain("a DMA descriptor names memory that is not there");
+                    self.abort_dma(number);
+                    return false;
+                }
+                let is_answered = kind != 2;
+                let tid_wanted = is_answered.then_some(tid);
+                if is_answered {
+                    self.wait_dma(number, tid, now, descriptor, words[0], None);
+                }
+                self.send(to, large, Kind::Write { tid: tid_wanted, address, data });
+                if !is_answered {
+                    self.dma[number].pointer = descriptor + 32;
+                    self.finish_dma(number, descriptor, words[0] >> 27 & 1 == 1, machine);
+                }
+                !is_answered
+            }
+            _ => {
+                self.complain("a data DMA descriptor is no read or write");
+                self.abort_dma(number);
+                false
+            }
+        }
+    }
+
+    fn wait_dma(
+        &mut self,
+        number: usize,
+        tid: u16,
+        since: Nanoseconds,
+        descriptor: u64,
+        first: u32,
+        into: Option<(u64, usize)>,
+    ) {
+        let wants_interrupt = first >> 27 & 1 == 1;
+        self.dma[number].waiting = Some(Waiting { tid, since, descriptor, wants_interrupt, into });
+        self.kept.raise(base(number) + STATUS, RUN);
+        self.outgoing.push(Outgoing::Dma { tid, channel: number });
+    }
+
+    /// An answer has come for a channel.
+    pub(super) fn answer_dma(&mut self, number: usize, kind: Kind, machine: &mut dyn Machine) {
+        let tid = match &kind {
+            Kind::Maintained { tid, .. } | Kind::Data { tid, .. } | Kind::Written { tid, .. } => {
+                *tid
+            }
+            _ => return,
+        };
+        let is_waited_for = |waiting: &mut Waiting| waiting.tid == tid;
+        let Some(waiting) = self.dma[number].waiting.take_if(is_waited_for) else { return };
+        let data = match kind {
+            Kind::Maintained { value: Some(value), .. } => Some(value.to_be_bytes().to_vec()),
+            Kind::Data { data: Some(data), .. } => Some(data),
+            Kind::Written { status: Status::Done, .. } => Some(Vec::new()),
+            _ => None,
+        };
+        let Some(data) = data else { return self.abort_dma(number) };
+        if let Some((address, len)) = waiting.into {
+            let written = machine.write(address, &data[..len.min(data.len())]);
+            if data.len() < len || written.is_err() {
+                return self.abort_dma(number);
+            }
+        }
+        self.dma[number].pointer = waiting.descriptor + 32;
+        self.finish_dma(number, waiting.descriptor, waiting.wants_interrupt, machine);
+    }
+
+    fn finish_dma(
+        &mut self,
+        number: usize,
+        descriptor: u64,
+        wants_interrupt: bool,
+        machine: &mut dyn Machine,
+    ) {
+        let base = base(number);
+        self.kept.clear(base + STATUS, RUN);
+        let done = self.kept.get(base + DONE).wrapping_add(1);
+        self.kept.set(base + DONE, done);
+        let named = match self.once(Fault::NamesNoDescriptor(number)) {
+            true => descriptor + 7,
+            false => descriptor,
+        };
+        let fifo = [0x2c, 0x30, 0x34, FIFO_WRITE].map(|at| base + at);
+        self.complete(fifo, named, machine);
+        let wanted = if wants_interrupt { INT_WANTED } else { 0 };
+        let is_last = done == self.kept.get(base + WRITTEN);
+        self.kept.raise(base + INTERRUPT, if is_last { INT_DONE | wanted } else { wanted });
+    }
+
+    fn abort_dma(&mut self, number: usize) {
+        let base = base(number);
+        self.dma[number].waiting = None;
+        self.kept.clear(base + STATUS, RUN);
+        self.kept.raise(base + STATUS, ABORT);
+        self.kept.raise(base + INTERRUPT, INT_ERROR);
+        self.counts.aborts += 1;
+    }
+}

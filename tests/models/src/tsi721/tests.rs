@@ -1,0 +1,62 @@
+//! The model by itself: what a driver sees that does the least.
+
+use super::*;
+use crate::rapidio::{Answer, Board, Topology};
+use crate::testing::TestMachine;
+use std::sync::{Arc, Mutex};
+
+const CHANNEL: u64 = 0x58000;
+
+#[test]
+fn a_register_of_a_board_is_read_by_block_dma() {
+    let topology: Topology = "A=s0.0,B=s0.3".parse().unwrap();
+    let network = Network::new(&topology, 1, |_| Board::new(Answer::Take, 0));
+    let mut model = Tsi721::new(Config::default(), Arc::new(Mutex::new(network)), 0);
+    let mut machine = TestMachine::new(1 << 16);
+    model.config.write(0x04, &6u16.to_le_bytes());
+    let write = |model: &mut Tsi721, machine: &mut TestMachine, at: u64, value: u32| {
+        model.write(0, at, &value.to_le_bytes(), 0, machine);
+    };
+    write(&mut model, &mut machine, 0x48004, 4);
+    for (at, value) in [(0x24, 0x1000), (0x2c, 0x2000), (0x34, 1), (0x08, 1)] {
+        write(&mut model, &mut machine, CHANNEL + at, value);
+    }
+    // The switch: its identity, by hop count 0.
+    let words = [2 << 29 | 4 << 19 | 0xff, 4, 0];
+    for (n, word) in words.into_iter().enumerate() {
+        machine.memory[0x1000 + 4 * n..][..4].copy_from_slice(&u32::to_le_bytes(word));
+    }
+    // Its way back: the host's id goes to port 0.
+    model.network().switch(0).write(0x70, 0xff);
+    model.network().switch(0).write(0x74, 0);
+    write(&mut model, &mut machine, CHANNEL, 1);
+    model.poll(0, &mut machine);
+    assert_eq!(&machine.memory[0x1010..0x1014], &[0x03, 0x74, 0x00, 0x38]);
+    assert_eq!(machine.memory[0x2001], 0x10, "the FIFO names the descriptor");
+    assert_eq!(model.register(CHANNEL + 0x14), 0, "neither running nor aborted");
+    assert!(model.complaints.is_empty());
+}
+
+#[test]
+fn who_does_not_answer_ends_in_an_abort() {
+    let topology: Topology = "A=B".parse().unwrap();
+    let network = Network::new(&topology, 1, |_| Board::new(Answer::Silence, 0));
+    let mut model = Tsi721::new(Config::default(), Arc::new(Mutex::new(network)), 0);
+    let mut machine = TestMachine::new(1 << 16);
+    model.config.write(0x04, &6u16.to_le_bytes());
+    for (at, value) in
+        [(0x48004, 4), (0x61020, 0x1000), (0x61040, 0x2000), (0x61048, 1), (0x61008, 5)]
+    {
+        model.write(0, at, &u32::to_le_bytes(value), 0, &mut machine);
+    }
+    let words: [u32; 4] = [4 << 29 | 0xff, 0xe << 12 | 8, 0x3000, 0];
+    for (n, word) in words.into_iter().enumerate() {
+        machine.memory[0x1000 + 4 * n..][..4].copy_from_slice(&word.to_le_bytes());
+    }
+    model.write(0, 0x61000, &1u32.to_le_bytes(), 0, &mut machine);
+    let due = model.poll(0, &mut machine).unwrap();
+    assert_eq!(model.register(0x61014), 0x20_0000, "running");
+    assert_eq!(model.poll(due, &mut machine), None);
+    assert_eq!(model.register(0x61014), 0x40_0000, "aborted");
+    assert_eq!(model.register(0x6100c), 2);
+}
