@@ -52,8 +52,7 @@
 //! Written from facts about LINX for Linux 2.5 and the protocol's document, version 21. A CONN_RESET while connecting
 //! ends the attempt, and connection id 0 is given to nobody, as RIOCM's own description says; LINX for Linux stays, and
 //! begins at 0. The length in the first four bytes of a RIOCM packet is written without those four and not looked at.
-//! Each attempt has a generation of its own, so that what is left of the last one is not taken for this one's. Not here:
-//! out-of-band connections beside a link's first, features (none are defined), LINX's Ethernet connection manager.
+//! Generations begin with a random number, so that those of two lives of a board differ. Not here: out-of-band connections beside a link's first, features (none are defined), LINX's Ethernet connection manager.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -71,3 +70,4 @@ pub mod wire;
 pub use node::*;
 pub use pool::PIECE;
 pub use riocm::{BadConfig, Down, Fault, SendError};
+pub use tcpcm::{StreamId, StreamOrder, TcpConfig};

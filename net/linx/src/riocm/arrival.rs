@@ -93,7 +93,10 @@ impl Riocm {
                     && matches!(part, Part::Single(_)) =>
             {
                 match keep(pool, connection.receive_account, part, payload) {
-                    Some(payload) => connection.early = Some(Parked { id, part, payload }),
+                    Some(payload) => {
+                        let parked = Parked { id, part, payload };
+                        connection.early = Some((connection.peer_generation, parked));
+                    }
                     None => connection.counters.outside += 1,
                 }
                 return;

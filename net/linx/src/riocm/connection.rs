@@ -97,6 +97,8 @@ pub(super) struct Connection {
     pub max_message: u32,
 
     pub state: State,
+    /// It has ended, and waits for a whole pause before it asks again.
+    pub rests: bool,
     /// It goes when its CONN_RESET is sent.
     pub is_dying: bool,
     pub generation: u8,
@@ -126,8 +128,8 @@ pub(super) struct Connection {
     pub parked: Box<[Option<Parked>]>,
     pub parked_count: u16,
     pub gap_since: Option<Instant>,
-    /// A packet that came before the connection was up.
-    pub early: Option<Parked>,
+    /// A packet that came before the connection was up, and the peer's generation by then.
+    pub early: Option<(u8, Parked)>,
     pub assemblies: Vec<Assembly>,
     pub receive_account: AccountId,
 }
@@ -154,6 +156,7 @@ impl Connection {
             user_heartbeat: heartbeat,
             max_message: config.max_message,
             state: State::Disconnected,
+            rests: false,
             is_dying: false,
             generation: 0,
             peer_generation: 0,
@@ -197,7 +200,7 @@ impl Connection {
     /// Forgets all that has arrived and was not delivered.
     pub fn forget_arrivals(&mut self, pool: &mut Pool) {
         let parked = self.parked.iter_mut().filter_map(Option::take);
-        parked.chain(self.early.take()).for_each(|it| pool.free(it.payload));
+        parked.chain(self.early.take().map(|early| early.1)).for_each(|it| pool.free(it.payload));
         self.assemblies.drain(..).for_each(|it| pool.free(it.chain));
         self.parked_count = 0;
         self.gap_since = None;

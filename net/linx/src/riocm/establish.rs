@@ -6,6 +6,9 @@
 //! | connecting | | → disconnected | send CONN_ACK | send CONN_ACK, → connected | → disconnected | send CONN_REQ, again in 200 ms |
 //! | connected | | send CONN_RESET, → disconnected | → disconnected | | → disconnected | send HEARTBEAT; the third in silence: CONN_RESET, → disconnected |
 //!
+//! The first CONN_REQ after an end comes a whole pause later: packets of data do not say to which life of a connection they
+//! belong, and those of the last one have to be gone.
+//!
 //! A CONN_ACK is right if it names our generation and what we take for agreed; another one counts as a CONN_REQ.
 
 use super::connection::{ALIVE, Agreed, State};
@@ -51,6 +54,12 @@ impl Riocm {
         match connection.state {
             State::Disconnected => (),
             State::Connecting => {
+                // Who asks is not up, and what it sent when it was is over.
+                let is_over = matches!(header, Header::Request { .. })
+                    || connection.peer_generation != generation;
+                if is_over && let Some((_, early)) = connection.early.take() {
+                    pool.free(early.payload);
+                }
                 connection.peer_generation = generation;
                 connection.agreed = Agreed {
                     mtu: mtu.min(connection.wanted_mtu),
@@ -74,11 +83,15 @@ impl Riocm {
         connection.alive = ALIVE;
         connection.state = State::Connected;
         connection.counters.num_connects += 1;
-        let (id, early) = (connection.id, connection.early.take());
+        let (id, generation) = (connection.id, connection.peer_generation);
+        let early = connection.early.take();
         self.events.push_back(Event::Connected(id));
         self.make_ready(cid);
-        if let Some(early) = early {
-            self.take_parked(pool, cid, early);
+        match early {
+            Some((of, early)) if of == generation => self.take_parked(pool, cid, early),
+            // Of an earlier life.
+            Some((_, early)) => pool.free(early.payload),
+            None => (),
         }
     }
 
@@ -94,6 +107,7 @@ impl Riocm {
         let says_so = fault || matches!(why, Down::Asked | Down::Silent);
         let was_connected = connection.state == State::Connected;
         connection.state = State::Disconnected;
+        connection.rests = true;
         connection.owed = super::connection::Owed {
             reset: says_so && was_connected && connection.port.is_some(),
             ..Default::default()
@@ -113,8 +127,13 @@ impl Riocm {
         let mut next = pause;
         match connection.state {
             State::Disconnected => (),
+            State::Connecting if core::mem::take(&mut connection.rests) => (),
             State::Connecting => {
                 connection.owed.request = true;
+                // If the peer is up, this ends what it is in, and what it has sent.
+                if let Some((_, early)) = connection.early.take() {
+                    pool.free(early.payload);
+                }
                 self.make_ready(cid);
             }
             State::Connected => {

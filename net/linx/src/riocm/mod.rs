@@ -258,7 +258,10 @@ impl Riocm {
         };
         self.number += 1;
         let id = ConnectionId { cid, number: self.number };
-        let connection = Connection::new(id, config, (receive, send), &self.config);
+        let mut connection = Connection::new(id, config, (receive, send), &self.config);
+        // One for each connection, not for each attempt: LINX for Linux keeps to the first that it heard of.
+        connection.generation = self.generation;
+        self.generation = self.generation.wrapping_add(1);
         self.connections[usize::from(cid)] = Some(connection);
         let named = |port: &Option<Port>| port.as_ref().is_some_and(|it| &*it.name == config.port);
         if let Some(port) = self.ports.iter().position(named) {
@@ -298,17 +301,14 @@ impl Riocm {
 
     /// Wants a connection: CONN_REQs go out until it is there. False if it is wanted already, or unknown.
     pub fn connect(&mut self, id: ConnectionId) -> bool {
-        let generation = self.generation.wrapping_add(1);
         let Some(connection) = self.by_id(id) else { return false };
         if connection.state != State::Disconnected || connection.is_dying {
             return false;
         }
         connection.state = State::Connecting;
-        connection.generation = generation;
         connection.agreed =
             Agreed { mtu: connection.wanted_mtu, heartbeat: connection.user_heartbeat };
         (connection.sequence, connection.message_id) = (0, 0);
-        self.generation = generation;
         true
     }
 

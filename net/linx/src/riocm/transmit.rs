@@ -196,6 +196,9 @@ impl Connection {
             while at < end {
                 let window = message.data(pool, at, end - at);
                 let Some(slot) = out.payload.get_mut(out.windows) else { break };
+                if window.is_empty() {
+                    break;
+                }
                 *slot = window;
                 out.windows += 1;
                 at += window.len();

@@ -206,7 +206,7 @@ fn an_id_that_another_has_now() {
     assert!(again.came.is_empty());
     *b = again;
     // A hears the request, knows that the peer has restarted, and comes up again.
-    for n in 0..100 {
+    for n in 0..200 {
         for packet in sides[0].sent() {
             sides[1].receive(IDS[0], &packet);
         }
