@@ -25,6 +25,7 @@ impl Riocm {
         bytes: &[u8],
         now: Instant,
     ) {
+        self.now = self.now.max(now);
         let (packet, payload) = match Packet::parse(bytes) {
             Ok(parsed) => parsed,
             Err(_) => {

@@ -97,8 +97,9 @@ pub(super) struct Connection {
     pub max_message: u32,
 
     pub state: State,
-    /// It has ended, and waits for a whole pause before it asks again.
+    /// It has ended, and hears nothing for a whole pause; and whether it is wanted again behind that.
     pub rests: bool,
+    pub is_wanted: bool,
     /// It goes when its CONN_RESET is sent.
     pub is_dying: bool,
     pub generation: u8,
@@ -157,6 +158,7 @@ impl Connection {
             max_message: config.max_message,
             state: State::Disconnected,
             rests: false,
+            is_wanted: false,
             is_dying: false,
             generation: 0,
             peer_generation: 0,

@@ -6,8 +6,8 @@
 //! | connecting | | → disconnected | send CONN_ACK | send CONN_ACK, → connected | → disconnected | send CONN_REQ, again in 200 ms |
 //! | connected | | send CONN_RESET, → disconnected | → disconnected | | → disconnected | send HEARTBEAT; the third in silence: CONN_RESET, → disconnected |
 //!
-//! The first CONN_REQ after an end comes a whole pause later: packets of data do not say to which life of a connection they
-//! belong, and those of the last one have to be gone.
+//! After an end, whoever wants the connection again is taken for disconnected for a whole pause: neither CONN_ACKs nor
+//! packets of data say to which life of a connection they belong, and those of the last one have to be gone.
 //!
 //! A CONN_ACK is right if it names our generation and what we take for agreed; another one counts as a CONN_REQ.
 
@@ -97,8 +97,10 @@ impl Riocm {
 
     /// The connection is over: nothing is delivered from here on.
     pub(super) fn end(&mut self, pool: &mut Pool, cid: u8, why: Down) {
+        let (now, pause) = (self.now, self.retry_pause());
         let Some(connection) = self.at(cid) else { return };
-        if connection.state == State::Disconnected {
+        let is_wanted = core::mem::take(&mut connection.is_wanted);
+        if connection.state == State::Disconnected && !is_wanted {
             return;
         }
         let fault = matches!(why, Down::Fault(_));
@@ -115,6 +117,7 @@ impl Riocm {
         connection.forget_arrivals(pool);
         let id = connection.id;
         let unsent = self.drop_queue(pool, cid);
+        self.timers.set(cid.into(), Some(now + pause));
         self.make_ready(cid);
         self.events.push_back(Event::Disconnected { connection: id, why, unsent });
     }
@@ -126,9 +129,11 @@ impl Riocm {
         let Some(connection) = self.at(cid) else { return };
         let mut next = pause;
         match connection.state {
-            State::Disconnected => (),
-            State::Connecting if core::mem::take(&mut connection.rests) => (),
-            State::Connecting => {
+            State::Disconnected if !connection.is_wanted => connection.rests = false,
+            State::Disconnected | State::Connecting => {
+                connection.rests = false;
+                connection.is_wanted = false;
+                connection.state = State::Connecting;
                 connection.owed.request = true;
                 // If the peer is up, this ends what it is in, and what it has sent.
                 if let Some((_, early)) = connection.early.take() {
@@ -140,9 +145,9 @@ impl Riocm {
                 connection.alive = connection.alive.saturating_sub(1);
                 let since = connection.gap_since.map(|since| now.since(since));
                 if connection.alive == 0 {
-                    self.end(pool, cid, Down::Silent);
+                    return self.end(pool, cid, Down::Silent);
                 } else if gap.is_some_and(|gap| since.is_some_and(|since| since >= gap)) {
-                    self.end(pool, cid, Down::Fault(super::Fault::Missing));
+                    return self.end(pool, cid, Down::Fault(super::Fault::Missing));
                 } else {
                     next =
                         Duration::from_millis(100) * u32::from(connection.agreed.heartbeat).max(1);

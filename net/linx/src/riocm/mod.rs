@@ -156,6 +156,8 @@ pub struct Riocm {
     out: transmit::Out,
     events: VecDeque<Event>,
     strays: StrayCounters,
+    /// The time, as it was last told.
+    now: Instant,
     number: u32,
     generation: u8,
     rng: Rng,
@@ -178,6 +180,7 @@ impl Riocm {
             out: transmit::Out::new(),
             events: VecDeque::with_capacity(pool.pieces() + config.sends + 4 * MOST_CONNECTIONS),
             strays: StrayCounters::default(),
+            now: Instant::ZERO,
             number: 0,
             generation: rng.next() as u8,
             rng,
@@ -267,6 +270,7 @@ impl Riocm {
         if let Some(port) = self.ports.iter().position(named) {
             self.adopt(cid, port);
         }
+        self.now = self.now.max(now);
         let pause = self.retry_pause();
         self.timers.set(cid.into(), Some(now + pause));
         Ok(id)
@@ -299,13 +303,20 @@ impl Riocm {
         pool.close(connection.send_account);
     }
 
-    /// Wants a connection: CONN_REQs go out until it is there. False if it is wanted already, or unknown.
+    /// Wants a connection: CONN_REQs go out until it is there, after a pause if one has just ended. False if it is wanted already, or unknown.
     pub fn connect(&mut self, id: ConnectionId) -> bool {
         let Some(connection) = self.by_id(id) else { return false };
         if connection.state != State::Disconnected || connection.is_dying {
             return false;
         }
-        connection.state = State::Connecting;
+        if connection.is_wanted {
+            return false;
+        }
+        if connection.rests {
+            connection.is_wanted = true;
+        } else {
+            connection.state = State::Connecting;
+        }
         connection.agreed =
             Agreed { mtu: connection.wanted_mtu, heartbeat: connection.user_heartbeat };
         (connection.sequence, connection.message_id) = (0, 0);
@@ -328,6 +339,7 @@ impl Riocm {
     /// Does what is due, and takes back the memory of what was given out last: [`Riocm::poll_transmit`] does as much.
     #[inline]
     pub fn poll(&mut self, pool: &mut Pool, now: Instant) {
+        self.now = self.now.max(now);
         if self.last.is_some() {
             self.reap(pool);
         }
@@ -387,7 +399,7 @@ impl Riocm {
         connection.my_id = my_id;
         connection.wanted_mtu =
             if connection.user_mtu == 0 { mtu } else { connection.user_mtu.min(mtu) };
-        if connection.state == State::Connecting {
+        if connection.state == State::Connecting || connection.is_wanted {
             connection.agreed.mtu = connection.wanted_mtu;
         }
         let key = (number, connection.peer_id, connection.peer_port, connection.my_port);

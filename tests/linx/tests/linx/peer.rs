@@ -496,6 +496,10 @@ fn every_state_and_event() -> Result<()> {
             if state != State::Disconnected {
                 session.riocm.connect(session.id);
             }
+            while state != State::Disconnected && session.state() == State::Disconnected {
+                session.now += 20;
+                outgoing(&mut session)?;
+            }
             let ack = |session: &Session, wrong: u8| {
                 let generation = session.status().generations.0 ^ wrong;
                 format!(

@@ -101,11 +101,23 @@ fn connecting() {
     assert_eq!(it.side.take_log(), ["disconnected Reset 0"]);
     assert!(it.side.lines().is_empty());
     assert!(it.side.riocm.connect(id));
+    it.until_connecting();
     it.side.riocm.disconnect(&mut it.side.pool, id);
     assert!(it.side.lines().is_empty(), "no CONN_RESET is said while connecting");
     // The right ACK.
     it.side.take_log();
     it.side.riocm.connect(id);
+    // While it rests it hears nothing, and can be unwanted.
+    it.request();
+    it.ack();
+    assert_eq!((it.side.state(), it.side.lines()), (State::Disconnected, Vec::new()));
+    assert!(!it.side.riocm.connect(id));
+    it.side.riocm.disconnect(&mut it.side.pool, id);
+    it.side.events();
+    assert_eq!(it.side.take_log(), ["disconnected Asked 0"]);
+    it.side.riocm.connect(id);
+    it.until_connecting();
+    it.side.sent();
     it.ack();
     assert_eq!(it.side.take_log(), ["connected"]);
     assert!(it.side.lines()[0].starts_with("CONN_ACK"));

@@ -187,7 +187,20 @@ impl Against {
         self.say(Header::Ack { generation, mtu, acknowledged, heartbeat, cid: self.peer_cid });
     }
 
+    /// Waits until what has ended is wanted again.
+    fn until_connecting(&mut self) {
+        for _ in 0..100 {
+            if self.side.state() == State::Connecting {
+                return;
+            }
+            self.side.wait(10);
+            self.side.sent();
+        }
+        panic!("it rests");
+    }
+
     fn connect(&mut self) {
+        self.until_connecting();
         self.request();
         self.ack();
         assert_eq!(self.side.state(), State::Connected);
