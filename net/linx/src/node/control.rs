@@ -122,6 +122,11 @@ impl Node {
         if message.destination != 0 {
             return self.handle_signal(place, message);
         }
+        self.handle_rlnh(place, message);
+    }
+
+    #[inline(never)]
+    fn handle_rlnh(&mut self, place: u16, message: Message) {
         let mut bytes = [0; MOST];
         let length = self.pool.read(&message.chain, 0, &mut bytes);
         let is_long = message.chain.len() > MOST;

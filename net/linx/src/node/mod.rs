@@ -429,7 +429,7 @@ impl Node {
     /// The next RapidIO message to send, as [`Riocm::poll_transmit`]; what is due is done first, for all links.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<riocm::Transmit<'_>> {
         self.poll(now);
-        self.riocm.poll_transmit(&mut self.pool, now)
+        self.riocm.next_packet(&mut self.pool)
     }
 
     /// Whether messages are better left in the mailbox, as [`Riocm::is_congested`].
@@ -486,8 +486,15 @@ impl Node {
     }
 
     /// Takes what connections have told, until there is nothing more.
-    #[inline]
+    #[inline(always)]
     fn pump(&mut self, now: Instant) {
+        if self.riocm.has_events() {
+            self.take_events(now);
+        }
+    }
+
+    #[inline(never)]
+    fn take_events(&mut self, now: Instant) {
         while let Some(event) = self.riocm.next_event() {
             let (connection, up) = match event {
                 Riocmed::Message { connection, message } => (connection, Up::Message(message)),

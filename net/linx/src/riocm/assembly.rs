@@ -189,6 +189,7 @@ impl Connection {
         Ok(Some((message, chain)))
     }
 
+    #[inline(never)]
     fn place_patch(
         &mut self,
         pool: &mut Pool,

@@ -348,6 +348,12 @@ impl Riocm {
         }
     }
 
+    /// Whether something has happened that was not told.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// What has happened next.
     #[inline]
     pub fn next_event(&mut self) -> Option<Event> {

@@ -64,6 +64,8 @@ pub(super) struct Out {
     length: usize,
     payload: [Window; PIECES],
     windows: usize,
+    /// Bytes in them.
+    behind: usize,
 }
 
 impl Out {
@@ -76,6 +78,7 @@ impl Out {
             length: 0,
             payload: [Window::empty(); PIECES],
             windows: 0,
+            behind: 0,
         }
     }
 
@@ -85,7 +88,7 @@ impl Out {
         let packet = Packet { ends: connection.ends(), header };
         let Some(into) = self.header.first_chunk_mut::<LONGEST>() else { return };
         self.length = packet.emit(payload, into);
-        self.windows = 0;
+        (self.windows, self.behind) = (0, 0);
     }
 
     fn transmit(&self) -> Transmit<'_> {
@@ -104,6 +107,12 @@ impl Riocm {
     /// comes out counts as sent.
     pub fn poll_transmit(&mut self, pool: &mut Pool, now: Instant) -> Option<Transmit<'_>> {
         self.poll(pool, now);
+        self.next_packet(pool)
+    }
+
+    /// As [`Riocm::poll_transmit`], for who has called [`Riocm::poll`].
+    #[inline]
+    pub(crate) fn next_packet(&mut self, pool: &mut Pool) -> Option<Transmit<'_>> {
         while let Some(&cid) = self.ready.front() {
             let Riocm { connections, outgoing, out, last, .. } = self;
             let Some(Some(connection)) = connections.get_mut(usize::from(cid)) else {
@@ -134,7 +143,7 @@ impl Riocm {
             out.destination = connection.peer_id;
             out.mailbox = connection.peer_mailbox;
             connection.counters.sent_packets += 1;
-            connection.counters.sent_bytes += out.transmit().len() as u64;
+            connection.counters.sent_bytes += (out.length + out.behind) as u64;
             connection.turn += 1;
             if connection.turn >= TURN {
                 connection.turn = 0;
@@ -193,6 +202,7 @@ impl Connection {
             };
             out.set(self, header(id, cid, part), length - hole);
             let (mut at, end) = (start + hole, start + length);
+            out.behind = end - at;
             while at < end {
                 let window = message.data(pool, at, end - at);
                 let Some(slot) = out.payload.get_mut(out.windows) else { break };
@@ -215,6 +225,7 @@ impl Connection {
     }
 
     /// Makes the payload of the next PATCH behind where its header will be; its length.
+    #[inline(never)]
     fn make_patch(&self, pool: &Pool, message: &mut Outgoing, out: &mut Out) -> usize {
         let start = crate::wire::riocm::FRAME + crate::wire::riocm::FRAG;
         let capacity = self.agreed.fragment_len();

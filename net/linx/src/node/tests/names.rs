@@ -16,14 +16,14 @@ fn a_hunt_and_signals_both_ways() {
         a.node.send(Sender::Endpoint(client), peer, number, body, a.now).unwrap();
     }
     pair.run(10);
-    let [a, b] = &mut pair.machines;
+    let [_, b] = &mut pair.machines;
     let sizes: Vec<(u32, usize)> = b.came.iter().map(|it| (it.1, it.2.len())).collect();
     assert_eq!(sizes, [(7, 5), (8, 0), (9, 60_000)]);
     let Origin::Peer(back) = b.came[0].0 else { panic!() };
     assert_eq!(b.node.peer_name(back), Some(&b"client"[..]));
     b.node.send(Sender::Endpoint(server), back, 70, b"answer", b.now).unwrap();
     pair.run(10);
-    let [a, b] = &mut pair.machines;
+    let [a, _] = &mut pair.machines;
     assert_eq!(a.came, [(Origin::Peer(peer), 70, b"answer".to_vec())]);
     // The client ends; the server hears of it, and its address may be used again.
     a.node.close(client, a.now);
