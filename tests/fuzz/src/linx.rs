@@ -36,6 +36,8 @@ struct World {
     mtu: u16,
     sequence: u16,
     stream: Option<StreamId>,
+    /// The service, as the victim has found it.
+    found: Option<linx::PeerId>,
 }
 
 fn connection(to: u16, port: u16) -> ConnectionConfig<'static> {
@@ -92,6 +94,7 @@ pub fn run(data: &[u8]) {
             mtu: 4096,
             sequence: 0,
             stream: None,
+            found: None,
         };
         let peer = world.meet();
         let mut input = Input(data);
@@ -109,10 +112,8 @@ impl World {
     fn meet(&mut self) -> linx::PeerId {
         for _ in 0..200 {
             self.turn(10);
-            while let Some(event) = self.victim.next_event(self.now) {
-                if let Event::Found { peer, .. } = event {
-                    return peer;
-                }
+            if let Some(peer) = self.found {
+                return peer;
             }
         }
         panic!("the victim does not find the service");
@@ -163,7 +164,11 @@ impl World {
                     StreamOrder::Close(_) => (),
                 }
             }
-            while self.victim.next_event(self.now).is_some() {}
+            while let Some(event) = self.victim.next_event(self.now) {
+                if let Event::Found { peer, .. } = event {
+                    self.found = Some(peer);
+                }
+            }
         }
     }
 
