@@ -155,8 +155,25 @@ impl Pool {
             self.put(chain.last, at, here);
             chain.len += here.len() as u32;
         }
+        let (mut last, mut count) = (chain.last, 0);
         for part in rest.chunks(PIECE) {
-            self.extend(chain, 0, part);
+            let piece = self.free;
+            let Some(slot) = self.slots.get_mut(piece as usize) else { return false };
+            self.free = slot.next;
+            *slot = Slot { next: NONE, start: 0, len: part.len() as u16 };
+            self.put_at(piece, 0, part);
+            match self.slots.get_mut(last as usize) {
+                Some(last) => last.next = piece,
+                None => chain.first = piece,
+            }
+            last = piece;
+            count += 1;
+        }
+        chain.last = last;
+        chain.pieces += count;
+        chain.len += rest.len() as u32;
+        if let Some(account) = self.accounts.get_mut(usize::from(chain.account.0)) {
+            account.held += count;
         }
         true
     }
