@@ -9,7 +9,7 @@ use crate::{command, workspace};
 
 /// The suites, of which `target/bench/SUITE.json` is written.
 pub const SUITES: &[&str] =
-    &["boot", "roce", "ntrdma", "rnbd", "rtrs-client", "smcr", "usnic", "scale", "metal"];
+    &["boot", "roce", "ntrdma", "rnbd", "rtrs-client", "smcr", "usnic", "riocm", "scale", "metal"];
 
 /// Runs the named suites, or all, each to its end; fails if a bar is missed. `keys` are the figures that the
 /// suite `scale` measures; all, if none is named.

@@ -82,6 +82,8 @@ impl Needs {
 
 /// Open MPI's own usNIC as a peer.
 const OPEN_MPI: &[Purpose] = &[Purpose::Host, Purpose::OpenMpi];
+/// What is said is read with tshark.
+const DISSECTED: &[Purpose] = &[Purpose::Host, Purpose::Captures];
 /// What compiling a suite takes.
 const HOST: &[Purpose] = &[Purpose::Host];
 /// Sanitizers and libFuzzer as well.
@@ -108,6 +110,7 @@ const SUITES: &[Suite] = &[
     host_suite("sim"),
     Suite { uses: SANITIZED, ..host_suite("fuzz") },
     Suite { target: Some(("usnic-tests", "usnic")), uses: OPEN_MPI, ..host_suite("usnic") },
+    Suite { target: Some(("linx-tests", "linx")), uses: DISSECTED, ..host_suite("linx") },
     boot_suite("boot"),
     boot_suite("console"),
     boot_suite("net"),

@@ -6,6 +6,7 @@ mod instructions;
 mod metal;
 mod ntrdma;
 mod report;
+mod riocm;
 mod rnbd;
 mod roce;
 mod rtrs_client;
@@ -44,6 +45,8 @@ enum Suite {
     Metal,
     /// Instructions per message and byte of the usNIC engine
     Usnic,
+    /// Instructions per message and byte of LINX over RIOCM
+    Riocm,
     /// The same work beside many sessions, volumes and connections, and beside none
     Scale,
 }
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Suite::Smcr => smcr::bench(),
         Suite::Metal => metal::bench(),
         Suite::Usnic => usnic::bench(),
+        Suite::Riocm => riocm::bench(),
         Suite::Scale => scale::bench(arguments.keys),
     };
     match result {

@@ -12,6 +12,7 @@ mod engine;
 mod input;
 mod ip;
 mod leak;
+mod linx;
 mod mutate;
 mod net;
 mod remote;
@@ -44,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "mirror", run: disks::mirror, corpus: disks::mirror_corpus },
     Target { name: "remote", run: remote::run, corpus: remote::corpus },
     Target { name: "smcr", run: smcr::run, corpus: smcr::corpus },
+    Target { name: "linx", run: linx::run, corpus: linx::corpus },
     Target { name: "ntrdma", run: bridge::run, corpus: bridge::corpus },
     Target { name: "interface", run: net::interface, corpus: net::interface_corpus },
     Target { name: "http", run: net::http, corpus: net::http_corpus },

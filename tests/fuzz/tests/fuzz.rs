@@ -57,6 +57,11 @@ fn smcr() {
 }
 
 #[test]
+fn linx() {
+    run("linx", 2_000);
+}
+
+#[test]
 fn ntrdma() {
     run("ntrdma", 1_000);
 }

@@ -1,0 +1,169 @@
+//! A peer that breaks rules, and one that wants too much.
+
+use super::*;
+
+fn expect_down(it: &mut Against, what: &str) {
+    assert_eq!(it.machine.phase(), Phase::Down, "{what}");
+    let status = it.machine.node.link(it.link).unwrap();
+    assert!(matches!(status.why, Some(Down::Fault(_))), "{what}: {status:?}");
+    it.connect();
+    it.begin();
+}
+
+#[test]
+fn broken_rules_end_the_link() {
+    let mut it = Against::up(|_| ());
+    let long_name = std::vec![b'a'; 300];
+    let mut long = Vec::from(*b"\0\0\0\x02\0\0\0\x03");
+    long.extend(&long_name);
+    long.push(0);
+    let raw: [&[u8]; 8] = [
+        b"\0\0\0\x03",
+        b"\0\0\0\x02\0\0\0\x01",
+        b"\0\0\0\x02\0\0\0\x01noend",
+        b"\0\0\0\x01\0\0\0\x01\0",
+        &long,
+        &[0; 2000],
+        b"",
+        b"\0\0\0\x07\0\0\0\x01",
+    ];
+    for bytes in raw {
+        it.message(0, 0, bytes);
+        expect_down(&mut it, &format!("{:?}", bytes.escape_ascii().to_string()));
+    }
+    let messages = [
+        Message::Init { version: 2 },
+        Message::InitReply { status: 0, features: &[] },
+        Message::Publish { address: 0, name: b"x" },
+        Message::Publish { address: 51, name: b"x" },
+        Message::Publish { address: u32::MAX, name: b"x" },
+        Message::QueryName { hunter: 0, name: b"x" },
+        Message::QueryName { hunter: 51, name: b"x" },
+        Message::Unpublish { address: 51 },
+        Message::Unpublish { address: 0 },
+        Message::UnpublishAck { address: 51 },
+        Message::PublishPeer { address: 51, peer: 1 },
+        Message::PublishPeer { address: 1, peer: 51 },
+    ];
+    for message in messages {
+        it.tell(message);
+        expect_down(&mut it, &message.to_string());
+    }
+    // An address that stands for somebody, under another name; the same name is nothing.
+    it.tell(Message::Publish { address: 1, name: b"x" });
+    it.tell(Message::Publish { address: 1, name: b"x" });
+    assert_eq!(it.machine.phase(), Phase::Up);
+    it.tell(Message::Publish { address: 1, name: b"y" });
+    expect_down(&mut it, "published twice");
+    // Types that nobody knows, of a later version perhaps, are nothing.
+    it.message(0, 0, b"\0\0\0\x09");
+    assert_eq!((it.machine.phase(), it.machine.counters().ignored), (Phase::Up, 1));
+}
+
+#[test]
+fn the_beginning_has_an_order() {
+    let mut it = Against::new(|_| ());
+    for message in [
+        Message::InitReply { status: 0, features: &[] },
+        Message::Publish { address: 1, name: b"x" },
+        Message::Init { version: 0 },
+    ] {
+        it.said();
+        it.tell(message);
+        assert_eq!(it.machine.phase(), Phase::Down, "{message}");
+        it.connect();
+    }
+    it.said();
+    it.tell(Message::Init { version: 2 });
+    it.tell(Message::Init { version: 2 });
+    assert_eq!(it.machine.phase(), Phase::Down);
+    it.connect();
+    // Signals before the link is up are nobody's.
+    it.message(1, 1, b"\0\0\0\x01");
+    assert_eq!(it.machine.counters().bad_signals, 1);
+}
+
+#[test]
+fn signals_that_are_none() {
+    let mut it = Against::up(|config| config.max_unclaimed = 3);
+    it.machine.open("server");
+    it.tell(Message::Publish { address: 1, name: b"x" });
+    it.tell(Message::QueryName { hunter: 1, name: b"server" });
+    it.said();
+    for (source, destination, bytes) in [
+        (0, 1, &b"\0\0\0\x01"[..]),
+        (51, 1, b"\0\0\0\x01"),
+        (1, 51, b"\0\0\0\x01"),
+        (1, 1, b"\0\0\0"),
+        (1, 1, b""),
+    ] {
+        it.message(source, destination, bytes);
+    }
+    it.message(1, 2, b"\0\0\0\x01");
+    // Senders that are not known yet: three wait, and are theirs when they are.
+    (0..5).for_each(|n| it.message(2 + n % 2, 1, &[0, 0, 0, n as u8]));
+    let counters = it.machine.counters();
+    let numbers = (counters.bad_signals, counters.unknown_destination, counters.unknown_source);
+    assert_eq!(numbers, (5, 1, 2));
+    assert!(it.machine.came.is_empty());
+    it.tell(Message::Publish { address: 2, name: b"late" });
+    let numbers: Vec<u32> = it.machine.came.iter().map(|it| it.1).collect();
+    assert_eq!(numbers, [0, 2]);
+    assert_eq!(it.machine.phase(), Phase::Up);
+}
+
+#[test]
+fn floods_of_names_and_hunts_are_bounded() {
+    let mut it = Against::up(|config| config.max_hunts = 10);
+    // Of nobody.
+    it.tell(Message::QueryName { hunter: 7, name: b"x" });
+    assert_eq!(it.machine.counters().hunts_refused, 1);
+    for address in 1..=50 {
+        it.tell(Message::Publish { address, name: format!("peer-{address}").as_bytes() });
+    }
+    for n in 0..1000 {
+        it.tell(Message::QueryName { hunter: 1 + n % 50, name: format!("wanted-{n}").as_bytes() });
+        it.tell(Message::QueryName { hunter: 1, name: b"wanted-0" });
+    }
+    let status = it.machine.node.link(it.link).unwrap();
+    assert_eq!((status.hunts, status.counters.hunts_refused, status.addresses.1), (10, 991, 50));
+    // Names come and go, and nobody reads what we answer: until an address is used again that was not given back.
+    for n in 0..100_000u32 {
+        let address = 1 + n % 50;
+        it.tell(Message::Unpublish { address });
+        it.tell(Message::Publish { address, name: b"x" });
+        assert!(it.machine.node.links[0].as_ref().unwrap().control.len() <= 50);
+        if it.machine.phase() != Phase::Up {
+            assert!(n > 100);
+            return;
+        }
+    }
+    panic!("nobody holds it up");
+}
+
+/// What nobody takes is dropped and told when the inbox is full, and others have theirs.
+#[test]
+fn a_full_inbox() {
+    let mut it = Against::up(|_| ());
+    let names = ["slow", "fast"].map(|name| it.machine.open(name));
+    it.tell(Message::Publish { address: 1, name: b"x" });
+    for name in ["slow", "fast"] {
+        it.tell(Message::QueryName { hunter: 1, name: name.as_bytes() });
+    }
+    it.said();
+    it.machine.take_log();
+    it.machine.takes = false;
+    for _ in 0..300 {
+        it.message(1, 1, &[1; 1024]);
+        it.message(1, 2, &[2; 1024]);
+        it.machine.take(names[1]);
+    }
+    assert_eq!(it.machine.came.len(), 300);
+    assert_eq!(it.machine.counters().inbox_full, 44);
+    assert!(it.machine.take_log().contains(&"dropped".into()));
+    it.machine.take(names[0]);
+    assert_eq!(it.machine.came.len(), 556);
+    it.message(1, 1, &[1; 1024]);
+    it.machine.take(names[0]);
+    assert_eq!(it.machine.came.len(), 557);
+}

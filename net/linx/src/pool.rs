@@ -1,0 +1,507 @@
+//! Memory for messages: pieces of one size, chained. A message takes pieces as its packets arrive and not before, so
+//! that whoever announces much and sends little holds little.
+//!
+//! Whoever takes pieces has an account, with a number of pieces that is set aside for it alone: what one spends is
+//! nothing to the others. Books are taken at construction and lie outside of the memory.
+
+use alloc::vec::Vec;
+use core::iter;
+use drivers::hal::Window;
+
+/// Bytes of a piece.
+pub const PIECE: usize = 1024;
+/// No piece, no account.
+const NONE: u32 = u32::MAX;
+
+/// A piece of memory: which of its bytes are used.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    next: u32,
+    start: u16,
+    len: u16,
+}
+
+/// How many pieces somebody may have.
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    most: u32,
+    held: u32,
+    is_open: bool,
+}
+
+/// Names an account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccountId(u16);
+
+/// The pieces of a message, in their order. Whoever has one gives it back by [`Pool::free`].
+#[derive(Debug)]
+#[must_use = "its memory is given back by Pool::free"]
+pub struct Chain {
+    account: AccountId,
+    first: u32,
+    last: u32,
+    pieces: u32,
+    len: u32,
+}
+
+impl Chain {
+    /// One of no bytes.
+    #[inline]
+    pub fn new(account: AccountId) -> Chain {
+        Chain { account, first: NONE, last: NONE, pieces: 0, len: 0 }
+    }
+
+    /// Whose memory it is.
+    pub fn account(&self) -> AccountId {
+        self.account
+    }
+
+    /// Bytes in it.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// A place in a chain, from which one reads on.
+#[derive(Clone, Copy, Debug)]
+pub struct Cursor {
+    piece: u32,
+    /// Bytes of the chain in front of the piece.
+    before: u32,
+}
+
+/// The memory.
+#[derive(Debug)]
+pub struct Pool {
+    memory: Window,
+    slots: Vec<Slot>,
+    free: u32,
+    accounts: Vec<Account>,
+    /// Pieces that are set aside for no account.
+    unreserved: u32,
+}
+
+impl Pool {
+    /// All of `memory` is free, for so many accounts.
+    pub fn new(memory: Window, accounts: usize) -> Pool {
+        let pieces = (memory.len() / PIECE).min(NONE as usize) as u32;
+        let slot = |n| Slot { next: if n + 1 < pieces { n + 1 } else { NONE }, start: 0, len: 0 };
+        Pool {
+            memory,
+            slots: (0..pieces).map(slot).collect(),
+            free: if pieces > 0 { 0 } else { NONE },
+            accounts: alloc::vec![Account::default(); accounts.min(u16::MAX.into())],
+            unreserved: pieces,
+        }
+    }
+
+    /// Pieces in all.
+    pub fn pieces(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Sets memory aside for somebody: at least so many bytes. None if there is not as much.
+    pub fn open(&mut self, bytes: usize) -> Option<AccountId> {
+        let most = u32::try_from(bytes.div_ceil(PIECE)).ok()?;
+        let rest = self.unreserved.checked_sub(most)?;
+        let account = self.accounts.iter().position(|it| !it.is_open && it.held == 0)?;
+        self.unreserved = rest;
+        self.accounts[account] = Account { most, held: 0, is_open: true };
+        Some(AccountId(account as u16))
+    }
+
+    /// Nothing more is taken. What is still held goes back to all when it is given back.
+    pub fn close(&mut self, account: AccountId) {
+        if let Some(account) = self.accounts.get_mut(usize::from(account.0))
+            && account.is_open
+        {
+            account.is_open = false;
+            self.unreserved += account.most - account.held;
+            account.most = 0;
+        }
+    }
+
+    /// Bytes of whole pieces that an account can still take.
+    #[inline]
+    pub fn room(&self, account: AccountId) -> usize {
+        let account = self.accounts.get(usize::from(account.0));
+        account.map_or(0, |it| it.most.saturating_sub(it.held)) as usize * PIECE
+    }
+
+    /// Bytes of whole pieces that an account has.
+    pub fn held(&self, account: AccountId) -> usize {
+        self.accounts.get(usize::from(account.0)).map_or(0, |it| it.held) as usize * PIECE
+    }
+
+    /// Writes bytes behind those of a chain; false, and nothing is done, if its account has no room.
+    #[inline]
+    pub fn append(&mut self, chain: &mut Chain, bytes: &[u8]) -> bool {
+        let room = match self.slots.get(chain.last as usize) {
+            Some(last) => PIECE - usize::from(last.start) - usize::from(last.len),
+            None => 0,
+        };
+        let (here, rest) = bytes.split_at(bytes.len().min(room));
+        if rest.len() > self.room(chain.account) {
+            return false;
+        }
+        if !here.is_empty() {
+            let at = self.end(chain.last);
+            self.put(chain.last, at, here);
+            chain.len += here.len() as u32;
+        }
+        let (mut last, mut count) = (chain.last, 0);
+        for part in rest.chunks(PIECE) {
+            let piece = self.free;
+            let Some(slot) = self.slots.get_mut(piece as usize) else { return false };
+            self.free = slot.next;
+            *slot = Slot { next: NONE, start: 0, len: part.len() as u16 };
+            self.put_at(piece, 0, part);
+            match self.slots.get_mut(last as usize) {
+                Some(last) => last.next = piece,
+                None => chain.first = piece,
+            }
+            last = piece;
+            count += 1;
+        }
+        chain.last = last;
+        chain.pieces += count;
+        chain.len += rest.len() as u32;
+        if let Some(account) = self.accounts.get_mut(usize::from(chain.account.0)) {
+            account.held += count;
+        }
+        true
+    }
+
+    /// As `append`, but in pieces of their own, the first of which has `hole` bytes in front that are not used unless
+    /// [`Pool::fill_front`] is called.
+    pub fn append_apart(&mut self, chain: &mut Chain, hole: usize, bytes: &[u8]) -> bool {
+        if hole + bytes.len() > self.room(chain.account) || self.room(chain.account) == 0 {
+            return false;
+        }
+        let (first, rest) = bytes.split_at(bytes.len().min(PIECE - hole));
+        self.extend(chain, hole, first);
+        for part in rest.chunks(PIECE) {
+            self.extend(chain, 0, part);
+        }
+        true
+    }
+
+    /// Writes in front of a chain that was begun with a hole of as many bytes; false if it was not.
+    pub fn fill_front(&mut self, chain: &mut Chain, bytes: &[u8]) -> bool {
+        let Some(slot) = self.slots.get_mut(chain.first as usize) else { return false };
+        if usize::from(slot.start) != bytes.len() {
+            return false;
+        }
+        slot.len += slot.start;
+        slot.start = 0;
+        chain.len += bytes.len() as u32;
+        self.put_at(chain.first, 0, bytes);
+        true
+    }
+
+    /// Copies bytes out, from `offset`, as [`Pool::next_window`]; false if there are not so many.
+    pub fn peek(&self, cursor: &mut Cursor, mut offset: usize, into: &mut [u8]) -> bool {
+        let mut done = 0;
+        while done < into.len() {
+            let window = self.next_window(cursor, offset, into.len() - done);
+            let end = done + window.len();
+            if window.is_empty() || window.read(0, &mut into[done..end]).is_err() {
+                return false;
+            }
+            (offset, done) = (offset + window.len(), end);
+        }
+        true
+    }
+
+    /// Writes over the bytes from `offset`, as [`Pool::next_window`]; false if there are not so many.
+    pub fn overwrite(&self, cursor: &mut Cursor, mut offset: usize, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            let window = self.next_window(cursor, offset, bytes.len());
+            let (here, rest) = bytes.split_at(window.len());
+            if window.is_empty() || window.write(0, here).is_err() {
+                return false;
+            }
+            (offset, bytes) = (offset + window.len(), rest);
+        }
+        true
+    }
+
+    /// Puts the pieces of another chain of the same account behind those of a chain.
+    pub fn join(&mut self, chain: &mut Chain, other: Chain) {
+        match self.slots.get_mut(chain.last as usize) {
+            Some(last) => last.next = other.first,
+            None => chain.first = other.first,
+        }
+        if other.last != NONE {
+            chain.last = other.last;
+        }
+        chain.pieces += other.pieces;
+        chain.len += other.len;
+    }
+
+    /// Cuts off what is beyond so many bytes.
+    pub fn truncate(&mut self, chain: &mut Chain, len: usize) {
+        let mut over = chain.len().saturating_sub(len);
+        chain.len -= over as u32;
+        // Pieces are as good as never empty afterwards; if some are, they go with the chain.
+        while over > 0 {
+            let mut piece = chain.first;
+            let mut last = NONE;
+            while let Some(slot) = self.slots.get(piece as usize) {
+                if slot.len > 0 {
+                    last = piece;
+                }
+                piece = slot.next;
+            }
+            let Some(slot) = self.slots.get_mut(last as usize) else { return };
+            let cut = over.min(slot.len.into());
+            slot.len -= cut as u16;
+            over -= cut;
+        }
+    }
+
+    /// Gives a chain's memory back.
+    #[inline]
+    pub fn free(&mut self, chain: Chain) {
+        if let Some(last) = self.slots.get_mut(chain.last as usize) {
+            last.next = core::mem::replace(&mut self.free, chain.first);
+        }
+        if let Some(account) = self.accounts.get_mut(usize::from(chain.account.0)) {
+            account.held -= chain.pieces;
+            if !account.is_open {
+                self.unreserved += chain.pieces;
+            }
+        }
+    }
+
+    /// The bytes of a chain where they lie.
+    #[inline]
+    pub fn windows(&self, chain: &Chain) -> impl Iterator<Item = Window> + '_ {
+        let mut piece = chain.first;
+        iter::from_fn(move || {
+            let slot = self.slots.get(piece as usize)?;
+            let window = self.window(piece, slot.start, slot.len.into());
+            piece = slot.next;
+            Some(window)
+        })
+    }
+
+    /// Copies `into.len()` bytes out, from `offset`; how many there were.
+    pub fn read(&self, chain: &Chain, offset: usize, into: &mut [u8]) -> usize {
+        let (mut skip, mut done) = (offset, 0);
+        for window in self.windows(chain) {
+            if skip >= window.len() {
+                skip -= window.len();
+                continue;
+            }
+            let count = (window.len() - skip).min(into.len() - done);
+            if count == 0 {
+                break;
+            }
+            // Both were measured: it cannot fail.
+            let _ = window.read(skip, &mut into[done..done + count]);
+            (skip, done) = (0, done + count);
+        }
+        done
+    }
+
+    /// The first piece of a chain.
+    pub fn start(&self, chain: &Chain) -> Cursor {
+        Cursor { piece: chain.first, before: 0 }
+    }
+
+    /// The bytes from `offset` on, `len` at most and all in one piece; `offset` is at or behind what the cursor was
+    /// last asked for.
+    #[inline]
+    pub fn next_window(&self, cursor: &mut Cursor, offset: usize, len: usize) -> Window {
+        while let Some(slot) = self.slots.get(cursor.piece as usize) {
+            let at = offset - cursor.before as usize;
+            let here = usize::from(slot.len);
+            if at < here {
+                let start = slot.start + at as u16;
+                return self.window(cursor.piece, start, len.min(here - at));
+            }
+            cursor.before += here as u32;
+            cursor.piece = slot.next;
+        }
+        Window::empty()
+    }
+
+    /// One more piece behind the others. There is room.
+    #[inline]
+    fn extend(&mut self, chain: &mut Chain, start: usize, bytes: &[u8]) {
+        let piece = self.free;
+        let Some(slot) = self.slots.get_mut(piece as usize) else { return };
+        self.free = slot.next;
+        *slot = Slot { next: NONE, start: start as u16, len: 0 };
+        if let Some(account) = self.accounts.get_mut(usize::from(chain.account.0)) {
+            account.held += 1;
+        }
+        match self.slots.get_mut(chain.last as usize) {
+            Some(last) => last.next = piece,
+            None => chain.first = piece,
+        }
+        chain.last = piece;
+        chain.pieces += 1;
+        chain.len += bytes.len() as u32;
+        self.put(piece, start, bytes);
+    }
+
+    fn end(&self, piece: u32) -> usize {
+        let slot = self.slots.get(piece as usize);
+        slot.map_or(PIECE, |slot| usize::from(slot.start) + usize::from(slot.len))
+    }
+
+    #[inline]
+    fn put(&mut self, piece: u32, at: usize, bytes: &[u8]) {
+        if let Some(slot) = self.slots.get_mut(piece as usize) {
+            slot.len += bytes.len() as u16;
+        }
+        self.put_at(piece, at, bytes);
+    }
+
+    #[inline]
+    fn put_at(&self, piece: u32, at: usize, bytes: &[u8]) {
+        // A piece is inside of the memory, and what is written inside of the piece.
+        let _ = self.memory.write(piece as usize * PIECE + at, bytes);
+    }
+
+    #[inline]
+    fn window(&self, piece: u32, start: u16, len: usize) -> Window {
+        let at = piece as usize * PIECE + usize::from(start);
+        self.memory.slice(at, len).unwrap_or(Window::empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use drivers::hal::Arena;
+    use netsim::Rng;
+    use rand_core::RngCore;
+
+    fn pool(pieces: usize) -> Pool {
+        let memory = Arena::on_heap(pieces * PIECE + 8192).alloc(pieces * PIECE, 4096).unwrap();
+        Pool::new(memory, 4)
+    }
+
+    fn bytes_of(pool: &Pool, chain: &Chain) -> Vec<u8> {
+        let mut bytes = alloc::vec![0; chain.len()];
+        assert_eq!(pool.read(chain, 0, &mut bytes), bytes.len());
+        bytes
+    }
+
+    /// Against vectors: what was written is read, and nobody takes more than he has.
+    #[test]
+    fn chains_are_as_vectors() {
+        for seed in 0..300 {
+            let mut rng = Rng::new(seed);
+            let mut pool = pool(32);
+            let accounts = [pool.open(16 * PIECE).unwrap(), pool.open(16 * PIECE).unwrap()];
+            assert_eq!(pool.open(1), None);
+            let mut chains: Vec<(usize, Chain, Vec<u8>)> = Vec::new();
+            for _ in 0..60 {
+                let owner = rng.within(0..2) as usize;
+                let mut bytes = alloc::vec![0; rng.within(0..3000) as usize];
+                rng.fill_bytes(&mut bytes);
+                let at = rng.within(0..chains.len() as u64 + 1) as usize;
+                let owner_of: Vec<usize> = chains.iter().map(|it| it.0).collect();
+                match (rng.within(0..5), chains.get_mut(at)) {
+                    (0, _) => chains.push((owner, Chain::new(accounts[owner]), Vec::new())),
+                    (1, Some((_, chain, model))) => {
+                        if pool.append(chain, &bytes) {
+                            model.extend(&bytes);
+                        }
+                    }
+                    (2, Some((_, chain, model))) => {
+                        let mut apart = Chain::new(accounts[owner_of[at]]);
+                        if bytes.len() > 16 && pool.append_apart(&mut apart, 16, &bytes[16..]) {
+                            assert!(!pool.fill_front(&mut apart, &bytes[..15]));
+                            assert!(pool.fill_front(&mut apart, &bytes[..16]));
+                            assert!(!pool.fill_front(&mut apart, &bytes[..16]));
+                            model.extend(&bytes);
+                        }
+                        pool.join(chain, apart);
+                        let at = rng.within(0..model.len() as u64 + 1) as usize;
+                        let over = &bytes[..bytes.len().min(model.len() - at)];
+                        let mut cursor = pool.start(chain);
+                        assert!(pool.overwrite(&mut cursor, at, over));
+                        model[at..at + over.len()].copy_from_slice(over);
+                        let mut same = over.to_vec();
+                        let mut cursor = pool.start(chain);
+                        assert!(pool.peek(&mut cursor, at, &mut same));
+                        assert_eq!(same, over);
+                    }
+                    (3, Some((_, chain, model))) => {
+                        let len = rng.within(0..model.len() as u64 + 1) as usize;
+                        if len + 1500 > model.len() {
+                            pool.truncate(chain, len);
+                            model.truncate(len);
+                        }
+                        let mut cursor = pool.start(chain);
+                        let mut at = 0;
+                        while at < model.len() {
+                            let window = pool.next_window(&mut cursor, at, 700);
+                            let mut part = alloc::vec![0; window.len()];
+                            window.read(0, &mut part).unwrap();
+                            assert_eq!(part, model[at..at + part.len()], "seed {seed}");
+                            assert!(!part.is_empty());
+                            at += part.len();
+                        }
+                    }
+                    (_, Some(_)) => pool.free(chains.swap_remove(at).1),
+                    _ => (),
+                }
+                for (_, chain, model) in &chains {
+                    assert_eq!(&bytes_of(&pool, chain), model, "seed {seed}");
+                }
+                for (n, account) in accounts.iter().enumerate() {
+                    let held: u32 =
+                        chains.iter().filter(|it| it.0 == n).map(|it| it.1.pieces).sum();
+                    assert_eq!(pool.held(*account), held as usize * PIECE);
+                    assert!(held <= 16);
+                }
+            }
+            pool.close(accounts[0]);
+            chains.into_iter().for_each(|(_, chain, _)| pool.free(chain));
+            assert!(pool.open(16 * PIECE).is_some(), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn what_is_closed_comes_back_when_it_is_given_back() {
+        let mut pool = pool(8);
+        let account = pool.open(4 * PIECE).unwrap();
+        let mut chain = Chain::new(account);
+        assert!(pool.append(&mut chain, &[1; 3000]));
+        assert!(!pool.append(&mut chain, &[1; 2000]));
+        assert_eq!(chain.len(), 3000);
+        pool.close(account);
+        assert!(!pool.append(&mut chain, &[1; 1000]));
+        assert!(pool.open(6 * PIECE).is_none());
+        pool.free(chain);
+        assert!(pool.open(8 * PIECE).is_some());
+    }
+
+    #[test]
+    fn chains_are_joined() {
+        let mut pool = pool(8);
+        let account = pool.open(8 * PIECE).unwrap();
+        let [mut a, mut b] = [Chain::new(account), Chain::new(account)];
+        assert!(pool.append(&mut a, b"abc"));
+        assert!(pool.append_apart(&mut b, 16, b"def"));
+        pool.join(&mut a, b);
+        assert!(pool.append(&mut a, b"ghi"));
+        assert_eq!(bytes_of(&pool, &a), b"abcdefghi");
+        pool.join(&mut a, Chain::new(account));
+        assert_eq!(a.len(), 9);
+        pool.free(a);
+        assert_eq!(pool.held(account), 0);
+    }
+}

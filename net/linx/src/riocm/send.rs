@@ -1,0 +1,278 @@
+//! What is to be sent: messages of a connection, one after the other.
+
+use super::config::Fragmentation;
+use super::connection::{Agreed, State};
+use super::{ConnectionId, Event, NONE, Riocm};
+use crate::pool::{Chain, Cursor, Pool};
+use crate::wire::riocm::{FRAG_PATCH, HEAD_PATCH};
+use core::fmt;
+use drivers::hal::Window;
+
+/// Why a message was not taken to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// There is no connection.
+    NotConnected,
+    /// No room now: there is news when there is.
+    Full,
+    /// More bytes than a message of this connection may have.
+    TooLong,
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SendError::NotConnected => "the link is down",
+            SendError::Full => "the link has no room for another message",
+            SendError::TooLong => "the message is longer than max_message",
+        })
+    }
+}
+
+impl core::error::Error for SendError {}
+
+/// Where a message's bytes lie.
+#[derive(Debug)]
+pub(super) enum Body {
+    /// In the connection's memory: places in it that are sent next, and that patches are made of.
+    Copied { chain: Chain, data: Cursor, patch: Cursor },
+    /// In the user's.
+    Windows { windows: [Window; 2], cookie: u64 },
+}
+
+/// How a message is divided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// Bytes of the message that belong to the first packet, and to each fragment but the last.
+    pub head: usize,
+    pub span: usize,
+    /// Fragments; and if it is patched, PATCHes and bytes at the end that only they carry.
+    pub fragments: usize,
+    pub patches: usize,
+    pub rest: usize,
+}
+
+/// A message that waits to be sent, or is being sent.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub next: u32,
+    pub source: u32,
+    pub destination: u32,
+    pub size: usize,
+    pub body: Body,
+    pub id: u8,
+    /// Packets of it that were sent.
+    pub packets: usize,
+    /// Patches of 16 bytes that were sent.
+    pub patched: usize,
+    pub plan: Plan,
+}
+
+impl Plan {
+    /// For a message of `size` bytes, which does not fit into SINGLE.
+    pub fn new(size: usize, agreed: Agreed, how: Fragmentation) -> Plan {
+        if how == Fragmentation::Simple {
+            let (head, span) = (agreed.start_len(), agreed.fragment_len());
+            let fragments = (size - head).div_ceil(span);
+            return Plan { head, span, fragments, patches: 0, rest: 0 };
+        }
+        // RapidIO messages have a multiple of 8 bytes. A packet that is filled up cannot be told from a longer one, so
+        // all packets but the last, which the size of the message bounds, have whole ones.
+        let whole = usize::from(agreed.mtu) & !7;
+        let head = size.min(whole);
+        let (full, over) = ((size - head) / whole, (size - head) % whole);
+        let last = if over >= FRAG_PATCH + 8 { over & !7 } else { 0 };
+        let (fragments, rest) = (full + usize::from(last > 0), over - last);
+        let capacity = agreed.fragment_len();
+        let first = (capacity - HEAD_PATCH) / FRAG_PATCH;
+        let others = capacity / FRAG_PATCH;
+        let (mut patches, mut used) = (1, HEAD_PATCH + FRAG_PATCH * fragments.min(first));
+        if fragments > first {
+            let more = fragments - first;
+            patches += more.div_ceil(others);
+            used = FRAG_PATCH * ((more - 1) % others + 1);
+        }
+        if rest > capacity - used {
+            patches += 1;
+        }
+        Plan { head, span: whole, fragments, patches, rest }
+    }
+
+    /// Bytes of the message that belong to fragment number `n`.
+    pub fn fragment(&self, n: usize, size: usize) -> (usize, usize) {
+        let start = self.head + n * self.span;
+        (start, self.span.min(size - self.rest - start))
+    }
+}
+
+impl Outgoing {
+    /// The bytes at `offset`, `len` at most and all in one piece.
+    #[inline]
+    pub fn data(&mut self, pool: &Pool, offset: usize, len: usize) -> Window {
+        match &mut self.body {
+            Body::Copied { chain: _, data, .. } => pool.next_window(data, offset, len),
+            Body::Windows { windows, .. } => part(windows, offset, len),
+        }
+    }
+
+    /// The same for what patches are made of.
+    pub fn patch(&mut self, pool: &Pool, offset: usize, len: usize) -> Window {
+        match &mut self.body {
+            Body::Copied { patch, .. } => pool.next_window(patch, offset, len),
+            Body::Windows { windows, .. } => part(windows, offset, len),
+        }
+    }
+}
+
+fn part(windows: &[Window; 2], offset: usize, len: usize) -> Window {
+    let [first, second] = windows;
+    let (window, at) =
+        if offset < first.len() { (first, offset) } else { (second, offset - first.len()) };
+    window.slice(at, len.min(window.len().saturating_sub(at))).unwrap_or(Window::empty())
+}
+
+impl Riocm {
+    /// Sends a message, whose bytes lie in `parts`, one behind the other. They are copied, and the user's again at once.
+    #[inline]
+    pub fn send(
+        &mut self,
+        pool: &mut Pool,
+        id: ConnectionId,
+        addresses: (u32, u32),
+        parts: [&[u8]; 2],
+    ) -> Result<(), SendError> {
+        let size = parts[0].len() + parts[1].len();
+        self.may_send(pool, id, size)?;
+        let Some(connection) = self.by_id(id) else { return Err(SendError::NotConnected) };
+        let mut chain = Chain::new(connection.send_account);
+        if !parts.iter().all(|part| pool.append(&mut chain, part)) {
+            connection.wants_room = true;
+            pool.free(chain);
+            return Err(SendError::Full);
+        }
+        let (data, patch) = (pool.start(&chain), pool.start(&chain));
+        self.enqueue(id.cid, addresses, size, Body::Copied { chain, data, patch });
+        Ok(())
+    }
+
+    /// Sends a message from the user's own memory, which is in use until [`Event::Sent`] says that it is not.
+    pub fn send_windows(
+        &mut self,
+        pool: &mut Pool,
+        id: ConnectionId,
+        addresses: (u32, u32),
+        windows: [Window; 2],
+        cookie: u64,
+    ) -> Result<(), SendError> {
+        let size = windows[0].len().checked_add(windows[1].len()).ok_or(SendError::TooLong)?;
+        self.may_send(pool, id, size)?;
+        self.enqueue(id.cid, addresses, size, Body::Windows { windows, cookie });
+        Ok(())
+    }
+
+    #[inline]
+    fn may_send(
+        &mut self,
+        pool: &mut Pool,
+        id: ConnectionId,
+        size: usize,
+    ) -> Result<(), SendError> {
+        if self.last.is_some() {
+            self.reap(pool);
+        }
+        let is_full = self.outgoing.len() >= self.config.sends;
+        let connection = self.by_id(id).ok_or(SendError::NotConnected)?;
+        if connection.state != State::Connected {
+            return Err(SendError::NotConnected);
+        }
+        let counted = size / usize::from(connection.agreed.mtu & !7) < usize::from(u16::MAX);
+        if size > connection.max_message as usize || !counted {
+            return Err(SendError::TooLong);
+        }
+        if is_full || connection.queued >= connection.sends {
+            connection.wants_room = true;
+            return Err(SendError::Full);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn enqueue(&mut self, cid: u8, addresses: (u32, u32), size: usize, body: Body) {
+        let Riocm { connections, outgoing, .. } = self;
+        let Some(Some(connection)) = connections.get_mut(usize::from(cid)) else { return };
+        connection.message_id = connection.message_id.wrapping_add(1);
+        let agreed = connection.agreed;
+        let plan = if size <= agreed.start_len() {
+            Plan { head: size, span: 0, fragments: 0, patches: 0, rest: 0 }
+        } else {
+            Plan::new(size, agreed, connection.fragmentation)
+        };
+        let place = outgoing.insert(Outgoing {
+            next: NONE,
+            source: addresses.0,
+            destination: addresses.1,
+            size,
+            body,
+            id: connection.message_id,
+            packets: 0,
+            patched: 0,
+            plan,
+        }) as u32;
+        match outgoing.get_mut(connection.queue.1 as usize) {
+            Some(last) => last.next = place,
+            None => connection.queue.0 = place,
+        }
+        connection.queue.1 = place;
+        connection.queued += 1;
+        self.make_ready(cid);
+    }
+
+    /// The message whose last packet was given out is out of use.
+    #[inline]
+    pub(super) fn reap(&mut self, pool: &mut Pool) {
+        let Some((cid, place)) = self.last.take() else { return };
+        let Some(outgoing) = self.outgoing.try_remove(place as usize) else { return };
+        let Some(connection) = self.at(cid) else { return };
+        connection.queued -= 1;
+        connection.counters.sent_messages += 1;
+        let (id, wants_room) = (connection.id, core::mem::take(&mut connection.wants_room));
+        match outgoing.body {
+            Body::Copied { chain, .. } => pool.free(chain),
+            Body::Windows { cookie, .. } => {
+                self.events.push_back(Event::Sent { connection: id, cookie, done: true });
+            }
+        }
+        if wants_room {
+            self.events.push_back(Event::Room(id));
+        }
+    }
+
+    /// Gives up everything that is to be sent; how many messages.
+    pub(super) fn drop_queue(&mut self, pool: &mut Pool, cid: u8) -> usize {
+        if self.last.is_some_and(|last| last.0 == cid) {
+            self.reap(pool);
+        }
+        let Riocm { connections, outgoing, events, .. } = self;
+        let Some(Some(connection)) = connections.get_mut(usize::from(cid)) else { return 0 };
+        let (mut next, _) = core::mem::replace(&mut connection.queue, (NONE, NONE));
+        let mut count = 0;
+        while let Some(message) = outgoing.try_remove(next as usize) {
+            next = message.next;
+            count += 1;
+            match message.body {
+                Body::Copied { chain, .. } => pool.free(chain),
+                Body::Windows { cookie, .. } => {
+                    events.push_back(Event::Sent {
+                        connection: connection.id,
+                        cookie,
+                        done: false,
+                    });
+                }
+            }
+        }
+        connection.queued = 0;
+        connection.wants_room = false;
+        connection.counters.unsent_messages += count as u64;
+        count
+    }
+}
