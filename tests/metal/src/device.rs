@@ -5,18 +5,27 @@ use drivers::hal::{Registers, Window};
 use models::{Function, Interrupt, Machine, Unreachable};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Where BAR 0 lies.
-pub const BAR_ADDRESS: u64 = 0xfe00_0000;
+/// Where BARs lie: those of 64 bits above 4 GiB, others below; each has so much room.
+const ABOVE_4_GIB: u64 = 0x38_0000_0000;
+const BELOW_4_GIB: u64 = 0xf000_0000;
+const ROOM: u64 = 1 << 24;
 
 pub type Shared<F> = Arc<Mutex<Slot<F>>>;
+
+/// A BAR with the address that it was given.
+#[derive(Clone, Copy)]
+struct Placed {
+    index: u8,
+    address: u64,
+    size: u64,
+}
 
 /// What is in the machine's slot.
 pub struct Slot<F> {
     pub function: F,
     pub lines: Lines,
     memory: Window,
-    /// Bytes of BAR 0.
-    pub size: u64,
+    bars: Vec<Placed>,
     /// It was pulled out.
     pub absent: bool,
     pub now: u64,
@@ -25,39 +34,61 @@ pub struct Slot<F> {
 
 impl<F: Function> Slot<F> {
     pub fn new(mut function: F, memory: Window) -> Self {
-        let size = function.bars().iter().find(|bar| bar.index == 0).map_or(0, |bar| bar.size);
-        let config = function.config();
-        config.write(0x10, &(BAR_ADDRESS as u32).to_le_bytes());
-        let lines = Lines::of(config);
-        Slot { function, lines, memory, size, absent: false, now: 0, accesses: 0 }
+        let mut bars = Vec::new();
+        for bar in function.bars().to_vec() {
+            let config = function.config();
+            let at = 0x10 + 4 * u64::from(bar.index);
+            let mut flags = [0; 4];
+            config.read(at, &mut flags);
+            let wide = flags[0] & 6 == 4;
+            let start = if wide { ABOVE_4_GIB } else { BELOW_4_GIB };
+            let address = start + ROOM * u64::from(bar.index);
+            config.write(at, &(address as u32).to_le_bytes());
+            if wide {
+                config.write(at + 4, &((address >> 32) as u32).to_le_bytes());
+            }
+            bars.push(Placed { index: bar.index, address, size: bar.size });
+        }
+        let lines = Lines::of(function.config());
+        Slot { function, lines, memory, bars, absent: false, now: 0, accesses: 0 }
+    }
+
+    /// The BAR and the offset in it where `len` bytes at `address` lie.
+    pub fn place(&self, address: u64, len: usize) -> Option<(u8, u64)> {
+        self.bars.iter().find_map(|bar| {
+            let start = address.checked_sub(bar.address)?;
+            (start.checked_add(len as u64)? <= bar.size).then_some((bar.index, start))
+        })
     }
 
     /// The model does what is due.
     pub fn poll(&mut self) {
         if !self.absent {
+            self.lines.note_msi(self.function.config());
             let mut world = World { memory: self.memory, lines: &mut self.lines };
             self.function.poll(self.now, &mut world);
         }
     }
 
-    fn read(&mut self, offset: u64, into: &mut [u8]) {
+    fn read(&mut self, bar: u8, offset: u64, into: &mut [u8]) {
         self.accesses += 1;
         if self.absent {
             return into.fill(0xff);
         }
-        match self.lines.entry(offset) {
+        match self.lines.entry(bar, offset) {
             Some(word) => into.copy_from_slice(&word.to_le_bytes()[..into.len().min(4)]),
-            None => self.function.read(0, offset, into),
+            None => self.function.read(bar, offset, into),
         }
     }
 
-    fn write(&mut self, offset: u64, bytes: &[u8]) {
+    fn write(&mut self, bar: u8, offset: u64, bytes: &[u8]) {
         self.accesses += 1;
-        if self.absent || self.lines.write(offset, bytes) {
+        if self.absent || self.lines.write(bar, offset, bytes) {
             return;
         }
+        self.lines.note_msi(self.function.config());
         let mut world = World { memory: self.memory, lines: &mut self.lines };
-        self.function.write(0, offset, bytes, self.now, &mut world);
+        self.function.write(bar, offset, bytes, self.now, &mut world);
     }
 }
 
@@ -98,22 +129,25 @@ impl Machine for World<'_> {
     fn interrupt(&mut self, interrupt: Interrupt) -> bool {
         match interrupt {
             Interrupt::Msix(vector) => self.lines.raise(vector),
+            Interrupt::Msi(0) => self.lines.raise_msi(),
             Interrupt::Msi(_) | Interrupt::Intx => false,
         }
     }
 }
 
-/// `len` bytes of registers from `start` of BAR 0 on.
+/// `len` bytes of registers from `start` of a BAR on.
 pub fn registers<F: Function + Send + 'static>(
     slot: &Shared<F>,
+    bar: u8,
     start: u64,
     len: usize,
 ) -> Box<dyn Registers> {
-    Box::new(Mapped { slot: slot.clone(), start, len })
+    Box::new(Mapped { slot: slot.clone(), bar, start, len })
 }
 
 struct Mapped<F> {
     slot: Shared<F>,
+    bar: u8,
     start: u64,
     len: usize,
 }
@@ -124,13 +158,15 @@ impl<F: Function> Mapped<F> {
         if !inside || !offset.is_multiple_of(into.len()) {
             return into.fill(0xff);
         }
-        of_the_model(&self.slot, |slot| slot.read(self.start + offset as u64, into));
+        of_the_model(&self.slot, |slot| slot.read(self.bar, self.start + offset as u64, into));
     }
 
     fn store(&self, offset: usize, bytes: &[u8]) {
         let inside = offset.checked_add(bytes.len()).is_some_and(|end| end <= self.len);
         if inside && offset.is_multiple_of(bytes.len()) {
-            of_the_model(&self.slot, |slot| slot.write(self.start + offset as u64, bytes));
+            of_the_model(&self.slot, |slot| {
+                slot.write(self.bar, self.start + offset as u64, bytes)
+            });
         }
     }
 }

@@ -5,7 +5,7 @@
 mod device;
 mod msix;
 
-use device::{BAR_ADDRESS, Shared, Slot};
+use device::{Shared, Slot};
 use drivers::hal::{
     Arena, Clock, ConfigRegionAccess, Instant, Interrupt, PciAddress, Platform, Registers, Window,
 };
@@ -88,10 +88,8 @@ impl<F: Function + Send + 'static> Metal<F> {
 // SAFETY: a model writes to memory by copies, where it was told to; no reference to it is held.
 unsafe impl<F: Function + Send + 'static> Platform for Metal<F> {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
-        let start = address.checked_sub(BAR_ADDRESS)?;
-        let size = self.slot().size;
-        let inside = start.checked_add(len as u64)? <= size;
-        inside.then(|| device::registers(&self.slot, start, len))
+        let (bar, start) = self.slot().place(address, len)?;
+        Some(device::registers(&self.slot, bar, start, len))
     }
 
     fn map_memory(&mut self, _: u64, _: usize) -> Option<Window> {

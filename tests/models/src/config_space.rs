@@ -72,6 +72,13 @@ impl ConfigSpace {
         self
     }
 
+    /// Adds a 32-bit memory BAR of `size` bytes, a power of two, that is not prefetchable.
+    pub fn memory_bar_32(mut self, index: u8, size: u32) -> Self {
+        let offset = 0x10 + 4 * usize::from(index);
+        self.allow(offset, &(!(size - 1) & !0xf).to_le_bytes());
+        self
+    }
+
     /// Adds an MSI-X capability: its table and its pending bits lie in the BAR at these offsets.
     pub fn msix(mut self, vectors: u16, bar: u8, table: u32, pending: u32) -> Self {
         let offset = self.capability(0x11, 12);

@@ -10,10 +10,12 @@
 
 mod config_space;
 mod function;
+pub mod intel_nic;
 pub mod ioat;
 pub mod nvme;
 mod registers;
 pub mod testing;
+pub mod vmxnet3;
 
 pub use config_space::{ConfigSpace, PortType};
 pub use function::{Bar, Function, Interrupt, Interrupts, Machine, Nanoseconds, Unreachable};
