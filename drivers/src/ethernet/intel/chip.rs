@@ -4,6 +4,10 @@ use super::Error;
 use super::registers::{self as r, ALL_ONES, change};
 use super::transmit::Format;
 use crate::hal::Registers;
+use core::time::Duration;
+
+/// After so long a card that has not read its EEPROM has none, or does not say so (Linux: `igb_get_auto_rd_done`).
+const EEPROM_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Bus address and length in bytes of both rings.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +39,12 @@ pub trait Chip: Send {
     /// Stops it and begins a reset.
     fn reset(&mut self, registers: &dyn Registers);
 
-    /// Whether the reset is over: its MAC address then.
-    fn is_reset(&mut self, registers: &dyn Registers) -> Result<Option<[u8; 6]>, Error>;
+    /// Whether the reset, which was begun so long ago, is over: its MAC address then.
+    fn is_reset(
+        &mut self,
+        registers: &dyn Registers,
+        waited: Duration,
+    ) -> Result<Option<[u8; 6]>, Error>;
 
     /// Asks whoever else is in charge of it, for frames of up to `longest` bytes; whether all was said.
     fn agree(&mut self, _registers: &dyn Registers, _longest: usize) -> Result<bool, Error> {
@@ -90,12 +98,16 @@ pub fn reset_physical(registers: &dyn Registers) {
 }
 
 /// Whether the reset of a physical function is over: its MAC address then.
-pub fn is_physical_reset(registers: &dyn Registers) -> Result<Option<[u8; 6]>, Error> {
+pub fn is_physical_reset(
+    registers: &dyn Registers,
+    waited: Duration,
+) -> Result<Option<[u8; 6]>, Error> {
     let control = registers.read32(r::CTRL);
     if control == ALL_ONES {
         return Err(Error::Absent);
     }
-    if control & r::CTRL_RESET != 0 || registers.read32(r::EECD) & r::EECD_AUTO_READ == 0 {
+    let has_read = registers.read32(r::EECD) & r::EECD_AUTO_READ != 0;
+    if control & r::CTRL_RESET != 0 || !has_read && waited < EEPROM_TIMEOUT {
         return Ok(None);
     }
     registers.write32(r::IMC, ALL_ONES);

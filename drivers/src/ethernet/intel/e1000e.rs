@@ -5,6 +5,7 @@ use super::chip::{self, Chip, Mode, Setup};
 use super::registers::{self as r, ALL_ONES, change};
 use super::transmit::Format;
 use crate::hal::Registers;
+use core::time::Duration;
 
 /// PCI device IDs of Intel's: 82574L, 82574LA.
 pub const DEVICES: [u16; 2] = [0x10d3, 0x10f6];
@@ -53,8 +54,12 @@ impl Chip for E1000e {
         chip::reset_physical(registers);
     }
 
-    fn is_reset(&mut self, registers: &dyn Registers) -> Result<Option<[u8; 6]>, Error> {
-        chip::is_physical_reset(registers)
+    fn is_reset(
+        &mut self,
+        registers: &dyn Registers,
+        waited: Duration,
+    ) -> Result<Option<[u8; 6]>, Error> {
+        chip::is_physical_reset(registers, waited)
     }
 
     fn start(&mut self, registers: &dyn Registers, setup: &Setup) {

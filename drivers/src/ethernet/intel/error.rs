@@ -9,7 +9,7 @@ pub enum Error {
     NoRegisters,
     /// Nothing answers where its registers are.
     Absent,
-    /// CTRL.RST stays 1, or the EEPROM is not read.
+    /// CTRL.RST stays 1.
     NoReset,
     /// Neither the receive address register nor the EEPROM has a station's address.
     NoMac,
@@ -50,7 +50,7 @@ impl fmt::Display for Error {
                 "network card does not answer (its registers read as all ones): reseat it, or replace it",
             ),
             Error::NoReset => f.write_str(
-                "network card does not come out of reset (CTRL.RST, EECD.AUTO_RD): power-cycle the machine, or \
+                "network card does not come out of reset (CTRL.RST): power-cycle the machine, or \
                  replace it",
             ),
             Error::NoMac => f.write_str(

@@ -7,6 +7,7 @@ use super::receive::BUFFER;
 use super::registers as r;
 use super::transmit::Format;
 use crate::hal::Registers;
+use core::time::Duration;
 
 /// PCI device IDs of Intel's: 82576, and cards with several of it, for copper.
 pub const DEVICES: [u16; 4] = [0x10c9, 0x10e8, 0x1526, 0x150a];
@@ -90,8 +91,12 @@ impl Chip for Igb {
         chip::reset_physical(registers);
     }
 
-    fn is_reset(&mut self, registers: &dyn Registers) -> Result<Option<[u8; 6]>, Error> {
-        chip::is_physical_reset(registers)
+    fn is_reset(
+        &mut self,
+        registers: &dyn Registers,
+        waited: Duration,
+    ) -> Result<Option<[u8; 6]>, Error> {
+        chip::is_physical_reset(registers, waited)
     }
 
     fn start(&mut self, registers: &dyn Registers, setup: &Setup) {

@@ -8,6 +8,7 @@ use super::mailbox::{ACCEPTED, Mailbox, REFUSED};
 use super::registers as r;
 use super::transmit::Format;
 use crate::hal::Registers;
+use core::time::Duration;
 
 /// PCI device IDs of Intel's: virtual functions of the 82576.
 pub const DEVICES: [u16; 2] = [0x10ca, 0x152d];
@@ -65,7 +66,11 @@ impl Chip for IgbVf {
         registers.write32(r::CTRL, registers.read32(r::CTRL) | r::CTRL_RESET);
     }
 
-    fn is_reset(&mut self, registers: &dyn Registers) -> Result<Option<[u8; 6]>, Error> {
+    fn is_reset(
+        &mut self,
+        registers: &dyn Registers,
+        _: Duration,
+    ) -> Result<Option<[u8; 6]>, Error> {
         if self.step == Step::AwaitReset {
             if !self.mailbox.was_reset(registers)? {
                 return Ok(None);

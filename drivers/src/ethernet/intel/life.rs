@@ -79,7 +79,7 @@ impl IntelPort {
         let stepped = match self.life.state {
             State::Live | State::Gone(_) => return,
             State::Resetting if waited < SETTLING => return,
-            State::Resetting => match self.chip.is_reset(&*self.registers) {
+            State::Resetting => match self.chip.is_reset(&*self.registers, waited) {
                 Ok(Some(mac)) => {
                     self.was_reset(mac);
                     // How long frames are to be is known but for the first time.
