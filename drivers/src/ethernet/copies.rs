@@ -8,8 +8,8 @@ use crate::hal::{Packet, Window};
 pub const SMALL: usize = 256;
 /// Most pieces of a packet: header, payload, trailer.
 pub const MOST_PIECES: usize = Packet::MAX_PAYLOAD_WINDOWS + 2;
-/// Copies begin at multiples of this.
-const GRAIN: u32 = 64;
+/// Copies begin at multiples of this, of which the memory is one: those of small packets never go over its end.
+const GRAIN: u32 = SMALL as u32;
 
 /// Where a piece of a packet lies: bus address, and length in bytes.
 pub type Piece = (u64, usize);
@@ -47,7 +47,8 @@ pub struct Copies {
 impl Copies {
     /// In memory whose length is a power of two.
     pub fn new(memory: Window) -> Self {
-        assert!(memory.len().is_power_of_two() && memory.len() < 1 << 31, "a power of two");
+        let len = memory.len();
+        assert!(len.is_power_of_two() && (SMALL..1 << 31).contains(&len), "a power of two");
         Copies { memory, mask: memory.len() as u32 - 1, taken: 0, back: 0 }
     }
 
@@ -69,7 +70,7 @@ impl Copies {
     }
 
     /// Room for `len` bytes side by side: where. None if there is none now.
-    #[inline(always)]
+    #[inline]
     fn take(&mut self, len: usize) -> Option<usize> {
         let len = (len as u32).next_multiple_of(GRAIN);
         let at = self.taken & self.mask;
@@ -83,11 +84,23 @@ impl Copies {
         Some(((at + skipped) & self.mask) as usize)
     }
 
+    /// Likewise, for [`SMALL`] bytes.
+    #[inline(always)]
+    fn take_small(&mut self) -> Option<usize> {
+        let at = self.taken;
+        let taken = at.wrapping_add(GRAIN);
+        if taken.wrapping_sub(self.back) > self.mask + 1 {
+            return None;
+        }
+        self.taken = taken;
+        Some((at & self.mask) as usize)
+    }
+
     /// Copies a packet of up to [`SMALL`] bytes, `len` in all, whole. What is shorter than frames may be is filled up
     /// with zeroes.
     #[inline(always)]
     pub fn whole(&mut self, packet: &Packet<'_>, len: usize) -> Option<Piece> {
-        let start = self.take(len.max(SHORTEST))?;
+        let start = self.take_small()?;
         let mut at = start;
         put_header(&self.memory, at, packet.header);
         at += packet.header.len();
@@ -100,6 +113,18 @@ impl Copies {
             put(&self.memory, start + len, &[0; SHORTEST][len..]);
         }
         Some((self.memory.bus_address() + start as u64, len.max(SHORTEST)))
+    }
+
+    /// Copies a header of 48 to 96 bytes, and a trailer of none or 4, which is what most packets without payload are
+    /// made of: 60 bytes or more in all.
+    #[inline(always)]
+    pub fn short(&mut self, header: &[u8], trailer: &[u8]) -> Option<Piece> {
+        let start = self.take_small()?;
+        put_header(&self.memory, start, header);
+        if let &[a, b, c, d] = trailer {
+            put_array(&self.memory, start + header.len(), &[a, b, c, d]);
+        }
+        Some((self.memory.bus_address() + start as u64, header.len() + trailer.len()))
     }
 
     /// Copies header and trailer; the payload stays where it lies.
@@ -131,11 +156,13 @@ fn put_array<const N: usize>(buffer: &Window, at: usize, bytes: &[u8; N]) {
     buffer.write_array(at, bytes).expect("checked against the buffer's length");
 }
 
+/// A header of up to twice as many bytes is copied as two halves.
+pub const HALF: usize = 48;
+
 /// Copies a header. The two halves of one of 48 to 96 bytes, as nearly all are, may overlap; their length
 /// is known, so that they are copied without a call.
-#[inline]
+#[inline(always)]
 pub fn put_header(buffer: &Window, at: usize, header: &[u8]) {
-    const HALF: usize = 48;
     match (header.first_chunk::<HALF>(), header.last_chunk::<HALF>()) {
         (Some(first), Some(last)) if header.len() <= 2 * HALF => {
             put_array(buffer, at, first);
@@ -146,7 +173,7 @@ pub fn put_header(buffer: &Window, at: usize, header: &[u8]) {
 }
 
 /// Copies a trailer: a checksum and no pad, nearly always.
-#[inline]
+#[inline(always)]
 pub fn put_trailer(buffer: &Window, at: usize, trailer: &[u8]) {
     match trailer {
         [] => {}
@@ -170,7 +197,7 @@ mod tests {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let len = (random >> 16) as usize % 1500 + 1;
             while let Some(start) = copies.take(len) {
-                assert!(start + len <= 4096 && start.is_multiple_of(64));
+                assert!(start + len <= 4096 && start.is_multiple_of(SMALL));
                 let clear =
                     |&(at, l, _): &(usize, usize, u32)| start + len <= at || at + l <= start;
                 assert!(used.iter().all(clear));

@@ -50,8 +50,9 @@ pub struct Receiver {
     words: Cells<AtomicU64>,
     memory: Window,
     entries: u32,
-    /// Longest frame in bytes.
+    /// Longest frame in bytes, and longest in one buffer.
     longest: usize,
+    longest_in_one: usize,
     /// Buffers that were taken from the device, and that came back from the user of the port, in order; descriptors
     /// that were given to the device, and that it was told of; in all.
     taken: u32,
@@ -92,6 +93,7 @@ impl Receiver {
             memory,
             entries: entries as u32,
             longest: 0,
+            longest_in_one: 0,
             taken: 0,
             back: 0,
             given: 0,
@@ -122,6 +124,7 @@ impl Receiver {
     pub fn start(&mut self, longest: usize, registers: &dyn Registers) {
         self.stop();
         self.longest = longest;
+        self.longest_in_one = longest.min(BUFFER);
         for _ in 1..self.entries {
             self.give_one();
         }
@@ -173,7 +176,7 @@ impl Receiver {
             return Next::Nothing;
         }
         let whole = status & (END_OF_PACKET | ERRORS) == END_OF_PACKET && !self.dropping;
-        match whole && (ETHERNET..=BUFFER.min(self.longest)).contains(&len) {
+        match whole && (ETHERNET..=self.longest_in_one).contains(&len) {
             true => Next::Frame { span: 1, len },
             false => self.next_of_several(),
         }
@@ -227,6 +230,15 @@ impl Receiver {
     /// it has not.
     #[inline(always)]
     fn give(&mut self, index: usize, span: u32) {
+        // Nobody has another: nothing waits for this one, nor it for another.
+        match span == 1 && self.taken.wrapping_sub(self.back) == 1 {
+            true => self.came_back(1),
+            false => self.give_in_order(index, span),
+        }
+    }
+
+    #[inline(never)]
+    fn give_in_order(&mut self, index: usize, span: u32) {
         if index != self.index(self.back) {
             self.early[index] = span as u8;
             return;

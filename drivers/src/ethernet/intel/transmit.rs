@@ -7,8 +7,8 @@
 use super::Error;
 use super::receive::DESCRIPTOR;
 use super::registers::TDT;
-use crate::ethernet::ETHERNET;
-use crate::ethernet::copies::{Copies, MOST_PIECES, Piece, SMALL};
+use crate::ethernet::copies::{Copies, HALF, MOST_PIECES, Piece, SMALL};
+use crate::ethernet::{ETHERNET, SHORTEST};
 use crate::hal::{Arena, Cells, Packet, Registers, TransmitError, Window};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -149,6 +149,24 @@ impl Transmitter {
 
     #[inline]
     pub fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
+        let Packet { header, payload, trailer } = packet;
+        // Acknowledgements, and whatever else is short.
+        if payload.is_empty()
+            && (SHORTEST..=2 * HALF).contains(&header.len())
+            && matches!(trailer.len(), 0 | 4)
+            && self.has_descriptors()
+            && let Some(piece) = self.copies.short(header, trailer)
+        {
+            self.write(&[piece], piece.1);
+            self.frames += 1;
+            self.bytes += piece.1 as u64;
+            return Ok(());
+        }
+        self.transmit_any(packet)
+    }
+
+    #[inline(never)]
+    fn transmit_any(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
         let len = packet.len();
         if !(ETHERNET..=self.longest).contains(&len)
             || packet.payload.len() > Packet::MAX_PAYLOAD_WINDOWS
@@ -162,13 +180,21 @@ impl Transmitter {
                 return Err(self.starve());
             }
         }
-        if len <= SMALL {
-            let Some(piece) = self.copies.whole(packet, len) else { return self.again(packet) };
-            self.write(&[piece], piece.1);
-        } else {
-            let Some(pieces) = self.copies.pieces(packet) else { return self.again(packet) };
-            self.write(pieces.list(), len);
+        if len > SMALL {
+            return self.transmit_in_pieces(packet, len);
         }
+        let Some(piece) = self.copies.whole(packet, len) else { return self.again(packet) };
+        self.write(&[piece], piece.1);
+        self.frames += 1;
+        self.bytes += len as u64;
+        Ok(())
+    }
+
+    /// A packet that is not copied whole.
+    #[inline(never)]
+    fn transmit_in_pieces(&mut self, packet: &Packet<'_>, len: usize) -> Result<(), TransmitError> {
+        let Some(pieces) = self.copies.pieces(packet) else { return self.again(packet) };
+        self.write(pieces.list(), len);
         self.frames += 1;
         self.bytes += len as u64;
         Ok(())
@@ -235,12 +261,13 @@ impl Transmitter {
 
     /// Takes back what the device has sent.
     pub fn reclaim(&mut self) {
+        let before = self.packets_back;
         while let Some(sent) = self.oldest_is_done() {
             self.packets_back = self.packets_back.wrapping_add(1);
             self.back = sent.last.wrapping_add(1);
             self.copies.give_back(sent.copies);
-            self.starved = false;
         }
+        self.starved &= self.packets_back == before;
     }
 
     /// Tells the device of new packets.

@@ -294,10 +294,10 @@ impl Port for Vmxnet3 {
     #[inline]
     fn flush(&mut self) {
         self.transmitter.reclaim_some();
-        if let Some(producer) = self.transmitter.to_tell() {
+        if let Some(producer) = self.transmitter.take_untold() {
             self.registers.tell_transmit(producer);
         }
-        if let Some(producer) = self.receiver.to_tell()
+        if let Some(producer) = self.receiver.take_untold()
             && self.shared.wants_producer()
         {
             self.registers.tell_receive(producer);

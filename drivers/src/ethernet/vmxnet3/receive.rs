@@ -141,7 +141,7 @@ impl Receiver {
 
     /// The number to tell the device of, if that is worth it.
     #[inline(always)]
-    pub fn to_tell(&mut self) -> Option<u32> {
+    pub fn take_untold(&mut self) -> Option<u32> {
         (self.given.wrapping_sub(self.told) >= self.entries / 8).then(|| {
             self.told = self.given;
             self.index(self.given) as u32

@@ -99,10 +99,10 @@ impl DeviceRegisters {
         }
     }
 
-    /// The device writes down how its queues are, and what it counted.
+    /// The device writes down how its queues are, and what it counted. These have no answer.
     pub fn tell_statistics(&self) {
-        self.command(GET_QUEUE_STATUS);
-        self.command(GET_STATISTICS);
+        self.commands.write32(COMMAND, GET_QUEUE_STATUS);
+        self.commands.write32(COMMAND, GET_STATISTICS);
     }
 
     pub fn set_masked(&self, interrupt: u8, masked: bool) {

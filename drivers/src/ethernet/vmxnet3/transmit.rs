@@ -153,13 +153,21 @@ impl Transmitter {
                 return Err(self.starve());
             }
         }
-        if len <= SMALL {
-            let Some(piece) = self.copies.whole(packet, len) else { return self.again(packet) };
-            self.write(&[piece]);
-        } else {
-            let Some(pieces) = self.copies.pieces(packet) else { return self.again(packet) };
-            self.write(pieces.list());
+        if len > SMALL {
+            return self.transmit_in_pieces(packet, len);
         }
+        let Some(piece) = self.copies.whole(packet, len) else { return self.again(packet) };
+        self.write(&[piece]);
+        self.frames += 1;
+        self.bytes += len as u64;
+        Ok(())
+    }
+
+    /// A packet that is not copied whole.
+    #[inline(never)]
+    fn transmit_in_pieces(&mut self, packet: &Packet<'_>, len: usize) -> Result<(), TransmitError> {
+        let Some(pieces) = self.copies.pieces(packet) else { return self.again(packet) };
+        self.write(pieces.list());
         self.frames += 1;
         self.bytes += len as u64;
         Ok(())
@@ -237,7 +245,7 @@ impl Transmitter {
 
     /// The number to tell the device of, if there are new packets.
     #[inline(always)]
-    pub fn to_tell(&mut self) -> Option<u32> {
+    pub fn take_untold(&mut self) -> Option<u32> {
         (self.written != self.told).then(|| {
             self.told = self.written;
             self.index(self.written) as u32
