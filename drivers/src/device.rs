@@ -80,9 +80,10 @@ impl Device {
         self,
         platform: &mut dyn Platform,
         wanted_mtu: WantedMtu<'_>,
+        clock: &dyn Clock,
     ) -> Result<Box<dyn Port + Send>, OpenError> {
         match self.driver.open {
-            Open::Port(open) => open(self, platform, wanted_mtu),
+            Open::Port(open) => open(self, platform, wanted_mtu, clock),
             _ => Err(WrongClass.into()),
         }
     }

@@ -93,7 +93,7 @@ impl Inventory {
     }
 
     /// Looks at all functions of PCI segment 0.
-    pub fn scan_pci(&mut self, access: &'static dyn ConfigRegionAccess) {
+    pub fn scan_pci(&mut self, access: &'static (dyn ConfigRegionAccess + Sync)) {
         const ISA_BRIDGE: u32 = 0x0601;
         let functions = crate::pci::scan(0, access);
         let slot = |address: PciAddress| (address.bus(), address.device());

@@ -28,8 +28,15 @@ pub type OpenError = Box<dyn core::error::Error>;
 /// What a driver opens, and how. A device is set up once, before the loops run, on the core that will own it.
 #[derive(Clone, Copy)]
 pub enum Open {
-    /// An Ethernet port.
-    Port(fn(Device, &mut dyn Platform, WantedMtu<'_>) -> Result<Box<dyn Port + Send>, OpenError>),
+    /// An Ethernet port. May wait for the device.
+    Port(
+        fn(
+            Device,
+            &mut dyn Platform,
+            WantedMtu<'_>,
+            &dyn Clock,
+        ) -> Result<Box<dyn Port + Send>, OpenError>,
+    ),
     /// Disks: the one that the device is, or all units behind a controller. May wait for the device.
     Disks(fn(Device, &mut dyn Platform, &dyn Clock) -> Result<Opened, OpenError>),
     /// A non-transparent bridge. Which of its two sides this machine has may have to be said.
@@ -71,6 +78,22 @@ pub static DRIVERS: &[Driver] = &[
         name: "virtio_net",
         ids: &[Id::Virtio(virtio::NETWORK)],
         open: Open::Port(ethernet::virtio_net::open),
+    },
+    Driver {
+        name: "e1000e",
+        ids: &ethernet::intel::E1000E,
+        open: Open::Port(ethernet::intel::open_e1000e),
+    },
+    Driver { name: "igb", ids: &ethernet::intel::IGB, open: Open::Port(ethernet::intel::open_igb) },
+    Driver {
+        name: "igbvf",
+        ids: &ethernet::intel::IGBVF,
+        open: Open::Port(ethernet::intel::open_igbvf),
+    },
+    Driver {
+        name: "vmxnet3",
+        ids: &ethernet::vmxnet3::IDS,
+        open: Open::Port(ethernet::vmxnet3::open),
     },
     Driver {
         name: "virtio_blk",

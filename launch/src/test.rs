@@ -60,6 +60,10 @@ struct Suite {
 enum Needs {
     Nothing,
     Image,
+    /// The QEMU that is unpacked for what the host's may not have.
+    Qemu,
+    /// That, and the image.
+    ImageAndQemu,
     /// The image and its disk and ISO formats.
     Formats,
     /// Linux guests.
@@ -72,7 +76,12 @@ enum Needs {
 
 impl Needs {
     fn image(self) -> bool {
-        matches!(self, Needs::Image | Needs::Formats | Needs::ImageAndGuests)
+        use Needs::{Formats, Image, ImageAndGuests, ImageAndQemu};
+        matches!(self, Image | ImageAndQemu | Formats | ImageAndGuests)
+    }
+
+    fn unpacked_qemu(self) -> bool {
+        matches!(self, Needs::Qemu | Needs::ImageAndQemu | Needs::Models)
     }
 
     fn guests(self) -> bool {
@@ -90,6 +99,10 @@ const HOST: &[Purpose] = &[Purpose::Host];
 const SANITIZED: &[Purpose] = &[Purpose::Host, Purpose::Sanitizers];
 /// The image, in QEMU.
 const BOOT: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run];
+/// Likewise, in a QEMU that has devices which the host's may not have.
+const BOOT_MODELS: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Models];
+/// Drivers in process, on QEMU's devices.
+const QTEST: &[Purpose] = &[Purpose::Host, Purpose::Run, Purpose::Models];
 /// The image, in QEMU, and clients that speak TLS.
 const TLS_USED: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Tls];
 /// The image in all formats, under all firmware.
@@ -111,6 +124,12 @@ const SUITES: &[Suite] = &[
     Suite { uses: SANITIZED, ..host_suite("fuzz") },
     Suite { target: Some(("usnic-tests", "usnic")), uses: OPEN_MPI, ..host_suite("usnic") },
     Suite { target: Some(("linx-tests", "linx")), uses: DISSECTED, ..host_suite("linx") },
+    Suite {
+        target: Some(("qtest", "nics")),
+        needs: Needs::Qemu,
+        uses: QTEST,
+        ..host_suite("qtest")
+    },
     boot_suite("boot"),
     boot_suite("console"),
     boot_suite("net"),
@@ -119,6 +138,7 @@ const SUITES: &[Suite] = &[
     Suite { uses: TLS_USED, ..boot_suite("tls") },
     boot_suite("disk"),
     boot_suite("nvme"),
+    Suite { needs: Needs::ImageAndQemu, uses: BOOT_MODELS, ..boot_suite("nics") },
     Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("save") },
     boot_suite("volumes"),
     boot_suite("ntb"),
@@ -222,8 +242,10 @@ pub fn test(options: &Options) -> Result<()> {
     if suites.iter().any(|suite| suite.needs.guests()) {
         guest::prepare()?;
     }
-    if suites.iter().any(|suite| suite.needs == Needs::Models) {
+    if suites.iter().any(|suite| suite.needs.unpacked_qemu()) {
         Program::with_vfio_user()?;
+    }
+    if suites.iter().any(|suite| suite.needs == Needs::Models) {
         environment.push(("ISTHMUS_MODELS", models::build()?));
     }
     if suites.iter().any(|suite| suite.needs.image()) {

@@ -130,6 +130,7 @@ impl Bridge {
         self.ethernet = Some(punt_queue);
         PortSlot {
             name: format!("net{index}"),
+            driver: "",
             location: "ntb0".into(),
             mac,
             mtu: mtu.into(),

@@ -11,7 +11,7 @@ use super::storage::Storage;
 use crate::config::Config;
 use crate::loops::{LoopCounters, Pace, Stage};
 use core::time::Duration;
-use drivers::hal::{Arena, Instant, Port, PortCounters};
+use drivers::hal::{Arena, Instant, PortCounters};
 use net::PortAddresses;
 use net::capture::Capture;
 use rand_chacha::ChaCha12Rng;
@@ -71,11 +71,9 @@ pub(super) struct PlaneReport {
 
 impl DataPlane {
     /// A plane without storage, over `ports`.
-    pub fn new(settings: Settings, ports: Vec<Box<dyn Port + Send>>, now: Instant) -> Self {
+    pub fn new(settings: Settings, ports: Vec<PlanePort>, now: Instant) -> Self {
         let Settings { config, arena, seed } = settings;
         let mut rng = ChaCha12Rng::from_seed(seed);
-        let echo = config.services.udp_echo;
-        let ports: Vec<_> = ports.into_iter().map(|port| PlanePort::new(port, echo)).collect();
         let mut rdma_stack =
             config.roce.enabled.then(|| RdmaStack::new(&config, &ports, None, &mut rng)).flatten();
         let services = Services::of(&config, rdma_stack.as_mut());

@@ -13,7 +13,7 @@ use drivers::hal::Port;
 struct Spare {
     core: Box<dyn SpareCore>,
     waker: LoopWaker,
-    ports: Vec<(Box<dyn Port + Send>, PuntQueue)>,
+    ports: Vec<(PlanePort, PuntQueue)>,
 }
 
 /// The loops, before they run.
@@ -42,11 +42,12 @@ impl Loops {
         mut port: Box<dyn Port + Send>,
         number: usize,
         location: String,
+        driver: &'static str,
         config: &Config,
     ) -> PortSlot {
         let name = format!("net{number}");
         let place = self.own.len();
-        let slot = PortSlot::new(name, location, &*port, place);
+        let slot = PortSlot { driver, ..PortSlot::new(name, location, &*port, place) };
         let wanted = config.net(number, slot.mac, &slot.location).core.map_or(0, usize::from);
         let taken = wanted.checked_sub(1).and_then(|other| {
             let last = self.spare.len();
@@ -60,9 +61,9 @@ impl Loops {
             }
             Some(spare)
         });
+        let port = PlanePort::new(slot.name.clone(), port, config.services.udp_echo);
         let Some(spare) = taken else {
-            let echo = config.services.udp_echo;
-            self.own.push((number, PlanePort::new(port, echo)));
+            self.own.push((number, port));
             return slot;
         };
         let (punt_port, punt_queue) = punt::connect(slot.mac, slot.mtu, &self.waker, &spare.waker);

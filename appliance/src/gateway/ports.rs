@@ -3,7 +3,7 @@
 use super::plane::DataPlane;
 use super::punt::PuntPort;
 use core::time::Duration;
-use drivers::hal::{Instant, Packet, Port};
+use drivers::hal::{Instant, Packet, Port, Severity};
 use net::{Class, PortAddresses, classify};
 use roce::Verdict;
 
@@ -25,6 +25,8 @@ pub(super) struct Addresses {
 pub(super) struct PortSlot {
     pub name: String,
     pub location: String,
+    /// Name of its driver; empty if it has none.
+    pub driver: &'static str,
     pub mac: [u8; 6],
     /// Largest layer 3 packet in bytes.
     pub mtu: usize,
@@ -48,6 +50,7 @@ impl PortSlot {
         PortSlot {
             name,
             location,
+            driver: "",
             mac: port.mac(),
             mtu: port.mtu(),
             addresses: Addresses::default(),
@@ -76,6 +79,8 @@ impl PortSlot {
 /// A port, and what its plane keeps of it.
 pub(super) struct PlanePort {
     pub port: Box<dyn Port + Send>,
+    /// What it is called in the log.
+    name: String,
     /// What is ours on it.
     pub local: PortAddresses,
     pub link: bool,
@@ -88,21 +93,35 @@ pub(super) struct PlanePort {
 }
 
 impl PlanePort {
-    pub fn new(port: Box<dyn Port + Send>, echo: bool) -> Self {
+    pub fn new(name: String, port: Box<dyn Port + Send>, echo: bool) -> Self {
         // An Ethernet header and a tag stand before the largest packet.
         let reply = vec![0; port.mtu() + 18];
         let local = PortAddresses { mac: port.mac(), ..PortAddresses::default() };
-        PlanePort { port, local, link: true, link_due: Instant::ZERO, echoes: 0, echo, reply }
+        PlanePort { port, name, local, link: true, link_due: Instant::ZERO, echoes: 0, echo, reply }
     }
 
-    /// Looks at the link once in a while; whether it did.
+    /// Looks after the device and at the link once in a while; whether it did.
     fn poll_link(&mut self, now: Instant) -> bool {
         let due = now >= self.link_due;
         if due {
             self.link_due = now + LINK_INTERVAL;
+            self.port.watch(now);
+            self.tell_notices();
             self.link = self.port.link_up();
         }
         due
+    }
+
+    /// Writes down what has happened to the device.
+    fn tell_notices(&mut self) {
+        while let Some(notice) = self.port.notice() {
+            let name = &self.name;
+            match notice.severity {
+                Severity::Information => log::info!("{name}: {notice}"),
+                Severity::Warning => log::warn!("{name}: {notice}"),
+                Severity::Error => log::error!("{name}: {notice}"),
+            }
+        }
     }
 }
 

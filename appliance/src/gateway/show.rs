@@ -128,7 +128,12 @@ pub(super) fn devices(state: &mut State) -> Value {
             ("note", note.to_string().into()),
         ])
     };
-    let ports = state.ports.iter().map(|slot| row(&slot.location, &slot.name, ""));
+    let ports = state.ports.iter().map(|slot| {
+        let link = if slot.link { "link up" } else { "no link" };
+        let note =
+            if slot.driver.is_empty() { String::new() } else { format!("{}, {link}", slot.driver) };
+        row(&slot.location, &slot.name, &note)
+    });
     let disks = state.disks.iter().map(|slot| {
         let mut note = slot.role.name().to_string();
         for said in [&slot.model, &slot.firmware] {
@@ -182,6 +187,8 @@ fn interface(slot: &PortSlot, report: &PortReport) -> Value {
         ("tx_frames", counters.tx_frames.into()),
         ("tx_bytes", counters.tx_bytes.into()),
         ("tx_full", counters.tx_full.into()),
+        ("rx_missed", counters.rx_missed.into()),
+        ("resets", counters.resets.into()),
         ("interrupts", counters.interrupts.into()),
         ("echoes", report.echoes.into()),
         ("loop", slot.core.into()),

@@ -191,9 +191,9 @@ impl Gateway {
             let location = device.location().to_string();
             let index = ports.len();
             let mtu = |mac| config.net(index, mac, &location).mtu;
-            match device.open_port(&mut *platform, &mtu) {
+            match device.open_port(&mut *platform, &mtu, &MachineClock(&*machine)) {
                 Ok(port) => {
-                    let slot = loops.deal(port, index, location, config);
+                    let slot = loops.deal(port, index, location, device.driver(), config);
                     networks.push(Network::new(
                         &slot,
                         index,

@@ -6,11 +6,12 @@
 use super::NAP;
 use super::loop_waker::LoopWaker;
 use super::plane::{DataPlane, PlaneReport, Settings};
+use super::ports::PlanePort;
 use super::punt::PuntQueue;
 use crate::loops::Stage;
 use crate::machine::{Core, SpareCore};
 use core::time::Duration;
-use drivers::hal::{Instant, Port};
+use drivers::hal::Instant;
 use net::refusal::Refusals;
 use rtrb::{Consumer, Producer, RingBuffer};
 use spin::Mutex;
@@ -57,7 +58,7 @@ pub(super) struct Orders {
 /// What a loop starts with; moved to its core, where the plane is made.
 pub(super) struct Start {
     pub settings: Settings,
-    pub ports: Vec<(Box<dyn Port + Send>, PuntQueue)>,
+    pub ports: Vec<(PlanePort, PuntQueue)>,
     pub orders: Orders,
     pub waker: LoopWaker,
 }

@@ -30,11 +30,11 @@ pub enum Severity {
     Information,
     /// It goes on, but somebody should see to it.
     Warning,
-    /// The disk cannot be used.
+    /// The device cannot be used.
     Error,
 }
 
-/// Something that has happened to a disk: what, whose fault it is, and what to do. Does not name the disk.
+/// Something that has happened to a disk or port: what, whose fault it is, and what to do. Does not name the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// How bad it is.

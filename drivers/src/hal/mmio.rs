@@ -13,6 +13,8 @@ pub struct Mmio {
 // SAFETY: registers are reached by volatile accesses alone, which any core may do; the mapping
 // holds for ever (promise of `new`).
 unsafe impl Send for Mmio {}
+// SAFETY: as above; each access is whole, and several cores may access a device at once.
+unsafe impl Sync for Mmio {}
 
 impl Mmio {
     /// Registers at `start`.

@@ -1,6 +1,6 @@
 //! An Ethernet port as its users see it: whole frames in batches, transmit by reference.
 
-use super::{Interrupt, Window};
+use super::{Instant, Interrupt, Notice, Window};
 use core::fmt;
 
 /// A received frame, still in the port's buffer. Give it back with [`Port::recycle`].
@@ -83,6 +83,10 @@ pub struct PortCounters {
     pub tx_full: u64,
     /// Interrupts that the device raised.
     pub interrupts: u64,
+    /// Frames that the device could not receive: it had no buffer for them, or they were damaged. As far as it tells.
+    pub rx_missed: u64,
+    /// Times that its driver had to reset it.
+    pub resets: u64,
 }
 
 /// An Ethernet port, owned by one loop. Nothing here blocks or allocates.
@@ -143,6 +147,12 @@ pub trait Port {
     /// Whether it can raise interrupts at all. If not, a loop that halts must look again by timer.
     fn wakes(&self) -> bool {
         true
+    }
+    /// Looks after the device; to be called about once a second.
+    fn watch(&mut self, _now: Instant) {}
+    /// What has happened to the device since somebody asked, oldest first.
+    fn notice(&mut self) -> Option<Notice> {
+        None
     }
     /// What was counted so far.
     fn counters(&self) -> PortCounters;

@@ -32,12 +32,12 @@ const COMMAND_NO_INTX: u32 = 1 << 10;
 #[derive(Clone, Copy)]
 pub struct Function<'a> {
     address: PciAddress,
-    access: &'a dyn ConfigRegionAccess,
+    access: &'a (dyn ConfigRegionAccess + Sync),
 }
 
 impl<'a> Function<'a> {
     /// The function at `address`, or None if nothing answers there.
-    pub fn new(address: PciAddress, access: &'a dyn ConfigRegionAccess) -> Option<Self> {
+    pub fn new(address: PciAddress, access: &'a (dyn ConfigRegionAccess + Sync)) -> Option<Self> {
         let function = Function { address, access };
         (function.vendor() != 0xffff).then_some(function)
     }
@@ -106,7 +106,7 @@ impl<'a> Function<'a> {
 
 /// All functions on bus 0 of `segment` and behind its bridges, in the order of their addresses on
 /// each bus.
-pub fn scan(segment: u16, access: &dyn ConfigRegionAccess) -> Vec<Function<'_>> {
+pub fn scan(segment: u16, access: &(dyn ConfigRegionAccess + Sync)) -> Vec<Function<'_>> {
     let mut found = Vec::new();
     let mut buses = alloc::vec![0u8];
     let mut next = 0;

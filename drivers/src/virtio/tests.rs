@@ -60,7 +60,7 @@ fn devices_are_found_in_order_and_one_that_fails_fails_alone() {
     let ports: Vec<_> = found
         .take(Class::Port)
         .into_iter()
-        .map(|device| device.open_port(&mut machine, &|_| None).unwrap())
+        .map(|device| device.open_port(&mut machine, &|_| None, &clock).unwrap())
         .collect();
     let last_of_mac: Vec<u8> = ports.iter().map(|port| port.mac()[5]).collect();
     assert_eq!(last_of_mac, [3, 5, 9]);
@@ -86,11 +86,12 @@ fn without_interrupts_to_give_devices_are_polled() {
         let model = Model::new(&machine, 1, MODERN | 1 << 5, &NET, &[64, 64]);
         machine.plug_pci(device, &model);
     }
+    let clock = machine_clock();
     let wakes: Vec<bool> = machine
         .find()
         .take(Class::Port)
         .into_iter()
-        .map(|d| d.open_port(&mut machine, &|_| None).unwrap().wakes())
+        .map(|d| d.open_port(&mut machine, &|_| None, &clock).unwrap().wakes())
         .collect();
     assert_eq!(wakes, [true, false]);
 }
@@ -236,7 +237,7 @@ proptest! {
         for class in [Class::Port, Class::Disks, Class::Entropy] {
             for device in inventory.take(class) {
                 let result = match class {
-                    Class::Port => device.open_port(&mut machine, &|_| None).map(drop),
+                    Class::Port => device.open_port(&mut machine, &|_| None, &clock).map(drop),
                     Class::Disks => device.open_disks(&mut machine, &clock).map(drop),
                     _ => device.open_entropy(&mut machine).map(drop),
                 };

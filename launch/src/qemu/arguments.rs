@@ -76,7 +76,7 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
         qemu.args(["-netdev", &nic.netdev(index).to_string()]);
         let mac = format!("52:54:00:12:34:{:02x}", usize::from(spec.first_mac) + index);
         let mut device = json!({
-            "driver": format!("virtio-net-{bus}"), "netdev": format!("net{index}"), "mac": mac,
+            "driver": spec.nic_model.driver(bus), "netdev": format!("net{index}"), "mac": mac,
         });
         if bus == "pci" {
             device["romfile"] = json!(""); // nobody boots from the network: no boot ROM

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-/// A virtio network interface, by what its cable leads to.
+/// A network interface, by what its cable leads to. What it is, [`NicModel`] says.
 #[derive(Clone, Debug)]
 pub enum Nic {
     /// QEMU's user networking: 10.0.2.0/24 with DHCP, gateway 10.0.2.2, and forwarded ports on
@@ -28,6 +28,46 @@ pub enum Nic {
         /// Whether this end listens.
         listens: bool,
     },
+}
+
+/// Which of QEMU's network interfaces a machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NicModel {
+    /// virtio-net.
+    Virtio,
+    /// Intel 82574L.
+    E1000e,
+    /// Intel 82576: not in Debian 12's QEMU, but in [`super::Program::with_vfio_user`]'s.
+    Igb,
+    /// VMware's.
+    Vmxnet3,
+}
+
+impl NicModel {
+    /// By its name: `virtio`, `e1000e`, `igb`, `vmxnet3`.
+    pub fn named(name: &str) -> Option<NicModel> {
+        [NicModel::Virtio, NicModel::E1000e, NicModel::Igb, NicModel::Vmxnet3]
+            .into_iter()
+            .find(|model| model.name() == name)
+    }
+
+    /// Its name, which is that of its driver but for virtio.
+    pub fn name(self) -> &'static str {
+        match self {
+            NicModel::Virtio => "virtio",
+            NicModel::E1000e => "e1000e",
+            NicModel::Igb => "igb",
+            NicModel::Vmxnet3 => "vmxnet3",
+        }
+    }
+
+    /// QEMU's name of it on `bus` (`pci`, `device`). Others than virtio are on PCI only.
+    pub(super) fn driver(self, bus: &str) -> String {
+        match self {
+            NicModel::Virtio => format!("virtio-net-{bus}"),
+            other => other.name().to_string(),
+        }
+    }
 }
 
 impl Nic {

@@ -14,7 +14,7 @@ mod serial;
 mod spec;
 mod vm;
 
-pub use device::{Disk, Fault, Nic};
+pub use device::{Disk, Fault, Nic, NicModel};
 pub use kvm::accelerator;
 pub use program::Program;
 pub use qmp::Qmp;

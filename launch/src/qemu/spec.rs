@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{Disk, Nic, Program, Vm, arguments};
+use super::{Disk, Nic, NicModel, Program, Vm, arguments};
 
 /// QEMU's machine models that the appliance boots on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +71,7 @@ pub struct Spec {
     pub(super) cpus: u32,
     pub(super) memory_mib: u32,
     pub(super) nics: Vec<Nic>,
+    pub(super) nic_model: NicModel,
     pub(super) first_mac: u8,
     pub(super) disks: Vec<Disk>,
     pub(super) config: Option<String>,
@@ -93,6 +94,7 @@ impl Spec {
             cpus: 1,
             memory_mib: 128,
             nics: Vec::new(),
+            nic_model: NicModel::Virtio,
             first_mac: 0x56,
             disks: Vec::new(),
             config: None,
@@ -168,6 +170,11 @@ impl Spec {
     pub fn nic(mut self, nic: Nic) -> Spec {
         self.nics.push(nic);
         self
+    }
+
+    /// Sets what all its network interfaces are.
+    pub fn nic_model(self, nic_model: NicModel) -> Spec {
+        Spec { nic_model, ..self }
     }
 
     /// Sets the last byte of the first interface's MAC address, so that machines on one wire differ.

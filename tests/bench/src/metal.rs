@@ -17,5 +17,7 @@ pub fn bench() -> Result<()> {
     let mut report = Report::new("metal", None);
     let read = program.instructions_within("nvme-read4k", "bench_metal*turn", MODEL)?;
     report.add("nvme_read4k_instructions", read, 500.0);
+    let packet = program.instructions_within("igb-packet", "bench_metal*packets", MODEL)?;
+    report.add("igb_packet_instructions", packet, 250.0);
     report.close()
 }

@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use launch::qemu::{Spec, Vm};
+use launch::qemu::{NicModel, Program, Spec, Vm};
 
 /// The environment variable with the path of the image under test.
 pub const IMAGE: &str = "ISTHMUS_IMAGE";
@@ -37,9 +37,26 @@ pub fn named_file(variable: &str) -> Result<PathBuf> {
     Ok(path.with_context(|| format!("{variable} is not set: run ./isthmus test"))?.into())
 }
 
+/// The environment variable with the name of what network interfaces are, where a suite says nothing else: see
+/// [`NicModel`].
+pub const NIC: &str = "ISTHMUS_NIC";
+
 /// A q35 with 128 MiB that boots the image, without devices.
 pub fn spec() -> Result<Spec> {
-    Ok(Spec::kernel(image()?))
+    let spec = Spec::kernel(image()?);
+    match std::env::var(NIC) {
+        Ok(name) => with_nics(spec, NicModel::named(&name).context("no such ISTHMUS_NIC")?),
+        Err(_) => Ok(spec),
+    }
+}
+
+/// The same machine with network interfaces of this model, in a QEMU that has it.
+pub fn with_nics(spec: Spec, model: NicModel) -> Result<Spec> {
+    let spec = spec.nic_model(model);
+    match model {
+        NicModel::Igb => Ok(spec.program(Program::with_vfio_user()?)),
+        _ => Ok(spec),
+    }
 }
 
 /// Starts a machine and waits for the prompt.

@@ -5,25 +5,27 @@ use drivers::hal::{Registers, Window};
 use models::{Function, Interrupt, Machine, Unreachable};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Where BAR 0 lies; the others lie below it.
-const BAR_ADDRESS: u64 = 0xfe00_0000;
-
-/// A BAR and where it lies.
-#[derive(Clone, Copy)]
-pub struct Placed {
-    pub index: u8,
-    pub address: u64,
-    pub size: u64,
-}
+/// Where BARs lie: those of 64 bits above 4 GiB, others below; each has so much room.
+const ABOVE_4_GIB: u64 = 0x38_0000_0000;
+const BELOW_4_GIB: u64 = 0xf000_0000;
+const ROOM: u64 = 1 << 25;
 
 pub type Shared<F> = Arc<Mutex<Slot<F>>>;
+
+/// A BAR with the address that it was given.
+#[derive(Clone, Copy)]
+struct Placed {
+    index: u8,
+    address: u64,
+    size: u64,
+}
 
 /// What is in the machine's slot.
 pub struct Slot<F> {
     pub function: F,
     pub lines: Lines,
     memory: Window,
-    pub bars: Vec<Placed>,
+    bars: Vec<Placed>,
     /// It was pulled out.
     pub absent: bool,
     pub now: u64,
@@ -32,25 +34,37 @@ pub struct Slot<F> {
 
 impl<F: Function> Slot<F> {
     pub fn new(mut function: F, memory: Window) -> Self {
-        let mut next = BAR_ADDRESS;
-        let mut place = |bar: &models::Bar| {
-            if bar.index > 0 {
-                next = (next - bar.size) & !(bar.size - 1);
+        let mut bars = Vec::new();
+        for bar in function.bars().to_vec() {
+            let config = function.config();
+            let at = 0x10 + 4 * u64::from(bar.index);
+            let mut flags = [0; 4];
+            config.read(at, &mut flags);
+            let wide = flags[0] & 6 == 4;
+            let start = if wide { ABOVE_4_GIB } else { BELOW_4_GIB };
+            let address = start + ROOM * u64::from(bar.index);
+            config.write(at, &(address as u32).to_le_bytes());
+            if wide {
+                config.write(at + 4, &((address >> 32) as u32).to_le_bytes());
             }
-            Placed { index: bar.index, address: next, size: bar.size }
-        };
-        let bars: Vec<Placed> = function.bars().iter().map(&mut place).collect();
-        let config = function.config();
-        for bar in &bars {
-            config.write(0x10 + 4 * u64::from(bar.index), &(bar.address as u32).to_le_bytes());
+            bars.push(Placed { index: bar.index, address, size: bar.size });
         }
-        let lines = Lines::of(config);
+        let lines = Lines::of(function.config());
         Slot { function, lines, memory, bars, absent: false, now: 0, accesses: 0 }
+    }
+
+    /// The BAR and the offset in it where `len` bytes at `address` lie.
+    pub fn place(&self, address: u64, len: usize) -> Option<(u8, u64)> {
+        self.bars.iter().find_map(|bar| {
+            let start = address.checked_sub(bar.address)?;
+            (start.checked_add(len as u64)? <= bar.size).then_some((bar.index, start))
+        })
     }
 
     /// The model does what is due.
     pub fn poll(&mut self) {
         if !self.absent {
+            self.lines.see(self.function.config());
             let mut world = World { memory: self.memory, lines: &mut self.lines };
             self.function.poll(self.now, &mut world);
         }
@@ -61,7 +75,7 @@ impl<F: Function> Slot<F> {
         if self.absent {
             return into.fill(0xff);
         }
-        match self.lines.entry(offset).filter(|_| bar == 0) {
+        match self.lines.entry(bar, offset) {
             Some(word) => into.copy_from_slice(&word.to_le_bytes()[..into.len().min(4)]),
             None => self.function.read(bar, offset, into),
         }
@@ -69,9 +83,10 @@ impl<F: Function> Slot<F> {
 
     fn write(&mut self, bar: u8, offset: u64, bytes: &[u8]) {
         self.accesses += 1;
-        if self.absent || bar == 0 && self.lines.write(offset, bytes) {
+        if self.absent || self.lines.write(bar, offset, bytes) {
             return;
         }
+        self.lines.see(self.function.config());
         let mut world = World { memory: self.memory, lines: &mut self.lines };
         self.function.write(bar, offset, bytes, self.now, &mut world);
     }
@@ -114,8 +129,8 @@ impl Machine for World<'_> {
     fn interrupt(&mut self, interrupt: Interrupt) -> bool {
         match interrupt {
             Interrupt::Msix(vector) => self.lines.raise(vector),
-            Interrupt::Msi(_) => self.lines.raise_message(),
-            Interrupt::Intx => false,
+            Interrupt::Msi(0) => self.lines.raise_msi(),
+            Interrupt::Msi(_) | Interrupt::Intx => false,
         }
     }
 }

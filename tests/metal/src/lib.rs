@@ -88,12 +88,8 @@ impl<F: Function + Send + 'static> Metal<F> {
 // SAFETY: a model writes to memory by copies, where it was told to; no reference to it is held.
 unsafe impl<F: Function + Send + 'static> Platform for Metal<F> {
     fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
-        let bars = self.slot().bars.clone();
-        bars.iter().find_map(|bar| {
-            let start = address.checked_sub(bar.address)?;
-            let inside = start.checked_add(len as u64)? <= bar.size;
-            inside.then(|| device::registers(&self.slot, bar.index, start, len))
-        })
+        let (bar, start) = self.slot().place(address, len)?;
+        Some(device::registers(&self.slot, bar, start, len))
     }
 
     fn map_memory(&mut self, _: u64, _: usize) -> Option<Window> {

@@ -1,5 +1,5 @@
-//! The table of MSI-X, which belongs to the machine and not to the model (PCI 3.0, 6.8.2): where vectors go, which
-//! are masked, and which were raised meanwhile.
+//! Interrupts as messages. The table of MSI-X belongs to the machine and not to the model (PCI 3.0, 6.8.2): where
+//! vectors go, which are masked, and which were raised meanwhile. MSI has one vector.
 
 use models::ConfigSpace;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,71 +11,41 @@ const CONTROLLER: u64 = 0xfee0_0000;
 pub struct Lines {
     /// Where the capability is; 0 without one.
     capability: u64,
-    /// Where the table lies in BAR 0.
+    /// Where the table lies: BAR, and offset in it.
+    bar: u8,
     table: u64,
     entries: Vec<[u32; 4]>,
     pending: Vec<bool>,
     counters: Vec<&'static AtomicU64>,
-    /// Where the one vector of MSI goes, if it is enabled.
-    message: Option<u64>,
-}
-
-/// Where a capability is in configuration space; 0 if it is not there.
-fn find(config: &ConfigSpace, id: u32) -> u64 {
-    let mut at = u64::from(word(config, 0x34) & 0xff);
-    while at != 0 && word(config, at) & 0xff != id {
-        at = u64::from(word(config, at) >> 8 & 0xff);
-    }
-    at
-}
-
-fn word(config: &ConfigSpace, at: u64) -> u32 {
-    let mut bytes = [0; 4];
-    config.read(at, &mut bytes);
-    u32::from_le_bytes(bytes)
+    /// Where the message of MSI goes, if it is on.
+    msi: Option<u64>,
 }
 
 impl Lines {
     /// As the function's capabilities say.
     pub fn of(config: &ConfigSpace) -> Self {
-        let at = find(config, 0x11);
-        let (count, table) = match at {
+        let word = |at: u64| {
+            let mut bytes = [0; 4];
+            config.read(at, &mut bytes);
+            u32::from_le_bytes(bytes)
+        };
+        let mut at = u64::from(word(0x34) & 0xff);
+        while at != 0 && word(at) & 0xff != 0x11 {
+            at = u64::from(word(at) >> 8 & 0xff);
+        }
+        let (count, place) = match at {
             0 => (0, 0),
-            at => (
-                (word(config, at) >> 16 & 0x7ff) as usize + 1,
-                u64::from(word(config, at + 4) & !7),
-            ),
+            at => ((word(at) >> 16 & 0x7ff) as usize + 1, word(at + 4)),
         };
         Lines {
             capability: at,
-            table,
+            bar: (place & 7) as u8,
+            table: u64::from(place & !7),
             entries: vec![[0, 0, 0, 1]; count],
             pending: vec![false; count],
             counters: Vec::new(),
-            message: None,
+            msi: None,
         }
-    }
-
-    /// Configuration space was written: MSI may have been set up, or the table of MSI-X moved.
-    pub fn see(&mut self, config: &ConfigSpace) {
-        if self.is_there() {
-            self.table = u64::from(word(config, self.capability + 4) & !7);
-        }
-        let at = find(config, 0x05);
-        let enabled = at != 0 && word(config, at) >> 16 & 1 == 1;
-        let address = || u64::from(word(config, at + 8)) << 32 | u64::from(word(config, at + 4));
-        self.message = enabled.then(address);
-    }
-
-    /// The function raises its one vector of MSI.
-    pub fn raise_message(&self) -> bool {
-        self.message.is_some_and(|address| self.count(address))
-    }
-
-    fn count(&self, address: u64) -> bool {
-        let counter = address.checked_sub(CONTROLLER).map(|at| (at / 16) as usize);
-        let counter = counter.and_then(|at| self.counters.get(at));
-        counter.inspect(|counter| _ = counter.fetch_add(1, Ordering::Relaxed)).is_some()
     }
 
     /// Whether the function has MSI-X.
@@ -89,19 +59,20 @@ impl Lines {
         CONTROLLER + 16 * (self.counters.len() as u64 - 1)
     }
 
-    fn place(&self, offset: u64) -> Option<(usize, usize)> {
+    fn place(&self, bar: u8, offset: u64) -> Option<(usize, usize)> {
         let at = offset.checked_sub(self.table)? as usize;
-        (self.is_there() && at / 16 < self.entries.len()).then_some((at / 16, at % 16 / 4))
+        (self.is_there() && bar == self.bar && at / 16 < self.entries.len())
+            .then_some((at / 16, at % 16 / 4))
     }
 
-    /// A word of the table, if it lies at this offset of BAR 0.
-    pub fn entry(&self, offset: u64) -> Option<u32> {
-        self.place(offset).map(|(entry, word)| self.entries[entry][word])
+    /// A word of the table, if it lies at this offset of the BAR.
+    pub fn entry(&self, bar: u8, offset: u64) -> Option<u32> {
+        self.place(bar, offset).map(|(entry, word)| self.entries[entry][word])
     }
 
     /// Writes a word of the table; false if it is none.
-    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> bool {
-        let Some((entry, word)) = self.place(offset) else { return false };
+    pub fn write(&mut self, bar: u8, offset: u64, bytes: &[u8]) -> bool {
+        let Some((entry, word)) = self.place(bar, offset) else { return false };
         let Ok(bytes) = bytes.try_into() else { return false };
         self.entries[entry][word] = u32::from_le_bytes(bytes);
         if self.entries[entry][3] & 1 == 0 && core::mem::take(&mut self.pending[entry]) {
@@ -119,5 +90,36 @@ impl Lines {
             return true;
         }
         self.count(u64::from(high) << 32 | u64::from(low))
+    }
+
+    /// Takes note of what the driver wrote to the capability of MSI (PCI 3.0, 6.8.1), with 64-bit addresses, and of
+    /// where the table of MSI-X lies by now.
+    pub fn see(&mut self, config: &ConfigSpace) {
+        let word = |at: u64| {
+            let mut bytes = [0; 4];
+            config.read(at, &mut bytes);
+            u32::from_le_bytes(bytes)
+        };
+        if self.is_there() {
+            let place = word(self.capability + 4);
+            (self.bar, self.table) = ((place & 7) as u8, u64::from(place & !7));
+        }
+        let mut at = u64::from(word(0x34) & 0xff);
+        while at != 0 && word(at) & 0xff != 0x05 {
+            at = u64::from(word(at) >> 8 & 0xff);
+        }
+        let on = at != 0 && word(at) >> 16 & 1 != 0;
+        self.msi = on.then(|| u64::from(word(at + 8)) << 32 | u64::from(word(at + 4)));
+    }
+
+    /// The function raises the vector of MSI.
+    pub fn raise_msi(&mut self) -> bool {
+        self.msi.is_some_and(|address| self.count(address))
+    }
+
+    fn count(&self, address: u64) -> bool {
+        let counter = address.checked_sub(CONTROLLER).map(|at| (at / 16) as usize);
+        let counter = counter.and_then(|at| self.counters.get(at));
+        counter.inspect(|counter| _ = counter.fetch_add(1, Ordering::Relaxed)).is_some()
     }
 }

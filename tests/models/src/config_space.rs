@@ -74,7 +74,8 @@ impl ConfigSpace {
 
     /// Adds a 32-bit memory BAR of `size` bytes, a power of two, that is not prefetchable.
     pub fn memory_bar_32(mut self, index: u8, size: u32) -> Self {
-        self.allow(0x10 + 4 * usize::from(index), &(!(size - 1) & !0xf).to_le_bytes());
+        let offset = 0x10 + 4 * usize::from(index);
+        self.allow(offset, &(!(size - 1) & !0xf).to_le_bytes());
         self
     }
 

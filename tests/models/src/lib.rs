@@ -10,12 +10,14 @@
 
 mod config_space;
 mod function;
+pub mod intel_nic;
 pub mod ioat;
 pub mod nvme;
 pub mod rapidio;
 mod registers;
 pub mod testing;
 pub mod tsi721;
+pub mod vmxnet3;
 
 pub use config_space::{ConfigSpace, PortType};
 pub use function::{Bar, Function, Interrupt, Interrupts, Machine, Nanoseconds, Unreachable};

@@ -66,7 +66,7 @@ pub(super) fn write_piece(
 /// A counter of a port: its name, its help, and where it lies.
 type PortFamily = (&'static str, &'static str, fn(&PortCounters) -> u64);
 
-const PORT_FAMILIES: [PortFamily; 7] = [
+const PORT_FAMILIES: [PortFamily; 9] = [
     ("isthmus_port_receive_frames_total", "Frames received.", |c| c.rx_frames),
     ("isthmus_port_receive_bytes_total", "Bytes received.", |c| c.rx_bytes),
     (
@@ -78,6 +78,12 @@ const PORT_FAMILIES: [PortFamily; 7] = [
     ("isthmus_port_transmit_bytes_total", "Bytes handed to the device.", |c| c.tx_bytes),
     ("isthmus_port_transmit_full_total", "Times a frame found no room.", |c| c.tx_full),
     ("isthmus_port_interrupts_total", "Interrupts that the device raised.", |c| c.interrupts),
+    (
+        "isthmus_port_receive_missed_total",
+        "Frames that the device had no buffer for, or received damaged.",
+        |c| c.rx_missed,
+    ),
+    ("isthmus_port_resets_total", "Times that the device had to be reset.", |c| c.resets),
 ];
 
 /// What a disk measures of itself, and its driver of it: name, help, and where it lies; nothing where the disk does

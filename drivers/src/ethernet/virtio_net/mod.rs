@@ -6,9 +6,11 @@ mod receive;
 mod tests;
 mod transmit;
 
-use super::WantedMtu;
+use super::{ETHERNET, LEAST_MTU, MOST_MTU, OVERHEAD, PLAIN_MTU, WantedMtu};
 use crate::device::Device;
-use crate::hal::{Arena, Frame, Interrupt, Packet, Platform, Port, PortCounters, TransmitError};
+use crate::hal::{
+    Arena, Clock, Frame, Interrupt, Packet, Platform, Port, PortCounters, TransmitError,
+};
 use crate::registry::OpenError;
 use crate::virtio::{self, Error, Live, Setup, Transport, read_config};
 use alloc::boxed::Box;
@@ -35,21 +37,12 @@ const CONFIG_STATUS: usize = 6;
 const CONFIG_MTU: usize = 10;
 const LINK_UP: u16 = 1;
 
-/// Ethernet header.
-const ETHERNET: usize = 14;
-/// Ethernet header and one VLAN tag.
-const OVERHEAD: usize = ETHERNET + 4;
-const PLAIN_MTU: u16 = 1500;
-/// Least MTU that IPv6 works with.
-const LEAST_MTU: u16 = 1280;
-/// 9000 and room for headers below IP; frames stay below 9.25 KiB.
-const MOST_MTU: u16 = 9216;
-
 /// Sets a device up.
 pub fn open(
     device: Device,
     platform: &mut dyn Platform,
     wanted_mtu: WantedMtu<'_>,
+    _: &dyn Clock,
 ) -> Result<Box<dyn Port + Send>, OpenError> {
     let transport = virtio::attach(device, platform)?;
     Ok(Box::new(VirtioNet::open(transport, platform.arena(), wanted_mtu)?))
@@ -85,7 +78,7 @@ impl VirtioNet {
             (mac, agreed.has(FEATURE_MTU).then(|| config.read16(CONFIG_MTU)))
         })
         .ok_or(Error::Config("generation"))?;
-        if mac == [0; 6] || mac[0] & 1 != 0 {
+        if !super::is_station(mac) {
             return Err(Error::Config("MAC address"));
         }
         let mtu = agree_mtu(wanted_mtu(mac), device_mtu)?;
@@ -213,6 +206,7 @@ impl Port for VirtioNet {
             tx_bytes: self.transmitter.bytes,
             tx_full: self.transmitter.full,
             interrupts: self.transport.interrupts(),
+            ..PortCounters::default()
         }
     }
 }

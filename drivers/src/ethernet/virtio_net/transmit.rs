@@ -5,6 +5,7 @@
 //! buffers of full size.
 
 use super::{ETHERNET, TRANSMIT, entries};
+use crate::ethernet::copies::{put_header, put_trailer};
 use crate::hal::{Packet, TransmitError, Window};
 use crate::virtio::{Error, Ring, Setup, Taken};
 use alloc::boxed::Box;
@@ -229,41 +230,5 @@ impl Transmitter {
     #[inline]
     pub fn publish(&mut self) -> bool {
         self.ring.publish()
-    }
-}
-
-/// Copies into a slot or buffer that was found long enough.
-#[inline]
-fn put(buffer: &Window, at: usize, bytes: &[u8]) {
-    buffer.write(at, bytes).expect("checked against the buffer's length");
-}
-
-/// Likewise, without a call.
-#[inline(always)]
-fn put_array<const N: usize>(buffer: &Window, at: usize, bytes: &[u8; N]) {
-    buffer.write_array(at, bytes).expect("checked against the buffer's length");
-}
-
-/// Copies a header. The two halves of one of 48 to 96 bytes, as nearly all are, may overlap; their length
-/// is known, so that they are copied without a call.
-#[inline]
-fn put_header(buffer: &Window, at: usize, header: &[u8]) {
-    const HALF: usize = 48;
-    match (header.first_chunk::<HALF>(), header.last_chunk::<HALF>()) {
-        (Some(first), Some(last)) if header.len() <= 2 * HALF => {
-            put_array(buffer, at, first);
-            put_array(buffer, at + header.len() - HALF, last);
-        }
-        _ => put(buffer, at, header),
-    }
-}
-
-/// Copies a trailer: a checksum and no pad, nearly always.
-#[inline]
-fn put_trailer(buffer: &Window, at: usize, trailer: &[u8]) {
-    match trailer {
-        [] => {}
-        &[a, b, c, d] => put_array(buffer, at, &[a, b, c, d]),
-        _ => put(buffer, at, trailer),
     }
 }

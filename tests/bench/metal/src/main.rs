@@ -1,20 +1,25 @@
 //! What `./isthmus bench metal` counts, as a program to be run under callgrind: `bench-metal SCENARIO COUNT` does a
 //! thing COUNT times. Everything else that it does is the same for every COUNT.
 
-use drivers::hal::{Disk, Operation, Platform, Request, Window};
+use drivers::hal::{Disk, Operation, Packet, Platform, Port, Request, Window};
 use drivers::registry::Class;
 use metal::Metal;
+use models::intel_nic::{Kind, Nic};
 use models::nvme::{Config, Nvme, Shape};
 
 /// Requests that are under way.
 const DEPTH: usize = 32;
 const BYTES: usize = 4096;
+/// Frames that are under way, and their length.
+const BATCH: usize = 32;
+const FRAME: usize = 64;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let count = arguments.get(2).and_then(|text| text.parse().ok()).unwrap_or(0);
     match arguments.get(1).map(String::as_str) {
         Some("nvme-read4k") => nvme_read4k(count),
+        Some("igb-packet") => igb_packet(count),
         _ => eprintln!("bench-metal SCENARIO COUNT; see ./isthmus bench metal"),
     }
 }
@@ -51,4 +56,42 @@ fn turn(machine: &Metal<Nvme>, disk: &mut dyn Disk, buffers: &[Window]) -> usize
         good += usize::from(done.result.is_ok());
     }
     good
+}
+
+/// Frames of 64 bytes that are received, and as many that are sent, 32 at a time.
+fn igb_packet(count: usize) {
+    let mut machine = Metal::new(Nic::new(Kind::Igb, 3), 8 << 20);
+    let device = machine.find().take(Class::Port).remove(0);
+    let clock = machine.clock();
+    let mut port = device.open_port(&mut machine, &|_| None, &clock).expect("it works");
+    let mut left = count;
+    while left > 0 {
+        let now = left.min(BATCH);
+        machine.model(|nic| {
+            nic.sent.clear();
+            nic.arriving.extend((0..now).map(|_| vec![7; FRAME]));
+        });
+        assert_eq!(packets(&machine, &mut *port, now), now, "all are received");
+        assert_eq!(machine.model(|nic| nic.sent.len()), now, "all are sent");
+        left -= now;
+    }
+}
+
+/// Packets go out, the model sends and receives, frames come in: how many. This is what is counted, but for what the
+/// model does.
+#[inline(never)]
+fn packets(machine: &Metal<Nic>, port: &mut dyn Port, count: usize) -> usize {
+    let header = [7; FRAME];
+    for _ in 0..count {
+        let packet = Packet { header: &header, payload: &[], trailer: &[] };
+        port.transmit(&packet).expect("there is room");
+    }
+    port.flush();
+    machine.run();
+    port.receive_each(count, &mut is_whole)
+}
+
+/// No closure, whose name would be within that of what is counted.
+fn is_whole(bytes: &[u8]) -> bool {
+    bytes.len() == FRAME
 }

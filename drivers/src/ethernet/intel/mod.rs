@@ -1,0 +1,88 @@
+//! Intel's Gigabit Ethernet: 82574 (`e1000e`), 82576 (`igb`), and virtual functions of the 82576 (`igbvf`). One pair of
+//! queues each; frames to 9 KiB, sent from where they lie; interrupts only before a halt. No offloads, no VLAN filters,
+//! no flow control, no time stamps. The PHY is left as it is, but for negotiation that is started where there is no link.
+
+mod chip;
+mod e1000e;
+mod error;
+mod igb;
+mod igbvf;
+mod life;
+mod mailbox;
+mod port;
+mod receive;
+mod registers;
+mod signal;
+mod transmit;
+
+pub use error::Error;
+
+use super::WantedMtu;
+use crate::device::{Bus, Device};
+use crate::hal::{Clock, Platform, Port};
+use crate::registry::{Id, OpenError};
+use alloc::boxed::Box;
+use chip::Chip;
+use port::IntelPort;
+
+const INTEL: u16 = 0x8086;
+
+/// What the drivers match.
+pub const E1000E: [Id; 2] = ids(e1000e::DEVICES);
+/// Likewise.
+pub const IGB: [Id; 4] = ids(igb::DEVICES);
+/// Likewise.
+pub const IGBVF: [Id; 2] = ids(igbvf::DEVICES);
+
+const fn ids<const N: usize>(devices: [u16; N]) -> [Id; N] {
+    let mut ids = [Id::Pci(INTEL, 0); N];
+    let mut n = 0;
+    while n < N {
+        ids[n] = Id::Pci(INTEL, devices[n]);
+        n += 1;
+    }
+    ids
+}
+
+/// Sets an 82574 up.
+pub fn open_e1000e(
+    device: Device,
+    platform: &mut dyn Platform,
+    wanted_mtu: WantedMtu<'_>,
+    clock: &dyn Clock,
+) -> Result<Box<dyn Port + Send>, OpenError> {
+    open(device, Box::new(e1000e::E1000e), false, platform, wanted_mtu, clock)
+}
+
+/// Sets an 82576 up.
+pub fn open_igb(
+    device: Device,
+    platform: &mut dyn Platform,
+    wanted_mtu: WantedMtu<'_>,
+    clock: &dyn Clock,
+) -> Result<Box<dyn Port + Send>, OpenError> {
+    open(device, Box::new(igb::Igb), false, platform, wanted_mtu, clock)
+}
+
+/// Sets a virtual function of an 82576 up.
+pub fn open_igbvf(
+    device: Device,
+    platform: &mut dyn Platform,
+    wanted_mtu: WantedMtu<'_>,
+    clock: &dyn Clock,
+) -> Result<Box<dyn Port + Send>, OpenError> {
+    open(device, Box::new(igbvf::IgbVf::new()), true, platform, wanted_mtu, clock)
+}
+
+fn open(
+    device: Device,
+    chip: Box<dyn Chip>,
+    is_virtual: bool,
+    platform: &mut dyn Platform,
+    wanted_mtu: WantedMtu<'_>,
+    clock: &dyn Clock,
+) -> Result<Box<dyn Port + Send>, OpenError> {
+    let Bus::Pci(function) = device.bus() else { return Err(Error::NoRegisters.into()) };
+    let port = IntelPort::open(function, chip, is_virtual, platform, wanted_mtu, clock)?;
+    Ok(Box::new(port))
+}

@@ -1,0 +1,230 @@
+//! A chip as a [`Port`].
+
+use super::chip::Chip;
+use super::error::Error;
+use super::life::{Life, RESET_TIMEOUT};
+use super::receive::Receiver;
+use super::signal::Signal;
+use super::transmit::Transmitter;
+use crate::ethernet::keeper::Keeper;
+use crate::ethernet::{LEAST_MTU, MOST_MTU, OVERHEAD, PLAIN_MTU, WantedMtu};
+use crate::hal::{
+    Arena, Clock, Frame, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
+    Registers, TransmitError, Window,
+};
+use crate::pci::Function;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// A port.
+pub struct IntelPort {
+    pub(super) function: Function<'static>,
+    pub(super) registers: Box<dyn Registers>,
+    pub(super) chip: Box<dyn Chip>,
+    pub(super) signal: Signal,
+    pub(super) receiver: Receiver,
+    pub(super) transmitter: Transmitter,
+    pub(super) life: Life,
+    /// All zero until the first reset is over.
+    pub(super) mac: [u8; 6],
+    mtu: u16,
+    /// Longest frame in bytes, with a tag, without FCS.
+    pub(super) longest: usize,
+    /// Somebody else is in charge of the chip.
+    pub(super) is_virtual: bool,
+    /// The loop is about to halt.
+    pub(super) wants_interrupts: bool,
+    pub(super) missed: u64,
+    pub(super) keeper: Keeper,
+    memory: Vec<Window>,
+}
+
+impl IntelPort {
+    /// Sets a chip up, and waits for it.
+    pub fn open(
+        function: Function<'static>,
+        chip: Box<dyn Chip>,
+        is_virtual: bool,
+        platform: &mut dyn Platform,
+        wanted_mtu: WantedMtu<'_>,
+        clock: &dyn Clock,
+    ) -> Result<Self, Error> {
+        let bars = function.bars();
+        let bar = bars.get(0).ok_or(Error::NoRegisters)?;
+        let len = chip.registers();
+        let address = bar.range(0, len as u64).ok_or(Error::NoRegisters)?;
+        let registers = platform.map_registers(address, len).ok_or(Error::NoRegisters)?;
+        function.enable();
+        let signal = Signal::open(&function, &bars, platform);
+        let mut memory = Vec::new();
+        let rings = Self::rings(&*chip, platform.arena(), &mut memory);
+        let (receiver, transmitter) = match rings {
+            Ok(rings) => rings,
+            Err(error) => {
+                memory.into_iter().for_each(|window| platform.arena().free(window));
+                return Err(error);
+            }
+        };
+        let mut port = IntelPort {
+            function,
+            registers,
+            chip,
+            signal,
+            receiver,
+            transmitter,
+            life: Life::default(),
+            mac: [0; 6],
+            mtu: PLAIN_MTU,
+            longest: 0,
+            is_virtual,
+            wants_interrupts: false,
+            missed: 0,
+            keeper: Keeper::new(),
+            memory,
+        };
+        match port.come_up(wanted_mtu, clock) {
+            Ok(()) => Ok(port),
+            Err(error) => {
+                port.halt_chip();
+                let memory = core::mem::take(&mut port.memory);
+                memory.into_iter().for_each(|window| platform.arena().free(window));
+                Err(error)
+            }
+        }
+    }
+
+    fn rings(
+        chip: &dyn Chip,
+        arena: &mut Arena,
+        memory: &mut Vec<Window>,
+    ) -> Result<(Receiver, Transmitter), Error> {
+        let receiver = Receiver::new(arena, memory)?;
+        Ok((receiver, Transmitter::new(arena, chip.format(), memory)?))
+    }
+
+    fn come_up(&mut self, wanted_mtu: WantedMtu<'_>, clock: &dyn Clock) -> Result<(), Error> {
+        self.begin();
+        let deadline = clock.now() + RESET_TIMEOUT + RESET_TIMEOUT;
+        while !self.life.is_live() {
+            let now = clock.now();
+            self.advance(now);
+            if let Some(error) = self.life.error() {
+                return Err(error);
+            }
+            if now > deadline {
+                return Err(if self.is_virtual { Error::Silent } else { Error::NoReset });
+            }
+            if self.mac != [0; 6] && self.longest == 0 {
+                let most = self.chip.most_mtu().min(MOST_MTU);
+                self.mtu = wanted_mtu(self.mac).unwrap_or(PLAIN_MTU).clamp(LEAST_MTU, most);
+                self.longest = OVERHEAD + usize::from(self.mtu);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the chip raise the interrupts that are wanted.
+    pub(super) fn apply_interrupts(&mut self) {
+        let received = self.wants_interrupts;
+        let sent = received && self.transmitter.is_starved();
+        self.chip.set_interrupts(&*self.registers, self.signal.mode(), received, sent);
+    }
+}
+
+impl Drop for IntelPort {
+    fn drop(&mut self) {
+        self.halt_chip();
+    }
+}
+
+impl Port for IntelPort {
+    fn route(&mut self, interrupt: &Interrupt) -> bool {
+        self.signal.route(&self.function, interrupt)
+    }
+
+    fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    fn mtu(&self) -> usize {
+        self.mtu.into()
+    }
+
+    fn link_up(&mut self) -> bool {
+        self.read_link()
+    }
+
+    #[inline]
+    fn receive(&mut self) -> Option<Frame> {
+        self.receiver.receive()
+    }
+
+    #[inline]
+    fn bytes(&self, frame: &Frame) -> &[u8] {
+        self.receiver.bytes(frame)
+    }
+
+    #[inline]
+    fn recycle(&mut self, frame: Frame) {
+        self.receiver.recycle(frame);
+    }
+
+    fn receive_each(&mut self, most: usize, take: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+        self.receiver.receive_each(most, take)
+    }
+
+    #[inline]
+    fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
+        self.transmitter.transmit(packet)
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        self.transmitter.reclaim_some();
+        self.transmitter.tell(&*self.registers);
+        self.receiver.tell_some(&*self.registers);
+    }
+
+    fn set_interrupts(&mut self, wanted: bool) {
+        if wanted || self.wants_interrupts {
+            self.wants_interrupts = wanted;
+            if self.life.is_live() && self.signal.wakes() {
+                self.apply_interrupts();
+            }
+        }
+    }
+
+    fn pending(&self) -> bool {
+        self.receiver.pending() || self.transmitter.pending()
+    }
+
+    fn has_room(&self) -> bool {
+        self.transmitter.has_room()
+    }
+
+    fn wakes(&self) -> bool {
+        self.signal.wakes()
+    }
+
+    fn watch(&mut self, now: Instant) {
+        self.look(now);
+    }
+
+    fn notice(&mut self) -> Option<Notice> {
+        self.keeper.notice()
+    }
+
+    fn counters(&self) -> PortCounters {
+        PortCounters {
+            rx_frames: self.receiver.frames,
+            rx_bytes: self.receiver.bytes,
+            rx_errors: self.receiver.errors,
+            rx_missed: self.missed,
+            tx_frames: self.transmitter.frames,
+            tx_bytes: self.transmitter.bytes,
+            tx_full: self.transmitter.full,
+            interrupts: self.signal.count(),
+            resets: self.keeper.resets,
+        }
+    }
+}

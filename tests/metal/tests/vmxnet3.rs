@@ -1,0 +1,329 @@
+//! The driver of vmxnet3 on the model.
+
+use drivers::hal::{Packet, Platform, Port, Severity, TransmitError, Window};
+use drivers::registry::Class;
+use metal::Metal;
+use models::vmxnet3::{Fault, MAC, Vmxnet3};
+use std::time::Duration;
+
+struct Bench {
+    machine: Metal<Vmxnet3>,
+    port: Box<dyn Port + Send>,
+}
+
+fn machine() -> Metal<Vmxnet3> {
+    Metal::new(Vmxnet3::new(3), 8 << 20)
+}
+
+/// Opens what is in the machine; or why not.
+fn try_open(mut machine: Metal<Vmxnet3>, mtu: Option<u16>) -> Result<Bench, String> {
+    let device = machine.find().take(Class::Port).remove(0);
+    assert_eq!(device.driver(), "vmxnet3");
+    let free = machine.arena().available();
+    let clock = machine.clock();
+    match device.open_port(&mut machine, &|_| mtu, &clock) {
+        Ok(port) => Ok(Bench { machine, port }),
+        Err(why) => {
+            assert_eq!(machine.arena().available(), free, "memory is given back");
+            Err(why.to_string())
+        }
+    }
+}
+
+fn open(mtu: u16) -> Bench {
+    try_open(machine(), Some(mtu)).unwrap()
+}
+
+fn frame(n: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 256 + n) as u8).collect()
+}
+
+fn plain(header: &[u8]) -> Packet<'_> {
+    Packet { header, payload: &[], trailer: &[] }
+}
+
+impl Bench {
+    fn arrive(&self, frames: impl IntoIterator<Item = Vec<u8>>) {
+        self.machine.model(|nic| nic.arriving.extend(frames));
+        self.machine.run();
+    }
+
+    fn received(&mut self) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        self.port.receive_each(usize::MAX, &mut |bytes| {
+            all.push(bytes.to_vec());
+            true
+        });
+        self.port.flush();
+        all
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.port.transmit(&plain(bytes)).unwrap();
+        self.port.flush();
+        self.machine.run();
+    }
+
+    fn sent(&self) -> Vec<Vec<u8>> {
+        self.machine.model(|nic| std::mem::take(&mut nic.sent))
+    }
+
+    fn watch(&mut self, seconds: u32) {
+        for _ in 0..seconds {
+            let now = self.machine.pass(Duration::from_secs(1));
+            self.machine.run();
+            self.port.watch(now);
+            self.machine.run();
+        }
+    }
+
+    fn notices(&mut self) -> Vec<(Severity, &'static str)> {
+        let port = &mut self.port;
+        std::iter::from_fn(|| port.notice()).map(|told| (told.severity, told.text)).collect()
+    }
+
+    fn works(&mut self, n: usize) {
+        let one = frame(n, 100 + n);
+        self.send(&one);
+        assert!(self.sent().contains(&one), "{n}");
+        self.arrive([one.clone()]);
+        assert!(self.received() == [one], "{n}");
+    }
+
+    fn complaints(&self) -> Vec<String> {
+        self.machine.model(|nic| nic.complaints.clone())
+    }
+}
+
+#[test]
+fn frames_of_every_length_come_and_go_around_the_rings() {
+    for mtu in [1500, 9000] {
+        let mut bench = open(mtu);
+        assert_eq!((bench.port.mac(), bench.port.mtu()), (MAC, mtu.into()));
+        assert!(bench.port.link_up() && bench.port.wakes());
+        for n in 0..3000 {
+            let one = frame(n, 60 + n * 37 % (usize::from(mtu) + 18 - 60 + 1));
+            bench.arrive([one.clone()]);
+            assert!(bench.received() == [one.clone()], "{n}: {}", one.len());
+            bench.send(&one);
+            assert!(bench.sent() == [one], "{n}");
+        }
+        let counters = bench.port.counters();
+        assert_eq!((counters.rx_frames, counters.tx_frames), (3000, 3000));
+        assert_eq!((counters.rx_errors, counters.resets, counters.tx_full), (0, 0, 0));
+        assert_eq!(bench.complaints(), [""; 0]);
+    }
+    assert_eq!(open(9216).port.mtu(), 9000, "and no more");
+}
+
+#[test]
+fn payload_is_sent_from_where_it_lies() {
+    let mut bench = open(9000);
+    let lengths = [1, 300, 4096];
+    let mut part = |n: usize| {
+        let window = bench.machine.arena().alloc(lengths[n], 64).unwrap();
+        let window = window.slice(0, lengths[n]).unwrap();
+        window.write(0, &frame(n, lengths[n])).unwrap();
+        window
+    };
+    let windows: [Window; 3] = [part(0), part(1), part(2)];
+    for round in 0..500 {
+        let header = frame(9, 14 + round % 90);
+        let payload = &windows[..round % 4];
+        let trailer = &[1, 2, 3, 4][..if round % 2 == 0 { 4 } else { 0 }];
+        bench.port.transmit(&Packet { header: &header, payload, trailer }).unwrap();
+        bench.port.flush();
+        bench.machine.run();
+        let mut all = header.clone();
+        (0..payload.len()).for_each(|n| all.extend(frame(n, lengths[n])));
+        all.extend(trailer);
+        all.resize(all.len().max(60), 0);
+        assert!(bench.sent() == [all], "{round}");
+    }
+    let too_long = frame(0, 9019);
+    assert_eq!(bench.port.transmit(&plain(&too_long)), Err(TransmitError::TooLarge));
+    assert_eq!(bench.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_full_queue_says_so_and_when_there_is_room_again() {
+    let mut bench = open(1500);
+    let mut taken = 0;
+    while bench.port.transmit(&plain(&frame(taken, 64))).is_ok() {
+        taken += 1;
+    }
+    assert!(taken >= 240 && !bench.port.has_room() && !bench.port.pending());
+    bench.port.set_interrupts(true);
+    bench.port.flush();
+    bench.machine.run();
+    assert_eq!(bench.sent().len(), taken);
+    assert_eq!(bench.port.counters().interrupts, 1);
+    assert!(bench.port.has_room() && bench.port.pending());
+    bench.port.set_interrupts(false);
+    bench.works(1);
+}
+
+#[test]
+fn interrupts_come_only_when_asked_for() {
+    for vectors in [3, 0] {
+        let mut bench = try_open(Metal::new(Vmxnet3::new(vectors), 8 << 20), None).unwrap();
+        let raised = |bench: &Bench| bench.port.counters().interrupts;
+        bench.arrive([frame(1, 60)]);
+        assert_eq!(raised(&bench), 0, "nobody asked");
+        assert_eq!(bench.received().len(), 1);
+        bench.port.set_interrupts(true);
+        let before = raised(&bench);
+        bench.arrive([frame(1, 60)]);
+        assert_eq!(raised(&bench), before + 1);
+        assert!(bench.port.pending());
+        bench.port.set_interrupts(false);
+        bench.arrive([frame(1, 60)]);
+        assert_eq!(raised(&bench), before + 1);
+    }
+}
+
+#[test]
+fn a_lost_interrupt_loses_no_frame() {
+    let mut bench = open(1500);
+    bench.machine.model(|nic| nic.inject(Fault::NoInterrupts));
+    bench.port.set_interrupts(true);
+    bench.arrive([frame(1, 60)]);
+    assert!(bench.port.pending());
+    assert_eq!(bench.received().len(), 1);
+}
+
+#[test]
+fn what_cannot_be_used_is_told() {
+    for (fault, wanted) in [
+        (Fault::NoVersion, "not version 1"),
+        (Fault::NoAddress, "no MAC address"),
+        (Fault::NotActive, "refuses to be activated"),
+    ] {
+        let machine = machine();
+        machine.model(|nic| nic.inject(fault));
+        let why = try_open(machine, None).err().unwrap();
+        assert!(why.contains(wanted), "{why}");
+    }
+    let mut machine = machine();
+    let device = machine.find().take(Class::Port).remove(0);
+    let clock = machine.clock();
+    machine.pull_out(true);
+    assert!(device.open_port(&mut machine, &|_| None, &clock).is_err());
+}
+
+#[test]
+fn all_ones_are_a_device_that_is_not_there() {
+    let mut bench = open(1500);
+    bench.machine.pull_out(true);
+    bench.watch(3);
+    let told = bench.notices();
+    assert!(told.len() == 1 && told[0].1.contains("removed"), "{told:?}");
+    while bench.port.transmit(&plain(&frame(0, 60))).is_ok() {}
+    assert!(!bench.port.link_up() && !bench.port.has_room() && !bench.port.pending());
+}
+
+#[test]
+fn links_are_seen_to_go_and_come() {
+    let mut bench = open(1500);
+    for _ in 0..3 {
+        bench.machine.model(|nic| nic.link = false);
+        bench.send(&frame(0, 60));
+        bench.watch(100);
+        assert!(!bench.port.link_up());
+        bench.machine.model(|nic| nic.link = true);
+        bench.machine.run();
+        assert!(bench.port.link_up());
+        assert_eq!(bench.sent().len(), 1);
+        bench.watch(1);
+    }
+    assert_eq!((bench.notices(), bench.port.counters().resets), (vec![], 0));
+}
+
+#[test]
+fn a_device_that_hangs_stops_or_loses_its_place_is_reset_and_goes_on() {
+    for (fault, wanted) in [
+        (Fault::NeverCompletes, "does not send"),
+        (Fault::CompletesAnother(3), "not in order"),
+        (Fault::CompletesTwice, "not in order"),
+        (Fault::ReceivesAt(3), "not in order"),
+        (Fault::Stopped, "stopped a queue"),
+    ] {
+        let mut bench = open(1500);
+        bench.works(0);
+        bench.machine.model(|nic| nic.inject(fault));
+        bench.arrive([frame(0, 60)]);
+        bench.received();
+        bench.send(&frame(0, 60));
+        bench.send(&frame(1, 60));
+        bench.watch(1);
+        bench.machine.model(|nic| nic.faults_that_last_end());
+        bench.watch(9);
+        let told = bench.notices();
+        assert!(told.len() == 2 && told[0].1.contains(wanted), "{fault:?}: {told:?}");
+        assert!(told[1].1.contains("works again"), "{told:?}");
+        assert_eq!(bench.port.counters().resets, 1);
+        bench.sent();
+        (0..3000).for_each(|n| bench.works(n % 1000));
+        assert_eq!(bench.notices(), []);
+        assert_eq!(bench.complaints(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_device_that_is_not_activated_after_a_reset_is_given_up() {
+    let mut bench = open(1500);
+    bench.machine.model(|nic| {
+        nic.inject(Fault::NeverCompletes);
+        nic.inject(Fault::NotActive);
+    });
+    bench.send(&frame(0, 60));
+    bench.watch(10);
+    let told = bench.notices();
+    assert!(told[1].1.contains("not activated after a reset"), "{told:?}");
+    assert!(!bench.port.link_up());
+}
+
+#[test]
+fn lengths_that_lie_and_damaged_frames_are_counted_and_dropped() {
+    let mut bench = open(1500);
+    for fault in [
+        Fault::Length(0),
+        Fault::Length(13),
+        Fault::Length(1519),
+        Fault::Length(0x3fff),
+        Fault::Damaged,
+    ] {
+        bench.machine.model(|nic| nic.inject(fault));
+        bench.arrive([frame(0, 60), frame(1, 61), frame(2, 9000)]);
+        assert!(bench.received() == [frame(1, 61)], "{fault:?}");
+    }
+    assert_eq!(bench.port.counters().rx_errors, 10);
+    bench.works(1);
+}
+
+#[test]
+fn frames_that_find_no_buffer_are_counted() {
+    let mut bench = open(1500);
+    bench.arrive((0..2000).map(|n| frame(n, 60)));
+    bench.watch(1);
+    let received = bench.received().len();
+    assert_eq!(bench.port.counters().rx_missed as usize + received, 2000);
+    bench.works(1);
+}
+
+#[test]
+fn frames_may_be_kept_and_come_back_in_any_order() {
+    let mut bench = open(1500);
+    for round in 0..300 {
+        let frames: Vec<Vec<u8>> = (0..9).map(|n| frame(n, 60 + n)).collect();
+        bench.arrive(frames.clone());
+        let mut held: Vec<_> = std::iter::from_fn(|| bench.port.receive()).collect();
+        assert_eq!(held.len(), 9);
+        for (one, wanted) in held.iter().zip(&frames) {
+            assert_eq!(bench.port.bytes(one), wanted);
+        }
+        held.rotate_left(round % 9);
+        held.swap(0, 5);
+        held.into_iter().for_each(|one| bench.port.recycle(one));
+    }
+}

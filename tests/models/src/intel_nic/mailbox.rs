@@ -1,0 +1,88 @@
+//! The driver of the physical function, as a virtual one sees it: the mailbox, and answers (as Linux's `igb` gives them).
+
+const MAILBOX: u64 = 0x0c40;
+const MEMORY: core::ops::Range<u64> = 0x0800..0x0840;
+
+const REQUEST: u32 = 1;
+const ACKNOWLEDGE: u32 = 1 << 1;
+const OURS: u32 = 1 << 2;
+const MESSAGE: u32 = 1 << 4;
+const ACKNOWLEDGED: u32 = 1 << 5;
+const RESET_DONE: u32 = 1 << 7;
+
+const ACCEPTED: u32 = 1 << 31;
+const REFUSED: u32 = 1 << 30;
+const CLEAR_TO_SEND: u32 = 1 << 29;
+
+/// The driver of the physical function.
+#[derive(Default)]
+pub struct PhysicalFunction {
+    bits: u32,
+    memory: [u32; 16],
+    asked: bool,
+    pub clear_to_send: bool,
+    pub longest: u32,
+    pub all_multicast: bool,
+}
+
+impl PhysicalFunction {
+    /// The virtual function was reset by itself.
+    pub fn reset_function(&mut self) {
+        *self = PhysicalFunction { bits: RESET_DONE, ..PhysicalFunction::default() };
+    }
+
+    /// The physical function is reset, and tells.
+    pub fn restart(&mut self) {
+        self.reset_function();
+        self.memory[0] = 0x100;
+        self.bits |= MESSAGE;
+    }
+
+    pub fn read(&mut self, at: u64) -> Option<u32> {
+        if at == MAILBOX {
+            let bits = self.bits;
+            self.bits &= !(MESSAGE | ACKNOWLEDGED | RESET_DONE);
+            return Some(bits);
+        }
+        MEMORY.contains(&at).then(|| self.memory[((at - MEMORY.start) / 4) as usize])
+    }
+
+    /// False if it is none of these registers.
+    pub fn write(&mut self, at: u64, value: u32) -> bool {
+        if at == MAILBOX {
+            self.bits = self.bits & !OURS | value & OURS;
+            self.asked |= value & REQUEST != 0;
+            _ = value & ACKNOWLEDGE;
+        } else if MEMORY.contains(&at) {
+            self.memory[((at - MEMORY.start) / 4) as usize] = value;
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Answers what was asked.
+    pub fn work(&mut self, deaf: bool, refused: Option<u32>) {
+        if !core::mem::take(&mut self.asked) || deaf {
+            return;
+        }
+        let question = self.memory[0];
+        let kind = question & 0xffff;
+        let good = refused != Some(kind) && (kind == 1 || self.clear_to_send);
+        match kind {
+            1 if good => {
+                let [a, b, c, d, e, f] = super::MAC;
+                self.memory[1] = u32::from_le_bytes([a, b, c, d]);
+                self.memory[2] = u32::from_le_bytes([e, f, 0, 0]);
+                self.clear_to_send = true;
+            }
+            5 if good => self.longest = self.memory[1],
+            6 if good => self.all_multicast = question >> 16 & 2 != 0,
+            _ => {}
+        }
+        let answer = if good { ACCEPTED } else { REFUSED };
+        let clear = if self.clear_to_send && kind != 1 { CLEAR_TO_SEND } else { 0 };
+        self.memory[0] = question | answer | clear;
+        self.bits |= MESSAGE | ACKNOWLEDGED;
+    }
+}

@@ -1,0 +1,305 @@
+//! VMware's Ethernet interface vmxnet3, version 1, as Linux's driver knows it (`drivers/net/vmxnet3/vmxnet3_defs.h`): one
+//! pair of queues, with what they do wrong on demand.
+//!
+//! Not modelled: filters, offloads, data rings, the second receive ring, events, masking by the device itself.
+
+mod queue;
+
+use crate::registers::{byte_of, number};
+use crate::{Bar, ConfigSpace, Function, Interrupt, Interrupts, Machine, Nanoseconds, PortType};
+use queue::Ring;
+use std::collections::VecDeque;
+
+const BARS: [Bar; 3] =
+    [Bar { index: 0, size: 4096 }, Bar { index: 1, size: 4096 }, Bar { index: 2, size: 4096 }];
+
+const MAGIC: u32 = 0xbabe_fee1;
+
+/// Its MAC address.
+pub const MAC: [u8; 6] = [0, 0x50, 0x56, 1, 2, 3];
+
+/// What the model does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It does not have version 1.
+    NoVersion,
+    /// It has no MAC address.
+    NoAddress,
+    /// It is not activated.
+    NotActive,
+    /// No interrupts are raised.
+    NoInterrupts,
+    /// Packets are sent and not completed, until a reset.
+    NeverCompletes,
+    /// The next packet is completed twice.
+    CompletesTwice,
+    /// The completion of the next packet names a descriptor so much further on.
+    CompletesAnother(u32),
+    /// The next frame is completed with this length.
+    Length(u16),
+    /// The next frame is completed with an error.
+    Damaged,
+    /// The completion of the next frame names a buffer so much further on.
+    ReceivesAt(u32),
+    /// The device has stopped a queue, until a reset.
+    Stopped,
+}
+
+/// The device.
+pub struct Vmxnet3 {
+    config: ConfigSpace,
+    faults: Vec<Fault>,
+    /// The link is up.
+    pub link: bool,
+    /// Frames that come from the wire.
+    pub arriving: VecDeque<Vec<u8>>,
+    /// Frames that went to it.
+    pub sent: Vec<Vec<u8>>,
+    partial: Vec<u8>,
+    shared: u64,
+    command: u32,
+    active: bool,
+    hung: bool,
+    masked: [bool; 8],
+    raised: [bool; 8],
+    transmit: Ring,
+    transmitted: Ring,
+    receive: Ring,
+    received: Ring,
+    /// Interrupts of the receive and the transmit queue.
+    interrupts: [u8; 2],
+    missed: u64,
+    /// What the driver did that it must not do.
+    pub complaints: Vec<String>,
+    resets: u64,
+}
+
+impl Vmxnet3 {
+    /// A device as it is after power-on, with so many vectors of MSI-X; none: it has MSI.
+    pub fn new(vectors: u16) -> Self {
+        let mut config = ConfigSpace::new(0x15ad, 0x07b0, 0x02_00_00, 1);
+        for bar in BARS {
+            config = config.memory_bar_32(bar.index, bar.size as u32);
+        }
+        config = match vectors {
+            0 => config.msi(0),
+            vectors => config.msix(vectors, 2, 0, 0x800),
+        };
+        Vmxnet3 {
+            config: config.express(PortType::Endpoint).power_management(),
+            faults: Vec::new(),
+            link: true,
+            arriving: VecDeque::new(),
+            sent: Vec::new(),
+            partial: Vec::new(),
+            shared: 0,
+            command: 0,
+            active: false,
+            hung: false,
+            masked: [true; 8],
+            raised: [false; 8],
+            transmit: Ring::default(),
+            transmitted: Ring::default(),
+            receive: Ring::default(),
+            received: Ring::default(),
+            interrupts: [0; 2],
+            missed: 0,
+            complaints: Vec::new(),
+            resets: 0,
+        }
+    }
+
+    /// From now on it does this wrong.
+    pub fn inject(&mut self, fault: Fault) {
+        self.faults.push(fault);
+    }
+
+    /// It does nothing wrong any more.
+    pub fn repair(&mut self) {
+        self.faults.clear();
+    }
+
+    /// It does nothing wrong any more that would outlast a reset.
+    pub fn faults_that_last_end(&mut self) {
+        self.faults.retain(|&fault| fault != Fault::Stopped);
+    }
+
+    fn has(&self, fault: Fault) -> bool {
+        self.faults.contains(&fault)
+    }
+
+    /// Whether it does one of these wrong now; it does so once.
+    fn once<T>(&mut self, matches: impl Fn(Fault) -> Option<T>) -> Option<T> {
+        let at = self.faults.iter().position(|&fault| matches(fault).is_some())?;
+        matches(self.faults.remove(at))
+    }
+
+    fn complain(&mut self, what: impl Into<String>) {
+        self.complaints.push(what.into());
+    }
+
+    fn forget(&mut self) {
+        (self.active, self.hung, self.shared) = (false, false, 0);
+        self.masked = [true; 8];
+        self.raised = [false; 8];
+        self.partial.clear();
+    }
+
+    fn load<const N: usize>(&mut self, address: u64, machine: &mut dyn Machine) -> u64 {
+        let mut bytes = [0; N];
+        if machine.read(address, &mut bytes).is_err() {
+            self.complain(format!("{address:#x} cannot be read"));
+        }
+        number(&bytes)
+    }
+
+    fn activate(&mut self, machine: &mut dyn Machine) {
+        let shared = self.shared;
+        if self.has(Fault::NotActive) || self.load::<4>(shared, machine) as u32 != MAGIC {
+            return;
+        }
+        let mtu = self.load::<4>(shared + 56, machine);
+        if !(60..=9000).contains(&mtu) {
+            return self.complain(format!("an MTU of {mtu}"));
+        }
+        if self.load::<2>(shared + 62, machine) != 0x101 {
+            return self.complain("not one queue of each kind");
+        }
+        if self.load::<4>(shared + 120, machine) & 0xd != 0xd {
+            self.complain("own address, broadcast and all of multicast are not wanted");
+        }
+        let queues = self.load::<8>(shared + 40, machine);
+        let mut ring = |queue: u64, at: u64, entries: u64| {
+            let base = queues + 256 * queue;
+            let address = self.load::<8>(base + at, machine);
+            Ring::new(address, self.load::<4>(base + entries, machine) as u32)
+        };
+        let rings = [ring(0, 16, 56), ring(0, 32, 64), ring(1, 16, 56), ring(1, 32, 64)];
+        [self.transmit, self.transmitted, self.receive, self.received] = rings;
+        let mut interrupt = |queue: u64| self.load::<1>(queues + 256 * queue + 72, machine) as u8;
+        self.interrupts = [interrupt(1), interrupt(0)];
+        self.missed = 0;
+        self.active = true;
+    }
+
+    fn execute(&mut self, command: u32, machine: &mut dyn Machine) {
+        self.command = command;
+        match command {
+            0xcafe_0000 => self.activate(machine),
+            0xcafe_0001 => self.active = false,
+            0xcafe_0002 => {
+                self.resets += 1;
+                self.forget();
+            }
+            0xf00d_0000 | 0xf00d_0001 if self.active => {
+                let queues = self.load::<8>(self.shared + 40, machine);
+                let stopped = u8::from(self.has(Fault::Stopped));
+                _ = machine.write(queues + 80, &[stopped]);
+                _ = machine.write(queues + 256 + 152, &self.missed.to_le_bytes());
+            }
+            0xf00d_0000..=0xf00d_0002 => {}
+            _ => self.complain(format!("command {command:#x}")),
+        }
+    }
+
+    fn answer(&self) -> u32 {
+        match self.command {
+            0xcafe_0000 => u32::from(!self.active),
+            0xf00d_0002 => 10_000 << 16 | u32::from(self.link),
+            _ => 0,
+        }
+    }
+
+    /// Raises the interrupt of the receive queue (0) or the transmit queue (1).
+    fn raise(&mut self, queue: usize, machine: &mut dyn Machine) {
+        let interrupt = self.interrupts[queue];
+        self.raised[usize::from(interrupt & 7)] = true;
+        self.deliver(interrupt & 7, machine);
+    }
+
+    fn deliver(&mut self, interrupt: u8, machine: &mut dyn Machine) {
+        let n = usize::from(interrupt);
+        if self.masked[n] || !self.raised[n] || self.has(Fault::NoInterrupts) {
+            return;
+        }
+        self.raised[n] = false;
+        match self.interrupts().msix {
+            0 => machine.interrupt(Interrupt::Msi(0)),
+            _ => machine.interrupt(Interrupt::Msix(interrupt.into())),
+        };
+    }
+}
+
+impl Function for Vmxnet3 {
+    fn config(&mut self) -> &mut ConfigSpace {
+        &mut self.config
+    }
+
+    fn bars(&self) -> &[Bar] {
+        &BARS
+    }
+
+    fn interrupts(&self) -> Interrupts {
+        // The capability after the header says which.
+        let mut first = [0; 4];
+        self.config.read(0x50, &mut first);
+        match first[0] {
+            0x11 => Interrupts { msix: u16::from(first[2]) + 1, ..Interrupts::default() },
+            _ => Interrupts { msi: 1, ..Interrupts::default() },
+        }
+    }
+
+    fn read(&mut self, bar: u8, offset: u64, into: &mut [u8]) {
+        let [a, b, c, d, e, f] = if self.has(Fault::NoAddress) { [0; 6] } else { MAC };
+        let value = match (bar, offset) {
+            (1, 0x00) => u32::from(!self.has(Fault::NoVersion)) | 6,
+            (1, 0x08) => 1,
+            (1, 0x20) => self.answer(),
+            (1, 0x28) => u32::from_le_bytes([a, b, c, d]),
+            (1, 0x30) => u32::from_le_bytes([e, f, 0, 0]),
+            _ => 0,
+        };
+        into.iter_mut().zip(0..).for_each(|(place, at)| *place = byte_of(value.into(), at));
+    }
+
+    fn write(
+        &mut self,
+        bar: u8,
+        offset: u64,
+        bytes: &[u8],
+        _: Nanoseconds,
+        machine: &mut dyn Machine,
+    ) {
+        let value = number(bytes) as u32;
+        match (bar, offset) {
+            (0, 0..0x40) if offset.is_multiple_of(8) => {
+                self.masked[(offset / 8) as usize] = value & 1 != 0;
+                self.deliver((offset / 8) as u8, machine);
+            }
+            (0, 0x600 | 0x800) => {}
+            (1, 0x00 | 0x08) if value == 1 => {}
+            (1, 0x10) => self.shared = value.into(),
+            (1, 0x18) => self.shared |= u64::from(value) << 32,
+            (1, 0x20) => self.execute(value, machine),
+            (1, 0x28 | 0x30) => {}
+            _ => self.complain(format!("{value:#x} goes to {offset:#x} of BAR {bar}")),
+        }
+    }
+
+    fn poll(&mut self, _: Nanoseconds, machine: &mut dyn Machine) -> Option<Nanoseconds> {
+        if self.config.is_bus_master() && self.active && self.link && !self.hung {
+            self.send(machine);
+            self.take_in(machine);
+        }
+        None
+    }
+
+    fn reset(&mut self) {
+        self.forget();
+    }
+
+    fn counters(&self) -> Vec<(String, u64)> {
+        let counted = [("resets", self.resets), ("complaints", self.complaints.len() as u64)];
+        counted.map(|(name, count)| (name.to_string(), count)).into()
+    }
+}

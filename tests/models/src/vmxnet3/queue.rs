@@ -1,0 +1,142 @@
+//! Rings with generations, and the two queues that are made of them.
+
+use super::{Fault, Vmxnet3};
+use crate::Machine;
+
+/// A ring of 16-byte entries, with one bit in each that changes from lap to lap.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ring {
+    address: u64,
+    entries: u32,
+    /// Entries that were passed, in all.
+    passed: u32,
+}
+
+impl Ring {
+    pub fn new(address: u64, entries: u32) -> Self {
+        Ring { address, entries, passed: 0 }
+    }
+
+    fn index(&self) -> u32 {
+        self.passed % self.entries.max(1)
+    }
+
+    fn generation(&self) -> bool {
+        (self.passed / self.entries.max(1)).is_multiple_of(2)
+    }
+
+    fn entry(&self) -> u64 {
+        self.address + 16 * u64::from(self.index())
+    }
+}
+
+/// What a descriptor says.
+struct Descriptor {
+    address: u64,
+    len: usize,
+    last: bool,
+}
+
+impl Vmxnet3 {
+    /// The next descriptor of a ring, whose generation is this bit of the third word.
+    fn descriptor(
+        &mut self,
+        ring: Ring,
+        bit: u32,
+        machine: &mut dyn Machine,
+    ) -> Option<Descriptor> {
+        let address = self.load::<8>(ring.entry(), machine);
+        let word = self.load::<4>(ring.entry() + 8, machine) as u32;
+        let upper = self.load::<4>(ring.entry() + 12, machine) as u32;
+        let len = match word & 0x3fff {
+            0 => 1 << 14,
+            len => len as usize,
+        };
+        let ours = (word & 1 << bit != 0) == ring.generation() && ring.entries > 0;
+        ours.then_some(Descriptor { address, len, last: upper & 1 << 12 != 0 })
+    }
+
+    /// Writes a completion: first, third and fourth word.
+    fn complete(&mut self, ring: Ring, words: [u32; 2], machine: &mut dyn Machine) {
+        let generation = u64::from(ring.generation()) << 63;
+        _ = machine.write(ring.entry(), &u64::from(words[0]).to_le_bytes());
+        let upper = generation | u64::from(words[1]);
+        _ = machine.write(ring.entry() + 8, &upper.to_le_bytes());
+    }
+
+    /// Sends all that there is.
+    pub fn send(&mut self, machine: &mut dyn Machine) {
+        let mut completed = false;
+        while let Some(descriptor) = self.descriptor(self.transmit, 14, machine) {
+            let mut piece = vec![0; descriptor.len];
+            if machine.read(descriptor.address, &mut piece).is_err() {
+                self.complain(format!("a packet at {:#x} cannot be reached", descriptor.address));
+            }
+            self.partial.extend_from_slice(&piece);
+            let index = self.transmit.index();
+            self.transmit.passed += 1;
+            if !descriptor.last {
+                continue;
+            }
+            let packet = core::mem::take(&mut self.partial);
+            if packet.len() < 60 {
+                self.complain("a frame is shorter than 60 bytes");
+            }
+            self.sent.push(packet);
+            if self.once(|fault| (fault == Fault::NeverCompletes).then_some(())).is_some() {
+                self.hung = true;
+                return;
+            }
+            let another = |fault| match fault {
+                Fault::CompletesAnother(by) => Some(by),
+                _ => None,
+            };
+            let by = self.once(another).unwrap_or(0);
+            let twice = self.once(|fault| (fault == Fault::CompletesTwice).then_some(())).is_some();
+            for _ in 0..=u32::from(twice) {
+                self.complete(self.transmitted, [index + by, 0], machine);
+                self.transmitted.passed += 1;
+            }
+            completed = true;
+        }
+        if completed {
+            self.raise(1, machine);
+        }
+    }
+
+    /// Receives all that there is room for.
+    pub fn take_in(&mut self, machine: &mut dyn Machine) {
+        let mut received = false;
+        while let Some(frame) = self.arriving.pop_front() {
+            let Some(descriptor) = self.descriptor(self.receive, 31, machine) else {
+                self.missed += 1;
+                continue;
+            };
+            let length = |fault| match fault {
+                Fault::Length(length) => Some(length),
+                _ => None,
+            };
+            let skew = |fault| match fault {
+                Fault::ReceivesAt(by) => Some(by),
+                _ => None,
+            };
+            let whole = frame.len() <= descriptor.len;
+            let copied = &frame[..frame.len().min(descriptor.len)];
+            if machine.write(descriptor.address, copied).is_err() {
+                self.complain(format!("a buffer at {:#x} cannot be reached", descriptor.address));
+            }
+            let len = self.once(length).map_or(copied.len() as u32, u32::from);
+            let damaged = self.once(|fault| (fault == Fault::Damaged).then_some(())).is_some();
+            let by = self.once(skew).unwrap_or(0);
+            let index = (self.receive.index() + by) % self.receive.entries;
+            let error = u32::from(damaged || !whole) << 14;
+            self.complete(self.received, [index | 3 << 14, len & 0x3fff | error], machine);
+            self.receive.passed += 1;
+            self.received.passed += 1;
+            received = true;
+        }
+        if received {
+            self.raise(0, machine);
+        }
+    }
+}

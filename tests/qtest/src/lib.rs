@@ -1,0 +1,293 @@
+//! A machine of QEMU in which no processor runs: its memory is mapped here, its registers are reached by the qtest
+//! protocol (QEMU: docs/devel/testing/qtest.rst), and our drivers work with its devices from this process. QEMU's device
+//! models were written by others.
+//!
+//! Messages of interrupts go to a word of memory, which [`Machine::take_interrupts`] looks at. QEMU's virtual clock
+//! stands still but for [`Machine::pass`].
+
+mod connection;
+
+use connection::Connection;
+use drivers::hal::{
+    Arena, Clock, ConfigRegionAccess, Instant, Interrupt, PciAddress, Platform, Registers, Window,
+};
+use drivers::inventory::Inventory;
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+use std::fs::File;
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::process::{Child, Command, Stdio};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Bytes of memory, and where the part that is used begins.
+const MEMORY: usize = 64 << 20;
+const FIRST: usize = 1 << 20;
+/// Where BARs are placed, in the order of their numbers.
+const BARS: u32 = 0xe000_0000;
+
+type Shared = Arc<Mutex<Connection>>;
+
+/// The machine. QEMU ends with it.
+pub struct Machine {
+    qemu: Child,
+    connection: Shared,
+    monitor: Connection,
+    arena: Arena,
+    messages: Window,
+    raised: &'static AtomicU64,
+    /// The other end of the cable.
+    pub wire: UnixDatagram,
+    directory: TempDir,
+}
+
+/// A machine (q35) with this network interface, which `qemu` starts: `-device` without what follows the model.
+pub fn with_nic(mut qemu: Command, model: &str) -> std::io::Result<Machine> {
+    let directory = tempfile::Builder::new().prefix("isthmus-qtest-").tempdir()?;
+    let path = |name: &str| directory.path().join(name);
+    let file = File::create_new(path("memory"))?;
+    file.set_len(MEMORY as u64)?;
+    let file = File::options().read(true).write(true).open(path("memory"))?;
+    let listeners = [UnixListener::bind(path("qtest"))?, UnixListener::bind(path("qmp"))?];
+    let wire = UnixDatagram::bind(path("peer"))?;
+    wire.set_nonblocking(true)?;
+    let shown = |name: &str| path(name).display().to_string();
+    qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-accel", "qtest"]);
+    qemu.args(["-machine", "q35,memory-backend=ram", "-m", "64M", "-qtest-log", "/dev/null"]);
+    let memory =
+        format!("memory-backend-file,id=ram,size=64M,share=on,mem-path={}", shown("memory"));
+    qemu.args(["-object", &memory]);
+    qemu.args(["-qtest", &format!("unix:{}", shown("qtest"))]);
+    qemu.args(["-qmp", &format!("unix:{}", shown("qmp"))]);
+    let (ours, peer) = (shown("nic"), shown("peer"));
+    let cable = format!(
+        "dgram,id=net0,local.type=unix,local.path={ours},remote.type=unix,remote.path={peer}"
+    );
+    qemu.args(["-netdev", &cable]);
+    let device = format!("{model},netdev=net0,mac=52:54:00:12:34:56,romfile=");
+    qemu.args(["-device", &device]);
+    let mut child = qemu.stdin(Stdio::null()).spawn()?;
+    let accepted = listeners.map(|listener| connection::accept(&listener, &mut child));
+    let [connection, monitor] = accepted;
+    let mut monitor = monitor?;
+    monitor.line()?;
+    monitor.ask("{\"execute\":\"qmp_capabilities\"}")?;
+    // SAFETY: the kernel chooses the place, so that nothing of ours is mapped over.
+    let start = unsafe {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        mmap(std::ptr::null_mut(), MEMORY, access, MapFlags::SHARED, &file, 0)
+    }?;
+    let start = NonNull::new(start.cast::<u8>()).ok_or(std::io::ErrorKind::OutOfMemory)?;
+    // SAFETY: the mapping is never taken away, and no reference to it is ever made.
+    let memory = unsafe { Window::from_raw(start, 0, MEMORY) };
+    let usable = memory.slice(FIRST, MEMORY - FIRST).ok_or(std::io::ErrorKind::OutOfMemory)?;
+    let mut arena = Arena::new(usable);
+    let messages = arena.alloc(64, 64).ok_or(std::io::ErrorKind::OutOfMemory)?;
+    messages.fill(0);
+    let raised: &'static AtomicU64 = Box::leak(Box::new(AtomicU64::new(0)));
+    let connection = Arc::new(Mutex::new(connection?));
+    Ok(Machine { qemu: child, connection, monitor, arena, messages, raised, wire, directory })
+}
+
+impl Machine {
+    /// What our inventory finds, after BARs were placed as firmware does it.
+    pub fn find(&self) -> Inventory {
+        let access: &'static Access = Box::leak(Box::new(Access(self.connection.clone())));
+        let mut next = BARS;
+        for device in 1..31 {
+            place_bars(access, PciAddress::new(0, 0, device, 0), &mut next);
+        }
+        let mut inventory = Inventory::default();
+        inventory.scan_pci(access);
+        inventory
+    }
+
+    /// So much time passes for devices; what time it is then.
+    pub fn pass(&self, time: Duration) -> Instant {
+        let answer = with(&self.connection, |c| c.ask(&format!("clock_step {}", time.as_nanos())));
+        let nanos = answer.trim_start_matches("OK ").trim().parse().unwrap_or(0);
+        Instant::from_nanos(nanos)
+    }
+
+    /// The machine's clock: a millisecond passes by each look.
+    pub fn clock(&self) -> impl Clock + use<> {
+        QemuClock(self.connection.clone())
+    }
+
+    /// Plugs the cable in, or out.
+    pub fn set_link(&mut self, up: bool) {
+        let arguments = format!("{{\"name\":\"net0\",\"up\":{up}}}");
+        let command = format!("{{\"execute\":\"set_link\",\"arguments\":{arguments}}}");
+        self.monitor.ask(&command).expect("QEMU's monitor answers");
+    }
+
+    /// Sends a frame to the interface.
+    pub fn send(&self, frame: &[u8]) {
+        while let Err(error) = self.wire.send_to(frame, self.directory.path().join("nic")) {
+            assert!(error.raw_os_error().is_some(), "{error}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// The next frame from it, if one comes soon.
+    pub fn receive(&self) -> Option<Vec<u8>> {
+        let mut frame = vec![0; 1 << 14];
+        for _ in 0..5000 {
+            if let Ok(length) = self.wire.recv(&mut frame) {
+                frame.truncate(length);
+                return Some(frame);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        None
+    }
+
+    /// Counts interrupts whose messages came; several at a time count once.
+    pub fn take_interrupts(&self) {
+        if self.messages.load32(0) != 0 {
+            self.messages.store32(0, 0);
+            self.raised.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // Fails only when it is gone already.
+        _ = self.qemu.kill();
+        _ = self.qemu.wait();
+    }
+}
+
+fn with<T>(connection: &Shared, work: impl FnOnce(&mut Connection) -> std::io::Result<T>) -> T {
+    let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+    work(&mut connection).expect("QEMU answers")
+}
+
+/// Gives all memory BARs of a function addresses, from `next` on.
+fn place_bars(access: &Access, address: PciAddress, next: &mut u32) {
+    // SAFETY: of a function whose BARs nobody uses yet.
+    let (read, write) =
+        unsafe { (|at| access.read(address, at), |at, value| access.write(address, at, value)) };
+    if read(0) == u32::MAX || read(0x0c) >> 16 & 0x7f != 0 {
+        return;
+    }
+    let mut at = 0x10;
+    while at < 0x28 {
+        let flags = read(at);
+        write(at, u32::MAX);
+        let mask = read(at) & !0xf;
+        let wide = flags & 6 == 4;
+        if flags & 1 == 0 && mask != 0 {
+            let size = mask.wrapping_neg();
+            *next = next.next_multiple_of(size);
+            write(at, *next);
+            *next += size;
+        }
+        at += if wide { 8 } else { 4 };
+    }
+}
+
+// SAFETY: QEMU's models write to memory by copies, where they were told to; no reference to it is held.
+unsafe impl Platform for Machine {
+    fn map_registers(&mut self, address: u64, len: usize) -> Option<Box<dyn Registers>> {
+        Some(Box::new(Mapped { connection: self.connection.clone(), address, len }))
+    }
+
+    fn map_memory(&mut self, _: u64, _: usize) -> Option<Window> {
+        None
+    }
+
+    fn allocate_interrupt(&mut self) -> Option<Interrupt> {
+        // SAFETY: a word of memory that was set aside for it.
+        Some(unsafe { Interrupt::new(self.messages.bus_address(), 0x55, self.raised) })
+    }
+
+    fn arena(&mut self) -> &mut Arena {
+        &mut self.arena
+    }
+}
+
+struct QemuClock(Shared);
+
+impl Clock for QemuClock {
+    fn now(&self) -> Instant {
+        let answer = with(&self.0, |c| c.ask("clock_step 1000000"));
+        Instant::from_nanos(answer.trim_start_matches("OK ").trim().parse().unwrap_or(0))
+    }
+}
+
+/// Configuration space, by the ports 0xcf8 and 0xcfc.
+struct Access(Shared);
+
+fn select(address: PciAddress, offset: u16) -> Option<u32> {
+    let function = u32::from(address.device()) << 11 | u32::from(address.function()) << 8;
+    let bus = u32::from(address.bus()) << 16;
+    (offset < 256).then(|| 1 << 31 | bus | function | u32::from(offset & 0xfc))
+}
+
+impl ConfigRegionAccess for Access {
+    unsafe fn read(&self, address: PciAddress, offset: u16) -> u32 {
+        let Some(select) = select(address, offset) else { return u32::MAX };
+        with(&self.0, |c| {
+            c.ask(&format!("outl 0xcf8 {select:#x}"))?;
+            c.number("inl 0xcfc").map(|value| value as u32)
+        })
+    }
+
+    unsafe fn write(&self, address: PciAddress, offset: u16, value: u32) {
+        let Some(select) = select(address, offset) else { return };
+        with(&self.0, |c| {
+            c.ask(&format!("outl 0xcf8 {select:#x}"))?;
+            c.ask(&format!("outl 0xcfc {value:#x}")).map(drop)
+        });
+    }
+}
+
+/// Registers at a bus address.
+struct Mapped {
+    connection: Shared,
+    address: u64,
+    len: usize,
+}
+
+impl Mapped {
+    fn load(&self, offset: usize, size: usize, letter: char) -> u64 {
+        if offset + size > self.len {
+            return u64::MAX;
+        }
+        let at = self.address + offset as u64;
+        with(&self.connection, |c| c.number(&format!("read{letter} {at:#x}")))
+    }
+
+    fn store(&self, offset: usize, size: usize, letter: char, value: u64) {
+        if offset + size <= self.len {
+            let at = self.address + offset as u64;
+            with(&self.connection, |c| c.ask(&format!("write{letter} {at:#x} {value:#x}")));
+        }
+    }
+}
+
+macro_rules! access {
+    ($read:ident, $write:ident, $t:ty, $letter:expr) => {
+        fn $read(&self, offset: usize) -> $t {
+            self.load(offset, size_of::<$t>(), $letter) as $t
+        }
+
+        fn $write(&self, offset: usize, value: $t) {
+            self.store(offset, size_of::<$t>(), $letter, value.into());
+        }
+    };
+}
+
+impl Registers for Mapped {
+    fn len(&self) -> usize {
+        self.len
+    }
+    access!(read8, write8, u8, 'b');
+    access!(read16, write16, u16, 'w');
+    access!(read32, write32, u32, 'l');
+    access!(read64, write64, u64, 'q');
+}
