@@ -1,24 +1,26 @@
 //! What the peer acknowledges, and what is done when it does not.
 //!
 //! An ACK tells only up to where everything has arrived. One that tells the same again shows that something is
-//! missing: the first packet behind it is sent again at once. Its ACK, if it does not reach what had been sent by
-//! then, shows the next one that is missing. Not to spend a round trip on each, as many are sent again from there
-//! as the link carries in a quarter of a round trip. Where no ACK comes, the
-//! first packet is sent once more after about two round trips, and then by a timer that is doubled each time.
+//! missing: the first packet behind it is sent again at once, and then not before an ACK of that can be back. The
+//! ACK of what was sent again, if it does not reach what had been sent by then, shows the next that is missing
+//! (as NewReno, RFC 6582). Not to spend a round trip on each, packets behind it go with it, as many as the link
+//! carries in a round trip: all of that if nothing else can be sent, else an eighth. Where no ACK comes, the first
+//! packet is sent once more after about two round trips, and then by a timer that is doubled each time.
+//!
+//! Round trips are measured of packets that were sent once, and of the first that was sent again if that was
+//! enough: with many losses there is hardly another, and a timer that knows only the time of long queues is slow.
 
 use super::endpoint::{Endpoint, LEAST_LIMIT, LOSSY_LIMIT, extend};
-use super::transmit::RESENDS_PER_TURN;
 use super::{Engine, Failure};
-use core::time::Duration;
 use drivers::hal::Instant;
 
 /// ACKs of what was never sent, until the peer is taken for one that knows another life of ours.
 const OTHER_LIFE: u64 = 16;
 /// Most doublings of the timer that outlast an ACK: loss alone must not make it slow.
 const LASTING: u32 = 3;
-/// Most packets that are sent again at a time.
+/// Most packets that are sent again at a time because the one before was missing, too.
 const MOST_AGAIN: u64 = 256;
-/// A packet is not sent again so soon after it was.
+/// Nanoseconds: a packet is not sent again so soon after it was, as long as no round trip is known.
 const LEAST_PAUSE: u64 = 100_000;
 
 impl Endpoint {
@@ -33,29 +35,27 @@ impl Endpoint {
     #[inline]
     pub(super) fn start_timer(&mut self, sent: Option<Instant>, now: Instant) {
         let timing = &self.config.timing;
-        if let (Some(sent), Some(trip)) = (sent, self.round_trip.smoothed) {
-            let probe = timing.probe.as_nanos() as u64;
-            let due = sent.as_nanos().saturating_add(trip).saturating_add(probe.max(trip / 4));
-            let at = Instant::from_nanos(due.max(now.as_nanos().saturating_add(probe)));
-            self.recovery.timer = Some(at);
-            return;
-        }
-        let retransmit = timing.retransmit.as_nanos() as u64;
-        let wait = match self.patience() {
-            Some(patience) if !self.recovery.probed && self.recovery.expired == 0 => {
-                let probe = timing.probe.as_nanos() as u64;
-                let twice = patience.saturating_mul(2).max(probe);
-                let doubled = retransmit.max(patience) << self.recovery.doubled;
-                twice.min(doubled)
+        let probe = timing.probe.as_nanos() as u64;
+        let wait = match (sent, self.round_trip.smoothed) {
+            (Some(sent), Some(trip)) => {
+                let due = trip.saturating_add(probe.max(trip / 4));
+                due.saturating_sub(now.nanos_since(sent)).max(probe)
             }
-            patience => {
-                let base = retransmit.max(patience.unwrap_or(0));
-                let times = self.recovery.doubled.max(self.recovery.expired);
-                let doubled = base.saturating_mul(1 << times.min(16));
-                doubled.min(timing.retransmit_most.as_nanos() as u64).max(retransmit)
-            }
+            _ => self.wait(),
         };
-        self.recovery.timer = Some(now + Duration::from_nanos(wait));
+        self.recovery.timer = Some(Instant::from_nanos(now.as_nanos().saturating_add(wait)));
+    }
+
+    /// Nanoseconds of the timer: twice of what ACKs may take, and doubled for each time that it has expired.
+    fn wait(&self) -> u64 {
+        let timing = &self.config.timing;
+        let probe = timing.probe.as_nanos() as u64;
+        let base = match self.patience() {
+            Some(patience) => patience.saturating_mul(2).max(probe),
+            None => timing.retransmit.as_nanos() as u64,
+        };
+        let times = self.recovery.doubled.max(self.recovery.backed_off).min(32);
+        base.saturating_mul(1 << times).min(timing.retransmit_most.as_nanos() as u64)
     }
 
     /// Sends `count` packets again, from the first that is not acknowledged.
@@ -66,12 +66,16 @@ impl Endpoint {
         self.recovery.fragment = None;
     }
 
-    /// How many packets the link carries in a quarter of a round trip.
-    fn quarter(&self, trip: u64) -> u64 {
+    /// How many packets may be sent again that are not known to be lost, in place of waiting for so many
+    /// nanoseconds: what the link carries in that time, if it has nothing else to do, else an eighth of it.
+    fn guess(&self, nanos: u64) -> u64 {
+        let limit = u64::from(self.send.limit.min(self.config.timing.in_flight));
+        let is_idle = self.send.unsent == super::NONE || self.on_the_way() >= limit;
         // Without a speed, as at 10 Gb/s.
         let byte_time = if self.byte_time > 0 { self.byte_time } else { 819 };
         let packet = u64::from(self.max_chunk) * byte_time / 1024;
-        (trip / 4).checked_div(packet).unwrap_or(1).clamp(1, MOST_AGAIN)
+        let share = if is_idle { nanos } else { nanos / 8 };
+        share.checked_div(packet).unwrap_or(1).clamp(1, super::WINDOW)
     }
 
     /// A round trip was seen.
@@ -82,12 +86,10 @@ impl Endpoint {
             None => {
                 trip.smoothed = Some(nanos);
                 trip.variation = nanos / 2;
-                trip.least = nanos;
             }
             Some(smoothed) => {
                 trip.variation = (3 * trip.variation + smoothed.abs_diff(nanos)) / 4;
                 trip.smoothed = Some((7 * smoothed + nanos) / 8);
-                trip.least = trip.least.min(nanos);
             }
         }
     }
@@ -97,6 +99,7 @@ impl Endpoint {
         if self.on_the_way() == 0 || self.recovery.next < self.recovery.end {
             return false;
         }
+        // One that has left before that arrived which was sent again says nothing of it.
         let pause = self.round_trip.smoothed.unwrap_or(LEAST_PAUSE).max(LEAST_PAUSE);
         if self.recovery.at.is_some_and(|at| now.nanos_since(at) < pause) {
             return false;
@@ -108,6 +111,7 @@ impl Endpoint {
             self.send.limit = less.max(LOSSY_LIMIT).min(self.send.limit);
         }
         self.counters.num_fast_retrans += 1;
+        self.recovery.count = 1;
         self.resend(1);
         true
     }
@@ -118,38 +122,64 @@ impl Endpoint {
             && timed <= number
         {
             self.round_trip.timed = None;
-            self.measure(now.nanos_since(at));
+            let nanos = now.nanos_since(at);
+            self.round_trip.least = nanos.min(self.round_trip.least);
+            self.measure(nanos);
         }
         let send = &mut self.send;
         send.acknowledged = number;
         let most = self.config.timing.in_flight;
         send.limit = send.limit.saturating_add(count.min(u64::from(most)) as u32).min(most);
-        self.recovery.probed = false;
+        let once = self.recovery.backed_off <= 1;
+        self.recovery.backed_off = 0;
         self.recovery.expired = 0;
-        let mut again = false;
         let first = number + 1;
-        if let Some(until) = self.recovery.until {
-            // It was answered before that can be: nothing was lost, something came late.
-            let trip = self.round_trip.smoothed.unwrap_or(0);
-            let early = (3 * self.round_trip.least / 4).max(trip / 2);
-            let mistaken = self.recovery.at.is_some_and(|at| now.nanos_since(at) < early);
-            if first >= until || mistaken {
-                self.recovery.until = None;
-                self.recovery.end = self.recovery.next;
-            } else if first >= self.recovery.next {
-                let waited = self.recovery.at.map_or(0, |at| now.nanos_since(at));
-                // Nothing behind what was sent again had arrived: much is missing.
-                let exactly = first == self.recovery.next;
-                let least = if exactly { 4 * u64::from(RESENDS_PER_TURN) } else { 1 };
-                let count = self.quarter(waited).max(least);
-                self.counters.num_fast_retrans += 1;
-                self.resend(count.min(until - first));
-                again = true;
-            }
-        } else if self.recovery.next < first {
-            self.recovery.end = self.recovery.next;
+        if first < self.recovery.next {
+            // Some of what was sent again is still on the way.
+            return false;
         }
-        again
+        self.recovery.end = self.recovery.next;
+        let Some(until) = self.recovery.until else { return false };
+        let waited = self.recovery.at.map_or(0, |at| now.nanos_since(at));
+        let exactly = first == self.recovery.next;
+        self.recovery.at = None;
+        if first >= until {
+            self.recovery.until = None;
+            return false;
+        }
+        // What is answered before that can be was late, and not lost.
+        if once && waited >= self.round_trip.least / 2 {
+            self.measure(waited);
+        }
+        // What was sent again has arrived, and the next, which was sent before it, has not: it is lost. If nothing
+        // behind the first had arrived, much may be.
+        self.recovery.count = if exactly { (2 * self.recovery.count).min(MOST_AGAIN) } else { 1 };
+        self.counters.num_fast_retrans += 1;
+        let count = self.recovery.count.max(self.guess(waited));
+        self.resend(count.min(until - first));
+        true
+    }
+
+    /// No ACK has come in time; whether that is enough.
+    fn expire(&mut self, now: Instant) -> bool {
+        self.counters.num_timeout_retrans += 1;
+        // What is sent again soon is a question, not a sign that nobody answers.
+        if self.wait() >= self.config.timing.retransmit.as_nanos() as u64 {
+            if self.recovery.expired >= self.config.timing.retries {
+                return true;
+            }
+            self.recovery.expired += 1;
+            self.recovery.doubled = (self.recovery.doubled + 1).min(LASTING);
+            if self.recovery.expired > 1 {
+                self.send.limit = (self.send.limit / 2).max(LEAST_LIMIT);
+            }
+        }
+        self.recovery.backed_off += 1;
+        self.recovery.until = Some(self.send.next);
+        self.recovery.count = 1;
+        self.resend(1);
+        self.start_timer(None, now);
+        false
     }
 }
 
@@ -239,28 +269,5 @@ impl Engine {
             self.make_ready(place);
         }
         self.schedule(place);
-    }
-}
-
-impl Endpoint {
-    /// No ACK has come in time; whether that is enough.
-    fn expire(&mut self, now: Instant) -> bool {
-        self.counters.num_timeout_retrans += 1;
-        if !self.recovery.probed && self.recovery.expired == 0 && self.patience().is_some() {
-            self.recovery.probed = true;
-        } else {
-            if self.recovery.expired >= self.config.timing.retries {
-                return true;
-            }
-            self.recovery.expired += 1;
-            self.recovery.doubled = (self.recovery.doubled + 1).min(LASTING);
-            if self.recovery.expired > 1 {
-                self.send.limit = (self.send.limit / 2).max(LEAST_LIMIT);
-            }
-        }
-        self.recovery.until = Some(self.send.next);
-        self.resend(1);
-        self.start_timer(None, now);
-        false
     }
 }

@@ -64,23 +64,26 @@ pub(super) struct Recovery {
     pub fragment: Option<u32>,
     /// What was sent before this may be lost; none if nothing seems to be.
     pub until: Option<u64>,
-    /// When something was last sent again.
+    /// When the first that is missing was last sent again, if it was.
     pub at: Option<Instant>,
     /// When time has passed without an ACK.
     pub timer: Option<Instant>,
-    /// The first packet was sent once more since the last ACK that told of something new.
-    pub probed: bool,
-    /// Times that the timer has expired since.
+    /// How many packets were last sent again at a time.
+    pub count: u64,
+    /// Times that the timer has expired since the last ACK that told of something new.
+    pub backed_off: u32,
+    /// Of them, those that had waited for `Timing::retransmit` at least.
     pub expired: u32,
     /// Times that it was doubled since a round trip was last measured (Karn).
     pub doubled: u32,
 }
 
 /// How long packets and their ACKs take (RFC 6298, in nanoseconds).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RoundTrip {
     pub smoothed: Option<u64>,
     pub variation: u64,
+    /// The shortest of a packet that was sent once.
     pub least: u64,
     /// The packet that is timed, which is never one that was sent twice.
     pub timed: Option<(u64, Instant)>,
@@ -217,7 +220,12 @@ impl Endpoint {
                 pace_at: None,
             },
             recovery: Recovery::default(),
-            round_trip: RoundTrip::default(),
+            round_trip: RoundTrip {
+                smoothed: None,
+                variation: 0,
+                least: u64::MAX / 4,
+                timed: None,
+            },
             receive: ReceiveWindow { expected: peers, end: peers, window: None },
             ack: AckState { sent: peers - 1, ..AckState::default() },
             inbox: (NO_MESSAGE, NO_MESSAGE),

@@ -150,7 +150,9 @@ impl Engine {
             {
                 endpoint.resends_in_turn += 1;
                 endpoint.counters.num_resends += 1;
-                endpoint.recovery.at = Some(now);
+                if number == endpoint.send.acknowledged + 1 {
+                    endpoint.recovery.at = Some(now);
+                }
                 // What is acknowledged with it has waited for it, or it is not known which of the two has arrived
                 // (Karn): neither is timed.
                 if endpoint.round_trip.timed.is_some_and(|(timed, _)| timed >= number) {
