@@ -11,7 +11,9 @@
 //! enough: with many losses there is hardly another, and a timer that knows only the time of long queues is slow.
 
 use super::endpoint::{Endpoint, LEAST_LIMIT, LOSSY_LIMIT, extend};
-use super::{Engine, Failure};
+use super::shared::Shared;
+use super::{Engine, Failure, NO_MESSAGE, NONE, WINDOW};
+use crate::wheel::Wheel;
 use drivers::hal::Instant;
 
 /// ACKs of what was never sent, until the peer is taken for one that knows another life of ours.
@@ -33,9 +35,8 @@ impl Endpoint {
     /// Waits for an ACK from now on. `sent` is when the first packet that has none was sent, if an ACK of those
     /// before it has just come: its own follows that closely, if it was sent with them.
     #[inline]
-    pub(super) fn start_timer(&mut self, sent: Option<Instant>, now: Instant) {
-        let timing = &self.config.timing;
-        let probe = timing.probe.as_nanos() as u64;
+    pub(super) fn start_timer(&mut self, wheel: &mut Wheel, sent: Option<Instant>, now: Instant) {
+        let probe = self.config.probe;
         let wait = match (sent, self.round_trip.smoothed) {
             (Some(sent), Some(trip)) => {
                 let due = trip.saturating_add(probe.max(trip / 4));
@@ -43,19 +44,19 @@ impl Endpoint {
             }
             _ => self.wait(),
         };
-        self.recovery.timer = Some(Instant::from_nanos(now.as_nanos().saturating_add(wait)));
+        let at = now.after_nanos(wait);
+        self.recovery.timer = Some(at);
+        wheel.put(self.id.place, at);
     }
 
     /// Nanoseconds of the timer: twice of what ACKs may take, and doubled for each time that it has expired.
     fn wait(&self) -> u64 {
-        let timing = &self.config.timing;
-        let probe = timing.probe.as_nanos() as u64;
         let base = match self.patience() {
-            Some(patience) => patience.saturating_mul(2).max(probe),
-            None => timing.retransmit.as_nanos() as u64,
+            Some(patience) => patience.saturating_mul(2).max(self.config.probe),
+            None => self.config.retransmit,
         };
         let times = self.recovery.doubled.max(self.recovery.backed_off).min(32);
-        base.saturating_mul(1 << times).min(timing.retransmit_most.as_nanos() as u64)
+        base.saturating_mul(1 << times).min(self.config.retransmit_most)
     }
 
     /// Sends `count` packets again, from the first that is not acknowledged.
@@ -69,13 +70,13 @@ impl Endpoint {
     /// How many packets may be sent again that are not known to be lost, in place of waiting for so many
     /// nanoseconds: what the link carries in that time, if it has nothing else to do, else an eighth of it.
     fn guess(&self, nanos: u64) -> u64 {
-        let limit = u64::from(self.send.limit.min(self.config.timing.in_flight));
-        let is_idle = self.send.unsent == super::NONE || self.on_the_way() >= limit;
+        let limit = u64::from(self.send.limit);
+        let is_idle = self.send.unsent == NONE || self.on_the_way() >= limit;
         // Without a speed, as at 10 Gb/s.
         let byte_time = if self.byte_time > 0 { self.byte_time } else { 819 };
         let packet = u64::from(self.max_chunk) * byte_time / 1024;
         let share = if is_idle { nanos } else { nanos / 8 };
-        share.checked_div(packet).unwrap_or(1).clamp(1, super::WINDOW)
+        share.checked_div(packet).unwrap_or(1).clamp(1, WINDOW)
     }
 
     /// A round trip was seen.
@@ -128,7 +129,7 @@ impl Endpoint {
         }
         let send = &mut self.send;
         send.acknowledged = number;
-        let most = self.config.timing.in_flight;
+        let most = self.config.in_flight;
         send.limit = send.limit.saturating_add(count.min(u64::from(most)) as u32).min(most);
         let once = self.recovery.backed_off <= 1;
         self.recovery.backed_off = 0;
@@ -161,11 +162,11 @@ impl Endpoint {
     }
 
     /// No ACK has come in time; whether that is enough.
-    fn expire(&mut self, now: Instant) -> bool {
+    fn expire(&mut self, wheel: &mut Wheel, now: Instant) -> bool {
         self.counters.num_timeout_retrans += 1;
         // What is sent again soon is a question, not a sign that nobody answers.
-        if self.wait() >= self.config.timing.retransmit.as_nanos() as u64 {
-            if self.recovery.expired >= self.config.timing.retries {
+        if self.wait() >= self.config.retransmit {
+            if self.recovery.expired >= self.config.retries {
                 return true;
             }
             self.recovery.expired += 1;
@@ -178,96 +179,118 @@ impl Endpoint {
         self.recovery.until = Some(self.send.next);
         self.recovery.count = 1;
         self.resend(1);
-        self.start_timer(None, now);
+        self.start_timer(wheel, None, now);
         false
     }
-}
 
-impl Engine {
-    /// The peer acknowledges everything up to `number`; `alone` if that is all that the packet says.
-    pub(super) fn acknowledged(&mut self, place: u32, number: u16, now: Instant) {
-        let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else { return };
-        let number = extend(endpoint.send.acknowledged, number);
-        if number < endpoint.send.acknowledged {
-            // Far behind may as well be far ahead.
-            let behind = endpoint.send.acknowledged - number;
-            endpoint.counters.num_old_dup_acks += 1;
-            if behind > super::WINDOW {
-                self.acknowledged_unsent(place);
-            }
-            return;
+    /// The peer acknowledges everything up to `number`; why the endpoint fails, if it does.
+    #[inline]
+    pub(super) fn hear(
+        &mut self,
+        shared: &mut Shared,
+        number: u16,
+        now: Instant,
+    ) -> Result<(), Failure> {
+        let number = extend(self.send.acknowledged, number);
+        if number <= self.send.acknowledged || number >= self.send.next {
+            return self.hear_nothing_new(shared, number, now);
         }
-        if number >= endpoint.send.next {
-            return self.acknowledged_unsent(place);
+        let most = &mut self.counters.max_sent_window_size;
+        *most = (self.send.next - 1 - self.send.acknowledged).max(*most);
+        let count = number - self.send.acknowledged;
+        let again = self.hear_more(number, count, now);
+        self.retire(shared);
+        if again || self.send.unsent != NONE {
+            shared.make_ready(self);
         }
-        if number == endpoint.send.acknowledged {
-            endpoint.counters.num_dup_acks += 1;
-            if endpoint.hear_again(now) {
-                self.make_ready(place);
-            }
-            return;
-        }
-        let count = number - endpoint.send.acknowledged;
-        let again = endpoint.hear_more(number, count, now);
-        let more = endpoint.send.unsent != super::NONE;
-        self.retire(place);
-        if again || more {
-            self.make_ready(place);
-        }
-        let Engine { endpoints, fragments, .. } = self;
-        let Some(Some(endpoint)) = endpoints.get_mut(place as usize) else { return };
-        if endpoint.on_the_way() == 0 {
-            endpoint.recovery.timer = None;
+        if self.on_the_way() == 0 {
+            self.recovery.timer = None;
         } else {
-            let first = fragments.get(endpoint.send.first as usize);
-            let sent = first.map(|fragment| fragment.sent).max(endpoint.recovery.at);
-            endpoint.start_timer(sent.filter(|_| !again), now);
+            let first = shared.fragments.get(self.send.first);
+            let sent = first.map(|fragment| fragment.sent).max(self.recovery.at);
+            self.start_timer(&mut shared.wheel, sent.filter(|_| !again), now);
         }
-        self.schedule(place);
+        Ok(())
     }
 
-    /// An ACK of what was never sent is not believed.
-    fn acknowledged_unsent(&mut self, place: u32) {
-        let Some(endpoint) = self.at(place) else { return };
-        endpoint.counters.acks_of_unsent += 1;
-        // As long as it has acknowledged nothing that we have sent, it may know another life of ours.
-        let none = endpoint.counters.fragments_sent == 0 && endpoint.on_the_way() > 0;
-        if none && endpoint.counters.acks_of_unsent >= OTHER_LIFE {
-            self.fail(place, Failure::OtherLife);
+    /// An ACK that is old, says what the last one said, or cannot be.
+    fn hear_nothing_new(
+        &mut self,
+        shared: &mut Shared,
+        number: u64,
+        now: Instant,
+    ) -> Result<(), Failure> {
+        if number == self.send.acknowledged {
+            self.counters.num_dup_acks += 1;
+            if self.hear_again(now) {
+                shared.make_ready(self);
+            }
+            return Ok(());
+        }
+        if number < self.send.acknowledged {
+            self.counters.num_old_dup_acks += 1;
+            // Far behind may as well be far ahead.
+            if self.send.acknowledged - number <= WINDOW {
+                return Ok(());
+            }
+        }
+        // An ACK of what was never sent is not believed. As long as it has acknowledged nothing that we have sent,
+        // the peer may know another life of ours.
+        self.counters.acks_of_unsent += 1;
+        let none = self.counters.fragments_sent == 0 && self.on_the_way() > 0;
+        match none && self.counters.acks_of_unsent >= OTHER_LIFE {
+            true => Err(Failure::OtherLife),
+            false => Ok(()),
         }
     }
 
-    /// A moment of an endpoint has come: whatever is due is done.
-    pub(super) fn endpoint_is_due(&mut self, place: u32, now: Instant) {
-        let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else { return };
+    /// A moment has come: whatever is due is done. Why the endpoint fails, if it does.
+    fn is_due(&mut self, shared: &mut Shared, now: Instant) -> Result<(), Failure> {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let mut ready = false;
-        if is_due(endpoint.send.pace_at) {
-            endpoint.send.pace_at = None;
+        if is_due(self.send.pace_at) {
+            self.send.pace_at = None;
             ready = true;
         }
-        if is_due(endpoint.ack.at) || is_due(endpoint.ack.gap_at) {
-            endpoint.ack.at = None;
-            endpoint.ack.gap_at = None;
-            endpoint.ack.now = true;
+        if is_due(self.ack.at) || is_due(self.ack.gap_at) {
+            self.ack.at = None;
+            self.ack.gap_at = None;
+            self.ack.now = true;
             ready = true;
         }
-        if is_due(endpoint.silence_at) {
-            return self.fail(place, Failure::Silent);
+        if is_due(self.silence_at) {
+            let at = self.part_at.after_nanos(self.config.silence);
+            self.silence_at = (self.arriving != NO_MESSAGE).then_some(at);
+            if is_due(self.silence_at) {
+                return Err(Failure::Silent);
+            }
         }
-        if is_due(endpoint.recovery.timer) {
-            endpoint.recovery.timer = None;
-            if endpoint.on_the_way() > 0 {
-                if endpoint.expire(now) {
-                    let times = endpoint.recovery.expired;
-                    return self.fail(place, Failure::Unacknowledged { times });
+        if is_due(self.recovery.timer) {
+            self.recovery.timer = None;
+            if self.on_the_way() > 0 {
+                if self.expire(&mut shared.wheel, now) {
+                    return Err(Failure::Unacknowledged { times: self.recovery.expired });
                 }
                 ready = true;
             }
         }
         if ready {
-            self.make_ready(place);
+            shared.make_ready(self);
         }
-        self.schedule(place);
+        // It stands in the wheel by its first deadline, and goes back there by the next.
+        if let Some(at) = self.deadline() {
+            shared.wheel.put(self.id.place, at);
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// A moment of an endpoint has come.
+    pub(super) fn endpoint_is_due(&mut self, place: u32, now: Instant) {
+        let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else { return };
+        if let Err(why) = endpoint.is_due(&mut self.shared, now) {
+            self.fail(place, why);
+        }
     }
 }

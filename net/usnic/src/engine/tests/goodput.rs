@@ -5,7 +5,7 @@ use super::stock::{Sender, StockReceiver, StockSender};
 use super::world::{Setup, TAG, engine, message, port, sender, socket};
 use crate::engine::{Channel, Config, EndpointConfig, EndpointId, Engine};
 use core::time::Duration;
-use drivers::hal::{Arena, Instant, Window};
+use drivers::hal::{Arena, Instant};
 use netsim::Rng;
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -79,9 +79,8 @@ impl Sender for Ours {
 
     fn transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
         let packet = self.engine.poll_transmit(now)?;
-        let mut bytes = packet.header.to_vec();
-        bytes
-            .resize(packet.header.len() + packet.payload.iter().map(Window::len).sum::<usize>(), 0);
+        let mut bytes = packet.header().to_vec();
+        bytes.resize(packet.len(), 0);
         Some(bytes)
     }
 
