@@ -45,6 +45,12 @@ impl Instant {
         self.0.get().saturating_sub(earlier.0.get())
     }
 
+    /// So many nanoseconds later; saturates, as [`Instant::from_nanos`].
+    #[inline]
+    pub const fn after_nanos(self, nanos: u64) -> Self {
+        Instant(self.0.saturating_add(nanos))
+    }
+
     /// Time since `earlier`; zero if `earlier` is later.
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.nanos_since(earlier))

@@ -140,9 +140,16 @@ impl Blocks {
     }
 
     /// The first `bytes` bytes of a block.
+    #[inline]
     pub fn window(&self, block: Block, bytes: usize) -> Window {
         let (at, size) = (block.first as usize * UNIT, block.size());
         self.all.slice(at, bytes.min(size)).unwrap_or(Window::empty())
+    }
+
+    /// The bytes of what need not have a block, if it has none.
+    #[inline]
+    pub fn window_of(&self, block: Option<Block>, bytes: u32) -> Window {
+        block.map_or(Window::empty(), |block| self.window(block, bytes as usize))
     }
 
     fn insert(&mut self, first: u32, order: usize) {

@@ -19,6 +19,7 @@ mod engine;
 mod id_map;
 pub mod pairing;
 mod stripe;
+mod table;
 mod wheel;
 pub mod wire;
 

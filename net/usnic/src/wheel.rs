@@ -34,6 +34,8 @@ pub struct Wheel {
     entries: Vec<Entry>,
     heads: [[u32; SLOTS]; LEVELS],
     taken: [u64; LEVELS],
+    /// Levels of which a slot is taken.
+    levels: u32,
     /// Everything before this tick was given out.
     now: u64,
     /// No slot that is taken begins before this tick.
@@ -48,6 +50,7 @@ impl Wheel {
             entries: alloc::vec![entry; objects],
             heads: [[NONE; SLOTS]; LEVELS],
             taken: [0; LEVELS],
+            levels: 0,
             now: now.as_nanos() >> TICK,
             soonest: 0,
         }
@@ -69,22 +72,25 @@ impl Wheel {
         self.unlink(place);
     }
 
-    /// Takes out an object whose moment has come: its place.
+    /// Whether [`Wheel::take_due`] has something to do.
     #[inline]
-    pub fn take_due(&mut self, now: Instant) -> Option<u32> {
-        let until = now.as_nanos() >> TICK;
-        if until < self.soonest || until < self.now {
-            return None;
-        }
-        self.take_until(until)
+    pub fn is_due(&self, now: Instant) -> bool {
+        now.as_nanos() >> TICK >= self.soonest
     }
 
-    #[inline(never)]
-    fn take_until(&mut self, until: u64) -> Option<u32> {
-        while let Some((level, slot, tick)) = self.next() {
-            if tick > until {
-                break;
-            }
+    /// Takes out an object whose moment has come: its place.
+    pub fn take_due(&mut self, now: Instant) -> Option<u32> {
+        let until = now.as_nanos() >> TICK;
+        if until < self.soonest {
+            return None;
+        }
+        loop {
+            let first = self.next();
+            let Some((level, slot, tick)) = first.filter(|slot| slot.2 <= until) else {
+                self.now = self.now.max(until + 1);
+                self.soonest = first.map_or(u64::MAX, |slot| slot.2);
+                return None;
+            };
             self.now = self.now.max(tick);
             let head = self.heads[level][slot];
             if level == 0 {
@@ -94,7 +100,7 @@ impl Wheel {
             // What stands in a slot of a higher level is spread over those below.
             let mut place = head;
             self.heads[level][slot] = NONE;
-            self.taken[level] &= !(1 << slot);
+            self.release(level, slot);
             while let Some(entry) = self.entries.get_mut(place as usize) {
                 let (tick, after) = (entry.tick, entry.after);
                 entry.slot = NOWHERE;
@@ -102,9 +108,6 @@ impl Wheel {
                 place = after;
             }
         }
-        self.now = self.now.max(until + 1);
-        self.soonest = self.next().map_or(u64::MAX, |slot| slot.2);
-        None
     }
 
     /// When the first object is due, by what `deadline` says of the one at a place. What was moved back since it
@@ -139,16 +142,22 @@ impl Wheel {
     /// it is to be spread first.
     #[inline]
     fn next(&self) -> Option<(usize, usize, u64)> {
-        let slots = (0..LEVELS).rev().filter_map(|level| {
-            let taken = self.taken[level];
+        let mut first: Option<(usize, usize, u64)> = None;
+        let mut levels = self.levels;
+        while levels != 0 {
+            let level = levels.ilog2() as usize;
+            levels &= !(1 << level);
+            let Some(&taken) = self.taken.get(level) else { break };
             let shift = BITS * level as u32;
-            let current = (self.now >> shift) as usize % SLOTS;
-            let ahead = taken.rotate_right(current as u32);
-            let distance = (taken != 0).then(|| ahead.trailing_zeros() as u64)?;
-            let tick = ((self.now >> shift) + distance) << shift;
-            Some((level, (current + distance as usize) % SLOTS, tick))
-        });
-        slots.min_by_key(|slot| slot.2)
+            let current = self.now >> shift;
+            let ahead = taken.rotate_right((current % SLOTS as u64) as u32);
+            let slot = current + u64::from(ahead.trailing_zeros());
+            let tick = slot << shift;
+            if first.is_none_or(|(_, _, earliest)| tick < earliest) {
+                first = Some((level, slot as usize % SLOTS, tick));
+            }
+        }
+        first
     }
 
     /// The last tick that has a slot.
@@ -169,6 +178,7 @@ impl Wheel {
             next.before = place;
         }
         self.taken[level] |= 1 << slot;
+        self.levels |= 1 << level;
         if let Some(entry) = self.entries.get_mut(place as usize) {
             *entry = Entry { tick, before: NONE, after: head, slot: (level * SLOTS + slot) as u16 };
         }
@@ -190,7 +200,16 @@ impl Wheel {
             entry.before = before;
         }
         if self.heads[level][slot] == NONE {
-            self.taken[level] &= !(1 << slot);
+            self.release(level, slot);
+        }
+    }
+
+    /// Nothing stands in a slot any more.
+    #[inline]
+    fn release(&mut self, level: usize, slot: usize) {
+        self.taken[level] &= !(1 << slot);
+        if self.taken[level] == 0 {
+            self.levels &= !(1 << level);
         }
     }
 }

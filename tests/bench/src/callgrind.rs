@@ -33,9 +33,20 @@ impl Program {
         self.count(scenario, &[])
     }
 
-    /// As [`Program::instructions`], for what takes long: it is done fewer times.
-    pub fn instructions_of_few(&self, scenario: &str) -> Result<f64> {
-        self.difference(scenario, &[], [FEW / 100, MANY / 100])
+    /// As [`Program::instructions`], without those within a function and what it calls.
+    pub fn instructions_without(&self, scenario: &str, function: &str) -> Result<f64> {
+        self.without(scenario, function, [FEW, MANY])
+    }
+
+    /// As [`Program::instructions_without`], for what takes long: it is done fewer times.
+    pub fn instructions_of_few_without(&self, scenario: &str, function: &str) -> Result<f64> {
+        self.without(scenario, function, [FEW / 100, MANY / 100])
+    }
+
+    fn without(&self, scenario: &str, function: &str, counts: [u64; 2]) -> Result<f64> {
+        let within = format!("--toggle-collect=*{function}*");
+        Ok(self.difference(scenario, &[], counts)?
+            - self.difference(scenario, &[within], counts)?)
     }
 
     /// As [`Program::instructions`], but only those within a function, without those of another.

@@ -18,6 +18,7 @@ mod net;
 mod remote;
 mod smcr;
 mod storage;
+mod usnic;
 mod wire;
 
 use std::fs;
@@ -47,6 +48,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "smcr", run: smcr::run, corpus: smcr::corpus },
     Target { name: "linx", run: linx::run, corpus: linx::corpus },
     Target { name: "ntrdma", run: bridge::run, corpus: bridge::corpus },
+    Target { name: "usnic", run: usnic::run, corpus: usnic::corpus },
     Target { name: "interface", run: net::interface, corpus: net::interface_corpus },
     Target { name: "http", run: net::http, corpus: net::http_corpus },
     Target { name: "filter", run: net::filter, corpus: net::filter_corpus },

@@ -67,6 +67,11 @@ fn ntrdma() {
 }
 
 #[test]
+fn usnic() {
+    run("usnic", 3_000);
+}
+
+#[test]
 fn interface() {
     run("interface", 30_000);
 }

@@ -20,7 +20,11 @@ if [ ! -d "$source/opal/mca/btl/usnic" ]; then
     set -- -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$PWD/sources" -o Dir::State::lists="$PWD/lists"
     apt-get "$@" update -qq
     apt-get "$@" source -qq --download-only "openmpi=$installed"
-    tar xf "openmpi_$upstream.orig.tar.xz" "openmpi-$upstream/opal"
+    # Beside its place first: what is there is whole.
+    rm -rf unpacked "$source"
+    mkdir unpacked
+    tar xf "openmpi_$upstream.orig.tar.xz" -C unpacked "openmpi-$upstream/opal"
+    mv "unpacked/openmpi-$upstream" "$source"
 fi
 machine=$(gcc -dumpmachine)
 libraries=/usr/lib/$machine

@@ -26,6 +26,15 @@ static void ep_flush(struct shim_ep *ep)
 	}
 }
 
+/* Whether a datagram that has arrived is lost all the same. */
+static int is_lost(struct shim_ep *ep)
+{
+	ep->random ^= ep->random << 13;
+	ep->random ^= ep->random >> 7;
+	ep->random ^= ep->random << 17;
+	return (long)(ep->random % 1000) < ep->loss;
+}
+
 static void ep_receive(struct shim_ep *ep)
 {
 	struct mmsghdr m[BATCH];
@@ -50,6 +59,10 @@ static void ep_receive(struct shim_ep *ep)
 	got = recvmmsg(ep->fd, m, n, MSG_DONTWAIT, NULL);
 	for (i = 0; i < got; i++) {
 		struct shim_rx *r = &ep->rx[ep->rhead++ % ep->rsize];
+		if (ep->loss && is_lost(ep)) {
+			ep->rx[ep->rtail++ % ep->rsize] = *r;
+			continue;
+		}
 		if (m[i].msg_hdr.msg_flags & MSG_TRUNC) {
 			ep->cq->err_ctx = r->ctx;       /* one at a time is enough here */
 			ep->cq->has_err = 1;
@@ -227,6 +240,8 @@ int ep_open(struct fid_domain *d, struct fi_info *info, struct fid_ep **out, voi
 	setsockopt(ep->fd, SOL_SOCKET, SO_BINDTODEVICE, dom->fabric->ifname, strlen(dom->fabric->ifname) + 1);
 	ep->tsize = info->tx_attr && info->tx_attr->size ? info->tx_attr->size : 4095;
 	ep->rsize = info->rx_attr && info->rx_attr->size ? info->rx_attr->size : 4095;
+	ep->loss = env_num("USNIC_SHIM_LOSS", 0);
+	ep->random = 0x9e3779b97f4a7c15 * (2 * (uint64_t)env_num("USNIC_SHIM_SEED", 0) + 1);
 	ep->tx = calloc(ep->tsize, sizeof *ep->tx);
 	ep->rx = calloc(ep->rsize, sizeof *ep->rx);
 	ep->f.fid.fclass = FI_CLASS_EP;

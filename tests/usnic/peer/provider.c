@@ -11,6 +11,8 @@
  *   USNIC_SHIM_RING   entries of the send and receive rings      (4095)
  *   USNIC_SHIM_TTL    IPv4 time to live                          (8, as the VIC library writes)
  *   USNIC_SHIM_MTU    overrides the interface MTU
+ *   USNIC_SHIM_LOSS   thousandths of the datagrams that arrive which are lost (0)
+ *   USNIC_SHIM_SEED   which of them
  */
 #include "provider.h"
 

@@ -41,7 +41,8 @@ struct shim_tx     { const void *buf; size_t len; struct sockaddr_in *to; void *
 struct shim_rx     { void *buf; size_t len; void *ctx; };
 struct shim_ep     { struct fid_ep f; struct shim_cq *cq; int fd;
                      struct shim_tx *tx; unsigned tsize, thead, ttail;
-                     struct shim_rx *rx; unsigned rsize, rhead, rtail; };
+                     struct shim_rx *rx; unsigned rsize, rhead, rtail;
+                     long loss; uint64_t random; };
 
 long env_num(const char *name, long dflt);
 int cq_open(struct fid_domain *d, struct fi_cq_attr *attr, struct fid_cq **out, void *context);

@@ -168,9 +168,9 @@ impl Host {
                 Channel::Data => 1,
                 Channel::Ping => 2,
             };
-            let mut length = packet.header.len();
-            self.buffer[..length].copy_from_slice(packet.header);
-            for window in packet.payload {
+            let mut length = packet.header().len();
+            self.buffer[..length].copy_from_slice(packet.header());
+            for window in packet.payload() {
                 let into = &mut self.buffer[length..length + window.len()];
                 window.read(0, into).expect("it is as long");
                 length += window.len();

@@ -3,6 +3,7 @@
 
 pub mod faults;
 pub mod host;
+pub mod loss;
 pub mod pattern;
 pub mod session;
 pub mod stock;

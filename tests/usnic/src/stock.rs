@@ -22,11 +22,13 @@ pub struct Options {
     pub isn: Option<u16>,
     /// Bytes that it sends as one fragment; else 150 KiB.
     pub eager_limit: Option<usize>,
+    /// Thousandths of the datagrams that arrive there which are lost, and by which seed.
+    pub loss: (u32, u64),
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { rank: 1, mtu: 1500, isn: None, eager_limit: None }
+        Options { rank: 1, mtu: 1500, isn: None, eager_limit: None, loss: (0, 0) }
     }
 }
 
@@ -61,7 +63,7 @@ fn built() -> Result<PathBuf> {
         complete.as_ref().ok() < changed.as_ref().ok()
     };
     if complete.is_err()
-        || ["btlpeer.c", "provider.c", "endpoint.c", "events.c", "build.sh"]
+        || ["btlpeer.c", "provider.c", "endpoint.c", "events.c", "provider.h", "build.sh"]
             .iter()
             .any(|name| newer(name))
     {
@@ -94,6 +96,8 @@ impl Stock {
             .env("FI_PROVIDER_PATH", directory.join("prov"))
             .env("USNIC_SHIM_IF", "lo")
             .env("USNIC_SHIM_MTU", options.mtu.to_string())
+            .env("USNIC_SHIM_LOSS", options.loss.0.to_string())
+            .env("USNIC_SHIM_SEED", options.loss.1.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());

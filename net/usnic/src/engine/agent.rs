@@ -156,7 +156,7 @@ impl Engine {
         if agent.asks && !agent.began {
             agent.began = true;
             agent.at = Some(now);
-            self.wheel.put(timer, now);
+            self.shared.wheel.put(timer, now);
         }
     }
 
@@ -166,13 +166,13 @@ impl Engine {
         let Some(agent) = self.agents.get_mut(place) else { return };
         let Some(at) = agent.at else { return };
         if at > now {
-            return self.wheel.put(timer, at);
+            return self.shared.wheel.put(timer, at);
         }
         agent.at = None;
         if agent.rounds < ROUNDS {
             agent.rounds += 1;
             agent.is_due = true;
-            return self.ready.push_back(timer);
+            return self.shared.ready.push(timer);
         }
         let to = agent.to;
         let packet = u32::from(agent.size()) + u32::from(IP_UDP);
@@ -182,7 +182,8 @@ impl Engine {
         };
         // It is rare: all endpoints are looked at.
         for endpoint in 0..self.endpoints.len() as u32 {
-            if self.at(endpoint).is_some_and(|endpoint| endpoint.agent == Some(place)) {
+            let found = self.endpoints.get(endpoint as usize).and_then(Option::as_ref);
+            if found.is_some_and(|endpoint| endpoint.agent == Some(place)) {
                 self.fail(endpoint, failure);
             }
         }
@@ -197,7 +198,7 @@ impl Engine {
         }
         let at = now + AGAIN;
         agent.at = Some(at);
-        self.wheel.put(timer, at);
+        self.shared.wheel.put(timer, at);
         let Some(ours) = self.interfaces.get_mut(agent.interface) else { return false };
         ours.counters.pings_sent += 1;
         let size = agent.size();
@@ -221,7 +222,7 @@ impl Engine {
         const _: () = assert!(LENGTH <= MAX_HEADER);
         self.out.header[..LENGTH].copy_from_slice(bytes);
         self.out.length = LENGTH;
-        self.out.set_payload([rest, Window::empty()]);
+        self.out.set_payload(rest);
         self.out.interface = interface;
         self.out.channel = super::Channel::Ping;
         self.out.to = to;
@@ -272,7 +273,7 @@ impl Engine {
             let at = now + PAUSE;
             agent.at = Some(at);
             let timer = self.agent_timer(place);
-            self.wheel.put(timer, at);
+            self.shared.wheel.put(timer, at);
         }
     }
 }

@@ -6,13 +6,13 @@
 //! the same number is what the stock sender sends again upon.
 
 use super::endpoint::{Endpoint, extend};
-use super::{Channel, Engine, PRIORITY_DATAGRAM, State, WINDOW};
+use super::shared::Shared;
+use super::{Channel, Failure, PRIORITY_DATAGRAM, WINDOW};
 use crate::wire::header::{Header, Kind};
-use core::time::Duration;
 use drivers::hal::Instant;
 
-/// How long after an ACK that leaves a gap it is said again, and nanoseconds until it is said once more.
-pub(super) const GAP_FIRST: Duration = Duration::from_micros(100);
+/// Nanoseconds after an ACK that leaves a gap until it is said again, and until it is said once more.
+pub(super) const GAP_FIRST: u64 = 100_000;
 pub(super) const GAP_PAUSE: u64 = 2_000_000;
 pub(super) const GAP_PAUSE_MOST: u64 = 100_000_000;
 
@@ -36,197 +36,180 @@ pub(super) enum Taken {
     },
 }
 
-impl Engine {
-    /// A packet of a known address and port.
-    pub(super) fn receive_packet(
+impl Endpoint {
+    /// A datagram from the peer's address and port; why the endpoint fails, if it does.
+    #[inline]
+    pub(super) fn receive(
         &mut self,
-        place: u32,
+        shared: &mut Shared,
         channel: Channel,
         datagram: &[u8],
         now: Instant,
-    ) {
-        let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else { return };
-        endpoint.counters.num_total_recvs += 1;
-        let Ok((header, payload)) = Header::parse(endpoint.layout, datagram) else {
-            endpoint.counters.malformed += 1;
-            return;
+    ) -> Result<(), Failure> {
+        self.counters.num_total_recvs += 1;
+        let Ok((header, payload)) = Header::parse(self.layout, datagram) else {
+            self.counters.malformed += 1;
+            return Ok(());
         };
-        if header.sender != endpoint.peer_sender {
-            endpoint.counters.other_senders += 1;
-            return;
+        if header.sender != self.peer_sender {
+            self.counters.other_senders += 1;
+            return Ok(());
         }
-        if !endpoint.is_alive() {
-            endpoint.counters.after_failure += 1;
-            return;
+        if !self.is_alive() {
+            self.counters.after_failure += 1;
+            return Ok(());
         }
         if channel == Channel::Priority && datagram.len() > PRIORITY_DATAGRAM {
-            endpoint.counters.large_on_priority += 1;
-            return;
+            self.counters.large_on_priority += 1;
+            return Ok(());
         }
         match header.kind {
-            Kind::Ack => endpoint.counters.num_ack_recvs += 1,
-            Kind::Fragment => endpoint.counters.num_frag_recvs += 1,
-            Kind::Chunk { .. } => endpoint.counters.num_chunk_recvs += 1,
+            Kind::Ack => self.counters.num_ack_recvs += 1,
+            Kind::Fragment => self.counters.num_frag_recvs += 1,
+            Kind::Chunk { .. } => self.counters.num_chunk_recvs += 1,
         }
         if let Some(number) = header.acknowledged {
-            self.acknowledged(place, number, now);
+            self.hear(shared, number, now)?;
         }
         if header.kind != Kind::Ack {
-            self.receive_data(place, &header, payload, now);
+            self.receive_data(shared, &header, payload, now);
         }
+        Ok(())
     }
 
-    fn receive_data(&mut self, place: u32, header: &Header, payload: &[u8], now: Instant) {
-        let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else { return };
-        if matches!(endpoint.state, State::Failed(_)) {
-            return;
+    #[inline]
+    fn receive_data(&mut self, shared: &mut Shared, header: &Header, payload: &[u8], now: Instant) {
+        let number = extend(self.receive.expected, header.sequence);
+        let ahead = number.wrapping_sub(self.receive.expected);
+        if ahead != 0 && !self.is_new(shared, number, ahead) {
+            return self.acknowledge_now(shared);
         }
-        let number = extend(endpoint.receive.expected, header.sequence);
-        let Some(ahead) = number.checked_sub(endpoint.receive.expected) else {
-            endpoint.counters.num_oow_low_recvs += 1;
-            return self.acknowledge_now(place);
-        };
-        if ahead >= WINDOW {
-            endpoint.counters.num_oow_high_recvs += 1;
-            return self.acknowledge_now(place);
-        }
-        if ahead > 0 {
-            if endpoint.receive.window.is_none() {
-                endpoint.receive.window = self.free_windows.pop();
-            }
-            let Some(window) = endpoint.receive.window else {
-                // Nothing can be remembered of it: it has to come again, behind the one that is missing.
-                endpoint.counters.no_room += 1;
-                return self.acknowledge_now(place);
-            };
-            let slot = self.windows.get(usize::from(window)).map(|slots| slots[slot_of(number)]);
-            if slot != Some(MISSING) {
-                endpoint.counters.num_dup_recvs += 1;
-                return self.acknowledge_now(place);
-            }
-        }
-        let taken = self.take(place, number, header, payload, now);
-        let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else { return };
+        let taken = self.take(shared, number, header, payload, now);
         if taken == Taken::No {
-            self.return_window(place);
-            return;
+            return self.return_window(shared);
         }
-        let counters = &mut endpoint.counters;
-        counters.max_rcvd_window_size = counters.max_rcvd_window_size.max(ahead);
-        let in_order = endpoint.config.in_order;
         let complete = match taken {
             Taken::Complete { message } => message,
             _ => None,
         };
-        let window = endpoint.receive.window.and_then(|at| self.windows.get_mut(usize::from(at)));
-        match window {
+        if self.receive.window.is_none() {
             // Nothing is missing, and this is the next.
-            None => {
-                endpoint.receive.expected += 1;
-                endpoint.receive.end = endpoint.receive.expected;
-                if let Some((message, _)) = complete {
-                    self.hand_over(place, message);
-                }
+            self.receive.expected += 1;
+            self.receive.end = self.receive.expected;
+            if let Some((message, _)) = complete {
+                self.hand_over(shared, message);
             }
-            Some(slots) => {
-                slots[slot_of(number)] = ARRIVED;
-                if let Some((message, last)) = complete
-                    && in_order
-                    && last >= endpoint.receive.expected
-                {
-                    slots[slot_of(last)] = WAITS + message;
-                } else if let Some((message, _)) = complete {
-                    self.hand_over(place, message);
-                }
-                self.advance(place, number);
-            }
+        } else {
+            self.mark(shared, number, ahead, complete);
         }
-        let at_once =
+        let is_end =
             matches!(taken, Taken::Complete { .. }) && matches!(header.kind, Kind::Chunk { .. });
-        self.acknowledge_soon(place, at_once, now);
+        self.owe(shared, is_end, now);
     }
 
-    /// Moves the window over what has arrived, and hands over messages that have waited for that.
-    fn advance(&mut self, place: u32, number: u64) {
-        loop {
-            let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else { return };
-            endpoint.receive.end = endpoint.receive.end.max(number + 1);
-            let Some(window) = endpoint.receive.window else { return };
-            let Some(slots) = self.windows.get_mut(usize::from(window)) else { return };
-            let slot = &mut slots[slot_of(endpoint.receive.expected)];
+    /// Whether a packet that is not the next lies in the window and has not arrived, and there is a window to
+    /// remember it in.
+    fn is_new(&mut self, shared: &mut Shared, number: u64, ahead: u64) -> bool {
+        if number < self.receive.expected {
+            self.counters.num_oow_low_recvs += 1;
+            return false;
+        }
+        if ahead >= WINDOW {
+            self.counters.num_oow_high_recvs += 1;
+            return false;
+        }
+        if self.receive.window.is_none() {
+            self.receive.window = shared.free_windows.pop();
+        }
+        let Some(window) = self.receive.window else {
+            // Nothing can be remembered of it: it has to come again, behind the one that is missing.
+            self.counters.no_room += 1;
+            return false;
+        };
+        let slot = shared.windows.get(usize::from(window)).map(|slots| slots[slot_of(number)]);
+        if slot != Some(MISSING) {
+            self.counters.num_dup_recvs += 1;
+            return false;
+        }
+        true
+    }
+
+    /// Takes down that a packet has arrived while one is missing, moves the window over what has arrived, and hands
+    /// over messages: those that wait for their turn, when it has come.
+    fn mark(&mut self, shared: &mut Shared, number: u64, ahead: u64, complete: Option<(u16, u64)>) {
+        let counters = &mut self.counters;
+        counters.max_rcvd_window_size = counters.max_rcvd_window_size.max(ahead);
+        let Some(window) = self.receive.window.map(usize::from) else { return };
+        let Some(slots) = shared.windows.get_mut(window) else { return };
+        slots[slot_of(number)] = ARRIVED;
+        if let Some((message, last)) = complete {
+            if self.config.in_order && last >= self.receive.expected {
+                slots[slot_of(last)] = WAITS + message;
+            } else {
+                self.hand_over(shared, message);
+            }
+        }
+        self.receive.end = self.receive.end.max(number + 1);
+        while let Some(slots) = shared.windows.get_mut(window) {
+            let slot = &mut slots[slot_of(self.receive.expected)];
             match core::mem::replace(slot, MISSING) {
                 MISSING => break,
                 found => {
-                    endpoint.receive.expected += 1;
+                    self.receive.expected += 1;
                     if let Some(message) = found.checked_sub(WAITS) {
-                        self.hand_over(place, message);
+                        self.hand_over(shared, message);
                     }
                 }
             }
         }
-        self.return_window(place);
+        self.return_window(shared);
     }
 
     /// Gives the window back if nothing is missing.
-    fn return_window(&mut self, place: u32) {
-        let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else { return };
-        if endpoint.receive.end <= endpoint.receive.expected {
-            endpoint.receive.end = endpoint.receive.expected;
-            self.free_windows.extend(endpoint.receive.window.take());
+    fn return_window(&mut self, shared: &mut Shared) {
+        if self.receive.end <= self.receive.expected {
+            self.receive.end = self.receive.expected;
+            shared.free_windows.extend(self.receive.window.take());
         }
     }
 
     /// Gives the window back, whatever stands in it.
-    pub(super) fn drop_window(&mut self, place: u32) {
-        let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else { return };
-        endpoint.receive.end = endpoint.receive.expected;
-        let Some(window) = endpoint.receive.window.take() else { return };
-        if let Some(slots) = self.windows.get_mut(usize::from(window)) {
+    pub(super) fn drop_window(&mut self, shared: &mut Shared) {
+        self.receive.end = self.receive.expected;
+        let Some(window) = self.receive.window.take() else { return };
+        if let Some(slots) = shared.windows.get_mut(usize::from(window)) {
             slots.fill(MISSING);
         }
-        self.free_windows.push(window);
+        shared.free_windows.push(window);
     }
 
     /// What the peer sent tells that it does not know what has arrived.
-    fn acknowledge_now(&mut self, place: u32) {
-        let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else { return };
-        endpoint.ack.now = true;
-        self.make_ready(place);
+    fn acknowledge_now(&mut self, shared: &mut Shared) {
+        self.ack.now = true;
+        shared.make_ready(self);
     }
 
-    fn acknowledge_soon(&mut self, place: u32, at_once: bool, now: Instant) {
-        let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else { return };
-        if endpoint.owe(at_once, now) {
-            self.make_ready(place);
-        } else {
-            self.schedule(place);
-        }
-    }
-}
-
-impl Endpoint {
-    /// An ACK is owed for one packet more; whether it is to be sent in this turn.
+    /// An ACK is owed for one packet more, in this turn if `at_once`.
     #[inline]
-    fn owe(&mut self, at_once: bool, now: Instant) -> bool {
-        let news = self.receive.expected - 1 != self.ack.sent;
-        let timing = &self.config.timing;
-        if !news {
+    fn owe(&mut self, shared: &mut Shared, at_once: bool, now: Instant) {
+        let ack = &mut self.ack;
+        let soon = now.after_nanos(self.config.ack_delay);
+        if self.receive.expected - 1 == ack.sent {
             // Only a gap could be told of. That it is there is told after a while, in which it may close.
-            if self.ack.gap_at.is_none() {
-                self.ack.gap_pause = GAP_PAUSE;
-                self.ack.gap_at = Some(now + timing.ack_delay);
+            if ack.gap_at.is_none() {
+                ack.gap_pause = GAP_PAUSE;
+                ack.gap_at = Some(soon);
+                shared.wheel.put(self.id.place, soon);
             }
-            return false;
+            return;
         }
-        self.ack.owed += 1;
-        if at_once || self.ack.owed >= timing.ack_every {
-            self.ack.now = true;
-            return true;
+        ack.owed += 1;
+        if at_once || ack.owed >= self.config.ack_every {
+            self.acknowledge_now(shared);
+        } else if ack.at.is_none() {
+            ack.at = Some(soon);
+            shared.wheel.put(self.id.place, soon);
         }
-        if self.ack.at.is_none() {
-            self.ack.at = Some(now + timing.ack_delay);
-        }
-        false
     }
 }
 

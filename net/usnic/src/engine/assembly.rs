@@ -4,35 +4,40 @@
 //! message up to where it was written is the peer's own or zero, whatever a liar counts as complete.
 
 use super::arrival::Taken;
+use super::endpoint::Endpoint;
+use super::shared::Shared;
 use super::{EndpointId, Engine, NO_MESSAGE};
 use crate::blocks::{Block, Blocks};
 use crate::wire::header::{Header, Kind};
 use drivers::hal::{Instant, Window};
 
 /// A message, or a PUT of several parts.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Message {
     generation: u32,
     endpoint: u32,
     tag: u8,
+    state: Progress,
     /// Its memory; a PUT has none.
     block: Option<Block>,
     size: u32,
     received: u32,
     /// Up to where it was written, or filled with zeros.
     written: u32,
-    /// Name of the fragment.
+    /// Name of the fragment; 0 if it came in one packet.
     fragment: u32,
     put_address: u64,
     /// The last of its packets so far.
     last: u64,
-    state: Progress,
     before: u16,
     after: u16,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Progress {
+    /// Its place is free.
+    #[default]
+    Free,
     /// Parts of it are missing; it stands on its endpoint's list.
     Arriving,
     /// It waits for its turn, in a slot of the window.
@@ -56,190 +61,226 @@ pub struct Received {
 
 impl Engine {
     /// The next message of an endpoint. Give it back with [`Engine::release`].
+    #[inline]
     pub fn take_message(&mut self, id: EndpointId) -> Option<Received> {
-        let place = self.endpoint(id)?.inbox.0;
-        let message = self.messages.get_mut(place.into())?;
+        let Engine { endpoints, shared, .. } = self;
+        let endpoint = super::find(endpoints, id)?;
+        let place = endpoint.inbox.0;
+        let message = shared.messages.get_mut(place.into())?;
         message.state = Progress::Taken;
-        let (next, tag, size) = (message.after, message.tag, message.size);
-        let generation = message.generation;
-        let block = message.block;
-        let endpoint = self.endpoint_mut(id)?;
-        endpoint.inbox.0 = next;
-        if next == NO_MESSAGE {
+        endpoint.inbox.0 = message.after;
+        if message.after == NO_MESSAGE {
             endpoint.inbox.1 = NO_MESSAGE;
         }
-        let bytes = block.map_or(Window::empty(), |block| self.blocks.window(block, size as usize));
-        Some(Received { tag, bytes, place, generation })
+        let bytes = shared.blocks.window_of(message.block, message.size);
+        Some(Received { tag: message.tag, bytes, place, generation: message.generation })
     }
 
     /// Gives a message's memory back. It makes room for what the peer sends again.
+    #[inline]
     pub fn release(&mut self, message: Received) {
-        let found = self.messages.get(message.place.into());
-        let right = |found: &&Message| {
-            found.generation == message.generation && found.state == Progress::Taken
-        };
-        if found.filter(right).is_some() {
-            self.forget(message.place);
+        let Engine { endpoints, shared, .. } = self;
+        let Some(known) = shared.messages.get(message.place.into()) else { return };
+        if known.generation != message.generation || known.state != Progress::Taken {
+            return;
         }
+        let endpoint = endpoints.get_mut(known.endpoint as usize).and_then(Option::as_mut);
+        shared.free(endpoint, message.place);
     }
+}
 
+impl Endpoint {
     /// Puts a payload where it belongs.
+    #[inline]
     pub(super) fn take(
         &mut self,
-        place: u32,
+        shared: &mut Shared,
         number: u64,
         header: &Header,
         payload: &[u8],
         now: Instant,
     ) -> Taken {
-        let (id, size, offset) = match header.kind {
-            Kind::Chunk { fragment, size, offset } => (fragment, size, offset),
-            _ if header.put_address != 0 => {
-                let taken =
-                    self.write_granted(place, header.put_address, payload.len(), 0, payload);
-                if taken && let Some(endpoint) = self.at(place) {
-                    endpoint.counters.puts_received += 1;
-                }
-                return if taken { Taken::Complete { message: None } } else { Taken::No };
+        match header.kind {
+            Kind::Chunk { fragment, size, offset } => {
+                let part = Part { number, fragment, size, offset, payload };
+                self.take_part(shared, header, &part, now)
             }
-            _ => return self.take_whole(place, number, header.tag, payload),
-        };
-        let length = payload.len() as u32;
-        let inside = offset.checked_add(length).is_some_and(|end| end <= size);
-        let longest = u32::try_from(self.config.max_message).unwrap_or(u32::MAX);
-        if id == 0 || length == 0 || !inside || (header.put_address == 0 && size > longest) {
-            return self.bad(place);
+            _ if header.put_address != 0 => self.take_whole_put(shared, header, payload),
+            _ => self.take_whole(shared, number, header.tag, payload),
         }
-        let name = fragment_name(place, id);
-        let message = match self.by_fragment.get(name) {
-            Some(message) => message as u16,
-            None => match self.begin(place, header, id, size) {
-                Some(message) if self.by_fragment.insert(name, message.into()) => message,
-                Some(message) => {
-                    self.forget(message);
-                    return Taken::No;
-                }
-                None => return Taken::No,
+    }
+
+    fn take_whole_put(&mut self, shared: &Shared, header: &Header, payload: &[u8]) -> Taken {
+        let Some(window) = self.granted(&shared.grants, header.put_address, payload.len() as u32)
+        else {
+            return Taken::No;
+        };
+        // The window is as long.
+        let _ = window.write(0, payload);
+        self.counters.puts_received += 1;
+        Taken::Complete { message: None }
+    }
+
+    #[inline]
+    fn take_whole(&mut self, shared: &mut Shared, number: u64, tag: u8, payload: &[u8]) -> Taken {
+        let size = payload.len() as u32;
+        let Some(place) = self.allocate(shared, tag, size, true) else { return Taken::No };
+        let Shared { messages, blocks, .. } = shared;
+        let Some(message) = messages.get_mut(place.into()) else { return Taken::No };
+        message.state = Progress::Complete;
+        message.last = number;
+        if let Some(block) = message.block {
+            // The block is as long at least.
+            let _ = blocks.window(block, payload.len()).write(0, payload);
+        }
+        Taken::Complete { message: Some((place, number)) }
+    }
+
+    #[inline]
+    fn take_part(
+        &mut self,
+        shared: &mut Shared,
+        header: &Header,
+        part: &Part,
+        now: Instant,
+    ) -> Taken {
+        let length = part.payload.len() as u32;
+        let inside = part.offset.checked_add(length).is_some_and(|end| end <= part.size);
+        if part.fragment == 0 || length == 0 || !inside {
+            return self.bad();
+        }
+        let place = match self.current {
+            (fragment, place) if fragment == part.fragment => place,
+            _ => match self.message_of(shared, header, part, now) {
+                Ok(place) => place,
+                Err(taken) => return taken,
             },
         };
-        let Some(known) = self.messages.get(message.into()) else { return Taken::No };
-        let same = known.size == size && known.put_address == header.put_address;
-        if !same || known.received.checked_add(length).is_none_or(|sum| sum > size) {
-            return self.bad(place);
+        let Shared { messages, blocks, grants, .. } = shared;
+        let Some(message) = messages.get_mut(place.into()) else { return Taken::No };
+        let address = header.put_address;
+        let same = message.size == part.size && message.put_address == address;
+        if !same || length > part.size - message.received {
+            return self.bad();
         }
-        if header.put_address != 0 {
-            let whole = size as usize;
-            if !self.write_granted(place, header.put_address, whole, offset, payload) {
-                if known_is_empty(self.messages.get(message.into())) {
-                    self.forget(message);
-                }
-                return Taken::No;
-            }
+        if address == 0 {
+            message.write(blocks, part);
+        } else if let Some(window) = self.granted(grants, address, part.size) {
+            // It was found to lie inside.
+            let _ = window.write(part.offset as usize, part.payload);
         } else {
-            Self::write_part(&self.blocks, self.messages.get_mut(message.into()), offset, payload);
+            return Taken::No;
         }
-        let Some(known) = self.messages.get_mut(message.into()) else { return Taken::No };
-        known.received += length;
-        known.last = known.last.max(number);
-        let (complete, last) = (known.received == size, known.last);
-        let is_put = known.put_address != 0;
-        let silence = self.at(place).map(|endpoint| endpoint.config.timing.silence);
-        if complete {
-            self.completed(place, message, is_put);
+        message.received += length;
+        message.last = message.last.max(part.number);
+        self.part_at = now;
+        if message.received < message.size {
+            return Taken::Yes;
         }
-        if let Some(endpoint) = self.at(place) {
-            let waits = endpoint.arriving != NO_MESSAGE;
-            endpoint.silence_at = silence.filter(|_| waits).map(|silence| now + silence);
+        let complete = (place, message.last);
+        self.completed(shared, place);
+        if self.arriving == NO_MESSAGE {
+            self.silence_at = None;
         }
-        match complete {
-            true => Taken::Complete { message: (!is_put).then_some((message, last)) },
-            false => Taken::Yes,
-        }
+        Taken::Complete { message: (address == 0).then_some(complete) }
     }
 
-    /// All of a fragment is there.
-    fn completed(&mut self, place: u32, message: u16, is_put: bool) {
-        self.unlist(message);
-        if is_put {
-            if let Some(endpoint) = self.at(place) {
-                endpoint.counters.puts_received += 1;
+    /// The message of a part that is of another one than the last part was; it begins if this is its first.
+    fn message_of(
+        &mut self,
+        shared: &mut Shared,
+        header: &Header,
+        part: &Part,
+        now: Instant,
+    ) -> Result<u16, Taken> {
+        let longest = u32::try_from(shared.config.max_message).unwrap_or(u32::MAX);
+        if header.put_address == 0 && part.size > longest {
+            return Err(self.bad());
+        }
+        let name = fragment_name(self.id.place, part.fragment);
+        let place = match shared.by_fragment.get(name) {
+            Some(place) => place as u16,
+            None => {
+                let place = self.begin(shared, header, part, now).ok_or(Taken::No)?;
+                if !shared.by_fragment.insert(name, place.into()) {
+                    shared.forget(self, place);
+                    return Err(Taken::No);
+                }
+                place
             }
-            return self.forget(message);
-        }
-        let Some(known) = self.messages.get_mut(message.into()) else { return };
-        known.state = Progress::Complete;
-        let (block, size, written) = (known.block, known.size, known.written);
-        // A liar's parts may lie on each other, and leave the end open.
-        if let Some(block) = block
-            && written < size
-        {
-            let whole = self.blocks.window(block, size as usize);
-            fill(&whole, written, size);
-        }
-    }
-
-    fn take_whole(&mut self, place: u32, number: u64, tag: u8, payload: &[u8]) -> Taken {
-        let size = payload.len() as u32;
-        let Some(message) = self.allocate(place, tag, size, true) else { return Taken::No };
-        let Some(known) = self.messages.get_mut(message.into()) else { return Taken::No };
-        known.state = Progress::Complete;
-        known.last = number;
-        if let Some(block) = known.block {
-            // The block is as long at least.
-            let _ = self.blocks.window(block, payload.len()).write(0, payload);
-        }
-        Taken::Complete { message: Some((message, number)) }
+        };
+        self.current = (part.fragment, place);
+        Ok(place)
     }
 
     /// The first part of a fragment has arrived, which need not be the one at its beginning.
-    fn begin(&mut self, place: u32, header: &Header, id: u32, size: u32) -> Option<u16> {
+    fn begin(
+        &mut self,
+        shared: &mut Shared,
+        header: &Header,
+        part: &Part,
+        now: Instant,
+    ) -> Option<u16> {
         let is_put = header.put_address != 0;
-        if is_put && !self.is_granted(place, header.put_address, size as usize) {
-            self.refuse_put(place);
-            return None;
+        if is_put {
+            self.granted(&shared.grants, header.put_address, part.size)?;
         }
-        let message = self.allocate(place, header.tag, size, !is_put)?;
-        let Engine { endpoints, messages, .. } = self;
-        let endpoint = endpoints.get_mut(place as usize)?.as_mut()?;
-        let first = core::mem::replace(&mut endpoint.arriving, message);
-        if let Some(next) = messages.get_mut(first.into()) {
-            next.before = message;
+        let place = self.allocate(shared, header.tag, part.size, !is_put)?;
+        let first = core::mem::replace(&mut self.arriving, place);
+        if let Some(next) = shared.messages.get_mut(first.into()) {
+            next.before = place;
         }
-        let known = messages.get_mut(message.into())?;
-        known.fragment = id;
-        known.put_address = header.put_address;
-        known.after = first;
-        Some(message)
+        let message = shared.messages.get_mut(place.into())?;
+        message.fragment = part.fragment;
+        message.put_address = header.put_address;
+        message.after = first;
+        if self.silence_at.is_none() {
+            let at = now.after_nanos(self.config.silence);
+            self.silence_at = Some(at);
+            shared.wheel.put(self.id.place, at);
+        }
+        Some(place)
     }
 
     /// A message, and memory for it, if its endpoint may have them.
-    fn allocate(&mut self, place: u32, tag: u8, size: u32, memory: bool) -> Option<u16> {
-        let room = self.messages.len() < self.config.messages;
-        let generation = self.generation;
-        let endpoint = self.endpoints.get_mut(place as usize)?.as_mut()?;
-        let needed = if memory && size > 0 { Blocks::size_of(size as usize)? } else { 0 };
-        let share = endpoint.held.saturating_add(needed) <= endpoint.config.receive_bytes
-            || endpoint.held == 0;
-        let block = if room && share && endpoint.messages < endpoint.config.messages {
-            match needed {
-                0 => Some(None),
-                _ => self.blocks.alloc(size as usize).map(Some),
-            }
-        } else {
-            None
-        };
-        let Some(block) = block else {
-            endpoint.counters.no_room += 1;
+    #[inline]
+    fn allocate(&mut self, shared: &mut Shared, tag: u8, size: u32, memory: bool) -> Option<u16> {
+        let found = self.allocate_if(shared, tag, size, memory);
+        if found.is_none() {
+            self.counters.no_room += 1;
+        }
+        found
+    }
+
+    #[inline]
+    fn allocate_if(
+        &mut self,
+        shared: &mut Shared,
+        tag: u8,
+        size: u32,
+        memory: bool,
+    ) -> Option<u16> {
+        if self.messages >= self.config.messages || shared.messages.is_full() {
             return None;
-        };
-        endpoint.messages += 1;
-        endpoint.held += needed;
+        }
+        let mut block = None;
+        if memory && size > 0 {
+            let share = self.held.saturating_add(Blocks::size_of(size as usize)?);
+            if share > self.config.receive_bytes && self.held > 0 {
+                return None;
+            }
+            block = Some(shared.blocks.alloc(size as usize)?);
+            self.held = share;
+        }
+        let (place, message) = shared.messages.take()?;
+        self.messages += 1;
         // Taken messages outlive their endpoints; the number is another for each.
-        self.generation = generation.wrapping_add(1);
-        let message = Message {
-            generation: self.generation,
-            endpoint: place,
+        shared.generation = shared.generation.wrapping_add(1);
+        *message = Message {
+            generation: shared.generation,
+            endpoint: self.id.place,
             tag,
+            state: Progress::Arriving,
             block,
             size,
             received: 0,
@@ -247,119 +288,137 @@ impl Engine {
             fragment: 0,
             put_address: 0,
             last: 0,
-            state: Progress::Arriving,
             before: NO_MESSAGE,
             after: NO_MESSAGE,
         };
-        Some(self.messages.insert(message) as u16)
+        Some(place as u16)
     }
 
-    fn write_part(blocks: &Blocks, message: Option<&mut Message>, offset: u32, payload: &[u8]) {
-        let Some(message) = message else { return };
-        let Some(block) = message.block else { return };
-        let whole = blocks.window(block, message.size as usize);
-        if offset > message.written {
-            fill(&whole, message.written, offset);
+    /// All of a fragment is there.
+    fn completed(&mut self, shared: &mut Shared, place: u16) {
+        shared.unlist(self, place);
+        let Shared { messages, blocks, .. } = shared;
+        let Some(message) = messages.get_mut(place.into()) else { return };
+        message.state = Progress::Complete;
+        if message.put_address != 0 {
+            self.counters.puts_received += 1;
+            return shared.forget(self, place);
         }
-        // It was found to lie inside.
-        let _ = whole.write(offset as usize, payload);
-        message.written = message.written.max(offset + payload.len() as u32);
+        // A liar's parts may lie on each other, and leave the end open.
+        if let Some(block) = message.block
+            && message.written < message.size
+        {
+            let whole = blocks.window(block, message.size as usize);
+            fill(&whole, message.written, message.size);
+        }
     }
 
-    /// Puts a message into its endpoint's inbox.
-    pub(super) fn hand_over(&mut self, place: u32, message: u16) {
-        let Engine { endpoints, messages, .. } = self;
-        let Some(Some(endpoint)) = endpoints.get_mut(place as usize) else { return };
-        let Some(known) = messages.get_mut(message.into()) else { return };
-        known.state = Progress::Waits;
-        known.after = NO_MESSAGE;
-        endpoint.counters.messages_received += 1;
-        match messages.get_mut(endpoint.inbox.1.into()) {
-            Some(last) => last.after = message,
-            None => endpoint.inbox.0 = message,
+    /// Puts a message into the inbox.
+    #[inline]
+    pub(super) fn hand_over(&mut self, shared: &mut Shared, place: u16) {
+        let Some(message) = shared.messages.get_mut(place.into()) else { return };
+        message.state = Progress::Waits;
+        message.after = NO_MESSAGE;
+        self.counters.messages_received += 1;
+        match shared.messages.get_mut(self.inbox.1.into()) {
+            Some(last) => last.after = place,
+            None => self.inbox.0 = place,
         }
-        endpoint.inbox.1 = message;
-        self.tell(place);
+        self.inbox.1 = place;
+        shared.tell(self);
     }
 
     /// A part that does not fit its fragment.
-    fn bad(&mut self, place: u32) -> Taken {
-        if let Some(endpoint) = self.at(place) {
-            endpoint.counters.num_badfrag_recvs += 1;
-        }
+    #[cold]
+    fn bad(&mut self) -> Taken {
+        self.counters.num_badfrag_recvs += 1;
         Taken::No
     }
 
-    /// Takes a message off the list of those that are arriving.
-    fn unlist(&mut self, message: u16) {
-        let Engine { endpoints, messages, by_fragment, .. } = self;
-        let Some(known) = messages.get_mut(message.into()) else { return };
-        let (before, after, place) = (known.before, known.after, known.endpoint);
-        by_fragment.remove(fragment_name(place, known.fragment));
-        (known.before, known.after) = (NO_MESSAGE, NO_MESSAGE);
-        if let Some(next) = messages.get_mut(after.into()) {
-            next.before = before;
-        }
-        match messages.get_mut(before.into()) {
-            Some(previous) => previous.after = after,
-            None => {
-                if let Some(Some(endpoint)) = endpoints.get_mut(place as usize) {
-                    endpoint.arriving = after;
+    /// Frees all messages but those that were taken, which are counted for nobody any more.
+    pub(super) fn drop_messages(&mut self, shared: &mut Shared) {
+        self.inbox = (NO_MESSAGE, NO_MESSAGE);
+        // Some stand on a list, some in the window's slots, and some nowhere. It is rare: all are looked at.
+        for place in 0..shared.messages.capacity() as u16 {
+            let Some(message) = shared.messages.get_mut(place.into()) else { continue };
+            if message.endpoint == self.id.place {
+                match message.state {
+                    Progress::Free => (),
+                    Progress::Taken => message.endpoint = super::NONE,
+                    _ => shared.forget(self, place),
                 }
             }
         }
+        (self.messages, self.held) = (0, 0);
+    }
+}
+
+/// A part of a fragment, as its packet says.
+struct Part<'a> {
+    number: u64,
+    fragment: u32,
+    size: u32,
+    offset: u32,
+    payload: &'a [u8],
+}
+
+impl Message {
+    fn write(&mut self, blocks: &Blocks, part: &Part) {
+        let Some(block) = self.block else { return };
+        let whole = blocks.window(block, self.size as usize);
+        if part.offset > self.written {
+            fill(&whole, self.written, part.offset);
+        }
+        // It was found to lie inside.
+        let _ = whole.write(part.offset as usize, part.payload);
+        self.written = self.written.max(part.offset + part.payload.len() as u32);
+    }
+}
+
+impl Shared {
+    /// Takes a message off the list of those that are arriving at its endpoint.
+    fn unlist(&mut self, endpoint: &mut Endpoint, place: u16) {
+        let Some(message) = self.messages.get_mut(place.into()) else { return };
+        let (before, after) = (message.before, message.after);
+        (message.before, message.after) = (NO_MESSAGE, NO_MESSAGE);
+        if endpoint.current.0 == message.fragment {
+            endpoint.current = (0, NO_MESSAGE);
+        }
+        self.by_fragment.remove(fragment_name(endpoint.id.place, message.fragment));
+        if let Some(next) = self.messages.get_mut(after.into()) {
+            next.before = before;
+        }
+        match self.messages.get_mut(before.into()) {
+            Some(previous) => previous.after = after,
+            None => endpoint.arriving = after,
+        }
     }
 
-    /// Frees a message that stands on no list, or on that of arriving ones.
-    fn forget(&mut self, message: u16) {
-        let arriving = |known: &&Message| known.state == Progress::Arriving && known.fragment != 0;
-        if self.messages.get(message.into()).filter(arriving).is_some() {
-            self.unlist(message);
+    /// Frees a message of an endpoint that stands on no list, or on that of arriving ones.
+    fn forget(&mut self, endpoint: &mut Endpoint, place: u16) {
+        let Some(message) = self.messages.get(place.into()) else { return };
+        if message.state == Progress::Arriving && message.fragment != 0 {
+            self.unlist(endpoint, place);
         }
-        let Some(known) = self.messages.try_remove(message.into()) else { return };
-        let freed = known.block.map_or(0, Block::size);
-        if let Some(block) = known.block {
+        self.free(Some(endpoint), place);
+    }
+
+    /// Frees a message that stands on no list.
+    #[inline]
+    fn free(&mut self, endpoint: Option<&mut Endpoint>, place: u16) {
+        let Some(message) = self.messages.get_mut(place.into()) else { return };
+        message.state = Progress::Free;
+        let block = message.block.take();
+        let freed = block.map_or(0, Block::size);
+        if let Some(block) = block {
             self.blocks.free(block);
         }
-        if let Some(endpoint) = self.at(known.endpoint) {
+        self.messages.give_back(place.into());
+        if let Some(endpoint) = endpoint {
             endpoint.messages = endpoint.messages.saturating_sub(1);
             endpoint.held = endpoint.held.saturating_sub(freed);
         }
     }
-
-    /// Frees all messages of an endpoint but those that were taken, which are counted for nobody any more.
-    pub(super) fn drop_messages(&mut self, place: u32) {
-        let Some(endpoint) = self.at(place) else { return };
-        let (mut next, _) = core::mem::replace(&mut endpoint.inbox, (NO_MESSAGE, NO_MESSAGE));
-        while let Some(message) = self.messages.get(next.into()) {
-            let after = message.after;
-            self.forget(next);
-            next = after;
-        }
-        while let Some(arriving) = self.at(place).map(|endpoint| endpoint.arriving)
-            && arriving != NO_MESSAGE
-        {
-            self.forget(arriving);
-        }
-        // Those that wait for their turn stand in the window's slots, and those that were taken nowhere. It is
-        // rare: all are looked at.
-        for number in 0..self.messages.capacity() {
-            let Some(message) = self.messages.get_mut(number) else { continue };
-            if message.endpoint == place {
-                match message.state {
-                    Progress::Taken => message.endpoint = super::NONE,
-                    _ => self.forget(number as u16),
-                }
-            }
-        }
-        if let Some(endpoint) = self.at(place) {
-            (endpoint.messages, endpoint.held) = (0, 0);
-        }
-    }
-}
-
-fn known_is_empty(message: Option<&Message>) -> bool {
-    message.is_some_and(|message| message.received == 0)
 }
 
 fn fill(whole: &Window, from: u32, to: u32) {

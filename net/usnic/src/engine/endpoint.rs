@@ -1,10 +1,14 @@
 //! What is known of a peer.
 
-use super::config::{EndpointConfig, Timing};
+use super::config::EndpointConfig;
+#[cfg(doc)]
+use super::config::Timing;
 use super::counters::Counters;
+use super::shared::Shared;
 use super::{EndpointId, Failure, NO_MESSAGE, NONE};
 use crate::wire::header::Layout;
 use core::net::SocketAddrV4;
+use core::time::Duration;
 use drivers::hal::{Instant, Window};
 
 /// What can be done with an endpoint.
@@ -37,9 +41,9 @@ pub(super) struct SendWindow {
     /// Fragments: the first that is not wholly acknowledged, and the last.
     pub first: u32,
     pub last: u32,
-    /// The first that is not wholly sent, and how many of its packets were.
+    /// The first that is not wholly sent, and how many of its bytes were.
     pub unsent: u32,
-    pub unsent_segment: u32,
+    pub unsent_offset: u32,
     /// How many fragments there are, and bytes of theirs that were copied.
     pub fragments: usize,
     pub copied: usize,
@@ -64,23 +68,26 @@ pub(super) struct Recovery {
     pub fragment: Option<u32>,
     /// What was sent before this may be lost; none if nothing seems to be.
     pub until: Option<u64>,
-    /// When something was last sent again.
+    /// When the first that is missing was last sent again, if it was.
     pub at: Option<Instant>,
     /// When time has passed without an ACK.
     pub timer: Option<Instant>,
-    /// The first packet was sent once more since the last ACK that told of something new.
-    pub probed: bool,
-    /// Times that the timer has expired since.
+    /// How many packets were last sent again at a time.
+    pub count: u64,
+    /// Times that the timer has expired since the last ACK that told of something new.
+    pub backed_off: u32,
+    /// Of them, those that had waited for `Timing::retransmit` at least.
     pub expired: u32,
     /// Times that it was doubled since a round trip was last measured (Karn).
     pub doubled: u32,
 }
 
 /// How long packets and their ACKs take (RFC 6298, in nanoseconds).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RoundTrip {
     pub smoothed: Option<u64>,
     pub variation: u64,
+    /// The shortest of a packet that was sent once.
     pub least: u64,
     /// The packet that is timed, which is never one that was sent twice.
     pub timed: Option<(u64, Instant)>,
@@ -135,8 +142,10 @@ pub(super) struct Endpoint {
     pub ack: AckState,
     /// Messages that wait to be taken: first and last.
     pub inbox: (u16, u16),
-    /// Messages that are arriving.
+    /// Messages that are arriving: the first of them all, and the one that the last part was of, by the name of its
+    /// fragment.
     pub arriving: u16,
+    pub current: (u32, u16),
     pub messages: usize,
     pub held: usize,
     /// Fragments whose end is to be told: first and last.
@@ -145,13 +154,13 @@ pub(super) struct Endpoint {
     pub permitted: Option<(u64, u64)>,
     /// The last region that the peer put something into.
     pub last_grant: Option<Grant>,
-    /// When a half message is given up.
+    /// When it is looked whether half messages are to be given up, and when the last part of one came.
     pub silence_at: Option<Instant>,
+    pub part_at: Instant,
     /// It stands among those with something to send.
     pub is_ready: bool,
-    /// Packets of its turn.
+    /// Packets of its turn; one that is sent again counts twice.
     pub turn: u32,
-    pub resends_in_turn: u32,
     /// Its user has news, or was refused room.
     pub has_news: bool,
     pub wants_room: bool,
@@ -161,7 +170,7 @@ pub(super) struct Endpoint {
     pub counters: Counters,
 }
 
-/// What of the configuration is used while it runs.
+/// What of the configuration is used while it runs. Times in nanoseconds; see [`Timing`].
 #[derive(Debug)]
 pub(super) struct Limits {
     pub in_order: bool,
@@ -170,7 +179,14 @@ pub(super) struct Limits {
     pub receive_bytes: usize,
     pub sends: usize,
     pub send_bytes: usize,
-    pub timing: Timing,
+    pub retransmit: u64,
+    pub retransmit_most: u64,
+    pub retries: u32,
+    pub probe: u64,
+    pub ack_delay: u64,
+    pub ack_every: u32,
+    pub in_flight: u32,
+    pub silence: u64,
 }
 
 impl Endpoint {
@@ -181,7 +197,8 @@ impl Endpoint {
         speed: u32,
         now: Instant,
     ) -> Self {
-        let modex = &config.modex;
+        let (modex, timing) = (&config.modex, &config.timing);
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         // Numbers begin in the second round, so that the one before the first is not below 0.
         let [ours, peers] = [isn, modex.isn].map(|isn| (1 << 16) + u64::from(isn));
         let speed = match [speed, modex.link_speed].map(u64::from) {
@@ -207,30 +224,36 @@ impl Endpoint {
                 first: NONE,
                 last: NONE,
                 unsent: NONE,
-                unsent_segment: 0,
+                unsent_offset: 0,
                 fragments: 0,
                 copied: 0,
                 backlog: 0,
                 fragment_id: 1,
-                limit: INITIAL_LIMIT.min(config.timing.in_flight),
+                limit: INITIAL_LIMIT.min(timing.in_flight),
                 pace: now,
                 pace_at: None,
             },
             recovery: Recovery::default(),
-            round_trip: RoundTrip::default(),
+            round_trip: RoundTrip {
+                smoothed: None,
+                variation: 0,
+                least: u64::MAX / 4,
+                timed: None,
+            },
             receive: ReceiveWindow { expected: peers, end: peers, window: None },
             ack: AckState { sent: peers - 1, ..AckState::default() },
             inbox: (NO_MESSAGE, NO_MESSAGE),
             arriving: NO_MESSAGE,
+            current: (0, NO_MESSAGE),
             messages: 0,
             held: 0,
             completed: (NONE, NONE),
             permitted: None,
             last_grant: None,
             silence_at: None,
+            part_at: now,
             is_ready: false,
             turn: 0,
-            resends_in_turn: 0,
             has_news: false,
             wants_room: false,
             // 8 bits, 1000 nanoseconds in a microsecond.
@@ -242,10 +265,30 @@ impl Endpoint {
                 receive_bytes: config.receive_bytes,
                 sends: config.sends,
                 send_bytes: config.send_bytes,
-                timing: config.timing,
+                retransmit: nanos(timing.retransmit),
+                retransmit_most: nanos(timing.retransmit_most),
+                retries: timing.retries,
+                probe: nanos(timing.probe),
+                ack_delay: nanos(timing.ack_delay),
+                ack_every: timing.ack_every,
+                in_flight: timing.in_flight,
+                silence: nanos(timing.silence),
             },
             counters: Counters::default(),
         }
+    }
+
+    /// Gives back everything that it has, and stops its timers.
+    pub fn release_all(&mut self, shared: &mut Shared) {
+        self.abandon_fragments(shared);
+        self.drop_messages(shared);
+        self.drop_window(shared);
+        self.revoke_all(shared);
+        self.recovery.timer = None;
+        self.recovery.end = self.recovery.next;
+        self.send.pace_at = None;
+        self.silence_at = None;
+        self.ack = AckState { sent: self.ack.sent, ..Default::default() };
     }
 
     /// Packets that were sent and not acknowledged.

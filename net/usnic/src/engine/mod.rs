@@ -18,6 +18,7 @@ mod counters;
 mod endpoint;
 mod put;
 mod send;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod transmit;
@@ -30,21 +31,15 @@ pub use put::GrantError;
 pub use send::{Completion, SendError};
 pub use transmit::Transmit;
 
-use crate::blocks::Blocks;
 use crate::id_map::IdMap;
-use crate::wheel::Wheel;
 use crate::wire::modex::{MTUS, Modex};
 use agent::Agents;
-use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use assembly::Message;
 use core::fmt;
 use core::net::SocketAddrV4;
 use drivers::hal::{Instant, Window};
-use endpoint::{Endpoint, Grant};
-use send::Fragment;
-use slab::Slab;
+use endpoint::Endpoint;
+use shared::Shared;
 
 /// No fragment.
 const NONE: u32 = u32::MAX;
@@ -134,29 +129,17 @@ struct Interface {
 /// The engine.
 #[derive(Debug)]
 pub struct Engine {
-    config: Config,
     interfaces: Vec<Interface>,
     endpoints: Vec<Option<Endpoint>>,
     free_endpoints: Vec<u32>,
     generation: u32,
-    /// By interface, address and port of either of a peer's channels.
+    /// By interface, address and port of either of a peer's channels; and the last that was looked for.
     by_address: IdMap,
+    last_address: (u64, u32),
     agents: Agents,
-    blocks: Blocks,
-    fragments: Slab<Fragment>,
-    messages: Slab<Message>,
-    /// Messages that are arriving, by endpoint and the name of the fragment.
-    by_fragment: IdMap,
-    /// Which packets have arrived behind one that is missing; each of 4,096 slots.
-    windows: Vec<Box<[u16]>>,
-    free_windows: Vec<u16>,
-    grants: BTreeMap<(u32, u64), Grant>,
-    /// Endpoints, and behind them agents.
-    wheel: Wheel,
-    ready: VecDeque<u32>,
-    news: VecDeque<u32>,
-    /// What the last packet was made of.
-    out: transmit::Out,
+    shared: Shared,
+    /// The last packet.
+    out: Transmit,
     /// Zeros behind a large PING.
     zeros: Window,
 }
@@ -165,33 +148,22 @@ impl Engine {
     /// An engine. `memory` is where messages arrive, and where what is sent is kept, if it is copied; 64 KiB of it
     /// are taken for large PINGs. `secret` is random.
     pub fn new(config: Config, memory: Window, secret: u64, now: Instant) -> Self {
-        let messages = config.messages.min(MOST_MESSAGES);
-        let windows = config.receive_windows.min(u16::MAX.into());
         let zeros = memory.slice(0, usize::from(*MTUS.end()).min(memory.len()));
         let zeros = zeros.unwrap_or(Window::empty());
         zeros.fill(0);
         let rest = memory.len() - zeros.len();
         let rest = memory.slice(zeros.len(), rest).unwrap_or(Window::empty());
-        let slots = || alloc::vec![0; WINDOW as usize].into_boxed_slice();
+        let config = Config { messages: config.messages.min(MOST_MESSAGES), ..config };
         Engine {
-            config: Config { messages, ..config },
             interfaces: Vec::new(),
             endpoints: (0..config.endpoints).map(|_| None).collect(),
             free_endpoints: (0..config.endpoints as u32).rev().collect(),
             generation: 0,
             by_address: IdMap::new(2 * config.endpoints, secret),
+            last_address: (0, NONE),
             agents: Agents::new(config.endpoints, secret.rotate_left(17)),
-            blocks: Blocks::new(rest),
-            fragments: Slab::with_capacity(config.sends),
-            messages: Slab::with_capacity(messages),
-            by_fragment: IdMap::new(messages, secret.rotate_left(31)),
-            windows: (0..windows).map(|_| slots()).collect(),
-            free_windows: (0..windows as u16).rev().collect(),
-            grants: BTreeMap::new(),
-            wheel: Wheel::new(2 * config.endpoints, now),
-            ready: VecDeque::with_capacity(2 * config.endpoints),
-            news: VecDeque::with_capacity(config.endpoints),
-            out: transmit::Out::new(),
+            shared: Shared::new(config, rest, secret, now),
+            out: Transmit::new(),
             zeros,
         }
     }
@@ -248,6 +220,7 @@ impl Engine {
         for name in names {
             self.by_address.insert(name, place);
         }
+        self.last_address = (0, NONE);
         if config.modex.ping_port != 0 && interface.config.ping_port != 0 {
             let to = SocketAddrV4::new(config.modex.address, config.modex.ping_port);
             let version = config.version();
@@ -266,31 +239,32 @@ impl Engine {
         if self.endpoint(id).is_none() {
             return;
         }
-        self.release_all(id.place);
-        self.drop_completions(id.place);
         let gone = self.endpoints.get_mut(id.place as usize).and_then(Option::take);
-        let Some(endpoint) = gone else { return };
+        let Some(mut endpoint) = gone else { return };
+        endpoint.release_all(&mut self.shared);
+        endpoint.drop_completions(&mut self.shared);
         for address in [endpoint.data, endpoint.priority] {
             self.by_address.remove(address_name(endpoint.interface, address));
         }
+        self.last_address = (0, NONE);
         if let Some(agent) = endpoint.agent
             && self.agents.leave(agent)
         {
-            self.wheel.forget(self.agent_timer(agent));
+            self.shared.wheel.forget(self.agent_timer(agent));
         }
-        self.wheel.forget(id.place);
-        // Rare: both lists are looked through.
-        self.ready.retain(|&place| place != id.place);
-        self.news.retain(|&place| place != id.place);
+        self.shared.wheel.forget(id.place);
+        // Rare: both are looked through.
+        self.shared.ready.remove(id.place);
+        self.shared.news.remove(id.place);
         self.free_endpoints.push(id.place);
     }
 
     /// Takes nothing more to be sent; the endpoint is [`State::Closed`] when everything was acknowledged.
     pub fn close(&mut self, id: EndpointId) {
-        let Some(endpoint) = self.endpoint_mut(id) else { return };
+        let Some(endpoint) = find(&mut self.endpoints, id) else { return };
         if endpoint.state == State::Open {
             endpoint.state = State::Closing;
-            self.close_if_drained(id.place);
+            self.shared.close_if_drained(endpoint);
         }
     }
 
@@ -316,7 +290,7 @@ impl Engine {
 
     /// Bytes of the memory that are free, perhaps in many pieces.
     pub fn memory_available(&self) -> usize {
-        self.blocks.available()
+        self.shared.blocks.available()
     }
 
     /// Whether the path to a peer carries small and large datagrams, as far as that was asked.
@@ -325,8 +299,9 @@ impl Engine {
     }
 
     /// An endpoint whose user has something to see.
+    #[inline]
     pub fn next_news(&mut self) -> Option<EndpointId> {
-        let place = self.news.pop_front()?;
+        let place = self.shared.news.pop()?;
         let endpoint = self.endpoints.get_mut(place as usize)?.as_mut()?;
         endpoint.has_news = false;
         Some(endpoint.id)
@@ -350,20 +325,27 @@ impl Engine {
             }
             _ => return,
         };
-        let Some(place) = self.by_address.get(address_name(interface, from)) else {
+        let name = address_name(interface, from);
+        if name != self.last_address.0 {
+            self.last_address = (name, self.by_address.get(name).unwrap_or(NONE));
+        }
+        let place = self.last_address.1;
+        let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else {
             ours.counters.num_unk_recvs += 1;
             return;
         };
-        self.receive_packet(place, channel, datagram, now);
+        if let Err(why) = endpoint.receive(&mut self.shared, channel, datagram, now) {
+            self.fail(place, why);
+        }
     }
 
     /// When [`Engine::poll_transmit`] has something to do: at once if that is in the past; never if it is none.
     pub fn deadline(&mut self) -> Option<Instant> {
-        if !self.ready.is_empty() || self.agents.has_answers() {
+        if !self.shared.ready.is_empty() || self.agents.has_answers() {
             return Some(Instant::ZERO);
         }
-        let Engine { endpoints, agents, wheel, .. } = self;
-        wheel.first_due(|place| match endpoints.get(place as usize) {
+        let Engine { endpoints, agents, shared, .. } = self;
+        shared.wheel.first_due(|place| match endpoints.get(place as usize) {
             Some(endpoint) => endpoint.as_ref().and_then(Endpoint::deadline),
             None => agents.deadline(place - endpoints.len() as u32),
         })
@@ -377,13 +359,7 @@ impl Engine {
 
     #[inline]
     fn endpoint_mut(&mut self, id: EndpointId) -> Option<&mut Endpoint> {
-        let endpoint = self.endpoints.get_mut(id.place as usize)?.as_mut();
-        endpoint.filter(|endpoint| endpoint.id == id)
-    }
-
-    #[inline]
-    fn at(&mut self, place: u32) -> Option<&mut Endpoint> {
-        self.endpoints.get_mut(place as usize)?.as_mut()
+        find(&mut self.endpoints, id)
     }
 
     /// Which timer of the wheel an agent's is.
@@ -391,71 +367,22 @@ impl Engine {
         self.endpoints.len() as u32 + agent
     }
 
-    /// Tells an endpoint's user to look.
-    #[inline]
-    fn tell(&mut self, place: u32) {
-        if let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize)
-            && !endpoint.has_news
-        {
-            endpoint.has_news = true;
-            self.news.push_back(place);
-        }
-    }
-
-    /// Puts an endpoint among those with something to send.
-    #[inline]
-    fn make_ready(&mut self, place: u32) {
-        if let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize)
-            && !endpoint.is_ready
-        {
-            endpoint.is_ready = true;
-            endpoint.turn = 0;
-            endpoint.resends_in_turn = 0;
-            self.ready.push_back(place);
-        }
-    }
-
-    /// Has the wheel know an endpoint's deadline.
-    #[inline]
-    fn schedule(&mut self, place: u32) {
-        if let Some(Some(endpoint)) = self.endpoints.get(place as usize)
-            && let Some(at) = endpoint.deadline()
-        {
-            self.wheel.put(place, at);
-        }
-    }
-
-    fn close_if_drained(&mut self, place: u32) {
-        if let Some(endpoint) = self.at(place)
-            && endpoint.state == State::Closing
-            && endpoint.send.fragments == 0
-        {
-            endpoint.state = State::Closed;
-            self.tell(place);
-        }
-    }
-
     /// An endpoint fails: what it has is given back, and its user hears of it.
+    #[cold]
     fn fail(&mut self, place: u32, why: Failure) {
-        let Some(endpoint) = self.at(place).filter(|endpoint| endpoint.is_alive()) else { return };
-        endpoint.state = State::Failed(why);
-        self.release_all(place);
-        self.tell(place);
+        let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else { return };
+        if endpoint.is_alive() {
+            endpoint.state = State::Failed(why);
+            endpoint.release_all(&mut self.shared);
+            self.shared.tell(endpoint);
+        }
     }
+}
 
-    /// Gives back everything that an endpoint has, and stops its timers.
-    fn release_all(&mut self, place: u32) {
-        self.abandon_fragments(place);
-        self.drop_messages(place);
-        self.drop_window(place);
-        self.revoke_all(place);
-        let Some(endpoint) = self.at(place) else { return };
-        endpoint.recovery.timer = None;
-        endpoint.recovery.end = endpoint.recovery.next;
-        endpoint.send.pace_at = None;
-        endpoint.silence_at = None;
-        endpoint.ack = endpoint::AckState { sent: endpoint.ack.sent, ..Default::default() };
-    }
+#[inline]
+fn find(endpoints: &mut [Option<Endpoint>], id: EndpointId) -> Option<&mut Endpoint> {
+    let endpoint = endpoints.get_mut(id.place as usize)?.as_mut();
+    endpoint.filter(|endpoint| endpoint.id == id)
 }
 
 /// The name by which an address and port at an interface are found.

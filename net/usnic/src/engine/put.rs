@@ -2,6 +2,7 @@
 //! and counted; the stock receiver believes any address.
 
 use super::endpoint::{Endpoint, Grant};
+use super::shared::{Grants, Shared};
 use super::{EndpointId, Engine};
 use core::fmt;
 use drivers::hal::Window;
@@ -38,15 +39,15 @@ impl Engine {
         self.endpoint(id).filter(|endpoint| endpoint.is_alive()).ok_or(GrantError::Closed)?;
         let end = base.checked_add(memory.len() as u64).filter(|_| base > 0 && !memory.is_empty());
         let end = end.ok_or(GrantError::Range)?;
-        let before = self.grants.range(..(id.place, end)).next_back();
+        let before = self.shared.grants.range(..(id.place, end)).next_back();
         let over = |grant: &Grant| grant.base + grant.memory.len() as u64 > base;
         if before.is_some_and(|(&(place, _), grant)| place == id.place && over(grant)) {
             return Err(GrantError::Overlaps);
         }
-        if self.grants.len() >= self.config.grants {
+        if self.shared.grants.len() >= self.shared.config.grants {
             return Err(GrantError::Full);
         }
-        self.grants.insert((id.place, base), Grant { base, memory });
+        self.shared.grants.insert((id.place, base), Grant { base, memory });
         Ok(())
     }
 
@@ -54,59 +55,49 @@ impl Engine {
     pub fn revoke(&mut self, id: EndpointId, base: u64) {
         let Some(endpoint) = self.endpoint_mut(id) else { return };
         endpoint.last_grant = None;
-        self.grants.remove(&(id.place, base));
+        self.shared.grants.remove(&(id.place, base));
+    }
+}
+
+impl Endpoint {
+    /// Takes all regions back.
+    pub(super) fn revoke_all(&mut self, shared: &mut Shared) {
+        self.last_grant = None;
+        shared.grants.retain(|&(place, _), _| place != self.id.place);
     }
 
-    /// Takes all regions of an endpoint back.
-    pub(super) fn revoke_all(&mut self, place: u32) {
-        if let Some(endpoint) = self.at(place) {
-            endpoint.last_grant = None;
+    /// The window of a PUT of `size` bytes, if the peer may write all of it.
+    #[inline(always)]
+    pub(super) fn granted(&mut self, grants: &Grants, address: u64, size: u32) -> Option<Window> {
+        match self.last_grant.as_ref().and_then(|grant| grant.part(address, size)) {
+            Some(window) => Some(window),
+            None => self.look_for_grant(grants, address, size),
         }
-        self.grants.retain(|&(other, _), _| other != place);
     }
 
-    /// Whether the peer may write all of `size` bytes at an address.
-    pub(super) fn is_granted(&mut self, place: u32, address: u64, size: usize) -> bool {
-        self.granted(place, address, size).is_some()
-    }
-
-    /// The window of a PUT, if the peer may write there.
-    fn granted(&mut self, place: u32, address: u64, size: usize) -> Option<Window> {
-        let Engine { endpoints, grants, .. } = self;
-        let endpoint: &mut Endpoint = endpoints.get_mut(place as usize)?.as_mut()?;
-        let part = |grant: &Grant| {
-            let at = usize::try_from(address.checked_sub(grant.base)?).ok()?;
-            grant.memory.slice(at, size)
-        };
-        if let Some(window) = endpoint.last_grant.as_ref().and_then(part) {
-            return Some(window);
+    #[inline(never)]
+    fn look_for_grant(&mut self, grants: &Grants, address: u64, size: u32) -> Option<Window> {
+        let place = self.id.place;
+        let found = grants.range((place, 0)..=(place, address)).next_back();
+        let granted = found.and_then(|(_, grant)| Some((*grant, grant.part(address, size)?)));
+        match granted {
+            Some((grant, window)) => {
+                self.last_grant = Some(grant);
+                Some(window)
+            }
+            None => {
+                self.counters.puts_refused += 1;
+                None
+            }
         }
-        let (_, grant) = grants.range((place, 0)..=(place, address)).next_back()?;
-        let window = part(grant)?;
-        endpoint.last_grant = Some(*grant);
-        Some(window)
     }
+}
 
-    /// Writes a payload at `offset` of a PUT of `size` bytes; false if the peer may not.
-    pub(super) fn write_granted(
-        &mut self,
-        place: u32,
-        address: u64,
-        size: usize,
-        offset: u32,
-        payload: &[u8],
-    ) -> bool {
-        let window = self.granted(place, address, size);
-        let written = window.is_some_and(|window| window.write(offset as usize, payload).is_ok());
-        if !written {
-            self.refuse_put(place);
-        }
-        written
-    }
-
-    pub(super) fn refuse_put(&mut self, place: u32) {
-        if let Some(endpoint) = self.at(place) {
-            endpoint.counters.puts_refused += 1;
-        }
+impl Grant {
+    /// The part of `size` bytes at an address.
+    #[inline(always)]
+    fn part(&self, address: u64, size: u32) -> Option<Window> {
+        let at = usize::try_from(address.checked_sub(self.base)?).ok()?;
+        self.memory.slice(at, size as usize)
     }
 }

@@ -2,6 +2,7 @@
 //! were given.
 
 use super::endpoint::{Endpoint, State};
+use super::shared::Shared;
 use super::{EndpointId, Engine, NONE};
 use crate::blocks::Block;
 use crate::wire::header::PUT_TAG;
@@ -34,17 +35,35 @@ pub(super) struct Fragment {
     pub acknowledged: bool,
 }
 
+impl Default for Fragment {
+    fn default() -> Self {
+        Fragment {
+            next: NONE,
+            start: 0,
+            sent: Instant::ZERO,
+            segments: 0,
+            segment: 0,
+            size: 0,
+            id: 0,
+            put_address: 0,
+            tag: 0,
+            windows: [Window::empty(); 2],
+            block: None,
+            cookie: None,
+            acknowledged: false,
+        }
+    }
+}
+
 impl Fragment {
-    /// Offset and length of the payload of its packet number `segment`.
+    /// Length of the payload of the packet that begins at `offset`.
     #[inline]
-    pub fn range(&self, segment: u32) -> (u32, u32) {
-        let offset = segment.saturating_mul(self.segment).min(self.size);
-        (offset, (self.size - offset).min(self.segment))
+    pub fn part(&self, offset: u32) -> u32 {
+        (self.size - offset).min(self.segment)
     }
 
-    /// The payload at `offset`.
-    #[inline]
-    pub fn payload(&self, offset: u32, length: u32) -> [Window; 2] {
+    /// The payload at `offset`, which need not lie in the first window alone.
+    pub fn pieces(&self, offset: u32, length: u32) -> [Window; 2] {
         let (offset, length) = (offset as usize, length as usize);
         let [first, second] = &self.windows;
         let part =
@@ -101,7 +120,7 @@ impl core::error::Error for SendError {}
 struct Order {
     windows: [Window; 2],
     block: Option<Block>,
-    size: usize,
+    size: u32,
     tag: u8,
     put_address: u64,
     cookie: Option<u64>,
@@ -109,6 +128,7 @@ struct Order {
 
 impl Engine {
     /// Sends a message. Its bytes are copied, and are the user's again at once.
+    #[inline]
     pub fn send(
         &mut self,
         id: EndpointId,
@@ -116,22 +136,26 @@ impl Engine {
         message: &[u8],
         now: Instant,
     ) -> Result<(), SendError> {
-        self.may_send(id, tag, message.len(), true)?;
-        let block = self.blocks.alloc(message.len()).ok_or(SendError::Full);
-        let block = block.inspect_err(|_| self.wants_room(id))?;
-        let window = self.blocks.window(block, message.len());
+        let Engine { endpoints, shared, .. } = self;
+        let endpoint = super::find(endpoints, id).ok_or(SendError::Closed)?;
+        endpoint.may_send(shared, Some(tag), message.len(), true)?;
+        let Some(block) = shared.blocks.alloc(message.len()) else {
+            endpoint.wants_room = true;
+            return Err(SendError::Full);
+        };
+        let window = shared.blocks.window(block, message.len());
         // The block is as long as the message at least.
         let _ = window.write(0, message);
-        let windows = [window, Window::empty()];
         let order = Order {
-            windows,
+            windows: [window, Window::empty()],
             block: Some(block),
-            size: message.len(),
+            size: message.len() as u32,
             tag,
             put_address: 0,
             cookie: None,
         };
-        self.enqueue(id, order, now);
+        let agent = endpoint.enqueue(shared, order);
+        self.ask_once(agent, now);
         Ok(())
     }
 
@@ -147,9 +171,13 @@ impl Engine {
         now: Instant,
     ) -> Result<(), SendError> {
         let size = length(&windows)?;
-        self.may_send(id, tag, size, false)?;
-        let order = Order { windows, block: None, size, tag, put_address: 0, cookie: Some(cookie) };
-        self.enqueue(id, order, now);
+        let Engine { endpoints, shared, .. } = self;
+        let endpoint = super::find(endpoints, id).ok_or(SendError::Closed)?;
+        endpoint.may_send(shared, Some(tag), size, false)?;
+        let (size, cookie) = (size as u32, Some(cookie));
+        let order = Order { windows, block: None, size, tag, put_address: 0, cookie };
+        let agent = endpoint.enqueue(shared, order);
+        self.ask_once(agent, now);
         Ok(())
     }
 
@@ -163,18 +191,20 @@ impl Engine {
         now: Instant,
     ) -> Result<(), SendError> {
         let size = length(&windows)?;
-        let endpoint = self.endpoint(id).ok_or(SendError::Closed)?;
+        let Engine { endpoints, shared, .. } = self;
+        let endpoint = super::find(endpoints, id).ok_or(SendError::Closed)?;
         let (base, room) = endpoint.permitted.ok_or(SendError::NotPermitted)?;
         let at = address.checked_sub(base).ok_or(SendError::NotPermitted)?;
         let inside = at <= room && size as u64 <= room - at && size > 0 && address != 0;
         if !inside {
             return Err(SendError::NotPermitted);
         }
-        self.check(id, size, false)?;
+        endpoint.may_send(shared, None, size, false)?;
+        let (size, cookie) = (size as u32, Some(cookie));
         let put_address = address;
-        let order =
-            Order { windows, block: None, size, tag: PUT_TAG, put_address, cookie: Some(cookie) };
-        self.enqueue(id, order, now);
+        let order = Order { windows, block: None, size, tag: PUT_TAG, put_address, cookie };
+        let agent = endpoint.enqueue(shared, order);
+        self.ask_once(agent, now);
         Ok(())
     }
 
@@ -187,73 +217,82 @@ impl Engine {
     }
 
     /// A fragment with a cookie that has ended.
+    #[inline]
     pub fn next_completion(&mut self, id: EndpointId) -> Option<Completion> {
-        let first = self.endpoint(id)?.completed.0;
-        let fragment = self.fragments.try_remove(first as usize)?;
-        let endpoint = self.endpoint_mut(id)?;
+        let Engine { endpoints, shared, .. } = self;
+        let endpoint = super::find(endpoints, id)?;
+        let first = endpoint.completed.0;
+        let fragment = shared.fragments.get(first)?;
         endpoint.completed.0 = fragment.next;
         if fragment.next == NONE {
             endpoint.completed.1 = NONE;
         }
-        let cookie = fragment.cookie?;
-        Some(Completion { cookie, acknowledged: fragment.acknowledged })
+        let (cookie, acknowledged) = (fragment.cookie, fragment.acknowledged);
+        shared.fragments.give_back(first);
+        Some(Completion { cookie: cookie?, acknowledged })
     }
 
+    #[inline]
+    fn ask_once(&mut self, agent: Option<u32>, now: Instant) {
+        if let Some(agent) = agent {
+            self.begin_pings(agent, now);
+        }
+    }
+}
+
+impl Endpoint {
+    /// Whether something may be sent now: with a tag, if it is a message; of so many bytes, copied or not.
+    #[inline]
     fn may_send(
         &mut self,
-        id: EndpointId,
-        tag: u8,
+        shared: &Shared,
+        tag: Option<u8>,
         size: usize,
         copied: bool,
     ) -> Result<(), SendError> {
-        let endpoint = self.endpoint(id).ok_or(SendError::Closed)?;
-        if endpoint.config.tag.is_some_and(|known| known != tag) {
+        if let (Some(known), Some(tag)) = (self.config.tag, tag)
+            && known != tag
+        {
             return Err(SendError::Tag(tag));
         }
-        self.check(id, size, copied)
-    }
-
-    fn check(&mut self, id: EndpointId, size: usize, copied: bool) -> Result<(), SendError> {
-        if size > self.config.max_message || u32::try_from(size).is_err() {
+        if size > shared.config.max_message || u32::try_from(size).is_err() {
             return Err(SendError::TooLong);
         }
-        let (full, most) = (self.fragments.len() >= self.config.sends, self.config.sends);
-        let endpoint = self.endpoint_mut(id).ok_or(SendError::Closed)?;
-        if endpoint.state != State::Open {
+        if self.state != State::Open {
             return Err(SendError::Closed);
         }
-        let bytes = if copied { endpoint.send.copied.saturating_add(size) } else { 0 };
+        let bytes = if copied { self.send.copied.saturating_add(size) } else { 0 };
         // One that is longer than all may be goes when nothing else waits.
-        let too_many = bytes > endpoint.config.send_bytes && endpoint.send.copied > 0;
-        if full || too_many || endpoint.send.fragments >= endpoint.config.sends.min(most) {
-            endpoint.wants_room = true;
+        let too_many = bytes > self.config.send_bytes && self.send.copied > 0;
+        let full = shared.fragments.is_full() || self.send.fragments >= self.config.sends;
+        if full || too_many {
+            self.wants_room = true;
             return Err(SendError::Full);
         }
         Ok(())
     }
 
-    fn wants_room(&mut self, id: EndpointId) {
-        if let Some(endpoint) = self.endpoint_mut(id) {
-            endpoint.wants_room = true;
+    /// Queues what was found to be in order; the agent that is to be asked about the way.
+    #[inline]
+    fn enqueue(&mut self, shared: &mut Shared, order: Order) -> Option<u32> {
+        let (place, fragment) = shared.fragments.take()?;
+        let send = &mut self.send;
+        let (mut id, mut segments, mut segment) = (0, 1, self.max_fragment);
+        if order.size > self.max_fragment {
+            segment = self.max_chunk;
+            segments = order.size.div_ceil(segment.max(1));
+            id = send.fragment_id;
+            // 0 is the name of none.
+            send.fragment_id = id.wrapping_add(1).max(1);
         }
-    }
-
-    /// Queues what was found to be in order.
-    fn enqueue(&mut self, id: EndpointId, order: Order, now: Instant) {
-        let Engine { endpoints, fragments, .. } = self;
-        let Some(Some(endpoint)) = endpoints.get_mut(id.place as usize) else { return };
-        let whole = order.size <= endpoint.max_fragment as usize;
-        let segment = if whole { endpoint.max_fragment } else { endpoint.max_chunk };
-        let send = &mut endpoint.send;
-        let segments = (order.size as u32).div_ceil(segment.max(1)).max(1);
-        let fragment = Fragment {
+        *fragment = Fragment {
             next: NONE,
             start: 0,
-            sent: now,
+            sent: Instant::ZERO,
             segments,
             segment,
-            size: order.size as u32,
-            id: if whole { 0 } else { send.fragment_id },
+            size: order.size,
+            id,
             put_address: order.put_address,
             tag: order.tag,
             windows: order.windows,
@@ -261,105 +300,90 @@ impl Engine {
             cookie: order.cookie,
             acknowledged: false,
         };
-        if !whole {
-            // 0 is the name of none.
-            send.fragment_id = send.fragment_id.wrapping_add(1).max(1);
-        }
         send.fragments += 1;
-        send.backlog += order.size as u64;
+        send.backlog += u64::from(order.size);
         if order.block.is_some() {
-            send.copied += order.size;
+            send.copied += order.size as usize;
         }
-        let place = fragments.insert(fragment) as u32;
-        match fragments.get_mut(send.last as usize) {
+        match shared.fragments.get_mut(send.last) {
             Some(last) => last.next = place,
             None => send.first = place,
         }
         send.last = place;
         if send.unsent == NONE {
             send.unsent = place;
-            send.unsent_segment = 0;
+            send.unsent_offset = 0;
         }
-        let agent = endpoint.agent;
-        self.make_ready(id.place);
-        if let Some(agent) = agent {
-            self.begin_pings(agent, now);
-        }
+        shared.make_ready(self);
+        self.agent
     }
 
     /// Takes fragments off the list that are wholly acknowledged.
-    pub(super) fn retire(&mut self, place: u32) {
-        let Engine { endpoints, fragments, blocks, .. } = self;
-        let Some(Some(endpoint)) = endpoints.get_mut(place as usize) else { return };
+    #[inline]
+    pub(super) fn retire(&mut self, shared: &mut Shared) {
         let mut news = false;
-        while let Some(fragment) = fragments.get_mut(endpoint.send.first as usize)
-            && endpoint.send.first != endpoint.send.unsent
-            && fragment.start + u64::from(fragment.segments) <= endpoint.send.acknowledged + 1
+        while self.send.first != self.send.unsent
+            && let Some(fragment) = shared.fragments.get_mut(self.send.first)
+            && fragment.start + u64::from(fragment.segments) <= self.send.acknowledged + 1
         {
-            let first = endpoint.send.first;
-            if endpoint.recovery.fragment == Some(first) {
-                endpoint.recovery.fragment = None;
+            let first = self.send.first;
+            if self.recovery.fragment == Some(first) {
+                self.recovery.fragment = None;
             }
-            endpoint.send.first = fragment.next;
+            self.send.first = fragment.next;
             if fragment.next == NONE {
-                endpoint.send.last = NONE;
+                self.send.last = NONE;
             }
-            endpoint.counters.fragments_sent += 1;
+            self.counters.fragments_sent += 1;
             fragment.acknowledged = true;
             news |= fragment.cookie.is_some();
-            Self::finish(endpoint, fragments, blocks, first);
+            self.finish(shared, first);
         }
-        if news || core::mem::take(&mut endpoint.wants_room) {
-            self.tell(place);
+        if news || core::mem::take(&mut self.wants_room) {
+            shared.tell(self);
         }
-        self.close_if_drained(place);
+        shared.close_if_drained(self);
     }
 
     /// Gives up everything that is to be sent.
-    pub(super) fn abandon_fragments(&mut self, place: u32) {
-        let Engine { endpoints, fragments, blocks, .. } = self;
-        let Some(Some(endpoint)) = endpoints.get_mut(place as usize) else { return };
-        while let Some(fragment) = fragments.get_mut(endpoint.send.first as usize) {
-            let first = core::mem::replace(&mut endpoint.send.first, fragment.next);
-            Self::finish(endpoint, fragments, blocks, first);
+    pub(super) fn abandon_fragments(&mut self, shared: &mut Shared) {
+        while let Some(fragment) = shared.fragments.get(self.send.first) {
+            let first = core::mem::replace(&mut self.send.first, fragment.next);
+            self.finish(shared, first);
         }
-        endpoint.send.last = NONE;
-        endpoint.send.unsent = NONE;
-        endpoint.send.backlog = 0;
-        endpoint.recovery.fragment = None;
+        self.send.last = NONE;
+        self.send.unsent = NONE;
+        self.send.backlog = 0;
+        self.recovery.fragment = None;
     }
 
     /// A fragment has ended: its memory is given back, and its end is told if it has a cookie.
-    fn finish(
-        endpoint: &mut Endpoint,
-        fragments: &mut slab::Slab<Fragment>,
-        blocks: &mut crate::blocks::Blocks,
-        place: u32,
-    ) {
-        let Some(fragment) = fragments.get_mut(place as usize) else { return };
-        endpoint.send.fragments -= 1;
+    #[inline]
+    fn finish(&mut self, shared: &mut Shared, place: u32) {
+        let Shared { fragments, blocks, .. } = shared;
+        let Some(fragment) = fragments.get_mut(place) else { return };
+        self.send.fragments -= 1;
         if let Some(block) = fragment.block.take() {
-            endpoint.send.copied -= fragment.size as usize;
+            self.send.copied -= fragment.size as usize;
             blocks.free(block);
         }
         fragment.next = NONE;
         if fragment.cookie.is_none() {
-            fragments.remove(place as usize);
-            return;
+            return fragments.give_back(place);
         }
-        match fragments.get_mut(endpoint.completed.1 as usize) {
+        match fragments.get_mut(self.completed.1) {
             Some(last) => last.next = place,
-            None => endpoint.completed.0 = place,
+            None => self.completed.0 = place,
         }
-        endpoint.completed.1 = place;
+        self.completed.1 = place;
     }
 
     /// Forgets ends that nobody will ask for.
-    pub(super) fn drop_completions(&mut self, place: u32) {
-        let Some(endpoint) = self.at(place) else { return };
-        let (mut next, _) = core::mem::replace(&mut endpoint.completed, (NONE, NONE));
-        while let Some(fragment) = self.fragments.try_remove(next as usize) {
-            next = fragment.next;
+    pub(super) fn drop_completions(&mut self, shared: &mut Shared) {
+        let (mut next, _) = core::mem::replace(&mut self.completed, (NONE, NONE));
+        while let Some(fragment) = shared.fragments.get(next) {
+            let place = core::mem::replace(&mut next, fragment.next);
+            shared.fragments.give_back(place);
         }
     }
 }

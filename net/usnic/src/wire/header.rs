@@ -119,6 +119,15 @@ impl Header {
     /// Writes the header in front of `payload` bytes, and returns its length.
     #[inline]
     pub fn emit(&self, layout: Layout, payload: u16, into: &mut [u8; MAX_HEADER]) -> usize {
+        // Each by itself, so that offsets are known when it is compiled.
+        match layout {
+            Layout::V4 => self.emit_in(Layout::V4, payload, into),
+            Layout::V5 => self.emit_in(Layout::V5, payload, into),
+        }
+    }
+
+    #[inline(always)]
+    fn emit_in(&self, layout: Layout, payload: u16, into: &mut [u8; MAX_HEADER]) -> usize {
         let (at_type, at_flag, at_tag, at_chunk) = layout.offsets();
         *into = [0; MAX_HEADER];
         into[0..8].copy_from_slice(&self.sender.to_le_bytes());
@@ -145,30 +154,34 @@ impl Header {
     /// Reads a datagram: its header and its payload. What follows the payload is not looked at.
     #[inline]
     pub fn parse(layout: Layout, datagram: &[u8]) -> Result<(Header, &[u8]), Malformed> {
+        match layout {
+            Layout::V4 => Self::parse_in(Layout::V4, datagram),
+            Layout::V5 => Self::parse_in(Layout::V5, datagram),
+        }
+    }
+
+    #[inline(always)]
+    fn parse_in(layout: Layout, datagram: &[u8]) -> Result<(Header, &[u8]), Malformed> {
         let (at_type, at_flag, at_tag, at_chunk) = layout.offsets();
         if datagram.len() < layout.header() {
             return Err(Malformed::Short);
         }
-        let fixed = || {
-            Some((
-                u64::from_le_bytes(array(datagram, 0)?),
-                [8, 10, 12].map(|at| array(datagram, at).map_or(0, u16::from_le_bytes)),
-                u64::from_le_bytes(array(datagram, 16)?),
-                (*datagram.get(at_type)?, *datagram.get(at_flag)?, *datagram.get(at_tag)?),
-            ))
-        };
-        let (sender, [sequence, acknowledged, length], put_address, (number, flag, tag)) =
-            fixed().ok_or(Malformed::Short)?;
+        let word = |at| array(datagram, at).map_or(0, u16::from_le_bytes);
+        let long = |at| array(datagram, at).map_or(0, u64::from_le_bytes);
+        let [number, flag, tag] =
+            [at_type, at_flag, at_tag].map(|at| datagram.get(at).copied().unwrap_or(0));
+        let (sender, put_address) = (long(0), long(16));
+        let [sequence, acknowledged, length] = [word(8), word(10), word(12)];
         let (kind, at) = match number {
             1 => (Kind::Ack, layout.header()),
             2 => (Kind::Fragment, layout.header()),
             3 => {
-                let field = |n: usize| {
-                    array(datagram, at_chunk + 4 * n)
-                        .map(u32::from_le_bytes)
-                        .ok_or(Malformed::Short)
-                };
-                let kind = Kind::Chunk { fragment: field(0)?, size: field(1)?, offset: field(2)? };
+                if datagram.len() < layout.chunk_header() {
+                    return Err(Malformed::Short);
+                }
+                let field =
+                    |n: usize| array(datagram, at_chunk + 4 * n).map_or(0, u32::from_le_bytes);
+                let kind = Kind::Chunk { fragment: field(0), size: field(1), offset: field(2) };
                 (kind, layout.chunk_header())
             }
             _ => return Err(Malformed::Type(number)),

@@ -2,7 +2,6 @@
 //! COUNT` does a thing COUNT times. Everything else that it does is the same for every COUNT, so
 //! that the difference between two runs is what the thing costs.
 
-mod allocations;
 mod fixture;
 
 use drivers::hal::Window;

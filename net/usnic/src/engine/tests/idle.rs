@@ -32,7 +32,7 @@ fn a_thousand_idle_endpoints_have_nothing_to_do() {
     engine.send(ids[500], 1, b"x", now).unwrap();
     let to = *engine.poll_transmit(now).unwrap().to.ip();
     assert_eq!(to, Ipv4Addr::from_bits(0x0a01_0000 + 500));
-    assert!(engine.ready.len() <= 1);
+    assert!(engine.shared.ready.len() <= 1);
     ids.into_iter().for_each(|id| engine.remove(id));
     assert_eq!(engine.deadline(), None);
 }

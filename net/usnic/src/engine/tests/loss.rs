@@ -8,27 +8,72 @@ use drivers::hal::Window;
 use netsim::explore;
 use std::vec::Vec;
 
+/// With `--full`, `explore` takes five times as many: ten thousand.
+fn seeds(count: u64) -> u64 {
+    if std::env::var_os("ISTHMUS_FULL").is_some() { 2000 } else { count }
+}
+
 /// Messages and PUTs both ways, of sizes by chance, over a wire by chance.
 #[test]
 fn everything_arrives_once() {
-    explore("everything_arrives_once", 600, |seed| scenario(seed, 60));
+    explore("everything_arrives_once", seeds(400), |seed| scenario(seed, 60));
 }
 
-fn scenario(seed: u64, messages: u32) {
-    let mut rng = netsim::Rng::new(seed ^ 0x5eed);
-    let setup = Setup {
+/// One of the two restarts while messages are on the way: what is sent after that arrives once and whole.
+#[test]
+fn a_restart_costs_what_was_on_the_way() {
+    explore("a_restart_costs_what_was_on_the_way", seeds(100), |seed| {
+        let mut rng = netsim::Rng::new(seed ^ 0xb007);
+        let setup = any_setup(seed, &mut rng);
+        let mut world = World::new(setup);
+        world.wire = any_wire(&mut rng);
+        let mut number = 0;
+        for life in 0..3 {
+            let mut sent: [Vec<Vec<u8>>; 2] = [Vec::new(), Vec::new()];
+            for _ in 0..20 {
+                let bytes = message(number, 4 + rng.within(0..9000) as usize);
+                let side = usize::from(rng.chance(500));
+                if world.send(side, &bytes) {
+                    sent[side].push(bytes);
+                }
+                number += 1;
+                if rng.chance(500) {
+                    world.step();
+                }
+            }
+            if life == 2 {
+                world.run(Duration::from_secs(600), |w| w.is_drained(0) && w.is_drained(1));
+                world.pass(Duration::from_millis(100));
+            }
+            for side in 0..2 {
+                let mut came: Vec<_> = world.sides[1 - side].came.drain(..).map(|m| m.1).collect();
+                came.sort();
+                sent[side].sort();
+                let all = life == 2;
+                let once = came.windows(2).all(|pair| pair[0] != pair[1]);
+                assert!(once && came.iter().all(|m| sent[side].contains(m)), "seed {seed}");
+                assert!(!all || came == sent[side], "seed {seed}");
+            }
+            if life < 2 {
+                world.restart(usize::from(rng.chance(500)), rng.within(0..65_536) as u16);
+            }
+        }
+    });
+}
+
+fn any_setup(seed: u64, rng: &mut netsim::Rng) -> Setup {
+    Setup {
         seed,
         isns: [rng.within(0..65_536) as u16, rng.within(65_000..65_536) as u16],
         layout: rng.pick(&[Layout::V4, Layout::V5]),
         config: Config { receive_windows: rng.pick(&[0, 1, 2]), ..Setup::default().config },
         memory: 1 << 21,
         ..Setup::default()
-    };
-    let in_order = rng.chance(500);
-    let mut world = World::with(setup, |_, config| {
-        config.delivery = if in_order { Delivery::InOrder } else { Delivery::AsTheyCome };
-    });
-    world.wire = Wire {
+    }
+}
+
+fn any_wire(rng: &mut netsim::Rng) -> Wire {
+    Wire {
         loss: rng.pick(&[0, 1, 10, 50, 200]),
         twice: rng.pick(&[0, 10, 200]),
         late: rng.pick(&[0, 10, 300]),
@@ -36,7 +81,17 @@ fn scenario(seed: u64, messages: u32) {
         later: rng.pick(&[10, 200, 20_000]),
         latency: rng.pick(&[1, 20, 2000]),
         ..Wire::default()
-    };
+    }
+}
+
+fn scenario(seed: u64, messages: u32) {
+    let mut rng = netsim::Rng::new(seed ^ 0x5eed);
+    let setup = any_setup(seed, &mut rng);
+    let in_order = rng.chance(500);
+    let mut world = World::with(setup, |_, config| {
+        config.delivery = if in_order { Delivery::InOrder } else { Delivery::AsTheyCome };
+    });
+    world.wire = any_wire(&mut rng);
     let region = world.window(1, &std::vec![0; 60_000]);
     let endpoint = world.sides[1].endpoint;
     world.sides[1].engine.grant(endpoint, 0x1000, region).unwrap();

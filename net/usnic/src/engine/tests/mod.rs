@@ -1,8 +1,10 @@
-//! Two engines on a wire that the test makes.
+//! Two engines on a wire that the test makes, and one beside models of the stock BTL.
 
 mod basics;
+mod goodput;
 mod hostile;
 mod idle;
 mod loss;
 mod pings;
+mod stock;
 mod world;

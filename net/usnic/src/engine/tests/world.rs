@@ -192,6 +192,24 @@ impl World {
         }
     }
 
+    /// A side restarts with another first number, and both hear of each other again. That takes longer than
+    /// anything is on the way.
+    pub fn restart(&mut self, side: usize, isn: u16) {
+        let (setup, now, other) = (self.setup, self.now, 1 - side);
+        (self.sides[side].engine, self.sides[side].arena) = engine(&setup, side, isn, now);
+        self.flying.clear();
+        let old = self.sides[other].endpoint;
+        self.sides[other].engine.remove(old);
+        for side in 0..2 {
+            let modex = self.sides[1 - side].engine.modex(0).expect("there is one");
+            let mut config = EndpointConfig::new(0, sender(side), sender(1 - side), modex);
+            config.layout = setup.layout;
+            config.check_connectivity = false;
+            let added = self.sides[side].engine.add_endpoint(&config, now);
+            self.sides[side].endpoint = added.expect("a good one");
+        }
+    }
+
     /// Sends a message; false if there is no room.
     pub fn send(&mut self, side: usize, message: &[u8]) -> bool {
         let now = self.now;
@@ -239,8 +257,8 @@ impl World {
                 assert!(n < 100_000, "it sends for ever");
                 let now = self.now;
                 let Some(packet) = self.sides[side].engine.poll_transmit(now) else { break };
-                let mut bytes = packet.header.to_vec();
-                for window in packet.payload {
+                let mut bytes = packet.header().to_vec();
+                for window in packet.payload() {
                     let mut part = std::vec![0; window.len()];
                     window.read(0, &mut part).expect("as long");
                     bytes.extend(part);

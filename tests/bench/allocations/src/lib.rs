@@ -1,4 +1,4 @@
-//! An allocator that counts.
+//! An allocator that counts: for programs that say what they allocate.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};

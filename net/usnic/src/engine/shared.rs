@@ -1,0 +1,87 @@
+//! What endpoints have in common: memory, tables, queues, timers.
+
+use super::assembly::Message;
+use super::config::{Config, WINDOW};
+use super::endpoint::{Endpoint, Grant, State};
+use super::send::Fragment;
+use crate::blocks::Blocks;
+use crate::id_map::IdMap;
+use crate::table::{Queue, Table};
+use crate::wheel::Wheel;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use drivers::hal::{Instant, Window};
+
+/// Regions granted to peers, by endpoint and first address.
+pub(super) type Grants = BTreeMap<(u32, u64), Grant>;
+
+/// What belongs to no endpoint alone. An endpoint is named by its place in the table of endpoints.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub config: Config,
+    pub blocks: Blocks,
+    pub fragments: Table<Fragment>,
+    pub messages: Table<Message>,
+    /// Of the last message.
+    pub generation: u32,
+    /// Messages that are arriving, by endpoint and the name of the fragment.
+    pub by_fragment: IdMap,
+    /// Which packets have arrived behind one that is missing; each of 4,096 slots.
+    pub windows: Vec<Box<[u16]>>,
+    pub free_windows: Vec<u16>,
+    pub grants: Grants,
+    /// Endpoints, and behind them agents.
+    pub wheel: Wheel,
+    /// Endpoints with something to send, and agents.
+    pub ready: Queue,
+    /// Endpoints whose users have something to see.
+    pub news: Queue,
+}
+
+impl Shared {
+    pub fn new(config: Config, memory: Window, secret: u64, now: Instant) -> Self {
+        let windows = config.receive_windows.min(u16::MAX.into());
+        let slots = || alloc::vec![0; WINDOW as usize].into_boxed_slice();
+        Shared {
+            config,
+            blocks: Blocks::new(memory),
+            fragments: Table::new(config.sends),
+            messages: Table::new(config.messages),
+            generation: 0,
+            by_fragment: IdMap::new(config.messages, secret.rotate_left(31)),
+            windows: (0..windows).map(|_| slots()).collect(),
+            free_windows: (0..windows as u16).rev().collect(),
+            grants: BTreeMap::new(),
+            wheel: Wheel::new(2 * config.endpoints, now),
+            ready: Queue::new(2 * config.endpoints),
+            news: Queue::new(config.endpoints),
+        }
+    }
+
+    /// Tells an endpoint's user to look.
+    #[inline]
+    pub fn tell(&mut self, endpoint: &mut Endpoint) {
+        if !endpoint.has_news {
+            endpoint.has_news = true;
+            self.news.push(endpoint.id.place);
+        }
+    }
+
+    /// Puts an endpoint among those with something to send.
+    #[inline]
+    pub fn make_ready(&mut self, endpoint: &mut Endpoint) {
+        if !endpoint.is_ready {
+            endpoint.is_ready = true;
+            endpoint.turn = 0;
+            self.ready.push(endpoint.id.place);
+        }
+    }
+
+    pub fn close_if_drained(&mut self, endpoint: &mut Endpoint) {
+        if endpoint.state == State::Closing && endpoint.send.fragments == 0 {
+            endpoint.state = State::Closed;
+            self.tell(endpoint);
+        }
+    }
+}
