@@ -139,6 +139,7 @@ const SUITES: &[Suite] = &[
     Suite { uses: CAPTURES, ..long_suite("captures") },
     long_suite("roce_hostile"),
     interop_suite("storage"),
+    interop_suite("storage_cores"),
     long_suite("paths"),
     interop_suite("remote"),
     long_suite("remote_faults"),
@@ -153,7 +154,7 @@ const SUITES: &[Suite] = &[
 const MAY_BE_SKIPPED: &[&str] = &["boot under KVM"];
 
 /// Suites that provoke faults, which takes an image of their own.
-const PROVOKE: &[&str] = &["boot", "cores", "smc"];
+const PROVOKE: &[&str] = &["boot", "cores", "ntb", "smc"];
 
 /// The image's formats, and the environment variables that tell the tests where they are.
 const FORMATS: &[(&str, Format)] =

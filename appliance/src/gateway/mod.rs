@@ -31,6 +31,7 @@ mod smc;
 mod start;
 mod state;
 mod storage;
+mod storage_cores;
 mod syslog;
 mod system;
 mod tls;

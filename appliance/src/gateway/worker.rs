@@ -139,6 +139,9 @@ impl Loop {
         if let Some(rdma_stack) = &mut self.plane.rdma_stack {
             told.refused.absorb(rdma_stack.providers.roce.refusals());
         }
+        if let Some(server) = &mut self.plane.storage.server {
+            told.refused.absorb(server.transport_mut().refusals());
+        }
     }
 
     /// One round of all stages; whether there was any work.
@@ -151,6 +154,7 @@ impl Loop {
         }
         let received = plane.receive(now, |place, frame| punt_queues[place].push(frame));
         let served = plane.serve(now);
+        plane.free_retired(now);
         let mut sent = plane.transmit_fabric(now);
         for (place, punt_queue) in punt_queues.iter_mut().enumerate() {
             sent += plane.transmit_for_control(place, punt_queue, now);

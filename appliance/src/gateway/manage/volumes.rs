@@ -36,10 +36,8 @@ pub(in crate::gateway) fn rows(state: &mut State, from: usize, count: usize) -> 
         let size = geometry.map_or(0, |geometry| geometry.sectors.saturating_mul(512));
         let read_only =
             geometry.is_some_and(|g| g.features.contains(drivers::hal::Features::READ_ONLY));
-        let writers = storage.server.as_ref().map_or(0, |server| {
-            let id = storage.volumes.find(name);
-            server.devices().filter(|device| Some(device.volume) == id).count()
-        });
+        let counts = storage.volumes.find(name).and_then(|id| storage.volumes.open_counts(id));
+        let open = counts.map_or(0, |counts| counts.count());
         Value::object([
             ("name", name.to_string().into()),
             ("size", Value::Bytes(size)),
@@ -47,7 +45,7 @@ pub(in crate::gateway) fn rows(state: &mut State, from: usize, count: usize) -> 
             ("disk", disk.into()),
             ("extents", extents.into()),
             ("read_only", read_only.into()),
-            ("open", writers.into()),
+            ("open", open.into()),
             ("state", remote_storage::manage::standing(state, name, geometry).into()),
         ])
     });
@@ -119,6 +117,9 @@ pub(super) fn delete(state: &mut State, words: &[&str]) -> Told {
     if !force {
         return Err(format!("what is on it would be lost; `volume delete {name} force` does it"));
     }
+    if storage.volumes.open_counts(id).is_some_and(|counts| !counts.retire()) {
+        return Err("a session on another core has it open".into());
+    }
     let declared = config.volume.iter().find(|volume| volume.name.as_str() == name);
     let whole_disk = declared.filter(|volume| volume.size.is_none());
     let whole_disk =
@@ -127,7 +128,7 @@ pub(super) fn delete(state: &mut State, words: &[&str]) -> Told {
         .document
         .edit(|config| config.volume.retain(|volume| volume.name.as_str() != name))
         .map_err(|problems| lines(&problems))?;
-    let memory = storage.volumes.remove(id).and_then(|volume| volume.into_parts().memory);
+    let memory = storage.volumes.remove(id).and_then(|volume| volume.into_parts().shared);
     if let Some(memory) = memory {
         let provider = state.plane.rdma_stack.as_ref().map(|rdma_stack| &rdma_stack.providers);
         storage.retire(memory, state.platform.arena(), provider, state.now);

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use boot_tests::boot;
 use launch::qemu::Vm;
 use serde_json::json;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a machine, or the network, stands still: the link is lost meanwhile.
 const STILL: Duration = Duration::from_millis(1600);
@@ -112,4 +112,27 @@ fn the_link_comes_back_after_resets_and_cuts_over_tcp() -> Result<()> {
     let Bridge::Tcp(wire, _) = Bridge::tcp()? else { unreachable!("it is") };
     let words = "isthmus.ntb.0.memory=8MiB isthmus.ntb.0.peer_timeout_ms=1000";
     the_link_comes_back(&Bridge::Tcp(wire, words), &[CUT, LINK, RESETS, PAUSE, RESTART], 2)
+}
+
+/// A machine that powers off or panics says so: the other one does not wait for its timeout.
+#[test]
+fn who_ends_says_farewell() -> Result<()> {
+    let faulty = boot_tests::named_file(boot_tests::FAULTS)?;
+    for bridge in [Bridge::doorbells()?, Bridge::tcp()?] {
+        for end in [b"poweroff\r".as_slice(), b"\x1c"] {
+            let mut server = boot(bridge.serving()?.elf(&faulty))?;
+            let words = "isthmus.ntb.0.peer_timeout_ms=60000";
+            let mut client = boot(bridge.mapping()?.append(words))?;
+            wait_open(&mut client)?;
+            server.serial.send(end)?;
+            server.wait_exit()?;
+            let ended = Instant::now();
+            while ntb(&mut client, "link")? == "up" {
+                let waited = ended.elapsed();
+                ensure!(waited < Duration::from_secs(3), "the link is up after {waited:?}");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+    Ok(())
 }
