@@ -1,5 +1,5 @@
 //! Two cores with a port each serve the same volumes: one of memory, one of a disk, to two stock clients.
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use interop_tests::{address, boot_client, map, networked_gateway_spec, storage, system, unmap};
@@ -127,6 +127,19 @@ fn the_same_volumes_are_served_on_both_cores() -> Result<()> {
     Ok(())
 }
 
+/// Until the appliance says that it refused something for this reason.
+fn is_refused(gateway: &mut Vm, why: &str) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let refused = gateway.run("show refused")?;
+        if refused.text.contains(why) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "it does not say {why:?}, but\n{}", refused.text);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// Who writes keeps others from writing on whichever core, and a session has its paths on one.
 #[test]
 fn what_holds_for_one_core_holds_for_all() -> Result<()> {
@@ -134,10 +147,10 @@ fn what_holds_for_one_core_holds_for_all() -> Result<()> {
     let [first, second] = &mut cores.clients;
     map(first, "s0", PATHS[0], "ram", "")?;
     ensure!(map(second, "s1", PATHS[1], "ram", "").is_err(), "two may write");
-    cores.gateway.run("show refused")?.contains("another session has it open")?;
+    is_refused(&mut cores.gateway, "another session has it open")?;
     map(second, "s1", PATHS[1], "ram", "access_mode=ro")?;
     ensure!(map(second, "s0", PATHS[1], "data", "").is_err(), "a name is two hosts'");
-    cores.gateway.run("show refused")?.contains("another address has a session of that name")?;
+    is_refused(&mut cores.gateway, "another address has a session of that name")?;
     unmap(first, 0)?;
     unmap(second, 0)?;
     map(second, "s1", PATHS[1], "ram", "")?;
