@@ -32,6 +32,7 @@ mod start;
 mod state;
 mod storage;
 mod storage_cores;
+mod storage_rows;
 mod syslog;
 mod system;
 mod tls;

@@ -127,15 +127,15 @@ fn the_same_volumes_are_served_on_both_cores() -> Result<()> {
     Ok(())
 }
 
-/// Until the appliance says that it refused something for this reason.
-fn is_refused(gateway: &mut Vm, why: &str) -> Result<()> {
+/// Until a command's answer has these words: other cores tell what they know in a moment.
+fn says(gateway: &mut Vm, command: &str, words: &str) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        let refused = gateway.run("show refused")?;
-        if refused.text.contains(why) {
+        let answer = gateway.run(command)?;
+        if answer.text.contains(words) {
             return Ok(());
         }
-        ensure!(Instant::now() < deadline, "it does not say {why:?}, but\n{}", refused.text);
+        ensure!(Instant::now() < deadline, "{command} does not say {words:?}: {}", answer.text);
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -147,12 +147,24 @@ fn what_holds_for_one_core_holds_for_all() -> Result<()> {
     let [first, second] = &mut cores.clients;
     map(first, "s0", PATHS[0], "ram", "")?;
     ensure!(map(second, "s1", PATHS[1], "ram", "").is_err(), "two may write");
-    is_refused(&mut cores.gateway, "another session has it open")?;
+    says(&mut cores.gateway, "show refused", "another session has it open")?;
     map(second, "s1", PATHS[1], "ram", "access_mode=ro")?;
     ensure!(map(second, "s0", PATHS[1], "data", "").is_err(), "a name is two hosts'");
-    is_refused(&mut cores.gateway, "another address has a session of that name")?;
+    says(&mut cores.gateway, "show refused", "another address has a session of that name")?;
     unmap(first, 0)?;
     unmap(second, 0)?;
     map(second, "s1", PATHS[1], "ram", "")?;
+    // The operator sees and ends what is on either core.
+    let gateway = &mut cores.gateway;
+    says(gateway, "session list csv", "s1,connected,1,1,")?;
+    says(gateway, "device list csv", "ram,s1,ram,rw,")?;
+    gateway.run("session disconnect s1")?.lacks("error")?;
+    says(gateway, "show log", "is down: disconnected by the operator")?;
+    let state = "grep -qx connected /sys/class/rtrs-client/s1/paths/*/state";
+    second.wait_until(state, Duration::from_secs(60)).context("it does not come back")?;
+    second.sh("dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null")?;
+    says(gateway, "device list csv", "ram,s1,ram,rw,")?;
+    gateway.run("device close ram s1")?.lacks("error")?;
+    second.sh("! dd if=/dev/rnbd0 of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null")?;
     Ok(())
 }

@@ -117,17 +117,21 @@ pub(super) fn delete(state: &mut State, words: &[&str]) -> Told {
     if !force {
         return Err(format!("what is on it would be lost; `volume delete {name} force` does it"));
     }
-    if storage.volumes.open_counts(id).is_some_and(|counts| !counts.retire()) {
-        return Err("a session on another core has it open".into());
-    }
     let declared = config.volume.iter().find(|volume| volume.name.as_str() == name);
     let whole_disk = declared.filter(|volume| volume.size.is_none());
     let whole_disk =
         whole_disk.and_then(|volume| number_of(&state.disks, volume.disk.as_ref()?).ok());
-    state
-        .document
+    let mut document = state.document.clone();
+    document
         .edit(|config| config.volume.retain(|volume| volume.name.as_str() != name))
         .map_err(|problems| lines(&problems))?;
+    if let Some(counts) = storage.volumes.open_counts(id)
+        && !counts.retire()
+    {
+        counts.keep();
+        return Err("a session on another core has it open; `device list` shows which".into());
+    }
+    state.document = document;
     let memory = storage.volumes.remove(id).and_then(|volume| volume.into_parts().shared);
     if let Some(memory) = memory {
         let provider = state.plane.rdma_stack.as_ref().map(|rdma_stack| &rdma_stack.providers);

@@ -58,14 +58,10 @@ impl OpenCounts {
         self.open.load(Ordering::SeqCst)
     }
 
-    /// Lets nobody open it any more; false, and nothing changes, if somebody has it open.
+    /// Lets nobody open it any more; whether nobody has it open.
     pub fn retire(&self) -> bool {
         self.retired.store(true, Ordering::SeqCst);
-        let nobody = self.count() == 0;
-        if !nobody {
-            self.retired.store(false, Ordering::SeqCst);
-        }
-        nobody
+        self.count() == 0
     }
 
     /// It stays after all.
@@ -88,8 +84,10 @@ mod tests {
         let reader = counts.open(None).unwrap();
         assert_eq!(counts.count(), 3);
         assert!(!counts.retire());
+        counts.keep();
         drop((first, second));
         assert!(!counts.retire());
+        counts.keep();
         drop(counts.open(Some(0)).expect("it was not retired"));
         drop(reader);
         assert!(counts.retire());

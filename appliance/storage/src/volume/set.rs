@@ -104,6 +104,8 @@ impl Volumes {
     /// Takes a volume out, which nothing uses any more.
     pub fn remove(&mut self, id: VolumeId) -> Option<Box<dyn Volume>> {
         let entry = self.all.get_mut(id.index())?.take()?;
+        // A loop of another core may not have heard of it yet.
+        entry.counts.retire();
         self.revision += 1;
         match entry.backing {
             Backing::Here(volume) => Some(volume),

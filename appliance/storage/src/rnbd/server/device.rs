@@ -146,6 +146,7 @@ impl Server {
         let opened = Opened { volume, mode, name: open.name, hosts, _hold: hold };
         let session = self.sessions.get_mut(id.index()).ok_or(GONE)?;
         let device = session.add(opened, max_devices).ok_or(TOO_MANY)?;
+        self.opened += 1;
         self.books_of(volume).waiting.reserve(usize::from(status.queue_depth));
         Ok(self.response(device, &geometry))
     }
@@ -153,6 +154,7 @@ impl Server {
     /// Closes a device; false if there is none of that id.
     pub(super) fn close(&mut self, session: SessionId, device: u32) -> bool {
         let closed = self.sessions.get_mut(session.index()).and_then(|one| one.remove(device));
+        self.opened += usize::from(closed.is_some());
         closed.is_some()
     }
 

@@ -44,6 +44,8 @@ pub struct Server {
     /// Grows with each change of the exports.
     exports_revision: u64,
     sessions: Vec<Session>,
+    /// Devices that were opened and closed so far.
+    opened: usize,
     books: Vec<Books>,
 }
 
@@ -64,6 +66,7 @@ impl Server {
             exports: Vec::new(),
             exports_revision: 0,
             sessions,
+            opened: 0,
             books: Vec::new(),
         })
     }
@@ -73,6 +76,11 @@ impl Server {
     /// its kernel oopses. A client that asks without being told is served.
     pub fn offer_secure_erase(&mut self, offered: bool) {
         self.secure_erase = offered;
+    }
+
+    /// How often a device was opened or closed.
+    pub fn opened(&self) -> usize {
+        self.opened
     }
 
     /// Whether devices are said to take secure erase.
