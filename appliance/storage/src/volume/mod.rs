@@ -4,6 +4,8 @@
 
 pub mod catalog;
 pub mod channel;
+#[cfg(test)]
+mod cores_tests;
 mod disk;
 pub mod extents;
 pub mod mirror;
