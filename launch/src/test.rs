@@ -162,6 +162,7 @@ const SUITES: &[Suite] = &[
     Suite { uses: CAPTURES, ..long_suite("captures") },
     long_suite("roce_hostile"),
     interop_suite("storage"),
+    interop_suite("storage_cores"),
     long_suite("paths"),
     interop_suite("remote"),
     long_suite("remote_faults"),

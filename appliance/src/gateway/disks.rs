@@ -194,9 +194,8 @@ impl State {
             self.capacity_due = now + CAPACITY_INTERVAL;
             self.rules_changed |= self.smc.as_ref().is_some_and(|smc| smc.rules.waits);
             self.disks.iter_mut().for_each(|slot| slot.look_after(now));
-            let provider =
-                self.plane.rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers);
-            self.plane.storage.free_retired(self.platform.arena(), provider, now);
+            self.plane.free_retired(now);
+            self.plane.storage.look_for_new_shapes();
         }
     }
 

@@ -31,6 +31,8 @@ mod smc;
 mod start;
 mod state;
 mod storage;
+mod storage_cores;
+mod storage_rows;
 mod syslog;
 mod system;
 mod tls;

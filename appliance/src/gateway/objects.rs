@@ -2,6 +2,7 @@
 //! console's `ls`, `cat` and `write` use it, and `/api/…` over HTTP. What Linux has in sysfs for
 //! the servers of RTRS and RNBD has the same names here (`rtrs-srv-sysfs.c`, `rnbd-srv-sysfs.c`).
 
+use super::plane::DataPlane;
 pub(super) use super::report_pieces::Entry;
 use super::report_pieces::Node;
 use super::smc::report;
@@ -105,7 +106,7 @@ pub(super) fn write(state: &mut State, path: &str, value: &str) -> Result<(), St
         ["rtrs-server", session, "paths", name, what @ "disconnect"]
         | ["rtrs-server", session, "paths", name, "stats", what @ ("rdma" | "reset_all")] => {
             accept_one(value)?;
-            path_command(state, session, name, what).ok_or_else(|| nothing(path))
+            path_command(&mut state.plane, session, name, what).ok_or_else(|| nothing(path))
         }
         ["rnbd-server", "ctl", "devices", device, "sessions", session, "force_close"] => {
             accept_one(value)?;
@@ -327,8 +328,12 @@ fn device_name(name: &str) -> String {
     name.replace('/', "!")
 }
 
-pub(super) fn path_command(state: &mut State, session: &str, name: &str, what: &str) -> Option<()> {
-    let plane = &mut state.plane;
+pub(super) fn path_command(
+    plane: &mut DataPlane,
+    session: &str,
+    name: &str,
+    what: &str,
+) -> Option<()> {
     let server = plane.storage.server.as_mut()?;
     let transport = server.transport();
     let id = transport.sessions().find(|s| s.name.as_str() == session)?.id;

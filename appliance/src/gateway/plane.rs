@@ -8,6 +8,7 @@ use super::punt::PuntQueue;
 use super::rdma_stack::RdmaStack;
 use super::rping::Rping;
 use super::storage::Storage;
+use super::storage_cores::Seat;
 use crate::config::Config;
 use crate::loops::{LoopCounters, Pace, Stage};
 use core::time::Duration;
@@ -51,6 +52,8 @@ pub(super) struct Settings {
     pub arena: Arena,
     /// Of its random numbers.
     pub seed: [u8; 32],
+    /// What it serves storage with, if it does.
+    pub storage: Option<Seat>,
 }
 
 /// What is told of a port.
@@ -70,13 +73,17 @@ pub(super) struct PlaneReport {
 }
 
 impl DataPlane {
-    /// A plane without storage, over `ports`.
+    /// A plane of another core than the first, over `ports`.
     pub fn new(settings: Settings, ports: Vec<PlanePort>, now: Instant) -> Self {
-        let Settings { config, arena, seed } = settings;
+        let Settings { config, arena, seed, storage } = settings;
         let mut rng = ChaCha12Rng::from_seed(seed);
         let mut rdma_stack =
             config.roce.enabled.then(|| RdmaStack::new(&config, &ports, None, &mut rng)).flatten();
         let services = Services::of(&config, rdma_stack.as_mut());
+        let storage = match (storage, &mut rdma_stack) {
+            (Some(seat), Some(stack)) => Storage::following(seat, &mut stack.providers),
+            _ => Storage::default(),
+        };
         DataPlane {
             now,
             ports,
@@ -86,7 +93,7 @@ impl DataPlane {
             rng: Box::new(rng),
             rdma_stack,
             bridge: None,
-            storage: Storage::default(),
+            storage,
             services,
             rping: None,
             capture: Capture::new(),
@@ -136,10 +143,20 @@ impl DataPlane {
         })
     }
 
-    /// Whether a port, or the bridge, has something that was not taken yet.
+    /// Whether a port, the bridge, or another loop that has to do with volumes, has something that was not taken
+    /// yet.
     pub fn pending(&self) -> bool {
         self.bridge.as_ref().is_some_and(|bridge| bridge.pending())
             || self.ports.iter().any(|slot| slot.port.pending())
+            || self.storage.pending()
+    }
+
+    /// Frees memory of volumes that are no more, once nothing points into it.
+    pub fn free_retired(&mut self, now: Instant) {
+        if !self.storage.retired.is_empty() {
+            let provider = self.rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers);
+            self.storage.free_retired(&mut self.arena, provider, now);
+        }
     }
 
     /// Ends all RDMA connections in order, and serves nobody any more.

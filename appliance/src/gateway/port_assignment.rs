@@ -72,12 +72,19 @@ impl Loops {
         PortSlot { core: wanted, place, punt_port: Some(punt_port), ..slot }
     }
 
-    /// Starts the loops that got ports, each with what `settings` gives.
-    pub fn start(self, mut settings: impl FnMut() -> Settings) -> Vec<Worker> {
+    /// The loops that got ports: the numbers of their cores, and how they are woken.
+    pub fn with_ports(&self) -> Vec<(usize, LoopWaker)> {
+        let with_ports = self.spare.iter().zip(1..).filter(|(spare, _)| !spare.ports.is_empty());
+        with_ports.map(|(spare, number)| (number, spare.waker.clone())).collect()
+    }
+
+    /// Starts the loops that got ports, each with what `settings` gives for the number of its core.
+    pub fn start(self, mut settings: impl FnMut(usize, &LoopWaker) -> Settings) -> Vec<Worker> {
         let with_ports = self.spare.into_iter().zip(1..).filter(|(s, _)| !s.ports.is_empty());
         let start = |(Spare { core, waker, ports }, number)| {
             let (worker, orders) = worker::orders(number, waker.clone());
-            worker::Start { settings: settings(), ports, orders, waker }.on(core);
+            let settings = settings(number, &waker);
+            worker::Start { settings, ports, orders, waker }.on(core);
             worker
         };
         with_ports.map(start).collect()

@@ -89,6 +89,8 @@ impl DataPlane {
             // The connection manager goes on by itself.
             return core::iter::from_fn(|| rdma_stack.providers.poll_connection_event()).count();
         }
+        self.storage.publish();
+        done += usize::from(self.storage.follow(&rdma_stack.providers, now));
         let arena = &mut self.arena;
         let mut ctx =
             EngineContext { provider: &mut rdma_stack.providers, arena, now, rng: &mut *self.rng };
@@ -114,6 +116,7 @@ impl DataPlane {
                 log::info!("rnbd: {notice}");
             }
         }
+        done += self.storage.serve_followers();
         if self.storage.remote_storage.is_some() {
             done += self.storage.poll_elsewhere(&mut ctx);
         }

@@ -229,7 +229,7 @@ impl Gateway {
         let provider = rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers);
         let patience = machine.now() + PATIENCE;
         let arena = platform.arena();
-        let storage = Storage::new(config, &mut disks, arena, provider, &mut *rng, now, || {
+        let mut storage = Storage::new(config, &mut disks, arena, provider, &mut *rng, now, || {
             machine.now() < patience
         });
         let services = Services::of(config, rdma_stack.as_mut());
@@ -244,10 +244,12 @@ impl Gateway {
         }
         let quiet = Duration::from_micros(config.system.idle_after_us.into());
         let epoch = machine.unix_seconds().saturating_mul(1_000_000_000);
-        let workers = loops.start(|| {
+        storage.share(&waker, &loops.with_ports());
+        let workers = loops.start(|core, theirs| {
             let mut seed = [0; 32];
             rng.fill_bytes(&mut seed);
-            Settings { config: config.clone(), arena: platform.arena().share(), seed }
+            let storage = storage.seat(core, &waker, theirs);
+            Settings { config: config.clone(), arena: platform.arena().share(), seed, storage }
         });
         let mut plane = DataPlane {
             links_looked_at: false,

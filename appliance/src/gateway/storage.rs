@@ -2,22 +2,25 @@
 
 use super::disks::{DiskSlot, Role, number_of};
 use super::remote_storage::RemoteStorage;
+use super::storage_cores::Followers;
 use super::volumes::DiskPool;
 use crate::config::{self, Config, Volume};
 use core::time::Duration;
-use drivers::hal::{Arena, Features, Instant, Window};
+use drivers::hal::{Arena, Features, Instant};
 use net::hosts::Hosts;
 use provider_set::ProviderSet;
 use rand_core::RngCore;
 use rtrs::Name;
 use rtrs::server::{self, StartError};
+use std::sync::Arc;
 use storage::rnbd::server::{Export, Server};
-use storage::volume::{DiskVolume, RamVolume, Volumes};
+use storage::volume::catalog::Catalog;
+use storage::volume::{DiskVolume, RamMemory, RamVolume, Volumes};
 use verbs::EngineContext;
 use verbs::{Provider, UnderWay};
 
 /// Devices that a session may have open.
-const MAX_DEVICES: usize = 64;
+pub(super) const MAX_DEVICES: usize = 64;
 
 /// For so long a client may take to acknowledge what was read of a volume that is no more. One that
 /// acknowledges nothing has lost its connection before.
@@ -28,7 +31,7 @@ const MOMENT: Duration = Duration::from_millis(10);
 
 /// Memory of a volume that is no more, which answers that are under way may point into.
 pub(super) struct Retired {
-    memory: Window,
+    memory: Arc<RamMemory>,
     under_way: UnderWay,
     since: Instant,
 }
@@ -47,6 +50,10 @@ pub(super) struct Storage {
     complaints: Vec<String>,
     /// What comes from other servers, and mirrors; None if there is nothing of it.
     pub remote_storage: Option<Box<RemoteStorage>>,
+    /// The loops of other cores, which serve the same volumes.
+    pub followers: Followers,
+    /// Where the owner of the volumes tells of them, if this is the loop of another core.
+    pub follows: Option<Arc<Catalog>>,
 }
 
 impl Storage {
@@ -220,23 +227,30 @@ impl Storage {
     }
 
     /// Gives the memory of a volume back: at once, or when nothing that is under way points into it any
-    /// more. An answer may have to be sent again.
+    /// more, and no other loop has it. An answer may have to be sent again.
     pub fn retire(
         &mut self,
-        memory: Window,
+        memory: Arc<RamMemory>,
         arena: &mut Arena,
         provider: Option<&ProviderSet>,
         now: Instant,
     ) {
         let served = |server: &Server| server.transport().paths().next().is_some();
-        let Some(provider) = provider.filter(|_| self.server.as_ref().is_some_and(served)) else {
-            return arena.free(memory);
-        };
-        let under_way = provider.under_way();
+        let provider = provider.filter(|_| self.server.as_ref().is_some_and(served));
+        if provider.is_none() && Arc::strong_count(&memory) == 1 {
+            return arena.free(memory.window());
+        }
+        self.let_go(memory, provider, now);
+    }
+
+    /// Keeps memory of a volume that is no more until nothing that is under way points into it.
+    pub fn let_go(&mut self, memory: Arc<RamMemory>, provider: Option<&ProviderSet>, now: Instant) {
+        let under_way = provider.map_or_else(UnderWay::default, Provider::under_way);
         self.retired.push(Retired { memory, under_way, since: now });
     }
 
-    /// Frees what was retired, and is not pointed to any more. A connection whose peer takes too long to
+    /// Frees what was retired, is not pointed to any more, and no loop of another core has; on such a loop, lets it
+    /// go. A connection whose peer takes too long to
     /// acknowledge ends.
     pub fn free_retired(
         &mut self,
@@ -260,10 +274,14 @@ impl Storage {
                 provider.is_done(under_way)
             });
             let over = done && now.since(*since) >= MOMENT;
-            if over {
-                arena.free(*memory);
+            if !over || self.follows.is_some() {
+                return !over;
             }
-            !over
+            let alone = Arc::strong_count(memory) == 1;
+            if alone {
+                arena.free(memory.window());
+            }
+            !alone
         });
     }
 

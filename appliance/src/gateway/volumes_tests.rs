@@ -4,6 +4,8 @@ use super::*;
 use crate::config::Document;
 use drivers::hal::{Completion, Features, Geometry, Operation, Request, SubmitError, Window};
 use rand_core::SeedableRng;
+use std::sync::Arc;
+use storage::volume::RamMemory;
 
 /// A disk in memory, without a cache.
 struct Ram {
@@ -184,6 +186,7 @@ fn memory_of_a_volume_comes_back_at_once_without_clients() {
     let mut bench = Bench::boot(disk(), &[SMALL]);
     let free = bench.arena.available();
     let memory = bench.arena.alloc(4096, 4096).unwrap();
+    let memory = Arc::new(RamMemory::new(memory));
     bench.storage.retire(memory, &mut bench.arena, None, Instant::ZERO);
     assert_eq!(bench.arena.available(), free);
 }

@@ -8,6 +8,7 @@ use super::loop_waker::LoopWaker;
 use super::plane::{DataPlane, PlaneReport, Settings};
 use super::ports::PlanePort;
 use super::punt::PuntQueue;
+use super::storage_rows::{RowsTold, StorageRows};
 use crate::loops::Stage;
 use crate::machine::{Core, SpareCore};
 use core::time::Duration;
@@ -35,6 +36,7 @@ struct Told {
     plane: PlaneReport,
     /// What was refused there, until the control plane takes note.
     refused: Refusals,
+    storage: Arc<StorageRows>,
 }
 
 /// Where it does. The lock is held for as long as a copy takes.
@@ -86,6 +88,11 @@ impl Worker {
         answers.then(|| told.plane.clone())
     }
 
+    /// What it tells of its clients.
+    pub fn storage_rows(&self) -> Arc<StorageRows> {
+        self.board.lock().storage.clone()
+    }
+
     /// Moves what the loop has refused into `refused`.
     pub fn take_refusals(&self, refused: &mut Refusals) {
         refused.absorb(&mut self.board.lock().refused);
@@ -108,6 +115,7 @@ struct Loop {
     orders: Orders,
     /// When it tells of itself next.
     report_due: Instant,
+    rows_told: RowsTold,
     waker: LoopWaker,
 }
 
@@ -116,7 +124,8 @@ impl Loop {
         let (ports, punt_queues): (Vec<_>, _) = start.ports.into_iter().unzip();
         let plane = DataPlane::new(start.settings, ports, core.now());
         let report_due = Instant::ZERO;
-        Loop { core, plane, punt_queues, orders: start.orders, report_due, waker: start.waker }
+        let (rows_told, waker) = (RowsTold::default(), start.waker);
+        Loop { core, plane, punt_queues, orders: start.orders, report_due, rows_told, waker }
     }
 
     fn run(mut self) -> ! {
@@ -134,11 +143,18 @@ impl Loop {
     /// Writes down what is told of it.
     fn tell(&mut self, now: Instant, halting: bool) {
         self.report_due = now + REPORT_INTERVAL;
+        let rows = self.rows_told.news(&self.plane.storage, now);
         let mut told = self.orders.board.lock();
         (told.at, told.halting) = (now, halting);
         self.plane.report_into(&mut told.plane);
+        if let Some(rows) = rows {
+            told.storage = rows;
+        }
         if let Some(rdma_stack) = &mut self.plane.rdma_stack {
             told.refused.absorb(rdma_stack.providers.roce.refusals());
+        }
+        if let Some(server) = &mut self.plane.storage.server {
+            told.refused.absorb(server.transport_mut().refusals());
         }
     }
 
@@ -152,6 +168,7 @@ impl Loop {
         }
         let received = plane.receive(now, |place, frame| punt_queues[place].push(frame));
         let served = plane.serve(now);
+        plane.free_retired(now);
         let mut sent = plane.transmit_fabric(now);
         for (place, punt_queue) in punt_queues.iter_mut().enumerate() {
             sent += plane.transmit_for_control(place, punt_queue, now);

@@ -115,13 +115,13 @@ impl Machine {
             {
                 let data = all.slice(tag as usize * size, size).context("beyond the buffer")?;
                 let sector = begun % places * size as u64 / 512;
-                let request = Request { tag, operation: Operation::Read, sector, data };
+                let request = Request { tag: tag.into(), operation: Operation::Read, sector, data };
                 volume.submit(&request).map_err(|why| anyhow!("a read is refused: {why:?}"))?;
                 begun += 1;
             }
             while let Some(done) = volume.poll() {
                 done.result.map_err(|why| anyhow!("a read failed: {why:?}"))?;
-                free.push(done.tag);
+                free.push(done.tag.word);
                 ended += 1;
             }
             self.turn()?;

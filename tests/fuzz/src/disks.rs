@@ -276,7 +276,7 @@ fn submit(mirror: &mut Mirror, input: &mut Input<'_>, buffer: Window, tag: u64, 
     let sector = u64::from(input.byte()) % sectors.max(1);
     let len = SECTOR * (1 + input.below(8));
     let data = buffer.slice((tag as usize % 8) * 8192, len).expect("inside");
-    let _ = mirror.submit(&VolumeRequest { tag, operation, sector, data });
+    let _ = mirror.submit(&VolumeRequest { tag: tag.into(), operation, sector, data });
 }
 
 pub fn mirror_corpus() -> Vec<Vec<u8>> {

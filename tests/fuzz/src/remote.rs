@@ -187,7 +187,7 @@ impl World {
                     _ => Operation::Flush,
                 };
                 let sector = u64::from(input.byte());
-                let _ = self.volume.submit(&Request { tag: 1, operation, sector, data });
+                let _ = self.volume.submit(&Request { tag: 1.into(), operation, sector, data });
                 self.carry(None);
             }
             _ => {

@@ -117,7 +117,7 @@ impl Flaky {
         }
         loop {
             let done = self.inner.poll()?;
-            if done.tag & GIVEN_UP == 0 {
+            if done.tag.word & GIVEN_UP == 0 {
                 return Some(done);
             }
             self.late_in_flight -= 1;
@@ -159,7 +159,7 @@ impl Volume for Flaky {
                 (write && self.late_in_flight == 0 && self.rng.chance(500), room)
             {
                 room.write_window(0, &request.data).expect("as long");
-                let tag = GIVEN_UP | request.tag;
+                let tag = (GIVEN_UP | request.tag.word).into();
                 self.late.push_back(Request { tag, data: room, ..request });
             }
         }

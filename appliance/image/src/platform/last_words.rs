@@ -190,7 +190,10 @@ pub fn speak(code: u8, stack: u64, say: impl Fn(&mut dyn Write) -> fmt::Result) 
 extern "C" fn __wrap_sys_abort() -> ! {
     let here = 0u8;
     speak(power::PANIC, (&raw const here) as u64, |out| {
-        writeln!(out, "isthmus: panicked: aborted, for the reason above; without one, memory ran out")
+        writeln!(
+            out,
+            "isthmus: panicked: aborted, for the reason above; without one, memory ran out"
+        )
     })
 }
 

@@ -18,11 +18,23 @@ pub(super) fn list(state: &mut State, what: &str, name: Option<&str>, options: &
         }
         _ => match &state.plane.storage.server {
             None => return Err("the storage server does not run".into()),
-            Some(server) => match what {
-                "session" => Value::list(sessions::sessions(server)),
-                "device" => Value::list(sessions::devices(state, server)),
-                _ => Value::list(server.transport().paths().map(|p| sessions::path(server, &p))),
-            },
+            Some(server) => {
+                let volumes = &state.plane.storage.volumes;
+                let mut rows: Vec<Value> = match what {
+                    "session" => sessions::sessions(server).collect(),
+                    "device" => sessions::devices(volumes, server).collect(),
+                    _ => server.transport().paths().map(|p| sessions::path(server, &p)).collect(),
+                };
+                for worker in &state.workers {
+                    let theirs = worker.storage_rows();
+                    rows.extend_from_slice(match what {
+                        "session" => &theirs.sessions,
+                        "device" => &theirs.devices,
+                        _ => &theirs.paths,
+                    });
+                }
+                Value::List(rows)
+            }
         },
     };
     let Value::List(mut rows) = value else { return Err("there is nothing to list".into()) };

@@ -4,7 +4,7 @@
 pub(super) mod exports;
 mod listing;
 mod options;
-mod sessions;
+pub(super) mod sessions;
 pub(super) mod volumes;
 
 use super::bridge::{self, ntb_perf};

@@ -1,12 +1,15 @@
 //! The console's verbs for sessions, their paths and the devices that they have open.
 
 use crate::gateway::objects::{self, path_name, session_name};
+use crate::gateway::plane::DataPlane;
 use crate::gateway::state::State;
+use crate::gateway::storage_rows::StorageRows;
 use crate::report::Value;
 use rtrs::server::PathStatus;
 use storage::rnbd::server::Server;
+use storage::volume::Volumes;
 
-pub(super) fn sessions(server: &Server) -> impl Iterator<Item = Value> + '_ {
+pub(in crate::gateway) fn sessions(server: &Server) -> impl Iterator<Item = Value> + '_ {
     server.transport().sessions().map(|session| {
         let paths = || server.transport().paths().filter(move |path| path.session == session.id);
         let sum = |value: fn(&PathStatus<'_>) -> u64| paths().map(|p| value(&p)).sum::<u64>();
@@ -25,14 +28,13 @@ pub(super) fn sessions(server: &Server) -> impl Iterator<Item = Value> + '_ {
     })
 }
 
-pub(super) fn devices<'a>(
-    state: &'a State,
+pub(in crate::gateway) fn devices<'a>(
+    volumes: &'a Volumes,
     server: &'a Server,
 ) -> impl Iterator<Item = Value> + 'a {
-    let volumes = &state.plane.storage.volumes;
     server.devices().map(|device| {
         let size =
-            volumes.get(device.volume).map_or(0, |v| v.geometry().sectors.saturating_mul(512));
+            volumes.geometry(device.volume).map_or(0, |shape| shape.sectors.saturating_mul(512));
         Value::object([
             ("name", device.name.as_str().to_string().into()),
             ("session", session_name(server, device.session).into()),
@@ -43,7 +45,7 @@ pub(super) fn devices<'a>(
     })
 }
 
-pub(super) fn path(server: &Server, path: &PathStatus<'_>) -> Value {
+pub(in crate::gateway) fn path(server: &Server, path: &PathStatus<'_>) -> Value {
     Value::object([
         ("name", path_name(path).into()),
         ("session", session_name(server, path.session).into()),
@@ -57,54 +59,91 @@ pub(super) fn path(server: &Server, path: &PathStatus<'_>) -> Value {
     ])
 }
 
-pub(super) fn disconnect(state: &mut State, name: &str) -> Result<(), String> {
-    let nobody = || format!("there is no session {name:?}");
-    let server = state.plane.storage.server.as_ref().ok_or_else(nobody)?;
-    let transport = server.transport();
-    let sessions = transport.sessions().filter(|session| session.name.as_str() == name);
-    let ids: Vec<_> = sessions.map(|session| session.id).collect();
-    let paths = transport.paths().filter(|path| ids.contains(&path.session));
-    let names: Vec<String> = paths.map(|path| path_name(&path)).collect();
-    if names.is_empty() {
-        return Err(nobody());
+/// Has an order carried out by the loop of this core, or by those of others that have what it is about: a row of
+/// theirs that `is_meant`. `error` is what to say if nobody has.
+fn order(
+    state: &mut State,
+    rows: impl Fn(&StorageRows) -> &[Value],
+    is_meant: impl Fn(&Value) -> bool,
+    order: impl Fn(&mut DataPlane) -> bool + Clone + Send + 'static,
+    error: String,
+) -> Result<(), String> {
+    let mut found = order(&mut state.plane);
+    for worker in &mut state.workers {
+        let theirs = worker.storage_rows();
+        if rows(&theirs).iter().any(&is_meant) {
+            found = true;
+            let order = order.clone();
+            let taken = worker.tell(move |plane| {
+                order(plane);
+            });
+            if !taken {
+                return Err(format!("core {} is busy; try again", worker.core));
+            }
+        }
     }
-    for path in names {
-        // One that is gone meanwhile is as good as ended.
-        let _ = objects::path_command(state, name, &path, "disconnect");
-    }
-    Ok(())
+    if found { Ok(()) } else { Err(error) }
 }
 
-pub(super) fn path_order(state: &mut State, name: &str, order: &str) -> Result<(), String> {
-    let nobody = || format!("there is no path {name:?}; `path list` shows what there is");
-    let server = state.plane.storage.server.as_ref().ok_or_else(nobody)?;
-    let paths = server.transport().paths().filter(|path| path_name(path) == name);
-    let sessions: Vec<String> = paths.map(|path| session_name(server, path.session)).collect();
-    if sessions.is_empty() {
-        return Err(nobody());
-    }
-    for session in sessions {
-        objects::path_command(state, &session, name, order).ok_or_else(nobody)?;
-    }
-    Ok(())
+fn says(row: &Value, key: &str, value: &str) -> bool {
+    let Value::Object(entries) = row else { return false };
+    entries
+        .iter()
+        .any(|(name, one)| name == key && matches!(one, Value::Text(text) if text == value))
+}
+
+pub(super) fn disconnect(state: &mut State, name: &str) -> Result<(), String> {
+    let session = name.to_string();
+    let end = move |plane: &mut DataPlane| {
+        let Some(server) = &plane.storage.server else { return false };
+        let transport = server.transport();
+        let of_name = transport.sessions().filter(|one| one.name.as_str() == session);
+        let ids: Vec<_> = of_name.map(|session| session.id).collect();
+        let paths = transport.paths().filter(|path| ids.contains(&path.session));
+        let names: Vec<String> = paths.map(|path| path_name(&path)).collect();
+        for path in &names {
+            // One that is gone meanwhile is as good as ended.
+            let _ = objects::path_command(plane, &session, path, "disconnect");
+        }
+        !names.is_empty()
+    };
+    let error = format!("there is no session {name:?}");
+    order(state, |rows| &rows.sessions, |row| says(row, "name", name), end, error)
+}
+
+pub(super) fn path_order(state: &mut State, name: &str, what: &str) -> Result<(), String> {
+    let (path, what) = (name.to_string(), what.to_string());
+    let do_it = move |plane: &mut DataPlane| {
+        let Some(server) = &plane.storage.server else { return false };
+        let paths = server.transport().paths().filter(|one| path_name(one) == path);
+        let sessions: Vec<String> = paths.map(|one| session_name(server, one.session)).collect();
+        let done = sessions.iter().filter_map(|s| objects::path_command(plane, s, &path, &what));
+        done.count() > 0
+    };
+    let error = format!("there is no path {name:?}; `path list` shows what there is");
+    order(state, |rows| &rows.paths, |row| says(row, "name", name), do_it, error)
 }
 
 pub(super) fn close_device(state: &mut State, words: &[&str]) -> Result<(), String> {
     let (&name, rest) = words.split_first().ok_or("say the name of the device")?;
     let session = rest.first().copied();
-    let nobody = || format!("no session has {name:?} open; `device list` shows what is open");
-    let server = state.plane.storage.server.as_mut().ok_or_else(nobody)?;
-    let wanted: Vec<_> = server
-        .devices()
-        .filter(|device| device.name.as_str() == name)
-        .filter(|device| session.is_none_or(|s| session_name(server, device.session) == s))
-        .map(|device| (device.session, device.id))
-        .collect();
-    if wanted.is_empty() {
-        return Err(nobody());
-    }
-    for (session, device) in wanted {
-        server.force_close(session, device);
-    }
-    Ok(())
+    let (device, of) = (name.to_string(), session.map(str::to_string));
+    let close = move |plane: &mut DataPlane| {
+        let Some(server) = &mut plane.storage.server else { return false };
+        let wanted: Vec<_> = server
+            .devices()
+            .filter(|one| one.name.as_str() == device)
+            .filter(|one| of.as_ref().is_none_or(|s| session_name(server, one.session) == *s))
+            .map(|one| (one.session, one.id))
+            .collect();
+        for &(session, id) in &wanted {
+            server.force_close(session, id);
+        }
+        !wanted.is_empty()
+    };
+    let meant = |row: &Value| {
+        says(row, "name", name) && session.is_none_or(|session| says(row, "session", session))
+    };
+    let error = format!("no session has {name:?} open; `device list` shows what is open");
+    order(state, |rows| &rows.devices, meant, close, error)
 }

@@ -36,10 +36,8 @@ pub(in crate::gateway) fn rows(state: &mut State, from: usize, count: usize) -> 
         let size = geometry.map_or(0, |geometry| geometry.sectors.saturating_mul(512));
         let read_only =
             geometry.is_some_and(|g| g.features.contains(drivers::hal::Features::READ_ONLY));
-        let writers = storage.server.as_ref().map_or(0, |server| {
-            let id = storage.volumes.find(name);
-            server.devices().filter(|device| Some(device.volume) == id).count()
-        });
+        let counts = storage.volumes.find(name).and_then(|id| storage.volumes.open_counts(id));
+        let open = counts.map_or(0, |counts| counts.count());
         Value::object([
             ("name", name.to_string().into()),
             ("size", Value::Bytes(size)),
@@ -47,7 +45,7 @@ pub(in crate::gateway) fn rows(state: &mut State, from: usize, count: usize) -> 
             ("disk", disk.into()),
             ("extents", extents.into()),
             ("read_only", read_only.into()),
-            ("open", writers.into()),
+            ("open", open.into()),
             ("state", remote_storage::manage::standing(state, name, geometry).into()),
         ])
     });
@@ -123,11 +121,18 @@ pub(super) fn delete(state: &mut State, words: &[&str]) -> Told {
     let whole_disk = declared.filter(|volume| volume.size.is_none());
     let whole_disk =
         whole_disk.and_then(|volume| number_of(&state.disks, volume.disk.as_ref()?).ok());
-    state
-        .document
+    let mut document = state.document.clone();
+    document
         .edit(|config| config.volume.retain(|volume| volume.name.as_str() != name))
         .map_err(|problems| lines(&problems))?;
-    let memory = storage.volumes.remove(id).and_then(|volume| volume.into_parts().memory);
+    if let Some(counts) = storage.volumes.open_counts(id)
+        && !counts.retire()
+    {
+        counts.keep();
+        return Err("a session on another core has it open; `device list` shows which".into());
+    }
+    state.document = document;
+    let memory = storage.volumes.remove(id).and_then(|volume| volume.into_parts().shared);
     if let Some(memory) = memory {
         let provider = state.plane.rdma_stack.as_ref().map(|rdma_stack| &rdma_stack.providers);
         storage.retire(memory, state.platform.arena(), provider, state.now);

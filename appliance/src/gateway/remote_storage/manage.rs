@@ -166,8 +166,7 @@ fn unused(state: &State, name: &str) -> Result<(), String> {
 fn unopened(state: &State, name: &str) -> Result<VolumeId, String> {
     let storage = &state.plane.storage;
     let id = storage.volumes.find(name).ok_or_else(|| format!("there is no volume {name:?}"))?;
-    let mut devices = storage.server.iter().flat_map(|server| server.devices());
-    if devices.any(|device| device.volume == id) {
+    if storage.volumes.open_counts(id).is_some_and(|counts| counts.count() > 0) {
         return Err(format!("a client has {name} open; `device list` shows who"));
     }
     let config = state.document.config();

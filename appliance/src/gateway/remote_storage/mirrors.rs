@@ -160,7 +160,7 @@ impl Storage {
             return false;
         }
         let Some(volume) = self.volumes.remove(id) else { return true };
-        let Parts { memory, members } = volume.into_parts();
+        let Parts { memory, members, .. } = volume.into_parts();
         memory.into_iter().for_each(|memory| arena.free(memory));
         let mirrors = &mut self.remote_storage_mut().mirrors;
         let Some(place) = mirrors.iter().position(|one| one.name == mirror) else { return true };

@@ -5,7 +5,7 @@ use crate::console::Progress;
 use drivers::hal::{Arena, Instant, Window};
 use rand_core::RngCore;
 use storage::volume::{
-    GUEST, Operation, Request, Submitted, Volume, VolumeError, VolumeId, Volumes,
+    Operation, Request, Submitted, Tag, User, Volume, VolumeError, VolumeId, Volumes,
 };
 
 /// What is wanted.
@@ -57,7 +57,7 @@ impl Reading {
     /// Submits what fits, and takes what has ended; how much.
     pub fn poll(&mut self, volumes: &mut Volumes, rng: &mut dyn RngCore) -> usize {
         let before = (self.submitted, self.ended);
-        while let Some(done) = volumes.poll_guest() {
+        while let Some((_, done)) = volumes.poll_kept(User::OPERATOR) {
             self.end(done.result);
         }
         // It stays while it is being read.
@@ -73,7 +73,8 @@ impl Reading {
             let data = self.memory.slice(slot * self.wanted.size, self.wanted.size);
             let sector = rng.next_u64() % places * sectors;
             let data = data.unwrap_or(Window::empty());
-            let (tag, operation) = (GUEST | u64::from(self.submitted), Operation::Read);
+            let tag = Tag::new(User::OPERATOR, self.submitted.into());
+            let operation = Operation::Read;
             match volume.submit(&Request { tag, operation, sector, data }) {
                 Ok(Submitted::Pending) => self.submitted += 1,
                 Ok(Submitted::Done | Submitted::Lent(_)) => {

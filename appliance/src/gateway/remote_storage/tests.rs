@@ -12,8 +12,9 @@ use provider_set::ProviderSet;
 use rand_chacha::ChaCha12Rng;
 use rand_core::SeedableRng;
 use roce::{Limits, PortConfig, Roce, TxBuffer};
+use std::sync::Arc;
 use storage::volume::mirror::{MemberState, RESERVED};
-use storage::volume::{Completion, Operation, Request, Submitted, Volume};
+use storage::volume::{Completion, Operation, RamMemory, Request, Submitted, Volume};
 use verbs::EngineContext;
 use verbs::{ConnectionManager, Provider, QpState};
 
@@ -149,7 +150,7 @@ impl World {
     fn request_at(&mut self, operation: Operation, sector: u64, byte: u8) -> Vec<u8> {
         let data = self.sides[0].arena.alloc(4096, 4096).unwrap();
         data.fill(byte);
-        let request = Request { tag: 9, operation, sector, data };
+        let request = Request { tag: 9.into(), operation, sector, data };
         let submitted = self.volume.as_mut().unwrap().submit(&request).unwrap();
         assert!(matches!(submitted, Submitted::Pending));
         let end = self.now + Duration::from_secs(200);
@@ -160,7 +161,7 @@ impl World {
                 None => assert!(self.now < end, "it does not end"),
             }
         };
-        assert_eq!((done.tag, done.result), (9, Ok(())));
+        assert_eq!((done.tag.word, done.result), (9, Ok(())));
         let mut bytes = vec![0; 4096];
         data.read(0, &mut bytes).unwrap();
         self.sides[0].arena.free(data);
@@ -170,7 +171,7 @@ impl World {
     /// The server has a request, and its answer gets lost.
     fn begin_read_that_is_not_acknowledged(&mut self) {
         let data = self.sides[0].arena.alloc(4096, 4096).unwrap();
-        let request = Request { tag: 5, operation: Operation::Read, sector: 8, data };
+        let request = Request { tag: 5.into(), operation: Operation::Read, sector: 8, data };
         let volume = self.volume.as_mut().unwrap();
         volume.submit(&request).unwrap();
         volume.flush_queue();
@@ -328,7 +329,7 @@ fn memory_of_a_volume_is_not_free_before_its_answers_are_acknowledged() {
     let Side { arena, storage, devices, .. } = &mut world.sides[1];
     let memory = arena.alloc(4096, 4096).unwrap();
     let free = arena.available();
-    storage.retire(memory, arena, Some(devices), now);
+    storage.retire(Arc::new(RamMemory::new(memory)), arena, Some(devices), now);
     storage.free_retired(arena, Some(devices), later);
     assert_eq!(arena.available(), free, "the answer may be sent again");
     let qps = devices.under_way();
@@ -354,7 +355,7 @@ fn memory_of_a_volume_is_free_after_a_minute() {
     let Side { arena, storage, devices, .. } = &mut world.sides[1];
     let memory = arena.alloc(4096, 4096).unwrap();
     let free = arena.available();
-    storage.retire(memory, arena, Some(devices), now);
+    storage.retire(Arc::new(RamMemory::new(memory)), arena, Some(devices), now);
     let under_way = devices.under_way();
     assert!(under_way.queue_pairs().next().is_some());
     storage.free_retired(arena, Some(devices), now + Duration::from_secs(59));

@@ -142,7 +142,7 @@ impl Pair {
     /// Starts a request with `length` bytes of the buffer.
     fn start(&mut self, tag: u64, operation: Operation, sector: u64, length: usize) {
         let data = self.buffer.slice(0, length).unwrap();
-        let taken = self.volume.submit(&Request { tag, operation, sector, data });
+        let taken = self.volume.submit(&Request { tag: tag.into(), operation, sector, data });
         assert!(matches!(taken, Ok(Submitted::Pending)), "{taken:?}");
     }
 
@@ -202,7 +202,7 @@ fn a_mapped_device_is_a_volume() {
     pair.start(9, Operation::Write { durable: true }, 100, 40 << 10);
     pair.run();
     let done = pair.volume.poll().unwrap();
-    assert_eq!((done.tag, done.result), (9, Ok(())));
+    assert_eq!((done.tag.word, done.result), (9, Ok(())));
     assert_eq!(pair.server.volume_stats(pair.volumes.find("v0").unwrap()).unwrap().writes, 4);
     let back = pair.read(99, 42 << 10);
     assert!(
@@ -214,7 +214,7 @@ fn a_mapped_device_is_a_volume() {
     assert_eq!([back[0], back[512], back[1535], back[1536]], [7, 0, 0, 7]);
     pair.flush().unwrap();
     let past = Request {
-        tag: 1,
+        tag: 1.into(),
         operation: Operation::Read,
         sector: 2048,
         data: pair.buffer.slice(0, 512).unwrap(),
@@ -350,7 +350,7 @@ fn a_device_that_the_server_refuses_is_asked_for_again() {
     assert!(other.geometry().features.contains(Features::READ_ONLY));
     let data = pair.buffer.slice(0, 512).unwrap();
     let write = Operation::Write { durable: false };
-    let write = Request { tag: 1, operation: write, sector: 0, data };
+    let write = Request { tag: 1.into(), operation: write, sector: 0, data };
     assert_eq!(other.submit(&write).err(), Some(VolumeError::ReadOnly));
     assert_eq!(
         pair.client.map(name, AccessMode::ReadOnly, Losses::ToFlush, context!(pair, host)).err(),
@@ -394,7 +394,7 @@ fn as_many_requests_as_it_takes_and_all_of_them_survive_a_restart() {
         pair.start(n, Operation::Write { durable: false }, n * 8, 4096);
     }
     let data = pair.buffer.slice(0, 512).unwrap();
-    let one_more = Request { tag: 99, operation: Operation::Read, sector: 0, data };
+    let one_more = Request { tag: 99.into(), operation: Operation::Read, sector: 0, data };
     assert_eq!(pair.volume.submit(&one_more).err(), Some(VolumeError::Busy));
     // They fill all chunks of the session; then the session is made anew.
     while let Some(notice) = pair.client.poll(context!(pair, host)) {
@@ -405,7 +405,7 @@ fn as_many_requests_as_it_takes_and_all_of_them_survive_a_restart() {
     let mut tags: Vec<u64> = core::iter::from_fn(|| pair.volume.poll())
         .map(|done| {
             assert_eq!(done.result, Ok(()));
-            done.tag
+            done.tag.word
         })
         .collect();
     tags.sort_unstable();

@@ -3,7 +3,7 @@
 //! where the disk can do that, and is followed by a flush elsewhere.
 
 use super::extents::Extent;
-use super::{Completion, Operation, Request, Submitted, Volume, VolumeError, check};
+use super::{Completion, Operation, Request, Submitted, Tag, Volume, VolumeError, check};
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ use drivers::hal::{self, Disk, DiskError, Features, Geometry, SubmitError, Windo
 /// A request in flight. `step` is what the disk does now, or is to do once it has room.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
-    tag: u64,
+    tag: Tag,
     operation: hal::Operation,
     sector: u64,
     /// What is left of the data, from the part that is under way.

@@ -2,9 +2,14 @@
 //! (disks); data moves between the volume and windows that the caller names, and a volume whose
 //! data already lies in DMA memory lends it out instead of copying it.
 
+pub mod catalog;
+pub mod channel;
+#[cfg(test)]
+mod cores_tests;
 mod disk;
 pub mod extents;
 pub mod mirror;
+mod open_counts;
 mod queue;
 mod ram;
 mod set;
@@ -12,13 +17,18 @@ mod set;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod user;
 
+pub use channel::Channel;
 pub use disk::{DiskVolume, ExtentMap, Extents};
+pub use open_counts::{Hold, NotOpened, OpenCounts};
 pub use queue::DiskHandle;
-pub use ram::RamVolume;
-pub use set::{GUEST, VolumeId, Volumes};
+pub use ram::{RamMemory, RamVolume};
+pub use set::{VolumeId, Volumes};
+pub use user::{Tag, User};
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 use drivers::hal::{Features, Geometry, Instant, Window};
@@ -56,7 +66,7 @@ pub enum Operation {
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// The caller's name for it.
-    pub tag: u64,
+    pub tag: Tag,
     /// What to do.
     pub operation: Operation,
     /// First sector (unused by flush).
@@ -114,12 +124,13 @@ impl fmt::Display for VolumeError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// Tag of the request.
-    pub tag: u64,
+    pub tag: Tag,
     /// How it went. An error concerns this request alone.
     pub result: Result<(), VolumeError>,
 }
 
-/// A volume, owned by one loop. Nothing here blocks or allocates.
+/// A volume, owned by one loop. Nothing here blocks or allocates. What comes of a request is its user's alone:
+/// the tag says whose ([`Tag`]).
 pub trait Volume {
     /// Shape of the volume; its size may change.
     fn geometry(&self) -> Geometry;
@@ -145,6 +156,10 @@ pub trait Volume {
     }
     /// Looks after what has no other occasion; to be called about once a second.
     fn tend(&mut self, _now: Instant) {}
+    /// The memory that it is, if loops of other cores can work on that by themselves.
+    fn shared_memory(&self) -> Option<&Arc<RamMemory>> {
+        None
+    }
     /// Takes it apart, when nothing uses it any more.
     fn into_parts(self: Box<Self>) -> Parts {
         Parts::default()
@@ -156,6 +171,8 @@ pub trait Volume {
 pub struct Parts {
     /// Memory, to be given back to the arena.
     pub memory: Option<Window>,
+    /// Memory that other loops may have as well, to be given back to the arena once nobody else has it.
+    pub shared: Option<Arc<RamMemory>>,
     /// Other volumes.
     pub members: Vec<Box<dyn Volume>>,
 }

@@ -1,10 +1,14 @@
 //! A volume in DMA memory. Reads lend its memory out, so that it is sent from where it lies. A write
 //! that overtakes such a read shows in it, sector by sector, as it may on any disk; if it comes just
 //! between a packet's checksum and its way out, the peer drops the packet and gets it again.
+//!
+//! Loops on several cores may have it: each has a [`RamVolume`] over the same [`RamMemory`].
 
 use super::{Completion, Operation, Parts, Request, Submitted, Volume, VolumeError, check};
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU8, Ordering};
 use drivers::hal::{Features, Geometry, Window};
 
 /// Largest discard or write-zeroes in sectors (1 MiB), so that none holds the loop up for long.
@@ -14,13 +18,71 @@ const MAX_ZEROES: u32 = 2048;
 /// would otherwise hold the boot up.
 const STRETCH: usize = 64 << 10;
 
+/// How a stretch stands.
+const UNUSED: u8 = 0;
+const ZEROING: u8 = 1;
+const ZEROED: u8 = 2;
+
+/// The memory of a RAM volume. It is given back to its arena by who holds it last.
+#[derive(Debug)]
+pub struct RamMemory {
+    memory: Window,
+    /// How each stretch stands.
+    stretches: Vec<AtomicU8>,
+}
+
+impl RamMemory {
+    /// Memory that nobody has used yet.
+    pub fn new(memory: Window) -> Self {
+        let count = memory.len().div_ceil(STRETCH);
+        let stretches = core::iter::repeat_with(|| AtomicU8::new(UNUSED)).take(count).collect();
+        RamMemory { memory, stretches }
+    }
+
+    /// Where it lies.
+    pub fn window(&self) -> Window {
+        self.memory
+    }
+
+    /// The part of `bytes` bytes from `start`, in which nothing is left of former uses of the
+    /// memory.
+    #[inline]
+    fn part(&self, start: usize, bytes: usize) -> Result<Window, VolumeError> {
+        let part = self.memory.slice(start, bytes).ok_or(VolumeError::PastEnd)?;
+        for stretch in start / STRETCH..(start + bytes).div_ceil(STRETCH) {
+            // Who sees it zeroed (acquire) sees the zeroes, and writes after them.
+            if self.stretches[stretch].load(Ordering::Acquire) != ZEROED {
+                self.zero(stretch)?;
+            }
+        }
+        Ok(part)
+    }
+
+    /// Zeroes a stretch before its first use, or waits until another core has: for as long as that takes it.
+    #[cold]
+    fn zero(&self, stretch: usize) -> Result<(), VolumeError> {
+        let state = &self.stretches[stretch];
+        let from = stretch * STRETCH;
+        let length = STRETCH.min(self.memory.len() - from);
+        let memory = self.memory.slice(from, length).ok_or(VolumeError::PastEnd)?;
+        let ours =
+            state.compare_exchange(UNUSED, ZEROING, Ordering::Acquire, Ordering::Acquire).is_ok();
+        if ours {
+            memory.fill(0);
+            state.store(ZEROED, Ordering::Release);
+        }
+        while state.load(Ordering::Acquire) != ZEROED {
+            core::hint::spin_loop();
+        }
+        Ok(())
+    }
+}
+
 /// A RAM volume. What is written to it is gone with the power, flushed or not.
 #[derive(Debug)]
 pub struct RamVolume {
-    memory: Window,
+    shared: Arc<RamMemory>,
     geometry: Geometry,
-    /// A bit for each stretch: it was zeroed.
-    zeroed: Vec<u64>,
 }
 
 impl RamVolume {
@@ -38,31 +100,12 @@ impl RamVolume {
             max_write_zeroes_sectors: MAX_ZEROES,
             features,
         };
-        let zeroed = alloc::vec![0; memory.len().div_ceil(STRETCH).div_ceil(64)];
-        RamVolume { memory, geometry, zeroed }
+        RamVolume { shared: Arc::new(RamMemory::new(memory)), geometry }
     }
 
-    /// The part of `bytes` bytes from `start`, in which nothing is left of former uses of the
-    /// memory.
-    #[inline]
-    fn part(&mut self, start: usize, bytes: usize) -> Result<Window, VolumeError> {
-        let part = self.memory.slice(start, bytes).ok_or(VolumeError::PastEnd)?;
-        for stretch in start / STRETCH..(start + bytes).div_ceil(STRETCH) {
-            if self.zeroed[stretch / 64] & 1 << (stretch % 64) == 0 {
-                self.zero(stretch)?;
-            }
-        }
-        Ok(part)
-    }
-
-    /// Zeroes a stretch before its first use.
-    #[cold]
-    fn zero(&mut self, stretch: usize) -> Result<(), VolumeError> {
-        self.zeroed[stretch / 64] |= 1 << (stretch % 64);
-        let from = stretch * STRETCH;
-        let length = STRETCH.min(self.memory.len() - from);
-        self.memory.slice(from, length).ok_or(VolumeError::PastEnd)?.fill(0);
-        Ok(())
+    /// The same volume for the loop of another core.
+    pub fn of_shared(shared: Arc<RamMemory>, geometry: Geometry) -> Self {
+        RamVolume { shared, geometry }
     }
 }
 
@@ -76,17 +119,18 @@ impl Volume for RamVolume {
         // Sectors were checked against the size of the memory: the products do not overflow.
         // A flush names no sector.
         let start = (request.sector as usize).saturating_mul(512);
+        let shared = &*self.shared;
         match request.operation {
-            Operation::Read => return Ok(Submitted::Lent(self.part(start, request.data.len())?)),
+            Operation::Read => return Ok(Submitted::Lent(shared.part(start, request.data.len())?)),
             Operation::Write { .. } => {
-                let part = self.part(start, request.data.len())?;
+                let part = shared.part(start, request.data.len())?;
                 part.write_window(0, &request.data).map_err(|_| VolumeError::PastEnd)?;
             }
             Operation::Flush => {}
             Operation::Discard { sectors }
             | Operation::WriteZeroes { sectors }
             | Operation::SecureErase { sectors } => {
-                self.part(start, sectors as usize * 512)?.fill(0)
+                shared.part(start, sectors as usize * 512)?.fill(0)
             }
         }
         Ok(Submitted::Done)
@@ -102,7 +146,11 @@ impl Volume for RamVolume {
         true
     }
 
+    fn shared_memory(&self) -> Option<&Arc<RamMemory>> {
+        Some(&self.shared)
+    }
+
     fn into_parts(self: Box<Self>) -> Parts {
-        Parts { memory: Some(self.memory), ..Parts::default() }
+        Parts { shared: Some(self.shared), ..Parts::default() }
     }
 }

@@ -4,7 +4,7 @@ use drivers::hal::Arena;
 use std::vec::Vec;
 
 fn request(tag: u64, operation: Operation, sector: u64, data: Window) -> Request {
-    Request { tag, operation, sector, data }
+    Request { tag: tag.into(), operation, sector, data }
 }
 
 fn filled(arena: &mut Arena, len: usize, value: u8) -> Window {
@@ -71,7 +71,7 @@ fn a_disk_takes_large_requests_in_parts_and_durable_writes_reach_the_medium() {
         disk.flush_queue();
         // One poll for each part, and for the flush.
         let end = (0..4).find_map(|_| disk.poll());
-        assert_eq!(end, Some(Completion { tag: 5, result: Ok(()) }));
+        assert_eq!(end, Some(Completion { tag: 5.into(), result: Ok(()) }));
         assert_eq!(disk.poll(), None);
         disk.disk().durable[8 * 512..18 * 512].to_vec()
     };
@@ -98,7 +98,7 @@ fn a_durable_write_goes_through_the_cache_where_the_disk_can_do_that() {
         disk.flush_queue();
         // One poll for each part.
         let end = (0..3).find_map(|_| disk.poll());
-        assert_eq!(end, Some(Completion { tag: 5, result: Ok(()) }));
+        assert_eq!(end, Some(Completion { tag: 5.into(), result: Ok(()) }));
     }
     let durable = &disk.disk().durable;
     assert_eq!(durable[8 * 512..18 * 512], [9; 5120]);
@@ -119,9 +119,9 @@ fn a_full_disk_says_busy_and_an_error_stays_with_its_request() {
     disk.flush_queue();
     let mut next = || (0..3).find_map(|_| disk.poll()).unwrap();
     let mut ends = [next(), next()];
-    ends.sort_by_key(|end| end.tag);
-    assert_eq!(ends[0], Completion { tag: 1, result: Err(VolumeError::Io) });
-    assert_eq!(ends[1], Completion { tag: 2, result: Ok(()) });
+    ends.sort_by_key(|end| end.tag.word);
+    assert_eq!(ends[0], Completion { tag: 1.into(), result: Err(VolumeError::Io) });
+    assert_eq!(ends[1], Completion { tag: 2.into(), result: Ok(()) });
     assert!(disk.submit(&request(3, write, 6, data)).is_ok());
 }
 
@@ -184,8 +184,8 @@ fn volumes_of_extents_share_a_disk_and_keep_apart() {
     a.flush_queue();
     let mut done = Vec::new();
     for _ in 0..200 {
-        done.extend(b.poll().map(|c| (c.tag, c.result)));
-        done.extend(a.poll().map(|c| (c.tag, c.result)));
+        done.extend(b.poll().map(|c| (c.tag.word, c.result)));
+        done.extend(a.poll().map(|c| (c.tag.word, c.result)));
     }
     done.sort_by_key(|(tag, _)| *tag);
     assert_eq!(done, [(10, Ok(())), (11, Ok(())), (20, Ok(()))]);
@@ -236,7 +236,7 @@ impl Volume for Watched {
         self.0.set(self.0.get() + 1);
         let tag = self.1.checked_sub(1)? as u64;
         self.1 -= 1;
-        Some(Completion { tag, result: Ok(()) })
+        Some(Completion { tag: tag.into(), result: Ok(()) })
     }
     fn is_idle(&self) -> bool {
         self.1 == 0
@@ -254,16 +254,19 @@ fn volumes_that_rest_are_not_looked_at() {
             volumes.add(name, Box::new(Watched(looks.clone(), 0))).unwrap()
         })
         .collect();
-    assert!(volumes.poll(VolumeId(0)).is_none());
+    assert!(volumes.poll(User::SERVER, VolumeId(0)).is_none());
     looks.set(0);
     let data = Window::empty();
     for n in [0, 63, 64, 149, 70] {
         let ask = request(0, Operation::Flush, 0, data);
         volumes.get_mut(ids[n]).unwrap().submit(&ask).unwrap();
         volumes.flush_queues();
-        let done = volumes.poll(VolumeId(0));
+        let done = volumes.poll(User::SERVER, VolumeId(0));
         assert_eq!(done.map(|(id, _)| id), Some(ids[n]));
-        assert!(volumes.poll(ids[n]).is_none() && volumes.poll(VolumeId(0)).is_none());
+        assert!(
+            volumes.poll(User::SERVER, ids[n]).is_none()
+                && volumes.poll(User::SERVER, VolumeId(0)).is_none()
+        );
         assert!(looks.replace(0) <= 3, "others are looked at");
     }
 }

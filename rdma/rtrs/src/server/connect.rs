@@ -4,11 +4,12 @@
 use super::config::MIN_INLINE;
 use super::refuse::{Door, Refused};
 use super::table::{Chunks, Connection, Path, Session, WorkId};
-use super::{CloseReason, EngineContext, PathState, PathStats, Server, SessionId};
+use super::{CloseReason, Directory, EngineContext, PathState, PathStats, Server, SessionId};
 use crate::wire::{
     Addressing, ConnectRequest, ConnectResponse, InfoRequest, MAX_HEADER, WireError,
 };
 use crate::{Errno, Heartbeat, Name};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use drivers::hal::Window;
@@ -32,6 +33,13 @@ const MAX_IO: u32 = 127 * 4096;
 const fn refused(errno: Errno, reason: &'static str, advice: &'static str) -> Refused {
     Refused { errno, reason, advice }
 }
+
+const ELSEWHERE: Refused = refused(
+    Errno::EPERM,
+    "session_elsewhere",
+    "the session's other paths are on ports of another core; give those ports the same `core`, or let the \
+     client have one path",
+);
 
 impl Server {
     /// Takes an event of the connection manager; false if it is none of this server's. Of connections
@@ -106,6 +114,12 @@ impl Server {
         }
         let known = self.uuids.get(&request.session).copied();
         door(from, known.map(|key| SessionId(key as u32)))?;
+        let elsewhere = |(directory, core): &(Arc<Directory>, usize)| {
+            known.is_none() && directory.is_elsewhere(*core, request.session)
+        };
+        if self.directory.as_ref().is_some_and(elsewhere) {
+            return Err(ELSEWHERE);
+        }
         let session = match known {
             Some(key) => key,
             None if !request.first => {
@@ -131,7 +145,7 @@ impl Server {
     ) -> Result<usize, Refused> {
         let owner = accountable(from);
         let of_host = self.sessions.iter().filter(|(_, s)| accountable(s.host) == owner).count();
-        if of_host >= self.config.sessions_per_host {
+        if of_host + self.share_elsewhere(from).sessions >= self.config.sessions_per_host {
             let advice = "it has as many sessions as limits.sessions_per_host admits; raise it, or \
                           end others (session list, session disconnect)";
             return Err(refused(Errno::ENOMEM, "sessions_per_host", advice));
@@ -146,6 +160,13 @@ impl Server {
             let advice = "no protection domain is left; end other sessions";
             return Err(refused(Errno::ENOMEM, "resources", advice));
         };
+        if let Some((directory, core)) = &self.directory
+            && !directory.enter(*core, request.session, from)
+        {
+            // Just made, and nothing is in it.
+            let _ = ctx.provider.dealloc_pd(pd);
+            return Err(ELSEWHERE);
+        }
         let (queue_depth, chunk_size) = (self.config.queue_depth, self.config.chunk_size);
         let key = self.sessions.insert(Session {
             uuid: request.session,
@@ -256,6 +277,7 @@ impl Server {
             stats: PathStats::default(),
         });
         self.sessions[session].paths.push(path);
+        self.note_session(session);
         self.set_timer(path, Some(ctx.now + self.config.handshake_timeout));
         // Only now, so that the session always has a path.
         if let Some(stale) = stale {

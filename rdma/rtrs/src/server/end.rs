@@ -135,6 +135,7 @@ impl Server {
             let _ = ctx.provider.deregister(region);
         }
         self.sessions[path.session].paths.retain(|&other| other != key);
+        self.note_session(path.session);
         self.reap_session(path.session, ctx);
     }
 
@@ -147,6 +148,9 @@ impl Server {
         if self.sessions.get(key).is_some_and(|session| session.paths.is_empty()) {
             let session = self.sessions.remove(key);
             self.uuids.remove(&session.uuid);
+            if let Some((directory, core)) = &self.directory {
+                directory.leave(*core, session.uuid);
+            }
             self.zeroing.retain(|&other| other != key);
             self.left.push(Left { pd: session.pd, chunks: session.chunks });
             self.free_left(ctx);

@@ -3,9 +3,12 @@
 use super::connect::MAX_SENDS;
 use super::refuse::Refused;
 use super::table::{Chunks, Slot, WorkId};
-use super::{CloseReason, EngineContext, Event, Input, Notice, PathState, Server, SessionId};
+use super::{
+    CloseReason, Directory, EngineContext, Event, Input, Notice, PathState, Server, SessionId,
+};
 use crate::wire::{Descriptor, InfoRequest, InfoResponse};
 use crate::{Errno, Heartbeat, Name};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use drivers::hal::Window;
 use verbs::{Payload, RdmaDevice, SendOperation, SendRequest, SendWith};
@@ -158,6 +161,13 @@ impl Server {
         let others =
             self.sessions.iter().filter(|&(key, other)| key != session && other.name == name);
         let keys: Vec<usize> = others.flat_map(|(_, other)| other.paths.iter().copied()).collect();
+        let uuid = self.sessions[session].uuid;
+        let elsewhere =
+            |(directory, core): &(Arc<Directory>, usize)| !directory.name(*core, uuid, name, from);
+        if self.directory.as_ref().is_some_and(elsewhere) {
+            self.refuse(from, "session", name.as_str().into(), NAME_TAKEN);
+            return Err(CloseReason::NameTaken);
+        }
         if keys.is_empty() {
             return Ok(());
         }

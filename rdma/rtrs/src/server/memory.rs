@@ -1,10 +1,12 @@
 //! Memory of sessions: promised when their client has shown that it receives, and zeroed before it is shown
 //! to it, a piece at a time, so that no round takes long.
 
+use super::directory::Share;
 use super::refuse::Refused;
 use super::table::{Chunks, Session};
-use super::{EngineContext, Server};
+use super::{CloseReason, Directory, EngineContext, Server};
 use crate::Errno;
+use alloc::sync::Arc;
 use core::net::IpAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -29,6 +31,33 @@ const TOO_MUCH: Refused = Refused {
 };
 
 impl Server {
+    /// What servers on other cores have of a host.
+    pub(super) fn share_elsewhere(&self, host: IpAddr) -> Share {
+        let share = |(directory, core): &(Arc<Directory>, usize)| directory.share(*core, host);
+        self.directory.as_ref().map_or(Share::default(), share)
+    }
+
+    /// Tells servers on other cores what a session has by now.
+    pub(super) fn note_session(&self, key: usize) {
+        if let (Some((directory, core)), Some(session)) = (&self.directory, self.sessions.get(key))
+        {
+            let from = session.paths.iter().filter_map(|&path| Some(self.paths.get(path)?.from));
+            directory.note(*core, session.uuid, from.collect(), session.promise());
+        }
+    }
+
+    /// Ends sessions whose names went to other cores' sessions of the same hosts.
+    pub(super) fn end_evicted<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) {
+        let evicted = |(directory, core): &(Arc<Directory>, usize)| directory.evicted(*core);
+        let Some(evicted) = self.directory.as_ref().and_then(evicted) else { return };
+        for uuid in evicted {
+            let Some(&key) = self.uuids.get(&uuid) else { continue };
+            for path in self.sessions[key].paths.clone() {
+                self.close_path(path, CloseReason::Replaced, ctx);
+            }
+        }
+    }
+
     /// Bytes of the chunks of a session.
     fn session_bytes(&self) -> u64 {
         u64::from(self.config.queue_depth) * u64::from(self.config.chunk_size)
@@ -40,6 +69,7 @@ impl Server {
         let owner = accountable(host);
         let of_host = self.sessions.iter().filter(|(_, s)| accountable(s.host) == owner);
         let taken: u64 = of_host.map(|(_, session)| session.promise()).sum();
+        let taken = taken + self.share_elsewhere(host).bytes;
         if taken + more * self.session_bytes() > limit { Err(TOO_MUCH) } else { Ok(()) }
     }
 
@@ -101,6 +131,7 @@ impl Server {
                 self.zeroing.push_back(key);
             }
         }
+        self.note_session(key);
         let session = &mut self.sessions[key];
         session.executing = alloc::vec![false; usize::from(session.queue_depth)];
         Ok(())

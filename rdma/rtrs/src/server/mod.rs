@@ -20,6 +20,7 @@
 
 mod config;
 mod connect;
+mod directory;
 mod end;
 mod event;
 mod info;
@@ -33,6 +34,7 @@ mod table;
 mod timer;
 
 pub use config::{BadConfig, Config, offered_depth};
+pub use directory::{Directory, Wake};
 pub use event::{CloseReason, Event, Notice, Request, RequestId, RequestKind, Served, SessionId};
 pub use refuse::{Door, Refused};
 pub use state::{Input, PathState};
@@ -41,6 +43,7 @@ pub use status::{PathId, PathStatus, SessionStatus};
 
 use crate::wire::Uuid;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use config::MIN_INLINE;
 use core::fmt;
@@ -91,6 +94,8 @@ pub struct Server {
     /// Bytes that may be promised, if sessions share the provider's memory.
     shared: Option<u64>,
     counters: Counters,
+    /// Where servers on other cores find what they have to know of the sessions, and the number of this core.
+    directory: Option<(Arc<Directory>, usize)>,
 }
 
 /// Why a server could not start.
@@ -160,7 +165,14 @@ impl Server {
             look_again: None,
             shared,
             counters: Counters::default(),
+            directory: None,
         })
+    }
+
+    /// Servers on other cores have sessions as well: what each has to know of the others' is in `directory`, where
+    /// this one is number `core`.
+    pub fn share_sessions(&mut self, directory: Arc<Directory>, core: usize) {
+        self.directory = Some((directory, core));
     }
 
     /// The configuration.

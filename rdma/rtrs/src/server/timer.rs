@@ -46,6 +46,7 @@ impl Server {
         ctx: &mut EngineContext<'_, P>,
     ) -> bool {
         let mut moved = !self.zeroing.is_empty() && self.zero_piece(ctx);
+        self.end_evicted(ctx);
         if self.look_again.is_some_and(|at| at <= ctx.now) {
             self.free_left(ctx);
         }

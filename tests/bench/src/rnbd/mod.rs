@@ -12,6 +12,7 @@
 
 pub mod fio;
 mod sessions;
+mod two_cores;
 pub mod volumes;
 
 use anyhow::{Context, Result};
@@ -77,6 +78,7 @@ pub fn bench() -> Result<()> {
     let large_reads = figures(&READ_64K)?;
     drop(site);
     let idle = sessions::measure()?;
+    let two_cores = two_cores::ratio(&plugin, &READ_4K_QD32)?;
     print(&table);
 
     let mut report = Report::new("rnbd", Some(0));
@@ -88,6 +90,7 @@ pub fn bench() -> Result<()> {
     report.add("safe_mode_cost", reads.safe_mode_cost(), 0.20);
     report.check("iops_ratio", reads.iops_ratio, Bar::AtLeast(1.0));
     report.check("iops_qd1_ratio", single_reads.iops_ratio, Bar::AtLeast(1.0));
+    report.add("read4k_two_cores_ratio", two_cores, 1.10);
     report.add("memory_mib_64_sessions", idle.mib.into(), 64.0);
     report.add("bytes_per_idle_session", idle.bytes_per_session, 65_536.0);
     // Linux has no use for carry-less multiplication on the CPU that these machines have.

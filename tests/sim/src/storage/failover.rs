@@ -92,7 +92,7 @@ fn measure(seed: u64, cuts: u32, memory: [Window; 2]) -> Duration {
         }
         // Anywhere between two heartbeats.
         pass(&mut network, &mut nodes, Duration::from_millis(rng.within(1..7000)));
-        let request = Request { tag: 0, operation: Operation::Read, sector: 0, data };
+        let request = Request { tag: 0.into(), operation: Operation::Read, sector: 0, data };
         volume.submit(&request).expect("there is room");
         netsim::Node::work(&mut nodes[1], network.now);
         let carrier = {

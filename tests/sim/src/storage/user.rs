@@ -101,7 +101,7 @@ impl User {
     /// Takes what has completed, and asks for more.
     pub fn work(&mut self, volume: &mut dyn Volume, now: Instant) {
         while let Some(done) = volume.poll() {
-            self.end(done.tag as usize, done.result, now);
+            self.end(done.tag.word as usize, done.result, now);
         }
         if volume.geometry().sectors == 0 {
             self.next = now + Duration::from_millis(50);
@@ -153,7 +153,7 @@ impl User {
         }
         drop(history);
         self.pending[slot] = Some(Pending { operation, first, count, value, start: now });
-        let request = Request { tag: slot as u64, operation, sector: first, data };
+        let request = Request { tag: (slot as u64).into(), operation, sector: first, data };
         match volume.submit(&request) {
             Ok(Submitted::Pending) => {}
             Ok(Submitted::Done) => self.end(slot, Ok(()), now),

@@ -4,7 +4,7 @@ use super::queue::Queue;
 use super::request::Active;
 use super::state::DeviceState;
 use crate::rnbd::wire::{AccessMode, CachePolicy, OpenResponse};
-use crate::volume::{Completion, VolumeError};
+use crate::volume::{Completion, Tag, VolumeError};
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -217,7 +217,7 @@ impl Device {
     }
 
     /// Tells a request's user how it ended.
-    pub fn tell(&mut self, tag: u64, result: Result<(), VolumeError>) {
+    pub fn tell(&mut self, tag: Tag, result: Result<(), VolumeError>) {
         self.queue.borrow_mut().done.push_back(Completion { tag, result });
     }
 

@@ -6,7 +6,7 @@
 //! settled when both is done: a flush was answered with each of the permits, and the paths are up.
 
 use super::{Client, Owner};
-use crate::volume::{Operation, Request, VolumeError};
+use crate::volume::{Operation, Request, Tag, VolumeError};
 use drivers::hal::{Instant, Window};
 use rtrs::client::{PathId, PathState};
 use verbs::EngineContext;
@@ -58,7 +58,8 @@ impl Client {
         }
         let tag = active.request.tag;
         let data = Window::empty();
-        active.request = Request { tag: 0, operation: Operation::Flush, sector: 0, data };
+        active.request =
+            Request { tag: Tag::default(), operation: Operation::Flush, sector: 0, data };
         (active.done, active.part, active.flushing, active.given_up) = (0, 0, false, true);
         active.waiting_since = Some(now);
         device.tell(tag, Err(VolumeError::Io));

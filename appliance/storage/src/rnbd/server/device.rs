@@ -1,10 +1,10 @@
 //! OPEN and CLOSE: the rules of the kernel's server (rnbd-srv.c, `process_msg_open`).
 
 use super::export;
-use super::session::{Device, Session};
+use super::session::{Opened, Session};
 use super::{Export, Server};
 use crate::rnbd::wire::{AccessMode, CachePolicy, Open, OpenResponse};
-use crate::volume::{VolumeId, Volumes};
+use crate::volume::{NotOpened, VolumeId, Volumes};
 use core::net::IpAddr;
 use drivers::hal::{Features, Geometry};
 use rtrs::server::{Refused, SessionId};
@@ -63,12 +63,12 @@ impl Server {
     /// All open devices.
     pub fn devices(&self) -> impl Iterator<Item = DeviceStatus> + '_ {
         self.sessions.iter().enumerate().flat_map(|(index, session)| {
-            session.devices().map(move |&Device { id, volume, mode, name, .. }| DeviceStatus {
+            session.devices().map(move |device| DeviceStatus {
                 session: SessionId(index as u32),
-                id,
-                name,
-                volume,
-                mode,
+                id: device.id,
+                name: device.opened.name,
+                volume: device.opened.volume,
+                mode: device.opened.mode,
             })
         })
     }
@@ -109,54 +109,53 @@ impl Server {
         // Requests come over any path of a session: all of its hosts have to be admitted.
         let hosts = || self.transport.hosts(id).chain([host]);
         if let Some(device) = session.named(&open.name) {
-            let volume = volumes.get(device.volume).ok_or(NO_VOLUME)?;
+            let geometry = volumes.geometry(device.opened.volume).ok_or(NO_VOLUME)?;
             match self.find_export(&status.name, &open.name, hosts) {
                 // It was removed, and what is open stays open.
                 Ok(_) | Err(export::NO_EXPORT) => {}
                 Err(why) => return Err(why),
             }
-            return Ok(self.response(device.id, &volume.geometry()));
+            return Ok(self.response(device.id, &geometry));
         }
         let wanted = export::plain(open.name.as_str());
-        if session.devices().any(|device| export::plain(device.name.as_str()) == wanted) {
+        if session.devices().any(|device| export::plain(device.opened.name.as_str()) == wanted) {
             // As in Linux: a session has a device once, under whichever name.
             return Err(OPEN_ALREADY);
         }
         let export = self.find_export(&status.name, &open.name, hosts)?;
         let &Export { volume, read_only, .. } = export;
         let hosts = export.hosts.clone();
-        let geometry = volumes.get(volume).ok_or(NO_VOLUME)?.geometry();
+        let geometry = volumes.geometry(volume).ok_or(NO_VOLUME)?;
         if geometry.sectors == 0 {
             // A volume of another server that has not been reached yet.
             return Err(NO_VOLUME);
         }
         let read_only = read_only || geometry.features.contains(Features::READ_ONLY);
         let max_devices = self.max_devices;
-        let writers = self.books_of(volume).writers;
-        match mode {
-            AccessMode::ReadOnly => {}
+        let beside = match mode {
+            AccessMode::ReadOnly => None,
             _ if read_only => return Err(READ_ONLY),
-            AccessMode::ReadWrite if writers > 0 => return Err(IN_USE),
-            AccessMode::Migration if writers > 1 => return Err(IN_USE),
-            AccessMode::ReadWrite | AccessMode::Migration => {}
-        }
+            AccessMode::ReadWrite => Some(0),
+            AccessMode::Migration => Some(1),
+        };
+        let counts = volumes.open_counts(volume).ok_or(NO_VOLUME)?;
+        let hold = counts.open(beside).map_err(|why| match why {
+            NotOpened::InUse => IN_USE,
+            NotOpened::Retired => NO_VOLUME,
+        })?;
+        let opened = Opened { volume, mode, name: open.name, hosts, _hold: hold };
         let session = self.sessions.get_mut(id.index()).ok_or(GONE)?;
-        let device = session.add(open.name, volume, mode, hosts, max_devices).ok_or(TOO_MANY)?;
-        let books = self.books_of(volume);
-        books.writers += u32::from(mode != AccessMode::ReadOnly);
-        books.waiting.reserve(usize::from(status.queue_depth));
+        let device = session.add(opened, max_devices).ok_or(TOO_MANY)?;
+        self.opened += 1;
+        self.books_of(volume).waiting.reserve(usize::from(status.queue_depth));
         Ok(self.response(device, &geometry))
     }
 
     /// Closes a device; false if there is none of that id.
     pub(super) fn close(&mut self, session: SessionId, device: u32) -> bool {
-        let Some(device) =
-            self.sessions.get_mut(session.index()).and_then(|session| session.remove(device))
-        else {
-            return false;
-        };
-        self.books_of(device.volume).writers -= u32::from(device.mode != AccessMode::ReadOnly);
-        true
+        let closed = self.sessions.get_mut(session.index()).and_then(|one| one.remove(device));
+        self.opened += usize::from(closed.is_some());
+        closed.is_some()
     }
 
     /// Closes all devices of a session whose last path is down.

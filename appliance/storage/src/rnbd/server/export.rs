@@ -88,19 +88,32 @@ impl Server {
         if self.exports.iter().any(|other| plain(other.name.as_str()) == name) {
             return Err(ExportError::Exists);
         }
-        let geometry = volumes.get(export.volume).ok_or(ExportError::NoVolume)?.geometry();
+        let geometry = volumes.geometry(export.volume).ok_or(ExportError::NoVolume)?;
         if geometry.logical_block > 1 << 15 {
             return Err(ExportError::BlockSize);
         }
         self.exports.push(export);
+        self.exports_revision += 1;
         Ok(())
+    }
+
+    /// Makes the exports what those of the loop are that owns the volumes, which has checked them.
+    pub fn set_exports(&mut self, exports: &[Export]) {
+        self.exports.clear();
+        self.exports.extend_from_slice(exports);
     }
 
     /// Removes an export; devices that are open stay open. False if there is none of that name.
     pub fn remove_export(&mut self, name: &str) -> bool {
         let before = self.exports.len();
+        self.exports_revision += 1;
         self.exports.retain(|export| plain(export.name.as_str()) != plain(name));
         self.exports.len() < before
+    }
+
+    /// Grows with each change of the exports.
+    pub fn exports_revision(&self) -> u64 {
+        self.exports_revision
     }
 
     /// All exports.
@@ -147,7 +160,7 @@ pub(super) fn admit(
         return Err(NO_EXPORT_ADMITS);
     }
     let mut devices = session.into_iter().flat_map(Session::devices);
-    match devices.all(|device| device.hosts.admits(host)) {
+    match devices.all(|device| device.opened.hosts.admits(host)) {
         true => Ok(()),
         false => Err(DEVICE_NOT_FOR_HOST),
     }

@@ -9,7 +9,7 @@ use rtrs::server::{Request, RequestId, RequestKind};
 use verbs::EngineContext;
 use verbs::RdmaDevice;
 
-/// In the tag of a request: it is a read, so that its answer has data. What the client's header says
+/// In the word of a request: it is a read, so that its answer has data. What the client's header says
 /// of it by then does not count.
 const READS: u64 = 1 << 62;
 
@@ -121,10 +121,10 @@ impl Server {
     fn submit(&mut self, request: &Request, io: &Io, volumes: &mut Volumes) -> Outcome {
         let device = self.sessions.get(request.session.index()).and_then(|s| s.device(io.device));
         let Some(device) = device else { return Outcome::Answer(Err(Errno::ENOTCONN), None) };
-        let volume = device.volume;
+        let volume = device.opened.volume;
         let refuse = |errno| Outcome::Answer(Err(errno), Some(volume));
         let writes = !matches!(io.operation, Operation::Read | Operation::Flush);
-        if writes && device.mode == AccessMode::ReadOnly {
+        if writes && device.opened.mode == AccessMode::ReadOnly {
             return refuse(Errno::EROFS);
         }
         let all_data = request.data.len() == io.size as usize;
@@ -146,8 +146,8 @@ impl Server {
             Operation::WriteZeroes => (volume::Operation::WriteZeroes { sectors }, Window::empty()),
             Operation::Read | Operation::Write => return refuse(Errno::EINVAL),
         };
-        let Some(target) = volumes.get_mut(volume) else { return refuse(Errno::ENXIO) };
-        let submitted = target.submit(&volume::Request { tag, operation, sector: io.sector, data });
+        let wanted = volume::Request { tag: tag.into(), operation, sector: io.sector, data };
+        let Some(submitted) = volumes.submit(volume, &wanted) else { return refuse(Errno::ENXIO) };
         match submitted {
             // All of it, and nothing else.
             Ok(Submitted::Lent(lent)) if tag & READS != 0 && lent.len() == data.len() => {
@@ -172,9 +172,9 @@ impl Server {
         completion: &Completion,
         ctx: &mut EngineContext<'_, P>,
     ) {
-        let id = RequestId::from_bits(completion.tag);
+        let id = RequestId::from_bits(completion.tag.word);
         let result = match (completion.result, self.transport.request(id, ctx)) {
-            (Ok(()), Some(request)) if completion.tag & READS != 0 => Ok(request.data),
+            (Ok(()), Some(request)) if completion.tag.word & READS != 0 => Ok(request.data),
             (Ok(()), Some(_)) => Ok(Window::empty()),
             (Ok(()), None) => Err(Errno::ECONNABORTED),
             (Err(error), _) => Err(errno(error)),

@@ -14,7 +14,7 @@ pub use device::DeviceStatus;
 pub use export::{Export, ExportError, plain};
 pub use stats::VolumeStats;
 
-use crate::volume::{VolumeId, Volumes};
+use crate::volume::{User, VolumeId, Volumes};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use drivers::hal::Instant;
@@ -29,8 +29,6 @@ const BUDGET: usize = 128;
 /// What the server keeps of a volume.
 #[derive(Debug, Default)]
 struct Books {
-    /// Devices that are open for writing.
-    writers: u32,
     /// Requests that the volume had no room for.
     waiting: VecDeque<RequestId>,
     stats: VolumeStats,
@@ -43,7 +41,11 @@ pub struct Server {
     max_devices: usize,
     secure_erase: bool,
     exports: Vec<Export>,
+    /// Grows with each change of the exports.
+    exports_revision: u64,
     sessions: Vec<Session>,
+    /// Devices that were opened and closed so far.
+    opened: usize,
     books: Vec<Books>,
 }
 
@@ -62,7 +64,9 @@ impl Server {
             max_devices,
             secure_erase: false,
             exports: Vec::new(),
+            exports_revision: 0,
             sessions,
+            opened: 0,
             books: Vec::new(),
         })
     }
@@ -72,6 +76,16 @@ impl Server {
     /// its kernel oopses. A client that asks without being told is served.
     pub fn offer_secure_erase(&mut self, offered: bool) {
         self.secure_erase = offered;
+    }
+
+    /// How often a device was opened or closed.
+    pub fn opened(&self) -> usize {
+        self.opened
+    }
+
+    /// Whether devices are said to take secure erase.
+    pub fn offers_secure_erase(&self) -> bool {
+        self.secure_erase
     }
 
     /// The RTRS server, to look at.
@@ -124,13 +138,14 @@ impl Server {
         }
         let mut completed = false;
         let mut volume = VolumeId(0);
-        while let Some((from, completion)) = volumes.poll(volume) {
+        while let Some((from, completion)) = volumes.poll(User::SERVER, volume) {
             volume = from;
             completed = true;
-            if !volumes.keep(&completion) {
-                self.complete(from, &completion, ctx);
-            }
+            self.complete(from, &completion, ctx);
             self.retry(from, volumes, ctx);
+        }
+        while let Some(freed) = volumes.poll_freed() {
+            self.retry(freed, volumes, ctx);
         }
         if completed {
             volumes.flush_queues();

@@ -1,21 +1,29 @@
 //! The devices that a session has open.
 
 use crate::rnbd::wire::AccessMode;
-use crate::volume::VolumeId;
+use crate::volume::{Hold, VolumeId};
 use alloc::vec::Vec;
 use net::hosts::Hosts;
 use rtrs::Name;
 
-/// A device: an export, opened by a session.
-#[derive(Clone, Debug)]
-pub(super) struct Device {
-    pub id: u32,
+/// An export, as a session has opened it.
+#[derive(Debug)]
+pub(super) struct Opened {
     pub volume: VolumeId,
     pub mode: AccessMode,
     /// As the client asked for it.
     pub name: Name,
     /// Hosts that the export admitted when it was opened.
     pub hosts: Hosts,
+    /// Counts it until it is closed.
+    pub _hold: Hold,
+}
+
+/// A device that is open.
+#[derive(Debug)]
+pub(super) struct Device {
+    pub id: u32,
+    pub opened: Opened,
 }
 
 /// What the server keeps of a session.
@@ -44,18 +52,11 @@ impl Session {
 
     /// The device opened under that name.
     pub fn named(&self, name: &Name) -> Option<&Device> {
-        self.devices.iter().flatten().find(|device| device.name == *name)
+        self.devices.iter().flatten().find(|device| device.opened.name == *name)
     }
 
     /// Adds a device, if there is room; its id.
-    pub fn add(
-        &mut self,
-        name: Name,
-        volume: VolumeId,
-        mode: AccessMode,
-        hosts: Hosts,
-        max_devices: usize,
-    ) -> Option<u32> {
+    pub fn add(&mut self, opened: Opened, max_devices: usize) -> Option<u32> {
         let index = match self.devices.iter().position(Option::is_none) {
             Some(index) => index,
             None if self.devices.len() < max_devices => {
@@ -66,7 +67,7 @@ impl Session {
         };
         let id = self.opened << 8 | index as u32;
         self.opened = self.opened.wrapping_add(1);
-        *self.devices.get_mut(index)? = Some(Device { id, volume, mode, name, hosts });
+        *self.devices.get_mut(index)? = Some(Device { id, opened });
         Some(id)
     }
 
@@ -90,14 +91,21 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::volume::OpenCounts;
+    use alloc::sync::Arc;
 
     #[test]
     fn ids_of_closed_devices_are_not_used_again() {
         let mut session = Session::new(0);
-        let name = Name::new("a").unwrap();
-        let add = |session: &mut Session| {
-            session.add(name, VolumeId(0), AccessMode::ReadOnly, Hosts::default(), 2)
+        let counts = Arc::new(OpenCounts::default());
+        let opened = || Opened {
+            volume: VolumeId(0),
+            mode: AccessMode::ReadOnly,
+            name: Name::new("a").unwrap(),
+            hosts: Hosts::default(),
+            _hold: counts.open(None).unwrap(),
         };
+        let add = |session: &mut Session| session.add(opened(), 2);
         let first = add(&mut session).unwrap();
         let second = add(&mut session).unwrap();
         assert_eq!(add(&mut session), None, "the table is full");

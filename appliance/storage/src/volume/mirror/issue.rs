@@ -1,7 +1,7 @@
 //! What members are given to do, and how it ends.
 
 use super::{Mirror, RESERVED};
-use crate::volume::{Operation, Request, Submitted, VolumeError};
+use crate::volume::{Operation, Request, Submitted, Tag, VolumeError};
 
 /// What a member does something for. In the tag of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,13 +87,13 @@ impl Mirror {
             Job::Log => self.log_request(member),
             Job::Resync => self.resync_request(),
             Job::Records | Job::Probe => Request {
-                tag: 0,
+                tag: Tag::default(),
                 operation: Operation::Read,
                 sector: 0,
                 data: self.members[member].records,
             },
         };
-        let request = Request { tag: job.to_tag(), ..request };
+        let request = Request { tag: job.to_tag().into(), ..request };
         match self.members[member].volume.submit(&request)? {
             Submitted::Pending => Ok(false),
             Submitted::Done => Ok(true),
@@ -109,7 +109,7 @@ impl Mirror {
         self.resync.turn = true;
         for member in 0..2 {
             while let Some(done) = self.members[member].volume.poll() {
-                let job = Job::from_tag(done.tag);
+                let job = Job::from_tag(done.tag.word);
                 self.ended.push_back(Ended { member, job, result: done.result });
             }
         }

@@ -4,7 +4,7 @@ use super::issue::Job;
 use super::status::{MemberState, Why};
 use super::superblock::{DISTANCE, SIZE, Superblock};
 use super::{Bitmap, Mirror};
-use crate::volume::{Operation, Request, VolumeError};
+use crate::volume::{Operation, Request, Tag, VolumeError};
 use drivers::hal::{Instant, Window};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl Mirror {
     pub(super) fn log_request(&self, member: usize) -> Request {
         let sector = (self.members[member].next_record * DISTANCE / 512) as u64;
         let data = self.log.memory.slice(0, SIZE).unwrap_or(Window::empty());
-        Request { tag: 0, operation: Operation::Write { durable: true }, sector, data }
+        Request { tag: Tag::default(), operation: Operation::Write { durable: true }, sector, data }
     }
 
     /// Regions in which members may differ, or come to differ by what is about to be done.

@@ -244,7 +244,7 @@ impl Volume for Mirror {
 
     fn into_parts(self: Box<Self>) -> Parts {
         let members = self.members.map(|member| member.volume);
-        Parts { memory: Some(self.memory), members: members.into() }
+        Parts { memory: Some(self.memory), shared: None, members: members.into() }
     }
 
     fn tend(&mut self, now: Instant) {

@@ -5,7 +5,7 @@ use super::bitmap::Bitmap;
 use super::issue::Job;
 use super::status::{MemberState, Why};
 use super::superblock::{DISTANCE, SIZE_ON_DISK, Superblock};
-use crate::volume::{Operation, Request, VolumeError};
+use crate::volume::{Operation, Request, Tag, VolumeError};
 use core::ops::Range;
 use drivers::hal::{Instant, Window};
 
@@ -114,7 +114,7 @@ impl Mirror {
         if self.resync.phase == Phase::Stamping {
             let data = self.resync.buffer.slice(0, SIZE_ON_DISK).unwrap_or(Window::empty());
             return Request {
-                tag: 0,
+                tag: Tag::default(),
                 operation: Operation::Write { durable: true },
                 sector: 0,
                 data,
@@ -128,7 +128,7 @@ impl Mirror {
         let bytes = (part.end - part.start) as usize * 512;
         let data = self.resync.buffer.slice(0, bytes).unwrap_or(Window::empty());
         let sector = if bytes > 0 { Self::on_member(part.start) } else { 0 };
-        Request { tag: 0, operation, sector, data }
+        Request { tag: Tag::default(), operation, sector, data }
     }
 
     /// Takes the next step, if nothing is under way.

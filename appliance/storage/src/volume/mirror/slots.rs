@@ -72,7 +72,7 @@ mod tests {
 
     fn slot(tag: u64) -> Slot {
         let (operation, sector, data) = (Operation::Flush, 0, Window::empty());
-        Slot::new(Request { tag, operation, sector, data }, Instant::ZERO)
+        Slot::new(Request { tag: tag.into(), operation, sector, data }, Instant::ZERO)
     }
 
     proptest! {
@@ -87,17 +87,17 @@ mod tests {
                         None => prop_assert_eq!(model.len(), 8),
                     },
                     _ => {
-                        let removed = slots.remove(number).map(|slot| slot.request.tag);
+                        let removed = slots.remove(number).map(|slot| slot.request.tag.word);
                         prop_assert_eq!(removed, model.remove(&number));
                     }
                 }
-                let mut tags: Vec<u64> = slots.iter().map(|slot| slot.request.tag).collect();
+                let mut tags: Vec<u64> = slots.iter().map(|slot| slot.request.tag.word).collect();
                 let mut known: Vec<u64> = model.values().copied().collect();
                 tags.sort_unstable();
                 known.sort_unstable();
                 prop_assert_eq!(tags, known);
                 for (&number, &tag) in &model {
-                    prop_assert_eq!(slots.get(number).map(|slot| slot.request.tag), Some(tag));
+                    prop_assert_eq!(slots.get(number).map(|slot| slot.request.tag.word), Some(tag));
                 }
                 prop_assert_eq!(slots.is_empty(), model.is_empty());
             }

@@ -203,7 +203,7 @@ impl World {
             Operation::Flush => Window::empty(),
             _ => self.buffer,
         };
-        self.mirror.submit(&Request { tag: 1, operation, sector, data }).unwrap();
+        self.mirror.submit(&Request { tag: 1.into(), operation, sector, data }).unwrap();
     }
 
     fn write(&mut self, sector: u64, byte: u8) {
@@ -415,7 +415,7 @@ fn a_turn_copies_one_part() {
     let data = arena.alloc(bytes, 4096).unwrap();
     data.fill(0xaa);
     let operation = Operation::Write { durable: false };
-    let request = Request { tag: 0, operation, sector: 0, data };
+    let request = Request { tag: 0.into(), operation, sector: 0, data };
     assert!(matches!(volumes[0].submit(&request), Ok(Submitted::Done)));
     let memory = arena.alloc(Mirror::MEMORY, 4096).unwrap();
     let volumes = volumes.map(|volume| Box::new(volume) as Box<dyn Volume>);

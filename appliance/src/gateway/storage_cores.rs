@@ -1,0 +1,155 @@
+//! Storage on cores other than the first. The first loop owns the volumes, which others know by its catalog: of a
+//! volume in memory each loop has a share and works on it by itself, for other volumes it asks the first over a
+//! channel. Each loop serves the clients that come over its ports.
+
+use super::loop_waker::LoopWaker;
+use super::storage::{MAX_DEVICES, Storage};
+use drivers::hal::Instant;
+use provider_set::ProviderSet;
+use rtrs::server::{Config, Directory, Wake};
+use std::sync::Arc;
+use storage::rnbd::server::Server;
+use storage::volume::catalog::{Catalog, Listed, Listing};
+use storage::volume::channel::{Channel, Served, channel};
+use storage::volume::{VolumeId, Volumes};
+
+/// What the loop of another core serves storage with; moved to that core.
+pub(super) struct Seat {
+    core: usize,
+    settings: Config,
+    secure_erase: bool,
+    catalog: Arc<Catalog>,
+    directory: Arc<Directory>,
+    channel: Channel,
+}
+
+/// The other loops, as the owner of the volumes has them.
+#[derive(Default)]
+pub(super) struct Followers {
+    catalog: Arc<Catalog>,
+    directory: Option<Arc<Directory>>,
+    served: Vec<Served>,
+    wake: Vec<LoopWaker>,
+    /// What was published last, as of which revisions of the volumes and the exports.
+    published: (u64, u64),
+    listing: Arc<Listing>,
+}
+
+impl Storage {
+    /// Prepares for loops on other cores, by their numbers; this one has `own`.
+    pub fn share(&mut self, own: &LoopWaker, others: &[(usize, LoopWaker)]) {
+        let (Some(server), Some((last, _))) = (&mut self.server, others.last()) else { return };
+        let waker = |core: usize| match core {
+            0 => Some(own.clone()),
+            _ => others.iter().find(|(number, _)| *number == core).map(|(_, waker)| waker.clone()),
+        };
+        let wakes = (0..=*last).map(|core| match waker(core) {
+            Some(waker) => Box::new(move || waker.wake()) as Wake,
+            None => Box::new(|| ()),
+        });
+        let directory = Arc::new(Directory::new(wakes.collect()));
+        server.transport_mut().share_sessions(directory.clone(), 0);
+        self.followers.directory = Some(directory);
+    }
+
+    /// What the loop of a core needs to serve storage; None if it does not.
+    pub fn seat(&mut self, core: usize, own: &LoopWaker, waker: &LoopWaker) -> Option<Seat> {
+        let server = self.server.as_ref()?;
+        let directory = self.followers.directory.clone()?;
+        let settings = *server.transport().config();
+        if settings.oversubscribe > 1 {
+            log::warn!(
+                "core {core}: its ports serve no storage, because rnbd.oversubscribe is {}: memory is shared \
+                 by the sessions of one core",
+                settings.oversubscribe
+            );
+            return None;
+        }
+        let (ours, theirs) = (own.clone(), waker.clone());
+        let (channel, served) =
+            channel(core as u16, Box::new(move || ours.wake()), Box::new(move || theirs.wake()));
+        self.followers.served.push(served);
+        self.followers.wake.push(waker.clone());
+        let secure_erase = server.offers_secure_erase();
+        let catalog = self.followers.catalog.clone();
+        Some(Seat { core, settings, secure_erase, catalog, directory, channel })
+    }
+
+    /// The storage of another loop than the first.
+    pub fn following(seat: Seat, provider: &mut ProviderSet) -> Storage {
+        let Seat { core, settings, secure_erase, catalog, directory, channel } = seat;
+        let server = match Server::new(settings, MAX_DEVICES, provider) {
+            Ok(mut server) => {
+                server.offer_secure_erase(secure_erase);
+                server.transport_mut().share_sessions(directory, core);
+                Some(server)
+            }
+            Err(why) => {
+                log::error!("core {core}: its ports serve no storage: {why}");
+                None
+            }
+        };
+        let mut storage = Storage::default();
+        storage.volumes = Volumes::over(channel);
+        (storage.server, storage.follows) = (server, Some(catalog));
+        storage
+    }
+
+    /// Takes over what the owner of the volumes says of them and of the exports, if it is new; whether it was.
+    pub fn follow(&mut self, provider: &ProviderSet, now: Instant) -> bool {
+        let Some((listing, gone)) =
+            self.follows.as_ref().and_then(|catalog| self.volumes.adopt(catalog))
+        else {
+            return false;
+        };
+        if let Some(server) = &mut self.server {
+            server.set_exports(&listing.exports);
+        }
+        for memory in gone {
+            self.let_go(memory, Some(provider), now);
+        }
+        true
+    }
+
+    /// Tells the other loops of the volumes and exports, if those have changed.
+    pub fn publish(&mut self) {
+        let Some(server) = &self.server else { return };
+        let now = (self.volumes.revision(), server.exports_revision());
+        if self.followers.served.is_empty() || now == self.followers.published {
+            return;
+        }
+        self.followers.published = now;
+        let exports = server.exports().to_vec();
+        self.followers.listing = Arc::new(Listing { volumes: self.volumes.listed(), exports });
+        self.followers.catalog.publish(self.followers.listing.clone());
+        self.followers.wake.iter().for_each(LoopWaker::wake);
+    }
+
+    /// Has volumes told of again whose shape has changed; to be called about once a second.
+    pub fn look_for_new_shapes(&mut self) {
+        let listed = self.followers.listing.volumes.iter().zip(0..);
+        let changed = |(one, number): (&Option<Listed>, u32)| {
+            let now = self.volumes.geometry(VolumeId(number));
+            one.as_ref().is_some_and(|one| now.is_some_and(|now| now != one.geometry))
+        };
+        if listed.into_iter().any(changed) {
+            self.followers.published = Default::default();
+        }
+    }
+
+    /// Does what other loops ask of the volumes; how much.
+    pub fn serve_followers(&mut self) -> usize {
+        let mut done = 0;
+        for served in &mut self.followers.served {
+            done += served.poll(&mut self.volumes);
+        }
+        // What was found for others by whoever came last.
+        done + usize::from(self.volumes.has_kept())
+    }
+
+    /// Whether another loop has asked, or answered, or said something that was not looked at yet.
+    pub fn pending(&self) -> bool {
+        self.followers.served.iter().any(Served::pending)
+            || self.follows.as_ref().is_some_and(|catalog| self.volumes.has_news(catalog))
+    }
+}

@@ -1,0 +1,268 @@
+//! Volumes as loops of two cores have them: one owns them, the other follows its catalog and asks over a channel.
+
+use super::catalog::{Catalog, Listing};
+use super::channel::{Served, Wake, channel};
+use super::testing::ModelDisk;
+use super::*;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use drivers::hal::Arena;
+use rtrs::Name;
+use std::vec::Vec;
+
+/// Owner and follower, and how often each was woken.
+struct Cores {
+    arena: Arena,
+    owner: Volumes,
+    follower: Volumes,
+    served: Served,
+    catalog: Catalog,
+    woken: [Arc<AtomicUsize>; 2],
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+impl Cores {
+    fn new() -> Self {
+        let woken: [Arc<AtomicUsize>; 2] = Default::default();
+        let wake = |n: usize| {
+            let woken = woken[n].clone();
+            Box::new(move || {
+                woken.fetch_add(1, Ordering::Relaxed);
+            }) as Wake
+        };
+        let (channel, served) = channel(1, wake(0), wake(1));
+        Cores {
+            arena: Arena::on_heap(8 << 20),
+            owner: Volumes::new(),
+            follower: Volumes::over(channel),
+            served,
+            catalog: Catalog::default(),
+            woken,
+        }
+    }
+
+    fn ram(&mut self, text: &str, bytes: usize) -> VolumeId {
+        let memory = self.arena.alloc(bytes, 4096).unwrap();
+        self.owner.add(name(text), Box::new(RamVolume::new(memory, false))).unwrap()
+    }
+
+    fn disk(&mut self, text: &str) -> VolumeId {
+        let disk = ModelDisk::new(&mut self.arena, 8);
+        self.owner.add(name(text), Box::new(DiskVolume::new(disk, false))).unwrap()
+    }
+
+    /// The owner tells, the follower hears: memory that is to be let go.
+    fn tell(&mut self) -> Vec<Arc<RamMemory>> {
+        let listing = Listing { volumes: self.owner.listed(), exports: Vec::new() };
+        self.catalog.publish(Arc::new(listing));
+        let (_, gone) = self.follower.adopt(&self.catalog).expect("there is news");
+        assert!(self.follower.adopt(&self.catalog).is_none(), "once");
+        gone
+    }
+
+    fn ask(
+        &mut self,
+        volume: VolumeId,
+        word: u64,
+        operation: Operation,
+        data: Window,
+    ) -> Submitted {
+        let request = Request { tag: word.into(), operation, sector: 0, data };
+        self.follower.submit(volume, &request).expect("it is there").expect("it is taken")
+    }
+
+    fn filled(&mut self, byte: u8) -> Window {
+        let data = self.arena.alloc(4096, 4096).unwrap();
+        data.fill(byte);
+        data
+    }
+
+    /// Ends of the follower's requests, by their words.
+    fn answers(&mut self) -> Vec<(u64, Result<(), VolumeError>)> {
+        let mut all = Vec::new();
+        for _ in 0..4 {
+            self.follower.flush_queues();
+            self.served.poll(&mut self.owner);
+            while let Some((_, done)) = self.follower.poll(User::SERVER, VolumeId(0)) {
+                all.push((done.tag.word, done.result));
+            }
+        }
+        all.sort_unstable_by_key(|(word, _)| *word);
+        all
+    }
+}
+
+const WRITE: Operation = Operation::Write { durable: false };
+
+#[test]
+fn memory_is_worked_on_by_either_core_and_a_disk_by_its_owner() {
+    let mut cores = Cores::new();
+    let (ram, disk) = (cores.ram("ram", 1 << 20), cores.disk("disk"));
+    assert!(cores.tell().is_empty());
+    let (ones, twos) = (cores.filled(1), cores.filled(2));
+    assert!(matches!(cores.ask(ram, 1, WRITE, ones), Submitted::Done));
+    assert!(matches!(cores.ask(disk, 2, WRITE, twos), Submitted::Pending));
+    assert_eq!(cores.woken.each_ref().map(|n| n.load(Ordering::Relaxed)), [0, 0]);
+    assert_eq!(cores.answers(), [(2, Ok(()))]);
+    assert_eq!(cores.woken.each_ref().map(|n| n.load(Ordering::Relaxed)), [1, 1]);
+    // The owner reads what the other core has written.
+    for (volume, byte) in [(ram, 1), (disk, 2)] {
+        let into = cores.filled(9);
+        let read = Request { tag: 7.into(), operation: Operation::Read, sector: 0, data: into };
+        let found = match cores.owner.submit(volume, &read).unwrap().unwrap() {
+            Submitted::Lent(lent) => lent,
+            _ => {
+                cores.owner.flush_queues();
+                let done = cores.owner.poll(User::SERVER, VolumeId(0)).unwrap();
+                assert_eq!(done, (disk, Completion { tag: 7.into(), result: Ok(()) }));
+                into
+            }
+        };
+        let mut bytes = [0; 4096];
+        found.read(0, &mut bytes).unwrap();
+        assert!(bytes == [byte; 4096], "{byte}");
+    }
+}
+
+#[test]
+fn each_user_gets_the_ends_of_its_own_requests() {
+    let mut cores = Cores::new();
+    let disk = cores.disk("disk");
+    cores.tell();
+    let data = cores.filled(0);
+    let read = |tag: Tag| Request { tag, operation: Operation::Read, sector: 0, data };
+    for word in 0..2 {
+        for user in [User::SERVER, User::OPERATOR] {
+            cores.owner.submit(disk, &read(Tag::new(user, word))).unwrap().unwrap();
+        }
+        cores.ask(disk, word, Operation::Read, data);
+    }
+    assert_eq!(cores.answers(), [(0, Ok(())), (1, Ok(()))]);
+    assert!(cores.owner.has_kept());
+    for user in [User::SERVER, User::OPERATOR] {
+        let ends = core::iter::from_fn(|| cores.owner.poll(user, VolumeId(0)));
+        let mut words: Vec<u64> = ends.map(|(_, done)| done.tag.word).collect();
+        words.sort_unstable();
+        assert_eq!(words, [0, 1], "{user:?}");
+    }
+    assert_eq!(cores.owner.poll_freed(), Some(disk));
+    assert!(!cores.owner.has_kept());
+}
+
+/// A volume that never answers, and takes so many requests.
+struct Stuck(usize);
+
+impl Volume for Stuck {
+    fn geometry(&self) -> Geometry {
+        Geometry { sectors: 8, ..Geometry::ABSENT }
+    }
+    fn submit(&mut self, _: &Request) -> Result<Submitted, VolumeError> {
+        self.0 = self.0.checked_sub(1).ok_or(VolumeError::Busy)?;
+        Ok(Submitted::Pending)
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<Completion> {
+        None
+    }
+}
+
+#[test]
+fn a_volume_that_does_not_answer_holds_no_other_up() {
+    let mut cores = Cores::new();
+    let stuck = cores.owner.add(name("stuck"), Box::new(Stuck(3))).unwrap();
+    let disk = cores.disk("disk");
+    cores.tell();
+    let data = cores.filled(0);
+    let read = Request { tag: 0.into(), operation: Operation::Read, sector: 0, data };
+    let taken = (0..1000).take_while(|_| cores.follower.submit(stuck, &read).unwrap().is_ok());
+    assert_eq!(taken.count(), 128, "more than its share");
+    for word in 0..20 {
+        cores.ask(disk, word, Operation::Read, data);
+    }
+    let answered = cores.answers();
+    assert_eq!(answered.len(), 20, "{answered:?}");
+}
+
+#[test]
+fn memory_of_a_volume_is_let_go_by_every_core() {
+    let mut cores = Cores::new();
+    let ram = cores.ram("ram", 1 << 20);
+    cores.tell();
+    let counts = cores.follower.open_counts(ram).unwrap().clone();
+    let device = counts.open(Some(0)).unwrap();
+    assert!(!cores.owner.open_counts(ram).unwrap().retire(), "another core has it open");
+    cores.owner.open_counts(ram).unwrap().keep();
+    drop(device);
+    let memory = cores.owner.remove(ram).unwrap().into_parts().shared.unwrap();
+    assert!(counts.open(None).is_err(), "it is no more, and the follower has not heard of it");
+    assert_eq!(Arc::strong_count(&memory), 3, "the catalog and the follower have it");
+    let gone = cores.tell();
+    assert!(gone.len() == 1 && Arc::ptr_eq(&gone[0], &memory));
+    let data = cores.filled(0);
+    let read = Request { tag: 0.into(), operation: Operation::Read, sector: 0, data };
+    assert!(cores.follower.submit(ram, &read).is_none());
+    drop(gone);
+    assert_eq!(Arc::strong_count(&memory), 1);
+    // A name that comes again is another volume.
+    let again = cores.ram("ram", 4096);
+    assert_ne!(again, ram);
+    cores.tell();
+    assert!(matches!(cores.ask(again, 1, Operation::Read, data), Submitted::Lent(_)));
+}
+
+#[test]
+fn what_was_asked_of_a_volume_that_is_gone_fails() {
+    let mut cores = Cores::new();
+    let disk = cores.disk("disk");
+    cores.tell();
+    let data = cores.filled(0);
+    cores.ask(disk, 5, Operation::Read, data);
+    drop(cores.owner.remove(disk));
+    assert_eq!(cores.answers(), [(5, Err(VolumeError::Io))]);
+}
+
+/// Two threads use memory for the first time at once: neither sees what was there before, nor loses what it has
+/// written.
+#[test]
+fn memory_is_zeroed_once_for_all_cores() {
+    const BYTES: usize = 4 << 20;
+    for round in 0..20 {
+        let mut arena = Arena::on_heap(BYTES + 4096);
+        let memory = arena.alloc(BYTES, 4096).unwrap();
+        memory.fill(0xaa);
+        let first = RamVolume::new(memory, false);
+        let shared = first.shared_memory().unwrap().clone();
+        let mut both = [(first.geometry(), shared.clone()), (first.geometry(), shared)];
+        std::thread::scope(|scope| {
+            for (n, (geometry, memory)) in both.iter_mut().enumerate() {
+                scope.spawn(move || {
+                    let mut volume = RamVolume::of_shared(memory.clone(), *geometry);
+                    let mut arena = Arena::on_heap(16384);
+                    let data = arena.alloc(512, 512).unwrap();
+                    data.fill(n as u8 + 1);
+                    // One the even sectors, one the odd ones, in opposite orders.
+                    let sectors = (BYTES / 512) as u64;
+                    for step in (0..sectors).step_by(32) {
+                        let place = if (n + round) % 2 == 0 { step } else { sectors - 32 - step };
+                        let sector = place + n as u64;
+                        let request = Request { tag: 0.into(), operation: WRITE, sector, data };
+                        volume.submit(&request).unwrap();
+                    }
+                });
+            }
+        });
+        let (_, memory) = &both[0];
+        let mut sector = [0; 512];
+        for at in (0..BYTES).step_by(512) {
+            memory.window().read(at, &mut sector).unwrap();
+            let wanted = match at / 512 % 32 {
+                n @ 0..=1 => n as u8 + 1,
+                _ => 0,
+            };
+            assert!(sector == [wanted; 512], "round {round}, byte {at}");
+        }
+    }
+}
