@@ -33,6 +33,11 @@ impl Program {
         self.count(scenario, &[])
     }
 
+    /// As [`Program::instructions`], for what takes long: it is done fewer times.
+    pub fn instructions_of_few(&self, scenario: &str) -> Result<f64> {
+        self.difference(scenario, &[], [FEW / 100, MANY / 100])
+    }
+
     /// As [`Program::instructions`], without those within a function and what it calls.
     pub fn instructions_without(&self, scenario: &str, function: &str) -> Result<f64> {
         self.without(scenario, function, [FEW, MANY])
