@@ -269,9 +269,12 @@ impl Ntrdma {
         connection.state = State::Established;
         connection.remote = proposal.connection;
         connection.deadline = None;
-        if self.attach(qp, proposal.qpn, QpState::Rts).is_err() {
+        if self.attach(qp, proposal.qpn).is_err() {
             // A number that cannot be: nobody honest has it.
             return self.violation();
+        }
+        if let Some(found) = self.qps.get_mut(qp.0) {
+            found.state = QpState::Rts;
         }
         self.outbox.push_back(Command::Ready { to: proposal.connection });
         self.cm.events.push_back(ConnectionEvent::Established {
@@ -387,13 +390,13 @@ impl ConnectionManager for Ntrdma {
             min_rnr_timer: parameters.min_rnr_timer,
             ..connection.parameters
         };
-        self.attach(qp, remote_qpn, QpState::Rts)?;
+        self.attach(qp, remote_qpn)?;
         if let Some(connection) = self.cm.connections.get_mut(id.0) {
             (connection.state, connection.qp) = (State::Accepted, Some(qp));
             connection.parameters = parameters;
         }
         if let Some(found) = self.qps.get_mut(qp.0) {
-            found.connection = Some(id);
+            (found.state, found.connection) = (QpState::Rts, Some(id));
         }
         let proposal =
             Proposal { connection: id.0, qpn, port: 0, from_port: 0, parameters, private_data };

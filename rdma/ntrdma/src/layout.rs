@@ -4,7 +4,6 @@
 //! |---|---|
 //! | 0 | the peer's introduction ([`super::wire::Info`]), and the cell that announces it |
 //! | `BELLS` | the bells: batch, heartbeat, both of the command ring and of frames, two of each queue pair |
-//! | then | notices: which queue pairs' bells were rung, so that nobody looks at all of them |
 //! | page | commands |
 //! | page | queue pairs: sends of the peer, its answers to our atomics, payload of its sends, answers to our READs |
 //! | [`Layout::size`] | the ring of Ethernet frames, if there is one |
@@ -15,8 +14,7 @@ pub const READY: usize = 0xc0;
 /// Offset of the first bell. A bell is a 32-bit index that only grows (modulo 2^32): its value is
 /// its sequence number, and says how far a ring has got.
 const BELLS: usize = 0x100;
-/// Bell of batches: changes after all other bells of a batch. It counts notices: a batch adds one for each queue
-/// pair whose bells it rings, and one more that says nothing.
+/// Bell of batches: changes after all other bells of a batch.
 pub const BATCH: usize = BELLS;
 /// Bell that shows that the peer is alive. It is loaded together with that of batches.
 pub const BEAT: usize = BELLS + 4;
@@ -94,20 +92,8 @@ impl Layout {
         QP_BELLS + 8 * slot as usize
     }
 
-    /// Notices in the ring: what a batch can add fits in many times, so that who is a batch behind reads none
-    /// that was written over.
-    pub const fn notices(&self) -> u32 {
-        4 * (self.qps + 1).next_power_of_two()
-    }
-
-    /// Where notice number `index` lies: the slot of a queue pair whose bells were rung.
-    pub const fn notice(&self, index: u32) -> usize {
-        let place = index & (self.notices() - 1);
-        QP_BELLS + 8 * self.qps as usize + 4 * place as usize
-    }
-
     fn commands(&self) -> usize {
-        (self.notice(0) + 4 * self.notices() as usize).next_multiple_of(PAGE)
+        (QP_BELLS + 8 * self.qps as usize).next_multiple_of(PAGE)
     }
 
     /// Where command number `index` lies.
@@ -135,7 +121,6 @@ impl Layout {
         let staging = entries + self.rings();
         Places {
             mask: self.ring - 1,
-            slot,
             bells: Self::bells(slot),
             entries,
             answers: entries + self.ring as usize * ENTRY,
@@ -159,8 +144,6 @@ impl Layout {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {
     mask: u32,
-    /// Which of the peer's slots it is.
-    pub slot: u32,
     /// What the peer has sent, and what it has done of ours.
     pub bells: usize,
     entries: usize,
@@ -205,7 +188,6 @@ mod tests {
             if last > 0 {
                 ends.push((Layout::bells(last), 8));
             }
-            ends.extend([(layout.notice(0), 4), (layout.notice(layout.notices() - 1), 4)]);
             ends.extend([(layout.command(0), COMMAND), (layout.command(COMMANDS - 1), COMMAND)]);
             for slot in [0, last] {
                 let places = layout.places(slot);

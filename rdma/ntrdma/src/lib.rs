@@ -217,8 +217,9 @@ impl Ntrdma {
         // all that it has done.
         let mut commands = self.commands_taken;
         if heard {
+            self.seen = batch;
             commands = self.hear_commands();
-            self.hear_bells(batch);
+            self.hear_bells();
         }
         let (turns, told) = self.serve(bridge);
         if commands != self.commands_taken {
@@ -241,7 +242,6 @@ impl Ntrdma {
         self.session = Some(Session {
             window: bridge.window(),
             exposed: self.exposed,
-            peer_layout: peer.layout,
             depth: own.ring.min(peer.layout.ring),
             staging: own.staging,
             landing: peer.layout.landing,
@@ -295,36 +295,15 @@ impl Ntrdma {
         }
     }
 
-    /// Listens to the bells that the peer has rung up to batch number `batch`.
-    fn hear_bells(&mut self, batch: u32) {
-        let layout = self.config.layout;
-        let from = core::mem::replace(&mut self.seen, batch);
-        let behind = |batch: u32| batch.wrapping_sub(from) > layout.notices() / 2;
-        if !behind(batch) {
-            let mut index = from;
-            while index != batch {
-                let slot = self.exposed.load32(layout.notice(index));
-                self.hear_slot(slot);
-                index = index.wrapping_add(1);
-            }
-        }
-        // A peer that is far ahead may have written over what was just read: then all of them are as many as it
-        // has rung, or fewer.
-        if behind(self.exposed.load32(layout::BATCH)) {
-            for slot in 0..self.slots_used {
-                self.hear_slot(slot);
-            }
-        }
-    }
-
-    /// Listens to the bells of the queue pair that has a slot, if any.
+    /// Listens to the bells of all queue pairs.
     #[inline]
-    fn hear_slot(&mut self, slot: u32) {
-        if let Some(known) = self.slots.get(slot as usize)
-            && let Some(id) = known.qp
-        {
+    fn hear_bells(&mut self) {
+        for slot in 0..self.slots_used {
             let bells = self.exposed.load64(Layout::bells(slot));
-            if known.heard != bells {
+            if let Some(known) = self.slots.get(slot as usize)
+                && known.heard != bells
+                && let Some(id) = known.qp
+            {
                 self.hear(slot as usize, qp_place(id), bells);
             }
         }
@@ -407,17 +386,12 @@ impl Ntrdma {
             let Some(qp) = self.qps.at_mut(place as usize) else { continue };
             let Some(peer) = &qp.peer else { continue };
             let reached = qp.reached();
-            if reached == qp.told {
-                continue;
-            }
             for (n, &index) in reached.iter().enumerate() {
                 if index != qp.told[n] {
                     wire.put32(peer.places.bells + 4 * n, index);
                 }
             }
             qp.told = reached;
-            wire.put32(session.peer_layout.notice(self.batch), peer.places.slot);
-            self.batch = self.batch.wrapping_add(1);
         }
         if core::mem::take(&mut self.command_bells) {
             wire.put32(layout::COMMANDS_PRODUCED, self.commands_produced);
@@ -552,8 +526,8 @@ impl Ntrdma {
         }
     }
 
-    /// Connects a queue pair to the one of that number at the peer; it is in `state` from then on.
-    fn attach(&mut self, qp: QpId, number: u32, state: QpState) -> Result<(), VerbsError> {
+    /// Connects a queue pair to the one of that number at the peer. Its state is the caller's.
+    fn attach(&mut self, qp: QpId, number: u32) -> Result<(), VerbsError> {
         let info = self.link.peer().ok_or(VerbsError::Unreachable)?;
         let slot = number & info.layout.slot_mask();
         if slot >= info.layout.qps || number == 0 {
@@ -569,11 +543,14 @@ impl Ntrdma {
         found.peer = Some(RemoteQp { number, places: info.layout.places(slot) });
         found.known_to_peer = true;
         found.requester.start(depth, staging, own.landing);
-        found.state = state;
         // Its bells may have been rung already.
-        let slot = found.identity.slot;
-        self.hear_slot(slot);
+        self.seen = self.batch_not_seen();
         Ok(())
+    }
+
+    /// A number of a batch that makes the next poll look at all bells.
+    fn batch_not_seen(&self) -> u32 {
+        self.exposed.load32(layout::BATCH).wrapping_sub(1)
     }
 }
 

@@ -226,7 +226,11 @@ impl Provider for Ntrdma {
     }
 
     fn ready_to_receive(&mut self, qp: QpId, peer: &ReadyToReceive) -> Result<(), VerbsError> {
-        self.attach(qp, peer.remote_qpn, QpState::Rtr)
+        self.attach(qp, peer.remote_qpn)?;
+        if let Some(found) = self.qps.get_mut(qp.0) {
+            found.state = QpState::Rtr;
+        }
+        Ok(())
     }
 
     fn ready_to_send(&mut self, qp: QpId, _to: &ReadyToSend) -> Result<(), VerbsError> {

@@ -1,7 +1,7 @@
 //! A queue pair, and its counterpart at the peer.
 
 use super::counters::Counters;
-use super::layout::{Layout, Places};
+use super::layout::Places;
 use super::requester::Requester;
 use super::responder::Responder;
 use core::ops::Deref;
@@ -30,8 +30,6 @@ pub struct Session {
     pub window: Window,
     /// What we expose.
     pub exposed: Window,
-    /// How the peer's is divided.
-    pub peer_layout: Layout,
     /// Entries that may be outstanding in a ring, either way.
     pub depth: u32,
     /// Bytes for the payload of what the peer sends on a queue pair, and for our answers to its

@@ -1,5 +1,5 @@
 //! What lies in exposed memory: the introduction, commands, send entries and answers to atomics, as
-//! little-endian 64-bit words. The layouts are this project's own, version 4 (the NTRDMA of Linux
+//! little-endian 64-bit words. The layouts are this project's own, version 3 (the NTRDMA of Linux
 //! lets the writer check keys, and has no place for atomics or generations).
 //!
 //! Words are loaded once, into private memory, and parsed from there. What does not parse is the
@@ -21,7 +21,7 @@ pub const ENTRY_WORDS: usize = (ENTRY - INLINE) / 8;
 pub const ANSWER_WORDS: usize = ANSWER / 8;
 
 /// Versions that we speak, from and to.
-const VERSIONS: (u32, u32) = (4, 4);
+const VERSIONS: (u32, u32) = (3, 3);
 /// "NTRDMAis".
 const MAGIC: u64 = u64::from_le_bytes(*b"NTRDMAis");
 

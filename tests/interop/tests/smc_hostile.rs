@@ -58,8 +58,8 @@ fn hostile_clients_beside_a_good_one() -> Result<()> {
 }
 
 fn story(lab: &mut Lab, ports: &[(PathBuf, PathBuf)]) -> Result<()> {
-    // Tables are as large as they get.
-    live(ports, Duration::from_secs(8))?;
+    // Tables are as large as they get: on a busy host that takes as long as what is measured.
+    live(ports, Duration::from_secs(20))?;
     let before = settled(lab, f64::MAX)?;
 
     for port in [7, 7001] {

@@ -1,4 +1,3 @@
-mod bells;
 mod connections;
 mod frames;
 mod hostile;
