@@ -4,7 +4,9 @@
 //!
 //! A service takes part by a word for its end and a question whether it is done: `shut_down` and
 //! `is_shut_down` of the disks, of the data plane (DREQ) and of SMC-R with the rules (DELETE_LINK), and of each interface,
-//! which resets its TCP connections. The peer across a bridge is told last, as all that may go over it.
+//! which resets its TCP connections. Frames that a port was given count when it has sent them: a machine that ends
+//! takes the rest with it. The peer across a bridge is told last, as all that may go over it; over TCP the end of
+//! the connection tells it.
 //! What clients have written and were not told of is not lost for them:
 //! they were not told.
 
@@ -155,7 +157,7 @@ impl State {
     }
 
     /// Whether everybody was told, and has acknowledged that where there is a way to.
-    pub(super) fn is_shut_down(&self, networks: &[Network]) -> bool {
+    pub(super) fn is_shut_down(&mut self, networks: &[Network]) -> bool {
         self.plane.is_shut_down()
             && self.smc.as_ref().is_none_or(|smc| smc.engine.is_shut_down())
             && networks.iter().all(|network| network.interface.is_shut_down())

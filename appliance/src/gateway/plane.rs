@@ -178,11 +178,12 @@ impl DataPlane {
         }
     }
 
-    /// Whether all peers know that their connections are over.
-    pub fn is_shut_down(&self) -> bool {
+    /// Whether all peers know that their connections are over, and no port has frames that it has not sent.
+    pub fn is_shut_down(&mut self) -> bool {
         self.rdma_stack
             .as_ref()
             .is_none_or(|rdma_stack| rdma_stack.providers.roce.is_disconnected())
+            && !self.ports.iter_mut().any(|slot| slot.port.is_sending())
     }
 
     /// Whether every port, and the bridge, can end a halt.

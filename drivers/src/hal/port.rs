@@ -139,6 +139,11 @@ pub trait Port {
     fn has_room(&self) -> bool {
         true
     }
+    /// Whether the device has frames that it has not sent yet, for who is about to end the machine: it would lose
+    /// them. Looks at every frame that was queued, so not for the data path. A port that cannot tell says no.
+    fn is_sending(&mut self) -> bool {
+        false
+    }
     /// Sends its interrupts to another core, as messages of `interrupt`, before it is used. False if it
     /// cannot: then they go where they went.
     fn route(&mut self, _interrupt: &Interrupt) -> bool {

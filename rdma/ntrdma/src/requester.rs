@@ -224,7 +224,7 @@ impl Requester {
     }
 
     /// Writes one entry; None if there is no memory for its payload now.
-    #[inline(never)]
+    #[inline(always)]
     fn push_piece<B: Bridge + ?Sized>(
         &mut self,
         peer: &RemoteQp,

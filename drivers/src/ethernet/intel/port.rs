@@ -202,6 +202,11 @@ impl Port for IntelPort {
         self.transmitter.has_room()
     }
 
+    fn is_sending(&mut self) -> bool {
+        self.transmitter.reclaim();
+        self.transmitter.waits_at().is_some()
+    }
+
     fn wakes(&self) -> bool {
         self.signal.wakes()
     }

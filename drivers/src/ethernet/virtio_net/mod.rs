@@ -193,6 +193,10 @@ impl Port for VirtioNet {
         self.transmitter.has_room()
     }
 
+    fn is_sending(&mut self) -> bool {
+        self.transmitter.is_sending()
+    }
+
     fn wakes(&self) -> bool {
         self.transport.wakes()
     }

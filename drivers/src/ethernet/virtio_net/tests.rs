@@ -216,6 +216,18 @@ fn a_full_queue_says_when_it_has_room_again() {
 }
 
 #[test]
+fn frames_that_the_device_has_are_known_until_it_has_sent_them() {
+    let (_machine, model, mut net) = port(256);
+    assert!(!net.is_sending());
+    net.transmit(&plain(&[1; 60])).unwrap();
+    assert!(net.is_sending());
+    net.flush();
+    assert!(net.is_sending());
+    depart(&model, 12);
+    assert!(!net.is_sending());
+}
+
+#[test]
 fn the_device_is_told_once_per_batch_and_interrupts_only_when_asked() {
     let (_machine, model, mut net) = port(256);
     depart(&model, 12); // the device looks, and wants to hear of news

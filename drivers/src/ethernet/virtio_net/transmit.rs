@@ -226,6 +226,12 @@ impl Transmitter {
         }
     }
 
+    /// Whether the device has packets that it has not given back.
+    pub fn is_sending(&mut self) -> bool {
+        self.reclaim();
+        self.free.len() < self.slots && !self.ring.is_dead()
+    }
+
     /// True if the device has to be notified.
     #[inline]
     pub fn publish(&mut self) -> bool {

@@ -327,6 +327,11 @@ impl Port for Vmxnet3 {
         routed
     }
 
+    fn is_sending(&mut self) -> bool {
+        self.transmitter.reclaim();
+        self.transmitter.waits_at().is_some()
+    }
+
     fn wakes(&self) -> bool {
         self.interrupt.is_some()
     }
