@@ -110,9 +110,9 @@ impl Connector {
         tcp::write(interface, link.0, bytes)
     }
 
-    /// As [`crate::tcp::Listener::stop_asking`].
-    pub fn stop_asking(&self, interface: &mut Interface, link: ConnectionHandle) {
-        tcp::stop_asking(interface, link.0);
+    /// As [`crate::tcp::Listener::make_idle`].
+    pub fn make_idle(&self, interface: &mut Interface, link: ConnectionHandle) {
+        interface.connections().make_idle(link.0);
     }
 
     /// Ends our side after what was written; reading goes on.

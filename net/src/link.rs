@@ -78,6 +78,13 @@ impl Queue {
         Some(&self.frames[start..start + self.lengths[self.first]])
     }
 
+    /// Forgets all of them.
+    pub fn clear(&mut self) {
+        while !self.is_empty() {
+            self.pop();
+        }
+    }
+
     /// Forgets the oldest frame.
     pub fn pop(&mut self) {
         if self.count > 0 {

@@ -229,18 +229,35 @@ pub fn call_again(ends: Ends, call: &Call, packet: &mut [u8; 100]) -> usize {
         sack_permitted: call.offer.sack,
         ..empty(ends.remote_port, ends.local_port)
     };
+    write(ends, &tcp, packet)
+}
+
+/// Writes the ACK that completes the opening that a call began, likewise.
+pub fn complete_again(ends: Ends, call: &Call, packet: &mut [u8; 100]) -> usize {
+    let tcp = TcpRepr {
+        seq_number: TcpSeqNumber(call.theirs.wrapping_add(1) as i32),
+        ack_number: Some(TcpSeqNumber(call.ours.wrapping_add(1) as i32)),
+        window_len: u16::MAX,
+        ..empty(ends.remote_port, ends.local_port)
+    };
+    write(ends, &tcp, packet)
+}
+
+/// Sequence number and acknowledgement of a segment in a frame of ours.
+pub fn numbers(frame: Option<&[u8]>) -> Option<(u32, u32)> {
+    let packet = frame?.get(ETHERNET_HEADER..)?;
+    let header = if packet.first()? >> 4 == 4 { 20 } else { 40 };
+    let word = |at: usize| Some(u32::from_be_bytes(*packet.get(header + at..)?.first_chunk()?));
+    Some((word(4)?, word(8)?))
+}
+
+/// A packet of the peer's.
+fn write(ends: Ends, tcp: &TcpRepr<'_>, packet: &mut [u8; 100]) -> usize {
     let (from, to) = (ends.remote.into(), ends.local.into());
     let ip = IpRepr::new(from, to, IpProtocol::Tcp, tcp.buffer_len(), HOP_LIMIT);
     let length = ip.buffer_len();
-    emit(&ip, &tcp, &mut packet[..length]);
+    emit(&ip, tcp, &mut packet[..length]);
     length
-}
-
-/// The sequence number of a segment in a frame of ours.
-pub fn number(frame: Option<&[u8]>) -> Option<u32> {
-    let packet = frame?.get(ETHERNET_HEADER..)?;
-    let header = if packet.first()? >> 4 == 4 { 20 } else { 40 };
-    Some(u32::from_be_bytes(*packet.get(header + 4..)?.first_chunk()?))
 }
 
 fn emit(ip: &IpRepr, tcp: &TcpRepr<'_>, packet: &mut [u8]) {

@@ -150,6 +150,12 @@ impl Listener {
         stop_asking(interface, stream.0);
     }
 
+    /// As [`Listener::stop_asking`], and hardly any data is expected, so that the connection does without its buffers
+    /// once nothing is under way.
+    pub fn make_idle(&self, interface: &mut Interface, stream: Stream) {
+        interface.connections().make_idle(stream.0);
+    }
+
     /// Ends our side after what was written; reading goes on.
     pub fn finish(&self, interface: &mut Interface, stream: Stream) {
         finish(interface, stream.0);

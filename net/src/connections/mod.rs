@@ -8,6 +8,7 @@
 //! connection has come further or has ended. That is said once for all that happened since it was last
 //! asked about.
 
+mod idle;
 mod opening;
 mod owners;
 mod service;
@@ -123,6 +124,8 @@ struct Connection {
     /// It offers SMC, and its peer does.
     smc: bool,
     smc_peer: bool,
+    /// It does without its buffers as soon as nothing is under way.
+    idles: bool,
 }
 
 struct OwnerState {
@@ -138,6 +141,19 @@ struct OwnerState {
     ready: Option<usize>,
     /// It is over when its last connection is.
     over: bool,
+}
+
+impl OwnerState {
+    /// Keeps a socket for the next connection, unless there are enough or it has lost its buffers.
+    fn keep(&mut self, sockets: &mut SocketSet<'static>, handle: SocketHandle) {
+        if let Socket::Tcp(mut socket) = sockets.remove(handle)
+            && self.spare.len() < SPARE
+            && socket.recv_capacity() == self.limits.receive
+        {
+            socket.abort();
+            self.spare.push(socket);
+        }
+    }
 }
 
 /// What the connections have to do with.

@@ -28,7 +28,7 @@ impl Connections {
         let number = self.secret.number(ends, outside.now);
         let mut stack = self.stack_of(number, local, outside);
         socket.connect(stack.context(), (remote, remote_port), (local, local_port)).ok()?;
-        let name = self.insert(ends, owner.0, socket);
+        let name = self.insert(ends, owner.0, alone(socket));
         self.connections[name.key].smc = smc && local.is_ipv4();
         self.look_after(name.key);
         Some(name)
@@ -70,9 +70,7 @@ impl Connections {
     ) -> Interface {
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = isn::seed(number);
-        let framing = Framing::Ip { from: [0; 6], to: [0; 6], smc: false };
-        let mtu = outside.mtu;
-        let mut link = Link { received: None, queue: &mut self.unsaid, mtu, framing };
+        let mut link = self.unheard(None, outside);
         let mut stack = Interface::new(config, &mut link, to_smoltcp(outside.now));
         let prefix = if local.is_ipv4() { 32 } else { 128 };
         stack.update_ip_addrs(|list| list.extend([IpCidr::new(local.into(), prefix)]));
@@ -83,12 +81,10 @@ impl Connections {
         &mut self,
         ends: Ends,
         owner: usize,
-        socket: tcp::Socket<'static>,
+        (sockets, handle): (SocketSet<'static>, SocketHandle),
     ) -> Name {
         self.turn = self.turn.wrapping_add(1);
         let turn = self.turn;
-        let mut sockets = SocketSet::new(Vec::with_capacity(1));
-        let handle = sockets.add(socket);
         let key = self.connections.insert(Connection {
             sockets,
             handle,
@@ -104,6 +100,7 @@ impl Connections {
             news: false,
             smc: false,
             smc_peer: false,
+            idles: false,
         });
         self.by_ends.insert(ends, key);
         if let Some(state) = self.owners.get_mut(owner) {
@@ -122,11 +119,8 @@ impl Connections {
         state.connections -= 1;
         if state.over && state.connections == 0 {
             self.owners.remove(connection.owner);
-        } else if let Socket::Tcp(mut socket) = connection.sockets.remove(connection.handle)
-            && state.spare.len() < SPARE
-        {
-            socket.abort();
-            state.spare.push(socket);
+        } else {
+            state.keep(&mut connection.sockets, connection.handle);
         }
     }
 
@@ -271,32 +265,58 @@ impl Connections {
         let mut socket = self.spare_socket(owner)?;
         socket.set_keep_alive(Some(KEEP_ALIVE));
         socket.set_timeout(Some(SILENCE));
-        socket.listen((ends.local, ends.local_port)).ok()?;
-        let mut stack = self.stack_of(call.ours, ends.local, outside);
-        let name = self.insert(ends, owner, socket);
-        let mut packet = [0; 100];
-        let length = listen_table::call_again(ends, call, &mut packet);
-        let at = to_smoltcp(outside.now);
-        let framing = Framing::Ip { from: [0; 6], to: [0; 6], smc: false };
-        let (received, queue) = (Some(&packet[..length]), &mut self.unsaid);
-        let mut link = Link { received, queue, mtu: outside.mtu, framing };
+        let (mut sockets, handle) = alone(socket);
+        self.replay_opening(&mut sockets, handle, ends, call, outside).then_some(())?;
+        let name = self.insert(ends, owner, (sockets, handle));
         let connection = &mut self.connections[name.key];
-        stack.poll_ingress_single(at, &mut link, &mut connection.sockets);
-        stack.poll_egress(at, &mut link, &mut connection.sockets);
         connection.smc = call.offer.smc;
         connection.smc_peer = call.offer.smc;
-        let number = listen_table::number(self.unsaid.front());
-        while !self.unsaid.is_empty() {
-            self.unsaid.pop();
-        }
-        if number != Some(call.ours) {
-            self.remove(name.key);
-            return None;
-        }
         if let Some(state) = self.owners.get_mut(owner) {
             state.arrived.push_back(name);
         }
         self.tell(owner);
         Some(name.key)
     }
+    /// Has a socket take in the SYN of a peer as if it came now, and say the SYN-ACK that was said; false if it
+    /// says another one. Nothing of this leaves the machine.
+    pub(super) fn replay_opening(
+        &mut self,
+        sockets: &mut SocketSet<'static>,
+        handle: SocketHandle,
+        ends: Ends,
+        call: &Call,
+        outside: &Outside<'_>,
+    ) -> bool {
+        let socket = sockets.get_mut::<tcp::Socket<'_>>(handle);
+        if socket.listen((ends.local, ends.local_port)).is_err() {
+            return false;
+        }
+        let mut stack = self.stack_of(call.ours, ends.local, outside);
+        let mut packet = [0; 100];
+        let length = listen_table::call_again(ends, call, &mut packet);
+        let at = to_smoltcp(outside.now);
+        let mut link = self.unheard(Some(&packet[..length]), outside);
+        stack.poll_ingress_single(at, &mut link, sockets);
+        stack.poll_egress(at, &mut link, sockets);
+        let numbers = listen_table::numbers(self.unsaid.front());
+        self.unsaid.clear();
+        numbers.is_some_and(|(sequence, _)| sequence == call.ours)
+    }
+
+    /// A device on which smoltcp is given a packet, and says what nobody is to hear.
+    pub(super) fn unheard<'a>(
+        &'a mut self,
+        received: Option<&'a [u8]>,
+        outside: &Outside<'_>,
+    ) -> Link<'a> {
+        let framing = Framing::Ip { from: [0; 6], to: [0; 6], smc: false };
+        Link { received, queue: &mut self.unsaid, mtu: outside.mtu, framing }
+    }
+}
+
+/// A set of sockets that smoltcp looks at for one connection.
+pub(super) fn alone(socket: tcp::Socket<'static>) -> (SocketSet<'static>, SocketHandle) {
+    let mut sockets = SocketSet::new(Vec::with_capacity(1));
+    let handle = sockets.add(socket);
+    (sockets, handle)
 }

@@ -123,7 +123,8 @@ impl Connections {
                     self.note(key, &before);
                     return self.look_after(key);
                 }
-                due.map(|due| if due <= at { now + STALLED } else { from_smoltcp(due) })
+                let due = due.map(|due| if due <= at { now + STALLED } else { from_smoltcp(due) });
+                if connection.idles { self.release_buffers(key, due, outside) } else { due }
             }
             Err(due) => due,
         };

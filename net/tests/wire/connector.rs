@@ -80,3 +80,109 @@ fn both_learn_whether_the_other_offers_smc() {
         assert_eq!(listener.offers_smc(&w.nodes[0], stream), smc);
     }
 }
+
+/// Two ends of a connection over which some bytes went, both idle since then.
+fn idle(w: &mut Wire, listener: &mut Listener, connector: &mut Connector) -> Both {
+    let link = connect(w, connector, true);
+    let stream = listener.accept(&mut w.nodes[0], w.now).unwrap();
+    let mut bytes = [0; 600];
+    for count in [1, 300, 512] {
+        assert_eq!(connector.write(&mut w.nodes[1], link, &bytes[..count]), Ok(count));
+        w.settle();
+        assert_eq!(listener.read(&mut w.nodes[0], stream, &mut bytes), Ok(count));
+        assert_eq!(listener.write(&mut w.nodes[0], stream, &bytes[..count / 2]), Ok(count / 2));
+        w.settle();
+        assert_eq!(connector.read(&mut w.nodes[1], link, &mut bytes), Ok(count / 2));
+    }
+    // With something under way, which comes first.
+    assert_eq!(connector.write(&mut w.nodes[1], link, b"last"), Ok(4));
+    connector.make_idle(&mut w.nodes[1], link);
+    listener.make_idle(&mut w.nodes[0], stream);
+    w.pass(Duration::from_millis(100), Duration::from_millis(10));
+    assert_eq!(listener.room(&mut w.nodes[0], stream), 512, "something is there to be read");
+    assert_eq!(listener.read(&mut w.nodes[0], stream, &mut bytes), Ok(4));
+    w.pass(Duration::from_millis(100), Duration::from_millis(10));
+    assert!(listener.room(&mut w.nodes[0], stream) < 100);
+    assert!(connector.room(&mut w.nodes[1], link) < 100);
+    // Nobody asks, and nobody loses patience.
+    w.pass(Duration::from_secs(300), Duration::from_secs(1));
+    assert!(matches!(connector.progress(&mut w.nodes[1], link), Progress::Open { .. }));
+    assert_eq!(listener.read(&mut w.nodes[0], stream, &mut bytes), Ok(0));
+    assert_eq!(connector.read(&mut w.nodes[1], link, &mut bytes), Ok(0));
+    Both { link, stream }
+}
+
+struct Both {
+    link: ConnectionHandle,
+    stream: tcp::Stream,
+}
+
+#[test]
+fn idle_connections_do_without_buffers_and_end_as_others() {
+    let mut w = wire();
+    let mut listener = listen(&mut w);
+    listener.offer_smc(&mut w.nodes[0], true);
+    let mut connector = Connector::new(LIMITS, 1);
+    let mut bytes = [0; 600];
+    for _ in 0..5 {
+        // Either end closes first; or either one resets.
+        let Both { link, stream } = idle(&mut w, &mut listener, &mut connector);
+        listener.finish(&mut w.nodes[0], stream);
+        w.settle();
+        assert_eq!(connector.read(&mut w.nodes[1], link, &mut bytes), Err(Closed::Finished));
+        connector.close(&mut w.nodes[1], link, false);
+        w.settle();
+        assert_eq!(listener.read(&mut w.nodes[0], stream, &mut bytes), Err(Closed::Finished));
+        listener.close(&mut w.nodes[0], stream, w.now);
+        w.settle();
+
+        let Both { link, stream } = idle(&mut w, &mut listener, &mut connector);
+        connector.finish(&mut w.nodes[1], link);
+        w.settle();
+        assert_eq!(listener.read(&mut w.nodes[0], stream, &mut bytes), Err(Closed::Finished));
+        listener.close(&mut w.nodes[0], stream, w.now);
+        w.settle();
+        assert_eq!(connector.read(&mut w.nodes[1], link, &mut bytes), Err(Closed::Finished));
+        connector.close(&mut w.nodes[1], link, false);
+        w.settle();
+
+        let Both { link, stream } = idle(&mut w, &mut listener, &mut connector);
+        listener.abort(&mut w.nodes[0], stream, w.now);
+        w.settle();
+        assert_eq!(connector.read(&mut w.nodes[1], link, &mut bytes), Err(Closed::Gone));
+        connector.close(&mut w.nodes[1], link, true);
+        w.settle();
+
+        let Both { link, stream } = idle(&mut w, &mut listener, &mut connector);
+        connector.close(&mut w.nodes[1], link, true);
+        w.settle();
+        assert_eq!(listener.read(&mut w.nodes[0], stream, &mut bytes), Err(Closed::Gone));
+        listener.close(&mut w.nodes[0], stream, w.now);
+        w.settle();
+    }
+}
+
+#[test]
+fn what_arrives_on_an_idle_connection_all_the_same_is_read() {
+    let mut w = wire();
+    let mut listener = listen(&mut w);
+    let mut connector = Connector::new(LIMITS, 1);
+    let Both { link, stream } = idle(&mut w, &mut listener, &mut connector);
+    let (sent, mut bytes): (Vec<u8>, _) = ((0..200).collect(), [0; 600]);
+    for back in [false, true] {
+        let (mut written, mut read) = (0, 0);
+        for _ in 0..200 {
+            let rest = &sent[written..];
+            written += match back {
+                true => listener.write(&mut w.nodes[0], stream, rest).unwrap(),
+                false => connector.write(&mut w.nodes[1], link, rest).unwrap(),
+            };
+            w.pass(Duration::from_millis(100), Duration::from_millis(10));
+            read += match back {
+                true => connector.read(&mut w.nodes[1], link, &mut bytes[read..]).unwrap(),
+                false => listener.read(&mut w.nodes[0], stream, &mut bytes[read..]).unwrap(),
+            };
+        }
+        assert_eq!(&bytes[..read], sent, "{back}");
+    }
+}

@@ -435,9 +435,9 @@ impl<T: Tcp> Connections<T> {
             self.set_state(id, State::Smc(socket));
             // What TCP had to say may have come before.
             self.watch(id, socket, interface, engine, ctx);
-            // The engine asks the peer by link tests, for all its connections at once.
+            // The engine asks the peer by link tests, for all its connections at once, and TCP carries no data.
             if let Some(connection) = self.get(id) {
-                self.tcp.stop_asking(interface, connection.name);
+                self.tcp.make_idle(interface, connection.name);
             }
         } else if ready == Ready::CLC {
             self.shake(id, socket, interface, engine, ctx);
@@ -648,7 +648,7 @@ mod tests {
         fn room(&self, _: &mut Interface, (): ()) -> usize {
             0
         }
-        fn stop_asking(&self, _: &mut Interface, (): ()) {}
+        fn make_idle(&self, _: &mut Interface, (): ()) {}
         fn finish(&self, _: &mut Interface, (): ()) {}
         fn leave(&mut self, _: &mut Interface, (): (), _: bool, _: Instant) {}
         fn stop(self, _: &mut Interface) {}

@@ -18,8 +18,8 @@ pub trait Tcp {
     fn write(&self, on: &mut Interface, name: Self::Name, bytes: &[u8]) -> Result<usize, Closed>;
     /// As [`Listener::room`].
     fn room(&self, on: &mut Interface, name: Self::Name) -> usize;
-    /// As [`Listener::stop_asking`].
-    fn stop_asking(&self, on: &mut Interface, name: Self::Name);
+    /// As [`Listener::make_idle`].
+    fn make_idle(&self, on: &mut Interface, name: Self::Name);
     /// As [`Listener::finish`].
     fn finish(&self, on: &mut Interface, name: Self::Name);
     /// Gives a connection up, in order or by a reset.
@@ -42,8 +42,8 @@ impl Tcp for Listener {
     fn room(&self, on: &mut Interface, name: Stream) -> usize {
         Listener::room(self, on, name)
     }
-    fn stop_asking(&self, on: &mut Interface, name: Stream) {
-        Listener::stop_asking(self, on, name);
+    fn make_idle(&self, on: &mut Interface, name: Stream) {
+        Listener::make_idle(self, on, name);
     }
     fn finish(&self, on: &mut Interface, name: Stream) {
         Listener::finish(self, on, name);
@@ -83,8 +83,8 @@ impl Tcp for Connector {
     fn room(&self, on: &mut Interface, name: ConnectionHandle) -> usize {
         Connector::room(self, on, name)
     }
-    fn stop_asking(&self, on: &mut Interface, name: ConnectionHandle) {
-        Connector::stop_asking(self, on, name);
+    fn make_idle(&self, on: &mut Interface, name: ConnectionHandle) {
+        Connector::make_idle(self, on, name);
     }
     fn finish(&self, on: &mut Interface, name: ConnectionHandle) {
         Connector::finish(self, on, name);
