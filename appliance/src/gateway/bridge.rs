@@ -136,6 +136,7 @@ impl Bridge {
             mtu: mtu.into(),
             addresses: Addresses::default(),
             link: false,
+            had_link: false,
             core: 0,
             place: PortSlot::NO_PORT,
             punt_port: Some(punt_port),

@@ -33,6 +33,8 @@ pub(super) struct PortSlot {
     pub addresses: Addresses,
     /// Whether the link was up when it was last looked at.
     pub link: bool,
+    /// Whether it has ever been seen up.
+    pub had_link: bool,
     /// Number of the core whose loop takes its frames.
     pub core: usize,
     /// Its place among the ports of that loop.
@@ -55,6 +57,7 @@ impl PortSlot {
             mtu: port.mtu(),
             addresses: Addresses::default(),
             link: true,
+            had_link: false,
             core: 0,
             place,
             punt_port: None,
@@ -66,12 +69,19 @@ impl PortSlot {
         self.punt_port.as_ref().is_some_and(|punt_port| punt_port.link() != self.link)
     }
 
-    /// Takes note of the state of the link; true if it came up.
+    /// Takes note of the state of the link; true if it came up. Cards negotiate it after the reset of a driver: that
+    /// it is not up from the first moment is nothing to warn of.
     pub fn note_link(&mut self, up: bool) -> bool {
         let was = core::mem::replace(&mut self.link, up);
-        if was != up {
-            log::warn!("{}: link {}", self.name, if up { "up" } else { "down" });
+        let name = &self.name;
+        match (was != up, up, self.had_link) {
+            (false, ..) => {}
+            (true, false, false) => log::info!("{name}: no link yet"),
+            (true, true, false) => log::info!("{name}: link up"),
+            (true, false, true) => log::warn!("{name}: link down"),
+            (true, true, true) => log::warn!("{name}: link up"),
         }
+        self.had_link |= up;
         up && !was
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::json;
 
 use super::spec::{Accelerator, Boot, Firmware, Machine, Spec};
-use super::{Disk, serial};
+use super::{Disk, NicModel, serial};
 
 /// QEMU's exit status after the guest wrote `code` to isa-debug-exit is `code * 2 + 1`.
 const DEBUG_EXIT: &str = "isa-debug-exit,iobase=0xf4,iosize=0x04";
@@ -78,6 +78,10 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
         let mut device = json!({
             "driver": spec.nic_model.driver(bus), "netdev": format!("net{index}"), "mac": mac,
         });
+        if spec.nic_model == NicModel::Igb {
+            // Its virtual functions take slots as well: 16 and 17 above its own.
+            device["addr"] = json!(format!("{:#x}", 8 + 2 * index));
+        }
         if bus == "pci" {
             device["romfile"] = json!(""); // nobody boots from the network: no boot ROM
         }
