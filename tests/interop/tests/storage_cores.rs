@@ -158,6 +158,23 @@ fn what_holds_for_one_core_holds_for_all() -> Result<()> {
     let gateway = &mut cores.gateway;
     says(gateway, "session list csv", "s1,connected,1,1,")?;
     says(gateway, "device list csv", "ram,s1,ram,rw,")?;
+    // Clients of both are counted together, those of the other core a few seconds later.
+    map(first, "s0", PATHS[0], "ram", "access_mode=ro")?;
+    for client in [&mut *first, &mut *second] {
+        client.sh("dd if=/dev/rnbd0 of=/dev/null bs=64k count=16 iflag=direct 2>/dev/null")?;
+    }
+    for sample in [
+        "isthmus_rtrs_sessions 2",
+        "isthmus_rtrs_session_devices{session=\"s1\"} 1",
+        "isthmus_rtrs_path_up{session=\"s1\",path=\"ip:10.0.1.2@ip:10.0.1.1\"} 1",
+        "isthmus_volume_read_bytes_total{volume=\"ram\"} [2-9][0-9]\\{6\\}",
+        "isthmus_volume_read_seconds_count{volume=\"ram\"} [3-9][0-9]",
+    ] {
+        let read = format!("busybox wget -q -O - http://10.0.1.1/metrics | grep -x '{sample}'");
+        let seen = second.wait_until(&read, Duration::from_secs(20));
+        seen.with_context(|| format!("{sample} is not said"))?;
+    }
+    unmap(first, 0)?;
     gateway.run("session disconnect s1")?.lacks("error")?;
     says(gateway, "show log", "is down: disconnected by the operator")?;
     let state = "grep -qx connected /sys/class/rtrs-client/s1/paths/*/state";

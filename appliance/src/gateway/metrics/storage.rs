@@ -3,10 +3,14 @@
 use super::Page;
 use crate::gateway::objects::{PathName, live_paths};
 use crate::gateway::state::State;
-use core::fmt::{Display, Error};
+use crate::gateway::storage_rows::{StorageCounts, StorageRows};
+use crate::gateway::worker::Worker;
+use core::fmt::{Display, Error, Formatter};
 use rtrs::Name;
 use rtrs::server::{Counters, Histogram, PathState, PathStats, PathStatus};
+use std::sync::Arc;
 use storage::rnbd::server::{Server, VolumeStats};
+use storage::volume::{VolumeId, Volumes};
 use verbs::Provider;
 
 /// A counter of something: its name, its help, and where it lies.
@@ -51,15 +55,11 @@ const PATH: [Family<PathStats>; 8] = [
 ];
 
 /// A gauge of a path: its name, its help, and where it lies.
-type PathFamily = (&'static str, &'static str, fn(&PathStatus<'_>) -> u64);
+type PathFamily = (&'static str, &'static str, fn(&Path<'_>) -> u64);
 
 const PATH_NOW: [PathFamily; 2] = [
-    ("isthmus_rtrs_path_up", "Whether the path is connected.", |path| {
-        u64::from(path.state == PathState::Connected)
-    }),
-    ("isthmus_rtrs_path_inflight", "Requests that are being worked on.", |path| {
-        path.in_flight.into()
-    }),
+    ("isthmus_rtrs_path_up", "Whether the path is connected.", |path| u64::from(path.up)),
+    ("isthmus_rtrs_path_inflight", "Requests that are being worked on.", |path| path.in_flight),
 ];
 
 const VOLUME: [Family<VolumeStats>; 7] = [
@@ -77,95 +77,159 @@ const VOLUME: [Family<VolumeStats>; 7] = [
 pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
     let Some(server) = &state.plane.storage.server else { return Ok(()) };
     let transport = server.transport();
+    let told: Vec<Arc<StorageRows>> = state.workers.iter().map(Worker::storage_rows).collect();
+    let others: Vec<&StorageCounts> = told.iter().map(|rows| &rows.counts).collect();
+    let all = Clients { volumes: &state.plane.storage.volumes, server, others: &others };
+    let count = others.iter().map(|other| other.session_count).sum::<usize>();
     w.gauge("isthmus_rtrs_sessions", "Sessions that there are.")?
-        .sample(&[], transport.sessions().count() as u64)?;
-    memory(state, w)?;
+        .sample(&[], (transport.sessions().count() + count) as u64)?;
+    memory(state, &all, w)?;
     for (name, help, value) in SERVER {
-        w.counter(name, help)?.sample(&[], value(transport.counters()))?;
+        let others = others.iter().map(|other| value(&other.server));
+        w.counter(name, help)?.sample(&[], value(transport.counters()) + others.sum::<u64>())?;
     }
-    sessions(server, w)?;
+    all.write_sessions(w)?;
     for (name, help, value) in PATH_NOW {
         let mut family = w.gauge(name, help)?;
-        for (session, path) in paths(server, family.pass()) {
-            family.sample(&[("session", &session), ("path", &PathName(&path))], value(&path))?;
+        for path in all.paths(family.pass()) {
+            family.sample(&path.labels(), value(&path))?;
         }
     }
     for (name, help, value) in PATH {
         let mut family = w.counter(name, help)?;
-        for (session, path) in paths(server, family.pass()) {
-            let labels: [(_, &dyn Display); 2] =
-                [("session", &session), ("path", &PathName(&path))];
-            family.sample(&labels, value(path.stats))?;
+        for path in all.paths(family.pass()) {
+            family.sample(&path.labels(), value(path.stats))?;
         }
     }
     for (name, help, value) in VOLUME {
         let mut family = w.counter(name, help)?;
-        for (volume, stats) in volumes(state, server, family.pass()) {
-            family.sample(&[("volume", &volume)], value(stats))?;
+        for volume in all.volumes(family.pass()) {
+            let sum = all.stats(volume).map(value).sum::<u64>();
+            family.sample(&[("volume", &volume.1)], sum)?;
         }
     }
-    latencies(state, server, w)
+    all.write_latencies(w)
 }
 
-fn sessions(server: &Server, w: &mut Page<'_>) -> Result<(), Error> {
-    let up = || server.transport().sessions().filter(|session| session.up);
-    let mut family = w.gauge(
-        "isthmus_rtrs_session_queue_depth",
-        "Requests that the session may have in flight.",
-    )?;
-    if !family.is_past() {
-        for session in up() {
-            family.sample(&[("session", &session.name)], u64::from(session.queue_depth))?;
-        }
-    }
-    let mut family =
-        w.gauge("isthmus_rtrs_session_devices", "Devices that the session has open.")?;
-    if family.is_past() {
-        return Ok(());
-    }
-    let mut open: Vec<u64> = Vec::new();
-    for device in server.devices() {
-        let at = device.session.index();
-        open.resize(open.len().max(at + 1), 0);
-        open[at] += 1;
-    }
-    for session in up() {
-        let count = open.get(session.id.index()).copied().unwrap_or(0);
-        family.sample(&[("session", &session.name)], count)?;
-    }
-    Ok(())
-}
-
-/// The paths that have a name of their own, with their sessions', but for the first `past`; none if those are
-/// `usize::MAX`.
-fn paths(server: &Server, past: usize) -> impl Iterator<Item = (Name, PathStatus<'_>)> {
-    let wanted = (past < usize::MAX).then(|| live_paths(server)).into_iter().flatten();
-    let named = wanted.filter_map(|path| {
-        let name = server.transport().session(path.session)?.name;
-        (!name.as_str().is_empty()).then_some((name, path))
-    });
-    named.skip(past)
-}
-
-/// The volumes that anybody has used, but for the first `past`; none if those are `usize::MAX`.
-fn volumes<'a>(
-    state: &'a State,
+/// The clients of all loops: those of the first as they are now, those of the others as they were told of.
+struct Clients<'a> {
+    volumes: &'a Volumes,
     server: &'a Server,
-    past: usize,
-) -> impl Iterator<Item = (&'a str, &'a VolumeStats)> {
-    let volumes = &state.plane.storage.volumes;
-    let wanted = (past < usize::MAX).then(|| volumes.ids()).into_iter().flatten();
-    let used = wanted
-        .filter_map(|id| Some((volumes.name(id).unwrap_or_default(), server.volume_stats(id)?)));
-    used.skip(past)
+    others: &'a [&'a StorageCounts],
+}
+
+/// A path of any loop.
+struct Path<'a> {
+    session: Name,
+    name: PathLabel<'a>,
+    up: bool,
+    in_flight: u64,
+    stats: &'a PathStats,
+}
+
+/// What a path is called.
+enum PathLabel<'a> {
+    Own(PathStatus<'a>),
+    Told(&'a str),
+}
+
+impl Display for PathLabel<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result<(), Error> {
+        match self {
+            PathLabel::Own(path) => PathName(path).fmt(f),
+            PathLabel::Told(name) => f.write_str(name),
+        }
+    }
+}
+
+impl Path<'_> {
+    fn labels(&self) -> [(&'static str, &dyn Display); 2] {
+        [("session", &self.session), ("path", &self.name)]
+    }
+}
+
+impl<'a> Clients<'a> {
+    fn write_sessions(&self, w: &mut Page<'_>) -> Result<(), Error> {
+        let up = || self.server.transport().sessions().filter(|session| session.up);
+        let told = || self.others.iter().flat_map(|other| &other.sessions);
+        let mut family = w.gauge(
+            "isthmus_rtrs_session_queue_depth",
+            "Requests that the session may have in flight.",
+        )?;
+        if !family.is_past() {
+            for session in up() {
+                family.sample(&[("session", &session.name)], u64::from(session.queue_depth))?;
+            }
+            for session in told() {
+                family.sample(&[("session", &session.name)], session.queue_depth)?;
+            }
+        }
+        let mut family =
+            w.gauge("isthmus_rtrs_session_devices", "Devices that the session has open.")?;
+        if family.is_past() {
+            return Ok(());
+        }
+        let mut open: Vec<u64> = Vec::new();
+        for device in self.server.devices() {
+            let at = device.session.index();
+            open.resize(open.len().max(at + 1), 0);
+            open[at] += 1;
+        }
+        for session in up() {
+            let count = open.get(session.id.index()).copied().unwrap_or(0);
+            family.sample(&[("session", &session.name)], count)?;
+        }
+        for session in told() {
+            family.sample(&[("session", &session.name)], session.devices)?;
+        }
+        Ok(())
+    }
+
+    /// The paths that have a name of their own, but for the first `past`; none if those are `usize::MAX`.
+    fn paths(&self, past: usize) -> impl Iterator<Item = Path<'a>> {
+        let wanted = past < usize::MAX;
+        let own = wanted.then(|| live_paths(self.server)).into_iter().flatten();
+        let server = self.server;
+        let own = own.filter_map(|path| {
+            let session = server.transport().session(path.session)?.name;
+            (!session.as_str().is_empty()).then_some(Path {
+                session,
+                up: path.state == PathState::Connected,
+                in_flight: path.in_flight.into(),
+                stats: path.stats,
+                name: PathLabel::Own(path),
+            })
+        });
+        let others = self.others.iter().filter(move |_| wanted).flat_map(|other| &other.paths);
+        let others = others.map(|path| Path {
+            session: path.session,
+            name: PathLabel::Told(&path.name),
+            up: path.up,
+            in_flight: path.in_flight,
+            stats: &path.stats,
+        });
+        own.chain(others).skip(past)
+    }
+
+    /// The volumes that anybody has used, with their names, but for the first `past`; none if those are `usize::MAX`.
+    fn volumes(&self, past: usize) -> impl Iterator<Item = (VolumeId, &'a str)> {
+        let wanted = (past < usize::MAX).then(|| self.volumes.ids()).into_iter().flatten();
+        let named = wanted.map(|id| (id, self.volumes.name(id).unwrap_or_default()));
+        named.filter(|volume| self.stats(*volume).next().is_some()).skip(past)
+    }
+
+    /// What was counted for a volume, by each loop that has.
+    fn stats(&self, (id, name): (VolumeId, &'a str)) -> impl Iterator<Item = &'a VolumeStats> {
+        let others = self.others.iter().filter_map(move |other| other.volumes.get(name));
+        self.server.volume_stats(id).into_iter().chain(others)
+    }
 }
 
 /// What sessions were promised, and the memory that they share.
-fn memory(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
-    if let Some(server) = &state.plane.storage.server {
-        w.gauge("isthmus_memory_promised_bytes", "Queue depth times chunk size of all sessions.")?
-            .sample(&[], server.transport().promised())?;
-    }
+fn memory(state: &State, all: &Clients<'_>, w: &mut Page<'_>) -> Result<(), Error> {
+    let others = all.others.iter().map(|other| other.promised).sum::<u64>();
+    w.gauge("isthmus_memory_promised_bytes", "Queue depth times chunk size of all sessions.")?
+        .sample(&[], all.server.transport().promised() + others)?;
     let pool = state
         .plane
         .rdma_stack
@@ -216,22 +280,24 @@ const LATENCIES: [Latency; 2] = [
     }),
 ];
 
-fn latencies(state: &State, server: &Server, w: &mut Page<'_>) -> Result<(), Error> {
-    for (name, help, histogram) in PATH_LATENCIES {
-        let mut family = w.histogram(name, help)?;
-        for (session, path) in paths(server, family.pass()) {
-            let (buckets, above, sum) = buckets(histogram(path.stats));
-            let labels: [(_, &dyn Display); 2] =
-                [("session", &session), ("path", &PathName(&path))];
-            family.sample(&labels, buckets, above, sum)?;
+impl Clients<'_> {
+    fn write_latencies(&self, w: &mut Page<'_>) -> Result<(), Error> {
+        for (name, help, histogram) in PATH_LATENCIES {
+            let mut family = w.histogram(name, help)?;
+            for path in self.paths(family.pass()) {
+                let (buckets, above, sum) = buckets(histogram(path.stats));
+                family.sample(&path.labels(), buckets, above, sum)?;
+            }
         }
-    }
-    for (name, help, histogram) in LATENCIES {
-        let mut family = w.histogram(name, help)?;
-        for (volume, stats) in volumes(state, server, family.pass()) {
-            let (buckets, above, sum) = buckets(histogram(stats));
-            family.sample(&[("volume", &volume)], buckets, above, sum)?;
+        for (name, help, histogram) in LATENCIES {
+            let mut family = w.histogram(name, help)?;
+            for volume in self.volumes(family.pass()) {
+                let mut sum = Histogram::default();
+                self.stats(volume).for_each(|stats| sum.add(histogram(stats)));
+                let (buckets, above, sum) = buckets(&sum);
+                family.sample(&[("volume", &volume.1)], buckets, above, sum)?;
+            }
         }
+        Ok(())
     }
-    Ok(())
 }

@@ -27,6 +27,12 @@ impl Histogram {
         self.buckets.iter().enumerate().map(|(i, &n)| (Duration::from_nanos(2048 << i), n))
     }
 
+    /// Counts what another has counted as well.
+    pub fn add(&mut self, other: &Histogram) {
+        self.buckets.iter_mut().zip(&other.buckets).for_each(|(to, from)| *to += from);
+        self.sum_nanos = self.sum_nanos.wrapping_add(other.sum_nanos);
+    }
+
     /// How many were counted.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
@@ -100,5 +106,10 @@ mod tests {
         assert_eq!(counts[23], 1);
         assert_eq!(histogram.count(), 7);
         assert_eq!(histogram.buckets().nth(1).unwrap().0, Duration::from_nanos(4096));
+        let mut other = Histogram::default();
+        other.record(5000);
+        other.add(&histogram);
+        assert_eq!(other.count(), 8);
+        assert_eq!(other.buckets().nth(2).unwrap().1, 2);
     }
 }
