@@ -21,6 +21,7 @@ use crate::port_addresses::PortAddresses;
 use crate::routes::Routes;
 use crate::segment::{ACK, Ends, RST, SYN, Segment};
 use crate::smc_option;
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -45,13 +46,15 @@ const STALLED: Duration = Duration::from_millis(10);
 const NO_WAY: Duration = Duration::from_secs(1);
 /// How long a neighbour may be silent before a connection that is open is given up.
 const LOST: Duration = Duration::from_secs(30);
-/// How often a silent peer is asked whether it is there, and how long it may leave that without an answer.
+/// How often a silent peer is asked whether it is there, at least, and how long it may leave that without an answer.
 const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
 const SILENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(30);
 /// How long a peer may leave our SYN without an answer.
 const PATIENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
 /// Local ports that are used in turn (RFC 6335: the dynamic ones).
 const PORTS: core::ops::RangeInclusive<u16> = 49152..=65535;
+/// Places of [`Connections::by_hash`], a power of two.
+const HASHES: usize = 1024;
 /// Sockets of connections that were, which an owner keeps for the next.
 const SPARE: usize = 8;
 /// Connections being closed at which is looked when another needs a place.
@@ -182,6 +185,8 @@ struct Seen(State, usize, usize);
 pub struct Connections {
     connections: Slab<Connection>,
     by_ends: BTreeMap<Ends, usize>,
+    /// The key of a connection whose ends have that hash, most of the time: looked at first.
+    by_hash: Box<[usize]>,
     timers: BTreeSet<(Instant, usize)>,
     wants: VecDeque<usize>,
     owners: Slab<OwnerState>,
@@ -218,6 +223,7 @@ impl Connections {
         Connections {
             connections: Slab::new(),
             by_ends: BTreeMap::new(),
+            by_hash: vec![0; HASHES].into(),
             timers: BTreeSet::new(),
             wants: VecDeque::new(),
             owners: Slab::new(),
