@@ -256,6 +256,14 @@ impl Mirror {
             Step::None | Step::Sent => None,
         };
         let good = (0..2).any(|n| self.members[n].is_in_sync() && ended(n) == Some(Ok(())));
+        // One was in sync too late to be asked, and the one that was asked is left out meanwhile.
+        let unasked = (0..2).find(|&n| self.members[n].is_in_sync() && slot.steps[n] == Step::None);
+        if let (false, Some(member)) = (good, unasked) {
+            if let Some(known) = self.slots.get_mut(number) {
+                known.steps[member] = Step::Sent;
+            }
+            return self.issue(member, Job::User(number));
+        }
         let error = (0..2).find_map(|n| ended(n).and_then(Result::err));
         let told = slot.is_durable() && core::mem::take(&mut self.lost);
         let result = match (good, error) {

@@ -369,6 +369,32 @@ fn what_both_members_may_have_lost_is_told_with_the_next_flush() {
     }
 }
 
+/// A flush that was given to one member while the other was away, and fails there after the other is back.
+#[test]
+fn a_flush_of_a_member_that_is_left_out_is_done_by_the_other() {
+    let mut world = World::new();
+    world.drop_second(3, 0xaa);
+    assert_eq!(world.run(), [Ok(())]);
+    let flush = |request: &Request| request.operation == Operation::Flush;
+    world.submit(Operation::Flush, 0, 0);
+    assert_eq!(world.mirror.poll(), None);
+    assert!(world.disks[0].waits(flush) && !world.disks[1].waits(flush));
+    // The second comes back meanwhile, and then the first one fails.
+    for _ in 0..10 {
+        world.tend();
+        while world.disks[0].end(|r| !flush(r), None) + world.disks[1].end(any, None) > 0 {
+            assert_eq!(world.mirror.poll(), None);
+        }
+    }
+    assert_eq!(world.mirror.status().get().members, [MemberState::InSync; 2]);
+    world.write(20, 0xbb);
+    world.log();
+    assert_eq!(world.disks[0].end(|r| data(r) || flush(r), Some(VolumeError::Io)), 2);
+    assert_eq!(world.run(), [Ok(()), Ok(())], "the write, and the flush");
+    assert_eq!(world.mirror.status().get().members, [MemberState::Out, MemberState::InSync]);
+    assert!(world.disks[1].0.borrow().durable[(RESERVED as usize + 3) * 512] == 0xaa);
+}
+
 /// A write that no member has done: the user is told, and both hold the same in the end, whichever
 /// member has done a part of it, and whether the power fails then.
 #[test]
