@@ -47,8 +47,8 @@ const NO_WAY: Duration = Duration::from_secs(1);
 /// How long a neighbour may be silent before a connection that is open is given up.
 const LOST: Duration = Duration::from_secs(30);
 /// How often a silent peer is asked whether it is there, at least, and how long it may leave that without an answer.
-const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
-const SILENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(30);
+const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(20);
+const SILENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(60);
 /// How long a peer may leave our SYN without an answer.
 const PATIENCE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(10);
 /// Local ports that are used in turn (RFC 6335: the dynamic ones).

@@ -34,10 +34,10 @@ impl Connections {
         Some(name)
     }
 
-    /// How often the next connection asks a silent peer: up to 4 s less often than others, so that those which were
+    /// How often the next connection asks a silent peer: up to 8 s less often than others, so that those which were
     /// opened together do not ask together for ever.
     fn keep_alive(&self) -> smoltcp::time::Duration {
-        let spread = self.turn.wrapping_mul(0x9e37_79b9) >> 20;
+        let spread = self.turn.wrapping_mul(0x9e37_79b9) >> 19;
         KEEP_ALIVE + smoltcp::time::Duration::from_millis(spread.into())
     }
 

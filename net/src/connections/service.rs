@@ -16,7 +16,7 @@ impl Connections {
         if abort {
             socket.abort();
         } else {
-            socket.set_timeout(Some(SILENCE));
+            socket.set_timeout(Some(STUCK.into()));
             socket.close();
         }
         if let Some(state) = self.owners.get_mut(owner) {

@@ -178,11 +178,16 @@ impl Site {
 
     /// Counts what every server executes while nothing is asked of it.
     pub fn count_idle(&mut self) -> Result<()> {
+        self.count_idle_for(IDLING)
+    }
+
+    /// As [`Site::count_idle`], for so long.
+    pub fn count_idle_for(&mut self, time: Duration) -> Result<()> {
         let step = progress::step("counting while idle");
         let read =
             |counters: &[Counters]| counters.iter().map(Counters::read).collect::<Result<Vec<_>>>();
         let (before, started) = (read(&self.counters)?, Instant::now());
-        std::thread::sleep(IDLING);
+        std::thread::sleep(time);
         let after = read(&self.counters)?;
         let seconds = started.elapsed().as_secs_f64();
         let counts = before.iter().zip(&after);

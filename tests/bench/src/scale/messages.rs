@@ -36,6 +36,8 @@ const ROUNDS: u32 = 1000;
 const STREAM: u32 = 5_000_000;
 const CONNECTIONS: u32 = 30;
 const PATIENCE: Duration = Duration::from_secs(300);
+/// Within this time each idle connection asks its peer once whether it is there (`KEEP_ALIVE` of `net::connections`).
+const KEEP_ALIVE: Duration = Duration::from_secs(28);
 
 pub fn measure(plugin: &Plugin, report: &mut Report) -> Result<()> {
     let mut site = Site::boot(plugin, &[Appliance::halting(WORDS).memory(2048)])?;
@@ -94,7 +96,10 @@ fn beside(
     let none = all(site)?;
     step.at("connecting");
     crowd::open(site, ISTHMUS, port, kind, CROWD)?;
-    site.count_idle()?;
+    // Those that were just opened are asked for the first time only after a while.
+    step.at("waiting for keep-alives");
+    std::thread::sleep(KEEP_ALIVE);
+    site.count_idle_for(KEEP_ALIVE)?;
     let many = all(site)?;
     if kind == Kind::Tcp {
         crowd::close(site, ISTHMUS)?;
