@@ -12,6 +12,10 @@ use drivers::hal::Instant;
 /// Well within the ACK timeouts that hosts use (Linux: 537 ms), and long after anything that is busy.
 const QUIET: Duration = Duration::from_millis(100);
 
+/// A repetition waits for the next multiple of this, in nanoseconds (67 ms): those of all queue pairs are said in one
+/// round then, and what is sent ten times a second is not repeated at all.
+const TOGETHER: u64 = 1 << 26;
+
 /// How long the message behind a WRITE may take before the WRITE is acknowledged without it.
 const HOLD: Duration = Duration::from_millis(10);
 
@@ -34,7 +38,7 @@ impl Again {
     /// An ACK of something new is sent at `now`.
     #[inline]
     pub fn acknowledged(&mut self, now: Instant) {
-        self.at = Some(now + QUIET);
+        self.at = Some(after_quiet(now));
         self.left = TIMES;
     }
 
@@ -50,7 +54,7 @@ impl Again {
         let due = self.at.is_some_and(|at| at <= now);
         if due {
             self.left = self.left.saturating_sub(1);
-            self.at = (self.left > 0).then(|| now + QUIET);
+            self.at = (self.left > 0).then(|| after_quiet(now));
         }
         due
     }
@@ -62,9 +66,25 @@ impl Again {
     }
 }
 
+#[inline]
+fn after_quiet(now: Instant) -> Instant {
+    let quiet = now + QUIET;
+    Instant::from_nanos((quiet.as_nanos() | (TOGETHER - 1)).saturating_add(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn those_of_all_queue_pairs_are_said_together() {
+        let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+        let [mut first, mut second] = [Again::new(), Again::new()];
+        first.acknowledged(at(1));
+        second.acknowledged(at(30));
+        assert_eq!(first.deadline(), second.deadline());
+        assert!(first.deadline() >= Some(at(130)) && first.deadline() <= Some(at(168)));
+    }
 
     #[test]
     fn twice_after_quiet_and_anew_after_more() {
@@ -73,12 +93,12 @@ mod tests {
         assert_eq!((again.deadline(), again.is_due(at(1000))), (None, false));
         again.acknowledged(at(0));
         again.acknowledged(at(50));
-        assert!(!again.is_due(at(149)));
-        assert!(again.is_due(at(150)));
-        assert!(!again.is_due(at(249)));
-        assert!(again.is_due(at(250)));
+        assert!(!again.is_due(at(200)));
+        assert!(again.is_due(at(202)));
+        assert!(!again.is_due(at(302)));
+        assert!(again.is_due(at(336)));
         assert_eq!(again.deadline(), None);
-        again.acknowledged(at(300));
-        assert_eq!(again.deadline(), Some(at(400)));
+        again.acknowledged(at(400));
+        assert_eq!(again.deadline(), Some(Instant::from_nanos(8 * TOGETHER)));
     }
 }
