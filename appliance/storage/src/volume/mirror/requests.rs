@@ -35,6 +35,13 @@ impl Slot {
         Slot { request, steps, issued: false, flushes: false, since: now, answered: None }
     }
 
+    /// A member is back in sync: what it failed at before says nothing of it now. Writes were done to it meanwhile.
+    pub fn forgives(&mut self, member: usize) {
+        if let (false, Step::Ended(Err(_))) = (self.writes(), self.steps[member]) {
+            self.steps[member] = Step::None;
+        }
+    }
+
     /// Whether it is a read.
     pub fn reads(&self) -> bool {
         self.request.operation == Operation::Read
@@ -256,7 +263,7 @@ impl Mirror {
             Step::None | Step::Sent => None,
         };
         let good = (0..2).any(|n| self.members[n].is_in_sync() && ended(n) == Some(Ok(())));
-        // One was in sync too late to be asked, and the one that was asked is left out meanwhile.
+        // One is back in sync since, and the one that was asked is left out meanwhile.
         let unasked = (0..2).find(|&n| self.members[n].is_in_sync() && slot.steps[n] == Step::None);
         if let (false, Some(member)) = (good, unasked) {
             if let Some(known) = self.slots.get_mut(number) {

@@ -56,6 +56,15 @@ impl Slots {
         self.taken.iter().filter_map(|&number| Some(&self.all.get(number)?.as_ref()?.0))
     }
 
+    /// Changes all requests.
+    pub fn for_each(&mut self, mut change: impl FnMut(&mut Slot)) {
+        for &number in &self.taken {
+            if let Some(Some((slot, _))) = self.all.get_mut(number) {
+                change(slot);
+            }
+        }
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.taken.is_empty()
