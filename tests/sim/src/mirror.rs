@@ -293,7 +293,9 @@ impl World {
         if self.fates[1 - n].forgot.get() {
             return;
         }
-        self.disks[n].interrupt();
+        // Nobody may hear of what failed before the disk is plugged again.
+        let failed = self.disks[n].interrupt();
+        self.fates[n].failed.set(self.fates[n].failed.get() || failed);
         self.fates[n].unplugged.set(true);
         // The other one has not failed at what this one was asked for too.
         let may = self.may_forget && !self.fates[1 - n].failed.get();
@@ -301,6 +303,7 @@ impl World {
         if forgets {
             self.disks[n].lose_cache();
             self.fates[n].forgot.set(true);
+            self.user.history.borrow_mut().cache_lost();
         }
         self.say(format_args!("disk {n} unplugged; forgets: {forgets}"));
     }
@@ -386,7 +389,7 @@ pub fn run(seed: u64) {
             let manners = manners(&mut rng);
             SimDisk::new(sectors, manners, rng.fork())
         });
-        let history = Rc::new(RefCell::new(History::new(b'm', SECTORS, true)));
+        let history = Rc::new(RefCell::new(History::new(b'm', SECTORS, true).mirrored()));
         let (depth, left) = (rng.pick(&[1, 4, 8]), rng.within(60..250) as u32);
         let user = User::new(WRITER, history, depth, left, &mut arena, rng.fork());
         let memory = arena.alloc(Mirror::MEMORY, 4096).expect("room");

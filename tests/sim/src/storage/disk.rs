@@ -86,13 +86,14 @@ impl SimDisk {
         (manners.errors, manners.stalls) = (0, 0);
     }
 
-    /// Everything that is under way fails, having been done in part.
-    pub fn interrupt(&self) {
+    /// Everything that is under way fails, having been done in part. Whether there was anything.
+    pub fn interrupt(&self) -> bool {
         let state = &mut *self.0.borrow_mut();
         let now = state.now;
         for request in &mut state.in_flight {
             (request.fails, request.due) = (true, now);
         }
+        !state.in_flight.is_empty()
     }
 
     /// The bytes that reads get.

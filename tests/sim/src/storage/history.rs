@@ -50,6 +50,8 @@ pub struct History {
     name: u8,
     /// Whether flushed data survives a power cut.
     durable: bool,
+    /// Whether a member that has done a write may be left out before the write fails on the other one.
+    mirrored: bool,
     sectors: Vec<Sector>,
     next: u32,
     /// The last power cut.
@@ -69,7 +71,12 @@ impl History {
         };
         let sector = || Sector { writes: BTreeMap::from([(ZERO, zero)]), reads: Vec::new() };
         let sectors = std::iter::repeat_with(sector).take(sectors).collect();
-        History { name, durable, sectors, next: 1, cut: EARLIEST }
+        History { name, durable, mirrored: false, sectors, next: 1, cut: EARLIEST }
+    }
+
+    /// Of a mirror.
+    pub fn mirrored(self) -> Self {
+        History { mirrored: true, ..self }
     }
 
     /// Number of sectors.
@@ -112,6 +119,14 @@ impl History {
     pub fn end_write(&mut self, first: u64, count: u64, value: u32, now: Instant) {
         for sector in &mut self.sectors[first as usize..][..count as usize] {
             sector.writes.get_mut(&value).expect("it was begun").finish = now;
+        }
+    }
+
+    /// A write has failed: it may be done or not, and on a mirror what was seen of it may be seen no more.
+    pub fn fail_write(&mut self, first: u64, count: u64, value: u32) {
+        let sectors = &mut self.sectors[first as usize..][..count as usize];
+        for sector in sectors.iter_mut().filter(|_| self.mirrored) {
+            sector.reads.retain(|read| read.value != value);
         }
     }
 
@@ -174,6 +189,15 @@ impl History {
             write.dead |= write.finish == LATEST;
             // They know of the power cut, and expect nothing of later flushes.
             write.doubtful |= write.durable == LATEST;
+        }
+    }
+
+    /// One of the disks that hold the volume has lost what was in its cache: of a write that is under way, what was
+    /// seen may be seen no more until it is answered.
+    pub fn cache_lost(&mut self) {
+        for sector in &mut self.sectors {
+            let writes = &sector.writes;
+            sector.reads.retain(|read| writes.get(&read.value).is_none_or(|w| w.finish < LATEST));
         }
     }
 
@@ -289,6 +313,49 @@ mod tests {
     fn a_stale_read_is_found() {
         let (mut history, a, b) = history();
         history.end_write(0, 1, b, at(4));
+        read(&mut history, a, 5, 6);
+        history.check();
+    }
+
+    #[test]
+    fn what_was_under_way_when_a_cache_was_lost_may_be_unseen() {
+        let (mut history, a, b) = history();
+        read(&mut history, b, 4, 5);
+        history.cache_lost();
+        read(&mut history, a, 6, 7);
+        history.end_write(0, 1, b, at(8));
+        read(&mut history, b, 9, 10);
+        history.check();
+    }
+
+    #[test]
+    #[should_panic(expected = "order")]
+    fn what_was_seen_of_a_failed_write_stays_on_a_disk() {
+        let (mut history, a, b) = history();
+        read(&mut history, b, 4, 5);
+        history.fail_write(0, 1, b);
+        read(&mut history, a, 6, 7);
+        history.check();
+    }
+
+    #[test]
+    #[should_panic(expected = "order")]
+    fn what_is_seen_of_a_write_that_has_failed_stays_on_a_mirror() {
+        let (history, a, b) = history();
+        let mut history = history.mirrored();
+        read(&mut history, b, 4, 5);
+        history.fail_write(0, 1, b);
+        read(&mut history, b, 6, 7);
+        read(&mut history, a, 8, 9);
+        history.check();
+    }
+
+    #[test]
+    #[should_panic(expected = "order")]
+    fn what_was_answered_before_a_cache_was_lost_stays() {
+        let (mut history, a, b) = history();
+        history.end_write(0, 1, b, at(4));
+        history.cache_lost();
         read(&mut history, a, 5, 6);
         history.check();
     }

@@ -181,6 +181,9 @@ impl User {
         let durable = matches!(operation, Operation::Flush | Operation::Write { durable: true });
         if result.is_err() {
             // A write that failed may have been done, or be done later, in any part.
+            if let Operation::Write { .. } = operation {
+                self.history.borrow_mut().fail_write(first, count, value);
+            }
             if durable {
                 self.broken_promises += 1;
                 self.history.borrow_mut().flush_failed(self.name);

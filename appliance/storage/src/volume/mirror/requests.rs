@@ -35,9 +35,9 @@ impl Slot {
         Slot { request, steps, issued: false, flushes: false, since: now, answered: None }
     }
 
-    /// A member is back in sync: what it failed at before says nothing of it now. Writes were done to it meanwhile.
-    pub fn forgives(&mut self, member: usize) {
-        if let (false, Step::Ended(Err(_))) = (self.writes(), self.steps[member]) {
+    /// A member is back in sync: it can be asked what it was asked before. Writes were done to it meanwhile.
+    pub fn asks_again(&mut self, member: usize) {
+        if let (false, Step::Ended(_)) = (self.writes(), self.steps[member]) {
             self.steps[member] = Step::None;
         }
     }

@@ -189,7 +189,7 @@ impl Mirror {
             }
             Phase::Recording(generation) if self.log.durable >= generation => {
                 self.set_member(target, MemberState::InSync);
-                self.slots.for_each(|slot| slot.forgives(target));
+                self.slots.for_each(|slot| slot.asks_again(target));
                 self.resync.copied_regions.clear_all();
                 self.log.want();
                 self.resync.phase = Phase::Idle;
