@@ -3,6 +3,7 @@
 //! because that is all that responders keep state for. Flow-control credits are not honoured, as
 //! in Linux.
 
+mod ack_share;
 mod rto;
 mod transmit;
 mod work;
@@ -13,6 +14,7 @@ use crate::memory::Memory;
 use crate::psn::Psn;
 use crate::qp::{Env, Identity};
 use crate::wire::extended::{Nak, Syndrome};
+use ack_share::AckShare;
 use alloc::collections::VecDeque;
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -22,11 +24,6 @@ use work::{LargePayloads, Operation, Work};
 
 /// Longest message in bytes; its PSNs stay far from half of their space at any path MTU.
 pub const MAX_MESSAGE: usize = 1 << 30;
-
-/// Requests that share ACKs do without one for this part of the ACK timeout, …
-const HOLD_SHARE: u32 = 64;
-/// … at most.
-const MAX_HOLD: Duration = Duration::from_millis(8);
 
 /// Longest that a peer may keep a request without acknowledging any more of what was sent: more than ACK timeouts
 /// and retries take, and than a host needs that posts no receives because it is busy. RNR NAKs, which may
@@ -74,14 +71,10 @@ pub struct Requester {
     since_ack_request: u32,
     /// Whether one of them ends a request that somebody waits for.
     waited_for: bool,
-    /// One after the last packet that asked for an ACK or another answer, and when an ACK was asked for.
+    /// One after the last packet that asked for an ACK or another answer.
     asked: Psn,
-    asked_at: Instant,
-    /// Whether requests that nobody waits for share ACKs, and if so for how many nanoseconds they do without.
-    shares_acks: bool,
-    hold: u64,
-    /// When an ACK is asked for if nothing else is sent before.
-    ask_at: Option<Instant>,
+    /// When requests that nobody waits for ask for one.
+    ack_share: AckShare,
     patience: Patience,
     retry_count: u8,
     retries_left: u8,
@@ -113,10 +106,7 @@ impl Requester {
             since_ack_request: 0,
             waited_for: false,
             asked: Psn::default(),
-            asked_at: Instant::ZERO,
-            shares_acks: false,
-            hold: 0,
-            ask_at: None,
+            ack_share: AckShare::default(),
             patience: Patience::default(),
             retry_count: 0,
             retries_left: 0,
@@ -142,7 +132,7 @@ impl Requester {
 
     /// Requests that nobody waits for need not be acknowledged at once. To be said before `start`.
     pub fn coalesce_acks(&mut self) {
-        self.shares_acks = true;
+        self.ack_share.enabled = true;
     }
 
     /// Ready to send.
@@ -159,9 +149,7 @@ impl Requester {
             code => Duration::from_nanos(4096 << code.min(31)),
         };
         self.patience = Patience::new(timeout);
-        if self.shares_acks {
-            self.hold = (timeout / HOLD_SHARE).min(MAX_HOLD).as_nanos() as u64;
-        }
+        self.ack_share.start(timeout);
         self.retry_count = to.retry_count;
         self.retries_left = to.retry_count;
         self.rnr_retry = to.rnr_retry;
@@ -258,7 +246,7 @@ impl Requester {
 
     /// Waits for an answer from now on, if one is due: of those that share ACKs, only one that was asked for.
     fn arm(&mut self, now: Instant) {
-        let until = if self.shares_acks { self.asked } else { self.sent };
+        let until = if self.ack_share.enabled { self.asked } else { self.sent };
         self.retransmit_at =
             self.patience.runs_out(now).filter(|_| self.unacknowledged.is_before(until));
     }
@@ -513,7 +501,7 @@ impl Requester {
     /// When it wants to be woken.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
-        self.pause_until.or_else(|| Instant::first([self.ask_at, self.retransmit_at]))
+        self.pause_until.or_else(|| Instant::first([self.ack_share.deadline(), self.retransmit_at]))
     }
 
     /// Runs what has expired.
@@ -521,8 +509,7 @@ impl Requester {
         if self.pause_until.is_some_and(|until| until <= env.now) {
             self.pause_until = None;
         }
-        if self.ask_at.is_some_and(|at| at <= env.now) {
-            self.ask_at = None;
+        if self.ack_share.is_due(env.now) {
             self.ask_again();
         }
         if self.retransmit_at.is_some_and(|at| at <= env.now) {
@@ -575,6 +562,6 @@ impl Requester {
         self.cursor = 0;
         self.retransmit_at = None;
         self.pause_until = None;
-        self.ask_at = None;
+        self.ack_share.stop();
     }
 }

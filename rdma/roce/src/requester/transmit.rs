@@ -112,9 +112,8 @@ impl Requester {
         self.since_ack_request += 1;
         let ends_all = ends && self.cursor + 1 == self.queue.len();
         self.waited_for |= ends && work.waited_for;
-        let ack_request = ends_all
-            && (self.waited_for || now.nanos_since(self.asked_at) >= self.hold)
-            || self.needs_ack(after, window);
+        let shared = ends_all && self.ack_share.asks(now);
+        let ack_request = shared || ends_all && self.waited_for || self.needs_ack(after, window);
         let bth = Bth {
             opcode,
             solicited: work.solicited && ends,
@@ -136,7 +135,7 @@ impl Requester {
         }
         self.went(after, ack_request, wants_answer, now);
         if ends_all && !ack_request {
-            self.ask_at = Some(Instant::from_nanos(self.asked_at.as_nanos() + 2 * self.hold));
+            self.ack_share.owes();
         }
         Some(opcode)
     }
@@ -202,8 +201,7 @@ impl Requester {
         if ack_request {
             self.since_ack_request = 0;
             self.waited_for = false;
-            self.asked_at = now;
-            self.ask_at = None;
+            self.ack_share.asked(now);
             if !self.next.is_before(self.sent) {
                 self.patience.asked(self.next, now);
             }
@@ -216,7 +214,7 @@ impl Requester {
         if self.sent.is_before(after) {
             self.sent = after;
         }
-        if (asks || !self.shares_acks) && self.retransmit_at.is_none() {
+        if (asks || !self.ack_share.enabled) && self.retransmit_at.is_none() {
             self.arm(now);
         }
     }
