@@ -8,7 +8,7 @@ use super::remote_storage;
 use super::rping::Rping;
 use super::show;
 use super::state::{End, PingOrder, State};
-use crate::config::{Document, Entry, Kind, Origin, Problem, Source, is_secret};
+use crate::config::{Document, Entry, InForce, Kind, Origin, Problem, Source, is_secret};
 use crate::console::{Managed, Progress, System, Topic};
 use crate::crash;
 use crate::log_ring::LogRing;
@@ -16,9 +16,6 @@ use crate::report::Value;
 use core::net::IpAddr;
 use core::time::Duration;
 use perf_responders::rping::Options;
-
-const AT_ONCE: &str = "in force now; `save` keeps it";
-const AT_BOOT: &str = "in force after `save` and `reboot`";
 
 impl System for State {
     fn show(&mut self, topic: Topic) -> Value {
@@ -176,8 +173,6 @@ impl State {
         self.plane.storage.apply_exports(self.document.config());
         let section = path.split('.').next().unwrap_or_default();
         self.rules_changed |= section == "rule";
-        let at_once = matches!(section, "system" | "http" | "services" | "net" | "export" | "rule");
-        let at_boot = ["http.tls", "http.certificate", "http.key"].contains(&path);
-        if at_once && !at_boot && !path.ends_with(".mtu") { AT_ONCE } else { AT_BOOT }.into()
+        InForce::of(path).to_string()
     }
 }

@@ -3,6 +3,7 @@
 //! A section of the document is declared once, by [`section!`]: its struct, its keys, their
 //! defaults and limits. Reading reports every mistake, not only the first.
 
+use super::effect::Effect;
 use super::origin::{Kind, Problem};
 use super::tree::{MAX_ENTRIES, Node, Value};
 use crate::suggestion::did_you_mean;
@@ -19,6 +20,8 @@ pub struct Field {
     pub fields: fn() -> &'static [Field],
     /// Whether it is a list.
     pub list: bool,
+    /// From when on a change of it counts; of a section, each key below says so itself.
+    pub effect: Effect,
 }
 
 /// A type that a key can have.
@@ -293,15 +296,15 @@ pub fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.into() } else { format!("{path}.{name}") }
 }
 
-/// Declares a section of the document: `name: Type [least, most] = default;` per key, where limits
-/// and default can be left out. A key without a default must be given, unless its type is an
-/// `Option`, a list or a section.
+/// Declares a section of the document: `name: Type [least, most] = default => AtOnce;` per key, where limits,
+/// default and effect can be left out. A key without a default must be given, unless its type is an
+/// `Option`, a list or a section; one without an effect counts from the next boot on.
 macro_rules! section {
     (
         $(#[$about:meta])*
         $name:ident {$(
             $(#[$doc:meta])*
-            $field:ident: $ty:ty $([$least:expr, $most:expr])? $(= $default:expr)?;
+            $field:ident: $ty:ty $([$least:expr, $most:expr])? $(= $default:expr)? $(=> $effect:ident)?;
         )*}
     ) => {
         $(#[$about])*
@@ -318,6 +321,7 @@ macro_rules! section {
                     name: stringify!($field),
                     fields: <$ty as Item>::fields,
                     list: <$ty as Item>::LIST,
+                    effect: $crate::config::effect::declared!($($effect)?),
                 }),*]
             }
             fn accepts(_: Option<$crate::config::item::Range>) -> String {

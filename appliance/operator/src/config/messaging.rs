@@ -38,27 +38,27 @@ section! {
     /// one of its servers.
     Rule {
         /// Its name.
-        name: Name;
+        name: Name => AtOnce;
         /// The port that it listens on.
-        listen: u16 [1, 65535];
+        listen: u16 [1, 65535] => AtOnce;
         /// The servers.
-        backend: Vec<SocketAddr>;
+        backend: Vec<SocketAddr> => AtOnce;
         /// Whether servers are offered SMC-R.
-        backend_smc: bool = false;
+        backend_smc: bool = false => AtOnce;
         /// Whether servers are told the client's address (PROXY protocol, version 2).
-        proxy_protocol: bool = false;
+        proxy_protocol: bool = false => AtOnce;
         /// Connections at a time.
-        connections: u16 [1, 4096] = 64;
+        connections: u16 [1, 4096] = 64 => AtOnce;
         /// Bytes of each TCP connection, either way.
-        buffer_size: Size [1 << 10, 1 << 20] = Size(16 << 10);
+        buffer_size: Size [1 << 10, 1 << 20] = Size(16 << 10) => AtOnce;
         /// Milliseconds that a server may take to answer, before another is tried.
-        connect_timeout_ms: u32 [10, 60_000] = 3000;
+        connect_timeout_ms: u32 [10, 60_000] = 3000 => AtOnce;
         /// Seconds that a connection may be silent; without it for ever.
-        idle_timeout_s: Option<u32> [1, 1_000_000];
+        idle_timeout_s: Option<u32> [1, 1_000_000] => AtOnce;
         /// Seconds between two looks whether servers answer; without it nobody looks.
-        health_interval_s: Option<u16> [1, 3600];
+        health_interval_s: Option<u16> [1, 3600] => AtOnce;
         /// Networks whose hosts are served; none given: all.
-        hosts: Vec<Network>;
+        hosts: Vec<Network> => AtOnce;
     }
 }
 

@@ -16,6 +16,7 @@ pub mod command_line;
 mod device_name;
 pub mod disk;
 mod document;
+mod effect;
 mod item;
 pub mod kept_pair;
 mod messaging;
@@ -34,6 +35,7 @@ mod values;
 
 pub use device_name::{DeviceName, namespace_of};
 pub use document::{Document, Sources, check, renamed_keys};
+pub use effect::InForce;
 pub use messaging::{Rule, Smc, Ueid};
 pub use ntb::Ntb;
 pub use origin::{Kind, Origin, Problem, Source};

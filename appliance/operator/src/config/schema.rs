@@ -57,13 +57,13 @@ section! {
         hostname: Hostname = "isthmus".parse().expect("a host name");
         /// Microseconds without work after which a loop halts until the next interrupt or
         /// deadline; 0 halts at once, 4294967295 practically never.
-        idle_after_us: u32 = 100;
+        idle_after_us: u32 = 100 => AtOnce;
         /// Least severe messages that are logged.
-        log_level: LevelFilter = LevelFilter::Info;
+        log_level: LevelFilter = LevelFilter::Info => AtOnce;
         /// Where to send log messages (RFC 5424 over UDP).
-        syslog: Option<SocketAddr>;
+        syslog: Option<SocketAddr> => AtOnce;
         /// What the appliance does after a panic or an exception.
-        on_panic: OnPanic = OnPanic::Reboot;
+        on_panic: OnPanic = OnPanic::Reboot => AtOnce;
     }
 }
 
@@ -79,15 +79,15 @@ section! {
     /// The HTTP server with `/metrics`, `/healthz`, `/status` and `/api`.
     Http {
         /// Whether it runs.
-        enabled: bool = true;
+        enabled: bool = true => AtOnce;
         /// Its TCP port; without it 80, with TLS 443.
-        port: Option<u16> [1, 65535];
+        port: Option<u16> [1, 65535] => AtOnce;
         /// Networks whose hosts may use it; none given: all.
-        hosts: Vec<Network>;
+        hosts: Vec<Network> => AtOnce;
         /// Addresses of ours that it listens on; none given: all.
-        listen: Vec<IpAddr>;
+        listen: Vec<IpAddr> => AtOnce;
         /// SHA-256 of the token with which hosts may write and have captures; without it nobody may.
-        token_sha256: Option<Sha256>;
+        token_sha256: Option<Sha256> => AtOnce;
         /// Whether it speaks TLS, and nothing else.
         tls: bool = false;
         /// The certificate for that, perhaps with those that signed it; without it one that the appliance makes.
@@ -113,7 +113,7 @@ section! {
     /// Small services for measurement.
     Services {
         /// UDP echo on port 7 (RFC 862).
-        udp_echo: bool = false;
+        udp_echo: bool = false => AtOnce;
     }
 }
 
@@ -159,9 +159,9 @@ section! {
         /// Hardware address of the interface.
         mac: Option<Mac>;
         /// Its addresses.
-        address: Vec<Address> = vec![Address::Dhcp];
+        address: Vec<Address> = vec![Address::Dhcp] => AtOnce;
         /// Default gateways, at most one per address family.
-        gateway: Vec<IpAddr>;
+        gateway: Vec<IpAddr> => AtOnce;
         /// Largest packet in bytes; without it, what the device offers.
         mtu: Option<u16> [68, 9216];
         /// Number of the core whose loop takes its frames; 0, the first, without it.
@@ -189,15 +189,15 @@ section! {
     /// A volume as clients see it. Without any `[[export]]`, each volume is exported by its name.
     Export {
         /// What clients open.
-        name: ExportName;
+        name: ExportName => AtOnce;
         /// Name of the volume.
-        volume: Name;
+        volume: Name => AtOnce;
         /// Whether writes are refused.
-        read_only: bool = false;
+        read_only: bool = false => AtOnce;
         /// Names of the sessions that may open it; none given: all.
-        sessions: Vec<SessionName>;
+        sessions: Vec<SessionName> => AtOnce;
         /// Networks whose hosts may open it; none given: all.
-        hosts: Vec<Network>;
+        hosts: Vec<Network> => AtOnce;
     }
 }
 
