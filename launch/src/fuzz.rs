@@ -52,8 +52,8 @@ fn directory() -> PathBuf {
 }
 
 impl Fuzzer {
-    /// Builds the fuzzer, or finds it up to date.
-    pub fn build() -> Result<Self> {
+    /// The cargo command that builds the fuzzer.
+    pub fn compile() -> Result<Command> {
         let flags: Vec<String> =
             SANITIZER.iter().chain(COVERAGE).map(|flag| flag.to_string()).collect();
         let target = directory().join("build");
@@ -62,8 +62,13 @@ impl Fuzzer {
         cargo.args(["--features", "guided", "--target", TRIPLE]).arg("--target-dir").arg(&target);
         cargo.arg("--").args(sanitizer::link(&[("asan", true), ("fuzzer_no_main", false)])?);
         cargo.args(["-Clink-arg=-lstdc++", "-Clink-arg=-lm"]);
-        command::run_quietly("building the fuzzer", &mut cargo)?;
-        let program = target.join(TRIPLE).join("fuzz/guided");
+        Ok(cargo)
+    }
+
+    /// Builds the fuzzer, or finds it up to date.
+    pub fn build() -> Result<Self> {
+        command::run_quietly("building the fuzzer", &mut Self::compile()?)?;
+        let program = directory().join("build").join(TRIPLE).join("fuzz/guided");
         let targets = command::output(&mut Command::new(&program))?;
         let targets = targets.lines().map(str::to_string).collect();
         Ok(Fuzzer { program, targets })

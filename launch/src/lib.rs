@@ -3,6 +3,7 @@
 //! `main.rs` is the command behind `./isthmus`; the modules are a library so that `tests/` uses the same
 //! QEMU runner. Only this crate and `tests/` know Linux.
 
+pub mod ahead;
 pub mod bench;
 pub mod build;
 pub mod check;

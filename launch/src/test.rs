@@ -11,6 +11,7 @@ use clap::Args;
 
 use images::Format;
 
+use crate::ahead::Ahead;
 use crate::build;
 use crate::fuzz::Fuzzer;
 use crate::qemu::Program;
@@ -240,6 +241,7 @@ pub fn test(options: &Options) -> Result<()> {
     let mut environment: Vec<(&str, PathBuf)> = vec![("ISTHMUS_SKIPPED", skipped.clone())];
     let uses: Vec<Purpose> = suites.iter().flat_map(|suite| suite.uses).copied().collect();
     setup::install(&uses)?;
+    let ahead = Ahead::start(suites.iter().flat_map(|suite| compile(suite)).collect());
     if suites.iter().any(|suite| suite.needs.guests()) {
         guest::prepare()?;
     }
@@ -274,6 +276,7 @@ pub fn test(options: &Options) -> Result<()> {
         environment.push(("ISTHMUS_SEED", seed.to_string().into()));
     }
 
+    ahead.finish();
     let mut table = Vec::new();
     for suite in suites {
         let started = Instant::now();
@@ -319,8 +322,8 @@ fn run(suite: &Suite, options: &Options, environment: &[(&str, PathBuf)]) -> Res
     Ok(outcome)
 }
 
-/// The cargo command that runs a suite's cases.
-fn cases(suite: &Suite, options: &Options) -> Command {
+/// The cargo command of a suite's tests, to which what libtest is told can be added.
+fn cargo_test(suite: &Suite) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(workspace::root()).arg("test");
     match suite.target {
@@ -330,6 +333,24 @@ fn cases(suite: &Suite, options: &Options) -> Command {
             cargo.args(["--profile", "host", "-p", package, "--test", target])
         }
     };
+    cargo
+}
+
+/// The cargo commands that only compile a suite.
+fn compile(suite: &Suite) -> Vec<Command> {
+    let mut cargo = cargo_test(suite);
+    cargo.arg("--no-run");
+    let sanitized = match suite.name {
+        "unit" => races::compile().ok(),
+        "fuzz" => Fuzzer::compile().ok(),
+        _ => None,
+    };
+    [cargo].into_iter().chain(sanitized).collect()
+}
+
+/// The cargo command that runs a suite's cases.
+fn cases(suite: &Suite, options: &Options) -> Command {
+    let mut cargo = cargo_test(suite);
     cargo.arg("--");
     if suite.needs.guests() {
         cargo.args(["--test-threads", "1"]); // each case has two machines
