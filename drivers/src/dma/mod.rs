@@ -1,6 +1,11 @@
 //! DMA engines: what carries bytes to memory behind a bridge. The CPU is the one that always exists
 //! ([`CpuCopy`]); it is done at once. Others work while the CPU does something else.
 
+mod carrier;
+pub mod ioat;
+
+pub use carrier::{Carried, Carrier};
+
 use crate::hal::{Instant, Window};
 use core::sync::atomic::{Ordering, fence};
 
@@ -82,6 +87,66 @@ pub trait Dma {
 
 /// Bytes that may be written between two questions for room, each write counted with 16 more.
 pub const TURN: usize = 1 << 20;
+
+/// How a channel is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It works, or is being reset.
+    Good,
+    /// It is given up, and stopped: what it has not completed is left to whoever asks [`Channel::take_rest`].
+    Failed,
+    /// It does not answer any more. Nobody knows what of the rest it has carried out.
+    Lost,
+}
+
+/// What a channel counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelCounters {
+    /// Copies carried out, and their bytes.
+    pub copies: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Times that the device was told of new copies.
+    pub batches: u64,
+    /// Times that it was reset.
+    pub resets: u64,
+    /// Completions that it did not write to memory, and such as name no copy under way.
+    pub missed: u64,
+    /// The latter.
+    pub nonsense: u64,
+}
+
+/// A channel of an engine: it carries out copies in the order in which they were given.
+pub trait Channel: Send {
+    /// Copies that can be added.
+    fn room(&self) -> usize;
+
+    /// Adds a copy between stretches of the same length, at most [`LONGEST`]: its number, counted from 1; None without
+    /// room. The source stays as it is until the copy is complete. Nothing is read before [`Channel::start`].
+    fn push(&mut self, to: &Window, from: &Window) -> Option<u64>;
+
+    /// What was added is complete before what is added from now on begins.
+    fn order(&mut self);
+
+    /// Tells the device of what was added, with one write to its registers.
+    fn start(&mut self);
+
+    /// The number of the last copy that is complete, with all before it; and how the channel is. Looks at
+    /// memory, and at registers only after it where nothing has been completed for long.
+    fn complete(&mut self, now: Instant) -> (u64, Health);
+
+    /// Takes what a channel that failed has not completed, in order: target and source.
+    fn take_rest(&mut self) -> Option<(Window, Window)>;
+
+    /// What it has counted.
+    fn counters(&self) -> ChannelCounters;
+
+    /// Which it is: the device's name and its number there.
+    fn number(&self) -> u8;
+}
+
+/// Most bytes of one copy of a [`Channel`].
+pub const LONGEST: usize = 1 << 20;
 
 /// The CPU as DMA engine.
 #[derive(Clone, Copy, Debug, Default)]
