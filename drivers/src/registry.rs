@@ -126,6 +126,7 @@ pub static DRIVERS: &[Driver] = &[
         ids: &[Id::Pci(ntb::ivshmem::VENDOR, ntb::ivshmem::DEVICE)],
         open: Open::Bridge(ntb::ivshmem::open),
     },
+    Driver { name: "ntb_hw_intel", ids: &ntb::intel::IDS, open: Open::Bridge(ntb::intel::open) },
     Driver { name: "ioatdma", ids: &dma::ioat::IDS, open: Open::Dma(dma::ioat::open) },
     Driver {
         name: "tsi721_mport",
