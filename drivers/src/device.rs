@@ -1,6 +1,7 @@
 //! A device that was found and has a driver, and is not set up yet.
 
 use crate::block::Opened;
+use crate::dma::Channel;
 use crate::entropy::EntropySource;
 use crate::ethernet::WantedMtu;
 use crate::hal::{Clock, Location, Platform, Port};
@@ -10,6 +11,7 @@ use crate::rapidio;
 use crate::registry::{Class, Driver, Open, OpenError};
 use crate::virtio::Slot;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::fmt;
 
 /// How a device is reached.
@@ -108,6 +110,18 @@ impl Device {
     ) -> Result<Box<dyn NtbDevice>, OpenError> {
         match self.driver.open {
             Open::Bridge(open) => open(self, platform, side),
+            _ => Err(WrongClass.into()),
+        }
+    }
+
+    /// Sets a DMA engine up.
+    pub fn open_dma(
+        self,
+        platform: &mut dyn Platform,
+        clock: &dyn Clock,
+    ) -> Result<Vec<Box<dyn Channel>>, OpenError> {
+        match self.driver.open {
+            Open::Dma(open) => open(self, platform, clock),
             _ => Err(WrongClass.into()),
         }
     }

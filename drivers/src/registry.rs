@@ -3,6 +3,7 @@
 
 use crate::block::{self, Opened};
 use crate::device::Device;
+use crate::dma::{self, Channel};
 use crate::entropy::{self, EntropySource};
 use crate::ethernet::{self, WantedMtu};
 use crate::hal::{Clock, Platform, Port};
@@ -10,6 +11,7 @@ use crate::ntb::{self, NtbDevice, Side};
 use crate::rapidio;
 use crate::virtio;
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 /// What a driver recognizes its devices by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,8 @@ pub enum Open {
     Disks(fn(Device, &mut dyn Platform, &dyn Clock) -> Result<Opened, OpenError>),
     /// A non-transparent bridge. Which of its two sides this machine has may have to be said.
     Bridge(fn(Device, &mut dyn Platform, Option<Side>) -> Result<Box<dyn NtbDevice>, OpenError>),
+    /// The channels of a DMA engine. May wait for the device.
+    Dma(fn(Device, &mut dyn Platform, &dyn Clock) -> Result<Vec<Box<dyn Channel>>, OpenError>),
     /// A source of entropy.
     Entropy(fn(Device, &mut dyn Platform) -> Result<Box<dyn EntropySource>, OpenError>),
     /// A RapidIO master port.
@@ -56,6 +60,8 @@ pub enum Class {
     Disks,
     /// A non-transparent bridge.
     Bridge,
+    /// A DMA engine.
+    Dma,
     /// A source of entropy.
     Entropy,
     /// A RapidIO master port.
@@ -120,6 +126,8 @@ pub static DRIVERS: &[Driver] = &[
         ids: &[Id::Pci(ntb::ivshmem::VENDOR, ntb::ivshmem::DEVICE)],
         open: Open::Bridge(ntb::ivshmem::open),
     },
+    Driver { name: "ntb_hw_intel", ids: &ntb::intel::IDS, open: Open::Bridge(ntb::intel::open) },
+    Driver { name: "ioatdma", ids: &dma::ioat::IDS, open: Open::Dma(dma::ioat::open) },
     Driver {
         name: "tsi721_mport",
         ids: &[Id::Pci(rapidio::tsi721::VENDOR, rapidio::tsi721::DEVICE)],
@@ -134,6 +142,7 @@ impl Driver {
             Open::Port(_) => Class::Port,
             Open::Disks(_) => Class::Disks,
             Open::Bridge(_) => Class::Bridge,
+            Open::Dma(_) => Class::Dma,
             Open::Entropy(_) => Class::Entropy,
             Open::RapidIo(_) => Class::RapidIo,
         }

@@ -2,6 +2,7 @@
 //! is beside the ports' in [`provider_set::ProviderSet`].
 
 mod device;
+mod engines;
 pub(super) mod ntb_perf;
 mod tcp;
 
@@ -15,8 +16,10 @@ use crate::config::{Config, Ntb};
 use crate::report::Value;
 use device::Device;
 use drivers::device::Device as FoundDevice;
+use drivers::dma::Carrier;
 use drivers::hal::{Instant, Platform, Window};
 use drivers::ntb::Side;
+pub(super) use engines::Engines;
 use ntrdma::{self, Layout, Ntrdma};
 use perf_responders::ntb_perf::NtbPerf;
 use provider_set::ProviderSet;
@@ -63,6 +66,7 @@ impl Bridge {
     pub fn open(
         config: &Config,
         found: Vec<FoundDevice>,
+        mut engines: Engines<'_>,
         platform: &mut dyn Platform,
         networks: &mut [Network],
         rng: &mut dyn RngCore,
@@ -85,7 +89,7 @@ impl Bridge {
         for device in found {
             let location = device.location().to_string();
             let made = match settings.next() {
-                Some(ntb) => Self::set_up(ntb, device, platform, rng),
+                Some(ntb) => Self::set_up(ntb, device, &mut engines, platform, rng),
                 None => Err("a bridge that no [[ntb]] is for".into()),
             };
             match made {
@@ -105,13 +109,15 @@ impl Bridge {
     fn set_up(
         ntb: &Ntb,
         device: FoundDevice,
+        engines: &mut Engines<'_>,
         platform: &mut dyn Platform,
         rng: &mut dyn RngCore,
     ) -> Result<(Self, Ntrdma), String> {
         let side = ntb.side.map(|side| if side == 0 { Side::A } else { Side::B });
-        let opened =
+        let mut opened =
             device.open_bridge(platform, side).map_err(|error| format!("ntb.0: {error}"))?;
         let ntrdma = provider(ntb, opened.exposed(), rng)?;
+        engines.serve(&mut *opened, platform);
         Ok((Self::new(Device::Bridge(device, opened), ntb), ntrdma))
     }
 
@@ -246,6 +252,7 @@ pub(super) fn report(state: &State) -> Value {
         let (used, free) = ntrdma.queue_pairs();
         let counters = ntrdma.counters();
         let device = &bridge.device;
+        let engine = device.carrier().map(Carrier::counters);
         Value::object([
             ("name", "ntb0".into()),
             ("link", state_name(ntrdma.link()).into()),
@@ -255,6 +262,12 @@ pub(super) fn report(state: &State) -> Value {
             ("connection", device.connection().into()),
             ("side", device.side().into()),
             ("doorbell", device.doorbell().into()),
+            ("link_speed", device.link_speed().into()),
+            ("carried_by", device.carried_by().into()),
+            ("bytes_by_cpu", device.carrier().map(Carrier::bytes_by_cpu).into()),
+            ("bytes_by_engine", engine.map(|counters| counters.bytes).into()),
+            ("engine_resets", engine.map(|counters| counters.resets).into()),
+            ("engines_lost", counters.engines_lost.into()),
             ("window", Value::Bytes(device.window() as u64)),
             ("queue_pairs", used.into()),
             ("queue_pairs_free", free.into()),

@@ -2,7 +2,7 @@
 //! because the configuration may lie on a disk and says how ports are set up.
 
 use super::Gateway;
-use super::bridge::Bridge;
+use super::bridge::{Bridge, Engines};
 use super::disks::{DiskSlot, Role, SharedDisk, name_for_good};
 use super::known_disks::{self, PATIENCE};
 use super::loop_waker::LoopWaker;
@@ -211,8 +211,17 @@ impl Gateway {
             }
         }
         let bridges = inventory.take(Class::Bridge);
-        let bridge =
-            Bridge::open(config, bridges, &mut *platform, &mut networks, &mut *rng, &mut unclaimed);
+        let engines =
+            Engines { found: inventory.take(Class::Dma), clock: &MachineClock(&*machine) };
+        let bridge = Bridge::open(
+            config,
+            bridges,
+            engines,
+            &mut *platform,
+            &mut networks,
+            &mut *rng,
+            &mut unclaimed,
+        );
         let (mut bridge, ntrdma) = bridge.unzip();
         if let (Some(bridge), Some(mtu)) = (&mut bridge, config.ntb.first().and_then(|n| n.mtu)) {
             let index = ports.len();

@@ -1,31 +1,77 @@
 //! DMA engines: what carries bytes to memory behind a bridge. The CPU is the one that always exists
-//! ([`CpuCopy`]); engines of their own (I/OAT, PTDMA) stand on the same trait.
+//! ([`CpuCopy`]); it is done at once. Others work while the CPU does something else.
 
-use crate::hal::Window;
+mod carrier;
+pub mod ioat;
+
+pub use carrier::{Carried, Carrier};
+
+use crate::hal::{Instant, Window};
 use core::sync::atomic::{Ordering, fence};
 
-/// Writes to memory that is not ours, in any order but for [`Dma::fence`]: PCIe lets posted writes
-/// of different requesters, and relaxed ones of the same, pass each other, and an engine and a CPU
-/// that write combines are both. Only a naturally aligned `put32` is seen whole or not at all.
+/// Number of a copy that was submitted, counted from 1; 0 where copies are done at once.
+pub type Ticket = u64;
+
+/// How far an engine has got.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Copies up to this ticket are complete: their source is not read any more, not even to repeat them.
+    pub done: Ticket,
+    /// What was under way is lost, and nobody knows how much of it arrived: the engine failed. Said once.
+    /// Whoever writes through the bridge has to begin anew with its peer.
+    pub lost: bool,
+}
+
+/// Writes to memory that is not ours: submitted, ordered, and complete some time later.
+///
+/// They are seen in any order but for [`Dma::order`]: PCIe lets posted writes of different requesters, and
+/// relaxed ones of the same, pass each other, and an engine and a CPU that write combines are both. Only a
+/// naturally aligned `put32` is seen whole or not at all.
 pub trait Dma {
-    /// Copies `from` to the beginning of `to`, as far as both go. `from` has been read when this
-    /// returns.
-    fn copy(&mut self, to: &Window, from: &Window);
+    /// Submits a copy of `from` to the beginning of `to`, as far as both go. `from` stays as it is, and is
+    /// nobody else's, until [`Dma::complete`] has said that the ticket of the copy ([`Dma::submitted`]) is done.
+    fn submit(&mut self, to: &Window, from: &Window);
+
+    /// Whether [`Dma::start`] and [`Dma::complete`] want to be called, because something is done later. Where it is not
+    /// each copy is complete at once.
+    #[inline]
+    fn is_asynchronous(&self) -> bool {
+        false
+    }
+
+    /// The ticket of the copy that was submitted last.
+    fn submitted(&self) -> Ticket {
+        0
+    }
 
     /// Writes little-endian words to the beginning of `to`, as far as it goes; `to` is aligned to 8.
+    /// They have been read when this returns.
     fn put(&mut self, to: &Window, words: &[u64]);
 
     /// Writes a little-endian 32-bit cell at the beginning of `to`, which is aligned to 4.
     fn put32(&mut self, to: &Window, value: u32);
 
     /// Nothing that is written later is seen before all that was written earlier.
-    fn fence(&mut self);
+    fn order(&mut self);
 
-    /// [`Dma::fence`] and [`Dma::put32`]: a cell that announces what was written before.
+    /// [`Dma::order`] and [`Dma::put32`]: a cell that announces what was written before.
     #[inline]
     fn announce(&mut self, to: &Window, value: u32) {
-        self.fence();
+        self.order();
         self.put32(to, value);
+    }
+
+    /// Hands what was submitted to the engine; whether anything is under way, so that [`Dma::complete`] has to be
+    /// asked soon. Whoever has written calls it when it has no more for now.
+    #[inline]
+    fn start(&mut self) -> bool {
+        false
+    }
+
+    /// Looks how far the engine has got, and after it where it is in trouble.
+    #[inline]
+    fn complete(&mut self, _now: Instant) -> Progress {
+        Progress::default()
     }
 
     /// Whether all that was written has arrived, so that nothing of it can be seen later than what
@@ -42,13 +88,73 @@ pub trait Dma {
 /// Bytes that may be written between two questions for room, each write counted with 16 more.
 pub const TURN: usize = 1 << 20;
 
+/// How a channel is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It works, or is being reset.
+    Good,
+    /// It is given up, and stopped: what it has not completed is left to whoever asks [`Channel::take_rest`].
+    Failed,
+    /// It does not answer any more. Nobody knows what of the rest it has carried out.
+    Lost,
+}
+
+/// What a channel counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelCounters {
+    /// Copies carried out, and their bytes.
+    pub copies: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Times that the device was told of new copies.
+    pub batches: u64,
+    /// Times that it was reset.
+    pub resets: u64,
+    /// Completions that it did not write to memory, and such as name no copy under way.
+    pub missed: u64,
+    /// The latter.
+    pub nonsense: u64,
+}
+
+/// A channel of an engine: it carries out copies in the order in which they were given.
+pub trait Channel: Send {
+    /// Copies that can be added.
+    fn room(&self) -> usize;
+
+    /// Adds a copy between stretches of the same length, at most [`LONGEST`]: its number, counted from 1; None without
+    /// room. The source stays as it is until the copy is complete. Nothing is read before [`Channel::start`].
+    fn push(&mut self, to: &Window, from: &Window) -> Option<u64>;
+
+    /// What was added is complete before what is added from now on begins.
+    fn order(&mut self);
+
+    /// Tells the device of what was added, with one write to its registers.
+    fn start(&mut self);
+
+    /// The number of the last copy that is complete, with all before it; and how the channel is. Looks at
+    /// memory, and at registers only after it where nothing has been completed for long.
+    fn complete(&mut self, now: Instant) -> (u64, Health);
+
+    /// Takes what a channel that failed has not completed, in order: target and source.
+    fn take_rest(&mut self) -> Option<(Window, Window)>;
+
+    /// What it has counted.
+    fn counters(&self) -> ChannelCounters;
+
+    /// Which it is: the device's name and its number there.
+    fn number(&self) -> u8;
+}
+
+/// Most bytes of one copy of a [`Channel`].
+pub const LONGEST: usize = 1 << 20;
+
 /// The CPU as DMA engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CpuCopy;
 
 impl Dma for CpuCopy {
     #[inline]
-    fn copy(&mut self, to: &Window, from: &Window) {
+    fn submit(&mut self, to: &Window, from: &Window) {
         if let Some(from) = from.slice(0, from.len().min(to.len())) {
             // It was made to fit.
             let _ = to.write_window(0, &from);
@@ -69,7 +175,7 @@ impl Dma for CpuCopy {
     }
 
     #[inline]
-    fn fence(&mut self) {
+    fn order(&mut self) {
         // For memory that is mapped write-back, stores of a CPU are seen in order once the compiler
         // keeps it; what is mapped write-combining also needs its buffers emptied.
         fence(Ordering::Release);
@@ -81,7 +187,7 @@ impl Dma for CpuCopy {
     }
 
     fn settled(&mut self) -> bool {
-        self.fence();
+        self.order();
         true
     }
 }

@@ -47,7 +47,7 @@ impl Interrupt {
 /// on that promise. Whoever brings up a machine makes it: for devices that are not trusted by means of an
 /// IOMMU, without which they could write to any memory anyway.
 ///
-/// What is mapped by `map_registers` and `map_memory` belongs to a device: neither memory of the machine nor
+/// What is mapped by `map_registers`, `map_memory` and `map_window` belongs to a device: neither memory of the machine nor
 /// its interrupt controllers lie there.
 pub unsafe trait Platform {
     /// Maps `len` bytes of device registers at bus address `address`, uncached, for ever. None if
@@ -57,6 +57,12 @@ pub unsafe trait Platform {
     /// Maps `len` bytes of a device's memory (not registers) at bus address `address`, cached, for
     /// ever. None likewise.
     fn map_memory(&mut self, address: u64, len: usize) -> Option<Window>;
+
+    /// Maps `len` bytes of another machine's memory behind a bridge at bus address `address`, uncached, for ever. None
+    /// likewise, and where there are no such bridges.
+    fn map_window(&mut self, _address: u64, _len: usize) -> Option<Window> {
+        None
+    }
 
     /// An interrupt that wakes the core which will own the device, or None if there is none left.
     fn allocate_interrupt(&mut self) -> Option<Interrupt>;

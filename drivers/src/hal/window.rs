@@ -222,7 +222,13 @@ impl Window {
             return Ok(());
         }
         // SAFETY: as in `read`, the other way round; the bytes of a `u64` are those of the word.
-        unsafe { copy::to_shared(into.start.as_ptr(), words.as_ptr().cast(), into.len) };
+        unsafe {
+            match into.len {
+                // A line, as most are, without a call.
+                64 => copy::array_to_shared::<64>(into.start.as_ptr(), words.as_ptr().cast()),
+                len => copy::to_shared(into.start.as_ptr(), words.as_ptr().cast(), len),
+            }
+        }
         Ok(())
     }
 

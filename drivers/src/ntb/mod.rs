@@ -1,6 +1,7 @@
 //! Non-transparent bridges: two machines that see a part of each other's memory (words as in Linux
 //! `include/linux/ntb.h`). A driver knows nothing of what is said through the memory.
 
+pub mod intel;
 pub mod ivshmem;
 mod shared;
 pub mod stream;
@@ -8,8 +9,9 @@ pub mod stream;
 pub use shared::{SharedMemory, Side};
 pub use stream::Stream;
 
-use crate::dma::Dma;
-use crate::hal::Window;
+use crate::dma::{Carrier, Channel, Dma};
+use crate::hal::{Arena, Window};
+use alloc::boxed::Box;
 
 /// Scratchpads that every bridge has.
 pub const SCRATCHPADS: usize = 4;
@@ -70,4 +72,17 @@ pub trait NtbDevice: Bridge {
     fn interrupts(&self) -> u64;
     /// Whether it was rung since [`Ntb::rung`] was asked.
     fn pending(&self) -> bool;
+    /// What writes through it, if that can be a channel of a DMA engine.
+    fn carrier(&self) -> Option<&Carrier> {
+        None
+    }
+    /// Has a channel of a DMA engine carry everything from now on; nothing may have been written yet. False if it cannot:
+    /// then the CPU goes on carrying.
+    fn use_engine(&mut self, _channel: Box<dyn Channel>, _arena: &mut Arena) -> bool {
+        false
+    }
+    /// Generation of PCI Express and lanes of the link, while there is one that has such.
+    fn link_speed(&self) -> Option<(u8, u8)> {
+        None
+    }
 }

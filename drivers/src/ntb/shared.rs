@@ -106,8 +106,8 @@ impl Ntb for SharedMemory {
 
 impl Dma for SharedMemory {
     #[inline]
-    fn copy(&mut self, to: &Window, from: &Window) {
-        self.copy.copy(to, from);
+    fn submit(&mut self, to: &Window, from: &Window) {
+        self.copy.submit(to, from);
     }
 
     #[inline]
@@ -121,7 +121,7 @@ impl Dma for SharedMemory {
     }
 
     #[inline]
-    fn fence(&mut self) {
+    fn order(&mut self) {
         // Both sides have it mapped write-back: nothing is write-combined.
         fence(Ordering::Release);
     }
@@ -148,8 +148,8 @@ mod tests {
         a.put32(&a.window().slice(32, 4).unwrap(), 7);
         let from = a.exposed().slice(0, 8).unwrap();
         from.fill(0x55);
-        a.copy(&a.window().slice(40, 4).unwrap(), &from);
-        a.fence();
+        a.submit(&a.window().slice(40, 4).unwrap(), &from);
+        a.order();
         let mut words = [0; 4];
         b.exposed().load_words(8, &mut words);
         assert_eq!(words, [1, 2, 0, 7], "nothing beyond the slice that was named");

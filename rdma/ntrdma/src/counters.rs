@@ -30,6 +30,8 @@ pub struct Counters {
     pub link_down: u64,
     /// Completions for which their queue had no room.
     pub completions_lost: u64,
+    /// Times that the engine that carries payload failed, so that the link was taken down.
+    pub engines_lost: u64,
     /// Queue pairs that went to error.
     pub qp_errors: u64,
 }

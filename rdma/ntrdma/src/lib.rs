@@ -51,6 +51,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use cm::Cm;
 use core::net::IpAddr;
+use drivers::dma::{Progress, Ticket};
 use drivers::hal::{Instant, Window};
 use drivers::ntb::Bridge;
 use ethernet::Ethernet;
@@ -58,9 +59,11 @@ use layout::{COMMAND, COMMANDS};
 use link::{Change, Link};
 use qp::{Completer, Env, Qp, RemoteQp, Session, Wire};
 use rand_core::RngCore;
+use requester::Violation;
 use softverbs::completion::CompletionQueues;
 use softverbs::handle_table::HandleTable;
 use softverbs::memory::Memory;
+use softverbs::pool::Block;
 use verbs::{AsyncEvent, QpId, QpState, Status, VerbsError};
 use wire::{COMMAND_WORDS, Command};
 
@@ -107,6 +110,13 @@ pub struct Ntrdma {
     cm: Cm,
     events: VecDeque<AsyncEvent>,
     counters: Counters,
+    /// Copies that were submitted, and that are complete: of the others the engine may still read the source.
+    submitted: Ticket,
+    copied: Ticket,
+    /// Places of queue pairs in error whose requests end when their copies are complete, and memory of destroyed
+    /// ones that goes back to the pool then.
+    ending: Vec<u32>,
+    lingering: Vec<(Ticket, Block)>,
 }
 
 impl Ntrdma {
@@ -143,6 +153,10 @@ impl Ntrdma {
             // Each queue pair has at most one event, the port one of each kind.
             events: VecDeque::with_capacity(layout.qps as usize + 2),
             counters: Counters::default(),
+            submitted: 0,
+            copied: 0,
+            ending: Vec::with_capacity(layout.qps as usize),
+            lingering: Vec::new(),
             exposed,
             config,
         })
@@ -198,6 +212,46 @@ impl Ntrdma {
     /// Takes what the peer has written, and writes to it what is due. Returns whether there is more
     /// to do at once. (Compiled for the bridge at hand, or for any.)
     pub fn poll<B: Bridge + ?Sized>(&mut self, bridge: &mut B, now: Instant) -> bool {
+        let asynchronous = bridge.is_asynchronous();
+        if asynchronous {
+            self.hear_engine(bridge.complete(now));
+        }
+        let mut more = self.turn(bridge, now);
+        if asynchronous {
+            self.submitted = bridge.submitted();
+            more |= bridge.start();
+        }
+        more
+    }
+
+    /// Takes note of how far the engine has got, and ends what has waited for copies that are complete now.
+    fn hear_engine(&mut self, progress: Progress) {
+        if progress.lost {
+            self.counters.engines_lost += 1;
+            self.link.fail();
+        }
+        self.copied = progress.done;
+        if self.ending.is_empty() && self.lingering.is_empty() {
+            return;
+        }
+        let mut waiting = core::mem::take(&mut self.ending);
+        waiting.retain(|&place| {
+            let (copied, exposed) = (self.copied, &self.exposed);
+            let mut env =
+                Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters };
+            let qp = self.qps.at_mut(place as usize);
+            qp.is_some_and(|qp| !qp.end_requests(&mut env, exposed, copied))
+        });
+        self.ending = waiting;
+        let (copied, pool) = (self.copied, &mut self.memory.pool);
+        for (_, block) in self.lingering.extract_if(.., |(copy, _)| *copy <= copied) {
+            pool.free(block);
+        }
+    }
+
+    /// Takes and writes; whether there is more to do at once.
+    #[inline]
+    fn turn<B: Bridge + ?Sized>(&mut self, bridge: &mut B, now: Instant) -> bool {
         let signs = self.exposed.load64(layout::BATCH);
         let (batch, beat) = (signs as u32, (signs >> 32) as u32);
         match self.link.run(bridge, beat, now) {
@@ -316,23 +370,27 @@ impl Ntrdma {
         if !matches!(qp.state, QpState::Rtr | QpState::Rts) {
             return;
         }
-        if let Some(slot) = self.slots.get_mut(slot) {
-            slot.heard = bells;
-        }
         let (produced, consumed) = (bells as u32, (bells >> 32) as u32);
         let mut touched = core::mem::replace(&mut qp.responder.produced, produced) != produced;
+        let mut waits = false;
         if consumed != qp.requester.consumed {
             touched |= qp.requester.has_more();
             let lost = &mut self.counters.completions_lost;
             let mut completer = Completer { identity: &qp.identity, cqs: &mut self.cqs, lost };
-            if qp
-                .requester
-                .consumed(consumed, &mut completer, &self.exposed, &mut self.memory)
-                .is_err()
-            {
-                self.counters.violations += 1;
-                self.fail(place, Some(Status::RemoteOperation));
+            let (exposed, memory, copied) = (&self.exposed, &mut self.memory, self.copied);
+            match qp.requester.consumed(consumed, &mut completer, exposed, memory, copied) {
+                Ok(all) => waits = !all,
+                Err(Violation) => {
+                    self.counters.violations += 1;
+                    return self.fail(place, Some(Status::RemoteOperation));
+                }
             }
+        }
+        if waits {
+            // For the engine, which may have to read what it has carried once more.
+            self.seen = self.batch_not_seen();
+        } else if let Some(slot) = self.slots.get_mut(slot) {
+            slot.heard = bells;
         }
         if touched {
             self.list(place);
@@ -353,20 +411,22 @@ impl Ntrdma {
             qp.listed = false;
             let mut env =
                 Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters };
-            let alive = qp.state != QpState::Error;
             let mut wire = Wire { bridge, session };
-            let more = qp.serve(&mut wire, &mut env) || qp.responder.waits_for_memory;
-            let failed = alive && qp.state == QpState::Error;
+            let served = qp.serve(&mut wire, &mut env);
+            let waits = qp.responder.waits_for_memory;
             if qp.told != qp.reached() {
                 if let Some(to) = self.work.get_mut(told) {
                     *to = place;
                 }
                 told += 1;
             }
-            if failed {
-                self.failed(place as usize);
-            } else if more {
-                self.list(place as usize);
+            match served {
+                Ok(more) if more || waits => self.list(place as usize),
+                Ok(_) => {}
+                Err(status) => {
+                    qp.refused = Some(status);
+                    self.fail(place as usize, None);
+                }
             }
         }
         (listed, told)
@@ -381,7 +441,7 @@ impl Ntrdma {
         }
         let Some(session) = &self.session else { return };
         let mut wire = Wire { bridge, session };
-        wire.bridge.fence();
+        wire.bridge.order();
         for &place in self.work.iter().take(told) {
             let Some(qp) = self.qps.at_mut(place as usize) else { continue };
             let Some(peer) = &qp.peer else { continue };
@@ -470,7 +530,7 @@ impl Ntrdma {
         };
         let mut env =
             Env { memory: &mut self.memory, cqs: &mut self.cqs, counters: &mut self.counters };
-        qp.fail(first, &mut env);
+        qp.fail(first, &mut env, &self.exposed, self.copied);
         self.failed(place);
     }
 
@@ -479,6 +539,9 @@ impl Ntrdma {
         let Some(qp) = self.qps.at_mut(place) else { return };
         if !core::mem::replace(&mut qp.error_told, true) {
             self.events.push_back(AsyncEvent::QpError(qp.identity.id));
+        }
+        if qp.ending.is_some() && !self.ending.contains(&(place as u32)) {
+            self.ending.push(place as u32);
         }
         let connection = qp.connection.take();
         self.detach(place);

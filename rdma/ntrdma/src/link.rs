@@ -286,9 +286,9 @@ impl Link {
                 if let Some(place) = bridge.window().slice(0, 8 * INFO_WORDS) {
                     bridge.put(&place, &info.emit());
                 }
-                bridge.fence();
+                bridge.order();
                 put32(bridge, layout::READY, info.session);
-                bridge.fence();
+                bridge.order();
             }
             State::Up => {
                 self.refused = None;
@@ -301,9 +301,9 @@ impl Link {
 
 /// Tells the peer that the link is down, behind all that was written before.
 fn say_farewell<B: Bridge + ?Sized>(bridge: &mut B) {
-    bridge.fence();
+    bridge.order();
     put32(bridge, layout::BEAT, FAREWELL);
-    bridge.fence();
+    bridge.order();
     bridge.ring();
 }
 

@@ -24,6 +24,11 @@ impl Ntrdma {
         self.qps.get(qp.0).is_none_or(|qp| qp.requester.has_done(requests))
     }
 
+    /// Whether the copies up to that number are complete: their source is not read any more.
+    pub fn has_copied(&self, copies: u64) -> bool {
+        copies <= self.copied
+    }
+
     /// A free slot for a queue pair, if there is one.
     fn free_slot(&self) -> Option<u32> {
         let free = self.slots.iter().position(|slot| slot.qp.is_none() && !slot.lingers)?;
@@ -258,7 +263,13 @@ impl Provider for Ntrdma {
             self.connection_abandoned(connection);
         }
         let mut gone = self.qps.remove(qp.0).ok_or(VerbsError::NoSuchObject)?;
-        gone.requester.give_back(&mut self.memory);
+        let copying = gone.requester.copying(self.copied);
+        for block in gone.requester.blocks() {
+            match copying {
+                Some(copy) => self.lingering.push((copy, block)),
+                None => self.memory.pool.free(block),
+            }
+        }
         let Identity { place, slot, pd, send_cq, recv_cq, .. } = gone.identity;
         if let Some(slot) = self.slots.get_mut(slot as usize) {
             (slot.qp, slot.lingers) = (None, gone.known_to_peer);
@@ -306,11 +317,13 @@ impl Provider for Ntrdma {
                 all.add(qp.identity.id, posted);
             }
         }
+        all.add_copies(self.submitted);
         all
     }
 
     fn is_done(&self, under_way: &mut UnderWay) -> bool {
         under_way.settle(|qp, posted| self.has_done(qp, posted))
+            && self.has_copied(under_way.copies())
     }
 
     fn poll_event(&mut self) -> Option<AsyncEvent> {

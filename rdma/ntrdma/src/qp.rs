@@ -5,6 +5,7 @@ use super::layout::Places;
 use super::requester::Requester;
 use super::responder::Responder;
 use core::ops::Deref;
+use drivers::dma::Ticket;
 use drivers::hal::Window;
 use drivers::ntb::Bridge;
 use softverbs::completion::CompletionQueues;
@@ -148,6 +149,9 @@ pub struct Qp {
     pub refused: Option<Status>,
     /// Its user was told that it went to error.
     pub error_told: bool,
+    /// It went to error and its requests have not ended: an engine may still read what they send. How the oldest
+    /// is to end.
+    pub ending: Option<Option<Status>>,
 }
 
 impl Qp {
@@ -167,23 +171,45 @@ impl Qp {
             told: [0; 2],
             refused: None,
             error_told: false,
+            ending: None,
         }
     }
 
     /// To the error state: everything posted is flushed. `first` is how the oldest send ended, if
     /// that is what failed.
-    pub fn fail(&mut self, first: Option<Status>, env: &mut Env<'_>) {
+    pub fn fail(
+        &mut self,
+        first: Option<Status>,
+        env: &mut Env<'_>,
+        exposed: &Window,
+        copied: Ticket,
+    ) {
         if self.state == QpState::Error {
             return;
         }
         self.state = QpState::Error;
         env.counters.qp_errors += 1;
+        self.ending = Some(first);
+        self.end_requests(env, exposed, copied);
         let lost = &mut env.counters.completions_lost;
         let mut completer = Completer { identity: &self.identity, cqs: env.cqs, lost };
-        self.requester.flush(first, &mut completer, env.memory);
         while let Some(id) = self.receives.pop() {
             completer.fail_receive(id, Status::Flushed);
         }
+    }
+
+    /// Ends the requests of a queue pair in error, once nothing of them is read any more: copies up to `copied` are
+    /// complete. Whether that is so. `exposed` is what we expose.
+    pub fn end_requests(&mut self, env: &mut Env<'_>, exposed: &Window, copied: Ticket) -> bool {
+        let Some(first) = self.ending else { return true };
+        if self.requester.copying(copied).is_some() {
+            return false;
+        }
+        self.ending = None;
+        let lost = &mut env.counters.completions_lost;
+        let mut completer = Completer { identity: &self.identity, cqs: env.cqs, lost };
+        self.requester.flush(first, &mut completer, exposed, env.memory);
+        true
     }
 
     /// What the bells at the peer should say.
@@ -193,27 +219,24 @@ impl Qp {
     }
 
     /// Does what the peer has sent, then sends what is posted. Returns whether there is more to do
-    /// at once.
+    /// at once; or why the queue pair has to fail, which the peer is to be told.
     #[inline]
-    pub fn serve<B: Bridge + ?Sized>(&mut self, wire: &mut Wire<'_, B>, env: &mut Env<'_>) -> bool {
-        let Some(peer) = &self.peer else { return false };
+    pub fn serve<B: Bridge + ?Sized>(
+        &mut self,
+        wire: &mut Wire<'_, B>,
+        env: &mut Env<'_>,
+    ) -> Result<bool, Status> {
+        let Some(peer) = &self.peer else { return Ok(false) };
         if !matches!(self.state, QpState::Rtr | QpState::Rts) {
-            return false;
+            return Ok(false);
         }
         let mut more = false;
         if self.responder.produced != self.responder.consumed {
-            match self.responder.serve(peer, &self.identity, &mut self.receives, wire, env) {
-                Ok(rest) => more = rest,
-                Err(status) => {
-                    self.refused = Some(status);
-                    self.fail(None, env);
-                    return false;
-                }
-            }
+            more = self.responder.serve(peer, &self.identity, &mut self.receives, wire, env)?;
         }
         if self.state == QpState::Rts && self.requester.has_more() {
             self.requester.push(peer, wire, env.counters);
         }
-        more
+        Ok(more)
     }
 }

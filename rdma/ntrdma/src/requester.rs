@@ -11,6 +11,7 @@ use super::wire::{ANSWER_WORDS, Answer, Opcode, Place, Template};
 use crate::counters::Counters;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use drivers::dma::Ticket;
 use drivers::hal::Window;
 use drivers::ntb::Bridge;
 use softverbs::memory::Memory;
@@ -54,6 +55,8 @@ struct Piece {
     at: u32,
     length: u32,
     last: bool,
+    /// The last copy of its payload; 0 without any.
+    copy: Ticket,
 }
 
 /// The peer says of our requests what makes no sense.
@@ -74,10 +77,14 @@ pub struct Requester {
     cut: usize,
     pub produced: u32,
     pub consumed: u32,
+    /// As the peer says: ahead of `consumed` while an engine is behind.
+    reported: u32,
     /// Of the entries that are at the peer, each in the place of its number.
     flight: Vec<Piece>,
     staging: ByteRing,
     landing: ByteRing,
+    /// The last copy of payload that was submitted.
+    copy: Ticket,
 }
 
 impl Requester {
@@ -93,9 +100,11 @@ impl Requester {
             cut: 0,
             produced: 0,
             consumed: 0,
+            reported: 0,
             flight: Vec::new(),
             staging: ByteRing::default(),
             landing: ByteRing::default(),
+            copy: 0,
         }
     }
 
@@ -117,9 +126,9 @@ impl Requester {
         self.queue.len() <= self.requests.wrapping_sub(requests) as usize
     }
 
-    /// Whether anything is at the peer.
+    /// Whether anything is at the peer that it has not done.
     pub fn in_flight(&self) -> bool {
-        self.produced != self.consumed
+        self.produced != self.reported
     }
 
     /// Posts a request. What is short is read now.
@@ -234,7 +243,7 @@ impl Requester {
         let work = self.queue.get(self.next)?;
         let Template { opcode, total, .. } = work.template;
         let (at, rest) = (self.cut, total as usize - self.cut);
-        let (mut length, mut cost, mut landing) = (rest.min(PIECE), 0, 0);
+        let (mut length, mut cost, mut landing, mut copy) = (rest.min(PIECE), 0, 0, 0);
         let to = peer.places.entry(self.produced);
         let mut place = Place::Inline;
         match &work.payload {
@@ -264,10 +273,12 @@ impl Requester {
                         let mut to = peer.places.staging + offset;
                         for window in part.as_slice() {
                             if let Some(place) = wire.window.slice(to, window.len()) {
-                                wire.bridge.copy(&place, window);
+                                wire.bridge.submit(&place, window);
                             }
                             to += window.len();
                         }
+                        self.copy = wire.bridge.submitted();
+                        copy = self.copy;
                         place = Place::Staged(offset as u32);
                         counters.bytes_staged += length as u64;
                     }
@@ -281,14 +292,21 @@ impl Requester {
         let last = at + length == total;
         let (cost, landing) = (cost as u32, landing as u32);
         let flown = self.flight_of(self.produced);
-        *self.flight.get_mut(flown)? = Piece { cost, landing, at, length, last };
+        *self.flight.get_mut(flown)? = Piece { cost, landing, at, length, last, copy };
         self.produced = self.produced.wrapping_add(1);
         (self.next, self.cut) =
             if last { (self.next + 1, 0) } else { (self.next, (at + length) as usize) };
         Some(())
     }
 
-    /// The peer says that it has done all before `upto`. An error if that makes no sense.
+    /// The copy that has to be complete before what was posted may be given to others; None if none is under
+    /// way, those up to `copied` being complete.
+    pub fn copying(&self, copied: Ticket) -> Option<Ticket> {
+        Some(self.copy).filter(|&copy| copy > copied && !self.queue.is_empty())
+    }
+
+    /// The peer says that it has done all before `upto`. An error if that makes no sense. What an engine may still
+    /// read (the copies behind `copied`) is not taken as done yet: false if there is such.
     #[inline]
     pub fn consumed(
         &mut self,
@@ -296,10 +314,12 @@ impl Requester {
         completer: &mut Completer<'_>,
         exposed: &Window,
         memory: &mut Memory,
-    ) -> Result<(), Violation> {
+        copied: Ticket,
+    ) -> Result<bool, Violation> {
         if upto.wrapping_sub(self.consumed) > self.produced.wrapping_sub(self.consumed) {
             return Err(Violation);
         }
+        self.reported = upto;
         while self.consumed != upto {
             let piece = self.flight.get(self.flight_of(self.consumed)).copied();
             let (piece, work) = piece.zip(self.queue.front()).ok_or(Violation)?;
@@ -320,6 +340,7 @@ impl Requester {
                     // 8 bytes: that was checked when it was posted.
                     let _ = into.write(0, &answer.ok_or(Violation)?.value.to_ne_bytes());
                 }
+                Stored::Windows(_) if piece.copy > copied => return Ok(false),
                 Stored::Windows(_) => self.staging.give_back(piece.cost as usize),
                 Stored::Inline(_) => (),
             }
@@ -336,30 +357,32 @@ impl Requester {
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Ends everything that is posted; the oldest as `first` says.
+    /// Ends everything that is posted: what the peer has done with success, and then the oldest as `first` says.
     pub fn flush(
         &mut self,
         mut first: Option<Status>,
         completer: &mut Completer<'_>,
+        exposed: &Window,
         memory: &mut Memory,
     ) {
+        // What makes no sense of it is not done.
+        let _ = self.consumed(self.reported, completer, exposed, memory, Ticket::MAX);
         for work in self.queue.drain(..) {
             if let Some(block) = work.block {
                 memory.pool.free(block);
             }
             completer.send(work.id, first.take().unwrap_or(Status::Flushed));
         }
-        (self.next, self.cut, self.consumed) = (0, 0, self.produced);
+        (self.next, self.cut) = (0, 0);
+        (self.consumed, self.reported) = (self.produced, self.produced);
     }
 
-    /// Gives back the memory on demand that requests carry: the queue pair is destroyed.
-    pub fn give_back(&mut self, memory: &mut Memory) {
-        for block in self.queue.drain(..).filter_map(|work| work.block) {
-            memory.pool.free(block);
-        }
+    /// Takes the memory on demand that requests carry: the queue pair is destroyed.
+    pub fn blocks(&mut self) -> impl Iterator<Item = Block> {
+        self.queue.drain(..).filter_map(|work| work.block)
     }
 }
 

@@ -94,7 +94,7 @@ impl Responder {
         wire: &mut Wire<'_, B>,
         env: &mut Env<'_>,
     ) -> Result<bool, Status> {
-        let Env { memory, cqs, counters } = env;
+        let Env { memory, cqs, counters, .. } = env;
         let lost = &mut counters.completions_lost;
         let completer = Completer { identity, cqs, lost };
         self.waits_for_memory = false;
@@ -288,7 +288,7 @@ impl Responder {
         let from = RemoteAddress { address: entry.address, rkey: entry.rkey };
         let from = context.memory.check(pd, Access::REMOTE_READ, from, entry.length)?;
         let to = wire.window.slice(peer.places.landing + offset, length).ok_or(BROKEN)?;
-        wire.bridge.copy(&to, &from);
+        wire.bridge.submit(&to, &from);
         Ok(())
     }
 

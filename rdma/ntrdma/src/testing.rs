@@ -55,13 +55,15 @@ pub enum Way {
     Posted,
     /// A bridge; the nodes' arenas are exposed and lent to each other.
     Lent,
+    /// A bridge over which engines carry payload, which read it late.
+    Engine,
     /// A stream of bytes.
     Stream,
 }
 
 impl Way {
     /// All of them.
-    pub const ALL: [Way; 3] = [Way::Posted, Way::Lent, Way::Stream];
+    pub const ALL: [Way; 4] = [Way::Posted, Way::Lent, Way::Engine, Way::Stream];
 }
 
 /// Small rings, so that they wrap and fill.
@@ -87,6 +89,7 @@ impl Pair {
                 let part = |n: usize| memory.slice(n * half / 64 * 64, used).unwrap();
                 BridgeEnd::over_stream([part(0), part(1)], &mut rng)
             }
+            Way::Engine => BridgeEnd::with_engines(memory, &mut rng),
             _ => BridgeEnd::pair(memory, lent, &mut rng),
         };
         let nodes = ends.map(|bridge| {

@@ -365,8 +365,10 @@ impl Provider for ProviderSet {
     fn under_way(&self) -> UnderWay {
         let mut all = self.roce.under_way();
         if let Some(device) = &self.bridged {
+            let mut bridged = device.ntrdma.under_way();
+            all.add_copies(bridged.copies());
             // Only added to: none is done.
-            device.ntrdma.under_way().settle(|qp, posted| {
+            bridged.settle(|qp, posted| {
                 all.add(QpId(qp.0 | BRIDGED), posted);
                 true
             });
@@ -375,11 +377,13 @@ impl Provider for ProviderSet {
     }
 
     fn is_done(&self, under_way: &mut UnderWay) -> bool {
-        under_way.settle(|qp, posted| match (bridged(qp.0), &self.bridged) {
+        let posted = under_way.settle(|qp, posted| match (bridged(qp.0), &self.bridged) {
             (None, _) => self.roce.has_done(qp, posted),
             (Some(own), Some(device)) => device.ntrdma.has_done(QpId(own), posted),
             (Some(_), None) => true,
-        })
+        });
+        let device = self.bridged.as_ref();
+        posted && device.is_none_or(|device| device.ntrdma.has_copied(under_way.copies()))
     }
 
     fn poll_event(&mut self) -> Option<AsyncEvent> {

@@ -336,12 +336,24 @@ pub struct OneSided {
 pub struct UnderWay {
     /// By queue pair: how many requests had ever been posted to it, modulo 2^32.
     left: Vec<(QpId, u32)>,
+    /// Copies that had ever been submitted to an engine that carries payload; 0 without one.
+    copies: u64,
 }
 
 impl UnderWay {
     /// Those posted to a queue pair up to its request number `posted`, modulo 2^32.
     pub fn add(&mut self, qp: QpId, posted: u32) {
         self.left.push((qp, posted));
+    }
+
+    /// Those that an engine had been given up to its copy number `copies`.
+    pub fn add_copies(&mut self, copies: u64) {
+        self.copies = self.copies.max(copies);
+    }
+
+    /// The number of the copy up to which an engine has to have come.
+    pub fn copies(&self) -> u64 {
+        self.copies
     }
 
     /// Takes out the queue pairs for which `is_past` says that they have done that many; true if none is left.

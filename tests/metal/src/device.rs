@@ -10,6 +10,8 @@ const ABOVE_4_GIB: u64 = 0x38_0000_0000;
 const BELOW_4_GIB: u64 = 0xf000_0000;
 const ROOM: u64 = 1 << 25;
 
+pub type Route = Arc<dyn Fn(u64, &[u8]) -> bool + Send + Sync>;
+
 pub type Shared<F> = Arc<Mutex<Slot<F>>>;
 
 /// A BAR with the address that it was given.
@@ -24,12 +26,17 @@ struct Placed {
 pub struct Slot<F> {
     pub function: F,
     pub lines: Lines,
-    memory: Window,
+    pub memory: Window,
+    /// Where writes go that are not to memory: whether they were to anything.
+    pub route: Option<Route>,
+    /// What lies behind BARs that are windows to another machine.
+    pub windows: Vec<(u8, Window)>,
     bars: Vec<Placed>,
     /// It was pulled out.
     pub absent: bool,
     pub now: u64,
     pub accesses: u64,
+    pub reads: u64,
 }
 
 impl<F: Function> Slot<F> {
@@ -50,7 +57,18 @@ impl<F: Function> Slot<F> {
             bars.push(Placed { index: bar.index, address, size: bar.size });
         }
         let lines = Lines::of(function.config());
-        Slot { function, lines, memory, bars, absent: false, now: 0, accesses: 0 }
+        Slot {
+            function,
+            lines,
+            memory,
+            route: None,
+            windows: Vec::new(),
+            bars,
+            absent: false,
+            now: 0,
+            accesses: 0,
+            reads: 0,
+        }
     }
 
     /// The BAR and the offset in it where `len` bytes at `address` lie.
@@ -65,13 +83,14 @@ impl<F: Function> Slot<F> {
     pub fn poll(&mut self) {
         if !self.absent {
             self.lines.see(self.function.config());
-            let mut world = World { memory: self.memory, lines: &mut self.lines };
+            let route = self.route.as_deref();
+            let mut world = World { memory: self.memory, lines: &mut self.lines, route };
             self.function.poll(self.now, &mut world);
         }
     }
 
     fn read(&mut self, bar: u8, offset: u64, into: &mut [u8]) {
-        self.accesses += 1;
+        (self.accesses, self.reads) = (self.accesses + 1, self.reads + 1);
         if self.absent {
             return into.fill(0xff);
         }
@@ -81,13 +100,23 @@ impl<F: Function> Slot<F> {
         }
     }
 
+    /// Another function of the machine writes to this one; whether it is here.
+    pub fn write_from_beside(&mut self, address: u64, bytes: &[u8]) -> bool {
+        let Some((bar, offset)) = self.place(address, bytes.len()) else { return false };
+        let accesses = self.accesses;
+        self.write(bar, offset, bytes);
+        self.accesses = accesses;
+        true
+    }
+
     fn write(&mut self, bar: u8, offset: u64, bytes: &[u8]) {
         self.accesses += 1;
         if self.absent || self.lines.write(bar, offset, bytes) {
             return;
         }
         self.lines.see(self.function.config());
-        let mut world = World { memory: self.memory, lines: &mut self.lines };
+        let route = self.route.as_deref();
+        let mut world = World { memory: self.memory, lines: &mut self.lines, route };
         self.function.write(bar, offset, bytes, self.now, &mut world);
     }
 }
@@ -103,6 +132,7 @@ pub fn of_the_model<F: Function, T>(slot: &Shared<F>, work: impl FnOnce(&mut Slo
 struct World<'a> {
     memory: Window,
     lines: &'a mut Lines,
+    route: Option<&'a (dyn Fn(u64, &[u8]) -> bool + Send + Sync)>,
 }
 
 impl World<'_> {
@@ -118,6 +148,9 @@ impl Machine for World<'_> {
     }
 
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Unreachable> {
+        if self.route.is_some_and(|route| route(address, bytes)) {
+            return Ok(());
+        }
         let part = self.part(address, bytes.len())?;
         match bytes.try_into() {
             Ok(word) if address.is_multiple_of(8) => part.store64(0, u64::from_le_bytes(word)),

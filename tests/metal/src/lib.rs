@@ -34,11 +34,42 @@ pub struct Metal<F> {
 impl<F: Function + Send + 'static> Metal<F> {
     /// A machine with this function and so many bytes of memory.
     pub fn new(function: F, memory: usize) -> Self {
-        let start = NonNull::from(vec![0u64; memory / 8].leak()).cast();
+        // On a page's boundary for the CPU as for devices.
+        let whole = vec![0u64; (memory + 4096) / 8].leak();
+        let skipped = whole.as_ptr().addr().wrapping_neg() % 4096;
+        let start = NonNull::from(&mut whole[skipped / 8..]).cast();
         // SAFETY: leaked, so mapped for ever, and the only reference was just given up.
         let memory = unsafe { Window::from_raw(start, MEMORY, memory) };
         let slot = Arc::new(Mutex::new(Slot::new(function, memory)));
         Metal { slot, arena: Arena::new(memory), interrupts: 4 }
+    }
+
+    /// Another function in the same machine, which reaches this one's BARs.
+    pub fn beside<G: Function + Send + 'static>(&self, function: G) -> Metal<G> {
+        let memory = self.slot().memory;
+        let mut slot = Slot::new(function, memory);
+        let other = self.slot.clone();
+        slot.route = Some(Arc::new(move |address, bytes| {
+            device::of_the_model(&other, |slot| slot.write_from_beside(address, bytes))
+        }));
+        Metal { slot: Arc::new(Mutex::new(slot)), arena: self.arena.share(), interrupts: 4 }
+    }
+
+    /// What the CPU writes to a BAR goes straight to `memory`, of another machine.
+    pub fn put_behind(&self, bar: u8, memory: Window) {
+        self.slot().windows.push((bar, memory));
+    }
+
+    /// A part of the memory, by its bus address.
+    pub fn memory(&self, address: u64, len: usize) -> Window {
+        let all = self.slot().memory;
+        let offset = address - all.bus_address();
+        all.slice(offset as usize, len).expect("the machine has that memory")
+    }
+
+    /// Reads from registers so far.
+    pub fn reads(&self) -> u64 {
+        self.slot().reads
     }
 
     /// What our inventory finds.
@@ -94,6 +125,15 @@ unsafe impl<F: Function + Send + 'static> Platform for Metal<F> {
 
     fn map_memory(&mut self, _: u64, _: usize) -> Option<Window> {
         None
+    }
+
+    fn map_window(&mut self, address: u64, len: usize) -> Option<Window> {
+        let slot = self.slot();
+        let (bar, _) = slot.place(address, len)?;
+        let (_, memory) = slot.windows.iter().find(|(behind, _)| *behind == bar)?;
+        let memory = memory.slice(0, len)?;
+        // SAFETY: the memory is mapped as the window says; only its bus address is another one here.
+        Some(unsafe { Window::from_raw(memory.as_ptr(), address, len) })
     }
 
     fn allocate_interrupt(&mut self) -> Option<Interrupt> {

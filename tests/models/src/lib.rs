@@ -11,6 +11,7 @@
 mod config_space;
 mod function;
 pub mod intel_nic;
+pub mod intel_ntb;
 pub mod ioat;
 pub mod nvme;
 pub mod rapidio;

@@ -9,8 +9,8 @@
 
 use crate::Rng;
 use crate::stream::StreamEnd;
-use drivers::dma::Dma;
-use drivers::hal::Window;
+use drivers::dma::{Dma, Progress, Ticket};
+use drivers::hal::{Instant, Window};
 use drivers::ntb::{Bridge, Ntb, SharedMemory, Side};
 use std::collections::VecDeque;
 
@@ -19,6 +19,7 @@ const PIECES: u64 = 4;
 
 #[derive(Debug)]
 enum Posted {
+    Copy(Window, Window, Ticket),
     Bytes(Window, Vec<u8>),
     Cell(Window, u32),
     Scratchpad(usize, u32),
@@ -44,6 +45,15 @@ struct PostedEnd {
     rng: Rng,
     loads: bool,
     up: bool,
+    engine: Option<Engine>,
+}
+
+/// An engine that carries payload: it reads what it copies when the copy arrives, and tells of it later.
+#[derive(Debug, Default)]
+struct Engine {
+    submitted: Ticket,
+    told: Ticket,
+    lost: bool,
 }
 
 impl BridgeEnd {
@@ -57,8 +67,28 @@ impl BridgeEnd {
                 rng: rng.fork(),
                 loads,
                 up: true,
+                engine: None,
             }))
         })
+    }
+
+    /// The same with engines that carry payload.
+    pub fn with_engines(memory: Window, rng: &mut Rng) -> [BridgeEnd; 2] {
+        let mut ends = Self::pair(memory, false, rng);
+        for BridgeEnd(kind) in &mut ends {
+            if let Kind::Posted(end) = kind {
+                end.engine = Some(Engine::default());
+            }
+        }
+        ends
+    }
+
+    /// The engine fails: what it had not carried is lost.
+    pub fn lose_engine(&mut self) {
+        if let Kind::Posted(PostedEnd { engine: Some(engine), posted, .. }) = &mut self.0 {
+            engine.lost = true;
+            posted.clear();
+        }
     }
 
     /// The two ends of a bridge that is a stream, of which each exposes one of the windows.
@@ -168,6 +198,10 @@ impl PostedEnd {
             Some(Posted::Bytes(to, bytes)) => {
                 to.write(0, &bytes).expect("it was cut to fit");
             }
+            Some(Posted::Copy(to, from, _)) => {
+                let from = from.slice(0, from.len().min(to.len())).expect("not longer");
+                to.write_window(0, &from).expect("it was cut to fit");
+            }
             Some(Posted::Cell(to, value)) => to.store32(0, value),
             Some(Posted::Scratchpad(n, value)) => self.memory.set_peer_scratchpad(n, value),
             Some(Posted::Bell) => self.memory.ring(),
@@ -201,9 +235,9 @@ impl PostedEnd {
 
     /// A fence before and after, for what keeps its order.
     fn post_in_order(&mut self, posted: Posted) {
-        self.fence();
+        self.order();
         self.post(posted);
-        self.fence();
+        self.order();
     }
 }
 
@@ -242,10 +276,41 @@ impl Ntb for PostedEnd {
 }
 
 impl Dma for PostedEnd {
-    fn copy(&mut self, to: &Window, from: &Window) {
+    fn submit(&mut self, to: &Window, from: &Window) {
+        if let Some(engine) = &mut self.engine {
+            engine.submitted += 1;
+            let ticket = engine.submitted;
+            return self.post(Posted::Copy(*to, *from, ticket));
+        }
         let mut bytes = vec![0; from.len().min(to.len())];
         from.read(0, &mut bytes).expect("its own length");
         self.post_bytes(to, &bytes);
+    }
+
+    fn is_asynchronous(&self) -> bool {
+        self.engine.is_some()
+    }
+
+    fn submitted(&self) -> Ticket {
+        self.engine.as_ref().map_or(0, |engine| engine.submitted)
+    }
+
+    fn start(&mut self) -> bool {
+        self.engine.as_ref().is_some_and(|engine| engine.told != engine.submitted)
+    }
+
+    /// Tells of a copy some time after it was made, and until then may make it again.
+    fn complete(&mut self, _: Instant) -> Progress {
+        let Some(engine) = &mut self.engine else { return Progress::default() };
+        let under_way = self.posted.iter().find_map(|posted| match posted {
+            Posted::Copy(_, _, ticket) => Some(*ticket),
+            _ => None,
+        });
+        let made = under_way.map_or(engine.submitted, |ticket| ticket - 1);
+        if self.rng.within(0..3) == 0 {
+            engine.told = made;
+        }
+        Progress { done: engine.told, lost: core::mem::take(&mut engine.lost) }
     }
 
     fn put(&mut self, to: &Window, words: &[u64]) {
@@ -258,7 +323,7 @@ impl Dma for PostedEnd {
         self.post(Posted::Cell(*to, value));
     }
 
-    fn fence(&mut self) {
+    fn order(&mut self) {
         if self.up && !matches!(self.posted.back(), None | Some(Posted::Fence)) {
             self.posted.push_back(Posted::Fence);
         }
@@ -304,8 +369,8 @@ impl Ntb for BridgeEnd {
 }
 
 impl Dma for BridgeEnd {
-    fn copy(&mut self, to: &Window, from: &Window) {
-        self.bridge_mut().copy(to, from);
+    fn submit(&mut self, to: &Window, from: &Window) {
+        self.bridge_mut().submit(to, from);
     }
 
     fn put(&mut self, to: &Window, words: &[u64]) {
@@ -316,8 +381,24 @@ impl Dma for BridgeEnd {
         self.bridge_mut().put32(to, value);
     }
 
-    fn fence(&mut self) {
-        self.bridge_mut().fence();
+    fn order(&mut self) {
+        self.bridge_mut().order();
+    }
+
+    fn is_asynchronous(&self) -> bool {
+        self.bridge().is_asynchronous()
+    }
+
+    fn submitted(&self) -> Ticket {
+        self.bridge().submitted()
+    }
+
+    fn start(&mut self) -> bool {
+        self.bridge_mut().start()
+    }
+
+    fn complete(&mut self, now: Instant) -> Progress {
+        self.bridge_mut().complete(now)
     }
 
     fn settled(&mut self) -> bool {
@@ -348,7 +429,7 @@ mod tests {
             let (data, index, other) = (at(0, 64), at(64, 4), at(128, 4));
             a.put(&data, &[u64::MAX; 8]);
             a.put32(&other, 1);
-            a.fence();
+            a.order();
             a.put32(&index, 1);
             while a.under_way() > 0 {
                 a.deliver(1);

@@ -196,6 +196,12 @@ unsafe impl Platform for Devices {
         is_of_device(self.memory, address, len).then(map).flatten()
     }
 
+    fn map_window(&mut self, address: u64, len: usize) -> Option<Window> {
+        // SAFETY: checked; a window to it is given away only here.
+        let map = || unsafe { paging::map_window(address, len, &mut self.arena) };
+        is_of_device(self.memory, address, len).then(map).flatten()
+    }
+
     fn allocate_interrupt(&mut self) -> Option<Interrupt> {
         interrupts::allocate(apic::id())
     }

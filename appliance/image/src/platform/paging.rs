@@ -89,6 +89,16 @@ pub unsafe fn map_memory(address: u64, len: usize, arena: &mut Arena) -> Option<
     Some(unsafe { Window::from_raw(start, address, len) })
 }
 
+/// Maps another machine's memory behind a bridge for ever, uncached. `None` as with registers.
+///
+/// # Safety
+/// A bridge's window lies there, which nobody uses yet.
+pub unsafe fn map_window(address: u64, len: usize, arena: &mut Arena) -> Option<Window> {
+    let start = map(address, len, UNCACHED, arena)?;
+    // SAFETY: mapped writable for ever, and no memory of this machine: no Rust object lies there.
+    Some(unsafe { Window::from_raw(start, address, len) })
+}
+
 /// Maps what is not mapped of a stretch one to one, with these flags; where it begins.
 fn map(address: u64, len: usize, flags: u64, arena: &mut Arena) -> Option<NonNull<u8>> {
     let end = address.checked_add(len as u64)?;

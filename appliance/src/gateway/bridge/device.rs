@@ -2,6 +2,7 @@
 
 use super::tcp::Tcp;
 use drivers::device::Device as FoundDevice;
+use drivers::dma::{Carried, Carrier};
 use drivers::ntb::{Bridge, Ntb as _, NtbDevice, Side};
 
 /// One of the two.
@@ -94,6 +95,28 @@ impl Device {
             Device::Bridge(..) => "polled",
             Device::Tcp(_) => "tcp",
         }
+    }
+
+    /// What writes through it, if that can be an engine.
+    pub fn carrier(&self) -> Option<&Carrier> {
+        match self {
+            Device::Bridge(_, device) => device.carrier(),
+            Device::Tcp(_) => None,
+        }
+    }
+
+    /// Who carries what is written through it.
+    pub fn carried_by(&self) -> String {
+        match self.carrier().map(Carrier::carried) {
+            Some(Carried::Engine(channel)) => format!("engine, channel {channel}"),
+            _ => "cpu".into(),
+        }
+    }
+
+    /// Generation and lanes of a link of PCI Express, while there is one.
+    pub fn link_speed(&self) -> Option<String> {
+        let Device::Bridge(_, device) = self else { return None };
+        device.link_speed().map(|(generation, lanes)| format!("Gen{generation} x{lanes}"))
     }
 
     /// Bytes of the peer's memory that can be written.

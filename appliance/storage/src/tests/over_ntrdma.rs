@@ -81,7 +81,7 @@ fn world(seed: u64, way: Way, config: Config) -> World<NtrdmaPair> {
 
 #[test]
 fn data_survives_with_every_mode() {
-    for seed in 0..6 {
+    for seed in 0..8 {
         let (way, always_invalidate) = (Way::ALL[seed as usize / 2], seed % 2 == 0);
         let mut world = world(seed, way, World::small(always_invalidate));
         let memory = world.arena.available();
@@ -97,7 +97,7 @@ fn data_survives_with_every_mode() {
 
 #[test]
 fn a_session_comes_back_after_its_link_did() {
-    for seed in 0..6 {
+    for seed in 0..8 {
         let mut world = world(seed, Way::ALL[seed as usize / 2], World::small(seed % 2 == 0));
         let memory = world.arena.available();
         let client = world.connect("s1");

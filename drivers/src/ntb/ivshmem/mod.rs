@@ -251,8 +251,8 @@ impl Ntb for Ivshmem {
 
 impl Dma for Ivshmem {
     #[inline]
-    fn copy(&mut self, to: &Window, from: &Window) {
-        self.memory.copy(to, from);
+    fn submit(&mut self, to: &Window, from: &Window) {
+        self.memory.submit(to, from);
     }
 
     #[inline]
@@ -266,8 +266,8 @@ impl Dma for Ivshmem {
     }
 
     #[inline]
-    fn fence(&mut self) {
-        self.memory.fence();
+    fn order(&mut self) {
+        self.memory.order();
     }
 
     fn settled(&mut self) -> bool {

@@ -162,7 +162,7 @@ fn plain_machines_take_the_sides_that_they_are_told() {
     assert!(!a.wakes() && !b.wakes());
     b.set_interrupts(true);
     a.put32(&a.window().slice(64, 4).unwrap(), 7);
-    a.fence();
+    a.order();
     a.ring();
     assert_eq!(b.exposed().load32(64), 7);
     assert!(b.pending());

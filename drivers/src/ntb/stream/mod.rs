@@ -305,7 +305,7 @@ impl Ntb for Stream {
 }
 
 impl Dma for Stream {
-    fn copy(&mut self, to: &Window, from: &Window) {
+    fn submit(&mut self, to: &Window, from: &Window) {
         let length = from.len().min(to.len());
         let (Some(offset), Some(from)) = (self.offset(to), from.slice(0, length)) else { return };
         if self.begin(BYTES, offset, length as u32, length) {
@@ -327,7 +327,7 @@ impl Dma for Stream {
         }
     }
 
-    fn fence(&mut self) {
+    fn order(&mut self) {
         // Records are carried out in order.
     }
 

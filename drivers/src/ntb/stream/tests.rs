@@ -64,8 +64,8 @@ fn what_one_side_writes_the_other_sees() {
     a.put32(&window.slice(32, 4).unwrap(), 7);
     let from = Arena::on_heap(4096).alloc(64, 64).unwrap();
     from.fill(0x55);
-    a.copy(&window.slice(40, 4).unwrap(), &from);
-    a.copy(&window.slice(SIZE - 64, 64).unwrap(), &from);
+    a.submit(&window.slice(40, 4).unwrap(), &from);
+    a.submit(&window.slice(SIZE - 64, 64).unwrap(), &from);
     a.set_peer_scratchpad(3, 9);
     assert!(contents(&a.exposed()).iter().all(|&byte| byte == 0), "only addresses are used");
     b.receive(&said(&mut a));
@@ -171,7 +171,7 @@ fn who_asks_for_room_always_gets_it() {
     for _ in 0..3 {
         while a.has_room() {
             for _ in 0..TURN / (SIZE + 16) {
-                a.copy(&a.window(), &large);
+                a.submit(&a.window(), &large);
             }
             turns += 1;
         }
@@ -181,7 +181,7 @@ fn who_asks_for_room_always_gets_it() {
     }
     assert!(turns >= 6, "{turns}");
     // Who does not ask has a connection less, and no memory is taken for it.
-    (0..2 * WAITING / SIZE).for_each(|_| a.copy(&a.window(), &large));
+    (0..2 * WAITING / SIZE).for_each(|_| a.submit(&a.window(), &large));
     assert_eq!(a.wrong(), Some(Wrong::Stuck));
     assert!(said(&mut a).len() <= WAITING);
 }
@@ -230,7 +230,7 @@ proptest! {
                 Write::Bytes(at, bytes) => {
                     let source = Arena::on_heap(SIZE).alloc(bytes.len(), 8).unwrap();
                     source.write(0, bytes).unwrap();
-                    a.copy(&from(*at), &source.slice(0, bytes.len()).unwrap());
+                    a.submit(&from(*at), &source.slice(0, bytes.len()).unwrap());
                     place(&mut expected, *at, bytes);
                 }
                 Write::Words(at, words) => {

@@ -48,7 +48,7 @@ fn ask(pair: &mut Pair, port: u16, private_data: &[u8]) -> ConnectionId {
 }
 
 fn new_pair(seed: u64) -> Pair {
-    let mut pair = Pair::new(seed, SMALL, Way::ALL[seed as usize % 3]);
+    let mut pair = Pair::new(seed, SMALL, Way::ALL[seed as usize % Way::ALL.len()]);
     pair.bring_up();
     pair.nodes[0].ntrdma.listen(PORT).unwrap();
     pair

@@ -1,4 +1,5 @@
 mod connections;
+mod engine;
 mod frames;
 mod hostile;
 mod life;

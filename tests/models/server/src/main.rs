@@ -22,6 +22,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Parser;
+use models::intel_ntb::{self, IntelNtb};
 use models::ioat::{self, Ioat};
 use models::nvme::{self, Nvme};
 use models::rapidio::{Answer, Board, Network, Topology};
@@ -59,6 +60,15 @@ enum Model {
         /// What the model does wrong
         #[arg(long, value_parser = fault)]
         fault: Option<ioat::Fault>,
+    },
+    /// Two of Intel's non-transparent bridges of the third generation, back to back
+    IntelNtb {
+        /// The Unix sockets to listen on: of the upstream device, and of the downstream device
+        #[arg(num_args = 2, required = true)]
+        sockets: Vec<PathBuf>,
+        /// Bytes of each window, as log2
+        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u8).range(12..=30))]
+        window: u8,
     },
     /// An NVMe drive with a namespace in memory
     Nvme {
@@ -107,6 +117,13 @@ fn main() -> Result<()> {
         Model::Ioat { socket, device, channels, version, fault } => {
             let settings = ioat::Config { device, channels, version: version as u8, fault };
             serve(vec![(socket, Box::new(Ioat::new(settings)))])
+        }
+        Model::IntelNtb { sockets, window } => {
+            let window = 1 << window;
+            let settings = intel_ntb::Config { device: intel_ntb::DEVICE, window, fault: None };
+            let functions =
+                IntelNtb::pair(settings).map(|side| Box::new(side) as Box<dyn Function>);
+            serve(sockets.into_iter().zip(functions).collect())
         }
         Model::Nvme { socket, size, block } => {
             let namespaces = vec![nvme::Shape::new(1, size << (20 - block), block)];

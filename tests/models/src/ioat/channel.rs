@@ -1,7 +1,7 @@
 //! A channel: its registers, and its way through a chain of descriptors.
 
 use super::Fault;
-use super::descriptor::{COMPLETION_ADDRESS, Kind, NEXT_ADDRESS, carry_out};
+use super::descriptor::{COMPLETION_ADDRESS, Kind, NEXT_ADDRESS, READ_DATA, carry_out};
 use crate::registers::{byte_of, with_half};
 use crate::{Machine, Nanoseconds};
 
@@ -42,6 +42,8 @@ pub struct Channel {
     done: u16,
     /// Address of the last one that was carried out.
     completed: u64,
+    /// As it was last written to memory.
+    told: u64,
     status: u64,
     chain: u64,
     next: u64,
@@ -67,6 +69,7 @@ impl Default for Channel {
             given: 0,
             done: 0,
             completed: 0,
+            told: 0,
             status: HALTED,
             chain: 0,
             next: 0,
@@ -181,9 +184,19 @@ impl Channel {
         machine: &mut dyn Machine,
     ) -> Option<Event> {
         let at = self.busy_until.take()?;
+        if fault == Some(Fault::Hang) {
+            self.busy_until = Some(at + DESCRIPTOR * 1_000_000);
+            return None;
+        }
         let address = self.next;
-        let result =
-            if bus_master { carry_out(machine, address, fault) } else { Err(NEXT_ADDRESS) };
+        let halts = matches!(fault, Some(Fault::Halt | Fault::HaltOnce));
+        let result = if halts {
+            Err(READ_DATA)
+        } else if bus_master {
+            carry_out(machine, address, fault)
+        } else {
+            Err(NEXT_ADDRESS)
+        };
         let done = match result {
             Ok(done) => done,
             Err(errors) => return self.halt(errors, machine),
@@ -201,8 +214,13 @@ impl Channel {
             self.status = DONE;
         }
         if done.completion && fault != Some(Fault::NoCompletion) {
-            let wrong = if fault == Some(Fault::WrongCompletion) { 0x40 } else { 0 };
-            let word = (self.completed + wrong) | self.status;
+            let word = match fault {
+                Some(Fault::WrongCompletion) => self.completed + 0x40,
+                Some(Fault::NobodysCompletion) => 0xdead_0000,
+                Some(Fault::StaleCompletion) => self.told,
+                _ => self.completed,
+            } | self.status;
+            self.told = self.completed;
             if machine.write(self.completion_address, &word.to_le_bytes()).is_err() {
                 return self.halt(COMPLETION_ADDRESS, machine);
             }

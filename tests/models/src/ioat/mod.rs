@@ -41,10 +41,20 @@ pub enum Fault {
     NoCompletion,
     /// No interrupt is raised.
     NoInterrupt,
+    /// The completion write names the descriptor that was completed the last time.
+    StaleCompletion,
+    /// The completion write names an address that is no descriptor's.
+    NobodysCompletion,
+    /// Every copy halts the channel: its data cannot be read.
+    Halt,
+    /// The same once.
+    HaltOnce,
+    /// A copy never ends.
+    Hang,
 }
 
 impl Fault {
-    /// All of them, with their names.
+    /// Those that stock drivers are tried with, with their names.
     pub const ALL: [(&str, Fault); 4] = [
         ("corrupt-copy", Fault::CorruptCopy),
         ("wrong-completion", Fault::WrongCompletion),
@@ -93,6 +103,11 @@ impl Ioat {
             .writable(0x184, !0);
         let channels = (0..settings.channels).map(|_| Channel::default()).collect();
         Ioat { settings, config, interrupt_control: 0, interrupt_delay: 0, attention: 0, channels }
+    }
+
+    /// From now on it does this wrong, or nothing.
+    pub fn inject(&mut self, fault: Option<Fault>) {
+        self.settings.fault = fault;
     }
 
     fn byte(&self, offset: u64) -> u8 {
@@ -184,6 +199,9 @@ impl Function for Ioat {
                 let allowed = self.config.is_bus_master();
                 let fault = self.settings.fault;
                 let event = self.channels[index].step(allowed, fault, machine);
+                if fault == Some(Fault::HaltOnce) {
+                    self.settings.fault = None;
+                }
                 self.raise(index, event, machine);
             }
         }

@@ -1,0 +1,73 @@
+//! Registers of the engine and of its channels, and the words of a descriptor (Linux,
+//! `drivers/dma/ioat/{registers,hw}.h`).
+
+/// Channels (8 bits).
+pub const CHANNEL_COUNT: usize = 0x00;
+/// log2 of the most bytes of a descriptor (8 bits).
+pub const TRANSFER_CAP: usize = 0x01;
+/// Interrupts (8 bits): none.
+pub const INTERRUPT_CONTROL: usize = 0x03;
+/// Version, major and minor of 4 bits each (8 bits).
+pub const VERSION: usize = 0x08;
+
+/// Bytes of registers of a channel; those of the engine come before the first.
+pub const CHANNEL: usize = 0x80;
+
+// From a channel's first register on.
+/// Control (16 bits).
+pub const CONTROL: usize = 0x00;
+/// Commands (8 bits).
+pub const COMMAND: usize = 0x04;
+/// Descriptors given since the chain's address was written, modulo 2^16 (16 bits).
+pub const COUNT: usize = 0x06;
+/// Address of the last descriptor that was completed, and the state (64 bits).
+pub const STATUS: usize = 0x08;
+/// Address of the first descriptor (64 bits).
+pub const CHAIN: usize = 0x10;
+/// Where completions are written to (64 bits).
+pub const COMPLETION: usize = 0x18;
+/// Errors (32 bits), cleared by writing ones.
+pub const ERRORS: usize = 0x28;
+
+/// CONTROL: a completion is written at an error, and any error ends the chain. No interrupts.
+pub const RUN: u16 = 4 | 8;
+
+pub const SUSPEND: u8 = 0x04;
+pub const RESET: u8 = 0x20;
+
+// STATUS, and the completion in memory.
+pub const STATE: u64 = 7;
+pub const ACTIVE: u64 = 0;
+pub const DONE: u64 = 1;
+pub const HALTED: u64 = 3;
+/// Bits of the address.
+pub const ADDRESS: u64 = !0x3f;
+
+/// Configuration space: errors once more, which versions before 3.3 want cleared there as well.
+pub const CONFIG_ERRORS: u16 = 0x180;
+
+/// Bytes of a descriptor: size and control, source, target, the next one's address.
+pub const DESCRIPTOR: usize = 64;
+/// Control of a descriptor, in the upper half of its first word.
+pub const WRITE_COMPLETION: u64 = 1 << (32 + 3);
+pub const FENCE: u64 = 1 << (32 + 4);
+pub const NULL: u64 = 1 << (32 + 5);
+
+/// What a bit of [`ERRORS`] says.
+pub fn error_name(errors: u32) -> &'static str {
+    match errors.trailing_zeros() {
+        0 => "source address",
+        1 => "target address",
+        2 => "address of the next descriptor",
+        3 => "alignment of a descriptor",
+        4 => "address of the chain",
+        5 => "command",
+        8 => "reading data",
+        9 => "writing data",
+        10 => "control word of a descriptor",
+        11 => "length of a copy",
+        12 => "address of the completion",
+        32 => "no error named",
+        _ => "hardware",
+    }
+}

@@ -1,0 +1,94 @@
+//! An engine carries payload and reads it late: what was posted is not given back while it may.
+
+use super::verbs::request;
+use crate::State;
+use crate::testing::{Pair, SMALL, Way};
+use core::time::Duration;
+use drivers::hal::Window;
+use netsim::contents;
+use std::vec::Vec;
+use verbs::{Access, Payload, Provider, RemoteAddress, SendOperation, Status};
+
+const SECRET: u8 = 0x5e;
+const LEN: usize = 4096;
+
+/// A pair of which node 0 has posted a WRITE that its engine has been given and has not carried, and its source.
+fn posted(seed: u64) -> (Pair, Window) {
+    let mut pair = Pair::new(seed, SMALL, Way::Engine);
+    pair.connect();
+    let (from, into) = (pair.memory(0, LEN), pair.memory(1, LEN));
+    from.fill(7);
+    let [a, b] = &mut pair.nodes;
+    let region = b.ntrdma.register(b.pd, into, Access::REMOTE_WRITE, &mut pair.rng).unwrap();
+    let to = RemoteAddress { address: region.address, rkey: region.rkey };
+    while a.bridge.under_way() > 0 {
+        a.bridge.deliver(100);
+    }
+    let operation =
+        SendOperation::Write { payload: Payload::Windows(&[from]), to, immediate: None };
+    a.ntrdma.post_send(a.qp, &request(1, operation)).unwrap();
+    assert!(a.ntrdma.poll(&mut a.bridge, pair.now), "an engine at work is looked after");
+    (pair, from)
+}
+
+/// Polls node 0 alone while one write after the other arrives, until `done`.
+fn until(pair: &mut Pair, mut done: impl FnMut(&mut Pair) -> bool) {
+    for _ in 0..1000 {
+        if done(pair) {
+            return;
+        }
+        let [a, _] = &mut pair.nodes;
+        a.bridge.deliver(1);
+        a.ntrdma.poll(&mut a.bridge, pair.now);
+    }
+    panic!("that never ends");
+}
+
+fn leaks(pair: &mut Pair) -> bool {
+    let [a, b] = &mut pair.nodes;
+    a.bridge.deliver(usize::MAX);
+    contents(&b.ntrdma.exposed).windows(64).any(|bytes| bytes == [SECRET; 64])
+}
+
+#[test]
+fn a_request_that_failed_ends_when_it_is_not_read_any_more() {
+    for seed in 0..20 {
+        let (mut pair, from) = posted(seed);
+        let [a, _] = &mut pair.nodes;
+        a.ntrdma.fail_qp(a.qp).unwrap();
+        let mut ended = Vec::new();
+        until(&mut pair, |pair| {
+            ended.extend(pair.nodes[0].completions());
+            !ended.is_empty()
+        });
+        assert_eq!((ended.len(), ended[0].status), (1, Status::Flushed));
+        from.fill(SECRET);
+        assert!(!leaks(&mut pair), "seed {seed}");
+    }
+}
+
+#[test]
+fn memory_is_under_way_while_it_may_be_read() {
+    for seed in 0..20 {
+        let (mut pair, from) = posted(seed);
+        let [a, _] = &mut pair.nodes;
+        let mut under_way = a.ntrdma.under_way();
+        a.ntrdma.destroy_qp(a.qp).unwrap();
+        assert!(!a.ntrdma.is_done(&mut under_way), "seed {seed}");
+        until(&mut pair, |pair| pair.nodes[0].ntrdma.is_done(&mut under_way));
+        from.fill(SECRET);
+        assert!(!leaks(&mut pair), "seed {seed}");
+    }
+}
+
+#[test]
+fn an_engine_that_fails_takes_the_link_along() {
+    let (mut pair, _) = posted(1);
+    pair.nodes[0].bridge.lose_engine();
+    let down = |pair: &mut Pair| pair.nodes[0].ntrdma.link() != State::Up;
+    assert!(pair.run(Duration::from_millis(1), down));
+    assert_eq!(pair.nodes[0].ntrdma.counters().engines_lost, 1);
+    let ended = |pair: &mut Pair| !pair.nodes[0].completions().is_empty();
+    assert!(pair.run(Duration::from_millis(1), ended));
+    pair.bring_up();
+}

@@ -1,0 +1,128 @@
+use super::*;
+use crate::testing::TestMachine;
+
+const WINDOW: u64 = 1 << 20;
+
+/// Two machines whose drivers have brought the link up; the first has given the other a window to its memory.
+struct World {
+    functions: [IntelNtb; 2],
+    machines: [TestMachine; 2],
+    now: Nanoseconds,
+}
+
+impl World {
+    fn new(fault: Option<Fault>) -> Self {
+        let functions = IntelNtb::pair(Config { device: DEVICE, window: WINDOW, fault });
+        let machines = [0; 2].map(|_| TestMachine::new(1 << 16));
+        let mut world = World { functions, machines, now: 0 };
+        for n in 0..2 {
+            world.functions[n].config.write(0x04, &6u16.to_le_bytes());
+            world.functions[n].config.write(0x18, &(WINDOW as u32 * 16).to_le_bytes());
+        }
+        world.poll();
+        world.write(0, 0x10, &0x4000u64.to_le_bytes());
+        world.write(0, 0x18, &(WINDOW * 16 + 0x1000).to_le_bytes());
+        (0..2).for_each(|n| world.write(n, 0, &0x154u32.to_le_bytes()));
+        world
+    }
+
+    fn poll(&mut self) {
+        for (function, machine) in self.functions.iter_mut().zip(&mut self.machines) {
+            function.poll(self.now, machine);
+        }
+    }
+
+    fn write(&mut self, n: usize, offset: u64, bytes: &[u8]) {
+        self.functions[n].write(0, offset, bytes, self.now, &mut self.machines[n]);
+    }
+
+    fn read(&mut self, n: usize, offset: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.functions[n].read(0, offset, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    fn up(fault: Option<Fault>) -> Self {
+        let mut world = World::new(fault);
+        world.now += TRAINING;
+        world.poll();
+        world.poll();
+        assert_eq!(world.link(), [LINK_UP; 2]);
+        world
+    }
+
+    fn link(&self) -> [u16; 2] {
+        [0, 1].map(|n| {
+            let mut bytes = [0; 2];
+            self.functions[n].config.read(LINK_STATUS as u64, &mut bytes);
+            u16::from_le_bytes(bytes)
+        })
+    }
+}
+
+#[test]
+fn the_link_takes_its_time_and_tells_of_it() {
+    let mut world = World::new(None);
+    world.poll();
+    assert_eq!(world.link(), [0; 2]);
+    world.now += TRAINING;
+    world.poll();
+    world.poll();
+    assert_eq!(world.link(), [LINK_UP; 2]);
+    assert_eq!(world.read(0, 0x40), LINK_BELL);
+    assert_eq!(world.machines[0].interrupts, [Interrupt::Msix(0)], "as vectors are after a reset");
+    world.functions[1].reset();
+    world.poll();
+    assert_eq!(world.link(), [0; 2]);
+}
+
+#[test]
+fn writes_go_where_the_other_allows_and_bells_come_behind_them() {
+    let mut world = World::up(None);
+    world.write(0, 0x40, &u64::MAX.to_le_bytes());
+    for (offset, len) in [(0u64, 8usize), (0xff8, 8), (0xffc, 8), (0x1000, 4)] {
+        world.functions[1].write(2, offset, &[7; 8][..len], 0, &mut world.machines[1]);
+    }
+    world.functions[1].write(4, 0, &[7; 8], 0, &mut world.machines[1]);
+    world.write(1, 0x180, &9u32.to_le_bytes());
+    world.write(1, 0x100, &1u32.to_le_bytes());
+    assert_eq!(world.machines[0].memory[0x4000], 0, "posted");
+    world.poll();
+    let memory = &world.machines[0].memory;
+    assert!(memory[0x4000..0x4008] == [7; 8] && memory[0x4ff8..0x5000] == [7; 8]);
+    assert_eq!(memory.iter().filter(|&&byte| byte == 7).count(), 16);
+    let missed = world.functions[1].counters().into_iter().find(|(name, _)| name == "missed");
+    assert_eq!(missed.unwrap().1, 3);
+    assert_eq!((world.read(0, 0x80) as u32, world.read(0, 0x40)), (9, 1));
+    assert_eq!(world.machines[0].interrupts.last(), Some(&Interrupt::Msix(1)));
+}
+
+#[test]
+fn masked_bells_interrupt_when_they_are_let() {
+    let mut world = World::up(None);
+    world.write(0, 0x48, &0xffff_ffffu64.to_le_bytes());
+    world.machines[0].interrupts.clear();
+    world.write(1, 0x100, &1u32.to_le_bytes());
+    world.poll();
+    assert!(world.machines[0].interrupts.is_empty());
+    world.write(0, 0x48, &0u64.to_le_bytes());
+    world.poll();
+    assert_eq!(world.machines[0].interrupts, [Interrupt::Msix(1)]);
+}
+
+#[test]
+fn faults_show() {
+    let mut world = World::new(Some(Fault::NoLimit));
+    assert_eq!(world.read(0, 0x18), 0);
+    world = World::new(Some(Fault::NoTranslation));
+    assert_eq!(world.read(0, 0x10), 0);
+    for fault in [Fault::NoBell, Fault::NoInterrupt] {
+        let mut world = World::up(Some(fault));
+        world.machines[0].interrupts.clear();
+        world.write(0, 0x40, &u64::MAX.to_le_bytes());
+        world.write(1, 0x100, &1u32.to_le_bytes());
+        world.poll();
+        assert!(world.machines[0].interrupts.is_empty());
+        assert_eq!(world.read(0, 0x40), u64::from(fault == Fault::NoInterrupt));
+    }
+}
