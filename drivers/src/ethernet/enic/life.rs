@@ -3,10 +3,10 @@
 
 use super::command::{self, Answer, Command, Failure, TIMEOUT};
 use super::error::Error;
+use super::notices;
 use super::port::EnicPort;
 use super::registers::{self, ALL_ONES, RECEIVE_ERROR, WORK_ERROR};
 use super::steer::{self, Filter};
-use super::{filters, notices};
 use crate::ethernet::keeper::{HUNG, LOST_PLACE, Stall};
 use crate::hal::{Instant, Severity, UdpFlow, Window};
 
@@ -14,6 +14,9 @@ use crate::hal::{Instant, Severity, UdpFlow, Window};
 const LOOKS: usize = 256;
 /// Looks in a row, one a second, at which notices did not add up.
 const MOST_GARBLED: u8 = 3;
+
+/// What is received: own address, multicast, broadcast, all of multicast (Linux: `CMD_PFILTER_*`).
+const RECEIVED: u64 = 1 | 2 | 4 | 0x10;
 
 const STOPPED: &str =
     "the network card has stopped a queue, because of a mistake that it found: it is reset";
@@ -161,7 +164,7 @@ impl EnicPort {
                 let [a, b, c, d, e, f] = self.mac;
                 (command::ADDR_ADD, [u64::from_le_bytes([a, b, c, d, e, f, 0, 0]), 0])
             }
-            Step::PacketFilter => (command::PACKET_FILTER, [filters::MODE, 0]),
+            Step::PacketFilter => (command::PACKET_FILTER, [RECEIVED, 0]),
             Step::Enable if self.has_enable_wait => (command::ENABLE_WAIT, no_arguments),
             Step::Enable => (command::ENABLE, no_arguments),
             Step::Disable => (command::DISABLE, no_arguments),

@@ -41,12 +41,6 @@ enum Kind {
     Virtual,
 }
 
-/// What is received (Linux: `CMD_PFILTER_*`).
-mod filters {
-    /// Own address, multicast, broadcast, all of multicast.
-    pub const MODE: u64 = 1 | 2 | 4 | 0x10;
-}
-
 /// Sets a device up, and waits for it.
 pub fn open(
     device: Device,
