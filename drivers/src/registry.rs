@@ -101,6 +101,7 @@ pub static DRIVERS: &[Driver] = &[
         ids: &ethernet::vmxnet3::IDS,
         open: Open::Port(ethernet::vmxnet3::open),
     },
+    Driver { name: "enic", ids: &ethernet::enic::IDS, open: Open::Port(ethernet::enic::open) },
     Driver {
         name: "virtio_blk",
         ids: &[Id::Virtio(virtio::BLOCK)],

@@ -1,6 +1,7 @@
 //! Ethernet ports ([`crate::hal::Port`]).
 
 mod copies;
+pub mod enic;
 pub mod intel;
 mod keeper;
 pub mod virtio_net;

@@ -34,7 +34,7 @@ pub use mmio::Mmio;
 pub use pci_types::{ConfigRegionAccess, PciAddress};
 pub use platform::{Interrupt, Platform};
 pub use poison::{poison, unpoison};
-pub use port::{Frame, Packet, Port, PortCounters, TransmitError};
+pub use port::{Frame, Packet, Port, PortCounters, TransmitError, UdpFlow};
 pub use registers::Registers;
 pub use time::{Clock, Instant};
 pub use window::{OutOfWindow, Window};

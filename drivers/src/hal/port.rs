@@ -1,6 +1,6 @@
 //! An Ethernet port as its users see it: whole frames in batches, transmit by reference.
 
-use super::{Instant, Interrupt, Notice, Window};
+use super::{Arena, Instant, Interrupt, Notice, Window};
 use core::fmt;
 
 /// A received frame, still in the port's buffer. Give it back with [`Port::recycle`].
@@ -89,7 +89,16 @@ pub struct PortCounters {
     pub resets: u64,
 }
 
-/// An Ethernet port, owned by one loop. Nothing here blocks or allocates.
+/// UDP datagrams to one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpFlow {
+    /// IPv4 address that they are sent to.
+    pub address: [u8; 4],
+    /// Port that they are sent to.
+    pub port: u16,
+}
+
+/// An Ethernet port, owned by one loop. Nothing here blocks or allocates, but that [`Port::steer`] allocates.
 pub trait Port {
     /// The port's MAC address.
     fn mac(&self) -> [u8; 6];
@@ -149,6 +158,15 @@ pub trait Port {
     fn route(&mut self, _interrupt: &Interrupt) -> bool {
         false
     }
+    /// Asks that datagrams of this flow be received in a queue of their own, which [`Port::receive`] looks at first:
+    /// then no other traffic takes their buffers. Everything is received as before but for that, at once or, where the
+    /// device is busy, with one of the next calls of [`Port::watch`]. False if the port cannot: it has no such queue,
+    /// no memory for it, or as many flows as it can have. To be called before work begins.
+    fn steer(&mut self, _flow: UdpFlow, _arena: &mut Arena) -> bool {
+        false
+    }
+    /// Takes that back.
+    fn unsteer(&mut self, _flow: UdpFlow) {}
     /// Whether it can raise interrupts at all. If not, a loop that halts must look again by timer.
     fn wakes(&self) -> bool {
         true

@@ -76,6 +76,7 @@ const MODULES: &[&str] = &[
     "ext4",
     "ioatdma",
     "nvme",
+    "enic",
 ];
 
 /// What the choice of files depends on, for the cache.

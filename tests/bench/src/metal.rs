@@ -19,5 +19,7 @@ pub fn bench() -> Result<()> {
     report.add("nvme_read4k_instructions", read, 500.0);
     let packet = program.instructions_within("igb-packet", "bench_metal*packets", MODEL)?;
     report.add("igb_packet_instructions", packet, 250.0);
+    let packet = program.instructions_within("enic-packet", "bench_metal*packets", MODEL)?;
+    report.add("enic_packet_instructions", packet, 250.0);
     report.close()
 }

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod config_space;
+pub mod enic;
 mod function;
 pub mod intel_nic;
 pub mod intel_ntb;

@@ -4,6 +4,8 @@
 use drivers::hal::{Disk, Operation, Packet, Platform, Port, Request, Window};
 use drivers::registry::Class;
 use metal::Metal;
+use models::Function;
+use models::enic::{self, Enic};
 use models::intel_nic::{Kind, Nic};
 use models::nvme::{Config, Nvme, Shape};
 
@@ -20,6 +22,7 @@ fn main() {
     match arguments.get(1).map(String::as_str) {
         Some("nvme-read4k") => nvme_read4k(count),
         Some("igb-packet") => igb_packet(count),
+        Some("enic-packet") => enic_packet(count),
         _ => eprintln!("bench-metal SCENARIO COUNT; see ./isthmus bench metal"),
     }
 }
@@ -77,10 +80,35 @@ fn igb_packet(count: usize) {
     }
 }
 
+/// Likewise, by Cisco's VIC.
+fn enic_packet(count: usize) {
+    let mut machine = Metal::new(Enic::new(enic::Config::default()), 8 << 20);
+    let device = machine.find().take(Class::Port).remove(0);
+    let clock = machine.clock();
+    let mut port = device.open_port(&mut machine, &|_| Some(1500), &clock).expect("it works");
+    machine.run();
+    let mut frame = vec![7; FRAME];
+    frame[..6].copy_from_slice(&enic::MAC);
+    let mut left = count;
+    while left > 0 {
+        let now = left.min(BATCH);
+        machine.model(|nic| {
+            nic.sent.clear();
+            nic.arriving.extend((0..now).map(|_| frame.clone()));
+        });
+        assert_eq!(packets(&machine, &mut *port, now), now, "all are received");
+        assert_eq!(machine.model(|nic| nic.sent.len()), now, "all are sent");
+        left -= now;
+    }
+}
+
 /// Packets go out, the model sends and receives, frames come in: how many. This is what is counted, but for what the
 /// model does.
 #[inline(never)]
-fn packets(machine: &Metal<Nic>, port: &mut dyn Port, count: usize) -> usize {
+fn packets<F>(machine: &Metal<F>, port: &mut dyn Port, count: usize) -> usize
+where
+    F: Function + Send + 'static,
+{
     let header = [7; FRAME];
     for _ in 0..count {
         let packet = Packet { header: &header, payload: &[], trailer: &[] };

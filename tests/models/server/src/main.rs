@@ -5,6 +5,7 @@
 //! come again, and finds its function as after power-on. Ends when nobody is connected any more, and then
 //! prints what the models counted.
 
+mod cable;
 mod connection;
 mod device;
 mod interrupts;
@@ -22,6 +23,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Parser;
+use models::enic::{self, Cable, Enic};
 use models::intel_ntb::{self, IntelNtb};
 use models::ioat::{self, Ioat};
 use models::nvme::{self, Nvme};
@@ -31,6 +33,7 @@ use models::{Function, Nanoseconds};
 use rapidio::enumeration::Role;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use cable::{FarEnd, OwnInterface, Wire};
 use connection::Connection;
 use device::Device;
 use own::OwnEndPoint;
@@ -81,6 +84,36 @@ enum Model {
         #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u8).range(9..=12))]
         block: u8,
     },
+    /// Cisco's VIC: an Ethernet interface
+    Enic {
+        /// The Unix socket to listen on
+        socket: PathBuf,
+        /// PCI device id, hexadecimal: 0043 is a physical function, 0071 and 02b7 are virtual ones
+        #[arg(long, default_value = "0043", value_parser = hexadecimal)]
+        device: u16,
+        /// The last byte of its MAC address
+        #[arg(long, default_value_t = 3)]
+        number: u8,
+        /// MTU of the port
+        #[arg(long, default_value_t = 9000)]
+        mtu: u16,
+        /// Commands by registers alone, and not by a ring (devcmd2)
+        #[arg(long)]
+        mailbox: bool,
+        /// Vectors of MSI-X; 0: its pin
+        #[arg(long, default_value_t = 8)]
+        vectors: u16,
+        /// What the model does wrong
+        #[arg(long, value_parser = enic_fault)]
+        fault: Option<enic::Fault>,
+        /// Its cable leads to an interface of ours with this IPv4 address, which answers ARP and ping: Isthmus' driver
+        /// on another model in this process
+        #[arg(long)]
+        own_address: Option<Ipv4Addr>,
+        /// Its cable leads to frames as datagrams: the Unix socket that is bound, and the one that they go to
+        #[arg(long, num_args = 2, value_names = ["OURS", "PEER"], conflicts_with = "own_address")]
+        wire: Option<Vec<PathBuf>>,
+    },
     /// Tsi721 bridges on a RapidIO network, a function each; what else is on it are boards
     Tsi721 {
         /// The Unix sockets to listen on, of end points A, B, ...
@@ -112,6 +145,12 @@ fn fault(text: &str) -> Result<ioat::Fault, String> {
     known.map(|(_, fault)| *fault).ok_or_else(|| format!("accepted: {}", names()))
 }
 
+fn enic_fault(text: &str) -> Result<enic::Fault, String> {
+    let known = enic::Fault::NAMED.iter().find(|(name, _)| *name == text);
+    let names = || enic::Fault::NAMED.map(|(name, _)| name).join(", ");
+    known.map(|(_, fault)| *fault).ok_or_else(|| format!("accepted: {}", names()))
+}
+
 fn main() -> Result<()> {
     match Arguments::parse().model {
         Model::Ioat { socket, device, channels, version, fault } => {
@@ -129,6 +168,24 @@ fn main() -> Result<()> {
             let namespaces = vec![nvme::Shape::new(1, size << (20 - block), block)];
             let settings = nvme::Config { namespaces, ..nvme::Config::default() };
             serve(vec![(socket, Box::new(Nvme::new(settings)))])
+        }
+        Model::Enic { socket, device, number, mtu, mailbox, vectors, fault, own_address, wire } => {
+            let [a, b, c, d, e, _] = enic::MAC;
+            let mac = [a, b, c, d, e, number];
+            let devcmd2 = !mailbox;
+            let settings =
+                enic::Config { device, mac, mtu, vectors, devcmd2, ..enic::Config::default() };
+            let mut far = match (own_address, wire.as_deref()) {
+                (Some(address), _) => FarEnd::Own(Box::new(OwnInterface::new(settings, address))),
+                (_, Some([ours, peer])) => FarEnd::Wire(Wire::new(ours, peer.clone())?),
+                _ => FarEnd::Nobody,
+            };
+            let cable = Arc::new(Mutex::new(Cable::default()));
+            let mut nic = Enic::new(settings).with_cable(cable.clone());
+            fault.into_iter().for_each(|fault| nic.inject(fault));
+            serve_with(vec![(socket, Box::new(nic))], || far.turn(&cable))?;
+            far.describe().into_iter().for_each(|line| println!("{line}"));
+            Ok(())
         }
         Model::Tsi721 { sockets, topology, vectors, own, own_address } => {
             let board = |_| Board::new(Answer::Echo, 1 << 16);

@@ -207,7 +207,8 @@ impl OwnEndPoint {
     }
 }
 
-fn answer_arp(bytes: &mut [u8], mac: [u8; 6], address: Ipv4Addr) -> bool {
+/// Makes an ARP request for the address its answer, but for the Ethernet header; false if it is none.
+pub fn answer_arp(bytes: &mut [u8], mac: [u8; 6], address: Ipv4Addr) -> bool {
     let Some(arp) = bytes.get_mut(14..42) else { return false };
     if arp[6..8] != [0, 1] || arp[24..28] != address.octets() {
         return false;
@@ -219,7 +220,8 @@ fn answer_arp(bytes: &mut [u8], mac: [u8; 6], address: Ipv4Addr) -> bool {
     true
 }
 
-fn answer_ping(bytes: &mut Vec<u8>, address: Ipv4Addr) -> bool {
+/// Makes a ping of the address its answer, but for the Ethernet header; false if it is none.
+pub fn answer_ping(bytes: &mut Vec<u8>, address: Ipv4Addr) -> bool {
     let Some(header) = bytes.get(14..34) else { return false };
     let len = usize::from(u16::from_be_bytes([header[2], header[3]]));
     let is_for_us = header[0] == 0x45 && header[9] == 1 && header[16..20] == address.octets();

@@ -1,0 +1,327 @@
+//! A receive queue: a ring of buffers, each for a whole frame, and a ring of completions in the same order. Buffer `i`
+//! belongs to descriptor `i` for good, and the device does not change descriptors: they are written once.
+//!
+//! A descriptor: bus address; length (14 bits), type 0 (first of a frame). A completion: descriptor (12 bits), bit 14 end
+//! and bit 15 begin of a frame, bits 16 to 25 the queue; in the second half length (14 bits), bit 14 damaged or cut off,
+//! bits 56 to 59 type 3, bit 63 the colour, which changes with each lap (Linux: `cq_enet_desc.h`).
+
+use super::error::Error;
+use super::registers::{self, RECEIVE_ERROR, Ring};
+use crate::ethernet::{ETHERNET, OVERHEAD};
+use crate::hal::{Arena, Cells, Frame, Registers, Window};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicU64;
+
+const MOST_ENTRIES: usize = 1024;
+const LEAST_ENTRIES: usize = 64;
+/// Receive buffers take at most this share of the memory that is free.
+const SHARE: usize = 8;
+const DESCRIPTOR: usize = 16;
+
+/// Begin and end of a frame.
+const WHOLE: u64 = 3 << 14;
+/// Descriptor and queue.
+const NAME: u64 = 0x3ff_0fff;
+const DAMAGED: u64 = 1 << 14;
+const TYPE: u64 = 0xf << 56;
+const RECEIVED: u64 = 3 << 56;
+const COLOUR: u64 = 1 << 63;
+
+/// What was completed next.
+enum Next {
+    Nothing,
+    Frame(usize),
+    Bad,
+}
+
+pub struct Receiver {
+    /// Which of the device's it is.
+    queue: usize,
+    ring: Window,
+    descriptors: Cells<[AtomicU64; 2]>,
+    completions: Cells<AtomicU64>,
+    memory: Window,
+    /// Bytes of a buffer.
+    stride: usize,
+    longest: usize,
+    entries: u32,
+    log2: u32,
+    /// Completions that were taken, and buffers that came back from the user of the port, in order; descriptors that
+    /// the device may have, and that it was told of; in all.
+    taken: u32,
+    back: u32,
+    given: u32,
+    told: u32,
+    /// A completion named another buffer than the next: nothing is taken until a reset.
+    pub is_lost: bool,
+    /// Frames that the user of the port has, and buffers that came back before older ones, by their index.
+    held: Box<[bool]>,
+    early: Box<[bool]>,
+    pub frames: u64,
+    pub bytes: u64,
+    pub errors: u64,
+}
+
+impl Receiver {
+    /// The device's queue of this number, for packets of `mtu` bytes: an eighth of what is free in the arena, as far as
+    /// the device, which takes `most` buffers, holds so many.
+    pub fn new(
+        arena: &mut Arena,
+        queue: usize,
+        mtu: u16,
+        most: u32,
+        taken: &mut Vec<Window>,
+    ) -> Result<Self, Error> {
+        let longest = OVERHEAD + usize::from(mtu);
+        let stride = longest.next_multiple_of(64);
+        let affordable = (arena.available() / SHARE / stride).max(LEAST_ENTRIES);
+        let most = (most as usize).clamp(LEAST_ENTRIES, MOST_ENTRIES);
+        let entries = 1usize << affordable.min(most).ilog2();
+        let mut alloc = |bytes| {
+            let window = arena.alloc(bytes, 4096).ok_or(Error::NoMemory { bytes })?;
+            taken.push(window);
+            Ok(window)
+        };
+        let bytes = 2 * entries * DESCRIPTOR;
+        let ring = alloc(bytes)?;
+        let memory = alloc(entries * stride)?;
+        let descriptors = Cells::new(&ring, 0, entries).ok_or(Error::NoMemory { bytes })?;
+        let completions = Cells::new(&ring, entries * DESCRIPTOR, 2 * entries);
+        Ok(Receiver {
+            queue,
+            ring,
+            descriptors,
+            completions: completions.ok_or(Error::NoMemory { bytes })?,
+            memory,
+            stride,
+            longest,
+            entries: entries as u32,
+            log2: entries.ilog2(),
+            taken: 0,
+            back: 0,
+            given: 0,
+            told: 0,
+            is_lost: false,
+            held: alloc::vec![false; entries].into(),
+            early: alloc::vec![false; entries].into(),
+            frames: 0,
+            bytes: 0,
+            errors: 0,
+        })
+    }
+
+    /// Nothing is received before [`Receiver::start`].
+    pub fn stop(&mut self) {
+        (self.taken, self.back, self.given, self.told) = (0, 0, 0, 0);
+        self.is_lost = false;
+        self.held.fill(false);
+        self.early.fill(false);
+    }
+
+    /// Sets the device's queue up, which is stopped, with its completion queue, and gives it all buffers but one.
+    pub fn start(&mut self, queues: &dyn Registers, completions: &dyn Registers, completion: u32) {
+        self.stop();
+        self.ring.fill(0);
+        for index in 0..self.entries as usize {
+            let address = self.memory.bus_address() + (index * self.stride) as u64;
+            self.descriptors.store(index, [address, self.stride as u64]);
+        }
+        let (address, entries) = (self.ring.bus_address(), self.entries);
+        let behind = address + (entries as usize * DESCRIPTOR) as u64;
+        let ring = Ring { address: behind, entries };
+        registers::start_completions(completions, completion as usize, ring, 0);
+        let ring = Ring { address, entries };
+        registers::start(queues, self.queue, RECEIVE_ERROR, ring, completion, 0);
+        self.given = entries - 1;
+        self.tell(queues);
+    }
+
+    #[inline(always)]
+    fn index(&self, number: u32) -> usize {
+        (number & (self.entries - 1)) as usize
+    }
+
+    /// Bit 0 of the lap of an entry, which begins with 1.
+    #[inline(always)]
+    fn colour(&self, number: u32) -> u64 {
+        u64::from(!(number >> self.log2) & 1)
+    }
+
+    /// Tells the device of buffers that it got back, if they are worth it.
+    #[inline(always)]
+    pub fn tell_some(&mut self, queues: &dyn Registers) {
+        if self.given.wrapping_sub(self.told) >= self.entries / 8 {
+            self.tell(queues);
+        }
+    }
+
+    fn tell(&mut self, queues: &dyn Registers) {
+        self.told = self.given;
+        registers::post(queues, self.queue, self.index(self.given) as u32);
+    }
+
+    /// The second half of the next completion, if it is there.
+    #[inline(always)]
+    fn upper(&self) -> Option<u64> {
+        let upper = self.completions.load(2 * self.index(self.taken) + 1);
+        let there = upper >> 63 == self.colour(self.taken);
+        (there && self.taken != self.given && !self.is_lost).then_some(upper & !COLOUR)
+    }
+
+    /// The next completion, and the index of its buffer.
+    #[inline(always)]
+    fn next(&mut self) -> (usize, Next) {
+        let index = self.index(self.taken);
+        let Some(upper) = self.upper() else { return (index, Next::Nothing) };
+        let lower = self.completions.load(2 * index);
+        if lower & NAME != (index | self.queue << 16) as u64 || upper & TYPE != RECEIVED {
+            self.lose();
+            return (index, Next::Nothing);
+        }
+        self.taken = self.taken.wrapping_add(1);
+        let len = (upper & 0x3fff) as usize;
+        let good = lower & WHOLE == WHOLE && upper & DAMAGED == 0;
+        match good && (ETHERNET..=self.longest).contains(&len) {
+            true => (index, Next::Frame(len)),
+            false => (index, Next::Bad),
+        }
+    }
+
+    #[cold]
+    fn lose(&mut self) {
+        self.errors += 1;
+        self.is_lost = true;
+    }
+
+    /// A buffer comes back. The device gets one: of one more than it has there is always one that it has not.
+    #[inline(always)]
+    fn give(&mut self, index: usize) {
+        // Nobody has another: nothing waits for this one, nor it for another.
+        match self.taken.wrapping_sub(self.back) == 1 {
+            true => {
+                self.back = self.back.wrapping_add(1);
+                self.given = self.given.wrapping_add(1);
+            }
+            false => self.give_in_order(index),
+        }
+    }
+
+    #[inline(never)]
+    fn give_in_order(&mut self, index: usize) {
+        if index != self.index(self.back) {
+            self.early[index] = true;
+            return;
+        }
+        loop {
+            self.back = self.back.wrapping_add(1);
+            self.given = self.given.wrapping_add(1);
+            // One that came back early, and was waiting for this one.
+            let index = self.index(self.back);
+            if !core::mem::take(&mut self.early[index]) {
+                return;
+            }
+        }
+    }
+
+    #[inline]
+    pub fn receive(&mut self) -> Option<Frame> {
+        loop {
+            let (index, next) = self.next();
+            match next {
+                Next::Nothing => return None,
+                Next::Frame(len) => {
+                    self.held[index] = true;
+                    self.frames += 1;
+                    self.bytes += len as u64;
+                    return Some(Frame { buffer: index as u32, len: len as u32 });
+                }
+                Next::Bad => {
+                    self.errors += 1;
+                    self.give(index);
+                }
+            }
+        }
+    }
+
+    /// The bytes of a frame; none if the device was reset since it came.
+    #[inline(always)]
+    pub fn bytes(&self, frame: &Frame) -> &[u8] {
+        let (index, len) = (frame.buffer as usize, frame.len as usize);
+        if !self.held.get(index).is_some_and(|&held| held) || len > self.longest {
+            return &[];
+        }
+        // SAFETY: the user of the port holds the frame (as just seen): its buffer was taken from the device, and goes
+        // back only through `recycle`, `stop` or `start`, which need `&mut self` and so end this borrow.
+        unsafe { self.frame(index, len) }
+    }
+
+    /// The first `len` bytes of a buffer.
+    ///
+    /// # Safety
+    /// There is such a buffer, it holds so many bytes, and the device does not have it for as long as the bytes are used.
+    #[inline(always)]
+    unsafe fn frame(&self, index: usize, len: usize) -> &[u8] {
+        debug_assert!(index < self.entries as usize && len <= self.stride);
+        // SAFETY: the window is mapped for its length, for ever, and has room for `entries` buffers; the caller promises
+        // the rest, and nobody else has a window to it. (A device that writes to memory it does not have breaks the
+        // promise of `Platform`; it could write anywhere, not just here.)
+        unsafe {
+            let start = self.memory.as_ptr().add(index * self.stride);
+            core::slice::from_raw_parts(start.as_ptr(), len)
+        }
+    }
+
+    #[inline(always)]
+    pub fn recycle(&mut self, frame: Frame) {
+        let index = frame.buffer as usize;
+        if self.held.get_mut(index).is_some_and(core::mem::take) {
+            self.give(index);
+        }
+    }
+
+    /// See `Port::receive_each`.
+    pub fn receive_each(&mut self, most: usize, take: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+        let (mut taken, mut bytes) = (0, 0);
+        while taken < most {
+            let (index, next) = self.next();
+            let mut go_on = true;
+            match next {
+                Next::Nothing => break,
+                Next::Bad => self.errors += 1,
+                Next::Frame(len) => {
+                    taken += 1;
+                    bytes += len;
+                    // SAFETY: the device had this buffer and gave it back. It gets it again with `give` below, when
+                    // `take` is done; until then it does not write there (the promise of `Platform`).
+                    go_on = take(unsafe { self.frame(index, len) });
+                }
+            }
+            self.give(index);
+            if !go_on {
+                break;
+            }
+        }
+        self.frames += taken as u64;
+        self.bytes += bytes as u64;
+        taken
+    }
+
+    /// Whether there is something that was not taken.
+    #[inline]
+    pub fn pending(&self) -> bool {
+        self.upper().is_some()
+    }
+
+    /// How far the ring was taken, if it should have been further: there is a completion behind what is next. The same
+    /// twice is a device that lost its way.
+    pub fn waits_at(&self) -> Option<u32> {
+        if self.taken == self.given || self.upper().is_some() {
+            return None;
+        }
+        let next = self.taken.wrapping_add(1);
+        let upper = self.completions.load(2 * self.index(next) + 1);
+        let is_there = upper >> 63 == self.colour(next) && upper & TYPE == RECEIVED;
+        is_there.then_some(self.taken)
+    }
+}

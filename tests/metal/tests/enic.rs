@@ -1,0 +1,596 @@
+//! The driver of Cisco's VIC on the model: what it does with an interface that works, and with such as do not.
+
+use drivers::hal::{Notice, Packet, Platform, Port, Severity, TransmitError, UdpFlow, Window};
+use drivers::registry::Class;
+use metal::Metal;
+use models::enic::{Config, Enic, Fault, MAC, NEWER_VIRTUAL, PHYSICAL, VIRTUAL};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// A flow that is steered.
+const FLOW: UdpFlow = UdpFlow { address: [10, 1, 0, 1], port: 4000 };
+
+struct Bench {
+    machine: Metal<Enic>,
+    port: Box<dyn Port + Send>,
+}
+
+fn machine(settings: Config) -> Metal<Enic> {
+    Metal::new(Enic::new(settings), 8 << 20)
+}
+
+/// Both ways to the firmware.
+fn each_way() -> [Config; 2] {
+    [true, false].map(|devcmd2| Config { devcmd2, ..Config::default() })
+}
+
+/// Opens what is in the machine; or why not.
+fn try_open(mut machine: Metal<Enic>, mtu: Option<u16>) -> Result<Bench, String> {
+    let device = machine.find().take(Class::Port).remove(0);
+    assert_eq!(device.driver(), "enic");
+    let free = machine.arena().available();
+    let clock = machine.clock();
+    match device.open_port(&mut machine, &|_| mtu, &clock) {
+        Ok(port) => Ok(Bench { machine, port }),
+        Err(why) => {
+            assert_eq!(machine.arena().available(), free, "memory is given back");
+            let enabled = machine.model(|nic| {
+                let mut command = [0; 2];
+                models::Function::config(nic).read(4, &mut command);
+                command[0] & 4 != 0
+            });
+            assert!(!enabled, "it can still reach memory");
+            Err(why.to_string())
+        }
+    }
+}
+
+fn open(settings: Config, mtu: u16) -> Bench {
+    let mut bench = try_open(machine(settings), Some(mtu)).unwrap();
+    bench.watch(1);
+    bench
+}
+
+/// A frame for the interface, of this length.
+fn frame(n: usize, len: usize) -> Vec<u8> {
+    let mut frame: Vec<u8> = (0..len).map(|i| (i * 7 + i / 256 + n) as u8).collect();
+    frame[..6].copy_from_slice(&MAC);
+    frame
+}
+
+/// A UDP datagram to this place.
+fn datagram(flow: UdpFlow, n: u8) -> Vec<u8> {
+    let mut frame = frame(n.into(), 60);
+    frame[12..16].copy_from_slice(&[0x08, 0x00, 0x45, 0]);
+    frame[20..24].copy_from_slice(&[0, 0, 8, 17]);
+    frame[30..34].copy_from_slice(&flow.address);
+    frame[36..38].copy_from_slice(&flow.port.to_be_bytes());
+    frame
+}
+
+fn plain(header: &[u8]) -> Packet<'_> {
+    Packet { header, payload: &[], trailer: &[] }
+}
+
+impl Bench {
+    /// These frames come from the wire.
+    fn arrive(&self, frames: impl IntoIterator<Item = Vec<u8>>) {
+        self.machine.model(|nic| nic.arriving.extend(frames));
+        self.machine.run();
+    }
+
+    /// All that is received.
+    fn received(&mut self) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        self.port.receive_each(usize::MAX, &mut |bytes| {
+            all.push(bytes.to_vec());
+            true
+        });
+        self.port.flush();
+        all
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.port.transmit(&plain(bytes)).unwrap();
+        self.port.flush();
+        self.machine.run();
+    }
+
+    fn sent(&self) -> Vec<Vec<u8>> {
+        self.machine.model(|nic| std::mem::take(&mut nic.sent))
+    }
+
+    fn inject(&self, fault: Fault) {
+        self.machine.model(|nic| nic.inject(fault));
+    }
+
+    /// So many seconds pass, in which nobody but the port's keeper looks.
+    fn watch(&mut self, seconds: u32) {
+        for _ in 0..seconds {
+            let now = self.machine.pass(SECOND);
+            self.machine.run();
+            self.port.watch(now);
+            self.machine.run();
+        }
+    }
+
+    fn notices(&mut self) -> Vec<(Severity, &'static str)> {
+        let port = &mut self.port;
+        let one = |told: Notice| (told.severity, told.text);
+        std::iter::from_fn(|| port.notice()).map(one).collect()
+    }
+
+    fn works(&mut self, n: usize) {
+        let one = frame(n, 100 + n);
+        self.sent();
+        self.send(&one);
+        assert!(self.sent() == [one.clone()], "{n}");
+        self.arrive([one.clone()]);
+        assert!(self.received() == [one], "{n}");
+    }
+
+    fn complaints(&self) -> Vec<String> {
+        self.machine.model(|nic| nic.complaints.clone())
+    }
+}
+
+#[test]
+fn interfaces_are_found_with_their_address() {
+    for device in [PHYSICAL, VIRTUAL, NEWER_VIRTUAL] {
+        for settings in each_way() {
+            let settings = Config { device, ..settings };
+            let mut bench = try_open(machine(settings), None).unwrap();
+            assert_eq!((bench.port.mac(), bench.port.mtu()), (MAC, 9000));
+            bench.machine.run();
+            assert!(bench.port.link_up() && bench.port.wakes());
+            bench.works(1);
+            assert_eq!(bench.complaints(), [""; 0]);
+        }
+    }
+    let settings = Config { mtu: 1400, ..Config::default() };
+    assert_eq!(try_open(machine(settings), Some(9000)).unwrap().port.mtu(), 1400, "and no more");
+}
+
+#[test]
+fn frames_of_every_length_come_and_go_around_the_rings() {
+    for (settings, mtu) in each_way().into_iter().zip([1500, 9000]) {
+        let mut bench = open(settings, mtu);
+        for n in 0..3000 {
+            let one = frame(n, 60 + n * 37 % (usize::from(mtu) + 18 - 60 + 1));
+            bench.arrive([one.clone()]);
+            assert!(bench.received() == [one.clone()], "{n}: {}", one.len());
+            bench.send(&one);
+            assert!(bench.sent() == [one], "{n}");
+        }
+        let counters = bench.port.counters();
+        assert_eq!((counters.rx_frames, counters.tx_frames), (3000, 3000));
+        assert_eq!((counters.rx_errors, counters.resets, counters.tx_full), (0, 0, 0));
+        assert_eq!(bench.complaints(), [""; 0]);
+    }
+}
+
+#[test]
+fn payload_is_sent_from_where_it_lies() {
+    let mut bench = open(Config::default(), 9000);
+    let lengths = [1, 300, 4096];
+    let mut part = |n: usize| {
+        let window = bench.machine.arena().alloc(lengths[n], 64).unwrap();
+        let window = window.slice(0, lengths[n]).unwrap();
+        window.write(0, &frame(n, lengths[n].max(6))[..lengths[n]]).unwrap();
+        window
+    };
+    let windows: [Window; 3] = [part(0), part(1), part(2)];
+    for round in 0..500 {
+        let header = frame(9, 14 + round % 90);
+        let payload = &windows[..round % 4];
+        let trailer = &[1, 2, 3, 4][..if round % 2 == 0 { 4 } else { 0 }];
+        bench.port.transmit(&Packet { header: &header, payload, trailer }).unwrap();
+        bench.port.flush();
+        bench.machine.run();
+        let mut all = header.clone();
+        let parts = (0..payload.len()).map(|n| frame(n, lengths[n].max(6))[..lengths[n]].to_vec());
+        parts.for_each(|part| all.extend(part));
+        all.extend(trailer);
+        all.resize(all.len().max(60), 0);
+        assert!(bench.sent() == [all], "{round}");
+    }
+    let too_long = frame(0, 9019);
+    assert_eq!(bench.port.transmit(&plain(&too_long)), Err(TransmitError::TooLarge));
+    assert_eq!(bench.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_full_queue_says_so_and_when_there_is_room_again() {
+    for vectors in [8, 1] {
+        let mut bench = open(Config { vectors, ..Config::default() }, 1500);
+        let mut taken = 0;
+        while bench.port.transmit(&plain(&frame(taken, 64))).is_ok() {
+            taken += 1;
+        }
+        assert!(taken >= 240 && !bench.port.has_room() && !bench.port.pending());
+        bench.port.set_interrupts(true);
+        bench.port.flush();
+        bench.machine.run();
+        assert_eq!(bench.sent().len(), taken);
+        assert_eq!(bench.port.counters().interrupts, 1, "{vectors}");
+        assert!(bench.port.has_room() && bench.port.pending());
+        assert!(!bench.port.is_sending());
+        bench.port.set_interrupts(false);
+        bench.works(1);
+    }
+}
+
+#[test]
+fn a_burst_without_an_end_is_reported_now_and_then() {
+    let mut bench = open(Config::default(), 1500);
+    for n in 0..2000 {
+        if bench.port.transmit(&plain(&frame(n, 64))).is_err() {
+            bench.port.flush();
+            bench.machine.run();
+            bench.port.transmit(&plain(&frame(n, 64))).unwrap();
+        }
+    }
+    bench.port.flush();
+    assert!(bench.port.is_sending());
+    bench.machine.run();
+    assert!(!bench.port.is_sending());
+    assert_eq!(bench.sent().len(), 2000);
+}
+
+#[test]
+fn interrupts_come_only_when_asked_for() {
+    let mut bench = open(Config::default(), 1500);
+    let raised = |bench: &Bench| bench.port.counters().interrupts;
+    bench.arrive([frame(1, 60)]);
+    assert_eq!(raised(&bench), 0, "nobody asked");
+    assert_eq!(bench.received().len(), 1);
+    for n in 1..100 {
+        bench.port.set_interrupts(true);
+        assert_eq!((raised(&bench), bench.port.pending()), (n - 1, false));
+        bench.arrive([frame(1, 60), frame(2, 60)]);
+        assert_eq!(raised(&bench), n);
+        assert!(bench.port.pending());
+        bench.port.set_interrupts(false);
+        bench.arrive([frame(1, 60)]);
+        assert_eq!((raised(&bench), bench.received().len()), (n, 3));
+    }
+    // What arrives while they are asked for is seen.
+    bench.arrive([frame(1, 60)]);
+    bench.port.set_interrupts(true);
+    assert!(bench.port.pending());
+    assert_eq!(bench.complaints(), [""; 0]);
+}
+
+#[test]
+fn a_lost_interrupt_loses_no_frame() {
+    let mut bench = open(Config::default(), 1500);
+    bench.inject(Fault::NoInterrupts);
+    bench.port.set_interrupts(true);
+    bench.arrive([frame(1, 60)]);
+    assert_eq!(bench.port.counters().interrupts, 0);
+    assert!(bench.port.pending());
+    assert_eq!(bench.received().len(), 1);
+}
+
+#[test]
+fn an_interface_with_a_pin_alone_is_used_without_interrupts() {
+    let settings = Config { vectors: 0, ..Config::default() };
+    let mut bench = open(settings, 1500);
+    assert!(!bench.port.wakes());
+    bench.works(1);
+}
+
+#[test]
+fn what_cannot_be_used_is_told() {
+    let few = Config { receive_queues: 0, ..Config::default() };
+    for (settings, fault, wanted) in [
+        (Config::default(), Fault::NoTable, "no resource table"),
+        (Config::default(), Fault::TableBeyondBar, "wrong about its work queues"),
+        (Config::default(), Fault::TableWithoutEnd, "wrong about its end"),
+        (Config::default(), Fault::NoCompletionQueues, "too few completion queues"),
+        (few, Fault::NoInterrupts, "too few receive queues"),
+        (Config::default(), Fault::NoAddress, "no MAC address"),
+        (Config::default(), Fault::AllOnes, "all ones"),
+        (Config::default(), Fault::StaysInProgress, "does not end opening"),
+        (Config::default(), Fault::NeverDone(9), "GET_MAC_ADDR: no answer within 3 s"),
+        (Config::default(), Fault::NeverDone(23), "within 3 s"),
+        (Config::default(), Fault::Fails(35, 1), "INIT: an argument is invalid"),
+        (Config::default(), Fault::Fails(21, 2), "NOTIFY: it cannot reach memory"),
+        (Config::default(), Fault::Fails(28, 77), "ENABLE_WAIT: error 77"),
+    ] {
+        for devcmd2 in [true, false] {
+            let machine = machine(Config { devcmd2, ..settings });
+            machine.model(|nic| nic.inject(fault));
+            let why = try_open(machine, None).err().unwrap_or_else(|| format!("{fault:?} works"));
+            // Nobody waits for INIT in the ring, and hears that it failed.
+            if devcmd2 && fault == Fault::Fails(35, 1) {
+                continue;
+            }
+            assert!(why.contains(wanted), "{fault:?}: {why}");
+        }
+    }
+    let mut machine = machine(Config::default());
+    let device = machine.find().take(Class::Port).remove(0);
+    let clock = machine.clock();
+    machine.pull_out(true);
+    assert!(device.open_port(&mut machine, &|_| None, &clock).is_err());
+}
+
+#[test]
+fn without_memory_it_is_not_opened() {
+    for kib in [4, 16, 64, 256] {
+        let machine = Metal::new(Enic::new(Config::default()), kib << 10);
+        let why = try_open(machine, None).err().unwrap_or_else(|| format!("{kib} KiB are enough"));
+        assert!(why.contains("give the machine more memory"), "{why}");
+    }
+}
+
+#[test]
+fn where_the_ring_of_commands_fails_the_mailbox_is_taken() {
+    for fault in [Fault::ResultColour, Fault::Fails(57, 1)] {
+        let machine = machine(Config::default());
+        machine.model(|nic| nic.inject(fault));
+        let mut bench = try_open(machine, Some(1500)).unwrap();
+        bench.watch(1);
+        bench.works(1);
+        assert_eq!(bench.complaints(), [""; 0]);
+    }
+}
+
+#[test]
+fn all_ones_are_an_interface_that_is_not_there() {
+    for settings in each_way() {
+        let mut bench = open(settings, 1500);
+        bench.machine.pull_out(true);
+        bench.watch(3);
+        let told = bench.notices();
+        assert!(told.len() == 1 && told[0].1.contains("removed"), "{told:?}");
+        while bench.port.transmit(&plain(&frame(0, 60))).is_ok() {}
+        assert!(!bench.port.link_up() && !bench.port.has_room() && !bench.port.pending());
+        assert!(bench.received().is_empty());
+    }
+}
+
+#[test]
+fn one_that_is_pulled_out_during_a_reset_is_given_up() {
+    for settings in each_way() {
+        let mut bench = open(settings, 1500);
+        bench.inject(Fault::QueueError(0));
+        bench.watch(1);
+        bench.machine.pull_out(true);
+        bench.watch(9);
+        let told = bench.notices();
+        assert!(told.len() == 2 && told[1].1.contains("removed"), "{told:?}");
+    }
+}
+
+#[test]
+fn links_are_seen_to_go_and_come() {
+    let mut bench = open(Config::default(), 1500);
+    for _ in 0..3 {
+        bench.machine.model(|nic| nic.link = false);
+        bench.machine.run();
+        bench.send(&frame(0, 60));
+        assert!(!bench.port.link_up());
+        bench.watch(100);
+        bench.machine.model(|nic| nic.link = true);
+        bench.machine.run();
+        assert!(bench.port.link_up());
+        bench.watch(1);
+        bench.works(1);
+    }
+    assert_eq!((bench.notices(), bench.port.counters().resets), (vec![], 0));
+}
+
+#[test]
+fn an_interface_that_hangs_stops_or_loses_its_place_is_reset_and_goes_on() {
+    for settings in each_way() {
+        for (fault, wanted) in [
+            (Fault::NeverCompletes, "does not send"),
+            (Fault::CompletionColour, "does not send"),
+            (Fault::CompletesAnother(3), "not in order"),
+            (Fault::CompletesTwice, "not in order"),
+            (Fault::CompletesQueue(1), "not in order"),
+            (Fault::ReceivesAt(3), "not in order"),
+            (Fault::ReceivesTwice, "not in order"),
+            (Fault::ReceiveColour, "not in order"),
+            (Fault::QueueError(0), "stopped a queue"),
+            (Fault::Fatal, "says that it has failed"),
+            (Fault::NotifySum, "does not add up"),
+            (Fault::NeverDone(4), "does not do commands"),
+        ] {
+            let mut bench = open(settings, 1500);
+            bench.works(0);
+            bench.inject(fault);
+            bench.arrive([frame(0, 60), frame(1, 60), frame(2, 60)]);
+            bench.received();
+            for n in 0..3 {
+                // Until it is reset there may be no room.
+                let _ = bench.port.transmit(&plain(&frame(n, 60)));
+                bench.port.flush();
+                bench.machine.run();
+            }
+            bench.watch(if fault == Fault::NotifySum { 3 } else { 2 });
+            if fault == Fault::NeverDone(4) {
+                bench.watch(2);
+            }
+            bench.machine.model(|nic| nic.faults_that_last_end());
+            bench.watch(15);
+            let told = bench.notices();
+            assert!(told.len() == 2 && told[0].1.contains(wanted), "{fault:?}: {told:?}");
+            assert!(told[1].1.contains("works again"), "{told:?}");
+            assert_eq!(bench.port.counters().resets, 1);
+            assert!(bench.port.link_up());
+            bench.sent();
+            (0..1500).for_each(|n| bench.works(n % 1000));
+            assert_eq!(bench.notices(), []);
+            assert_eq!(bench.complaints(), [""; 0], "{fault:?}");
+        }
+    }
+}
+
+#[test]
+fn one_that_does_not_come_back_from_a_reset_is_given_up() {
+    for settings in each_way() {
+        for fault in [
+            Fault::StaysInProgress,
+            Fault::StuckRunning,
+            Fault::NeverDone(19),
+            Fault::NeverDone(28),
+            Fault::Fails(21, 4),
+        ] {
+            let mut bench = open(settings, 1500);
+            bench.inject(fault);
+            bench.inject(Fault::QueueError(0));
+            bench.watch(30);
+            let told = bench.notices();
+            assert!(told[1].1.contains("does not come back from a reset"), "{fault:?}: {told:?}");
+            assert!(!bench.port.link_up());
+            assert!(bench.port.transmit(&plain(&frame(0, 60))).is_err());
+            bench.machine.model(|nic| nic.repair());
+            bench.arrive([frame(0, 60)]);
+            assert!(bench.received().is_empty(), "it cannot reach memory");
+        }
+    }
+}
+
+#[test]
+fn a_frame_that_is_held_over_a_reset_has_no_bytes() {
+    let mut bench = open(Config::default(), 1500);
+    bench.arrive([frame(0, 60)]);
+    let held = bench.port.receive().unwrap();
+    assert_eq!(bench.port.bytes(&held), frame(0, 60));
+    bench.inject(Fault::QueueError(0));
+    bench.watch(15);
+    assert!(bench.port.bytes(&held).is_empty());
+    bench.port.recycle(held);
+    (0..1500).for_each(|n| bench.works(n % 1000));
+}
+
+#[test]
+fn lengths_that_lie_and_damaged_frames_are_counted_and_dropped() {
+    let mut bench = open(Config::default(), 1500);
+    for fault in [
+        Fault::Length(0),
+        Fault::Length(13),
+        Fault::Length(1519),
+        Fault::Length(0x3fff),
+        Fault::Damaged,
+        Fault::NoEnd,
+    ] {
+        bench.inject(fault);
+        bench.arrive([frame(0, 60), frame(1, 61), frame(2, 9000)]);
+        assert!(bench.received() == [frame(1, 61)], "{fault:?}");
+    }
+    assert_eq!(bench.port.counters().rx_errors, 12);
+    bench.works(1);
+}
+
+#[test]
+fn frames_that_find_no_buffer_are_counted() {
+    let mut bench = open(Config::default(), 1500);
+    bench.arrive((0..2000).map(|n| frame(n, 60)));
+    bench.watch(2);
+    let received = bench.received().len();
+    assert_eq!(bench.port.counters().rx_missed as usize + received, 2000);
+    bench.works(1);
+}
+
+#[test]
+fn frames_may_be_kept_and_come_back_in_any_order() {
+    let mut bench = open(Config::default(), 1500);
+    for round in 0..300 {
+        let frames: Vec<Vec<u8>> = (0..9).map(|n| frame(n, 60 + n)).collect();
+        bench.arrive(frames.clone());
+        let mut held: Vec<_> = std::iter::from_fn(|| bench.port.receive()).collect();
+        assert_eq!(held.len(), 9);
+        for (one, wanted) in held.iter().zip(&frames) {
+            assert_eq!(bench.port.bytes(one), wanted);
+        }
+        held.rotate_left(round % 9);
+        held.swap(0, 5);
+        held.into_iter().for_each(|one| bench.port.recycle(one));
+        bench.port.flush();
+    }
+}
+
+#[test]
+fn a_steered_flow_has_buffers_of_its_own() {
+    for settings in each_way() {
+        let mut bench = open(settings, 1500);
+        assert!(bench.port.steer(FLOW, bench.machine.arena()));
+        bench.watch(3);
+        assert_eq!(bench.machine.model(|nic| nic.filters()), 1);
+        // A flood of everything else takes all other buffers.
+        bench.arrive((0..2000).map(|n| frame(n, 60)));
+        let ours: Vec<Vec<u8>> = (0..9).map(|n| datagram(FLOW, n)).collect();
+        bench.arrive(ours.clone());
+        let all = bench.received();
+        assert_eq!(all[..9], ours, "first, and whole");
+        assert!(all.len() < 2000 && all[9..].iter().all(|one| !ours.contains(one)));
+        // Other ports and addresses are no such flow.
+        let other = UdpFlow { port: 4001, ..FLOW };
+        let mixed = [frame(1, 60), datagram(other, 1), datagram(FLOW, 2)];
+        bench.arrive(mixed.clone());
+        let held: Vec<_> = std::iter::from_fn(|| bench.port.receive()).collect();
+        let bytes: Vec<_> = held.iter().map(|one| bench.port.bytes(one).to_vec()).collect();
+        assert_eq!(bytes, [2, 0, 1].map(|n| mixed[n].clone()));
+        held.into_iter().rev().for_each(|one| bench.port.recycle(one));
+        for n in 0..1500u32 {
+            bench.arrive([datagram(FLOW, n as u8)]);
+            assert_eq!(bench.received(), [datagram(FLOW, n as u8)]);
+        }
+        // After a reset it is steered as before.
+        bench.inject(Fault::QueueError(1));
+        bench.watch(15);
+        assert_eq!(bench.notices().len(), 2);
+        assert_eq!(bench.machine.model(|nic| nic.filters()), 1);
+        bench.arrive((0..2000).map(|n| frame(n, 60)).chain([datagram(FLOW, 7)]));
+        assert_eq!(bench.received()[0], datagram(FLOW, 7));
+        bench.port.unsteer(FLOW);
+        bench.watch(3);
+        assert_eq!(bench.machine.model(|nic| nic.filters()), 0);
+        bench.arrive([frame(1, 60), datagram(FLOW, 7)]);
+        assert_eq!(bench.received(), [frame(1, 60), datagram(FLOW, 7)]);
+        assert_eq!(bench.complaints(), [""; 0]);
+    }
+}
+
+#[test]
+fn filters_that_are_refused_leave_everything_as_it_was() {
+    let mut bench = open(Config::default(), 1500);
+    bench.inject(Fault::Fails(58, 10));
+    assert!(bench.port.steer(FLOW, bench.machine.arena()));
+    bench.watch(3);
+    let told = bench.notices();
+    assert!(told.len() == 1 && told[0].1.contains("refuses a filter"), "{told:?}");
+    bench.arrive([frame(1, 60), datagram(FLOW, 7)]);
+    assert_eq!(bench.received(), [frame(1, 60), datagram(FLOW, 7)]);
+    bench.port.unsteer(FLOW);
+    bench.works(1);
+
+    let settings = Config { receive_queues: 1, ..Config::default() };
+    let mut bench = open(settings, 1500);
+    assert!(!bench.port.steer(FLOW, bench.machine.arena()), "there is no second queue");
+    bench.works(1);
+}
+
+#[test]
+fn filters_come_and_go_while_the_firmware_is_slow() {
+    for settings in each_way() {
+        let mut bench = open(settings, 1500);
+        let flow = |port| UdpFlow { port, ..FLOW };
+        for round in 0..36u16 {
+            for n in 0..4 {
+                assert!(bench.port.steer(flow(n), bench.machine.arena()), "{round}");
+            }
+            bench.watch(u32::from(round % 7));
+            (0..4).for_each(|n| bench.port.unsteer(flow(n)));
+            bench.watch(u32::from(round % 3));
+        }
+        bench.watch(20);
+        assert_eq!(bench.machine.model(|nic| nic.filters()), 0);
+        bench.works(1);
+        assert_eq!(bench.complaints(), [""; 0]);
+    }
+}
