@@ -177,6 +177,25 @@ impl Interface {
         self.attention = true;
     }
 
+    /// The port has another MAC address: all that was had by the former one begins anew.
+    pub fn set_mac(&mut self, mac: [u8; 6], now: Instant) {
+        let Some(mac) = port_addresses::unicast_mac(mac).filter(|mac| *mac != self.local.mac)
+        else {
+            return;
+        };
+        self.local.mac = mac;
+        let Interface { mtu, seed, dhcp_options, .. } = self;
+        if let Some(client) = &mut self.dhcp {
+            *client = Client::new(mac, *mtu, !*seed, dhcp_options, now);
+            self.lease = None;
+        }
+        if let Some(slaac) = &mut self.slaac {
+            *slaac = Slaac::new(mac, now);
+        }
+        self.neighbours.clear();
+        self.apply();
+    }
+
     /// Takes in a received frame.
     pub fn handle_frame(&mut self, frame: &[u8], now: Instant) {
         self.now = now;

@@ -22,6 +22,7 @@ mod plane;
 mod port_assignment;
 mod ports;
 mod punt;
+mod rapidio;
 mod rdma_stack;
 mod remote_storage;
 mod report_pieces;

@@ -166,6 +166,9 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
         state.find_ways_of_remotes(networks, now);
     }
     for (i, network) in networks.iter_mut().enumerate() {
+        if let Some(mac) = state.poll_mac(i) {
+            network.interface.set_mac(mac, now);
+        }
         if state.poll_link(i) {
             network.interface.link_came_up(now);
         }

@@ -5,6 +5,7 @@ use super::bridge::Bridge;
 use super::perf_responders::Services;
 use super::ports::PlanePort;
 use super::punt::PuntQueue;
+use super::rapidio::RapidioPort;
 use super::rdma_stack::RdmaStack;
 use super::rping::Rping;
 use super::storage::Storage;
@@ -35,6 +36,8 @@ pub(super) struct DataPlane {
     pub rdma_stack: Option<RdmaStack>,
     /// The way to another appliance; its provider is one of the set.
     pub bridge: Option<Bridge>,
+    /// RapidIO networks; their interfaces are among the ports.
+    pub rapidio: Vec<RapidioPort>,
     pub storage: Storage,
     /// The peers of measuring tools, if they are switched on.
     pub services: Option<Services>,
@@ -93,6 +96,7 @@ impl DataPlane {
             rng: Box::new(rng),
             rdma_stack,
             bridge: None,
+            rapidio: Vec::new(),
             storage,
             services,
             rping: None,
@@ -162,6 +166,7 @@ impl DataPlane {
     /// Ends all RDMA connections in order, and serves nobody any more.
     pub fn shut_down(&mut self, now: Instant) {
         self.ending = true;
+        self.rapidio.iter_mut().for_each(|one| one.end_point.leave());
         if let Some(rdma_stack) = &mut self.rdma_stack {
             rdma_stack.providers.roce.disconnect_all(now);
         }
@@ -245,7 +250,7 @@ impl DataPlane {
     /// When something here is due though nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let link = self.ports.iter().map(|slot| slot.link_due).min();
-        Instant::first([link, self.fabric_timeout()])
+        Instant::first([link, self.rapidio_timeout(), self.fabric_timeout()])
     }
 
     /// Takes note of the addresses that a port has now.

@@ -13,7 +13,7 @@ use drivers::hal::Port;
 struct Spare {
     core: Box<dyn SpareCore>,
     waker: LoopWaker,
-    ports: Vec<(PlanePort, PuntQueue)>,
+    ports: Vec<(String, Box<dyn Port + Send>, PuntQueue)>,
 }
 
 /// The loops, before they run.
@@ -61,15 +61,34 @@ impl Loops {
             }
             Some(spare)
         });
-        let port = PlanePort::new(slot.name.clone(), port, config.services.udp_echo);
         let Some(spare) = taken else {
-            self.own.push((number, port));
+            self.own
+                .push((number, PlanePort::new(slot.name.clone(), port, config.services.udp_echo)));
             return slot;
         };
         let (punt_port, punt_queue) = punt::connect(slot.mac, slot.mtu, &self.waker, &spare.waker);
         let place = spare.ports.len();
-        spare.ports.push((port, punt_queue));
+        spare.ports.push((slot.name.clone(), port, punt_queue));
         PortSlot { core: wanted, place, punt_port: Some(punt_port), ..slot }
+    }
+
+    /// Gives the first loop a port that cannot go to another.
+    pub fn keep(
+        &mut self,
+        port: Box<dyn Port>,
+        number: usize,
+        location: String,
+        driver: &'static str,
+        config: &Config,
+    ) -> PortSlot {
+        let (name, place) = (format!("net{number}"), self.own.len());
+        let slot = PortSlot { driver, ..PortSlot::new(name, location, &*port, place) };
+        let wanted = config.net(number, slot.mac, &slot.location).core;
+        if let Some(core) = wanted.filter(|core| *core > 0) {
+            log::warn!("{}: cannot go to core {core}; it stays on core 0", slot.name);
+        }
+        self.own.push((number, PlanePort::new(slot.name.clone(), port, config.services.udp_echo)));
+        slot
     }
 
     /// The loops that got ports: the numbers of their cores, and how they are woken.

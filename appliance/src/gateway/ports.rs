@@ -88,7 +88,7 @@ impl PortSlot {
 
 /// A port, and what its plane keeps of it.
 pub(super) struct PlanePort {
-    pub port: Box<dyn Port + Send>,
+    pub port: Box<dyn Port>,
     /// What it is called in the log.
     name: String,
     /// What is ours on it.
@@ -103,7 +103,7 @@ pub(super) struct PlanePort {
 }
 
 impl PlanePort {
-    pub fn new(name: String, port: Box<dyn Port + Send>, echo: bool) -> Self {
+    pub fn new(name: String, port: Box<dyn Port>, echo: bool) -> Self {
         // An Ethernet header and a tag stand before the largest packet.
         let reply = vec![0; port.mtu() + 18];
         let local = PortAddresses { mac: port.mac(), ..PortAddresses::default() };
@@ -118,6 +118,7 @@ impl PlanePort {
             self.port.watch(now);
             self.tell_notices();
             self.link = self.port.link_up();
+            self.local.mac = self.port.mac();
         }
         due
     }
@@ -141,11 +142,13 @@ impl DataPlane {
     pub fn receive(&mut self, now: Instant, mut control: impl FnMut(usize, &[u8])) -> usize {
         self.now = now;
         self.has_work = false;
-        let mut received = 0;
+        let mut received = self.poll_rapidio(now);
+        self.has_work |= received > 0;
         for (i, slot) in self.ports.iter_mut().enumerate() {
             if slot.poll_link(now) {
                 self.links_looked_at = true;
                 if let Some(rdma_stack) = &mut self.rdma_stack {
+                    rdma_stack.providers.roce.set_mac(i, slot.local.mac);
                     rdma_stack.providers.roce.set_link(i, slot.link);
                 }
             }

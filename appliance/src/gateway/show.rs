@@ -5,6 +5,7 @@ use super::disks::DiskSlot;
 use super::manage;
 use super::plane::PortReport;
 use super::ports::PortSlot;
+use super::rapidio;
 use super::report_pieces::{Node, Rows};
 use super::smc::report;
 use super::state::State;
@@ -27,6 +28,7 @@ pub(super) fn topic(state: &mut State, topic: Topic) -> Value {
         Topic::Memory => memory(state),
         Topic::Loops => loops(state),
         Topic::Ntb => bridge::report(state),
+        Topic::Rapidio => rapidio::report(state),
         Topic::Tls => tls::report(state),
         Topic::Version => version(state),
         Topic::Crash => state.crashes.report(),
@@ -56,6 +58,7 @@ pub(super) static STATUS: Node = Node::Branch(&[
     ("memory", Node::Whole(memory)),
     ("loops", Node::Whole(loops)),
     ("ntb", Node::Whole(|state| bridge::report(state))),
+    ("rapidio", Node::Whole(|state| rapidio::report(state))),
     ("unclaimed_devices", Node::Whole(unclaimed)),
     ("crashes", Node::Whole(|state| state.crashes.report())),
     ("configuration_problems", Node::Whole(problems)),

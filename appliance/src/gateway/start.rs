@@ -11,6 +11,7 @@ use super::perf_responders::Services;
 use super::plane::{DataPlane, Settings};
 use super::port_assignment::Loops;
 use super::ports::PlanePort;
+use super::rapidio;
 use super::rdma_stack::RdmaStack;
 use super::smc::Smc;
 use super::state::State;
@@ -210,6 +211,16 @@ impl Gateway {
                 }
             }
         }
+        let found = inventory.take(Class::RapidIo);
+        let mut networks_of_rapidio = Vec::new();
+        for one in rapidio::open(config, found, &mut *platform, &mut unclaimed) {
+            let (index, location) = (ports.len(), one.port.location.clone());
+            let slot = loops.keep(Box::new(one.rionet), index, location, one.port.driver, config);
+            let (tls, seed) = (shared.clone(), rng.next_u64());
+            networks.push(Network::new(&slot, index, config, tls, seed, now));
+            networks_of_rapidio.push(one.port.at(slot.place));
+            ports.push(slot);
+        }
         let bridges = inventory.take(Class::Bridge);
         let engines =
             Engines { found: inventory.take(Class::Dma), clock: &MachineClock(&*machine) };
@@ -269,6 +280,7 @@ impl Gateway {
             rng,
             rdma_stack,
             bridge,
+            rapidio: networks_of_rapidio,
             storage,
             services,
             rping: None,

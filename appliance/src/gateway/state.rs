@@ -192,6 +192,13 @@ impl State {
         }
     }
 
+    /// The MAC address of a port of this loop, if it has become another: one of RapidIO's has that of its id.
+    pub fn poll_mac(&mut self, port: usize) -> Option<[u8; 6]> {
+        let slot = &mut self.ports[port];
+        let mac = self.plane.ports.get(slot.place).filter(|_| slot.punt_port.is_none())?.local.mac;
+        (core::mem::replace(&mut slot.mac, mac) != mac).then_some(mac)
+    }
+
     /// Looks at the link of a port; true if it came up.
     pub fn poll_link(&mut self, port: usize) -> bool {
         let slot = &mut self.ports[port];

@@ -12,7 +12,7 @@ use super::storage_rows::{RowsTold, StorageRows};
 use crate::loops::Stage;
 use crate::machine::{Core, SpareCore};
 use core::time::Duration;
-use drivers::hal::Instant;
+use drivers::hal::{Instant, Port};
 use net::refusal::Refusals;
 use rtrb::{Consumer, Producer, RingBuffer};
 use spin::Mutex;
@@ -60,7 +60,8 @@ pub(super) struct Orders {
 /// What a loop starts with; moved to its core, where the plane is made.
 pub(super) struct Start {
     pub settings: Settings,
-    pub ports: Vec<(PlanePort, PuntQueue)>,
+    /// Each with its name.
+    pub ports: Vec<(String, Box<dyn Port + Send>, PuntQueue)>,
     pub orders: Orders,
     pub waker: LoopWaker,
 }
@@ -121,7 +122,11 @@ struct Loop {
 
 impl Loop {
     fn new(start: Start, core: Box<dyn Core>) -> Self {
-        let (ports, punt_queues): (Vec<_>, _) = start.ports.into_iter().unzip();
+        let echo = start.settings.config.services.udp_echo;
+        let made = |(name, port, queue): (String, Box<dyn Port + Send>, PuntQueue)| {
+            (PlanePort::new(name, port, echo), queue)
+        };
+        let (ports, punt_queues): (Vec<_>, _) = start.ports.into_iter().map(made).unzip();
         let plane = DataPlane::new(start.settings, ports, core.now());
         let report_due = Instant::ZERO;
         let (rows_told, waker) = (RowsTold::default(), start.waker);

@@ -146,6 +146,14 @@ impl Roce {
         self.events.push_back(event);
     }
 
+    /// A port has another MAC address: queue pairs that are connected keep the former one, with which nobody reaches
+    /// them any more.
+    pub fn set_mac(&mut self, port: usize, mac: [u8; 6]) {
+        if let Some(found) = self.ports.get_mut(port) {
+            found.config.mac = mac;
+        }
+    }
+
     /// The port that has an address.
     fn port_of(&self, address: IpAddr) -> Option<usize> {
         self.ports.iter().position(|port| port.config.addresses.contains(&address))

@@ -7,9 +7,10 @@ use drivers::registry::Class;
 use metal::Metal;
 use models::rapidio::{Answer, Board, End, Network, Shared, Topology};
 use models::tsi721::{Config, Tsi721};
+use rapidio::end_point::{self, EndPoint};
 use rapidio::enumeration::{Event, Master, Role, State};
 use rapidio::rio_cm::{self, Engine, HEADER, Peer};
-use rapidio::rionet::{self, Rionet, SharedPort};
+use rapidio::rionet::{self, Members, Rionet, SharedPort};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -24,6 +25,7 @@ struct Node {
     port: SharedPort,
     master: Master,
     rionet: Rionet,
+    members: Members,
     channels: Engine,
     now: Instant,
 }
@@ -48,10 +50,12 @@ impl Node {
             assert!(port.open_mailbox(mailbox, machine.arena()));
         }
         let port: SharedPort = Rc::new(RefCell::new(port));
+        let (rionet, members) = rionet::open(&port);
         Node {
             machine,
             master: Master::new(role, size),
-            rionet: Rionet::new(port.clone()),
+            rionet,
+            members,
             channels: Engine::new(size.any(), rio_cm::MAILBOX),
             port,
             now: Instant::ZERO,
@@ -68,21 +72,21 @@ impl Node {
         while let Some(event) = self.master.event() {
             if event == Event::Changed {
                 let network = self.master.network();
-                self.rionet.set_network(network);
+                self.members.set_network(network);
                 self.channels.set_own_id(network.own_id);
                 let gone = |id| !network.end_points().any(|device| device.id == id);
                 self.channels.devices_gone(gone);
             }
         }
         while let Some(doorbell) = { self.port.borrow_mut().doorbell() } {
-            assert!(self.rionet.hear(&doorbell));
+            assert!(self.members.hear(&doorbell));
         }
         while let Some(lost) = { self.port.borrow_mut().undelivered() } {
             if lost.mailbox == rionet::MAILBOX {
-                self.rionet.undelivered(&lost);
+                self.members.undelivered(&lost);
             }
         }
-        self.rionet.poll(self.now);
+        self.members.poll(self.now);
         while let Some(message) = { self.port.borrow_mut().receive(rio_cm::MAILBOX) } {
             let mut bytes = vec![0; message.len.into()];
             self.port.borrow().payload(&message).read(0, &mut bytes).unwrap();
@@ -146,7 +150,7 @@ fn lab(topology: &str, size: IdSize) -> (Shared, Vec<Node>) {
         let active = |node: &Node| {
             let others = nodes.iter().map(Node::id).filter(|id| *id != node.id());
             others.clone().count() == count - 1
-                && others.clone().all(|id| node.rionet.is_active(id))
+                && others.clone().all(|id| node.members.is_active(id))
         };
         nodes.iter().all(|node| node.master.state() == State::Ready && active(node))
     });
@@ -193,7 +197,7 @@ fn frames_of_all_sizes_and_broadcasts_cross_two_switches() {
         turns(&mut nodes, 3);
         assert_eq!(nodes[1].frames(), std::slice::from_ref(&all));
         assert_eq!(nodes[2].frames(), [all]);
-        assert_eq!(nodes[0].rionet.other_counters().tx_unknown, 2);
+        assert_eq!(nodes[0].members.counters().tx_unknown, 2);
     }
 }
 
@@ -230,15 +234,15 @@ fn a_burst_is_taken_as_far_as_there_is_room_and_loses_nothing() {
 #[test]
 fn who_leaves_gets_no_more_frames_until_it_joins_again() {
     let (_, mut nodes) = lab("A=B", IdSize::Small);
-    nodes[1].rionet.leave();
+    nodes[1].members.leave();
     turns(&mut nodes, 10);
-    assert!(!nodes[0].rionet.is_active(0));
+    assert!(!nodes[0].members.is_active(0));
     let frame = nodes[0].frame([0, 1, 0, 1, 0, 0], 64);
     nodes[0].transmit(&frame).unwrap();
     turns(&mut nodes, 10);
     assert!(nodes[1].frames().is_empty());
     // Whoever is missing is asked, and answers.
-    until(&mut nodes, |nodes| nodes[0].rionet.is_active(0));
+    until(&mut nodes, |nodes| nodes[0].members.is_active(0));
 }
 
 #[test]
@@ -305,7 +309,7 @@ fn a_cable_is_pulled_fifty_times_under_load_and_others_do_not_notice() {
             between_others += nodes[1].frames().len() as u32;
         }
         assert_eq!(nodes[0].id(), 1, "{round}");
-        until(&mut nodes, |nodes| nodes[0].rionet.is_active(2) && nodes[2].rionet.is_active(1));
+        until(&mut nodes, |nodes| nodes[0].members.is_active(2) && nodes[2].members.is_active(1));
         between_others += nodes[1].frames().len() as u32;
     }
     turns(&mut nodes, 100);
@@ -313,4 +317,94 @@ fn a_cable_is_pulled_fifty_times_under_load_and_others_do_not_notice() {
     assert_eq!(between_others, 50 * 2 * 40, "none of B's frames is lost");
     let complaints = nodes[0].machine.model(|model| model.complaints.clone());
     assert!(complaints.is_empty(), "{complaints:?}");
+}
+
+/// A machine whose end point has an echo service.
+struct Echoing {
+    machine: Metal<Tsi721>,
+    end_point: EndPoint,
+    rionet: Rionet,
+}
+
+impl Echoing {
+    fn new(network: &Shared, me: usize) -> Echoing {
+        let mut machine = Metal::new(Tsi721::new(Config::default(), network.clone(), me), 8 << 20);
+        let port =
+            machine.find().take(Class::RapidIo).remove(0).open_rapidio(&mut machine).unwrap();
+        let config = end_point::Config { role: Role::Agent, size: IdSize::Small, echo: Some(ECHO) };
+        let (end_point, rionet) = EndPoint::new(port, config, machine.arena()).unwrap();
+        Echoing { machine, end_point, rionet }
+    }
+
+    fn turn(&mut self) {
+        self.rionet.flush();
+        self.machine.run();
+        let now = self.machine.pass(TURN);
+        self.end_point.poll(now, |_, _| {});
+    }
+}
+
+const ECHO: u16 = 10;
+
+#[test]
+fn an_end_point_says_back_what_is_said_also_to_who_does_not_listen_at_once() {
+    const MESSAGES: usize = 60;
+    let network = network("A=B");
+    let mut node = [Node::new(&network, 0, Role::Host(1), IdSize::Small)];
+    let mut echoing = Echoing::new(&network, 1);
+    let turns = |node: &mut [Node; 1], echoing: &mut Echoing, count: usize| {
+        for _ in 0..count {
+            node[0].turn();
+            echoing.turn();
+        }
+    };
+    while !(node[0].master.state() == State::Ready && echoing.rionet.link_up()) {
+        turns(&mut node, &mut echoing, 1);
+    }
+    assert_eq!(echoing.rionet.mac(), [0, 1, 0, 1, 0, 0]);
+    let peer = Peer { device: 0, channel: ECHO };
+    let now = node[0].now;
+    let channels = [0; 4].map(|_| node[0].channels.connect(peer, now).unwrap());
+    turns(&mut node, &mut echoing, 10);
+    let bytes = |channel: u16, n: usize| vec![(usize::from(channel) + n) as u8; 17 * n];
+    // More than an outbound mailbox holds, and nothing is read meanwhile.
+    for n in 0..MESSAGES {
+        for channel in channels {
+            while node[0].port.borrow().room(rio_cm::MAILBOX) == 0 {
+                turns(&mut node, &mut echoing, 1);
+            }
+            node[0].say(channel, &bytes(channel, n));
+        }
+    }
+    turns(&mut node, &mut echoing, 1000);
+    for channel in channels {
+        for n in 0..MESSAGES {
+            let back = node[0].channels.receive(channel, <[u8]>::to_vec).unwrap();
+            assert_eq!(back, Some(bytes(channel, n)), "{n} of {channel}");
+        }
+        node[0].channels.close(channel);
+    }
+    assert_eq!(echoing.end_point.echoed(), ((4 * MESSAGES) as u64, 4));
+    turns(&mut node, &mut echoing, 100);
+    assert_eq!(echoing.end_point.echoed().1, 0, "closed channels are forgotten");
+}
+
+/// What nobody waits for any more keeps no loop from halting: neither answers nor port-writes.
+#[test]
+fn an_end_point_can_rest_with_and_without_a_link() {
+    let (network, mut nodes) = lab(ROW, IdSize::Small);
+    for _ in 0..20 {
+        for cut in [true, false] {
+            network.lock().unwrap().cut(End::Endpoint(0), cut);
+            let up =
+                |state: State| if cut { state == State::NoLink } else { state == State::Ready };
+            until(&mut nodes, |nodes| up(nodes[0].master.state()));
+            turns(&mut nodes, 7);
+            until(&mut nodes, |nodes| !nodes[0].port.borrow().pending());
+            if cut {
+                turns(&mut nodes, 1000);
+                assert!(!nodes[0].port.borrow().pending());
+            }
+        }
+    }
 }

@@ -4,6 +4,7 @@ use super::device_name::DeviceName;
 use super::item::{Item as _, section};
 use super::messaging::{Rule, Smc};
 use super::ntb::Ntb;
+use super::rapidio::Rapidio;
 use super::remote::{Mirror, Remote};
 use super::values::{
     Address, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey, SessionName, Sha256, Size,
@@ -37,6 +38,8 @@ section! {
         net: Vec<Net>;
         /// `[[ntb]]`.
         ntb: Vec<Ntb>;
+        /// `[[rapidio]]`.
+        rapidio: Vec<Rapidio>;
         /// `[[volume]]`.
         volume: Vec<Volume> = vec![Volume::ram0()];
         /// `[[remote]]`.

@@ -131,6 +131,7 @@ fn is_shut(config: &Config) -> bool {
     !config.rnbd.enabled
         && config.rule.is_empty()
         && config.ntb.is_empty()
+        && config.rapidio.is_empty()
         && config.http.token_sha256.is_none()
         && !config.smc.services
         && !config.roce.services

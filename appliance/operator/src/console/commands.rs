@@ -156,6 +156,12 @@ pub static COMMANDS: &[Command] = &[
     Command::new(&["show", "memory"], &[], "memory", Verb::Show(Topic::Memory)),
     Command::new(&["show", "loops"], &[], "what the loops do", Verb::Show(Topic::Loops)),
     Command::new(&["show", "ntb"], &[], "the bridge to another appliance", Verb::Show(Topic::Ntb)),
+    Command::new(
+        &["show", "rapidio"],
+        &[],
+        "RapidIO ports and their networks",
+        Verb::Show(Topic::Rapidio),
+    ),
     Command::new(&["show", "log"], &[], "the last log messages", Verb::ShowLog),
     Command::new(&["show", "config"], &[], "the running configuration", Verb::ShowConfig),
     Command::new(
@@ -580,7 +586,7 @@ mod tests {
             (
                 "show disk",
                 "cannot show \"disk\" (did you mean \"disks\"?); accepted: interfaces, \
-                           disks, devices, volumes, exports, memory, loops, ntb, log, config, tls, version, crash, refused, smc",
+                           disks, devices, volumes, exports, memory, loops, ntb, rapidio, log, config, tls, version, crash, refused, smc",
             ),
             (
                 "show smc link",

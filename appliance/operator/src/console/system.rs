@@ -24,6 +24,8 @@ pub enum Topic {
     Loops,
     /// The bridge to another appliance.
     Ntb,
+    /// RapidIO ports and their networks.
+    Rapidio,
     /// TLS of the HTTP servers.
     Tls,
     /// Version and build.

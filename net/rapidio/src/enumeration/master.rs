@@ -181,6 +181,7 @@ impl Master {
     pub fn poll(&mut self, port: &mut dyn Reach, now: Instant) {
         if !port.link_up() {
             self.lose();
+            self.forget(port);
             return;
         }
         if self.state == State::NoLink {
@@ -226,6 +227,12 @@ impl Master {
         self.network = Network::new(self.size, self.network.own_id);
         self.state = State::NoLink;
         self.tell(Event::Lost);
+    }
+
+    /// Takes what has arrived for nobody, so that nobody is kept from halting over it.
+    fn forget(&mut self, port: &mut dyn Reach) {
+        self.stale &= port.maintained().is_none();
+        while port.port_write().is_some() {}
     }
 
     fn start(&mut self, port: &mut dyn Reach, now: Instant) {

@@ -68,80 +68,90 @@ pub struct Counters {
     pub undelivered: u64,
 }
 
-/// A master port as an Ethernet port.
-pub struct Rionet {
-    port: SharedPort,
+/// Who takes part, as both ends see it.
+#[derive(Default)]
+struct Shared {
     own_id: Destination,
+    /// The network is known: frames have somewhere to go.
+    is_known: bool,
     peers: Peers,
-    buffers: Vec<Box<[u8; MOST]>>,
-    free: Vec<u32>,
     /// Doorbells that found no room: to whom, and which.
     doorbells: VecDeque<(Destination, u16)>,
     asked: Instant,
-    refused_transmit: Cell<bool>,
-    counters: PortCounters,
-    others: Counters,
+    counters: Counters,
 }
 
-impl Rionet {
-    /// An Ethernet port with no peers yet. Its mailbox must be open.
-    pub fn new(port: SharedPort) -> Self {
-        Rionet {
-            port,
-            own_id: 0,
-            peers: Peers::default(),
-            buffers: (0..BUFFERS).map(|_| Box::new([0; MOST])).collect(),
-            free: (0..BUFFERS as u32).rev().collect(),
-            doorbells: VecDeque::with_capacity(MOST_DOORBELLS),
-            asked: Instant::ZERO,
-            refused_transmit: Cell::new(false),
-            counters: PortCounters::default(),
-            others: Counters::default(),
+/// A master port as an Ethernet port. Its link is up while the network is known, and its MAC address is that of the id
+/// which it has there.
+pub struct Rionet {
+    port: SharedPort,
+    shared: Rc<RefCell<Shared>>,
+    buffers: Vec<Box<[u8; MOST]>>,
+    free: Vec<u32>,
+    refused_transmit: Cell<bool>,
+    counters: PortCounters,
+}
+
+/// The end of who runs the network: tells the port who may be a peer, and hears who is.
+pub struct Members {
+    port: SharedPort,
+    shared: Rc<RefCell<Shared>>,
+}
+
+/// Both ends of an Ethernet port with no peers yet. Its mailbox must be open.
+pub fn open(port: &SharedPort) -> (Rionet, Members) {
+    let doorbells = VecDeque::with_capacity(MOST_DOORBELLS);
+    let shared = Rc::new(RefCell::new(Shared { doorbells, ..Shared::default() }));
+    let rionet = Rionet {
+        port: port.clone(),
+        shared: shared.clone(),
+        buffers: (0..BUFFERS).map(|_| Box::new([0; MOST])).collect(),
+        free: (0..BUFFERS as u32).rev().collect(),
+        refused_transmit: Cell::new(false),
+        counters: PortCounters::default(),
+    };
+    (rionet, Members { port: port.clone(), shared })
+}
+
+impl Members {
+    /// The network is known, or has changed: who may be a peer. New ones are told that we are here.
+    pub fn set_network(&mut self, network: &Network) {
+        let shared = &mut *self.shared.borrow_mut();
+        shared.own_id = network.own_id;
+        shared.is_known = true;
+        let all = network.end_points().filter(|device| device.has_messages());
+        for id in shared.peers.update(all.map(|device| device.id)) {
+            shared.ring(&self.port, id, LEAVE);
+            shared.ring(&self.port, id, JOIN);
         }
     }
 
-    /// The network is known, or has changed: who may be a peer. New ones are told that we are here.
-    pub fn set_network(&mut self, network: &Network) {
-        self.own_id = network.own_id;
-        let all = network.end_points().filter(|device| device.has_messages());
-        for id in self.peers.update(all.map(|device| device.id)) {
-            self.ring(id, LEAVE);
-            self.ring(id, JOIN);
-        }
+    /// The network is not known any more.
+    pub fn lose(&mut self) {
+        let shared = &mut *self.shared.borrow_mut();
+        shared.is_known = false;
+        shared.doorbells.clear();
+        shared.peers.update(core::iter::empty());
     }
 
     /// Everybody is told that we leave.
     pub fn leave(&mut self) {
-        for id in self.peers.all() {
-            self.ring(id, LEAVE);
-        }
-    }
-
-    fn ring(&mut self, to: Destination, info: u16) {
-        if self.doorbells.len() < MOST_DOORBELLS {
-            self.doorbells.push_back((to, info));
-        }
-        self.send_doorbells();
-    }
-
-    fn send_doorbells(&mut self) {
-        while let Some(&(to, info)) = self.doorbells.front() {
-            if self.port.borrow_mut().ring_doorbell(to, info).is_err() {
-                return;
-            }
-            self.doorbells.pop_front();
+        let shared = &mut *self.shared.borrow_mut();
+        for id in shared.peers.all() {
+            shared.ring(&self.port, id, LEAVE);
         }
     }
 
     /// A doorbell was rung; false if it is none of rionet's.
     pub fn hear(&mut self, doorbell: &Doorbell) -> bool {
+        let shared = &mut *self.shared.borrow_mut();
         match doorbell.info {
             JOIN => {
-                if self.peers.join(doorbell.from) {
-                    self.ring(doorbell.from, JOIN);
+                if shared.peers.join(doorbell.from) {
+                    shared.ring(&self.port, doorbell.from, JOIN);
                 }
             }
-            LEAVE => self.peers.leave(doorbell.from),
+            LEAVE => shared.peers.leave(doorbell.from),
             _ => return false,
         }
         true
@@ -149,33 +159,66 @@ impl Rionet {
 
     /// A message of mailbox 0 did not arrive.
     pub fn undelivered(&mut self, what: &Undelivered) {
-        self.others.undelivered += 1;
-        self.peers.leave(what.to);
+        let shared = &mut *self.shared.borrow_mut();
+        shared.counters.undelivered += 1;
+        shared.peers.leave(what.to);
     }
 
     /// Asks those to join who have not.
     pub fn poll(&mut self, now: Instant) {
-        self.send_doorbells();
-        if now.since(self.asked) < ASK {
+        let shared = &mut *self.shared.borrow_mut();
+        shared.send_doorbells(&self.port);
+        if now.since(shared.asked) < ASK || !shared.is_known {
             return;
         }
-        self.asked = now;
-        for id in self.peers.absent() {
-            self.ring(id, LEAVE);
-            self.ring(id, JOIN);
+        shared.asked = now;
+        for id in shared.peers.absent() {
+            shared.ring(&self.port, id, LEAVE);
+            shared.ring(&self.port, id, JOIN);
         }
+    }
+
+    /// When [`Members::poll`] wants to be called: while there are some who have not joined.
+    pub fn deadline(&self) -> Option<Instant> {
+        let shared = self.shared.borrow();
+        (shared.is_known && shared.peers.has_absent()).then_some(shared.asked + ASK)
     }
 
     /// Whether a peer takes part.
     pub fn is_active(&self, id: Destination) -> bool {
-        self.peers.is_active(id)
+        self.shared.borrow().peers.is_active(id)
+    }
+
+    /// Peers that take part.
+    pub fn active_count(&self) -> usize {
+        self.shared.borrow().peers.active_count()
     }
 
     /// What was counted beside [`Port::counters`].
-    pub fn other_counters(&self) -> Counters {
-        self.others
+    pub fn counters(&self) -> Counters {
+        self.shared.borrow().counters
+    }
+}
+
+impl Shared {
+    fn ring(&mut self, port: &SharedPort, to: Destination, info: u16) {
+        if self.doorbells.len() < MOST_DOORBELLS {
+            self.doorbells.push_back((to, info));
+        }
+        self.send_doorbells(port);
     }
 
+    fn send_doorbells(&mut self, port: &SharedPort) {
+        while let Some(&(to, info)) = self.doorbells.front() {
+            if port.borrow_mut().ring_doorbell(to, info).is_err() {
+                return;
+            }
+            self.doorbells.pop_front();
+        }
+    }
+}
+
+impl Rionet {
     fn send_to(&mut self, id: Destination, packet: &Packet<'_>) -> Result<(), TransmitError> {
         let sent = self.port.borrow_mut().send(MAILBOX, id, packet);
         match sent {
@@ -191,11 +234,16 @@ impl Rionet {
         self.counters.tx_frames += 1;
         self.counters.tx_bytes += packet.len() as u64;
     }
+
+    fn refuse(&mut self) {
+        self.counters.tx_full += 1;
+        self.refused_transmit.set(true);
+    }
 }
 
 impl Port for Rionet {
     fn mac(&self) -> [u8; 6] {
-        mac_of(self.own_id)
+        mac_of(self.shared.borrow().own_id)
     }
 
     fn mtu(&self) -> usize {
@@ -203,7 +251,7 @@ impl Port for Rionet {
     }
 
     fn link_up(&mut self) -> bool {
-        self.port.borrow().link_up()
+        self.shared.borrow().is_known && self.port.borrow().link_up()
     }
 
     fn receive(&mut self) -> Option<Frame> {
@@ -212,13 +260,13 @@ impl Port for Rionet {
             let buffer = self.free.last().copied()?;
             let message = port.receive(MAILBOX)?;
             let len = usize::from(message.len);
-            let is_frame = len >= HEADER && self.peers.knows(message.from);
+            let is_frame = len >= HEADER && self.shared.borrow().peers.knows(message.from);
             let place = self.buffers.get_mut(buffer as usize).map(|bytes| &mut bytes[..]);
             let place = place.and_then(|bytes| bytes.get_mut(..len)).filter(|_| is_frame);
             let copied = place.map(|bytes| port.payload(&message).read(0, bytes));
             port.recycle(message);
             if copied != Some(Ok(())) {
-                self.others.rx_refused += 1;
+                self.shared.borrow_mut().counters.rx_refused += 1;
                 continue;
             }
             self.free.pop();
@@ -246,20 +294,21 @@ impl Port for Rionet {
         };
         if mac[0] & 1 != 0 {
             // All or none: who is in the middle could not tell who has it.
-            let room = self.port.borrow().room(MAILBOX);
-            if room < self.peers.active_count() {
+            let count = self.shared.borrow().peers.active_count();
+            if self.port.borrow().room(MAILBOX) < count {
                 self.refuse();
                 return Err(TransmitError::Full);
             }
-            for n in 0..self.peers.active_count() {
-                let Some(id) = self.peers.active(n) else { break };
+            for n in 0..count {
+                let Some(id) = self.shared.borrow().peers.active(n) else { break };
                 self.send_to(id, packet)?;
             }
             self.count(packet);
             return Ok(());
         }
-        let Some(id) = id_of(*mac).filter(|id| self.peers.is_active(*id)) else {
-            self.others.tx_unknown += 1;
+        let id = id_of(*mac).filter(|id| self.shared.borrow().peers.is_active(*id));
+        let Some(id) = id else {
+            self.shared.borrow_mut().counters.tx_unknown += 1;
             return Ok(());
         };
         let sent = self.send_to(id, packet);
@@ -283,7 +332,8 @@ impl Port for Rionet {
     }
 
     fn has_room(&self) -> bool {
-        let room = self.port.borrow().room(MAILBOX) >= self.peers.active_count().max(1);
+        let room =
+            self.port.borrow().room(MAILBOX) >= self.shared.borrow().peers.active_count().max(1);
         if room {
             self.refused_transmit.set(false);
         }
@@ -296,12 +346,5 @@ impl Port for Rionet {
 
     fn counters(&self) -> PortCounters {
         PortCounters { interrupts: self.port.borrow().counters().interrupts, ..self.counters }
-    }
-}
-
-impl Rionet {
-    fn refuse(&mut self) {
-        self.counters.tx_full += 1;
-        self.refused_transmit.set(true);
     }
 }

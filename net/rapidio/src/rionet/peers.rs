@@ -78,6 +78,11 @@ impl Peers {
         self.all.iter().map(|(id, _)| *id).collect()
     }
 
+    /// Whether there are some that have not joined.
+    pub fn has_absent(&self) -> bool {
+        self.active.len() < self.all.len()
+    }
+
     /// Those that have not joined.
     pub fn absent(&self) -> Vec<Source> {
         self.all.iter().filter(|(_, active)| !active).map(|(id, _)| *id).collect()

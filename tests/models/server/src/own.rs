@@ -1,21 +1,19 @@
 //! An end point of ours on a network whose other end points are guests': Isthmus' own driver on the model, and all
 //! that stands on it, in this process. A stock Linux in a guest is its peer.
 
-use std::cell::RefCell;
 use std::net::Ipv4Addr;
-use std::rc::Rc;
 use std::time::Instant as Moment;
 
-use drivers::hal::{Instant, Packet, Platform, Port};
+use drivers::hal::{Packet, Platform, Port};
 use drivers::rapidio::IdSize;
 use drivers::registry::Class;
 use metal::Metal;
 use models::Nanoseconds;
 use models::rapidio::Shared;
 use models::tsi721::{Config, Tsi721};
-use rapidio::enumeration::{Event, Master, Role};
-use rapidio::rio_cm::{self, Engine};
-use rapidio::rionet::{self, Rionet, SharedPort};
+use rapidio::end_point::{Config as Wanted, EndPoint};
+use rapidio::enumeration::{Event, Role};
+use rapidio::rionet::Rionet;
 
 /// The channel whose messages are sent back.
 const ECHO: u16 = 10;
@@ -34,14 +32,10 @@ pub fn role(text: &str) -> Result<Role, String> {
 /// The end point.
 pub struct OwnEndPoint {
     machine: Metal<Tsi721>,
-    port: SharedPort,
-    master: Master,
+    end_point: EndPoint,
     rionet: Rionet,
-    channels: Engine,
     address: Ipv4Addr,
     then: Moment,
-    now: Instant,
-    echoed: u64,
     pings: u64,
     walks: u64,
 }
@@ -52,43 +46,30 @@ impl OwnEndPoint {
         let model = Tsi721::new(Config::default(), network.clone(), me);
         let mut machine = Metal::new(model, 8 << 20);
         let device = machine.find().take(Class::RapidIo).remove(0);
-        let mut port = device.open_rapidio(&mut machine).expect("the model is a good device");
-        for mailbox in [rionet::MAILBOX, rio_cm::MAILBOX] {
-            assert!(port.open_mailbox(mailbox, machine.arena()), "there is memory enough");
-        }
-        let port: SharedPort = Rc::new(RefCell::new(port));
-        let mut channels = Engine::new(IdSize::Small.any(), rio_cm::MAILBOX);
-        channels.listen(ECHO).expect("the number is free");
-        OwnEndPoint {
-            machine,
-            master: Master::new(role, IdSize::Small),
-            rionet: Rionet::new(port.clone()),
-            channels,
-            port,
-            address,
-            then: Moment::now(),
-            now: Instant::ZERO,
-            echoed: 0,
-            pings: 0,
-            walks: 0,
-        }
+        let port = device.open_rapidio(&mut machine).expect("the model is a good device");
+        let wanted = Wanted { role, size: IdSize::Small, echo: Some(ECHO) };
+        let opened = EndPoint::new(port, wanted, machine.arena());
+        let (end_point, rionet) = opened.expect("there is memory enough");
+        let then = Moment::now();
+        OwnEndPoint { machine, end_point, rionet, address, then, pings: 0, walks: 0 }
     }
 
     /// What it has seen.
     pub fn describe(&self) -> String {
-        let network = self.master.network();
+        let master = self.end_point.master();
+        let network = master.network();
         let peers: Vec<u16> = network.end_points().map(|device| device.id).collect();
         format!(
             "own.id {} {:?} {:?} walks {} peers {peers:?} pings {} echoed {} {:?} {:?} {:?}",
             network.own_id,
-            self.master.role(),
-            self.master.state(),
+            master.role(),
+            master.state(),
             self.walks,
             self.pings,
-            self.echoed,
-            self.channels.counters(),
-            self.rionet.other_counters(),
-            self.port.borrow().counters(),
+            self.end_point.echoed().0,
+            self.end_point.channels().counters(),
+            self.end_point.members().counters(),
+            self.end_point.port().borrow().counters(),
         )
     }
 
@@ -101,86 +82,13 @@ impl OwnEndPoint {
     }
 
     fn one_turn(&mut self) {
-        self.port.borrow_mut().flush();
+        self.rionet.flush();
         self.machine.run();
         let now = Moment::now();
-        self.now = self.machine.pass(now - std::mem::replace(&mut self.then, now));
-        self.port.borrow_mut().poll(self.now);
-        self.master.poll(&mut *self.port.borrow_mut(), self.now);
-        while let Some(event) = self.master.event() {
-            if event == Event::Changed {
-                self.walks += 1;
-                let network = self.master.network();
-                self.rionet.set_network(network);
-                self.channels.set_own_id(network.own_id);
-                let is_gone = |id| !network.end_points().any(|device| device.id == id);
-                self.channels.devices_gone(is_gone);
-            }
-        }
-        while let Some(doorbell) = { self.port.borrow_mut().doorbell() } {
-            self.rionet.hear(&doorbell);
-        }
-        while let Some(lost) = { self.port.borrow_mut().undelivered() } {
-            if lost.mailbox == rionet::MAILBOX {
-                self.rionet.undelivered(&lost);
-            }
-        }
-        self.rionet.poll(self.now);
+        let now = self.machine.pass(now - std::mem::replace(&mut self.then, now));
+        let walks = &mut self.walks;
+        self.end_point.poll(now, |_, event| *walks += u64::from(event == Event::Changed));
         self.answer_frames();
-        self.receive_messages();
-        self.serve_channels();
-        self.send_control();
-        self.channels.poll(self.now);
-    }
-
-    fn receive_messages(&mut self) {
-        while let Some(message) = { self.port.borrow_mut().receive(rio_cm::MAILBOX) } {
-            let mut bytes = vec![0; message.len.into()];
-            if self.port.borrow().payload(&message).read(0, &mut bytes).is_ok() {
-                self.channels.deliver(message.from, &bytes, self.now);
-            }
-            self.port.borrow_mut().recycle(message);
-        }
-    }
-
-    fn send_control(&mut self) {
-        while let Some((to, header)) = self.channels.outgoing() {
-            let packet = Packet { header: &header, payload: &[], trailer: &[] };
-            if self.port.borrow_mut().send(rio_cm::MAILBOX, to, &packet).is_err() {
-                break;
-            }
-            self.channels.was_sent();
-        }
-    }
-
-    fn serve_channels(&mut self) {
-        while let Some(number) = self.channels.next_news() {
-            if number == ECHO {
-                while let Ok(Some(_)) = self.channels.accept(ECHO, self.now) {}
-                // The acknowledgement goes ahead of any data.
-                self.send_control();
-                continue;
-            }
-            loop {
-                match self.channels.receive(number, <[u8]>::to_vec) {
-                    Ok(Some(data)) => self.echo(number, &data),
-                    Ok(None) => break,
-                    Err(_) => {
-                        self.channels.close(number);
-                        break;
-                    }
-                }
-            }
-        }
-    }
-
-    fn echo(&mut self, number: u16, data: &[u8]) {
-        let Ok((to, header)) = self.channels.header(number, data.len()) else { return };
-        let message = [&header[..], data].concat();
-        let packet = Packet { header: &message, payload: &[], trailer: &[] };
-        if self.port.borrow_mut().send(rio_cm::MAILBOX, to, &packet).is_ok() {
-            self.echoed += 1;
-        }
     }
 
     /// Answers ARP requests (RFC 826) and ICMP echo requests (RFC 792).

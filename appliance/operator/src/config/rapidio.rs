@@ -1,0 +1,179 @@
+//! `[[rapidio]]`: the ports of the machine to RapidIO networks.
+
+use super::checks::Report;
+use super::device_name::DeviceName;
+use super::item::{section, text_items};
+use super::schema::Config;
+use core::fmt;
+use core::str::FromStr;
+
+section! {
+    /// A RapidIO port. Found by `device`; without it, by its place in the list. A port that no entry is for
+    /// is not used.
+    Rapidio {
+        /// The port, as `show devices` names it: `pci:0000:03:00.0`, or its position among RapidIO ports.
+        device: Option<DeviceName>;
+        /// Whether it enumerates the network, or waits for a host that does.
+        role: RapidioRole = RapidioRole::Agent;
+        /// Bits of destination ids, 8 or 16: the same on the whole network.
+        id_size: u8 [8, 16] = 8;
+        /// The host's own id. Agents get theirs from the host.
+        id: Option<u16> [0, 65_534];
+        /// Services over `rio_cm`, Linux's channels.
+        services: Vec<RapidioService>;
+        /// The channel of the service `echo`.
+        echo_channel: u16 [1, 65_535] = 7;
+    }
+}
+
+/// What an end point does in its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RapidioRole {
+    /// It gives ids and routes to all.
+    Host,
+    /// It waits until a host has found it.
+    Agent,
+}
+
+/// A service over channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RapidioService {
+    /// What is said is said back.
+    Echo,
+}
+
+text_items! {
+    RapidioRole: "host or agent";
+    RapidioService: "echo";
+}
+
+impl FromStr for RapidioRole {
+    type Err = String;
+    fn from_str(text: &str) -> Result<RapidioRole, String> {
+        match text {
+            "host" => Ok(RapidioRole::Host),
+            "agent" => Ok(RapidioRole::Agent),
+            _ => Err("no role".into()),
+        }
+    }
+}
+
+impl fmt::Display for RapidioRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RapidioRole::Host => "host",
+            RapidioRole::Agent => "agent",
+        })
+    }
+}
+
+impl FromStr for RapidioService {
+    type Err = String;
+    fn from_str(text: &str) -> Result<RapidioService, String> {
+        match text {
+            "echo" => Ok(RapidioService::Echo),
+            _ => Err("no service".into()),
+        }
+    }
+}
+
+impl fmt::Display for RapidioService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("echo")
+    }
+}
+
+impl Rapidio {
+    /// Whether there is an echo service.
+    pub fn echoes(&self) -> bool {
+        self.services.contains(&RapidioService::Echo)
+    }
+}
+
+impl Config {
+    /// What is configured of the RapidIO port at this position and location, and its number in the document.
+    pub fn rapidio_port(&self, index: usize, location: &str) -> Option<(usize, &Rapidio)> {
+        self.rapidio.iter().enumerate().find(|(place, one)| match &one.device {
+            Some(device) => device.is_port(index, location, [0; 6]),
+            None => *place == index,
+        })
+    }
+}
+
+/// Checks what RapidIO ports have to do with each other and the rest.
+pub fn check(config: &Config, report: &mut Report<'_>) {
+    for (i, one) in config.rapidio.iter().enumerate() {
+        let place = |i: usize, one: &Rapidio| match &one.device {
+            Some(DeviceName::Position(position)) => Ok(usize::from(*position)),
+            Some(device) => Err(device.clone()),
+            None => Ok(i),
+        };
+        let mut earlier = config.rapidio[..i].iter().enumerate();
+        if let Some((j, _)) = earlier.find(|(j, other)| place(*j, other) == place(i, one)) {
+            report.add(format!("rapidio.{i}"), format!("the same port as rapidio.{j}"), "");
+        }
+        let named =
+            matches!(&one.device, None | Some(DeviceName::Position(_) | DeviceName::Location(_)));
+        if !named {
+            let reason = "a RapidIO port has no serial number and no MAC address".into();
+            report.add(format!("rapidio.{i}.device"), reason, "\"pci:…\" or a position");
+        }
+        if !matches!(one.id_size, 8 | 16) {
+            let reason = format!("{} is no size of ids", one.id_size);
+            report.add(format!("rapidio.{i}.id_size"), reason, "8 or 16");
+        }
+        let most = if one.id_size == 16 { 0xfffe } else { 0xfe };
+        let path = format!("rapidio.{i}.id");
+        match (one.role, one.id) {
+            (RapidioRole::Host, None) => {
+                let reason = "a host gives itself an id".into();
+                report.missing(path, reason, &format!("0 to {most}"));
+            }
+            (RapidioRole::Agent, Some(_)) => {
+                report.add(path, "an agent gets its id from the host".into(), "no id");
+            }
+            (RapidioRole::Host, Some(id)) if id > most => {
+                report.add(path, format!("{id} is out of range"), &format!("0 to {most}"));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check;
+
+    const GOOD: &str = "[[rapidio]]\nrole = \"host\"\nid = 1\nservices = [\"echo\"]\n\
+        [[rapidio]]\ndevice = \"pci:0000:03:00.0\"\nid_size = 16\n";
+
+    #[test]
+    fn ports_are_read() {
+        let config = check(GOOD.as_bytes()).unwrap();
+        let (number, one) = config.rapidio_port(0, "pci:0000:02:00.0").unwrap();
+        assert_eq!((number, one.id, one.echoes(), one.echo_channel), (0, Some(1), true, 7));
+        let (number, one) = config.rapidio_port(5, "pci:0000:03:00.0").unwrap();
+        assert_eq!((number, one.id, one.echoes(), one.id_size), (1, None, false, 16));
+        assert!(config.rapidio_port(1, "pci:0000:04:00.0").is_none());
+    }
+
+    #[test]
+    fn mistakes_in_them_are_told() {
+        let cases = [
+            ("role = \"host\"", "role = \"boss\"", "\"boss\": no role"),
+            ("id = 1\n", "", "rapidio.0.id: a host gives itself an id"),
+            ("id = 1", "id = 255", "255 is out of range; accepted: 0 to 254"),
+            ("id_size = 16", "id_size = 12", "12 is no size of ids"),
+            ("id_size = 16", "id = 3", "an agent gets its id from the host"),
+            ("[\"echo\"]", "[\"ping\"]", "\"ping\": no service"),
+            ("pci:0000:03:00.0", "serial:1", "no serial number"),
+            ("\"pci:0000:03:00.0\"", "0", "the same port as rapidio.0"),
+        ];
+        for (from, to, expected) in cases {
+            assert!(GOOD.contains(from), "{from}");
+            let problems = check(GOOD.replacen(from, to, 1).as_bytes()).unwrap_err();
+            let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            assert!(told.join("\n").contains(expected), "{to}: {told:?}");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! RapidIO: each port that a `[[rapidio]]` is for is an end point of its network, and an interface (rionet) over it.
+//! A port that none is for is left as it is: nobody enumerates it, and it answers nobody.
+//!
+//! The interface is a port of the plane like any other. By it the device is told of what was queued, asked for
+//! interrupts and looked at before a halt; here is what has to be done beside that in each round.
+
+pub(super) mod metrics;
+mod report;
+
+pub(super) use report::report;
+
+use super::plane::DataPlane;
+use super::ports::PlanePort;
+use super::unclaimed_devices::UnclaimedDevice;
+use crate::config::{Config, Rapidio as Settings, RapidioRole};
+use ::rapidio::end_point::{self, EndPoint};
+use ::rapidio::enumeration::{Event, Failed, Master, Role};
+use ::rapidio::rionet::Rionet;
+use drivers::device::Device;
+use drivers::hal::{Instant, Platform, Severity};
+use drivers::rapidio::IdSize;
+
+/// An end point, as its plane has it.
+pub(super) struct RapidioPort {
+    /// `rio0` and so on, in the order of discovery.
+    pub name: String,
+    pub location: String,
+    pub driver: &'static str,
+    /// Of its `[[rapidio]]`.
+    pub number: usize,
+    pub end_point: EndPoint,
+    /// The place of its interface among the plane's ports.
+    place: usize,
+}
+
+/// A port that was opened, and its interface.
+pub(super) struct Opened {
+    pub port: RapidioPort,
+    pub rionet: Rionet,
+}
+
+/// Opens the ports that the configuration is for; what is not used, and why, goes to `unclaimed`.
+#[cold]
+pub(super) fn open(
+    config: &Config,
+    found: Vec<Device>,
+    platform: &mut dyn Platform,
+    unclaimed: &mut Vec<UnclaimedDevice>,
+) -> Vec<Opened> {
+    let mut opened = Vec::new();
+    let count = found.len();
+    for (index, device) in found.into_iter().enumerate() {
+        let location = device.location().to_string();
+        let Some((number, wanted)) = config.rapidio_port(index, &location) else {
+            unclaimed.push(UnclaimedDevice::failed(location, "no [[rapidio]] is for it".into()));
+            continue;
+        };
+        match open_one((index, number), device, wanted, platform) {
+            Ok(one) => opened.push(one),
+            Err(why) => {
+                log::error!("{location}: rapidio.{number}: {why}");
+                unclaimed.push(UnclaimedDevice::failed(location, why));
+            }
+        }
+    }
+    if config.rapidio.len() > count {
+        let wanted = config.rapidio.len();
+        log::error!("rapidio: {wanted} ports are configured, and the machine has {count}");
+    }
+    opened
+}
+
+fn open_one(
+    (index, number): (usize, usize),
+    device: Device,
+    wanted: &Settings,
+    platform: &mut dyn Platform,
+) -> Result<Opened, String> {
+    let (location, driver) = (device.location().to_string(), device.driver());
+    let port = device.open_rapidio(platform).map_err(|error| error.to_string())?;
+    let role = match (wanted.role, wanted.id) {
+        (RapidioRole::Host, Some(id)) => Role::Host(id),
+        (RapidioRole::Host | RapidioRole::Agent, _) => Role::Agent,
+    };
+    let size = if wanted.id_size == 16 { IdSize::Large } else { IdSize::Small };
+    let echo = wanted.echoes().then_some(wanted.echo_channel);
+    let settings = end_point::Config { role, size, echo };
+    let made = EndPoint::new(port, settings, platform.arena());
+    let (end_point, rionet) = made.map_err(|error| error.to_string())?;
+    let name = format!("rio{index}");
+    let port = RapidioPort { name, location, driver, number, end_point, place: usize::MAX };
+    Ok(Opened { port, rionet })
+}
+
+impl RapidioPort {
+    /// Its interface has this place among the plane's ports.
+    pub fn at(self, place: usize) -> Self {
+        RapidioPort { place, ..self }
+    }
+
+    /// Goes on; how much was done.
+    fn poll(&mut self, ports: &mut [PlanePort], now: Instant) -> usize {
+        let name = &self.name;
+        let mut has_changed = false;
+        let done = self.end_point.poll(now, |master, event| {
+            has_changed = true;
+            tell(name, master, event);
+        });
+        while let Some(notice) = { self.end_point.port().borrow_mut().notice() } {
+            match notice.severity {
+                Severity::Information => log::info!("{name}: {notice}"),
+                Severity::Warning => log::warn!("{name}: {notice}"),
+                Severity::Error => log::error!("{name}: {notice}"),
+            }
+        }
+        if has_changed && let Some(slot) = ports.get_mut(self.place) {
+            // The interface's link and its address stand and fall with the network.
+            slot.link_due = now;
+        }
+        done
+    }
+}
+
+/// Writes down what has happened to the network.
+#[cold]
+fn tell(name: &str, master: &Master, event: Event) {
+    let network = master.network();
+    match event {
+        Event::Changed => {
+            let boards = network.end_points().count();
+            let switches = network.devices.iter().filter(|device| device.is_switch()).count();
+            log::info!("{name}: id {}, boards: {boards}, switches: {switches}", network.own_id);
+        }
+        Event::Lost => log::warn!("{name}: the network is not reached any more"),
+        Event::Retreated => log::warn!(
+            "{name}: another host enumerates this network; this one is an agent until it is started again"
+        ),
+        Event::Failed(why) => log::error!("{name}: enumeration: {}; it is tried again", cause(why)),
+    }
+}
+
+/// Why a walk came to no good end.
+fn cause(why: Failed) -> String {
+    match why {
+        Failed::NoAnswer => "a device does not answer".into(),
+        Failed::LinkDown => "the link went down".into(),
+        Failed::HigherHost(id) => format!("host {id}, which is stronger, enumerates this network"),
+        Failed::OtherHost(id) => format!("host {id} has this network"),
+        Failed::StuckLock(id) => {
+            format!(
+                "host {id} has locked a device and does not go on: restart that host or the device"
+            )
+        }
+        Failed::NoIdLeft => "there are more devices than ids: take `id_size = 16` on all".into(),
+    }
+}
+
+impl DataPlane {
+    /// Goes on with the RapidIO networks; how much was done.
+    #[inline]
+    pub(super) fn poll_rapidio(&mut self, now: Instant) -> usize {
+        let DataPlane { rapidio, ports, .. } = self;
+        rapidio.iter_mut().map(|one| one.poll(ports, now)).sum()
+    }
+
+    /// When one of them has something to do though nothing arrives.
+    pub(super) fn rapidio_timeout(&self) -> Option<Instant> {
+        self.rapidio.iter().filter_map(|one| one.end_point.deadline()).min()
+    }
+}

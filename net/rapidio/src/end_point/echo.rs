@@ -1,0 +1,103 @@
+//! The echo service: what is said on a channel is said back, byte by byte. A stock peer may say no more than 128
+//! messages ahead of what it hears back: what finds no room at its end is lost there.
+
+use crate::rio_cm::{self, Engine, HEADER, MOST};
+use crate::rionet::SharedPort;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use drivers::hal::{Instant, Packet};
+
+/// Channels at a time: who asks for one more waits until one is closed, or gives up.
+const MOST_CHANNELS: usize = 128;
+
+/// The service.
+pub struct Echo {
+    /// The channel that is asked for it.
+    listener: u16,
+    channels: Vec<u16>,
+    /// Channels that may have something to be said back.
+    busy: Vec<u16>,
+    message: Box<[u8; MOST]>,
+    count: u64,
+}
+
+impl Echo {
+    /// On a channel of this number.
+    pub fn new(listener: u16, channels: &mut Engine) -> Self {
+        // There is no other channel yet that could have the number.
+        let _ = channels.listen(listener);
+        Echo {
+            listener,
+            channels: Vec::with_capacity(MOST_CHANNELS),
+            busy: Vec::with_capacity(MOST_CHANNELS),
+            message: Box::new([0; MOST]),
+            count: 0,
+        }
+    }
+
+    /// Messages said back.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Channels that are connected.
+    pub fn channels(&self) -> usize {
+        self.channels.len()
+    }
+
+    /// Takes news, and accepts who asks; how much was done. What is to be said of that goes ahead of any data.
+    pub fn accept(&mut self, engine: &mut Engine, now: Instant) -> usize {
+        let mut done = 0;
+        while let Some(number) = engine.next_news() {
+            done += 1;
+            if number != self.listener && !self.busy.contains(&number) {
+                self.busy.push(number);
+            }
+        }
+        while self.channels.len() < MOST_CHANNELS
+            && let Ok(Some((number, _))) = engine.accept(self.listener, now)
+        {
+            done += 1;
+            self.channels.push(number);
+        }
+        done
+    }
+
+    /// Says back what was said, as long as there is room; how much was done.
+    pub fn answer(&mut self, engine: &mut Engine, port: &SharedPort) -> usize {
+        let mut done = 0;
+        let Echo { channels, busy, message, count, .. } = self;
+        busy.retain(|&number| {
+            loop {
+                if port.borrow().room(rio_cm::MAILBOX) == 0 {
+                    return true;
+                }
+                let taken = engine.receive(number, |bytes| {
+                    let length = bytes.len().min(MOST - HEADER);
+                    message[HEADER..HEADER + length].copy_from_slice(&bytes[..length]);
+                    length
+                });
+                match taken {
+                    Ok(Some(length)) => {
+                        done += 1;
+                        // Whoever has closed the channel does not wait for the rest.
+                        let Ok((to, header)) = engine.header(number, length) else { continue };
+                        message[..HEADER].copy_from_slice(&header);
+                        let header = &message[..HEADER + length];
+                        let packet = Packet { header, payload: &[], trailer: &[] };
+                        let sent = port.borrow_mut().send(rio_cm::MAILBOX, to, &packet);
+                        *count += u64::from(sent.is_ok());
+                    }
+                    Ok(None) => return false,
+                    Err(_) => {
+                        done += 1;
+                        engine.close(number);
+                        channels.retain(|channel| *channel != number);
+                        return false;
+                    }
+                }
+            }
+        });
+        done
+    }
+}

@@ -1,0 +1,199 @@
+//! An end point of a network: a master port with enumeration, Ethernet and channels on it, as one thing that a loop
+//! polls.
+//!
+//! What the loop does for the port beside that, telling it of what was queued and asking it for interrupts, it does by
+//! the Ethernet port, which stands on the same master port.
+
+mod echo;
+
+use crate::enumeration::{Event, Master, Role};
+use crate::rio_cm::{self, Engine};
+use crate::rionet::{self, Members, Rionet, SharedPort};
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use core::cell::RefCell;
+use core::fmt;
+use drivers::hal::{Arena, Instant, Packet};
+use drivers::rapidio::{IdSize, OpenPort};
+use echo::Echo;
+
+/// Messages that are taken from a mailbox in one round.
+const BATCH: usize = 64;
+
+/// What is configured of an end point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Whether it enumerates.
+    pub role: Role,
+    /// How wide ids are; the same on the whole network.
+    pub size: IdSize,
+    /// The channel on which what is said is said back.
+    pub echo: Option<u16>,
+}
+
+/// There is no memory left for the port's mailboxes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoMemory;
+
+impl fmt::Display for NoMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DMA arena is full: give the machine more memory")
+    }
+}
+
+impl core::error::Error for NoMemory {}
+
+/// An end point.
+pub struct EndPoint {
+    port: SharedPort,
+    master: Master,
+    members: Members,
+    channels: Engine,
+    echo: Option<Echo>,
+    /// The message that is being taken.
+    message: Box<[u8; rio_cm::MOST]>,
+}
+
+impl EndPoint {
+    /// An end point over `port`, which takes memory for mailboxes from `arena`, and its Ethernet port.
+    pub fn new(
+        mut port: OpenPort,
+        config: Config,
+        arena: &mut Arena,
+    ) -> Result<(EndPoint, Rionet), NoMemory> {
+        if config.size == IdSize::Large {
+            // How wide ids are is configured; the id itself is the host's to give.
+            port.set_own_id(config.size, config.size.any());
+        }
+        for mailbox in [rionet::MAILBOX, rio_cm::MAILBOX] {
+            if !port.open_mailbox(mailbox, arena) {
+                return Err(NoMemory);
+            }
+        }
+        let port: SharedPort = Rc::new(RefCell::new(port));
+        let (rionet, members) = rionet::open(&port);
+        let mut channels = Engine::new(config.size.any(), rio_cm::MAILBOX);
+        let echo = config.echo.map(|number| Echo::new(number, &mut channels));
+        let master = Master::new(config.role, config.size);
+        let message = Box::new([0; rio_cm::MOST]);
+        Ok((EndPoint { port, master, members, channels, echo, message }, rionet))
+    }
+
+    /// The port, for others of the same loop: a mailbox that is none of rionet's and rio_cm's is theirs.
+    pub fn port(&self) -> &SharedPort {
+        &self.port
+    }
+
+    /// How the network is known.
+    pub fn master(&self) -> &Master {
+        &self.master
+    }
+
+    /// Who takes part in Ethernet.
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+
+    /// All channels.
+    pub fn channels(&self) -> &Engine {
+        &self.channels
+    }
+
+    /// Messages that the echo service has said back, and channels that it has.
+    pub fn echoed(&self) -> (u64, usize) {
+        self.echo.as_ref().map_or((0, 0), |echo| (echo.count(), echo.channels()))
+    }
+
+    /// Everybody is told that this end point leaves. The Ethernet port is to be flushed after that.
+    pub fn leave(&mut self) {
+        self.members.leave();
+    }
+
+    /// Goes on; how much was done. News of the network go to `tell`.
+    pub fn poll(&mut self, now: Instant, mut tell: impl FnMut(&Master, Event)) -> usize {
+        let mut done = 0;
+        self.port.borrow_mut().poll(now);
+        self.master.poll(&mut *self.port.borrow_mut(), now);
+        while let Some(event) = self.master.event() {
+            done += 1;
+            self.heed(event);
+            tell(&self.master, event);
+        }
+        while let Some(doorbell) = { self.port.borrow_mut().doorbell() } {
+            done += 1;
+            self.members.hear(&doorbell);
+        }
+        while let Some(lost) = { self.port.borrow_mut().undelivered() } {
+            done += 1;
+            if lost.mailbox == rionet::MAILBOX {
+                self.members.undelivered(&lost);
+            }
+        }
+        self.members.poll(now);
+        done += self.receive(now);
+        self.channels.poll(now);
+        if let Some(echo) = &mut self.echo {
+            done += echo.accept(&mut self.channels, now);
+        }
+        self.send_control();
+        if let Some(echo) = &mut self.echo
+            && self.channels.outgoing().is_none()
+        {
+            done += echo.answer(&mut self.channels, &self.port);
+        }
+        done
+    }
+
+    fn heed(&mut self, event: Event) {
+        let network = self.master.network();
+        match event {
+            Event::Changed => {
+                self.members.set_network(network);
+                self.channels.set_own_id(network.own_id);
+                let is_gone = |id| !network.end_points().any(|device| device.id == id);
+                self.channels.devices_gone(is_gone);
+            }
+            Event::Lost | Event::Retreated => {
+                self.members.lose();
+                self.channels.devices_gone(|_| true);
+            }
+            Event::Failed(_) => {}
+        }
+    }
+
+    fn receive(&mut self, now: Instant) -> usize {
+        let mut taken = 0;
+        while taken < BATCH
+            && let Some(message) = { self.port.borrow_mut().receive(rio_cm::MAILBOX) }
+        {
+            taken += 1;
+            let mut port = self.port.borrow_mut();
+            let bytes = self.message.get_mut(..usize::from(message.len)).unwrap_or_default();
+            let read = port.payload(&message).read(0, bytes);
+            let from = message.from;
+            port.recycle(message);
+            if read.is_ok() {
+                self.channels.deliver(from, bytes, now);
+            }
+        }
+        taken
+    }
+
+    /// Sends what channels say of themselves. What finds no room is sent when there is some.
+    fn send_control(&mut self) {
+        while let Some((to, header)) = self.channels.outgoing() {
+            let packet = Packet { header: &header, payload: &[], trailer: &[] };
+            if self.port.borrow_mut().send(rio_cm::MAILBOX, to, &packet).is_err() {
+                break;
+            }
+            self.channels.was_sent();
+        }
+    }
+
+    /// When it wants to be polled though nothing arrives.
+    pub fn deadline(&self) -> Option<Instant> {
+        let port = self.port.borrow().deadline();
+        let [master, members] = [self.master.deadline(), self.members.deadline()];
+        Instant::first([port, master, members, self.channels.deadline()])
+    }
+}
