@@ -5,6 +5,7 @@ use super::item::{Item as _, section};
 use super::messaging::{Rule, Smc};
 use super::ntb::Ntb;
 use super::remote::{Mirror, Remote};
+use super::usnic::Usnic;
 use super::values::{
     Address, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey, SessionName, Sha256, Size,
 };
@@ -37,6 +38,8 @@ section! {
         net: Vec<Net>;
         /// `[[ntb]]`.
         ntb: Vec<Ntb>;
+        /// `[[usnic]]`.
+        usnic: Vec<Usnic>;
         /// `[[volume]]`.
         volume: Vec<Volume> = vec![Volume::ram0()];
         /// `[[remote]]`.
