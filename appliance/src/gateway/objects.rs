@@ -39,6 +39,7 @@ static TREE: Node = Node::Branch(&[
     ("memory", Node::Whole(show::memory)),
     ("loops", Node::Whole(show::loops)),
     ("ntb", Node::Whole(|state| show::topic(state, Topic::Ntb))),
+    ("usnic", Node::Whole(|state| show::topic(state, Topic::Usnic))),
     ("version", Node::Whole(show::version)),
     ("refused", Node::Whole(|state| state.refused.report())),
     ("capture", Node::Whole(capture_state)),

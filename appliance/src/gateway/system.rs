@@ -104,6 +104,7 @@ impl System for State {
             .or_else(|| remote_storage::manage::poll_reading(self))
             .or_else(|| remote_storage::manage::poll_ending(self))
             .or_else(|| ntb_perf::poll(self))
+            .or_else(|| self.plane.udp_engines.progress(self.now))
             .or_else(|| self.news.pop_front())
     }
 
@@ -122,6 +123,7 @@ impl System for State {
             reading.cancel();
         }
         ntb_perf::cancel(self);
+        self.plane.udp_engines.cancel();
     }
 
     fn list(&mut self, path: &str) -> Result<Vec<String>, String> {
@@ -138,7 +140,7 @@ impl System for State {
     }
 
     fn manage(&mut self, what: &str, order: &str, rest: &str) -> Result<Managed, String> {
-        if !matches!(order, "list" | "show" | "measure" | "read") {
+        if !matches!(order, "list" | "show" | "measure" | "read" | "ping" | "look") {
             log::info!("console: {what} {order} {rest}");
         }
         manage::act(self, what, order, rest)
@@ -176,7 +178,13 @@ impl State {
         self.plane.storage.apply_exports(self.document.config());
         let section = path.split('.').next().unwrap_or_default();
         self.rules_changed |= section == "rule";
-        let at_once = matches!(section, "system" | "http" | "services" | "net" | "export" | "rule");
+        // What an engine was made with stays until the next start, but for its peers.
+        let of_peers = path.split('.').nth(2) == Some("peer");
+        if section == "usnic" {
+            self.plane.udp_engines.configure(self.document.config(), self.now);
+        }
+        let at_once = of_peers
+            || matches!(section, "system" | "http" | "services" | "net" | "export" | "rule");
         let at_boot = ["http.tls", "http.certificate", "http.key"].contains(&path);
         if at_once && !at_boot && !path.ends_with(".mtu") { AT_ONCE } else { AT_BOOT }.into()
     }

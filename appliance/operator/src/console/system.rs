@@ -24,6 +24,8 @@ pub enum Topic {
     Loops,
     /// The bridge to another appliance.
     Ntb,
+    /// usNIC: interfaces and peers.
+    Usnic,
     /// TLS of the HTTP servers.
     Tls,
     /// Version and build.
