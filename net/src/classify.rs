@@ -20,6 +20,9 @@ pub enum Class {
     Roce,
     /// A datagram for the UDP echo service.
     UdpEcho,
+    /// Another datagram over IPv4, to this port: an engine's, if there is one for the port, else the control
+    /// plane's.
+    Udp(u16),
     /// The control plane's ([`crate::Interface::handle_frame`]).
     Other,
 }
@@ -28,17 +31,17 @@ pub enum Class {
 #[inline]
 pub fn classify(frame: &[u8]) -> Class {
     let Some(head) = frame.first_chunk::<38>() else { return Class::Other };
-    let port = match [head[12], head[13]] {
+    let (is_v4, port) = match [head[12], head[13]] {
         IPV4 if head[14] == 0x45 && head[23] == UDP => {
             // A fragment's first bytes are a UDP header only if it is the first of them; neither
             // RoCE nor the echo takes fragments.
             if u16::from_be_bytes([head[20], head[21]]) & 0x3fff != 0 {
                 return Class::Other;
             }
-            u16::from_be_bytes([head[36], head[37]])
+            (true, u16::from_be_bytes([head[36], head[37]]))
         }
         IPV6 if head[20] == UDP => match frame.get(56..58) {
-            Some(&[high, low]) => u16::from_be_bytes([high, low]),
+            Some(&[high, low]) => (false, u16::from_be_bytes([high, low])),
             _ => return Class::Other,
         },
         ROCEV1 => return Class::Roce,
@@ -47,6 +50,7 @@ pub fn classify(frame: &[u8]) -> Class {
     match port {
         ROCE_PORT => Class::Roce,
         ECHO_PORT => Class::UdpEcho,
+        port if is_v4 => Class::Udp(port),
         _ => Class::Other,
     }
 }
@@ -64,7 +68,7 @@ mod tests {
             let class = |port| classify(&udp(from, to, 9999, port, b"data"));
             assert_eq!(class(4791), Class::Roce);
             assert_eq!(class(7), Class::UdpEcho);
-            assert_eq!(class(53), Class::Other);
+            assert_eq!(class(53), if from.is_ipv4() { Class::Udp(53) } else { Class::Other });
             let mut frame = udp(from, to, 9999, 4791, b"data");
             assert_eq!(
                 classify(&frame[..40]),

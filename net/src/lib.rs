@@ -17,6 +17,7 @@ mod checksum;
 mod classify;
 mod connections;
 pub mod connector;
+pub mod datagram;
 mod delayed_replies;
 mod dhcp;
 pub mod echo;

@@ -162,6 +162,7 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
         worked += 1;
     }
     state.find_way_of_rping(networks, now);
+    state.find_next_hops(networks, now);
     if state.plane.storage.remote_storage.is_some() {
         state.find_ways_of_remotes(networks, now);
     }

@@ -10,6 +10,7 @@ use super::rdma_stack::RdmaStack;
 use super::rping::Rping;
 use super::storage::Storage;
 use super::storage_cores::Seat;
+use super::udp_engines::UdpEngines;
 use crate::config::Config;
 use crate::loops::{LoopCounters, Pace, Stage};
 use core::time::Duration;
@@ -43,6 +44,8 @@ pub(super) struct DataPlane {
     pub services: Option<Services>,
     /// The console's rping, if there is one.
     pub rping: Option<Rping>,
+    /// Transports over UDP without verbs.
+    pub udp_engines: UdpEngines,
     pub capture: Capture,
     pub pace: Pace,
     /// It serves nobody any more: the machine is about to end.
@@ -100,6 +103,7 @@ impl DataPlane {
             storage,
             services,
             rping: None,
+            udp_engines: UdpEngines::default(),
             capture: Capture::new(),
             pace: Pace::new(Duration::from_micros(config.system.idle_after_us.into()), now),
             ending: false,
@@ -250,7 +254,8 @@ impl DataPlane {
     /// When something here is due though nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let link = self.ports.iter().map(|slot| slot.link_due).min();
-        Instant::first([link, self.rapidio_timeout(), self.fabric_timeout()])
+        let udp = self.udp_engines.due();
+        Instant::first([link, self.rapidio_timeout(), self.fabric_timeout(), udp])
     }
 
     /// Takes note of the addresses that a port has now.

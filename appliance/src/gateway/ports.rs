@@ -153,12 +153,14 @@ impl DataPlane {
                 }
             }
             let (capture, has_work) = (&mut self.capture, &mut self.has_work);
+            let udp_engines = &mut self.udp_engines;
             let mut roce =
                 self.rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers.roce);
             let mut left = BATCH;
+            let PlanePort { port, local, reply, echo, echoes, .. } = slot;
             while left > 0 {
                 let mut answer = None;
-                left -= slot.port.receive_each(left, &mut |bytes| {
+                left -= port.receive_each(left, &mut |bytes| {
                     capture.received(i, bytes, now);
                     // What it has no use for, it counts.
                     match roce.as_mut().map(|roce| roce.handle_frame(i, bytes, now)) {
@@ -170,20 +172,21 @@ impl DataPlane {
                         Some(Verdict::NotRoce) | None => *has_work = true,
                     }
                     match classify(bytes) {
-                        Class::UdpEcho if slot.echo => {
-                            answer = net::echo::answer(bytes, &slot.local, &mut slot.reply);
+                        Class::UdpEcho if *echo => {
+                            answer = net::echo::answer(bytes, local, reply);
                         }
                         Class::Roce => (),
+                        Class::Udp(to) if udp_engines.receive(i, to, local, bytes, now) => (),
                         _ => control(i, bytes),
                     }
                     answer.is_none()
                 });
                 let Some(length) = answer else { break };
-                let header = &slot.reply[..length];
+                let header = &reply[..length];
                 let packet = Packet { header, payload: &[], trailer: &[] };
                 capture.sent(i, &packet, now);
                 // A full port drops the answer, as UDP may.
-                slot.echoes += u64::from(slot.port.transmit(&packet).is_ok());
+                *echoes += u64::from(port.transmit(&packet).is_ok());
             }
             received += BATCH - left;
         }

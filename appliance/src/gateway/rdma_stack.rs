@@ -70,8 +70,8 @@ fn limits(config: &Config) -> Limits {
 impl DataPlane {
     /// The protocol servers' stage: connections, requests, answers. How much was done.
     pub fn serve(&mut self, now: Instant) -> usize {
-        let Some(rdma_stack) = &mut self.rdma_stack else { return 0 };
-        let mut done = 0;
+        let mut done = self.udp_engines.poll(now);
+        let Some(rdma_stack) = &mut self.rdma_stack else { return done };
         if let Some(bridge) = &mut self.bridge {
             let (moved, up) = bridge.poll(&mut rdma_stack.providers, now);
             done += moved;
@@ -145,10 +145,10 @@ impl DataPlane {
         Instant::first([provider, server, remote_storage, services, rping])
     }
 
-    /// Hands the provider's packets to their ports, as many as there is room for; how many.
+    /// Hands the packets of the provider, and of engines over UDP, to their ports, as many as there is room for; how many.
     pub fn transmit_fabric(&mut self, now: Instant) -> usize {
-        let Some(rdma_stack) = &mut self.rdma_stack else { return 0 };
-        let mut sent = 0;
+        let mut sent = self.transmit_datagrams(now);
+        let Some(rdma_stack) = &mut self.rdma_stack else { return sent };
         for (i, (slot, next)) in self.ports.iter_mut().zip(&mut rdma_stack.outgoing).enumerate() {
             while next.waiting || rdma_stack.providers.roce.poll_transmit(i, now, &mut next.tx) {
                 let packet = next.tx.packet();

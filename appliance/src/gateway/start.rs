@@ -10,7 +10,7 @@ use super::network::Network;
 use super::perf_responders::Services;
 use super::plane::{DataPlane, Settings};
 use super::port_assignment::Loops;
-use super::ports::PlanePort;
+use super::ports::{PlanePort, PortSlot};
 use super::rapidio;
 use super::rdma_stack::RdmaStack;
 use super::smc::Smc;
@@ -18,6 +18,7 @@ use super::state::State;
 use super::storage::Storage;
 use super::syslog::Syslog;
 use super::tls;
+use super::udp_engines::UdpEngines;
 use super::unclaimed_devices::UnclaimedDevice;
 use crate::config::{Document, Problem, Sources, command_line, slot};
 use crate::console::Console;
@@ -271,12 +272,23 @@ impl Gateway {
             let storage = storage.seat(core, &waker, theirs);
             Settings { config: config.clone(), arena: platform.arena().share(), seed, storage }
         });
+        let place_of = |net: usize| {
+            let net = config.net.get(net)?;
+            let is_it = |(index, slot): &(usize, &PortSlot)| {
+                let mentioned = config.mentioned_net(*index, slot.mac, &slot.location);
+                mentioned.is_some_and(|mentioned| core::ptr::eq(mentioned, net))
+            };
+            let (_, slot) = ports.iter().enumerate().find(is_it)?;
+            Some(slot.place).filter(|_| slot.punt_port.is_none())
+        };
+        let mut arena = platform.arena().share();
+        let udp_engines = UdpEngines::of(config, &devices, &place_of, &mut arena, &mut *rng, now);
         let mut plane = DataPlane {
             links_looked_at: false,
             has_work: false,
             now,
             ports: devices,
-            arena: platform.arena().share(),
+            arena,
             rng,
             rdma_stack,
             bridge,
@@ -284,6 +296,7 @@ impl Gateway {
             storage,
             services,
             rping: None,
+            udp_engines,
             capture: Capture::new(),
             pace: Pace::new(quiet, now),
             ending: false,

@@ -190,6 +190,7 @@ impl State {
         {
             self.refused.take(rdma_stack.providers.roce.refusals(), now);
         }
+        self.plane.udp_engines.take_refusals(|refusals| self.refused.take(refusals, now));
     }
 
     /// The MAC address of a port of this loop, if it has become another: one of RapidIO's has that of its id.
@@ -262,6 +263,7 @@ impl State {
             .as_ref()
             .and_then(|remote_storage| remote_storage.ways_due);
         core::mem::take(&mut plane.links_looked_at)
+            || plane.udp_engines.next_hops.take_news()
             || self.network_changed
             || self.ping_order.is_some()
             || ways.is_some_and(|at| at <= now)

@@ -101,6 +101,7 @@ impl System for State {
             .or_else(|| remote_storage::manage::poll_reading(self))
             .or_else(|| remote_storage::manage::poll_ending(self))
             .or_else(|| ntb_perf::poll(self))
+            .or_else(|| self.plane.udp_engines.progress(self.now))
             .or_else(|| self.news.pop_front())
     }
 
@@ -119,6 +120,7 @@ impl System for State {
             reading.cancel();
         }
         ntb_perf::cancel(self);
+        self.plane.udp_engines.cancel();
     }
 
     fn list(&mut self, path: &str) -> Result<Vec<String>, String> {
@@ -135,7 +137,7 @@ impl System for State {
     }
 
     fn manage(&mut self, what: &str, order: &str, rest: &str) -> Result<Managed, String> {
-        if !matches!(order, "list" | "show" | "measure" | "read") {
+        if !matches!(order, "list" | "show" | "measure" | "read" | "ping" | "look") {
             log::info!("console: {what} {order} {rest}");
         }
         manage::act(self, what, order, rest)
@@ -173,6 +175,10 @@ impl State {
         self.plane.storage.apply_exports(self.document.config());
         let section = path.split('.').next().unwrap_or_default();
         self.rules_changed |= section == "rule";
+        // What an engine was made with stays until the next start, but for its peers.
+        if section == "usnic" {
+            self.plane.udp_engines.configure(self.document.config(), self.now);
+        }
         InForce::of(path).to_string()
     }
 }

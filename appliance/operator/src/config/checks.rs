@@ -29,6 +29,7 @@ pub fn check(config: &Config, root: &Node) -> Vec<Problem> {
     super::ntb::check(config, &mut report);
     super::rapidio::check(config, &mut report);
     messaging::check(config, &mut report);
+    super::usnic::check(config, &mut report);
     report.problems
 }
 

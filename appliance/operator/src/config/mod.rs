@@ -32,6 +32,7 @@ mod schema;
 pub mod slot;
 mod toml_text;
 mod tree;
+pub mod usnic;
 mod values;
 
 pub use device_name::{DeviceName, namespace_of};

@@ -6,6 +6,7 @@ use super::messaging::{Rule, Smc};
 use super::ntb::Ntb;
 use super::rapidio::Rapidio;
 use super::remote::{Mirror, Remote};
+use super::usnic::Usnic;
 use super::values::{
     Address, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey, SessionName, Sha256, Size,
 };
@@ -40,6 +41,8 @@ section! {
         ntb: Vec<Ntb>;
         /// `[[rapidio]]`.
         rapidio: Vec<Rapidio>;
+        /// `[[usnic]]`.
+        usnic: Vec<Usnic>;
         /// `[[volume]]`.
         volume: Vec<Volume> = vec![Volume::ram0()];
         /// `[[remote]]`.

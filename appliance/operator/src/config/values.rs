@@ -4,7 +4,7 @@ use super::item::{Item, Range, integer, problem, text_items};
 use super::origin::Problem;
 use super::tree::{Node, Value};
 use core::fmt;
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::str::FromStr;
 use net::hosts::Network;
 
@@ -13,6 +13,7 @@ text_items! {
     Sha256: "the SHA-256 of a token, 64 hexadecimal digits, as of `printf %s TOKEN | sha256sum`";
     OnPanic: "reboot, poweroff or halt";
     IpAddr: "an IPv4 or IPv6 address such as 10.0.0.1 or fd00::1";
+    Ipv4Addr: "an IPv4 address such as 10.0.0.1";
     SocketAddr: "an address and a port such as 10.0.0.1:514 or [fd00::1]:514";
     Mac: "a MAC address such as 52:54:00:12:34:56";
     Address: "\"dhcp\", or an address with its prefix length such as 10.0.0.1/24 or fd00::1/64";

@@ -162,6 +162,12 @@ pub static COMMANDS: &[Command] = &[
         "RapidIO ports and their networks",
         Verb::Show(Topic::Rapidio),
     ),
+    Command::new(
+        &["show", "usnic"],
+        &[],
+        "usNIC: interfaces, with what peers need to know of them, and peers",
+        Verb::Show(Topic::Usnic),
+    ),
     Command::new(&["show", "log"], &[], "the last log messages", Verb::ShowLog),
     Command::new(&["show", "config"], &[], "the running configuration", Verb::ShowConfig),
     Command::new(
@@ -451,6 +457,24 @@ pub static COMMANDS: &[Command] = &[
         Verb::Manage("ntb", "reset"),
     ),
     Command::new(
+        &["usnic", "ping"],
+        &[Argument::Rest("PEER")],
+        "whether a peer of usNIC answers small and large PINGs",
+        Verb::Manage("usnic", "ping"),
+    ),
+    Command::new(
+        &["usnic", "reset"],
+        &[Argument::Rest("PEER")],
+        "begin anew with a peer that begins anew",
+        Verb::Manage("usnic", "reset"),
+    ),
+    Command::new(
+        &["usnic", "look"],
+        &[Argument::Rest("PEER [OFFSET LENGTH]")],
+        "CRC-32 of what a peer has PUT",
+        Verb::Manage("usnic", "look"),
+    ),
+    Command::new(
         &["reboot"],
         &[Argument::Rest("[force]")],
         "restart; with unsaved changes only by `force`",
@@ -586,7 +610,7 @@ mod tests {
             (
                 "show disk",
                 "cannot show \"disk\" (did you mean \"disks\"?); accepted: interfaces, \
-                           disks, devices, volumes, exports, memory, loops, ntb, rapidio, log, config, tls, version, crash, refused, smc",
+                           disks, devices, volumes, exports, memory, loops, ntb, rapidio, usnic, log, config, tls, version, crash, refused, smc",
             ),
             (
                 "show smc link",

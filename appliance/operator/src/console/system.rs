@@ -26,6 +26,8 @@ pub enum Topic {
     Ntb,
     /// RapidIO ports and their networks.
     Rapidio,
+    /// usNIC: interfaces and peers.
+    Usnic,
     /// TLS of the HTTP servers.
     Tls,
     /// Version and build.

@@ -4,7 +4,7 @@
 //!
 //! PINGs of peers' agents are answered, nobody else's.
 
-use super::{Engine, Failure, InterfaceConfig, address_name};
+use super::{EndpointId, Engine, Failure, InterfaceConfig, address_name};
 use crate::id_map::IdMap;
 use crate::wire::header::MAX_HEADER;
 use crate::wire::modex::Modex;
@@ -22,6 +22,8 @@ const AGAIN: Duration = Duration::from_millis(250);
 const PAUSE: Duration = Duration::from_millis(20);
 /// PINGs of a size without an answer, until it is given up.
 const ROUNDS: u32 = 41;
+/// The same, of PINGs that an operator has ordered, and of which nothing fails.
+const ORDERED_ROUNDS: u32 = 8;
 /// Answers that wait to be sent.
 const ANSWERS: usize = 32;
 
@@ -44,6 +46,11 @@ struct Agent {
     /// When to ask again, and whether it is to be asked now.
     at: Option<Instant>,
     is_due: bool,
+    /// It is asked because an operator wants to know.
+    ordered: bool,
+    /// When it was last asked, and how long the answers took to the small PING and to the large one.
+    sent: Instant,
+    times: [Option<Duration>; 2],
 }
 
 /// All agents.
@@ -93,6 +100,9 @@ impl Agents {
                     answered_large: false,
                     at: None,
                     is_due: false,
+                    ordered: false,
+                    sent: Instant::ZERO,
+                    times: [None; 2],
                 };
                 *self.agents.get_mut(place as usize)? = Some(agent);
                 place
@@ -149,6 +159,34 @@ impl Agent {
 }
 
 impl Engine {
+    /// Asks the agent of an endpoint's peer anew, whatever it has answered before. Nothing fails of it if it does
+    /// not answer. False if there is no endpoint, or no connectivity checker at one of the ends.
+    pub fn ping(&mut self, id: EndpointId, now: Instant) -> bool {
+        let Some(place) = self.endpoint(id).and_then(|endpoint| endpoint.agent) else {
+            return false;
+        };
+        let timer = self.agent_timer(place);
+        let Some(agent) = self.agents.get_mut(place) else { return false };
+        if agent.is_due {
+            return true;
+        }
+        // A check that is under way begins anew, and remains one.
+        agent.ordered |= agent.at.is_none();
+        agent.began = true;
+        agent.rounds = 0;
+        (agent.answered_small, agent.answered_large) = (false, false);
+        agent.times = [None; 2];
+        agent.at = Some(now);
+        self.shared.wheel.put(timer, now);
+        true
+    }
+
+    /// How long the last answers of a peer's agent took: to the small PING, and to the large one.
+    pub fn ping_times(&self, id: EndpointId) -> Option<[Option<Duration>; 2]> {
+        let agent = self.endpoint(id)?.agent?;
+        Some(self.agents.agents.get(agent as usize)?.as_ref()?.times)
+    }
+
     /// Something is to be sent to a peer: its agent is asked, if it never was.
     pub(super) fn begin_pings(&mut self, place: u32, now: Instant) {
         let timer = self.agent_timer(place);
@@ -169,6 +207,10 @@ impl Engine {
             return self.shared.wheel.put(timer, at);
         }
         agent.at = None;
+        if agent.ordered && agent.rounds >= ORDERED_ROUNDS {
+            agent.ordered = false;
+            return;
+        }
         if agent.rounds < ROUNDS {
             agent.rounds += 1;
             agent.is_due = true;
@@ -198,6 +240,7 @@ impl Engine {
         }
         let at = now + AGAIN;
         agent.at = Some(at);
+        agent.sent = now;
         self.shared.wheel.put(timer, at);
         let Some(ours) = self.interfaces.get_mut(agent.interface) else { return false };
         ours.counters.pings_sent += 1;
@@ -265,11 +308,15 @@ impl Engine {
         ours.counters.ping_acks += 1;
         agent.rounds = 0;
         agent.is_due = false;
+        let took = Some(now.since(agent.sent));
         if agent.answered_small {
             agent.answered_large = true;
             agent.at = None;
+            agent.ordered = false;
+            agent.times[1] = took;
         } else {
             agent.answered_small = true;
+            agent.times[0] = took;
             let at = now + PAUSE;
             agent.at = Some(at);
             let timer = self.agent_timer(place);

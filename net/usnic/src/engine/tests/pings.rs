@@ -112,3 +112,26 @@ fn strangers_and_other_versions_are_not_answered() {
     }
     assert_eq!(answers, 32);
 }
+
+/// By order, whatever was answered before; and nothing fails when there is no answer.
+#[test]
+fn a_ping_that_is_ordered_asks_anew_and_fails_nothing() {
+    let mut world = world(Layout::V4);
+    world.send(0, b"data");
+    world.pass(Duration::from_secs(1));
+    let (now, endpoint) = (world.now, world.sides[0].endpoint);
+    assert!(world.sides[0].engine.ping(endpoint, now));
+    assert_eq!(world.sides[0].engine.connectivity(endpoint), Some((false, false)));
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.sides[0].engine.connectivity(endpoint), Some((true, true)));
+    let times = world.sides[0].engine.ping_times(endpoint).unwrap();
+    assert!(times.iter().all(|time| time.is_some_and(|time| time < Duration::from_millis(10))));
+    world.wire.longest = 30;
+    let now = world.now;
+    assert!(world.sides[0].engine.ping(endpoint, now));
+    let before = pings(&world).len();
+    world.pass(Duration::from_secs(20));
+    assert_eq!(pings(&world).len() - before, 8);
+    assert_eq!(world.sides[0].engine.state(endpoint), Some(State::Open));
+    assert_eq!(world.sides[0].engine.connectivity(endpoint), Some((false, false)));
+}

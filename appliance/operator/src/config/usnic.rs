@@ -1,0 +1,346 @@
+//! `[[usnic]]`: interfaces of ours that speak usNIC, and their peers.
+
+use super::checks::Report;
+use super::item::{section, text_items};
+use super::schema::{Config, Net};
+use super::values::Name;
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr};
+use core::str::FromStr;
+use net::hosts::Network;
+use usnic::InterfaceConfig;
+use usnic::wire::header::Layout;
+use usnic::wire::modex::Modex;
+
+section! {
+    /// An interface that speaks usNIC: what Open MPI calls a module of `btl/usnic`.
+    Usnic {
+        /// Its name.
+        name: Name;
+        /// The `[[net]]` that it is on, by its place in the document.
+        net: u8 [0, 63] = 0;
+        /// Which of that interface's fixed addresses is its own.
+        address: Ipv4Addr;
+        /// UDP port of fragments.
+        data_port: u16 [1, 65535];
+        /// UDP port of acknowledgements.
+        priority_port: u16 [1, 65535];
+        /// UDP port of the connectivity checker; without it there is none.
+        ping_port: Option<u16> [1, 65535];
+        /// First sequence number; without it another one at each start.
+        isn: Option<u16>;
+        /// Who we say that we are.
+        sender: Sender;
+        /// Speed of the link in Mb/s, which packets are paced by; 0 for no pacing.
+        link_speed: u32 = 10_000;
+        /// Largest packet in bytes, the same as the peers'; without it the interface's `mtu`, or 1500.
+        mtu: Option<u16> [576, 9216];
+        /// The tag that messages are sent with; without it, that of the message which is answered.
+        tag: Option<u8>;
+        /// How packets are laid out: as by Open MPI 4 or 5.
+        layout: PacketLayout = PacketLayout(Layout::V4);
+        /// What becomes of messages and PUTs.
+        services: Vec<Service>;
+        /// Networks whose hosts may be peers; none given: all.
+        hosts: Vec<Network>;
+        /// `[[usnic.peer]]`.
+        peer: Vec<Peer>;
+    }
+}
+
+section! {
+    /// A peer of a `[[usnic]]`.
+    Peer {
+        /// Its name.
+        name: Name => AtOnce;
+        /// Who it says that it is.
+        sender: Sender => AtOnce;
+        /// How it describes its interface.
+        modex: Modex => AtOnce;
+    }
+}
+
+/// Who sends: a job of Open MPI and a rank in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sender(
+    /// As it is on the wire: job << 32 + rank.
+    pub u64,
+);
+
+/// How packets are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketLayout(
+    /// The layout.
+    pub Layout,
+);
+
+/// What becomes of what peers send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Messages go back.
+    Echo,
+    /// Messages are counted and dropped.
+    Discard,
+    /// Each peer has memory that it can PUT into.
+    PutSink,
+}
+
+text_items! {
+    Sender: "JOB.RANK such as 1.0, each from 0 to 4294967295";
+    PacketLayout: "\"4\" or \"5\", as the peers' Open MPI";
+    Service: "echo, discard or put-sink";
+    Modex: "a modex of one interface, 64 hexadecimal digits, as `show usnic` and btlpeer print it";
+}
+
+impl FromStr for Sender {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Sender, String> {
+        let number = |part: &str| part.parse::<u32>().map(u64::from);
+        let parts = text.split_once('.').map(|(job, rank)| (number(job), number(rank)));
+        match parts {
+            Some((Ok(job), Ok(rank))) => Ok(Sender(job << 32 | rank)),
+            _ => Err("not a job and a rank".into()),
+        }
+    }
+}
+
+impl fmt::Display for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 >> 32, self.0 as u32)
+    }
+}
+
+impl FromStr for PacketLayout {
+    type Err = String;
+    fn from_str(text: &str) -> Result<PacketLayout, String> {
+        match text {
+            "4" => Ok(PacketLayout(Layout::V4)),
+            "5" => Ok(PacketLayout(Layout::V5)),
+            _ => Err("no layout".into()),
+        }
+    }
+}
+
+impl fmt::Display for PacketLayout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Layout::V4 => "4",
+            Layout::V5 => "5",
+        })
+    }
+}
+
+impl FromStr for Service {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Service, String> {
+        match text {
+            "echo" => Ok(Service::Echo),
+            "discard" => Ok(Service::Discard),
+            "put-sink" => Ok(Service::PutSink),
+            _ => Err("no service".into()),
+        }
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Service::Echo => "echo",
+            Service::Discard => "discard",
+            Service::PutSink => "put-sink",
+        })
+    }
+}
+
+impl Usnic {
+    /// Its UDP ports: data, priority, and that of the connectivity checker.
+    pub fn ports(&self) -> impl Iterator<Item = u16> + '_ {
+        [Some(self.data_port), Some(self.priority_port), self.ping_port].into_iter().flatten()
+    }
+
+    /// What the engine is to know of it, with its first sequence number; None if `address` is not among
+    /// the interface's.
+    pub fn interface(&self, net: &Net, isn: u16) -> Option<InterfaceConfig> {
+        let ours = |&(address, _): &(IpAddr, u8)| address == IpAddr::V4(self.address);
+        let (_, prefix) = net.fixed().find(ours)?;
+        let netmask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+        Some(InterfaceConfig {
+            address: self.address,
+            netmask: Ipv4Addr::from_bits(netmask),
+            priority_port: self.priority_port,
+            data_port: self.data_port,
+            ping_port: self.ping_port.unwrap_or(0),
+            link_speed: self.link_speed,
+            mtu: self.mtu.or(net.mtu).unwrap_or(1500),
+            isn,
+        })
+    }
+}
+
+/// Who takes datagrams of a UDP port at an interface, if it is not usNIC.
+fn taken(config: &Config, net: &Net, port: u16) -> Option<&'static str> {
+    match port {
+        4791 if config.roce.enabled => Some("RoCE"),
+        7 if config.services.udp_echo => Some("services.udp_echo"),
+        net::syslog::PORT if config.system.syslog.is_some() => Some("system.syslog"),
+        68 if net.dhcp() => Some("the DHCP client"),
+        _ => None,
+    }
+}
+
+/// What must hold between the keys of this part, and others.
+pub(super) fn check(config: &Config, report: &mut Report<'_>) {
+    for (i, usnic) in config.usnic.iter().enumerate() {
+        let key = |key: &str| format!("usnic.{i}.{key}");
+        let earlier = &config.usnic[..i];
+        if earlier.iter().any(|other| other.name == usnic.name) {
+            let reason = format!("another usnic is called {:?}", usnic.name.as_str());
+            report.add(key("name"), reason, "");
+        }
+        if usnic.services.contains(&Service::Echo) && usnic.services.contains(&Service::Discard) {
+            let reason = "a message is either sent back or dropped".into();
+            report.add(key("services"), reason, "echo or discard, and put-sink");
+        }
+        let Some(net) = config.net.get(usize::from(usnic.net)) else {
+            report.add(key("net"), format!("there is no net.{}", usnic.net), "a [[net]]");
+            continue;
+        };
+        if net.core.is_some_and(|core| core > 0) {
+            let reason = format!("net.{} is core {}'s", usnic.net, net.core.unwrap_or(0));
+            report.add(key("net"), reason, "an interface of the first core");
+        }
+        check_ports(config, i, net, report);
+        let Some(interface) = usnic.interface(net, 0) else {
+            let accepted: Vec<String> = net
+                .fixed()
+                .filter(|(address, _)| address.is_ipv4())
+                .map(|(address, _)| address.to_string())
+                .collect();
+            let reason = format!("{} is no fixed address of net.{}", usnic.address, usnic.net);
+            report.add(key("address"), reason, &accepted.join(", "));
+            continue;
+        };
+        if net.mtu.is_some_and(|mtu| mtu < interface.mtu) {
+            let reason = format!("net.{}.mtu is {}", usnic.net, net.mtu.unwrap_or(0));
+            report.add(key("mtu"), reason, "at most that of the interface");
+        }
+        check_peers(config, i, &interface.modex(), report);
+    }
+}
+
+fn check_ports(config: &Config, i: usize, net: &Net, report: &mut Report<'_>) {
+    let usnic = &config.usnic[i];
+    let names = ["data_port", "priority_port", "ping_port"];
+    let ports = [Some(usnic.data_port), Some(usnic.priority_port), usnic.ping_port];
+    for (k, (name, port)) in names.into_iter().zip(ports).enumerate() {
+        let Some(port) = port else { continue };
+        let same = |other: &&Usnic| other.net == usnic.net && other.ports().any(|p| p == port);
+        let other = config.usnic[..i].iter().find(same);
+        let other = other.map(|other| format!("usnic {:?}", other.name.as_str()));
+        let own = ports[..k].contains(&Some(port)).then(|| "the same usnic".to_string());
+        let taken = taken(config, net, port).map(ToString::to_string);
+        if let Some(who) = own.or(other).or(taken) {
+            let reason = format!("{who} has UDP port {port}");
+            report.add(format!("usnic.{i}.{name}"), reason, "another port");
+        }
+    }
+}
+
+fn check_peers(config: &Config, i: usize, ours: &Modex, report: &mut Report<'_>) {
+    let usnic = &config.usnic[i];
+    for (j, peer) in usnic.peer.iter().enumerate() {
+        let key = |key: &str| format!("usnic.{i}.peer.{j}.{key}");
+        let before = config.usnic[..i].iter().flat_map(|other| &other.peer);
+        if before.chain(&usnic.peer[..j]).any(|other| other.name == peer.name) {
+            let reason = format!("another peer is called {:?}", peer.name.as_str());
+            report.add(key("name"), reason, "");
+        }
+        let modex = &peer.modex;
+        if modex.max_message != ours.max_message {
+            let [theirs, ours] = [modex, ours].map(|modex| modex.datagram() + 28);
+            let reason = format!("the peer has an MTU of {theirs} and we one of {ours}");
+            report.add(key("modex"), reason, "a peer with the same MTU");
+        }
+        if modex.address == usnic.address {
+            report.add(key("modex"), "the peer has our address".into(), "another host's");
+        }
+        let ends = |modex: &Modex| (modex.address, [modex.data_port, modex.priority_port]);
+        let (address, ports) = ends(modex);
+        let same = |other: &&Peer| {
+            let (theirs, taken) = ends(&other.modex);
+            theirs == address && taken.iter().any(|port| ports.contains(port))
+        };
+        if let Some(other) = usnic.peer[..j].iter().find(same) {
+            let reason = format!("peer {:?} has the same address and port", other.name.as_str());
+            report.add(key("modex"), reason, "another interface of a peer");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check;
+
+    const GOOD: &str = "[[net]]\naddress = [\"10.77.0.1/24\", \"fd00::1/64\"]\n[[usnic]]\nname = \"u\"\n\
+        address = \"10.77.0.1\"\ndata_port = 7001\npriority_port = 7002\nping_port = 7003\nisn = 5\n\
+        sender = \"1.0\"\nservices = [\"echo\", \"put-sink\"]\n[[usnic.peer]]\nname = \"a\"\n\
+        sender = \"1.1\"\nmodex = \"0a4d00026d960000b1cf0000ffffff0094c50000102700000006881305000000\"\n";
+
+    #[test]
+    fn a_fixed_configuration_has_a_fixed_modex() {
+        let config = check(GOOD.as_bytes()).unwrap();
+        let usnic = &config.usnic[0];
+        let interface = usnic.interface(&config.net[0], usnic.isn.unwrap()).unwrap();
+        assert_eq!(
+            interface.modex().to_string(),
+            "0a4d00015a1b0000591b0000ffffff005b1b0000102700000006050005000000"
+        );
+        assert_eq!((usnic.sender.0, usnic.peer[0].sender.0), (1 << 32, 1 << 32 | 1));
+    }
+
+    #[test]
+    fn mistakes_in_it_are_told() {
+        let second = "[[usnic]]\nname = \"v\"\naddress = \"10.77.0.1\"\ndata_port = 7003\n\
+            priority_port = 8002\nsender = \"1.2\"\n";
+        let peer = "\n[[usnic.peer]]\nname = \"b\"\nsender = \"1.2\"\nmodex = \
+            \"0a4d000200960000b1cf0000ffffff0094c50000102700000006881305000000\"\n";
+        let cases = [
+            ("[[usnic]]", "[[usnic]]\nnet = 3", "there is no net.3"),
+            ("10.77.0.1/24", "dhcp", "10.77.0.1 is no fixed address of net.0"),
+            ("\"fd00::1/64\"]", "\"fd00::1/64\"]\ncore = 1", "net.0 is core 1's"),
+            (
+                "\"fd00::1/64\"]",
+                "\"fd00::1/64\"]\nmtu = 1400",
+                "peer has an MTU of 1500 and we one of 1400",
+            ),
+            ("isn = 5", "mtu = 9000", "peer has an MTU of 1500 and we one of 9000"),
+            ("7001", "7002", "the same usnic has UDP port 7002"),
+            ("7001", "4791", "RoCE has UDP port 4791"),
+            ("[[net]]", "[services]\nudp_echo = true\n[[net]]", ""),
+            ("sender = \"1.0\"", "sender = \"1\"", "not a job and a rank"),
+            ("isn = 5", "layout = \"6\"", "no layout"),
+            ("\"echo\", ", "\"echo\", \"discard\", ", "either sent back or dropped"),
+            ("0a4d00026d", "0a4d00016d", "the peer has our address"),
+            ("0a4d00026d", "004d00026", "64 hexadecimal digits"),
+        ];
+        for (from, to, expected) in cases {
+            assert!(GOOD.contains(from), "{from}");
+            let told: Vec<String> = match check(GOOD.replacen(from, to, 1).as_bytes()) {
+                Ok(_) => Vec::new(),
+                Err(problems) => problems.iter().map(ToString::to_string).collect(),
+            };
+            assert!(told.join("\n").contains(expected), "{to}: {told:?}");
+            assert_eq!(told.is_empty(), expected.is_empty(), "{to}: {told:?}");
+        }
+        for (added, expected) in [
+            (second, "usnic \"u\" has UDP port 7003"),
+            (&*second.replace("\"v\"", "\"u\""), "another usnic is called \"u\""),
+            (peer, "peer \"a\" has the same address and port"),
+            (&*peer.replace("\"b\"", "\"a\""), "another peer is called \"a\""),
+        ] {
+            let problems = check([GOOD, added].concat().as_bytes()).unwrap_err();
+            let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            assert!(told.join("\n").contains(expected), "{told:?}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Hardware addresses that datagrams of the data plane go to. The control plane's table of neighbours knows them;
+//! it is asked when somebody sends to a peer whose address is not known, or was learnt a while ago.
+
+use super::network::Network;
+use super::state::State;
+use core::net::Ipv4Addr;
+use core::time::Duration;
+use drivers::hal::Instant;
+use net::Resolution;
+
+/// How long an address is used until the table is asked again: it keeps its entries for a minute.
+const FRESH: Duration = Duration::from_secs(20);
+/// How long nobody is asked after a host was not found.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The way to one peer.
+#[derive(Clone, Copy, Debug)]
+struct NextHop {
+    /// Place of the port.
+    port: usize,
+    to: Ipv4Addr,
+    mac: Option<[u8; 6]>,
+    /// The table is to be asked, or has asked the link and has no answer yet.
+    wanted: bool,
+    /// When to ask again, if somebody sends.
+    due: Instant,
+}
+
+/// The ways to all peers.
+#[derive(Debug, Default)]
+pub(super) struct NextHops {
+    list: Vec<NextHop>,
+    /// Which was used last.
+    last: usize,
+    /// Some are wanted that the control plane has not heard of.
+    is_news: bool,
+}
+
+impl NextHop {
+    fn learn(&mut self, mac: [u8; 6], now: Instant) {
+        *self = NextHop { mac: Some(mac), wanted: false, due: now + FRESH, ..*self };
+    }
+}
+
+impl NextHops {
+    /// All that are wanted lead there.
+    #[cfg(test)]
+    pub fn learn_wanted(&mut self, mac: [u8; 6], now: Instant) {
+        self.list.iter_mut().filter(|hop| hop.wanted).for_each(|hop| hop.learn(mac, now));
+    }
+
+    /// Takes the list of those that are sent to. What is known of them stays known.
+    pub fn set(&mut self, peers: Vec<(usize, Ipv4Addr)>) {
+        let mut list: Vec<NextHop> = Vec::with_capacity(peers.len());
+        for (port, to) in peers {
+            let is_it = |hop: &&NextHop| hop.port == port && hop.to == to;
+            if list.iter().any(|hop| is_it(&hop)) {
+                continue;
+            }
+            let new = NextHop { port, to, mac: None, wanted: true, due: Instant::ZERO };
+            list.push(self.list.iter().find(is_it).copied().unwrap_or(new));
+        }
+        self.is_news |= list.iter().any(|hop| hop.wanted);
+        *self = NextHops { list, last: 0, is_news: self.is_news };
+    }
+
+    /// The hardware address that leads to a peer; it is asked for if it is not known, or old.
+    #[inline]
+    pub fn mac(&mut self, port: usize, to: Ipv4Addr, now: Instant) -> Option<[u8; 6]> {
+        let is_it = |hop: &NextHop| hop.port == port && hop.to == to;
+        if !self.list.get(self.last).is_some_and(is_it) {
+            self.last = self.list.iter().position(is_it)?;
+        }
+        let hop = self.list.get_mut(self.last)?;
+        if now >= hop.due && !hop.wanted {
+            hop.wanted = true;
+            self.is_news = true;
+        }
+        hop.mac
+    }
+
+    /// Whether the control plane is to look.
+    pub fn take_news(&mut self) -> bool {
+        core::mem::take(&mut self.is_news)
+    }
+}
+
+impl State {
+    /// Asks the tables of neighbours for those that are wanted.
+    pub fn find_next_hops(&mut self, networks: &mut [Network], now: Instant) {
+        let wanted = self.plane.udp_engines.next_hops.list.iter_mut().filter(|hop| hop.wanted);
+        for hop in wanted {
+            let network = self.own_ports.get(hop.port).and_then(|&port| networks.get_mut(port));
+            let Some(network) = network else { continue };
+            match network.interface.resolve(hop.to.into(), now) {
+                Resolution::Known(mac) => hop.learn(mac, now),
+                // The answer is a frame for the control plane, which looks here again.
+                Resolution::Pending => {}
+                Resolution::Unreachable | Resolution::NoRoute => {
+                    *hop = NextHop { mac: None, wanted: false, due: now + PATIENCE, ..*hop };
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Engines over the UDP of a plane's ports: reliable transports of their own, without verbs. A datagram to a port
+//! that one of them has stays on the data path. Nobody else knows them by name: a new one implements
+//! [`UdpEngine`] and gets a line in [`UdpEngines::of`].
+
+use super::metrics::Page;
+use super::next_hops::NextHops;
+use super::plane::DataPlane;
+use super::ports::PlanePort;
+use super::usnic::Usnic;
+use crate::config::Config;
+use crate::console::{Managed, Progress};
+use crate::report::Value;
+use core::fmt::{Display, Error};
+use core::net::{Ipv4Addr, SocketAddrV4};
+use drivers::hal::{Arena, Instant, Packet, TransmitError, Window};
+use net::PortAddresses;
+use net::datagram::{self, Datagram, HEADERS, Unfit};
+use net::refusal::Refusals;
+use rand_core::RngCore;
+
+/// Most bytes of an engine's own header.
+pub(super) const MOST_HEAD: usize = 64;
+
+/// An engine over UDP. It does no I/O, and nothing in it blocks.
+pub(super) trait UdpEngine {
+    /// What commands and `show` call it.
+    fn name(&self) -> &'static str;
+    /// Its UDP ports, each with the place of the plane's port that it has them at.
+    fn ports(&self) -> Vec<(usize, u16)>;
+    /// Whom it sends to: places of ports, and addresses.
+    fn peers(&self) -> Vec<(usize, Ipv4Addr)>;
+    /// A datagram has arrived at the port of a place, whole and with a right checksum.
+    fn receive(&mut self, port: usize, datagram: &Datagram<'_>, now: Instant);
+    /// What its users have to do; how much was done.
+    fn poll(&mut self, now: Instant) -> usize;
+    /// The next datagram to send, if there is one. It counts as sent.
+    fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing<'_>>;
+    /// When there is something to do though nothing arrives.
+    fn deadline(&mut self) -> Option<Instant>;
+    /// Heeds what can be changed while it runs.
+    fn configure(&mut self, config: &Config, now: Instant);
+    /// What it has refused.
+    fn refusals(&mut self) -> &mut Refusals;
+    /// What `show` tells of it.
+    fn report(&self) -> Value;
+    /// Its metrics.
+    fn metrics(&self, page: &mut Page<'_>) -> Result<(), Error>;
+    /// Carries an order of the console out.
+    fn order(&mut self, order: &str, words: &[&str], now: Instant) -> Result<Managed, String>;
+    /// News of an order that takes a while.
+    fn progress(&mut self, now: Instant) -> Option<Progress>;
+    /// Ends that order.
+    fn cancel(&mut self);
+}
+
+/// A datagram that is to be sent.
+pub(super) struct Outgoing<'a> {
+    /// Place of the port.
+    pub port: usize,
+    pub from: SocketAddrV4,
+    pub to: SocketAddrV4,
+    /// Its first bytes, at most [`MOST_HEAD`].
+    pub head: &'a [u8],
+    /// The rest, where it lies.
+    pub tail: &'a [Window],
+}
+
+/// A frame, as a port takes it.
+struct Framed {
+    port: usize,
+    header: [u8; HEADERS + MOST_HEAD],
+    length: usize,
+    payload: [Window; 2],
+    windows: usize,
+}
+
+impl Framed {
+    /// The frame of a datagram that goes from one hardware address to the other.
+    fn new(out: &Outgoing<'_>, macs: [[u8; 6]; 2]) -> Option<Framed> {
+        let headers = datagram::headers(macs, out.from, out.to, out.head, out.tail)?;
+        let mut header = [0; HEADERS + MOST_HEAD];
+        header[..HEADERS].copy_from_slice(&headers);
+        let length = HEADERS + out.head.len();
+        header.get_mut(HEADERS..length)?.copy_from_slice(out.head);
+        let mut payload = [Window::empty(); 2];
+        payload.get_mut(..out.tail.len())?.copy_from_slice(out.tail);
+        Some(Framed { port: out.port, header, length, payload, windows: out.tail.len() })
+    }
+
+    fn packet(&self) -> Packet<'_> {
+        let header = &self.header[..self.length];
+        Packet { header, payload: &self.payload[..self.windows], trailer: &[] }
+    }
+}
+
+/// What went wrong below an engine.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Losses {
+    /// Datagrams with a wrong checksum, or without one.
+    pub checksum: u64,
+    /// Frames whose lengths do not go together.
+    pub malformed: u64,
+    /// Frames for another station or address.
+    pub not_ours: u64,
+    /// Datagrams to hosts whose hardware address is not known yet, or that are no peers.
+    pub no_next_hop: u64,
+}
+
+/// An engine, and what the plane keeps of it.
+struct Slot {
+    engine: Box<dyn UdpEngine>,
+    /// Something has come for it, or was ordered, since it was last polled.
+    touched: bool,
+    /// When it has something to do though nothing arrives.
+    due: Option<Instant>,
+    /// A frame that found no room.
+    waiting: Option<Framed>,
+    losses: Losses,
+}
+
+impl Slot {
+    fn is_due(&self, now: Instant) -> bool {
+        self.touched || self.due.is_some_and(|at| at <= now)
+    }
+}
+
+/// The engines of a plane; most have none.
+#[derive(Default)]
+pub(super) struct UdpEngines {
+    slots: Vec<Slot>,
+    /// By place of the port: UDP ports, and whose they are.
+    ports: Vec<Vec<(u16, usize)>>,
+    /// Hardware addresses of peers.
+    pub next_hops: NextHops,
+}
+
+impl UdpEngines {
+    /// Those that the configuration wants over `ports`; `place_of` says which place a `[[net]]` has there.
+    pub fn of(
+        config: &Config,
+        ports: &[PlanePort],
+        place_of: &dyn Fn(usize) -> Option<usize>,
+        arena: &mut Arena,
+        rng: &mut dyn RngCore,
+        now: Instant,
+    ) -> Self {
+        let usnic = Usnic::of(config, ports, place_of, arena, rng, now);
+        let all = [usnic.map(|usnic| Box::new(usnic) as Box<dyn UdpEngine>)];
+        let mut engines = UdpEngines::default();
+        for engine in all.into_iter().flatten() {
+            engines.add(engine, ports.len());
+        }
+        engines
+    }
+
+    fn add(&mut self, engine: Box<dyn UdpEngine>, ports: usize) {
+        self.ports.resize(ports, Vec::new());
+        for (place, port) in engine.ports() {
+            if let Some(taken) = self.ports.get_mut(place) {
+                taken.push((port, self.slots.len()));
+            }
+        }
+        let (waiting, losses) = (None, Losses::default());
+        self.slots.push(Slot { engine, touched: true, due: None, waiting, losses });
+        self.find_peers();
+    }
+
+    fn find_peers(&mut self) {
+        let peers = self.slots.iter().flat_map(|slot| slot.engine.peers());
+        self.next_hops.set(peers.collect());
+    }
+
+    /// Takes a frame with a datagram to this UDP port at the port of a place; false if nobody has it.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        place: usize,
+        port: u16,
+        local: &PortAddresses,
+        frame: &[u8],
+        now: Instant,
+    ) -> bool {
+        let Some(taken) = self.ports.get(place) else { return false };
+        let Some(&(_, whose)) = taken.iter().find(|(taken, _)| *taken == port) else {
+            return false;
+        };
+        let Some(slot) = self.slots.get_mut(whose) else { return false };
+        match Datagram::parse(frame, local) {
+            Ok(datagram) => {
+                slot.touched = true;
+                slot.engine.receive(place, &datagram, now);
+            }
+            Err(Unfit::Checksum) => slot.losses.checksum += 1,
+            Err(Unfit::Malformed) => slot.losses.malformed += 1,
+            Err(Unfit::NotOurs) => slot.losses.not_ours += 1,
+        }
+        true
+    }
+
+    /// What users of engines have to do; how much was done.
+    pub fn poll(&mut self, now: Instant) -> usize {
+        let due = self.slots.iter_mut().filter(|slot| slot.is_due(now));
+        due.map(|slot| slot.engine.poll(now)).sum()
+    }
+
+    /// When an engine has something to do though nothing arrives.
+    pub fn due(&self) -> Option<Instant> {
+        let due = |slot: &Slot| if slot.touched { Some(Instant::ZERO) } else { slot.due };
+        // One that waits for room is told by the port.
+        self.slots.iter().filter(|slot| slot.waiting.is_none()).filter_map(due).min()
+    }
+
+    /// Heeds what can be changed while they run.
+    pub fn configure(&mut self, config: &Config, now: Instant) {
+        for slot in &mut self.slots {
+            slot.engine.configure(config, now);
+            slot.touched = true;
+        }
+        self.find_peers();
+    }
+
+    /// Moves what they have refused into `take`.
+    #[inline]
+    pub fn take_refusals(&mut self, mut take: impl FnMut(&mut Refusals)) {
+        for slot in &mut self.slots {
+            if !slot.engine.refusals().is_empty() {
+                take(slot.engine.refusals());
+            }
+        }
+    }
+
+    fn find(&mut self, name: &str) -> Option<&mut Slot> {
+        self.slots.iter_mut().find(|slot| slot.engine.name() == name)
+    }
+
+    /// What is told of one; nothing if there is none of that name.
+    pub fn report(&mut self, name: &str) -> Value {
+        self.find(name).map_or(Value::List(Vec::new()), |slot| slot.engine.report())
+    }
+
+    /// Carries out an order of the console to the engine of this name.
+    pub fn order(
+        &mut self,
+        name: &str,
+        order: &str,
+        words: &[&str],
+        now: Instant,
+    ) -> Result<Managed, String> {
+        let none = || format!("there is no [[{name}]] in force: `show config` shows what there is");
+        let slot = self.find(name).ok_or_else(none)?;
+        slot.touched = true;
+        slot.engine.order(order, words, now)
+    }
+
+    /// News of an order that takes a while.
+    pub fn progress(&mut self, now: Instant) -> Option<Progress> {
+        self.slots.iter_mut().find_map(|slot| slot.engine.progress(now))
+    }
+
+    /// Ends orders that take a while.
+    pub fn cancel(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.engine.cancel());
+    }
+
+    /// Metrics of all, and what was lost below them.
+    pub fn metrics(&self, page: &mut Page<'_>) -> Result<(), Error> {
+        if self.slots.is_empty() {
+            return Ok(());
+        }
+        let mut lost = page.counter(
+            "isthmus_udp_engine_lost_total",
+            "Datagrams to or from an engine over UDP that were dropped below it, and why.",
+        )?;
+        for slot in &self.slots {
+            let Losses { checksum, malformed, not_ours, no_next_hop } = slot.losses;
+            let all = [
+                ("checksum", checksum),
+                ("malformed", malformed),
+                ("not_ours", not_ours),
+                ("no_next_hop", no_next_hop),
+            ];
+            for (reason, count) in all {
+                let name = slot.engine.name();
+                let labels =
+                    [("engine", &name as &dyn Display), ("reason", &reason as &dyn Display)];
+                lost.sample(&labels, count)?;
+            }
+        }
+        self.slots.iter().try_for_each(|slot| slot.engine.metrics(page))
+    }
+}
+
+impl DataPlane {
+    /// Hands the datagrams of engines over UDP to their ports, as many as there is room for; how many.
+    pub fn transmit_datagrams(&mut self, now: Instant) -> usize {
+        let UdpEngines { slots, next_hops, .. } = &mut self.udp_engines;
+        let mut sent = 0;
+        for Slot { engine, touched, due, waiting, losses } in slots {
+            if !*touched && due.is_none_or(|at| at > now) && waiting.is_none() {
+                continue;
+            }
+            loop {
+                let framed = match waiting.take() {
+                    Some(framed) => framed,
+                    None => {
+                        let Some(out) = engine.poll_transmit(now) else { break };
+                        let next_hop = next_hops.mac(out.port, *out.to.ip(), now);
+                        let ours = self.ports.get(out.port).map(|slot| slot.local.mac);
+                        let macs = ours.zip(next_hop).map(|(ours, next_hop)| [ours, next_hop]);
+                        let Some(framed) = macs.and_then(|macs| Framed::new(&out, macs)) else {
+                            losses.no_next_hop += 1;
+                            continue;
+                        };
+                        framed
+                    }
+                };
+                let Some(slot) = self.ports.get_mut(framed.port) else { continue };
+                let packet = framed.packet();
+                if slot.port.transmit(&packet) == Err(TransmitError::Full) {
+                    *waiting = Some(framed);
+                    break;
+                }
+                sent += 1;
+                self.capture.sent(framed.port, &packet, now);
+            }
+            *touched = false;
+            *due = engine.deadline();
+        }
+        sent
+    }
+}

@@ -1,0 +1,388 @@
+//! usNIC over the ports of a plane: the engine, its peers as they are configured, and what becomes of what they
+//! send.
+
+mod orders;
+mod report;
+mod services;
+#[cfg(test)]
+mod tests;
+
+use super::metrics::Page;
+use super::ports::PlanePort;
+use super::udp_engines::{MOST_HEAD, Outgoing, UdpEngine};
+use crate::config::usnic::Service;
+use crate::config::{self, Config};
+use crate::console::{Managed, Progress};
+use crate::report::Value;
+use core::fmt::Error;
+use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use drivers::hal::{Arena, Instant, Window};
+use net::datagram::Datagram;
+use net::hosts::Hosts;
+use net::refusal::{Refusal, Refusals};
+use orders::Order;
+use rand_core::RngCore;
+use services::Inbox;
+use std::collections::BTreeMap;
+use usnic::wire::header::MAX_HEADER;
+use usnic::{Channel, Delivery, EndpointConfig, EndpointId, Engine, InterfaceConfig};
+
+/// Memory for messages, if the machine has four times as much to spare; the longest message is a quarter of it.
+const MEMORY: usize = 64 << 20;
+/// Less is not enough for anything.
+const LEAST_MEMORY: usize = 1 << 20;
+/// Memory that a peer can PUT into.
+const SINK: usize = 1 << 20;
+/// By which address peers name it.
+const SINK_ADDRESS: u64 = 1 << 40;
+/// Most messages of a peer that wait.
+const MESSAGES: usize = 256;
+/// Room for peers that are added while it runs.
+const ENDPOINTS: usize = 64;
+
+const _: () = assert!(MAX_HEADER <= MOST_HEAD);
+
+/// An interface: a `[[usnic]]`.
+struct Interface {
+    /// As it was when the appliance started.
+    config: config::usnic::Usnic,
+    /// Place of the port, and what the engine knows of it.
+    port: usize,
+    ours: InterfaceConfig,
+}
+
+/// A peer.
+struct Peer {
+    /// Number of its interface, here and in the engine.
+    interface: usize,
+    config: config::usnic::Peer,
+    /// None if it was not admitted.
+    endpoint: Option<EndpointId>,
+    /// Why not.
+    not_admitted: Option<String>,
+    inbox: Inbox,
+    /// Where it can PUT.
+    sink: Option<Window>,
+}
+
+/// usNIC on a plane.
+pub(super) struct Usnic {
+    engine: Engine,
+    interfaces: Vec<Interface>,
+    peers: Vec<Peer>,
+    /// Places in `peers`.
+    by_endpoint: BTreeMap<EndpointId, usize>,
+    arena: Arena,
+    refusals: Refusals,
+    order: Option<Order>,
+}
+
+impl Usnic {
+    /// What the configuration wants of it; nothing if it wants none, or it cannot be had, which is logged.
+    pub fn of(
+        config: &Config,
+        ports: &[PlanePort],
+        place_of: &dyn Fn(usize) -> Option<usize>,
+        arena: &mut Arena,
+        rng: &mut dyn RngCore,
+        now: Instant,
+    ) -> Option<Usnic> {
+        if config.usnic.is_empty() {
+            return None;
+        }
+        let most = (arena.available() / 4).min(MEMORY);
+        let size = most.checked_ilog2().map_or(0, |bits| 1 << bits);
+        let memory = Some(size).filter(|&size| size >= LEAST_MEMORY);
+        let Some(memory) = memory.and_then(|size| arena.alloc(size, 4096)) else {
+            log::error!("usnic: not available: 4MiB of memory have to be free for it");
+            return None;
+        };
+        let endpoints = ENDPOINTS * config.usnic.len();
+        let limits = usnic::Config {
+            endpoints,
+            sends: MESSAGES * 16,
+            messages: MESSAGES * 16,
+            max_message: size / 4,
+            grants: endpoints,
+            ..usnic::Config::default()
+        };
+        let mut this = Usnic {
+            engine: Engine::new(limits, memory, rng.next_u64(), now),
+            interfaces: Vec::new(),
+            peers: Vec::new(),
+            by_endpoint: BTreeMap::new(),
+            arena: arena.share(),
+            refusals: Refusals::default(),
+            order: None,
+        };
+        for wanted in &config.usnic {
+            let isn = wanted.isn.unwrap_or(rng.next_u32() as u16);
+            if let Err(why) = this.add_interface(config, wanted, ports, place_of, isn) {
+                log::error!("usnic {}: not available: {why}", wanted.name.as_str());
+            }
+        }
+        this.follow(config, now);
+        Some(this)
+    }
+
+    fn add_interface(
+        &mut self,
+        config: &Config,
+        wanted: &config::usnic::Usnic,
+        ports: &[PlanePort],
+        place_of: &dyn Fn(usize) -> Option<usize>,
+        isn: u16,
+    ) -> Result<(), String> {
+        let number = usize::from(wanted.net);
+        let net = config.net.get(number).ok_or_else(|| format!("there is no net.{number}"))?;
+        let port = place_of(number).ok_or_else(|| {
+            format!("the interface of net.{number} is not there, or another core's")
+        })?;
+        let ours = wanted.interface(net, isn).ok_or("its address is none of the interface's")?;
+        let most = ports.get(port).map_or(0, |slot| slot.port.mtu());
+        if usize::from(ours.mtu) > most {
+            return Err(format!("its MTU is {}, the interface's {most}", ours.mtu));
+        }
+        self.engine.add_interface(ours).map_err(|why| why.to_string())?;
+        log::info!("usnic {}: modex {}", wanted.name.as_str(), ours.modex());
+        self.interfaces.push(Interface { config: wanted.clone(), port, ours });
+        Ok(())
+    }
+
+    /// Brings the peers in line with the configuration. One whose settings stay keeps its endpoint.
+    fn follow(&mut self, config: &Config, now: Instant) {
+        let mut wanted = Vec::new();
+        for (number, interface) in self.interfaces.iter_mut().enumerate() {
+            let named = config.usnic.iter().find(|usnic| usnic.name == interface.config.name);
+            let peers = named.map_or(&[][..], |usnic| &usnic.peer);
+            interface.config.peer.clear();
+            wanted.extend(peers.iter().map(|peer| (number, peer.clone())));
+        }
+        let stays = |peer: &Peer| {
+            wanted
+                .iter()
+                .any(|(number, config)| *number == peer.interface && *config == peer.config)
+        };
+        let (kept, gone): (Vec<Peer>, Vec<Peer>) =
+            core::mem::take(&mut self.peers).into_iter().partition(stays);
+        gone.into_iter().for_each(|peer| self.remove(peer));
+        self.peers = kept;
+        for (number, config) in wanted {
+            let known = |peer: &Peer| peer.interface == number && peer.config == config;
+            if !self.peers.iter().any(known) {
+                let peer = self.admit(number, config, now);
+                self.peers.push(peer);
+            }
+        }
+        self.index();
+    }
+
+    /// Makes a peer's endpoint, if it may be one.
+    fn admit(&mut self, number: usize, config: config::usnic::Peer, now: Instant) -> Peer {
+        let Usnic { engine, interfaces, arena, .. } = self;
+        let mut peer = Peer {
+            interface: number,
+            config,
+            endpoint: None,
+            not_admitted: None,
+            inbox: Inbox::default(),
+            sink: None,
+        };
+        let Some(interface) = interfaces.get(number) else { return peer };
+        let address = IpAddr::V4(peer.config.modex.address);
+        let hosts = Hosts::new(interface.config.hosts.clone());
+        let made = match hosts.admits(address) {
+            true => {
+                let config = interface.endpoint(number, &peer.config);
+                engine.add_endpoint(&config, now).map_err(|why| why.to_string())
+            }
+            false => Err(format!("{address} is in none of the networks in `hosts`")),
+        };
+        match made {
+            Ok(endpoint) => {
+                peer.endpoint = Some(endpoint);
+                if interface.config.services.contains(&Service::PutSink) {
+                    peer.sink = grant_sink(engine, endpoint, arena, &peer.config);
+                }
+                peer.inbox.reserve();
+            }
+            Err(why) => {
+                log::error!("usnic peer {}: {why}", peer.config.name.as_str());
+                peer.not_admitted = Some(why);
+            }
+        }
+        peer
+    }
+
+    fn remove(&mut self, mut peer: Peer) {
+        peer.inbox.clear(&mut self.engine);
+        if let Some(endpoint) = peer.endpoint {
+            self.engine.remove(endpoint);
+        }
+        if let Some(sink) = peer.sink {
+            self.arena.free(sink);
+        }
+    }
+
+    /// Makes a peer's endpoint anew, as if both began.
+    fn renew(&mut self, place: usize, now: Instant) {
+        if place >= self.peers.len() {
+            return;
+        }
+        let old = self.peers.remove(place);
+        let (interface, config) = (old.interface, old.config.clone());
+        self.remove(old);
+        let new = self.admit(interface, config, now);
+        self.peers.insert(place, new);
+        self.index();
+    }
+
+    fn index(&mut self) {
+        let all = self.peers.iter().enumerate();
+        self.by_endpoint = all.filter_map(|(place, peer)| Some((peer.endpoint?, place))).collect();
+    }
+}
+
+/// Lets a peer PUT into memory of its own.
+fn grant_sink(
+    engine: &mut Engine,
+    endpoint: EndpointId,
+    arena: &mut Arena,
+    peer: &config::usnic::Peer,
+) -> Option<Window> {
+    let Some(memory) = arena.alloc(SINK, 4096) else {
+        log::error!("usnic peer {}: no memory is left that it could PUT into", peer.name.as_str());
+        return None;
+    };
+    memory.fill(0);
+    match engine.grant(endpoint, SINK_ADDRESS, memory) {
+        Ok(()) => Some(memory),
+        Err(why) => {
+            log::error!("usnic peer {}: {why}", peer.name.as_str());
+            arena.free(memory);
+            None
+        }
+    }
+}
+
+impl Interface {
+    /// What the engine is to know of a peer.
+    fn endpoint(&self, number: usize, peer: &config::usnic::Peer) -> EndpointConfig {
+        let config = &self.config;
+        EndpointConfig {
+            layout: config.layout.0,
+            tag: config.tag,
+            delivery: Delivery::AsTheyCome,
+            messages: MESSAGES,
+            sends: MESSAGES,
+            ..EndpointConfig::new(number, config.sender.0, peer.sender.0, peer.modex)
+        }
+    }
+}
+
+impl UdpEngine for Usnic {
+    fn name(&self) -> &'static str {
+        "usnic"
+    }
+
+    fn ports(&self) -> Vec<(usize, u16)> {
+        let all = self.interfaces.iter();
+        all.flat_map(|one| one.config.ports().map(|port| (one.port, port))).collect()
+    }
+
+    fn peers(&self) -> Vec<(usize, Ipv4Addr)> {
+        let admitted = self.peers.iter().filter(|peer| peer.endpoint.is_some());
+        let way = |peer: &Peer| {
+            let interface = self.interfaces.get(peer.interface)?;
+            Some((interface.port, peer.config.modex.address))
+        };
+        admitted.filter_map(way).collect()
+    }
+
+    fn receive(&mut self, port: usize, datagram: &Datagram<'_>, now: Instant) {
+        let Datagram { from, to, payload } = *datagram;
+        let is_it = |one: &Interface| {
+            one.port == port
+                && one.ours.address == *to.ip()
+                && one.config.ports().any(|p| p == to.port())
+        };
+        let Some(number) = self.interfaces.iter().position(is_it) else { return };
+        let strangers = |engine: &Engine| {
+            let counters = engine.interface_counters(number);
+            counters.map_or(0, |c| c.num_unk_recvs + c.pings_ignored)
+        };
+        let before = strangers(&self.engine);
+        self.engine.receive(number, from, to.port(), payload, now);
+        if strangers(&self.engine) != before {
+            self.refuse(from, to);
+        }
+    }
+
+    fn poll(&mut self, now: Instant) -> usize {
+        self.serve(now)
+    }
+
+    fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing<'_>> {
+        let transmit = self.engine.poll_transmit(now)?;
+        let Interface { port, ours, .. } = self.interfaces.get(transmit.interface)?;
+        let from = match transmit.channel {
+            Channel::Priority => ours.priority_port,
+            Channel::Data => ours.data_port,
+            Channel::Ping => ours.ping_port,
+        };
+        Some(Outgoing {
+            port: *port,
+            from: SocketAddrV4::new(ours.address, from),
+            to: transmit.to,
+            head: transmit.header(),
+            tail: transmit.payload(),
+        })
+    }
+
+    fn deadline(&mut self) -> Option<Instant> {
+        self.engine.deadline()
+    }
+
+    fn configure(&mut self, config: &Config, now: Instant) {
+        self.follow(config, now);
+    }
+
+    fn refusals(&mut self) -> &mut Refusals {
+        &mut self.refusals
+    }
+
+    fn report(&self) -> Value {
+        self.told()
+    }
+
+    fn metrics(&self, page: &mut Page<'_>) -> Result<(), Error> {
+        self.write_metrics(page)
+    }
+
+    fn order(&mut self, order: &str, words: &[&str], now: Instant) -> Result<Managed, String> {
+        self.carry_out(order, words, now)
+    }
+
+    fn progress(&mut self, now: Instant) -> Option<Progress> {
+        self.news_of_order(now)
+    }
+
+    fn cancel(&mut self) {
+        self.order = None;
+    }
+}
+
+impl Usnic {
+    #[cold]
+    fn refuse(&mut self, from: SocketAddrV4, to: SocketAddrV4) {
+        self.refusals.push(Refusal {
+            who: Some(IpAddr::V4(*from.ip())),
+            what: "usnic",
+            asked: format!("UDP port {} from port {}", to.port(), from.port()),
+            reason: "unknown_sender",
+            advice: "no [[usnic.peer]] has a modex with this address and port, or its Open MPI is of another \
+                     version than `layout`; `show usnic` shows the peers"
+                .into(),
+        });
+    }
+}

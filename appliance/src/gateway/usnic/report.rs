@@ -1,0 +1,195 @@
+//! What `show usnic` and `/metrics` tell.
+
+use super::{Interface, Peer, SINK_ADDRESS, Usnic};
+use crate::gateway::metrics::Page;
+use crate::report::Value;
+use core::fmt::{Display, Error};
+use drivers::hal::Window;
+use usnic::{Counters, InterfaceCounters, State};
+
+/// A counter of an endpoint. Those up to `max_rcvd_window_size` have the names of the BTL's own statistics
+/// (`btl_usnic_stats`).
+type Counted = (&'static str, fn(&Counters) -> u64);
+
+const COUNTERS: [Counted; 29] = [
+    ("num_total_sends", |c| c.num_total_sends),
+    ("num_resends", |c| c.num_resends),
+    ("num_timeout_retrans", |c| c.num_timeout_retrans),
+    ("num_fast_retrans", |c| c.num_fast_retrans),
+    ("num_chunk_sends", |c| c.num_chunk_sends),
+    ("num_frag_sends", |c| c.num_frag_sends),
+    ("num_ack_sends", |c| c.num_ack_sends),
+    ("num_total_recvs", |c| c.num_total_recvs),
+    ("num_dup_recvs", |c| c.num_dup_recvs),
+    ("num_oow_low_recvs", |c| c.num_oow_low_recvs),
+    ("num_oow_high_recvs", |c| c.num_oow_high_recvs),
+    ("num_frag_recvs", |c| c.num_frag_recvs),
+    ("num_chunk_recvs", |c| c.num_chunk_recvs),
+    ("num_badfrag_recvs", |c| c.num_badfrag_recvs),
+    ("num_ack_recvs", |c| c.num_ack_recvs),
+    ("num_old_dup_acks", |c| c.num_old_dup_acks),
+    ("num_dup_acks", |c| c.num_dup_acks),
+    ("max_sent_window_size", |c| c.max_sent_window_size),
+    ("max_rcvd_window_size", |c| c.max_rcvd_window_size),
+    ("messages_received", |c| c.messages_received),
+    ("fragments_sent", |c| c.fragments_sent),
+    ("puts_received", |c| c.puts_received),
+    ("puts_refused", |c| c.puts_refused),
+    ("acks_of_unsent", |c| c.acks_of_unsent),
+    ("malformed", |c| c.malformed),
+    ("other_senders", |c| c.other_senders),
+    ("large_on_priority", |c| c.large_on_priority),
+    ("no_room", |c| c.no_room),
+    ("after_failure", |c| c.after_failure),
+];
+
+/// A counter of an interface, and what it is.
+type OfInterface = (&'static str, &'static str, &'static str, fn(&InterfaceCounters) -> u64);
+
+const INTERFACE_COUNTERS: [OfInterface; 5] = [
+    (
+        "num_unk_recvs",
+        "isthmus_usnic_unknown_senders_total",
+        "Datagrams from addresses or ports of no peer.",
+        |c| c.num_unk_recvs,
+    ),
+    (
+        "pings_answered",
+        "isthmus_usnic_pings_answered_total",
+        "PINGs of peers that were answered.",
+        |c| c.pings_answered,
+    ),
+    (
+        "pings_ignored",
+        "isthmus_usnic_pings_ignored_total",
+        "PINGs of strangers or of another version, and answers to nothing.",
+        |c| c.pings_ignored,
+    ),
+    ("pings_sent", "isthmus_usnic_pings_sent_total", "PINGs sent.", |c| c.pings_sent),
+    ("ping_acks", "isthmus_usnic_ping_answers_total", "Answers to them.", |c| c.ping_acks),
+];
+
+impl Usnic {
+    /// What `show usnic` tells.
+    pub(super) fn told(&self) -> Value {
+        Value::list((0..self.interfaces.len()).map(|number| self.interface(number)))
+    }
+
+    fn interface(&self, number: usize) -> Value {
+        let Interface { config, ours, .. } = &self.interfaces[number];
+        let modex = ours.modex();
+        let counters = self.engine.interface_counters(number).copied().unwrap_or_default();
+        let mut told: Vec<(_, Value)> = vec![
+            ("name".into(), Value::display(&config.name)),
+            ("net".into(), format!("net.{}", config.net).into()),
+            ("address".into(), Value::display(ours.address)),
+            ("data_port".into(), ours.data_port.into()),
+            ("priority_port".into(), ours.priority_port.into()),
+            ("ping_port".into(), config.ping_port.into()),
+            ("sender".into(), Value::display(config.sender)),
+            ("isn".into(), ours.isn.into()),
+            ("mtu".into(), ours.mtu.into()),
+            ("layout".into(), Value::display(config.layout)),
+            ("services".into(), Value::list(config.services.iter().map(Value::display))),
+            // As btlpeer prints its own.
+            ("for_peers".into(), format!("modex {modex}").into()),
+            ("memory_free".into(), Value::Bytes(self.engine.memory_available() as u64)),
+        ];
+        let counted = INTERFACE_COUNTERS.iter();
+        told.extend(counted.map(|(name, _, _, value)| ((*name).into(), value(&counters).into())));
+        let peers = self.peers.iter().filter(|peer| peer.interface == number);
+        told.push(("peers".into(), Value::list(peers.map(|peer| self.peer(peer)))));
+        Value::Object(told)
+    }
+
+    fn state(&self, peer: &Peer) -> String {
+        let state = peer.endpoint.and_then(|endpoint| self.engine.state(endpoint));
+        match (state, &peer.not_admitted) {
+            (Some(State::Failed(why)), _) => format!("failed: {why}"),
+            (Some(State::Open), _) => "open".into(),
+            (Some(State::Closing), _) => "closing".into(),
+            (Some(State::Closed), _) => "closed".into(),
+            (None, Some(why)) => format!("not admitted: {why}"),
+            (None, None) => "gone".into(),
+        }
+    }
+
+    fn peer(&self, peer: &Peer) -> Value {
+        let endpoint = peer.endpoint;
+        let modex = &peer.config.modex;
+        let (window, backlog) =
+            endpoint.and_then(|endpoint| self.engine.backlog(endpoint)).unwrap_or_default();
+        let (small, large) =
+            endpoint.and_then(|endpoint| self.engine.connectivity(endpoint)).unwrap_or_default();
+        let pings = match (modex.ping_port, small, large) {
+            (0, ..) => "no connectivity checker",
+            (_, false, false) => "not answered yet",
+            (_, true, false) => "small ones answered",
+            (_, _, true) => "answered",
+        };
+        let sink = |sink: Window| format!("{SINK_ADDRESS:#x}, {} bytes", sink.len());
+        let inbox = &peer.inbox;
+        let mut told: Vec<(_, Value)> = vec![
+            ("name".into(), Value::display(&peer.config.name)),
+            ("sender".into(), Value::display(peer.config.sender)),
+            ("state".into(), self.state(peer).into()),
+            ("address".into(), Value::display(modex.address)),
+            ("data_port".into(), modex.data_port.into()),
+            ("priority_port".into(), modex.priority_port.into()),
+            ("ping_port".into(), modex.ping_port.into()),
+            ("pings".into(), pings.into()),
+            ("put_sink".into(), peer.sink.map(sink).into()),
+            ("window".into(), window.into()),
+            ("backlog_bytes".into(), backlog.into()),
+            ("messages".into(), inbox.messages.into()),
+            ("bytes".into(), inbox.bytes.into()),
+            ("echoed".into(), inbox.echoed.into()),
+            ("unserved".into(), inbox.unserved.into()),
+        ];
+        let counters = endpoint.and_then(|endpoint| self.engine.counters(endpoint));
+        let counters = counters.copied().unwrap_or_default();
+        told.extend(COUNTERS.iter().map(|(name, value)| ((*name).into(), value(&counters).into())));
+        Value::Object(told)
+    }
+
+    /// Its metrics.
+    pub(super) fn write_metrics(&self, page: &mut Page<'_>) -> Result<(), Error> {
+        for (_, name, help, value) in INTERFACE_COUNTERS {
+            let mut family = page.counter(name, help)?;
+            for (number, one) in self.interfaces.iter().enumerate() {
+                let counters = self.engine.interface_counters(number).copied().unwrap_or_default();
+                let label = [("usnic", &one.config.name.as_str() as &dyn Display)];
+                family.sample(&label, value(&counters))?;
+            }
+        }
+        let labels = |peer: &Peer| {
+            let usnic = self.interfaces.get(peer.interface).map(|one| one.config.name.to_string());
+            (usnic.unwrap_or_default(), peer.config.name.to_string())
+        };
+        let mut up = page.gauge("isthmus_usnic_peer_up", "Whether the peer's endpoint is open.")?;
+        for peer in &self.peers {
+            let state = peer.endpoint.and_then(|endpoint| self.engine.state(endpoint));
+            let (usnic, name) = labels(peer);
+            let label = [("usnic", &usnic as &dyn Display), ("peer", &name as &dyn Display)];
+            up.sample(&label, u64::from(state == Some(State::Open)))?;
+        }
+        let mut family = page.counter(
+            "isthmus_usnic_peer_events_total",
+            "What was counted of a peer, by the names of `show usnic` and of the BTL's own statistics.",
+        )?;
+        for peer in &self.peers {
+            let counters = peer.endpoint.and_then(|endpoint| self.engine.counters(endpoint));
+            let counters = counters.copied().unwrap_or_default();
+            let (usnic, name) = labels(peer);
+            for (event, value) in COUNTERS.iter().filter(|(name, _)| !name.starts_with("max_")) {
+                let label = [
+                    ("usnic", &usnic as &dyn Display),
+                    ("peer", &name as &dyn Display),
+                    ("event", event as &dyn Display),
+                ];
+                family.sample(&label, value(&counters))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,115 @@
+//! What becomes of messages: they go back to who sent them, or are counted and dropped.
+
+use super::{MESSAGES, Peer, Usnic};
+use crate::config::usnic::Service;
+use drivers::hal::{Instant, Window};
+use std::collections::VecDeque;
+use usnic::{EndpointId, Engine, Failure, Received, SendError, State};
+
+/// Messages of a peer.
+#[derive(Default)]
+pub(super) struct Inbox {
+    /// Those that go back, in order: the first `sent` of them are on the way.
+    back: VecDeque<Received>,
+    sent: usize,
+    /// Messages that came, and their bytes; those that went back.
+    pub messages: u64,
+    pub bytes: u64,
+    pub echoed: u64,
+    /// Messages for which there is no service.
+    pub unserved: u64,
+    /// The endpoint has failed, and that was logged.
+    told: bool,
+}
+
+impl Inbox {
+    pub fn reserve(&mut self) {
+        self.back.reserve(MESSAGES);
+    }
+
+    /// Gives all back to the engine.
+    pub fn clear(&mut self, engine: &mut Engine) {
+        self.sent = 0;
+        self.back.drain(..).for_each(|message| engine.release(message));
+    }
+
+    /// Sends back what can be sent back; how much that was.
+    fn send_back(
+        &mut self,
+        engine: &mut Engine,
+        endpoint: EndpointId,
+        tag: Option<u8>,
+        now: Instant,
+    ) -> usize {
+        let mut done = 0;
+        while engine.next_completion(endpoint).is_some() {
+            // They end in the order in which they were sent.
+            if let Some(message) = self.back.pop_front() {
+                engine.release(message);
+            }
+            self.sent = self.sent.saturating_sub(1);
+            done += 1;
+        }
+        while let Some(message) = self.back.get(self.sent) {
+            let tag = tag.unwrap_or(message.tag);
+            match engine.send_windows(endpoint, tag, [message.bytes, Window::empty()], 0, now) {
+                Ok(()) => {
+                    self.sent += 1;
+                    self.echoed += 1;
+                    done += 1;
+                }
+                // There is news when there is room.
+                Err(SendError::Full) => break,
+                Err(_) => {
+                    if let Some(message) = self.back.remove(self.sent) {
+                        engine.release(message);
+                    }
+                }
+            }
+        }
+        done
+    }
+}
+
+impl Usnic {
+    /// Serves endpoints that have news; how much was done.
+    pub(super) fn serve(&mut self, now: Instant) -> usize {
+        let mut done = 0;
+        while let Some(endpoint) = self.engine.next_news() {
+            let Some(&place) = self.by_endpoint.get(&endpoint) else { continue };
+            let Usnic { engine, interfaces, peers, .. } = self;
+            let Some(peer) = peers.get_mut(place) else { continue };
+            let Some(interface) = interfaces.get(peer.interface) else { continue };
+            let services = &interface.config.services;
+            let echoes = services.contains(&Service::Echo);
+            let discards = services.contains(&Service::Discard);
+            while let Some(message) = engine.take_message(endpoint) {
+                done += 1;
+                peer.inbox.messages += 1;
+                peer.inbox.bytes += message.bytes.len() as u64;
+                if echoes {
+                    peer.inbox.back.push_back(message);
+                } else {
+                    peer.inbox.unserved += u64::from(!discards);
+                    engine.release(message);
+                }
+            }
+            done += peer.inbox.send_back(engine, endpoint, interface.config.tag, now);
+            if let Some(State::Failed(why)) = engine.state(endpoint) {
+                peer.fail(engine, why);
+            }
+        }
+        done
+    }
+}
+
+impl Peer {
+    #[cold]
+    fn fail(&mut self, engine: &mut Engine, why: Failure) {
+        self.inbox.clear(engine);
+        if !core::mem::replace(&mut self.inbox.told, true) {
+            let name = self.config.name.as_str();
+            log::warn!("usnic peer {name}: {why}; `usnic reset {name}` begins anew");
+        }
+    }
+}
