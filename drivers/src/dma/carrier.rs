@@ -12,7 +12,8 @@ use alloc::collections::VecDeque;
 
 /// Bytes of memory for what is gathered.
 const GATHERED: usize = 256 << 10;
-/// Copies of at most so many bytes are made by the CPU, into what is gathered: about what a descriptor costs.
+/// Copies of at most so many bytes are made by the CPU, into what is gathered: an estimate of
+/// what a descriptor costs.
 const SHORT: usize = 256;
 /// Copies and bytes that a turn is sure of.
 const TURN_COPIES: usize = 512;

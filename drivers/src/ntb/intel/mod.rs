@@ -93,7 +93,12 @@ pub fn open(
     side: Option<Side>,
 ) -> Result<Box<dyn NtbDevice>, OpenError> {
     let Bus::Pci(function) = device.bus() else { return Err(Error::NoRegisters.into()) };
-    Ok(Box::new(IntelNtb::open(function, platform, side)?))
+    let opened = IntelNtb::open(function, platform, side);
+    if opened.is_err() {
+        // Whatever was translated before, the peer reaches nothing.
+        function.disable();
+    }
+    Ok(Box::new(opened?))
 }
 
 /// Refuses what is no bridge of the third generation, back to back.
@@ -297,7 +302,8 @@ impl NtbDevice for IntelNtb {
     }
 
     fn pending(&self) -> bool {
-        self.was_rung || self.registers.read64(registers::BELLS) & registers::BELL != 0
+        let bells = self.registers.read64(registers::BELLS);
+        self.was_rung || bells != u64::MAX && bells & registers::BELL != 0
     }
 
     fn use_engine(&mut self, channel: Box<dyn Channel>, arena: &mut Arena) -> bool {

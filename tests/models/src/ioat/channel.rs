@@ -59,6 +59,7 @@ pub struct Channel {
     nulls: u64,
     xors: u64,
     bytes: u64,
+    fences: u64,
     halts: u64,
 }
 
@@ -83,6 +84,7 @@ impl Default for Channel {
             nulls: 0,
             xors: 0,
             bytes: 0,
+            fences: 0,
             halts: 0,
         }
     }
@@ -205,6 +207,7 @@ impl Channel {
         self.next = done.next;
         self.completed = address & !0x3f;
         self.bytes += done.bytes;
+        self.fences += u64::from(done.fence);
         match done.kind {
             Kind::Copy => self.copies += 1,
             Kind::Null => self.nulls += 1,
@@ -249,16 +252,17 @@ impl Channel {
 
     /// As after power-on; counts are kept.
     pub fn power_on(&mut self) {
-        let Channel { copies, nulls, xors, bytes, halts, .. } = *self;
-        *self = Channel { copies, nulls, xors, bytes, halts, ..Channel::default() };
+        let Channel { copies, nulls, xors, bytes, fences, halts, .. } = *self;
+        *self = Channel { copies, nulls, xors, bytes, fences, halts, ..Channel::default() };
     }
 
-    pub fn counted(&self) -> [(&'static str, u64); 5] {
+    pub fn counted(&self) -> [(&'static str, u64); 6] {
         [
             ("copies", self.copies),
             ("nulls", self.nulls),
             ("xors", self.xors),
             ("bytes", self.bytes),
+            ("fences", self.fences),
             ("halts", self.halts),
         ]
     }

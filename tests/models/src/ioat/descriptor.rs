@@ -18,6 +18,7 @@ pub const XOR_INVALID: u32 = 0x1_0000;
 /// Bits of the control field.
 const INTERRUPT: u32 = 1 << 0;
 const WRITE_COMPLETION: u32 = 1 << 3;
+const FENCE: u32 = 1 << 4;
 const NULL: u32 = 1 << 5;
 
 const COPY: u8 = 0x00;
@@ -43,6 +44,8 @@ pub struct Done {
     pub bytes: u64,
     pub interrupt: bool,
     pub completion: bool,
+    /// What comes after it waits for it.
+    pub fence: bool,
 }
 
 /// Fields of 8 bytes.
@@ -77,6 +80,7 @@ pub fn carry_out(
         bytes,
         interrupt: control & INTERRUPT != 0,
         completion: control & WRITE_COMPLETION != 0,
+        fence: control & FENCE != 0,
     };
     match (control >> 24) as u8 {
         COPY if size == 0 => Err(LENGTH_ERROR),
