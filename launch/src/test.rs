@@ -96,8 +96,8 @@ impl Needs {
     }
 }
 
-/// Open MPI's own usNIC as a peer.
-const OPEN_MPI: &[Purpose] = &[Purpose::Host, Purpose::OpenMpi];
+/// Open MPI's own usNIC as a peer, and tshark.
+const OPEN_MPI: &[Purpose] = &[Purpose::Host, Purpose::OpenMpi, Purpose::Captures];
 /// What is said is read with tshark.
 const DISSECTED: &[Purpose] = &[Purpose::Host, Purpose::Captures];
 /// What compiling a suite takes.

@@ -5,5 +5,6 @@ pub mod faults;
 pub mod host;
 pub mod loss;
 pub mod pattern;
+pub mod pcap;
 pub mod session;
 pub mod stock;

@@ -3,11 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use usnic::wire::header::{Header, Kind, Layout, MAX_HEADER};
+use usnic::wire::ping::{Ping, Version};
 use usnic::{Failure, State};
 use usnic_tests::faults::Rates;
 use usnic_tests::host::Host;
 use usnic_tests::session::Session;
-use usnic_tests::{pattern, stock};
+use usnic_tests::{pattern, pcap, stock};
 
 /// Small and large datagrams get through, and both sides find out.
 #[test]
@@ -256,5 +258,82 @@ fn a_peer_that_computes() -> Result<()> {
     let counters = host.engine.counters(session.endpoint).copied().unwrap_or_default();
     // The stock sender sends each of them again a hundred times in that second.
     ensure!(counters.num_resends <= 15, "{counters:?}");
+    Ok(())
+}
+
+/// tshark reads every field of both layouts, and of PINGs, with our dissector.
+#[test]
+fn the_dissector_reads_both_layouts() -> Result<()> {
+    let fields = [
+        "usnic.sender.job",
+        "usnic.sender.rank",
+        "usnic.seq",
+        "usnic.ack_present",
+        "usnic.ack_seq",
+        "usnic.len",
+        "usnic.type",
+        "usnic.tag",
+        "usnic.put_addr",
+        "usnic.frag_id",
+        "usnic.frag_size",
+        "usnic.frag_offset",
+        "usnic.payload",
+        "usnic.ping.type",
+        "usnic.ping.address",
+        "usnic.ping.port",
+        "usnic.ping.major",
+        "usnic.ping.size",
+    ];
+    for (layout, version) in [(Layout::V4, 4), (Layout::V5, 5)] {
+        let header = |kind, acknowledged, put_address| Header {
+            sender: 3 << 32 | 9,
+            sequence: if kind == Kind::Ack { 0 } else { 0x1234 },
+            acknowledged,
+            put_address,
+            kind,
+            tag: 65,
+        };
+        let part = Kind::Chunk { fragment: 7, size: 9000, offset: 1424 };
+        let headers = [
+            header(Kind::Fragment, Some(17), 0),
+            header(part, None, 0x10_0000),
+            header(Kind::Ack, Some(0xffff), 0),
+        ];
+        let payloads: [&[u8]; 3] = [b"hello", b"part", b""];
+        let mut datagrams: Vec<(u16, u16, Vec<u8>)> = Vec::new();
+        for (header, payload) in headers.iter().zip(payloads) {
+            let mut bytes = [0; MAX_HEADER];
+            let length = header.emit(layout, payload.len() as u16, &mut bytes);
+            datagrams.push((4000, 7001, [&bytes[..length], payload].concat()));
+        }
+        let asker = "10.0.0.1:4003".parse()?;
+        let ping =
+            Ping { is_ack: false, asker, version: Version { major: version, minor: 1 }, size: 40 };
+        datagrams.push((4003, 7003, ping.emit().into()));
+        datagrams.push((7003, 4003, Ping { is_ack: true, ..ping }.emit().into()));
+        let directory = tempfile::tempdir()?;
+        let file = directory.path().join("capture.pcap");
+        std::fs::write(&file, pcap::capture(&datagrams))?;
+        // PINGs are known without their ports.
+        let read = pcap::tshark(&file, "7001", &version.to_string(), &fields)?;
+        let hex = |text: &[u8]| text.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let expected = [
+            format!("3|9|4660|1|17|5|2|65|0x0000000000000000||||{}|||||", hex(b"hello")),
+            format!("3|9|4660|0|0|4|3|65|0x0000000000100000|7|9000|1424|{}|||||", hex(b"part")),
+            "3|9|0|1|65535|0|1|65|0x0000000000000000|||||||||".into(),
+            format!("|||||||||||||17|10.0.0.1|4003|{version}|40"),
+            format!("|||||||||||||18|10.0.0.1|4003|{version}|40"),
+        ];
+        let read: Vec<String> = read.iter().map(|line| line.join("|")).collect();
+        ensure!(read == expected, "layout {version}: {read:#?}");
+        // What is too short for its header, or for what that says.
+        let whole = &datagrams[0].2;
+        let cut = [whole[..20].to_vec(), whole[..whole.len() - 1].to_vec()];
+        let cut = cut.map(|bytes| (4000, 7001, bytes));
+        std::fs::write(&file, pcap::capture(&cut))?;
+        let read = pcap::tshark(&file, "7001", &version.to_string(), &["_ws.expert.message"])?;
+        let told = read.iter().filter(|line| line[0].contains("Shorter than it says")).count();
+        ensure!(told == 2, "{read:?}");
+    }
     Ok(())
 }

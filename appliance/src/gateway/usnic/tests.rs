@@ -248,9 +248,12 @@ fn messages_are_echoed_in_both_layouts() {
 #[test]
 fn a_fixed_tag_is_that_of_every_answer_and_what_is_discarded_is_counted() {
     let mut lab = Lab::new("services = \"echo\"\ntag = 65");
+    let filter = net::capture::Filter::parse("udp port 7001 payload").unwrap();
+    lab.plane.capture.start(filter, 1 << 20);
     lab.send(9, b"hello");
     lab.run(Duration::from_millis(5));
     assert_eq!(lab.came(), [(65, b"hello".to_vec())]);
+    assert!(lab.plane.capture.counts().0 >= 2, "captures have both ways");
     for (services, unserved) in [("[\"discard\"]", "0"), ("[]", "2")] {
         let mut lab = Lab::new(&format!("services = {services}"));
         lab.send(9, b"hello");
