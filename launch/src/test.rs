@@ -72,20 +72,26 @@ enum Needs {
     ImageAndGuests,
     /// Linux guests with device models.
     Models,
+    /// The image and Linux guests, with device models.
+    ImageAndModels,
 }
 
 impl Needs {
     fn image(self) -> bool {
-        use Needs::{Formats, Image, ImageAndGuests, ImageAndQemu};
-        matches!(self, Image | ImageAndQemu | Formats | ImageAndGuests)
+        use Needs::{Formats, Image, ImageAndGuests, ImageAndModels, ImageAndQemu};
+        matches!(self, Image | ImageAndQemu | Formats | ImageAndGuests | ImageAndModels)
     }
 
     fn unpacked_qemu(self) -> bool {
-        matches!(self, Needs::Qemu | Needs::ImageAndQemu | Needs::Models)
+        matches!(self, Needs::Qemu | Needs::ImageAndQemu) || self.models()
     }
 
     fn guests(self) -> bool {
-        matches!(self, Needs::Guests | Needs::ImageAndGuests | Needs::Models)
+        matches!(self, Needs::Guests | Needs::ImageAndGuests) || self.models()
+    }
+
+    fn models(self) -> bool {
+        matches!(self, Needs::Models | Needs::ImageAndModels)
     }
 }
 
@@ -112,6 +118,9 @@ const FORMATS_USED: &[Purpose] =
 const GUESTS: &[Purpose] = &[Purpose::Host, Purpose::Run, Purpose::Guest];
 /// Linux guests with device models, in a QEMU that can show them.
 const MODELS: &[Purpose] = &[Purpose::Host, Purpose::Run, Purpose::Guest, Purpose::Models];
+/// That, with device models.
+const INTEROP_MODELS: &[Purpose] =
+    &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest, Purpose::Models];
 /// The image and Linux guests.
 const INTEROP: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest];
 /// What the image captured is read with tshark.
@@ -145,6 +154,7 @@ const SUITES: &[Suite] = &[
     Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("matrix") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("lab_selftest") },
     Suite { needs: Needs::Models, uses: MODELS, ..interop_suite("models") },
+    Suite { needs: Needs::ImageAndModels, uses: INTEROP_MODELS, ..interop_suite("rapidio") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("inprocess") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..long_suite("rnbd_faults") },
     interop_suite("smc"),
@@ -246,7 +256,7 @@ pub fn test(options: &Options) -> Result<()> {
     if suites.iter().any(|suite| suite.needs.unpacked_qemu()) {
         Program::with_vfio_user()?;
     }
-    if suites.iter().any(|suite| suite.needs == Needs::Models) {
+    if suites.iter().any(|suite| suite.needs.models()) {
         environment.push(("ISTHMUS_MODELS", models::build()?));
     }
     if suites.iter().any(|suite| suite.needs.image()) {
