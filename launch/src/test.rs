@@ -151,6 +151,7 @@ const SUITES: &[Suite] = &[
     Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("save") },
     boot_suite("volumes"),
     boot_suite("ntb"),
+    boot_suite("linx_tcp"),
     Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("matrix") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("lab_selftest") },
     Suite { needs: Needs::Models, uses: MODELS, ..interop_suite("models") },

@@ -40,6 +40,7 @@ static TREE: Node = Node::Branch(&[
     ("loops", Node::Whole(show::loops)),
     ("ntb", Node::Whole(|state| show::topic(state, Topic::Ntb))),
     ("rapidio", Node::Whole(|state| show::topic(state, Topic::Rapidio))),
+    ("linx", Node::Whole(|state| show::topic(state, Topic::Linx))),
     ("version", Node::Whole(show::version)),
     ("refused", Node::Whole(|state| state.refused.report())),
     ("capture", Node::Whole(capture_state)),

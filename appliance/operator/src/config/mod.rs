@@ -18,6 +18,7 @@ pub mod disk;
 mod document;
 mod item;
 pub mod kept_pair;
+mod linx;
 mod messaging;
 mod ntb;
 mod order;
@@ -35,6 +36,7 @@ mod values;
 
 pub use device_name::{DeviceName, namespace_of};
 pub use document::{Document, Sources, check, renamed_keys};
+pub use linx::{Linx, LinxName, LinxService, LinxTransport};
 pub use messaging::{Rule, Smc, Ueid};
 pub use ntb::Ntb;
 pub use origin::{Kind, Origin, Problem, Source};

@@ -2,6 +2,7 @@
 
 use super::device_name::DeviceName;
 use super::item::{Item as _, section};
+use super::linx::Linx;
 use super::messaging::{Rule, Smc};
 use super::ntb::Ntb;
 use super::rapidio::Rapidio;
@@ -40,6 +41,8 @@ section! {
         ntb: Vec<Ntb>;
         /// `[[rapidio]]`.
         rapidio: Vec<Rapidio>;
+        /// `[[linx]]`.
+        linx: Vec<Linx>;
         /// `[[volume]]`.
         volume: Vec<Volume> = vec![Volume::ram0()];
         /// `[[remote]]`.

@@ -162,6 +162,7 @@ pub static COMMANDS: &[Command] = &[
         "RapidIO ports and their networks",
         Verb::Show(Topic::Rapidio),
     ),
+    Command::new(&["show", "linx"], &[], "links to LINX nodes", Verb::Show(Topic::Linx)),
     Command::new(&["show", "log"], &[], "the last log messages", Verb::ShowLog),
     Command::new(&["show", "config"], &[], "the running configuration", Verb::ShowConfig),
     Command::new(
@@ -586,7 +587,7 @@ mod tests {
             (
                 "show disk",
                 "cannot show \"disk\" (did you mean \"disks\"?); accepted: interfaces, \
-                           disks, devices, volumes, exports, memory, loops, ntb, rapidio, log, config, tls, version, crash, refused, smc",
+                           disks, devices, volumes, exports, memory, loops, ntb, rapidio, linx, log, config, tls, version, crash, refused, smc",
             ),
             (
                 "show smc link",

@@ -26,6 +26,8 @@ pub enum Topic {
     Ntb,
     /// RapidIO ports and their networks.
     Rapidio,
+    /// Links to LINX nodes.
+    Linx,
     /// TLS of the HTTP servers.
     Tls,
     /// Version and build.
