@@ -31,17 +31,28 @@ pub struct ModelServer {
 impl ModelServer {
     /// Starts `program` for the model `name`, with more options, and waits until it listens.
     pub fn start(program: &Path, name: &str, options: &[&str]) -> Result<ModelServer> {
+        ModelServer::start_several(program, name, 1, options)
+    }
+
+    /// The same for a model that has so many functions.
+    pub fn start_several(
+        program: &Path,
+        name: &str,
+        count: usize,
+        options: &[&str],
+    ) -> Result<ModelServer> {
         let directory = tempfile::Builder::new().prefix("isthmus-model-").tempdir()?;
         let output = File::create(directory.path().join("output"))?;
         let mut server = Command::new(program);
-        server.arg(name).arg(directory.path().join("socket")).args(options);
+        let sockets: Vec<PathBuf> = (0..count).map(|n| socket(directory.path(), n)).collect();
+        server.arg(name).args(&sockets).args(options);
         server.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         command::end_with_us(&mut server);
         let line = command::shell_line(&server);
         let process = server.spawn().with_context(|| format!("could not start `{line}`"))?;
         let mut model = ModelServer { process, directory };
         let deadline = Instant::now() + PATIENCE;
-        while !model.socket().exists() {
+        while !sockets.iter().all(|socket| socket.exists()) {
             if let Some(status) = model.process.try_wait()? {
                 bail!("`{line}` ended ({status}):\n{}", model.output());
             }
@@ -55,7 +66,12 @@ impl ModelServer {
 
     /// The socket of its function.
     pub fn socket(&self) -> PathBuf {
-        self.directory.path().join("socket")
+        self.socket_of(0)
+    }
+
+    /// The socket of function number `number`.
+    pub fn socket_of(&self, number: usize) -> PathBuf {
+        socket(self.directory.path(), number)
     }
 
     /// Kills it under a running machine.
@@ -88,6 +104,10 @@ impl ModelServer {
     pub fn output(&self) -> String {
         fs::read_to_string(self.directory.path().join("output")).unwrap_or_default()
     }
+}
+
+fn socket(directory: &Path, number: usize) -> PathBuf {
+    directory.join(format!("socket{number}"))
 }
 
 impl Drop for ModelServer {

@@ -12,6 +12,7 @@ mod ending;
 mod frame_ring;
 mod known_disks;
 mod last_act;
+mod linx;
 mod loop_waker;
 mod manage;
 mod metrics;
@@ -136,7 +137,7 @@ impl Gateway {
                 state.refused.take(refusals, now);
             }
         }
-        served += state.poll_tcp_bridge(networks, now);
+        served += state.poll_tcp_bridge(networks, now) + state.poll_linx(networks, now);
         state.take_refusals(now);
         let due = self.control_due.is_some_and(|at| at <= now);
         let touched = networks.iter().any(|network| network.interface.wants_poll());

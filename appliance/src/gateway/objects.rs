@@ -41,6 +41,7 @@ static TREE: Node = Node::Branch(&[
     ("ntb", Node::Whole(|state| show::topic(state, Topic::Ntb))),
     ("rapidio", Node::Whole(|state| show::topic(state, Topic::Rapidio))),
     ("usnic", Node::Whole(|state| show::topic(state, Topic::Usnic))),
+    ("linx", Node::Whole(|state| show::topic(state, Topic::Linx))),
     ("version", Node::Whole(show::version)),
     ("refused", Node::Whole(|state| state.refused.report())),
     ("capture", Node::Whole(capture_state)),

@@ -2,6 +2,7 @@
 
 use super::bridge;
 use super::disks::DiskSlot;
+use super::linx;
 use super::manage;
 use super::plane::PortReport;
 use super::ports::PortSlot;
@@ -30,6 +31,7 @@ pub(super) fn topic(state: &mut State, topic: Topic) -> Value {
         Topic::Ntb => bridge::report(state),
         Topic::Rapidio => rapidio::report(state),
         Topic::Usnic => state.plane.udp_engines.report("usnic"),
+        Topic::Linx => linx::report(state),
         Topic::Tls => tls::report(state),
         Topic::Version => version(state),
         Topic::Crash => state.crashes.report(),
@@ -61,6 +63,7 @@ pub(super) static STATUS: Node = Node::Branch(&[
     ("ntb", Node::Whole(|state| bridge::report(state))),
     ("rapidio", Node::Whole(|state| rapidio::report(state))),
     ("usnic", Node::Whole(|state| topic(state, Topic::Usnic))),
+    ("linx", Node::Whole(|state| linx::report(state))),
     ("unclaimed_devices", Node::Whole(unclaimed)),
     ("crashes", Node::Whole(|state| state.crashes.report())),
     ("configuration_problems", Node::Whole(problems)),

@@ -5,6 +5,7 @@ use super::Gateway;
 use super::bridge::{Bridge, Engines};
 use super::disks::{DiskSlot, Role, SharedDisk, name_for_good};
 use super::known_disks::{self, PATIENCE};
+use super::linx::Linx;
 use super::loop_waker::LoopWaker;
 use super::network::Network;
 use super::perf_responders::Services;
@@ -301,6 +302,8 @@ impl Gateway {
             pace: Pace::new(quiet, now),
             ending: false,
         };
+        let DataPlane { rapidio, arena, rng, .. } = &mut plane;
+        let linx = Linx::of(config, rapidio, arena, &mut networks, &mut **rng, now);
         let smc = Smc::of(config, facts.memory, &mut plane, &mut networks);
         let state = State {
             platform,
@@ -322,6 +325,7 @@ impl Gateway {
             crashes: stored.crashes,
             plane,
             smc,
+            linx,
             own_ports,
             workers,
             downloads: Vec::new(),

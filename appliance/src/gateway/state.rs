@@ -2,6 +2,7 @@
 //! plane's own, and the data plane of the same loop.
 
 use super::disks::DiskSlot;
+use super::linx::Linx;
 use super::metrics;
 use super::network::Network;
 use super::plane::{DataPlane, PlaneReport, PortReport};
@@ -80,6 +81,8 @@ pub(super) struct State {
     pub plane: DataPlane,
     /// SMC-R and its users; None if the configuration wants nothing of it.
     pub smc: Option<Box<Smc>>,
+    /// Links to LINX nodes; None if the configuration has none.
+    pub linx: Option<Box<Linx>>,
     /// Numbers of this loop's ports, by their places in its plane.
     pub own_ports: Vec<usize>,
     /// The other loops.
@@ -278,7 +281,7 @@ impl State {
         let capacity = (waits || !self.disks.is_empty()).then_some(self.capacity_due);
         let smc = self.smc.as_ref().and_then(|smc| smc.poll_timeout());
         let rules = self.rules_changed.then_some(Instant::ZERO);
-        Instant::first([capacity, smc, rules, self.plane.poll_timeout()])
+        Instant::first([capacity, smc, rules, self.linx_timeout(), self.plane.poll_timeout()])
     }
 
     /// Seconds since the appliance came up.

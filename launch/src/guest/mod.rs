@@ -1,6 +1,6 @@
 //! Stock Linux guests: the peers that the appliance has to please.
 //!
-//! A guest is Debian's own kernel, the RTRS and RNBD modules built from Debian's own kernel source (Debian
+//! A guest is Debian's own kernel, the RTRS, RNBD and RapidIO modules built from Debian's own kernel source (Debian
 //! ships them only as source), and Debian's tools in an initial RAM disk. Nothing of it is installed on the
 //! host: the packages are downloaded with apt and unpacked below `target/guest/`. Versions are asked of apt,
 //! so that a guest is what a Debian host is today.
@@ -44,7 +44,8 @@ pub fn prepare() -> Result<System> {
         release: kernel.release.clone(),
     };
     // What it is made of and how: when any of that changes it is made anew.
-    let recipe = format!("{kernel:?}\n{}\n{}", packages::recipe(), root::recipe());
+    let made_of = [packages::recipe(), root::recipe(), modules::recipe()];
+    let recipe = format!("{kernel:?}\n{}", made_of.join("\n"));
     let stamp = directory.join("recipe");
     if fs::read_to_string(&stamp).is_ok_and(|made| made == recipe) {
         return Ok(system);

@@ -1,5 +1,6 @@
-//! The RTRS and RNBD modules: Debian's kernels do not have them, Debian's kernel source does. They are built
-//! unchanged, all five in one directory, so that each sees the others' headers and symbols.
+//! The modules of RTRS and RNBD, and those of RapidIO: Debian's kernels do not have them, Debian's kernel source
+//! does. They are built unchanged, each of the two families in one directory, so that its modules see each other's
+//! headers and symbols.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,11 +11,27 @@ use anyhow::{Context, Result, bail};
 use super::packages::Kernel;
 use crate::command;
 
-/// The directories of the kernel's source that the modules are in.
-const SOURCES: [&str; 2] = ["drivers/infiniband/ulp/rtrs", "drivers/block/rnbd"];
+/// Modules that are built together.
+struct Family {
+    name: &'static str,
+    /// What of the kernel's source they are made of.
+    sources: &'static [&'static str],
+    /// The directory in which they are built: files of `flat` ones are moved there.
+    place: &'static str,
+    flat: &'static [&'static str],
+    /// What is linked together (the Makefiles of the source).
+    kbuild: &'static str,
+    /// How many modules that gives.
+    count: usize,
+}
 
-/// What is linked together (the Makefiles of the two directories).
-const KBUILD: &str = "\
+const FAMILIES: [Family; 2] = [
+    Family {
+        name: "rtrs and rnbd",
+        sources: &["drivers/infiniband/ulp/rtrs", "drivers/block/rnbd"],
+        place: "together",
+        flat: &["drivers/infiniband/ulp/rtrs", "drivers/block/rnbd"],
+        kbuild: "\
 ccflags-y += -I$(src)
 rtrs-core-y := rtrs.o
 rtrs-client-y := rtrs-clt.o rtrs-clt-stats.o rtrs-clt-sysfs.o rtrs-clt-trace.o
@@ -22,11 +39,36 @@ rtrs-server-y := rtrs-srv.o rtrs-srv-stats.o rtrs-srv-sysfs.o rtrs-srv-trace.o
 rnbd-client-y := rnbd-clt.o rnbd-clt-sysfs.o
 rnbd-server-y := rnbd-srv.o rnbd-srv-sysfs.o rnbd-srv-trace.o
 obj-m += rtrs-core.o rtrs-client.o rtrs-server.o rnbd-client.o rnbd-server.o
-";
+",
+        count: 5,
+    },
+    // The numbers are Kconfig's defaults. The driver of the bridge includes a header by a path out of its directory.
+    Family {
+        name: "RapidIO",
+        sources: &["drivers/rapidio", "drivers/net/rionet.c", "drivers/dma/dmaengine.h"],
+        place: "drivers/rapidio",
+        flat: &["drivers/net"],
+        kbuild: "\
+ccflags-y += -DCONFIG_RAPIDIO_DISC_TIMEOUT=30 -DCONFIG_RAPIDIO_DMA_ENGINE=1
+ccflags-y += -DCONFIG_RIONET_TX_SIZE=128 -DCONFIG_RIONET_RX_SIZE=128
+rapidio-y := rio.o rio-access.o rio-driver.o rio-sysfs.o
+tsi721_mport-y := devices/tsi721.o devices/tsi721_dma.o
+obj-m += rapidio.o rio-scan.o rio_cm.o tsi721_mport.o rionet.o switches/idt_gen2.o
+",
+        count: 6,
+    },
+];
+
+/// What the choice of modules depends on, for the cache.
+pub fn recipe() -> String {
+    FAMILIES.map(|family| family.kbuild).concat()
+}
 
 /// Builds the modules in `work`, with the headers and source that were unpacked to `sysroot`, and returns
 /// the module files, without debugging information.
 pub fn build(kernel: &Kernel, sysroot: &Path, work: &Path) -> Result<Vec<PathBuf>> {
+    let headers = sysroot.join(format!("usr/src/linux-headers-{}", kernel.release));
+    move_headers(&headers, sysroot)?;
     fs::create_dir_all(work)?;
     let archive = fs::read_dir(sysroot.join("usr/src"))?
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -34,35 +76,52 @@ pub fn build(kernel: &Kernel, sysroot: &Path, work: &Path) -> Result<Vec<PathBuf
         .context("the package with the kernel's source has no archive in it")?;
     let mut tar = Command::new("tar");
     tar.arg("-C").arg(work).arg("-xf").arg(archive).args(["--strip-components=1", "--wildcards"]);
-    command::run_quietly(
-        "unpacking the kernel's source",
-        tar.args(SOURCES.map(|path| format!("*/{path}"))),
-    )?;
-    for source in SOURCES {
-        for entry in fs::read_dir(work.join(source))? {
-            let path = entry?.path();
-            if path.extension().is_some_and(|ending| ending == "c" || ending == "h") {
-                fs::rename(&path, work.join(path.file_name().context("a file has a name")?))?;
+    tar.args(FAMILIES.iter().flat_map(|family| family.sources).map(|path| format!("*/{path}")));
+    command::run_quietly("unpacking the kernel's source", &mut tar)?;
+    let mut all = Vec::new();
+    for family in &FAMILIES {
+        all.extend(family.build(&headers, work)?);
+    }
+    command::run(Command::new("strip").arg("-g").args(&all))?;
+    Ok(all)
+}
+
+impl Family {
+    fn build(&self, headers: &Path, work: &Path) -> Result<Vec<PathBuf>> {
+        let place = work.join(self.place);
+        fs::create_dir_all(&place)?;
+        for source in self.flat {
+            for entry in fs::read_dir(work.join(source))? {
+                let path = entry?.path();
+                if path.extension().is_some_and(|ending| ending == "c" || ending == "h") {
+                    fs::rename(&path, place.join(path.file_name().context("a file has a name")?))?;
+                }
             }
         }
+        fs::write(place.join("Kbuild"), self.kbuild)?;
+        let mut make = Command::new("make");
+        make.arg("-C").arg(headers).arg(format!("M={}", place.display())).args(["-j2", "modules"]);
+        command::run_quietly(&format!("building the {} modules", self.name), &mut make)?;
+        let mut modules = Vec::new();
+        collect_modules(&place, &mut modules)?;
+        if modules.len() != self.count {
+            let (found, wanted) = (modules.len(), self.count);
+            bail!("the build made {found} modules instead of {wanted} in {}", place.display());
+        }
+        Ok(modules)
     }
-    fs::remove_dir_all(work.join("drivers"))?;
-    fs::write(work.join("Kbuild"), KBUILD)?;
+}
 
-    let headers = sysroot.join(format!("usr/src/linux-headers-{}", kernel.release));
-    move_headers(&headers, sysroot)?;
-    let mut make = Command::new("make");
-    make.arg("-C").arg(headers).arg(format!("M={}", work.display())).args(["-j2", "modules"]);
-    command::run_quietly("building the rtrs and rnbd modules", &mut make)?;
-
-    let files = fs::read_dir(work)?.filter_map(|entry| Some(entry.ok()?.path()));
-    let modules: Vec<PathBuf> =
-        files.filter(|path| path.extension().is_some_and(|e| e == "ko")).collect();
-    if modules.len() != 5 {
-        bail!("the build made {} modules instead of 5 in {}", modules.len(), work.display());
+fn collect_modules(directory: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            collect_modules(&path, found)?;
+        } else if path.extension().is_some_and(|ending| ending == "ko") {
+            found.push(path);
+        }
     }
-    command::run(Command::new("strip").arg("-g").args(&modules))?;
-    Ok(modules)
+    Ok(())
 }
 
 /// The headers expect to be in /usr/src. The kernel image among them is only there for BTF, which wants

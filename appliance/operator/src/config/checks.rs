@@ -28,6 +28,7 @@ pub fn check(config: &Config, root: &Node) -> Vec<Problem> {
     check_http(config, &mut report);
     super::ntb::check(config, &mut report);
     super::rapidio::check(config, &mut report);
+    super::linx::check(config, &mut report);
     messaging::check(config, &mut report);
     super::usnic::check(config, &mut report);
     report.problems

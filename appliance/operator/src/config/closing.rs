@@ -110,7 +110,7 @@ fn close_here(
 
 /// What is closed while a document cannot be used: a key of a later document by which that is said anew, the
 /// path, and the value.
-fn closed() -> [(&'static str, &'static str, Value); 9] {
+fn closed() -> [(&'static str, &'static str, Value); 10] {
     let off = || Value::Bool(false);
     [
         ("export", "rnbd.enabled", off()),
@@ -118,6 +118,7 @@ fn closed() -> [(&'static str, &'static str, Value); 9] {
         ("ntb", "ntb", Value::List(Vec::new())),
         ("rapidio", "rapidio", Value::List(Vec::new())),
         ("usnic", "usnic", Value::List(Vec::new())),
+        ("linx", "linx", Value::List(Vec::new())),
         ("smc.services", "smc.services", off()),
         ("roce.services", "roce.services", off()),
         ("services.udp_echo", "services.udp_echo", off()),

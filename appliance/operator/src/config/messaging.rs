@@ -2,6 +2,7 @@
 
 use super::checks::Report;
 use super::item::{section, text_items};
+use super::linx::{Linx, LinxTransport};
 use super::schema::Config;
 use super::values::{Name, Size};
 use core::fmt;
@@ -134,7 +135,14 @@ pub fn listener(config: &Config, port: u16) -> Option<String> {
     let services = config.smc.services && [ECHO_PORT, DISCARD_PORT].contains(&port);
     let tools = config.roce.services && [perftest::PORT, qperf::PORT].contains(&port);
     let bridge = config.ntb.iter().any(|ntb| ntb.listen && ntb.port == port);
-    let who =
-        [(http, "http"), (services, "smc.services"), (tools, "roce.services"), (bridge, "ntb.0")];
+    let linx = |link: &Linx| link.transport == LinxTransport::Tcp && link.tcp_ports().0 == port;
+    let linx = config.linx.iter().any(linx);
+    let who = [
+        (http, "http"),
+        (services, "smc.services"),
+        (tools, "roce.services"),
+        (bridge, "ntb.0"),
+        (linx, "linx"),
+    ];
     who.into_iter().find(|(listens, _)| *listens).map(|(_, who)| who.to_string())
 }

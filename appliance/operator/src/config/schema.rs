@@ -2,6 +2,7 @@
 
 use super::device_name::DeviceName;
 use super::item::{Item as _, section};
+use super::linx::Linx;
 use super::messaging::{Rule, Smc};
 use super::ntb::Ntb;
 use super::rapidio::Rapidio;
@@ -43,6 +44,8 @@ section! {
         rapidio: Vec<Rapidio>;
         /// `[[usnic]]`.
         usnic: Vec<Usnic>;
+        /// `[[linx]]`.
+        linx: Vec<Linx>;
         /// `[[volume]]`.
         volume: Vec<Volume> = vec![Volume::ram0()];
         /// `[[remote]]`.

@@ -132,6 +132,7 @@ fn is_shut(config: &Config) -> bool {
         && config.rule.is_empty()
         && config.ntb.is_empty()
         && config.rapidio.is_empty()
+        && config.linx.is_empty()
         && config.http.token_sha256.is_none()
         && !config.smc.services
         && !config.roce.services

@@ -168,6 +168,7 @@ pub static COMMANDS: &[Command] = &[
         "usNIC: interfaces, with what peers need to know of them, and peers",
         Verb::Show(Topic::Usnic),
     ),
+    Command::new(&["show", "linx"], &[], "links to LINX nodes", Verb::Show(Topic::Linx)),
     Command::new(&["show", "log"], &[], "the last log messages", Verb::ShowLog),
     Command::new(&["show", "config"], &[], "the running configuration", Verb::ShowConfig),
     Command::new(
@@ -610,7 +611,7 @@ mod tests {
             (
                 "show disk",
                 "cannot show \"disk\" (did you mean \"disks\"?); accepted: interfaces, \
-                           disks, devices, volumes, exports, memory, loops, ntb, rapidio, usnic, log, config, tls, version, crash, refused, smc",
+                           disks, devices, volumes, exports, memory, loops, ntb, rapidio, usnic, linx, log, config, tls, version, crash, refused, smc",
             ),
             (
                 "show smc link",

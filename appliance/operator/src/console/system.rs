@@ -28,6 +28,8 @@ pub enum Topic {
     Rapidio,
     /// usNIC: interfaces and peers.
     Usnic,
+    /// Links to LINX nodes.
+    Linx,
     /// TLS of the HTTP servers.
     Tls,
     /// Version and build.

@@ -270,8 +270,8 @@ fn captures_are_ordered_by_name() {
 fn tab_completes_words_paths_and_objects() {
     let cases = [
         ("sh\tdi\t", "show disks "),
-        ("show l\t\t", "log  loops\nisthmus> show lo"),
-        ("show l\to\t", "show loops "),
+        ("show l\t\t", "linx  log  loops\nisthmus> show l"),
+        ("show loo\t", "show loops "),
         ("set ht\tp\t", "set http.port "),
         ("set volume.\t\t", "volume.0.  volume.1.\nisthmus> set volume."),
         ("log level de\t", "log level debug "),

@@ -18,13 +18,14 @@ pub(super) type Page<'a> = Writer<&'a mut String>;
 /// A part of the page: it writes the same families each time that it is asked for its next piece.
 type Section = fn(&mut State, &mut Page<'_>) -> Result<(), Error>;
 
-const SECTIONS: [Section; 10] = [
+const SECTIONS: [Section; 11] = [
     appliance,
     ports,
     |state, w| rdma_stack::write(state, w),
     |state, w| ntb::write(state, w),
     |state, w| super::rapidio::metrics::write(state, w),
     |state, w| state.plane.udp_engines.metrics(w),
+    |state, w| super::linx::metrics::write(state, w),
     |state, w| storage::write(state, w),
     |state, w| smc::write(state, w),
     |state, w| super::remote_storage::metrics::write(state, w),

@@ -1,0 +1,289 @@
+//! `[[linx]]`: links to LINX nodes, over RapidIO messages or TCP.
+
+use super::checks::Report;
+use super::item::{section, text_items};
+use super::messaging::listener;
+use super::schema::Config;
+use super::values::{Name, Size};
+use core::fmt;
+use core::net::IpAddr;
+use core::str::FromStr;
+use net::hosts::{Hosts, Network};
+
+/// The TCP port on which LINX listens, where nobody says another.
+const TCP_PORT: u16 = 19790;
+/// The mailbox, where nobody says another: 0 is rionet's, 1 is rio_cm's.
+const MAILBOX: u8 = 2;
+
+section! {
+    /// A link to a LINX node.
+    Linx {
+        /// Its name. Endpoints of the peer are `NAME/ENDPOINT`.
+        name: Name;
+        /// What carries it.
+        transport: LinxTransport;
+        /// Over RapidIO: number of the `[[rapidio]]` whose port it uses.
+        rapidio: Option<u8> [0, 63];
+        /// Over RapidIO: our mailbox. 0 is rionet's and 1 is rio_cm's.
+        mailbox: Option<u8> [2, 3];
+        /// Over RapidIO: the peer's destination id.
+        peer_id: Option<u16> [0, 65_534];
+        /// Over RapidIO: the peer's mailbox.
+        peer_mailbox: Option<u8> [2, 3];
+        /// Over RapidIO our RIOCM port; over TCP the port that we listen on, 19790 without it.
+        port: Option<u16>;
+        /// The same of the peer's.
+        peer_port: Option<u16>;
+        /// Over TCP: the peer's address.
+        address: Option<IpAddr>;
+        /// Over RapidIO: longest packet in bytes; without it what the port takes.
+        mtu: Option<u16> [65, 4096];
+        /// Milliseconds between signs of life, over RapidIO in steps of 100; without it 500, over TCP 1000.
+        heartbeat_ms: Option<u32> [100, 25_500];
+        /// Longest signal in bytes, either way.
+        max_message: Size [64, 1 << 20] = Size(64 << 10);
+        /// Networks whose hosts may connect over TCP, besides that the address must be `address`; none given: all.
+        hosts: Vec<Network>;
+        /// Names under which the services are found, by the peers of all links; without it, each service's own.
+        publish: Vec<LinxName>;
+        /// Services over signals.
+        services: Vec<LinxService>;
+    }
+}
+
+/// What carries a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinxTransport {
+    /// RapidIO messages.
+    Riocm,
+    /// TCP.
+    Tcp,
+}
+
+/// A service over signals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinxService {
+    /// Each signal is sent back to whom it came from.
+    Echo,
+}
+
+/// Name of an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinxName(String);
+
+impl LinxName {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+text_items! {
+    LinxTransport: "riocm or tcp";
+    LinxService: "echo";
+    LinxName: "1 to 255 visible characters";
+}
+
+impl FromStr for LinxTransport {
+    type Err = String;
+    fn from_str(text: &str) -> Result<LinxTransport, String> {
+        match text {
+            "riocm" => Ok(LinxTransport::Riocm),
+            "tcp" => Ok(LinxTransport::Tcp),
+            _ => Err("nothing that carries a link".into()),
+        }
+    }
+}
+
+impl fmt::Display for LinxTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LinxTransport::Riocm => "riocm",
+            LinxTransport::Tcp => "tcp",
+        })
+    }
+}
+
+impl FromStr for LinxService {
+    type Err = String;
+    fn from_str(text: &str) -> Result<LinxService, String> {
+        match text {
+            "echo" => Ok(LinxService::Echo),
+            _ => Err("no service".into()),
+        }
+    }
+}
+
+impl fmt::Display for LinxService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("echo")
+    }
+}
+
+impl FromStr for LinxName {
+    type Err = String;
+    fn from_str(text: &str) -> Result<LinxName, String> {
+        match (1..=255).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic()) {
+            true => Ok(LinxName(text.into())),
+            false => Err("no name of an endpoint".into()),
+        }
+    }
+}
+
+impl fmt::Display for LinxName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Linx {
+    /// Over TCP, the port that we listen on, and the peer's.
+    pub fn tcp_ports(&self) -> (u16, u16) {
+        (self.port.unwrap_or(TCP_PORT), self.peer_port.unwrap_or(TCP_PORT))
+    }
+
+    /// Over RapidIO, our mailbox and the peer's.
+    pub fn mailboxes(&self) -> (u8, u8) {
+        (self.mailbox.unwrap_or(MAILBOX), self.peer_mailbox.unwrap_or(MAILBOX))
+    }
+
+    /// Names of the echo service.
+    pub fn echoes(&self) -> Vec<&str> {
+        match (self.services.contains(&LinxService::Echo), self.publish.is_empty()) {
+            (false, _) => Vec::new(),
+            (true, true) => vec!["echo"],
+            (true, false) => self.publish.iter().map(LinxName::as_str).collect(),
+        }
+    }
+}
+
+/// Checks what links have to do with each other and the rest.
+pub fn check(config: &Config, report: &mut Report<'_>) {
+    for (i, link) in config.linx.iter().enumerate() {
+        let path = |key: &str| format!("linx.{i}.{key}");
+        let earlier = &config.linx[..i];
+        if earlier.iter().any(|other| other.name == link.name) {
+            report.add(path("name"), format!("another link is called {}", link.name), "");
+        }
+        if !link.publish.is_empty() && link.services.is_empty() {
+            let reason = "there is no service that the names could be of".into();
+            report.add(path("publish"), reason, "names with `services`");
+        }
+        let riocm = [
+            ("rapidio", link.rapidio.is_some()),
+            ("mailbox", link.mailbox.is_some()),
+            ("peer_id", link.peer_id.is_some()),
+            ("peer_mailbox", link.peer_mailbox.is_some()),
+            ("mtu", link.mtu.is_some()),
+        ];
+        match link.transport {
+            LinxTransport::Tcp => {
+                for (key, _) in riocm.iter().filter(|(_, given)| *given) {
+                    report.add(path(key), "TCP has nothing of the kind".into(), "only with riocm");
+                }
+                check_tcp(config, i, link, report);
+            }
+            LinxTransport::Riocm => {
+                for (key, _) in riocm[..3].iter().filter(|(key, given)| *key != "mailbox" && !given)
+                {
+                    report.missing(path(key), "missing".into(), "a number");
+                }
+                for (key, given) in [("port", link.port), ("peer_port", link.peer_port)] {
+                    if given.is_none() {
+                        report.missing(path(key), "missing".into(), "a RIOCM port");
+                    }
+                }
+                if link.address.is_some() || !link.hosts.is_empty() {
+                    let reason = "a RapidIO device has an id and no address".into();
+                    report.add(path("address"), reason, "only with tcp");
+                }
+                let number = link.rapidio.map(usize::from);
+                if number.is_some_and(|number| number >= config.rapidio.len()) {
+                    let reason = "there is no such [[rapidio]]".into();
+                    report.add(path("rapidio"), reason, "the number of one, from 0");
+                }
+                let ends = |link: &Linx| (link.rapidio, link.peer_id, link.port, link.peer_port);
+                let same =
+                    |other: &&Linx| other.transport == link.transport && ends(other) == ends(link);
+                if let Some(other) = earlier.iter().find(same) {
+                    let reason = format!("link {} has the same ends", other.name);
+                    report.add(path("port"), reason, "another port");
+                }
+            }
+        }
+    }
+}
+
+fn check_tcp(config: &Config, i: usize, link: &Linx, report: &mut Report<'_>) {
+    let path = |key: &str| format!("linx.{i}.{key}");
+    let Some(address) = link.address else {
+        return report.missing(path("address"), "missing".into(), "the peer's address");
+    };
+    let (port, peer_port) = link.tcp_ports();
+    if port == 0 || peer_port == 0 {
+        report.add(path("port"), "port 0 is none".into(), "1 to 65535");
+    }
+    let tcp = |other: &&Linx| other.transport == LinxTransport::Tcp;
+    let mut earlier = config.linx[..i].iter().filter(tcp);
+    if let Some(other) = earlier.find(|other| other.address == link.address) {
+        let reason = format!("link {} has the same peer", other.name);
+        report.add(path("address"), reason, "another address");
+    }
+    if !Hosts::new(link.hosts.clone()).admits(address) {
+        let reason = format!("{address}, the address, is in none of these networks");
+        report.add(path("hosts"), reason, "networks with the peer in one of them");
+    }
+    let rule = config.rule.iter().find(|rule| rule.listen == port);
+    let rule = rule.map(|rule| format!("rule {:?}", rule.name.as_str()));
+    if let Some(other) = rule.or_else(|| listener(config, port).filter(|other| other != "linx")) {
+        report.add(path("port"), format!("{other} listens on port {port}"), "another port");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check;
+
+    const GOOD: &str = "[[rapidio]]\nrole = \"host\"\nid = 1\n\
+        [[linx]]\nname = \"board\"\ntransport = \"riocm\"\nrapidio = 0\npeer_id = 3\nport = 11\npeer_port = 22\n\
+        [[linx]]\nname = \"far\"\ntransport = \"tcp\"\naddress = \"10.0.0.7\"\nservices = [\"echo\"]\n";
+
+    #[test]
+    fn links_are_read() {
+        let config = check(GOOD.as_bytes()).unwrap();
+        assert_eq!(config.linx[0].mailboxes(), (2, 2));
+        assert_eq!(config.linx[1].tcp_ports(), (19790, 19790));
+        assert_eq!(config.linx[1].echoes(), ["echo"]);
+        assert_eq!(config.linx[0].echoes(), [""; 0]);
+        let named = GOOD.replace("services", "publish = [\"a\", \"b\"]\nservices");
+        assert_eq!(check(named.as_bytes()).unwrap().linx[1].echoes(), ["a", "b"]);
+    }
+
+    #[test]
+    fn mistakes_in_them_are_told() {
+        let cases = [
+            ("\"riocm\"", "\"udp\"", "\"udp\": nothing that carries a link"),
+            ("peer_id = 3\n", "", "linx.0.peer_id: missing"),
+            ("peer_port = 22\n", "", "linx.0.peer_port: missing"),
+            ("rapidio = 0", "rapidio = 1", "there is no such [[rapidio]]"),
+            ("rapidio = 0", "rapidio = 0\nmailbox = 1", "1 is out of range"),
+            ("rapidio = 0", "rapidio = 0\naddress = \"::1\"", "has an id and no address"),
+            ("\"far\"", "\"board\"", "another link is called board"),
+            ("address = \"10.0.0.7\"", "", "linx.1.address: missing"),
+            ("\"10.0.0.7\"", "\"10.0.0.7\"\nmtu = 512", "linx.1.mtu: TCP has nothing of the kind"),
+            ("\"10.0.0.7\"", "\"10.0.0.7\"\nport = 80", "http listens on port 80"),
+            (
+                "\"10.0.0.7\"",
+                "\"10.0.0.7\"\nhosts = [\"10.1.0.0/16\"]",
+                "in none of these networks",
+            ),
+            ("services = [\"echo\"]", "publish = [\"a\"]", "there is no service"),
+        ];
+        for (from, to, expected) in cases {
+            assert!(GOOD.contains(from), "{from}");
+            let problems = check(GOOD.replacen(from, to, 1).as_bytes()).unwrap_err();
+            let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            assert!(told.join("\n").contains(expected), "{to}: {told:?}");
+        }
+    }
+}

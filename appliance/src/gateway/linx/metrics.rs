@@ -1,0 +1,36 @@
+//! Metrics of LINX.
+
+use crate::gateway::metrics::Page;
+use crate::gateway::state::State;
+use ::linx::{LinkCounters, Phase};
+use core::fmt::{Display, Error};
+
+/// A counter of a link: its name, its help, and where it lies.
+type Family = (&'static str, &'static str, fn(&LinkCounters) -> u64);
+
+const FAMILIES: [Family; 4] = [
+    ("isthmus_linx_link_up_total", "Times that the link came up.", |c| c.ups),
+    ("isthmus_linx_transmit_signals_total", "Signals sent.", |c| c.sent),
+    ("isthmus_linx_receive_signals_total", "Signals received.", |c| c.received),
+    ("isthmus_linx_dropped_signals_total", "Signals that found the inbox full.", |c| c.inbox_full),
+];
+
+/// Nothing without a link.
+pub(in crate::gateway) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
+    let Some(linx) = &state.linx else { return Ok(()) };
+    let all = || linx.links.iter().filter_map(|link| linx.node.link(link.id));
+    let mut up = w.gauge("isthmus_linx_up", "Whether the link is up.")?;
+    for status in all() {
+        let label = [("link", &status.name as &dyn Display)];
+        up.sample(&label, u64::from(status.phase == Phase::Up))?;
+    }
+    for (name, help, value) in FAMILIES {
+        let mut family = w.counter(name, help)?;
+        for status in all() {
+            let label = [("link", &status.name as &dyn Display)];
+            family.sample(&label, value(&status.counters))?;
+        }
+    }
+    w.counter("isthmus_linx_echoed_total", "Signals sent back.")?.sample(&[], linx.echo.count)?;
+    Ok(())
+}

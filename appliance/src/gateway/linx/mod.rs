@@ -1,0 +1,204 @@
+//! LINX: links to nodes of others over RapidIO messages and TCP, and services that answer signals.
+//!
+//! One [`Node`] has all links; here is what carries their bytes ([`streams`] over TCP, [`mailbox`] over RapidIO), and
+//! who answers ([`echo`]).
+
+mod echo;
+mod mailbox;
+pub(super) mod metrics;
+mod report;
+mod streams;
+
+pub(super) use report::report;
+
+use super::network::Network;
+use super::plane::DataPlane;
+use super::rapidio::RapidioPort;
+use super::state::State;
+use crate::config::{Config, Linx as Settings, LinxTransport};
+use ::linx::riocm::ConnectionConfig;
+use ::linx::{self as engine, Event, LinkConfig, LinkId, Node, Phase, TcpConfig, Transport};
+use core::time::Duration;
+use drivers::hal::{Arena, Instant};
+use echo::Echo;
+use mailbox::Mailboxes;
+use rand_core::RngCore;
+use streams::Streams;
+
+/// Memory for what one link receives, and for what it sends, as a multiple of its longest message: RIOCM wants two that
+/// arrive, and one that is sent.
+const MESSAGES: usize = 4;
+/// The least of either.
+const LEAST: usize = 128 << 10;
+/// Endpoints of ours: names of services.
+const ENDPOINTS: usize = 256;
+/// Messages of a link that wait to be sent.
+const SENDS: usize = 128;
+
+/// A link, and what is configured of it.
+pub(super) struct Link {
+    id: LinkId,
+    settings: Settings,
+    /// It was up when that was told last.
+    up: bool,
+}
+
+/// All of LINX.
+pub(super) struct Linx {
+    node: Node,
+    links: Vec<Link>,
+    streams: Streams,
+    mailboxes: Mailboxes,
+    echo: Echo,
+}
+
+/// Memory for what a link receives, and for what it sends.
+fn memory(link: &Settings) -> usize {
+    (MESSAGES * link.max_message.0 as usize).max(LEAST).next_multiple_of(engine::PIECE)
+}
+
+impl Linx {
+    /// What the configuration wants, if it wants anything.
+    #[cold]
+    pub fn of(
+        config: &Config,
+        rapidio: &[RapidioPort],
+        arena: &mut Arena,
+        networks: &mut [Network],
+        rng: &mut dyn RngCore,
+        now: Instant,
+    ) -> Option<Box<Linx>> {
+        if config.linx.is_empty() {
+            return None;
+        }
+        let wanted: usize =
+            config.linx.iter().map(|link| 2 * memory(link) + 2 * engine::PIECE).sum();
+        let Some(window) = arena.alloc(wanted, 4096) else {
+            log::error!("linx: DMA arena is full: give the machine more memory");
+            return None;
+        };
+        let (links, endpoints) = (config.linx.len(), ENDPOINTS);
+        let limits = engine::Config { links, endpoints, ..engine::Config::default() };
+        let mut node = Node::new(limits, window, rng.next_u64());
+        let mut mailboxes = Mailboxes::new(config, rapidio, arena);
+        let mut links = Vec::new();
+        for (number, settings) in config.linx.iter().enumerate() {
+            let port = mailbox::port_name(settings.rapidio.unwrap_or_default().into());
+            let added = node.add_link(&link_config(settings, &port), now);
+            match added {
+                Ok(id) => links.push(Link { id, settings: settings.clone(), up: false }),
+                Err(why) => log::error!("linx.{number}: {why}"),
+            }
+        }
+        let mut echo = Echo::default();
+        for name in config.linx.iter().flat_map(Settings::echoes) {
+            echo.open(&mut node, name, now);
+        }
+        mailboxes.see(&mut node, rapidio, now);
+        let streams = Streams::new(&links, networks, rng);
+        Some(Box::new(Linx { node, links, streams, mailboxes, echo }))
+    }
+
+    /// Goes on; how much was done.
+    fn poll(&mut self, networks: &mut [Network], plane: &mut DataPlane, now: Instant) -> usize {
+        let Linx { node, links, streams, mailboxes, echo } = self;
+        let mut done = mailboxes.receive(node, &plane.rapidio, now);
+        done += streams.receive(node, links, networks, now);
+        let is_due = node.deadline().is_some_and(|at| at <= now);
+        if done == 0 && !is_due && !streams.is_due(now) && !mailboxes.want_room {
+            return 0;
+        }
+        // What was sent may make room for more.
+        loop {
+            let mut more = 0;
+            node.poll(now);
+            while let Some(event) = node.next_event(now) {
+                more += 1;
+                match event {
+                    Event::Link(id) => {
+                        if let Some(link) = links.iter_mut().find(|link| link.id == id) {
+                            link.tell(node);
+                        }
+                    }
+                    Event::Signals(endpoint) => echo.answer(node, endpoint, now),
+                    Event::Room(_) => echo.go_on(node, now),
+                    Event::Dropped(endpoint) => {
+                        let name = node.name(endpoint).map(String::from_utf8_lossy);
+                        log::warn!("linx: signals to {} were dropped", name.unwrap_or_default());
+                    }
+                    Event::Found { .. } | Event::Gone(_) | Event::Sent { .. } => {}
+                }
+            }
+            more += mailboxes.send(node, &plane.rapidio, now);
+            more += streams.send(node, links, networks, now);
+            done += more;
+            if more == 0 {
+                return done;
+            }
+        }
+    }
+
+    /// When there is something to do though nothing arrives.
+    fn deadline(&self) -> Option<Instant> {
+        Instant::first([self.node.deadline(), self.streams.deadline()])
+    }
+}
+
+impl Link {
+    #[cold]
+    fn tell(&mut self, node: &Node) {
+        let Some(status) = node.link(self.id) else { return };
+        let up = status.phase == Phase::Up;
+        let name = &status.name;
+        match (core::mem::replace(&mut self.up, up), up, status.why) {
+            (false, true, _) => log::info!("linx {name}: up"),
+            (true, false, Some(why)) => log::warn!("linx {name}: down: {why}"),
+            (true, false, None) => log::warn!("linx {name}: down"),
+            _ => {}
+        }
+    }
+}
+
+/// As the engine has it; `port` is what it calls the RapidIO port.
+fn link_config<'a>(link: &'a Settings, port: &'a str) -> LinkConfig<'a> {
+    let (max_message, bytes) = (link.max_message.0 as u32, memory(link));
+    let transport = match link.transport {
+        LinxTransport::Riocm => {
+            let ports = (link.port.unwrap_or_default(), link.peer_port.unwrap_or_default());
+            let peer = (link.peer_id.unwrap_or_default(), link.mailboxes().1);
+            Transport::Riocm(ConnectionConfig {
+                mtu: link.mtu.unwrap_or_default(),
+                heartbeat: link.heartbeat_ms.map_or(0, |millis| (millis / 100) as u8),
+                max_message,
+                receive_bytes: bytes,
+                send_bytes: bytes,
+                sends: SENDS,
+                ..ConnectionConfig::new(port, peer.0, peer.1, ports)
+            })
+        }
+        LinxTransport::Tcp => Transport::Tcp(TcpConfig {
+            live: Duration::from_millis(link.heartbeat_ms.unwrap_or(1000).into()),
+            max_message,
+            receive_bytes: bytes,
+            send_bytes: bytes,
+            sends: SENDS,
+        }),
+    };
+    LinkConfig::new(link.name.as_str(), transport)
+}
+
+impl State {
+    /// Goes on with LINX; how much was done.
+    #[inline]
+    pub fn poll_linx(&mut self, networks: &mut [Network], now: Instant) -> usize {
+        match &mut self.linx {
+            Some(linx) => linx.poll(networks, &mut self.plane, now),
+            None => 0,
+        }
+    }
+
+    /// When it has something to do though nothing arrives.
+    pub fn linx_timeout(&self) -> Option<Instant> {
+        self.linx.as_ref().and_then(|linx| linx.deadline())
+    }
+}

@@ -1,0 +1,174 @@
+/* What a Linux guest says over /dev/rio_cm. The layout of its ioctls is the kernel's (include/uapi/linux/rio_cm_cdev.h),
+ * which Debian's headers do not have.
+ *
+ *   rio_cm peers                        lists the ids of end points
+ *   rio_cm echo ID CHANNEL ROUNDS       messages of many sizes to an echo service, and ROUNDS of the longest; checks every byte
+ *   rio_cm serve CHANNEL CONNECTIONS    echoes
+ *   rio_cm knock ID CHANNEL             asks for a channel that nobody listens on
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+struct channel { uint16_t id, remote_channel, remote_destid; uint8_t mport; };
+struct message { uint16_t channel, size; uint32_t timeout_ms; uint64_t bytes; };
+struct acceptance { uint16_t channel, pad; uint32_t timeout_ms; };
+
+#define EP_GET_LIST_SIZE _IOWR('c', 1, uint32_t)
+#define EP_GET_LIST      _IOWR('c', 2, uint32_t)
+#define CHAN_CREATE      _IOWR('c', 3, uint16_t)
+#define CHAN_CLOSE       _IOW('c', 4, uint16_t)
+#define CHAN_BIND        _IOW('c', 5, struct channel)
+#define CHAN_LISTEN      _IOW('c', 6, uint16_t)
+#define CHAN_ACCEPT      _IOWR('c', 7, struct acceptance)
+#define CHAN_CONNECT     _IOW('c', 8, struct channel)
+#define CHAN_SEND        _IOW('c', 9, struct message)
+#define CHAN_RECEIVE     _IOWR('c', 10, struct message)
+
+enum { HEADER = 20, MOST = 4096 };
+
+static int device;
+static unsigned char out[MOST], in[MOST];
+
+static void die(const char *what)
+{
+	fprintf(stderr, "rio_cm: %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static uint16_t create(uint16_t number)
+{
+	if (ioctl(device, CHAN_CREATE, &number))
+		die("create");
+	return number;
+}
+
+static void say(uint16_t channel, int size)
+{
+	struct message message = { channel, size, 0, (uintptr_t)out };
+
+	while (ioctl(device, CHAN_SEND, &message)) {
+		if (errno != EBUSY)
+			die("send");
+		usleep(200);
+	}
+}
+
+/* Bytes of the next message with its header, which alone says so; 0 at the end. */
+static int hear(uint16_t channel, uint32_t timeout_ms)
+{
+	struct message message = { channel, MOST, timeout_ms, (uintptr_t)in };
+
+	if (ioctl(device, CHAN_RECEIVE, &message)) {
+		if (errno == ECONNRESET || errno == ENODEV)
+			return 0;
+		die("receive");
+	}
+	return in[16] << 8 | in[17];
+}
+
+static void end(uint16_t channel)
+{
+	if (ioctl(device, CHAN_CLOSE, &channel))
+		die("close");
+}
+
+static void round_trip(uint16_t channel, int seed, int size)
+{
+	for (int i = HEADER; i < size; i++)
+		out[i] = seed * 31 + i * 7 + (i >> 8);
+	say(channel, size);
+	int heard = hear(channel, 10000);
+	if (heard != size || memcmp(in + HEADER, out + HEADER, size - HEADER)) {
+		fprintf(stderr, "rio_cm: of %d bytes %d came back, or others\n", size, heard);
+		exit(1);
+	}
+}
+
+static void echo(int id, int channel, int rounds)
+{
+	static const int sizes[] = { 20, 21, 24, 25, 27, 28, 31, 32, 64, 256, 1000, 4088, 4089, 4095, 4096 };
+	int count = sizeof sizes / sizeof *sizes;
+	struct channel to = { create(0), channel, id, 0 };
+
+	if (ioctl(device, CHAN_CONNECT, &to))
+		die("connect");
+	for (int i = 0; i < count; i++)
+		round_trip(to.id, i, sizes[i]);
+	for (int i = 0; i < rounds; i++)
+		round_trip(to.id, i, MOST);
+	end(to.id);
+	printf("%d messages came back as they were\n", count + rounds);
+}
+
+static void serve(int number, int connections)
+{
+	struct channel here = { create(number), 0, 0, 0 };
+	uint16_t listener = here.id;
+
+	if (ioctl(device, CHAN_BIND, &here) || ioctl(device, CHAN_LISTEN, &listener))
+		die("listen");
+	while (connections--) {
+		struct acceptance accepted = { listener, 0, 60000 };
+		int size;
+
+		if (ioctl(device, CHAN_ACCEPT, &accepted))
+			die("accept");
+		while ((size = hear(accepted.channel, 60000))) {
+			memcpy(out, in, MOST);
+			say(accepted.channel, size);
+		}
+	}
+}
+
+static void peers(void)
+{
+	uint32_t count = 0;
+
+	if (ioctl(device, EP_GET_LIST_SIZE, &count))
+		die("list");
+	/* Exactly as many as there are: with more room the kernel falls over. */
+	uint32_t *list = calloc(count + 2, sizeof *list);
+	list[0] = count;
+	if (ioctl(device, EP_GET_LIST, list))
+		die("list");
+	for (uint32_t i = 0; i < list[0]; i++)
+		printf("%u\n", list[2 + i]);
+}
+
+static void knock(int id, int channel)
+{
+	struct channel to = { create(0), channel, id, 0 };
+
+	if (!ioctl(device, CHAN_CONNECT, &to)) {
+		printf("connected\n");
+		return;
+	}
+	printf("%s\n", strerror(errno));
+}
+
+int main(int count, char **words)
+{
+	int numbers[3] = { 0 };
+
+	for (int i = 0; i < 3 && i + 2 < count; i++)
+		numbers[i] = atoi(words[i + 2]);
+	if (count < 2 || (device = open("/dev/rio_cm", O_RDWR)) < 0)
+		die("/dev/rio_cm");
+	if (!strcmp(words[1], "peers"))
+		peers();
+	else if (!strcmp(words[1], "echo"))
+		echo(numbers[0], numbers[1], numbers[2]);
+	else if (!strcmp(words[1], "serve"))
+		serve(numbers[0], numbers[1]);
+	else if (!strcmp(words[1], "knock"))
+		knock(numbers[0], numbers[1]);
+	else
+		return 2;
+	return 0;
+}

@@ -1,0 +1,213 @@
+//! The image on a RapidIO network, by models of the Tsi721 and of a switch, with a stock Linux 6.12 at another end: Linux
+//! as the host that enumerates, and the image as that. Then Ethernet (rionet), and channels (rio_cm).
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use interop_tests::{image_spec, programs, system};
+use launch::guest::Guest;
+use launch::models::ModelServer;
+use launch::qemu::{Machine, Program, Vm};
+use serde_json::Value;
+
+/// The image at port 5 of a switch, the guest at port 0.
+const TOPOLOGY: &str = "A=s0.5,B=s0.0";
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// The image's settings but for its role. Its only interface is rionet.
+const WORDS: &str = "isthmus.rapidio.0.services=echo isthmus.rapidio.0.echo_channel=10 \
+    isthmus.net.0.address=10.1.0.1/24";
+
+/// The two machines, on one network.
+struct Boards {
+    gateway: Vm,
+    guest: Guest,
+    model: ModelServer,
+}
+
+impl Boards {
+    fn boot(role: &str) -> Result<Boards> {
+        let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
+        let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test rapidio")?;
+        let model = ModelServer::start_several(&server, "tsi721", 2, &["--topology", TOPOLOGY])?;
+        let program = Program::with_vfio_user()?;
+        let spec = image_spec()?.machine(Machine::Q35).program(program.clone());
+        let spec = spec.append(WORDS).append(role).vfio_user(&model.socket_of(0));
+        let mut gateway = spec.start()?;
+        gateway.wait_ready()?;
+        let spec = system()?.spec("linux", &[], 1500).program(program);
+        let mut guest = Guest::start("linux", spec.vfio_user(&model.socket_of(1)))?;
+        guest.wait_up()?;
+        Ok(Boards { gateway, guest, model })
+    }
+
+    /// Loads Linux's modules for the bridge and the switch, `hdid` as Linux has it for hosts, and enumerates.
+    fn enumerate(&mut self, options: &str) -> Result<()> {
+        self.guest
+            .sh(&format!("modprobe rapidio {options} && modprobe -a idt_gen2 tsi721_mport"))?;
+        // rio-scan gives up at once where the link is not up yet.
+        self.guest.sh("sleep 3")?;
+        let (status, said) = self.guest.try_sh("modprobe rio-scan scan=1", PATIENCE)?;
+        ensure!(status == 0, "rio-scan: {said}");
+        let found = "[ -n \"$(ls /sys/bus/rapidio/devices | grep :e:)\" ]";
+        let waited = self.guest.wait_until(found, PATIENCE);
+        waited.with_context(|| format!("the network's model said:\n{}", self.model.output()))?;
+        self.guest.sh(
+            "modprobe -a rionet rio_cm && ip addr add 10.1.0.2/24 dev eth0 && ip link set eth0 up",
+        )?;
+        programs::install(&mut self.guest, "rio_cm")
+    }
+
+    /// `show rapidio` once its first port is as wanted.
+    fn until(&mut self, is: impl Fn(&Value) -> bool) -> Result<Value> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let shown = self.gateway.run("show rapidio --json")?.json()?[0].clone();
+            if is(&shown) {
+                return Ok(shown);
+            }
+            if Instant::now() > deadline {
+                let log = self.gateway.run("show log")?.text;
+                bail!("not as wanted: {shown:#}\nthe log:\n{log}");
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Both ways, of all sizes, fragments among them.
+    fn pings(&mut self) -> Result<()> {
+        self.until(|shown| shown["rionet_peers"] == 1)?;
+        self.gateway.run("ping 10.1.0.2 3")?.contains("3 of 3 answered")?;
+        for size in ["56", "1", "1001", "4054"] {
+            let said = self.guest.sh(&format!("ping -c 3 -W 5 -s {size} 10.1.0.1"))?;
+            ensure!(said.contains(" 0% packet loss"), "{said}");
+        }
+        Ok(())
+    }
+
+    /// Pages over TCP, and what the appliance tells in them.
+    fn http(&mut self) -> Result<()> {
+        let page = self.guest.sh("wget -q -O - http://10.1.0.1/metrics")?;
+        for sample in [
+            "isthmus_rapidio_up{port=\"rio0\"} 1",
+            "isthmus_rapidio_ready{port=\"rio0\"} 1",
+            "isthmus_rapidio_boards{port=\"rio0\"} 1",
+        ] {
+            ensure!(page.contains(sample), "no {sample} in {page}");
+        }
+        let tree = self.guest.sh("wget -q -O - http://10.1.0.1/api/rapidio")?;
+        ensure!(tree.contains("this appliance"), "{tree}");
+        Ok(())
+    }
+
+    /// Channels of the guest to the image's echo service; `id` is the image's.
+    fn channels(&mut self, id: u64) -> Result<()> {
+        let peers = self.guest.sh("rio_cm peers")?;
+        ensure!(peers.trim() == id.to_string(), "{peers}");
+        let said = self.guest.sh(&format!("rio_cm echo {id} 10 300"))?;
+        ensure!(said.contains("315 messages came back as they were"), "{said}");
+        let many = format!(
+            "for n in 1 2 3 4 5 6 7 8; do rio_cm echo {id} 10 20 >/tmp/echo.$n 2>&1 & done; wait
+             cat /tmp/echo.*"
+        );
+        let said = self.guest.sh(&many)?;
+        ensure!(said.matches("35 messages came back as they were").count() == 8, "{said}");
+        let said = self.guest.sh(&format!("rio_cm knock {id} 11"))?;
+        ensure!(said.trim() == "Timer expired", "nobody listens there: {said}");
+        let shown = self.until(|shown| shown["echo_channels"] == 0)?;
+        ensure!(shown["echoed"] == 315 + 8 * 35, "{shown:#}");
+        ensure!(shown["rio_cm_overflowed"] == 0 && shown["rio_cm_stray"] == 0, "{shown:#}");
+        ensure!(shown["rx_errors"] == 0 && shown["undelivered"] == 0, "{shown:#}");
+        Ok(())
+    }
+
+    /// A volume of the image's over soft-RoCE over rionet.
+    fn storage(&mut self) -> Result<()> {
+        self.guest.sh("ip link set eth0 mtu 4000")?;
+        self.guest.soft_roce()?;
+        self.guest.sh("modprobe rnbd-client")?;
+        let path = "ip:10.1.0.2@ip:10.1.0.1";
+        interop_tests::map(&mut self.guest, "s1", path, "ram0", "")?;
+        interop_tests::storage::fio_verifies(&mut self.guest, 4, 1)?;
+        interop_tests::unmap(&mut self.guest, 0)
+    }
+
+    /// A halted image is woken by what arrives, and has halted.
+    fn rests(&mut self) -> Result<()> {
+        let halts = |vm: &mut Vm| -> Result<f64> {
+            let loops = vm.run("show loops --json")?.json()?;
+            loops[0]["halted"].as_f64().with_context(|| format!("{loops}"))
+        };
+        let halted = halts(&mut self.gateway)?;
+        ensure!(halted > 0.3, "it is halted only {halted} of the time");
+        let shown = self.until(|_| true)?;
+        ensure!(shown["interrupts"].as_u64() > Some(10), "{shown:#}");
+        Ok(())
+    }
+
+    /// Nobody complains.
+    fn end(mut self) -> Result<()> {
+        self.gateway.run("show log")?.lacks("ERROR")?.lacks("panic")?;
+        let said = self.guest.sh("dmesg | grep -e BUG -e Oops -e 'Call Trace' || true")?;
+        ensure!(said.is_empty(), "{said}");
+        Ok(())
+    }
+}
+
+fn rows(shown: &Value) -> Vec<(String, String, String)> {
+    let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().trim().to_string();
+    let rows = shown["network"].as_array().cloned().unwrap_or_default();
+    let row = |row: &Value| (text(row, "port"), row["id"].to_string(), text(row, "device"));
+    rows.iter().map(row).collect()
+}
+
+fn row(port: &str, id: &str, device: &str) -> (String, String, String) {
+    (port.into(), id.into(), device.into())
+}
+
+#[test]
+fn linux_enumerates_the_image_and_talks_to_it() -> Result<()> {
+    let mut boards = Boards::boot("isthmus.rapidio.0.role=agent")?;
+    let shown = boards.until(|shown| shown["link"] == "up")?;
+    ensure!(shown["state"] == "waits for a host", "{shown:#}");
+    boards.enumerate("hdid=1")?;
+    let shown = boards.until(|shown| shown["state"] == "ready")?;
+    // Linux gives the lowest id that is free, which is 0.
+    ensure!(shown["id"] == 0 && shown["role"] == "agent", "{shown:#}");
+    let tree = [
+        row("", "0", "this appliance"),
+        row("", "null", "switch-2 (CPS-1848)"),
+        row("0", "1", "board-1 (Tsi721)"),
+    ];
+    ensure!(rows(&shown) == tree, "{shown:#}");
+    let mac = boards.gateway.run("show interfaces --json")?.json()?[0]["mac"].clone();
+    ensure!(mac == "00:01:00:01:00:00", "{mac}");
+    boards.pings()?;
+    boards.http()?;
+    boards.channels(0)?;
+    boards.storage()?;
+    boards.rests()?;
+    boards.end()
+}
+
+#[test]
+fn the_image_enumerates_linux_and_talks_to_it() -> Result<()> {
+    let mut boards = Boards::boot("isthmus.rapidio.0.role=host isthmus.rapidio.0.id=3")?;
+    boards.enumerate("")?;
+    let shown = boards.until(|shown| shown["rionet_peers"] == 1)?;
+    ensure!(shown["id"] == 3 && shown["role"] == "host", "{shown:#}");
+    let tree = [
+        row("", "3", "this appliance"),
+        row("", "null", "switch-2 (CPS-1848)"),
+        row("0", "1", "board-1 (Tsi721)"),
+    ];
+    ensure!(rows(&shown) == tree, "{shown:#}");
+    // The switch has 0: it was there first, with nothing behind it.
+    let id = boards.guest.sh("cat /sys/class/rapidio_port/rapidio0/port_destid")?;
+    ensure!(id.trim() == "0x0001", "{id}");
+    boards.pings()?;
+    boards.http()?;
+    boards.channels(3)?;
+    boards.rests()?;
+    boards.end()
+}

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""A LINX node at the other end of a TCP connection: `tcp.py HOST PORT NAME SIGNALS`.
+
+It connects, hunts for NAME, sends SIGNALS signals of many sizes there, several at a time, and checks that each comes
+back as it was. The header is that of the TCP connection manager, version 3 ("LINX Protocols" version 21, 7.1.1).
+"""
+
+import socket
+import struct
+import sys
+
+import riocm
+import rlnh
+
+CONN, UDATA, PING, PONG = 0x43, 0x55, 0x50, 0x51
+HEADER = ">BBHIII"
+AHEAD = 8
+PATIENCE = 60
+
+
+class Peer:
+    def __init__(self, stream, name, signals):
+        self.stream, self.name, self.left = stream, name, signals
+        self.sent, self.heard, self.pings = 0, 0, 0
+        self.link = rlnh.Link(self.send, self.disconnect, self.log)
+        self.link.open("tester")
+        self.link.hunt("tester", name)
+
+    def header(self, kind, source=0, destination=0, size=0):
+        return struct.pack(HEADER, kind, 3, 0, source, destination, size)
+
+    def send(self, source, destination, message):
+        self.stream.sendall(self.header(UDATA, source, destination, len(message)) + message)
+
+    def disconnect(self):
+        raise SystemExit("the appliance said what was not expected")
+
+    def size(self, number):
+        # Up to the longest signal: with its number 64 KiB.
+        return (number * number * 37) % 65533
+
+    def more(self):
+        while self.sent < self.left and self.sent < self.heard + AHEAD:
+            body = riocm.pattern(self.sent, self.size(self.sent))
+            self.link.signal("tester", self.name, 1000 + self.sent, body)
+            self.sent += 1
+
+    def log(self, entry):
+        if entry == ("published", self.name):
+            self.more()
+        elif entry[0] == "signal":
+            _, sender, receiver, number, body = entry
+            expected = riocm.pattern(self.heard, self.size(self.heard))
+            if (sender, receiver, number) != (self.name, "tester", 1000 + self.heard) or body != expected:
+                raise SystemExit(f"signal {number} from {sender} is another one")
+            self.heard += 1
+            self.more()
+
+    def read(self, length):
+        data = b""
+        while len(data) < length:
+            piece = self.stream.recv(length - len(data))
+            if not piece:
+                raise SystemExit("the appliance has ended the connection")
+            data += piece
+        return data
+
+    def run(self):
+        self.stream.sendall(self.header(CONN))
+        # All signals, and a sign of life behind them.
+        while self.heard < self.left or self.pings == 0:
+            kind, version, _, source, destination, size = struct.unpack(HEADER, self.read(16))
+            body = self.read(size) if kind in (CONN, UDATA) else b""
+            if kind == CONN:
+                if version != 3:
+                    raise SystemExit(f"version {version}")
+                self.link.connected()
+            elif kind == PING:
+                self.pings += 1
+                self.stream.sendall(self.header(PONG))
+            elif kind == UDATA:
+                self.link.deliver(source, destination, body)
+        print(f"{self.heard} signals came back as they were")
+
+
+def main():
+    host, port, name, signals = sys.argv[1:]
+    with socket.create_connection((host, int(port)), PATIENCE) as stream:
+        stream.settimeout(PATIENCE)
+        Peer(stream, name, int(signals)).run()
+
+
+if __name__ == "__main__":
+    main()
