@@ -98,6 +98,9 @@ impl Needs {
 
 /// Open MPI's own usNIC as a peer, and tshark.
 const OPEN_MPI: &[Purpose] = &[Purpose::Host, Purpose::OpenMpi, Purpose::Captures];
+/// The image, in QEMU, and Open MPI's own usNIC as its peer.
+const OPEN_MPI_AND_IMAGE: &[Purpose] =
+    &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::OpenMpi, Purpose::Captures];
 /// What is said is read with tshark.
 const DISSECTED: &[Purpose] = &[Purpose::Host, Purpose::Captures];
 /// What compiling a suite takes.
@@ -133,6 +136,12 @@ const SUITES: &[Suite] = &[
     host_suite("sim"),
     Suite { uses: SANITIZED, ..host_suite("fuzz") },
     Suite { target: Some(("usnic-tests", "usnic")), uses: OPEN_MPI, ..host_suite("usnic") },
+    Suite {
+        target: Some(("usnic-tests", "image")),
+        needs: Needs::Image,
+        uses: OPEN_MPI_AND_IMAGE,
+        ..host_suite("usnic_image")
+    },
     Suite { target: Some(("linx-tests", "linx")), uses: DISSECTED, ..host_suite("linx") },
     Suite {
         target: Some(("qtest", "nics")),

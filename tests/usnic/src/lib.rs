@@ -1,5 +1,5 @@
 //! The usNIC engine over ordinary UDP sockets ([`host`]), the stock BTL of Open MPI as a peer ([`stock`]), and what
-//! the two say to each other ([`session`]).
+//! the two say to each other ([`session`]); the image in QEMU, and peers at the other end of its wire ([`wire`]).
 
 pub mod faults;
 pub mod host;
@@ -8,3 +8,4 @@ pub mod pattern;
 pub mod pcap;
 pub mod session;
 pub mod stock;
+pub mod wire;
