@@ -16,6 +16,9 @@ fn main() {
     println!("cargo:rustc-link-arg-bins=--wrap=sys_abort");
     // A note in the image by which its symbols are told from those of another build.
     println!("cargo:rustc-link-arg-bins=--build-id=sha1");
+    // One copy of functions whose code is the same (a backtrace may name another of them), and of equal strings.
+    println!("cargo:rustc-link-arg-bins=--icf=all");
+    println!("cargo:rustc-link-arg-bins=-O2");
     if env::var_os("ISTHMUS_IMAGE").is_some_and(|kind| kind == "hermit") {
         println!("cargo:rustc-link-arg-bins=--entry=_start");
     } else {
