@@ -373,8 +373,9 @@ fn compile(suite: &Suite) -> Vec<Command> {
 fn cases(suite: &Suite, options: &Options) -> Command {
     let mut cargo = cargo_test(suite);
     cargo.arg("--");
-    if suite.needs.guests() {
-        cargo.args(["--test-threads", "1"]); // each case has two machines
+    if suite.needs.guests() || suite.uses.contains(&Purpose::OpenMpi) {
+        // Each case has two machines, or a peer that spins.
+        cargo.args(["--test-threads", "1"]);
     } else if suite.target.is_some() {
         // Two machines at a time: more of them only wait for each other on a small host.
         cargo.args(["--test-threads", "2"]);

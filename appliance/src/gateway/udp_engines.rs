@@ -18,6 +18,8 @@ use net::datagram::{self, Datagram, HEADERS, Unfit};
 use net::refusal::Refusals;
 use rand_core::RngCore;
 
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
 /// Most bytes of an engine's own header.
 pub(super) const MOST_HEAD: usize = 64;
 
@@ -65,31 +67,28 @@ pub(super) struct Outgoing<'a> {
     pub tail: &'a [Window],
 }
 
-/// A frame, as a port takes it.
+/// A frame in its slot's buffer.
+#[derive(Clone, Copy)]
 struct Framed {
     port: usize,
-    header: [u8; HEADERS + MOST_HEAD],
     length: usize,
-    payload: [Window; 2],
-    windows: usize,
 }
 
 impl Framed {
-    /// The frame of a datagram that goes from one hardware address to the other.
-    fn new(out: &Outgoing<'_>, macs: [[u8; 6]; 2]) -> Option<Framed> {
+    /// Writes the frame of a datagram that goes from one hardware address to the other. Its payload is copied: a
+    /// port reads what it is lent some time later, when the engine may have given the memory to others, as it does
+    /// when it is acknowledged or its peer is taken away. None if it is longer than any port takes.
+    fn write(frame: &mut [u8], out: &Outgoing<'_>, macs: [[u8; 6]; 2]) -> Option<Framed> {
         let headers = datagram::headers(macs, out.from, out.to, out.head, out.tail)?;
-        let mut header = [0; HEADERS + MOST_HEAD];
-        header[..HEADERS].copy_from_slice(&headers);
-        let length = HEADERS + out.head.len();
-        header.get_mut(HEADERS..length)?.copy_from_slice(out.head);
-        let mut payload = [Window::empty(); 2];
-        payload.get_mut(..out.tail.len())?.copy_from_slice(out.tail);
-        Some(Framed { port: out.port, header, length, payload, windows: out.tail.len() })
-    }
-
-    fn packet(&self) -> Packet<'_> {
-        let header = &self.header[..self.length];
-        Packet { header, payload: &self.payload[..self.windows], trailer: &[] }
+        frame.get_mut(..HEADERS)?.copy_from_slice(&headers);
+        let mut length = HEADERS + out.head.len();
+        frame.get_mut(HEADERS..length)?.copy_from_slice(out.head);
+        for window in out.tail {
+            let end = length + window.len();
+            window.read(0, frame.get_mut(length..end)?).ok()?;
+            length = end;
+        }
+        Some(Framed { port: out.port, length })
     }
 }
 
@@ -113,7 +112,8 @@ struct Slot {
     touched: bool,
     /// When it has something to do though nothing arrives.
     due: Option<Instant>,
-    /// A frame that found no room.
+    /// Where its frames are written; and that there is one which found no room.
+    frame: Box<[u8]>,
     waiting: Option<Framed>,
     losses: Losses,
 }
@@ -147,13 +147,15 @@ impl UdpEngines {
         let usnic = Usnic::of(config, ports, place_of, arena, rng, now);
         let all = [usnic.map(|usnic| Box::new(usnic) as Box<dyn UdpEngine>)];
         let mut engines = UdpEngines::default();
+        let longest = ETHERNET + ports.iter().map(|slot| slot.port.mtu()).max().unwrap_or(0);
         for engine in all.into_iter().flatten() {
-            engines.add(engine, ports.len());
+            engines.add(engine, ports.len(), longest);
         }
         engines
     }
 
-    fn add(&mut self, engine: Box<dyn UdpEngine>, ports: usize) {
+    /// Adds one to a plane with so many ports, whose longest frames have so many bytes.
+    fn add(&mut self, engine: Box<dyn UdpEngine>, ports: usize, longest: usize) {
         self.ports.resize(ports, Vec::new());
         for (place, port) in engine.ports() {
             if let Some(taken) = self.ports.get_mut(place) {
@@ -161,7 +163,8 @@ impl UdpEngines {
             }
         }
         let (waiting, losses) = (None, Losses::default());
-        self.slots.push(Slot { engine, touched: true, due: None, waiting, losses });
+        let frame = vec![0; longest].into();
+        self.slots.push(Slot { engine, touched: true, due: None, frame, waiting, losses });
         self.find_peers();
     }
 
@@ -295,7 +298,7 @@ impl DataPlane {
     pub fn transmit_datagrams(&mut self, now: Instant) -> usize {
         let UdpEngines { slots, next_hops, .. } = &mut self.udp_engines;
         let mut sent = 0;
-        for Slot { engine, touched, due, waiting, losses } in slots {
+        for Slot { engine, touched, due, frame, waiting, losses } in slots {
             if !*touched && due.is_none_or(|at| at > now) && waiting.is_none() {
                 continue;
             }
@@ -307,7 +310,8 @@ impl DataPlane {
                         let next_hop = next_hops.mac(out.port, *out.to.ip(), now);
                         let ours = self.ports.get(out.port).map(|slot| slot.local.mac);
                         let macs = ours.zip(next_hop).map(|(ours, next_hop)| [ours, next_hop]);
-                        let Some(framed) = macs.and_then(|macs| Framed::new(&out, macs)) else {
+                        let framed = macs.and_then(|macs| Framed::write(frame, &out, macs));
+                        let Some(framed) = framed else {
                             losses.no_next_hop += 1;
                             continue;
                         };
@@ -315,7 +319,8 @@ impl DataPlane {
                     }
                 };
                 let Some(slot) = self.ports.get_mut(framed.port) else { continue };
-                let packet = framed.packet();
+                let Some(header) = frame.get(..framed.length) else { continue };
+                let packet = Packet { header, payload: &[], trailer: &[] };
                 if slot.port.transmit(&packet) == Err(TransmitError::Full) {
                     *waiting = Some(framed);
                     break;
