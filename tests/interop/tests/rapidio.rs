@@ -77,12 +77,21 @@ impl Boards {
     /// Both ways, of all sizes, fragments among them.
     fn pings(&mut self) -> Result<()> {
         self.until(|shown| shown["rionet_peers"] == 1)?;
-        self.gateway.run("ping 10.1.0.2 3")?.contains("3 of 3 answered")?;
+        let answered = self.gateway.run("ping 10.1.0.2 3")?.contains("3 of 3 answered").map(drop);
+        answered.with_context(|| self.state())?;
         for size in ["56", "1", "1001", "4054"] {
             let said = self.guest.sh(&format!("ping -c 3 -W 5 -s {size} 10.1.0.1"))?;
             ensure!(said.contains(" 0% packet loss"), "{said}");
         }
         Ok(())
+    }
+
+    /// How both ends see their network.
+    fn state(&mut self) -> String {
+        let shown = self.gateway.run("show rapidio").map(|reply| reply.text).unwrap_or_default();
+        let linux = "ip -s link show eth0; ip neigh; dmesg | tail -30; ls /sys/bus/rapidio/devices";
+        let told = self.guest.sh(linux).unwrap_or_default();
+        format!("the image:\n{shown}\nLinux:\n{told}\nthe model:\n{}", self.model.output())
     }
 
     /// Pages over TCP, and what the appliance tells in them.
