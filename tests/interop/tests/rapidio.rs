@@ -45,11 +45,10 @@ impl Boards {
     fn enumerate(&mut self, options: &str) -> Result<()> {
         self.guest
             .sh(&format!("modprobe rapidio {options} && modprobe -a idt_gen2 tsi721_mport"))?;
-        // rio-scan gives up at once where the link is not up yet.
-        self.guest.sh("sleep 3")?;
         let (status, said) = self.guest.try_sh("modprobe rio-scan scan=1", PATIENCE)?;
         ensure!(status == 0, "rio-scan: {said}");
-        let found = "[ -n \"$(ls /sys/bus/rapidio/devices | grep :e:)\" ]";
+        // It gives up at once where the link is not up yet, and is asked again then.
+        let found = "ls /sys/bus/rapidio/devices | grep -q :e: || { echo 0 > /sys/bus/rapidio/scan; false; }";
         let waited = self.guest.wait_until(found, PATIENCE);
         waited.with_context(|| format!("the network's model said:\n{}", self.model.output()))?;
         self.guest.sh(
