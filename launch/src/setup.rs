@@ -33,6 +33,8 @@ pub enum Purpose {
     Sanitizers,
     /// The stock peer of usNIC: Open MPI, and what its `btl/usnic` is built with.
     OpenMpi,
+    /// Peers that are written in Python.
+    Python,
     /// Making a fresh Debian to test in.
     Fresh,
 }
@@ -50,6 +52,7 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Count, &["valgrind"]),
     (Purpose::Sanitizers, &["libclang-rt-16-dev", "libstdc++-12-dev", "lld"]),
     (Purpose::OpenMpi, &["libfabric-dev", "libopenmpi-dev", "openmpi-bin", "xz-utils"]),
+    (Purpose::Python, &["python3"]),
     (Purpose::Fresh, &["debootstrap", "git", "util-linux"]),
 ];
 
@@ -67,6 +70,7 @@ pub const ALL: &[Purpose] = &[
     Purpose::Count,
     Purpose::Sanitizers,
     Purpose::OpenMpi,
+    Purpose::Python,
     Purpose::Fresh,
 ];
 

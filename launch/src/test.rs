@@ -101,8 +101,10 @@ const OPEN_MPI: &[Purpose] = &[Purpose::Host, Purpose::OpenMpi, Purpose::Capture
 /// The image, in QEMU, and Open MPI's own usNIC as its peer.
 const OPEN_MPI_AND_IMAGE: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::OpenMpi, Purpose::Captures];
-/// What is said is read with tshark.
-const DISSECTED: &[Purpose] = &[Purpose::Host, Purpose::Captures];
+/// A peer in Python, and tshark, which reads what is said.
+const DISSECTED: &[Purpose] = &[Purpose::Host, Purpose::Python, Purpose::Captures];
+/// The image, and a peer in Python.
+const BOOT_PYTHON: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Python];
 /// What compiling a suite takes.
 const HOST: &[Purpose] = &[Purpose::Host];
 /// Sanitizers and libFuzzer as well.
@@ -161,7 +163,7 @@ const SUITES: &[Suite] = &[
     Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("save") },
     boot_suite("volumes"),
     boot_suite("ntb"),
-    boot_suite("linx_tcp"),
+    Suite { uses: BOOT_PYTHON, ..boot_suite("linx_tcp") },
     Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("matrix") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("lab_selftest") },
     Suite { needs: Needs::Models, uses: MODELS, ..interop_suite("models") },
