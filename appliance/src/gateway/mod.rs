@@ -12,6 +12,7 @@ mod ending;
 mod frame_ring;
 mod known_disks;
 mod last_act;
+mod lent_memory;
 mod linx;
 mod loop_waker;
 mod manage;

@@ -21,6 +21,9 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use verbs::Provider;
 
+/// After so long a loop that halts looks whether its ports have sent what others wait for.
+const SENDING: Duration = Duration::from_millis(1);
+
 /// One loop's data plane.
 pub(super) struct DataPlane {
     /// The present of this round.
@@ -90,7 +93,7 @@ impl DataPlane {
             (Some(seat), Some(stack)) => Storage::following(seat, &mut stack.providers),
             _ => Storage::default(),
         };
-        DataPlane {
+        let mut plane = DataPlane {
             now,
             ports,
             links_looked_at: false,
@@ -107,7 +110,9 @@ impl DataPlane {
             capture: Capture::new(),
             pace: Pace::new(Duration::from_micros(config.system.idle_after_us.into()), now),
             ending: false,
-        }
+        };
+        plane.wait_for_ports();
+        plane
     }
 
     /// Heeds what can be changed while it runs.
@@ -161,7 +166,7 @@ impl DataPlane {
 
     /// Frees memory of volumes that are no more, once nothing points into it.
     pub fn free_retired(&mut self, now: Instant) {
-        if !self.storage.retired.is_empty() {
+        if self.storage.has_retired() {
             let provider = self.rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers);
             self.storage.free_retired(&mut self.arena, provider, now);
         }
@@ -255,7 +260,8 @@ impl DataPlane {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let link = self.ports.iter().map(|slot| slot.link_due).min();
         let udp = self.udp_engines.due();
-        Instant::first([link, self.rapidio_timeout(), self.fabric_timeout(), udp])
+        let memory = self.has_retired().then(|| self.now + SENDING);
+        Instant::first([link, self.rapidio_timeout(), self.fabric_timeout(), udp, memory])
     }
 
     /// Takes note of the addresses that a port has now.

@@ -142,6 +142,7 @@ impl DataPlane {
     pub fn receive(&mut self, now: Instant, mut control: impl FnMut(usize, &[u8])) -> usize {
         self.now = now;
         self.has_work = false;
+        self.free_sent(now);
         let mut received = self.poll_rapidio(now);
         self.has_work |= received > 0;
         for (i, slot) in self.ports.iter_mut().enumerate() {

@@ -15,14 +15,14 @@ use verbs::{ConnectionEvent, ConnectionManager, Provider, RejectReason};
 /// The provider over the ports of a plane. Its ports have the same places as the plane's.
 pub(super) struct RdmaStack {
     pub providers: ProviderSet,
-    outgoing: Vec<Outgoing>,
+    pub outgoing: Vec<Outgoing>,
 }
 
 /// The packet that a port is to take next.
-struct Outgoing {
-    tx: TxBuffer,
+pub(super) struct Outgoing {
+    pub tx: TxBuffer,
     /// `tx` holds a packet that found no room.
-    waiting: bool,
+    pub waiting: bool,
 }
 
 impl RdmaStack {

@@ -302,6 +302,7 @@ impl Gateway {
             pace: Pace::new(quiet, now),
             ending: false,
         };
+        plane.wait_for_ports();
         let DataPlane { rapidio, arena, rng, .. } = &mut plane;
         let linx = Linx::of(config, rapidio, arena, &mut networks, &mut **rng, now);
         let smc = Smc::of(config, facts.memory, &mut plane, &mut networks);

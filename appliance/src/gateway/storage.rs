@@ -6,7 +6,7 @@ use super::storage_cores::Followers;
 use super::volumes::DiskPool;
 use crate::config::{self, Config, Volume};
 use core::time::Duration;
-use drivers::hal::{Arena, Features, Instant};
+use drivers::hal::{self, Arena, Features, Instant, Through, TransmitProgress};
 use net::hosts::Hosts;
 use provider_set::ProviderSet;
 use rand_core::RngCore;
@@ -26,9 +26,6 @@ pub(super) const MAX_DEVICES: usize = 64;
 /// acknowledges nothing has lost its connection before.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Devices may read what was handed to them for a moment after it is done.
-const MOMENT: Duration = Duration::from_millis(10);
-
 /// Memory of a volume that is no more, which answers that are under way may point into.
 pub(super) struct Retired {
     memory: Arc<RamMemory>,
@@ -42,8 +39,11 @@ pub(super) struct Storage {
     pub volumes: Volumes,
     /// Disks that hold volumes.
     pub pools: Vec<DiskPool>,
-    /// Memory of volumes that are no more.
-    pub retired: Vec<Retired>,
+    /// Memory of volumes that are no more, as long as something is under way; on the loop that owns them, what is free
+    /// when no other loop has it; on others, what is let go when the ports have sent it.
+    retired: Vec<Retired>,
+    unused: Vec<Arc<RamMemory>>,
+    unsent: hal::Retired<Arc<RamMemory>>,
     /// None if it is switched off, or there is no RDMA provider.
     pub server: Option<Server>,
     /// What was complained about when the exports were made what is wanted: it is said once.
@@ -243,6 +243,26 @@ impl Storage {
         self.let_go(memory, provider, now);
     }
 
+    /// Has memory of volumes that are no more wait for `ports` ports.
+    pub fn wait_for_ports(&mut self, ports: usize) {
+        self.unsent = hal::Retired::new(ports, 0);
+    }
+
+    /// Whether such memory waits for a port.
+    pub fn is_waiting_for_ports(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Takes note of what a port has sent. To be called for the ports in their order.
+    pub fn note_progress(&mut self, port: usize, progress: TransmitProgress) {
+        self.unsent.note(port, progress, drop);
+    }
+
+    /// Whether there is memory of volumes that are no more, and that may be free.
+    pub fn has_retired(&self) -> bool {
+        !self.retired.is_empty() || !self.unused.is_empty()
+    }
+
     /// Keeps memory of a volume that is no more until nothing that is under way points into it.
     pub fn let_go(&mut self, memory: Arc<RamMemory>, provider: Option<&ProviderSet>, now: Instant) {
         let under_way = provider.map_or_else(UnderWay::default, Provider::under_way);
@@ -258,8 +278,8 @@ impl Storage {
         mut provider: Option<&mut ProviderSet>,
         now: Instant,
     ) {
-        self.retired.retain_mut(|Retired { memory, under_way, since }| {
-            let done = provider.as_mut().is_none_or(|provider| {
+        let over = self.retired.extract_if(.., |Retired { under_way, since, .. }| {
+            provider.as_mut().is_none_or(|provider| {
                 if now.since(*since) >= PATIENCE {
                     for qp in under_way.queue_pairs() {
                         // If it is gone, so is what it had to send.
@@ -272,11 +292,15 @@ impl Storage {
                     }
                 }
                 provider.is_done(under_way)
-            });
-            let over = done && now.since(*since) >= MOMENT;
-            if !over || self.follows.is_some() {
-                return !over;
+            })
+        });
+        for Retired { memory, .. } in over {
+            match self.follows {
+                Some(_) => drop(self.unsent.put(memory, Through::Any)),
+                None => self.unused.push(memory),
             }
+        }
+        self.unused.retain(|memory| {
             let alone = Arc::strong_count(memory) == 1;
             if alone {
                 arena.free(memory.window());

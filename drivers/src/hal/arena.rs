@@ -2,7 +2,7 @@
 //! of it, so that nothing a device writes can confuse them. Every loop has a handle of its own; they
 //! share the books, behind a lock that is held for the time of one allocation.
 
-use super::{Window, poison, unpoison};
+use super::{Retired, Through, TransmitProgress, Window, poison, unpoison};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use spin::Mutex;
@@ -16,6 +16,8 @@ const GRAIN: usize = 64;
 pub struct Arena {
     all: Window,
     books: Arc<Mutex<Books>>,
+    /// What was given back to this handle, and ports of its loop may still send from.
+    retired: Retired<Window>,
 }
 
 /// What is free: (offset, length), sorted by offset, no two adjacent.
@@ -29,7 +31,7 @@ impl Arena {
         super::detect_avx();
         poison(&memory);
         let books = Books(alloc::vec![(0, memory.len())]);
-        Arena { all: memory, books: Arc::new(Mutex::new(books)) }
+        Arena { all: memory, books: Arc::new(Mutex::new(books)), retired: Retired::default() }
     }
 
     /// An arena on the host's heap, never given back; devices of a model use its own addresses.
@@ -42,7 +44,7 @@ impl Arena {
 
     /// The same arena once more, for another loop.
     pub fn share(&self) -> Self {
-        Arena { all: self.all, books: self.books.clone() }
+        Arena { all: self.all, books: self.books.clone(), retired: Retired::default() }
     }
 
     /// `len` bytes, aligned to `align` (a power of two) for devices, or None if there is no stretch
@@ -58,8 +60,33 @@ impl Arena {
         Some(window)
     }
 
+    /// From now on what is given back to this handle is free only when `ports` ports have sent what they have of it
+    /// ([`Arena::note_progress`]).
+    pub fn wait_for_ports(&mut self, ports: usize) {
+        self.retired = Retired::new(ports, 0);
+    }
+
+    /// Whether anything waits for a port.
+    #[inline]
+    pub fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
+    /// Frees what a port sends no more. To be called for the ports in their order.
+    pub fn note_progress(&mut self, port: usize, progress: TransmitProgress) {
+        let mut retired = core::mem::take(&mut self.retired);
+        retired.note(port, progress, |window| self.give_back(window));
+        self.retired = retired;
+    }
+
     /// Gives back what `alloc` handed out (the whole window, once).
     pub fn free(&mut self, window: Window) {
+        if let Some(window) = self.retired.put(window, Through::Any) {
+            self.give_back(window);
+        }
+    }
+
+    fn give_back(&mut self, window: Window) {
         let start = (window.bus_address() - self.all.bus_address()) as usize;
         let whole = window.len().max(1).next_multiple_of(GRAIN);
         assert!(start + whole <= self.all.len(), "window is not of this arena");
@@ -143,6 +170,20 @@ mod tests {
             arena.free(taken.swap_remove(order % taken.len()));
         }
         assert_eq!(arena.books.lock().0, before);
+    }
+
+    #[test]
+    fn what_is_given_back_waits_for_ports_that_may_send_it() {
+        let mut arena = Arena::on_heap(1 << 12);
+        arena.wait_for_ports(1);
+        let other = arena.share();
+        let window = arena.alloc(1 << 12, 64).unwrap();
+        arena.free(window);
+        assert!(arena.has_retired() && other.available() == 0);
+        arena.note_progress(0, TransmitProgress { queued: 2, sent: 1 });
+        assert!(arena.has_retired() && arena.alloc(64, 64).is_none());
+        arena.note_progress(0, TransmitProgress { queued: 3, sent: 2 });
+        assert!(!arena.has_retired() && other.available() == 1 << 12);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod platform;
 mod poison;
 mod port;
 mod registers;
+mod retired;
 mod time;
 mod window;
 
@@ -36,5 +37,6 @@ pub use platform::{Interrupt, Platform};
 pub use poison::{poison, unpoison};
 pub use port::{Frame, Packet, Port, PortCounters, TransmitError, UdpFlow};
 pub use registers::Registers;
+pub use retired::{Retired, Through, TransmitProgress};
 pub use time::{Clock, Instant};
 pub use window::{OutOfWindow, Window};

@@ -1,6 +1,6 @@
 //! An Ethernet port as its users see it: whole frames in batches, transmit by reference.
 
-use super::{Arena, Instant, Interrupt, Notice, Window};
+use super::{Arena, Instant, Interrupt, Notice, TransmitProgress, Window};
 use core::fmt;
 
 /// A received frame, still in the port's buffer. Give it back with [`Port::recycle`].
@@ -148,10 +148,14 @@ pub trait Port {
     fn has_room(&self) -> bool {
         true
     }
+    /// How far the device has come. Takes back what it has sent, so the cost is that of the frames since the last time.
+    /// A port that copies what it is given says that all is sent.
+    fn progress(&mut self) -> TransmitProgress;
     /// Whether the device has frames that it has not sent yet, for who is about to end the machine: it would lose
-    /// them. Looks at every frame that was queued, so not for the data path. A port that cannot tell says no.
+    /// them. A port that cannot tell says no.
     fn is_sending(&mut self) -> bool {
-        false
+        let TransmitProgress { queued, sent } = self.progress();
+        sent < queued
     }
     /// Sends its interrupts to another core, as messages of `interrupt`, before it is used. False if it
     /// cannot: then they go where they went.

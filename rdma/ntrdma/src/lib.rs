@@ -52,7 +52,7 @@ use alloc::vec::Vec;
 use cm::Cm;
 use core::net::IpAddr;
 use drivers::dma::{Progress, Ticket};
-use drivers::hal::{Instant, Window};
+use drivers::hal::{Instant, TransmitProgress, Window};
 use drivers::ntb::Bridge;
 use ethernet::Ethernet;
 use layout::{COMMAND, COMMANDS};
@@ -247,6 +247,24 @@ impl Ntrdma {
         for (_, block) in self.lingering.extract_if(.., |(copy, _)| *copy <= copied) {
             pool.free(block);
         }
+    }
+
+    /// What peers write may be sent on to others, through `ports` ports that read payload where it lies: memory is
+    /// used for something else only when they have sent what they have of it ([`Ntrdma::note_progress`]).
+    pub fn passes_on(&mut self, ports: usize) {
+        self.memory.wait_for_ports(ports);
+        self.memory.passes_on();
+    }
+
+    /// Whether any memory waits for a port.
+    #[inline]
+    pub fn has_retired(&self) -> bool {
+        self.memory.pool.has_retired()
+    }
+
+    /// Frees the memory that a port sends no more. To be called for the ports in their order.
+    pub fn note_progress(&mut self, port: usize, progress: TransmitProgress) {
+        self.memory.pool.note_progress(port, progress);
     }
 
     /// Takes and writes; whether there is more to do at once.

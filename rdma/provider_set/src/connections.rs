@@ -46,6 +46,7 @@ impl ConnectionManager for ProviderSet {
         now: Instant,
         rng: &mut dyn RngCore,
     ) -> Result<ConnectionId, VerbsError> {
+        self.pass_on();
         let (manager, own) = self.manager(qp.0)?;
         let made = manager.connect(QpId(own), from, to, parameters, private_data, now, rng)?;
         Ok(ConnectionId(made.0 | qp.0 & BRIDGED))

@@ -17,7 +17,7 @@ mod provider;
 
 use alloc::boxed::Box;
 use bridged::Bridged;
-use drivers::hal::Instant;
+use drivers::hal::{Instant, TransmitProgress};
 use drivers::ntb::Bridge;
 use ntrdma::Ntrdma;
 use roce::Roce;
@@ -53,6 +53,35 @@ impl ProviderSet {
     /// The bridge's device, for its Ethernet frames.
     pub fn ntrdma_mut(&mut self) -> Option<&mut Ntrdma> {
         self.bridged.as_mut().map(|bridged| &mut bridged.ntrdma)
+    }
+
+    /// From now on memory is used for something else only when the ports have sent what they have of it
+    /// ([`ProviderSet::note_progress`]): for ports that read payload where it lies.
+    pub fn wait_for_ports(&mut self) {
+        self.roce.wait_for_ports();
+    }
+
+    /// Whether any memory waits for a port.
+    #[inline]
+    pub fn has_retired(&self) -> bool {
+        self.roce.has_retired() || self.ntrdma().is_some_and(Ntrdma::has_retired)
+    }
+
+    /// Frees the memory that a port sends no more. To be called for the ports in their order.
+    pub fn note_progress(&mut self, port: usize, progress: TransmitProgress) {
+        self.roce.note_progress(port, progress);
+        if let Some(ntrdma) = self.ntrdma_mut() {
+            ntrdma.note_progress(port, progress);
+        }
+    }
+
+    /// What peers write may be sent on to others from now on.
+    fn pass_on(&mut self) {
+        self.roce.passes_on();
+        let ports = self.roce.waits_for();
+        if let Some(ntrdma) = self.ntrdma_mut() {
+            ntrdma.passes_on(ports);
+        }
     }
 
     /// Takes what the machine at the other end of the bridge has written, and writes to it what is

@@ -42,7 +42,7 @@ use alloc::vec::Vec;
 use cm::Cm;
 use completion::CompletionQueues;
 use core::net::IpAddr;
-use drivers::hal::Instant;
+use drivers::hal::{Instant, TransmitProgress};
 use handle_table::HandleTable;
 use memory::Memory;
 use port::Port;
@@ -157,6 +157,33 @@ impl Roce {
     /// The port that has an address.
     fn port_of(&self, address: IpAddr) -> Option<usize> {
         self.ports.iter().position(|port| port.config.addresses.contains(&address))
+    }
+
+    /// From now on memory is used for something else only when the ports have sent what they have of it
+    /// ([`Roce::note_progress`]): for ports that read payload where it lies.
+    pub fn wait_for_ports(&mut self) {
+        self.memory.wait_for_ports(self.ports.len());
+    }
+
+    /// How many ports memory waits for.
+    pub fn waits_for(&self) -> usize {
+        self.memory.ports()
+    }
+
+    /// Says that what peers write may be sent on to others.
+    pub fn passes_on(&mut self) {
+        self.memory.passes_on();
+    }
+
+    /// Whether any memory waits for a port.
+    #[inline]
+    pub fn has_retired(&self) -> bool {
+        self.memory.pool.has_retired()
+    }
+
+    /// Frees the memory that a port sends no more. To be called for the ports in their order.
+    pub fn note_progress(&mut self, port: usize, progress: TransmitProgress) {
+        self.memory.pool.note_progress(port, progress);
     }
 
     /// What was counted so far.

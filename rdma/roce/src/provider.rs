@@ -276,10 +276,12 @@ impl Provider for Roce {
             QpType::Rc => {
                 found.ready_to_receive(peer, mac)?;
                 found.port = place;
+                found.requester.port = place;
                 Ok(())
             }
             QpType::Ud { .. } if found.state == QpState::Init => {
                 found.port = place;
+                found.requester.port = place;
                 found.state = QpState::Rtr;
                 Ok(())
             }

@@ -2,12 +2,14 @@
 //! allocator). Its books are taken at construction and lie outside of the memory.
 
 use alloc::vec::Vec;
-use drivers::hal::Window;
+use drivers::hal::{Retired, Through, TransmitProgress, Window};
 
 /// Bytes of the smallest block.
 const UNIT: usize = 512;
 /// Orders of blocks: up to 2^21 units, a gigabyte.
 const ORDERS: usize = 22;
+/// Blocks that may wait for a port before a list has to grow.
+const RETIRED: usize = 256;
 /// No unit.
 const NONE: u32 = u32::MAX;
 /// Not the first unit of a free block.
@@ -40,6 +42,8 @@ pub struct Pool {
     orders: Vec<u8>,
     links: Vec<(u32, u32)>,
     free: usize,
+    /// Blocks that were given back, and that a port may still send from.
+    retired: Retired<Block>,
     /// A block of this order is kept back from peers' WRITEs.
     kept: usize,
     /// What became of it.
@@ -63,6 +67,7 @@ impl Pool {
             orders: alloc::vec![USED; units],
             links: alloc::vec![(NONE, NONE); units],
             free: 0,
+            retired: Retired::default(),
             kept: order(largest).unwrap_or(ORDERS - 1),
             counters: PoolCounters::default(),
         };
@@ -111,6 +116,32 @@ impl Pool {
         self.free -= UNIT << wanted;
         self.counters.lowest = self.counters.lowest.min(self.free);
         Some(Block { first, order: wanted as u8 })
+    }
+
+    /// From now on [`Pool::retire`] waits for `ports` ports.
+    pub fn wait_for_ports(&mut self, ports: usize) {
+        self.retired = Retired::new(ports, RETIRED);
+    }
+
+    /// Takes a block back that something may still be sent from.
+    #[inline]
+    pub fn retire(&mut self, block: Block, through: Through) {
+        if let Some(block) = self.retired.put(block, through) {
+            self.free(block);
+        }
+    }
+
+    /// Whether any block waits for a port.
+    #[inline]
+    pub fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
+    /// Frees what a port sends no more. To be called for the ports in their order.
+    pub fn note_progress(&mut self, port: usize, progress: TransmitProgress) {
+        let mut retired = core::mem::take(&mut self.retired);
+        retired.note(port, progress, |block| self.free(block));
+        self.retired = retired;
     }
 
     /// Takes a block back.

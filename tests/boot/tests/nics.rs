@@ -166,6 +166,8 @@ fn jumbo_frames_pass_between_two_appliances(model: NicModel) -> Result<()> {
         boot(spec.append("isthmus.roce.services=true"))
     };
     let (mut first, mut second) = (end(true, 1)?, end(false, 2)?);
+    // Either may have come up before the other's link.
+    until(&mut first, "ping 10.9.0.2 1", "1 of 1 answered")?;
     for (vm, other) in [(&mut first, "10.9.0.2"), (&mut second, "10.9.0.1")] {
         vm.run(&format!("ping {other}"))?.contains(other)?.lacks("no answer")?;
         for size in [64, 4096, 65535] {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use drivers::hal::{Frame, Packet, Port, PortCounters, TransmitError};
+use drivers::hal::{Frame, Packet, Port, PortCounters, TransmitError, TransmitProgress};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Receive buffers.
@@ -96,6 +96,10 @@ impl Port for DgramPort {
             }
         }
         Ok(())
+    }
+
+    fn progress(&mut self) -> TransmitProgress {
+        TransmitProgress::default()
     }
 
     fn flush(&mut self) {}

@@ -317,15 +317,22 @@ fn links_are_seen_to_go_and_come() {
         let mut bench = open(kind);
         for _ in 0..3 {
             bench.machine.model(|nic| nic.link = false);
-            assert!(!bench.port.link_up());
+            // Nobody has noticed yet.
             bench.port.transmit(&plain(&frame(0, 60))).unwrap();
             bench.port.flush();
-            // However long that takes: nothing is reset for it.
+            assert!(!bench.port.link_up() && bench.port.is_sending());
+            // However long that takes: the chip is reset once, so that it does not hold on to memory.
             bench.watch(100);
+            assert!(!bench.port.is_sending());
+            bench.port.transmit(&plain(&frame(1, 60))).unwrap();
+            assert!(!bench.port.is_sending(), "what is sent without a link is lost");
             bench.machine.model(|nic| nic.link = true);
             bench.machine.run();
             assert!(bench.port.link_up());
-            assert_eq!(bench.sent().len(), 1);
+            bench.port.transmit(&plain(&frame(2, 60))).unwrap();
+            bench.port.flush();
+            bench.machine.run();
+            assert_eq!(bench.sent(), [frame(2, 60)]);
             bench.watch(1);
         }
         assert_eq!((bench.notices(), bench.port.counters().resets), (vec![], 0));

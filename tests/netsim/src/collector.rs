@@ -1,6 +1,6 @@
 //! A port that keeps what it is given to transmit.
 
-use drivers::hal::{Frame, Packet, Port, PortCounters, TransmitError};
+use drivers::hal::{Frame, Packet, Port, PortCounters, TransmitError, TransmitProgress};
 
 /// Keeps up to `room` frames, of an MTU of 1500; nothing ever arrives.
 #[derive(Debug)]
@@ -42,6 +42,9 @@ impl Port for Collector {
         }
         self.frames.push(crate::bytes(packet));
         Ok(())
+    }
+    fn progress(&mut self) -> TransmitProgress {
+        TransmitProgress::default()
     }
     fn flush(&mut self) {}
     fn set_interrupts(&mut self, _: bool) {}

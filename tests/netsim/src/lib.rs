@@ -55,6 +55,7 @@ mod network;
 mod node;
 mod rng;
 mod seeds;
+mod slow_port;
 mod stream;
 
 pub use bridge::BridgeEnd;
@@ -66,3 +67,4 @@ pub use network::{Event, Fate, Network, Place};
 pub use node::{Node, bytes};
 pub use rng::Rng;
 pub use seeds::{explore, tracing};
+pub use slow_port::SlowPort;

@@ -6,6 +6,7 @@ use crate::config::{Size, Volume};
 use crate::console::Managed;
 use crate::gateway::disks::{Role, number_of};
 use crate::gateway::objects::session_name;
+use crate::gateway::plane::DataPlane;
 use crate::gateway::remote_storage;
 use crate::gateway::state::State;
 use crate::gateway::volumes::Order;
@@ -98,7 +99,7 @@ pub(super) fn delete(state: &mut State, words: &[&str]) -> Told {
         let mirror = &mirror.name;
         return Err(format!("it is a member of mirror {mirror}; `mirror remove {mirror}` first"));
     }
-    let storage = &mut state.plane.storage;
+    let DataPlane { storage, rdma_stack, arena, .. } = &mut state.plane;
     let id = storage.volumes.find(name).ok_or_else(|| format!("there is no volume {name:?}"))?;
     if let Some(server) = &storage.server
         && let Some(device) = server.devices().find(|device| device.volume == id)
@@ -134,8 +135,8 @@ pub(super) fn delete(state: &mut State, words: &[&str]) -> Told {
     state.document = document;
     let memory = storage.volumes.remove(id).and_then(|volume| volume.into_parts().shared);
     if let Some(memory) = memory {
-        let provider = state.plane.rdma_stack.as_ref().map(|rdma_stack| &rdma_stack.providers);
-        storage.retire(memory, state.platform.arena(), provider, state.now);
+        let provider = rdma_stack.as_ref().map(|rdma_stack| &rdma_stack.providers);
+        storage.retire(memory, arena, provider, state.now);
     }
     // One that could not become a volume keeps its role.
     if let Some(number) = whole_disk

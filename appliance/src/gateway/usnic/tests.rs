@@ -4,7 +4,7 @@ use super::*;
 use crate::gateway::plane::{DataPlane, Settings};
 use crate::gateway::udp_engines::UdpEngines;
 use core::time::Duration;
-use drivers::hal::{Frame, Packet, Port, PortCounters, TransmitError};
+use drivers::hal::{Frame, Packet, Port, PortCounters, TransmitError, TransmitProgress};
 use net::PortAddresses;
 use net::datagram;
 use std::collections::VecDeque;
@@ -61,6 +61,9 @@ impl Port for Cable {
         frame.extend(packet.trailer);
         ends.sent.push_back(frame);
         Ok(())
+    }
+    fn progress(&mut self) -> TransmitProgress {
+        TransmitProgress::default()
     }
     fn flush(&mut self) {}
     fn set_interrupts(&mut self, _: bool) {}

@@ -13,7 +13,7 @@ use crate::ethernet::keeper::Keeper;
 use crate::ethernet::{LEAST_MTU, PLAIN_MTU, WantedMtu};
 use crate::hal::{
     Arena, Clock, Frame, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
-    Registers, TransmitError, UdpFlow, Window,
+    Registers, TransmitError, TransmitProgress, UdpFlow, Window,
 };
 use crate::pci::{Function, Msix};
 use alloc::boxed::Box;
@@ -324,10 +324,10 @@ impl Port for EnicPort {
         self.queues.as_ref().is_some_and(|queues| queues.transmitter.has_room())
     }
 
-    fn is_sending(&mut self) -> bool {
-        let Some(queues) = &mut self.queues else { return false };
-        queues.transmitter.reclaim();
-        queues.transmitter.is_sending()
+    fn progress(&mut self) -> TransmitProgress {
+        self.queues
+            .as_mut()
+            .map_or(TransmitProgress::default(), |queues| queues.transmitter.progress())
     }
 
     fn route(&mut self, interrupt: &Interrupt) -> bool {

@@ -9,7 +9,7 @@ use super::error::Error;
 use super::registers::{self, Ring, WORK_ERROR};
 use crate::ethernet::copies::{Copies, HALF, MOST_PIECES, Piece, SMALL};
 use crate::ethernet::{ETHERNET, OVERHEAD, SHORTEST};
-use crate::hal::{Arena, Cells, Packet, Registers, TransmitError, Window};
+use crate::hal::{Arena, Cells, Packet, Registers, TransmitError, TransmitProgress, Window};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
@@ -325,9 +325,10 @@ impl Transmitter {
         self.starved && self.limit > 0 && (self.written == self.back || self.upper().is_some())
     }
 
-    /// Whether there is something that the device has not sent, as far as it was told.
-    pub fn is_sending(&self) -> bool {
-        self.written != self.back
+    /// How far the device has come, which reports in order. A packet has one descriptor at least.
+    pub fn progress(&mut self) -> TransmitProgress {
+        self.reclaim();
+        TransmitProgress::with_waiting(self.frames, self.written.wrapping_sub(self.back).into())
     }
 
     /// The oldest report that has not come, by its number; None if none is waited for.

@@ -183,7 +183,11 @@ impl IntelPort {
             self.give_up(Error::Absent);
             return false;
         }
-        status & STATUS_LINK_UP != 0 && self.life.is_live()
+        let up = status & STATUS_LINK_UP != 0 && self.life.is_live();
+        if self.life.is_live() {
+            self.transmitter.note_link(up);
+        }
+        up
     }
 
     /// Looks after the chip; to be called about once a second.
@@ -199,13 +203,17 @@ impl IntelPort {
         if self.chip.is_lost(&*self.registers) {
             return self.begin_reset(self.chip.why_lost());
         }
-        // Without a link nothing is sent, for as long as that takes; and then it takes a look to begin.
-        let sends = link && self.life.link;
+        // When a link comes it takes a look to begin. Without one nothing is sent: a reset takes the frames that the chip
+        // has been given, which would hold on to their memory (as Linux's e1000_watchdog_task does).
+        let sends = link == self.life.link;
         self.life.link = link;
         self.transmitter.reclaim();
         let waits = if sends { self.transmitter.waits_at() } else { None };
         if self.life.transmit.look(waits) {
-            return self.begin_reset(HUNG);
+            match link {
+                true => return self.begin_reset(HUNG),
+                false => return self.begin(),
+            }
         }
         let waits = self.receiver.waits_at();
         if self.life.receive.look(waits) {

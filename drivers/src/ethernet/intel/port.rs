@@ -10,7 +10,7 @@ use crate::ethernet::keeper::Keeper;
 use crate::ethernet::{LEAST_MTU, MOST_MTU, OVERHEAD, PLAIN_MTU, WantedMtu};
 use crate::hal::{
     Arena, Clock, Frame, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
-    Registers, TransmitError, Window,
+    Registers, TransmitError, TransmitProgress, Window,
 };
 use crate::pci::Function;
 use alloc::boxed::Box;
@@ -202,9 +202,8 @@ impl Port for IntelPort {
         self.transmitter.has_room()
     }
 
-    fn is_sending(&mut self) -> bool {
-        self.transmitter.reclaim();
-        self.transmitter.waits_at().is_some()
+    fn progress(&mut self) -> TransmitProgress {
+        self.transmitter.progress()
     }
 
     fn wakes(&self) -> bool {

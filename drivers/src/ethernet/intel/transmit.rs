@@ -9,7 +9,7 @@ use super::receive::DESCRIPTOR;
 use super::registers::TDT;
 use crate::ethernet::copies::{Copies, HALF, MOST_PIECES, Piece, SMALL};
 use crate::ethernet::{ETHERNET, SHORTEST};
-use crate::hal::{Arena, Cells, Packet, Registers, TransmitError, Window};
+use crate::hal::{Arena, Cells, Packet, Registers, TransmitError, TransmitProgress, Window};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -66,6 +66,8 @@ pub struct Transmitter {
     sent: Box<[Sent]>,
     packets: u32,
     packets_back: u32,
+    /// Without a link nothing is queued: the frames would lie there, and the memory that they are sent from.
+    has_link: bool,
     /// A frame found no room, and the device has given nothing back since.
     starved: bool,
     pub frames: u64,
@@ -108,6 +110,7 @@ impl Transmitter {
             sent: alloc::vec![Sent::default(); entries].into(),
             packets: 0,
             packets_back: 0,
+            has_link: true,
             starved: false,
             frames: 0,
             bytes: 0,
@@ -133,7 +136,15 @@ impl Transmitter {
     pub fn start(&mut self, longest: usize) {
         self.stop();
         self.longest = longest;
+        self.has_link = true;
         self.limit = self.entries - 1;
+    }
+
+    /// Takes note of the link of a device that is started.
+    pub fn note_link(&mut self, up: bool) {
+        self.has_link = up;
+        self.starved &= up;
+        self.limit = if up { self.entries - 1 } else { 0 };
     }
 
     #[inline(always)]
@@ -177,7 +188,7 @@ impl Transmitter {
         if !self.has_descriptors() {
             self.reclaim();
             if !self.has_descriptors() {
-                return Err(self.starve());
+                return self.starve();
             }
         }
         if len > SMALL {
@@ -206,17 +217,21 @@ impl Transmitter {
         let before = self.packets_back;
         self.reclaim();
         match self.packets_back == before {
-            true => Err(self.starve()),
+            true => self.starve(),
             false => self.transmit(packet),
         }
     }
 
     /// There is no room for a frame.
     #[cold]
-    fn starve(&mut self) -> TransmitError {
+    fn starve(&mut self) -> Result<(), TransmitError> {
+        if !self.has_link {
+            // It is lost.
+            return Ok(());
+        }
         self.full += 1;
         self.starved = true;
-        TransmitError::Full
+        Err(TransmitError::Full)
     }
 
     /// Describes a packet of `len` bytes.
@@ -295,6 +310,15 @@ impl Transmitter {
         self.starved
             && self.limit > 0
             && (self.packets == self.packets_back || self.oldest_is_done().is_some())
+    }
+
+    /// How far the device has come, which gives packets back in their order.
+    pub fn progress(&mut self) -> TransmitProgress {
+        self.reclaim();
+        TransmitProgress::with_waiting(
+            self.frames,
+            self.packets.wrapping_sub(self.packets_back).into(),
+        )
     }
 
     /// The oldest packet that the device has not sent, by its number; None if there is none.

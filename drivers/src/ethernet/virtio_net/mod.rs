@@ -9,7 +9,8 @@ mod transmit;
 use super::{ETHERNET, LEAST_MTU, MOST_MTU, OVERHEAD, PLAIN_MTU, WantedMtu};
 use crate::device::Device;
 use crate::hal::{
-    Arena, Clock, Frame, Interrupt, Packet, Platform, Port, PortCounters, TransmitError,
+    Arena, Clock, Frame, Instant, Interrupt, Packet, Platform, Port, PortCounters, TransmitError,
+    TransmitProgress,
 };
 use crate::registry::OpenError;
 use crate::virtio::{self, Error, Live, Setup, Transport, read_config};
@@ -193,8 +194,16 @@ impl Port for VirtioNet {
         self.transmitter.has_room()
     }
 
-    fn is_sending(&mut self) -> bool {
-        self.transmitter.is_sending()
+    fn progress(&mut self) -> TransmitProgress {
+        self.transmitter.progress()
+    }
+
+    /// A device whose rings make no sense any more is reset, so that it reads no memory.
+    fn watch(&mut self, _: Instant) {
+        let broken = self.receiver.is_dead() || self.transmitter.is_dead();
+        if broken && !self.transmitter.is_stopped && virtio::reset(&mut *self.transport).is_ok() {
+            self.transmitter.stop();
+        }
     }
 
     fn wakes(&self) -> bool {

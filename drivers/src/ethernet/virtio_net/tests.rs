@@ -1,5 +1,5 @@
 use super::{VirtioNet, WantedMtu};
-use crate::hal::{Packet, Platform, Port, TransmitError, Window};
+use crate::hal::{Instant, Packet, Platform, Port, TransmitError, TransmitProgress, Window};
 use crate::registry::Class;
 use crate::virtio::model::{Machine, Model};
 use crate::virtio::{Error, attach};
@@ -224,6 +224,65 @@ fn frames_that_the_device_has_are_known_until_it_has_sent_them() {
     net.flush();
     assert!(net.is_sending());
     depart(&model, 12);
+    assert!(!net.is_sending());
+}
+
+/// Devices may give packets back in another order: sent is what all before it are as well.
+#[test]
+fn progress_is_of_the_first_frames() {
+    let (_machine, model, mut net) = port(256);
+    let progress = |net: &mut VirtioNet| {
+        let TransmitProgress { queued, sent } = net.progress();
+        (queued, sent)
+    };
+    for n in 0..3 {
+        net.transmit(&plain(&[n; 60])).unwrap();
+    }
+    net.flush();
+    assert_eq!(progress(&mut net), (3, 0));
+    net.transmit(&plain(&[3; 60])).unwrap();
+    net.flush();
+    let mut device = model.state();
+    let heads: Vec<u16> = (0..4).map(|_| device.pop(1).unwrap().head).collect();
+    // The last one first.
+    device.push(1, heads[3], 0);
+    device.push(1, heads[1], 0);
+    drop(device);
+    assert_eq!(progress(&mut net), (4, 0));
+    model.state().push(1, heads[0], 0);
+    assert_eq!(progress(&mut net), (4, 0));
+    model.state().push(1, heads[2], 0);
+    assert_eq!(progress(&mut net), (4, 4));
+    // For ever.
+    for n in 4..3000u64 {
+        net.transmit(&plain(&[n as u8; 60])).unwrap();
+        net.flush();
+        let (queued, sent) = progress(&mut net);
+        assert!(queued == n + 1 && sent <= n, "{n}: {sent}");
+        depart(&model, 12);
+        if n % 3 == 0 {
+            assert_eq!(progress(&mut net), (n + 1, n + 1));
+        }
+    }
+}
+
+/// A device that talks nonsense is reset: then it holds no memory any more.
+#[test]
+fn a_broken_device_is_reset() {
+    let (_machine, model, mut net) = port(256);
+    net.transmit(&plain(&[1; 60])).unwrap();
+    net.flush();
+    model.state().lie(1, 0, 0, 9);
+    assert_eq!(net.progress(), TransmitProgress { queued: 1, sent: 0 });
+    assert!(!net.link_up());
+    net.watch(Instant::ZERO);
+    assert_eq!(model.state().status, 0);
+    assert_eq!(net.progress(), TransmitProgress { queued: 1, sent: 1 });
+    // What is sent now is lost, and holds nothing up.
+    for _ in 0..1000 {
+        net.transmit(&plain(&[1; 60])).unwrap();
+    }
+    net.flush();
     assert!(!net.is_sending());
 }
 

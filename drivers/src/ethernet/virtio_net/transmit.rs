@@ -6,7 +6,7 @@
 
 use super::{ETHERNET, TRANSMIT, entries};
 use crate::ethernet::copies::{put_header, put_trailer};
-use crate::hal::{Packet, TransmitError, Window};
+use crate::hal::{Packet, TransmitError, TransmitProgress, Window};
 use crate::virtio::{Error, Ring, Setup, Taken};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -36,6 +36,14 @@ pub struct Transmitter {
     bounces: u16,
     /// The full-size buffer that the packet of a slot lies in.
     bounced: Box<[Option<u16>]>,
+    /// Which period each slot's packet is of: devices may give packets back in any order, so those that were queued
+    /// before the present period are counted apart.
+    periods: Box<[u8]>,
+    period: u8,
+    under_way: [u16; 2],
+    /// Packets that were queued before the present period, and those of them and of all that are known to be sent.
+    before: u64,
+    sent: u64,
     /// Length of what stands before each frame.
     header: usize,
     longest: usize,
@@ -47,6 +55,8 @@ pub struct Transmitter {
     starved: bool,
     /// It is asked for an interrupt when it does.
     armed: bool,
+    /// The device is not used any more.
+    pub is_stopped: bool,
 }
 
 impl Transmitter {
@@ -72,6 +82,11 @@ impl Transmitter {
             bounce_free: (0..bounces).collect(),
             bounces,
             bounced: alloc::vec![None; slots.into()].into(),
+            periods: alloc::vec![0; slots.into()].into(),
+            period: 0,
+            under_way: [0; 2],
+            before: 0,
+            sent: 0,
             header,
             longest,
             frames: 0,
@@ -80,6 +95,7 @@ impl Transmitter {
             full: 0,
             starved: false,
             armed: false,
+            is_stopped: false,
         })
     }
 
@@ -97,6 +113,10 @@ impl Transmitter {
             return Err(TransmitError::TooLarge);
         }
         if self.free.is_empty() {
+            if self.is_stopped {
+                self.errors += 1;
+                return Ok(());
+            }
             self.reclaim();
         }
         let Some(slot) = self.free.pop() else { return Err(self.starve()) };
@@ -115,6 +135,8 @@ impl Transmitter {
             }
         }
         self.ring.offer(slot * DESCRIPTORS);
+        self.periods[usize::from(slot)] = self.period;
+        self.under_way[usize::from(self.period)] += 1;
         self.frames += 1;
         self.bytes += len as u64;
         Ok(())
@@ -210,6 +232,9 @@ impl Transmitter {
 
     /// Takes back what the device has sent.
     fn reclaim(&mut self) {
+        if self.is_stopped {
+            return;
+        }
         loop {
             match self.ring.take() {
                 Taken::Nothing => return,
@@ -218,6 +243,7 @@ impl Transmitter {
                     self.starved = false;
                     let slot = head / DESCRIPTORS;
                     self.free.push(slot);
+                    self.under_way[usize::from(self.periods[usize::from(slot)])] -= 1;
                     if self.bounce_free.len() < usize::from(self.bounces) {
                         self.bounce_free.extend(self.bounced[usize::from(slot)].take());
                     }
@@ -226,10 +252,26 @@ impl Transmitter {
         }
     }
 
-    /// Whether the device has packets that it has not given back.
-    pub fn is_sending(&mut self) -> bool {
+    /// How far the device has come.
+    pub fn progress(&mut self) -> TransmitProgress {
         self.reclaim();
-        self.free.len() < self.slots && !self.ring.is_dead()
+        for _ in 0..2 {
+            if self.under_way[usize::from(self.period ^ 1)] > 0 {
+                break;
+            }
+            // All that were queued before this period are sent: another begins.
+            self.sent = self.before;
+            self.before = self.frames;
+            self.period ^= 1;
+        }
+        TransmitProgress { queued: self.frames, sent: self.sent }
+    }
+
+    /// The device was reset: it reads no memory, and is not used any more. What is to be sent is lost.
+    pub fn stop(&mut self) {
+        self.is_stopped = true;
+        self.under_way = [0; 2];
+        self.free.clear();
     }
 
     /// True if the device has to be notified.

@@ -11,7 +11,7 @@ use super::{LEAST_MTU, OVERHEAD, PLAIN_MTU, WantedMtu};
 use crate::device::{Bus, Device};
 use crate::hal::{
     Arena, Clock, Frame, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
-    Severity, TransmitError, Window,
+    Severity, TransmitError, TransmitProgress, Window,
 };
 use crate::pci::{Function, Msix};
 use crate::registry::{Id, OpenError};
@@ -327,9 +327,8 @@ impl Port for Vmxnet3 {
         routed
     }
 
-    fn is_sending(&mut self) -> bool {
-        self.transmitter.reclaim();
-        self.transmitter.waits_at().is_some()
+    fn progress(&mut self) -> TransmitProgress {
+        self.transmitter.progress()
     }
 
     fn wakes(&self) -> bool {

@@ -7,7 +7,7 @@ use super::Error;
 use super::shared::Rings;
 use crate::ethernet::ETHERNET;
 use crate::ethernet::copies::{Copies, MOST_PIECES, Piece, SMALL};
-use crate::hal::{Arena, Cells, Packet, TransmitError, Window};
+use crate::hal::{Arena, Cells, Packet, TransmitError, TransmitProgress, Window};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
@@ -265,6 +265,15 @@ impl Transmitter {
     /// Whether there is room again for a frame that found none.
     pub fn pending(&self) -> bool {
         self.starved && self.limit > 0 && (self.packets == self.packets_back || self.is_completed())
+    }
+
+    /// How far the device has come, which gives packets back in their order.
+    pub fn progress(&mut self) -> TransmitProgress {
+        self.reclaim();
+        TransmitProgress::with_waiting(
+            self.frames,
+            self.packets.wrapping_sub(self.packets_back).into(),
+        )
     }
 
     /// The oldest packet that the device has not sent, by its number; None if there is none.

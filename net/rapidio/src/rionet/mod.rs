@@ -17,7 +17,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
-use drivers::hal::{Frame, Instant, Packet, Port, PortCounters, TransmitError};
+use drivers::hal::{Frame, Instant, Packet, Port, PortCounters, TransmitError, TransmitProgress};
 use drivers::rapidio::{Destination, Doorbell, Mailbox, OpenPort, SendError, Undelivered};
 use peers::Peers;
 
@@ -317,6 +317,11 @@ impl Port for Rionet {
             Err(_) => self.refuse(),
         }
         sent
+    }
+
+    /// All of it is copied.
+    fn progress(&mut self) -> TransmitProgress {
+        TransmitProgress::default()
     }
 
     fn flush(&mut self) {

@@ -17,7 +17,7 @@ use crate::wire::extended::{Nak, Syndrome};
 use ack_share::AckShare;
 use alloc::collections::VecDeque;
 use core::time::Duration;
-use drivers::hal::Instant;
+use drivers::hal::{Instant, Through};
 use rto::Patience;
 use verbs::{Payload, QpInit, ReadyToSend, SendOperation, SendRequest, Status, VerbsError};
 use work::{LargePayloads, Operation, Work};
@@ -86,6 +86,8 @@ pub struct Requester {
     stalled_since: Instant,
     retransmit_at: Option<Instant>,
     pause_until: Option<Instant>,
+    /// The port that it sends through.
+    pub port: usize,
 }
 
 impl Requester {
@@ -116,6 +118,7 @@ impl Requester {
             stalled_since: Instant::ZERO,
             retransmit_at: None,
             pause_until: None,
+            port: 0,
         }
     }
 
@@ -298,7 +301,7 @@ impl Requester {
         let Some(work) = self.queue.front_mut() else { return };
         self.large.release(&work.payload);
         if let Some(block) = work.block.take() {
-            env.memory.pool.free(block);
+            env.memory.pool.retire(block, Through::Port(self.port));
         }
         if work.signaled || status != Status::Success {
             let awaited = work.waited_for || status != Status::Success;
@@ -544,7 +547,7 @@ impl Requester {
     /// The queue pair is no more: what its requests hold of the memory on demand goes back.
     pub fn give_back(&mut self, memory: &mut Memory) {
         for block in self.queue.drain(..).filter_map(|work| work.block) {
-            memory.pool.free(block);
+            memory.pool.retire(block, Through::Port(self.port));
         }
     }
 
@@ -554,7 +557,7 @@ impl Requester {
         while let Some(work) = self.queue.pop_front() {
             self.large.release(&work.payload);
             if let Some(block) = work.block {
-                env.memory.pool.free(block);
+                env.memory.pool.retire(block, Through::Port(self.port));
             }
             identity.complete_send(env, work.id, status, true);
             status = Status::Flushed;

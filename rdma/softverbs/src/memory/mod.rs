@@ -16,7 +16,7 @@ mod tests;
 use super::handle_table::HandleTable;
 use super::pool::Pool;
 use alloc::vec::Vec;
-use drivers::hal::Window;
+use drivers::hal::{Through, Window};
 use keys::Keys;
 use rand_core::RngCore;
 use region::{Arrival, Backing, ChunkKeys, Registration};
@@ -62,6 +62,10 @@ pub struct Memory {
     pub pool: Pool,
     /// Memory for on-demand regions: zeroed, each as long as all of them.
     odp_pool: Vec<Window>,
+    /// Ports that send from where the memory lies: 0 if what is sent is copied at once.
+    ports: usize,
+    /// What peers wrote may be sent on to others.
+    is_passed_on: bool,
 }
 
 impl Memory {
@@ -73,7 +77,28 @@ impl Memory {
             keys: Keys::new(max_keys.min(super::handle_table::MAX)),
             pool: Pool::empty(),
             odp_pool: Vec::new(),
+            ports: 0,
+            is_passed_on: false,
         }
+    }
+
+    /// From now on memory on demand is used for something else only when `ports` ports have sent what they have of it
+    /// ([`Pool::note_progress`]).
+    pub fn wait_for_ports(&mut self, ports: usize) {
+        if self.ports != ports {
+            self.ports = ports;
+            self.pool.wait_for_ports(ports);
+        }
+    }
+
+    /// How many ports memory on demand waits for.
+    pub fn ports(&self) -> usize {
+        self.ports
+    }
+
+    /// Says that what peers write may be sent on to others.
+    pub fn passes_on(&mut self) {
+        self.is_passed_on = true;
     }
 
     /// Makes a protection domain.
@@ -229,7 +254,7 @@ impl Memory {
             Backing::Fixed(_) => {}
             Backing::OnDemand(arrivals) => {
                 for block in arrivals.into_iter().filter_map(|arrival| arrival.block) {
-                    self.pool.free(block);
+                    self.pool.retire(block, Through::Any);
                 }
             }
             Backing::OnDemandRegion(mut lazy) => self.odp_pool.extend(lazy.take()),

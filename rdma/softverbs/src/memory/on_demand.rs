@@ -3,7 +3,7 @@
 use super::region::{Arrival, Backing};
 use super::{Grant, Memory, Refusal};
 use crate::pool::{Block, Pool};
-use drivers::hal::Window;
+use drivers::hal::{Through, Window};
 use verbs::{Access, MrId, OnDemandStatus, PdId, RemoteAddress, VerbsError};
 
 impl Memory {
@@ -13,6 +13,7 @@ impl Memory {
             return Err(VerbsError::Invalid);
         }
         self.pool = Pool::new(memory, largest);
+        self.pool.wait_for_ports(self.ports);
         Ok(())
     }
 
@@ -182,10 +183,14 @@ impl Memory {
         core::mem::take(arrival).block
     }
 
-    /// Gives the memory of a chunk that was taken back to the pool.
+    /// Gives the memory of a chunk that was taken back to the pool. Where queue pairs of our own ask peers for
+    /// something, as those to other servers do, one of them may have sent it.
     pub fn release_chunk(&mut self, id: MrId, chunk: u16) {
         if let Some(block) = self.detach_chunk(id, chunk) {
-            self.pool.free(block);
+            match self.is_passed_on {
+                true => self.pool.retire(block, Through::Any),
+                false => self.pool.free(block),
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::disk::SimDisk;
 use drivers::hal::{Arena, Instant, Window};
 use net::hosts::Hosts;
-use netsim::Rng;
+use netsim::{Rng, SlowPort};
 use rand_core::RngCore;
 use roce::{Limits, PortConfig, Roce, TxBuffer};
 use rtrs::Name;
@@ -61,8 +61,9 @@ pub fn transmit(roce: &mut Roce, tx: &mut TxBuffer, port: usize, now: Instant) -
 /// What is there while the power is on.
 struct Machine {
     roce: Roce,
-    /// The packets that its ports are sending.
-    tx: Vec<TxBuffer>,
+    tx: TxBuffer,
+    /// What its ports are sending.
+    slow: Vec<SlowPort>,
     server: Server,
     volumes: Volumes,
     arena: Arena,
@@ -85,6 +86,8 @@ pub struct Gateway {
     pub memory: Window,
     /// Hosts that have a volume in memory of their own: `own1`, `own2` and so on.
     pub private: Vec<IpAddr>,
+    /// For so many milliseconds its ports may stand still.
+    pub stalls: u64,
     machine: Option<Machine>,
     /// How often it was started.
     pub boots: u32,
@@ -101,7 +104,18 @@ impl Gateway {
         memory: Window,
     ) -> Self {
         let private = Vec::new();
-        Gateway { ports, mtu, config, disk, ram_sectors, memory, private, machine: None, boots: 0 }
+        Gateway {
+            ports,
+            mtu,
+            config,
+            disk,
+            ram_sectors,
+            memory,
+            private,
+            stalls: 0,
+            machine: None,
+            boots: 0,
+        }
     }
 
     /// Starts it.
@@ -137,8 +151,11 @@ impl Gateway {
             server.add_export(export, &volumes).expect("a sound export");
         }
         self.boots += 1;
-        let tx = self.ports.iter().map(|_| TxBuffer::new()).collect();
-        self.machine = Some(Machine { roce, tx, server, volumes, arena, rng });
+        let slow = self.ports.iter().map(|_| SlowPort::new(self.stalls)).collect();
+        roce.wait_for_ports();
+        arena.wait_for_ports(self.ports.len());
+        let tx = TxBuffer::new();
+        self.machine = Some(Machine { roce, tx, slow, server, volumes, arena, rng });
     }
 
     /// Cuts its power.
@@ -168,16 +185,25 @@ impl netsim::Node for Gateway {
         }
     }
     fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {
-        let Machine { roce, tx, .. } = self.machine.as_mut()?;
-        transmit(roce, &mut tx[port], port, now)
+        let Machine { roce, tx, slow, rng, .. } = self.machine.as_mut()?;
+        let slow = &mut slow[port];
+        while slow.has_room() && roce.poll_transmit(port, now, tx) {
+            slow.queue(&tx.packet(), now, rng);
+        }
+        slow.send(now, rng)
     }
     fn poll_timeout(&self) -> Option<Instant> {
         let machine = self.machine.as_ref()?;
         let timers = [machine.roce.poll_timeout(), machine.server.poll_timeout(), self.disk.next()];
-        timers.into_iter().flatten().min()
+        let ports = machine.slow.iter().map(SlowPort::deadline);
+        timers.into_iter().chain(ports).flatten().min()
     }
     fn work(&mut self, now: Instant) {
         let Some(machine) = &mut self.machine else { return };
+        for (place, slow) in machine.slow.iter().enumerate() {
+            machine.roce.note_progress(place, slow.progress());
+            machine.arena.note_progress(place, slow.progress());
+        }
         self.disk.set_now(now);
         machine.roce.handle_timeout(now);
         loop {

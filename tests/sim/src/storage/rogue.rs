@@ -401,6 +401,8 @@ impl Rogue {
 
 impl netsim::Node for Rogue {
     fn handle_frame(&mut self, port: usize, frame: &[u8], now: Instant) {
+        // Whatever an honest engine would make of it: this host sees it.
+        check(self.host, frame, format_args!("a frame"));
         self.roce.handle_frame(port, frame, now);
     }
     fn poll_transmit(&mut self, port: usize, now: Instant) -> Option<Vec<u8>> {
