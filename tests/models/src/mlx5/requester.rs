@@ -220,7 +220,11 @@ impl Mlx5 {
             (UMR, Service::Keys | Service::Reliable) => {
                 let may =
                     service == Service::Keys || super::fields::get(&pair.context, 0x394, 1) == 1;
-                let access = pair.access(LOCAL_READ);
+                let mut access = pair.access(LOCAL_READ);
+                // One that is for keys changes those of all domains.
+                if service == Service::Keys {
+                    access.domain = None;
+                }
                 if !may {
                     return Err(LOCAL_OPERATION);
                 }

@@ -45,11 +45,14 @@ impl Mlx5 {
             2 => is_free,
             _ => false,
         };
+        // Lists are padded to 64 bytes.
+        let room = found.room.next_multiple_of(64);
         // A key that was not made for it cannot be changed.
-        if refused || get(&found.context, 0x10, 1) == 0 || offset + list.len() > found.room {
+        if refused || get(&found.context, 0x10, 1) == 0 || offset + list.len() > room {
             return Err(BIND);
         }
-        if mask >> 7 & 1 == 1 && access.domain != Some(get(wanted, 0x68, 24) as u32) {
+        let domain = get(wanted, 0x68, 24) as u32;
+        if mask >> 7 & 1 == 1 && access.domain.is_some_and(|own| own != domain) {
             return Err(LOCAL_PROTECTION);
         }
         if !list.is_empty() {
