@@ -10,7 +10,7 @@ use launch::guest::Guest;
 use launch::models::ModelServer;
 use launch::qemu::Program;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 /// The function in the guest, and the one in a network namespace of it.
 const HERE: &str = "10.1.0.1";
 const THERE: &str = "10.1.0.2";
@@ -149,10 +149,9 @@ fn netdevs_of_physical_functions_reach_each_other() -> Result<()> {
     netdevs_reach_each_other(&["--no-roce", "--device", "1015", "--late", "300", "--out-of-order"])
 }
 
-/// Verbs: the connection manager over queue pair 1, READ, WRITE and SEND between the two functions.
-#[test]
-fn verbs_of_virtual_functions_reach_each_other() -> Result<()> {
-    let mut linux = Linux::boot(2, &[])?;
+/// Verbs: the connection manager over queue pair 1, READ, WRITE and SEND between the two functions, as RoCEv2 frames.
+fn verbs_reach_each_other(options: &[&str]) -> Result<()> {
+    let mut linux = Linux::boot(2, options)?;
     linux.load()?;
     linux.configure()?;
     linux.sh("modprobe -a mlx5_ib rdma_ucm ib_uverbs && sleep 1")?;
@@ -163,14 +162,103 @@ fn verbs_of_virtual_functions_reach_each_other() -> Result<()> {
          timeout 20 rping -c -a {THERE} -C 10 -S 4096 -V -v | tail -1
          wait"
     ))?;
-    linux.sh("ls /sys/class/infiniband; grep . /sys/class/infiniband/*/ports/1/gids/[0-3]; grep . /sys/class/infiniband/*/ports/1/gid_attrs/ndevs/[0-3]; true")?;
+    for tool in ["ib_write_bw", "ib_read_bw", "ib_send_bw"] {
+        linux.sh(&format!(
+            "set -e
+             ip netns exec there timeout 25 {tool} -R -s 65536 -n 50 >/tmp/server 2>&1 & sleep 2
+             timeout 20 {tool} -R -s 65536 -n 50 {THERE} | tee /tmp/client
+             grep -q '^ 65536 ' /tmp/client
+             wait"
+        ))?;
+    }
     linux.sh("rmmod mlx5_ib && rmmod mlx5_core")?;
     let said = linux.messages()?;
     let counters = linux.end()?;
     ensure!(!WRONG.iter().any(|word| said.contains(word)), "{said}\n{counters}");
     for function in ["function0", "function1"] {
         ensure!(counter(&counters, &format!("{function}.complaints"))? == 0, "{counters}");
+        ensure!(counter(&counters, &format!("{function}.refused"))? == 0, "{counters}");
         ensure!(counter(&counters, &format!("{function}.left"))? == 0, "{counters}");
+        ensure!(counter(&counters, &format!("{function}.roce_sent"))? > 1000, "{counters}");
+        ensure!(counter(&counters, &format!("{function}.roce_dropped"))? == 0, "{counters}");
     }
+    // SEND, WRITE, READ, and changes of keys.
+    for opcode in ["0a", "08", "10", "25"] {
+        ensure!(counter(&counters, &format!("function0.request.{opcode}"))? > 0, "{counters}");
+    }
+    Ok(())
+}
+
+#[test]
+fn verbs_of_virtual_functions_reach_each_other() -> Result<()> {
+    verbs_reach_each_other(&[])
+}
+
+/// The driver does not end to load: it waits for the firmware.
+#[test]
+fn a_model_that_never_comes_up_is_noticed() -> Result<()> {
+    let mut linux = Linux::boot(1, &["--fault", "never-ready"])?;
+    linux.sh("(modprobe mlx5_core &) ; sleep 10; [ ! -e /sys/class/net/eth0 ]")?;
+    let said = linux.messages()?;
+    ensure!(said.contains("waiting for FW initialization") || !said.contains("Link up"), "{said}");
+    let counters = linux.end()?;
+    ensure!(counter(&counters, "function0.commands")? == 0, "{counters}");
+    Ok(())
+}
+
+#[test]
+fn a_model_of_another_revision_is_noticed() -> Result<()> {
+    let mut linux = Linux::boot(1, &["--fault", "other-revision"])?;
+    linux.load()?;
+    let said = linux.messages()?;
+    ensure!(said.contains("cmd_if_rev") || said.contains("cmdif rev"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_model_whose_completions_have_the_wrong_owner_is_noticed() -> Result<()> {
+    let mut linux = Linux::boot(2, &["--no-roce", "--fault", "owner-bit"])?;
+    linux.load()?;
+    linux.configure()?;
+    // It binds, and its link is up: that proves nothing.
+    linux.sh(&format!("! ping -c 3 -W 2 {THERE}"))?;
+    Ok(())
+}
+
+#[test]
+fn a_model_whose_health_counter_stands_is_noticed() -> Result<()> {
+    let mut linux = Linux::boot(1, &["--no-roce", "--fault", "stuck-health"])?;
+    linux.load()?;
+    let compromised = "dmesg | grep -q 'health compromised'";
+    match linux.guest.wait_until(compromised, LIMIT) {
+        Ok(()) => Ok(()),
+        Err(_) => linux.fail("Linux is content with it"),
+    }
+}
+
+#[test]
+fn a_model_with_wrong_checksums_is_noticed() -> Result<()> {
+    let mut linux = Linux::boot(2, &["--no-roce", "--fault", "checksum"])?;
+    linux.load()?;
+    linux.configure()?;
+    // Linux believes the sum, finds the packet's wrong, and says so.
+    linux.sh(&format!("ping -c 5 -W 2 {THERE}; true"))?;
+    let said = linux.sh("dmesg | grep -i 'hw csum failure' || cat /proc/net/snmp")?;
+    ensure!(said.contains("hw csum failure"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_model_with_a_wrong_crc_is_noticed() -> Result<()> {
+    let mut linux = Linux::boot(2, &["--fault", "packet-crc"])?;
+    linux.load()?;
+    linux.configure()?;
+    linux.sh("modprobe -a mlx5_ib rdma_ucm ib_uverbs && sleep 1")?;
+    linux.sh(&format!(
+        "ip netns exec there timeout 20 rping -s -a {THERE} -C 1 & sleep 1
+         ! timeout 15 rping -c -a {THERE} -C 1"
+    ))?;
+    let counters = linux.end()?;
+    ensure!(counter(&counters, "function1.roce_dropped")? > 0, "{counters}");
     Ok(())
 }

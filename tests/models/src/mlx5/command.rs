@@ -124,6 +124,9 @@ impl Mlx5 {
             return;
         }
         *self.counts.commands.entry(opcode).or_default() += 1;
+        // What makes objects may take memory, which is asked for where somebody hears of it.
+        let makes = matches!(opcode, 0x200 | 0x301 | 0x400 | 0x500 | 0x904 | 0x908 | 0x930);
+        let makes = makes && self.asynchronous(0x0b).is_some();
         let room = be32(&entry, 0x38) as usize;
         match self.check_and_execute(opcode, &input, room, machine) {
             Ok(output) => pending.output = output,
@@ -138,8 +141,6 @@ impl Mlx5 {
             }
         }
         pending.output.resize(room.max(16), 0);
-        // What makes objects may take memory.
-        let makes = matches!(opcode, 0x200 | 0x301 | 0x400 | 0x500 | 0x904 | 0x908 | 0x930);
         let asks = |fault| match fault {
             Fault::AsksForPages(count) if makes => Some(count),
             _ => None,

@@ -9,6 +9,8 @@ pub enum Fault {
     OtherRevision,
     /// Every register reads as all ones, until a function-level reset.
     AllOnes,
+    /// The same, whatever is done. Lasts.
+    AllOnesForEver,
     /// No interrupts are raised. Lasts.
     NoInterrupts,
     /// The health counter stands still. Lasts.
@@ -35,6 +37,8 @@ pub enum Fault {
     AsksForPages(u32),
     /// The next completion of the queue names a work request so much further on.
     CompletesAnother(u16),
+    /// The completion of the next received frame names a buffer so much further on.
+    ReceivesAt(u16),
     /// The next received frame is completed with this length.
     Length(u32),
     /// The next received frame is completed with this opcode.
@@ -73,6 +77,7 @@ impl Fault {
             self,
             NeverReady
                 | OtherRevision
+                | AllOnesForEver
                 | NoInterrupts
                 | StuckHealth
                 | OwnerBit

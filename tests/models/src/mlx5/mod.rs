@@ -95,6 +95,8 @@ pub struct Config {
     pub pages: [u32; 3],
     /// How long the firmware takes to come up, in nanoseconds.
     pub start_up: Nanoseconds,
+    /// It may receive what is not for it.
+    pub trusted: bool,
     /// What of a frame must be in the work request itself: 0 nothing, 1 layer 2, 2 IP, 3 TCP or UDP.
     pub min_inline: u8,
 }
@@ -109,6 +111,7 @@ impl Default for Config {
             vectors: 8,
             pages: [33, 700, 300],
             start_up: 0,
+            trusted: true,
             min_inline: 1,
         }
     }
@@ -160,6 +163,9 @@ pub struct Mlx5 {
     counts: Counts,
     state: State,
     now: Nanoseconds,
+    /// For its next turn: pages, and send queues.
+    asking: Option<i32>,
+    woken: bool,
     /// What the driver did that it must not do.
     pub complaints: Vec<String>,
 }
@@ -185,6 +191,8 @@ impl Mlx5 {
             counts: Counts::default(),
             state: State::new(&settings, 0),
             now: 0,
+            asking: None,
+            woken: false,
             complaints: Vec::new(),
         }
     }
@@ -214,9 +222,19 @@ impl Mlx5 {
         self.state.pages.len()
     }
 
-    /// Asks for so many pages by an event, or with a negative number says that it gives some back.
-    pub fn ask_for_pages(&mut self, count: i32, machine: &mut dyn Machine) {
-        self.request_pages(count, machine);
+    /// With its next turn it asks for so many pages by an event, or with a negative number offers some.
+    pub fn want_pages(&mut self, count: i32) {
+        self.asking = Some(count);
+    }
+
+    /// With its next turn it looks at its send queues, as if there had been doorbells.
+    pub fn wake(&mut self) {
+        self.woken = true;
+    }
+
+    /// The commands that it was given so far.
+    pub fn commands_seen(&self) -> Vec<u16> {
+        self.counts.commands.keys().copied().collect()
     }
 
     /// Objects that a driver has made and not taken away, by kind, without those that there are none of.
@@ -267,7 +285,7 @@ impl Mlx5 {
     }
 
     fn is_silent(&self) -> bool {
-        self.has(Fault::AllOnes)
+        self.has(Fault::AllOnes) || self.has(Fault::AllOnesForEver)
     }
 }
 
@@ -323,6 +341,13 @@ impl Function for Mlx5 {
         if self.config.is_bus_master() && !self.is_silent() {
             self.deliver_replies(machine);
             self.watch_link(machine);
+            if let Some(count) = self.asking.take() {
+                self.request_pages(count, machine);
+            }
+            if std::mem::take(&mut self.woken) {
+                let queues: Vec<u32> = self.state.send_queues.keys().copied().collect();
+                queues.into_iter().for_each(|queue| self.run_send_queue(queue, machine));
+            }
             self.take_in(machine);
             due = [self.next_reply(), self.drive_queue_pairs(machine)].into_iter().flatten().min();
         }

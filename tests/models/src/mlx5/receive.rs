@@ -117,7 +117,9 @@ impl Mlx5 {
         }
         let mut entry = [0; 64];
         put32(&mut entry, 0x38, tag);
-        put16(&mut entry, 0x3c, queue.consumer);
+        let at = |fault| if let Fault::ReceivesAt(by) = fault { Some(by) } else { None };
+        let skipped = self.once(at).unwrap_or(0);
+        put16(&mut entry, 0x3c, queue.consumer.wrapping_add(skipped));
         if let Some(syndrome) = syndrome {
             entry[0x37] = syndrome;
             put32(&mut entry, 0x38, number);

@@ -179,9 +179,7 @@ impl Mlx5 {
             return refuse(BAD_PARAMETER, format!("a group of entries {first} to {last}"));
         }
         table.groups.insert(id, group);
-        let mut output = made(id)?;
-        put16(&mut output, 0xa, id as u16);
-        Ok(output)
+        made(id)
     }
 
     fn set_entry(&mut self, number: u32, input: &[u8]) -> Reply {

@@ -143,6 +143,9 @@ impl Mlx5 {
     fn modify_port(&mut self, input: &[u8]) -> Reply {
         let (selected, context) = (be32(input, 12), &input[0x100..]);
         let has_roce = self.settings.roce;
+        if selected >> 4 & 1 == 1 && !self.settings.trusted && get(context, 0x780, 3) != 0 {
+            return refuse(BAD_PARAMETER, "");
+        }
         let mtu = self.settings.mtu;
         let port = &mut self.state.vport;
         if selected >> 1 & 1 == 1 && context[3] & 1 == 1 && !has_roce {
