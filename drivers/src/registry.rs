@@ -102,6 +102,8 @@ pub static DRIVERS: &[Driver] = &[
         open: Open::Port(ethernet::vmxnet3::open),
     },
     Driver { name: "enic", ids: &ethernet::enic::IDS, open: Open::Port(ethernet::enic::open) },
+    #[cfg(feature = "mlx5")]
+    Driver { name: "mlx5", ids: &ethernet::mlx5::IDS, open: Open::Port(ethernet::mlx5::open) },
     Driver {
         name: "virtio_blk",
         ids: &[Id::Virtio(virtio::BLOCK)],

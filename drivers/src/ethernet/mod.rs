@@ -4,6 +4,8 @@ mod copies;
 pub mod enic;
 pub mod intel;
 mod keeper;
+#[cfg(feature = "mlx5")]
+pub mod mlx5;
 pub mod virtio_net;
 pub mod vmxnet3;
 

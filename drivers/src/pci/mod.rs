@@ -11,6 +11,8 @@ mod capability;
 pub(crate) mod model;
 mod msi;
 mod msix;
+#[cfg(feature = "mlx5")]
+pub mod reset;
 
 pub use bar::{Bar, Bars};
 pub use capability::{Capabilities, Capability};
@@ -58,7 +60,7 @@ impl<'a> Function<'a> {
     /// module: which register is written decides whether that is harmless.
     fn write32(&self, offset: u16, value: u32) {
         // SAFETY: an aligned offset below 4096 of a function that answered; the registers written
-        // in this module (command, base addresses, MSI-X control) move no memory of ours.
+        // in this module (command, base addresses, MSI-X control, device control) move no memory of ours.
         unsafe { self.access.write(self.address, offset & 0xffc, value) }
     }
 

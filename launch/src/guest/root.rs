@@ -46,10 +46,14 @@ const PROGRAMS: &[&str] = &[
     "usr/bin/udaddy",
 ];
 
-/// The user-space driver of rdma_rxe, which libibverbs loads by itself.
-const PROVIDER: &str = "usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so";
+/// The user-space drivers of rdma_rxe and mlx5_ib, which libibverbs loads by itself.
+const PROVIDERS: &[&str] = &[
+    "usr/lib/x86_64-linux-gnu/libibverbs/librxe-rdmav34.so",
+    "usr/lib/x86_64-linux-gnu/libibverbs/libmlx5-rdmav34.so",
+];
 
-const FILES: &[&str] = &["etc/libibverbs.d/rxe.driver", "etc/mke2fs.conf"];
+const FILES: &[&str] =
+    &["etc/libibverbs.d/rxe.driver", "etc/libibverbs.d/mlx5.driver", "etc/mke2fs.conf"];
 
 /// Where Debian's dynamic linker looks, and where librados keeps its own.
 const LIBRARIES: &[&str] =
@@ -77,11 +81,16 @@ const MODULES: &[&str] = &[
     "ioatdma",
     "nvme",
     "enic",
+    "mlx5_core",
+    "mlx5_ib",
+    "nvme_rdma",
+    "nvmet_rdma",
 ];
 
 /// What the choice of files depends on, for the cache.
 pub fn recipe() -> String {
-    [&PROGRAMS.join(" "), &FILES.join(" "), &MODULES.join(" "), INIT].join("\n")
+    [&PROGRAMS.join(" "), &PROVIDERS.join(" "), &FILES.join(" "), &MODULES.join(" "), INIT]
+        .join("\n")
 }
 
 /// Fills the directory `root` from the unpacked packages in `sysroot` and the modules `built`.
@@ -100,8 +109,10 @@ pub fn lay_out(kernel: &Kernel, sysroot: &Path, built: &[PathBuf], root: &Path) 
         install(sysroot, program, &root.join("bin").join(name))?;
         collect_libraries(sysroot, &sysroot.join(program), &mut libraries)?;
     }
-    libraries.insert(PROVIDER.into());
-    collect_libraries(sysroot, &sysroot.join(PROVIDER), &mut libraries)?;
+    for provider in PROVIDERS {
+        libraries.insert((*provider).into());
+        collect_libraries(sysroot, &sysroot.join(provider), &mut libraries)?;
+    }
     libraries.insert(LINKER.into());
     for file in libraries.iter().map(String::as_str).chain(FILES.iter().copied()) {
         install(sysroot, file, &root.join(file))?;

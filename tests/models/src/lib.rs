@@ -14,6 +14,7 @@ mod function;
 pub mod intel_nic;
 pub mod intel_ntb;
 pub mod ioat;
+pub mod mlx5;
 pub mod nvme;
 pub mod rapidio;
 mod registers;

@@ -1,6 +1,7 @@
 //! What the cable of an Ethernet model leads to: a wire of datagrams, as QEMU's `-netdev dgram` has it, or an interface
 //! of ours, Isthmus' own driver on a second model in this process, which answers ARP and ping.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::os::unix::net::UnixDatagram;
@@ -78,13 +79,18 @@ impl Wire {
     }
 
     fn turn(&mut self, cable: &mut Cable) -> bool {
-        let mut passed = !cable.sent.is_empty();
-        for frame in cable.sent.drain(..) {
+        self.carry(&mut cable.sent, &mut cable.arriving)
+    }
+
+    /// Sends what was sent, and takes in what arrives; whether there was any.
+    pub fn carry(&mut self, sent: &mut Vec<Vec<u8>>, arriving: &mut VecDeque<Vec<u8>>) -> bool {
+        let mut passed = !sent.is_empty();
+        for frame in sent.drain(..) {
             // One that nobody takes is lost, as frames are.
             let _ = self.socket.send_to(&frame, &self.peer);
         }
         while let Ok(len) = self.socket.recv(&mut self.buffer) {
-            cable.arriving.push_back(self.buffer[..len].to_vec());
+            arriving.push_back(self.buffer[..len].to_vec());
             passed = true;
         }
         passed

@@ -12,6 +12,7 @@ mod interrupts;
 mod memory;
 mod message;
 mod own;
+mod patch_cable;
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -26,6 +27,7 @@ use clap::Parser;
 use models::enic::{self, Cable, Enic};
 use models::intel_ntb::{self, IntelNtb};
 use models::ioat::{self, Ioat};
+use models::mlx5::{self, Mlx5};
 use models::nvme::{self, Nvme};
 use models::rapidio::{Answer, Board, Network, Topology};
 use models::tsi721::{self, Tsi721};
@@ -37,6 +39,7 @@ use cable::{FarEnd, OwnInterface, Wire};
 use connection::Connection;
 use device::Device;
 use own::OwnEndPoint;
+use patch_cable::PatchCable;
 
 /// Shows device models to QEMU as PCI functions, over vfio-user.
 #[derive(Parser)]
@@ -114,6 +117,34 @@ enum Model {
         #[arg(long, num_args = 2, value_names = ["OURS", "PEER"], conflicts_with = "own_address")]
         wire: Option<Vec<PathBuf>>,
     },
+    /// ConnectX functions: one or two, on one wire
+    Mlx5 {
+        /// The Unix sockets to listen on
+        #[arg(num_args = 1..=2, required = true)]
+        sockets: Vec<PathBuf>,
+        /// PCI device id, hexadecimal: 1015, 1017 and 101d are physical functions, 1016 and 1018 virtual ones
+        #[arg(long, default_value = "1018", value_parser = hexadecimal)]
+        device: u16,
+        /// MTU of the port
+        #[arg(long, default_value_t = 9000)]
+        mtu: u16,
+        /// It has no RoCE
+        #[arg(long)]
+        no_roce: bool,
+        /// Commands are answered so many microseconds late
+        #[arg(long)]
+        late: Option<u64>,
+        /// Commands are answered in another order
+        #[arg(long)]
+        out_of_order: bool,
+        /// What the first function does wrong
+        #[arg(long, value_parser = mlx5_fault)]
+        fault: Option<mlx5::Fault>,
+        /// The wire of the only function leads to frames as datagrams: the Unix socket that is bound, and the one that
+        /// they go to
+        #[arg(long, num_args = 2, value_names = ["OURS", "PEER"])]
+        wire: Option<Vec<PathBuf>>,
+    },
     /// Tsi721 bridges on a RapidIO network, a function each; what else is on it are boards
     Tsi721 {
         /// The Unix sockets to listen on, of end points A, B, ...
@@ -148,6 +179,12 @@ fn fault(text: &str) -> Result<ioat::Fault, String> {
 fn enic_fault(text: &str) -> Result<enic::Fault, String> {
     let known = enic::Fault::NAMED.iter().find(|(name, _)| *name == text);
     let names = || enic::Fault::NAMED.map(|(name, _)| name).join(", ");
+    known.map(|(_, fault)| *fault).ok_or_else(|| format!("accepted: {}", names()))
+}
+
+fn mlx5_fault(text: &str) -> Result<mlx5::Fault, String> {
+    let known = mlx5::Fault::NAMED.iter().find(|(name, _)| *name == text);
+    let names = || mlx5::Fault::NAMED.map(|(name, _)| name).join(", ");
     known.map(|(_, fault)| *fault).ok_or_else(|| format!("accepted: {}", names()))
 }
 
@@ -186,6 +223,28 @@ fn main() -> Result<()> {
             serve_with(vec![(socket, Box::new(nic))], || far.turn(&cable))?;
             far.describe().into_iter().for_each(|line| println!("{line}"));
             Ok(())
+        }
+        Model::Mlx5 { sockets, device, mtu, no_roce, late, out_of_order, fault, wire } => {
+            let wire = match wire.as_deref() {
+                Some([ours, peer]) => Some(Wire::new(ours, peer.clone())?),
+                _ => None,
+            };
+            let mut cable = PatchCable::new(sockets.len(), wire);
+            let mut functions = Vec::new();
+            for (number, socket) in sockets.into_iter().enumerate() {
+                let [a, b, c, d, e, _] = mlx5::MAC;
+                let mac = [a, b, c, d, e, 1 + number as u8];
+                let settings =
+                    mlx5::Config { device, mac, mtu, roce: !no_roce, ..Default::default() };
+                let mut nic = Mlx5::new(settings).with_cable(cable.end(number));
+                late.into_iter().for_each(|late| nic.inject(mlx5::Fault::Late(1000 * late)));
+                if out_of_order {
+                    nic.inject(mlx5::Fault::OutOfOrder);
+                }
+                fault.into_iter().filter(|_| number == 0).for_each(|fault| nic.inject(fault));
+                functions.push((socket, Box::new(nic) as Box<dyn Function>));
+            }
+            serve_with(functions, || cable.turn())
         }
         Model::Tsi721 { sockets, topology, vectors, own, own_address } => {
             let board = |_| Board::new(Answer::Echo, 1 << 16);

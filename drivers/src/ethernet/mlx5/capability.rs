@@ -1,0 +1,59 @@
+//! Capabilities, which are read, and required by name.
+
+use super::error::Error;
+use super::fields::{get, set};
+
+/// Types of capabilities, as QUERY_HCA_CAP numbers them.
+pub const GENERAL: u16 = 0;
+pub const FLOW_TABLES: u16 = 7;
+/// Bytes of those of a type.
+pub const BYTES: usize = 0x1000;
+
+/// A capability: its name as Linux has it, the bit that it begins with, how many bits it has, and the least that is needed.
+type Needed = (&'static str, usize, usize, u32);
+
+const GENERAL_NEEDED: [Needed; 12] = [
+    ("num_ports", 0x1b8, 8, 1),
+    ("eth_net_offloads", 0x21c, 1, 1),
+    ("nic_flow_table", 0x1a6, 1, 1),
+    ("log_max_eq_sz", 0xe0, 8, 7),
+    ("log_max_cq_sz", 0xc8, 8, 10),
+    ("log_max_mkey", 0xea, 6, 1),
+    ("log_max_rq", 0x363, 5, 1),
+    ("log_max_sq", 0x36b, 5, 1),
+    ("log_max_tir", 0x373, 5, 1),
+    ("log_max_tis", 0x37b, 5, 1),
+    ("max_wqe_sz_sq", 0x290, 16, 192),
+    ("log_bf_reg_size", 0x26b, 5, 6),
+];
+
+const FLOW_TABLES_NEEDED: [Needed; 2] =
+    [("ft_support", 0x200, 1, 1), ("log_max_ft_num", 0x278, 8, 1)];
+
+fn require(bytes: &[u8], needed: &[Needed]) -> Result<(), Error> {
+    let missing = needed.iter().find(|(_, bit, width, least)| get(bytes, *bit, *width) < *least);
+    missing.map_or(Ok(()), |(name, ..)| Err(Error::Lacks(name)))
+}
+
+/// Whether the card can do what is needed of it.
+pub fn check_general(bytes: &[u8]) -> Result<(), Error> {
+    match get(bytes, 0x1b6, 2) {
+        1 => require(bytes, &GENERAL_NEEDED),
+        _ => Err(Error::NotEthernet),
+    }
+}
+
+/// Whether it can send what it receives to a queue.
+pub fn check_flow_tables(bytes: &[u8]) -> Result<(), Error> {
+    require(bytes, &FLOW_TABLES_NEEDED)
+}
+
+/// What is wanted of the general capabilities, from those that are current: commands without checksums, doorbell pages of
+/// 4 KiB.
+pub fn wanted(current: &[u8]) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    bytes.copy_from_slice(&current[..BYTES]);
+    set(&mut bytes, 0x210, 2, 0); // cmdif_checksum
+    set(&mut bytes, 0x490, 16, 0); // log_uar_page_sz
+    bytes
+}

@@ -1,0 +1,162 @@
+//! A completion queue: a ring of 64 bytes each. In the last eight of an entry stand, from the upper end of a big-endian
+//! word on, what it is of (32 bits), the counter of the work request (16), a signature (8), opcode (4), format (2), and in
+//! bit 0 the owner, which changes with each lap. At 0x2c is the length of what was received.
+
+use super::error::Error;
+use super::firmware::Doorbells;
+use crate::hal::{Cells, Window};
+use core::sync::atomic::AtomicU64;
+
+/// Bytes of an entry, and its words.
+const ENTRY: usize = 64;
+const WORDS: usize = ENTRY / 8;
+const LAST: usize = 7;
+const LENGTH: usize = 5;
+const SYNDROME: usize = 6;
+/// The last byte of an entry that was never written.
+const NEVER_WRITTEN: u64 = 0xf1;
+/// In a doorbell page: arms a completion queue.
+const ARM: usize = 0x20;
+
+/// Opcodes.
+const SENT: u64 = 0;
+const RECEIVED: u64 = 2;
+const INVALID: u64 = 0xf;
+
+/// What was completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// What was sent, up to the work request with this counter.
+    Sent(u16),
+    /// A frame, with this counter and length.
+    Received(u16, u32),
+    /// A queue has failed, with this syndrome.
+    Failed(u8),
+    /// Something else.
+    Unknown,
+}
+
+/// The queue.
+pub struct Completions {
+    ring: Window,
+    words: Cells<AtomicU64>,
+    /// The doorbell record: how far it was taken, and what it is armed for.
+    record: Window,
+    log: u32,
+    number: u32,
+    taken: u32,
+    told: u32,
+    /// How often it was armed and has told of something (2 bits count).
+    armed: u32,
+}
+
+impl Completions {
+    /// Bytes of a ring of 2^`log` entries.
+    pub fn bytes(log: u32) -> usize {
+        ENTRY << log
+    }
+
+    /// In a ring of 2^`log` entries, with a record of 8 bytes.
+    pub fn new(ring: Window, record: Window, log: u32) -> Result<Self, Error> {
+        let bytes = Self::bytes(log);
+        let words = Cells::new(&ring, 0, WORDS << log).ok_or(Error::NoMemory { bytes })?;
+        Ok(Completions { ring, words, record, log, number: 0, taken: 0, told: 0, armed: 0 })
+    }
+
+    pub fn ring(&self) -> Window {
+        self.ring
+    }
+
+    pub fn record(&self) -> Window {
+        self.record
+    }
+
+    pub fn log(&self) -> u32 {
+        self.log
+    }
+
+    /// All entries become the device's.
+    pub fn clear(&mut self) {
+        self.ring.fill(0);
+        for n in 0..1 << self.log {
+            self.words.store(n * WORDS + LAST, NEVER_WRITTEN.swap_bytes());
+        }
+        self.record.fill(0);
+        (self.taken, self.told, self.armed) = (0, 0, 0);
+    }
+
+    /// The device calls it so.
+    pub fn named(&mut self, number: u32) {
+        self.number = number;
+    }
+
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    #[inline(always)]
+    fn index(&self, number: u32) -> usize {
+        (number as usize & ((1 << self.log) - 1)) * WORDS
+    }
+
+    /// The last word of the entry of this number, if the device has written it.
+    #[inline(always)]
+    fn last(&self, number: u32) -> Option<u64> {
+        let last = self.words.load(self.index(number) + LAST).swap_bytes();
+        let owner = u64::from(number >> self.log & 1);
+        (last & 1 == owner && last >> 4 & 0xf != INVALID).then_some(last)
+    }
+
+    /// Whether there is one that was not taken.
+    #[inline(always)]
+    pub fn pending(&self) -> bool {
+        self.last(self.taken).is_some()
+    }
+
+    /// Whether there is none, but one behind it: a device that has lost its way.
+    pub fn has_gap(&self) -> bool {
+        self.last(self.taken).is_none() && self.last(self.taken.wrapping_add(1)).is_some()
+    }
+
+    pub fn taken(&self) -> u32 {
+        self.taken
+    }
+
+    /// The next one.
+    #[inline(always)]
+    pub fn take(&mut self) -> Option<Done> {
+        let last = self.last(self.taken)?;
+        let at = self.index(self.taken);
+        self.taken = self.taken.wrapping_add(1);
+        let counter = (last >> 16) as u16;
+        Some(match last >> 4 & 0xf {
+            RECEIVED => Done::Received(counter, self.words.load(at + LENGTH).swap_bytes() as u32),
+            SENT => Done::Sent(counter),
+            0xd | 0xe => Done::Failed(self.words.load(at + SYNDROME).swap_bytes() as u8),
+            _ => Done::Unknown,
+        })
+    }
+
+    /// Tells the device how far it was taken.
+    #[inline(always)]
+    pub fn tell(&mut self) {
+        if self.told != self.taken {
+            self.told = self.taken;
+            self.record.store32(0, (self.taken & 0xff_ffff).swap_bytes());
+        }
+    }
+
+    /// Asks for an event at the next completion.
+    pub fn arm(&mut self, doorbells: Doorbells<'_>) {
+        self.tell();
+        let word = (self.armed & 3) << 28 | self.taken & 0xff_ffff;
+        self.record.store32(4, word.swap_bytes());
+        let value = u64::from(word) << 32 | u64::from(self.number);
+        doorbells.write64(ARM, value.swap_bytes());
+    }
+
+    /// The event has come.
+    pub fn has_told(&mut self) {
+        self.armed = self.armed.wrapping_add(1);
+    }
+}

@@ -1,0 +1,116 @@
+//! Why a card cannot be used.
+
+use core::fmt;
+
+/// Why a card cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// BAR 0 is missing, too small, or cannot be mapped.
+    NoRegisters,
+    /// Nothing answers where its registers are.
+    Absent,
+    /// It has no function-level reset, and what was before this system may still use it.
+    NoReset,
+    /// Its firmware does not come up.
+    NotReady,
+    /// The revision of its command interface is another.
+    Revision(u16),
+    /// Its command queue is laid out in a way that is not known: log2 of entries and of bytes of one.
+    Queue(u8, u8),
+    /// Its firmware has interfaces of the first kind only.
+    TooOld,
+    /// Its port is not Ethernet.
+    NotEthernet,
+    /// It lacks a capability.
+    Lacks(&'static str),
+    /// A command was not answered.
+    Late(&'static str),
+    /// A command was not taken: the status of its delivery.
+    Delivery(&'static str, u8),
+    /// A command failed: status and syndrome.
+    Status(&'static str, u8, u32),
+    /// An answer to a command that makes no sense.
+    Answer(&'static str),
+    /// The firmware wants more pages of memory than it may have, this many.
+    TooManyPages(u32),
+    /// It has no MAC address.
+    NoMac,
+    /// The DMA arena is too small.
+    NoMemory {
+        /// Bytes asked for.
+        bytes: usize,
+    },
+}
+
+fn status(status: u8) -> &'static str {
+    match status {
+        1 => "internal error",
+        2 => "bad operation",
+        3 => "bad parameter",
+        4 => "bad system state",
+        5 => "bad resource",
+        6 => "resource busy",
+        7 => "not ready",
+        8 => "limit exceeded",
+        9 => "bad resource state",
+        0xa => "bad index",
+        0xf => "no resources",
+        0x10 => "bad state of a queue pair",
+        0x40 => "completion queue too large",
+        0x50 => "bad input length",
+        0x51 => "bad output length",
+        _ => "unknown status",
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoRegisters => f.write_str(
+                "mlx5 has no registers that could be reached (BAR 0): the firmware gave it no address",
+            ),
+            Error::Absent => f.write_str("mlx5 does not answer (its registers read as all ones)"),
+            Error::NoReset => f.write_str(
+                "mlx5 has no function-level reset: what used it before may still write to memory; give the machine \
+                 another function",
+            ),
+            Error::NotReady => f.write_str(
+                "mlx5's firmware does not come up: power the machine off and on, or renew the card's firmware",
+            ),
+            Error::Revision(revision) => {
+                write!(f, "mlx5's commands are of revision {revision}, not 5: renew the card's firmware")
+            }
+            Error::Queue(entries, stride) => {
+                write!(f, "mlx5's command queue has 2^{entries} entries of 2^{stride} bytes: not a card that is known")
+            }
+            Error::TooOld => f.write_str("mlx5's firmware is too old (it has no ISSI 1): renew it"),
+            Error::NotEthernet => f.write_str(
+                "mlx5's port is InfiniBand: make it Ethernet (mlxconfig -d DEVICE set LINK_TYPE_P1=2), and restart",
+            ),
+            Error::Lacks(what) => {
+                write!(f, "mlx5 lacks the capability {what}: renew the card's firmware, or change its configuration")
+            }
+            Error::Late(name) => {
+                write!(f, "mlx5's firmware does not answer the command {name}: reset the card, or renew its firmware")
+            }
+            Error::Delivery(name, status) => {
+                write!(f, "mlx5's firmware did not take the command {name} (delivery status {status:#x}): a bug")
+            }
+            Error::Status(name, code, syndrome) => {
+                write!(f, "mlx5's firmware refused {name}: {} ({code:#x}, syndrome {syndrome:#x})", status(*code))
+            }
+            Error::Answer(name) => {
+                write!(f, "mlx5's firmware answered {name} with what makes no sense: renew it")
+            }
+            Error::TooManyPages(count) => {
+                write!(f, "mlx5's firmware asks for {count} pages of memory: give the machine more, or the card fewer functions")
+            }
+            Error::NoMac => f.write_str("mlx5 has no MAC address: give the virtual function one (ip link set PF vf N mac ...)"),
+            Error::NoMemory { bytes } => {
+                write!(f, "DMA arena has no {bytes} bytes left: give the machine more memory")
+            }
+        }
+    }
+}
+
+impl core::error::Error for Error {}

@@ -1,0 +1,111 @@
+//! The event queue, which is polled: completions that somebody was to be woken by, pages that the firmware wants, the
+//! link, queues that have failed. An entry has 64 bytes: type, sub-type, at 0x20 what it is about, in the last byte the
+//! owner's bit, which changes with each lap.
+
+use super::fields::word;
+use super::firmware::Doorbells;
+use crate::hal::Window;
+
+/// Log2 of the entries.
+pub const LOG: u32 = 7;
+const ENTRIES: u32 = 1 << LOG;
+const ENTRY: usize = 64;
+pub const BYTES: usize = ENTRIES as usize * ENTRY;
+/// Where the last entry's last byte is, of all of them.
+const OWNER: usize = 0x3c;
+
+/// In a doorbell page: update and arm, update.
+const ARM: usize = 0x40;
+const UPDATE: usize = 0x48;
+
+// Types.
+const COMPLETION: u8 = 0x00;
+const COMPLETION_ERROR: u8 = 0x04;
+const QUEUE_FAILED: u8 = 0x05;
+const INTERNAL: u8 = 0x08;
+const PORT: u8 = 0x09;
+const PAGES: u8 = 0x0b;
+const INVALID: u8 = 0x10;
+const ACCESS: u8 = 0x11;
+
+/// Types that are asked for; completions come in any case.
+pub const MASK: u64 = 1 << COMPLETION_ERROR
+    | 1 << QUEUE_FAILED
+    | 1 << INTERNAL
+    | 1 << PORT
+    | 1 << PAGES
+    | 1 << INVALID
+    | 1 << ACCESS;
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A completion queue has something that was asked for by arming it.
+    Completion(u32),
+    /// The firmware wants so many pages, or, negative, gives some back.
+    Pages(i32),
+    /// The link.
+    Link(bool),
+    /// A queue has failed.
+    Failed,
+    /// Something else.
+    Other,
+}
+
+/// The queue.
+pub struct Events {
+    ring: Window,
+    number: u32,
+    taken: u32,
+}
+
+impl Events {
+    /// A queue in memory that is made ready here.
+    pub fn new(ring: Window) -> Self {
+        Events { ring, number: 0, taken: 0 }
+    }
+
+    pub fn ring(&self) -> Window {
+        self.ring
+    }
+
+    /// All entries become the device's.
+    pub fn clear(&mut self) {
+        self.ring.fill(0);
+        for n in 0..ENTRIES as usize {
+            self.ring.store32(n * ENTRY + OWNER, 1 << 24);
+        }
+        self.taken = 0;
+    }
+
+    /// The device calls it so.
+    pub fn named(&mut self, number: u32) {
+        self.number = number;
+    }
+
+    /// The next event.
+    pub fn poll(&mut self) -> Option<Event> {
+        let at = (self.taken & (ENTRIES - 1)) as usize * ENTRY;
+        let last = self.ring.load32(at + OWNER).to_le_bytes()[3];
+        if u32::from(last & 1) != self.taken >> LOG & 1 {
+            return None;
+        }
+        self.taken = self.taken.wrapping_add(1);
+        let mut entry = [0; ENTRY];
+        let _ = self.ring.read(at, &mut entry);
+        Some(match (entry[1], entry[3]) {
+            (COMPLETION, _) => Event::Completion(word(&entry, 0x38)),
+            (PAGES, _) => Event::Pages(word(&entry, 0x24) as i32),
+            (PORT, 1) => Event::Link(false),
+            (PORT, 4) => Event::Link(true),
+            (COMPLETION_ERROR | QUEUE_FAILED | INTERNAL | INVALID | ACCESS, _) => Event::Failed,
+            _ => Event::Other,
+        })
+    }
+
+    /// Tells the device how far they were taken, and asks for an interrupt at the next one, or not.
+    pub fn tell(&self, doorbells: Doorbells<'_>, arm: bool) {
+        let value = self.number << 24 | self.taken & 0xff_ffff;
+        doorbells.write32(if arm { ARM } else { UPDATE }, value.to_be());
+    }
+}

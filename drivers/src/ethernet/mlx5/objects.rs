@@ -1,0 +1,16 @@
+//! What the device calls the objects that were made.
+
+/// Numbers of objects, as the commands that made them answered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Objects {
+    /// The doorbell page.
+    pub uar: u32,
+    pub domain: u32,
+    pub transport: u32,
+    /// The key for bus addresses.
+    pub key: u32,
+    pub receive_completions: u32,
+    pub send_completions: u32,
+    pub send_queue: u32,
+    pub receive_queue: u32,
+}

@@ -1,0 +1,264 @@
+//! ConnectX: the model under the stock drivers of Linux (`mlx5_core`, its netdev, `mlx5_ib`), which is what proves the
+//! model; and models that do something wrong, which Linux notices. What the model does on errors is an opinion: no card
+//! was seen.
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use interop_tests::system;
+use launch::guest::Guest;
+use launch::models::ModelServer;
+use launch::qemu::Program;
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// The function in the guest, and the one in a network namespace of it.
+const HERE: &str = "10.1.0.1";
+const THERE: &str = "10.1.0.2";
+
+/// A guest with functions of the model, whose drivers were loaded.
+struct Linux {
+    model: ModelServer,
+    guest: Guest,
+}
+
+impl Linux {
+    /// With so many functions on one wire.
+    fn boot(functions: usize, options: &[&str]) -> Result<Linux> {
+        let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
+        let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test mlx5")?;
+        let model = ModelServer::start_several(&server, "mlx5", functions, options)?;
+        let mut spec = system()?.spec("linux", &[], 1500).program(Program::with_vfio_user()?);
+        for number in 0..functions {
+            spec = spec.vfio_user(&model.socket_of(number));
+        }
+        let mut guest = Guest::start("linux", spec)?;
+        guest.wait_up()?;
+        Ok(Linux { model, guest })
+    }
+
+    /// Loads the driver of the core and the interface.
+    fn load(&mut self) -> Result<()> {
+        let loaded = self.guest.try_sh("modprobe mlx5_core", LIMIT);
+        loaded.with_context(|| format!("the model's server said:\n{}", self.model.output()))?;
+        Ok(())
+    }
+
+    /// Gives both functions an address, the second in a namespace of its own.
+    fn configure(&mut self) -> Result<()> {
+        let there = self
+            .guest
+            .wait_until("[ -e /sys/class/net/eth0 ] && [ -e /sys/class/net/eth1 ]", LIMIT);
+        if there.is_err() {
+            return self.fail("no interfaces");
+        }
+        self.sh(&format!(
+            "set -e
+             ip netns add there && ip link set eth1 netns there
+             ip link set eth0 up && ip addr add {HERE}/24 dev eth0
+             ip netns exec there ip link set lo up
+             ip netns exec there ip link set eth1 up
+             ip netns exec there ip addr add {THERE}/24 dev eth1"
+        ))?;
+        let up = "[ $(cat /sys/class/net/eth0/carrier) = 1 ]";
+        match self.guest.wait_until(up, LIMIT) {
+            Ok(_) => Ok(()),
+            Err(_) => self.fail("no carrier"),
+        }
+    }
+
+    /// Runs a command in the guest; if it fails, tells what kernel and model say.
+    fn sh(&mut self, command: &str) -> Result<String> {
+        match self.guest.try_sh(command, LIMIT)? {
+            (0, said) => Ok(said),
+            (status, said) => self.fail(&format!("`{command}` ended with {status}: {said}")),
+        }
+    }
+
+    /// An error with what kernel and model say.
+    fn fail<T>(&mut self, what: &str) -> Result<T> {
+        let said = self.messages()?;
+        self.guest.vm.qmp.execute("quit", serde_json::json!({}))?;
+        self.guest.vm.wait_exit()?;
+        std::thread::sleep(Duration::from_secs(1));
+        bail!("{what}\n{said}\n{}", self.model.output())
+    }
+
+    /// What the kernel said of them.
+    fn messages(&mut self) -> Result<String> {
+        let words = ["mlx5", "eth[01]", "infiniband", "BUG", "WARN", "Oops", "Call Trace", "RIP"];
+        let words = words.map(|word| format!("-e '{word}'")).join(" ");
+        self.guest.sh(&format!("dmesg | grep -i {words} | tail -60 || true"))
+    }
+
+    /// Switches the guest off; what the model counted, and found wrong.
+    fn end(mut self) -> Result<String> {
+        self.guest.vm.qmp.execute("quit", serde_json::json!({}))?;
+        self.guest.vm.wait_exit()?;
+        self.model.counters()
+    }
+}
+
+fn counter(counters: &str, name: &str) -> Result<u64> {
+    let line = counters.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    Ok(line.with_context(|| format!("no {name} in:\n{counters}"))?.parse()?)
+}
+
+/// What the kernel says when something has gone wrong.
+const WRONG: [&str; 8] =
+    ["failed", "rror", "BUG", "WARNING", "Oops", "timeout", "health compromised", "Call Trace"];
+
+/// The netdevs of two functions ping each other: small frames, and such as are not; TCP by segments that the card makes.
+fn netdevs_reach_each_other(options: &[&str]) -> Result<()> {
+    let mut linux = Linux::boot(2, options)?;
+    linux.load()?;
+    linux.configure()?;
+    linux.sh(&format!("ping -c 10 -i 0.2 -W 5 {THERE}"))?;
+    linux.sh(&format!("ping -c 10 -i 0.1 -s 1400 -W 5 {THERE}"))?;
+    linux.sh(&format!(
+        "set -e
+         dd if=/dev/urandom of=/tmp/sent bs=64k count=64
+         ip netns exec there sh -c 'sleep 25 | nc -l -p 5000 >/tmp/received' & sleep 1
+         nc {THERE} 5000 </tmp/sent
+         sleep 1
+         cmp /tmp/sent /tmp/received"
+    ))?;
+    linux.sh("ip link set eth0 down && ip link set eth0 mtu 9000 up")?;
+    linux.sh("ip netns exec there ip link set eth1 down mtu 9000")?;
+    linux.sh("ip netns exec there ip link set eth1 up")?;
+    linux.sh(&format!("sleep 1; ping -c 10 -i 0.1 -s 8900 -W 5 {THERE}"))?;
+    linux.sh("rmmod mlx5_core")?;
+    let said = linux.messages()?;
+    let counters = linux.end()?;
+    ensure!(!WRONG.iter().any(|word| said.contains(word)), "{said}\n{counters}");
+    for function in ["function0", "function1"] {
+        ensure!(counter(&counters, &format!("{function}.complaints"))? == 0, "{counters}");
+        ensure!(counter(&counters, &format!("{function}.refused"))? == 0, "{counters}");
+        ensure!(counter(&counters, &format!("{function}.left"))? == 0, "{counters}");
+        ensure!(counter(&counters, &format!("{function}.pages"))? == 0, "{counters}");
+    }
+    Ok(())
+}
+
+#[test]
+fn netdevs_of_virtual_functions_reach_each_other() -> Result<()> {
+    netdevs_reach_each_other(&["--no-roce"])
+}
+
+#[test]
+fn netdevs_of_physical_functions_reach_each_other() -> Result<()> {
+    netdevs_reach_each_other(&["--no-roce", "--device", "1015", "--late", "300", "--out-of-order"])
+}
+
+/// Verbs: the connection manager over queue pair 1, READ, WRITE and SEND between the two functions, as RoCEv2 frames.
+fn verbs_reach_each_other(options: &[&str]) -> Result<()> {
+    let mut linux = Linux::boot(2, options)?;
+    linux.load()?;
+    linux.configure()?;
+    linux.sh("modprobe -a mlx5_ib rdma_ucm ib_uverbs && sleep 1")?;
+    linux.sh("[ $(ls /sys/class/infiniband | wc -l) = 2 ] && ibv_devinfo")?;
+    linux.sh(&format!(
+        "set -e
+         ip netns exec there timeout 20 rping -s -a {THERE} -C 10 -S 4096 -V & sleep 1
+         timeout 20 rping -c -a {THERE} -C 10 -S 4096 -V -v | tail -1
+         wait"
+    ))?;
+    for tool in ["ib_write_bw", "ib_read_bw", "ib_send_bw"] {
+        linux.sh(&format!(
+            "set -e
+             ip netns exec there timeout 25 {tool} -R -s 65536 -n 50 >/tmp/server 2>&1 & sleep 2
+             timeout 20 {tool} -R -s 65536 -n 50 {THERE} | tee /tmp/client
+             grep -q '^ 65536 ' /tmp/client
+             wait"
+        ))?;
+    }
+    linux.sh("rmmod mlx5_ib && rmmod mlx5_core")?;
+    let said = linux.messages()?;
+    let counters = linux.end()?;
+    ensure!(!WRONG.iter().any(|word| said.contains(word)), "{said}\n{counters}");
+    for function in ["function0", "function1"] {
+        ensure!(counter(&counters, &format!("{function}.complaints"))? == 0, "{counters}");
+        ensure!(counter(&counters, &format!("{function}.refused"))? == 0, "{counters}");
+        ensure!(counter(&counters, &format!("{function}.left"))? == 0, "{counters}");
+        ensure!(counter(&counters, &format!("{function}.roce_sent"))? > 1000, "{counters}");
+        ensure!(counter(&counters, &format!("{function}.roce_dropped"))? == 0, "{counters}");
+    }
+    // SEND, WRITE, READ, and changes of keys.
+    for opcode in ["0a", "08", "10", "25"] {
+        ensure!(counter(&counters, &format!("function0.request.{opcode}"))? > 0, "{counters}");
+    }
+    Ok(())
+}
+
+#[test]
+fn verbs_of_virtual_functions_reach_each_other() -> Result<()> {
+    verbs_reach_each_other(&[])
+}
+
+/// The driver does not end to load: it waits for the firmware.
+#[test]
+fn a_model_that_never_comes_up_is_noticed() -> Result<()> {
+    let mut linux = Linux::boot(1, &["--fault", "never-ready"])?;
+    linux.sh("(modprobe mlx5_core &) ; sleep 10; [ ! -e /sys/class/net/eth0 ]")?;
+    let said = linux.messages()?;
+    ensure!(said.contains("waiting for FW initialization") || !said.contains("Link up"), "{said}");
+    let counters = linux.end()?;
+    ensure!(counter(&counters, "function0.commands")? == 0, "{counters}");
+    Ok(())
+}
+
+#[test]
+fn a_model_of_another_revision_is_noticed() -> Result<()> {
+    let mut linux = Linux::boot(1, &["--fault", "other-revision"])?;
+    linux.load()?;
+    let said = linux.messages()?;
+    ensure!(said.contains("cmd_if_rev") || said.contains("cmdif rev"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_model_whose_completions_have_the_wrong_owner_is_noticed() -> Result<()> {
+    let mut linux = Linux::boot(2, &["--no-roce", "--fault", "owner-bit"])?;
+    linux.load()?;
+    linux.configure()?;
+    // It binds, and its link is up: that proves nothing.
+    linux.sh(&format!("! ping -c 3 -W 2 {THERE}"))?;
+    Ok(())
+}
+
+#[test]
+fn a_model_whose_health_counter_stands_is_noticed() -> Result<()> {
+    let mut linux = Linux::boot(1, &["--no-roce", "--fault", "stuck-health"])?;
+    linux.load()?;
+    let compromised = "dmesg | grep -q 'health compromised'";
+    match linux.guest.wait_until(compromised, LIMIT) {
+        Ok(()) => Ok(()),
+        Err(_) => linux.fail("Linux is content with it"),
+    }
+}
+
+#[test]
+fn a_model_with_wrong_checksums_is_noticed() -> Result<()> {
+    let mut linux = Linux::boot(2, &["--no-roce", "--fault", "checksum"])?;
+    linux.load()?;
+    linux.configure()?;
+    // Linux believes the sum, finds the packet's wrong, and says so.
+    linux.sh(&format!("ping -c 5 -W 2 {THERE}; true"))?;
+    let said = linux.sh("dmesg | grep -i 'hw csum failure' || cat /proc/net/snmp")?;
+    ensure!(said.contains("hw csum failure"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_model_with_a_wrong_crc_is_noticed() -> Result<()> {
+    let mut linux = Linux::boot(2, &["--fault", "packet-crc"])?;
+    linux.load()?;
+    linux.configure()?;
+    linux.sh("modprobe -a mlx5_ib rdma_ucm ib_uverbs && sleep 1")?;
+    linux.sh(&format!(
+        "ip netns exec there timeout 20 rping -s -a {THERE} -C 1 & sleep 1
+         ! timeout 15 rping -c -a {THERE} -C 1"
+    ))?;
+    let counters = linux.end()?;
+    ensure!(counter(&counters, "function1.roce_dropped")? > 0, "{counters}");
+    Ok(())
+}
