@@ -7,8 +7,8 @@ use drivers::ntb::{NtbDevice, Side};
 use drivers::registry::Class;
 use metal::Metal;
 use models::Function;
-use models::intel_ntb::{Config, DEVICE, Fault, IntelNtb};
 use models::ioat::{self, Ioat};
+use models::ntb::intel::{Config, DEVICE, Fault, IntelNtb};
 use netsim::Rng;
 use ntrdma::{Layout, Ntrdma, State};
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,7 +25,7 @@ const STEP: Duration = Duration::from_micros(20);
 const LAYOUT: Layout = Layout { qps: 4, ring: 16, staging: 256 << 10, landing: 128 << 10 };
 
 fn good() -> Config {
-    Config { device: DEVICE, window: BAR, fault: None }
+    Config::new(DEVICE, BAR)
 }
 
 /// Machines that are joined. Where the CPU writes to a window it writes to where the other is expected to

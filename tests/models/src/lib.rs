@@ -12,8 +12,8 @@ mod config_space;
 pub mod enic;
 mod function;
 pub mod intel_nic;
-pub mod intel_ntb;
 pub mod ioat;
+pub mod ntb;
 pub mod nvme;
 pub mod rapidio;
 mod registers;
@@ -22,4 +22,6 @@ pub mod tsi721;
 pub mod vmxnet3;
 
 pub use config_space::{ConfigSpace, PortType};
-pub use function::{Bar, Function, Interrupt, Interrupts, Machine, Nanoseconds, Unreachable};
+pub use function::{
+    Bar, Function, Interrupt, Interrupts, Machine, Memory, Nanoseconds, Unreachable,
+};
