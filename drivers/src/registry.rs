@@ -128,6 +128,14 @@ pub static DRIVERS: &[Driver] = &[
         open: Open::Bridge(ntb::ivshmem::open),
     },
     Driver { name: "ntb_hw_intel", ids: &ntb::intel::IDS, open: Open::Bridge(ntb::intel::open) },
+    #[cfg(feature = "bridges")]
+    Driver { name: "ntb_hw_amd", ids: &ntb::amd::IDS, open: Open::Bridge(ntb::amd::open) },
+    #[cfg(feature = "bridges")]
+    Driver {
+        name: "ntb_hw_switchtec",
+        ids: &ntb::switchtec::IDS,
+        open: Open::Bridge(ntb::switchtec::open),
+    },
     Driver { name: "ioatdma", ids: &dma::ioat::IDS, open: Open::Dma(dma::ioat::open) },
     Driver {
         name: "tsi721_mport",

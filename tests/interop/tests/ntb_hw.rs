@@ -104,7 +104,11 @@ impl Hosts {
         self.load("ntb_tool")?;
         // The secondary side of AMD's cannot; its driver says so.
         self.both(&format!("echo Y > $(echo {TOOL})/link || true"))?;
-        self.until(&format!("[ $(cat {TOOL}/peer0/link) = Y ]"))
+        let up = self.until(&format!("[ $(cat {TOOL}/peer0/link) = Y ]"));
+        if let Err(error) = up {
+            bail!("{} has no link: {error}\n{}", self.kind.model, self.messages()?);
+        }
+        Ok(())
     }
 
     /// Scratchpads and bells by ntb_tool, one at a time.
@@ -169,6 +173,8 @@ impl Hosts {
             ensure!(said.contains("MBytes/s"), "{said}");
             println!("{} {said}", self.kind.model);
         }
+        // Writes are on their way through QEMU for a while, and would end where there is no window any more.
+        self.both("sleep 1")?;
         self.both("rmmod ntb_perf")
     }
 

@@ -2,8 +2,10 @@
 //! `drivers/ntb/hw/amd/ntb_hw_amd.{c,h}`.
 //!
 //! Each side has a bank of registers at 0x400, and sees the other's at 0x800, with or without a link: they are one
-//! device's. Who owns memory writes where windows end into the other's bank. Sixteen scratchpads are shared by both. There
-//! is no training: a side says that it is ready, the other reads that.
+//! device's. Who owns memory writes where windows end into the other's bank. Sixteen scratchpads are shared by both.
+//!
+//! The link is trained before drivers are there, and they hear of it only when a cable is pulled out or put back. A side
+//! says that it is ready, the other reads that.
 //!
 //! Not modelled: power events, and vectors that are shared.
 
@@ -217,7 +219,7 @@ impl AmdNtb {
             scratchpads: [0; 16],
             to: [Crossing::new(), Crossing::new()],
             trained_at: None,
-            link: false,
+            link: true,
             cable: true,
             fault: settings.fault,
         }));
@@ -270,10 +272,9 @@ impl AmdNtb {
 }
 
 impl Pair {
-    /// Both functions are switched on, and there is a cable: the link is up some time later.
+    /// A cable that is put back is a link some time later.
     fn train(&mut self, now: Nanoseconds) {
-        let wanted = self.cable && self.to.iter().all(Crossing::is_master);
-        match (wanted, self.link) {
+        match (self.cable, self.link) {
             (true, false) => {
                 let at = *self.trained_at.get_or_insert(now + TRAINING);
                 if now >= at {
@@ -456,9 +457,6 @@ impl Function for AmdNtb {
         pair.banks[me] = Bank { counts, ..Bank::new(me) };
         pair.scratchpads[8 * me..8 * me + 8].fill(0);
         pair.to[me].clear();
-        if pair.link {
-            pair.set_link(false);
-        }
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
@@ -489,9 +487,7 @@ mod tests {
                 function.config.write(0x04, &6u16.to_le_bytes());
             }
             let mut world = World { functions, machines, memory };
-            for now in [0, 0, TRAINING, TRAINING] {
-                world.poll(now);
-            }
+            world.poll(0);
             world
         }
 
@@ -518,14 +514,18 @@ mod tests {
         assert_eq!((world.read(0, 0, 0x408), world.read(1, 0, 0x408)), (0, 1));
         world.write(1, 0, 0x408, &3u32.to_le_bytes());
         assert_eq!((world.read(0, 0, 0x808), world.read(0, 0, 0x408)), (3, 0));
-        assert_eq!(world.read(0, 0, 0x474), LINK_UP);
+        world.functions[0].set_cable(false);
+        world.poll(0);
+        assert_eq!((world.read(0, 0, 0x474), world.read(0, 0, 0x808)), (LINK_DOWN, 3));
         assert!(world.machines[0].interrupts.is_empty(), "events are masked");
         world.write(0, 0, 0x470, &0u32.to_le_bytes());
-        world.poll(TRAINING);
+        world.poll(0);
         assert_eq!(world.machines[0].interrupts, [Interrupt::Msix(EVENT_VECTOR)]);
-        world.functions[0].set_cable(false);
+        world.functions[0].set_cable(true);
+        world.poll(0);
+        assert_eq!(world.read(0, 0, 0x474), LINK_DOWN);
         world.poll(TRAINING);
-        assert_eq!((world.read(0, 0, 0x474), world.read(0, 0, 0x808)), (LINK_DOWN, 3));
+        assert_eq!(world.read(0, 0, 0x474), LINK_UP);
     }
 
     #[test]
