@@ -137,6 +137,8 @@ pub static DRIVERS: &[Driver] = &[
         open: Open::Bridge(ntb::switchtec::open),
     },
     Driver { name: "ioatdma", ids: &dma::ioat::IDS, open: Open::Dma(dma::ioat::open) },
+    #[cfg(feature = "bridges")]
+    Driver { name: "ptdma", ids: &dma::ptdma::IDS, open: Open::Dma(dma::ptdma::open) },
     Driver {
         name: "tsi721_mport",
         ids: &[Id::Pci(rapidio::tsi721::VENDOR, rapidio::tsi721::DEVICE)],

@@ -15,6 +15,7 @@ pub mod intel_nic;
 pub mod ioat;
 pub mod ntb;
 pub mod nvme;
+pub mod ptdma;
 pub mod rapidio;
 mod registers;
 pub mod testing;

@@ -30,6 +30,7 @@ use models::ntb::amd::AmdNtb;
 use models::ntb::intel::IntelNtb;
 use models::ntb::switchtec::Switchtec;
 use models::nvme::{self, Nvme};
+use models::ptdma::{self, Ptdma};
 use models::rapidio::{Answer, Board, Network, Topology};
 use models::tsi721::{self, Tsi721};
 use models::{Function, Nanoseconds};
@@ -102,6 +103,14 @@ enum Model {
         /// What the model does wrong
         #[arg(long, value_parser = named(&ntb::switchtec::Fault::NAMED))]
         fault: Option<ntb::switchtec::Fault>,
+    },
+    /// AMD's PTDMA: a DMA engine
+    Ptdma {
+        /// The Unix socket to listen on
+        socket: PathBuf,
+        /// What the model does wrong
+        #[arg(long, value_parser = named(&ptdma::Fault::NAMED))]
+        fault: Option<ptdma::Fault>,
     },
     /// An NVMe drive with a namespace in memory
     Nvme {
@@ -233,6 +242,7 @@ fn main() -> Result<()> {
             let window = bridge.window();
             bridge.serve(Switchtec::pair(ntb::switchtec::Config { window, entries, fault }))
         }
+        Model::Ptdma { socket, fault } => serve(vec![(socket, Box::new(Ptdma::new(fault)))]),
         Model::Nvme { socket, size, block } => {
             let namespaces = vec![nvme::Shape::new(1, size << (20 - block), block)];
             let settings = nvme::Config { namespaces, ..nvme::Config::default() };
