@@ -130,7 +130,17 @@ pub static DRIVERS: &[Driver] = &[
         open: Open::Bridge(ntb::ivshmem::open),
     },
     Driver { name: "ntb_hw_intel", ids: &ntb::intel::IDS, open: Open::Bridge(ntb::intel::open) },
+    #[cfg(feature = "bridges")]
+    Driver { name: "ntb_hw_amd", ids: &ntb::amd::IDS, open: Open::Bridge(ntb::amd::open) },
+    #[cfg(feature = "bridges")]
+    Driver {
+        name: "ntb_hw_switchtec",
+        ids: &ntb::switchtec::IDS,
+        open: Open::Bridge(ntb::switchtec::open),
+    },
     Driver { name: "ioatdma", ids: &dma::ioat::IDS, open: Open::Dma(dma::ioat::open) },
+    #[cfg(feature = "bridges")]
+    Driver { name: "ptdma", ids: &dma::ptdma::IDS, open: Open::Dma(dma::ptdma::open) },
     Driver {
         name: "tsi721_mport",
         ids: &[Id::Pci(rapidio::tsi721::VENDOR, rapidio::tsi721::DEVICE)],

@@ -3,6 +3,8 @@
 
 mod carrier;
 pub mod ioat;
+#[cfg(feature = "bridges")]
+pub mod ptdma;
 
 pub use carrier::{Carried, Carrier};
 

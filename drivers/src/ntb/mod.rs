@@ -1,10 +1,15 @@
 //! Non-transparent bridges: two machines that see a part of each other's memory (words as in Linux
 //! `include/linux/ntb.h`). A driver knows nothing of what is said through the memory.
 
+#[cfg(feature = "bridges")]
+pub mod amd;
+mod hardware;
 pub mod intel;
 pub mod ivshmem;
 mod shared;
 pub mod stream;
+#[cfg(feature = "bridges")]
+pub mod switchtec;
 
 pub use shared::{SharedMemory, Side};
 pub use stream::Stream;
@@ -33,7 +38,12 @@ pub trait Ntb {
     /// machines share it.
     fn loads(&self) -> bool;
 
-    /// Scratchpad `n` (below [`SCRATCHPADS`]) of ours, which the peer writes.
+    /// Scratchpads of each side: [`SCRATCHPADS`] or more.
+    fn scratchpads(&self) -> usize {
+        SCRATCHPADS
+    }
+
+    /// Scratchpad `n` (below [`Ntb::scratchpads`]) of ours, which the peer writes.
     fn scratchpad(&self, n: usize) -> u32;
 
     /// Writes the peer's scratchpad. It is seen after all that was fenced before, and in the order

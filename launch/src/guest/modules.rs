@@ -1,6 +1,6 @@
-//! The modules of RTRS and RNBD, and those of RapidIO: Debian's kernels do not have them, Debian's kernel source
-//! does. They are built unchanged, each of the two families in one directory, so that its modules see each other's
-//! headers and symbols.
+//! The modules of RTRS and RNBD, of RapidIO, of non-transparent bridges, and of DMA engines: Debian's kernels do not
+//! have them, Debian's kernel source does. They are built unchanged, each family in one directory, so that its modules
+//! see each other's headers and symbols.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ struct Family {
     name: &'static str,
     /// What of the kernel's source they are made of.
     sources: &'static [&'static str],
-    /// The directory in which they are built: files of `flat` ones are moved there.
+    /// The directory in which they are built: those of `flat`, files or all files of directories, are moved there.
     place: &'static str,
     flat: &'static [&'static str],
     /// What is linked together (the Makefiles of the source).
@@ -25,7 +25,7 @@ struct Family {
     count: usize,
 }
 
-const FAMILIES: [Family; 2] = [
+const FAMILIES: [Family; 4] = [
     Family {
         name: "rtrs and rnbd",
         sources: &["drivers/infiniband/ulp/rtrs", "drivers/block/rnbd"],
@@ -47,7 +47,7 @@ obj-m += rtrs-core.o rtrs-client.o rtrs-server.o rnbd-client.o rnbd-server.o
         name: "RapidIO",
         sources: &["drivers/rapidio", "drivers/net/rionet.c", "drivers/dma/dmaengine.h"],
         place: "drivers/rapidio",
-        flat: &["drivers/net"],
+        flat: &["drivers/net/rionet.c"],
         kbuild: "\
 ccflags-y += -DCONFIG_RAPIDIO_DISC_TIMEOUT=30 -DCONFIG_RAPIDIO_DMA_ENGINE=1
 ccflags-y += -DCONFIG_RIONET_TX_SIZE=128 -DCONFIG_RIONET_RX_SIZE=128
@@ -56,6 +56,31 @@ tsi721_mport-y := devices/tsi721.o devices/tsi721_dma.o
 obj-m += rapidio.o rio-scan.o rio_cm.o tsi721_mport.o rionet.o switches/idt_gen2.o
 ",
         count: 6,
+    },
+    Family {
+        name: "NTB",
+        sources: &["drivers/ntb", "drivers/net/ntb_netdev.c", "drivers/pci/switch/switchtec.c"],
+        place: "drivers/ntb",
+        flat: &["drivers/net/ntb_netdev.c", "drivers/pci/switch/switchtec.c"],
+        kbuild: "\
+ntb-y := core.o
+ntb_hw_intel-y := hw/intel/ntb_hw_gen1.o hw/intel/ntb_hw_gen3.o hw/intel/ntb_hw_gen4.o
+obj-m += ntb.o ntb_hw_intel.o hw/amd/ntb_hw_amd.o switchtec.o hw/mscc/ntb_hw_switchtec.o
+obj-m += ntb_transport.o ntb_netdev.o test/ntb_pingpong.o test/ntb_tool.o test/ntb_perf.o
+",
+        count: 10,
+    },
+    // Both include headers of the directory above. Those of RapidIO need one that is here.
+    Family {
+        name: "DMA engine",
+        sources: &["drivers/dma/ptdma", "drivers/dma/dmatest.c", "drivers/dma/virt-dma.h"],
+        place: "drivers/dma",
+        flat: &[],
+        kbuild: "\
+ptdma-y := ptdma/ptdma-dev.o ptdma/ptdma-dmaengine.o ptdma/ptdma-pci.o ptdma/ptdma-debugfs.o
+obj-m += ptdma.o dmatest.o
+",
+        count: 2,
     },
 ];
 
@@ -91,8 +116,7 @@ impl Family {
         let place = work.join(self.place);
         fs::create_dir_all(&place)?;
         for source in self.flat {
-            for entry in fs::read_dir(work.join(source))? {
-                let path = entry?.path();
+            for path in files(&work.join(source))? {
                 if path.extension().is_some_and(|ending| ending == "c" || ending == "h") {
                     fs::rename(&path, place.join(path.file_name().context("a file has a name")?))?;
                 }
@@ -110,6 +134,14 @@ impl Family {
         }
         Ok(modules)
     }
+}
+
+/// The file, or what is in the directory.
+fn files(path: &Path) -> Result<Vec<PathBuf>> {
+    if path.is_file() {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect()
 }
 
 fn collect_modules(directory: &Path, found: &mut Vec<PathBuf>) -> Result<()> {

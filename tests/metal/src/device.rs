@@ -2,7 +2,7 @@
 
 use crate::msix::Lines;
 use drivers::hal::{Registers, Window};
-use models::{Function, Interrupt, Machine, Unreachable};
+use models::{Function, Interrupt, Machine, Memory, Unreachable};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Where BARs lie: those of 64 bits above 4 GiB, others below; each has so much room.
@@ -56,6 +56,7 @@ impl<F: Function> Slot<F> {
             }
             bars.push(Placed { index: bar.index, address, size: bar.size });
         }
+        function.attach(Arc::new(Inside(memory)));
         let lines = Lines::of(function.config());
         Slot {
             function,
@@ -128,6 +129,31 @@ pub fn of_the_model<F: Function, T>(slot: &Shared<F>, work: impl FnOnce(&mut Slo
     work(&mut slot.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
+/// The machine's memory as such.
+struct Inside(Window);
+
+impl Inside {
+    fn part(&self, address: u64, len: usize) -> Result<Window, Unreachable> {
+        let offset = address.checked_sub(self.0.bus_address()).ok_or(Unreachable(address))?;
+        self.0.slice(offset as usize, len).ok_or(Unreachable(address))
+    }
+}
+
+impl Memory for Inside {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreachable> {
+        self.part(address, into.len())?.read(0, into).map_err(|_| Unreachable(address))
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Unreachable> {
+        let part = self.part(address, bytes.len())?;
+        match bytes.try_into() {
+            Ok(word) if address.is_multiple_of(8) => part.store64(0, u64::from_le_bytes(word)),
+            _ => part.write(0, bytes).map_err(|_| Unreachable(address))?,
+        }
+        Ok(())
+    }
+}
+
 /// What the model sees of the machine.
 struct World<'a> {
     memory: Window,
@@ -135,28 +161,16 @@ struct World<'a> {
     route: Option<&'a (dyn Fn(u64, &[u8]) -> bool + Send + Sync)>,
 }
 
-impl World<'_> {
-    fn part(&self, address: u64, len: usize) -> Result<Window, Unreachable> {
-        let offset = address.checked_sub(self.memory.bus_address()).ok_or(Unreachable(address))?;
-        self.memory.slice(offset as usize, len).ok_or(Unreachable(address))
-    }
-}
-
 impl Machine for World<'_> {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreachable> {
-        self.part(address, into.len())?.read(0, into).map_err(|_| Unreachable(address))
+        Inside(self.memory).read(address, into)
     }
 
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Unreachable> {
         if self.route.is_some_and(|route| route(address, bytes)) {
             return Ok(());
         }
-        let part = self.part(address, bytes.len())?;
-        match bytes.try_into() {
-            Ok(word) if address.is_multiple_of(8) => part.store64(0, u64::from_le_bytes(word)),
-            _ => part.write(0, bytes).map_err(|_| Unreachable(address))?,
-        }
-        Ok(())
+        Inside(self.memory).write(address, bytes)
     }
 
     fn interrupt(&mut self, interrupt: Interrupt) -> bool {

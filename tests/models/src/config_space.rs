@@ -122,6 +122,15 @@ impl ConfigSpace {
         self
     }
 
+    /// The same of a link in this state: speed in bits 3 to 0, lanes in bits 9 to 4.
+    pub fn express_at_speed(self, port: PortType, status: u16) -> Self {
+        let mut space = self.express(port);
+        // It is the capability that was added last.
+        let offset = space.link - 1;
+        space.put(offset + 0x12, &status.to_le_bytes());
+        space
+    }
+
     /// Adds a vendor-specific capability of `length` bytes, all 0 behind its header.
     pub fn vendor_specific(mut self, length: usize) -> Self {
         let offset = self.capability(0x09, length);

@@ -1,6 +1,7 @@
 //! What a model is to whoever drives it, and the other way round.
 
 use crate::ConfigSpace;
+use std::sync::Arc;
 
 /// A moment, in nanoseconds since the model's machine was started.
 pub type Nanoseconds = u64;
@@ -43,6 +44,15 @@ pub struct Unreachable(
     pub u64,
 );
 
+/// The memory of a machine, for a function in another one that is joined with one in this.
+pub trait Memory: Send + Sync {
+    /// As [`Machine::read`].
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreachable>;
+
+    /// As [`Machine::write`].
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Unreachable>;
+}
+
 /// The machine that a function is in.
 pub trait Machine {
     /// Reads memory at the bus address.
@@ -82,6 +92,10 @@ pub trait Function {
 
     /// Does what is due at `now`, and says when it has something to do again though nobody accesses it.
     fn poll(&mut self, now: Nanoseconds, machine: &mut dyn Machine) -> Option<Nanoseconds>;
+
+    /// What reaches the memory of the machine that it is in, for functions that are joined with others; said once,
+    /// before anything else.
+    fn attach(&mut self, _memory: Arc<dyn Memory>) {}
 
     /// Everything is as after power-on, but for what was counted.
     fn reset(&mut self);

@@ -12,10 +12,11 @@ mod config_space;
 pub mod enic;
 mod function;
 pub mod intel_nic;
-pub mod intel_ntb;
 pub mod ioat;
 pub mod mlx5;
+pub mod ntb;
 pub mod nvme;
+pub mod ptdma;
 pub mod rapidio;
 mod registers;
 pub mod testing;
@@ -23,4 +24,6 @@ pub mod tsi721;
 pub mod vmxnet3;
 
 pub use config_space::{ConfigSpace, PortType};
-pub use function::{Bar, Function, Interrupt, Interrupts, Machine, Nanoseconds, Unreachable};
+pub use function::{
+    Bar, Function, Interrupt, Interrupts, Machine, Memory, Nanoseconds, Unreachable,
+};

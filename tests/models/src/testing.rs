@@ -1,6 +1,7 @@
 //! A machine for tests in process: memory from address 0 on, and a record of interrupts.
 
-use crate::{Interrupt, Machine, Unreachable};
+use crate::{Interrupt, Machine, Memory, Unreachable};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Memory and interrupts.
 #[derive(Debug, Default)]
@@ -39,5 +40,38 @@ impl Machine for TestMachine {
     fn interrupt(&mut self, interrupt: Interrupt) -> bool {
         self.interrupts.push(interrupt);
         true
+    }
+}
+
+/// Memory from address 0 on, for functions that are joined with another.
+#[derive(Debug)]
+pub struct TestMemory(pub Mutex<Vec<u8>>);
+
+impl TestMemory {
+    /// `size` bytes that are 0.
+    pub fn new(size: usize) -> Arc<Self> {
+        Arc::new(TestMemory(Mutex::new(vec![0; size])))
+    }
+
+    fn with<T>(
+        &self,
+        address: u64,
+        length: usize,
+        access: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T, Unreachable> {
+        let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = usize::try_from(address).map_err(|_| Unreachable(address))?;
+        let end = start.checked_add(length).ok_or(Unreachable(address))?;
+        memory.get_mut(start..end).map(access).ok_or(Unreachable(address))
+    }
+}
+
+impl Memory for TestMemory {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreachable> {
+        self.with(address, into.len(), |place| into.copy_from_slice(place))
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Unreachable> {
+        self.with(address, bytes.len(), |place| place.copy_from_slice(bytes))
     }
 }

@@ -16,6 +16,15 @@ pub enum Error {
         /// PCI device ID.
         device: u16,
     },
+    /// It is an early one that nobody supports.
+    #[cfg(feature = "bridges")]
+    Revision {
+        /// Which.
+        revision: u8,
+    },
+    /// It does not begin to train its link.
+    #[cfg(feature = "bridges")]
+    NotTraining,
     /// Firmware has made something else of the port.
     NotBackToBack {
         /// Its connection, 0 to 3.
@@ -59,6 +68,15 @@ impl fmt::Display for Error {
             Error::Generation { name, device } => write!(
                 f,
                 "the bridge (8086:{device:04x}) is of a generation that is not supported: {name}"
+            ),
+            #[cfg(feature = "bridges")]
+            Error::Revision { revision } => write!(
+                f,
+                "the bridge (8086:347e) is of revision {revision}, an early one: only 2 and later work"
+            ),
+            #[cfg(feature = "bridges")]
+            Error::NotTraining => f.write_str(
+                "the bridge does not begin to train its link: enable the port that it is behind in the BIOS",
             ),
             Error::NotBackToBack { connection } => write!(
                 f,

@@ -1,4 +1,46 @@
-//! Registers in BAR 0 and in configuration space (Linux, `drivers/ntb/hw/intel/ntb_hw_gen3.h`).
+//! Registers in BAR 0 and in configuration space (Linux, `drivers/ntb/hw/intel/ntb_hw_gen{3,4}.h`).
+
+/// A generation of the bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generation {
+    /// Skylake.
+    Third,
+    /// The fourth, in Ice Lake.
+    #[cfg(feature = "bridges")]
+    IceLake,
+    /// The fourth, in Sapphire Rapids and Granite Rapids.
+    #[cfg(feature = "bridges")]
+    SapphireRapids,
+}
+
+impl Generation {
+    /// Bytes of registers that are used.
+    pub fn registers(self) -> usize {
+        match self {
+            Generation::Third => 0x4600,
+            #[cfg(feature = "bridges")]
+            _ => 0xb500,
+        }
+    }
+
+    /// Vector of each of 33 bells (8 bits each).
+    pub fn vectors(self) -> usize {
+        match self {
+            Generation::Third => 0x00d0,
+            #[cfg(feature = "bridges")]
+            _ => 0x0050,
+        }
+    }
+
+    /// The peer's scratchpads.
+    pub fn peer_scratchpads(self) -> usize {
+        match self {
+            Generation::Third => 0x0180,
+            #[cfg(feature = "bridges")]
+            _ => 0x8080,
+        }
+    }
+}
 
 /// Control (32 bits): what locks the secondary side, and disables the link.
 pub const CONTROL: usize = 0x0000;
@@ -30,20 +72,15 @@ pub const LINK_BELL: u64 = 1 << 32;
 /// All bells that can be masked.
 pub const ALL_BELLS: u64 = 0xffff_ffff;
 
-/// Our scratchpads (32 bits each), and the peer's.
+/// Our scratchpads (32 bits each).
 pub const SCRATCHPADS: usize = 0x0080;
-pub const PEER_SCRATCHPADS: usize = 0x0180;
 pub const SCRATCHPAD_COUNT: usize = 16;
 
-/// Vector of each of 33 bells (8 bits each).
-pub const VECTORS: usize = 0x00d0;
+/// Bells that have a vector.
 pub const BELL_COUNT: usize = 33;
 
 /// Rings the peer's first bell (32 bits).
 pub const PEER_BELL: usize = 0x0100;
-
-/// Bytes of registers that are used.
-pub const SIZE: usize = 0x4600;
 
 // Configuration space.
 /// What the port is, and which of the two machines this is.
@@ -56,3 +93,51 @@ pub const LINK_STATUS: u16 = 0x1a0;
 pub const LINK_ACTIVE: u32 = 0x2000;
 pub const LINK_SPEED: u32 = 0xf;
 pub const LINK_WIDTH: u32 = 0x3f0;
+
+// The fourth generation.
+/// Revision, in the lower byte of a word of configuration space.
+#[cfg(feature = "bridges")]
+pub const REVISION: u16 = 0x08;
+/// log2 of the bytes behind a translation (16 bits), in Ice Lake.
+#[cfg(feature = "bridges")]
+pub const TRANSLATION_INDEX: usize = 0x0074;
+/// What is said of latency (LTR), for snooped accesses and others: while the bridge is used, while it rests, and which
+/// of them counts (8 bits). As Linux has them (`NTB_LTR_*`).
+#[cfg(feature = "bridges")]
+pub const LATENCY_SELECT: usize = 0x30ec;
+#[cfg(feature = "bridges")]
+pub const LATENCY_IS_ACTIVE: u8 = 0;
+#[cfg(feature = "bridges")]
+pub const LATENCY_ACTIVE: usize = 0x30f0;
+#[cfg(feature = "bridges")]
+pub const LATENCY_ACTIVE_VALUE: u32 = 0x8800_8800;
+#[cfg(feature = "bridges")]
+pub const LATENCY_IDLE: usize = 0x30f4;
+#[cfg(feature = "bridges")]
+pub const LATENCY_IDLE_VALUE: u32 = 0x8a58_8a58;
+/// Link control and status (16 bits each), and what the slot says of changes, cleared by writing ones.
+#[cfg(feature = "bridges")]
+pub const LINK_CONTROL: usize = 0xb050;
+#[cfg(feature = "bridges")]
+pub const LINK_DISABLE: u16 = 0x10;
+#[cfg(feature = "bridges")]
+pub const LINK_STATUS_4: usize = 0xb052;
+#[cfg(feature = "bridges")]
+pub const SLOT_STATUS: usize = 0xb05a;
+#[cfg(feature = "bridges")]
+pub const LINK_CHANGED: u16 = 0x100;
+/// Control of the port (PPD0), and what it is (PPD1).
+#[cfg(feature = "bridges")]
+pub const PORT_CONTROL: usize = 0xb0d4;
+#[cfg(feature = "bridges")]
+pub const START_TRAINING: u32 = 8;
+#[cfg(feature = "bridges")]
+pub const PORT_DEFINITION_4: usize = 0xb4c0;
+#[cfg(feature = "bridges")]
+pub const CONNECTION_4: u32 = 0x700;
+#[cfg(feature = "bridges")]
+pub const BACK_TO_BACK_4: u32 = 0x200;
+#[cfg(feature = "bridges")]
+pub const DOWNSTREAM_ICE_LAKE: u32 = 0x1000;
+#[cfg(feature = "bridges")]
+pub const DOWNSTREAM_4: u32 = 0x4000;

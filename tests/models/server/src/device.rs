@@ -1,12 +1,13 @@
 //! A model as a vfio-user device: answers what a client asks of it.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use models::{Function, Interrupt, Machine, Nanoseconds, Unreachable};
 use rustix::io::Errno;
 
 use crate::interrupts::EventFds;
-use crate::memory::GuestMemory;
+use crate::memory::SharedMemory;
 use crate::message::{
     BadMessage, Body, CONFIG_REGION, Command, DEVICE_FLAGS, DMA_WRITABLE, IRQ_AUTOMASKED,
     IRQ_EVENTFD, IRQ_INTX, IRQ_MASKABLE, IRQ_MSI, IRQ_MSIX, IRQS, LONGEST_ACCESS, Message,
@@ -24,17 +25,17 @@ const CONFIG_SIZE: u64 = 4096;
 /// The guest's side of a function.
 #[derive(Default)]
 struct Guest {
-    memory: GuestMemory,
+    memory: Arc<SharedMemory>,
     interrupts: EventFds,
 }
 
 impl Machine for Guest {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreachable> {
-        self.memory.read(address, into)
+        self.memory.lock().read(address, into)
     }
 
     fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), Unreachable> {
-        self.memory.write(address, bytes)
+        self.memory.lock().write(address, bytes)
     }
 
     fn interrupt(&mut self, interrupt: Interrupt) -> bool {
@@ -50,8 +51,10 @@ pub struct Device {
 
 impl Device {
     /// A device that no client has asked anything yet.
-    pub fn new(function: Box<dyn Function>) -> Self {
-        Device { function, guest: Guest::default() }
+    pub fn new(mut function: Box<dyn Function>) -> Self {
+        let guest = Guest::default();
+        function.attach(guest.memory.clone());
+        Device { function, guest }
     }
 
     /// The model.
@@ -61,7 +64,8 @@ impl Device {
 
     /// The client is gone, and with it what it gave: the function is as after power-on.
     pub fn forget_client(&mut self) {
-        self.guest = Guest::default();
+        self.guest.memory.lock().unmap(0, 0, true);
+        self.guest.interrupts = EventFds::default();
         self.function.reset();
     }
 
@@ -105,7 +109,7 @@ impl Device {
             Command::DmaMap => self.map(body, fds),
             Command::DmaUnmap => {
                 let all = body.u32(4)? & UNMAP_ALL != 0;
-                self.guest.memory.unmap(body.u64(8)?, body.u64(16)?, all);
+                self.guest.memory.lock().unmap(body.u64(8)?, body.u64(16)?, all);
                 Ok(body.bytes(0, 24)?.to_vec())
             }
             Command::DeviceInfo => Ok(words(&[16, DEVICE_FLAGS, REGIONS, IRQS])),
@@ -151,7 +155,7 @@ impl Device {
         let writable = body.u32(4)? & DMA_WRITABLE != 0;
         let offset = body.u64(8)?;
         let file = fds.into_iter().next().map(|file| (file, offset));
-        let mapped = self.guest.memory.map(body.u64(16)?, body.u64(24)?, writable, file);
+        let mapped = self.guest.memory.lock().map(body.u64(16)?, body.u64(24)?, writable, file);
         let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
         mapped.map(|()| Vec::new()).map_err(errno)
     }

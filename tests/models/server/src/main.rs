@@ -25,10 +25,14 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use models::enic::{self, Cable, Enic};
-use models::intel_ntb::{self, IntelNtb};
 use models::ioat::{self, Ioat};
 use models::mlx5::{self, Mlx5};
+use models::ntb;
+use models::ntb::amd::AmdNtb;
+use models::ntb::intel::IntelNtb;
+use models::ntb::switchtec::Switchtec;
 use models::nvme::{self, Nvme};
+use models::ptdma::{self, Ptdma};
 use models::rapidio::{Answer, Board, Network, Topology};
 use models::tsi721::{self, Tsi721};
 use models::{Function, Nanoseconds};
@@ -67,14 +71,49 @@ enum Model {
         #[arg(long, value_parser = fault)]
         fault: Option<ioat::Fault>,
     },
-    /// Two of Intel's non-transparent bridges of the third generation, back to back
+    /// Two of Intel's non-transparent bridges, back to back
     IntelNtb {
-        /// The Unix sockets to listen on: of the upstream device, and of the downstream device
-        #[arg(num_args = 2, required = true)]
-        sockets: Vec<PathBuf>,
-        /// Bytes of each window, as log2
-        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u8).range(12..=30))]
-        window: u8,
+        #[command(flatten)]
+        bridge: BridgeOptions,
+        /// PCI device id, hexadecimal: 201c is of the third generation, 347e and 0db4 of the fourth
+        #[arg(long, default_value = "201c", value_parser = hexadecimal)]
+        device: u16,
+        /// Its revision, hexadecimal: of 347e those below 10 are in Ice Lake
+        #[arg(long, default_value = "4", value_parser = hexadecimal)]
+        revision: u16,
+        /// What the model does wrong
+        #[arg(long, value_parser = named(&ntb::intel::Fault::NAMED))]
+        fault: Option<ntb::intel::Fault>,
+    },
+    /// The two sides of AMD's non-transparent bridge
+    AmdNtb {
+        #[command(flatten)]
+        bridge: BridgeOptions,
+        /// PCI device id, hexadecimal: 148b has two windows, 145b three
+        #[arg(long, default_value = "148b", value_parser = hexadecimal)]
+        device: u16,
+        /// What the model does wrong
+        #[arg(long, value_parser = named(&ntb::amd::Fault::NAMED))]
+        fault: Option<ntb::amd::Fault>,
+    },
+    /// Two partitions of a Switchtec switch, with a non-transparent bridge between
+    Switchtec {
+        #[command(flatten)]
+        bridge: BridgeOptions,
+        /// Entries of the table for lookups
+        #[arg(long, default_value_t = 8)]
+        entries: usize,
+        /// What the model does wrong
+        #[arg(long, value_parser = named(&ntb::switchtec::Fault::NAMED))]
+        fault: Option<ntb::switchtec::Fault>,
+    },
+    /// AMD's PTDMA: a DMA engine
+    Ptdma {
+        /// The Unix socket to listen on
+        socket: PathBuf,
+        /// What the model does wrong
+        #[arg(long, value_parser = named(&ptdma::Fault::NAMED))]
+        fault: Option<ptdma::Fault>,
     },
     /// An NVMe drive with a namespace in memory
     Nvme {
@@ -166,6 +205,39 @@ enum Model {
     },
 }
 
+/// What bridges have in common.
+#[derive(clap::Args)]
+struct BridgeOptions {
+    /// The Unix sockets to listen on: of the upstream or primary side, and of the other
+    #[arg(num_args = 2, required = true)]
+    sockets: Vec<PathBuf>,
+    /// Bytes of each window, as log2
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u8).range(12..=30))]
+    window: u8,
+}
+
+impl BridgeOptions {
+    fn window(&self) -> u64 {
+        1 << self.window
+    }
+
+    fn serve<F: Function + 'static>(self, functions: [F; 2]) -> Result<()> {
+        let functions = functions.map(|function| Box::new(function) as Box<dyn Function>);
+        serve(self.sockets.into_iter().zip(functions).collect())
+    }
+}
+
+/// Reads one of several by its name.
+fn named<T: Copy + Send + Sync + 'static, const N: usize>(
+    all: &'static [(&'static str, T); N],
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let known = all.iter().find(|(name, _)| *name == text);
+        let names = || all.each_ref().map(|(name, _)| *name).join(", ");
+        known.map(|(_, one)| *one).ok_or_else(|| format!("accepted: {}", names()))
+    }
+}
+
 fn hexadecimal(text: &str) -> Result<u16, String> {
     u16::from_str_radix(text, 16).map_err(|error| error.to_string())
 }
@@ -194,13 +266,20 @@ fn main() -> Result<()> {
             let settings = ioat::Config { device, channels, version: version as u8, fault };
             serve(vec![(socket, Box::new(Ioat::new(settings)))])
         }
-        Model::IntelNtb { sockets, window } => {
-            let window = 1 << window;
-            let settings = intel_ntb::Config { device: intel_ntb::DEVICE, window, fault: None };
-            let functions =
-                IntelNtb::pair(settings).map(|side| Box::new(side) as Box<dyn Function>);
-            serve(sockets.into_iter().zip(functions).collect())
+        Model::IntelNtb { bridge, device, revision, fault } => {
+            let window = bridge.window();
+            let revision = revision as u8;
+            bridge.serve(IntelNtb::pair(ntb::intel::Config { device, revision, window, fault }))
         }
+        Model::AmdNtb { bridge, device, fault } => {
+            let window = bridge.window();
+            bridge.serve(AmdNtb::pair(ntb::amd::Config { device, window, fault }))
+        }
+        Model::Switchtec { bridge, entries, fault } => {
+            let window = bridge.window();
+            bridge.serve(Switchtec::pair(ntb::switchtec::Config { window, entries, fault }))
+        }
+        Model::Ptdma { socket, fault } => serve(vec![(socket, Box::new(Ptdma::new(fault)))]),
         Model::Nvme { socket, size, block } => {
             let namespaces = vec![nvme::Shape::new(1, size << (20 - block), block)];
             let settings = nvme::Config { namespaces, ..nvme::Config::default() };

@@ -3,8 +3,9 @@
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use models::Unreachable;
+use models::{Memory, Unreachable};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// One stretch of bus addresses.
@@ -23,6 +24,30 @@ impl Drop for Mapping {
             // Should it fail, the memory stays mapped until the process ends.
             let _ = unsafe { munmap(memory.as_ptr().cast(), self.size as usize) };
         }
+    }
+}
+
+// SAFETY: where it is mapped is this process's, and does not depend on the thread.
+unsafe impl Send for Mapping {}
+
+/// The memory of a guest, for its function and for one of another guest that is joined with it.
+#[derive(Default)]
+pub struct SharedMemory(Mutex<GuestMemory>);
+
+impl SharedMemory {
+    /// For one access.
+    pub fn lock(&self) -> MutexGuard<'_, GuestMemory> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Memory for SharedMemory {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreachable> {
+        self.lock().read(address, into)
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Unreachable> {
+        self.lock().write(address, bytes)
     }
 }
 

@@ -1,20 +1,30 @@
+use super::side::LINK_BELL;
 use super::*;
-use crate::testing::TestMachine;
+use crate::testing::{TestMachine, TestMemory};
 
-const WINDOW: u64 = 1 << 20;
+const WINDOW: u64 = 1 << 13;
 
 /// Two machines whose drivers have brought the link up; the first has given the other a window to its memory.
 struct World {
     functions: [IntelNtb; 2],
     machines: [TestMachine; 2],
+    memory: [Arc<TestMemory>; 2],
     now: Nanoseconds,
 }
 
 impl World {
     fn new(fault: Option<Fault>) -> Self {
-        let functions = IntelNtb::pair(Config { device: DEVICE, window: WINDOW, fault });
-        let machines = [0; 2].map(|_| TestMachine::new(1 << 16));
-        let mut world = World { functions, machines, now: 0 };
+        World::of(Config { fault, ..Config::new(DEVICE, WINDOW) })
+    }
+
+    fn of(settings: Config) -> Self {
+        let mut functions = IntelNtb::pair(settings);
+        let machines = [0; 2].map(|_| TestMachine::new(0));
+        let memory = [0; 2].map(|_| TestMemory::new(1 << 16));
+        for (function, memory) in functions.iter_mut().zip(&memory) {
+            function.attach(memory.clone());
+        }
+        let mut world = World { functions, machines, memory, now: 0 };
         for n in 0..2 {
             world.functions[n].config.write(0x04, &6u16.to_le_bytes());
             world.functions[n].config.write(0x18, &(WINDOW as u32 * 16).to_le_bytes());
@@ -23,6 +33,12 @@ impl World {
         world.write(0, 0x10, &0x4000u64.to_le_bytes());
         world.write(0, 0x18, &(WINDOW * 16 + 0x1000).to_le_bytes());
         (0..2).for_each(|n| world.write(n, 0, &0x154u32.to_le_bytes()));
+        if settings.device != DEVICE {
+            for n in 0..2 {
+                world.write(n, 0xb050, &0u16.to_le_bytes());
+                world.write(n, 0xb0d4, &8u32.to_le_bytes());
+            }
+        }
         world
     }
 
@@ -47,7 +63,7 @@ impl World {
         world.now += TRAINING;
         world.poll();
         world.poll();
-        assert_eq!(world.link(), [LINK_UP; 2]);
+        assert_eq!(world.link(), [Generation::Third.link_up(); 2]);
         world
     }
 
@@ -68,7 +84,7 @@ fn the_link_takes_its_time_and_tells_of_it() {
     world.now += TRAINING;
     world.poll();
     world.poll();
-    assert_eq!(world.link(), [LINK_UP; 2]);
+    assert_eq!(world.link(), [Generation::Third.link_up(); 2]);
     assert_eq!(world.read(0, 0x40), LINK_BELL);
     assert_eq!(world.machines[0].interrupts, [Interrupt::Msix(0)], "as vectors are after a reset");
     world.functions[1].reset();
@@ -86,9 +102,9 @@ fn writes_go_where_the_other_allows_and_bells_come_behind_them() {
     world.functions[1].write(4, 0, &[7; 8], 0, &mut world.machines[1]);
     world.write(1, 0x180, &9u32.to_le_bytes());
     world.write(1, 0x100, &1u32.to_le_bytes());
-    assert_eq!(world.machines[0].memory[0x4000], 0, "posted");
+    assert_eq!(world.memory[0].0.lock().unwrap()[0x4000], 0, "posted");
     world.poll();
-    let memory = &world.machines[0].memory;
+    let memory = world.memory[0].0.lock().unwrap().clone();
     assert!(memory[0x4000..0x4008] == [7; 8] && memory[0x4ff8..0x5000] == [7; 8]);
     assert_eq!(memory.iter().filter(|&&byte| byte == 7).count(), 16);
     let missed = world.functions[1].counters().into_iter().find(|(name, _)| name == "missed");
@@ -124,5 +140,65 @@ fn faults_show() {
         world.poll();
         assert!(world.machines[0].interrupts.is_empty());
         assert_eq!(world.read(0, 0x40), u64::from(fault == Fault::NoInterrupt));
+    }
+}
+
+#[test]
+fn a_load_finds_what_was_written_before_it() {
+    let mut world = World::up(None);
+    world.functions[1].write(2, 16, &[9; 4], 0, &mut world.machines[1]);
+    let mut bytes = [0; 8];
+    world.functions[1].read(2, 12, &mut bytes);
+    assert_eq!(bytes, [0, 0, 0, 0, 9, 9, 9, 9]);
+    world.functions[1].read(2, 0xffc, &mut bytes);
+    assert_eq!(bytes, [0xff; 8], "beyond the limit");
+}
+
+/// A pair of the fourth generation whose link is up.
+fn fourth(revision: u8) -> World {
+    let settings = Config { revision, ..Config::new(GEN4, WINDOW) };
+    let mut world = World::of(settings);
+    assert_eq!(world.read(0, 0xb0d4) as u32, 8, "it is being trained");
+    world.poll();
+    world.now += TRAINING;
+    world.poll();
+    world.poll();
+    world
+}
+
+#[test]
+fn the_fourth_generation_tells_of_its_link_until_the_slot_is_quiet() {
+    for (revision, downstream) in [(4, 0x1200), (0x20, 0x4200)] {
+        let mut world = fourth(revision);
+        assert_eq!(world.read(0, 0xb4c0) as u32, 0x200);
+        assert_eq!(world.read(1, 0xb4c0) as u32, downstream);
+        assert_eq!(world.read(0, 0xb052) as u16, 0x2104);
+        assert_eq!(world.machines[0].interrupts, [Interrupt::Msix(0)]);
+        world.write(0, 0x40, &LINK_BELL.to_le_bytes());
+        assert_eq!(world.read(0, 0x40), LINK_BELL, "the slot says that it has changed");
+        world.write(0, 0xb05a, &0x100u16.to_le_bytes());
+        world.write(0, 0x40, &LINK_BELL.to_le_bytes());
+        assert_eq!(world.read(0, 0x40), 0);
+        world.write(1, 0x8084, &7u32.to_le_bytes());
+        world.write(1, 0x104, &1u32.to_le_bytes());
+        world.poll();
+        assert_eq!((world.read(0, 0x84) as u32, world.read(0, 0x40)), (7, 2));
+        world.write(1, 0xb050, &0x10u16.to_le_bytes());
+        assert_eq!((world.read(0, 0xb052) as u16, world.read(1, 0xb0d4) as u32), (0, 0));
+    }
+}
+
+#[test]
+fn only_ice_lake_wants_translations_that_are_aligned_to_the_bar() {
+    for (revision, lands) in [(4, 0x4000), (0x20, 0x5000)] {
+        let mut world = fourth(revision);
+        world.write(0, 0x10, &0x5000u64.to_le_bytes());
+        world.write(0, 0x74, &12u16.to_le_bytes());
+        world.functions[1].write(2, 0, &[7; 4], 0, &mut world.machines[1]);
+        world.functions[1].write(2, 0x1000, &[7; 4], 0, &mut world.machines[1]);
+        world.poll();
+        let memory = world.memory[0].0.lock().unwrap();
+        assert_eq!(memory[lands], 7);
+        assert_eq!(memory.iter().filter(|&&byte| byte == 7).count(), 4, "beyond its index");
     }
 }

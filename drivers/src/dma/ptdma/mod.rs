@@ -1,0 +1,76 @@
+//! AMD's PTDMA, in EPYC (Linux, `drivers/dma/ptdma`): one queue, whose engine copies. It writes no completions to memory:
+//! how far it is says a register, which is read while something is under way.
+
+mod queue;
+mod registers;
+
+use super::Channel;
+use crate::device::{Bus, Device};
+use crate::hal::{Clock, Platform};
+use crate::registry::{Id, OpenError};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+use queue::Queue;
+
+/// Devices.
+pub static IDS: [Id; 1] = [Id::Pci(0x1022, 0x1498)];
+
+/// Why an engine cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// It is not on PCI, or its registers cannot be mapped.
+    NoRegisters,
+    /// It answers nothing.
+    Absent,
+    /// There is no memory for its descriptors.
+    NoMemory,
+    /// Its queue does not keep what is written to it.
+    Locked {
+        /// What was written to its head.
+        wrote: u32,
+        /// What it says.
+        reads: u32,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Error::NoRegisters => {
+                f.write_str("the DMA engine's registers (BAR 2) cannot be mapped")
+            }
+            Error::Absent => f.write_str("the DMA engine does not answer: look after the machine"),
+            Error::NoMemory => f.write_str(
+                "there is no memory for the DMA engine's descriptors: give the machine more memory",
+            ),
+            Error::Locked { wrote, reads } => write!(
+                f,
+                "the DMA engine's queue says {reads:#x} after {wrote:#x} was written: another system \
+                 uses it; give it to this machine alone in the BIOS"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for Error {}
+
+/// Sets an engine up: its one queue.
+pub fn open(
+    device: Device,
+    platform: &mut dyn Platform,
+    _: &dyn Clock,
+) -> Result<Vec<Box<dyn Channel>>, OpenError> {
+    let Bus::Pci(function) = device.bus() else { return Err(Error::NoRegisters.into()) };
+    let at = function.bars().get(2).and_then(|bar| bar.range(0, registers::SIZE as u64));
+    let at = at.ok_or(Error::NoRegisters)?;
+    function.enable();
+    let own = platform.map_registers(at, registers::SIZE).ok_or(Error::NoRegisters);
+    match own.and_then(|own| Queue::open(own, function, platform.arena())) {
+        Ok(queue) => Ok(alloc::vec![Box::new(queue) as Box<dyn Channel>]),
+        Err(error) => {
+            function.disable();
+            Err(error.into())
+        }
+    }
+}

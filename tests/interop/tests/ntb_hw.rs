@@ -1,0 +1,395 @@
+//! Models of non-transparent bridges under stock Linux drivers: two guests, a bridge between them, and the clients of
+//! Linux's NTB core. It is what proves the models; and models that do something wrong show that these cases would tell.
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use interop_tests::system;
+use launch::guest::Guest;
+use launch::models::ModelServer;
+use launch::qemu::Program;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Where the clients show themselves.
+const TOOL: &str = "/sys/kernel/debug/ntb_tool/0000*";
+const PERF: &str = "/sys/kernel/debug/ntb_perf/0000*";
+const PINGPONG: &str = "/sys/kernel/debug/ntb_pingpong/0000*";
+
+/// A bridge: the model with its options, Linux's modules for it, and the bytes of its first window.
+#[derive(Clone, Copy)]
+struct Kind {
+    model: &'static str,
+    options: &'static [&'static str],
+    modules: &'static str,
+    window: u32,
+}
+
+const GEN3: Kind =
+    Kind { model: "intel-ntb", options: &[], modules: "ntb_hw_intel", window: 1 << 20 };
+const ICE_LAKE: Kind = Kind { options: &["--device", "347e", "--revision", "4"], ..GEN3 };
+const SAPPHIRE_RAPIDS: Kind = Kind { options: &["--device", "347e", "--revision", "20"], ..GEN3 };
+const AMD: Kind = Kind { model: "amd-ntb", modules: "ntb_hw_amd", ..GEN3 };
+const AMD_THREE_WINDOWS: Kind = Kind { options: &["--device", "145b"], ..AMD };
+const SWITCHTEC: Kind =
+    Kind { model: "switchtec", modules: "switchtec ntb_hw_switchtec", window: 1 << 19, ..GEN3 };
+
+/// Two guests that a bridge joins.
+struct Hosts {
+    kind: Kind,
+    model: ModelServer,
+    guests: [Guest; 2],
+}
+
+impl Hosts {
+    fn boot(kind: Kind) -> Result<Hosts> {
+        Hosts::with(kind, &[])
+    }
+
+    /// With more options for the model.
+    fn with(kind: Kind, more: &[&str]) -> Result<Hosts> {
+        let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
+        let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test ntb_hw")?;
+        let options = [kind.options, more].concat();
+        let model = ModelServer::start_several(&server, kind.model, 2, &options)?;
+        let start = |n: usize| -> Result<Guest> {
+            let spec = system()?.spec("linux", &[], 1500).program(Program::with_vfio_user()?);
+            Guest::start(["a", "b"][n], spec.memory(512).vfio_user(&model.socket_of(n)))
+        };
+        let mut guests = [start(0)?, start(1)?];
+        guests.iter_mut().try_for_each(Guest::wait_up)?;
+        let mut hosts = Hosts { kind, model, guests };
+        hosts.load(kind.modules)?;
+        Ok(hosts)
+    }
+
+    /// Runs a command in both guests.
+    fn both(&mut self, script: &str) -> Result<()> {
+        for guest in &mut self.guests {
+            guest.sh(script).with_context(|| format!("the model:\n{}", self.model.output()))?;
+        }
+        Ok(())
+    }
+
+    fn load(&mut self, modules: &str) -> Result<()> {
+        self.both(&format!("for module in {modules}; do modprobe $module || exit 1; done"))
+    }
+
+    /// Waits until it succeeds in both.
+    fn until(&mut self, script: &str) -> Result<()> {
+        for guest in &mut self.guests {
+            guest.wait_until(script, PATIENCE)?;
+        }
+        Ok(())
+    }
+
+    /// Bells and scratchpads back and forth.
+    fn pings_and_pongs(&mut self) -> Result<()> {
+        self.both("modprobe ntb_pingpong delay_ms=1")?;
+        self.until(&format!("[ $(cat {PINGPONG}/count) -gt 200 ]"))?;
+        self.both("rmmod ntb_pingpong")
+    }
+
+    /// Waits some seconds: nobody has got anywhere.
+    fn nobody_pongs(&mut self) -> Result<()> {
+        self.both("modprobe ntb_pingpong delay_ms=1")?;
+        for guest in &mut self.guests {
+            let count = guest.sh(&format!("sleep 4; cat {PINGPONG}/count"))?;
+            ensure!(count.trim() == "0", "{count}");
+        }
+        Ok(())
+    }
+
+    /// Brings the link up by ntb_tool.
+    fn tool(&mut self) -> Result<()> {
+        self.load("ntb_tool")?;
+        // The secondary side of AMD's cannot; its driver says so.
+        self.both(&format!("echo Y > $(echo {TOOL})/link || true"))?;
+        let up = self.until(&format!("[ $(cat {TOOL}/peer0/link) = Y ]"));
+        if let Err(error) = up {
+            bail!("{} has no link: {error}\n{}", self.kind.model, self.messages()?);
+        }
+        Ok(())
+    }
+
+    /// Scratchpads and bells by ntb_tool, one at a time.
+    fn signals_arrive(&mut self) -> Result<()> {
+        let [a, b] = &mut self.guests;
+        for (n, value) in [(0, "0x12345678"), (3, "0x9abcdef0"), (7, "0x1")] {
+            a.sh(&format!("echo {value} > $(echo {TOOL})/peer0/spad{n}"))?;
+            let seen = b.sh(&format!("cat {TOOL}/spad{n}"))?;
+            ensure!(seen.trim() == value, "scratchpad {n} is {seen:?} and not {value}");
+            let seen = a.sh(&format!("cat {TOOL}/peer0/spad{n}"))?;
+            ensure!(seen.trim() == value, "the peer's scratchpad {n} is read as {seen:?}");
+        }
+        b.sh(&format!("echo 'c 0xff' > $(echo {TOOL})/db"))?;
+        a.sh(&format!("echo 's 0x5' > $(echo {TOOL})/peer_db"))?;
+        let seen = b.sh(&format!("cat {TOOL}/db"))?;
+        ensure!(seen.trim() == "0x5", "bells are {seen:?}");
+        b.sh(&format!("echo 'c 0x4' > $(echo {TOOL})/db"))?;
+        let seen = b.sh(&format!("cat {TOOL}/db"))?;
+        ensure!(seen.trim() == "0x1", "bells are {seen:?}");
+        Ok(())
+    }
+
+    /// Sets the first window up, both ways; what came of it.
+    fn windows(&mut self) -> Result<[i32; 2]> {
+        let window = self.kind.window;
+        let script = format!(
+            "d=$(echo {TOOL}) && echo {window} > $d/peer0/mw_trans0 &&
+             echo 0:{window} > $d/peer0/peer_mw_trans0"
+        );
+        let [a, b] = &mut self.guests;
+        Ok([a.try_sh(&script, PATIENCE)?.0, b.try_sh(&script, PATIENCE)?.0])
+    }
+
+    /// Writes into a window, from both sides, and compares it with what is in the other's memory and with what is read
+    /// back; whether it is the same.
+    fn windows_carry(&mut self) -> Result<bool> {
+        let status = self.windows()?;
+        ensure!(status == [0, 0], "the windows cannot be set up: {status:?}");
+        let mut same = true;
+        for (from, to) in [(0, 1), (1, 0)] {
+            let sent = self.guests[from].sh(&format!(
+                "d=$(echo {TOOL})/peer0; dd if=/dev/urandom of=/tmp/sent bs=4096 count=12 2>/dev/null
+                 dd if=/tmp/sent of=$d/peer_mw0 bs=4096 2>/dev/null; sha256sum < /tmp/sent"
+            ))?;
+            let read = self.guests[from].sh(&format!(
+                "dd if=$(echo {TOOL})/peer0/peer_mw0 bs=4096 count=12 2>/dev/null | sha256sum"
+            ))?;
+            let seen = self.guests[to].sh(&format!(
+                "dd if=$(echo {TOOL})/peer0/mw0 bs=4096 count=12 2>/dev/null | sha256sum"
+            ))?;
+            same &= sent == seen && sent == read;
+        }
+        Ok(same)
+    }
+
+    /// What ntb_perf measures, and that it does.
+    fn performs(&mut self) -> Result<()> {
+        self.both("modprobe ntb_perf total_order=18 chunk_order=14")?;
+        for n in 0..2 {
+            self.guests[n].wait_until(&format!("echo 0 > $(echo {PERF})/run"), PATIENCE)?;
+            let said = self.guests[n].sh(&format!("cat {PERF}/run"))?;
+            ensure!(said.contains("MBytes/s"), "{said}");
+            println!("{} {said}", self.kind.model);
+        }
+        // Writes are on their way through QEMU for a while, and would end where there is no window any more.
+        self.both("sleep 1")?;
+        self.both("rmmod ntb_perf")
+    }
+
+    /// Ethernet over ntb_transport: pings of several sizes, a mebibyte over TCP each way.
+    fn networks(&mut self) -> Result<()> {
+        self.load("ntb_transport ntb_netdev")?;
+        for (n, guest) in self.guests.iter_mut().enumerate() {
+            let address = n + 1;
+            guest
+                .sh(&format!("ip addr add 10.2.0.{address}/24 dev eth0 && ip link set eth0 up"))?;
+        }
+        self.until("[ $(cat /sys/class/net/eth0/carrier) = 1 ]")?;
+        for size in ["56", "1", "1400", "9000"] {
+            let said = self.guests[0].sh(&format!("ping -c 5 -i 0.2 -W 5 -s {size} 10.2.0.2"))?;
+            ensure!(said.contains(" 0% packet loss"), "{said}");
+        }
+        for (from, to) in [(0, 1), (1, 0)] {
+            self.guests[to]
+                .sh("rm -f /tmp/got; (sleep 60 | nc -l -p 9 > /tmp/got) 2>/dev/null &")?;
+            let address = to + 1;
+            let sent = self.guests[from].sh(&format!(
+                "dd if=/dev/urandom of=/tmp/sent bs=4096 count=256 2>/dev/null; sleep 1
+                 (cat /tmp/sent; sleep 30) | nc 10.2.0.{address} 9 >/dev/null 2>&1 &
+                 sha256sum < /tmp/sent"
+            ))?;
+            let whole = "[ $(wc -c < /tmp/got) = 1048576 ]";
+            self.guests[to].wait_until(whole, PATIENCE)?;
+            let got = self.guests[to].sh("sha256sum < /tmp/got")?;
+            ensure!(sent == got, "what was sent is not what was received");
+            self.both("killall nc sleep 2>/dev/null || true")?;
+        }
+        Ok(())
+    }
+
+    /// Everything that Linux has for bridges.
+    fn works(&mut self) -> Result<()> {
+        self.pings_and_pongs()?;
+        self.tool()?;
+        self.signals_arrive()?;
+        ensure!(self.windows_carry()?, "what was written through a window is not what arrived");
+        // The module takes its files away before its windows, and follows their pointers then.
+        self.both(&format!(
+            "d=$(echo {TOOL})/peer0 && echo 0 > $d/mw_trans0 && echo 0:0 > $d/peer_mw_trans0 && rmmod ntb_tool"
+        ))?;
+        self.performs()?;
+        self.networks()
+    }
+
+    /// Nobody complains, and the model has done what it was used for; `missed` accesses through windows led nowhere.
+    fn end(mut self, missed: u64) -> Result<()> {
+        for guest in &mut self.guests {
+            let said =
+                guest.sh("dmesg | grep -e BUG -e Oops -e 'Call Trace' -e WARNING || true")?;
+            ensure!(said.is_empty(), "{said}");
+        }
+        for guest in &mut self.guests {
+            guest.vm.qmp.execute("quit", serde_json::json!({}))?;
+            guest.vm.wait_exit()?;
+            let said = std::fs::read_to_string(guest.vm.directory().join("output"))?;
+            ensure!(!said.contains("Broken pipe"), "{said}");
+        }
+        let counters = self.model.counters()?;
+        for n in 0..2 {
+            let count = |name: &str| counter(&counters, &format!("function{n}.{name}"));
+            ensure!(count("interrupts")? > 200, "{counters}");
+            ensure!(count("window_writes")? > 10_000, "{counters}");
+            ensure!(count("missed")? <= missed && count("unreachable")? == 0, "{counters}");
+        }
+        Ok(())
+    }
+
+    /// What Linux's drivers have said.
+    fn messages(&mut self) -> Result<String> {
+        let script = "dmesg | grep -i -e ntb -e switchtec -e 0000:00";
+        Ok(self.guests[0].sh(script)? + &self.guests[1].sh(script)?)
+    }
+}
+
+fn counter(counters: &str, name: &str) -> Result<u64> {
+    let line = counters.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    Ok(line.with_context(|| format!("no {name} in:\n{counters}"))?.parse()?)
+}
+
+#[test]
+fn intel_gen3_works_under_the_driver_of_linux() -> Result<()> {
+    let mut hosts = Hosts::boot(GEN3)?;
+    hosts.works()?;
+    // The driver is loaded anew at one side, with the other in the middle of it.
+    hosts.guests[1].sh("ip link set eth0 down; rmmod ntb_netdev ntb_transport ntb_hw_intel")?;
+    hosts.guests[0].wait_until("[ $(cat /sys/class/net/eth0/carrier) = 0 ]", PATIENCE)?;
+    hosts.guests[1].sh("modprobe -a ntb_hw_intel ntb_transport ntb_netdev
+         ip addr add 10.2.0.2/24 dev eth0 && ip link set eth0 up")?;
+    hosts.until("[ $(cat /sys/class/net/eth0/carrier) = 1 ]")?;
+    hosts.guests[0].sh("ping -c 5 -i 0.2 -W 5 10.2.0.2")?;
+    hosts.end(0)
+}
+
+#[test]
+fn intel_gen4_of_ice_lake_works_under_the_driver_of_linux() -> Result<()> {
+    let mut hosts = Hosts::boot(ICE_LAKE)?;
+    hosts.works()?;
+    hosts.end(0)
+}
+
+#[test]
+fn intel_gen4_of_sapphire_rapids_works_under_the_driver_of_linux() -> Result<()> {
+    let mut hosts = Hosts::boot(SAPPHIRE_RAPIDS)?;
+    hosts.works()?;
+    hosts.end(0)
+}
+
+#[test]
+fn amd_works_under_the_driver_of_linux() -> Result<()> {
+    let mut hosts = Hosts::boot(AMD)?;
+    hosts.works()?;
+    hosts.end(0)
+}
+
+#[test]
+fn amd_with_three_windows_works_under_the_driver_of_linux() -> Result<()> {
+    let mut hosts = Hosts::boot(AMD_THREE_WINDOWS)?;
+    hosts.works()?;
+    hosts.end(0)
+}
+
+#[test]
+fn switchtec_works_under_the_driver_of_linux() -> Result<()> {
+    let mut hosts = Hosts::boot(SWITCHTEC)?;
+    hosts.works()?;
+    // Whether the link is up is asked of the other's memory, before there is any behind the window.
+    hosts.end(8)
+}
+
+#[test]
+fn switchtec_works_with_slow_operations() -> Result<()> {
+    let mut hosts = Hosts::with(SWITCHTEC, &["--fault", "slow"])?;
+    hosts.pings_and_pongs()
+}
+
+/// Bells, or their interrupts, that do not arrive.
+#[test]
+fn bells_that_do_not_arrive_are_noticed() -> Result<()> {
+    for (kind, fault) in [
+        (GEN3, "no-bell"),
+        (ICE_LAKE, "no-interrupt"),
+        (AMD, "no-interrupt"),
+        (SWITCHTEC, "no-bell"),
+    ] {
+        let mut hosts = Hosts::with(kind, &["--fault", fault])?;
+        hosts.nobody_pongs().with_context(|| format!("{} {fault}", kind.model))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn corrupt_bytes_are_noticed() -> Result<()> {
+    for kind in [GEN3, ICE_LAKE, AMD, SWITCHTEC] {
+        let mut hosts = Hosts::with(kind, &["--fault", "corrupt"])?;
+        hosts.tool()?;
+        ensure!(!hosts.windows_carry()?, "{}: nobody has seen it", kind.model);
+    }
+    Ok(())
+}
+
+#[test]
+fn scratchpads_that_do_not_arrive_are_noticed() -> Result<()> {
+    for kind in [GEN3, AMD] {
+        let mut hosts = Hosts::with(kind, &["--fault", "no-scratchpad"])?;
+        hosts.tool()?;
+        ensure!(hosts.signals_arrive().is_err(), "{}: nobody has seen it", kind.model);
+    }
+    Ok(())
+}
+
+/// Registers of windows that do not keep what is written.
+#[test]
+fn windows_that_cannot_be_set_up_are_noticed() -> Result<()> {
+    for (kind, fault) in [
+        (GEN3, "no-limit"),
+        (GEN3, "no-translation"),
+        (ICE_LAKE, "no-index"),
+        (AMD, "no-limit"),
+        (AMD, "no-translation"),
+    ] {
+        let mut hosts = Hosts::with(kind, &["--fault", fault])?;
+        hosts.tool()?;
+        let status = hosts.windows()?;
+        ensure!(status.iter().all(|&status| status != 0), "{} {fault}: {status:?}", kind.model);
+    }
+    Ok(())
+}
+
+/// Bridges that do not come up at all.
+#[test]
+fn links_that_do_not_come_up_are_noticed() -> Result<()> {
+    for (kind, fault, words) in [
+        (GEN3, "no-training", ""),
+        (SAPPHIRE_RAPIDS, "no-training", ""),
+        (SWITCHTEC, "no-message", ""),
+        (SWITCHTEC, "no-translation", ""),
+        (GEN3, "not-back-to-back", ""),
+        (SWITCHTEC, "alone", "ntb target partition not defined"),
+    ] {
+        let mut hosts = Hosts::with(kind, &["--fault", fault])?;
+        let said = hosts.messages()?;
+        ensure!(said.contains(words), "{} {fault}: {said}", kind.model);
+        hosts.load("ntb_tool")?;
+        // Without a device there is no directory.
+        hosts.both(&format!("echo Y > $(echo {TOOL})/link 2>/dev/null || true; sleep 3"))?;
+        for guest in &mut hosts.guests {
+            let (_, link) = guest.try_sh(&format!("cat {TOOL}/peer0/link"), PATIENCE)?;
+            if link.trim() == "Y" {
+                bail!("{} {fault}: the link is up", kind.model);
+            }
+        }
+    }
+    Ok(())
+}

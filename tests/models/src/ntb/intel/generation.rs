@@ -1,0 +1,64 @@
+//! What differs between generations.
+
+/// A generation of the bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generation {
+    /// The third: Skylake.
+    Third,
+    /// The fourth, in Ice Lake: translations begin at a multiple of the BAR's size.
+    IceLake,
+    /// The fourth, in Sapphire Rapids and Granite Rapids.
+    SapphireRapids,
+}
+
+impl Generation {
+    /// That of a device. What is not known here is taken for the third, so that drivers can be shown other devices.
+    pub fn of(device: u16, revision: u8) -> Self {
+        match (device, revision) {
+            (0x347e, 0..0x10) => Generation::IceLake,
+            (0x347e | 0x0db4, _) => Generation::SapphireRapids,
+            _ => Generation::Third,
+        }
+    }
+
+    /// Whether it is the third.
+    pub fn is_third(self) -> bool {
+        self == Generation::Third
+    }
+
+    /// Whether a translation's bits below the size of the BAR count for nothing.
+    pub fn aligns_to_bar(self) -> bool {
+        self != Generation::SapphireRapids
+    }
+
+    /// Offset of the vectors of bells.
+    pub fn vectors(self) -> u64 {
+        if self.is_third() { 0xd0 } else { 0x50 }
+    }
+
+    /// Offset of the other machine's scratchpads.
+    pub fn peer_scratchpads(self) -> u64 {
+        if self.is_third() { 0x180 } else { 0x8080 }
+    }
+
+    /// Offsets of the table of MSI-X and of its pending bits.
+    pub fn msix(self) -> (u32, u32) {
+        if self.is_third() { (0x8000, 0x9000) } else { (0xe000, 0xe800) }
+    }
+
+    /// The state of a link that is up: active, 16 lanes, PCI Express 3.0 or 4.0.
+    pub fn link_up(self) -> u16 {
+        0x2000 | 16 << 4 | if self.is_third() { 3 } else { 4 }
+    }
+
+    /// The port's definition, by connection (1 is back to back) and side. It is in configuration space for the third
+    /// generation, else a register (PPD1).
+    pub fn port_definition(self, connection: u32, downstream: bool) -> u32 {
+        let side = if downstream { 1 } else { 0 };
+        match self {
+            Generation::Third => connection | side << 4,
+            Generation::IceLake => connection << 9 | side << 12,
+            Generation::SapphireRapids => connection << 9 | side << 14,
+        }
+    }
+}
