@@ -216,6 +216,19 @@ impl Spec {
         self
     }
 
+    /// Gives it a PCI function of the host's that is bound to vfio-pci, such as `0000:03:00.0`. Only where there is PCI.
+    pub fn passed_through(self, function: &str) -> Spec {
+        // Nobody boots from it: what is on its ROM is not wanted.
+        let device = serde_json::json!({"driver": "vfio-pci", "host": function, "rombar": 0});
+        self.extra(["-device".to_string(), device.to_string()])
+    }
+
+    /// The QEMU command as one would type it, with its sockets in a directory of this name.
+    pub fn shown(&self) -> Result<String> {
+        let directory = tempfile::Builder::new().prefix("isthmus-").tempdir()?;
+        Ok(crate::command::shell_line(&self.command(directory.path())?))
+    }
+
     /// Adds arguments of QEMU as they are.
     pub fn extra<S: Into<OsString>>(mut self, words: impl IntoIterator<Item = S>) -> Spec {
         self.extra.extend(words.into_iter().map(Into::into));
