@@ -18,6 +18,8 @@ use crate::command;
 
 /// The driver that lends functions to programs.
 pub const VFIO: &str = "vfio-pci";
+/// It, and what maps memory for programs.
+const MODULES: &[&str] = &[VFIO, "vfio_iommu_type1"];
 /// How long a driver may take to be bound; Linux does it at once.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -65,8 +67,8 @@ exit $failed
 /// A step of binding a function, as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
-    /// `modprobe` of a module.
-    Load(&'static str),
+    /// `modprobe` of modules.
+    Load(&'static [&'static str]),
     /// A text into a file of sysfs.
     Write(String, std::path::PathBuf),
 }
@@ -74,14 +76,14 @@ enum Step {
 impl Step {
     fn shown(&self) -> String {
         match self {
-            Step::Load(module) => format!("modprobe {module}"),
+            Step::Load(modules) => format!("modprobe -a {}", modules.join(" ")),
             Step::Write(text, path) => format!("echo {text} > {}", path.display()),
         }
     }
 
     fn carry_out(&self) -> Result<()> {
         match self {
-            Step::Load(module) => command::run(Command::new("modprobe").arg(module)),
+            Step::Load(modules) => command::run(Command::new("modprobe").arg("-a").args(*modules)),
             Step::Write(text, path) => {
                 eprintln!("$ {}", self.shown());
                 fs::write(path, format!("{text}\n"))
@@ -94,6 +96,7 @@ impl Step {
 /// What it takes to lend these functions, those aside that are lent already.
 pub struct Plan<'a> {
     host: &'a Host,
+    wanted: bool,
     functions: Vec<Function>,
 }
 
@@ -102,12 +105,18 @@ impl<'a> Plan<'a> {
     pub fn new(host: &'a Host, wanted: &[PciAddress]) -> Result<Plan<'a>> {
         let functions = wanted.iter().map(|&one| host.function(one)).collect::<Result<Vec<_>>>()?;
         let bound = |function: &Function| function.driver.as_deref() == Some(VFIO);
-        Ok(Plan { host, functions: functions.into_iter().filter(|one| !bound(one)).collect() })
+        let wanted = !functions.is_empty();
+        Ok(Plan {
+            host,
+            wanted,
+            functions: functions.into_iter().filter(|one| !bound(one)).collect(),
+        })
     }
 
     fn load(&self) -> Option<Step> {
-        let there = self.host.path(&format!("sys/bus/pci/drivers/{VFIO}")).exists();
-        (!there && !self.functions.is_empty()).then_some(Step::Load(VFIO))
+        let there = ["sys/bus/pci/drivers/vfio-pci", "sys/module/vfio_iommu_type1"];
+        let there = there.iter().all(|path| self.host.path(path).exists());
+        (!there && self.wanted).then_some(Step::Load(MODULES))
     }
 
     fn steps(&self, function: &Function) -> Vec<Step> {

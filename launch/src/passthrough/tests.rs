@@ -25,7 +25,9 @@ impl Tree {
         {
             fs::create_dir_all(tree.path(directory)).unwrap();
         }
-        for directory in ["sys/class/net", "proc/net", "proc/self", "dev"] {
+        for directory in
+            ["sys/class/net", "proc/net", "proc/self", "dev", "sys/module/vfio_iommu_type1"]
+        {
             fs::create_dir_all(tree.path(directory)).unwrap();
         }
         for driver in ["nvme", "igb", "igbvf", "e1000e"] {

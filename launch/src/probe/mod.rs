@@ -41,6 +41,8 @@ pub fn probe(options: &Options) -> Result<()> {
     if function.driver.as_deref() != Some(VFIO) {
         return probe_lent(&host, options.address, &dump);
     }
+    // It is bound already; what maps memory may be missing.
+    let _loan = passthrough::borrow(&host, &[options.address])?;
     let mut report = Report::default();
     let found = carry_out(&function, &mut report);
     if let Err(error) = &found {

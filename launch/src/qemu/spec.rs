@@ -70,7 +70,7 @@ pub struct Spec {
     pub(super) cpu: String,
     pub(super) cpus: u32,
     pub(super) memory_mib: u32,
-    pub(super) nics: Vec<Nic>,
+    pub(super) nics: Vec<(Nic, Option<NicModel>)>,
     pub(super) nic_model: NicModel,
     pub(super) first_mac: u8,
     pub(super) disks: Vec<Disk>,
@@ -168,11 +168,17 @@ impl Spec {
     /// Adds a network interface. MAC addresses are 52:54:00:12:34:56 and up, as QEMU's own, unless
     /// [`Spec::first_mac`] says otherwise.
     pub fn nic(mut self, nic: Nic) -> Spec {
-        self.nics.push(nic);
+        self.nics.push((nic, None));
         self
     }
 
-    /// Sets what all its network interfaces are.
+    /// Adds a network interface of this model, whatever the others are.
+    pub fn nic_of(mut self, model: NicModel, nic: Nic) -> Spec {
+        self.nics.push((nic, Some(model)));
+        self
+    }
+
+    /// Sets what its network interfaces are that no other model was named for.
     pub fn nic_model(self, nic_model: NicModel) -> Spec {
         Spec { nic_model, ..self }
     }

@@ -54,8 +54,8 @@ impl Machine {
     /// The error says what VFIO did not do.
     pub fn open(address: PciAddress, directory: &Path) -> Result<Machine> {
         let function = VfioPciDevice::open(directory).with_context(|| {
-            "VFIO does not open it: if the kernel says that there is no interrupt remapping (dmesg), the host is not \
-             safe from the device"
+            "VFIO does not open it: is vfio_iommu_type1 loaded? Where the kernel says that there is no interrupt \
+             remapping (dmesg), the host is not safe from the device"
         })?;
         // For as long as the process: drivers hold registers for ever.
         let function: &'static VfioPciDevice = Box::leak(Box::new(function));
