@@ -100,8 +100,8 @@ impl Inventory {
         let bridges = functions.iter().filter(|one| one.class() >> 8 == ISA_BRIDGE);
         let chipset: Vec<(u8, u8)> = bridges.map(|bridge| slot(bridge.address())).collect();
         for function in functions {
-            if let Some(driver) = Driver::of(&ids(&function)) {
-                self.devices.push(Device::new(Bus::Pci(function), driver));
+            if let Some(device) = device(function) {
+                self.devices.push(device);
                 continue;
             }
             let chipset = chipset.contains(&slot(function.address()));
@@ -134,6 +134,11 @@ impl Inventory {
             self.unclaimed.push(Unclaimed { location, id, class: 0, chipset: false, error });
         }
     }
+}
+
+/// The device that a PCI function is, if there is a driver for it.
+pub fn device(function: Function<'static>) -> Option<Device> {
+    Driver::of(&ids(&function)).map(|driver| Device::new(Bus::Pci(function), driver))
 }
 
 /// What a function may be recognized by, the most exact first.

@@ -16,6 +16,8 @@ pub mod http;
 pub mod image;
 pub mod models;
 pub mod ntb;
+pub mod passthrough;
+pub mod probe;
 pub mod progress;
 pub mod qemu;
 pub mod races;

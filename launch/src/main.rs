@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use launch::setup::Purpose;
-use launch::{bench, build, check, demo, image, ntb, run, setup, symbolize, test};
+use launch::{
+    bench, build, check, demo, image, ntb, passthrough, probe, run, setup, symbolize, test,
+};
 
 /// Builds, boots, tests and measures the Isthmus appliance.
 #[derive(Parser)]
@@ -28,6 +30,10 @@ enum Verb {
     },
     /// Build, boot in QEMU, and open the console
     Run(run::Options),
+    /// List the PCI functions of this host, and whether they can be given to the appliance
+    Devices,
+    /// Try a device of this host with Isthmus's own driver, in this process, before it is given to the appliance
+    Probe(probe::Options),
     /// Serve a volume to a stock Linux guest, which makes a file system on it
     Demo,
     /// Run the tests
@@ -85,7 +91,9 @@ fn carry_out(command: Verb) -> Result<()> {
         Verb::Ntb(options) => ntb::ntb(&options),
         Verb::Symbolize(options) => symbolize::symbolize(&options),
         Verb::Check { config } => check::check(&config),
-        Verb::Run(options) => run::run(&built(&[Purpose::Run], false)?, &options),
+        Verb::Devices => passthrough::devices(&passthrough::Host::here()),
+        Verb::Probe(options) => probe::probe(&options),
+        Verb::Run(options) => run::run(&options, || built(&[Purpose::Run], false)),
     }
 }
 

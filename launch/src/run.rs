@@ -3,15 +3,18 @@
 use std::fs::{self, File};
 use std::io::{BufRead, IsTerminal};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use appliance::config::disk;
+use drivers::hal::PciAddress;
+use drivers::registry::Class;
 
 use crate::build::Image;
+use crate::passthrough::{self, Host};
 use crate::qemu::{Disk, Machine, Nic, Spec, Vm, accelerator, free_port};
 use crate::{http, image, progress, terminal, workspace};
 
@@ -45,6 +48,16 @@ pub struct Options {
     /// Do not try KVM
     #[arg(long)]
     tcg: bool,
+    /// A PCI function of this host for the guest, such as 0000:03:00.0 (several: once for each); `./isthmus devices`
+    /// lists them. An Ethernet function is instead of QEMU's network, a drive instead of the scratch disk
+    #[arg(long = "device", value_name = "ADDRESS", value_parser = passthrough::address)]
+    devices: Vec<PciAddress>,
+    /// Show what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Boot this image: nothing is built or installed
+    #[arg(long, value_name = "FILE")]
+    image: Option<PathBuf>,
 }
 
 fn machine(name: &str) -> Result<Machine, String> {
@@ -56,30 +69,41 @@ fn machine(name: &str) -> Result<Machine, String> {
     }
 }
 
-/// Boots `image` and stays until the guest powers off or the user leaves.
-pub fn run(image: &Image, options: &Options) -> Result<()> {
-    let (port, tls_port) = (free_port()?, free_port()?);
-    let data = match &options.disk {
-        Some(path) => path.clone(),
-        None => scratch_disk()?,
-    };
-    let mut spec = Spec::kernel(&image.elf)
-        .append(&options.append)
-        .machine(options.machine)
-        .memory(options.memory)
-        .cpus(options.cpus)
-        .nic(Nic::User { forwards: vec![("tcp", port, 80), ("tcp", tls_port, 443)] })
-        .disk(Disk::new(data))
-        .disk(Disk::new(config_disk()?).serial(disk::SERIAL));
-    if !options.tcg {
-        spec = spec.accelerator(accelerator(&image.elf));
-    }
-    if let Some(path) = &options.config {
-        let text = fs::read_to_string(path);
-        spec = spec.config(&text.with_context(|| format!("could not read {}", path.display()))?);
-    }
+/// What the guest has of the host's devices.
+#[derive(Default)]
+struct Given {
+    port: bool,
+    disk: bool,
+}
 
-    let mut vm = spec.reboots().start()?;
+/// Boots the image that `build` builds, or one that is named, and stays until the guest powers off or the user leaves.
+pub fn run(options: &Options, build: impl FnOnce() -> Result<Image>) -> Result<()> {
+    let host = Host::here();
+    let given = given(&host, options)?;
+    if options.dry_run {
+        passthrough::show(&host, &options.devices)?;
+        let elf = options.image.clone().unwrap_or(workspace::target().join("isthmus/isthmus.elf"));
+        let ports = (free_port()?, free_port()?);
+        println!("$ {}", spec(options, &elf, &given, ports)?.shown()?);
+        return Ok(());
+    }
+    // Before minutes of building, and once more when it is done.
+    passthrough::agree(&host, &options.devices)?;
+    let elf = match &options.image {
+        Some(path) => path.clone(),
+        None => build()?.elf,
+    };
+    let ports = (free_port()?, free_port()?);
+    let mut spec = spec(options, &elf, &given, ports)?;
+    if !options.tcg {
+        spec = spec.accelerator(accelerator(&elf));
+    }
+    // Given back when the machine has ended: what is declared last is dropped first.
+    let _loan = match options.devices.as_slice() {
+        [] => None,
+        devices => Some(passthrough::borrow(&host, devices)?),
+    };
+    let mut vm = spec.start()?;
     eprintln!("$ {}", vm.command_line());
     let booting = progress::step("booting");
     let banner = vm.wait_ready()?;
@@ -87,7 +111,7 @@ pub fn run(image: &Image, options: &Options) -> Result<()> {
     for line in banner.lines().filter(|line| !line.is_empty() && !line.starts_with("isthmus> ")) {
         println!("{line}");
     }
-    prove(&mut vm, port, tls_port)?;
+    prove(&mut vm, &given, ports)?;
 
     if std::io::stdin().is_terminal() {
         eprintln!("console: Ctrl-A x leaves (and ends QEMU), Ctrl-A Ctrl-A sends Ctrl-A");
@@ -102,17 +126,70 @@ pub fn run(image: &Image, options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// What the functions are that the guest is to have. Refuses what cannot have them.
+fn given(host: &Host, options: &Options) -> Result<Given> {
+    if options.devices.is_empty() {
+        return Ok(Given::default());
+    }
+    if options.machine == Machine::Microvm {
+        bail!("microvm has no PCI: devices are for --machine q35 and pc");
+    }
+    let mut given = Given::default();
+    for &device in &options.devices {
+        match host.function(device)?.isthmus {
+            Some((_, Class::Port)) => given.port = true,
+            Some((_, Class::Disks)) => given.disk = true,
+            _ => {}
+        }
+    }
+    Ok(given)
+}
+
+/// The machine.
+fn spec(options: &Options, elf: &Path, given: &Given, ports: (u16, u16)) -> Result<Spec> {
+    let mut spec = Spec::kernel(elf)
+        .append(&options.append)
+        .machine(options.machine)
+        .memory(options.memory)
+        .cpus(options.cpus)
+        .reboots();
+    if !given.port {
+        spec = spec.nic(Nic::User { forwards: vec![("tcp", ports.0, 80), ("tcp", ports.1, 443)] });
+    }
+    match &options.disk {
+        Some(path) => spec = spec.disk(Disk::new(path)),
+        None if given.disk => {}
+        None => spec = spec.disk(Disk::new(scratch_disk()?)),
+    }
+    spec = spec.disk(Disk::new(config_disk()?).serial(disk::SERIAL));
+    if let Some(path) = &options.config {
+        let text = fs::read_to_string(path);
+        spec = spec.config(&text.with_context(|| format!("could not read {}", path.display()))?);
+    }
+    Ok(options.devices.iter().fold(spec, |spec, device| spec.passed_through(&device.to_string())))
+}
+
 /// Shows that the appliance answers, by its console: whatever was saved of its network and of HTTP, its console
 /// is there to mend it. What does not answer beside that is said.
-fn prove(vm: &mut Vm, port: u16, tls_port: u16) -> Result<()> {
+fn prove(vm: &mut Vm, given: &Given, (port, tls_port): (u16, u16)) -> Result<()> {
     let step = progress::step("proving that it is up");
     let version = vm.run("show version --json")?.json()?;
-    let ping = vm.run(&format!("ping {GATEWAY}"))?;
-    step.print(ping.text.trim_end());
+    if given.port {
+        // What is on that network is not known here.
+        step.print(vm.run("show interfaces")?.text.trim_end());
+    } else {
+        step.print(vm.run(&format!("ping {GATEWAY}"))?.text.trim_end());
+    }
+    if given.disk {
+        step.print(vm.run("show disks")?.text.trim_end());
+    }
     step.done(&format!(
         "the console answers: isthmus {}",
         version["version"].as_str().unwrap_or("?")
     ));
+    if given.port {
+        return Ok(());
+    }
     let tls = vm.run("show tls --json")?.json()?;
     if let Some(fingerprint) = tls["sha256_fingerprint"].as_str() {
         println!("https://127.0.0.1:{tls_port}/metrics, certificate SHA-256 {fingerprint}");

@@ -47,7 +47,7 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Test, &["ovmf"]),
     (Purpose::Tls, &["curl", "openssl"]),
     (Purpose::Captures, &["tshark"]),
-    (Purpose::Guest, &["gcc-12", "kmod", "libelf1", "make", "xz-utils"]),
+    (Purpose::Guest, &["e2fsprogs", "gcc-12", "kmod", "libelf1", "make", "xz-utils"]),
     (Purpose::Models, &["mmdebstrap"]),
     (Purpose::Count, &["valgrind"]),
     (Purpose::Sanitizers, &["libclang-rt-16-dev", "libstdc++-12-dev", "lld"]),

@@ -171,6 +171,7 @@ const SUITES: &[Suite] = &[
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..interop_suite("enic") },
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("rapidio") },
     Suite { needs: Needs::Models, uses: MODELS, ..long_suite("mlx5") },
+    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("passthrough") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("inprocess") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..long_suite("rnbd_faults") },
     interop_suite("smc"),

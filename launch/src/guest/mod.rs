@@ -6,6 +6,7 @@
 //! so that a guest is what a Debian host is today.
 
 mod applications;
+mod hypervisor;
 mod initramfs;
 mod machine;
 mod modules;
@@ -20,6 +21,7 @@ use anyhow::{Context, Result};
 use crate::setup::{self, Purpose};
 use crate::{progress, workspace};
 pub use applications::{ENVIRONMENT, POSTGRESQL, UNPACK, applications};
+pub use hypervisor::{ENTER, PREPARE, hypervisor};
 pub use machine::{Guest, Wire, with_cx16};
 use packages::Kernel;
 

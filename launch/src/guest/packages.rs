@@ -85,6 +85,18 @@ pub fn fetch(names: &[&str], directory: &Path) -> Result<()> {
     apt_download(&closure(names)?, directory)
 }
 
+/// Likewise, and one more package without what it depends on.
+pub fn fetch_beside(one: &str, names: &[&str], directory: &Path) -> Result<()> {
+    let mut wanted = closure(names)?;
+    wanted.push(one.into());
+    apt_download(&wanted, directory)
+}
+
+/// The package with a kernel and its modules, in apt's words.
+pub fn image(kernel: &Kernel) -> String {
+    format!("linux-image-{}={}", kernel.release, kernel.version)
+}
+
 fn apt_download(wanted: &[String], directory: &Path) -> Result<()> {
     let mut apt = Command::new("apt-get");
     apt.current_dir(directory).args(["download", "-q"]).args(wanted);
@@ -113,7 +125,7 @@ fn kernel_packages(kernel: &Kernel) -> Result<Vec<String>> {
         bail!("{headers} depends on {depends:?}: neither its common part nor linux-kbuild");
     }
     packages.push(format!("{headers}={version}"));
-    packages.push(format!("linux-image-{release}={version}"));
+    packages.push(image(kernel));
     packages.push(format!("linux-source-{SERIES}={version}"));
     Ok(packages)
 }

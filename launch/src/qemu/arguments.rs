@@ -72,13 +72,14 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
     }
 
     let bus = if matches!(spec.machine, Machine::Pc | Machine::Q35) { "pci" } else { "device" };
-    for (index, nic) in spec.nics.iter().enumerate() {
+    for (index, (nic, model)) in spec.nics.iter().enumerate() {
+        let model = model.unwrap_or(spec.nic_model);
         qemu.args(["-netdev", &nic.netdev(index).to_string()]);
         let mac = format!("52:54:00:12:34:{:02x}", usize::from(spec.first_mac) + index);
         let mut device = json!({
-            "driver": spec.nic_model.driver(bus), "netdev": format!("net{index}"), "mac": mac,
+            "driver": model.driver(bus), "netdev": format!("net{index}"), "mac": mac,
         });
-        if spec.nic_model == NicModel::Igb {
+        if model == NicModel::Igb {
             // Its virtual functions take slots as well: 16 and 17 above its own.
             device["addr"] = json!(format!("{:#x}", 8 + 2 * index));
         }

@@ -70,7 +70,7 @@ pub struct Spec {
     pub(super) cpu: String,
     pub(super) cpus: u32,
     pub(super) memory_mib: u32,
-    pub(super) nics: Vec<Nic>,
+    pub(super) nics: Vec<(Nic, Option<NicModel>)>,
     pub(super) nic_model: NicModel,
     pub(super) first_mac: u8,
     pub(super) disks: Vec<Disk>,
@@ -168,11 +168,17 @@ impl Spec {
     /// Adds a network interface. MAC addresses are 52:54:00:12:34:56 and up, as QEMU's own, unless
     /// [`Spec::first_mac`] says otherwise.
     pub fn nic(mut self, nic: Nic) -> Spec {
-        self.nics.push(nic);
+        self.nics.push((nic, None));
         self
     }
 
-    /// Sets what all its network interfaces are.
+    /// Adds a network interface of this model, whatever the others are.
+    pub fn nic_of(mut self, model: NicModel, nic: Nic) -> Spec {
+        self.nics.push((nic, Some(model)));
+        self
+    }
+
+    /// Sets what its network interfaces are that no other model was named for.
     pub fn nic_model(self, nic_model: NicModel) -> Spec {
         Spec { nic_model, ..self }
     }
@@ -214,6 +220,19 @@ impl Spec {
     pub fn vfio_user(mut self, socket: &std::path::Path) -> Spec {
         self.models.push(socket.into());
         self
+    }
+
+    /// Gives it a PCI function of the host's that is bound to vfio-pci, such as `0000:03:00.0`. Only where there is PCI.
+    pub fn passed_through(self, function: &str) -> Spec {
+        // Nobody boots from it: what is on its ROM is not wanted.
+        let device = serde_json::json!({"driver": "vfio-pci", "host": function, "rombar": 0});
+        self.extra(["-device".to_string(), device.to_string()])
+    }
+
+    /// The QEMU command as one would type it, with its sockets in a directory of this name.
+    pub fn shown(&self) -> Result<String> {
+        let directory = tempfile::Builder::new().prefix("isthmus-").tempdir()?;
+        Ok(crate::command::shell_line(&self.command(directory.path())?))
     }
 
     /// Adds arguments of QEMU as they are.

@@ -1,0 +1,108 @@
+//! Trying an Ethernet port: its link, frames that are sent, and what comes.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use drivers::device::Device;
+use drivers::hal::{Clock, Instant, Packet, Port};
+use vfio::Machine;
+
+use super::opened;
+use super::report::Report;
+
+/// How long the link may take, and the frames.
+const LINK: Duration = Duration::from_secs(10);
+const SENDING: Duration = Duration::from_secs(2);
+/// How long is listened.
+const LISTENING: Duration = Duration::from_secs(3);
+/// How often the driver looks after the device.
+const WATCH: Duration = Duration::from_millis(100);
+/// Frames that are sent.
+const FRAMES: usize = 8;
+/// EtherType for experiments (IEEE 802, 9.2.4), which no station answers.
+const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
+
+/// Opens it, waits for its link, sends some frames to everybody, and counts what comes.
+pub fn probe(
+    device: Device,
+    machine: &mut Machine,
+    clock: &dyn Clock,
+    report: &mut Report,
+) -> Result<()> {
+    let mut port = opened(device.open_port(machine, &|_| None, clock))?;
+    let mac = port.mac().map(|byte| format!("{byte:02x}")).join(":");
+    report.say(&format!("MAC address {mac}, MTU {}", port.mtu()));
+
+    let began = clock.now();
+    let up = wait(&mut *port, clock, report, LINK, |port| port.link_up());
+    if !up {
+        bail!(
+            "the link is down: is the cable in, and the other end (of a virtual function: the physical one) up?"
+        );
+    }
+    report.say(&format!("link: up after {} ms", clock.now().since(began).as_millis()));
+
+    let mut frame = [0; 60];
+    frame[..6].fill(0xff);
+    frame[6..12].copy_from_slice(&port.mac());
+    frame[12..14].copy_from_slice(&EXPERIMENT);
+    for number in 0..FRAMES {
+        frame[14] = number as u8;
+        let packet = Packet { header: &frame, payload: &[], trailer: &[] };
+        port.transmit(&packet)?;
+    }
+    port.flush();
+    if !wait(&mut *port, clock, report, SENDING, |port| !port.is_sending()) {
+        bail!("frames that were queued are not sent within {SENDING:?}");
+    }
+    report.say(&format!("transmit: {FRAMES} frames were sent"));
+
+    let (mut others, mut own) = (0, 0);
+    let source = port.mac();
+    wait(&mut *port, clock, report, LISTENING, |port| {
+        port.receive_each(usize::MAX, &mut |bytes| {
+            let is_own =
+                bytes.get(6..12) == Some(&source) && bytes.get(12..14) == Some(&EXPERIMENT);
+            *if is_own { &mut own } else { &mut others } += 1;
+            true
+        });
+        port.flush();
+        own == FRAMES
+    });
+    let counters = port.counters();
+    report.say(&format!(
+        "receive: {others} frames of others, {own} of ours (a loopback plug, or a switch that sends them back)"
+    ));
+    report.keep(&format!("{counters:?}"));
+    if counters.rx_errors + counters.resets > 0 {
+        bail!("{} impossible answers, {} resets", counters.rx_errors, counters.resets);
+    }
+    Ok(())
+}
+
+/// Looks again and again until it is so; false when it was not within the time.
+fn wait(
+    port: &mut dyn Port,
+    clock: &dyn Clock,
+    report: &mut Report,
+    limit: Duration,
+    mut so: impl FnMut(&mut dyn Port) -> bool,
+) -> bool {
+    let began = clock.now();
+    let mut watched = Instant::ZERO;
+    while !so(port) {
+        let now = clock.now();
+        if now.since(began) > limit {
+            return false;
+        }
+        if now.since(watched) > WATCH {
+            watched = now;
+            port.watch(now);
+            while let Some(notice) = port.notice() {
+                report.say(&format!("{:?}: {notice}", notice.severity));
+            }
+        }
+        std::hint::spin_loop();
+    }
+    true
+}
