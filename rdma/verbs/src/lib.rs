@@ -231,7 +231,7 @@ pub trait Provider {
 
     /// Makes a completion queue for up to `depth` completions.
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError>;
-    /// Destroys a completion queue; `Busy` while queue pairs use it.
+    /// Destroys a completion queue; `Busy` while queue pairs use it (those that were destroyed do not).
     fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError>;
     /// The next completion, if any.
     fn poll_cq(&mut self, cq: CqId) -> Option<Completion>;
@@ -247,14 +247,18 @@ pub trait Provider {
     fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError>;
     /// Its number on the wire, 24 bits.
     fn qp_number(&self, qp: QpId) -> Result<u32, VerbsError>;
-    /// Its state.
+    /// The state that it has reached. With hardware, changes that were asked for are reached a while later, in
+    /// the order in which they were asked for. What can be seen to be wrong is refused at once; what the device
+    /// refuses later brings the queue pair to error ([`AsyncEvent::QpError`]). Requests may be posted as soon as
+    /// the state was asked for in which they are allowed: they are done once it is reached.
     fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError>;
     /// Init to ready-to-receive: the peer is known. (The connection manager does this for
     /// connections that it makes.)
     fn ready_to_receive(&mut self, qp: QpId, peer: &ReadyToReceive) -> Result<(), VerbsError>;
     /// Ready-to-receive to ready-to-send.
     fn ready_to_send(&mut self, qp: QpId, to: &ReadyToSend) -> Result<(), VerbsError>;
-    /// Any state to error: everything posted is flushed to the completion queues.
+    /// Any state to error: everything posted is flushed to the completion queues, and nothing is taken from now
+    /// on.
     fn fail_qp(&mut self, qp: QpId) -> Result<(), VerbsError>;
     /// Destroys a queue pair; completions not yet polled are dropped. A connection that it carries
     /// is disconnected in order, without an event.

@@ -1,0 +1,245 @@
+//! What requests move.
+
+use crate::fixture::Fixture;
+use crate::world::{SEND, World, granted, request, send_inline};
+use netsim::contents;
+use verbs::*;
+
+const SIZES: [usize; 9] = [0, 1, 63, 64, 65, 1024, 1025, 4097, 20_001];
+
+/// SENDs of every size, into receives that are larger.
+pub fn sends_of_every_size_arrive_whole(fixture: Box<dyn Fixture>) {
+    let mut world = World::new(fixture).connected();
+    for size in SIZES {
+        let (from, sent) = world.filled(0, size);
+        let into = world.memory(1, size + 8);
+        into.fill(0xee);
+        world.post_recv(1, 5, &[into]);
+        let payload = Payload::Windows(&[from]);
+        world.post(0, 9, SendOperation::Send { payload, with: SendWith::Nothing });
+        assert_eq!(world.ends(0, 1), [(9, Status::Success)]);
+        let got = world.completions(1, 1)[0];
+        let operation = CompletedOperation::Recv { length: size as u32, with: SendWith::Nothing };
+        assert_eq!((got.id, got.status, got.operation), (5, Status::Success, operation));
+        let found = contents(&into);
+        assert!(found[..size] == sent && found[size..] == [0xee; 8], "{size} bytes");
+    }
+    world.nothing_completes();
+}
+
+/// An immediate comes with its SEND, and none where there was none.
+pub fn sends_carry_immediates(fixture: Box<dyn Fixture>) {
+    let mut world = World::new(fixture).connected();
+    let withs = [SendWith::Immediate(0x0102_0304), SendWith::Nothing, SendWith::Immediate(0)];
+    for (id, with) in withs.into_iter().enumerate() {
+        world.post_recv(1, id as u64, &[]);
+        world.post(0, id as u64, SendOperation::Send { payload: Payload::Inline(&[]), with });
+    }
+    let got = world.completions(1, 3);
+    for (completion, with) in got.iter().zip(withs) {
+        assert_eq!(completion.operation, CompletedOperation::Recv { length: 0, with });
+    }
+}
+
+/// Payload of several windows goes into several others.
+pub fn payload_is_gathered_and_scattered(fixture: Box<dyn Fixture>) {
+    let mut world = World::new(fixture).connected();
+    let (from, sent) = world.filled(0, 5000);
+    let into = world.memory(1, 5000);
+    let parts = |window: &drivers::hal::Window, cuts: [usize; 3]| {
+        let [a, b, c] = cuts;
+        [(0, a), (a, b), (b, c), (c, 5000)]
+            .map(|(from, to)| window.slice(from, to - from).expect("within"))
+    };
+    let (gathered, scattered) = (parts(&from, [1, 2000, 2000]), parts(&into, [3, 1024, 4999]));
+    world.post_recv(1, 5, &scattered);
+    let payload = Payload::Windows(&gathered);
+    world.post(0, 9, SendOperation::Send { payload, with: SendWith::Nothing });
+    assert_eq!(world.ends(0, 1), [(9, Status::Success)]);
+    assert_eq!(world.ends(1, 1), [(5, Status::Success)]);
+    assert!(contents(&into) == sent);
+    // And a READ likewise.
+    let region = world.grant(1, into, Access::REMOTE_READ);
+    let back = world.memory(0, 5000);
+    let windows = parts(&back, [7, 8, 4096]);
+    let read = SendOperation::Read { into: &windows, from: granted(&region) };
+    assert_eq!(world.attempt(read), Status::Success);
+    assert!(contents(&back) == sent);
+}
+
+/// WRITEs hit the bytes that they name, and no others.
+pub fn writes_hit_what_they_name(fixture: Box<dyn Fixture>) {
+    let mut world = World::new(fixture).connected();
+    for size in SIZES {
+        let (from, sent) = world.filled(0, size);
+        let memory = world.memory(1, size + 200);
+        memory.fill(0xee);
+        let region = world.grant(1, memory, Access::REMOTE_WRITE);
+        let to = RemoteAddress { address: region.address + 100, rkey: region.rkey };
+        let payload = Payload::Windows(&[from]);
+        let write = SendOperation::Write { payload, to, immediate: None };
+        assert_eq!(world.attempt(write), Status::Success);
+        let all = contents(&memory);
+        assert!(all[100..100 + size] == sent, "{size} bytes");
+        assert!(all[..100].iter().chain(&all[100 + size..]).all(|&byte| byte == 0xee));
+    }
+    world.nothing_completes();
+}
+
+/// READs get the bytes that they name.
+pub fn reads_get_what_they_name(fixture: Box<dyn Fixture>) {
+    let mut world = World::new(fixture).connected();
+    for size in SIZES {
+        let (memory, there) = world.filled(1, size + 200);
+        let region = world.grant(1, memory, Access::REMOTE_READ);
+        let from = RemoteAddress { address: region.address + 50, rkey: region.rkey };
+        let back = world.memory(0, size);
+        let read = SendOperation::Read { into: &[back], from };
+        assert_eq!(world.attempt(read), Status::Success);
+        assert!(contents(&back) == there[50..50 + size], "{size} bytes");
+        assert!(contents(&memory) == there);
+    }
+    world.nothing_completes();
+}
+
+/// A WRITE with an immediate takes a receive, whose own memory is left alone.
+pub fn writes_with_immediate_take_a_receive(fixture: Box<dyn Fixture>) {
+    let mut world = World::new(fixture).connected();
+    let aside = world.memory(1, 64);
+    aside.fill(0xee);
+    for size in [0, 1, 3000] {
+        let (from, sent) = world.filled(0, size);
+        let memory = world.memory(1, size + 1);
+        let region = world.grant(1, memory, Access::REMOTE_WRITE);
+        world.post_recv(1, 5, &[aside]);
+        let payload = Payload::Windows(&[from]);
+        let to = granted(&region);
+        world.post(0, 9, SendOperation::Write { payload, to, immediate: Some(0x8000_0001) });
+        assert_eq!(world.ends(0, 1), [(9, Status::Success)]);
+        let got = world.completions(1, 1)[0];
+        let operation =
+            CompletedOperation::RecvWriteImmediate { length: size as u32, immediate: 0x8000_0001 };
+        assert_eq!((got.id, got.status, got.operation), (5, Status::Success, operation));
+        assert!(contents(&memory)[..size] == sent);
+        assert!(contents(&aside).iter().all(|&byte| byte == 0xee));
+    }
+}
+
+/// Compare-and-swap and fetch-and-add give the value before, in the order of the processor.
+pub fn atomics_act_on_eight_bytes(fixture: Box<dyn Fixture>) {
+    let mut world = World::new(fixture).connected();
+    if !world.device(1).attributes().atomics {
+        return;
+    }
+    let memory = world.memory(1, 24);
+    memory.fill(0xee);
+    memory.write(8, &40u64.to_ne_bytes()).unwrap();
+    let region = world.grant(1, memory, Access::REMOTE_ATOMIC);
+    let at = RemoteAddress { address: region.address + 8, rkey: region.rkey };
+    let old = [(); 3].map(|()| world.memory(0, 8));
+    let operations = [
+        SendOperation::FetchAdd { into: old[0], at, add: 2 },
+        SendOperation::CompareSwap { into: old[1], at, compare: 42, swap: 50 },
+        SendOperation::CompareSwap { into: old[2], at, compare: 42, swap: 60 },
+    ];
+    for (id, operation) in operations.into_iter().enumerate() {
+        world.post(0, id as u64, operation);
+    }
+    assert_eq!(world.ends(0, 3), [0, 1, 2].map(|id| (id, Status::Success)));
+    let value = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap());
+    assert_eq!(old.map(|window| value(&contents(&window))), [40, 42, 50]);
+    let all = contents(&memory);
+    assert_eq!(value(&all[8..16]), 50);
+    assert!(all[..8].iter().chain(&all[16..]).all(|&byte| byte == 0xee));
+}
+
+/// What becomes of the bytes after that changes nothing.
+pub fn inline_payload_is_taken_when_it_is_posted(fixture: Box<dyn Fixture>) {
+    let mut world = World::new(fixture).connected();
+    let into = world.memory(1, 64);
+    world.post_recv(1, 5, &[into]);
+    let mut bytes = *b"as it was when it was posted";
+    world.post(0, 9, send_inline(&bytes));
+    bytes.fill(0);
+    assert_eq!(world.ends(1, 1), [(5, Status::Success)]);
+    assert_eq!(&contents(&into)[..bytes.len()], b"as it was when it was posted");
+}
+
+/// Messages of all kinds take the receives in the order in which both were posted.
+pub fn messages_arrive_in_order(fixture: Box<dyn Fixture>) {
+    let mut world = World::new(fixture).connected();
+    let memory = world.memory(1, 64);
+    let region = world.grant(1, memory, Access::REMOTE_WRITE);
+    for id in 0..30u64 {
+        let into = world.memory(1, 64);
+        world.post_recv(1, id, &[into]);
+    }
+    for id in 0..30u32 {
+        let payload = Payload::Inline(&[1, 2, 3]);
+        world.post(
+            0,
+            id.into(),
+            match id % 2 {
+                0 => SendOperation::Send { payload, with: SendWith::Immediate(id) },
+                _ => SendOperation::Write { payload, to: granted(&region), immediate: Some(id) },
+            },
+        );
+    }
+    for (n, completion) in world.completions(1, 30).into_iter().enumerate() {
+        assert_eq!((completion.id, completion.status), (n as u64, Status::Success));
+        let said = match completion.operation {
+            CompletedOperation::Recv { with: SendWith::Immediate(id), length: 3 } => id,
+            CompletedOperation::RecvWriteImmediate { immediate, length: 3 } => immediate,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(said, n as u32);
+    }
+}
+
+/// Receives that were posted in Init are there when the peer sends.
+pub fn receives_posted_before_the_connection_count(fixture: Box<dyn Fixture>) {
+    let mut world = World::new(fixture);
+    let into = world.memory(1, 64);
+    world.post_recv(1, 5, &[into]);
+    world.join(world.qp, ReadyToSend { rnr_retry: 0, ..SEND });
+    world.post(0, 9, send_inline(b"hello"));
+    assert_eq!(world.ends(0, 1), [(9, Status::Success)]);
+    assert_eq!(world.ends(1, 1), [(5, Status::Success)]);
+    assert_eq!(&contents(&into)[..5], b"hello");
+}
+
+/// Where there are datagrams: they carry who sent them, 40 bytes before the payload, and the wrong Q_Key
+/// reaches nobody.
+pub fn datagrams_say_where_they_come_from(fixture: Box<dyn Fixture>) {
+    let mut world = World::new(fixture);
+    let qps = [0, 1].map(|n| {
+        let init = World::init(world.pd[n], world.cq[n]);
+        QpInit { kind: QpType::Ud { qkey: 0x1111 }, ..init }
+    });
+    if !world.offers().datagrams {
+        let mut rng = world.rng.fork();
+        let made = world.device(0).create_qp(&qps[0], &mut rng);
+        assert_eq!(made, Err(VerbsError::Invalid));
+        return;
+    }
+    let qps = [0, 1].map(|n| world.queue_pair(n, &qps[n]));
+    world.join(qps, SEND);
+    let into = world.memory(1, 256);
+    world.device(1).post_recv(qps[1], &RecvRequest { id: 4, into: &[into] }).unwrap();
+    let address = world.way(0);
+    let remote_qpn = world.device(1).qp_number(qps[1]).unwrap();
+    for (remote_qkey, text) in [(0x2222, b"wrong"), (0x1111, b"right")] {
+        let payload = Payload::Inline(text);
+        let operation = SendOperation::Send { payload, with: SendWith::Immediate(8) };
+        let datagram = Some(DatagramTo { address, remote_qpn, remote_qkey });
+        let request = SendRequest { datagram, ..request(1, operation) };
+        world.device(0).post_send(qps[0], &request).unwrap();
+    }
+    let from = (world.address(0), world.device(0).qp_number(qps[0]).unwrap());
+    let got = world.completions(1, 1)[0];
+    let operation = CompletedOperation::Recv { length: 45, with: SendWith::Immediate(8) };
+    assert_eq!((got.id, got.datagram_from, got.operation), (4, Some(from), operation));
+    assert_eq!(&contents(&into)[40..45], b"right");
+    assert_eq!(world.ends(0, 2), [(1, Status::Success); 2]);
+    world.nothing_completes();
+}
