@@ -142,7 +142,7 @@ impl Port for PuntPort {
 
     /// All of it is copied.
     fn progress(&mut self) -> TransmitProgress {
-        TransmitProgress::default()
+        TransmitProgress::NOTHING_HELD
     }
 
     fn flush(&mut self) {

@@ -15,6 +15,9 @@ pub struct TransmitProgress {
 }
 
 impl TransmitProgress {
+    /// Of a port that copies what it is given, or whose device reads no memory.
+    pub const NOTHING_HELD: Self = TransmitProgress { queued: 0, sent: u64::MAX };
+
     /// Of a port that has `waiting` frames left of all that were ever queued.
     pub fn with_waiting(queued: u64, waiting: u64) -> Self {
         TransmitProgress { queued, sent: queued.saturating_sub(waiting) }

@@ -99,7 +99,7 @@ impl Port for DgramPort {
     }
 
     fn progress(&mut self) -> TransmitProgress {
-        TransmitProgress::default()
+        TransmitProgress::NOTHING_HELD
     }
 
     fn flush(&mut self) {}

@@ -44,7 +44,7 @@ impl Port for Collector {
         Ok(())
     }
     fn progress(&mut self) -> TransmitProgress {
-        TransmitProgress::default()
+        TransmitProgress::NOTHING_HELD
     }
     fn flush(&mut self) {}
     fn set_interrupts(&mut self, _: bool) {}

@@ -63,7 +63,7 @@ impl Port for Cable {
         Ok(())
     }
     fn progress(&mut self) -> TransmitProgress {
-        TransmitProgress::default()
+        TransmitProgress::NOTHING_HELD
     }
     fn flush(&mut self) {}
     fn set_interrupts(&mut self, _: bool) {}

@@ -327,7 +327,7 @@ impl Port for EnicPort {
     fn progress(&mut self) -> TransmitProgress {
         self.queues
             .as_mut()
-            .map_or(TransmitProgress::default(), |queues| queues.transmitter.progress())
+            .map_or(TransmitProgress::NOTHING_HELD, |queues| queues.transmitter.progress())
     }
 
     fn route(&mut self, interrupt: &Interrupt) -> bool {

@@ -13,7 +13,7 @@ use crate::ethernet::keeper::{HUNG, Keeper, LOST_PLACE, Stall};
 use crate::ethernet::{LEAST_MTU, MOST_MTU, WantedMtu};
 use crate::hal::{
     Clock, Frame, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters, Severity,
-    TransmitError,
+    TransmitError, TransmitProgress,
 };
 use crate::pci::{Function, Msix};
 use alloc::boxed::Box;
@@ -334,12 +334,9 @@ impl Port for Mlx5Port {
         queues.is_some_and(|queues| queues.transmitter.has_room())
     }
 
-    fn is_sending(&mut self) -> bool {
-        let Some(queues) = self.card.as_mut().and_then(|card| card.queues.as_mut()) else {
-            return false;
-        };
-        queues.transmitter.reclaim();
-        queues.transmitter.is_sending()
+    fn progress(&mut self) -> TransmitProgress {
+        let queues = self.card.as_mut().and_then(|card| card.queues.as_mut());
+        queues.map_or(TransmitProgress::NOTHING_HELD, |queues| queues.transmitter.progress())
     }
 
     fn route(&mut self, interrupt: &Interrupt) -> bool {

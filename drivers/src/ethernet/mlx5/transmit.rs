@@ -8,7 +8,7 @@ use super::error::Error;
 use super::firmware::Doorbells;
 use crate::ethernet::copies::{Copies, HALF, MOST_PIECES, Piece, SMALL};
 use crate::ethernet::{ETHERNET, OVERHEAD, SHORTEST};
-use crate::hal::{Arena, Cells, Packet, TransmitError, Window};
+use crate::hal::{Arena, Cells, Packet, TransmitError, TransmitProgress, Window};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -374,9 +374,10 @@ impl Transmitter {
         self.starved && self.limit > 0 && some
     }
 
-    /// Whether there is something that the device has not sent, as far as it was told.
-    pub fn is_sending(&self) -> bool {
-        self.written != self.back
+    /// How far the device has come, which reports in order. A packet has one block at least.
+    pub fn progress(&mut self) -> TransmitProgress {
+        self.reclaim();
+        TransmitProgress::with_waiting(self.frames, self.written.wrapping_sub(self.back).into())
     }
 
     /// The oldest report that has not come, by its number; None if none is waited for.
