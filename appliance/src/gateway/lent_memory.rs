@@ -1,11 +1,17 @@
 //! Memory that was given back while ports may still send from it, and becomes free when they have.
 
 use super::plane::DataPlane;
+use core::time::Duration;
 use drivers::hal::{Instant, TransmitError};
 
+/// After so long a loop that halts looks whether its ports have sent what others wait for.
+const SENDING: Duration = Duration::from_millis(1);
+
 impl DataPlane {
-    /// Has memory that is given back wait for the ports of this plane.
-    pub fn wait_for_ports(&mut self) {
+    /// Has memory that is given back wait for the ports of this plane. If other loops share the memory, a halt is short
+    /// while any waits; a loop that is alone frees it when it has something to do again.
+    pub fn wait_for_ports(&mut self, is_alone: bool) {
+        self.is_alone = is_alone;
         if let Some(rdma_stack) = &mut self.rdma_stack {
             rdma_stack.providers.wait_for_ports();
             self.arena.wait_for_ports(self.ports.len());
@@ -13,8 +19,12 @@ impl DataPlane {
         }
     }
 
-    /// Whether memory waits that other loops may want.
-    pub fn has_retired(&self) -> bool {
+    /// When a halt has to end because memory waits that other loops may want.
+    pub fn retired_timeout(&self) -> Option<Instant> {
+        (!self.is_alone && self.has_retired()).then(|| self.now + SENDING)
+    }
+
+    fn has_retired(&self) -> bool {
         self.arena.has_retired() || self.storage.is_waiting_for_ports()
     }
 

@@ -21,9 +21,6 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use verbs::Provider;
 
-/// After so long a loop that halts looks whether its ports have sent what others wait for.
-const SENDING: Duration = Duration::from_millis(1);
-
 /// One loop's data plane.
 pub(super) struct DataPlane {
     /// The present of this round.
@@ -53,6 +50,8 @@ pub(super) struct DataPlane {
     pub pace: Pace,
     /// It serves nobody any more: the machine is about to end.
     pub ending: bool,
+    /// No other loop has ports.
+    pub is_alone: bool,
 }
 
 /// What the plane of another core is made from, on that core.
@@ -110,8 +109,9 @@ impl DataPlane {
             capture: Capture::new(),
             pace: Pace::new(Duration::from_micros(config.system.idle_after_us.into()), now),
             ending: false,
+            is_alone: false,
         };
-        plane.wait_for_ports();
+        plane.wait_for_ports(false);
         plane
     }
 
@@ -260,7 +260,7 @@ impl DataPlane {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let link = self.ports.iter().map(|slot| slot.link_due).min();
         let udp = self.udp_engines.due();
-        let memory = self.has_retired().then(|| self.now + SENDING);
+        let memory = self.retired_timeout();
         Instant::first([link, self.rapidio_timeout(), self.fabric_timeout(), udp, memory])
     }
 

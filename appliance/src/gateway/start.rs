@@ -301,8 +301,9 @@ impl Gateway {
             capture: Capture::new(),
             pace: Pace::new(quiet, now),
             ending: false,
+            is_alone: true,
         };
-        plane.wait_for_ports();
+        plane.wait_for_ports(workers.is_empty());
         let DataPlane { rapidio, arena, rng, .. } = &mut plane;
         let linx = Linx::of(config, rapidio, arena, &mut networks, &mut **rng, now);
         let smc = Smc::of(config, facts.memory, &mut plane, &mut networks);
