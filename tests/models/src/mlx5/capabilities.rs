@@ -45,41 +45,38 @@ pub fn all(settings: &Config, faults: &[Fault]) -> BTreeMap<u16, Vec<u8>> {
 
 fn general(roce: u64) -> Vec<Field> {
     let objects = [
-        (0x80, 8, 15),    // log_max_srq_sz
-        (0x88, 8, 15),    // log_max_qp_sz
-        (0x9b, 5, 17),    // log_max_qp
-        (0xab, 5, 16),    // log_max_srq
-        (0xc8, 8, 22),    // log_max_cq_sz
-        (0xdb, 5, 16),    // log_max_cq
-        (0xe0, 8, 22),    // log_max_eq_sz
-        (0xea, 6, 20),    // log_max_mkey
-        (0xfc, 4, 6),     // log_max_eq
-        (0x100, 8, 4),    // max_indirection
-        (0x108, 1, 1),    // fixed_buffer_size
-        (0x109, 7, 40),   // log_max_mrw_sz
-        (0x119, 1, 1),    // null_mkey
-        (0x11a, 6, 16),   // log_max_klm_list_size
-        (0x14a, 6, 4),    // log_max_ra_req_qp
-        (0x15a, 6, 4),    // log_max_ra_res_qp
-        (0x170, 16, 1),   // gid_table_size
-        (0x186, 10, 64),  // max_qp_cnt
-        (0x323, 5, 16),   // log_max_rq
-        (0x32b, 5, 16),   // log_max_sq
-        (0x2e7, 25, 240), // max_qp_mcg
-        (0x318, 8, 13),   // log_max_mcg
-        (0x363, 5, 16),   // log_max_tir
-        (0x36b, 5, 16),   // log_max_tis
-        (0x373, 5, 16),
-        (0x37b, 5, 16),
-        (0x380, 1, 1),  // basic_cyclic_rcv_wqe
-        (0x383, 5, 16), // log_max_rmp
-        (0x38b, 5, 16), // log_max_rqt
-        (0x393, 5, 11), // log_max_rqt_size
-        (0x39b, 5, 3),  // log_max_tis_per_sq
-        (0x3a3, 5, 13),
-        (0x3ab, 5, 4),
-        (0x3b3, 5, 10),
-        (0x3bb, 5, 6),
+        (0x80, 8, 15),   // log_max_srq_sz
+        (0x88, 8, 15),   // log_max_qp_sz
+        (0x9b, 5, 17),   // log_max_qp
+        (0xab, 5, 16),   // log_max_srq
+        (0xc8, 8, 22),   // log_max_cq_sz
+        (0xdb, 5, 16),   // log_max_cq
+        (0xe0, 8, 22),   // log_max_eq_sz
+        (0xea, 6, 20),   // log_max_mkey
+        (0xfc, 4, 6),    // log_max_eq
+        (0x100, 8, 4),   // max_indirection
+        (0x108, 1, 1),   // fixed_buffer_size
+        (0x109, 7, 40),  // log_max_mrw_sz
+        (0x11a, 6, 16),  // log_max_klm_list_size
+        (0x14a, 6, 4),   // log_max_ra_req_qp
+        (0x15a, 6, 4),   // log_max_ra_res_qp
+        (0x170, 16, 1),  // gid_table_size
+        (0x186, 10, 64), // max_qp_cnt
+        (0x323, 5, 16),  // log_max_transport_domain
+        (0x32b, 5, 16),  // log_max_pd
+        (0x363, 5, 16),  // log_max_rq
+        (0x36b, 5, 16),  // log_max_sq
+        (0x373, 5, 16),  // log_max_tir
+        (0x37b, 5, 16),  // log_max_tis
+        (0x380, 1, 1),   // basic_cyclic_rcv_wqe
+        (0x383, 5, 16),  // log_max_rmp
+        (0x38b, 5, 16),  // log_max_rqt
+        (0x393, 5, 11),  // log_max_rqt_size
+        (0x39b, 5, 3),   // log_max_tis_per_sq
+        (0x3a3, 5, 13),  // log_max_stride_sz_rq
+        (0x3ab, 5, 4),   // log_min_stride_sz_rq
+        (0x3b3, 5, 10),  // log_max_stride_sz_sq
+        (0x3bb, 5, 6),   // log_min_stride_sz_sq
         (0x3db, 5, 15),  // log_max_wq_sz
         (0x3f3, 5, 8),   // log_max_current_mc_list
         (0x3fb, 5, 7),   // log_max_current_uc_list
@@ -99,8 +96,6 @@ fn general(roce: u64) -> Vec<Field> {
         (0x21e, 1, roce),       // atomic
         (0x222, 1, 1),          // cq_moderation
         (0x231, 1, 1),          // imaicl
-        (0x238, 1, roce),       // qkv
-        (0x239, 1, roce),       // pkv
         (0x23c, 1, roce),       // xrc
         (0x23d, 1, roce),       // ud
         (0x23f, 1, roce),       // rc
