@@ -7,6 +7,7 @@ use drivers::ntb::{NtbDevice, Side};
 use drivers::registry::Class;
 use metal::Metal;
 use metal::bridges::*;
+use models::Function;
 use models::ioat::{self, Ioat};
 use models::ntb::amd::{self, AmdNtb};
 use models::ntb::intel::{self, IntelNtb};
@@ -509,6 +510,25 @@ bridge!(intel_gen3, gen3);
 bridge!(intel_gen4, ice_lake);
 bridge!(amd_s, amd);
 bridge!(switchtec_s, switchtec);
+
+/// It would keep the interrupt from being raised again.
+#[test]
+fn the_bell_of_the_link_is_cleared() {
+    for functions in [gen3, ice_lake, sapphire_rapids] {
+        let mut pair = Pair::new(functions(), false);
+        pair.bring_up();
+        for end in &mut pair.ends {
+            let bells = |end: &End<IntelNtb>| {
+                let mut bytes = [0; 8];
+                end.machine.model(|model| model.read(0, 0x40, &mut bytes));
+                u64::from_le_bytes(bytes)
+            };
+            assert!(bells(end) >> 32 == 1);
+            end.bridge.set_interrupts(true);
+            assert!(bells(end) == 0, "{:#x}", bells(end));
+        }
+    }
+}
 
 /// What differs from another of the above only in a few registers.
 #[test]

@@ -310,9 +310,15 @@ impl NtbNetdev {
         (self.consumed, self.unrung) = (None, false);
         let Some(receiving) = &mut self.receiving else { return };
         receiving.begin(&self.sending);
-        self.sending.begin(self.bridge.bridge());
+        self.sending.begin();
         self.state = State::QueueDown;
         self.asked = None;
+    }
+
+    /// The peer has taken its queue down, and reads its ring from the beginning: nothing of before is left in it.
+    fn restart_queue(&mut self) {
+        self.begin_queue();
+        self.sending.clear(self.bridge.bridge());
     }
 
     /// Says that our queue is up, and asks whether the peer's is.
@@ -333,6 +339,7 @@ impl NtbNetdev {
         self.bridge.set_peer_scratchpad(PAD_LINKS, links & !QUEUE);
         self.sending.write_link_down(self.bridge.bridge());
         self.bridge.ring();
+        // What stands in the peer's ring stays: it reads that before it reads this.
         self.begin_queue();
     }
 
@@ -349,7 +356,7 @@ impl NtbNetdev {
                 Received::Nothing => return None,
                 Received::LinkDown => {
                     receiving.consume();
-                    self.begin_queue();
+                    self.restart_queue();
                     return None;
                 }
                 Received::Nonsense => {

@@ -30,9 +30,13 @@ impl Sending {
         enough.then_some(Sending { window, staging, place, entries, next: 0, number: 0 })
     }
 
-    /// Begins anew: nothing stands in the window.
-    pub fn begin(&mut self, dma: &mut dyn Dma) {
+    /// Begins anew.
+    pub fn begin(&mut self) {
         (self.next, self.number) = (0, 0);
+    }
+
+    /// Takes back what stands in the window.
+    pub fn clear(&self, dma: &mut dyn Dma) {
         for index in 0..self.entries {
             self.put(dma, start(index) + FLAGS, 0);
         }
