@@ -39,6 +39,12 @@ pub(super) trait Chip {
     /// How many scratchpads each side has.
     fn scratchpads(&self) -> usize;
 
+    /// Memory windows that Linux's driver offers.
+    fn windows(&self) -> usize;
+
+    /// Forgets what the peer has written to ours.
+    fn clear_scratchpads(&mut self);
+
     /// Reads one of ours.
     fn scratchpad(&self, n: usize) -> u32;
 
@@ -210,6 +216,14 @@ impl<C: Chip> Ntb for Hardware<C> {
 
     fn scratchpads(&self) -> usize {
         self.chip.scratchpads()
+    }
+
+    fn windows(&self) -> usize {
+        self.chip.windows()
+    }
+
+    fn clear_scratchpads(&mut self) {
+        self.chip.clear_scratchpads();
     }
 
     fn scratchpad(&self, n: usize) -> u32 {

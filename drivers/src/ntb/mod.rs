@@ -10,6 +10,8 @@ mod shared;
 pub mod stream;
 #[cfg(feature = "bridges")]
 pub mod switchtec;
+#[cfg(feature = "bridges")]
+pub mod transport;
 
 pub use shared::{SharedMemory, Side};
 pub use stream::Stream;
@@ -42,6 +44,14 @@ pub trait Ntb {
     fn scratchpads(&self) -> usize {
         SCRATCHPADS
     }
+
+    /// Memory windows that Linux's driver of such a bridge offers; the first is used here.
+    fn windows(&self) -> usize {
+        1
+    }
+
+    /// Forgets what the peer has written to our scratchpads.
+    fn clear_scratchpads(&mut self) {}
 
     /// Scratchpad `n` (below [`Ntb::scratchpads`]) of ours, which the peer writes.
     fn scratchpad(&self, n: usize) -> u32;

@@ -153,3 +153,57 @@ fn an_interrupt_that_does_not_come_is_found() -> Result<()> {
     ensure!(interrupts == 0, "{interrupts} interrupts");
     Ok(())
 }
+
+/// A guest with PTDMA, whose driver and `dmatest` were loaded; what dmatest and the driver have said, how many interrupts
+/// came, and the model's counters.
+fn dmatest(options: &[&str]) -> Result<(String, u64, String)> {
+    let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
+    let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test models")?;
+    let model = ModelServer::start(&server, "ptdma", options)?;
+    let spec = system()?.spec("linux", &[], 1500).program(Program::with_vfio_user()?);
+    let mut guest = Guest::start("linux", spec.vfio_user(&model.socket()))?;
+    guest.wait_up()?;
+    guest.sh("modprobe ptdma && [ -e /sys/class/dma/dma0chan0 ]
+         modprobe dmatest && cd /sys/module/dmatest/parameters
+         echo 2000 > timeout; echo 65536 > test_buf_size; echo 200 > iterations
+         echo dma0chan0 > channel; echo 1 > run
+         for n in $(seq 60); do sleep 0.5; [ $(cat run) = N ] && break; done; true")?;
+    let said = guest.sh("dmesg | grep -i -e dmatest -e ptdma -e BUG")?;
+    let lines = guest.sh("grep -i -e ptdma -e 'pt.*dma' /proc/interrupts || true")?;
+    let count = |line: &str| line.split_whitespace().nth(1)?.parse::<u64>().ok();
+    let interrupts = lines.lines().filter_map(count).sum();
+    guest.vm.qmp.execute("quit", serde_json::json!({}))?;
+    guest.vm.wait_exit()?;
+    Ok((said, interrupts, model.counters()?))
+}
+
+#[test]
+fn ptdma_passes_dmatest() -> Result<()> {
+    let (said, interrupts, counters) = dmatest(&[])?;
+    ensure!(said.contains("200 tests, 0 failures"), "{said}");
+    ensure!(interrupts >= 200, "{interrupts} interrupts");
+    ensure!(counter(&counters, "function0.copies")? == 200, "{counters}");
+    Ok(())
+}
+
+#[test]
+fn a_corrupt_copy_of_ptdma_is_found() -> Result<()> {
+    let (said, ..) = dmatest(&["--fault", "corrupt-copy"])?;
+    ensure!(said.contains("data error"), "{said}");
+    Ok(())
+}
+
+/// Linux's driver tells nobody of errors but its log.
+#[test]
+fn an_error_of_ptdma_is_logged() -> Result<()> {
+    let (said, ..) = dmatest(&["--fault", "error-once"])?;
+    ensure!(said.contains("PTDMA error"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn interrupts_of_ptdma_that_do_not_come_are_found() -> Result<()> {
+    let (_, interrupts, _) = dmatest(&["--fault", "no-interrupt"])?;
+    ensure!(interrupts == 0, "{interrupts} interrupts");
+    Ok(())
+}

@@ -33,6 +33,18 @@ const AMD_THREE_WINDOWS: Kind = Kind { options: &["--device", "145b"], ..AMD };
 const SWITCHTEC: Kind =
     Kind { model: "switchtec", modules: "switchtec ntb_hw_switchtec", window: 1 << 19, ..GEN3 };
 
+/// The model's server, with so many functions for guests.
+fn serve(kind: Kind, guests: usize, more: &[&str]) -> Result<ModelServer> {
+    let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
+    let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test ntb_hw")?;
+    ModelServer::start_several(&server, kind.model, guests, &[kind.options, more].concat())
+}
+
+fn start(model: &ModelServer, n: usize) -> Result<Guest> {
+    let spec = system()?.spec("linux", &[], 1500).program(Program::with_vfio_user()?);
+    Guest::start(["a", "b"][n], spec.memory(512).vfio_user(&model.socket_of(n)))
+}
+
 /// Two guests that a bridge joins.
 struct Hosts {
     kind: Kind,
@@ -47,15 +59,8 @@ impl Hosts {
 
     /// With more options for the model.
     fn with(kind: Kind, more: &[&str]) -> Result<Hosts> {
-        let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
-        let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test ntb_hw")?;
-        let options = [kind.options, more].concat();
-        let model = ModelServer::start_several(&server, kind.model, 2, &options)?;
-        let start = |n: usize| -> Result<Guest> {
-            let spec = system()?.spec("linux", &[], 1500).program(Program::with_vfio_user()?);
-            Guest::start(["a", "b"][n], spec.memory(512).vfio_user(&model.socket_of(n)))
-        };
-        let mut guests = [start(0)?, start(1)?];
+        let model = serve(kind, 2, more)?;
+        let mut guests = [start(&model, 0)?, start(&model, 1)?];
         guests.iter_mut().try_for_each(Guest::wait_up)?;
         let mut hosts = Hosts { kind, model, guests };
         hosts.load(kind.modules)?;
@@ -392,4 +397,78 @@ fn links_that_do_not_come_up_are_noticed() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Stock Linux at one side of a bridge, and at the other our drivers with `ntb_netdev` over them, in the model's process:
+/// pings of all sizes, Linux's interface down and up, its driver loaded anew.
+fn linux_and_ours_ping_each_other(kind: Kind) -> Result<()> {
+    let model = serve(kind, 1, &["--own-address", "10.2.0.9"])?;
+    let mut guest = start(&model, 0)?;
+    guest.wait_up()?;
+    // AMD's driver repeats what it says of the link a second later, and what has begun by then would begin anew.
+    let load = format!(
+        "for module in {}; do modprobe $module || exit 1; done; sleep 3
+         modprobe -a ntb_transport ntb_netdev && ip addr add 10.2.0.1/24 dev eth0",
+        kind.modules
+    );
+    let unload: Vec<&str> = kind.modules.split(' ').rev().collect();
+    let unload = format!("rmmod ntb_netdev ntb_transport {}", unload.join(" "));
+    let up = "ip link set eth0 up mtu 9000";
+    let carrier = |guest: &mut Guest| {
+        let waited = guest.wait_until("[ $(cat /sys/class/net/eth0/carrier) = 1 ]", PATIENCE);
+        waited.with_context(|| format!("the model:\n{}", model.output()))
+    };
+    let ping = |guest: &mut Guest| -> Result<()> {
+        for size in ["56", "1", "1400", "8972"] {
+            let said = guest.sh(&format!("ping -c 10 -i 0.05 -W 5 -s {size} 10.2.0.9"))?;
+            ensure!(said.contains(" 0% packet loss"), "{said}");
+        }
+        Ok(())
+    };
+    guest.sh(&load)?;
+    guest.sh(up)?;
+    carrier(&mut guest)?;
+    ping(&mut guest)?;
+    for _ in 0..3 {
+        guest.sh("ip link set eth0 down")?;
+        guest.sh(up)?;
+        carrier(&mut guest)?;
+        ping(&mut guest)?;
+    }
+    for _ in 0..2 {
+        guest.sh(&unload)?;
+        guest.sh(&load)?;
+        guest.sh(up)?;
+        carrier(&mut guest)?;
+        ping(&mut guest)?;
+    }
+    let said = guest.sh("dmesg | grep -e BUG -e Oops -e 'Call Trace' -e WARNING || true")?;
+    ensure!(said.is_empty(), "{said}");
+    guest.vm.qmp.execute("quit", serde_json::json!({}))?;
+    guest.vm.wait_exit()?;
+    let counters = model.counters()?;
+    ensure!(counter(&counters, "own.pings")? >= 240, "{counters}");
+    ensure!(counter(&counters, "own.ups")? >= 6, "{counters}");
+    ensure!(counter(&counters, "own.violations")? == 0, "{counters}");
+    Ok(())
+}
+
+#[test]
+fn linux_and_ours_ping_each_other_over_intel_gen3() -> Result<()> {
+    linux_and_ours_ping_each_other(GEN3)
+}
+
+#[test]
+fn linux_and_ours_ping_each_other_over_intel_gen4() -> Result<()> {
+    linux_and_ours_ping_each_other(ICE_LAKE)
+}
+
+#[test]
+fn linux_and_ours_ping_each_other_over_amd() -> Result<()> {
+    linux_and_ours_ping_each_other(AMD)
+}
+
+#[test]
+fn linux_and_ours_ping_each_other_over_switchtec() -> Result<()> {
+    linux_and_ours_ping_each_other(SWITCHTEC)
 }

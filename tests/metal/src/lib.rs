@@ -2,6 +2,7 @@
 //! process. Nothing happens but when it is told to: the model does its work in [`Metal::run`], time passes by looks
 //! at the clock.
 
+pub mod bridges;
 mod device;
 mod msix;
 

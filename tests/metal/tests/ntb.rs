@@ -6,6 +6,7 @@ use drivers::hal::{Instant, Platform, Window};
 use drivers::ntb::{NtbDevice, Side};
 use drivers::registry::Class;
 use metal::Metal;
+use metal::bridges::*;
 use models::Function;
 use models::ioat::{self, Ioat};
 use models::ntb::amd::{self, AmdNtb};
@@ -21,128 +22,8 @@ use verbs::{
     Status,
 };
 
-const BAR: u64 = 4 << 20;
-const MEMORY: usize = 12 << 20;
 const STEP: Duration = Duration::from_micros(20);
 const LAYOUT: Layout = Layout { qps: 4, ring: 16, staging: 256 << 10, landing: 128 << 10 };
-
-/// A bridge whose two functions are one model.
-trait Joined: Function + Send + Sized + 'static {
-    /// The driver's name.
-    const DRIVER: &str;
-    /// Where in memory the driver is expected to expose it, and how many bytes.
-    const EXPOSED: (u64, u64);
-
-    /// The cable is pulled out, or put back.
-    fn set_cable(&self, there: bool);
-
-    /// Where the other's accesses end in this one's memory, as far as the model says.
-    fn exposed(&mut self) -> Option<(u64, u64)>;
-}
-
-impl Joined for IntelNtb {
-    const DRIVER: &str = "ntb_hw_intel";
-    // The first multiple of the BAR's size.
-    const EXPOSED: (u64, u64) = (BAR, BAR);
-
-    fn set_cable(&self, there: bool) {
-        self.set_cable(there);
-    }
-
-    fn exposed(&mut self) -> Option<(u64, u64)> {
-        Some(self.exposed())
-    }
-}
-
-impl Joined for AmdNtb {
-    const DRIVER: &str = "ntb_hw_amd";
-    // The first page.
-    const EXPOSED: (u64, u64) = (0x10_0000, BAR);
-
-    fn set_cable(&self, there: bool) {
-        self.set_cable(there);
-    }
-
-    fn exposed(&mut self) -> Option<(u64, u64)> {
-        Some(AmdNtb::exposed(self))
-    }
-}
-
-impl Joined for Switchtec {
-    const DRIVER: &str = "ntb_hw_switchtec";
-    // Half of its BAR are windows by lookup.
-    const EXPOSED: (u64, u64) = (BAR, BAR);
-
-    fn set_cable(&self, there: bool) {
-        self.set_cable(there);
-    }
-
-    fn exposed(&mut self) -> Option<(u64, u64)> {
-        None
-    }
-}
-
-fn gen3() -> [IntelNtb; 2] {
-    IntelNtb::pair(good())
-}
-
-fn ice_lake() -> [IntelNtb; 2] {
-    IntelNtb::pair(intel::Config::new(intel::GEN4, BAR))
-}
-
-fn sapphire_rapids() -> [IntelNtb; 2] {
-    IntelNtb::pair(intel::Config { revision: 0x20, ..intel::Config::new(intel::GEN4, BAR) })
-}
-
-fn granite_rapids() -> [IntelNtb; 2] {
-    IntelNtb::pair(intel::Config::new(intel::GRANITE_RAPIDS, BAR))
-}
-
-fn amd() -> [AmdNtb; 2] {
-    AmdNtb::pair(amd::Config::new(amd::DEVICE, BAR))
-}
-
-fn amd_with_three_windows() -> [AmdNtb; 2] {
-    AmdNtb::pair(amd::Config::new(amd::THREE_WINDOWS, BAR))
-}
-
-fn switchtec() -> [Switchtec; 2] {
-    Switchtec::pair(switchtec::Config { entries: 64, ..switchtec::Config::new(2 * BAR) })
-}
-
-fn good() -> intel::Config {
-    intel::Config::new(intel::DEVICE, BAR)
-}
-
-/// Machines that are joined. Where the CPU writes to a window it writes to where the other is expected to
-/// expose memory.
-fn machines<M: Joined>(functions: [M; 2], memory: usize) -> [Metal<M>; 2] {
-    let machines = functions.map(|function| Metal::new(function, memory));
-    if memory == MEMORY {
-        let (start, len) = M::EXPOSED;
-        for n in 0..2 {
-            machines[n].put_behind(2, machines[1 - n].memory(start, len as usize));
-        }
-    }
-    machines
-}
-
-fn open<M: Joined>(machine: &mut Metal<M>) -> Result<Box<dyn NtbDevice>, String> {
-    open_as(machine, None)
-}
-
-fn open_as<M: Joined>(
-    machine: &mut Metal<M>,
-    side: Option<Side>,
-) -> Result<Box<dyn NtbDevice>, String> {
-    let device = machine.find().take(Class::Bridge).remove(0);
-    assert_eq!(device.driver(), M::DRIVER);
-    let free = machine.arena().available();
-    device.open_bridge(machine, side).map_err(|why| {
-        assert_eq!(machine.arena().available(), free, "memory is given back");
-        why.to_string()
-    })
-}
 
 /// Why a bridge that is set up so cannot be used.
 fn refused<M: Joined>(functions: [M; 2], memory: usize, side: Option<Side>) -> String {
@@ -629,6 +510,25 @@ bridge!(intel_gen3, gen3);
 bridge!(intel_gen4, ice_lake);
 bridge!(amd_s, amd);
 bridge!(switchtec_s, switchtec);
+
+/// It would keep the interrupt from being raised again.
+#[test]
+fn the_bell_of_the_link_is_cleared() {
+    for functions in [gen3, ice_lake, sapphire_rapids] {
+        let mut pair = Pair::new(functions(), false);
+        pair.bring_up();
+        for end in &mut pair.ends {
+            let bells = |end: &End<IntelNtb>| {
+                let mut bytes = [0; 8];
+                end.machine.model(|model| model.read(0, 0x40, &mut bytes));
+                u64::from_le_bytes(bytes)
+            };
+            assert!(bells(end) >> 32 == 1);
+            end.bridge.set_interrupts(true);
+            assert!(bells(end) == 0, "{:#x}", bells(end));
+        }
+    }
+}
 
 /// What differs from another of the above only in a few registers.
 #[test]

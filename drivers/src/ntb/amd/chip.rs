@@ -79,10 +79,7 @@ impl AmdChip {
 
     /// Nothing is left of what was said before.
     pub fn clear(&mut self) {
-        let own = self.scratchpads_at(true);
-        for n in 0..registers::SCRATCHPAD_COUNT {
-            self.registers.write32(own + 4 * n, 0);
-        }
+        self.clear_scratchpads();
         self.registers.write16(registers::BELLS, u16::MAX);
         self.registers.write32(registers::EVENTS, registers::ALL_EVENTS);
     }
@@ -139,6 +136,18 @@ impl Chip for AmdChip {
 
     fn scratchpads(&self) -> usize {
         registers::SCRATCHPAD_COUNT
+    }
+
+    /// Of three, eight scratchpads tell of two.
+    fn windows(&self) -> usize {
+        2
+    }
+
+    fn clear_scratchpads(&mut self) {
+        let own = self.scratchpads_at(true);
+        for n in 0..registers::SCRATCHPAD_COUNT {
+            self.registers.write32(own + 4 * n, 0);
+        }
     }
 
     fn scratchpad(&self, n: usize) -> u32 {

@@ -110,9 +110,7 @@ impl IntelChip {
         for bell in 0..registers::BELL_COUNT {
             self.registers.write8(self.generation.vectors() + bell, 0);
         }
-        for n in 0..registers::SCRATCHPAD_COUNT {
-            self.registers.write32(registers::SCRATCHPADS + 4 * n, 0);
-        }
+        self.clear_scratchpads();
         self.clear_bells(registers::ALL_BELLS | registers::LINK_BELL);
     }
 
@@ -188,6 +186,16 @@ impl Chip for IntelChip {
 
     fn scratchpads(&self) -> usize {
         registers::SCRATCHPAD_COUNT
+    }
+
+    fn windows(&self) -> usize {
+        2
+    }
+
+    fn clear_scratchpads(&mut self) {
+        for n in 0..registers::SCRATCHPAD_COUNT {
+            self.registers.write32(registers::SCRATCHPADS + 4 * n, 0);
+        }
     }
 
     fn scratchpad(&self, n: usize) -> u32 {

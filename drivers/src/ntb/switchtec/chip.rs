@@ -180,6 +180,15 @@ impl Chip for SwitchtecChip {
         shared::SCRATCHPAD_COUNT
     }
 
+    /// A direct one.
+    fn windows(&self) -> usize {
+        1
+    }
+
+    fn clear_scratchpads(&mut self) {
+        self.own.clear_scratchpads();
+    }
+
     fn scratchpad(&self, n: usize) -> u32 {
         self.own.scratchpad(n)
     }

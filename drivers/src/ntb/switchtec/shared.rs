@@ -31,6 +31,10 @@ impl Own {
         self.0.store32(LINK, wanted.into());
     }
 
+    pub fn clear_scratchpads(&self) {
+        (0..SCRATCHPAD_COUNT).for_each(|n| self.0.store32(SCRATCHPADS + 4 * n, 0));
+    }
+
     pub fn scratchpad(&self, n: usize) -> u32 {
         self.0.load32(SCRATCHPADS + 4 * n)
     }

@@ -12,6 +12,7 @@ mod interrupts;
 mod memory;
 mod message;
 mod own;
+mod own_host;
 mod patch_cable;
 
 use std::fs;
@@ -22,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Parser;
 use models::enic::{self, Cable, Enic};
 use models::ioat::{self, Ioat};
@@ -43,6 +44,7 @@ use cable::{FarEnd, OwnInterface, Wire};
 use connection::Connection;
 use device::Device;
 use own::OwnEndPoint;
+use own_host::OwnHost;
 use patch_cable::PatchCable;
 
 /// Shows device models to QEMU as PCI functions, over vfio-user.
@@ -209,11 +211,15 @@ enum Model {
 #[derive(clap::Args)]
 struct BridgeOptions {
     /// The Unix sockets to listen on: of the upstream or primary side, and of the other
-    #[arg(num_args = 2, required = true)]
+    #[arg(num_args = 1..=2, required = true)]
     sockets: Vec<PathBuf>,
     /// Bytes of each window, as log2
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u8).range(12..=30))]
     window: u8,
+    /// The other side is a host of ours with this IPv4 address, which answers ARP and ping: Isthmus' drivers, and
+    /// `ntb_netdev` over them, in this process
+    #[arg(long)]
+    own_address: Option<Ipv4Addr>,
 }
 
 impl BridgeOptions {
@@ -221,9 +227,20 @@ impl BridgeOptions {
         1 << self.window
     }
 
-    fn serve<F: Function + 'static>(self, functions: [F; 2]) -> Result<()> {
-        let functions = functions.map(|function| Box::new(function) as Box<dyn Function>);
-        serve(self.sockets.into_iter().zip(functions).collect())
+    fn serve<F: Function + Send + 'static>(self, functions: [F; 2]) -> Result<()> {
+        let boxed = |function: F| Box::new(function) as Box<dyn Function>;
+        let mut sockets = self.sockets.into_iter();
+        let [first, second] = functions;
+        match (self.own_address, sockets.next(), sockets.next()) {
+            (None, Some(a), Some(b)) => serve(vec![(a, boxed(first)), (b, boxed(second))]),
+            (Some(address), Some(socket), None) => {
+                let mut own = OwnHost::new(second, address);
+                serve_with(vec![(socket, boxed(first))], || Some(own.turn()))?;
+                println!("{}", own.describe());
+                Ok(())
+            }
+            _ => bail!("two sockets are wanted, or one and --own-address"),
+        }
     }
 }
 

@@ -1,0 +1,109 @@
+//! The port as its users see it.
+
+use super::protocol::NUMBER;
+use super::{ETHERNET_HEADER, NtbNetdev, State};
+use crate::hal::{Frame, Packet, Port, PortCounters, TransmitError, TransmitProgress};
+
+impl Port for NtbNetdev {
+    fn mac(&self) -> [u8; 6] {
+        self.mac
+    }
+
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn link_up(&mut self) -> bool {
+        self.state == State::Up
+    }
+
+    fn receive(&mut self) -> Option<Frame> {
+        let (buffer, len) = self.take()?;
+        self.counters.rx_frames += 1;
+        self.counters.rx_bytes += len as u64;
+        Some(Frame { buffer, len: len as u32 })
+    }
+
+    fn bytes(&self, frame: &Frame) -> &[u8] {
+        let buffer = self.buffers.get(frame.buffer as usize);
+        buffer.and_then(|buffer| buffer.get(..frame.len as usize)).unwrap_or(&[])
+    }
+
+    fn recycle(&mut self, frame: Frame) {
+        if self.free.len() < self.buffers.len() {
+            self.free.push(frame.buffer);
+        }
+    }
+
+    /// What is sent while there is no carrier is lost, as on any cable.
+    fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
+        let len = packet.len();
+        let staged = packet.header.len() + packet.trailer.len();
+        let most = (self.mtu + ETHERNET_HEADER + Packet::MAX_TRAILER).min(NUMBER);
+        if len > most || staged > most || packet.payload.len() > Packet::MAX_PAYLOAD_WINDOWS {
+            return Err(TransmitError::TooLarge);
+        }
+        if self.state != State::Up {
+            return Ok(());
+        }
+        match self.room() {
+            Some(0) => {
+                self.counters.tx_full += 1;
+                return Err(TransmitError::Full);
+            }
+            Some(_) if !self.bridge.has_room() => {
+                self.counters.tx_full += 1;
+                return Err(TransmitError::Full);
+            }
+            Some(_) => {}
+            None => {
+                self.refuse();
+                return Ok(());
+            }
+        }
+        self.sending.write(self.bridge.bridge(), packet);
+        self.unrung = true;
+        self.counters.tx_frames += 1;
+        self.counters.tx_bytes += len as u64;
+        Ok(())
+    }
+
+    /// In copies of the engine.
+    fn progress(&mut self) -> TransmitProgress {
+        let bridge = self.bridge.bridge();
+        let queued = bridge.submitted();
+        TransmitProgress { queued, sent: if bridge.settled() { queued } else { 0 } }
+    }
+
+    fn flush(&mut self) {
+        if let Some(index) = self.consumed.take() {
+            self.sending.write_consumed(self.bridge.bridge(), index);
+            self.bridge.start();
+        }
+        if core::mem::take(&mut self.unrung) {
+            self.bridge.ring();
+        }
+    }
+
+    fn set_interrupts(&mut self, wanted: bool) {
+        self.bridge.set_interrupts(wanted);
+        self.bridge.rung();
+    }
+
+    fn pending(&self) -> bool {
+        self.receiving.as_ref().is_some_and(|ring| self.state == State::Up && ring.is_waiting())
+    }
+
+    /// Nobody is told when the peer has consumed: one that waits for that looks again.
+    fn has_room(&self) -> bool {
+        self.state != State::Up || self.room() != Some(0)
+    }
+
+    fn wakes(&self) -> bool {
+        self.bridge.wakes()
+    }
+
+    fn counters(&self) -> PortCounters {
+        PortCounters { interrupts: self.bridge.interrupts(), ..self.counters }
+    }
+}

@@ -1,0 +1,374 @@
+//! An Ethernet port over a bridge (`ntb_transport`, `ntb_netdev`), two of ours against each other.
+
+use drivers::hal::{Frame, Instant, Packet, Platform, Port, TransmitError, Window};
+use drivers::ntb::NtbDevice;
+use drivers::ntb::transport::{Error, Mismatch, NtbNetdev, State};
+use drivers::registry::Class;
+use metal::Metal;
+use metal::bridges::*;
+use models::Function;
+use models::ioat::{self, Ioat};
+use models::ntb::intel::{self, IntelNtb};
+use netsim::Rng;
+use std::time::Duration;
+
+const STEP: Duration = Duration::from_micros(50);
+const MTU: usize = 9000;
+const LARGEST: usize = MTU + 14;
+
+/// One of the two machines.
+struct End<M> {
+    machine: Metal<M>,
+    engine: Option<Metal<Ioat>>,
+    port: Option<NtbNetdev>,
+    payload: Window,
+}
+
+impl<M: Joined> End<M> {
+    fn new(mut machine: Metal<M>, with_engine: bool) -> Self {
+        // First what is exposed, which has to lie behind the other's window.
+        let mut bridge = open(&mut machine).unwrap();
+        let payload = machine.arena().alloc(1 << 16, 64).unwrap();
+        let mut end = End { machine, engine: None, port: None, payload };
+        if with_engine {
+            let settings = ioat::Config { device: 0x2021, channels: 1, version: 0x34, fault: None };
+            let mut engine = end.machine.beside(Ioat::new(settings));
+            let device = engine.find().take(Class::Dma).remove(0);
+            let clock = engine.clock();
+            let channel = device.open_dma(&mut engine, &clock).unwrap().remove(0);
+            assert!(bridge.use_engine(channel, end.machine.arena()));
+            end.engine = Some(engine);
+        }
+        end.take(bridge);
+        end
+    }
+
+    fn take(&mut self, bridge: Box<dyn NtbDevice>) {
+        let mac = [2, 0, 0, 0, 0, 1];
+        let port = NtbNetdev::new(bridge, mac, MTU, self.machine.arena());
+        self.port = Some(port.unwrap());
+    }
+
+    fn port(&mut self) -> &mut NtbNetdev {
+        self.port.as_mut().unwrap()
+    }
+
+    fn step(&mut self) -> Instant {
+        let now = self.machine.pass(STEP);
+        self.machine.run();
+        if let Some(engine) = &self.engine {
+            engine.pass(STEP);
+            engine.run();
+        }
+        if let Some(port) = &mut self.port {
+            port.poll(now);
+        }
+        now
+    }
+
+    /// Sends a frame of `len` bytes that are made of `seed`, its middle from two windows.
+    fn send(&mut self, seed: usize, len: usize) -> Result<(), TransmitError> {
+        let bytes = frame(seed, len);
+        let header = len.min(42);
+        let rest = len - header;
+        let trailer = rest.min(4);
+        let (first, second) = ((rest - trailer) / 2, rest - trailer - (rest - trailer) / 2);
+        // What is lent may be read later: each frame has a place of its own.
+        let place = seed % 4 * (1 << 14);
+        self.payload.write(place, &bytes[header..len - trailer]).unwrap();
+        let windows = [
+            self.payload.slice(place, first).unwrap(),
+            self.payload.slice(place + first, second).unwrap(),
+        ];
+        let packet = Packet {
+            header: &bytes[..header],
+            payload: &windows,
+            trailer: &bytes[len - trailer..],
+        };
+        self.port().transmit(&packet)
+    }
+
+    fn receive(&mut self) -> Option<Vec<u8>> {
+        let frame: Frame = self.port().receive()?;
+        let bytes = self.port().bytes(&frame).to_vec();
+        self.port().recycle(frame);
+        Some(bytes)
+    }
+}
+
+fn frame(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 7 + at / 251 + seed * 13) as u8).collect()
+}
+
+struct Pair<M> {
+    ends: [End<M>; 2],
+}
+
+impl<M: Joined> Pair<M> {
+    fn new(functions: [M; 2], with_engine: bool) -> Self {
+        let ends = machines(functions, MEMORY).map(|machine| End::new(machine, with_engine));
+        Pair { ends }
+    }
+
+    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..100_000 {
+            if done(self) {
+                return;
+            }
+            self.ends.iter_mut().for_each(|end| _ = end.step());
+        }
+        let states = self.ends.each_mut().map(|end| end.port.as_ref().map(NtbNetdev::state));
+        panic!("{what}: never ({states:?})");
+    }
+
+    fn up(&mut self) {
+        self.until("carrier", |pair| pair.ends.iter_mut().all(|end| end.port().link_up()));
+    }
+
+    /// Sends `count` frames from `n`, as fast as there is room; the other takes one now and then. All arrive, in order.
+    fn stream(&mut self, n: usize, count: usize) {
+        let lengths = [60, 61, 64, 1514, 300, LARGEST, 15, 4096, 42, 46, 47];
+        let len = |seed: usize| lengths[seed % lengths.len()];
+        let (mut sent, mut seen, mut turn) = (0, 0, 0);
+        self.until("frames", |pair| {
+            turn += 1;
+            while sent < count && sent < seen + 4 * 10 {
+                // Places of payload are used again only when what lay there has arrived.
+                if sent >= seen + 4 || pair.ends[n].send(sent, len(sent)).is_err() {
+                    break;
+                }
+                sent += 1;
+            }
+            pair.ends[n].port().flush();
+            if turn % 3 == 0 {
+                while let Some(bytes) = pair.ends[1 - n].receive() {
+                    assert!(
+                        bytes == frame(seen, len(seen)),
+                        "frame {seen} of {} bytes",
+                        bytes.len()
+                    );
+                    seen += 1;
+                }
+                pair.ends[1 - n].port().flush();
+            }
+            seen == count
+        });
+    }
+}
+
+fn frames_pass_both_ways_whoever_carries<M: Joined>(functions: impl Fn() -> [M; 2]) {
+    for with_engine in [false, true] {
+        let mut pair = Pair::new(functions(), with_engine);
+        assert!(!pair.ends[0].port().link_up());
+        pair.up();
+        for n in 0..2 {
+            pair.stream(n, 500);
+        }
+        for end in &mut pair.ends {
+            let counters = end.port().counters();
+            assert_eq!((counters.rx_frames, counters.tx_frames, counters.rx_errors), (500, 500, 0));
+            assert_eq!((end.port().ups(), end.port().violations()), (1, 0));
+        }
+    }
+}
+
+fn who_has_no_room_holds_the_other_back<M: Joined>(functions: impl Fn() -> [M; 2]) {
+    let mut pair = Pair::new(functions(), false);
+    pair.up();
+    let mut sent = 0;
+    // Nobody receives.
+    while pair.ends[0].send(sent, 100).is_ok() {
+        pair.ends[0].port().flush();
+        pair.ends.iter_mut().for_each(|end| _ = end.step());
+        sent += 1;
+        assert!(sent < 1000);
+    }
+    // 4 MiB have 63 entries, one of which is always free.
+    assert_eq!(sent, 62);
+    assert!(!pair.ends[0].port().has_room() && pair.ends[1].port().pending());
+    // Frames that are kept hold it back as well.
+    let kept: Vec<Frame> = std::iter::from_fn(|| pair.ends[1].port().receive()).collect();
+    assert_eq!(kept.len(), 32);
+    kept.into_iter().for_each(|frame| pair.ends[1].port().recycle(frame));
+    let rest = std::iter::from_fn(|| pair.ends[1].receive()).count();
+    assert_eq!(rest, 30);
+    pair.ends[1].port().flush();
+    pair.until("room", |pair| pair.ends[0].port().has_room());
+    pair.stream(0, 200);
+}
+
+fn a_cable_that_is_pulled_and_a_peer_that_begins_anew_come_back<M: Joined>(
+    functions: impl Fn() -> [M; 2],
+) {
+    let mut pair = Pair::new(functions(), false);
+    pair.up();
+    pair.stream(0, 20);
+    // Something is under way that nobody receives any more.
+    pair.ends[0].send(0, 100).unwrap();
+    pair.ends[0].port().flush();
+    pair.ends[0].machine.model(|model| M::set_cable(model, false));
+    pair.until("down", |pair| pair.ends.iter_mut().all(|end| !end.port().link_up()));
+    assert_eq!(pair.ends[0].send(1, 100), Ok(()), "as on any cable");
+    pair.ends[0].machine.model(|model| M::set_cable(model, true));
+    pair.up();
+    pair.stream(0, 20);
+    pair.stream(1, 20);
+    for round in 0..3 {
+        // Its driver is loaded anew, in the middle of frames.
+        for seed in 0..5 {
+            pair.ends[0].send(seed, 100).unwrap();
+            pair.ends[1].send(seed, 100).unwrap();
+        }
+        pair.ends.iter_mut().for_each(|end| end.port().flush());
+        let end = &mut pair.ends[round % 2];
+        end.port = None;
+        let exposed = M::EXPOSED;
+        // The arena gives the same memory again, behind the other's window.
+        let memory = end.machine.memory(exposed.0, exposed.1 as usize);
+        end.machine.arena().free(memory);
+        let bridge = open(&mut end.machine).unwrap();
+        end.take(bridge);
+        pair.until("down", |pair| !pair.ends[1 - round % 2].port().link_up());
+        pair.up();
+        pair.stream(0, 20);
+        pair.stream(1, 20);
+    }
+}
+
+/// All that is to be true over a bridge.
+macro_rules! bridge {
+    ($name:ident, $functions:ident) => {
+        mod $name {
+            #[test]
+            fn frames_pass_both_ways_whoever_carries() {
+                super::frames_pass_both_ways_whoever_carries(super::$functions);
+            }
+
+            #[test]
+            fn who_has_no_room_holds_the_other_back() {
+                super::who_has_no_room_holds_the_other_back(super::$functions);
+            }
+
+            #[test]
+            fn a_cable_that_is_pulled_and_a_peer_that_begins_anew_come_back() {
+                super::a_cable_that_is_pulled_and_a_peer_that_begins_anew_come_back(
+                    super::$functions,
+                );
+            }
+        }
+    };
+}
+
+bridge!(intel_gen3, gen3);
+bridge!(intel_gen4, ice_lake);
+bridge!(amd_s, amd);
+bridge!(switchtec_s, switchtec);
+
+#[test]
+fn a_peer_that_does_not_fit_is_named() {
+    for (pad, value, wanted) in [
+        (0, 3, Mismatch::Version(3)),
+        (2, 1, Mismatch::Queues(1)),
+        (3, 1, Mismatch::Windows(1)),
+        (4, 1, Mismatch::Size(1 << 32 | BAR)),
+        (5, 0x1_0000, Mismatch::Size(0x1_0000)),
+        (5, 2 * BAR as u32, Mismatch::Size(2 * BAR)),
+    ] {
+        let [first, mut second] = machines(gen3(), MEMORY);
+        let mut end = End::new(first, false);
+        let mut bridge = open(&mut second).unwrap();
+        let mut state = State::NoLink;
+        for _ in 0..20_000 {
+            let now = second.pass(STEP);
+            second.run();
+            bridge.complete(now);
+            if bridge.link() {
+                for (n, right) in [(0, 4), (2, 2), (3, 2), (4, 0), (5, BAR as u32)] {
+                    bridge.set_peer_scratchpad(n, if n == pad { value } else { right });
+                }
+            }
+            end.step();
+            state = end.port().state();
+            if matches!(state, State::Mismatch(_)) {
+                break;
+            }
+        }
+        assert_eq!(state, State::Mismatch(wanted));
+        assert!(wanted.to_string().contains("the peer"), "{wanted}");
+    }
+}
+
+#[test]
+fn what_cannot_be_a_port_is_refused() {
+    let small = IntelNtb::pair(intel::Config::new(intel::DEVICE, 1 << 16));
+    let [mut machine, other] = small.map(|function| Metal::new(function, MEMORY));
+    machine.put_behind(2, other.memory(0x10_0000, 1 << 16));
+    let bridge = open(&mut machine).unwrap();
+    let made = NtbNetdev::new(bridge, [2; 6], 1500, machine.arena());
+    assert_eq!(made.err(), Some(Error::Window { bytes: 1 << 16 }));
+    let [mut machine, _] = machines(gen3(), MEMORY);
+    let bridge = open(&mut machine).unwrap();
+    let made = NtbNetdev::new(bridge, [2; 6], 65_511, machine.arena());
+    assert_eq!(made.err(), Some(Error::Mtu { most: 65_510 }));
+}
+
+/// A peer that writes anything into the memory that is exposed to it: nobody panics, frames are never longer than they may
+/// be, and a good peer in its place is served.
+#[test]
+fn a_peer_that_writes_anything_harms_nobody() {
+    let mut rng = Rng::new(7);
+    for _ in 0..20 {
+        let mut pair = Pair::new(gen3(), false);
+        pair.up();
+        pair.stream(0, 10);
+        let exposed = pair.ends[0].machine.memory(BAR, BAR as usize);
+        for _ in 0..2_000 {
+            let entry = rng.within(0..64) as usize * 0x1_0000;
+            let words = [0x1_0000 - 12, 0x1_0000 - 8, 0x1_0000 - 4, BAR as usize - 4];
+            let at = (entry + rng.pick(&words)).min(BAR as usize - 4);
+            let values = [0, 1, 2, 3, 10, 62, 63, 9015, 0xffff, u32::MAX];
+            exposed.store32(at, rng.pick(&values));
+            // No more may be sent than there is room for, whatever the peer says.
+            let _ = pair.ends[0].send(0, 100);
+            pair.ends[0].port().flush();
+            while let Some(bytes) = pair.ends[0].receive() {
+                assert!((14..=LARGEST).contains(&bytes.len()));
+            }
+            pair.ends.iter_mut().for_each(|end| _ = end.step());
+            while pair.ends[1].receive().is_some() {}
+            pair.ends[1].port().flush();
+        }
+        // The cable is pulled, so that both begin anew.
+        pair.ends[0].machine.model(|model| model.set_cable(false));
+        pair.until("down", |pair| pair.ends.iter_mut().all(|end| !end.port().link_up()));
+        pair.ends[0].machine.model(|model| model.set_cable(true));
+        pair.up();
+        pair.stream(0, 20);
+        pair.stream(1, 20);
+    }
+}
+
+#[test]
+fn bells_end_a_halt() {
+    let mut pair = Pair::new(gen3(), false);
+    pair.up();
+    let [a, b] = &mut pair.ends;
+    b.port().set_interrupts(true);
+    let before = b.port().counters().interrupts;
+    assert!(b.port().wakes() && !b.port().pending());
+    a.send(1, 100).unwrap();
+    a.port().flush();
+    b.machine.run();
+    assert!(b.port().pending());
+    assert_eq!(b.port().counters().interrupts, before + 1);
+}
+
+/// Everything that the engine writes is where the other has made room for it.
+#[test]
+fn nothing_is_missed_on_the_way() {
+    let mut pair = Pair::new(gen3(), true);
+    pair.up();
+    pair.stream(0, 100);
+    let counters = pair.ends[0].machine.model(|model| model.counters());
+    assert!(counters.iter().any(|(name, count)| name == "missed" && *count == 0), "{counters:?}");
+}
