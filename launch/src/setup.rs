@@ -35,6 +35,8 @@ pub enum Purpose {
     OpenMpi,
     /// Peers that are written in Python.
     Python,
+    /// libvirt's own daemons and programs.
+    Libvirt,
     /// Making a fresh Debian to test in.
     Fresh,
 }
@@ -53,6 +55,7 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Sanitizers, &["libclang-rt-16-dev", "libstdc++-12-dev", "lld"]),
     (Purpose::OpenMpi, &["libfabric-dev", "libopenmpi-dev", "openmpi-bin", "xz-utils"]),
     (Purpose::Python, &["python3"]),
+    (Purpose::Libvirt, &["bsdutils", "iproute2", "libvirt-clients", "libvirt-daemon-system"]),
     (Purpose::Fresh, &["debootstrap", "git", "util-linux"]),
 ];
 
@@ -71,6 +74,7 @@ pub const ALL: &[Purpose] = &[
     Purpose::Sanitizers,
     Purpose::OpenMpi,
     Purpose::Python,
+    Purpose::Libvirt,
     Purpose::Fresh,
 ];
 

@@ -113,6 +113,8 @@ const SANITIZED: &[Purpose] = &[Purpose::Host, Purpose::Sanitizers];
 const BOOT: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run];
 /// Likewise, in a QEMU that has devices which the host's may not have.
 const BOOT_MODELS: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Models];
+/// The image, under libvirt.
+const BOOT_LIBVIRT: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Libvirt];
 /// Drivers in process, on QEMU's devices.
 const QTEST: &[Purpose] = &[Purpose::Host, Purpose::Run, Purpose::Models];
 /// The image, in QEMU, and clients that speak TLS.
@@ -165,6 +167,7 @@ const SUITES: &[Suite] = &[
     boot_suite("ntb"),
     Suite { uses: BOOT_PYTHON, ..boot_suite("linx_tcp") },
     Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("matrix") },
+    Suite { long: true, uses: BOOT_LIBVIRT, ..boot_suite("libvirt") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("lab_selftest") },
     Suite { needs: Needs::Models, uses: MODELS, ..interop_suite("models") },
     Suite { needs: Needs::Models, uses: MODELS, ..long_suite("ntb_hw") },

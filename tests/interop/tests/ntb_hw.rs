@@ -111,7 +111,8 @@ impl Hosts {
         self.both(&format!("echo Y > $(echo {TOOL})/link || true"))?;
         let up = self.until(&format!("[ $(cat {TOOL}/peer0/link) = Y ]"));
         if let Err(error) = up {
-            bail!("{} has no link: {error}\n{}", self.kind.model, self.messages()?);
+            let messages = self.messages()?;
+            bail!("{} has no link: {error}\n{messages}", self.kind.model);
         }
         Ok(())
     }
