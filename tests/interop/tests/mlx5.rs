@@ -10,7 +10,7 @@ use launch::guest::Guest;
 use launch::models::ModelServer;
 use launch::qemu::Program;
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(240);
 /// The function in the guest, and the one in a network namespace of it.
 const HERE: &str = "10.1.0.1";
 const THERE: &str = "10.1.0.2";
@@ -77,10 +77,10 @@ impl Linux {
     /// A tool with its server in the namespace; what the client says. It is tried again until the server is there.
     fn tool(&mut self, server: &str, client: &str) -> Result<String> {
         self.sh(&format!(
-            "ip netns exec there timeout 90 {server} >/tmp/server 2>&1 & server=$!
+            "ip netns exec there timeout 200 {server} >/tmp/server 2>&1 & server=$!
              for n in 1 2 3 4 5; do
                  sleep 2
-                 timeout 40 {client} && wait $server && exit 0
+                 timeout 100 {client} && wait $server && exit 0
              done
              cat /tmp/server
              exit 1"
