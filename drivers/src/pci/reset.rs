@@ -19,6 +19,8 @@ const WORDS: usize = 6;
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
     bars: [u32; WORDS],
+    /// The device control: where, and what.
+    control: (u16, u32),
     /// The control word of MSI-X: where, and what.
     msix: Option<(u16, u32)>,
 }
@@ -30,14 +32,15 @@ pub fn begin(function: &Function<'_>) -> Option<Kept> {
         return None;
     }
     let msix = function.capabilities().find(|capability| capability.id == MSIX);
+    let control = function.read32(express.offset + 8) & 0xffff & !RESET;
     let kept = Kept {
+        control: (express.offset + 8, control),
         bars: core::array::from_fn(|n| function.read32(BARS + 4 * n as u16)),
         msix: msix.map(|capability| (capability.offset, function.read32(capability.offset))),
     };
     // No new requests of the function while it ends those that it has.
     function.disable();
-    let control = function.read32(express.offset + 8);
-    function.write32(express.offset + 8, control & 0xffff | RESET);
+    function.write32(express.offset + 8, control | RESET);
     Some(kept)
 }
 
@@ -46,6 +49,7 @@ pub fn end(function: &Function<'_>, kept: &Kept) {
     for (n, bar) in kept.bars.iter().enumerate() {
         function.write32(BARS + 4 * n as u16, *bar);
     }
+    function.write32(kept.control.0, kept.control.1);
     function.enable();
     if let Some((offset, control)) = kept.msix {
         function.write32(offset, control);

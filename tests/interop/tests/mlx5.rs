@@ -10,7 +10,7 @@ use launch::guest::Guest;
 use launch::models::ModelServer;
 use launch::qemu::Program;
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(240);
 /// The function in the guest, and the one in a network namespace of it.
 const HERE: &str = "10.1.0.1";
 const THERE: &str = "10.1.0.2";
@@ -77,10 +77,10 @@ impl Linux {
     /// A tool with its server in the namespace; what the client says. It is tried again until the server is there.
     fn tool(&mut self, server: &str, client: &str) -> Result<String> {
         self.sh(&format!(
-            "ip netns exec there timeout 90 {server} >/tmp/server 2>&1 & server=$!
+            "ip netns exec there timeout 200 {server} >/tmp/server 2>&1 & server=$!
              for n in 1 2 3 4 5; do
                  sleep 2
-                 timeout 40 {client} && wait $server && exit 0
+                 timeout 100 {client} && wait $server && exit 0
              done
              cat /tmp/server
              exit 1"
@@ -131,7 +131,7 @@ fn netdevs_reach_each_other(options: &[&str]) -> Result<()> {
         "set -e
          dd if=/dev/urandom of=/tmp/sent bs=64k count=64
          ip netns exec there sh -c 'sleep 60 | nc -l -p 5000 >/tmp/received' &
-         until ip netns exec there grep -q ':1388 ' /proc/net/tcp; do sleep 0.2; done
+         until ip netns exec there grep -q ':1388 ' /proc/net/tcp /proc/net/tcp6; do sleep 0.2; done
          nc {THERE} 5000 </tmp/sent
          sleep 1
          cmp /tmp/sent /tmp/received"
@@ -208,6 +208,51 @@ fn verbs_reach_each_other(options: &[&str]) -> Result<()> {
 #[test]
 fn verbs_of_virtual_functions_reach_each_other() -> Result<()> {
     verbs_reach_each_other(&[])
+}
+
+/// Kernel verbs: NVMe over RDMA, whose target and host are behind the same function, by its loopback: keys are changed by
+/// work requests, and taken back by SENDs.
+#[test]
+fn nvme_over_rdma_reaches_oneself() -> Result<()> {
+    let mut linux = Linux::boot(1, &[])?;
+    linux.load()?;
+    linux.guest.wait_until("[ -e /sys/class/net/eth0 ]", LIMIT)?;
+    linux.sh(&format!(
+        "set -e
+         ip link set eth0 up && ip addr add {HERE}/24 dev eth0
+         modprobe -a mlx5_ib nvmet_rdma nvme_rdma
+         modprobe brd rd_nr=1 rd_size=32768
+         mount -t configfs none /sys/kernel/config
+         cd /sys/kernel/config/nvmet
+         mkdir subsystems/t && echo 1 >subsystems/t/attr_allow_any_host
+         mkdir subsystems/t/namespaces/1
+         echo /dev/ram0 >subsystems/t/namespaces/1/device_path
+         echo 1 >subsystems/t/namespaces/1/enable
+         mkdir ports/1 && cd ports/1
+         echo {HERE} >addr_traddr; echo rdma >addr_trtype; echo 4420 >addr_trsvcid
+         echo ipv4 >addr_adrfam
+         ln -s ../../subsystems/t subsystems/t"
+    ))?;
+    linux.sh(&format!(
+        "set -e
+         echo transport=rdma,traddr={HERE},trsvcid=4420,nqn=t,nr_io_queues=1 >/dev/nvme-fabrics
+         until [ -b /dev/nvme0n1 ]; do sleep 0.2; done
+         dd if=/dev/urandom of=/tmp/written bs=1M count=8
+         dd if=/tmp/written of=/dev/nvme0n1 bs=128k oflag=direct conv=notrunc
+         dd if=/dev/nvme0n1 bs=128k count=64 iflag=direct of=/tmp/read
+         cmp /tmp/written /tmp/read
+         cmp -n $((8 << 20)) /tmp/written /dev/ram0
+         echo 1 >/sys/class/nvme/nvme0/delete_controller"
+    ))?;
+    let said = linux.messages()?;
+    let counters = linux.end()?;
+    ensure!(!WRONG.iter().any(|word| said.contains(word)), "{said}\n{counters}");
+    ensure!(counter(&counters, "function0.complaints")? == 0, "{counters}");
+    // SENDs that invalidate, WRITEs and READs of the target, and changes of keys.
+    for opcode in ["01", "08", "10", "25"] {
+        ensure!(counter(&counters, &format!("function0.request.{opcode}"))? > 60, "{counters}");
+    }
+    Ok(())
 }
 
 /// The driver does not end to load: it waits for the firmware.

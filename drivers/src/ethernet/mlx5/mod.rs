@@ -3,7 +3,7 @@
 //! event queue that is polled, and armed only before a halt. No offloads.
 //!
 //! Never seen on a card: what is known is what the drivers of Linux, rdma-core and Snabb do. Commands are mailboxes in
-//! memory; a sequence of them is an `async` function ([`start`]) that whoever opens the port polls until it has ended,
+//! memory; a sequence of them is an `async` function (`start`) that whoever opens the port polls until it has ended,
 //! and the loop, after a reset, a little in each round. There is no executor, and nothing is woken.
 
 mod capability;

@@ -399,8 +399,8 @@ fn merge(opcode: u16, optional: u32, wanted: &[u8], context: &mut [u8]) {
                 .for_each(|(bit, width)| take(bit, width));
         }
         0x504 => {
-            // Retries, timeouts, outstanding reads, whether it may change keys; the first number.
-            [(0x380, 32), (0x3c8, 24), (0x100, 5)]
+            // Retries, timeouts, outstanding reads, the first number. Changes of keys were allowed at creation.
+            [(0x380, 4), (0x388, 3), (0x38d, 6), (0x3c8, 24), (0x100, 5)]
                 .into_iter()
                 .for_each(|(bit, width)| take(bit, width));
         }

@@ -333,8 +333,9 @@ impl Mlx5 {
             udp_source: be16(vector, 14).max(0xc000),
             ..Path::default()
         };
-        if pair_and_flags >> 31 == 0 || route >> 30 & 1 == 0 {
-            self.complain(format!("queue pair {number:#x}: an address without its flags"));
+        // With the whole address vector. (That there is a GRH says Linux's kernel and does not say its user space.)
+        if pair_and_flags >> 31 == 0 {
+            self.complain(format!("queue pair {number:#x}: half an address vector"));
             return Err(LOCAL_OPERATION);
         }
         let packet = Packet {
