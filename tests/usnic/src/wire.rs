@@ -38,8 +38,10 @@ const OUR_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 2]);
 const LARGEST: usize = 65_536;
 /// Frames that wait for QEMU before sockets are read no further.
 const QUEUE: usize = 256;
-/// Bytes that sockets keep.
-const BUFFER: usize = 32 << 20;
+/// Datagrams of a channel in a turn.
+const SHARE: usize = QUEUE / 4;
+/// Bytes that sockets keep: the window of a peer, not many copies of it.
+const BUFFER: usize = 8 << 20;
 
 /// What is known of the wire, and how it behaves.
 #[derive(Default)]
@@ -195,8 +197,13 @@ impl Relay {
                     }
                 }
             }
-            for channel in 0..self.sockets.len() {
-                while self.queue.len() < QUEUE {
+            // Each channel has its share, whatever comes on the others: a peer that floods its data is still asked, and
+            // answers.
+            for channel in [2, 0, 1] {
+                for _ in 0..SHARE {
+                    if self.queue.len() >= QUEUE {
+                        break;
+                    }
                     match self.sockets[channel].recv_from(&mut buffer) {
                         Ok((length, SocketAddr::V4(from))) => {
                             self.to_appliance(channel, from, &buffer[..length]);

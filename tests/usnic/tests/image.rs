@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use boot_tests::{boot, spec};
 use launch::qemu::Vm;
 use serde_json::Value;
@@ -111,7 +111,15 @@ fn echo(lab: &mut Lab, peer: usize, sizes: &[(usize, usize)], before: usize) -> 
     let mut all = before;
     for (count, size) in sizes {
         let line = lab.ask(peer, &format!("send {count} {size}"), "sent")?;
-        ensure!(line.contains(&format!("done {count} acknowledged 1")), "{line}");
+        if !line.contains(&format!("done {count} acknowledged 1")) {
+            let mut said = String::new();
+            for _ in 0..2 {
+                for report in ["show interfaces --json", "show usnic --json"] {
+                    said += &lab.vm.run(report)?.text;
+                }
+            }
+            bail!("{line}\n{said}\n{:?} datagrams", lab.wire.counts()?);
+        }
         all += count;
         let line = lab.ask(peer, &format!("recv {all} 60"), "received")?;
         ensure!(line.starts_with(&format!("received {all} bad 0")), "{size} bytes: {line}");
