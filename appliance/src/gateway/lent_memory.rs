@@ -62,6 +62,8 @@ impl DataPlane {
                 return false;
             }
             self.capture.sent(place, &packet, now);
+            // The device has to be told of it in this round.
+            self.has_work = true;
         }
         next.waiting = false;
         true
