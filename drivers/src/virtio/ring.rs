@@ -107,6 +107,8 @@ pub struct Ring {
     /// How many those are.
     outstanding: u16,
     dead: bool,
+    /// Used index at the last [`Ring::stands_still`].
+    seen: u16,
 }
 
 impl Ring {
@@ -145,6 +147,7 @@ impl Ring {
             lent: alloc::vec![false; entries].into(),
             outstanding: 0,
             dead: false,
+            seen: 0,
         };
         ring.set_interrupts(false);
         Some(ring)
@@ -158,6 +161,16 @@ impl Ring {
     /// Whether the device has given something back that was not taken yet.
     pub fn pending(&self) -> bool {
         !self.dead && self.used.head.load(INDEX) != self.taken
+    }
+
+    /// Whether the device has chains and gave none back since this was last asked. It may have missed a
+    /// notification (QEMU before 8.0 does under TCG with one CPU, whose memory barriers it leaves out), and is told
+    /// again by who asks this once in a while: that does no harm.
+    pub fn stands_still(&mut self) -> bool {
+        let used = self.used.head.load(INDEX);
+        let still = used == self.seen && used != self.told && !self.dead;
+        self.seen = used;
+        still
     }
 
     /// Chains that the device has.

@@ -10,7 +10,7 @@ mod tests;
 use super::{OpenDisk, Opened};
 use crate::device::Device;
 use crate::hal::{
-    Arena, Clock, Completion, CrashWriter, Disk, DiskError, Features, Geometry, Operation,
+    Arena, Clock, Completion, CrashWriter, Disk, DiskError, Features, Geometry, Instant, Operation,
     Platform, Request, SubmitError, Window,
 };
 use crate::registry::OpenError;
@@ -345,6 +345,13 @@ impl Disk for VirtioBlk {
 
     fn pending(&self) -> bool {
         self.ring.pending()
+    }
+
+    /// A device that stands still is told again of what it has.
+    fn watch(&mut self, _: Instant) {
+        if !self.broken && self.ring.stands_still() {
+            self.transport.notify(QUEUE);
+        }
     }
 
     fn interrupts(&self) -> u64 {

@@ -1,8 +1,8 @@
 use super::VirtioBlk;
 use super::dump::VirtioBlkCrash;
 use crate::hal::{
-    Completion, CrashWriter, Disk, DiskError, Features, Operation, Platform, Request, SubmitError,
-    Window,
+    Completion, CrashWriter, Disk, DiskError, Features, Instant, Operation, Platform, Request,
+    SubmitError, Window,
 };
 use crate::registry::Class;
 use crate::virtio::model::{Chain, Machine, Model};
@@ -92,6 +92,30 @@ fn serve(model: &Model, storage: &mut [u8]) -> Option<(Chain, u8)> {
 
 fn storage() -> Vec<u8> {
     (0..SECTORS * 512).map(|i| (i / 512 + i) as u8).collect()
+}
+
+/// A device that missed a notification is told again, before long; one that has nothing to do is left alone.
+#[test]
+fn a_device_that_stands_still_is_told_again() {
+    let (mut machine, model, mut disk) = open(ALL, 64);
+    let data = buffer(&mut machine, 4096);
+    let kicks = || model.state().kicks;
+    for _ in 0..3 {
+        disk.watch(Instant::ZERO);
+    }
+    assert_eq!(kicks(), 0);
+    disk.submit(&request(1, Operation::Read, 0, data)).unwrap();
+    disk.watch(Instant::ZERO);
+    assert_eq!(kicks(), 0, "the device does not have it yet");
+    disk.flush_queue();
+    let before = kicks();
+    disk.watch(Instant::ZERO);
+    disk.watch(Instant::ZERO);
+    assert_eq!(kicks(), before + 2);
+    serve(&model, &mut storage()).unwrap();
+    disk.watch(Instant::ZERO);
+    disk.watch(Instant::ZERO);
+    assert_eq!(kicks(), before + 2);
 }
 
 #[test]

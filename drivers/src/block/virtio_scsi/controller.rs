@@ -272,6 +272,13 @@ impl Controller {
         }
     }
 
+    /// A device that stands still is told again of what it has.
+    pub fn watch(&mut self) {
+        if self.requests.stands_still() {
+            self.transport.notify(REQUESTS);
+        }
+    }
+
     /// Has one command done at bring-up, when nothing else is under way, and waits for it as long as
     /// `waits` says; None if the device did not answer, after which it is not used any more.
     pub fn ask(

@@ -11,8 +11,8 @@ mod tests;
 use super::{OpenDisk, Opened};
 use crate::device::Device;
 use crate::hal::{
-    Clock, Completion, CrashWriter, Disk, Features, Geometry, Operation, Platform, Request,
-    SubmitError,
+    Clock, Completion, CrashWriter, Disk, Features, Geometry, Instant, Operation, Platform,
+    Request, SubmitError,
 };
 use crate::registry::OpenError;
 use crate::virtio;
@@ -178,6 +178,10 @@ impl Disk for ScsiDisk {
 
     fn pending(&self) -> bool {
         self.controller.borrow().pending(self.unit)
+    }
+
+    fn watch(&mut self, _: Instant) {
+        self.controller.borrow_mut().watch();
     }
 
     fn interrupts(&self) -> u64 {

@@ -198,11 +198,21 @@ impl Port for VirtioNet {
         self.transmitter.progress()
     }
 
-    /// A device whose rings make no sense any more is reset, so that it reads no memory.
+    /// A device whose rings make no sense any more is reset, so that it reads no memory; one that stands still is
+    /// told of what it has.
     fn watch(&mut self, _: Instant) {
         let broken = self.receiver.is_dead() || self.transmitter.is_dead();
         if broken && !self.transmitter.is_stopped && virtio::reset(&mut *self.transport).is_ok() {
             self.transmitter.stop();
+        }
+        if broken {
+            return;
+        }
+        if self.transmitter.stands_still() {
+            self.transport.notify(TRANSMIT);
+        }
+        if self.receiver.stands_still() {
+            self.transport.notify(RECEIVE);
         }
     }
 

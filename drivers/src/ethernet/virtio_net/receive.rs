@@ -63,6 +63,11 @@ impl Receiver {
         self.ring.is_dead()
     }
 
+    /// See [`Ring::stands_still`].
+    pub fn stands_still(&mut self) -> bool {
+        self.ring.stands_still()
+    }
+
     #[inline]
     pub fn receive(&mut self) -> Option<Frame> {
         loop {

@@ -323,6 +323,37 @@ fn the_device_is_told_once_per_batch_and_interrupts_only_when_asked() {
     assert_eq!((0..4).filter_map(|_| net.receive()).count(), 3);
 }
 
+/// A device that missed a notification is told again, before long; one that goes on is left alone.
+#[test]
+fn a_device_that_stands_still_is_told_again() {
+    let (_machine, model, mut net) = port(256);
+    let mut kicks = 0;
+    let mut told = |net: &mut VirtioNet| {
+        net.watch(Instant::ZERO);
+        let before = core::mem::replace(&mut kicks, model.state().kicks);
+        model.state().kicks - before
+    };
+    // Receive buffers lie there, and nothing comes.
+    told(&mut net);
+    assert_eq!(told(&mut net), 1);
+    net.transmit(&plain(&[1; 60])).unwrap();
+    net.flush();
+    assert_eq!(told(&mut net), 3, "its own, and both queues");
+    assert_eq!(told(&mut net), 2);
+    assert!(arrive(&model, &[1; 60], 12));
+    depart(&model, 12);
+    net.transmit(&plain(&[1; 60])).unwrap();
+    net.flush();
+    assert_eq!(told(&mut net), 1, "its own");
+    // What was not yet published is none of the device's.
+    depart(&model, 12);
+    net.transmit(&plain(&[1; 60])).unwrap();
+    let frame = net.receive().unwrap();
+    net.recycle(frame);
+    told(&mut net);
+    assert_eq!(told(&mut net), 1, "the receive queue");
+}
+
 #[test]
 fn memory_mapped_interrupts_are_taken_back() {
     let mut machine = Machine::new(4 << 20);

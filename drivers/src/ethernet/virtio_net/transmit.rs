@@ -103,6 +103,11 @@ impl Transmitter {
         self.ring.is_dead()
     }
 
+    /// See [`Ring::stands_still`].
+    pub fn stands_still(&mut self) -> bool {
+        self.ring.stands_still()
+    }
+
     #[inline]
     pub fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
         let len = packet.len();
