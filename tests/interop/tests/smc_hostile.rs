@@ -90,8 +90,8 @@ fn story(lab: &mut Lab, ports: &[(PathBuf, PathBuf)]) -> Result<()> {
 
 /// Waits until the others are forgotten; what the appliance uses then.
 fn settled(lab: &mut Lab, most: f64) -> Result<f64> {
-    lab.settle()?;
-    // Links of those who left without a word are silent for 30 s first.
+    // Some left without a word.
+    lab.settle_within(Duration::from_secs(120))?;
     let end = Instant::now() + Duration::from_secs(90);
     loop {
         let groups = lab.api("linkgroups")?;
