@@ -5,7 +5,6 @@ use std::env;
 
 fn main() {
     println!("cargo:rerun-if-env-changed=ISTHMUS_KERNEL");
-    println!("cargo:rerun-if-env-changed=ISTHMUS_IMAGE");
     let Some(kernel) = env::var_os("ISTHMUS_KERNEL") else { return };
     let kernel = kernel.to_string_lossy();
     println!("cargo:rerun-if-changed={kernel}");
@@ -19,7 +18,7 @@ fn main() {
     // One copy of functions whose code is the same (a backtrace may name another of them), and of equal strings.
     println!("cargo:rustc-link-arg-bins=--icf=all");
     println!("cargo:rustc-link-arg-bins=-O2");
-    if env::var_os("ISTHMUS_IMAGE").is_some_and(|kind| kind == "hermit") {
+    if env::var_os("CARGO_FEATURE_UHYVE").is_some() {
         println!("cargo:rustc-link-arg-bins=--entry=_start");
     } else {
         // 2 MiB is free under SeaBIOS, GRUB and OVMF; what lies below the image is lost to the kernel.

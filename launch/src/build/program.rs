@@ -32,7 +32,12 @@ pub fn build(
     kind: Kind,
     features: &[&str],
 ) -> Result<PathBuf> {
-    let target = workspace::target().join("image").join(kind.name());
+    // All kinds of image share what is compiled before the last crate, which a feature tells apart.
+    let target = workspace::target().join("image");
+    let mut features = features.to_vec();
+    if kind == Kind::Hermit {
+        features.push("uhyve");
+    }
     let mut cargo = toolchain.cargo();
     cargo.args(["build", "--release", "-p", "image", "--target", TARGET, "--manifest-path"]);
     cargo.arg(workspace::root().join("Cargo.toml"));
@@ -45,7 +50,7 @@ pub fn build(
         cargo.arg("--features").arg(features.join(","));
     }
     cargo.env("ISTHMUS_COMMIT", commit());
-    cargo.env("ISTHMUS_KERNEL", kernel).env("ISTHMUS_IMAGE", kind.name());
+    cargo.env("ISTHMUS_KERNEL", kernel);
     command::run_quietly("building the appliance", &mut cargo)?;
     Ok(target.join(TARGET).join("release/isthmus"))
 }
