@@ -37,6 +37,11 @@ for word in $(cat /proc/cmdline); do
     done
 done
 
+# The kernel starts with one processor (see machine.rs).
+for cpu in /sys/devices/system/cpu/cpu[1-9]*/online; do
+    [ ! -e "$cpu" ] || echo 1 >"$cpu"
+done
+
 # Held open: a port that is opened anew forgets what has come in.
 exec 9<>/dev/ttyS1
 stty raw -echo 115200 <&9

@@ -43,12 +43,13 @@ pub struct Guest {
 
 impl System {
     /// A machine with this system (`no_timer_check`: on a busy host Linux may find no timer tick in
-    /// its time, and panics): `addresses` (with prefix, several separated by commas) go to eth0, eth1
+    /// its time, and panics; `maxcpus`: while it starts Linux changes its own code, and QEMU's TCG may let another
+    /// processor run what was there for a moment, an `int3` that nobody knows of any more): `addresses` (with prefix, several separated by commas) go to eth0, eth1
     /// and so on, which the caller adds with [`Spec::nic`]. 1 GiB of RAM, one CPU.
     pub fn spec(&self, name: &str, addresses: &[&str], mtu: u16) -> Spec {
         let append = format!(
             "console=ttyS0 loglevel=6 panic=-1 mitigations=off net.ifnames=0 no_timer_check \
-             tsc_early_khz={} \
+             maxcpus=1 tsc_early_khz={} \
              guest.name={name} guest.mtu={mtu}",
             tsc_khz()
         );
