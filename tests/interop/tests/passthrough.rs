@@ -116,13 +116,6 @@ impl Nest {
         self.host.wait_until(&format!("[ \"$(basename $(readlink {link}))\" = {driver} ]"), LIMIT)
     }
 
-    /// Takes the card's link down and up, whereupon its driver tells all virtual functions that their reset is over.
-    /// Ours waits for that, which is told once; here Linux's has heard it before.
-    fn renew(&mut self) -> Result<()> {
-        self.host.sh("ip link set eth1 down && sleep 1 && ip link set eth1 up")?;
-        self.host.wait_until("[ \"$(cat /sys/class/net/eth1/carrier)\" = 1 ]", LIMIT)
-    }
-
     /// Starts `./isthmus run` with these words and both devices, in the background; it ends when /tmp/end is there.
     fn start(&mut self, words: &str) -> Result<()> {
         let (function, free) = (&self.function, &self.free);
@@ -209,7 +202,6 @@ fn devices_are_listed_refused_and_tried() -> Result<()> {
 
     // The virtual function, which is bound already, and stays so. What it sends to all, the card gives back to it.
     nest.host.sh(&bind(&function))?;
-    nest.renew()?;
     let tried = nest.content(&format!("probe {function}"))?;
     ensure!(tried.contains("driver: igbvf") && tried.contains("52:54:00:77:00:01"), "{tried}");
     ensure!(tried.contains("link: up") && tried.contains("8 frames were sent"), "{tried}");
@@ -233,7 +225,6 @@ fn an_appliance_serves_a_drive_over_a_virtual_function() -> Result<()> {
     let mut nest = Nest::boot()?;
     let (function, free) = (nest.function.clone(), nest.free.clone());
     nest.host.sh(&bind(&function))?;
-    nest.renew()?;
     let words = "isthmus.net.0.address=10.0.0.1/24 isthmus.volume.0.name=data \
                  isthmus.volume.0.disk=nvme:FREE/1";
     nest.start(&format!("--memory 128 --append '{words}'"))?;

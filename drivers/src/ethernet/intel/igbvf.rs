@@ -24,7 +24,7 @@ const LOST: &str = "the physical function's driver was reset, or has forgotten t
 /// What is asked next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// Until the physical function says that the reset is over.
+    /// While the physical function says that it resets us, or has just done so.
     AwaitReset,
     Mac,
     Longest,
@@ -72,7 +72,9 @@ impl Chip for IgbVf {
         _: Duration,
     ) -> Result<Option<[u8; 6]>, Error> {
         if self.step == Step::AwaitReset {
-            if !self.mailbox.was_reset(registers)? {
+            // As Linux does (`e1000_reset_hw_vf`): the bits are gone once somebody has read them, and of a reset that we
+            // asked for by ourselves they tell nothing.
+            if self.mailbox.was_reset(registers)? {
                 return Ok(None);
             }
             self.step = Step::Mac;

@@ -8,6 +8,7 @@ const ACKNOWLEDGE: u32 = 1 << 1;
 const OURS: u32 = 1 << 2;
 const MESSAGE: u32 = 1 << 4;
 const ACKNOWLEDGED: u32 = 1 << 5;
+const RESET_BEGUN: u32 = 1 << 6;
 const RESET_DONE: u32 = 1 << 7;
 
 const ACCEPTED: u32 = 1 << 31;
@@ -26,16 +27,18 @@ pub struct PhysicalFunction {
 }
 
 impl PhysicalFunction {
-    /// The virtual function was reset by itself.
-    pub fn reset_function(&mut self) {
-        *self = PhysicalFunction { bits: RESET_DONE, ..PhysicalFunction::default() };
+    /// The virtual function was reset by itself: that is told to the physical one, and nothing to us (RSTI and RSTD are
+    /// of a reset by the physical function, as in QEMU's igb). `stuck`: such a reset is under way, and does not end.
+    pub fn reset_function(&mut self, stuck: bool) {
+        let bits = if stuck { RESET_BEGUN } else { 0 };
+        *self = PhysicalFunction { bits, ..PhysicalFunction::default() };
     }
 
     /// The physical function is reset, and tells.
     pub fn restart(&mut self) {
-        self.reset_function();
+        self.reset_function(false);
         self.memory[0] = 0x100;
-        self.bits |= MESSAGE;
+        self.bits = RESET_DONE | MESSAGE;
     }
 
     pub fn read(&mut self, at: u64) -> Option<u32> {

@@ -57,7 +57,7 @@ pub enum Kind {
 /// What the model does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// CTRL.RST stays 1; of a virtual function: the physical one never says that it was reset.
+    /// CTRL.RST stays 1; of a virtual function: the physical one says for ever that it resets it.
     StuckReset,
     /// RAL and RAH are empty after a reset: the address is in the EEPROM only.
     NoAddress,
@@ -230,8 +230,8 @@ impl Nic {
             CTRL if value & RESET != 0 => {
                 self.resets += 1;
                 self.forget();
-                if self.kind == Kind::IgbVf && !self.has(Fault::StuckReset) {
-                    self.physical.reset_function();
+                if self.kind == Kind::IgbVf {
+                    self.physical.reset_function(self.has(Fault::StuckReset));
                 }
             }
             EERD => {
