@@ -57,3 +57,14 @@ impl Default for Limits {
         }
     }
 }
+
+impl Limits {
+    /// Those of the connection manager.
+    pub(crate) fn cm(&self) -> cm::Limits {
+        cm::Limits {
+            connections: self.connections,
+            connections_per_host: self.connections_per_host,
+            half_open: self.half_open,
+        }
+    }
+}

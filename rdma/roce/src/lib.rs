@@ -11,10 +11,10 @@ extern crate alloc;
 #[cfg(any(test, feature = "testing"))]
 extern crate std;
 
-mod cm;
 mod config;
 mod counters;
 mod datagram;
+mod management;
 mod port;
 mod provider;
 mod psn;
@@ -37,9 +37,9 @@ pub use memory::Refusal;
 pub use receive::Verdict;
 pub use transmit::TxBuffer;
 
+use ::cm::Cm;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use cm::Cm;
 use completion::CompletionQueues;
 use core::net::IpAddr;
 use drivers::hal::{Instant, TransmitProgress};
@@ -78,6 +78,8 @@ pub struct Roce {
     /// … and random bits above it. These are the bits of the place.
     qpn_slots: u32,
     cm: Cm,
+    /// PSN of its next MAD.
+    mad_psn: u32,
     events: VecDeque<AsyncEvent>,
     /// Of queue pairs, by their places.
     timers: Timers,
@@ -104,7 +106,8 @@ impl Roce {
             qps: HandleTable::new(limits.qps),
             qpn_mask: rng.next_u32() & 0xff_ffff,
             qpn_slots,
-            cm: Cm::new(&limits, rng),
+            cm: Cm::new(&limits.cm(), rng),
+            mad_psn: rng.next_u32() & 0xff_ffff,
             // Each queue pair has at most two events, a port one of each kind: room is made with them.
             events: VecDeque::new(),
             timers: Timers::default(),

@@ -12,6 +12,7 @@
 //! A new provider is a new fixture and a line in `tests/providers.rs`.
 
 pub mod cases;
+pub mod connectx;
 pub mod fixture;
 pub mod late;
 pub mod ntrdma;

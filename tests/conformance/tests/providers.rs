@@ -39,6 +39,21 @@ mod ntrdma {
     }
 }
 
+/// ConnectX on its model.
+mod connectx {
+    use conformance::connectx::ConnectXPair;
+
+    mod ipv4 {
+        use super::*;
+        conformance::suite!(ConnectXPair::new(1, false));
+    }
+
+    mod ipv6 {
+        use super::*;
+        conformance::suite!(ConnectXPair::new(2, true));
+    }
+}
+
 /// A provider that behaves as hardware does.
 mod late {
     use conformance::late::Late;

@@ -37,6 +37,8 @@ pub struct Slot<F> {
     pub now: u64,
     pub accesses: u64,
     pub reads: u64,
+    /// When the model has something to do again, as it said last.
+    pub due: Option<u64>,
 }
 
 impl<F: Function> Slot<F> {
@@ -69,6 +71,7 @@ impl<F: Function> Slot<F> {
             now: 0,
             accesses: 0,
             reads: 0,
+            due: None,
         }
     }
 
@@ -86,7 +89,7 @@ impl<F: Function> Slot<F> {
             self.lines.see(self.function.config());
             let route = self.route.as_deref();
             let mut world = World { memory: self.memory, lines: &mut self.lines, route };
-            self.function.poll(self.now, &mut world);
+            self.due = self.function.poll(self.now, &mut world);
         }
     }
 

@@ -3,6 +3,7 @@
 //! at the clock.
 
 pub mod bridges;
+pub mod connectx;
 mod device;
 mod msix;
 
@@ -105,6 +106,11 @@ impl<F: Function + Send + 'static> Metal<F> {
         let slot = &mut *self.slot();
         slot.now += time.as_nanos() as u64;
         Instant::from_nanos(slot.now)
+    }
+
+    /// When the model has something to do again, as it said when it was last run.
+    pub fn due(&self) -> Option<Instant> {
+        self.slot().due.map(Instant::from_nanos)
     }
 
     /// Accesses to registers so far.

@@ -5,6 +5,7 @@ use super::fields::{get, set};
 
 /// Types of capabilities, as QUERY_HCA_CAP numbers them.
 pub const GENERAL: u16 = 0;
+pub const ATOMIC: u16 = 3;
 pub const FLOW_TABLES: u16 = 7;
 /// Bytes of those of a type.
 pub const BYTES: usize = 0x1000;
@@ -56,4 +57,19 @@ pub fn wanted(current: &[u8]) -> [u8; BYTES] {
     set(&mut bytes, 0x210, 2, 0); // cmdif_checksum
     set(&mut bytes, 0x490, 16, 0); // log_uar_page_sz
     bytes
+}
+
+/// Whether a general capability of one bit is there: atomic operations.
+pub fn has_atomics(general: &[u8]) -> bool {
+    get(general, 0x21e, 1) == 1
+}
+
+/// What is wanted of the atomic capabilities: the byte order of the CPU. None if they do not offer that, and compare-and-swap
+/// and fetch-and-add of 8 bytes.
+pub fn wanted_atomics(atomic: &[u8]) -> Option<[u8; BYTES]> {
+    let offered = get(atomic, 0x46, 1) == 1 && get(atomic, 0x90, 16) & 3 == 3;
+    let mut bytes = [0; BYTES];
+    // All but this can only be read.
+    set(&mut bytes, 0x40, 2, 1); // atomic_req_8B_endianness_mode
+    offered.then_some(bytes)
 }

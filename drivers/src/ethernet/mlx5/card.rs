@@ -2,7 +2,7 @@
 //! the card; between two steps it waits for nothing but to be polled again.
 
 use super::error::Error;
-use super::events::{Event, Events};
+use super::events::{Event, Events, PairEvent};
 use super::fields::word;
 use super::firmware::{Command, Doorbells, Firmware, Slot};
 use super::health::Watch;
@@ -12,6 +12,7 @@ use super::receive::Receiver;
 use super::transmit::Transmitter;
 use crate::hal::{Arena, Instant, Window};
 use crate::pci::{Function, reset};
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::poll_fn;
@@ -73,6 +74,12 @@ pub struct Card {
     pub is_distrusted: bool,
     /// An event said that a queue has failed.
     pub has_failed: bool,
+    /// Atomic operations are carried out, in the byte order of the CPU.
+    pub atomics: bool,
+    /// What has happened to queue pairs of a verbs provider, of each of which there are two events at most; and
+    /// completion queues of it that an event has told of.
+    pub pairs: VecDeque<PairEvent>,
+    pub told: VecDeque<u32>,
     /// Pages that the firmware wants, or, negative, offers; whether a command for some is under way, and in which
     /// direction.
     wanted: i32,
@@ -108,6 +115,9 @@ impl Card {
             link: false,
             is_distrusted: false,
             has_failed: false,
+            atomics: false,
+            pairs: VecDeque::new(),
+            told: VecDeque::new(),
             wanted: 0,
             moving: None,
             memory,
@@ -126,6 +136,8 @@ impl Card {
         (self.wanted, self.moving) = (0, None);
         (self.has_events, self.has_failed, self.link) = (false, false, false);
         self.health = Watch::default();
+        self.pairs.clear();
+        self.told.clear();
         if let Some(queues) = &mut self.queues {
             queues.receiver.stop();
             queues.transmitter.stop();
@@ -203,14 +215,20 @@ impl Card {
                 Event::Failed => self.has_failed = true,
                 Event::Completion(number) => {
                     let Some(queues) = &mut self.queues else { continue };
+                    let mut own = false;
                     for queue in
                         [&mut queues.receiver.completions, &mut queues.transmitter.completions]
                     {
                         if queue.number() == number {
                             queue.has_told();
+                            own = true;
                         }
                     }
+                    if !own {
+                        self.told.push_back(number);
+                    }
                 }
+                Event::Pair(event) => self.pairs.push_back(event),
                 Event::Other => {}
             }
         }

@@ -50,6 +50,12 @@ pub struct Completions {
     armed: u32,
 }
 
+/// Rings for an event at the next completion of the queue `number`, whose record says `word`.
+pub fn arm(doorbells: Doorbells<'_>, word: u32, number: u32) {
+    let value = u64::from(word) << 32 | u64::from(number);
+    doorbells.write64(ARM, value.swap_bytes());
+}
+
 impl Completions {
     /// Bytes of a ring of 2^`log` entries.
     pub fn bytes(log: u32) -> usize {
@@ -151,8 +157,7 @@ impl Completions {
         self.tell();
         let word = (self.armed & 3) << 28 | self.taken & 0xff_ffff;
         self.record.store32(4, word.swap_bytes());
-        let value = u64::from(word) << 32 | u64::from(self.number);
-        doorbells.write64(ARM, value.swap_bytes());
+        arm(doorbells, word, self.number);
     }
 
     /// The event has come.

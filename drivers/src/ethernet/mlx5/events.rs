@@ -14,12 +14,16 @@ pub const BYTES: usize = ENTRIES as usize * ENTRY;
 /// Where the last entry's last byte is, of all of them.
 const OWNER: usize = 0x3c;
 
+/// Which kind of queue an event is of: 0 a queue pair.
+const KIND: usize = 0x34;
+
 /// In a doorbell page: update and arm, update.
 const ARM: usize = 0x40;
 const UPDATE: usize = 0x48;
 
 // Types.
 const COMPLETION: u8 = 0x00;
+const ESTABLISHED: u8 = 0x02;
 const COMPLETION_ERROR: u8 = 0x04;
 const QUEUE_FAILED: u8 = 0x05;
 const INTERNAL: u8 = 0x08;
@@ -29,13 +33,23 @@ const INVALID: u8 = 0x10;
 const ACCESS: u8 = 0x11;
 
 /// Types that are asked for; completions come in any case.
-pub const MASK: u64 = 1 << COMPLETION_ERROR
+pub const MASK: u64 = 1 << ESTABLISHED
+    | 1 << COMPLETION_ERROR
     | 1 << QUEUE_FAILED
     | 1 << INTERNAL
     | 1 << PORT
     | 1 << PAGES
     | 1 << INVALID
     | 1 << ACCESS;
+
+/// What has happened to a queue pair, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PairEvent {
+    /// The first packet has come before it could send.
+    Established(u32),
+    /// It has failed.
+    Failed(u32),
+}
 
 /// What has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +62,8 @@ pub enum Event {
     Link(bool),
     /// A queue has failed.
     Failed,
+    /// Something of a queue pair.
+    Pair(PairEvent),
     /// Something else.
     Other,
 }
@@ -98,6 +114,11 @@ impl Events {
             (PAGES, _) => Event::Pages(word(&entry, 0x24) as i32),
             (PORT, 1) => Event::Link(false),
             (PORT, 4) => Event::Link(true),
+            (ESTABLISHED, _) => Event::Pair(PairEvent::Established(word(&entry, 0x38) & 0xff_ffff)),
+            // Of a queue pair, and not of a queue of Ethernet.
+            (QUEUE_FAILED | INVALID | ACCESS, _) if entry[KIND] == 0 => {
+                Event::Pair(PairEvent::Failed(word(&entry, 0x38) & 0xff_ffff))
+            }
             (COMPLETION_ERROR | QUEUE_FAILED | INTERNAL | INVALID | ACCESS, _) => Event::Failed,
             _ => Event::Other,
         })

@@ -2,6 +2,9 @@
 //! pair of queues, which a single flow entry leads everything to; frames in one buffer each, sent from where they lie; an
 //! event queue that is polled, and armed only before a halt. No offloads.
 //!
+//! What a verbs provider does with the same function goes through [`Mlx5Port`] as well: commands, doorbells, events of
+//! queue pairs (`verbs`). All else of it is in memory, and in the provider's hands.
+//!
 //! Never seen on a card: what is known is what the drivers of Linux, rdma-core and Snabb do. Commands are mailboxes in
 //! memory; a sequence of them is an `async` function (`start`) that whoever opens the port polls until it has ended,
 //! and the loop, after a reset, a little in each round. There is no executor, and nothing is woken.
@@ -11,7 +14,7 @@ mod card;
 mod completions;
 mod error;
 mod events;
-mod fields;
+pub mod fields;
 mod firmware;
 mod health;
 mod objects;
@@ -20,14 +23,18 @@ mod port;
 mod receive;
 mod start;
 mod transmit;
+mod verbs;
 
 use super::WantedMtu;
 use crate::device::{Bus, Device};
 use crate::hal::{Clock, Platform, Port};
 use crate::registry::{Id, OpenError};
 use alloc::boxed::Box;
-use error::Error;
-use port::Mlx5Port;
+pub use error::Error;
+pub use events::PairEvent;
+pub use firmware::Command;
+pub use port::Mlx5Port;
+pub use verbs::Abilities;
 
 const VENDOR: u16 = 0x15b3;
 
@@ -55,6 +62,16 @@ pub fn open(
     wanted_mtu: WantedMtu<'_>,
     clock: &dyn Clock,
 ) -> Result<Box<dyn Port + Send>, OpenError> {
+    Ok(Box::new(open_function(device, platform, wanted_mtu, clock)?))
+}
+
+/// The same as what it is, for a verbs provider, which shares the function with the port.
+pub fn open_function(
+    device: Device,
+    platform: &mut dyn Platform,
+    wanted_mtu: WantedMtu<'_>,
+    clock: &dyn Clock,
+) -> Result<Mlx5Port, OpenError> {
     let Bus::Pci(function) = device.bus() else { return Err(Error::NoRegisters.into()) };
-    Ok(Box::new(Mlx5Port::open(function, platform, wanted_mtu, clock)?))
+    Ok(Mlx5Port::open(function, platform, wanted_mtu, clock)?)
 }

@@ -5,6 +5,7 @@
 pub struct Objects {
     /// The doorbell page.
     pub uar: u32,
+    pub events: u32,
     pub domain: u32,
     pub transport: u32,
     /// The key for bus addresses.

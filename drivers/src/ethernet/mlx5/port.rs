@@ -47,11 +47,11 @@ type Steps = Pin<Box<dyn Future<Output = (Box<Card>, Result<(), Error>)> + Send>
 /// A port.
 pub struct Mlx5Port {
     /// None while it comes up, and after it has not.
-    card: Option<Box<Card>>,
+    pub(super) card: Option<Box<Card>>,
     /// How it comes up.
-    steps: Option<Steps>,
+    pub(super) steps: Option<Steps>,
     present: Present,
-    keeper: Keeper,
+    pub(super) keeper: Keeper,
     transmit: Stall,
     receive: Stall,
     msix: Option<Msix>,
@@ -131,7 +131,7 @@ impl Mlx5Port {
     }
 
     /// Resets the card. Whoever asks the port for something afterwards helps it to come up.
-    fn reset(&mut self, why: &'static str) {
+    pub(super) fn reset(&mut self, why: &'static str) {
         let Some(card) = self.card.take() else { return };
         self.before = count(self.before, &card);
         self.keeper.reset(why);

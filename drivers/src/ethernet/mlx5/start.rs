@@ -127,6 +127,7 @@ impl Card {
         let mut wanted = input(16);
         wanted.extend(capability::wanted(&general));
         self.command(SET_HCA_CAP, capability::GENERAL << 1, &wanted, 16).await?;
+        self.set_atomics(&general).await?;
         self.satisfy(INIT).await?;
         self.command(INIT_HCA, 0, &input(0x20), 16).await?;
         self.satisfy(REGULAR).await?;
@@ -146,6 +147,22 @@ impl Card {
         let register = self.access(PORT_MTU, true, &register).await?;
         self.port_mtu = (word(&register, 4) >> 16) as u16;
         self.port_mtu = self.port_mtu.saturating_sub(OVERHEAD);
+        Ok(())
+    }
+
+    /// Has atomic operations in the byte order of the CPU, if there are any.
+    async fn set_atomics(&mut self, general: &[u8]) -> Result<(), Error> {
+        self.atomics = false;
+        if !capability::has_atomics(general) {
+            return Ok(());
+        }
+        let atomic = self.capabilities(capability::ATOMIC).await?;
+        if let Some(order) = capability::wanted_atomics(&atomic) {
+            let mut wanted = input(16);
+            wanted.extend(order);
+            self.command(SET_HCA_CAP, capability::ATOMIC << 1, &wanted, 16).await?;
+            self.atomics = true;
+        }
         Ok(())
     }
 
@@ -182,6 +199,7 @@ impl Card {
         self.set_port().await?;
         self.objects.uar = self.create(ALLOC_UAR, &[0; 8]).await?;
         let events = self.create_event_queue().await?;
+        self.objects.events = events;
         self.objects.domain = self.create(ALLOC_PD, &[0; 8]).await?;
         self.objects.transport = self.create(ALLOC_TRANSPORT_DOMAIN, &[0; 8]).await?;
         self.objects.key = self.create_key().await?;

@@ -2,8 +2,9 @@
 //! VLAN tags, IPv4 options, fragments and IPv6 extension headers are not RoCE.
 
 use super::{Error, bytes, get16};
+pub use ::cm::wire::Gid;
 use core::fmt;
-use core::net::{IpAddr, Ipv6Addr};
+use core::net::IpAddr;
 use verbs::{AddressVector, GidType};
 
 /// UDP destination port of RoCEv2.
@@ -49,47 +50,11 @@ impl Network {
 
     /// Where a packet came from, and where it was sent to, of its whole network header.
     fn addresses(self, header: &[u8]) -> (Gid, Gid) {
-        let v4 = |at| bytes(header, at).map_or(Gid(0), Gid::from_ipv4);
-        let v6 = |at| bytes(header, at).map_or(Gid(0), Gid::from_bytes);
+        let v4 = |at| bytes(header, at).map_or(Gid::NONE, Gid::from_ipv4);
+        let v6 = |at| bytes(header, at).map_or(Gid::NONE, Gid::from_bytes);
         match self {
             Network::Ipv4 => (v4(12), v4(16)),
             Network::Ipv6 | Network::Grh => (v6(8), v6(24)),
-        }
-    }
-}
-
-/// A global identifier: an IPv6 address, or an IPv4 address mapped into one (annex A17.4.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gid(u128);
-
-impl Gid {
-    /// From its 16 bytes on the wire.
-    #[inline]
-    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
-        Gid(u128::from_be_bytes(bytes))
-    }
-
-    /// Its 16 bytes on the wire.
-    pub const fn to_bytes(self) -> [u8; 16] {
-        self.0.to_be_bytes()
-    }
-
-    #[inline]
-    const fn from_ipv4(bytes: [u8; 4]) -> Self {
-        Gid(0xffff << 32 | u32::from_be_bytes(bytes) as u128)
-    }
-
-    /// The address that it stands for.
-    pub fn address(self) -> IpAddr {
-        Ipv6Addr::from_bits(self.0).to_canonical()
-    }
-}
-
-impl From<IpAddr> for Gid {
-    fn from(address: IpAddr) -> Self {
-        match address {
-            IpAddr::V4(v4) => Gid::from_ipv4(v4.octets()),
-            IpAddr::V6(v6) => Gid(v6.to_bits()),
         }
     }
 }
@@ -378,7 +343,7 @@ impl Template {
 mod tests {
     use super::*;
     use crate::testing::hex;
-    use core::net::Ipv4Addr;
+    use core::net::{Ipv4Addr, Ipv6Addr};
     use proptest::prelude::*;
 
     fn vector(local: IpAddr, remote: IpAddr, gid_type: GidType) -> AddressVector {

@@ -7,86 +7,11 @@
 //! All fields are big-endian on the wire, but for the ICRC.
 
 pub mod bth;
-pub mod cm;
 pub mod extended;
 pub mod frame;
 pub mod header_prediction;
 pub mod icrc;
-pub mod ip_cm;
-pub mod mad;
 pub mod opcode;
 
-use core::fmt;
-
-/// Why bytes are not what they should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
-    /// Not RoCE at all: somebody else's frame.
-    NotRoce,
-    /// Shorter than its headers say.
-    Truncated,
-    /// A checksum (of the IP header, of UDP) is wrong.
-    Checksum,
-    /// A version field holds a version that does not exist.
-    Version,
-    /// No such opcode, or one that is not offered.
-    Opcode,
-    /// A field holds a value that it must not.
-    Malformed,
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Error::NotRoce => "not RoCE",
-            Error::Truncated => "truncated",
-            Error::Checksum => "wrong checksum",
-            Error::Version => "unknown version",
-            Error::Opcode => "unknown opcode",
-            Error::Malformed => "malformed",
-        })
-    }
-}
-
-impl core::error::Error for Error {}
-
-/// The `N` bytes at `at`, as an array.
-#[inline]
-pub(crate) fn bytes<const N: usize>(from: &[u8], at: usize) -> Result<[u8; N], Error> {
-    match from.get(at..).and_then(|rest| rest.first_chunk::<N>()) {
-        Some(array) => Ok(*array),
-        None => Err(Error::Truncated),
-    }
-}
-
-/// 16 bits at `at`.
-#[inline]
-pub(crate) fn get16(from: &[u8], at: usize) -> Result<u16, Error> {
-    bytes(from, at).map(u16::from_be_bytes)
-}
-
-/// The upper 24 of the 32 bits at `at`.
-#[inline]
-pub(crate) fn get24(from: &[u8], at: usize) -> Result<u32, Error> {
-    let [a, b, c] = bytes(from, at)?;
-    Ok(u32::from_be_bytes([0, a, b, c]))
-}
-
-/// 32 bits at `at`.
-#[inline]
-pub(crate) fn get32(from: &[u8], at: usize) -> Result<u32, Error> {
-    bytes(from, at).map(u32::from_be_bytes)
-}
-
-/// 64 bits at `at`.
-#[inline]
-pub(crate) fn get64(from: &[u8], at: usize) -> Result<u64, Error> {
-    bytes(from, at).map(u64::from_be_bytes)
-}
-
-/// 24 bits as three bytes.
-#[inline]
-pub(crate) fn be24(value: u32) -> [u8; 3] {
-    let [_, a, b, c] = value.to_be_bytes();
-    [a, b, c]
-}
+pub use ::cm::wire::{Error, ip_cm, mad, message as cm};
+pub(crate) use ::cm::wire::{be24, bytes, get16, get24, get32, get64};

@@ -1,43 +1,43 @@
 //! What happens when no answer comes.
 
 use super::connection::State;
-use crate::Roce;
-use crate::wire::cm::About;
+use super::wire::message::About;
+use super::{Manager, Transport};
 use drivers::hal::Instant;
 use verbs::{ConnectionId, RejectReason};
 
-impl Roce {
+impl<T: Transport + ?Sized> Manager<'_, T> {
     /// Runs the timers of connections that have expired.
-    pub(crate) fn run_connection_timers(&mut self, now: Instant) {
-        for _ in 0..self.cm.table.timers.len() {
-            let Some(id) = self.cm.table.take_due(now) else { break };
-            match self.cm.table.get(id).and_then(|connection| connection.deadline) {
+    pub fn run_timers(&mut self, now: Instant) {
+        for _ in 0..self.cm().table.timers.len() {
+            let Some(id) = self.cm().table.take_due(now) else { break };
+            match self.cm().table.get(id).and_then(|connection| connection.deadline) {
                 Some(at) if at <= now => self.expire(id, now),
-                Some(at) => self.cm.table.arm(id, at),
+                Some(at) => self.cm().table.arm(id, at),
                 None => (),
             }
         }
     }
 
     fn expire(&mut self, id: ConnectionId, now: Instant) {
-        let Some(connection) = self.cm.table.get_mut(id) else { return };
+        let Some(connection) = self.cm().table.get_mut(id) else { return };
         connection.deadline = None;
         if let (Some((transaction, message)), 1..) = (connection.message, connection.retries_left) {
             connection.retries_left -= 1;
             let (address, interval) = (connection.address, connection.interval);
-            self.cm.send(address, transaction, message);
-            return self.cm.table.arm(id, now + interval);
+            self.cm().send(address, transaction, message);
+            return self.cm().table.arm(id, now + interval);
         }
         match connection.state {
             State::TimeWait => {
-                self.cm.table.remove(id);
+                self.cm().table.remove(id);
             }
             State::ReqSent => {
-                self.cm.refuse(id, About::Req, RejectReason::TIMEOUT);
+                self.cm().refuse(id, About::Req, RejectReason::TIMEOUT);
                 self.finish(id, RejectReason::TIMEOUT);
             }
             State::RepSent => {
-                self.cm.refuse(id, About::Rep, RejectReason::TIMEOUT);
+                self.cm().refuse(id, About::Rep, RejectReason::TIMEOUT);
                 self.over(id, now);
             }
             State::DreqSent => self.time_wait(id, now),

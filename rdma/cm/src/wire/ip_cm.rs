@@ -1,8 +1,7 @@
 //! RDMA IP CM service (annex A11; Linux `drivers/infiniband/core/cma.c`, `struct cma_hdr`): how IP
 //! addresses and TCP ports are mapped to service ids, and the 36 bytes before a REQ's private data.
 
-use super::frame::Gid;
-use super::{Error, bytes, get16};
+use super::{Error, Gid, bytes, get16};
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr};
 

@@ -2,10 +2,20 @@
 //! and ends reliable connections by messages on queue pair 1, with the RDMA IP CM service in the
 //! TCP port space. Alternate paths, path migration and service id resolution are not offered.
 //!
+//! It is an engine: [`Cm`] is its state, which whoever has queue pairs owns, and [`Manager`] does what is to be done, over
+//! queue pairs and what else a [`Transport`] has. MADs that have arrived are given to it ([`Manager::handle_mad`]), and
+//! those to be sent are taken out ([`Manager::next_datagram`]).
+//!
 //! Who sent a message says its frame: the port that it came in on, and its source address. A message about a
 //! connection counts only if it comes from the peer of that connection. What a peer says of times and
 //! retries is capped ([`caps`]), and there is a bounded number of connections, of a host and in all: some
 //! give way to new requests ([`table`]).
+
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 mod caps;
 mod connection;
@@ -14,15 +24,10 @@ mod receive;
 mod table;
 mod timers;
 mod user;
+pub mod wire;
 
-use super::transmit::TxBuffer;
-use super::wire::bth::{Bth, DEFAULT_PKEY};
-use super::wire::cm::{About, Brief, BriefKind, Message, REJ_PRIVATE_DATA, Rej};
-use super::wire::extended::Deth;
-use super::wire::frame::Template;
-use super::wire::mad::{self, Mad};
-use super::wire::opcode::Opcode;
-use super::{Limits, Roce};
+pub use receive::Arrival;
+
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use connection::State;
@@ -33,7 +38,9 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use softverbs::listening::Listening;
 use table::Table;
-use verbs::{AddressVector, ConnectionId, RejectReason};
+use verbs::{AddressVector, ConnectionId, PathMtu, Provider, QpId, RejectReason, VerbsError};
+use wire::mad::{self, Mad};
+use wire::message::{About, Brief, BriefKind, Message, REJ_PRIVATE_DATA, Rej};
 
 /// Messages that wait to be sent; answers that need no connection get at most half of it.
 const OUTBOX: usize = 256;
@@ -50,6 +57,77 @@ const PACKET_LIFE_TIME: u8 = 16;
 const ACK_TIMEOUT: u8 = 17;
 /// Longest ACK delay that we own up to, as rxe.
 const ACK_DELAY: u8 = 15;
+
+/// The partition that everything is in.
+const DEFAULT_PKEY: u16 = 0xffff;
+
+/// How many connections there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections, made and being made.
+    pub connections: usize,
+    /// Of these, those that one host may have asked for, at most half of all. A host is an address at a port;
+    /// over IPv6 all of a /64.
+    pub connections_per_host: usize,
+    /// Of these, those of peers that have not shown yet that they receive; the oldest gives way. One host
+    /// has half of them at most.
+    pub half_open: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { connections: 4096, connections_per_host: 1024, half_open: 256 }
+    }
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// A message that makes no sense.
+    Malformed,
+    /// A message that is not from the peer of the connection that it is about, or from nobody.
+    WrongPeer,
+    /// A connection refused because the host that asked has as many as it may have.
+    RefusedOfHost,
+    /// A connection that was not made yet, or over, and gave way to a new request.
+    GaveWay,
+}
+
+/// What has the queue pairs that are connected. A port is named by its place.
+pub trait Transport: Provider {
+    /// The state of the connection manager.
+    fn cm(&self) -> &Cm;
+    /// The same, to be changed.
+    fn cm_mut(&mut self) -> &mut Cm;
+    /// The place of the port that has an address.
+    fn port_of(&self, address: IpAddr) -> Option<usize>;
+    /// Whether the port at a place has an address.
+    fn has_address(&self, place: usize, address: IpAddr) -> bool;
+    /// Largest path MTU of a port.
+    fn path_mtu(&self, place: usize) -> PathMtu;
+    /// Number and first PSN of a queue pair, if it is there.
+    fn numbers(&self, qp: QpId) -> Option<(u32, u32)>;
+    /// The same of one that can be connected: reliable, in Init, without a connection. `WrongState` else.
+    fn connectable(&self, qp: QpId) -> Result<(u32, u32), VerbsError>;
+    /// Notes the connection that a queue pair carries, if it is there.
+    fn set_connection(&mut self, qp: QpId, connection: Option<ConnectionId>);
+    /// Counts something.
+    fn count(&mut self, what: Counted);
+}
+
+/// The connection manager at work.
+pub struct Manager<'a, T: ?Sized> {
+    over: &'a mut T,
+}
+
+/// A MAD that is to be sent to queue pair 1 of a peer, and the way.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram {
+    /// The way.
+    pub address: AddressVector,
+    /// The MAD.
+    pub bytes: [u8; mad::LEN],
+}
 
 /// A message on its way out.
 #[derive(Debug)]
@@ -81,7 +159,6 @@ pub struct Cm {
     outboxes: Vec<(IpAddr, VecDeque<Outgoing>)>,
     /// How many those are.
     waiting: usize,
-    psn: u32,
     /// Link-layer addresses of peers, the oldest first.
     neighbours: VecDeque<(IpAddr, [u8; 6])>,
 }
@@ -99,7 +176,6 @@ impl Cm {
             events: VecDeque::new(),
             outboxes: Vec::new(),
             waiting: 0,
-            psn: rng.next_u32() & 0xff_ffff,
             neighbours: VecDeque::new(),
         }
     }
@@ -234,7 +310,9 @@ impl Cm {
         }
     }
 
-    fn learn_neighbour(&mut self, ip: IpAddr, mac: [u8; 6]) {
+    /// Tells which link-layer address the next hop to `ip` has; `connect` needs to know. Nothing is learned
+    /// from what peers send: answers go where the request came from.
+    pub fn learn_neighbour(&mut self, ip: IpAddr, mac: [u8; 6]) {
         if let Some(known) = self.neighbours.iter_mut().find(|(other, _)| *other == ip) {
             known.1 = mac;
             return;
@@ -244,78 +322,72 @@ impl Cm {
         }
         self.neighbours.push_back((ip, mac));
     }
-}
 
-impl Roce {
-    /// Tells which link-layer address the next hop to `ip` has; `connect` needs to know. Nothing is learned
-    /// from what peers send: answers go where the request came from.
-    pub fn learn_neighbour(&mut self, ip: IpAddr, mac: [u8; 6]) {
-        self.cm.learn_neighbour(ip, mac);
+    /// The link-layer address of the next hop to `ip`, if it was told.
+    pub fn neighbour(&self, ip: IpAddr) -> Option<[u8; 6]> {
+        self.neighbours.iter().find(|(known, _)| *known == ip).map(|(_, mac)| *mac)
     }
 
-    /// Whether the connection manager has messages to send.
+    /// Whether there are messages to send.
     #[inline]
-    pub(super) fn has_mads(&self) -> bool {
-        self.cm.waiting > 0
+    pub fn has_messages(&self) -> bool {
+        self.waiting > 0
     }
 
     /// Number of connections, made, being made and ending.
     pub fn connections(&self) -> usize {
-        self.cm.table.len()
+        self.table.len()
     }
 
     /// Requests of connections that were refused, to be taken out.
     pub fn refusals(&mut self) -> &mut Refusals {
-        &mut self.cm.refusals
+        &mut self.refusals
+    }
+}
+
+impl<'a, T: Transport + ?Sized> Manager<'a, T> {
+    /// Over what has queue pairs.
+    pub fn of(over: &'a mut T) -> Self {
+        Manager { over }
     }
 
-    /// The next message that leaves through a port, and the port's MAC address. Messages whose
-    /// address has gone leave through none, and are dropped.
-    fn next_message(&mut self, port: usize) -> Option<(Outgoing, [u8; 6])> {
+    fn cm(&mut self) -> &mut Cm {
+        self.over.cm_mut()
+    }
+
+    fn cm_ref(&self) -> &Cm {
+        self.over.cm()
+    }
+
+    /// The next message that leaves through a port. Messages whose address has gone leave through none, and are
+    /// dropped.
+    fn next_message(&mut self, place: usize) -> Option<Outgoing> {
         let mut at = 0;
         loop {
-            let (local, outbox) = self.cm.outboxes.get(at)?;
+            let (local, outbox) = self.cm_ref().outboxes.get(at)?;
             let (local, empty) = (*local, outbox.is_empty());
-            match self.port_of(local) {
-                Some(place) if place == port && !empty => {
-                    let outgoing = self.cm.outboxes.get_mut(at)?.1.pop_front()?;
-                    self.cm.waiting -= 1;
-                    return Some((outgoing, self.ports.get(port)?.config.mac));
+            match self.over.port_of(local) {
+                Some(port) if port == place && !empty => {
+                    let outgoing = self.cm().outboxes.get_mut(at)?.1.pop_front()?;
+                    self.cm().waiting -= 1;
+                    return Some(outgoing);
                 }
                 Some(_) => at += 1,
                 None => {
-                    let (_, dropped) = self.cm.outboxes.swap_remove(at);
-                    self.cm.waiting -= dropped.len();
+                    let (_, dropped) = self.cm().outboxes.swap_remove(at);
+                    self.cm().waiting -= dropped.len();
                 }
             }
         }
     }
 
-    /// Puts the connection manager's next message through a port into `tx`; false if there is none.
-    #[inline(never)]
-    pub(super) fn poll_mad(&mut self, port: usize, tx: &mut TxBuffer) -> bool {
-        let Some((outgoing, mac)) = self.next_message(port) else { return false };
+    /// The next MAD that leaves through the port at a place.
+    pub fn next_datagram(&mut self, place: usize) -> Option<Datagram> {
+        let outgoing = self.next_message(place)?;
         let mut data = [0; mad::DATA_LEN];
         let attribute = outgoing.message.emit(&mut data);
         let mut bytes = [0; mad::LEN];
         Mad { transaction: outgoing.transaction, attribute }.emit(&data, &mut bytes);
-        let mut deth = [0; Deth::LEN];
-        Deth { qkey: mad::GSI_QKEY, source_qp: mad::GSI_QPN }.emit(&mut deth);
-        let bth = Bth {
-            opcode: Opcode::UdSendOnly,
-            solicited: false,
-            pad: 0,
-            pkey: DEFAULT_PKEY,
-            destination_qp: mad::GSI_QPN,
-            ack_request: false,
-            psn: self.cm.psn,
-        };
-        self.cm.psn = (self.cm.psn + 1) & 0xff_ffff;
-        let template = Template::new(mac, &outgoing.address);
-        tx.begin(&template);
-        tx.extend(deth);
-        tx.copy(&bytes);
-        self.emitter.emit(tx, &template, bth);
-        true
+        Some(Datagram { address: outgoing.address, bytes })
     }
 }

@@ -1,45 +1,27 @@
 //! What the connection manager's user asks for.
 
 use super::connection::{Connection, State, source_port, time};
-use super::{ACK_DELAY, ACK_TIMEOUT, Event, MAX_RETRIES, PACKET_LIFE_TIME, RESPONSE_TIMEOUT};
-use crate::Roce;
-use crate::provider::MAX_RD_ATOMIC;
-use crate::wire::bth::DEFAULT_PKEY;
-use crate::wire::cm::{
+use super::wire::Gid;
+use super::wire::ip_cm::{self, IpCm};
+use super::wire::message::{
     About, Message, REJ_PRIVATE_DATA, REP_PRIVATE_DATA, REQ_PRIVATE_DATA, Rep, Req,
 };
-use crate::wire::frame::Gid;
-use crate::wire::ip_cm::{self, IpCm};
+use super::{
+    ACK_DELAY, ACK_TIMEOUT, Cm, DEFAULT_PKEY, Event, MAX_RETRIES, Manager, PACKET_LIFE_TIME,
+    RESPONSE_TIMEOUT, Transport,
+};
 use core::net::{IpAddr, SocketAddr};
 use drivers::hal::Instant;
 use rand_core::RngCore;
 use verbs::{
-    AddressVector, ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, GidType,
-    PrivateData, QpId, QpState, QpType, RejectReason, VerbsError,
+    AddressVector, ConnectionEvent, ConnectionId, ConnectionParameters, GidType, PrivateData, QpId,
+    RejectReason, VerbsError,
 };
 
-impl Roce {
-    /// Number and first PSN of a queue pair that can be connected.
-    fn connectable(&self, qp: QpId) -> Result<(u32, u32), VerbsError> {
-        let found = self.qps.get(qp.0).ok_or(VerbsError::NoSuchObject)?;
-        let fits = found.identity.kind == QpType::Rc
-            && found.state == QpState::Init
-            && found.connection.is_none();
-        let numbers = (found.identity.number, found.identity.initial_psn.get());
-        fits.then_some(numbers).ok_or(VerbsError::WrongState)
-    }
-}
-
-impl ConnectionManager for Roce {
-    fn listen(&mut self, port: u16) -> Result<(), VerbsError> {
-        self.cm.listening.add(port)
-    }
-
-    fn unlisten(&mut self, port: u16) {
-        self.cm.listening.remove(port);
-    }
-
-    fn connect(
+impl<T: Transport + ?Sized> Manager<'_, T> {
+    /// See [`verbs::ConnectionManager::connect`].
+    #[allow(clippy::too_many_arguments)]
+    pub fn connect(
         &mut self,
         qp: QpId,
         from: IpAddr,
@@ -49,9 +31,10 @@ impl ConnectionManager for Roce {
         now: Instant,
         rng: &mut dyn RngCore,
     ) -> Result<ConnectionId, VerbsError> {
-        let (qpn, psn) = self.connectable(qp)?;
-        if parameters.responder_resources > MAX_RD_ATOMIC
-            || parameters.initiator_depth > MAX_RD_ATOMIC
+        let (qpn, psn) = self.over.connectable(qp)?;
+        let most = self.over.attributes().max_rd_atomic;
+        if parameters.responder_resources > most
+            || parameters.initiator_depth > most
             || parameters.retry_count > 7
             || parameters.rnr_retry_count > 7
             || parameters.min_rnr_timer > 31
@@ -63,18 +46,12 @@ impl ConnectionManager for Roce {
             .get_mut(ip_cm::LEN..ip_cm::LEN + private_data.len())
             .ok_or(VerbsError::Invalid)?
             .copy_from_slice(private_data);
-        let (_, remote_mac) = self
-            .cm
-            .neighbours
-            .iter()
-            .find(|(ip, _)| *ip == to.ip())
-            .copied()
-            .ok_or(VerbsError::Unreachable)?;
-        let port = self.port_of(from).ok_or(VerbsError::Invalid)?;
+        let remote_mac = self.cm().neighbour(to.ip()).ok_or(VerbsError::Unreachable)?;
+        let port = self.over.port_of(from).ok_or(VerbsError::Invalid)?;
         if from.is_ipv4() != to.is_ipv4() {
             return Err(VerbsError::Invalid);
         }
-        if self.cm.is_choked() {
+        if self.cm().is_choked() {
             return Err(VerbsError::NoRoom);
         }
         let source_port_of_peer = 0xc000 | rng.next_u32() as u16;
@@ -91,10 +68,10 @@ impl ConnectionManager for Roce {
             traffic_class: 0,
             hop_limit: 64,
         };
-        let path_mtu = self.ports[port].path_mtu();
-        let transaction = self.cm.next_transaction();
+        let path_mtu = self.over.path_mtu(port);
+        let transaction = self.cm().next_transaction();
         let interval = time(RESPONSE_TIMEOUT) + 2 * time(PACKET_LIFE_TIME);
-        let made = self.cm.table.insert(|id, wire_id| Connection {
+        let made = self.cm().table.insert(|id, wire_id| Connection {
             id,
             wire_id,
             active: true,
@@ -122,11 +99,11 @@ impl ConnectionManager for Roce {
             order: None,
         });
         let id = made.ok_or(VerbsError::NoRoom)?;
-        let local_id = self.cm.table.get(id).map_or(0, |connection| connection.wire_id);
+        let local_id = self.cm().table.get(id).map_or(0, |connection| connection.wire_id);
         let req = Message::Req(Req {
             local_id,
             service_id: ip_cm::service_id(to.port()),
-            ca_guid: self.guid(),
+            ca_guid: self.over.attributes().guid,
             qpn,
             responder_resources: parameters.responder_resources,
             initiator_depth: parameters.initiator_depth,
@@ -147,18 +124,17 @@ impl ConnectionManager for Roce {
             ack_timeout: ACK_TIMEOUT,
             private_data: private,
         });
-        if let Some(connection) = self.cm.table.get_mut(id) {
+        if let Some(connection) = self.cm().table.get_mut(id) {
             connection.message = Some((transaction, req));
         }
-        if let Some(found) = self.qps.get_mut(qp.0) {
-            found.connection = Some(id);
-        }
-        self.cm.send(address, transaction, req);
-        self.cm.table.arm(id, now + interval);
+        self.over.set_connection(qp, Some(id));
+        self.cm().send(address, transaction, req);
+        self.cm().table.arm(id, now + interval);
         Ok(id)
     }
 
-    fn accept(
+    /// See [`verbs::ConnectionManager::accept`].
+    pub fn accept(
         &mut self,
         id: ConnectionId,
         qp: QpId,
@@ -166,21 +142,21 @@ impl ConnectionManager for Roce {
         private_data: &[u8],
         now: Instant,
     ) -> Result<(), VerbsError> {
-        let (qpn, psn) = self.connectable(qp)?;
+        let (qpn, psn) = self.over.connectable(qp)?;
         let mut private = [0; REP_PRIVATE_DATA];
         private
             .get_mut(..private_data.len())
             .ok_or(VerbsError::Invalid)?
             .copy_from_slice(private_data);
-        let ca_guid = self.guid();
-        let connection = self.cm.table.get_mut(id).ok_or(VerbsError::NoSuchObject)?;
+        let (ca_guid, most) = (self.over.attributes().guid, self.over.attributes().max_rd_atomic);
+        let connection = self.cm().table.get_mut(id).ok_or(VerbsError::NoSuchObject)?;
         if connection.state != State::ReqReceived {
             return Err(VerbsError::WrongState);
         }
-        if parameters.responder_resources > MAX_RD_ATOMIC || parameters.min_rnr_timer > 31 {
+        if parameters.responder_resources > most || parameters.min_rnr_timer > 31 {
             return Err(VerbsError::Invalid);
         }
-        let depth = connection.parameters.initiator_depth.min(MAX_RD_ATOMIC);
+        let depth = connection.parameters.initiator_depth.min(most);
         let agreed = ConnectionParameters {
             responder_resources: parameters.responder_resources,
             initiator_depth: parameters.initiator_depth.min(depth),
@@ -191,16 +167,14 @@ impl ConnectionManager for Roce {
         let offered = core::mem::replace(&mut connection.parameters, agreed);
         connection.qp = Some(qp);
         if self.move_qp(id).is_none() {
-            if let Some(connection) = self.cm.table.get_mut(id) {
+            if let Some(connection) = self.cm().table.get_mut(id) {
                 connection.parameters = offered;
                 connection.qp = None;
             }
             return Err(VerbsError::Invalid);
         }
-        if let Some(found) = self.qps.get_mut(qp.0) {
-            found.connection = Some(id);
-        }
-        let connection = self.cm.table.get_mut(id).ok_or(VerbsError::NoSuchObject)?;
+        self.over.set_connection(qp, Some(id));
+        let connection = self.cm().table.get_mut(id).ok_or(VerbsError::NoSuchObject)?;
         let rep = Message::Rep(Rep {
             local_id: connection.wire_id,
             remote_id: connection.remote_id,
@@ -216,19 +190,20 @@ impl ConnectionManager for Roce {
         let transaction = connection.transaction;
         connection.message = Some((transaction, rep));
         let (address, interval) = (connection.address, connection.interval);
-        self.cm.table.set_state(id, State::RepSent);
-        self.cm.send(address, transaction, rep);
-        self.cm.table.arm(id, now + interval);
+        self.cm().table.set_state(id, State::RepSent);
+        self.cm().send(address, transaction, rep);
+        self.cm().table.arm(id, now + interval);
         Ok(())
     }
 
-    fn reject(
+    /// See [`verbs::ConnectionManager::reject`].
+    pub fn reject(
         &mut self,
         id: ConnectionId,
         reason: RejectReason,
         private_data: &[u8],
     ) -> Result<(), VerbsError> {
-        let connection = self.cm.table.get(id).ok_or(VerbsError::NoSuchObject)?;
+        let connection = self.cm().table.get(id).ok_or(VerbsError::NoSuchObject)?;
         if connection.state != State::ReqReceived {
             return Err(VerbsError::WrongState);
         }
@@ -237,21 +212,22 @@ impl ConnectionManager for Roce {
             .get_mut(..private_data.len())
             .ok_or(VerbsError::Invalid)?
             .copy_from_slice(private_data);
-        self.cm.refuse_with(id, About::Req, reason, private);
-        self.cm.table.remove(id);
+        self.cm().refuse_with(id, About::Req, reason, private);
+        self.cm().table.remove(id);
         Ok(())
     }
 
-    fn disconnect(&mut self, id: ConnectionId, _now: Instant) -> Result<(), VerbsError> {
-        let connection = self.cm.table.get(id).ok_or(VerbsError::NoSuchObject)?;
+    /// See [`verbs::ConnectionManager::disconnect`].
+    pub fn disconnect(&mut self, id: ConnectionId, _now: Instant) -> Result<(), VerbsError> {
+        let connection = self.cm().table.get(id).ok_or(VerbsError::NoSuchObject)?;
         match connection.state {
             State::Established | State::RepSent => self.end(id),
             State::ReqReceived => {
-                self.cm.refuse(id, About::Req, RejectReason::CONSUMER);
+                self.cm().refuse(id, About::Req, RejectReason::CONSUMER);
                 self.forget_half_open(id);
             }
             State::ReqSent => {
-                self.cm.refuse(id, About::Req, RejectReason::TIMEOUT);
+                self.cm().refuse(id, About::Req, RejectReason::TIMEOUT);
                 self.finish(id, RejectReason::TIMEOUT);
             }
             State::DreqSent | State::TimeWait | State::Refused => (),
@@ -259,24 +235,11 @@ impl ConnectionManager for Roce {
         Ok(())
     }
 
-    fn peer_id(&self, id: ConnectionId) -> Option<u32> {
-        let connection = self.cm.table.get(id)?;
-        (connection.state == State::Established).then_some(connection.remote_id)
-    }
-
-    #[inline]
-    fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
-        // Hardly ever is there any.
-        if self.cm.has_events() { self.next_connection_event() } else { None }
-    }
-}
-
-impl Roce {
     /// The next event of the connection manager.
     #[inline(never)]
-    fn next_connection_event(&mut self) -> Option<ConnectionEvent> {
-        while let Some((id, event)) = self.cm.events.pop_front() {
-            let connection = self.cm.table.get_mut(id);
+    pub fn next_event(&mut self) -> Option<ConnectionEvent> {
+        while let Some((id, event)) = self.cm().events.pop_front() {
+            let connection = self.cm().table.get_mut(id);
             let said = connection.as_ref().map_or(PrivateData::empty(), |c| c.peer_data);
             return Some(match (event, connection) {
                 (Event::Request, Some(connection)) => {
@@ -300,12 +263,30 @@ impl Roce {
                     },
                 },
                 (Event::Rejected(reason), _) => {
-                    self.cm.table.remove(id);
+                    self.cm().table.remove(id);
                     ConnectionEvent::Rejected { connection: id, reason, private_data: said }
                 }
                 (Event::Disconnected, _) => ConnectionEvent::Disconnected { connection: id },
             });
         }
         None
+    }
+}
+
+impl Cm {
+    /// See [`verbs::ConnectionManager::listen`].
+    pub fn listen(&mut self, port: u16) -> Result<(), VerbsError> {
+        self.listening.add(port)
+    }
+
+    /// See [`verbs::ConnectionManager::unlisten`].
+    pub fn unlisten(&mut self, port: u16) {
+        self.listening.remove(port);
+    }
+
+    /// See [`verbs::ConnectionManager::peer_id`].
+    pub fn peer_id(&self, id: ConnectionId) -> Option<u32> {
+        let connection = self.table.get(id)?;
+        (connection.state == State::Established).then_some(connection.remote_id)
     }
 }

@@ -1,8 +1,7 @@
 //! One connection, from the first message about it to the end of its time-wait.
 
 use super::table::{Host, Rank};
-use crate::provider::MAX_RD_ATOMIC;
-use crate::wire::cm::{Message, Req};
+use super::wire::message::{Message, Req};
 use core::net::SocketAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -91,11 +90,11 @@ pub fn time(code: u8) -> Duration {
     Duration::from_millis(1 << code.min(31).saturating_sub(8))
 }
 
-/// What the passive side is offered by a REQ: the peer's depth is our resources, as far as we have any.
-pub fn offered(req: &Req) -> ConnectionParameters {
+/// What the passive side is offered by a REQ: the peer's depth is our resources, as far as we have any, `most`.
+pub fn offered(req: &Req, most: u8) -> ConnectionParameters {
     ConnectionParameters {
-        responder_resources: req.initiator_depth.min(MAX_RD_ATOMIC),
-        initiator_depth: req.responder_resources.min(MAX_RD_ATOMIC),
+        responder_resources: req.initiator_depth.min(most),
+        initiator_depth: req.responder_resources.min(most),
         retry_count: req.retry_count,
         rnr_retry_count: req.rnr_retry_count,
         min_rnr_timer: 0,

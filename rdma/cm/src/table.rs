@@ -371,8 +371,7 @@ mod tests {
     /// A host with a /64 has as many addresses as it likes, and not more connections for that.
     #[test]
     fn a_64_is_one_host() {
-        let limits =
-            Limits { connections: 16, connections_per_host: 3, half_open: 16, ..Limits::default() };
+        let limits = Limits { connections: 16, connections_per_host: 3, half_open: 16 };
         let mut table = Table::new(&limits, ChaCha12Rng::seed_from_u64(1));
         let host = |text: &str| (0, text.parse::<IpAddr>().unwrap());
         for (n, from) in ["2001:db8::1", "2001:db8::2", "2001:db8::3:3:3:3"].into_iter().enumerate()

@@ -3,20 +3,18 @@
 use super::caps::{self, MAX_MRA};
 use super::connection::{Connection, State, offered, source_port, time};
 use super::table::{Full, Host};
-use super::{ACK_TIMEOUT, Event};
-use crate::Roce;
-use crate::wire::bth::DEFAULT_PKEY;
-use crate::wire::cm::{About, Brief, BriefKind, Message, REJ_PRIVATE_DATA, Rej, Rep, Req};
-use crate::wire::frame::{Frame, Gid, Network};
-use crate::wire::ip_cm::{self, IpCm};
-use crate::wire::mad::Mad;
+use super::wire::Gid;
+use super::wire::ip_cm::{self, IpCm};
+use super::wire::mad::Mad;
+use super::wire::message::{About, Brief, BriefKind, Message, REJ_PRIVATE_DATA, Rej, Rep, Req};
+use super::{ACK_TIMEOUT, Counted, DEFAULT_PKEY, Event, Manager, Transport};
 use alloc::borrow::Cow;
 use alloc::format;
 use core::net::{IpAddr, SocketAddr};
 use drivers::hal::Instant;
 use net::refusal::Refusal;
 use verbs::{
-    AddressVector, ConnectionId, PathMtu, PrivateData, Provider, ReadyToReceive, ReadyToSend,
+    AddressVector, ConnectionId, GidType, PathMtu, PrivateData, ReadyToReceive, ReadyToSend,
     RejectReason,
 };
 
@@ -24,6 +22,25 @@ use verbs::{
 const INVALID_TRANSPORT: RejectReason = RejectReason(9);
 const INVALID_MTU: RejectReason = RejectReason(26);
 const UNSUPPORTED: RejectReason = RejectReason(5);
+
+/// What its packet says of a MAD that has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Place of the port that it came in on.
+    pub place: usize,
+    /// Who sent it, and to which address.
+    pub source: IpAddr,
+    /// See `source`.
+    pub destination: IpAddr,
+    /// The source is an IPv4 address within an IPv6 header.
+    pub is_mapped: bool,
+    /// MAC address of the last hop.
+    pub source_mac: [u8; 6],
+    /// Encapsulation.
+    pub gid_type: GidType,
+    /// Traffic class, or type of service.
+    pub traffic_class: u8,
+}
 
 /// Who sent a message, by its frame, and the way back.
 struct From {
@@ -44,31 +61,29 @@ impl From {
     }
 }
 
-impl Roce {
-    /// Takes a MAD that has arrived on queue pair 1, at the port at `place`.
-    pub(crate) fn handle_mad(&mut self, place: usize, frame: &Frame<'_>, mad: &[u8], now: Instant) {
+impl<T: Transport + ?Sized> Manager<'_, T> {
+    /// Takes a MAD that has arrived on queue pair 1.
+    pub fn handle_mad(&mut self, arrival: &Arrival, mad: &[u8], now: Instant) {
         let parsed = Mad::parse(mad).and_then(|(header, data)| {
             Message::parse(header.attribute, &data).map(|message| (header.transaction, message))
         });
         let Ok((transaction, message)) = parsed else {
-            self.counters.dropped.malformed += 1;
-            return;
+            return self.over.count(Counted::Malformed);
         };
-        let source = frame.source().address();
-        let own = self.ports.get(place).is_some_and(|port| port.gids.contains(&frame.source()));
+        let &Arrival { place, source, .. } = arrival;
+        let own = self.over.has_address(place, source);
         // An IPv4 address has no business in an IPv6 header, nor ours in anybody else's frame.
-        if !is_unicast(source) || own || frame.network == Network::Ipv6 && source.is_ipv4() {
-            self.counters.dropped.wrong_peer += 1;
-            return;
+        if !is_unicast(source) || own || arrival.is_mapped {
+            return self.over.count(Counted::WrongPeer);
         }
         // Answers go the way back.
         let back = AddressVector {
-            local: frame.destination().address(),
+            local: arrival.destination,
             remote: source,
-            gid_type: frame.gid_type(),
-            remote_mac: frame.source_mac(),
+            gid_type: arrival.gid_type,
+            remote_mac: arrival.source_mac,
             source_port: source_port(1, 1),
-            traffic_class: frame.traffic_class(),
+            traffic_class: arrival.traffic_class,
             hop_limit: 64,
         };
         let from = From { place, back };
@@ -87,19 +102,19 @@ impl Roce {
         remote_id: u32,
         from: &From,
     ) -> Option<&mut Connection> {
-        let found = self.cm.table.by_wire_id(wire_id)?;
+        let found = self.cm().table.by_wire_id(wire_id)?;
         if !from.is_peer_of(found) {
-            self.counters.dropped.wrong_peer += 1;
+            self.over.count(Counted::WrongPeer);
             return None;
         }
         let fits = found.remote_id == remote_id || found.remote_id == 0;
         let id = found.id;
-        self.cm.table.get_mut(id).filter(|_| fits)
+        self.cm().table.get_mut(id).filter(|_| fits)
     }
 
     fn handle_req(&mut self, req: &Req, transaction: u64, from: &From) {
         let host = from.host();
-        if let Some(same) = self.cm.table.asked(host, req.local_id, req.ca_guid) {
+        if let Some(same) = self.cm().table.asked(host, req.local_id, req.ca_guid) {
             return self.repeat_req(same, transaction, from, req);
         }
         let (ip, port, path_mtu) = match self.examine(req, from) {
@@ -109,7 +124,7 @@ impl Roce {
                 return self.refuse_req(req, transaction, from, reason);
             }
         };
-        if let Some(old) = self.cm.table.holder(host, req.ca_guid, req.qpn) {
+        if let Some(old) = self.cm().table.holder(host, req.ca_guid, req.qpn) {
             // The peer has forgotten the old connection, or it would not use its queue pair.
             self.end(old);
             return self.refuse_req(req, transaction, from, RejectReason::STALE_CONNECTION);
@@ -119,7 +134,8 @@ impl Roce {
             return self.refuse_req(req, transaction, from, RejectReason::NO_RESOURCES);
         }
         let private = req.private_data.get(ip_cm::LEN..).unwrap_or_default();
-        let made = self.cm.table.insert(|id, wire_id| Connection {
+        let most = self.over.attributes().max_rd_atomic;
+        let made = self.cm().table.insert(|id, wire_id| Connection {
             id,
             wire_id,
             active: false,
@@ -133,7 +149,7 @@ impl Roce {
             place: from.place,
             port,
             from: SocketAddr::new(from.back.remote, ip.source_port),
-            parameters: offered(req),
+            parameters: offered(req, most),
             path_mtu,
             sq_psn: req.starting_psn,
             ack_timeout: caps::ack_timeout(req.ack_timeout),
@@ -147,7 +163,7 @@ impl Roce {
             order: None,
         });
         if let Some(id) = made {
-            self.cm.events.push_back((id, Event::Request));
+            self.cm().events.push_back((id, Event::Request));
         }
     }
 
@@ -170,29 +186,29 @@ impl Roce {
             None => format!("service {:#x}", req.service_id),
         };
         let who = Some(from.back.remote);
-        self.cm.refusals.push(Refusal { who, what: "rdma_connection", asked, reason, advice });
+        self.cm().refusals.push(Refusal { who, what: "rdma_connection", asked, reason, advice });
     }
 
     /// Tells of a request for which there is no room.
     fn note_full(&mut self, full: Full, from: &From, port: u16) {
         let (reason, advice) = match full {
             Full::Host => {
-                self.counters.refused_of_host += 1;
+                self.over.count(Counted::RefusedOfHost);
                 ("connections_per_host", "raise limits.connections_per_host, or end some".into())
             }
             Full::Table => ("connections", "all connections are in use: end some".into()),
         };
         let (who, asked) = (Some(from.back.remote), format!("port {port}"));
-        self.cm.refusals.push(Refusal { who, what: "rdma_connection", asked, reason, advice });
+        self.cm().refusals.push(Refusal { who, what: "rdma_connection", asked, reason, advice });
     }
 
     /// Makes room for a connection that a host asks for. What gives way: see [`super::table`].
     fn make_way(&mut self, host: Host) -> Result<(), Full> {
-        if self.cm.is_choked() {
+        if self.cm().is_choked() {
             return Err(Full::Table);
         }
-        while let Some(id) = self.cm.table.in_the_way(host)? {
-            self.counters.gave_way += 1;
+        while let Some(id) = self.cm().table.in_the_way(host)? {
+            self.over.count(Counted::GaveWay);
             self.give_way(id);
         }
         Ok(())
@@ -200,36 +216,37 @@ impl Roce {
 
     /// A connection that is not made yet, or over, goes at once.
     fn give_way(&mut self, id: ConnectionId) {
-        match self.cm.table.get(id).map(|connection| connection.state) {
+        match self.cm().table.get(id).map(|connection| connection.state) {
             Some(State::ReqReceived) => {
-                self.cm.refuse(id, About::Req, RejectReason::NO_RESOURCES);
+                self.cm().refuse(id, About::Req, RejectReason::NO_RESOURCES);
                 self.forget_half_open(id);
             }
             Some(State::RepSent) => {
-                self.cm.refuse(id, About::Rep, RejectReason::NO_RESOURCES);
-                self.cm.events.push_back((id, Event::Disconnected));
-                let qp = self.cm.table.remove(id).and_then(|gone| gone.qp);
+                self.cm().refuse(id, About::Rep, RejectReason::NO_RESOURCES);
+                self.cm().events.push_back((id, Event::Disconnected));
+                let qp = self.cm().table.remove(id).and_then(|gone| gone.qp);
                 if let Some(qp) = qp {
                     self.fail_quietly(qp);
                 }
             }
             _ => {
-                self.cm.table.remove(id);
+                self.cm().table.remove(id);
             }
         }
     }
 
     /// A REQ for a connection that is there already.
     fn repeat_req(&mut self, id: ConnectionId, transaction: u64, from: &From, req: &Req) {
-        let Some(connection) = self.cm.table.get(id) else { return };
+        let Some(connection) = self.cm().table.get(id) else { return };
         match connection.state {
             State::ReqReceived => {
                 let kind = BriefKind::Mra { about: About::Req, service_timeout: MAX_MRA };
-                self.cm.send_brief(id, transaction, kind);
+                self.cm().send_brief(id, transaction, kind);
             }
             State::RepSent => {
+                let address = connection.address;
                 if let Some((transaction, message)) = connection.message {
-                    self.cm.send(connection.address, transaction, message);
+                    self.cm().send(address, transaction, message);
                 }
             }
             State::TimeWait | State::DreqSent => {
@@ -243,7 +260,7 @@ impl Roce {
     fn examine(&self, req: &Req, from: &From) -> Result<(IpCm, u16, PathMtu), RejectReason> {
         let back = &from.back;
         let port = ip_cm::tcp_port(req.service_id)
-            .filter(|port| self.cm.listening.has(*port))
+            .filter(|port| self.cm_ref().listening.has(*port))
             .ok_or(RejectReason::INVALID_SERVICE_ID)?;
         if req.transport != 0 || req.pkey & 0x7fff != DEFAULT_PKEY & 0x7fff {
             return Err(INVALID_TRANSPORT);
@@ -257,11 +274,11 @@ impl Roce {
         if ip.source != back.remote || ip.destination != to {
             return Err(RejectReason::INVALID_GID);
         }
-        let own = self.ports.get(from.place);
-        let own = own.filter(|port| port.config.addresses.contains(&to));
-        let own = own.ok_or(RejectReason::INVALID_GID)?;
+        if !self.over.has_address(from.place, to) {
+            return Err(RejectReason::INVALID_GID);
+        }
         match PathMtu::from_code(req.path_mtu) {
-            Some(mtu) if mtu <= own.path_mtu() => Ok((ip, port, mtu)),
+            Some(mtu) if mtu <= self.over.path_mtu(from.place) => Ok((ip, port, mtu)),
             _ => Err(INVALID_MTU),
         }
     }
@@ -275,14 +292,14 @@ impl Roce {
             reason: reason.0,
             private_data: [0; REJ_PRIVATE_DATA],
         };
-        self.cm.answer(from.back, transaction, Message::Rej(rej));
+        self.cm().answer(from.back, transaction, Message::Rej(rej));
     }
 
     /// A request that our user has not answered is over.
     pub(super) fn forget_half_open(&mut self, id: ConnectionId) {
         // Its user is not told of a request that is gone.
-        if self.cm.table.remove(id).is_some_and(|gone| gone.told) {
-            self.cm.events.push_back((id, Event::Disconnected));
+        if self.cm().table.remove(id).is_some_and(|gone| gone.told) {
+            self.cm().events.push_back((id, Event::Disconnected));
         }
     }
 
@@ -294,7 +311,7 @@ impl Roce {
         match connection.state {
             State::ReqSent if connection.transaction == transaction => (),
             State::Established => {
-                return self.cm.send_brief(id, transaction, BriefKind::Rtu);
+                return self.cm().send_brief(id, transaction, BriefKind::Rtu);
             }
             _ => return,
         }
@@ -308,27 +325,27 @@ impl Roce {
         connection.peer_data = PrivateData::new(&rep.private_data).unwrap_or(PrivateData::empty());
         if self.move_qp(id).is_none() {
             // Our user destroyed or failed its queue pair meanwhile.
-            self.cm.refuse(id, About::Rep, RejectReason::CONSUMER);
+            self.cm().refuse(id, About::Rep, RejectReason::CONSUMER);
             return self.finish(id, RejectReason::CONSUMER);
         }
-        if let Some(connection) = self.cm.table.get_mut(id) {
+        if let Some(connection) = self.cm().table.get_mut(id) {
             connection.message = None;
             connection.deadline = None;
         }
-        self.cm.table.set_state(id, State::Established);
-        self.cm.send_brief(id, transaction, BriefKind::Rtu);
-        self.cm.events.push_back((id, Event::Established));
+        self.cm().table.set_state(id, State::Established);
+        self.cm().send_brief(id, transaction, BriefKind::Rtu);
+        self.cm().events.push_back((id, Event::Established));
     }
 
     /// Takes the queue pair of a connection from Init to ready-to-send.
     pub(super) fn move_qp(&mut self, id: ConnectionId) -> Option<()> {
-        let connection = self.cm.table.get(id)?;
+        let connection = self.cm_ref().table.get(id)?;
         let qp = connection.qp?;
-        let identity = self.qps.get(qp.0)?.identity;
-        let source_port = source_port(identity.number, connection.remote_qpn);
+        let (number, initial_psn) = self.over.numbers(qp)?;
+        let source_port = source_port(number, connection.remote_qpn);
         let peer = ReadyToReceive {
             remote_qpn: connection.remote_qpn,
-            rq_psn: identity.initial_psn.get(),
+            rq_psn: initial_psn,
             path_mtu: connection.path_mtu,
             address: AddressVector { source_port, ..connection.address },
             max_dest_rd_atomic: connection.parameters.responder_resources,
@@ -341,8 +358,8 @@ impl Roce {
             retry_count: connection.parameters.retry_count,
             rnr_retry: connection.parameters.rnr_retry_count,
         };
-        self.ready_to_receive(qp, &peer).ok()?;
-        self.ready_to_send(qp, &to).ok()
+        self.over.ready_to_receive(qp, &peer).ok()?;
+        self.over.ready_to_send(qp, &to).ok()
     }
 
     fn handle_rej(&mut self, rej: &Rej, from: &From, now: Instant) {
@@ -362,9 +379,9 @@ impl Roce {
             return;
         }
         // The peer gives up a REQ that we have not answered: it does not know our name for it.
-        let given_up = self.cm.table.asked_by_any(from.host(), rej.local_id);
+        let given_up = self.cm().table.asked_by_any(from.host(), rej.local_id);
         let asked = |id: &ConnectionId| {
-            self.cm.table.get(*id).is_some_and(|found| found.state == State::ReqReceived)
+            self.cm_ref().table.get(*id).is_some_and(|found| found.state == State::ReqReceived)
         };
         if let Some(id) = given_up.filter(asked) {
             self.forget_half_open(id);
@@ -383,7 +400,7 @@ impl Roce {
                     remote_id: brief.local_id,
                     kind: BriefKind::Drep,
                 };
-                self.cm.answer(from.back, transaction, Message::Brief(drep));
+                self.cm().answer(from.back, transaction, Message::Brief(drep));
             }
             return;
         };
@@ -396,17 +413,17 @@ impl Roce {
                     // The peer may take longer, but not for ever.
                     connection.prolonged = true;
                     let longer = time(service_timeout.min(MAX_MRA)) + connection.interval;
-                    self.cm.table.arm(id, now + longer);
+                    self.cm().table.arm(id, now + longer);
                 }
             }
-            BriefKind::Rtu => self.cm.communication_established(id),
+            BriefKind::Rtu => self.cm().communication_established(id),
             BriefKind::Dreq { remote_qpn } => {
                 let ours = connection.qp;
-                let number = ours.and_then(|qp| self.qp_number(qp).ok());
+                let number = ours.and_then(|qp| self.over.qp_number(qp).ok());
                 if number.is_some_and(|number| number != remote_qpn) {
                     return;
                 }
-                self.cm.send_brief(id, transaction, BriefKind::Drep);
+                self.cm().send_brief(id, transaction, BriefKind::Drep);
                 self.over(id, now);
             }
             BriefKind::Drep => {
@@ -419,11 +436,11 @@ impl Roce {
 
     /// The peer has ended a connection.
     pub(super) fn over(&mut self, id: ConnectionId, now: Instant) {
-        let Some(connection) = self.cm.table.get(id) else { return };
+        let Some(connection) = self.cm().table.get(id) else { return };
         match connection.state {
             State::Established | State::RepSent => {
                 let qp = connection.qp;
-                self.cm.events.push_back((id, Event::Disconnected));
+                self.cm().events.push_back((id, Event::Disconnected));
                 self.time_wait(id, now);
                 if let Some(qp) = qp {
                     self.fail_quietly(qp);
@@ -437,12 +454,12 @@ impl Roce {
 
     /// We end a connection: its queue pair fails, the peer is told.
     pub(super) fn end(&mut self, id: ConnectionId) {
-        let Some(connection) = self.cm.table.get(id) else { return };
+        let Some(connection) = self.cm().table.get(id) else { return };
         if connection.state == State::ReqReceived {
             return self.forget_half_open(id);
         }
         let qp = connection.qp;
-        self.cm.qp_failed(id);
+        self.cm().qp_failed(id);
         if let Some(qp) = qp {
             self.fail_quietly(qp);
         }
@@ -450,34 +467,30 @@ impl Roce {
 
     /// The user learns of the end of a queue pair from the connection.
     fn fail_quietly(&mut self, qp: verbs::QpId) {
-        if let Some(found) = self.qps.get_mut(qp.0) {
-            found.connection = None;
-        }
+        self.over.set_connection(qp, None);
         // It may be gone already.
-        let _ = self.fail_qp(qp);
+        let _ = self.over.fail_qp(qp);
     }
 
     /// Keeps a connection's name until nothing of it can be under way any more.
     pub(super) fn time_wait(&mut self, id: ConnectionId, now: Instant) {
-        let Some(connection) = self.cm.table.get_mut(id) else { return };
+        let Some(connection) = self.cm().table.get_mut(id) else { return };
         connection.message = None;
         let wait = time(connection.ack_timeout.max(ACK_TIMEOUT));
-        self.cm.table.set_state(id, State::TimeWait);
-        self.cm.table.arm(id, now + wait);
+        self.cm().table.set_state(id, State::TimeWait);
+        self.cm().table.arm(id, now + wait);
     }
 
     /// Our request is refused: the user is told.
     pub(super) fn finish(&mut self, id: ConnectionId, reason: RejectReason) {
-        let Some(connection) = self.cm.table.get_mut(id) else { return };
+        let Some(connection) = self.cm().table.get_mut(id) else { return };
         connection.message = None;
         connection.deadline = None;
-        if let Some(qp) = connection.qp.take()
-            && let Some(found) = self.qps.get_mut(qp.0)
-        {
-            found.connection = None;
+        if let Some(qp) = connection.qp.take() {
+            self.over.set_connection(qp, None);
         }
-        self.cm.table.set_state(id, State::Refused);
-        self.cm.events.push_back((id, Event::Rejected(reason)));
+        self.cm().table.set_state(id, State::Refused);
+        self.cm().events.push_back((id, Event::Rejected(reason)));
     }
 }
 

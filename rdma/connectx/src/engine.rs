@@ -1,0 +1,414 @@
+//! What happens by itself: completions and events that come, doorbells that are rung, resets.
+
+use super::pair::{Gone, Pair, source};
+use super::ring::{Entry, Kind, status};
+use super::send_queue::Then;
+use super::{ConnectX, commands::Job, management, setup};
+use core::hint::spin_loop;
+use drivers::ethernet::mlx5::PairEvent;
+use drivers::hal::{Instant, Port};
+use softverbs::handle_table::HandleTable;
+use verbs::{
+    AsyncEvent, CompletedOperation, Completion, CqId, QpId, QpState, QpType, SendWith, Status,
+    VerbsError,
+};
+
+/// Looks for the completion of a change of a key, which takes some microseconds, before the card is given up.
+const LOOKS: u32 = 2_000_000;
+
+impl ConnectX {
+    /// A round: takes in what the card has done, and tells it what was posted.
+    #[inline]
+    pub fn poll(&mut self, now: Instant) {
+        self.now = now;
+        if self.life != self.port.life() {
+            self.change_life();
+        }
+        self.port.mind();
+        while let Some(event) = self.port.pair_event() {
+            self.take_event(event);
+        }
+        while let Some(queue) = self.port.told() {
+            if queue == self.ring.number {
+                self.ring.has_told();
+            }
+        }
+        self.watch_link();
+        self.reap();
+        self.go_on();
+        self.manage(now);
+        self.flush();
+    }
+
+    /// Tells the card what was posted: one write to a register for each queue pair that has something new.
+    #[inline]
+    pub fn flush(&mut self) {
+        self.key_queue.sends.flush(&self.port);
+        while let Some(place) = self.news.pop() {
+            if let Some(pair) = self.pairs.at_mut(place as usize) {
+                pair.listed = false;
+                // Else it is listed again when it has come so far.
+                if pair.is_told() {
+                    pair.sends.flush(&self.port);
+                }
+            }
+        }
+    }
+
+    /// Asks for an interrupt when something completes; before a halt, with [`Port::set_interrupts`] of the port.
+    pub fn arm(&mut self) {
+        let word = self.ring.arm();
+        self.port.arm(word, self.ring.number);
+    }
+
+    /// Lists a queue pair that has requests which the card was not told of.
+    #[inline]
+    pub(super) fn list(&mut self, qp: QpId) {
+        let Some(pair) = self.pairs.get_mut(qp.0) else { return };
+        if !pair.listed {
+            pair.listed = true;
+            self.news.push(HandleTable::<Pair>::index(qp.0) as u32);
+        }
+    }
+
+    fn watch_link(&mut self) {
+        // Asking helps a card to come up that was reset.
+        let up = self.port.link_up() && self.is_up();
+        if up == self.link {
+            return;
+        }
+        self.link = up;
+        let of_port = |event: &AsyncEvent| {
+            matches!(event, AsyncEvent::PortActive(_) | AsyncEvent::PortError(_))
+        };
+        self.events.retain(|event| !of_port(event));
+        let event = if up { AsyncEvent::PortActive(0) } else { AsyncEvent::PortError(0) };
+        self.events.push_back(event);
+    }
+
+    fn take_event(&mut self, event: PairEvent) {
+        let (PairEvent::Established(number) | PairEvent::Failed(number)) = event;
+        let Some(&qp) = self.numbers.get(&number) else { return };
+        match event {
+            PairEvent::Failed(_) => self.falls(qp),
+            PairEvent::Established(_) => self.is_heard(qp),
+        }
+    }
+
+    /// The peer of a queue pair has shown that it is there.
+    fn is_heard(&mut self, qp: QpId) {
+        let Some(pair) = self.pairs.get_mut(qp.0) else { return };
+        if core::mem::replace(&mut pair.heard, true) {
+            return;
+        }
+        if pair.reached != QpState::Rts {
+            self.events.push_back(AsyncEvent::CommunicationEstablished(qp));
+        }
+        if let Some(connection) = pair.connection {
+            self.cm.communication_established(connection);
+        }
+    }
+
+    /// A queue pair has failed by itself: the card has it in error.
+    pub(super) fn falls(&mut self, qp: QpId) {
+        let Some(pair) = self.pairs.get_mut(qp.0) else { return };
+        if pair.reached == QpState::Error {
+            return;
+        }
+        (pair.asked, pair.reached) = (QpState::Error, QpState::Error);
+        let (connection, has_news) = (pair.connection, pair.sends.has_news());
+        if !core::mem::replace(&mut pair.error_told, true) {
+            self.counters.qp_errors += 1;
+            self.events.push_back(AsyncEvent::QpError(qp));
+        }
+        if let Some(connection) = connection {
+            self.cm.qp_failed(connection);
+        }
+        if has_news {
+            self.list(qp);
+        }
+    }
+
+    /// Takes completions in.
+    #[inline]
+    pub(super) fn reap(&mut self) {
+        while let Some(entry) = self.ring.take() {
+            match entry.user {
+                setup::KEYS => self.key_entry(&entry),
+                management::USER => self.management_entry(&entry),
+                place => self.pair_entry(place as usize, &entry),
+            }
+        }
+        self.ring.tell();
+    }
+
+    fn key_entry(&mut self, entry: &Entry) {
+        if entry.number != self.key_queue.number {
+            return;
+        }
+        if entry.kind != Kind::Requested {
+            // A change of a key that fails is a mistake of ours or the card's: nobody knows which keys are in force.
+            return self.port.give_up();
+        }
+        while let Some((then, is_it)) = self.key_queue.sends.retire(entry.counter) {
+            if let Then::Key { key, gives, region, chunk, .. } = then {
+                self.key_is_changed(key, gives, region, chunk);
+            }
+            if is_it {
+                return;
+            }
+        }
+    }
+
+    #[inline]
+    fn pair_entry(&mut self, place: usize, entry: &Entry) {
+        let Some(pair) = self.pairs.at_mut(place).filter(|pair| pair.number == entry.number) else {
+            // Of one that was destroyed.
+            return;
+        };
+        let qp = pair.id;
+        match entry.kind {
+            Kind::Requested => self.requests_are_done(place, entry.counter, Status::Success),
+            Kind::RequestFailed(syndrome) => {
+                self.requests_are_done(place, entry.counter, status(syndrome));
+                if status(syndrome) != Status::Flushed {
+                    self.falls(qp);
+                }
+            }
+            Kind::ReceiveFailed(syndrome) => {
+                if let Some((id, _)) = pair.receives.retire(entry.counter) {
+                    let (cq, status) = (pair.recv_cq, status(syndrome));
+                    let operation = CompletedOperation::Recv { length: 0, with: SendWith::Nothing };
+                    self.complete(
+                        cq,
+                        Completion { id, qp, status, operation, datagram_from: None },
+                    );
+                }
+                if status(syndrome) != Status::Flushed {
+                    self.falls(qp);
+                }
+            }
+            Kind::Unknown => self.counters.completions_unknown += 1,
+            _ => self.receive_is_done(place, entry),
+        }
+    }
+
+    #[inline]
+    fn receive_is_done(&mut self, place: usize, entry: &Entry) {
+        let Some(pair) = self.pairs.at_mut(place) else { return };
+        let Some((id, into)) = pair.receives.retire(entry.counter) else {
+            self.counters.completions_unknown += 1;
+            return;
+        };
+        let (qp, cq, length) = (pair.id, pair.recv_cq, entry.length);
+        let operation = match entry.kind {
+            Kind::WriteImmediate => {
+                CompletedOperation::RecvWriteImmediate { length, immediate: entry.immediate }
+            }
+            kind => CompletedOperation::Recv {
+                length,
+                with: match kind {
+                    Kind::SendImmediate => SendWith::Immediate(entry.immediate),
+                    Kind::SendInvalidate => SendWith::Invalidate(entry.immediate),
+                    _ => SendWith::Nothing,
+                },
+            },
+        };
+        let datagram_from = match (pair.kind, into) {
+            (QpType::Ud { .. }, Some(into)) => {
+                let header = management::header(into.as_slice());
+                Some((source(&header, entry.is_ipv4), entry.source))
+            }
+            _ => None,
+        };
+        let is_first = !pair.heard && pair.connection.is_some();
+        if entry.kind == Kind::SendInvalidate {
+            self.key_is_invalidated(entry.immediate);
+        }
+        let status = Status::Success;
+        self.complete(cq, Completion { id, qp, status, operation, datagram_from });
+        if is_first {
+            self.is_heard(qp);
+        }
+    }
+
+    /// Requests of a queue pair are done, up to that with this counter, which has come to `status`.
+    #[inline]
+    fn requests_are_done(&mut self, place: usize, counter: u16, end: Status) {
+        loop {
+            let Some(pair) = self.pairs.at_mut(place) else { return };
+            let Some((then, is_it)) = pair.sends.retire(counter) else {
+                self.counters.completions_unknown += 1;
+                return;
+            };
+            let (qp, cq) = (pair.id, pair.send_cq);
+            // Those before it were not to be told of, unless they fail.
+            let status = if is_it { end } else { Status::Success };
+            self.is_over(qp, cq, then, status);
+            if is_it {
+                return;
+            }
+        }
+    }
+
+    /// A request of a queue pair is over.
+    fn is_over(&mut self, qp: QpId, cq: CqId, then: Then, status: Status) {
+        match then {
+            Then::User { signaled: false, .. } if status == Status::Success => {}
+            Then::User { id, .. } => {
+                let operation = CompletedOperation::Send;
+                self.complete(cq, Completion { id, qp, status, operation, datagram_from: None });
+            }
+            Then::Key { key, gives, region, chunk, tells } => {
+                self.posted_change_is_done(region, chunk);
+                match status {
+                    Status::Success => self.key_is_changed(key, gives, region, chunk),
+                    // It is done all the same.
+                    _ => self.change_anyway(then),
+                }
+                if let Some((id, rkey)) = tells {
+                    let operation = CompletedOperation::KeyChanged { rkey };
+                    self.complete(
+                        cq,
+                        Completion { id, qp, status, operation, datagram_from: None },
+                    );
+                }
+            }
+            Then::Moved { .. } => {}
+        }
+    }
+
+    /// A change of a key that its queue pair has not done, or perhaps has, is done by the key queue.
+    fn change_anyway(&mut self, then: Then) {
+        let Then::Key { key, gives, region, chunk, .. } = then else { return };
+        if !self.is_up() {
+            return;
+        }
+        if gives && self.regions.get(region.0).is_none() {
+            // It is nobody's.
+            self.pool.dies(key);
+            let _ = self.change_key(region, chunk, key, false);
+            return;
+        }
+        let _ = self.change_key(region, chunk, key, gives);
+    }
+
+    #[inline]
+    fn complete(&mut self, cq: CqId, completion: Completion) {
+        if !self.cqs.push(cq, completion, true) {
+            self.counters.completions_lost += 1;
+        }
+    }
+
+    /// Waits until all changes of keys that the key queue has are done.
+    pub(super) fn settle_keys(&mut self) -> Result<(), VerbsError> {
+        self.wait_for_keys(|queue| queue.sends.is_idle())
+    }
+
+    /// Waits for room for a change.
+    pub(super) fn make_key_room(&mut self, blocks: u32) -> Result<(), VerbsError> {
+        self.wait_for_keys(|queue| queue.sends.has_blocks(blocks))
+    }
+
+    fn wait_for_keys(
+        &mut self,
+        enough: impl Fn(&setup::KeyQueue) -> bool,
+    ) -> Result<(), VerbsError> {
+        self.check_up()?;
+        if enough(&self.key_queue) {
+            return Ok(());
+        }
+        self.key_queue.sends.flush(&self.port);
+        for _ in 0..LOOKS {
+            self.reap();
+            self.check_up()?;
+            if enough(&self.key_queue) {
+                return Ok(());
+            }
+            spin_loop();
+        }
+        self.port.give_up();
+        Err(VerbsError::Unreachable)
+    }
+
+    /// The card has let go of a queue pair.
+    pub(super) fn is_gone(&mut self, gone: Gone) {
+        // What it has completed is there by now, and is not to be taken for the next one's of that number.
+        self.reap();
+        self.leaving.retain(|other| *other != gone.id);
+        self.promised = self.promised.saturating_sub(gone.completions);
+        self.arena.free(gone.buffer.window);
+        self.arena.free(gone.record);
+        self.release(gone.pd);
+        for then in gone.undone {
+            if let Then::Key { region, chunk, .. } = then {
+                self.posted_change_is_done(region, chunk);
+            }
+            self.change_anyway(then);
+        }
+    }
+
+    /// The card was reset, or is back.
+    #[cold]
+    fn change_life(&mut self) {
+        if self.life.take().is_some() {
+            self.forget_card();
+        }
+        if let Some(life) = self.port.life()
+            && self.useless != Some(life)
+        {
+            match self.come_up() {
+                Ok(()) => self.life = Some(life),
+                Err(_) => self.useless = Some(life),
+            }
+        }
+    }
+
+    /// All that was on the card is gone: queue pairs are in error, keys are dead.
+    fn forget_card(&mut self) {
+        if let Some(doing) = self.doing.take() {
+            self.jobs.push_back(doing.job);
+        }
+        self.pool.clear();
+        for place in 0..self.domains.places() {
+            if let Some(domain) = self.domains.at_mut(place) {
+                (domain.users, domain.number, domain.key) = (0, 0, 0);
+                domain.spare.clear();
+            }
+        }
+        for place in 0..self.regions.places() {
+            if let Some(region) = self.regions.at_mut(place) {
+                region.forget_keys();
+                let pd = region.pd();
+                let _ = self.hold(pd);
+            }
+        }
+        while self.key_queue.sends.give_up().is_some() {}
+        for job in core::mem::take(&mut self.jobs) {
+            if let Job::Reset(gone) | Job::Destroy(gone) = job {
+                // The card does not reach memory any more.
+                self.arena.free(gone.buffer.window);
+                self.arena.free(gone.record);
+                self.promised = self.promised.saturating_sub(gone.completions);
+            }
+        }
+        self.leaving.clear();
+        self.management.forget();
+        for place in 0..self.pairs.places() {
+            let Some(pair) = self.pairs.at_mut(place) else { continue };
+            let (qp, send_cq, recv_cq, pd) = (pair.id, pair.send_cq, pair.recv_cq, pair.pd);
+            let _ = self.hold(pd);
+            self.falls(qp);
+            while let Some(then) = self.pairs.at_mut(place).and_then(|pair| pair.sends.give_up()) {
+                self.is_over(qp, send_cq, then, Status::Flushed);
+            }
+            while let Some(id) = self.pairs.at_mut(place).and_then(|pair| pair.receives.give_up()) {
+                let operation = CompletedOperation::Recv { length: 0, with: SendWith::Nothing };
+                let (status, datagram_from) = (Status::Flushed, None);
+                self.complete(recv_cq, Completion { id, qp, status, operation, datagram_from });
+            }
+        }
+        self.numbers.clear();
+        self.news.clear();
+    }
+}

@@ -1,0 +1,394 @@
+//! Queue pair 1: MADs of the connection manager, which is [`cm`]'s. Who sent one is known by its address, and not by its MAC
+//! address, which the card does not tell: answers go to whom [`ConnectX::learn_neighbour`] was told of.
+
+use super::context::{Make, Service, gid};
+use super::memory::Buffer;
+use super::pair::{RECORD, destination, source};
+use super::receive_queue::{ReceiveQueue, Shape};
+use super::requests::{self, Most};
+use super::ring::{Entry, Kind};
+use super::send_queue::{LONGEST, SendQueue, Then};
+use super::{ConnectX, Error};
+use alloc::collections::VecDeque;
+use cm::wire::mad;
+use cm::{Arrival, Cm, Counted, Manager, Transport};
+use core::net::{IpAddr, SocketAddr};
+use drivers::hal::{Arena, Instant, Port, Window};
+use net::refusal::Refusals;
+use rand_core::RngCore;
+use verbs::{
+    ConnectionEvent, ConnectionId, ConnectionManager, ConnectionParameters, DatagramTo, GidType,
+    PathMtu, Payload, QpId, QpState, QpType, RecvRequest, RejectReason, SendOperation, SendRequest,
+    SendWith, VerbsError,
+};
+
+/// What completions of queue pair 1 are called, and of no other.
+pub const USER: u32 = 0xff_fffd;
+/// MADs that may be under way, and receives that are posted, as log2.
+const SENDS_LOG: u32 = 5;
+const RECEIVES_LOG: u32 = 7;
+/// Blocks of one that is sent: control, address, a piece of memory; as log2.
+const BLOCKS_LOG: u32 = 1;
+/// Bytes in front of a datagram.
+const HEADER: usize = 40;
+/// Bytes of a receive: what is in front of a MAD, and it.
+const RECEIVE: usize = 512;
+/// Addresses of hosts that are not known, until somebody asks for them.
+const STRANGERS: usize = 16;
+
+/// The bytes in front of a datagram, which was received there.
+pub fn header(windows: &[Window]) -> [u8; HEADER] {
+    let (mut header, mut at) = ([0; HEADER], 0);
+    for window in windows {
+        let count = window.len().min(HEADER - at);
+        if let Some(part) = header.get_mut(at..at + count) {
+            let _ = window.read(0, part);
+        }
+        at += count;
+    }
+    header
+}
+
+/// Queue pair 1.
+pub struct Management {
+    number: u32,
+    sends: SendQueue,
+    receives: ReceiveQueue,
+    buffer: Buffer,
+    record: Window,
+    /// Where MADs are sent from, and received.
+    sent: Window,
+    received: Window,
+    next: usize,
+    /// MADs that came in a round.
+    arrived: VecDeque<(Arrival, [u8; mad::LEN])>,
+    strangers: VecDeque<IpAddr>,
+}
+
+impl Management {
+    pub fn new(arena: &mut Arena) -> Result<Self, Error> {
+        let shape = Self::shape();
+        let bytes = shape.bytes() + (64 << (SENDS_LOG + BLOCKS_LOG));
+        let mut alloc = |bytes| arena.alloc(bytes, 64).ok_or(Error::NoMemory);
+        let sent = alloc(mad::LEN << SENDS_LOG)?;
+        let received = alloc(RECEIVE << RECEIVES_LOG)?;
+        let record = alloc(RECORD)?;
+        let buffer = Buffer::new(bytes, arena).map_err(|_| Error::NoMemory)?;
+        let (sends, receives) = Self::queues(&buffer, record)?;
+        Ok(Management {
+            number: 0,
+            sends,
+            receives,
+            buffer,
+            record,
+            sent,
+            received,
+            next: 0,
+            arrived: VecDeque::with_capacity(1 << RECEIVES_LOG),
+            strangers: VecDeque::with_capacity(STRANGERS),
+        })
+    }
+
+    fn shape() -> Shape {
+        Shape::new(1 << RECEIVES_LOG, 1)
+    }
+
+    fn queues(buffer: &Buffer, record: Window) -> Result<(SendQueue, ReceiveQueue), Error> {
+        let (shape, memory) = (Self::shape(), &buffer.window);
+        record.fill(0);
+        let (log, limit) = (SENDS_LOG + BLOCKS_LOG, 1 << SENDS_LOG);
+        let sends = SendQueue::new(memory, shape.bytes(), log, record, limit, 1 << BLOCKS_LOG);
+        let receives = ReceiveQueue::new(memory, record, shape, 1 << RECEIVES_LOG, 1, false);
+        Ok((sends.map_err(|_| Error::NoMemory)?, receives.map_err(|_| Error::NoMemory)?))
+    }
+
+    /// Its memory.
+    pub fn memory(&self) -> [Window; 4] {
+        [self.buffer.window, self.record, self.sent, self.received]
+    }
+
+    /// The card was reset.
+    pub fn forget(&mut self) {
+        while self.sends.give_up().is_some() {}
+        self.arrived.clear();
+    }
+
+    /// Posts the receive of this number.
+    fn post(&mut self, number: u64, key: u32) {
+        let into = self.received.slice(number as usize * RECEIVE, RECEIVE);
+        let into = into.unwrap_or(Window::empty());
+        // There is room: each is posted again only when it is done.
+        let _ = self.receives.post(&RecvRequest { id: number, into: &[into] }, key);
+    }
+}
+
+impl ConnectX {
+    /// Makes queue pair 1.
+    pub(super) fn make_management(&mut self) -> Result<(), Error> {
+        let Management { buffer, record, .. } = self.management;
+        let shape = Management::shape();
+        let make = Make {
+            service: Service::Management,
+            domain: self.own_domain.0,
+            page: self.abilities.page,
+            completions: self.ring.number,
+            user: USER,
+            buffer,
+            record,
+            receives: Some((shape.log, shape.log_bytes)),
+            send_log: SENDS_LOG + BLOCKS_LOG,
+        };
+        (self.management.sends, self.management.receives) = Management::queues(&buffer, record)?;
+        let number = self.make_own(&make, mad::GSI_QKEY)?;
+        self.promised += 1 << SENDS_LOG | 1 << RECEIVES_LOG;
+        self.management.number = number;
+        self.management.sends.named(number);
+        (0..1 << RECEIVES_LOG).for_each(|n| self.management.post(n, self.own_domain.1));
+        Ok(())
+    }
+
+    /// Tells which link-layer address the next hop to `ip` has: whoever is to be connected, or asks for a connection.
+    pub fn learn_neighbour(&mut self, ip: IpAddr, mac: [u8; 6]) {
+        self.cm.learn_neighbour(ip, mac);
+        self.management.strangers.retain(|stranger| *stranger != ip);
+    }
+
+    /// The address of a host that has sent something and is no neighbour that was told of; it says it again later.
+    pub fn next_stranger(&mut self) -> Option<IpAddr> {
+        self.management.strangers.pop_front()
+    }
+
+    /// Requests of connections that were refused, to be taken out.
+    pub fn refusals(&mut self) -> &mut Refusals {
+        self.cm.refusals()
+    }
+
+    /// Disconnects every connection in order.
+    pub fn disconnect_all(&mut self, now: Instant) {
+        Manager::of(self).disconnect_all(now);
+    }
+
+    /// Whether every peer has answered that, or does not need to.
+    pub fn is_disconnected(&self) -> bool {
+        self.cm.is_disconnected()
+    }
+
+    pub(super) fn management_entry(&mut self, entry: &Entry) {
+        if entry.number != self.management.number {
+            return;
+        }
+        match entry.kind {
+            Kind::Requested => {
+                while let Some((_, is_it)) = self.management.sends.retire(entry.counter)
+                    && !is_it
+                {}
+            }
+            Kind::Send | Kind::SendImmediate => self.mad_arrives(entry),
+            // It is of no use any more.
+            _ => self.port.give_up(),
+        }
+    }
+
+    fn mad_arrives(&mut self, entry: &Entry) {
+        let management = &mut self.management;
+        let Some((number, _)) = management.receives.retire(entry.counter) else {
+            self.counters.completions_unknown += 1;
+            return;
+        };
+        let place = number as usize * RECEIVE;
+        let (mut front, mut mad) = ([0; HEADER], [0; mad::LEN]);
+        let read = management.received.read(place, &mut front);
+        let read = read.and_then(|()| management.received.read(place + HEADER, &mut mad));
+        let is_whole = entry.length as usize >= HEADER + mad::LEN && read.is_ok();
+        management.post(number, self.own_domain.1);
+        self.counters.mads_received += 1;
+        let from = source(&front, entry.is_ipv4);
+        if !is_whole || entry.source != mad::GSI_QPN {
+            self.counters.mads_dropped += 1;
+            return;
+        }
+        let Some(source_mac) = self.cm.neighbour(from) else {
+            self.counters.mads_dropped += 1;
+            let strangers = &mut self.management.strangers;
+            if strangers.len() < STRANGERS && !strangers.contains(&from) {
+                strangers.push_back(from);
+            }
+            return;
+        };
+        let traffic_class = match entry.is_ipv4 {
+            true => front[21],
+            false => front[0] << 4 | front[1] >> 4,
+        };
+        let arrival = Arrival {
+            place: 0,
+            source: from,
+            destination: destination(&front, entry.is_ipv4),
+            is_mapped: !entry.is_ipv4 && from.is_ipv4(),
+            source_mac,
+            gid_type: GidType::RoceV2,
+            traffic_class,
+        };
+        if self.management.arrived.len() < 1 << RECEIVES_LOG {
+            self.management.arrived.push_back((arrival, mad));
+        }
+    }
+
+    /// Hands MADs that came to the connection manager, runs its timers, and sends what it has to say.
+    #[inline]
+    pub(super) fn manage(&mut self, now: Instant) {
+        while let Some((arrival, mad)) = self.management.arrived.pop_front() {
+            Manager::of(self).handle_mad(&arrival, &mad, now);
+        }
+        if self.cm.deadline().is_some_and(|at| at <= now) {
+            Manager::of(self).run_timers(now);
+        }
+        if self.cm.has_messages() && self.is_up() {
+            self.send_mads();
+        }
+    }
+
+    fn send_mads(&mut self) {
+        while self.management.sends.has_room()
+            && let Some(datagram) = Manager::of(self).next_datagram(0)
+        {
+            let management = &mut self.management;
+            let place = management.next % (1 << SENDS_LOG) * mad::LEN;
+            let Some(window) = management.sent.slice(place, mad::LEN) else { continue };
+            let _ = window.write(0, &datagram.bytes);
+            let local = datagram.address.local;
+            let Some(index) = self.addresses.iter().position(|known| *known == Some(local)) else {
+                continue;
+            };
+            let windows = [window];
+            let to = DatagramTo {
+                address: datagram.address,
+                remote_qpn: mad::GSI_QPN,
+                remote_qkey: mad::GSI_QKEY,
+            };
+            let request = SendRequest {
+                id: 0,
+                operation: SendOperation::Send {
+                    payload: Payload::Windows(&windows),
+                    with: SendWith::Nothing,
+                },
+                signaled: false,
+                solicited: false,
+                datagram: Some(to),
+                carries: None,
+                ack_lazily: false,
+            };
+            let most = Most { windows: 1, inline: 0, message: mad::LEN };
+            let mut words = [0; LONGEST];
+            let key = self.own_domain.1;
+            let built = requests::build(&request, key, &most, Some((&to, index as u8)), &mut words);
+            let Ok(control) = built else { continue };
+            let then = Then::User { id: 0, signaled: false };
+            self.management.sends.write(&mut words, control, then);
+            self.management.next += 1;
+            self.counters.mads_sent += 1;
+        }
+        self.management.sends.flush(&self.port);
+    }
+}
+
+impl Transport for ConnectX {
+    fn cm(&self) -> &Cm {
+        &self.cm
+    }
+
+    fn cm_mut(&mut self) -> &mut Cm {
+        &mut self.cm
+    }
+
+    fn port_of(&self, address: IpAddr) -> Option<usize> {
+        self.addresses.contains(&Some(address)).then_some(0)
+    }
+
+    fn has_address(&self, _: usize, address: IpAddr) -> bool {
+        let own = |known: &IpAddr| gid(*known) == gid(address);
+        self.addresses.iter().flatten().any(own)
+    }
+
+    fn path_mtu(&self, _: usize) -> PathMtu {
+        PathMtu::for_ethernet(self.port.mtu()).unwrap_or(PathMtu::Mtu256)
+    }
+
+    fn numbers(&self, qp: QpId) -> Option<(u32, u32)> {
+        self.pairs.get(qp.0).map(|pair| (pair.number, pair.initial_psn))
+    }
+
+    fn connectable(&self, qp: QpId) -> Result<(u32, u32), VerbsError> {
+        let pair = self.pairs.get(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        let fits =
+            pair.kind == QpType::Rc && pair.asked == QpState::Init && pair.connection.is_none();
+        fits.then_some((pair.number, pair.initial_psn)).ok_or(VerbsError::WrongState)
+    }
+
+    fn set_connection(&mut self, qp: QpId, connection: Option<ConnectionId>) {
+        if let Some(pair) = self.pairs.get_mut(qp.0) {
+            pair.connection = connection;
+        }
+    }
+
+    fn count(&mut self, what: Counted) {
+        if let Counted::Malformed | Counted::WrongPeer = what {
+            self.counters.mads_dropped += 1;
+        }
+    }
+}
+
+impl ConnectionManager for ConnectX {
+    fn listen(&mut self, port: u16) -> Result<(), VerbsError> {
+        self.cm.listen(port)
+    }
+
+    fn unlisten(&mut self, port: u16) {
+        self.cm.unlisten(port);
+    }
+
+    fn connect(
+        &mut self,
+        qp: QpId,
+        from: IpAddr,
+        to: SocketAddr,
+        parameters: &ConnectionParameters,
+        private_data: &[u8],
+        now: Instant,
+        rng: &mut dyn RngCore,
+    ) -> Result<ConnectionId, VerbsError> {
+        Manager::of(self).connect(qp, from, to, parameters, private_data, now, rng)
+    }
+
+    fn accept(
+        &mut self,
+        connection: ConnectionId,
+        qp: QpId,
+        parameters: &ConnectionParameters,
+        private_data: &[u8],
+        now: Instant,
+    ) -> Result<(), VerbsError> {
+        Manager::of(self).accept(connection, qp, parameters, private_data, now)
+    }
+
+    fn reject(
+        &mut self,
+        connection: ConnectionId,
+        reason: RejectReason,
+        private_data: &[u8],
+    ) -> Result<(), VerbsError> {
+        Manager::of(self).reject(connection, reason, private_data)
+    }
+
+    fn disconnect(&mut self, connection: ConnectionId, now: Instant) -> Result<(), VerbsError> {
+        Manager::of(self).disconnect(connection, now)
+    }
+
+    fn peer_id(&self, connection: ConnectionId) -> Option<u32> {
+        self.cm.peer_id(connection)
+    }
+
+    #[inline]
+    fn poll_connection_event(&mut self) -> Option<ConnectionEvent> {
+        if self.cm.has_events() { Manager::of(self).next_event() } else { None }
+    }
+}

@@ -1,0 +1,462 @@
+//! The verbs of the provider.
+
+use super::ConnectX;
+use super::commands::{BRIEF, Job};
+use super::context::{self, Make, Service};
+use super::pair::{Gone, Memory, Pair, Size};
+use super::requests::{self, MAX_INLINE, Most};
+use super::send_queue::{LONGEST, Then};
+use super::setup::{CREATE_QP, RST2INIT_QP};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use cm::Transport;
+use core::time::Duration;
+use drivers::hal::{Instant, Port, Window};
+use rand_core::RngCore;
+use softverbs::handle_table::HandleTable;
+use softverbs::sges::MAX_SGE;
+use verbs::{
+    Access, AsyncEvent, ChunkedRegion, Completion, CqId, DeviceAttributes, KeyChange, KeyRequest,
+    MrId, PdId, Provider, QpId, QpInit, QpState, QpType, ReadyToReceive, ReadyToSend, RecvRequest,
+    Region, SendRequest, UnderWay, VerbsError,
+};
+
+/// When it is looked again for what the firmware was asked: soon, and more and more seldom.
+const LOOK_AGAIN: Duration = Duration::from_micros(50);
+const LOOK_SELDOM: Duration = Duration::from_millis(10);
+
+/// EUI-64 of a MAC address.
+fn guid([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+    u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
+
+impl ConnectX {
+    fn most_reads(&self) -> u8 {
+        1 << self.log_most_reads
+    }
+
+    /// The index of the GID of an address of ours.
+    fn index_of(&self, address: core::net::IpAddr) -> Option<u8> {
+        let index = self.addresses.iter().position(|known| *known == Some(address))?;
+        u8::try_from(index).ok()
+    }
+
+    /// Has the card make a queue pair, in Init.
+    fn make_pair(&mut self, make: &Make, qkey: u32) -> Result<u32, super::Error> {
+        let number = self.create(CREATE_QP, &context::create(make))?;
+        self.ask(RST2INIT_QP, 0, &context::init(number, make, qkey), BRIEF)?;
+        Ok(number)
+    }
+
+    /// Lets go of a queue pair that could not be made.
+    fn take_back(&mut self, name: u32) {
+        if let Some(pair) = self.pairs.remove(name) {
+            self.arena.free(pair.make.buffer.window);
+            self.arena.free(pair.make.record);
+        }
+    }
+}
+
+impl Provider for ConnectX {
+    fn attributes(&self) -> DeviceAttributes {
+        DeviceAttributes {
+            guid: guid(self.port.mac()),
+            max_wr: self.limits.wr,
+            max_sge: MAX_SGE,
+            max_inline: MAX_INLINE,
+            max_rd_atomic: self.most_reads(),
+            max_message: 1 << requests::LOG_MAX_MESSAGE,
+            max_path_mtu: self.path_mtu(0),
+            atomics: self.abilities.atomics,
+            send_with_invalidate: true,
+        }
+    }
+
+    fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
+        self.check_up()?;
+        self.make_domain()
+    }
+
+    fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        self.end_domain(pd)
+    }
+
+    fn register(
+        &mut self,
+        pd: PdId,
+        memory: Window,
+        access: Access,
+        rng: &mut dyn RngCore,
+    ) -> Result<Region, VerbsError> {
+        self.add(pd, memory, access, rng)
+    }
+
+    fn rotate_key(&mut self, region: MrId, rng: &mut dyn RngCore) -> Result<u32, VerbsError> {
+        self.rotate(region, rng)
+    }
+
+    fn remap(
+        &mut self,
+        region: MrId,
+        memory: Window,
+        rng: &mut dyn RngCore,
+    ) -> Result<Region, VerbsError> {
+        self.point_at(region, memory, rng)
+    }
+
+    fn revoke_key(&mut self, region: MrId) -> Result<(), VerbsError> {
+        self.revoke(region)
+    }
+
+    fn revoke_key_by(
+        &mut self,
+        region: MrId,
+        request: KeyRequest,
+    ) -> Result<KeyChange<()>, VerbsError> {
+        self.revoke_by(region, request)
+    }
+
+    fn deregister(&mut self, region: MrId) -> Result<(), VerbsError> {
+        self.end_region(region)
+    }
+
+    fn register_chunks(
+        &mut self,
+        pd: PdId,
+        count: u16,
+        size: u32,
+        memory: Option<Window>,
+        rng: &mut dyn RngCore,
+    ) -> Result<ChunkedRegion, VerbsError> {
+        self.add_chunks(pd, count, size, memory, rng)
+    }
+
+    fn chunk_key(&mut self, region: MrId, chunk: u16) -> Result<u32, VerbsError> {
+        self.key_of(region, chunk)
+    }
+
+    fn rotate_chunk_key(
+        &mut self,
+        region: MrId,
+        chunk: u16,
+        request: KeyRequest,
+        rng: &mut dyn RngCore,
+    ) -> Result<KeyChange<u32>, VerbsError> {
+        self.rotate_chunk(region, chunk, request, rng)
+    }
+
+    fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
+        self.cqs.create(depth)
+    }
+
+    fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
+        self.cqs.destroy(cq)
+    }
+
+    #[inline]
+    fn poll_cq(&mut self, cq: CqId) -> Option<Completion> {
+        if let Some(completion) = self.cqs.poll(cq) {
+            return Some(completion);
+        }
+        self.reap();
+        self.cqs.poll(cq)
+    }
+
+    fn watch_cq(&mut self, cq: CqId, number: u32) {
+        self.cqs.watch(cq, number);
+    }
+
+    #[inline]
+    fn next_watched(&mut self) -> Option<u32> {
+        if let Some(number) = self.cqs.next_watched() {
+            return Some(number);
+        }
+        self.reap();
+        self.cqs.next_watched()
+    }
+
+    fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
+        if init.max_send_wr > self.limits.wr
+            || init.max_recv_wr > self.limits.wr
+            || init.max_send_sge > MAX_SGE
+            || init.max_recv_sge > MAX_SGE
+            || init.max_inline > MAX_INLINE
+        {
+            return Err(VerbsError::Invalid);
+        }
+        if !self.cqs.exists(init.send_cq) || !self.cqs.exists(init.recv_cq) {
+            return Err(VerbsError::NoSuchObject);
+        }
+        let domain = self.domains.get(init.pd.0).ok_or(VerbsError::NoSuchObject)?;
+        let (domain, key) = (domain.number, domain.key);
+        self.check_up()?;
+        let size = Size::new(init)?;
+        let kept = 1u32 << self.ring.log;
+        if self.promised + size.completions > kept - (1u32 << super::setup::KEY_LOG).min(kept / 2) {
+            return Err(VerbsError::NoRoom);
+        }
+        let memory = Memory::new(init, &size, &mut self.arena)?;
+        let (service, qkey, message) = match init.kind {
+            QpType::Rc => (Service::Reliable, 0, 1 << requests::LOG_MAX_MESSAGE),
+            QpType::Ud { qkey } => (Service::Datagram, qkey, self.path_mtu(0).bytes()),
+        };
+        let make = Make {
+            service,
+            domain,
+            page: self.abilities.page,
+            completions: self.ring.number,
+            user: 0,
+            buffer: memory.buffer,
+            record: memory.record,
+            receives: Some((size.receives.log, size.receives.log_bytes)),
+            send_log: size.send_log,
+        };
+        let Memory { sends, receives, .. } = memory;
+        let life = self.life.unwrap_or_default();
+        let initial_psn = rng.next_u32() & 0xff_ffff;
+        let made = self.pairs.insert(|name| Pair {
+            id: QpId(name),
+            number: 0,
+            life,
+            kind: init.kind,
+            pd: init.pd,
+            key,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            make: Make { user: HandleTable::<Pair>::index(name) as u32, ..make },
+            sends,
+            receives,
+            most: Most { windows: init.max_send_sge, inline: init.max_inline, message },
+            completions: size.completions,
+            asked: QpState::Init,
+            reached: QpState::Init,
+            peer: None,
+            to: None,
+            index: 0,
+            listed: false,
+            fails_on_request: false,
+            error_told: false,
+            heard: false,
+            connection: None,
+            initial_psn,
+        });
+        let Some(name) = made else {
+            self.arena.free(make.buffer.window);
+            self.arena.free(make.record);
+            return Err(VerbsError::NoRoom);
+        };
+        let make = self.pairs.get(name).map_or(make, |pair| pair.make);
+        let number = match self.make_pair(&make, qkey) {
+            Ok(number) => number,
+            Err(_) => {
+                self.take_back(name);
+                return Err(VerbsError::NoRoom);
+            }
+        };
+        let qp = QpId(name);
+        if let Some(pair) = self.pairs.get_mut(name) {
+            pair.number = number;
+            pair.sends.named(number);
+        }
+        self.numbers.insert(number, qp);
+        self.promised += size.completions;
+        // Nothing that is posted or told allocates.
+        let places = self.pairs.places();
+        self.news.reserve(places.saturating_sub(self.news.len()));
+        let events = 2 * places + 2;
+        self.events.reserve(events.saturating_sub(self.events.len()));
+        self.cqs.hold(init.send_cq);
+        self.cqs.hold(init.recv_cq);
+        self.hold(init.pd)?;
+        Ok(qp)
+    }
+
+    fn qp_number(&self, qp: QpId) -> Result<u32, VerbsError> {
+        self.pairs.get(qp.0).map(|pair| pair.number).ok_or(VerbsError::NoSuchObject)
+    }
+
+    fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
+        self.pairs.get(qp.0).map(|pair| pair.reached).ok_or(VerbsError::NoSuchObject)
+    }
+
+    fn ready_to_receive(&mut self, qp: QpId, peer: &ReadyToReceive) -> Result<(), VerbsError> {
+        let (most_mtu, most_reads) = (self.path_mtu(0), self.most_reads());
+        let index = self.index_of(peer.address.local);
+        let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        if pair.asked != QpState::Init {
+            return Err(VerbsError::WrongState);
+        }
+        let index = index.ok_or(VerbsError::Invalid)?;
+        if peer.path_mtu > most_mtu
+            || peer.max_dest_rd_atomic > most_reads
+            || peer.min_rnr_timer > 31
+            || !context::is_way(&peer.address)
+        {
+            return Err(VerbsError::Invalid);
+        }
+        (pair.peer, pair.index, pair.asked) = (Some(*peer), index, QpState::Rtr);
+        self.jobs.push_back(Job::Connect(qp));
+        self.go_on();
+        Ok(())
+    }
+
+    fn ready_to_send(&mut self, qp: QpId, to: &ReadyToSend) -> Result<(), VerbsError> {
+        let most_reads = self.most_reads();
+        let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        if pair.asked != QpState::Rtr {
+            return Err(VerbsError::WrongState);
+        }
+        if to.max_rd_atomic > most_reads
+            || to.retry_count > 7
+            || to.rnr_retry > 7
+            || to.ack_timeout > 31
+        {
+            return Err(VerbsError::Invalid);
+        }
+        (pair.to, pair.asked) = (Some(*to), QpState::Rts);
+        self.jobs.push_back(Job::Ready(qp));
+        self.go_on();
+        Ok(())
+    }
+
+    fn failed_by_itself(&self, qp: QpId) -> bool {
+        let itself = |pair: &Pair| pair.reached == QpState::Error && !pair.fails_on_request;
+        self.pairs.get(qp.0).is_some_and(itself)
+    }
+
+    fn fail_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        // Whoever asks for it need not be told.
+        pair.error_told = true;
+        if pair.asked == QpState::Error {
+            return Ok(());
+        }
+        (pair.asked, pair.fails_on_request) = (QpState::Error, true);
+        let connection = pair.connection;
+        self.jobs.push_back(Job::Fail(qp));
+        if let Some(connection) = connection {
+            self.cm.qp_failed(connection);
+        }
+        self.go_on();
+        Ok(())
+    }
+
+    fn destroy_qp(&mut self, qp: QpId) -> Result<(), VerbsError> {
+        self.pairs.get(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        // What has completed is known, above all changes of keys.
+        self.reap();
+        let mut pair = self.pairs.remove(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        if let Some(connection) = pair.connection {
+            self.cm.qp_destroyed(connection);
+        }
+        self.events.retain(|event| {
+            !matches!(event, AsyncEvent::QpError(id) | AsyncEvent::CommunicationEstablished(id)
+                if *id == qp)
+        });
+        self.cqs.release(pair.send_cq, qp);
+        self.cqs.release(pair.recv_cq, qp);
+        let is_change = |then: &Then| matches!(then, Then::Key { .. });
+        let undone: Vec<Then> =
+            core::iter::from_fn(|| pair.sends.give_up()).filter(is_change).collect();
+        let gone = Gone {
+            id: qp,
+            number: pair.number,
+            pd: pair.pd,
+            buffer: pair.make.buffer,
+            record: pair.make.record,
+            completions: pair.completions,
+            undone,
+        };
+        if Some(pair.life) != self.life {
+            // The card knows nothing of it.
+            self.arena.free(gone.buffer.window);
+            self.arena.free(gone.record);
+            self.release(gone.pd);
+            return Ok(());
+        }
+        self.numbers.remove(&pair.number);
+        self.leaving.push(qp);
+        self.jobs.push_back(Job::Reset(Box::new(gone)));
+        self.go_on();
+        Ok(())
+    }
+
+    #[inline]
+    fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
+        let pair = self.pairs.get(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        if !pair.sends.has_room() {
+            // Perhaps requests are done that nobody wants to hear of.
+            self.reap();
+        }
+        let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        if pair.asked != QpState::Rts {
+            return Err(VerbsError::WrongState);
+        }
+        if !pair.sends.has_room() {
+            return Err(VerbsError::QueueFull);
+        }
+        let datagram = match (pair.kind, &request.datagram) {
+            (QpType::Rc, _) => None,
+            (QpType::Ud { .. }, Some(to)) if context::is_way(&to.address) => {
+                let local = to.address.local;
+                let index = self.addresses.iter().position(|known| *known == Some(local));
+                Some((to, index.ok_or(VerbsError::Invalid)? as u8))
+            }
+            (QpType::Ud { .. }, _) => return Err(VerbsError::Invalid),
+        };
+        let mut words = [0; LONGEST];
+        let control = requests::build(request, pair.key, &pair.most, datagram, &mut words)?;
+        let then = Then::User { id: request.id, signaled: request.signaled };
+        pair.sends.write(&mut words, control, then);
+        if !pair.listed {
+            pair.listed = true;
+            self.news.push(HandleTable::<Pair>::index(qp.0) as u32);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError> {
+        let pair = self.pairs.get_mut(qp.0).ok_or(VerbsError::NoSuchObject)?;
+        if pair.asked == QpState::Error {
+            return Err(VerbsError::WrongState);
+        }
+        pair.receives.post(request, pair.key)
+    }
+
+    fn under_way(&self) -> UnderWay {
+        let mut all = UnderWay::default();
+        for pair in self.pairs.iter().filter(|pair| pair.sends.outstanding() > 0) {
+            all.add(pair.id, pair.sends.posted);
+        }
+        all
+    }
+
+    fn is_done(&self, under_way: &mut UnderWay) -> bool {
+        under_way.settle(|qp, posted| match self.pairs.get(qp.0) {
+            Some(pair) => pair.sends.has_done(posted),
+            None => !self.leaving.contains(&qp),
+        })
+    }
+
+    fn poll_event(&mut self) -> Option<AsyncEvent> {
+        self.events.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let waited = match &self.doing {
+            Some(doing) => Some(self.now.since(doing.since)),
+            None if self.life.is_none() => Some(LOOK_SELDOM),
+            None => {
+                let idle = self.jobs.is_empty() && self.key_queue.sends.is_idle();
+                (!idle).then_some(Duration::ZERO)
+            }
+        };
+        let again = waited.map(|waited| self.now + (waited / 8).clamp(LOOK_AGAIN, LOOK_SELDOM));
+        Instant::first([again, self.cm.deadline()])
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        self.poll(now);
+    }
+}

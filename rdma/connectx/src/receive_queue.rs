@@ -1,0 +1,176 @@
+//! A receive queue: an entry of segments for each receive, and the counter in the doorbell record, which is all that the
+//! card is told of it: there is no doorbell for receives.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use core::sync::atomic::AtomicU64;
+use drivers::hal::{Cells, Window};
+use softverbs::sges::{MAX_SGE, Sges};
+use verbs::{RecvRequest, VerbsError};
+
+/// The key that ends a list of segments.
+const TERMINATE: u64 = 0x100;
+/// Bytes of a segment.
+const SEGMENT: usize = 16;
+
+/// How large a queue is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Log2 of receives, and of the bytes of each.
+    pub log: u32,
+    pub log_bytes: u32,
+}
+
+impl Shape {
+    /// For so many receives of up to `windows` windows. With 64 bytes at least: the send queue is behind it.
+    pub fn new(receives: u32, windows: usize) -> Shape {
+        let log_bytes = (windows.max(1) * SEGMENT).next_power_of_two().ilog2();
+        let log = receives.max(1).next_power_of_two().ilog2();
+        Shape { log: log.max(6u32.saturating_sub(log_bytes)), log_bytes }
+    }
+
+    /// Bytes in all.
+    pub fn bytes(self) -> usize {
+        1 << (self.log + self.log_bytes)
+    }
+}
+
+/// The queue.
+pub struct ReceiveQueue {
+    words: Cells<AtomicU64>,
+    record: Window,
+    shape: Shape,
+    windows: usize,
+    limit: u32,
+    posted: u32,
+    done: u32,
+    ids: Box<[u64]>,
+    /// Of datagrams: where each goes, because what is in front of it is looked at.
+    places: Box<[Sges]>,
+}
+
+impl ReceiveQueue {
+    /// At the beginning of the memory, for up to `limit` receives of up to `windows` windows.
+    pub fn new(
+        memory: &Window,
+        record: Window,
+        shape: Shape,
+        limit: u32,
+        windows: usize,
+        datagrams: bool,
+    ) -> Result<ReceiveQueue, VerbsError> {
+        let words = Cells::new(memory, 0, shape.bytes() / 8).ok_or(VerbsError::NoRoom)?;
+        let count = 1usize << shape.log;
+        let places = if datagrams { vec![Sges::empty(); count] } else { vec![] };
+        Ok(ReceiveQueue {
+            words,
+            record,
+            shape,
+            windows: windows.min(MAX_SGE),
+            limit,
+            posted: 0,
+            done: 0,
+            ids: vec![0; count].into(),
+            places: places.into(),
+        })
+    }
+
+    /// Posts a receive into memory of a domain whose key for all memory is `key`.
+    #[inline]
+    pub fn post(&mut self, request: &RecvRequest<'_>, key: u32) -> Result<(), VerbsError> {
+        if self.posted.wrapping_sub(self.done) >= self.limit {
+            return Err(VerbsError::QueueFull);
+        }
+        if request.into.len() > self.windows {
+            return Err(VerbsError::Invalid);
+        }
+        let index = self.posted as usize & (self.ids.len() - 1);
+        let mut at = index << (self.shape.log_bytes - 3);
+        let end = at + (1 << (self.shape.log_bytes - 3));
+        // A length of 0 would stand for 2 GiB.
+        for window in request.into.iter().filter(|window| !window.is_empty()) {
+            let first = (window.len() as u64) << 32 | u64::from(key);
+            self.words.store(at, first.swap_bytes());
+            self.words.store(at + 1, window.bus_address().swap_bytes());
+            at += 2;
+        }
+        if at < end {
+            self.words.store(at, TERMINATE.swap_bytes());
+            self.words.store(at + 1, 0);
+        }
+        if let Some(id) = self.ids.get_mut(index) {
+            *id = request.id;
+        }
+        if let Some(place) = self.places.get_mut(index) {
+            *place = Sges::new(request.into)?;
+        }
+        self.posted = self.posted.wrapping_add(1);
+        self.record.store32(0, (self.posted & 0xffff).swap_bytes());
+        Ok(())
+    }
+
+    /// The receive that is done, as a completion with this counter says: its id, and its place if it is for a datagram.
+    /// They are done in order; None if this is not the next one.
+    #[inline]
+    pub fn retire(&mut self, counter: u16) -> Option<(u64, Option<Sges>)> {
+        if self.posted == self.done || counter != self.done as u16 {
+            return None;
+        }
+        let index = self.done as usize & (self.ids.len() - 1);
+        self.done = self.done.wrapping_add(1);
+        Some((*self.ids.get(index)?, self.places.get(index).copied()))
+    }
+
+    /// Takes a receive out that will never be done.
+    pub fn give_up(&mut self) -> Option<u64> {
+        self.retire(self.done as u16).map(|(id, _)| id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use drivers::hal::Arena;
+
+    #[test]
+    fn the_send_queue_has_its_alignment() {
+        assert_eq!(Shape::new(0, 0), Shape { log: 2, log_bytes: 4 });
+        assert_eq!(Shape::new(64, 4), Shape { log: 6, log_bytes: 6 });
+        assert_eq!(Shape::new(65, 3).bytes(), 128 * 64);
+    }
+
+    #[test]
+    fn receives_are_done_in_order() {
+        let mut arena = Arena::on_heap(1 << 16);
+        let shape = Shape::new(3, 2);
+        let memory = arena.alloc(shape.bytes(), 64).unwrap();
+        let record = arena.alloc(8, 64).unwrap();
+        let mut queue = ReceiveQueue::new(&memory, record, shape, 3, 2, false).unwrap();
+        let into = arena.alloc(100, 64).unwrap();
+        let empty = into.slice(0, 0).unwrap();
+        let post = |queue: &mut ReceiveQueue, id, into: &[Window]| {
+            queue.post(&RecvRequest { id, into }, 0x4500)
+        };
+        for round in 0..30_000u64 {
+            post(&mut queue, 3 * round, &[into]).unwrap();
+            post(&mut queue, 3 * round + 1, &[empty, into]).unwrap();
+            post(&mut queue, 3 * round + 2, &[]).unwrap();
+            assert_eq!(post(&mut queue, 9, &[]), Err(VerbsError::QueueFull));
+            if round == 0 {
+                // The first has one segment, and an end behind it.
+                assert_eq!(memory.load64(0).swap_bytes(), 100 << 32 | 0x4500);
+                assert_eq!(memory.load64(8).swap_bytes(), into.bus_address());
+                assert_eq!(memory.load64(16).swap_bytes(), TERMINATE);
+            }
+            let next = (3 * round) as u16;
+            assert!(queue.retire(next.wrapping_add(1)).is_none());
+            assert_eq!(record.load32(0).swap_bytes(), u32::from(next.wrapping_add(3)));
+            for n in 0..3 {
+                let (id, _) = queue.retire(next.wrapping_add(n)).unwrap();
+                assert_eq!(id, 3 * round + u64::from(n));
+            }
+            assert!(queue.retire(next.wrapping_add(3)).is_none());
+        }
+        assert_eq!(post(&mut queue, 9, &[into; 3]), Err(VerbsError::Invalid));
+    }
+}

@@ -1,0 +1,207 @@
+//! The completion queue, of which there is one for everything: a ring of 64 bytes each, told apart by what the queue pair
+//! said to be called (`user_index`), and its number.
+
+use super::memory::Buffer;
+use core::sync::atomic::AtomicU64;
+use drivers::hal::{Arena, Cells, Window};
+use verbs::{Status, VerbsError};
+
+const ENTRY: usize = 64;
+const WORDS: usize = ENTRY / 8;
+/// The last byte of an entry that was never written.
+const NEVER_WRITTEN: u64 = 0xf1;
+const INVALID: u64 = 0xf;
+
+/// What an entry is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A request was carried out.
+    Requested,
+    /// A receive was consumed by a WRITE with an immediate.
+    WriteImmediate,
+    /// By a SEND.
+    Send,
+    /// By one with an immediate.
+    SendImmediate,
+    /// By one that has invalidated a key of ours.
+    SendInvalidate,
+    /// A request failed, with this syndrome.
+    RequestFailed(u8),
+    /// A receive failed.
+    ReceiveFailed(u8),
+    /// Something else.
+    Unknown,
+}
+
+/// An entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub kind: Kind,
+    /// What the queue pair is called here, and its number.
+    pub user: u32,
+    pub number: u32,
+    /// The counter of the work request.
+    pub counter: u16,
+    pub length: u32,
+    /// An immediate, or a key that was invalidated.
+    pub immediate: u32,
+    /// Of a datagram: the sender's queue pair, and whether it has an IPv4 header.
+    pub source: u32,
+    pub is_ipv4: bool,
+}
+
+/// The queue.
+pub struct Ring {
+    pub buffer: Buffer,
+    words: Cells<AtomicU64>,
+    /// The doorbell record: how far entries were taken, and what the queue is armed for.
+    pub record: Window,
+    pub log: u32,
+    /// What the card calls it.
+    pub number: u32,
+    taken: u32,
+    told: u32,
+    /// How often it has told of something, once armed.
+    armed: u32,
+}
+
+impl Ring {
+    /// Of 2^`log` entries, with a record of 8 bytes.
+    pub fn new(log: u32, record: Window, arena: &mut Arena) -> Result<Ring, VerbsError> {
+        let buffer = Buffer::new(ENTRY << log, arena)?;
+        let words = Cells::new(&buffer.window, 0, WORDS << log).ok_or(VerbsError::NoRoom)?;
+        let mut ring = Ring { buffer, words, record, log, number: 0, taken: 0, told: 0, armed: 0 };
+        ring.clear();
+        Ok(ring)
+    }
+
+    /// All entries become the card's.
+    pub fn clear(&mut self) {
+        self.buffer.window.fill(0);
+        for n in 0..1 << self.log {
+            self.words.store(n * WORDS + 7, NEVER_WRITTEN.swap_bytes());
+        }
+        self.record.fill(0);
+        (self.taken, self.told, self.armed) = (0, 0, 0);
+    }
+
+    #[inline(always)]
+    fn word(&self, at: usize, word: usize) -> u64 {
+        self.words.load(at + word).swap_bytes()
+    }
+
+    /// The next entry.
+    #[inline]
+    pub fn take(&mut self) -> Option<Entry> {
+        let at = (self.taken as usize & ((1 << self.log) - 1)) * WORDS;
+        let last = self.word(at, 7);
+        let (owner, opcode) = (u64::from(self.taken >> self.log & 1), last >> 4 & 0xf);
+        if last & 1 != owner || opcode == INVALID {
+            return None;
+        }
+        self.taken = self.taken.wrapping_add(1);
+        // The syndrome of an error is the last byte of the word at 0x30.
+        let syndrome = || self.word(at, 6) as u8;
+        let kind = match opcode {
+            0 => Kind::Requested,
+            1 => Kind::WriteImmediate,
+            2 => Kind::Send,
+            3 => Kind::SendImmediate,
+            4 => Kind::SendInvalidate,
+            0xd => Kind::RequestFailed(syndrome()),
+            0xe => Kind::ReceiveFailed(syndrome()),
+            _ => Kind::Unknown,
+        };
+        let (header, user) = (self.word(at, 3), self.word(at, 4));
+        Some(Entry {
+            kind,
+            user: (user >> 32) as u32 & 0xff_ffff,
+            number: (last >> 32) as u32 & 0xff_ffff,
+            counter: (last >> 16) as u16,
+            length: self.word(at, 5) as u32,
+            immediate: user as u32,
+            source: (header >> 32) as u32 & 0xff_ffff,
+            is_ipv4: header >> 56 & 3 == 2,
+        })
+    }
+
+    /// Tells the card how far entries were taken: in memory, without a doorbell.
+    #[inline]
+    pub fn tell(&mut self) {
+        if self.told != self.taken {
+            self.told = self.taken;
+            self.record.store32(0, (self.taken & 0xff_ffff).swap_bytes());
+        }
+    }
+
+    /// Writes down that an event is wanted at the next entry; what the doorbell says of it.
+    pub fn arm(&mut self) -> u32 {
+        self.tell();
+        let word = (self.armed & 3) << 28 | self.taken & 0xff_ffff;
+        self.record.store32(4, word.swap_bytes());
+        word
+    }
+
+    /// The event has come.
+    pub fn has_told(&mut self) {
+        self.armed = self.armed.wrapping_add(1);
+    }
+}
+
+/// What a syndrome means. `Flushed` is no failure of its own.
+pub fn status(syndrome: u8) -> Status {
+    match syndrome {
+        0x01 => Status::LocalLength,
+        // Of the queue pair, protection, a change of a key, access.
+        0x02 | 0x04 | 0x06 | 0x11 => Status::LocalProtection,
+        // Aborted: with the queue pair.
+        0x05 | 0x22 => Status::Flushed,
+        0x12 => Status::RemoteInvalidRequest,
+        0x13 => Status::RemoteAccess,
+        0x15 => Status::RetryExceeded,
+        0x16 => Status::RnrRetryExceeded,
+        // A bad response, or that the peer could not.
+        _ => Status::RemoteOperation,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_taken_once_in_each_lap() {
+        let mut arena = Arena::on_heap(1 << 20);
+        let record = arena.alloc(8, 64).unwrap();
+        let mut ring = Ring::new(2, record, &mut arena).unwrap();
+        assert_eq!(ring.take(), None);
+        for n in 0..19u32 {
+            let mut entry = [0u8; 64];
+            entry[0x21..0x24].copy_from_slice(&[0, 0, 9]);
+            entry[0x2f] = 5;
+            entry[0x37] = 0x13;
+            entry[0x3b] = 7;
+            entry[0x3d] = n as u8;
+            entry[0x3f] = [0x00, 0x20, 0xd0][n as usize % 3] | (n >> 2 & 1) as u8;
+            ring.buffer.window.write((n as usize & 3) * 64, &entry).unwrap();
+            let taken = ring.take().unwrap();
+            let kind = [Kind::Requested, Kind::Send, Kind::RequestFailed(0x13)][n as usize % 3];
+            assert_eq!((taken.kind, taken.user, taken.number), (kind, 9, 7));
+            assert_eq!((taken.counter, taken.length), (n as u16, 5));
+            assert_eq!(ring.take(), None);
+            ring.tell();
+            assert_eq!(record.load32(0).swap_bytes(), n + 1);
+        }
+    }
+
+    #[test]
+    fn syndromes_are_those_of_verbs() {
+        let of = |syndromes: &[u8]| syndromes.iter().map(|n| status(*n)).collect::<Vec<_>>();
+        use Status::*;
+        assert_eq!(of(&[1, 2, 4, 5]), [LocalLength, LocalProtection, LocalProtection, Flushed]);
+        assert_eq!(of(&[0x12, 0x13, 0x14]), [RemoteInvalidRequest, RemoteAccess, RemoteOperation]);
+        assert_eq!(of(&[0x15, 0x16, 0x10]), [RetryExceeded, RnrRetryExceeded, RemoteOperation]);
+    }
+
+    use std::vec::Vec;
+}

@@ -1,0 +1,211 @@
+//! A send queue: blocks of 64 bytes, which a work request takes one to three of. Nothing is told to the card before
+//! [`SendQueue::flush`], which has a completion written for the last request in any case: so all that was done is known
+//! a batch later, whatever its user wants to hear of.
+
+use alloc::collections::VecDeque;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+use drivers::ethernet::mlx5::Mlx5Port;
+use drivers::hal::{Cells, Window};
+use verbs::{MrId, VerbsError};
+
+pub const BLOCK: usize = 64;
+/// Words of a block, and of the longest request.
+const WORDS: usize = BLOCK / 8;
+pub const LONGEST: usize = 3 * WORDS;
+/// A request waits for those before it that change keys.
+pub const FENCE_SMALL: u8 = 1;
+/// A completion is wanted.
+const SIGNALED: u8 = 2 << 2;
+const SOLICITED: u8 = 1 << 1;
+
+/// What comes of a request once it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// It is a user's, who wants to hear of its success, or not.
+    User { id: u64, signaled: bool },
+    /// A key at that place of the pool was given to a chunk of a region, or taken back; the user that is told, and of
+    /// which key.
+    Key { key: u32, gives: bool, region: MrId, chunk: u16, tells: Option<(u64, u32)> },
+    /// A spare key has come to a domain.
+    Moved { key: u32 },
+}
+
+/// A request that the card has, or will be told of.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    /// Its first block, and the one behind it.
+    first: u32,
+    end: u32,
+    then: Then,
+}
+
+/// What a request says in its control segment, beside what the queue knows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Control {
+    pub opcode: u8,
+    /// Segments of 16 bytes, with this one.
+    pub segments: usize,
+    /// An immediate, or a key.
+    pub immediate: u32,
+    pub solicited: bool,
+    /// How it waits for those before it.
+    pub fence: u8,
+}
+
+/// The queue.
+pub struct SendQueue {
+    blocks: Cells<[AtomicU64; 8]>,
+    words: Cells<AtomicU64>,
+    record: Window,
+    entries: u32,
+    number: u32,
+    /// Blocks that were written, that the card was told of, and that came back, in all.
+    written: u32,
+    told: u32,
+    back: u32,
+    /// The last request: its block, and its first two words.
+    last: u32,
+    control: [u64; 2],
+    works: VecDeque<Work>,
+    /// Requests of the user that may be outstanding, that are, and that ever were posted, modulo 2^32.
+    limit: u32,
+    outstanding: u32,
+    pub posted: u32,
+    /// Blocks that each of them takes at most.
+    blocks_each: u32,
+    /// How the next request waits for the one before it.
+    pub fence: u8,
+}
+
+impl SendQueue {
+    /// Of 2^`log` blocks from `offset` of the memory on, for up to `limit` requests of its user, of `blocks_each` at most.
+    pub fn new(
+        memory: &Window,
+        offset: usize,
+        log: u32,
+        record: Window,
+        limit: u32,
+        blocks_each: u32,
+    ) -> Result<SendQueue, VerbsError> {
+        let entries = 1usize << log;
+        Ok(SendQueue {
+            blocks: Cells::new(memory, offset, entries).ok_or(VerbsError::NoRoom)?,
+            words: Cells::new(memory, offset, entries * WORDS).ok_or(VerbsError::NoRoom)?,
+            record,
+            entries: entries as u32,
+            number: 0,
+            written: 0,
+            told: 0,
+            back: 0,
+            last: 0,
+            control: [0; 2],
+            works: VecDeque::with_capacity(entries),
+            limit,
+            outstanding: 0,
+            posted: 0,
+            blocks_each,
+            fence: 0,
+        })
+    }
+
+    /// The card calls its queue pair so.
+    pub fn named(&mut self, number: u32) {
+        self.number = number;
+    }
+
+    /// Whether its user may post one more.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.outstanding < self.limit
+    }
+
+    /// Whether there is room for so many blocks that are not the user's.
+    #[inline]
+    pub fn has_blocks(&self, count: u32) -> bool {
+        let kept = (self.limit - self.outstanding.min(self.limit)) * self.blocks_each;
+        self.written.wrapping_sub(self.back) + count + kept <= self.entries
+    }
+
+    /// Requests of the user that are not done.
+    pub fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    /// Whether nothing is outstanding.
+    pub fn is_idle(&self) -> bool {
+        self.works.is_empty()
+    }
+
+    /// Whether there is something that the card was not told of.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.written != self.told
+    }
+
+    /// Whether the user's requests up to that number are done.
+    pub fn has_done(&self, posted: u32) -> bool {
+        self.outstanding <= self.posted.wrapping_sub(posted)
+    }
+
+    /// Writes a request, of which `words` has all but the control segment. There is room for it.
+    #[inline]
+    pub fn write(&mut self, words: &mut [u64; LONGEST], control: Control, then: Then) {
+        let counter = u64::from(self.written as u16);
+        let (number, segments) = (u64::from(self.number), control.segments as u64);
+        let flags =
+            control.fence.max(self.fence) << 5 | if control.solicited { SOLICITED } else { 0 };
+        self.fence = 0;
+        words[0] = (counter << 8 | u64::from(control.opcode)) << 32 | number << 8 | segments;
+        words[1] = u64::from(flags) << 32 | u64::from(control.immediate);
+        self.control = [words[0], words[1]];
+        self.last = self.written;
+        for block in words.as_chunks::<WORDS>().0.iter().take(control.segments.div_ceil(4)) {
+            let index = self.written & (self.entries - 1);
+            self.blocks.store(index as usize, &block.map(u64::swap_bytes));
+            self.written = self.written.wrapping_add(1);
+        }
+        if let Then::User { .. } = then {
+            self.outstanding += 1;
+            self.posted = self.posted.wrapping_add(1);
+        }
+        self.works.push_back(Work { first: self.last, end: self.written, then });
+    }
+
+    /// Has the card do what was written, by one write to a register, if there is anything.
+    #[inline]
+    pub fn flush(&mut self, port: &Mlx5Port) {
+        if self.written == self.told {
+            return;
+        }
+        self.told = self.written;
+        let index = (self.last & (self.entries - 1)) as usize * WORDS + 1;
+        self.words.store(index, (self.control[1] | u64::from(SIGNALED) << 32).swap_bytes());
+        self.record.store32(4, (self.written & 0xffff).swap_bytes());
+        fence(Ordering::SeqCst);
+        port.ring(self.control[0]);
+    }
+
+    /// The next request that is done, as a completion of the one with this counter says; and whether it is that one.
+    /// None if there is none, or if no request has that counter.
+    #[inline]
+    pub fn retire(&mut self, counter: u16) -> Option<(Then, bool)> {
+        let work = self.works.front()?;
+        let ahead = counter.wrapping_sub(work.first as u16);
+        if u32::from(ahead) >= self.written.wrapping_sub(work.first) {
+            return None;
+        }
+        let (then, is_it) = (work.then, ahead == 0);
+        self.back = work.end;
+        self.works.pop_front();
+        self.outstanding -= u32::from(matches!(then, Then::User { .. }));
+        Some((then, is_it))
+    }
+
+    /// Takes a request out that will never be done, the oldest first.
+    pub fn give_up(&mut self) -> Option<Then> {
+        let work = self.works.pop_front()?;
+        self.back = work.end;
+        self.outstanding -= u32::from(matches!(work.then, Then::User { .. }));
+        Some(work.then)
+    }
+}

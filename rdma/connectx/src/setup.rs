@@ -1,0 +1,251 @@
+//! What the provider needs of the card before anything else, at first and after each reset: RoCE turned on, GIDs, a domain, the
+//! completion queue, the queue pair that changes keys, spare keys, queue pair 1.
+
+use super::commands::{BRIEF, Job};
+use super::context::{self, Make, Service};
+use super::management::Management;
+use super::memory::Buffer;
+use super::pair::RECORD;
+use super::ring::Ring;
+use super::send_queue::SendQueue;
+use super::{ConnectX, Counters, Error, Limits};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use cm::Cm;
+use core::net::IpAddr;
+use drivers::ethernet::mlx5::fields::{get, put, put64, set};
+use drivers::ethernet::mlx5::{Abilities, Command, Mlx5Port};
+use drivers::hal::{Arena, Instant, Port, Window};
+use rand_core::RngCore;
+use softverbs::completion::CompletionQueues;
+use softverbs::handle_table::{self, HandleTable};
+use verbs::ReadyToSend;
+
+const QUERY_HCA_CAP: Command = Command(0x100, "QUERY_HCA_CAP");
+const CREATE_CQ: Command = Command(0x400, "CREATE_CQ");
+pub const CREATE_QP: Command = Command(0x500, "CREATE_QP");
+pub const RST2INIT_QP: Command = Command(0x502, "RST2INIT_QP");
+const INIT2RTR_QP: Command = Command(0x503, "INIT2RTR_QP");
+const RTR2RTS_QP: Command = Command(0x504, "RTR2RTS_QP");
+const MODIFY_NIC_VPORT_CONTEXT: Command = Command(0x755, "MODIFY_NIC_VPORT_CONTEXT");
+
+/// What completions of the key queue are called, and of no other queue pair.
+pub const KEYS: u32 = 0xff_fffe;
+/// Blocks of the key queue, as log2.
+pub const KEY_LOG: u32 = 10;
+
+/// Types of capabilities, and bytes of those of a type.
+const GENERAL: u16 = 0;
+const ROCE: u16 = 4;
+const CAPABILITIES: usize = 0x1010;
+
+/// Requires a field of capabilities to be at least so much.
+fn require(bytes: &[u8], field: (&'static str, usize, usize), least: u32) -> Result<u32, Error> {
+    let (name, bit, width) = field;
+    match get(bytes, bit, width) {
+        enough if enough >= least => Ok(enough),
+        _ => Err(Error::Lacks(name)),
+    }
+}
+
+/// The queue pair that changes keys, which no peer has.
+pub struct KeyQueue {
+    pub number: u32,
+    pub sends: SendQueue,
+    buffer: Buffer,
+    record: Window,
+}
+
+impl KeyQueue {
+    fn new(arena: &mut Arena) -> Result<Self, Error> {
+        let buffer = Buffer::new(64 << KEY_LOG, arena).map_err(|_| Error::NoMemory)?;
+        let record = arena.alloc(RECORD, 64).ok_or(Error::NoMemory)?;
+        let sends = SendQueue::new(&buffer.window, 0, KEY_LOG, record, 0, 0);
+        Ok(KeyQueue { number: 0, sends: sends.map_err(|_| Error::NoMemory)?, buffer, record })
+    }
+
+    /// Its memory.
+    pub fn memory(&self) -> [Window; 2] {
+        [self.buffer.window, self.record]
+    }
+}
+
+/// Sets RDMA up on a card.
+pub fn open(
+    mut port: Mlx5Port,
+    mut arena: Arena,
+    addresses: &[IpAddr],
+    limits: Limits,
+    rng: &mut dyn RngCore,
+) -> Result<ConnectX, Error> {
+    let limits = Limits { qps: limits.qps.clamp(1, handle_table::MAX - 2), ..limits };
+    let record = arena.alloc(RECORD, 64).ok_or(Error::NoMemory)?;
+    let ring = Ring::new(limits.log_completions.clamp(4, 22), record, &mut arena);
+    let link = port.link_up();
+    let mut opened = ConnectX {
+        ring: ring.map_err(|_| Error::NoMemory)?,
+        key_queue: KeyQueue::new(&mut arena)?,
+        management: Management::new(&mut arena)?,
+        port,
+        arena,
+        limits,
+        now: Instant::ZERO,
+        life: None,
+        useless: None,
+        abilities: Abilities { page: 0, events: 0, atomics: false },
+        log_most_reads: 0,
+        fence: 0,
+        link,
+        most_addresses: 0,
+        addresses: addresses.iter().copied().map(Some).collect(),
+        own_domain: (0, 0),
+        promised: 0,
+        pool: super::Pool::default(),
+        domains: HandleTable::new(limits.pds),
+        regions: HandleTable::new(limits.regions),
+        pairs: HandleTable::new(limits.qps),
+        numbers: BTreeMap::new(),
+        leaving: Vec::new(),
+        cqs: CompletionQueues::new(limits.cqs),
+        news: Vec::new(),
+        jobs: VecDeque::new(),
+        doing: None,
+        events: VecDeque::new(),
+        cm: Cm::new(&limits.connections, rng),
+        counters: Counters::default(),
+    };
+    let life = opened.port.life().ok_or(Error::Reset)?;
+    opened.come_up()?;
+    opened.do_jobs()?;
+    opened.life = Some(life);
+    Ok(opened)
+}
+
+impl ConnectX {
+    /// Has the card ready, but for spare keys, which jobs make.
+    pub(super) fn come_up(&mut self) -> Result<(), Error> {
+        self.abilities = self.port.abilities().ok_or(Error::Reset)?;
+        self.look_at_capabilities()?;
+        self.turn_roce_on()?;
+        for index in 0..self.addresses.len() {
+            self.jobs.push_back(Job::SetGid(index as u16));
+        }
+        self.do_jobs()?;
+        self.own_domain = self.make_card_domain()?;
+        self.ring.clear();
+        self.ring.number = self.create_ring()?;
+        self.promised = 0;
+        self.make_key_queue()?;
+        self.make_management()?;
+        for place in 0..self.domains.places() {
+            if self.domains.at(place).is_some() {
+                let (number, key) = self.make_card_domain()?;
+                if let Some(domain) = self.domains.at_mut(place) {
+                    (domain.number, domain.key) = (number, key);
+                }
+            }
+        }
+        (0..self.limits.keys).for_each(|_| self.jobs.push_back(Job::MakeKey));
+        Ok(())
+    }
+
+    fn capabilities(&mut self, kind: u16) -> Result<Vec<u8>, Error> {
+        let mut answer = self.ask(QUERY_HCA_CAP, kind << 1 | 1, &[0; 8], CAPABILITIES)?;
+        answer.drain(..16);
+        Ok(answer)
+    }
+
+    fn look_at_capabilities(&mut self) -> Result<(), Error> {
+        let general = self.capabilities(GENERAL)?;
+        for one in
+            [("roce", 0x21d, 1), ("rc", 0x23f, 1), ("ud", 0x23d, 1), ("cqe_version", 0x1fc, 4)]
+        {
+            require(&general, one, 1)?;
+        }
+        require(&general, ("log_max_qp_sz", 0x88, 8), 15)?;
+        require(&general, ("log_max_cq_sz", 0xc8, 8), self.ring.log)?;
+        require(&general, ("log_max_msg", 0x1c3, 5), super::requests::LOG_MAX_MESSAGE)?;
+        require(&general, ("max_wqe_sz_sq", 0x290, 16), 192)?;
+        // Keys stand for pages of the size of what they are given for.
+        if get(&general, 0x207, 1) == 1 {
+            return Err(Error::Lacks("umr_modify_entity_size"));
+        }
+        let reads = [(0x14a, 6), (0x15a, 6)].map(|(bit, width)| get(&general, bit, width));
+        self.log_most_reads = reads[0].min(reads[1]).min(4);
+        self.fence = match get(&general, 0x20a, 2) {
+            0 => 3,
+            1 => 1,
+            _ => 0,
+        };
+        let roce = self.capabilities(ROCE)?;
+        let most = require(&roce, ("roce_address_table_size", 0xf0, 16), 1)?;
+        self.most_addresses = most.min(256) as usize;
+        if self.addresses.len() > self.most_addresses {
+            return Err(Error::Lacks("a roce_address_table_size for all addresses"));
+        }
+        // Version 2, over IPv4 and IPv6.
+        let layers = get(&roce, 0x8c, 4);
+        if get(&roce, 0x98, 8) & 4 == 0 || layers & 6 != 6 {
+            return Err(Error::Lacks("RoCEv2 over IPv4 and IPv6"));
+        }
+        Ok(())
+    }
+
+    fn turn_roce_on(&mut self) -> Result<(), Error> {
+        let mut change = alloc::vec![0; 0x200 - 8];
+        put(&mut change, 4, 1 << 1);
+        set(&mut change[0x100 - 8..], 0x1f, 1, 1);
+        self.ask(MODIFY_NIC_VPORT_CONTEXT, 0, &change, BRIEF)?;
+        Ok(())
+    }
+
+    fn create_ring(&mut self) -> Result<u32, Error> {
+        let mut input = alloc::vec![0; 0x110 - 8];
+        let context = &mut input[0x10 - 8..];
+        set(context, 0x63, 5, self.ring.log);
+        set(context, 0x68, 24, self.abilities.page);
+        set(context, 0xa0, 32, self.abilities.events);
+        set(context, 0xc3, 5, self.ring.buffer.log_page);
+        put64(context, 0x38, self.ring.record.bus_address());
+        self.ring.buffer.list(&mut input);
+        self.create(CREATE_CQ, &input)
+    }
+
+    /// Makes a queue pair of the provider's own, which sends at once.
+    pub(super) fn make_own(&mut self, make: &Make, qkey: u32) -> Result<u32, Error> {
+        let number = self.create(CREATE_QP, &context::create(make))?;
+        self.ask(RST2INIT_QP, 0, &context::init(number, make, qkey), BRIEF)?;
+        self.ask(INIT2RTR_QP, 0, &context::receive(number, make.service), BRIEF)?;
+        let first = ReadyToSend {
+            sq_psn: 0,
+            max_rd_atomic: 0,
+            ack_timeout: 0,
+            retry_count: 0,
+            rnr_retry: 0,
+        };
+        self.ask(RTR2RTS_QP, 0, &context::send(number, &first), BRIEF)?;
+        Ok(number)
+    }
+
+    fn make_key_queue(&mut self) -> Result<(), Error> {
+        let KeyQueue { buffer, record, .. } = self.key_queue;
+        record.fill(0);
+        let sends = SendQueue::new(&buffer.window, 0, KEY_LOG, record, 0, 0);
+        self.key_queue.sends = sends.map_err(|_| Error::NoMemory)?;
+        let make = Make {
+            service: Service::Keys,
+            domain: self.own_domain.0,
+            page: self.abilities.page,
+            completions: self.ring.number,
+            user: KEYS,
+            buffer,
+            record,
+            receives: None,
+            send_log: KEY_LOG,
+        };
+        let number = self.make_own(&make, 0)?;
+        self.key_queue.number = number;
+        self.key_queue.sends.named(number);
+        Ok(())
+    }
+}
