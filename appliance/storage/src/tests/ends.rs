@@ -5,7 +5,7 @@ use core::net::Ipv4Addr;
 use drivers::hal::{Features, Geometry};
 use rtrs::Errno;
 use rtrs::client::{DownReason, Event, Outcome, PathId};
-use rtrs::server::PathState;
+use rtrs::server::{PathState, RequestId, RequestKind};
 use std::boxed::Box;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -52,6 +52,11 @@ impl Slow {
 
     fn queued(&self) -> usize {
         self.0.borrow().queue.len()
+    }
+
+    /// Name of the oldest request.
+    fn oldest(&self) -> RequestId {
+        RequestId::from_bits(self.0.borrow().queue[0].tag.word)
     }
 }
 
@@ -290,4 +295,76 @@ pub fn a_chunk_that_is_used_again_before_its_answer_ends_the_path() {
         world.run();
         assert_eq!(world.server.transport().sessions().count(), 0);
     }
+}
+
+/// The kind and sizes of the request of that name, if it is being worked on.
+fn request(world: &mut World, id: RequestId) -> Option<(RequestKind, usize, usize)> {
+    let request = world.server.transport().request(id, context!(world, gateway))?;
+    assert_eq!(request.id, id);
+    Some((request.kind, request.data.len(), request.user.len()))
+}
+
+/// Answers the request of that name; whether there was one.
+fn respond(world: &mut World, id: RequestId) -> bool {
+    let result = Ok(drivers::hal::Window::empty());
+    world.server.transport_mut().respond(id, result, context!(world, gateway)).is_some()
+}
+
+/// A volume that says once more, or late, that it has done something answers nothing else by that: the name of
+/// a request is good until it is answered, and is then that of the next one in its chunk.
+#[test]
+pub fn the_name_of_a_request_is_good_until_its_answer() {
+    let (mut world, slow) = slow_world(8);
+    let client = world.connect("s1");
+    world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+    let user = user_io(Operation::Write, 0, 512);
+    let permit = world.start_write(client, &user, &[7; 512]);
+    world.run();
+    let id = slow.oldest();
+    assert_eq!(request(&mut world, id), Some((RequestKind::Write, 512, user.len())));
+    for other in [id.to_bits() ^ 1, id.to_bits() + (1 << 16), u64::MAX].map(RequestId::from_bits) {
+        assert_eq!(request(&mut world, other), None);
+        assert!(!respond(&mut world, other));
+    }
+    slow.work();
+    world.run();
+    assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(Ok(()))));
+    assert_eq!(request(&mut world, id), None);
+    assert!(!respond(&mut world, id));
+    world.clients[client].put_permit(permit);
+    // The same name is that of a later one in the same chunk.
+    for _ in 0..8 {
+        world.start_read(client, &user_io(Operation::Read, 8, 1024), 1024);
+        world.run();
+        let later = slow.oldest();
+        assert_eq!(request(&mut world, later), Some((RequestKind::Read, 1024, user.len())));
+        assert_eq!(request(&mut world, id).is_some(), later == id);
+        if later == id {
+            return;
+        }
+        slow.work();
+        world.run();
+    }
+    panic!("every chunk was used, and none twice");
+}
+
+/// A request whose path ends meanwhile is not begun again, and is given back once.
+#[test]
+pub fn a_request_of_a_path_that_has_ended_is_given_back_once() {
+    let (mut world, slow) = slow_world(8);
+    let memory = world.arena.available();
+    let client = world.connect("s1");
+    world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+    world.start_write(client, &user_io(Operation::Write, 0, 512), &[7; 512]);
+    world.run();
+    let id = slow.oldest();
+    let path = world.server.transport().paths().next().unwrap().id;
+    world.server.transport_mut().disconnect(path, context!(world, gateway));
+    assert_eq!(request(&mut world, id), None);
+    world.run();
+    assert!(world.arena.available() < memory, "the volume may still read the chunk");
+    assert!(respond(&mut world, id));
+    assert!(!respond(&mut world, id));
+    world.run();
+    assert_eq!(world.arena.available(), memory);
 }

@@ -4,6 +4,7 @@ mod bad;
 mod basic;
 mod disks;
 mod ends;
+mod exports;
 mod hosts;
 mod late_keys;
 mod leaks;

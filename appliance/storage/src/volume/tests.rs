@@ -270,3 +270,86 @@ fn volumes_that_rest_are_not_looked_at() {
         assert!(looks.replace(0) <= 3, "others are looked at");
     }
 }
+
+/// What every volume looks at first, for one of 64 sectors in blocks of 4096 bytes that can do everything.
+#[test]
+fn what_a_request_may_be_follows_from_the_shape() {
+    use Operation::{Discard, Flush, Read, SecureErase, WriteZeroes};
+    let write = Operation::Write { durable: false };
+    let all = Features::DISCARD | Features::WRITE_ZEROES | Features::SECURE_ERASE;
+    let shape = |features| Geometry {
+        sectors: 64,
+        logical_block: 4096,
+        physical_block: 4096,
+        max_transfer: 1 << 20,
+        max_discard_sectors: 16,
+        discard_granularity: 4096,
+        max_write_zeroes_sectors: 24,
+        features,
+    };
+    let mut arena = Arena::on_heap(1 << 17);
+    let memory = arena.alloc(64 << 10, 4096).unwrap();
+    let ask = |features, operation, sector, bytes| {
+        let data = memory.slice(0, bytes).unwrap();
+        check(&shape(features), &request(0, operation, sector, data)).err()
+    };
+    let (invalid, past_end) = (Some(VolumeError::Invalid), Some(VolumeError::PastEnd));
+    for operation in [Read, write] {
+        assert_eq!(ask(all, operation, 56, 4096), None, "the last block");
+        assert_eq!(ask(all, operation, 56, 8192), past_end);
+        assert_eq!(ask(all, operation, 64, 0), None, "nothing, at the end");
+        assert_eq!(ask(all, operation, u64::MAX - 7, 8192), past_end);
+        assert_eq!(ask(all, operation, 4, 4096), invalid, "not at a block");
+        assert_eq!(ask(all, operation, 8, 4096 + 512), invalid, "not whole blocks");
+        assert_eq!(ask(all, operation, 8, 4096 + 256), invalid, "not whole sectors");
+    }
+    let without_data: [(fn(u32) -> Operation, Features, u32); 3] = [
+        (|sectors| Discard { sectors }, Features::DISCARD, 16),
+        (|sectors| WriteZeroes { sectors }, Features::WRITE_ZEROES, 24),
+        (|sectors| SecureErase { sectors }, Features::SECURE_ERASE, 16),
+    ];
+    for (operation, feature, most) in without_data {
+        assert_eq!(ask(feature, operation(most), 0, 0), None);
+        assert_eq!(ask(feature, operation(most + 8), 0, 0), invalid, "larger than is offered");
+        assert_eq!(ask(feature, operation(8), 56, 0), None);
+        assert_eq!(ask(feature, operation(16), 56, 0), past_end);
+        assert_eq!(ask(feature, operation(8), 4, 0), invalid);
+        assert_eq!(ask(feature, operation(4), 8, 0), invalid);
+        let others = all.difference(feature);
+        assert_eq!(ask(others, operation(8), 0, 0), Some(VolumeError::Unsupported));
+        let read_only = all | Features::READ_ONLY;
+        assert_eq!(ask(read_only, operation(8), 0, 0), Some(VolumeError::ReadOnly));
+    }
+    assert_eq!(ask(Features::READ_ONLY, write, 0, 4096), Some(VolumeError::ReadOnly));
+    assert_eq!(ask(Features::READ_ONLY, Read, 0, 4096), None);
+    assert_eq!(ask(Features::READ_ONLY, Flush, u64::MAX, 0), None);
+}
+
+/// A volume that is taken out has its name free for another, under another id.
+#[test]
+fn a_volume_that_was_removed_is_not_found_again() {
+    let mut arena = Arena::on_heap(1 << 17);
+    let mut ram = || {
+        let memory = arena.alloc(1 << 15, 4096).unwrap();
+        alloc::boxed::Box::new(RamVolume::new(memory, false))
+    };
+    let mut volumes = Volumes::new();
+    let [one, two] = ["one", "two"].map(|name| rtrs::Name::new(name).unwrap());
+    let first = volumes.add(one, ram()).unwrap();
+    let second = volumes.add(two, ram()).unwrap();
+    let counts = volumes.open_counts(first).unwrap().clone();
+    let revision = volumes.revision();
+    assert!(volumes.remove(first).is_some());
+    assert!(volumes.revision() > revision, "whoever tells others of them looks at that");
+    assert!(counts.open(None).is_err(), "nobody opens it any more");
+    assert!(volumes.remove(first).is_none());
+    assert_eq!((volumes.find("one"), volumes.name(first)), (None, None));
+    assert!(volumes.geometry(first).is_none() && volumes.get(first).is_none());
+    assert!(volumes.get_mut(first).is_none());
+    let flush = request(0, Operation::Flush, 0, Window::empty());
+    assert!(volumes.submit(first, &flush).is_none());
+    assert_eq!(volumes.ids().collect::<Vec<_>>(), [second]);
+    let again = volumes.add(one, ram()).unwrap();
+    assert!(again != first && again != second);
+    assert_eq!((volumes.find("one"), volumes.name(again)), (Some(again), Some("one")));
+}

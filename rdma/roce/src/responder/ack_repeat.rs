@@ -101,4 +101,23 @@ mod tests {
         again.acknowledged(at(400));
         assert_eq!(again.deadline(), Some(Instant::from_nanos(8 * TOGETHER)));
     }
+
+    /// The message behind a WRITE does not come: its ACK is said soon, and again as often as any other.
+    #[test]
+    fn what_is_held_is_said_soon_and_then_twice_again() {
+        let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+        let mut again = Again::new();
+        again.held(at(0));
+        assert_eq!(again.deadline(), Some(at(10)));
+        assert!(!again.is_due(at(9)) && again.is_due(at(10)));
+        for _ in 0..2 {
+            let next = again.deadline().expect("it may be lost");
+            assert!(next >= at(110) && again.is_due(next));
+        }
+        assert_eq!(again.deadline(), None);
+        // It does come, and its ACK is that of both.
+        again.held(at(1000));
+        again.acknowledged(at(1001));
+        assert!(!again.is_due(at(1010)));
+    }
 }

@@ -16,7 +16,7 @@ use verbs::{
     Provider, QpState, RecvRequest, RejectReason, SendOperation, SendWith, VerbsError,
 };
 
-const PARAMETERS: ConnectionParameters = ConnectionParameters {
+pub(super) const PARAMETERS: ConnectionParameters = ConnectionParameters {
     responder_resources: 2,
     initiator_depth: 3,
     retry_count: 7,
@@ -24,7 +24,7 @@ const PARAMETERS: ConnectionParameters = ConnectionParameters {
     min_rnr_timer: 12,
 };
 
-fn pair(seed: u64) -> Pair {
+pub(super) fn pair(seed: u64) -> Pair {
     let mut pair = Pair::new(seed, 1500, seed % 2 == 1);
     let (ip, mac) = (pair.nodes[0].ip, pair.nodes[0].mac);
     pair.nodes[1].roce.learn_neighbour(ip, mac);
@@ -33,7 +33,7 @@ fn pair(seed: u64) -> Pair {
 }
 
 /// Node 1 asks node 0.
-fn ask(pair: &mut Pair, port: u16, data: &[u8]) -> ConnectionId {
+pub(super) fn ask(pair: &mut Pair, port: u16, data: &[u8]) -> ConnectionId {
     let to = SocketAddr::new(pair.nodes[0].ip, port);
     let now = pair.network.now;
     let node = &mut pair.nodes[1];
@@ -41,7 +41,7 @@ fn ask(pair: &mut Pair, port: u16, data: &[u8]) -> ConnectionId {
 }
 
 /// Runs until node `n` has an event, and returns it.
-fn event(pair: &mut Pair, n: usize) -> Option<ConnectionEvent> {
+pub(super) fn event(pair: &mut Pair, n: usize) -> Option<ConnectionEvent> {
     let mut found = None;
     pair.run(Duration::from_secs(200), |pair| {
         found = pair.nodes[n].roce.poll_connection_event();
@@ -51,7 +51,7 @@ fn event(pair: &mut Pair, n: usize) -> Option<ConnectionEvent> {
 }
 
 /// Connects; returns the connection as both ends name it.
-fn connect(pair: &mut Pair) -> [ConnectionId; 2] {
+pub(super) fn connect(pair: &mut Pair) -> [ConnectionId; 2] {
     let asked = ask(pair, 1234, b"please");
     let Some(ConnectionEvent::Request { connection, from, parameters, private_data, .. }) =
         event(pair, 0)

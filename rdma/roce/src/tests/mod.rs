@@ -1,6 +1,7 @@
 //! Tests of the provider as a whole.
 
 mod arbitrary;
+mod asking;
 mod capture;
 mod claims;
 mod connections;

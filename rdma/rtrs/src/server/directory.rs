@@ -190,4 +190,24 @@ mod tests {
         assert_eq!(directory.evicted(0), None);
         assert!(directory.name(1, uuid(3), name, host(1)), "the evicted one has it no more");
     }
+
+    #[test]
+    fn a_name_is_that_of_one_session_of_its_core() {
+        let directory = directory(2);
+        let [a, b] = ["a", "b"].map(|name| Name::new(name).unwrap());
+        for (core, session, from) in [(0, 1, 1), (0, 2, 2), (1, 3, 3)] {
+            assert!(directory.enter(core, uuid(session), host(from)));
+        }
+        assert!(directory.name(0, uuid(1), a, host(1)));
+        assert!(directory.name(0, uuid(2), b, host(2)));
+        for taken in [a, b] {
+            assert!(!directory.name(1, uuid(3), taken, host(3)), "it is another host's");
+        }
+        // One of them leaves; the other one stays what it is.
+        directory.leave(0, uuid(1));
+        directory.leave(1, uuid(2));
+        assert!(directory.name(1, uuid(3), a, host(3)));
+        assert!(!directory.name(1, uuid(3), b, host(3)));
+        assert_eq!(directory.evicted(0), None);
+    }
 }

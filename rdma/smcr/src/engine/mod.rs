@@ -301,6 +301,11 @@ impl Engine {
         self.groups[group].tokens.clear();
     }
 
+    /// How many buffers of a group's peer are known.
+    pub(crate) fn keys_of_peer(&self, group: usize) -> usize {
+        self.groups.get(group).map_or(0, |group| group.tokens.len())
+    }
+
     /// The peer's name of a socket, and where its buffer is.
     pub(crate) fn peer_of(&self, id: SocketId) -> (u32, verbs::RemoteAddress) {
         let peer = self.socket(id).expect("the socket is there").peer;

@@ -359,6 +359,40 @@ fn a_server_that_rebooted_is_a_new_one() {
     assert!(w.was_told(1, client, Ready::ABORTED));
 }
 
+/// The client does not wait for the next test of the link to its old life: it tests it as soon as the server
+/// wants another group.
+#[test]
+fn a_group_that_its_server_has_forgotten_ends_soon_after_the_next_is_made() {
+    let mut w = World::new(23);
+    let [_, client] = w.established();
+    w.reboot(0);
+    w.hear_nothing();
+    let ids = w.established();
+    w.wait(5 * SECOND);
+    assert!(w.was_told(1, client, Ready::ABORTED), "links are tested every 30 s otherwise");
+    assert_eq!(w.hosts[1].engine.groups().count(), 1);
+    w.transfer(0, ids, &pattern(5000, 1), 4096);
+}
+
+/// A server wants another group when the one that there is has no room, too: both go on.
+#[test]
+fn a_group_that_is_full_stays_beside_the_next() {
+    let sixteen = || Config { max_conns: 16, ..config() };
+    let mut w = World::with(24, [sixteen(), sixteen()]);
+    let all: Vec<_> = (0..17).map(|_| w.established()).collect();
+    for host in &w.hosts {
+        let mut sizes: Vec<_> = host.engine.groups().map(|group| group.connections).collect();
+        sizes.sort_unstable();
+        assert_eq!(sizes, [1, 16]);
+    }
+    w.wait(5 * SECOND);
+    for ids in [all[0], all[15], all[16]] {
+        w.transfer(1, ids, &pattern(1000, 1), 1000);
+        w.transfer(0, ids, &pattern(1000, 2), 1000);
+    }
+    assert!(w.hosts.iter().all(|host| host.engine.counters().links_failed == 0));
+}
+
 #[test]
 fn the_state_is_told_by_its_name() {
     let mut w = World::new(20);

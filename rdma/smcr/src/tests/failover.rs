@@ -405,6 +405,35 @@ fn conversation(
     }
 }
 
+/// Linux as server holds small writes back after a failover, until it is asked for something: a client asks about
+/// once a second, as long as a connection lasts that had to move.
+#[test]
+fn a_connection_that_moved_is_asked_for_what_is_held_back() {
+    for moves in [false, true] {
+        let (mut w, ids) = world(2, 31, [2, 2]);
+        w.transfer(1, ids, &pattern(1000, 1), 1000);
+        if moves {
+            cut(&mut w, 0, 0);
+            w.transfer(1, ids, &pattern(1000, 2), 1000);
+            w.transfer(0, ids, &pattern(1000, 3), 1000);
+        }
+        w.wait(10 * SECOND);
+        let sent = |w: &World| [0, 1].map(|n: usize| w.hosts[n].engine.counters().cdc_sent);
+        let before = sent(&w);
+        w.wait(20 * SECOND);
+        let [answers, questions] = [0, 1].map(|n| sent(&w)[n] - before[n]);
+        let expected = if moves { 18..=22 } else { 0..=0 };
+        assert!(expected.contains(&questions), "{questions} questions, moved: {moves}");
+        assert_eq!(answers, questions, "each is answered");
+        w.close(1, ids[1]);
+        w.close(0, ids[0]);
+        w.wait(SECOND);
+        let before = sent(&w);
+        w.wait(10 * SECOND);
+        assert_eq!(sent(&w), before, "nothing is asked of a connection that is over");
+    }
+}
+
 fn what_had_arrived_over_the_lost_link_may_be_consumed(version: u8) {
     conversation(version, 821, 1, 61, 0, true, 100);
 }

@@ -222,6 +222,7 @@ fn keys_are_bounded() {
         let bytes = Llc { version: 2, response: false, order: Order::Big, body }.emit();
         forge(&mut w, &bytes);
     }
+    assert_eq!(w.hosts[0].engine.keys_of_peer(0), 255, "the oldest have given way");
     w.transfer(0, ids, b"still here", 100);
 }
 

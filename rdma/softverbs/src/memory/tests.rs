@@ -2,6 +2,7 @@ use super::*;
 use crate::pool::Pool;
 use drivers::hal::Arena;
 use netsim::Rng;
+use std::vec::Vec;
 
 const WRITE: Access = Access::REMOTE_WRITE;
 
@@ -158,4 +159,191 @@ fn what_was_granted_is_granted_until_a_key_is_gone() {
     memory.rotate_key(region.id, 1, &mut rng).unwrap();
     let refused = memory.go_on(&grant, 3000, pd, at(3096), 1000).unwrap_err();
     assert_eq!(refused, Refusal::UnknownKey);
+}
+
+/// Chunks lie in memory that is large enough for all of them, and under keys that there are.
+#[test]
+fn chunks_need_their_memory_and_their_keys() {
+    let mut arena = Arena::on_heap(1 << 16);
+    let mut rng = Rng::new(5);
+    // At least eight keys.
+    let mut memory = Memory::new(4, 4, 1);
+    let pd = memory.alloc_pd().unwrap();
+    let window = arena.alloc(8192, 4096).unwrap();
+    let mut register = |memory: &mut Memory, count, len| {
+        let window = window.slice(0, len).unwrap();
+        memory.register_chunks(pd, count, 1024, Some(window), &mut rng)
+    };
+    assert_eq!(register(&mut memory, 8, 8191), Err(VerbsError::Invalid));
+    let five = register(&mut memory, 5, 5120).unwrap();
+    assert_eq!(register(&mut memory, 4, 8192), Err(VerbsError::NoRoom), "nine keys");
+    let three = register(&mut memory, 3, 8192).unwrap();
+    let mut keys: Vec<u32> = (0..5).map(|n| memory.key(five.id, n).unwrap()).collect();
+    keys.extend((0..3).map(|n| memory.key(three.id, n).unwrap()));
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!(keys.len(), 8, "each has its own");
+    assert_eq!(memory.key(three.id, 3), Err(VerbsError::Invalid));
+    memory.deregister(five.id).unwrap();
+    assert_eq!(memory.key(five.id, 0), Err(VerbsError::NoSuchObject));
+    memory.deregister(three.id).unwrap();
+    // What was refused has left nothing.
+    assert_eq!(memory.dealloc_pd(pd), Ok(()));
+    assert_eq!(memory.dealloc_pd(pd), Err(VerbsError::NoSuchObject));
+}
+
+#[test]
+fn a_region_that_finds_no_room_leaves_its_domain_as_it_was() {
+    let mut rng = Rng::new(6);
+    let mut memory = Memory::new(1, 2, 16);
+    let pd = memory.alloc_pd().unwrap();
+    assert_eq!(memory.alloc_pd(), Err(VerbsError::NoRoom));
+    let mut register = |memory: &mut Memory, pd| {
+        memory.register(pd, Window::empty(), WRITE, &mut rng).map(|region| region.id)
+    };
+    let both = [0; 2].map(|_| register(&mut memory, pd).unwrap());
+    assert_eq!(register(&mut memory, pd), Err(VerbsError::NoRoom));
+    assert_eq!(register(&mut memory, PdId(77)), Err(VerbsError::NoSuchObject));
+    for region in both {
+        assert_eq!(memory.dealloc_pd(pd), Err(VerbsError::Busy));
+        memory.deregister(region).unwrap();
+    }
+    assert_eq!(memory.dealloc_pd(pd), Ok(()));
+}
+
+/// Of an address peers learn the place in its page, and nothing else.
+#[test]
+fn addresses_say_nothing_of_where_memory_lies() {
+    let mut arena = Arena::on_heap(1 << 16);
+    let mut rng = Rng::new(7);
+    let mut memory = Memory::new(1, 64, 64);
+    let pd = memory.alloc_pd().unwrap();
+    let window = arena.alloc(8192, 4096).unwrap().slice(0x123, 100).unwrap();
+    let addresses: Vec<u64> =
+        (0..32).map(|_| memory.register(pd, window, WRITE, &mut rng).unwrap().address).collect();
+    let page = |address: &u64| address & !0xfff;
+    for address in &addresses {
+        assert_eq!(address & 0xfff, window.bus_address() & 0xfff);
+        assert_eq!(address >> 47, 0, "a program of the peer may take it for an address of its own");
+        assert_ne!(page(address), page(&window.bus_address()));
+    }
+    let all = addresses.iter().fold(0, |all, address| all | address);
+    let common = addresses.iter().fold(u64::MAX, |common, address| common & address);
+    assert_eq!((page(&all), page(&common)), (0x7fff_ffff_f000, 0), "all of them are drawn");
+}
+
+#[test]
+fn a_region_that_lies_elsewhere_now_is_reached_there_alone() {
+    let mut arena = Arena::on_heap(1 << 16);
+    let mut rng = Rng::new(8);
+    let mut memory = Memory::new(1, 4, 16);
+    let pd = memory.alloc_pd().unwrap();
+    let [first, second] = [4096, 1000].map(|len| arena.alloc(len, 4096).unwrap());
+    let old = memory.register(pd, first, WRITE, &mut rng).unwrap();
+    let new = memory.remap(old.id, second, &mut rng).unwrap();
+    let at = |region: &Region, offset| RemoteAddress {
+        address: region.address + offset,
+        rkey: region.rkey,
+    };
+    assert_eq!(memory.check(pd, WRITE, at(&old, 0), 1).unwrap_err(), Refusal::UnknownKey);
+    let found = memory.check(pd, WRITE, at(&new, 0), 1000).unwrap();
+    assert_eq!((found.bus_address(), found.len()), (second.bus_address(), 1000));
+    assert_eq!(memory.check(pd, WRITE, at(&new, 1), 1000).unwrap_err(), Refusal::Range);
+    let chunks = memory.register_chunks(pd, 2, 512, Some(first), &mut rng).unwrap();
+    let refused = memory.remap(chunks.id, second, &mut rng).unwrap_err();
+    assert_eq!(refused, VerbsError::Invalid, "chunks stay where they are");
+}
+
+/// Memory on demand of 16 KiB for chunks of 4 KiB, and where two of them lie.
+fn on_demand(rng: &mut Rng) -> (Memory, PdId, MrId, [RemoteAddress; 2]) {
+    let mut arena = Arena::on_heap(1 << 16);
+    let mut memory = Memory::new(1, 4, 16);
+    assert_eq!(memory.on_demand(), None, "it was given none");
+    memory.give(arena.alloc(16 << 10, 4096).unwrap(), 4096).unwrap();
+    let pd = memory.alloc_pd().unwrap();
+    let region = memory.register_chunks(pd, 2, 4096, None, rng).unwrap();
+    let at = [0, 1].map(|n| RemoteAddress {
+        address: region.address + u64::from(n) * 4096,
+        rkey: memory.key(region.id, n).unwrap(),
+    });
+    (memory, pd, region.id, at)
+}
+
+#[test]
+fn memory_on_demand_is_given_once_and_counted() {
+    let mut rng = Rng::new(9);
+    let (mut memory, pd, region, at) = on_demand(&mut rng);
+    let again = Arena::on_heap(1 << 16).alloc(4096, 4096).unwrap();
+    assert_eq!(memory.give(again, 4096), Err(VerbsError::Invalid));
+    let status = |memory: &Memory| memory.on_demand().unwrap();
+    assert_eq!((status(&memory).capacity, status(&memory).available), (16 << 10, 16 << 10));
+    memory.begin_write(pd, at[0], 4096).unwrap();
+    memory.begin_write(pd, at[1], 4096).unwrap();
+    assert_eq!(status(&memory).available, 8 << 10);
+    // Its peer begins anew: the memory that it had is free.
+    memory.begin_write(pd, at[0], 512).unwrap();
+    assert_eq!(status(&memory).available, (16 << 10) - 4096 - 512);
+    memory.write(pd, at[0], 512).unwrap();
+    memory.take_chunk(region, 0).unwrap();
+    memory.release_chunk(region, 0);
+    assert_eq!(status(&memory).available, 12 << 10);
+    assert_eq!((status(&memory).lowest, status(&memory).short), (8 << 10, 0));
+}
+
+/// Who looks after chunks that nobody takes sees how long the oldest has waited.
+#[test]
+fn chunks_that_nobody_takes_grow_old() {
+    let mut rng = Rng::new(10);
+    let (mut memory, pd, region, at) = on_demand(&mut rng);
+    assert_eq!(memory.age_chunks(region), 0, "nobody has written");
+    memory.begin_write(pd, at[0], 512).unwrap();
+    assert_eq!(memory.age_chunks(region), 1);
+    memory.begin_write(pd, at[1], 512).unwrap();
+    assert_eq!(memory.age_chunks(region), 2, "the older one");
+    memory.begin_write(pd, at[0], 512).unwrap();
+    assert_eq!(memory.age_chunks(region), 3, "written anew it is no younger");
+    memory.take_chunk(region, 0).unwrap();
+    assert_eq!(memory.age_chunks(region), 3, "the other one");
+    memory.release_chunk(region, 0);
+    memory.begin_write(pd, at[0], 512).unwrap();
+    memory.take_chunk(region, 1).unwrap();
+    assert_eq!(memory.age_chunks(region), 1, "its next life");
+    (0..300).for_each(|_| _ = memory.age_chunks(region));
+    assert_eq!(memory.age_chunks(region), u8::MAX);
+}
+
+/// Only what was taken is worked on, and given back.
+#[test]
+fn a_chunk_that_was_not_taken_is_its_peers() {
+    let mut rng = Rng::new(11);
+    let (mut memory, pd, region, at) = on_demand(&mut rng);
+    memory.begin_write(pd, at[0], 512).unwrap();
+    memory.write(pd, at[0], 512).unwrap();
+    let available = memory.pool.available();
+    assert!(memory.back_chunk(region, 0).is_none());
+    memory.release_chunk(region, 0);
+    assert_eq!(memory.pool.available(), available);
+    let (start, window) = memory.take_chunk(region, 0).unwrap();
+    assert_eq!((start, window.len()), (0, 512));
+    assert_eq!(memory.back_chunk(region, 0).unwrap().bus_address(), window.bus_address());
+}
+
+/// What peers wrote and was sent on to others is used for something else when every port has sent it.
+#[test]
+fn what_is_passed_on_waits_for_every_port() {
+    for passes_on in [false, true] {
+        let mut rng = Rng::new(12);
+        let (mut memory, pd, region, at) = on_demand(&mut rng);
+        memory.wait_for_ports(2);
+        assert_eq!(memory.ports(), 2);
+        if passes_on {
+            memory.passes_on();
+        }
+        memory.begin_write(pd, at[0], 512).unwrap();
+        memory.write(pd, at[0], 512).unwrap();
+        memory.take_chunk(region, 0).unwrap();
+        memory.release_chunk(region, 0);
+        assert_eq!(memory.pool.has_retired(), passes_on);
+        assert_eq!(memory.pool.available() == memory.pool.capacity(), !passes_on);
+    }
 }

@@ -214,6 +214,76 @@ fn space_is_zeroed_joined_and_used_again() {
     }
 }
 
+/// What a table of volumes asks of a disk: two units, blocks of at most 4096 bytes, and those in one request.
+#[test]
+fn a_disk_that_holds_no_table_cannot_be_used() {
+    let good = Model::new(0, false).geometry();
+    let state = |geometry| {
+        let mut arena = Arena::on_heap(1 << 20);
+        Store::new(geometry, &mut arena).unwrap().state()
+    };
+    for geometry in [
+        good,
+        Geometry { sectors: 2 * UNIT_SECTORS, ..good },
+        Geometry { logical_block: 4096, ..good },
+        Geometry { max_transfer: 4096, ..good },
+    ] {
+        assert_eq!(state(geometry), StoreState::Loading, "{geometry:?}");
+    }
+    for geometry in [
+        Geometry { sectors: 2 * UNIT_SECTORS - 1, ..good },
+        Geometry { logical_block: 256, ..good },
+        Geometry { logical_block: 1536, ..good },
+        Geometry { logical_block: 8192, ..good },
+        Geometry { max_transfer: 4095, ..good },
+    ] {
+        assert_eq!(state(geometry), StoreState::Unusable, "{geometry:?}");
+    }
+}
+
+/// Space is given out behind what a volume has, or where it just fits, or in the largest pieces.
+#[test]
+fn space_is_taken_where_it_makes_the_fewest_pieces() {
+    let units = |n: u64| n * UNIT_SECTORS;
+    let disk = units(21) + 7;
+    let change = |table: &Table, change| table.changed(change, disk).map(|(table, _)| table);
+    let mut table = Table::default();
+    // 20 units are free, from the second on.
+    for (name, size) in [("a", 3), ("b", 2), ("c", 5), ("d", 1), ("e", 4)] {
+        table = change(&table, Change::Create(name, units(size))).unwrap();
+    }
+    for name in ["a", "c"] {
+        table = change(&table, Change::Delete(name)).unwrap();
+    }
+    let at = |start, sectors| Extent { start: units(start), sectors: units(sectors) };
+    assert_eq!(table.free(disk), [at(1, 3), at(6, 5), at(16, 5)]);
+    let extents = |table: &Table, name| table.find(name).unwrap().extents.clone();
+    let fits = change(&table, Change::Create("f", units(2) + 1)).unwrap();
+    assert_eq!(extents(&fits, "f"), [at(1, 3)], "the smallest that is large enough");
+    let grown = change(&table, Change::Grow("b", units(4))).unwrap();
+    assert_eq!(extents(&grown, "b"), [at(4, 4)], "behind it");
+    let grown = change(&table, Change::Grow("e", units(8))).unwrap();
+    assert_eq!(extents(&grown, "e"), [at(12, 8)]);
+    let pieces = change(&table, Change::Create("g", units(12))).unwrap();
+    assert_eq!(extents(&pieces, "g"), [at(6, 5), at(16, 5), at(1, 2)], "the largest first");
+    assert_eq!(pieces.free(disk), [at(3, 1)]);
+    let all = change(&table, Change::Create("g", units(13))).unwrap();
+    assert_eq!(all.free(disk), []);
+    let refused = |wanted| change(&table, wanted).unwrap_err();
+    assert_eq!(refused(Change::Create("g", units(13) + 1)), TableError::NoSpace(units(13)));
+    assert_eq!(refused(Change::Create("g", u64::MAX)), TableError::NoSpace(units(13)));
+    assert_eq!(refused(Change::Grow("e", units(4) - 1)), TableError::BadSize);
+    assert_eq!(refused(Change::Create("g", 0)), TableError::BadSize);
+    assert_eq!(refused(Change::Create("b", 1)), TableError::Exists);
+    assert_eq!(refused(Change::Delete("a")), TableError::Unknown);
+    assert_eq!(refused(Change::Grow("a", 1)), TableError::Unknown);
+    let [longest, longer] = [63, 64].map(|len| "n".repeat(len));
+    assert!(change(&table, Change::Create(&longest, 1)).is_ok());
+    assert_eq!(refused(Change::Create(&longer, 1)), TableError::BadName);
+    assert_eq!(refused(Change::Create("", 1)), TableError::BadName);
+    assert_eq!(change(&table, Change::Grow("e", units(4))), Ok(table.clone()), "it has as much");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

@@ -79,3 +79,58 @@ impl Bitmap {
         bitmap
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+    use std::vec::Vec;
+
+    /// Regions around the borders of words, and the last ones.
+    fn region() -> impl Strategy<Value = usize> {
+        prop_oneof![0..4usize, 62..67usize, BITS - 3..BITS]
+    }
+
+    fn all(bitmap: &Bitmap) -> BTreeSet<usize> {
+        (0..BITS).filter(|&region| bitmap.contains(region..region + 1)).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        /// Two of them, against sets.
+        #[test]
+        fn it_is_a_set_of_regions(steps in proptest::collection::vec((0..6u8, region(), region()), 1..30)) {
+            let (mut bitmaps, mut sets) = ([Bitmap::new(), Bitmap::new()], [BTreeSet::new(), BTreeSet::new()]);
+            for (what, first, second) in steps {
+                let ([one, other], [set, others]) = (&mut bitmaps, &mut sets);
+                match what {
+                    0 => { one.set(first); set.insert(first); }
+                    1 => { one.clear(first); set.remove(&first); }
+                    2 => {
+                        other.set_all(first..first + 2);
+                        others.extend([first, first + 1].into_iter().filter(|&region| region < BITS));
+                    }
+                    3 => { one.add(other); set.extend(others.iter()); }
+                    4 => { one.keep(other); set.retain(|region| others.contains(region)); }
+                    _ => { other.clear(second); others.remove(&second); }
+                }
+                prop_assert_eq!(&all(one), &*set);
+                prop_assert_eq!(one.first(), set.first().copied());
+                prop_assert_eq!(one.count(), set.len());
+                prop_assert_eq!(one.contains(first..second), (first..second).all(|region| set.contains(&region)));
+                let mut bytes = [0; BYTES];
+                one.emit(&mut bytes);
+                prop_assert!(Bitmap::parse(&bytes) == *one);
+                let marked: Vec<usize> = (0..BITS).filter(|n| bytes[n / 8] >> (n % 8) & 1 == 1).collect();
+                prop_assert!(marked.iter().eq(set.iter()), "the format of the records");
+            }
+            let [mut one, other] = bitmaps;
+            one.copy(&other);
+            prop_assert!(one == other);
+            one.clear_all();
+            prop_assert!(one == Bitmap::new());
+        }
+    }
+}

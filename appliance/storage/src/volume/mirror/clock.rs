@@ -52,3 +52,23 @@ impl Clock {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_deadline_counts_and_is_told_once() {
+        let clock = Clock::default();
+        let at = Instant::from_nanos;
+        clock.set(at(10));
+        assert_eq!((clock.now(), clock.due(), clock.take_due()), (at(10), None, false));
+        [40, 20, 30].into_iter().for_each(|deadline| clock.wake_at(at(deadline)));
+        assert_eq!(clock.due(), Some(at(20)));
+        clock.set(at(19));
+        assert!(!clock.take_due());
+        clock.set(at(20));
+        assert!(clock.take_due());
+        assert_eq!((clock.due(), clock.take_due()), (None, false));
+    }
+}

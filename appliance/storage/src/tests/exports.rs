@@ -1,0 +1,197 @@
+//! Under which names volumes are found, and what clients are told of them.
+
+use super::ends::Slow;
+use crate::rnbd::server::{Export, ExportError};
+use crate::rnbd::wire::{AccessMode, Open, OpenResponse, Operation, SessionInfo};
+use crate::testing::{Wire, World, context, user_io};
+use crate::volume::{Request, Submitted, Volume, VolumeError, VolumeId};
+use drivers::hal::{Features, Geometry};
+use rtrs::{Errno, Name};
+use std::boxed::Box;
+use std::vec::Vec;
+
+fn name(name: &str) -> Name {
+    Name::new(name).unwrap()
+}
+
+/// An export of the world's volume.
+fn export(of: &str) -> Export {
+    let (volume, allow, hosts) = (VolumeId(0), Vec::new(), Default::default());
+    Export { name: name(of), volume, read_only: false, allow, hosts }
+}
+
+/// A volume that has a shape, and nothing else.
+struct Shaped(Geometry);
+
+impl Volume for Shaped {
+    fn geometry(&self) -> Geometry {
+        self.0
+    }
+    fn submit(&mut self, _: &Request) -> Result<Submitted, VolumeError> {
+        Err(VolumeError::Io)
+    }
+    fn flush_queue(&mut self) {}
+    fn poll(&mut self) -> Option<crate::volume::Completion> {
+        None
+    }
+}
+
+#[test]
+fn what_can_be_exported() {
+    let mut world = World::new(World::small(true), 1 << 20);
+    let block = |logical_block| Geometry { logical_block, ..Slow::new(1).geometry() };
+    let [largest, larger] = [(1 << 15, "largest"), (1 << 16, "larger")]
+        .map(|(size, of)| world.volumes.add(name(of), Box::new(Shaped(block(size)))).unwrap());
+    let revision = world.server.exports_revision();
+    for (refused, why) in [
+        (export("/dev/ram0"), ExportError::Exists),
+        (export("/"), ExportError::BadName),
+        (export("a/../b"), ExportError::BadName),
+        (Export { volume: VolumeId(77), ..export("none") }, ExportError::NoVolume),
+        (Export { volume: larger, ..export("larger") }, ExportError::BlockSize),
+    ] {
+        assert_eq!(world.server.add_export(refused, &world.volumes), Err(why));
+    }
+    assert_eq!(world.server.exports_revision(), revision);
+    let added = Export { volume: largest, ..export("largest") };
+    assert_eq!(world.server.add_export(added, &world.volumes), Ok(()));
+    assert!(world.server.exports_revision() > revision);
+    assert_eq!(world.server.exports().len(), 2);
+    assert!(world.server.remove_export("/dev/largest"));
+    assert!(!world.server.remove_export("largest"));
+    assert_eq!(world.server.exports(), [export("ram0")]);
+}
+
+#[test]
+fn an_export_may_be_for_some_sessions_and_for_reading() {
+    let mut world = World::new(World::small(true), 1 << 20);
+    let some = Export { allow: Vec::from([name("a"), name("b")]), ..export("some") };
+    world.server.add_export(some, &world.volumes).unwrap();
+    let only = Export { read_only: true, ..export("only") };
+    world.server.add_export(only, &world.volumes).unwrap();
+    let [a, b, c] = ["a", "b", "c"].map(|name| world.connect(name));
+    assert_eq!(world.open(a, "only", AccessMode::ReadWrite).err(), Some(Errno::EACCES));
+    assert_eq!(world.open(a, "only", AccessMode::Migration).err(), Some(Errno::EACCES));
+    assert!(world.open(a, "only", AccessMode::ReadOnly).is_ok());
+    assert!(world.open(b, "some", AccessMode::ReadWrite).is_ok());
+    assert_eq!(world.open(c, "some", AccessMode::ReadOnly).err(), Some(Errno::EACCES));
+}
+
+/// A session opens as many devices as it may (four here), and a place that is free is used again.
+#[test]
+fn a_session_has_as_many_devices_as_it_may() {
+    let mut world = World::new(World::small(true), 1 << 20);
+    let names = ["a", "b", "c", "d", "e"];
+    for of in names {
+        world.server.add_export(export(of), &world.volumes).unwrap();
+    }
+    let client = world.connect("s1");
+    let open = |world: &mut World, of| {
+        world.open(client, of, AccessMode::ReadOnly).map(|device| device.device)
+    };
+    let ids = names.map(|of| open(&mut world, of));
+    let (Some(Err(Errno::EMFILE)), Some(&Ok(second))) = (ids.last(), ids.get(1)) else {
+        panic!("{ids:?}")
+    };
+    assert!(ids[..4].iter().all(Result::is_ok));
+    assert_eq!(world.open(client, "/dev/a", AccessMode::ReadOnly).err(), Some(Errno::EEXIST));
+    let session = world.server.devices().next().unwrap().session;
+    assert!(!world.server.force_close(session, 77));
+    assert!(world.server.force_close(session, second));
+    assert_eq!(world.server.devices().count(), 3);
+    assert!(open(&mut world, "e").is_ok());
+    assert_eq!(open(&mut world, "b"), Err(Errno::EMFILE));
+}
+
+/// What OPEN answers is what Linux makes the block device of.
+#[test]
+fn a_client_is_told_the_shape_of_the_volume() {
+    let shape = |features| Geometry {
+        sectors: 1 << 20,
+        logical_block: 4096,
+        physical_block: 1 << 17,
+        max_transfer: 1 << 18,
+        max_discard_sectors: 1 << 11,
+        discard_granularity: 1 << 13,
+        max_write_zeroes_sectors: 1 << 12,
+        features,
+    };
+    let can = Features::DISCARD | Features::WRITE_ZEROES;
+    for (features, discards, zeroes) in [(Features::empty(), 0, 0), (can, 1 << 11, 1 << 12)] {
+        let volume = Box::new(Shaped(shape(features | Features::VOLATILE_CACHE)));
+        let mut world = World::with_volume(World::small(true), 1 << 20, volume);
+        let client = world.connect("s1");
+        let told = world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+        assert_eq!((told.sectors, told.max_hw_sectors), (1 << 20, 512));
+        assert_eq!((told.logical_block, told.physical_block), (4096, 1 << 15));
+        assert_eq!((told.max_discard_sectors, told.max_write_zeroes_sectors), (discards, zeroes));
+        assert_eq!((told.discard_granularity, told.discard_alignment), (1 << 13, 0));
+        assert!(!told.secure_discard && !told.cache_policy.is_empty());
+    }
+    let volume = Box::new(Shaped(Geometry { sectors: 0, ..shape(can) }));
+    let mut world = World::with_volume(World::small(true), 1 << 20, volume);
+    let client = world.connect("s1");
+    let refused = world.open(client, "ram0", AccessMode::ReadOnly).err();
+    assert_eq!(refused, Some(Errno::ENXIO), "a volume that is not there yet");
+    let volume = Box::new(Shaped(shape(can | Features::READ_ONLY)));
+    let mut world = World::with_volume(World::small(true), 1 << 20, volume);
+    let client = world.connect("s1");
+    assert_eq!(world.open(client, "ram0", AccessMode::ReadWrite).err(), Some(Errno::EACCES));
+    let told = world.open(client, "ram0", AccessMode::ReadOnly).unwrap();
+    assert!(told.cache_policy.is_empty(), "nothing is cached");
+}
+
+/// Answers of SESS_INFO and OPEN go where the client has asked for them: there has to be room.
+#[test]
+fn what_is_asked_for_needs_room_for_its_answer() {
+    let mut world = World::new(World::small(true), 1 << 20);
+    let client = world.connect("s1");
+    let info = SessionInfo { version: 9 }.emit();
+    let size = SessionInfo::SIZE as u32;
+    assert!(world.read(client, &info, size).is_ok());
+    assert_eq!(world.read(client, &info, size - 1), Err(Errno::EINVAL));
+    assert_eq!(world.write(client, &info, &[]), Err(Errno::EINVAL), "a write has no answer");
+    let open = Open { mode: Ok(AccessMode::ReadWrite), name: name("ram0") }.emit();
+    let size = OpenResponse::SIZE as u32;
+    assert_eq!(world.read(client, &open, size - 1), Err(Errno::EINVAL));
+    assert_eq!(world.server.devices().count(), 0, "nothing was opened");
+    assert!(world.read(client, &open, size).is_ok());
+    assert_eq!(world.server.devices().count(), 1);
+}
+
+/// What a path has done is counted, and the counts are set back as Linux does that, or all of them.
+#[test]
+fn what_a_path_does_is_counted() {
+    let mut world = World::new(World::small(true), 1 << 20);
+    let client = world.connect("s1");
+    world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+    let path = world.server.transport().paths().next().unwrap().id;
+    assert!(world.server.transport_mut().reset_stats(path));
+    let write = user_io(Operation::Write, 0, 1024);
+    world.write(client, &write, &[1; 1024]).unwrap();
+    world.read(client, &user_io(Operation::Read, 0, 512), 512).unwrap();
+    world.read(client, &user_io(Operation::Read, 0, 512), 512).unwrap();
+    assert_eq!(world.write(client, &write, &[1; 512]), Err(Errno::EINVAL));
+    let stats = *world.server.transport().paths().next().unwrap().stats;
+    assert_eq!((stats.writes, stats.write_bytes), (1, 1024));
+    assert_eq!((stats.reads, stats.read_bytes, stats.errors), (2, 1024, 1));
+    assert_eq!((stats.read_latency.count(), stats.write_latency.count()), (2, 1));
+    assert!(stats.completions >= 4);
+    assert!(world.server.transport_mut().reset_rdma_stats(path));
+    let after = *world.server.transport().paths().next().unwrap().stats;
+    assert_eq!((after.reads, after.read_bytes, after.writes, after.write_bytes), (0, 0, 0, 0));
+    assert_eq!((after.errors, after.completions), (0, stats.completions));
+    assert_eq!(after.read_latency, stats.read_latency);
+    assert!(world.server.transport_mut().reset_stats(path));
+    let after = *world.server.transport().paths().next().unwrap().stats;
+    assert_eq!(after, Default::default());
+    let counters = *world.server.transport().counters();
+    let connections = world.server.transport().paths().next().unwrap().connections as u64;
+    assert_eq!((counters.accepted, counters.refused), (connections, 0));
+    assert_eq!((counters.paths_up, counters.paths_closed, counters.malformed), (1, 0, 0));
+    world.server.transport_mut().disconnect(path, context!(world, gateway));
+    world.run();
+    assert_eq!(world.server.transport().counters().paths_closed, 1);
+    assert!(!world.server.transport_mut().reset_stats(path));
+    assert!(!world.server.transport_mut().reset_rdma_stats(path));
+}
