@@ -142,7 +142,7 @@ impl ConnectX {
             Job::DestroyKey(key) => (DESTROY_MKEY, number(*key)),
             Job::FreeDomain(domain) => (DEALLOC_PD, number(*domain)),
             Job::MakeKey => {
-                (super::regions::CREATE_MKEY, super::mkey::create_spare(self.own_domain.0))
+                (super::domains::CREATE_MKEY, super::mkey::create_spare(self.own_domain.0))
             }
             Job::SetGid(index) => (SET_ROCE_ADDRESS, self.gid(*index)),
         })

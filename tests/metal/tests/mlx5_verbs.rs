@@ -393,6 +393,49 @@ fn a_card_that_reads_as_all_ones_comes_back() {
 }
 
 #[test]
+fn changes_of_state_may_take_a_while() {
+    let mut bench = Bench::new(false);
+    for n in 0..2 {
+        let (pd, cq) = (bench.pd[n], bench.cq[n]);
+        bench.qp[n] = made(&mut bench.pair.nodes[n].device, pd, cq, &mut bench.rng);
+        bench.inject(n, Fault::Late(3_000_000));
+    }
+    bench.join();
+    let state = |bench: &mut Bench| {
+        [0, 1].map(|n| {
+            let qp = bench.qp[n];
+            bench.device(n).qp_state(qp).unwrap()
+        })
+    };
+    assert_eq!(state(&mut bench), [QpState::Init; 2]);
+    // Both were asked for, so requests are taken; they are done later.
+    let qp = bench.qp[1];
+    bench.device(1).post_recv(qp, &RecvRequest { id: 1, into: &[] }).unwrap();
+    let payload = Payload::Inline(&[]);
+    bench.post(0, 2, SendOperation::Send { payload, with: SendWith::Nothing });
+    let before = bench.node(0).machine.accesses();
+    bench.pair.run(MILLISECOND);
+    assert_eq!(bench.node(0).machine.accesses(), before, "it is not told before it can send");
+    bench.pair.run(Duration::from_millis(20));
+    assert_eq!(state(&mut bench), [QpState::Rts; 2]);
+    assert_eq!(
+        (bench.ends(0), bench.ends(1)),
+        (vec![(2, Status::Success)], vec![(1, Status::Success)])
+    );
+    let qp = bench.qp[0];
+    bench.device(0).fail_qp(qp).unwrap();
+    bench.pair.run(MILLISECOND);
+    assert_eq!(state(&mut bench), [QpState::Rts; 2]);
+    bench.pair.run(Duration::from_millis(5));
+    assert_eq!(state(&mut bench), [QpState::Error, QpState::Rts]);
+    (0..2).for_each(|n| bench.node(n).machine.model(Mlx5::repair));
+    bench.pair.run(Duration::from_millis(5));
+    bench.again();
+    bench.works();
+    assert_eq!(bench.pair.complaints(), [""; 0]);
+}
+
+#[test]
 fn a_command_that_is_refused_fails_its_queue_pair() {
     let mut bench = Bench::new(false);
     for opcode in [0x503, 0x504] {

@@ -1,0 +1,126 @@
+//! Protection domains, and the keys that are spare in them.
+
+use super::mkey;
+use super::send_queue::{LONGEST, Then};
+use super::{ConnectX, Error, Job};
+use alloc::vec::Vec;
+use drivers::ethernet::mlx5::Command;
+use rand_core::RngCore;
+use verbs::{PdId, VerbsError};
+
+pub const CREATE_MKEY: Command = Command(0x200, "CREATE_MKEY");
+const ALLOC_PD: Command = Command(0x800, "ALLOC_PD");
+
+/// A protection domain.
+#[derive(Debug, Default)]
+pub struct Domain {
+    /// The card's number of it, and the key for all memory in it.
+    pub number: u32,
+    pub key: u32,
+    /// Regions, keys and queue pairs of it that the card has not let go of.
+    pub users: usize,
+    /// Keys that belong to it, and are not given.
+    pub spare: Vec<u32>,
+}
+
+impl ConnectX {
+    pub(super) fn make_domain(&mut self) -> Result<PdId, VerbsError> {
+        let (number, key) = self.make_card_domain().map_err(|_| VerbsError::NoRoom)?;
+        let made = self.domains.insert(|_| Domain { number, key, ..Domain::default() });
+        if made.is_none() {
+            self.let_domain_go(number, key);
+        }
+        made.map(PdId).ok_or(VerbsError::NoRoom)
+    }
+
+    /// A domain of the card, with a key for all memory.
+    pub(super) fn make_card_domain(&mut self) -> Result<(u32, u32), Error> {
+        let number = self.create(ALLOC_PD, &[0; 8])?;
+        let key = self.create(CREATE_MKEY, &mkey::create_whole(number))? << 8;
+        Ok((number, key))
+    }
+
+    fn let_domain_go(&mut self, number: u32, key: u32) {
+        self.jobs.push_back(Job::DestroyKey(key >> 8));
+        self.jobs.push_back(Job::FreeDomain(number));
+    }
+
+    pub(super) fn end_domain(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        let found = self.domains.get_mut(pd.0).ok_or(VerbsError::NoSuchObject)?;
+        if found.users > 0 {
+            return Err(VerbsError::Busy);
+        }
+        let spare = core::mem::take(&mut found.spare);
+        let (number, key) = (found.number, found.key);
+        if self.is_up() {
+            for &place in &spare {
+                self.move_key(place, self.own_domain.0)?;
+            }
+            self.settle_keys()?;
+            self.let_domain_go(number, key);
+            spare.into_iter().for_each(|place| self.pool.put_back(place));
+        }
+        self.domains.remove(pd.0);
+        Ok(())
+    }
+
+    pub(super) fn hold(&mut self, pd: PdId) -> Result<(), VerbsError> {
+        self.domains.get_mut(pd.0).ok_or(VerbsError::NoSuchObject)?.users += 1;
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, pd: PdId) {
+        if let Some(found) = self.domains.get_mut(pd.0) {
+            found.users = found.users.saturating_sub(1);
+        }
+    }
+
+    /// Has a spare key belong to a domain of the card.
+    fn move_key(&mut self, place: u32, domain: u32) -> Result<(), VerbsError> {
+        self.make_key_room(mkey::TAKE_BLOCKS)?;
+        let mut words = [0; LONGEST];
+        let control = mkey::move_to(self.pool.value(place), domain, &mut words);
+        self.key_queue.sends.write(&mut words, control, Then::Moved { key: place });
+        Ok(())
+    }
+
+    /// Sees to it that a domain has spare keys of its own.
+    pub(super) fn stock(&mut self, pd: PdId, rng: &mut dyn RngCore) -> Result<(), VerbsError> {
+        let wanted = self.limits.spare_keys;
+        let domain = self.domains.get(pd.0).ok_or(VerbsError::NoSuchObject)?;
+        let (number, missing) = (domain.number, wanted.saturating_sub(domain.spare.len()));
+        // As many stay for others.
+        let missing = missing.min(self.pool.spare().saturating_sub(wanted));
+        let mut moved = Vec::with_capacity(missing);
+        for _ in 0..missing {
+            let Some(place) = self.pool.take_any(rng) else { break };
+            self.move_key(place, number)?;
+            moved.push(place);
+        }
+        self.settle_keys()?;
+        moved.iter().for_each(|place| self.pool.belongs_to(*place, Some(pd)));
+        if let Some(domain) = self.domains.get_mut(pd.0) {
+            domain.spare.append(&mut moved);
+        }
+        Ok(())
+    }
+
+    /// Draws a key for a domain: one that belongs to it, if `own`.
+    pub(super) fn draw(
+        &mut self,
+        pd: PdId,
+        own: bool,
+        rng: &mut dyn RngCore,
+    ) -> Result<u32, VerbsError> {
+        let least = if own { 0 } else { self.limits.spare_keys };
+        let domain = self.domains.get_mut(pd.0).ok_or(VerbsError::NoSuchObject)?;
+        let (few, others) = (self.limits.spare_keys / 2, if own { 0 } else { self.pool.spare() });
+        if domain.spare.len().max(others) < few.max(1) {
+            return Err(VerbsError::NoRoom);
+        }
+        let place = self.pool.draw(&mut domain.spare, least, rng).ok_or(VerbsError::NoRoom)?;
+        // Until it is taken back.
+        domain.users += 1;
+        Ok(place)
+    }
+}
