@@ -1,11 +1,12 @@
 use crate::rnbd::wire::{AccessMode, Operation};
 use crate::testing::{Forgery, Wire, World, context, user_io};
+use crate::volume::VolumeId;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use proptest::prelude::*;
 use rtrs::Errno;
 use rtrs::client::{DownReason, Event, Outcome, PathId};
 use rtrs::server::RequestKind;
-use rtrs::wire::{Addressing, ConnectRequest, Immediate, Uuid};
+use rtrs::wire::{Addressing, ConnectRequest, Descriptor, Immediate, IoHeader, Uuid};
 use std::vec::Vec;
 use verbs::{
     ConnectionEvent, ConnectionManager, ConnectionParameters, CqId, Provider, QpInit, QpType,
@@ -160,6 +161,39 @@ pub fn a_key_dies_with_its_use_and_the_next_one_cannot_be_guessed() {
     assert_eq!(world.read(good, &user, 512).unwrap(), [0; 512], "others are undisturbed");
     let names: Vec<_> = world.server.transport().sessions().map(|s| s.name).collect();
     assert!(names.len() == 1 && names[0].as_str() == "good");
+}
+
+/// A header that lies of its own request is answered by RTRS itself: nobody else is asked, and the session goes on.
+#[test]
+pub fn a_header_that_lies_gets_einval_and_the_session_goes_on() {
+    let config = World::small(true);
+    let user = user_io(Operation::Read, 0, 512);
+    let sound = (user.len() as u16, 512);
+    // The WRITE names a place behind all of it, which is what is read and the user's header.
+    let whole = user.len() as u16 + 512;
+    let lies = [(whole + 1, 512), (sound.0, 0), (sound.0, config.chunk_size + 1), (sound.0, 511)];
+    for (n, (user_len, length)) in [sound].into_iter().chain(lies).enumerate() {
+        let mut world = World::new(config, 1 << 20);
+        let client = world.connect("s1");
+        world.open(client, "ram0", AccessMode::ReadWrite).unwrap();
+        let reads = world.server.volume_stats(VolumeId(0)).map_or(0, |stats| stats.reads);
+        let into = Some(Descriptor { address: 0x1000, key: 1, length });
+        let (header, size) = IoHeader::Read { user_len, need_invalidate: false, into }.emit();
+        let bytes = Some(header[..size].to_vec());
+        if n > 0 {
+            world.wire.forgery = Some(Forgery { bytes, ..Forgery::default() });
+        }
+        let permit = world.start_read(client, &user, 512);
+        world.run();
+        let expected = if n == 0 { Ok(()) } else { Err(Errno::EINVAL) };
+        assert_eq!(world.outcome(client, permit), Some(Outcome::Answered(expected)), "case {n}");
+        world.clients[client].put_permit(permit);
+        let malformed = world.server.transport().counters().malformed;
+        assert_eq!(malformed, u64::from(n > 0), "case {n}");
+        let stats = world.server.volume_stats(VolumeId(0)).unwrap();
+        assert_eq!((stats.reads - reads, stats.errors), (u64::from(n == 0), 0), "case {n}");
+        assert_eq!(world.read(client, &user, 512).unwrap(), [0; 512]);
+    }
 }
 
 /// As in Linux: a header cannot begin where the chunk ends.

@@ -225,3 +225,59 @@ impl Config {
         Err(BadConfig(complaint))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn names_of_networks_are_those_of_linux() {
+        for name in ["A", "LAB", "NET1", "0", "SIXTEENCHARACTER"] {
+            let id: PnetId = name.parse().unwrap();
+            assert_eq!((id.as_str(), id.to_string().as_str()), (name, name));
+        }
+        for name in ["", "lab", "LAB ", "A-B", "SEVENTEENCHARACTR", "Ä"] {
+            assert!(name.parse::<PnetId>().is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn links_join_ports_of_one_network_with_addresses_of_their_own() {
+        let device = |last, pnet: Option<&str>| Device {
+            ip: Ipv4Addr::new(10, 0, 0, last),
+            pnet: pnet.map(|name| name.parse().unwrap()),
+            ..crate::testing::device(0, 0)
+        };
+        let lab = device(1, Some("LAB"));
+        assert!(lab.joins(&device(2, Some("LAB"))));
+        assert!(!lab.joins(&device(1, Some("LAB"))), "the same");
+        assert!(!lab.joins(&device(2, Some("LAB2"))) && !lab.joins(&device(2, None)));
+        assert!(!device(1, None).joins(&device(2, None)), "nobody knows");
+    }
+
+    #[test]
+    fn settings_have_limits() {
+        let with = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            config.check().is_ok()
+        };
+        let eid = || crate::wire::Eid::new("LAB.SMC.EID").unwrap();
+        assert!(Config::default().check().is_ok());
+        for eids in [8, 9] {
+            let config = Config { eids: alloc::vec![eid(); eids], ..Config::default() };
+            assert_eq!(config.check().is_ok(), eids <= 8, "{eids} enterprises");
+        }
+        assert!(with(|c| c.rmb_size = 15) && !with(|c| c.rmb_size = 16));
+        assert!(with(|c| c.send_buffer = 4096) && !with(|c| c.send_buffer = 2048));
+        assert!(!with(|c| c.send_buffer = 5000));
+        assert!(with(|c| c.max_sockets = 65534) && !with(|c| c.max_sockets = 65535));
+        assert!(with(|c| c.max_sockets = 1) && !with(|c| c.max_sockets = 0));
+        assert!(with(|c| c.max_groups = 1) && !with(|c| c.max_groups = 0));
+        assert!(with(|c| c.completions = 1) && !with(|c| c.completions = 0));
+        assert!(with(|c| c.max_conns = 16) && !with(|c| c.max_conns = 15));
+        assert!(with(|c| c.max_links = 2) && !with(|c| c.max_links = 3));
+        assert!(!with(|c| c.max_links = 0));
+    }
+}

@@ -393,6 +393,46 @@ fn a_group_that_is_full_stays_beside_the_next() {
     assert!(w.hosts.iter().all(|host| host.engine.counters().links_failed == 0));
 }
 
+/// What one side wants to know of the room that there is follows from what the other one has taken.
+#[test]
+fn room_is_what_has_not_been_sent() {
+    let mut w = World::new(26);
+    let [server, client] = w.established();
+    let all = 16 << 10;
+    assert_eq!(
+        (w.hosts[1].engine.room(client), w.hosts[1].engine.writable(client)),
+        (all, 16 << 10)
+    );
+    assert_eq!(w.send(1, client, &pattern(1000, 1)), 1000);
+    assert_eq!(w.hosts[1].engine.room(client), all - 1000);
+    w.wait(SECOND);
+    assert_eq!(w.hosts[1].engine.room(client), all, "it has arrived");
+    let mut sent = 0;
+    w.run(SECOND, |w| {
+        sent += w.send(1, client, &pattern(all, 2));
+        false
+    });
+    assert_eq!((w.hosts[1].engine.room(client), w.hosts[1].engine.writable(client)), (0, 0));
+    w.hear_nothing();
+    assert_eq!(w.recv(0, server).len(), 16 << 10, "a buffer full, the first thousand in it");
+    w.wait(SECOND);
+    assert!(w.was_told(1, client, Ready::WRITABLE), "who found no room is told");
+    assert!(w.hosts[1].engine.room(client) > 0);
+}
+
+/// Handshakes that wait for a group that another one makes go on when it is there, and not at their next look.
+#[test]
+fn who_waits_for_a_group_goes_on_when_it_is_made() {
+    let mut w = World::new(27);
+    let all: Vec<_> = (0..8).map(|_| w.connect_from(1)).collect();
+    let up = |w: &World, at: usize| w.was_told(1, w.tcp[at].ends[1].unwrap(), Ready::ESTABLISHED);
+    assert!(w.run(SECOND, |w| all.iter().any(|&at| up(w, at))));
+    let first = w.network.now;
+    assert!(w.run(SECOND, |w| all.iter().all(|&at| up(w, at))));
+    let later = w.network.now.since(first);
+    assert!(later < SECOND / 500, "{later:?} after the first");
+}
+
 #[test]
 fn the_state_is_told_by_its_name() {
     let mut w = World::new(20);

@@ -1,7 +1,7 @@
 //! Two links in a group, and what happens when one is lost.
 
 use crate::engine::{Config, LinkStatus, Ready, SocketId};
-use crate::testing::{World, config, device, ip, ip_of, pattern};
+use crate::testing::{Fate, Valve, World, config, device, ip, ip_of, pattern};
 use crate::wire::{Decline, Os, PeerId, Reason};
 use core::time::Duration;
 use netsim::{Faults, Place};
@@ -299,6 +299,28 @@ fn an_accept_is_not_taken_back() {
         assert_eq!(w.tcp[at].bytes[n], []);
     }
     w.transfer(1, ids, &pattern(5000, 1), 5000);
+}
+
+/// The client has said Confirm, and is done, when the link that the Accept named is lost: the connection goes on
+/// over the other one, where the client has told of its buffer before.
+#[test]
+fn a_confirm_may_come_when_its_link_is_gone() {
+    let (mut w, ids) = world(2, 33, [2, 2]);
+    let at = w.connect_from(1);
+    let (what, late) = (Fate::Late(10 * SECOND), Vec::new());
+    w.tcp[at].valve = Some(Valve { to: 0, at: 1, what, seen: 0, late });
+    let [server, client] = w.tcp[at].ends.map(Option::unwrap);
+    w.wait(SECOND);
+    assert!(w.was_told(1, client, Ready::ESTABLISHED));
+    cut(&mut w, 0, 0);
+    w.transfer(0, ids, &pattern(5000, 1), 5000);
+    assert_eq!(w.hosts[0].engine.links().filter(|link| link.active).count(), 1);
+    assert!(!w.was_told(0, server, Ready::ESTABLISHED));
+    w.wait(10 * SECOND);
+    assert!(w.was_told(0, server, Ready::ESTABLISHED));
+    w.transfer(0, [server, client], &pattern(5000, 2), 1000);
+    w.transfer(1, [server, client], &pattern(5000, 3), 1000);
+    w.transfer(1, ids, &pattern(5000, 4), 1000);
 }
 
 /// Linux says that it is out of sync when it has lost the link that an Accept names, before it says so.

@@ -214,6 +214,22 @@ fn space_is_zeroed_joined_and_used_again() {
     }
 }
 
+/// A copy of the table is 32 KiB, and goes in requests as large as the disk takes.
+#[test]
+fn a_table_is_written_in_few_requests() {
+    for (max_transfer, copy) in [(8 << 10, 4), (16 << 10, 2), (20 << 10, 2), (64 << 10, 1)] {
+        let mut disk = Model::new(0, true);
+        let mut arena = Arena::on_heap(64 << 10);
+        let geometry = Geometry { max_transfer, ..disk.geometry() };
+        let mut store = Store::new(geometry, &mut arena).unwrap();
+        run(&mut store, &mut disk);
+        assert!(store.claim(false));
+        assert_eq!(run(&mut store, &mut disk), StoreEvent::Done);
+        // One copy is cleared, the other one written, and the head; two flushes.
+        assert_eq!(usize::MAX - disk.life, 2 * copy + 1 + 2, "{max_transfer} bytes at once");
+    }
+}
+
 /// What a table of volumes asks of a disk: two units, blocks of at most 4096 bytes, and those in one request.
 #[test]
 fn a_disk_that_holds_no_table_cannot_be_used() {

@@ -126,3 +126,29 @@ fn a_mirror_that_ends_copies_no_more() {
     world.mirror.ending().set(false);
     ends(world, &[]);
 }
+
+/// A member fails when all is copied to it and the record that nobody is left out is being written: one that says
+/// otherwise is written behind it, before anything is answered that the member has missed.
+#[test]
+fn a_member_that_fails_before_its_return_is_written_down_is_left_out() {
+    let mut world = copying();
+    let user = |request: &Request| data(request) && !copy(request);
+    world.write(0, 0xbb);
+    world.log();
+    for _ in 0..30 {
+        world.disks[1].end(|request| !user(request), None);
+        world.disks[0].end(|request| !user(request) && !own(request), None);
+        assert_eq!(world.mirror.poll(), None);
+    }
+    assert!(world.disks[0].waits(own), "all is copied");
+    assert_eq!(world.disks[1].end(user, Some(VolumeError::Io)), 1);
+    assert_eq!(world.disks[0].end(user, None), 1);
+    assert_eq!(world.mirror.poll(), None);
+    world.disks[0].end(own, None);
+    assert_eq!(world.mirror.poll(), None, "it says that nobody is left out");
+    assert!(!world.disks[0].record().alone);
+    world.disks[0].end(own, None);
+    assert_eq!(world.mirror.poll().map(|done| done.result), Some(Ok(())));
+    assert!(world.disks[0].record().alone);
+    ends(world, &[]);
+}

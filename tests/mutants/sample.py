@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""How many of a random sample of mutants the unit tests of storage and RDMA catch (docs/test.md, "Mutants").
+
+    sample.py draw --seed N --count N   prints a sample, and makes target/mutants/tree, where it is behind a switch
+    sample.py run                       builds the unit tests there once, runs those that reach each mutant
+
+Needs Python's tree_sitter and tree_sitter_rust.
+"""
+import argparse
+import collections
+import json
+import os
+import pathlib
+import random
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+import rust  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+WORK = ROOT / "target" / "mutants"
+TREE, SAMPLE, BUILT = WORK / "tree", WORK / "sample.json", WORK / "target"
+
+# Memory checks, RTRS and RNBD servers, RoCE responder and connection manager, volumes, SMC-R engine.
+AREAS = [
+    "rdma/softverbs/src/memory", "rdma/softverbs/src/sges.rs", "rdma/rtrs/src/server",
+    "appliance/storage/src/rnbd/server", "rdma/roce/src/responder", "rdma/roce/src/cm",
+    "appliance/storage/src/volume", "rdma/smcr/src/engine",
+]
+# Whose unit tests are run for a crate's mutants, the nearest first.
+CRATES = {
+    "rdma/softverbs": ["softverbs", "roce", "storage"],
+    "rdma/rtrs": ["rtrs", "storage"],
+    "rdma/roce": ["roce", "smcr", "storage"],
+    "rdma/smcr": ["smcr"],
+    "appliance/storage": ["storage"],
+}
+# Seconds of processor that tests may take beyond what they take without a mutant, and memory.
+PATIENCE, MEMORY = 30, 5 << 30
+
+
+def files():
+    for area in AREAS:
+        path = ROOT / area
+        for file in [path] if path.is_file() else sorted(path.rglob("*.rs")):
+            name = str(file.relative_to(ROOT))
+            if "test" not in file.name and "/tests/" not in name:
+                yield name
+
+
+def draw(seed, count):
+    everything = []
+    for name in files():
+        everything += [dict(one, file=name) for one in rust.mutants((ROOT / name).read_bytes())]
+    random.Random(seed).shuffle(everything)
+    sample = everything[:count]
+    for number, one in enumerate(sample, 1):
+        one["id"] = number
+        print(number, one["file"], one["line"], one["what"])
+    print(f"{count} of {len(everything)} mutants, seed {seed}")
+    WORK.mkdir(parents=True, exist_ok=True)
+    SAMPLE.write_text(json.dumps(sample, indent=1))
+
+
+def make_tree(sample):
+    """A copy of the sources, with the mutants of the sample."""
+    subprocess.run(["rm", "-rf", TREE], check=True)
+    TREE.mkdir(parents=True)
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True)
+    there = [name for name in listed.stdout.split(b"\0") if name and (ROOT / os.fsdecode(name)).exists()]
+    packed = subprocess.run(["tar", "c", "--null", "-T", "-"], cwd=ROOT, input=b"\0".join(there), check=True, capture_output=True)
+    subprocess.run(["tar", "x"], cwd=TREE, input=packed.stdout, check=True)
+    for name in {one["file"] for one in sample}:
+        chosen = [one for one in sample if one["file"] == name]
+        (TREE / name).write_text(rust.switched((ROOT / name).read_bytes(), chosen))
+    for crate in CRATES:
+        with open(TREE / crate / "src" / "lib.rs", "a") as head:
+            head.write(rust.SWITCH)
+
+
+def build(sample):
+    """The programs of unit tests, by crate. Mutants that do not compile are taken out of the sample."""
+    while True:
+        make_tree(sample)
+        names = [crate.rsplit("/", 1)[-1] for crate in CRATES]
+        command = ["cargo", "test", "--profile", "host", "--lib", "--no-run", "--message-format", "json"]
+        command += [argument for name in names for argument in ("-p", name)]
+        environment = dict(os.environ, CARGO_TARGET_DIR=str(BUILT), RUSTFLAGS="--cap-lints allow")
+        output = subprocess.run(command, cwd=TREE, env=environment, stdout=subprocess.PIPE, text=True)
+        messages = [json.loads(line) for line in output.stdout.splitlines() if line.startswith("{")]
+        if output.returncode == 0:
+            return {m["target"]["name"]: m["executable"] for m in messages if m.get("executable")}
+        wrong = set()
+        for message in messages:
+            for span in message.get("message", {}).get("spans", []) if message["reason"] == "compiler-message" else []:
+                lines = (TREE / span["file_name"]).read_text().splitlines()[span["line_start"] - 1:span["line_end"]]
+                wrong |= {int(n) for n in re.findall(r"crate::mutant\((\d+)\)", "\n".join(lines))}
+        if not wrong:
+            sys.exit("the sources do not compile")
+        print("do not compile:", *sorted(wrong))
+        sample[:] = [one for one in sample if one["id"] not in wrong]
+
+
+def tests(program, arguments, environment, seconds):
+    """Runs tests: whether they passed, and what they said."""
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
+        limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        child = subprocess.Popen([program, *arguments], env=dict(os.environ, **environment), preexec_fn=limit,
+                                 stdout=said, stderr=subprocess.STDOUT)
+        while True:
+            try:
+                child.wait(0.3)
+                break
+            except subprocess.TimeoutExpired:
+                resident = pathlib.Path(f"/proc/{child.pid}/statm").read_text().split()[1:2]
+                if resident and int(resident[0]) * 4096 > MEMORY:
+                    child.kill()
+        said.seek(0)
+        return child.returncode == 0, said.read()
+
+
+def reached(programs):
+    """Which tests reach which mutant, and how long each takes."""
+    hits, times = collections.defaultdict(set), {}
+    for crate, program in programs.items():
+        log = WORK / f"reached-{crate}"
+        log.unlink(missing_ok=True)
+        timed = ["--test-threads", "1", "-Zunstable-options", "--report-time"]
+        good, said = tests(program, timed, {"MUTANT_LOG": str(log), "RUSTC_BOOTSTRAP": "1"}, 3600)
+        if not good:
+            sys.exit(f"{crate}: the tests fail without a mutant\n{said[-2000:]}")
+        for test, seconds in re.findall(r"^test (\S+) \.\.\. ok <([\d.]+)s>", said, re.M):
+            times[crate, test] = float(seconds)
+        for line in log.read_text().splitlines() if log.exists() else []:
+            number, test = line.split("\t")
+            hits[int(number), crate].add(test)
+    return hits, times
+
+
+def verdict(one, programs, hits, times):
+    crates = next(tests_of for crate, tests_of in CRATES.items() if one["file"].startswith(crate + "/"))
+    came = "not reached"
+    for crate in crates:
+        names = hits.get((one["id"], crate), set())
+        if any((crate, name) not in times for name in names):
+            # A thread that has another name than its test: it may be of any.
+            names = {name for of, name in times if of == crate}
+        came = "survived" if names else came
+        # The quick ones first, in groups that take longer and longer.
+        group, longest = [], 0.1
+        names = sorted(names, key=lambda name: times[crate, name])
+        for at, name in enumerate(names):
+            group.append(name)
+            seconds = sum(times[crate, name] for name in group)
+            if seconds < longest and at + 1 < len(names):
+                continue
+            enough = int(PATIENCE + 5 * seconds)
+            good, said = tests(programs[crate], ["--exact", *group], {"MUTANT": str(one["id"])}, enough)
+            if not good:
+                failed = re.findall(r"^test (\S+) \.\.\. FAILED", said, re.M)
+                return f"caught by {crate}::{failed[0]}" if failed else f"caught: the tests of {crate} do not end well"
+            group, longest = [], 4 * longest
+    return came
+
+
+def run():
+    sample = json.loads(SAMPLE.read_text())
+    drawn = len(sample)
+    programs = build(sample)
+    hits, times = reached(programs)
+    caught = 0
+    for one in sample:
+        came = verdict(one, programs, hits, times)
+        caught += came.startswith("caught")
+        print(one["id"], one["file"], one["line"], one["what"], "=>", came, flush=True)
+    print(f"{caught} of {len(sample)} caught ({100 * caught // max(len(sample), 1)} %), {drawn - len(sample)} do not compile")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    drawing = commands.add_parser("draw")
+    drawing.add_argument("--seed", type=int, required=True)
+    drawing.add_argument("--count", type=int, default=60)
+    commands.add_parser("run")
+    arguments = parser.parse_args()
+    if arguments.command == "draw":
+        draw(arguments.seed, arguments.count)
+    else:
+        run()
+
+
+if __name__ == "__main__":
+    main()
