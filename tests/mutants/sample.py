@@ -28,7 +28,7 @@ TREE, SAMPLE, BUILT = WORK / "tree", WORK / "sample.json", WORK / "target"
 # Memory checks, RTRS and RNBD servers, RoCE responder and connection manager, volumes, SMC-R engine.
 AREAS = [
     "rdma/softverbs/src/memory", "rdma/softverbs/src/sges.rs", "rdma/rtrs/src/server",
-    "appliance/storage/src/rnbd/server", "rdma/roce/src/responder", "rdma/roce/src/cm",
+    "appliance/storage/src/rnbd/server", "rdma/roce/src/responder", "rdma/cm/src",
     "appliance/storage/src/volume", "rdma/smcr/src/engine",
 ]
 # Whose unit tests are run for a crate's mutants, the nearest first.
@@ -36,6 +36,7 @@ CRATES = {
     "rdma/softverbs": ["softverbs", "roce", "storage"],
     "rdma/rtrs": ["rtrs", "storage"],
     "rdma/roce": ["roce", "smcr", "storage"],
+    "rdma/cm": ["cm", "roce", "storage"],
     "rdma/smcr": ["smcr"],
     "appliance/storage": ["storage"],
 }
@@ -46,6 +47,7 @@ PATIENCE, MEMORY = 30, 5 << 30
 def files():
     for area in AREAS:
         path = ROOT / area
+        assert path.exists(), area
         for file in [path] if path.is_file() else sorted(path.rglob("*.rs")):
             name = str(file.relative_to(ROOT))
             if "test" not in file.name and "/tests/" not in name:
