@@ -111,7 +111,8 @@ def tests(program, arguments, environment, seconds):
     """Runs tests: whether they passed, and what they said."""
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-        child = subprocess.Popen([program, *arguments], env=dict(os.environ, **environment), preexec_fn=limit,
+        # In the copy: proptest keeps what has failed beside the sources.
+        child = subprocess.Popen([program, *arguments], cwd=TREE, env=dict(os.environ, **environment), preexec_fn=limit,
                                  stdout=said, stderr=subprocess.STDOUT)
         while True:
             try:
