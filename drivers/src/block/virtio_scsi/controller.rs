@@ -272,9 +272,9 @@ impl Controller {
         }
     }
 
-    /// A device that stands still is told again of what it has.
-    pub fn watch(&mut self) {
-        if self.requests.stands_still() {
+    /// A device that stands still is told again of what it has. All units share the queue: the first one sees to it.
+    pub fn watch(&mut self, unit: usize) {
+        if unit == 0 && !self.broken && self.requests.stands_still() {
             self.transport.notify(REQUESTS);
         }
     }

@@ -181,7 +181,7 @@ impl Disk for ScsiDisk {
     }
 
     fn watch(&mut self, _: Instant) {
-        self.controller.borrow_mut().watch();
+        self.controller.borrow_mut().watch(self.unit);
     }
 
     fn interrupts(&self) -> u64 {

@@ -6,8 +6,8 @@ use super::open;
 use crate::block::OpenDisk;
 use crate::device::Device;
 use crate::hal::{
-    Clock, Completion, CrashWriter, Disk, DiskError, Features, Operation, Platform, Request,
-    SubmitError, Window,
+    Clock, Completion, CrashWriter, Disk, DiskError, Features, Instant, Operation, Platform,
+    Request, SubmitError, Window,
 };
 use crate::registry::Class;
 use crate::virtio::attach_polled;
@@ -372,6 +372,28 @@ fn one_disk_does_not_take_the_others_slots_and_gets_only_its_own_completions() {
     let mut tags: Vec<u64> = core::iter::from_fn(|| first.poll()).map(|done| done.tag).collect();
     tags.sort_unstable();
     assert!(tags.into_iter().eq(0..9));
+}
+
+/// A controller that missed a notification is told again, once for all its disks; one with nothing to do is left alone.
+#[test]
+fn a_controller_that_stands_still_is_told_again() {
+    let (mut machine, model, mut player, mut disks) = set_up(MODERN);
+    player.stop();
+    let watch = |disks: &mut Vec<OpenDisk>| {
+        let before = model.state().kicks;
+        disks.iter_mut().for_each(|one| one.disk.watch(Instant::ZERO));
+        model.state().kicks - before
+    };
+    watch(&mut disks);
+    assert_eq!(watch(&mut disks), 0);
+    let data = buffer(&mut machine, 4096);
+    disks[1].disk.submit(&request(1, Operation::Read, 0, data)).unwrap();
+    assert_eq!(watch(&mut disks), 0, "the controller does not have it yet");
+    disks[1].disk.flush_queue();
+    assert_eq!((watch(&mut disks), watch(&mut disks)), (1, 1));
+    assert!(serve(&model, &mut player.luns.lock().unwrap()));
+    watch(&mut disks);
+    assert_eq!(watch(&mut disks), 0);
 }
 
 #[test]

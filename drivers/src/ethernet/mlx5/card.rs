@@ -25,6 +25,8 @@ const MANAGE_PAGES: Command = Command(0x108, "MANAGE_PAGES");
 const LOOK: Duration = Duration::from_secs(1);
 /// Events that are taken in at a time.
 const MOST_EVENTS: usize = 128;
+/// Events that are kept of each kind for a verbs provider: more than it has queues, unless the card tells what is not so.
+const MOST_KEPT: usize = 65_536;
 
 /// The present, for who is polled without being told of it.
 #[derive(Clone, Debug)]
@@ -224,12 +226,12 @@ impl Card {
                             own = true;
                         }
                     }
-                    if !own {
+                    if !own && self.told.len() < MOST_KEPT {
                         self.told.push_back(number);
                     }
                 }
-                Event::Pair(event) => self.pairs.push_back(event),
-                Event::Other => {}
+                Event::Pair(event) if self.pairs.len() < MOST_KEPT => self.pairs.push_back(event),
+                Event::Pair(_) | Event::Other => {}
             }
         }
         if taken {
