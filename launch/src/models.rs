@@ -17,7 +17,16 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub fn build() -> Result<PathBuf> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.current_dir(workspace::root());
-    cargo.args(["build", "--quiet", "--locked", "--profile", "host", "-p", "models-server"]);
+    cargo.args([
+        "build",
+        "--quiet",
+        "--locked",
+        "--profile",
+        "host",
+        "--workspace",
+        "--bin",
+        "models-server",
+    ]);
     command::run(&mut cargo)?;
     Ok(workspace::target().join("host/models-server"))
 }

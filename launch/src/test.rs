@@ -48,8 +48,10 @@ pub struct Options {
 /// A set of cases that cargo runs.
 struct Suite {
     name: &'static str,
-    /// The package and its test target; none for the unit tests of every crate.
-    target: Option<(&'static str, &'static str)>,
+    /// Its test target, of which no two in the workspace have the same name; none for the unit tests of every crate.
+    target: Option<&'static str>,
+    /// Its cases are those of the target's module that has the suite's name.
+    module: bool,
     needs: Needs,
     /// What has to be installed for it: every program of the host's that it runs is in one of these.
     uses: &'static [Purpose],
@@ -136,23 +138,18 @@ const CAPTURES: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest, Purpose::Captures];
 
 const SUITES: &[Suite] = &[
-    Suite { name: "unit", target: None, needs: Needs::Nothing, uses: SANITIZED, long: false },
+    Suite { target: None, uses: SANITIZED, ..host_suite("unit") },
     host_suite("sim"),
     Suite { uses: SANITIZED, ..host_suite("fuzz") },
-    Suite { target: Some(("usnic-tests", "usnic")), uses: OPEN_MPI, ..host_suite("usnic") },
+    Suite { target: Some("usnic"), uses: OPEN_MPI, ..host_suite("usnic") },
     Suite {
-        target: Some(("usnic-tests", "image")),
+        target: Some("usnic_image"),
         needs: Needs::Image,
         uses: OPEN_MPI_AND_IMAGE,
         ..host_suite("usnic_image")
     },
-    Suite { target: Some(("linx-tests", "linx")), uses: DISSECTED, ..host_suite("linx") },
-    Suite {
-        target: Some(("qtest", "nics")),
-        needs: Needs::Qemu,
-        uses: QTEST,
-        ..host_suite("qtest")
-    },
+    Suite { target: Some("linx"), uses: DISSECTED, ..host_suite("linx") },
+    Suite { target: Some("qtest"), needs: Needs::Qemu, uses: QTEST, ..host_suite("qtest") },
     boot_suite("boot"),
     boot_suite("console"),
     boot_suite("net"),
@@ -166,7 +163,13 @@ const SUITES: &[Suite] = &[
     boot_suite("volumes"),
     boot_suite("ntb"),
     Suite { uses: BOOT_PYTHON, ..boot_suite("linx_tcp") },
-    Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("matrix") },
+    Suite {
+        target: Some("matrix"),
+        module: false,
+        needs: Needs::Formats,
+        uses: FORMATS_USED,
+        ..boot_suite("matrix")
+    },
     Suite { long: true, uses: BOOT_LIBVIRT, ..boot_suite("libvirt") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("lab_selftest") },
     Suite { needs: Needs::Models, uses: MODELS, ..interop_suite("models") },
@@ -214,17 +217,18 @@ const FORMATS: &[(&str, Format)] =
     &[("ISTHMUS_ISO", Format::Iso), ("ISTHMUS_RAW", Format::Raw), ("ISTHMUS_QCOW2", Format::Qcow2)];
 
 const fn host_suite(name: &'static str) -> Suite {
-    Suite { name, target: Some((name, name)), needs: Needs::Nothing, uses: HOST, long: false }
+    let target = Some(name);
+    Suite { name, target, module: false, needs: Needs::Nothing, uses: HOST, long: false }
 }
 
 const fn boot_suite(name: &'static str) -> Suite {
-    let target = Some(("boot-tests", name));
-    Suite { name, target, needs: Needs::Image, uses: BOOT, long: false }
+    let target = Some("boot");
+    Suite { name, target, module: true, needs: Needs::Image, uses: BOOT, long: false }
 }
 
 const fn interop_suite(name: &'static str) -> Suite {
-    let target = Some(("interop-tests", name));
-    Suite { name, target, needs: Needs::ImageAndGuests, uses: INTEROP, long: false }
+    let target = Some("interop");
+    Suite { name, target, module: true, needs: Needs::ImageAndGuests, uses: INTEROP, long: false }
 }
 
 const fn long_suite(name: &'static str) -> Suite {
@@ -270,7 +274,7 @@ pub fn test(options: &Options) -> Result<()> {
     let mut environment: Vec<(&str, PathBuf)> = vec![("ISTHMUS_SKIPPED", skipped.clone())];
     let uses: Vec<Purpose> = suites.iter().flat_map(|suite| suite.uses).copied().collect();
     setup::install(&uses)?;
-    let ahead = Ahead::start(suites.iter().flat_map(|suite| compile(suite)).collect());
+    let ahead = Ahead::start(compile(&suites));
     if suites.iter().any(|suite| suite.needs.guests()) {
         guest::prepare()?;
     }
@@ -347,7 +351,9 @@ fn fresh_arguments(options: &Options) -> Vec<String> {
 /// Runs one suite with its output on this terminal.
 fn run(suite: &Suite, options: &Options, environment: &[(&str, PathBuf)]) -> Result<Outcome> {
     let mut outcome = Outcome::default();
-    run_cases(suite, &mut cases(suite, options), environment, &mut outcome)?;
+    if let Some(mut cases) = cases(suite, options)? {
+        run_cases(suite, &mut cases, environment, &mut outcome)?;
+    }
     Ok(outcome)
 }
 
@@ -358,27 +364,51 @@ fn cargo_test(suite: &Suite) -> Command {
     match suite.target {
         // There are no examples in documentation; rustdoc may be another toolchain's.
         None => cargo.args(["--no-fail-fast", "--tests"]),
-        Some((package, target)) => {
-            cargo.args(["--profile", "host", "-p", package, "--test", target])
-        }
+        Some(target) => cargo.args(["--test", target]),
     };
+    // One profile for all, and one choice of features: what they have in common is compiled once.
+    cargo.args(["--profile", "host", "--workspace"]);
     cargo
 }
 
-/// The cargo commands that only compile a suite.
-fn compile(suite: &Suite) -> Vec<Command> {
-    let mut cargo = cargo_test(suite);
-    cargo.arg("--no-run");
-    let sanitized = match suite.name {
-        "unit" => races::compile().ok(),
-        "fuzz" => Fuzzer::compile().ok(),
-        _ => None,
-    };
-    [cargo].into_iter().chain(sanitized).collect()
+/// The cargo commands that only compile suites, each once.
+fn compile(suites: &[&Suite]) -> Vec<Command> {
+    let mut programs = Vec::new();
+    let mut commands = Vec::new();
+    for suite in suites {
+        if !programs.contains(&suite.target) {
+            programs.push(suite.target);
+            let mut cargo = cargo_test(suite);
+            cargo.arg("--no-run");
+            commands.push(cargo);
+        }
+        commands.extend(match suite.name {
+            "unit" => races::compile().ok(),
+            "fuzz" => Fuzzer::compile().ok(),
+            _ => None,
+        });
+    }
+    commands
 }
 
-/// The cargo command that runs a suite's cases.
-fn cases(suite: &Suite, options: &Options) -> Command {
+/// The names of a suite's cases that contain `case`, of the program that has those of other suites too.
+fn named(suite: &Suite, case: &str) -> Result<Vec<String>> {
+    let module = format!("{}::", suite.name);
+    let mut cargo = cargo_test(suite);
+    cargo.args(["--quiet", "--", "--list", "--format", "terse", &module]);
+    let output = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let output = output.context("could not start cargo")?;
+    if !output.status.success() {
+        bail!("the cases of {} could not be listed: {}", suite.name, output.status);
+    }
+    let names = String::from_utf8_lossy(&output.stdout).into_owned();
+    let names = names.lines().filter_map(|line| line.strip_suffix(": test"));
+    let ours = names.filter(|name| name.strip_prefix(&module).is_some_and(|n| n.contains(case)));
+    Ok(ours.map(str::to_string).collect())
+}
+
+/// The cargo command that runs a suite's cases; none when it has none of that name.
+fn cases(suite: &Suite, options: &Options) -> Result<Option<Command>> {
     let mut cargo = cargo_test(suite);
     cargo.arg("--");
     if suite.needs.guests() || suite.uses.contains(&Purpose::OpenMpi) {
@@ -391,10 +421,16 @@ fn cases(suite: &Suite, options: &Options) -> Command {
     if options.seed.is_some() {
         cargo.arg("--nocapture");
     }
-    if !options.case.is_empty() {
+    if suite.module {
+        let names = named(suite, &options.case)?;
+        if names.is_empty() {
+            return Ok(None);
+        }
+        cargo.arg("--exact").args(names);
+    } else if !options.case.is_empty() {
         cargo.arg(&options.case);
     }
-    cargo
+    Ok(Some(cargo))
 }
 
 /// Runs cases, and adds what came out.

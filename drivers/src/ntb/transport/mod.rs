@@ -6,7 +6,7 @@
 //! entries stands which of the other way's entries was consumed last, so that nothing is sent for which there is no room.
 //!
 //! The first queue is used, which lies in the first window. Linux makes a queue for each window; it hears that the others
-//! have some bytes, and nobody opens them. `tests/metal/tests/ntb_netdev.rs` has two of these against each other, the suite
+//! have some bytes, and nobody opens them. `tests/metal/suites/ntb_netdev.rs` has two of these against each other, the suite
 //! `ntb_hw` one against stock Linux.
 //!
 //! What differs from Linux: entries that are left in the peer's ring when the queue goes down are taken back, so that none

@@ -1,0 +1,17 @@
+//! The image in QEMU, with the other end of its wires in the test process: a module for each suite, in one program.
+//! `./isthmus test SUITE` runs the cases of one module.
+
+mod boot;
+mod config;
+mod console;
+mod cores;
+mod disk;
+mod libvirt;
+mod linx_tcp;
+mod net;
+mod nics;
+mod ntb;
+mod nvme;
+mod save;
+mod tls;
+mod volumes;

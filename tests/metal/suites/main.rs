@@ -1,0 +1,15 @@
+//! Drivers on models of their devices: a module for each driver, in one program.
+
+mod enic;
+mod intel_nic;
+mod ioat;
+mod mlx5;
+mod mlx5_verbs;
+mod ntb;
+mod ntb_netdev;
+mod nvme;
+mod nvme_chance;
+mod ptdma;
+mod rapidio;
+mod tsi721;
+mod vmxnet3;
