@@ -118,6 +118,10 @@ mod tests {
     #[test]
     fn numbers_are_those_of_linux() {
         assert_eq!(source_port(0x11, 0x12), 0xc132);
+        // Both shifts count when the numbers are large.
+        assert_eq!(source_port(0x12_3456, 0xab_cdef), 0xc3c8);
+        assert_eq!(source_port(0xff_ffff, 0xff_fffe), 0xff12);
+        assert_eq!(source_port(0x40_0003, 0x80_0001), 0xc03f);
         assert_eq!(time(20), Duration::from_millis(4096));
         assert_eq!(time(0), Duration::from_millis(1));
     }

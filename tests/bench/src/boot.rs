@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use boot_tests::peer::Peer;
 use boot_tests::{boot, image};
 use launch::progress;
-use launch::qemu::{Disk, Nic, PROMPT, Spec};
+use launch::qemu::{Disk, Nic, NicModel, PROMPT, Spec};
 use tempfile::NamedTempFile;
 
 use crate::instructions::{Counters, Plugin};
@@ -65,10 +65,26 @@ fn memory_floor() -> Result<u32> {
 
 /// Instructions from reset to the prompt.
 fn boot_instructions(plugin: &Plugin) -> Result<f64> {
+    instructions_to_prompt(plugin, |disk| machine(Nic::user(), disk))
+}
+
+/// The same on a machine with nothing virtio: an 82574 and an NVMe drive.
+pub fn boot_instructions_metal(plugin: &Plugin) -> Result<f64> {
+    instructions_to_prompt(plugin, |disk| {
+        disk.as_file().set_len(DISK_BYTES)?;
+        let drive = Disk::new(disk.path()).nvme(0, 1).serial("BENCH");
+        Ok(Spec::kernel(image()?).nic_of(NicModel::E1000e, Nic::user()).disk(drive))
+    })
+}
+
+fn instructions_to_prompt(
+    plugin: &Plugin,
+    machine: impl Fn(&NamedTempFile) -> Result<Spec>,
+) -> Result<f64> {
     median(3, "counting the boot", || {
         let disk = NamedTempFile::new()?;
         let counters = plugin.counters()?;
-        let mut vm = machine(Nic::user(), &disk)?.extra(counters.arguments()).start()?;
+        let mut vm = machine(&disk)?.extra(counters.arguments()).start()?;
         vm.wait_ready()?;
         Ok(counters.read()? as f64)
     })

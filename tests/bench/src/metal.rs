@@ -1,18 +1,25 @@
-//! The `metal` suite: what drivers of real hardware cost, counted by callgrind on models of their devices; what
-//! the models do is left out.
+//! The `metal` suite: what drivers of real hardware cost, counted by callgrind on models of their devices, where what
+//! the models do is left out; and what the appliance executes on QEMU's `nvme` and `e1000e`.
 
 use anyhow::Result;
+use launch::progress;
+use launch::qemu::Disk;
 use launch::setup::{self, Purpose};
+use tempfile::NamedTempFile;
 
+use crate::boot::boot_instructions_metal;
 use crate::callgrind::Program;
+use crate::instructions::Plugin;
 use crate::report::Report;
+use crate::rnbd::{READ_4K_QD32, ROUNDS, fio, volumes};
+use crate::site::{Appliance, Site};
 
 /// What belongs to a model, and not to its driver.
 const MODEL: &str = "of_the_model";
 
 /// Runs the suite.
 pub fn bench() -> Result<()> {
-    setup::install(&[Purpose::Count])?;
+    setup::install(&[Purpose::Count, Purpose::Run, Purpose::Guest])?;
     let program = Program::build("bench-metal")?;
     let mut report = Report::new("metal", None);
     let read = program.instructions_within("nvme-read4k", "bench_metal*turn", MODEL)?;
@@ -21,5 +28,37 @@ pub fn bench() -> Result<()> {
     report.add("igb_packet_instructions", packet, 250.0);
     let packet = program.instructions_within("enic-packet", "bench_metal*packets", MODEL)?;
     report.add("enic_packet_instructions", packet, 250.0);
+    let plugin = Plugin::compile()?;
+    report.add("boot_instructions_metal", boot_instructions_metal(&plugin)?, 20_000_000.0);
+    report.add("nvme_rnbd_read4k_ratio", read4k_ratio(&plugin)?, 1.25);
     report.close()
+}
+
+/// The volume of an NVMe drive, and that in memory; both halt when they have nothing to do.
+const NVME: usize = 2;
+const RAM: usize = 1;
+
+/// Instructions per read of 4 KiB, 32 at a time by a stock client, from a drive by those from memory.
+fn read4k_ratio(plugin: &Plugin) -> Result<f64> {
+    let file = NamedTempFile::new()?;
+    file.as_file().set_len(64 << 20)?;
+    // Of the name that the volume in memory has.
+    let volume = "isthmus.volume.0.name=ram0 isthmus.volume.0.disk=nvme:BENCH/1";
+    let drive = Disk::new(file.path()).nvme(0, 1).serial("BENCH");
+    let appliances = [Appliance::halting(""), Appliance::halting(volume).disk(drive)];
+    let mut site = Site::boot(plugin, &appliances)?;
+    volumes::serve(&mut site)?;
+    for server in [RAM, NVME] {
+        volumes::map_and_fill(&mut site, server)?;
+    }
+    site.count_idle()?;
+    let step = progress::step("reads from a drive and from memory");
+    let (mut memory, mut disk) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        memory.push(volumes::run(&mut site, RAM, &READ_4K_QD32)?);
+        disk.push(volumes::run(&mut site, NVME, &READ_4K_QD32)?);
+    }
+    let (memory, disk) = (fio::median(&memory)?.instructions, fio::median(&disk)?.instructions);
+    step.done(&format!("{disk:.0} and {memory:.0} instructions"));
+    Ok(disk / memory)
 }

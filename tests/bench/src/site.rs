@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use boot_tests::image;
 use interop_tests::system;
 use launch::guest::{Guest, Wire};
-use launch::qemu::{Spec, Vm};
+use launch::qemu::{Disk, Spec, Vm};
 use launch::{command, progress};
 
 use crate::instructions::{Counters, Plugin};
@@ -55,6 +55,8 @@ pub struct Appliance {
     memory: u32,
     /// `system.idle_after_us`; none for what is shipped.
     idle_after_us: Option<u32>,
+    /// Beside what it has in memory.
+    disk: Option<Disk>,
 }
 
 impl Appliance {
@@ -62,7 +64,7 @@ impl Appliance {
     /// would be counted as part of whatever is counted.
     pub fn halting(words: &str) -> Appliance {
         let (words, config) = (words.to_string(), String::new());
-        Appliance { words, config, memory: 256, idle_after_us: Some(0) }
+        Appliance { words, config, memory: 256, idle_after_us: Some(0), disk: None }
     }
 
     /// One that polls for as long as the shipped default has it.
@@ -73,6 +75,11 @@ impl Appliance {
     /// With a document.
     pub fn config(self, config: String) -> Appliance {
         Appliance { config, ..self }
+    }
+
+    /// With a disk.
+    pub fn disk(self, disk: Disk) -> Appliance {
+        Appliance { disk: Some(disk), ..self }
     }
 
     /// With so much memory.
@@ -150,6 +157,9 @@ impl Site {
             }
             if !kind.config.is_empty() {
                 spec = spec.config(&kind.config);
+            }
+            if let Some(disk) = &kind.disk {
+                spec = spec.disk(disk.clone());
             }
             (spec, client) = connect(number, spec, client)?;
             appliances.push(spec.start()?);

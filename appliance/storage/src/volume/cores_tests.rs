@@ -127,6 +127,25 @@ fn memory_is_worked_on_by_either_core_and_a_disk_by_its_owner() {
     }
 }
 
+/// A loop that looks for news on its way to a halt is not to sleep over an answer.
+#[test]
+fn an_answer_is_news() {
+    let mut cores = Cores::new();
+    let disk = cores.disk("disk");
+    cores.tell();
+    let data = cores.filled(1);
+    assert!(!cores.follower.has_news(&cores.catalog));
+    cores.ask(disk, 1, WRITE, data);
+    cores.follower.flush_queues();
+    assert!(!cores.follower.has_news(&cores.catalog), "nobody has answered");
+    for _ in 0..2 {
+        cores.served.poll(&mut cores.owner);
+    }
+    assert!(cores.follower.has_news(&cores.catalog));
+    assert_eq!(cores.answers(), [(1, Ok(()))]);
+    assert!(!cores.follower.has_news(&cores.catalog));
+}
+
 #[test]
 fn each_user_gets_the_ends_of_its_own_requests() {
     let mut cores = Cores::new();

@@ -130,6 +130,13 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn what_is_wrong_with_a_setting_is_said() {
+        let bad = Config { queue_depth: 1, ..Config::default() }.check().unwrap_err();
+        assert!(bad.to_string().starts_with("queue_depth: at least 2"), "{bad}");
+    }
 
     #[test]
     fn the_depth_follows_from_the_memory_and_leaves_room_for_several() {

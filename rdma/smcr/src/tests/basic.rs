@@ -1,8 +1,8 @@
 //! Connections of two engines: first contact, reuse, streams, ends.
 
-use crate::engine::{Config, Ready, RecvError, Role, SendError, State};
-use crate::testing::{World, config, ip, pattern};
-use crate::wire::{Eid, Reason};
+use crate::engine::{Config, Ready, RecvError, Role, SendError, SocketId, State};
+use crate::testing::{World, config, device, ip, pattern};
+use crate::wire::{AcceptConfirm, Eid, Reason};
 use core::time::Duration;
 use std::vec::Vec;
 use verbs::Provider;
@@ -51,6 +51,53 @@ fn a_megabyte_each_way_wraps_cursors_and_fills_windows() {
     let ids = w.established();
     w.transfer(1, ids, &pattern(1 << 20, 1), 1 << 17);
     w.transfer(0, ids, &pattern(1 << 20, 2), 1000);
+}
+
+/// Who waits for data is told when some has come, and not when the peer only says that it has read.
+#[test]
+fn data_that_has_come_is_told() {
+    let mut w = World::new(13);
+    let ids = w.established();
+    w.hear_nothing();
+    w.send(1, ids[1], b"news");
+    w.wait(SECOND / 1000);
+    assert!(w.was_told(0, ids[0], Ready::READABLE));
+    w.hear_nothing();
+    assert_eq!(w.recv(0, ids[0]), b"news");
+    w.wait(SECOND);
+    assert!((0..2).all(|n| !w.was_told(n, ids[n], Ready::READABLE)));
+}
+
+/// The client's Confirm of a first contact lists the GIDs of its ports, for more links; later ones do not.
+#[test]
+fn a_first_confirm_lists_the_ports() {
+    let mut w = World::with_ports(14, [config(), config()], [2, 2]);
+    for first in [true, false] {
+        let at = w.connect_from(1);
+        let [server, client] = w.tcp.remove(at).ends.map(Option::unwrap);
+        let carry = |w: &mut World, [from, to]: [(usize, SocketId); 2]| {
+            let mut bytes = [0; 512];
+            let count = w.hosts[from.0].engine.poll_clc_bytes(from.1, &mut bytes);
+            w.with_engine(to.0, |engine, ctx, way| {
+                engine.handle_clc_bytes(to.1, &bytes[..count], ctx, way)
+            });
+            // It may wait for the peer's MAC address, or for an answer over the link.
+            w.wait(SECOND / 4);
+            bytes[..count].to_vec()
+        };
+        let (server, client) = ((0, server), (1, client));
+        carry(&mut w, [client, server]);
+        carry(&mut w, [server, client]);
+        let confirm = carry(&mut w, [client, server]);
+        let gids = AcceptConfirm::parse(&confirm)
+            .unwrap_or_else(|_| panic!("{first} {confirm:x?}"))
+            .v2
+            .expect("version 2")
+            .gids;
+        let ports = (0..2).map(|port| device(1, port).ip.to_ipv6_mapped());
+        assert_eq!(gids, if first { ports.collect() } else { Vec::new() });
+        assert!(w.run(SECOND, |w| w.was_told(0, server.1, Ready::ESTABLISHED)));
+    }
 }
 
 /// A client tells of its buffers on busy links, one after the other, before it says Confirm. It believes in

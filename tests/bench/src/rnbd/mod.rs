@@ -31,9 +31,10 @@ const SHIPPED: usize = 3;
 const SERVERS: [usize; 4] = [LINUX, ISTHMUS, FIXED_KEYS, SHIPPED];
 
 /// Times that every job runs on every server.
-const ROUNDS: usize = 3;
+pub const ROUNDS: usize = 3;
 
-const READ_4K_QD32: Job =
+/// Reads of 4 KiB, many at a time.
+pub const READ_4K_QD32: Job =
     Job { name: "4 KiB read, depth 32", rw: "randread", kib: 4, depth: 32, ios: 6000 };
 const WRITE_4K_QD32: Job =
     Job { name: "4 KiB write, depth 32", rw: "randwrite", kib: 4, depth: 32, ios: 6000 };

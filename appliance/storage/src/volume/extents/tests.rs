@@ -11,12 +11,21 @@ use std::vec::Vec;
 
 const SECTORS: u64 = 16 * UNIT / 512;
 
+#[derive(Clone, Copy, PartialEq)]
+enum Unsupported {
+    Nothing,
+    Zeroes,
+    Writes,
+}
+
 /// A disk whose cache reaches the medium only by a flush, and that dies after so many writes and
 /// flushes.
 struct Model {
     cache: Vec<u8>,
     durable: Vec<u8>,
     zeroes: bool,
+    /// What it answers with `Unsupported`: none, WRITE ZEROES in spite of what it offers, or every write.
+    unsupported: Unsupported,
     life: usize,
     done: Option<Completion>,
     broken: bool,
@@ -26,7 +35,8 @@ impl Model {
     fn new(fill: u8, zeroes: bool) -> Self {
         let bytes = std::vec![fill; SECTORS as usize * 512];
         let (cache, durable) = (bytes.clone(), bytes);
-        Model { cache, durable, zeroes, life: usize::MAX, done: None, broken: false }
+        let (unsupported, life) = (Unsupported::Nothing, usize::MAX);
+        Model { cache, durable, zeroes, unsupported, life, done: None, broken: false }
     }
 
     /// The power goes: of what was not flushed, a part of the sectors is on the medium, and one
@@ -87,6 +97,12 @@ impl Disk for Model {
             _ if self.broken => {}
             Operation::Read => {
                 request.data.write(0, &self.cache[at..at + request.data.len()]).unwrap();
+            }
+            Operation::Write if self.unsupported == Unsupported::Writes => {
+                result = Err(DiskError::Unsupported);
+            }
+            Operation::WriteZeroes { .. } if self.unsupported == Unsupported::Zeroes => {
+                result = Err(DiskError::Unsupported);
             }
             Operation::Write => {
                 request.data.read(0, &mut self.cache[at..at + request.data.len()]).unwrap();
@@ -212,6 +228,19 @@ fn space_is_zeroed_joined_and_used_again() {
         assert_eq!(refused(Change::Grow("a", 1)), "a volume is not empty and does not shrink");
         assert_eq!(refused(Change::Delete("x")), "the disk has no volume of that name");
     }
+}
+
+/// A disk that offers WRITE ZEROES and does not know it has zeroes written; one that does not know how to write has
+/// failed.
+#[test]
+fn what_a_disk_offers_and_does_not_do() {
+    let (mut disk, mut store) = claimed(0xaa, true);
+    disk.unsupported = Unsupported::Zeroes;
+    assert_eq!(make(&mut store, &mut disk, Change::Create("a", UNIT / 512)), StoreEvent::Done);
+    assert!(bytes(&disk, &store.table().volumes()[0]).concat().iter().all(|&byte| byte == 0));
+    disk.unsupported = Unsupported::Writes;
+    let failed = StoreEvent::Failed(DiskError::Unsupported);
+    assert_eq!(make(&mut store, &mut disk, Change::Create("b", UNIT / 512)), failed);
 }
 
 /// A copy of the table is 32 KiB, and goes in requests as large as the disk takes.
