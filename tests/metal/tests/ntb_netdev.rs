@@ -222,6 +222,10 @@ fn a_cable_that_is_pulled_and_a_peer_that_begins_anew_come_back<M: Joined>(
         pair.ends.iter_mut().for_each(|end| end.port().flush());
         let end = &mut pair.ends[round % 2];
         end.port = None;
+        if round == 2 {
+            // The machine is reset, and whatever of its registers the other had written is gone.
+            end.machine.model(Function::reset);
+        }
         let exposed = M::EXPOSED;
         // The arena gives the same memory again, behind the other's window.
         let memory = end.machine.memory(exposed.0, exposed.1 as usize);
@@ -230,6 +234,10 @@ fn a_cable_that_is_pulled_and_a_peer_that_begins_anew_come_back<M: Joined>(
         end.take(bridge);
         pair.until("down", |pair| !pair.ends[1 - round % 2].port().link_up());
         pair.up();
+        for end in &mut pair.ends {
+            let exposed = end.machine.model(M::exposed);
+            assert!(exposed.is_none_or(|exposed| exposed == M::EXPOSED), "{round}: {exposed:x?}");
+        }
         pair.stream(0, 20);
         pair.stream(1, 20);
     }
