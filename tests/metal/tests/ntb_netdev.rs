@@ -371,6 +371,49 @@ fn bells_end_a_halt() {
     assert_eq!(b.port().counters().interrupts, before + 1);
 }
 
+/// What is lent to a port that always has something under way comes back.
+#[test]
+fn memory_comes_back_while_more_is_sent() {
+    let mut pair = Pair::new(gen3(), true);
+    pair.up();
+    let mut before = pair.ends[0].port().progress();
+    for seed in 0..20 {
+        pair.ends[0].send(seed, 1514).unwrap();
+        pair.ends[0].port().flush();
+        let progress = pair.ends[0].port().progress();
+        assert!(progress.sent >= before.queued && progress.sent < progress.queued, "{progress:?}");
+        assert!(pair.ends[0].port().is_sending());
+        let now = Instant::ZERO;
+        assert_eq!(pair.ends[0].port().deadline(now), now, "nobody tells of the engine");
+        pair.until("sent", |pair| pair.ends[0].port().progress().sent == progress.queued);
+        while pair.ends[1].receive().is_some() {}
+        pair.ends[1].port().flush();
+        before = progress;
+    }
+    pair.until("idle", |pair| !pair.ends[0].port().is_sending());
+}
+
+/// Who finds no room is told of it once there is some, and looks for it before.
+#[test]
+fn room_is_looked_for() {
+    let mut pair = Pair::new(gen3(), false);
+    pair.up();
+    while pair.ends[0].send(0, 100).is_ok() {
+        pair.ends[0].port().flush();
+    }
+    let now = pair.ends[0].step();
+    let port = pair.ends[0].port();
+    assert!(!port.has_room() && !port.pending());
+    assert_eq!(port.deadline(now).since(now), Duration::from_micros(200));
+    while pair.ends[1].receive().is_some() {}
+    pair.ends[1].port().flush();
+    let now = pair.ends[0].step();
+    let port = pair.ends[0].port();
+    assert!(port.pending(), "there is room");
+    assert!(!port.pending(), "it was told");
+    assert_eq!(port.deadline(now).since(now), Duration::from_millis(100));
+}
+
 /// Everything that the engine writes is where the other has made room for it.
 #[test]
 fn nothing_is_missed_on_the_way() {
