@@ -174,6 +174,7 @@ const SUITES: &[Suite] = &[
     Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("lab_selftest") },
     Suite { needs: Needs::Models, uses: MODELS, ..interop_suite("models") },
     Suite { needs: Needs::Models, uses: MODELS, ..long_suite("ntb_hw") },
+    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("ntb_netdev") },
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..interop_suite("enic") },
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("rapidio") },
     Suite { needs: Needs::Models, uses: MODELS, ..long_suite("mlx5") },

@@ -1,10 +1,11 @@
 //! The bridge to another appliance: what carries it, and how its link stands. The provider over it
-//! is beside the ports' in [`provider_set::ProviderSet`].
+//! is beside the ports' in [`provider_set::ProviderSet`]. Bridges to stock Linux hosts are ports ([`transport`]).
 
 mod device;
 mod engines;
 pub(super) mod ntb_perf;
 mod tcp;
+mod transport;
 
 use super::loop_waker::LoopWaker;
 use super::network::Network;
@@ -12,19 +13,20 @@ use super::ports::{Addresses, PortSlot};
 use super::punt::{self, PuntQueue};
 use super::state::State;
 use super::unclaimed_devices::UnclaimedDevice;
-use crate::config::{Config, Ntb};
+use crate::config::{Config, Ntb, NtbProtocol};
 use crate::report::Value;
+use core::net::{IpAddr, Ipv4Addr};
 use device::Device;
 use drivers::device::Device as FoundDevice;
 use drivers::dma::Carrier;
 use drivers::hal::{Instant, Platform, Window};
-use drivers::ntb::Side;
 pub(super) use engines::Engines;
 use ntrdma::{self, Layout, Ntrdma};
 use perf_responders::ntb_perf::NtbPerf;
 use provider_set::ProviderSet;
 use rand_core::RngCore;
 use tcp::Tcp;
+pub(super) use transport::{TransportEthernet, TransportPort};
 
 /// The bridge, and what the log was told of it.
 pub(super) struct Bridge {
@@ -46,23 +48,33 @@ fn ring_of_frames(mtu: u16) -> u32 {
     (4 * (u32::from(mtu) + 32)).next_power_of_two().max(64 << 10)
 }
 
+/// Bridges that were opened.
+#[derive(Default)]
+pub(super) struct Opened {
+    /// The one over which NTRDMA goes, with its provider.
+    pub ntrdma: Option<(Bridge, Ntrdma)>,
+    /// Those to stock Linux hosts.
+    pub transports: Vec<(TransportPort, TransportEthernet)>,
+}
+
 /// The provider over a bridge that exposes this memory.
 #[cold]
 fn provider(ntb: &Ntb, exposed: Window, rng: &mut dyn RngCore) -> Result<Ntrdma, String> {
+    let (address, peer) = ntb.ends().ok_or("ntb.0: `address` and `peer` are missing")?;
     let small = || format!("ntb.0: {} bytes to expose are too few", exposed.len());
     let frames = ntb.mtu.map_or(0, ring_of_frames);
     let rest = exposed.len().saturating_sub(frames as usize);
     let layout = Layout::within(rest).ok_or_else(small)?;
     let lost = ntb.lost();
-    let usual = ntrdma::Config::new(rng.next_u64(), ntb.address, ntb.peer);
+    let usual = ntrdma::Config::new(rng.next_u64(), address, peer);
     let settings = ntrdma::Config { layout, frames, lost, beat: lost / 10, ..usual };
     Ntrdma::new(settings, exposed, rng)
         .map_err(|why| format!("ntb.0: the shared memory cannot be used: {why}"))
 }
 
 impl Bridge {
-    /// The first of the devices, or TCP, as the configuration has it, and the provider over it; what
-    /// is not used, and why, goes to `unclaimed`. Only these interfaces carry TCP.
+    /// The devices, and TCP, as the configuration has them; what is not used, and why, goes to `unclaimed`. Only these
+    /// interfaces carry TCP.
     pub fn open(
         config: &Config,
         found: Vec<FoundDevice>,
@@ -71,37 +83,46 @@ impl Bridge {
         networks: &mut [Network],
         rng: &mut dyn RngCore,
         unclaimed: &mut Vec<UnclaimedDevice>,
-    ) -> Option<(Self, Ntrdma)> {
-        let mut opened = None;
-        let mut settings = config.ntb.iter();
-        if let Some((ntb, peer)) = config.ntb.first().and_then(|ntb| Some((ntb, ntb.tcp?))) {
-            settings.next();
+    ) -> Opened {
+        let mut opened = Opened::default();
+        let mut wanted: Vec<usize> = (0..config.ntb.len()).collect();
+        if let Some((ntb, peer)) = config.ntrdma().and_then(|ntb| Some((ntb, ntb.tcp?))) {
+            wanted.retain(|number| *number > 0);
             let exposed = platform.arena().alloc(ntb.memory.0 as usize, 4096);
             let exposed = exposed.unwrap_or(Window::empty());
             match provider(ntb, exposed, rng) {
                 Ok(ntrdma) => {
                     let tcp = Box::new(Tcp::new(ntb, peer, exposed, networks, rng));
-                    opened = Some((Self::new(Device::Tcp(tcp), ntb), ntrdma));
+                    opened.ntrdma = Some((Self::new(Device::Tcp(tcp), ntb), ntrdma));
                 }
                 Err(why) => log::error!("{why}"),
             }
         }
-        for device in found {
+        for (index, device) in found.into_iter().enumerate() {
             let location = device.location().to_string();
-            let made = match settings.next() {
-                Some(ntb) => Self::set_up(ntb, device, &mut engines, platform, rng),
+            let made = match config.bridge(index, &location) {
+                Some((number, ntb)) => {
+                    wanted.retain(|other| *other != number);
+                    match ntb.protocol {
+                        NtbProtocol::Ntrdma => {
+                            Self::set_up(ntb, device, &mut engines, platform, rng)
+                                .map(|made| opened.ntrdma = Some(made))
+                        }
+                        NtbProtocol::NtbTransport => {
+                            transport::open(number, ntb, device, &mut engines, platform)
+                                .map(|made| opened.transports.push(made))
+                        }
+                    }
+                }
                 None => Err("a bridge that no [[ntb]] is for".into()),
             };
-            match made {
-                Ok(made) => opened = Some(made),
-                Err(why) => {
-                    log::error!("{location}: {why}");
-                    unclaimed.push(UnclaimedDevice::failed(location, why));
-                }
+            if let Err(why) = made {
+                log::error!("{location}: {why}");
+                unclaimed.push(UnclaimedDevice::failed(location, why));
             }
         }
-        if settings.next().is_some() {
-            log::error!("ntb.0: the machine has no such device");
+        for number in wanted {
+            log::error!("ntb.{number}: the machine has no such device");
         }
         opened
     }
@@ -113,16 +134,17 @@ impl Bridge {
         platform: &mut dyn Platform,
         rng: &mut dyn RngCore,
     ) -> Result<(Self, Ntrdma), String> {
-        let side = ntb.side.map(|side| if side == 0 { Side::A } else { Side::B });
         let mut opened =
-            device.open_bridge(platform, side).map_err(|error| format!("ntb.0: {error}"))?;
+            device.open_bridge(platform, ntb.side()).map_err(|error| format!("ntb.0: {error}"))?;
         let ntrdma = provider(ntb, opened.exposed(), rng)?;
-        engines.serve(&mut *opened, platform);
+        engines.serve("ntb0", &mut *opened, platform);
         Ok((Self::new(Device::Bridge(device, opened), ntb), ntrdma))
     }
 
     fn new(device: Device, ntb: &Ntb) -> Self {
-        let measure = NtbPerf::new(ntb.address, ntb.peer);
+        let unspecified = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let (address, peer) = ntb.ends().unwrap_or((unspecified, unspecified));
+        let measure = NtbPerf::new(address, peer);
         let state = ntrdma::State::Down;
         let (measuring, taken, refused, ethernet) = (false, false, None, None);
         Bridge { device, measure, measuring, state, taken, refused, ethernet, frame: Vec::new() }
@@ -288,5 +310,9 @@ pub(super) fn report(state: &State) -> Value {
             ("measured", ntb_perf::table(&bridge.measure)),
         ])
     });
-    Value::list(rows.collect::<Vec<_>>())
+    let transports = plane.transports.iter().map(|transport| {
+        let slot = state.ports.iter().find(|slot| transport.is_of(slot));
+        transport.report(slot.map(|slot| slot.name.clone()))
+    });
+    Value::list(rows.chain(transports).collect::<Vec<_>>())
 }

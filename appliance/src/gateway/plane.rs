@@ -1,7 +1,7 @@
 //! The data plane of one loop: its share of the ports, with all that answers on them without the
 //! control plane. Nothing of it is touched by another loop.
 
-use super::bridge::Bridge;
+use super::bridge::{Bridge, TransportPort};
 use super::perf_responders::Services;
 use super::ports::PlanePort;
 use super::punt::PuntQueue;
@@ -39,6 +39,8 @@ pub(super) struct DataPlane {
     pub bridge: Option<Bridge>,
     /// RapidIO networks; their interfaces are among the ports.
     pub rapidio: Vec<RapidioPort>,
+    /// Bridges to stock Linux hosts; likewise.
+    pub transports: Vec<TransportPort>,
     pub storage: Storage,
     /// The peers of measuring tools, if they are switched on.
     pub services: Option<Services>,
@@ -102,6 +104,7 @@ impl DataPlane {
             rdma_stack,
             bridge: None,
             rapidio: Vec::new(),
+            transports: Vec::new(),
             storage,
             services,
             rping: None,
@@ -184,6 +187,7 @@ impl DataPlane {
     /// Tells the machine across the bridge that the link is over, after all else was said: nothing goes over it
     /// any more.
     pub fn leave_bridge(&mut self) {
+        self.transports.iter_mut().for_each(TransportPort::leave);
         if let Some(bridge) = &mut self.bridge
             && let Some(ntrdma) =
                 self.rdma_stack.as_mut().and_then(|rdma_stack| rdma_stack.providers.ntrdma_mut())
@@ -261,7 +265,8 @@ impl DataPlane {
         let link = self.ports.iter().map(|slot| slot.link_due).min();
         let udp = self.udp_engines.due();
         let memory = self.retired_timeout();
-        Instant::first([link, self.rapidio_timeout(), self.fabric_timeout(), udp, memory])
+        let bridges = self.transport_timeout();
+        Instant::first([link, self.rapidio_timeout(), bridges, self.fabric_timeout(), udp, memory])
     }
 
     /// Takes note of the addresses that a port has now.

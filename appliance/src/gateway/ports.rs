@@ -143,6 +143,7 @@ impl DataPlane {
         self.now = now;
         self.has_work = false;
         self.free_sent(now);
+        self.poll_transports(now);
         let mut received = self.poll_rapidio(now);
         self.has_work |= received > 0;
         for (i, slot) in self.ports.iter_mut().enumerate() {

@@ -226,7 +226,7 @@ impl Gateway {
         let bridges = inventory.take(Class::Bridge);
         let engines =
             Engines { found: inventory.take(Class::Dma), clock: &MachineClock(&*machine) };
-        let bridge = Bridge::open(
+        let opened = Bridge::open(
             config,
             bridges,
             engines,
@@ -235,8 +235,17 @@ impl Gateway {
             &mut *rng,
             &mut unclaimed,
         );
-        let (mut bridge, ntrdma) = bridge.unzip();
-        if let (Some(bridge), Some(mtu)) = (&mut bridge, config.ntb.first().and_then(|n| n.mtu)) {
+        let mut transports = Vec::new();
+        for (transport, ethernet) in opened.transports {
+            let (index, location) = (ports.len(), transport.location().to_string());
+            let slot = loops.keep(Box::new(ethernet), index, location, transport.driver(), config);
+            let (tls, seed) = (shared.clone(), rng.next_u64());
+            networks.push(Network::new(&slot, index, config, tls, seed, now));
+            transports.push(transport.at(slot.place));
+            ports.push(slot);
+        }
+        let (mut bridge, ntrdma) = opened.ntrdma.unzip();
+        if let (Some(bridge), Some(mtu)) = (&mut bridge, config.ntrdma().and_then(|n| n.mtu)) {
             let index = ports.len();
             let slot = bridge.interface(mtu, index, &waker);
             networks.push(Network::new(&slot, index, config, shared, rng.next_u64(), now));
@@ -294,6 +303,7 @@ impl Gateway {
             rdma_stack,
             bridge,
             rapidio: networks_of_rapidio,
+            transports,
             storage,
             services,
             rping: None,

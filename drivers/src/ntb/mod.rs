@@ -10,7 +10,6 @@ mod shared;
 pub mod stream;
 #[cfg(feature = "bridges")]
 pub mod switchtec;
-#[cfg(feature = "bridges")]
 pub mod transport;
 
 pub use shared::{SharedMemory, Side};

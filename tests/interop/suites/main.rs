@@ -10,6 +10,7 @@ mod mlx5;
 mod models;
 mod ntb_chain;
 mod ntb_hw;
+mod ntb_netdev;
 mod passthrough;
 mod paths;
 mod perf;

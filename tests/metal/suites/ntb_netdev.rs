@@ -222,6 +222,10 @@ fn a_cable_that_is_pulled_and_a_peer_that_begins_anew_come_back<M: Joined>(
         pair.ends.iter_mut().for_each(|end| end.port().flush());
         let end = &mut pair.ends[round % 2];
         end.port = None;
+        if round == 2 {
+            // The machine is reset, and whatever of its registers the other had written is gone.
+            end.machine.model(Function::reset);
+        }
         let exposed = M::EXPOSED;
         // The arena gives the same memory again, behind the other's window.
         let memory = end.machine.memory(exposed.0, exposed.1 as usize);
@@ -230,6 +234,10 @@ fn a_cable_that_is_pulled_and_a_peer_that_begins_anew_come_back<M: Joined>(
         end.take(bridge);
         pair.until("down", |pair| !pair.ends[1 - round % 2].port().link_up());
         pair.up();
+        for end in &mut pair.ends {
+            let exposed = end.machine.model(M::exposed);
+            assert!(exposed.is_none_or(|exposed| exposed == M::EXPOSED), "{round}: {exposed:x?}");
+        }
         pair.stream(0, 20);
         pair.stream(1, 20);
     }
@@ -361,6 +369,49 @@ fn bells_end_a_halt() {
     b.machine.run();
     assert!(b.port().pending());
     assert_eq!(b.port().counters().interrupts, before + 1);
+}
+
+/// What is lent to a port that always has something under way comes back.
+#[test]
+fn memory_comes_back_while_more_is_sent() {
+    let mut pair = Pair::new(gen3(), true);
+    pair.up();
+    let mut before = pair.ends[0].port().progress();
+    for seed in 0..20 {
+        pair.ends[0].send(seed, 1514).unwrap();
+        pair.ends[0].port().flush();
+        let progress = pair.ends[0].port().progress();
+        assert!(progress.sent >= before.queued && progress.sent < progress.queued, "{progress:?}");
+        assert!(pair.ends[0].port().is_sending());
+        let now = Instant::ZERO;
+        assert_eq!(pair.ends[0].port().deadline(now), now, "nobody tells of the engine");
+        pair.until("sent", |pair| pair.ends[0].port().progress().sent == progress.queued);
+        while pair.ends[1].receive().is_some() {}
+        pair.ends[1].port().flush();
+        before = progress;
+    }
+    pair.until("idle", |pair| !pair.ends[0].port().is_sending());
+}
+
+/// Who finds no room is told of it once there is some, and looks for it before.
+#[test]
+fn room_is_looked_for() {
+    let mut pair = Pair::new(gen3(), false);
+    pair.up();
+    while pair.ends[0].send(0, 100).is_ok() {
+        pair.ends[0].port().flush();
+    }
+    let now = pair.ends[0].step();
+    let port = pair.ends[0].port();
+    assert!(!port.has_room() && !port.pending());
+    assert_eq!(port.deadline(now).since(now), Duration::from_micros(200));
+    while pair.ends[1].receive().is_some() {}
+    pair.ends[1].port().flush();
+    let now = pair.ends[0].step();
+    let port = pair.ends[0].port();
+    assert!(port.pending(), "there is room");
+    assert!(!port.pending(), "it was told");
+    assert_eq!(port.deadline(now).since(now), Duration::from_millis(100));
 }
 
 /// Everything that the engine writes is where the other has made room for it.

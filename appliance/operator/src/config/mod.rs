@@ -41,7 +41,7 @@ pub use document::{Document, Sources, check, renamed_keys};
 pub use effect::InForce;
 pub use linx::{Linx, LinxName, LinxService, LinxTransport};
 pub use messaging::{Rule, Smc, Ueid};
-pub use ntb::Ntb;
+pub use ntb::{Ntb, NtbProtocol};
 pub use origin::{Kind, Origin, Problem, Source};
 pub use pending::{Entry, Pending};
 pub use rapidio::{Rapidio, RapidioRole, RapidioService};

@@ -1,26 +1,35 @@
-//! `[[ntb]]`: the bridge to another machine.
+//! `[[ntb]]`: bridges to other machines.
 
 use super::checks::Report;
-use super::item::section;
+use super::device_name::DeviceName;
+use super::item::{section, text_items};
 use super::messaging::listener;
 use super::schema::Config;
 use super::values::Size;
+use core::fmt;
 use core::net::IpAddr;
+use core::str::FromStr;
 use core::time::Duration;
+use drivers::ntb::Side;
 use net::hosts::{Hosts, Network};
 
 section! {
-    /// A non-transparent bridge to another appliance: a device, or TCP in its place.
+    /// A non-transparent bridge to another machine: a device, or TCP in its place.
     Ntb {
+        /// The bridge, as `show devices` names it: `pci:0000:16:00.0`, or its position among bridges; without it
+        /// by the place in the list.
+        device: Option<DeviceName>;
+        /// What is spoken over it: `ntrdma` with another appliance, `ntb_transport` with a stock Linux host.
+        protocol: NtbProtocol = NtbProtocol::Ntrdma;
         /// Which half of the shared memory is ours; without it by the number that the device has
         /// from its server.
         side: Option<u8> [0, 1];
         /// By which address connections name us. It is a name only, of no interface.
-        address: IpAddr;
+        address: Option<IpAddr>;
         /// By which they name the machine at the other end.
-        peer: IpAddr;
+        peer: Option<IpAddr>;
         /// Largest packet in bytes of an interface over the bridge, the last of all; without it there
-        /// is none.
+        /// is none. Over `ntb_transport` there is always one: 9000 without it.
         mtu: Option<u16> [68, 65_500];
         /// Milliseconds without a sign of life after which the peer is gone; without it 500, over TCP
         /// 5000.
@@ -39,7 +48,59 @@ section! {
     }
 }
 
+/// What is spoken over a bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NtbProtocol {
+    /// Verbs with another appliance.
+    Ntrdma,
+    /// Ethernet with a stock Linux host (`ntb_netdev`).
+    NtbTransport,
+}
+
+text_items! {
+    NtbProtocol: "ntrdma or ntb_transport";
+}
+
+impl FromStr for NtbProtocol {
+    type Err = String;
+    fn from_str(text: &str) -> Result<NtbProtocol, String> {
+        match text {
+            "ntrdma" => Ok(NtbProtocol::Ntrdma),
+            "ntb_transport" => Ok(NtbProtocol::NtbTransport),
+            _ => Err("no protocol".into()),
+        }
+    }
+}
+
+impl fmt::Display for NtbProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NtbProtocol::Ntrdma => "ntrdma",
+            NtbProtocol::NtbTransport => "ntb_transport",
+        })
+    }
+}
+
 impl Ntb {
+    /// MTU of an interface over `ntb_transport`.
+    pub fn transport_mtu(&self) -> u16 {
+        self.mtu.unwrap_or(9000)
+    }
+
+    /// By which addresses connections name both ends, of a bridge over which NTRDMA goes.
+    pub fn ends(&self) -> Option<(IpAddr, IpAddr)> {
+        self.address.zip(self.peer)
+    }
+
+    /// Which of the bridge's sides is ours, if that is configured.
+    pub fn side(&self) -> Option<Side> {
+        self.side.map(|side| if side == 0 { Side::A } else { Side::B })
+    }
+
+    fn is_transport(&self) -> bool {
+        self.protocol == NtbProtocol::NtbTransport
+    }
+
     /// How long the peer may show no sign of life.
     pub fn lost(&self) -> Duration {
         let usual = if self.tcp.is_some() { 5000 } else { 500 };
@@ -47,32 +108,119 @@ impl Ntb {
     }
 }
 
+impl Config {
+    /// The bridge over which NTRDMA goes.
+    pub fn ntrdma(&self) -> Option<&Ntb> {
+        self.ntb.iter().find(|ntb| !ntb.is_transport())
+    }
+
+    /// What is configured of the bridge at this position and location, and its number in the document.
+    pub fn bridge(&self, index: usize, location: &str) -> Option<(usize, &Ntb)> {
+        let devices = self.ntb.iter().enumerate().filter(|(_, ntb)| ntb.tcp.is_none());
+        let mut devices = devices.enumerate();
+        let found = devices.find(|(place, (_, ntb))| match &ntb.device {
+            Some(device) => device.is_port(index, location, [0; 6]),
+            None => *place == index,
+        });
+        found.map(|(_, ntb)| ntb)
+    }
+}
+
 /// Checks what bridges have to do with the rest.
 pub fn check(config: &Config, report: &mut Report<'_>) {
-    if config.ntb.len() > 1 {
-        report.add("ntb.1".into(), "there is one bridge at most".into(), "one [[ntb]]");
+    check_devices(config, report);
+    for (i, ntb) in config.ntb.iter().enumerate().filter(|(_, ntb)| ntb.is_transport()) {
+        check_transport(i, ntb, report);
     }
-    let Some(ntb) = config.ntb.first() else { return };
-    if ntb.address.is_ipv4() != ntb.peer.is_ipv4() || ntb.address == ntb.peer {
-        let reason = format!("{} and {} cannot be the two ends", ntb.address, ntb.peer);
+    let Some(ntb) = config.ntrdma() else { return };
+    let others = config.ntb.iter().enumerate().skip(1).filter(|(_, ntb)| !ntb.is_transport());
+    for (i, _) in others {
+        let reason = "NTRDMA goes over one bridge at most, which is the first [[ntb]]".into();
+        report.add(format!("ntb.{i}.protocol"), reason, "ntb_transport");
+    }
+    for (key, is_there) in [("address", ntb.address.is_some()), ("peer", ntb.peer.is_some())] {
+        if !is_there {
+            let accepted = "an IPv4 or IPv6 address such as 10.0.0.1 or fd00::1";
+            report.missing(format!("ntb.0.{key}"), "missing".into(), accepted);
+        }
+    }
+    let Some((address, peer)) = ntb.ends() else { return };
+    if address.is_ipv4() != peer.is_ipv4() || address == peer {
+        let reason = format!("{address} and {peer} cannot be the two ends");
         report.add("ntb.0.peer".into(), reason, "another address of the same family");
     }
     for (i, net) in config.net.iter().enumerate() {
-        let taken = |(address, _): &(IpAddr, u8)| [ntb.address, ntb.peer].contains(address);
+        let taken = |(one, _): &(IpAddr, u8)| [address, peer].contains(one);
         if let Some((address, _)) = net.fixed().find(taken) {
             let reason = format!("{address} is net.{i}'s");
             report.add("ntb.0.address".into(), reason, "addresses of no interface");
         }
     }
     for (i, remote) in config.remote.iter().enumerate() {
-        if remote.path.iter().any(|path| path.from == ntb.address && path.to != ntb.peer) {
-            let reason = format!("only {} is at the other end of the bridge", ntb.peer);
+        if remote.path.iter().any(|path| path.from == address && path.to != peer) {
+            let reason = format!("only {peer} is at the other end of the bridge");
             report.add(format!("remote.{i}.path"), reason, "");
         }
     }
+    check_tcp(config, ntb, report);
+    if config.rnbd.oversubscribe > 1 {
+        let reason = "sessions over a bridge have memory of their own".into();
+        report.add("rnbd.oversubscribe".into(), reason, "1 with an [[ntb]]");
+    }
+    if !config.roce.enabled {
+        let reason = "the bridge's device stands beside that of the interfaces".into();
+        report.add("roce.enabled".into(), reason, "true with an [[ntb]]");
+    }
+}
+
+/// No device is named twice, nor by what a bridge does not have.
+fn check_devices(config: &Config, report: &mut Report<'_>) {
+    let devices = config.ntb.iter().enumerate().filter(|(_, ntb)| ntb.tcp.is_none());
+    let devices: Vec<(usize, &Ntb)> = devices.collect();
+    let place = |n: usize| match &devices[n].1.device {
+        Some(DeviceName::Position(position)) => Ok(usize::from(*position)),
+        Some(device) => Err(device),
+        None => Ok(n),
+    };
+    for (n, &(i, ntb)) in devices.iter().enumerate() {
+        if let Some(other) = (0..n).find(|other| place(*other) == place(n)) {
+            let reason = format!("the same bridge as ntb.{}", devices[other].0);
+            report.add(format!("ntb.{i}.device"), reason, "a bridge of its own");
+        }
+        if !matches!(&ntb.device, None | Some(DeviceName::Position(_) | DeviceName::Location(_))) {
+            let reason = "a bridge has no serial number and no MAC address".into();
+            report.add(format!("ntb.{i}.device"), reason, "\"pci:…\" or a position");
+        }
+    }
+}
+
+/// What only NTRDMA has.
+fn check_transport(i: usize, ntb: &Ntb, report: &mut Report<'_>) {
+    let given = [
+        ("address", ntb.address.is_some(), "the addresses of its interface are `net.N.address`"),
+        ("peer", ntb.peer.is_some(), "the peer is whoever is at the other end"),
+        (
+            "tcp",
+            ntb.tcp.is_some(),
+            "a host at the other end of a TCP connection has no such bridge",
+        ),
+        ("listen", ntb.listen, "nobody may connect"),
+        ("peer_timeout_ms", ntb.peer_timeout_ms.is_some(), "Linux gives no sign of life"),
+    ];
+    for (key, _, reason) in given.into_iter().filter(|(_, is_given, _)| *is_given) {
+        report.add(format!("ntb.{i}.{key}"), reason.into(), "nothing with protocol ntb_transport");
+    }
+}
+
+/// TCP in the place of a device.
+fn check_tcp(config: &Config, ntb: &Ntb, report: &mut Report<'_>) {
     if ntb.tcp.is_some() && ntb.side.is_some() {
         let reason = "TCP has no sides".into();
         report.add("ntb.0.side".into(), reason, "either `side` or `tcp`");
+    }
+    if ntb.tcp.is_some() && ntb.device.is_some() {
+        let reason = "TCP has no device".into();
+        report.add("ntb.0.device".into(), reason, "either `device` or `tcp`");
     }
     // Over TCP nobody but the peer may connect, so that `hosts` is obeyed if it admits the peer.
     if let Some(peer) = ntb.tcp
@@ -89,14 +237,6 @@ pub fn check(config: &Config, report: &mut Report<'_>) {
     if let Some(other) = other {
         let reason = format!("{other} listens on port {}", ntb.port);
         report.add("ntb.0.port".into(), reason, "another port");
-    }
-    if config.rnbd.oversubscribe > 1 {
-        let reason = "sessions over a bridge have memory of their own".into();
-        report.add("rnbd.oversubscribe".into(), reason, "1 with an [[ntb]]");
-    }
-    if !config.roce.enabled {
-        let reason = "the bridge's device stands beside that of the interfaces".into();
-        report.add("roce.enabled".into(), reason, "true with an [[ntb]]");
     }
 }
 
@@ -117,6 +257,25 @@ mod tests {
         let ntb = &check(tcp.as_bytes()).unwrap().ntb[0];
         assert_eq!((ntb.listen, ntb.port, ntb.memory.0), (true, 7471, 16 << 20));
         assert_eq!(ntb.lost().as_millis(), 5000);
+    }
+
+    #[test]
+    fn bridges_are_found_by_device_or_place() {
+        let more = "[[ntb]]\nprotocol = \"ntb_transport\"\ndevice = \"pci:0000:16:00.0\"\n\
+            [[ntb]]\nprotocol = \"ntb_transport\"\nmtu = 1500\n[[net]]";
+        let text = GOOD.replacen("[[net]]", more, 1);
+        let config = check(text.as_bytes()).unwrap();
+        let found = |index, location: &str| config.bridge(index, location).map(|(n, _)| n);
+        assert_eq!(found(0, "pci:0000:10:00.0"), Some(0));
+        assert_eq!(found(1, "pci:0000:16:00.0"), Some(1));
+        assert_eq!(found(2, "pci:0000:17:00.0"), Some(2));
+        assert_eq!((found(1, "pci:0000:17:00.0"), found(3, "pci:0000:18:00.0")), (None, None));
+        let mtus: Vec<u16> = config.ntb[1..].iter().map(super::Ntb::transport_mtu).collect();
+        assert_eq!(mtus, [9000, 1500]);
+        // The entry of TCP takes no device.
+        let tcp = check(text.replace("side = 1", "tcp = \"10.0.0.2\"").as_bytes()).unwrap();
+        assert_eq!(tcp.bridge(1, "pci:0000:17:00.0").map(|(n, _)| n), Some(2));
+        assert_eq!(tcp.bridge(0, "pci:0000:17:00.0"), None);
     }
 
     #[test]
@@ -143,6 +302,20 @@ mod tests {
                 "[[net]]",
                 "[[ntb]]\naddress = \"::1\"\npeer = \"::2\"\n[[net]]",
                 "one bridge at most",
+            ),
+            ("side = 1", "side = 1\ndevice = \"mac:02:00:00:00:00:01\"", "no MAC address"),
+            ("side = 1", "tcp = \"10.0.0.2\"\ndevice = 0", "TCP has no device"),
+            ("side = 1", "protocol = \"ntb_transport\"", "ntb.0.address: the addresses of its"),
+            ("side = 1", "protocol = \"verbs\"", "accepted: ntrdma or ntb_transport"),
+            (
+                "[[net]]",
+                "[[ntb]]\ndevice = 0\nprotocol = \"ntb_transport\"\n[[net]]",
+                "ntb.1.device: the same bridge as ntb.0",
+            ),
+            (
+                "[[net]]",
+                "[[ntb]]\nprotocol = \"ntb_transport\"\nlisten = true\n[[net]]",
+                "ntb.1.listen: nobody may connect",
             ),
         ];
         for (from, to, expected) in cases {

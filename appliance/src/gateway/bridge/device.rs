@@ -107,16 +107,13 @@ impl Device {
 
     /// Who carries what is written through it.
     pub fn carried_by(&self) -> String {
-        match self.carrier().map(Carrier::carried) {
-            Some(Carried::Engine(channel)) => format!("engine, channel {channel}"),
-            _ => "cpu".into(),
-        }
+        carried_by(self.carrier())
     }
 
     /// Generation and lanes of a link of PCI Express, while there is one.
     pub fn link_speed(&self) -> Option<String> {
         let Device::Bridge(_, device) = self else { return None };
-        device.link_speed().map(|(generation, lanes)| format!("Gen{generation} x{lanes}"))
+        link_speed(&**device)
     }
 
     /// Bytes of the peer's memory that can be written.
@@ -134,4 +131,17 @@ impl Device {
             Device::Tcp(tcp) => ("tcp", tcp.stream.link()),
         }
     }
+}
+
+/// Who carries what is written through a bridge.
+pub(super) fn carried_by(carrier: Option<&Carrier>) -> String {
+    match carrier.map(Carrier::carried) {
+        Some(Carried::Engine(channel)) => format!("engine, channel {channel}"),
+        _ => "cpu".into(),
+    }
+}
+
+/// Generation and lanes of a bridge's link, while there is one.
+pub(super) fn link_speed(bridge: &dyn NtbDevice) -> Option<String> {
+    bridge.link_speed().map(|(generation, lanes)| format!("Gen{generation} x{lanes}"))
 }

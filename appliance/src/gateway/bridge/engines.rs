@@ -11,9 +11,9 @@ pub(in crate::gateway) struct Engines<'a> {
 }
 
 impl Engines<'_> {
-    /// Has the first engine that works carry what is written through the bridge, if it wants that. Without one the CPU
-    /// does.
-    pub fn serve(&mut self, bridge: &mut dyn NtbDevice, platform: &mut dyn Platform) {
+    /// Has the first engine that works, and that carries for no other, carry what is written through the bridge `name`, if
+    /// it wants that. Without one the CPU does.
+    pub fn serve(&mut self, name: &str, bridge: &mut dyn NtbDevice, platform: &mut dyn Platform) {
         if bridge.carrier().is_none() {
             return;
         }
@@ -23,7 +23,7 @@ impl Engines<'_> {
             match device.open_dma(platform, self.clock) {
                 Ok(mut channels) if !channels.is_empty() => {
                     if bridge.use_engine(channels.remove(0), platform.arena()) {
-                        log::info!("ntb0: carried by {}, {location}, channel 0", device.driver());
+                        log::info!("{name}: carried by {}, {location}, channel 0", device.driver());
                     }
                     return;
                 }

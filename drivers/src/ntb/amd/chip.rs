@@ -16,11 +16,15 @@ pub struct AmdChip {
     down: bool,
     /// The other's driver has said that it goes, and was ready until then.
     gone: bool,
+    /// What the peer may reach, once that is set up, and whether it was looked at since the peer is ready: the
+    /// registers are in the peer's bank, and a reset of its function clears them.
+    exposed: Option<Window>,
+    is_checked: bool,
 }
 
 impl AmdChip {
     pub fn new(registers: Box<dyn Registers>, function: Function<'static>) -> Self {
-        AmdChip { registers, function, down: false, gone: false }
+        AmdChip { registers, function, down: false, gone: false, exposed: None, is_checked: false }
     }
 
     /// Which side this is; None while the device does not answer.
@@ -61,6 +65,7 @@ impl AmdChip {
 
     /// Lets the peer reach `exposed`, and nothing else.
     pub fn translate(&mut self, exposed: &Window) -> Result<(), Error> {
+        self.exposed = Some(*exposed);
         let (translation, limit) =
             (registers::PEER + registers::TRANSLATION, registers::PEER + registers::LIMIT);
         self.registers.write64(registers::PEER + registers::SECOND_TRANSLATION, 0);
@@ -75,6 +80,14 @@ impl AmdChip {
             self.registers.write64(translation, 0);
         }
         set
+    }
+
+    /// Whether the peer reaches what is exposed to it; what a reset of its function has cleared is set up again.
+    fn is_translated(&mut self) -> bool {
+        let Some(exposed) = self.exposed else { return false };
+        let reads = |register| self.registers.read64(registers::PEER + register);
+        let is = (reads(registers::TRANSLATION), reads(registers::LIMIT));
+        is == (exposed.bus_address(), exposed.len() as u64) || self.translate(&exposed).is_ok()
     }
 
     /// Nothing is left of what was said before.
@@ -125,7 +138,9 @@ impl Chip for AmdChip {
             self.registers.write16(registers::BELLS, registers::GONE);
             self.gone = true;
         }
-        ready && !self.down && !core::mem::take(&mut self.gone)
+        let is_there = ready && !self.down && !core::mem::take(&mut self.gone);
+        self.is_checked = is_there && (self.is_checked || self.is_translated());
+        self.is_checked
     }
 
     fn link_speed(&self) -> Option<(u8, u8)> {

@@ -1,7 +1,8 @@
 //! The registers of a bridge, and how its link comes up.
 //!
 //! A host programs where the *other's* windows lead, so that a reset of the other's partition undoes what this one has
-//! programmed. Whoever begins tells by the message "force down", and the other programs it again.
+//! programmed. Whoever begins tells by the message "force down", and the other programs it again. There is room for one
+//! message, which the next one replaces: with each it is looked whether what was programmed is still there.
 
 use super::registers;
 use super::setup::{Job, Setup};
@@ -80,6 +81,17 @@ impl SwitchtecChip {
         Setup::new(job, self.parts.peer)
     }
 
+    /// Whether the other's windows lead here, as they were programmed.
+    fn is_translated(&self) -> bool {
+        let at = registers::CONTROL + registers::CONTROL_SIZE * usize::from(self.parts.peer);
+        let partition = u64::from(self.parts.partition);
+        let page = registers::ENTRY_ENABLE | partition << 1 | self.parts.own.bus_address();
+        let direct = partition | self.parts.exposed.bus_address();
+        let own = &self.parts.registers;
+        own.read64(at + registers::TABLE) == page
+            && own.read64(at + registers::WINDOW_TRANSLATION) == direct
+    }
+
     /// How far the bells of a partition are shifted.
     fn shift(&self, own: bool) -> u32 {
         let lower = self.parts.partition < self.parts.peer;
@@ -128,6 +140,10 @@ impl SwitchtecChip {
             return false;
         }
         self.setup = self.then.take();
+        if self.setup.is_none() && !self.is_translated() {
+            // It was reset meanwhile.
+            self.setup = Some(self.windows());
+        }
         if self.setup.is_some() {
             return false;
         }
@@ -157,7 +173,8 @@ impl SwitchtecChip {
 impl Chip for SwitchtecChip {
     fn link(&mut self, now: Instant) -> bool {
         let message = self.take_message();
-        if message == Some(FORCE_DOWN) && self.is_set_up {
+        let is_undone = || message.is_some() && self.setup.is_none() && !self.is_translated();
+        if self.is_set_up && (message == Some(FORCE_DOWN) || is_undone()) {
             self.up = false;
             self.setup = Some(self.windows());
         }

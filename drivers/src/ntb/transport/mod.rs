@@ -13,16 +13,19 @@
 //! of them is found when it comes up again. A peer that writes what cannot be is told that the queue goes down, and begins
 //! anew.
 
+mod error;
 mod port;
 mod protocol;
 mod ring;
 
 use super::NtbDevice;
+use crate::dma::Ticket;
 use crate::hal::{Arena, Instant, PortCounters, Window};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::fmt;
+use core::cell::Cell;
 use core::time::Duration;
+pub use error::{Error, Mismatch};
 use protocol::{ENTRY, PAD_LINKS, PAD_QUEUES, PAD_SIZES, PAD_VERSION, PAD_WINDOWS, QUEUE, VERSION};
 use ring::{Received, Receiving, Sending};
 
@@ -32,62 +35,14 @@ const MOST_WINDOW: usize = 4 << 20;
 const UNUSED_WINDOW: u64 = 4096;
 /// How often the peer is asked while the link comes up (Linux: `NTB_LINK_DOWN_TIMEOUT`).
 const ASK: Duration = Duration::from_millis(10);
+/// How often somebody wants to look whether the bridge's link is still there.
+const WATCH: Duration = Duration::from_millis(100);
+/// How often it is looked whether the peer has taken frames, while one waits for room: nobody tells of that (Linux's
+/// `ntb_netdev` waits a millisecond).
+const ROOM: Duration = Duration::from_micros(200);
 /// Frames that were received and are with their user, at most.
 const LENT: usize = 32;
 const ETHERNET_HEADER: usize = 14;
-
-/// Why a port cannot be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Error {
-    /// The bridge has too few scratchpads.
-    Scratchpads {
-        /// How many there are, and how many are wanted.
-        there: usize,
-        /// See above.
-        wanted: usize,
-    },
-    /// The window is too small for two entries.
-    Window {
-        /// Its bytes.
-        bytes: usize,
-    },
-    /// Packets that are larger than an entry are wanted.
-    Mtu {
-        /// The largest packet.
-        most: usize,
-    },
-    /// There is no memory for what is sent.
-    NoMemory {
-        /// Its bytes.
-        bytes: usize,
-    },
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Error::Scratchpads { there, wanted } => write!(
-                f,
-                "the bridge has {there} scratchpads, and ntb_transport wants {wanted}: use another protocol on it"
-            ),
-            Error::Window { bytes } => write!(
-                f,
-                "the bridge's window has {bytes} bytes, and ntb_transport wants 256 KiB: set a larger size of the \
-                 NTB's BARs in the BIOS of both machines"
-            ),
-            Error::Mtu { most } => {
-                write!(f, "packets over ntb_transport have at most {most} bytes: set a smaller MTU")
-            }
-            Error::NoMemory { bytes } => write!(
-                f,
-                "there are no {bytes} bytes of memory for ntb_transport: set a smaller MTU, or give the machine \
-                 more memory"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for Error {}
 
 /// How far the link is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,44 +59,6 @@ pub enum State {
     Up,
 }
 
-/// Why two sides do not fit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mismatch {
-    /// The peer's version.
-    Version(u32),
-    /// Its queues.
-    Queues(u32),
-    /// Its windows.
-    Windows(u32),
-    /// Bytes of its first window: more than is exposed to it, or fewer than two entries.
-    Size(u64),
-}
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Mismatch::Version(is) => {
-                write!(f, "the peer speaks version {is} of ntb_transport, and not {VERSION}")
-            }
-            Mismatch::Queues(is) => write!(
-                f,
-                "the peer has {is} queues: set its ntb_transport's parameter max_num_clients to 0"
-            ),
-            Mismatch::Windows(is) => {
-                write!(
-                    f,
-                    "the peer has {is} windows: set the same BARs in the BIOS of both machines"
-                )
-            }
-            Mismatch::Size(is) => write!(
-                f,
-                "the peer's window has {is} bytes: set the same size of the NTB's BARs, 256 KiB to 32 MiB, in the \
-                 BIOS of both machines, or its ntb_transport's parameter max_mw_size"
-            ),
-        }
-    }
-}
-
 /// An Ethernet port over a bridge. Polled by one loop, which calls [`NtbNetdev::poll`] in each round.
 pub struct NtbNetdev {
     bridge: Box<dyn NtbDevice>,
@@ -154,6 +71,11 @@ pub struct NtbNetdev {
     receiving: Option<Receiving>,
     state: State,
     asked: Option<Instant>,
+    /// The last copy of the engine that is complete, and whether others are under way.
+    done: Ticket,
+    is_busy: bool,
+    /// A frame found no room, and nobody has looked since.
+    refused: Cell<bool>,
     /// The last entry that was consumed, if the peer was not told; and whether the bell is to be rung.
     consumed: Option<u32>,
     unrung: bool,
@@ -203,6 +125,9 @@ impl NtbNetdev {
             receiving: None,
             state: State::NoLink,
             asked: None,
+            done: 0,
+            is_busy: false,
+            refused: Cell::new(false),
             consumed: None,
             unrung: false,
             buffers: (0..LENT).map(|_| buffer()).collect(),
@@ -236,6 +161,8 @@ impl NtbNetdev {
     /// Looks after link and engine; to be called in each round.
     pub fn poll(&mut self, now: Instant) {
         let progress = self.bridge.complete(now);
+        self.done = progress.done;
+        self.is_busy = self.bridge.start();
         if !self.bridge.link() || progress.lost {
             if self.state != State::NoLink {
                 self.lose_link();
@@ -252,7 +179,21 @@ impl NtbNetdev {
         if self.receiving.is_some() {
             self.bring_queue_up();
         }
-        self.bridge.start();
+        self.is_busy = self.bridge.start();
+    }
+
+    /// When [`NtbNetdev::poll`] wants to be called though nothing arrives.
+    pub fn deadline(&self, now: Instant) -> Instant {
+        if self.is_busy {
+            // The engine says by memory alone how far it is.
+            return now;
+        }
+        let patience = match self.state {
+            State::Up if self.refused.get() => ROOM,
+            State::Up => WATCH,
+            _ => ASK,
+        };
+        now + patience
     }
 
     /// The bridge's link is gone, and with it what both sides know of each other.
@@ -343,6 +284,16 @@ impl NtbNetdev {
         self.begin_queue();
     }
 
+    /// Tells the peer that its queue goes down, at once, and not when it notices that nobody answers: the machine is about
+    /// to end.
+    pub fn leave(&mut self) {
+        if self.state == State::Up {
+            self.bridge.set_peer_scratchpad(PAD_LINKS, 0);
+            self.sending.write_link_down(self.bridge.bridge());
+            self.bridge.ring();
+        }
+    }
+
     /// Room for a frame: None if the peer says that it has consumed what it was never sent.
     fn room(&self) -> Option<u32> {
         self.sending.free(self.receiving.as_ref()?.consumed_by_peer())
@@ -382,11 +333,6 @@ impl NtbNetdev {
 
 impl Drop for NtbNetdev {
     fn drop(&mut self) {
-        if self.state == State::Up {
-            // The peer's queue goes down at once, and not when it notices that nobody answers.
-            self.bridge.set_peer_scratchpad(PAD_LINKS, 0);
-            self.sending.write_link_down(self.bridge.bridge());
-            self.bridge.ring();
-        }
+        self.leave();
     }
 }

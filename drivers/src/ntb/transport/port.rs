@@ -47,12 +47,9 @@ impl Port for NtbNetdev {
             return Ok(());
         }
         match self.room() {
-            Some(0) => {
+            Some(count) if count == 0 || !self.bridge.has_room() => {
                 self.counters.tx_full += 1;
-                return Err(TransmitError::Full);
-            }
-            Some(_) if !self.bridge.has_room() => {
-                self.counters.tx_full += 1;
+                self.refused.set(true);
                 return Err(TransmitError::Full);
             }
             Some(_) => {}
@@ -68,20 +65,25 @@ impl Port for NtbNetdev {
         Ok(())
     }
 
-    /// In copies of the engine.
+    /// In copies of the engine, as of the last [`NtbNetdev::poll`]. What the CPU carries is copied at once.
     fn progress(&mut self) -> TransmitProgress {
-        let bridge = self.bridge.bridge();
-        let queued = bridge.submitted();
-        TransmitProgress { queued, sent: if bridge.settled() { queued } else { 0 } }
+        let queued = self.bridge.submitted();
+        TransmitProgress { queued, sent: self.done.min(queued) }
+    }
+
+    /// What is short is no copy of its own, and the bell comes behind everything.
+    fn is_sending(&mut self) -> bool {
+        !self.bridge.settled()
     }
 
     fn flush(&mut self) {
         if let Some(index) = self.consumed.take() {
             self.sending.write_consumed(self.bridge.bridge(), index);
-            self.bridge.start();
+            self.is_busy = self.bridge.start();
         }
         if core::mem::take(&mut self.unrung) {
             self.bridge.ring();
+            self.is_busy = self.bridge.start();
         }
     }
 
@@ -91,12 +93,17 @@ impl Port for NtbNetdev {
     }
 
     fn pending(&self) -> bool {
-        self.receiving.as_ref().is_some_and(|ring| self.state == State::Up && ring.is_waiting())
+        let is_waiting = |ring: &super::Receiving| self.state == State::Up && ring.is_waiting();
+        self.receiving.as_ref().is_some_and(is_waiting) || self.refused.get() && self.has_room()
     }
 
-    /// Nobody is told when the peer has consumed: one that waits for that looks again.
+    /// Nobody is told when the peer has consumed: see [`NtbNetdev::deadline`].
     fn has_room(&self) -> bool {
-        self.state != State::Up || self.room() != Some(0)
+        let has_room = self.state != State::Up || self.room() != Some(0) && self.bridge.has_room();
+        if has_room {
+            self.refused.set(false);
+        }
+        has_room
     }
 
     fn wakes(&self) -> bool {

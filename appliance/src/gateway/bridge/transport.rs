@@ -1,0 +1,254 @@
+//! Ethernet over a bridge to a stock Linux host (`ntb_transport`, `ntb_netdev`): a port of the first core's plane like any
+//! other, by which the device is told of what was queued, asked for interrupts and looked at before a halt. Here is what
+//! has to be done beside that in each round.
+
+use super::device;
+use super::engines::Engines;
+use crate::config::Ntb;
+use crate::gateway::plane::DataPlane;
+use crate::gateway::ports::{PlanePort, PortSlot};
+use crate::report::Value;
+use core::cell::RefCell;
+use drivers::device::Device as FoundDevice;
+use drivers::hal::{
+    Frame, Instant, Packet, Platform, Port, PortCounters, TransmitError, TransmitProgress,
+};
+use drivers::ntb::Side;
+use drivers::ntb::transport::{NtbNetdev, State};
+use std::rc::Rc;
+
+/// A bridge with such a port, as its plane has it.
+pub(in crate::gateway) struct TransportPort {
+    /// `ntb` and the number of its `[[ntb]]`.
+    pub name: String,
+    location: String,
+    driver: &'static str,
+    netdev: Rc<RefCell<NtbNetdev>>,
+    /// The place of its port among the plane's.
+    place: usize,
+    /// What the log was told.
+    state: State,
+}
+
+/// Its port.
+pub(in crate::gateway) struct TransportEthernet {
+    netdev: Rc<RefCell<NtbNetdev>>,
+    /// A frame that was received one by one.
+    frame: Vec<u8>,
+}
+
+/// Opens a bridge for `[[ntb]]` number `number`.
+#[cold]
+pub(in crate::gateway) fn open(
+    number: usize,
+    ntb: &Ntb,
+    device: FoundDevice,
+    engines: &mut Engines<'_>,
+    platform: &mut dyn Platform,
+) -> Result<(TransportPort, TransportEthernet), String> {
+    let told = |error: &dyn core::fmt::Display| format!("ntb.{number}: {error}");
+    let (name, location) = (format!("ntb{number}"), device.location().to_string());
+    let driver = device.driver();
+    let mut bridge = device.open_bridge(platform, ntb.side()).map_err(|error| told(&error))?;
+    engines.serve(&name, &mut *bridge, platform);
+    // Locally administered, and the same in each life: the peer remembers it.
+    let mac = [2, b'N', b'T', b'B', number as u8, u8::from(bridge.side() == Side::B)];
+    let netdev = NtbNetdev::new(bridge, mac, ntb.transport_mtu().into(), platform.arena());
+    let netdev = Rc::new(RefCell::new(netdev.map_err(|error| told(&error))?));
+    let state = State::NoLink;
+    let ethernet = TransportEthernet { netdev: netdev.clone(), frame: Vec::new() };
+    Ok((TransportPort { name, location, driver, netdev, place: usize::MAX, state }, ethernet))
+}
+
+impl TransportPort {
+    /// Its port has this place among the plane's.
+    pub fn at(self, place: usize) -> Self {
+        TransportPort { place, ..self }
+    }
+
+    fn poll(&mut self, ports: &mut [PlanePort], now: Instant) {
+        let mut netdev = self.netdev.borrow_mut();
+        netdev.poll(now);
+        if netdev.state() != self.state {
+            self.state = netdev.state();
+            tell(&self.name, self.state);
+            if let Some(slot) = ports.get_mut(self.place) {
+                slot.link_due = now;
+            }
+        }
+    }
+
+    /// Where the bridge is.
+    pub fn location(&self) -> &str {
+        &self.location
+    }
+
+    /// What drives it.
+    pub fn driver(&self) -> &'static str {
+        self.driver
+    }
+
+    /// Whether frames pass.
+    pub fn is_up(&self) -> bool {
+        self.state == State::Up
+    }
+
+    /// What the peer has written that cannot be.
+    pub fn violations(&self) -> u64 {
+        self.netdev.borrow().violations()
+    }
+
+    /// Times that the link came up.
+    pub fn ups(&self) -> u64 {
+        self.netdev.borrow().ups()
+    }
+
+    /// Interrupts so far.
+    pub fn interrupts(&self) -> u64 {
+        self.netdev.borrow().bridge().interrupts()
+    }
+
+    /// Tells the peer that nobody is here any more.
+    pub fn leave(&mut self) {
+        self.netdev.borrow_mut().leave();
+    }
+
+    /// Whether this is its interface.
+    pub fn is_of(&self, slot: &PortSlot) -> bool {
+        slot.core == 0 && slot.place == self.place
+    }
+
+    /// A row of `show ntb`; the interface is named by whoever knows.
+    pub fn report(&self, interface: Option<String>) -> Value {
+        let netdev = self.netdev.borrow();
+        let bridge = netdev.bridge();
+        let carrier = bridge.carrier();
+        let engine = carrier.map(|carrier| carrier.counters());
+        let counters = netdev.counters();
+        Value::object([
+            ("name", self.name.clone().into()),
+            ("link", state_name(self.state).into()),
+            ("protocol", "ntb_transport".into()),
+            ("interface", interface.into()),
+            ("device", format!("{}, {}", self.driver, self.location).into()),
+            ("side", u8::from(bridge.side() == Side::B).into()),
+            ("doorbell", if bridge.wakes() { "interrupts" } else { "polled" }.into()),
+            ("link_speed", device::link_speed(bridge).into()),
+            ("carried_by", device::carried_by(carrier).into()),
+            ("bytes_by_cpu", carrier.map(|carrier| carrier.bytes_by_cpu()).into()),
+            ("bytes_by_engine", engine.map(|counters| counters.bytes).into()),
+            ("engine_resets", engine.map(|counters| counters.resets).into()),
+            ("window", Value::Bytes(bridge.window().len() as u64)),
+            ("link_up", netdev.ups().into()),
+            ("frames_sent", counters.tx_frames.into()),
+            ("frames_received", counters.rx_frames.into()),
+            ("frames_refused", counters.rx_errors.into()),
+            ("violations", netdev.violations().into()),
+            ("interrupts", bridge.interrupts().into()),
+        ])
+    }
+}
+
+/// How the link stands, in a word.
+fn state_name(state: State) -> &'static str {
+    match state {
+        State::NoLink => "down",
+        State::Waiting => "waits for the peer",
+        State::Mismatch(_) => "does not fit the peer",
+        State::QueueDown => "waits for the peer's interface",
+        State::Up => "up",
+    }
+}
+
+/// What has become of the link; whether frames pass, the interface says.
+#[cold]
+fn tell(name: &str, state: State) {
+    match state {
+        State::Mismatch(why) => log::error!("{name}: {why}"),
+        other => log::info!("{name}: {}", state_name(other)),
+    }
+}
+
+impl DataPlane {
+    /// Looks after links and engines of such bridges.
+    #[inline]
+    pub(in crate::gateway) fn poll_transports(&mut self, now: Instant) {
+        let DataPlane { transports, ports, .. } = self;
+        transports.iter_mut().for_each(|one| one.poll(ports, now));
+    }
+
+    /// When one of them has something to do though nothing arrives.
+    pub(in crate::gateway) fn transport_timeout(&self) -> Option<Instant> {
+        self.transports.iter().map(|one| one.netdev.borrow().deadline(self.now)).min()
+    }
+}
+
+impl Port for TransportEthernet {
+    fn mac(&self) -> [u8; 6] {
+        self.netdev.borrow().mac()
+    }
+
+    fn mtu(&self) -> usize {
+        self.netdev.borrow().mtu()
+    }
+
+    fn link_up(&mut self) -> bool {
+        self.netdev.borrow_mut().link_up()
+    }
+
+    fn receive(&mut self) -> Option<Frame> {
+        let netdev = &mut *self.netdev.borrow_mut();
+        let frame = netdev.receive()?;
+        self.frame.clear();
+        self.frame.extend_from_slice(netdev.bytes(&frame));
+        netdev.recycle(frame);
+        Some(Frame { buffer: 0, len: self.frame.len() as u32 })
+    }
+
+    fn bytes(&self, _: &Frame) -> &[u8] {
+        &self.frame
+    }
+
+    fn recycle(&mut self, _: Frame) {}
+
+    /// From where they lie.
+    fn receive_each(&mut self, most: usize, take: &mut dyn FnMut(&[u8]) -> bool) -> usize {
+        self.netdev.borrow_mut().receive_each(most, take)
+    }
+
+    fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
+        self.netdev.borrow_mut().transmit(packet)
+    }
+
+    fn flush(&mut self) {
+        self.netdev.borrow_mut().flush();
+    }
+
+    fn set_interrupts(&mut self, wanted: bool) {
+        self.netdev.borrow_mut().set_interrupts(wanted);
+    }
+
+    fn pending(&self) -> bool {
+        self.netdev.borrow().pending()
+    }
+
+    fn has_room(&self) -> bool {
+        self.netdev.borrow().has_room()
+    }
+
+    fn progress(&mut self) -> TransmitProgress {
+        self.netdev.borrow_mut().progress()
+    }
+
+    fn is_sending(&mut self) -> bool {
+        self.netdev.borrow_mut().is_sending()
+    }
+
+    fn wakes(&self) -> bool {
+        self.netdev.borrow().wakes()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.netdev.borrow().counters()
+    }
+}

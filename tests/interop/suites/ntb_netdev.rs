@@ -1,0 +1,174 @@
+//! The image at one side of a bridge, by `ntb_transport`, and at the other a stock Linux host, which needs nothing but its
+//! own `ntb_netdev`: pings, pages, a volume over soft-RoCE, either side loaded anew or booted anew.
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use interop_tests::{image_spec, storage, system};
+use launch::guest::Guest;
+use launch::models::ModelServer;
+use launch::qemu::{Machine, Program, Vm};
+use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+const IMAGE: &str = "10.2.0.1";
+const LINUX: &str = "10.2.0.2";
+
+/// A bridge: the model with its options, and Linux's modules for it.
+#[derive(Clone, Copy)]
+struct Kind {
+    model: &'static str,
+    options: &'static [&'static str],
+    modules: &'static str,
+}
+
+/// Intel's third generation, the one that the image has a driver for.
+const GEN3: Kind = Kind { model: "intel-ntb", options: &[], modules: "ntb_hw_intel" };
+
+/// The two machines.
+struct Hosts {
+    kind: Kind,
+    image: Vm,
+    guest: Guest,
+    model: ModelServer,
+}
+
+impl Hosts {
+    /// The guest at the upstream side, the image at the other; `words` for the image.
+    fn boot(kind: Kind, words: &str) -> Result<Hosts> {
+        let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
+        let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test ntb_netdev")?;
+        let model = ModelServer::start_several(&server, kind.model, 2, kind.options)?;
+        let program = Program::with_vfio_user()?;
+        let spec = image_spec()?.machine(Machine::Q35).program(program.clone()).reboots();
+        let address = format!("isthmus.net.0.address={IMAGE}/24");
+        let spec = spec.append(words).append(&address).vfio_user(&model.socket_of(1));
+        let mut image = spec.start()?;
+        image.wait_ready()?;
+        let spec = system()?.spec("linux", &[], 1500).program(program).memory(512);
+        let mut guest = Guest::start("linux", spec.vfio_user(&model.socket_of(0)))?;
+        guest.wait_up()?;
+        Ok(Hosts { kind, image, guest, model })
+    }
+
+    /// Loads Linux's modules, with an interface of these packets.
+    fn load(&mut self, mtu: u32) -> Result<()> {
+        let modules = self.kind.modules;
+        self.guest.sh(&format!(
+            "modprobe -a {modules} && modprobe -a ntb_transport ntb_netdev &&
+             ip addr add {LINUX}/24 dev eth0 && ip link set eth0 mtu {mtu} up"
+        ))?;
+        self.carrier()
+    }
+
+    fn carrier(&mut self) -> Result<()> {
+        let there = "[ $(cat /sys/class/net/eth0/carrier) = 1 ]";
+        let waited = self.guest.wait_until(there, PATIENCE);
+        waited.with_context(|| self.state())?;
+        self.until("up").map(drop)
+    }
+
+    fn unload(&mut self) -> Result<()> {
+        let modules = self.kind.modules;
+        self.guest.sh(&format!("rmmod ntb_netdev ntb_transport {modules}"))?;
+        Ok(())
+    }
+
+    /// `show ntb` once the link is as wanted.
+    fn until(&mut self, link: &str) -> Result<Value> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let shown = self.image.run("show ntb --json")?.json()?[0].clone();
+            if shown["link"] == link {
+                return Ok(shown);
+            }
+            if Instant::now() > deadline {
+                bail!("the link is not {link}: {}", self.state());
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// How both see it.
+    fn state(&mut self) -> String {
+        let shown = ["show ntb", "show interfaces", "show log"].map(|command| {
+            self.image.run(command).map(|reply| reply.text).unwrap_or_else(|why| why.to_string())
+        });
+        let linux = "ip -s link show eth0; ip neigh; dmesg | tail -20;
+            cat /sys/kernel/debug/ntb_transport/*/*/stats";
+        let told = self.guest.sh(linux).unwrap_or_else(|why| why.to_string());
+        format!("the image:\n{}\nLinux:\n{told}\n{}", shown.join("\n"), self.model.output())
+    }
+
+    /// Both ways, of these sizes.
+    fn pings(&mut self, sizes: &[u32]) -> Result<()> {
+        let answered =
+            self.image.run(&format!("ping {LINUX} 3"))?.contains("3 of 3 answered").map(drop);
+        answered.with_context(|| self.state())?;
+        for size in sizes {
+            let ping = format!("ping -c 5 -i 0.1 -W 5 -s {size} {IMAGE} || true");
+            let said = self.guest.sh(&ping)?;
+            ensure!(said.contains(" 0% packet loss"), "{said}\n{}", self.state());
+        }
+        Ok(())
+    }
+
+    /// Pages over TCP, which tell of the bridge.
+    fn http(&mut self) -> Result<()> {
+        for _ in 0..3 {
+            let page = self.guest.sh(&format!("wget -q -O - http://{IMAGE}/metrics"))?;
+            ensure!(page.contains("isthmus_ntb_up{bridge=\"ntb0\"} 1"), "{page}");
+            ensure!(page.contains("isthmus_ntb_violations_total{bridge=\"ntb0\"} 0"), "{page}");
+        }
+        let shown = self.guest.sh(&format!("wget -q -O - http://{IMAGE}/api/ntb"))?;
+        let shown: Value = serde_json::from_str(&shown)?;
+        ensure!(shown[0]["protocol"] == "ntb_transport", "{shown:#}");
+        ensure!(shown[0]["interface"] == "net0", "{shown:#}");
+        Ok(())
+    }
+
+    /// A volume over soft-RoCE, whose bytes are verified.
+    fn storage(&mut self, mib: u32, depth: u32) -> Result<()> {
+        self.guest.soft_roce()?;
+        self.guest.sh("modprobe rnbd-client")?;
+        let path = format!("ip:{LINUX}@ip:{IMAGE}");
+        let mapped = interop_tests::map(&mut self.guest, "s1", &path, "ram0", "");
+        mapped.with_context(|| self.state())?;
+        let verified = storage::fio_verifies(&mut self.guest, mib, depth);
+        verified.with_context(|| self.state())?;
+        interop_tests::unmap(&mut self.guest, 0)
+    }
+
+    /// A halted image is woken by what arrives, and has halted.
+    fn rests(&mut self) -> Result<()> {
+        std::thread::sleep(Duration::from_secs(2));
+        let loops = self.image.run("show loops --json")?.json()?;
+        let halted = loops[0]["halted"].as_f64().with_context(|| format!("{loops}"))?;
+        ensure!(halted > 0.3, "it is halted only {halted} of the time");
+        let shown = self.until("up")?;
+        ensure!(shown["interrupts"].as_u64() > Some(10), "{shown:#}");
+        ensure!(shown["violations"] == 0 && shown["frames_refused"] == 0, "{shown:#}");
+        Ok(())
+    }
+
+    /// Nobody complains.
+    fn end(mut self) -> Result<()> {
+        self.image.run("show log")?.lacks("ERROR")?.lacks("panic")?;
+        let said = self.guest.sh("dmesg | grep -e BUG -e Oops -e 'Call Trace' || true")?;
+        ensure!(said.is_empty(), "{said}");
+        Ok(())
+    }
+}
+
+#[test]
+fn linux_pings_the_image_and_maps_a_volume_over_intel_gen3() -> Result<()> {
+    let words = "isthmus.ntb.0.device=0 isthmus.ntb.0.protocol=ntb_transport";
+    let mut hosts = Hosts::boot(GEN3, words)?;
+    hosts.load(9000)?;
+    hosts.pings(&[56, 1, 1400, 8972])?;
+    hosts.http()?;
+    hosts.storage(2, 1)?;
+    hosts.rests()?;
+    hosts.end()
+}
