@@ -13,7 +13,7 @@ use appliance::config::disk;
 use drivers::hal::PciAddress;
 use drivers::registry::Class;
 
-use crate::build::Image;
+use crate::build::{Families, Image};
 use crate::passthrough::{self, Host};
 use crate::qemu::{Disk, Machine, Nic, Spec, Vm, accelerator, free_port};
 use crate::{http, image, progress, terminal, workspace};
@@ -58,6 +58,9 @@ pub struct Options {
     /// Boot this image: nothing is built or installed
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
+    /// What the image is to have, if it is built.
+    #[command(flatten)]
+    pub families: Families,
 }
 
 fn machine(name: &str) -> Result<Machine, String> {

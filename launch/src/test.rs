@@ -1,5 +1,6 @@
 //! `./isthmus test`: runs the test suites and closes with one line that sums them up.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use clap::Args;
 use images::Format;
 
 use crate::ahead::Ahead;
-use crate::build;
+use crate::build::{self, Families};
 use crate::fuzz::Fuzzer;
 use crate::qemu::Program;
 use crate::races;
@@ -55,6 +56,8 @@ struct Suite {
     uses: &'static [Purpose],
     /// Minutes of waiting for Linux's timers, or of measuring tools: run when named, or with `--full`.
     long: bool,
+    /// A family that the usual image has not: these cases boot one of their own.
+    family: Option<&'static str>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -136,7 +139,7 @@ const CAPTURES: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest, Purpose::Captures];
 
 const SUITES: &[Suite] = &[
-    Suite { name: "unit", target: None, needs: Needs::Nothing, uses: SANITIZED, long: false },
+    Suite { target: None, uses: SANITIZED, ..host_suite("unit") },
     host_suite("sim"),
     Suite { uses: SANITIZED, ..host_suite("fuzz") },
     Suite { target: Some(("usnic-tests", "usnic")), uses: OPEN_MPI, ..host_suite("usnic") },
@@ -173,7 +176,12 @@ const SUITES: &[Suite] = &[
     Suite { needs: Needs::Models, uses: MODELS, ..long_suite("ntb_hw") },
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..interop_suite("enic") },
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("rapidio") },
-    Suite { needs: Needs::Models, uses: MODELS, ..long_suite("mlx5") },
+    Suite {
+        needs: Needs::ImageAndModels,
+        uses: IMAGE_AND_MODELS,
+        family: Some("mlx5"),
+        ..long_suite("mlx5")
+    },
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("passthrough") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("inprocess") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..long_suite("rnbd_faults") },
@@ -214,17 +222,19 @@ const FORMATS: &[(&str, Format)] =
     &[("ISTHMUS_ISO", Format::Iso), ("ISTHMUS_RAW", Format::Raw), ("ISTHMUS_QCOW2", Format::Qcow2)];
 
 const fn host_suite(name: &'static str) -> Suite {
-    Suite { name, target: Some((name, name)), needs: Needs::Nothing, uses: HOST, long: false }
+    let target = Some((name, name));
+    Suite { name, target, needs: Needs::Nothing, uses: HOST, long: false, family: None }
 }
 
 const fn boot_suite(name: &'static str) -> Suite {
     let target = Some(("boot-tests", name));
-    Suite { name, target, needs: Needs::Image, uses: BOOT, long: false }
+    Suite { name, target, needs: Needs::Image, uses: BOOT, long: false, family: None }
 }
 
 const fn interop_suite(name: &'static str) -> Suite {
     let target = Some(("interop-tests", name));
-    Suite { name, target, needs: Needs::ImageAndGuests, uses: INTEROP, long: false }
+    let needs = Needs::ImageAndGuests;
+    Suite { name, target, needs, uses: INTEROP, long: false, family: None }
 }
 
 const fn long_suite(name: &'static str) -> Suite {
@@ -280,11 +290,22 @@ pub fn test(options: &Options) -> Result<()> {
     if suites.iter().any(|suite| suite.needs.models()) {
         environment.push(("ISTHMUS_MODELS", models::build()?));
     }
-    if suites.iter().any(|suite| suite.needs.image()) {
+    let with_image = || suites.iter().filter(|suite| suite.needs.image());
+    let mut families = BTreeMap::new();
+    for family in with_image().filter_map(|suite| suite.family) {
+        if !families.contains_key(family) {
+            let name = Some(format!("isthmus-{family}"));
+            let options =
+                build::Options { families: Families::and(family), name, ..Default::default() };
+            families.insert(family, build::build(&options)?.elf);
+        }
+    }
+    if with_image().any(|suite| suite.family.is_none()) {
         // The image for uhyve is loaded as uhyve does it when it is built.
         let uhyve = suites.iter().any(|suite| suite.name == "boot");
         let faults = suites.iter().any(|suite| PROVOKE.contains(&suite.name));
-        let image = build::build(&build::Options { uhyve, faults })?;
+        let options = build::Options { uhyve, faults, ..Default::default() };
+        let image = build::build(&options)?;
         if let Some(faults) = &image.faults {
             environment.push(("ISTHMUS_FAULTS", faults.clone()));
         }
@@ -309,6 +330,9 @@ pub fn test(options: &Options) -> Result<()> {
     let mut table = Vec::new();
     for suite in suites {
         let started = Instant::now();
+        let own = suite.family.and_then(|family| families.get(family));
+        let own = own.map(|image| ("ISTHMUS_IMAGE", image.clone()));
+        let environment: Vec<_> = environment.iter().cloned().chain(own).collect();
         let mut outcome = run(suite, options, &environment)?;
         if suite.name == "unit" && options.case.is_empty() {
             run_cases(suite, &mut races::cases()?, &environment, &mut outcome)?;

@@ -59,7 +59,7 @@ fn number(number: u32) -> Vec<u8> {
 impl ConnectX {
     /// Whether the card is there, and what was made on it.
     pub(super) fn is_up(&self) -> bool {
-        self.life.is_some() && self.life == self.port.life()
+        self.life.is_some() && self.life == self.function.life()
     }
 
     /// An error if it is not.
@@ -79,11 +79,11 @@ impl ConnectX {
             return Err(Error::Reset);
         }
         if let Some(doing) = self.doing.take() {
-            let answer = self.port.wait();
+            let answer = self.function.wait();
             self.is_done(doing.job, answer);
         }
-        self.port.give(command, operation, input, output)?;
-        let answer = self.port.wait();
+        self.function.give(command, operation, input, output)?;
+        let answer = self.function.wait();
         if answer.is_err() {
             self.counters.refused += 1;
         }
@@ -99,11 +99,11 @@ impl ConnectX {
     pub(super) fn go_on(&mut self) {
         while self.is_up() {
             if let Some(doing) = self.doing.take() {
-                match self.port.answer() {
+                match self.function.answer() {
                     Some(answer) => self.is_done(doing.job, answer),
                     None => {
                         if self.now.since(doing.since) > PATIENCE {
-                            self.port.give_up();
+                            self.function.reset();
                         }
                         self.doing = Some(doing);
                         return;
@@ -113,7 +113,7 @@ impl ConnectX {
             }
             let Some(job) = self.jobs.pop_front() else { return };
             let Some((command, input)) = self.input(&job) else { continue };
-            match self.port.give(command, 0, &input, BRIEF) {
+            match self.function.give(command, 0, &input, BRIEF) {
                 Ok(()) => self.doing = Some(Doing { job, since: self.now }),
                 Err(error) => self.is_done(job, Err(error)),
             }
@@ -157,7 +157,7 @@ impl ConnectX {
         };
         let entry = &mut input[0x10 - 8..];
         entry[..16].copy_from_slice(&context::gid(address));
-        let mac = drivers::hal::Port::mac(&self.port);
+        let mac = self.function.mac();
         let [a, b, c, d, e, f] = mac;
         // The MAC address is the lower 48 bits of the third double word.
         put64(entry, 0x10, u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
