@@ -139,7 +139,16 @@ fn given(host: &Host, options: &Options) -> Result<Given> {
     }
     let mut given = Given::default();
     for &device in &options.devices {
-        match host.function(device)?.isthmus {
+        let isthmus = host.function(device)?.isthmus;
+        if let Some((driver, _)) = isthmus
+            && options.image.is_none()
+            && options.families.lack(driver)
+        {
+            bail!(
+                "{device}: its driver, {driver}, is in images with this family only: --with {driver}"
+            );
+        }
+        match isthmus {
             Some((_, Class::Port)) => given.port = true,
             Some((_, Class::Disks)) => given.disk = true,
             _ => {}

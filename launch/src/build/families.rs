@@ -36,6 +36,12 @@ impl Families {
         Families { with: vec![name.to_string()], without: Vec::new() }
     }
 
+    /// Whether a driver is of a family that is not among these.
+    pub fn lack(&self, driver: &str) -> bool {
+        let is_known = FAMILIES.iter().any(|family| family.name == driver);
+        is_known && !self.features().contains(&driver)
+    }
+
     /// The features that these are. Who asks for a family both ways does without.
     pub fn features(&self) -> Vec<&'static str> {
         let named = |names: &[String], family: &Family| names.iter().any(|n| n == family.name);
@@ -56,5 +62,7 @@ mod tests {
         assert_eq!(Families::and("mlx5").features(), ["mlx5"]);
         let without = vec!["mlx5".to_string()];
         assert!(Families { without, ..Families::and("mlx5") }.features().is_empty());
+        assert!(Families::default().lack("mlx5") && !Families::default().lack("igb"));
+        assert!(!Families::and("mlx5").lack("mlx5"));
     }
 }

@@ -4,7 +4,6 @@ use super::pair::{Gone, Pair, source};
 use super::ring::{Entry, Kind, status};
 use super::send_queue::Then;
 use super::{ConnectX, commands::Job, management, setup};
-use core::hint::spin_loop;
 use drivers::ethernet::mlx5::PairEvent;
 use drivers::hal::Instant;
 use softverbs::handle_table::HandleTable;
@@ -12,9 +11,6 @@ use verbs::{
     AsyncEvent, CompletedOperation, Completion, CqId, QpId, QpState, QpType, SendWith, Status,
     VerbsError,
 };
-
-/// Looks for the completion of a change of a key, which takes some microseconds, before the card is given up.
-const LOOKS: u32 = 2_000_000;
 
 impl ConnectX {
     /// A round: takes in what the card has done, and tells it what was posted.
@@ -319,16 +315,13 @@ impl ConnectX {
             return Ok(());
         }
         self.key_queue.sends.flush(&self.function);
-        for _ in 0..LOOKS {
+        let function = self.function.clone();
+        let waited = function.wait_for(|| {
             self.reap();
-            self.check_up()?;
-            if enough(&self.key_queue) {
-                return Ok(());
-            }
-            spin_loop();
-        }
-        self.function.reset();
-        Err(VerbsError::Unreachable)
+            (!self.is_up() || enough(&self.key_queue)).then_some(())
+        });
+        waited.map_err(|_| VerbsError::Unreachable)?;
+        self.check_up()
     }
 
     /// The card has let go of a queue pair.
@@ -393,6 +386,7 @@ impl ConnectX {
             }
         }
         self.leaving.clear();
+        self.keys_missing = 0;
         self.management.forget();
         for place in 0..self.pairs.places() {
             let Some(pair) = self.pairs.at_mut(place) else { continue };

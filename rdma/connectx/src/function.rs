@@ -4,11 +4,17 @@
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{RefCell, RefMut};
+use core::hint::spin_loop;
 use drivers::ethernet::mlx5::{self, Abilities, Command, Mlx5Port, PairEvent};
 use drivers::hal::{
     Arena, Frame, Instant, Interrupt, Notice, Packet, Port, PortCounters, TransmitError,
     TransmitProgress, UdpFlow,
 };
+
+/// Looks at memory between two at registers, while the card is waited for, and those at registers until it is given up:
+/// a read of a register takes a microsecond or so, and all of it some tenths of a second.
+const SPINS: u32 = 200;
+const LOOKS: u32 = 20_000;
 
 /// The function.
 #[derive(Clone)]
@@ -73,8 +79,28 @@ impl Function {
         self.port().answer()
     }
 
+    /// Waits for something that the card does, of which `done` tells, which is asked again and again. That is some tenths of
+    /// a second at most, then the card is reset.
+    pub(crate) fn wait_for<T>(
+        &self,
+        mut done: impl FnMut() -> Option<T>,
+    ) -> Result<T, mlx5::Error> {
+        for _ in 0..LOOKS {
+            for _ in 0..SPINS {
+                if let Some(answer) = done() {
+                    return Ok(answer);
+                }
+                spin_loop();
+            }
+            self.port().look()?;
+        }
+        self.reset();
+        Err(mlx5::Error::Late("of RDMA"))
+    }
+
+    /// Waits for the answer to the command.
     pub(crate) fn wait(&self) -> Result<Vec<u8>, mlx5::Error> {
-        self.port().wait()
+        self.wait_for(|| self.answer())?
     }
 
     /// Has the card reach memory no more: for ever if nobody else has the function, else until it was reset.

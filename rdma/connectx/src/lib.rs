@@ -103,7 +103,7 @@ pub struct Limits {
     pub pds: usize,
     /// Memory regions.
     pub regions: usize,
-    /// Keys of the card. Each chunk of a region has one, `spare_keys` are for what is drawn, and as many for each domain
+    /// Keys of the card, of which a thousand or so are made at first, and the others beside all else. Each chunk of a region has one, `spare_keys` are for what is drawn, and as many for each domain
     /// with regions of several chunks.
     pub keys: usize,
     /// Keys of which the next one is drawn.
@@ -123,7 +123,7 @@ impl Default for Limits {
             cqs: 1024,
             pds: 256,
             regions: 4096,
-            keys: 8192,
+            keys: 32_768,
             spare_keys: 256,
             wr: 4096,
             log_completions: 18,
@@ -190,6 +190,8 @@ pub struct ConnectX {
     /// Places of queue pairs with requests that the card was not told of.
     news: Vec<u32>,
     jobs: VecDeque<Job>,
+    /// Keys that are still to be made.
+    keys_missing: usize,
     doing: Option<Doing>,
     events: VecDeque<AsyncEvent>,
     cm: Cm,

@@ -307,7 +307,9 @@ impl Provider for ConnectX {
             Some(doing) => Some(self.now.since(doing.since)),
             None if self.life.is_none() => Some(LOOK_SELDOM),
             None => {
-                let idle = self.jobs.is_empty() && self.key_queue.sends.is_idle();
+                let idle = self.jobs.is_empty()
+                    && self.keys_missing == 0
+                    && self.key_queue.sends.is_idle();
                 (!idle).then_some(Duration::ZERO)
             }
         };

@@ -94,6 +94,7 @@ pub fn open(
         life: None,
         useless: None,
         has_begun: false,
+        keys_missing: 0,
         abilities: Abilities { page: 0, events: 0, atomics: false },
         log_most_reads: 0,
         fence: 0,
@@ -118,7 +119,7 @@ pub fn open(
     };
     let life = opened.function.life().ok_or(Error::Reset)?;
     opened.come_up()?;
-    opened.do_jobs()?;
+    opened.make_first_keys()?;
     opened.life = Some(life);
     Ok(opened)
 }
@@ -148,7 +149,7 @@ impl ConnectX {
                 }
             }
         }
-        (0..self.limits.keys).for_each(|_| self.jobs.push_back(Job::MakeKey));
+        self.keys_missing = self.limits.keys;
         Ok(())
     }
 

@@ -43,3 +43,28 @@ pub fn mark(name: u32) -> u32 {
 pub fn own(name: u32) -> u32 {
     name & !MARK
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The largest name that a table gives.
+    const LARGEST: u32 = u32::MAX >> 2;
+
+    #[test]
+    fn names_say_whose_they_are() {
+        for name in [0, 1, 0x1234_5678 & LARGEST, LARGEST] {
+            assert!(matches!(owner(name), Owner::Ports));
+            assert!(matches!(owner(name | BRIDGE), Owner::Bridge(own) if own == name));
+            assert_eq!((mark(name | BRIDGE), own(name | BRIDGE)), (BRIDGE, name));
+            #[cfg(feature = "connectx")]
+            for (number, mark) in CARDS.into_iter().enumerate() {
+                let is_it = matches!(
+                    owner(name | mark),
+                    Owner::Card(card, own) if (card, own) == (number, name)
+                );
+                assert!(is_it, "{name:#x} {mark:#x}");
+            }
+        }
+    }
+}

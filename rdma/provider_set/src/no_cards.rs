@@ -5,7 +5,6 @@ use core::net::IpAddr;
 use drivers::hal::Instant;
 use net::refusal::Refusals;
 
-#[expect(clippy::unused_self, reason = "as in a build with cards")]
 impl ProviderSet {
     /// Whether the port at a place has a card that does RoCE itself.
     pub fn has_card(&self, _port: usize) -> bool {

@@ -95,7 +95,8 @@ impl Server {
         match event {
             ConnectionEvent::Request { connection, port: PORT, parameters, to, .. } => {
                 let pd = provider.pd_on(self.pd, *to);
-                let accepted = self.accept(*connection, pd, parameters, provider, arena, now, rng);
+                let accepted =
+                    self.accept((*connection, pd), parameters, provider, arena, now, rng);
                 if accepted.is_err() {
                     self.counters.refused += 1;
                     // It may be gone already, which is as good as refused.
@@ -121,8 +122,7 @@ impl Server {
 
     fn accept<P: Provider + ConnectionManager>(
         &mut self,
-        id: ConnectionId,
-        pd: PdId,
+        (id, pd): (ConnectionId, PdId),
         offered: &ConnectionParameters,
         provider: &mut P,
         arena: &mut Arena,
