@@ -4,6 +4,8 @@ use crate::block::Opened;
 use crate::dma::Channel;
 use crate::entropy::EntropySource;
 use crate::ethernet::WantedMtu;
+#[cfg(feature = "mlx5")]
+use crate::ethernet::mlx5::Mlx5Port;
 use crate::hal::{Clock, Location, Platform, Port};
 use crate::ntb::{NtbDevice, Side};
 use crate::pci::Function;
@@ -48,6 +50,35 @@ impl fmt::Display for WrongClass {
 
 impl core::error::Error for WrongClass {}
 
+/// A port that was set up.
+pub enum OpenedPort {
+    /// Its device does Ethernet.
+    Plain(Box<dyn Port + Send>),
+    /// Its device does RoCE as well, for a verbs provider.
+    #[cfg(feature = "mlx5")]
+    Verbs(Box<Mlx5Port>),
+}
+
+impl OpenedPort {
+    /// The Ethernet port, if that is all that is wanted.
+    pub fn plain(self) -> Box<dyn Port + Send> {
+        match self {
+            OpenedPort::Plain(port) => port,
+            #[cfg(feature = "mlx5")]
+            OpenedPort::Verbs(port) => port,
+        }
+    }
+
+    /// The port, to look at.
+    pub fn port(&self) -> &dyn Port {
+        match self {
+            OpenedPort::Plain(port) => &**port,
+            #[cfg(feature = "mlx5")]
+            OpenedPort::Verbs(port) => &**port,
+        }
+    }
+}
+
 impl Device {
     /// A device on a bus, which `driver` is for.
     pub(crate) fn new(bus: Bus, driver: &'static Driver) -> Self {
@@ -84,8 +115,23 @@ impl Device {
         wanted_mtu: WantedMtu<'_>,
         clock: &dyn Clock,
     ) -> Result<Box<dyn Port + Send>, OpenError> {
+        self.open_any_port(platform, wanted_mtu, clock).map(OpenedPort::plain)
+    }
+
+    /// The same, for who has a use for what else its device can do.
+    pub fn open_any_port(
+        self,
+        platform: &mut dyn Platform,
+        wanted_mtu: WantedMtu<'_>,
+        clock: &dyn Clock,
+    ) -> Result<OpenedPort, OpenError> {
         match self.driver.open {
-            Open::Port(open) => open(self, platform, wanted_mtu, clock),
+            Open::Port(open) => open(self, platform, wanted_mtu, clock).map(OpenedPort::Plain),
+            #[cfg(feature = "mlx5")]
+            Open::VerbsPort(open) => {
+                let port = open(self, platform, wanted_mtu, clock)?;
+                Ok(OpenedPort::Verbs(Box::new(port)))
+            }
             _ => Err(WrongClass.into()),
         }
     }

@@ -39,6 +39,16 @@ pub enum Open {
             &dyn Clock,
         ) -> Result<Box<dyn Port + Send>, OpenError>,
     ),
+    /// An Ethernet port whose device does RoCE as well, for a verbs provider. May wait for the device.
+    #[cfg(feature = "mlx5")]
+    VerbsPort(
+        fn(
+            Device,
+            &mut dyn Platform,
+            WantedMtu<'_>,
+            &dyn Clock,
+        ) -> Result<ethernet::mlx5::Mlx5Port, OpenError>,
+    ),
     /// Disks: the one that the device is, or all units behind a controller. May wait for the device.
     Disks(fn(Device, &mut dyn Platform, &dyn Clock) -> Result<Opened, OpenError>),
     /// A non-transparent bridge. Which of its two sides this machine has may have to be said.
@@ -103,7 +113,7 @@ pub static DRIVERS: &[Driver] = &[
     },
     Driver { name: "enic", ids: &ethernet::enic::IDS, open: Open::Port(ethernet::enic::open) },
     #[cfg(feature = "mlx5")]
-    Driver { name: "mlx5", ids: &ethernet::mlx5::IDS, open: Open::Port(ethernet::mlx5::open) },
+    Driver { name: "mlx5", ids: &ethernet::mlx5::IDS, open: Open::VerbsPort(ethernet::mlx5::open) },
     Driver {
         name: "virtio_blk",
         ids: &[Id::Virtio(virtio::BLOCK)],
@@ -153,6 +163,8 @@ impl Driver {
     pub fn class(&self) -> Class {
         match self.open {
             Open::Port(_) => Class::Port,
+            #[cfg(feature = "mlx5")]
+            Open::VerbsPort(_) => Class::Port,
             Open::Disks(_) => Class::Disks,
             Open::Bridge(_) => Class::Bridge,
             Open::Dma(_) => Class::Dma,

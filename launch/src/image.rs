@@ -11,7 +11,7 @@ use clap::Args;
 use images::{Format, Parts};
 use object::{Object, ObjectSection};
 
-use crate::build::{Image, toolchain::Toolchain};
+use crate::build::{Families, Image, toolchain::Toolchain};
 use crate::{command, workspace};
 
 /// The section of the ELF that holds the document.
@@ -31,6 +31,9 @@ pub struct Options {
     /// Words for the kernel command line (iso, when started by a BIOS)
     #[arg(long, default_value = "")]
     append: String,
+    /// What the image is to have, if it is built.
+    #[command(flatten)]
+    pub families: Families,
 }
 
 /// What can be made.

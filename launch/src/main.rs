@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use launch::build::Families;
 use launch::setup::Purpose;
 use launch::{
     bench, build, check, demo, image, ntb, passthrough, probe, run, setup, symbolize, test,
@@ -27,6 +28,8 @@ enum Verb {
         /// Also build the standard Hermit image for uhyve
         #[arg(long)]
         uhyve: bool,
+        #[command(flatten)]
+        families: Families,
     },
     /// Build, boot in QEMU, and open the console
     Run(run::Options),
@@ -73,18 +76,21 @@ fn main() -> ExitCode {
 fn carry_out(command: Verb) -> Result<()> {
     match command {
         Verb::Setup => setup::install(setup::ALL),
-        Verb::Build { uhyve } => {
-            println!("{}", built(&[], uhyve)?.elf.display());
+        Verb::Build { uhyve, families } => {
+            println!("{}", built(&[], uhyve, &families)?.elf.display());
             Ok(())
         }
-        Verb::Demo => demo::demo(&built(&[Purpose::Run, Purpose::Guest], false)?),
+        Verb::Demo => {
+            demo::demo(&built(&[Purpose::Run, Purpose::Guest], false, &Families::default())?)
+        }
         Verb::Test(options) => test::test(&options),
         Verb::Bench { suites, keys } => {
-            let image = built(&[Purpose::Host, Purpose::Run], false)?;
+            let image = built(&[Purpose::Host, Purpose::Run], false, &Families::default())?;
             bench::bench(&image, &suites, &keys)
         }
         Verb::Image(options) => {
-            let path = image::image(&options, || built(&[Purpose::Images], false))?;
+            let families = &options.families;
+            let path = image::image(&options, || built(&[Purpose::Images], false, families))?;
             println!("{}", path.display());
             Ok(())
         }
@@ -93,12 +99,15 @@ fn carry_out(command: Verb) -> Result<()> {
         Verb::Check { config } => check::check(&config),
         Verb::Devices => passthrough::devices(&passthrough::Host::here()),
         Verb::Probe(options) => probe::probe(&options),
-        Verb::Run(options) => run::run(&options, || built(&[Purpose::Run], false)),
+        Verb::Run(options) => {
+            run::run(&options, || built(&[Purpose::Run], false, &options.families))
+        }
     }
 }
 
 /// Installs what building and `purposes` need, and builds the image.
-fn built(purposes: &[Purpose], uhyve: bool) -> Result<build::Image> {
+fn built(purposes: &[Purpose], uhyve: bool, families: &Families) -> Result<build::Image> {
     setup::install(&[&[Purpose::Build], purposes].concat())?;
-    build::build(&build::Options { uhyve, faults: false })
+    let families = families.clone();
+    build::build(&build::Options { uhyve, families, ..build::Options::default() })
 }

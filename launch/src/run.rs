@@ -13,7 +13,7 @@ use appliance::config::disk;
 use drivers::hal::PciAddress;
 use drivers::registry::Class;
 
-use crate::build::Image;
+use crate::build::{Families, Image};
 use crate::passthrough::{self, Host};
 use crate::qemu::{Disk, Machine, Nic, Spec, Vm, accelerator, free_port};
 use crate::{http, image, progress, terminal, workspace};
@@ -58,6 +58,9 @@ pub struct Options {
     /// Boot this image: nothing is built or installed
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
+    /// What the image is to have, if it is built.
+    #[command(flatten)]
+    pub families: Families,
 }
 
 fn machine(name: &str) -> Result<Machine, String> {
@@ -136,7 +139,16 @@ fn given(host: &Host, options: &Options) -> Result<Given> {
     }
     let mut given = Given::default();
     for &device in &options.devices {
-        match host.function(device)?.isthmus {
+        let isthmus = host.function(device)?.isthmus;
+        if let Some((driver, _)) = isthmus
+            && options.image.is_none()
+            && options.families.lack(driver)
+        {
+            bail!(
+                "{device}: its driver, {driver}, is in images with this family only: --with {driver}"
+            );
+        }
+        match isthmus {
             Some((_, Class::Port)) => given.port = true,
             Some((_, Class::Disks)) => given.disk = true,
             _ => {}

@@ -1,5 +1,6 @@
 //! `./isthmus test`: runs the test suites and closes with one line that sums them up.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use clap::Args;
 use images::Format;
 
 use crate::ahead::Ahead;
-use crate::build;
+use crate::build::{self, Families};
 use crate::fuzz::Fuzzer;
 use crate::qemu::Program;
 use crate::races;
@@ -57,6 +58,8 @@ struct Suite {
     uses: &'static [Purpose],
     /// Minutes of waiting for Linux's timers, or of measuring tools: run when named, or with `--full`.
     long: bool,
+    /// A family that the usual image has not: these cases boot one of their own.
+    family: Option<&'static str>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -177,7 +180,12 @@ const SUITES: &[Suite] = &[
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("ntb_netdev") },
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..interop_suite("enic") },
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("rapidio") },
-    Suite { needs: Needs::Models, uses: MODELS, ..long_suite("mlx5") },
+    Suite {
+        needs: Needs::ImageAndModels,
+        uses: IMAGE_AND_MODELS,
+        family: Some("mlx5"),
+        ..long_suite("mlx5")
+    },
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("passthrough") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..interop_suite("inprocess") },
     Suite { needs: Needs::Guests, uses: GUESTS, ..long_suite("rnbd_faults") },
@@ -218,18 +226,25 @@ const FORMATS: &[(&str, Format)] =
     &[("ISTHMUS_ISO", Format::Iso), ("ISTHMUS_RAW", Format::Raw), ("ISTHMUS_QCOW2", Format::Qcow2)];
 
 const fn host_suite(name: &'static str) -> Suite {
-    let target = Some(name);
-    Suite { name, target, module: false, needs: Needs::Nothing, uses: HOST, long: false }
+    Suite {
+        name,
+        target: Some(name),
+        module: false,
+        needs: Needs::Nothing,
+        uses: HOST,
+        long: false,
+        family: None,
+    }
 }
 
 const fn boot_suite(name: &'static str) -> Suite {
     let target = Some("boot");
-    Suite { name, target, module: true, needs: Needs::Image, uses: BOOT, long: false }
+    Suite { target, module: true, needs: Needs::Image, uses: BOOT, ..host_suite(name) }
 }
 
 const fn interop_suite(name: &'static str) -> Suite {
-    let target = Some("interop");
-    Suite { name, target, module: true, needs: Needs::ImageAndGuests, uses: INTEROP, long: false }
+    let (target, needs) = (Some("interop"), Needs::ImageAndGuests);
+    Suite { target, module: true, needs, uses: INTEROP, ..host_suite(name) }
 }
 
 const fn long_suite(name: &'static str) -> Suite {
@@ -285,11 +300,22 @@ pub fn test(options: &Options) -> Result<()> {
     if suites.iter().any(|suite| suite.needs.models()) {
         environment.push(("ISTHMUS_MODELS", models::build()?));
     }
-    if suites.iter().any(|suite| suite.needs.image()) {
+    let with_image = || suites.iter().filter(|suite| suite.needs.image());
+    let mut families = BTreeMap::new();
+    for family in with_image().filter_map(|suite| suite.family) {
+        if !families.contains_key(family) {
+            let name = Some(format!("isthmus-{family}"));
+            let options =
+                build::Options { families: Families::and(family), name, ..Default::default() };
+            families.insert(family, build::build(&options)?.elf);
+        }
+    }
+    if with_image().any(|suite| suite.family.is_none()) {
         // The image for uhyve is loaded as uhyve does it when it is built.
         let uhyve = suites.iter().any(|suite| suite.name == "boot");
         let faults = suites.iter().any(|suite| PROVOKE.contains(&suite.name));
-        let image = build::build(&build::Options { uhyve, faults })?;
+        let options = build::Options { uhyve, faults, ..Default::default() };
+        let image = build::build(&options)?;
         if let Some(faults) = &image.faults {
             environment.push(("ISTHMUS_FAULTS", faults.clone()));
         }
@@ -314,6 +340,9 @@ pub fn test(options: &Options) -> Result<()> {
     let mut table = Vec::new();
     for suite in suites {
         let started = Instant::now();
+        let own = suite.family.and_then(|family| families.get(family));
+        let own = own.map(|image| ("ISTHMUS_IMAGE", image.clone()));
+        let environment: Vec<_> = environment.iter().cloned().chain(own).collect();
         let mut outcome = run(suite, options, &environment)?;
         if suite.name == "unit" && options.case.is_empty() {
             run_cases(suite, &mut races::cases()?, &environment, &mut outcome)?;

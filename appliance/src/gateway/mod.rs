@@ -7,6 +7,7 @@
 //! all of it. What works on frames and requests is the data plane ([`plane::DataPlane`]) in it.
 
 mod bridge;
+mod cards;
 mod disks;
 mod ending;
 mod frame_ring;

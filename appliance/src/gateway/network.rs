@@ -163,6 +163,7 @@ pub(super) fn poll(networks: &mut [Network], state: &mut State, now: Instant) ->
     }
     state.find_way_of_rping(networks, now);
     state.find_next_hops(networks, now);
+    state.find_strangers(networks, now);
     if state.plane.storage.remote_storage.is_some() {
         state.find_ways_of_remotes(networks, now);
     }

@@ -164,7 +164,13 @@ impl DataPlane {
     pub fn pending(&self) -> bool {
         self.bridge.as_ref().is_some_and(|bridge| bridge.pending())
             || self.ports.iter().any(|slot| slot.port.pending())
+            || self.cards_pending()
             || self.storage.pending()
+    }
+
+    /// Whether a card that does RoCE itself has done something that was not taken in.
+    fn cards_pending(&self) -> bool {
+        self.rdma_stack.as_ref().is_some_and(|stack| stack.providers.cards_pending())
     }
 
     /// Frees memory of volumes that are no more, once nothing points into it.
@@ -180,7 +186,7 @@ impl DataPlane {
         self.ending = true;
         self.rapidio.iter_mut().for_each(|one| one.end_point.leave());
         if let Some(rdma_stack) = &mut self.rdma_stack {
-            rdma_stack.providers.roce.disconnect_all(now);
+            rdma_stack.providers.disconnect_all(now);
         }
     }
 
@@ -198,9 +204,7 @@ impl DataPlane {
 
     /// Whether all peers know that their connections are over, and no port has frames that it has not sent.
     pub fn is_shut_down(&mut self) -> bool {
-        self.rdma_stack
-            .as_ref()
-            .is_none_or(|rdma_stack| rdma_stack.providers.roce.is_disconnected())
+        self.rdma_stack.as_ref().is_none_or(|rdma_stack| rdma_stack.providers.is_disconnected())
             && !self.ports.iter_mut().any(|slot| slot.port.is_sending())
     }
 
@@ -216,6 +220,9 @@ impl DataPlane {
             bridge.device.set_interrupts(wanted);
         }
         self.ports.iter_mut().for_each(|slot| slot.port.set_interrupts(wanted));
+        if let Some(rdma_stack) = self.rdma_stack.as_mut().filter(|_| wanted) {
+            rdma_stack.providers.arm_cards();
+        }
     }
 
     /// Has devices raise interrupts, before a halt. Where a message is under way, whose next frames leave
@@ -257,7 +264,7 @@ impl DataPlane {
     /// Whether the frames of this round leave nothing to do. Measuring tools look for what was written to
     /// their memory by themselves.
     pub fn is_quiescent(&self) -> bool {
-        !self.has_work && self.services.is_none() && self.rping.is_none()
+        !self.has_work && self.services.is_none() && self.rping.is_none() && !self.cards_pending()
     }
 
     /// When something here is due though nothing arrives.
@@ -277,7 +284,11 @@ impl DataPlane {
         if let Some(rdma_stack) = &mut self.rdma_stack {
             let v4 = local.v4.iter().map(|&ip| ip.into());
             let v6 = local.v6.iter().map(|&ip| ip.into());
-            rdma_stack.providers.roce.set_addresses(place, v4.chain(v6).collect());
+            if !rdma_stack.providers.set_addresses(place, v4.chain(v6).collect()) {
+                log::warn!(
+                    "a card has no room for all addresses of its port: RDMA uses the first ones"
+                );
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! RDMA over the ports: the provider, its frames in and out, and the users of its connections.
 
+use super::cards::Strangers;
 use super::plane::DataPlane;
 use super::ports::PlanePort;
 use crate::config::Config;
@@ -16,6 +17,8 @@ use verbs::{ConnectionEvent, ConnectionManager, Provider, RejectReason};
 pub(super) struct RdmaStack {
     pub providers: ProviderSet,
     pub outgoing: Vec<Outgoing>,
+    /// Hosts whose hardware addresses cards want to know.
+    pub strangers: Strangers,
 }
 
 /// The packet that a port is to take next.
@@ -51,7 +54,8 @@ impl RdmaStack {
             // Nobody listens yet: there is room.
             let _ = ntrdma.listen(ntb_perf::PORT);
         }
-        Some(RdmaStack { providers: devices, outgoing: outgoing.collect() })
+        let (providers, outgoing) = (devices, outgoing.collect());
+        Some(RdmaStack { providers, outgoing, strangers: Strangers::default() })
     }
 }
 
@@ -78,6 +82,10 @@ impl DataPlane {
             if up && let Some(remote_storage) = &mut self.storage.remote_storage {
                 remote_storage.ways_due = Some(now);
             }
+        }
+        rdma_stack.providers.poll_cards(now);
+        while let Some((port, host)) = rdma_stack.providers.next_stranger() {
+            rdma_stack.strangers.add(port, host, now);
         }
         if rdma_stack.providers.poll_timeout().is_some_and(|at| at <= now) {
             rdma_stack.providers.handle_timeout(now);
@@ -149,6 +157,7 @@ impl DataPlane {
     pub fn transmit_fabric(&mut self, now: Instant) -> usize {
         let mut sent = self.transmit_datagrams(now);
         let Some(rdma_stack) = &mut self.rdma_stack else { return sent };
+        rdma_stack.providers.flush_cards();
         for (i, (slot, next)) in self.ports.iter_mut().zip(&mut rdma_stack.outgoing).enumerate() {
             while next.waiting || rdma_stack.providers.roce.poll_transmit(i, now, &mut next.tx) {
                 let packet = next.tx.packet();

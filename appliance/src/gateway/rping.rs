@@ -167,7 +167,7 @@ impl State {
             Some(network) => match network.interface.resolve(peer, now) {
                 Resolution::Known(mac) => match local_address(&network.interface, peer) {
                     Some(local) => {
-                        rdma_stack.providers.roce.learn_neighbour(peer, mac);
+                        rdma_stack.providers.learn_neighbour(local, peer, mac);
                         rping.stage = Stage::Found(local);
                         return;
                     }

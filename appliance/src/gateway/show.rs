@@ -174,10 +174,16 @@ pub(super) fn version(state: &mut State) -> Value {
 pub(super) fn interfaces(state: &mut State, from: usize, count: usize) -> Vec<Value> {
     let reports = state.port_reports();
     let ports = state.ports.iter().zip(reports).skip(from).take(count);
-    ports.map(|(slot, report)| interface(slot, &report)).collect()
+    let stack = state.plane.rdma_stack.as_ref();
+    let row = |(slot, report): (&PortSlot, PortReport)| {
+        let is_own = slot.punt_port.is_none();
+        let by_card = is_own && stack.is_some_and(|stack| stack.providers.has_card(slot.place));
+        interface(slot, &report, by_card)
+    };
+    ports.map(row).collect()
 }
 
-fn interface(slot: &PortSlot, report: &PortReport) -> Value {
+fn interface(slot: &PortSlot, report: &PortReport, by_card: bool) -> Value {
     let counters = &report.counters;
     let [a, b, c, d, e, f] = slot.mac;
     let texts = |list: &[String]| Value::list(list.iter().cloned().map(Value::from));
@@ -189,6 +195,7 @@ fn interface(slot: &PortSlot, report: &PortReport) -> Value {
         ("addresses", texts(&slot.addresses.list)),
         ("gateways", texts(&slot.addresses.gateways)),
         ("dhcp_lease", slot.addresses.lease.into()),
+        ("roce", if by_card { "hardware" } else { "software" }.into()),
         ("rx_frames", counters.rx_frames.into()),
         ("rx_bytes", counters.rx_bytes.into()),
         ("rx_errors", counters.rx_errors.into()),

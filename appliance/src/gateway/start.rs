@@ -3,6 +3,7 @@
 
 use super::Gateway;
 use super::bridge::{Bridge, Engines};
+use super::cards::{Cards, Found, Looked};
 use super::disks::{DiskSlot, Role, SharedDisk, name_for_good};
 use super::known_disks::{self, PATIENCE};
 use super::linx::Linx;
@@ -190,13 +191,21 @@ impl Gateway {
         let mut networks = Vec::new();
         let waker = LoopWaker::new(machine.ipi());
         let mut loops = Loops::new(spare, waker.clone());
+        let mut cards = Cards::default();
         for device in inventory.take(Class::Port) {
             let location = device.location().to_string();
             let index = ports.len();
             let mtu = |mac| config.net(index, mac, &location).mtu;
-            match device.open_port(&mut *platform, &mtu, &MachineClock(&*machine)) {
+            match device.open_any_port(&mut *platform, &mtu, &MachineClock(&*machine)) {
                 Ok(port) => {
-                    let slot = loops.deal(port, index, location, device.driver(), config);
+                    let net = config.net(index, port.port().mac(), &location);
+                    let mut found = Found { config, arena: platform.arena(), rng: &mut *rng };
+                    let (place, name) = (loops.own.len(), format!("net{index}"));
+                    let driver = device.driver();
+                    let slot = match cards.look(port, place, &name, &net, &mut found) {
+                        Looked::Software(port) => loops.deal(port, index, location, driver, config),
+                        Looked::Hardware(port) => loops.keep(port, index, location, driver, config),
+                    };
                     networks.push(Network::new(
                         &slot,
                         index,
@@ -256,6 +265,9 @@ impl Gateway {
         let rdma_stack =
             config.roce.enabled.then(|| RdmaStack::new(config, &devices, ntrdma, &mut *rng));
         let mut rdma_stack = rdma_stack.flatten();
+        if let Some(rdma_stack) = &mut rdma_stack {
+            cards.give(&mut rdma_stack.providers);
+        }
         let bridge = bridge.filter(|_| rdma_stack.is_some());
         let provider = rdma_stack.as_mut().map(|rdma_stack| &mut rdma_stack.providers);
         let patience = machine.now() + PATIENCE;

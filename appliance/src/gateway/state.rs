@@ -193,6 +193,13 @@ impl State {
         {
             self.refused.take(rdma_stack.providers.roce.refusals(), now);
         }
+        if let Some(rdma_stack) = &mut self.plane.rdma_stack {
+            for refusals in rdma_stack.providers.card_refusals() {
+                if !refusals.is_empty() {
+                    self.refused.take(refusals, now);
+                }
+            }
+        }
         self.plane.udp_engines.take_refusals(|refusals| self.refused.take(refusals, now));
     }
 
@@ -267,6 +274,7 @@ impl State {
             .and_then(|remote_storage| remote_storage.ways_due);
         core::mem::take(&mut plane.links_looked_at)
             || plane.udp_engines.next_hops.take_news()
+            || plane.rdma_stack.as_mut().is_some_and(|stack| stack.strangers.take_news())
             || self.network_changed
             || self.ping_order.is_some()
             || ways.is_some_and(|at| at <= now)

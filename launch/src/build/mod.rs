@@ -1,6 +1,7 @@
 //! Building the image: the kernel's source, the kernel bundle, the program, the link.
 
 mod bundle;
+mod families;
 mod hermit;
 mod kernel_source;
 mod program;
@@ -14,6 +15,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::{command, workspace};
+pub use families::Families;
 use toolchain::Toolchain;
 
 /// What to build.
@@ -23,6 +25,10 @@ pub struct Options {
     pub uhyve: bool,
     /// Also build the image for tests, in which faults can be provoked.
     pub faults: bool,
+    /// What it has.
+    pub families: Families,
+    /// A name of its own, for an image that is to stand beside the usual one.
+    pub name: Option<String>,
 }
 
 /// What was built.
@@ -67,14 +73,17 @@ pub fn build(options: &Options) -> Result<Image> {
     let directory = workspace::target().join("isthmus");
     fs::create_dir_all(&directory)?;
     let bundle = bundle::build(&toolchain, &kernel, Kind::SelfBooting)?;
-    let program = program::build(&toolchain, &bundle, Kind::SelfBooting, &[])?;
-    let (symbols, elf) = (directory.join("isthmus.symbols"), directory.join("isthmus.elf"));
+    let families = options.families.features();
+    let program = program::build(&toolchain, &bundle, Kind::SelfBooting, &families)?;
+    let name = options.name.as_deref().unwrap_or("isthmus");
+    let [symbols, elf] = ["symbols", "elf"].map(|kind| directory.join(format!("{name}.{kind}")));
     fs::copy(&program, &symbols).context("could not keep the image's symbols")?;
     strip(&symbols, &elf)?;
 
     let mut image = Image { elf, symbols, faults: None, uhyve: None };
     if options.faults {
-        let program = program::build(&toolchain, &bundle, Kind::SelfBooting, &["faults"])?;
+        let features = [&families[..], &["faults"]].concat();
+        let program = program::build(&toolchain, &bundle, Kind::SelfBooting, &features)?;
         let symbols = directory.join("isthmus-faults.symbols");
         let elf = directory.join("isthmus-faults.elf");
         fs::copy(&program, &symbols).context("could not keep the image's symbols")?;
@@ -83,7 +92,7 @@ pub fn build(options: &Options) -> Result<Image> {
     }
     if options.uhyve {
         let bundle = bundle::build(&toolchain, &kernel, Kind::Hermit)?;
-        let program = program::build(&toolchain, &bundle, Kind::Hermit, &[])?;
+        let program = program::build(&toolchain, &bundle, Kind::Hermit, &families)?;
         let uhyve = directory.join("isthmus-uhyve.elf");
         strip(&program, &uhyve)?;
         hermit::check(&uhyve)?;

@@ -21,6 +21,8 @@ const DEALLOC_PD: Command = Command(0x801, "DEALLOC_PD");
 
 /// A command that is not answered for so long is not answered at all.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Keys that are made before anybody uses the card: each takes tens of microseconds at least.
+const FIRST_KEYS: usize = 1024;
 /// Bytes of an answer that says how it went, or which number something has.
 pub const BRIEF: usize = 16;
 
@@ -59,7 +61,7 @@ fn number(number: u32) -> Vec<u8> {
 impl ConnectX {
     /// Whether the card is there, and what was made on it.
     pub(super) fn is_up(&self) -> bool {
-        self.life.is_some() && self.life == self.port.life()
+        self.life.is_some() && self.life == self.function.life()
     }
 
     /// An error if it is not.
@@ -79,11 +81,11 @@ impl ConnectX {
             return Err(Error::Reset);
         }
         if let Some(doing) = self.doing.take() {
-            let answer = self.port.wait();
+            let answer = self.function.wait();
             self.is_done(doing.job, answer);
         }
-        self.port.give(command, operation, input, output)?;
-        let answer = self.port.wait();
+        self.function.give(command, operation, input, output)?;
+        let answer = self.function.wait();
         if answer.is_err() {
             self.counters.refused += 1;
         }
@@ -99,11 +101,11 @@ impl ConnectX {
     pub(super) fn go_on(&mut self) {
         while self.is_up() {
             if let Some(doing) = self.doing.take() {
-                match self.port.answer() {
+                match self.function.answer() {
                     Some(answer) => self.is_done(doing.job, answer),
                     None => {
                         if self.now.since(doing.since) > PATIENCE {
-                            self.port.give_up();
+                            self.function.reset();
                         }
                         self.doing = Some(doing);
                         return;
@@ -111,13 +113,31 @@ impl ConnectX {
                 }
                 continue;
             }
-            let Some(job) = self.jobs.pop_front() else { return };
+            let Some(job) = self.next_job() else { return };
             let Some((command, input)) = self.input(&job) else { continue };
-            match self.port.give(command, 0, &input, BRIEF) {
+            match self.function.give(command, 0, &input, BRIEF) {
                 Ok(()) => self.doing = Some(Doing { job, since: self.now }),
                 Err(error) => self.is_done(job, Err(error)),
             }
         }
+    }
+
+    /// What is to be done next: keys only if there is nothing else.
+    fn next_job(&mut self) -> Option<Job> {
+        let job = self.jobs.pop_front();
+        if job.is_none() && self.keys_missing > 0 {
+            self.keys_missing -= 1;
+            return Some(Job::MakeKey);
+        }
+        job
+    }
+
+    /// Makes keys, as many as there have to be at first; the others are made beside all else.
+    pub(super) fn make_first_keys(&mut self) -> Result<(), Error> {
+        let first = self.keys_missing.min(FIRST_KEYS.max(2 * self.limits.spare_keys));
+        self.keys_missing -= first;
+        (0..first).for_each(|_| self.jobs.push_back(Job::MakeKey));
+        self.do_jobs()
     }
 
     /// Does all jobs that there are, waiting for each.
@@ -157,7 +177,7 @@ impl ConnectX {
         };
         let entry = &mut input[0x10 - 8..];
         entry[..16].copy_from_slice(&context::gid(address));
-        let mac = drivers::hal::Port::mac(&self.port);
+        let mac = self.function.mac();
         let [a, b, c, d, e, f] = mac;
         // The MAC address is the lower 48 bits of the third double word.
         put64(entry, 0x10, u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
@@ -183,7 +203,9 @@ impl ConnectX {
             (Job::Reset(gone), _) => self.jobs.push_front(Job::Destroy(gone)),
             (Job::Destroy(gone), _) => self.is_gone(*gone),
             (Job::MakeKey, Ok(answer)) => self.pool.add(word(&answer, 8) & 0xff_ffff),
-            (Job::MakeKey | Job::DestroyKey(_) | Job::FreeDomain(_) | Job::SetGid(_), _) => {}
+            // It has no more.
+            (Job::MakeKey, Err(_)) => self.keys_missing = 0,
+            (Job::DestroyKey(_) | Job::FreeDomain(_) | Job::SetGid(_), _) => {}
         }
     }
 

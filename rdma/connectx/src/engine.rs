@@ -4,31 +4,27 @@ use super::pair::{Gone, Pair, source};
 use super::ring::{Entry, Kind, status};
 use super::send_queue::Then;
 use super::{ConnectX, commands::Job, management, setup};
-use core::hint::spin_loop;
 use drivers::ethernet::mlx5::PairEvent;
-use drivers::hal::{Instant, Port};
+use drivers::hal::Instant;
 use softverbs::handle_table::HandleTable;
 use verbs::{
     AsyncEvent, CompletedOperation, Completion, CqId, QpId, QpState, QpType, SendWith, Status,
     VerbsError,
 };
 
-/// Looks for the completion of a change of a key, which takes some microseconds, before the card is given up.
-const LOOKS: u32 = 2_000_000;
-
 impl ConnectX {
     /// A round: takes in what the card has done, and tells it what was posted.
     #[inline]
     pub fn poll(&mut self, now: Instant) {
         self.now = now;
-        if self.life != self.port.life() {
+        if self.life != self.function.life() {
             self.change_life();
         }
-        self.port.mind();
-        while let Some(event) = self.port.pair_event() {
+        self.function.port().mind();
+        while let Some(event) = self.function.pair_event() {
             self.take_event(event);
         }
-        while let Some(queue) = self.port.told() {
+        while let Some(queue) = self.function.told() {
             if queue == self.ring.number {
                 self.ring.has_told();
             }
@@ -43,13 +39,13 @@ impl ConnectX {
     /// Tells the card what was posted: one write to a register for each queue pair that has something new.
     #[inline]
     pub fn flush(&mut self) {
-        self.key_queue.sends.flush(&self.port);
+        self.key_queue.sends.flush(&self.function);
         while let Some(place) = self.news.pop() {
             if let Some(pair) = self.pairs.at_mut(place as usize) {
                 pair.listed = false;
                 // Else it is listed again when it has come so far.
                 if pair.is_told() {
-                    pair.sends.flush(&self.port);
+                    pair.sends.flush(&self.function);
                 }
             }
         }
@@ -58,7 +54,7 @@ impl ConnectX {
     /// Asks for an interrupt when something completes; before a halt, with [`Port::set_interrupts`] of the port.
     pub fn arm(&mut self) {
         let word = self.ring.arm();
-        self.port.arm(word, self.ring.number);
+        self.function.arm(word, self.ring.number);
     }
 
     /// Lists a queue pair that has requests which the card was not told of.
@@ -73,7 +69,7 @@ impl ConnectX {
 
     fn watch_link(&mut self) {
         // Asking helps a card to come up that was reset.
-        let up = self.port.link_up() && self.is_up();
+        let up = self.function.link_up() && self.is_up();
         if up == self.link {
             return;
         }
@@ -148,7 +144,7 @@ impl ConnectX {
         }
         if entry.kind != Kind::Requested {
             // A change of a key that fails is a mistake of ours or the card's: nobody knows which keys are in force.
-            return self.port.give_up();
+            return self.function.reset();
         }
         while let Some((then, is_it)) = self.key_queue.sends.retire(entry.counter) {
             if let Then::Key { key, gives, region, chunk, .. } = then {
@@ -318,17 +314,14 @@ impl ConnectX {
         if enough(&self.key_queue) {
             return Ok(());
         }
-        self.key_queue.sends.flush(&self.port);
-        for _ in 0..LOOKS {
+        self.key_queue.sends.flush(&self.function);
+        let function = self.function.clone();
+        let waited = function.wait_for(|| {
             self.reap();
-            self.check_up()?;
-            if enough(&self.key_queue) {
-                return Ok(());
-            }
-            spin_loop();
-        }
-        self.port.give_up();
-        Err(VerbsError::Unreachable)
+            (!self.is_up() || enough(&self.key_queue)).then_some(())
+        });
+        waited.map_err(|_| VerbsError::Unreachable)?;
+        self.check_up()
     }
 
     /// The card has let go of a queue pair.
@@ -354,7 +347,7 @@ impl ConnectX {
         if self.life.take().is_some() {
             self.forget_card();
         }
-        if let Some(life) = self.port.life()
+        if let Some(life) = self.function.life()
             && self.useless != Some(life)
         {
             match self.come_up() {
@@ -393,6 +386,7 @@ impl ConnectX {
             }
         }
         self.leaving.clear();
+        self.keys_missing = 0;
         self.management.forget();
         for place in 0..self.pairs.places() {
             let Some(pair) = self.pairs.at_mut(place) else { continue };

@@ -1,7 +1,7 @@
 //! Verbs on a ConnectX (4 Lx and later): RoCEv2 in hardware, of which there is no packet here to see. The provider makes
 //! the card's objects by commands, writes work requests to queues in memory, and reads completions from there.
 //!
-//! [`ConnectX`] owns the function, with its Ethernet port ([`ConnectX::port`]). Its loop calls [`ConnectX::poll`] in each
+//! [`ConnectX`] shares the [`Function`] with its Ethernet port ([`Function::ethernet`]). Its loop calls [`ConnectX::poll`] in each
 //! round, and uses it through the traits of [`verbs`]. What is posted is told to the card at the end of the round, by one
 //! write to a register for each queue pair that has something new; no register is read. All completions come to one queue,
 //! and are handed on to those of its users.
@@ -54,6 +54,7 @@ mod context;
 mod domains;
 mod engine;
 mod error;
+mod function;
 mod management;
 mod memory;
 mod mkey;
@@ -69,15 +70,17 @@ mod send_queue;
 mod setup;
 
 pub use error::Error;
+pub use function::{EthernetPort, Function};
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use cm::Cm;
 use commands::{Doing, Job};
+use core::cell::RefMut;
 use core::net::IpAddr;
 use domains::Domain;
 use drivers::ethernet::mlx5::{Abilities, Mlx5Port};
-use drivers::hal::{Arena, Instant, Port};
+use drivers::hal::{Arena, Instant};
 use management::Management;
 use pair::Pair;
 use pool::Pool;
@@ -100,7 +103,7 @@ pub struct Limits {
     pub pds: usize,
     /// Memory regions.
     pub regions: usize,
-    /// Keys of the card. Each chunk of a region has one, `spare_keys` are for what is drawn, and as many for each domain
+    /// Keys of the card, of which a thousand or so are made at first, and the others beside all else. Each chunk of a region has one, `spare_keys` are for what is drawn, and as many for each domain
     /// with regions of several chunks.
     pub keys: usize,
     /// Keys of which the next one is drawn.
@@ -120,7 +123,7 @@ impl Default for Limits {
             cqs: 1024,
             pds: 256,
             regions: 4096,
-            keys: 8192,
+            keys: 32_768,
             spare_keys: 256,
             wr: 4096,
             log_completions: 18,
@@ -150,7 +153,7 @@ pub struct Counters {
 
 /// The provider.
 pub struct ConnectX {
-    port: Mlx5Port,
+    function: Function,
     arena: Arena,
     limits: Limits,
     now: Instant,
@@ -158,6 +161,8 @@ pub struct ConnectX {
     life: Option<u64>,
     /// A life in which the card was of no use.
     useless: Option<u64>,
+    /// The card was changed for RDMA, and may know of memory here.
+    has_begun: bool,
     abilities: Abilities,
     /// What capabilities allow.
     log_most_reads: u32,
@@ -185,6 +190,8 @@ pub struct ConnectX {
     /// Places of queue pairs with requests that the card was not told of.
     news: Vec<u32>,
     jobs: VecDeque<Job>,
+    /// Keys that are still to be made.
+    keys_missing: usize,
     doing: Option<Doing>,
     events: VecDeque<AsyncEvent>,
     cm: Cm,
@@ -193,20 +200,42 @@ pub struct ConnectX {
 }
 
 impl ConnectX {
-    /// Sets RDMA up on a card, with these addresses; waits for its firmware.
+    /// Sets RDMA up on a card, with these addresses; waits for its firmware. If it fails, the card is reset, but for
+    /// what it lacks.
     pub fn open(
-        port: Mlx5Port,
+        function: Function,
         arena: Arena,
         addresses: &[IpAddr],
         limits: Limits,
         rng: &mut dyn RngCore,
     ) -> Result<Self, Error> {
-        setup::open(port, arena, addresses, limits, rng)
+        setup::open(function, arena, addresses, limits, rng)
     }
 
-    /// The Ethernet port of the same function. What looks after it looks after the card.
-    pub fn port(&mut self) -> &mut dyn Port {
-        &mut self.port
+    /// The Ethernet port of the same function, for a call. What looks after it looks after the card.
+    pub fn port(&self) -> RefMut<'_, Mlx5Port> {
+        self.function.port()
+    }
+
+    /// Whether an address is one of ours.
+    pub fn has(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&Some(address))
+    }
+
+    /// Whether something has completed that was not taken in.
+    #[inline]
+    pub fn pending(&self) -> bool {
+        self.ring.pending()
+    }
+
+    /// Whether the card is up, with RDMA.
+    pub fn is_active(&self) -> bool {
+        self.is_up()
+    }
+
+    /// Number of connections.
+    pub fn connections(&self) -> usize {
+        self.cm.connections()
     }
 
     /// Changes our addresses (as DHCP does): those that stay keep their GIDs, and connections of those that are gone die
@@ -252,7 +281,9 @@ impl ConnectX {
 impl Drop for ConnectX {
     fn drop(&mut self) {
         // It does not reach memory any more.
-        self.port.end();
+        if self.has_begun {
+            self.function.end();
+        }
         let mut taken = alloc::vec![self.ring.buffer.window, self.ring.record];
         taken.extend(self.key_queue.memory());
         taken.extend(self.management.memory());

@@ -13,7 +13,8 @@ use alloc::collections::VecDeque;
 use cm::wire::mad;
 use cm::{Arrival, Cm, Counted, Manager, Transport};
 use core::net::{IpAddr, SocketAddr};
-use drivers::hal::{Arena, Instant, Port, Window};
+use core::time::Duration;
+use drivers::hal::{Arena, Instant, Window};
 use net::refusal::Refusals;
 use rand_core::RngCore;
 use verbs::{
@@ -33,8 +34,12 @@ const BLOCKS_LOG: u32 = 1;
 const HEADER: usize = 40;
 /// Bytes of a receive: what is in front of a MAD, and it.
 const RECEIVE: usize = 512;
-/// Addresses of hosts that are not known, until somebody asks for them.
+/// Addresses of hosts that are not known, or were told of a while ago, until somebody asks for them; and MADs of hosts
+/// that are not known, until somebody tells.
 const STRANGERS: usize = 16;
+/// How long an address is used until it is asked for again; and for how many hosts that is kept in mind.
+const FRESH: Duration = Duration::from_secs(20);
+const REMEMBERED: usize = 256;
 
 /// The bytes in front of a datagram, which was received there.
 pub fn header(windows: &[Window]) -> [u8; HEADER] {
@@ -63,6 +68,9 @@ pub struct Management {
     /// MADs that came in a round.
     arrived: VecDeque<(Arrival, [u8; mad::LEN])>,
     strangers: VecDeque<IpAddr>,
+    waiting: VecDeque<(Arrival, [u8; mad::LEN])>,
+    /// When it was told or asked where hosts are, the oldest first.
+    told: VecDeque<(IpAddr, Instant)>,
 }
 
 impl Management {
@@ -86,6 +94,8 @@ impl Management {
             next: 0,
             arrived: VecDeque::with_capacity(1 << RECEIVES_LOG),
             strangers: VecDeque::with_capacity(STRANGERS),
+            waiting: VecDeque::with_capacity(STRANGERS),
+            told: VecDeque::with_capacity(REMEMBERED),
         })
     }
 
@@ -111,6 +121,47 @@ impl Management {
     pub fn forget(&mut self) {
         while self.sends.give_up().is_some() {}
         self.arrived.clear();
+        self.waiting.clear();
+    }
+
+    /// Wants to be told where a host is.
+    fn ask_for(&mut self, host: IpAddr) {
+        if self.strangers.len() < STRANGERS && !self.strangers.contains(&host) {
+            self.strangers.push_back(host);
+        }
+    }
+
+    /// Whether it was told, or asked, where a host is a while ago; then it was asked now.
+    fn is_due(&mut self, host: IpAddr, now: Instant) -> bool {
+        let known = self.told.iter().position(|(one, _)| *one == host);
+        if let Some(at) = known
+            && now.since(self.told[at].1) < FRESH
+        {
+            return false;
+        }
+        self.note_told(host, now);
+        true
+    }
+
+    fn note_told(&mut self, host: IpAddr, now: Instant) {
+        self.told.retain(|(one, _)| *one != host);
+        if self.told.len() == REMEMBERED {
+            self.told.pop_front();
+        }
+        self.told.push_back((host, now));
+    }
+
+    /// MADs of a host that waited for its address go on.
+    fn go_on(&mut self, host: IpAddr, mac: [u8; 6]) {
+        for _ in 0..self.waiting.len() {
+            match self.waiting.pop_front() {
+                Some((arrival, mad)) if arrival.source == host => {
+                    self.arrived.push_back((Arrival { source_mac: mac, ..arrival }, mad));
+                }
+                Some(other) => self.waiting.push_back(other),
+                None => {}
+            }
+        }
     }
 
     /// Posts the receive of this number.
@@ -151,9 +202,12 @@ impl ConnectX {
     pub fn learn_neighbour(&mut self, ip: IpAddr, mac: [u8; 6]) {
         self.cm.learn_neighbour(ip, mac);
         self.management.strangers.retain(|stranger| *stranger != ip);
+        self.management.note_told(ip, self.now);
+        self.management.go_on(ip, mac);
     }
 
-    /// The address of a host that has sent something and is no neighbour that was told of; it says it again later.
+    /// The address of a host that has sent something and is no neighbour that was told of, or was one a while ago: where
+    /// is it? What it has sent waits for the answer.
     pub fn next_stranger(&mut self) -> Option<IpAddr> {
         self.management.strangers.pop_front()
     }
@@ -185,7 +239,7 @@ impl ConnectX {
             }
             Kind::Send | Kind::SendImmediate => self.mad_arrives(entry),
             // It is of no use any more.
-            _ => self.port.give_up(),
+            _ => self.function.reset(),
         }
     }
 
@@ -207,14 +261,10 @@ impl ConnectX {
             self.counters.mads_dropped += 1;
             return;
         }
-        let Some(source_mac) = self.cm.neighbour(from) else {
-            self.counters.mads_dropped += 1;
-            let strangers = &mut self.management.strangers;
-            if strangers.len() < STRANGERS && !strangers.contains(&from) {
-                strangers.push_back(from);
-            }
-            return;
-        };
+        let known = self.cm.neighbour(from);
+        if known.is_none() || self.management.is_due(from, self.now) {
+            self.management.ask_for(from);
+        }
         let traffic_class = match entry.is_ipv4 {
             true => front[21],
             false => front[0] << 4 | front[1] >> 4,
@@ -224,13 +274,20 @@ impl ConnectX {
             source: from,
             destination: destination(&front, entry.is_ipv4),
             is_mapped: !entry.is_ipv4 && from.is_ipv4(),
-            source_mac,
+            source_mac: known.unwrap_or_default(),
             gid_type: GidType::RoceV2,
             traffic_class,
         };
-        if self.management.arrived.len() < 1 << RECEIVES_LOG {
-            self.management.arrived.push_back((arrival, mad));
+        let (queue, most) = match known {
+            Some(_) => (&mut self.management.arrived, 1 << RECEIVES_LOG),
+            None => (&mut self.management.waiting, STRANGERS),
+        };
+        if queue.len() == most {
+            // The oldest is the likeliest to be said again, or to be of nobody who can be found.
+            queue.pop_front();
+            self.counters.mads_dropped += 1;
         }
+        queue.push_back((arrival, mad));
     }
 
     /// Hands MADs that came to the connection manager, runs its timers, and sends what it has to say.
@@ -287,7 +344,7 @@ impl ConnectX {
             self.management.next += 1;
             self.counters.mads_sent += 1;
         }
-        self.management.sends.flush(&self.port);
+        self.management.sends.flush(&self.function);
     }
 }
 
@@ -310,7 +367,7 @@ impl Transport for ConnectX {
     }
 
     fn path_mtu(&self, _: usize) -> PathMtu {
-        PathMtu::for_ethernet(self.port.mtu()).unwrap_or(PathMtu::Mtu256)
+        PathMtu::for_ethernet(self.function.mtu()).unwrap_or(PathMtu::Mtu256)
     }
 
     fn numbers(&self, qp: QpId) -> Option<(u32, u32)> {

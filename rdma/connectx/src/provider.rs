@@ -8,7 +8,7 @@ use super::requests::{self, MAX_INLINE};
 use super::send_queue::{LONGEST, Then};
 use cm::Transport;
 use core::time::Duration;
-use drivers::hal::{Instant, Port, Window};
+use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
 use softverbs::handle_table::HandleTable;
 use softverbs::sges::MAX_SGE;
@@ -32,6 +32,14 @@ impl ConnectX {
         1 << self.log_most_reads
     }
 
+    /// Whether the requests of a queue pair are done, up to that which was posted as this one.
+    pub fn has_done(&self, qp: QpId, posted: u32) -> bool {
+        match self.pairs.get(qp.0) {
+            Some(pair) => pair.sends.has_done(posted),
+            None => !self.leaving.contains(&qp),
+        }
+    }
+
     /// The index of the GID of an address of ours.
     fn index_of(&self, address: core::net::IpAddr) -> Option<u8> {
         let index = self.addresses.iter().position(|known| *known == Some(address))?;
@@ -42,7 +50,7 @@ impl ConnectX {
 impl Provider for ConnectX {
     fn attributes(&self) -> DeviceAttributes {
         DeviceAttributes {
-            guid: guid(self.port.mac()),
+            guid: guid(self.function.mac()),
             max_wr: self.limits.wr,
             max_sge: MAX_SGE,
             max_inline: MAX_INLINE,
@@ -287,10 +295,7 @@ impl Provider for ConnectX {
     }
 
     fn is_done(&self, under_way: &mut UnderWay) -> bool {
-        under_way.settle(|qp, posted| match self.pairs.get(qp.0) {
-            Some(pair) => pair.sends.has_done(posted),
-            None => !self.leaving.contains(&qp),
-        })
+        under_way.settle(|qp, posted| self.has_done(qp, posted))
     }
 
     fn poll_event(&mut self) -> Option<AsyncEvent> {
@@ -302,7 +307,9 @@ impl Provider for ConnectX {
             Some(doing) => Some(self.now.since(doing.since)),
             None if self.life.is_none() => Some(LOOK_SELDOM),
             None => {
-                let idle = self.jobs.is_empty() && self.key_queue.sends.is_idle();
+                let idle = self.jobs.is_empty()
+                    && self.keys_missing == 0
+                    && self.key_queue.sends.is_idle();
                 (!idle).then_some(Duration::ZERO)
             }
         };

@@ -90,6 +90,14 @@ impl Ring {
         self.words.load(at + word).swap_bytes()
     }
 
+    /// Whether there is an entry that was not taken.
+    #[inline]
+    pub fn pending(&self) -> bool {
+        let at = (self.taken as usize & ((1 << self.log) - 1)) * WORDS;
+        let last = self.word(at, 7);
+        last & 1 == u64::from(self.taken >> self.log & 1) && last >> 4 & 0xf != INVALID
+    }
+
     /// The next entry.
     #[inline]
     pub fn take(&mut self) -> Option<Entry> {
@@ -184,10 +192,12 @@ mod tests {
             entry[0x3d] = n as u8;
             entry[0x3f] = [0x00, 0x20, 0xd0][n as usize % 3] | (n >> 2 & 1) as u8;
             ring.buffer.window.write((n as usize & 3) * 64, &entry).unwrap();
+            assert!(ring.pending());
             let taken = ring.take().unwrap();
             let kind = [Kind::Requested, Kind::Send, Kind::RequestFailed(0x13)][n as usize % 3];
             assert_eq!((taken.kind, taken.user, taken.number), (kind, 9, 7));
             assert_eq!((taken.counter, taken.length), (n as u16, 5));
+            assert!(!ring.pending());
             assert_eq!(ring.take(), None);
             ring.tell();
             assert_eq!(record.load32(0).swap_bytes(), n + 1);

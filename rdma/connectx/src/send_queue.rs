@@ -2,9 +2,9 @@
 //! [`SendQueue::flush`], which has a completion written for the last request in any case: so all that was done is known
 //! a batch later, whatever its user wants to hear of.
 
+use super::function::Function;
 use alloc::collections::VecDeque;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
-use drivers::ethernet::mlx5::Mlx5Port;
 use drivers::hal::{Cells, Window};
 use verbs::{MrId, VerbsError};
 
@@ -173,7 +173,7 @@ impl SendQueue {
 
     /// Has the card do what was written, by one write to a register, if there is anything.
     #[inline]
-    pub fn flush(&mut self, port: &Mlx5Port) {
+    pub fn flush(&mut self, function: &Function) {
         if self.written == self.told {
             return;
         }
@@ -182,7 +182,7 @@ impl SendQueue {
         self.words.store(index, (self.control[1] | u64::from(SIGNALED) << 32).swap_bytes());
         self.record.store32(4, (self.written & 0xffff).swap_bytes());
         fence(Ordering::SeqCst);
-        port.ring(self.control[0]);
+        function.ring(self.control[0]);
     }
 
     /// The next request that is done, as a completion of the one with this counter says; and whether it is that one.

@@ -3,6 +3,7 @@
 
 use super::commands::{BRIEF, Job};
 use super::context::{self, Make, Service};
+use super::function::Function;
 use super::management::Management;
 use super::memory::Buffer;
 use super::pair::RECORD;
@@ -14,8 +15,8 @@ use alloc::vec::Vec;
 use cm::Cm;
 use core::net::IpAddr;
 use drivers::ethernet::mlx5::fields::{get, put, put64, set};
-use drivers::ethernet::mlx5::{Abilities, Command, Mlx5Port};
-use drivers::hal::{Arena, Instant, Port, Window};
+use drivers::ethernet::mlx5::{Abilities, Command};
+use drivers::hal::{Arena, Instant, Window};
 use rand_core::RngCore;
 use softverbs::completion::CompletionQueues;
 use softverbs::handle_table::{self, HandleTable};
@@ -72,7 +73,7 @@ impl KeyQueue {
 
 /// Sets RDMA up on a card.
 pub fn open(
-    mut port: Mlx5Port,
+    function: Function,
     mut arena: Arena,
     addresses: &[IpAddr],
     limits: Limits,
@@ -81,17 +82,19 @@ pub fn open(
     let limits = Limits { qps: limits.qps.clamp(1, handle_table::MAX - 2), ..limits };
     let record = arena.alloc(RECORD, 64).ok_or(Error::NoMemory)?;
     let ring = Ring::new(limits.log_completions.clamp(4, 22), record, &mut arena);
-    let link = port.link_up();
+    let link = function.link_up();
     let mut opened = ConnectX {
         ring: ring.map_err(|_| Error::NoMemory)?,
         key_queue: KeyQueue::new(&mut arena)?,
         management: Management::new(&mut arena)?,
-        port,
+        function,
         arena,
         limits,
         now: Instant::ZERO,
         life: None,
         useless: None,
+        has_begun: false,
+        keys_missing: 0,
         abilities: Abilities { page: 0, events: 0, atomics: false },
         log_most_reads: 0,
         fence: 0,
@@ -114,9 +117,9 @@ pub fn open(
         cm: Cm::new(&limits.connections, rng),
         counters: Counters::default(),
     };
-    let life = opened.port.life().ok_or(Error::Reset)?;
+    let life = opened.function.life().ok_or(Error::Reset)?;
     opened.come_up()?;
-    opened.do_jobs()?;
+    opened.make_first_keys()?;
     opened.life = Some(life);
     Ok(opened)
 }
@@ -124,8 +127,9 @@ pub fn open(
 impl ConnectX {
     /// Has the card ready, but for spare keys, which jobs make.
     pub(super) fn come_up(&mut self) -> Result<(), Error> {
-        self.abilities = self.port.abilities().ok_or(Error::Reset)?;
+        self.abilities = self.function.abilities().ok_or(Error::Reset)?;
         self.look_at_capabilities()?;
+        self.has_begun = true;
         self.turn_roce_on()?;
         for index in 0..self.addresses.len() {
             self.jobs.push_back(Job::SetGid(index as u16));
@@ -145,7 +149,7 @@ impl ConnectX {
                 }
             }
         }
-        (0..self.limits.keys).for_each(|_| self.jobs.push_back(Job::MakeKey));
+        self.keys_missing = self.limits.keys;
         Ok(())
     }
 

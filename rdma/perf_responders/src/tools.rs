@@ -218,7 +218,8 @@ impl Server {
     ) -> Result<(), VerbsError> {
         let id = self.open(perftest::PORT, peer, local, ctx).ok_or(VerbsError::NoRoom)?;
         let Some(place) = self.find(id) else { return Err(VerbsError::NoRoom) };
-        match Channel::accept(connection, &agreed(parameters), place.session.bench.pd, ctx) {
+        let pd = ctx.provider.pd_on(place.session.bench.pd, local);
+        match Channel::accept(connection, &agreed(parameters), pd, ctx) {
             Ok(channel) => {
                 place.channel = Some(channel);
                 Ok(())

@@ -1,8 +1,8 @@
 //! The connection manager over all devices: it listens on each, and connects by the one that the
 //! queue pair is of.
 
-use super::bridged::renamed;
-use super::{BRIDGED, ProviderSet, bridged};
+use super::ProviderSet;
+use super::names::{self, Owner};
 use core::net::{IpAddr, SocketAddr};
 use drivers::hal::Instant;
 use rand_core::RngCore;
@@ -14,26 +14,59 @@ use verbs::{
 impl ProviderSet {
     /// The connection manager that has a connection or queue pair, and its name there.
     fn manager(&mut self, name: u32) -> Result<(&mut dyn ConnectionManager, u32), VerbsError> {
-        match (bridged(name), &mut self.bridged) {
-            (None, _) => Ok((&mut self.roce, name)),
-            (Some(own), Some(device)) => Ok((&mut device.ntrdma, own)),
-            (Some(_), None) => Err(VerbsError::NoSuchObject),
-        }
+        Ok(match names::owner(name) {
+            Owner::Ports => (&mut self.roce, name),
+            Owner::Bridge(own) => {
+                let bridged = self.bridged.as_mut().ok_or(VerbsError::NoSuchObject)?;
+                (&mut bridged.device, own)
+            }
+            #[cfg(feature = "connectx")]
+            Owner::Card(number, own) => {
+                let card = self.cards.get_mut(number).ok_or(VerbsError::NoSuchObject)?;
+                (&mut card.beside.device, own)
+            }
+        })
+    }
+}
+
+impl ProviderSet {
+    /// The connection managers of all devices.
+    fn managers(&mut self) -> impl Iterator<Item = &mut dyn ConnectionManager> {
+        let first: &mut dyn ConnectionManager = &mut self.roce;
+        let bridged = self.bridged.as_mut();
+        let bridged = bridged.map(|one| -> &mut dyn ConnectionManager { &mut one.device });
+        let all = core::iter::once(first).chain(bridged);
+        #[cfg(feature = "connectx")]
+        let all = all.chain(
+            self.cards
+                .iter_mut()
+                .map(|card| -> &mut dyn ConnectionManager { &mut card.beside.device }),
+        );
+        all
     }
 }
 
 impl ConnectionManager for ProviderSet {
     fn listen(&mut self, port: u16) -> Result<(), VerbsError> {
-        self.roce.listen(port)?;
-        let Some(device) = &mut self.bridged else { return Ok(()) };
-        device.ntrdma.listen(port).inspect_err(|_| self.roce.unlisten(port))
+        // All or none.
+        let mut listening = 0;
+        let mut failed = None;
+        for manager in self.managers() {
+            match manager.listen(port) {
+                Ok(()) => listening += 1,
+                Err(error) => failed = failed.or(Some(error)),
+            }
+            if failed.is_some() {
+                break;
+            }
+        }
+        let Some(error) = failed else { return Ok(()) };
+        self.managers().take(listening).for_each(|manager| manager.unlisten(port));
+        Err(error)
     }
 
     fn unlisten(&mut self, port: u16) {
-        self.roce.unlisten(port);
-        if let Some(device) = &mut self.bridged {
-            device.ntrdma.unlisten(port);
-        }
+        self.managers().for_each(|manager| manager.unlisten(port));
     }
 
     fn connect(
@@ -49,7 +82,7 @@ impl ConnectionManager for ProviderSet {
         self.pass_on();
         let (manager, own) = self.manager(qp.0)?;
         let made = manager.connect(QpId(own), from, to, parameters, private_data, now, rng)?;
-        Ok(ConnectionId(made.0 | qp.0 & BRIDGED))
+        Ok(ConnectionId(made.0 | names::mark(qp.0)))
     }
 
     fn accept(
@@ -60,11 +93,11 @@ impl ConnectionManager for ProviderSet {
         private_data: &[u8],
         now: Instant,
     ) -> Result<(), VerbsError> {
-        if bridged(connection.0).is_some() != bridged(qp.0).is_some() {
+        if names::mark(connection.0) != names::mark(qp.0) {
             return Err(VerbsError::Invalid);
         }
         let (manager, own) = self.manager(connection.0)?;
-        manager.accept(ConnectionId(own), QpId(qp.0 & !BRIDGED), parameters, private_data, now)
+        manager.accept(ConnectionId(own), QpId(names::own(qp.0)), parameters, private_data, now)
     }
 
     fn reject(
@@ -83,9 +116,13 @@ impl ConnectionManager for ProviderSet {
     }
 
     fn peer_id(&self, connection: ConnectionId) -> Option<u32> {
-        match bridged(connection.0) {
-            None => self.roce.peer_id(connection),
-            Some(own) => self.bridged.as_ref()?.ntrdma.peer_id(ConnectionId(own)),
+        match names::owner(connection.0) {
+            Owner::Ports => self.roce.peer_id(connection),
+            Owner::Bridge(own) => self.bridged.as_ref()?.device.peer_id(ConnectionId(own)),
+            #[cfg(feature = "connectx")]
+            Owner::Card(number, own) => {
+                self.cards.get(number)?.beside.device.peer_id(ConnectionId(own))
+            }
         }
     }
 
@@ -94,6 +131,12 @@ impl ConnectionManager for ProviderSet {
         if let Some(event) = self.roce.poll_connection_event() {
             return Some(event);
         }
-        self.bridged.as_mut()?.ntrdma.poll_connection_event().map(renamed)
+        #[cfg(feature = "connectx")]
+        for card in &mut self.cards {
+            if let Some(event) = card.beside.poll_connection_event() {
+                return Some(event);
+            }
+        }
+        self.bridged.as_mut()?.poll_connection_event()
     }
 }

@@ -1,58 +1,61 @@
-//! The RDMA devices of a machine as one provider: RoCE over its ports, and NTRDMA over a bridge if
-//! there is one. Who uses it listens once, has completions of both in one queue, and may have
-//! connections of both.
+//! The RDMA devices of a machine as one provider: RoCE over its ports, cards that do RoCE themselves, and NTRDMA over a
+//! bridge if there is one. Who uses it listens once, has completions of all in one queue, and may have
+//! connections of all.
 //!
-//! Names that only one device knows (queue pairs, regions, connections) say by their highest bit
-//! whose they are; [`HandleTable`] leaves it to us. Completion queues are of both. A protection domain is
-//! RoCE's by its own name, and the bridge's by that which `pd_on` gives.
+//! Names that only one device knows (queue pairs, regions, connections) say whose they are ([`names`]). Completion queues
+//! are of all. A protection domain is RoCE's by its own name, and another device's by that which `pd_on` gives.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod bridged;
+mod beside;
+#[cfg(feature = "connectx")]
+mod cards;
 mod connections;
+mod names;
+#[cfg(not(feature = "connectx"))]
+mod no_cards;
 mod provider;
 
 use alloc::boxed::Box;
-use bridged::Bridged;
+use alloc::vec::Vec;
+use beside::Beside;
+use core::net::IpAddr;
 use drivers::hal::{Instant, TransmitProgress};
 use drivers::ntb::Bridge;
 use ntrdma::Ntrdma;
 use roce::Roce;
 
-/// In a name: it is of the device behind the bridge.
-const BRIDGED: u32 = 1 << 31;
-
-/// The name that the device behind the bridge knows, if a name is one of its.
-#[inline]
-fn bridged(name: u32) -> Option<u32> {
-    (name & BRIDGED != 0).then_some(name & !BRIDGED)
-}
-
 /// All devices.
-#[derive(Debug)]
 pub struct ProviderSet {
     /// The ports' device.
     pub roce: Roce,
-    bridged: Option<Box<Bridged>>,
+    bridged: Option<Box<Beside<Ntrdma>>>,
+    #[cfg(feature = "connectx")]
+    cards: Vec<cards::Card>,
 }
 
 impl ProviderSet {
     /// The ports' device, and the bridge's if there is one. Neither has objects yet.
     pub fn new(roce: Roce, ntrdma: Option<Ntrdma>) -> Self {
-        ProviderSet { roce, bridged: ntrdma.map(|ntrdma| Box::new(Bridged::new(ntrdma))) }
+        ProviderSet {
+            roce,
+            bridged: ntrdma.map(|ntrdma| Box::new(Beside::new(ntrdma, names::BRIDGE))),
+            #[cfg(feature = "connectx")]
+            cards: Vec::new(),
+        }
     }
 
     /// The bridge's device, to look at.
     pub fn ntrdma(&self) -> Option<&Ntrdma> {
-        self.bridged.as_ref().map(|bridged| &bridged.ntrdma)
+        self.bridged.as_ref().map(|bridged| &bridged.device)
     }
 
     /// The bridge's device, for its Ethernet frames.
     pub fn ntrdma_mut(&mut self) -> Option<&mut Ntrdma> {
-        self.bridged.as_mut().map(|bridged| &mut bridged.ntrdma)
+        self.bridged.as_mut().map(|bridged| &mut bridged.device)
     }
 
     /// From now on memory is used for something else only when the ports have sent what they have of it
@@ -75,6 +78,50 @@ impl ProviderSet {
         }
     }
 
+    /// Takes note of the addresses that the port at a place has now. False if its card has no room for all.
+    pub fn set_addresses(&mut self, port: usize, addresses: Vec<IpAddr>) -> bool {
+        #[cfg(feature = "connectx")]
+        if let Some(card) = self.card_mut(port) {
+            return card.set_addresses(&addresses);
+        }
+        self.roce.set_addresses(port, addresses);
+        true
+    }
+
+    /// Tells which link-layer address the next hop to `ip` has, from the address `local` of ours.
+    pub fn learn_neighbour(&mut self, _local: IpAddr, ip: IpAddr, mac: [u8; 6]) {
+        #[cfg(feature = "connectx")]
+        if let Some(port) = self.card_of(_local) {
+            return self.learn_neighbour_at(port, ip, mac);
+        }
+        self.roce.learn_neighbour(ip, mac);
+    }
+
+    /// The same, on the port at a place.
+    pub fn learn_neighbour_at(&mut self, _port: usize, ip: IpAddr, mac: [u8; 6]) {
+        #[cfg(feature = "connectx")]
+        if let Some(card) = self.card_mut(_port) {
+            return card.learn_neighbour(ip, mac);
+        }
+        self.roce.learn_neighbour(ip, mac);
+    }
+
+    /// Disconnects every connection of the network in order.
+    pub fn disconnect_all(&mut self, now: Instant) {
+        self.roce.disconnect_all(now);
+        #[cfg(feature = "connectx")]
+        self.cards_disconnect_all(now);
+    }
+
+    /// Whether every peer has answered that, or does not need to.
+    pub fn is_disconnected(&self) -> bool {
+        #[cfg(feature = "connectx")]
+        if !self.cards_are_disconnected() {
+            return false;
+        }
+        self.roce.is_disconnected()
+    }
+
     /// What peers write may be sent on to others from now on.
     fn pass_on(&mut self) {
         self.roce.passes_on();
@@ -87,6 +134,6 @@ impl ProviderSet {
     /// Takes what the machine at the other end of the bridge has written, and writes to it what is
     /// due. Returns whether there is more to do at once.
     pub fn poll_bridge(&mut self, bridge: &mut dyn Bridge, now: Instant) -> bool {
-        self.bridged.as_mut().is_some_and(|bridged| bridged.ntrdma.poll(bridge, now))
+        self.bridged.as_mut().is_some_and(|bridged| bridged.device.poll(bridge, now))
     }
 }

@@ -1,7 +1,8 @@
 //! The verbs over all devices.
 
-use super::bridged::named;
-use super::{BRIDGED, ProviderSet, bridged};
+use super::ProviderSet;
+use super::beside::Neighbour;
+use super::names::{self, Owner};
 use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
 use rand_core::RngCore;
@@ -11,20 +12,81 @@ use verbs::{
     ReadyToSend, RecvRequest, Region, SendRequest, UnderWay, VerbsError,
 };
 
-/// Calls the device that has an object: `name` is the object's name there, `device` the device.
+/// Calls the device that has an object: `name` is the object's name there, `device` the device, and `none` what there is
+/// without it.
 macro_rules! by_name {
     ($self:ident, $name:expr, $kind:ident, |$device:ident, $own:ident| $call:expr, $none:expr) => {
-        match bridged($name.0) {
-            None => {
+        match names::owner($name.0) {
+            Owner::Ports => {
                 let ($device, $own) = (&mut $self.roce, $name);
                 $call
             }
-            Some(own) => match &mut $self.bridged {
+            Owner::Bridge(own) => match &mut $self.bridged {
                 Some(bridged) => {
-                    let ($device, $own) = (&mut bridged.ntrdma, $kind(own));
+                    let ($device, $own) = (&mut bridged.device, $kind(own));
                     $call
                 }
                 None => $none,
+            },
+            #[cfg(feature = "connectx")]
+            Owner::Card(number, own) => match $self.cards.get_mut(number) {
+                Some(card) => {
+                    let ($device, $own) = (&mut card.beside.device, $kind(own));
+                    $call
+                }
+                None => $none,
+            },
+        }
+    };
+}
+
+/// The same to look at.
+macro_rules! seen_by_name {
+    ($self:ident, $name:expr, $kind:ident, |$device:ident, $own:ident| $call:expr, $none:expr) => {
+        match names::owner($name.0) {
+            Owner::Ports => {
+                let ($device, $own) = (&$self.roce, $name);
+                $call
+            }
+            Owner::Bridge(own) => match &$self.bridged {
+                Some(bridged) => {
+                    let ($device, $own) = (&bridged.device, $kind(own));
+                    $call
+                }
+                None => $none,
+            },
+            #[cfg(feature = "connectx")]
+            Owner::Card(number, own) => match $self.cards.get(number) {
+                Some(card) => {
+                    let ($device, $own) = (&card.beside.device, $kind(own));
+                    $call
+                }
+                None => $none,
+            },
+        }
+    };
+}
+
+/// Calls what stands beside the ports' device: `beside` is that of whose domain `pd` names, `pd` the domain of the ports'
+/// device that it stands beside.
+macro_rules! in_domain {
+    ($self:ident, $pd:expr, |$beside:ident, $of:ident| $call:expr, $ports:expr) => {
+        match names::owner($pd.0) {
+            Owner::Ports => $ports,
+            Owner::Bridge(of) => match &mut $self.bridged {
+                Some(bridged) => {
+                    let ($beside, $of) = (&mut **bridged, PdId(of));
+                    $call
+                }
+                None => Err(NO_OBJECT),
+            },
+            #[cfg(feature = "connectx")]
+            Owner::Card(number, of) => match $self.cards.get_mut(number) {
+                Some(card) => {
+                    let ($beside, $of) = (&mut card.beside, PdId(of));
+                    $call
+                }
+                None => Err(NO_OBJECT),
             },
         }
     };
@@ -35,52 +97,78 @@ const NO_OBJECT: VerbsError = VerbsError::NoSuchObject;
 /// The request, as the device knows it that has its queue pair.
 #[inline]
 fn own_request(request: KeyRequest) -> KeyRequest {
-    KeyRequest { qp: QpId(request.qp.0 & !BRIDGED), ..request }
+    KeyRequest { qp: QpId(names::own(request.qp.0)), ..request }
+}
+
+/// A region as others know it, in a domain or in place of a region with this mark.
+#[inline]
+fn marked(region: Region, mark: u32) -> Region {
+    Region { id: MrId(region.id.0 | mark), ..region }
+}
+
+impl ProviderSet {
+    /// Has every device beside the ports' do something that may fail.
+    fn each_beside(
+        &mut self,
+        mut does: impl FnMut(&mut dyn Neighbour) -> Result<(), VerbsError>,
+    ) -> Result<(), VerbsError> {
+        if let Some(bridged) = &mut self.bridged {
+            does(&mut **bridged)?;
+        }
+        #[cfg(feature = "connectx")]
+        for card in &mut self.cards {
+            does(&mut card.beside)?;
+        }
+        Ok(())
+    }
 }
 
 impl Provider for ProviderSet {
     /// What every device can do.
     fn attributes(&self) -> DeviceAttributes {
-        let own = self.roce.attributes();
-        let Some(device) = &self.bridged else { return own };
-        let other = device.ntrdma.attributes();
-        DeviceAttributes {
-            max_wr: own.max_wr.min(other.max_wr),
-            max_sge: own.max_sge.min(other.max_sge),
-            max_inline: own.max_inline.min(other.max_inline),
-            max_rd_atomic: own.max_rd_atomic.min(other.max_rd_atomic),
-            max_message: own.max_message.min(other.max_message),
-            atomics: own.atomics && other.atomics,
-            send_with_invalidate: own.send_with_invalidate && other.send_with_invalidate,
-            ..own
+        let mut all = self.roce.attributes();
+        let mut also = |other: DeviceAttributes| {
+            all = DeviceAttributes {
+                max_wr: all.max_wr.min(other.max_wr),
+                max_sge: all.max_sge.min(other.max_sge),
+                max_inline: all.max_inline.min(other.max_inline),
+                max_rd_atomic: all.max_rd_atomic.min(other.max_rd_atomic),
+                max_message: all.max_message.min(other.max_message),
+                atomics: all.atomics && other.atomics,
+                send_with_invalidate: all.send_with_invalidate && other.send_with_invalidate,
+                ..all
+            };
+        };
+        if let Some(bridged) = &self.bridged {
+            also(bridged.device.attributes());
         }
+        #[cfg(feature = "connectx")]
+        self.cards.iter().for_each(|card| also(card.beside.device.attributes()));
+        all
     }
 
     fn alloc_pd(&mut self) -> Result<PdId, VerbsError> {
         let pd = self.roce.alloc_pd()?;
-        if let Some(Err(error)) = self.bridged.as_mut().map(|device| device.alloc_pd(pd)) {
-            self.roce.dealloc_pd(pd)?;
-            return Err(error);
-        }
+        self.each_beside(|beside| {
+            beside.know_pd(pd);
+            Ok(())
+        })?;
         Ok(pd)
     }
 
     fn dealloc_pd(&mut self, pd: PdId) -> Result<(), VerbsError> {
-        if let Some(device) = &mut self.bridged {
-            device.dealloc_pd(pd)?;
-            // Busy with the other device alone: it stays whole, if under a new name here.
-            return self.roce.dealloc_pd(pd).or_else(|error| {
-                device.alloc_pd(pd)?;
-                Err(error)
-            });
-        }
+        // One that is busy keeps its domain; the others make theirs again if they are asked to.
+        self.each_beside(|beside| beside.dealloc_pd(pd))?;
         self.roce.dealloc_pd(pd)
     }
 
     fn pd_on(&self, pd: PdId, local: IpAddr) -> PdId {
-        let device = self.bridged.as_ref().filter(|device| device.ntrdma.local() == local);
-        let own = device.and_then(|device| device.pd(pd));
-        own.map_or(pd, |own| PdId(own.0 | BRIDGED))
+        #[cfg(feature = "connectx")]
+        if let Some(card) = self.cards.iter().find(|card| card.beside.device.has(local)) {
+            return PdId(pd.0 | card.beside.mark);
+        }
+        let is_bridge = self.bridged.as_ref().is_some_and(|one| one.device.local() == local);
+        if is_bridge { PdId(pd.0 | names::BRIDGE) } else { pd }
     }
 
     fn register(
@@ -90,13 +178,16 @@ impl Provider for ProviderSet {
         access: Access,
         rng: &mut dyn RngCore,
     ) -> Result<Region, VerbsError> {
-        match (bridged(pd.0), &mut self.bridged) {
-            (None, _) => self.roce.register(pd, memory, access, rng),
-            (Some(own), Some(device)) => {
-                device.ntrdma.register(PdId(own), memory, access, rng).map(named)
-            }
-            (Some(_), None) => Err(NO_OBJECT),
-        }
+        in_domain!(
+            self,
+            pd,
+            |beside, of| {
+                let own = beside.pd(of)?;
+                let region = beside.device.register(own, memory, access, rng)?;
+                Ok(marked(region, beside.mark))
+            },
+            self.roce.register(pd, memory, access, rng)
+        )
     }
 
     fn register_on_demand(
@@ -136,11 +227,15 @@ impl Provider for ProviderSet {
         memory: Window,
         rng: &mut dyn RngCore,
     ) -> Result<Region, VerbsError> {
-        match (bridged(region.0), &mut self.bridged) {
-            (None, _) => self.roce.remap(region, memory, rng),
-            (Some(own), Some(device)) => device.ntrdma.remap(MrId(own), memory, rng).map(named),
-            (Some(_), None) => Err(NO_OBJECT),
-        }
+        let mark = names::mark(region.0);
+        let remapped = by_name!(
+            self,
+            region,
+            MrId,
+            |device, own| device.remap(own, memory, rng),
+            Err(NO_OBJECT)
+        );
+        remapped.map(|region| marked(region, mark))
     }
 
     #[inline]
@@ -175,14 +270,16 @@ impl Provider for ProviderSet {
         memory: Option<Window>,
         rng: &mut dyn RngCore,
     ) -> Result<ChunkedRegion, VerbsError> {
-        match (bridged(pd.0), &mut self.bridged) {
-            (None, _) => self.roce.register_chunks(pd, count, size, memory, rng),
-            (Some(own), Some(device)) => {
-                let made = device.ntrdma.register_chunks(PdId(own), count, size, memory, rng)?;
-                Ok(ChunkedRegion { id: MrId(made.id.0 | BRIDGED), ..made })
-            }
-            (Some(_), None) => Err(NO_OBJECT),
-        }
+        in_domain!(
+            self,
+            pd,
+            |beside, of| {
+                let own = beside.pd(of)?;
+                let made = beside.device.register_chunks(own, count, size, memory, rng)?;
+                Ok(ChunkedRegion { id: MrId(made.id.0 | beside.mark), ..made })
+            },
+            self.roce.register_chunks(pd, count, size, memory, rng)
+        )
     }
 
     fn chunk_key(&mut self, region: MrId, chunk: u16) -> Result<u32, VerbsError> {
@@ -235,16 +332,14 @@ impl Provider for ProviderSet {
     }
 
     fn failed_by_itself(&self, qp: QpId) -> bool {
-        match (bridged(qp.0), &self.bridged) {
-            (None, _) => self.roce.failed_by_itself(qp),
-            (Some(own), Some(device)) => device.ntrdma.failed_by_itself(QpId(own)),
-            (Some(_), None) => false,
-        }
+        seen_by_name!(self, qp, QpId, |device, own| device.failed_by_itself(own), false)
     }
 
     fn create_cq(&mut self, depth: u32) -> Result<CqId, VerbsError> {
         let cq = self.roce.create_cq(depth)?;
-        if let Some(Err(error)) = self.bridged.as_mut().map(|device| device.create_cq(cq, depth)) {
+        if let Err(error) = self.each_beside(|beside| beside.create_cq(cq, depth)) {
+            // Those that have none say so.
+            let _ = self.each_beside(|beside| beside.destroy_cq(cq));
             self.roce.destroy_cq(cq)?;
             return Err(error);
         }
@@ -252,59 +347,72 @@ impl Provider for ProviderSet {
     }
 
     fn destroy_cq(&mut self, cq: CqId) -> Result<(), VerbsError> {
-        if let Some(device) = &mut self.bridged {
-            device.destroy_cq(cq)?;
-            return self.roce.destroy_cq(cq).or_else(|error| {
-                device.create_cq(cq, 0)?;
-                Err(error)
-            });
-        }
-        self.roce.destroy_cq(cq)
+        // All or none: queue pairs of one device may use it still.
+        let mut destroyed = 0u32;
+        let ended = self.each_beside(|beside| {
+            beside.destroy_cq(cq)?;
+            destroyed += 1;
+            Ok(())
+        });
+        ended.and_then(|()| self.roce.destroy_cq(cq)).or_else(|error| {
+            self.each_beside(|beside| {
+                let was = destroyed > 0;
+                destroyed = destroyed.saturating_sub(1);
+                if was { beside.create_cq(cq, 0) } else { Ok(()) }
+            })?;
+            Err(error)
+        })
     }
 
     #[inline]
     fn poll_cq(&mut self, cq: CqId) -> Option<Completion> {
-        match (self.roce.poll_cq(cq), &mut self.bridged) {
-            (None, Some(device)) => device.poll_cq(cq),
+        let completion = self.roce.poll_cq(cq);
+        #[cfg(feature = "connectx")]
+        let completion =
+            completion.or_else(|| self.cards.iter_mut().find_map(|card| card.beside.poll_cq(cq)));
+        match (completion, &mut self.bridged) {
+            (None, Some(bridged)) => bridged.poll_cq(cq),
             (completion, _) => completion,
         }
     }
 
     fn watch_cq(&mut self, cq: CqId, number: u32) {
         self.roce.watch_cq(cq, number);
-        if let Some(device) = &mut self.bridged {
-            device.watch_cq(cq, number);
-        }
+        let _ = self.each_beside(|beside| {
+            beside.watch_cq(cq, number);
+            Ok(())
+        });
     }
 
     #[inline]
     fn next_watched(&mut self) -> Option<u32> {
-        let bridged = &mut self.bridged;
-        self.roce.next_watched().or_else(|| bridged.as_mut()?.ntrdma.next_watched())
+        if let Some(number) = self.roce.next_watched() {
+            return Some(number);
+        }
+        #[cfg(feature = "connectx")]
+        for card in &mut self.cards {
+            if let Some(number) = card.beside.device.next_watched() {
+                return Some(number);
+            }
+        }
+        self.bridged.as_mut()?.device.next_watched()
     }
 
     fn create_qp(&mut self, init: &QpInit, rng: &mut dyn RngCore) -> Result<QpId, VerbsError> {
-        match (bridged(init.pd.0), &mut self.bridged) {
-            (None, _) => self.roce.create_qp(init, rng),
-            (Some(own), Some(device)) => device.create_qp(PdId(own), init, rng),
-            (Some(_), None) => Err(NO_OBJECT),
-        }
+        in_domain!(
+            self,
+            init.pd,
+            |beside, of| beside.create_qp(&QpInit { pd: of, ..*init }, rng),
+            self.roce.create_qp(init, rng)
+        )
     }
 
     fn qp_number(&self, qp: QpId) -> Result<u32, VerbsError> {
-        match (bridged(qp.0), &self.bridged) {
-            (None, _) => self.roce.qp_number(qp),
-            (Some(own), Some(device)) => device.ntrdma.qp_number(QpId(own)),
-            (Some(_), None) => Err(NO_OBJECT),
-        }
+        seen_by_name!(self, qp, QpId, |device, own| device.qp_number(own), Err(NO_OBJECT))
     }
 
     fn qp_state(&self, qp: QpId) -> Result<QpState, VerbsError> {
-        match (bridged(qp.0), &self.bridged) {
-            (None, _) => self.roce.qp_state(qp),
-            (Some(own), Some(device)) => device.ntrdma.qp_state(QpId(own)),
-            (Some(_), None) => Err(NO_OBJECT),
-        }
+        seen_by_name!(self, qp, QpId, |device, own| device.qp_state(own), Err(NO_OBJECT))
     }
 
     fn ready_to_receive(&mut self, qp: QpId, peer: &ReadyToReceive) -> Result<(), VerbsError> {
@@ -325,89 +433,117 @@ impl Provider for ProviderSet {
 
     #[inline]
     fn post_send(&mut self, qp: QpId, request: &SendRequest<'_>) -> Result<(), VerbsError> {
-        match (bridged(qp.0), &mut self.bridged) {
-            (None, _) => self.roce.post_send(qp, request),
-            (Some(own), Some(device)) => device.post_send(QpId(own), request),
-            (Some(_), None) => Err(NO_OBJECT),
+        match names::owner(qp.0) {
+            Owner::Ports => self.roce.post_send(qp, request),
+            Owner::Bridge(own) => {
+                let bridged = self.bridged.as_mut().ok_or(NO_OBJECT)?;
+                bridged.post_send(QpId(own), request)
+            }
+            #[cfg(feature = "connectx")]
+            Owner::Card(number, own) => {
+                let card = self.cards.get_mut(number).ok_or(NO_OBJECT)?;
+                card.beside.post_send(QpId(own), request)
+            }
         }
     }
 
     #[inline]
     fn post_recv(&mut self, qp: QpId, request: &RecvRequest<'_>) -> Result<(), VerbsError> {
-        match (bridged(qp.0), &mut self.bridged) {
-            (None, _) => self.roce.post_recv(qp, request),
-            (Some(own), Some(device)) => device.post_recv(QpId(own), request),
-            (Some(_), None) => Err(NO_OBJECT),
+        match names::owner(qp.0) {
+            Owner::Ports => self.roce.post_recv(qp, request),
+            Owner::Bridge(own) => {
+                let bridged = self.bridged.as_mut().ok_or(NO_OBJECT)?;
+                bridged.post_recv(QpId(own), request)
+            }
+            #[cfg(feature = "connectx")]
+            Owner::Card(number, own) => {
+                let card = self.cards.get_mut(number).ok_or(NO_OBJECT)?;
+                card.beside.post_recv(QpId(own), request)
+            }
         }
     }
 
     fn coalesce_acks(&mut self, qp: QpId) {
-        if bridged(qp.0).is_none() {
+        if let Owner::Ports = names::owner(qp.0) {
             self.roce.coalesce_acks(qp);
         }
     }
 
     fn writes_precede_send(&mut self, qp: QpId) {
-        if bridged(qp.0).is_none() {
+        if let Owner::Ports = names::owner(qp.0) {
             self.roce.writes_precede_send(qp);
         }
     }
 
     fn one_sided(&self, qp: QpId) -> Option<OneSided> {
-        match (bridged(qp.0), &self.bridged) {
-            (None, _) => self.roce.one_sided(qp),
-            (Some(own), Some(device)) => device.ntrdma.one_sided(QpId(own)),
-            (Some(_), None) => None,
-        }
+        seen_by_name!(self, qp, QpId, |device, own| device.one_sided(own), None)
     }
 
     /// The bridge's link is the port after those of the network.
     fn under_way(&self) -> UnderWay {
         let mut all = self.roce.under_way();
-        if let Some(device) = &self.bridged {
-            let mut bridged = device.ntrdma.under_way();
-            all.add_copies(bridged.copies());
-            // Only added to: none is done.
-            bridged.settle(|qp, posted| {
-                all.add(QpId(qp.0 | BRIDGED), posted);
+        // Only added to: none is done.
+        let mut add = |mut theirs: UnderWay, mark: u32| {
+            theirs.settle(|qp, posted| {
+                all.add(QpId(qp.0 | mark), posted);
                 true
             });
+        };
+        #[cfg(feature = "connectx")]
+        for card in &self.cards {
+            add(card.beside.device.under_way(), card.beside.mark);
+        }
+        if let Some(bridged) = &self.bridged {
+            let theirs = bridged.device.under_way();
+            let copies = theirs.copies();
+            add(theirs, names::BRIDGE);
+            all.add_copies(copies);
         }
         all
     }
 
     fn is_done(&self, under_way: &mut UnderWay) -> bool {
-        let posted = under_way.settle(|qp, posted| match (bridged(qp.0), &self.bridged) {
-            (None, _) => self.roce.has_done(qp, posted),
-            (Some(own), Some(device)) => device.ntrdma.has_done(QpId(own), posted),
-            (Some(_), None) => true,
+        let posted = under_way.settle(|qp, posted| {
+            seen_by_name!(self, qp, QpId, |device, own| device.has_done(own, posted), true)
         });
-        let device = self.bridged.as_ref();
-        posted && device.is_none_or(|device| device.ntrdma.has_copied(under_way.copies()))
+        let bridged = self.bridged.as_ref();
+        posted && bridged.is_none_or(|bridged| bridged.device.has_copied(under_way.copies()))
     }
 
     fn poll_event(&mut self) -> Option<AsyncEvent> {
         if let Some(event) = self.roce.poll_event() {
             return Some(event);
         }
-        let device = self.bridged.as_mut()?;
+        #[cfg(feature = "connectx")]
+        for card in &mut self.cards {
+            if let Some(event) = card.beside.poll_event(card.port) {
+                return Some(event);
+            }
+        }
+        let bridged = self.bridged.as_mut()?;
         let ports = (0..).take_while(|&port| self.roce.port(port).is_some()).count();
-        device.poll_event(ports)
+        bridged.poll_event(ports)
     }
 
     #[inline]
     fn poll_timeout(&self) -> Option<Instant> {
-        let roce = self.roce.poll_timeout();
+        let first = self.roce.poll_timeout();
+        #[cfg(feature = "connectx")]
+        let first = self
+            .cards
+            .iter()
+            .fold(first, |first, card| Instant::first([first, card.beside.device.poll_timeout()]));
         match &self.bridged {
-            None => roce,
-            Some(device) => Instant::first([roce, device.ntrdma.poll_timeout()]),
+            None => first,
+            Some(bridged) => Instant::first([first, bridged.device.poll_timeout()]),
         }
     }
 
     fn handle_timeout(&mut self, now: Instant) {
         self.roce.handle_timeout(now);
-        if let Some(device) = &mut self.bridged {
-            device.ntrdma.handle_timeout(now);
+        if let Some(bridged) = &mut self.bridged {
+            bridged.device.handle_timeout(now);
         }
+        // Cards are polled in each round.
     }
 }

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 const INDEX_BITS: u32 = 20;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
-/// The highest bit of a name is left to who has to tell names of two tables apart.
-const NAME_MASK: u32 = u32::MAX >> 1;
+/// The two highest bits of a name are left to who has to tell names of several tables apart.
+const NAME_MASK: u32 = u32::MAX >> 2;
 
 /// Most objects in a table.
 pub const MAX: usize = 1 << INDEX_BITS;

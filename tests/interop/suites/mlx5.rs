@@ -1,19 +1,35 @@
 //! ConnectX: the model under the stock drivers of Linux (`mlx5_core`, its netdev, `mlx5_ib`), which is what proves the
-//! model; and models that do something wrong, which Linux notices. What the model does on errors is an opinion: no card
-//! was seen.
+//! model; models that do something wrong, which Linux notices; and the image at one function of a model, with stock Linux
+//! at the other. What the model does on errors is an opinion: no card was seen.
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use interop_tests::system;
+use interop_tests::{image_spec, map, storage, system, unmap};
 use launch::guest::Guest;
 use launch::models::ModelServer;
-use launch::qemu::Program;
+use launch::qemu::{Machine, Program, Vm};
 
 const LIMIT: Duration = Duration::from_secs(240);
 /// The function in the guest, and the one in a network namespace of it.
 const HERE: &str = "10.1.0.1";
 const THERE: &str = "10.1.0.2";
+
+/// A model with so many functions on one wire.
+fn model(functions: usize, options: &[&str]) -> Result<ModelServer> {
+    let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
+    let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test mlx5")?;
+    ModelServer::start_several(&server, "mlx5", functions, options)
+}
+
+/// The image with the second function of a model, and `words` on its command line.
+fn image(model: &ModelServer, mtu: u16, words: &str) -> Result<Vm> {
+    let address = format!("isthmus.net.0.address={THERE}/24 isthmus.net.0.mtu={mtu}");
+    let spec = image_spec()?.machine(Machine::Q35).program(Program::with_vfio_user()?);
+    let mut vm = spec.vfio_user(&model.socket_of(1)).append(&address).append(words).start()?;
+    vm.wait_ready()?;
+    Ok(vm)
+}
 
 /// A guest with functions of the model, whose drivers were loaded.
 struct Linux {
@@ -24,9 +40,11 @@ struct Linux {
 impl Linux {
     /// With so many functions on one wire.
     fn boot(functions: usize, options: &[&str]) -> Result<Linux> {
-        let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
-        let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test mlx5")?;
-        let model = ModelServer::start_several(&server, "mlx5", functions, options)?;
+        Linux::at(model(functions, options)?, functions)
+    }
+
+    /// With the first functions of a model.
+    fn at(model: ModelServer, functions: usize) -> Result<Linux> {
         let mut spec = system()?.spec("linux", &[], 1500).program(Program::with_vfio_user()?);
         for number in 0..functions {
             spec = spec.vfio_user(&model.socket_of(number));
@@ -34,6 +52,18 @@ impl Linux {
         let mut guest = Guest::start("linux", spec)?;
         guest.wait_up()?;
         Ok(Linux { model, guest })
+    }
+
+    /// With the first of two functions, its interface up with this MTU, while the image has the other.
+    fn beside_image(model: ModelServer, mtu: u16) -> Result<Linux> {
+        let mut linux = Linux::at(model, 1)?;
+        linux.load()?;
+        linux.guest.wait_until("[ -e /sys/class/net/eth0 ]", LIMIT)?;
+        linux.sh(&format!("ip link set eth0 mtu {mtu} up && ip addr add {HERE}/24 dev eth0"))?;
+        match linux.guest.wait_until("[ $(cat /sys/class/net/eth0/carrier) = 1 ]", LIMIT) {
+            Ok(_) => Ok(linux),
+            Err(_) => linux.fail("no carrier"),
+        }
     }
 
     /// Loads the driver of the core and the interface.
@@ -322,4 +352,126 @@ fn a_model_with_a_wrong_crc_is_noticed() -> Result<()> {
     let counters = linux.end()?;
     ensure!(counter(&counters, "function1.roce_dropped")? > 0, "{counters}");
     Ok(())
+}
+
+/// Stock `rnbd-client` maps the image's volume, and reads what it wrote.
+fn maps_and_verifies(linux: &mut Linux) -> Result<()> {
+    linux.sh("modprobe rnbd-client")?;
+    let path = format!("ip:{HERE}@ip:{THERE}");
+    if let Err(why) = map(&mut linux.guest, "s1", &path, "ram0", "") {
+        return linux.fail(&format!("it was not mapped: {why:#}"));
+    }
+    storage::fio_verifies(&mut linux.guest, 8, 16)?;
+    unmap(&mut linux.guest, 0)
+}
+
+/// What stands on the Ethernet port of the image: ping both ways, frames of all sizes, HTTP; and soft-RoCE, over which
+/// stock `rnbd-client` maps a volume, and reads what it wrote.
+fn the_image_is_reached(options: &[&str]) -> Result<()> {
+    let model = model(2, options)?;
+    let words = "isthmus.volume.0.size=32MiB";
+    let mut vm = image(&model, 9000, words)?;
+    let mut linux = Linux::beside_image(model, 9000)?;
+    vm.run("show devices")?.contains("mlx5")?.contains("link up")?;
+    let interfaces = vm.run("show interfaces --json")?.json()?;
+    ensure!(interfaces[0]["mac"] == "ec:0d:9a:01:02:02", "{interfaces}");
+    ensure!(interfaces[0]["mtu"] == 9000, "{interfaces}");
+    for size in [0, 56, 1472, 8900, 8972] {
+        linux.sh(&format!("ping -c 10 -i 0.1 -s {size} -W 5 {THERE}"))?;
+    }
+    vm.run(&format!("ping {HERE}"))?.contains(HERE)?.lacks("no answer")?;
+    for _ in 0..5 {
+        let page = linux.sh(&format!("wget -q -O - http://{THERE}/metrics"))?;
+        ensure!(page.contains("isthmus_port_resets_total{"), "{page}");
+    }
+    linux.guest.soft_roce()?;
+    maps_and_verifies(&mut linux)?;
+    let interfaces = vm.run("show interfaces --json")?.json()?;
+    ensure!(interfaces[0]["rx_errors"] == 0 && interfaces[0]["resets"] == 0, "{interfaces}");
+    ensure!(interfaces[0]["interrupts"].as_u64().is_some_and(|count| count > 0), "{interfaces}");
+    vm.run("show log")?.lacks("ERROR")?;
+    drop(vm);
+    let said = linux.messages()?;
+    let counters = linux.end()?;
+    ensure!(!WRONG.iter().any(|word| said.contains(word)), "{said}\n{counters}");
+    for function in ["function0", "function1"] {
+        ensure!(counter(&counters, &format!("{function}.complaints"))? == 0, "{counters}");
+        ensure!(counter(&counters, &format!("{function}.refused"))? == 0, "{counters}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_image_at_a_virtual_function_is_reached() -> Result<()> {
+    the_image_is_reached(&["--no-roce"])
+}
+
+#[test]
+fn the_image_at_a_physical_function_is_reached() -> Result<()> {
+    the_image_is_reached(&["--no-roce", "--device", "1015", "--late", "300", "--out-of-order"])
+}
+
+/// The image and stock Linux with `mlx5_ib`, each at a function of the model, which do RoCE.
+struct Cards {
+    vm: Vm,
+    linux: Linux,
+}
+
+impl Cards {
+    fn boot(options: &[&str], words: &str) -> Result<Cards> {
+        let model = model(2, options)?;
+        let mut vm = image(&model, 4200, words)?;
+        let mut linux = Linux::beside_image(model, 4200)?;
+        let interfaces = vm.run("show interfaces --json")?.json()?;
+        let log = vm.run("show log")?.text;
+        ensure!(interfaces[0]["roce"] == "hardware", "{interfaces}\n{log}");
+        linux.sh("modprobe -a mlx5_ib rdma_ucm ib_uverbs && sleep 1")?;
+        linux.sh(&format!("ping -c 3 -W 5 {THERE}"))?;
+        Ok(Cards { vm, linux })
+    }
+
+    /// Ends both. Neither of them, nor the model, has found anything wrong, and no packet was software's.
+    fn end(mut self) -> Result<()> {
+        self.vm.run("show log")?.lacks("ERROR")?;
+        let page = self.linux.sh(&format!("wget -q -O - http://{THERE}/metrics"))?;
+        for nothing in ["isthmus_roce_queue_pairs 0", "isthmus_roce_connections 0"] {
+            ensure!(page.contains(nothing), "{page}");
+        }
+        drop(self.vm);
+        let said = self.linux.messages()?;
+        let counters = self.linux.end()?;
+        ensure!(!WRONG.iter().any(|word| said.contains(word)), "{said}\n{counters}");
+        for function in ["function0", "function1"] {
+            ensure!(counter(&counters, &format!("{function}.complaints"))? == 0, "{counters}");
+            ensure!(counter(&counters, &format!("{function}.refused"))? == 0, "{counters}");
+            ensure!(counter(&counters, &format!("{function}.roce_sent"))? > 20, "{counters}");
+            ensure!(counter(&counters, &format!("{function}.roce_dropped"))? == 0, "{counters}");
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn cards_of_the_image_and_linux_rping_each_other() -> Result<()> {
+    let mut cards = Cards::boot(&[], "isthmus.roce.services=true")?;
+    cards.linux.sh(&format!("timeout 60 rping -c -a {THERE} -C 10 -S 4096 -V -v"))?;
+    cards.linux.sh(&format!("rping -s -P -a {HERE} -S 65535 >/tmp/rping 2>&1 & sleep 1"))?;
+    cards.vm.run(&format!("rping {HERE} 5 65535"))?.contains("5 of 5 came back")?;
+    cards.end()
+}
+
+#[test]
+fn a_card_of_the_image_serves_a_volume_with_fresh_keys() -> Result<()> {
+    let mut cards = Cards::boot(&[], "isthmus.volume.0.size=32MiB")?;
+    maps_and_verifies(&mut cards.linux)?;
+    cards.end()
+}
+
+#[test]
+fn a_card_of_the_image_serves_a_volume_with_lasting_keys() -> Result<()> {
+    let options = ["--device", "1017", "--late", "300", "--out-of-order"];
+    let words = "isthmus.volume.0.size=32MiB isthmus.rnbd.always_invalidate=false";
+    let mut cards = Cards::boot(&options, words)?;
+    maps_and_verifies(&mut cards.linux)?;
+    cards.end()
 }

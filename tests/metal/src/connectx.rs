@@ -1,8 +1,8 @@
 //! Two functions of ConnectX, each a model in a machine of its own, joined by a wire, and their verbs providers.
 
 use crate::Metal;
-use connectx::{ConnectX, Limits};
-use drivers::hal::{Instant, Platform, Window};
+use connectx::{ConnectX, Function, Limits};
+use drivers::hal::{Instant, Platform, Port, Window};
 use drivers::registry::Class;
 use models::mlx5::{Config, MAC, Mlx5};
 use netsim::Rng;
@@ -74,10 +74,11 @@ pub fn open(
 ) -> Result<ConnectX, String> {
     let device = machine.find().take(Class::Port).remove(0);
     let clock = machine.clock();
-    let port = drivers::ethernet::mlx5::open_function(device, machine, &|_| Some(1500), &clock);
+    let port = drivers::ethernet::mlx5::open(device, machine, &|_| Some(1500), &clock);
     let port = port.map_err(|why| why.to_string())?;
     let arena = machine.arena().share();
-    ConnectX::open(port, arena, addresses, LIMITS, rng).map_err(|why| why.to_string())
+    ConnectX::open(Function::new(port), arena, addresses, LIMITS, rng)
+        .map_err(|why| why.to_string())
 }
 
 impl Pair {

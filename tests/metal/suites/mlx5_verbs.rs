@@ -3,7 +3,7 @@
 //! errors is an opinion, so these cases say that our provider gets along with that, not that it would with a card.
 
 use connectx::ConnectX;
-use drivers::hal::Window;
+use drivers::hal::{Port, Window};
 use metal::Metal;
 use metal::connectx::{Node, Pair, open};
 use models::mlx5::{Config, Fault, Mlx5};

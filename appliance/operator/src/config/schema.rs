@@ -9,7 +9,8 @@ use super::rapidio::Rapidio;
 use super::remote::{Mirror, Remote};
 use super::usnic::Usnic;
 use super::values::{
-    Address, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey, SessionName, Sha256, Size,
+    Address, ExportName, Hostname, Mac, Name, OnPanic, Pem, PrivateKey, RoceBy, SessionName,
+    Sha256, Size,
 };
 use core::net::{IpAddr, SocketAddr};
 use log::LevelFilter;
@@ -175,6 +176,8 @@ section! {
         mtu: Option<u16> [68, 9216];
         /// Number of the core whose loop takes its frames; 0, the first, without it.
         core: Option<u8> [0, 63];
+        /// What does RoCE there; without it the card if it can, else the appliance.
+        roce: Option<RoceBy>;
         /// The physical network that it is on: SMC-R has links over two interfaces of the same.
         pnetid: Option<PnetId>;
     }

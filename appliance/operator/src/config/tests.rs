@@ -29,7 +29,7 @@ fn mistakes_are_told_with_line_reason_and_what_is_accepted() {
         (
             "[[net]]\nmtux = 1",
             "line 2: net.0.mtux: unknown key (did you mean \"mtu\"?); accepted: \
-                              device, index, mac, address, gateway, mtu, core, pnetid",
+                              device, index, mac, address, gateway, mtu, core, roce, pnetid",
         ),
         (
             "[[net]]\nmtu = 20000",

@@ -12,6 +12,7 @@ text_items! {
     Network: "a network or a host such as 10.0.0.0/24, 2001:db8::/64 or 10.0.0.7";
     Sha256: "the SHA-256 of a token, 64 hexadecimal digits, as of `printf %s TOKEN | sha256sum`";
     OnPanic: "reboot, poweroff or halt";
+    RoceBy: "hardware or software";
     IpAddr: "an IPv4 or IPv6 address such as 10.0.0.1 or fd00::1";
     Ipv4Addr: "an IPv4 address such as 10.0.0.1";
     SocketAddr: "an address and a port such as 10.0.0.1:514 or [fd00::1]:514";
@@ -125,6 +126,35 @@ pub enum OnPanic {
     PowerOff,
     /// It stands still, so that somebody can look at it.
     Halt,
+}
+
+/// What does RoCE on a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoceBy {
+    /// The card, if it can.
+    Hardware,
+    /// The appliance.
+    Software,
+}
+
+impl FromStr for RoceBy {
+    type Err = String;
+    fn from_str(text: &str) -> Result<RoceBy, String> {
+        match text {
+            "hardware" => Ok(RoceBy::Hardware),
+            "software" => Ok(RoceBy::Software),
+            _ => Err("nothing that does RoCE".into()),
+        }
+    }
+}
+
+impl fmt::Display for RoceBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RoceBy::Hardware => "hardware",
+            RoceBy::Software => "software",
+        })
+    }
 }
 
 impl FromStr for OnPanic {

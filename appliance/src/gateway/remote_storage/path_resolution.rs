@@ -81,7 +81,7 @@ impl State {
             };
             let Some(network) = networks.iter_mut().find(|network| has(network)) else { continue };
             if let Resolution::Known(mac) = network.interface.resolve(to, now) {
-                rdma_stack.providers.roce.learn_neighbour(to, mac);
+                rdma_stack.providers.learn_neighbour(from, to, mac);
                 let mut ctx = EngineContext {
                     provider: &mut rdma_stack.providers,
                     arena,

@@ -27,9 +27,8 @@ mod verbs;
 
 use super::WantedMtu;
 use crate::device::{Bus, Device};
-use crate::hal::{Clock, Platform, Port};
+use crate::hal::{Clock, Platform};
 use crate::registry::{Id, OpenError};
-use alloc::boxed::Box;
 pub use error::Error;
 pub use events::PairEvent;
 pub use firmware::Command;
@@ -55,18 +54,8 @@ pub const IDS: [Id; 11] = [
 ];
 const VIRTUAL: [u16; 4] = [0x1016, 0x1018, 0x101a, 0x101e];
 
-/// Sets a device up, and waits for it.
+/// Sets a device up, and waits for it. What comes of it is an Ethernet port, which a verbs provider can share.
 pub fn open(
-    device: Device,
-    platform: &mut dyn Platform,
-    wanted_mtu: WantedMtu<'_>,
-    clock: &dyn Clock,
-) -> Result<Box<dyn Port + Send>, OpenError> {
-    Ok(Box::new(open_function(device, platform, wanted_mtu, clock)?))
-}
-
-/// The same as what it is, for a verbs provider, which shares the function with the port.
-pub fn open_function(
     device: Device,
     platform: &mut dyn Platform,
     wanted_mtu: WantedMtu<'_>,

@@ -7,16 +7,10 @@ use super::events::PairEvent;
 use super::firmware::{Command, Slot};
 use super::port::Mlx5Port;
 use alloc::vec::Vec;
-use core::hint::spin_loop;
 
 /// In a doorbell page.
 const DOORBELL: usize = 0x800;
-/// Looks at memory between two at registers, while a command is waited for, and those at registers until it is given up:
-/// a read of a register takes a microsecond or so.
-const SPINS: u32 = 1000;
-const LOOKS: u32 = 500_000;
-
-const SILENT: &str = "the network card's firmware does not answer commands of RDMA any more: it is reset; renew the firmware";
+const SILENT: &str = "the network card's firmware does not do what RDMA asks of it any more: it is reset; renew the firmware";
 
 /// What a provider has to know of the card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,24 +57,15 @@ impl Mlx5Port {
         }
     }
 
-    /// Waits for the answer, some seconds at most.
-    pub fn wait(&mut self) -> Result<Vec<u8>, Error> {
-        for _ in 0..LOOKS {
-            for _ in 0..SPINS {
-                if let Some(answer) = self.answer() {
-                    return answer;
-                }
-                spin_loop();
-            }
-            let card = self.card.as_mut().ok_or(Error::Absent)?;
-            // The firmware may want memory for what it is asked to do.
-            card.mind()?;
-            card.firmware.is_ready()?;
-        }
-        Err(Error::Late("of RDMA"))
+    /// Looks whether the card is still there, by a read of a register, for who waits for it. The firmware gets the memory
+    /// that it wants for what it is asked to do.
+    pub fn look(&mut self) -> Result<(), Error> {
+        let card = self.card.as_mut().ok_or(Error::Absent)?;
+        card.mind()?;
+        card.firmware.is_ready().map(drop)
     }
 
-    /// Resets the card, because a command was not answered.
+    /// Resets the card, because it does not do what it was asked.
     pub fn give_up(&mut self) {
         self.reset(SILENT);
     }

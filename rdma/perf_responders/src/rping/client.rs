@@ -135,7 +135,7 @@ impl Client {
             return Err(VerbsError::Invalid);
         }
         let mut made = Parts::default();
-        let begun = made.make(options.size, ctx).and_then(|parts| {
+        let begun = made.make(options.size, local, ctx).and_then(|parts| {
             let parameters = ConnectionParameters {
                 responder_resources: 1,
                 initiator_depth: 1,
@@ -307,17 +307,19 @@ impl Parts {
     fn make<P: Provider + ?Sized>(
         &mut self,
         size: usize,
+        local: IpAddr,
         ctx: &mut EngineContext<'_, P>,
     ) -> Result<Made, VerbsError> {
         let pd = *self.pd.insert(ctx.provider.alloc_pd()?);
+        let on = ctx.provider.pd_on(pd, local);
         let cq = *self.cq.insert(ctx.provider.create_cq(2 * RECEIVES)?);
-        let source = *self.source.insert(region(pd, size, Access::REMOTE_READ, ctx)?);
-        let sink = *self.sink.insert(region(pd, size, Access::REMOTE_WRITE, ctx)?);
+        let source = *self.source.insert(region(on, size, Access::REMOTE_READ, ctx)?);
+        let sink = *self.sink.insert(region(on, size, Access::REMOTE_WRITE, ctx)?);
         let inbox = ctx.arena.alloc(RECEIVES as usize * MESSAGE, 64).ok_or(VerbsError::NoRoom)?;
         self.inbox = Some(inbox);
         let init = QpInit {
             kind: QpType::Rc,
-            pd,
+            pd: on,
             send_cq: cq,
             recv_cq: cq,
             max_send_wr: RECEIVES,

@@ -93,8 +93,10 @@ impl Server {
         rng: &mut dyn RngCore,
     ) -> bool {
         match event {
-            ConnectionEvent::Request { connection, port: PORT, parameters, .. } => {
-                let accepted = self.accept(*connection, parameters, provider, arena, now, rng);
+            ConnectionEvent::Request { connection, port: PORT, parameters, to, .. } => {
+                let pd = provider.pd_on(self.pd, *to);
+                let accepted =
+                    self.accept((*connection, pd), parameters, provider, arena, now, rng);
                 if accepted.is_err() {
                     self.counters.refused += 1;
                     // It may be gone already, which is as good as refused.
@@ -120,7 +122,7 @@ impl Server {
 
     fn accept<P: Provider + ConnectionManager>(
         &mut self,
-        id: ConnectionId,
+        (id, pd): (ConnectionId, PdId),
         offered: &ConnectionParameters,
         provider: &mut P,
         arena: &mut Arena,
@@ -134,7 +136,7 @@ impl Server {
         let memory = arena.alloc(size, 4096).ok_or(VerbsError::NoRoom)?;
         let init = QpInit {
             kind: QpType::Rc,
-            pd: self.pd,
+            pd,
             send_cq: self.cq,
             recv_cq: self.cq,
             max_send_wr: 4,

@@ -1,0 +1,43 @@
+//! What there is of cards in a build without them: nothing.
+
+use super::ProviderSet;
+use core::net::IpAddr;
+use drivers::hal::Instant;
+use net::refusal::Refusals;
+
+impl ProviderSet {
+    /// Whether the port at a place has a card that does RoCE itself.
+    pub fn has_card(&self, _port: usize) -> bool {
+        false
+    }
+
+    /// Takes in what cards have done.
+    #[inline(always)]
+    pub fn poll_cards(&mut self, _now: Instant) {}
+
+    /// Tells the cards what was posted.
+    #[inline(always)]
+    pub fn flush_cards(&mut self) {}
+
+    /// Has the cards raise an interrupt when something completes.
+    #[inline(always)]
+    pub fn arm_cards(&mut self) {}
+
+    /// Whether something has completed that was not taken in.
+    #[inline(always)]
+    pub fn cards_pending(&self) -> bool {
+        false
+    }
+
+    /// The next host whose hardware address a card wants to know.
+    #[inline(always)]
+    pub fn next_stranger(&mut self) -> Option<(usize, IpAddr)> {
+        None
+    }
+
+    /// Requests of connections that cards have refused.
+    #[inline(always)]
+    pub fn card_refusals(&mut self) -> impl Iterator<Item = &mut Refusals> {
+        core::iter::empty()
+    }
+}
