@@ -140,6 +140,30 @@ impl Hosts {
         interop_tests::unmap(&mut self.guest, 0)
     }
 
+    /// Either side goes and comes back, in the middle of things: the other finds the carrier gone, and frames pass again.
+    fn come_and_go(&mut self) -> Result<()> {
+        for _ in 0..2 {
+            self.unload()?;
+            self.until("down")?;
+            self.load(9000)?;
+            self.pings(&[56, 8972])?;
+        }
+        self.guest.sh("ip link set eth0 down")?;
+        self.until("waits for the peer's interface")?;
+        self.guest.sh("ip link set eth0 up")?;
+        self.carrier()?;
+        self.pings(&[1400])?;
+        self.image.reboot()?;
+        self.carrier()?;
+        self.pings(&[56, 8972])?;
+        // It is cut off, and says nothing of it.
+        self.image.qmp.execute("system_reset", serde_json::json!({}))?;
+        self.image.wait_for(" ready")?;
+        self.image.wait_ready()?;
+        self.carrier()?;
+        self.pings(&[56, 8972])
+    }
+
     /// A halted image is woken by what arrives, and has halted.
     fn rests(&mut self) -> Result<()> {
         std::thread::sleep(Duration::from_secs(2));
@@ -171,4 +195,27 @@ fn linux_pings_the_image_and_maps_a_volume_over_intel_gen3() -> Result<()> {
     hosts.storage(2, 1)?;
     hosts.rests()?;
     hosts.end()
+}
+
+#[test]
+fn either_side_goes_and_comes_back_over_intel_gen3() -> Result<()> {
+    let words = "isthmus.ntb.0.device=pci:0000:00:01.0 isthmus.ntb.0.protocol=ntb_transport";
+    let mut hosts = Hosts::boot(GEN3, words)?;
+    hosts.load(9000)?;
+    hosts.pings(&[56])?;
+    hosts.come_and_go()?;
+    hosts.end()
+}
+
+/// What is configured wrongly is named, with what to do, and the rest of the appliance works.
+#[test]
+fn the_wrong_bridge_is_named() -> Result<()> {
+    let words = "isthmus.ntb.0.device=pci:0000:00:1d.0 isthmus.ntb.0.protocol=ntb_transport";
+    let mut hosts = Hosts::boot(GEN3, words)?;
+    hosts.image.run("show log")?.contains("ntb.0: the machine has no such device")?;
+    hosts.image.run("show devices")?.contains("a bridge that no [[ntb]] is for")?;
+    let shown = hosts.image.run("show ntb --json")?.json()?;
+    ensure!(shown.as_array().is_some_and(Vec::is_empty), "{shown}");
+    hosts.image.run("show volumes")?.contains("ram0")?;
+    Ok(())
 }

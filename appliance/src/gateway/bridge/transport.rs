@@ -9,6 +9,7 @@ use crate::gateway::plane::DataPlane;
 use crate::gateway::ports::{PlanePort, PortSlot};
 use crate::report::Value;
 use core::cell::RefCell;
+use core::time::Duration;
 use drivers::device::Device as FoundDevice;
 use drivers::hal::{
     Frame, Instant, Packet, Platform, Port, PortCounters, TransmitError, TransmitProgress,
@@ -16,6 +17,9 @@ use drivers::hal::{
 use drivers::ntb::Side;
 use drivers::ntb::transport::{NtbNetdev, State};
 use std::rc::Rc;
+
+/// How often log and control plane are told of the link at most: a peer may have it go up and down as it likes.
+const TELL: Duration = Duration::from_millis(100);
 
 /// A bridge with such a port, as its plane has it.
 pub(in crate::gateway) struct TransportPort {
@@ -26,8 +30,10 @@ pub(in crate::gateway) struct TransportPort {
     netdev: Rc<RefCell<NtbNetdev>>,
     /// The place of its port among the plane's.
     place: usize,
-    /// What the log was told.
+    /// How the link is; when log and control plane may be told of it; and whether they have to be.
     state: State,
+    tell_at: Instant,
+    is_untold: bool,
 }
 
 /// Its port.
@@ -57,7 +63,10 @@ pub(in crate::gateway) fn open(
     let netdev = Rc::new(RefCell::new(netdev.map_err(|error| told(&error))?));
     let state = State::NoLink;
     let ethernet = TransportEthernet { netdev: netdev.clone(), frame: Vec::new() };
-    Ok((TransportPort { name, location, driver, netdev, place: usize::MAX, state }, ethernet))
+    let (place, tell_at) = (usize::MAX, Instant::ZERO);
+    let port =
+        TransportPort { name, location, driver, netdev, place, state, tell_at, is_untold: false };
+    Ok((port, ethernet))
 }
 
 impl TransportPort {
@@ -69,13 +78,21 @@ impl TransportPort {
     fn poll(&mut self, ports: &mut [PlanePort], now: Instant) {
         let mut netdev = self.netdev.borrow_mut();
         netdev.poll(now);
-        if netdev.state() != self.state {
-            self.state = netdev.state();
+        self.is_untold |= netdev.state() != self.state;
+        self.state = netdev.state();
+        if self.is_untold && now >= self.tell_at {
+            (self.is_untold, self.tell_at) = (false, now + TELL);
             tell(&self.name, self.state);
             if let Some(slot) = ports.get_mut(self.place) {
                 slot.link_due = now;
             }
         }
+    }
+
+    /// When it has something to do though nothing arrives.
+    fn deadline(&self, now: Instant) -> Instant {
+        let deadline = self.netdev.borrow().deadline(now);
+        if self.is_untold { deadline.min(self.tell_at) } else { deadline }
     }
 
     /// Where the bridge is.
@@ -179,7 +196,7 @@ impl DataPlane {
 
     /// When one of them has something to do though nothing arrives.
     pub(in crate::gateway) fn transport_timeout(&self) -> Option<Instant> {
-        self.transports.iter().map(|one| one.netdev.borrow().deadline(self.now)).min()
+        self.transports.iter().map(|one| one.deadline(self.now)).min()
     }
 }
 
