@@ -434,7 +434,14 @@ impl Cards {
     fn end(mut self) -> Result<()> {
         self.vm.run("show log")?.lacks("ERROR")?;
         let page = self.linux.sh(&format!("wget -q -O - http://{THERE}/metrics"))?;
-        for nothing in ["isthmus_roce_queue_pairs 0", "isthmus_roce_connections 0"] {
+        ensure!(page.contains("isthmus_roce_card_up{port=\"net0\"} 1"), "{page}");
+        for nothing in [
+            "isthmus_roce_queue_pairs 0",
+            "isthmus_roce_connections 0",
+            "isthmus_roce_card_refused_total{port=\"net0\"} 0",
+            "isthmus_roce_card_completions_lost_total{port=\"net0\"} 0",
+            "isthmus_roce_card_completions_unknown_total{port=\"net0\"} 0",
+        ] {
             ensure!(page.contains(nothing), "{page}");
         }
         drop(self.vm);

@@ -392,6 +392,27 @@ fn a_card_that_reads_as_all_ones_comes_back() {
     recovers(Bench::new(true), "does not answer");
 }
 
+/// A loop does not stand still for a firmware that does: its card is reset, and all can be made again.
+#[test]
+fn a_card_that_does_not_answer_what_is_waited_for_is_reset() {
+    const ALLOC_PD: u16 = 0x800;
+    let mut bench = Bench::new(false);
+    bench.inject(0, Fault::NeverAnswers(ALLOC_PD));
+    assert_eq!(bench.device(0).alloc_pd(), Err(VerbsError::NoRoom));
+    assert_eq!(bench.device(0).port().counters().resets, 1);
+    bench.pair.run(Duration::from_secs(3));
+    let notices: Vec<_> = std::iter::from_fn(|| bench.device(0).port().notice()).collect();
+    assert!(notices.iter().any(|notice| notice.text.contains("what RDMA asks")), "{notices:?}");
+    for n in 0..2 {
+        let qp = bench.qp[n];
+        bench.device(n).destroy_qp(qp).unwrap();
+    }
+    bench.again();
+    bench.works();
+    let pd = bench.device(0).alloc_pd().unwrap();
+    assert_eq!(bench.device(0).dealloc_pd(pd), Ok(()));
+}
+
 #[test]
 fn changes_of_state_may_take_a_while() {
     let mut bench = Bench::new(false);

@@ -1,5 +1,7 @@
 //! `/metrics`: everything that is counted, for Prometheus.
 
+#[cfg(feature = "mlx5")]
+mod cards;
 mod ntb;
 mod rdma_stack;
 mod smc;
@@ -18,10 +20,12 @@ pub(super) type Page<'a> = Writer<&'a mut String>;
 /// A part of the page: it writes the same families each time that it is asked for its next piece.
 type Section = fn(&mut State, &mut Page<'_>) -> Result<(), Error>;
 
-const SECTIONS: [Section; 11] = [
+const SECTIONS: &[Section] = &[
     appliance,
     ports,
     |state, w| rdma_stack::write(state, w),
+    #[cfg(feature = "mlx5")]
+    |state, w| cards::write(state, w),
     |state, w| ntb::write(state, w),
     |state, w| super::rapidio::metrics::write(state, w),
     |state, w| state.plane.udp_engines.metrics(w),

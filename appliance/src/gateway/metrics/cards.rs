@@ -1,0 +1,64 @@
+//! Metrics of cards that do RoCE themselves.
+
+use super::Page;
+use crate::gateway::state::State;
+use connectx::{ConnectX, Counters};
+use core::fmt::Error;
+
+/// A counter of a card's provider: its name, its help, and where it lies.
+type Family = (&'static str, &'static str, fn(&Counters) -> u64);
+
+const FAMILIES: [Family; 6] = [
+    ("isthmus_roce_card_queue_pair_errors_total", "Queue pairs that failed.", |c| c.qp_errors),
+    ("isthmus_roce_card_refused_total", "Commands that the firmware refused.", |c| c.refused),
+    (
+        "isthmus_roce_card_completions_lost_total",
+        "Completions that found their queue full: a mistake of the appliance.",
+        |c| c.completions_lost,
+    ),
+    (
+        "isthmus_roce_card_completions_unknown_total",
+        "Completions of nothing that is known: a mistake of the card's, or of the appliance.",
+        |c| c.completions_unknown,
+    ),
+    (
+        "isthmus_roce_card_mads_dropped_total",
+        "Messages about connections that were dropped: of nobody's, or of hosts that are not found.",
+        |c| c.mads_dropped,
+    ),
+    ("isthmus_roce_card_mads_total", "Messages about connections that came.", |c| c.mads_received),
+];
+
+/// Nothing without such cards.
+pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
+    let Some(stack) = &state.plane.rdma_stack else { return Ok(()) };
+    let cards: Vec<(&str, &ConnectX)> = state
+        .ports
+        .iter()
+        .filter(|slot| slot.punt_port.is_none())
+        .filter_map(|slot| Some((slot.name.as_str(), stack.providers.card(slot.place)?)))
+        .collect();
+    if cards.is_empty() {
+        return Ok(());
+    }
+    let mut family = w.gauge("isthmus_roce_card_up", "Whether the card does RoCE now.")?;
+    for (name, card) in &cards {
+        family.sample(&[("port", name)], u64::from(card.is_active()))?;
+    }
+    let mut family = w.gauge("isthmus_roce_card_queue_pairs", "Queue pairs that there are.")?;
+    for (name, card) in &cards {
+        family.sample(&[("port", name)], card.queue_pairs() as u64)?;
+    }
+    let connections = "Connections, made, being made and ending.";
+    let mut family = w.gauge("isthmus_roce_card_connections", connections)?;
+    for (name, card) in &cards {
+        family.sample(&[("port", name)], card.connections() as u64)?;
+    }
+    for (name, help, value) in FAMILIES {
+        let mut family = w.counter(name, help)?;
+        for (port, card) in &cards {
+            family.sample(&[("port", port)], value(card.counters()))?;
+        }
+    }
+    Ok(())
+}
