@@ -4,9 +4,11 @@
 pub mod header;
 mod limits;
 mod mirror;
+mod rank;
 mod rendezvous;
 #[cfg(test)]
 mod tests;
 
 pub use limits::{Budget, Counters, Limits, Refused};
 pub use mirror::{Mark, Mirror, Out};
+pub use rank::{LONGEST, MEMORY, Rank, budget, endpoint};
