@@ -27,7 +27,6 @@ use net::refusal::{Refusal, Refusals};
 use orders::Order;
 use peers::Peer;
 use rand_core::RngCore;
-use std::collections::BTreeMap;
 use usnic::ob1::{self, Budget};
 use usnic::wire::header::MAX_HEADER;
 use usnic::wire::modex::Modex;
@@ -62,8 +61,8 @@ pub(super) struct Usnic {
     engine: Engine,
     interfaces: Vec<Interface>,
     peers: Vec<Peer>,
-    /// Places in `peers`.
-    by_endpoint: BTreeMap<EndpointId, usize>,
+    /// Places in `peers`, in the order of the endpoints.
+    by_endpoint: Vec<(EndpointId, usize)>,
     arena: Arena,
     refusals: Refusals,
     order: Option<Order>,
@@ -112,7 +111,7 @@ impl Usnic {
             engine: Engine::new(limits, memory, rng.next_u64(), now),
             interfaces: Vec::new(),
             peers: Vec::new(),
-            by_endpoint: BTreeMap::new(),
+            by_endpoint: Vec::new(),
             arena: arena.share(),
             refusals: Refusals::default(),
             order: None,

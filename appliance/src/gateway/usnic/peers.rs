@@ -138,9 +138,22 @@ impl Usnic {
         self.index();
     }
 
+    /// Where the peer of an endpoint is.
+    pub(super) fn place_of_endpoint(&self, endpoint: EndpointId) -> Option<usize> {
+        let found = self.by_endpoint.binary_search_by_key(&endpoint, |(endpoint, _)| *endpoint);
+        self.by_endpoint.get(found.ok()?).map(|(_, place)| *place)
+    }
+
+    /// Makes the index of endpoints anew.
     pub(super) fn index(&mut self) {
-        let all = self.peers.iter().enumerate();
-        self.by_endpoint = all.filter_map(|(place, peer)| Some((peer.endpoint?, place))).collect();
+        let Usnic { peers, by_endpoint, .. } = self;
+        by_endpoint.clear();
+        for (place, peer) in peers.iter().enumerate() {
+            if let Some(endpoint) = peer.endpoint {
+                let at = by_endpoint.partition_point(|(other, _)| *other < endpoint);
+                by_endpoint.insert(at, (endpoint, place));
+            }
+        }
     }
 }
 

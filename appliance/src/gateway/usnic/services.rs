@@ -80,7 +80,7 @@ impl Usnic {
         let mut done = 0;
         let free = self.budget.free();
         while let Some(endpoint) = self.engine.next_news() {
-            let Some(&place) = self.by_endpoint.get(&endpoint) else { continue };
+            let Some(place) = self.place_of_endpoint(endpoint) else { continue };
             let Usnic { engine, interfaces, peers, exchanges, budget, refusals, .. } = self;
             let Some(peer) = peers.get_mut(place) else { continue };
             let Some(interface) = interfaces.get(peer.interface) else { continue };

@@ -6,7 +6,7 @@ use super::*;
 use crate::gateway::plane::{DataPlane, Settings};
 use crate::gateway::udp_engines::UdpEngines;
 use core::time::Duration;
-use drivers::hal::{Frame, Packet, Port, PortCounters, TransmitError, TransmitProgress};
+use drivers::hal::{Frame, Packet, Port, PortCounters, TransmitError, TransmitProgress, Window};
 use net::PortAddresses;
 use net::datagram;
 use std::collections::VecDeque;

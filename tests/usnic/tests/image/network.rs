@@ -143,7 +143,7 @@ fn two_appliances_find_each_other() -> Result<()> {
         "[[usnic.peer]]\nname = \"other\"\nsender = \"1.0\"\nrendezvous = \"{APPLIANCE}:{PORT}\""
     );
     let text = document(1500, &APPLIANCE.to_string(), &here);
-    let mut first = boot(spec()?.memory(256).nic(wire(true)).config(&text))?;
+    let mut first = boot(spec()?.memory(256).nic(wire(true)).config(&text).reboots())?;
     let text = document(1500, "10.9.0.9", &there).replace("\"1.0\"\nhosts", "\"1.9\"\nhosts");
     let mut second = boot(spec()?.memory(256).nic(wire(false)).config(&text))?;
     for round in ["at first", "after a reboot"] {
