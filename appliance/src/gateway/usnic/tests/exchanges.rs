@@ -177,7 +177,8 @@ fn another_appliance_is_asked_again_until_it_answers() {
     let exchange = lab.plane.udp_engines.exchange().unwrap();
     assert!(exchange.answered(5, &answer.emit(), b"", lab.now));
     let report = lab.report();
-    assert_eq!((value(&report, "state"), value(&report, "data_port")), ("open", "8002"));
+    assert_eq!(value(&report, "state"), "open");
+    assert!(report.contains("8002"), "{report}");
     // When both begin anew, it is asked again.
     lab.order("reset", &["a"]).unwrap();
     assert_eq!(lab.over(), [5]);
