@@ -53,7 +53,10 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Models, &["mmdebstrap"]),
     (Purpose::Count, &["valgrind"]),
     (Purpose::Sanitizers, &["libclang-rt-16-dev", "libstdc++-12-dev", "lld"]),
-    (Purpose::OpenMpi, &["libfabric-dev", "libopenmpi-dev", "openmpi-bin", "xz-utils"]),
+    (
+        Purpose::OpenMpi,
+        &["iproute2", "libfabric-dev", "libopenmpi-dev", "libpmix-dev", "openmpi-bin", "xz-utils"],
+    ),
     (Purpose::Python, &["python3"]),
     (Purpose::Libvirt, &["bsdutils", "iproute2", "libvirt-clients", "libvirt-daemon-system"]),
     (Purpose::Fresh, &["debootstrap", "git", "util-linux"]),

@@ -104,8 +104,14 @@ impl Needs {
 /// Open MPI's own usNIC as a peer, and tshark.
 const OPEN_MPI: &[Purpose] = &[Purpose::Host, Purpose::OpenMpi, Purpose::Captures];
 /// The image, in QEMU, and Open MPI's own usNIC as its peer.
-const OPEN_MPI_AND_IMAGE: &[Purpose] =
-    &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::OpenMpi, Purpose::Captures];
+const OPEN_MPI_AND_IMAGE: &[Purpose] = &[
+    Purpose::Host,
+    Purpose::Build,
+    Purpose::Run,
+    Purpose::OpenMpi,
+    Purpose::Captures,
+    Purpose::Python,
+];
 /// A peer in Python, and tshark, which reads what is said.
 const DISSECTED: &[Purpose] = &[Purpose::Host, Purpose::Python, Purpose::Captures];
 /// The image, and a peer in Python.

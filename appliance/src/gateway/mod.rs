@@ -29,6 +29,7 @@ mod punt;
 mod rapidio;
 mod rdma_stack;
 mod remote_storage;
+mod rendezvous;
 mod report_pieces;
 mod rping;
 mod show;
@@ -140,6 +141,7 @@ impl Gateway {
             }
         }
         served += state.poll_tcp_bridge(networks, now) + state.poll_linx(networks, now);
+        served += state.poll_rendezvous(networks, now);
         state.take_refusals(now);
         let due = self.control_due.is_some_and(|at| at <= now);
         let touched = networks.iter().any(|network| network.interface.wants_poll());

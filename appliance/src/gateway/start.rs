@@ -15,6 +15,7 @@ use super::port_assignment::Loops;
 use super::ports::{PlanePort, PortSlot};
 use super::rapidio;
 use super::rdma_stack::RdmaStack;
+use super::rendezvous::Rendezvous;
 use super::smc::Smc;
 use super::state::State;
 use super::storage::Storage;
@@ -260,7 +261,7 @@ impl Gateway {
             networks.push(Network::new(&slot, index, config, shared, rng.next_u64(), now));
             ports.push(slot);
         }
-        let own_ports = loops.own.iter().map(|(index, _)| *index).collect();
+        let own_ports: Vec<usize> = loops.own.iter().map(|(index, _)| *index).collect();
         let devices: Vec<PlanePort> = loops.own.drain(..).map(|(_, port)| port).collect();
         let rdma_stack =
             config.roce.enabled.then(|| RdmaStack::new(config, &devices, ntrdma, &mut *rng));
@@ -328,6 +329,9 @@ impl Gateway {
         plane.wait_for_ports(workers.is_empty());
         let DataPlane { rapidio, arena, rng, .. } = &mut plane;
         let linx = Linx::of(config, rapidio, arena, &mut networks, &mut **rng, now);
+        let engine = plane.udp_engines.exchange();
+        let rendezvous =
+            engine.map(|engine| Box::new(Rendezvous::new(engine, &own_ports, &mut networks)));
         let smc = Smc::of(config, facts.memory, &mut plane, &mut networks);
         let state = State {
             platform,
@@ -350,6 +354,7 @@ impl Gateway {
             plane,
             smc,
             linx,
+            rendezvous,
             own_ports,
             workers,
             downloads: Vec::new(),

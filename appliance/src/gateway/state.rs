@@ -8,6 +8,7 @@ use super::network::Network;
 use super::plane::{DataPlane, PlaneReport, PortReport};
 use super::ports::PortSlot;
 use super::punt::PuntPort;
+use super::rendezvous::Rendezvous;
 use super::report_pieces::Telling;
 use super::smc::Smc;
 use super::start::Facts;
@@ -83,6 +84,8 @@ pub(super) struct State {
     pub smc: Option<Box<Smc>>,
     /// Links to LINX nodes; None if the configuration has none.
     pub linx: Option<Box<Linx>>,
+    /// Exchanges of engines over UDP with their peers; None if the configuration has none of these.
+    pub rendezvous: Option<Box<Rendezvous>>,
     /// Numbers of this loop's ports, by their places in its plane.
     pub own_ports: Vec<usize>,
     /// The other loops.
@@ -289,7 +292,9 @@ impl State {
         let capacity = (waits || !self.disks.is_empty()).then_some(self.capacity_due);
         let smc = self.smc.as_ref().and_then(|smc| smc.poll_timeout());
         let rules = self.rules_changed.then_some(Instant::ZERO);
-        Instant::first([capacity, smc, rules, self.linx_timeout(), self.plane.poll_timeout()])
+        let exchanges = self.rendezvous_timeout();
+        let plane = self.plane.poll_timeout();
+        Instant::first([capacity, smc, rules, self.linx_timeout(), exchanges, plane])
     }
 
     /// Seconds since the appliance came up.

@@ -6,6 +6,7 @@ use super::metrics::Page;
 use super::next_hops::NextHops;
 use super::plane::DataPlane;
 use super::ports::PlanePort;
+use super::rendezvous::Exchange;
 use super::usnic::Usnic;
 use crate::config::Config;
 use crate::console::{Managed, Progress};
@@ -53,6 +54,10 @@ pub(super) trait UdpEngine {
     fn progress(&mut self, now: Instant) -> Option<Progress>;
     /// Ends that order.
     fn cancel(&mut self);
+    /// What it does with records of `rendezvous`, if there is anything of the kind.
+    fn exchange(&mut self) -> Option<&mut dyn Exchange> {
+        None
+    }
 }
 
 /// A datagram that is to be sent.
@@ -230,6 +235,18 @@ impl UdpEngines {
                 take(slot.engine.refusals());
             }
         }
+    }
+
+    /// The engine that exchanges something with its peers by rendezvous, if one does.
+    #[inline]
+    pub fn exchange(&mut self) -> Option<&mut dyn Exchange> {
+        self.slots.iter_mut().find_map(|slot| slot.engine.exchange())
+    }
+
+    /// Peers have come, or have gone.
+    pub fn peers_changed(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.touched = true);
+        self.find_peers();
     }
 
     fn find(&mut self, name: &str) -> Option<&mut Slot> {

@@ -21,6 +21,11 @@ pub enum Nic {
         /// The socket that QEMU sends to.
         peer: PathBuf,
     },
+    /// A tap device of the host, or of the network namespace that QEMU is started in.
+    Tap {
+        /// Its name.
+        name: String,
+    },
     /// Frames over a Unix stream socket to another QEMU: one listens, one connects.
     Stream {
         /// The socket's path.
@@ -93,6 +98,11 @@ impl Nic {
                 "type": "dgram", "id": id,
                 "local": {"type": "unix", "path": ours},
                 "remote": {"type": "unix", "path": peer},
+            }),
+            // Without `vnet_hdr` Linux makes all checksums itself.
+            Nic::Tap { name } => json!({
+                "type": "tap", "id": id, "ifname": name, "script": "no", "downscript": "no",
+                "vnet_hdr": false,
             }),
             Nic::Stream { path, listens } => json!({
                 "type": "stream", "id": id, "server": listens,

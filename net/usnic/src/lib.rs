@@ -17,6 +17,7 @@ extern crate std;
 mod blocks;
 mod engine;
 mod id_map;
+pub mod ob1;
 pub mod pairing;
 mod stripe;
 mod table;

@@ -15,6 +15,7 @@ mod leak;
 mod linx;
 mod mutate;
 mod net;
+mod ob1;
 mod remote;
 mod smcr;
 mod storage;
@@ -49,6 +50,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "linx", run: linx::run, corpus: linx::corpus },
     Target { name: "ntrdma", run: bridge::run, corpus: bridge::corpus },
     Target { name: "usnic", run: usnic::run, corpus: usnic::corpus },
+    Target { name: "ob1", run: ob1::run, corpus: ob1::corpus },
     Target { name: "interface", run: net::interface, corpus: net::interface_corpus },
     Target { name: "http", run: net::http, corpus: net::http_corpus },
     Target { name: "filter", run: net::filter, corpus: net::filter_corpus },

@@ -72,6 +72,11 @@ fn usnic() {
 }
 
 #[test]
+fn ob1() {
+    run("ob1", 10_000);
+}
+
+#[test]
 fn interface() {
     run("interface", 30_000);
 }

@@ -3,8 +3,9 @@
 #   mca_btl_usnic.so      btl/usnic of Debian's own Open MPI source package, unchanged
 #   prov/libusnic-fi.so   a libfabric provider that answers to "usnic", over UDP sockets of the kernel
 #   btlpeer               the BTL with nothing above it
+#   courier, mpiecho      what stands in a job of MPI for a program that knows none, and a rank that speaks with it
 # Debian's binary packages have no btl/usnic, because Debian's libfabric has no usNIC provider.
-# Needs: openmpi-bin libopenmpi-dev libfabric-dev gcc libc6-dev xz-utils.
+# Needs: openmpi-bin libopenmpi-dev libfabric-dev libpmix-dev gcc libc6-dev xz-utils.
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1/prov" "$1/obj"
@@ -44,4 +45,6 @@ done
 gcc -shared -pthread -o mca_btl_usnic.so $objects "-L$libraries" -l:libopen-pal.so.40 -lfabric
 gcc -O2 -g -fPIC -fvisibility=hidden -shared -Wall -Wextra "-I$here/include" -o prov/libusnic-fi.so "$here"/provider.c "$here"/endpoint.c "$here"/events.c -lfabric
 compile -Wall -o btlpeer "$here/btlpeer.c" "-L$libraries" -l:libopen-pal.so.40 -Wl,--export-dynamic
+mpicc -O2 -Wall -Wextra -o mpiecho "$here/mpiecho.c"
+gcc -O2 -Wall -Wextra "-I$libraries/pmix2/include" -o courier "$here/courier.c" "-L$libraries/pmix2/lib" "-L$libraries" -l:libpmix.so.2
 touch complete

@@ -47,6 +47,11 @@ pub struct Host {
 impl Host {
     /// On 127.0.0.1, with this MTU and first sequence number.
     pub fn new(mtu: u16, isn: u16) -> Result<Host> {
+        Self::with_memory(mtu, isn, 64 << 20)
+    }
+
+    /// As `new`, with so many bytes for messages.
+    pub fn with_memory(mtu: u16, isn: u16, bytes: usize) -> Result<Host> {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let sockets = [socket()?, socket()?, socket()?];
         let mut ports = [0; 3];
@@ -55,7 +60,7 @@ impl Host {
         }
         let memory = 256 << 20;
         let mut arena = Arena::on_heap(memory);
-        let pool = arena.alloc(64 << 20, 4096).context("no memory for the engine")?;
+        let pool = arena.alloc(bytes, 4096).context("no memory for the engine")?;
         let config = Config { endpoints: 16, max_message: 16 << 20, ..Config::default() };
         let secret = u64::from(std::process::id()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut engine = Engine::new(config, pool, secret, Instant::ZERO);

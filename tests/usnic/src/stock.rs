@@ -22,13 +22,15 @@ pub struct Options {
     pub isn: Option<u16>,
     /// Bytes that it sends as one fragment; else 150 KiB.
     pub eager_limit: Option<usize>,
+    /// Which interface it uses.
+    pub interface: &'static str,
     /// Thousandths of the datagrams that arrive there which are lost, and by which seed.
     pub loss: (u32, u64),
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { rank: 1, mtu: 1500, isn: None, eager_limit: None, loss: (0, 0) }
+        Options { rank: 1, mtu: 1500, isn: None, eager_limit: None, interface: "lo", loss: (0, 0) }
     }
 }
 
@@ -45,8 +47,20 @@ pub struct Stock {
     pub sender: u64,
 }
 
+/// What it is built from.
+const SOURCES: [&str; 8] = [
+    "btlpeer.c",
+    "provider.c",
+    "endpoint.c",
+    "events.c",
+    "provider.h",
+    "build.sh",
+    "courier.c",
+    "mpiecho.c",
+];
+
 /// Builds the peer if that was not done, or its sources have changed: where it is.
-fn built() -> Result<PathBuf> {
+pub(crate) fn built() -> Result<PathBuf> {
     static BUILT: Mutex<Option<PathBuf>> = Mutex::new(None);
     let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(directory) = &*built {
@@ -62,11 +76,7 @@ fn built() -> Result<PathBuf> {
         let changed = sources.join(name).metadata().and_then(|file| file.modified());
         complete.as_ref().ok() < changed.as_ref().ok()
     };
-    if complete.is_err()
-        || ["btlpeer.c", "provider.c", "endpoint.c", "events.c", "provider.h", "build.sh"]
-            .iter()
-            .any(|name| newer(name))
-    {
+    if complete.is_err() || SOURCES.iter().any(|name| newer(name)) {
         let output = Command::new(sources.join("build.sh")).arg(&directory).output()?;
         let text = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "the stock peer could not be built:\n{text}");
@@ -94,7 +104,7 @@ impl Stock {
         command
             .env("OMPI_MCA_mca_base_component_path", components)
             .env("FI_PROVIDER_PATH", directory.join("prov"))
-            .env("USNIC_SHIM_IF", "lo")
+            .env("USNIC_SHIM_IF", options.interface)
             .env("USNIC_SHIM_MTU", options.mtu.to_string())
             .env("USNIC_SHIM_LOSS", options.loss.0.to_string())
             .env("USNIC_SHIM_SEED", options.loss.1.to_string())
@@ -186,7 +196,7 @@ impl Stock {
 const A_MOMENT: Duration = Duration::from_millis(2);
 
 /// Where Debian's Open MPI has its components.
-fn components() -> Result<PathBuf> {
+pub(crate) fn components() -> Result<PathBuf> {
     let machine = Command::new("gcc").arg("-dumpmachine").output()?;
     let machine = String::from_utf8(machine.stdout)?;
     let directory = Path::new("/usr/lib").join(machine.trim()).join("openmpi/lib/openmpi3");

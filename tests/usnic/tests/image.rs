@@ -1,5 +1,8 @@
 //! The image against the stock BTL: frames of a virtio interface on one side, Open MPI's sockets on the other.
 
+#[path = "image/network.rs"]
+mod network;
+
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 

@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
+use usnic::ob1::{self, Rank};
 use usnic::wire::header::{Header, Kind, Layout, MAX_HEADER};
 use usnic::wire::ping::{Ping, Version};
-use usnic::{Failure, State};
+use usnic::{EndpointConfig, Failure, State};
 use usnic_tests::faults::Rates;
 use usnic_tests::host::Host;
+use usnic_tests::mpi::Job;
 use usnic_tests::session::Session;
 use usnic_tests::{pattern, pcap, stock};
 
@@ -258,6 +260,42 @@ fn a_peer_that_computes() -> Result<()> {
     let counters = host.engine.counters(session.endpoint).copied().unwrap_or_default();
     // The stock sender sends each of them again a hundred times in that second.
     ensure!(counters.num_resends <= 15, "{counters:?}");
+    Ok(())
+}
+
+/// Rank 1 of a stock job sends back what rank 0 sends: whole messages, and those in parts up to 64 MiB, by MPI_Send and
+/// MPI_Ssend, one by one and several at a time; rank 0 compares.
+#[test]
+fn a_rank_of_a_stock_job() -> Result<()> {
+    let mut host = Host::with_memory(1500, 65_000, ob1::MEMORY)?;
+    let ours = host.engine.modex(0).context("there is an interface")?;
+    let sizes = ["0", "1", "13", "1000", "1426", "1427", "5000", "65536", "153586", "153600"];
+    let words = [&["2"][..], &sizes, &["160000", "1048576", "16777216", "67108864"]].concat();
+    let mut job = Job::start(&ours, "lo", 1500, &words)?;
+    let mut budget = ob1::budget(ob1::MEMORY);
+    let all = budget.free();
+    let &(modex, peer) = job.peers.first().context("there is another rank")?;
+    let config = ob1::endpoint(EndpointConfig::new(0, job.name, peer, modex), ob1::MEMORY);
+    let now = host.now();
+    let endpoint = host.engine.add_endpoint(&config, now)?;
+    let mut rank = Rank::new(job.name, &budget);
+    job.ready()?;
+    let end = Instant::now() + Duration::from_secs(300);
+    while !job.is_over()? {
+        host.turn_or_yield();
+        let now = host.now();
+        while let Some(message) = host.engine.take_message(endpoint) {
+            let taken = rank.take(&mut host.engine, message, &mut budget);
+            taken.map_err(|why| anyhow!("refused: {why}"))?;
+        }
+        rank.send(&mut host.engine, endpoint, &mut budget, now);
+        let state = host.engine.state(endpoint);
+        ensure!(state == Some(State::Open) && Instant::now() < end, "{state:?} {rank:?}");
+    }
+    let text = job.finish()?;
+    ensure!(text.contains("done") && !text.contains("differ"), "{text}");
+    ensure!(rank.under_way() == (0, 0) && budget.free() == all, "{:?}", rank.counters());
+    println!("{text}{:?}", rank.counters());
     Ok(())
 }
 

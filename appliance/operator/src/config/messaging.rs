@@ -143,6 +143,7 @@ pub fn listener(config: &Config, port: u16) -> Option<String> {
         (tools, "roce.services"),
         (bridge, "ntb.0"),
         (linx, "linx"),
+        (config.usnic.iter().any(|usnic| usnic.rendezvous == Some(port)), "usnic"),
     ];
     who.into_iter().find(|(listens, _)| *listens).map(|(_, who)| who.to_string())
 }

@@ -2,10 +2,11 @@
 
 use super::checks::Report;
 use super::item::{section, text_items};
+use super::messaging::listener;
 use super::schema::{Config, Net};
 use super::values::Name;
 use core::fmt;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::str::FromStr;
 use net::hosts::Network;
 use usnic::InterfaceConfig;
@@ -27,6 +28,8 @@ section! {
         priority_port: u16 [1, 65535];
         /// UDP port of the connectivity checker; without it there is none.
         ping_port: Option<u16> [1, 65535];
+        /// TCP port by which hosts of `hosts` tell us their modexes, and we them ours; without it there is none.
+        rendezvous: Option<u16> [1, 65535];
         /// First sequence number; without it another one at each start.
         isn: Option<u16>;
         /// Who we say that we are.
@@ -56,7 +59,9 @@ section! {
         /// Who it says that it is.
         sender: Sender => AtOnce;
         /// How it describes its interface.
-        modex: Modex => AtOnce;
+        modex: Option<Modex> => AtOnce;
+        /// Where it is asked for that, if it is an appliance, or something else that speaks usNIC's rendezvous.
+        rendezvous: Option<SocketAddr> => AtOnce;
     }
 }
 
@@ -81,6 +86,8 @@ pub enum Service {
     Echo,
     /// Messages are counted and dropped.
     Discard,
+    /// We are a rank of a job of MPI, which sends every message back.
+    MpiMirror,
     /// Each peer has memory that it can PUT into.
     PutSink,
 }
@@ -88,7 +95,7 @@ pub enum Service {
 text_items! {
     Sender: "JOB.RANK such as 1.0, each from 0 to 4294967295";
     PacketLayout: "\"4\" or \"5\", as the peers' Open MPI";
-    Service: "echo, discard or put-sink";
+    Service: "echo, discard, put-sink or mpi-mirror";
     Modex: "a modex of one interface, 64 hexadecimal digits, as `show usnic` and btlpeer print it";
 }
 
@@ -137,6 +144,7 @@ impl FromStr for Service {
             "echo" => Ok(Service::Echo),
             "discard" => Ok(Service::Discard),
             "put-sink" => Ok(Service::PutSink),
+            "mpi-mirror" => Ok(Service::MpiMirror),
             _ => Err("no service".into()),
         }
     }
@@ -148,6 +156,7 @@ impl fmt::Display for Service {
             Service::Echo => "echo",
             Service::Discard => "discard",
             Service::PutSink => "put-sink",
+            Service::MpiMirror => "mpi-mirror",
         })
     }
 }
@@ -197,9 +206,15 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
             let reason = format!("another usnic is called {:?}", usnic.name.as_str());
             report.add(key("name"), reason, "");
         }
-        if usnic.services.contains(&Service::Echo) && usnic.services.contains(&Service::Discard) {
-            let reason = "a message is either sent back or dropped".into();
-            report.add(key("services"), reason, "echo or discard, and put-sink");
+        let of_messages = [Service::Echo, Service::Discard, Service::MpiMirror];
+        let wanted = of_messages.iter().filter(|service| usnic.services.contains(service));
+        if wanted.count() > 1 {
+            let reason = "a message is sent back, or dropped, or one of MPI's".into();
+            report.add(
+                key("services"),
+                reason,
+                "one of echo, discard and mpi-mirror, and put-sink",
+            );
         }
         let Some(net) = config.net.get(usize::from(usnic.net)) else {
             report.add(key("net"), format!("there is no net.{}", usnic.net), "a [[net]]");
@@ -210,6 +225,7 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
             report.add(key("net"), reason, "an interface of the first core");
         }
         check_ports(config, i, net, report);
+        check_rendezvous(config, i, report);
         let Some(interface) = usnic.interface(net, 0) else {
             let accepted: Vec<String> = net
                 .fixed()
@@ -246,6 +262,33 @@ fn check_ports(config: &Config, i: usize, net: &Net, report: &mut Report<'_>) {
     }
 }
 
+fn check_rendezvous(config: &Config, i: usize, report: &mut Report<'_>) {
+    let usnic = &config.usnic[i];
+    let Some(port) = usnic.rendezvous else { return };
+    let same = |other: &&Usnic| other.rendezvous == Some(port) && other.net == usnic.net;
+    let other = config.usnic[..i].iter().find(same);
+    let other = other.map(|other| format!("usnic {:?}", other.name.as_str()));
+    let rule = config.rule.iter().find(|rule| rule.listen == port);
+    let rule = rule.map(|rule| format!("rule {:?}", rule.name.as_str()));
+    let others = || listener(config, port).filter(|other| other != "usnic");
+    if let Some(who) = other.or(rule).or_else(others) {
+        let reason = format!("{who} listens on port {port}");
+        report.add(format!("usnic.{i}.rendezvous"), reason, "another port");
+    }
+}
+
+/// What is wrong with where a peer is asked for its modex, if anything.
+fn wrong_rendezvous(usnic: &Usnic, at: SocketAddr) -> Option<(&'static str, &'static str)> {
+    match at {
+        _ if at.port() == 0 => Some(("port 0 is none", "1 to 65535")),
+        SocketAddr::V6(_) => Some(("usNIC has no IPv6", "an IPv4 address and a port")),
+        SocketAddr::V4(at) if *at.ip() == usnic.address => {
+            Some(("the peer has our address", "another host's"))
+        }
+        SocketAddr::V4(_) => None,
+    }
+}
+
 fn check_peers(config: &Config, i: usize, ours: &Modex, report: &mut Report<'_>) {
     let usnic = &config.usnic[i];
     for (j, peer) in usnic.peer.iter().enumerate() {
@@ -255,7 +298,27 @@ fn check_peers(config: &Config, i: usize, ours: &Modex, report: &mut Report<'_>)
             let reason = format!("another peer is called {:?}", peer.name.as_str());
             report.add(key("name"), reason, "");
         }
-        let modex = &peer.modex;
+        match (peer.modex.is_some(), peer.rendezvous.is_some()) {
+            (false, false) => {
+                report.missing(key("modex"), "missing".into(), "either modex or rendezvous");
+            }
+            (true, true) => {
+                let reason = "a peer that is asked for its modex has none here".into();
+                report.add(key("modex"), reason, "either modex or rendezvous");
+            }
+            _ => {}
+        }
+        if let Some((reason, accepted)) = peer.rendezvous.and_then(|at| wrong_rendezvous(usnic, at))
+        {
+            report.add(key("rendezvous"), reason.into(), accepted);
+        }
+        let twice =
+            |other: &&Peer| other.rendezvous.is_some() && other.rendezvous == peer.rendezvous;
+        if let Some(other) = usnic.peer[..j].iter().find(twice) {
+            let reason = format!("peer {:?} has the same", other.name.as_str());
+            report.add(key("rendezvous"), reason, "another one");
+        }
+        let Some(modex) = &peer.modex else { continue };
         if modex.max_message != ours.max_message {
             let [theirs, ours] = [modex, ours].map(|modex| modex.datagram() + 28);
             let reason = format!("the peer has an MTU of {theirs} and we one of {ours}");
@@ -267,7 +330,7 @@ fn check_peers(config: &Config, i: usize, ours: &Modex, report: &mut Report<'_>)
         let ends = |modex: &Modex| (modex.address, [modex.data_port, modex.priority_port]);
         let (address, ports) = ends(modex);
         let same = |other: &&Peer| {
-            let (theirs, taken) = ends(&other.modex);
+            let Some((theirs, taken)) = other.modex.as_ref().map(ends) else { return false };
             theirs == address && taken.iter().any(|port| ports.contains(port))
         };
         if let Some(other) = usnic.peer[..j].iter().find(same) {
@@ -319,9 +382,16 @@ mod tests {
             ("[[net]]", "[services]\nudp_echo = true\n[[net]]", ""),
             ("sender = \"1.0\"", "sender = \"1\"", "not a job and a rank"),
             ("isn = 5", "layout = \"6\"", "no layout"),
-            ("\"echo\", ", "\"echo\", \"discard\", ", "either sent back or dropped"),
+            ("\"echo\", ", "\"echo\", \"discard\", ", "sent back, or dropped"),
             ("0a4d00026d", "0a4d00016d", "the peer has our address"),
             ("0a4d00026d", "004d00026", "64 hexadecimal digits"),
+            ("isn = 5", "rendezvous = 80", "http listens on port 80"),
+            ("isn = 5", "rendezvous = 7004", ""),
+            (
+                "modex = \"",
+                "rendezvous = \"10.77.0.2:7004\"\nmodex = \"",
+                "either modex or rendezvous",
+            ),
         ];
         for (from, to, expected) in cases {
             assert!(GOOD.contains(from), "{from}");
@@ -336,6 +406,15 @@ mod tests {
             (second, "usnic \"u\" has UDP port 7003"),
             (&*second.replace("\"v\"", "\"u\""), "another usnic is called \"u\""),
             (peer, "peer \"a\" has the same address and port"),
+            ("\n[[usnic.peer]]\nname = \"b\"\nsender = \"1.2\"\n", "either modex or rendezvous"),
+            (
+                "\n[[usnic.peer]]\nname = \"b\"\nsender = \"1.2\"\nrendezvous = \"10.77.0.1:1\"\n",
+                "the peer has our address",
+            ),
+            (
+                "\n[[usnic.peer]]\nname = \"b\"\nsender = \"1.2\"\nrendezvous = \"[fd00::2]:1\"\n",
+                "usNIC has no IPv6",
+            ),
             (&*peer.replace("\"b\"", "\"a\""), "another peer is called \"a\""),
         ] {
             let problems = check([GOOD, added].concat().as_bytes()).unwrap_err();

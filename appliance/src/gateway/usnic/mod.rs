@@ -1,7 +1,10 @@
 //! usNIC over the ports of a plane: the engine, its peers as they are configured, and what becomes of what they
 //! send.
 
+mod exchange;
+mod mpi_mirror;
 mod orders;
+mod peers;
 mod report;
 mod services;
 #[cfg(test)]
@@ -9,6 +12,7 @@ mod tests;
 
 use super::metrics::Page;
 use super::ports::PlanePort;
+use super::rendezvous::Exchange;
 use super::udp_engines::{MOST_HEAD, Outgoing, UdpEngine};
 use crate::config::usnic::Service;
 use crate::config::{self, Config};
@@ -16,15 +20,16 @@ use crate::console::{Managed, Progress};
 use crate::report::Value;
 use core::fmt::Error;
 use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
-use drivers::hal::{Arena, Instant, Window};
+use drivers::hal::{Arena, Instant};
+use exchange::Exchanges;
 use net::datagram::Datagram;
-use net::hosts::Hosts;
 use net::refusal::{Refusal, Refusals};
 use orders::Order;
+use peers::Peer;
 use rand_core::RngCore;
-use services::Inbox;
-use std::collections::BTreeMap;
+use usnic::ob1::{self, Budget};
 use usnic::wire::header::MAX_HEADER;
+use usnic::wire::modex::Modex;
 use usnic::{Channel, Delivery, EndpointConfig, EndpointId, Engine, InterfaceConfig};
 
 /// Memory for messages, if the machine has four times as much to spare; the longest message is a quarter of it.
@@ -51,30 +56,20 @@ struct Interface {
     ours: InterfaceConfig,
 }
 
-/// A peer.
-struct Peer {
-    /// Number of its interface, here and in the engine.
-    interface: usize,
-    config: config::usnic::Peer,
-    /// None if it was not admitted.
-    endpoint: Option<EndpointId>,
-    /// Why not.
-    not_admitted: Option<String>,
-    inbox: Inbox,
-    /// Where it can PUT.
-    sink: Option<Window>,
-}
-
 /// usNIC on a plane.
 pub(super) struct Usnic {
     engine: Engine,
     interfaces: Vec<Interface>,
     peers: Vec<Peer>,
-    /// Places in `peers`.
-    by_endpoint: BTreeMap<EndpointId, usize>,
+    /// Places in `peers`, in the order of the endpoints.
+    by_endpoint: Vec<(EndpointId, usize)>,
     arena: Arena,
     refusals: Refusals,
     order: Option<Order>,
+    exchanges: Exchanges,
+    /// Bytes of memory of the engine, and what of it is there for messages of MPI that come in parts.
+    memory: usize,
+    budget: Budget,
 }
 
 impl Usnic {
@@ -90,8 +85,13 @@ impl Usnic {
         if config.usnic.is_empty() {
             return None;
         }
+        let mirrors = |usnic: &config::usnic::Usnic| usnic.services.contains(&Service::MpiMirror);
+        let mirrors = config.usnic.iter().any(mirrors);
         let most = (arena.available() / 4).min(MEMORY);
-        let size = most.checked_ilog2().map_or(0, |bits| 1 << bits);
+        let size = match mirrors {
+            true => mpi_mirror::memory(arena),
+            false => most.checked_ilog2().map_or(0, |bits| 1 << bits),
+        };
         let memory = Some(size).filter(|&size| size >= LEAST_MEMORY);
         let Some(memory) = memory.and_then(|size| arena.alloc(size, 4096)) else {
             log::error!("usnic: not available: 4MiB of memory have to be free for it");
@@ -106,14 +106,18 @@ impl Usnic {
             grants: endpoints,
             ..usnic::Config::default()
         };
+        let limits = if mirrors { mpi_mirror::limits(limits) } else { limits };
         let mut this = Usnic {
             engine: Engine::new(limits, memory, rng.next_u64(), now),
             interfaces: Vec::new(),
             peers: Vec::new(),
-            by_endpoint: BTreeMap::new(),
+            by_endpoint: Vec::new(),
             arena: arena.share(),
             refusals: Refusals::default(),
             order: None,
+            exchanges: Exchanges::new(rng.next_u64()),
+            memory: size,
+            budget: ob1::budget(size),
         };
         for wanted in &config.usnic {
             let isn = wanted.isn.unwrap_or(rng.next_u32() as u16);
@@ -148,126 +152,11 @@ impl Usnic {
         self.interfaces.push(Interface { config: wanted.clone(), port, ours });
         Ok(())
     }
-
-    /// Brings the peers in line with the configuration. One whose settings stay keeps its endpoint.
-    fn follow(&mut self, config: &Config, now: Instant) {
-        let mut wanted = Vec::new();
-        for (number, interface) in self.interfaces.iter_mut().enumerate() {
-            let named = config.usnic.iter().find(|usnic| usnic.name == interface.config.name);
-            let peers = named.map_or(&[][..], |usnic| &usnic.peer);
-            interface.config.peer.clear();
-            wanted.extend(peers.iter().map(|peer| (number, peer.clone())));
-        }
-        let stays = |peer: &Peer| {
-            wanted
-                .iter()
-                .any(|(number, config)| *number == peer.interface && *config == peer.config)
-        };
-        let (kept, gone): (Vec<Peer>, Vec<Peer>) =
-            core::mem::take(&mut self.peers).into_iter().partition(stays);
-        gone.into_iter().for_each(|peer| self.remove(peer));
-        self.peers = kept;
-        for (number, config) in wanted {
-            let known = |peer: &Peer| peer.interface == number && peer.config == config;
-            if !self.peers.iter().any(known) {
-                let peer = self.admit(number, config, now);
-                self.peers.push(peer);
-            }
-        }
-        self.index();
-    }
-
-    /// Makes a peer's endpoint, if it may be one.
-    fn admit(&mut self, number: usize, config: config::usnic::Peer, now: Instant) -> Peer {
-        let Usnic { engine, interfaces, arena, .. } = self;
-        let mut peer = Peer {
-            interface: number,
-            config,
-            endpoint: None,
-            not_admitted: None,
-            inbox: Inbox::default(),
-            sink: None,
-        };
-        let Some(interface) = interfaces.get(number) else { return peer };
-        let address = IpAddr::V4(peer.config.modex.address);
-        let hosts = Hosts::new(interface.config.hosts.clone());
-        let made = match hosts.admits(address) {
-            true => {
-                let config = interface.endpoint(number, &peer.config);
-                engine.add_endpoint(&config, now).map_err(|why| why.to_string())
-            }
-            false => Err(format!("{address} is in none of the networks in `hosts`")),
-        };
-        match made {
-            Ok(endpoint) => {
-                peer.endpoint = Some(endpoint);
-                if interface.config.services.contains(&Service::PutSink) {
-                    peer.sink = grant_sink(engine, endpoint, arena, &peer.config);
-                }
-                peer.inbox.reserve();
-            }
-            Err(why) => {
-                log::error!("usnic peer {}: {why}", peer.config.name.as_str());
-                peer.not_admitted = Some(why);
-            }
-        }
-        peer
-    }
-
-    fn remove(&mut self, mut peer: Peer) {
-        peer.inbox.clear(&mut self.engine);
-        if let Some(endpoint) = peer.endpoint {
-            self.engine.remove(endpoint);
-        }
-        if let Some(sink) = peer.sink {
-            self.arena.free(sink);
-        }
-    }
-
-    /// Makes a peer's endpoint anew, as if both began.
-    fn renew(&mut self, place: usize, now: Instant) {
-        if place >= self.peers.len() {
-            return;
-        }
-        let old = self.peers.remove(place);
-        let (interface, config) = (old.interface, old.config.clone());
-        self.remove(old);
-        let new = self.admit(interface, config, now);
-        self.peers.insert(place, new);
-        self.index();
-    }
-
-    fn index(&mut self) {
-        let all = self.peers.iter().enumerate();
-        self.by_endpoint = all.filter_map(|(place, peer)| Some((peer.endpoint?, place))).collect();
-    }
-}
-
-/// Lets a peer PUT into memory of its own.
-fn grant_sink(
-    engine: &mut Engine,
-    endpoint: EndpointId,
-    arena: &mut Arena,
-    peer: &config::usnic::Peer,
-) -> Option<Window> {
-    let Some(memory) = arena.alloc(SINK, 4096) else {
-        log::error!("usnic peer {}: no memory is left that it could PUT into", peer.name.as_str());
-        return None;
-    };
-    memory.fill(0);
-    match engine.grant(endpoint, SINK_ADDRESS, memory) {
-        Ok(()) => Some(memory),
-        Err(why) => {
-            log::error!("usnic peer {}: {why}", peer.name.as_str());
-            arena.free(memory);
-            None
-        }
-    }
 }
 
 impl Interface {
     /// What the engine is to know of a peer.
-    fn endpoint(&self, number: usize, peer: &config::usnic::Peer) -> EndpointConfig {
+    fn endpoint(&self, number: usize, peer_sender: u64, modex: Modex) -> EndpointConfig {
         let config = &self.config;
         EndpointConfig {
             layout: config.layout.0,
@@ -275,7 +164,7 @@ impl Interface {
             delivery: Delivery::AsTheyCome,
             messages: MESSAGES,
             sends: MESSAGES,
-            ..EndpointConfig::new(number, config.sender.0, peer.sender.0, peer.modex)
+            ..EndpointConfig::new(number, config.sender.0, peer_sender, modex)
         }
     }
 }
@@ -294,7 +183,7 @@ impl UdpEngine for Usnic {
         let admitted = self.peers.iter().filter(|peer| peer.endpoint.is_some());
         let way = |peer: &Peer| {
             let interface = self.interfaces.get(peer.interface)?;
-            Some((interface.port, peer.config.modex.address))
+            Some((interface.port, peer.modex?.address))
         };
         admitted.filter_map(way).collect()
     }
@@ -369,6 +258,10 @@ impl UdpEngine for Usnic {
 
     fn cancel(&mut self) {
         self.order = None;
+    }
+
+    fn exchange(&mut self) -> Option<&mut dyn Exchange> {
+        Some(self)
     }
 }
 

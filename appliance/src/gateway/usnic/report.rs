@@ -5,6 +5,7 @@ use crate::gateway::metrics::Page;
 use crate::report::Value;
 use core::fmt::{Display, Error};
 use drivers::hal::Window;
+use usnic::wire::modex::Modex;
 use usnic::{Counters, InterfaceCounters, State};
 
 /// A counter of an endpoint. Those up to `max_rcvd_window_size` have the names of the BTL's own statistics
@@ -86,6 +87,7 @@ impl Usnic {
             ("data_port".into(), ours.data_port.into()),
             ("priority_port".into(), ours.priority_port.into()),
             ("ping_port".into(), config.ping_port.into()),
+            ("rendezvous".into(), config.rendezvous.into()),
             ("sender".into(), Value::display(config.sender)),
             ("isn".into(), ours.isn.into()),
             ("mtu".into(), ours.mtu.into()),
@@ -105,6 +107,8 @@ impl Usnic {
     fn state(&self, peer: &Peer) -> String {
         let state = peer.endpoint.and_then(|endpoint| self.engine.state(endpoint));
         match (state, &peer.not_admitted) {
+            (None, Some(why)) if peer.config.rendezvous.is_some() => format!("waits: {why}"),
+            (None, None) if peer.config.rendezvous.is_some() => "asks for the modex".into(),
             (Some(State::Failed(why)), _) => format!("failed: {why}"),
             (Some(State::Open), _) => "open".into(),
             (Some(State::Closing), _) => "closing".into(),
@@ -114,14 +118,24 @@ impl Usnic {
         }
     }
 
+    fn modex_from(&self, peer: &Peer) -> String {
+        match peer.config.rendezvous {
+            _ if peer.origin.has_come() => "rendezvous".into(),
+            Some(at) => format!("rendezvous at {at}"),
+            None => "configuration".into(),
+        }
+    }
+
     fn peer(&self, peer: &Peer) -> Value {
         let endpoint = peer.endpoint;
-        let modex = &peer.config.modex;
+        let modex = peer.modex;
+        let port = |of: fn(&Modex) -> u16| Value::from(modex.as_ref().map(of));
         let (window, backlog) =
             endpoint.and_then(|endpoint| self.engine.backlog(endpoint)).unwrap_or_default();
         let (small, large) =
             endpoint.and_then(|endpoint| self.engine.connectivity(endpoint)).unwrap_or_default();
-        let pings = match (modex.ping_port, small, large) {
+        let ping_port = modex.map_or(0, |modex| modex.ping_port);
+        let pings = match (ping_port, small, large) {
             (0, ..) => "no connectivity checker",
             (_, false, false) => "not answered yet",
             (_, true, false) => "small ones answered",
@@ -133,10 +147,11 @@ impl Usnic {
             ("name".into(), Value::display(&peer.config.name)),
             ("sender".into(), Value::display(peer.config.sender)),
             ("state".into(), self.state(peer).into()),
-            ("address".into(), Value::display(modex.address)),
-            ("data_port".into(), modex.data_port.into()),
-            ("priority_port".into(), modex.priority_port.into()),
-            ("ping_port".into(), modex.ping_port.into()),
+            ("modex_from".into(), self.modex_from(peer).into()),
+            ("address".into(), modex.map(|modex| modex.address.to_string()).into()),
+            ("data_port".into(), port(|modex| modex.data_port)),
+            ("priority_port".into(), port(|modex| modex.priority_port)),
+            ("ping_port".into(), port(|modex| modex.ping_port)),
             ("pings".into(), pings.into()),
             ("put_sink".into(), peer.sink.map(sink).into()),
             ("window".into(), window.into()),
@@ -146,6 +161,18 @@ impl Usnic {
             ("echoed".into(), inbox.echoed.into()),
             ("unserved".into(), inbox.unserved.into()),
         ];
+        if let Some(mirror) = &peer.mirror {
+            let counters = mirror.counters();
+            let (under_way, waiting) = mirror.under_way();
+            told.extend([
+                ("mpi_eager".into(), counters.eager.into()),
+                ("mpi_rendezvous".into(), counters.rendezvous.into()),
+                ("mpi_bytes".into(), counters.bytes.into()),
+                ("mpi_refused".into(), counters.refused.into()),
+                ("mpi_under_way".into(), (under_way as u64).into()),
+                ("mpi_waiting".into(), (waiting as u64).into()),
+            ]);
+        }
         let counters = endpoint.and_then(|endpoint| self.engine.counters(endpoint));
         let counters = counters.copied().unwrap_or_default();
         told.extend(COUNTERS.iter().map(|(name, value)| ((*name).into(), value(&counters).into())));

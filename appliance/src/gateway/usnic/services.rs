@@ -2,8 +2,11 @@
 
 use super::{MESSAGES, Peer, Usnic};
 use crate::config::usnic::Service;
+use core::net::IpAddr;
 use drivers::hal::{Instant, Window};
+use net::refusal::Refusal;
 use std::collections::VecDeque;
+use usnic::ob1::{Budget, Refused};
 use usnic::{EndpointId, Engine, Failure, Received, SendError, State};
 
 /// Messages of a peer.
@@ -75,9 +78,10 @@ impl Usnic {
     /// Serves endpoints that have news; how much was done.
     pub(super) fn serve(&mut self, now: Instant) -> usize {
         let mut done = 0;
+        let free = self.budget.free();
         while let Some(endpoint) = self.engine.next_news() {
-            let Some(&place) = self.by_endpoint.get(&endpoint) else { continue };
-            let Usnic { engine, interfaces, peers, .. } = self;
+            let Some(place) = self.place_of_endpoint(endpoint) else { continue };
+            let Usnic { engine, interfaces, peers, exchanges, budget, refusals, .. } = self;
             let Some(peer) = peers.get_mut(place) else { continue };
             let Some(interface) = interfaces.get(peer.interface) else { continue };
             let services = &interface.config.services;
@@ -87,29 +91,77 @@ impl Usnic {
                 done += 1;
                 peer.inbox.messages += 1;
                 peer.inbox.bytes += message.bytes.len() as u64;
-                if echoes {
+                if let Some(mirror) = &mut peer.mirror {
+                    if let Err(why) = mirror.take(engine, message, budget) {
+                        refusals.push(peer.refusal(why));
+                    }
+                } else if echoes {
                     peer.inbox.back.push_back(message);
                 } else {
                     peer.inbox.unserved += u64::from(!discards);
                     engine.release(message);
                 }
             }
-            done += peer.inbox.send_back(engine, endpoint, interface.config.tag, now);
+            done += match &mut peer.mirror {
+                Some(mirror) => mirror.send(engine, endpoint, budget, now),
+                None => peer.inbox.send_back(engine, endpoint, interface.config.tag, now),
+            };
             if let Some(State::Failed(why)) = engine.state(endpoint) {
-                peer.fail(engine, why);
+                if peer.fail(engine, budget, why) {
+                    exchanges.end(&peer.origin);
+                }
             }
         }
+        if self.budget.free() > free {
+            self.admit_waiting(now);
+        }
         done
+    }
+
+    /// There is memory again for messages of MPI that come in parts: those that wait for it are asked for.
+    #[cold]
+    fn admit_waiting(&mut self, now: Instant) {
+        let Usnic { engine, peers, budget, .. } = self;
+        for peer in peers {
+            if let (Some(mirror), Some(endpoint)) = (&mut peer.mirror, peer.endpoint)
+                && mirror.under_way().1 > 0
+            {
+                mirror.admit(budget);
+                mirror.send(engine, endpoint, budget, now);
+            }
+        }
     }
 }
 
 impl Peer {
-    #[cold]
-    fn fail(&mut self, engine: &mut Engine, why: Failure) {
+    /// Gives everything of it back to the engine.
+    pub(super) fn clear(&mut self, engine: &mut Engine, budget: &mut Budget) {
         self.inbox.clear(engine);
-        if !core::mem::replace(&mut self.inbox.told, true) {
+        if let Some(mirror) = &mut self.mirror {
+            mirror.clear(engine, budget);
+        }
+    }
+
+    #[cold]
+    fn refusal(&self, why: Refused) -> Refusal {
+        Refusal {
+            who: self.modex.map(|modex| IpAddr::V4(modex.address)),
+            what: "usnic",
+            asked: format!("a message of MPI from {}", self.config.name.as_str()),
+            reason: "mpi_mirror",
+            advice: why.to_string().into(),
+        }
+    }
+
+    /// Its endpoint has failed; whether that is new.
+    #[cold]
+    fn fail(&mut self, engine: &mut Engine, budget: &mut Budget, why: Failure) -> bool {
+        self.clear(engine, budget);
+        let is_new = !core::mem::replace(&mut self.inbox.told, true);
+        if is_new {
             let name = self.config.name.as_str();
             log::warn!("usnic peer {name}: {why}; `usnic reset {name}` begins anew");
         }
+        is_new
     }
 }

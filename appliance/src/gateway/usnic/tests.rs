@@ -1,10 +1,12 @@
 //! A data plane with usNIC on a port, and an engine by itself at the other end of the cable.
 
+mod exchanges;
+
 use super::*;
 use crate::gateway::plane::{DataPlane, Settings};
 use crate::gateway::udp_engines::UdpEngines;
 use core::time::Duration;
-use drivers::hal::{Frame, Packet, Port, PortCounters, TransmitError, TransmitProgress};
+use drivers::hal::{Frame, Packet, Port, PortCounters, TransmitError, TransmitProgress, Window};
 use net::PortAddresses;
 use net::datagram;
 use std::collections::VecDeque;
@@ -379,7 +381,7 @@ fn a_peer_with_another_modex_takes_the_place_of_one() {
     // It begins anew: with an old endpoint nothing it says would be new.
     lab.peer = peer_engine(5000);
     let mut config = lab.config.clone();
-    config.usnic[0].peer[0].modex = peer_interface(5000).modex();
+    config.usnic[0].peer[0].modex = Some(peer_interface(5000).modex());
     lab.plane.udp_engines.configure(&config, lab.now);
     let ours = config.usnic[0].interface(&config.net[0], 65530).unwrap().modex();
     let endpoint = EndpointConfig::new(0, 1 << 32 | 1, 1 << 32, ours);

@@ -55,8 +55,17 @@ pub struct Received {
     pub tag: u8,
     /// Its bytes.
     pub bytes: Window,
+    /// Bytes of the memory that it takes.
+    takes: u32,
     place: u16,
     generation: u32,
+}
+
+impl Received {
+    /// Bytes of the engine's memory that it takes.
+    pub fn takes(&self) -> usize {
+        self.takes as usize
+    }
 }
 
 impl Engine {
@@ -73,7 +82,8 @@ impl Engine {
             endpoint.inbox.1 = NO_MESSAGE;
         }
         let bytes = shared.blocks.window_of(message.block, message.size);
-        Some(Received { tag: message.tag, bytes, place, generation: message.generation })
+        let takes = message.block.map_or(0, Block::size) as u32;
+        Some(Received { tag: message.tag, bytes, takes, place, generation: message.generation })
     }
 
     /// Gives a message's memory back. It makes room for what the peer sends again.

@@ -98,6 +98,8 @@ pub struct EndpointConfig {
     pub peer_sender: u64,
     /// The peer's interface.
     pub modex: Modex,
+    /// Our first sequence number towards it, if the peer was told another than the interface's.
+    pub isn: Option<u16>,
     /// How the peer lays out its packets.
     pub layout: Layout,
     /// In which order messages are handed over.
@@ -127,6 +129,7 @@ impl EndpointConfig {
             sender,
             peer_sender,
             modex,
+            isn: None,
             layout: Layout::V4,
             delivery: Delivery::AsTheyCome,
             check_connectivity: true,

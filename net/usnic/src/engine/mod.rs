@@ -212,7 +212,8 @@ impl Engine {
         if names.iter().any(|&name| self.by_address.get(name).is_some()) {
             return Err(BadConfig::Exists);
         }
-        let (isn, speed) = (interface.config.isn, interface.config.link_speed);
+        let isn = config.isn.unwrap_or(interface.config.isn);
+        let speed = interface.config.link_speed;
         let place = self.free_endpoints.pop().ok_or(BadConfig::Full)?;
         self.generation = self.generation.wrapping_add(1);
         let id = EndpointId { place, generation: self.generation };

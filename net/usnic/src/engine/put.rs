@@ -2,8 +2,9 @@
 //! and counted; the stock receiver believes any address.
 
 use super::endpoint::{Endpoint, Grant};
-use super::shared::{Grants, Shared};
+use super::shared::Shared;
 use super::{EndpointId, Engine};
+use alloc::vec::Vec;
 use core::fmt;
 use drivers::hal::Window;
 
@@ -33,21 +34,45 @@ impl fmt::Display for GrantError {
 
 impl core::error::Error for GrantError {}
 
+/// Regions granted to peers, by the place of the endpoint and the first address.
+#[derive(Debug)]
+pub(super) struct Grants {
+    all: Vec<(u32, Grant)>,
+}
+
+impl Grants {
+    pub fn new(most: usize) -> Self {
+        Grants { all: Vec::with_capacity(most) }
+    }
+
+    /// The last region of an endpoint that begins at an address or before.
+    fn at_or_before(&self, place: u32, address: u64) -> Option<&Grant> {
+        let end = self.all.partition_point(|(of, grant)| (*of, grant.base) <= (place, address));
+        let (of, grant) = self.all.get(end.checked_sub(1)?)?;
+        (*of == place).then_some(grant)
+    }
+
+    fn insert(&mut self, place: u32, grant: Grant) {
+        let at = self.all.partition_point(|(of, other)| (*of, other.base) < (place, grant.base));
+        self.all.insert(at, (place, grant));
+    }
+}
+
 impl Engine {
     /// Lets the peer of an endpoint write into `memory`, which it has to address from `base` on.
     pub fn grant(&mut self, id: EndpointId, base: u64, memory: Window) -> Result<(), GrantError> {
         self.endpoint(id).filter(|endpoint| endpoint.is_alive()).ok_or(GrantError::Closed)?;
         let end = base.checked_add(memory.len() as u64).filter(|_| base > 0 && !memory.is_empty());
         let end = end.ok_or(GrantError::Range)?;
-        let before = self.shared.grants.range(..(id.place, end)).next_back();
+        let before = self.shared.grants.at_or_before(id.place, end - 1);
         let over = |grant: &Grant| grant.base + grant.memory.len() as u64 > base;
-        if before.is_some_and(|(&(place, _), grant)| place == id.place && over(grant)) {
+        if before.is_some_and(over) {
             return Err(GrantError::Overlaps);
         }
-        if self.shared.grants.len() >= self.shared.config.grants {
+        if self.shared.grants.all.len() >= self.shared.config.grants {
             return Err(GrantError::Full);
         }
-        self.shared.grants.insert((id.place, base), Grant { base, memory });
+        self.shared.grants.insert(id.place, Grant { base, memory });
         Ok(())
     }
 
@@ -55,7 +80,7 @@ impl Engine {
     pub fn revoke(&mut self, id: EndpointId, base: u64) {
         let Some(endpoint) = self.endpoint_mut(id) else { return };
         endpoint.last_grant = None;
-        self.shared.grants.remove(&(id.place, base));
+        self.shared.grants.all.retain(|(place, grant)| (*place, grant.base) != (id.place, base));
     }
 }
 
@@ -63,7 +88,7 @@ impl Endpoint {
     /// Takes all regions back.
     pub(super) fn revoke_all(&mut self, shared: &mut Shared) {
         self.last_grant = None;
-        shared.grants.retain(|&(place, _), _| place != self.id.place);
+        shared.grants.all.retain(|(place, _)| *place != self.id.place);
     }
 
     /// The window of a PUT of `size` bytes, if the peer may write all of it.
@@ -78,8 +103,8 @@ impl Endpoint {
     #[inline(never)]
     fn look_for_grant(&mut self, grants: &Grants, address: u64, size: u32) -> Option<Window> {
         let place = self.id.place;
-        let found = grants.range((place, 0)..=(place, address)).next_back();
-        let granted = found.and_then(|(_, grant)| Some((*grant, grant.part(address, size)?)));
+        let found = grants.at_or_before(place, address);
+        let granted = found.and_then(|grant| Some((*grant, grant.part(address, size)?)));
         match granted {
             Some((grant, window)) => {
                 self.last_grant = Some(grant);

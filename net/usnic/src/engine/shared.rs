@@ -2,19 +2,16 @@
 
 use super::assembly::Message;
 use super::config::{Config, WINDOW};
-use super::endpoint::{Endpoint, Grant, State};
+use super::endpoint::{Endpoint, State};
+use super::put::Grants;
 use super::send::Fragment;
 use crate::blocks::Blocks;
 use crate::id_map::IdMap;
 use crate::table::{Queue, Table};
 use crate::wheel::Wheel;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use drivers::hal::{Instant, Window};
-
-/// Regions granted to peers, by endpoint and first address.
-pub(super) type Grants = BTreeMap<(u32, u64), Grant>;
 
 /// What belongs to no endpoint alone. An endpoint is named by its place in the table of endpoints.
 #[derive(Debug)]
@@ -52,7 +49,7 @@ impl Shared {
             by_fragment: IdMap::new(config.messages, secret.rotate_left(31)),
             windows: (0..windows).map(|_| slots()).collect(),
             free_windows: (0..windows as u16).rev().collect(),
-            grants: BTreeMap::new(),
+            grants: Grants::new(config.grants),
             wheel: Wheel::new(2 * config.endpoints, now),
             ready: Queue::new(2 * config.endpoints),
             news: Queue::new(config.endpoints),

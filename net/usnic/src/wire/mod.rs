@@ -7,6 +7,7 @@
 pub mod header;
 pub mod modex;
 pub mod ping;
+pub mod rendezvous;
 
 /// Bytes that libfabric's usNIC counts with every message, and that never leave the host.
 pub const PREFIX: u16 = 64;
@@ -14,6 +15,6 @@ pub const PREFIX: u16 = 64;
 pub const IP_UDP: u16 = 28;
 
 /// The `N` bytes from `at`, if they are there.
-fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }

@@ -1,0 +1,111 @@
+/*
+ * courier SOCKET: takes the place of one rank under mpirun for a program that knows neither MPI nor PMIx, which listens
+ * at that Unix socket. It carries addresses between PMIx and the program, and stands in the fences of the others.
+ * Lines to the program:    name JOB RANK           its own
+ *                          peer HEX JOB RANK       one for each other rank
+ *                          go                      MPI_Init of the others is about to return
+ *                          quit                    the others have entered MPI_Finalize
+ * and from it:             modex HEX               as its first line
+ *                          ready                   after the last peer: it knows them all
+ */
+#include <ctype.h>
+#include <pmix.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* Framework, component and version of the BTL: the key under which it finds the addresses of others. */
+#define KEY "btl.usnic.4.1"
+
+static pmix_proc_t me;
+
+static void check(int wrong, const char *what)
+{
+	if (wrong) {
+		fprintf(stderr, "courier: %s\n", what);
+		exit(2);
+	}
+}
+
+static void fence(bool collect)
+{
+	pmix_info_t info;
+	pmix_proc_t all;
+
+	PMIX_PROC_CONSTRUCT(&all);
+	PMIX_LOAD_PROCID(&all, me.nspace, PMIX_RANK_WILDCARD);
+	PMIX_INFO_CONSTRUCT(&info);
+	PMIX_INFO_LOAD(&info, PMIX_COLLECT_DATA, &collect, PMIX_BOOL);
+	check(PMIx_Fence(&all, 1, &info, 1) != PMIX_SUCCESS, "a fence was not passed");
+	PMIX_INFO_DESTRUCT(&info);
+}
+
+static void publish(const char *digits)
+{
+	uint8_t modex[1024];
+	unsigned byte;
+	size_t n = 0;
+	pmix_value_t value;
+
+	for (; n < sizeof modex && isxdigit((unsigned char)*digits) && sscanf(digits, "%2x", &byte) == 1; digits += 2)
+		modex[n++] = byte;
+	PMIX_VALUE_CONSTRUCT(&value);
+	value.type = PMIX_BYTE_OBJECT;
+	value.data.bo.bytes = (char *)modex;
+	value.data.bo.size = n;
+	check(PMIx_Put(PMIX_GLOBAL, KEY, &value) != PMIX_SUCCESS, "the modex was not taken");
+	check(PMIx_Commit() != PMIX_SUCCESS, "nor committed");
+}
+
+static void tell_peers(FILE *program)
+{
+	unsigned size, rank;
+	pmix_proc_t who;
+	pmix_value_t *got;
+	size_t i;
+
+	PMIX_LOAD_PROCID(&who, me.nspace, PMIX_RANK_WILDCARD);
+	check(PMIx_Get(&who, PMIX_JOB_SIZE, NULL, 0, &got) != PMIX_SUCCESS, "the job has no size");
+	size = got->data.uint32;
+	fprintf(program, "name %s %u\n", me.nspace, me.rank);
+	for (rank = 0; rank < size; rank++) {
+		PMIX_LOAD_PROCID(&who, me.nspace, rank);
+		if (rank == me.rank || PMIx_Get(&who, KEY, NULL, 0, &got) != PMIX_SUCCESS)
+			continue;
+		fprintf(program, "peer ");
+		for (i = 0; i < got->data.bo.size; i++)
+			fprintf(program, "%02x", (uint8_t)got->data.bo.bytes[i]);
+		fprintf(program, " %s %u\n", me.nspace, rank);
+	}
+	fprintf(program, "go\n");
+	fflush(program);
+}
+
+int main(int argc, char **argv)
+{
+	struct sockaddr_un at = { .sun_family = AF_UNIX };
+	int s = socket(AF_UNIX, SOCK_STREAM, 0);
+	char line[4096];
+	FILE *from, *to;
+
+	check(argc < 2 || strlen(argv[1]) >= sizeof at.sun_path, "name a socket");
+	strcpy(at.sun_path, argv[1]);
+	check(PMIx_Init(&me, NULL, 0) != PMIX_SUCCESS, "there is no PMIx");
+	check(connect(s, (struct sockaddr *)&at, sizeof at) < 0, "nobody listens at the socket");
+	from = fdopen(s, "r");
+	to = fdopen(dup(s), "w");
+	check(!fgets(line, sizeof line, from) || strncmp(line, "modex ", 6), "no modex came");
+	publish(line + 6);
+	fence(true);                    /* addresses are exchanged */
+	tell_peers(to);
+	check(!fgets(line, sizeof line, from) || strncmp(line, "ready", 5), "the program has gone");
+	fence(false);                   /* the end of MPI_Init */
+	fence(false);                   /* MPI_Finalize */
+	fprintf(to, "quit\n");
+	fclose(to);
+	PMIx_Finalize(NULL, 0);
+	return 0;
+}

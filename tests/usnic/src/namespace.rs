@@ -1,0 +1,45 @@
+//! A network namespace with a tap device: peers of this machine and an appliance in QEMU are hosts of one network,
+//! which nobody else is on. That takes root.
+
+use std::process::Command;
+use std::thread;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use launch::qemu::Nic;
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+/// The device, for peers' sockets and for QEMU.
+pub const TAP: &str = "tap0";
+/// The address of this end, on the network of the appliance's.
+pub const ADDRESS: &str = "10.9.0.2";
+
+/// The interface to give to the machine.
+pub fn nic() -> Nic {
+    Nic::Tap { name: TAP.into() }
+}
+
+/// Runs `f` in a namespace, in a thread of its own. Whatever it starts is in there as well.
+pub fn within<T: Send>(mtu: u16, f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    ensure!(rustix::process::geteuid().is_root(), "a network namespace is made by root");
+    thread::scope(|scope| {
+        let inside = scope.spawn(|| {
+            // SAFETY: Only the network of this thread is another from now on; files, memory and signals stay what they
+            // are, so that nothing which other threads hold changes its meaning.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.context("no network namespace")?;
+            ip("link set lo up")?;
+            ip(&format!("tuntap add dev {TAP} mode tap"))?;
+            ip(&format!("link set {TAP} mtu {mtu} up"))?;
+            ip(&format!("addr add {ADDRESS}/24 dev {TAP}"))?;
+            f()
+        });
+        inside.join().map_err(|_| anyhow!("it has panicked in its namespace"))?
+    })
+}
+
+/// Runs `ip` with these words.
+fn ip(words: &str) -> Result<()> {
+    let output = Command::new("ip").args(words.split(' ')).output().context("no ip")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "ip {words}: {said}");
+    Ok(())
+}
