@@ -12,7 +12,7 @@ use crate::callgrind::Program;
 use crate::instructions::Plugin;
 use crate::report::Report;
 use crate::rnbd::{READ_4K_QD32, ROUNDS, fio, volumes};
-use crate::site::{Appliance, Site};
+use crate::site::{Appliance, LINUX, Site};
 
 /// What belongs to a model, and not to its driver.
 const MODEL: &str = "of_the_model";
@@ -48,7 +48,8 @@ fn read4k_ratio(plugin: &Plugin) -> Result<f64> {
     let appliances = [Appliance::halting(""), Appliance::halting(volume).disk(drive)];
     let mut site = Site::boot(plugin, &appliances)?;
     volumes::serve(&mut site)?;
-    for server in [RAM, NVME] {
+    // The client numbers its devices in the order in which they are mapped.
+    for server in [LINUX, RAM, NVME] {
         volumes::map_and_fill(&mut site, server)?;
     }
     site.count_idle()?;
