@@ -305,8 +305,8 @@ impl Gateway {
         };
         plane.wait_for_ports(workers.is_empty());
         let DataPlane { rapidio, arena, rng, .. } = &mut plane;
-        let linx = Linx::of(config, rapidio, arena, &mut networks, &mut **rng, now);
-        let smc = Smc::of(config, facts.memory, &mut plane, &mut networks);
+        let mut linx = Linx::of(config, rapidio, arena, &mut networks, &mut **rng, now);
+        let smc = Smc::of(config, facts.memory, &mut plane, &mut linx, &mut networks);
         let state = State {
             platform,
             log,

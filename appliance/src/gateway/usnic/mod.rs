@@ -17,6 +17,7 @@ use crate::report::Value;
 use core::fmt::Error;
 use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use drivers::hal::{Arena, Instant, Window};
+use messaging::usnic::{PeerEnd, UsnicEnds, UsnicTransport};
 use net::datagram::Datagram;
 use net::hosts::Hosts;
 use net::refusal::{Refusal, Refusals};
@@ -75,6 +76,8 @@ pub(super) struct Usnic {
     arena: Arena,
     refusals: Refusals,
     order: Option<Order>,
+    /// What rules have of it.
+    ends: UsnicEnds,
 }
 
 impl Usnic {
@@ -114,6 +117,7 @@ impl Usnic {
             arena: arena.share(),
             refusals: Refusals::default(),
             order: None,
+            ends: UsnicEnds::new(size / 4),
         };
         for wanted in &config.usnic {
             let isn = wanted.isn.unwrap_or(rng.next_u32() as u16);
@@ -217,6 +221,7 @@ impl Usnic {
     fn remove(&mut self, mut peer: Peer) {
         peer.inbox.clear(&mut self.engine);
         if let Some(endpoint) = peer.endpoint {
+            self.ends.forget(&mut self.engine, endpoint);
             self.engine.remove(endpoint);
         }
         if let Some(sink) = peer.sink {
@@ -240,6 +245,17 @@ impl Usnic {
     fn index(&mut self) {
         let all = self.peers.iter().enumerate();
         self.by_endpoint = all.filter_map(|(place, peer)| Some((peer.endpoint?, place))).collect();
+        let Usnic { interfaces, peers, ends, .. } = self;
+        let end = |peer: &Peer| {
+            let interface = &interfaces.get(peer.interface)?.config;
+            Some(PeerEnd {
+                interface: interface.name.to_string(),
+                peer: peer.config.name.to_string(),
+                endpoint: peer.endpoint,
+                tag: interface.tag,
+            })
+        };
+        ends.set_peers(&peers.iter().filter_map(end).collect::<Vec<_>>());
     }
 }
 
@@ -341,6 +357,10 @@ impl UdpEngine for Usnic {
 
     fn deadline(&mut self) -> Option<Instant> {
         self.engine.deadline()
+    }
+
+    fn rules<'a>(&'a mut self, touched: &'a mut bool, now: Instant) -> Option<UsnicTransport<'a>> {
+        Some(UsnicTransport { engine: &mut self.engine, ends: &mut self.ends, touched, now })
     }
 
     fn configure(&mut self, config: &Config, now: Instant) {

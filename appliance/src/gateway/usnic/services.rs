@@ -77,7 +77,11 @@ impl Usnic {
         let mut done = 0;
         while let Some(endpoint) = self.engine.next_news() {
             let Some(&place) = self.by_endpoint.get(&endpoint) else { continue };
-            let Usnic { engine, interfaces, peers, .. } = self;
+            let Usnic { engine, interfaces, peers, ends, .. } = self;
+            if ends.handle(engine, endpoint) {
+                done += 1;
+                continue;
+            }
             let Some(peer) = peers.get_mut(place) else { continue };
             let Some(interface) = interfaces.get(peer.interface) else { continue };
             let services = &interface.config.services;
