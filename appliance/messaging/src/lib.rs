@@ -11,7 +11,13 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod linx;
+pub mod messages;
+pub mod names;
 pub mod relay;
+pub mod rio_cm;
+pub mod transport;
+pub mod usnic;
 
 use crate::relay::{Interfaces, Notice, Relay, World};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -71,7 +77,8 @@ impl Users {
         self.add(User::Service(at, echo));
     }
 
-    /// Takes in a rule with a name. `make` is told the first of its owners.
+    /// Takes in a rule with a name. `make` is told the first of its owners. One that listens for messages does so
+    /// after [`Users::listen`].
     pub fn add_rule(
         &mut self,
         name: String,
@@ -82,6 +89,20 @@ impl Users {
         let owners = relay.owners(interfaces);
         self.owners.extend(owners.into_iter().map(|(at, tcp, owner)| ((at, tcp), owner)));
         self.add(User::Rule(name, relay));
+    }
+
+    /// Has the rule of a name listen, if that is for messages.
+    pub fn listen<P: Provider + ?Sized>(
+        &mut self,
+        name: &str,
+        world: &mut World<'_, '_, P>,
+    ) -> Result<(), String> {
+        let rules = self.users.iter_mut().flatten();
+        let mut found = rules.filter_map(|user| match user {
+            User::Rule(of, relay) if of == name => Some(relay),
+            User::Rule(..) | User::Service(..) => None,
+        });
+        found.next().map_or(Ok(()), |relay| relay.listen(world))
     }
 
     fn add(&mut self, user: User) {
@@ -103,15 +124,19 @@ impl Users {
     }
 
     /// Takes a rule out: nobody listens for it any more, and its connections end by an abort. Those of others
-    /// go on.
-    pub fn remove_rule<P: Provider + ?Sized>(&mut self, name: &str, world: &mut World<'_, '_, P>) {
+    /// go on. How many messages were lost with them.
+    pub fn remove_rule<P: Provider + ?Sized>(
+        &mut self,
+        name: &str,
+        world: &mut World<'_, '_, P>,
+    ) -> u64 {
         let is_it = |user: &Option<User>| matches!(user, Some(User::Rule(n, _)) if n == name);
-        let Some(place) = self.users.iter().position(is_it) else { return };
-        let Some(User::Rule(_, relay)) = self.users[place].take() else { return };
+        let Some(place) = self.users.iter().position(is_it) else { return 0 };
+        let Some(User::Rule(_, relay)) = self.users[place].take() else { return 0 };
         self.owners.retain(|_, owner| (*owner / relay::OWNERS) as usize != place);
         self.notices.retain(|(at, _)| *at != place);
         self.timers.forget(place);
-        relay.stop(world);
+        relay.stop(world)
     }
 
     /// Sees to what is new: of connections, by the engine's events, and because its time has come. How much.
@@ -127,6 +152,14 @@ impl Users {
                 }
             }
             self.ready = ready;
+        }
+        while let Some((owner, event)) = world.messages.next_owned() {
+            done += 1;
+            let place = (owner / relay::OWNERS) as usize;
+            if let Some(Some(User::Rule(_, relay))) = self.users.get_mut(place) {
+                relay.message_event(owner, event, world);
+            }
+            self.settle(place);
         }
         for _ in 0..self.timers.len() {
             let Some(place) = self.timers.take_due(world.ctx.now) else { break };
@@ -281,6 +314,8 @@ impl Users {
     }
 }
 
+#[cfg(test)]
+mod linx_tests;
 #[cfg(test)]
 mod machine;
 #[cfg(test)]

@@ -1,7 +1,10 @@
 //! A machine for tests: an interface, RoCE, the engine, and its users.
 
 use super::*;
+use crate::messages::Messages;
+use crate::names::{Listen, Target};
 use crate::relay::Rule;
+use crate::relay::frames::Framing;
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Arena;
@@ -81,7 +84,8 @@ impl Machine {
         engine.poll(&mut ctx);
         engine.handle_timeout(&mut ctx, interface);
         let (interfaces, ctx) = (&mut Ways(interface), &mut ctx);
-        let mut world = relay::World { interfaces, engine, piece, ctx };
+        let messages = &mut Messages::default();
+        let mut world = relay::World { interfaces, engine, piece, ctx, messages };
         users.poll(&mut world);
         engine.flush(ctx);
     }
@@ -89,9 +93,10 @@ impl Machine {
     /// Has a rule on [`RULE`] that relays to `server`, over SMC-R if it can.
     pub fn relay(&mut self, server: SocketAddr, now: Instant) {
         let rule = Rule {
-            listen: RULE,
+            name: "r".into(),
+            listen: Listen::Port(RULE),
             offers: true,
-            backends: vec![server],
+            backends: vec![Target::Socket(server)],
             smc: true,
             proxy: false,
             // As it is configured if nobody says otherwise.
@@ -100,6 +105,8 @@ impl Machine {
             health_interval: None,
             gate: Gate::default(),
             limits: LIMITS,
+            framing: Framing { lengths: true, longest: 64 << 10 },
+            signal: None,
         };
         self.users.add_rule("r".into(), &mut Ways(&mut self.interface), |owner, interfaces| {
             Relay::new(rule, interfaces, owner, 1, now)

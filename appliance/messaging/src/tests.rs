@@ -2,7 +2,10 @@
 //! told of never happens.
 
 use super::*;
+use crate::messages::Messages;
+use crate::names::{Listen, Target};
 use crate::relay::Rule;
+use crate::relay::frames::Framing;
 use core::net::SocketAddr;
 use core::time::Duration;
 use drivers::hal::Arena;
@@ -61,9 +64,10 @@ fn interface(n: u8) -> Interface {
 
 fn rule(listen: u16, limits: Limits) -> Rule {
     Rule {
-        listen,
+        name: "r".into(),
+        listen: Listen::Port(listen),
         offers: false,
-        backends: vec![SocketAddr::from(([10, 0, 0, 2], SERVER))],
+        backends: vec![Target::Socket(([10, 0, 0, 2], SERVER).into())],
         smc: false,
         proxy: false,
         connect_timeout: Duration::from_secs(5),
@@ -71,6 +75,8 @@ fn rule(listen: u16, limits: Limits) -> Rule {
         health_interval: None,
         gate: Gate::default(),
         limits,
+        framing: Framing { lengths: true, longest: 64 << 10 },
+        signal: None,
     }
 }
 
@@ -130,7 +136,8 @@ impl World {
         let mut ctx = EngineContext { provider: roce, arena, now: *now, rng };
         engine.handle_timeout(&mut ctx, interface);
         let (interfaces, ctx) = (&mut Ways(interface), &mut ctx);
-        let mut world = relay::World { interfaces, engine, piece, ctx };
+        let messages = &mut Messages::default();
+        let mut world = relay::World { interfaces, engine, piece, ctx, messages };
         users.poll(&mut world);
     }
 
@@ -302,7 +309,8 @@ fn a_rule_that_ends_takes_its_connections_with_it_and_no_others() {
     let (provider, arena) = (&mut w.roce, &mut w.arena);
     let ctx = &mut EngineContext { provider, arena, now: w.now, rng: &mut rng };
     let (engine, piece) = (&mut w.engine, &mut w.piece);
-    w.users.remove_rule("r0", &mut relay::World { interfaces, engine, piece, ctx });
+    let messages = &mut Messages::default();
+    w.users.remove_rule("r0", &mut relay::World { interfaces, engine, piece, ctx, messages });
     w.settle();
     for link in gone.into_iter().chain([late]) {
         let read = w.clients.read(&mut w.peer, link, &mut [0; 8]);

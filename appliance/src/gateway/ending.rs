@@ -151,7 +151,7 @@ impl State {
             worker.tell(move |plane| plane.shut_down(now));
         }
         if let Some(smc) = &mut self.smc {
-            smc.shut_down(networks, &mut self.plane, now);
+            smc.shut_down(networks, &mut self.plane, &mut self.linx, now);
         }
         networks.iter_mut().for_each(|network| network.interface.shut_down());
     }

@@ -133,8 +133,8 @@ impl Gateway {
         let mut served = state.plane.serve(now);
         state.poll_rules(networks, now);
         if let Some(smc) = &mut state.smc {
-            served +=
-                smc.poll(networks, &state.ports, state.document.config(), &mut state.plane, now);
+            let (plane, linx) = (&mut state.plane, &mut state.linx);
+            served += smc.poll(networks, &state.ports, state.document.config(), plane, linx, now);
             let refusals = &mut smc.engine.admission.refusals;
             if !refusals.is_empty() {
                 state.refused.take(refusals, now);

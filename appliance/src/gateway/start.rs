@@ -328,11 +328,11 @@ impl Gateway {
         };
         plane.wait_for_ports(workers.is_empty());
         let DataPlane { rapidio, arena, rng, .. } = &mut plane;
-        let linx = Linx::of(config, rapidio, arena, &mut networks, &mut **rng, now);
+        let mut linx = Linx::of(config, rapidio, arena, &mut networks, &mut **rng, now);
         let engine = plane.udp_engines.exchange();
         let rendezvous =
             engine.map(|engine| Box::new(Rendezvous::new(engine, &own_ports, &mut networks)));
-        let smc = Smc::of(config, facts.memory, &mut plane, &mut networks);
+        let smc = Smc::of(config, facts.memory, &mut plane, &mut linx, &mut networks);
         let state = State {
             platform,
             log,

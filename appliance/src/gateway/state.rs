@@ -134,9 +134,12 @@ impl State {
         }
         let config = self.document.config();
         match &mut self.smc {
-            Some(smc) => smc.apply_rules(config, networks, &mut self.plane, now),
+            Some(smc) => smc.apply_rules(config, networks, &mut self.plane, &mut self.linx, now),
             None if config.rule.is_empty() => {}
-            None => self.smc = Smc::of(config, self.facts.memory, &mut self.plane, networks),
+            None => {
+                let (plane, linx) = (&mut self.plane, &mut self.linx);
+                self.smc = Smc::of(config, self.facts.memory, plane, linx, networks);
+            }
         }
     }
 

@@ -14,6 +14,7 @@ use crate::report::Value;
 use core::fmt::{Display, Error};
 use core::net::{Ipv4Addr, SocketAddrV4};
 use drivers::hal::{Arena, Instant, Packet, TransmitError, Window};
+use messaging::usnic::UsnicTransport;
 use net::PortAddresses;
 use net::datagram::{self, Datagram, HEADERS, Unfit};
 use net::refusal::Refusals;
@@ -40,6 +41,14 @@ pub(super) trait UdpEngine {
     fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing<'_>>;
     /// When there is something to do though nothing arrives.
     fn deadline(&mut self) -> Option<Instant>;
+    /// As a transport of rules, if it is one; it says so when it has something to do by that.
+    fn rules<'a>(
+        &'a mut self,
+        _touched: &'a mut bool,
+        _now: Instant,
+    ) -> Option<UsnicTransport<'a>> {
+        None
+    }
     /// Heeds what can be changed while it runs.
     fn configure(&mut self, config: &Config, now: Instant);
     /// What it has refused.
@@ -203,6 +212,12 @@ impl UdpEngines {
             Err(Unfit::NotOurs) => slot.losses.not_ours += 1,
         }
         true
+    }
+
+    /// usNIC as a transport of rules, if it is there.
+    #[inline]
+    pub fn rules(&mut self, now: Instant) -> Option<UsnicTransport<'_>> {
+        self.slots.iter_mut().find_map(|slot| slot.engine.rules(&mut slot.touched, now))
     }
 
     /// What users of engines have to do; how much was done.

@@ -278,7 +278,11 @@ impl TcpCm {
         while self.stream == Some(stream) {
             match self.step(pool, &mut rest, now) {
                 Ok(true) => (),
-                Ok(false) => return bytes.len() - rest.len(),
+                Ok(false) => {
+                    // The peer is there: what it says waits for memory.
+                    self.is_alive |= !rest.is_empty();
+                    return bytes.len() - rest.len();
+                }
                 Err(fault) => {
                     if self.state == State::Connected {
                         self.end(pool, Down::Fault(fault));

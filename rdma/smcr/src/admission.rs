@@ -107,14 +107,14 @@ impl Admission {
     }
 
     /// Takes bytes for a connection of ours; false if there are too few.
-    pub(super) fn take(&mut self, bytes: u64) -> bool {
+    pub fn take(&mut self, bytes: u64) -> bool {
         let enough = bytes <= self.left;
         self.left -= if enough { bytes } else { 0 };
         enough
     }
 
     /// Gives such bytes back.
-    pub(super) fn give_back(&mut self, bytes: u64) {
+    pub fn give_back(&mut self, bytes: u64) {
         self.left = self.left.saturating_add(bytes);
     }
 }

@@ -2,7 +2,8 @@
 """A LINX node at the other end of a TCP connection: `tcp.py HOST PORT NAME SIGNALS`.
 
 It connects, hunts for NAME, sends SIGNALS signals of many sizes there, several at a time, and checks that each comes
-back as it was. The header is that of the TCP connection manager, version 3 ("LINX Protocols" version 21, 7.1.1).
+back as it was. `tcp.py HOST PORT NAME --serve` publishes NAME instead, and sends each signal back to whom it came from,
+until the connection ends; what it hears of names it prints. The header is that of the TCP connection manager, version 3 ("LINX Protocols" version 21, 7.1.1).
 """
 
 import socket
@@ -83,11 +84,31 @@ class Peer:
         print(f"{self.heard} signals came back as they were")
 
 
+class Server(Peer):
+    """Sends signals back."""
+
+    def __init__(self, stream, name):
+        self.stream, self.name = stream, name
+        self.left, self.heard, self.pings = 1, 0, 0
+        self.link = rlnh.Link(self.send, self.disconnect, self.log)
+        self.link.open(name)
+
+    def log(self, entry):
+        if entry[0] == "signal":
+            _, sender, receiver, number, body = entry
+            self.link.signal(receiver, sender, number, body)
+        else:
+            print(*entry, flush=True)
+
+
 def main():
     host, port, name, signals = sys.argv[1:]
     with socket.create_connection((host, int(port)), PATIENCE) as stream:
         stream.settimeout(PATIENCE)
-        Peer(stream, name, int(signals)).run()
+        if signals == "--serve":
+            Server(stream, name).run()
+        else:
+            Peer(stream, name, int(signals)).run()
 
 
 if __name__ == "__main__":

@@ -3,12 +3,13 @@
 #[path = "image/network.rs"]
 mod network;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use boot_tests::{boot, spec};
-use launch::qemu::Vm;
+use launch::qemu::{Nic, Vm, free_port};
 use serde_json::Value;
 use usnic::EndpointConfig;
 use usnic::wire::header::Layout;
@@ -58,6 +59,11 @@ fn modex_of(vm: &mut Vm) -> Result<Modex> {
 
 impl Lab {
     fn start(mtu: u16, peers: u32) -> Result<Lab> {
+        Lab::start_with(mtu, peers, "", None)
+    }
+
+    /// As [`Lab::start`], with more in the document, and another interface.
+    fn start_with(mtu: u16, peers: u32, more: &str, nic: Option<Nic>) -> Result<Lab> {
         let wire = Wire::new()?;
         let mut text = document(mtu, "services = [\"echo\", \"put-sink\"]\ntag = 65");
         let mut all = Vec::new();
@@ -69,7 +75,12 @@ impl Lab {
             text += &peer_section(&format!("node-{rank}"), rank, &modex);
             all.push(stock);
         }
-        let mut vm = boot(spec()?.memory(512).nic(wire.nic()).config(&text))?;
+        text += more;
+        let mut spec = spec()?.memory(512).nic(wire.nic());
+        if let Some(nic) = nic {
+            spec = spec.nic(nic);
+        }
+        let mut vm = boot(spec.config(&text))?;
         let ours = modex_of(&mut vm)?;
         ensure!((ours.isn, ours.max_message) == (65_500, Modex::max_message_of(mtu)), "{ours:?}");
         let ours = wire.translated(&ours);
@@ -245,6 +256,61 @@ fn a_peer_that_is_killed_and_one_that_takes_its_place() -> Result<()> {
     echo(&mut lab, 1, &[(100, 5000)], all)?;
     ensure!(lab.told("node-1")?["state"] == "open" && lab.told("node-2")?["state"] == "open");
     println!("{:?} datagrams", lab.wire.counts()?);
+    Ok(())
+}
+
+/// A peer talks to a TCP service, and a TCP client to another peer, by rules: lengths before messages in the streams.
+#[test]
+fn rules_join_peers_and_tcp() -> Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let (server, clients) = (listener.local_addr()?.port(), free_port()?);
+    let rules = format!(
+        "[[net]]\naddress = \"10.0.2.15/24\"\n\
+         [[rule]]\nname = \"in\"\nlisten = \"usnic:mpi/node-1\"\nbackend = [\"10.0.2.2:{server}\"]\n\
+         max_message = \"1MiB\"\n\
+         [[rule]]\nname = \"out\"\nlisten = 7000\nbackend = [\"usnic:mpi/node-2\"]\nmax_message = \"1MiB\"\n"
+    );
+    let nic = Nic::User { forwards: vec![("tcp", clients, 7000)] };
+    let mut lab = Lab::start_with(1500, 2, &rules, Some(nic))?;
+    // The service sends back what comes.
+    let served = std::thread::spawn(move || -> Result<()> {
+        let (mut stream, _) = listener.accept()?;
+        let mut bytes = vec![0; 64 << 10];
+        loop {
+            match stream.read(&mut bytes)? {
+                0 => return Ok(()),
+                count => stream.write_all(&bytes[..count])?,
+            }
+        }
+    });
+    echo(&mut lab, 0, &[(1, 1), (1, 8), (100, 300), (50, 5000), (2, 1 << 20)], 0)?;
+    // The client sends what the stock peer checks.
+    let mut client = TcpStream::connect(("127.0.0.1", clients))?;
+    let sizes = [1usize, 9, 300, 5000, 65_536, 1 << 20];
+    for (number, size) in (0..).zip(sizes) {
+        client.write_all(&(size as u32).to_be_bytes())?;
+        client.write_all(&pattern::message(number, size))?;
+    }
+    let line = lab.ask(1, &format!("recv {} 60", sizes.len()), "received")?;
+    ensure!(line.starts_with(&format!("received {} bad 0", sizes.len())), "{line}");
+    // And it answers.
+    lab.ask(1, "send 3 2000", "sent")?;
+    for number in 0..3 {
+        let mut frame = vec![0; 4 + 2000];
+        client.read_exact(&mut frame)?;
+        ensure!(frame[..4] == 2000u32.to_be_bytes(), "{:?}", &frame[..4]);
+        ensure!(pattern::check(&frame[4..]) == Some(number), "message {number} is another one");
+    }
+    // One client at a time: there is nothing on the wire that would tell them apart.
+    let mut second = TcpStream::connect(("127.0.0.1", clients))?;
+    ensure!(!matches!(second.read(&mut [0; 8]), Ok(1..)), "it was answered");
+    let rules = lab.vm.run("show smc rules --json")?.json()?;
+    ensure!(rules[0]["message_clients"] == 1 && rules[0]["messages_lost"] == 0, "{rules}");
+    ensure!(rules[1]["refused"] == 1 && rules[1]["messages_lost"] == 0, "{rules}");
+    // The rule ends, and so does the service's connection.
+    lab.vm.run("unset rule.0")?;
+    let ended = served.join().expect("the service");
+    println!("the service: {ended:?}, {:?} datagrams", lab.wire.counts()?);
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! Which server the next connection goes to: of those that answer, the one with the fewest; and
 //! what is known of each of them.
 
+use crate::names::Target;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
 use core::time::Duration;
 use drivers::hal::Instant;
 
@@ -15,7 +15,7 @@ pub const MAX_BACKENDS: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
     /// Where it is.
-    pub address: SocketAddr,
+    pub address: Target,
     /// It answered when it was asked last, or was not asked yet.
     pub up: bool,
     /// Connections to it, those being opened among them.
@@ -41,9 +41,9 @@ pub struct Balance {
 impl Balance {
     /// Of these servers, which are asked every `interval`. Of more than [`MAX_BACKENDS`] the rest
     /// is left out.
-    pub fn new(addresses: &[SocketAddr], interval: Option<Duration>, now: Instant) -> Self {
-        let backend = |&address: &SocketAddr| Backend {
-            address,
+    pub fn new(addresses: &[Target], interval: Option<Duration>, now: Instant) -> Self {
+        let backend = |address: &Target| Backend {
+            address: address.clone(),
             up: true,
             connections: 0,
             total: 0,
@@ -112,9 +112,10 @@ impl Balance {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::net::SocketAddr;
 
     fn three() -> Balance {
-        let addresses = [1, 2, 3].map(|n| SocketAddr::from(([10, 0, 0, n], 80)));
+        let addresses = [1, 2, 3].map(|n| Target::Socket(([10, 0, 0, n], 80).into()));
         Balance::new(&addresses, None, Instant::ZERO)
     }
 
@@ -145,7 +146,7 @@ mod tests {
     #[test]
     fn servers_are_asked_at_once_and_then_every_interval() {
         let second = Duration::from_secs(1);
-        let address = SocketAddr::from(([10, 0, 0, 1], 80));
+        let address = Target::Socket(SocketAddr::from(([10, 0, 0, 1], 80)));
         let mut balance = Balance::new(&[address], Some(second), Instant::ZERO);
         assert!(balance.is_due(Instant::ZERO) && !balance.is_due(Instant::ZERO));
         assert_eq!(balance.poll_timeout(), Some(Instant::ZERO + second));

@@ -1,8 +1,10 @@
 //! The two sides of a relayed connection, as its pipes see them.
 
+use super::frames::MessageSides;
 use super::pipe::{Side, Sides};
+use super::streams::{Backs, Fronts};
 use super::{Place, World};
-use net::tcp::Closed;
+use crate::transport::{Carries, Closed, Reason, Transport, Unwritten};
 use smcr::acceptor::Acceptor;
 use smcr::connector::Connector;
 use verbs::Provider;
@@ -16,58 +18,72 @@ pub(super) struct Endpoints<'a, 'w, 'i, 'c, P: Provider + ?Sized> {
     pub world: &'w mut World<'i, 'c, P>,
 }
 
+/// Does the same with the transport of a side, whichever that is; `$none` if there is no connection yet.
+macro_rules! on {
+    ($this:ident, $side:ident, $transport:ident, $connection:ident, $do:expr, $none:expr) => {{
+        let Endpoints { fronts, backs, front, back, world } = $this;
+        match ($side, *front, *back) {
+            (Side::Frontend, Place::Stream($connection), _) => {
+                #[allow(unused_mut)]
+                let mut $transport = Fronts { acceptors: fronts, at: 0, world };
+                $do
+            }
+            (Side::Backend, _, Some(Place::Stream($connection))) => {
+                #[allow(unused_mut)]
+                let mut $transport = Backs { connectors: backs, at: 0, smc: false, world };
+                $do
+            }
+            (Side::Frontend, Place::Message($connection), _)
+            | (Side::Backend, _, Some(Place::Message($connection))) => {
+                let $transport = &mut *world.messages;
+                $do
+            }
+            (Side::Backend, _, None) => $none,
+        }
+    }};
+}
+
 impl<P: Provider + ?Sized> Sides for Endpoints<'_, '_, '_, '_, P> {
+    #[inline]
     fn read(&mut self, side: Side, into: &mut [u8]) -> Result<usize, Closed> {
-        let World { interfaces, engine, .. } = &mut *self.world;
-        match (side, self.back) {
-            (Side::Frontend, _) => {
-                let (at, id) = self.front;
-                self.fronts[at].read(id, into, interfaces.get(at), engine)
-            }
-            (Side::Backend, Some((at, id))) => {
-                self.backs[at].read(id, into, interfaces.get(at), engine)
-            }
-            (Side::Backend, None) => Err(Closed::Gone),
-        }
+        on!(self, side, transport, it, transport.read(it, into), Err(Closed::Gone))
     }
 
+    #[inline]
     fn room(&mut self, side: Side) -> usize {
-        let World { interfaces, engine, .. } = &mut *self.world;
-        match (side, self.back) {
-            (Side::Frontend, _) => {
-                let (at, id) = self.front;
-                self.fronts[at].room(id, interfaces.get(at), engine)
-            }
-            (Side::Backend, Some((at, id))) => self.backs[at].room(id, interfaces.get(at), engine),
-            (Side::Backend, None) => 0,
-        }
+        on!(self, side, transport, it, transport.room(it), 0)
     }
 
+    #[inline]
     fn write(&mut self, side: Side, bytes: &[u8]) -> Result<usize, Closed> {
-        let World { interfaces, engine, ctx, .. } = &mut *self.world;
-        match (side, self.back) {
-            (Side::Frontend, _) => {
-                let (at, id) = self.front;
-                self.fronts[at].write(id, bytes, interfaces.get(at), engine, ctx)
-            }
-            (Side::Backend, Some((at, id))) => {
-                self.backs[at].write(id, bytes, interfaces.get(at), engine, ctx)
-            }
-            (Side::Backend, None) => Err(Closed::Gone),
-        }
+        self.put(side, bytes).or_else(|why| match why {
+            Unwritten::Full | Unwritten::Length => Ok(0),
+            Unwritten::Ended(closed) => Err(closed),
+        })
     }
 
+    #[inline]
     fn finish(&mut self, side: Side) {
-        let World { interfaces, engine, ctx, .. } = &mut *self.world;
-        match (side, self.back) {
-            (Side::Frontend, _) => {
-                let (at, id) = self.front;
-                self.fronts[at].finish(id, interfaces.get(at), engine, ctx);
-            }
-            (Side::Backend, Some((at, id))) => {
-                self.backs[at].finish(id, interfaces.get(at), engine, ctx);
-            }
-            (Side::Backend, None) => {}
-        }
+        on!(self, side, transport, it, transport.finish(it), ())
+    }
+}
+
+impl<P: Provider + ?Sized> MessageSides for Endpoints<'_, '_, '_, '_, P> {
+    fn carries(&mut self, side: Side) -> Carries {
+        on!(self, side, transport, it, transport.carries(it), Carries::Bytes)
+    }
+
+    fn message(&mut self, side: Side) -> Result<Option<usize>, Closed> {
+        on!(self, side, transport, it, transport.message(it), Err(Closed::Gone))
+    }
+
+    #[inline]
+    fn put(&mut self, side: Side, bytes: &[u8]) -> Result<usize, Unwritten> {
+        let none = Err(Unwritten::Ended(Closed::Gone));
+        on!(self, side, transport, it, transport.write(it, bytes), none)
+    }
+
+    fn reason(&mut self, side: Side) -> Reason {
+        on!(self, side, transport, it, transport.reason(it), Reason::Lost)
     }
 }

@@ -1,5 +1,5 @@
-//! The messaging gateway: a rule listens on a port, over SMC-R and TCP, and relays each connection
-//! to one of its servers, over TCP or SMC-R.
+//! The messaging gateway: a rule listens on a port, over SMC-R and TCP, or for messages, and relays each connection
+//! to one of its servers, over TCP, SMC-R or a transport of messages.
 //!
 //! What one side has no room for is not read from the other, so that all that is kept of a
 //! connection is in the buffers of its two ends. Half-closes and aborts go across. SMC's urgent byte
@@ -11,29 +11,40 @@
 
 pub mod balance;
 mod endpoints;
+pub mod frames;
+mod messages;
 pub mod pipe;
 mod probe;
 pub mod proxy;
+mod streams;
 mod timer;
 
+use crate::messages::{MessageConnection, Messages};
+use crate::names::{Listen, Target};
+use crate::transport::{Event, Over, Reason, Transport};
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
 use alloc::vec::Vec;
 use balance::{Backend, Balance};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Instant;
 use endpoints::Endpoints;
+use frames::Framing;
+use messages::Conversation;
 use net::tcp::{Closed, Limits, Owner};
 use net::{Interface, connector};
 use pipe::{Pipe, Side, Sides};
 use probe::Probe;
 use proxy::MAX_HEADER;
 use slab::Slab;
-use smcr::acceptor::{Acceptor, Carrier, Connected, ConnectionId, Event};
+use smcr::acceptor::{Acceptor, Connected};
 use smcr::admission::Gate;
 use smcr::connector::Connector;
 use smcr::engine::{Engine, Ready, SocketId};
 use softverbs::timers::Timers;
+use streams::{Backs, Fronts, Stream};
 use verbs::EngineContext;
 use verbs::Provider;
 
@@ -47,12 +58,14 @@ const MAX_NOTICES: usize = 16;
 /// What is relayed where.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// The port that it listens on.
-    pub listen: u16,
+    /// Its name.
+    pub name: String,
+    /// What it listens on.
+    pub listen: Listen,
     /// Whether SMC-R is offered to clients.
     pub offers: bool,
     /// The servers, at most [`balance::MAX_BACKENDS`].
-    pub backends: Vec<SocketAddr>,
+    pub backends: Vec<Target>,
     /// Whether SMC-R is offered to servers.
     pub smc: bool,
     /// Whether servers are told the client's address.
@@ -67,6 +80,10 @@ pub struct Rule {
     pub gate: Gate,
     /// Of the TCP connections on either side.
     pub limits: Limits,
+    /// How messages go into streams, and which are taken.
+    pub framing: Framing,
+    /// The number of all signals of LINX, if it is no part of messages.
+    pub signal: Option<u32>,
 }
 
 /// What a rule counted.
@@ -76,6 +93,10 @@ pub struct Counters {
     pub smc: u64,
     /// Clients that came over TCP.
     pub tcp: u64,
+    /// Clients that came over a transport of messages.
+    pub messages: u64,
+    /// Messages that had arrived, and did not get to the other side because a connection ended first.
+    pub lost: u64,
     /// Servers that were reached over SMC-R.
     pub smc_servers: u64,
     /// Clients for whom there was no server.
@@ -90,13 +111,25 @@ pub struct Counters {
     pub bytes_out: u64,
 }
 
-/// A server came, or went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// Where it is.
-    pub backend: SocketAddr,
-    /// It answers.
-    pub up: bool,
+/// What the operator should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A server came, or went.
+    Backend {
+        /// Where it is.
+        backend: Target,
+        /// It answers.
+        up: bool,
+    },
+    /// Connections that carry messages ended otherwise than by both of their ends, the last of them for this reason.
+    Ended {
+        /// Why.
+        why: Reason,
+        /// How many ended.
+        connections: u64,
+        /// Messages that were lost with them.
+        lost: u64,
+    },
 }
 
 /// The interfaces that connections come and go over.
@@ -117,10 +150,18 @@ pub struct World<'a, 'b, P: Provider + ?Sized> {
     pub piece: &'a mut Vec<u8>,
     /// The provider under it.
     pub ctx: &'a mut EngineContext<'b, P>,
+    /// Transports that carry messages.
+    pub messages: &'a mut Messages<'b>,
 }
 
-/// A connection: over which interface, and its name there.
-type Place = (usize, ConnectionId);
+/// A connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// Over TCP or SMC-R.
+    Stream(Stream),
+    /// Over a transport of messages.
+    Message(MessageConnection),
+}
 
 /// A relayed connection.
 #[derive(Debug)]
@@ -140,6 +181,8 @@ struct Relayed {
     since: Instant,
     /// It stands in the queue.
     queued: bool,
+    /// What is on its way, where one side carries messages.
+    conversation: Option<Box<Conversation>>,
 }
 
 /// A rule at work.
@@ -163,10 +206,18 @@ pub struct Relay {
     /// Of connections, and when questions to servers end.
     timers: Timers,
     probes_due: Option<Instant>,
+    /// Connections that ended and that nobody was told of yet, and when somebody was told last.
+    ended: Option<Notice>,
+    told: Option<Instant>,
+    ended_due: Option<Instant>,
 }
 
 /// Numbers of a rule's fronts and backs, of which there is one for each interface; there are fewer interfaces.
 pub const OWNERS: u32 = 256;
+
+/// The numbers of what is listened on for messages, and of servers that are spoken to by messages, among a rule's.
+const MESSAGE_FRONT: u32 = OWNERS - 2;
+const MESSAGE_BACK: u32 = OWNERS - 1;
 
 /// The numbers of the front and the back on an interface, among a rule's.
 fn numbers(at: usize) -> [u32; 2] {
@@ -186,11 +237,14 @@ impl Relay {
     ) -> Self {
         let limits = rule.limits;
         let all = 0..interfaces.count();
-        let fronts = all.clone().map(|at| {
-            let (interface, owner) = (interfaces.get(at), first_owner + numbers(at)[0]);
-            Acceptor::new(interface, rule.listen, rule.offers, limits, rule.gate.clone(), owner)
-        });
-        let fronts = fronts.collect();
+        let front = |port| {
+            let fronts = all.clone().map(|at| {
+                let (interface, owner) = (interfaces.get(at), first_owner + numbers(at)[0]);
+                Acceptor::new(interface, port, rule.offers, limits, rule.gate.clone(), owner)
+            });
+            fronts.collect()
+        };
+        let fronts = rule.listen.port().map_or_else(Vec::new, front);
         let places = connector::Limits {
             connections: limits.connections + rule.backends.len(),
             receive: limits.receive,
@@ -213,6 +267,9 @@ impl Relay {
             queue: VecDeque::new(),
             timers: Timers::default(),
             probes_due: None,
+            ended: None,
+            told: None,
+            ended_due: None,
             rule,
         }
     }
@@ -254,8 +311,10 @@ impl Relay {
     /// its number.
     pub fn owners(&mut self, interfaces: &mut dyn Interfaces) -> Vec<(usize, Owner, u32)> {
         let mut owners = Vec::new();
-        for (at, (front, back)) in self.fronts.iter().zip(&mut self.backs).enumerate() {
+        for (at, front) in self.fronts.iter().enumerate() {
             owners.push((at, front.tcp_owner(), front.owner()));
+        }
+        for (at, back) in self.backs.iter_mut().enumerate() {
             owners.push((at, back.tcp_owner(interfaces.get(at)), back.owner()));
         }
         owners
@@ -266,7 +325,11 @@ impl Relay {
         let number = owner.checked_sub(self.first_owner)?;
         let at = number as usize / 2;
         let side = if number.is_multiple_of(2) { Side::Frontend } else { Side::Backend };
-        (at < self.fronts.len()).then_some((side, at))
+        let count = match side {
+            Side::Frontend => self.fronts.len(),
+            Side::Backend => self.backs.len(),
+        };
+        (at < count).then_some((side, at))
     }
 
     /// Sees to what is new of the connections of the front or back with this number, some at a time: to be
@@ -303,54 +366,58 @@ impl Relay {
     /// Hears what a front or back has to say of its connections.
     fn hear<P: Provider + ?Sized>(&mut self, side: Side, at: usize, world: &mut World<'_, '_, P>) {
         match side {
-            Side::Frontend => {
-                while let Some(event) = self.fronts[at].poll_event() {
-                    self.front_event(at, event, world);
-                }
-            }
-            Side::Backend => {
-                while let Some(event) = self.backs[at].poll_event() {
-                    self.back_event(at, event, world);
-                }
-            }
+            Side::Frontend => loop {
+                let mut front = Fronts { acceptors: &mut self.fronts, at, world: &mut *world };
+                let Some(event) = front.next_event() else { return };
+                self.front_event(event.map(Place::Stream), world);
+            },
+            Side::Backend => loop {
+                let connectors = &mut self.backs;
+                let mut back = Backs { connectors, at, smc: false, world: &mut *world };
+                let Some(event) = back.next_event() else { return };
+                self.back_event(event.map(Place::Stream), world);
+            },
         }
     }
 
     fn front_event<P: Provider + ?Sized>(
         &mut self,
-        at: usize,
-        event: Event,
+        event: Event<Place>,
         world: &mut World<'_, '_, P>,
     ) {
         match event {
-            Event::Opened(id, carrier) => self.welcome((at, id), carrier, world),
-            Event::Ready(id) | Event::Failed(id) | Event::Broken(id) => {
-                if let Some(&key) = self.by_front.get(&(at, id)) {
+            Event::Opened(place, over) => self.welcome(place, over, world),
+            Event::Ready(place) | Event::Failed(place) | Event::Broken(place) => {
+                if let Some(&key) = self.by_front.get(&place) {
                     self.queue(key);
                 }
             }
+            Event::Refused(count) => self.counters.refused += count,
         }
     }
 
     fn back_event<P: Provider + ?Sized>(
         &mut self,
-        at: usize,
-        event: Event,
+        event: Event<Place>,
         world: &mut World<'_, '_, P>,
     ) {
         let (Event::Opened(id, _) | Event::Ready(id) | Event::Failed(id) | Event::Broken(id)) =
-            event;
-        let Some(&key) = self.by_back.get(&(at, id)) else {
-            if let Some(probe) = self.probes.iter().position(|p| p.place == (at, id)) {
-                self.probed(probe, event, world);
+            event
+        else {
+            return;
+        };
+        let Some(&key) = self.by_back.get(&id) else {
+            if let Some(probe) = self.probes.iter().position(|p| Place::Stream(p.place) == id) {
+                self.probed(probe, matches!(event, Event::Opened(..) | Event::Ready(_)), world);
             }
             return;
         };
         match event {
-            Event::Opened(_, carrier) => self.reached(key, carrier, world),
+            Event::Opened(_, over) => self.reached(key, over, world),
             Event::Ready(_) => self.queue(key),
             Event::Failed(_) => self.dial_another(key, world),
             Event::Broken(_) => self.dial_plainly(key, world),
+            Event::Refused(_) => {}
         }
     }
 
@@ -395,12 +462,13 @@ impl Relay {
     fn welcome<P: Provider + ?Sized>(
         &mut self,
         front: Place,
-        carrier: Carrier,
+        over: Over,
         world: &mut World<'_, '_, P>,
     ) {
-        match carrier {
-            Carrier::Smc => self.counters.smc += 1,
-            Carrier::Tcp => self.counters.tcp += 1,
+        match over {
+            Over::Smc => self.counters.smc += 1,
+            Over::Tcp => self.counters.tcp += 1,
+            Over::Linx | Over::Usnic | Over::RioCm => self.counters.messages += 1,
         }
         let key = self.relayed.insert(Relayed {
             front,
@@ -412,6 +480,7 @@ impl Relay {
             pipes: [Pipe::default(); 2],
             since: world.ctx.now,
             queued: false,
+            conversation: None,
         });
         self.timers.make_room(key);
         self.by_front.insert(front, key);
@@ -423,7 +492,7 @@ impl Relay {
         loop {
             let Some(backend) = self.balance.choose(self.relayed[key].tried) else {
                 self.counters.refused += 1;
-                return self.end(key, true, world);
+                return self.end_for(key, true, Reason::NoServer, world);
             };
             let relayed = &mut self.relayed[key];
             relayed.tried |= 1 << backend;
@@ -440,9 +509,20 @@ impl Relay {
     /// Begins to connect to the server of a connection; false if there is no way or no room.
     fn connect<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) -> bool {
         let (relayed, now) = (&mut self.relayed[key], world.ctx.now);
-        let address = self.balance.backends()[relayed.backend].address;
-        let smc = self.rule.smc && !relayed.plain && !world.engine.doubts(address.ip(), now);
-        let Some(place) = connect(&mut self.backs, address, smc, world) else { return false };
+        let place = match &self.balance.backends()[relayed.backend].address {
+            Target::Socket(address) => {
+                let doubts = || world.engine.doubts(address.ip(), now);
+                let smc = self.rule.smc && !relayed.plain && !doubts();
+                let connectors = &mut self.backs;
+                let mut backs = Backs { connectors, at: 0, smc, world: &mut *world };
+                backs.connect(address).map(Place::Stream)
+            }
+            Target::Message(name) => {
+                let wanted = messages::server(&self.rule, name, self.first_owner);
+                world.messages.connect(&wanted).map(Place::Message)
+            }
+        };
+        let Some(place) = place else { return false };
         relayed.back = Some(place);
         relayed.since = now;
         self.by_back.insert(place, key);
@@ -484,21 +564,25 @@ impl Relay {
     }
 
     fn tell(&mut self, backend: usize, up: bool) {
+        let backend = self.balance.backends()[backend].address.clone();
+        self.push_notice(Notice::Backend { backend, up });
+    }
+
+    fn push_notice(&mut self, notice: Notice) {
         if self.notices.len() == MAX_NOTICES {
             self.notices.pop_front();
         }
-        let backend = self.balance.backends()[backend].address;
-        self.notices.push_back(Notice { backend, up });
+        self.notices.push_back(notice);
     }
 
     /// The server of a connection is reached.
     fn reached<P: Provider + ?Sized>(
         &mut self,
         key: usize,
-        carrier: Carrier,
+        over: Over,
         world: &mut World<'_, '_, P>,
     ) {
-        self.counters.smc_servers += u64::from(carrier == Carrier::Smc);
+        self.counters.smc_servers += u64::from(over == Over::Smc);
         let relayed = &mut self.relayed[key];
         relayed.open = true;
         relayed.since = world.ctx.now;
@@ -509,7 +593,12 @@ impl Relay {
         if let Some(idle) = self.rule.idle_timeout {
             self.timers.put(key, world.ctx.now + idle);
         }
-        if let (true, Some((at, id))) = (self.rule.proxy, back) {
+        if !self.begin_conversation(key, world) {
+            return;
+        }
+        if let (true, Place::Stream(front), Some(Place::Stream((at, id)))) =
+            (self.rule.proxy, front, back)
+        {
             let mut header = [0; MAX_HEADER];
             let ends = self.fronts[front.0].ends(front.1);
             let (local, remote) = ends.unwrap_or((NOBODY, NOBODY));
@@ -527,6 +616,9 @@ impl Relay {
 
     /// Moves what can be moved of a connection, in one turn.
     fn serve<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
+        if self.is_conversation(key) {
+            return self.converse(key, world);
+        }
         let Relay { fronts, backs, relayed, counters, .. } = self;
         let relayed = &mut relayed[key];
         let mut piece = core::mem::take(world.piece);
@@ -562,15 +654,42 @@ impl Relay {
 
     /// Ends a connection on both sides, in order or with an abort.
     fn end<P: Provider + ?Sized>(&mut self, key: usize, abort: bool, world: &mut World<'_, '_, P>) {
+        self.end_for(key, abort, Reason::Asked, world);
+    }
+
+    /// As [`Relay::end`], and for what reason messages are lost with it.
+    fn end_for<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        abort: bool,
+        why: Reason,
+        world: &mut World<'_, '_, P>,
+    ) {
+        let lost = self.hang_up_both(key, abort, world);
+        if lost > 0 {
+            self.note_end(why, lost, world.ctx.now);
+        }
+    }
+
+    /// As [`Relay::end`]: how many messages were lost.
+    fn hang_up_both<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        abort: bool,
+        world: &mut World<'_, '_, P>,
+    ) -> u64 {
         let relayed = self.relayed.remove(key);
         self.timers.forget(key);
+        let lost = relayed.conversation.as_ref().map_or(0, |it| it.end(world));
         self.by_front.remove(&relayed.front);
-        self.hang_up(Side::Frontend, relayed.front, abort, world);
+        let mut lost = lost + self.hang_up(Side::Frontend, relayed.front, abort, world);
         if let Some(back) = relayed.back {
             self.by_back.remove(&back);
-            self.hang_up(Side::Backend, back, abort, world);
+            lost += self.hang_up(Side::Backend, back, abort, world);
             self.balance.left(relayed.backend);
         }
+        self.counters.lost += lost;
+        lost
     }
 
     /// Ends all connections on both sides, by an abort: what is under way does not arrive any more.
@@ -579,9 +698,12 @@ impl Relay {
         keys.into_iter().for_each(|key| self.end(key, true, world));
     }
 
-    /// Ends the rule: its connections, those that are not relayed yet among them, by an abort. Its port is free.
-    pub fn stop<P: Provider + ?Sized>(mut self, world: &mut World<'_, '_, P>) {
+    /// Ends the rule: its connections, those that are not relayed yet among them, by an abort. Its port is free. How
+    /// many messages were lost with them.
+    pub fn stop<P: Provider + ?Sized>(mut self, world: &mut World<'_, '_, P>) -> u64 {
+        let before = self.counters.lost;
         self.shut_down(world);
+        self.unlisten(world);
         let World { interfaces, engine, ctx, .. } = world;
         for (at, front) in self.fronts.into_iter().enumerate() {
             front.stop(interfaces.get(at), engine, ctx);
@@ -589,37 +711,29 @@ impl Relay {
         for (at, back) in self.backs.into_iter().enumerate() {
             back.stop(interfaces.get(at), engine, ctx);
         }
+        self.counters.lost - before
     }
 
+    /// Ends one side; messages that had arrived and were not read.
     fn hang_up<P: Provider + ?Sized>(
         &mut self,
         side: Side,
-        (at, id): Place,
+        place: Place,
         abort: bool,
         world: &mut World<'_, '_, P>,
-    ) {
-        let World { interfaces, engine, ctx, .. } = world;
-        let interface = interfaces.get(at);
-        match side {
-            Side::Frontend => self.fronts[at].close(id, abort, interface, engine, ctx),
-            Side::Backend => self.backs[at].close(id, abort, interface, engine, ctx),
-        }
+    ) -> u64 {
+        let unread = match (side, place) {
+            (Side::Frontend, Place::Stream(it)) => {
+                Fronts { acceptors: &mut self.fronts, at: 0, world }.close(it, abort)
+            }
+            (Side::Backend, Place::Stream(it)) => {
+                Backs { connectors: &mut self.backs, at: 0, smc: false, world }.close(it, abort)
+            }
+            (_, Place::Message(it)) => world.messages.close(it, abort),
+        };
+        unread as u64
     }
 }
 
 /// A client whose address is not known any more.
 const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED), 0);
-
-/// Begins to connect over the interface on the way to a server.
-fn connect<P: Provider + ?Sized>(
-    backs: &mut [Connector],
-    address: SocketAddr,
-    smc: bool,
-    world: &mut World<'_, '_, P>,
-) -> Option<Place> {
-    let mut all = 0..backs.len();
-    let at = all.find(|&at| world.interfaces.get(at).next_hop(address.ip()).is_some())?;
-    let World { interfaces, engine, ctx, .. } = world;
-    let id = backs[at].connect(interfaces.get(at), engine, address, smc, ctx.now)?;
-    Some((at, id))
-}

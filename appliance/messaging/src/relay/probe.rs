@@ -1,15 +1,17 @@
 //! Questions to servers whether they are there: connections without a word.
 
 use super::pipe::Side;
-use super::{Place, Relay, World, connect};
+use super::streams::{Backs, Stream};
+use super::{Place, Relay, World};
+use crate::names::Target;
+use crate::transport::Transport;
 use drivers::hal::Instant;
-use smcr::acceptor::Event;
 use verbs::Provider;
 
 /// A question to a server whether it is there.
 #[derive(Debug)]
 pub(super) struct Probe {
-    pub place: Place,
+    pub place: Stream,
     pub backend: usize,
     pub deadline: Instant,
 }
@@ -21,8 +23,12 @@ impl Relay {
             if self.probes.iter().any(|probe| probe.backend == backend) {
                 continue;
             }
-            let address = self.balance.backends()[backend].address;
-            match connect(&mut self.backs, address, false, world) {
+            // Whether an end that carries messages is there is found out by who connects.
+            let Target::Socket(address) = self.balance.backends()[backend].address else {
+                continue;
+            };
+            let connectors = &mut self.backs;
+            match (Backs { connectors, at: 0, smc: false, world: &mut *world }).connect(&address) {
                 Some(place) => {
                     let deadline = world.ctx.now + self.rule.connect_timeout;
                     self.probes.push(Probe { place, backend, deadline });
@@ -37,18 +43,16 @@ impl Relay {
     pub(super) fn probed<P: Provider + ?Sized>(
         &mut self,
         probe: usize,
-        event: Event,
+        answers: bool,
         world: &mut World<'_, '_, P>,
     ) {
         let Probe { place, backend, .. } = self.probes.swap_remove(probe);
-        match event {
-            Event::Failed(_) | Event::Broken(_) => self.backend_failed(backend),
-            Event::Opened(..) | Event::Ready(_) => {
-                self.hang_up(Side::Backend, place, false, world);
-                if self.balance.answered(backend, false) {
-                    self.tell(backend, true);
-                }
-            }
+        if !answers {
+            return self.backend_failed(backend);
+        }
+        self.hang_up(Side::Backend, Place::Stream(place), false, world);
+        if self.balance.answered(backend, false) {
+            self.tell(backend, true);
         }
     }
 
@@ -58,7 +62,7 @@ impl Relay {
         while let Some(probe) = self.probes.get(at) {
             if probe.deadline <= world.ctx.now {
                 let Probe { place, backend, .. } = self.probes.swap_remove(at);
-                self.hang_up(Side::Backend, place, true, world);
+                self.hang_up(Side::Backend, Place::Stream(place), true, world);
                 self.backend_failed(backend);
             } else {
                 let deadline = probe.deadline;

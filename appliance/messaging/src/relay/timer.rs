@@ -1,6 +1,7 @@
 //! Timers of a rule: patience with servers, with silence, and the next questions to servers.
 
-use super::{Relay, Relayed, World};
+use super::{Place, Relay, Relayed, World, messages};
+use crate::transport::Reason;
 use drivers::hal::Instant;
 use smcr::acceptor::Acceptor;
 use verbs::Provider;
@@ -12,7 +13,8 @@ impl Relay {
     /// When there is something to do though nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let fronts = self.fronts.iter().filter_map(Acceptor::poll_timeout);
-        let own = [self.timers.first(), self.probes_due, self.balance.poll_timeout()];
+        let balance = self.balance.poll_timeout();
+        let own = [self.timers.first(), self.probes_due, balance, self.ended_due];
         fronts.chain(own.into_iter().flatten()).min()
     }
 
@@ -26,6 +28,7 @@ impl Relay {
             self.probes_due = None;
             self.end_probes(world);
         }
+        self.tell_ended(now);
         for at in 0..self.fronts.len() {
             if self.fronts[at].poll_timeout().is_some_and(|due| due <= now) {
                 let owner = self.fronts[at].owner();
@@ -38,9 +41,11 @@ impl Relay {
             let Some(deadline) = self.deadline(relayed) else { continue };
             if now < deadline {
                 self.timers.put(key, deadline);
+            } else if self.is_half_closed(key) {
+                self.end(key, false, world);
             } else if relayed.open {
                 self.counters.timed_out += 1;
-                self.end(key, true, world);
+                self.end_for(key, true, Reason::Idle, world);
             } else {
                 self.dial_another(key, world);
             }
@@ -51,9 +56,13 @@ impl Relay {
     /// seconds, and who is less patient never hears of it.
     fn deadline(&self, relayed: &Relayed) -> Option<Instant> {
         if relayed.open {
-            return self.rule.idle_timeout.map(|time| relayed.since + time);
+            let idle = self.rule.idle_timeout.map(|time| relayed.since + time);
+            return Instant::first([idle, messages::half_closed_until(relayed)]);
         }
-        let connects = relayed.back.is_some_and(|(at, id)| self.backs[at].is_connecting(id));
+        let connects = relayed.back.is_some_and(|back| match back {
+            Place::Stream((at, id)) => self.backs[at].is_connecting(id),
+            Place::Message(_) => true,
+        });
         connects.then(|| relayed.since + self.rule.connect_timeout)
     }
 

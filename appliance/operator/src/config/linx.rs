@@ -233,7 +233,7 @@ fn check_tcp(config: &Config, i: usize, link: &Linx, report: &mut Report<'_>) {
         let reason = format!("{address}, the address, is in none of these networks");
         report.add(path("hosts"), reason, "networks with the peer in one of them");
     }
-    let rule = config.rule.iter().find(|rule| rule.listen == port);
+    let rule = config.rule.iter().find(|rule| rule.listen.port() == Some(port));
     let rule = rule.map(|rule| format!("rule {:?}", rule.name.as_str()));
     if let Some(other) = rule.or_else(|| listener(config, port).filter(|other| other != "linx")) {
         report.add(path("port"), format!("{other} listens on port {port}"), "another port");

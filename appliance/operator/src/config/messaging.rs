@@ -1,13 +1,15 @@
 //! The messaging gateway's part of the document.
 
 use super::checks::Report;
-use super::item::{section, text_items};
+use super::item::{Item, Range, decode_text, integer, section, text_items};
 use super::linx::{Linx, LinxTransport};
+use super::origin::Problem;
 use super::schema::Config;
+use super::tree::{Node, Value};
 use super::values::{Name, Size};
 use core::fmt;
-use core::net::SocketAddr;
 use core::str::FromStr;
+use messaging::names::{Listen, MessageName, Target};
 use messaging::relay::balance::MAX_BACKENDS;
 use net::hosts::Network;
 use perf_responders::{perftest, qperf};
@@ -35,15 +37,21 @@ section! {
 }
 
 section! {
-    /// A rule of the messaging gateway: who connects to its port, over SMC-R or TCP, is relayed to
-    /// one of its servers.
+    /// A rule of the messaging gateway: who connects to its port, over SMC-R or TCP, or sends messages to its end, is
+    /// relayed to one of its servers.
     Rule {
         /// Its name.
         name: Name => AtOnce;
-        /// The port that it listens on.
-        listen: u16 [1, 65535] => AtOnce;
-        /// The servers.
-        backend: Vec<SocketAddr> => AtOnce;
+        /// The port that it listens on, or an end that carries messages.
+        listen: Listen => AtOnce;
+        /// The servers: addresses, or ends that carry messages.
+        backend: Vec<Target> => AtOnce;
+        /// The number of all signals of LINX; without it a message begins with its signal's number.
+        signal: Option<u32> => AtOnce;
+        /// How messages go into a stream.
+        framing: RuleFraming = RuleFraming::Length => AtOnce;
+        /// Longest message in bytes.
+        max_message: Size [64, 1 << 20] = Size(64 << 10) => AtOnce;
         /// Whether servers are offered SMC-R.
         backend_smc: bool = false => AtOnce;
         /// Whether servers are told the client's address (PROXY protocol, version 2).
@@ -63,6 +71,15 @@ section! {
     }
 }
 
+/// How messages go into a stream, and come out of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleFraming {
+    /// Each has its length before it.
+    Length,
+    /// They are written as they are, and what is read becomes messages as it comes.
+    None,
+}
+
 /// Name of an enterprise, as `smcr ueid add` takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ueid(
@@ -73,6 +90,54 @@ pub struct Ueid(
 text_items! {
     Ueid: "1 to 32 letters A-Z, digits, '-' and single dots, the first a letter or digit";
     PnetId: "1 to 16 letters A-Z and digits";
+    RuleFraming: "length or none";
+    Target: "an address and a port such as 10.0.0.1:514 or [fd00::1]:514, linx:LINK/NAME, usnic:INTERFACE/PEER or \
+             rio_cm:ID:CHANNEL";
+}
+
+impl FromStr for RuleFraming {
+    type Err = String;
+    fn from_str(text: &str) -> Result<RuleFraming, String> {
+        match text {
+            "length" => Ok(RuleFraming::Length),
+            "none" => Ok(RuleFraming::None),
+            _ => Err("no framing".into()),
+        }
+    }
+}
+
+impl fmt::Display for RuleFraming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RuleFraming::Length => "length",
+            RuleFraming::None => "none",
+        })
+    }
+}
+
+/// A port is a number, any other end is text.
+impl Item for Listen {
+    fn accepts(_: Option<Range>) -> String {
+        "a whole number from 1 to 65535, linx:LINK/NAME, usnic:INTERFACE/PEER or rio_cm:ID:CHANNEL"
+            .into()
+    }
+    fn decode(
+        node: &Node,
+        path: &str,
+        _: Option<Range>,
+        problems: &mut Vec<Problem>,
+    ) -> Option<Listen> {
+        match integer(node) {
+            Some(_) => u16::decode(node, path, Some((1, 65_535)), problems).map(Listen::Port),
+            None => decode_text(node, path, Self::accepts(None), problems),
+        }
+    }
+    fn encode(&self) -> Option<Value> {
+        Some(match self {
+            Listen::Port(port) => Value::Integer((*port).into()),
+            Listen::Message(name) => Value::Text(name.to_string()),
+        })
+    }
 }
 
 impl FromStr for Ueid {
@@ -107,8 +172,10 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
         }
         let other = earlier.iter().find(|other| other.listen == rule.listen);
         let other = other.map(|other| format!("rule {:?}", other.name.as_str()));
-        if let Some(other) = other.or_else(|| listener(config, rule.listen)) {
-            let reason = format!("{other} listens on port {}", rule.listen);
+        let others = || rule.listen.port().and_then(|port| listener(config, port));
+        if let Some(other) = other.or_else(others) {
+            let what = if rule.listen.port().is_some() { "port " } else { "" };
+            let reason = format!("{other} listens on {what}{}", rule.listen);
             report.add(format!("rule.{i}.listen"), reason, "another port");
         }
         let accepted = format!("1 to {MAX_BACKENDS}");
@@ -119,13 +186,81 @@ pub(super) fn check(config: &Config, report: &mut Report<'_>) {
             let reason = format!("{} servers", rule.backend.len());
             report.add(format!("rule.{i}.backend"), reason, &accepted);
         }
-        if rule.backend.iter().any(|backend| backend.port() == 0) {
+        if rule.backend.iter().filter_map(Target::socket).any(|backend| backend.port() == 0) {
             report.add(format!("rule.{i}.backend"), "port 0 is none".into(), "1 to 65535");
         }
+        check_messages(config, i, rule, report);
     }
     if !config.rule.is_empty() && !config.roce.enabled {
         let reason = "rules need roce.enabled".into();
         report.add("rule".into(), reason, "no rules, or roce.enabled = true");
+    }
+}
+
+/// The ends of a rule that carry messages, each with its key, and whether it is listened on.
+fn message_ends(rule: &Rule) -> impl Iterator<Item = (&MessageName, &'static str)> {
+    let listened = match &rule.listen {
+        Listen::Message(name) => Some((name, "listen")),
+        Listen::Port(_) => None,
+    };
+    let servers = rule.backend.iter().filter_map(|target| match target {
+        Target::Message(name) => Some((name, "backend")),
+        Target::Socket(_) => None,
+    });
+    listened.into_iter().chain(servers)
+}
+
+/// Checks the ends of a rule that carry messages.
+fn check_messages(config: &Config, i: usize, rule: &Rule, report: &mut Report<'_>) {
+    let path = |key: &str| format!("rule.{i}.{key}");
+    for (end, key) in message_ends(rule) {
+        let missing = match end {
+            MessageName::Linx { link, .. } => {
+                let is_there = config.linx.iter().any(|one| one.name.as_str() == link);
+                (!is_there).then(|| format!("there is no [[linx]] named {link}"))
+            }
+            MessageName::Usnic { interface, peer } => {
+                let found = config.usnic.iter().find(|one| one.name.as_str() == interface);
+                let peers = found.map_or(&[][..], |one| &one.peer);
+                let is_there = peers.iter().any(|one| one.name.as_str() == peer);
+                (!is_there).then(|| format!("there is no [[usnic]] {interface} with a peer {peer}"))
+            }
+            MessageName::RioCm { .. } => {
+                config.rapidio.is_empty().then(|| "there is no [[rapidio]]".into())
+            }
+        };
+        if let Some(reason) = missing {
+            report.add(path(key), format!("{end}: {reason}"), "an end that is configured");
+        }
+        // A peer of usNIC's has one connection, which says nothing of who it is for.
+        let mut earlier = config.rule[..i].iter().flat_map(message_ends);
+        let same =
+            rule.backend.iter().filter(|one| matches!(one, Target::Message(it) if it == end));
+        let twice = key == "listen" && same.count() > 0;
+        let is_taken = twice || earlier.any(|(other, _)| other == end);
+        if matches!(end, MessageName::Usnic { .. }) && is_taken {
+            report.add(path(key), format!("{end} is the end of another rule"), "a peer of its own");
+        }
+        if let (MessageName::Linx { name, .. }, "listen") = (end, key) {
+            let mut published = config.linx.iter().flat_map(Linx::echoes);
+            let mut earlier = config.rule[..i].iter().flat_map(message_ends);
+            let listened = earlier.any(|(other, key)| {
+                key == "listen" && matches!(other, MessageName::Linx { name: it, .. } if it == name)
+            });
+            if published.any(|echo| echo == name) || listened {
+                let reason = format!("the name {name} is published already");
+                report.add(path(key), reason, "another name");
+            }
+        }
+    }
+    if message_ends(rule).next().is_some() && rule.proxy_protocol {
+        let reason = "the PROXY protocol tells TCP addresses, and one end carries messages".into();
+        report.add(path("proxy_protocol"), reason, "false");
+    }
+    let linx = |(end, _): (&MessageName, &str)| matches!(end, MessageName::Linx { .. });
+    if rule.signal.is_some() && !message_ends(rule).any(linx) {
+        let reason = "only LINX has signals, and no end of the rule is linx:LINK/NAME".into();
+        report.add(path("signal"), reason, "no signal");
     }
 }
 
@@ -146,4 +281,45 @@ pub fn listener(config: &Config, port: u16) -> Option<String> {
         (config.usnic.iter().any(|usnic| usnic.rendezvous == Some(port)), "usnic"),
     ];
     who.into_iter().find(|(listens, _)| *listens).map(|(_, who)| who.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check;
+    use messaging::names::{Listen, MessageName, Target};
+
+    const GOOD: &str = "[[linx]]\nname = \"far\"\ntransport = \"tcp\"\naddress = \"10.0.0.7\"\nservices = [\"echo\"]\n\
+        [[rule]]\nname = \"in\"\nlisten = \"linx:far/gate\"\nbackend = [\"10.0.0.9:7000\"]\nsignal = 7\n\
+        [[rule]]\nname = \"out\"\nlisten = 7000\nbackend = [\"linx:far/cli\"]\nframing = \"none\"\n";
+
+    #[test]
+    fn ends_that_carry_messages_are_read() {
+        let config = check(GOOD.as_bytes()).unwrap();
+        let name = MessageName::Linx { link: "far".into(), name: "gate".into() };
+        assert_eq!(config.rule[0].listen, Listen::Message(name));
+        assert_eq!(config.rule[0].signal, Some(7));
+        assert_eq!(config.rule[1].listen, Listen::Port(7000));
+        assert!(matches!(&config.rule[1].backend[..], [Target::Message(_)]));
+    }
+
+    #[test]
+    fn mistakes_in_them_are_told() {
+        let cases = [
+            ("linx:far/gate", "linx:near/gate", "there is no [[linx]] named near"),
+            ("linx:far/gate", "linx:far", "not of the form linx:LINK/NAME"),
+            ("linx:far/gate", "linx:far/echo", "the name echo is published already"),
+            ("linx:far/gate", "usnic:mpi/a", "there is no [[usnic]] mpi with a peer a"),
+            ("linx:far/cli", "rio_cm:3:300", "there is no [[rapidio]]"),
+            ("linx:far/cli", "rio_cm:3", "not of the form rio_cm:ID:CHANNEL"),
+            ("signal = 7", "proxy_protocol = true", "one end carries messages"),
+            ("linx:far/cli\"]", "10.0.0.9:1\"]\nsignal = 1", "only LINX has signals"),
+            ("\"none\"", "\"some\"", "no framing"),
+        ];
+        for (from, to, expected) in cases {
+            assert!(GOOD.contains(from), "{from}");
+            let problems = check(GOOD.replacen(from, to, 1).as_bytes()).unwrap_err();
+            let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            assert!(told.join("\n").contains(expected), "{to}: {told:?}");
+        }
+    }
 }

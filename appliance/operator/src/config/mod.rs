@@ -40,7 +40,7 @@ pub use device_name::{DeviceName, namespace_of};
 pub use document::{Document, Sources, check, renamed_keys};
 pub use effect::InForce;
 pub use linx::{Linx, LinxName, LinxService, LinxTransport};
-pub use messaging::{Rule, Smc, Ueid};
+pub use messaging::{Rule, RuleFraming, Smc, Ueid};
 pub use ntb::{Ntb, NtbProtocol};
 pub use origin::{Kind, Origin, Problem, Source};
 pub use pending::{Entry, Pending};

@@ -268,7 +268,7 @@ fn check_rendezvous(config: &Config, i: usize, report: &mut Report<'_>) {
     let same = |other: &&Usnic| other.rendezvous == Some(port) && other.net == usnic.net;
     let other = config.usnic[..i].iter().find(same);
     let other = other.map(|other| format!("usnic {:?}", other.name.as_str()));
-    let rule = config.rule.iter().find(|rule| rule.listen == port);
+    let rule = config.rule.iter().find(|rule| rule.listen.port() == Some(port));
     let rule = rule.map(|rule| format!("rule {:?}", rule.name.as_str()));
     let others = || listener(config, port).filter(|other| other != "usnic");
     if let Some(who) = other.or(rule).or_else(others) {

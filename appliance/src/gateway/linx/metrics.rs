@@ -31,6 +31,12 @@ pub(in crate::gateway) fn write(state: &State, w: &mut Page<'_>) -> Result<(), E
             family.sample(&label, value(&status.counters))?;
         }
     }
+    let counters = linx.ends.counters;
+    let help =
+        "Signals to a rule's name that were dropped: of another number, or of another link's peer.";
+    let mut family = w.counter("isthmus_linx_rule_dropped_signals_total", help)?;
+    family.sample(&[("reason", &"other_number")], counters.other_numbers)?;
+    family.sample(&[("reason", &"stranger")], counters.strangers)?;
     w.counter("isthmus_linx_echoed_total", "Signals sent back.")?.sample(&[], linx.echo.count)?;
     Ok(())
 }

@@ -22,6 +22,7 @@ use core::time::Duration;
 use drivers::hal::{Arena, Instant};
 use echo::Echo;
 use mailbox::Mailboxes;
+use messaging::linx::{LinkEnd, LinxEnds, LinxTransport as Lent};
 use rand_core::RngCore;
 use streams::Streams;
 
@@ -30,8 +31,8 @@ use streams::Streams;
 const MESSAGES: usize = 4;
 /// The least of either.
 const LEAST: usize = 128 << 10;
-/// Endpoints of ours: names of services.
-const ENDPOINTS: usize = 256;
+/// Endpoints of ours: names of services and rules, and one for each connection of a rule to a peer.
+const ENDPOINTS: usize = 2048;
 /// Messages of a link that wait to be sent.
 const SENDS: usize = 128;
 
@@ -50,6 +51,8 @@ pub(super) struct Linx {
     streams: Streams,
     mailboxes: Mailboxes,
     echo: Echo,
+    /// What rules have of it.
+    ends: LinxEnds,
 }
 
 /// Memory for what a link receives, and for what it sends.
@@ -96,16 +99,28 @@ impl Linx {
         }
         mailboxes.see(&mut node, rapidio, now);
         let streams = Streams::new(&links, networks, rng);
-        Some(Box::new(Linx { node, links, streams, mailboxes, echo }))
+        let end = |link: &Link| LinkEnd {
+            name: link.settings.name.to_string(),
+            id: link.id,
+            max_message: link.settings.max_message.0 as usize,
+        };
+        let ends = LinxEnds::new(links.iter().map(end).collect());
+        Some(Box::new(Linx { node, links, streams, mailboxes, echo, ends }))
+    }
+
+    /// As a transport of rules.
+    pub fn transport(&mut self, now: Instant) -> Lent<'_> {
+        Lent { node: &mut self.node, ends: &mut self.ends, now }
     }
 
     /// Goes on; how much was done.
     fn poll(&mut self, networks: &mut [Network], plane: &mut DataPlane, now: Instant) -> usize {
-        let Linx { node, links, streams, mailboxes, echo } = self;
+        let Linx { node, links, streams, mailboxes, echo, ends } = self;
         let mut done = mailboxes.receive(node, &plane.rapidio, now);
         done += streams.receive(node, links, networks, now);
         let is_due = node.deadline().is_some_and(|at| at <= now);
-        if done == 0 && !is_due && !streams.is_due(now) && !mailboxes.want_room {
+        let is_quiet = done == 0 && !is_due && !streams.is_due(now) && !mailboxes.want_room;
+        if is_quiet && !ends.take_touched() {
             return 0;
         }
         // What was sent may make room for more.
@@ -114,6 +129,9 @@ impl Linx {
             node.poll(now);
             while let Some(event) = node.next_event(now) {
                 more += 1;
+                if ends.handle(node, event) {
+                    continue;
+                }
                 match event {
                     Event::Link(id) => {
                         if let Some(link) = links.iter_mut().find(|link| link.id == id) {
@@ -149,9 +167,12 @@ impl Link {
     fn tell(&mut self, node: &Node) {
         let Some(status) = node.link(self.id) else { return };
         let up = status.phase == Phase::Up;
-        let name = &status.name;
+        let (name, unsent) = (&status.name, status.unsent);
         match (core::mem::replace(&mut self.up, up), up, status.why) {
             (false, true, _) => log::info!("linx {name}: up"),
+            (true, false, Some(why)) if unsent > 0 => {
+                log::warn!("linx {name}: down: {why}; signals that were not sent: {unsent}");
+            }
             (true, false, Some(why)) => log::warn!("linx {name}: down: {why}"),
             (true, false, None) => log::warn!("linx {name}: down"),
             _ => {}

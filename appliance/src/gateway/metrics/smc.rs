@@ -29,7 +29,8 @@ const ENGINE: [Family<Counters>; 11] = [
     ("isthmus_smc_transmit_bytes_total", "Bytes taken to be sent.", |c| c.bytes_sent),
 ];
 
-const RULE: [Family<relay::Counters>; 6] = [
+const RULE: [Family<relay::Counters>; 7] = [
+    ("isthmus_rule_lost_messages_total", "Messages lost with connections that ended.", |c| c.lost),
     ("isthmus_rule_smc_servers_total", "Servers reached over SMC-R.", |c| c.smc_servers),
     ("isthmus_rule_refused_total", "Clients for whom there was no server.", |c| c.refused),
     ("isthmus_rule_aborted_total", "Connections that ended by a loss.", |c| c.aborted),
@@ -70,6 +71,7 @@ pub(super) fn write(state: &State, w: &mut Page<'_>) -> Result<(), Error> {
         let counters = relay.counters();
         family.sample(&[("rule", &name), ("mode", &"smcr")], counters.smc)?;
         family.sample(&[("rule", &name), ("mode", &"tcp")], counters.tcp)?;
+        family.sample(&[("rule", &name), ("mode", &"messages")], counters.messages)?;
     }
     for (family, help, value) in RULE {
         let mut family = w.counter(family, help)?;

@@ -19,6 +19,7 @@ use ::rapidio::rionet::Rionet;
 use drivers::device::Device;
 use drivers::hal::{Instant, Platform, Severity};
 use drivers::rapidio::IdSize;
+use messaging::rio_cm::{RioCmEnds, RioCmPort};
 
 /// An end point, as its plane has it.
 pub(super) struct RapidioPort {
@@ -29,6 +30,8 @@ pub(super) struct RapidioPort {
     /// Of its `[[rapidio]]`.
     pub number: usize,
     pub end_point: EndPoint,
+    /// What rules have of it.
+    ends: RioCmEnds,
     /// The place of its interface among the plane's ports.
     place: usize,
 }
@@ -88,7 +91,8 @@ fn open_one(
     let made = EndPoint::new(port, settings, platform.arena());
     let (end_point, rionet) = made.map_err(|error| error.to_string())?;
     let name = format!("rio{index}");
-    let port = RapidioPort { name, location, driver, number, end_point, place: usize::MAX };
+    let (ends, place) = (RioCmEnds::default(), usize::MAX);
+    let port = RapidioPort { name, location, driver, number, end_point, ends, place };
     Ok(Opened { port, rionet })
 }
 
@@ -102,7 +106,7 @@ impl RapidioPort {
     fn poll(&mut self, ports: &mut [PlanePort], now: Instant) -> usize {
         let name = &self.name;
         let mut has_changed = false;
-        let done = self.end_point.poll(now, |master, event| {
+        let mut done = self.end_point.poll(now, |master, event| {
             has_changed = true;
             tell(name, master, event);
         });
@@ -113,11 +117,22 @@ impl RapidioPort {
                 Severity::Error => log::error!("{name}: {notice}"),
             }
         }
+        done += self.ends.poll(&mut self.end_point, now);
         if has_changed && let Some(slot) = ports.get_mut(self.place) {
             // The interface's link and its address stand and fall with the network.
             slot.link_due = now;
         }
         done
+    }
+}
+
+impl RioCmPort for RapidioPort {
+    fn ends(&mut self) -> (&mut EndPoint, &mut RioCmEnds) {
+        (&mut self.end_point, &mut self.ends)
+    }
+
+    fn end_point(&self) -> &EndPoint {
+        &self.end_point
     }
 }
 

@@ -12,6 +12,7 @@
 pub(super) mod report;
 mod rules;
 
+use super::linx::Linx;
 use super::network::Network;
 use super::plane::DataPlane;
 use super::ports::PortSlot;
@@ -19,7 +20,9 @@ use crate::config::{self, Config};
 use core::net::IpAddr;
 use drivers::hal::Instant;
 use messaging::Users;
+use messaging::messages::Messages;
 use messaging::relay::{Interfaces, Notice, World};
+use messaging::rio_cm::RioCmTransport;
 use net::Neighbours;
 use net::hosts::Hosts;
 use net::tcp::Limits;
@@ -57,6 +60,7 @@ impl Smc {
         config: &Config,
         memory: u64,
         plane: &mut DataPlane,
+        linx: &mut Option<Box<Linx>>,
         networks: &mut [Network],
     ) -> Option<Box<Self>> {
         if !config.smc.services && config.rule.is_empty() {
@@ -96,7 +100,7 @@ impl Smc {
             generations: Vec::new(),
         });
         let now = plane.now;
-        smc.apply_rules(config, networks, plane, now);
+        smc.apply_rules(config, networks, plane, linx, now);
         Some(smc)
     }
 
@@ -106,12 +110,13 @@ impl Smc {
         config: &Config,
         networks: &mut [Network],
         plane: &mut DataPlane,
+        linx: &mut Option<Box<Linx>>,
         now: Instant,
     ) {
-        let Some(mut ctx) = context(plane) else { return };
-        ctx.now = now;
+        let Some((mut ctx, mut messages)) = carriers(plane, linx, now) else { return };
         let Smc { engine, users, rules, piece, .. } = self;
-        let mut world = World { interfaces: &mut Ways(networks), engine, piece, ctx: &mut ctx };
+        let (interfaces, messages) = (&mut Ways(networks), &mut messages);
+        let mut world = World { interfaces, engine, piece, ctx: &mut ctx, messages };
         rules.apply(&config.rule, users, &mut world);
         self.engine.flush(&mut ctx);
     }
@@ -123,16 +128,17 @@ impl Smc {
         ports: &[PortSlot],
         config: &Config,
         plane: &mut DataPlane,
+        linx: &mut Option<Box<Linx>>,
         now: Instant,
     ) -> usize {
-        let Some(mut ctx) = context(plane) else { return 0 };
-        ctx.now = now;
+        let Some((mut ctx, mut messages)) = carriers(plane, linx, now) else { return 0 };
         self.learn_ports(networks, ports, config, ctx.provider);
         let completed = self.engine.poll(&mut ctx);
         self.more = completed >= BATCH;
         let timers = self.engine.handle_timeout(&mut ctx, &mut Ways(networks));
         let Smc { engine, users, piece, .. } = self;
-        let mut world = World { interfaces: &mut Ways(networks), engine, piece, ctx: &mut ctx };
+        let (interfaces, messages) = (&mut Ways(networks), &mut messages);
+        let mut world = World { interfaces, engine, piece, ctx: &mut ctx, messages };
         let done = completed + usize::from(timers) + users.poll(&mut world);
         if done == 0 {
             return 0;
@@ -141,21 +147,26 @@ impl Smc {
         while let Some(notice) = self.engine.poll_notice() {
             log::info!("{notice}");
         }
-        while let Some((name, Notice { backend, up })) = self.users.poll_notice() {
-            let what = if up { "answers" } else { "does not answer" };
-            log::warn!("rule {name}: {backend} {what}");
+        while let Some((name, notice)) = self.users.poll_notice() {
+            tell(name, &notice);
         }
         done
     }
 
     /// Ends all connections, and tells their peers.
-    pub fn shut_down(&mut self, networks: &mut [Network], plane: &mut DataPlane, now: Instant) {
-        let Some(mut ctx) = context(plane) else { return };
-        ctx.now = now;
+    pub fn shut_down(
+        &mut self,
+        networks: &mut [Network],
+        plane: &mut DataPlane,
+        linx: &mut Option<Box<Linx>>,
+        now: Instant,
+    ) {
+        let Some((mut ctx, mut messages)) = carriers(plane, linx, now) else { return };
         self.engine.shut_down(&mut ctx);
         self.engine.flush(&mut ctx);
         let Smc { engine, users, piece, .. } = self;
-        let mut world = World { interfaces: &mut Ways(networks), engine, piece, ctx: &mut ctx };
+        let (interfaces, messages) = (&mut Ways(networks), &mut messages);
+        let mut world = World { interfaces, engine, piece, ctx: &mut ctx, messages };
         users.shut_down(&mut world);
     }
 
@@ -245,6 +256,37 @@ fn settings(config: &Config) -> engine::Config {
 fn context(plane: &mut DataPlane) -> Option<EngineContext<'_, ProviderSet>> {
     let provider = &mut plane.rdma_stack.as_mut()?.providers;
     Some(EngineContext { provider, arena: &mut plane.arena, now: plane.now, rng: &mut *plane.rng })
+}
+
+/// What carries connections: the provider of SMC-R with what it works with, and transports of messages; None without
+/// RoCE.
+fn carriers<'a>(
+    plane: &'a mut DataPlane,
+    linx: &'a mut Option<Box<Linx>>,
+    now: Instant,
+) -> Option<(EngineContext<'a, ProviderSet>, Messages<'a>)> {
+    let provider = &mut plane.rdma_stack.as_mut()?.providers;
+    let ctx = EngineContext { provider, arena: &mut plane.arena, now, rng: &mut *plane.rng };
+    let linx = linx.as_mut().map(|linx| linx.transport(now));
+    let usnic = plane.udp_engines.rules(now);
+    let rio_cm =
+        (!plane.rapidio.is_empty()).then(|| RioCmTransport { ports: &mut plane.rapidio, now });
+    Some((ctx, Messages { linx, usnic, rio_cm }))
+}
+
+#[cold]
+fn tell(name: &str, notice: &Notice) {
+    match notice {
+        Notice::Backend { backend, up } => {
+            let what = if *up { "answers" } else { "does not answer" };
+            log::warn!("rule {name}: {backend} {what}");
+        }
+        Notice::Ended { why, connections, lost } => {
+            log::warn!(
+                "rule {name}: connections ended: {connections}, the last because {why}; messages lost: {lost}"
+            );
+        }
+    }
 }
 
 /// All interfaces, as the way to a neighbour on any of them.

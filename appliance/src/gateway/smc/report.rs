@@ -7,6 +7,7 @@ use crate::console::SmcTopic;
 use crate::gateway::report_pieces::Node;
 use crate::gateway::state::State;
 use crate::report::Value;
+use messaging::names::Listen;
 use smcr::connector::Connected;
 use smcr::engine::{Device, GroupStatus, Role, SocketStatus};
 
@@ -246,7 +247,7 @@ fn present(smc: &Smc) -> impl Iterator<Item = Value> + '_ {
         let c = relay.counters();
         let backends = relay.backends().iter().map(|backend| {
             Value::object([
-                ("address", Value::display(backend.address)),
+                ("address", Value::display(&backend.address)),
                 ("state", if backend.up { "up" } else { "down" }.into()),
                 ("connections", backend.connections.into()),
                 ("total", backend.total.into()),
@@ -255,17 +256,26 @@ fn present(smc: &Smc) -> impl Iterator<Item = Value> + '_ {
         });
         Value::object([
             ("name", name.to_string().into()),
-            ("listen", relay.rule().listen.into()),
+            ("listen", listen(&relay.rule().listen)),
             ("connections", relay.connections().into()),
             ("smc_clients", c.smc.into()),
             ("tcp_clients", c.tcp.into()),
+            ("message_clients", c.messages.into()),
             ("smc_servers", c.smc_servers.into()),
             ("refused", c.refused.into()),
             ("aborted", c.aborted.into()),
             ("timed_out", c.timed_out.into()),
+            ("messages_lost", c.lost.into()),
             ("bytes_in", Value::Bytes(c.bytes_in)),
             ("bytes_out", Value::Bytes(c.bytes_out)),
             ("backends", Value::list(backends)),
         ])
     })
+}
+
+fn listen(listen: &Listen) -> Value {
+    match listen {
+        Listen::Port(port) => (*port).into(),
+        Listen::Message(name) => Value::display(name),
+    }
 }

@@ -2,9 +2,11 @@
 //! goes on; one that is gone, or another by now, ends with its connections.
 
 use super::offers;
-use crate::config::{self, Rule};
+use crate::config::{self, Rule, RuleFraming};
 use core::time::Duration;
 use messaging::Users;
+use messaging::names::{Listen, Target};
+use messaging::relay::frames::Framing;
 use messaging::relay::{self, Interfaces, Relay, World};
 use net::hosts::Hosts;
 use net::tcp::Limits;
@@ -64,8 +66,10 @@ impl Rules {
         self.in_force.retain(|rule| {
             let stays = wanted.contains(rule);
             if !stays {
-                users.remove_rule(rule.name.as_str(), world);
-                log::info!("rule {}: ended", rule.name);
+                match users.remove_rule(rule.name.as_str(), world) {
+                    0 => log::info!("rule {}: ended", rule.name),
+                    lost => log::warn!("rule {}: ended; messages lost: {lost}", rule.name),
+                }
             }
             stays
         });
@@ -77,7 +81,14 @@ impl Rules {
                 self.leave_out(rule, why, true);
                 continue;
             }
-            if let Some(why) = held(rule.listen, world.interfaces) {
+            if let Some(why) = unavailable(rule, world) {
+                // A network of RapidIO may become known.
+                self.waits = true;
+                self.leave_out(rule, why, true);
+                continue;
+            }
+            let held = rule.listen.port().and_then(|port| held(port, world.interfaces));
+            if let Some(why) = held {
                 // Who has it may be about to leave it: HTTP moves a moment after a rule.
                 let again = left_before.iter().any(|(name, _)| name == rule.name.as_str());
                 self.waits = true;
@@ -89,6 +100,11 @@ impl Rules {
             users.add_rule(rule.name.to_string(), world.interfaces, |owner, interfaces| {
                 Relay::new(meant, interfaces, owner, seed, now)
             });
+            if let Err(why) = users.listen(rule.name.as_str(), world) {
+                users.remove_rule(rule.name.as_str(), world);
+                self.leave_out(rule, why, true);
+                continue;
+            }
             self.in_force.push(rule.clone());
         }
         let left_out = &self.left_out;
@@ -108,10 +124,14 @@ impl Rules {
     /// What keeps a rule from ever being in force on this machine.
     fn obstacle(&self, rule: &Rule) -> Option<String> {
         // Both sides, both ways.
-        let (one, pool) = (4 * rule.buffer_size.0, self.pool);
+        let carries_messages = matches!(rule.listen, Listen::Message(_))
+            || rule.backend.iter().any(|one| matches!(one, Target::Message(_)));
+        let messages = if carries_messages { 2 * rule.max_message.0 } else { 0 };
+        let (one, pool) = (4 * rule.buffer_size.0 + messages, self.pool);
         if one > pool {
             return Some(format!(
-                "one connection takes {one} bytes, and all may take {pool}: a smaller buffer_size, or more memory"
+                "one connection takes {one} bytes, and all may take {pool}: a smaller buffer_size or max_message, or \
+                 more memory"
             ));
         }
         None
@@ -123,7 +143,8 @@ impl Rules {
         let seconds = Duration::from_secs;
         let offers = offers(&self.smc);
         relay::Rule {
-            listen: rule.listen,
+            name: rule.name.to_string(),
+            listen: rule.listen.clone(),
             offers,
             backends: rule.backend.clone(),
             smc: rule.backend_smc && offers,
@@ -142,8 +163,27 @@ impl Rules {
                 receive: buffer,
                 transmit: buffer,
             },
+            framing: Framing {
+                lengths: rule.framing == RuleFraming::Length,
+                longest: rule.max_message.0 as usize,
+            },
+            signal: rule.signal,
         }
     }
+}
+
+/// Says that an end which carries messages is not in force.
+fn unavailable<P: Provider + ?Sized>(rule: &Rule, world: &World<'_, '_, P>) -> Option<String> {
+    let listened = match &rule.listen {
+        Listen::Message(name) => world.messages.obstacle(name, true),
+        Listen::Port(_) => None,
+    };
+    listened.or_else(|| {
+        rule.backend.iter().find_map(|target| match target {
+            Target::Message(name) => world.messages.obstacle(name, false),
+            Target::Socket(_) => None,
+        })
+    })
 }
 
 /// Says that somebody else listens on a port. The configuration gives it to one only, but who had it before may

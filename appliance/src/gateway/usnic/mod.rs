@@ -22,6 +22,7 @@ use core::fmt::Error;
 use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use drivers::hal::{Arena, Instant};
 use exchange::Exchanges;
+use messaging::usnic::{UsnicEnds, UsnicTransport};
 use net::datagram::Datagram;
 use net::refusal::{Refusal, Refusals};
 use orders::Order;
@@ -70,6 +71,8 @@ pub(super) struct Usnic {
     /// Bytes of memory of the engine, and what of it is there for messages of MPI that come in parts.
     memory: usize,
     budget: Budget,
+    /// What rules have of it.
+    ends: UsnicEnds,
 }
 
 impl Usnic {
@@ -118,6 +121,7 @@ impl Usnic {
             exchanges: Exchanges::new(rng.next_u64()),
             memory: size,
             budget: ob1::budget(size),
+            ends: UsnicEnds::new(size / 4),
         };
         for wanted in &config.usnic {
             let isn = wanted.isn.unwrap_or(rng.next_u32() as u16);
@@ -230,6 +234,10 @@ impl UdpEngine for Usnic {
 
     fn deadline(&mut self) -> Option<Instant> {
         self.engine.deadline()
+    }
+
+    fn rules<'a>(&'a mut self, touched: &'a mut bool, now: Instant) -> Option<UsnicTransport<'a>> {
+        Some(UsnicTransport { engine: &mut self.engine, ends: &mut self.ends, touched, now })
     }
 
     fn configure(&mut self, config: &Config, now: Instant) {

@@ -7,6 +7,7 @@ use crate::config::usnic::Service;
 use crate::config::{self, Config};
 use core::net::{IpAddr, Ipv4Addr};
 use drivers::hal::{Arena, Instant, Window};
+use messaging::usnic::PeerEnd;
 use net::hosts::Hosts;
 use usnic::ob1::{self, Rank};
 use usnic::wire::modex::Modex;
@@ -114,6 +115,7 @@ impl Usnic {
     pub(super) fn give_up(&mut self, peer: &mut Peer) {
         peer.clear(&mut self.engine, &mut self.budget);
         if let Some(endpoint) = peer.endpoint.take() {
+            self.ends.forget(&mut self.engine, endpoint);
             self.engine.remove(endpoint);
         }
         if let Some(sink) = peer.sink.take() {
@@ -144,9 +146,9 @@ impl Usnic {
         self.by_endpoint.get(found.ok()?).map(|(_, place)| *place)
     }
 
-    /// Makes the index of endpoints anew.
+    /// Makes the index of endpoints anew, and tells rules of the peers.
     pub(super) fn index(&mut self) {
-        let Usnic { peers, by_endpoint, .. } = self;
+        let Usnic { interfaces, peers, by_endpoint, ends, .. } = self;
         by_endpoint.clear();
         for (place, peer) in peers.iter().enumerate() {
             if let Some(endpoint) = peer.endpoint {
@@ -154,6 +156,16 @@ impl Usnic {
                 by_endpoint.insert(at, (endpoint, place));
             }
         }
+        let end = |peer: &Peer| {
+            let interface = &interfaces.get(peer.interface)?.config;
+            Some(PeerEnd {
+                interface: interface.name.to_string(),
+                peer: peer.config.name.to_string(),
+                endpoint: peer.endpoint,
+                tag: interface.tag,
+            })
+        };
+        ends.set_peers(&peers.iter().filter_map(end).collect::<Vec<_>>());
     }
 }
 

@@ -81,7 +81,11 @@ impl Usnic {
         let free = self.budget.free();
         while let Some(endpoint) = self.engine.next_news() {
             let Some(place) = self.place_of_endpoint(endpoint) else { continue };
-            let Usnic { engine, interfaces, peers, exchanges, budget, refusals, .. } = self;
+            let Usnic { engine, interfaces, peers, ends, exchanges, budget, refusals, .. } = self;
+            if ends.handle(engine, endpoint) {
+                done += 1;
+                continue;
+            }
             let Some(peer) = peers.get_mut(place) else { continue };
             let Some(interface) = interfaces.get(peer.interface) else { continue };
             let services = &interface.config.services;

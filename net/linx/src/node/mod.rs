@@ -49,6 +49,11 @@ pub struct EndpointId {
     generation: u32,
 }
 
+impl EndpointId {
+    /// Comes before all others in their order, and names none.
+    pub const FIRST: EndpointId = EndpointId { place: 0, generation: 0 };
+}
+
 /// Names an endpoint of a peer's, in one life of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId {
@@ -403,6 +408,11 @@ impl Node {
         self.pump(now);
     }
 
+    /// Whether an endpoint of ours has this name.
+    pub fn has_endpoint(&self, name: &[u8]) -> bool {
+        self.by_name.contains_key(name)
+    }
+
     /// Name of an endpoint of ours.
     pub fn name(&self, id: EndpointId) -> Option<&[u8]> {
         self.endpoint(id).map(|it| &*it.name)
@@ -573,12 +583,12 @@ impl Node {
         parts: [&[u8]; 2],
     ) -> Result<(), SendError> {
         let Node { links, riocm, pool, .. } = self;
-        match links.get_mut(usize::from(place)) {
-            Some(Some(Link { carrier: Carrier::Riocm(id), .. })) => {
-                riocm.send(pool, *id, addresses, parts)
-            }
-            Some(Some(Link { carrier: Carrier::Tcp(tcp), .. })) => tcp.send(pool, addresses, parts),
-            _ => Err(SendError::NotConnected),
+        let Some(Some(link)) = links.get_mut(usize::from(place)) else {
+            return Err(SendError::NotConnected);
+        };
+        match &mut link.carrier {
+            Carrier::Riocm(id) => riocm.send(pool, *id, addresses, parts),
+            Carrier::Tcp(tcp) => tcp.send(pool, addresses, parts),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Signals: what endpoints send each other.
 
 use super::addresses::Local;
-use super::link::{Carrier, Control, Link, Phase, Who};
+use super::link::{Carrier, Control, Phase, Who};
 use super::{EndpointId, Event, NONE, Node, PeerId};
 use crate::pool::{Chain, PIECE};
 use crate::riocm::{Message, SendError};
@@ -69,8 +69,13 @@ impl Node {
         now: Instant,
     ) -> Result<(), SendError> {
         let addresses = self.addresses(from, to)?;
-        self.send_over(to.link.place, addresses, [&number.to_be_bytes(), body])?;
-        self.was_sent(to, now);
+        match self.send_over(to.link.place, addresses, [&number.to_be_bytes(), body]) {
+            Ok(()) => self.was_sent(to, now),
+            Err(why) => {
+                self.not_sent(to, why);
+                return Err(why);
+            }
+        }
         Ok(())
     }
 
@@ -86,17 +91,30 @@ impl Node {
     ) -> Result<(), SendError> {
         let addresses = self.addresses(from, to)?;
         let Node { links, riocm, pool, .. } = self;
-        match links.get_mut(usize::from(to.link.place)) {
-            Some(Some(Link { carrier: Carrier::Riocm(id), .. })) => {
-                riocm.send_windows(pool, *id, addresses, windows, cookie)?;
+        let Some(Some(link)) = links.get_mut(usize::from(to.link.place)) else {
+            return Err(SendError::NotConnected);
+        };
+        let sent = match &mut link.carrier {
+            Carrier::Riocm(id) => riocm.send_windows(pool, *id, addresses, windows, cookie),
+            Carrier::Tcp(tcp) => tcp.send_windows(addresses, windows, cookie),
+        };
+        match sent {
+            Ok(()) => self.was_sent(to, now),
+            Err(why) => {
+                self.not_sent(to, why);
+                return Err(why);
             }
-            Some(Some(Link { carrier: Carrier::Tcp(tcp), .. })) => {
-                tcp.send_windows(addresses, windows, cookie)?;
-            }
-            _ => return Err(SendError::NotConnected),
         }
-        self.was_sent(to, now);
         Ok(())
+    }
+
+    /// Whose signal found no room is told when there is some.
+    fn not_sent(&mut self, to: PeerId, why: SendError) {
+        if why == SendError::Full
+            && let Some(link) = self.link_by_id(to.link)
+        {
+            link.wants_room = true;
+        }
     }
 
     #[inline]

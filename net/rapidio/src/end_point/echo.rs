@@ -45,15 +45,21 @@ impl Echo {
         self.channels.len()
     }
 
-    /// Takes news, and accepts who asks; how much was done. What is to be said of that goes ahead of any data.
+    /// Takes news of a channel; false if they are not of this service's.
+    pub fn hear(&mut self, number: u16) -> bool {
+        if number == self.listener {
+            return true;
+        }
+        let is_ours = self.channels.contains(&number);
+        if is_ours && !self.busy.contains(&number) {
+            self.busy.push(number);
+        }
+        is_ours
+    }
+
+    /// Accepts who asks; how much was done. What is to be said of that goes ahead of any data.
     pub fn accept(&mut self, engine: &mut Engine, now: Instant) -> usize {
         let mut done = 0;
-        while let Some(number) = engine.next_news() {
-            done += 1;
-            if number != self.listener && !self.busy.contains(&number) {
-                self.busy.push(number);
-            }
-        }
         while self.channels.len() < MOST_CHANNELS
             && let Ok(Some((number, _))) = engine.accept(self.listener, now)
         {

@@ -7,9 +7,10 @@
 mod echo;
 
 use crate::enumeration::{Event, Master, Role};
-use crate::rio_cm::{self, Engine};
+use crate::rio_cm::{self, Engine, HEADER};
 use crate::rionet::{self, Members, Rionet, SharedPort};
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use core::cell::RefCell;
 use core::fmt;
@@ -50,6 +51,8 @@ pub struct EndPoint {
     members: Members,
     channels: Engine,
     echo: Option<Echo>,
+    /// Channels of others than the echo service that have news.
+    news: VecDeque<u16>,
     /// The message that is being taken.
     message: Box<[u8; rio_cm::MOST]>,
 }
@@ -76,7 +79,8 @@ impl EndPoint {
         let echo = config.echo.map(|number| Echo::new(number, &mut channels));
         let master = Master::new(config.role, config.size);
         let message = Box::new([0; rio_cm::MOST]);
-        Ok((EndPoint { port, master, members, channels, echo, message }, rionet))
+        let news = VecDeque::new();
+        Ok((EndPoint { port, master, members, channels, echo, news, message }, rionet))
     }
 
     /// The port, for others of the same loop: a mailbox that is none of rionet's and rio_cm's is theirs.
@@ -97,6 +101,38 @@ impl EndPoint {
     /// All channels.
     pub fn channels(&self) -> &Engine {
         &self.channels
+    }
+
+    /// All channels, for who has some of his own.
+    pub fn channels_mut(&mut self) -> &mut Engine {
+        &mut self.channels
+    }
+
+    /// The next channel that has news, and is not the echo service's.
+    pub fn next_news(&mut self) -> Option<u16> {
+        self.news.pop_front()
+    }
+
+    /// Whether there is room to send over a channel.
+    pub fn has_room(&self) -> bool {
+        self.channels.outgoing().is_none() && self.port.borrow().room(rio_cm::MAILBOX) > 0
+    }
+
+    /// Sends data over a channel; false if there is no room now.
+    pub fn send(&mut self, number: u16, data: &[u8]) -> Result<bool, rio_cm::Error> {
+        let (to, header) = self.channels.header(number, data.len())?;
+        // What channels say of themselves goes ahead.
+        self.send_control();
+        if !self.has_room() {
+            return Ok(false);
+        }
+        let length = HEADER + data.len();
+        let message = self.message.get_mut(..length).unwrap_or_default();
+        let (head, body) = message.split_at_mut(HEADER.min(length));
+        head.copy_from_slice(&header);
+        body.copy_from_slice(data);
+        let packet = Packet { header: message, payload: &[], trailer: &[] };
+        Ok(self.port.borrow_mut().send(rio_cm::MAILBOX, to, &packet).is_ok())
     }
 
     /// Messages that the echo service has said back, and channels that it has.
@@ -132,6 +168,13 @@ impl EndPoint {
         self.members.poll(now);
         done += self.receive(now);
         self.channels.poll(now);
+        while let Some(number) = self.channels.next_news() {
+            done += 1;
+            let heard = self.echo.as_mut().is_some_and(|echo| echo.hear(number));
+            if !heard && self.channels.has(number) {
+                self.news.push_back(number);
+            }
+        }
         if let Some(echo) = &mut self.echo {
             done += echo.accept(&mut self.channels, now);
         }
@@ -163,7 +206,9 @@ impl EndPoint {
 
     fn receive(&mut self, now: Instant) -> usize {
         let mut taken = 0;
+        // What is left in the mailbox, RapidIO holds back at its senders.
         while taken < BATCH
+            && !self.channels.is_congested()
             && let Some(message) = { self.port.borrow_mut().receive(rio_cm::MAILBOX) }
         {
             taken += 1;

@@ -45,11 +45,13 @@ pub struct Channel {
     pub received: VecDeque<Vec<u8>>,
     /// It stands in the list of news.
     pub has_news: bool,
+    /// Its user would have senders wait, and not lose what they send.
+    pub holds_up: bool,
 }
 
 impl Channel {
     /// One in a state.
     pub fn new(state: State) -> Self {
-        Channel { state, received: VecDeque::new(), has_news: false }
+        Channel { state, received: VecDeque::new(), has_news: false, holds_up: false }
     }
 }

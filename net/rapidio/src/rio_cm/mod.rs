@@ -37,6 +37,8 @@ const CONNECT: Duration = Duration::from_secs(3);
 const ACCEPTABLE: Duration = Duration::from_millis(2500);
 /// Messages that a channel holds, as with Linux.
 const MOST_RECEIVED: usize = 128;
+/// Messages of a channel that holds its senders up, from which on it does.
+const CROWDED: usize = 96;
 /// Requests that a listening channel holds, and those of one device.
 const MOST_REQUESTS: usize = 64;
 const MOST_REQUESTS_OF_ONE: usize = 8;
@@ -111,6 +113,8 @@ pub struct Engine {
     /// Buffers that were used before.
     spare: Vec<Vec<u8>>,
     held: usize,
+    /// Channels that hold their senders up.
+    crowded: usize,
     counters: Counters,
 }
 
@@ -127,6 +131,7 @@ impl Engine {
             waiting: VecDeque::new(),
             spare: Vec::new(),
             held: 0,
+            crowded: 0,
             counters: Counters::default(),
         }
     }
@@ -231,6 +236,11 @@ impl Engine {
         }
     }
 
+    /// Whether a number is a channel's.
+    pub fn has(&self, number: u16) -> bool {
+        self.channels.contains_key(&number)
+    }
+
     /// Whether a channel is connected, and to whom; None while it is being connected.
     pub fn peer(&self, number: u16) -> Result<Option<Peer>, Error> {
         match self.channels.get(&number).map(|channel| &channel.state) {
@@ -255,6 +265,35 @@ impl Engine {
         Ok((device, header.bytes()))
     }
 
+    /// Has who sends to a channel wait when much of it is unread: [`Engine::is_congested`] then says that nothing
+    /// more is to be taken from the mailbox. That holds up all channels of the mailbox.
+    pub fn hold_up(&mut self, number: u16) {
+        if let Some(channel) = self.channels.get_mut(&number)
+            && !core::mem::replace(&mut channel.holds_up, true)
+        {
+            self.crowded += usize::from(channel.received.len() >= CROWDED);
+        }
+    }
+
+    /// Whether messages are better left in the mailbox, which RapidIO tells their senders.
+    pub fn is_congested(&self) -> bool {
+        self.crowded > 0
+    }
+
+    /// The next data of a channel, which stays there; None if there is none now.
+    pub fn first(&self, number: u16) -> Result<Option<&[u8]>, Error> {
+        let channel = self.channels.get(&number).ok_or(Error::State)?;
+        match channel.received.front() {
+            Some(data) => Ok(Some(data)),
+            None => self.peer(number).map(|_| None),
+        }
+    }
+
+    /// Messages of a channel that were not read yet.
+    pub fn unread(&self, number: u16) -> usize {
+        self.channels.get(&number).map_or(0, |channel| channel.received.len())
+    }
+
     /// Hands the next data of a channel to `take`; false if there is none now.
     pub fn receive<T>(
         &mut self,
@@ -266,6 +305,8 @@ impl Engine {
             return self.peer(number).map(|_| None);
         };
         self.held -= 1;
+        let left = channel.received.len();
+        self.crowded -= usize::from(channel.holds_up && left + 1 == CROWDED);
         let taken = take(&data);
         self.spare.push(data);
         Ok(Some(taken))
@@ -275,6 +316,8 @@ impl Engine {
     pub fn close(&mut self, number: u16) {
         let Some(channel) = self.channels.remove(&number) else { return };
         self.held -= channel.received.len();
+        let is_crowded = channel.holds_up && channel.received.len() >= CROWDED;
+        self.crowded -= usize::from(is_crowded);
         self.spare.extend(channel.received);
         if let State::Connected(peer) = channel.state {
             self.send(peer, Operation::Close, number);
@@ -417,6 +460,8 @@ impl Engine {
         buffer.clear();
         buffer.extend_from_slice(data);
         channel.received.push_back(buffer);
+        let is_crowded = channel.holds_up && channel.received.len() == CROWDED;
+        self.crowded += usize::from(is_crowded);
         self.held += 1;
         self.counters.received += 1;
         self.tell(number);

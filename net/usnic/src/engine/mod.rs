@@ -269,6 +269,13 @@ impl Engine {
         }
     }
 
+    /// In which order messages are handed over from now on. Those that wait for their turn already still have it.
+    pub fn set_delivery(&mut self, id: EndpointId, delivery: Delivery) {
+        if let Some(endpoint) = find(&mut self.endpoints, id) {
+            endpoint.config.in_order = delivery == Delivery::InOrder;
+        }
+    }
+
     /// What can be done with an endpoint; none if it was removed.
     pub fn state(&self, id: EndpointId) -> Option<State> {
         self.endpoint(id).map(|endpoint| endpoint.state)

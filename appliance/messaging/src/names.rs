@@ -1,0 +1,192 @@
+//! Names of ends that carry messages, as rules have them.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use core::fmt;
+use core::net::SocketAddr;
+use core::str::FromStr;
+
+/// An end that carries messages.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MessageName {
+    /// `linx:LINK/NAME`: an endpoint that peers of the link find, or one of the link's peer.
+    Linx {
+        /// Name of the link.
+        link: String,
+        /// Name of the endpoint.
+        name: String,
+    },
+    /// `rio_cm:ID:CHANNEL`: our own id and a channel that is listened on, or those of a device.
+    RioCm {
+        /// A destination id.
+        id: u16,
+        /// Number of the channel.
+        channel: u16,
+    },
+    /// `usnic:INTERFACE/PEER`.
+    Usnic {
+        /// Name of the interface.
+        interface: String,
+        /// Name of the peer.
+        peer: String,
+    },
+}
+
+impl FromStr for MessageName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |form: &str| format!("not of the form {form}");
+        let pair = |rest: &str, form: &str| {
+            let (first, second) = rest.split_once('/').ok_or_else(|| wrong(form))?;
+            let is_name = |part: &str| {
+                (1..=255).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_graphic())
+            };
+            match is_name(first) && is_name(second) {
+                true => Ok((first.to_string(), second.to_string())),
+                false => Err(wrong(form)),
+            }
+        };
+        if let Some(rest) = text.strip_prefix("linx:") {
+            let (link, name) = pair(rest, "linx:LINK/NAME")?;
+            Ok(MessageName::Linx { link, name })
+        } else if let Some(rest) = text.strip_prefix("usnic:") {
+            let (interface, peer) = pair(rest, "usnic:INTERFACE/PEER")?;
+            Ok(MessageName::Usnic { interface, peer })
+        } else if let Some(rest) = text.strip_prefix("rio_cm:") {
+            let numbers = rest.split_once(':');
+            let numbers =
+                numbers.and_then(|(id, channel)| Some((id.parse().ok()?, channel.parse().ok()?)));
+            let (id, channel) = numbers.ok_or_else(|| wrong("rio_cm:ID:CHANNEL"))?;
+            match channel {
+                0 => Err("channel 0 is none".into()),
+                _ => Ok(MessageName::RioCm { id, channel }),
+            }
+        } else {
+            Err("no end that carries messages".into())
+        }
+    }
+}
+
+impl fmt::Display for MessageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MessageName::Linx { link, name } => write!(f, "linx:{link}/{name}"),
+            MessageName::RioCm { id, channel } => write!(f, "rio_cm:{id}:{channel}"),
+            MessageName::Usnic { interface, peer } => write!(f, "usnic:{interface}/{peer}"),
+        }
+    }
+}
+
+/// What a rule listens on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// A port, over TCP and SMC-R.
+    Port(u16),
+    /// An end that carries messages.
+    Message(MessageName),
+}
+
+impl Listen {
+    /// The port, if it is one.
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Listen::Port(port) => Some(*port),
+            Listen::Message(_) => None,
+        }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(0) => Err("port 0 is none".into()),
+            Ok(port) => Ok(Listen::Port(port)),
+            Err(_) => text.parse().map(Listen::Message),
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Port(port) => port.fmt(f),
+            Listen::Message(name) => name.fmt(f),
+        }
+    }
+}
+
+/// A server of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// An address and a port, over TCP or SMC-R.
+    Socket(SocketAddr),
+    /// An end that carries messages.
+    Message(MessageName),
+}
+
+impl Target {
+    /// The address, if it is one.
+    pub fn socket(&self) -> Option<SocketAddr> {
+        match self {
+            Target::Socket(address) => Some(*address),
+            Target::Message(_) => None,
+        }
+    }
+}
+
+impl FromStr for Target {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(address) => Ok(Target::Socket(address)),
+            Err(_) => text.parse().map(Target::Message),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Socket(address) => address.fmt(f),
+            Target::Message(name) => name.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        for text in ["linx:board/server", "rio_cm:3:300", "usnic:mpi/rank0"] {
+            assert_eq!(text.parse::<MessageName>().unwrap().to_string(), text);
+        }
+        for text in ["80", "linx:board/a/b"] {
+            assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
+        }
+        assert_eq!("10.0.0.1:80".parse::<Target>().unwrap().socket().unwrap().port(), 80);
+    }
+
+    #[test]
+    fn what_is_none_is_told() {
+        let wrong = [
+            "linx:board",
+            "linx:/a",
+            "linx:a/",
+            "rio_cm:3",
+            "rio_cm:3:0",
+            "rio_cm:70000:1",
+            "usnic:a",
+            "tcp:1",
+            "",
+            "linx:a/b c",
+        ];
+        for text in wrong {
+            assert!(text.parse::<MessageName>().is_err(), "{text}");
+        }
+        assert!("0".parse::<Listen>().is_err() && "70000".parse::<Listen>().is_err());
+    }
+}

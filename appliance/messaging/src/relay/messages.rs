@@ -1,0 +1,238 @@
+//! Connections of a rule of which one side carries messages at least.
+
+use super::endpoints::Endpoints;
+use super::frames::{Frames, MessageSides};
+use super::pipe::{Side, Sides};
+use super::{MESSAGE_BACK, MESSAGE_FRONT, Notice, PIECE, Place, Relay, Relayed, Rule, TURN, World};
+use crate::messages::{MessageConnection, Wanted};
+use crate::names::{Listen, MessageName};
+use crate::transport::{Carries, Closed, Event, Reason};
+use alloc::boxed::Box;
+use alloc::string::String;
+use core::time::Duration;
+use drivers::hal::Instant;
+use verbs::Provider;
+
+/// How long a connection whose one direction has ended waits for more of the other: transports of messages have no
+/// half-closes, and the other side may never know that nobody listens any more.
+const HALF_CLOSED: Duration = Duration::from_secs(10);
+/// How often it is told at most that connections ended.
+const TELL: Duration = Duration::from_secs(1);
+
+/// What is on its way: to the server, to the client.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    frames: [Frames; 2],
+    /// Bytes of memory that were taken for it.
+    memory: u64,
+}
+
+impl Conversation {
+    /// Gives its memory back: messages that were taken from one side and not given to the other.
+    pub fn end<P: Provider + ?Sized>(&self, world: &mut World<'_, '_, P>) -> u64 {
+        world.engine.admission.give_back(self.memory);
+        self.frames.iter().filter(|frames| frames.holds()).count() as u64
+    }
+}
+
+/// A server of a rule, for who connects to it.
+pub(super) fn server(rule: &Rule, name: &MessageName, first_owner: u32) -> Wanted {
+    wanted(rule, name, first_owner + MESSAGE_BACK)
+}
+
+fn wanted(rule: &Rule, name: &MessageName, owner: u32) -> Wanted {
+    Wanted {
+        name: name.clone(),
+        owner,
+        signal: rule.signal,
+        connections: rule.limits.connections,
+        label: rule.name.clone(),
+    }
+}
+
+/// When a connection ends of which one direction has, if nothing more comes.
+pub(super) fn half_closed_until(relayed: &Relayed) -> Option<Instant> {
+    let ended = relayed.conversation.is_some() && relayed.pipes.iter().any(|pipe| pipe.finished);
+    ended.then(|| relayed.since + HALF_CLOSED)
+}
+
+impl Relay {
+    /// Listens, if that is for messages.
+    #[cold]
+    pub(crate) fn listen<P: Provider + ?Sized>(
+        &mut self,
+        world: &mut World<'_, '_, P>,
+    ) -> Result<(), String> {
+        match self.listened() {
+            Some(wanted) => world.messages.listen(&wanted),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends that.
+    #[cold]
+    pub(super) fn unlisten<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
+        if let Some(wanted) = self.listened() {
+            world.messages.unlisten(&wanted);
+        }
+    }
+
+    fn listened(&self) -> Option<Wanted> {
+        match &self.rule.listen {
+            Listen::Message(name) => {
+                Some(wanted(&self.rule, name, self.first_owner + MESSAGE_FRONT))
+            }
+            Listen::Port(_) => None,
+        }
+    }
+
+    /// Takes an event of a transport of messages, of the end with this number. Then [`Relay::work`].
+    pub(crate) fn message_event<P: Provider + ?Sized>(
+        &mut self,
+        owner: u32,
+        event: Event<MessageConnection>,
+        world: &mut World<'_, '_, P>,
+    ) {
+        match owner.wrapping_sub(self.first_owner) {
+            MESSAGE_FRONT => self.front_event(event.map(Place::Message), world),
+            MESSAGE_BACK => self.back_event(event.map(Place::Message), world),
+            _ => {}
+        }
+    }
+
+    /// Whether one side of a connection carries messages.
+    #[inline]
+    pub(super) fn is_conversation(&self, key: usize) -> bool {
+        self.relayed.get(key).is_some_and(|relayed| {
+            relayed.conversation.is_some() || matches!(relayed.front, Place::Message(_))
+        })
+    }
+
+    pub(super) fn is_half_closed(&self, key: usize) -> bool {
+        self.relayed.get(key).is_some_and(|relayed| half_closed_until(relayed).is_some())
+    }
+
+    /// The server is reached: makes room for messages, if one side carries them; false if there is none, and the
+    /// connection has ended.
+    pub(super) fn begin_conversation<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        world: &mut World<'_, '_, P>,
+    ) -> bool {
+        let Relay { fronts, backs, relayed, rule, .. } = self;
+        let Some(relayed) = relayed.get_mut(key) else { return false };
+        let (front, back) = (relayed.front, relayed.back);
+        if matches!((front, back), (Place::Stream(_), Some(Place::Stream(_)))) {
+            return true;
+        }
+        let mut both = Endpoints { fronts, backs, front, back, world: &mut *world };
+        // Only what goes to a side that carries messages is kept until it is whole.
+        let longest = [Side::Backend, Side::Frontend].map(|to| match both.carries(to) {
+            Carries::Messages { longest } => longest.min(rule.framing.longest),
+            Carries::Bytes => 0,
+        });
+        let memory = longest.iter().map(|&longest| Frames::memory(longest) as u64).sum();
+        if !world.engine.admission.take(memory) {
+            self.counters.refused += 1;
+            self.end(key, true, world);
+            return false;
+        }
+        relayed.conversation =
+            Some(Box::new(Conversation { frames: longest.map(Frames::new), memory }));
+        true
+    }
+
+    /// Moves messages of a connection, in one turn.
+    #[inline(never)]
+    pub(super) fn converse<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        world: &mut World<'_, '_, P>,
+    ) {
+        let Relay { fronts, backs, relayed, counters, rule, timers, .. } = self;
+        let Some(relayed) = relayed.get_mut(key) else { return };
+        let (front, back) = (relayed.front, relayed.back);
+        let mut piece = core::mem::take(world.piece);
+        piece.resize(PIECE, 0);
+        let mut both = Endpoints { fronts, backs, front, back, world };
+        let mut more = false;
+        let mut ended = None;
+        match &mut relayed.conversation {
+            Some(conversation) if relayed.open => {
+                let was_half_closed = relayed.pipes.iter().any(|pipe| pipe.finished);
+                let [there, here] = &mut conversation.frames;
+                let [to_server, to_client] = &mut relayed.pipes;
+                let ways = [
+                    (there, to_server, Side::Frontend, &mut counters.bytes_in),
+                    (here, to_client, Side::Backend, &mut counters.bytes_out),
+                ];
+                for (frames, pipe, from, bytes) in ways {
+                    let before = pipe.bytes;
+                    let flown = frames.flow(pipe, from, &mut both, rule.framing, &mut piece, TURN);
+                    let moved = pipe.bytes - before;
+                    *bytes += moved;
+                    if moved > 0 {
+                        relayed.since = both.world.ctx.now;
+                    }
+                    match flown {
+                        Ok(moved) => more |= moved >= TURN,
+                        Err(why) => ended = Some(why),
+                    }
+                }
+                if !was_half_closed && relayed.pipes.iter().any(|pipe| pipe.finished) {
+                    relayed.since = both.world.ctx.now;
+                    timers.put(key, relayed.since + HALF_CLOSED);
+                }
+            }
+            // Only whether the client is still there.
+            _ => {
+                let is_gone = match front {
+                    Place::Stream(_) => both.read(Side::Frontend, &mut []) == Err(Closed::Gone),
+                    Place::Message(_) => both.message(Side::Frontend) == Err(Closed::Gone),
+                };
+                ended = is_gone.then(|| both.reason(Side::Frontend));
+            }
+        }
+        *world.piece = piece;
+        let Some(relayed) = self.relayed.get(key) else { return };
+        let finished = relayed.pipes.map(|pipe| pipe.finished);
+        if let Some(why) = ended {
+            // Who has said everything and went does not wait for an answer.
+            let abort = finished == [false, false];
+            self.counters.aborted += u64::from(abort);
+            let lost = self.hang_up_both(key, abort, world);
+            // That a client resets its connection is nothing unusual.
+            if lost > 0 || why != Reason::Lost {
+                self.note_end(why, lost, world.ctx.now);
+            }
+        } else if finished == [true, true] {
+            self.end(key, false, world);
+        } else if more {
+            self.queue(key);
+        }
+    }
+
+    /// Notes that a connection ended, and how many messages were lost with it. It is told once a second at most.
+    pub(super) fn note_end(&mut self, why: Reason, lost: u64, now: Instant) {
+        let before = match self.ended.take() {
+            Some(Notice::Ended { connections, lost, .. }) => (connections, lost),
+            _ => (0, 0),
+        };
+        self.ended = Some(Notice::Ended { why, connections: before.0 + 1, lost: before.1 + lost });
+        let due = self.told.map_or(now, |told| told + TELL);
+        self.ended_due = Some(due);
+        self.tell_ended(now);
+    }
+
+    /// Tells what was noted, if it is time.
+    pub(super) fn tell_ended(&mut self, now: Instant) {
+        if self.ended_due.is_none_or(|due| due > now) {
+            return;
+        }
+        self.ended_due = None;
+        self.told = Some(now);
+        if let Some(notice) = self.ended.take() {
+            self.push_notice(notice);
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Channels of rio_cm as a transport of rules: each is a connection, and each of its messages one of ours.
+//!
+//! The protocol has nothing that holds a sender up: what a stock peer has no room for is lost there without a word. Here
+//! messages stay in the mailbox while a rule's channel has much that was not read, which RapidIO tells their senders.
+//! A close discards what the peer has not read yet.
+
+use crate::messages::{MessageTransport, Wanted};
+use crate::names::MessageName;
+use crate::transport::{Carries, Closed, Event, Over, Reason, Transport, Unwritten};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use drivers::hal::Instant;
+use rapidio::end_point::EndPoint;
+use rapidio::enumeration::State;
+use rapidio::rio_cm::{Error, HEADER, MOST, Peer};
+
+/// Bytes of the longest message.
+const LONGEST: usize = MOST - HEADER;
+
+/// A connection.
+#[derive(Debug)]
+struct Connection {
+    owner: u32,
+    /// The channel that it was accepted on.
+    listener: Option<u16>,
+    is_open: bool,
+    /// Of the first message, how much was read.
+    cursor: usize,
+}
+
+/// A channel that a rule listens on.
+#[derive(Debug)]
+struct Listener {
+    owner: u32,
+    connections: usize,
+    most: usize,
+}
+
+/// What rules have of a port: goes with the end point, and is lent to rules with it.
+#[derive(Debug, Default)]
+pub struct RioCmEnds {
+    listeners: BTreeMap<u16, Listener>,
+    connections: BTreeMap<u16, Connection>,
+    /// Connections that wait for room.
+    waiting: Vec<u16>,
+    news: VecDeque<(u32, Event<u16>)>,
+}
+
+impl RioCmEnds {
+    /// Takes what is new at the end point; how much.
+    #[inline]
+    pub fn poll(&mut self, end_point: &mut EndPoint, now: Instant) -> usize {
+        let mut done = 0;
+        while let Some(number) = end_point.next_news() {
+            done += 1;
+            self.hear(end_point, number, now);
+        }
+        if !self.waiting.is_empty() && end_point.has_room() {
+            for number in core::mem::take(&mut self.waiting) {
+                done += 1;
+                if let Some(connection) = self.connections.get(&number) {
+                    self.news.push_back((connection.owner, Event::Ready(number)));
+                }
+            }
+        }
+        done
+    }
+
+    fn hear(&mut self, end_point: &mut EndPoint, number: u16, now: Instant) {
+        if self.listeners.contains_key(&number) {
+            return self.accept(end_point, number, now);
+        }
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        let owner = connection.owner;
+        if connection.is_open {
+            return self.news.push_back((owner, Event::Ready(number)));
+        }
+        match end_point.channels().peer(number) {
+            Ok(None) => {}
+            Ok(Some(_)) => {
+                connection.is_open = true;
+                self.news.push_back((owner, Event::Opened(number, Over::RioCm)));
+            }
+            Err(_) => self.news.push_back((owner, Event::Failed(number))),
+        }
+    }
+
+    #[cold]
+    fn accept(&mut self, end_point: &mut EndPoint, channel: u16, now: Instant) {
+        let Some(listener) = self.listeners.get_mut(&channel) else { return };
+        let channels = end_point.channels_mut();
+        while let Ok(Some((number, _))) = channels.accept(channel, now) {
+            if listener.connections >= listener.most {
+                channels.close(number);
+                self.news.push_back((listener.owner, Event::Refused(1)));
+                continue;
+            }
+            channels.hold_up(number);
+            listener.connections += 1;
+            let owner = listener.owner;
+            let new = Connection { owner, listener: Some(channel), is_open: true, cursor: 0 };
+            self.connections.insert(number, new);
+            self.news.push_back((owner, Event::Opened(number, Over::RioCm)));
+        }
+    }
+}
+
+/// A port that rules may use.
+pub trait RioCmPort {
+    /// Its end point, and what rules have of it.
+    fn ends(&mut self) -> (&mut EndPoint, &mut RioCmEnds);
+    /// Its end point.
+    fn end_point(&self) -> &EndPoint;
+}
+
+/// Ports that rules may use.
+pub trait RioCmPorts {
+    /// How many there are.
+    fn count(&self) -> usize;
+    /// One of them.
+    fn get(&self, at: usize) -> Option<&dyn RioCmPort>;
+    /// One of them.
+    fn get_mut(&mut self, at: usize) -> Option<&mut dyn RioCmPort>;
+}
+
+impl<T: RioCmPort> RioCmPorts for Vec<T> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+    fn get(&self, at: usize) -> Option<&dyn RioCmPort> {
+        self.as_slice().get(at).map(|port| port as _)
+    }
+    fn get_mut(&mut self, at: usize) -> Option<&mut dyn RioCmPort> {
+        self.as_mut_slice().get_mut(at).map(|port| port as _)
+    }
+}
+
+/// Ports, lent to rules.
+pub struct RioCmTransport<'a> {
+    /// The ports.
+    pub ports: &'a mut dyn RioCmPorts,
+    /// The present.
+    pub now: Instant,
+}
+
+/// Port and channel of a connection.
+fn split(key: u32) -> (usize, u16) {
+    ((key >> 16) as usize, key as u16)
+}
+
+fn key(port: usize, number: u16) -> u32 {
+    (port as u32) << 16 | u32::from(number)
+}
+
+impl RioCmTransport<'_> {
+    fn at(&mut self, port: usize) -> Option<(&mut EndPoint, &mut RioCmEnds)> {
+        self.ports.get_mut(port).map(|port| port.ends())
+    }
+
+    /// The port that is found by what is known of its network.
+    fn port(&self, is_it: impl Fn(&EndPoint) -> bool) -> Option<usize> {
+        (0..self.ports.count()).find(|&at| {
+            let end_point = self.ports.get(at).map(|port| port.end_point());
+            end_point.is_some_and(|it| it.master().state() == State::Ready && is_it(it))
+        })
+    }
+
+    /// The port whose own id this is.
+    fn own(&self, id: u16) -> Option<usize> {
+        self.port(|end_point| end_point.master().network().own_id == id)
+    }
+}
+
+impl Transport for RioCmTransport<'_> {
+    type Connection = u32;
+    type Target = Wanted;
+
+    fn next_event(&mut self) -> Option<Event<u32>> {
+        self.next_owned().map(|(_, event)| event)
+    }
+
+    #[cold]
+    fn connect(&mut self, to: &Wanted) -> Option<u32> {
+        let MessageName::RioCm { id, channel } = to.name else { return None };
+        let has = |it: &EndPoint| it.master().network().end_points().any(|device| device.id == id);
+        let (port, now) = (self.port(has)?, self.now);
+        let (end_point, ends) = self.at(port)?;
+        let channels = end_point.channels_mut();
+        let number = channels.connect(Peer { device: id, channel }, now).ok()?;
+        channels.hold_up(number);
+        let owner = to.owner;
+        let new = Connection { owner, listener: None, is_open: false, cursor: 0 };
+        ends.connections.insert(number, new);
+        Some(key(port, number))
+    }
+
+    fn carries(&self, _: u32) -> Carries {
+        Carries::Messages { longest: LONGEST }
+    }
+
+    fn message(&mut self, key: u32) -> Result<Option<usize>, Closed> {
+        let (port, number) = split(key);
+        let (end_point, ends) = self.at(port).ok_or(Closed::Gone)?;
+        let cursor = ends.connections.get(&number).ok_or(Closed::Gone)?.cursor;
+        match end_point.channels().first(number) {
+            Ok(first) => Ok(first.map(|data| data.len() - cursor.min(data.len()))),
+            Err(Error::ClosedByPeer) => Err(Closed::Finished),
+            Err(_) => Err(Closed::Gone),
+        }
+    }
+
+    fn read(&mut self, key: u32, into: &mut [u8]) -> Result<usize, Closed> {
+        let Some(left) = self.message(key)? else { return Ok(0) };
+        let (port, number) = split(key);
+        let (end_point, ends) = self.at(port).ok_or(Closed::Gone)?;
+        let connection = ends.connections.get_mut(&number).ok_or(Closed::Gone)?;
+        let count = left.min(into.len());
+        if let Ok(Some(data)) = end_point.channels().first(number) {
+            let from = data.get(connection.cursor..).and_then(|rest| rest.get(..count));
+            into[..count].copy_from_slice(from.ok_or(Closed::Gone)?);
+        }
+        connection.cursor += count;
+        if count == left {
+            connection.cursor = 0;
+            let _ = end_point.channels_mut().receive(number, |_| ());
+        }
+        Ok(count)
+    }
+
+    fn room(&mut self, key: u32) -> usize {
+        let has_room = self.at(split(key).0).is_some_and(|(end_point, _)| end_point.has_room());
+        if has_room { LONGEST } else { 0 }
+    }
+
+    fn write(&mut self, key: u32, bytes: &[u8]) -> Result<usize, Unwritten> {
+        let gone = Unwritten::Ended(Closed::Gone);
+        let (port, number) = split(key);
+        let (end_point, ends) = self.at(port).ok_or(gone)?;
+        match end_point.send(number, bytes) {
+            Ok(true) => Ok(bytes.len()),
+            Ok(false) => {
+                if !ends.waiting.contains(&number) {
+                    ends.waiting.push(number);
+                }
+                Err(Unwritten::Full)
+            }
+            Err(Error::Length) => Err(Unwritten::Length),
+            Err(_) => Err(gone),
+        }
+    }
+
+    fn finish(&mut self, _: u32) {}
+
+    fn close(&mut self, key: u32, _: bool) -> usize {
+        let (port, number) = split(key);
+        let now = self.now;
+        let Some((end_point, ends)) = self.at(port) else { return 0 };
+        let Some(connection) = ends.connections.remove(&number) else { return 0 };
+        let unread = end_point.channels().unread(number);
+        end_point.channels_mut().close(number);
+        ends.waiting.retain(|waiting| *waiting != number);
+        if let Some(channel) = connection.listener {
+            if let Some(listener) = ends.listeners.get_mut(&channel) {
+                listener.connections = listener.connections.saturating_sub(1);
+            }
+            ends.accept(end_point, channel, now);
+        }
+        unread
+    }
+
+    #[cold]
+    fn reason(&self, key: u32) -> Reason {
+        let (port, number) = split(key);
+        let end_point = self.ports.get(port).map(|port| port.end_point());
+        match end_point.map(|it| it.channels().peer(number)) {
+            Some(Err(Error::ClosedByPeer)) => Reason::PeerGone,
+            Some(Err(Error::TimedOut)) => Reason::NoAnswer,
+            _ => Reason::Lost,
+        }
+    }
+}
+
+impl MessageTransport for RioCmTransport<'_> {
+    #[cold]
+    fn obstacle(&self, name: &MessageName, listens: bool) -> Option<String> {
+        let MessageName::RioCm { id, .. } = *name else { return None };
+        (listens && self.own(id).is_none()).then(|| {
+            format!("{name}: no RapidIO port has the id {id} now; `show rapidio` shows which have")
+        })
+    }
+
+    #[cold]
+    fn listen(&mut self, wanted: &Wanted) -> Result<(), String> {
+        let MessageName::RioCm { id, channel } = wanted.name else {
+            return Err("no channel of rio_cm".into());
+        };
+        let port = self.own(id).and_then(|port| self.at(port));
+        let (end_point, ends) = port.ok_or_else(|| format!("no RapidIO port has the id {id}"))?;
+        let listening = end_point.channels_mut().listen(channel);
+        listening.map_err(|why| format!("{}: {why}", wanted.name))?;
+        let (owner, most) = (wanted.owner, wanted.connections);
+        ends.listeners.insert(channel, Listener { owner, connections: 0, most });
+        Ok(())
+    }
+
+    #[cold]
+    fn unlisten(&mut self, owner: u32) {
+        for port in 0..self.ports.count() {
+            let Some((end_point, ends)) = self.at(port) else { continue };
+            let channels = end_point.channels_mut();
+            ends.listeners.retain(|number, listener| {
+                let goes = listener.owner == owner;
+                if goes {
+                    channels.close(*number);
+                }
+                !goes
+            });
+            ends.connections.retain(|number, connection| {
+                let goes = connection.owner == owner;
+                if goes {
+                    channels.close(*number);
+                }
+                !goes
+            });
+            ends.news.retain(|(of, _)| *of != owner);
+        }
+    }
+
+    #[inline]
+    fn next_owned(&mut self) -> Option<(u32, Event<u32>)> {
+        for port in 0..self.ports.count() {
+            let news = self.at(port).and_then(|(_, ends)| ends.news.pop_front());
+            let Some((owner, event)) = news else { continue };
+            return Some((owner, event.map(|number| key(port, number))));
+        }
+        None
+    }
+}
