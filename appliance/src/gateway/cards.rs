@@ -139,7 +139,7 @@ pub(super) struct Strangers {
 impl Strangers {
     /// Notes a host.
     pub fn add(&mut self, port: usize, host: IpAddr, now: Instant) {
-        if self.list.iter().any(|(_, one, _)| *one == host) {
+        if self.list.iter().any(|(at, one, _)| (*at, *one) == (port, host)) {
             return;
         }
         if self.list.len() == MOST_WANTED {

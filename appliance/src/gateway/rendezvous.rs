@@ -11,8 +11,10 @@ use net::tcp::{self, Closed, Listener};
 use rand_core::RngCore;
 use usnic::wire::rendezvous::{Kind, LENGTH, MOST_TEXT, Record};
 
-/// Connections of a port at a time: endpoints of an interface, and some that are turned away.
-const CONNECTIONS: usize = 72;
+/// Connections of a port at a time that have said nothing yet: of more, the oldest gives way.
+const SILENT: usize = 8;
+/// Connections of a port at a time: endpoints of an interface, and the silent ones.
+const CONNECTIONS: usize = 64 + SILENT;
 /// Connections to others, of an interface.
 const ASKED: usize = 64;
 /// Bytes of a connection's buffers.
@@ -198,8 +200,25 @@ impl Rendezvous {
                     let (name, way) = (self.name(), Way::Accepted(number, stream));
                     let new = Connection::new(name, at, way, Phase::Listening, now);
                     self.connections.push(new);
+                    self.end_oldest_silent(at, number);
                 }
             }
+        }
+    }
+
+    /// Makes room at a listener for hosts that have something to say.
+    fn end_oldest_silent(&mut self, at: usize, number: usize) {
+        let is_silent = |connection: &&mut Connection| {
+            let Connection { way, phase, over, .. } = **connection;
+            let ours = matches!(way, Way::Accepted(listener, _) if listener == number);
+            ours && connection.at == at && phase == Phase::Listening && over.is_none()
+        };
+        let mut silent = self.connections.iter_mut().filter(is_silent);
+        let oldest = silent.next();
+        if silent.count() >= SILENT
+            && let Some(oldest) = oldest
+        {
+            oldest.over = Some(true);
         }
     }
 

@@ -24,13 +24,11 @@ macro_rules! on {
         let Endpoints { fronts, backs, front, back, world } = $this;
         match ($side, *front, *back) {
             (Side::Frontend, Place::Stream($connection), _) => {
-                #[allow(unused_mut)]
-                let mut $transport = Fronts { acceptors: fronts, at: 0, world };
+                let $transport = &mut Fronts { acceptors: fronts, at: 0, world };
                 $do
             }
             (Side::Backend, _, Some(Place::Stream($connection))) => {
-                #[allow(unused_mut)]
-                let mut $transport = Backs { connectors: backs, at: 0, smc: false, world };
+                let $transport = &mut Backs { connectors: backs, at: 0, smc: false, world };
                 $do
             }
             (Side::Frontend, Place::Message($connection), _)

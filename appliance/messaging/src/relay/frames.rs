@@ -207,6 +207,8 @@ impl Frames {
             let count = room.min(left).min(piece.len());
             let piece = piece.get_mut(..count).unwrap_or_default();
             let count = match sides.read(from, piece) {
+                // A message that was there is there until it was read.
+                Ok(0) if left > 0 => return Err(Reason::Lost),
                 Ok(count) => count,
                 Err(_) => return Err(sides.reason(from)),
             };

@@ -110,6 +110,16 @@ fn the_stock_peer_comes_by_rendezvous() -> Result<()> {
             drop(client);
             wait(&mut vm, "the end of its endpoint", |told| !told.contains("10.9.0.2-"))?;
         }
+        // Who connects and says nothing keeps nobody waiting.
+        let to = SocketAddr::new(APPLIANCE.into(), PORT);
+        let connect = |_| TcpStream::connect_timeout(&to, Duration::from_millis(100)).ok();
+        let silent: Vec<TcpStream> = (0..80).filter_map(connect).collect();
+        ensure!(silent.len() > 16, "{} connections", silent.len());
+        let peer = stock(4, 1500)?;
+        let asked = Instant::now();
+        Client::start(&peer.modex, &["1.4"])?.answer()?;
+        ensure!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+        drop(silent);
         // Who has another MTU, and who is in none of the networks.
         let modex = stock(3, 1500)?.modex;
         let other = Modex { max_message: Modex::max_message_of(9000), ..modex };
