@@ -73,7 +73,7 @@ impl VirtioRng {
                 }
                 Taken::Chain { .. } | Taken::Nonsense => return Err(EntropyError::Broken),
                 Taken::Nothing if clock.now() >= deadline => return Err(EntropyError::Timeout),
-                Taken::Nothing => core::hint::spin_loop(),
+                Taken::Nothing => crate::hal::relax(),
             }
         }
     }

@@ -38,5 +38,5 @@ pub use poison::{poison, unpoison};
 pub use port::{Frame, Packet, Port, PortCounters, TransmitError, UdpFlow};
 pub use registers::Registers;
 pub use retired::{Retired, Through, TransmitProgress};
-pub use time::{Clock, Instant};
+pub use time::{Clock, Instant, relax};
 pub use window::{OutOfWindow, Window};

@@ -85,6 +85,15 @@ pub trait Clock {
     fn now(&self) -> Instant;
 }
 
+/// Between two looks at a device that is waited for while it is opened: some microseconds at most, in few
+/// instructions, so that a hypervisor and the other thread of a core get the time (Linux: `cpu_relax`).
+pub fn relax() {
+    const PAUSES: usize = 32;
+    for _ in 0..PAUSES {
+        core::hint::spin_loop();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,6 +10,10 @@ use anyhow::{Result, bail};
 
 use crate::{command, workspace};
 
+/// What LLVM puts into its callers, in its own measure: without a word, functions of up to 275 where speed counts, which
+/// makes the image 7 % larger and a packet cheaper by 2 % at most. What is marked `#[inline]` is not concerned.
+const INLINING: &str = "-inline-threshold=75 -inlinecold-threshold=45";
+
 /// Compiler and linker.
 #[derive(Debug)]
 pub struct Toolchain {
@@ -54,7 +58,9 @@ impl Toolchain {
     pub fn cargo(&self) -> Command {
         let mut cargo = Command::new(&self.cargo);
         cargo.env("RUSTC", &self.rustc).env("RUSTC_BOOTSTRAP", "1").env_remove("RUSTFLAGS");
-        cargo.env("CARGO_ENCODED_RUSTFLAGS", self.remaps().join("\x1f"));
+        let mut flags = self.remaps();
+        flags.push(format!("-Cllvm-args={INLINING}"));
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
         cargo
     }
 

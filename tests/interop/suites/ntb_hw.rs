@@ -184,18 +184,7 @@ impl Hosts {
 
     /// What ntb_perf measures, and that it does.
     fn performs(&mut self) -> Result<()> {
-        let load = "modprobe ntb_perf total_order=18 chunk_order=14";
-        self.both(load)?;
-        // Over a Switchtec the side that is loaded last reads of the link in memory, and may give its first command
-        // before the other has heard of the link, which then drops the command (`perf_spad_cmd_recv`); both wait for ever.
-        for _ in 0..if self.kind.model == "switchtec" { 20 } else { 0 } {
-            let run = format!("timeout 10 sh -c 'echo 0 > $(echo {PERF})/run'");
-            if self.guests[0].try_sh(&run, PATIENCE)?.0 == 0 {
-                break;
-            }
-            self.both("rmmod ntb_perf")?;
-            self.both(load)?;
-        }
+        self.both("modprobe ntb_perf total_order=18 chunk_order=14")?;
         for n in 0..2 {
             self.guests[n].wait_until(&format!("echo 0 > $(echo {PERF})/run"), PATIENCE)?;
             let said = self.guests[n].sh(&format!("cat {PERF}/run"))?;
@@ -248,17 +237,25 @@ impl Hosts {
         self.both(&format!(
             "d=$(echo {TOOL})/peer0 && echo 0 > $d/mw_trans0 && echo 0:0 > $d/peer_mw_trans0 && rmmod ntb_tool"
         ))?;
-        self.performs()?;
+        if self.kind.model != "switchtec" {
+            self.performs()?;
+        }
         self.networks()
     }
 
-    /// Nobody complains, and the model has done what it was used for; `missed` accesses through windows led nowhere.
-    fn end(mut self, missed: u64) -> Result<()> {
+    /// Linux has nothing to complain of.
+    fn nobody_complains(&mut self) -> Result<()> {
         for guest in &mut self.guests {
             let said =
                 guest.sh("dmesg | grep -e BUG -e Oops -e 'Call Trace' -e WARNING || true")?;
             ensure!(said.is_empty(), "{said}");
         }
+        Ok(())
+    }
+
+    /// Nobody complains, and the model has done what it was used for; `missed` accesses through windows led nowhere.
+    fn end(mut self, missed: u64) -> Result<()> {
+        self.nobody_complains()?;
         for guest in &mut self.guests {
             guest.vm.qmp.execute("quit", serde_json::json!({}))?;
             guest.vm.wait_exit()?;
@@ -335,6 +332,16 @@ fn switchtec_works_under_the_driver_of_linux() -> Result<()> {
     hosts.works()?;
     // Whether the link is up is asked of the other's memory, before there is any behind the window.
     hosts.end(8)
+}
+
+/// Over a Switchtec, `ntb_perf` is not safe from itself: the side that is loaded last reads of the link in memory and
+/// gives its first command at once; the other hears of the link by a message, which is dealt with in the background, and
+/// drops a command whose bell is faster (`perf_spad_cmd_recv`). Both wait for ever then. Here bells are slower.
+#[test]
+fn switchtec_carries_what_ntb_perf_measures() -> Result<()> {
+    let mut hosts = Hosts::with(SWITCHTEC, &["--fault", "late-bells"])?;
+    hosts.performs()?;
+    hosts.nobody_complains()
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub fn bring_up(controller: &mut Controller, clock: &dyn Clock) -> Result<(), Er
         if let Some(error) = controller.life.error() {
             return Err(error);
         }
-        core::hint::spin_loop();
+        crate::hal::relax();
     }
 }
 
@@ -51,7 +51,7 @@ fn ask(
         match controller.admin.take(&controller.registers)? {
             Some((_, status)) if status & 0x7ff == 0 => return Ok(Ok(())),
             Some((_, status)) => return Ok(Err(status)),
-            None if clock.now() < deadline => core::hint::spin_loop(),
+            None if clock.now() < deadline => crate::hal::relax(),
             None => return Err(Error::Silent(name)),
         }
     }

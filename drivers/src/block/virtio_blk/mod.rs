@@ -123,7 +123,7 @@ impl VirtioBlk {
         let answer = loop {
             match self.poll() {
                 Some(completion) => break completion.result.is_ok(),
-                None if clock.now() < deadline => core::hint::spin_loop(),
+                None if clock.now() < deadline => crate::hal::relax(),
                 None => self.give_up(),
             }
         };

@@ -296,7 +296,7 @@ impl Controller {
         for _ in 0..TRIES {
             let taken = loop {
                 match self.requests.take() {
-                    Taken::Nothing if waits() => core::hint::spin_loop(),
+                    Taken::Nothing if waits() => crate::hal::relax(),
                     other => break other,
                 }
             };

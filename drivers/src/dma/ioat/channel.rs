@@ -178,7 +178,7 @@ impl IoatChannel {
             if clock.now().since(since) > most {
                 return Err(());
             }
-            core::hint::spin_loop();
+            crate::hal::relax();
         }
         Ok(())
     }

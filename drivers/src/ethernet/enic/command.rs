@@ -161,7 +161,7 @@ impl Commands {
                     self.stop();
                     return Err(Failure::Late);
                 }
-                Ok(None) => {}
+                Ok(None) => crate::hal::relax(),
                 Err(failure) => {
                     self.stop();
                     return Err(failure);

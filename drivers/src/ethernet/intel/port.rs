@@ -10,7 +10,7 @@ use crate::ethernet::keeper::Keeper;
 use crate::ethernet::{LEAST_MTU, MOST_MTU, OVERHEAD, PLAIN_MTU, WantedMtu};
 use crate::hal::{
     Arena, Clock, Frame, Instant, Interrupt, Notice, Packet, Platform, Port, PortCounters,
-    Registers, TransmitError, TransmitProgress, Window,
+    Registers, TransmitError, TransmitProgress, Window, relax,
 };
 use crate::pci::Function;
 use alloc::boxed::Box;
@@ -119,6 +119,7 @@ impl IntelPort {
                 self.mtu = wanted_mtu(self.mac).unwrap_or(PLAIN_MTU).clamp(LEAST_MTU, most);
                 self.longest = OVERHEAD + usize::from(self.mtu);
             }
+            relax();
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use crate::{
 };
 use bells::Bells;
 use control::Control;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Vendor and device: PFX 24xG3 with NTB.
@@ -26,6 +26,8 @@ pub const DEVICE: u16 = 0x8531;
 
 const REGISTERS: Bar = Bar { index: 0, size: 0x40_0000 };
 const VECTORS: u16 = 4;
+/// How late bells are with [`Fault::LateBells`].
+const LATE: Nanoseconds = 200_000_000;
 
 // Parts of BAR 0, and how far those of one partition or function are from the next.
 const SYSTEM: u64 = 0x2000;
@@ -67,13 +69,15 @@ pub enum Fault {
     NoInterrupt,
     /// Bells do not arrive.
     NoBell,
+    /// Bells take a fifth of a second.
+    LateBells,
     /// A byte of each 16 KiB that are written is wrong.
     Corrupt,
 }
 
 impl Fault {
     /// By name.
-    pub const NAMED: [(&str, Fault); 10] = [
+    pub const NAMED: [(&str, Fault); 11] = [
         ("not-bridge", Fault::NotBridge),
         ("alone", Fault::Alone),
         ("no-table", Fault::NoTable),
@@ -83,6 +87,7 @@ impl Fault {
         ("no-message", Fault::NoMessage),
         ("no-interrupt", Fault::NoInterrupt),
         ("no-bell", Fault::NoBell),
+        ("late-bells", Fault::LateBells),
         ("corrupt", Fault::Corrupt),
     ];
 }
@@ -121,6 +126,8 @@ struct Switch {
     counts: [Counts; 2],
     /// What is under way to each.
     to: [Crossing<Signal>; 2],
+    /// Bells that arrive late, with the moments.
+    late: [VecDeque<(Nanoseconds, u64)>; 2],
     cable: bool,
     now: Nanoseconds,
     fault: Option<Fault>,
@@ -146,6 +153,7 @@ impl Switchtec {
             events: Default::default(),
             counts: Default::default(),
             to: [Crossing::new(), Crossing::new()],
+            late: Default::default(),
             cable: true,
             now: 0,
             fault,
@@ -194,7 +202,13 @@ fn place(offset: u64, start: u64, size: u64) -> (usize, u64) {
 impl Switch {
     fn settle(&mut self, now: Nanoseconds) -> Option<Nanoseconds> {
         self.now = now;
-        self.controls.iter_mut().filter_map(|control| control.settle(now)).min()
+        for (late, to) in self.late.iter_mut().zip(&mut self.to) {
+            while let Some((_, bells)) = late.pop_front_if(|&mut (due, _)| due <= now) {
+                to.post(Signal::Bells(bells));
+            }
+        }
+        let late = self.late.iter().filter_map(|late| late.front()).map(|&(due, _)| due);
+        self.controls.iter_mut().filter_map(|control| control.settle(now)).chain(late).min()
     }
 
     fn translated(&self, me: usize, offset: u64, len: usize) -> Option<u64> {
@@ -215,8 +229,12 @@ impl Switch {
             Signal::Bells(_) => Fault::NoBell,
             Signal::Message(..) => Fault::NoMessage,
         };
-        if self.cable && self.fault != Some(lost) {
-            self.to[1 - me].post(signal);
+        match signal {
+            _ if !self.cable || self.fault == Some(lost) => {}
+            Signal::Bells(bells) if self.fault == Some(Fault::LateBells) => {
+                self.late[1 - me].push_back((self.now + LATE, bells));
+            }
+            _ => self.to[1 - me].post(signal),
         }
     }
 
@@ -403,6 +421,7 @@ impl Function for Switchtec {
         switch.bells[me] = Bells::new();
         switch.events[me].clear();
         switch.to[me].clear();
+        switch.late[me].clear();
     }
 
     fn counters(&self) -> Vec<(String, u64)> {

@@ -135,3 +135,19 @@ fn bells_and_messages_arrive_where_they_are_let_in() {
     world.poll();
     assert_eq!(world.machines[1].interrupts.last(), Some(&Interrupt::Msix(1)));
 }
+
+#[test]
+fn late_bells_arrive_behind_a_message() {
+    let mut world = World::new();
+    world.functions[0].inject(Some(Fault::LateBells));
+    let bells = |partition: u64| BELLS + BELLS_SIZE * partition;
+    world.write(0, bells(0) + 0x1008, &(1u64 << 32).to_le_bytes());
+    world.write32(1, bells(1) + 0x1060, 0x0302_0100);
+    world.write(0, bells(0) + 0x1000, &(1u64 << 32).to_le_bytes());
+    world.write32(0, bells(0) + 0x1068, 9);
+    world.poll();
+    assert_eq!((world.read(1, bells(1) + 0x1014), world.read(1, bells(1) + 0x1088)), (0, 9));
+    world.now += LATE;
+    world.poll();
+    assert_eq!(world.read(1, bells(1) + 0x1014), 1);
+}
