@@ -40,7 +40,7 @@ fn configure(guest: &mut Guest) -> Result<()> {
         anyhow::bail!("no interface:\n{}", messages(guest)?);
     }
     guest.sh(&format!("ip link set eth0 mtu 9000 up && ip addr add {LINUX}/24 dev eth0"))?;
-    let up = guest.wait_until("[ $(cat /sys/class/net/eth0/carrier) = 1 ]", LIMIT);
+    let up = guest.wait_until("[ $(cat /sys/class/net/eth0/operstate) = up ]", LIMIT);
     up.with_context(|| messages(guest).unwrap_or_default())
 }
 
@@ -73,7 +73,7 @@ fn linux_and_ours_ping_each_other(options: &[&str]) -> Result<()> {
     // A datagram for the queue that this port is steered to.
     guest.sh(&format!("timeout 5 tftp -g -l /tmp/x -r x {OURS} 4000 || true"))?;
     guest.sh("ip link set eth0 down && ip link set eth0 mtu 1500 up")?;
-    guest.wait_until("[ $(cat /sys/class/net/eth0/carrier) = 1 ]", LIMIT)?;
+    guest.wait_until("[ $(cat /sys/class/net/eth0/operstate) = up ]", LIMIT)?;
     guest.sh(&format!("ping -c 300 -i 0.01 -s 1400 -W 5 {OURS}"))?;
     let counted = guest.sh("ethtool -i eth0; ethtool -S eth0; cat /proc/interrupts")?;
     ensure!(counted.contains("driver: enic") && counted.contains("1.0(model)"), "{counted}");

@@ -60,7 +60,7 @@ impl Linux {
         linux.load()?;
         linux.guest.wait_until("[ -e /sys/class/net/eth0 ]", LIMIT)?;
         linux.sh(&format!("ip link set eth0 mtu {mtu} up && ip addr add {HERE}/24 dev eth0"))?;
-        match linux.guest.wait_until("[ $(cat /sys/class/net/eth0/carrier) = 1 ]", LIMIT) {
+        match linux.guest.wait_until("[ $(cat /sys/class/net/eth0/operstate) = up ]", LIMIT) {
             Ok(_) => Ok(linux),
             Err(_) => linux.fail("no carrier"),
         }
@@ -89,7 +89,7 @@ impl Linux {
              ip netns exec there ip link set eth1 up
              ip netns exec there ip addr add {THERE}/24 dev eth1"
         ))?;
-        let up = "[ $(cat /sys/class/net/eth0/carrier) = 1 ]";
+        let up = "[ $(cat /sys/class/net/eth0/operstate) = up ]";
         match self.guest.wait_until(up, LIMIT) {
             Ok(_) => Ok(()),
             Err(_) => self.fail("no carrier"),

@@ -204,7 +204,7 @@ impl Hosts {
             guest
                 .sh(&format!("ip addr add 10.2.0.{address}/24 dev eth0 && ip link set eth0 up"))?;
         }
-        self.until("[ $(cat /sys/class/net/eth0/carrier) = 1 ]")?;
+        self.until("[ $(cat /sys/class/net/eth0/operstate) = up ]")?;
         for size in ["56", "1", "1400", "9000"] {
             let said = self.guests[0].sh(&format!("ping -c 5 -i 0.2 -W 5 -s {size} 10.2.0.2"))?;
             ensure!(said.contains(" 0% packet loss"), "{said}");
@@ -293,7 +293,7 @@ fn intel_gen3_works_under_the_driver_of_linux() -> Result<()> {
     hosts.guests[0].wait_until("[ $(cat /sys/class/net/eth0/carrier) = 0 ]", PATIENCE)?;
     hosts.guests[1].sh("modprobe -a ntb_hw_intel ntb_transport ntb_netdev
          ip addr add 10.2.0.2/24 dev eth0 && ip link set eth0 up")?;
-    hosts.until("[ $(cat /sys/class/net/eth0/carrier) = 1 ]")?;
+    hosts.until("[ $(cat /sys/class/net/eth0/operstate) = up ]")?;
     hosts.guests[0].sh("ping -c 5 -i 0.2 -W 5 10.2.0.2")?;
     hosts.end(0)
 }
@@ -447,7 +447,7 @@ fn linux_and_ours_ping_each_other(kind: Kind) -> Result<()> {
     let unload = format!("rmmod ntb_netdev ntb_transport {}", unload.join(" "));
     let up = "ip link set eth0 up mtu 9000";
     let carrier = |guest: &mut Guest| {
-        let waited = guest.wait_until("[ $(cat /sys/class/net/eth0/carrier) = 1 ]", PATIENCE);
+        let waited = guest.wait_until("[ $(cat /sys/class/net/eth0/operstate) = up ]", PATIENCE);
         waited.with_context(|| format!("the model:\n{}", model.output()))
     };
     let ping = |guest: &mut Guest| -> Result<()> {

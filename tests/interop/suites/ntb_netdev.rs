@@ -62,8 +62,9 @@ impl Hosts {
         self.carrier()
     }
 
+    /// Both have a carrier, and Linux sends: it begins up to a second later (`linkwatch_do_dev`), and drops until then.
     fn carrier(&mut self) -> Result<()> {
-        let there = "[ $(cat /sys/class/net/eth0/carrier) = 1 ]";
+        let there = "[ $(cat /sys/class/net/eth0/operstate) = up ]";
         let waited = self.guest.wait_until(there, PATIENCE);
         waited.with_context(|| self.state())?;
         self.until("up").map(drop)
