@@ -20,7 +20,8 @@ const SECTION: &str = ".isthmus.config";
 /// Options of `./isthmus image`.
 #[derive(Args)]
 pub struct Options {
-    /// elf, efi, raw (UEFI disk), qcow2 (the same), iso (BIOS and UEFI), or config-disk
+    /// elf, efi, raw (UEFI disk), qcow2 (the same), iso (BIOS and UEFI), pxe (a directory for a TFTP or HTTP server), or
+    /// config-disk
     format: Kind,
     /// Where to write it [default: target/isthmus/isthmus.FORMAT, or config-disk.raw]
     #[arg(long)]
@@ -28,7 +29,7 @@ pub struct Options {
     /// A configuration document to put into it
     #[arg(long)]
     config: Option<PathBuf>,
-    /// Words for the kernel command line (iso, when started by a BIOS)
+    /// Words for the kernel command line (iso and pxe, when started by a BIOS)
     #[arg(long, default_value = "")]
     append: String,
     /// What the image is to have, if it is built.

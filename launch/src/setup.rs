@@ -46,7 +46,7 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
     (Purpose::Build, &["gcc", "libc6-dev", "lld", "llvm"]),
     (Purpose::Run, &["qemu-system-x86"]),
     (Purpose::Images, &["grub-common", "grub-pc-bin", "qemu-utils", "xorriso"]),
-    (Purpose::Test, &["ovmf"]),
+    (Purpose::Test, &["ipxe-qemu", "ovmf"]),
     (Purpose::Tls, &["curl", "openssl"]),
     (Purpose::Captures, &["tshark"]),
     (Purpose::Guest, &["e2fsprogs", "gcc-12", "kmod", "libelf1", "make", "xz-utils"]),

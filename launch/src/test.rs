@@ -169,6 +169,7 @@ const SUITES: &[Suite] = &[
     boot_suite("nvme"),
     Suite { needs: Needs::ImageAndQemu, uses: BOOT_MODELS, ..boot_suite("nics") },
     Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("save") },
+    Suite { needs: Needs::Formats, uses: FORMATS_USED, ..boot_suite("netboot") },
     boot_suite("volumes"),
     boot_suite("ntb"),
     Suite { uses: BOOT_PYTHON, ..boot_suite("linx_tcp") },
@@ -228,8 +229,12 @@ const MAY_BE_SKIPPED: &[&str] = &["boot under KVM"];
 const PROVOKE: &[&str] = &["boot", "cores", "ntb", "smc"];
 
 /// The image's formats, and the environment variables that tell the tests where they are.
-const FORMATS: &[(&str, Format)] =
-    &[("ISTHMUS_ISO", Format::Iso), ("ISTHMUS_RAW", Format::Raw), ("ISTHMUS_QCOW2", Format::Qcow2)];
+const FORMATS: &[(&str, Format)] = &[
+    ("ISTHMUS_ISO", Format::Iso),
+    ("ISTHMUS_RAW", Format::Raw),
+    ("ISTHMUS_QCOW2", Format::Qcow2),
+    ("ISTHMUS_PXE", Format::Pxe),
+];
 
 const fn host_suite(name: &'static str) -> Suite {
     Suite {

@@ -6,12 +6,15 @@
 //! | `efi` | UEFI, from a file or the network | the UEFI front end with the appliance inside |
 //! | `raw`, `qcow2` | UEFI | a GPT disk with the EFI program on its system partition, and a partition for the configuration |
 //! | `iso` | BIOS (GRUB, Multiboot2) and UEFI, from CD or USB stick | both |
+//! | `pxe` | BIOS (GRUB, Multiboot2) and UEFI, from a TFTP server, UEFI from an HTTP server too | a directory for it |
 //!
 //! It builds nothing of the appliance itself. Secure Boot is not supported: nothing is signed.
 
 mod disk;
 mod esp;
+mod grub;
 mod iso;
+mod pxe;
 
 pub use disk::config_disk;
 
@@ -35,12 +38,14 @@ pub enum Format {
     Qcow2,
     /// A CD, which is also a disk for USB sticks.
     Iso,
+    /// A directory for a server that machines boot from.
+    Pxe,
 }
 
 impl Format {
     /// All of them.
-    pub const ALL: [Format; 5] =
-        [Format::Elf, Format::Efi, Format::Raw, Format::Qcow2, Format::Iso];
+    pub const ALL: [Format; 6] =
+        [Format::Elf, Format::Efi, Format::Raw, Format::Qcow2, Format::Iso, Format::Pxe];
 
     /// Its name, which is also the ending of its files.
     pub fn name(self) -> &'static str {
@@ -50,6 +55,7 @@ impl Format {
             Format::Raw => "raw",
             Format::Qcow2 => "qcow2",
             Format::Iso => "iso",
+            Format::Pxe => "pxe",
         }
     }
 
@@ -78,7 +84,7 @@ pub struct Parts<'a> {
     pub efi: Option<&'a Path>,
     /// What the partition for the configuration holds at first, where the format has one (`raw`, `qcow2`).
     pub config: &'a [u8],
-    /// Words for the appliance's command line, where the format has a place for them (`iso` on BIOS).
+    /// Words for the appliance's command line, where the format has a place for them (`iso` and `pxe` on BIOS).
     pub command_line: &'a str,
 }
 
@@ -102,8 +108,23 @@ pub fn write(format: Format, parts: &Parts, out: &Path, run: Run) -> Result<()> 
         Format::Iso => {
             iso::write(&new, parts.elf, &read(efi(parts)?)?, parts.command_line, work.path(), run)?
         }
+        Format::Pxe => {
+            pxe::write(&new, parts.elf, efi(parts)?, parts.command_line, work.path(), run)?;
+            remove_old(out)?;
+        }
     }
     fs::rename(&new, out).with_context(|| format!("could not write {}", out.display()))
+}
+
+/// Removes a directory that was made by an earlier call; anything else is not ours.
+fn remove_old(out: &Path) -> Result<()> {
+    if !out.is_dir() {
+        return Ok(());
+    }
+    if !out.join("isthmus.0").is_file() && fs::read_dir(out)?.next().is_some() {
+        bail!("{} is a directory with other things in it: choose another place", out.display());
+    }
+    fs::remove_dir_all(out).with_context(|| format!("could not replace {}", out.display()))
 }
 
 fn efi<'a>(parts: &Parts<'a>) -> Result<&'a Path> {
@@ -127,7 +148,7 @@ mod tests {
         let error = "vmdk".parse::<Format>().unwrap_err();
         assert_eq!(
             error,
-            "there is no image format `vmdk`; the formats are elf, efi, raw, qcow2, iso"
+            "there is no image format `vmdk`; the formats are elf, efi, raw, qcow2, iso, pxe"
         );
     }
 

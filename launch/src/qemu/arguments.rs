@@ -74,6 +74,8 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
         Boot::Iso(path) => {
             qemu.arg("-cdrom").arg(path);
         }
+        // What its network interface is given.
+        Boot::Network { .. } => {}
     }
     if let Some(toml) = &spec.config {
         let file = directory.join("config.toml");
@@ -84,7 +86,16 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
     let bus = if matches!(spec.machine, Machine::Pc | Machine::Q35) { "pci" } else { "device" };
     for (index, (nic, model)) in spec.nics.iter().enumerate() {
         let model = model.unwrap_or(spec.nic_model);
-        qemu.args(["-netdev", &nic.netdev(index).to_string()]);
+        let mut netdev = nic.netdev(index);
+        let boots = match &spec.boot {
+            Boot::Network { directory, file } if index == 0 => {
+                netdev["tftp"] = json!(directory);
+                netdev["bootfile"] = json!(file);
+                true
+            }
+            _ => false,
+        };
+        qemu.args(["-netdev", &netdev.to_string()]);
         let mac = format!("52:54:00:12:34:{:02x}", usize::from(spec.first_mac) + index);
         let mut device = json!({
             "driver": model.driver(bus), "netdev": format!("net{index}"), "mac": mac,
@@ -93,8 +104,10 @@ pub(super) fn command(spec: &Spec, directory: &Path) -> Result<Command> {
             // Its virtual functions take slots as well: 16 and 17 above its own.
             device["addr"] = json!(format!("{:#x}", 8 + 2 * index));
         }
-        if bus == "pci" {
-            device["romfile"] = json!(""); // nobody boots from the network: no boot ROM
+        if boots {
+            device["bootindex"] = json!(0);
+        } else if bus == "pci" {
+            device["romfile"] = json!(""); // nobody boots from it: no boot ROM
         }
         qemu.args(["-device", &device.to_string()]);
     }

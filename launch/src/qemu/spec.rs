@@ -48,6 +48,13 @@ pub enum Boot {
     OwnDisk(PathBuf),
     /// A CD-ROM image.
     Iso(PathBuf),
+    /// The first network interface, which has to be [`Nic::user`]: its boot ROM asks DHCP and gets this file.
+    Network {
+        /// What QEMU's TFTP server serves.
+        directory: PathBuf,
+        /// The file's name in it; iPXE, which boot ROMs are, takes a URL as well.
+        file: String,
+    },
 }
 
 /// What executes the guest's instructions.

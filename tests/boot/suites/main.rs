@@ -9,6 +9,7 @@ mod disk;
 mod libvirt;
 mod linx_tcp;
 mod net;
+mod netboot;
 mod nics;
 mod ntb;
 mod nvme;
