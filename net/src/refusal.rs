@@ -58,7 +58,8 @@ impl Refusals {
         }
     }
 
-    fn count(&mut self, what: &'static str, reason: &'static str, count: u64) {
+    /// Adds so many that nothing else is known of.
+    pub fn count(&mut self, what: &'static str, reason: &'static str, count: u64) {
         match self.more.iter_mut().find(|(w, r, _)| (*w, *r) == (what, reason)) {
             Some((_, _, known)) => *known += count,
             None => self.more.push((what, reason, count)),

@@ -80,6 +80,16 @@ impl Listener {
         interface.connections().next_news(self.owner).map(Stream)
     }
 
+    /// A host, as its frame has it, that found all places taken.
+    pub fn next_turned_away(&mut self, interface: &mut Interface) -> Option<IpAddr> {
+        interface.connections().next_turned_away(self.owner)
+    }
+
+    /// How many more there were, since this was asked last, than [`Listener::next_turned_away`] tells.
+    pub fn more_turned_away(&mut self, interface: &mut Interface) -> u64 {
+        interface.connections().more_turned_away(self.owner)
+    }
+
     /// Whether all places are taken.
     pub fn is_full(&self, interface: &Interface) -> bool {
         interface.tcp().is_full(self.owner)

@@ -26,6 +26,7 @@ mod plane;
 mod port_assignment;
 mod ports;
 mod punt;
+mod queue_depth;
 mod rapidio;
 mod rdma_stack;
 mod remote_storage;

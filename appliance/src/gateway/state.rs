@@ -206,6 +206,13 @@ impl State {
                 }
             }
         }
+        let bridge = self.plane.bridge.as_mut().and_then(|bridge| bridge.device.refusals());
+        let linx = self.linx.as_mut().map(|linx| linx.refusals());
+        for refusals in bridge.into_iter().chain(linx) {
+            if !refusals.is_empty() {
+                self.refused.take(refusals, now);
+            }
+        }
         self.plane.udp_engines.take_refusals(|refusals| self.refused.take(refusals, now));
     }
 

@@ -1,6 +1,7 @@
 //! The storage gateway: volumes, exports and the RNBD server, made from the configuration.
 
 use super::disks::{DiskSlot, Role, number_of};
+use super::queue_depth::{self, Offered};
 use super::remote_storage::RemoteStorage;
 use super::storage_cores::Followers;
 use super::volumes::DiskPool;
@@ -46,6 +47,8 @@ pub(super) struct Storage {
     unsent: hal::Retired<Arc<RamMemory>>,
     /// None if it is switched off, or there is no RDMA provider.
     pub server: Option<Server>,
+    /// The queue depth that its clients are given.
+    pub offered: Option<Offered>,
     /// What was complained about when the exports were made what is wanted: it is said once.
     complaints: Vec<String>,
     /// What comes from other servers, and mirrors; None if there is nothing of it.
@@ -99,14 +102,9 @@ impl Storage {
             give_memory(provider, config, arena);
         }
         let chunk_size = config.rnbd.chunk_size.0 as u32;
-        let memory = memory_of_sessions(config, arena.capacity() as u64);
-        let queue_depth = server::offered_depth(config.rnbd.queue_depth, chunk_size, memory);
-        if queue_depth < config.rnbd.queue_depth {
-            log::info!(
-                "rnbd: sessions get a queue depth of {queue_depth} and not {}, as memory goes",
-                config.rnbd.queue_depth
-            );
-        }
+        let queue_depth = queue_depth::of(config, arena.capacity() as u64);
+        queue_depth::tell(config, queue_depth, arena.available() as u64);
+        self.offered = Some(Offered::new(config, queue_depth));
         let settings = server::Config {
             port: config.rnbd.port,
             queue_depth,
@@ -316,18 +314,6 @@ impl Storage {
         let allow = export.sessions.iter().map(name).collect::<Result<_, _>>()?;
         let hosts = Hosts::new(export.hosts.clone());
         Ok(Export { name: name(&export.name)?, volume, read_only: export.read_only, allow, hosts })
-    }
-}
-
-/// Bytes that the queue depth of sessions is reckoned with: what the machine has for all uses, less the
-/// volumes in memory and an eighth. Of what is free at the moment nothing goes in, so that the depth is the
-/// same after a restart.
-fn memory_of_sessions(config: &Config, arena: u64) -> u64 {
-    let volumes: u64 = config.volume.iter().map(Volume::memory).sum();
-    let free = arena.saturating_sub(volumes) / 8 * 7;
-    match u64::from(config.rnbd.oversubscribe) {
-        1 => free,
-        times => (free / 4 * 3).saturating_mul(times),
     }
 }
 

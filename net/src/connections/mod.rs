@@ -144,6 +144,9 @@ struct OwnerState {
     ready: Option<usize>,
     /// It is over when its last connection is.
     over: bool,
+    /// Hosts for whose connections there was no place, until somebody asks; and how many more there were.
+    turned_away: VecDeque<IpAddr>,
+    more_turned_away: u64,
 }
 
 impl OwnerState {
@@ -158,6 +161,9 @@ impl OwnerState {
         }
     }
 }
+
+/// Hosts that an owner keeps which found no place. More are only counted.
+const TURNED_AWAY: usize = 16;
 
 /// What the connections have to do with.
 pub struct Outside<'a> {

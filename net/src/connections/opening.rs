@@ -224,10 +224,11 @@ impl Connections {
                     self.listening.answer(entry, segment, to, &mut outside.for_listener(), now);
                     return None;
                 }
+                self.turn_away(entry.owner, ends.remote);
             } else if let Some(call) = self.listening.complete(segment, outside.now) {
-                if self.has_room(entry.owner, outside.now)
-                    && let Some(key) = self.open(ends, entry.owner, &call, outside)
-                {
+                if !self.has_room(entry.owner, outside.now) {
+                    self.turn_away(entry.owner, ends.remote);
+                } else if let Some(key) = self.open(ends, entry.owner, &call, outside) {
                     return Some(key);
                 }
             } else if self.listening.knows(ends) {

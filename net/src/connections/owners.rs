@@ -14,6 +14,8 @@ impl Connections {
             spare: Vec::new(),
             ready: None,
             over: false,
+            turned_away: VecDeque::new(),
+            more_turned_away: 0,
         }))
     }
 
@@ -90,6 +92,28 @@ impl Connections {
         };
         self.is_done(owner);
         name
+    }
+
+    /// Notes that an owner had no place for a connection of a host's, and tells it.
+    pub(super) fn turn_away(&mut self, owner: usize, host: IpAddr) {
+        let Some(state) = self.owners.get_mut(owner) else { return };
+        if state.turned_away.len() < TURNED_AWAY {
+            state.turned_away.push_back(host);
+        } else {
+            state.more_turned_away += 1;
+        }
+        self.tell(owner);
+    }
+
+    /// A host for whose connection an owner had no place, as its frame has it.
+    pub fn next_turned_away(&mut self, owner: Owner) -> Option<IpAddr> {
+        self.owners.get_mut(owner.0)?.turned_away.pop_front()
+    }
+
+    /// How many more there were, since this was asked last, than [`Connections::next_turned_away`] tells.
+    pub fn more_turned_away(&mut self, owner: Owner) -> u64 {
+        let state = self.owners.get_mut(owner.0);
+        state.map_or(0, |state| core::mem::take(&mut state.more_turned_away))
     }
 
     /// Whether an owner is among [`Connections::ready`].

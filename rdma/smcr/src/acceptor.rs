@@ -89,6 +89,7 @@ impl Acceptor {
             if self.connections.len() >= self.places {
                 let Some((other, socket)) = self.connections.evicted_for(host) else {
                     engine.admission.leave(host, cost);
+                    engine.admission.found_no_place(host, &self.gate);
                     self.connections.tcp.abort(interface, stream, ctx.now);
                     continue;
                 };
@@ -100,6 +101,7 @@ impl Acceptor {
                 else {
                     // The client waits for an Accept that cannot be made.
                     engine.admission.leave(host, cost);
+                    engine.admission.has_no_socket(host, &self.gate);
                     self.connections.tcp.abort(interface, stream, ctx.now);
                     continue;
                 };
@@ -112,6 +114,11 @@ impl Acceptor {
             // What has come already may have been told of before it was accepted.
             self.connections.hear(id, interface, engine, ctx);
         }
+        while let Some(host) = self.connections.tcp.next_turned_away(interface) {
+            engine.admission.found_no_place(host, &self.gate);
+        }
+        let more = self.connections.tcp.more_turned_away(interface);
+        engine.admission.more_found_no_place(more);
         for _ in 0..NEWS {
             let Some(id) = self.connections.next_news(interface) else { break };
             self.connections.hear(id, interface, engine, ctx);

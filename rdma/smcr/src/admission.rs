@@ -2,6 +2,7 @@
 //! connectors, over SMC-R and TCP. A listener costs nothing while nobody is connected; the buffers of a
 //! connection come out of one pool, and what finds nothing in it, or has enough already, is refused.
 
+use crate::wire::Reason;
 use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -22,6 +23,19 @@ pub struct Gate {
     /// Who may speak SMC-R.
     pub smc: Hosts,
 }
+
+impl Gate {
+    /// The key of the configuration that says how many may be connected: beside the one that says who.
+    fn places_key(&self) -> String {
+        let section = self.key.rsplit_once('.').map_or("smc", |(section, _)| section);
+        format!("{section}.connections")
+    }
+}
+
+/// What is refused here.
+const CONNECTION: &str = "connection";
+/// Why, when all places are taken.
+const FULL: &str = "connections";
 
 /// The books.
 #[derive(Debug)]
@@ -75,23 +89,58 @@ impl Admission {
             self.left -= bytes;
             return true;
         };
-        let (who, asked) = (Some(host), gate.name.clone());
-        self.refusals.push(Refusal { who, what: "connection", asked, reason, advice });
+        self.refuse(host, gate, reason, advice);
         false
+    }
+
+    /// Notes that a host's connection was refused.
+    fn refuse(
+        &mut self,
+        host: IpAddr,
+        gate: &Gate,
+        reason: &'static str,
+        advice: Cow<'static, str>,
+    ) {
+        let (who, asked) = (Some(host), gate.name.clone());
+        self.refusals.push(Refusal { who, what: CONNECTION, asked, reason, advice });
+    }
+
+    /// A host found all of a listener's places taken.
+    pub(super) fn found_no_place(&mut self, host: IpAddr, gate: &Gate) {
+        let advice =
+            format!("all its places are taken: raise {}, or close some", gate.places_key());
+        self.refuse(host, gate, FULL, advice.into());
+    }
+
+    /// So many more did, of whom nothing else is known.
+    pub(super) fn more_found_no_place(&mut self, count: u64) {
+        if count > 0 {
+            self.refusals.count(CONNECTION, FULL, count);
+        }
+    }
+
+    /// What a host's SMC-R connection needs could not be made.
+    pub(super) fn has_no_socket(&mut self, host: IpAddr, gate: &Gate) {
+        let advice = "there is no memory or no queue pair for another SMC-R connection";
+        self.refuse(host, gate, "memory", advice.into());
+    }
+
+    /// SMC-R was declined to a host, which goes on over TCP.
+    pub(super) fn declined(&mut self, host: IpAddr, reason: Reason) {
+        self.refusals.push(Refusal {
+            who: Some(host),
+            what: "handshake",
+            asked: "SMC-R".into(),
+            reason: "declined",
+            advice: format!("{reason}; the connection goes on over TCP").into(),
+        });
     }
 
     /// A handshake of a host that stalled has made room for others.
     pub(super) fn gave_way(&mut self, host: IpAddr, gate: &Gate) {
         let advice =
             "its SMC-R handshake stalled while others waited for a place; is UDP port 4791 open?";
-        let (who, asked, reason) = (Some(host), gate.name.clone(), "stalled");
-        self.refusals.push(Refusal {
-            who,
-            what: "connection",
-            asked,
-            reason,
-            advice: advice.into(),
-        });
+        self.refuse(host, gate, "stalled", advice.into());
     }
 
     /// A connection of a host that was let in is over.

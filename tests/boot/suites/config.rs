@@ -254,3 +254,40 @@ fn sixty_four_rules_fit_into_128_mib() -> Result<()> {
     ensure!(ready.status == 200, "/readyz: {}", ready.body);
     Ok(())
 }
+
+/// Whoever finds all places of a rule taken is refused, and that is told, and counted.
+#[test]
+fn who_finds_all_places_of_a_rule_taken_is_told_of() -> Result<()> {
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+    let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let backend = server.local_addr()?.port();
+    let port = launch::qemu::free_port()?;
+    let document = format!(
+        "[[rule]]\nname = \"one\"\nlisten = 7000\nbackend = \"10.0.2.2:{backend}\"\nconnections = 1\n"
+    );
+    let forwards = vec![("tcp", port, 7000)];
+    let mut vm = boot(spec()?.config(&document).nic(Nic::User { forwards }))?;
+    vm.wait_for("10.0.2.15")?;
+    let mut first = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+    let (mut behind, _) = server.accept()?;
+    first.write_all(b"x")?;
+    behind.read_exact(&mut [0])?;
+    let mut refused = String::new();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !refused.contains("rule.N.connections") {
+        ensure!(Instant::now() < deadline, "it is not told of: {refused}");
+        let mut second = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        second.set_read_timeout(Some(Duration::from_secs(10)))?;
+        ensure!(matches!(second.read(&mut [0]), Ok(0) | Err(_)), "it was let in");
+        refused = vm.run("show refused")?.text;
+    }
+    ensure!(refused.contains("10.0.2.2"), "{refused}");
+    let metrics = vm.run("show refused --json")?.json()?;
+    ensure!(metrics.to_string().contains("connections"), "{metrics}");
+    // The one that is there goes on.
+    first.write_all(b"y")?;
+    behind.read_exact(&mut [0])?;
+    Ok(())
+}

@@ -167,7 +167,7 @@ fn nobody_but_the_peer_is_taken() -> Result<()> {
     let (mut vm, port) = start("isthmus.linx.0.address=10.0.2.99")?;
     let (is_well, said) = peer(port, "echo", 1)?;
     ensure!(!is_well, "{said}");
-    vm.run("show log")?.contains("10.0.2.2 may not connect")?;
+    vm.run("show refused")?.contains("10.0.2.2")?.contains("no [[linx]] has this host")?;
     Ok(())
 }
 

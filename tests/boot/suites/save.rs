@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, ensure};
 use boot_tests::{boot, named_file, spec};
 use launch::image::config_disk;
-use launch::qemu::{Boot, Disk, Firmware, Spec};
+use launch::qemu::{Boot, Disk, Firmware, Nic, Spec};
 
 const CUTS: u32 = 20;
 
@@ -50,6 +50,32 @@ fn what_was_saved_is_there_after_a_reboot() -> Result<()> {
     vm.run("save")?.contains("saved")?;
     vm.reboot()?;
     vm.run("show version")?.contains("kept")?;
+    Ok(())
+}
+
+/// Linux gives a path up for good when the queue depth changes: it does not when a volume in memory was made.
+#[test]
+fn the_queue_depth_stays_when_a_volume_in_memory_was_made() -> Result<()> {
+    let disk = tempfile::NamedTempFile::new()?;
+    std::fs::write(disk.path(), config_disk(None)?)?;
+    let spec = spec()?.memory(160).nic(Nic::user()).disk(Disk::new(disk.path())).reboots();
+    let mut vm = boot(spec)?;
+    let log = vm.run("show log")?.text;
+    let depth = log.split("a queue depth of ").nth(1).and_then(|rest| rest.split(' ').next());
+    let depth = depth.with_context(|| log.clone())?;
+    vm.run("save")?.contains("saved")?;
+    vm.run("show config")?.contains("offered_depth = 0")?;
+    vm.run("volume create more size=40MiB")?.lacks("error")?;
+    vm.run("save")?.contains("saved")?;
+    vm.reboot()?;
+    vm.run("show volumes")?.contains("more")?;
+    vm.run("show log")?.contains(&format!("a queue depth of {depth}, as before"))?;
+    // It is reckoned anew where that is wanted.
+    vm.run("unset rnbd.offered_depth")?.lacks("error")?;
+    vm.run("set rnbd.queue_depth 256")?.lacks("error")?;
+    vm.run("save")?.contains("saved")?;
+    vm.reboot()?;
+    vm.run("show log")?.contains("as memory goes")?.lacks("as before")?;
     Ok(())
 }
 

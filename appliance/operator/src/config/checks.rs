@@ -191,4 +191,8 @@ fn check_rnbd(config: &Config, report: &mut Report<'_>) {
         let reason = "queue_depth × chunk_size is more than RTRS can address".into();
         report.add("rnbd.chunk_size".into(), reason, "a product of at most 256MiB");
     }
+    if config.rnbd.offered_depth == 1 {
+        let reason = "Linux clients hang with a depth of 1".into();
+        report.add("rnbd.offered_depth".into(), reason, "0, or 2 to 4096");
+    }
 }

@@ -114,7 +114,7 @@ section! {
         sessions_per_host: u16 [1, 64] = 64;
         /// Connections: queue pairs of the RDMA connection manager, and TCP or SMC-R connections.
         connections_per_host: u32 [1, 65535] = 1024;
-        /// Memory of its sessions and connections; without it, what there is.
+        /// Memory of its storage sessions; without it, what there is. Connections are limited by their number.
         memory_per_host: Option<Size> [1 << 20, 1 << 44];
     }
 }
@@ -148,6 +148,9 @@ section! {
         always_invalidate: bool = true;
         /// Requests in flight per session.
         queue_depth: u16 [2, 4096] = 512;
+        /// The queue depth that clients were given, where it is not what memory would give after a start; 0: as memory
+        /// goes. `save` writes it: Linux gives a path up for good when the depth changes.
+        offered_depth: u16 [0, 4096] = 0;
         /// Bytes per request in flight, a power of two.
         chunk_size: Size [8 << 10, 8 << 20] = Size(128 << 10);
         /// How many times over memory is promised to sessions. Beyond 1 they share it: a short

@@ -4,6 +4,7 @@ use super::tcp::Tcp;
 use drivers::device::Device as FoundDevice;
 use drivers::dma::{Carried, Carrier};
 use drivers::ntb::{Bridge, Ntb as _, NtbDevice, Side};
+use net::refusal::Refusals;
 
 /// One of the two.
 pub(in crate::gateway) enum Device {
@@ -54,6 +55,14 @@ impl Device {
     /// Whether another machine has taken our place.
     pub fn is_taken(&self) -> bool {
         matches!(self, Device::Bridge(_, device) if device.is_taken())
+    }
+
+    /// Connections that were refused.
+    pub fn refusals(&mut self) -> Option<&mut Refusals> {
+        match self {
+            Device::Bridge(..) => None,
+            Device::Tcp(tcp) => Some(&mut tcp.refusals),
+        }
     }
 
     /// Connections that the peer has broken off by a mistake.

@@ -13,6 +13,7 @@ use drivers::hal::{Instant, Window};
 use drivers::ntb::Ntb as _;
 use drivers::ntb::stream::{Stream, Wrong};
 use net::connector::{self, ConnectionHandle, Connector, Progress};
+use net::refusal::{Refusal, Refusals};
 use net::tcp::{self, Listener};
 use ntrdma::State;
 use rand_core::RngCore;
@@ -100,7 +101,7 @@ pub(in crate::gateway) struct Tcp {
     /// Connections that ended by a mistake of the peer's.
     pub violations: u64,
     told: Option<Wrong>,
-    stranger: Option<IpAddr>,
+    pub refusals: Refusals,
 }
 
 impl Tcp {
@@ -140,7 +141,7 @@ impl Tcp {
             buffer: vec![0; PIECE],
             violations: 0,
             told: None,
-            stranger: None,
+            refusals: Refusals::default(),
         }
     }
 
@@ -191,10 +192,13 @@ impl Tcp {
                 let from = listener.ends(interface, name).map(|(from, _)| from.ip());
                 if from != Some(self.peer.ip()) {
                     listener.abort(interface, name, now);
-                    if let Some(from) = from.filter(|_| self.stranger != from) {
-                        log::warn!("ntb0: {from} may not connect, only {}", self.peer.ip());
-                        self.stranger = Some(from);
-                    }
+                    self.refusals.push(Refusal {
+                        who: from,
+                        what: "connection",
+                        asked: "ntb0 over TCP".into(),
+                        reason: "host_not_admitted",
+                        advice: format!("only {} may connect, its `tcp`", self.peer.ip()).into(),
+                    });
                     continue;
                 }
                 self.end(networks, now);

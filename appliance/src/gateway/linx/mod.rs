@@ -23,6 +23,7 @@ use drivers::hal::{Arena, Instant};
 use echo::Echo;
 use mailbox::Mailboxes;
 use messaging::linx::{LinkEnd, LinxEnds, LinxTransport as Lent};
+use net::refusal::Refusals;
 use rand_core::RngCore;
 use streams::Streams;
 
@@ -61,6 +62,11 @@ fn memory(link: &Settings) -> usize {
 }
 
 impl Linx {
+    /// Connections that were refused.
+    pub fn refusals(&mut self) -> &mut Refusals {
+        &mut self.streams.refusals
+    }
+
     /// What the configuration wants, if it wants anything.
     #[cold]
     pub fn of(

@@ -9,6 +9,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Instant;
 use net::connector::{self, ConnectionHandle, Connector, Progress};
+use net::refusal::{Refusal, Refusals};
 use net::tcp::{self, Listener};
 use rand_core::RngCore;
 
@@ -71,7 +72,7 @@ pub(super) struct Streams {
     doors: Vec<Doors>,
     streams: Vec<Stream>,
     again: Option<Instant>,
-    stranger: Option<IpAddr>,
+    pub refusals: Refusals,
 }
 
 impl Streams {
@@ -96,7 +97,12 @@ impl Streams {
             true => Vec::new(),
             false => networks.iter_mut().map(doors).collect(),
         };
-        Streams { doors, streams: Vec::new(), again: Some(Instant::ZERO), stranger: None }
+        Streams {
+            doors,
+            streams: Vec::new(),
+            again: Some(Instant::ZERO),
+            refusals: Refusals::default(),
+        }
     }
 
     /// Whether something is to be looked at though nothing has arrived.
@@ -190,7 +196,7 @@ impl Streams {
     }
 
     fn accept(&mut self, node: &mut Node, links: &[Link], networks: &mut [Network], now: Instant) {
-        let Streams { doors, streams, stranger, .. } = self;
+        let Streams { doors, streams, refusals, .. } = self;
         for (at, (doors, network)) in doors.iter_mut().zip(networks).enumerate() {
             let interface = &mut network.interface;
             for (number, listener) in doors.listeners.iter_mut().enumerate() {
@@ -205,10 +211,8 @@ impl Streams {
                     let link = links.iter().find(meant);
                     let Some(link) = link.filter(|_| from.is_some()) else {
                         listener.abort(interface, name, now);
-                        if let Some(from) = from.filter(|_| *stranger != from) {
-                            log::warn!("linx: {from} may not connect: it is no link's `address`");
-                            *stranger = Some(from);
-                        }
+                        let advice = "no [[linx]] has this host as its `address`";
+                        refusals.push(refusal(from, port, "host_not_admitted", advice));
                         continue;
                     };
                     match node.stream_accepted(link.id, now) {
@@ -216,7 +220,11 @@ impl Streams {
                             let name = Name::Accepted(number, name);
                             streams.push(Stream::new(link.id, id, at, name, None));
                         }
-                        None => listener.abort(interface, name, now),
+                        None => {
+                            listener.abort(interface, name, now);
+                            let advice = "the link has a connection that it keeps";
+                            refusals.push(refusal(from, port, "connections", advice));
+                        }
                     }
                 }
             }
@@ -364,4 +372,9 @@ impl Stream {
             }
         }
     }
+}
+
+fn refusal(who: Option<IpAddr>, port: u16, reason: &'static str, advice: &'static str) -> Refusal {
+    let asked = format!("LINX over TCP, port {port}");
+    Refusal { who, what: "connection", asked, reason, advice: advice.into() }
 }

@@ -267,6 +267,9 @@ impl Engine {
             let decline = Decline { version, out_of_sync, peer_id, reason, os: Os::LINUX };
             handshake.output.extend(decline.emit());
         }
+        if self.sockets[key].role == Role::Server {
+            self.admission.declined(self.sockets[key].remote, reason);
+        }
         self.fall_back(key, reason, false, ctx);
     }
 
@@ -279,7 +282,10 @@ impl Engine {
     ) {
         self.counters.count_fallback(reason);
         let peer = self.sockets[key].remote;
-        self.notice(Notice::Fallback { peer, reason, by_peer });
+        // Whom we decline as a server is among what was refused.
+        if by_peer || self.sockets[key].role == Role::Client {
+            self.notice(Notice::Fallback { peer, reason, by_peer });
+        }
         self.end_handshake(key, Phase::Fallback(reason), ctx);
         self.announce(key, Ready::FALLBACK);
     }

@@ -384,7 +384,8 @@ fn a_program_of_the_host_is_the_other_machine() -> Result<()> {
 fn nobody_but_the_peer_connects_over_tcp() -> Result<()> {
     let (mut vm, port) = listener("10.0.2.9")?;
     ends(TcpStream::connect((Ipv4Addr::LOCALHOST, port))?)?;
-    wait_for(&mut vm, "show log", "10.0.2.2 may not connect, only 10.0.2.9")?;
+    wait_for(&mut vm, "show log", "of 10.0.2.2: only 10.0.2.9 may connect")?;
+    vm.run("show refused")?.contains("ntb0 over TCP")?;
     wait_for(&mut vm, "show ntb", "waits for the peer")
 }
 
