@@ -17,6 +17,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) const SINK: u64 = 1 << 40;
 pub(crate) const ADDRESSES: [Ipv4Addr; 2] =
     [Ipv4Addr::new(10, 9, 0, 2), Ipv4Addr::new(10, 9, 0, 3)];
+/// The first number of each peer: it wraps soon, as the appliance's does.
+const ISN: u16 = 64_000;
 /// Bytes that `btlpeer` sends as one message.
 pub(crate) const EAGER: usize = 16 << 20;
 
@@ -60,8 +62,13 @@ impl Lab {
         let mut text = document(mtu, "services = [\"echo\", \"put-sink\"]\ntag = 65");
         let mut all = Vec::new();
         for (rank, address) in (1..=peers).zip(ADDRESSES) {
-            let options =
-                stock::Options { rank, mtu, eager_limit: Some(EAGER), ..Default::default() };
+            let options = stock::Options {
+                rank,
+                mtu,
+                isn: Some(ISN),
+                eager_limit: Some(EAGER),
+                ..Default::default()
+            };
             let stock = Stock::start(&options)?;
             let modex = wire.join(&stock.modex, address);
             text += &peer_section(&format!("node-{rank}"), rank, &modex);
