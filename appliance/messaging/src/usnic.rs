@@ -48,6 +48,8 @@ struct End {
 #[derive(Debug, Default)]
 pub struct UsnicEnds {
     ends: Vec<End>,
+    /// Places in `ends`, in the order of the endpoints.
+    by_endpoint: Vec<(EndpointId, usize)>,
     news: VecDeque<(u32, Event<u32>)>,
     /// Bytes of the longest message.
     longest: usize,
@@ -63,11 +65,19 @@ impl UsnicEnds {
     #[cold]
     pub fn set_peers(&mut self, peers: &[PeerEnd]) {
         for peer in peers {
-            let same = |end: &&mut End| {
-                end.known.interface == peer.interface && end.known.peer == peer.peer
+            let same =
+                |end: &End| end.known.interface == peer.interface && end.known.peer == peer.peer;
+            // Peers come and go by rendezvous, each under another name.
+            let is_free = |end: &End| {
+                end.listener.is_none() && end.connection.is_none() && !peers.contains(&end.known)
             };
-            match self.ends.iter_mut().find(same) {
-                Some(end) => end.known = peer.clone(),
+            let found = self.ends.iter().position(same);
+            match found.or_else(|| self.ends.iter().position(is_free)) {
+                Some(place) => {
+                    if let Some(end) = self.ends.get_mut(place) {
+                        end.known = peer.clone();
+                    }
+                }
                 None => self.ends.push(End {
                     known: peer.clone(),
                     listener: None,
@@ -82,14 +92,34 @@ impl UsnicEnds {
         for end in self.ends.iter_mut().filter(|end| !is_known(end)) {
             end.known.endpoint = None;
         }
+        self.index();
+    }
+
+    #[cold]
+    fn index(&mut self) {
+        let UsnicEnds { ends, by_endpoint, .. } = self;
+        let all = ends.iter().enumerate();
+        by_endpoint.clear();
+        by_endpoint.extend(all.filter_map(|(key, end)| Some((end.known.endpoint?, key))));
+        by_endpoint.sort_unstable();
+    }
+
+    fn key_of(&self, endpoint: EndpointId) -> Option<usize> {
+        let found = self.by_endpoint.binary_search_by_key(&endpoint, |(endpoint, _)| *endpoint);
+        self.by_endpoint.get(found.ok()?).map(|(_, key)| *key)
+    }
+
+    /// Whether a rule has an endpoint.
+    pub fn has(&self, endpoint: EndpointId) -> bool {
+        let end = self.key_of(endpoint).and_then(|key| self.ends.get(key));
+        end.is_some_and(|end| end.listener.is_some() || end.connection.is_some())
     }
 
     /// An endpoint is about to be removed: what it has is given back, and its connection ends.
     #[cold]
     pub fn forget(&mut self, engine: &mut Engine, endpoint: EndpointId) {
-        let found = self.ends.iter_mut().enumerate();
-        let mut found = found.filter(|(_, end)| end.known.endpoint == Some(endpoint));
-        let Some((key, end)) = found.next() else { return };
+        let Some(key) = self.key_of(endpoint) else { return };
+        let Some(end) = self.ends.get_mut(key) else { return };
         end.known.endpoint = None;
         if let Some(message) = end.current.take() {
             engine.release(message);
@@ -98,13 +128,13 @@ impl UsnicEnds {
             *reason = Some(Reason::LinkDown);
             self.news.push_back((*owner, Event::Ready(key as u32)));
         }
+        self.index();
     }
 
     /// Takes news of an endpoint; false if it is no rule's.
     pub fn handle(&mut self, engine: &mut Engine, endpoint: EndpointId) -> bool {
-        let found = self.ends.iter_mut().enumerate();
-        let mut found = found.filter(|(_, end)| end.known.endpoint == Some(endpoint));
-        let Some((key, end)) = found.next() else { return false };
+        let Some(key) = self.key_of(endpoint) else { return false };
+        let Some(end) = self.ends.get_mut(key) else { return false };
         let failed = matches!(engine.state(endpoint), Some(State::Failed(_)) | None);
         if end.connection.is_none() {
             return end.listener.is_some() && {
@@ -322,5 +352,29 @@ impl MessageTransport for UsnicTransport<'_> {
 
     fn next_owned(&mut self) -> Option<(u32, Event<u32>)> {
         self.ends.news.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_that_come_and_go_take_no_more_room() {
+        let peer = |name: &str| {
+            let (interface, peer) = ("mpi".into(), name.into());
+            PeerEnd { interface, peer, endpoint: None, tag: None }
+        };
+        let mut ends = UsnicEnds::new(1000);
+        for port in 0..1000 {
+            ends.set_peers(&[peer("stays"), peer(&format!("10.9.0.2-{port}"))]);
+        }
+        assert_eq!(ends.ends.len(), 2);
+        let key_of = |name: &str| {
+            let (interface, peer) = ("mpi".into(), name.into());
+            ends.find(&MessageName::Usnic { interface, peer }).map(|(key, _)| key)
+        };
+        assert_eq!(key_of("stays"), Some(0));
+        assert_eq!((key_of("10.9.0.2-999"), key_of("10.9.0.2-998")), (Some(1), None));
     }
 }

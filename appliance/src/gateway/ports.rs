@@ -90,7 +90,7 @@ impl PortSlot {
 pub(super) struct PlanePort {
     pub port: Box<dyn Port>,
     /// What it is called in the log.
-    name: String,
+    pub name: String,
     /// What is ours on it.
     pub local: PortAddresses,
     pub link: bool,

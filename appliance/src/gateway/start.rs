@@ -262,7 +262,7 @@ impl Gateway {
             ports.push(slot);
         }
         let own_ports: Vec<usize> = loops.own.iter().map(|(index, _)| *index).collect();
-        let devices: Vec<PlanePort> = loops.own.drain(..).map(|(_, port)| port).collect();
+        let mut devices: Vec<PlanePort> = loops.own.drain(..).map(|(_, port)| port).collect();
         let rdma_stack =
             config.roce.enabled.then(|| RdmaStack::new(config, &devices, ntrdma, &mut *rng));
         let mut rdma_stack = rdma_stack.flatten();
@@ -305,7 +305,8 @@ impl Gateway {
             Some(slot.place).filter(|_| slot.punt_port.is_none())
         };
         let mut arena = platform.arena().share();
-        let udp_engines = UdpEngines::of(config, &devices, &place_of, &mut arena, &mut *rng, now);
+        let udp_engines =
+            UdpEngines::of(config, &mut devices, &place_of, &mut arena, &mut *rng, now);
         let mut plane = DataPlane {
             links_looked_at: false,
             has_work: false,

@@ -13,7 +13,7 @@ use crate::console::{Managed, Progress};
 use crate::report::Value;
 use core::fmt::{Display, Error};
 use core::net::{Ipv4Addr, SocketAddrV4};
-use drivers::hal::{Arena, Instant, Packet, TransmitError, Window};
+use drivers::hal::{Arena, Instant, Packet, TransmitError, UdpFlow, Window};
 use messaging::usnic::UsnicTransport;
 use net::PortAddresses;
 use net::datagram::{self, Datagram, HEADERS, Unfit};
@@ -31,6 +31,8 @@ pub(super) trait UdpEngine {
     fn name(&self) -> &'static str;
     /// Its UDP ports, each with the place of the plane's port that it has them at.
     fn ports(&self) -> Vec<(usize, u16)>;
+    /// Datagrams that come in numbers, and where: a port that can receive them in a queue of their own does.
+    fn flows(&self) -> Vec<(usize, UdpFlow)>;
     /// Whom it sends to: places of ports, and addresses.
     fn peers(&self) -> Vec<(usize, Ipv4Addr)>;
     /// A datagram has arrived at the port of a place, whole and with a right checksum.
@@ -152,7 +154,7 @@ impl UdpEngines {
     /// Those that the configuration wants over `ports`; `place_of` says which place a `[[net]]` has there.
     pub fn of(
         config: &Config,
-        ports: &[PlanePort],
+        ports: &mut [PlanePort],
         place_of: &dyn Fn(usize) -> Option<usize>,
         arena: &mut Arena,
         rng: &mut dyn RngCore,
@@ -163,6 +165,17 @@ impl UdpEngines {
         let mut engines = UdpEngines::default();
         let longest = ETHERNET + ports.iter().map(|slot| slot.port.mtu()).max().unwrap_or(0);
         for engine in all.into_iter().flatten() {
+            for (place, flow) in engine.flows() {
+                if let Some(slot) = ports.get_mut(place)
+                    && slot.port.steer(flow, arena)
+                {
+                    let (name, port) = (engine.name(), flow.port);
+                    log::info!(
+                        "{}: UDP port {port} ({name}) has a receive queue of its own",
+                        slot.name
+                    );
+                }
+            }
             engines.add(engine, ports.len(), longest);
         }
         engines

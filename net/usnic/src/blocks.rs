@@ -37,7 +37,8 @@ pub struct Blocks {
     /// By unit: order of the free block that begins there, and its neighbours in the list.
     orders: Vec<u8>,
     links: Vec<(u32, u32)>,
-    /// Of each order, a block that was given back and is not joined with others before there is need.
+    /// Of each order, the last block that was given back; these are not joined with others before there is need, and each
+    /// has the one before as its second link.
     spare: [u32; ORDERS],
     available: usize,
 }
@@ -79,9 +80,11 @@ impl Blocks {
     #[inline]
     pub fn alloc(&mut self, bytes: usize) -> Option<Block> {
         let wanted = order(bytes)?;
-        let spare = core::mem::replace(self.spare.get_mut(wanted)?, NONE);
-        let first = if spare != NONE {
-            spare
+        let spare = self.spare.get_mut(wanted)?;
+        let first = *spare;
+        let first = if let Some((_, before)) = self.links.get(first as usize) {
+            *spare = *before;
+            first
         } else {
             self.split(wanted).or_else(|| {
                 self.join_spares();
@@ -96,9 +99,10 @@ impl Blocks {
     #[inline]
     pub fn free(&mut self, block: Block) {
         self.available += block.size();
-        match self.spare.get_mut(usize::from(block.order)) {
-            Some(spare) if *spare == NONE => *spare = block.first,
-            _ => self.join(block.first, block.order.into()),
+        if let Some(spare) = self.spare.get_mut(usize::from(block.order))
+            && let Some((_, before)) = self.links.get_mut(block.first as usize)
+        {
+            *before = core::mem::replace(spare, block.first);
         }
     }
 
@@ -132,9 +136,10 @@ impl Blocks {
     #[cold]
     fn join_spares(&mut self) {
         for order in 0..ORDERS {
-            let spare = core::mem::replace(&mut self.spare[order], NONE);
-            if spare != NONE {
+            let mut spare = core::mem::replace(&mut self.spare[order], NONE);
+            while let Some(&(_, before)) = self.links.get(spare as usize) {
                 self.join(spare, order);
+                spare = before;
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Cisco's VIC: the model under the stock driver of Linux, which is what proves the model; models that do something wrong,
 //! which Linux notices; and the image on the same model, with stock Linux at the other end of its wire.
+mod usnic;
+
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -11,6 +11,8 @@ pub struct Rates {
     pub twice: u32,
     /// It comes after some of those that follow.
     pub late: u32,
+    /// A bit of it is another; whoever has the frames does that.
+    pub damaged: u32,
 }
 
 /// Most datagrams that overtake one that is late.
@@ -49,6 +51,18 @@ impl<T: Clone> Faults<T> {
 
     /// Whether it does anything.
     pub fn any(&self) -> bool {
-        self.rates.loss + self.rates.twice + self.rates.late > 0
+        let Rates { loss, twice, late, damaged } = self.rates;
+        loss + twice + late + damaged > 0
+    }
+
+    /// Whether the next datagram is damaged: another value for a bit of its frame, behind the first `spared` bytes.
+    pub fn damage(&mut self, frame: &mut [u8], spared: usize) -> bool {
+        let bits = 8 * frame.len().saturating_sub(spared) as u64;
+        if bits == 0 || !self.rng.chance(self.rates.damaged) {
+            return false;
+        }
+        let bit = self.rng.within(0..bits) as usize;
+        frame[spared + bit / 8] ^= 1 << (bit % 8);
+        true
     }
 }

@@ -92,8 +92,13 @@ impl Host {
 
     /// Has the network be bad, either way. PINGs are spared.
     pub fn set_faults(&mut self, rates: Rates, seed: u64) {
-        self.out = Faults::new(rates, seed);
-        self.into = Faults::new(rates, seed.wrapping_add(1));
+        self.set_faults_of_each(rates, rates, seed);
+    }
+
+    /// As `set_faults`, with other rates for what is sent than for what comes.
+    pub fn set_faults_of_each(&mut self, out: Rates, into: Rates, seed: u64) {
+        self.out = Faults::new(out, seed);
+        self.into = Faults::new(into, seed.wrapping_add(1));
     }
 
     /// The engine's time.

@@ -3,6 +3,7 @@
 //! on a network of their own ([`namespace`]); a rank of ours in a job of the stock MPI ([`mpi`]).
 
 pub mod faults;
+mod frames;
 pub mod host;
 pub mod loss;
 pub mod mpi;

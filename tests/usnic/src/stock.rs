@@ -85,6 +85,23 @@ pub(crate) fn built() -> Result<PathBuf> {
     Ok(directory)
 }
 
+/// The names of what the stock BTL counts of packets (`btl_usnic_stats.h`), in its order.
+pub fn statistics() -> Result<Vec<String>> {
+    let directory = built()?;
+    let header = "opal/mca/btl/usnic/btl_usnic_stats.h";
+    let sources = std::fs::read_dir(&directory)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let found = sources.map(|source| source.join(header)).find(|file| file.is_file());
+    let text = std::fs::read_to_string(found.context("the BTL's sources are not there")?)?;
+    let names = text.lines().filter_map(|line| {
+        let name = line.trim().strip_prefix("uint64_t ")?.strip_suffix(';')?;
+        Some(name.to_string())
+    });
+    Ok(names
+        .skip_while(|name| name != "num_total_sends")
+        .take_while(|name| !name.starts_with("pml_"))
+        .collect())
+}
+
 impl Stock {
     /// Starts one on 127.0.0.1.
     pub fn start(options: &Options) -> Result<Stock> {

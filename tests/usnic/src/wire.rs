@@ -19,23 +19,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use launch::qemu::Nic;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,
-    EthernetRepr, IpProtocol, Ipv4Packet, Ipv4Repr, UdpPacket, UdpRepr,
 };
 use tempfile::TempDir;
 use usnic::wire::modex::Modex;
-use usnic::wire::ping::{LENGTH, Ping};
 
 use crate::faults::{Faults, Rates};
+use crate::frames::{OUR_MAC, Parsed, arp_frame, question, translate, udp_frame};
 
 /// The appliance's address, and its UDP ports: priority, data, and of the connectivity checker.
 pub const APPLIANCE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 /// See [`APPLIANCE`].
 pub const PORTS: [u16; 3] = [7002, 7001, 7003];
-const OUR_MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 2]);
 const LARGEST: usize = 65_536;
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
 /// Frames that wait for QEMU before sockets are read no further.
 const QUEUE: usize = 256;
 /// Datagrams of a channel in a turn.
@@ -56,6 +55,7 @@ struct Shared {
     wrong: Vec<String>,
     /// Datagrams that came from the appliance, and that went to it.
     counts: [u64; 2],
+    damaged: [u64; 2],
 }
 
 /// The wire. It ends when this is dropped.
@@ -151,6 +151,11 @@ impl Wire {
             ensure!(shared.wrong.is_empty(), "frames of the appliance's: {:?}", shared.wrong);
             Ok(shared.counts)
         })
+    }
+
+    /// Datagrams that were damaged on their way from the appliance, and to it.
+    pub fn damaged(&self) -> [u64; 2] {
+        self.with(|shared| shared.damaged)
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Shared) -> T) -> T {
@@ -302,38 +307,33 @@ impl Relay {
     }
 
     fn from_appliance_ip(&mut self, bytes: &[u8]) -> Result<()> {
-        let packet = Ipv4Packet::new_checked(bytes)?;
-        if packet.next_header() != IpProtocol::Udp {
-            return Ok(());
-        }
-        ensure!(packet.verify_checksum(), "a wrong checksum of IPv4");
-        ensure!(packet.dont_frag() && packet.frag_offset() == 0, "a fragment");
-        let (source, destination) = (packet.src_addr(), packet.dst_addr());
-        let udp = UdpPacket::new_checked(packet.payload())?;
-        let (from, to) = (udp.src_port(), udp.dst_port());
-        let Some(channel) = PORTS.iter().position(|port| *port == from) else { return Ok(()) };
-        ensure!(source == APPLIANCE, "another address of the appliance's: {source}");
-        ensure!(udp.checksum() != 0, "no checksum of UDP");
-        ensure!(
-            udp.verify_checksum(&source.into(), &destination.into()),
-            "a wrong checksum of UDP"
-        );
+        let Some(Parsed { channel, to, payload }) = Parsed::of(bytes)? else { return Ok(()) };
+        let mut damaged = bytes.to_vec();
+        let is_damaged = channel != 2 && self.out.damage(&mut damaged, 0);
         let known = {
             let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
             shared.counts[0] += 1;
-            shared.peers.contains(&(to, destination))
+            shared.damaged[0] += u64::from(is_damaged);
+            shared.peers.contains(&(to.port(), *to.ip()))
         };
+        if is_damaged {
+            // The peer's system drops it if it sees that.
+            ensure!(
+                !Parsed::of(&damaged).is_ok_and(|it| it.is_some()),
+                "no checksum tells of a bit"
+            );
+            return Ok(());
+        }
         if !known {
             // One that has gone, and another has its address.
             return Ok(());
         }
-        let mut payload = udp.payload().to_vec();
+        let mut payload = payload.to_vec();
+        let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, to.port());
         if channel == 2 {
             let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, self.ports[2]);
-            let peer = SocketAddrV4::new(Ipv4Addr::LOCALHOST, to);
-            translate(&mut payload, address, peer);
+            translate(&mut payload, address, to);
         }
-        let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, to);
         let Relay { sockets, out, .. } = self;
         let send = |sockets: &[UdpSocket; 3], channel: usize, to: SocketAddrV4, bytes: &[u8]| {
             // What the kernel does not take is lost, as on any network.
@@ -363,7 +363,12 @@ impl Relay {
         if channel == 2 {
             translate(&mut payload, from, to);
         }
-        let frame = udp_frame(EthernetAddress::BROADCAST, from, to, &payload);
+        let mut frame = udp_frame(EthernetAddress::BROADCAST, from, to, &payload);
+        // What a flipped bit of the Ethernet header does is not for checksums to tell: that is the FCS's.
+        if channel != 2 && self.into.damage(&mut frame, ETHERNET) {
+            let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+            shared.damaged[1] += 1;
+        }
         let Relay { queue, into, .. } = self;
         if channel == 2 || !into.any() {
             queue.push_back(frame);
@@ -371,69 +376,6 @@ impl Relay {
             into.pass(frame, |frame| queue.push_back(frame));
         }
     }
-}
-
-/// Gives a PING its asker's address on the other side of the wire: the sender's, or in an answer the receiver's.
-fn translate(payload: &mut [u8], sender: SocketAddrV4, receiver: SocketAddrV4) {
-    if let Some(ping) = Ping::parse(payload)
-        && let Some(head) = payload.first_chunk_mut::<LENGTH>()
-    {
-        let asker = if ping.is_ack { receiver } else { sender };
-        *head = Ping { asker, ..ping }.emit();
-    }
-}
-
-/// Asks for the appliance's hardware address.
-fn question() -> Vec<u8> {
-    let question = ArpRepr::EthernetIpv4 {
-        operation: ArpOperation::Request,
-        source_hardware_addr: OUR_MAC,
-        source_protocol_addr: Ipv4Addr::new(10, 9, 0, 250),
-        target_hardware_addr: EthernetAddress([0; 6]),
-        target_protocol_addr: APPLIANCE,
-    };
-    arp_frame(&question, EthernetAddress::BROADCAST)
-}
-
-fn arp_frame(arp: &ArpRepr, to: EthernetAddress) -> Vec<u8> {
-    let ethernet =
-        EthernetRepr { src_addr: OUR_MAC, dst_addr: to, ethertype: EthernetProtocol::Arp };
-    let mut bytes = vec![0; ethernet.buffer_len() + arp.buffer_len()];
-    let mut frame = EthernetFrame::new_unchecked(&mut bytes);
-    ethernet.emit(&mut frame);
-    arp.emit(&mut ArpPacket::new_unchecked(frame.payload_mut()));
-    bytes
-}
-
-/// As usNIC cards make them: 8 hops.
-fn udp_frame(
-    mac: EthernetAddress,
-    from: SocketAddrV4,
-    to: SocketAddrV4,
-    payload: &[u8],
-) -> Vec<u8> {
-    let udp = UdpRepr { src_port: from.port(), dst_port: to.port() };
-    let payload_len = udp.header_len() + payload.len();
-    let (source, destination) = (*from.ip(), *to.ip());
-    let ip = Ipv4Repr {
-        src_addr: source,
-        dst_addr: destination,
-        next_header: IpProtocol::Udp,
-        payload_len,
-        hop_limit: 8,
-    };
-    let ethernet =
-        EthernetRepr { src_addr: OUR_MAC, dst_addr: mac, ethertype: EthernetProtocol::Ipv4 };
-    let mut bytes = vec![0; ethernet.buffer_len() + ip.buffer_len() + payload_len];
-    let mut frame = EthernetFrame::new_unchecked(&mut bytes);
-    ethernet.emit(&mut frame);
-    let checksums = ChecksumCapabilities::default();
-    let mut packet = Ipv4Packet::new_unchecked(frame.payload_mut());
-    ip.emit(&mut packet, &checksums);
-    let mut datagram = UdpPacket::new_unchecked(packet.payload_mut());
-    let fill = |into: &mut [u8]| into.copy_from_slice(payload);
-    udp.emit(&mut datagram, &source.into(), &destination.into(), payload.len(), fill, &checksums);
-    bytes
 }
 
 fn socket() -> Result<UdpSocket> {

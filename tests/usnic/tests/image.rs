@@ -1,145 +1,27 @@
 //! The image against the stock BTL: frames of a virtio interface on one side, Open MPI's sockets on the other.
 
+#[path = "image/lab.rs"]
+mod lab;
 #[path = "image/network.rs"]
 mod network;
+#[path = "image/operator.rs"]
+mod operator;
+#[path = "image/rules.rs"]
+mod rules;
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use boot_tests::{boot, spec};
-use launch::qemu::{Nic, Vm, free_port};
-use serde_json::Value;
+use lab::{ADDRESSES, EAGER, Lab, PATIENCE, SINK, ask, document, echo, modex_of, peer_section};
 use usnic::EndpointConfig;
 use usnic::wire::header::Layout;
-use usnic::wire::modex::Modex;
 use usnic_tests::faults::Rates;
 use usnic_tests::host::Host;
 use usnic_tests::pattern;
 use usnic_tests::stock::{self, Stock};
-use usnic_tests::wire::{APPLIANCE, PORTS, Wire};
-
-/// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// Where peers PUT, by `show usnic`.
-const SINK: u64 = 1 << 40;
-const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 9, 0, 2), Ipv4Addr::new(10, 9, 0, 3)];
-/// Bytes that `btlpeer` sends as one message.
-const EAGER: usize = 16 << 20;
-
-/// An appliance with an endpoint, and stock peers on its wire.
-struct Lab {
-    vm: Vm,
-    wire: Wire,
-    peers: Vec<Stock>,
-}
-
-/// What the appliance is configured with, but for its peers.
-fn document(mtu: u16, more: &str) -> String {
-    let [priority, data, ping] = PORTS;
-    format!(
-        "[[net]]\naddress = \"{APPLIANCE}/24\"\nmtu = {mtu}\n[[volume]]\nname = \"v\"\nsize = \"1MiB\"\n\
-         [[usnic]]\nname = \"mpi\"\nnet = 0\naddress = \"{APPLIANCE}\"\ndata_port = {data}\n\
-         priority_port = {priority}\nping_port = {ping}\nisn = 65500\nsender = \"1.0\"\nlink_speed = 10000\n\
-         hosts = [\"10.9.0.0/24\"]\n{more}\n"
-    )
-}
-
-fn peer_section(name: &str, rank: u32, modex: &Modex) -> String {
-    format!("[[usnic.peer]]\nname = \"{name}\"\nsender = \"1.{rank}\"\nmodex = \"{modex}\"\n")
-}
-
-/// The modex that `show usnic` prints for peers.
-fn modex_of(vm: &mut Vm) -> Result<Modex> {
-    let reply = vm.run("show usnic")?;
-    let line = reply.text.lines().find_map(|line| line.split_once("modex ").map(|(_, hex)| hex));
-    Ok(line.context("`show usnic` has no modex")?.trim().parse()?)
-}
-
-impl Lab {
-    fn start(mtu: u16, peers: u32) -> Result<Lab> {
-        Lab::start_with(mtu, peers, "", None)
-    }
-
-    /// As [`Lab::start`], with more in the document, and another interface.
-    fn start_with(mtu: u16, peers: u32, more: &str, nic: Option<Nic>) -> Result<Lab> {
-        let wire = Wire::new()?;
-        let mut text = document(mtu, "services = [\"echo\", \"put-sink\"]\ntag = 65");
-        let mut all = Vec::new();
-        for (rank, address) in (1..=peers).zip(ADDRESSES) {
-            let options =
-                stock::Options { rank, mtu, eager_limit: Some(EAGER), ..Default::default() };
-            let stock = Stock::start(&options)?;
-            let modex = wire.join(&stock.modex, address);
-            text += &peer_section(&format!("node-{rank}"), rank, &modex);
-            all.push(stock);
-        }
-        text += more;
-        let mut spec = spec()?.memory(512).nic(wire.nic());
-        if let Some(nic) = nic {
-            spec = spec.nic(nic);
-        }
-        let mut vm = boot(spec.config(&text))?;
-        let ours = modex_of(&mut vm)?;
-        ensure!((ours.isn, ours.max_message) == (65_500, Modex::max_message_of(mtu)), "{ours:?}");
-        let ours = wire.translated(&ours);
-        for stock in &mut all {
-            ask(stock, &format!("peer {ours} 1 0"), "peer ok")?;
-        }
-        Ok(Lab { vm, wire, peers: all })
-    }
-
-    fn ask(&mut self, peer: usize, order: &str, answer: &str) -> Result<String> {
-        let line = ask(&mut self.peers[peer], order, answer);
-        line.with_context(|| self.vm.run("show usnic --json").map(|r| r.text).unwrap_or_default())
-    }
-
-    /// What `show usnic` tells of a peer.
-    fn told(&mut self, peer: &str) -> Result<Value> {
-        let told = self.vm.run("show usnic --json")?.json()?;
-        let peers = told[0]["peers"].as_array().context("peers")?;
-        let found = peers.iter().find(|one| one["name"] == peer);
-        Ok(found.with_context(|| format!("no {peer} in {told}"))?.clone())
-    }
-
-    fn wait(&mut self, what: &str, mut done: impl FnMut(&mut Lab) -> Result<bool>) -> Result<()> {
-        let end = Instant::now() + PATIENCE;
-        while !done(self)? {
-            let told = self.vm.run("show usnic --json")?.text;
-            ensure!(Instant::now() < end, "waited in vain: {what}; {told}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Ok(())
-    }
-}
-
-fn ask(stock: &mut Stock, order: &str, answer: &str) -> Result<String> {
-    stock.tell(order)?;
-    let line = stock.wait(answer, PATIENCE, || std::thread::sleep(Duration::from_millis(1)));
-    line.with_context(|| format!("after {order:?}"))
-}
-
-/// Sends messages of these lengths, and has every byte of what comes back checked by the stock peer.
-fn echo(lab: &mut Lab, peer: usize, sizes: &[(usize, usize)], before: usize) -> Result<usize> {
-    let mut all = before;
-    for (count, size) in sizes {
-        let line = lab.ask(peer, &format!("send {count} {size}"), "sent")?;
-        if !line.contains(&format!("done {count} acknowledged 1")) {
-            let mut said = String::new();
-            for _ in 0..2 {
-                for report in ["show interfaces --json", "show usnic --json"] {
-                    said += &lab.vm.run(report)?.text;
-                }
-            }
-            bail!("{line}\n{said}\n{:?} datagrams", lab.wire.counts()?);
-        }
-        all += count;
-        let line = lab.ask(peer, &format!("recv {all} 60"), "received")?;
-        ensure!(line.starts_with(&format!("received {all} bad 0")), "{size} bytes: {line}");
-    }
-    Ok(all)
-}
+use usnic_tests::wire::{PORTS, Wire};
 
 /// Small and large PINGs, both ways, and by order of the console.
 #[test]
@@ -215,20 +97,118 @@ fn puts_arrive_where_they_may() -> Result<()> {
     Ok(())
 }
 
-/// Datagrams that are lost, come twice, or late, either way.
+/// What a peer has PUT is PUT to where it says.
+#[test]
+fn puts_to_the_stock_peer() -> Result<()> {
+    for mtu in [1500, 9000] {
+        let mut lab = Lab::start(mtu, 1)?;
+        let line = lab.ask(0, &format!("window {}", 1 << 20), "window")?;
+        let address = line.split(' ').nth(1).context("no address")?.to_string();
+        let base = u64::from_str_radix(address.trim_start_matches("0x"), 16)?;
+        for (seed, size) in [(1u32, 9500usize), (2, 100_000), (3, 1 << 20)] {
+            lab.ask(0, &format!("put {SINK} {size} {seed}"), "put")?;
+            let order = format!("usnic put node-1 {address} 0 {size}");
+            lab.vm.run(&order)?.contains(&format!("{size} bytes acknowledged"))?;
+            let line = lab.ask(0, &format!("look 0 {size} {seed}"), "look")?;
+            ensure!(line.contains("same"), "{line}");
+        }
+        // To the middle, from the middle, in one packet; nothing around it changes.
+        lab.ask(0, &format!("put {SINK} {} 9", 1 << 20), "put")?;
+        lab.vm
+            .run(&format!("usnic put node-1 {:#x} 500 700", base + 5000))?
+            .contains("700 bytes")?;
+        let line = lab.ask(0, &format!("look 0 {} 3", 1 << 20), "look")?;
+        ensure!(line.contains("DIFFERENT 5000 "), "{line}");
+        lab.ask(0, &format!("put {SINK} {} 3", 1 << 20), "put")?;
+        lab.vm.run(&format!("usnic put node-1 {:#x} 5000 700", base + 5000))?;
+        let line = lab.ask(0, &format!("look 0 {} 3", 1 << 20), "look")?;
+        ensure!(line.contains("same"), "{line}");
+        for order in ["usnic put node-1 0 0 10", "usnic put node-1 0x1000 1048576 1"] {
+            lab.vm.run(order)?.contains("error")?;
+        }
+        println!("MTU {mtu}: {:?} datagrams", lab.wire.counts()?);
+    }
+    Ok(())
+}
+
+/// So many packets each way that the numbers of both wrap, many times with `--full`. Few at a time: the stock sender
+/// sends all of those again that a slow machine has not acknowledged within 8 ms, and makes it slower.
+#[test]
+fn numbers_wrap() -> Result<()> {
+    let all = std::env::var_os("ISTHMUS_FULL").is_some();
+    let rounds = if all { 5000 } else { 50 };
+    let mut lab = Lab::start(1500, 1)?;
+    let start = Instant::now();
+    let mut echoed = 0;
+    for _ in 0..rounds {
+        echoed = echo(&mut lab, 0, &[(200, 64)], echoed)?;
+    }
+    let told = lab.told("node-1")?;
+    let seconds = start.elapsed().as_secs_f64();
+    println!(
+        "{:.0} echoes a second, {:?} datagrams; {told}",
+        echoed as f64 / seconds,
+        lab.wire.counts()?
+    );
+    ensure!(told["messages"] == echoed && told["echoed"] == echoed, "{told}");
+    ensure!(told["num_frag_sends"].as_u64() >= Some(echoed as u64), "{told}");
+    Ok(())
+}
+
+/// Two peers at the same time: each has back what it sent, and nothing of the other's.
+#[test]
+fn two_peers_at_once() -> Result<()> {
+    let mut lab = Lab::start(1500, 2)?;
+    let loads = [(500, 3000), (2000, 400)];
+    for (peer, (count, size)) in lab.peers.iter_mut().zip(loads) {
+        peer.tell(&format!("post {count} {size}"))?;
+        peer.tell(&format!("recv {count} 100"))?;
+    }
+    for (peer, (count, size)) in loads.into_iter().enumerate() {
+        let stock = &mut lab.peers[peer];
+        let line =
+            stock.wait("received", PATIENCE, || std::thread::sleep(Duration::from_millis(1)))?;
+        let expected = format!("received {count} bad 0 bytes {} ", count * size);
+        ensure!(line.starts_with(&expected), "{line}");
+    }
+    for (name, (count, _)) in ["node-1", "node-2"].into_iter().zip(loads) {
+        let told = lab.told(name)?;
+        ensure!(told["messages"] == count && told["echoed"] == count, "{told}");
+    }
+    println!("{:?} datagrams", lab.wire.counts()?);
+    Ok(())
+}
+
+/// Datagrams that are lost, come twice, late, or damaged, either way: every message comes back, once and whole.
 #[test]
 fn a_bad_network() -> Result<()> {
     let mut lab = Lab::start(1500, 1)?;
     let mut all = 0;
-    let rates = |loss, twice, late| Rates { loss, twice, late };
-    for (seed, rates) in (0..).zip([rates(10, 0, 0), rates(50, 0, 0), rates(20, 20, 20)]) {
+    let rates = |loss, twice, late, damaged| Rates { loss, twice, late, damaged };
+    let networks = [
+        rates(1, 0, 0, 0),
+        rates(10, 0, 0, 0),
+        rates(50, 0, 0, 0),
+        rates(0, 30, 100, 0),
+        rates(0, 0, 0, 30),
+        rates(20, 20, 20, 20),
+    ];
+    for (seed, rates) in (0..).zip(networks) {
         lab.wire.set_faults(rates, seed);
+        let before = lab.wire.damaged();
         all = echo(&mut lab, 0, &[(100, 300), (100, 3000), (10, 65_536)], all)?;
         let told = lab.told("node-1")?;
-        println!("{rates:?}: {} again, {} twice", told["num_resends"], told["num_dup_recvs"]);
+        let damaged = lab.wire.damaged();
+        println!(
+            "{rates:?}: {} again, {} twice, {damaged:?} damaged",
+            told["num_resends"], told["num_dup_recvs"]
+        );
+        let both_ways = damaged[0] > before[0] && damaged[1] > before[1];
+        ensure!(rates.damaged == 0 || both_ways, "{damaged:?}");
     }
     let told = lab.told("node-1")?;
     ensure!(told["state"] == "open" && told["num_resends"].as_u64() > Some(0), "{told}");
+    ensure!(told["malformed"] == 0, "damaged datagrams do not get as far: {told}");
     println!("{:?} datagrams", lab.wire.counts()?);
     Ok(())
 }
@@ -256,61 +236,6 @@ fn a_peer_that_is_killed_and_one_that_takes_its_place() -> Result<()> {
     echo(&mut lab, 1, &[(100, 5000)], all)?;
     ensure!(lab.told("node-1")?["state"] == "open" && lab.told("node-2")?["state"] == "open");
     println!("{:?} datagrams", lab.wire.counts()?);
-    Ok(())
-}
-
-/// A peer talks to a TCP service, and a TCP client to another peer, by rules: lengths before messages in the streams.
-#[test]
-fn rules_join_peers_and_tcp() -> Result<()> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let (server, clients) = (listener.local_addr()?.port(), free_port()?);
-    let rules = format!(
-        "[[net]]\naddress = \"10.0.2.15/24\"\n\
-         [[rule]]\nname = \"in\"\nlisten = \"usnic:mpi/node-1\"\nbackend = [\"10.0.2.2:{server}\"]\n\
-         max_message = \"1MiB\"\n\
-         [[rule]]\nname = \"out\"\nlisten = 7000\nbackend = [\"usnic:mpi/node-2\"]\nmax_message = \"1MiB\"\n"
-    );
-    let nic = Nic::User { forwards: vec![("tcp", clients, 7000)] };
-    let mut lab = Lab::start_with(1500, 2, &rules, Some(nic))?;
-    // The service sends back what comes.
-    let served = std::thread::spawn(move || -> Result<()> {
-        let (mut stream, _) = listener.accept()?;
-        let mut bytes = vec![0; 64 << 10];
-        loop {
-            match stream.read(&mut bytes)? {
-                0 => return Ok(()),
-                count => stream.write_all(&bytes[..count])?,
-            }
-        }
-    });
-    echo(&mut lab, 0, &[(1, 1), (1, 8), (100, 300), (50, 5000), (2, 1 << 20)], 0)?;
-    // The client sends what the stock peer checks.
-    let mut client = TcpStream::connect(("127.0.0.1", clients))?;
-    let sizes = [1usize, 9, 300, 5000, 65_536, 1 << 20];
-    for (number, size) in (0..).zip(sizes) {
-        client.write_all(&(size as u32).to_be_bytes())?;
-        client.write_all(&pattern::message(number, size))?;
-    }
-    let line = lab.ask(1, &format!("recv {} 60", sizes.len()), "received")?;
-    ensure!(line.starts_with(&format!("received {} bad 0", sizes.len())), "{line}");
-    // And it answers.
-    lab.ask(1, "send 3 2000", "sent")?;
-    for number in 0..3 {
-        let mut frame = vec![0; 4 + 2000];
-        client.read_exact(&mut frame)?;
-        ensure!(frame[..4] == 2000u32.to_be_bytes(), "{:?}", &frame[..4]);
-        ensure!(pattern::check(&frame[4..]) == Some(number), "message {number} is another one");
-    }
-    // One client at a time: there is nothing on the wire that would tell them apart.
-    let mut second = TcpStream::connect(("127.0.0.1", clients))?;
-    ensure!(!matches!(second.read(&mut [0; 8]), Ok(1..)), "it was answered");
-    let rules = lab.vm.run("show smc rules --json")?.json()?;
-    ensure!(rules[0]["message_clients"] == 1 && rules[0]["messages_lost"] == 0, "{rules}");
-    ensure!(rules[1]["refused"] == 1 && rules[1]["messages_lost"] == 0, "{rules}");
-    // The rule ends, and so does the service's connection.
-    lab.vm.run("unset rule.0")?;
-    let ended = served.join().expect("the service");
-    println!("the service: {ended:?}, {:?} datagrams", lab.wire.counts()?);
     Ok(())
 }
 

@@ -1,5 +1,8 @@
 //! The engine against the stock BTL.
 
+#[path = "usnic/checks.rs"]
+mod checks;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -142,7 +145,7 @@ fn a_million_packets() -> Result<()> {
 /// Loss, packets that come twice, packets that come late, either way: everything arrives, once.
 #[test]
 fn a_bad_network() -> Result<()> {
-    let rates = |loss, twice, late| Rates { loss, twice, late };
+    let rates = |loss, twice, late| Rates { loss, twice, late, ..Rates::default() };
     let networks =
         [rates(1, 0, 0), rates(10, 0, 0), rates(50, 0, 0), rates(0, 30, 100), rates(20, 20, 20)];
     for (seed, rates) in (0..).zip(networks) {
@@ -267,11 +270,15 @@ fn a_peer_that_computes() -> Result<()> {
 /// MPI_Ssend, one by one and several at a time; rank 0 compares.
 #[test]
 fn a_rank_of_a_stock_job() -> Result<()> {
-    let mut host = Host::with_memory(1500, 65_000, ob1::MEMORY)?;
+    [1500, 9000].into_iter().try_for_each(a_rank)
+}
+
+fn a_rank(mtu: u16) -> Result<()> {
+    let mut host = Host::with_memory(mtu, 65_000, ob1::MEMORY)?;
     let ours = host.engine.modex(0).context("there is an interface")?;
     let sizes = ["0", "1", "13", "1000", "1426", "1427", "5000", "65536", "153586", "153600"];
     let words = [&["2"][..], &sizes, &["160000", "1048576", "16777216", "67108864"]].concat();
-    let mut job = Job::start(&ours, "lo", 1500, &words)?;
+    let mut job = Job::start(&ours, "lo", mtu, &words)?;
     let mut budget = ob1::budget(ob1::MEMORY);
     let all = budget.free();
     let &(modex, peer) = job.peers.first().context("there is another rank")?;
@@ -295,7 +302,7 @@ fn a_rank_of_a_stock_job() -> Result<()> {
     let text = job.finish()?;
     ensure!(text.contains("done") && !text.contains("differ"), "{text}");
     ensure!(rank.under_way() == (0, 0) && budget.free() == all, "{:?}", rank.counters());
-    println!("{text}{:?}", rank.counters());
+    println!("MTU {mtu}: {text}{:?}", rank.counters());
     Ok(())
 }
 

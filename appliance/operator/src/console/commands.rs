@@ -476,6 +476,12 @@ pub static COMMANDS: &[Command] = &[
         Verb::Manage("usnic", "look"),
     ),
     Command::new(
+        &["usnic", "put"],
+        &[Argument::Rest("PEER ADDRESS OFFSET LENGTH")],
+        "PUT a part of what a peer has PUT to an address of the peer's",
+        Verb::Manage("usnic", "put"),
+    ),
+    Command::new(
         &["reboot"],
         &[Argument::Rest("[force]")],
         "restart; with unsaved changes only by `force`",

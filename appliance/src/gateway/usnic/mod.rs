@@ -20,7 +20,7 @@ use crate::console::{Managed, Progress};
 use crate::report::Value;
 use core::fmt::Error;
 use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
-use drivers::hal::{Arena, Instant};
+use drivers::hal::{Arena, Instant, UdpFlow};
 use exchange::Exchanges;
 use messaging::usnic::{UsnicEnds, UsnicTransport};
 use net::datagram::Datagram;
@@ -41,7 +41,7 @@ const LEAST_MEMORY: usize = 1 << 20;
 const SINK: usize = 1 << 20;
 /// By which address peers name it.
 const SINK_ADDRESS: u64 = 1 << 40;
-/// Most messages of a peer that wait.
+/// Most messages of a peer that wait, either way.
 const MESSAGES: usize = 256;
 /// Room for peers that are added while it runs.
 const ENDPOINTS: usize = 64;
@@ -103,13 +103,12 @@ impl Usnic {
         let endpoints = ENDPOINTS * config.usnic.len();
         let limits = usnic::Config {
             endpoints,
-            sends: MESSAGES * 16,
-            messages: MESSAGES * 16,
+            sends: MESSAGES * endpoints,
+            messages: MESSAGES * endpoints,
             max_message: size / 4,
             grants: endpoints,
             ..usnic::Config::default()
         };
-        let limits = if mirrors { mpi_mirror::limits(limits) } else { limits };
         let mut this = Usnic {
             engine: Engine::new(limits, memory, rng.next_u64(), now),
             interfaces: Vec::new(),
@@ -181,6 +180,15 @@ impl UdpEngine for Usnic {
     fn ports(&self) -> Vec<(usize, u16)> {
         let all = self.interfaces.iter();
         all.flat_map(|one| one.config.ports().map(|port| (one.port, port))).collect()
+    }
+
+    fn flows(&self) -> Vec<(usize, UdpFlow)> {
+        let of = |one: &Interface| {
+            let (port, address) = (one.port, one.ours.address.octets());
+            [one.ours.data_port, one.ours.priority_port]
+                .map(|number| (port, UdpFlow { address, port: number }))
+        };
+        self.interfaces.iter().flat_map(of).collect()
     }
 
     fn peers(&self) -> Vec<(usize, Ipv4Addr)> {

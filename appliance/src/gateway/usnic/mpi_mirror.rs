@@ -2,16 +2,10 @@
 //! rank wants more of the engine than other services.
 
 use drivers::hal::Arena;
-use usnic::Config;
 use usnic::ob1::MEMORY;
 
 /// Bytes of the engine's memory: what the longest message wants, if the machine has twice as much.
 pub(super) fn memory(arena: &Arena) -> usize {
     let most = arena.available() / 2;
     if most >= MEMORY { MEMORY } else { most.checked_ilog2().map_or(0, |bits| 1 << bits) }
-}
-
-/// Room of such an engine.
-pub(super) fn limits(limits: Config) -> Config {
-    Config { sends: 2 * limits.sends, messages: 4 * limits.messages, ..limits }
 }

@@ -1,11 +1,12 @@
-//! `usnic ping`, `usnic reset` and `usnic look` of the console.
+//! `usnic ping`, `usnic reset`, `usnic look` and `usnic put` of the console.
 
+use super::peers::Peer;
 use super::{SINK, Usnic};
 use crate::console::{Managed, Progress};
 use core::time::Duration;
 use crc::{CRC_32_ISO_HDLC, Crc};
-use drivers::hal::Instant;
-use usnic::EndpointId;
+use drivers::hal::{Instant, Window};
+use usnic::{EndpointId, State};
 
 /// How long PINGs are waited for: the engine sends eight, 250 ms apart, of each size.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -13,13 +14,18 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// As `crc32` of Perl, zlib's `crc32` and gzip have it.
 const CRC32: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
 
-/// A ping that was ordered.
+/// What takes a while.
 pub(super) struct Order {
     name: String,
     endpoint: EndpointId,
-    until: Instant,
-    /// The answer to the small PING was told.
-    told_small: bool,
+    what: What,
+}
+
+enum What {
+    /// A ping, until then; and that the answer to the small PING was told.
+    Ping { until: Instant, told_small: bool },
+    /// A PUT of so many bytes with a cookie, and when it was begun.
+    Put { length: usize, cookie: u64, since: Instant },
 }
 
 impl Usnic {
@@ -48,6 +54,10 @@ impl Usnic {
                 Ok(Managed::Told("begins anew: the peer has to as well\n".into()))
             }
             ("look", rest) => self.look(place, rest),
+            ("put", &[address, offset, length]) => {
+                self.start_put(place, address, [offset, length], now)
+            }
+            ("put", _) => Err("accepted: PEER ADDRESS OFFSET LENGTH".into()),
             _ => Err(format!("{:?} is too much", rest.join(" "))),
         }
     }
@@ -62,14 +72,68 @@ impl Usnic {
                 "{name} or we have no port of the connectivity checker (`ping_port`)"
             ));
         }
-        self.order = Some(Order { name, endpoint, until: now + PATIENCE, told_small: false });
+        let what = What::Ping { until: now + PATIENCE, told_small: false };
+        self.order = Some(Order { name, endpoint, what });
         Ok(Managed::Started)
     }
 
-    /// News of a ping.
+    /// Writes a part of what a peer has PUT to an address of the peer's.
+    fn start_put(
+        &mut self,
+        place: usize,
+        address: &str,
+        [offset, length]: [&str; 2],
+        now: Instant,
+    ) -> Result<Managed, String> {
+        let peer = &self.peers[place];
+        let name = peer.config.name.to_string();
+        let part = peer.part_of_sink(number(offset)?, number(length)?)?;
+        let endpoint = peer.endpoint.ok_or("the peer has no endpoint")?;
+        if peer.mirror.is_some() || self.ends.has(endpoint) {
+            return Err(format!("{name} is the other end of a rule, or of mpi-mirror"));
+        }
+        let digits = address.strip_prefix("0x");
+        let to = digits.map_or_else(|| address.parse(), |digits| u64::from_str_radix(digits, 16));
+        let to = to.map_err(|_| format!("{address:?} is no address"))?;
+        let length = part.len();
+        let cookie = self.peers[place].inbox.next_put();
+        self.engine.permit_put(endpoint, to, length as u64);
+        let sent = self.engine.put(endpoint, to, [part, Window::empty()], cookie, now);
+        sent.map_err(|why| why.to_string())?;
+        self.order = Some(Order { name, endpoint, what: What::Put { length, cookie, since: now } });
+        Ok(Managed::Started)
+    }
+
+    /// News of what takes a while.
     pub(super) fn news_of_order(&mut self, now: Instant) -> Option<Progress> {
-        let order = self.order.as_mut()?;
-        let Order { name, endpoint, until, told_small } = order;
+        match self.order.as_ref()?.what {
+            What::Ping { .. } => self.news_of_ping(now),
+            What::Put { length, cookie, since } => {
+                self.news_of_put(length, cookie, now.since(since))
+            }
+        }
+    }
+
+    fn news_of_put(&mut self, length: usize, cookie: u64, time: Duration) -> Option<Progress> {
+        let Order { name, endpoint, .. } = self.order.as_ref()?;
+        let place = self.place_of_endpoint(*endpoint);
+        let ended = place.and_then(|place| self.peers.get(place)?.inbox.end_of_put(cookie));
+        let is_open = self.engine.state(*endpoint) == Some(State::Open);
+        let told = match ended {
+            Some(true) => Ok(format!(
+                "{name}: {length} bytes acknowledged, {:.3} ms",
+                time.as_secs_f64() * 1000.0
+            )),
+            None if is_open => return None,
+            _ => Err(format!("the endpoint of {name} has failed or ended; `show usnic` says why")),
+        };
+        self.order = None;
+        Some(Progress::Done(told))
+    }
+
+    fn news_of_ping(&mut self, now: Instant) -> Option<Progress> {
+        let Order { name, endpoint, what } = self.order.as_mut()?;
+        let What::Ping { until, told_small } = what else { return None };
         let answered = self.engine.connectivity(*endpoint);
         let times = self.engine.ping_times(*endpoint).unwrap_or_default();
         let millis = |time: Option<Duration>| time.unwrap_or_default().as_secs_f64() * 1000.0;
@@ -103,19 +167,27 @@ impl Usnic {
     /// The CRC-32 of what a peer has PUT.
     fn look(&self, place: usize, rest: &[&str]) -> Result<Managed, String> {
         let peer = &self.peers[place];
-        let sink = peer.sink.ok_or("it cannot PUT: `put-sink` is not among the services")?;
-        let number =
-            |word: &str| word.parse::<usize>().map_err(|_| format!("{word:?} is no number"));
         let (offset, length) = match rest {
             [] => (0, SINK),
             [offset, length] => (number(offset)?, number(length)?),
             _ => return Err("accepted: PEER, or PEER OFFSET LENGTH".into()),
         };
-        let part = sink.slice(offset, length);
-        let part = part.ok_or_else(|| format!("there are {SINK} bytes"))?;
+        let part = peer.part_of_sink(offset, length)?;
         let mut digest = CRC32.digest();
         part.for_each_block(|block| digest.update(block));
         let crc = digest.finalize();
         Ok(Managed::Told(format!("crc32 {crc:08x} of {length} bytes from {offset}\n")))
+    }
+}
+
+fn number(word: &str) -> Result<usize, String> {
+    word.parse().map_err(|_| format!("{word:?} is no number"))
+}
+
+impl Peer {
+    /// A part of the memory that it can PUT into.
+    fn part_of_sink(&self, offset: usize, length: usize) -> Result<Window, String> {
+        let sink = self.sink.ok_or("it cannot PUT: `put-sink` is not among the services")?;
+        sink.slice(offset, length).ok_or_else(|| format!("there are {SINK} bytes"))
     }
 }

@@ -9,6 +9,9 @@ use std::collections::VecDeque;
 use usnic::ob1::{Budget, Refused};
 use usnic::{EndpointId, Engine, Failure, Received, SendError, State};
 
+/// The cookie of messages that go back; PUTs have others.
+const ECHO: u64 = 0;
+
 /// Messages of a peer.
 #[derive(Default)]
 pub(super) struct Inbox {
@@ -23,11 +26,26 @@ pub(super) struct Inbox {
     pub unserved: u64,
     /// The endpoint has failed, and that was logged.
     told: bool,
+    /// PUTs that were ordered on the console; of the last that has ended its number, and whether the peer has all of
+    /// it.
+    puts: u64,
+    put_ended: Option<(u64, bool)>,
 }
 
 impl Inbox {
     pub fn reserve(&mut self) {
         self.back.reserve(MESSAGES);
+    }
+
+    /// The cookie of a new PUT.
+    pub fn next_put(&mut self) -> u64 {
+        self.puts += 1;
+        ECHO + self.puts
+    }
+
+    /// Whether the peer has all of a PUT, once it has ended.
+    pub fn end_of_put(&self, cookie: u64) -> Option<bool> {
+        self.put_ended.filter(|(ended, _)| *ended == cookie).map(|(_, acknowledged)| acknowledged)
     }
 
     /// Gives all back to the engine.
@@ -45,7 +63,11 @@ impl Inbox {
         now: Instant,
     ) -> usize {
         let mut done = 0;
-        while engine.next_completion(endpoint).is_some() {
+        while let Some(end) = engine.next_completion(endpoint) {
+            if end.cookie != ECHO {
+                self.put_ended = Some((end.cookie, end.acknowledged));
+                continue;
+            }
             // They end in the order in which they were sent.
             if let Some(message) = self.back.pop_front() {
                 engine.release(message);
@@ -55,7 +77,7 @@ impl Inbox {
         }
         while let Some(message) = self.back.get(self.sent) {
             let tag = tag.unwrap_or(message.tag);
-            match engine.send_windows(endpoint, tag, [message.bytes, Window::empty()], 0, now) {
+            match engine.send_windows(endpoint, tag, [message.bytes, Window::empty()], ECHO, now) {
                 Ok(()) => {
                     self.sent += 1;
                     self.echoed += 1;

@@ -1,229 +1,14 @@
 //! A data plane with usNIC on a port, and an engine by itself at the other end of the cable.
 
 mod exchanges;
+mod lab;
 
 use super::*;
-use crate::gateway::plane::{DataPlane, Settings};
-use crate::gateway::udp_engines::UdpEngines;
 use core::time::Duration;
-use drivers::hal::{Frame, Packet, Port, PortCounters, TransmitError, TransmitProgress, Window};
-use net::PortAddresses;
+use drivers::hal::Window;
+use lab::*;
 use net::datagram;
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
-use usnic::{InterfaceConfig, State};
-
-const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
-const OURS: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
-const PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
-const PEER_PORTS: [u16; 3] = [8001, 8002, 8003];
-
-/// Frames to the plane and from it.
-#[derive(Default)]
-struct Ends {
-    arrives: VecDeque<Vec<u8>>,
-    sent: VecDeque<Vec<u8>>,
-    /// Frames that the device takes before it is full.
-    room: usize,
-}
-
-struct Cable {
-    ends: Arc<Mutex<Ends>>,
-    frame: Vec<u8>,
-}
-
-impl Port for Cable {
-    fn mac(&self) -> [u8; 6] {
-        OUR_MAC
-    }
-    fn mtu(&self) -> usize {
-        9000
-    }
-    fn link_up(&mut self) -> bool {
-        true
-    }
-    fn receive(&mut self) -> Option<Frame> {
-        self.frame = self.ends.lock().unwrap().arrives.pop_front()?;
-        Some(Frame { buffer: 0, len: self.frame.len() as u32 })
-    }
-    fn bytes(&self, _: &Frame) -> &[u8] {
-        &self.frame
-    }
-    fn recycle(&mut self, _: Frame) {}
-    fn transmit(&mut self, packet: &Packet<'_>) -> Result<(), TransmitError> {
-        let mut ends = self.ends.lock().unwrap();
-        if ends.sent.len() >= ends.room {
-            return Err(TransmitError::Full);
-        }
-        let mut frame = packet.header.to_vec();
-        for window in packet.payload {
-            window.for_each_block(|block| frame.extend(block));
-        }
-        frame.extend(packet.trailer);
-        ends.sent.push_back(frame);
-        Ok(())
-    }
-    fn progress(&mut self) -> TransmitProgress {
-        TransmitProgress::NOTHING_HELD
-    }
-    fn flush(&mut self) {}
-    fn set_interrupts(&mut self, _: bool) {}
-    fn pending(&self) -> bool {
-        !self.ends.lock().unwrap().arrives.is_empty()
-    }
-    fn counters(&self) -> PortCounters {
-        PortCounters::default()
-    }
-}
-
-struct Lab {
-    plane: DataPlane,
-    config: Config,
-    ends: Arc<Mutex<Ends>>,
-    peer: Engine,
-    endpoint: EndpointId,
-    now: Instant,
-    /// Frames that the plane left to the control plane.
-    control: usize,
-}
-
-fn peer_interface(isn: u16) -> InterfaceConfig {
-    let [priority_port, data_port, ping_port] = PEER_PORTS;
-    let netmask = Ipv4Addr::new(255, 255, 255, 0);
-    InterfaceConfig {
-        address: PEER,
-        netmask,
-        priority_port,
-        data_port,
-        ping_port,
-        link_speed: 10_000,
-        mtu: 1500,
-        isn,
-    }
-}
-
-fn peer_engine(isn: u16) -> Engine {
-    let memory = Arena::on_heap(48 << 20).alloc(32 << 20, 4096).unwrap();
-    let limits = usnic::Config { endpoints: 4, max_message: 1 << 20, ..usnic::Config::default() };
-    let mut peer = Engine::new(limits, memory, 99, Instant::ZERO);
-    peer.add_interface(peer_interface(isn)).unwrap();
-    peer
-}
-
-impl Lab {
-    fn new(more: &str) -> Lab {
-        let modex = peer_interface(400).modex();
-        let text = format!(
-            "[[net]]\naddress = \"{OURS}/24\"\n[roce]\nenabled = false\n[[usnic]]\nname = \"u\"\n\
-             address = \"{OURS}\"\ndata_port = 7001\npriority_port = 7002\nping_port = 7003\nisn = 65530\n\
-             sender = \"1.0\"\n{more}\n[[usnic.peer]]\nname = \"a\"\nsender = \"1.1\"\nmodex = \"{modex}\"\n"
-        );
-        let config = config::check(text.as_bytes()).unwrap();
-        let ends = Arc::new(Mutex::new(Ends { room: 64, ..Ends::default() }));
-        let cable = Cable { ends: ends.clone(), frame: Vec::new() };
-        let mut port = PlanePort::new("net0".into(), Box::new(cable), false);
-        port.local = PortAddresses { mac: OUR_MAC, v4: [OURS].into(), v6: Vec::new() };
-        let mut arena = Arena::on_heap(300 << 20);
-        let now = Instant::ZERO + Duration::from_secs(1);
-        let settings =
-            Settings { config: config.clone(), arena: arena.share(), seed: [7; 32], storage: None };
-        let mut plane = DataPlane::new(settings, vec![port], now);
-        plane.udp_engines = UdpEngines::of(
-            &config,
-            &plane.ports,
-            &|net| (net == 0).then_some(0),
-            &mut arena,
-            &mut *plane.rng,
-            now,
-        );
-        let has_peers = !more.contains("10.9.1.0/24");
-        let asks = plane.udp_engines.next_hops.take_news();
-        assert_eq!(asks, has_peers, "the control plane is asked");
-        plane.udp_engines.next_hops.learn_wanted(PEER_MAC, now);
-        let mut peer = peer_engine(400);
-        let ours = config.usnic[0].interface(&config.net[0], 65530).unwrap().modex();
-        let mut endpoint = EndpointConfig::new(0, 1 << 32 | 1, 1 << 32, ours);
-        endpoint.layout = config.usnic[0].layout.0;
-        let endpoint = peer.add_endpoint(&endpoint, now).unwrap();
-        Lab { plane, config, ends, peer, endpoint, now, control: 0 }
-    }
-
-    /// What the peer sends reaches the plane.
-    fn carry(&mut self) {
-        let [priority, data, ping] = PEER_PORTS;
-        while let Some(out) = self.peer.poll_transmit(self.now) {
-            let port = match out.channel {
-                Channel::Priority => priority,
-                Channel::Data => data,
-                Channel::Ping => ping,
-            };
-            let from = SocketAddrV4::new(PEER, port);
-            let headers =
-                datagram::headers([PEER_MAC, OUR_MAC], from, out.to, out.header(), out.payload());
-            let mut frame = headers.unwrap().to_vec();
-            frame.extend(out.header());
-            for window in out.payload() {
-                window.for_each_block(|block| frame.extend(block));
-            }
-            self.ends.lock().unwrap().arrives.push_back(frame);
-        }
-        let local = PortAddresses { mac: PEER_MAC, v4: [PEER].into(), v6: Vec::new() };
-        let sent = core::mem::take(&mut self.ends.lock().unwrap().sent);
-        for frame in sent {
-            let datagram = Datagram::parse(&frame, &local).unwrap();
-            self.peer.receive(0, datagram.from, datagram.to.port(), datagram.payload, self.now);
-        }
-    }
-
-    /// Rounds of the plane, 20 µs apart.
-    fn run(&mut self, time: Duration) {
-        let end = self.now + time;
-        while self.now < end {
-            self.carry();
-            let control = &mut self.control;
-            self.plane.receive(self.now, |_, _| *control += 1);
-            self.plane.serve(self.now);
-            self.plane.transmit_fabric(self.now);
-            self.now = self.now + Duration::from_micros(20);
-        }
-    }
-
-    fn send(&mut self, tag: u8, message: &[u8]) {
-        self.peer.send(self.endpoint, tag, message, self.now).unwrap();
-    }
-
-    /// What came to the peer, with the tags.
-    fn came(&mut self) -> Vec<(u8, Vec<u8>)> {
-        let mut all = Vec::new();
-        while let Some(message) = self.peer.take_message(self.endpoint) {
-            let mut bytes = vec![0; message.bytes.len()];
-            message.bytes.read(0, &mut bytes).unwrap();
-            all.push((message.tag, bytes));
-            self.peer.release(message);
-        }
-        all
-    }
-
-    fn report(&mut self) -> String {
-        self.plane.udp_engines.report("usnic").to_text()
-    }
-
-    fn order(&mut self, order: &str, words: &[&str]) -> Result<Managed, String> {
-        self.plane.udp_engines.order("usnic", order, words, self.now)
-    }
-}
-
-/// The line of a report that begins with a name.
-fn value<'a>(report: &'a str, name: &str) -> &'a str {
-    let words = |line: &'a str| line.trim_start().split_once(char::is_whitespace);
-    let found = report.lines().filter_map(words).find(|(key, _)| *key == name);
-    found.map(|(_, value)| value.trim()).unwrap_or_default()
-}
-
-fn message(length: usize) -> Vec<u8> {
-    (0..length).map(|i| (i * 7 + (i >> 8)) as u8).collect()
-}
+use usnic::State;
 
 #[test]
 fn messages_are_echoed_in_both_layouts() {
@@ -304,6 +89,54 @@ fn puts_go_where_they_may_and_nowhere_else() {
 }
 
 #[test]
+fn what_was_put_is_put_to_where_the_peer_says() {
+    let mut lab = Lab::new("services = [\"put-sink\", \"echo\"]");
+    let bytes = message(40_000);
+    let mut arena = Arena::on_heap(1 << 20);
+    let [from, into] = [0, 1].map(|_| arena.alloc(bytes.len(), 64).unwrap());
+    from.write(0, &bytes).unwrap();
+    lab.peer.permit_put(lab.endpoint, SINK_ADDRESS, SINK as u64);
+    lab.peer.put(lab.endpoint, SINK_ADDRESS, [from, Window::empty()], 1, lab.now).unwrap();
+    lab.peer.grant(lab.endpoint, 0x7000, into).unwrap();
+    lab.run(Duration::from_millis(20));
+    let started = lab.order("put", &["a", "0x7010", "5", "30000"]);
+    assert!(matches!(started, Ok(Managed::Started)), "{started:?}");
+    // Messages go back all the same.
+    lab.send(9, b"hello");
+    lab.run(Duration::from_millis(20));
+    let told = lab.plane.udp_engines.progress(lab.now);
+    let Some(Progress::Done(Ok(told))) = told else { panic!("{told:?}") };
+    assert!(told.starts_with("a: 30000 bytes acknowledged, "), "{told}");
+    assert_eq!(lab.came(), [(9, b"hello".to_vec())]);
+    let mut written = vec![0; bytes.len()];
+    into.read(0, &mut written).unwrap();
+    let expected = [&[0; 16], &bytes[5..30_005], &[0; 9984][..]].concat();
+    assert!(written == expected);
+    // One that the peer refuses ends with the endpoint; that of the one before is not taken for its end.
+    assert!(matches!(lab.order("put", &["a", "28671", "0", "10"]), Ok(Managed::Started)));
+    lab.run(Duration::from_millis(20));
+    assert_eq!(lab.plane.udp_engines.progress(lab.now), None);
+    lab.order("reset", &["a"]).unwrap();
+    let told = lab.plane.udp_engines.progress(lab.now);
+    assert!(matches!(told, Some(Progress::Done(Err(_)))), "{told:?}");
+    for (words, why) in [
+        (&["a", "0x7000", "0"][..], "accepted"),
+        (&["b", "0x7000", "0", "1"], "accepted: a"),
+        (&["a", "0x7000", "0", "1048577"], "1048576 bytes"),
+        (&["a", "0x7000", "1048576", "1"], "1048576 bytes"),
+        (&["a", "x", "0", "1"], "is no address"),
+        (&["a", "0", "0", "1"], "has not said"),
+        (&["a", "0xffffffffffffffff", "0", "2"], "has not said"),
+        (&["a", "0x7000", "0", "0"], "has not said"),
+    ] {
+        let told = lab.order("put", words).unwrap_err();
+        assert!(told.contains(why), "{words:?}: {told}");
+    }
+    let mut lab = Lab::new("services = [\"echo\"]");
+    assert!(lab.order("put", &["a", "1", "0", "1"]).unwrap_err().contains("put-sink"));
+}
+
+#[test]
 fn strangers_and_damaged_datagrams_reach_nobody() {
     let mut lab = Lab::new("services = [\"echo\"]");
     let to = SocketAddrV4::new(OURS, 7001);
@@ -340,6 +173,14 @@ fn strangers_and_damaged_datagrams_reach_nobody() {
     lab.ends.lock().unwrap().arrives.push_back(other.unwrap().to_vec());
     lab.run(Duration::from_millis(1));
     assert_eq!(lab.control, 1);
+}
+
+#[test]
+fn data_and_acknowledgements_have_a_receive_queue_where_the_port_has_one() {
+    let lab = Lab::new("");
+    let address = OURS.octets();
+    let steered = [7001, 7002].map(|port| UdpFlow { address, port });
+    assert_eq!(lab.ends.lock().unwrap().steered, steered);
 }
 
 #[test]

@@ -15,7 +15,8 @@ pub const WINDOW: u64 = 4096;
 pub struct Config {
     /// Most endpoints.
     pub endpoints: usize,
-    /// Fragments that are being sent, of all endpoints.
+    /// Fragments that are being sent, of all endpoints. If each of them may have more than its share of these, or of
+    /// messages, some of them can take what all have.
     pub sends: usize,
     /// Messages that have arrived or are arriving, of all endpoints; at most 65,533.
     pub messages: usize,
@@ -117,6 +118,9 @@ pub struct EndpointConfig {
     pub sends: usize,
     /// Most bytes of them that are copied.
     pub send_bytes: usize,
+    /// Of the memory it leaves the other endpoints a part that is theirs, however much it may have. Not so if its user
+    /// counts memory itself.
+    pub leaves_room: bool,
     /// How it waits, and when it gives up.
     pub timing: Timing,
 }
@@ -138,6 +142,7 @@ impl EndpointConfig {
             receive_bytes: 32 << 20,
             sends: 1024,
             send_bytes: 4 << 20,
+            leaves_room: true,
             timing: Timing::default(),
         }
     }

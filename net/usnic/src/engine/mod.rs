@@ -16,17 +16,21 @@ mod assembly;
 mod config;
 mod counters;
 mod endpoint;
+mod failure;
+mod messages;
 mod put;
+mod reserve;
 mod send;
 mod shared;
 #[cfg(test)]
 mod tests;
 mod transmit;
 
-pub use assembly::Received;
 pub use config::{BadConfig, Config, Delivery, EndpointConfig, InterfaceConfig, Timing, WINDOW};
 pub use counters::{Counters, InterfaceCounters};
 pub use endpoint::State;
+pub use failure::Failure;
+pub use messages::Received;
 pub use put::GrantError;
 pub use send::{Completion, SendError};
 pub use transmit::Transmit;
@@ -35,7 +39,6 @@ use crate::id_map::IdMap;
 use crate::wire::modex::{MTUS, Modex};
 use agent::Agents;
 use alloc::vec::Vec;
-use core::fmt;
 use core::net::SocketAddrV4;
 use drivers::hal::{Instant, Window};
 use endpoint::Endpoint;
@@ -67,57 +70,6 @@ pub enum Channel {
     /// The connectivity checker.
     Ping,
 }
-
-/// Why an endpoint failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
-    /// Nothing was acknowledged, however often it was sent.
-    Unacknowledged {
-        /// How often.
-        times: u32,
-    },
-    /// The peer acknowledges what was not sent: it goes on with a connection from before one of the two restarted.
-    OtherLife,
-    /// Neither PING was answered.
-    NoAnswer {
-        /// Where they went.
-        to: SocketAddrV4,
-    },
-    /// Small PINGs were answered, large ones were not.
-    LargeLost {
-        /// Where they went.
-        to: SocketAddrV4,
-        /// Bytes of the large one's IPv4 packet.
-        packet: u32,
-    },
-    /// Half a message came, and then nothing more.
-    Silent,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Failure::Unacknowledged { times } => write!(
-                f,
-                "the peer acknowledged nothing although packets were sent {times} times: it has ended, has restarted with another modex, or cannot be reached"
-            ),
-            Failure::OtherLife => f.write_str(
-                "the peer acknowledges packets that were never sent: one of the two has restarted, and both need to exchange their modexes again",
-            ),
-            Failure::NoAnswer { to } => write!(
-                f,
-                "no PING to {to} was answered, neither small nor large: the address or port is wrong, there is no route, a firewall drops UDP, or the peer has another version of Open MPI"
-            ),
-            Failure::LargeLost { to, packet } => write!(
-                f,
-                "small PINGs to {to} are answered, those in IPv4 packets of {packet} bytes are not: a router, switch or interface on the way has a smaller MTU"
-            ),
-            Failure::Silent => f.write_str("the peer sent half a message, and then nothing more"),
-        }
-    }
-}
-
-impl core::error::Error for Failure {}
 
 /// An interface of ours.
 #[derive(Debug)]

@@ -263,7 +263,11 @@ impl Endpoint {
         }
         let bytes = if copied { self.send.copied.saturating_add(size) } else { 0 };
         // One that is longer than all may be goes when nothing else waits.
-        let too_many = bytes > self.config.send_bytes && self.send.copied > 0;
+        // Who has nothing there may take of what is kept for others.
+        let is_bound = copied && self.send.copied > 0;
+        let too_many = is_bound
+            && (bytes > self.config.send_bytes
+                || self.config.leaves_room && !shared.kept.leaves(shared.blocks.available(), size));
         let full = shared.fragments.is_full() || self.send.fragments >= self.config.sends;
         if full || too_many {
             self.wants_room = true;
@@ -275,7 +279,8 @@ impl Endpoint {
     /// Queues what was found to be in order; the agent that is to be asked about the way.
     #[inline]
     fn enqueue(&mut self, shared: &mut Shared, order: Order) -> Option<u32> {
-        let (place, fragment) = shared.fragments.take()?;
+        let Shared { fragments, .. } = shared;
+        let (place, fragment) = fragments.take()?;
         let send = &mut self.send;
         let (mut id, mut segments, mut segment) = (0, 1, self.max_fragment);
         if order.size > self.max_fragment {
@@ -305,7 +310,7 @@ impl Endpoint {
         if order.block.is_some() {
             send.copied += order.size as usize;
         }
-        match shared.fragments.get_mut(send.last) {
+        match fragments.get_mut(send.last) {
             Some(last) => last.next = place,
             None => send.first = place,
         }

@@ -1,9 +1,10 @@
 //! What endpoints have in common: memory, tables, queues, timers.
 
-use super::assembly::Message;
 use super::config::{Config, WINDOW};
 use super::endpoint::{Endpoint, State};
+use super::messages::Message;
 use super::put::Grants;
+use super::reserve::Reserve;
 use super::send::Fragment;
 use crate::blocks::Blocks;
 use crate::id_map::IdMap;
@@ -20,6 +21,8 @@ pub(super) struct Shared {
     pub blocks: Blocks,
     pub fragments: Table<Fragment>,
     pub messages: Table<Message>,
+    /// What each endpoint can have of the memory.
+    pub kept: Reserve,
     /// Of the last message.
     pub generation: u32,
     /// Messages that are arriving, by endpoint and the name of the fragment.
@@ -39,10 +42,12 @@ pub(super) struct Shared {
 impl Shared {
     pub fn new(config: Config, memory: Window, secret: u64, now: Instant) -> Self {
         let windows = config.receive_windows.min(u16::MAX.into());
+        let blocks = Blocks::new(memory);
         let slots = || alloc::vec![0; WINDOW as usize].into_boxed_slice();
         Shared {
             config,
-            blocks: Blocks::new(memory),
+            kept: Reserve::new(blocks.available(), config.endpoints),
+            blocks,
             fragments: Table::new(config.sends),
             messages: Table::new(config.messages),
             generation: 0,

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use launch::setup::{self, Purpose};
 
 use crate::callgrind::Program;
-use crate::report::Report;
+use crate::report::{Bar, Report};
 
 const MEGABYTE: f64 = 1048576.0;
 /// The function of `bench-usnic` that is no part of the engine.
@@ -25,10 +25,13 @@ pub fn bench() -> Result<()> {
     let (allocations, bytes) =
         memory.trim().split_once(' ').context("bench-usnic memory prints two numbers")?;
     let send = program.instructions_without("send-64", WIRE)?;
+    let alone = program.instructions_without("send-64-alone", WIRE)?;
     let beside_idle = program.instructions_without("send-64-beside-idle", WIRE)?;
 
     let mut report = Report::new("usnic", None);
     report.add("send_64b_instructions", send, 1000.0);
+    // One that waits for its ACK, with all packets and timers of its own.
+    report.check("send_64b_alone_instructions", alone, Bar::None);
     report.add("send_64b_beside_1000_idle_ratio", beside_idle / send, 1.05);
     for (key, scenario, most) in [
         ("put_1m_instructions_per_byte_mtu1500", "put-1m-1500", 0.4),

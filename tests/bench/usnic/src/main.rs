@@ -16,13 +16,15 @@ const TAG: u8 = 0x41;
 const MEGABYTE: usize = 1 << 20;
 const LARGEST: usize = 9000;
 const IDLE: u32 = 1000;
+const EIGHT: u64 = 8;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let count = arguments.get(2).and_then(|text| text.parse().ok()).unwrap_or(0);
     match arguments.get(1).map(String::as_str) {
-        Some("send-64") => send(count, 0),
-        Some("send-64-beside-idle") => send(count, IDLE),
+        Some("send-64") => send(count / EIGHT, 0, Pair::send_eight),
+        Some("send-64-beside-idle") => send(count / EIGHT, IDLE, Pair::send_eight),
+        Some("send-64-alone") => send(count, 0, Pair::send_64_alone),
         Some("put-1m-1500") => drop(put(count, 1500)),
         Some("put-1m-9000") => drop(put(count, 9000)),
         Some("memory") => memory(),
@@ -89,8 +91,24 @@ impl Pair {
         self.now = self.now + Duration::from_micros(micros);
     }
 
-    /// A message of 64 bytes, there and acknowledged.
-    fn send_64(&mut self) {
+    /// Eight messages of 64 bytes among others, in one round of both ends, acknowledged as the engine does with those.
+    fn send_eight(&mut self) {
+        let [a, b] = self.endpoints;
+        for _ in 0..EIGHT {
+            self.engines[0].send(a, TAG, &[5; 64], self.now).expect("room");
+        }
+        self.wait(10);
+        self.carry(0);
+        assert_eq!(self.engines[1].next_news(), Some(b));
+        for _ in 0..EIGHT {
+            let message = self.engines[1].take_message(b).expect("it has arrived");
+            self.engines[1].release(message);
+        }
+        self.carry(1);
+    }
+
+    /// A message of 64 bytes alone, there and acknowledged by a packet of its own.
+    fn send_64_alone(&mut self) {
         let [a, b] = self.endpoints;
         self.engines[0].send(a, TAG, &[5; 64], self.now).expect("room");
         self.wait(2);
@@ -127,11 +145,13 @@ fn add_idle(engine: &mut Engine, idle: u32, mtu: u16, now: Instant) {
     }
 }
 
-fn send(count: u64, idle: u32) {
+fn send(count: u64, idle: u32, message: fn(&mut Pair)) {
     let mut pair = Pair::new(1500, idle);
     for _ in 0..count {
-        pair.send_64();
+        message(&mut pair);
     }
+    pair.wait(70);
+    pair.carry(1);
     assert_eq!(pair.engines[0].backlog(pair.endpoints[0]), Some((0, 0)));
 }
 
@@ -162,9 +182,9 @@ fn put(count: u64, mtu: u16) -> u64 {
 /// Prints allocations after set-up, and bytes of an idle endpoint.
 fn memory() {
     let mut pair = Pair::new(1500, 0);
-    (0..10).for_each(|_| pair.send_64());
+    (0..10).for_each(|_| pair.send_eight());
     let before = allocations::calls();
-    (0..1000).for_each(|_| pair.send_64());
+    (0..1000).for_each(|_| pair.send_eight());
     let from = pair.arena.alloc(MEGABYTE, 4096).expect("room");
     let calls = allocations::calls() - before;
     let now = Instant::from_nanos(1_000_000_000);

@@ -104,6 +104,8 @@ struct Counts {
     transmit_errors: u64,
     received: u64,
     received_bytes: u64,
+    /// Of them those that a filter has led to another queue.
+    steered: u64,
     no_buffers: u64,
 }
 
@@ -457,6 +459,7 @@ impl Function for Enic {
             ("interrupts", counts.interrupts),
             ("sent", counts.sent),
             ("received", counts.received),
+            ("steered", counts.steered),
             ("no_buffers", counts.no_buffers),
             ("complaints", self.complaints.len() as u64),
         ];

@@ -420,6 +420,7 @@ impl Enic {
             return false;
         }
         self.counts.received += 1;
+        self.counts.steered += u64::from(n > 0);
         self.counts.received_bytes += frame.len() as u64;
         let index = u64::from(self.receive[n].advance());
         let length = |fault| match fault {

@@ -16,7 +16,7 @@ use usnic_tests::namespace::{self, TAP};
 use usnic_tests::stock::{self, Stock};
 use usnic_tests::wire::APPLIANCE;
 
-use super::{ask, modex_of};
+use super::lab::{ask, modex_of};
 
 /// Where the appliance has its rendezvous.
 const PORT: u16 = 7004;
@@ -174,14 +174,24 @@ fn two_appliances_find_each_other() -> Result<()> {
 /// Rank 1 of a stock job is the image: it sends back what rank 0 sends, up to 64 MiB, and rank 0 compares.
 #[test]
 fn a_rank_of_a_stock_job() -> Result<()> {
-    namespace::within(1500, || {
+    a_rank(1500)
+}
+
+/// The same in jumbo frames.
+#[test]
+fn a_rank_of_a_stock_job_with_an_mtu_of_9000() -> Result<()> {
+    a_rank(9000)
+}
+
+fn a_rank(mtu: u16) -> Result<()> {
+    namespace::within(mtu, || {
         let more = format!("rendezvous = {PORT}\nisn = 65500\nservices = [\"mpi-mirror\"]");
-        let text = document(1500, &APPLIANCE.to_string(), &more);
+        let text = document(mtu, &APPLIANCE.to_string(), &more);
         let mut vm = boot(spec()?.memory(1024).nic(namespace::nic()).config(&text))?;
         let ours = modex_of(&mut vm)?;
         let sizes = ["0", "1", "1000", "1427", "65536", "153600", "160000", "1048576", "67108864"];
         let words = [&["2"][..], &sizes].concat();
-        let mut job = Job::start(&ours, TAP, 1500, &words)?;
+        let mut job = Job::start(&ours, TAP, mtu, &words)?;
         let mut exchanges = Vec::new();
         for &(modex, sender) in &job.peers {
             let mut exchange = TcpStream::connect(SocketAddr::new(APPLIANCE.into(), PORT))?;
@@ -212,7 +222,7 @@ fn a_rank_of_a_stock_job() -> Result<()> {
         // Of each size one by MPI_Ssend, which begins as those in parts do.
         ensure!(peer["mpi_refused"] == 0 && peer["mpi_under_way"] == 0, "{told}");
         ensure!(peer["mpi_rendezvous"].as_u64() > Some(9), "{told}");
-        println!("{text}{peer}");
+        println!("MTU {mtu}: {text}{peer}");
         Ok(())
     })
 }

@@ -106,7 +106,7 @@ fn sequence_numbers_wrap() {
 /// A receiver that is held up: the sender stops when 4,095 packets are on the way.
 #[test]
 fn the_window_is_never_overrun() {
-    let config = Config { sends: 8192, ..Setup::default().config };
+    let config = Config { sends: 16_384, ..Setup::default().config };
     let mut world =
         World::with(Setup { config, link_speed: 0, ..Setup::default() }, |_, config| {
             config.sends = 8192;

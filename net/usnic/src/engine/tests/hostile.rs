@@ -1,11 +1,13 @@
 //! A peer, or somebody in its name, that sends what no honest one does: it is counted, nothing is written that was
 //! not granted, nothing of others shows, memory is bounded, and others go on.
 
-use super::world::{Setup, TAG, World, message, port, sender, socket};
-use crate::engine::{Channel, Counters, Failure, State};
+use super::world::{Setup, TAG, World, engine, message, port, sender, socket};
+use crate::engine::{Channel, Config, Counters, EndpointConfig, Failure, State};
 use crate::wire::header::{Header, Kind, Layout, MAX_HEADER};
+use crate::wire::modex::Modex;
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
+use drivers::hal::Instant;
 use netsim::{Rng, explore};
 use std::vec::Vec;
 
@@ -228,6 +230,48 @@ fn packets_outside_of_the_window_cost_an_ack_a_turn() {
     assert_eq!((counters.num_oow_high_recvs, counters.num_oow_low_recvs), (1000, 1000));
     assert_eq!(counters.num_ack_sends, 1);
     assert!(world.sides[1].came.is_empty());
+}
+
+/// However many take all that they can get, a message of another one arrives, and its answer goes.
+#[test]
+fn many_who_take_all_they_can_get_leave_room_for_others() {
+    const ATTACKERS: u32 = 40;
+    for (size, length) in [(400_000u32, 100), (60_000, 1400), (4, 1)] {
+        let config = Config { endpoints: 64, messages: 512, sends: 512, ..Setup::default().config };
+        let own = config.messages / config.endpoints;
+        let setup = Setup { config, memory: 1 << 24, ..Setup::default() };
+        let now = Instant::from_nanos(1_000_000_000);
+        let (mut engine, _arena) = engine(&setup, 1, 0, now);
+        let host = |n: u32| Ipv4Addr::from_bits(0x0a01_0000 + n);
+        let all: Vec<_> = (0..=ATTACKERS)
+            .map(|n| {
+                let modex = Modex { address: host(n), isn: ISN, ..engine.modex(0).unwrap() };
+                let config = EndpointConfig::new(0, sender(1), sender(0), modex);
+                let config = EndpointConfig { messages: own, sends: own, ..config };
+                engine.add_endpoint(&config, now).unwrap()
+            })
+            .collect();
+        let from = |n: u32| SocketAddrV4::new(host(n), port(Channel::Data));
+        for (n, &id) in (0..ATTACKERS).zip(&all) {
+            for number in 0..600u16 {
+                let kind = chunk(1 + u32::from(number), size, 0);
+                let bytes = packet(&header(ISN + number, kind), &std::vec![1; length]);
+                engine.receive(0, from(n), port(Channel::Data), &bytes, now);
+                // What is sent to it, it does not acknowledge.
+                let _ = engine.send(id, TAG, &[7; 1000], now);
+            }
+            assert!(
+                engine.counters(id).unwrap().no_room > 0,
+                "attacker {n} had all that it wanted"
+            );
+        }
+        let bytes = packet(&header(ISN, Kind::Fragment), &[2; 1000]);
+        engine.receive(0, from(ATTACKERS), port(Channel::Data), &bytes, now);
+        let honest = all[ATTACKERS as usize];
+        let message = engine.take_message(honest).expect("it has arrived");
+        assert_eq!(engine.send(honest, TAG, &[2; 1000], now), Ok(()), "{size}");
+        engine.release(message);
+    }
 }
 
 /// One begins messages and finishes none: it takes its share and no more, and loses its endpoint in the end.

@@ -6,6 +6,7 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
 use drivers::hal::{Arena, Instant, Window};
 use netsim::Rng;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
@@ -109,6 +110,14 @@ pub struct World {
     /// Every datagram that was sent, with the moment, if asked for.
     pub log: Option<Vec<(Instant, Datagram)>>,
     pub setup: Setup,
+    /// What the engines have, and those had that are no more.
+    memory: Vec<Window>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        SPARE.with_borrow_mut(|spare| spare.append(&mut self.memory));
+    }
 }
 
 pub fn address(side: usize) -> Ipv4Addr {
@@ -132,9 +141,34 @@ pub fn sender(side: usize) -> u64 {
     1 << 32 | side as u64
 }
 
+std::thread_local! {
+    /// Memory of worlds that are over: what an arena has on the heap is never given back.
+    static SPARE: RefCell<Vec<Window>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Memory for an engine and its arena.
+fn memory(setup: &Setup) -> Window {
+    let len = setup.memory + (8 << 20);
+    let spare = SPARE.with_borrow_mut(|spare| {
+        let fits = spare.iter().position(|window| window.len() == len)?;
+        Some(spare.swap_remove(fits))
+    });
+    spare.unwrap_or_else(|| Arena::on_heap(len + 4096).alloc(len, 4096).expect("room"))
+}
+
 /// An engine at a side, with its interface and no endpoint.
 pub fn engine(setup: &Setup, side: usize, isn: u16, now: Instant) -> (Engine, Arena) {
-    let mut arena = Arena::on_heap(setup.memory + (8 << 20));
+    engine_in(memory(setup), setup, side, isn, now)
+}
+
+fn engine_in(
+    memory: Window,
+    setup: &Setup,
+    side: usize,
+    isn: u16,
+    now: Instant,
+) -> (Engine, Arena) {
+    let mut arena = Arena::new(memory);
     let memory = arena.alloc(setup.memory + 65_000, 4096).expect("room");
     // What was there before must not show.
     memory.fill(0xee);
@@ -160,7 +194,9 @@ impl World {
 
     pub fn with(setup: Setup, configure: impl Fn(usize, &mut EndpointConfig)) -> World {
         let now = Instant::from_nanos(1_000_000_000);
-        let mut made = [0, 1].map(|side| engine(&setup, side, setup.isns[side], now));
+        let memory = [memory(&setup), memory(&setup)];
+        let mut made =
+            [0, 1].map(|side| engine_in(memory[side], &setup, side, setup.isns[side], now));
         let modexes = [0, 1].map(|side| made[side].0.modex(0).expect("there is one"));
         let endpoints = [0, 1].map(|side: usize| {
             let other = 1 - side;
@@ -189,6 +225,7 @@ impl World {
             count: 0,
             log: None,
             setup,
+            memory: memory.into(),
         }
     }
 
@@ -196,7 +233,10 @@ impl World {
     /// anything is on the way.
     pub fn restart(&mut self, side: usize, isn: u16) {
         let (setup, now, other) = (self.setup, self.now, 1 - side);
-        (self.sides[side].engine, self.sides[side].arena) = engine(&setup, side, isn, now);
+        let memory = memory(&setup);
+        self.memory.push(memory);
+        (self.sides[side].engine, self.sides[side].arena) =
+            engine_in(memory, &setup, side, isn, now);
         self.flying.clear();
         let old = self.sides[other].endpoint;
         self.sides[other].engine.remove(old);

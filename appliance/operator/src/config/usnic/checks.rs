@@ -1,190 +1,11 @@
-//! `[[usnic]]`: interfaces of ours that speak usNIC, and their peers.
+//! What must hold between keys of `[[usnic]]`, and others.
 
-use super::checks::Report;
-use super::item::{section, text_items};
-use super::messaging::listener;
-use super::schema::{Config, Net};
-use super::values::Name;
-use core::fmt;
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
-use core::str::FromStr;
-use net::hosts::Network;
-use usnic::InterfaceConfig;
-use usnic::wire::header::Layout;
+use super::super::checks::Report;
+use super::super::messaging::listener;
+use super::super::schema::{Config, Net};
+use super::{Peer, Service, Usnic};
+use core::net::SocketAddr;
 use usnic::wire::modex::Modex;
-
-section! {
-    /// An interface that speaks usNIC: what Open MPI calls a module of `btl/usnic`.
-    Usnic {
-        /// Its name.
-        name: Name;
-        /// The `[[net]]` that it is on, by its place in the document.
-        net: u8 [0, 63] = 0;
-        /// Which of that interface's fixed addresses is its own.
-        address: Ipv4Addr;
-        /// UDP port of fragments.
-        data_port: u16 [1, 65535];
-        /// UDP port of acknowledgements.
-        priority_port: u16 [1, 65535];
-        /// UDP port of the connectivity checker; without it there is none.
-        ping_port: Option<u16> [1, 65535];
-        /// TCP port by which hosts of `hosts` tell us their modexes, and we them ours; without it there is none.
-        rendezvous: Option<u16> [1, 65535];
-        /// First sequence number; without it another one at each start.
-        isn: Option<u16>;
-        /// Who we say that we are.
-        sender: Sender;
-        /// Speed of the link in Mb/s, which packets are paced by; 0 for no pacing.
-        link_speed: u32 = 10_000;
-        /// Largest packet in bytes, the same as the peers'; without it the interface's `mtu`, or 1500.
-        mtu: Option<u16> [576, 9216];
-        /// The tag that messages are sent with; without it, that of the message which is answered.
-        tag: Option<u8>;
-        /// How packets are laid out: as by Open MPI 4 or 5.
-        layout: PacketLayout = PacketLayout(Layout::V4);
-        /// What becomes of messages and PUTs.
-        services: Vec<Service>;
-        /// Networks whose hosts may be peers; none given: all.
-        hosts: Vec<Network>;
-        /// `[[usnic.peer]]`.
-        peer: Vec<Peer>;
-    }
-}
-
-section! {
-    /// A peer of a `[[usnic]]`.
-    Peer {
-        /// Its name.
-        name: Name => AtOnce;
-        /// Who it says that it is.
-        sender: Sender => AtOnce;
-        /// How it describes its interface.
-        modex: Option<Modex> => AtOnce;
-        /// Where it is asked for that, if it is an appliance, or something else that speaks usNIC's rendezvous.
-        rendezvous: Option<SocketAddr> => AtOnce;
-    }
-}
-
-/// Who sends: a job of Open MPI and a rank in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sender(
-    /// As it is on the wire: job << 32 + rank.
-    pub u64,
-);
-
-/// How packets are laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PacketLayout(
-    /// The layout.
-    pub Layout,
-);
-
-/// What becomes of what peers send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Service {
-    /// Messages go back.
-    Echo,
-    /// Messages are counted and dropped.
-    Discard,
-    /// We are a rank of a job of MPI, which sends every message back.
-    MpiMirror,
-    /// Each peer has memory that it can PUT into.
-    PutSink,
-}
-
-text_items! {
-    Sender: "JOB.RANK such as 1.0, each from 0 to 4294967295";
-    PacketLayout: "\"4\" or \"5\", as the peers' Open MPI";
-    Service: "echo, discard, put-sink or mpi-mirror";
-    Modex: "a modex of one interface, 64 hexadecimal digits, as `show usnic` and btlpeer print it";
-}
-
-impl FromStr for Sender {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Sender, String> {
-        let number = |part: &str| part.parse::<u32>().map(u64::from);
-        let parts = text.split_once('.').map(|(job, rank)| (number(job), number(rank)));
-        match parts {
-            Some((Ok(job), Ok(rank))) => Ok(Sender(job << 32 | rank)),
-            _ => Err("not a job and a rank".into()),
-        }
-    }
-}
-
-impl fmt::Display for Sender {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.0 >> 32, self.0 as u32)
-    }
-}
-
-impl FromStr for PacketLayout {
-    type Err = String;
-    fn from_str(text: &str) -> Result<PacketLayout, String> {
-        match text {
-            "4" => Ok(PacketLayout(Layout::V4)),
-            "5" => Ok(PacketLayout(Layout::V5)),
-            _ => Err("no layout".into()),
-        }
-    }
-}
-
-impl fmt::Display for PacketLayout {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0 {
-            Layout::V4 => "4",
-            Layout::V5 => "5",
-        })
-    }
-}
-
-impl FromStr for Service {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Service, String> {
-        match text {
-            "echo" => Ok(Service::Echo),
-            "discard" => Ok(Service::Discard),
-            "put-sink" => Ok(Service::PutSink),
-            "mpi-mirror" => Ok(Service::MpiMirror),
-            _ => Err("no service".into()),
-        }
-    }
-}
-
-impl fmt::Display for Service {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Service::Echo => "echo",
-            Service::Discard => "discard",
-            Service::PutSink => "put-sink",
-            Service::MpiMirror => "mpi-mirror",
-        })
-    }
-}
-
-impl Usnic {
-    /// Its UDP ports: data, priority, and that of the connectivity checker.
-    pub fn ports(&self) -> impl Iterator<Item = u16> + '_ {
-        [Some(self.data_port), Some(self.priority_port), self.ping_port].into_iter().flatten()
-    }
-
-    /// What the engine is to know of it, with its first sequence number; None if `address` is not among
-    /// the interface's.
-    pub fn interface(&self, net: &Net, isn: u16) -> Option<InterfaceConfig> {
-        let ours = |&(address, _): &(IpAddr, u8)| address == IpAddr::V4(self.address);
-        let (_, prefix) = net.fixed().find(ours)?;
-        let netmask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
-        Some(InterfaceConfig {
-            address: self.address,
-            netmask: Ipv4Addr::from_bits(netmask),
-            priority_port: self.priority_port,
-            data_port: self.data_port,
-            ping_port: self.ping_port.unwrap_or(0),
-            link_speed: self.link_speed,
-            mtu: self.mtu.or(net.mtu).unwrap_or(1500),
-            isn,
-        })
-    }
-}
 
 /// Who takes datagrams of a UDP port at an interface, if it is not usNIC.
 fn taken(config: &Config, net: &Net, port: u16) -> Option<&'static str> {
@@ -198,7 +19,7 @@ fn taken(config: &Config, net: &Net, port: u16) -> Option<&'static str> {
 }
 
 /// What must hold between the keys of this part, and others.
-pub(super) fn check(config: &Config, report: &mut Report<'_>) {
+pub(in super::super) fn check(config: &Config, report: &mut Report<'_>) {
     for (i, usnic) in config.usnic.iter().enumerate() {
         let key = |key: &str| format!("usnic.{i}.{key}");
         let earlier = &config.usnic[..i];
@@ -342,7 +163,7 @@ fn check_peers(config: &Config, i: usize, ours: &Modex, report: &mut Report<'_>)
 
 #[cfg(test)]
 mod tests {
-    use super::super::check;
+    use super::super::super::check;
 
     const GOOD: &str = "[[net]]\naddress = [\"10.77.0.1/24\", \"fd00::1/64\"]\n[[usnic]]\nname = \"u\"\n\
         address = \"10.77.0.1\"\ndata_port = 7001\npriority_port = 7002\nping_port = 7003\nisn = 5\n\
