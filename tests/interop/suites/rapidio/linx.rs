@@ -1,0 +1,318 @@
+//! LINX over RIOCM between two images, each at a port of a switch: the names of one are found by the other, and signals
+//! of all lengths come back. Then from one to a stock server behind the other: a client of one image speaks to redis
+//! through both, over TCP, RapidIO and TCP.
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use interop_tests::{image_spec, system};
+use launch::guest::{ENVIRONMENT, Guest, UNPACK, Wire, applications};
+use launch::models::ModelServer;
+use launch::qemu::{Disk, Machine, Nic, Program, Spec, Vm, free_port};
+use rand::{Rng, SeedableRng};
+use serde_json::Value;
+
+use super::PATIENCE;
+
+/// The near board at port 0 of a switch, the far one at port 5.
+const TOPOLOGY: &str = "A=s0.0,B=s0.5";
+/// A signal's longest body: with its number that is `max_message`.
+const LONGEST: usize = 65_532;
+
+/// The near board enumerates, and finds the far one first.
+const NEAR: Board =
+    Board { name: "near", role: "role = \"host\"\nid = 1", peer: 0, ports: (11, 22) };
+const FAR: Board = Board { name: "far", role: "role = \"agent\"", peer: 1, ports: (22, 11) };
+
+/// What a board is told of the network, and of its link to the other.
+struct Board {
+    name: &'static str,
+    role: &'static str,
+    /// Id of the other.
+    peer: u16,
+    ports: (u16, u16),
+}
+
+impl Board {
+    /// Its document: an interface with this address, and what else it has.
+    fn document(&self, address: &str, more: &str) -> String {
+        let Board { role, peer, ports: (port, peer_port), .. } = self;
+        format!(
+            "[[net]]\naddress = \"{address}\"\n[[rapidio]]\n{role}\n[[linx]]\nname = \"peer\"\ntransport = \"riocm\"\n\
+             rapidio = 0\npeer_id = {peer}\nport = {port}\npeer_port = {peer_port}\n{more}"
+        )
+    }
+
+    fn spec(&self, model: &ModelServer, nic: Nic, document: &str) -> Result<Spec> {
+        let place = usize::from(self.name == FAR.name);
+        let spec = image_spec()?.machine(Machine::Q35).program(Program::with_vfio_user()?);
+        let spec = spec.config(document).nic(nic).first_mac(0x10 * (1 + place as u8));
+        Ok(spec.vfio_user(&model.socket_of(place)))
+    }
+}
+
+fn network() -> Result<ModelServer> {
+    let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
+    let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test rapidio")?;
+    ModelServer::start_several(&server, "tsi721", 2, &["--topology", TOPOLOGY])
+}
+
+fn ready(spec: Spec) -> Result<Vm> {
+    let mut vm = spec.start()?;
+    vm.wait_ready()?;
+    Ok(vm)
+}
+
+/// The first row of a list, once it is as wanted.
+fn until(vm: &mut Vm, list: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let shown = vm.run(&format!("show {list} --json"))?.json()?[0].clone();
+        if wanted(&shown) {
+            return Ok(shown);
+        }
+        if Instant::now() > deadline {
+            let told = ["show rapidio", "show linx", "show log"].map(|line| {
+                vm.run(line).map_or_else(|error| format!("{error:#}"), |reply| reply.text)
+            });
+            anyhow::bail!("{list} does not become so: {shown:#}\n{}", told.join("\n"));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn is_up(link: &Value) -> bool {
+    link["state"] == "up"
+}
+
+/// A client over TCP, which sends signals and hears answers (docs/messaging.md).
+struct Client(TcpStream);
+
+impl Client {
+    fn connect(port: u16) -> Result<Client> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Client(stream))
+    }
+
+    fn send(&mut self, number: u32, body: &[u8]) -> Result<()> {
+        let length = 4 + body.len() as u32;
+        let message = [&length.to_be_bytes()[..], &number.to_be_bytes(), body].concat();
+        Ok(self.0.write_all(&message)?)
+    }
+
+    fn receive(&mut self) -> Result<(u32, Vec<u8>)> {
+        let mut word = [0; 4];
+        self.0.read_exact(&mut word)?;
+        let mut message = vec![0; u32::from_be_bytes(word) as usize];
+        self.0.read_exact(&mut message)?;
+        let (number, body) = message.split_first_chunk::<4>().context("no number")?;
+        Ok((u32::from_be_bytes(*number), body.to_vec()))
+    }
+
+    /// Signals of these lengths, several ahead of the answers: each comes back as it was.
+    fn echo(&mut self, lengths: &[usize]) -> Result<()> {
+        const AHEAD: usize = 8;
+        let body = |at: usize, len: usize| -> Vec<u8> {
+            (0..len).map(|n| (n * 7 + n / 251 + at) as u8).collect()
+        };
+        for at in 0..lengths.len() + AHEAD {
+            if let Some(&len) = lengths.get(at) {
+                self.send(1000 + at as u32, &body(at, len))?;
+            }
+            let Some(at) = at.checked_sub(AHEAD) else { continue };
+            let answer = self.receive()?;
+            let is_same = answer == (1000 + at as u32, body(at, lengths[at]));
+            ensure!(is_same, "signal {at} of {} bytes came back as another", lengths[at]);
+        }
+        Ok(())
+    }
+}
+
+/// Lengths about every border of RIOCM's packets, and many more.
+fn lengths() -> Vec<usize> {
+    // A packet has 4096 bytes: 28 of a first packet's headers, 16 of the others', and the signal's number.
+    let borders = [0, 4064, 4064 + 4080, 4064 + 15 * 4080, LONGEST];
+    let about = borders.into_iter().flat_map(|at: usize| at.saturating_sub(2)..=at + 2);
+    about.filter(|len| *len <= LONGEST).chain((0..60).map(|n| n * n * 37 % LONGEST)).collect()
+}
+
+/// Both boards, with the echo service of each reached over TCP at the other.
+struct Pair {
+    // Must outlive the boards.
+    model: ModelServer,
+    boards: [Vm; 2],
+    /// Ports of this host that lead to the rules.
+    ports: [u16; 2],
+}
+
+/// The rule by which a client reaches the other board's echo service, which is there, too.
+const OUT: &str = "services = [\"echo\"]\n[[rule]]\nname = \"out\"\nlisten = 7000\nbackend = [\"linx:peer/echo\"]\n\
+                   connect_timeout_ms = 60000\n";
+
+impl Pair {
+    fn start() -> Result<Pair> {
+        let model = network()?;
+        let ports = [free_port()?, free_port()?];
+        // The one that waits first: its id is the lowest that is free then.
+        let mut far = Pair::board(&model, &FAR, ports[1])?;
+        until(&mut far, "rapidio", |shown| shown["state"] == "waits for a host")?;
+        let near = Pair::board(&model, &NEAR, ports[0])?;
+        let mut pair = Pair { model, boards: [near, far], ports };
+        pair.are_up()?;
+        Ok(pair)
+    }
+
+    fn board(model: &ModelServer, board: &Board, port: u16) -> Result<Vm> {
+        let nic = Nic::User { forwards: vec![("tcp", port, 7000)] };
+        ready(board.spec(model, nic, &board.document("10.0.2.15/24", OUT))?)
+    }
+
+    /// Both have their link.
+    fn are_up(&mut self) -> Result<()> {
+        self.boards.iter_mut().try_for_each(|vm| until(vm, "linx", is_up).map(drop))
+    }
+
+    fn client(&self, board: usize) -> Result<Client> {
+        Client::connect(self.ports[board])
+    }
+}
+
+#[test]
+fn two_images_find_each_others_names_and_have_signals_of_all_lengths_back() -> Result<()> {
+    let mut pair = Pair::start()?;
+    let lengths = lengths();
+    for board in 0..2 {
+        pair.client(board)?.echo(&lengths)?;
+    }
+    // Both ways at a time, over several connections of each.
+    std::thread::scope(|scope| {
+        let ports = pair.ports.iter().flat_map(|port| [*port; 3]);
+        let echo = |port| move || Client::connect(port)?.echo(&[1000, 60_000, 3, 5000]);
+        let clients: Vec<_> = ports.map(|port| scope.spawn(echo(port))).collect();
+        clients.into_iter().try_for_each(|client| client.join().expect("no panic"))
+    })?;
+    let signals = 2 * (lengths.len() as u64 + 12);
+    for vm in &mut pair.boards {
+        let link = until(vm, "linx", |link| link["received"] == signals)?;
+        ensure!(link["mtu"] == 4096 && link["version"] == 2 && link["ups"] == 1, "{link:#}");
+        ensure!(link["sent"] == signals && link["dropped"] == 0, "{link:#}");
+        vm.run("show log")?.contains("linx peer: up")?.lacks("down")?.lacks("ERROR")?;
+    }
+    // What a length says that no link takes ends a connection, and nothing else.
+    let mut wrong = pair.client(0)?;
+    wrong.0.write_all(&(1u32 << 20).to_be_bytes())?;
+    ensure!(wrong.receive().is_err(), "it was answered");
+    pair.boards[0].run("show log")?.contains("announces a message of 1048576 bytes")?;
+    pair.client(0)?.echo(&[7])
+}
+
+/// Whichever dies, and when: the other tells its clients, and everything is as before when it has come back.
+#[test]
+fn either_board_is_killed_and_the_other_goes_on_when_it_is_back() -> Result<()> {
+    let rounds = if std::env::var_os("ISTHMUS_FULL").is_some() { 50 } else { 4 };
+    let mut pair = Pair::start()?;
+    let mut rng = rand::rngs::StdRng::seed_from_u64(19);
+    for round in 0..rounds {
+        // Each twice at least.
+        let victim = if round < 4 { round % 2 } else { rng.random_range(0..2) };
+        let other = 1 - victim;
+        let told = || format!("round {round}: board {victim} was killed");
+        let mut client = pair.client(other)?;
+        client.echo(&[100])?;
+        let port = pair.ports[victim];
+        let load = std::thread::spawn(move || {
+            // Until the board dies with it.
+            while Client::connect(port).and_then(|mut one| one.echo(&[60_000, 5, 4000])).is_ok() {}
+        });
+        let until_then = Instant::now() + Duration::from_millis(rng.random_range(0..1500));
+        while Instant::now() < until_then {
+            client.echo(&[rng.random_range(0..LONGEST)])?;
+        }
+        pair.boards[victim].kill();
+        // What the other's client has under way is told to be lost: by the end of its connection.
+        let ended = client.send(1, &[1; 3000]).is_err() || client.receive().is_err();
+        ensure!(ended, "{}: it was answered", told());
+        load.join().expect("no panic");
+        let shown = until(&mut pair.boards[other], "linx", |link| link["state"] == "down");
+        shown.with_context(told)?;
+        let board = [&NEAR, &FAR][victim];
+        pair.boards[victim] = Pair::board(&pair.model, board, port)?;
+        pair.are_up().with_context(told)?;
+        for board in 0..2 {
+            pair.client(board)?.echo(&[0, 9000, LONGEST]).with_context(told)?;
+        }
+        let rule = until(&mut pair.boards[other], "smc rules", |rule| rule["connections"] == 0);
+        rule.with_context(told)?;
+    }
+    pair.boards.iter_mut().try_for_each(|vm| vm.run("show log")?.lacks("panic").map(drop))
+}
+
+/// The image that clients are at, the one that the server is at, and a guest which is both of these.
+#[test]
+fn redis_is_reached_over_tcp_rapidio_and_tcp() -> Result<()> {
+    let model = network()?;
+    let wires = [Wire::new()?, Wire::new()?];
+    let [(near_nic, clients), (far_nic, server)] = [wires[0].datagrams(), wires[1].datagrams()];
+    let rule = |listen: &str, backend: &str| {
+        format!(
+            "[[rule]]\nname = \"redis\"\nlisten = {listen}\nbackend = [\"{backend}\"]\nframing = \"none\"\n\
+             signal = 1000\nconnections = 512\nconnect_timeout_ms = 20000\n"
+        )
+    };
+    let far = FAR.document("10.0.1.1/24", &rule("\"linx:peer/redis\"", "10.0.1.2:6380"));
+    let mut far = ready(FAR.spec(&model, far_nic, &far)?)?;
+    until(&mut far, "rapidio", |shown| shown["state"] == "waits for a host")?;
+    let near = NEAR.document("10.0.0.1/24", &rule("6379", "linx:peer/redis"));
+    let mut near = ready(NEAR.spec(&model, near_nic, &near)?)?;
+    let spec = system()?.spec("linux", &["10.0.0.2/24", "10.0.1.2/24"], 1500);
+    let spec =
+        spec.nic(clients).nic(server).first_mac(0x30).disk(Disk::new(applications()?).read_only());
+    let mut guest = Guest::start("linux", spec)?;
+    guest.wait_up()?;
+    guest.sh(UNPACK)?;
+    for vm in [&mut near, &mut far] {
+        until(vm, "linx", is_up)?;
+    }
+    let told = redis(&mut guest);
+    let said = [&mut near, &mut far].map(|vm| {
+        ["show linx", "show smc rules", "show log"]
+            .map(|line| vm.run(line).map_or_else(|error| format!("{error:#}"), |reply| reply.text))
+    });
+    told.with_context(|| format!("the images say:\n{}", said.concat().join("\n")))?;
+    for vm in [&mut near, &mut far] {
+        let rule = until(vm, "smc rules", |rule| rule["connections"] == 0)?;
+        ensure!(rule["messages_lost"] == 0 && rule["refused"] == 0, "{rule:#}");
+        vm.run("show log")?.lacks("ERROR")?;
+    }
+    Ok(())
+}
+
+fn redis(guest: &mut Guest) -> Result<()> {
+    let run = |guest: &mut Guest, command: &str| -> Result<String> {
+        let (status, said) =
+            guest.try_sh(&format!("export {ENVIRONMENT}; {command}"), 4 * PATIENCE)?;
+        ensure!(status == 0, "`{command}` ended with {status}:\n{said}");
+        Ok(said)
+    };
+    run(guest, "redis-server --port 6380 --save '' --protected-mode no --daemonize yes")?;
+    guest.wait_until(&format!("export {ENVIRONMENT}; redis-cli -p 6380 ping"), PATIENCE)?;
+    let there = "redis-cli -h 10.0.0.1 -p 6379";
+    run(guest, "head -c 300000 /dev/urandom | busybox base64 > /tmp/value")?;
+    run(guest, &format!("{there} -x set one < /tmp/value"))?;
+    run(guest, "redis-cli -p 6380 --raw get one > /tmp/direct")?;
+    run(guest, &format!("{there} --raw get one > /tmp/relayed"))?;
+    run(
+        guest,
+        "cmp /tmp/direct /tmp/relayed && head -c 300000 /tmp/direct > /tmp/a && \
+                head -c 300000 /tmp/value | cmp - /tmp/a",
+    )?;
+    let said = run(
+        guest,
+        "redis-benchmark -h 10.0.0.1 -p 6379 -t ping,set,get,lrange_100 -n 1000 -c 20 -d 1000 --csv",
+    )?;
+    ensure!(said.contains("LRANGE_100") && !said.contains("Error"), "{said}");
+    Ok(())
+}
