@@ -392,10 +392,13 @@ impl Function for Tsi721 {
 
     fn poll(&mut self, now: Nanoseconds, machine: &mut dyn Machine) -> Option<Nanoseconds> {
         if self.config.is_bus_master() {
+            // What has arrived comes first: an answer is not late because nobody has looked for a while, as on a host
+            // that is busy with something else.
             loop {
+                self.run_inbox(now, machine);
                 self.run_dma(now, machine);
                 self.run_outbound(now, machine);
-                if !self.run_inbox(now, machine) {
+                if self.network().endpoint(self.me).inbox.is_empty() {
                     break;
                 }
             }
