@@ -1,6 +1,9 @@
 //! The image on a RapidIO network, by models of the Tsi721 and of a switch, with a stock Linux 6.12 at another end: Linux
 //! as the host that enumerates, and the image as that. Then Ethernet (rionet), and channels (rio_cm).
 mod linx;
+mod own;
+mod pair;
+mod rules;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use interop_tests::{image_spec, programs, system};
 use launch::guest::Guest;
 use launch::models::ModelServer;
-use launch::qemu::{Machine, Program, Vm};
+use launch::qemu::{Machine, Nic, Program, Spec, Vm};
 use serde_json::Value;
 
 /// The image at port 5 of a switch, the guest at port 0.
@@ -29,18 +32,28 @@ struct Boards {
 
 impl Boards {
     fn boot(role: &str) -> Result<Boards> {
+        Boards::boot_with(&format!("{WORDS} {role}"), None)
+    }
+
+    /// With an image that has these words, and an interface ahead of rionet's if one is given.
+    fn boot_with(words: &str, nic: Option<Nic>) -> Result<Boards> {
         let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
         let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test rapidio")?;
         let model = ModelServer::start_several(&server, "tsi721", 2, &["--topology", TOPOLOGY])?;
         let program = Program::with_vfio_user()?;
-        let spec = image_spec()?.machine(Machine::Q35).program(program.clone());
-        let spec = spec.append(WORDS).append(role).vfio_user(&model.socket_of(0));
-        let mut gateway = spec.start()?;
+        let spec = image_spec()?.machine(Machine::Q35).program(program);
+        let spec = nic.into_iter().fold(spec.append(words), Spec::nic);
+        let mut gateway = spec.vfio_user(&model.socket_of(0)).start()?;
         gateway.wait_ready()?;
-        let spec = system()?.spec("linux", &[], 1500).program(program);
+        let guest = Boards::linux(&model)?;
+        Ok(Boards { gateway, guest, model })
+    }
+
+    fn linux(model: &ModelServer) -> Result<Guest> {
+        let spec = system()?.spec("linux", &[], 1500).program(Program::with_vfio_user()?);
         let mut guest = Guest::start("linux", spec.vfio_user(&model.socket_of(1)))?;
         guest.wait_up()?;
-        Ok(Boards { gateway, guest, model })
+        Ok(guest)
     }
 
     /// Loads Linux's modules for the bridge and the switch, `hdid` as Linux has it for hosts, and enumerates.

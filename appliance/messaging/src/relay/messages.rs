@@ -16,6 +16,8 @@ use verbs::Provider;
 /// How long a connection whose one direction has ended waits for more of the other: transports of messages have no
 /// half-closes, and the other side may never know that nobody listens any more.
 const HALF_CLOSED: Duration = Duration::from_secs(10);
+/// How long a connection may be silent whose peer may be gone without anybody's noticing, if the rule does not say.
+pub(super) const UNWATCHED: Duration = Duration::from_secs(300);
 /// How often it is told at most that connections ended.
 const TELL: Duration = Duration::from_secs(1);
 

@@ -78,6 +78,10 @@ impl Echo {
                 if port.borrow().room(rio_cm::MAILBOX) == 0 {
                     return true;
                 }
+                // News tell when there is some.
+                if !engine.has_credit(number) {
+                    return false;
+                }
                 let taken = engine.receive(number, |bytes| {
                     let length = bytes.len().min(MOST - HEADER);
                     message[HEADER..HEADER + length].copy_from_slice(&bytes[..length]);

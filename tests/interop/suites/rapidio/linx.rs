@@ -1,134 +1,44 @@
 //! LINX over RIOCM between two images, each at a port of a switch: the names of one are found by the other, and signals
 //! of all lengths come back. Then from one to a stock server behind the other: a client of one image speaks to redis
 //! through both, over TCP, RapidIO and TCP.
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::path::PathBuf;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use interop_tests::{image_spec, system};
+use interop_tests::system;
 use launch::guest::{ENVIRONMENT, Guest, UNPACK, Wire, applications};
-use launch::models::ModelServer;
-use launch::qemu::{Disk, Machine, Nic, Program, Spec, Vm, free_port};
+use launch::qemu::{Disk, Vm};
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
 
 use super::PATIENCE;
+use super::pair::{Client, FAR, NEAR, Pair, network, ready, until};
 
-/// The near board at port 0 of a switch, the far one at port 5.
-const TOPOLOGY: &str = "A=s0.0,B=s0.5";
 /// A signal's longest body: with its number that is `max_message`.
 const LONGEST: usize = 65_532;
 
-/// The near board enumerates, and finds the far one first.
-const NEAR: Board =
-    Board { name: "near", role: "role = \"host\"\nid = 1", peer: 0, ports: (11, 22) };
-const FAR: Board = Board { name: "far", role: "role = \"agent\"", peer: 1, ports: (22, 11) };
+/// A link to the other board.
+const LINK: [&str; 2] = [
+    "[[linx]]\nname = \"peer\"\ntransport = \"riocm\"\nrapidio = 0\npeer_id = 0\nport = 11\npeer_port = 22\n",
+    "[[linx]]\nname = \"peer\"\ntransport = \"riocm\"\nrapidio = 0\npeer_id = 1\nport = 22\npeer_port = 11\n",
+];
 
-/// What a board is told of the network, and of its link to the other.
-struct Board {
-    name: &'static str,
-    role: &'static str,
-    /// Id of the other.
-    peer: u16,
-    ports: (u16, u16),
-}
-
-impl Board {
-    /// Its document: an interface with this address, and what else it has.
-    fn document(&self, address: &str, more: &str) -> String {
-        let Board { role, peer, ports: (port, peer_port), .. } = self;
-        format!(
-            "[[net]]\naddress = \"{address}\"\n[[rapidio]]\n{role}\n[[linx]]\nname = \"peer\"\ntransport = \"riocm\"\n\
-             rapidio = 0\npeer_id = {peer}\nport = {port}\npeer_port = {peer_port}\n{more}"
-        )
-    }
-
-    fn spec(&self, model: &ModelServer, nic: Nic, document: &str) -> Result<Spec> {
-        let place = usize::from(self.name == FAR.name);
-        let spec = image_spec()?.machine(Machine::Q35).program(Program::with_vfio_user()?);
-        let spec = spec.config(document).nic(nic).first_mac(0x10 * (1 + place as u8));
-        Ok(spec.vfio_user(&model.socket_of(place)))
-    }
-}
-
-fn network() -> Result<ModelServer> {
-    let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
-    let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test rapidio")?;
-    ModelServer::start_several(&server, "tsi721", 2, &["--topology", TOPOLOGY])
-}
-
-fn ready(spec: Spec) -> Result<Vm> {
-    let mut vm = spec.start()?;
-    vm.wait_ready()?;
-    Ok(vm)
-}
-
-/// The first row of a list, once it is as wanted.
-fn until(vm: &mut Vm, list: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let shown = vm.run(&format!("show {list} --json"))?.json()?[0].clone();
-        if wanted(&shown) {
-            return Ok(shown);
-        }
-        if Instant::now() > deadline {
-            let told = ["show rapidio", "show linx", "show log"].map(|line| {
-                vm.run(line).map_or_else(|error| format!("{error:#}"), |reply| reply.text)
-            });
-            anyhow::bail!("{list} does not become so: {shown:#}\n{}", told.join("\n"));
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
+/// The rule by which a client reaches the other board's echo service, which is there, too.
+const OUT: &str = "services = [\"echo\"]\n[[rule]]\nname = \"out\"\nlisten = 7000\nbackend = [\"linx:peer/echo\"]\n\
+                   connect_timeout_ms = 60000\n";
 
 fn is_up(link: &Value) -> bool {
     link["state"] == "up"
 }
 
-/// A client over TCP, which sends signals and hears answers (docs/messaging.md).
-struct Client(TcpStream);
+fn are_up(boards: &mut [Vm; 2]) -> Result<()> {
+    boards.iter_mut().try_for_each(|vm| until(vm, "linx", is_up).map(drop))
+}
 
-impl Client {
-    fn connect(port: u16) -> Result<Client> {
-        let stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Client(stream))
-    }
-
-    fn send(&mut self, number: u32, body: &[u8]) -> Result<()> {
-        let length = 4 + body.len() as u32;
-        let message = [&length.to_be_bytes()[..], &number.to_be_bytes(), body].concat();
-        Ok(self.0.write_all(&message)?)
-    }
-
-    fn receive(&mut self) -> Result<(u32, Vec<u8>)> {
-        let mut word = [0; 4];
-        self.0.read_exact(&mut word)?;
-        let mut message = vec![0; u32::from_be_bytes(word) as usize];
-        self.0.read_exact(&mut message)?;
-        let (number, body) = message.split_first_chunk::<4>().context("no number")?;
-        Ok((u32::from_be_bytes(*number), body.to_vec()))
-    }
-
-    /// Signals of these lengths, several ahead of the answers: each comes back as it was.
-    fn echo(&mut self, lengths: &[usize]) -> Result<()> {
-        const AHEAD: usize = 8;
-        let body = |at: usize, len: usize| -> Vec<u8> {
-            (0..len).map(|n| (n * 7 + n / 251 + at) as u8).collect()
-        };
-        for at in 0..lengths.len() + AHEAD {
-            if let Some(&len) = lengths.get(at) {
-                self.send(1000 + at as u32, &body(at, len))?;
-            }
-            let Some(at) = at.checked_sub(AHEAD) else { continue };
-            let answer = self.receive()?;
-            let is_same = answer == (1000 + at as u32, body(at, lengths[at]));
-            ensure!(is_same, "signal {at} of {} bytes came back as another", lengths[at]);
-        }
-        Ok(())
-    }
+fn start() -> Result<Pair> {
+    let mut pair = Pair::start(LINK.map(|link| format!("{link}{OUT}")))?;
+    are_up(&mut pair.boards)?;
+    Ok(pair)
 }
 
 /// Lengths about every border of RIOCM's packets, and many more.
@@ -139,50 +49,9 @@ fn lengths() -> Vec<usize> {
     about.filter(|len| *len <= LONGEST).chain((0..60).map(|n| n * n * 37 % LONGEST)).collect()
 }
 
-/// Both boards, with the echo service of each reached over TCP at the other.
-struct Pair {
-    // Must outlive the boards.
-    model: ModelServer,
-    boards: [Vm; 2],
-    /// Ports of this host that lead to the rules.
-    ports: [u16; 2],
-}
-
-/// The rule by which a client reaches the other board's echo service, which is there, too.
-const OUT: &str = "services = [\"echo\"]\n[[rule]]\nname = \"out\"\nlisten = 7000\nbackend = [\"linx:peer/echo\"]\n\
-                   connect_timeout_ms = 60000\n";
-
-impl Pair {
-    fn start() -> Result<Pair> {
-        let model = network()?;
-        let ports = [free_port()?, free_port()?];
-        // The one that waits first: its id is the lowest that is free then.
-        let mut far = Pair::board(&model, &FAR, ports[1])?;
-        until(&mut far, "rapidio", |shown| shown["state"] == "waits for a host")?;
-        let near = Pair::board(&model, &NEAR, ports[0])?;
-        let mut pair = Pair { model, boards: [near, far], ports };
-        pair.are_up()?;
-        Ok(pair)
-    }
-
-    fn board(model: &ModelServer, board: &Board, port: u16) -> Result<Vm> {
-        let nic = Nic::User { forwards: vec![("tcp", port, 7000)] };
-        ready(board.spec(model, nic, &board.document("10.0.2.15/24", OUT))?)
-    }
-
-    /// Both have their link.
-    fn are_up(&mut self) -> Result<()> {
-        self.boards.iter_mut().try_for_each(|vm| until(vm, "linx", is_up).map(drop))
-    }
-
-    fn client(&self, board: usize) -> Result<Client> {
-        Client::connect(self.ports[board])
-    }
-}
-
 #[test]
 fn two_images_find_each_others_names_and_have_signals_of_all_lengths_back() -> Result<()> {
-    let mut pair = Pair::start()?;
+    let mut pair = start()?;
     let lengths = lengths();
     for board in 0..2 {
         pair.client(board)?.echo(&lengths)?;
@@ -213,7 +82,7 @@ fn two_images_find_each_others_names_and_have_signals_of_all_lengths_back() -> R
 #[test]
 fn either_board_is_killed_and_the_other_goes_on_when_it_is_back() -> Result<()> {
     let rounds = if std::env::var_os("ISTHMUS_FULL").is_some() { 50 } else { 4 };
-    let mut pair = Pair::start()?;
+    let mut pair = start()?;
     let mut rng = rand::rngs::StdRng::seed_from_u64(19);
     for round in 0..rounds {
         // Each twice at least.
@@ -238,9 +107,8 @@ fn either_board_is_killed_and_the_other_goes_on_when_it_is_back() -> Result<()> 
         load.join().expect("no panic");
         let shown = until(&mut pair.boards[other], "linx", |link| link["state"] == "down");
         shown.with_context(told)?;
-        let board = [&NEAR, &FAR][victim];
-        pair.boards[victim] = Pair::board(&pair.model, board, port)?;
-        pair.are_up().with_context(told)?;
+        pair.restart(victim)?;
+        are_up(&mut pair.boards).with_context(told)?;
         for board in 0..2 {
             pair.client(board)?.echo(&[0, 9000, LONGEST]).with_context(told)?;
         }
@@ -262,10 +130,10 @@ fn redis_is_reached_over_tcp_rapidio_and_tcp() -> Result<()> {
              signal = 1000\nconnections = 512\nconnect_timeout_ms = 20000\n"
         )
     };
-    let far = FAR.document("10.0.1.1/24", &rule("\"linx:peer/redis\"", "10.0.1.2:6380"));
+    let far = FAR.document("10.0.1.1/24", LINK[1], &rule("\"linx:peer/redis\"", "10.0.1.2:6380"));
     let mut far = ready(FAR.spec(&model, far_nic, &far)?)?;
     until(&mut far, "rapidio", |shown| shown["state"] == "waits for a host")?;
-    let near = NEAR.document("10.0.0.1/24", &rule("6379", "linx:peer/redis"));
+    let near = NEAR.document("10.0.0.1/24", LINK[0], &rule("6379", "linx:peer/redis"));
     let mut near = ready(NEAR.spec(&model, near_nic, &near)?)?;
     let spec = system()?.spec("linux", &["10.0.0.2/24", "10.0.1.2/24"], 1500);
     let spec =
