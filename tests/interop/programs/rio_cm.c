@@ -4,6 +4,7 @@
  *   rio_cm peers                        lists the ids of end points
  *   rio_cm echo ID CHANNEL ROUNDS       messages of many sizes to an echo service, and ROUNDS of the longest; checks every byte
  *   rio_cm serve CHANNEL CONNECTIONS    echoes
+ *   rio_cm ping ID CHANNEL BYTES ROUNDS  messages of that many bytes, header included, one after the other
  *   rio_cm many ID CHANNEL COUNT ROUNDS  as many channels at a time to an echo service, a message on each in each round
  *   rio_cm crowd CHANNEL                echoes to as many as come, until it is killed
  *   rio_cm hold ID CHANNEL              connects, and waits for the end
@@ -108,6 +109,18 @@ static void echo(int id, int channel, int rounds)
 		round_trip(to.id, i, MOST);
 	end(to.id);
 	printf("%d messages came back as they were\n", count + rounds);
+}
+
+static void ping(int id, int channel, int size, int rounds)
+{
+	struct channel to = { create(0), channel, id, 0 };
+
+	if (ioctl(device, CHAN_CONNECT, &to))
+		die("connect");
+	for (int i = 0; i < rounds; i++)
+		round_trip(to.id, i, size);
+	end(to.id);
+	printf("%d messages came back as they were\n", rounds);
 }
 
 static void serve(int number, int connections)
@@ -246,6 +259,8 @@ int main(int count, char **words)
 		echo(numbers[0], numbers[1], numbers[2]);
 	else if (!strcmp(words[1], "serve"))
 		serve(numbers[0], numbers[1]);
+	else if (!strcmp(words[1], "ping"))
+		ping(numbers[0], numbers[1], numbers[2], numbers[3]);
 	else if (!strcmp(words[1], "many"))
 		many(numbers[0], numbers[1], numbers[2], numbers[3]);
 	else if (!strcmp(words[1], "crowd"))

@@ -1,5 +1,6 @@
 //! The image on a RapidIO network, by models of the Tsi721 and of a switch, with a stock Linux 6.12 at another end: Linux
 //! as the host that enumerates, and the image as that. Then Ethernet (rionet), and channels (rio_cm).
+mod eight;
 mod linx;
 mod own;
 mod pair;

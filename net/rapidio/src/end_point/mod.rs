@@ -9,6 +9,7 @@ mod echo;
 use crate::enumeration::{Event, Master, Role};
 use crate::rio_cm::{self, Engine, HEADER};
 use crate::rionet::{self, Members, Rionet, SharedPort};
+use crate::tap::Tap;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
@@ -57,6 +58,7 @@ pub struct EndPoint {
     message: Box<[u8; rio_cm::MOST]>,
     /// Component tags of devices by id: one that was switched off and on, or has made way for another, has a new one.
     tags: BTreeMap<u16, u32>,
+    tap: Tap,
 }
 
 /// What became of data that was to be sent.
@@ -92,13 +94,18 @@ impl EndPoint {
         let echo = config.echo.map(|number| Echo::new(number, &mut channels));
         let master = Master::new(config.role, config.size);
         let message = Box::new([0; rio_cm::MOST]);
-        let (news, tags) = (VecDeque::new(), BTreeMap::new());
-        Ok((EndPoint { port, master, members, channels, echo, news, message, tags }, rionet))
+        let (news, tags, tap) = (VecDeque::new(), BTreeMap::new(), Tap::default());
+        Ok((EndPoint { port, master, members, channels, echo, news, message, tags, tap }, rionet))
     }
 
     /// The port, for others of the same loop: a mailbox that is none of rionet's and rio_cm's is theirs.
     pub fn port(&self) -> &SharedPort {
         &self.port
+    }
+
+    /// Where messages go by; whoever has a mailbox of his own shows his there, too.
+    pub fn tap(&self) -> &Tap {
+        &self.tap
     }
 
     /// How the network is known.
@@ -147,6 +154,7 @@ impl EndPoint {
         let (head, body) = message.split_at_mut(HEADER.min(length));
         head.copy_from_slice(&header);
         body.copy_from_slice(data);
+        self.tap.sent(to, rio_cm::MAILBOX, message);
         let packet = Packet { header: message, payload: &[], trailer: &[] };
         if self.port.borrow_mut().send(rio_cm::MAILBOX, to, &packet).is_err() {
             self.channels.undelivered(to);
@@ -169,6 +177,7 @@ impl EndPoint {
     /// Goes on; how much was done. News of the network go to `tell`.
     pub fn poll(&mut self, now: Instant, mut tell: impl FnMut(&Master, Event)) -> usize {
         let mut done = 0;
+        self.tap.set_now(now);
         self.port.borrow_mut().poll(now);
         self.master.poll(&mut *self.port.borrow_mut(), now);
         while let Some(event) = self.master.event() {
@@ -205,7 +214,7 @@ impl EndPoint {
         if let Some(echo) = &mut self.echo
             && self.channels.outgoing().is_none()
         {
-            done += echo.answer(&mut self.channels, &self.port);
+            done += echo.answer(&mut self.channels, &self.port, &self.tap);
         }
         done
     }
@@ -216,6 +225,7 @@ impl EndPoint {
             Event::Changed => {
                 self.members.set_network(network);
                 self.channels.set_own_id(network.own_id);
+                self.tap.set_own_id(network.own_id);
                 let tags: BTreeMap<u16, u32> =
                     network.end_points().map(|device| (device.id, device.tag)).collect();
                 let before = core::mem::replace(&mut self.tags, tags);
@@ -247,6 +257,7 @@ impl EndPoint {
             let from = message.from;
             port.recycle(message);
             if read.is_ok() {
+                self.tap.received(from, rio_cm::MAILBOX, bytes);
                 self.channels.deliver(from, bytes, now);
             }
         }
@@ -260,6 +271,7 @@ impl EndPoint {
             if self.port.borrow_mut().send(rio_cm::MAILBOX, to, &packet).is_err() {
                 break;
             }
+            self.tap.sent(to, rio_cm::MAILBOX, &header);
             self.channels.was_sent();
         }
     }

@@ -2,9 +2,13 @@
 //! of all lengths come back. Then from one to a stock server behind the other: a client of one image speaks to redis
 //! through both, over TCP, RapidIO and TCP.
 use std::io::Write;
+use std::net::ToSocketAddrs;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use interop_tests::captured::{SET_TOKEN, download};
 use interop_tests::system;
 use launch::guest::{ENVIRONMENT, Guest, UNPACK, Wire, applications};
 use launch::qemu::{Disk, Vm};
@@ -12,7 +16,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::Value;
 
 use super::PATIENCE;
-use super::pair::{Client, FAR, NEAR, Pair, network, ready, until};
+use super::pair::{Client, FAR, NEAR, Pair, WIDE, network, ready, until};
 
 /// A signal's longest body: with its number that is `max_message`.
 const LONGEST: usize = 65_532;
@@ -76,6 +80,22 @@ fn two_images_find_each_others_names_and_have_signals_of_all_lengths_back() -> R
     ensure!(wrong.receive().is_err(), "it was answered");
     pair.boards[0].run("show log")?.contains("announces a message of 1048576 bytes")?;
     pair.client(0)?.echo(&[7])
+}
+
+/// Between our own ids may have 16 bits.
+#[test]
+fn two_images_with_ids_of_16_bits_have_signals_of_all_lengths_back() -> Result<()> {
+    let more =
+        LINK.map(|link| format!("{}{OUT}", link.replace("peer_id = 1\n", "peer_id = 1000\n")));
+    let mut pair = Pair::start_as(WIDE, more)?;
+    are_up(&mut pair.boards)?;
+    for board in 0..2 {
+        pair.client(board)?.echo(&lengths())?;
+    }
+    let ids = pair.boards.each_mut().map(|vm| until(vm, "rapidio", |_| true));
+    let [near, far] = ids.map(|shown| shown.map(|shown| shown["id"].clone()));
+    ensure!(near? == 1000 && far? == 0);
+    Ok(())
 }
 
 /// Whichever dies, and when: the other tells its clients, and everything is as before when it has come back.
@@ -182,5 +202,64 @@ fn redis(guest: &mut Guest) -> Result<()> {
         "redis-benchmark -h 10.0.0.1 -p 6379 -t ping,set,get,lrange_100 -n 1000 -c 20 -d 1000 --csv",
     )?;
     ensure!(said.contains("LRANGE_100") && !said.contains("Error"), "{said}");
+    Ok(())
+}
+
+/// What the near board captures, tshark reads with our dissector: how the link comes up, the names, and the signals.
+#[test]
+fn a_capture_has_what_went_over_the_link() -> Result<()> {
+    let mut pair = start()?;
+    let server = ("127.0.0.1", pair.web[0]).to_socket_addrs()?.next().context("an address")?;
+    pair.boards[0].run(SET_TOKEN)?;
+    pair.boards[0].run("capture start rapidio payload")?.lacks("error")?;
+    // It comes up anew under the eyes of the capture.
+    pair.boards[1].kill();
+    until(&mut pair.boards[0], "linx", |link| link["state"] == "down")?;
+    pair.restart(1)?;
+    are_up(&mut pair.boards)?;
+    pair.client(0)?.echo(&[7, 20_000])?;
+    pair.boards[0].run("capture stop")?;
+    let file = download(server)?;
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rapidio.pcapng");
+    std::fs::write(&path, file)?;
+    let script =
+        concat!("lua_script:", env!("CARGO_MANIFEST_DIR"), "/../../net/linx/wireshark/riocm.lua");
+    let mut tshark = Command::new("tshark");
+    tshark.args(["-X", script, "-n", "-T", "fields", "-E", "separator=|", "-r"]).arg(&path);
+    let fields = [
+        "riomsg.source",
+        "riomsg.destination",
+        "riomsg.mailbox",
+        "riocm.type",
+        "rlnh.type",
+        "rlnh.name",
+        "rlnh.signo",
+        "riocm.payl_size",
+        "_ws.expert.message",
+    ];
+    tshark.args(fields.iter().flat_map(|field| ["-e", field]));
+    let output = tshark.output().context("tshark (./isthmus setup)")?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success() && !said.contains("Lua:"), "tshark: {said}");
+    let text = String::from_utf8(output.stdout)?;
+    for line in [
+        // CONN_REQ and CONN_ACK of both, INIT of both, the hunt, what it finds, signals in both directions: whole, and
+        // the first of several packets.
+        "0x0001|0x0000|2|0x81|",
+        "0x0001|0x0000|2|0x82|",
+        "0x0000|0x0001|2|0x82|",
+        "0x0001|0x0000|2|0x01|5||",
+        "0x0000|0x0001|2|0x01|5||",
+        "0x0001|0x0000|2|0x01|1|echo||",
+        "0x0000|0x0001|2|0x01|2|echo||",
+        "0x0001|0x0000|2|0x01|||1000|11|",
+        "0x0000|0x0001|2|0x01|||1000|11|",
+        "0x0001|0x0000|2|0x02|||1001|20004|",
+        "0x0000|0x0001|2|0x03|",
+        "0x0001|0x0000|2|0x06|",
+    ] {
+        ensure!(text.lines().any(|one| one.starts_with(line)), "no {line} in\n{text}");
+    }
+    ensure!(!text.contains("Shorter"), "{text}");
     Ok(())
 }

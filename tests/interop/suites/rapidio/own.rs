@@ -11,7 +11,7 @@ use super::PATIENCE;
 use super::pair::{Pair, tells, until};
 
 /// More than all buffers on the way hold.
-const FLOOD: usize = 8 << 20;
+const FLOOD: usize = 32 << 20;
 
 fn byte(at: usize) -> u8 {
     (at * 7 + at / 251) as u8

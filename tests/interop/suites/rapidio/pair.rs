@@ -19,6 +19,12 @@ const TOPOLOGY: &str = "A=s0.0,B=s0.5";
 pub const NEAR: Board = Board { place: 0, role: "role = \"host\"\nid = 1" };
 pub const FAR: Board = Board { place: 1, role: "role = \"agent\"" };
 
+/// The same with ids of 16 bits, which Linux's driver does not have.
+pub const WIDE: [Board; 2] = [
+    Board { place: 0, role: "role = \"host\"\nid = 1000\nid_size = 16" },
+    Board { place: 1, role: "role = \"agent\"\nid_size = 16" },
+];
+
 /// What a board is told of the network.
 pub struct Board {
     place: usize,
@@ -81,34 +87,41 @@ pub fn tells(vm: &mut Vm, wanted: &str) -> Result<()> {
     }
 }
 
-/// Both boards. Port 7000 of each is reached from this host.
+/// Both boards. Ports 7000 and 80 of each are reached from this host.
 pub struct Pair {
     // Must outlive the boards.
     model: ModelServer,
     documents: [String; 2],
     pub boards: [Vm; 2],
     pub ports: [u16; 2],
+    pub web: [u16; 2],
 }
 
 impl Pair {
     /// With these in their documents.
     pub fn start(more: [String; 2]) -> Result<Pair> {
+        Pair::start_as([NEAR, FAR], more)
+    }
+
+    /// As these.
+    pub fn start_as([first, second]: [Board; 2], more: [String; 2]) -> Result<Pair> {
         let model = network()?;
-        let ports = [free_port()?, free_port()?];
+        let (ports, web) = ([free_port()?, free_port()?], [free_port()?, free_port()?]);
         let [near, far] = more;
-        let documents = [(NEAR, near), (FAR, far)]
-            .map(|(board, more)| board.document("10.0.2.15/24", "", &more));
+        let documents =
+            [first.document("10.0.2.15/24", "", &near), second.document("10.0.2.15/24", "", &far)];
         // The one that waits first: its id is the lowest that is free then.
-        let mut far = board(&model, &FAR, ports[1], &documents[1])?;
+        let mut far = board(&model, &second, [ports[1], web[1]], &documents[1])?;
         until(&mut far, "rapidio", |shown| shown["state"] == "waits for a host")?;
-        let near = board(&model, &NEAR, ports[0], &documents[0])?;
-        Ok(Pair { model, documents, boards: [near, far], ports })
+        let near = board(&model, &first, [ports[0], web[0]], &documents[0])?;
+        Ok(Pair { model, documents, boards: [near, far], ports, web })
     }
 
     /// One that is not running is started.
     pub fn restart(&mut self, place: usize) -> Result<()> {
         let one = [&NEAR, &FAR][place];
-        self.boards[place] = board(&self.model, one, self.ports[place], &self.documents[place])?;
+        let ports = [self.ports[place], self.web[place]];
+        self.boards[place] = board(&self.model, one, ports, &self.documents[place])?;
         Ok(())
     }
 
@@ -117,8 +130,8 @@ impl Pair {
     }
 }
 
-fn board(model: &ModelServer, board: &Board, port: u16, document: &str) -> Result<Vm> {
-    let nic = Nic::User { forwards: vec![("tcp", port, 7000)] };
+fn board(model: &ModelServer, board: &Board, [port, web]: [u16; 2], document: &str) -> Result<Vm> {
+    let nic = Nic::User { forwards: vec![("tcp", port, 7000), ("tcp", web, 80)] };
     ready(board.spec(model, nic, document)?)
 }
 
