@@ -1,7 +1,7 @@
 //! Rules over channels of rio_cm to a stock Linux, which uses them by `/dev/rio_cm`: a hundred channels from it to a
 //! server over TCP, and a hundred clients over TCP to it; closes, silence, and reboots on both sides.
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
