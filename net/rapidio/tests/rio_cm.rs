@@ -187,14 +187,14 @@ fn nobody_listens_and_the_connect_times_out() {
     let mut a = Engine::new(1, MAILBOX);
     let channel = a.connect(Peer { device: 2, channel: 10 }, at(0)).unwrap();
     sent(&mut a);
-    assert_eq!(a.deadline(), Some(at(3000)));
-    a.poll(at(2999));
+    assert_eq!(a.deadline(), Some(at(10_000)));
+    a.poll(at(9999));
     assert_eq!(a.peer(channel), Ok(None));
-    a.poll(at(3000));
+    a.poll(at(10_000));
     assert_eq!((a.next_news(), a.peer(channel)), (Some(channel), Err(Error::TimedOut)));
     // A late acknowledgement opens nothing, and whoever sent it is told.
     let text = ACKNOWLEDGE.replace("0101 0100", &format!("{channel:04x} 0177"));
-    a.deliver(2, &hex(&text), at(3100));
+    a.deliver(2, &hex(&text), at(10_100));
     assert_eq!(a.peer(channel), Err(Error::TimedOut));
     let close = Header::read(&sent(&mut a)[0].1).unwrap();
     assert_eq!((close.operation, close.to_channel), (Operation::Close, 0x177));

@@ -66,7 +66,7 @@ impl Boards {
         // It gives up at once where the link is not up yet, and is asked again then.
         let found = "ls /sys/bus/rapidio/devices | grep -q :e: || { echo 0 > /sys/bus/rapidio/scan; false; }";
         let waited = self.guest.wait_until(found, PATIENCE);
-        waited.with_context(|| format!("the network's model said:\n{}", self.model.output()))?;
+        waited.with_context(|| self.state())?;
         self.guest.sh(
             "modprobe -a rionet rio_cm && ip addr add 10.1.0.2/24 dev eth0 && ip link set eth0 up",
         )?;
@@ -104,7 +104,7 @@ impl Boards {
     /// How both ends see their network.
     fn state(&mut self) -> String {
         let shown = self.gateway.run("show rapidio").map(|reply| reply.text).unwrap_or_default();
-        let linux = "ip -s link show eth0; ip neigh; dmesg | tail -30; ls /sys/bus/rapidio/devices";
+        let linux = "ip -s link show eth0; ip neigh; dmesg | tail -60; ls /sys/bus/rapidio/devices";
         let told = self.guest.sh(linux).unwrap_or_default();
         format!("the image:\n{shown}\nLinux:\n{told}\nthe model:\n{}", self.model.output())
     }

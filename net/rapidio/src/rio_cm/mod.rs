@@ -36,8 +36,9 @@ use flow::{OFFER, Tick};
 pub const MAILBOX: Mailbox = Mailbox::ALL[1];
 /// The first number of channels whose number nobody chose.
 const FIRST_DYNAMIC: u16 = 256;
-/// How long an acknowledgement is waited for, as with Linux.
-const CONNECT: Duration = Duration::from_secs(3);
+/// How long an acknowledgement is waited for. Linux waits for 3 s, and acknowledges what has waited longer, as a busy one
+/// does; that is taken.
+const CONNECT: Duration = Duration::from_secs(10);
 /// How old a request may be that is accepted.
 const ACCEPTABLE: Duration = Duration::from_millis(2500);
 /// Messages that a channel holds, as with Linux.
@@ -69,7 +70,7 @@ pub enum Error {
     State,
     /// The peer closed the channel.
     ClosedByPeer,
-    /// The peer did not answer in 3 s: nobody listens there, or the device is gone.
+    /// The peer did not answer in 10 s: nobody listens there, or the device is gone.
     TimedOut,
     /// More than 4076 bytes of data.
     Length,

@@ -375,6 +375,11 @@ impl Function for Tsi721 {
         match bar {
             0 => {
                 self.set_register(offset & !3, number(bytes) as u32);
+                // A channel that is told of a descriptor runs from then on: Linux looks at its status next, and takes one
+                // that does not run for one that is done.
+                if block_dma::is_told(offset) && self.config.is_bus_master() {
+                    self.run_dma(now, machine);
+                }
                 self.update_interrupts(machine);
             }
             1 => {
