@@ -293,7 +293,10 @@ fn any_bytes_are_taken_without_a_panic() {
         }
         message[11] = [0, 1, 2, 3, 4, 0x10, 0x11][(random() % 7) as usize];
         message[13] = if random() % 2 == 0 { 10 } else { random() as u8 };
-        message.truncate((random() % 25) as usize);
+        if random() % 2 == 0 {
+            message[18..20].copy_from_slice(&[0x49, 0x31]);
+        }
+        message.truncate(if random() % 2 == 0 { 24 } else { (random() % 25) as usize });
         engine.deliver((random() % 4) as u16, &message, at(n));
         if random() % 8 == 0 {
             let _ = engine.accept(10, at(n));

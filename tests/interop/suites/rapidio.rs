@@ -20,9 +20,10 @@ use serde_json::Value;
 const TOPOLOGY: &str = "A=s0.5,B=s0.0";
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The image's settings but for its role. Its only interface is rionet.
+/// The image's settings but for its role. Its only interface is rionet. A rule leads back to whom it was reached from.
 const WORDS: &str = "isthmus.rapidio.0.services=echo isthmus.rapidio.0.echo_channel=10 \
-    isthmus.net.0.address=10.1.0.1/24";
+    isthmus.net.0.address=10.1.0.1/24 isthmus.rule.0.name=back isthmus.rule.0.listen=7000 \
+    isthmus.rule.0.backend=10.1.0.2:7777";
 
 /// The two machines, on one network.
 struct Boards {
@@ -124,6 +125,17 @@ impl Boards {
         Ok(())
     }
 
+    /// TCP from Linux to the image, and on from that to Linux: every byte is checked, and half-closes go across.
+    fn tcp(&mut self) -> Result<()> {
+        programs::install(&mut self.guest, "smc")?;
+        interop_tests::smc::serve(&mut self.guest, 7777, "tcp")?;
+        for words in ["64 20 1", "300000 3 2"] {
+            let said = self.guest.sh(&format!("timeout 100 smc echo 10.1.0.1 7000 {words} tcp"))?;
+            ensure!(said.trim() == "fine", "{words}: {said}");
+        }
+        Ok(())
+    }
+
     /// Channels of the guest to the image's echo service; `id` is the image's.
     fn channels(&mut self, id: u64) -> Result<()> {
         let peers = self.guest.sh("rio_cm peers")?;
@@ -208,6 +220,7 @@ fn linux_enumerates_the_image_and_talks_to_it() -> Result<()> {
     ensure!(mac == "00:01:00:01:00:00", "{mac}");
     boards.pings()?;
     boards.http()?;
+    boards.tcp()?;
     boards.channels(0)?;
     boards.storage()?;
     boards.rests()?;
@@ -231,6 +244,7 @@ fn the_image_enumerates_linux_and_talks_to_it() -> Result<()> {
     ensure!(id.trim() == "0x0001", "{id}");
     boards.pings()?;
     boards.http()?;
+    boards.tcp()?;
     boards.channels(3)?;
     boards.rests()?;
     boards.end()

@@ -1,8 +1,8 @@
 //! LINX over RIOCM between two images, each at a port of a switch: the names of one are found by the other, and signals
 //! of all lengths come back. Then from one to a stock server behind the other: a client of one image speaks to redis
 //! through both, over TCP, RapidIO and TCP.
-use std::io::Write;
-use std::net::ToSocketAddrs;
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -33,6 +33,16 @@ const OUT: &str = "services = [\"echo\"]\n[[rule]]\nname = \"out\"\nlisten = 700
 
 fn is_up(link: &Value) -> bool {
     link["state"] == "up"
+}
+
+/// A page of a board.
+fn get(port: u16, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+    let mut page = String::new();
+    stream.read_to_string(&mut page)?;
+    Ok(page)
 }
 
 fn are_up(boards: &mut [Vm; 2]) -> Result<()> {
@@ -73,6 +83,17 @@ fn two_images_find_each_others_names_and_have_signals_of_all_lengths_back() -> R
         ensure!(link["mtu"] == 4096 && link["version"] == 2 && link["ups"] == 1, "{link:#}");
         ensure!(link["sent"] == signals && link["dropped"] == 0, "{link:#}");
         vm.run("show log")?.contains("linx peer: up")?.lacks("down")?.lacks("ERROR")?;
+    }
+    let page = get(pair.web[0], "/metrics")?;
+    for sample in [
+        "isthmus_linx_up{link=\"peer\"} 1".to_string(),
+        "isthmus_linx_link_up_total{link=\"peer\"} 1".to_string(),
+        format!("isthmus_linx_transmit_signals_total{{link=\"peer\"}} {signals}"),
+        format!("isthmus_linx_receive_signals_total{{link=\"peer\"}} {signals}"),
+        "isthmus_linx_dropped_signals_total{link=\"peer\"} 0".to_string(),
+        format!("isthmus_linx_echoed_total {}", signals / 2),
+    ] {
+        ensure!(page.lines().any(|line| line == sample), "no {sample} in\n{page}");
     }
     // What a length says that no link takes ends a connection, and nothing else.
     let mut wrong = pair.client(0)?;
