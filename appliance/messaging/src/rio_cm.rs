@@ -266,12 +266,15 @@ impl Transport for RioCmTransport<'_> {
         end_point.is_none_or(|it| it.channels().is_own(number))
     }
 
-    fn close(&mut self, key: u32, _: bool) -> usize {
+    fn close(&mut self, key: u32, abort: bool) -> usize {
         let (port, number) = split(key);
         let now = self.now;
         let Some((end_point, ends)) = self.at(port) else { return 0 };
         let Some(connection) = ends.connections.remove(&number) else { return 0 };
         let unread = end_point.channels().unread(number);
+        if !abort {
+            end_point.channels_mut().finish(number);
+        }
         end_point.channels_mut().close(number);
         ends.waiting.retain(|waiting| *waiting != number);
         if let Some(channel) = connection.listener {

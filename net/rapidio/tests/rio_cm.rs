@@ -413,6 +413,7 @@ fn between_our_own_an_end_says_whether_all_has_arrived() {
     // The other direction goes on.
     a.deliver(2, &data(&mut b, here, b"answer"), at(4));
     assert_eq!(received(&mut a, there), Some(b"answer".to_vec()));
+    b.finish(here);
     b.close(here);
     carry((&mut a, 1), (&mut b, 2), at(4));
     assert_eq!(a.receive(there, |_| ()), Err(Error::Finished));
@@ -425,6 +426,15 @@ fn between_our_own_an_end_says_whether_all_has_arrived() {
     a.finish(there);
     carry((&mut a, 1), (&mut b, 2), at(3));
     assert_eq!(b.receive(here, |_| ()), Err(Error::Incomplete));
+    // One has said everything, and the other breaks off in the middle of its answer.
+    let (mut a, mut b, there, here) = own();
+    a.finish(there);
+    carry((&mut a, 1), (&mut b, 2), at(3));
+    a.deliver(2, &data(&mut b, here, b"ans"), at(3));
+    b.close(here);
+    carry((&mut a, 1), (&mut b, 2), at(4));
+    assert_eq!(received(&mut a, there), Some(b"ans".to_vec()));
+    assert_eq!(a.receive(there, |_| ()), Err(Error::Aborted));
     // Closed in the middle.
     let (mut a, mut b, there, here) = own();
     b.deliver(1, &data(&mut a, there, &[1]), at(3));

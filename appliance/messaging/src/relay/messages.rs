@@ -199,8 +199,9 @@ impl Relay {
         let Some(relayed) = self.relayed.get(key) else { return };
         let finished = relayed.pipes.map(|pipe| pipe.finished);
         if let Some(why) = ended {
-            // Who has said everything and went does not wait for an answer.
-            let abort = finished == [false, false];
+            // Who has said everything and went does not wait for an answer; but an answer that breaks off is not to pass for a
+            // whole one.
+            let abort = finished == [false, false] || why != Reason::Lost;
             self.counters.aborted += u64::from(abort);
             let lost = self.hang_up_both(key, abort, world);
             // That a client resets its connection is nothing unusual.

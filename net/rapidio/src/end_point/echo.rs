@@ -103,6 +103,7 @@ impl Echo {
                     Ok(None) => return false,
                     Err(_) => {
                         done += 1;
+                        engine.finish(number);
                         engine.close(number);
                         channels.retain(|channel| *channel != number);
                         return false;

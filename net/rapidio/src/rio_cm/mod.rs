@@ -444,20 +444,18 @@ impl Engine {
         }
     }
 
-    /// Closes a channel, and forgets it; what it has received and nobody read is lost. Where the other end is ours and
-    /// has said everything, that is the end in good order; else it is one in the middle.
+    /// Closes a channel, and forgets it; what it has received and nobody read is lost. Where the other end is ours, and
+    /// both have said that nothing more comes ([`Engine::finish`]), that is the end in good order; else it is one in the
+    /// middle, and the other end is told.
     pub fn close(&mut self, number: u16) {
-        let has_ended = self.end(number) == Err(Error::Finished);
-        if has_ended {
-            self.finish(number);
-        }
         let Some(channel) = self.channels.remove(&number) else { return };
         self.held -= channel.received.len();
         let is_crowded = channel.holds_up && channel.received.len() >= CROWDED;
         self.crowded -= usize::from(is_crowded);
         self.spare.extend(channel.received);
+        let is_over = channel.flow.is_some_and(|flow| flow.finished && flow.has_ended());
         if let State::Connected(peer) = channel.state
-            && !(has_ended && channel.flow.is_some())
+            && !is_over
         {
             self.send(peer, Operation::Close, number);
         }
