@@ -149,6 +149,15 @@ const ENIC_USED: &[Purpose] = &[
     Purpose::Models,
     Purpose::OpenMpi,
 ];
+/// Likewise, and what is captured is read with tshark.
+const MODELS_AND_CAPTURES: &[Purpose] = &[
+    Purpose::Host,
+    Purpose::Build,
+    Purpose::Run,
+    Purpose::Guest,
+    Purpose::Models,
+    Purpose::Captures,
+];
 /// The image and Linux guests.
 const INTEROP: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest];
 /// What the image captured is read with tshark.
@@ -195,7 +204,7 @@ const SUITES: &[Suite] = &[
     Suite { needs: Needs::Models, uses: MODELS, ..long_suite("ntb_hw") },
     Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("ntb_netdev") },
     Suite { needs: Needs::ImageAndModels, uses: ENIC_USED, ..interop_suite("enic") },
-    Suite { needs: Needs::ImageAndModels, uses: IMAGE_AND_MODELS, ..long_suite("rapidio") },
+    Suite { needs: Needs::ImageAndModels, uses: MODELS_AND_CAPTURES, ..long_suite("rapidio") },
     Suite {
         needs: Needs::ImageAndModels,
         uses: IMAGE_AND_MODELS,

@@ -183,4 +183,8 @@ impl Transport for Messages<'_> {
     fn reason(&self, MessageConnection { over, key }: MessageConnection) -> Reason {
         self.get(over).map_or(Reason::LinkDown, |it| it.reason(key))
     }
+
+    fn is_watched(&self, MessageConnection { over, key }: MessageConnection) -> bool {
+        self.get(over).is_none_or(|it| it.is_watched(key))
+    }
 }

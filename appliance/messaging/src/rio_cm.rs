@@ -2,7 +2,8 @@
 //!
 //! The protocol has nothing that holds a sender up: what a stock peer has no room for is lost there without a word. Here
 //! messages stay in the mailbox while a rule's channel has much that was not read, which RapidIO tells their senders.
-//! A close discards what the peer has not read yet.
+//! A close discards what a stock peer has not read yet. Channels to another appliance have credits, half-closes, and find
+//! out that the other end is gone (`rapidio::rio_cm`).
 
 use crate::messages::{MessageTransport, Wanted};
 use crate::names::MessageName;
@@ -12,7 +13,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use drivers::hal::Instant;
-use rapidio::end_point::EndPoint;
+use rapidio::end_point::{EndPoint, Sent};
 use rapidio::enumeration::State;
 use rapidio::rio_cm::{Error, HEADER, MOST, Peer};
 
@@ -188,7 +189,7 @@ impl Transport for RioCmTransport<'_> {
         let (port, now) = (self.port(has)?, self.now);
         let (end_point, ends) = self.at(port)?;
         let channels = end_point.channels_mut();
-        let number = channels.connect(Peer { device: id, channel }, now).ok()?;
+        let number = channels.connect_offering(Peer { device: id, channel }, now).ok()?;
         channels.hold_up(number);
         let owner = to.owner;
         let new = Connection { owner, listener: None, is_open: false, cursor: 0 };
@@ -206,7 +207,7 @@ impl Transport for RioCmTransport<'_> {
         let cursor = ends.connections.get(&number).ok_or(Closed::Gone)?.cursor;
         match end_point.channels().first(number) {
             Ok(first) => Ok(first.map(|data| data.len() - cursor.min(data.len()))),
-            Err(Error::ClosedByPeer) => Err(Closed::Finished),
+            Err(Error::ClosedByPeer | Error::Finished) => Err(Closed::Finished),
             Err(_) => Err(Closed::Gone),
         }
     }
@@ -239,8 +240,9 @@ impl Transport for RioCmTransport<'_> {
         let (port, number) = split(key);
         let (end_point, ends) = self.at(port).ok_or(gone)?;
         match end_point.send(number, bytes) {
-            Ok(true) => Ok(bytes.len()),
-            Ok(false) => {
+            Ok(Sent::Yes) => Ok(bytes.len()),
+            Ok(Sent::NoCredit) => Err(Unwritten::Full),
+            Ok(Sent::NoRoom) => {
                 if !ends.waiting.contains(&number) {
                     ends.waiting.push(number);
                 }
@@ -251,14 +253,28 @@ impl Transport for RioCmTransport<'_> {
         }
     }
 
-    fn finish(&mut self, _: u32) {}
+    fn finish(&mut self, key: u32) {
+        let (port, number) = split(key);
+        if let Some((end_point, _)) = self.at(port) {
+            end_point.channels_mut().finish(number);
+        }
+    }
 
-    fn close(&mut self, key: u32, _: bool) -> usize {
+    fn is_watched(&self, key: u32) -> bool {
+        let (port, number) = split(key);
+        let end_point = self.ports.get(port).map(|port| port.end_point());
+        end_point.is_none_or(|it| it.channels().is_own(number))
+    }
+
+    fn close(&mut self, key: u32, abort: bool) -> usize {
         let (port, number) = split(key);
         let now = self.now;
         let Some((end_point, ends)) = self.at(port) else { return 0 };
         let Some(connection) = ends.connections.remove(&number) else { return 0 };
         let unread = end_point.channels().unread(number);
+        if !abort {
+            end_point.channels_mut().finish(number);
+        }
         end_point.channels_mut().close(number);
         ends.waiting.retain(|waiting| *waiting != number);
         if let Some(channel) = connection.listener {
@@ -275,8 +291,9 @@ impl Transport for RioCmTransport<'_> {
         let (port, number) = split(key);
         let end_point = self.ports.get(port).map(|port| port.end_point());
         match end_point.map(|it| it.channels().peer(number)) {
-            Some(Err(Error::ClosedByPeer)) => Reason::PeerGone,
-            Some(Err(Error::TimedOut)) => Reason::NoAnswer,
+            Some(Err(Error::ClosedByPeer | Error::Aborted | Error::Gone)) => Reason::PeerGone,
+            Some(Err(Error::TimedOut | Error::Silent | Error::Undelivered)) => Reason::NoAnswer,
+            Some(Err(Error::Incomplete)) => Reason::Incomplete,
             _ => Reason::Lost,
         }
     }

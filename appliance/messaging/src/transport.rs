@@ -90,6 +90,8 @@ pub enum Reason {
     BadLength(u64),
     /// A message is longer than the other end takes.
     TooLong(usize),
+    /// Messages are missing on the way.
+    Incomplete,
     /// Nothing came for as long as the rule allows.
     Idle,
     /// No server could be reached.
@@ -113,6 +115,7 @@ impl fmt::Display for Reason {
             Reason::TooLong(length) => {
                 write!(f, "a message has {length} bytes, more than the other end takes")
             }
+            Reason::Incomplete => f.write_str("messages of the peer are missing"),
             Reason::Idle => f.write_str("nothing came for too long"),
             Reason::NoServer => f.write_str("no server could be reached"),
             Reason::Asked => f.write_str("the rule has ended"),
@@ -148,4 +151,8 @@ pub trait Transport {
     fn close(&mut self, connection: Self::Connection, abort: bool) -> usize;
     /// Why a connection has ended, as far as is known.
     fn reason(&self, connection: Self::Connection) -> Reason;
+    /// Whether the transport finds out by itself that a peer is gone.
+    fn is_watched(&self, _: Self::Connection) -> bool {
+        true
+    }
 }

@@ -6,6 +6,7 @@ use super::report_pieces::{Node, Telling};
 use super::state::{Download, Source, State};
 use super::{metrics, objects, show};
 use core::net::IpAddr;
+use net::capture::LinkType;
 use net::http::access::{Act, judge};
 use net::http::{Handler, Method, Read, Request, Response, Status};
 use net::refusal::Refusal;
@@ -69,7 +70,11 @@ impl Web<'_> {
         log::info!("http from {}: reads the capture", request.from);
         // Only this loop's ports are captured, by their places.
         let own = state.ports.iter().filter(|slot| slot.punt_port.is_none());
-        let names = own.map(|slot| slot.name.clone()).collect();
+        let frames = own.map(|slot| (slot.name.clone(), LinkType::Ethernet));
+        // Behind those of frames, as the loop numbers them.
+        let messages = state.plane.rapidio.iter();
+        let messages = messages.map(|port| (port.name.clone(), LinkType::RapidIo));
+        let names = frames.chain(messages).collect();
         let reader = state.plane.capture.reader(names, state.epoch);
         self.stream("application/x-pcapng", Source::Capture(reader))
     }

@@ -42,6 +42,11 @@ impl Program {
         qemu
     }
 
+    /// What it says of its version.
+    pub fn version(&self) -> Result<String> {
+        command::output(self.command().arg("--version"))
+    }
+
     /// Unpacks the newer one, or finds that it is there. Some seconds, and 45 MB of downloads, the first time.
     pub fn with_vfio_user() -> Result<Program> {
         let tree = workspace::target().join("qemu-vfio-user");

@@ -1,10 +1,11 @@
--- RIOCM (LINX over RapidIO messages) and RLNH above it, for Wireshark and tshark:
+-- RapidIO messages for Wireshark and tshark: RIOCM (LINX over them) and RLNH above it, and channels of Linux's rio_cm:
 --
 --   tshark -X lua_script:riocm.lua -r FILE
 --
 -- Captures have the link type USER0 (147). Each packet is a RapidIO message behind a header of 8 bytes, big-endian:
 -- source id (2), destination id (2), mailbox (1), and three bytes that are 0. Messages to a mailbox whose first two bytes
--- are 22CF are RIOCM's. The tables of fields are in net/linx/src/wire.
+-- are 22CF are RIOCM's; those whose eleventh byte is 55 are rio_cm's. The tables of fields are in net/linx/src/wire and
+-- net/rapidio/src/rio_cm/wire.rs. A capture of the appliance has such messages (`capture start rapidio`).
 
 local rio = Proto("riomsg", "RapidIO message")
 rio.fields.source = ProtoField.uint16("riomsg.source", "Source id", base.HEX)
@@ -141,6 +142,46 @@ function riocm.dissector(buffer, pinfo, tree)
   return buffer:len()
 end
 
+local operations = {
+  [0x00] = "CONN_REQ", [0x01] = "CONN_ACK", [0x02] = "CONN_CLOSE", [0x03] = "DATA",
+  -- Between two appliances.
+  [0x10] = "CREDIT", [0x11] = "FINISH",
+}
+local riochannel = Proto("rio_cm", "RapidIO channel (rio_cm)")
+local c = riochannel.fields
+c.src_id = ProtoField.uint32("rio_cm.src_id", "Source id")
+c.dst_id = ProtoField.uint32("rio_cm.dst_id", "Destination id")
+c.src_mbox = ProtoField.uint8("rio_cm.src_mbox", "Source mailbox")
+c.dst_mbox = ProtoField.uint8("rio_cm.dst_mbox", "Destination mailbox")
+c.op = ProtoField.uint8("rio_cm.op", "Operation", base.HEX, operations)
+c.dst_ch = ProtoField.uint16("rio_cm.dst_ch", "Destination channel")
+c.src_ch = ProtoField.uint16("rio_cm.src_ch", "Source channel")
+c.len = ProtoField.uint16("rio_cm.len", "Length with header")
+c.sent = ProtoField.uint16("rio_cm.sent", "Messages sent in all")
+c.word = ProtoField.uint16("rio_cm.word", "Offer (4931), or messages taken", base.HEX)
+c.data = ProtoField.bytes("rio_cm.data", "Data")
+
+function riochannel.dissector(buffer, pinfo, tree)
+  if buffer:len() < 20 or buffer(10, 1):uint() ~= 0x55 then return 0 end
+  local op = buffer(11, 1):uint()
+  pinfo.cols.protocol = "rio_cm"
+  pinfo.cols.info = string.format("%s %d > %d", operations[op] or "unknown", buffer(14, 2):uint(), buffer(12, 2):uint())
+  local sub = tree:add(riochannel, buffer(), "rio_cm " .. (operations[op] or "unknown"))
+  sub:add(c.src_id, buffer(0, 4))
+  sub:add(c.dst_id, buffer(4, 4))
+  sub:add(c.src_mbox, buffer(8, 1))
+  sub:add(c.dst_mbox, buffer(9, 1))
+  sub:add(c.op, buffer(11, 1))
+  sub:add(c.dst_ch, buffer(12, 2))
+  sub:add(c.src_ch, buffer(14, 2))
+  sub:add(op == 0x11 and c.sent or c.len, buffer(16, 2))
+  sub:add(c.word, buffer(18, 2))
+  -- What is behind the length is old content of the sender's memory.
+  local rest = math.min(buffer:len(), buffer(16, 2):uint()) - 20
+  if op == 0x03 and rest > 0 then sub:add(c.data, buffer(20, rest)) end
+  return buffer:len()
+end
+
 function rio.dissector(buffer, pinfo, tree)
   if buffer:len() < 8 then return 0 end
   local sub = tree:add(rio, buffer(0, 8))
@@ -148,7 +189,9 @@ function rio.dissector(buffer, pinfo, tree)
   sub:add(rio.fields.destination, buffer(2, 2))
   sub:add(rio.fields.mailbox, buffer(4, 1))
   pinfo.cols.protocol = "RapidIO"
-  riocm.dissector(buffer(8):tvb(), pinfo, tree)
+  if buffer:len() == 8 then return 8 end
+  local message = buffer(8):tvb()
+  if riocm.dissector(message, pinfo, tree) == 0 then riochannel.dissector(message, pinfo, tree) end
   return buffer:len()
 end
 

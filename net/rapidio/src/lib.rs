@@ -12,3 +12,4 @@ pub mod end_point;
 pub mod enumeration;
 pub mod rio_cm;
 pub mod rionet;
+pub mod tap;

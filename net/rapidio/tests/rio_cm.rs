@@ -44,7 +44,7 @@ fn carry(a: (&mut Engine, u16), b: (&mut Engine, u16), now: Instant) {
     }
 }
 
-fn data(from: &Engine, channel: u16, bytes: &[u8]) -> Vec<u8> {
+fn data(from: &mut Engine, channel: u16, bytes: &[u8]) -> Vec<u8> {
     let (_, header) = from.header(channel, bytes.len()).unwrap();
     [&header[..], bytes].concat()
 }
@@ -149,11 +149,11 @@ fn messages_of_all_lengths_arrive_in_order_both_ways() {
     carry((&mut a, 1), (&mut b, 2), at(2));
     for len in [0, 1, 7, 8, 100, 4068, MOST - HEADER] {
         let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
-        let mut message = data(&a, there, &bytes);
+        let mut message = data(&mut a, there, &bytes);
         message.resize(message.len().next_multiple_of(8), 0xee);
         b.deliver(1, &message, at(3));
         assert_eq!(received(&mut b, here), Some(bytes.clone()));
-        a.deliver(2, &data(&b, here, &bytes), at(3));
+        a.deliver(2, &data(&mut b, here, &bytes), at(3));
         assert_eq!(received(&mut a, there), Some(bytes));
     }
     assert_eq!(a.header(there, MOST - HEADER + 1), Err(Error::Length));
@@ -171,7 +171,7 @@ fn a_full_channel_drops_as_linux_does_and_says_so() {
     let (here, _) = b.accept(10, at(1)).unwrap().unwrap();
     carry((&mut a, 1), (&mut b, 2), at(2));
     for n in 0..200u8 {
-        b.deliver(1, &data(&a, there, &[n]), at(3));
+        b.deliver(1, &data(&mut a, there, &[n]), at(3));
     }
     assert_eq!((b.counters().received, b.counters().overflowed), (128, 72));
     // The close comes, and what had arrived is still there.
@@ -187,14 +187,14 @@ fn nobody_listens_and_the_connect_times_out() {
     let mut a = Engine::new(1, MAILBOX);
     let channel = a.connect(Peer { device: 2, channel: 10 }, at(0)).unwrap();
     sent(&mut a);
-    assert_eq!(a.deadline(), Some(at(3000)));
-    a.poll(at(2999));
+    assert_eq!(a.deadline(), Some(at(10_000)));
+    a.poll(at(9999));
     assert_eq!(a.peer(channel), Ok(None));
-    a.poll(at(3000));
+    a.poll(at(10_000));
     assert_eq!((a.next_news(), a.peer(channel)), (Some(channel), Err(Error::TimedOut)));
     // A late acknowledgement opens nothing, and whoever sent it is told.
     let text = ACKNOWLEDGE.replace("0101 0100", &format!("{channel:04x} 0177"));
-    a.deliver(2, &hex(&text), at(3100));
+    a.deliver(2, &hex(&text), at(10_100));
     assert_eq!(a.peer(channel), Err(Error::TimedOut));
     let close = Header::read(&sent(&mut a)[0].1).unwrap();
     assert_eq!((close.operation, close.to_channel), (Operation::Close, 0x177));
@@ -223,7 +223,7 @@ fn nobody_speaks_in_another_s_name() {
     b.deliver(1, &request[0].1, at(1));
     let (here, _) = b.accept(10, at(1)).unwrap().unwrap();
     carry((&mut a, 1), (&mut b, 2), at(2));
-    let message = data(&a, there, b"mine");
+    let message = data(&mut a, there, b"mine");
     b.deliver(3, &message, at(3));
     let mut other_channel = message.clone();
     other_channel[15] ^= 1;
@@ -271,7 +271,7 @@ fn a_device_that_is_gone_closes_its_channels() {
     while a.next_news().is_some() {}
     a.devices_gone(|id| id == 2);
     assert_eq!((a.next_news(), a.next_news()), (Some(one), None));
-    assert_eq!((a.peer(one), a.peer(other)), (Err(Error::ClosedByPeer), Ok(None)));
+    assert_eq!((a.peer(one), a.peer(other)), (Err(Error::Gone), Ok(None)));
 }
 
 #[test]
@@ -291,9 +291,12 @@ fn any_bytes_are_taken_without_a_panic() {
             let at = (random() % 24) as usize;
             message[at] = random() as u8;
         }
-        message[11] = (random() % 5) as u8;
+        message[11] = [0, 1, 2, 3, 4, 0x10, 0x11][(random() % 7) as usize];
         message[13] = if random() % 2 == 0 { 10 } else { random() as u8 };
-        message.truncate((random() % 25) as usize);
+        if random() % 2 == 0 {
+            message[18..20].copy_from_slice(&[0x49, 0x31]);
+        }
+        message.truncate(if random() % 2 == 0 { 24 } else { (random() % 25) as usize });
         engine.deliver((random() % 4) as u16, &message, at(n));
         if random() % 8 == 0 {
             let _ = engine.accept(10, at(n));
@@ -307,4 +310,181 @@ fn any_bytes_are_taken_without_a_panic() {
         engine.was_sent();
         engine.poll(at(n));
     }
+}
+
+/// Two of our own, with a channel that one has offered and the other taken; its numbers.
+fn own() -> (Engine, Engine, u16, u16) {
+    let (mut a, mut b) = (Engine::new(1, MAILBOX), Engine::new(2, MAILBOX));
+    b.listen(10).unwrap();
+    let there = a.connect_offering(Peer { device: 2, channel: 10 }, at(0)).unwrap();
+    carry((&mut a, 1), (&mut b, 2), at(1));
+    let (here, _) = b.accept(10, at(1)).unwrap().unwrap();
+    carry((&mut a, 1), (&mut b, 2), at(2));
+    assert!(a.is_own(there) && b.is_own(here));
+    while a.next_news().is_some() {}
+    while b.next_news().is_some() {}
+    (a, b, there, here)
+}
+
+#[test]
+fn an_offer_that_a_stock_peer_does_not_take_changes_nothing() {
+    let mut a = Engine::new(1, MAILBOX);
+    let channel = a.connect_offering(Peer { device: 2, channel: 10 }, at(0)).unwrap();
+    let mut request = sent(&mut a).remove(0).1;
+    assert_eq!(request[18..20], [0x49, 0x31]);
+    // But for these two bytes, which Linux does not read, it is a stock one.
+    request[18..20].fill(0);
+    let text = REQUEST.replace("0101", &format!("{channel:04x}"));
+    assert_eq!(request, hex(&text)[..HEADER]);
+    let text = ACKNOWLEDGE.replace("0101", &format!("{channel:04x}"));
+    a.deliver(2, &hex(&text), at(5));
+    assert!(!a.is_own(channel) && a.peer(channel).unwrap().is_some());
+    // Neither credits nor signs of life.
+    for n in 0..200u8 {
+        assert_eq!(data(&mut a, channel, &[n])[18..20], [0, 0]);
+    }
+    a.finish(channel);
+    a.poll(at(60_000));
+    assert!(sent(&mut a).is_empty() && a.peer(channel).is_ok());
+    // Nor does what a stock user leaves in these bytes of its data mean anything.
+    let text = format!("00000002 00000001 01 01 55 03 {channel:04x} 0100 0014 ffff");
+    a.deliver(2, &hex(&text), at(60_001));
+    assert_eq!(received(&mut a, channel), Some(Vec::new()));
+}
+
+#[test]
+fn between_our_own_nothing_is_sent_that_finds_no_room() {
+    let (mut a, mut b, there, here) = own();
+    let (mut sent_all, mut got) = (0u32, 0u32);
+    while got < 5000 {
+        while sent_all < 5000 {
+            match a.header(there, 4) {
+                Ok((_, header)) => {
+                    let message = [&header[..], &sent_all.to_be_bytes()].concat();
+                    b.deliver(1, &message, at(3));
+                    sent_all += 1;
+                }
+                Err(why) => {
+                    assert_eq!((why, sent_all - got), (Error::NoCredit, 64));
+                    break;
+                }
+            }
+        }
+        // The reader takes some; the sender hears of it, and is told that it may go on.
+        for _ in 0..20 {
+            let Some(bytes) = received(&mut b, here) else { break };
+            assert_eq!(bytes, got.to_be_bytes());
+            got += 1;
+        }
+        carry((&mut a, 1), (&mut b, 2), at(3));
+        if sent_all < 5000 {
+            assert_eq!(a.next_news(), Some(there), "{got}");
+        }
+    }
+    assert_eq!(b.counters().overflowed, 0);
+    // Who sends without credit, or speaks of what was not sent, ends the channel.
+    let (mut a, mut b, there, here) = own();
+    let message = data(&mut a, there, &[1]);
+    (0..65).for_each(|_| b.deliver(1, &message, at(3)));
+    assert_eq!(b.peer(here), Err(Error::Incomplete));
+    carry((&mut a, 1), (&mut b, 2), at(4));
+    assert_eq!(a.peer(there), Err(Error::Aborted));
+    let (mut a, mut b, there, here) = own();
+    let mut message = data(&mut a, there, &[1]);
+    message[19] = 1;
+    b.deliver(1, &message, at(3));
+    assert_eq!(b.peer(here), Err(Error::Incomplete));
+}
+
+#[test]
+fn between_our_own_an_end_says_whether_all_has_arrived() {
+    let (mut a, mut b, there, here) = own();
+    for n in 0..5u8 {
+        b.deliver(1, &data(&mut a, there, &[n]), at(3));
+    }
+    a.finish(there);
+    assert_eq!(a.header(there, 1), Err(Error::State), "nothing more is sent");
+    carry((&mut a, 1), (&mut b, 2), at(3));
+    assert_eq!(b.next_news(), Some(here));
+    for n in 0..5u8 {
+        assert_eq!(received(&mut b, here), Some(vec![n]));
+    }
+    assert_eq!(b.receive(here, |_| ()), Err(Error::Finished));
+    // The other direction goes on.
+    a.deliver(2, &data(&mut b, here, b"answer"), at(4));
+    assert_eq!(received(&mut a, there), Some(b"answer".to_vec()));
+    b.finish(here);
+    b.close(here);
+    carry((&mut a, 1), (&mut b, 2), at(4));
+    assert_eq!(a.receive(there, |_| ()), Err(Error::Finished));
+    a.close(there);
+    carry((&mut a, 1), (&mut b, 2), at(5));
+    assert_eq!((a.counters().stray, b.counters().stray), (0, 0));
+    // One message is lost on the way.
+    let (mut a, mut b, there, here) = own();
+    data(&mut a, there, &[1]);
+    a.finish(there);
+    carry((&mut a, 1), (&mut b, 2), at(3));
+    assert_eq!(b.receive(here, |_| ()), Err(Error::Incomplete));
+    // One has said everything, and the other breaks off in the middle of its answer.
+    let (mut a, mut b, there, here) = own();
+    a.finish(there);
+    carry((&mut a, 1), (&mut b, 2), at(3));
+    a.deliver(2, &data(&mut b, here, b"ans"), at(3));
+    b.close(here);
+    carry((&mut a, 1), (&mut b, 2), at(4));
+    assert_eq!(received(&mut a, there), Some(b"ans".to_vec()));
+    assert_eq!(a.receive(there, |_| ()), Err(Error::Aborted));
+    // Closed in the middle.
+    let (mut a, mut b, there, here) = own();
+    b.deliver(1, &data(&mut a, there, &[1]), at(3));
+    a.close(there);
+    carry((&mut a, 1), (&mut b, 2), at(3));
+    assert_eq!(received(&mut b, here), Some(vec![1]));
+    assert_eq!(b.receive(here, |_| ()), Err(Error::Aborted));
+}
+
+#[test]
+fn between_our_own_silence_has_an_end_and_a_reboot_is_noticed() {
+    let (mut a, mut b, there, here) = own();
+    let mut words = 0;
+    for second in 1..=60 {
+        for engine in [&mut a, &mut b] {
+            engine.poll(at(1000 * second + 5));
+        }
+        words += a.outgoing().is_some() as u32;
+        carry((&mut a, 1), (&mut b, 2), at(1000 * second + 5));
+        carry((&mut a, 1), (&mut b, 2), at(1000 * second + 5));
+    }
+    assert!(a.peer(there).unwrap().is_some() && b.peer(here).unwrap().is_some());
+    assert!((28..=31).contains(&words), "a word in two seconds, not {words}");
+    // The other end is there no more.
+    for second in 61..=71 {
+        assert!(a.deadline() <= Some(at(1000 * second + 5)));
+        a.poll(at(1000 * second + 5));
+        sent(&mut a);
+    }
+    assert_eq!((a.next_news(), a.peer(there)), (Some(there), Err(Error::Silent)));
+    a.close(there);
+    assert_eq!(a.deadline(), None);
+    // It has been started anew, and knows nothing of the channel.
+    let (mut a, _, there, _) = own();
+    let mut b = Engine::new(2, MAILBOX);
+    a.poll(at(1005));
+    carry((&mut a, 1), (&mut b, 2), at(1005));
+    assert_eq!(a.peer(there), Err(Error::Aborted));
+}
+
+#[test]
+fn what_was_not_delivered_ends_the_channels_to_that_device() {
+    let (mut a, _, there, _) = own();
+    let other = a.connect(Peer { device: 3, channel: 1 }, at(3)).unwrap();
+    a.undelivered(2);
+    assert_eq!((a.next_news(), a.peer(there)), (Some(there), Err(Error::Undelivered)));
+    assert_eq!(a.peer(other), Ok(None));
+    // An end point that leaves says so on each.
+    let (mut a, mut b, _, here) = own();
+    a.leave();
+    carry((&mut a, 1), (&mut b, 2), at(4));
+    assert_eq!(b.peer(here), Err(Error::Aborted));
 }

@@ -11,6 +11,7 @@ enum Kind {
     Tcp,
     Udp,
     Roce,
+    Rapidio,
 }
 
 /// A filter: everything that is set has to match. The default keeps every frame.
@@ -33,7 +34,8 @@ pub struct FilterError {
 
 impl fmt::Display for FilterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let accepted = "arp, icmp, tcp, udp, roce, netN, host ADDRESS, port N, qp N, payload";
+        let accepted =
+            "arp, icmp, tcp, udp, roce, rapidio, netN, host ADDRESS, port N, qp N, payload";
         if self.word.is_empty() {
             write!(f, "the filter ends too early; accepted: {accepted}")
         } else {
@@ -45,7 +47,7 @@ impl fmt::Display for FilterError {
 impl Filter {
     /// The words that a filter may have, besides the names of ports.
     pub const WORDS: &[&str] =
-        &["arp", "host", "icmp", "payload", "port", "qp", "roce", "tcp", "udp"];
+        &["arp", "host", "icmp", "payload", "port", "qp", "rapidio", "roce", "tcp", "udp"];
 
     /// Whether a word of a filter wants another behind it.
     pub fn takes_argument(word: &str) -> bool {
@@ -65,6 +67,7 @@ impl Filter {
                 "tcp" => filter.kind = Some(Kind::Tcp),
                 "udp" => filter.kind = Some(Kind::Udp),
                 "roce" => filter.kind = Some(Kind::Roce),
+                "rapidio" => filter.kind = Some(Kind::Rapidio),
                 "payload" => filter.payload = true,
                 "host" => {
                     let a = argument()?;
@@ -90,6 +93,13 @@ impl Filter {
     /// Whether payload is kept as well, and not headers alone.
     pub(super) fn payload(&self) -> bool {
         self.payload
+    }
+
+    /// Whether RapidIO messages are kept: they have nothing else that a filter can name.
+    pub(super) fn matches_message(&self) -> bool {
+        let Filter { kind, payload, .. } = *self;
+        let is_wanted = matches!(kind, None | Some(Kind::Rapidio));
+        is_wanted && *self == (Filter { kind, payload, ..Filter::default() })
     }
 
     /// Whether `frame` of port `interface` is kept.

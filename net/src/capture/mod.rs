@@ -10,7 +10,7 @@ mod pcapng;
 mod ring;
 
 pub use filter::{Filter, FilterError};
-pub use pcapng::Reader;
+pub use pcapng::{LinkType, Reader};
 pub use ring::{Direction, Frame};
 
 use alloc::vec::Vec;
@@ -19,6 +19,8 @@ use ring::Ring;
 
 /// Bytes kept of a frame at most.
 const SNAP_LENGTH: usize = 9 * 1024 + 256;
+/// Bytes that the headers of RapidIO messages have at most: RIOCM's longest.
+const MESSAGE_HEADERS: usize = 32;
 
 /// The capture of one loop.
 #[derive(Debug, Default)]
@@ -87,6 +89,32 @@ impl Capture {
         }
     }
 
+    /// Notes a RapidIO message, with the ids of sender and receiver and its mailbox, which stand in front of it
+    /// ([`LinkType::RapidIo`]).
+    #[cold]
+    pub fn message(
+        &mut self,
+        port: usize,
+        is_sent: bool,
+        ([from, to], mailbox): ([u16; 2], u8),
+        bytes: &[u8],
+        now: Instant,
+    ) {
+        if !self.running || !self.filter.matches_message() {
+            return;
+        }
+        let [a, b] = from.to_be_bytes();
+        let [c, d] = to.to_be_bytes();
+        let header = [a, b, c, d, mailbox, 0, 0, 0];
+        let most = if self.filter.payload() { bytes.len() } else { MESSAGE_HEADERS };
+        let kept = [&header[..], &bytes[..bytes.len().min(most)]].concat();
+        let way = if is_sent { Direction::Sent } else { Direction::Received };
+        let length = (header.len() + bytes.len()) as u32;
+        if let Some(ring) = &mut self.ring {
+            ring.push(&Frame { time: now, port: port as u16, way, length }, &kept);
+        }
+    }
+
     fn keep(&mut self, port: usize, way: Direction, frame: &[u8], length: usize, now: Instant) {
         if let Some(ring) = &mut self.ring
             && self.filter.matches(port, frame)
@@ -97,9 +125,9 @@ impl Capture {
         }
     }
 
-    /// A reader of what the ring holds now, as a pcapng file. `names` are the ports' names,
+    /// A reader of what the ring holds now, as a pcapng file. `names` are the ports' names and what they carry,
     /// `epoch` is the wall clock (since 1970) at `Instant::ZERO`, in nanoseconds.
-    pub fn reader(&self, names: Vec<alloc::string::String>, epoch: u64) -> Reader {
+    pub fn reader(&self, names: Vec<(alloc::string::String, LinkType)>, epoch: u64) -> Reader {
         Reader::new(names, epoch, self.ring.as_ref())
     }
 
@@ -139,7 +167,8 @@ mod tests {
     }
 
     fn file(capture: &Capture) -> Vec<u8> {
-        let mut reader = capture.reader(alloc::vec!["net0".to_string(), "net1".to_string()], 0);
+        let mut reader = capture
+            .reader(["net0", "net1"].map(|name| (name.to_string(), LinkType::Ethernet)).into(), 0);
         let mut all = Vec::new();
         while capture.read(&mut reader, &mut all, 1000) {}
         all
@@ -184,7 +213,7 @@ mod tests {
         let (kept, lost) = capture.counts();
         assert_eq!(kept + lost, 200);
         assert!(kept >= 15 && lost > 0);
-        let mut reader = capture.reader(alloc::vec!["net0".to_string()], 0);
+        let mut reader = capture.reader(alloc::vec![("net0".to_string(), LinkType::Ethernet)], 0);
         let mut all = Vec::new();
         assert!(capture.read(&mut reader, &mut all, 10));
         for n in 0..200u8 {
@@ -193,13 +222,42 @@ mod tests {
         while capture.read(&mut reader, &mut all, 10) {}
         assert!(all.len() < 40 * 1100, "overwritten frames are skipped, not repeated");
     }
+
+    #[test]
+    fn rapidio_messages_are_kept_with_their_ids_where_frames_alone_are_not_asked_for() {
+        let kept = |filter: &str| {
+            let mut capture = Capture::new();
+            capture.start(Filter::parse(filter).unwrap(), 1 << 16);
+            capture.received(0, &frame(1, 60), Instant::ZERO);
+            capture.message(1, true, ([3, 0x102], 2), &[7; 100], Instant::ZERO);
+            let names = [("net0", LinkType::Ethernet), ("rio0", LinkType::RapidIo)];
+            let names = names.map(|(name, kind)| (name.to_string(), kind)).into();
+            let (mut reader, mut all) = (capture.reader(names, 0), Vec::new());
+            while capture.read(&mut reader, &mut all, 1000) {}
+            let mut parsed = pcap_file::pcapng::PcapNgReader::new(&all[..]).unwrap();
+            let mut frames = Vec::new();
+            while let Some(block) = parsed.next_block() {
+                if let pcap_file::pcapng::Block::EnhancedPacket(p) = block.unwrap() {
+                    frames.push((p.interface_id, p.original_len, p.data.into_owned()));
+                }
+            }
+            frames
+        };
+        let all = kept("payload");
+        assert_eq!((all.len(), all[1].0, all[1].1), (2, 1, 108));
+        assert_eq!(all[1].2, [&[0, 3, 1, 2, 2, 0, 0, 0][..], &[7; 100]].concat());
+        let messages = kept("rapidio");
+        assert_eq!((messages.len(), messages[0].1, messages[0].2.len()), (1, 108, 40));
+        assert_eq!(kept("arp").len(), 1);
+    }
+
     #[test]
     fn a_file_ends_though_its_own_download_is_captured() {
         let mut capture = Capture::new();
         capture.start(Filter::parse("payload").unwrap(), 1 << 16);
         let pass = |capture: &mut Capture| capture.received(0, &frame(1, 1000), Instant::ZERO);
         (0..20).for_each(|_| pass(&mut capture));
-        let mut reader = capture.reader(alloc::vec!["net0".to_string()], 0);
+        let mut reader = capture.reader(alloc::vec![("net0".to_string(), LinkType::Ethernet)], 0);
         let mut all = Vec::new();
         let pieces = (0..100).take_while(|_| {
             pass(&mut capture);
@@ -235,7 +293,8 @@ mod tests {
         for discard in [false, true] {
             capture.start(Filter::parse("payload").unwrap(), 1 << 16);
             (0..20).for_each(|_| capture.received(0, &frame(1, 1000), Instant::ZERO));
-            let mut reader = capture.reader(alloc::vec!["net0".to_string()], 0);
+            let mut reader =
+                capture.reader(alloc::vec![("net0".to_string(), LinkType::Ethernet)], 0);
             let mut all = Vec::new();
             assert!(capture.read(&mut reader, &mut all, 5000));
             if discard {

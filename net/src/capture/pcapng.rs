@@ -6,10 +6,20 @@ use super::ring::{Direction, Ring};
 use alloc::string::String;
 use alloc::vec::Vec;
 
+/// What the packets of a port are, by their numbers in such files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkType {
+    /// Ethernet frames.
+    Ethernet = 1,
+    /// RapidIO messages, behind 8 bytes, big-endian: id of the sender (2), id of the receiver (2), mailbox (1), 0 (3). The
+    /// number is one that is left to users (USER0); `net/linx/wireshark/riocm.lua` reads it.
+    RapidIo = 147,
+}
+
 /// How far a download of the ring has come.
 #[derive(Debug)]
 pub struct Reader {
-    names: Option<Vec<String>>,
+    names: Option<Vec<(String, LinkType)>>,
     epoch: u64,
     position: u64,
     /// Where it ends: a download is captured itself, and would go on for ever.
@@ -17,7 +27,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(names: Vec<String>, epoch: u64, ring: Option<&Ring>) -> Self {
+    pub(super) fn new(names: Vec<(String, LinkType)>, epoch: u64, ring: Option<&Ring>) -> Self {
         let (position, end) = ring.map_or((0, 0), |ring| (ring.oldest(), ring.newest()));
         Reader { names: Some(names), epoch, position, end }
     }
@@ -26,8 +36,8 @@ impl Reader {
         let start = into.len();
         if let Some(names) = self.names.take() {
             section_header(into);
-            for name in names {
-                interface(into, &name);
+            for (name, link_type) in names {
+                interface(into, &name, link_type);
             }
         }
         let Some(ring) = ring else { return false };
@@ -79,9 +89,9 @@ fn section_header(into: &mut Vec<u8>) {
     });
 }
 
-fn interface(into: &mut Vec<u8>, name: &str) {
+fn interface(into: &mut Vec<u8>, name: &str, link_type: LinkType) {
     block(into, 1, |b| {
-        b.extend_from_slice(&1u16.to_le_bytes()); // LINKTYPE_ETHERNET
+        b.extend_from_slice(&(link_type as u16).to_le_bytes());
         b.extend_from_slice(&[0; 2]);
         b.extend_from_slice(&0u32.to_le_bytes());
         option(b, 2, name.as_bytes());

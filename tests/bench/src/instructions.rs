@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use launch::qemu::Program;
 use launch::{command, workspace};
 
 const SOURCE: &str = include_str!("icount.c");
@@ -29,13 +30,17 @@ pub struct Counters {
 impl Plugin {
     /// Compiles the plugin for the installed QEMU.
     pub fn compile() -> Result<Plugin> {
-        let api =
-            api_version(&command::output(Command::new("qemu-system-x86_64").arg("--version"))?);
+        Plugin::compile_for(&Program::Installed)
+    }
+
+    /// The same for another.
+    pub fn compile_for(program: &Program) -> Result<Plugin> {
+        let api = api_version(&program.version()?);
         let directory = workspace::target().join("bench");
         fs::create_dir_all(&directory)?;
         let source = directory.join("icount.c");
         fs::write(&source, SOURCE)?;
-        let library = directory.join("icount.so");
+        let library = directory.join(format!("icount-{api}.so"));
         let mut cc = Command::new("cc");
         cc.args(["-O2", "-Wall", "-shared", "-fPIC"]).arg(format!("-DAPI_VERSION={api}"));
         command::run(cc.arg("-o").arg(&library).arg(&source))?;

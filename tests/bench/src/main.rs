@@ -6,6 +6,7 @@ mod instructions;
 mod metal;
 mod ntrdma;
 mod report;
+mod rio_cm_echo;
 mod riocm;
 mod rnbd;
 mod roce;

@@ -1,10 +1,12 @@
-//! The `riocm` suite: instructions of LINX over RIOCM at both ends, without what the driver costs, and what it allocates.
+//! The `riocm` suite: instructions of LINX over RIOCM at both ends, without what the driver costs, and what it allocates;
+//! and an echo over a channel of rio_cm beside that of Linux, machine and driver included.
 
 use anyhow::{Context, Result};
 use launch::setup::{self, Purpose};
 
 use crate::callgrind::Program;
-use crate::report::Report;
+use crate::report::{Bar, Report};
+use crate::rio_cm_echo;
 
 /// Bytes of a large message.
 const LARGE: f64 = 65536.0;
@@ -20,7 +22,7 @@ pub fn bench() -> Result<()> {
     let message = program.instructions("message-64")? - carried;
     let beside_names = program.instructions("message-64-beside-names")? - carried;
 
-    let mut report = Report::new("riocm", None);
+    let mut report = Report::new("riocm", Some(0));
     report.add("message_64b_instructions", message, 1000.0);
     report.add("message_64b_beside_1000_names_ratio", beside_names / message, 1.02);
     // With the driver's own copy of each packet.
@@ -31,5 +33,9 @@ pub fn bench() -> Result<()> {
         report.add(key, program.instructions_of_few(scenario)? / LARGE, 0.35);
     }
     report.add("allocations_after_setup", allocations.parse()?, 0.0);
+    let [ours, linux] = rio_cm_echo::instructions()?;
+    report.add("rio_cm_echo_ratio", ours / linux, 0.2);
+    report.check("rio_cm_echo_instructions", ours.round(), Bar::None);
+    report.check("rio_cm_echo_linux_instructions", linux.round(), Bar::None);
     report.close()
 }

@@ -5,7 +5,7 @@ use crate::capture;
 use crate::input::Input;
 use crate::ip;
 use drivers::hal::Instant;
-use net::capture::{Capture, Filter};
+use net::capture::{Capture, Filter, LinkType};
 use net::http::{Handler, Limits, Read, Request, Response, Server};
 use net::{Addressing, Interface};
 use netsim::Collector;
@@ -185,7 +185,8 @@ pub fn filter(data: &[u8]) {
             capture.start(filter, 4096);
             capture.received(0, frame, Instant::ZERO);
             capture.received(1, frame.get(1..).unwrap_or_default(), Instant::ZERO);
-            let mut reader = capture.reader(vec!["net0".into(), "net1".into()], 0);
+            let mut reader = capture
+                .reader(["net0", "net1"].map(|name| (name.into(), LinkType::Ethernet)).into(), 0);
             let mut bytes = Vec::new();
             while capture.read(&mut reader, &mut bytes, 512) && bytes.len() < 1 << 20 {}
         }

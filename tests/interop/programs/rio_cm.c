@@ -4,10 +4,15 @@
  *   rio_cm peers                        lists the ids of end points
  *   rio_cm echo ID CHANNEL ROUNDS       messages of many sizes to an echo service, and ROUNDS of the longest; checks every byte
  *   rio_cm serve CHANNEL CONNECTIONS    echoes
+ *   rio_cm ping ID CHANNEL BYTES ROUNDS  messages of that many bytes, header included, one after the other
+ *   rio_cm many ID CHANNEL COUNT ROUNDS  as many channels at a time to an echo service, a message on each in each round
+ *   rio_cm crowd CHANNEL                echoes to as many as come, until it is killed
+ *   rio_cm hold ID CHANNEL              connects, and waits for the end
  *   rio_cm knock ID CHANNEL             asks for a channel that nobody listens on
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,6 +111,18 @@ static void echo(int id, int channel, int rounds)
 	printf("%d messages came back as they were\n", count + rounds);
 }
 
+static void ping(int id, int channel, int size, int rounds)
+{
+	struct channel to = { create(0), channel, id, 0 };
+
+	if (ioctl(device, CHAN_CONNECT, &to))
+		die("connect");
+	for (int i = 0; i < rounds; i++)
+		round_trip(to.id, i, size);
+	end(to.id);
+	printf("%d messages came back as they were\n", rounds);
+}
+
 static void serve(int number, int connections)
 {
 	struct channel here = { create(number), 0, 0, 0 };
@@ -124,6 +141,82 @@ static void serve(int number, int connections)
 			say(accepted.channel, size);
 		}
 	}
+}
+
+static void many(int id, int number, int count, int rounds)
+{
+	uint16_t *channels = calloc(count, sizeof *channels);
+	static unsigned char wanted[MOST];
+
+	for (int n = 0; n < count; n++) {
+		struct channel to = { create(0), number, id, 0 };
+		if (ioctl(device, CHAN_CONNECT, &to))
+			die("connect");
+		channels[n] = to.id;
+	}
+	for (int round = 0; round < rounds; round++) {
+		for (int answer = 0; answer < 2; answer++) {
+			for (int n = 0; n < count; n++) {
+				int size = HEADER + 1 + (n * 397 + round * 1009) % (MOST - HEADER);
+				unsigned char *to = answer ? wanted : out;
+				for (int i = HEADER; i < size; i++)
+					to[i] = n * 31 + round * 5 + i * 7 + (i >> 8);
+				if (!answer) {
+					say(channels[n], size);
+					continue;
+				}
+				int heard = hear(channels[n], 30000);
+				if (heard != size || memcmp(in + HEADER, wanted + HEADER, size - HEADER)) {
+					fprintf(stderr, "rio_cm: of %d bytes on channel %d %d came back, or others\n", size, n, heard);
+					exit(1);
+				}
+			}
+		}
+	}
+	for (int n = 0; n < count; n++)
+		end(channels[n]);
+	printf("%d messages came back as they were\n", count * rounds);
+}
+
+static void crowd(int number)
+{
+	struct channel here = { create(number), 0, 0, 0 };
+	uint16_t listener = here.id;
+
+	signal(SIGCHLD, SIG_IGN);
+	if (ioctl(device, CHAN_BIND, &here) || ioctl(device, CHAN_LISTEN, &listener))
+		die("listen");
+	printf("listens\n");
+	fflush(stdout);
+	for (;;) {
+		struct acceptance accepted = { listener, 0, 60000 };
+		int size;
+
+		if (ioctl(device, CHAN_ACCEPT, &accepted)) {
+			if (errno == ETIME)
+				continue;
+			die("accept");
+		}
+		if (fork())
+			continue;
+		while ((size = hear(accepted.channel, 600000))) {
+			memcpy(out, in, MOST);
+			say(accepted.channel, size);
+		}
+		_exit(0);
+	}
+}
+
+static void hold(int id, int number)
+{
+	struct channel to = { create(0), number, id, 0 };
+
+	if (ioctl(device, CHAN_CONNECT, &to))
+		die("connect");
+	printf("connected\n");
+	fflush(stdout);
+	hear(to.id, 600000);
+	printf("ended\n");
 }
 
 static void peers(void)
@@ -154,9 +247,9 @@ static void knock(int id, int channel)
 
 int main(int count, char **words)
 {
-	int numbers[3] = { 0 };
+	int numbers[4] = { 0 };
 
-	for (int i = 0; i < 3 && i + 2 < count; i++)
+	for (int i = 0; i < 4 && i + 2 < count; i++)
 		numbers[i] = atoi(words[i + 2]);
 	if (count < 2 || (device = open("/dev/rio_cm", O_RDWR)) < 0)
 		die("/dev/rio_cm");
@@ -166,6 +259,14 @@ int main(int count, char **words)
 		echo(numbers[0], numbers[1], numbers[2]);
 	else if (!strcmp(words[1], "serve"))
 		serve(numbers[0], numbers[1]);
+	else if (!strcmp(words[1], "ping"))
+		ping(numbers[0], numbers[1], numbers[2], numbers[3]);
+	else if (!strcmp(words[1], "many"))
+		many(numbers[0], numbers[1], numbers[2], numbers[3]);
+	else if (!strcmp(words[1], "crowd"))
+		crowd(numbers[0]);
+	else if (!strcmp(words[1], "hold"))
+		hold(numbers[0], numbers[1]);
 	else if (!strcmp(words[1], "knock"))
 		knock(numbers[0], numbers[1]);
 	else

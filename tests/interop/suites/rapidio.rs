@@ -1,5 +1,11 @@
 //! The image on a RapidIO network, by models of the Tsi721 and of a switch, with a stock Linux 6.12 at another end: Linux
 //! as the host that enumerates, and the image as that. Then Ethernet (rionet), and channels (rio_cm).
+mod eight;
+mod linx;
+mod own;
+mod pair;
+mod rules;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -7,16 +13,17 @@ use anyhow::{Context, Result, bail, ensure};
 use interop_tests::{image_spec, programs, system};
 use launch::guest::Guest;
 use launch::models::ModelServer;
-use launch::qemu::{Machine, Program, Vm};
+use launch::qemu::{Machine, Nic, Program, Spec, Vm};
 use serde_json::Value;
 
 /// The image at port 5 of a switch, the guest at port 0.
 const TOPOLOGY: &str = "A=s0.5,B=s0.0";
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The image's settings but for its role. Its only interface is rionet.
+/// The image's settings but for its role. Its only interface is rionet. A rule leads back to whom it was reached from.
 const WORDS: &str = "isthmus.rapidio.0.services=echo isthmus.rapidio.0.echo_channel=10 \
-    isthmus.net.0.address=10.1.0.1/24";
+    isthmus.net.0.address=10.1.0.1/24 isthmus.rule.0.name=back isthmus.rule.0.listen=7000 \
+    isthmus.rule.0.backend=10.1.0.2:7777";
 
 /// The two machines, on one network.
 struct Boards {
@@ -27,18 +34,28 @@ struct Boards {
 
 impl Boards {
     fn boot(role: &str) -> Result<Boards> {
+        Boards::boot_with(&format!("{WORDS} {role}"), None)
+    }
+
+    /// With an image that has these words, and an interface ahead of rionet's if one is given.
+    fn boot_with(words: &str, nic: Option<Nic>) -> Result<Boards> {
         let server = std::env::var_os("ISTHMUS_MODELS").map(PathBuf::from);
         let server = server.context("ISTHMUS_MODELS is not set: run ./isthmus test rapidio")?;
         let model = ModelServer::start_several(&server, "tsi721", 2, &["--topology", TOPOLOGY])?;
         let program = Program::with_vfio_user()?;
-        let spec = image_spec()?.machine(Machine::Q35).program(program.clone());
-        let spec = spec.append(WORDS).append(role).vfio_user(&model.socket_of(0));
-        let mut gateway = spec.start()?;
+        let spec = image_spec()?.machine(Machine::Q35).program(program);
+        let spec = nic.into_iter().fold(spec.append(words), Spec::nic);
+        let mut gateway = spec.vfio_user(&model.socket_of(0)).start()?;
         gateway.wait_ready()?;
-        let spec = system()?.spec("linux", &[], 1500).program(program);
+        let guest = Boards::linux(&model)?;
+        Ok(Boards { gateway, guest, model })
+    }
+
+    fn linux(model: &ModelServer) -> Result<Guest> {
+        let spec = system()?.spec("linux", &[], 1500).program(Program::with_vfio_user()?);
         let mut guest = Guest::start("linux", spec.vfio_user(&model.socket_of(1)))?;
         guest.wait_up()?;
-        Ok(Boards { gateway, guest, model })
+        Ok(guest)
     }
 
     /// Loads Linux's modules for the bridge and the switch, `hdid` as Linux has it for hosts, and enumerates.
@@ -50,7 +67,7 @@ impl Boards {
         // It gives up at once where the link is not up yet, and is asked again then.
         let found = "ls /sys/bus/rapidio/devices | grep -q :e: || { echo 0 > /sys/bus/rapidio/scan; false; }";
         let waited = self.guest.wait_until(found, PATIENCE);
-        waited.with_context(|| format!("the network's model said:\n{}", self.model.output()))?;
+        waited.with_context(|| self.state())?;
         self.guest.sh(
             "modprobe -a rionet rio_cm && ip addr add 10.1.0.2/24 dev eth0 && ip link set eth0 up",
         )?;
@@ -88,7 +105,7 @@ impl Boards {
     /// How both ends see their network.
     fn state(&mut self) -> String {
         let shown = self.gateway.run("show rapidio").map(|reply| reply.text).unwrap_or_default();
-        let linux = "ip -s link show eth0; ip neigh; dmesg | tail -30; ls /sys/bus/rapidio/devices";
+        let linux = "ip -s link show eth0; ip neigh; dmesg | tail -60; ls /sys/bus/rapidio/devices";
         let told = self.guest.sh(linux).unwrap_or_default();
         format!("the image:\n{shown}\nLinux:\n{told}\nthe model:\n{}", self.model.output())
     }
@@ -105,6 +122,17 @@ impl Boards {
         }
         let tree = self.guest.sh("wget -q -O - http://10.1.0.1/api/rapidio")?;
         ensure!(tree.contains("this appliance"), "{tree}");
+        Ok(())
+    }
+
+    /// TCP from Linux to the image, and on from that to Linux: every byte is checked, and half-closes go across.
+    fn tcp(&mut self) -> Result<()> {
+        programs::install(&mut self.guest, "smc")?;
+        interop_tests::smc::serve(&mut self.guest, 7777, "tcp")?;
+        for words in ["64 20 1", "300000 3 2"] {
+            let said = self.guest.sh(&format!("timeout 100 smc echo 10.1.0.1 7000 {words} tcp"))?;
+            ensure!(said.trim() == "fine", "{words}: {said}");
+        }
         Ok(())
     }
 
@@ -192,6 +220,7 @@ fn linux_enumerates_the_image_and_talks_to_it() -> Result<()> {
     ensure!(mac == "00:01:00:01:00:00", "{mac}");
     boards.pings()?;
     boards.http()?;
+    boards.tcp()?;
     boards.channels(0)?;
     boards.storage()?;
     boards.rests()?;
@@ -215,6 +244,7 @@ fn the_image_enumerates_linux_and_talks_to_it() -> Result<()> {
     ensure!(id.trim() == "0x0001", "{id}");
     boards.pings()?;
     boards.http()?;
+    boards.tcp()?;
     boards.channels(3)?;
     boards.rests()?;
     boards.end()

@@ -364,7 +364,11 @@ fn an_end_point_says_back_what_is_said_also_to_who_does_not_listen_at_once() {
     assert_eq!(echoing.rionet.mac(), [0, 1, 0, 1, 0, 0]);
     let peer = Peer { device: 0, channel: ECHO };
     let now = node[0].now;
-    let channels = [0; 4].map(|_| node[0].channels.connect(peer, now).unwrap());
+    // Two of them have credits.
+    let channels = [false, false, true, true].map(|offers| {
+        let engine = &mut node[0].channels;
+        if offers { engine.connect_offering(peer, now) } else { engine.connect(peer, now) }.unwrap()
+    });
     turns(&mut node, &mut echoing, 10);
     let bytes = |channel: u16, n: usize| vec![(usize::from(channel) + n) as u8; 17 * n];
     // More than an outbound mailbox holds, and nothing is read meanwhile.

@@ -266,6 +266,20 @@ fn who_says_later_stalls_the_mailbox_for_a_while_and_not_for_ever() {
     host.send(7, b"three").unwrap();
     host.seconds(11);
     assert_eq!(host.undelivered(), [(7, Ended::Stalled)]);
+    // What else waits for it is not waited for as long each, until it has taken one.
+    for _ in 0..50 {
+        host.send(7, b"more").unwrap();
+    }
+    host.turns(10_000);
+    assert_eq!(host.undelivered(), [(7, Ended::Stalled); 50]);
+    host.network().board(1).messages = Answer::Take;
+    host.send(7, b"four").unwrap();
+    host.turns(20);
+    assert_eq!(host.network().board(1).received.len(), 3);
+    host.network().board(1).messages = Answer::Retry;
+    host.send(7, b"five").unwrap();
+    host.seconds(5);
+    assert!(host.undelivered().is_empty());
 }
 
 #[test]

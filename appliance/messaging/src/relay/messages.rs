@@ -16,6 +16,8 @@ use verbs::Provider;
 /// How long a connection whose one direction has ended waits for more of the other: transports of messages have no
 /// half-closes, and the other side may never know that nobody listens any more.
 const HALF_CLOSED: Duration = Duration::from_secs(10);
+/// How long a connection may be silent whose peer may be gone without anybody's noticing, if the rule does not say.
+pub(super) const UNWATCHED: Duration = Duration::from_secs(300);
 /// How often it is told at most that connections ended.
 const TELL: Duration = Duration::from_secs(1);
 
@@ -197,8 +199,9 @@ impl Relay {
         let Some(relayed) = self.relayed.get(key) else { return };
         let finished = relayed.pipes.map(|pipe| pipe.finished);
         if let Some(why) = ended {
-            // Who has said everything and went does not wait for an answer.
-            let abort = finished == [false, false];
+            // Who has said everything and went does not wait for an answer; but an answer that breaks off is not to pass for a
+            // whole one.
+            let abort = finished == [false, false] || why != Reason::Lost;
             self.counters.aborted += u64::from(abort);
             let lost = self.hang_up_both(key, abort, world);
             // That a client resets its connection is nothing unusual.

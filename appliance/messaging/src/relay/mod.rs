@@ -179,6 +179,8 @@ struct Relayed {
     pipes: [Pipe; 2],
     /// When patience with the server, or with silence, began.
     since: Instant,
+    /// How long it may be silent, if not for ever.
+    patience: Option<Duration>,
     /// It stands in the queue.
     queued: bool,
     /// What is on its way, where one side carries messages.
@@ -479,6 +481,7 @@ impl Relay {
             open: false,
             pipes: [Pipe::default(); 2],
             since: world.ctx.now,
+            patience: None,
             queued: false,
             conversation: None,
         });
@@ -590,7 +593,13 @@ impl Relay {
         if self.balance.answered(backend, true) {
             self.tell(backend, true);
         }
-        if let Some(idle) = self.rule.idle_timeout {
+        let unwatched = [Some(front), back].into_iter().flatten().any(|place| match place {
+            Place::Message(connection) => !world.messages.is_watched(connection),
+            Place::Stream(_) => false,
+        });
+        let default = unwatched.then_some(messages::UNWATCHED);
+        self.relayed[key].patience = self.rule.idle_timeout.or(default);
+        if let Some(idle) = self.relayed[key].patience {
             self.timers.put(key, world.ctx.now + idle);
         }
         if !self.begin_conversation(key, world) {

@@ -56,7 +56,7 @@ impl Relay {
     /// seconds, and who is less patient never hears of it.
     fn deadline(&self, relayed: &Relayed) -> Option<Instant> {
         if relayed.open {
-            let idle = self.rule.idle_timeout.map(|time| relayed.since + time);
+            let idle = relayed.patience.map(|time| relayed.since + time);
             return Instant::first([idle, messages::half_closed_until(relayed)]);
         }
         let connects = relayed.back.is_some_and(|back| match back {

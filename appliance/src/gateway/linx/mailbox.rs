@@ -91,6 +91,7 @@ impl Mailboxes {
         let mut taken = 0;
         for used in used {
             let Some(port) = rapidio.get(used.place) else { continue };
+            let tap = port.end_point.tap();
             let mut port = port.end_point.port().borrow_mut();
             for &mailbox in &used.inbound {
                 // What is left in the mailbox, RapidIO holds back at its senders.
@@ -103,6 +104,7 @@ impl Mailboxes {
                     let read = port.payload(&message).read(0, bytes);
                     let from = message.from;
                     port.recycle(message);
+                    tap.received(from, mailbox, bytes);
                     if let (Ok(()), Some((known, _))) = (read, used.known) {
                         node.receive(known, from, bytes, now);
                     }
@@ -136,6 +138,7 @@ impl Mailboxes {
             let (Some(port), Some(mailbox)) = (port, Mailbox::new(packet.mailbox)) else {
                 continue;
             };
+            port.end_point.tap().sent(packet.destination, mailbox, &self.message[..length]);
             let message = Packet { header: &self.message[..length], payload: &[], trailer: &[] };
             // One that is lost for want of a link, the engine finds out.
             let _ = port.end_point.port().borrow_mut().send(mailbox, packet.destination, &message);

@@ -174,8 +174,19 @@ impl DataPlane {
     /// Goes on with the RapidIO networks; how much was done.
     #[inline]
     pub(super) fn poll_rapidio(&mut self, now: Instant) -> usize {
-        let DataPlane { rapidio, ports, .. } = self;
-        rapidio.iter_mut().map(|one| one.poll(ports, now)).sum()
+        let DataPlane { rapidio, ports, capture, .. } = self;
+        let mut done = 0;
+        for (number, one) in rapidio.iter_mut().enumerate() {
+            done += one.poll(ports, now);
+            let tap = one.end_point.tap();
+            tap.set_wanted(capture.running());
+            while let Some(message) = tap.next() {
+                let place = ports.len() + number;
+                let ids = (message.ids, message.mailbox.number());
+                capture.message(place, message.is_sent, ids, &message.bytes, message.at);
+            }
+        }
+        done
     }
 
     /// When one of them has something to do though nothing arrives.

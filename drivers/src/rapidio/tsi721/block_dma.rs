@@ -85,7 +85,12 @@ impl MaintenanceChannel {
     /// Looks after it.
     pub fn watch(&mut self, now: Instant, registers: &Tsi721Registers) {
         let result = &mut self.result;
-        self.engine.watch(now, registers, |_, _| *result = Some(Err(MaintenanceError::NoAnswer)));
+        self.engine.watch(
+            now,
+            registers,
+            |_| None,
+            |_, _| *result = Some(Err(MaintenanceError::NoAnswer)),
+        );
     }
 
     /// How the request ended.
@@ -173,9 +178,14 @@ impl DataChannel {
     /// Looks after it.
     pub fn watch(&mut self, now: Instant, registers: &Tsi721Registers) {
         let failed = &mut self.failed;
-        self.engine.watch(now, registers, |tag, fault| {
-            failed.push_back(Transferred { tag, result: Err(fault) });
-        });
+        self.engine.watch(
+            now,
+            registers,
+            |_| None,
+            |tag, fault| {
+                failed.push_back(Transferred { tag, result: Err(fault) });
+            },
+        );
     }
 
     /// Everything under way fails.

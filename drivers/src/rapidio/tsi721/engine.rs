@@ -283,11 +283,12 @@ impl<T> Engine<T> {
     }
 
     /// Looks after it: lets it go on after it was initialized, and starts it anew after an error or when its first
-    /// descriptor takes too long. `failed` hears of that one.
+    /// descriptor takes too long, or longer than `shorter` has it for its tag. `failed` hears of that one.
     pub fn watch(
         &mut self,
         now: Instant,
         registers: &Tsi721Registers,
+        shorter: impl Fn(&T) -> Option<Duration>,
         mut failed: impl FnMut(T, Fault),
     ) {
         match self.state {
@@ -309,9 +310,10 @@ impl<T> Engine<T> {
                 if self.done > 0 || status == u32::MAX {
                     return;
                 }
+                let first = self.under_way.front().and_then(|entry| shorter(&entry.tag));
                 let fault = match status & ABORT != 0 {
                     true => Fault::Refused,
-                    false if now.since(since) > self.patience => Fault::Stalled,
+                    false if now.since(since) > first.unwrap_or(self.patience) => Fault::Stalled,
                     false => return,
                 };
                 if let Some(entry) = self.under_way.pop_front() {

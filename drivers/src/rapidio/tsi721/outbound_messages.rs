@@ -15,6 +15,9 @@ pub const ENTRIES: usize = 127;
 /// How long a receiver may say "later". Linux's lets a guest be frozen for seconds and loses nothing; this long the
 /// whole mailbox stands still.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long one may that did so all of that time and has taken nothing since: what else waits for it goes at once, so
+/// that a device that hangs holds the others up once, and not for each message.
+const SHORT: Duration = Duration::from_millis(5);
 
 static LAYOUT: Layout = Layout {
     descriptor: 16,
@@ -40,6 +43,8 @@ pub struct OutboundMailbox {
     buffers: Window,
     /// Descriptors complete in order, and so do buffers.
     next: usize,
+    /// The receiver that patience was lost with last.
+    hung: Option<u16>,
 }
 
 impl OutboundMailbox {
@@ -54,7 +59,7 @@ impl OutboundMailbox {
         buffers.fill(0);
         let base = 0x61000 + 0x1000 * mailbox.index();
         match Engine::new(&LAYOUT, base, ENTRIES, PATIENCE, arena, registers) {
-            Ok(engine) => Ok(OutboundMailbox { mailbox, engine, buffers, next: 0 }),
+            Ok(engine) => Ok(OutboundMailbox { mailbox, engine, buffers, next: 0, hung: None }),
             Err(error) => {
                 arena.free(buffers);
                 Err(error)
@@ -100,8 +105,9 @@ impl OutboundMailbox {
     /// How many messages have arrived since.
     pub fn delivered(&mut self, registers: &Tsi721Registers) -> u64 {
         let mut count = 0;
-        while self.engine.take(registers).is_some() {
+        while let Some((_, to)) = self.engine.take(registers) {
             count += 1;
+            self.hung = self.hung.filter(|hung| *hung != to);
         }
         count
     }
@@ -113,8 +119,15 @@ impl OutboundMailbox {
         registers: &Tsi721Registers,
         mut failed: impl FnMut(Undelivered),
     ) {
-        let mailbox = self.mailbox;
-        self.engine.watch(now, registers, |to, fault| failed(Undelivered { mailbox, to, fault }));
+        let OutboundMailbox { mailbox, engine, hung, .. } = self;
+        let (mailbox, before) = (*mailbox, *hung);
+        let shorter = |to: &u16| (before == Some(*to)).then_some(SHORT);
+        engine.watch(now, registers, shorter, |to, fault| {
+            if fault == Fault::Stalled {
+                *hung = Some(to);
+            }
+            failed(Undelivered { mailbox, to, fault });
+        });
     }
 
     /// Nothing of what is under way will be delivered.

@@ -3,6 +3,7 @@
 
 use crate::rio_cm::{self, Engine, HEADER, MOST};
 use crate::rionet::SharedPort;
+use crate::tap::Tap;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use drivers::hal::{Instant, Packet};
@@ -70,13 +71,17 @@ impl Echo {
     }
 
     /// Says back what was said, as long as there is room; how much was done.
-    pub fn answer(&mut self, engine: &mut Engine, port: &SharedPort) -> usize {
+    pub fn answer(&mut self, engine: &mut Engine, port: &SharedPort, tap: &Tap) -> usize {
         let mut done = 0;
         let Echo { channels, busy, message, count, .. } = self;
         busy.retain(|&number| {
             loop {
                 if port.borrow().room(rio_cm::MAILBOX) == 0 {
                     return true;
+                }
+                // News tell when there is some.
+                if !engine.has_credit(number) {
+                    return false;
                 }
                 let taken = engine.receive(number, |bytes| {
                     let length = bytes.len().min(MOST - HEADER);
@@ -90,6 +95,7 @@ impl Echo {
                         let Ok((to, header)) = engine.header(number, length) else { continue };
                         message[..HEADER].copy_from_slice(&header);
                         let header = &message[..HEADER + length];
+                        tap.sent(to, rio_cm::MAILBOX, header);
                         let packet = Packet { header, payload: &[], trailer: &[] };
                         let sent = port.borrow_mut().send(rio_cm::MAILBOX, to, &packet);
                         *count += u64::from(sent.is_ok());
@@ -97,6 +103,7 @@ impl Echo {
                     Ok(None) => return false,
                     Err(_) => {
                         done += 1;
+                        engine.finish(number);
                         engine.close(number);
                         channels.retain(|channel| *channel != number);
                         return false;

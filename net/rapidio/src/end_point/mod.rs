@@ -9,8 +9,9 @@ mod echo;
 use crate::enumeration::{Event, Master, Role};
 use crate::rio_cm::{self, Engine, HEADER};
 use crate::rionet::{self, Members, Rionet, SharedPort};
+use crate::tap::Tap;
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::rc::Rc;
 use core::cell::RefCell;
 use core::fmt;
@@ -55,6 +56,20 @@ pub struct EndPoint {
     news: VecDeque<u16>,
     /// The message that is being taken.
     message: Box<[u8; rio_cm::MOST]>,
+    /// Component tags of devices by id: one that was switched off and on, or has made way for another, has a new one.
+    tags: BTreeMap<u16, u32>,
+    tap: Tap,
+}
+
+/// What became of data that was to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// The port has it.
+    Yes,
+    /// The port has no room: [`EndPoint::has_room`] says when it has.
+    NoRoom,
+    /// The other end has to take something first: the channel has news when it has.
+    NoCredit,
 }
 
 impl EndPoint {
@@ -79,13 +94,18 @@ impl EndPoint {
         let echo = config.echo.map(|number| Echo::new(number, &mut channels));
         let master = Master::new(config.role, config.size);
         let message = Box::new([0; rio_cm::MOST]);
-        let news = VecDeque::new();
-        Ok((EndPoint { port, master, members, channels, echo, news, message }, rionet))
+        let (news, tags, tap) = (VecDeque::new(), BTreeMap::new(), Tap::default());
+        Ok((EndPoint { port, master, members, channels, echo, news, message, tags, tap }, rionet))
     }
 
     /// The port, for others of the same loop: a mailbox that is none of rionet's and rio_cm's is theirs.
     pub fn port(&self) -> &SharedPort {
         &self.port
+    }
+
+    /// Where messages go by; whoever has a mailbox of his own shows his there, too.
+    pub fn tap(&self) -> &Tap {
+        &self.tap
     }
 
     /// How the network is known.
@@ -118,21 +138,28 @@ impl EndPoint {
         self.channels.outgoing().is_none() && self.port.borrow().room(rio_cm::MAILBOX) > 0
     }
 
-    /// Sends data over a channel; false if there is no room now.
-    pub fn send(&mut self, number: u16, data: &[u8]) -> Result<bool, rio_cm::Error> {
-        let (to, header) = self.channels.header(number, data.len())?;
+    /// Sends data over a channel.
+    pub fn send(&mut self, number: u16, data: &[u8]) -> Result<Sent, rio_cm::Error> {
         // What channels say of themselves goes ahead.
         self.send_control();
         if !self.has_room() {
-            return Ok(false);
+            return Ok(Sent::NoRoom);
         }
+        let (to, header) = match self.channels.header(number, data.len()) {
+            Err(rio_cm::Error::NoCredit) => return Ok(Sent::NoCredit),
+            other => other?,
+        };
         let length = HEADER + data.len();
         let message = self.message.get_mut(..length).unwrap_or_default();
         let (head, body) = message.split_at_mut(HEADER.min(length));
         head.copy_from_slice(&header);
         body.copy_from_slice(data);
+        self.tap.sent(to, rio_cm::MAILBOX, message);
         let packet = Packet { header: message, payload: &[], trailer: &[] };
-        Ok(self.port.borrow_mut().send(rio_cm::MAILBOX, to, &packet).is_ok())
+        if self.port.borrow_mut().send(rio_cm::MAILBOX, to, &packet).is_err() {
+            self.channels.undelivered(to);
+        }
+        Ok(Sent::Yes)
     }
 
     /// Messages that the echo service has said back, and channels that it has.
@@ -143,11 +170,14 @@ impl EndPoint {
     /// Everybody is told that this end point leaves. The Ethernet port is to be flushed after that.
     pub fn leave(&mut self) {
         self.members.leave();
+        self.channels.leave();
+        self.send_control();
     }
 
     /// Goes on; how much was done. News of the network go to `tell`.
     pub fn poll(&mut self, now: Instant, mut tell: impl FnMut(&Master, Event)) -> usize {
         let mut done = 0;
+        self.tap.set_now(now);
         self.port.borrow_mut().poll(now);
         self.master.poll(&mut *self.port.borrow_mut(), now);
         while let Some(event) = self.master.event() {
@@ -163,6 +193,8 @@ impl EndPoint {
             done += 1;
             if lost.mailbox == rionet::MAILBOX {
                 self.members.undelivered(&lost);
+            } else if lost.mailbox == rio_cm::MAILBOX {
+                self.channels.undelivered(lost.to);
             }
         }
         self.members.poll(now);
@@ -182,7 +214,7 @@ impl EndPoint {
         if let Some(echo) = &mut self.echo
             && self.channels.outgoing().is_none()
         {
-            done += echo.answer(&mut self.channels, &self.port);
+            done += echo.answer(&mut self.channels, &self.port, &self.tap);
         }
         done
     }
@@ -193,7 +225,14 @@ impl EndPoint {
             Event::Changed => {
                 self.members.set_network(network);
                 self.channels.set_own_id(network.own_id);
-                let is_gone = |id| !network.end_points().any(|device| device.id == id);
+                self.tap.set_own_id(network.own_id);
+                let tags: BTreeMap<u16, u32> =
+                    network.end_points().map(|device| (device.id, device.tag)).collect();
+                let before = core::mem::replace(&mut self.tags, tags);
+                let is_gone = |id| match (self.tags.get(&id), before.get(&id)) {
+                    (None, _) => true,
+                    (Some(now), before) => before.is_some_and(|before| before != now),
+                };
                 self.channels.devices_gone(is_gone);
             }
             Event::Lost | Event::Retreated => {
@@ -218,6 +257,7 @@ impl EndPoint {
             let from = message.from;
             port.recycle(message);
             if read.is_ok() {
+                self.tap.received(from, rio_cm::MAILBOX, bytes);
                 self.channels.deliver(from, bytes, now);
             }
         }
@@ -231,6 +271,7 @@ impl EndPoint {
             if self.port.borrow_mut().send(rio_cm::MAILBOX, to, &packet).is_err() {
                 break;
             }
+            self.tap.sent(to, rio_cm::MAILBOX, &header);
             self.channels.was_sent();
         }
     }

@@ -1,5 +1,8 @@
 //! A channel and its states.
 
+use super::Error;
+use super::flow::Flow;
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use drivers::hal::Instant;
@@ -20,6 +23,8 @@ pub struct Request {
     pub from: Source,
     pub channel: u16,
     pub at: Instant,
+    /// It offers what our own have.
+    pub offers: bool,
 }
 
 /// What a channel is in.
@@ -35,6 +40,8 @@ pub enum State {
     ClosedByPeer,
     /// Nobody has answered.
     TimedOut,
+    /// It has ended, and what the other end sent may not have arrived.
+    Broken(Error),
 }
 
 /// A channel.
@@ -47,11 +54,22 @@ pub struct Channel {
     pub has_news: bool,
     /// Its user would have senders wait, and not lose what they send.
     pub holds_up: bool,
+    /// Of one whose other end is ours, and that of one which offers that.
+    pub flow: Option<Box<Flow>>,
+    /// The next tick of that.
+    pub tick: Instant,
 }
 
 impl Channel {
     /// One in a state.
     pub fn new(state: State) -> Self {
-        Channel { state, received: VecDeque::new(), has_news: false, holds_up: false }
+        Channel {
+            state,
+            received: VecDeque::new(),
+            has_news: false,
+            holds_up: false,
+            flow: None,
+            tick: Instant::ZERO,
+        }
     }
 }

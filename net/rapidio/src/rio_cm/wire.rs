@@ -22,6 +22,10 @@ pub enum Operation {
     Close,
     /// Data.
     Data,
+    /// Between our own: how many messages were taken.
+    Credit,
+    /// Between our own: nothing more is sent.
+    Finish,
 }
 
 /// The header.
@@ -39,8 +43,11 @@ pub struct Header {
     pub to_channel: u16,
     /// Channel of the sender.
     pub from_channel: u16,
-    /// Of data: bytes of header and data. Else 0.
+    /// Of data: bytes of header and data. Of `Finish`: messages sent in all, modulo 2^16. Else 0.
     pub len: u16,
+    /// Between our own ([`super::flow`]): of a request and its acknowledgement that it is so, else how many messages were
+    /// taken, modulo 2^16. Linux sends 0, or of data whatever its user left there, and does not read it.
+    pub word: u16,
 }
 
 /// Why a message is refused.
@@ -68,7 +75,7 @@ impl Header {
     ) -> Header {
         let mailboxes = [mailbox.number(); 2];
         let (from, to) = (from.into(), to.into());
-        Header { from, to, mailboxes, operation, to_channel, from_channel, len: 0 }
+        Header { from, to, mailboxes, operation, to_channel, from_channel, len: 0, word: 0 }
     }
 
     /// Reads the header of a message that has arrived.
@@ -83,6 +90,8 @@ impl Header {
             1 => Operation::ConnectAcknowledge,
             2 => Operation::Close,
             3 => Operation::Data,
+            0x10 => Operation::Credit,
+            0x11 => Operation::Finish,
             other => return Err(Malformed::Operation(other)),
         };
         let word = |at: usize| u16::from_be_bytes([rest[at], rest[at + 1]]);
@@ -99,6 +108,7 @@ impl Header {
             to_channel: word(0),
             from_channel: word(2),
             len,
+            word: word(6),
         })
     }
 
@@ -110,6 +120,8 @@ impl Header {
             Operation::ConnectAcknowledge => 1,
             Operation::Close => 2,
             Operation::Data => 3,
+            Operation::Credit => 0x10,
+            Operation::Finish => 0x11,
         };
         bytes[0..4].copy_from_slice(&self.from.to_be_bytes());
         bytes[4..8].copy_from_slice(&self.to.to_be_bytes());
@@ -118,6 +130,7 @@ impl Header {
         bytes[12..14].copy_from_slice(&self.to_channel.to_be_bytes());
         bytes[14..16].copy_from_slice(&self.from_channel.to_be_bytes());
         bytes[16..18].copy_from_slice(&self.len.to_be_bytes());
+        bytes[18..20].copy_from_slice(&self.word.to_be_bytes());
         bytes
     }
 }

@@ -393,3 +393,70 @@ fn over_riocm() -> Result<()> {
     assert_eq!(kinds.len(), 9, "{kinds:02x?}");
     Ok(())
 }
+
+/// Messages of stock Linux 6.12's rio_cm as they were seen, and what only two appliances say.
+#[test]
+fn tshark_reads_channels_of_rio_cm() -> Result<()> {
+    let messages = [
+        (
+            "1 1",
+            "00000001 00000002 01 01 55 00 000a 0101 0000 0000 00000000",
+            ["0x00", "10", "257", "0", "", "0x0000", ""],
+        ),
+        (
+            "1 1",
+            "00000002 00000001 01 01 55 01 0101 0100 0000 4931 ac000000",
+            ["0x01", "257", "256", "0", "", "0x4931", ""],
+        ),
+        (
+            "1 0",
+            "00000001 00000000 01 01 55 03 0100 0101 0017 0000 61626300",
+            ["0x03", "256", "257", "23", "", "0x0000", "616263"],
+        ),
+        (
+            "2 1",
+            "00000002 00000001 01 01 55 02 0101 0100 0000 0000 d3000000",
+            ["0x02", "257", "256", "0", "", "0x0000", ""],
+        ),
+        (
+            "1 2",
+            "00000001 00000002 01 01 55 10 0100 0101 0000 0011",
+            ["0x10", "256", "257", "0", "", "0x0011", ""],
+        ),
+        (
+            "1 2",
+            "00000001 00000002 01 01 55 11 0100 0101 0102 0011",
+            ["0x11", "256", "257", "", "258", "0x0011", ""],
+        ),
+    ];
+    let bytes = |text: &str| -> Vec<u8> {
+        let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+        let byte =
+            |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        digits.chunks(2).map(byte).collect()
+    };
+    let packets: Vec<Vec<u8>> = messages
+        .iter()
+        .map(|(_, text, _)| [&[0, 1, 0, 2, 1, 0, 0, 0][..], &bytes(text)].concat())
+        .collect();
+    let script =
+        concat!("lua_script:", env!("CARGO_MANIFEST_DIR"), "/../../net/linx/wireshark/riocm.lua");
+    let fields = [
+        "rio_cm.op",
+        "rio_cm.dst_ch",
+        "rio_cm.src_ch",
+        "rio_cm.len",
+        "rio_cm.sent",
+        "rio_cm.word",
+        "rio_cm.data",
+    ];
+    let ids = ["rio_cm.src_id", "rio_cm.dst_id"];
+    let all: Vec<&str> = fields.into_iter().chain(ids).collect();
+    let lines = tshark(&pcap(USER0, &packets), &["-X", script], &all)?;
+    assert_eq!(lines.len(), messages.len());
+    for ((ids, _, expected), line) in messages.iter().zip(lines) {
+        assert_eq!(line[..7], expected[..]);
+        assert_eq!(line[7..].join(" "), *ids);
+    }
+    Ok(())
+}

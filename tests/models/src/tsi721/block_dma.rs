@@ -44,6 +44,11 @@ fn base(channel: usize) -> u64 {
     0x51000 + 0x1000 * channel as u64
 }
 
+/// Whether a register is one by which a channel is told of descriptors.
+pub fn is_told(offset: u64) -> bool {
+    channel_of(offset).is_some() && offset & 0xffc == WRITTEN
+}
+
 /// Whether an offset is of a channel's registers, and which channel's.
 pub fn channel_of(offset: u64) -> Option<usize> {
     (0x51000..0x59000).contains(&offset).then(|| ((offset - 0x51000) / 0x1000) as usize)

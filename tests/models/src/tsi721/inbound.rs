@@ -181,13 +181,11 @@ impl Tsi721 {
     }
 
     /// All that has arrived is looked at.
-    pub(super) fn run_inbox(&mut self, now: u64, machine: &mut dyn Machine) -> bool {
+    pub(super) fn run_inbox(&mut self, now: u64, machine: &mut dyn Machine) {
         let inbox = self.network().take_inbox(self.me);
-        let any = !inbox.is_empty();
         for packet in inbox {
             self.take(packet, now, machine);
         }
-        any
     }
 
     fn take(&mut self, packet: Packet, now: u64, machine: &mut dyn Machine) {

@@ -37,8 +37,8 @@ fn a_register_of_a_board_is_read_by_block_dma() {
     assert!(model.complaints.is_empty());
 }
 
-#[test]
-fn who_does_not_answer_ends_in_an_abort() {
+/// A message to somebody who says nothing is under way.
+fn unanswered() -> (Tsi721, TestMachine, Nanoseconds) {
     let topology: Topology = "A=B".parse().unwrap();
     let network = Network::new(&topology, 1, |_| Board::new(Answer::Silence, 0));
     let mut model = Tsi721::new(Config::default(), Arc::new(Mutex::new(network)), 0);
@@ -56,7 +56,25 @@ fn who_does_not_answer_ends_in_an_abort() {
     model.write(0, 0x61000, &1u32.to_le_bytes(), 0, &mut machine);
     let due = model.poll(0, &mut machine).unwrap();
     assert_eq!(model.register(0x61014), 0x20_0000, "running");
+    (model, machine, due)
+}
+
+#[test]
+fn who_does_not_answer_ends_in_an_abort() {
+    let (mut model, mut machine, due) = unanswered();
     assert_eq!(model.poll(due, &mut machine), None);
     assert_eq!(model.register(0x61014), 0x40_0000, "aborted");
     assert_eq!(model.register(0x6100c), 2);
+}
+
+/// On a busy host nobody may have looked for longer than an answer may take.
+#[test]
+fn an_answer_that_has_arrived_is_not_late_because_nobody_looked() {
+    let (mut model, mut machine, due) = unanswered();
+    let kind = Kind::Received { tid: 1, mailbox: 0, status: crate::rapidio::Status::Done };
+    let answer = Packet { to: 0xff, from: 0xff, large: false, kind };
+    model.network().endpoint(0).inbox.push_back(answer);
+    assert_eq!(model.poll(2 * due, &mut machine), None);
+    assert_eq!(model.register(0x61014), 0, "neither running nor aborted");
+    assert_eq!(model.register(0x61004), 1, "done");
 }

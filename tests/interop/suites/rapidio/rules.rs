@@ -1,0 +1,204 @@
+//! Rules over channels of rio_cm to a stock Linux, which uses them by `/dev/rio_cm`: a hundred channels from it to a
+//! server over TCP, and a hundred clients over TCP to it; closes, silence, and reboots on both sides.
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use launch::qemu::{Nic, free_port};
+use serde_json::{Value, json};
+
+use super::pair::{Client, tells, until};
+use super::{Boards, PATIENCE};
+
+const MANY: usize = 100;
+/// Bytes of the longest message.
+const LONGEST: usize = 4076;
+
+/// Sends back what comes, on each connection.
+fn echo_server() -> Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let port = listener.local_addr()?.port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || -> std::io::Result<()> {
+                let mut bytes = vec![0; 16 << 10];
+                loop {
+                    let count = stream.read(&mut bytes)?;
+                    if count == 0 {
+                        return Ok(());
+                    }
+                    stream.write_all(&bytes[..count])?;
+                }
+            });
+        }
+    });
+    Ok(port)
+}
+
+fn message(of: usize, round: usize) -> Vec<u8> {
+    let length = 4 + (of * 397 + round * 1009) % (LONGEST - 3);
+    (0..length).map(|at| (at * 3 + of * 11 + round) as u8).collect()
+}
+
+/// A message of a channel goes into the stream behind its length, and has no number.
+fn send(client: &mut Client, bytes: &[u8]) -> Result<()> {
+    client.0.write_all(&[&(bytes.len() as u32).to_be_bytes()[..], bytes].concat())?;
+    Ok(())
+}
+
+fn receive(client: &mut Client) -> Result<Vec<u8>> {
+    let (number, rest) = client.receive()?;
+    Ok([&number.to_be_bytes()[..], &rest].concat())
+}
+
+/// As many clients at a time, each of which has its messages back.
+fn crowd(port: u16, rounds: usize) -> Result<()> {
+    let mut clients = Vec::new();
+    for _ in 0..MANY {
+        clients.push(Client::connect(port)?);
+    }
+    for round in 0..rounds {
+        for (of, client) in clients.iter_mut().enumerate() {
+            send(client, &message(of, round))
+                .with_context(|| format!("client {of}, round {round}"))?;
+        }
+        for (of, client) in clients.iter_mut().enumerate() {
+            let back = receive(client).with_context(|| format!("client {of}, round {round}"))?;
+            ensure!(
+                back == message(of, round),
+                "client {of} has another message back in round {round}"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn rule(boards: &mut Boards, name: &str) -> Result<Value> {
+    let all = boards.gateway.run("show smc rules --json")?.json()?;
+    let one = all.as_array().and_then(|all| all.iter().find(|rule| rule["name"] == name));
+    one.cloned().with_context(|| format!("no rule {name} in {all:#}"))
+}
+
+fn rule_until(boards: &mut Boards, name: &str, wanted: impl Fn(&Value) -> bool) -> Result<Value> {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    loop {
+        let shown = rule(boards, name)?;
+        if wanted(&shown) {
+            return Ok(shown);
+        }
+        ensure!(std::time::Instant::now() < deadline, "it does not become so: {shown:#}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn serve(boards: &mut Boards) -> Result<()> {
+    boards.guest.sh("rio_cm crowd 30 > /tmp/crowd 2>&1 &")?;
+    boards.guest.wait_until("grep listens /tmp/crowd", PATIENCE)
+}
+
+fn story(boards: &mut Boards, ports: [u16; 2]) -> Result<()> {
+    let [out, quiet] = ports;
+    // From Linux to a server over TCP: what is sent on a hundred channels at a time comes back on each.
+    for life in 1..=2 {
+        let said = boards.guest.sh(&format!("timeout 110 rio_cm many 3 20 {MANY} 20"))?;
+        ensure!(said.contains("2000 messages came back as they were"), "{said}");
+        let shown = rule_until(boards, "in", |rule| rule["connections"] == 0)?;
+        ensure!(shown["message_clients"] == life * MANY, "{shown:#}");
+        ensure!(shown["messages_lost"] == 0 && shown["refused"] == 0, "{shown:#}");
+    }
+    // From clients over TCP to Linux, twice.
+    serve(boards)?;
+    for life in 1..=2 {
+        crowd(out, 10)?;
+        let shown = rule_until(boards, "out", |rule| rule["connections"] == 0)?;
+        ensure!(shown["tcp_clients"] == life * MANY && shown["messages_lost"] == 0, "{shown:#}");
+    }
+    // Both at a time.
+    std::thread::scope(|scope| {
+        let clients = scope.spawn(|| crowd(out, 5));
+        let said = boards.guest.sh(&format!("timeout 110 rio_cm many 3 20 {MANY} 5"))?;
+        ensure!(said.contains("500 messages came back as they were"), "{said}");
+        clients.join().expect("no panic")
+    })?;
+    let shown = until(&mut boards.gateway, "rapidio", |_| true)?;
+    ensure!(shown["rio_cm_overflowed"] == 0 && shown["undelivered"] == 0, "{shown:#}");
+    // A process of Linux's dies in the middle: its client over TCP hears of it.
+    let mut client = Client::connect(out)?;
+    send(&mut client, &message(1, 1))?;
+    ensure!(receive(&mut client)? == message(1, 1));
+    boards.guest.sh("killall -9 rio_cm")?;
+    ensure!(receive(&mut client).is_err(), "who serves it was killed");
+    // Nobody listens: who connects is told within the timeout.
+    let mut client = Client::connect(out)?;
+    ensure!(receive(&mut client).is_err(), "nobody listens");
+    // Linux says nothing any more: that ends after the rule's time, and is told.
+    serve(boards)?;
+    let mut client = Client::connect(quiet)?;
+    send(&mut client, &message(2, 2))?;
+    ensure!(receive(&mut client)? == message(2, 2));
+    boards.guest.vm.qmp.execute("stop", json!({}))?;
+    send(&mut client, &message(3, 3))?;
+    ensure!(receive(&mut client).is_err(), "it is frozen");
+    tells(
+        &mut boards.gateway,
+        "rule quiet: connections ended: 1, the last because nothing came for too long",
+    )?;
+    boards.guest.vm.qmp.execute("cont", json!({}))?;
+    // Linux loses power: who waits for it is told, without any timeout of the rule's.
+    let mut client = Client::connect(out)?;
+    send(&mut client, &message(4, 4))?;
+    ensure!(receive(&mut client)? == message(4, 4));
+    boards.guest.vm.kill();
+    ensure!(receive(&mut client).is_err(), "it has no power");
+    tells(
+        &mut boards.gateway,
+        "rule out: connections ended: 1, the last because the peer is gone",
+    )?;
+    until(&mut boards.gateway, "rapidio", |shown| shown["rionet_peers"] == 0)?;
+    boards.guest = Boards::linux(&boards.model)?;
+    boards.enumerate("")?;
+    until(&mut boards.gateway, "rapidio", |shown| shown["rionet_peers"] == 1)?;
+    serve(boards)?;
+    crowd(out, 2)?;
+    let said = boards.guest.sh(&format!("timeout 110 rio_cm many 3 20 {MANY} 2"))?;
+    ensure!(said.contains("200 messages came back as they were"), "{said}");
+    // The appliance ends in good order: Linux is told on each channel.
+    boards.guest.sh("rio_cm hold 3 20 > /tmp/hold 2>&1 &")?;
+    boards.guest.wait_until("grep connected /tmp/hold", PATIENCE)?;
+    boards.gateway.run("show log")?.lacks("ERROR")?.lacks("panic")?;
+    boards.gateway.run("poweroff").ok();
+    boards.guest.wait_until("grep ended /tmp/hold", PATIENCE)?;
+    let said = boards.guest.sh("dmesg | grep -e BUG -e Oops -e 'Call Trace' || true")?;
+    ensure!(said.is_empty(), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_hundred_channels_of_linux_go_both_ways_and_ends_are_told() -> Result<()> {
+    let server = echo_server()?;
+    let ports = [free_port()?, free_port()?];
+    let words = format!(
+        "isthmus.rapidio.0.role=host isthmus.rapidio.0.id=3 isthmus.net.0.address=10.0.2.15/24 \
+         isthmus.net.1.address=10.1.0.1/24 \
+         isthmus.rule.0.name=in isthmus.rule.0.listen=rio_cm:3:20 isthmus.rule.0.backend=10.0.2.2:{server} \
+         isthmus.rule.0.connections=200 isthmus.rule.0.connect_timeout_ms=20000 \
+         isthmus.rule.1.name=out isthmus.rule.1.listen=7000 isthmus.rule.1.backend=rio_cm:1:30 \
+         isthmus.rule.1.connections=200 isthmus.rule.1.connect_timeout_ms=20000 \
+         isthmus.rule.2.name=quiet isthmus.rule.2.listen=7001 isthmus.rule.2.backend=rio_cm:1:30 \
+         isthmus.rule.2.idle_timeout_s=3"
+    );
+    let forwards = vec![("tcp", ports[0], 7000), ("tcp", ports[1], 7001)];
+    let mut boards = Boards::boot_with(&words, Some(Nic::User { forwards }))?;
+    boards.enumerate("")?;
+    until(&mut boards.gateway, "rapidio", |shown| shown["rionet_peers"] == 1)?;
+    let told = story(&mut boards, ports);
+    if told.is_ok() {
+        return Ok(());
+    }
+    let state = boards.state();
+    let said = ["show smc rules", "show log"].map(|line| {
+        boards.gateway.run(line).map_or_else(|error| format!("{error:#}"), |reply| reply.text)
+    });
+    told.with_context(|| format!("{state}\n{}", said.join("\n")))
+}
