@@ -92,7 +92,7 @@ fn one_side_without_smc() -> Result<()> {
         lab.fresh("OTHER.EID", "")?;
         lab.echo(7, "100000 1 1")?;
         lab.echo(7001, "100000 1 1")?;
-        let refused = lab.site.gateway.run("show refused")?.contains("SMC-R")?.text;
+        let refused = lab.site.gateway.run("show refused")?.contains("SMC-R")?.text.clone();
         ensure!(refused.contains("no common SMC device or EID"), "{refused}");
         // As server 2 times, and once by the guest's server; no device that both have.
         lab.fallbacks.push(("03030000", 3));
