@@ -204,7 +204,7 @@ impl Storage {
                 let bytes = usize::try_from(volume.memory()).unwrap_or(usize::MAX);
                 let free = arena.available();
                 let short = || format!("{bytes} bytes of memory wanted, {free} free");
-                let memory = arena.alloc(bytes, 4096).ok_or_else(short)?;
+                let memory = arena.alloc_from_end(bytes, 4096).ok_or_else(short)?;
                 Box::new(RamVolume::new(memory, volume.read_only))
             }
             Some(disk) if volume.size.is_some() => {

@@ -54,6 +54,20 @@ impl Arena {
         let whole = len.max(1).checked_next_multiple_of(GRAIN)?;
         let align = align.max(GRAIN) as u64;
         let start = self.books.lock().take(self.all.bus_address(), whole, align)?;
+        self.window(start, len)
+    }
+
+    /// As [`Arena::alloc`], from the other end: for what is of all sizes and comes and goes as somebody wishes, so that
+    /// what is of one size (sessions) finds the places of its like again.
+    pub fn alloc_from_end(&mut self, len: usize, align: usize) -> Option<Window> {
+        assert!(align.is_power_of_two(), "alignment must be a power of two");
+        let whole = len.max(1).checked_next_multiple_of(GRAIN)?;
+        let align = align.max(GRAIN) as u64;
+        let start = self.books.lock().take_last(self.all.bus_address(), whole, align)?;
+        self.window(start, len)
+    }
+
+    fn window(&self, start: usize, len: usize) -> Option<Window> {
         // Not a byte more: what is registered of it is granted to peers.
         let window = self.all.slice(start, len)?;
         unpoison(&window);
@@ -128,6 +142,27 @@ impl Books {
         None
     }
 
+    /// As [`Books::take`], as near to the end as possible.
+    fn take_last(&mut self, base: u64, len: usize, align: u64) -> Option<usize> {
+        let free = &mut self.0;
+        for i in (0..free.len()).rev() {
+            let (start, size) = free[i];
+            let Some(last) = size.checked_sub(len) else { continue };
+            let bus = base + (start + last) as u64;
+            let Some(before) = last.checked_sub((bus % align) as usize) else { continue };
+            free.remove(i);
+            let rest = last - before;
+            if rest > 0 {
+                free.insert(i, (start + before + len, rest));
+            }
+            if before > 0 {
+                free.insert(i, (start, before));
+            }
+            return Some(start + before);
+        }
+        None
+    }
+
     fn give_back(&mut self, start: usize, len: usize) {
         let (free, end) = (&mut self.0, start + len);
         let at = free.partition_point(|&(s, _)| s < start);
@@ -168,6 +203,29 @@ mod tests {
         while !taken.is_empty() {
             order = order.wrapping_mul(31) + 11;
             arena.free(taken.swap_remove(order % taken.len()));
+        }
+        assert_eq!(arena.books.lock().0, before);
+    }
+
+    #[test]
+    fn what_comes_from_the_end_leaves_the_places_of_others_alone() {
+        let mut arena = Arena::on_heap(72 << 10);
+        let before = arena.books.lock().0.clone();
+        let session = |arena: &mut Arena| arena.alloc(3 << 12, 4096);
+        let mut sessions: Vec<Window> = (0..2).filter_map(|_| session(&mut arena)).collect();
+        let small = arena.alloc_from_end(100, 4096).unwrap();
+        let large = arena.alloc_from_end(5 << 12, 4096).unwrap();
+        assert!(small.bus_address() % 4096 == 0 && large.bus_address() % 4096 == 0);
+        assert!(large.bus_address() < small.bus_address());
+        arena.free(small);
+        arena.free(sessions.remove(0));
+        let other = arena.alloc_from_end(2 << 12, 64).unwrap();
+        // Two places of sessions are there again: one between, one behind.
+        sessions.extend((0..2).filter_map(|_| session(&mut arena)));
+        assert_eq!(sessions.len(), 3);
+        assert!(arena.alloc_from_end(1 << 17, 64).is_none());
+        for window in sessions.into_iter().chain([large, other]) {
+            arena.free(window);
         }
         assert_eq!(arena.books.lock().0, before);
     }
