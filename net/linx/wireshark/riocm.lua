@@ -191,7 +191,11 @@ function rio.dissector(buffer, pinfo, tree)
   pinfo.cols.protocol = "RapidIO"
   if buffer:len() == 8 then return 8 end
   local message = buffer(8):tvb()
-  if riocm.dissector(message, pinfo, tree) == 0 then riochannel.dissector(message, pinfo, tree) end
+  if message:len() >= 2 and message(0, 2):uint() == 0x22cf then
+    riocm.dissector(message, pinfo, tree)
+  else
+    riochannel.dissector(message, pinfo, tree)
+  end
   return buffer:len()
 end
 

@@ -105,10 +105,14 @@ impl Counters {
     }
 }
 
-/// The plugin interface that this QEMU accepts: 1 before 9.0, from then on at least 2.
+/// The plugin interface that this QEMU accepts: 1 before 9.0, from then on at least 2, from 11 on at least 7.
 fn api_version(version: &str) -> u32 {
     let major = version.split("version ").nth(1).and_then(|v| v.split('.').next()?.parse().ok());
-    if major.unwrap_or(10) < 9 { 1 } else { 2 }
+    match major.unwrap_or(10) {
+        ..9 => 1,
+        9..11 => 2,
+        _ => 7,
+    }
 }
 
 #[cfg(test)]

@@ -674,8 +674,10 @@ impl Relay {
         why: Reason,
         world: &mut World<'_, '_, P>,
     ) {
+        // That a peer which carries messages says nothing any more is told; clients over TCP that are idle are many.
+        let is_told = why == Reason::Idle && self.is_conversation(key);
         let lost = self.hang_up_both(key, abort, world);
-        if lost > 0 {
+        if lost > 0 || is_told {
             self.note_end(why, lost, world.ctx.now);
         }
     }
