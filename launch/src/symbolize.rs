@@ -51,15 +51,16 @@ pub fn symbolize(options: &Options) -> Result<()> {
 }
 
 /// Functions of an image.
-struct Symbols {
+pub struct Symbols {
     /// Name and length in bytes by address.
     functions: BTreeMap<u64, (String, u64)>,
     /// The build ID, in hexadecimal.
-    build: String,
+    pub build: String,
 }
 
 impl Symbols {
-    fn read(file: &[u8]) -> Result<Symbols> {
+    /// Those of an ELF file.
+    pub fn read(file: &[u8]) -> Result<Symbols> {
         let file = object::File::parse(file).context("the file is no ELF file")?;
         let functions = file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text);
         let functions = functions.filter_map(|symbol| {
@@ -79,7 +80,8 @@ impl Symbols {
         inside.then(|| format!("{name}+{:#x}", address - start))
     }
 
-    fn name_all(&self, record: &str) -> String {
+    /// A record, with a line for each address of a function below the line that holds it.
+    pub fn name_all(&self, record: &str) -> String {
         let mut out = String::new();
         for line in record.lines() {
             out.push_str(line);

@@ -55,14 +55,18 @@ enum Flush {
 impl Ending {
     /// Begins. From here on nobody but this uses the disks that hold volumes.
     pub fn new(how: End, state: &mut State, now: Instant) -> Self {
+        state.plane.ending = true;
+        log::info!("ending: {how:?}");
+        Ending::of_disks(how, &state.disks, now)
+    }
+
+    fn of_disks(how: End, disks: &[DiskSlot], now: Instant) -> Self {
         let flush = |slot: &DiskSlot| {
             let caches = slot.geometry.features.contains(Features::VOLATILE_CACHE);
             let written = matches!(slot.role, Role::Volume | Role::Volumes);
             if caches && written { Flush::Wanted } else { Flush::Done }
         };
-        let flushes = state.disks.iter().map(flush).collect();
-        state.plane.ending = true;
-        log::info!("ending: {how:?}");
+        let flushes = disks.iter().map(flush).collect();
         Ending { how: Some(how), step: Step::Flushes, deadline: now + FLUSHES, flushes }
     }
 
@@ -82,18 +86,11 @@ impl Ending {
         now: Instant,
     ) -> Option<End> {
         if self.step == Step::Flushes {
-            let done = self.poll_flushes(&mut state.disks);
-            if !done && now < self.deadline {
-                return None;
+            if self.disks_are_done(&mut state.disks, now) {
+                // After a power cut a drive takes longer to come up, and counts it.
+                state.disks.iter_mut().for_each(|slot| slot.disk.shut_down());
+                state.say_goodbye(networks, now);
             }
-            if !done {
-                log::error!("ending: a disk has not written its cache down in time");
-            }
-            self.step = Step::Goodbyes;
-            self.deadline = now + GOODBYES;
-            // After a power cut a drive takes longer to come up, and counts it.
-            state.disks.iter_mut().for_each(|slot| slot.disk.shut_down());
-            state.say_goodbye(networks, now);
             return None;
         }
         if !state.is_shut_down(networks) && now < self.deadline {
@@ -108,6 +105,20 @@ impl Ending {
     /// When it wants to go on.
     pub fn poll_timeout(&self, now: Instant) -> Instant {
         self.deadline.min(now + LOOK)
+    }
+
+    /// Whether the disks have written down what they were given, or have had their time: then the next step begins.
+    fn disks_are_done(&mut self, disks: &mut [DiskSlot], now: Instant) -> bool {
+        let done = self.poll_flushes(disks);
+        if !done && now < self.deadline {
+            return false;
+        }
+        if !done {
+            log::error!("ending: a disk has not written its cache down in time");
+        }
+        self.step = Step::Goodbyes;
+        self.deadline = now + GOODBYES;
+        true
     }
 
     /// Whether all disks are done.
@@ -164,3 +175,7 @@ impl State {
             && self.disks.iter().all(|slot| slot.disk.is_shut_down())
     }
 }
+
+#[cfg(test)]
+#[path = "ending_tests.rs"]
+mod tests;

@@ -208,7 +208,8 @@ impl Wire {
         (end("a", "b"), end("b", "a"))
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// A file of the cable's, which goes with it.
+    pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 }

@@ -102,20 +102,6 @@ impl<'a> Crowd<'a> {
         Ok(took)
     }
 
-    /// Sends a SYN of nobody.
-    pub fn spoof(&mut self, n: u32) -> Result<()> {
-        let client = Client {
-            ip: Ipv4Addr::from(0x0a09_0100 | n % 0xfe00),
-            mac: EthernetAddress([2, 0, 0, 0, 2, 0]),
-            port: n as u16 | 1,
-            called: Instant::now(),
-            next: TcpSeqNumber(n as i32),
-            greeted: false,
-            answer: Vec::new(),
-        };
-        self.say(&client, TcpControl::Syn, None, &[])
-    }
-
     /// Deals with what the appliance says.
     fn take(&mut self, frame: &[u8], clients: &mut [Client], request: &[u8]) -> Result<()> {
         if let Some((ArpOperation::Request, asker, (_, target))) = parse_arp(frame) {

@@ -1,7 +1,13 @@
 //! A host on the appliance's wire, in this process: smoltcp over QEMU's datagram socket.
 //!
-//! It pings, echoes with the appliance over UDP, and sends raw frames. No privileges and no network of
+//! It pings, echoes with the appliance over UDP, speaks TCP, and sends raw frames. No privileges and no network of
 //! the machine are involved.
+
+mod flood;
+mod tcp;
+
+pub use flood::Flood;
+pub use tcp::Workers;
 
 use std::net::IpAddr;
 use std::os::unix::net::UnixDatagram;
@@ -25,6 +31,8 @@ use tempfile::TempDir;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const LONGEST_FRAME: usize = 9216 + 14;
 const IDENTIFIER: u16 = 0x1517;
+/// How long a frame waits for room on the wire.
+const PATIENCE: Duration = Duration::from_millis(500);
 /// RFC 862.
 const ECHO_PORT: u16 = 7;
 
@@ -35,6 +43,10 @@ pub struct Peer {
     sockets: SocketSet<'static>,
     icmp: SocketHandle,
     udp: SocketHandle,
+    /// Places of echo servers, and their ports.
+    servers: Vec<(SocketHandle, u16)>,
+    /// Port of the last TCP client.
+    last_port: u16,
     started: Instant,
     directory: TempDir,
 }
@@ -67,7 +79,8 @@ impl Peer {
         udp.bind(40_000).ok().context("bind")?;
         let icmp = sockets.add(icmp);
         let udp = sockets.add(udp);
-        Ok(Peer { wire, interface, sockets, icmp, udp, started: Instant::now(), directory })
+        let (servers, last_port, started) = (Vec::new(), 50_000, Instant::now());
+        Ok(Peer { wire, interface, sockets, icmp, udp, servers, last_port, started, directory })
     }
 
     /// The interface to give to the machine at the other end.
@@ -231,8 +244,15 @@ impl TxToken for Transmit<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, length: usize, fill: F) -> R {
         let mut frame = vec![0; length];
         let result = fill(&mut frame);
-        // A wire loses frames: the machine is not there yet, or its queue is full.
-        let _ = self.0.socket.send_to(&frame, &self.0.appliance);
+        // A wire loses frames where there is no machine yet. A queue that is full has room soon: this wire is not what
+        // is tried.
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = self.0.socket.send_to(&frame, &self.0.appliance) {
+            if error.kind() != std::io::ErrorKind::WouldBlock || Instant::now() >= deadline {
+                break;
+            }
+            std::thread::yield_now();
+        }
         result
     }
 }

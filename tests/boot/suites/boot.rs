@@ -17,6 +17,33 @@ fn version_is_shown() -> Result<()> {
     Ok(())
 }
 
+/// The console, metrics and HTTP say the same build, which is that of the image.
+#[test]
+fn the_build_that_is_shown_is_the_images() -> Result<()> {
+    let port = launch::qemu::free_port()?;
+    let mut vm = boot(spec()?.nic(Nic::User { forwards: vec![("tcp", port, 80)] }))?;
+    let version = vm.run("show version --json")?.json()?;
+    let word = |key: &str| version[key].as_str().unwrap_or_default().to_string();
+    let (commit, build) = (word("commit"), word("build"));
+    let symbols = boot_tests::image()?.with_extension("symbols");
+    let symbols = launch::symbolize::Symbols::read(&std::fs::read(symbols)?)?;
+    ensure!(build.len() >= 16 && build == symbols.build, "{build}, not {}", symbols.build);
+    let digits = commit.trim_end_matches('+');
+    let is_one = digits.len() >= 12 && digits.chars().all(|c| c.is_ascii_hexdigit());
+    ensure!(is_one || digits == "unknown", "the commit is {commit:?}");
+    let labels = format!("commit=\"{commit}\",build=\"{build}\"}} 1");
+    let server = ([127, 0, 0, 1], port).into();
+    let metrics = launch::http::get(server, "/metrics")?.body;
+    ensure!(metrics.contains(&labels), "no {labels} in {metrics}");
+    let status: serde_json::Value =
+        serde_json::from_str(&launch::http::get(server, "/status")?.body)?;
+    let told = status.to_string();
+    for (key, value) in [("commit", &commit), ("build", &build)] {
+        ensure!(told.contains(&format!("\"{key}\":\"{value}\"")), "{key} in {told}");
+    }
+    Ok(())
+}
+
 #[test]
 fn poweroff_ends_the_machine() -> Result<()> {
     let mut vm = boot(spec()?)?;
@@ -121,6 +148,15 @@ fn a_panic_is_kept_on_the_configuration_disk_and_named_by_its_symbols() -> Resul
     vm.run("show version")?.contains("remembered")?;
     let crash = vm.run("show crash")?;
     crash.contains("page fault")?.contains("cr2 0000200000000000")?.contains("ready")?;
+    // The image that panicked, and its functions: what looked at the key, and the loop that called it.
+    let faulty = boot_tests::named_file(boot_tests::FAULTS)?;
+    let symbols = std::fs::read(faulty.with_extension("symbols"))?;
+    let symbols = launch::symbolize::Symbols::read(&symbols)?;
+    crash.contains(&format!(", build {}", symbols.build))?;
+    let named = symbols.name_all(&crash.text);
+    for function in ["console_read+0x", "appliance::gateway::Gateway>::round+0x"] {
+        ensure!(named.contains(function), "no {function} in {named}");
+    }
     let metrics = launch::http::get(([127, 0, 0, 1], port).into(), "/metrics")?;
     ensure!(metrics.body.contains("isthmus_crashes_total 1"), "{}", metrics.body);
     ensure!(metrics.body.contains("isthmus_build_info{version=\""), "{}", metrics.body);

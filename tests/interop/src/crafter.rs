@@ -13,7 +13,7 @@ use launch::qemu::Nic;
 use perf_responders::perftest;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use roce::wire::cm::{Brief, BriefKind, Message, REQ_PRIVATE_DATA, Req};
+use roce::wire::cm::{Brief, BriefKind, Message, REQ_PRIVATE_DATA, Rep, Req};
 use roce::wire::ip_cm::{self, IpCm};
 use roce::wire::mad::{self, Mad};
 use tempfile::TempDir;
@@ -155,17 +155,22 @@ impl Crafter {
     /// A connection from the connection manager.
     pub fn connect(&mut self, port: u16) -> Result<Link> {
         let (req, link) = self.req(port);
-        self.send_mad(u64::from(link.ours), &Message::Req(req))?;
-        let rep = self.wait_mad(|message| match message {
-            Message::Rep(rep) if rep.remote_id == link.ids[0] => Some(Ok(rep)),
-            Message::Rej(rej) if rej.remote_id == link.ids[0] => Some(Err(rej.reason)),
-            _ => None,
-        })?;
+        let rep = self.ask(&req)?;
         let rep = rep.map_err(|reason| anyhow::anyhow!("REJ with reason {reason}"))?;
         let ids = [link.ids[0], rep.local_id];
         let rtu = Brief { local_id: ids[0], remote_id: ids[1], kind: BriefKind::Rtu };
         self.send_mad(u64::from(link.ours), &Message::Brief(rtu))?;
         Ok(Link { theirs: rep.qpn, psn: rep.starting_psn, ids, ..link })
+    }
+
+    /// Sends a request for a connection; the reply, or the reason of the reject.
+    pub fn ask(&mut self, req: &Req) -> Result<std::result::Result<Rep, u16>> {
+        self.send_mad(u64::from(req.qpn), &Message::Req(*req))?;
+        self.wait_mad(|message| match message {
+            Message::Rep(rep) if rep.remote_id == req.local_id => Some(Ok(rep)),
+            Message::Rej(rej) if rej.remote_id == req.local_id => Some(Err(rej.reason)),
+            _ => None,
+        })
     }
 
     /// A good request for a connection, and what is known of the link before the answer.
@@ -224,7 +229,8 @@ impl Crafter {
         }
     }
 
-    fn send_mad(&self, transaction: u64, message: &Message) -> Result<()> {
+    /// Sends a management message.
+    pub fn send_mad(&self, transaction: u64, message: &Message) -> Result<()> {
         self.send(&self.mad(transaction, message))
     }
 

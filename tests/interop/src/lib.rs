@@ -10,6 +10,7 @@ pub mod engines;
 pub mod host;
 pub mod lab;
 pub mod metrics;
+pub mod overheard;
 pub mod packet;
 pub mod port;
 pub mod programs;

@@ -24,12 +24,17 @@ struct Lab {
 }
 
 impl Lab {
+    /// With a remote volume that gives up early.
     fn boot(shape: impl FnOnce(Disk) -> Disk) -> Result<Lab> {
+        Lab::with(shape, "isthmus.remote.0.wait_seconds=5")
+    }
+
+    fn with(shape: impl FnOnce(Disk) -> Disk, more: &str) -> Result<Lab> {
         let disk = tempfile::NamedTempFile::new()?;
         disk.as_file().set_len(MIB << 20)?;
         let wires = [Wire::new()?, Wire::new()?];
         let ends = wires.each_ref().map(Wire::datagrams);
-        let own = words(1, 1, "isthmus.remote.0.wait_seconds=5");
+        let own = words(1, 1, more);
         let own = own.replace("volume=[]", "volume.0.name=disk isthmus.volume.0.disk=0");
         let spec = networked_gateway_spec(2, 1500, &own)?.first_mac(1);
         let spec = ends.iter().fold(spec, |spec, (end, _)| spec.nic(end.clone()));
@@ -114,6 +119,60 @@ fn a_remote_member_goes_and_comes_back() -> Result<()> {
     lab.guest.set_link(1, true)?;
     lab.wait_for_members("in sync", "in sync", 120)?;
     storage::fio_ends(&mut lab.guest, Duration::from_secs(180))?;
+    unmap(&mut lab.guest, 0)?;
+    lab.compare()
+}
+
+/// A remote member falls silent, whose remote volume would wait for a minute: a write waits as long as the mirror
+/// says, which is five seconds, and the mirror tells at once that the member is out.
+#[test]
+fn a_write_waits_for_a_silent_member_as_long_as_the_mirror_says() -> Result<()> {
+    const LIMIT: Duration = Duration::from_secs(7);
+    let mut lab = Lab::with(|disk| disk, "")?;
+    map(&mut lab.guest, "s1", storage::PATH, "safe", "")?;
+    lab.guest.sh("dd if=/dev/urandom of=/dev/rnbd0 bs=1M count=20 oflag=direct 2>/dev/null")?;
+    // One write after the other; how many there were, and how long the longest took, in hundredths of a second.
+    lab.guest.sh(
+        "(n=0; longest=0
+         while [ ! -e /tmp/stop ]; do
+             read a rest </proc/uptime
+             dd if=/dev/urandom of=/dev/rnbd0 bs=4k count=1 seek=$((n % 512)) oflag=direct 2>/dev/null ||
+                 { echo failed >/tmp/longest; break; }
+             read b rest </proc/uptime
+             n=$((n + 1)); took=$((${b%.*}${b#*.} - ${a%.*}${a#*.}))
+             [ $took -le $longest ] || longest=$took
+             echo $n >/tmp/writes; echo $longest >/tmp/longest.new; mv /tmp/longest.new /tmp/longest
+         done; : >/tmp/stopped) </dev/null >/dev/null 2>&1 &",
+    )?;
+    let writes = |guest: &mut Guest, least: u32| {
+        let enough = format!("[ $(cat /tmp/writes) -ge {least} ]");
+        guest.wait_until(&enough, Duration::from_secs(60)).context("no writes")?;
+        Ok::<u32, anyhow::Error>(guest.sh("cat /tmp/writes")?.trim().parse()?)
+    };
+    writes(&mut lab.guest, 20)?;
+    lab.guest.set_link(1, false)?;
+    let cut = Instant::now();
+    lab.wait_for_members("in sync", "out", 60)?;
+    let told = cut.elapsed();
+    let mirror = object(lab.gateway()?, "/mirrors/safe")?;
+    // The other member takes the writes while this one is away, for longer than anything is waited for.
+    let before = writes(&mut lab.guest, 0)?;
+    writes(&mut lab.guest, before + 50)?;
+    std::thread::sleep(Duration::from_secs(25).saturating_sub(cut.elapsed()));
+    lab.guest.set_link(1, true)?;
+    lab.wait_for_members("in sync", "in sync", 120)?;
+    lab.guest.sh(": >/tmp/stop")?;
+    lab.guest.wait_until("[ -e /tmp/stopped ]", Duration::from_secs(60))?;
+    let longest: u64 =
+        lab.guest.sh("cat /tmp/longest")?.trim().parse().context("a write failed")?;
+    let longest = Duration::from_millis(longest * 10);
+    println!("told after {told:?}, the longest write took {longest:?}: {mirror}");
+    ensure!(longest <= LIMIT, "a write took {longest:?}");
+    ensure!(
+        longest >= Duration::from_secs(4),
+        "the longest took {longest:?}: nothing was waited for"
+    );
+    ensure!(told <= LIMIT, "told after {told:?}: {mirror}");
     unmap(&mut lab.guest, 0)?;
     lab.compare()
 }

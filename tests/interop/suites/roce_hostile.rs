@@ -1,28 +1,42 @@
 //! Packets that no honest host sends, against the image while stock Linux works beside it: each is refused
 //! as the specification says, and counted; nobody else is disturbed.
 
+use std::net::Ipv4Addr;
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use interop_tests::crafter::{Answer, Crafter, PATH_MTU, Victim};
+use anyhow::{Context, Result, bail, ensure};
+use interop_tests::crafter::{APPLIANCE, Answer, Crafter, OURS, PATH_MTU, Victim};
 use interop_tests::metrics::Metrics;
+use interop_tests::overheard::{self, Overheard};
 use interop_tests::packet::{Packet, opcode, reth, sign};
 use interop_tests::{client_of, evidence, gateway_spec, storage, unmap};
 use launch::guest::{Guest, Wire};
-use launch::qemu::Vm;
+use launch::qemu::{Nic, Vm};
 use perf_responders::rping;
 use rand::Rng;
-use roce::wire::cm::Message;
+use roce::wire::cm::{About, Brief, BriefKind, Message, REJ_PRIVATE_DATA, Rej, Req};
+use roce::wire::ip_cm::{self, IpCm};
+use verbs::RejectReason;
 
 const NAK_INVALID_REQUEST: Answer = Answer::Nak(0x61);
 const NAK_REMOTE_ACCESS: Answer = Answer::Nak(0x62);
+/// On the client's network: the appliance, the client, and one who speaks there in its own name.
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const NEAR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
+/// That one's MAC address, and the appliance's.
+const NEAR_MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 8], [0x52, 0x54, 0, 0x12, 0x34, 1]];
 
 /// The appliance between a stock client on one network and a crafter on the other.
 struct Site {
     gateway: Vm,
     client: Guest,
     crafter: Crafter,
-    _wire: Wire,
+    /// The appliance's end of the client's network, on which the crafter can speak, and not hear.
+    near: PathBuf,
+    wire: Wire,
 }
 
 impl Site {
@@ -30,12 +44,20 @@ impl Site {
         let crafter = Crafter::new(1)?;
         let wire = Wire::new()?;
         let (first, second) = wire.datagrams();
+        let Nic::Dgram { ours: near, .. } = first.clone() else { bail!("no datagrams") };
         let words = "isthmus.roce.services=true isthmus.net.1.address=10.0.1.1/24";
         let spec = gateway_spec(1500, words)?.nic(first).nic(crafter.nic()).first_mac(1);
         let mut gateway = spec.start()?;
         gateway.wait_ready()?;
         let client = client_of(1500, |spec| spec.nic(second).first_mac(0x20))?;
-        Ok(Site { gateway, client, crafter, _wire: wire })
+        Ok(Site { gateway, client, crafter, near, wire })
+    }
+
+    /// Sends a packet to the appliance on the client's network.
+    fn send_near(&self, packet: &Packet) -> Result<()> {
+        let frame = packet.frame(NEAR_MACS[0], NEAR_MACS[1], SERVER);
+        UnixDatagram::unbound()?.send_to(&frame, &self.near)?;
+        Ok(())
     }
 
     /// Tells `story` while a stock client works.
@@ -56,11 +78,21 @@ impl Site {
         self.client.sh(&format!(
             "{{ {fio} >/tmp/fio 2>&1; echo $? >/tmp/fio.status; }} & echo $! >/tmp/fio.pid"
         ))?;
-        Ok(())
+        self.works_on()
+    }
+
+    /// Waits for some more writes of the stock client.
+    fn works_on(&mut self) -> Result<()> {
+        let guest = &mut self.client;
+        let writes = "set -- $(cat /sys/block/rnbd0/stat)";
+        guest.sh(&format!("{writes}; echo $5 >/tmp/writes"))?;
+        let more = format!("{writes}; [ $5 -ge $(($(cat /tmp/writes) + 20)) ]");
+        guest.wait_until(&more, Duration::from_secs(60)).context("the stock client does not work")
     }
 
     /// It has gone on without an error, and goes on.
     fn end_work(&mut self) -> Result<()> {
+        self.works_on()?;
         let guest = &mut self.client;
         let wrong = "the work of the stock client was disturbed";
         guest.sh("! [ -e /tmp/fio.status ] || { cat /tmp/fio; false; }").context(wrong)?;
@@ -288,4 +320,113 @@ fn garbage_for_the_connection_manager_does_no_harm() -> Result<()> {
         site.gateway.run("show log")?.lacks("panic")?;
         Ok(())
     })
+}
+
+/// Who knows all names of a stock client's connections, and says them from other addresses: next to it and on another
+/// network, in its own name and in the client's.
+#[test]
+fn who_claims_another_hosts_connection_gets_nothing_of_it() -> Result<()> {
+    let mut site = Site::boot()?;
+    let capture = site.wire.path("capture");
+    site.client.capture(0, &capture)?;
+    site.begin_work()?;
+    site.client.end_capture(0)?;
+    let told = claims(&mut site, &overheard::connections(&capture)?);
+    let told = told.and_then(|()| site.end_work());
+    told.with_context(|| evidence(&mut site.gateway, &mut site.client))
+}
+
+fn claims(site: &mut Site, connections: &[Overheard]) -> Result<()> {
+    ensure!(connections.len() >= 2, "a session of {} connections", connections.len());
+    let listed = site.gateway.run("session list csv")?;
+    listed.contains("s1,connected,1,1,")?;
+    let refusals = "refused_total{what=\"rdma_connection\",reason=\"wrong_address\"}";
+    let dropped = "roce_dropped_total{reason=\"wrong_peer\"}";
+    let before = Metrics::read(&mut site.client)?;
+    ensure!(before.get(refusals).is_err(), "refused before anybody has lied");
+    // Requests that say they are the client's: in the GID, in the private data, in both; and all of it as the client said it.
+    let mut lies = 0;
+    for one in connections {
+        for (gid, private) in [(CLIENT, OURS), (OURS, CLIENT), (CLIENT, CLIENT)] {
+            let req = claimed(one.req, (gid, private), APPLIANCE);
+            let answer = site.crafter.ask(&req)?.map(|rep| rep.local_id);
+            ensure!(answer == Err(RejectReason::INVALID_GID.0), "{gid}, {private}: {answer:x?}");
+            let req = claimed(one.req, (if gid == OURS { NEAR } else { gid }, private), SERVER);
+            let packet = site.crafter.mad(lies, &Message::Req(req));
+            site.send_near(&Packet { source: NEAR, ..packet })?;
+            lies += 2;
+        }
+        let answer = site.crafter.ask(&one.req)?.map(|rep| rep.local_id);
+        ensure!(answer == Err(RejectReason::INVALID_GID.0), "as it was: {answer:x?}");
+        lies += 1;
+    }
+    // From an address that says which it is, under the names of the client's adapter and queue pairs: that ends none
+    // of the client's connections.
+    for port in [1234, rping::PORT] {
+        for one in connections {
+            let (ours, _) = site.crafter.req(port);
+            let (local_id, ca_guid) = (one.req.local_id ^ u32::from(port), one.req.ca_guid);
+            let req = Req { local_id, ca_guid, qpn: one.req.qpn, ..ours };
+            match (port, site.crafter.ask(&req)?) {
+                // Not the session of whoever asked first: there is no RTRS in it.
+                (1234, Err(reason)) if reason == RejectReason::CONSUMER.0 => (),
+                (rping::PORT, Ok(rep)) => {
+                    let (private_data, reason) = ([0; REJ_PRIVATE_DATA], RejectReason::CONSUMER.0);
+                    let (local_id, remote_id) = (req.local_id, rep.local_id);
+                    let rej = Rej { local_id, remote_id, about: About::Rep, reason, private_data };
+                    site.crafter.send_mad(2, &Message::Rej(rej))?;
+                }
+                (_, answer) => bail!("port {port}: {answer:x?}"),
+            }
+        }
+    }
+    // What would end a connection or change it, with all names right.
+    let mut strangers = 0;
+    for one in connections {
+        for message in about(one) {
+            let mad = site.crafter.mad(3, &message);
+            site.crafter.send(&mad)?;
+            site.crafter.send(&Packet { source: CLIENT, ..mad.clone() })?;
+            site.send_near(&Packet { source: NEAR, ..mad })?;
+            strangers += 3;
+        }
+    }
+    site.crafter.forget()?;
+    let after = Metrics::read(&mut site.client)?;
+    let (refused, unknown) = (after.get(refusals)?, after.get(dropped)? - before.get(dropped)?);
+    println!(
+        "{lies} lies, {refused} refused; {strangers} messages of strangers, {unknown} dropped"
+    );
+    ensure!(refused == lies as f64, "{lies} requests lied, {refused} were refused for it");
+    ensure!(unknown == f64::from(strangers), "{strangers} from strangers, {unknown} dropped");
+    site.gateway.run("show refused")?.contains("wrong_address")?.contains("10.0.1.2")?;
+    site.gateway.run("show refused")?.contains("10.0.0.9")?;
+    let now = site.gateway.run("session list csv")?;
+    now.contains("s1,connected,1,1,")?;
+    ensure!(now.text.lines().count() == listed.text.lines().count(), "{}", now.text);
+    Ok(())
+}
+
+/// A request from `from` (as the GID says and as the private data says) for an address `to`.
+fn claimed(req: Req, (gid, private): (Ipv4Addr, Ipv4Addr), to: Ipv4Addr) -> Req {
+    let [local_gid, remote_gid] = [gid, to].map(|ip| ip.to_ipv6_mapped().octets());
+    let mut req = Req { local_gid, remote_gid, ..req };
+    let header = IpCm { source_port: 40_000, source: private.into(), destination: to.into() };
+    if let Some(place) = req.private_data.first_chunk_mut::<{ ip_cm::LEN }>() {
+        header.emit(place);
+    }
+    req
+}
+
+/// All that may be said about a connection that stands, in its client's name.
+fn about(one: &Overheard) -> Vec<Message> {
+    let (local_id, remote_id) = (one.req.local_id, one.rep.local_id);
+    let dreq = BriefKind::Dreq { remote_qpn: one.rep.qpn };
+    let mra = BriefKind::Mra { about: About::Rep, service_timeout: 31 };
+    let kinds = [BriefKind::Rtu, dreq, BriefKind::Drep, mra];
+    let briefs = kinds.map(|kind| Message::Brief(Brief { local_id, remote_id, kind }));
+    let (about, private_data) = (About::Other, [0; REJ_PRIVATE_DATA]);
+    let rej = Message::Rej(Rej { local_id, remote_id, about, reason: 28, private_data });
+    let rep = Message::Rep(roce::wire::cm::Rep { local_id, remote_id, ..one.rep });
+    [&briefs[..], &[rej, rep]].concat()
 }

@@ -122,6 +122,9 @@ fn connection_requests_are_refused_with_the_errno_of_linux() -> Result<()> {
     let nobody = Knock::Rejected(RejectReason::INVALID_SERVICE_ID);
     let (answer, _) = stranger.knock(1235, &bytes)?;
     ensure!(answer == nobody, "another port: {answer:?}");
+    let told = site.gateway.run("show refused")?;
+    told.contains("no_such_port")?.contains("port 1235")?.contains("rnbd.port")?;
+    let stranger = &mut site.stranger;
 
     let (answer, line) = stranger.knock(1234, &bytes)?;
     ensure!(answer == Knock::Accepted, "{answer:?}");

@@ -247,7 +247,7 @@ impl Config {
         self.net.iter().enumerate().find(matches).map(|(_, net)| net)
     }
 
-    /// What has no `hosts`, by its path or name: every host may use it.
+    /// What has no `hosts`, by its path or name: every host may use it. Bridges have one peer, whom their keys name.
     pub fn open_to_everybody(&self) -> Vec<String> {
         let mut open = Vec::new();
         if self.rnbd.enabled && self.roce.enabled {
@@ -260,6 +260,13 @@ impl Config {
         if self.smc.services && self.smc.hosts.is_empty() {
             open.push("smc.services".into());
         }
+        // The measuring tools have no list of hosts, and let whoever comes write into their memory.
+        if self.roce.enabled && self.roce.services {
+            open.push("roce.services".into());
+        }
+        // Without a rendezvous its peers are those that are listed.
+        let peers = self.usnic.iter().filter(|u| u.hosts.is_empty() && u.rendezvous.is_some());
+        open.extend(peers.map(|usnic| format!("usnic {}", usnic.name)));
         if self.http.enabled && self.http.hosts.is_empty() {
             open.push("http".into());
         }

@@ -683,3 +683,35 @@ fn a_renamed_key_is_taken_and_told() {
     assert_eq!(document.config().ntb[0].peer_timeout_ms, Some(900));
     assert_eq!(problems.len(), 1);
 }
+
+/// Each kind of door is told of while it has no list of hosts, and no longer when it has one or is shut.
+#[test]
+fn what_is_open_to_everybody_is_told() {
+    const OPEN: &str = "[smc]\nservices = true\n[roce]\nservices = true\n\
+        [[rule]]\nname = \"web\"\nlisten = 8080\nbackend = \"10.0.0.9:80\"\n\
+        [[usnic]]\nname = \"far\"\naddress = \"10.0.0.1\"\ndata_port = 7001\npriority_port = 7002\nsender = \"1.0\"\nrendezvous = 7003\n\
+        [[net]]\naddress = \"10.0.0.1/24\"\n";
+    let open = |text: &str| check(text.as_bytes()).expect(text).open_to_everybody();
+    assert_eq!(open(""), ["export ram0", "http"]);
+    let all = ["export ram0", "rule web", "smc.services", "roce.services", "usnic far", "http"];
+    assert_eq!(open(OPEN), all);
+    let hosts = "hosts = [\"10.0.0.0/24\"]\n";
+    // Where a list goes, and what it closes.
+    for (after, closed) in [
+        ("[smc]\n", "smc.services"),
+        ("name = \"web\"\n", "rule web"),
+        ("name = \"far\"\n", "usnic far"),
+    ] {
+        let text = OPEN.replace(after, &format!("{after}{hosts}"));
+        let left: Vec<_> = all.into_iter().filter(|what| *what != closed).collect();
+        assert_eq!(open(&text), left, "{text}");
+    }
+    // Without a rendezvous nobody comes but the peers that are listed.
+    let listed = OPEN.replace("rendezvous = 7003\n", "");
+    assert!(!open(&listed).contains(&"usnic far".to_string()));
+    assert_eq!(open(&format!("[http]\n{hosts}")), ["export ram0"]);
+    let export = "[[export]]\nname = \"a\"\nvolume = \"ram0\"\n";
+    assert_eq!(open(export), ["export a", "http"]);
+    assert_eq!(open(&format!("{export}{hosts}")), ["http"]);
+    assert_eq!(open("[http]\nenabled = false\n[rnbd]\nenabled = false\n"), [""; 0]);
+}

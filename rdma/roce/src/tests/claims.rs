@@ -17,13 +17,24 @@ use verbs::{
 };
 
 /// Where the data of a MAD begins in a frame over IPv4.
-const DATA: usize = 42 + bth::LEN + 8 + mad::HEADER_LEN;
+pub(super) const DATA: usize = 42 + bth::LEN + 8 + mad::HEADER_LEN;
 /// And the private data of a REQ.
 const PRIVATE: usize = DATA + 140;
 
+/// And the transaction of a MAD.
+pub(super) const TRANSACTION: usize = DATA - mad::HEADER_LEN + 8;
+
+pub(super) const PARAMETERS: ConnectionParameters = ConnectionParameters {
+    responder_resources: 0,
+    initiator_depth: 0,
+    retry_count: 7,
+    rnr_retry_count: 7,
+    min_rnr_timer: 12,
+};
+
 /// The host of the captured REQ, and another.
-const HOST: u8 = 2;
-const OTHER: u8 = 3;
+pub(super) const HOST: u8 = 2;
+pub(super) const OTHER: u8 = 3;
 
 /// Linux's REQ for port 1234 from 10.0.0.`host`, under the names `n` for connection and queue pair; `change`
 /// is what it lies about.
@@ -39,7 +50,7 @@ fn req(host: u8, n: u32, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
 }
 
 /// Checksums and ICRC.
-fn finish(mut bytes: Vec<u8>) -> Vec<u8> {
+pub(super) fn finish(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes[24..26].fill(0);
     let mut sum: u32 =
         bytes[14..34].chunks(2).map(|b| u32::from(b[0]) << 8 | u32::from(b[1])).sum();
@@ -52,7 +63,7 @@ fn finish(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 /// Any message from 10.0.0.`host`.
-fn message_from(host: u8, message: &Message) -> Vec<u8> {
+pub(super) fn message_from(host: u8, message: &Message) -> Vec<u8> {
     let mut bytes = session()[0].clone();
     bytes[29] = host;
     let mut data = [0; mad::DATA_LEN];
@@ -62,20 +73,20 @@ fn message_from(host: u8, message: &Message) -> Vec<u8> {
     finish(bytes)
 }
 
-fn parse(frame: &[u8]) -> Message {
+pub(super) fn parse(frame: &[u8]) -> Message {
     let parsed = Frame::parse(frame).unwrap();
     let (header, data) = Mad::parse(&parsed.transport()[20..]).unwrap();
     Message::parse(header.attribute, &data).unwrap()
 }
 
-fn pair(limits: Limits) -> Pair {
+pub(super) fn pair(limits: Limits) -> Pair {
     let mut pair = Pair::with_limits(1, 1500, false, limits);
     pair.nodes[0].roce.listen(1234).unwrap();
     pair
 }
 
 /// All that node 0 has to say now.
-fn said(pair: &mut Pair) -> Vec<Message> {
+pub(super) fn said(pair: &mut Pair) -> Vec<Message> {
     let now = pair.network.now;
     let mut tx = TxBuffer::new();
     let mut all = Vec::new();
@@ -86,14 +97,14 @@ fn said(pair: &mut Pair) -> Vec<Message> {
 }
 
 /// Why node 0 refuses what it said last.
-fn refused(pair: &mut Pair) -> Option<RejectReason> {
+pub(super) fn refused(pair: &mut Pair) -> Option<RejectReason> {
     match said(pair).as_slice() {
         [Message::Rej(rej)] => Some(RejectReason(rej.reason)),
         _ => None,
     }
 }
 
-fn event(pair: &mut Pair) -> Option<ConnectionEvent> {
+pub(super) fn event(pair: &mut Pair) -> Option<ConnectionEvent> {
     pair.nodes[0].roce.poll_connection_event()
 }
 
@@ -109,7 +120,11 @@ fn asked(pair: &mut Pair) -> Option<(ConnectionId, ConnectionParameters, u8)> {
 }
 
 /// Accepts a request; the queue pair, and our name for the connection on the wire.
-fn accept(pair: &mut Pair, id: ConnectionId, parameters: &ConnectionParameters) -> (QpId, u32) {
+pub(super) fn accept(
+    pair: &mut Pair,
+    id: ConnectionId,
+    parameters: &ConnectionParameters,
+) -> (QpId, u32) {
     let now = pair.network.now;
     let node = &mut pair.nodes[0];
     let qp = node.roce.create_qp(&Pair::init(node.pd, node.cq), &mut Rng::new(5)).unwrap();
@@ -130,7 +145,7 @@ fn established(pair: &mut Pair, host: u8, n: u32) -> (ConnectionId, QpId, u32) {
     (id, qp, wire_id)
 }
 
-fn brief(local_id: u32, remote_id: u32, kind: BriefKind) -> Message {
+pub(super) fn brief(local_id: u32, remote_id: u32, kind: BriefKind) -> Message {
     Message::Brief(Brief { local_id, remote_id, kind })
 }
 
@@ -240,16 +255,9 @@ fn an_answer_is_the_peers() {
     let (ip, mac) = (pair.nodes[1].ip, pair.nodes[1].mac);
     let node = &mut pair.nodes[0];
     node.roce.learn_neighbour(ip, mac);
-    let parameters = ConnectionParameters {
-        responder_resources: 0,
-        initiator_depth: 0,
-        retry_count: 7,
-        rnr_retry_count: 7,
-        min_rnr_timer: 12,
-    };
     let to = core::net::SocketAddr::new(ip, 1);
     let now = pair.network.now;
-    node.roce.connect(node.qp, node.ip, to, &parameters, b"", now, &mut Rng::new(4)).unwrap();
+    node.roce.connect(node.qp, node.ip, to, &PARAMETERS, b"", now, &mut Rng::new(4)).unwrap();
     let Some(Message::Req(ours)) = said(&mut pair).first().copied() else { panic!("no REQ") };
     let (about, private_data) = (About::Req, [0; REJ_PRIVATE_DATA]);
     let rej = Message::Rej(Rej {
@@ -424,17 +432,10 @@ fn a_packet_out_of_order_proves_nothing() {
     let (ip, mac) = (pair.nodes[0].ip, pair.nodes[0].mac);
     pair.nodes[1].roce.learn_neighbour(ip, mac);
     pair.nodes[0].roce.listen(1234).unwrap();
-    let parameters = ConnectionParameters {
-        responder_resources: 0,
-        initiator_depth: 0,
-        retry_count: 7,
-        rnr_retry_count: 7,
-        min_rnr_timer: 12,
-    };
     let now = pair.network.now;
     let node = &mut pair.nodes[1];
     let to = core::net::SocketAddr::new(ip, 1234);
-    node.roce.connect(node.qp, node.ip, to, &parameters, b"", now, &mut Rng::new(4)).unwrap();
+    node.roce.connect(node.qp, node.ip, to, &PARAMETERS, b"", now, &mut Rng::new(4)).unwrap();
     pair.run(Duration::from_secs(1), |pair| pair.nodes[0].roce.cm.has_events());
     let Some((id, parameters, _)) = asked(&mut pair) else { panic!("no request") };
     let now = pair.network.now;
@@ -480,17 +481,10 @@ fn names_on_the_wire_do_not_tell_the_next() {
 fn a_request_teaches_no_neighbour() {
     let mut pair = pair(Limits::default());
     established(&mut pair, HOST, 7);
-    let parameters = ConnectionParameters {
-        responder_resources: 0,
-        initiator_depth: 0,
-        retry_count: 7,
-        rnr_retry_count: 7,
-        min_rnr_timer: 12,
-    };
     let to = "10.0.0.2:1".parse().unwrap();
     let now = pair.network.now;
     let node = &mut pair.nodes[0];
-    let made = node.roce.connect(node.qp, node.ip, to, &parameters, b"", now, &mut Rng::new(1));
+    let made = node.roce.connect(node.qp, node.ip, to, &PARAMETERS, b"", now, &mut Rng::new(1));
     assert_eq!(made, Err(VerbsError::Unreachable));
 }
 

@@ -4,6 +4,7 @@ mod arbitrary;
 mod asking;
 mod capture;
 mod claims;
+mod claims_of_peers;
 mod connections;
 mod faults;
 mod header_prediction;
