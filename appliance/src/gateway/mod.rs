@@ -175,16 +175,13 @@ impl Gateway {
         let worked = received + completed + served + controlled + sent > 0;
         self.console_quiet &= !worked;
         if let Some(ending) = &mut self.ending {
-            let end = ending.poll(state, networks, now);
-            // What is said to peers is queued now.
-            self.control_due = Some(ending.poll_timeout(now));
-            // Whoever looks at the console is told what goes wrong.
-            pump(&mut self.console, &mut *self.machine, &mut self.state);
-            match end {
+            match ending.poll(state, networks, now) {
                 Some(End::Reboot) => self.machine.reboot(),
                 Some(End::PowerOff) => self.machine.power_off(0),
                 None => {}
             }
+            // What is said to peers is queued now.
+            self.control_due = Some(ending.poll_timeout(now));
             return worked;
         }
         if now < self.console_due {
