@@ -61,7 +61,9 @@ impl System for State {
 
     fn start_save(&mut self) -> Result<(), String> {
         log::info!("console: save");
-        self.keep_queue_depth();
+        if self.config_disk.is_some() {
+            self.keep_queue_depth();
+        }
         let text = self.document.to_toml();
         let Some((index, engine)) = &mut self.config_disk else {
             return Err("there is no config disk: make one with `./isthmus image config-disk` \
