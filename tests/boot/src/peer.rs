@@ -79,7 +79,7 @@ impl Peer {
         udp.bind(40_000).ok().context("bind")?;
         let icmp = sockets.add(icmp);
         let udp = sockets.add(udp);
-        let (servers, last_port, started) = (Vec::new(), 50_000, Instant::now());
+        let (servers, last_port, started) = (Vec::new(), tcp::FIRST_CLIENT_PORT, Instant::now());
         Ok(Peer { wire, interface, sockets, icmp, udp, servers, last_port, started, directory })
     }
 

@@ -28,6 +28,9 @@ impl Workers {
     }
 }
 
+/// Where the ports of a host's clients begin; they end with the last there is.
+pub(super) const FIRST_CLIENT_PORT: u16 = 50_000;
+
 struct Client {
     socket: SocketHandle,
     asked: bool,
@@ -45,6 +48,12 @@ impl Peer {
         Ok(())
     }
 
+    /// The next of a client's ports, round and round: a connection is ended by a reset, so its port is free at once.
+    fn next_port(&mut self) -> u16 {
+        self.last_port = self.last_port.checked_add(1).unwrap_or(FIRST_CLIENT_PORT);
+        self.last_port
+    }
+
     /// Has `count` clients of this host call at once and say `request`; how long it takes until each has an answer that
     /// contains `wanted`.
     pub fn call(
@@ -58,8 +67,8 @@ impl Peer {
         let mut clients = Vec::new();
         for _ in 0..count {
             let mut socket = socket();
-            self.last_port += 1;
-            socket.connect(self.interface.context(), server, self.last_port)?;
+            let port = self.next_port();
+            socket.connect(self.interface.context(), server, port)?;
             let socket = self.sockets.add(socket);
             clients.push(Client { socket, asked: false, answer: Vec::new() });
         }
