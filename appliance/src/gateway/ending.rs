@@ -7,6 +7,7 @@
 //! which resets its TCP connections. Frames that a port was given count when it has sent them: a machine that ends
 //! takes the rest with it. The peer across a bridge is told last, as all that may go over it; over TCP the end of
 //! the connection tells it.
+//! At last the console gets what was logged meanwhile.
 //! What clients have written and were not told of is not lost for them:
 //! they were not told.
 
@@ -20,6 +21,8 @@ use drivers::hal::{Disk, Features, Instant, Operation, Request, SubmitError, Win
 const FLUSHES: Duration = Duration::from_millis(500);
 /// How long peers may take to acknowledge that they were told. Linux answers at once.
 const GOODBYES: Duration = Duration::from_millis(400);
+/// How long the serial line may take to send what was logged, 11 bytes a millisecond at 115,200 baud.
+const CONSOLE: Duration = Duration::from_millis(90);
 /// How often it is looked whether they have.
 const LOOK: Duration = Duration::from_millis(1);
 /// The name of a flush; nobody else's requests are counted any more.
@@ -29,7 +32,7 @@ const FLUSH: u64 = u64::MAX;
 #[derive(Debug)]
 pub(super) struct Ending {
     /// None where the machine is not to end by this.
-    how: Option<End>,
+    pub how: Option<End>,
     step: Step,
     /// When the step is over at the latest.
     deadline: Instant,
@@ -41,6 +44,7 @@ pub(super) struct Ending {
 enum Step {
     Flushes,
     Goodbyes,
+    Console,
 }
 
 /// What is known of a disk's flush.
@@ -78,28 +82,38 @@ impl Ending {
         Ending { how: None, step, deadline: now + GOODBYES, flushes }
     }
 
-    /// Goes on; how the machine ends, once it may.
+    /// Goes on; how the machine ends, once it may. `told` says whether the console has sent all that was logged.
     pub fn poll(
         &mut self,
         state: &mut State,
         networks: &mut [Network],
+        told: bool,
         now: Instant,
     ) -> Option<End> {
-        if self.step == Step::Flushes {
-            if self.disks_are_done(&mut state.disks, now) {
-                // After a power cut a drive takes longer to come up, and counts it.
-                state.disks.iter_mut().for_each(|slot| slot.disk.shut_down());
-                state.say_goodbye(networks, now);
+        match self.step {
+            Step::Flushes => {
+                if self.disks_are_done(&mut state.disks, now) {
+                    // After a power cut a drive takes longer to come up, and counts it.
+                    state.disks.iter_mut().for_each(|slot| slot.disk.shut_down());
+                    state.say_goodbye(networks, now);
+                }
+                None
             }
-            return None;
+            Step::Goodbyes => {
+                if state.is_shut_down(networks) || now >= self.deadline {
+                    self.step = Step::Console;
+                    self.deadline = now + CONSOLE;
+                }
+                None
+            }
+            Step::Console if !told && now < self.deadline => None,
+            Step::Console => {
+                if self.how.is_some() {
+                    state.plane.leave_bridge();
+                }
+                self.how
+            }
         }
-        if !state.is_shut_down(networks) && now < self.deadline {
-            return None;
-        }
-        if self.how.is_some() {
-            state.plane.leave_bridge();
-        }
-        self.how
     }
 
     /// When it wants to go on.

@@ -52,7 +52,7 @@ mod worker;
 
 pub use start::{Bringup, Facts};
 
-use crate::console::{Console, pump};
+use crate::console::{Console, pump, pump_at_the_end};
 use crate::loops::Stage;
 use crate::machine::Machine;
 use core::sync::atomic as atomics;
@@ -175,7 +175,10 @@ impl Gateway {
         let worked = received + completed + served + controlled + sent > 0;
         self.console_quiet &= !worked;
         if let Some(ending) = &mut self.ending {
-            match ending.poll(state, networks, now) {
+            // After a panic the console is the panic's.
+            let told = ending.how.is_none()
+                || pump_at_the_end(&mut self.console, &mut *self.machine, &mut self.state);
+            match ending.poll(&mut self.state, networks, told, now) {
                 Some(End::Reboot) => self.machine.reboot(),
                 Some(End::PowerOff) => self.machine.power_off(0),
                 None => {}

@@ -3,6 +3,7 @@ use anyhow::{Result, ensure};
 use boot_tests::{boot, spec};
 use launch::image::config_disk;
 use launch::qemu::{Disk, Fault, Machine, Nic, Vm};
+use serde_json::json;
 use tempfile::NamedTempFile;
 
 #[test]
@@ -242,4 +243,24 @@ fn empty(mib: u64) -> Result<NamedTempFile> {
     let disk = NamedTempFile::new()?;
     disk.as_file().set_len(mib << 20)?;
     Ok(disk)
+}
+
+/// The caches of disks with volumes are written down before the machine ends, and a disk that cannot is told of and holds
+/// nothing up.
+#[test]
+fn before_it_ends_a_disk_writes_its_cache_down() -> Result<()> {
+    let words = "isthmus.volume.0.name=data isthmus.volume.0.disk=0";
+    for keys in [&b"poweroff\r"[..], b"reboot\r"] {
+        let disk = empty(8)?;
+        let fault = Fault { event: "flush_to_disk", sector: None, once: false };
+        let mut vm = boot(spec()?.disk(Disk::new(disk.path()).fault(fault)).append(words))?;
+        // As a client does: QEMU flushes nothing where nothing was written.
+        let write = "qemu-io -d /machine/peripheral-anon/device[1]/virtio-backend \"write 0 512\"";
+        let said = vm.qmp.execute("human-monitor-command", json!({"command-line": write}))?;
+        ensure!(!said.to_string().contains("Error"), "{said}");
+        vm.serial.send(keys)?;
+        vm.wait_for("ending: disk0: its write cache was not flushed")?;
+        vm.wait_exit()?;
+    }
+    Ok(())
 }

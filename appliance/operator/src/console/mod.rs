@@ -139,6 +139,13 @@ impl Console {
         }
     }
 
+    /// Shows what was logged, and nothing else: no input is handled while the machine ends.
+    /// Whether all that there is to show was sent.
+    fn poll_at_the_end(&mut self, system: &mut dyn System) -> bool {
+        let shown = self.show_log(system);
+        !shown && self.output.is_empty()
+    }
+
     fn prompt(&mut self) {
         self.state = State::Prompt;
         self.editor.draw(&mut self.output);
@@ -288,6 +295,18 @@ pub fn pump(console: &mut Console, line: &mut dyn Line, system: &mut dyn System)
     let sent = line.console_write(console.output());
     console.sent(sent);
     read > 0 || worked || sent > 0
+}
+
+/// The same while the machine ends, for output alone: what is logged then is told. Whether all of it was sent.
+pub fn pump_at_the_end(
+    console: &mut Console,
+    line: &mut dyn Line,
+    system: &mut dyn System,
+) -> bool {
+    let told = console.poll_at_the_end(system);
+    let sent = line.console_write(console.output());
+    console.sent(sent);
+    told
 }
 
 #[cfg(test)]

@@ -373,6 +373,26 @@ fn a_serial_port_is_served_until_nothing_is_left_to_do() {
     assert_eq!(shown.matches("isthmus> help\r\nhelp ").count(), 100);
 }
 
+#[test]
+fn while_the_machine_ends_the_log_is_shown_and_nothing_is_done() {
+    let (mut appliance, mut console) = (Appliance::default(), Console::default());
+    let mut serial = Serial::default();
+    while pump(&mut console, &mut serial, &mut appliance) {}
+    serial.typed = b"help\r".to_vec().into();
+    let said = "a disk was not flushed. ".repeat(8);
+    log::set_max_level(log::LevelFilter::Trace);
+    appliance.log.log(&Record::builder().level(Level::Error).args(format_args!("{said}")).build());
+    assert!(!pump_at_the_end(&mut console, &mut serial, &mut appliance));
+    let mut looks = 1;
+    while !pump_at_the_end(&mut console, &mut serial, &mut appliance) {
+        looks += 1;
+    }
+    let shown = String::from_utf8(serial.shown).unwrap();
+    assert!(shown.contains(said.trim_end()) && !shown.contains("help"), "{shown}");
+    assert!(looks > said.len() / 16, "each takes what the FIFO has room for: {looks}");
+    assert_eq!(serial.typed.len(), 5);
+}
+
 proptest! {
     #[test]
     fn noise_never_panics_and_ctrl_c_gets_the_prompt_back(
