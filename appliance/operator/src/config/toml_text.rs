@@ -39,15 +39,21 @@ pub fn parse(bytes: &[u8], source: Source) -> Result<Node, Vec<Problem>> {
     Ok(Node { value: table_of(table.get_ref(), &lines), origin })
 }
 
-/// Reads the value of a path setting: TOML if it starts like a TOML string or list, else bare text.
+/// Reads the value of a path setting: TOML if it starts like a TOML string or list, else bare text, as `[2001:db8::1]:80`.
 pub fn parse_value(text: &str, origin: Origin) -> Result<Node, String> {
     let text = text.trim();
     let mut value = Value::Bare(text.into());
-    if text.starts_with(['"', '\'', '[']) {
+    if text.starts_with(['"', '\'', '[']) && !is_ipv6_in_brackets(text) {
         let parsed = DeValue::parse(text).map_err(|e| e.message().to_string())?;
         value = value_of(parsed.get_ref(), &Lines { starts: vec![], origin });
     }
     Ok(Node { value, origin })
+}
+
+/// Whether this begins with an address of IPv6 in brackets, as before a port: no list of TOML does.
+fn is_ipv6_in_brackets(text: &str) -> bool {
+    let inside = text.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    inside.is_some_and(|(address, _)| address.parse::<core::net::Ipv6Addr>().is_ok())
 }
 
 /// Starts of lines, to tell a line from an offset. With none, everything has one origin.
@@ -205,5 +211,19 @@ mod tests {
             2
         );
         assert!(parse(&vec![b'#'; MAX_DOCUMENT + 1], Source::File).is_err());
+    }
+
+    #[test]
+    fn an_address_in_brackets_is_no_list() {
+        let origin = Origin { source: Source::CommandLine, position: 1 };
+        let read = |text: &str| parse_value(text, origin).map(|node| node.value);
+        for text in ["[2001:db8::1]:80", "[::1]", "[::1]:80,[::2]:81"] {
+            assert_eq!(read(text), Ok(Value::Bare(text.into())), "{text}");
+        }
+        for (text, entries) in [("[]", 0), ("[1, 2]", 2), ("[\"[::1]:80\"]", 1)] {
+            let list = read(text);
+            assert!(matches!(list, Ok(Value::List(items)) if items.len() == entries), "{text}");
+        }
+        assert!(read("[2001:db8::g]:80").is_err());
     }
 }
