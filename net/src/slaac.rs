@@ -77,7 +77,8 @@ impl Slaac {
         let icmp = Icmpv6Packet::new_checked(ip.payload()).ok()?;
         let good = icmp.msg_type() == Icmpv6Message::RouterAdvert
             && icmp.verify_checksum(&source, &destination)
-            && source.is_unicast_link_local();
+            && source.is_unicast_link_local()
+            && are_sound(icmp.payload());
         if !good {
             return None;
         }
@@ -178,6 +179,18 @@ impl Slaac {
     }
 }
 
+/// Whether each of these options has a length, and none reaches beyond the message. Otherwise all of it counts for nothing
+/// (RFC 4861 section 6.1.2).
+fn are_sound(mut options: &[u8]) -> bool {
+    while let [_, length, ..] = *options {
+        match options.get(usize::from(length) * 8..) {
+            Some(rest) if length > 0 => options = rest,
+            _ => return false,
+        }
+    }
+    options.is_empty()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,6 +257,23 @@ mod tests {
         assert_eq!(slaac.router(), None);
         assert!(slaac.poll(at(7202), &mut queue));
         assert_eq!(slaac.addresses().count(), 0);
+    }
+
+    #[test]
+    fn an_option_without_length_ends_nothing_but_its_message() {
+        for kind in 0..=255 {
+            for (length, tail) in [(0, 6), (0, 14), (2, 6), (255, 30), (1, 7), (0, 0)] {
+                let mut frame = advertisement("2001:db8::", 9000, 1800);
+                frame.extend([kind, length]);
+                frame.extend(std::vec![0; tail]);
+                let length = (frame.len() - 54) as u16;
+                frame[18..20].copy_from_slice(&length.to_be_bytes());
+                Icmpv6Packet::new_unchecked(&mut frame[54..]).fill_checksum(&ROUTER, &ALL_NODES);
+                let mut slaac = Slaac::new(MAC, at(0));
+                assert!(!slaac.handle_advertisement(&frame, at(0)), "{kind}");
+                assert_eq!((slaac.addresses().count(), slaac.router()), (0, None));
+            }
+        }
     }
 
     #[test]
