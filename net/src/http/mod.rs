@@ -49,7 +49,7 @@ pub trait Handler {
 /// Bounds of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time.
+    /// Connections at a time; one host has half of them at most.
     pub connections: usize,
     /// Bytes of a request's line and headers.
     pub head: usize,
@@ -66,7 +66,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            connections: 8,
+            connections: 16,
             head: 8 << 10,
             body: 64 << 10,
             request: Duration::from_secs(10),

@@ -5,11 +5,18 @@ use super::access::Doors;
 use super::open::Open;
 use super::{Handler, Limits};
 use crate::Interface;
+use crate::refusal::Refusal;
 use crate::tcp::{self, Listener};
 use crate::tls::Tls;
+use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::IpAddr;
+use core::time::Duration;
 use drivers::hal::Instant;
+
+/// How long a request may be under way, or an answer stand still, before it gives way to other clients.
+const SLOW: Duration = Duration::from_secs(1);
 
 /// Receive and transmit buffer of a connection.
 const RECEIVE: usize = 4 << 10;
@@ -97,6 +104,17 @@ impl Server {
                 self.listener.abort(interface, stream, now);
                 continue;
             }
+            if !self.admits_another(from.ip(), interface, handler, now) {
+                let advice = format!(
+                    "this host has {} connections, a half of all places; its next may come when one is over",
+                    self.share()
+                );
+                let (who, asked) = (Some(from.ip()), "a connection".into());
+                let (what, reason, advice) = ("http", "connections", advice.into());
+                handler.refused(Refusal { who, what, asked, reason, advice });
+                self.listener.abort(interface, stream, now);
+                continue;
+            }
             // A connection has timers of its own.
             self.listener.stop_asking(interface, stream);
             let secure = self.tls.as_ref().map(|tls| tls.session(now));
@@ -104,6 +122,38 @@ impl Server {
             any = true;
         }
         any
+    }
+
+    /// Places that one host may have.
+    fn share(&self) -> usize {
+        self.limits.connections.div_ceil(2)
+    }
+
+    /// Whether a host may have another connection. One of its own that does nothing, or is slow, is ended for it.
+    fn admits_another(
+        &mut self,
+        host: IpAddr,
+        interface: &mut Interface,
+        handler: &mut dyn Handler,
+        now: Instant,
+    ) -> bool {
+        let of_host = |open: &Open| open.from().ip() == host;
+        if self.open.iter().filter(|open| of_host(open)).count() < self.share() {
+            return true;
+        }
+        let least = self.least_useful(&of_host, now);
+        least.is_some_and(|at| {
+            let mut open = self.open.swap_remove(at);
+            open.give_way(&mut self.listener, interface, handler, now);
+            true
+        })
+    }
+
+    /// Of some connections the one that has been quiet for longest, or else slow for longest.
+    fn least_useful(&self, of: &dyn Fn(&Open) -> bool, now: Instant) -> Option<usize> {
+        let all = self.open.iter().enumerate().filter(|(_, open)| of(open));
+        let idle = all.filter(|(_, open)| open.is_quiet(now) || open.since() + SLOW <= now);
+        idle.min_by_key(|(_, open)| (!open.is_quiet(now), open.since())).map(|(at, _)| at)
     }
 
     /// Serves the connections that something has happened to, or whose time has come.
@@ -164,18 +214,19 @@ impl Server {
     }
 
     /// If all places are taken, and none is about to be free, ends the connection whose client has been
-    /// quiet for longest, now or when there is one.
+    /// quiet or slow for longest, now or when there is one.
     fn make_room(&mut self, interface: &mut Interface, handler: &mut dyn Handler, now: Instant) {
         if !self.listener.is_full(interface) || self.listener.is_closing_one(interface) {
             return;
         }
-        let quiet = self.open.iter().enumerate().filter(|(_, open)| open.is_quiet(now));
-        if let Some((at, _)) = quiet.min_by_key(|(_, open)| open.since()) {
+        if let Some(at) = self.least_useful(&|_| true, now) {
             let mut open = self.open.swap_remove(at);
             open.give_way(&mut self.listener, interface, handler, now);
             return;
         }
-        let next = self.open.iter().filter_map(Open::quiet_at).filter(|at| *at > now).min();
+        let quiet = self.open.iter().filter_map(Open::quiet_at);
+        let slow = self.open.iter().map(|open| open.since() + SLOW);
+        let next = quiet.chain(slow).filter(|at| *at > now).min();
         self.deadline = Instant::first([self.deadline, next]);
     }
 }

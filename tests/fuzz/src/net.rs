@@ -100,6 +100,8 @@ pub fn interface_corpus() -> Vec<Vec<u8>> {
     advertisement.extend([3, 4, 64, 0xc0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
     advertisement
         .extend([0x20, 1, 0xd, 0xb8, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 0, 0, 0, 0, 2]);
+    // An option without a length, which once held the loop for ever.
+    let endless = [&advertisement[..16], &[1, 0, 0, 0, 0, 0, 0, 0]].concat();
     let mut solicitation = vec![135, 0, 0, 0, 0, 0, 0, 0, 0x20, 1, 0xd, 0xb8];
     solicitation.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 0, 0, 0, 0, 2]);
     let mut query = vec![130, 0, 0, 0, 0, 100, 0, 0];
@@ -112,6 +114,7 @@ pub fn interface_corpus() -> Vec<Vec<u8>> {
         dhcp(5),
         dhcp(6),
         ip::v6(58, "fe80::2", "ff02::1", &advertisement),
+        ip::v6(58, "fe80::2", "ff02::1", &endless),
         ip::v6(58, "fe80::2", "ff02::1:ff00:1", &solicitation),
         ip::v6(58, "fe80::2", "ff02::1", &query),
         ip::v6(58, "2001:db8::2", "2001:db8::1", &echo),
