@@ -60,7 +60,11 @@ impl Connection {
                     if used == self.filled { std::mem::take(&mut self.files) } else { Vec::new() };
                 if let Some(reply) = device.handle(&message, files, now()) {
                     self.stream.set_nonblocking(false)?;
-                    send(&self.stream, &reply)?;
+                    match send(&self.stream, &reply) {
+                        // It did not wait for the answer: other clients stay.
+                        Err(Errno::PIPE | Errno::CONNRESET) => return Ok(false),
+                        sent => sent.context("could not answer")?,
+                    }
                     self.stream.set_nonblocking(true)?;
                 }
             }
@@ -83,13 +87,12 @@ impl Connection {
     }
 }
 
-fn send(stream: &UnixStream, bytes: &[u8]) -> Result<()> {
+fn send(stream: &UnixStream, bytes: &[u8]) -> rustix::io::Result<()> {
     let mut sent = 0;
     while sent < bytes.len() {
         let mut none = SendAncillaryBuffer::default();
         let rest = [IoSlice::new(&bytes[sent..])];
-        sent +=
-            sendmsg(stream, &rest, &mut none, SendFlags::NOSIGNAL).context("could not answer")?;
+        sent += sendmsg(stream, &rest, &mut none, SendFlags::NOSIGNAL)?;
     }
     Ok(())
 }
