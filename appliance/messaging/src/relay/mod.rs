@@ -11,36 +11,35 @@
 
 pub mod balance;
 mod endpoints;
+mod ends;
 pub mod frames;
 mod messages;
 pub mod pipe;
 mod probe;
 pub mod proxy;
+mod rule;
+mod servers;
 mod streams;
 mod timer;
 
+pub use rule::{Counters, Notice, Rule};
+
 use crate::messages::{MessageConnection, Messages};
-use crate::names::{Listen, Target};
-use crate::transport::{Event, Over, Reason, Transport};
+use crate::transport::{Event, Over, Transport};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::string::String;
 use alloc::vec::Vec;
 use balance::{Backend, Balance};
-use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use drivers::hal::Instant;
 use endpoints::Endpoints;
-use frames::Framing;
 use messages::Conversation;
-use net::tcp::{Closed, Limits, Owner};
+use net::tcp::{Closed, Owner};
 use net::{Interface, connector};
 use pipe::{Pipe, Side, Sides};
 use probe::Probe;
-use proxy::MAX_HEADER;
 use slab::Slab;
 use smcr::acceptor::{Acceptor, Connected};
-use smcr::admission::Gate;
 use smcr::connector::Connector;
 use smcr::engine::{Engine, Ready, SocketId};
 use softverbs::timers::Timers;
@@ -54,83 +53,6 @@ const PIECE: usize = 32 << 10;
 const TURN: usize = 64 << 10;
 /// News that wait for the loop; the oldest go first.
 const MAX_NOTICES: usize = 16;
-
-/// What is relayed where.
-#[derive(Clone, Debug)]
-pub struct Rule {
-    /// Its name.
-    pub name: String,
-    /// What it listens on.
-    pub listen: Listen,
-    /// Whether SMC-R is offered to clients.
-    pub offers: bool,
-    /// The servers, at most [`balance::MAX_BACKENDS`].
-    pub backends: Vec<Target>,
-    /// Whether SMC-R is offered to servers.
-    pub smc: bool,
-    /// Whether servers are told the client's address.
-    pub proxy: bool,
-    /// How long a server may take to answer over TCP. An SMC handshake has times of its own.
-    pub connect_timeout: Duration,
-    /// How long a connection may be silent.
-    pub idle_timeout: Option<Duration>,
-    /// How often servers are asked whether they are there.
-    pub health_interval: Option<Duration>,
-    /// Who may connect.
-    pub gate: Gate,
-    /// Of the TCP connections on either side.
-    pub limits: Limits,
-    /// How messages go into streams, and which are taken.
-    pub framing: Framing,
-    /// The number of all signals of LINX, if it is no part of messages.
-    pub signal: Option<u32>,
-}
-
-/// What a rule counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Clients that came over SMC-R.
-    pub smc: u64,
-    /// Clients that came over TCP.
-    pub tcp: u64,
-    /// Clients that came over a transport of messages.
-    pub messages: u64,
-    /// Messages that had arrived, and did not get to the other side because a connection ended first.
-    pub lost: u64,
-    /// Servers that were reached over SMC-R.
-    pub smc_servers: u64,
-    /// Clients for whom there was no server.
-    pub refused: u64,
-    /// Connections that ended by a loss on either side.
-    pub aborted: u64,
-    /// Connections that were silent for too long.
-    pub timed_out: u64,
-    /// Bytes from clients.
-    pub bytes_in: u64,
-    /// Bytes to clients.
-    pub bytes_out: u64,
-}
-
-/// What the operator should know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
-    /// A server came, or went.
-    Backend {
-        /// Where it is.
-        backend: Target,
-        /// It answers.
-        up: bool,
-    },
-    /// Connections that carry messages ended otherwise than by both of their ends, the last of them for this reason.
-    Ended {
-        /// Why.
-        why: Reason,
-        /// How many ended.
-        connections: u64,
-        /// Messages that were lost with them.
-        lost: u64,
-    },
-}
 
 /// The interfaces that connections come and go over.
 pub trait Interfaces {
@@ -490,139 +412,6 @@ impl Relay {
         self.dial(key, world);
     }
 
-    /// Begins to connect to a server that was not tried yet.
-    fn dial<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
-        loop {
-            let Some(backend) = self.balance.choose(self.relayed[key].tried) else {
-                self.counters.refused += 1;
-                return self.end_for(key, true, Reason::NoServer, world);
-            };
-            let relayed = &mut self.relayed[key];
-            relayed.tried |= 1 << backend;
-            relayed.backend = backend;
-            relayed.plain = false;
-            if self.connect(key, world) {
-                return;
-            }
-            self.balance.left(backend);
-            self.backend_failed(backend);
-        }
-    }
-
-    /// Begins to connect to the server of a connection; false if there is no way or no room.
-    fn connect<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) -> bool {
-        let (relayed, now) = (&mut self.relayed[key], world.ctx.now);
-        let place = match &self.balance.backends()[relayed.backend].address {
-            Target::Socket(address) => {
-                let doubts = || world.engine.doubts(address.ip(), now);
-                let smc = self.rule.smc && !relayed.plain && !doubts();
-                let connectors = &mut self.backs;
-                let mut backs = Backs { connectors, at: 0, smc, world: &mut *world };
-                backs.connect(address).map(Place::Stream)
-            }
-            Target::Message(name) => {
-                let wanted = messages::server(&self.rule, name, self.first_owner);
-                world.messages.connect(&wanted).map(Place::Message)
-            }
-        };
-        let Some(place) = place else { return false };
-        relayed.back = Some(place);
-        relayed.since = now;
-        self.by_back.insert(place, key);
-        self.timers.put(key, now + self.rule.connect_timeout);
-        true
-    }
-
-    /// The server answers over TCP, but the handshake of SMC has broken off: it is spoken to without.
-    fn dial_plainly<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
-        let relayed = &mut self.relayed[key];
-        if let Some(place) = relayed.back.take() {
-            self.by_back.remove(&place);
-        }
-        if core::mem::replace(&mut relayed.plain, true) || !self.connect(key, world) {
-            let backend = self.relayed[key].backend;
-            self.balance.left(backend);
-            self.backend_failed(backend);
-            self.dial(key, world);
-        }
-    }
-
-    /// The server that was dialled does not answer.
-    fn dial_another<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
-        let relayed = &mut self.relayed[key];
-        let backend = relayed.backend;
-        if let Some(place) = relayed.back.take() {
-            self.by_back.remove(&place);
-            self.hang_up(Side::Backend, place, true, world);
-            self.balance.left(backend);
-            self.backend_failed(backend);
-        }
-        self.dial(key, world);
-    }
-
-    fn backend_failed(&mut self, backend: usize) {
-        if self.balance.failed(backend) {
-            self.tell(backend, false);
-        }
-    }
-
-    fn tell(&mut self, backend: usize, up: bool) {
-        let backend = self.balance.backends()[backend].address.clone();
-        self.push_notice(Notice::Backend { backend, up });
-    }
-
-    fn push_notice(&mut self, notice: Notice) {
-        if self.notices.len() == MAX_NOTICES {
-            self.notices.pop_front();
-        }
-        self.notices.push_back(notice);
-    }
-
-    /// The server of a connection is reached.
-    fn reached<P: Provider + ?Sized>(
-        &mut self,
-        key: usize,
-        over: Over,
-        world: &mut World<'_, '_, P>,
-    ) {
-        self.counters.smc_servers += u64::from(over == Over::Smc);
-        let relayed = &mut self.relayed[key];
-        relayed.open = true;
-        relayed.since = world.ctx.now;
-        let (backend, front, back) = (relayed.backend, relayed.front, relayed.back);
-        if self.balance.answered(backend, true) {
-            self.tell(backend, true);
-        }
-        let unwatched = [Some(front), back].into_iter().flatten().any(|place| match place {
-            Place::Message(connection) => !world.messages.is_watched(connection),
-            Place::Stream(_) => false,
-        });
-        let default = unwatched.then_some(messages::UNWATCHED);
-        self.relayed[key].patience = self.rule.idle_timeout.or(default);
-        if let Some(idle) = self.relayed[key].patience {
-            self.timers.put(key, world.ctx.now + idle);
-        }
-        if !self.begin_conversation(key, world) {
-            return;
-        }
-        if let (true, Place::Stream(front), Some(Place::Stream((at, id)))) =
-            (self.rule.proxy, front, back)
-        {
-            let mut header = [0; MAX_HEADER];
-            let ends = self.fronts[front.0].ends(front.1);
-            let (local, remote) = ends.unwrap_or((NOBODY, NOBODY));
-            let length = proxy::header(remote, local, &mut header);
-            let header = &header[..length];
-            let World { interfaces, engine, ctx, .. } = world;
-            // The first that is written finds an empty buffer, which is larger.
-            let written = self.backs[at].write(id, header, interfaces.get(at), engine, ctx);
-            if written != Ok(header.len()) {
-                return self.end(key, true, world);
-            }
-        }
-        self.queue(key);
-    }
-
     /// Moves what can be moved of a connection, in one turn.
     fn serve<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
         if self.is_conversation(key) {
@@ -660,91 +449,4 @@ impl Relay {
             self.queue(key);
         }
     }
-
-    /// Ends a connection on both sides, in order or with an abort.
-    fn end<P: Provider + ?Sized>(&mut self, key: usize, abort: bool, world: &mut World<'_, '_, P>) {
-        self.end_for(key, abort, Reason::Asked, world);
-    }
-
-    /// As [`Relay::end`], and for what reason messages are lost with it.
-    fn end_for<P: Provider + ?Sized>(
-        &mut self,
-        key: usize,
-        abort: bool,
-        why: Reason,
-        world: &mut World<'_, '_, P>,
-    ) {
-        // That a peer which carries messages says nothing any more is told; clients over TCP that are idle are many.
-        let is_told = why == Reason::Idle && self.is_conversation(key);
-        let lost = self.hang_up_both(key, abort, world);
-        if lost > 0 || is_told {
-            self.note_end(why, lost, world.ctx.now);
-        }
-    }
-
-    /// As [`Relay::end`]: how many messages were lost.
-    fn hang_up_both<P: Provider + ?Sized>(
-        &mut self,
-        key: usize,
-        abort: bool,
-        world: &mut World<'_, '_, P>,
-    ) -> u64 {
-        let relayed = self.relayed.remove(key);
-        self.timers.forget(key);
-        let lost = relayed.conversation.as_ref().map_or(0, |it| it.end(world));
-        self.by_front.remove(&relayed.front);
-        let mut lost = lost + self.hang_up(Side::Frontend, relayed.front, abort, world);
-        if let Some(back) = relayed.back {
-            self.by_back.remove(&back);
-            lost += self.hang_up(Side::Backend, back, abort, world);
-            self.balance.left(relayed.backend);
-        }
-        self.counters.lost += lost;
-        lost
-    }
-
-    /// Ends all connections on both sides, by an abort: what is under way does not arrive any more.
-    pub fn shut_down<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
-        let keys: Vec<usize> = self.relayed.iter().map(|(key, _)| key).collect();
-        keys.into_iter().for_each(|key| self.end(key, true, world));
-    }
-
-    /// Ends the rule: its connections, those that are not relayed yet among them, by an abort. Its port is free. How
-    /// many messages were lost with them.
-    pub fn stop<P: Provider + ?Sized>(mut self, world: &mut World<'_, '_, P>) -> u64 {
-        let before = self.counters.lost;
-        self.shut_down(world);
-        self.unlisten(world);
-        let World { interfaces, engine, ctx, .. } = world;
-        for (at, front) in self.fronts.into_iter().enumerate() {
-            front.stop(interfaces.get(at), engine, ctx);
-        }
-        for (at, back) in self.backs.into_iter().enumerate() {
-            back.stop(interfaces.get(at), engine, ctx);
-        }
-        self.counters.lost - before
-    }
-
-    /// Ends one side; messages that had arrived and were not read.
-    fn hang_up<P: Provider + ?Sized>(
-        &mut self,
-        side: Side,
-        place: Place,
-        abort: bool,
-        world: &mut World<'_, '_, P>,
-    ) -> u64 {
-        let unread = match (side, place) {
-            (Side::Frontend, Place::Stream(it)) => {
-                Fronts { acceptors: &mut self.fronts, at: 0, world }.close(it, abort)
-            }
-            (Side::Backend, Place::Stream(it)) => {
-                Backs { connectors: &mut self.backs, at: 0, smc: false, world }.close(it, abort)
-            }
-            (_, Place::Message(it)) => world.messages.close(it, abort),
-        };
-        unread as u64
-    }
 }
-
-/// A client whose address is not known any more.
-const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(core::net::Ipv4Addr::UNSPECIFIED), 0);

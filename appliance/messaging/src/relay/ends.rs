@@ -1,0 +1,99 @@
+//! How connections end, and the rule with all of them.
+
+use super::pipe::Side;
+use super::streams::{Backs, Fronts};
+use super::{Place, Relay, World};
+use crate::transport::{Reason, Transport};
+use alloc::vec::Vec;
+use verbs::Provider;
+
+impl Relay {
+    /// Ends a connection on both sides, in order or with an abort.
+    pub(super) fn end<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        abort: bool,
+        world: &mut World<'_, '_, P>,
+    ) {
+        self.end_for(key, abort, Reason::Asked, world);
+    }
+
+    /// As [`Relay::end`], and for what reason messages are lost with it.
+    pub(super) fn end_for<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        abort: bool,
+        why: Reason,
+        world: &mut World<'_, '_, P>,
+    ) {
+        // That a peer which carries messages says nothing any more is told; clients over TCP that are idle are many.
+        let is_told = why == Reason::Idle && self.is_conversation(key);
+        let lost = self.hang_up_both(key, abort, world);
+        if lost > 0 || is_told {
+            self.note_end(why, lost, world.ctx.now);
+        }
+    }
+
+    /// As [`Relay::end`]: how many messages were lost.
+    pub(super) fn hang_up_both<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        abort: bool,
+        world: &mut World<'_, '_, P>,
+    ) -> u64 {
+        let relayed = self.relayed.remove(key);
+        self.timers.forget(key);
+        let lost = relayed.conversation.as_ref().map_or(0, |it| it.end(world));
+        self.by_front.remove(&relayed.front);
+        let mut lost = lost + self.hang_up(Side::Frontend, relayed.front, abort, world);
+        if let Some(back) = relayed.back {
+            self.by_back.remove(&back);
+            lost += self.hang_up(Side::Backend, back, abort, world);
+            self.balance.left(relayed.backend);
+        }
+        self.counters.lost += lost;
+        lost
+    }
+
+    /// Ends all connections on both sides, by an abort: what is under way does not arrive any more.
+    pub fn shut_down<P: Provider + ?Sized>(&mut self, world: &mut World<'_, '_, P>) {
+        let keys: Vec<usize> = self.relayed.iter().map(|(key, _)| key).collect();
+        keys.into_iter().for_each(|key| self.end(key, true, world));
+    }
+
+    /// Ends the rule: its connections, those that are not relayed yet among them, by an abort. Its port is free. How
+    /// many messages were lost with them.
+    pub fn stop<P: Provider + ?Sized>(mut self, world: &mut World<'_, '_, P>) -> u64 {
+        let before = self.counters.lost;
+        self.shut_down(world);
+        self.unlisten(world);
+        let World { interfaces, engine, ctx, .. } = world;
+        for (at, front) in self.fronts.into_iter().enumerate() {
+            front.stop(interfaces.get(at), engine, ctx);
+        }
+        for (at, back) in self.backs.into_iter().enumerate() {
+            back.stop(interfaces.get(at), engine, ctx);
+        }
+        self.counters.lost - before
+    }
+
+    /// Ends one side; messages that had arrived and were not read.
+    pub(super) fn hang_up<P: Provider + ?Sized>(
+        &mut self,
+        side: Side,
+        place: Place,
+        abort: bool,
+        world: &mut World<'_, '_, P>,
+    ) -> u64 {
+        let unread = match (side, place) {
+            (Side::Frontend, Place::Stream(it)) => {
+                Fronts { acceptors: &mut self.fronts, at: 0, world }.close(it, abort)
+            }
+            (Side::Backend, Place::Stream(it)) => {
+                Backs { connectors: &mut self.backs, at: 0, smc: false, world }.close(it, abort)
+            }
+            (_, Place::Message(it)) => world.messages.close(it, abort),
+        };
+        unread as u64
+    }
+}

@@ -1,0 +1,161 @@
+//! The server of a connection: it is chosen, dialled, and another in its place if it does not answer.
+
+use super::pipe::Side;
+use super::proxy::{self, MAX_HEADER};
+use super::rule::Notice;
+use super::streams::Backs;
+use super::{MAX_NOTICES, Place, Relay, World, messages};
+use crate::names::Target;
+use crate::transport::{Over, Reason, Transport};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use verbs::Provider;
+
+/// A client whose address is not known any more.
+const NOBODY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+impl Relay {
+    /// Begins to connect to a server that was not tried yet.
+    pub(super) fn dial<P: Provider + ?Sized>(&mut self, key: usize, world: &mut World<'_, '_, P>) {
+        loop {
+            let Some(backend) = self.balance.choose(self.relayed[key].tried) else {
+                self.counters.refused += 1;
+                return self.end_for(key, true, Reason::NoServer, world);
+            };
+            let relayed = &mut self.relayed[key];
+            relayed.tried |= 1 << backend;
+            relayed.backend = backend;
+            relayed.plain = false;
+            if self.connect(key, world) {
+                return;
+            }
+            self.balance.left(backend);
+            self.backend_failed(backend);
+        }
+    }
+
+    /// Begins to connect to the server of a connection; false if there is no way or no room.
+    pub(super) fn connect<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        world: &mut World<'_, '_, P>,
+    ) -> bool {
+        let (relayed, now) = (&mut self.relayed[key], world.ctx.now);
+        let place = match &self.balance.backends()[relayed.backend].address {
+            Target::Socket(address) => {
+                let doubts = || world.engine.doubts(address.ip(), now);
+                let smc = self.rule.smc && !relayed.plain && !doubts();
+                let connectors = &mut self.backs;
+                let mut backs = Backs { connectors, at: 0, smc, world: &mut *world };
+                backs.connect(address).map(Place::Stream)
+            }
+            Target::Message(name) => {
+                let wanted = messages::server(&self.rule, name, self.first_owner);
+                world.messages.connect(&wanted).map(Place::Message)
+            }
+        };
+        let Some(place) = place else { return false };
+        relayed.back = Some(place);
+        relayed.since = now;
+        self.by_back.insert(place, key);
+        self.timers.put(key, now + self.rule.connect_timeout);
+        true
+    }
+
+    /// The server answers over TCP, but the handshake of SMC has broken off: it is spoken to without.
+    pub(super) fn dial_plainly<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        world: &mut World<'_, '_, P>,
+    ) {
+        let relayed = &mut self.relayed[key];
+        if let Some(place) = relayed.back.take() {
+            self.by_back.remove(&place);
+        }
+        if core::mem::replace(&mut relayed.plain, true) || !self.connect(key, world) {
+            let backend = self.relayed[key].backend;
+            self.balance.left(backend);
+            self.backend_failed(backend);
+            self.dial(key, world);
+        }
+    }
+
+    /// The server that was dialled does not answer.
+    pub(super) fn dial_another<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        world: &mut World<'_, '_, P>,
+    ) {
+        let relayed = &mut self.relayed[key];
+        let backend = relayed.backend;
+        if let Some(place) = relayed.back.take() {
+            self.by_back.remove(&place);
+            self.hang_up(Side::Backend, place, true, world);
+            self.balance.left(backend);
+            self.backend_failed(backend);
+        }
+        self.dial(key, world);
+    }
+
+    pub(super) fn backend_failed(&mut self, backend: usize) {
+        if self.balance.failed(backend) {
+            self.tell(backend, false);
+        }
+    }
+
+    pub(super) fn tell(&mut self, backend: usize, up: bool) {
+        let backend = self.balance.backends()[backend].address.clone();
+        self.push_notice(Notice::Backend { backend, up });
+    }
+
+    pub(super) fn push_notice(&mut self, notice: Notice) {
+        if self.notices.len() == MAX_NOTICES {
+            self.notices.pop_front();
+        }
+        self.notices.push_back(notice);
+    }
+
+    /// The server of a connection is reached.
+    pub(super) fn reached<P: Provider + ?Sized>(
+        &mut self,
+        key: usize,
+        over: Over,
+        world: &mut World<'_, '_, P>,
+    ) {
+        self.counters.smc_servers += u64::from(over == Over::Smc);
+        let relayed = &mut self.relayed[key];
+        relayed.open = true;
+        relayed.since = world.ctx.now;
+        let (backend, front, back) = (relayed.backend, relayed.front, relayed.back);
+        if self.balance.answered(backend, true) {
+            self.tell(backend, true);
+        }
+        let unwatched = [Some(front), back].into_iter().flatten().any(|place| match place {
+            Place::Message(connection) => !world.messages.is_watched(connection),
+            Place::Stream(_) => false,
+        });
+        let default = unwatched.then_some(messages::UNWATCHED);
+        self.relayed[key].patience = self.rule.idle_timeout.or(default);
+        if let Some(idle) = self.relayed[key].patience {
+            self.timers.put(key, world.ctx.now + idle);
+        }
+        if !self.begin_conversation(key, world) {
+            return;
+        }
+        if let (true, Place::Stream(front), Some(Place::Stream((at, id)))) =
+            (self.rule.proxy, front, back)
+        {
+            let mut header = [0; MAX_HEADER];
+            let ends = self.fronts[front.0].ends(front.1);
+            let (local, remote) = ends.unwrap_or((NOBODY, NOBODY));
+            let length = proxy::header(remote, local, &mut header);
+            let header = &header[..length];
+            let World { interfaces, engine, ctx, .. } = world;
+            // The first that is written finds an empty buffer, which is larger.
+            let written = self.backs[at].write(id, header, interfaces.get(at), engine, ctx);
+            if written != Ok(header.len()) {
+                return self.end(key, true, world);
+            }
+        }
+        self.queue(key);
+    }
+}

@@ -1,0 +1,83 @@
+//! What came out of all suites, and whether that is a success.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::cases::Outcome;
+
+/// Cases that may be left out, because they need what few machines have. Any other that is left out has
+/// failed.
+const MAY_BE_SKIPPED: &[&str] = &["boot under KVM"];
+
+/// Prints what came out; an error when a case failed, or when one that must run did not. `case` is what the
+/// cases were chosen by.
+pub(super) fn summary(
+    table: &[(&str, Outcome, Duration)],
+    skipped: &str,
+    case: &str,
+) -> Result<()> {
+    println!("\n{:<10} {:>7} {:>7} {:>9}", "suite", "passed", "failed", "seconds");
+    let (mut passed, mut failed) = (0, 0);
+    for (name, outcome, time) in table {
+        let seconds = time.as_secs_f64();
+        println!("{name:<10} {:>7} {:>7} {seconds:>9.1}", outcome.passed, outcome.failed);
+        passed += outcome.passed;
+        failed += outcome.failed;
+    }
+    let mut must: Vec<String> = Vec::new();
+    for line in skipped.lines() {
+        println!("skipped: {line}");
+        if !may_be_skipped(line) {
+            must.push(line.to_string());
+        }
+    }
+    for (name, outcome, _) in table {
+        if outcome.ignored > 0 {
+            println!("skipped: {name}: {} cases are marked #[ignore]", outcome.ignored);
+            must.push(name.to_string());
+        }
+        if case.is_empty() && outcome.passed + outcome.failed == 0 {
+            println!("skipped: {name}: none of its cases ran");
+            must.push(name.to_string());
+        }
+    }
+    // A skipped case ends without an error, so that libtest counts it as passed.
+    let skips = skipped.lines().count();
+    println!("\n{} passed, {failed} failed, {skips} skipped", passed.saturating_sub(skips));
+    if failed > 0 {
+        bail!("{failed} cases failed");
+    }
+    if !must.is_empty() {
+        bail!("skipped, but must run: {}", must.join("; "));
+    }
+    if passed == 0 {
+        bail!("no case is called {case:?}");
+    }
+    Ok(())
+}
+
+/// Whether a case may be left out, by the line that tells of it (`CASE: REASON`).
+fn may_be_skipped(line: &str) -> bool {
+    let case = line.split(": ").next().unwrap_or(line);
+    MAY_BE_SKIPPED.contains(&case)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_must_run_may_not_be_skipped() {
+        let outcome = |passed, failed, ignored| Outcome { passed, failed, ignored };
+        let close = |outcome, skipped: &str| {
+            let table = [("boot", outcome, Duration::ZERO)];
+            summary(&table, skipped, "").map_err(|error| error.to_string())
+        };
+        assert_eq!(close(outcome(3, 0, 0), "boot under KVM: no KVM\n"), Ok(()));
+        assert!(close(outcome(3, 0, 0), "tshark: not installed\n").unwrap_err().contains("must"));
+        assert!(close(outcome(3, 0, 1), "").unwrap_err().contains("must run"));
+        assert!(close(outcome(0, 0, 0), "").unwrap_err().contains("must run"));
+        assert!(close(outcome(3, 1, 0), "").unwrap_err().contains("1 cases failed"));
+    }
+}
