@@ -1,4 +1,7 @@
 //! Stock Linux's rnbd-client against the image.
+
+mod run;
+
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
