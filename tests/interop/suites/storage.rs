@@ -1,5 +1,6 @@
 //! Stock Linux's rnbd-client against the image.
 
+mod limits;
 mod run;
 
 use std::time::Duration;
