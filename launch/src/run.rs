@@ -48,6 +48,9 @@ pub struct Options {
     /// Do not try KVM
     #[arg(long)]
     tcg: bool,
+    /// A tap device of this host instead of QEMU's user networking: the appliance is on the network that it leads to
+    #[arg(long, value_name = "NAME")]
+    tap: Option<String>,
     /// A PCI function of this host for the guest, such as 0000:03:00.0 (several: once for each); `./isthmus devices`
     /// lists them. An Ethernet function is instead of QEMU's network, a drive instead of the scratch disk
     #[arg(long = "device", value_name = "ADDRESS", value_parser = passthrough::address)]
@@ -75,6 +78,7 @@ fn machine(name: &str) -> Result<Machine, String> {
 /// What the guest has of the host's devices.
 #[derive(Default)]
 struct Given {
+    /// A network that is not QEMU's.
     port: bool,
     disk: bool,
 }
@@ -131,13 +135,13 @@ pub fn run(options: &Options, build: impl FnOnce() -> Result<Image>) -> Result<(
 
 /// What the functions are that the guest is to have. Refuses what cannot have them.
 fn given(host: &Host, options: &Options) -> Result<Given> {
+    let mut given = Given { port: options.tap.is_some(), disk: false };
     if options.devices.is_empty() {
-        return Ok(Given::default());
+        return Ok(given);
     }
     if options.machine == Machine::Microvm {
         bail!("microvm has no PCI: devices are for --machine q35 and pc");
     }
-    let mut given = Given::default();
     for &device in &options.devices {
         let isthmus = host.function(device)?.isthmus;
         if let Some((driver, _)) = isthmus
@@ -165,8 +169,18 @@ fn spec(options: &Options, elf: &Path, given: &Given, ports: (u16, u16)) -> Resu
         .memory(options.memory)
         .cpus(options.cpus)
         .reboots();
-    if !given.port {
-        spec = spec.nic(Nic::User { forwards: vec![("tcp", ports.0, 80), ("tcp", ports.1, 443)] });
+    match &options.tap {
+        Some(name) => {
+            // Others on that network may be QEMU's as well, and have its usual address.
+            let last =
+                name.bytes().fold(0x80u8, |last, byte| last.wrapping_mul(31).wrapping_add(byte));
+            spec = spec.nic(Nic::Tap { name: name.clone() }).first_mac(last);
+        }
+        None if given.port => {}
+        None => {
+            let forwards = vec![("tcp", ports.0, 80), ("tcp", ports.1, 443)];
+            spec = spec.nic(Nic::User { forwards });
+        }
     }
     match &options.disk {
         Some(path) => spec = spec.disk(Disk::new(path)),

@@ -35,6 +35,8 @@ pub enum Purpose {
     OpenMpi,
     /// Peers that are written in Python.
     Python,
+    /// Networks of Linux's own between machines here.
+    Networks,
     /// libvirt's own daemons and programs.
     Libvirt,
     /// Making a fresh Debian to test in.
@@ -58,6 +60,7 @@ const PACKAGES: &[(Purpose, &[&str])] = &[
         &["iproute2", "libfabric-dev", "libopenmpi-dev", "libpmix-dev", "openmpi-bin", "xz-utils"],
     ),
     (Purpose::Python, &["python3"]),
+    (Purpose::Networks, &["iproute2"]),
     (Purpose::Libvirt, &["bsdutils", "iproute2", "libvirt-clients", "libvirt-daemon-system"]),
     (Purpose::Fresh, &["debootstrap", "git", "util-linux"]),
 ];
@@ -77,6 +80,7 @@ pub const ALL: &[Purpose] = &[
     Purpose::Sanitizers,
     Purpose::OpenMpi,
     Purpose::Python,
+    Purpose::Networks,
     Purpose::Libvirt,
     Purpose::Fresh,
 ];

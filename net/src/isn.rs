@@ -24,6 +24,7 @@ const SCALES: [Option<u8>; 8] =
 /// What is hashed besides classes.
 const HIDDEN: u16 = 0x100;
 const ACTIVE: u16 = 0x101;
+const MARK: u16 = 0x102;
 /// What counts where a SYN does not say (RFC 9293 section 3.7.1).
 const DEFAULT_MSS: u16 = 536;
 
@@ -134,6 +135,11 @@ impl Secret {
             let right = self.cookie_of(ends, sequence, class, epoch) == number;
             right.then(|| Offer::of_class(class))
         })
+    }
+
+    /// What stands for a cookie where those are kept that were taken in.
+    pub fn mark(&self, ends: Ends, sequence: u32, cookie: u32) -> u64 {
+        self.hash(MARK, ends, sequence, cookie.into())
     }
 
     /// The number with which we open a connection ourselves: four microseconds a step, from a place

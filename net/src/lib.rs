@@ -41,6 +41,7 @@ mod routes;
 mod segment;
 mod slaac;
 pub mod smc_option;
+mod spent_cookies;
 pub mod syslog;
 pub mod tcp;
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::isn::{Offer, Secret};
 use crate::link::{ETHERNET_HEADER, Queue, head};
 use crate::segment::{self, Ends, Segment};
 use crate::smc_option;
+use crate::spent_cookies::SpentCookies;
 use alloc::collections::{BTreeMap, BTreeSet};
 use core::time::Duration;
 use drivers::hal::Instant;
@@ -22,6 +23,9 @@ const CALLS: usize = 64;
 const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
 const HOP_LIMIT: u8 = 64;
+/// What the answer to a SYN differs in that comes once more though its cookie was taken in: it is as far from what was
+/// said before as it can be, and no cookie, so that it is good only as long as it is remembered.
+const AGAIN: u32 = 1 << 31;
 
 /// A port that is listened on.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +70,7 @@ pub struct ListenTable {
     entries: BTreeMap<u16, ListenEntry>,
     calls: BTreeMap<Ends, Remembered>,
     due: BTreeSet<(Instant, Ends)>,
+    spent: SpentCookies,
     secret: Secret,
 }
 
@@ -76,6 +81,7 @@ impl ListenTable {
             entries: BTreeMap::new(),
             calls: BTreeMap::new(),
             due: BTreeSet::new(),
+            spent: SpentCookies::new(secret),
             secret,
         }
     }
@@ -115,14 +121,26 @@ impl ListenTable {
     ) {
         let ends = segment.ends;
         let before = self.calls.get(&ends).map(|remembered| remembered.call);
-        let call = before.filter(|call| call.theirs == segment.sequence).unwrap_or_else(|| {
+        let has_place = before.is_some() || self.calls.len() < CALLS;
+        let theirs = segment.sequence;
+        let call = before.filter(|call| call.theirs == theirs).unwrap_or_else(|| {
             let mut offer = Offer::of(segment.options);
             offer.smc &= entry.smc && ends.local.is_ipv4();
-            let ours = self.secret.cookie(ends, segment.sequence, offer, now);
-            Call { theirs: segment.sequence, ours, offer }
+            let mut ours = self.secret.cookie(ends, theirs, offer, now);
+            if self.spent.has(ends, theirs, ours) {
+                let other = ours ^ AGAIN;
+                if has_place && !self.spent.has(ends, theirs, other) {
+                    ours = other;
+                } else {
+                    // Nobody is kept out by what he called with before.
+                    self.spent.forget(ends, theirs, ours);
+                    self.spent.forget(ends, theirs, other);
+                }
+            }
+            Call { theirs, ours, offer }
         });
         say(ends, &call, entry.receive, mac, outside);
-        if before.is_none() && self.calls.len() >= CALLS {
+        if !has_place {
             return;
         }
         self.forget(ends);
@@ -131,23 +149,33 @@ impl ListenTable {
         self.due.insert((again, ends));
     }
 
-    /// The connection that this segment, which acknowledges something, completes the opening of.
+    /// The connection that this segment, which acknowledges something, completes the opening of: once.
     pub fn complete(&mut self, segment: &Segment<'_>, now: Instant) -> Option<Call> {
         let (ends, theirs) = (segment.ends, segment.sequence.wrapping_sub(1));
         let ours = segment.acknowledged.wrapping_sub(1);
         let remembered = self.calls.get(&ends).map(|remembered| remembered.call);
         let call = match remembered {
-            Some(call) if (call.theirs, call.ours) == (theirs, ours) => call,
+            Some(call) if (call.theirs, call.ours) == (theirs, ours) => {
+                self.spent.spend(ends, theirs, ours);
+                call
+            }
             _ => {
                 let offer = self.secret.offer(ends, theirs, ours, now)?;
-                Call { theirs, ours, offer }
+                self.spent.spend(ends, theirs, ours).then_some(Call { theirs, ours, offer })?
             }
         };
         self.forget(ends);
         Some(call)
     }
 
+    /// Whether this segment, which acknowledges something, is of a connection that is known to be being opened.
+    pub fn expects(&self, segment: &Segment<'_>) -> bool {
+        let remembered = self.calls.get(&segment.ends);
+        remembered.is_some_and(|r| r.call.ours.wrapping_add(1) == segment.acknowledged)
+    }
+
     /// Whether a connection between these ends is known to be being opened.
+    #[cfg(test)]
     pub fn knows(&self, ends: Ends) -> bool {
         self.calls.contains_key(&ends)
     }
@@ -286,45 +314,20 @@ fn empty(from: u16, to: u16) -> TcpRepr<'static> {
 
 #[cfg(test)]
 mod tests {
+    use crate::Interface;
     use crate::connections::Limits;
-    use crate::segment::{ACK, Ends, SYN, Segment};
-    use crate::testing::tcp;
-    use crate::{Addressing, Cidr, Interface};
+    use crate::segment::{ACK, Ends, SYN};
+    use crate::testing::{sent, tcp, with_address};
     use core::time::Duration;
     use drivers::hal::Instant;
-    use std::vec::Vec;
 
     const PORT: u16 = 7;
     const LIMITS: Limits = Limits { connections: 3, receive: 512, transmit: 512 };
     const MSS: [u8; 4] = [2, 4, 5, 0xb4];
 
-    fn interface() -> Interface {
-        let mut interface = Interface::new(crate::testing::OUR_MAC, 1500, 1, Instant::ZERO);
-        let addresses = Vec::from([Cidr::new("10.0.0.1".parse().unwrap(), 24)]);
-        let addressing = Addressing { addresses, ..Addressing::default() };
-        interface.set_addressing(addressing, Instant::ZERO).unwrap();
-        sent(&mut interface, Instant::ZERO);
-        interface
-    }
-
     fn ends(from: u16, to: u16) -> Ends {
         let (remote, local) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
         Ends { local_port: to, remote_port: from, remote, local }
-    }
-
-    /// The segments that an interface sends: flags, sequence number, and what it acknowledges.
-    fn sent(interface: &mut Interface, now: Instant) -> Vec<(u8, u32, u32)> {
-        let mut sent = Vec::new();
-        for _ in 0..10 {
-            interface.poll(now);
-            let mut port = netsim::Collector::new(usize::MAX);
-            interface.transmit(&mut port, |_| ());
-            let segments = port.frames.iter().filter_map(|frame| {
-                Segment::of(frame).map(|s| (s.flags, s.sequence, s.acknowledged))
-            });
-            sent.extend(segments);
-        }
-        sent
     }
 
     /// Calls, and gives the answer back.
@@ -338,7 +341,7 @@ mod tests {
 
     #[test]
     fn there_is_a_connection_when_the_cookie_comes_back_and_not_before() {
-        let mut interface = interface();
+        let mut interface = with_address();
         let owner = interface.connections().open_owner(LIMITS);
         interface.connections().listen(PORT, owner);
         let now = Instant::ZERO;
@@ -368,7 +371,7 @@ mod tests {
 
     #[test]
     fn a_lost_answer_is_given_again_for_a_while() {
-        let mut interface = interface();
+        let mut interface = with_address();
         let owner = interface.connections().open_owner(LIMITS);
         interface.connections().listen(PORT, owner);
         interface.handle_frame(&tcp(ends(4000, PORT), SYN, 100, 0, &MSS, &[]), Instant::ZERO);
@@ -384,7 +387,7 @@ mod tests {
     /// Ten thousand SYNs a second from nobody, and one client in between.
     #[test]
     fn an_honest_client_comes_through_a_flood() {
-        let mut interface = interface();
+        let mut interface = with_address();
         let owner = interface.connections().open_owner(LIMITS);
         interface.connections().listen(PORT, owner);
         let mut now = Instant::ZERO;

@@ -1,7 +1,9 @@
 //! Frames for the tests, built by smoltcp.
 
-use crate::segment::Ends;
+use crate::segment::{Ends, Segment};
+use crate::{Addressing, Cidr, Interface};
 use core::net::IpAddr;
+use drivers::hal::Instant;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     EthernetAddress, EthernetFrame, EthernetProtocol, IpProtocol, IpRepr, Ipv4Packet, TcpPacket,
@@ -74,4 +76,40 @@ pub fn tcp(
         let (from, to) = (ends.remote.into(), ends.local.into());
         TcpPacket::new_unchecked(bytes).fill_checksum(&from, &to);
     })
+}
+
+/// An interface with the address 10.0.0.1/24, which it has announced.
+pub fn with_address() -> Interface {
+    let mut interface = Interface::new(OUR_MAC, 1500, 1, Instant::ZERO);
+    let addresses = Vec::from([Cidr::new("10.0.0.1".parse().unwrap(), 24)]);
+    let addressing = Addressing { addresses, ..Addressing::default() };
+    interface.set_addressing(addressing, Instant::ZERO).unwrap();
+    sent(&mut interface, Instant::ZERO);
+    interface
+}
+
+/// The peer asks who has 10.0.0.1, by which its own address, 10.0.0.2, becomes known.
+pub fn question() -> Vec<u8> {
+    let mut frame = Vec::from([0xff; 6]);
+    frame.extend(PEER_MAC);
+    frame.extend([8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    frame.extend(PEER_MAC);
+    frame.extend([10, 0, 0, 2, 0, 0, 0, 0, 0, 0, 10, 0, 0, 1]);
+    frame
+}
+
+/// The TCP segments that an interface sends: flags, sequence number, and what it acknowledges.
+pub fn sent(interface: &mut Interface, now: Instant) -> Vec<(u8, u32, u32)> {
+    let mut sent = Vec::new();
+    for _ in 0..10 {
+        interface.poll(now);
+        let mut port = netsim::Collector::new(usize::MAX);
+        interface.transmit(&mut port, |_| ());
+        let segments = port
+            .frames
+            .iter()
+            .filter_map(|frame| Segment::of(frame).map(|s| (s.flags, s.sequence, s.acknowledged)));
+        sent.extend(segments);
+    }
+    sent
 }

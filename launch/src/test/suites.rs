@@ -118,6 +118,9 @@ const MODELS_AND_CAPTURES: &[Purpose] = &[
 ];
 /// The image and Linux guests.
 const INTEROP: &[Purpose] = &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest];
+/// Likewise, and `./isthmus run` on a network of Linux's own.
+const STORAGE: &[Purpose] =
+    &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest, Purpose::Networks];
 /// What the image captured is read with tshark.
 const CAPTURES: &[Purpose] =
     &[Purpose::Host, Purpose::Build, Purpose::Run, Purpose::Guest, Purpose::Captures];
@@ -186,7 +189,7 @@ pub(super) const SUITES: &[Suite] = &[
     long_suite("perf_lossy"),
     Suite { uses: CAPTURES, ..long_suite("captures") },
     long_suite("roce_hostile"),
-    interop_suite("storage"),
+    Suite { uses: STORAGE, ..interop_suite("storage") },
     interop_suite("storage_cores"),
     long_suite("paths"),
     interop_suite("remote"),

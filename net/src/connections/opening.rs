@@ -161,7 +161,6 @@ impl Connections {
         if let Some(old) = key.filter(|&key| self.connections.get(key).is_some_and(over)) {
             self.remove(old);
             key = None;
-            // Not by a cookie: what acknowledges our SYN would be a connection once more.
             if !segment.opens() {
                 return self.refuse(packet, from, outside);
             }
@@ -231,7 +230,7 @@ impl Connections {
                 } else if let Some(key) = self.open(ends, entry.owner, &call, outside) {
                     return Some(key);
                 }
-            } else if self.listening.knows(ends) {
+            } else if self.listening.expects(segment) {
                 // What was sent ahead of it is missing; the peer will send both again.
                 return None;
             }

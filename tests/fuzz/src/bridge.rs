@@ -1,8 +1,10 @@
 //! NTRDMA over memory that two machines share, with somebody who writes anything anywhere into it: two
 //! providers with a queue pair between them work on, and the input says what is written over, between their
-//! turns. What a machine has not lent is not in that memory, and stays as it is.
+//! turns. What a machine has not lent is not in that memory, never comes there ([`leak`]), and stays as it is; but for
+//! what it sends.
 
 use crate::input::Input;
+use crate::leak::{self, Owner};
 use drivers::hal::{Arena, Instant, Window};
 use drivers::ntb::{Ntb, SharedMemory, Side};
 use netsim::Rng;
@@ -19,7 +21,6 @@ const LAYOUT: Layout = Layout { qps: 2, ring: 4, staging: 4096, landing: 4096 };
 /// Bytes of each machine that the other can load from.
 const LENT: usize = 16 << 10;
 const PRIVATE: usize = 8 << 10;
-const GUARD: u8 = 0xee;
 const EVENTS: usize = 200;
 
 struct Node {
@@ -31,6 +32,8 @@ struct Node {
     region: Region,
     lent: Window,
     private: Window,
+    /// A part of that, registered and granted to nobody.
+    secret: Region,
     rng: Rng,
 }
 
@@ -44,13 +47,20 @@ fn address(node: usize) -> IpAddr {
 
 /// Takes a list of events.
 pub fn run(data: &[u8]) {
+    with_nodes(|nodes, shared, now| {
+        let mut input = Input(data);
+        input.events(EVENTS, |input| event(nodes, shared, now, input));
+    });
+}
+
+fn with_nodes(story: impl FnOnce(&mut [Node; 2], Window, &mut Instant)) {
     let all = 2 * half() + 2 * PRIVATE + 4096;
     netsim::with_memory(all, |memory| {
         let mut arena = Arena::new(memory);
         let shared = arena.alloc(2 * half(), 4096).expect("room");
         let mut nodes = [0, 1].map(|n| {
             let private = arena.alloc(PRIVATE, 4096).expect("room");
-            private.fill(GUARD);
+            leak::fill(private, Owner::Victim);
             Node::new(n, shared, private)
         });
         let mut now = Instant::from_nanos(1);
@@ -64,17 +74,16 @@ pub fn run(data: &[u8]) {
                 node.connect(n, number);
             }
         }
-        let mut input = Input(data);
-        input.events(EVENTS, |input| event(&mut nodes, shared, &mut now, input));
-        for node in &nodes {
-            let mut bytes = vec![0; PRIVATE];
-            node.private.read(0, &mut bytes).expect("its own length");
-            assert!(
-                bytes.iter().all(|&byte| byte == GUARD),
-                "memory that was not lent was touched"
-            );
-        }
+        story(&mut nodes, shared, &mut now);
+        end(&nodes, shared);
     });
+}
+
+fn end(nodes: &[Node; 2], shared: Window) {
+    for node in nodes {
+        leak::untouched(node.private, Owner::Victim, "memory that was not lent");
+    }
+    leak::check(shared, "the other machine");
 }
 
 fn event(nodes: &mut [Node; 2], shared: Window, now: &mut Instant, input: &mut Input<'_>) {
@@ -105,8 +114,8 @@ fn event(nodes: &mut [Node; 2], shared: Window, now: &mut Instant, input: &mut I
         }
         5 => nodes[n].receive(input),
         6 => {
-            let theirs = nodes[1 - n].region;
-            nodes[n].send(theirs, input);
+            let (theirs, secret) = (nodes[1 - n].region, nodes[1 - n].secret);
+            nodes[n].send(theirs, secret, input);
         }
         _ => nodes[n].poll(*now),
     }
@@ -146,7 +155,9 @@ impl Node {
         let qp = ntrdma.create_qp(&init, &mut rng).expect("room");
         let lent = exposed.slice(LAYOUT.size(), LENT).expect("large enough");
         let region = ntrdma.register(pd, lent, Access::all(), &mut rng).expect("room");
-        Node { ntrdma, bridge, pd, cq, qp, region, lent, private, rng }
+        let part = private.slice(PRIVATE / 2, PRIVATE / 2).expect("inside");
+        let secret = ntrdma.register(pd, part, Access::empty(), &mut rng).expect("room");
+        Node { ntrdma, bridge, pd, cq, qp, region, lent, private, secret, rng }
     }
 
     fn poll(&mut self, now: Instant) {
@@ -195,8 +206,9 @@ impl Node {
         }
     }
 
-    fn send(&mut self, theirs: Region, input: &mut Input<'_>) {
+    fn send(&mut self, theirs: Region, secret: Region, input: &mut Input<'_>) {
         let kind = input.byte();
+        let theirs = if kind & 0x38 == 0x38 { secret } else { theirs };
         let len = usize::from(input.word()) % 4096;
         let window = [self.lent.slice(4096, len).expect("inside")];
         let eight = self.lent.slice(8192, 8).expect("inside");
@@ -236,4 +248,35 @@ pub fn corpus() -> Vec<Vec<u8>> {
     lists.push([&work(0)[..], &over, &turn, &work(2)].concat());
     lists.push([&over[..], &turn, &over, &turn].concat());
     lists
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first machine posts a read of what the second one has granted to nobody, and time passes.
+    const READ: [u8; 6] = [6, 0x39, 1, 0, 0, 0];
+    const TIME: [u8; 17] = [4, 15, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
+
+    fn read(nodes: &mut [Node; 2], shared: Window, now: &mut Instant) {
+        event(nodes, shared, now, &mut Input(&READ));
+        event(nodes, shared, now, &mut Input(&TIME));
+    }
+
+    #[test]
+    fn what_is_granted_to_nobody_is_read_by_nobody() {
+        with_nodes(read);
+    }
+
+    #[test]
+    #[should_panic(expected = "the other machine has bytes of Victim")]
+    fn a_leak_is_seen() {
+        with_nodes(|nodes, shared, now| {
+            let node = &mut nodes[1];
+            let part = node.secret.memory;
+            let open = node.ntrdma.register(node.pd, part, Access::all(), &mut node.rng);
+            node.secret = open.expect("room");
+            read(nodes, shared, now);
+        });
+    }
 }

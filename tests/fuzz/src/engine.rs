@@ -1,9 +1,10 @@
 //! Two RoCE engines under a list of events: verbs with any arguments, frames that are carried,
-//! dropped, repeated, changed, forged, and time that passes. What was not granted is not touched,
-//! and when everything is over nothing is held.
+//! dropped, repeated, changed, forged, and time that passes. What was not granted is not touched, and is in nothing
+//! that is sent ([`leak`]); when everything is over nothing is held.
 
 use crate::capture;
 use crate::input::Input;
+use crate::leak::{self, Owner};
 use drivers::hal::{Arena, Instant, Window};
 use netsim::Rng;
 use roce::wire::bth;
@@ -20,7 +21,8 @@ use verbs::{
 };
 
 const MEMORY: usize = 64 << 10;
-const GUARD: u8 = 0xee;
+/// Bytes that are sent, behind those that are received; what is beyond is neither.
+const SENT: usize = 2048 + 8;
 /// Events of an input at most.
 const EVENTS: usize = 500;
 
@@ -35,6 +37,8 @@ struct Node {
     /// Where receives and answers go, and requests come from.
     local: Window,
     guards: [Window; 3],
+    /// Registered, and granted to nobody.
+    secret: Region,
 }
 
 struct World {
@@ -99,14 +103,16 @@ impl World {
     fn new(memory: Window) -> Self {
         let mut rng = Rng::new(7);
         let nodes = [0, 1].map(|n| {
-            let mut arena = Arena::new(memory.slice(n * MEMORY, MEMORY).expect("inside"));
+            let memory = memory.slice(n * MEMORY, MEMORY).expect("inside");
+            leak::fill(memory, Owner::Past);
+            let mut arena = Arena::new(memory);
             let port = PortConfig { mac: mac(n), addresses: vec![ip(n)], mtu: 576 };
             let limits = Limits {
                 qps: 8,
                 cqs: 4,
                 pds: 4,
-                regions: 8,
-                keys: 16,
+                regions: 9,
+                keys: 18,
                 wr: 16,
                 connections: 8,
                 connections_per_host: 4,
@@ -122,10 +128,17 @@ impl World {
             let (low, ground, middle, local, high) =
                 (take(4096), take(8192), take(4096), take(8192), take(4096));
             let guards = [low, middle, high];
-            guards.iter().for_each(|guard| guard.fill(GUARD));
+            guards.iter().for_each(|guard| leak::fill(*guard, Owner::Gateway));
+            let secret = take(4096);
+            leak::fill(secret, Owner::Victim);
+            leak::fill(local, Owner::Victim);
+            ground.fill(0);
+            local.slice(4096, SENT).expect("inside").fill(0);
+            let secret = roce.register(pd, secret, Access::empty(), &mut rng).expect("room");
             let region = roce.register(pd, ground, Access::all(), &mut rng).expect("room");
             let qps = vec![roce.create_qp(&init(pd, cq, 8), &mut rng).expect("room")];
-            Node { roce, pd, cq, qps, regions: vec![region], ground, local, guards }
+            let regions = vec![region];
+            Node { roce, pd, cq, qps, regions, ground, local, guards, secret }
         });
         let mut world = World { nodes, wire: VecDeque::new(), now: Instant::from_nanos(1), rng };
         let numbers = [0, 1].map(|n| {
@@ -238,6 +251,7 @@ impl World {
             .iter()
             .map(|region| RemoteAddress { address: region.address, rkey: region.rkey })
             .collect();
+        let secret = self.nodes[1 - n].secret;
         let node = &mut self.nodes[n];
         let Some(&qp) = node.qps.get(input.below(node.qps.len())) else { return };
         let kind = input.byte();
@@ -247,6 +261,9 @@ impl World {
             .get(input.below(theirs.len()))
             .copied()
             .unwrap_or(RemoteAddress { address: 0, rkey: 0 });
+        if kind & 0x18 == 0x18 {
+            to = RemoteAddress { address: secret.address, rkey: secret.rkey };
+        }
         to.address = to.address.wrapping_add(offset as u64 & !7);
         if kind & 0x80 != 0 {
             to.rkey ^= 1 << (offset % 32);
@@ -446,12 +463,18 @@ impl World {
         let mut tx = TxBuffer::new();
         for n in 0..2 {
             while self.wire.len() < 64 && self.nodes[n].roce.poll_transmit(0, self.now, &mut tx) {
-                self.wire.push_back((1 - n, netsim::bytes(&tx.packet())));
+                let frame = netsim::bytes(&tx.packet());
+                leak::check_bytes(&frame, "the peer");
+                self.wire.push_back((1 - n, frame));
             }
         }
     }
 
     fn deliver(&mut self, n: usize, frame: &[u8]) {
+        // Whoever sends a mark could have it back.
+        if leak::find(frame).is_some() {
+            return;
+        }
         let _ = self.nodes[n].roce.handle_frame(0, frame, self.now);
     }
 
@@ -489,13 +512,13 @@ impl World {
             }
             assert_eq!(node.roce.connections(), 0, "connections are left");
             assert_eq!(node.roce.queue_pairs(), 0);
+            node.roce.deregister(node.secret.id).expect("it is there");
             node.roce.dealloc_pd(node.pd).expect("nothing uses it");
             node.roce.destroy_cq(node.cq).expect("nothing uses it");
             for guard in &node.guards {
-                let mut bytes = vec![0; guard.len()];
-                guard.read(0, &mut bytes).expect("its own length");
-                assert!(bytes.iter().all(|&byte| byte == GUARD), "a guard was touched");
+                leak::untouched(*guard, Owner::Gateway, "a guard");
             }
+            leak::untouched(node.secret.memory, Owner::Victim, "what was granted to nobody");
         }
     }
 }
@@ -536,4 +559,48 @@ pub fn seal(frame: &mut [u8]) {
     }
     let icrc = Icrc::new().compute(network, &parsed.headers[..parsed.headers.len() - 4], &[], 0);
     frame[end - 4..end].copy_from_slice(&icrc);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_world(story: impl FnOnce(&mut World)) {
+        netsim::with_memory(2 * MEMORY, |memory| {
+            let mut world = World::new(memory);
+            story(&mut world);
+            world.end();
+        });
+    }
+
+    /// A read of what is granted brings zeroes, one of what is not is refused.
+    const READS: [[u8; 9]; 2] = [[0, 0, 0, 5, 2, 0, 0, 0, 0], [0, 0, 0, 5 | 0x18, 2, 0, 0, 0, 0]];
+
+    #[test]
+    fn what_is_granted_to_nobody_is_read_by_nobody() {
+        with_world(|world| {
+            for read in READS {
+                let mut input = Input(&read);
+                world.event(&mut input);
+                for _ in 0..20 {
+                    world.event(&mut Input(&[2, 1]));
+                }
+            }
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "the peer has bytes of Victim")]
+    fn a_leak_is_seen() {
+        with_world(|world| {
+            let node = &mut world.nodes[1];
+            let secret = node.secret.memory;
+            let open = node.roce.register(node.pd, secret, Access::all(), &mut world.rng);
+            node.secret = open.expect("room");
+            world.event(&mut Input(&READS[1]));
+            for _ in 0..20 {
+                world.event(&mut Input(&[2, 1]));
+            }
+        });
+    }
 }

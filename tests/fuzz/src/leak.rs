@@ -65,7 +65,20 @@ pub fn find(bytes: &[u8]) -> Option<(Owner, usize)> {
 pub fn check(memory: Window, who: &str) {
     let mut bytes = vec![0; memory.len()];
     memory.read(0, &mut bytes).expect("its own length");
-    if let Some((owner, at)) = find(&bytes) {
+    check_bytes(&bytes, who);
+}
+
+/// Panics if memory is not all an owner's mark any more.
+pub fn untouched(memory: Window, owner: Owner, what: &str) {
+    let mut bytes = vec![0; memory.len()];
+    memory.read(0, &mut bytes).expect("its own length");
+    let mark = mark(owner);
+    assert!(bytes.chunks(LEN).all(|part| *part == mark[..part.len()]), "{what} was touched");
+}
+
+/// Panics if there is a mark in what `who` is sent.
+pub fn check_bytes(bytes: &[u8], who: &str) {
+    if let Some((owner, at)) = find(bytes) {
         let end = bytes.len().min(at + 32);
         panic!("{who} has bytes of {owner:?} at {at}: {:02x?}", &bytes[at..end]);
     }

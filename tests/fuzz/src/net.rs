@@ -1,26 +1,47 @@
 //! The control plane of a port: frames of any kind, HTTP over a connection that stands, and the
-//! text of capture filters.
+//! text of capture filters. Beside who attacks there is a victim, whose bytes are marked in both directions
+//! ([`leak`]): in no frame that is for somebody else is any of them.
 
 use crate::capture;
 use crate::input::Input;
 use crate::ip;
+use crate::leak::{self, Owner};
 use drivers::hal::Instant;
 use net::capture::{Capture, Filter, LinkType};
 use net::http::{Handler, Limits, Read, Request, Response, Server};
 use net::{Addressing, Interface};
 use netsim::Collector;
+use std::net::IpAddr;
 use std::time::Duration;
 
-/// Answers with what it was asked.
-struct Routes;
+/// The victim's address, and the last byte of its MAC address.
+const VICTIM: [u8; 4] = [10, 0, 0, 3];
+
+/// Answers the victim with its marks, and others with something else.
+#[derive(Default)]
+struct Routes {
+    /// Others get marks as well.
+    careless: bool,
+}
+
+/// Names of streams.
+const OF_VICTIM: u64 = 2;
+const OF_OTHERS: u64 = 1;
 
 impl Handler for Routes {
     fn handle(&mut self, request: &Request<'_>) -> Response {
         assert!(request.path.starts_with('/'));
-        Response::stream(Response::TEXT, 1, request.body.len().is_multiple_of(2).then_some(300))
+        let victim = request.from.ip() == IpAddr::from(VICTIM);
+        let stream = if victim || self.careless { OF_VICTIM } else { OF_OTHERS };
+        let length = request.body.len().is_multiple_of(2).then_some(300);
+        Response::stream(Response::TEXT, stream, length)
     }
-    fn read(&mut self, _: u64, into: &mut [u8]) -> Read {
-        Read::Bytes(into.len().min(100))
+    fn read(&mut self, stream: u64, into: &mut [u8]) -> Read {
+        let len = into.len().min(100);
+        let mark = leak::mark(Owner::Victim);
+        let part = |n: usize| if stream == OF_VICTIM { mark[n % mark.len()] } else { b'.' };
+        into[..len].iter_mut().enumerate().for_each(|(n, byte)| *byte = part(n));
+        Read::Bytes(len)
     }
 }
 
@@ -28,6 +49,7 @@ impl Handler for Routes {
 struct Host {
     interface: Interface,
     server: Server,
+    routes: Routes,
     now: Instant,
 }
 
@@ -44,33 +66,139 @@ impl Host {
         interface.set_addressing(addressing, now).expect("they go together");
         let limits = Limits { connections: 3, ..Limits::default() };
         let server = Server::new(&mut interface, 80, limits, None);
-        Host { interface, server, now }
+        Host { interface, server, routes: Routes::default(), now }
     }
 
-    /// Gives it a frame, and some time; what it sends.
+    /// Gives it a frame, and some time; what it sends, which is looked at.
     fn feed(&mut self, frame: &[u8], time: Duration) -> Vec<Vec<u8>> {
         self.interface.handle_frame(frame, self.now);
         self.now = self.now + time;
         self.interface.poll(self.now);
-        self.server.poll(&mut self.interface, &mut Routes, self.now);
+        self.server.poll(&mut self.interface, &mut self.routes, self.now);
         self.interface.poll(self.now);
         let mut port = Collector::new(usize::MAX);
         self.interface.transmit(&mut port, |_| ());
+        for frame in port.frames.iter().filter(|frame| !is_for_victim(frame)) {
+            leak::check_bytes(frame, "a stranger");
+        }
         port.frames
+    }
+}
+
+/// Whether a frame is the victim's, by its Ethernet or its IP address.
+fn is_for_victim(frame: &[u8]) -> bool {
+    frame.starts_with(&[2, 0, 0, 0, 0, VICTIM[3]])
+        || frame.get(12..14) == Some(&[8, 0]) && frame.get(30..34) == Some(&VICTIM)
+}
+
+/// A frame of the victim's with an IPv4 packet.
+fn of_victim(protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = ip::v4(protocol, VICTIM, [10, 0, 0, 1], payload);
+    frame[11] = VICTIM[3];
+    frame
+}
+
+/// The victim asks for an echo.
+fn ping_of_victim() -> Vec<u8> {
+    let echo = [&[8, 0, 0, 0, 0, 1, 0, 1][..], &leak::mark(Owner::Victim).repeat(4)].concat();
+    of_victim(1, &echo)
+}
+
+/// Who has 10.0.0.1, asks 10.0.0.`station`.
+fn question(station: u8) -> Vec<u8> {
+    let mut arp = vec![0xff; 6];
+    arp.extend([2, 0, 0, 0, 0, station, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    arp.extend([2, 0, 0, 0, 0, station, 10, 0, 0, station]);
+    arp.extend([0, 0, 0, 0, 0, 0, 10, 0, 0, 1]);
+    arp
+}
+
+/// A TCP connection of the victim's to the HTTP server.
+struct Visit {
+    port: u16,
+    numbers: (u32, u32),
+    /// Bytes that came for it.
+    got: usize,
+}
+
+impl Visit {
+    fn new(host: &mut Host, port: u16) -> Visit {
+        let mut visit = Visit { port, numbers: (5, 0), got: 0 };
+        visit.say(host, 2, b"");
+        visit.numbers = (6, visit.numbers.1.wrapping_add(1));
+        visit.say(host, 0x10, b"");
+        visit
+    }
+
+    /// A segment; what comes back is acknowledged with the next.
+    fn say(&mut self, host: &mut Host, flags: u8, data: &[u8]) {
+        let mut segment = [self.port.to_be_bytes(), 80u16.to_be_bytes()].concat();
+        segment.extend(self.numbers.0.to_be_bytes());
+        segment.extend(self.numbers.1.to_be_bytes());
+        segment.extend([0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
+        segment.extend(data);
+        self.numbers.0 = self.numbers.0.wrapping_add(data.len() as u32);
+        for frame in host.feed(&of_victim(6, &segment), Duration::from_micros(100)) {
+            let ours = is_for_victim(&frame) && frame.get(36..38) == Some(&self.port.to_be_bytes());
+            if !ours || frame.len() < 54 {
+                continue;
+            }
+            let number = u32::from_be_bytes(frame[38..42].try_into().expect("4 bytes"));
+            let total = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
+            let len = total.saturating_sub(40);
+            if frame[47] & 2 != 0 {
+                self.numbers.1 = number;
+            } else if number == self.numbers.1 {
+                self.numbers.1 = number.wrapping_add(len as u32);
+            }
+            self.got += len;
+        }
+    }
+
+    /// Comes and goes: asks for something, and has it.
+    fn whole(host: &mut Host, port: u16) -> Visit {
+        let mut visit = Visit::new(host, port);
+        let mark = leak::mark(Owner::Victim);
+        let head = b"POST /api HTTP/1.1\r\nHost: a\r\nContent-Length: 160\r\nX: ";
+        let request = [&head[..], &mark, b"\r\n\r\n", &mark.repeat(10)].concat();
+        visit.say(host, 0x18, &request);
+        for _ in 0..6 {
+            visit.say(host, 0x10, b"");
+        }
+        visit.say(host, 0x11, b"");
+        visit.numbers.0 = visit.numbers.0.wrapping_add(1);
+        visit.say(host, 0x10, b"");
+        visit
     }
 }
 
 /// Frames of any kind: two bytes of length each, a byte of time, and the frame.
 pub fn interface(data: &[u8]) {
     let mut host = Host::new();
+    host.feed(&question(VICTIM[3]), Duration::from_millis(1));
+    Visit::whole(&mut host, 2000);
     let mut input = Input(data);
+    let mark = leak::mark(Owner::Victim).repeat(95);
     let mut reply = vec![0; 1518];
-    while !input.is_empty() {
+    for turn in 0.. {
+        if input.is_empty() {
+            break;
+        }
+        // What is sent next lies where this was.
+        if turn % 4 == 0 {
+            host.feed(&ping_of_victim(), Duration::from_micros(1));
+        }
         let len = input.word() as usize;
         let time = Duration::from_micros(1 << (input.byte() % 28));
         let mut frame = input.take(len).to_vec();
+        // Whoever sends a mark has it back.
+        if leak::find(&frame).is_some() {
+            continue;
+        }
+        reply.copy_from_slice(&mark[..1518]);
         if let Some(length) = net::echo::answer(&frame, host.interface.local(), &mut reply) {
             assert!(length <= frame.len().max(60));
+            leak::check_bytes(&reply[..length], "a stranger");
         }
         host.feed(&frame, time);
         ip::seal(&mut frame);
@@ -93,9 +221,6 @@ pub fn interface_corpus() -> Vec<Vec<u8>> {
         datagram.extend(data);
         ip::v4(17, [10, 0, 0, 254], [255; 4], &datagram)
     };
-    let mut arp = vec![0xff; 6];
-    arp.extend([2, 0, 0, 0, 0, 2, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 2, 10, 0, 0, 2]);
-    arp.extend([0, 0, 0, 0, 0, 0, 10, 0, 0, 1]);
     let mut advertisement = vec![134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
     advertisement.extend([3, 4, 64, 0xc0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
     advertisement
@@ -109,7 +234,7 @@ pub fn interface_corpus() -> Vec<Vec<u8>> {
     let echo = [&[128, 0, 0, 0, 0, 1, 0, 1][..], b"0123456789"].concat();
     let udp_echo = [&[0x30, 0x39, 0, 7, 0, 12, 0, 0][..], b"echo"].concat();
     let frames = [
-        arp,
+        question(2),
         dhcp(2),
         dhcp(5),
         dhcp(6),
@@ -134,18 +259,35 @@ pub fn interface_corpus() -> Vec<Vec<u8>> {
 
 /// Bytes of an HTTP client, over a connection that stands; a byte says how they are cut.
 pub fn http(data: &[u8]) {
-    let mut host = Host::new();
+    attack(Host::new(), data);
+}
+
+fn attack(mut host: Host, data: &[u8]) {
+    // Whoever sends a mark has it back.
+    if leak::find(data).is_some() {
+        return;
+    }
     let mut input = Input(data);
     // The host has to know where to answer to.
-    let frames = interface_corpus();
-    host.feed(&frames[0][3..], Duration::from_millis(1));
+    host.feed(&question(2), Duration::from_millis(1));
+    host.feed(&question(VICTIM[3]), Duration::from_millis(1));
+    Visit::whole(&mut host, 2000);
+    let mut victim = Visit::new(&mut host, 2001);
+    victim.say(&mut host, 0x18, b"GET / HTTP/1.1\r\nX: ");
     let sent = host.feed(&ip::tcp(1000, 80, (5, 0), 2, b""), Duration::from_millis(1));
     let answer = sent.iter().find(|frame| frame.get(47) == Some(&0x12)).expect("SYN, ACK");
     let theirs = u32::from_be_bytes(answer[38..42].try_into().expect("4 bytes"));
     let mut numbers = (6u32, theirs.wrapping_add(1));
     let mut window = 0u32;
     let cut = 1 + input.byte() as usize;
-    while !input.is_empty() {
+    for turn in 0.. {
+        if input.is_empty() {
+            break;
+        }
+        // The victim is in the middle of something.
+        if turn % 8 == 0 {
+            victim.say(&mut host, 0x18, &leak::mark(Owner::Victim));
+        }
         let piece = input.take(cut);
         let segment = ip::tcp(1000, 80, numbers, 0x18, piece);
         numbers.0 = numbers.0.wrapping_add(piece.len() as u32);
@@ -209,4 +351,39 @@ pub fn filter_corpus() -> Vec<Vec<u8>> {
             .collect::<Vec<_>>()
     };
     texts.iter().flat_map(|text| of(text)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASKS: &[u8] = b"\xffGET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+    #[test]
+    fn the_victim_has_its_answers() {
+        let mut host = Host::new();
+        host.feed(&question(VICTIM[3]), Duration::from_millis(1));
+        let visit = Visit::whole(&mut host, 2000);
+        assert!(visit.got > 300, "{} bytes", visit.got);
+        let sent = host.feed(&ping_of_victim(), Duration::from_millis(1));
+        assert!(sent.iter().any(|frame| leak::find(frame).is_some()), "{sent:?}");
+        http(ASKS);
+    }
+
+    #[test]
+    #[should_panic(expected = "a stranger has bytes of Victim")]
+    fn a_leak_by_http_is_seen() {
+        let mut host = Host::new();
+        host.routes.careless = true;
+        attack(host, ASKS);
+    }
+
+    #[test]
+    #[should_panic(expected = "a stranger has bytes of Victim")]
+    fn a_leak_by_the_interface_is_seen() {
+        let mut host = Host::new();
+        host.feed(&question(2), Duration::from_millis(1));
+        let echo = [&[8, 0, 0, 0, 0, 1, 0, 1][..], &leak::mark(Owner::Victim).repeat(4)].concat();
+        host.feed(&ip::v4(1, [10, 0, 0, 2], [10, 0, 0, 1], &echo), Duration::from_millis(1));
+    }
 }

@@ -1,9 +1,12 @@
 //! The client of another storage server, RNBD over RTRS over RoCE, whose server lies: what comes from a sound
 //! server is changed on its way as the input says, with a right ICRC, or lost, or comes twice. The client's
-//! user reads and writes; requests may fail, and nothing panics.
+//! user reads and writes; requests may fail, and nothing panics. Whatever the server does, it gets no byte of the
+//! client's memory but what it is given: what requests write. All else there is marked ([`leak`]), that which reads go
+//! to as well.
 
 use crate::engine;
 use crate::input::Input;
+use crate::leak::{self, Owner};
 use drivers::hal::{Arena, Instant, Window};
 use netsim::{Node as _, Rng};
 use roce::{Limits, PortConfig, Roce, TxBuffer};
@@ -24,7 +27,12 @@ use verbs::{ConnectionManager, Provider};
 const MTU: usize = 1500;
 const SERVER: usize = 768 << 10;
 const CLIENT: usize = 768 << 10;
-const BUFFER: usize = 64 << 10;
+/// The user's memory: parts for a request each.
+const BUFFER: usize = PARTS * PART;
+const PARTS: usize = 4;
+const PART: usize = 16 << 10;
+/// What the user writes.
+const WRITTEN: u8 = 0x55;
 const EVENTS: usize = 300;
 
 fn port(n: u8) -> Port {
@@ -39,6 +47,8 @@ struct World {
     volume: RemoteVolume,
     arena: Arena,
     buffer: Window,
+    /// Parts of it that a request has.
+    taken: [bool; PARTS],
     rng: Rng,
     to_client: VecDeque<Vec<u8>>,
     now: Instant,
@@ -95,6 +105,7 @@ impl World {
         let config = PortConfig { mac: port(2).mac, addresses: vec![port(2).ip], mtu: MTU };
         let mut roce = Roce::new(config, limits, &mut rng);
         roce.learn_neighbour(port(1).ip, port(1).mac);
+        leak::fill(own, Owner::Past);
         let mut arena = Arena::new(own);
         let now = Instant::from_nanos(1);
         let name = |text| Name::new(text).expect("a name");
@@ -118,6 +129,7 @@ impl World {
             volume,
             arena,
             buffer,
+            taken: [false; PARTS],
             rng,
             to_client: VecDeque::new(),
             now,
@@ -159,10 +171,32 @@ impl World {
         }
         while client.poll(&mut context).is_some() {}
         self.volume.flush_queue();
-        while self.volume.poll().is_some() {}
-        while self.roce.poll_transmit(0, self.now, &mut self.tx) {
-            self.gateway.handle_frame(0, &netsim::bytes(&self.tx.packet()), self.now);
+        while let Some(done) = self.volume.poll() {
+            self.taken[done.tag.word as usize] = false;
         }
+        while self.roce.poll_transmit(0, self.now, &mut self.tx) {
+            let frame = netsim::bytes(&self.tx.packet());
+            leak::check_bytes(&frame, "the server");
+            self.gateway.handle_frame(0, &frame, self.now);
+        }
+    }
+
+    /// A request of the user's, which may be refused, in a part of its memory that none has.
+    fn request(&mut self, operation: Operation, sector: u64, len: usize) {
+        let Some(part) = self.taken.iter().position(|taken| !taken) else { return };
+        let memory = self.buffer.slice(part * PART, PART).expect("inside");
+        let data = memory.slice(0, len).expect("inside");
+        leak::fill(memory, Owner::Victim);
+        if let Operation::Write { .. } = operation {
+            data.fill(WRITTEN);
+        }
+        self.submit(operation, sector, part, data);
+    }
+
+    fn submit(&mut self, operation: Operation, sector: u64, part: usize, data: Window) {
+        let tag = (part as u64).into();
+        let submitted = self.volume.submit(&Request { tag, operation, sector, data });
+        self.taken[part] = submitted.is_ok();
     }
 
     fn event(&mut self, input: &mut Input<'_>) {
@@ -180,14 +214,13 @@ impl World {
             }
             5 | 6 => {
                 let len = 512 * (1 + input.below(32));
-                let data = self.buffer.slice(0, len).expect("inside");
                 let operation = match input.byte() % 3 {
                     0 => Operation::Read,
                     1 => Operation::Write { durable: false },
                     _ => Operation::Flush,
                 };
                 let sector = u64::from(input.byte());
-                let _ = self.volume.submit(&Request { tag: 1.into(), operation, sector, data });
+                self.request(operation, sector, len);
                 self.carry(None);
             }
             _ => {
@@ -207,4 +240,55 @@ pub fn corpus() -> Vec<Vec<u8>> {
         [0u8, 2, 4, 8, 40].iter().map(|&honest| [&[honest][..], &lie, &work].concat()).collect();
     lists.push([&[60][..], &work, &lie, &work, &lie].concat());
     lists
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_world(story: impl FnOnce(&mut World)) {
+        netsim::with_memory(SERVER + CLIENT, |memory| {
+            let mut world = World::new(memory);
+            for _ in 0..100 {
+                world.carry(None);
+            }
+            story(&mut world);
+            for _ in 0..100 {
+                world.carry(None);
+            }
+        });
+    }
+
+    /// What the user writes arrives, and what was beside it is not taken for a leak.
+    #[test]
+    fn an_honest_server_gets_what_is_written() {
+        with_world(|world| {
+            let mut seen = 0;
+            world.request(Operation::Write { durable: false }, 8, 4096);
+            while !world.volume.is_idle() && seen < 1000 {
+                world.carry(None);
+                seen += 1;
+            }
+            assert!(world.volume.is_idle(), "the write does not end");
+            world.request(Operation::Read, 8, 4096);
+            let part = world.taken.iter().position(|taken| *taken).expect("it was taken");
+            for _ in 0..1000 {
+                world.carry(None);
+            }
+            let mut bytes = [0; 4096];
+            world.buffer.read(part * PART, &mut bytes).expect("inside");
+            assert!(bytes == [WRITTEN; 4096], "another volume");
+        });
+    }
+
+    /// Memory of the client's that is sent without having been given.
+    #[test]
+    #[should_panic(expected = "the server has bytes of Victim")]
+    fn a_leak_is_seen() {
+        with_world(|world| {
+            leak::fill(world.buffer, Owner::Victim);
+            let data = world.buffer.slice(0, 512).expect("inside");
+            world.submit(Operation::Write { durable: false }, 0, 0, data);
+        });
+    }
 }

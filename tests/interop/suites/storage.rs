@@ -1,4 +1,8 @@
 //! Stock Linux's rnbd-client against the image.
+
+mod limits;
+mod run;
+
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};

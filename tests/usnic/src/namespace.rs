@@ -1,5 +1,5 @@
-//! A network namespace with a tap device: peers of this machine and an appliance in QEMU are hosts of one network,
-//! which nobody else is on. That takes root.
+//! A network namespace with tap devices: peers of this machine and machines in QEMU are hosts of one network, which
+//! nobody else is on. That takes root.
 
 use std::process::Command;
 use std::thread;
@@ -18,8 +18,30 @@ pub fn nic() -> Nic {
     Nic::Tap { name: TAP.into() }
 }
 
-/// Runs `f` in a namespace, in a thread of its own. Whatever it starts is in there as well.
+/// Runs `f` in a namespace with [`TAP`], in a thread of its own. Whatever it starts is in there as well.
 pub fn within<T: Send>(mtu: u16, f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    alone(|| {
+        ip(&format!("tuntap add dev {TAP} mode tap"))?;
+        ip(&format!("link set {TAP} mtu {mtu} up"))?;
+        ip(&format!("addr add {ADDRESS}/24 dev {TAP}"))?;
+        f()
+    })
+}
+
+/// Likewise in one where there is a bridge, and these tap devices at it.
+pub fn bridged<T: Send>(taps: &[&str], f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    alone(|| {
+        ip("link add br0 type bridge")?;
+        ip("link set br0 up")?;
+        for tap in taps {
+            ip(&format!("tuntap add dev {tap} mode tap"))?;
+            ip(&format!("link set {tap} master br0 up"))?;
+        }
+        f()
+    })
+}
+
+fn alone<T: Send>(f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     ensure!(rustix::process::geteuid().is_root(), "a network namespace is made by root");
     thread::scope(|scope| {
         let inside = scope.spawn(|| {
@@ -27,9 +49,6 @@ pub fn within<T: Send>(mtu: u16, f: impl FnOnce() -> Result<T> + Send) -> Result
             // are, so that nothing which other threads hold changes its meaning.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.context("no network namespace")?;
             ip("link set lo up")?;
-            ip(&format!("tuntap add dev {TAP} mode tap"))?;
-            ip(&format!("link set {TAP} mtu {mtu} up"))?;
-            ip(&format!("addr add {ADDRESS}/24 dev {TAP}"))?;
             f()
         });
         inside.join().map_err(|_| anyhow!("it has panicked in its namespace"))?
