@@ -485,8 +485,14 @@ mod tests {
                 rng.fill_bytes(&mut bytes);
                 let at = rng.within(0..chains.len() as u64 + 1) as usize;
                 let owner_of: Vec<usize> = chains.iter().map(|it| it.0).collect();
-                match (rng.within(0..5), chains.get_mut(at)) {
+                match (rng.within(0..6), chains.get_mut(at)) {
                     (0, _) => chains.push((owner, Chain::new(accounts[owner]), Vec::new())),
+                    (5, _) => {
+                        let head = [1, 2, 3, 4];
+                        if let Some(chain) = pool.begin(accounts[owner], &head, &bytes) {
+                            chains.push((owner, chain, [&head[..], &bytes].concat()));
+                        }
+                    }
                     (1, Some((_, chain, model))) => {
                         if pool.append(chain, &bytes) {
                             model.extend(&bytes);

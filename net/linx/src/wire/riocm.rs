@@ -493,6 +493,17 @@ mod tests {
                 bytes[..2].copy_from_slice(&[0x22, 0xcf]);
                 bytes[4] = (bytes[4] & 0x80) | kind;
             }
+            // The two ways to read a packet say the same.
+            let single = Data::single(&bytes).map(|(data, it, rest)| (data, Part::Single(it), rest));
+            let fragment = Data::fragment(&bytes).map(|(data, rest)| (data, Part::Fragment, rest));
+            let quick = single.or(fragment).map(|(Data { ends, id, sequence, cid }, part, rest)| {
+                (Packet { ends, header: Header::Data { id, sequence, cid, part } }, rest)
+            });
+            let is_usual = |header| {
+                matches!(header, Header::Data { part: Part::Single(_) | Part::Fragment, .. })
+            };
+            let usual = Packet::parse(&bytes).ok().filter(|it| is_usual(it.0.header));
+            prop_assert_eq!(quick, usual);
             if let Ok((packet, payload)) = Packet::parse(&bytes) {
                 let mut header = [0; LONGEST];
                 let length = packet.emit(payload.len(), &mut header);
