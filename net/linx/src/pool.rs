@@ -56,6 +56,12 @@ impl Chain {
         self.account
     }
 
+    /// Number of the first of its pieces, which no other chain has; none is that of one without pieces.
+    #[inline]
+    pub fn first_piece(&self) -> u32 {
+        self.first
+    }
+
     /// Bytes in it.
     #[inline]
     pub fn len(&self) -> usize {
@@ -65,6 +71,12 @@ impl Chain {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Bytes of its pieces, used or not.
+    #[inline]
+    pub fn memory(&self) -> usize {
+        self.pieces as usize * PIECE
     }
 }
 
@@ -139,43 +151,110 @@ impl Pool {
         self.accounts.get(usize::from(account.0)).map_or(0, |it| it.held) as usize * PIECE
     }
 
+    /// A chain of some bytes, and others behind them, in a piece at least; none if its account has no room.
+    #[inline(always)]
+    pub fn begin<const N: usize>(
+        &mut self,
+        account: AccountId,
+        head: &[u8; N],
+        bytes: &[u8],
+    ) -> Option<Chain> {
+        let len = N + bytes.len();
+        if len > PIECE {
+            return self.begin_long(account, head, bytes);
+        }
+        let holder = self.accounts.get_mut(usize::from(account.0))?;
+        if holder.held >= holder.most {
+            return None;
+        }
+        let piece = self.free;
+        let slot = self.slots.get_mut(piece as usize)?;
+        holder.held += 1;
+        self.free = slot.next;
+        *slot = Slot { next: NONE, start: 0, len: len as u16 };
+        // A piece is inside of the memory.
+        let memory = self.memory.slice(piece as usize * PIECE, len)?;
+        memory.write_array(0, head).ok()?;
+        memory.write(N, bytes).ok()?;
+        Some(Chain { account, first: piece, last: piece, pieces: 1, len: len as u32 })
+    }
+
+    #[inline(never)]
+    fn begin_long(&mut self, account: AccountId, head: &[u8], bytes: &[u8]) -> Option<Chain> {
+        let mut chain = Chain::new(account);
+        if self.append(&mut chain, head) && self.append(&mut chain, bytes) {
+            return Some(chain);
+        }
+        self.free(chain);
+        None
+    }
+
     /// Writes bytes behind those of a chain; false, and nothing is done, if its account has no room.
-    #[inline]
     pub fn append(&mut self, chain: &mut Chain, bytes: &[u8]) -> bool {
-        let room = match self.slots.get(chain.last as usize) {
-            Some(last) => PIECE - usize::from(last.start) - usize::from(last.len),
-            None => 0,
+        let (end, room) = match self.slots.get(chain.last as usize) {
+            Some(slot) => {
+                let used = usize::from(slot.start) + usize::from(slot.len);
+                (chain.last as usize * PIECE + used, PIECE - used)
+            }
+            None => (0, 0),
         };
-        let (here, rest) = bytes.split_at(bytes.len().min(room));
-        if rest.len() > self.room(chain.account) {
+        let here = bytes.len().min(room);
+        let mut left = bytes.len() - here;
+        if left > self.room(chain.account) {
             return false;
         }
-        if !here.is_empty() {
-            let at = self.end(chain.last);
-            self.put(chain.last, at, here);
-            chain.len += here.len() as u32;
-        }
-        let (mut last, mut count) = (chain.last, 0);
-        for part in rest.chunks(PIECE) {
-            let piece = self.free;
-            let Some(slot) = self.slots.get_mut(piece as usize) else { return false };
-            self.free = slot.next;
-            *slot = Slot { next: NONE, start: 0, len: part.len() as u16 };
-            self.put_at(piece, 0, part);
-            match self.slots.get_mut(last as usize) {
-                Some(last) => last.next = piece,
-                None => chain.first = piece,
+        // What lies side by side is written at once: `stretch` bytes from `start`, which are the first of `rest`.
+        let (mut start, mut stretch, mut rest) = (end, here, bytes);
+        let (mut last, mut next) = (chain.last, self.free);
+        while left > 0 {
+            let Some(slot) = self.slots.get_mut(next as usize) else { return false };
+            let len = left.min(PIECE);
+            *slot = Slot { next: slot.next, start: 0, len: len as u16 };
+            let (piece, behind) = (next, slot.next);
+            if piece as usize * PIECE != start + stretch {
+                let (written, others) = rest.split_at(stretch);
+                self.write(start, written);
+                (start, stretch, rest) = (piece as usize * PIECE, 0, others);
             }
-            last = piece;
-            count += 1;
+            (last, next) = (piece, behind);
+            stretch += len;
+            left -= len;
         }
-        chain.last = last;
-        chain.pieces += count;
-        chain.len += rest.len() as u32;
+        self.write(start, &rest[..stretch]);
+        let taken = (bytes.len() - here).div_ceil(PIECE) as u32;
+        let first = core::mem::replace(&mut self.free, next);
+        if let Some(slot) = self.slots.get_mut(chain.last as usize) {
+            slot.len += here as u16;
+        }
+        if taken > 0 {
+            // Free pieces are chained already, and stay so.
+            self.set_next(last, NONE);
+            match self.slots.get_mut(chain.last as usize) {
+                Some(slot) => slot.next = first,
+                None => chain.first = first,
+            }
+            chain.last = last;
+        }
+        chain.pieces += taken;
+        chain.len += bytes.len() as u32;
         if let Some(account) = self.accounts.get_mut(usize::from(chain.account.0)) {
-            account.held += count;
+            account.held += taken;
         }
         true
+    }
+
+    #[inline]
+    fn set_next(&mut self, piece: u32, next: u32) {
+        if let Some(slot) = self.slots.get_mut(piece as usize) {
+            slot.next = next;
+        }
+    }
+
+    /// Writes bytes at an offset of the memory, inside of pieces.
+    #[inline]
+    fn write(&self, at: usize, bytes: &[u8]) {
+        // It is inside of the memory, as pieces are.
+        let _ = self.memory.write(at, bytes);
     }
 
     /// As `append`, but in pieces of their own, the first of which has `hole` bytes in front that are not used unless
@@ -353,11 +432,6 @@ impl Pool {
         self.put(piece, start, bytes);
     }
 
-    fn end(&self, piece: u32) -> usize {
-        let slot = self.slots.get(piece as usize);
-        slot.map_or(PIECE, |slot| usize::from(slot.start) + usize::from(slot.len))
-    }
-
     #[inline]
     fn put(&mut self, piece: u32, at: usize, bytes: &[u8]) {
         if let Some(slot) = self.slots.get_mut(piece as usize) {
@@ -368,8 +442,7 @@ impl Pool {
 
     #[inline]
     fn put_at(&self, piece: u32, at: usize, bytes: &[u8]) {
-        // A piece is inside of the memory, and what is written inside of the piece.
-        let _ = self.memory.write(piece as usize * PIECE + at, bytes);
+        self.write(piece as usize * PIECE + at, bytes);
     }
 
     #[inline]
@@ -412,8 +485,14 @@ mod tests {
                 rng.fill_bytes(&mut bytes);
                 let at = rng.within(0..chains.len() as u64 + 1) as usize;
                 let owner_of: Vec<usize> = chains.iter().map(|it| it.0).collect();
-                match (rng.within(0..5), chains.get_mut(at)) {
+                match (rng.within(0..6), chains.get_mut(at)) {
                     (0, _) => chains.push((owner, Chain::new(accounts[owner]), Vec::new())),
+                    (5, _) => {
+                        let head = [1, 2, 3, 4];
+                        if let Some(chain) = pool.begin(accounts[owner], &head, &bytes) {
+                            chains.push((owner, chain, [&head[..], &bytes].concat()));
+                        }
+                    }
                     (1, Some((_, chain, model))) => {
                         if pool.append(chain, &bytes) {
                             model.extend(&bytes);

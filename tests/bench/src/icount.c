@@ -4,8 +4,9 @@
  * whoever reads may set at any time; an address that is marked, the most instructions that a CPU has
  * executed from one passage of it to the next, and the count of each CPU at its last passage.
  * Format: QEMU, docs/devel/tcg-plugins and include/qemu/qemu-plugin.h. That header is in no Debian
- * package, so the few declarations it takes are repeated here; they are the same in every version of the
- * interface from 1 (QEMU 7.2) on. API_VERSION is what the QEMU at hand accepts.
+ * package, so the few declarations it takes are repeated here. They are the same in every version of the
+ * interface from 1 (QEMU 7.2) on, but that from 7 (QEMU 11) on a callback gets data of its user's in place
+ * of the plugin's id, behind the block. API_VERSION is what the QEMU at hand accepts.
  * Use: -plugin icount.so,counters=FILE */
 #include <fcntl.h>
 #include <stdbool.h>
@@ -29,9 +30,14 @@ typedef uint64_t qemu_plugin_id_t;
 struct qemu_plugin_tb;
 enum qemu_plugin_cb_flags { QEMU_PLUGIN_CB_NO_REGS };
 
+#if API_VERSION >= 7
+typedef void (*translated_cb)(struct qemu_plugin_tb *tb, void *userdata);
+void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id, translated_cb cb, void *userdata);
+#else
 typedef void (*translated_cb)(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
-typedef void (*executed_cb)(unsigned int vcpu, void *userdata);
 void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t id, translated_cb cb);
+#endif
+typedef void (*executed_cb)(unsigned int vcpu, void *userdata);
 void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *tb, executed_cb cb,
                                           enum qemu_plugin_cb_flags flags, void *userdata);
 size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *tb);
@@ -62,9 +68,8 @@ static void executed(unsigned int vcpu, void *data)
         counters[COUNTERS + vcpu % COUNTERS] += block->instructions;
 }
 
-static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+static void count(struct qemu_plugin_tb *tb)
 {
-    (void)id;
     /* QEMU does not say when it has no more use for one: they stay, 16 bytes each. */
     struct block *block = malloc(sizeof *block);
     if (!block)
@@ -73,6 +78,30 @@ static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
     block->instructions = qemu_plugin_tb_n_insns(tb);
     qemu_plugin_register_vcpu_tb_exec_cb(tb, executed, QEMU_PLUGIN_CB_NO_REGS, block);
 }
+
+#if API_VERSION >= 7
+static void translated(struct qemu_plugin_tb *tb, void *userdata)
+{
+    (void)userdata;
+    count(tb);
+}
+
+static void count_from_now_on(qemu_plugin_id_t id)
+{
+    qemu_plugin_register_vcpu_tb_trans_cb(id, translated, NULL);
+}
+#else
+static void translated(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
+{
+    (void)id;
+    count(tb);
+}
+
+static void count_from_now_on(qemu_plugin_id_t id)
+{
+    qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
+}
+#endif
 
 EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, char **argv)
 {
@@ -87,6 +116,6 @@ EXPORT int qemu_plugin_install(qemu_plugin_id_t id, const void *info, int argc, 
     if (mapped == MAP_FAILED)
         return -1;
     counters = mapped;
-    qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
+    count_from_now_on(id);
     return 0;
 }

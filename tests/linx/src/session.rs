@@ -130,7 +130,7 @@ impl Session {
     /// Sends a message from us.
     pub fn send(&mut self, size: usize, seed: usize) -> Result<()> {
         let message = pattern::bytes(seed, size);
-        self.riocm.send(&mut self.pool, self.id, (3, 4), [&message, &[]])?;
+        self.riocm.send(&mut self.pool, self.id, (3, 4), &[], &message)?;
         Ok(())
     }
 

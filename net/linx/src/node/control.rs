@@ -100,7 +100,7 @@ impl Node {
                 Control::UnpublishAck(address) => rlnh::Message::UnpublishAck { address: *address },
             };
             let length = message.emit(&mut bytes);
-            match self.send_over(place, (0, 0), [&bytes[..length], &[]]) {
+            match self.send_over(place, (0, 0), &bytes[..length]) {
                 Ok(()) => {
                     if let Some(Some(link)) = self.links.get_mut(usize::from(place))
                         && let Some(Control::UnpublishAck(address)) = link.control.pop_front()
@@ -117,16 +117,17 @@ impl Node {
     }
 
     /// A message has arrived: of RLNH, or a signal.
-    #[inline]
+    #[inline(never)]
     pub(super) fn handle_message(&mut self, place: u16, message: Message) {
         if message.destination != 0 {
-            return self.handle_signal(place, message);
+            let number = self.number(&message.chain);
+            return self.handle_signal(place, message, number);
         }
         self.handle_rlnh(place, message);
     }
 
     #[inline(never)]
-    fn handle_rlnh(&mut self, place: u16, message: Message) {
+    pub(super) fn handle_rlnh(&mut self, place: u16, message: Message) {
         let mut bytes = [0; MOST];
         let length = self.pool.read(&message.chain, 0, &mut bytes);
         let is_long = message.chain.len() > MOST;
@@ -300,7 +301,7 @@ impl Node {
             let Some(Some(link)) = self.links.get_mut(usize::from(place)) else { return };
             let Some((source, destination, chain)) = link.unclaimed.pop_front() else { return };
             if source == address {
-                self.handle_signal(place, Message { source, destination, chain });
+                self.handle_message(place, Message { source, destination, chain });
             } else {
                 link.unclaimed.push_back((source, destination, chain));
             }

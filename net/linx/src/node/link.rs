@@ -3,7 +3,7 @@
 use super::addresses::Addresses;
 use super::{LinkId, Name};
 use crate::pool::Chain;
-use crate::riocm::{ConnectionConfig, ConnectionId, Down};
+use crate::riocm::{ConnectionConfig, ConnectionId, Down, SendError};
 use crate::tcpcm::{TcpCm, TcpConfig};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
@@ -195,7 +195,19 @@ impl Link {
         self.remote.get_mut(address as usize)?.as_mut().filter(|it| !it.is_gone)
     }
 
+    /// Counts what was sent; who found no room is told when there is some.
+    #[inline]
+    pub fn count(&mut self, sent: Result<(), SendError>) -> Result<(), SendError> {
+        match sent {
+            Ok(()) => self.counters.sent += 1,
+            Err(SendError::Full) => self.wants_room = true,
+            Err(SendError::NotConnected | SendError::TooLong) => (),
+        }
+        sent
+    }
+
     /// Whether there can be such an address.
+    #[inline]
     pub fn is_address(&self, address: u32) -> bool {
         address != 0 && (address as usize) < self.remote.len()
     }

@@ -18,6 +18,7 @@ use crate::riocm::{self, BadConfig, Down, Event as Riocmed, Riocm, SendError};
 use crate::rng::Rng;
 use crate::tcpcm::{StreamOrder, TcpCm, Up};
 use crate::timers::Timers;
+use crate::wire::riocm::Data;
 use crate::wire::rlnh::MAX_NAME;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -27,7 +28,7 @@ use core::fmt;
 use drivers::hal::{Instant, Window};
 use hunts::Hunt;
 use link::{Carrier, Link};
-use signals::Queued;
+use signals::{NUMBER, Queued};
 use slab::Slab;
 
 /// A name: bytes without a zero.
@@ -220,10 +221,11 @@ pub struct Node {
     riocm: Riocm,
     links: Vec<Option<Link>>,
     /// By connection id.
-    by_cid: Box<[u16]>,
+    by_cid: Box<[u16; 256]>,
     endpoints: Slab<Endpoint>,
     by_name: BTreeMap<Name, u32>,
-    queued: Slab<Queued>,
+    /// Signals that wait to be taken, by the first piece of their memory.
+    queued: Box<[Queued]>,
     hunts: Slab<Hunt>,
     /// By link, name and place of the hunt.
     hunts_by_name: BTreeSet<(u16, Name, u32)>,
@@ -244,10 +246,10 @@ impl Node {
         Node {
             riocm: Riocm::new(config.riocm, &pool, rng.next()),
             links: (0..config.links.min(u16::MAX.into())).map(|_| None).collect(),
-            by_cid: alloc::vec![u16::MAX; 256].into(),
+            by_cid: Box::new([u16::MAX; 256]),
             endpoints: Slab::with_capacity(config.endpoints),
             by_name: BTreeMap::new(),
-            queued: Slab::with_capacity(pieces),
+            queued: (0..pieces).map(|_| Queued::default()).collect(),
             hunts: Slab::new(),
             hunts_by_name: BTreeSet::new(),
             timers: Timers::new(config.links),
@@ -432,11 +434,37 @@ impl Node {
     /// A RapidIO message that came to RIOCM's mailbox, as [`Riocm::receive`].
     #[inline]
     pub fn receive(&mut self, port: usize, source: u16, bytes: &[u8], now: Instant) {
-        self.riocm.receive(&mut self.pool, port, source, bytes, now);
+        // In their order: what is not told yet is older.
+        self.pump(now);
+        match Data::single(bytes) {
+            Some(single) => {
+                let number = single.2.first_chunk().map(|it| u32::from_be_bytes(*it));
+                let Node { riocm, pool, .. } = self;
+                if let Some((cid, message)) = riocm.arrive_single(pool, port, source, single, now) {
+                    let place = self.by_cid[usize::from(cid)];
+                    let number = number.filter(|_| message.chain.len() >= NUMBER);
+                    if message.destination != 0 {
+                        self.handle_signal(place, message, number);
+                    } else {
+                        self.handle_rlnh(place, message);
+                    }
+                }
+            }
+            None => self.receive_other(port, source, bytes, now),
+        }
         self.pump(now);
     }
 
+    #[inline(never)]
+    fn receive_other(&mut self, port: usize, source: u16, bytes: &[u8], now: Instant) {
+        let Node { riocm, pool, .. } = self;
+        if let Some((cid, message)) = riocm.arrive_other(pool, port, source, bytes, now) {
+            self.handle_message(self.by_cid[usize::from(cid)], message);
+        }
+    }
+
     /// The next RapidIO message to send, as [`Riocm::poll_transmit`]; what is due is done first, for all links.
+    #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<riocm::Transmit<'_>> {
         self.poll(now);
         self.riocm.next_packet(&mut self.pool)
@@ -448,9 +476,18 @@ impl Node {
     }
 
     /// Does what is due.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self, now: Instant) {
         self.riocm.poll(&mut self.pool, now);
+        if self.timers.first().is_some_and(|at| at <= now) {
+            self.poll_streams(now);
+        }
+        self.pump(now);
+    }
+
+    /// Timers of links over TCP.
+    #[inline(never)]
+    fn poll_streams(&mut self, now: Instant) {
         while let Some(place) = self.timers.take_due(now) {
             let Node { links, pool, rng, .. } = self;
             if let Some(Some(Link { carrier: Carrier::Tcp(tcp), .. })) =
@@ -461,7 +498,6 @@ impl Node {
             self.settle(place as u16);
             self.pump_tcp(place as u16, now);
         }
-        self.pump(now);
     }
 
     /// When [`Node::poll`] is to be called, if nothing comes before.
@@ -471,8 +507,23 @@ impl Node {
     }
 
     /// What is new.
+    #[inline]
     pub fn next_event(&mut self, now: Instant) -> Option<Event> {
+        if let Some(&Event::Signals(id)) = self.events.front() {
+            self.events.pop_front();
+            if let Some(endpoint) = self.endpoint_mut(id) {
+                endpoint.has_news = false;
+            }
+            return Some(Event::Signals(id));
+        }
         let event = self.events.pop_front()?;
+        self.was_heard(event, now);
+        Some(event)
+    }
+
+    /// The user hears of an event.
+    #[inline(never)]
+    fn was_heard(&mut self, event: Event, now: Instant) {
         match event {
             Event::Link(id) => {
                 if let Some(link) = self.link_by_id(id) {
@@ -480,19 +531,13 @@ impl Node {
                 }
             }
             Event::Gone(peer) => self.was_told(peer, now),
-            Event::Signals(id) => {
-                if let Some(endpoint) = self.endpoint_mut(id) {
-                    endpoint.has_news = false;
-                }
-            }
             Event::Dropped(id) => {
                 if let Some(endpoint) = self.endpoint_mut(id) {
                     endpoint.told_dropped = false;
                 }
             }
-            Event::Found { .. } | Event::Room(_) | Event::Sent { .. } => (),
+            Event::Signals(_) | Event::Found { .. } | Event::Room(_) | Event::Sent { .. } => (),
         }
-        Some(event)
     }
 
     /// Takes what connections have told, until there is nothing more.
@@ -523,7 +568,6 @@ impl Node {
     }
 
     /// Something has happened to a link's connection.
-    #[inline]
     fn handle(&mut self, place: u16, up: Up, now: Instant) {
         match up {
             Up::Message(message) => self.handle_message(place, message),
@@ -575,31 +619,30 @@ impl Node {
     }
 
     /// Hands a message to a link's connection.
-    #[inline]
     fn send_over(
         &mut self,
         place: u16,
         addresses: (u32, u32),
-        parts: [&[u8]; 2],
+        bytes: &[u8],
     ) -> Result<(), SendError> {
         let Node { links, riocm, pool, .. } = self;
         let Some(Some(link)) = links.get_mut(usize::from(place)) else {
             return Err(SendError::NotConnected);
         };
         match &mut link.carrier {
-            Carrier::Riocm(id) => riocm.send(pool, *id, addresses, parts),
-            Carrier::Tcp(tcp) => tcp.send(pool, addresses, parts),
+            Carrier::Riocm(id) => riocm.send(pool, *id, addresses, &[], bytes),
+            Carrier::Tcp(tcp) => tcp.send(pool, addresses, [bytes, &[]]),
         }
     }
 
     #[inline]
     fn endpoint(&self, id: EndpointId) -> Option<&Endpoint> {
-        self.endpoints.get(id.place as usize).filter(|it| it.id == id)
+        self.endpoints.get(id.place as usize).filter(|it| it.id.generation == id.generation)
     }
 
     #[inline]
     fn endpoint_mut(&mut self, id: EndpointId) -> Option<&mut Endpoint> {
-        self.endpoints.get_mut(id.place as usize).filter(|it| it.id == id)
+        self.endpoints.get_mut(id.place as usize).filter(|it| it.id.generation == id.generation)
     }
 
     #[inline]

@@ -1,11 +1,12 @@
 //! Signals: what endpoints send each other.
 
 use super::addresses::Local;
-use super::link::{Carrier, Control, Phase, Who};
-use super::{EndpointId, Event, NONE, Node, PeerId};
-use crate::pool::{Chain, PIECE};
-use crate::riocm::{Message, SendError};
+use super::link::{Carrier, Control, Link, Phase, Who};
+use super::{Endpoint, EndpointId, Event, NONE, Node, PeerId};
+use crate::pool::{Chain, Pool};
+use crate::riocm::{Message, Riocm, SendError};
 use drivers::hal::{Instant, Window};
+use slab::Slab;
 
 /// Who has sent a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,13 +49,79 @@ impl Signal {
 }
 
 /// Bytes of a signal's number, which is the beginning of what is sent.
-const NUMBER: usize = 4;
+pub(super) const NUMBER: usize = 4;
 
-/// A signal that waits to be taken.
+/// A place for a signal that waits to be taken.
 #[derive(Debug)]
 pub(super) struct Queued {
     next: u32,
-    signal: Signal,
+    signal: Option<Signal>,
+}
+
+impl Default for Queued {
+    fn default() -> Self {
+        Queued { next: NONE, signal: None }
+    }
+}
+
+impl Link {
+    /// Link addresses of sender and receiver, if both are published and nothing is to be said before a signal.
+    #[inline]
+    fn addresses(
+        &self,
+        endpoints: &Slab<Endpoint>,
+        from: Sender,
+        to: PeerId,
+    ) -> Option<(u32, u32)> {
+        let Sender::Endpoint(id) = from else { return None };
+        let remote = self.remote.get(to.address as usize)?.as_ref()?;
+        let is_up = self.id == to.link && self.phase == Phase::Up && self.control.is_empty();
+        if !is_up || remote.is_gone || remote.generation != to.generation {
+            return None;
+        }
+        let endpoint = endpoints.get(id.place as usize)?;
+        if endpoint.id.generation != id.generation {
+            return None;
+        }
+        let source = *endpoint.addresses.get(usize::from(to.link.place))?;
+        (source != 0).then_some((source, to.address))
+    }
+
+    /// A signal that cannot be delivered: of nobody who is known, to nobody, or too short. One whose sender may yet be
+    /// published waits for that.
+    #[inline(never)]
+    fn set_aside(&mut self, pool: &mut Pool, message: Message, is_for_endpoint: bool) {
+        let Message { source, destination, chain } = message;
+        let are_addresses = self.is_address(source) && self.is_address(destination);
+        if self.phase != Phase::Up || !are_addresses || chain.len() < NUMBER {
+            self.counters.bad_signals += 1;
+        } else if !is_for_endpoint {
+            self.counters.unknown_destination += 1;
+        } else if self.unclaimed.len() < self.max_unclaimed {
+            return self.unclaimed.push_back((source, destination, chain));
+        } else {
+            self.counters.unknown_source += 1;
+        }
+        pool.free(chain);
+    }
+
+    /// Hands a signal to the connection.
+    #[inline]
+    fn send(
+        &mut self,
+        riocm: &mut Riocm,
+        pool: &mut Pool,
+        addresses: (u32, u32),
+        number: u32,
+        body: &[u8],
+    ) -> Result<(), SendError> {
+        let number = number.to_be_bytes();
+        let sent = match &mut self.carrier {
+            Carrier::Riocm(id) => riocm.send(pool, *id, addresses, &number, body),
+            Carrier::Tcp(tcp) => tcp.send(pool, addresses, [&number, body]),
+        };
+        self.count(sent)
+    }
 }
 
 impl Node {
@@ -68,15 +135,33 @@ impl Node {
         body: &[u8],
         now: Instant,
     ) -> Result<(), SendError> {
-        let addresses = self.addresses(from, to)?;
-        match self.send_over(to.link.place, addresses, [&number.to_be_bytes(), body]) {
-            Ok(()) => self.was_sent(to, now),
-            Err(why) => {
-                self.not_sent(to, why);
-                return Err(why);
-            }
+        let Node { links, endpoints, riocm, pool, .. } = self;
+        match links.get_mut(usize::from(to.link.place)) {
+            Some(Some(link)) => match link.addresses(endpoints, from, to) {
+                Some(addresses) => link.send(riocm, pool, addresses, number, body)?,
+                None => self.send_first(from, to, number, body)?,
+            },
+            _ => return Err(SendError::NotConnected),
         }
+        self.pump(now);
         Ok(())
+    }
+
+    /// A signal before which something else is to be said.
+    #[inline(never)]
+    fn send_first(
+        &mut self,
+        from: Sender,
+        to: PeerId,
+        number: u32,
+        body: &[u8],
+    ) -> Result<(), SendError> {
+        let addresses = self.new_addresses(from, to)?;
+        let Node { links, riocm, pool, .. } = self;
+        match links.get_mut(usize::from(to.link.place)) {
+            Some(Some(link)) => link.send(riocm, pool, addresses, number, body),
+            _ => Err(SendError::NotConnected),
+        }
     }
 
     /// Sends a signal from the user's own memory, which is in use until [`Event::Sent`] says that it is not. The first
@@ -89,7 +174,7 @@ impl Node {
         cookie: u64,
         now: Instant,
     ) -> Result<(), SendError> {
-        let addresses = self.addresses(from, to)?;
+        let addresses = self.new_addresses(from, to)?;
         let Node { links, riocm, pool, .. } = self;
         let Some(Some(link)) = links.get_mut(usize::from(to.link.place)) else {
             return Err(SendError::NotConnected);
@@ -98,36 +183,13 @@ impl Node {
             Carrier::Riocm(id) => riocm.send_windows(pool, *id, addresses, windows, cookie),
             Carrier::Tcp(tcp) => tcp.send_windows(addresses, windows, cookie),
         };
-        match sent {
-            Ok(()) => self.was_sent(to, now),
-            Err(why) => {
-                self.not_sent(to, why);
-                return Err(why);
-            }
-        }
+        link.count(sent)?;
+        self.pump(now);
         Ok(())
     }
 
-    /// Whose signal found no room is told when there is some.
-    fn not_sent(&mut self, to: PeerId, why: SendError) {
-        if why == SendError::Full
-            && let Some(link) = self.link_by_id(to.link)
-        {
-            link.wants_room = true;
-        }
-    }
-
-    #[inline]
-    fn was_sent(&mut self, to: PeerId, now: Instant) {
-        if let Some(link) = self.link_by_id(to.link) {
-            link.counters.sent += 1;
-        }
-        self.pump(now);
-    }
-
     /// Link addresses of sender and receiver. The sender is published first, if it is not yet.
-    #[inline]
-    fn addresses(&mut self, from: Sender, to: PeerId) -> Result<(u32, u32), SendError> {
+    fn new_addresses(&mut self, from: Sender, to: PeerId) -> Result<(u32, u32), SendError> {
         let place = to.link.place;
         let link = self.link_by_id(to.link).ok_or(SendError::NotConnected)?;
         let known = link.remote(to.address).is_some_and(|it| it.generation == to.generation);
@@ -185,37 +247,34 @@ impl Node {
         Ok(address)
     }
 
-    /// A signal has arrived.
+    /// A signal's number, unless it is too short to have one.
+    pub(super) fn number(&self, chain: &Chain) -> Option<u32> {
+        let mut bytes = [0; NUMBER];
+        (self.pool.read(chain, 0, &mut bytes) == NUMBER).then(|| u32::from_be_bytes(bytes))
+    }
+
+    /// A signal has arrived; its number is none if it is too short to have one.
     #[inline]
-    pub(super) fn handle_signal(&mut self, place: u16, message: Message) {
+    pub(super) fn handle_signal(&mut self, place: u16, message: Message, number: Option<u32>) {
         let Node { links, pool, endpoints, queued, events, config, .. } = self;
         let Message { source, destination, chain } = message;
         let Some(Some(link)) = links.get_mut(usize::from(place)) else { return pool.free(chain) };
         let id = link.id;
-        let is_bad =
-            !link.is_address(source) || !link.is_address(destination) || chain.len() < NUMBER;
-        if link.phase != Phase::Up || is_bad {
-            link.counters.bad_signals += 1;
-            return pool.free(chain);
-        }
         let to = match link.local.get(destination) {
             Some(Local::Endpoint(to)) => endpoints.get_mut(to as usize),
             _ => None,
         };
         let Some(to) = to else {
-            link.counters.unknown_destination += 1;
-            return pool.free(chain);
+            return link.set_aside(pool, Message { source, destination, chain }, false);
         };
-        let Some(remote) = link.remote(source) else {
-            if link.unclaimed.len() < link.max_unclaimed {
-                link.unclaimed.push_back((source, destination, chain));
-            } else {
-                link.counters.unknown_source += 1;
-                pool.free(chain);
-            }
-            return;
+        let is_up = link.phase == Phase::Up;
+        let (Some(remote), true) = (link.remote(source), is_up) else {
+            return link.set_aside(pool, Message { source, destination, chain }, true);
         };
-        let size = chain.len().next_multiple_of(PIECE);
+        let Some(number) = number else {
+            return link.set_aside(pool, Message { source, destination, chain }, true);
+        };
+        let size = chain.memory();
         if to.held > 0 && to.held + size > config.inbox_bytes {
             link.counters.inbox_full += 1;
             if !core::mem::replace(&mut to.told_dropped, true) {
@@ -232,10 +291,10 @@ impl Node {
             }
         };
         link.counters.received += 1;
-        let mut number = [0; NUMBER];
-        pool.read(&chain, 0, &mut number);
-        let signal = Signal { from, number: u32::from_be_bytes(number), chain };
-        let entry = queued.insert(Queued { next: NONE, signal }) as u32;
+        let signal = Signal { from, number, chain };
+        let entry = signal.chain.first_piece();
+        let Some(place) = queued.get_mut(entry as usize) else { return pool.free(signal.chain) };
+        *place = Queued { next: NONE, signal: Some(signal) };
         match queued.get_mut(to.inbox.1 as usize) {
             Some(last) => last.next = entry,
             None => to.inbox.0 = entry,
@@ -251,13 +310,17 @@ impl Node {
     #[inline]
     pub fn next_signal(&mut self, id: EndpointId) -> Option<Signal> {
         let Node { endpoints, queued, .. } = self;
-        let endpoint = endpoints.get_mut(id.place as usize).filter(|it| it.id == id)?;
-        let Queued { next, signal } = queued.try_remove(endpoint.inbox.0 as usize)?;
+        let endpoint = endpoints.get_mut(id.place as usize)?;
+        if endpoint.id.generation != id.generation {
+            return None;
+        }
+        let Queued { next, signal } = queued.get_mut(endpoint.inbox.0 as usize)?;
+        let (next, signal) = (*next, signal.take()?);
         endpoint.inbox.0 = next;
         if next == NONE {
             endpoint.inbox.1 = NONE;
         }
-        endpoint.held -= signal.chain.len().next_multiple_of(PIECE);
+        endpoint.held -= signal.chain.memory();
         Some(signal)
     }
 

@@ -1,9 +1,12 @@
 //! Packets that arrive: to which connection they belong, and in which order they count.
 
-use super::connection::{ALIVE, Parked, REORDER, State};
-use super::{Down, Fault, Riocm};
+use super::assembly::Refused;
+use super::connection::{ALIVE, Connection, Parked, REORDER, State};
+use super::{Down, Event, Fault, Riocm};
 use crate::pool::{Chain, Pool};
-use crate::wire::riocm::{FRAG_PATCH, HEAD_PATCH, Header, Packet, Part};
+use crate::wire::riocm::{
+    Data, Ends, FRAG, FRAG_PATCH, FRAME, HEAD_PATCH, Header, Message, Packet, Part, START,
+};
 use drivers::hal::Instant;
 
 /// Where the payload of a packet lies.
@@ -25,58 +28,223 @@ impl Riocm {
         bytes: &[u8],
         now: Instant,
     ) {
+        let arrived = match Data::single(bytes) {
+            Some(single) => self.arrive_single(pool, port, source, single, now),
+            None => self.arrive_other(pool, port, source, bytes, now),
+        };
+        if let Some((cid, message)) = arrived
+            && let Some(connection) = self.at(cid).map(|it| it.id)
+        {
+            self.events.push_back(Event::Message { connection, message });
+        }
+    }
+
+    /// As [`Riocm::receive`] for a SINGLE packet, but a message that is all that happened is handed over at once and not
+    /// told of; with the connection id.
+    #[inline(always)]
+    pub(crate) fn arrive_single(
+        &mut self,
+        pool: &mut Pool,
+        port: usize,
+        source: u16,
+        (data, message, payload): (Data, Message, &[u8]),
+        now: Instant,
+    ) -> Option<(u8, super::Message)> {
         self.now = self.now.max(now);
-        let (packet, payload) = match Packet::parse(bytes) {
+        let Data { ends, id, sequence, cid } = data;
+        self.is_from(ends, source)?;
+        let connection = self.counted(cid, port, ends, FRAME + START + payload.len())?;
+        let cid = connection.id.cid;
+        if !connection.is_next(sequence) || connection.parked_count > 0 {
+            self.handle_data(pool, cid, (id, sequence, Part::Single(message)), payload, now);
+            return None;
+        }
+        connection.advance();
+        let Message { source, destination, size } = message;
+        if let Err(refused) = connection.check_single(size, payload.len()) {
+            self.refuse(pool, cid, refused);
+            return None;
+        }
+        let bytes = payload.get(..size as usize).unwrap_or_default();
+        let Some(chain) = pool.begin(connection.receive_account, &[], bytes) else {
+            self.refuse(pool, cid, Refused::NoRoom);
+            return None;
+        };
+        connection.counters.received_messages += 1;
+        Some((cid, super::Message { source, destination, chain }))
+    }
+
+    /// The same for a FRAG packet.
+    #[inline(always)]
+    fn arrive_fragment(
+        &mut self,
+        pool: &mut Pool,
+        port: usize,
+        source: u16,
+        (data, payload): (Data, &[u8]),
+        now: Instant,
+    ) -> Option<(u8, super::Message)> {
+        let Data { ends, id, sequence, cid } = data;
+        self.is_from(ends, source)?;
+        let connection = self.counted(cid, port, ends, FRAME + FRAG + payload.len())?;
+        let cid = connection.id.cid;
+        if !connection.is_next(sequence) || connection.parked_count > 0 {
+            self.handle_data(pool, cid, (id, sequence, Part::Fragment), payload, now);
+            return None;
+        }
+        connection.advance();
+        match connection.place_fragment(pool, id, Payload::Received(payload)) {
+            Ok(None) => None,
+            Ok(Some(message)) => {
+                connection.counters.received_messages += 1;
+                Some((cid, message))
+            }
+            Err(refused) => {
+                self.refuse(pool, cid, refused);
+                None
+            }
+        }
+    }
+
+    /// The same for any packet.
+    #[inline(never)]
+    pub(crate) fn arrive_other(
+        &mut self,
+        pool: &mut Pool,
+        port: usize,
+        source: u16,
+        bytes: &[u8],
+        now: Instant,
+    ) -> Option<(u8, super::Message)> {
+        self.now = self.now.max(now);
+        match Data::fragment(bytes) {
+            Some(fragment) => self.arrive_fragment(pool, port, source, fragment, now),
+            None => self.arrive_seldom(pool, port, source, bytes, now),
+        }
+    }
+
+    /// For those that are neither.
+    #[inline(never)]
+    fn arrive_seldom(
+        &mut self,
+        pool: &mut Pool,
+        port: usize,
+        source: u16,
+        bytes: &[u8],
+        now: Instant,
+    ) -> Option<(u8, super::Message)> {
+        let (Packet { ends, header }, payload) = match Packet::parse(bytes) {
             Ok(parsed) => parsed,
             Err(_) => {
                 self.strays.malformed += 1;
-                return;
+                return None;
             }
         };
-        let ends = packet.ends;
-        if ends.sender != source {
-            self.strays.forged += 1;
-            return;
-        }
-        let cid = match packet.header {
-            Header::Heartbeat { cid } | Header::Data { cid, .. } => u8::try_from(cid).unwrap_or(0),
+        self.is_from(ends, source)?;
+        let cid = match header {
+            Header::Heartbeat { cid } | Header::Data { cid, .. } => cid,
             _ => {
                 let key = (port, ends.sender, ends.from_port, ends.to_port);
                 let Some(&cid) = self.by_ends.get(&key) else {
                     self.strays.unknown_peer += 1;
-                    return;
+                    return None;
                 };
-                cid
+                cid.into()
             }
         };
-        let Some(Some(connection)) = self.connections.get_mut(usize::from(cid)) else {
-            self.strays.unknown_cid += 1;
-            return;
-        };
-        // An id that this peer has from before one of us restarted may be another connection's by now.
-        let known = (connection.port, connection.peer_id, connection.peer_port);
-        if known != (Some(port), ends.sender, ends.from_port) {
-            self.strays.stale += 1;
-            return;
-        }
-        connection.counters.received_packets += 1;
-        connection.counters.received_bytes += bytes.len() as u64;
-        match packet.header {
+        let connection = self.counted(cid, port, ends, bytes.len())?;
+        let cid = connection.id.cid;
+        match header {
+            Header::Data { id, sequence, part, .. } => {
+                if !connection.is_next(sequence) || connection.parked_count > 0 {
+                    self.handle_data(pool, cid, (id, sequence, part), payload, now);
+                    return None;
+                }
+                connection.advance();
+                match connection.place(pool, id, part, Payload::Received(payload)) {
+                    Ok(None) => (),
+                    Ok(Some(message)) => {
+                        connection.counters.received_messages += 1;
+                        return Some((cid, message));
+                    }
+                    Err(refused) => self.refuse(pool, cid, refused),
+                }
+            }
             Header::Heartbeat { .. } => {
                 if connection.state == State::Connected {
                     connection.alive = ALIVE;
                 }
             }
-            Header::Data { id, sequence, part, .. } => {
-                self.handle_data(pool, cid, (id, sequence, part), payload, now);
-            }
             header => self.handle_conn(pool, cid, header),
         }
+        None
     }
 
-    /// A packet of data, whose sequence number says when it counts.
+    /// Whether a packet's sender is who it says.
     #[inline]
+    fn is_from(&mut self, ends: Ends, source: u16) -> Option<()> {
+        if ends.sender != source {
+            self.strays.forged += 1;
+            return None;
+        }
+        Some(())
+    }
+
+    /// The connection to which a packet of so many bytes belongs, which counts it.
+    #[inline]
+    fn counted(
+        &mut self,
+        cid: u16,
+        port: usize,
+        ends: Ends,
+        len: usize,
+    ) -> Option<&mut Connection> {
+        let Riocm { connections, strays, .. } = self;
+        let Some(Some(connection)) = connections.get_mut(usize::from(cid)) else {
+            strays.unknown_cid += 1;
+            return None;
+        };
+        // An id that this peer has from before one of us restarted may be another connection's by now.
+        let known = (connection.port, connection.peer_id, connection.peer_port);
+        if known != (Some(port), ends.sender, ends.from_port) {
+            strays.stale += 1;
+            return None;
+        }
+        connection.counters.received_packets += 1;
+        connection.counters.received_bytes += len as u64;
+        Some(connection)
+    }
+
+    /// A packet of data that is not the next, has others behind it that came early, or came when there is no
+    /// connection.
+    #[inline(never)]
     fn handle_data(
+        &mut self,
+        pool: &mut Pool,
+        cid: u8,
+        (id, sequence, part): (u8, u16, Part),
+        payload: &[u8],
+        now: Instant,
+    ) {
+        let Riocm { connections, events, .. } = self;
+        let Some(Some(connection)) = connections.get_mut(usize::from(cid)) else { return };
+        if !connection.is_next(sequence) {
+            return self.handle_astray(pool, cid, (id, sequence, part), payload, now);
+        }
+        connection.advance();
+        match connection.place(pool, id, part, Payload::Received(payload)) {
+            Ok(Some(message)) => {
+                connection.counters.received_messages += 1;
+                events.push_back(Event::Message { connection: connection.id, message });
+            }
+            Ok(None) => (),
+            Err(refused) => return self.refuse(pool, cid, refused),
+        }
+        self.drain_parked(pool, cid, now);
+    }
+
+    /// A packet of data that is not the next, or came when there is no connection.
+    fn handle_astray(
         &mut self,
         pool: &mut Pool,
         cid: u8,
@@ -109,16 +277,6 @@ impl Riocm {
         }
         connection.alive = ALIVE;
         let ahead = sequence.wrapping_sub(connection.expected);
-        if ahead == 0 {
-            connection.expected = connection.expected.wrapping_add(1);
-            if !self.take_part(pool, cid, id, part, Payload::Received(payload)) {
-                return;
-            }
-            if self.at(cid).is_some_and(|it| it.parked_count > 0) {
-                self.drain_parked(pool, cid, now);
-            }
-            return;
-        }
         if ahead >= 0x8000 {
             connection.counters.duplicates += 1;
             return;
@@ -167,14 +325,30 @@ impl Riocm {
     }
 
     fn take_next(&mut self, pool: &mut Pool, cid: u8, parked: Parked) {
-        if let Some(connection) = self.at(cid) {
-            connection.expected = connection.expected.wrapping_add(1);
+        let Riocm { connections, events, .. } = self;
+        let Some(Some(connection)) = connections.get_mut(usize::from(cid)) else { return };
+        connection.advance();
+        match connection.place(pool, parked.id, parked.part, Payload::Kept(parked.payload)) {
+            Ok(Some(message)) => {
+                connection.counters.received_messages += 1;
+                events.push_back(Event::Message { connection: connection.id, message });
+            }
+            Ok(None) => (),
+            Err(refused) => self.refuse(pool, cid, refused),
         }
-        self.take_part(pool, cid, parked.id, parked.part, Payload::Kept(parked.payload));
+    }
+
+    /// A part that is not taken ends the connection.
+    #[cold]
+    fn refuse(&mut self, pool: &mut Pool, cid: u8, refused: Refused) {
+        match refused {
+            Refused::Fault(fault) => self.end(pool, cid, Down::Fault(fault)),
+            Refused::NoRoom => self.no_room(pool, cid),
+        }
     }
 
     /// A message finds no memory.
-    pub(super) fn no_room(&mut self, pool: &mut Pool, cid: u8) {
+    fn no_room(&mut self, pool: &mut Pool, cid: u8) {
         if let Some(connection) = self.at(cid) {
             connection.counters.no_room += 1;
         }

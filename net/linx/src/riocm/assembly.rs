@@ -6,7 +6,7 @@
 
 use super::arrival::Payload;
 use super::connection::{ASSEMBLIES, Connection};
-use super::{Down, Event, Fault, Message, Riocm};
+use super::{Fault, Message};
 use crate::pool::{Chain, Cursor, Pool};
 use crate::wire::riocm::{self, FRAG_PATCH, HEAD_PATCH, Part};
 
@@ -41,7 +41,7 @@ impl Assembly {
 }
 
 /// Why a part is not taken.
-enum Refused {
+pub(super) enum Refused {
     Fault(Fault),
     NoRoom,
 }
@@ -52,115 +52,133 @@ impl From<Fault> for Refused {
     }
 }
 
-impl Riocm {
-    /// Takes the next part that counts; false if that ended the connection.
-    #[inline]
-    pub(super) fn take_part(
-        &mut self,
-        pool: &mut Pool,
-        cid: u8,
-        id: u8,
-        part: Part,
-        payload: Payload<'_>,
-    ) -> bool {
-        let Some(connection) = self.at(cid) else { return false };
-        let whole = match connection.place(pool, id, part, payload) {
-            Ok(whole) => whole,
-            Err(Refused::Fault(fault)) => {
-                self.end(pool, cid, Down::Fault(fault));
-                return false;
-            }
-            Err(Refused::NoRoom) => {
-                self.no_room(pool, cid);
-                return false;
-            }
-        };
-        if let Some((message, chain)) = whole {
-            connection.counters.received_messages += 1;
-            let connection = connection.id;
-            let riocm::Message { source, destination, .. } = message;
-            let message = Message { source, destination, chain };
-            self.events.push_back(Event::Message { connection, message });
-        }
-        true
-    }
-}
-
 impl Connection {
     /// Puts a part where it belongs; the message, if that was the last of it.
-    #[inline]
-    fn place(
+    #[inline(always)]
+    pub(super) fn place(
         &mut self,
         pool: &mut Pool,
         id: u8,
         part: Part,
         payload: Payload<'_>,
-    ) -> Result<Option<(riocm::Message, Chain)>, Refused> {
-        let (message, most) = match part {
-            Part::Single(message) => (message, usize::MAX),
-            Part::Start(message) => (message, self.agreed.start_len()),
-            Part::PatchStart { message, .. } => (message, self.agreed.patch_start_len()),
-            Part::Fragment => return self.place_fragment(pool, id, payload),
-            Part::Patch => return self.place_patch(pool, id, payload),
+    ) -> Result<Option<Message>, Refused> {
+        match part {
+            Part::Single(message) => self.place_single(pool, message, payload),
+            Part::Fragment => self.place_fragment(pool, id, payload),
+            Part::Start(_) | Part::PatchStart { .. } => self.place_start(pool, id, part, payload),
+            Part::Patch => self.place_patch(pool, id, payload),
+        }
+    }
+
+    /// A message of one part, in a piece at least, as all that is delivered: so there are no more messages than pieces.
+    #[inline(never)]
+    fn place_single(
+        &mut self,
+        pool: &mut Pool,
+        message: riocm::Message,
+        payload: Payload<'_>,
+    ) -> Result<Option<Message>, Refused> {
+        let riocm::Message { source, destination, size } = message;
+        if let Err(refused) = self.check_single(size, payload.len()) {
+            payload.drop(pool);
+            return Err(refused);
+        }
+        let chain = match payload {
+            Payload::Received(bytes) => {
+                let bytes = bytes.get(..size as usize).unwrap_or_default();
+                pool.begin(self.receive_account, &[], bytes).ok_or(Refused::NoRoom)?
+            }
+            Payload::Kept(mut chain) => {
+                pool.truncate(&mut chain, size as usize);
+                chain
+            }
+        };
+        Ok(Some(Message { source, destination, chain }))
+    }
+
+    /// Whether one part of so many bytes can be all of a message of that size.
+    #[inline]
+    pub(super) fn check_single(&self, size: u32, len: usize) -> Result<(), Refused> {
+        if size > self.max_message {
+            Err(Fault::TooLong(size).into())
+        } else if len < size as usize {
+            Err(Fault::Part.into())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The beginning of a message in parts.
+    #[inline(never)]
+    fn place_start(
+        &mut self,
+        pool: &mut Pool,
+        id: u8,
+        part: Part,
+        payload: Payload<'_>,
+    ) -> Result<Option<Message>, Refused> {
+        let (message, most, patching) = match part {
+            Part::Single(message) | Part::Start(message) => {
+                (message, self.agreed.start_len(), None)
+            }
+            Part::PatchStart { message, fragments, patches } => {
+                let patching = Patching {
+                    fragments,
+                    patches,
+                    unpatched: 0,
+                    head_is_done: false,
+                    hole: 0,
+                    cursor: None,
+                };
+                (message, self.agreed.patch_start_len(), Some(patching))
+            }
+            Part::Fragment | Part::Patch => return Ok(None),
         };
         let size = message.size as usize;
-        let mut chain = Chain::new(self.receive_account);
         let check = || {
             if message.size > self.max_message {
                 return Err(Fault::TooLong(message.size));
             }
-            if payload.len() < size.min(most) && !matches!(part, Part::PatchStart { .. }) {
+            if payload.len() < size.min(most) && patching.is_none() {
                 return Err(Fault::Part);
             }
-            if let Part::Single(_) = part {
-                return Ok(());
+            if self.assemblies.iter().any(|it| it.id == id) {
+                return Err(Fault::Begun);
             }
-            let has_begun = self.assemblies.iter().any(|it| it.id == id);
-            match part {
-                _ if has_begun => Err(Fault::Begun),
-                _ if self.assemblies.len() >= ASSEMBLIES => Err(Fault::TooMany),
-                Part::Start(_) if size <= most => Err(Fault::Part),
-                Part::PatchStart { fragments, patches, .. } => {
-                    let holes = HEAD_PATCH + FRAG_PATCH * usize::from(fragments);
-                    if patches == 0 || holes > size { Err(Fault::Patches) } else { Ok(()) }
+            if self.assemblies.len() >= ASSEMBLIES {
+                return Err(Fault::TooMany);
+            }
+            match &patching {
+                None if size <= most => Err(Fault::Part),
+                None => Ok(()),
+                Some(patching) => {
+                    let holes = HEAD_PATCH + FRAG_PATCH * usize::from(patching.fragments);
+                    if patching.patches == 0 || holes > size { Err(Fault::Patches) } else { Ok(()) }
                 }
-                _ => Ok(()),
             }
         };
         if let Err(fault) = check() {
             payload.drop(pool);
             return Err(fault.into());
         }
-        let patching = match part {
-            Part::PatchStart { fragments, patches, .. } => Some(Patching {
-                fragments,
-                patches,
-                unpatched: 0,
-                head_is_done: false,
-                hole: 0,
-                cursor: None,
-            }),
-            _ => None,
-        };
+        let mut chain = Chain::new(self.receive_account);
         let hole = if patching.is_some() { HEAD_PATCH } else { 0 };
         let limit = most.min(size - hole.min(size));
-        let Some(taken) = payload.put(pool, &mut chain, limit, hole, true) else {
+        let Some(taken) = payload.put(pool, &mut chain, limit, hole) else {
             pool.free(chain);
             return Err(Refused::NoRoom);
         };
-        if let Part::Single(_) = part {
-            return Ok(Some((message, chain)));
-        }
         self.assemblies.push(Assembly { id, message, chain, placed: hole + taken, patching });
         Ok(None)
     }
 
-    fn place_fragment(
+    #[inline(always)]
+    pub(super) fn place_fragment(
         &mut self,
         pool: &mut Pool,
         id: u8,
         payload: Payload<'_>,
-    ) -> Result<Option<(riocm::Message, Chain)>, Refused> {
+    ) -> Result<Option<Message>, Refused> {
         let most = self.agreed.fragment_len();
         let Some(at) = self.assemblies.iter().position(|it| it.id == id) else {
             payload.drop(pool);
@@ -180,13 +198,20 @@ impl Connection {
                 return Err(Fault::Part.into());
             }
         };
-        let taken = payload.put(pool, &mut assembly.chain, limit, hole, false);
+        let taken = match payload {
+            Payload::Received(bytes) if hole == 0 => {
+                let bytes = bytes.get(..limit).unwrap_or_default();
+                pool.append(&mut assembly.chain, bytes).then_some(bytes.len())
+            }
+            payload => payload.put(pool, &mut assembly.chain, limit, hole),
+        };
         assembly.placed += hole + taken.ok_or(Refused::NoRoom)?;
         if assembly.patching.is_some() || assembly.left() > 0 {
             return Ok(None);
         }
         let Assembly { message, chain, .. } = self.assemblies.swap_remove(at);
-        Ok(Some((message, chain)))
+        let riocm::Message { source, destination, .. } = message;
+        Ok(Some(Message { source, destination, chain }))
     }
 
     #[inline(never)]
@@ -195,20 +220,30 @@ impl Connection {
         pool: &mut Pool,
         id: u8,
         payload: Payload<'_>,
-    ) -> Result<Option<(riocm::Message, Chain)>, Refused> {
-        let Some(at) = self.assemblies.iter().position(|it| it.id == id) else {
-            payload.drop(pool);
-            return Err(Fault::NoMessage.into());
-        };
-        // The bytes are looked at here: whatever came early is copied out once more, which is seldom and short.
+    ) -> Result<Option<Message>, Refused> {
+        match payload {
+            Payload::Received(bytes) => self.patch(pool, id, bytes),
+            Payload::Kept(chain) => self.patch_kept(pool, id, chain),
+        }
+    }
+
+    /// The bytes are looked at: whatever came early is copied out once more, which is seldom and short.
+    #[inline(never)]
+    fn patch_kept(
+        &mut self,
+        pool: &mut Pool,
+        id: u8,
+        chain: Chain,
+    ) -> Result<Option<Message>, Refused> {
         let mut kept = [0; riocm::LARGEST];
-        let bytes: &[u8] = match payload {
-            Payload::Received(bytes) => bytes,
-            Payload::Kept(chain) => {
-                let len = pool.read(&chain, 0, &mut kept);
-                pool.free(chain);
-                &kept[..len]
-            }
+        let len = pool.read(&chain, 0, &mut kept);
+        pool.free(chain);
+        self.patch(pool, id, &kept[..len])
+    }
+
+    fn patch(&mut self, pool: &mut Pool, id: u8, bytes: &[u8]) -> Result<Option<Message>, Refused> {
+        let Some(at) = self.assemblies.iter().position(|it| it.id == id) else {
+            return Err(Fault::NoMessage.into());
         };
         let bytes = &bytes[..bytes.len().min(self.agreed.fragment_len())];
         let assembly = &mut self.assemblies[at];
@@ -217,7 +252,8 @@ impl Connection {
             return Ok(None);
         }
         let Assembly { message, chain, .. } = self.assemblies.swap_remove(at);
-        Ok(Some((message, chain)))
+        let riocm::Message { source, destination, .. } = message;
+        Ok(Some(Message { source, destination, chain }))
     }
 }
 
@@ -281,26 +317,16 @@ impl Payload<'_> {
 
     /// Puts `limit` bytes at most behind a chain, with a hole in front; how many, unless there is no room.
     #[inline]
-    fn put(
-        self,
-        pool: &mut Pool,
-        chain: &mut Chain,
-        limit: usize,
-        hole: usize,
-        is_first: bool,
-    ) -> Option<usize> {
+    fn put(self, pool: &mut Pool, chain: &mut Chain, limit: usize, hole: usize) -> Option<usize> {
         let len = self.len().min(limit);
         let mut front = [0; HEAD_PATCH];
-        front[..4].copy_from_slice(&((hole + len) as u32).to_be_bytes());
+        if hole > 0 {
+            front[..4].copy_from_slice(&((hole + len) as u32).to_be_bytes());
+        }
         match self {
             Payload::Received(bytes) => {
-                let bytes = &bytes[..len];
-                // Whatever is delivered has a piece at least: so there are no more messages than pieces.
-                let done = if is_first && hole + len == 0 {
-                    pool.append_apart(chain, 0, bytes)
-                } else {
-                    (hole == 0 || pool.append(chain, &front[..hole])) && pool.append(chain, bytes)
-                };
+                let done = (hole == 0 || pool.append(chain, &front[..hole]))
+                    && pool.append(chain, &bytes[..len]);
                 done.then_some(len)
             }
             Payload::Kept(mut kept) => {

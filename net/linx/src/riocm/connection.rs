@@ -3,6 +3,7 @@
 use super::assembly::Assembly;
 use super::config::{Config, ConnectionConfig, DEFAULT_HEARTBEAT, Fragmentation};
 use super::counters::Counters;
+use super::ready::Ready;
 use super::{ConnectionId, NONE};
 use crate::pool::{AccountId, Chain, Pool};
 use crate::wire::riocm::{Ends, FRAG, FRAME, PATCH_START, Part, START};
@@ -74,8 +75,9 @@ pub(super) struct Owed {
 }
 
 impl Owed {
+    #[inline]
     pub fn any(self) -> bool {
-        self.reset || self.request || self.ack || self.heartbeat
+        self.reset | self.request | self.ack | self.heartbeat
     }
 }
 
@@ -197,6 +199,36 @@ impl Connection {
     #[inline]
     pub fn has_work(&self) -> bool {
         self.owed.any() || (self.queue.0 != NONE && self.state == State::Connected)
+    }
+
+    /// Puts it among those with something to send, if it has.
+    #[inline]
+    pub fn make_ready(&mut self, ready: &mut Ready) {
+        if self.has_work() {
+            self.stand_ready(ready);
+        }
+    }
+
+    /// Puts it among those with something to send: it has.
+    #[inline]
+    pub fn stand_ready(&mut self, ready: &mut Ready) {
+        if !self.is_ready {
+            self.is_ready = true;
+            ready.push(self.id.cid);
+        }
+    }
+
+    /// Whether a packet of data with this sequence number is the one that counts now.
+    #[inline]
+    pub fn is_next(&self, sequence: u16) -> bool {
+        self.state == State::Connected && self.expected == sequence
+    }
+
+    /// It has come.
+    #[inline]
+    pub fn advance(&mut self) {
+        self.alive = ALIVE;
+        self.expected = self.expected.wrapping_add(1);
     }
 
     /// Forgets all that has arrived and was not delivered.

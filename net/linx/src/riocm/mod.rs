@@ -18,6 +18,7 @@ mod connection;
 mod counters;
 mod down;
 mod establish;
+mod ready;
 mod send;
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,7 @@ use alloc::vec::Vec;
 use config::{DEFAULT_MTU, LEAST_MTU};
 use connection::Connection;
 use drivers::hal::Instant;
+use ready::Ready;
 use send::Outgoing;
 use slab::Slab;
 
@@ -149,7 +151,7 @@ pub struct Riocm {
     /// By RapidIO port, device id and port of the peer, and our port.
     by_ends: BTreeMap<(usize, u16, u16, u16), u8>,
     timers: Timers,
-    ready: VecDeque<u8>,
+    ready: Ready,
     outgoing: Slab<Outgoing>,
     /// The message whose last packet was given out, and may still be looked at.
     last: Option<(u8, u32)>,
@@ -174,7 +176,7 @@ impl Riocm {
             connections: (0..=MOST_CONNECTIONS).map(|_| None).collect(),
             by_ends: BTreeMap::new(),
             timers: Timers::new(MOST_CONNECTIONS + 1),
-            ready: VecDeque::with_capacity(MOST_CONNECTIONS + 1),
+            ready: Ready::new(),
             outgoing: Slab::with_capacity(config.sends),
             last: None,
             out: transmit::Out::new(),
@@ -298,7 +300,7 @@ impl Riocm {
             let key = (port, connection.peer_id, connection.peer_port, connection.my_port);
             self.by_ends.remove(&key);
         }
-        self.ready.retain(|&other| other != cid);
+        self.ready.remove(cid);
         pool.close(connection.receive_account);
         pool.close(connection.send_account);
     }
@@ -337,12 +339,17 @@ impl Riocm {
     }
 
     /// Does what is due, and takes back the memory of what was given out last: [`Riocm::poll_transmit`] does as much.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self, pool: &mut Pool, now: Instant) {
         self.now = self.now.max(now);
-        if self.last.is_some() {
-            self.reap(pool);
+        self.reap(pool);
+        if self.timers.first().is_some_and(|at| at <= now) {
+            self.poll_timers(pool, now);
         }
+    }
+
+    #[inline(never)]
+    fn poll_timers(&mut self, pool: &mut Pool, now: Instant) {
         while let Some(cid) = self.timers.take_due(now) {
             self.timer(pool, cid as u8, now);
         }
@@ -425,12 +432,9 @@ impl Riocm {
     /// Puts a connection among those with something to send.
     #[inline]
     fn make_ready(&mut self, cid: u8) {
-        if let Some(connection) = self.at(cid)
-            && !connection.is_ready
-            && connection.has_work()
-        {
-            connection.is_ready = true;
-            self.ready.push_back(cid);
+        let Riocm { connections, ready, .. } = self;
+        if let Some(Some(connection)) = connections.get_mut(usize::from(cid)) {
+            connection.make_ready(ready);
         }
     }
 }

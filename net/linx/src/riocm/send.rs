@@ -1,12 +1,13 @@
 //! What is to be sent: messages of a connection, one after the other.
 
 use super::config::Fragmentation;
-use super::connection::{Agreed, State};
+use super::connection::{Agreed, Connection, State};
 use super::{ConnectionId, Event, NONE, Riocm};
 use crate::pool::{Chain, Cursor, Pool};
-use crate::wire::riocm::{FRAG_PATCH, HEAD_PATCH};
+use crate::wire::riocm::{FRAG_PATCH, HEAD_PATCH, Message};
 use core::fmt;
 use drivers::hal::Window;
+use slab::Slab;
 
 /// Why a message was not taken to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +42,7 @@ pub(super) enum Body {
 }
 
 /// How a message is divided.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Plan {
     /// Bytes of the message that belong to the first packet, and to each fragment but the last.
     pub head: usize,
@@ -65,6 +66,7 @@ pub(super) struct Outgoing {
     pub packets: usize,
     /// Patches of 16 bytes that were sent.
     pub patched: usize,
+    /// Made with the first packet, unless that is all.
     pub plan: Plan,
 }
 
@@ -106,6 +108,13 @@ impl Plan {
 }
 
 impl Outgoing {
+    /// What its first packet tells.
+    #[inline]
+    pub fn told(&self) -> Message {
+        let Outgoing { source, destination, size, .. } = *self;
+        Message { source, destination, size: size as u32 }
+    }
+
     /// The bytes at `offset`, `len` at most and all in one piece.
     #[inline]
     pub fn data(&mut self, pool: &Pool, offset: usize, len: usize) -> Window {
@@ -131,27 +140,84 @@ fn part(windows: &[Window; 2], offset: usize, len: usize) -> Window {
     window.slice(at, len.min(window.len().saturating_sub(at))).unwrap_or(Window::empty())
 }
 
-impl Riocm {
-    /// Sends a message, whose bytes lie in `parts`, one behind the other. They are copied, and the user's again at once.
+/// A connection that can send a message of so many bytes now.
+#[inline]
+fn may_send(
+    connections: &mut [Option<Connection>],
+    id: ConnectionId,
+    size: usize,
+    is_full: bool,
+) -> Result<&mut Connection, SendError> {
+    let connection = connections.get_mut(usize::from(id.cid)).and_then(Option::as_mut);
+    let is_it = |it: &&mut Connection| it.id.number == id.number && it.state == State::Connected;
+    let connection = connection.filter(is_it);
+    let connection = connection.ok_or(SendError::NotConnected)?;
+    // More packets than PATCH_START has numbers for.
+    let is_countless = size > connection.agreed.start_len()
+        && size / usize::from(connection.agreed.mtu & !7) >= usize::from(u16::MAX);
+    if size > connection.max_message as usize || is_countless {
+        return Err(SendError::TooLong);
+    }
+    if is_full || connection.queued >= connection.sends {
+        connection.wants_room = true;
+        return Err(SendError::Full);
+    }
+    Ok(connection)
+}
+
+impl Connection {
+    /// Puts a message behind those that wait to be sent.
     #[inline]
-    pub fn send(
+    fn enqueue(
+        &mut self,
+        outgoing: &mut Slab<Outgoing>,
+        addresses: (u32, u32),
+        size: usize,
+        body: Body,
+    ) {
+        self.message_id = self.message_id.wrapping_add(1);
+        let place = outgoing.insert(Outgoing {
+            next: NONE,
+            source: addresses.0,
+            destination: addresses.1,
+            size,
+            body,
+            id: self.message_id,
+            packets: 0,
+            patched: 0,
+            plan: Plan::default(),
+        }) as u32;
+        match outgoing.get_mut(self.queue.1 as usize) {
+            Some(last) => last.next = place,
+            None => self.queue.0 = place,
+        }
+        self.queue.1 = place;
+        self.queued += 1;
+    }
+}
+
+impl Riocm {
+    /// Sends a message: `head`, and `bytes` behind it. They are copied, and the user's again at once.
+    #[inline]
+    pub fn send<const N: usize>(
         &mut self,
         pool: &mut Pool,
         id: ConnectionId,
         addresses: (u32, u32),
-        parts: [&[u8]; 2],
+        head: &[u8; N],
+        bytes: &[u8],
     ) -> Result<(), SendError> {
-        let size = parts[0].len() + parts[1].len();
-        self.may_send(pool, id, size)?;
-        let Some(connection) = self.by_id(id) else { return Err(SendError::NotConnected) };
-        let mut chain = Chain::new(connection.send_account);
-        if !parts.iter().all(|part| pool.append(&mut chain, part)) {
+        self.reap(pool);
+        let size = N + bytes.len();
+        let Riocm { connections, outgoing, ready, config, .. } = self;
+        let connection = may_send(connections, id, size, outgoing.len() >= config.sends)?;
+        let Some(chain) = pool.begin(connection.send_account, head, bytes) else {
             connection.wants_room = true;
-            pool.free(chain);
             return Err(SendError::Full);
-        }
+        };
         let (data, patch) = (pool.start(&chain), pool.start(&chain));
-        self.enqueue(id.cid, addresses, size, Body::Copied { chain, data, patch });
+        connection.enqueue(outgoing, addresses, size, Body::Copied { chain, data, patch });
+        connection.stand_ready(ready);
         Ok(())
     }
 
@@ -164,73 +230,25 @@ impl Riocm {
         windows: [Window; 2],
         cookie: u64,
     ) -> Result<(), SendError> {
+        self.reap(pool);
         let size = windows[0].len().checked_add(windows[1].len()).ok_or(SendError::TooLong)?;
-        self.may_send(pool, id, size)?;
-        self.enqueue(id.cid, addresses, size, Body::Windows { windows, cookie });
+        let Riocm { connections, outgoing, ready, config, .. } = self;
+        let connection = may_send(connections, id, size, outgoing.len() >= config.sends)?;
+        connection.enqueue(outgoing, addresses, size, Body::Windows { windows, cookie });
+        connection.stand_ready(ready);
         Ok(())
-    }
-
-    #[inline]
-    fn may_send(
-        &mut self,
-        pool: &mut Pool,
-        id: ConnectionId,
-        size: usize,
-    ) -> Result<(), SendError> {
-        if self.last.is_some() {
-            self.reap(pool);
-        }
-        let is_full = self.outgoing.len() >= self.config.sends;
-        let connection = self.by_id(id).ok_or(SendError::NotConnected)?;
-        if connection.state != State::Connected {
-            return Err(SendError::NotConnected);
-        }
-        let counted = size / usize::from(connection.agreed.mtu & !7) < usize::from(u16::MAX);
-        if size > connection.max_message as usize || !counted {
-            return Err(SendError::TooLong);
-        }
-        if is_full || connection.queued >= connection.sends {
-            connection.wants_room = true;
-            return Err(SendError::Full);
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn enqueue(&mut self, cid: u8, addresses: (u32, u32), size: usize, body: Body) {
-        let Riocm { connections, outgoing, .. } = self;
-        let Some(Some(connection)) = connections.get_mut(usize::from(cid)) else { return };
-        connection.message_id = connection.message_id.wrapping_add(1);
-        let agreed = connection.agreed;
-        let plan = if size <= agreed.start_len() {
-            Plan { head: size, span: 0, fragments: 0, patches: 0, rest: 0 }
-        } else {
-            Plan::new(size, agreed, connection.fragmentation)
-        };
-        let place = outgoing.insert(Outgoing {
-            next: NONE,
-            source: addresses.0,
-            destination: addresses.1,
-            size,
-            body,
-            id: connection.message_id,
-            packets: 0,
-            patched: 0,
-            plan,
-        }) as u32;
-        match outgoing.get_mut(connection.queue.1 as usize) {
-            Some(last) => last.next = place,
-            None => connection.queue.0 = place,
-        }
-        connection.queue.1 = place;
-        connection.queued += 1;
-        self.make_ready(cid);
     }
 
     /// The message whose last packet was given out is out of use.
-    #[inline]
+    #[inline(always)]
     pub(super) fn reap(&mut self, pool: &mut Pool) {
-        let Some((cid, place)) = self.last.take() else { return };
+        if let Some((cid, place)) = self.last.take() {
+            self.reap_sent(pool, cid, place);
+        }
+    }
+
+    #[inline(never)]
+    fn reap_sent(&mut self, pool: &mut Pool, cid: u8, place: u32) {
         let Some(outgoing) = self.outgoing.try_remove(place as usize) else { return };
         let Some(connection) = self.at(cid) else { return };
         connection.queued -= 1;

@@ -1,10 +1,10 @@
 //! What is to be sent now, one packet at a time.
 
 use super::connection::Connection;
-use super::send::Outgoing;
+use super::send::{Outgoing, Plan};
 use super::{NONE, Riocm};
 use crate::pool::Pool;
-use crate::wire::riocm::{FRAG_PATCH, HEAD_PATCH, Header, LARGEST, LONGEST, Message, Packet, Part};
+use crate::wire::riocm::{FRAG_PATCH, HEAD_PATCH, Header, LARGEST, LONGEST, Packet, Part};
 use drivers::hal::{Instant, Window};
 
 /// Packets that a connection sends before another has its turn.
@@ -56,9 +56,6 @@ impl Transmit<'_> {
 /// A packet while it is made.
 #[derive(Debug)]
 pub(super) struct Out {
-    port: usize,
-    destination: u16,
-    mailbox: u8,
     /// The header, and the payload of a PATCH.
     header: [u8; LARGEST],
     length: usize,
@@ -71,9 +68,6 @@ pub(super) struct Out {
 impl Out {
     pub fn new() -> Out {
         Out {
-            port: 0,
-            destination: 0,
-            mailbox: 0,
             header: [0; LARGEST],
             length: 0,
             payload: [Window::empty(); PIECES],
@@ -83,7 +77,7 @@ impl Out {
     }
 
     /// Writes a header in front of so many bytes.
-    #[inline]
+    #[inline(always)]
     fn set(&mut self, connection: &Connection, header: Header, payload: usize) {
         let packet = Packet { ends: connection.ends(), header };
         let Some(into) = self.header.first_chunk_mut::<LONGEST>() else { return };
@@ -91,11 +85,38 @@ impl Out {
         (self.windows, self.behind) = (0, 0);
     }
 
-    fn transmit(&self) -> Transmit<'_> {
+    /// Puts bytes of a message behind the header, where they lie.
+    #[inline(always)]
+    fn show(&mut self, pool: &Pool, message: &mut Outgoing, start: usize, length: usize) {
+        self.behind = length;
+        let window = message.data(pool, start, length);
+        self.payload[0] = window;
+        self.windows = usize::from(!window.is_empty());
+        if window.len() < length {
+            self.show_rest(pool, message, start + window.len(), start + length);
+        }
+    }
+
+    #[inline(never)]
+    fn show_rest(&mut self, pool: &Pool, message: &mut Outgoing, mut at: usize, end: usize) {
+        while at < end {
+            let window = message.data(pool, at, end - at);
+            let Some(slot) = self.payload.get_mut(self.windows) else { break };
+            if window.is_empty() {
+                break;
+            }
+            *slot = window;
+            self.windows += 1;
+            at += window.len();
+        }
+    }
+
+    #[inline]
+    fn transmit(&self, port: usize, destination: u16, mailbox: u8) -> Transmit<'_> {
         Transmit {
-            port: self.port,
-            destination: self.destination,
-            mailbox: self.mailbox,
+            port,
+            destination,
+            mailbox,
             header: self.header.get(..self.length).unwrap_or_default(),
             payload: self.payload.get(..self.windows).unwrap_or_default(),
         }
@@ -113,43 +134,52 @@ impl Riocm {
     /// As [`Riocm::poll_transmit`], for who has called [`Riocm::poll`].
     #[inline]
     pub(crate) fn next_packet(&mut self, pool: &mut Pool) -> Option<Transmit<'_>> {
-        while let Some(&cid) = self.ready.front() {
-            let Riocm { connections, outgoing, out, last, .. } = self;
+        if self.ready.front().is_none() {
+            return None;
+        }
+        self.make_packet(pool)
+    }
+
+    #[inline(never)]
+    fn make_packet(&mut self, pool: &mut Pool) -> Option<Transmit<'_>> {
+        while let Some(cid) = self.ready.front() {
+            let Riocm { connections, outgoing, out, last, ready, .. } = self;
             let Some(Some(connection)) = connections.get_mut(usize::from(cid)) else {
-                self.ready.pop_front();
+                ready.pop();
                 continue;
             };
             let made = match connection.port {
                 None => {
                     // An orphan: its CONN_REQs go nowhere.
                     connection.owed = Default::default();
-                    false
+                    None
                 }
-                Some(port) => {
-                    out.port = port;
-                    connection.poll(pool, outgoing, out, last)
-                }
+                Some(port) => connection.poll(pool, outgoing, out, last).then_some(port),
             };
-            if !made && connection.is_dying {
-                self.bury(pool, cid);
+            let Some(port) = made else {
+                if connection.is_dying {
+                    self.bury(pool, cid);
+                } else {
+                    connection.is_ready = false;
+                    connection.turn = 0;
+                    ready.pop();
+                }
                 continue;
-            }
-            if !made {
-                connection.is_ready = false;
-                connection.turn = 0;
-                self.ready.pop_front();
-                continue;
-            }
-            out.destination = connection.peer_id;
-            out.mailbox = connection.peer_mailbox;
+            };
             connection.counters.sent_packets += 1;
             connection.counters.sent_bytes += (out.length + out.behind) as u64;
             connection.turn += 1;
-            if connection.turn >= TURN {
+            // One that is dying is buried when its turn comes again.
+            if !connection.has_work() && !connection.is_dying {
+                connection.is_ready = false;
                 connection.turn = 0;
-                self.ready.rotate_left(1);
+                ready.pop();
+            } else if connection.turn >= TURN {
+                connection.turn = 0;
+                ready.rotate();
             }
-            return Some(self.out.transmit());
+            let (destination, mailbox) = (connection.peer_id, connection.peer_mailbox);
+            return Some(self.out.transmit(port, destination, mailbox));
         }
         None
     }
@@ -157,7 +187,7 @@ impl Riocm {
 
 impl Connection {
     /// Makes the next packet; false if there is none.
-    #[inline]
+    #[inline(always)]
     fn poll(
         &mut self,
         pool: &Pool,
@@ -166,55 +196,22 @@ impl Connection {
         last: &mut Option<(u8, u32)>,
     ) -> bool {
         if self.owed.any() {
-            let header = self.take_owed();
-            out.set(self, header, 0);
+            self.make_owed(out);
             return true;
         }
         let place = self.queue.0;
         let Some(message) = messages.get_mut(place as usize) else { return false };
         let sequence = self.sequence;
         self.sequence = sequence.wrapping_add(1);
-        let header = |id, cid, part| Header::Data { id, sequence, cid, part };
-        let (id, cid, plan) = (message.id, self.peer_cid, message.plan);
-        let number = message.packets;
-        message.packets += 1;
-        if number > plan.fragments {
-            let length = self.make_patch(pool, message, out);
-            out.set(self, header(id, cid, Part::Patch), length);
-            out.length += length;
+        let is_last = if message.size <= self.agreed.start_len() {
+            let (id, cid, part) = (message.id, self.peer_cid, Part::Single(message.told()));
+            out.set(self, Header::Data { id, sequence, cid, part }, message.size);
+            out.show(pool, message, 0, message.size);
+            true
         } else {
-            let told = Message {
-                source: message.source,
-                destination: message.destination,
-                size: message.size as u32,
-            };
-            let is_patched = plan.patches > 0;
-            let (part, hole, (start, length)) = match (number, plan.fragments, is_patched) {
-                (0, 0, false) => (Part::Single(told), 0, (0, plan.head)),
-                (0, _, false) => (Part::Start(told), 0, (0, plan.head)),
-                (0, fragments, true) => {
-                    let (fragments, patches) = (fragments as u16, plan.patches as u16);
-                    let part = Part::PatchStart { message: told, fragments, patches };
-                    (part, HEAD_PATCH, (0, plan.head))
-                }
-                (n, _, false) => (Part::Fragment, 0, plan.fragment(n - 1, message.size)),
-                (n, _, true) => (Part::Fragment, FRAG_PATCH, plan.fragment(n - 1, message.size)),
-            };
-            out.set(self, header(id, cid, part), length - hole);
-            let (mut at, end) = (start + hole, start + length);
-            out.behind = end - at;
-            while at < end {
-                let window = message.data(pool, at, end - at);
-                let Some(slot) = out.payload.get_mut(out.windows) else { break };
-                if window.is_empty() {
-                    break;
-                }
-                *slot = window;
-                out.windows += 1;
-                at += window.len();
-            }
-        }
-        if message.packets == 1 + plan.fragments + plan.patches {
+            self.make_part(pool, message, sequence, out)
+        };
+        if is_last {
             self.queue.0 = message.next;
             if self.queue.0 == NONE {
                 self.queue.1 = NONE;
@@ -222,6 +219,52 @@ impl Connection {
             *last = Some((self.id.cid, place));
         }
         true
+    }
+
+    /// Makes the next packet of a message in parts; whether it is the last.
+    #[inline(never)]
+    fn make_part(&self, pool: &Pool, message: &mut Outgoing, sequence: u16, out: &mut Out) -> bool {
+        let (id, cid) = (message.id, self.peer_cid);
+        let header = |part| Header::Data { id, sequence, cid, part };
+        if message.packets == 0 {
+            message.plan = Plan::new(message.size, self.agreed, self.fragmentation);
+        }
+        let number = message.packets;
+        message.packets += 1;
+        let Plan { head, fragments, patches, .. } = message.plan;
+        if patches > 0 {
+            self.make_patched(pool, message, sequence, out);
+        } else if number > 0 {
+            let (start, length) = message.plan.fragment(number - 1, message.size);
+            out.set(self, header(Part::Fragment), length);
+            out.show(pool, message, start, length);
+        } else {
+            out.set(self, header(Part::Start(message.told())), head);
+            out.show(pool, message, 0, head);
+        }
+        message.packets == 1 + fragments + patches
+    }
+
+    /// Makes the next packet of a message that is patched.
+    #[inline(never)]
+    fn make_patched(&self, pool: &Pool, message: &mut Outgoing, sequence: u16, out: &mut Out) {
+        let (id, cid, plan) = (message.id, self.peer_cid, message.plan);
+        let header = |part| Header::Data { id, sequence, cid, part };
+        let number = message.packets - 1;
+        if number > plan.fragments {
+            let length = self.make_patch(pool, message, out);
+            out.set(self, header(Part::Patch), length);
+            out.length += length;
+        } else if number > 0 {
+            let (start, length) = plan.fragment(number - 1, message.size);
+            out.set(self, header(Part::Fragment), length - FRAG_PATCH);
+            out.show(pool, message, start + FRAG_PATCH, length - FRAG_PATCH);
+        } else {
+            let (fragments, patches) = (plan.fragments as u16, plan.patches as u16);
+            let part = Part::PatchStart { message: message.told(), fragments, patches };
+            out.set(self, header(part), plan.head - HEAD_PATCH);
+            out.show(pool, message, HEAD_PATCH, plan.head - HEAD_PATCH);
+        }
     }
 
     /// Makes the payload of the next PATCH behind where its header will be; its length.
@@ -261,6 +304,13 @@ impl Connection {
             put(message, message.size - plan.rest, plan.rest);
         }
         length
+    }
+
+    /// Makes the CONN or HEARTBEAT packet that is to be sent first.
+    #[inline(never)]
+    fn make_owed(&mut self, out: &mut Out) {
+        let header = self.take_owed();
+        out.set(self, header, 0);
     }
 
     /// The CONN or HEARTBEAT packet that is to be sent first.

@@ -25,7 +25,7 @@
 //! padding. Who wrote the field `size` in stock systems was never published; whether it counts its own four bytes
 //! there is not known.
 
-use super::{array, u16_at, u32_at};
+use super::u16_at;
 use core::fmt;
 
 /// Protocol number of version 2, the only one that is known.
@@ -164,6 +164,46 @@ pub struct Packet {
     pub header: Header,
 }
 
+/// What packets of data have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Data {
+    /// Between whom.
+    pub ends: Ends,
+    /// As in [`Header::Data`].
+    pub id: u8,
+    /// As in [`Header::Data`].
+    pub sequence: u16,
+    /// As in [`Header::Data`].
+    pub cid: u16,
+}
+
+impl Data {
+    /// Reads a RapidIO message as [`Packet::parse`] does, if it is a SINGLE packet.
+    #[inline(always)]
+    pub fn single(bytes: &[u8]) -> Option<(Data, Message, &[u8])> {
+        let (data, rest) = Data::of_type(SINGLE_TYPE, bytes)?;
+        let (message, payload) = Message::parse(rest).ok()?;
+        Some((data, message, payload))
+    }
+
+    /// The same, if it is a FRAG packet.
+    #[inline(always)]
+    pub fn fragment(bytes: &[u8]) -> Option<(Data, &[u8])> {
+        Data::of_type(FRAG_TYPE, bytes)
+    }
+
+    #[inline(always)]
+    fn of_type(kind: u8, bytes: &[u8]) -> Option<(Data, &[u8])> {
+        let (head, rest) = bytes.split_first_chunk::<{ FRAME + CONN }>()?;
+        let pair = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+        if pair(0) != PROTOCOL || head[FRAME] != kind {
+            return None;
+        }
+        let ends = Ends { to_port: pair(8), sender: pair(12), from_port: pair(14) };
+        Some((Data { ends, id: head[5], sequence: pair(6), cid: pair(10) }, rest))
+    }
+}
+
 /// Why a RapidIO message is no packet of RIOCM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
@@ -197,56 +237,59 @@ impl core::error::Error for Malformed {}
 
 impl Packet {
     /// Reads a RapidIO message; also what lies behind the header: payload, and perhaps padding.
-    #[inline]
+    #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<(Packet, &[u8]), Malformed> {
-        let word = |at| u16_at(bytes, at).ok_or(Malformed::Short);
-        let byte = |at: usize| bytes.get(at).copied().ok_or(Malformed::Short);
-        let protocol = word(0)?;
-        if protocol != PROTOCOL {
-            return Err(Malformed::Protocol(protocol));
-        }
-        let kind = byte(FRAME)?;
-        let head: [u8; FRAME + CONN] = array(bytes, 0).ok_or(Malformed::Short)?;
+        let Some((head, rest)) = bytes.split_first_chunk::<{ FRAME + CONN }>() else {
+            return Err(too_short(bytes));
+        };
         let pair = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+        if pair(0) != PROTOCOL {
+            return Err(Malformed::Protocol(pair(0)));
+        }
         let ends = Ends { to_port: pair(8), sender: pair(12), from_port: pair(14) };
         let data = |part| Header::Data { id: head[5], sequence: pair(6), cid: pair(10), part };
-        let message = || {
-            let number = |at| u32_at(bytes, at).ok_or(Malformed::Short);
-            Ok(Message { source: number(16)?, destination: number(20)?, size: number(24)? })
-        };
-        let (header, length) = match kind {
-            SINGLE_TYPE => (data(Part::Single(message()?)), START),
-            FRAG_START_TYPE => (data(Part::Start(message()?)), START),
-            FRAG_TYPE => (data(Part::Fragment), FRAG),
-            PATCH_START_TYPE => {
-                let (fragments, patches) = (word(28)?, word(30)?);
-                let part = Part::PatchStart { message: message()?, fragments, patches };
-                (data(part), PATCH_START)
+        let (header, payload) = match head[FRAME] {
+            SINGLE_TYPE => {
+                let (message, payload) = Message::parse(rest)?;
+                (data(Part::Single(message)), payload)
             }
-            PATCH_TYPE => (data(Part::Patch), FRAG),
-            HEARTBEAT_TYPE => (Header::Heartbeat { cid: pair(10) }, CONN),
+            FRAG_START_TYPE => {
+                let (message, payload) = Message::parse(rest)?;
+                (data(Part::Start(message)), payload)
+            }
+            FRAG_TYPE => (data(Part::Fragment), rest),
+            PATCH_START_TYPE => {
+                let (message, rest) = Message::parse(rest)?;
+                let (counts, payload) = rest.split_first_chunk::<4>().ok_or(Malformed::Short)?;
+                let fragments = u16::from_be_bytes([counts[0], counts[1]]);
+                let patches = u16::from_be_bytes([counts[2], counts[3]]);
+                (data(Part::PatchStart { message, fragments, patches }), payload)
+            }
+            PATCH_TYPE => (data(Part::Patch), rest),
+            HEARTBEAT_TYPE => (Header::Heartbeat { cid: pair(10) }, rest),
             CONN_REQ_TYPE => {
                 let (generation, heartbeat) = (head[5], head[11]);
-                (Header::Request { generation, mtu: pair(6), heartbeat }, CONN)
+                (Header::Request { generation, mtu: pair(6), heartbeat }, rest)
             }
             CONN_ACK_TYPE => {
+                let (cid, rest) = rest.split_first_chunk::<2>().ok_or(Malformed::Short)?;
                 let ack = Header::Ack {
                     generation: head[5],
                     mtu: pair(6),
                     acknowledged: head[10],
                     heartbeat: head[11],
-                    cid: word(16)?,
+                    cid: u16::from_be_bytes(*cid),
                 };
-                (ack, CONN_ACK)
+                (ack, rest)
             }
-            CONN_RESET_TYPE => (Header::Reset { generation: head[5] }, CONN),
+            CONN_RESET_TYPE => (Header::Reset { generation: head[5] }, rest),
             other => return Err(Malformed::Type(other)),
         };
-        Ok((Packet { ends, header }, bytes.get(FRAME + length..).ok_or(Malformed::Short)?))
+        Ok((Packet { ends, header }, payload))
     }
 
     /// Writes the header in front of `payload` bytes, and returns its length.
-    #[inline]
+    #[inline(always)]
     pub fn emit(&self, payload: usize, into: &mut [u8; LONGEST]) -> usize {
         let Packet { ends, header } = self;
         // Type, the three bytes behind it, and the two in front of the sender.
@@ -262,35 +305,70 @@ impl Packet {
             Header::Reset { generation } => (CONN_RESET_TYPE, generation, 0, 0, CONN),
             Header::Heartbeat { cid } => (HEARTBEAT_TYPE, 0, 0, cid, CONN),
             Header::Data { id, sequence, cid, part } => {
-                let (kind, message, length) = match part {
-                    Part::Single(message) => (SINGLE_TYPE, Some(message), START),
-                    Part::Start(message) => (FRAG_START_TYPE, Some(message), START),
-                    Part::Fragment => (FRAG_TYPE, None, FRAG),
+                let (kind, length) = match part {
+                    Part::Single(message) => {
+                        message.emit(into);
+                        (SINGLE_TYPE, START)
+                    }
+                    Part::Start(message) => {
+                        message.emit(into);
+                        (FRAG_START_TYPE, START)
+                    }
+                    Part::Fragment => (FRAG_TYPE, FRAG),
                     Part::PatchStart { message, fragments, patches } => {
+                        message.emit(into);
                         into[28..30].copy_from_slice(&fragments.to_be_bytes());
                         into[30..32].copy_from_slice(&patches.to_be_bytes());
-                        (PATCH_START_TYPE, Some(message), PATCH_START)
+                        (PATCH_START_TYPE, PATCH_START)
                     }
-                    Part::Patch => (PATCH_TYPE, None, FRAG),
+                    Part::Patch => (PATCH_TYPE, FRAG),
                 };
-                if let Some(message) = message {
-                    into[16..20].copy_from_slice(&message.source.to_be_bytes());
-                    into[20..24].copy_from_slice(&message.destination.to_be_bytes());
-                    into[24..28].copy_from_slice(&message.size.to_be_bytes());
-                }
                 (kind, id, sequence, cid, length)
             }
         };
-        into[0..2].copy_from_slice(&PROTOCOL.to_be_bytes());
-        into[2..4].copy_from_slice(&((length + payload) as u16).to_be_bytes());
-        into[4] = kind;
-        into[5] = one;
-        into[6..8].copy_from_slice(&two.to_be_bytes());
-        into[8..10].copy_from_slice(&ends.to_port.to_be_bytes());
-        into[10..12].copy_from_slice(&four.to_be_bytes());
-        into[12..14].copy_from_slice(&ends.sender.to_be_bytes());
-        into[14..16].copy_from_slice(&ends.from_port.to_be_bytes());
+        // Two words, each put together in a register.
+        let [size, two, four] = [(length + payload) as u16, two, four].map(u64::from);
+        let first = u64::from(PROTOCOL) << 48
+            | size << 32
+            | u64::from(kind) << 24
+            | u64::from(one) << 16
+            | two;
+        let second = u64::from(ends.to_port) << 48
+            | four << 32
+            | u64::from(ends.sender) << 16
+            | u64::from(ends.from_port);
+        into[0..8].copy_from_slice(&first.to_be_bytes());
+        into[8..16].copy_from_slice(&second.to_be_bytes());
         FRAME + length
+    }
+}
+
+/// What is wrong with less than the shortest header.
+#[cold]
+fn too_short(bytes: &[u8]) -> Malformed {
+    match u16_at(bytes, 0) {
+        Some(protocol) if protocol != PROTOCOL => Malformed::Protocol(protocol),
+        _ => Malformed::Short,
+    }
+}
+
+impl Message {
+    /// Reads what is behind the first 16 bytes of a packet; also what follows.
+    #[inline(always)]
+    fn parse(rest: &[u8]) -> Result<(Message, &[u8]), Malformed> {
+        let (told, payload) =
+            rest.split_first_chunk::<{ START - CONN }>().ok_or(Malformed::Short)?;
+        let number =
+            |at: usize| u32::from_be_bytes([told[at], told[at + 1], told[at + 2], told[at + 3]]);
+        Ok((Message { source: number(0), destination: number(4), size: number(8) }, payload))
+    }
+
+    /// Writes it behind the first 16 bytes of a packet.
+    #[inline(always)]
+    fn emit(&self, into: &mut [u8; LONGEST]) {
+        into[16..20].copy_from_slice(&self.source.to_be_bytes());
+        into[20..24].copy_from_slice(&self.destination.to_be_bytes());
+        into[24..28].copy_from_slice(&self.size.to_be_bytes());
     }
 }
 
@@ -415,6 +493,17 @@ mod tests {
                 bytes[..2].copy_from_slice(&[0x22, 0xcf]);
                 bytes[4] = (bytes[4] & 0x80) | kind;
             }
+            // The two ways to read a packet say the same.
+            let single = Data::single(&bytes).map(|(data, it, rest)| (data, Part::Single(it), rest));
+            let fragment = Data::fragment(&bytes).map(|(data, rest)| (data, Part::Fragment, rest));
+            let quick = single.or(fragment).map(|(Data { ends, id, sequence, cid }, part, rest)| {
+                (Packet { ends, header: Header::Data { id, sequence, cid, part } }, rest)
+            });
+            let is_usual = |header| {
+                matches!(header, Header::Data { part: Part::Single(_) | Part::Fragment, .. })
+            };
+            let usual = Packet::parse(&bytes).ok().filter(|it| is_usual(it.0.header));
+            prop_assert_eq!(quick, usual);
             if let Ok((packet, payload)) = Packet::parse(&bytes) {
                 let mut header = [0; LONGEST];
                 let length = packet.emit(payload.len(), &mut header);

@@ -129,7 +129,7 @@ impl Board {
         let size = 12 + rng.within(0..(1 << bits)) as usize;
         let bytes = message(self.boot, line.life, line.sent, size.min(MAX));
         let addresses = (board as u32, line.to as u32);
-        if self.riocm.send(&mut self.pool, line.id, addresses, [&bytes, &[]]).is_ok() {
+        if self.riocm.send(&mut self.pool, line.id, addresses, &[], &bytes).is_ok() {
             line.sent += 1;
         }
     }

@@ -76,12 +76,13 @@ fn room_runs_out_and_comes_back() {
     let side = &mut sides[0];
     let long = std::vec![1; 300_000];
     let mut count = 0;
-    while side.riocm.send(&mut side.pool, side.id, (1, 2), [&long, b"x"]).is_ok() {
+    while side.riocm.send(&mut side.pool, side.id, (1, 2), &[], &[&long[..], b"x"].concat()).is_ok()
+    {
         count += 1;
     }
     assert_eq!(count, 3);
     let too_long = std::vec![1; (1 << 20) + 1];
-    let refused = side.riocm.send(&mut side.pool, side.id, (1, 2), [&too_long, &[]]);
+    let refused = side.riocm.send(&mut side.pool, side.id, (1, 2), &[], &too_long);
     assert_eq!(refused, Err(SendError::TooLong));
     run(&mut sides, 20);
     assert!(sides[0].take_log().contains(&"room".into()));
@@ -89,7 +90,7 @@ fn room_runs_out_and_comes_back() {
     // As many messages as are configured.
     let side = &mut sides[0];
     (0..128).for_each(|_| side.send(b"x"));
-    assert_eq!(side.riocm.send(&mut side.pool, side.id, (1, 2), [b"x", &[]]), Err(SendError::Full));
+    assert_eq!(side.riocm.send(&mut side.pool, side.id, (1, 2), &[], b"x"), Err(SendError::Full));
     run(&mut sides, 20);
     assert_eq!(sides[1].came.len(), 131);
     assert_eq!(sides[0].take_log(), ["room"]);

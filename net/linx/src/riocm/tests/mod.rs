@@ -112,7 +112,7 @@ impl Side {
     }
 
     fn send(&mut self, bytes: &[u8]) {
-        self.riocm.send(&mut self.pool, self.id, (1, 2), [bytes, &[]]).unwrap();
+        self.riocm.send(&mut self.pool, self.id, (1, 2), &[], bytes).unwrap();
     }
 }
 
