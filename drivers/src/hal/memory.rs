@@ -5,7 +5,7 @@
 //! kernel saves its registers.
 //!
 //! Up to 64 bytes everything is loaded before anything is stored, so that it does not matter whether the
-//! two overlap. Longer stretches go in steps of 64 bytes (128 or 256 with AVX) from the lower end, or from the
+//! two overlap. Longer stretches go in steps of 64 bytes (128 or twice 256 with AVX) from the lower end, or from the
 //! upper end when the destination begins inside the source; the last step is the other end's bytes, which
 //! were loaded first.
 
@@ -129,7 +129,7 @@ core::arch::global_asm!(
     "movups [r10 - 32], xmm6",
     "movups [r10 - 16], xmm7",
     "ret",
-    // upwards, 256 bytes at a time
+    // upwards, twice 256 bytes at a time
     "19:",
     "lea r8, [rsi + rdx]", // end of the source
     "cmp rdx, 512",
@@ -144,6 +144,11 @@ core::arch::global_asm!(
     "vmovups ymm15, [r8 - 32]",
     "mov ecx, 256",
     "sub rcx, rdx", // negative while more than the last step is left
+    "lea r9d, [rdx - 1]",
+    "test r9d, 256",
+    "je 23f",
+    "sub rcx, 256", // an odd number of steps before the last
+    "jmp 24f",
     "23:",
     "vmovups ymm0, [r8 + rcx - 256]",
     "vmovups ymm1, [r8 + rcx - 224]",
@@ -161,7 +166,24 @@ core::arch::global_asm!(
     "vmovups [r10 + rcx - 96], ymm5",
     "vmovups [r10 + rcx - 64], ymm6",
     "vmovups [r10 + rcx - 32], ymm7",
-    "add rcx, 256",
+    "24:",
+    "vmovups ymm0, [r8 + rcx]",
+    "vmovups ymm1, [r8 + rcx + 32]",
+    "vmovups ymm2, [r8 + rcx + 64]",
+    "vmovups ymm3, [r8 + rcx + 96]",
+    "vmovups ymm4, [r8 + rcx + 128]",
+    "vmovups ymm5, [r8 + rcx + 160]",
+    "vmovups ymm6, [r8 + rcx + 192]",
+    "vmovups ymm7, [r8 + rcx + 224]",
+    "vmovups [r10 + rcx], ymm0",
+    "vmovups [r10 + rcx + 32], ymm1",
+    "vmovups [r10 + rcx + 64], ymm2",
+    "vmovups [r10 + rcx + 96], ymm3",
+    "vmovups [r10 + rcx + 128], ymm4",
+    "vmovups [r10 + rcx + 160], ymm5",
+    "vmovups [r10 + rcx + 192], ymm6",
+    "vmovups [r10 + rcx + 224], ymm7",
+    "add rcx, 512",
     "js 23b",
     "vmovups [r10 - 256], ymm8",
     "vmovups [r10 - 224], ymm9",

@@ -67,7 +67,8 @@ impl Window {
     /// The part of `len` bytes from `offset`, if it lies inside.
     #[inline]
     pub fn slice(&self, offset: usize, len: usize) -> Option<Window> {
-        if offset > self.len || len > self.len - offset {
+        let end = offset.checked_add(len)?;
+        if end > self.len {
             return None;
         }
         // SAFETY: offset is at most the window's length, so the sum stays in (or one past) it.

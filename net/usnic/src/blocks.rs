@@ -151,12 +151,6 @@ impl Blocks {
         self.all.slice(at, bytes.min(size)).unwrap_or(Window::empty())
     }
 
-    /// The bytes of what need not have a block, if it has none.
-    #[inline]
-    pub fn window_of(&self, block: Option<Block>, bytes: u32) -> Window {
-        block.map_or(Window::empty(), |block| self.window(block, bytes as usize))
-    }
-
     fn insert(&mut self, first: u32, order: usize) {
         let head = core::mem::replace(&mut self.heads[order], first);
         self.orders[first as usize] = order as u8;

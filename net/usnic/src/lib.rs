@@ -15,6 +15,7 @@ extern crate alloc;
 extern crate std;
 
 mod blocks;
+mod delays;
 mod engine;
 mod id_map;
 pub mod ob1;

@@ -40,6 +40,8 @@ pub struct Wheel {
     now: u64,
     /// No slot that is taken begins before this tick.
     soonest: u64,
+    /// The same in nanoseconds.
+    soonest_nanos: u64,
 }
 
 impl Wheel {
@@ -53,6 +55,7 @@ impl Wheel {
             levels: 0,
             now: now.as_nanos() >> TICK,
             soonest: 0,
+            soonest_nanos: 0,
         }
     }
 
@@ -75,7 +78,7 @@ impl Wheel {
     /// Whether [`Wheel::take_due`] has something to do.
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
-        now.as_nanos() >> TICK >= self.soonest
+        now.as_nanos() >= self.soonest_nanos
     }
 
     /// Takes out an object whose moment has come: its place.
@@ -88,7 +91,7 @@ impl Wheel {
             let first = self.next();
             let Some((level, slot, tick)) = first.filter(|slot| slot.2 <= until) else {
                 self.now = self.now.max(until + 1);
-                self.soonest = first.map_or(u64::MAX, |slot| slot.2);
+                self.set_soonest(first.map_or(u64::MAX, |slot| slot.2));
                 return None;
             };
             self.now = self.now.max(tick);
@@ -160,6 +163,12 @@ impl Wheel {
         first
     }
 
+    #[inline]
+    fn set_soonest(&mut self, tick: u64) {
+        self.soonest = tick;
+        self.soonest_nanos = if tick > u64::MAX >> TICK { u64::MAX } else { tick << TICK };
+    }
+
     /// The last tick that has a slot.
     fn top(&self) -> u64 {
         self.now | (1 << (BITS * LEVELS as u32)) - 1
@@ -168,7 +177,7 @@ impl Wheel {
     fn place(&mut self, place: u32, tick: u64) {
         self.unlink(place);
         let tick = tick.clamp(self.now, self.top());
-        self.soonest = self.soonest.min(tick);
+        self.set_soonest(self.soonest.min(tick));
         // The level of the highest digit in which it differs from now.
         let differs = (tick ^ self.now) | (SLOTS as u64 - 1);
         let level = ((63 - differs.leading_zeros()) / BITS) as usize;

@@ -38,26 +38,20 @@ impl Program {
         self.difference(scenario, &[], [FEW / 100, MANY / 100])
     }
 
-    /// As [`Program::instructions`], without those within a function and what it calls.
-    pub fn instructions_without(&self, scenario: &str, function: &str) -> Result<f64> {
-        self.without(scenario, function, [FEW, MANY])
+    /// As [`Program::instructions`], but only those within functions and what these call, none of which calls another
+    /// of them.
+    pub fn instructions_only_within(&self, scenario: &str, functions: &str) -> Result<f64> {
+        self.count(scenario, &[within(functions)])
     }
 
-    /// As [`Program::instructions_without`], for what takes long: it is done fewer times.
-    pub fn instructions_of_few_without(&self, scenario: &str, function: &str) -> Result<f64> {
-        self.without(scenario, function, [FEW / 100, MANY / 100])
-    }
-
-    fn without(&self, scenario: &str, function: &str, counts: [u64; 2]) -> Result<f64> {
-        let within = format!("--toggle-collect=*{function}*");
-        Ok(self.difference(scenario, &[], counts)?
-            - self.difference(scenario, &[within], counts)?)
+    /// As [`Program::instructions_only_within`], for what takes long: it is done fewer times.
+    pub fn instructions_of_few_only_within(&self, scenario: &str, functions: &str) -> Result<f64> {
+        self.difference(scenario, &[within(functions)], [FEW / 100, MANY / 100])
     }
 
     /// As [`Program::instructions`], but only those within a function, without those of another.
     pub fn instructions_within(&self, scenario: &str, within: &str, but: &str) -> Result<f64> {
-        let toggles = [within, but].map(|name| format!("--toggle-collect=*{name}*"));
-        self.count(scenario, &toggles)
+        self.count(scenario, &[within, but].map(self::within))
     }
 
     fn count(&self, scenario: &str, options: &[String]) -> Result<f64> {
@@ -77,4 +71,9 @@ impl Program {
         let [few, many] = counts;
         Ok((total(many)? - total(few)?) as f64 / (many - few) as f64)
     }
+}
+
+/// The option that begins to count, or ends it, where a function is entered, and again where it is left.
+fn within(function: &str) -> String {
+    format!("--toggle-collect=*{function}*")
 }

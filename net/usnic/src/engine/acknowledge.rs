@@ -34,7 +34,7 @@ impl Endpoint {
 
     /// Waits for an ACK from now on. `sent` is when the first packet that has none was sent, if an ACK of those
     /// before it has just come: its own follows that closely, if it was sent with them.
-    #[inline]
+    #[inline(never)]
     pub(super) fn start_timer(&mut self, wheel: &mut Wheel, sent: Option<Instant>, now: Instant) {
         let probe = self.config.probe;
         let wait = match (sent, self.round_trip.smoothed) {
@@ -256,6 +256,7 @@ impl Endpoint {
             self.ack.at = None;
             self.ack.gap_at = None;
             self.ack.now = true;
+            self.ack.owed = self.ack.owed.max(1);
             ready = true;
         }
         if is_due(self.silence_at) {

@@ -60,6 +60,8 @@ pub(super) struct Agents {
     free: Vec<u32>,
     by_address: IdMap,
     answers: VecDeque<(usize, SocketAddrV4, [u8; LENGTH])>,
+    /// They stand among what is to be sent.
+    is_answering: bool,
 }
 
 impl Agents {
@@ -69,6 +71,7 @@ impl Agents {
             free: (0..most as u32).rev().collect(),
             by_address: IdMap::new(most, secret),
             answers: VecDeque::with_capacity(ANSWERS),
+            is_answering: false,
         }
     }
 
@@ -132,10 +135,6 @@ impl Agents {
     pub fn answered(&self, place: u32) -> Option<(bool, bool)> {
         let agent = self.agents.get(place as usize)?.as_ref()?;
         Some((agent.answered_small, agent.answered_large))
-    }
-
-    pub fn has_answers(&self) -> bool {
-        !self.answers.is_empty()
     }
 
     /// When an agent is to be asked again.
@@ -232,6 +231,7 @@ impl Engine {
     }
 
     /// Makes an agent's PING; false if it is not due.
+    #[inline(never)]
     pub(super) fn poll_ping(&mut self, place: u32, now: Instant) -> bool {
         let timer = self.agent_timer(place);
         let Some(agent) = self.agents.get_mut(place) else { return false };
@@ -255,15 +255,19 @@ impl Engine {
     }
 
     /// Makes the next answer to a PING; false if there is none.
+    #[inline(never)]
     pub(super) fn poll_answer(&mut self) -> bool {
-        let Some((interface, to, bytes)) = self.agents.answers.pop_front() else { return false };
+        let Some((interface, to, bytes)) = self.agents.answers.pop_front() else {
+            self.agents.is_answering = false;
+            return false;
+        };
         self.put_ping(interface, to, &bytes, Window::empty());
         true
     }
 
     fn put_ping(&mut self, interface: usize, to: SocketAddrV4, bytes: &[u8; LENGTH], rest: Window) {
         const _: () = assert!(LENGTH <= MAX_HEADER);
-        self.out.header[..LENGTH].copy_from_slice(bytes);
+        self.out.header_mut()[..LENGTH].copy_from_slice(bytes);
         self.out.length = LENGTH;
         self.out.set_payload(rest);
         self.out.interface = interface;
@@ -293,6 +297,10 @@ impl Engine {
             if honest && room {
                 ours.counters.pings_answered += 1;
                 let answer = Ping { is_ack: true, ..ping };
+                if !self.agents.is_answering {
+                    self.agents.is_answering = true;
+                    self.shared.ready.push(super::ANSWERS);
+                }
                 self.agents.answers.push_back((interface, from, answer.emit()));
             } else {
                 ours.counters.pings_ignored += 1;

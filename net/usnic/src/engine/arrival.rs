@@ -8,7 +8,7 @@
 use super::endpoint::{Endpoint, extend};
 use super::shared::Shared;
 use super::{Channel, Failure, PRIORITY_DATAGRAM, WINDOW};
-use crate::wire::header::{Header, Kind};
+use crate::wire::header::{Header, Kind, Layout};
 use drivers::hal::Instant;
 
 /// Nanoseconds after an ACK that leaves a gap until it is said again, and until it is said once more.
@@ -37,8 +37,60 @@ pub(super) enum Taken {
 }
 
 impl Endpoint {
+    /// A datagram at the data channel as most of a long message are: the packet that is expected, with no other
+    /// missing and nothing acknowledged, whose part comes in its turn (see [`Message::next_part`]). Else nothing is done;
+    /// whether it was that.
+    #[inline(always)]
+    pub(super) fn receive_next_part(
+        &mut self,
+        shared: &mut Shared,
+        datagram: &[u8],
+        now: Instant,
+    ) -> bool {
+        // Each by itself, so that offsets are known when it is compiled.
+        match self.layout {
+            Layout::V4 => self.receive_next_part_in(Layout::V4, shared, datagram, now),
+            Layout::V5 => self.receive_next_part_in(Layout::V5, shared, datagram, now),
+        }
+    }
+
+    #[inline(always)]
+    fn receive_next_part_in(
+        &mut self,
+        layout: Layout,
+        shared: &mut Shared,
+        datagram: &[u8],
+        now: Instant,
+    ) -> bool {
+        let Some((header, payload)) = Header::parse_chunk(layout, datagram) else {
+            return false;
+        };
+        let number = self.receive.expected;
+        if header.acknowledged.is_some()
+            || header.sender != self.peer_sender
+            || header.sequence != number as u16
+            || self.receive.window.is_some()
+        {
+            return false;
+        }
+        // One that has failed has none.
+        let (current, place) = self.current;
+        let Some(message) = shared.messages.get_mut(place.into()) else { return false };
+        let Some(window) = message.next_part(current, number, &header, payload) else {
+            return false;
+        };
+        self.counters.num_total_recvs += 1;
+        self.counters.num_chunk_recvs += 1;
+        self.part_at = now;
+        self.receive.expected = number + 1;
+        self.owe_more(shared, false, now);
+        // It is as long.
+        let _ = window.write(0, payload);
+        true
+    }
+
     /// A datagram from the peer's address and port; why the endpoint fails, if it does.
-    #[inline]
+    #[inline(never)]
     pub(super) fn receive(
         &mut self,
         shared: &mut Shared,
@@ -95,7 +147,6 @@ impl Endpoint {
         if self.receive.window.is_none() {
             // Nothing is missing, and this is the next.
             self.receive.expected += 1;
-            self.receive.end = self.receive.expected;
             if let Some((message, _)) = complete {
                 self.hand_over(shared, message);
             }
@@ -120,6 +171,7 @@ impl Endpoint {
         }
         if self.receive.window.is_none() {
             self.receive.window = shared.free_windows.pop();
+            self.receive.end = self.receive.expected;
         }
         let Some(window) = self.receive.window else {
             // Nothing can be remembered of it: it has to come again, behind the one that is missing.
@@ -168,14 +220,12 @@ impl Endpoint {
     /// Gives the window back if nothing is missing.
     fn return_window(&mut self, shared: &mut Shared) {
         if self.receive.end <= self.receive.expected {
-            self.receive.end = self.receive.expected;
             shared.free_windows.extend(self.receive.window.take());
         }
     }
 
     /// Gives the window back, whatever stands in it.
     pub(super) fn drop_window(&mut self, shared: &mut Shared) {
-        self.receive.end = self.receive.expected;
         let Some(window) = self.receive.window.take() else { return };
         if let Some(slots) = shared.windows.get_mut(usize::from(window)) {
             slots.fill(MISSING);
@@ -184,8 +234,10 @@ impl Endpoint {
     }
 
     /// What the peer sent tells that it does not know what has arrived.
+    #[inline(never)]
     fn acknowledge_now(&mut self, shared: &mut Shared) {
         self.ack.now = true;
+        self.ack.owed = self.ack.owed.max(1);
         shared.make_ready(self);
     }
 
@@ -193,23 +245,69 @@ impl Endpoint {
     #[inline]
     fn owe(&mut self, shared: &mut Shared, at_once: bool, now: Instant) {
         let ack = &mut self.ack;
-        let soon = now.after_nanos(self.config.ack_delay);
         if self.receive.expected - 1 == ack.sent {
             // Only a gap could be told of. That it is there is told after a while, in which it may close.
             if ack.gap_at.is_none() {
+                let soon = now.after_nanos(self.config.ack_delay);
                 ack.gap_pause = GAP_PAUSE;
                 ack.gap_at = Some(soon);
                 shared.wheel.put(self.id.place, soon);
             }
             return;
         }
+        self.owe_more(shared, at_once, now);
+    }
+
+    /// As `owe`, if what has arrived can be acknowledged.
+    #[inline(always)]
+    fn owe_more(&mut self, shared: &mut Shared, at_once: bool, now: Instant) {
+        let ack = &mut self.ack;
         ack.owed += 1;
+        if ack.now {
+            return;
+        }
         if at_once || ack.owed >= self.config.ack_every {
             self.acknowledge_now(shared);
         } else if ack.at.is_none() {
-            ack.at = Some(soon);
-            shared.wheel.put(self.id.place, soon);
+            self.acknowledge_soon(shared, now);
         }
+    }
+
+    /// An ACK that is owed waits for company.
+    #[inline(never)]
+    fn acknowledge_soon(&mut self, shared: &mut Shared, now: Instant) {
+        let soon = now.after_nanos(self.config.ack_delay);
+        self.ack.at = Some(soon);
+        self.queue_ack(shared, soon);
+    }
+
+    /// Has the ACK that is owed looked at when `at` has come, or before.
+    fn queue_ack(&mut self, shared: &mut Shared, at: Instant) {
+        if self.ack.is_queued {
+            return;
+        }
+        self.ack.is_queued = shared.acks.push(self.id.place, at);
+        if !self.ack.is_queued {
+            shared.wheel.put(self.id.place, at);
+        }
+    }
+
+    /// Its moment in the queue of ACKs has come, at which it may have sent one long since: puts it there anew if it is
+    /// owed one later than that, and says whether it is owed one now.
+    pub(super) fn leave_acks(&mut self, shared: &mut Shared, moment: Instant) -> bool {
+        self.ack.is_queued = false;
+        match self.ack.at {
+            Some(at) if at > moment => self.queue_ack(shared, at),
+            Some(_) => return true,
+            None => (),
+        }
+        false
+    }
+
+    /// The ACK that is owed has waited long enough.
+    pub(super) fn ack_is_due(&mut self, shared: &mut Shared) {
+        self.ack.at = None;
+        self.acknowledge_now(shared);
     }
 }
 

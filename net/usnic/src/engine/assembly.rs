@@ -8,7 +8,6 @@ use super::arrival::Taken;
 use super::endpoint::Endpoint;
 use super::messages::{Message, Progress, fragment_name};
 use super::shared::Shared;
-use crate::blocks::Blocks;
 use crate::wire::header::{Header, Kind};
 use drivers::hal::{Instant, Window};
 
@@ -48,18 +47,14 @@ impl Endpoint {
     fn take_whole(&mut self, shared: &mut Shared, number: u64, tag: u8, payload: &[u8]) -> Taken {
         let size = payload.len() as u32;
         let Some(place) = self.allocate(shared, tag, size, true) else { return Taken::No };
-        let Shared { messages, blocks, .. } = shared;
-        let Some(message) = messages.get_mut(place.into()) else { return Taken::No };
+        let Some(message) = shared.messages.get_mut(place.into()) else { return Taken::No };
         message.state = Progress::Complete;
         message.last = number;
-        if let Some(block) = message.block {
-            // The block is as long at least.
-            let _ = blocks.window(block, payload.len()).write(0, payload);
-        }
+        // It is as long.
+        let _ = message.window.write(0, payload);
         Taken::Complete { message: Some((place, number)) }
     }
 
-    #[inline]
     fn take_part(
         &mut self,
         shared: &mut Shared,
@@ -79,21 +74,18 @@ impl Endpoint {
                 Err(taken) => return taken,
             },
         };
-        let Shared { messages, blocks, grants, .. } = shared;
+        let Shared { messages, grants, .. } = shared;
         let Some(message) = messages.get_mut(place.into()) else { return Taken::No };
         let address = header.put_address;
         let same = message.size == part.size && message.put_address == address;
         if !same || length > part.size - message.received {
             return self.bad();
         }
-        if address == 0 {
-            message.write(blocks, part);
-        } else if let Some(window) = self.granted(grants, address, part.size) {
-            // It was found to lie inside.
-            let _ = window.write(part.offset as usize, part.payload);
-        } else {
-            return Taken::No;
+        if address != 0 && message.window.is_empty() {
+            let Some(window) = self.granted(grants, address, part.size) else { return Taken::No };
+            message.window = window;
         }
+        message.write(part);
         message.received += length;
         message.last = message.last.max(part.number);
         self.part_at = now;
@@ -168,19 +160,15 @@ impl Endpoint {
     /// All of a fragment is there.
     fn completed(&mut self, shared: &mut Shared, place: u16) {
         shared.unlist(self, place);
-        let Shared { messages, blocks, .. } = shared;
-        let Some(message) = messages.get_mut(place.into()) else { return };
+        let Some(message) = shared.messages.get_mut(place.into()) else { return };
         message.state = Progress::Complete;
         if message.put_address != 0 {
             self.counters.puts_received += 1;
             return shared.forget(self, place);
         }
         // A liar's parts may lie on each other, and leave the end open.
-        if let Some(block) = message.block
-            && message.written < message.size
-        {
-            let whole = blocks.window(block, message.size as usize);
-            fill(&whole, message.written, message.size);
+        if message.written < message.size {
+            fill(&message.window, message.written, message.size);
         }
     }
 
@@ -202,14 +190,41 @@ struct Part<'a> {
 }
 
 impl Message {
-    fn write(&mut self, blocks: &Blocks, part: &Part) {
-        let Some(block) = self.block else { return };
-        let whole = blocks.window(block, self.size as usize);
-        if part.offset > self.written {
-            fill(&whole, self.written, part.offset);
+    /// The part that comes in its turn: of the fragment `current`, the one behind the last, and not the last of all.
+    /// Where its payload belongs, if it is that; the rest of the books is done.
+    #[inline(always)]
+    pub(super) fn next_part(
+        &mut self,
+        current: u32,
+        number: u64,
+        header: &Header,
+        payload: &[u8],
+    ) -> Option<Window> {
+        let Kind::Chunk { fragment, size, offset } = header.kind else { return None };
+        let length = payload.len() as u32;
+        if fragment != current
+            || size != self.size
+            || header.put_address != self.put_address
+            || offset != self.written
+            || length == 0
+            || length >= size - self.received
+        {
+            return None;
+        }
+        let window = self.window.slice(offset as usize, payload.len())?;
+        self.received += length;
+        self.written = offset + length;
+        self.last = number;
+        Some(window)
+    }
+
+    fn write(&mut self, part: &Part) {
+        // What a PUT leaves out of a region is its owner's business.
+        if part.offset > self.written && self.put_address == 0 {
+            fill(&self.window, self.written, part.offset);
         }
         // It was found to lie inside.
-        let _ = whole.write(part.offset as usize, part.payload);
+        let _ = self.window.write(part.offset as usize, part.payload);
         self.written = self.written.max(part.offset + part.payload.len() as u32);
     }
 }

@@ -53,8 +53,8 @@ pub(super) struct SendWindow {
     pub fragment_id: u32,
     /// Packets that may be on the way now.
     pub limit: u32,
-    /// The next packet may be sent at this moment, by the speed of the link.
-    pub pace: Instant,
+    /// The next packet may be sent at this moment in nanoseconds, by the speed of the link.
+    pub pace: u64,
     pub pace_at: Option<Instant>,
 }
 
@@ -98,7 +98,7 @@ pub(super) struct RoundTrip {
 pub(super) struct ReceiveWindow {
     /// The first that has not arrived.
     pub expected: u64,
-    /// The last that has arrived, and one more.
+    /// With a window: the last that has arrived, and one more.
     pub end: u64,
     /// What has arrived of the packets behind the first that has not: place of a window in the pool.
     pub window: Option<u16>,
@@ -109,10 +109,11 @@ pub(super) struct ReceiveWindow {
 pub(super) struct AckState {
     /// Packets since the last ACK.
     pub owed: u32,
-    /// An ACK is to be sent in this turn.
+    /// An ACK is to be sent in this turn: one is owed.
     pub now: bool,
-    /// When it is to be sent at the latest.
+    /// When it is to be sent at the latest; and whether the endpoint stands in [`Shared::acks`].
     pub at: Option<Instant>,
+    pub is_queued: bool,
     /// What was last acknowledged.
     pub sent: u64,
     /// The ACK that tells of the same gap once more: when at the earliest, and after how long again.
@@ -159,7 +160,7 @@ pub(super) struct Endpoint {
     pub part_at: Instant,
     /// It stands among those with something to send.
     pub is_ready: bool,
-    /// Packets of its turn; one that is sent again counts twice.
+    /// Packets of its turn, of which one that is sent again counts twice; or [`DONE`].
     pub turn: u32,
     /// Its user has news, or was refused room.
     pub has_news: bool,
@@ -231,7 +232,7 @@ impl Endpoint {
                 backlog: 0,
                 fragment_id: 1,
                 limit: INITIAL_LIMIT.min(timing.in_flight),
-                pace: now,
+                pace: now.as_nanos(),
                 pace_at: None,
             },
             recovery: Recovery::default(),
@@ -290,7 +291,8 @@ impl Endpoint {
         self.recovery.end = self.recovery.next;
         self.send.pace_at = None;
         self.silence_at = None;
-        self.ack = AckState { sent: self.ack.sent, ..Default::default() };
+        self.ack =
+            AckState { sent: self.ack.sent, is_queued: self.ack.is_queued, ..Default::default() };
     }
 
     /// Packets that were sent and not acknowledged.
@@ -302,14 +304,15 @@ impl Endpoint {
     /// Whether packets were taken in behind one that is missing.
     #[inline]
     pub fn has_gap(&self) -> bool {
-        self.receive.end > self.receive.expected
+        self.receive.window.is_some() && self.receive.end > self.receive.expected
     }
 
-    /// When something has to be done, if nothing comes.
+    /// When something has to be done, if nothing comes, but for what stands in a queue of its own.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         let ack = &self.ack;
-        let moments = [ack.at, ack.gap_at, self.recovery.timer, self.send.pace_at, self.silence_at];
+        let ack_at = ack.at.filter(|_| !ack.is_queued);
+        let moments = [ack_at, ack.gap_at, self.recovery.timer, self.send.pace_at, self.silence_at];
         Instant::first(moments)
     }
 
@@ -320,6 +323,8 @@ impl Endpoint {
     }
 }
 
+/// A turn that ends because there is nothing more to send.
+pub(super) const DONE: u32 = u32::MAX / 2;
 /// Packets that may be on the way before the peer has acknowledged any.
 pub(super) const INITIAL_LIMIT: u32 = 64;
 /// Fewest packets that the loss of some reduces this to.

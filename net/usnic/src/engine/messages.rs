@@ -8,7 +8,7 @@ use crate::blocks::{Block, Blocks};
 use drivers::hal::Window;
 
 /// A message, or a PUT of several parts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Message {
     pub generation: u32,
     pub endpoint: u32,
@@ -16,6 +16,8 @@ pub(super) struct Message {
     pub state: Progress,
     /// Its memory; a PUT has none.
     pub block: Option<Block>,
+    /// Where its parts belong: all of that memory, or what the peer was granted. Empty if that has to be found out.
+    pub window: Window,
     pub size: u32,
     pub received: u32,
     /// Up to where it was written, or filled with zeros.
@@ -27,6 +29,27 @@ pub(super) struct Message {
     pub last: u64,
     pub before: u16,
     pub after: u16,
+}
+
+impl Default for Message {
+    fn default() -> Self {
+        Message {
+            generation: 0,
+            endpoint: super::NONE,
+            tag: 0,
+            state: Progress::Free,
+            block: None,
+            window: Window::empty(),
+            size: 0,
+            received: 0,
+            written: 0,
+            fragment: 0,
+            put_address: 0,
+            last: 0,
+            before: NO_MESSAGE,
+            after: NO_MESSAGE,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,9 +100,9 @@ impl Engine {
         if message.after == NO_MESSAGE {
             endpoint.inbox.1 = NO_MESSAGE;
         }
-        let bytes = shared.blocks.window_of(message.block, message.size);
         let takes = message.block.map_or(0, Block::size) as u32;
-        Some(Received { tag: message.tag, bytes, takes, place, generation: message.generation })
+        let (tag, bytes, generation) = (message.tag, message.window, message.generation);
+        Some(Received { tag, bytes, takes, place, generation })
     }
 
     /// Gives a message's memory back. It makes room for what the peer sends again.
@@ -124,7 +147,7 @@ impl Endpoint {
         if self.messages >= self.config.messages || messages.is_full() {
             return None;
         }
-        let mut block = None;
+        let (mut block, mut window) = (None, Window::empty());
         if memory && size > 0 {
             let takes = Blocks::size_of(size as usize)?;
             let share = self.held.saturating_add(takes);
@@ -133,7 +156,9 @@ impl Endpoint {
             {
                 return None;
             }
-            block = Some(blocks.alloc(size as usize)?);
+            let found = blocks.alloc(size as usize)?;
+            window = blocks.window(found, size as usize);
+            block = Some(found);
             kept.take(self.held, takes);
             self.held = share;
         }
@@ -147,14 +172,9 @@ impl Endpoint {
             tag,
             state: Progress::Arriving,
             block,
+            window,
             size,
-            received: 0,
-            written: 0,
-            fragment: 0,
-            put_address: 0,
-            last: 0,
-            before: NO_MESSAGE,
-            after: NO_MESSAGE,
+            ..Message::default()
         };
         Some(place as u16)
     }

@@ -15,6 +15,7 @@ mod arrival;
 mod assembly;
 mod config;
 mod counters;
+mod datagram;
 mod endpoint;
 mod failure;
 mod messages;
@@ -28,28 +29,33 @@ mod transmit;
 
 pub use config::{BadConfig, Config, Delivery, EndpointConfig, InterfaceConfig, Timing, WINDOW};
 pub use counters::{Counters, InterfaceCounters};
+pub use datagram::Transmit;
 pub use endpoint::State;
 pub use failure::Failure;
 pub use messages::Received;
 pub use put::GrantError;
 pub use send::{Completion, SendError};
-pub use transmit::Transmit;
 
 use crate::id_map::IdMap;
 use crate::wire::modex::{MTUS, Modex};
 use agent::Agents;
 use alloc::vec::Vec;
-use core::net::SocketAddrV4;
+use core::net::{Ipv4Addr, SocketAddrV4};
 use drivers::hal::{Instant, Window};
 use endpoint::Endpoint;
 use shared::Shared;
 
 /// No fragment.
 const NONE: u32 = u32::MAX;
+/// Answers to PINGs, among what is to be sent.
+const ANSWERS: u32 = u32::MAX - 1;
 /// No message.
 const NO_MESSAGE: u16 = u16::MAX;
 /// Most messages: a slot of a window has one of their numbers, or one of two other values.
 const MOST_MESSAGES: usize = u16::MAX as usize - 2;
+/// What no datagram comes from.
+const NO_ADDRESS: (usize, SocketAddrV4, u32) =
+    (usize::MAX, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), NONE);
 /// Longest datagram that the priority channel takes.
 pub const PRIORITY_DATAGRAM: usize = 768;
 
@@ -87,7 +93,7 @@ pub struct Engine {
     generation: u32,
     /// By interface, address and port of either of a peer's channels; and the last that was looked for.
     by_address: IdMap,
-    last_address: (u64, u32),
+    last_address: (usize, SocketAddrV4, u32),
     agents: Agents,
     shared: Shared,
     /// The last packet.
@@ -112,7 +118,7 @@ impl Engine {
             free_endpoints: (0..config.endpoints as u32).rev().collect(),
             generation: 0,
             by_address: IdMap::new(2 * config.endpoints, secret),
-            last_address: (0, NONE),
+            last_address: NO_ADDRESS,
             agents: Agents::new(config.endpoints, secret.rotate_left(17)),
             shared: Shared::new(config, rest, secret, now),
             out: Transmit::new(),
@@ -173,7 +179,7 @@ impl Engine {
         for name in names {
             self.by_address.insert(name, place);
         }
-        self.last_address = (0, NONE);
+        self.last_address = NO_ADDRESS;
         if config.modex.ping_port != 0 && interface.config.ping_port != 0 {
             let to = SocketAddrV4::new(config.modex.address, config.modex.ping_port);
             let version = config.version();
@@ -199,14 +205,15 @@ impl Engine {
         for address in [endpoint.data, endpoint.priority] {
             self.by_address.remove(address_name(endpoint.interface, address));
         }
-        self.last_address = (0, NONE);
+        self.last_address = NO_ADDRESS;
         if let Some(agent) = endpoint.agent
             && self.agents.leave(agent)
         {
             self.shared.wheel.forget(self.agent_timer(agent));
         }
         self.shared.wheel.forget(id.place);
-        // Rare: both are looked through.
+        // Rare: all are looked through.
+        self.shared.acks.remove(id.place);
         self.shared.ready.remove(id.place);
         self.shared.news.remove(id.place);
         self.free_endpoints.push(id.place);
@@ -276,7 +283,7 @@ impl Engine {
         datagram: &[u8],
         now: Instant,
     ) {
-        let Some(ours) = self.interfaces.get_mut(interface) else { return };
+        let Some(ours) = self.interfaces.get(interface) else { return };
         let channel = match to_port {
             port if port == ours.config.data_port => Channel::Data,
             port if port == ours.config.priority_port => Channel::Priority,
@@ -285,30 +292,51 @@ impl Engine {
             }
             _ => return,
         };
-        let name = address_name(interface, from);
-        if name != self.last_address.0 {
-            self.last_address = (name, self.by_address.get(name).unwrap_or(NONE));
+        if (interface, from) != (self.last_address.0, self.last_address.1) {
+            self.look_for(interface, from);
         }
-        let place = self.last_address.1;
+        let place = self.last_address.2;
         let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else {
-            ours.counters.num_unk_recvs += 1;
+            if let Some(ours) = self.interfaces.get_mut(interface) {
+                ours.counters.num_unk_recvs += 1;
+            }
             return;
         };
+        if channel == Channel::Data && endpoint.receive_next_part(&mut self.shared, datagram, now) {
+            return;
+        }
         if let Err(why) = endpoint.receive(&mut self.shared, channel, datagram, now) {
             self.fail(place, why);
         }
     }
 
+    /// Finds out which endpoint an address and port belong to.
+    #[inline(never)]
+    fn look_for(&mut self, interface: usize, from: SocketAddrV4) {
+        let found = self.by_address.get(address_name(interface, from));
+        self.last_address = (interface, from, found.unwrap_or(NONE));
+    }
+
     /// When [`Engine::poll_transmit`] has something to do: at once if that is in the past; never if it is none.
     pub fn deadline(&mut self) -> Option<Instant> {
-        if !self.shared.ready.is_empty() || self.agents.has_answers() {
+        if !self.shared.ready.is_empty() {
             return Some(Instant::ZERO);
         }
         let Engine { endpoints, agents, shared, .. } = self;
-        shared.wheel.first_due(|place| match endpoints.get(place as usize) {
+        // Who has sent its ACK long since is not waited for.
+        while let Some((at, place)) = shared.acks.front()
+            && let Some(Some(endpoint)) = endpoints.get_mut(place as usize)
+            && endpoint.ack.at.is_none_or(|owed| owed > at)
+        {
+            shared.acks.pop();
+            endpoint.leave_acks(shared, at);
+        }
+        let ack = shared.acks.front().map(|(at, _)| at);
+        let other = shared.wheel.first_due(|place| match endpoints.get(place as usize) {
             Some(endpoint) => endpoint.as_ref().and_then(Endpoint::deadline),
             None => agents.deadline(place - endpoints.len() as u32),
-        })
+        });
+        Instant::first([ack, other])
     }
 
     #[inline]

@@ -78,8 +78,8 @@ impl Engine {
 
     /// Takes a region back. Nothing is written to it from now on.
     pub fn revoke(&mut self, id: EndpointId, base: u64) {
-        let Some(endpoint) = self.endpoint_mut(id) else { return };
-        endpoint.last_grant = None;
+        let Some(endpoint) = super::find(&mut self.endpoints, id) else { return };
+        endpoint.forget_grants(&mut self.shared);
         self.shared.grants.all.retain(|(place, grant)| (*place, grant.base) != (id.place, base));
     }
 }
@@ -87,8 +87,20 @@ impl Engine {
 impl Endpoint {
     /// Takes all regions back.
     pub(super) fn revoke_all(&mut self, shared: &mut Shared) {
-        self.last_grant = None;
+        self.forget_grants(shared);
         shared.grants.all.retain(|(place, _)| *place != self.id.place);
+    }
+
+    /// Has the regions of PUTs that are under way looked for anew.
+    fn forget_grants(&mut self, shared: &mut Shared) {
+        self.last_grant = None;
+        let mut next = self.arriving;
+        while let Some(message) = shared.messages.get_mut(next.into()) {
+            if message.put_address != 0 {
+                message.window = Window::empty();
+            }
+            next = message.after;
+        }
     }
 
     /// The window of a PUT of `size` bytes, if the peer may write all of it.

@@ -7,6 +7,7 @@ use super::put::Grants;
 use super::reserve::Reserve;
 use super::send::Fragment;
 use crate::blocks::Blocks;
+use crate::delays::Delays;
 use crate::id_map::IdMap;
 use crate::table::{Queue, Table};
 use crate::wheel::Wheel;
@@ -33,7 +34,9 @@ pub(super) struct Shared {
     pub grants: Grants,
     /// Endpoints, and behind them agents.
     pub wheel: Wheel,
-    /// Endpoints with something to send, and agents.
+    /// Endpoints that owe an ACK, as many of them as wait equally long. The others' deadlines are in the wheel.
+    pub acks: Delays,
+    /// Endpoints with something to send, agents, and [`ANSWERS`](super::ANSWERS).
     pub ready: Queue,
     /// Endpoints whose users have something to see.
     pub news: Queue,
@@ -56,7 +59,8 @@ impl Shared {
             free_windows: (0..windows as u16).rev().collect(),
             grants: Grants::new(config.grants),
             wheel: Wheel::new(2 * config.endpoints, now),
-            ready: Queue::new(2 * config.endpoints),
+            acks: Delays::new(config.endpoints),
+            ready: Queue::new(2 * config.endpoints + 1),
             news: Queue::new(config.endpoints),
         }
     }

@@ -1,14 +1,14 @@
 //! What is to be sent now, one datagram at a time: answers to PINGs, PINGs, packets again, new packets, ACKs.
 
 use super::arrival::{GAP_FIRST, GAP_PAUSE, GAP_PAUSE_MOST};
-use super::endpoint::Endpoint;
+use super::datagram::Transmit;
+use super::endpoint::{DONE, Endpoint};
 use super::send::Fragment;
 use super::shared::Shared;
-use super::{Channel, Engine, NONE};
+use super::{ANSWERS, Channel, Engine, NONE};
 use crate::table::Table;
-use crate::wire::header::{Header, Kind, MAX_HEADER};
-use core::net::{Ipv4Addr, SocketAddrV4};
-use drivers::hal::{Instant, Window};
+use crate::wire::header::{Header, Kind};
+use drivers::hal::Instant;
 
 /// What an endpoint may send before another has its turn: so many packets, of which one that is sent again counts
 /// twice.
@@ -16,91 +16,24 @@ const TURN: u32 = 32;
 /// Nanoseconds that an endpoint may be ahead of the speed of its link.
 const AHEAD: u64 = 100_000;
 
-/// A datagram to send: a header, and behind it the payload.
-#[derive(Debug)]
-pub struct Transmit {
-    /// At which interface.
-    pub interface: usize,
-    /// From which of its ports.
-    pub channel: Channel,
-    /// Where to.
-    pub to: SocketAddrV4,
-    /// Routers must not fragment it: it finds out what the path carries.
-    pub dont_fragment: bool,
-    pub(super) header: [u8; MAX_HEADER],
-    pub(super) length: usize,
-    payload: [Window; 2],
-    windows: usize,
-}
-
-impl Transmit {
-    pub(super) fn new() -> Self {
-        Transmit {
-            interface: 0,
-            channel: Channel::Data,
-            to: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
-            dont_fragment: false,
-            header: [0; MAX_HEADER],
-            length: 0,
-            payload: [Window::empty(); 2],
-            windows: 0,
-        }
-    }
-
-    /// The first bytes of the UDP payload.
-    #[inline]
-    pub fn header(&self) -> &[u8] {
-        self.header.get(..self.length).unwrap_or(&[])
-    }
-
-    /// The rest of it, where it lies: read it before memory that was given to be sent is the user's again.
-    #[inline]
-    pub fn payload(&self) -> &[Window] {
-        self.payload.get(..self.windows).unwrap_or(&[])
-    }
-
-    /// Bytes of UDP payload.
-    pub fn len(&self) -> usize {
-        self.length + self.payload().iter().map(Window::len).sum::<usize>()
-    }
-
-    /// Whether it has no bytes, which none is.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Takes a payload.
-    #[inline]
-    pub(super) fn set_payload(&mut self, payload: Window) {
-        self.windows = usize::from(!payload.is_empty());
-        self.payload[0] = payload;
-    }
-
-    /// Takes a payload that lies in two pieces.
-    #[inline(never)]
-    fn set_pieces(&mut self, pieces: [Window; 2]) {
-        self.windows = match pieces {
-            [_, second] if !second.is_empty() => 2,
-            [first, _] => usize::from(!first.is_empty()),
-        };
-        self.payload = pieces;
-    }
-}
-
 impl Engine {
     /// The next datagram to send, if there is one; what is due at `now` is done first. Ask when it can be sent:
     /// what comes out counts as sent.
     #[inline]
     pub fn poll_transmit(&mut self, now: Instant) -> Option<&Transmit> {
-        if self.agents.has_answers() && self.poll_answer() {
-            return Some(&self.out);
-        }
-        if self.shared.wheel.is_due(now) {
+        if self.shared.wheel.is_due(now) || self.shared.acks.is_due(now) {
             self.do_what_is_due(now);
         }
         while let Some(place) = self.shared.ready.front() {
             let Some(Some(endpoint)) = self.endpoints.get_mut(place as usize) else {
                 self.shared.ready.pop();
+                if place == ANSWERS {
+                    if self.poll_answer() {
+                        self.shared.ready.push(ANSWERS);
+                        return Some(&self.out);
+                    }
+                    continue;
+                }
                 let agent = place.wrapping_sub(self.endpoints.len() as u32);
                 if self.poll_ping(agent, now) {
                     return Some(&self.out);
@@ -109,9 +42,10 @@ impl Engine {
             };
             let sent = endpoint.poll(&mut self.shared, &mut self.out, now);
             if !sent || endpoint.turn >= TURN {
+                let more = sent && endpoint.turn < DONE;
                 endpoint.turn = 0;
                 self.shared.ready.pop();
-                if sent {
+                if more {
                     self.shared.ready.push(place);
                 } else {
                     endpoint.is_ready = false;
@@ -126,6 +60,17 @@ impl Engine {
 
     #[inline(never)]
     fn do_what_is_due(&mut self, now: Instant) {
+        let Engine { endpoints, shared, .. } = self;
+        while shared.acks.is_due(now)
+            && let Some((_, place)) = shared.acks.front()
+        {
+            shared.acks.pop();
+            if let Some(Some(endpoint)) = endpoints.get_mut(place as usize)
+                && endpoint.leave_acks(shared, now)
+            {
+                endpoint.ack_is_due(shared);
+            }
+        }
         while let Some(timer) = self.shared.wheel.take_due(now) {
             match timer.checked_sub(self.endpoints.len() as u32) {
                 Some(agent) => self.agent_is_due(agent, now),
@@ -137,13 +82,24 @@ impl Engine {
 
 impl Endpoint {
     /// Makes the next packet; false if there is none now.
-    #[inline]
+    #[inline(always)]
     fn poll(&mut self, shared: &mut Shared, out: &mut Transmit, now: Instant) -> bool {
         let again = self.recovery.next < self.recovery.end;
-        let more = self.send.unsent != NONE && self.on_the_way() < u64::from(self.send.limit);
+        if !again && self.has_more() && !self.is_ahead(now) {
+            self.send_next(shared, out, now);
+            return true;
+        }
+        self.poll_other(shared, out, now)
+    }
+
+    /// As `poll`, where something else may be to be done than to send what was not sent before.
+    #[inline(never)]
+    fn poll_other(&mut self, shared: &mut Shared, out: &mut Transmit, now: Instant) -> bool {
+        let again = self.recovery.next < self.recovery.end;
+        let more = self.has_more();
         if again || more {
-            if self.send.pace.nanos_since(now) > AHEAD {
-                let until = Instant::from_nanos(self.send.pace.as_nanos() - AHEAD / 2);
+            if self.is_ahead(now) {
+                let until = Instant::from_nanos(self.send.pace - AHEAD / 2);
                 self.send.pace_at = Some(until);
                 shared.wheel.put(self.id.place, until);
             } else if again && self.send_again(shared, out, now) {
@@ -158,6 +114,18 @@ impl Endpoint {
             return true;
         }
         false
+    }
+
+    /// Whether something may be sent that was not sent before.
+    #[inline(always)]
+    fn has_more(&self) -> bool {
+        self.send.unsent != NONE && self.on_the_way() < u64::from(self.send.limit)
+    }
+
+    /// Whether what was sent takes the link longer than it may be ahead.
+    #[inline(always)]
+    fn is_ahead(&self, now: Instant) -> bool {
+        self.send.pace.wrapping_sub(now.as_nanos()) as i64 > AHEAD as i64
     }
 
     /// Makes the next of the packets that are sent again.
@@ -200,45 +168,74 @@ impl Endpoint {
     }
 
     /// Makes the next packet that was never sent.
-    #[inline]
+    #[inline(always)]
     fn send_next(&mut self, shared: &mut Shared, out: &mut Transmit, now: Instant) {
         let Some(fragment) = shared.fragments.get_mut(self.send.unsent) else { return };
         let (number, offset) = (self.send.next, self.send.unsent_offset);
         let length = fragment.part(offset);
-        if offset == 0 {
-            fragment.start = number;
-        }
         fragment.sent = now;
         self.send.next += 1;
         self.send.unsent_offset += length;
+        self.turn += 1;
         if self.send.unsent_offset >= fragment.size {
             self.send.unsent = fragment.next;
             self.send.unsent_offset = 0;
+            // An ACK that is owed goes with it.
+            if fragment.next == NONE && self.recovery.next >= self.recovery.end {
+                self.turn = DONE;
+            }
         }
         self.send.backlog -= u64::from(length);
-        self.turn += 1;
         self.counters.num_total_sends += 1;
+        self.keep_pace(length, now);
+        if offset > 0 && out.chunk_of == self.id.place && self.ack.owed == 0 {
+            // It differs little from the last.
+            self.counters.num_chunk_sends += 1;
+            Header::advance(self.layout, &mut out.header, number as u16, length as u16, offset);
+            out.set_part(fragment, offset, length);
+        } else {
+            self.write_next(fragment, &mut shared.wheel, [offset, length], number, out, now);
+        }
+        if self.round_trip.timed.is_none() {
+            self.round_trip.timed = Some((number, now));
+            // What waits for an ACK with a timer has one that is timed, but for what was sent again.
+            if self.recovery.timer.is_none() {
+                self.start_timer(&mut shared.wheel, None, now);
+            }
+        }
+    }
+
+    /// Writes all of the next packet, with an ACK if one is owed.
+    #[inline(never)]
+    fn write_next(
+        &mut self,
+        fragment: &mut Fragment,
+        wheel: &mut crate::wheel::Wheel,
+        [offset, length]: [u32; 2],
+        number: u64,
+        out: &mut Transmit,
+        now: Instant,
+    ) {
+        let owed = self.ack.owed > 0;
+        let acknowledged = owed.then(|| self.acknowledge(wheel, now));
+        if offset == 0 {
+            fragment.start = number;
+        }
         match fragment.id {
             0 => self.counters.num_frag_sends += 1,
             _ => self.counters.num_chunk_sends += 1,
         }
-        if self.round_trip.timed.is_none() {
-            self.round_trip.timed = Some((number, now));
-        }
-        self.keep_pace(length, now);
-        let is_first = self.recovery.timer.is_none();
-        let acknowledged =
-            (self.ack.owed > 0 || self.ack.now).then(|| self.acknowledge(&mut shared.wheel, now));
         self.write(fragment, number, offset, length, acknowledged, out);
-        if is_first {
-            self.start_timer(&mut shared.wheel, None, now);
+        if fragment.id != 0 && !owed {
+            out.chunk_of = self.id.place;
         }
     }
 
     #[inline(never)]
     fn send_ack(&mut self, shared: &mut Shared, out: &mut Transmit, now: Instant) {
         let acknowledged = self.acknowledge(&mut shared.wheel, now);
-        self.turn += 1;
+        let again = self.recovery.next < self.recovery.end;
+        self.turn = if again || self.send.unsent != NONE { self.turn + 1 } else { DONE };
         self.counters.num_total_sends += 1;
         self.counters.num_ack_sends += 1;
         let header = Header {
@@ -249,7 +246,7 @@ impl Endpoint {
             tag: 0,
             kind: Kind::Ack,
         };
-        out.length = header.emit(self.layout, 0, &mut out.header);
+        out.length = header.emit(self.layout, 0, out.header_mut());
         out.windows = 0;
         out.interface = self.interface;
         out.channel = Channel::Priority;
@@ -263,7 +260,7 @@ impl Endpoint {
         // Headers of Ethernet, IPv4, UDP and ours, and what lies between frames: about 110 bytes. Without a speed,
         // bytes take no time.
         let cost = (u64::from(length) + 110) * self.byte_time / 1024;
-        self.send.pace = self.send.pace.max(now).after_nanos(cost);
+        self.send.pace = self.send.pace.max(now.as_nanos()) + cost;
     }
 
     /// Writes a packet of data.
@@ -289,10 +286,10 @@ impl Endpoint {
             tag: fragment.tag,
             kind,
         };
-        out.length = header.emit(self.layout, length as u16, &mut out.header);
-        match fragment.windows[0].slice(offset as usize, length as usize) {
-            Some(payload) => out.set_payload(payload),
-            None => out.set_pieces(fragment.pieces(offset, length)),
+        out.length = header.emit(self.layout, length as u16, out.header_mut());
+        out.set_part(fragment, offset, length);
+        if length == 0 {
+            out.windows = 0;
         }
         out.interface = self.interface;
         out.channel = Channel::Data;

@@ -151,6 +151,31 @@ impl Header {
         length
     }
 
+    /// Makes the header of a CHUNK that acknowledges nothing that of the next CHUNK of the same fragment.
+    #[inline(always)]
+    pub fn advance(
+        layout: Layout,
+        header: &mut [u8; MAX_HEADER],
+        sequence: u16,
+        payload: u16,
+        offset: u32,
+    ) {
+        header[8..10].copy_from_slice(&sequence.to_le_bytes());
+        header[12..14].copy_from_slice(&payload.to_le_bytes());
+        let (.., at_chunk) = layout.offsets();
+        header[at_chunk + 8..at_chunk + 12].copy_from_slice(&offset.to_le_bytes());
+    }
+
+    /// Reads a datagram as [`Header::parse`] does, if it is a CHUNK.
+    #[inline(always)]
+    pub fn parse_chunk(layout: Layout, datagram: &[u8]) -> Option<(Header, &[u8])> {
+        let (at_type, ..) = layout.offsets();
+        if datagram.len() < layout.chunk_header() || datagram.get(at_type) != Some(&3) {
+            return None;
+        }
+        Self::parse_in(layout, datagram).ok()
+    }
+
     /// Reads a datagram: its header and its payload. What follows the payload is not looked at.
     #[inline]
     pub fn parse(layout: Layout, datagram: &[u8]) -> Result<(Header, &[u8]), Malformed> {

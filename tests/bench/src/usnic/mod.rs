@@ -1,9 +1,10 @@
 //! The `usnic` suite: instructions of the usNIC engine at both ends, without what the wire and the UDP checksum
 //! cost; what it allocates; and how fast messages get to a stock receiver that loses some, beside a stock sender.
 //!
-//! `bench-usnic` carries datagrams between two engines itself. What that costs (a copy of each datagram, which in
-//! the appliance is the device's) happens in one function, `wire`, and is taken off; the one copy that the engine
-//! makes, from the datagram to where the bytes belong, is counted, and so is the loop that calls both.
+//! `bench-usnic` carries datagrams between two engines itself: it puts each datagram together, with a copy that in
+//! the appliance is the device's, and calls the other engine with it. None of that is counted, only what happens
+//! within the calls of both engines, from sending to giving a message back. The one copy that the engine makes, from
+//! the datagram to where the bytes belong, is part of it.
 
 mod loss;
 
@@ -14,8 +15,8 @@ use crate::callgrind::Program;
 use crate::report::{Bar, Report};
 
 const MEGABYTE: f64 = 1048576.0;
-/// The function of `bench-usnic` that is no part of the engine.
-const WIRE: &str = "bench_usnic::wire";
+/// The module of `bench-usnic` whose functions call the engine, each once.
+const ENGINE: &str = "bench_usnic::engine::";
 
 /// Runs the suite.
 pub fn bench() -> Result<()> {
@@ -24,9 +25,9 @@ pub fn bench() -> Result<()> {
     let memory = program.output("memory", 0)?;
     let (allocations, bytes) =
         memory.trim().split_once(' ').context("bench-usnic memory prints two numbers")?;
-    let send = program.instructions_without("send-64", WIRE)?;
-    let alone = program.instructions_without("send-64-alone", WIRE)?;
-    let beside_idle = program.instructions_without("send-64-beside-idle", WIRE)?;
+    let send = program.instructions_only_within("send-64", ENGINE)?;
+    let alone = program.instructions_only_within("send-64-alone", ENGINE)?;
+    let beside_idle = program.instructions_only_within("send-64-beside-idle", ENGINE)?;
 
     let mut report = Report::new("usnic", None);
     report.add("send_64b_instructions", send, 1000.0);
@@ -37,7 +38,7 @@ pub fn bench() -> Result<()> {
         ("put_1m_instructions_per_byte_mtu1500", "put-1m-1500", 0.4),
         ("put_1m_instructions_per_byte_mtu9000", "put-1m-9000", 0.1),
     ] {
-        let put = program.instructions_of_few_without(scenario, WIRE)?;
+        let put = program.instructions_of_few_only_within(scenario, ENGINE)?;
         report.add(key, put / MEGABYTE, most);
     }
     report.add("allocations_after_setup", allocations.parse()?, 0.0);

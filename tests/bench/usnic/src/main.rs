@@ -9,6 +9,8 @@ use std::time::Duration;
 use usnic::wire::modex::Modex;
 use usnic::{Channel, Config, EndpointConfig, EndpointId, Engine, InterfaceConfig, Transmit};
 
+mod engine;
+
 #[global_allocator]
 static ALLOCATOR: allocations::Counting = allocations::Counting;
 
@@ -24,7 +26,7 @@ fn main() {
     match arguments.get(1).map(String::as_str) {
         Some("send-64") => send(count / EIGHT, 0, Pair::send_eight),
         Some("send-64-beside-idle") => send(count / EIGHT, IDLE, Pair::send_eight),
-        Some("send-64-alone") => send(count, 0, Pair::send_64_alone),
+        Some("send-64-alone") => send(count, 0, Pair::send_alone),
         Some("put-1m-1500") => drop(put(count, 1500)),
         Some("put-1m-9000") => drop(put(count, 9000)),
         Some("memory") => memory(),
@@ -81,9 +83,9 @@ impl Pair {
     fn carry(&mut self, side: usize) {
         let [a, b] = &mut self.engines;
         let (from, to) = if side == 0 { (a, b) } else { (b, a) };
-        while let Some(packet) = from.poll_transmit(self.now) {
+        while let Some(packet) = engine::poll_transmit(from, self.now) {
             let (length, address) = wire(packet, side, &mut self.datagram);
-            to.receive(0, address, packet.to.port(), &self.datagram[..length], self.now);
+            engine::receive(to, address, packet.to.port(), &self.datagram[..length], self.now);
         }
     }
 
@@ -91,39 +93,37 @@ impl Pair {
         self.now = self.now + Duration::from_micros(micros);
     }
 
-    /// Eight messages of 64 bytes among others, in one round of both ends, acknowledged as the engine does with those.
-    fn send_eight(&mut self) {
+    /// So many messages of 64 bytes in one round of both ends: sent, taken, and given back.
+    fn send_64(&mut self, messages: u64) {
         let [a, b] = self.endpoints;
-        for _ in 0..EIGHT {
-            self.engines[0].send(a, TAG, &[5; 64], self.now).expect("room");
+        for _ in 0..messages {
+            engine::send(&mut self.engines[0], a, TAG, &[5; 64], self.now);
         }
-        self.wait(10);
+        self.wait(2);
         self.carry(0);
-        assert_eq!(self.engines[1].next_news(), Some(b));
-        for _ in 0..EIGHT {
-            let message = self.engines[1].take_message(b).expect("it has arrived");
-            self.engines[1].release(message);
+        assert_eq!(engine::next_news(&mut self.engines[1]), Some(b));
+        for _ in 0..messages {
+            engine::take_and_release(&mut self.engines[1], b);
         }
+    }
+
+    /// Eight messages among others, acknowledged as the engine does with those.
+    fn send_eight(&mut self) {
+        self.send_64(EIGHT);
+        self.wait(8);
         self.carry(1);
     }
 
-    /// A message of 64 bytes alone, there and acknowledged by a packet of its own.
-    fn send_64_alone(&mut self) {
-        let [a, b] = self.endpoints;
-        self.engines[0].send(a, TAG, &[5; 64], self.now).expect("room");
-        self.wait(2);
-        self.carry(0);
-        assert_eq!(self.engines[1].next_news(), Some(b));
-        let message = self.engines[1].take_message(b).expect("it has arrived");
-        self.engines[1].release(message);
+    /// A message alone, there and acknowledged by a packet of its own, when the delay of the ACK has passed.
+    fn send_alone(&mut self) {
+        self.send_64(1);
         self.wait(70);
         self.carry(1);
     }
 }
 
-/// The wire, which is no part of the engine: what is counted within this function is taken off. It puts a datagram
-/// together; its length and where it came from.
-#[inline(never)]
+/// The wire, which is no part of the engine, and is not counted. It puts a datagram together; its length and where it
+/// came from.
 fn wire(packet: &Transmit, side: usize, datagram: &mut [u8]) -> (usize, SocketAddrV4) {
     let mut length = packet.header().len();
     datagram[..length].copy_from_slice(packet.header());
@@ -165,12 +165,12 @@ fn put(count: u64, mtu: u16) -> u64 {
     pair.engines[0].permit_put(a, 0x1000, MEGABYTE as u64);
     for cookie in 0..count {
         let windows = [from, Window::empty()];
-        pair.engines[0].put(a, 0x1000, windows, cookie, pair.now).expect("room");
+        engine::put(&mut pair.engines[0], a, 0x1000, windows, cookie, pair.now);
         loop {
             pair.wait(20);
             pair.carry(0);
             pair.carry(1);
-            if let Some(end) = pair.engines[0].next_completion(a) {
+            if let Some(end) = engine::next_completion(&mut pair.engines[0], a) {
                 assert!(end.acknowledged);
                 break;
             }

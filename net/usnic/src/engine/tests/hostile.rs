@@ -12,20 +12,20 @@ use netsim::{Rng, explore};
 use std::vec::Vec;
 
 /// The first number of side 0, who attacks side 1.
-const ISN: u16 = 10;
+pub(super) const ISN: u16 = 10;
 
-fn header(sequence: u16, kind: Kind) -> Header {
+pub(super) fn header(sequence: u16, kind: Kind) -> Header {
     Header { sender: sender(0), sequence, acknowledged: None, put_address: 0, tag: TAG, kind }
 }
 
-fn packet(header: &Header, payload: &[u8]) -> Vec<u8> {
+pub(super) fn packet(header: &Header, payload: &[u8]) -> Vec<u8> {
     let mut bytes = [0; MAX_HEADER];
     let length = header.emit(Layout::V4, payload.len() as u16, &mut bytes);
     [&bytes[..length], payload].concat()
 }
 
 /// Side 1 receives a datagram; what its counters say then.
-fn arrive(world: &mut World, bytes: &[u8]) -> Counters {
+pub(super) fn arrive(world: &mut World, bytes: &[u8]) -> Counters {
     arrive_from(world, socket(0, Channel::Data), Channel::Data, bytes)
 }
 
@@ -36,7 +36,7 @@ fn arrive_from(world: &mut World, from: SocketAddrV4, to: Channel, bytes: &[u8])
     world.counters(1)
 }
 
-fn chunk(fragment: u32, size: u32, offset: u32) -> Kind {
+pub(super) fn chunk(fragment: u32, size: u32, offset: u32) -> Kind {
     Kind::Chunk { fragment, size, offset }
 }
 

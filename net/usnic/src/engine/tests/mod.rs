@@ -4,6 +4,7 @@ mod basics;
 mod goodput;
 mod hostile;
 mod idle;
+mod in_turn;
 mod loss;
 mod pings;
 mod stock;
