@@ -38,20 +38,25 @@ impl Program {
         self.difference(scenario, &[], [FEW / 100, MANY / 100])
     }
 
+    /// As [`Program::instructions`], without those within a function and what it calls.
+    pub fn instructions_without(&self, scenario: &str, function: &str) -> Result<f64> {
+        Ok(self.instructions(scenario)? - self.instructions_only_within(scenario, function)?)
+    }
+
     /// As [`Program::instructions`], but only those within functions and what these call, none of which calls another
     /// of them.
     pub fn instructions_only_within(&self, scenario: &str, functions: &str) -> Result<f64> {
-        self.count(scenario, &[within(functions)])
+        self.count(scenario, &[toggle(functions)])
     }
 
     /// As [`Program::instructions_only_within`], for what takes long: it is done fewer times.
     pub fn instructions_of_few_only_within(&self, scenario: &str, functions: &str) -> Result<f64> {
-        self.difference(scenario, &[within(functions)], [FEW / 100, MANY / 100])
+        self.difference(scenario, &[toggle(functions)], [FEW / 100, MANY / 100])
     }
 
     /// As [`Program::instructions`], but only those within a function, without those of another.
     pub fn instructions_within(&self, scenario: &str, within: &str, but: &str) -> Result<f64> {
-        self.count(scenario, &[within, but].map(self::within))
+        self.count(scenario, &[within, but].map(toggle))
     }
 
     fn count(&self, scenario: &str, options: &[String]) -> Result<f64> {
@@ -74,6 +79,6 @@ impl Program {
 }
 
 /// The option that begins to count, or ends it, where a function is entered, and again where it is left.
-fn within(function: &str) -> String {
+fn toggle(function: &str) -> String {
     format!("--toggle-collect=*{function}*")
 }

@@ -244,6 +244,8 @@ pub fn corpus() -> Vec<Vec<u8>> {
     let turn = [4, 8, 1, 1, 1, 1, 1, 1, 1, 1, 1];
     let work = |kind: u8| [&[0x85, 1, 0, 0, 6, kind, 1, 0, 0, 0][..], &turn].concat();
     let mut lists: Vec<Vec<u8>> = (0..6).map(work).collect();
+    // What is granted to nobody: written to, read, added to.
+    lists.extend([0x38, 0x39, 0x3a].map(work));
     let over = [2, 0, 0x42, 0, 1, 0x82, 0, 0x40, 0, 1, 1, 0, 0x41, 0, 0];
     lists.push([&work(0)[..], &over, &turn, &work(2)].concat());
     lists.push([&over[..], &turn, &over, &turn].concat());

@@ -89,6 +89,11 @@ pub fn corpus() -> Vec<Vec<u8>> {
     // Post receives and requests, carry frames to and fro.
     let work: Vec<u8> =
         (0..40u8).flat_map(|n| [1, 1, 0, 0, n, n, 9, 1, 2, 0, 2, 1, 2, 0]).collect();
+    // What is granted to nobody: written to, read, added to.
+    let secret = [0x1b, 0x1d, 0x1e].map(|kind| {
+        let post = [0, 0, 0, kind, 2, 0, 0, 0, 0, 0, 0];
+        [&post[..], &[2, 1].repeat(20)].concat()
+    });
     let connect = [9, 0, 2, 0, 10, 1, 1, 2, 1, 10, 0, 1, 2, 0].repeat(4);
     let mut captured = Vec::new();
     for frame in capture::frames().iter().take(40).filter(|frame| frame.len() < 400) {
@@ -96,6 +101,7 @@ pub fn corpus() -> Vec<Vec<u8>> {
         captured.extend((frame.len() as u16).to_be_bytes());
         captured.extend(frame);
     }
+    let random = random.chain(secret);
     random.chain([work.clone(), connect.clone(), captured, [connect, work].concat()]).collect()
 }
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use interop_tests::{address, boot_client, map, storage, system, unmap};
+use interop_tests::{address, boot_client, map, system, unmap};
 use launch::guest::Guest;
 use launch::qemu::Nic;
 use launch::workspace;
