@@ -57,6 +57,14 @@ impl Arena {
         self.window(start, len)
     }
 
+    /// Whether [`Arena::alloc`] would find as much. What is taken to see that, and given back, would wait for ports.
+    pub fn has_room(&self, len: usize, align: usize) -> bool {
+        let whole = len.max(1).checked_next_multiple_of(GRAIN);
+        let align = align.max(GRAIN) as u64;
+        let find = |whole| self.books.lock().find(self.all.bus_address(), whole, align);
+        whole.and_then(find).is_some()
+    }
+
     /// As [`Arena::alloc`], from the other end: for what is of all sizes and comes and goes as somebody wishes, so that
     /// what is of one size (sessions) finds the places of its like again.
     pub fn alloc_from_end(&mut self, len: usize, align: usize) -> Option<Window> {
@@ -120,26 +128,27 @@ impl Arena {
 }
 
 impl Books {
-    /// Takes `len` bytes; `base` is the bus address of offset 0. The offset.
-    fn take(&mut self, base: u64, len: usize, align: u64) -> Option<usize> {
-        let free = &mut self.0;
-        for i in 0..free.len() {
-            let (start, size) = free[i];
+    /// The first stretch that has `len` bytes: its place in the list, what lies in it before these, and behind.
+    fn find(&self, base: u64, len: usize, align: u64) -> Option<(usize, usize, usize)> {
+        self.0.iter().enumerate().find_map(|(at, &(start, size))| {
             let bus = base + start as u64;
             let skip = (bus.next_multiple_of(align) - bus) as usize;
-            let Some(rest) = size.checked_sub(skip).and_then(|s| s.checked_sub(len)) else {
-                continue;
-            };
-            free.remove(i);
-            if rest > 0 {
-                free.insert(i, (start + skip + len, rest));
-            }
-            if skip > 0 {
-                free.insert(i, (start, skip));
-            }
-            return Some(start + skip);
+            Some((at, skip, size.checked_sub(skip)?.checked_sub(len)?))
+        })
+    }
+
+    /// Takes `len` bytes; `base` is the bus address of offset 0. The offset.
+    fn take(&mut self, base: u64, len: usize, align: u64) -> Option<usize> {
+        let (at, skip, rest) = self.find(base, len, align)?;
+        let free = &mut self.0;
+        let (start, _) = free.remove(at);
+        if rest > 0 {
+            free.insert(at, (start + skip + len, rest));
         }
-        None
+        if skip > 0 {
+            free.insert(at, (start, skip));
+        }
+        Some(start + skip)
     }
 
     /// As [`Books::take`], as near to the end as possible.
@@ -237,6 +246,9 @@ mod tests {
         let other = arena.share();
         let window = arena.alloc(1 << 12, 64).unwrap();
         let left = other.available();
+        // Who only looks takes nothing.
+        assert!(arena.has_room(left, 64) && !arena.has_room(left + 1, 64));
+        assert!(!arena.has_retired() && other.available() == left);
         arena.free(window);
         assert!(arena.has_retired() && other.available() == left);
         arena.note_progress(0, TransmitProgress { queued: 2, sent: 1 });

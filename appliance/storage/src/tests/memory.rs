@@ -67,6 +67,26 @@ pub fn what_is_half_open_has_no_memory_and_gives_way() {
 }
 
 #[test]
+pub fn a_flood_of_one_host_displaces_its_own_and_takes_no_memory() {
+    let config = Config { max_sessions: 8, ..World::small(true) };
+    let mut world = World::new(config, 300 << 10);
+    // Memory that is given back is free when ports have sent what they have of it. This one is slow.
+    world.arena.wait_for_ports(1);
+    let memory = world.arena.available();
+    assert_eq!(knock_from(&mut world, host(1), &request(1).emit()), None);
+    for n in 10..250 {
+        assert_eq!(knock_from(&mut world, host(2), &request(n).emit()), None, "REQ {n}");
+    }
+    let hosts: Vec<IpAddr> = world.server.transport().sessions().map(|one| one.host).collect();
+    assert_eq!(hosts.len(), 8);
+    assert!(hosts.contains(&host(1)), "{hosts:?}");
+    let books = 241 * InfoRequest::SIZE.next_multiple_of(64);
+    assert!(world.arena.available() >= memory - books, "only for INFO_REQ");
+    let client = world.connect("honest");
+    world.open(client, "ram0", AccessMode::ReadOnly).unwrap();
+}
+
+#[test]
 pub fn memory_is_zeroed_in_pieces_and_the_path_is_up_when_all_of_it_is() {
     // 64 pieces.
     let config = Config { queue_depth: 512, ..World::small(true) };

@@ -9,8 +9,10 @@ use crate::wire::{
     Addressing, ConnectRequest, ConnectResponse, InfoRequest, MAX_HEADER, WireError,
 };
 use crate::{Errno, Heartbeat, Name};
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::net::IpAddr;
 use drivers::hal::Window;
 use net::hosts::accountable;
@@ -188,11 +190,17 @@ impl Server {
         Ok(key)
     }
 
-    /// Makes room for another session: that one ends which has waited longest for its client to show that
-    /// it receives anything. False if all have.
+    /// Makes room for another session: of the host with most clients that have not shown yet that they receive
+    /// anything, the one ends that has waited longest for it. False if all have.
     fn displace<P: RdmaDevice + ?Sized>(&mut self, ctx: &mut EngineContext<'_, P>) -> bool {
-        let half_open = self.sessions.iter().filter(|(_, session)| !session.heard);
-        let Some((oldest, _)) = half_open.min_by_key(|(_, session)| session.since) else {
+        let half_open = || self.sessions.iter().filter(|(_, session)| !session.heard);
+        let mut of_hosts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for (_, session) in half_open() {
+            *of_hosts.entry(accountable(session.host)).or_default() += 1;
+        }
+        let rank =
+            |session: &Session| (Reverse(of_hosts.get(&accountable(session.host))), session.since);
+        let Some((oldest, _)) = half_open().min_by_key(|(_, session)| rank(session)) else {
             return false;
         };
         self.counters.displaced += 1;

@@ -94,13 +94,7 @@ impl Server {
         let bytes = self.session_bytes();
         let there = match self.shared {
             Some(shared) => self.promised() + bytes <= shared,
-            None => match ctx.arena.alloc(bytes as usize, 4096) {
-                Some(found) => {
-                    ctx.arena.free(found);
-                    true
-                }
-                None => false,
-            },
+            None => ctx.arena.has_room(bytes as usize, 4096),
         };
         if there { Ok(()) } else { Err(NO_MEMORY) }
     }
