@@ -333,7 +333,7 @@ fn ten_thousand_half_open_connects_are_forgotten() -> Result<()> {
     for n in 0..4 {
         site.stranger.half_open(2_500)?;
         // Beside them the stock client goes on, and comes in once more.
-        map(&mut site.client, &format!("beside{n}"), storage::PATH, "ram0", "")?;
+        map(&mut site.client, &format!("beside{n}"), storage::PATH, "ram0", "access_mode=ro")?;
         unmap(&mut site.client, 1)?;
     }
     // After them there is room again for their own host.
