@@ -5,8 +5,8 @@
 //! is set by the device when it is done.
 
 use super::Error;
+use super::chip::Chip;
 use super::receive::DESCRIPTOR;
-use super::registers::TDT;
 use crate::ethernet::copies::{Copies, HALF, MOST_PIECES, Piece, SMALL};
 use crate::ethernet::{ETHERNET, SHORTEST};
 use crate::hal::{Arena, Cells, Packet, Registers, TransmitError, TransmitProgress, Window};
@@ -27,6 +27,9 @@ const REPORT: u32 = 1 << 27;
 const EXTENDED: u32 = 1 << 29;
 /// In the upper 32 bits.
 const DONE: u64 = 1 << 32;
+const CHECK_CONTEXT: u64 = 1 << (32 + 7);
+/// A context: 14 bytes of layer 2, and no offloads.
+const CONTEXT: [u64; 2] = [(ETHERNET as u64) << 9, 1 << 29 | 2 << 20];
 
 /// How a chip writes its descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +38,8 @@ pub enum Format {
     Extended,
     /// Advanced ones: with the length of the packet.
     Advanced,
+    /// Likewise, for a switch that looks at packets: the first descriptor tells it of the headers of all of them.
+    Switched,
 }
 
 /// A packet that the device has.
@@ -51,6 +56,8 @@ pub struct Transmitter {
     descriptors: Cells<[AtomicU64; 2]>,
     words: Cells<AtomicU64>,
     copies: Copies,
+    /// The register of the tail.
+    tail: usize,
     entries: u32,
     /// Type and commands of every descriptor.
     command: u32,
@@ -77,7 +84,7 @@ pub struct Transmitter {
 
 impl Transmitter {
     /// Windows that it takes are added to `taken`.
-    pub fn new(arena: &mut Arena, format: Format, taken: &mut Vec<Window>) -> Result<Self, Error> {
+    pub fn new(arena: &mut Arena, chip: &dyn Chip, taken: &mut Vec<Window>) -> Result<Self, Error> {
         let small = arena.available() < SMALL_ARENA;
         let entries = if small { MODEST_ENTRIES } else { MOST_ENTRIES };
         let mut alloc = |bytes| {
@@ -90,15 +97,17 @@ impl Transmitter {
         let bytes = ring.len();
         let descriptors = Cells::new(&ring, 0, entries).ok_or(Error::NoMemory { bytes })?;
         let words = Cells::new(&ring, 0, 2 * entries).ok_or(Error::NoMemory { bytes })?;
+        let format = chip.format();
         let kind = match format {
             Format::Extended => 1 << 20,
-            Format::Advanced => 3 << 20,
+            Format::Advanced | Format::Switched => 3 << 20,
         };
         Ok(Transmitter {
             ring,
             descriptors,
             words,
             copies,
+            tail: chip.tails()[1],
             entries: entries as u32,
             command: EXTENDED | INSERT_CRC | kind,
             format,
@@ -138,6 +147,10 @@ impl Transmitter {
         self.longest = longest;
         self.has_link = true;
         self.limit = self.entries - 1;
+        if self.format == Format::Switched {
+            self.descriptors.store(0, CONTEXT);
+            self.written = 1;
+        }
     }
 
     /// Takes note of the link of a device that is started.
@@ -240,6 +253,7 @@ impl Transmitter {
         let upper = match self.format {
             Format::Extended => 0,
             Format::Advanced => (len as u64) << (32 + 14),
+            Format::Switched => (len as u64) << (32 + 14) | CHECK_CONTEXT,
         };
         let last = pieces.len() - 1;
         for (n, &(address, len)) in pieces.iter().enumerate() {
@@ -291,7 +305,7 @@ impl Transmitter {
         if self.written != self.told {
             self.told = self.written;
             fence(Ordering::Release);
-            registers.write32(TDT, self.index(self.written) as u32);
+            registers.write32(self.tail, self.index(self.written) as u32);
         }
     }
 
