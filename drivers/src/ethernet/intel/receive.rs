@@ -49,8 +49,8 @@ pub struct Receiver {
     memory: Window,
     /// The register of the tail.
     tail: usize,
-    /// Bits of frames that are damaged.
-    damage: u32,
+    /// Bits of frames that are damaged, and of the end of one.
+    judged: u32,
     entries: u32,
     /// Longest frame in bytes, and longest in one buffer.
     longest: usize,
@@ -98,7 +98,7 @@ impl Receiver {
             words,
             memory,
             tail: chip.tails()[0],
-            damage: chip.damage(),
+            judged: chip.damage() | END_OF_PACKET,
             entries: entries as u32,
             longest: 0,
             longest_in_one: 0,
@@ -183,7 +183,7 @@ impl Receiver {
         if status & DONE == 0 {
             return Next::Nothing;
         }
-        let whole = status & (END_OF_PACKET | self.damage) == END_OF_PACKET && !self.dropping;
+        let whole = status & self.judged == END_OF_PACKET && !self.dropping;
         match whole && (ETHERNET..=self.longest_in_one).contains(&len) {
             true => Next::Frame { span: 1, len },
             false => self.next_of_several(),
@@ -207,7 +207,8 @@ impl Receiver {
             span += 1;
             total += len;
             let last = status & END_OF_PACKET != 0;
-            good &= status & self.damage == 0 && if last { len <= BUFFER } else { len == BUFFER };
+            good &= status & self.judged & !END_OF_PACKET == 0
+                && if last { len <= BUFFER } else { len == BUFFER };
             if last {
                 self.dropping = false;
                 good &= (ETHERNET..=self.longest).contains(&total);

@@ -21,13 +21,15 @@ const SMALL_ARENA: usize = 16 << 20;
 const COPIES: usize = 256;
 
 // Commands (DCMD), in the second half of the descriptor.
-const END_OF_PACKET: u32 = 1 << 24;
-const INSERT_CRC: u32 = 1 << 25;
-const REPORT: u32 = 1 << 27;
-const EXTENDED: u32 = 1 << 29;
+const END_OF_PACKET: u64 = 1 << 24;
+const INSERT_CRC: u64 = 1 << 25;
+const REPORT: u64 = 1 << 27;
+const EXTENDED: u64 = 1 << 29;
 /// In the upper 32 bits.
 const DONE: u64 = 1 << 32;
 const CHECK_CONTEXT: u64 = 1 << (32 + 7);
+/// A byte of the packet's length.
+const LENGTH: u64 = 1 << (32 + 14);
 /// A context: 14 bytes of layer 2, and no offloads.
 const CONTEXT: [u64; 2] = [(ETHERNET as u64) << 9, 1 << 29 | 2 << 20];
 
@@ -59,8 +61,9 @@ pub struct Transmitter {
     /// The register of the tail.
     tail: usize,
     entries: u32,
-    /// Type and commands of every descriptor.
-    command: u32,
+    /// Type and commands of every descriptor, and what the length of the packet is multiplied by.
+    command: u64,
+    scale: u64,
     format: Format,
     /// Descriptors that the device may have at once: 0 while it is stopped.
     limit: u32,
@@ -98,9 +101,10 @@ impl Transmitter {
         let descriptors = Cells::new(&ring, 0, entries).ok_or(Error::NoMemory { bytes })?;
         let words = Cells::new(&ring, 0, 2 * entries).ok_or(Error::NoMemory { bytes })?;
         let format = chip.format();
-        let kind = match format {
-            Format::Extended => 1 << 20,
-            Format::Advanced | Format::Switched => 3 << 20,
+        let (kind, scale) = match format {
+            Format::Extended => (1 << 20, 0),
+            Format::Advanced => (3 << 20, LENGTH),
+            Format::Switched => (3 << 20 | CHECK_CONTEXT, LENGTH),
         };
         Ok(Transmitter {
             ring,
@@ -110,6 +114,7 @@ impl Transmitter {
             tail: chip.tails()[1],
             entries: entries as u32,
             command: EXTENDED | INSERT_CRC | kind,
+            scale,
             format,
             limit: 0,
             longest: 0,
@@ -250,15 +255,11 @@ impl Transmitter {
     /// Describes a packet of `len` bytes.
     #[inline(always)]
     fn write(&mut self, pieces: &[Piece], len: usize) {
-        let upper = match self.format {
-            Format::Extended => 0,
-            Format::Advanced => (len as u64) << (32 + 14),
-            Format::Switched => (len as u64) << (32 + 14) | CHECK_CONTEXT,
-        };
+        let upper = len as u64 * self.scale;
         let last = pieces.len() - 1;
         for (n, &(address, len)) in pieces.iter().enumerate() {
             let end = if n == last { END_OF_PACKET | REPORT } else { 0 };
-            let lower = u64::from(self.command | end) | len as u64;
+            let lower = self.command | end | len as u64;
             self.descriptors.store(self.index(self.written), [address, lower | upper]);
             self.written = self.written.wrapping_add(1);
         }
