@@ -143,7 +143,7 @@ impl Linux {
                      sleep 0.2
                  done
                  {client} nc {address} 5000 </tmp/sent
-                 sleep 1
+                 for n in $(seq 60); do cmp -s /tmp/sent /tmp/received && exit 0; sleep 0.5; done
                  cmp /tmp/sent /tmp/received"
             ))?;
         }
@@ -286,17 +286,22 @@ fn a_model_that_stays_in_reset_is_noticed() -> Result<()> {
 fn a_model_without_a_module_is_noticed() -> Result<()> {
     let (mut linux, said) = faulty(Functions::Physical, "no-module")?;
     ensure!(said.contains("SFP+: 3"), "the other has one: {said}");
-    linux.sh("ip link set eth0 up && sleep 5 && ! dmesg | grep 'eth0: detected SFP'")?;
+    linux.sh("ip link set eth0 up && ip link set eth1 up")?;
+    linux.guest.wait_until("dmesg | grep -q 'eth1: detected SFP'", LIMIT)?;
+    linux
+        .sh("! dmesg | grep 'eth0: detected SFP' && [ $(cat /sys/class/net/eth0/carrier) = 0 ]")?;
     Ok(())
 }
 
 #[test]
 fn a_model_whose_queues_are_not_enabled_is_noticed() -> Result<()> {
     let (mut linux, _) = faulty(Functions::Physical, "never-enabled")?;
-    linux.sh("ip link set eth0 up && sleep 2")?;
-    let said = linux.messages()?;
-    ensure!(said.contains("not set within the polling period"), "{said}");
-    Ok(())
+    linux.sh("ip link set eth0 up")?;
+    let told = "dmesg | grep -q 'not set within the polling period'";
+    match linux.guest.wait_until(told, LIMIT) {
+        Ok(_) => Ok(()),
+        Err(_) => linux.fail("Linux is content with it"),
+    }
 }
 
 #[test]

@@ -653,6 +653,19 @@ fn the_address_comes_from_the_eeprom_if_need_be() {
     assert!(why.contains("no MAC address"), "{why}");
 }
 
+#[test]
+fn an_empty_cage_is_no_link_until_a_module_is_put_in() {
+    let mut bench = try_open(faulty::<Ixgbe>(Fault::NoModule), None).unwrap();
+    bench.watch(5);
+    assert!(!bench.port.link_up());
+    bench.machine.model(|nic| nic.repair());
+    assert!(bench.port.link_up());
+    bench.works(1);
+    bench.watch(5);
+    assert_eq!((bench.notices(), bench.port.counters().resets), (vec![], 0));
+    bench.is_content();
+}
+
 /// Bits of the registers that a reset waits for.
 #[test]
 fn bits_that_stick_are_waited_for_no_longer_than_they_are_worth() {

@@ -191,6 +191,7 @@ impl Ixgbe {
     fn is_up(&self) -> bool {
         self.link
             && !self.is_dark
+            && !self.module.absent
             && self.get(r::ESDP) & r::ESDP_LASER_OFF == 0
             && self.get(r::AUTOC) & r::AUTOC_MODE == r::AUTOC_10G_SERIAL
     }
